@@ -1,0 +1,49 @@
+"""Small dense linear algebra as plain arithmetic.
+
+jaxlib's batched LAPACK calls can hang on machines with two cores, and ``eig`` and ``schur`` do not run on a
+GPU. The matrices here are at most some 20 x 20, so elimination unrolled into array arithmetic runs on any
+device, under any ``vmap``, and differentiates.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def _eliminate(a: Array, b: Array) -> Array:
+    """a⁻¹ b for one a [n, n], b [n, k] by Gauss-Jordan elimination with partial pivoting."""
+    n = a.shape[0]
+    rows = jnp.arange(n)[:, None]
+    ab = jnp.concatenate([a, b], axis=1)
+    for i in range(n):
+        pivot = i + jnp.argmax(jnp.abs(ab[i:, i]))
+        # masks, not indices: a gather per member of a batch costs more than the arithmetic
+        top = jnp.sum(jnp.where(rows == pivot, ab, 0.0), axis=0)
+        ab = jnp.where(rows == pivot, ab[i], ab)
+        top = top / top[i]
+        ab = jnp.where(rows == i, top, ab - ab[:, i : i + 1] * top)
+    return ab[:, n:]
+
+
+def solve(a: Array, b: Array) -> Array:
+    """Solve a x = b for small matrices, differentiably and without LAPACK.
+
+    Args:
+        a: ``[n, n]``, or with leading axes under ``vmap``.
+        b: ``[n, k]`` or ``[n]``.
+
+    Returns:
+        x, shaped as b. A singular a gives inf or NaN, never an error.
+    """
+    x = jax.lax.custom_linear_solve(
+        lambda x: a @ x,
+        b[:, None] if b.ndim == 1 else b,
+        solve=lambda _, b: _eliminate(a, b),
+        transpose_solve=lambda _, b: _eliminate(a.T, b),
+    )
+    return x[:, 0] if b.ndim == 1 else x
+
+
+def symmetric(a: Array) -> Array:
+    """(a + aᵀ) / 2 over the last two axes."""
+    return (a + jnp.swapaxes(a, -1, -2)) / 2

@@ -1,0 +1,218 @@
+"""What a plant is: its parameters, its equations of motion, and what follows from them.
+
+A family of plants is one class. Its fields are its physical parameters, each with a unit, a range and a word
+on what it is; ``dynamics`` is written for one plant, one state and one input. Everything else follows: the
+operating point is solved for, A and B come from exact differentiation, weights and initial states from the
+scales of the signals. A batch of plants is a plant whose fields carry leading axes.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from lqrlab.compute import linalg
+
+
+@dataclasses.dataclass(frozen=True)
+class Signal:
+    """A state or an input: what it is called, its unit, and the deviation that counts as large.
+
+    ``scale`` is at once Bryson's rule (the default weight is 1/scale²), the spread of typical initial states,
+    and the unit in which a network sees the signal. ``at`` is its value at the operating point.
+    """
+
+    name: str
+    unit: str
+    scale: float
+    at: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """Name and unit, as an axis shows it."""
+        return f"{self.name.replace('_', ' ')} [{self.unit}]"
+
+
+def param(default: float, unit: str, about: str, low: float, high: float, *, vary: bool = True) -> Any:
+    """Declare a physical parameter of a plant class.
+
+    Args:
+        default: its nominal value, in ``unit``.
+        unit: SI unit, ``"1"`` for a pure number.
+        about: what it is, in a few words.
+        low, high: the range in which the model means anything; ``make`` refuses values outside.
+        vary: whether variants differ in it (gravity does not).
+    """
+    return dataclasses.field(
+        default=default, metadata={"unit": unit, "about": about, "low": low, "high": high, "vary": vary}
+    )
+
+
+# Methods that a class writes for one plant and that callers use with any leading axes; all their arguments
+# are vectors.
+_BROADCAST = ("dynamics", "operating_point", "equilibrium", "matrices", "weights", "energy")
+
+
+def _over_batch(method: Callable) -> Callable:
+    """Let ``method(plant, *vectors)``, written for one plant, map over the leading axes of both, compiled.
+
+    The plant's own axes lead; further axes of the vectors follow them.
+    """
+
+    @functools.wraps(method)
+    def call(self: "Plant", *vectors: Array) -> Any:
+        batch = self.batch_shape
+        aligned = [_align(v, len(batch)) for v in vectors]
+        extra = jnp.broadcast_shapes(*(v.shape[len(batch) : -1] for v in aligned))
+        full = [jnp.broadcast_to(_align(v, len(batch), len(extra)), batch + extra + v.shape[-1:]) for v in aligned]
+        fn: Callable = method
+        for _ in extra:
+            fn = jax.vmap(fn, in_axes=(None,) + (0,) * len(vectors))
+        for _ in batch:
+            fn = jax.vmap(fn)
+        return fn(self, *full)
+
+    return functools.wraps(method)(jax.jit(call))
+
+
+def _align(v: Array, batch: int, extra: int = 0) -> Array:
+    """View v [..., k] with ``batch`` leading axes, then at least ``extra`` more, before its last."""
+    v = jnp.asarray(v)
+    if v.ndim - 1 < batch:  # one vector for all: lead with axes of length one
+        v = v.reshape((1,) * (batch - v.ndim + 1) + v.shape)
+    missing = batch + extra + 1 - v.ndim
+    return v.reshape(v.shape[:batch] + (1,) * max(missing, 0) + v.shape[batch:])
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(param,))
+class Plant:
+    """A dynamical system ẋ = f(x, u) with an operating point, weights and a sample time.
+
+    Subclasses declare parameters with :func:`param`, list ``states`` and ``inputs``, set ``dt`` [s] and
+    ``source``, and write :meth:`dynamics`. Instances are frozen pytrees of arrays; ``systems.make`` checks
+    them, the bare constructor does not (so that JAX may put anything into the fields).
+    """
+
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    states: ClassVar[tuple[Signal, ...]] = ()
+    inputs: ClassVar[tuple[Signal, ...]] = ()
+    solve_for: ClassVar[tuple[str, ...]] = ()
+    dt: Any = 0.0
+
+    def __init_subclass__(cls, static: tuple[str, ...] = (), **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
+        cls.title = (cls.__doc__ or cls.name).strip().splitlines()[0].rstrip(".")
+        for method in _BROADCAST:
+            if method in vars(cls):  # written for one plant, called with any
+                setattr(cls, method, _over_batch(vars(cls)[method]))
+        dataclasses.dataclass(frozen=True, kw_only=True, eq=False)(cls)
+        names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        jax.tree_util.register_dataclass(cls, [n for n in names if n not in static], list(static))
+
+    # What a family declares ------------------------------------------------------------------------------
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """ẋ [n] at state x [n] and input u [m], both absolute (not deviations), in SI units."""
+        raise NotImplementedError(f"{type(self).__name__} declares no dynamics(x, u)")
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """The point (x [n], u [m]) to control around: exact, or the guess that ``solve_for`` starts from."""
+        return jnp.array([s.at for s in self.states]), jnp.array([s.at for s in self.inputs])
+
+    # What follows ----------------------------------------------------------------------------------------
+
+    @property
+    def n(self) -> int:
+        """Number of states."""
+        return len(self.states)
+
+    @property
+    def m(self) -> int:
+        """Number of inputs."""
+        return len(self.inputs)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Leading axes: ``()`` for one plant, ``(1000,)`` for a thousand of one family."""
+        return jnp.broadcast_shapes(*(jnp.shape(leaf) for leaf in jax.tree.leaves(self)))
+
+    @property
+    def parameters(self) -> dict[str, Array]:
+        """Parameter name → value."""
+        return {name: getattr(self, name) for name in parameter_fields(type(self))}
+
+    def equilibrium(self) -> tuple[Array, Array]:
+        """``(x_eq [n], u_eq [m])`` with f(x_eq, u_eq) = 0.
+
+        The signals named in ``solve_for`` are moved from :meth:`operating_point` by Newton's method (least
+        squares, scaled by the signals' scales) until the residual vanishes; the others stay where they are.
+        Twice differentiable in the parameters.
+        """
+        x, u = self.operating_point()
+        if not self.solve_for:
+            return x, u
+        signals = (*self.states, *self.inputs)
+        free = jnp.array([i for i, s in enumerate(signals) if s.name in self.solve_for])
+        scale = jnp.array([s.scale for s in signals])[free]
+        z0 = jnp.concatenate([x, u])
+
+        def residual(v: Array) -> Array:
+            z = z0.at[free].add(v * scale)
+            return self.dynamics(z[: self.n], z[self.n :])
+
+        def newton(v: Array) -> Array:
+            jac = jax.jacfwd(residual)(v)
+            return v - linalg.solve(jac.T @ jac, jac.T @ residual(v))
+
+        v = jax.lax.fori_loop(0, 30, lambda _, v: newton(v), jnp.zeros(len(free), z0.dtype))
+        # two steps from the solution: exact first and second derivatives by the implicit function theorem
+        z = z0.at[free].add(newton(newton(jax.lax.stop_gradient(v))) * scale)
+        return z[: self.n], z[self.n :]
+
+    def matrices(self) -> tuple[Array, Array]:
+        """Continuous-time ``(A [n, n], B [n, m])`` at the equilibrium, by exact differentiation."""
+        return jax.jacfwd(self.dynamics, argnums=(0, 1))(*self.equilibrium())
+
+    def weights(self) -> tuple[Array, Array]:
+        """``(Q [n, n], R [m, m])`` of the cost ∫ xᵀQx + uᵀRu dt; Bryson's rule unless a family says otherwise."""
+        q, r = (jnp.array([s.scale for s in signals]) ** -2.0 for signals in (self.states, self.inputs))
+        return jnp.diag(q), jnp.diag(r)
+
+    def initial_state(self, *, key: Array, num: int | None = None) -> Array:
+        """Typical initial states as deviations from the equilibrium: independent normal, one scale each.
+
+        Args:
+            key: JAX random key.
+            num: how many per plant; None for one without an axis of its own.
+
+        Returns:
+            ``[*batch, n]`` or ``[*batch, num, n]``.
+        """
+        shape = self.batch_shape + (() if num is None else (num,)) + (self.n,)
+        return jax.random.normal(key, shape) * jnp.broadcast_to(self.scales[0], shape)
+
+    @property
+    def scales(self) -> tuple[Array, Array]:
+        """Deviations that count as large: of the states [n] and of the inputs [m]."""
+        return jnp.array([s.scale for s in self.states]), jnp.array([s.scale for s in self.inputs])
+
+    def describe(self) -> str:
+        """Name, dimensions and sample time in one line."""
+        return f"{self.name}: {self.n} states, {self.m} inputs, dt = {self.dt:g} s"
+
+
+for _method in ("operating_point", "equilibrium", "matrices", "weights"):
+    setattr(Plant, _method, _over_batch(getattr(Plant, _method)))
+
+
+def parameter_fields(cls: type[Plant]) -> dict[str, dataclasses.Field]:
+    """The declared parameters of a plant class, in order: name → field with unit, range, about."""
+    return {f.name: f for f in dataclasses.fields(cls) if "unit" in f.metadata}  # type: ignore[arg-type]
