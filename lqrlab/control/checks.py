@@ -1,0 +1,138 @@
+"""What is asked of the arguments of a design, and why a design has no answer, in control terms."""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+_warned = False
+
+
+def traced(*args: Any) -> bool:
+    """Whether any argument is abstract: inside ``jit``, ``vmap`` or ``grad`` there are no values to look at."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
+
+
+def arguments(
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None
+) -> tuple[Array, Array, Array, Array, Array]:
+    """The five matrices of a design as arrays of one floating type, checked; N defaults to zero.
+
+    Raises:
+        ValueError: a wrong shape (always); outside a trace also a number that is not finite, an asymmetric
+            or indefinite weight in a single problem. A batch is not refused for one bad member: that member's
+            answer is marked.
+    """
+    global _warned
+    named = {"A": A, "B": B, "Q": Q, "R": R} | ({} if N is None else {"N": N})
+    arrays = {name: jnp.asarray(value) for name, value in named.items()}
+    dtype = jnp.result_type(*arrays.values(), jnp.float32)
+    arrays = {name: a.astype(dtype) for name, a in arrays.items()}
+    if dtype == jnp.float32 and not _warned:
+        _warned = True
+        warnings.warn(
+            "a Riccati design in float32 leaves a few loops in a thousand unstable; call lqrlab.compute.setup() "
+            "and pass float64 arrays",
+            stacklevel=3,
+        )
+    for name, a in arrays.items():
+        if a.ndim < 2:
+            raise ValueError(f"{name}: expected a matrix, but found shape {a.shape}")
+    n, m = arrays["B"].shape[-2:]
+    for name, shape in {"A": (n, n), "B": (n, m), "Q": (n, n), "R": (m, m), "N": (n, m)}.items():
+        if name in arrays and arrays[name].shape[-2:] != shape:
+            why = f"to go with B of shape ({n}, {m})" if name != "B" else "[n, m]"
+            raise ValueError(f"{name}: expected shape {shape} {why}, but found {arrays[name].shape[-2:]}")
+    try:
+        jnp.broadcast_shapes(*(a.shape[:-2] for a in arrays.values()))
+    except ValueError:
+        shapes = ", ".join(f"{name} {a.shape}" for name, a in arrays.items())
+        raise ValueError(f"leading axes: expected shapes that broadcast, but found {shapes}") from None
+    if not traced(*arrays.values()) and all(a.ndim == 2 for a in arrays.values()):
+        _values({name: np.asarray(a) for name, a in arrays.items()})
+    return (
+        arrays["A"], arrays["B"], arrays["Q"], arrays["R"], arrays.get("N", jnp.zeros((n, m), dtype)),
+    )  # fmt: skip
+
+
+def _values(arrays: dict[str, np.ndarray]) -> None:
+    """Refuse what no optimum can be asked of."""
+    for name, a in arrays.items():
+        if not np.all(np.isfinite(a)):
+            i, j = np.argwhere(~np.isfinite(a))[0]
+            raise ValueError(f"{name}: expected finite numbers, but found {a[i, j]} in row {i}, column {j}")
+    tolerance = 1e-4 if arrays["A"].dtype == np.float32 else 1e-8
+    for name in "QR":
+        a = arrays[name]
+        skew = np.max(np.abs(a - a.T))
+        if skew > tolerance * np.max(np.abs(a)):
+            raise ValueError(
+                f"{name}: expected a symmetric matrix, but found entries that differ by {skew:.3g} across the "
+                f"diagonal; a quadratic cost sees only ({name} + {name}ᵀ)/2, pass that"
+            )
+    low = np.linalg.eigvalsh(arrays["R"]).min()
+    if low <= 0:
+        raise ValueError(
+            f"R: expected positive definite, but found the eigenvalue {low:.3g}: an input that costs nothing "
+            "would be used without bound; give every input a positive weight"
+        )
+    Q, N = arrays["Q"], arrays.get("N")
+    joint = Q if N is None else Q - N @ np.linalg.solve(arrays["R"], N.T)
+    low = np.linalg.eigvalsh((joint + joint.T) / 2).min()
+    # an indefinite weight may still have an optimum (a sampled cost, a frequency-domain condition), but
+    # nobody asks for one by hand; designs that make their own weights do not come through here
+    if low < -tolerance * max(np.max(np.abs(Q)), 1e-300):
+        name = "Q" if N is None else "Q − N R⁻¹ Nᵀ"
+        raise ValueError(
+            f"{name}: expected positive semidefinite, but found the eigenvalue {low:.3g}: a motion that earns "
+            "instead of costs is driven on for ever; use weights ≥ 0"
+        )
+
+
+def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool) -> str:
+    """Why one problem has no stabilizing optimum: the mode at fault, by the Popov-Belevitch-Hautus test."""
+    values, vectors = np.linalg.eig(A)
+    margin = values.real if continuous else np.abs(values) - 1
+    size = max(np.linalg.norm(A, 2), 1e-300)
+    eye = np.eye(len(A))
+
+    def name(value: complex) -> str:
+        where = f"{value.real:+.3g}" + (f" ± {abs(value.imag):.3g}j" if abs(value.imag) > 1e-9 * size else "")
+        return f"mode at {where}{' rad/s' if continuous else ' (discrete)'}"
+
+    for i in np.argsort(-margin):
+        if margin[i] < -1e-9 * size:
+            break
+        pencil = np.hstack([A - values[i] * eye, B])
+        if np.linalg.svd(pencil, compute_uv=False)[-1] < 1e-9 * max(np.linalg.norm(pencil, 2), 1e-300):
+            lives = np.abs(vectors[:, i])
+            states = ", ".join(str(j) for j in np.flatnonzero(lives > 0.1 * lives.max()))
+            return (
+                f"{name(values[i])} is not stabilizable: it has no input authority (it lives in state {states}); "
+                "give the plant an input that reaches it, or leave the mode out"
+            )
+    for i in np.argsort(np.abs(margin)):
+        if abs(margin[i]) > 1e-6 * size:
+            break
+        pencil = np.vstack([A - values[i] * eye, Q])
+        if np.linalg.svd(pencil, compute_uv=False)[-1] < 1e-9 * max(np.linalg.norm(pencil, 2), 1e-300):
+            return (
+                f"{name(values[i])} lies on the stability boundary and Q does not see it (not detectable): the "
+                "optimum leaves it alone and the loop is not stable; give the states it moves some weight"
+            )
+    return (
+        "no stabilizing solution was found although every unstable mode can be reached: the problem is close to "
+        "one that has none, or badly scaled; rescale states and inputs to deviations of order one"
+    )
+
+
+def sample_time(dt: ArrayLike, dtype: Any) -> Array:
+    """dt as an array; a ``ValueError`` if it is not above 0 s."""
+    step = jnp.asarray(dt, dtype)
+    if not traced(step) and not bool(jnp.all(jnp.isfinite(step) & (step > 0))):
+        raise ValueError(f"dt: expected a sample time above 0 s, but found {dt}")
+    return step
