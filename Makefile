@@ -1,0 +1,48 @@
+# make run, make test: everything from a bare Python >= 3.11 with venv. Nothing outside this folder is changed.
+PYTHON ?= python3
+PROFILE ?= quick
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+# Whatever other Jupyter this machine has, the kernel named python3 is the one in .venv.
+export JUPYTER_PATH := $(CURDIR)/.venv/share/jupyter
+
+.PHONY: help env run test lab lint format clean
+
+help:
+	@echo "make run    install into .venv if needed, then the main job (PROFILE=quick; tiny, full)"
+	@echo "make test   install if needed, then all tests"
+	@echo "make lab    JupyterLab on the notebooks"
+	@echo "make lint   ruff and mypy;  make format  let ruff rewrite"
+	@echo "make clean  remove .venv and caches; data/ is kept"
+
+env: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is older than Python 3.11; name a newer one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "installing into .venv (a few minutes the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+run: env
+	$(BIN)/lqrlab run --profile $(PROFILE)
+
+test: env
+	$(BIN)/python -m pytest
+
+lab: env
+	$(BIN)/python -m jupyterlab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: env
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv *.egg-info build dist .pytest_cache .ruff_cache .mypy_cache
