@@ -18,9 +18,9 @@ def _eliminate(a: Array, b: Array) -> Array:
     for i in range(n):
         pivot = i + jnp.argmax(jnp.abs(ab[i:, i]))
         # masks, not indices: a gather per member of a batch costs more than the arithmetic
-        top = jnp.sum(jnp.where(rows == pivot, ab, 0.0), axis=0)
-        ab = jnp.where(rows == pivot, ab[i], ab)
-        top = top / top[i]
+        top = jnp.sum(jnp.where(rows == pivot, ab, 0.0), axis=0, keepdims=True)
+        ab = jnp.where(rows == pivot, ab[i : i + 1], ab)
+        top = top / top[:, i : i + 1]
         ab = jnp.where(rows == i, top, ab - ab[:, i : i + 1] * top)
     return ab[:, n:]
 

@@ -1,0 +1,136 @@
+"""Closed loops, many at once."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from lqrlab.simulation.environment import Env, env
+from lqrlab.simulation.policies import Policy
+from lqrlab.systems import Plant
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Trajectory:
+    """What closed loops did, as deviations from the equilibrium.
+
+    Attributes:
+        ts: times [s] ``[*batch, T+1]``, batch axes only where plants differ in dt.
+        xs: states ``[*lead, T+1, n]``.
+        us: inputs that reached the plant ``[*lead, T, m]``.
+        costs: continuous cost ∫ xᵀQx + uᵀRu dt of each step ``[*lead, T]``.
+    """
+
+    ts: Array
+    xs: Array
+    us: Array
+    costs: Array
+
+    @property
+    def cost(self) -> Array:
+        """Total cost ``[*lead]``."""
+        return jnp.sum(self.costs, axis=-1)
+
+
+def rollout(
+    plant: Plant,
+    policy: Policy,
+    x0: ArrayLike,
+    num_steps: int,
+    dt: float | Array | None = None,
+    linear: bool = False,
+    *,
+    key: Array | None = None,
+    limits: tuple[ArrayLike, ArrayLike] | None = None,
+    noise: ArrayLike = 0.0,
+    sensor_noise: ArrayLike = 0.0,
+    excitation: ArrayLike = 0.0,
+    substeps: int | None = None,
+) -> Trajectory:
+    """Run a policy on a plant, or on a batch of plants from many initial states.
+
+    Args:
+        plant: one plant, or a batch with leading axes.
+        policy: a :class:`Policy`; u = policy(x), both deviations from the equilibrium.
+        x0: initial deviations ``[*batch, *extra, n]``: the plants' own axes lead.
+        num_steps: T.
+        dt: sample time [s]; the plant's own if left out.
+        linear: simulate the linearised plant by exact zero-order hold; else Runge-Kutta 4 on the nonlinear one.
+        key: random key; needed if any of the three noises is not zero.
+        limits: ``(low, high)`` of the actuators, absolute, scalars or ``[m]``.
+        noise: standard deviation of the disturbance of the state at each step, scalar or ``[n]``.
+        sensor_noise: the same for what the policy sees, scalar or ``[n]``.
+        excitation: the same for what is added to its input, scalar or ``[m]``.
+        substeps: Runge-Kutta steps in a sample time.
+
+    Returns:
+        :class:`Trajectory`, in x0's floating type. A loop that diverges carries inf or NaN.
+
+    Raises:
+        ValueError: shapes that do not fit, noise without a key.
+    """
+    x0 = jnp.asarray(x0)
+    x0 = x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
+    batch = plant.batch_shape
+    if x0.shape[-1:] != (plant.n,) or x0.shape[: len(batch)] != batch:
+        expected = "[" + ", ".join([*map(str, batch), "…", str(plant.n)]) + "]"
+        raise ValueError(f"x0: expected shape {expected} for {plant.name}, but found {x0.shape}")
+    if num_steps < 1:
+        raise ValueError(f"num_steps: expected at least one step, but found {num_steps}")
+    noisy = tuple(_positive(n, a) for n, a in (("noise", noise), ("sensor_noise", sensor_noise), ("excitation", excitation)))
+    if key is None and any(noisy):
+        raise ValueError("key: noise, sensor_noise and excitation need a random key")
+    world = env(plant, dt=dt, linear=linear, limits=limits, noise=noise, substeps=substeps)
+    world = jax.tree.map(lambda a: a.astype(x0.dtype), world)
+    sensors = jnp.broadcast_to(jnp.asarray(sensor_noise, x0.dtype), (plant.n,))
+    push = jnp.broadcast_to(jnp.asarray(excitation, x0.dtype), (plant.m,))
+    return _run(world, policy, x0, sensors, push, key, num_steps, noisy)
+
+
+def _positive(name: str, value: ArrayLike) -> bool:
+    if isinstance(value, jax.core.Tracer):
+        return True
+    if not bool(jnp.all(jnp.isfinite(jnp.asarray(value)) & (jnp.asarray(value) >= 0))):
+        raise ValueError(f"{name}: expected a standard deviation ≥ 0, but found {value}")
+    return bool(jnp.any(jnp.asarray(value) > 0))
+
+
+def _loop(
+    world: Env,
+    policy: Policy,
+    x0: Array,
+    sensors: Array,
+    push: Array,
+    key: Array | None,
+    num_steps: int,
+    noisy: tuple[bool, bool, bool],
+) -> Trajectory:
+    disturbed, sensed, excited = noisy
+
+    def step(state: tuple[Array, Any], t: Array) -> tuple[tuple[Array, Any], tuple[Array, Array, Array]]:
+        x, carry = state
+        seen, keys = x, [None] * 3
+        if key is not None:
+            keys = list(jax.random.split(jax.random.fold_in(key, t), 3))
+        if sensed:
+            seen = x + jax.random.normal(keys[1], x.shape, x.dtype) * jnp.broadcast_to(sensors, x.shape)
+        carry, u = policy(carry, seen)
+        u = u.astype(x.dtype)
+        if excited:
+            u = u + jax.random.normal(keys[2], u.shape, u.dtype) * jnp.broadcast_to(push, u.shape)
+        u = world.saturate(u)
+        after, cost = world.step(x, u, key=keys[0] if disturbed else None)
+        return (after, carry), (after, u, cost)
+
+    start = (x0, policy.init(x0.shape[:-1]))
+    _, (xs, us, costs) = jax.lax.scan(step, start, jnp.arange(num_steps))
+    xs = jnp.concatenate([x0[None], xs])
+    ts = world.dt[..., None] * jnp.broadcast_to(jnp.arange(num_steps + 1, dtype=x0.dtype), (*world.dt.shape, num_steps + 1))
+    return Trajectory(ts, jnp.moveaxis(xs, 0, -2), jnp.moveaxis(us, 0, -2), jnp.moveaxis(costs, 0, -1))
+
+
+_run = jax.jit(_loop, static_argnames=("num_steps", "noisy"))
