@@ -1,0 +1,19 @@
+"""What people see and start: figures, widgets, animation, reports, the pipeline of notebooks, the command line.
+
+Each module is loaded when it is first named: the command line must not wait for JAX or matplotlib.
+"""
+
+import importlib
+from typing import Any
+
+__all__ = ["animate", "cli", "notebooks", "pipeline", "plots", "report", "widgets"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,151 @@
+"""The command line: ``lqrlab --help``. JAX is imported only by the commands that compute."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+import lqrlab
+
+
+class _Group(click.Group):
+    """Turns what went wrong into one clean line: exit code 2 for a wrong request, 1 for a failed run."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        from lqrlab.workbench.pipeline import RunError
+
+        try:
+            return super().main(*args, **kwargs)
+        except ValueError as error:
+            if "--traceback" in sys.argv:
+                raise
+            click.echo(f"lqrlab: {error}", err=True)
+            sys.exit(2)
+        except RunError as error:
+            if "--traceback" in sys.argv:
+                raise
+            click.echo(f"\nlqrlab: {error}", err=True)
+            sys.exit(1)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(lqrlab.__version__, prog_name="lqrlab")
+@click.option("--traceback", is_flag=True, help="Show where in the code an error comes from.")
+def main(traceback: bool) -> None:
+    """Optimal and learned control of dynamical systems: plants in, an honest score out."""
+
+
+@main.command()
+@click.option(
+    "--profile", default="quick", show_default=True, help="Parameters to run with: tiny, quick or full."
+)
+@click.option(
+    "--folder", type=click.Path(path_type=Path), help="Folder of the run.  [default: data/runs/PROFILE]"
+)
+@click.option(
+    "-p", "overrides", multiple=True, metavar="NAME=VALUE", help="Set a parameter of the notebooks."
+)
+@click.option("--fresh", is_flag=True, help="Remove what an earlier run left in the folder, start anew.")
+@click.option("--notebooks", "source", type=click.Path(path_type=Path), help="Folder of the notebooks.")
+def run(
+    profile: str, folder: Path | None, overrides: tuple[str, ...], fresh: bool, source: Path | None
+) -> None:
+    """Run the notebooks in order and write the report.
+
+    What is finished and up to date is skipped, so the same command goes on after an interruption.
+
+    NAME is notebook.parameter, as in -p 03_training.learning_rate=1e-3, or a parameter alone for every
+    notebook that has it.
+    """
+    from lqrlab.workbench import pipeline
+
+    given = {}
+    for item in overrides:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise ValueError(f"-p {item}: expected NAME=VALUE, as in -p learning_rate=1e-3")
+        given[name.strip()] = value
+    try:
+        pipeline.run(profile, folder, given, source=source, fresh=fresh)
+    except KeyboardInterrupt:
+        click.echo("\nstopped; the same command goes on from here", err=True)
+        sys.exit(130)
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--open", "show", is_flag=True, help="Open it in the browser.")
+def report(folder: Path, show: bool) -> None:
+    """Write the report of the run in FOLDER: HTML files that open offline."""
+    from lqrlab.workbench import report as reports
+
+    index = reports.write(folder)
+    click.echo(index)
+    if show:
+        click.launch(index.resolve().as_uri())
+
+
+@main.command()
+@click.argument("name", required=False)
+def systems(name: str | None) -> None:
+    """List the plants, or show one: parameters, signals, open-loop poles."""
+    from lqrlab import compute
+    from lqrlab import systems as catalogue
+    from lqrlab.workbench.terminal import table
+
+    compute.setup()
+    if name is None:
+        plants = [catalogue.make(family) for family in catalogue.names()]
+        rows = [(p.name, p.n, p.m, f"{p.dt:g}", p.title, p.source) for p in plants]
+        click.echo(table(rows, ("name", "n", "m", "dt [s]", "title", "source")))
+        return
+    import numpy as np
+
+    plant = catalogue.make(name)
+    x_eq, u_eq = plant.equilibrium()
+    click.echo(f"{plant.title}\n{plant.describe()}\n{plant.source}\n")
+    fields = catalogue.parameter_fields(type(plant))
+    rows = [
+        (
+            key,
+            f.default,
+            f"{f.metadata['low']:g} … {f.metadata['high']:g}",
+            f.metadata["unit"],
+            f.metadata["about"],
+        )
+        for key, f in fields.items()
+    ]
+    click.echo(table(rows, ("parameter", "default", "range", "unit", "meaning")) + "\n")
+    for kind, signals, at in (("state", plant.states, x_eq), ("input", plant.inputs, u_eq)):
+        rows = [(s.name, s.unit, s.scale, float(v)) for s, v in zip(signals, at)]
+        click.echo(table(rows, (kind, "unit", "scale", "equilibrium")) + "\n")
+    poles = np.sort_complex(np.linalg.eigvals(np.asarray(plant.matrices()[0])))
+    click.echo("open-loop poles [rad/s]: " + ", ".join(_pole(p) for p in poles))
+    growing = int(np.sum(poles.real > 1e-9))
+    click.echo(f"unstable: {growing} of {plant.n} modes grow" if growing else "no mode grows")
+
+
+def _pole(p: complex) -> str:
+    def tidy(v: float) -> str:
+        return f"{0.0 if abs(v) < 1e-9 else v:.4g}"
+
+    return (
+        tidy(p.real)
+        if abs(p.imag) < 1e-9
+        else f"{tidy(p.real)} {'+' if p.imag > 0 else '−'} {tidy(abs(p.imag))}i"
+    )
+
+
+@main.command()
+def doctor() -> None:
+    """Check the installation: versions, devices, notebook kernel, disk; say what to do."""
+    from lqrlab.workbench import doctor as examination
+
+    findings = examination.examine()
+    for finding in findings:
+        click.echo(f"{'✓' if finding.good else '✗'} {finding.subject:<10}{finding.text}")
+        if finding.remedy:
+            click.echo(f"  {'':<10}→ {finding.remedy}")
+    if not all(finding.good for finding in findings):
+        sys.exit(1)
