@@ -15,7 +15,7 @@ def _eliminate(a: Array, b: Array) -> Array:
     n = a.shape[0]
     rows = jnp.arange(n)[:, None]
     ab = jnp.concatenate([a, b], axis=1)
-    for i in range(n):
+    for _ in range(n):
         pivot = i + jnp.argmax(jnp.abs(ab[i:, i]))
         # masks, not indices: a gather per member of a batch costs more than the arithmetic
         top = jnp.sum(jnp.where(rows == pivot, ab, 0.0), axis=0, keepdims=True)
@@ -42,6 +42,17 @@ def solve(a: Array, b: Array) -> Array:
         transpose_solve=lambda _, b: _eliminate(a.T, b),
     )
     return x[:, 0] if b.ndim == 1 else x
+
+
+def definite(a: Array) -> Array:
+    """Whether one symmetric a [n, n] is positive definite: all pivots of its elimination are above zero."""
+    n = a.shape[0]
+    a, low = jax.lax.stop_gradient(a), jnp.asarray(jnp.inf, a.dtype)
+    for _ in range(n):
+        pivot = a[0, 0]
+        low = jnp.minimum(low, pivot)
+        a = a[1:, 1:] - a[1:, :1] * a[:1, 1:] / pivot
+    return low > 0
 
 
 def symmetric(a: Array) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from lqrlab.compute import broadcast
+from lqrlab.compute import broadcast, linalg
 from lqrlab.control import checks, riccati
 from lqrlab.control.lyapunov import is_stable, stable
 from lqrlab.control.sampling import sample_one
@@ -57,9 +57,9 @@ def _eigenvalues(a: Any) -> np.ndarray:
     return np.where(good[..., None], values, np.nan)
 
 
-def _certified(K: Array, P: Array, closed: Array, residual: Array, decays: Array) -> LQR:
+def _certified(K: Array, P: Array, closed: Array, residual: Array, sound: Array) -> LQR:
     tolerance = jnp.finfo(P.dtype).eps ** 0.5
-    good = decays & (residual < tolerance) & jnp.all(jnp.isfinite(P))
+    good = sound & (residual < tolerance) & jnp.all(jnp.isfinite(P))
     nan = jnp.asarray(jnp.nan, P.dtype)
     return LQR(jnp.where(good, K, nan), jnp.where(good, P, nan), closed, residual, good)
 
@@ -69,15 +69,16 @@ def discrete_one(A: Array, B: Array, Q: Array, R: Array, N: Array) -> LQR:
     P = riccati.solve_dare(A, B, Q, R, N)
     K = riccati.gain_discrete(A, B, R, N, P)
     closed = A - B @ K
-    return _certified(K, P, closed, riccati.residual_discrete(A, B, Q, R, N, P), stable(closed))
+    sound = stable(closed) & linalg.definite(R + B.T @ P @ B)
+    return _certified(K, P, closed, riccati.residual_discrete(A, B, Q, R, N, P), sound)
 
 
 def _continuous_one(A: Array, B: Array, Q: Array, R: Array, N: Array) -> LQR:
     P = riccati.solve_care(A, B, Q, R, N)
     K = riccati.gain_continuous(B, R, N, P)
     closed = A - B @ K
-    decays = is_stable(jax.lax.stop_gradient(closed), continuous=True)
-    return _certified(K, P, closed, riccati.residual_continuous(A, B, Q, R, N, P), decays)
+    sound = is_stable(jax.lax.stop_gradient(closed), continuous=True) & linalg.definite(R)
+    return _certified(K, P, closed, riccati.residual_continuous(A, B, Q, R, N, P), sound)
 
 
 def sampled_one(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array) -> LQR:
