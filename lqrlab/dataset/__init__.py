@@ -1,0 +1,27 @@
+"""What is on disk: optimally controlled trajectories of many plants; made, checked, and fed to a learner."""
+
+from lqrlab.dataset import description
+from lqrlab.dataset.config import DataConfig
+from lqrlab.dataset.description import Description, describe, scaled_gain
+from lqrlab.dataset.generation import generate
+from lqrlab.dataset.shards import BadFile
+from lqrlab.dataset.store import Dataset, Recorded, Variants, VariantTable, open
+from lqrlab.dataset.windows import Batch, Resident, resident
+
+__all__ = [
+    "BadFile",
+    "Batch",
+    "DataConfig",
+    "Dataset",
+    "Description",
+    "Recorded",
+    "Resident",
+    "VariantTable",
+    "Variants",
+    "describe",
+    "description",
+    "generate",
+    "open",
+    "resident",
+    "scaled_gain",
+]

@@ -1,0 +1,99 @@
+"""A plant as a network sees it: padded, masked, in coordinates in which every signal is of order one."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from lqrlab import control, systems
+from lqrlab.systems import M_MAX, N_MAX, Linear, Plant
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """The sampled problem of a plant in coordinates x̃ = x / scale_x, ũ = u / scale_u, padded to (12, 6).
+
+    With Bryson's weights Q and R are the identity here: the weights are absorbed into the coordinates.
+
+    Attributes:
+        A, B: exact zero-order hold of the scaled plant ``[*batch, 12, 12]``, ``[*batch, 12, 6]``; 0 in padding.
+        Q, R: continuous weights of the scaled plant; zero in padding.
+        scale_x, scale_u: what one unit is, in SI units ``[*batch, 12]``, ``[*batch, 6]``; one in padding.
+        live_x, live_u: 1 where a state or input exists, 0 in padding.
+    """
+
+    A: Array
+    B: Array
+    Q: Array
+    R: Array
+    scale_x: Array
+    scale_u: Array
+    live_x: Array
+    live_u: Array
+
+
+def describe(plant: Plant) -> Description:
+    """Describe a plant or a batch, seen or unseen: what is needed follows from the plant alone."""
+    linear = systems.linearise(plant)
+    sx, su = (jnp.broadcast_to(s, (*linear.batch_shape, s.shape[-1])) for s in plant.scales)
+    return describe_scaled(in_units(linear, sx, su), sx, su)
+
+
+def in_units(plant: Linear, scale_x: Array, scale_u: Array) -> Linear:
+    """A linear plant in coordinates x / scale_x, u / scale_u, padded to (12, 6): same costs, same time.
+
+    Args:
+        plant: linear, not padded, ``[*batch, …]``.
+        scale_x, scale_u: what one unit is, ``[*batch, n]``, ``[*batch, m]``.
+    """
+    return systems.pad(
+        Linear(
+            A=plant.A * scale_x[..., None, :] / scale_x[..., :, None],
+            B=plant.B * scale_u[..., None, :] / scale_x[..., :, None],
+            Q=plant.Q * scale_x[..., None, :] * scale_x[..., :, None],
+            R=plant.R * scale_u[..., None, :] * scale_u[..., :, None],
+            dt=plant.dt,
+        )
+    )
+
+
+def describe_scaled(plant: Linear, scale_x: Array, scale_u: Array) -> Description:
+    """The description of what :func:`in_units` returned.
+
+    Args:
+        plant: scaled and padded; plants of all families share one compiled program.
+        scale_x, scale_u: as they were given, ``[*batch, n]``, ``[*batch, m]``: in the plant's own dimension.
+    """
+
+    def wide(a: Array, size: int, fill: float) -> Array:
+        return jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, size - a.shape[-1])], constant_values=fill)
+
+    live_x, live_u = wide(jnp.ones_like(scale_x), N_MAX, 0.0), wide(jnp.ones_like(scale_u), M_MAX, 0.0)
+    return _describe(plant, wide(scale_x, N_MAX, 1.0), wide(scale_u, M_MAX, 1.0), live_x, live_u)
+
+
+@jax.jit
+def _describe(plant: Linear, scale_x: Array, scale_u: Array, live_x: Array, live_u: Array) -> Description:
+    A, B = control.c2d(plant.A, plant.B, plant.dt)
+    return Description(
+        A=A * live_x[..., :, None] * live_x[..., None, :],
+        B=B * live_x[..., :, None] * live_u[..., None, :],
+        Q=plant.Q * live_x[..., :, None] * live_x[..., None, :],
+        R=plant.R * live_u[..., :, None] * live_u[..., None, :],
+        scale_x=scale_x,
+        scale_u=scale_u,
+        live_x=live_x,
+        live_u=live_u,
+    )
+
+
+def scaled_gain(K: Array, plant: Plant) -> Array:
+    """K ``[*batch, m, n]`` in scaled coordinates, padded to ``[*batch, 6, 12]``: ũ = −K̃ x̃."""
+    sx, su = plant.scales
+    lead = K.shape[:-2]
+    sx = jnp.broadcast_to(sx, (*lead, plant.n))
+    su = jnp.broadcast_to(su, (*lead, plant.m))
+    K = K * sx[..., None, :] / su[..., :, None]
+    return jnp.pad(K, [(0, 0)] * len(lead) + [(0, M_MAX - plant.m), (0, N_MAX - plant.n)])

@@ -1,0 +1,163 @@
+"""One HDF5 file of a data set: written whole or not at all, read only after it has been looked over."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+_KINDS = "iufS"  # what a data set holds: no references, no variable lengths, no Python objects
+_CHUNK = 1 << 24
+
+
+class BadFile(ValueError):
+    """A file that is not what it should be; says which one and why."""
+
+    def __init__(self, path: Path | str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path, self.why = Path(path), why
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """What a file holds.
+
+    Attributes:
+        arrays: name with its groups (``"variants/A"``) → array.
+        units: the same names → unit, where there is one.
+        attributes: of the file as a whole: numbers and strings.
+    """
+
+    arrays: dict[str, np.ndarray]
+    units: dict[str, str]
+    attributes: dict[str, Any]
+
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of each array's bytes in C order, and under ``""`` that of all units and attributes."""
+        found = {
+            name: hashlib.sha256(np.ascontiguousarray(a).data).hexdigest() for name, a in self.arrays.items()
+        }
+        words = json.dumps([sorted(self.units.items()), sorted(self.attributes.items())], ensure_ascii=False)
+        return found | {"": hashlib.sha256(words.encode()).hexdigest()}
+
+
+def write(path: Path, content: Content) -> dict[str, str]:
+    """Write a file so that it is there whole or not at all, and return its digests.
+
+    It grows under another name in the same folder, is flushed to the disk, takes its name, and the folder is
+    flushed too: a process killed at any moment leaves the old state or the new one.
+    """
+    digests = content.digests()
+
+    def fill(part: Path) -> None:
+        with h5py.File(part, "w", libver=("earliest", "v110")) as file:
+            for name, array in content.arrays.items():
+                dataset = file.create_dataset(name, data=array)
+                dataset.attrs["sha256"] = digests[name]
+                if name in content.units:
+                    dataset.attrs["unit"] = content.units[name]
+            file.attrs.update(content.attributes | {"sha256": digests[""]})
+
+    replace(path, fill)
+    return digests
+
+
+def replace(path: Path, fill: Any) -> None:
+    """Let ``fill`` write a temporary file beside ``path``, then put it there for good."""
+    part = path.with_name(path.name + ".part")
+    fill(part)
+    with open(part, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(part, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[dict[str, h5py.Dataset]]:
+    """The arrays of a file by name, none of them read yet, after a look at all that could go wrong.
+
+    Raises:
+        BadFile: missing, cut off, no HDF5; something that points out of the file or at nothing; an array that
+            claims more bytes than the file has.
+    """
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise BadFile(path, f"cannot be read: {error.strerror}") from None
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise BadFile(path, f"is no HDF5 file, or is cut off or damaged: {error}") from None
+    with file:
+        found: dict[str, h5py.Dataset] = {}
+        try:
+            _look(path, file, "", size, found)
+        except (OSError, RuntimeError, KeyError, TypeError, UnicodeDecodeError) as error:
+            raise BadFile(path, f"is damaged: {error}") from None
+        yield found
+
+
+def _look(path: Path, group: h5py.Group, prefix: str, size: int, found: dict[str, h5py.Dataset]) -> None:
+    for key in group:
+        name = prefix + key
+        if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+            raise BadFile(path, f"{name} is a link; links are not followed, as they can lead to other files")
+        item = group[key]
+        if isinstance(item, h5py.Group):
+            if name.count("/") > 2:
+                raise BadFile(path, f"{name}: groups are nested deeper than in a data set")
+            _look(path, item, name + "/", size, found)
+        elif not isinstance(item, h5py.Dataset):
+            raise BadFile(path, f"{name} is a {type(item).__name__}, not an array")
+        elif item.is_virtual or item.external:
+            raise BadFile(path, f"{name} keeps its values in another file, which is not read")
+        elif item.dtype.kind not in _KINDS:
+            raise BadFile(path, f"{name} holds {item.dtype}, not plain numbers")
+        elif item.nbytes > size:
+            raise BadFile(
+                path, f"{name} claims {item.nbytes} bytes of shape {item.shape}, but the file has {size}"
+            )
+        else:
+            found[name] = item
+
+
+def read(path: Path) -> tuple[Content, dict[str, str]]:
+    """All of a file, and the digests that it says it has (compare them with :meth:`Content.digests`).
+
+    Raises:
+        BadFile: see :func:`opened`.
+    """
+    with opened(path) as found:
+        try:
+            file = next(iter(found.values())).file if found else None
+            arrays = {name: item[...] for name, item in found.items()}
+            units = {name: str(item.attrs["unit"]) for name, item in found.items() if "unit" in item.attrs}
+            said = {name: str(item.attrs.get("sha256", "")) for name, item in found.items()}
+            attributes = {key: _plain(value) for key, value in file.attrs.items()} if file else {}
+        except (OSError, RuntimeError, KeyError, TypeError, UnicodeDecodeError, ValueError) as error:
+            raise BadFile(path, f"is damaged: {error}") from None
+    said[""] = str(attributes.pop("sha256", ""))
+    return Content(arrays, units, attributes), said
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def sound(path: Path) -> Content | None:
+    """What a file holds if it is whole and every digest is right, else None."""
+    try:
+        content, said = read(path)
+    except BadFile:
+        return None
+    return content if content.arrays and said == content.digests() else None
