@@ -14,9 +14,11 @@ from typing import Any, ClassVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from lqrlab.compute import linalg
+from lqrlab.systems.drawing import Drawing, gauges
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +40,11 @@ class Signal:
         return f"{self.name.replace('_', ' ')} [{self.unit}]"
 
 
+def with_rates(*coordinates: Signal, time: float = 0.5) -> tuple[Signal, ...]:
+    """Coordinates, then their rates: named ``…_rate``, at rest, large when a scale is crossed in ``time`` [s]."""
+    return coordinates + tuple(Signal(f"{s.name}_rate", f"{s.unit}/s", s.scale / time) for s in coordinates)
+
+
 def param(default: float, unit: str, about: str, low: float, high: float, *, vary: bool = True) -> Any:
     """Declare a physical parameter of a plant class.
 
@@ -53,9 +60,17 @@ def param(default: float, unit: str, about: str, low: float, high: float, *, var
     )
 
 
+def gravity(value: float = 9.81) -> Array:
+    """Gravity as a parameter: the same for all variants, but another planet may be asked for."""
+    return param(value, "m/s²", "gravitational acceleration", 0.1, 30.0, vary=False)
+
+
 # Methods that a class writes for one plant and that callers use with any leading axes; all their arguments
 # are vectors.
-_BROADCAST = ("dynamics", "operating_point", "equilibrium", "matrices", "weights", "energy")
+_BROADCAST = (
+    *("dynamics", "operating_point", "equilibrium", "matrices", "weights"),
+    *("energy", "output", "output_matrix"),
+)
 
 
 def _over_batch(method: Callable) -> Callable:
@@ -94,7 +109,8 @@ class Plant:
     """A dynamical system ẋ = f(x, u) with an operating point, weights and a sample time.
 
     Subclasses declare parameters with :func:`param`, list ``states`` and ``inputs``, set ``dt`` [s] and
-    ``source``, and write :meth:`dynamics`. Instances are frozen pytrees of arrays; ``systems.make`` checks
+    ``source``, and write :meth:`dynamics` and :meth:`draw`. What is measured is all states unless ``outputs``
+    names some of them (or lists signals of its own, which :meth:`output` then computes). Instances are frozen pytrees of arrays; ``systems.make`` checks
     them, the bare constructor does not (so that JAX may put anything into the fields).
     """
 
@@ -103,6 +119,8 @@ class Plant:
     source: ClassVar[str] = ""
     states: ClassVar[tuple[Signal, ...]] = ()
     inputs: ClassVar[tuple[Signal, ...]] = ()
+    outputs: ClassVar[tuple[Any, ...]] = ()
+    limits: ClassVar[str] = ""
     solve_for: ClassVar[tuple[str, ...]] = ()
     dt: Any = 0.0
 
@@ -110,6 +128,8 @@ class Plant:
         super().__init_subclass__(**kwargs)
         cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
         cls.title = (cls.__doc__ or cls.name).strip().splitlines()[0].rstrip(".")
+        known = {s.name: s for s in cls.states}
+        cls.outputs = tuple(known.get(s, s) for s in cls.outputs or cls._measured())
         for method in _BROADCAST:
             if method in vars(cls):  # written for one plant, called with any
                 setattr(cls, method, _over_batch(vars(cls)[method]))
@@ -127,7 +147,20 @@ class Plant:
         """The point (x [n], u [m]) to control around: exact, or the guess that ``solve_for`` starts from."""
         return jnp.array([s.at for s in self.states]), jnp.array([s.at for s in self.inputs])
 
+    def output(self, x: Array) -> Array:
+        """What is measured, [p], at the absolute state x [n]: the states listed in ``outputs``."""
+        names = [s.name for s in self.states]
+        return x[jnp.array([names.index(s.name) for s in self.outputs])]
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The plant at the absolute state x [n] and input u [m] as shapes; fields are plain numbers here."""
+        return gauges(self.states, x)
+
     # What follows ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def _measured(cls) -> tuple[Signal, ...]:
+        return cls.states
 
     @property
     def n(self) -> int:
@@ -149,42 +182,56 @@ class Plant:
         """Parameter name → value."""
         return {name: getattr(self, name) for name in parameter_fields(type(self))}
 
+    def balance(self, x: Array, u: Array) -> Array:
+        """What vanishes at an equilibrium; ẋ unless there is something simpler."""
+        return self.dynamics(x, u)
+
     def equilibrium(self) -> tuple[Array, Array]:
         """``(x_eq [n], u_eq [m])`` with f(x_eq, u_eq) = 0.
 
         The signals named in ``solve_for`` are moved from :meth:`operating_point` by Newton's method (least
-        squares, scaled by the signals' scales) until the residual vanishes; the others stay where they are.
+        squares, scaled by the signals' scales) until :meth:`balance` vanishes; the others stay where they are.
         Twice differentiable in the parameters.
         """
         x, u = self.operating_point()
         if not self.solve_for:
             return x, u
         signals = (*self.states, *self.inputs)
-        free = jnp.array([i for i, s in enumerate(signals) if s.name in self.solve_for])
-        scale = jnp.array([s.scale for s in signals])[free]
+        chosen = np.array([i for i, s in enumerate(signals) if s.name in self.solve_for])
+        # one column a free signal, as long as its scale: no gather or scatter for XLA to chew on
+        free = jnp.asarray(np.eye(len(signals))[:, chosen] * np.array([s.scale for s in signals])[chosen])
         z0 = jnp.concatenate([x, u])
 
         def residual(v: Array) -> Array:
-            z = z0.at[free].add(v * scale)
-            return self.dynamics(z[: self.n], z[self.n :])
+            z = z0 + free @ v
+            return self.balance(z[: self.n], z[self.n :])
 
-        def newton(v: Array) -> Array:
-            jac = jax.jacfwd(residual)(v)
-            return v - linalg.solve(jac.T @ jac, jac.T @ residual(v))
+        def newton(i: Array, v: Array) -> Array:
+            # two steps from the solution give exact first and second derivatives (implicit function theorem)
+            v = jnp.where(i < 30, jax.lax.stop_gradient(v), v)
+            value, push = jax.linearize(residual, v)
+            jac = jax.vmap(push, out_axes=1)(jnp.eye(len(chosen), dtype=v.dtype))
+            if jac.shape[0] == jac.shape[1]:
+                return v - linalg.solve(jac, value)
+            return v - linalg.solve(jac.T @ jac, jac.T @ value)
 
-        v = jax.lax.fori_loop(0, 30, lambda _, v: newton(v), jnp.zeros(len(free), z0.dtype))
-        # two steps from the solution: exact first and second derivatives by the implicit function theorem
-        z = z0.at[free].add(newton(newton(jax.lax.stop_gradient(v))) * scale)
+        v = jax.lax.fori_loop(0, 32, newton, jnp.zeros(len(chosen), z0.dtype))
+        z = z0 + free @ v
         return z[: self.n], z[self.n :]
 
     def matrices(self) -> tuple[Array, Array]:
         """Continuous-time ``(A [n, n], B [n, m])`` at the equilibrium, by exact differentiation."""
         return jax.jacfwd(self.dynamics, argnums=(0, 1))(*self.equilibrium())
 
+    def output_matrix(self) -> Array:
+        """``C [p, n]`` of the outputs at the equilibrium, by exact differentiation."""
+        return jax.jacfwd(self.output)(self.equilibrium()[0])
+
     def weights(self) -> tuple[Array, Array]:
         """``(Q [n, n], R [m, m])`` of the cost ∫ xᵀQx + uᵀRu dt; Bryson's rule unless a family says otherwise."""
-        q, r = (jnp.array([s.scale for s in signals]) ** -2.0 for signals in (self.states, self.inputs))
-        return jnp.diag(q), jnp.diag(r)
+        q, r = (np.diag(np.array([s.scale for s in signals]) ** -2.0) for signals in (self.states, self.inputs))
+        q, r = (np.broadcast_to(w, self.batch_shape + w.shape) for w in (q, r))
+        return jnp.asarray(q, float), jnp.asarray(r, float)
 
     def initial_state(self, *, key: Array, num: int | None = None) -> Array:
         """Typical initial states as deviations from the equilibrium: independent normal, one scale each.
@@ -204,12 +251,22 @@ class Plant:
         """Deviations that count as large: of the states [n] and of the inputs [m]."""
         return jnp.array([s.scale for s in self.states]), jnp.array([s.scale for s in self.inputs])
 
+    def drawing(self, x: Any = None, u: Any = None) -> Drawing:
+        """This plant as shapes (see :mod:`lqrlab.systems.drawing`) at the absolute x, u, or at its equilibrium."""
+        if self.batch_shape:
+            raise ValueError(f"drawing: expected one plant, but found a batch of shape {self.batch_shape}")
+        if x is None or u is None:
+            at = self.equilibrium()
+            x, u = (given if given is not None else there for given, there in zip((x, u), at))
+        plain = {key: float(value) for key, value in self.parameters.items()}
+        return dataclasses.replace(self, **plain).draw(np.asarray(x, float), np.asarray(u, float))
+
     def describe(self) -> str:
         """Name, dimensions and sample time in one line."""
         return f"{self.name}: {self.n} states, {self.m} inputs, dt = {self.dt:g} s"
 
 
-for _method in ("operating_point", "equilibrium", "matrices", "weights"):
+for _method in ("operating_point", "equilibrium", "matrices", "output", "output_matrix"):
     setattr(Plant, _method, _over_batch(getattr(Plant, _method)))
 
 

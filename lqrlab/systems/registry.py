@@ -143,15 +143,19 @@ def _checked(plant: str, key: str, value: Any, f: Any) -> Array:
     return jnp.asarray(array)
 
 
-@functools.partial(jax.jit, static_argnames=("cls", "num"))
-def _draw(cls: type[Plant], key: Array, num: int, spread: Array) -> Plant:
-    values = {}
-    for i, (name, f) in enumerate(parameter_fields(cls).items()):
+_BLOCK = 16  # parameters drawn by one compiled program, which all families share
+
+
+@functools.partial(jax.jit, static_argnames="num")
+def _draw(key: Array, first: Array, default: Array, low: Array, high: Array, spread: Array, num: int) -> list[Array]:
+    """``num`` values of each of a block of parameters, the first of which is number ``first``."""
+
+    def one(i: Array, default: Array, low: Array, high: Array, spread: Array) -> Array:
         # each parameter has a key of its own: adding one at the end changes no other
         factor = 1 + spread * jax.random.uniform(jax.random.fold_in(key, i), (num,), minval=-1.0, maxval=1.0)
-        value = jnp.clip(f.default * factor, f.metadata["low"], f.metadata["high"])
-        values[name] = value if f.metadata["vary"] else jnp.full((num,), float(f.default))
-    return cls(**values)
+        return jnp.clip(default * factor, low, high)
+
+    return list(jax.vmap(one)(first + jnp.arange(_BLOCK), default, low, high, spread))
 
 
 def sample(name: str, *, key: Array, num: int, spread: float = 0.2) -> Plant:
@@ -169,4 +173,12 @@ def sample(name: str, *, key: Array, num: int, spread: float = 0.2) -> Plant:
         raise ValueError(f"spread: expected a relative half-width in [0, 1), but found {spread!r}")
     if num < 1:
         raise ValueError(f"num: expected at least one variant, but found {num!r}")
-    return _draw(family(name), key, num, jnp.asarray(spread, float))
+    cls = family(name)
+    fields = parameter_fields(cls)
+    rows = [(f.default, f.metadata["low"], f.metadata["high"], spread * f.metadata["vary"]) for f in fields.values()]
+    rows += [(0.0, 0.0, 0.0, 0.0)] * (-len(rows) % _BLOCK)
+    drawn: list[Array] = []
+    for first in range(0, len(rows), _BLOCK):
+        columns = (jnp.asarray(c, float) for c in np.array(rows[first : first + _BLOCK]).T)
+        drawn += _draw(key, jnp.asarray(first), *columns, num=num)
+    return cls(**dict(zip(fields, drawn)))

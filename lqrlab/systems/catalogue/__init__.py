@@ -1,5 +1,12 @@
-"""The built-in families, one module a field; importing this registers them."""
+"""The built-in families, one module a field; importing this registers them in this order."""
 
-from lqrlab.systems.catalogue import aerial, electrical, oscillators, pendulums, robots, vehicles
+import importlib
 
-__all__ = ["aerial", "electrical", "oscillators", "pendulums", "robots", "vehicles"]
+FIELDS = (
+    *("oscillators", "pendulums", "carts", "arms", "robots", "mobile", "vehicles"),
+    *("aerial", "hovering", "space", "electrical", "power", "process"),
+)
+"""Modules of the catalogue."""
+
+for _field in FIELDS:
+    importlib.import_module(f"{__name__}.{_field}")

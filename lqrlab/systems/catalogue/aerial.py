@@ -1,10 +1,11 @@
-"""Things that fly."""
+"""Aircraft on wings."""
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from lqrlab.systems.catalogue.pendulums import gravity
-from lqrlab.systems.plant import Plant, Signal, param
+from lqrlab.systems.drawing import Arrow, Disc, Drawing, Line, aircraft, dial
+from lqrlab.systems.plant import Plant, Signal, gravity, param
 from lqrlab.systems.registry import register
 
 
@@ -61,59 +62,135 @@ class FixedWing(Plant):
         pitch_acceleration = pressure * self.chord * moment / self.pitch_inertia
         return jnp.array([along / self.mass, climb_rate, pitch_rate - climb_rate, pitch_acceleration])
 
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """From the side, with the path it climbs along."""
+        path = Arrow((0, 0), 0.08 * x[0] * np.array([np.cos(x[1]), np.sin(x[1])]))
+        level = Line([(-2, 0), (2.5, 0)], "faint", 1.0, dashed=True)
+        return (level, *aircraft(0, 0, x[1] + x[2], 2.0), path)
+
 
 @register
-class Quadrotor(Plant):
-    """Quadrotor in hover, driven by the thrusts of its four rotors (front, left, back, right)."""
+class Airliner(Plant):
+    """Large airliner in cruise, held in level flight by elevator and thrust."""
 
-    mass: Array = param(0.5, "kg", "mass", 0.02, 20.0)
-    arm: Array = param(0.175, "m", "centre to rotor", 0.02, 1.0)
-    roll_inertia: Array = param(0.0023, "kg·m²", "about the forward axis", 1e-5, 1.0)
-    pitch_inertia: Array = param(0.0023, "kg·m²", "about the left axis", 1e-5, 1.0)
-    yaw_inertia: Array = param(0.004, "kg·m²", "about the upward axis", 1e-5, 1.0)
-    torque_ratio: Array = param(0.0245, "m", "a rotor's drag torque over its thrust", 1e-3, 0.5)
-    gravity: Array = gravity()
+    speed_drag: Array = param(0.003, "1/s", "loss of forward acceleration a unit of forward speed, −Xu", 0.0, 0.1)
+    lift_push: Array = param(0.039, "1/s", "forward acceleration a unit of downward speed, Xw", 0.0, 0.5)
+    speed_lift: Array = param(0.065, "1/s", "upward acceleration a unit of forward speed, −Zu", 0.0, 1.0)
+    heave_damping: Array = param(0.319, "1/s", "upward acceleration a unit of downward speed, −Zw", 0.05, 3.0)
+    speed_pitch: Array = param(0.000656168, "rad/(m·s)", "pitching a unit of forward speed, Mu", -0.01, 0.01)
+    pitch_stiffness: Array = param(0.00331365, "rad/(m·s)", "righting a unit of downward speed, −Mw", 1e-4, 0.1)
+    pitch_damping: Array = param(0.429, "1/s", "damping of pitch, −Mq", 0.05, 5.0)
+    elevator_push: Array = param(0.3048, "m/s²", "forward acceleration a rad of elevator", -10.0, 10.0)
+    elevator_lift: Array = param(5.4864, "m/s²", "upward acceleration a rad of elevator", 0.0, 50.0)
+    elevator_power: Array = param(1.16, "1/s²", "pitching down a rad of elevator", 0.05, 50.0)
+    thrust_lift: Array = param(0.04, "1", "upward acceleration over forward, of thrust", 0.0, 0.5)
+    thrust_pitch: Array = param(0.0196194, "rad/m", "pitching up over forward acceleration, of thrust", 0.0, 0.5)
+    cruise: Array = param(235.9152, "m/s", "airspeed to hold", 80.0, 300.0)
+    gravity: Array = gravity(9.81456)
 
     states = (
-        *(Signal(name, "m", 0.5) for name in ("x", "y", "z")),
-        *(Signal(name, "rad", 0.2) for name in ("roll", "pitch", "yaw")),
-        *(Signal(name, "m/s", 1.0) for name in ("x_velocity", "y_velocity", "z_velocity")),
-        *(Signal(name, "rad/s", 1.0) for name in ("roll_rate", "pitch_rate", "yaw_rate")),
+        Signal("forward_velocity", "m/s", 5.0, at=235.9152),
+        Signal("down_velocity", "m/s", 3.0),
+        Signal("pitch_rate", "rad/s", 0.03),
+        Signal("pitch", "rad", 0.05),
     )
-    inputs = tuple(Signal(f"{name}_thrust", "N", 0.5) for name in ("front", "left", "back", "right"))
-    dt = 0.02
+    inputs = (Signal("elevator", "rad", 0.05), Signal("thrust_over_mass", "m/s²", 0.5))
+    outputs = ("forward_velocity", Signal("climb_rate", "m/s", 3.0))
+    dt = 0.1
     source = (
-        "R. Mahony, V. Kumar and P. Corke, Multirotor Aerial Vehicles, IEEE Robot. Autom. Mag. 19(3), 2012, "
-        "eqs. (4)-(6); the size of the quadrotor of Drake's examples"
+        "R. K. Heffley and W. F. Jewell, Aircraft Handling Qualities Data, NASA CR-2144 (1972), Boeing 747 at "
+        "40,000 ft and Mach 0.8, in the rounding of S. Boyd, EE263 Introduction to Linear Dynamical Systems (Stanford), "
+        "lecture 'Examples of autonomous systems'; rigid-body motion kept nonlinear"
     )
 
     def operating_point(self) -> tuple[Array, Array]:
-        """Hover: each rotor carries a quarter of the weight."""
-        return jnp.zeros(12), jnp.broadcast_to(self.mass * self.gravity / 4, (4,))
+        """Level flight in the axes of the airstream."""
+        zero = 0.0 * self.cruise
+        return jnp.stack([self.cruise, zero, zero, zero]), jnp.zeros(2)
 
     def dynamics(self, x: Array, u: Array) -> Array:
-        """Newton and Euler for a rigid body, z up, Euler angles yaw-pitch-roll."""
-        (roll, pitch, yaw), velocity, (p, q, r) = x[3:6], x[6:9], x[9:]
-        sr, cr, sp, cp, sy, cy = *_sc(roll), *_sc(pitch), *_sc(yaw)
-        up = jnp.array([cy * sp * cr + sy * sr, sy * sp * cr - cy * sr, cp * cr])
-        thrust = jnp.sum(u)
-        acceleration = thrust / self.mass * up - self.gravity * jnp.array([0.0, 0.0, 1.0])
-        turn = (q * sr + r * cr) / cp
-        rates = jnp.array([p + turn * sp, q * cr - r * sr, turn])
-        front, left, back, right = u
-        spin = jnp.array(
+        """Aerodynamic forces linear in the deviations from cruise, motion and weight exact."""
+        forward, down, rate, pitch = x
+        gain = forward - self.cruise
+        push = -self.speed_drag * gain + self.lift_push * down + self.elevator_push * u[0] + u[1]
+        lift = self.speed_lift * gain + self.heave_damping * down
+        lift = lift + self.elevator_lift * u[0] + self.thrust_lift * u[1]
+        turn = self.speed_pitch * gain - self.pitch_stiffness * down - self.pitch_damping * rate
+        turn = turn - self.elevator_power * u[0] + self.thrust_pitch * u[1]
+        weight = self.gravity * jnp.stack([-jnp.sin(pitch), jnp.cos(pitch) - 1])
+        return jnp.stack([push - rate * down + weight[0], rate * forward - lift + weight[1], turn, rate])
+
+    def output(self, x: Array) -> Array:
+        """Airspeed, and the rate at which it gains height."""
+        return jnp.stack([x[0], x[0] * jnp.sin(x[3]) - x[1] * jnp.cos(x[3])])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """From the side, angles five times as large, with the path it flies along."""
+        climb = 5 * (x[3] - np.arctan2(x[1], x[0]))
+        path = Arrow((0, 0), x[0] / self.cruise * 2 * np.array([np.cos(climb), np.sin(climb)]))
+        level = Line([(-2, 0), (2.5, 0)], "faint", 1.0, dashed=True)
+        return (level, *aircraft(0, 0, 5 * x[3], 2.0), path)
+
+
+@register
+class FixedWingLateral(Plant):
+    """Airliner flying straight ahead: sideslip, yaw, roll and bank under rudder and aileron."""
+
+    side_force: Array = param(-0.0558, "1/s", "side force a unit of sideslip, over momentum", -1.0, 0.0)
+    attack: Array = param(0.08029, "rad", "angle of attack in trim", 0.0, 0.3)
+    weathervane: Array = param(0.598, "1/s²", "yawing a unit of sideslip", 0.05, 20.0)
+    yaw_damping: Array = param(-0.115, "1/s", "yawing a unit of yaw rate", -5.0, 0.0)
+    roll_yaw: Array = param(-0.0318, "1/s", "yawing a unit of roll rate", -1.0, 1.0)
+    dihedral: Array = param(-3.05, "1/s²", "rolling a unit of sideslip", -60.0, 0.0)
+    yaw_roll: Array = param(0.388, "1/s", "rolling a unit of yaw rate", -5.0, 5.0)
+    roll_damping: Array = param(-0.465, "1/s", "rolling a unit of roll rate", -10.0, -0.01)
+    rudder_side: Array = param(0.00729, "1/s", "side force a unit of rudder", 0.0, 1.0)
+    rudder_yaw: Array = param(-0.475, "1/s²", "yawing a unit of rudder", -20.0, -0.01)
+    rudder_roll: Array = param(0.153, "1/s²", "rolling a unit of rudder", 0.0, 20.0)
+    aileron_yaw: Array = param(0.00775, "1/s²", "yawing a unit of aileron", -5.0, 5.0)
+    aileron_roll: Array = param(0.143, "1/s²", "rolling a unit of aileron", 0.01, 50.0)
+    speed: Array = param(235.9, "m/s", "airspeed", 30.0, 300.0)
+    gravity: Array = gravity()
+
+    states = (
+        Signal("sideslip", "rad", 0.05),
+        Signal("yaw_rate", "rad/s", 0.03),
+        Signal("roll_rate", "rad/s", 0.1),
+        Signal("bank", "rad", 0.1),
+    )
+    inputs = (Signal("rudder", "rad", 0.1), Signal("aileron", "rad", 0.3))
+    outputs = ("yaw_rate", "bank")
+    dt = 0.1
+    source = (
+        "The MathWorks, Control System Toolbox: Yaw Damper Design for a 747 Jet Aircraft, whose printed A and B these "
+        "are (G. F. Franklin, J. D. Powell and A. Emami-Naeini, Feedback Control of Dynamic Systems, section 10.3)"
+    )
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Aerodynamic force and moments linear in their causes, turning and weight exact."""
+        slip, yaw, roll, bank = x
+        # gravity pulls towards the lower wing, at the trim's angle of attack
+        weight = self.gravity / self.speed * jnp.cos(self.attack) * jnp.sin(bank)
+        side = self.side_force * slip + self.rudder_side * u[0] + weight
+        turn = jnp.sin(self.attack) * roll - jnp.cos(self.attack) * yaw
+        moment_yaw = self.weathervane * slip + self.yaw_damping * yaw + self.roll_yaw * roll
+        moment_roll = self.dihedral * slip + self.yaw_roll * yaw + self.roll_damping * roll
+        return jnp.stack(
             [
-                (self.arm * (left - right) + (self.pitch_inertia - self.yaw_inertia) * q * r) / self.roll_inertia,
-                (self.arm * (back - front) + (self.yaw_inertia - self.roll_inertia) * p * r) / self.pitch_inertia,
-                (
-                    self.torque_ratio * (front - left + back - right)
-                    + (self.roll_inertia - self.pitch_inertia) * p * q
-                )
-                / self.yaw_inertia,
+                side + turn,
+                moment_yaw + self.rudder_yaw * u[0] + self.aileron_yaw * u[1],
+                moment_roll + self.rudder_roll * u[0] + self.aileron_roll * u[1],
+                roll + jnp.tan(self.attack) * yaw * jnp.cos(bank),
             ]
         )
-        return jnp.concatenate([velocity, rates, acceleration, spin])
 
-
-def _sc(angle: Array) -> tuple[Array, Array]:
-    return jnp.sin(angle), jnp.cos(angle)
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """From behind, with dials for sideslip and yaw rate."""
+        along = np.array([np.cos(x[3]), -np.sin(x[3])])
+        normal = np.array([-along[1], along[0]])
+        wings = Line([-2 * along, 2 * along], "body", 5.0)
+        fin = Line([(0, 0), 0.8 * normal], "body", 4.0)
+        slip = dial((-1.6, -1.6), 0.4, np.pi / 2 - 4 * x[0], "sideslip")
+        yaw = dial((1.6, -1.6), 0.4, np.pi / 2 - 4 * x[1], "yaw rate")
+        horizon = Line([(-2.5, 0), (2.5, 0)], "faint", 1.0, dashed=True)
+        return (horizon, wings, fin, Disc((0, 0), 0.3, "accent"), *slip, *yaw)

@@ -1,9 +1,11 @@
-"""Motors and magnets."""
+"""Motors, magnets and circuits of coils and capacitors."""
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from lqrlab.systems.plant import Plant, Signal, param
+from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, circuit, dial
+from lqrlab.systems.plant import Plant, Signal, gravity, param
 from lqrlab.systems.registry import register
 
 
@@ -19,6 +21,7 @@ class DCMotor(Plant):
 
     states = (Signal("angle", "rad", 0.5), Signal("speed", "rad/s", 1.0), Signal("current", "A", 5.0))
     inputs = (Signal("voltage", "V", 12.0),)
+    outputs = ("angle",)
     dt = 0.05
     source = (
         "D. Tilbury and B. Messner, Control Tutorials for MATLAB and Simulink (University of Michigan), "
@@ -32,6 +35,11 @@ class DCMotor(Plant):
         drop = u[0] - self.resistance * current - self.motor_constant * speed
         return jnp.array([speed, torque / self.inertia, drop / self.inductance])
 
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The shaft, and the armature's circuit beside it."""
+        loop = circuit(("u", u[0] / 12), ("R", 0.0), ("L", x[2] / 5))
+        return (*loop, *dial((6.0, 1.0), 1.0, x[0], "load"))
+
 
 @register
 class MagneticLevitation(Plant):
@@ -42,7 +50,7 @@ class MagneticLevitation(Plant):
     resistance: Array = param(1.0, "Ω", "coil resistance", 0.05, 50.0)
     inductance: Array = param(0.01, "H", "coil inductance", 1e-4, 1.0)
     nominal_gap: Array = param(0.01, "m", "gap to hold", 1e-3, 0.1)
-    gravity: Array = param(9.8, "m/s²", "gravitational acceleration", 0.1, 30.0, vary=False)
+    gravity: Array = gravity(9.8)
 
     states = (
         Signal("gap", "m", 0.001, at=0.01),
@@ -50,7 +58,7 @@ class MagneticLevitation(Plant):
         Signal("current", "A", 1.0, at=7.0),
     )
     inputs = (Signal("voltage", "V", 5.0, at=7.0),)
-    solve_for = ("current", "voltage")
+    outputs = ("gap",)
     dt = 0.005
     source = (
         "D. Tilbury and B. Messner, Control Tutorials for MATLAB and Simulink (University of Michigan), "
@@ -58,9 +66,9 @@ class MagneticLevitation(Plant):
     )
 
     def operating_point(self) -> tuple[Array, Array]:
-        """The gap to hold; current and voltage are solved for."""
-        zero = jnp.zeros_like(self.nominal_gap)
-        return jnp.stack([self.nominal_gap, zero, zero + 7.0]), jnp.array([7.0])
+        """The gap to hold, with the current that carries the ball."""
+        current = jnp.sqrt(self.mass * self.gravity * self.nominal_gap / self.magnet)
+        return jnp.stack([self.nominal_gap, 0.0 * current, current]), (self.resistance * current)[None]
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Newton's law for the ball, Kirchhoff's for the coil."""
@@ -68,3 +76,203 @@ class MagneticLevitation(Plant):
         pull = self.magnet * current**2 / gap
         drop = u[0] - self.resistance * current
         return jnp.array([velocity, self.gravity - pull / self.mass, drop / self.inductance])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """Magnet, ball and the gap, which is ten ball radii at rest."""
+        ball, size = -x[0] / self.nominal_gap, 0.3
+        magnet = (Box((0, 0.5), 1.2, 1.0, ink="ground"), Box((0, 0.5), 0.25 * abs(x[2]) / 7.0, 1.0, ink="accent"))
+        goal = Line([(-1, -1), (1, -1)], "faint", 1.0, dashed=True)
+        return (*magnet, goal, Disc((0, ball - size), size))
+
+
+@register
+class PMSM(Plant):
+    """Permanent-magnet synchronous motor held at a speed through its two rotor-frame voltages."""
+
+    resistance: Array = param(0.5, "Ω", "resistance of a phase", 0.005, 50.0)
+    inductance_d: Array = param(0.0032, "H", "inductance along the magnets", 1e-5, 1.0)
+    inductance_q: Array = param(0.0045, "H", "inductance across the magnets", 1e-5, 1.0)
+    flux: Array = param(0.12, "V·s", "flux of the magnets", 1e-3, 5.0)
+    pole_pairs: Array = param(4.0, "1", "pairs of poles", 1.0, 50.0, vary=False)
+    inertia: Array = param(0.002, "kg·m²", "rotor and load", 1e-6, 10.0)
+    friction: Array = param(0.001, "N·m·s/rad", "viscous friction", 0.0, 1.0)
+    load: Array = param(1.0, "N·m", "constant load torque", 0.0, 100.0)
+    speed: Array = param(100.0, "rad/s", "speed to hold", 1.0, 1000.0)
+
+    states = (
+        Signal("current_d", "A", 3.0),
+        Signal("current_q", "A", 3.0, at=1.5),
+        Signal("rotor_speed", "rad/s", 10.0, at=100.0),
+    )
+    inputs = (Signal("voltage_d", "V", 20.0), Signal("voltage_q", "V", 20.0, at=50.0))
+    dt = 5e-4
+    source = (
+        "P. C. Krause, O. Wasynczuk, S. D. Sudhoff and S. Pekarek, Analysis of Electric Machinery and Drive Systems, "
+        "3rd ed. (2013), chapter 4, permanent-magnet ac machine in the rotor's frame"
+    )
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """No current along the magnets; the other carries load and friction."""
+        current = (self.load + self.friction * self.speed) / (1.5 * self.pole_pairs * self.flux)
+        spin = self.pole_pairs * self.speed
+        voltage_q = self.resistance * current + spin * self.flux
+        x = jnp.stack([0.0 * current, current, self.speed])
+        return x, jnp.stack([-spin * self.inductance_q * current, voltage_q])
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Kirchhoff's law along and across the magnets, Newton's for the rotor."""
+        along, across, speed = x
+        spin = self.pole_pairs * speed
+        rate_d = (u[0] - self.resistance * along + spin * self.inductance_q * across) / self.inductance_d
+        back = spin * (self.inductance_d * along + self.flux)
+        rate_q = (u[1] - self.resistance * across - back) / self.inductance_q
+        pull = (self.flux + (self.inductance_d - self.inductance_q) * along) * across
+        torque = 1.5 * self.pole_pairs * pull - self.friction * speed - self.load
+        return jnp.stack([rate_d, rate_q, torque / self.inertia])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The rotor in its own frame with its current, and a dial for the speed."""
+        rotor = (Disc((0, 0), 1.0, "ground", filled=False), Box((0, 0), 1.6, 0.4), Disc((0, 0), 0.2, "ground"))
+        current = Arrow((0, 0), np.array([x[0], x[1]]) / 3.0)
+        return (*rotor, current, *dial((3.0, 0.0), 1.0, np.pi / 2 - (x[2] / self.speed - 1) * 2, "speed"))
+
+
+@register
+class InductionMotor(Plant):
+    """Induction motor held at a speed, driven by stator voltages in a frame that turns with the supply."""
+
+    stator_resistance: Array = param(0.435, "Ω", "resistance of the stator", 0.005, 50.0)
+    rotor_resistance: Array = param(0.816, "Ω", "resistance of the rotor", 0.005, 50.0)
+    leakage: Array = param(0.002, "H", "leakage inductance of either", 1e-5, 1.0)
+    magnetising: Array = param(0.0693, "H", "inductance they share", 1e-4, 10.0)
+    pole_pairs: Array = param(2.0, "1", "pairs of poles", 1.0, 50.0, vary=False)
+    inertia: Array = param(0.089, "kg·m²", "rotor and load", 1e-5, 100.0)
+    friction: Array = param(0.02, "N·m·s/rad", "viscous friction", 0.0, 10.0)
+    supply: Array = param(377.0, "rad/s", "angular frequency of the supply", 50.0, 1000.0, vary=False)
+    slip: Array = param(0.02, "1", "slip at which it runs", 0.002, 0.05)
+    voltage: Array = param(180.0, "V", "amplitude of a phase's voltage", 5.0, 1000.0)
+
+    states = (
+        Signal("stator_current_d", "A", 5.0),
+        Signal("stator_current_q", "A", 5.0),
+        Signal("rotor_flux_d", "V·s", 0.05),
+        Signal("rotor_flux_q", "V·s", 0.05),
+        Signal("rotor_speed", "rad/s", 5.0, at=185.0),
+    )
+    inputs = (Signal("voltage_d", "V", 30.0), Signal("voltage_q", "V", 30.0))
+    outputs = ("stator_current_d", "stator_current_q", "rotor_speed")
+    dt = 1e-3
+    source = (
+        "P. C. Krause, O. Wasynczuk, S. D. Sudhoff and S. Pekarek, Analysis of Electric Machinery and Drive Systems, "
+        "3rd ed. (2013), chapter 6, symmetrical induction machine, with the 3-hp machine of its table"
+    )
+
+    def _steady(self) -> tuple[Array, Array, Array]:
+        """Currents, fluxes and torque at the slip, from the circuit of the standing machine."""
+        own = self.leakage + self.magnetising
+        w, s = self.supply, self.slip * self.supply
+        # rotor: Rr ir + j s ψr = 0 with ψr = Lr ir + Lm is, so ψr = Lm is / (1 + j s Lr / Rr)
+        lag = s * own / self.rotor_resistance
+        scale = self.magnetising / (1 + lag**2)
+        stiff = own - self.magnetising**2 / own
+        ratio = self.magnetising / own
+        # stator: v = Rs is + j w (σLs is + Lm/Lr ψr); all as 2 x 2 rotations
+        real = self.stator_resistance + w * ratio * scale * lag
+        imag = w * (stiff + ratio * scale)
+        size = real**2 + imag**2
+        current = self.voltage * jnp.stack([real, -imag]) / size
+        flux = scale * jnp.stack([current[0] + lag * current[1], current[1] - lag * current[0]])
+        torque = 1.5 * self.pole_pairs * ratio * (flux[0] * current[1] - flux[1] * current[0])
+        return current, flux, torque
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """Running at the slip, the supply's voltage along d."""
+        current, flux, _ = self._steady()
+        speed = (1 - self.slip) * self.supply / self.pole_pairs
+        return jnp.concatenate([current, flux, speed[None]]), jnp.stack([self.voltage, 0.0 * self.voltage])
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Kirchhoff's laws of stator and rotor, Newton's for the shaft; the load is what the slip implies."""
+        current, flux, speed = x[:2], x[2:4], x[4]
+        own = self.leakage + self.magnetising
+        ratio, stiff = self.magnetising / own, own - self.magnetising**2 / own
+        slip = self.supply - self.pole_pairs * speed
+        turned = jnp.stack([-flux[1], flux[0]])
+        rotor = -self.rotor_resistance / own * (flux - self.magnetising * current) - slip * turned
+        stator_flux = stiff * current + ratio * flux
+        spun = self.supply * jnp.stack([-stator_flux[1], stator_flux[0]])
+        stator = (u - self.stator_resistance * current - spun - ratio * rotor) / stiff
+        torque = 1.5 * self.pole_pairs * ratio * (flux[0] * current[1] - flux[1] * current[0])
+        rest = (1 - self.slip) * self.supply / self.pole_pairs
+        turn = (torque - self._steady()[2] - self.friction * (speed - rest)) / self.inertia
+        return jnp.concatenate([stator, rotor, turn[None]])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """Current and flux in the supply's frame, and a dial for the speed."""
+        frame = (Disc((0, 0), 1.0, "ground", filled=False), Line([(0, 0), (1, 0)], "faint", 1.0))
+        current = Arrow((0, 0), np.array([x[0], x[1]]) / 20.0)
+        flux = Arrow((0, 0), 2.0 * np.array([x[2], x[3]]), "body")
+        rest = self.supply / self.pole_pairs
+        return (*frame, flux, current, *dial((3.0, 0.0), 1.0, np.pi / 2 - (x[4] / rest - 1) * 10, "speed"))
+
+
+@register
+class SeriesRLC(Plant):
+    """Resistor, coil and capacitor in a row behind a voltage source."""
+
+    resistance: Array = param(2.0, "Ω", "resistance", 0.01, 1e4)
+    inductance: Array = param(1e-3, "H", "inductance", 1e-6, 10.0)
+    capacitance: Array = param(1e-4, "F", "capacitance", 1e-9, 1.0)
+
+    states = (Signal("capacitor_voltage", "V", 5.0), Signal("current", "A", 1.5))
+    inputs = (Signal("voltage", "V", 5.0),)
+    outputs = ("capacitor_voltage",)
+    dt = 1e-4
+    source = "N. S. Nise, Control Systems Engineering, 6th ed. (2011), section 3.3, the RLC network in state space"
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Kirchhoff's voltage law; the capacitor fills."""
+        voltage, current = x
+        drop = u[0] - self.resistance * current - voltage
+        return jnp.stack([current / self.capacitance, drop / self.inductance])
+
+    def energy(self, x: Array) -> Array:
+        """Stored in capacitor and coil [J]."""
+        return 0.5 * (self.capacitance * x[0] ** 2 + self.inductance * x[1] ** 2)
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The loop, each element as full as it is."""
+        return circuit(("u", u[0] / 5), ("R", self.resistance * x[1] / 5), ("L", x[1] / 1.5), ("C", x[0] / 5))
+
+
+@register
+class ParallelRLC(Plant):
+    """Resistor, coil and capacitor side by side at a current source."""
+
+    resistance: Array = param(20.0, "Ω", "resistance", 0.1, 1e6)
+    inductance: Array = param(1e-3, "H", "inductance", 1e-6, 10.0)
+    capacitance: Array = param(1e-4, "F", "capacitance", 1e-9, 1.0)
+
+    states = (Signal("voltage", "V", 5.0), Signal("coil_current", "A", 1.5))
+    inputs = (Signal("current", "A", 1.5),)
+    outputs = ("voltage",)
+    dt = 1e-4
+    source = (
+        "C. K. Alexander and M. N. O. Sadiku, Fundamentals of Electric Circuits, 5th ed. (2013), chapter 8, "
+        "the parallel RLC circuit"
+    )
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Kirchhoff's current law; the coil's current grows with the voltage."""
+        voltage, coil = x
+        left = u[0] - voltage / self.resistance - coil
+        return jnp.stack([left / self.capacitance, voltage / self.inductance])
+
+    def energy(self, x: Array) -> Array:
+        """Stored in capacitor and coil [J]."""
+        return 0.5 * (self.capacitance * x[0] ** 2 + self.inductance * x[1] ** 2)
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The elements, each as full as it is."""
+        drain = x[0] / self.resistance / 1.5
+        return circuit(("i", u[0] / 1.5), ("C", x[0] / 5), ("L", x[1] / 1.5), ("R", drain))

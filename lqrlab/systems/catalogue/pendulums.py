@@ -1,16 +1,13 @@
-"""Pendulums and their relatives: one or two hinges, gravity, fewer inputs than joints."""
+"""Pendulums: rods that hang or stand on a pivot."""
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from lqrlab.systems.drawing import Drawing, Line, chain, dial, ground, linkage, reach
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.plant import Signal, param
+from lqrlab.systems.plant import Plant, Signal, gravity, param
 from lqrlab.systems.registry import register
-
-
-def gravity(value: float = 9.81) -> Array:
-    """Gravity as a parameter: the same for all variants, but another planet may be asked for."""
-    return param(value, "m/s²", "gravitational acceleration", 0.1, 30.0, vary=False)
 
 
 @register
@@ -39,45 +36,128 @@ class Pendulum(Mechanical):
         """Torque and friction."""
         return jnp.array([u[0] - self.friction * v[0]])
 
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """A rod and a bob above its pivot."""
+        return (ground(-0.2, 0.2), *linkage(chain((0, 0), [self.length], [x[0]]), 0.06 * self.length))
+
 
 @register
-class CartPole(Mechanical):
-    """Cart on a rail with a pole hinged to it, balanced upright; angle 0 is up, positive towards +position."""
+class HangingPendulum(Mechanical):
+    """Pendulum brought to rest hanging by a torque at its pivot; angle 0 is down."""
 
-    cart_mass: Array = param(0.5, "kg", "mass of the cart", 0.05, 20.0)
-    pole_mass: Array = param(0.2, "kg", "mass of the pole", 0.01, 10.0)
-    pole_length: Array = param(0.3, "m", "hinge to the pole's centre of mass", 0.05, 5.0)
-    pole_inertia: Array = param(0.006, "kg·m²", "pole's inertia about its centre of mass", 0.0, 5.0)
-    friction: Array = param(0.1, "N·s/m", "viscous friction of the cart", 0.0, 10.0)
-    gravity: Array = gravity(9.8)
+    mass: Array = param(1.0, "kg", "mass of the bob", 0.01, 50.0)
+    length: Array = param(0.5, "m", "pivot to bob", 0.05, 10.0)
+    friction: Array = param(0.05, "N·m·s/rad", "viscous friction of the pivot", 0.0, 10.0)
+    gravity: Array = gravity()
+
+    states = (Signal("angle", "rad", 0.5), Signal("angular_velocity", "rad/s", 2.0))
+    inputs = (Signal("torque", "N·m", 1.0),)
+    dt = 0.05
+    source = "H. K. Khalil, Nonlinear Systems, 3rd ed. (2002), section 1.2.1, the pendulum equation"
+
+    def kinetic(self, q: Array, v: Array) -> Array:
+        """Of the bob."""
+        return 0.5 * self.mass * (self.length * v[0]) ** 2
+
+    def potential(self, q: Array) -> Array:
+        """Of the bob, zero at its lowest."""
+        return self.mass * self.gravity * self.length * (1 - jnp.cos(q[0]))
+
+    def forces(self, q: Array, v: Array, u: Array) -> Array:
+        """Torque and friction."""
+        return jnp.array([u[0] - self.friction * v[0]])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """A rod and a bob below its pivot."""
+        return (ground(-0.2, 0.2), *linkage(chain((0, 0), [self.length], [np.pi - x[0]]), 0.06 * self.length))
+
+
+@register
+class DoublePendulum(Mechanical):
+    """Double pendulum on a pivot, balanced upright by a motor at the pivot alone (the Pendubot)."""
+
+    mass1: Array = param(0.8, "kg", "mass of the lower link", 0.05, 20.0)
+    mass2: Array = param(0.5, "kg", "mass of the upper link", 0.05, 20.0)
+    length1: Array = param(0.25, "m", "pivot to the joint between the links", 0.05, 5.0)
+    length2: Array = param(0.3, "m", "length of the upper link", 0.05, 5.0)
+    friction1: Array = param(0.01, "N·m·s/rad", "viscous friction of the pivot", 0.0, 5.0)
+    friction2: Array = param(0.001, "N·m·s/rad", "viscous friction of the joint", 0.0, 5.0)
+    gravity: Array = gravity()
 
     states = (
-        Signal("position", "m", 0.5),
-        Signal("angle", "rad", 0.2),
-        Signal("velocity", "m/s", 1.0),
-        Signal("angular_velocity", "rad/s", 1.5),
+        Signal("lower_angle", "rad", 0.1),
+        Signal("upper_angle", "rad", 0.1),
+        Signal("lower_velocity", "rad/s", 0.6),
+        Signal("upper_velocity", "rad/s", 0.6),
     )
-    inputs = (Signal("force", "N", 5.0),)
-    dt = 0.02
+    inputs = (Signal("torque", "N·m", 2.0),)
+    dt = 0.01
     source = (
-        "D. Tilbury and B. Messner, Control Tutorials for MATLAB and Simulink (University of Michigan), "
-        "Inverted Pendulum: System Modeling; its printed A and B are these"
+        "M. W. Spong and D. J. Block, The Pendubot: a mechatronic system for control research and education, "
+        "Proc. 34th IEEE Conf. Decision and Control (1995), section 2; uniform rods, both angles from upright"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of the cart, and of the pole's translation and rotation."""
-        along = v[0] + self.pole_length * v[1] * jnp.cos(q[1])
-        up = -self.pole_length * v[1] * jnp.sin(q[1])
-        pole = 0.5 * self.pole_mass * (along**2 + up**2) + 0.5 * self.pole_inertia * v[1] ** 2
-        return 0.5 * self.cart_mass * v[0] ** 2 + pole
+        """Of two uniform rods."""
+        joint, centre = self.length1 * v[0], 0.5 * self.length2 * v[1]
+        carried = joint**2 + centre**2 + 2 * joint * centre * jnp.cos(q[0] - q[1])
+        rods = self.mass1 * joint**2 / 3 + self.mass2 * (self.length2 * v[1]) ** 2 / 12
+        return 0.5 * (rods + self.mass2 * carried)
 
     def potential(self, q: Array) -> Array:
-        """Of the pole."""
-        return self.pole_mass * self.gravity * self.pole_length * jnp.cos(q[1])
+        """Of both rods, zero at the pivot's height."""
+        first = self.mass1 * 0.5 * self.length1 * jnp.cos(q[0])
+        second = self.mass2 * (self.length1 * jnp.cos(q[0]) + 0.5 * self.length2 * jnp.cos(q[1]))
+        return self.gravity * (first + second)
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Push and friction on the cart, nothing at the hinge."""
-        return jnp.array([u[0] - self.friction * v[0], 0.0])
+        """Torque at the pivot, friction in both."""
+        inner = self.friction2 * (v[1] - v[0])
+        return jnp.array([u[0] - self.friction1 * v[0] + inner, -inner])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """Two links above the pivot."""
+        links = chain((0, 0), [self.length1, self.length2], [x[0], x[1]])
+        return (ground(-0.1, 0.1), *linkage(links, 0.06 * self.length1))
+
+
+@register
+class ReactionWheelPendulum(Plant):
+    """Pendulum balanced upright by the reaction of a wheel that a motor spins at its tip."""
+
+    mass: Array = param(0.22, "kg", "pendulum and wheel", 0.02, 20.0)
+    centre: Array = param(0.125, "m", "pivot to the common centre of mass", 0.02, 2.0)
+    inertia: Array = param(0.0048, "kg·m²", "pendulum and wheel's mass about the pivot", 1e-5, 5.0)
+    wheel_inertia: Array = param(3.2e-5, "kg·m²", "wheel about its axle", 1e-6, 0.5)
+    friction: Array = param(5e-5, "N·m·s/rad", "viscous friction of the pivot", 0.0, 0.1)
+    wheel_friction: Array = param(2e-6, "N·m·s/rad", "viscous friction of the axle", 0.0, 0.1)
+    gravity: Array = gravity()
+
+    states = (
+        Signal("angle", "rad", 0.05),
+        Signal("angular_velocity", "rad/s", 0.4),
+        Signal("wheel_speed", "rad/s", 100.0),
+    )
+    inputs = (Signal("torque", "N·m", 0.05),)
+    dt = 0.01
+    source = (
+        "D. J. Block, K. J. Åström and M. W. Spong, The Reaction Wheel Pendulum (2007), chapter 2; the wheel's "
+        "angle, which nothing depends on, is left out"
+    )
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Angular momentum of pendulum and wheel, the wheel's speed absolute."""
+        angle, speed, wheel = x
+        shaft = u[0] - self.wheel_friction * (wheel - speed)
+        weight = self.mass * self.gravity * self.centre * jnp.sin(angle)
+        tilt = (weight - self.friction * speed - shaft) / self.inertia
+        return jnp.array([speed, tilt, shaft / self.wheel_inertia])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The rod with its wheel; the mark is half a degree a rad/s of its speed."""
+        tip = reach((0, 0), 1.2 * self.centre, x[0])
+        wheel = dial(tip, 0.4 * self.centre, np.pi / 2 - x[0] - 0.0087 * x[2])
+        return (ground(-0.1, 0.1), Line([(0, 0), tip], "body", 5.0), *wheel)
 
 
 @register
@@ -123,6 +203,14 @@ class FurutaPendulum(Mechanical):
         """Motor torque and friction."""
         return jnp.array([u[0] - self.arm_friction * v[0], -self.pendulum_friction * v[1]])
 
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """From the front, with the arm from above below it."""
+        hinge = np.array([self.arm_length * np.sin(x[0]), 0.0])
+        pendulum = linkage([hinge, reach(hinge, 2 * self.pendulum_length, x[1])], 0.02)
+        above = np.array([0.0, -1.2 * self.arm_length])
+        arm = dial(above, self.arm_length, np.pi / 2 - x[0])
+        return (Line([(0, 0), hinge], "ground", 4.0), *pendulum, *arm)
+
 
 @register
 class Acrobot(Mechanical):
@@ -165,40 +253,8 @@ class Acrobot(Mechanical):
         """Torque at the elbow."""
         return jnp.array([0.0, u[0]])
 
-
-@register
-class BallAndBeam(Mechanical):
-    """Ball rolling on a beam that a motor tilts."""
-
-    ball_mass: Array = param(0.05, "kg", "mass of the ball", 0.005, 2.0)
-    ball_radius: Array = param(0.01, "m", "radius of the ball", 0.002, 0.1)
-    ball_inertia: Array = param(2e-6, "kg·m²", "ball about its centre", 0.0, 1e-3)
-    beam_inertia: Array = param(0.02, "kg·m²", "beam about its pivot", 1e-3, 5.0)
-    gravity: Array = gravity()
-
-    states = (
-        Signal("position", "m", 0.2),
-        Signal("tilt", "rad", 0.2),
-        Signal("velocity", "m/s", 0.4),
-        Signal("tilt_rate", "rad/s", 0.6),
-    )
-    inputs = (Signal("torque", "N·m", 0.3),)
-    dt = 0.02
-    source = (
-        "J. Hauser, S. Sastry and P. Kokotović, Nonlinear control via approximate input-output linearization: "
-        "the ball and beam example, IEEE Trans. Autom. Control 37(3), 1992, section II"
-    )
-
-    def kinetic(self, q: Array, v: Array) -> Array:
-        """Of the rolling ball and the turning beam."""
-        rolling = (self.ball_mass + self.ball_inertia / self.ball_radius**2) * v[0] ** 2
-        turning = (self.ball_mass * q[0] ** 2 + self.beam_inertia + self.ball_inertia) * v[1] ** 2
-        return 0.5 * (rolling + turning)
-
-    def potential(self, q: Array) -> Array:
-        """Of the ball."""
-        return self.ball_mass * self.gravity * q[0] * jnp.sin(q[1])
-
-    def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Torque on the beam."""
-        return jnp.array([0.0, u[0]])
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """Two links on a bar."""
+        lengths = [self.length1, 2 * self.centre2]
+        bar = Line([(-0.3, 0), (0.3, 0)], "ground", 3.0)
+        return (bar, *linkage(chain((0, 0), lengths, [x[0], x[0] + x[1]]), 0.05 * self.length1))

@@ -1,53 +1,340 @@
-"""Arms and legs."""
+"""Robots of other builds: on cables, with soft joints, on legs."""
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from lqrlab.systems.catalogue.pendulums import gravity
+from lqrlab.systems.catalogue.arms import rods_height, rods_kinetic
+from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, chain, dial, ground, linkage, reach
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.plant import Signal, param
+from lqrlab.systems.plant import Signal, gravity, param, with_rates
 from lqrlab.systems.registry import register
 
 
 @register
-class TwoLinkArm(Mechanical):
-    """Planar arm with a motor at shoulder and elbow, holding a bent pose against gravity."""
+class Scara(Mechanical):
+    """SCARA robot: two joints in the horizontal plane, a vertical spindle and a wrist about it."""
 
-    mass1: Array = param(2.0, "kg", "mass of the upper arm", 0.1, 50.0)
-    mass2: Array = param(1.0, "kg", "mass of the forearm", 0.1, 50.0)
-    length1: Array = param(0.5, "m", "length of the upper arm", 0.05, 3.0)
-    length2: Array = param(0.4, "m", "length of the forearm", 0.05, 3.0)
-    friction: Array = param(0.2, "N·m·s/rad", "viscous friction of each joint", 0.0, 10.0)
+    mass1: Array = param(5.0, "kg", "mass of the inner link", 0.2, 100.0)
+    mass2: Array = param(3.0, "kg", "mass of the outer link", 0.2, 100.0)
+    spindle_mass: Array = param(1.0, "kg", "mass of spindle and load", 0.05, 50.0)
+    length1: Array = param(0.35, "m", "length of the inner link", 0.05, 2.0)
+    length2: Array = param(0.25, "m", "length of the outer link", 0.05, 2.0)
+    wrist_inertia: Array = param(0.01, "kg·m²", "load about the spindle", 1e-4, 2.0)
+    friction: Array = param(0.5, "N·m·s/rad", "viscous friction of the arm's two joints", 0.0, 50.0)
+    spindle_friction: Array = param(5.0, "N·s/m", "viscous friction of the spindle's travel", 0.0, 500.0)
+    wrist_friction: Array = param(0.02, "N·m·s/rad", "viscous friction of the wrist", 0.0, 5.0)
+    gravity: Array = gravity()
+
+    states = with_rates(
+        Signal("shoulder", "rad", 0.3, at=0.4),
+        Signal("elbow", "rad", 0.3, at=0.9),
+        Signal("height", "m", 0.05),
+        Signal("wrist", "rad", 0.5),
+        time=0.25,
+    )
+    inputs = (
+        Signal("shoulder_torque", "N·m", 20.0),
+        Signal("elbow_torque", "N·m", 8.0),
+        Signal("lift_force", "N", 20.0),
+        Signal("wrist_torque", "N·m", 0.5),
+    )
+    dt = 0.01
+    source = (
+        "R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), "
+        "section 4.3.2, dynamics of the SCARA robot"
+    )
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """A pose, the spindle held against gravity."""
+        return self.held([0.4, 0.9, 0.0, 0.0])
+
+    def kinetic(self, q: Array, v: Array) -> Array:
+        """Of two uniform rods, and of the spindle at their end."""
+        angles, spins = jnp.stack([q[0], q[0] + q[1]]), jnp.stack([v[0], v[0] + v[1]])
+        lengths = jnp.stack([self.length1, self.length2])
+        tip = (lengths * spins) @ jnp.stack([-jnp.sin(angles), jnp.cos(angles)], axis=1)
+        spindle = self.spindle_mass * (jnp.sum(tip**2) + v[2] ** 2) + self.wrist_inertia * (spins[1] + v[3]) ** 2
+        return rods_kinetic(jnp.stack([self.mass1, self.mass2]), lengths, angles, spins) + 0.5 * spindle
+
+    def potential(self, q: Array) -> Array:
+        """Of the spindle."""
+        return self.spindle_mass * self.gravity * q[2]
+
+    def forces(self, q: Array, v: Array, u: Array) -> Array:
+        """Torques, lift and friction."""
+        return u - jnp.stack([self.friction, self.friction, self.spindle_friction, self.wrist_friction]) * v
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """From above, with the spindle's height beside it."""
+        points = chain((0, 0), [self.length1, self.length2], np.pi / 2 - np.cumsum(x[:2]))
+        tool = dial(points[-1], 0.05, x[0] + x[1] + x[3])
+        right = 1.3 * (self.length1 + self.length2)
+        rail = Line([(right, -0.2), (right, 0.2)], "ground")
+        return (*linkage(points, 0.03), *tool, rail, Box((right, x[2]), 0.08, 0.05, ink="accent"))
+
+
+@register
+class FlexibleJointRobot(Mechanical):
+    """Hanging link driven through a spring by its motor, so that motor and link can disagree."""
+
+    link_mass: Array = param(0.21, "kg", "mass of the link", 0.01, 20.0)
+    centre: Array = param(0.15, "m", "joint to the link's centre of mass", 0.005, 2.0)
+    link_inertia: Array = param(0.0093, "kg·m²", "link about the joint", 1e-4, 10.0)
+    motor_inertia: Array = param(0.0037, "kg·m²", "rotor, seen through its gear", 1e-4, 10.0)
+    stiffness: Array = param(0.18, "N·m/rad", "stiffness of the joint", 0.01, 1000.0)
+    motor_friction: Array = param(0.0046, "N·m·s/rad", "viscous friction of the motor", 0.0, 5.0)
     gravity: Array = gravity()
 
     states = (
-        Signal("shoulder_angle", "rad", 0.3, at=0.6),
-        Signal("elbow_angle", "rad", 0.3, at=0.9),
-        Signal("shoulder_velocity", "rad/s", 1.0),
-        Signal("elbow_velocity", "rad/s", 1.0),
+        Signal("link_angle", "rad", 0.3),
+        Signal("motor_angle", "rad", 0.3),
+        Signal("link_velocity", "rad/s", 2.0),
+        Signal("motor_velocity", "rad/s", 2.0),
     )
-    inputs = (Signal("shoulder_torque", "N·m", 10.0), Signal("elbow_torque", "N·m", 4.0))
-    solve_for = ("shoulder_torque", "elbow_torque")
+    inputs = (Signal("torque", "N·m", 0.2),)
     dt = 0.02
     source = (
-        "R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), "
-        "section 4.2.3, planar arm of two links, with uniform rods"
+        "M. W. Spong, Modeling and control of elastic joint robots, ASME J. Dyn. Syst. Meas. Control 109(4), 1987, "
+        "the single link; the size of the laboratory arm that S. Raghavan and J. K. Hedrick, Int. J. Control 59(2), "
+        "1994, observe"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of two uniform rods."""
-        spin2 = v[0] + v[1]
-        elbow, centre2 = self.length1 * v[0], 0.5 * self.length2
-        link1 = self.mass1 * (self.length1 * v[0]) ** 2 / 3
-        carried = elbow**2 + (centre2 * spin2) ** 2 + 2 * elbow * centre2 * spin2 * jnp.cos(q[1])
-        return 0.5 * (link1 + self.mass2 * carried + self.mass2 * (self.length2 * spin2) ** 2 / 12)
+        """Of link and rotor."""
+        return 0.5 * (self.link_inertia * v[0] ** 2 + self.motor_inertia * v[1] ** 2)
 
     def potential(self, q: Array) -> Array:
-        """Of both links; the shoulder's angle is measured from the horizontal."""
-        first = self.mass1 * 0.5 * self.length1 * jnp.sin(q[0])
-        second = self.mass2 * (self.length1 * jnp.sin(q[0]) + 0.5 * self.length2 * jnp.sin(q[0] + q[1]))
-        return self.gravity * (first + second)
+        """Of the link's weight and the joint's spring."""
+        weight = self.link_mass * self.gravity * self.centre * (1 - jnp.cos(q[0]))
+        return weight + 0.5 * self.stiffness * (q[0] - q[1]) ** 2
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Torques and friction."""
-        return u - self.friction * v
+        """Torque and friction of the motor."""
+        return jnp.stack([0.0 * v[0], u[0] - self.motor_friction * v[1]])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The link on its joint; the dial is the motor."""
+        link = linkage([(0, 0), reach((0, 0), 2 * self.centre, np.pi - x[0])], 0.1 * self.centre)
+        return (*dial((0, 0), 0.4 * self.centre, x[1] - np.pi / 2), *link)
+
+
+@register
+class CableRobot(Mechanical):
+    """Platform hung in an upright frame on four cables, each wound by a winch."""
+
+    mass: Array = param(4.0, "kg", "mass of the platform", 0.1, 500.0)
+    inertia: Array = param(0.08, "kg·m²", "platform about its centre", 1e-3, 100.0)
+    frame_width: Array = param(2.0, "m", "width of the frame", 1.0, 50.0)
+    frame_height: Array = param(1.6, "m", "height of the frame", 0.8, 50.0)
+    platform_width: Array = param(0.3, "m", "width of the platform", 0.05, 0.9)
+    platform_height: Array = param(0.2, "m", "height of the platform", 0.03, 0.7)
+    pretension: Array = param(40.0, "N", "tension of the lower cables at rest", 1.0, 5000.0)
+    friction: Array = param(3.0, "N·s/m", "viscous drag of the platform", 0.0, 500.0)
+    gravity: Array = gravity()
+
+    states = with_rates(Signal("x", "m", 0.1), Signal("y", "m", 0.1), Signal("angle", "rad", 0.1), time=0.2)
+    inputs = tuple(
+        Signal(f"{where}_tension", "N", 20.0, at=at)
+        for where, at in (("upper_left", 75.0), ("upper_right", 75.0), ("lower_left", 40.0), ("lower_right", 40.0))
+    )
+    dt = 0.02
+    source = (
+        "A. Pott, Cable-Driven Parallel Robots: Theory and Application (2018), chapter 3, structure equation and its "
+        "wrench; straight cables without mass"
+    )
+
+    _CORNERS = np.array([(-0.5, 0.5), (0.5, 0.5), (-0.5, -0.5), (0.5, -0.5)])
+    # cables cross: each upper winch pulls a lower corner and the other way round, which stiffens the angle
+    _CROSSED = np.array([(-0.5, -0.5), (0.5, -0.5), (-0.5, 0.5), (0.5, 0.5)])
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """The middle of the frame; the upper cables carry the weight as well."""
+        across = 0.5 * (self.frame_width - self.platform_width)
+        up = 0.5 * (self.frame_height + self.platform_height)
+        upper = self.pretension + 0.5 * self.mass * self.gravity * jnp.hypot(across, up) / up
+        return jnp.zeros(6), jnp.stack([upper, upper, self.pretension, self.pretension])
+
+    def kinetic(self, q: Array, v: Array) -> Array:
+        """Of the platform."""
+        return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + self.inertia * v[2] ** 2)
+
+    def potential(self, q: Array) -> Array:
+        """Of the platform."""
+        return self.mass * self.gravity * q[1]
+
+    def forces(self, q: Array, v: Array, u: Array) -> Array:
+        """Each cable pulls its corner towards its winch; drag spread along the platform."""
+        arms = self._CROSSED * jnp.stack([self.platform_width, self.platform_height])
+        s, c = jnp.sin(q[2]), jnp.cos(q[2])
+        arms = arms @ jnp.stack([jnp.stack([c, s]), jnp.stack([-s, c])])
+        winches = self._CORNERS * jnp.stack([self.frame_width, self.frame_height])
+        cables = winches - arms - q[None, :2]
+        pull = (u / jnp.sqrt(jnp.sum(cables**2, axis=1)))[:, None] * cables
+        turn = jnp.sum(arms[:, 0] * pull[:, 1] - arms[:, 1] * pull[:, 0])
+        total = jnp.concatenate([jnp.sum(pull, axis=0), turn[None]])
+        return total - self.friction * v * jnp.stack([1.0, 1.0, self.platform_width**2 / 12])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The frame, cables as thick as they are tight."""
+        size = np.array([self.frame_width, self.frame_height])
+        turn = np.array([[np.cos(x[2]), np.sin(x[2])], [-np.sin(x[2]), np.cos(x[2])]])
+        corners = x[:2] + (self._CROSSED * (self.platform_width, self.platform_height)) @ turn
+        cables = [
+            Line([w, c], "accent", float(np.clip(0.5 + t / 40, 0.5, 5)))
+            for w, c, t in zip(self._CORNERS * size, corners, u)
+        ]
+        frame = Box((0, 0), *size, ink="ground", filled=False)
+        return (frame, Box(x[:2], self.platform_width, self.platform_height, x[2]), *cables)
+
+
+@register
+class PlanarBiped(Mechanical):
+    """Walking robot of five links standing on one leg, the other in the air, a motor at every joint."""
+
+    shank_mass: Array = param(3.2, "kg", "mass of a shank", 0.1, 50.0)
+    thigh_mass: Array = param(6.8, "kg", "mass of a thigh", 0.1, 50.0)
+    torso_mass: Array = param(12.0, "kg", "mass of the torso", 0.5, 100.0)
+    shank_length: Array = param(0.4, "m", "length of a shank", 0.05, 2.0)
+    thigh_length: Array = param(0.4, "m", "length of a thigh", 0.05, 2.0)
+    torso_length: Array = param(0.63, "m", "length of the torso", 0.1, 2.0)
+    friction: Array = param(0.5, "N·m·s/rad", "viscous friction of each joint", 0.0, 20.0)
+    gravity: Array = gravity()
+
+    states = with_rates(
+        *(
+            Signal(f"{name}_angle", "rad", 0.1, at=at)
+            for name, at in zip(
+                ("stance_shank", "stance_thigh", "torso", "swing_thigh", "swing_shank"), (0.2, -0.15, 0.05, -0.4, 0.1)
+            )
+        ),
+        time=0.15,
+    )
+    inputs = tuple(
+        Signal(f"{joint}_torque", "N·m", size)
+        for joint, size in (
+            *(("ankle", 60.0), ("stance_knee", 60.0), ("stance_hip", 60.0)),
+            *(("swing_hip", 40.0), ("swing_knee", 15.0)),
+        )
+    )
+    dt = 0.01
+    source = (
+        "E. R. Westervelt, J. W. Grizzle, C. Chevallereau, J. H. Choi and B. Morris, Feedback Control of Dynamic "
+        "Bipedal Robot Locomotion (2007), chapter 3 and the size of RABBIT; uniform links, the stance foot flat on "
+        "the ground, all angles from upright"
+    )
+
+    _POSE = np.array([0.2, -0.15, 0.05, -0.4, 0.1])
+    # a joint's torque turns the link after it forwards and the one before it back
+    _JOINTS = np.array(
+        [
+            (1.0, -1.0, 0.0, 0.0, 0.0),
+            (0.0, 1.0, -1.0, 0.0, 0.0),
+            (0.0, 0.0, 1.0, -1.0, 0.0),
+            (0.0, 0.0, 0.0, 1.0, -1.0),
+            (0.0, 0.0, 0.0, 0.0, 1.0),
+        ]
+    )
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """Standing on one leg; torques balance gravity."""
+        x, load = self.held(self._POSE)
+        return x, jnp.asarray(np.linalg.inv(self._JOINTS)) @ load
+
+    def _leg(self, swing: bool) -> tuple[Array, Array]:
+        mass, length = [self.shank_mass, self.thigh_mass], [self.shank_length, self.thigh_length]
+        return jnp.stack(mass[:: -1 if swing else 1]), jnp.stack(length[:: -1 if swing else 1])
+
+    def kinetic(self, q: Array, v: Array) -> Array:
+        """Of uniform rods: up the stance leg, then the torso up and the swing leg down from the hip."""
+        _, stance = self._leg(False)
+        hip = (stance * v[:2]) @ jnp.stack([jnp.cos(q[:2]), -jnp.sin(q[:2])], axis=1)
+        total = rods_kinetic(*self._leg(False), jnp.pi / 2 - q[:2], -v[:2])
+        branches = (
+            (jnp.stack([self.torso_mass]), jnp.stack([self.torso_length]), q[2:3], v[2:3], 1.0),
+            (*self._leg(True), q[3:], v[3:], -1.0),
+        )
+        for mass, length, angle, spin, side in branches:
+            ends = side * length * spin * jnp.stack([jnp.cos(angle), -jnp.sin(angle)])
+            k = len(mass)
+            centres = hip[:, None] + ends @ (np.triu(np.ones((k, k)), 1) + np.eye(k) / 2)
+            total += 0.5 * jnp.sum(mass * jnp.sum(centres**2, axis=0) + mass * (length * spin) ** 2 / 12)
+        return total
+
+    def potential(self, q: Array) -> Array:
+        """Of all links; nothing slips."""
+        up = jnp.pi / 2 - q
+        stance, swing = self._leg(False), self._leg(True)
+        hip = stance[1] @ jnp.cos(q[:2])
+        above = (self.torso_mass + self.shank_mass + self.thigh_mass) * hip
+        torso = 0.5 * self.torso_mass * self.torso_length * jnp.cos(q[2])
+        return self.gravity * (rods_height(*stance, up[:2]) + above + torso - rods_height(*swing, up[3:]))
+
+    def forces(self, q: Array, v: Array, u: Array) -> Array:
+        """Torques and friction of the joints."""
+        return self._JOINTS @ (u - self.friction * (self._JOINTS.T @ v))
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The robot from its side, walking to the right."""
+        stance = chain((0, 0), [self.shank_length, self.thigh_length], x[:2])
+        swing = chain(stance[-1], [-self.thigh_length, -self.shank_length], x[3:5])
+        torso = [stance[-1], reach(stance[-1], self.torso_length, x[2])]
+        foot = Line([(-0.08, 0), (0.12, 0)], "body", 6.0)
+        legs = (Line(swing, "faint", 5.0), Line(stance, "body", 5.0))
+        return (ground(-0.6, 0.6), foot, *legs, Line(torso, "body", 7.0), Disc(torso[-1], 0.07, "accent"))
+
+
+@register
+class PlanarQuadruped(Mechanical):
+    """Four-legged robot seen from its side: front and hind feet stand and push the trunk."""
+
+    mass: Array = param(43.0, "kg", "mass of the trunk", 1.0, 500.0)
+    inertia: Array = param(2.1, "kg·m²", "trunk about its pitch axis", 0.02, 100.0)
+    front: Array = param(0.3, "m", "centre of mass to the front feet, along the ground", 0.05, 2.0)
+    hind: Array = param(0.3, "m", "centre of mass to the hind feet, along the ground", 0.05, 2.0)
+    height: Array = param(0.45, "m", "height of the centre of mass", 0.05, 2.0)
+    gravity: Array = gravity()
+
+    states = with_rates(Signal("x", "m", 0.05), Signal("z", "m", 0.05), Signal("pitch", "rad", 0.1), time=0.1)
+    inputs = tuple(
+        Signal(f"{leg}_{way}", "N", 100.0, at=at)
+        for leg in ("front", "hind")
+        for way, at in (("forward_force", 0.0), ("upward_force", 210.0))
+    )
+    dt = 0.01
+    source = (
+        "J. Di Carlo, P. M. Wensing, B. Katz, G. Bledt and S. Kim, Dynamic locomotion in the MIT Cheetah 3 through "
+        "convex model-predictive control, IROS 2018, section IV, its single rigid body in the sagittal plane"
+    )
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """Standing: the feet share the weight so that nothing turns."""
+        share = self.mass * self.gravity / (self.front + self.hind)
+        zero = jnp.zeros_like(share)
+        return jnp.zeros(6), jnp.stack([zero, share * self.hind, zero, share * self.front])
+
+    def kinetic(self, q: Array, v: Array) -> Array:
+        """Of the trunk."""
+        return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + self.inertia * v[2] ** 2)
+
+    def potential(self, q: Array) -> Array:
+        """Of the trunk."""
+        return self.mass * self.gravity * q[1]
+
+    def forces(self, q: Array, v: Array, u: Array) -> Array:
+        """The ground's push on the feet, which stay where they are; pitch lifts the front."""
+        arms = jnp.stack([self.front - q[0], -self.hind - q[0]])
+        turn = arms @ jnp.stack([u[1], u[3]]) + (self.height + q[1]) * (u[0] + u[2])
+        return jnp.stack([u[0] + u[2], u[1] + u[3], turn])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The trunk on two bent legs, with the feet's forces."""
+        along = np.array([np.cos(x[2]), np.sin(x[2])])
+        centre = np.array([x[0], self.height + x[1]])
+        shapes: list = [ground(-1.0, 1.0)]
+        size = self.mass * self.gravity / self.height
+        for foot, side, push in ((self.front, 1, u[:2]), (-self.hind, -1, u[2:])):
+            hip = centre + side * 0.8 * self.front * along
+            knee = 0.5 * (hip + np.array([foot, 0.0])) - np.array([0.08, 0.0])
+            shapes += [Line([hip, knee, (foot, 0)], "body", 4.0), Arrow((foot, 0), (foot, 0) + push / size)]
+        return (*shapes, Box(centre, 2 * self.front, 0.15, x[2]))

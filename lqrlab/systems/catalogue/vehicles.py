@@ -1,9 +1,12 @@
-"""Vehicles on the ground."""
+"""Vehicles on the road."""
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from lqrlab.systems.plant import Plant, Signal, param
+from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Spring, Text, car, ground
+from lqrlab.systems.mechanics import Mechanical
+from lqrlab.systems.plant import Plant, Signal, gravity, param, with_rates
 from lqrlab.systems.registry import register
 
 
@@ -26,6 +29,7 @@ class VehicleLateral(Plant):
         Signal("yaw_rate", "rad/s", 0.2),
     )
     inputs = (Signal("steering", "rad", 0.05),)
+    outputs = ("lateral_position", "heading", "yaw_rate")
     dt = 0.02
     source = (
         "R. Rajamani, Vehicle Dynamics and Control, 2nd ed. (2012), section 2.5, eqs. (2.45)-(2.46) and the "
@@ -46,3 +50,205 @@ class VehicleLateral(Plant):
                 (self.front * side - self.rear * rear) / self.yaw_inertia,
             ]
         )
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """From above, in its lane."""
+        edges = (Line([(-6, y), (6, y)], "ground", 1.5, dashed=True) for y in (-1.75, 1.75))
+        return (*edges, *car(0, x[0], x[1], 4.5, 1.8, u[0]))
+
+
+@register
+class CruiseControl(Plant):
+    """Car held at a speed by its throttle, against rolling, air and a hill."""
+
+    mass: Array = param(1600.0, "kg", "mass of the car", 300.0, 40000.0)
+    gear: Array = param(12.0, "rad/m", "engine speed over road speed, fourth gear", 5.0, 60.0)
+    peak_torque: Array = param(190.0, "N·m", "engine's greatest torque", 60.0, 5000.0)
+    peak_speed: Array = param(420.0, "rad/s", "engine speed of greatest torque", 150.0, 1000.0)
+    falloff: Array = param(0.4, "1", "how quickly torque falls off either side", 0.0, 0.5)
+    rolling: Array = param(0.01, "1", "rolling resistance over weight", 0.0, 0.1)
+    drag_area: Array = param(0.768, "m²", "drag coefficient times frontal area", 0.05, 10.0)
+    slope: Array = param(0.0, "rad", "slope of the road", -0.1, 0.1)
+    air_density: Array = param(1.3, "kg/m³", "density of the air", 0.2, 1.5, vary=False)
+    cruise: Array = param(20.0, "m/s", "speed to hold", 5.0, 60.0)
+    gravity: Array = gravity(9.8)
+
+    states = (Signal("speed", "m/s", 2.0, at=20.0),)
+    inputs = (Signal("throttle", "1", 0.2, at=0.17),)
+    dt = 0.2
+    source = (
+        "K. J. Åström and R. M. Murray, Feedback Systems, 1st ed. (2008), section 3.1 (eqs. (3.1)-(3.4)) and "
+        "example 5.11, which prints the linearised model"
+    )
+
+    def _torque(self, speed: Array) -> Array:
+        return self.peak_torque * (1 - self.falloff * (self.gear * speed / self.peak_speed - 1) ** 2)
+
+    def _resistance(self, speed: Array) -> Array:
+        hill = self.mass * self.gravity * (self.rolling + jnp.sin(self.slope))
+        return hill + 0.5 * self.air_density * self.drag_area * speed**2
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """The throttle at which the engine just overcomes all resistance."""
+        throttle = self._resistance(self.cruise) / (self.gear * self._torque(self.cruise))
+        return self.cruise[None], throttle[None]
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Newton's law along the road."""
+        return (self.gear * u * self._torque(x) - self._resistance(x)) / self.mass
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The car, with arrows for its speed and throttle."""
+        body = (Box((0, 0.7), 4.0, 0.7), Box((-0.2, 1.25), 2.0, 0.5))
+        wheels = (Disc((-1.2, 0.35), 0.35, "ground"), Disc((1.2, 0.35), 0.35, "ground"))
+        speed = Arrow((2.2, 0.8), (2.2 + 0.1 * x[0], 0.8))
+        pedal = (Box((-3.2, 1.0 * u[0]), 0.3, 2.0 * u[0], ink="accent"), Text((-3.2, 2.2), "throttle"))
+        return (ground(-4, 6), *wheels, *body, speed, *pedal)
+
+
+@register
+class Platoon(Plant):
+    """Six vehicles one behind the other that keep their speed and the gaps between them."""
+
+    mass: Array = param(1500.0, "kg", "mass of a vehicle", 0.5, 60000.0)
+    friction: Array = param(40.0, "N·s/m", "linear resistance of a vehicle", 0.0, 5000.0)
+    drag_area: Array = param(0.8, "m²", "drag coefficient times frontal area", 0.0, 10.0)
+    air_density: Array = param(1.2, "kg/m³", "density of the air", 0.0, 1.5, vary=False)
+    cruise: Array = param(22.0, "m/s", "speed to hold", 1.0, 60.0)
+
+    states = tuple(
+        s
+        for i in range(1, 7)
+        for s in (Signal(f"speed{i}", "m/s", 1.0, at=22.0), Signal(f"gap{i}", "m", 2.0))[: 2 if i < 6 else 1]
+    )
+    inputs = tuple(Signal(f"force{i}", "N", 2000.0, at=1112.0) for i in range(1, 7))
+    dt = 0.1
+    source = (
+        "W. S. Levine and M. Athans, On the optimal error regulation of a string of moving vehicles, IEEE Trans. "
+        "Autom. Control 11(3), 1966; as example 15 of J. Abels and P. Benner, CAREX (SLICOT working note 1999-14), "
+        "with air drag added; a gap is what it is longer than wanted"
+    )
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """All as fast as wanted, each pushed against its resistance."""
+        push = self.friction * self.cruise + 0.5 * self.air_density * self.drag_area * self.cruise**2
+        return self.cruise * jnp.asarray(np.resize([1.0, 0.0], 11)), jnp.broadcast_to(push, (6,))
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Newton's law for each, and gaps that grow by differences of speed."""
+        speed = x[::2]
+        drag = self.friction * speed + 0.5 * self.air_density * self.drag_area * speed**2
+        rates, gaps = (u - drag) / self.mass, speed[:-1] - speed[1:]
+        return jnp.concatenate([jnp.stack([rates[:-1], gaps], axis=1).reshape(-1), rates[-1:]])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The road from above, the leader at the right; arrows are speeds beyond the one wanted."""
+        at = -np.concatenate([[0.0], np.cumsum(9.0 + x[1::2])])
+        shapes: list = [Line([(-60, y), (6, y)], "ground", 1.0) for y in (-2.5, 2.5)]
+        for i, (place, speed) in enumerate(zip(at, x[::2])):
+            shapes.append(Box((place, 0), 4.5, 1.8, ink="accent" if i == 0 else "body"))
+            shapes.append(Arrow((place, 1.8), (place + 2.0 * (speed - self.cruise), 1.8), "accent"))
+        return tuple(shapes)
+
+
+@register
+class QuarterCar(Mechanical):
+    """A quarter of a car on its wheel, with an actuator beside spring and damper."""
+
+    body_mass: Array = param(300.0, "kg", "quarter of the body", 10.0, 5000.0)
+    wheel_mass: Array = param(40.0, "kg", "wheel and axle", 2.0, 1000.0)
+    spring: Array = param(16000.0, "N/m", "stiffness of the suspension", 500.0, 3e5)
+    damper: Array = param(1000.0, "N·s/m", "damping of the suspension", 10.0, 30000.0)
+    hardening: Array = param(1e5, "N/m³", "cubic stiffness of the suspension", 0.0, 1e8)
+    tyre: Array = param(190000.0, "N/m", "stiffness of the tyre", 1e4, 2e6)
+    tyre_damping: Array = param(0.0, "N·s/m", "damping of the tyre", 0.0, 30000.0)
+
+    states = with_rates(Signal("body_height", "m", 0.05), Signal("wheel_height", "m", 0.02), time=0.1)
+    inputs = (Signal("force", "N", 1000.0),)
+    outputs = ("body_height", "wheel_height")
+    dt = 0.01
+    source = (
+        "D. Hrovat, Survey of advanced suspension developments and related optimal control applications, Automatica "
+        "33(10), 1997, the quarter-car model; heights above rest on a flat road"
+    )
+
+    def kinetic(self, q: Array, v: Array) -> Array:
+        """Of body and wheel."""
+        return 0.5 * (self.body_mass * v[0] ** 2 + self.wheel_mass * v[1] ** 2)
+
+    def potential(self, q: Array) -> Array:
+        """Of suspension and tyre; weight only shifts the rest that heights are measured from."""
+        stretch = q[0] - q[1]
+        return 0.5 * (self.spring * stretch**2 + self.tyre * q[1] ** 2) + 0.25 * self.hardening * stretch**4
+
+    def forces(self, q: Array, v: Array, u: Array) -> Array:
+        """Actuator and damper between body and wheel, damping of the tyre."""
+        push = u[0] - self.damper * (v[0] - v[1])
+        return jnp.stack([push, -push - self.tyre_damping * v[1]])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """Body over wheel over road, movements five times as large."""
+        body, wheel = 1.1 + 5 * x[0], 0.4 + 5 * x[1]
+        parts = (Box((0, body + 0.15), 1.2, 0.3), Box((0, wheel), 0.5, 0.2, ink="accent"))
+        springs = (Spring((-0.15, wheel), (-0.15, body), 0.08), Spring((0, 0), (0, wheel), 0.06, ink="ground"))
+        return (ground(-1, 1), *springs, Line([(0.15, wheel), (0.15, body)], "faint", 4.0), *parts)
+
+
+@register
+class HalfCar(Mechanical):
+    """Half a car with front and rear suspension, heaving and pitching, an actuator at each axle."""
+
+    mass: Array = param(690.0, "kg", "half of the body", 20.0, 20000.0)
+    pitch_inertia: Array = param(1222.0, "kg·m²", "half of the body about its pitch axis", 10.0, 1e5)
+    wheel_mass: Array = param(40.0, "kg", "a wheel and its axle", 2.0, 1000.0)
+    front: Array = param(1.3, "m", "centre of mass to front axle", 0.3, 5.0)
+    rear: Array = param(1.5, "m", "centre of mass to rear axle", 0.3, 5.0)
+    spring: Array = param(18000.0, "N/m", "stiffness of a suspension", 500.0, 3e5)
+    damper: Array = param(1000.0, "N·s/m", "damping of a suspension", 10.0, 30000.0)
+    tyre: Array = param(200000.0, "N/m", "stiffness of a tyre", 1e4, 2e6)
+
+    states = with_rates(
+        Signal("heave", "m", 0.05),
+        Signal("pitch", "rad", 0.04),
+        Signal("front_wheel", "m", 0.02),
+        Signal("rear_wheel", "m", 0.02),
+        time=0.1,
+    )
+    inputs = (Signal("front_force", "N", 1000.0), Signal("rear_force", "N", 1000.0))
+    dt = 0.01
+    source = (
+        "D. Hrovat, Survey of advanced suspension developments and related optimal control applications, Automatica "
+        "33(10), 1997, the half-car model; heights above rest on a flat road, pitch lifts the front"
+    )
+
+    def _stretch(self, q: Array) -> Array:
+        """Suspensions' stretch, front and rear."""
+        s = jnp.sin(q[1])
+        return q[0] + jnp.stack([self.front * s, -self.rear * s]) - q[2:]
+
+    def kinetic(self, q: Array, v: Array) -> Array:
+        """Of body and wheels."""
+        body = self.mass * v[0] ** 2 + self.pitch_inertia * v[1] ** 2
+        return 0.5 * (body + self.wheel_mass * jnp.sum(v[2:] ** 2))
+
+    def potential(self, q: Array) -> Array:
+        """Of suspensions and tyres."""
+        return 0.5 * (self.spring * jnp.sum(self._stretch(q) ** 2) + self.tyre * jnp.sum(q[2:] ** 2))
+
+    def forces(self, q: Array, v: Array, u: Array) -> Array:
+        """Actuators and dampers between body and wheels."""
+        c = jnp.cos(q[1])
+        rate = v[0] + jnp.stack([self.front * c, -self.rear * c]) * v[1] - v[2:]
+        push = u - self.damper * rate
+        turn = c * (self.front * push[0] - self.rear * push[1])
+        return jnp.concatenate([jnp.sum(push)[None], turn[None], -push])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """From the side, driving to the right, movements five times as large."""
+        along = np.array([np.cos(5 * x[1]), np.sin(5 * x[1])])
+        body = np.array([0.0, 1.2 + 5 * x[0]])
+        shapes: list = [ground(-2.5, 2.5)]
+        for place, height in ((self.front, x[2]), (-self.rear, x[3])):
+            hub = np.array([place, 0.35 + 5 * height])
+            shapes += [Spring(hub, body + place * along, 0.08), Disc(hub, 0.3, "ground", filled=False)]
+        return (*shapes, Box(body + 0.15 * np.array([-along[1], along[0]]), 4.0, 0.3, 5 * x[1]))

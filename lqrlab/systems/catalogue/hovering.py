@@ -1,0 +1,266 @@
+"""Aircraft that hover: rotors and jets."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, dial, ground
+from lqrlab.systems.mechanics import Mechanical
+from lqrlab.systems.plant import Plant, Signal, gravity, param, with_rates
+from lqrlab.systems.registry import register
+
+
+@register
+class Quadrotor(Plant):
+    """Quadrotor in hover, driven by the thrusts of its four rotors (front, left, back, right)."""
+
+    mass: Array = param(0.5, "kg", "mass", 0.02, 20.0)
+    arm: Array = param(0.175, "m", "centre to rotor", 0.02, 1.0)
+    roll_inertia: Array = param(0.0023, "kg·m²", "about the forward axis", 1e-5, 1.0)
+    pitch_inertia: Array = param(0.0023, "kg·m²", "about the left axis", 1e-5, 1.0)
+    yaw_inertia: Array = param(0.004, "kg·m²", "about the upward axis", 1e-5, 1.0)
+    torque_ratio: Array = param(0.0245, "m", "a rotor's drag torque over its thrust", 1e-3, 0.5)
+    gravity: Array = gravity()
+
+    states = (
+        *(Signal(name, "m", 0.5) for name in ("x", "y", "z")),
+        *(Signal(name, "rad", 0.2) for name in ("roll", "pitch", "yaw")),
+        *(Signal(name, "m/s", 1.0) for name in ("x_velocity", "y_velocity", "z_velocity")),
+        *(Signal(name, "rad/s", 1.0) for name in ("roll_rate", "pitch_rate", "yaw_rate")),
+    )
+    inputs = tuple(Signal(f"{name}_thrust", "N", 0.5) for name in ("front", "left", "back", "right"))
+    dt = 0.02
+    source = (
+        "R. Mahony, V. Kumar and P. Corke, Multirotor Aerial Vehicles, IEEE Robot. Autom. Mag. 19(3), 2012, "
+        "eqs. (4)-(6); the size of the quadrotor of Drake's examples"
+    )
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """Hover: each rotor carries a quarter of the weight."""
+        return jnp.zeros(12), jnp.broadcast_to(self.mass * self.gravity / 4, (4,))
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Newton and Euler for a rigid body, z up, Euler angles yaw-pitch-roll."""
+        (roll, pitch, yaw), velocity, (p, q, r) = x[3:6], x[6:9], x[9:]
+        sr, cr, sp, cp, sy, cy = *_sc(roll), *_sc(pitch), *_sc(yaw)
+        up = jnp.array([cy * sp * cr + sy * sr, sy * sp * cr - cy * sr, cp * cr])
+        thrust = jnp.sum(u)
+        acceleration = thrust / self.mass * up - self.gravity * jnp.array([0.0, 0.0, 1.0])
+        turn = (q * sr + r * cr) / cp
+        rates = jnp.array([p + turn * sp, q * cr - r * sr, turn])
+        front, left, back, right = u
+        spin = jnp.array(
+            [
+                (self.arm * (left - right) + (self.pitch_inertia - self.yaw_inertia) * q * r) / self.roll_inertia,
+                (self.arm * (back - front) + (self.yaw_inertia - self.roll_inertia) * p * r) / self.pitch_inertia,
+                (
+                    self.torque_ratio * (front - left + back - right)
+                    + (self.roll_inertia - self.pitch_inertia) * p * q
+                )
+                / self.yaw_inertia,
+            ]
+        )
+        return jnp.concatenate([velocity, rates, acceleration, spin])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """From behind on the left, from above on the right; arrows are thrusts."""
+        arm, place = self.arm, np.array([x[1], x[2]])
+        tilt = np.array([np.cos(x[3]), -np.sin(x[3])])
+        normal = np.array([-tilt[1], tilt[0]])
+        hover = self.mass * self.gravity / 4
+        behind: list = [Line([place - arm * tilt, place + arm * tilt], "body", 5.0), Disc(place, 0.25 * arm, "accent")]
+        for end, thrust in ((-arm, u[1]), (arm, u[3])):
+            behind.append(Arrow(place + end * tilt, place + end * tilt + 0.8 * arm * thrust / hover * normal))
+        centre = np.array([4 * arm + x[0], x[1]])
+        above = [
+            Disc(centre + arm * np.array([np.cos(x[5] + k * np.pi / 2), np.sin(x[5] + k * np.pi / 2)]), 0.4 * arm, "faint")
+            for k in range(4)
+        ]
+        nose = arm * np.array([np.cos(x[5]), np.sin(x[5])])
+        return (*behind, *above, Disc(centre, 0.25 * arm), Arrow(centre, centre + nose))
+
+
+def _sc(angle: Array) -> tuple[Array, Array]:
+    return jnp.sin(angle), jnp.cos(angle)
+
+
+@register
+class PlanarQuadrotor(Mechanical):
+    """Quadrotor in a vertical plane, driven by the thrusts of two rotors."""
+
+    mass: Array = param(0.486, "kg", "mass", 0.02, 20.0)
+    arm: Array = param(0.25, "m", "centre to rotor", 0.02, 1.0)
+    inertia: Array = param(0.00383, "kg·m²", "about the pitch axis", 1e-5, 1.0)
+    gravity: Array = gravity()
+
+    states = with_rates(Signal("x", "m", 0.5), Signal("z", "m", 0.5), Signal("pitch", "rad", 0.2))
+    inputs = (Signal("right_thrust", "N", 1.0, at=2.4), Signal("left_thrust", "N", 1.0, at=2.4))
+    dt = 0.02
+    source = "R. Tedrake, Underactuated Robotics (2023), chapter 3, planar quadrotor, and its example's parameters"
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """Hover."""
+        return jnp.zeros(6), jnp.broadcast_to(self.mass * self.gravity / 2, (2,))
+
+    def kinetic(self, q: Array, v: Array) -> Array:
+        """Of a rigid body."""
+        return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + self.inertia * v[2] ** 2)
+
+    def potential(self, q: Array) -> Array:
+        """Of the weight."""
+        return self.mass * self.gravity * q[1]
+
+    def forces(self, q: Array, v: Array, u: Array) -> Array:
+        """Thrusts across the arm; a positive pitch turns left, counter-clockwise."""
+        total = u[0] + u[1]
+        return jnp.stack([-total * jnp.sin(q[2]), total * jnp.cos(q[2]), self.arm * (u[0] - u[1])])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The arm with its thrusts."""
+        along = self.arm * np.array([np.cos(x[2]), np.sin(x[2])])
+        normal = np.array([-along[1], along[0]])
+        hover = self.mass * self.gravity / 2
+        ends = ((x[:2] + along, u[0] / hover), (x[:2] - along, u[1] / hover))
+        arrows = [Arrow(end, end + 0.8 * thrust * normal) for end, thrust in ends]
+        return (Line([x[:2] - along, x[:2] + along], "body", 5.0), *arrows, Disc(x[:2], 0.2 * self.arm, "accent"))
+
+
+@register
+class VTOL(Mechanical):
+    """Jet aircraft in hover on vectored thrust: pushed sideways and upwards in its own axes."""
+
+    mass: Array = param(4.0, "kg", "mass", 0.1, 20000.0)
+    inertia: Array = param(0.0475, "kg·m²", "about the roll axis", 1e-3, 1e5)
+    arm: Array = param(0.25, "m", "centre of mass to the thrust's line", 0.02, 5.0)
+    damping: Array = param(0.05, "N·s/m", "drag of sideways and vertical flight", 0.0, 500.0)
+    gravity: Array = gravity(9.8)
+
+    states = with_rates(Signal("x", "m", 0.5), Signal("y", "m", 0.5), Signal("roll", "rad", 0.2))
+    inputs = (Signal("side_force", "N", 2.0), Signal("lift", "N", 10.0, at=39.2))
+    dt = 0.02
+    source = (
+        "K. J. Åström and R. M. Murray, Feedback Systems, 1st ed. (2008), example 2.9 (eq. (2.26)), and the "
+        "vectored-thrust aircraft of the python-control examples"
+    )
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """Hover."""
+        return jnp.zeros(6), jnp.stack([0.0 * self.mass, self.mass * self.gravity])
+
+    def kinetic(self, q: Array, v: Array) -> Array:
+        """Of a rigid body."""
+        return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + self.inertia * v[2] ** 2)
+
+    def potential(self, q: Array) -> Array:
+        """Of the weight."""
+        return self.mass * self.gravity * q[1]
+
+    def forces(self, q: Array, v: Array, u: Array) -> Array:
+        """Thrust in the body's axes, drag."""
+        s, c = jnp.sin(q[2]), jnp.cos(q[2])
+        return jnp.stack(
+            [c * u[0] - s * u[1] - self.damping * v[0], s * u[0] + c * u[1] - self.damping * v[1], self.arm * u[0]]
+        )
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """From behind: wings, fuselage and the two forces."""
+        along = self.arm * np.array([np.cos(x[2]), np.sin(x[2])])
+        normal = np.array([-along[1], along[0]])
+        below = x[:2] - normal
+        weight = self.mass * self.gravity
+        forces = (Arrow(below, below + 5 * u[0] / weight * along), Arrow(below, below - 1.2 * u[1] / weight * normal))
+        wings = Line([x[:2] - 2.5 * along, x[:2] + 2.5 * along], "body", 5.0)
+        return (ground(-1, 1, -1.0), wings, Box(x[:2], self.arm, self.arm, x[2]), *forces)
+
+
+@register
+class Helicopter(Plant):
+    """Helicopter in hover: main rotor with two cyclic angles, tail rotor, six degrees of freedom."""
+
+    mass: Array = param(8.2, "kg", "mass", 0.2, 20000.0)
+    roll_inertia: Array = param(0.18, "kg·m²", "about the forward axis", 1e-3, 1e5)
+    pitch_inertia: Array = param(0.34, "kg·m²", "about the right axis", 1e-3, 1e5)
+    yaw_inertia: Array = param(0.28, "kg·m²", "about the downward axis", 1e-3, 1e5)
+    hub_stiffness: Array = param(54.0, "N·m/rad", "moment of the hub a rad of blade flapping", 0.0, 1e6)
+    hub_height: Array = param(0.235, "m", "centre of mass to the main rotor", 0.02, 5.0)
+    tail_length: Array = param(0.91, "m", "centre of mass to the tail rotor", 0.1, 20.0)
+    tail_height: Array = param(0.08, "m", "centre of mass to the tail rotor's height", 0.0, 5.0)
+    flap_time: Array = param(0.1, "s", "time in which the blades follow the body", 0.01, 1.0)
+    flap_speed: Array = param(0.004, "s/m", "blades' flapping back a unit of airspeed", 0.0, 0.1)
+    heave_damping: Array = param(5.0, "N·s/m", "thrust lost a unit of climb", 0.0, 5000.0)
+    side_drag: Array = param(0.6, "N·s/m", "drag of fuselage and rotor a unit of speed", 0.0, 500.0)
+    yaw_damping: Array = param(0.3, "N·m·s/rad", "moment of the tail rotor against yaw", 0.0, 1e4)
+    torque_ratio: Array = param(0.06, "m", "main rotor's drag torque over its thrust", 1e-3, 2.0)
+    gravity: Array = gravity()
+
+    states = (
+        *(Signal(name, "m/s", 0.5) for name in ("forward_velocity", "right_velocity", "down_velocity")),
+        Signal("roll", "rad", 0.15, at=0.07),
+        Signal("pitch", "rad", 0.15),
+        *(Signal(name, "rad/s", 0.4) for name in ("roll_rate", "pitch_rate", "yaw_rate")),
+    )
+    inputs = (
+        Signal("lift", "N", 15.0, at=80.0),
+        Signal("roll_cyclic", "rad", 0.05),
+        Signal("pitch_cyclic", "rad", 0.05),
+        Signal("tail_thrust", "N", 3.0, at=-5.3),
+    )
+    solve_for = ("roll", "pitch", "lift", "roll_cyclic", "pitch_cyclic", "tail_thrust")
+    outputs = ("roll", "pitch", "roll_rate", "pitch_rate", "yaw_rate", "down_velocity")
+    dt = 0.02
+    source = (
+        "V. Gavrilets, B. Mettler and E. Feron, Nonlinear model for a small-size acrobatic helicopter, AIAA 2001-4333: "
+        "rigid body, hub stiffness and steady flapping; the size of its X-Cell 60"
+    )
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """Hover: the tail rotor holds the main rotor's torque, a little bank its side force."""
+        weight = self.mass * self.gravity
+        tail = -self.torque_ratio * weight / self.tail_length
+        zero = 0.0 * weight
+        x = jnp.stack([zero, zero, zero, -tail / weight, zero, zero, zero, zero])
+        return x, jnp.stack([weight, zero, zero, tail])
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Newton and Euler in the body's axes (forward, right, down)."""
+        (vx, vy, vz), roll, pitch, (p, q, r) = x[:3], x[3], x[4], x[5:]
+        lift = u[0] + self.heave_damping * vz
+        # steady flapping: the disc leans right and back, lags the body and is blown back by airspeed
+        right = u[1] - self.flap_time * p - self.flap_speed * vy
+        back = u[2] - self.flap_time * q + self.flap_speed * vx
+        sr, cr, sp, cp = jnp.sin(roll), jnp.cos(roll), jnp.sin(pitch), jnp.cos(pitch)
+        tilt_right, tilt_back = lift * jnp.sin(right), lift * jnp.sin(back)
+        force_x = -tilt_back - self.side_drag * vx - self.mass * self.gravity * sp
+        force_y = tilt_right + u[3] - self.side_drag * vy + self.mass * self.gravity * cp * sr
+        force_z = -lift * jnp.cos(right) * jnp.cos(back) + self.mass * self.gravity * cp * cr
+        moment_x = self.hub_stiffness * right + self.hub_height * tilt_right + self.tail_height * u[3]
+        moment_y = self.hub_stiffness * back + self.hub_height * tilt_back
+        moment_z = -self.torque_ratio * lift - self.tail_length * u[3] - self.yaw_damping * r
+        jx, jy, jz = self.roll_inertia, self.pitch_inertia, self.yaw_inertia
+        return jnp.stack(
+            [
+                force_x / self.mass - q * vz + r * vy,
+                force_y / self.mass - r * vx + p * vz,
+                force_z / self.mass - p * vy + q * vx,
+                p + (q * sr + r * cr) * sp / cp,
+                q * cr - r * sr,
+                (moment_x + (jy - jz) * q * r) / jx,
+                (moment_y + (jz - jx) * p * r) / jy,
+                (moment_z + (jx - jy) * p * q) / jz,
+            ]
+        )
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """From the right and from behind; the dial shows how fast it yaws."""
+        size = self.tail_length
+
+        def view(left: float, angle: float, tail: bool) -> list:
+            at, along = np.array([left, 0.0]), size * np.array([np.cos(angle), np.sin(angle)])
+            up = np.array([-along[1], along[0]])
+            rotor = [at + 0.4 * up - along, at + 0.4 * up + along]
+            boom = [Line([at, at - along, at - along + 0.2 * up], "body", 4.0)] if tail else []
+            mast = Line([at, at + 0.4 * up], "ground")
+            return [*boom, mast, Disc(at, 0.25 * size), Line(rotor, "accent", 3.0)]
+
+        yaw = dial((2.0 * size, -0.9 * size), 0.25 * size, np.pi / 2 - 0.5 * x[7], "yaw rate")
+        return (*view(0.0, x[4], True), *view(4.0 * size, -x[3], False), *yaw)

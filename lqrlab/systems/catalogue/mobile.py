@@ -1,0 +1,201 @@
+"""Robots on wheels. Those that follow a line are described by how far they are from where they should be."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, dial, ground, reach
+from lqrlab.systems.mechanics import Mechanical
+from lqrlab.systems.plant import Plant, Signal, gravity, param, with_rates
+from lqrlab.systems.registry import register
+
+
+def _on_line(x: float, y: float, heading: float, size: float) -> Drawing:
+    """A robot from above on the line it follows, its place along it marked by a ring."""
+    along = np.array([np.cos(heading), np.sin(heading)])
+    across = np.array([-along[1], along[0]])
+    at = np.array([x, y])
+    wheels = [Box(at + s * 0.5 * size * across, 0.5 * size, 0.12 * size, heading, "ground") for s in (-1, 1)]
+    line = Line([(-4 * size, 0), (4 * size, 0)], "faint", 1.5, dashed=True)
+    goal = Disc((0, 0), 0.5 * size, "faint", filled=False)
+    return (line, goal, *wheels, Disc(at, 0.45 * size), Arrow(at, at + 0.8 * size * along))
+
+
+@register
+class UnicycleRobot(Plant):
+    """Robot on one steered wheel that follows a point moving along a straight line."""
+
+    cruise: Array = param(0.5, "m/s", "speed of the point it follows", 0.05, 10.0)
+    slip: Array = param(0.0, "m", "how far ahead of the wheel its reference point lies", 0.0, 0.5)
+
+    states = (Signal("along", "m", 0.2), Signal("across", "m", 0.2), Signal("heading", "rad", 0.3))
+    inputs = (Signal("speed", "m/s", 0.3, at=0.5), Signal("turn_rate", "rad/s", 1.0))
+    dt = 0.05
+    source = (
+        "B. Siciliano, L. Sciavicco, L. Villani and G. Oriolo, Robotics: Modelling, Planning and Control (2009), "
+        "section 11.2.1, the unicycle, and 11.5, tracking in the frame of the reference"
+    )
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """On the point, as fast as it."""
+        return jnp.zeros(3), jnp.stack([self.cruise, 0.0 * self.cruise])
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Rolling without sideways slip, in the frame of the moving point."""
+        s, c = jnp.sin(x[2]), jnp.cos(x[2])
+        swing = self.slip * u[1]
+        return jnp.stack([u[0] * c - swing * s - self.cruise, u[0] * s + swing * c, u[1]])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """From above."""
+        return _on_line(x[0], x[1], x[2], 0.3)
+
+
+@register
+class DifferentialDriveRobot(Plant):
+    """Robot on two driven wheels that follows a point moving along a straight line."""
+
+    mass: Array = param(10.0, "kg", "mass of the robot", 0.2, 500.0)
+    inertia: Array = param(0.4, "kg·m²", "robot about the vertical", 0.002, 100.0)
+    wheel_radius: Array = param(0.08, "m", "radius of the wheels", 0.01, 0.5)
+    track: Array = param(0.4, "m", "distance of the wheels", 0.05, 2.0)
+    friction: Array = param(5.0, "N·s/m", "viscous rolling friction", 0.1, 200.0)
+    turn_friction: Array = param(0.2, "N·m·s/rad", "viscous friction of turning", 0.005, 50.0)
+    cruise: Array = param(0.6, "m/s", "speed of the point it follows", 0.05, 5.0)
+
+    states = (
+        Signal("along", "m", 0.2),
+        Signal("across", "m", 0.2),
+        Signal("heading", "rad", 0.3),
+        Signal("speed", "m/s", 0.3, at=0.6),
+        Signal("yaw_rate", "rad/s", 0.6),
+    )
+    inputs = (Signal("left_torque", "N·m", 1.0, at=0.12), Signal("right_torque", "N·m", 1.0, at=0.12))
+    outputs = ("along", "across", "heading")
+    dt = 0.05
+    source = (
+        "B. Siciliano, L. Sciavicco, L. Villani and G. Oriolo, Robotics: Modelling, Planning and Control (2009), "
+        "section 11.4, dynamic model of the unicycle with two driven wheels"
+    )
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """On the point, as fast as it; the torques overcome friction."""
+        zero = 0.0 * self.cruise
+        torque = 0.5 * self.wheel_radius * self.friction * self.cruise
+        return jnp.stack([zero, zero, zero, self.cruise, zero]), jnp.stack([torque, torque])
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Kinematics in the frame of the moving point, then forces and moment."""
+        heading, speed, yaw = x[2:]
+        force = (u[0] + u[1]) / self.wheel_radius - self.friction * speed
+        moment = 0.5 * self.track * (u[1] - u[0]) / self.wheel_radius - self.turn_friction * yaw
+        along, across = speed * jnp.cos(heading) - self.cruise, speed * jnp.sin(heading)
+        return jnp.stack([along, across, yaw, force / self.mass, moment / self.inertia])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """From above."""
+        return _on_line(x[0], x[1], x[2], self.track)
+
+
+@register
+class OmnidirectionalRobot(Mechanical):
+    """Robot on three omnidirectional wheels, which may move any way without turning first."""
+
+    mass: Array = param(8.0, "kg", "mass of the robot", 0.2, 500.0)
+    inertia: Array = param(0.15, "kg·m²", "robot about the vertical", 0.002, 100.0)
+    wheel_radius: Array = param(0.05, "m", "radius of the wheels", 0.01, 0.5)
+    arm: Array = param(0.2, "m", "centre to wheels", 0.03, 2.0)
+    friction: Array = param(4.0, "N·s/m", "viscous rolling friction of a wheel", 0.0, 200.0)
+
+    states = with_rates(Signal("x", "m", 0.3), Signal("y", "m", 0.3), Signal("heading", "rad", 0.3))
+    inputs = tuple(Signal(f"torque{i}", "N·m", 0.5) for i in (1, 2, 3))
+    dt = 0.05
+    source = (
+        "H. P. Oliveira, A. J. Sousa, A. P. Moreira and P. J. Costa, Modeling and assessing of omni-directional robots "
+        "with three and four wheels, in Contemporary Robotics (2009), three wheels at 120 degrees"
+    )
+
+    _WHEELS = np.pi / 3 + 2 * np.pi / 3 * np.arange(3)
+
+    def _rolling(self, heading: Array) -> Array:
+        """Wheels' rolling directions [3, 2] for a heading."""
+        at = heading + self._WHEELS
+        return jnp.stack([-jnp.sin(at), jnp.cos(at)], axis=1)
+
+    def kinetic(self, q: Array, v: Array) -> Array:
+        """Of the robot."""
+        return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + self.inertia * v[2] ** 2)
+
+    def forces(self, q: Array, v: Array, u: Array) -> Array:
+        """Each wheel pushes along its rolling direction and slides freely across it."""
+        rolling = self._rolling(q[2])
+        push = u / self.wheel_radius - self.friction * (rolling @ v[:2] + self.arm * v[2])
+        return jnp.concatenate([push @ rolling, self.arm * jnp.sum(push)[None]])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """From above."""
+        at = x[:2]
+        hubs = [(at + self.arm * np.array([np.cos(a), np.sin(a)]), a) for a in x[2] + self._WHEELS]
+        wheels = [Box(hub, 0.25 * self.arm, 0.6 * self.arm, a, "ground") for hub, a in hubs]
+        nose = at + self.arm * np.array([np.cos(x[2]), np.sin(x[2])])
+        goal = Disc((0, 0), self.arm, "faint", filled=False)
+        return (goal, *wheels, Disc(at, 0.8 * self.arm), Arrow(at, nose))
+
+
+@register
+class Segway(Mechanical):
+    """Two-wheeled robot that balances upright while it drives and turns."""
+
+    body_mass: Array = param(4.0, "kg", "mass of the body", 0.1, 150.0)
+    wheel_mass: Array = param(0.4, "kg", "mass of a wheel", 0.01, 20.0)
+    wheel_radius: Array = param(0.1, "m", "radius of the wheels", 0.01, 0.5)
+    track: Array = param(0.35, "m", "distance of the wheels", 0.05, 1.5)
+    height: Array = param(0.3, "m", "axle to the body's centre of mass", 0.03, 2.0)
+    pitch_inertia: Array = param(0.12, "kg·m²", "body about the axle's direction, at its centre", 1e-3, 50.0)
+    yaw_inertia: Array = param(0.05, "kg·m²", "body about the vertical, upright", 1e-3, 50.0)
+    friction: Array = param(0.01, "N·m·s/rad", "viscous friction between wheel and body", 0.0, 1.0)
+    gravity: Array = gravity()
+
+    states = with_rates(
+        Signal("path", "m", 0.3), Signal("pitch", "rad", 0.15), Signal("yaw", "rad", 0.3), time=0.4
+    )
+    inputs = (Signal("left_torque", "N·m", 2.0), Signal("right_torque", "N·m", 2.0))
+    dt = 0.02
+    source = (
+        "K. Pathak, J. Franch and S. K. Agrawal, Velocity and position control of a wheeled inverted pendulum by "
+        "partial feedback linearization, IEEE Trans. Robot. 21(3), 2005, section II; the place along the path as "
+        "first coordinate"
+    )
+
+    def kinetic(self, q: Array, v: Array) -> Array:
+        """Of the body and the wheels, which are discs that roll."""
+        s, c = jnp.sin(q[1]), jnp.cos(q[1])
+        along, up = v[0] + self.height * c * v[1], self.height * s * v[1]
+        turning = self.yaw_inertia * c**2 + (self.pitch_inertia + self.body_mass * self.height**2) * s**2
+        wheels = 3 * self.wheel_mass * (v[0] ** 2 + (0.5 * self.track * v[2]) ** 2)
+        about = 0.5 * self.wheel_mass * (self.wheel_radius * v[2]) ** 2
+        body = self.body_mass * (along**2 + up**2) + self.pitch_inertia * v[1] ** 2 + turning * v[2] ** 2
+        return 0.5 * (body + wheels + about)
+
+    def potential(self, q: Array) -> Array:
+        """Of the body."""
+        return self.body_mass * self.gravity * self.height * jnp.cos(q[1])
+
+    def forces(self, q: Array, v: Array, u: Array) -> Array:
+        """Torques between body and wheels; the path bends with the yaw, which does no work."""
+        wheels = jnp.stack([v[0] - 0.5 * self.track * v[2], v[0] + 0.5 * self.track * v[2]]) / self.wheel_radius
+        torque = u - self.friction * (wheels - v[1])
+        sideways = self.body_mass * self.height * jnp.sin(q[1]) * v[2]
+        drive = (torque[0] + torque[1]) / self.wheel_radius + sideways * v[2]
+        steer = 0.5 * self.track * (torque[1] - torque[0]) / self.wheel_radius - sideways * v[0]
+        return jnp.stack([drive, -torque[0] - torque[1], steer])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """From the side; the dial in the sky is the yaw."""
+        axle = np.array([x[0], self.wheel_radius])
+        head = reach(axle, 1.8 * self.height, x[1])
+        size = self.height
+        compass = dial((x[0] + 1.5 * size, 1.6 * size), 0.3 * size, x[2], "yaw")
+        wheel = dial(axle, self.wheel_radius, -x[0] / self.wheel_radius)
+        body = (Line([axle, head], "body", 8.0), Disc(head, 0.15 * size))
+        return (ground(x[0] - 3 * size, x[0] + 3 * size), *wheel, *body, *compass)

@@ -1,0 +1,283 @@
+"""Tanks, reactors, heat and populations."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from lqrlab.systems.drawing import Arrow, Box, Drawing, Line, Text, dial, ground, tank
+from lqrlab.systems.plant import Plant, Signal, gravity, param
+from lqrlab.systems.registry import register
+
+
+def _flow(hole: Array, gravity: Array, level: Array) -> Array:
+    """Torricelli's law: what runs out of a hole below ``level`` [m³/s]."""
+    return hole * jnp.sqrt(2 * gravity * level)
+
+
+@register
+class CoupledTanks(Plant):
+    """Two tanks in a row, one draining into the other, filled by a pump; the lower level is to be held."""
+
+    area: Array = param(1.554e-3, "m²", "cross-section of a tank", 1e-4, 100.0)
+    hole1: Array = param(1.781e-5, "m²", "outlet of the upper tank", 1e-6, 1.0)
+    hole2: Array = param(1.781e-5, "m²", "outlet of the lower tank", 1e-6, 1.0)
+    pump: Array = param(3.3e-6, "m³/(s·V)", "flow of the pump a volt", 1e-7, 1.0)
+    level: Array = param(0.15, "m", "lower level to hold", 0.01, 10.0)
+    gravity: Array = gravity()
+
+    states = (Signal("upper_level", "m", 0.03, at=0.15), Signal("lower_level", "m", 0.03, at=0.15))
+    inputs = (Signal("voltage", "V", 3.0, at=9.3),)
+    outputs = ("lower_level",)
+    dt = 0.5
+    source = "J. Apkarian, H. Lacheray and A. Abdossalami, Coupled Tanks workbook, Quanser (2013), configuration 2"
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """The lower level to hold; what runs through is the same everywhere."""
+        upper = self.level * (self.hole2 / self.hole1) ** 2
+        return jnp.stack([upper, self.level]), (_flow(self.hole2, self.gravity, self.level) / self.pump)[None]
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Volume is kept; outlets follow Torricelli's law."""
+        first, second = _flow(self.hole1, self.gravity, x[0]), _flow(self.hole2, self.gravity, x[1])
+        return jnp.stack([self.pump * u[0] - first, first - second]) / self.area
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """One tank over the other."""
+        high = 2 * self.level
+        goal = Line([(-0.6 * high, self.level), (0.6 * high, self.level)], "faint", 1.0, dashed=True)
+        lower, upper = tank(0, 0, high, high, x[1]), tank(0, 1.3 * high, high, high, x[0])
+        return (*lower, *upper, goal, Arrow((0, 2.6 * high), (0, 2.6 * high - 0.03 * high * u[0])))
+
+
+@register
+class QuadrupleTank(Plant):
+    """Four tanks fed crosswise by two pumps; the two lower levels are to be held."""
+
+    area1: Array = param(28e-4, "m²", "cross-section of the left tanks", 1e-4, 100.0)
+    area2: Array = param(32e-4, "m²", "cross-section of the right tanks", 1e-4, 100.0)
+    hole1: Array = param(0.071e-4, "m²", "outlets of the left tanks", 1e-7, 1.0)
+    hole2: Array = param(0.057e-4, "m²", "outlets of the right tanks", 1e-7, 1.0)
+    pump1: Array = param(3.33e-6, "m³/(s·V)", "flow of the first pump a volt", 1e-7, 1.0)
+    pump2: Array = param(3.35e-6, "m³/(s·V)", "flow of the second pump a volt", 1e-7, 1.0)
+    split1: Array = param(0.7, "1", "share of the first pump's flow that goes to the lower left", 0.05, 0.95)
+    split2: Array = param(0.6, "1", "share of the second pump's flow that goes to the lower right", 0.05, 0.95)
+    voltage: Array = param(3.0, "V", "voltage of both pumps at rest", 0.5, 24.0)
+    gravity: Array = gravity()
+
+    states = (
+        Signal("lower_left", "m", 0.02, at=0.124),
+        Signal("lower_right", "m", 0.02, at=0.127),
+        Signal("upper_left", "m", 0.005, at=0.018),
+        Signal("upper_right", "m", 0.005, at=0.014),
+    )
+    inputs = (Signal("voltage1", "V", 1.0, at=3.0), Signal("voltage2", "V", 1.0, at=3.0))
+    outputs = ("lower_left", "lower_right")
+    dt = 1.0
+    source = (
+        "K. H. Johansson, The quadruple-tank process, IEEE Trans. Control Syst. Technol. 8(3), 2000, section II, its "
+        "minimum-phase setting"
+    )
+    limits = (
+        "Splits that add up to less than one make the plant non-minimum-phase; LQR regulates it all the same. Near "
+        "one, both pumps move the lower levels in the same proportion and slow differences take long to settle."
+    )
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """The levels at which each outlet runs as fast as its tank is fed."""
+        pumped = jnp.stack([self.pump1, self.pump2]) * self.voltage
+        split = jnp.stack([self.split1, self.split2])
+        upper = ((1 - split) * pumped)[::-1]
+        flow = jnp.concatenate([split * pumped + upper, upper])
+        holes = jnp.stack([self.hole1, self.hole2, self.hole1, self.hole2])
+        return (flow / holes) ** 2 / (2 * self.gravity), jnp.broadcast_to(self.voltage, (2,))
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Volume is kept; outlets follow Torricelli's law."""
+        holes = jnp.stack([self.hole1, self.hole2, self.hole1, self.hole2])
+        out = _flow(holes, self.gravity, x)
+        pumped = jnp.stack([self.pump1, self.pump2]) * u
+        split = jnp.stack([self.split1, self.split2])
+        fed = jnp.concatenate([split * pumped + out[2:], ((1 - split) * pumped)[::-1]])
+        return (fed - out) / jnp.stack([self.area1, self.area2, self.area1, self.area2])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """Two tanks over two tanks."""
+        wide, high = 0.1, 0.2
+        lower = (*tank(-0.08, 0, wide, high, x[0]), *tank(0.08, 0, wide, high, x[1]))
+        upper = (*tank(-0.08, 0.26, wide, 0.1, x[2]), *tank(0.08, 0.26, wide, 0.1, x[3]))
+        pumps = (dial((-0.22, 0.1), 0.04, np.pi / 2 - 0.4 * u[0]), dial((0.22, 0.1), 0.04, np.pi / 2 - 0.4 * u[1]))
+        return (*lower, *upper, *pumps[0], *pumps[1])
+
+
+@register
+class StirredTankReactor(Plant):
+    """Stirred tank in which a reaction heats itself, held at an unstable temperature by its jacket."""
+
+    turnover: Array = param(1 / 60, "1/s", "feed over volume", 1e-5, 1.0)
+    rate_constant: Array = param(1.2e9, "1/s", "reaction rate at infinite temperature", 1e3, 1e18)
+    activation: Array = param(8750.0, "K", "activation energy over the gas constant", 1000.0, 30000.0, vary=False)
+    heat_rise: Array = param(209.2, "K·L/mol", "temperature gained by what reacts", 1.0, 2000.0)
+    exchange: Array = param(0.0348675, "1/s", "heat exchange with the jacket over heat capacity", 1e-5, 5.0)
+    feed_concentration: Array = param(1.0, "mol/L", "concentration of the feed", 0.01, 50.0)
+    feed_temperature: Array = param(350.0, "K", "temperature of the feed", 250.0, 500.0, vary=False)
+    temperature: Array = param(350.0, "K", "temperature to hold", 300.0, 450.0, vary=False)
+
+    states = (Signal("concentration", "mol/L", 0.05, at=0.5), Signal("reactor_temperature", "K", 2.0, at=350.0))
+    inputs = (Signal("jacket_temperature", "K", 10.0, at=300.0),)
+    outputs = ("reactor_temperature",)
+    dt = 2.0
+    source = (
+        "D. E. Seborg, T. F. Edgar and D. A. Mellichamp, Process Dynamics and Control, 2nd ed. (2004), section 2.4.6 "
+        "and example 2.5"
+    )
+
+    def _rate(self, temperature: Array) -> Array:
+        return self.rate_constant * jnp.exp(-self.activation / temperature)
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """The temperature to hold; concentration and jacket follow from the two balances."""
+        rate, hot = self._rate(self.temperature), self.temperature
+        concentration = self.turnover * self.feed_concentration / (self.turnover + rate)
+        heat = self.turnover * (self.feed_temperature - hot) + self.heat_rise * rate * concentration
+        return jnp.stack([concentration, hot]), (hot - heat / self.exchange)[None]
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Balances of the reactant and of heat; the rate follows Arrhenius."""
+        concentration, hot = x
+        reacting = self._rate(hot) * concentration
+        feed = self.turnover * jnp.stack([self.feed_concentration - concentration, self.feed_temperature - hot])
+        return feed + jnp.stack([-reacting, self.heat_rise * reacting + self.exchange * (u[0] - hot)])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The tank, filled by the share that has not reacted, a thermometer for tank and jacket each."""
+        vessel = tank(0, 0, 1.0, 1.2, x[0] / self.feed_concentration)
+        shapes: list = [*vessel, Line([(0, 1.5), (0, 0.3)], "ground"), Line([(-0.2, 0.3), (0.2, 0.3)], "ground", 4.0)]
+        for place, value, label in ((0.9, x[1], "tank"), (1.4, u[0], "jacket")):
+            height = float(np.clip((value - self.temperature + 60) / 100, 0.02, 1.4))
+            shapes += [Box((place, height / 2), 0.12, height, ink="accent"), Text((place, -0.12), label)]
+        return tuple(shapes)
+
+
+@register
+class HeatedRod(Plant):
+    """Rod with an element at either end that heats or cools it, in nine pieces, losing heat along its length."""
+
+    length: Array = param(0.5, "m", "length of the rod", 0.05, 10.0)
+    conductivity: Array = param(205.0, "W/(m·K)", "heat conductivity", 10.0, 450.0)
+    heat_capacity: Array = param(2.43e6, "J/(m³·K)", "heat capacity a unit of volume", 1e5, 1e7)
+    radius: Array = param(0.01, "m", "radius of the rod", 1e-3, 0.1)
+    convection: Array = param(15.0, "W/(m²·K)", "heat lost to the air", 0.0, 500.0)
+    emissivity: Array = param(0.3, "1", "share of a black body's radiation", 0.0, 1.0)
+    ambient: Array = param(293.0, "K", "temperature around, which it is to be brought to", 200.0, 500.0, vary=False)
+
+    states = tuple(Signal(f"temperature{i}", "K", 5.0, at=293.0) for i in range(1, 10))
+    inputs = (Signal("left_heat", "W", 10.0), Signal("right_heat", "W", 10.0))
+    outputs = ("temperature1", "temperature5", "temperature9")
+    dt = 2.0
+    source = (
+        "F. P. Incropera, D. P. DeWitt, T. L. Bergman and A. S. Lavine, Fundamentals of Heat and Mass Transfer, 6th ed. "
+        "(2007), sections 3.6.1 (fins) and 5.10 (finite differences)"
+    )
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """As warm as what is around it."""
+        return jnp.broadcast_to(self.ambient, (9,)), jnp.zeros(2)
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Heat conducted between neighbours, lost to the air, radiated, and put in at the ends."""
+        piece, section = self.length / 9, jnp.pi * self.radius**2
+        between = self.conductivity * section / piece * (x[1:] - x[:-1])
+        outside = 2 * jnp.pi * self.radius * piece
+        lost = self.convection * (x - self.ambient) + 5.670374e-8 * self.emissivity * (x**4 - self.ambient**4)
+        put_in = jnp.concatenate([u[:1], jnp.zeros(7), u[1:]])
+        gained = put_in + jnp.pad(between, (0, 1)) - jnp.pad(between, (1, 0)) - outside * lost
+        return gained / (self.heat_capacity * section * piece)
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The rod's pieces, each with a column as high as it is warm."""
+        shapes: list = [ground(-0.5, 9.5)]
+        for i, excess in enumerate((x - self.ambient) / 5.0):
+            shapes += [Box((i + 0.5, -0.3), 0.95, 0.4), Box((i + 0.5, excess / 2), 0.6, abs(excess), ink="accent")]
+        flames = (Arrow((-0.6, -0.3), (-0.6 + 0.05 * u[0], -0.3)), Arrow((9.6, -0.3), (9.6 - 0.05 * u[1], -0.3)))
+        return (*shapes, *flames)
+
+
+@register
+class LotkaVolterra(Plant):
+    """Prey and predators, kept at their balance by taking some predators away or adding some."""
+
+    growth: Array = param(1.0, "1/s", "growth of the prey alone", 0.01, 20.0)
+    hunting: Array = param(0.02, "1/s", "prey lost a predator", 1e-4, 5.0)
+    yield_: Array = param(0.01, "1/s", "growth of the predators a prey", 1e-4, 5.0)
+    hunger: Array = param(0.8, "1/s", "loss of predators alone", 0.01, 20.0)
+
+    states = (Signal("prey", "1", 15.0, at=80.0), Signal("predators", "1", 10.0, at=50.0))
+    inputs = (Signal("added_predators", "1/s", 20.0),)
+    dt = 0.05
+    source = "J. D. Murray, Mathematical Biology I, 3rd ed. (2002), section 3.1; time in units of its choice"
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """Where births and deaths balance."""
+        return jnp.stack([self.hunger / self.yield_, self.growth / self.hunting]), jnp.zeros(1)
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Each meets the other as often as there are of both."""
+        prey, predators = x
+        prey_rate = prey * (self.growth - self.hunting * predators)
+        return jnp.stack([prey_rate, predators * (self.yield_ * prey - self.hunger) + u[0]])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """A column for each, their balance dashed."""
+        return _columns(x, (self.hunger / self.yield_, self.growth / self.hunting), ("prey", "predators"))
+
+
+@register
+class PredatorPrey(Plant):
+    """Hares with limited food and lynxes with limited appetite, steered by how well the hares are fed."""
+
+    growth: Array = param(1.6, "1/s", "growth of the hares", 0.05, 20.0)
+    capacity: Array = param(125.0, "1", "hares that the food supports", 10.0, 1e5)
+    hunting: Array = param(3.2, "1/s", "hares a lynx eats at most", 0.1, 50.0)
+    appetite: Array = param(50.0, "1", "hares at which it eats half of that", 1.0, 1e4)
+    yield_: Array = param(0.6, "1", "lynxes gained a hare eaten", 0.01, 5.0)
+    death: Array = param(0.56, "1/s", "loss of lynxes", 0.01, 10.0)
+
+    states = (Signal("hares", "1", 4.0, at=20.6), Signal("lynxes", "1", 5.0, at=29.5))
+    inputs = (Signal("feeding", "1/s", 0.5),)
+    dt = 0.05
+    source = (
+        "K. J. Åström and R. M. Murray, Feedback Systems, 1st ed. (2008), section 3.7 (eq. (3.31)) and example 6.5, "
+        "which prints the linearised model; time in years"
+    )
+    limits = (
+        "Beyond about ±30% some variants have lynxes whose death rate their greatest harvest cannot make up; those "
+        "have no coexistence and their operating point holds a negative number of hares."
+    )
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """Where births and deaths balance."""
+        hares = self.death * self.appetite / (self.yield_ * self.hunting - self.death)
+        lynxes = self.growth * (1 - hares / self.capacity) * (self.appetite + hares) / self.hunting
+        return jnp.stack([hares, lynxes]), jnp.zeros(1)
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Logistic growth of the hares, saturating appetite of the lynxes."""
+        hares, lynxes = x
+        eaten = self.hunting * hares * lynxes / (self.appetite + hares)
+        born = (self.growth + u[0]) * hares * (1 - hares / self.capacity)
+        return jnp.stack([born - eaten, self.yield_ * eaten - self.death * lynxes])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """A column for each, their balance dashed."""
+        hares = self.death * self.appetite / (self.yield_ * self.hunting - self.death)
+        lynxes = self.growth * (1 - hares / self.capacity) * (self.appetite + hares) / self.hunting
+        return _columns(x, (hares, lynxes), ("hares", "lynxes"))
+
+
+def _columns(x: np.ndarray, rest: tuple[float, float], names: tuple[str, str]) -> Drawing:
+    shapes: list = [ground(-0.8, 2.3)]
+    for i, (value, middle, name) in enumerate(zip(x, rest, names)):
+        height = float(max(value / abs(middle), 0.0))
+        shapes += [Box((1.5 * i, height / 2), 0.7, height, ink="accent"), Text((1.5 * i, -0.15), name)]
+        shapes.append(Line([(1.5 * i - 0.5, 1), (1.5 * i + 0.5, 1)], "faint", 1.5, dashed=True))
+    return tuple(shapes)

@@ -1,0 +1,101 @@
+"""Satellites."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, dial
+from lqrlab.systems.plant import Plant, Signal, param
+from lqrlab.systems.registry import register
+
+
+@register
+class SatelliteAttitude(Plant):
+    """Satellite that points at the Earth, turned by three reaction wheels; gravity's gradient pulls at it."""
+
+    roll_inertia: Array = param(1200.0, "kg·m²", "about the direction of flight", 0.01, 1e6)
+    pitch_inertia: Array = param(1400.0, "kg·m²", "about the orbit's normal", 0.01, 1e6)
+    yaw_inertia: Array = param(900.0, "kg·m²", "about the direction of the Earth", 0.01, 1e6)
+    orbit_rate: Array = param(1.1e-3, "rad/s", "angular rate of the orbit", 1e-5, 1.3e-3)
+
+    states = (
+        *(Signal(name, "rad", 0.05) for name in ("roll", "pitch", "yaw")),
+        *(Signal(name, "rad/s", 0.002) for name in ("roll_rate", "pitch_rate", "yaw_rate")),
+    )
+    inputs = tuple(Signal(f"{name}_torque", "N·m", 0.1) for name in ("roll", "pitch", "yaw"))
+    outputs = ("roll", "pitch", "yaw")
+    dt = 1.0
+    source = (
+        "M. J. Sidi, Spacecraft Dynamics and Control (1997), chapter 4, Euler's equations and the gravity-gradient "
+        "moment; rates are those of the body beyond the orbit's own"
+    )
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Euler's equations with the moment of the gradient; angles roll, pitch, yaw from the local vertical."""
+        (roll, pitch, yaw), n = x[:3], self.orbit_rate
+        sr, cr, sp, cp, sy, cy = jnp.sin(roll), jnp.cos(roll), jnp.sin(pitch), jnp.cos(pitch), jnp.sin(yaw), jnp.cos(yaw)
+        # the orbit turns at −n about the local y axis; here that axis is seen from the body
+        normal = jnp.stack([cp * sy, sr * sp * sy + cr * cy, cr * sp * sy - sr * cy])
+        down = jnp.stack([-sp, sr * cp, cr * cp])
+        inertia = jnp.stack([self.roll_inertia, self.pitch_inertia, self.yaw_inertia])
+        spin = x[3:] - n * normal
+        gradient = 3 * n**2 * jnp.cross(down, inertia * down)
+        spin_rate = (u + gradient - jnp.cross(spin, inertia * spin)) / inertia
+        p, q, r = x[3:]
+        turn = (q * sr + r * cr) / cp
+        angles = jnp.stack([p + turn * sp, q * cr - r * sr, turn])
+        # seen from the body the normal turns the other way, as fast as the body turns against the orbit
+        return jnp.concatenate([angles, spin_rate + n * jnp.cross(normal, x[3:])])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """From the side in its orbit, angles five times as large, with dials for roll and yaw."""
+        turn = 5 * x[1]
+        panels = Box((0, 0), 4.0, 0.35, turn, "accent")
+        down = np.array([np.sin(turn), -np.cos(turn)])
+        dials = (dial((3.4, 1.2), 0.6, np.pi / 2 - 5 * x[0], "roll"), dial((3.4, -1.2), 0.6, np.pi / 2 - 5 * x[2], "yaw"))
+        earth = Line([(a, -3.5 - 0.02 * a**2) for a in np.linspace(-5, 5, 21)], "ground")
+        return (earth, panels, Box((0, 0), 1.0, 1.0, turn), Arrow((0, 0), 2.0 * down), *dials[0], *dials[1])
+
+
+@register
+class SatelliteOrbit(Plant):
+    """Satellite kept on a circular orbit by radial and tangential thrust."""
+
+    gravity_constant: Array = param(3.986e14, "m³/s²", "gravitational constant times the Earth's mass", 0.1, 1e21, vary=False)
+    radius: Array = param(6.778e6, "m", "radius of the orbit", 0.5, 1e9)
+
+    states = (
+        Signal("radius", "m", 1000.0, at=6.778e6),
+        Signal("drift", "rad", 1.5e-4),
+        Signal("radial_speed", "m/s", 1.0),
+        Signal("angular_rate", "rad/s", 1.5e-7, at=1.1314e-3),
+    )
+    inputs = (Signal("radial_thrust", "m/s²", 2e-3), Signal("tangential_thrust", "m/s²", 2e-3))
+    outputs = ("radius", "drift")
+    dt = 20.0
+    source = (
+        "R. W. Brockett, Finite Dimensional Linear Systems (1970), section 2, satellite in an inverse square law force "
+        "field; the angle counted from a point that runs around the orbit"
+    )
+
+    def _rate(self) -> Array:
+        return jnp.sqrt(self.gravity_constant / self.radius**3)
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """The circular orbit, as fast as it must be."""
+        zero = 0.0 * self.radius
+        return jnp.stack([self.radius, zero, zero, self._rate()]), jnp.zeros(2)
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Newton's laws in polar coordinates; thrust is a unit mass's."""
+        radius, _, speed, rate = x
+        fall = radius * rate**2 - self.gravity_constant / radius**2
+        return jnp.stack([speed, rate - self._rate(), fall + u[0], (u[1] - 2 * speed * rate) / radius])
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The orbit with the satellite; deviations a thousand times as large."""
+        far = 1.0 + 1e3 * (x[0] / self.radius - 1.0)
+        angle = np.pi / 2 + 1e3 * x[1]
+        at = far * np.array([np.cos(angle), np.sin(angle)])
+        goal = Disc((0, 1), 0.05, "ground", filled=False)
+        return (Disc((0, 0), 1.0, "ground", filled=False), Disc((0, 0), 0.6, "faint"), goal, Disc(at, 0.04, "accent"))

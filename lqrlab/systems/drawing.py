@@ -1,0 +1,218 @@
+"""Plants as shapes: plain data in the plant's own plane, for whoever has a canvas.
+
+A family's ``draw(x, u)`` returns a tuple of the shapes below, back to front, in metres (or any unit of its
+own: both axes have the same). ``ink`` is the part a shape plays: ``"body"`` moves, ``"accent"`` is where to
+look, ``"ground"`` stands still, ``"faint"`` is in the background.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+INKS = ("body", "accent", "ground", "faint")
+Point = Sequence[float] | np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A polyline through points [k, 2]; ``width`` in typographic points."""
+
+    points: Sequence[Point]
+    ink: str = "body"
+    width: float = 2.0
+    dashed: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """A rectangle about its centre, turned counter-clockwise by ``angle`` [rad]."""
+
+    centre: Point
+    width: float
+    height: float
+    angle: float = 0.0
+    ink: str = "body"
+    filled: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Disc:
+    """A disc, or a ring when not filled."""
+
+    centre: Point
+    radius: float
+    ink: str = "body"
+    filled: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Spring:
+    """A coil from a to b, ``radius`` wide to either side."""
+
+    a: Point
+    b: Point
+    radius: float
+    coils: int = 6
+    ink: str = "body"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrow:
+    """An arrow from a to b."""
+
+    a: Point
+    b: Point
+    ink: str = "accent"
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Words centred at a point."""
+
+    at: Point
+    text: str
+    ink: str = "body"
+
+
+Shape = Line | Box | Disc | Spring | Arrow | Text
+Drawing = tuple[Shape, ...]
+
+
+def outline(shape: Shape) -> np.ndarray:
+    """Points [k, 2] that a shape lies between."""
+    match shape:
+        case Line(points):
+            return np.asarray(points, float)
+        case Box(centre, width, height, angle):
+            corners = np.array([(1, 1), (-1, 1), (-1, -1), (1, -1)]) * (width / 2, height / 2)
+            turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+            return np.asarray(centre, float) + corners @ turn
+        case Disc(centre, radius):
+            return np.asarray(centre, float) + radius * np.array([(1, 0), (0, 1), (-1, 0), (0, -1)])
+        case Spring(a, b, radius):
+            return zigzag(a, b, radius, shape.coils)
+        case Arrow(a, b):
+            return np.array([a, b], float)
+    return np.array([shape.at], float)
+
+
+def bounds(*drawings: Drawing) -> tuple[float, float, float, float]:
+    """(left, right, bottom, top) of all shapes of one or more drawings; no side shorter than a tenth of the other."""
+    points = np.concatenate([outline(shape) for d in drawings for shape in d])
+    low, high = points.min(axis=0), points.max(axis=0)
+    room = np.maximum(0.1 * np.max(high - low) - (high - low), 0.0) / 2
+    return tuple(float(v) for pair in zip(low - room, high + room) for v in pair)  # type: ignore[return-value]
+
+
+def zigzag(a: Point, b: Point, radius: float, coils: int) -> np.ndarray:
+    """Points of a spring between a and b."""
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    along = b - a
+    across = np.array([-along[1], along[0]]) / max(float(np.hypot(*along)), 1e-12)
+    t = np.concatenate([[0.0, 0.15], np.linspace(0.15, 0.85, 2 * coils + 1)[1:-1], [0.85, 1.0]])
+    side = np.concatenate([[0.0, 0.0], np.tile([1.0, -1.0], coils)[: 2 * coils - 1], [0.0, 0.0]])
+    return a + t[:, None] * along + radius * side[:, None] * across
+
+
+def reach(a: Point, length: float, angle: float) -> np.ndarray:
+    """The point ``length`` from a, ``angle`` [rad] clockwise from upright."""
+    return np.asarray(a, float) + length * np.array([np.sin(angle), np.cos(angle)])
+
+
+def chain(a: Point, lengths: Sequence[float], angles: Sequence[float]) -> list[np.ndarray]:
+    """a and the ends of links after one another, each angle clockwise from upright."""
+    points = [np.asarray(a, float)]
+    for length, angle in zip(lengths, angles):
+        points.append(reach(points[-1], length, angle))
+    return points
+
+
+def linkage(points: Sequence[Point], radius: float, ink: str = "body") -> Drawing:
+    """Links through points, with a joint of ``radius`` at each but the last, which is the accent."""
+    joints = tuple(Disc(p, radius, "ground") for p in points[:-1])
+    return (Line(points, ink, 5.0), *joints, Disc(points[-1], radius, "accent"))
+
+
+def ground(left: float, right: float, height: float = 0.0) -> Line:
+    """A floor."""
+    return Line([(left, height), (right, height)], "ground", 1.5)
+
+
+def cart(x: float, width: float, height: float, floor: float = 0.0) -> Drawing:
+    """A cart on two wheels, its roof ``height`` above the floor."""
+    wheel = 0.2 * height
+    body = Box((x, floor + wheel + 0.5 * (height - wheel)), width, height - wheel)
+    return (body, *(Disc((x + s * 0.3 * width, floor + wheel), wheel, "ground") for s in (-1, 1)))
+
+
+def car(x: float, y: float, heading: float, length: float, width: float, steer: float = 0.0) -> Drawing:
+    """A car from above, its front wheels turned by ``steer`` [rad]; angles counter-clockwise from +x."""
+    along = np.array([np.cos(heading), np.sin(heading)])
+    across = np.array([-along[1], along[0]])
+    at = np.array([x, y])
+    wheels = []
+    for end, turn in ((0.35, steer), (-0.35, 0.0)):
+        for side in (0.5, -0.5):
+            hub = at + end * length * along + side * width * across
+            wheels.append(Box(hub, 0.2 * length, 0.12 * width, heading + turn, "ground"))
+    return (*wheels, Box(at, length, 0.8 * width, heading), Arrow(at, at + 0.45 * length * along))
+
+
+def aircraft(x: float, y: float, pitch: float, length: float) -> Drawing:
+    """An aircraft from the side, nose to the right at pitch 0 (counter-clockwise)."""
+    along = np.array([np.cos(pitch), np.sin(pitch)])
+    across = np.array([-along[1], along[0]])
+    at = np.array([x, y])
+    nose, tail = at + 0.5 * length * along, at - 0.5 * length * along
+    fin = [tail, tail - 0.05 * length * along + 0.2 * length * across, tail + 0.12 * length * along]
+    wing = [at + 0.12 * length * along, at - 0.18 * length * along]
+    return (Line([tail, nose], "body", 6.0), Line(fin, "body", 3.0), Line(wing, "accent", 5.0))
+
+
+def tank(x: float, bottom: float, width: float, height: float, level: float) -> Drawing:
+    """An open tank filled to ``level``; both heights from its bottom."""
+    left, right, top = x - width / 2, x + width / 2, bottom + height
+    fill = float(np.clip(level, 0.0, height))
+    water = Box((x, bottom + fill / 2), width, fill, ink="accent")
+    return (water, Line([(left, top), (left, bottom), (right, bottom), (right, top)], "ground"))
+
+
+def gauges(signals: Sequence[Any], x: np.ndarray) -> Drawing:
+    """A bar a signal, out from the middle by its deviation from the operating point over its scale."""
+    shapes: list[Shape] = [Line([(0, 0.6), (0, 0.4 - len(signals))], "ground", 1.0)]
+    for row, (s, value) in enumerate(zip(signals, x)):
+        bar = float(np.clip((value - s.at) / s.scale, -3, 3))
+        shapes += [Box((bar / 2, -row), abs(bar), 0.5, ink="accent"), Text((-4.5, -row), s.label)]
+    return (*shapes, Line([(-7, 0.6), (3.2, 0.6)], "faint", 0.5))
+
+
+def circuit(*elements: tuple[str, float]) -> Drawing:
+    """A closed loop of elements ``(kind and label, share)``, each filled by its share in [-1, 1] of what is large.
+
+    Elements stand clockwise around a square, the source first; ``("C 1", 0.5)`` is a capacitor half way to its scale.
+    """
+    count = len(elements)
+    corners = np.array([(0.0, 0.0), (0.0, 2.0), (4.0, 2.0), (4.0, 0.0), (0.0, 0.0)])
+    legs = np.hypot(*np.diff(corners, axis=0).T)
+    ends = np.concatenate([[0.0], np.cumsum(legs)])
+    shapes: list[Shape] = [Line(corners, "ground", 1.5)]
+    for i, (label, share) in enumerate(elements):
+        s = 1.0 + ends[-1] * i / count
+        at = np.array([np.interp(s % ends[-1], ends, corners[:, k]) for k in (0, 1)])
+        fill = float(np.clip(share, -1, 1))
+        shapes += [
+            Box(at, 0.8, 0.6, ink="faint"),
+            Box(at + (0.0, 0.3 * fill), 0.8, 0.6 * abs(fill) / 1.0, ink="accent"),
+            Box(at, 0.8, 0.6, ink="ground", filled=False),
+            Text(at, label),
+        ]
+    return tuple(shapes)
+
+
+def dial(centre: Point, radius: float, angle: float, label: str = "") -> Drawing:
+    """A shaft end-on: a disc with a mark, turned counter-clockwise by ``angle`` from the right."""
+    tip = np.asarray(centre, float) + radius * np.array([np.cos(angle), np.sin(angle)])
+    words = (Text(np.asarray(centre, float) - (0.0, 1.4 * radius), label),) if label else ()
+    return (Disc(centre, radius, "faint"), Disc(centre, radius, "ground", False), Line([centre, tip], "accent", 4.0), *words)
