@@ -15,7 +15,7 @@ def _eliminate(a: Array, b: Array) -> Array:
     n = a.shape[0]
     rows = jnp.arange(n)[:, None]
     ab = jnp.concatenate([a, b], axis=1)
-    for _ in range(n):
+    for i in range(n):
         pivot = i + jnp.argmax(jnp.abs(ab[i:, i]))
         # masks, not indices: a gather per member of a batch costs more than the arithmetic
         top = jnp.sum(jnp.where(rows == pivot, ab, 0.0), axis=0, keepdims=True)
