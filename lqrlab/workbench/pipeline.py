@@ -87,6 +87,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, Any], files: Sequence[
     if missing:
         raise ValueError(f"{name}: says that it made {', '.join(missing)}, but {folder} has no such file")
     device = jax.devices()[0]
+    kind = f"{device.platform} ({device.device_kind})" if device.device_kind != device.platform else device.platform
     return write_json(
         _result(folder, name),
         {
@@ -97,7 +98,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, Any], files: Sequence[
             "fingerprint": os.environ.get("LQRLAB_FINGERPRINT"),
             "started": started,
             "seconds": round(time.monotonic() - begun, 3),
-            "device": f"{len(jax.devices())} × {device.platform} ({device.device_kind})",
+            "device": f"{len(jax.devices())} × {kind}",
             "versions": versions(),
         },
     )
