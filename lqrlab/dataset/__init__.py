@@ -4,6 +4,7 @@ from lqrlab.dataset import description
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.description import Description, describe, scaled_gain
 from lqrlab.dataset.generation import generate
+from lqrlab.dataset.loading import Loader, loader
 from lqrlab.dataset.shards import BadFile
 from lqrlab.dataset.store import Dataset, Recorded, Variants, VariantTable, open
 from lqrlab.dataset.windows import Batch, Resident, resident
@@ -14,6 +15,7 @@ __all__ = [
     "DataConfig",
     "Dataset",
     "Description",
+    "Loader",
     "Recorded",
     "Resident",
     "VariantTable",
@@ -21,6 +23,7 @@ __all__ = [
     "describe",
     "description",
     "generate",
+    "loader",
     "open",
     "resident",
     "scaled_gain",

@@ -18,7 +18,7 @@ class Description:
     With Bryson's weights Q and R are the identity here: the weights are absorbed into the coordinates.
 
     Attributes:
-        A, B: exact zero-order hold of the scaled plant ``[*batch, 12, 12]``, ``[*batch, 12, 6]``; 0 in padding.
+        A, B: exact zero-order hold of the scaled plant ``[*batch, 12, 12|6]``; zero in padding.
         Q, R: continuous weights of the scaled plant; zero in padding.
         scale_x, scale_u: what one unit is, in SI units ``[*batch, 12]``, ``[*batch, 6]``; one in padding.
         live_x, live_u: 1 where a state or input exists, 0 in padding.

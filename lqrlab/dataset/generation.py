@@ -1,9 +1,9 @@
 """From a config to files: a plan of shards that know nothing of each other, each made, written and kept."""
 
-import dataclasses
-import zlib
-from collections.abc import Callable, Iterator
+import concurrent.futures
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import jax
@@ -13,40 +13,16 @@ from jax import Array
 
 import lqrlab
 from lqrlab import control, simulation, systems
-from lqrlab.dataset import shards, store
+from lqrlab.dataset import manifest, shards, store
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.description import in_units
+from lqrlab.dataset.plan import Shard, keys, plan, splits
 from lqrlab.systems import M_MAX, N_MAX, Plant
 
 DIVERGED = 1e3
 """A state this many scales away from the equilibrium has left the model for good."""
 
 Progress = Callable[[int, int, str], None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Shard:
-    """A block of variants of one family: a file; its random numbers depend on this and the seed alone."""
-
-    family: str
-    block: int
-    first: int
-    count: int
-
-    @property
-    def name(self) -> str:
-        """Of its file."""
-        return f"{self.family}-{self.block:05d}.h5"
-
-
-def plan(config: DataConfig) -> tuple[Shard, ...]:
-    """All shards of a data set in order: families as the config lists them, then variants."""
-    size = config.variants_per_shard
-    return tuple(
-        Shard(family, first // size, first, min(size, config.variants - first))
-        for family in config.families
-        for first in range(0, config.variants, size)
-    )
 
 
 def generate(config: DataConfig, path: str | Path, *, progress: Progress | None = None) -> "store.Dataset":
@@ -69,42 +45,38 @@ def generate(config: DataConfig, path: str | Path, *, progress: Progress | None 
     config.check_registered()
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    store.claim(folder, config)
-    todo, records = plan(config), []
-    for done, shard in enumerate(todo):
-        if progress:
-            progress(
-                done, len(todo), f"{shard.family}, variants {shard.first} to {shard.first + shard.count - 1}"
-            )
-        content = shards.sound(folder / shard.name)
-        if content is None or content.attributes.get("config") != config.to_json():
-            content = make(config, shard)
-            digests = shards.write(folder / shard.name, content)
-        else:
-            digests = content.digests()
-        records.append(store.record(folder / shard.name, shard.family, content, digests))
-    store.seal(folder, config, records)
-    if progress:
-        progress(len(todo), len(todo), "checked and sealed")
+    with manifest.alone(folder):
+        manifest.claim(folder, config)
+        _fill(config, folder, progress or (lambda done, total, what: None))
     return store.open(folder)
 
 
-def keys(config: DataConfig, shard: Shard) -> Iterator[Array]:
-    """Random keys of a shard: they follow from the seed, the family's name and the block, nothing else."""
-    key = jax.random.key(config.seed, impl="threefry2x32")
-    key = jax.random.fold_in(jax.random.fold_in(key, zlib.crc32(shard.family.encode())), shard.block)
-    return iter(jax.random.split(key, 3))
+def _fill(config: DataConfig, folder: Path, progress: Progress) -> None:
+    """Make the shards that are missing, then the manifest; one is written while the next is computed."""
+    todo, records = plan(config), []
+    with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-write") as writer:
+        pending: list[concurrent.futures.Future] = []
+        for done, shard in enumerate(todo):
+            last = shard.first + shard.count - 1
+            progress(done, len(todo), f"{shard.family}, variants {shard.first} to {last}")
+            path = folder / shard.name
+            kept = shards.sound(path)
+            if kept is not None and kept.attributes.get("config") == config.to_json():
+                pending.append(writer.submit(_record, path, shard, kept, kept.digests()))
+            else:
+                pending.append(writer.submit(_record, path, shard, make(config, shard), None))
+            if len(pending) > 2:  # what waits to be written stays small
+                records.append(pending.pop(0).result())
+        records += [future.result() for future in pending]
+    manifest.seal(folder, config, records)
+    progress(len(todo), len(todo), "all shards written")
 
 
-def splits(config: DataConfig, family: str) -> np.ndarray:
-    """The split of each variant of a family ``[variants]``, as names."""
-    if family in config.held_out:
-        return np.full(config.variants, "held_out", dtype="S10")
-    word = f"{config.seed}/{family}/split".encode()
-    order = np.random.Generator(np.random.PCG64(zlib.crc32(word))).permutation(config.variants)
-    split = np.full(config.variants, "train", dtype="S10")
-    split[order[: config.num_validation]] = "validation"
-    return split
+def _record(
+    path: Path, shard: Shard, content: shards.Content, digests: dict[str, str] | None
+) -> dict[str, Any]:
+    digests = shards.write(path, content) if digests is None else digests
+    return manifest.record(path, shard.family, content, digests)
 
 
 def make(config: DataConfig, shard: Shard) -> shards.Content:
@@ -134,9 +106,7 @@ def _make(config: DataConfig, shard: Shard) -> shards.Content:
 
     count = slice(0, shard.count)
     designed = np.asarray(design.stabilizing)[count]
-    ok, counts = _kept(
-        config, designed, *(np.asarray(a)[count] for a in (xs, us, x0)), np.asarray(design.P)[count]
-    )
+    ok, counts = _kept(config, designed, *(np.asarray(a)[count] for a in (xs, us, design.P)))
     names = splits(config, shard.family)[shard.first : shard.first + shard.count]
     table = {
         "family": np.full(size, shard.family, dtype=f"S{len(shard.family)}"),
@@ -169,7 +139,7 @@ def _make(config: DataConfig, shard: Shard) -> shards.Content:
     arrays = {f"variants/{name}": np.ascontiguousarray(a[count][designed]) for name, a in table.items()}
     arrays |= {f"trajectories/{name}": np.ascontiguousarray(a) for name, a in runs.items()}
     about = {
-        "format": store.FORMAT,
+        "format": manifest.FORMAT,
         "config": config.to_json(),
         "family": shard.family,
         "first_variant": shard.first,
@@ -253,10 +223,10 @@ def _nonlinear(
 
 
 def _kept(
-    config: DataConfig, designed: np.ndarray, xs: np.ndarray, us: np.ndarray, x0: np.ndarray, P: np.ndarray
+    config: DataConfig, designed: np.ndarray, xs: np.ndarray, us: np.ndarray, P: np.ndarray
 ) -> tuple[np.ndarray, dict[str, int]]:
     """Which trajectories ``[variants, trajectories]`` are kept, and how many are left out and why."""
-    n = x0.shape[-1]
+    n = xs.shape[-1]
     stays = np.all(np.abs(np.nan_to_num(xs, nan=np.inf)) < DIVERGED, axis=(-1, -2))
     stuck = np.zeros_like(stays)
     if config.saturation is not None:

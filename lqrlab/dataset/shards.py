@@ -4,8 +4,9 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import h5py
 import numpy as np
 
 _KINDS = "iufS"  # what a data set holds: no references, no variable lengths, no Python objects
-_CHUNK = 1 << 24
+_CHUNK = 1 << 20
+
+PART = ".part"
+"""Ending of a file that is not whole yet."""
 
 
 class BadFile(ValueError):
@@ -47,6 +51,11 @@ class Content:
         return found | {"": hashlib.sha256(words.encode()).hexdigest()}
 
 
+def chunk_rows(shape: Sequence[int], itemsize: int) -> int:
+    """Rows of an array that are kept together: about a megabyte."""
+    return max(1, min(_CHUNK // (math.prod(shape[1:]) * itemsize), shape[0]))
+
+
 def write(path: Path, content: Content) -> dict[str, str]:
     """Write a file so that it is there whole or not at all, and return its digests.
 
@@ -58,7 +67,11 @@ def write(path: Path, content: Content) -> dict[str, str]:
     def fill(part: Path) -> None:
         with h5py.File(part, "w", libver=("earliest", "v110")) as file:
             for name, array in content.arrays.items():
-                dataset = file.create_dataset(name, data=array)
+                # what is read in parts is kept in chunks, each with a checksum that HDF5 tests; what is
+                # read whole is tested by its digest
+                parts = array.size > 0 and name.startswith("trajectories/") and array.ndim == 3
+                chunks = (chunk_rows(array.shape, array.itemsize), *array.shape[1:]) if parts else None
+                dataset = file.create_dataset(name, data=array, chunks=chunks, fletcher32=parts)
                 dataset.attrs["sha256"] = digests[name]
                 if name in content.units:
                     dataset.attrs["unit"] = content.units[name]
@@ -70,11 +83,15 @@ def write(path: Path, content: Content) -> dict[str, str]:
 
 def replace(path: Path, fill: Any) -> None:
     """Let ``fill`` write a temporary file beside ``path``, then put it there for good."""
-    part = path.with_name(path.name + ".part")
-    fill(part)
-    with open(part, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    part = path.with_name(path.name + PART)
+    try:
+        fill(part)
+        with open(part, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:  # a full disk, a folder that may not be written to
+        part.unlink(missing_ok=True)
+        raise OSError(error.errno, f"{path} could not be written: {error.strerror or error}") from error
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -129,6 +146,14 @@ def _look(path: Path, group: h5py.Group, prefix: str, size: int, found: dict[str
             )
         else:
             found[name] = item
+
+
+def part(path: Path, found: dict[str, h5py.Dataset], name: str, first: int, last: int) -> np.ndarray:
+    """Rows first … last − 1 of an array of an opened file; HDF5 tests the checksums of their chunks."""
+    try:
+        return found[name][first:last]
+    except (OSError, RuntimeError, KeyError) as error:
+        raise BadFile(path, f"{name}, rows {first} to {last}, is damaged: {error}") from None
 
 
 def read(path: Path) -> tuple[Content, dict[str, str]]:

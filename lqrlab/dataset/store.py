@@ -3,8 +3,6 @@
 import dataclasses
 import functools
 import hashlib
-import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +14,13 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from lqrlab import systems
-from lqrlab.dataset import shards
+from lqrlab.dataset import manifest, shards
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.description import Description, describe_scaled, in_units
-from lqrlab.dataset.shards import BadFile, Content
+from lqrlab.dataset.shards import BadFile
 from lqrlab.systems import M_MAX, N_MAX, Linear, Plant
 
-FORMAT = "lqrlab data set 1"
 SPLITS = ("train", "validation", "held_out")
-_CONFIG, _MANIFEST = "config.json", "manifest.json"
 
 
 @jax.tree_util.register_dataclass
@@ -94,17 +90,17 @@ class Dataset:
     Attributes:
         path: its folder.
         config: what it was made from.
-        manifest: what the folder says it holds; see the manifest itself.
+        record: what the manifest says: every file with its arrays, digests and what was left out.
     """
 
     path: Path
     config: DataConfig
-    manifest: dict[str, Any]
+    record: dict[str, Any]
 
     @property
     def shards(self) -> tuple[dict[str, Any], ...]:
         """What the manifest says of each file."""
-        return tuple(self.manifest["shards"])
+        return tuple(self.record["shards"])
 
     @property
     def num_trajectories(self) -> int:
@@ -114,7 +110,7 @@ class Dataset:
     @property
     def left_out(self) -> dict[str, dict[str, int]]:
         """Per family, how many variants or trajectories are missing and why; families without gaps too."""
-        return self.manifest["left_out"]
+        return self.record["left_out"]
 
     def read(self, shard: dict[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
         """Arrays of one file, compared with the manifest's digests.
@@ -127,7 +123,7 @@ class Dataset:
         with shards.opened(path) as found:
             for name in names:
                 said = shard["arrays"][name]
-                if name not in found or _header(found[name]) != said | {"sha256": None}:
+                if name not in found or manifest.header(found[name]) != said | {"sha256": None}:
                     raise BadFile(path, f"{name} is not what the manifest says it is")
                 try:
                     out[name] = found[name][...]
@@ -180,7 +176,7 @@ class Dataset:
             )
         return family
 
-    def column(self, name: str, family: str, split: str | None = None) -> np.ndarray:
+    def column(self, name: str, split: str | None, family: str) -> np.ndarray:
         """One array of a family's variants, such as ``"K"`` or ``"parameters/mass"``, in SI units."""
         self._family(family)
         parts = [t for s, t in zip(self.shards, self._tables) if s["family"] == family]
@@ -191,19 +187,19 @@ class Dataset:
             return whole
         return whole[np.concatenate([t["split"] for t in parts]).astype(str) == check_split(split)]
 
-    def plants(self, family: str, split: str | None = None) -> Plant:
+    def plants(self, split: str | None, family: str) -> Plant:
         """A family's variants as physical plants, from their parameters: a batch with nonlinear dynamics."""
         cls = systems.family(self._family(family))
         fields = systems.parameter_fields(cls)
-        return cls(**{name: jnp.asarray(self.column(f"parameters/{name}", family, split)) for name in fields})
+        return cls(**{name: jnp.asarray(self.column(f"parameters/{name}", split, family)) for name in fields})
 
-    def linear(self, family: str, split: str | None = None) -> Linear:
+    def linear(self, split: str | None, family: str) -> Linear:
         """A family's variants as linear plants, from the matrices on disk: a batch, not padded."""
         return Linear(
-            **{name: jnp.asarray(self.column(name, family, split)) for name in ("A", "B", "Q", "R", "dt")}
+            **{name: jnp.asarray(self.column(name, split, family)) for name in ("A", "B", "Q", "R", "dt")}
         )
 
-    def trajectories(self, family: str, split: str | None = None) -> Recorded:
+    def trajectories(self, split: str | None, family: str) -> Recorded:
         """A family's trajectories."""
         rows = self.rows(split, family)
         names = [f.name for f in dataclasses.fields(Recorded)]
@@ -218,20 +214,24 @@ class Dataset:
 
     def table(self, dtype: DTypeLike = np.float32) -> VariantTable:
         """All variants as networks see them, in the order of :attr:`variants`."""
+        with jax.enable_x64(np.dtype(dtype) == np.float64 or jax.config.read("jax_enable_x64")):
+            description, gain = jax.tree.map(lambda a: jnp.asarray(a, dtype), self._described)
+        return VariantTable(description, gain, *(jnp.asarray(self.rows(s), jnp.int32) for s in SPLITS))
+
+    @functools.cached_property
+    def _described(self) -> tuple[Description, np.ndarray]:
+        """Description and scaled gain of all variants, float64 in host memory."""
         with jax.enable_x64(True):
             parts = [_described(t) for t in self._tables if len(t["dt"])]
-            joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves).astype(dtype), *parts)
-        description, gain = joined
-        return VariantTable(description, gain, *(jnp.asarray(self.rows(s), jnp.int32) for s in SPLITS))
+            return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
 def _described(t: dict[str, np.ndarray]) -> tuple[Description, Array]:
     """Description and scaled gain of one file's variants."""
     linear = Linear(**{name: jnp.asarray(t[name]) for name in ("A", "B", "Q", "R", "dt")})
-    sx, su = t["scale_x"], t["scale_u"]
-    K = t["K"] * sx[:, None, :] / su[:, :, None]
-    gain = np.pad(K, [(0, 0), (0, M_MAX - su.shape[1]), (0, N_MAX - sx.shape[1])])
-    sx, su = jnp.asarray(sx), jnp.asarray(su)
+    K = t["K"] * t["scale_x"][:, None, :] / t["scale_u"][:, :, None]
+    gain = np.pad(K, [(0, 0), (0, M_MAX - K.shape[1]), (0, N_MAX - K.shape[2])])
+    sx, su = jnp.asarray(t["scale_x"]), jnp.asarray(t["scale_u"])
     return describe_scaled(in_units(linear, sx, su), sx, su), jnp.asarray(gain)
 
 
@@ -242,73 +242,6 @@ def check_split(name: str) -> str:
     return name
 
 
-def claim(folder: Path, config: DataConfig) -> None:
-    """Mark a folder as that of one config, before anything is computed.
-
-    Raises:
-        ValueError: it is another config's (the differing keys are named), or holds files of some other kind.
-    """
-    mark = folder / _CONFIG
-    if mark.exists():
-        try:
-            there = DataConfig.from_json(mark.read_text(encoding="utf-8"))
-        except (ValueError, OSError) as error:
-            raise BadFile(mark, f"is no config of a data set: {error}") from None
-        if there != config:
-            raise ValueError(
-                f"path: {folder} holds a data set of another config: {', '.join(there.differences(config))}; "
-                "use another folder, or delete this one"
-            )
-        return
-    strangers = sorted(p.name for p in folder.iterdir() if not p.name.endswith(".part"))
-    if strangers:
-        raise ValueError(
-            f"path: expected a folder of its own for the data set, but {folder} holds {', '.join(strangers[:5])}"
-        )
-    shards.replace(mark, lambda part: part.write_text(config.to_json() + "\n", encoding="utf-8"))
-
-
-def record(path: Path, family: str, content: Content, digests: dict[str, str]) -> dict[str, Any]:
-    """What the manifest says of one file."""
-    prefix = "left_out_"
-    return {
-        "file": path.name,
-        "family": family,
-        "bytes": path.stat().st_size,
-        "variants": len(content.arrays["variants/variant"]),
-        "trajectories": len(content.arrays["trajectories/variant"]),
-        "left_out": {
-            k.removeprefix(prefix): v for k, v in content.attributes.items() if k.startswith(prefix)
-        },
-        "attributes": digests[""],
-        "arrays": {name: _header(a) | {"sha256": digests[name]} for name, a in content.arrays.items()},
-    }
-
-
-def _header(array: Any) -> dict[str, Any]:
-    return {"shape": list(array.shape), "dtype": array.dtype.str, "sha256": None}
-
-
-def seal(folder: Path, config: DataConfig, records: list[dict[str, Any]]) -> None:
-    """Write the manifest: the data set is whole from here on."""
-    left_out: dict[str, dict[str, int]] = {family: {} for family in config.families}
-    for r in records:
-        of = left_out[r["family"]]
-        of.update({reason: of.get(reason, 0) + number for reason, number in r["left_out"].items()})
-    manifest = {
-        "format": FORMAT,
-        "config": json.loads(config.to_json()),
-        "variants": sum(r["variants"] for r in records),
-        "trajectories": sum(r["trajectories"] for r in records),
-        "left_out": left_out,
-        "shards": records,
-    }
-    text = json.dumps(manifest, indent=1) + "\n"
-    if (folder / _MANIFEST).exists() and (folder / _MANIFEST).read_text(encoding="utf-8") == text:
-        return
-    shards.replace(folder / _MANIFEST, lambda part: part.write_text(text, encoding="utf-8"))
-
-
 def open(path: str | Path) -> Dataset:
     """Open a data set: its manifest is read, its files are looked over but not read.
 
@@ -317,7 +250,7 @@ def open(path: str | Path) -> Dataset:
             other arrays than the manifest lists, anything that leads out of the folder.
     """
     folder = Path(path)
-    dataset = read_manifest(folder)
+    dataset = Dataset(folder, *manifest.read(folder))
     for shard in dataset.shards:
         file = folder / shard["file"]
         size = file.stat().st_size if file.is_file() else -1
@@ -325,45 +258,9 @@ def open(path: str | Path) -> Dataset:
             why = "is missing" if size < 0 else f"has {size} bytes where the manifest says {shard['bytes']}"
             raise BadFile(file, f"{why}; generate() with the same config makes it again")
         with shards.opened(file) as found:
-            there = {name: _header(item) for name, item in found.items()}
+            there = {name: manifest.header(item) for name, item in found.items()}
         said = {name: header | {"sha256": None} for name, header in shard["arrays"].items()}
         if there != said:
             odd = sorted(name for name in there | said if there.get(name) != said.get(name))
             raise BadFile(file, f"does not hold what the manifest says: {', '.join(odd)}")
     return dataset
-
-
-def read_manifest(folder: Path) -> Dataset:
-    """A data set by its manifest alone, the files not looked at."""
-    path = folder / _MANIFEST
-    if not path.is_file():
-        began = (folder / _CONFIG).is_file()
-        why = (
-            "was begun but not finished; call generate() again with the same config"
-            if began
-            else "is no data set"
-        )
-        raise BadFile(folder, f"has no {_MANIFEST}: it {why}")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["format"] != FORMAT:
-            raise ValueError(f"its format is {manifest['format']!r}, and this version reads {FORMAT!r}")
-        config = DataConfig.from_json(json.dumps(manifest["config"]))
-        for shard in manifest["shards"]:
-            _check_record(shard, config)
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise BadFile(path, f"is no manifest of a data set, or is damaged: {error!r}") from None
-    return Dataset(folder, config, manifest)
-
-
-def _check_record(shard: dict[str, Any], config: DataConfig) -> None:
-    if not re.fullmatch(r"[a-z][a-z0-9_]*-\d+\.h5", shard["file"]):  # never a path to somewhere else
-        raise ValueError(f"{shard['file']!r} is not the name of a shard")
-    if shard["family"] not in config.families:
-        raise ValueError(f"{shard['file']} is of a family that the config does not name")
-    for key in ("bytes", "variants", "trajectories"):
-        if not isinstance(shard[key], int) or shard[key] < 0:
-            raise ValueError(f"{shard['file']}: {key} is {shard[key]!r}")
-    for name, header in shard["arrays"].items():
-        if set(header) != {"shape", "dtype", "sha256"}:
-            raise ValueError(f"{shard['file']}: {name} is described by {sorted(header)}")

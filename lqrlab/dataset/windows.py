@@ -1,6 +1,7 @@
 """Windows of trajectories as a learner takes them: cut when read, scaled, padded, masked."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from lqrlab.dataset import order, store
 from lqrlab.dataset.store import Dataset, VariantTable
 from lqrlab.systems import M_MAX, N_MAX
 
-_WIDTH = N_MAX + M_MAX
+WIDTH = N_MAX + M_MAX
 
 
 @jax.tree_util.register_dataclass
@@ -80,14 +81,14 @@ class Resident:
 
         def cut(trajectory: Array, t: Array) -> Array:
             return jax.lax.dynamic_slice(
-                self.rows, (trajectory, t, jnp.zeros_like(t)), (1, self.window, _WIDTH)
+                self.rows, (trajectory, t, jnp.zeros_like(t)), (1, self.window, WIDTH)
             )[0]
 
-        return _batch(jax.vmap(cut)(trajectory, t), t, self.variant[trajectory], self.table)
+        return finish(jax.vmap(cut)(trajectory, t), t, self.variant[trajectory], self.table)
 
 
-def _batch(rows: Array, t: Array, variant: Array, table: VariantTable) -> Batch:
-    """Finish windows ``[b, W, 18]`` that end at times t ``[b]``."""
+def finish(rows: Array, t: Array, variant: Array, table: VariantTable) -> Batch:
+    """The batch of windows ``[b, W, 18]`` that end at times t ``[b]``."""
     x, u = rows[..., :N_MAX], rows[..., N_MAX:]
     window = rows.shape[1]
     back = jnp.arange(window - 1, -1, -1, dtype=t.dtype)
@@ -102,10 +103,32 @@ def _batch(rows: Array, t: Array, variant: Array, table: VariantTable) -> Batch:
     )
 
 
-def flat(dataset: Dataset, split: str, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """``rows`` and ``variant`` of :class:`Resident` in host memory."""
+def check_window(window: int) -> int:
+    """The length of a window, or a ``ValueError``."""
     if isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 1:
         raise ValueError(f"window: expected at least one step, but found {window!r}")
+    return int(window)
+
+
+def aligned(shape: tuple[int, ...]) -> np.ndarray:
+    """An uninitialised float32 array on a 64-byte boundary, which JAX on a CPU takes over uncopied."""
+    size = 4 * math.prod(shape)
+    buffer = np.empty(size + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + size].view(np.float32).reshape(shape)
+
+
+def cut(rows: np.ndarray, trajectory: np.ndarray, t: np.ndarray, window: int, out: np.ndarray) -> None:
+    """Copy the windows that end at times t from rows ``[N, W − 1 + T, 18]`` to out ``[b, W, 18]``."""
+    at = trajectory.astype(np.int64) * rows.shape[1] + t
+    index = at[:, None] + np.arange(window)
+    # clip: checking each index against the end would cost a copy
+    np.take(rows.reshape(-1, WIDTH), index, axis=0, out=out, mode="clip")
+
+
+def flat(dataset: Dataset, split: str, window: int) -> tuple[np.ndarray, np.ndarray]:
+    """``rows`` and ``variant`` of :class:`Resident` in host memory."""
+    check_window(window)
     chosen = np.zeros(len(dataset.variants), bool)
     chosen[dataset.rows(split)] = True
     picks = []
@@ -116,33 +139,34 @@ def flat(dataset: Dataset, split: str, window: int) -> tuple[np.ndarray, np.ndar
     variant = np.concatenate([v[keep] for v, keep in picks]).astype(np.int32)
     if not len(variant):
         raise ValueError(f"split: {dataset.path} has no trajectory in {split!r}")
-    rows = np.zeros((len(variant), window - 1 + steps, _WIDTH), np.float32)
+    rows = np.zeros((len(variant), window - 1 + steps, WIDTH), np.float32)
     at = 0
     for number, (_, keep) in enumerate(picks):
         if len(keep):
-            fill(rows[at : at + len(keep), window - 1 :], dataset, number, keep)
+            _fill(rows[at : at + len(keep), window - 1 :], dataset, number, keep)
             at += len(keep)
     return rows, variant
 
 
-def fill(out: np.ndarray, dataset: Dataset, number: int, keep: np.ndarray) -> None:
-    """Put scaled states and the inputs before them, of some trajectories of a file, into ``[N, T, 18]``."""
+def _fill(out: np.ndarray, dataset: Dataset, number: int, keep: np.ndarray) -> None:
+    """Put all trajectories ``keep`` of a file into out."""
     names = ("trajectories/variant", "trajectories/states", "trajectories/controls")
     variant, states, controls = dataset.read(dataset.shards[number], names).values()
-    sx, su = dataset.scales(number)
-    of = variant[keep]
+    put(out, states[keep], controls[keep], *(s[variant[keep]] for s in dataset.scales(number)))
+
+
+def put(out: np.ndarray, states: np.ndarray, controls: np.ndarray, sx: np.ndarray, su: np.ndarray) -> None:
+    """Scale states ``[N, T+1, n]`` and the inputs before them ``[N, T, m]`` into zeros ``[N, T, 18]``."""
     # multiplied by the reciprocal in float32: within one rounding of the quotient, and three times as fast
-    np.multiply(states[keep, :-1], (1 / sx)[of, None].astype(np.float32), out=out[..., : states.shape[-1]])
+    np.multiply(states[:, :-1], (1 / sx)[:, None].astype(np.float32), out=out[..., : states.shape[-1]])
     np.multiply(
-        controls[keep, :-1],
-        (1 / su)[of, None].astype(np.float32),
+        controls[:, :-1],
+        (1 / su)[:, None].astype(np.float32),
         out=out[:, 1:, N_MAX : N_MAX + controls.shape[-1]],
     )
 
 
-def resident(
-    dataset: Dataset, split: str = "train", *, window: int, device: jax.Device | None = None
-) -> Resident:
+def resident(dataset: Dataset, split: str, window: int, device: jax.Device | None = None) -> Resident:
     """Put all windows of a split on a device.
 
     Args:
@@ -155,5 +179,5 @@ def resident(
         ValueError: an unknown or empty split, a damaged file.
     """
     rows, variant = flat(dataset, store.check_split(split), window)
-    parts = jax.device_put((rows, variant, dataset.table()), device)
-    return Resident(*parts, window, dataset.config.num_steps)
+    rows, variant, table = jax.device_put((rows, variant, dataset.table()), device)
+    return Resident(rows, variant, table, window, dataset.config.num_steps)

@@ -1,0 +1,155 @@
+"""What a folder says it holds: the config it is claimed for at the start, the manifest that seals it."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lqrlab.dataset import shards
+from lqrlab.dataset.config import DataConfig
+from lqrlab.dataset.plan import plan
+from lqrlab.dataset.shards import BadFile, Content
+
+FORMAT = "lqrlab data set 1"
+_CONFIG, _MANIFEST = "config.json", "manifest.json"
+_ARRAYS = {
+    *(f"variants/{name}" for name in ("family", "variant", "split", "dt", "scale_x", "scale_u", *"ABQRKP")),
+    *(f"trajectories/{name}" for name in ("variant", "x0", "states", "controls", "cost")),
+}
+
+
+def claim(folder: Path, config: DataConfig) -> None:
+    """Mark a folder as that of one config, before anything is computed.
+
+    Raises:
+        ValueError: it is another config's (the differing keys are named), or holds files of some other kind.
+    """
+    mark = folder / _CONFIG
+    if mark.exists():
+        try:
+            there = DataConfig.from_json(mark.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as error:
+            raise BadFile(mark, f"is no config of a data set: {error}") from None
+        if there != config:
+            raise ValueError(
+                f"path: {folder} holds a data set of another config: {', '.join(there.differences(config))}; "
+                "use another folder, or delete this one"
+            )
+        return
+    strangers = sorted(p.name for p in folder.iterdir() if not p.name.endswith(shards.PART))
+    if strangers:
+        raise ValueError(
+            f"path: expected a folder of its own for the data set, but {folder} holds "
+            f"{', '.join(strangers[:5])}"
+        )
+    shards.replace(mark, lambda part: part.write_text(config.to_json() + "\n", encoding="utf-8"))
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder, so that two runs do not write to it at once; what killed runs left half done is removed.
+
+    Raises:
+        ValueError: another process is at it.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(
+                handle, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # let go when the process ends, however it ends
+        except OSError:
+            raise ValueError(f"path: another process is writing to {folder} at this moment") from None
+        for left in folder.glob(f"*{shards.PART}"):
+            left.unlink()
+        yield
+    finally:
+        os.close(handle)
+
+
+def record(path: Path, family: str, content: Content, digests: dict[str, str]) -> dict[str, Any]:
+    """What the manifest says of one file."""
+    prefix = "left_out_"
+    return {
+        "file": path.name,
+        "family": family,
+        "bytes": path.stat().st_size,
+        "variants": len(content.arrays["variants/variant"]),
+        "trajectories": len(content.arrays["trajectories/variant"]),
+        "left_out": {
+            k.removeprefix(prefix): v for k, v in content.attributes.items() if k.startswith(prefix)
+        },
+        "attributes": digests[""],
+        "arrays": {name: header(a) | {"sha256": digests[name]} for name, a in content.arrays.items()},
+    }
+
+
+def header(array: Any) -> dict[str, Any]:
+    """Shape and type of an array, with room for its digest."""
+    return {"shape": list(array.shape), "dtype": array.dtype.str, "sha256": None}
+
+
+def seal(folder: Path, config: DataConfig, records: list[dict[str, Any]]) -> None:
+    """Write the manifest: the data set is whole from here on."""
+    left_out: dict[str, dict[str, int]] = {family: {} for family in config.families}
+    for r in records:
+        of = left_out[r["family"]]
+        of.update({reason: of.get(reason, 0) + number for reason, number in r["left_out"].items()})
+    manifest = {
+        "format": FORMAT,
+        "config": json.loads(config.to_json()),
+        "variants": sum(r["variants"] for r in records),
+        "trajectories": sum(r["trajectories"] for r in records),
+        "left_out": left_out,
+        "shards": records,
+    }
+    text = json.dumps(manifest, indent=1) + "\n"
+    if (folder / _MANIFEST).exists() and (folder / _MANIFEST).read_text(encoding="utf-8") == text:
+        return
+    shards.replace(folder / _MANIFEST, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def read(folder: Path) -> tuple[DataConfig, dict[str, Any]]:
+    """The config and the manifest of a sealed folder; the files are not looked at."""
+    path = folder / _MANIFEST
+    if not path.is_file():
+        began = (folder / _CONFIG).is_file()
+        why = (
+            "was begun but not finished; call generate() again with the same config"
+            if began
+            else "is no data set"
+        )
+        raise BadFile(folder, f"has no {_MANIFEST}: it {why}")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"its format is {manifest['format']!r}, and this version reads {FORMAT!r}")
+        config = DataConfig.from_json(json.dumps(manifest["config"]))
+        _check(manifest, config)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise BadFile(path, f"is no manifest of a data set, or is damaged: {error!r}") from None
+    return config, manifest
+
+
+def _check(manifest: dict[str, Any], config: DataConfig) -> None:
+    """Refuse a manifest that is not of the config's own plan; so no name in it can lead anywhere else."""
+    planned = [(shard.name, shard.family) for shard in plan(config)]
+    listed = [(shard["file"], shard["family"]) for shard in manifest["shards"]]
+    if listed != planned:
+        odd = sorted(str(name) for name, _ in set(listed) ^ set(planned))
+        raise ValueError(f"the files it lists are not those of its config: {', '.join(odd[:5])}")
+    for shard in manifest["shards"]:
+        for key in ("bytes", "variants", "trajectories"):
+            if not isinstance(shard[key], int) or shard[key] < 0:
+                raise ValueError(f"{shard['file']}: {key} is {shard[key]!r}")
+        for name, entry in shard["arrays"].items():
+            if set(entry) != {"shape", "dtype", "sha256"}:
+                raise ValueError(f"{shard['file']}: {name} is described by {sorted(entry)}")
+        if not set(shard["arrays"]) >= _ARRAYS:
+            missing = sorted(_ARRAYS - set(shard["arrays"]))
+            raise ValueError(f"{shard['file']}: {', '.join(missing)} are missing")
+    if not isinstance(manifest["left_out"], dict):
+        raise ValueError("there is no account of what was left out")
