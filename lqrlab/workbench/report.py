@@ -166,6 +166,12 @@ _REWRITTEN = (
     (r"\\end\{([pbBvV])matrix\}", lambda m: rf"\end{{matrix}}\right{_BRACKETS[m[1]][1]}"),
 )
 
+# a sign after an operator or a space belongs to what follows: = −Kx, not = − Kx
+_SIGN = re.compile(
+    r"((?:<mo(?: [^>]*)?>(?!&#x00029;|&#x0005D;|&#x0007D;|&#x0007C;|&#x02016;)[^<]*</mo>|<mspace[^>]*/>))"
+    r"<mo>(&#x02212;|&#x0002B;)</mo>"
+)
+
 
 def mathml(latex: str, *, display: bool = False) -> str:
     """LaTeX as MathML; what cannot be converted is shown as it is written."""
@@ -175,9 +181,10 @@ def mathml(latex: str, *, display: bool = False) -> str:
     if display:  # below, where a formula stands alone
         text = re.sub(r"\\(min|max|inf|sup|lim)_", r"\\\1\\limits_", text)
     try:
-        return latex2mathml.converter.convert(text, display="block" if display else "inline")
+        tree = latex2mathml.converter.convert(text, display="block" if display else "inline")
     except Exception:  # its parser raises many kinds, some of them built-in ones
         return f'<code class="latex">{html.escape(latex.strip())}</code>'
+    return _SIGN.sub(r'\1<mo form="prefix">\2</mo>', tree)
 
 
 def _latex_output(text: str) -> str:

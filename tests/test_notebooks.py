@@ -1,0 +1,71 @@
+"""The notebooks themselves: how they are written, and all of them in order from an empty folder."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import papermill
+import pytest
+from bs4 import BeautifulSoup
+
+from lqrlab.workbench import notebooks, pipeline
+
+SOURCE = Path(__file__).parents[1] / "notebooks"
+PATHS = sorted(SOURCE.glob("[0-9]*.ipynb"))
+CHAIN = [path for path in PATHS if path.name.startswith("0")]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
+def test_how_a_notebook_is_written(path):
+    nb = notebooks.read(path)
+    declared = papermill.inspect_notebook(path)
+    assert nb.parameters.keys() >= declared.keys()
+    assert nb.parameters["run"].default == "data/runs/default"
+    for parameter in nb.parameters.values():
+        assert parameter.about, f"{parameter.name}: say what it means, after a #"
+    assert any(level == 1 for level, _ in notebooks.headings(nb.cells[0]))
+    code = [notebooks.source(cell) for cell in nb.cells if cell["cell_type"] == "code"]
+    assert f'pipeline.begin("{path.stem}", run)' in "\n".join(code)
+    assert f'pipeline.finish("{path.stem}", folder' in code[-1]
+    for cell in nb.cells:
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"], "outputs are not kept in git: nbstripout"
+            assert cell["execution_count"] is None
+            assert "injected-parameters" not in notebooks.tags(cell)
+            tree = ast.parse(re.sub(r"^[%!].*$", "", notebooks.source(cell), flags=re.M))
+            for node in ast.walk(tree):  # a module can be reloaded, what was taken out of it cannot
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lqrlab."):
+                    assert node.module == "lqrlab.workbench", ast.unparse(node)
+
+
+@pytest.mark.parametrize("profile", sorted(p.stem for p in (SOURCE / "profiles").glob("*.json")))
+def test_profiles_fit_the_notebooks(profile):
+    chain = notebooks.find(SOURCE)
+    values = notebooks.effective(chain, pipeline.read_profile(SOURCE, profile), {})
+    assert set(values) == {path.stem for path in CHAIN}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_all_in_order_from_an_empty_folder(tmp_path):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "lqrlab.workbench", "run", "--profile", "tiny", "--folder", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for path in CHAIN:
+        result = json.loads((folder / "results" / f"{path.stem}.json").read_text())
+        assert result["numbers"], f"{path.stem} found nothing out"
+        page = BeautifulSoup((folder / "report" / f"{path.stem}.html").read_text(), "html.parser")
+        assert not page.select("pre.error, script, code.latex")
+        assert all(image["src"].startswith("data:") and image["alt"] for image in page.find_all("img"))
+    index = BeautifulSoup((folder / "report" / "index.html").read_text(), "html.parser")
+    assert index.select("section.summary figure img")
+    assert index.select("section.summary table")
+    assert sum(p.stat().st_size for p in (folder / "report").iterdir()) < 8e6
+
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("finished before") == len(CHAIN)

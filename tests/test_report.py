@@ -1,0 +1,201 @@
+"""The report of a small executed notebook: complete in itself, readable without seeing, formulas as MathML."""
+
+import base64
+import json
+import re
+import struct
+import zlib
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+
+from lqrlab.workbench import report
+
+new = nbformat.v4
+
+
+def png() -> str:
+    """A picture of one point."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))
+    return base64.b64encode(data + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")).decode()
+
+
+def display(data, metadata=None):
+    return new.new_output("display_data", data, metadata=metadata or {})
+
+
+TABLE = (
+    '<style>@import url("https://cdn.example/x.css")</style><script src="https://cdn.example/x.js"></script>'
+    '<table border="1" class="dataframe" onclick="steal()"><tr><th>plant</th><td>1.02</td></tr></table>'
+    '<img src="https://cdn.example/x.png" alt="far away"><iframe src="https://cdn.example"></iframe>'
+    '<p style="background: url(https://cdn.example/y.png)">text</p><a href="javascript:steal()">here</a>'
+    '<svg viewBox="0 0 1 1"><style>circle { fill: red }</style><image href="https://cdn.example/z.png"/></svg>'
+)
+WIDGET = {"application/vnd.jupyter.widget-view+json": {"model_id": "x"}, "text/plain": "IntSlider(value=0)"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "notebooks").mkdir()
+    cells = [
+        new.new_markdown_cell("# How close?\n\nThe optimum is $x_0^\\top P x_0$ and *nothing* is below it."),
+        new.new_code_cell(
+            'run: str = "x"\nseed: int = 3\nspread: float = 0.2  # half-width\nnames: list[str] = ["a"]',
+            metadata={"tags": ["parameters"]},
+        ),
+        new.new_code_cell("spread = 0.3", metadata={"tags": ["injected-parameters"]}),
+        new.new_markdown_cell(
+            "## The score\n\n$$\nJ = \\begin{bmatrix} 1 & 2 \\end{bmatrix}, \\quad \\min_u J\n$$\n\n"
+            "\\begin{align}\na &= b < c \\\\\nc &= -d\n\\end{align}\n\n"
+            "## The score\n\n[next](03_training.ipynb#top), [paper](https://doi.org/10.1/1), `$5 and $6`\n\n"
+            "![a drawing](https://cdn.example/w.png)"
+        ),
+        new.new_code_cell("secret()", metadata={"tags": ["hide-input"]}, outputs=[display({"text/latex": "$\\frac{1}{2}$"})]),
+        new.new_code_cell(
+            "plot()",
+            metadata={"tags": ["summary"]},
+            outputs=[
+                display({"image/png": png(), "text/plain": "<Figure size>"}, {"image/png": {"alt": "Costs < 2"}}),
+                display({"text/html": TABLE}),
+                new.new_output("stream", name="stderr", text="a warning"),
+            ],
+        ),
+        new.new_code_cell("plot()", metadata={"alt": "from the cell"}, outputs=[display({"image/png": png()})]),
+        new.new_code_cell("plot()", outputs=[display({"image/png": png()}), display(WIDGET)]),
+        new.new_code_cell(
+            "log()", outputs=[new.new_output("stream", text="\x1b[31mred\x1b[0m & <b>plain</b>")]
+        ),
+    ]
+    metadata = {"papermill": {"parameters": {"spread": 0.3, "run": "y"}}}
+    nbformat.write(new.new_notebook(cells=cells, metadata=metadata), folder / "notebooks" / "04_scores.ipynb")
+    failing = [
+        new.new_markdown_cell("# Training"),
+        new.new_code_cell("1/0", outputs=[new.new_output("error", ename="E", evalue="e", traceback=["E: <e>"])]),
+    ]
+    nbformat.write(new.new_notebook(cells=failing), folder / "notebooks" / "03_training.failed.ipynb")
+    (folder / "results").mkdir()
+    result = {"seconds": 65.0, "started": "2026-11-21T10:00:00+00:00", "device": "1 × cpu", "versions": {}}
+    (folder / "results" / "04_scores.json").write_text(json.dumps(result))
+    run = {"profile": "tiny", "commit": "abc+", "versions": {"jax": "0.10.2"}, "status": "failed at 03_training"}
+    (folder / "run.json").write_text(json.dumps(run))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(folder):
+    index = report.write(folder)
+    assert index == folder / "report" / "index.html"
+    return {p.stem: BeautifulSoup(p.read_text(), "html.parser") for p in index.parent.iterdir()}
+
+
+def test_there_is_a_page_for_each_notebook_and_a_front_page(pages):
+    assert set(pages) == {"index", "03_training", "04_scores"}
+    for page in pages.values():
+        assert {a["href"] for a in page.select(".bar a")} == {"index.html", "03_training.html", "04_scores.html"}
+
+
+def test_nothing_is_loaded_and_nothing_runs(pages):
+    for page in pages.values():
+        assert not page.select("script, iframe, link, object, embed")
+        for tag in page.find_all(True):
+            assert not [name for name in tag.attrs if name.startswith("on")]
+            for name in ("src", "srcset", "poster", "data", "xlink:href"):
+                assert str(tag.get(name, "data:")).startswith("data:"), tag
+            assert "url(" not in tag.get("style", "")
+            if tag.name == "a":
+                assert not tag.get("href", "").startswith("javascript")
+            else:
+                assert "href" not in tag.attrs
+        for style in page.find_all("style"):
+            assert not re.search(r"@import|https?:|url\(", style.get_text())
+        policy = page.select_one('meta[http-equiv="Content-Security-Policy"]')["content"]
+        assert "default-src 'none'" in policy
+    assert pages["04_scores"].select("svg style")  # a drawing keeps its own
+
+
+def test_formulas_are_mathml(pages):
+    page = pages["04_scores"]
+    assert len(page.select("article .prose > p math[display=inline]")) == 1
+    assert len(page.select("article .formula math[display=block]")) == 3
+    assert len(page.select("math mtable")) == 2  # the matrix and the aligned lines
+    assert page.select("math munder")
+    text = page.select_one("article").get_text()
+    assert "\\" not in text
+    assert "$5 and $6" in text  # code stays code
+    assert pages["index"].select("section.summary > p math")
+
+
+def test_what_latex_cannot_do_is_shown_as_written():
+    assert report.mathml(r"a < \frac{") == '<code class="latex">a &lt; \\frac{</code>'
+    assert '<mo form="prefix">&#x02212;</mo><mi>K</mi>' in report.mathml("u = -K")
+    assert "prefix" not in report.mathml("(u) - K")
+
+
+def test_pictures_have_a_text_that_stands_for_them(pages):
+    alts = [image["alt"] for image in pages["04_scores"].select("figure img")]
+    assert alts == ["Costs < 2", "from the cell", "Figure in the section “The score”"]
+    assert all(image.get("alt") for page in pages.values() for image in page.find_all("img"))
+
+
+def test_code_is_folded_or_hidden(pages):
+    page = pages["04_scores"]
+    assert [d.select_one("summary").get_text() for d in page.select("details.code")] == ["Parameters", *["Code"] * 4]
+    assert not page.select("details.code[open]")
+    text = page.select_one("article").get_text()
+    assert "secret()" not in text
+    assert "spread = 0.3" not in text
+    assert "IntSlider" not in text
+    assert "<Figure" not in text
+    assert "red & <b>plain</b>" in text
+
+
+def test_contents_and_links(pages):
+    page = pages["04_scores"]
+    assert [a["href"] for a in page.select(".contents a")] == ["#the-score", "#the-score-2"]
+    assert all(page.find(id=a["href"][1:]) for a in page.select(".contents a"))
+    links = [a.get("href") for a in page.select("article .prose a")]
+    assert links == ["03_training.html#top", "https://doi.org/10.1/1"]
+    ids = [tag["id"] for tag in page.select("[id]")]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_head_tells_parameters_seed_versions_commit(pages):
+    page = pages["04_scores"]
+    facts = {div.dt.get_text(): div.dd.get_text() for div in page.select("dl.facts div")}
+    assert facts["Seed"] == "3"
+    assert facts["Profile"] == "tiny"
+    assert facts["Took"] == "1:05"
+    rows = [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in page.select(".parameters tbody tr")]
+    assert rows == [["seed", "3", "–", ""], ["spread", "0.3", "0.2", "half-width"], ["names", "a", "–", ""]]
+    assert len(page.select(".parameters .changed")) == 1
+    assert "jax\N{NO-BREAK SPACE}0.10.2" in page.select_one(".versions").get_text()
+    assert "abc with local changes" in page.select_one("footer").get_text()
+
+
+def test_the_front_page_gathers_the_summaries(pages):
+    page = pages["index"]
+    sections = page.select("section.summary")
+    assert [s.h2.get_text() for s in sections] == ["How close?"]
+    assert [i["alt"] for i in sections[0].select("figure img")] == ["Costs < 2"]
+    assert sections[0].select_one(".scroll table td").get_text() == "1.02"
+    assert "a warning" not in page.get_text()
+    assert "plot()" not in page.get_text()
+    assert [a["href"] for a in page.select(".pages h3 a")] == ["03_training.html", "04_scores.html"]
+    assert "stopped at an error" in page.select_one(".pages").get_text()
+
+
+def test_a_notebook_that_failed_says_so(pages):
+    assert "stopped at an error" in pages["03_training"].select_one(".notice").get_text()
+    assert "E: <e>" in pages["03_training"].select_one("pre.error").get_text()
+    assert not pages["04_scores"].select(".notice")
+
+
+def test_a_folder_without_notebooks_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no executed notebook"):
+        report.write(tmp_path)
