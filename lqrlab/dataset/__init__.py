@@ -7,6 +7,7 @@ from lqrlab.dataset.generation import generate
 from lqrlab.dataset.loading import Loader, loader
 from lqrlab.dataset.shards import BadFile
 from lqrlab.dataset.store import Dataset, Recorded, Variants, VariantTable, open
+from lqrlab.dataset.verification import Report, verify
 from lqrlab.dataset.windows import Batch, Resident, resident
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Description",
     "Loader",
     "Recorded",
+    "Report",
     "Resident",
     "VariantTable",
     "Variants",
@@ -27,4 +29,5 @@ __all__ = [
     "open",
     "resident",
     "scaled_gain",
+    "verify",
 ]

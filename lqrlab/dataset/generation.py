@@ -75,6 +75,7 @@ def _fill(config: DataConfig, folder: Path, progress: Progress) -> None:
 def _record(
     path: Path, shard: Shard, content: shards.Content, digests: dict[str, str] | None
 ) -> dict[str, Any]:
+    """Write what is not there yet, and what the manifest is to say of it."""
     digests = shards.write(path, content) if digests is None else digests
     return manifest.record(path, shard.family, content, digests)
 
@@ -236,12 +237,8 @@ def _kept(
         value = np.einsum("vnki,vij,vnkj->vnk", calm, np.nan_to_num(P[:, :n, :n]), calm)
         stuck = (tail.any(-1).mean(-1) > 0.5) & (value[..., 1] > value[..., 0])
     has = designed[:, None]
-    counts = {
-        "no_stabilizing_design": int((~designed).sum()),
-        "diverged": int((has & ~stays).sum()),
-        "saturated": int((has & stays & stuck).sum()),
-    }
-    return has & stays & ~stuck, counts
+    left_out = (~designed, has & ~stays, has & stays & stuck)
+    return has & stays & ~stuck, {reason: int(a.sum()) for reason, a in zip(manifest.REASONS, left_out)}
 
 
 def _units(plants: Plant) -> dict[str, str]:

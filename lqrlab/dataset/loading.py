@@ -204,9 +204,7 @@ class _Drawn:
         there = sorted(set(family.tolist()))
         for name, weight in weights.items():
             if name not in there:
-                raise ValueError(
-                    f"family_weights: {name!r} is not in the split, which has {', '.join(there)}"
-                )
+                raise ValueError(f"family_weights: {name!r} is not in this split of {', '.join(there)}")
             if not (np.isfinite(weight) and weight >= 0):
                 raise ValueError(f"family_weights: expected a weight ≥ 0 for {name!r}, but found {weight!r}")
         self.members = [np.flatnonzero(family == name) for name in weights]

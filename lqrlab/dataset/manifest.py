@@ -15,6 +15,9 @@ from lqrlab.dataset.shards import BadFile, Content
 
 FORMAT = "lqrlab data set 1"
 _CONFIG, _MANIFEST = "config.json", "manifest.json"
+REASONS = ("no_stabilizing_design", "diverged", "saturated")
+"""Why a variant (the first) or a trajectory may be left out."""
+
 _ARRAYS = {
     *(f"variants/{name}" for name in ("family", "variant", "split", "dt", "scale_x", "scale_u", *"ABQRKP")),
     *(f"trajectories/{name}" for name in ("variant", "x0", "states", "controls", "cost")),
@@ -58,9 +61,8 @@ def alone(folder: Path) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(
-                handle, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # let go when the process ends, however it ends
+            # let go when the process ends, however it ends
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ValueError(f"path: another process is writing to {folder} at this moment") from None
         for left in folder.glob(f"*{shards.PART}"):

@@ -23,6 +23,10 @@ from lqrlab.systems import M_MAX, N_MAX, Linear, Plant
 SPLITS = ("train", "validation", "held_out")
 
 
+Coordinates = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Scales ``[N, n]``, ``[N, m]`` and gains ``[N, m, n]`` of trajectories, in SI units."""
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class VariantTable:
@@ -156,9 +160,10 @@ class Dataset:
         )
         return Variants(family.astype(str), split.astype(str), variant, dt)
 
-    def scales(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Scales of the variants of one file: states ``[v, n]``, inputs ``[v, m]``."""
-        return self._tables[number]["scale_x"], self._tables[number]["scale_u"]
+    def coordinates(self, number: int, rows: np.ndarray) -> Coordinates:
+        """Scales of the states and inputs and the gain of some variants of one file, by their rows in it."""
+        table = self._tables[number]
+        return table["scale_x"][rows], table["scale_u"][rows], table["K"][rows]
 
     def rows(self, split: str | None = None, family: str | None = None) -> np.ndarray:
         """Rows of :attr:`variants` of a split, of a family, or of both."""

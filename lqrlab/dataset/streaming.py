@@ -10,6 +10,8 @@ import numpy as np
 from lqrlab.dataset import order, shards, windows
 from lqrlab.dataset.store import Dataset
 
+_READ = ("trajectories/variant", "trajectories/states", "trajectories/controls")
+
 Fetched = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -74,7 +76,7 @@ class Streaming:
         self._lock = threading.Lock()
 
     def fetch(self, first: int, count: int) -> Fetched:
-        """Rows ``[count, W, 18]``, times and variants ``[count]`` of the windows at positions first … ."""
+        """Rows ``[count, W, 24]``, times and variants ``[count]`` of the windows at positions first … ."""
         rows = windows.aligned((count, self.window, windows.WIDTH))
         t, variant = np.empty(count, np.int32), np.empty(count, np.int32)
         done = 0
@@ -109,7 +111,6 @@ class Streaming:
         variant = np.empty(at[-1], np.int32)
         for shard in sorted({block.shard for block in pool}):
             path = self.dataset.path / self.dataset.shards[shard]["file"]
-            sx, su = self.dataset.scales(shard)
             with shards.opened(path) as found:
                 for first, block in zip(at, pool):
                     if block.shard == shard:
@@ -122,7 +123,8 @@ class Streaming:
                             )
                         )
                         where = slice(first, first + len(block.keep))
-                        windows.put(rows[where, self.window - 1 :], states, controls, sx[of], su[of])
+                        out = rows[where, self.window - 1 :]
+                        windows.put(out, states, controls, self.dataset.coordinates(shard, of))
                         variant[where] = of + self.dataset.first_rows[shard]
         return _Pool(rows, variant)
 

@@ -10,10 +10,10 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab.dataset import order, store
-from lqrlab.dataset.store import Dataset, VariantTable
+from lqrlab.dataset.store import Coordinates, Dataset, VariantTable
 from lqrlab.systems import M_MAX, N_MAX
 
-WIDTH = N_MAX + M_MAX
+WIDTH = N_MAX + 2 * M_MAX
 
 
 @jax.tree_util.register_dataclass
@@ -47,8 +47,8 @@ class Resident:
     Window i ends at time ``i % num_steps`` of trajectory ``i // num_steps``.
 
     Attributes:
-        rows: state and the input before it, at each time, after ``window − 1`` rows of zeros
-            ``[N, window − 1 + num_steps, 18]``, so that every window is one piece of memory.
+        rows: state, the input before it and the optimal input at each time, after ``window − 1`` rows of
+            zeros ``[N, window − 1 + num_steps, 24]``, so that every window is one piece of memory.
         variant: row of the table ``[N]``.
         table: all variants.
         window: steps in a window.
@@ -80,23 +80,23 @@ class Resident:
         trajectory, t = indices // self.num_steps, indices % self.num_steps
 
         def cut(trajectory: Array, t: Array) -> Array:
-            return jax.lax.dynamic_slice(
-                self.rows, (trajectory, t, jnp.zeros_like(t)), (1, self.window, WIDTH)
-            )[0]
+            size = (1, self.window, WIDTH)
+            return jax.lax.dynamic_slice(self.rows, (trajectory, t, jnp.zeros_like(t)), size)[0]
 
-        return finish(jax.vmap(cut)(trajectory, t), t, self.variant[trajectory], self.table)
+        # the barrier keeps XLA from gathering once for each of the three parts
+        rows = jax.lax.optimization_barrier(jax.vmap(cut)(trajectory, t))
+        return finish(rows, t, self.variant[trajectory], self.table)
 
 
 def finish(rows: Array, t: Array, variant: Array, table: VariantTable) -> Batch:
-    """The batch of windows ``[b, W, 18]`` that end at times t ``[b]``."""
-    x, u = rows[..., :N_MAX], rows[..., N_MAX:]
-    window = rows.shape[1]
-    back = jnp.arange(window - 1, -1, -1, dtype=t.dtype)
+    """The batch of windows ``[b, W, 24]`` that end at times t ``[b]``."""
+    x, u, target = jnp.split(rows, (N_MAX, N_MAX + M_MAX), axis=-1)
+    back = jnp.arange(rows.shape[1] - 1, -1, -1, dtype=t.dtype)
     return Batch(
         variant=variant,
         x=x,
         u=u,
-        target=0.0 - jnp.einsum("bij,bwj->bwi", table.gain[variant], x, precision="highest"),
+        target=target,
         live_t=(back[None, :] <= t[:, None]).astype(x.dtype),
         live_x=table.description.live_x[variant],
         live_u=table.description.live_u[variant],
@@ -119,7 +119,7 @@ def aligned(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def cut(rows: np.ndarray, trajectory: np.ndarray, t: np.ndarray, window: int, out: np.ndarray) -> None:
-    """Copy the windows that end at times t from rows ``[N, W − 1 + T, 18]`` to out ``[b, W, 18]``."""
+    """Copy the windows that end at times t from rows ``[N, W − 1 + T, 24]`` to out ``[b, W, 24]``."""
     at = trajectory.astype(np.int64) * rows.shape[1] + t
     index = at[:, None] + np.arange(window)
     # clip: checking each index against the end would cost a copy
@@ -152,18 +152,18 @@ def _fill(out: np.ndarray, dataset: Dataset, number: int, keep: np.ndarray) -> N
     """Put all trajectories ``keep`` of a file into out."""
     names = ("trajectories/variant", "trajectories/states", "trajectories/controls")
     variant, states, controls = dataset.read(dataset.shards[number], names).values()
-    put(out, states[keep], controls[keep], *(s[variant[keep]] for s in dataset.scales(number)))
+    put(out, states[keep], controls[keep], dataset.coordinates(number, variant[keep]))
 
 
-def put(out: np.ndarray, states: np.ndarray, controls: np.ndarray, sx: np.ndarray, su: np.ndarray) -> None:
-    """Scale states ``[N, T+1, n]`` and the inputs before them ``[N, T, m]`` into zeros ``[N, T, 18]``."""
-    # multiplied by the reciprocal in float32: within one rounding of the quotient, and three times as fast
-    np.multiply(states[:, :-1], (1 / sx)[:, None].astype(np.float32), out=out[..., : states.shape[-1]])
-    np.multiply(
-        controls[:, :-1],
-        (1 / su)[:, None].astype(np.float32),
-        out=out[:, 1:, N_MAX : N_MAX + controls.shape[-1]],
-    )
+def put(out: np.ndarray, states: np.ndarray, controls: np.ndarray, coordinates: Coordinates) -> None:
+    """Fill zeros ``[N, T, 24]`` from states ``[N, T+1, n]`` and inputs ``[N, T, m]`` in SI units."""
+    sx, su, K = coordinates
+    n, m = sx.shape[-1], su.shape[-1]
+    # by the reciprocal, in float32: within one rounding of the quotient, and three times as fast
+    np.multiply(states[:, :-1], (1 / sx)[:, None].astype(np.float32), out=out[..., :n])
+    np.multiply(controls[:, :-1], (1 / su)[:, None].astype(np.float32), out=out[:, 1:, N_MAX : N_MAX + m])
+    optimal = states[:, :-1].astype(np.float64) @ (-K / su[:, :, None]).swapaxes(1, 2)
+    out[..., N_MAX + M_MAX : N_MAX + M_MAX + m] = optimal
 
 
 def resident(dataset: Dataset, split: str, window: int, device: jax.Device | None = None) -> Resident:

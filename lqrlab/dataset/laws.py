@@ -1,0 +1,94 @@
+"""What must hold of every trajectory of a linear plant without disturbances, computed again from the file."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lqrlab import control
+from lqrlab.dataset.config import DataConfig
+from lqrlab.dataset.description import in_units
+from lqrlab.systems import Linear
+
+ROUNDING = 2e-6
+"""Relative error of what is computed again from float32: some ten roundings."""
+
+
+def check(arrays: dict[str, np.ndarray], config: DataConfig) -> tuple[float, list[str]]:
+    """Worst relative error against dynamics, cost and optimality, and in words what is beyond rounding.
+
+    With the sampled problem (A, B, Q, R, N), its Riccati solution P and gain K, completing the square gives
+    for any inputs, with S = R + BᵀPB:
+
+        Σ xᵀQx + 2xᵀNu + uᵀRu  +  x[T]ᵀ P x[T]  −  x[0]ᵀ P x[0]  =  Σ (u + Kx)ᵀ S (u + Kx)  ≥  0.
+
+    Source: B. D. O. Anderson and J. B. Moore, Optimal Control: Linear Quadratic Methods (1990), section 2.4.
+    """
+    of = arrays["trajectories/variant"]
+    if not len(of):
+        return 0.0, []
+    sx, su = (arrays[f"variants/{name}"] for name in ("scale_x", "scale_u"))
+    A, B, Q, R, N = _sampled(arrays)
+    P = arrays["variants/P"] * sx[:, :, None] * sx[:, None, :]
+    K = arrays["variants/K"] * sx[:, None, :] / su[:, :, None]
+    S = R + B.swapaxes(1, 2) @ P @ B
+    W = np.concatenate([np.concatenate([Q, N], 2), np.concatenate([N.swapaxes(1, 2), R], 2)], 1)
+    A, B, W, P, K, S = (a[of] for a in (A, B, W, P, K, S))
+    x, u = arrays["trajectories/states"] / sx[of, None], arrays["trajectories/controls"] / su[of, None]
+    x0, cost = arrays["trajectories/x0"] / sx[of], arrays["trajectories/cost"]
+    now, after = x[:, :-1], x[:, 1:]
+
+    step = np.abs(after - _times(A, now) - _times(B, u))
+    step_size = _times(np.abs(A), np.abs(now)) + _times(np.abs(B), np.abs(u)) + np.abs(after)
+    again, again_size = _form(W, np.concatenate([now, u], 2))
+    begin, _ = _form(P, x0[:, None])
+    end, end_size = _form(P, x[:, -1:])
+    apart = u + _times(K, now)
+    extra, _ = _form(S, apart)
+    # u and −Kx are nearly equal where little was added: their difference is no more exact than they are
+    blur = (_times(np.abs(S), np.abs(apart)) * (np.abs(u) + _times(np.abs(K), np.abs(now)))).sum((1, 2))
+    size = cost + begin + end_size + extra + blur
+    above = cost + end - begin
+    errors = {
+        "a state does not follow from the one before by x[t+1] = A x[t] + B u[t]": _worst(step, step_size),
+        "x0 is not the first state": _worst(np.abs(x[:, 0] - x0), np.abs(x0)),
+        "the cost is not that of the states and inputs": np.abs(again - cost) / (again_size + cost),
+        "the cost is below the optimum x0ᵀP x0": np.maximum(-above, 0) / size,
+        "the cost is above x0ᵀP x0 by more or less than inputs other than −Kx make it": np.abs(above - extra)
+        / size,
+    }
+    if not config.excitation and not config.sensor_noise and config.saturation is None:
+        errors["the cost is not the optimum x0ᵀP x0, although nothing was added to the input"] = (
+            np.abs(above) / size
+        )
+    found = []
+    for why, error in errors.items():
+        bad = np.flatnonzero(~(error <= ROUNDING))
+        if len(bad):
+            which = f"trajectory {bad[0]}" + (f" and {len(bad) - 1} more" if len(bad) > 1 else "")
+            found.append(f"{which}: {why} (relative error {error[bad].max():.1e})")
+    return float(max(np.max(error) for error in errors.values())), found
+
+
+def _sampled(arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The sampled problem of each variant in scaled coordinates."""
+    sx, su = (arrays[f"variants/{name}"] for name in ("scale_x", "scale_u"))
+    n, m = sx.shape[1], su.shape[1]
+    with jax.enable_x64(True):
+        own = Linear(**{name: jnp.asarray(arrays[f"variants/{name}"]) for name in ("A", "B", "Q", "R", "dt")})
+        plant = in_units(own, jnp.asarray(sx), jnp.asarray(su))  # padded: one program for all families
+        wide = control.sample(plant.A, plant.B, plant.Q, plant.R, plant.dt)
+    return [np.asarray(a)[:, :i, :j] for a, i, j in zip(wide, (n, n, n, m, n), (n, m, n, m, m))]
+
+
+def _times(M: np.ndarray, v: np.ndarray) -> np.ndarray:
+    return v @ M.swapaxes(1, 2)
+
+
+def _form(W: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Σ vᵀWv of each trajectory, and the size of the terms that cancel in it."""
+    return (_times(W, v) * v).sum((1, 2)), (_times(np.abs(W), np.abs(v)) * np.abs(v)).sum((1, 2))
+
+
+def _worst(error: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Largest relative error of each trajectory; nothing against nothing is none."""
+    return np.max(error / np.maximum(size, 1e-300), axis=tuple(range(1, error.ndim)))
