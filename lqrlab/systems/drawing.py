@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 
 INKS = ("body", "accent", "ground", "faint")
-Point = Sequence[float] | np.ndarray
+Real = Any  # a number, or anything that can stand for one
+Point = Sequence[Real] | np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
     """A polyline through points [k, 2]; ``width`` in typographic points."""
 
-    points: Sequence[Point]
+    points: Sequence[Point] | np.ndarray
     ink: str = "body"
-    width: float = 2.0
+    width: Real = 2.0
     dashed: bool = False
 
 
@@ -30,9 +31,9 @@ class Box:
     """A rectangle about its centre, turned counter-clockwise by ``angle`` [rad]."""
 
     centre: Point
-    width: float
-    height: float
-    angle: float = 0.0
+    width: Real
+    height: Real
+    angle: Real = 0.0
     ink: str = "body"
     filled: bool = True
 
@@ -42,7 +43,7 @@ class Disc:
     """A disc, or a ring when not filled."""
 
     centre: Point
-    radius: float
+    radius: Real
     ink: str = "body"
     filled: bool = True
 
@@ -53,7 +54,7 @@ class Spring:
 
     a: Point
     b: Point
-    radius: float
+    radius: Real
     coils: int = 6
     ink: str = "body"
 
@@ -99,14 +100,14 @@ def outline(shape: Shape) -> np.ndarray:
 
 
 def bounds(*drawings: Drawing) -> tuple[float, float, float, float]:
-    """(left, right, bottom, top) of all shapes of one or more drawings; no side shorter than a tenth of the other."""
+    """(left, right, bottom, top) of all shapes of the drawings; no side shorter than a tenth of the other."""
     points = np.concatenate([outline(shape) for d in drawings for shape in d])
     low, high = points.min(axis=0), points.max(axis=0)
     room = np.maximum(0.1 * np.max(high - low) - (high - low), 0.0) / 2
     return tuple(float(v) for pair in zip(low - room, high + room) for v in pair)  # type: ignore[return-value]
 
 
-def zigzag(a: Point, b: Point, radius: float, coils: int) -> np.ndarray:
+def zigzag(a: Point, b: Point, radius: Real, coils: int) -> np.ndarray:
     """Points of a spring between a and b."""
     a, b = np.asarray(a, float), np.asarray(b, float)
     along = b - a
@@ -116,12 +117,12 @@ def zigzag(a: Point, b: Point, radius: float, coils: int) -> np.ndarray:
     return a + t[:, None] * along + radius * side[:, None] * across
 
 
-def reach(a: Point, length: float, angle: float) -> np.ndarray:
+def reach(a: Point, length: Real, angle: Real) -> np.ndarray:
     """The point ``length`` from a, ``angle`` [rad] clockwise from upright."""
     return np.asarray(a, float) + length * np.array([np.sin(angle), np.cos(angle)])
 
 
-def chain(a: Point, lengths: Sequence[float], angles: Sequence[float]) -> list[np.ndarray]:
+def chain(a: Point, lengths: Sequence[Real], angles: Sequence[Real] | np.ndarray) -> list[Any]:
     """a and the ends of links after one another, each angle clockwise from upright."""
     points = [np.asarray(a, float)]
     for length, angle in zip(lengths, angles):
@@ -129,25 +130,25 @@ def chain(a: Point, lengths: Sequence[float], angles: Sequence[float]) -> list[n
     return points
 
 
-def linkage(points: Sequence[Point], radius: float, ink: str = "body") -> Drawing:
+def linkage(points: Sequence[Point], radius: Real, ink: str = "body") -> Drawing:
     """Links through points, with a joint of ``radius`` at each but the last, which is the accent."""
     joints = tuple(Disc(p, radius, "ground") for p in points[:-1])
     return (Line(points, ink, 5.0), *joints, Disc(points[-1], radius, "accent"))
 
 
-def ground(left: float, right: float, height: float = 0.0) -> Line:
+def ground(left: Real, right: Real, height: Real = 0.0) -> Line:
     """A floor."""
     return Line([(left, height), (right, height)], "ground", 1.5)
 
 
-def cart(x: float, width: float, height: float, floor: float = 0.0) -> Drawing:
+def cart(x: Real, width: Real, height: Real, floor: Real = 0.0) -> Drawing:
     """A cart on two wheels, its roof ``height`` above the floor."""
     wheel = 0.2 * height
     body = Box((x, floor + wheel + 0.5 * (height - wheel)), width, height - wheel)
     return (body, *(Disc((x + s * 0.3 * width, floor + wheel), wheel, "ground") for s in (-1, 1)))
 
 
-def car(x: float, y: float, heading: float, length: float, width: float, steer: float = 0.0) -> Drawing:
+def car(x: Real, y: Real, heading: Real, length: Real, width: Real, steer: Real = 0.0) -> Drawing:
     """A car from above, its front wheels turned by ``steer`` [rad]; angles counter-clockwise from +x."""
     along = np.array([np.cos(heading), np.sin(heading)])
     across = np.array([-along[1], along[0]])
@@ -160,7 +161,7 @@ def car(x: float, y: float, heading: float, length: float, width: float, steer: 
     return (*wheels, Box(at, length, 0.8 * width, heading), Arrow(at, at + 0.45 * length * along))
 
 
-def aircraft(x: float, y: float, pitch: float, length: float) -> Drawing:
+def aircraft(x: Real, y: Real, pitch: Real, length: Real) -> Drawing:
     """An aircraft from the side, nose to the right at pitch 0 (counter-clockwise)."""
     along = np.array([np.cos(pitch), np.sin(pitch)])
     across = np.array([-along[1], along[0]])
@@ -171,7 +172,7 @@ def aircraft(x: float, y: float, pitch: float, length: float) -> Drawing:
     return (Line([tail, nose], "body", 6.0), Line(fin, "body", 3.0), Line(wing, "accent", 5.0))
 
 
-def tank(x: float, bottom: float, width: float, height: float, level: float) -> Drawing:
+def tank(x: Real, bottom: Real, width: Real, height: Real, level: Real) -> Drawing:
     """An open tank filled to ``level``; both heights from its bottom."""
     left, right, top = x - width / 2, x + width / 2, bottom + height
     fill = float(np.clip(level, 0.0, height))
@@ -188,10 +189,10 @@ def gauges(signals: Sequence[Any], x: np.ndarray) -> Drawing:
     return (*shapes, Line([(-7, 0.6), (3.2, 0.6)], "faint", 0.5))
 
 
-def circuit(*elements: tuple[str, float]) -> Drawing:
-    """A closed loop of elements ``(kind and label, share)``, each filled by its share in [-1, 1] of what is large.
+def circuit(*elements: tuple[str, Real]) -> Drawing:
+    """A closed loop of elements ``(label, share)``, each filled by its share in [-1, 1] of what is large.
 
-    Elements stand clockwise around a square, the source first; ``("C 1", 0.5)`` is a capacitor half way to its scale.
+    Elements stand clockwise, the source first; ``("C", 0.5)`` is a capacitor half way to its scale.
     """
     count = len(elements)
     corners = np.array([(0.0, 0.0), (0.0, 2.0), (4.0, 2.0), (4.0, 0.0), (0.0, 0.0)])
@@ -204,15 +205,20 @@ def circuit(*elements: tuple[str, float]) -> Drawing:
         fill = float(np.clip(share, -1, 1))
         shapes += [
             Box(at, 0.8, 0.6, ink="faint"),
-            Box(at + (0.0, 0.3 * fill), 0.8, 0.6 * abs(fill) / 1.0, ink="accent"),
+            Box(at + np.array([0.0, 0.3 * fill]), 0.8, 0.6 * abs(fill) / 1.0, ink="accent"),
             Box(at, 0.8, 0.6, ink="ground", filled=False),
             Text(at, label),
         ]
     return tuple(shapes)
 
 
-def dial(centre: Point, radius: float, angle: float, label: str = "") -> Drawing:
+def dial(centre: Point, radius: Real, angle: Real, label: str = "") -> Drawing:
     """A shaft end-on: a disc with a mark, turned counter-clockwise by ``angle`` from the right."""
     tip = np.asarray(centre, float) + radius * np.array([np.cos(angle), np.sin(angle)])
     words = (Text(np.asarray(centre, float) - (0.0, 1.4 * radius), label),) if label else ()
-    return (Disc(centre, radius, "faint"), Disc(centre, radius, "ground", False), Line([centre, tip], "accent", 4.0), *words)
+    return (
+        Disc(centre, radius, "faint"),
+        Disc(centre, radius, "ground", False),
+        Line([centre, tip], "accent", 4.0),
+        *words,
+    )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from lqrlab.systems.plant import Plant, Signal
 
@@ -36,8 +37,8 @@ class Mechanical(Plant):
     def _measured(cls) -> tuple[Signal, ...]:
         return cls.states[: len(cls.states) // 2]
 
-    def held(self, pose: Sequence[float] | Array) -> tuple[Array, Array]:
-        """Operating point of a mechanism with a motor at every coordinate: at rest at ``pose``, held there."""
+    def held(self, pose: ArrayLike | Sequence[float]) -> tuple[Array, Array]:
+        """Operating point with a motor at every coordinate: at rest at ``pose``, held against the potential."""
         q = jnp.asarray(pose, float)
         return jnp.concatenate([q, jnp.zeros_like(q)]), jax.grad(self.potential)(q)
 
@@ -62,13 +63,13 @@ class Mechanical(Plant):
     def matrices(self) -> tuple[Array, Array]:
         """Continuous-time ``(A [n, n], B [n, m])`` at the equilibrium, by exact differentiation.
 
-        At rest the terms quadratic in v have no first derivative and the balance that M⁻¹ multiplies is zero, so
-        M(q) alone is enough: A and B come from the derivatives of :meth:`balance`.
+        At rest the terms quadratic in v have no first derivative, and the balance that M⁻¹ multiplies is zero,
+        so that A and B are M⁻¹ times the derivatives of :meth:`balance`.
         """
         x, u = self.equilibrium()
         half = len(x) // 2
         slopes = jax.jacfwd(lambda z: self.balance(z[: 2 * half], z[2 * half :]))(jnp.concatenate([x, u]))
-        a = _solve_definite(self.mass_matrix(x[:half]), slopes)
+        a = _eliminate(self.mass_matrix(x[:half]), slopes)
         top = jnp.eye(half, a.shape[1], half, dtype=a.dtype)
         both = jnp.concatenate([top, a])
         return both[:, : 2 * half], both[:, 2 * half :]
@@ -79,7 +80,7 @@ class Mechanical(Plant):
         return self.kinetic(q, v) + self.potential(q)
 
 
-def _along(f, q: Array, v: Array):  # type: ignore[no-untyped-def]
+def _along(f, q: Array, v: Array):
     """f(q), a tuple, and its derivative along v."""
     return jax.jvp(f, (q,), (v,))
 

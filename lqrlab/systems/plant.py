@@ -41,7 +41,7 @@ class Signal:
 
 
 def with_rates(*coordinates: Signal, time: float = 0.5) -> tuple[Signal, ...]:
-    """Coordinates, then their rates: named ``…_rate``, at rest, large when a scale is crossed in ``time`` [s]."""
+    """Coordinates, then their rates (``…_rate``), at rest, large when a scale is crossed in ``time`` [s]."""
     return coordinates + tuple(Signal(f"{s.name}_rate", f"{s.unit}/s", s.scale / time) for s in coordinates)
 
 
@@ -66,11 +66,44 @@ def gravity(value: float = 9.81) -> Array:
 
 
 # Methods that a class writes for one plant and that callers use with any leading axes; all their arguments
-# are vectors.
+# are vectors. Those in the first line run again and again, the others once a plant.
 _BROADCAST = (
-    *("dynamics", "operating_point", "equilibrium", "matrices", "weights"),
-    *("energy", "output", "output_matrix"),
+    *("dynamics", "energy", "output"),
+    *("operating_point", "equilibrium", "matrices", "output_matrix", "weights"),
 )
+
+
+@functools.cache
+def _options() -> dict[str, Any]:
+    """Options that trade the speed of a program for that of its compilation, as far as this jaxlib knows them."""
+
+    def known(option: str, value: Any) -> bool:
+        try:
+            jax.jit(lambda: 0, compiler_options={option: value})()
+        except Exception:  # whatever it calls an unknown option
+            return False
+        return True
+
+    wanted = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
+    return {option: value for option, value in wanted.items() if known(option, value)}
+
+
+def compile_once(function: Callable, **jit_options: Any) -> Callable:
+    """``jax.jit`` for what runs once a plant: four times quicker to compile, some times slower to run.
+
+    Inside another trace, which does not allow options of one's own, it is a plain ``jit``.
+    """
+    plain = jax.jit(function, **jit_options)
+    quick = functools.cache(lambda: jax.jit(function, compiler_options=_options(), **jit_options))
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        traced = any(
+            isinstance(leaf, jax.core.Tracer) for leaf in (*jax.tree.leaves((args, kwargs)), jnp.zeros(()))
+        )
+        return (plain if traced else quick())(*args, **kwargs)
+
+    return call
 
 
 def _over_batch(method: Callable) -> Callable:
@@ -84,7 +117,9 @@ def _over_batch(method: Callable) -> Callable:
         batch = self.batch_shape
         aligned = [_align(v, len(batch)) for v in vectors]
         extra = jnp.broadcast_shapes(*(v.shape[len(batch) : -1] for v in aligned))
-        full = [jnp.broadcast_to(_align(v, len(batch), len(extra)), batch + extra + v.shape[-1:]) for v in aligned]
+        full = [
+            jnp.broadcast_to(_align(v, len(batch), len(extra)), batch + extra + v.shape[-1:]) for v in aligned
+        ]
         fn: Callable = method
         for _ in extra:
             fn = jax.vmap(fn, in_axes=(None,) + (0,) * len(vectors))
@@ -92,7 +127,8 @@ def _over_batch(method: Callable) -> Callable:
             fn = jax.vmap(fn)
         return fn(self, *full)
 
-    return functools.wraps(method)(jax.jit(call))
+    often = method.__name__ in _BROADCAST[:3]
+    return functools.wraps(method)((jax.jit if often else compile_once)(call))
 
 
 def _align(v: Array, batch: int, extra: int = 0) -> Array:
@@ -104,14 +140,42 @@ def _align(v: Array, batch: int, extra: int = 0) -> Array:
     return v.reshape(v.shape[:batch] + (1,) * max(missing, 0) + v.shape[batch:])
 
 
+def _register(cls: type, static: tuple[str, ...]) -> None:
+    """Make a class of parameters a pytree whose structure says which class it is.
+
+    ``jax.tree_util.register_dataclass`` does not: to jaxlib 0.10.2 any two dataclasses with as many leaves
+    have equal structures, so a compiled function of one family may be taken for that of another.
+    """
+    moving = tuple(f.name for f in dataclasses.fields(cls) if f.name not in static)
+    keys = tuple(jax.tree_util.GetAttrKey(name) for name in moving)
+
+    def flatten(plant: Any) -> tuple[tuple[Any, ...], Any]:
+        return tuple(getattr(plant, name) for name in moving), (
+            cls,
+            *(getattr(plant, name) for name in static),
+        )
+
+    def flatten_with_keys(plant: Any) -> tuple[tuple[Any, ...], Any]:
+        leaves, kept = flatten(plant)
+        return tuple(zip(keys, leaves)), kept
+
+    def unflatten(kept: Any, leaves: Any) -> Any:
+        return cls(**dict(zip(moving, leaves)), **dict(zip(static, kept[1:])))
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(param,))
 class Plant:
     """A dynamical system ẋ = f(x, u) with an operating point, weights and a sample time.
 
     Subclasses declare parameters with :func:`param`, list ``states`` and ``inputs``, set ``dt`` [s] and
     ``source``, and write :meth:`dynamics` and :meth:`draw`. What is measured is all states unless ``outputs``
-    names some of them (or lists signals of its own, which :meth:`output` then computes). Instances are frozen pytrees of arrays; ``systems.make`` checks
-    them, the bare constructor does not (so that JAX may put anything into the fields).
+    names some of them (or lists signals of its own, which :meth:`output` then computes). ``limits`` says what
+    wide variants cannot do, and why.
+
+    Instances are frozen pytrees of arrays; ``systems.make`` checks them, the bare constructor does not (so that
+    JAX may put anything into the fields).
     """
 
     name: ClassVar[str] = ""
@@ -129,13 +193,14 @@ class Plant:
         cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
         cls.title = (cls.__doc__ or cls.name).strip().splitlines()[0].rstrip(".")
         known = {s.name: s for s in cls.states}
-        cls.outputs = tuple(known.get(s, s) for s in cls.outputs or cls._measured())
+        cls.outputs = tuple(
+            s if isinstance(s, Signal) else known.get(s, s) for s in cls.outputs or cls._measured()
+        )
         for method in _BROADCAST:
             if method in vars(cls):  # written for one plant, called with any
                 setattr(cls, method, _over_batch(vars(cls)[method]))
         dataclasses.dataclass(frozen=True, kw_only=True, eq=False)(cls)
-        names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
-        jax.tree_util.register_dataclass(cls, [n for n in names if n not in static], list(static))
+        _register(cls, static)
 
     # What a family declares ------------------------------------------------------------------------------
 
@@ -190,7 +255,7 @@ class Plant:
         """``(x_eq [n], u_eq [m])`` with f(x_eq, u_eq) = 0.
 
         The signals named in ``solve_for`` are moved from :meth:`operating_point` by Newton's method (least
-        squares, scaled by the signals' scales) until :meth:`balance` vanishes; the others stay where they are.
+        squares, scaled by the signals' scales) until :meth:`balance` vanishes; the others stay.
         Twice differentiable in the parameters.
         """
         x, u = self.operating_point()
@@ -208,14 +273,14 @@ class Plant:
 
         def newton(i: Array, v: Array) -> Array:
             # two steps from the solution give exact first and second derivatives (implicit function theorem)
-            v = jnp.where(i < 30, jax.lax.stop_gradient(v), v)
+            v = jnp.where(i < 18, jax.lax.stop_gradient(v), v)
             value, push = jax.linearize(residual, v)
             jac = jax.vmap(push, out_axes=1)(jnp.eye(len(chosen), dtype=v.dtype))
             if jac.shape[0] == jac.shape[1]:
                 return v - linalg.solve(jac, value)
             return v - linalg.solve(jac.T @ jac, jac.T @ value)
 
-        v = jax.lax.fori_loop(0, 32, newton, jnp.zeros(len(chosen), z0.dtype))
+        v = jax.lax.fori_loop(0, 20, newton, jnp.zeros(len(chosen), z0.dtype))
         z = z0 + free @ v
         return z[: self.n], z[self.n :]
 
@@ -228,8 +293,10 @@ class Plant:
         return jax.jacfwd(self.output)(self.equilibrium()[0])
 
     def weights(self) -> tuple[Array, Array]:
-        """``(Q [n, n], R [m, m])`` of the cost ∫ xᵀQx + uᵀRu dt; Bryson's rule unless a family says otherwise."""
-        q, r = (np.diag(np.array([s.scale for s in signals]) ** -2.0) for signals in (self.states, self.inputs))
+        """``(Q [n, n], R [m, m])`` of the cost ∫ xᵀQx + uᵀRu dt: Bryson's rule unless a family says so."""
+        q, r = (
+            np.diag(np.array([s.scale for s in signals]) ** -2.0) for signals in (self.states, self.inputs)
+        )
         q, r = (np.broadcast_to(w, self.batch_shape + w.shape) for w in (q, r))
         return jnp.asarray(q, float), jnp.asarray(r, float)
 
@@ -252,14 +319,14 @@ class Plant:
         return jnp.array([s.scale for s in self.states]), jnp.array([s.scale for s in self.inputs])
 
     def drawing(self, x: Any = None, u: Any = None) -> Drawing:
-        """This plant as shapes (see :mod:`lqrlab.systems.drawing`) at the absolute x, u, or at its equilibrium."""
+        """The plant as shapes (see :mod:`lqrlab.systems.drawing`) at the absolute x, u or its equilibrium."""
         if self.batch_shape:
             raise ValueError(f"drawing: expected one plant, but found a batch of shape {self.batch_shape}")
         if x is None or u is None:
             at = self.equilibrium()
             x, u = (given if given is not None else there for given, there in zip((x, u), at))
         plain = {key: float(value) for key, value in self.parameters.items()}
-        return dataclasses.replace(self, **plain).draw(np.asarray(x, float), np.asarray(u, float))
+        return type(self)(**plain).draw(np.asarray(x, float), np.asarray(u, float))
 
     def describe(self) -> str:
         """Name, dimensions and sample time in one line."""

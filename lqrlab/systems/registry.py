@@ -65,15 +65,17 @@ def check(cls: type[Plant]) -> None:
         x, u = plant.operating_point()
         dx = jax.eval_shape(plant.dynamics, x, u)
     except Exception as error:
-        raise ValueError(f"{cls.__name__}: dynamics(x, u) fails with {type(error).__name__}: {error}") from error
+        raise ValueError(
+            f"{cls.__name__}: dynamics(x, u) fails with {type(error).__name__}: {error}"
+        ) from error
     if dx.shape != (plant.n,):
         refuse(f"dynamics(x, u): expected ẋ of shape ({plant.n},), but found {dx.shape}")
     x, u = plant.equilibrium()
     residual = float(jnp.max(jnp.abs(plant.dynamics(x, u))))
     if not residual < 1e-6:
         refuse(
-            f"no equilibrium: |f(x, u)| = {residual:.2g} at the operating point; give the signals' values there "
-            "(at=...) or name in solve_for the states and inputs to solve for"
+            f"no equilibrium: |f(x, u)| = {residual:.2g} at the operating point; give the signals' "
+            "values there (at=...) or name in solve_for the states and inputs to solve for"
         )
 
 
@@ -147,7 +149,9 @@ _BLOCK = 16  # parameters drawn by one compiled program, which all families shar
 
 
 @functools.partial(jax.jit, static_argnames="num")
-def _draw(key: Array, first: Array, default: Array, low: Array, high: Array, spread: Array, num: int) -> list[Array]:
+def _draw(
+    key: Array, first: Array, default: Array, low: Array, high: Array, spread: Array, num: int
+) -> list[Array]:
     """``num`` values of each of a block of parameters, the first of which is number ``first``."""
 
     def one(i: Array, default: Array, low: Array, high: Array, spread: Array) -> Array:
@@ -175,7 +179,10 @@ def sample(name: str, *, key: Array, num: int, spread: float = 0.2) -> Plant:
         raise ValueError(f"num: expected at least one variant, but found {num!r}")
     cls = family(name)
     fields = parameter_fields(cls)
-    rows = [(f.default, f.metadata["low"], f.metadata["high"], spread * f.metadata["vary"]) for f in fields.values()]
+    rows = [
+        (f.default, f.metadata["low"], f.metadata["high"], spread * f.metadata["vary"])
+        for f in fields.values()
+    ]
     rows += [(0.0, 0.0, 0.0, 0.0)] * (-len(rows) % _BLOCK)
     drawn: list[Array] = []
     for first in range(0, len(rows), _BLOCK):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from lqrlab.systems.drawing import Drawing, Line, Spring, chain, ground, linkage
 from lqrlab.systems.mechanics import Mechanical
@@ -11,7 +12,7 @@ from lqrlab.systems.plant import Signal, gravity, param, with_rates
 from lqrlab.systems.registry import register
 
 
-def rods_kinetic(mass: Array, length: Array, angle: Array, spin: Array) -> Array:
+def rods_kinetic(mass: Array, length: Array, angle: ArrayLike, spin: ArrayLike) -> Array:
     """Kinetic energy of uniform rods hinged end to end in a plane.
 
     Args:
@@ -24,9 +25,11 @@ def rods_kinetic(mass: Array, length: Array, angle: Array, spin: Array) -> Array
     return 0.5 * jnp.sum(mass * jnp.sum(centres**2, axis=0) + mass * (length * spin) ** 2 / 12)
 
 
-def rods_height(mass: Array, length: Array, angle: Array) -> Array:
+def rods_height(mass: Array, length: Array, angle: ArrayLike) -> Array:
     """Σ mass · height of such rods' centres, angles counter-clockwise from the horizontal."""
-    return mass @ ((np.tril(np.ones((len(mass),) * 2), -1) + np.eye(len(mass)) / 2) @ (length * jnp.sin(angle)))
+    return mass @ (
+        (np.tril(np.ones((len(mass),) * 2), -1) + np.eye(len(mass)) / 2) @ (length * jnp.sin(angle))
+    )
 
 
 @register
@@ -107,8 +110,8 @@ class ThreeLinkArm(Mechanical):
     )
     dt = 0.02
     source = (
-        "M. W. Spong, S. Hutchinson and M. Vidyasagar, Robot Modeling and Control, 2nd ed. (2020), chapter 6, "
-        "planar arms; uniform rods, each angle from the link before"
+        "M. W. Spong, S. Hutchinson and M. Vidyasagar, Robot Modeling and Control, 2nd ed. (2020), chapter "
+        "6, planar arms; uniform rods, each angle from the link before"
     )
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -116,7 +119,9 @@ class ThreeLinkArm(Mechanical):
         return self.held([0.9, -0.8, 0.5])
 
     def _rods(self) -> tuple[Array, Array]:
-        return jnp.stack([self.mass1, self.mass2, self.mass3]), jnp.stack([self.length1, self.length2, self.length3])
+        return jnp.stack([self.mass1, self.mass2, self.mass3]), jnp.stack(
+            [self.length1, self.length2, self.length3]
+        )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         """Of three uniform rods."""
@@ -148,7 +153,9 @@ class DualArm(Mechanical):
     mass2: Array = param(1.2, "kg", "mass of a forearm with its hand", 0.1, 50.0)
     length1: Array = param(0.4, "m", "length of an upper arm", 0.05, 3.0)
     length2: Array = param(0.35, "m", "length of a forearm", 0.05, 3.0)
-    object_stiffness: Array = param(200.0, "N/m", "stiffness of what they hold, in any direction", 1.0, 2000.0)
+    object_stiffness: Array = param(
+        200.0, "N/m", "stiffness of what they hold, in any direction", 1.0, 2000.0
+    )
     object_damping: Array = param(2.0, "N·s/m", "its damping", 0.0, 100.0)
     friction: Array = param(0.3, "N·m·s/rad", "viscous friction of each joint", 0.0, 10.0)
 
@@ -166,8 +173,8 @@ class DualArm(Mechanical):
     )
     dt = 0.01
     source = (
-        "R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), chapter 6, "
-        "two planar fingers; the object's own mass neglected"
+        "R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), "
+        "chapter 6, two planar fingers; the object's own mass neglected"
     )
 
     _POSE = np.array([2.2, -1.3, 0.94, 1.3])
@@ -186,7 +193,9 @@ class DualArm(Mechanical):
         """Of two arms of two uniform rods."""
         arm = jnp.stack([self.mass1, self.mass2]), jnp.stack([self.length1, self.length2])
         two = _FROM_JOINTS[:2, :2]
-        return sum((rods_kinetic(*arm, two @ q[s], two @ v[s]) for s in (slice(0, 2), slice(2, 4))), jnp.zeros(()))
+        return sum(
+            (rods_kinetic(*arm, two @ q[s], two @ v[s]) for s in (slice(0, 2), slice(2, 4))), jnp.zeros(())
+        )
 
     def potential(self, q: Array) -> Array:
         """Of the object, strained by what the hands are away from the pose."""
@@ -204,12 +213,17 @@ class DualArm(Mechanical):
         left = chain((-half, 0), lengths, np.pi / 2 - np.cumsum(x[:2]))
         right = chain((half, 0), lengths, np.pi / 2 - np.cumsum(x[2:4]))
         table = Line([(-1.6 * half, 0), (1.6 * half, 0)], "ground", 1.5)
-        return (table, Spring(left[-1], right[-1], 0.03, ink="accent"), *linkage(left, 0.03), *linkage(right, 0.03))
+        return (
+            table,
+            Spring(left[-1], right[-1], 0.03, ink="accent"),
+            *linkage(left, 0.03),
+            *linkage(right, 0.03),
+        )
 
 
 @register
 class SixJointArm(Mechanical):
-    """Industrial arm with six joints (waist, shoulder, elbow, roll, wrist, tool), holding a pose against gravity."""
+    """Industrial arm with six joints from waist to tool, holding a pose against gravity."""
 
     upper_mass: Array = param(10.0, "kg", "mass of the upper arm", 0.5, 200.0)
     forearm_mass: Array = param(6.0, "kg", "mass of the forearm", 0.3, 200.0)
@@ -240,8 +254,8 @@ class SixJointArm(Mechanical):
     )
     dt = 0.02
     source = (
-        "J. J. Craig, Introduction to Robotics, 3rd ed. (2005), section 6.5, link velocities outward from the base; "
-        "joints in the order of the PUMA 560 of its section 3.7, links as solid cylinders"
+        "J. J. Craig, Introduction to Robotics, 3rd ed. (2005), section 6.5, link velocities outward from "
+        "the base; joints in the order of the PUMA 560 of its section 3.7, links as solid cylinders"
     )
 
     def operating_point(self) -> tuple[Array, Array]:

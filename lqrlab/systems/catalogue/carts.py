@@ -12,7 +12,7 @@ from lqrlab.systems.registry import register
 
 @register
 class CartPole(Mechanical):
-    """Cart on a rail with a pole hinged to it, balanced upright; angle 0 is up, positive towards +position."""
+    """Cart on a rail with a pole hinged to it, balanced upright; angle 0 is up, + towards +position."""
 
     cart_mass: Array = param(0.5, "kg", "mass of the cart", 0.05, 20.0)
     pole_mass: Array = param(0.2, "kg", "mass of the pole", 0.01, 10.0)
@@ -81,8 +81,8 @@ class CartDoublePendulum(Mechanical):
     inputs = (Signal("force", "N", 10.0),)
     dt = 0.01
     source = (
-        "A. Bogdanov, Optimal control of a double inverted pendulum on a cart, Oregon Health & Science University, "
-        "technical report CSE-04-006 (2004), section 2"
+        "A. Bogdanov, Optimal control of a double inverted pendulum on a cart, Oregon Health & Science "
+        "University, technical report CSE-04-006 (2004), section 2"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -150,7 +150,12 @@ class GantryCrane(Mechanical):
         size = self.rope_length
         load = reach((x[0], 0.0), size, np.pi - x[1])
         trolley = Box((x[0], 0.06 * size), 0.4 * size, 0.12 * size)
-        return (ground(-2 * size, 2 * size), Line([(x[0], 0), load], "ground", 1.5), trolley, Box(load, 0.2 * size, 0.2 * size, x[1], "accent"))
+        return (
+            ground(-2 * size, 2 * size),
+            Line([(x[0], 0), load], "ground", 1.5),
+            trolley,
+            Box(load, 0.2 * size, 0.2 * size, x[1], "accent"),
+        )
 
 
 @register
@@ -172,8 +177,8 @@ class BallAndBeam(Mechanical):
     inputs = (Signal("torque", "N·m", 0.3),)
     dt = 0.02
     source = (
-        "J. Hauser, S. Sastry and P. Kokotović, Nonlinear control via approximate input-output linearization: "
-        "the ball and beam example, IEEE Trans. Autom. Control 37(3), 1992, section II"
+        "J. Hauser, S. Sastry and P. Kokotović, Nonlinear control via approximate input-output "
+        "linearization: the ball and beam example, IEEE Trans. Autom. Control 37(3), 1992, section II"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -194,7 +199,11 @@ class BallAndBeam(Mechanical):
         """The beam about its pivot; the ball larger than life."""
         along = np.array([np.cos(x[1]), np.sin(x[1])])
         ball = x[0] * along + 0.03 * np.array([-along[1], along[0]])
-        return (Disc((0, 0), 0.02, "ground"), Line([-0.5 * along, 0.5 * along], "body", 4.0), Disc(ball, 0.03, "accent"))
+        return (
+            Disc((0, 0), 0.02, "ground"),
+            Line([-0.5 * along, 0.5 * along], "body", 4.0),
+            Disc(ball, 0.03, "accent"),
+        )
 
 
 @register
@@ -208,13 +217,17 @@ class BallAndPlate(Mechanical):
     gravity: Array = gravity()
 
     states = with_rates(
-        Signal("x", "m", 0.1), Signal("y", "m", 0.1), Signal("tilt_x", "rad", 0.15), Signal("tilt_y", "rad", 0.15), time=0.4
+        Signal("x", "m", 0.1),
+        Signal("y", "m", 0.1),
+        Signal("tilt_x", "rad", 0.15),
+        Signal("tilt_y", "rad", 0.15),
+        time=0.4,
     )
     inputs = (Signal("torque_x", "N·m", 0.2), Signal("torque_y", "N·m", 0.2))
     dt = 0.02
     source = (
-        "F. Borrelli, Constrained Optimal Control of Linear and Hybrid Systems (2003), section 5.4, ball and plate; "
-        "a solid ball that rolls without slipping"
+        "F. Borrelli, Constrained Optimal Control of Linear and Hybrid Systems (2003), section 5.4, ball and "
+        "plate; a solid ball that rolls without slipping"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:

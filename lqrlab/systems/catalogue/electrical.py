@@ -24,8 +24,8 @@ class DCMotor(Plant):
     outputs = ("angle",)
     dt = 0.05
     source = (
-        "D. Tilbury and B. Messner, Control Tutorials for MATLAB and Simulink (University of Michigan), "
-        "DC Motor Speed: System Modeling, with the angle added; its printed A and B are these"
+        "D. Tilbury and B. Messner, Control Tutorials for MATLAB and Simulink (University of Michigan), DC "
+        "Motor Speed: System Modeling, with the angle added; its printed A and B are these"
     )
 
     def dynamics(self, x: Array, u: Array) -> Array:
@@ -62,7 +62,8 @@ class MagneticLevitation(Plant):
     dt = 0.005
     source = (
         "D. Tilbury and B. Messner, Control Tutorials for MATLAB and Simulink (University of Michigan), "
-        "State-Space Methods for Controller Design: magnetically suspended ball; its printed A and B are these"
+        "State-Space Methods for Controller Design: magnetically suspended ball; its printed A and B are "
+        "these"
     )
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -80,7 +81,10 @@ class MagneticLevitation(Plant):
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """Magnet, ball and the gap, which is ten ball radii at rest."""
         ball, size = -x[0] / self.nominal_gap, 0.3
-        magnet = (Box((0, 0.5), 1.2, 1.0, ink="ground"), Box((0, 0.5), 0.25 * abs(x[2]) / 7.0, 1.0, ink="accent"))
+        magnet = (
+            Box((0, 0.5), 1.2, 1.0, ink="ground"),
+            Box((0, 0.5), 0.25 * abs(x[2]) / 7.0, 1.0, ink="accent"),
+        )
         goal = Line([(-1, -1), (1, -1)], "faint", 1.0, dashed=True)
         return (*magnet, goal, Disc((0, ball - size), size))
 
@@ -107,8 +111,8 @@ class PMSM(Plant):
     inputs = (Signal("voltage_d", "V", 20.0), Signal("voltage_q", "V", 20.0, at=50.0))
     dt = 5e-4
     source = (
-        "P. C. Krause, O. Wasynczuk, S. D. Sudhoff and S. Pekarek, Analysis of Electric Machinery and Drive Systems, "
-        "3rd ed. (2013), chapter 4, permanent-magnet ac machine in the rotor's frame"
+        "P. C. Krause, O. Wasynczuk, S. D. Sudhoff and S. Pekarek, Analysis of Electric Machinery and Drive "
+        "Systems, 3rd ed. (2013), chapter 4, permanent-magnet ac machine in the rotor's frame"
     )
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -132,7 +136,11 @@ class PMSM(Plant):
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """The rotor in its own frame with its current, and a dial for the speed."""
-        rotor = (Disc((0, 0), 1.0, "ground", filled=False), Box((0, 0), 1.6, 0.4), Disc((0, 0), 0.2, "ground"))
+        rotor = (
+            Disc((0, 0), 1.0, "ground", filled=False),
+            Box((0, 0), 1.6, 0.4),
+            Disc((0, 0), 0.2, "ground"),
+        )
         current = Arrow((0, 0), np.array([x[0], x[1]]) / 3.0)
         return (*rotor, current, *dial((3.0, 0.0), 1.0, np.pi / 2 - (x[2] / self.speed - 1) * 2, "speed"))
 
@@ -163,8 +171,9 @@ class InductionMotor(Plant):
     outputs = ("stator_current_d", "stator_current_q", "rotor_speed")
     dt = 1e-3
     source = (
-        "P. C. Krause, O. Wasynczuk, S. D. Sudhoff and S. Pekarek, Analysis of Electric Machinery and Drive Systems, "
-        "3rd ed. (2013), chapter 6, symmetrical induction machine, with the 3-hp machine of its table"
+        "P. C. Krause, O. Wasynczuk, S. D. Sudhoff and S. Pekarek, Analysis of Electric Machinery and Drive "
+        "Systems, 3rd ed. (2013), chapter 6, symmetrical induction machine, with the 3-hp machine of its "
+        "table"
     )
 
     def _steady(self) -> tuple[Array, Array, Array]:
@@ -228,7 +237,9 @@ class SeriesRLC(Plant):
     inputs = (Signal("voltage", "V", 5.0),)
     outputs = ("capacitor_voltage",)
     dt = 1e-4
-    source = "N. S. Nise, Control Systems Engineering, 6th ed. (2011), section 3.3, the RLC network in state space"
+    source = (
+        "N. S. Nise, Control Systems Engineering, 6th ed. (2011), section 3.3, the RLC network in state space"
+    )
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Kirchhoff's voltage law; the capacitor fills."""

@@ -1,5 +1,7 @@
 """Aircraft that hover: rotors and jets."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -51,8 +53,10 @@ class Quadrotor(Plant):
         front, left, back, right = u
         spin = jnp.array(
             [
-                (self.arm * (left - right) + (self.pitch_inertia - self.yaw_inertia) * q * r) / self.roll_inertia,
-                (self.arm * (back - front) + (self.yaw_inertia - self.roll_inertia) * p * r) / self.pitch_inertia,
+                (self.arm * (left - right) + (self.pitch_inertia - self.yaw_inertia) * q * r)
+                / self.roll_inertia,
+                (self.arm * (back - front) + (self.yaw_inertia - self.roll_inertia) * p * r)
+                / self.pitch_inertia,
                 (
                     self.torque_ratio * (front - left + back - right)
                     + (self.roll_inertia - self.pitch_inertia) * p * q
@@ -68,12 +72,19 @@ class Quadrotor(Plant):
         tilt = np.array([np.cos(x[3]), -np.sin(x[3])])
         normal = np.array([-tilt[1], tilt[0]])
         hover = self.mass * self.gravity / 4
-        behind: list = [Line([place - arm * tilt, place + arm * tilt], "body", 5.0), Disc(place, 0.25 * arm, "accent")]
+        behind: list = [
+            Line([place - arm * tilt, place + arm * tilt], "body", 5.0),
+            Disc(place, 0.25 * arm, "accent"),
+        ]
         for end, thrust in ((-arm, u[1]), (arm, u[3])):
             behind.append(Arrow(place + end * tilt, place + end * tilt + 0.8 * arm * thrust / hover * normal))
         centre = np.array([4 * arm + x[0], x[1]])
         above = [
-            Disc(centre + arm * np.array([np.cos(x[5] + k * np.pi / 2), np.sin(x[5] + k * np.pi / 2)]), 0.4 * arm, "faint")
+            Disc(
+                centre + arm * np.array([np.cos(x[5] + k * np.pi / 2), np.sin(x[5] + k * np.pi / 2)]),
+                0.4 * arm,
+                "faint",
+            )
             for k in range(4)
         ]
         nose = arm * np.array([np.cos(x[5]), np.sin(x[5])])
@@ -96,7 +107,9 @@ class PlanarQuadrotor(Mechanical):
     states = with_rates(Signal("x", "m", 0.5), Signal("z", "m", 0.5), Signal("pitch", "rad", 0.2))
     inputs = (Signal("right_thrust", "N", 1.0, at=2.4), Signal("left_thrust", "N", 1.0, at=2.4))
     dt = 0.02
-    source = "R. Tedrake, Underactuated Robotics (2023), chapter 3, planar quadrotor, and its example's parameters"
+    source = (
+        "R. Tedrake, Underactuated Robotics (2023), chapter 3, planar quadrotor, and its example's parameters"
+    )
 
     def operating_point(self) -> tuple[Array, Array]:
         """Hover."""
@@ -122,7 +135,11 @@ class PlanarQuadrotor(Mechanical):
         hover = self.mass * self.gravity / 2
         ends = ((x[:2] + along, u[0] / hover), (x[:2] - along, u[1] / hover))
         arrows = [Arrow(end, end + 0.8 * thrust * normal) for end, thrust in ends]
-        return (Line([x[:2] - along, x[:2] + along], "body", 5.0), *arrows, Disc(x[:2], 0.2 * self.arm, "accent"))
+        return (
+            Line([x[:2] - along, x[:2] + along], "body", 5.0),
+            *arrows,
+            Disc(x[:2], 0.2 * self.arm, "accent"),
+        )
 
 
 @register
@@ -159,7 +176,11 @@ class VTOL(Mechanical):
         """Thrust in the body's axes, drag."""
         s, c = jnp.sin(q[2]), jnp.cos(q[2])
         return jnp.stack(
-            [c * u[0] - s * u[1] - self.damping * v[0], s * u[0] + c * u[1] - self.damping * v[1], self.arm * u[0]]
+            [
+                c * u[0] - s * u[1] - self.damping * v[0],
+                s * u[0] + c * u[1] - self.damping * v[1],
+                self.arm * u[0],
+            ]
         )
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
@@ -168,7 +189,10 @@ class VTOL(Mechanical):
         normal = np.array([-along[1], along[0]])
         below = x[:2] - normal
         weight = self.mass * self.gravity
-        forces = (Arrow(below, below + 5 * u[0] / weight * along), Arrow(below, below - 1.2 * u[1] / weight * normal))
+        forces = (
+            Arrow(below, below + 5 * u[0] / weight * along),
+            Arrow(below, below - 1.2 * u[1] / weight * normal),
+        )
         wings = Line([x[:2] - 2.5 * along, x[:2] + 2.5 * along], "body", 5.0)
         return (ground(-1, 1, -1.0), wings, Box(x[:2], self.arm, self.arm, x[2]), *forces)
 
@@ -205,12 +229,12 @@ class Helicopter(Plant):
         Signal("pitch_cyclic", "rad", 0.05),
         Signal("tail_thrust", "N", 3.0, at=-5.3),
     )
-    solve_for = ("roll", "pitch", "lift", "roll_cyclic", "pitch_cyclic", "tail_thrust")
+    solve_for = ("roll", "lift", "roll_cyclic", "tail_thrust")
     outputs = ("roll", "pitch", "roll_rate", "pitch_rate", "yaw_rate", "down_velocity")
     dt = 0.02
     source = (
-        "V. Gavrilets, B. Mettler and E. Feron, Nonlinear model for a small-size acrobatic helicopter, AIAA 2001-4333: "
-        "rigid body, hub stiffness and steady flapping; the size of its X-Cell 60"
+        "V. Gavrilets, B. Mettler and E. Feron, Nonlinear model for a small-size acrobatic helicopter, AIAA "
+        "2001-4333: rigid body, hub stiffness and steady flapping; the size of its X-Cell 60"
     )
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -254,7 +278,7 @@ class Helicopter(Plant):
         """From the right and from behind; the dial shows how fast it yaws."""
         size = self.tail_length
 
-        def view(left: float, angle: float, tail: bool) -> list:
+        def view(left: Any, angle: float, tail: bool) -> list:
             at, along = np.array([left, 0.0]), size * np.array([np.cos(angle), np.sin(angle)])
             up = np.array([-along[1], along[0]])
             rotor = [at + 0.4 * up - along, at + 0.4 * up + along]

@@ -1,5 +1,7 @@
 """Robots on wheels. Those that follow a line are described by how far they are from where they should be."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -10,7 +12,7 @@ from lqrlab.systems.plant import Plant, Signal, gravity, param, with_rates
 from lqrlab.systems.registry import register
 
 
-def _on_line(x: float, y: float, heading: float, size: float) -> Drawing:
+def _on_line(x: float, y: float, heading: float, size: Any) -> Drawing:
     """A robot from above on the line it follows, its place along it marked by a ring."""
     along = np.array([np.cos(heading), np.sin(heading)])
     across = np.array([-along[1], along[0]])
@@ -32,8 +34,8 @@ class UnicycleRobot(Plant):
     inputs = (Signal("speed", "m/s", 0.3, at=0.5), Signal("turn_rate", "rad/s", 1.0))
     dt = 0.05
     source = (
-        "B. Siciliano, L. Sciavicco, L. Villani and G. Oriolo, Robotics: Modelling, Planning and Control (2009), "
-        "section 11.2.1, the unicycle, and 11.5, tracking in the frame of the reference"
+        "B. Siciliano, L. Sciavicco, L. Villani and G. Oriolo, Robotics: Modelling, Planning and Control "
+        "(2009), section 11.2.1, the unicycle, and 11.5, tracking in the frame of the reference"
     )
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -74,8 +76,8 @@ class DifferentialDriveRobot(Plant):
     outputs = ("along", "across", "heading")
     dt = 0.05
     source = (
-        "B. Siciliano, L. Sciavicco, L. Villani and G. Oriolo, Robotics: Modelling, Planning and Control (2009), "
-        "section 11.4, dynamic model of the unicycle with two driven wheels"
+        "B. Siciliano, L. Sciavicco, L. Villani and G. Oriolo, Robotics: Modelling, Planning and Control "
+        "(2009), section 11.4, dynamic model of the unicycle with two driven wheels"
     )
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -111,8 +113,9 @@ class OmnidirectionalRobot(Mechanical):
     inputs = tuple(Signal(f"torque{i}", "N·m", 0.5) for i in (1, 2, 3))
     dt = 0.05
     source = (
-        "H. P. Oliveira, A. J. Sousa, A. P. Moreira and P. J. Costa, Modeling and assessing of omni-directional robots "
-        "with three and four wheels, in Contemporary Robotics (2009), three wheels at 120 degrees"
+        "H. P. Oliveira, A. J. Sousa, A. P. Moreira and P. J. Costa, Modeling and assessing of "
+        "omni-directional robots with three and four wheels, in Contemporary Robotics (2009), three wheels "
+        "at 120 degrees"
     )
 
     _WHEELS = np.pi / 3 + 2 * np.pi / 3 * np.arange(3)
@@ -162,9 +165,9 @@ class Segway(Mechanical):
     inputs = (Signal("left_torque", "N·m", 2.0), Signal("right_torque", "N·m", 2.0))
     dt = 0.02
     source = (
-        "K. Pathak, J. Franch and S. K. Agrawal, Velocity and position control of a wheeled inverted pendulum by "
-        "partial feedback linearization, IEEE Trans. Robot. 21(3), 2005, section II; the place along the path as "
-        "first coordinate"
+        "K. Pathak, J. Franch and S. K. Agrawal, Velocity and position control of a wheeled inverted "
+        "pendulum by partial feedback linearization, IEEE Trans. Robot. 21(3), 2005, section II; the place "
+        "along the path as first coordinate"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -183,7 +186,9 @@ class Segway(Mechanical):
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
         """Torques between body and wheels; the path bends with the yaw, which does no work."""
-        wheels = jnp.stack([v[0] - 0.5 * self.track * v[2], v[0] + 0.5 * self.track * v[2]]) / self.wheel_radius
+        wheels = (
+            jnp.stack([v[0] - 0.5 * self.track * v[2], v[0] + 0.5 * self.track * v[2]]) / self.wheel_radius
+        )
         torque = u - self.friction * (wheels - v[1])
         sideways = self.body_mass * self.height * jnp.sin(q[1]) * v[2]
         drive = (torque[0] + torque[1]) / self.wheel_radius + sideways * v[2]

@@ -1,5 +1,7 @@
 """Masses on springs, and beams that bend."""
 
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -51,7 +53,9 @@ class DoubleIntegrator(Mechanical):
     states = (Signal("position", "m", 1.0), Signal("velocity", "m/s", 1.0))
     inputs = (Signal("force", "N", 1.0),)
     dt = 0.1
-    source = "K. J. Åström and R. M. Murray, Feedback Systems, 2nd ed. (2021), chapter 6, the double integrator"
+    source = (
+        "K. J. Åström and R. M. Murray, Feedback Systems, 2nd ed. (2021), chapter 6, the double integrator"
+    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         """Of the mass."""
@@ -84,8 +88,8 @@ class TwoMassSpring(Mechanical):
     outputs = ("position2",)
     dt = 0.1
     source = (
-        "B. Wie and D. S. Bernstein, Benchmark problems for robust control design, J. Guid. Control Dyn. 15(5), "
-        "1992, 1057-1059"
+        "B. Wie and D. S. Bernstein, Benchmark problems for robust control design, J. Guid. Control Dyn. "
+        "15(5), 1992, 1057-1059"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -143,7 +147,7 @@ class MassTrain(Mechanical):
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """Four wagons, the first on the right."""
         at = x[:4] + np.array([3.0, 1.0, -1.0, -3.0])
-        springs = [Spring((b + 0.4, 0.4), (a - 0.4, 0.4), 0.12) for a, b in zip(at, at[1:])]
+        springs = [Spring((b + 0.4, 0.4), (a - 0.4, 0.4), 0.12) for a, b in itertools.pairwise(at)]
         wagons = [Box((a, 0.4), 0.8, 0.5, ink="accent" if i in (0, 3) else "body") for i, a in enumerate(at)]
         wheels = [Disc((a + s, 0.1), 0.1, "ground") for a in at for s in (-0.25, 0.25)]
         return (ground(-4.5, 4.5), *springs, *wagons, *wheels)
@@ -176,9 +180,9 @@ class FlexibleBeam(Mechanical):
     outputs = ("hub_angle", Signal("tip_position", "m", 0.3))
     dt = 0.01
     source = (
-        "R. H. Cannon and E. Schmitz, Initial experiments on the end-point control of a flexible one-link robot, "
-        "Int. J. Robot. Res. 3(3), 1984; modes of the clamped beam from L. Meirovitch, Fundamentals of Vibrations "
-        "(2001), section 8.3"
+        "R. H. Cannon and E. Schmitz, Initial experiments on the end-point control of a flexible one-link "
+        "robot, Int. J. Robot. Res. 3(3), 1984; modes of the clamped beam from L. Meirovitch, Fundamentals "
+        "of Vibrations (2001), section 8.3"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:

@@ -94,7 +94,8 @@ class DoublePendulum(Mechanical):
     dt = 0.01
     source = (
         "M. W. Spong and D. J. Block, The Pendubot: a mechatronic system for control research and education, "
-        "Proc. 34th IEEE Conf. Decision and Control (1995), section 2; uniform rods, both angles from upright"
+        "Proc. 34th IEEE Conf. Decision and Control (1995), section 2; uniform rods, both angles from "
+        "upright"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -141,8 +142,8 @@ class ReactionWheelPendulum(Plant):
     inputs = (Signal("torque", "N·m", 0.05),)
     dt = 0.01
     source = (
-        "D. J. Block, K. J. Åström and M. W. Spong, The Reaction Wheel Pendulum (2007), chapter 2; the wheel's "
-        "angle, which nothing depends on, is left out"
+        "D. J. Block, K. J. Åström and M. W. Spong, The Reaction Wheel Pendulum (2007), chapter 2; the "
+        "wheel's angle, which nothing depends on, is left out"
     )
 
     def dynamics(self, x: Array, u: Array) -> Array:
@@ -233,7 +234,10 @@ class Acrobot(Mechanical):
     )
     inputs = (Signal("torque", "N·m", 10.0),)
     dt = 0.02
-    source = "M. W. Spong, The swing up control problem for the Acrobot, IEEE Control Syst. 15(1), 1995, eqs. (1)-(2)"
+    source = (
+        "M. W. Spong, The swing up control problem for the Acrobot, IEEE Control Syst. 15(1), 1995, "
+        "eqs. (1)-(2)"
+    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         """Of both links' translation and rotation."""

@@ -1,5 +1,7 @@
 """Power electronics (averaged over a switching period) and power systems."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -82,8 +84,8 @@ class BoostConverter(Plant):
     dt = 5e-5
     source = _ERICKSON + "sections 2.3 and 7.2, averaged model"
     limits = (
-        "Where a variant's source already exceeds the voltage to hold (beyond ±33%), the duty at rest is negative: "
-        "the averaged equations still hold, a real switch could only stay open."
+        "Where a variant's source already exceeds the voltage to hold (beyond ±33%), the duty at rest is "
+        "negative: the averaged equations still hold, a real switch could only stay open."
     )
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -141,7 +143,7 @@ class BuckBoostConverter(Plant):
         return _converter(x, u, self.output_voltage, self.load)
 
 
-def _converter(x: np.ndarray, u: np.ndarray, voltage: float, load: float) -> Drawing:
+def _converter(x: np.ndarray, u: np.ndarray, voltage: Any, load: Any) -> Drawing:
     """A converter's loop; coil and capacitor are half full at rest."""
     coil, capacitor = 0.25 * x[0] * load / voltage, 0.5 * x[1] / voltage
     return circuit(("duty", u[0]), ("L", coil), ("C", capacitor), ("load", capacitor))
@@ -149,14 +151,16 @@ def _converter(x: np.ndarray, u: np.ndarray, voltage: float, load: float) -> Dra
 
 @register
 class GridInverter(Plant):
-    """Inverter that feeds a grid through a filter of two coils and a capacitor, in the grid's turning frame."""
+    """Inverter that feeds a grid through two coils and a capacitor, in the grid's turning frame."""
 
     inverter_coil: Array = param(1.8e-3, "H", "inductance on the inverter's side", 1e-5, 0.1)
     grid_coil: Array = param(9e-4, "H", "inductance on the grid's side", 1e-5, 0.1)
     capacitance: Array = param(1e-5, "F", "capacitance of the filter", 1e-7, 1e-2)
     inverter_winding: Array = param(0.1, "Ω", "resistance on the inverter's side", 0.0, 10.0)
     grid_winding: Array = param(0.1, "Ω", "resistance on the grid's side", 0.0, 10.0)
-    grid_voltage: Array = param(325.0, "V", "amplitude of the grid's phase voltage", 10.0, 20000.0, vary=False)
+    grid_voltage: Array = param(
+        325.0, "V", "amplitude of the grid's phase voltage", 10.0, 20000.0, vary=False
+    )
     grid_frequency: Array = param(314.159, "rad/s", "angular frequency of the grid", 50.0, 3000.0, vary=False)
     current: Array = param(15.0, "A", "current to feed, in phase with the grid", 0.0, 5000.0)
 
@@ -172,15 +176,19 @@ class GridInverter(Plant):
     outputs = ("grid_current_d", "grid_current_q")
     dt = 5e-5
     source = (
-        "R. Teodorescu, M. Liserre and P. Rodríguez, Grid Converters for Photovoltaic and Wind Power Systems (2011), "
-        "chapters 9 and 11, inverter with LCL filter"
+        "R. Teodorescu, M. Liserre and P. Rodríguez, Grid Converters for Photovoltaic and Wind Power Systems "
+        "(2011), chapters 9 and 11, inverter with LCL filter"
     )
 
     def operating_point(self) -> tuple[Array, Array]:
         """The current to feed; from the grid back through the filter, Kirchhoff's laws give the rest."""
         w, zero = self.grid_frequency, 0.0 * self.current
         grid = jnp.stack([self.current, zero])
-        capacitor = jnp.stack([self.grid_voltage, zero]) + self.grid_winding * grid + w * self.grid_coil * _turned(grid)
+        capacitor = (
+            jnp.stack([self.grid_voltage, zero])
+            + self.grid_winding * grid
+            + w * self.grid_coil * _turned(grid)
+        )
         inverter = grid + w * self.capacitance * _turned(capacitor)
         drive = capacitor + self.inverter_winding * inverter + w * self.inverter_coil * _turned(inverter)
         return jnp.concatenate([inverter, capacitor, grid]), drive
@@ -190,7 +198,9 @@ class GridInverter(Plant):
         inverter, capacitor, grid = x[:2], x[2:4], x[4:]
         w = self.grid_frequency
         outside = jnp.stack([self.grid_voltage, 0.0 * self.grid_voltage])
-        first = (u - capacitor - self.inverter_winding * inverter) / self.inverter_coil - w * _turned(inverter)
+        first = (u - capacitor - self.inverter_winding * inverter) / self.inverter_coil - w * _turned(
+            inverter
+        )
         middle = (inverter - grid) / self.capacitance - w * _turned(capacitor)
         last = (capacitor - outside - self.grid_winding * grid) / self.grid_coil - w * _turned(grid)
         return jnp.concatenate([first, middle, last])
@@ -236,8 +246,9 @@ class TwoAreaPower(Plant):
     outputs = ("frequency1", "frequency2", Signal("tie_power", "1", 0.02))
     dt = 0.05
     source = (
-        "C. E. Fosha and O. I. Elgerd, The megawatt-frequency control problem: a new approach via optimal control "
-        "theory, IEEE Trans. Power App. Syst. PAS-89(4), 1970; the tie line's sine kept, powers a unit of the rating"
+        "C. E. Fosha and O. I. Elgerd, The megawatt-frequency control problem: a new approach via optimal "
+        "control theory, IEEE Trans. Power App. Syst. PAS-89(4), 1970; the tie line's sine kept, powers a "
+        "unit of the rating"
     )
 
     def _tie_power(self, angle: Array) -> Array:
@@ -247,7 +258,9 @@ class TwoAreaPower(Plant):
         """Each area's swing, turbine and governor; the tie line's angle."""
         flow = self._tie_power(x[6])
 
-        def area(frequency: Array, turbine: Array, governor: Array, command: Array, out: Array) -> list[Array]:
+        def area(
+            frequency: Array, turbine: Array, governor: Array, command: Array, out: Array
+        ) -> list[Array]:
             return [
                 (self.area_gain * (turbine - out) - frequency) / self.inertia_time,
                 (governor - turbine) / self.turbine_time,

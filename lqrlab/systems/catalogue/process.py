@@ -1,5 +1,7 @@
 """Tanks, reactors, heat and populations."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -29,7 +31,9 @@ class CoupledTanks(Plant):
     inputs = (Signal("voltage", "V", 3.0, at=9.3),)
     outputs = ("lower_level",)
     dt = 0.5
-    source = "J. Apkarian, H. Lacheray and A. Abdossalami, Coupled Tanks workbook, Quanser (2013), configuration 2"
+    source = (
+        "J. Apkarian, H. Lacheray and A. Abdossalami, Coupled Tanks workbook, Quanser (2013), configuration 2"
+    )
 
     def operating_point(self) -> tuple[Array, Array]:
         """The lower level to hold; what runs through is the same everywhere."""
@@ -60,7 +64,9 @@ class QuadrupleTank(Plant):
     pump1: Array = param(3.33e-6, "m³/(s·V)", "flow of the first pump a volt", 1e-7, 1.0)
     pump2: Array = param(3.35e-6, "m³/(s·V)", "flow of the second pump a volt", 1e-7, 1.0)
     split1: Array = param(0.7, "1", "share of the first pump's flow that goes to the lower left", 0.05, 0.95)
-    split2: Array = param(0.6, "1", "share of the second pump's flow that goes to the lower right", 0.05, 0.95)
+    split2: Array = param(
+        0.6, "1", "share of the second pump's flow that goes to the lower right", 0.05, 0.95
+    )
     voltage: Array = param(3.0, "V", "voltage of both pumps at rest", 0.5, 24.0)
     gravity: Array = gravity()
 
@@ -74,12 +80,13 @@ class QuadrupleTank(Plant):
     outputs = ("lower_left", "lower_right")
     dt = 1.0
     source = (
-        "K. H. Johansson, The quadruple-tank process, IEEE Trans. Control Syst. Technol. 8(3), 2000, section II, its "
-        "minimum-phase setting"
+        "K. H. Johansson, The quadruple-tank process, IEEE Trans. Control Syst. Technol. 8(3), 2000, section "
+        "II, its minimum-phase setting"
     )
     limits = (
-        "Splits that add up to less than one make the plant non-minimum-phase; LQR regulates it all the same. Near "
-        "one, both pumps move the lower levels in the same proportion and slow differences take long to settle."
+        "Splits that add up to less than one make the plant non-minimum-phase; LQR regulates it all the "
+        "same. Near one, both pumps move the lower levels in the same proportion and slow differences take "
+        "long to settle."
     )
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -105,7 +112,10 @@ class QuadrupleTank(Plant):
         wide, high = 0.1, 0.2
         lower = (*tank(-0.08, 0, wide, high, x[0]), *tank(0.08, 0, wide, high, x[1]))
         upper = (*tank(-0.08, 0.26, wide, 0.1, x[2]), *tank(0.08, 0.26, wide, 0.1, x[3]))
-        pumps = (dial((-0.22, 0.1), 0.04, np.pi / 2 - 0.4 * u[0]), dial((0.22, 0.1), 0.04, np.pi / 2 - 0.4 * u[1]))
+        pumps = (
+            dial((-0.22, 0.1), 0.04, np.pi / 2 - 0.4 * u[0]),
+            dial((0.22, 0.1), 0.04, np.pi / 2 - 0.4 * u[1]),
+        )
         return (*lower, *upper, *pumps[0], *pumps[1])
 
 
@@ -115,20 +125,25 @@ class StirredTankReactor(Plant):
 
     turnover: Array = param(1 / 60, "1/s", "feed over volume", 1e-5, 1.0)
     rate_constant: Array = param(1.2e9, "1/s", "reaction rate at infinite temperature", 1e3, 1e18)
-    activation: Array = param(8750.0, "K", "activation energy over the gas constant", 1000.0, 30000.0, vary=False)
+    activation: Array = param(
+        8750.0, "K", "activation energy over the gas constant", 1000.0, 30000.0, vary=False
+    )
     heat_rise: Array = param(209.2, "K·L/mol", "temperature gained by what reacts", 1.0, 2000.0)
     exchange: Array = param(0.0348675, "1/s", "heat exchange with the jacket over heat capacity", 1e-5, 5.0)
     feed_concentration: Array = param(1.0, "mol/L", "concentration of the feed", 0.01, 50.0)
     feed_temperature: Array = param(350.0, "K", "temperature of the feed", 250.0, 500.0, vary=False)
     temperature: Array = param(350.0, "K", "temperature to hold", 300.0, 450.0, vary=False)
 
-    states = (Signal("concentration", "mol/L", 0.05, at=0.5), Signal("reactor_temperature", "K", 2.0, at=350.0))
+    states = (
+        Signal("concentration", "mol/L", 0.05, at=0.5),
+        Signal("reactor_temperature", "K", 2.0, at=350.0),
+    )
     inputs = (Signal("jacket_temperature", "K", 10.0, at=300.0),)
     outputs = ("reactor_temperature",)
     dt = 2.0
     source = (
-        "D. E. Seborg, T. F. Edgar and D. A. Mellichamp, Process Dynamics and Control, 2nd ed. (2004), section 2.4.6 "
-        "and example 2.5"
+        "D. E. Seborg, T. F. Edgar and D. A. Mellichamp, Process Dynamics and Control, 2nd ed. (2004), "
+        "section 2.4.6 and example 2.5"
     )
 
     def _rate(self, temperature: Array) -> Array:
@@ -145,13 +160,19 @@ class StirredTankReactor(Plant):
         """Balances of the reactant and of heat; the rate follows Arrhenius."""
         concentration, hot = x
         reacting = self._rate(hot) * concentration
-        feed = self.turnover * jnp.stack([self.feed_concentration - concentration, self.feed_temperature - hot])
+        feed = self.turnover * jnp.stack(
+            [self.feed_concentration - concentration, self.feed_temperature - hot]
+        )
         return feed + jnp.stack([-reacting, self.heat_rise * reacting + self.exchange * (u[0] - hot)])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """The tank, filled by the share that has not reacted, a thermometer for tank and jacket each."""
         vessel = tank(0, 0, 1.0, 1.2, x[0] / self.feed_concentration)
-        shapes: list = [*vessel, Line([(0, 1.5), (0, 0.3)], "ground"), Line([(-0.2, 0.3), (0.2, 0.3)], "ground", 4.0)]
+        shapes: list = [
+            *vessel,
+            Line([(0, 1.5), (0, 0.3)], "ground"),
+            Line([(-0.2, 0.3), (0.2, 0.3)], "ground", 4.0),
+        ]
         for place, value, label in ((0.9, x[1], "tank"), (1.4, u[0], "jacket")):
             height = float(np.clip((value - self.temperature + 60) / 100, 0.02, 1.4))
             shapes += [Box((place, height / 2), 0.12, height, ink="accent"), Text((place, -0.12), label)]
@@ -160,7 +181,7 @@ class StirredTankReactor(Plant):
 
 @register
 class HeatedRod(Plant):
-    """Rod with an element at either end that heats or cools it, in nine pieces, losing heat along its length."""
+    """Rod in nine pieces, heated or cooled at either end, losing heat along its length."""
 
     length: Array = param(0.5, "m", "length of the rod", 0.05, 10.0)
     conductivity: Array = param(205.0, "W/(m·K)", "heat conductivity", 10.0, 450.0)
@@ -168,15 +189,17 @@ class HeatedRod(Plant):
     radius: Array = param(0.01, "m", "radius of the rod", 1e-3, 0.1)
     convection: Array = param(15.0, "W/(m²·K)", "heat lost to the air", 0.0, 500.0)
     emissivity: Array = param(0.3, "1", "share of a black body's radiation", 0.0, 1.0)
-    ambient: Array = param(293.0, "K", "temperature around, which it is to be brought to", 200.0, 500.0, vary=False)
+    ambient: Array = param(
+        293.0, "K", "temperature around, which it is to be brought to", 200.0, 500.0, vary=False
+    )
 
     states = tuple(Signal(f"temperature{i}", "K", 5.0, at=293.0) for i in range(1, 10))
     inputs = (Signal("left_heat", "W", 10.0), Signal("right_heat", "W", 10.0))
     outputs = ("temperature1", "temperature5", "temperature9")
     dt = 2.0
     source = (
-        "F. P. Incropera, D. P. DeWitt, T. L. Bergman and A. S. Lavine, Fundamentals of Heat and Mass Transfer, 6th ed. "
-        "(2007), sections 3.6.1 (fins) and 5.10 (finite differences)"
+        "F. P. Incropera, D. P. DeWitt, T. L. Bergman and A. S. Lavine, Fundamentals of Heat and Mass "
+        "Transfer, 6th ed. (2007), sections 3.6.1 (fins) and 5.10 (finite differences)"
     )
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -197,8 +220,14 @@ class HeatedRod(Plant):
         """The rod's pieces, each with a column as high as it is warm."""
         shapes: list = [ground(-0.5, 9.5)]
         for i, excess in enumerate((x - self.ambient) / 5.0):
-            shapes += [Box((i + 0.5, -0.3), 0.95, 0.4), Box((i + 0.5, excess / 2), 0.6, abs(excess), ink="accent")]
-        flames = (Arrow((-0.6, -0.3), (-0.6 + 0.05 * u[0], -0.3)), Arrow((9.6, -0.3), (9.6 - 0.05 * u[1], -0.3)))
+            shapes += [
+                Box((i + 0.5, -0.3), 0.95, 0.4),
+                Box((i + 0.5, excess / 2), 0.6, abs(excess), ink="accent"),
+            ]
+        flames = (
+            Arrow((-0.6, -0.3), (-0.6 + 0.05 * u[0], -0.3)),
+            Arrow((9.6, -0.3), (9.6 - 0.05 * u[1], -0.3)),
+        )
         return (*shapes, *flames)
 
 
@@ -246,12 +275,12 @@ class PredatorPrey(Plant):
     inputs = (Signal("feeding", "1/s", 0.5),)
     dt = 0.05
     source = (
-        "K. J. Åström and R. M. Murray, Feedback Systems, 1st ed. (2008), section 3.7 (eq. (3.31)) and example 6.5, "
-        "which prints the linearised model; time in years"
+        "K. J. Åström and R. M. Murray, Feedback Systems, 1st ed. (2008), section 3.7 (eq. (3.31)) and "
+        "example 6.5, which prints the linearised model; time in years"
     )
     limits = (
-        "Beyond about ±30% some variants have lynxes whose death rate their greatest harvest cannot make up; those "
-        "have no coexistence and their operating point holds a negative number of hares."
+        "Beyond about ±30% some variants have lynxes whose death rate their greatest harvest cannot make up; "
+        "those have no coexistence and their operating point holds a negative number of hares."
     )
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -274,7 +303,7 @@ class PredatorPrey(Plant):
         return _columns(x, (hares, lynxes), ("hares", "lynxes"))
 
 
-def _columns(x: np.ndarray, rest: tuple[float, float], names: tuple[str, str]) -> Drawing:
+def _columns(x: np.ndarray, rest: tuple[Any, Any], names: tuple[str, str]) -> Drawing:
     shapes: list = [ground(-0.8, 2.3)]
     for i, (value, middle, name) in enumerate(zip(x, rest, names)):
         height = float(max(value / abs(middle), 0.0))

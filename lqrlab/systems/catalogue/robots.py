@@ -54,7 +54,9 @@ class Scara(Mechanical):
         angles, spins = jnp.stack([q[0], q[0] + q[1]]), jnp.stack([v[0], v[0] + v[1]])
         lengths = jnp.stack([self.length1, self.length2])
         tip = (lengths * spins) @ jnp.stack([-jnp.sin(angles), jnp.cos(angles)], axis=1)
-        spindle = self.spindle_mass * (jnp.sum(tip**2) + v[2] ** 2) + self.wrist_inertia * (spins[1] + v[3]) ** 2
+        spindle = (
+            self.spindle_mass * (jnp.sum(tip**2) + v[2] ** 2) + self.wrist_inertia * (spins[1] + v[3]) ** 2
+        )
         return rods_kinetic(jnp.stack([self.mass1, self.mass2]), lengths, angles, spins) + 0.5 * spindle
 
     def potential(self, q: Array) -> Array:
@@ -95,9 +97,9 @@ class FlexibleJointRobot(Mechanical):
     inputs = (Signal("torque", "N·m", 0.2),)
     dt = 0.02
     source = (
-        "M. W. Spong, Modeling and control of elastic joint robots, ASME J. Dyn. Syst. Meas. Control 109(4), 1987, "
-        "the single link; the size of the laboratory arm that S. Raghavan and J. K. Hedrick, Int. J. Control 59(2), "
-        "1994, observe"
+        "M. W. Spong, Modeling and control of elastic joint robots, ASME J. Dyn. Syst. Meas. Control 109(4), "
+        "1987, the single link; the size of the laboratory arm that S. Raghavan and J. K. Hedrick, Int. J. "
+        "Control 59(2), 1994, observe"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -136,12 +138,17 @@ class CableRobot(Mechanical):
     states = with_rates(Signal("x", "m", 0.1), Signal("y", "m", 0.1), Signal("angle", "rad", 0.1), time=0.2)
     inputs = tuple(
         Signal(f"{where}_tension", "N", 20.0, at=at)
-        for where, at in (("upper_left", 75.0), ("upper_right", 75.0), ("lower_left", 40.0), ("lower_right", 40.0))
+        for where, at in (
+            ("upper_left", 75.0),
+            ("upper_right", 75.0),
+            ("lower_left", 40.0),
+            ("lower_right", 40.0),
+        )
     )
     dt = 0.02
     source = (
-        "A. Pott, Cable-Driven Parallel Robots: Theory and Application (2018), chapter 3, structure equation and its "
-        "wrench; straight cables without mass"
+        "A. Pott, Cable-Driven Parallel Robots: Theory and Application (2018), chapter 3, structure equation "
+        "and its wrench; straight cables without mass"
     )
 
     _CORNERS = np.array([(-0.5, 0.5), (0.5, 0.5), (-0.5, -0.5), (0.5, -0.5)])
@@ -184,7 +191,7 @@ class CableRobot(Mechanical):
             Line([w, c], "accent", float(np.clip(0.5 + t / 40, 0.5, 5)))
             for w, c, t in zip(self._CORNERS * size, corners, u)
         ]
-        frame = Box((0, 0), *size, ink="ground", filled=False)
+        frame = Box((0, 0), self.frame_width, self.frame_height, ink="ground", filled=False)
         return (frame, Box(x[:2], self.platform_width, self.platform_height, x[2]), *cables)
 
 
@@ -205,7 +212,8 @@ class PlanarBiped(Mechanical):
         *(
             Signal(f"{name}_angle", "rad", 0.1, at=at)
             for name, at in zip(
-                ("stance_shank", "stance_thigh", "torso", "swing_thigh", "swing_shank"), (0.2, -0.15, 0.05, -0.4, 0.1)
+                ("stance_shank", "stance_thigh", "torso", "swing_thigh", "swing_shank"),
+                (0.2, -0.15, 0.05, -0.4, 0.1),
             )
         ),
         time=0.15,
@@ -219,9 +227,9 @@ class PlanarBiped(Mechanical):
     )
     dt = 0.01
     source = (
-        "E. R. Westervelt, J. W. Grizzle, C. Chevallereau, J. H. Choi and B. Morris, Feedback Control of Dynamic "
-        "Bipedal Robot Locomotion (2007), chapter 3 and the size of RABBIT; uniform links, the stance foot flat on "
-        "the ground, all angles from upright"
+        "E. R. Westervelt, J. W. Grizzle, C. Chevallereau, J. H. Choi and B. Morris, Feedback Control of "
+        "Dynamic Bipedal Robot Locomotion (2007), chapter 3 and the size of RABBIT; uniform links, the "
+        "stance foot flat on the ground, all angles from upright"
     )
 
     _POSE = np.array([0.2, -0.15, 0.05, -0.4, 0.1])
@@ -272,7 +280,8 @@ class PlanarBiped(Mechanical):
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
         """Torques and friction of the joints."""
-        return self._JOINTS @ (u - self.friction * (self._JOINTS.T @ v))
+        joints = jnp.asarray(self._JOINTS)
+        return joints @ (u - self.friction * (joints.T @ v))
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """The robot from its side, walking to the right."""
@@ -303,8 +312,9 @@ class PlanarQuadruped(Mechanical):
     )
     dt = 0.01
     source = (
-        "J. Di Carlo, P. M. Wensing, B. Katz, G. Bledt and S. Kim, Dynamic locomotion in the MIT Cheetah 3 through "
-        "convex model-predictive control, IROS 2018, section IV, its single rigid body in the sagittal plane"
+        "J. Di Carlo, P. M. Wensing, B. Katz, G. Bledt and S. Kim, Dynamic locomotion in the MIT Cheetah 3 "
+        "through convex model-predictive control, IROS 2018, section IV, its single rigid body in the "
+        "sagittal plane"
     )
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -336,5 +346,9 @@ class PlanarQuadruped(Mechanical):
         for foot, side, push in ((self.front, 1, u[:2]), (-self.hind, -1, u[2:])):
             hip = centre + side * 0.8 * self.front * along
             knee = 0.5 * (hip + np.array([foot, 0.0])) - np.array([0.08, 0.0])
-            shapes += [Line([hip, knee, (foot, 0)], "body", 4.0), Arrow((foot, 0), (foot, 0) + push / size)]
+            ground_point = np.array([foot, 0.0])
+            shapes += [
+                Line([hip, knee, ground_point], "body", 4.0),
+                Arrow(ground_point, ground_point + push / size),
+            ]
         return (*shapes, Box(centre, 2 * self.front, 0.15, x[2]))

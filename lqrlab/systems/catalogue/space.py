@@ -26,14 +26,21 @@ class SatelliteAttitude(Plant):
     outputs = ("roll", "pitch", "yaw")
     dt = 1.0
     source = (
-        "M. J. Sidi, Spacecraft Dynamics and Control (1997), chapter 4, Euler's equations and the gravity-gradient "
-        "moment; rates are those of the body beyond the orbit's own"
+        "M. J. Sidi, Spacecraft Dynamics and Control (1997), chapter 4, Euler's equations and the "
+        "gravity-gradient moment; rates are those of the body beyond the orbit's own"
     )
 
     def dynamics(self, x: Array, u: Array) -> Array:
-        """Euler's equations with the moment of the gradient; angles roll, pitch, yaw from the local vertical."""
+        """Euler's equations with the gradient's moment; angles roll, pitch, yaw from the local vertical."""
         (roll, pitch, yaw), n = x[:3], self.orbit_rate
-        sr, cr, sp, cp, sy, cy = jnp.sin(roll), jnp.cos(roll), jnp.sin(pitch), jnp.cos(pitch), jnp.sin(yaw), jnp.cos(yaw)
+        sr, cr, sp, cp, sy, cy = (
+            jnp.sin(roll),
+            jnp.cos(roll),
+            jnp.sin(pitch),
+            jnp.cos(pitch),
+            jnp.sin(yaw),
+            jnp.cos(yaw),
+        )
         # the orbit turns at −n about the local y axis; here that axis is seen from the body
         normal = jnp.stack([cp * sy, sr * sp * sy + cr * cy, cr * sp * sy - sr * cy])
         down = jnp.stack([-sp, sr * cp, cr * cp])
@@ -52,7 +59,10 @@ class SatelliteAttitude(Plant):
         turn = 5 * x[1]
         panels = Box((0, 0), 4.0, 0.35, turn, "accent")
         down = np.array([np.sin(turn), -np.cos(turn)])
-        dials = (dial((3.4, 1.2), 0.6, np.pi / 2 - 5 * x[0], "roll"), dial((3.4, -1.2), 0.6, np.pi / 2 - 5 * x[2], "yaw"))
+        dials = (
+            dial((3.4, 1.2), 0.6, np.pi / 2 - 5 * x[0], "roll"),
+            dial((3.4, -1.2), 0.6, np.pi / 2 - 5 * x[2], "yaw"),
+        )
         earth = Line([(a, -3.5 - 0.02 * a**2) for a in np.linspace(-5, 5, 21)], "ground")
         return (earth, panels, Box((0, 0), 1.0, 1.0, turn), Arrow((0, 0), 2.0 * down), *dials[0], *dials[1])
 
@@ -61,21 +71,23 @@ class SatelliteAttitude(Plant):
 class SatelliteOrbit(Plant):
     """Satellite kept on a circular orbit by radial and tangential thrust."""
 
-    gravity_constant: Array = param(3.986e14, "m³/s²", "gravitational constant times the Earth's mass", 0.1, 1e21, vary=False)
+    gravity_constant: Array = param(
+        3.986e14, "m³/s²", "gravitational constant times the Earth's mass", 0.1, 1e21, vary=False
+    )
     radius: Array = param(6.778e6, "m", "radius of the orbit", 0.5, 1e9)
 
     states = (
-        Signal("radius", "m", 1000.0, at=6.778e6),
+        Signal("distance", "m", 1000.0, at=6.778e6),
         Signal("drift", "rad", 1.5e-4),
         Signal("radial_speed", "m/s", 1.0),
         Signal("angular_rate", "rad/s", 1.5e-7, at=1.1314e-3),
     )
     inputs = (Signal("radial_thrust", "m/s²", 2e-3), Signal("tangential_thrust", "m/s²", 2e-3))
-    outputs = ("radius", "drift")
+    outputs = ("distance", "drift")
     dt = 20.0
     source = (
-        "R. W. Brockett, Finite Dimensional Linear Systems (1970), section 2, satellite in an inverse square law force "
-        "field; the angle counted from a point that runs around the orbit"
+        "R. W. Brockett, Finite Dimensional Linear Systems (1970), section 2, satellite in an inverse square "
+        "law force field; the angle counted from a point that runs around the orbit"
     )
 
     def _rate(self) -> Array:
@@ -98,4 +110,9 @@ class SatelliteOrbit(Plant):
         angle = np.pi / 2 + 1e3 * x[1]
         at = far * np.array([np.cos(angle), np.sin(angle)])
         goal = Disc((0, 1), 0.05, "ground", filled=False)
-        return (Disc((0, 0), 1.0, "ground", filled=False), Disc((0, 0), 0.6, "faint"), goal, Disc(at, 0.04, "accent"))
+        return (
+            Disc((0, 0), 1.0, "ground", filled=False),
+            Disc((0, 0), 0.6, "faint"),
+            goal,
+            Disc(at, 0.04, "accent"),
+        )

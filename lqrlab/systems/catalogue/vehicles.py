@@ -124,9 +124,9 @@ class Platoon(Plant):
     inputs = tuple(Signal(f"force{i}", "N", 2000.0, at=1112.0) for i in range(1, 7))
     dt = 0.1
     source = (
-        "W. S. Levine and M. Athans, On the optimal error regulation of a string of moving vehicles, IEEE Trans. "
-        "Autom. Control 11(3), 1966; as example 15 of J. Abels and P. Benner, CAREX (SLICOT working note 1999-14), "
-        "with air drag added; a gap is what it is longer than wanted"
+        "W. S. Levine and M. Athans, On the optimal error regulation of a string of moving vehicles, IEEE "
+        "Trans. Autom. Control 11(3), 1966; as example 15 of J. Abels and P. Benner, CAREX (SLICOT working "
+        "note 1999-14), with air drag added; a gap is what it is longer than wanted"
     )
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -168,8 +168,8 @@ class QuarterCar(Mechanical):
     outputs = ("body_height", "wheel_height")
     dt = 0.01
     source = (
-        "D. Hrovat, Survey of advanced suspension developments and related optimal control applications, Automatica "
-        "33(10), 1997, the quarter-car model; heights above rest on a flat road"
+        "D. Hrovat, Survey of advanced suspension developments and related optimal control applications, "
+        "Automatica 33(10), 1997, the quarter-car model; heights above rest on a flat road"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -190,7 +190,10 @@ class QuarterCar(Mechanical):
         """Body over wheel over road, movements five times as large."""
         body, wheel = 1.1 + 5 * x[0], 0.4 + 5 * x[1]
         parts = (Box((0, body + 0.15), 1.2, 0.3), Box((0, wheel), 0.5, 0.2, ink="accent"))
-        springs = (Spring((-0.15, wheel), (-0.15, body), 0.08), Spring((0, 0), (0, wheel), 0.06, ink="ground"))
+        springs = (
+            Spring((-0.15, wheel), (-0.15, body), 0.08),
+            Spring((0, 0), (0, wheel), 0.06, ink="ground"),
+        )
         return (ground(-1, 1), *springs, Line([(0.15, wheel), (0.15, body)], "faint", 4.0), *parts)
 
 
@@ -217,8 +220,9 @@ class HalfCar(Mechanical):
     inputs = (Signal("front_force", "N", 1000.0), Signal("rear_force", "N", 1000.0))
     dt = 0.01
     source = (
-        "D. Hrovat, Survey of advanced suspension developments and related optimal control applications, Automatica "
-        "33(10), 1997, the half-car model; heights above rest on a flat road, pitch lifts the front"
+        "D. Hrovat, Survey of advanced suspension developments and related optimal control applications, "
+        "Automatica 33(10), 1997, the half-car model; heights above rest on a flat road, pitch lifts the "
+        "front"
     )
 
     def _stretch(self, q: Array) -> Array:
