@@ -1,4 +1,4 @@
-"""What holds the project together: the rooms' order, the two lists of packages, imports that change nothing."""
+"""What holds the project together: the rooms' order, the lists of packages, imports that change nothing."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ ROOMS = lqrlab.__all__
 MODULES = sorted((ROOT / "lqrlab").rglob("*.py"))
 ONLY_IN = {
     "h5py": {"dataset", "learning"},
-    **dict.fromkeys(["matplotlib", "ipywidgets", "IPython", "papermill"], {"workbench"}),
+    **{package: {"workbench"} for package in ("matplotlib", "ipywidgets", "IPython", "papermill")},
 }
 
 
@@ -75,7 +75,9 @@ def test_constraints_pin_what_is_wanted_and_name_no_address():
 
 
 def test_what_is_packaged_besides_python(tmp_path):
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["lqrlab"]
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][
+        "lqrlab"
+    ]
     package = ROOT / "lqrlab"
     packaged = {path for pattern in patterns for path in package.glob(pattern)}
     others = {p for p in package.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
@@ -100,11 +102,16 @@ def test_importing_every_room_changes_no_setting_of_jax():
 
 def test_importing_lqrlab_imports_no_room():
     assert python("import sys, lqrlab; print([m for m in sys.modules if m.startswith('lqrlab.')])") == "[]"
-    assert python("import lqrlab; print(lqrlab.workbench.__name__, 'compute' in dir(lqrlab))") == "lqrlab.workbench True"
+    assert (
+        python("import lqrlab; print(lqrlab.workbench.__name__, 'compute' in dir(lqrlab))")
+        == "lqrlab.workbench True"
+    )
 
 
 def test_the_command_line_starts_without_what_is_heavy():
-    code = "import sys; from lqrlab.workbench import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\n"
+    code = (
+        "import sys; from lqrlab.workbench import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\n"
+    )
     code += "print(sorted({'jax', 'numpy', 'matplotlib', 'papermill', 'nbconvert'} & set(sys.modules)))"
     *help_text, heavy = python(code).splitlines()
     assert heavy == "[]"
@@ -112,7 +119,9 @@ def test_the_command_line_starts_without_what_is_heavy():
 
 
 def lqrlab_command(*args: str) -> tuple[int, str, str]:
-    done = subprocess.run([sys.executable, "-m", "lqrlab.workbench", *args], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-m", "lqrlab.workbench", *args], capture_output=True, text=True, timeout=120
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -143,7 +152,14 @@ def test_systems_are_listed_and_shown():
     assert re.search(r"^cart_pole +4 +1 +0.02 ", out, flags=re.M)
     code, out, _ = lqrlab_command("systems", "cart_pole")
     assert code == 0
-    for part in ("pole_length", "0.05 … 5", "hinge to the pole", "angular_velocity", "open-loop poles", "1 of 4 modes"):
+    for part in (
+        "pole_length",
+        "0.05 … 5",
+        "hinge to the pole",
+        "angular_velocity",
+        "open-loop poles",
+        "1 of 4 modes",
+    ):
         assert part in out
 
 

@@ -26,11 +26,13 @@ FIRST = {
         "from lqrlab.workbench import pipeline\nfolder = pipeline.begin('01_first', run)",
         "(folder / 'numbers.txt').write_text(' '.join(map(str, range(amount))))\n"
         "with (folder / 'log').open('a') as log: log.write('first ')\nprint('numbers written')",
-        "pipeline.finish('01_first', folder, {'rate': rate, 'shout': shout, 'names': names}, files=['numbers.txt'])",
+        "numbers = {'rate': rate, 'shout': shout, 'names': names}\n"
+        "pipeline.finish('01_first', folder, numbers, files=['numbers.txt'])",
     ],
 }
 SECOND = {
-    "parameters": "run: str = 'data/runs/default'\nrate: float = 1.0  # step [1/s]\npause: float = 0.0\nfault: bool = False",
+    "parameters": "run: str = 'data/runs/default'\nrate: float = 1.0  # step [1/s]\n"
+    "pause: float = 0.0\nfault: bool = False",
     "cells": [
         "import time\nfrom lqrlab.workbench import pipeline\nfolder = pipeline.begin('02_second', run)",
         "total = sum(map(int, (folder / 'numbers.txt').read_text().split()))\n"
@@ -55,7 +57,8 @@ def write_notebook(path: Path, content: dict) -> None:
 
 
 @pytest.fixture
-def source(tmp_path):
+def source(tmp_path, monkeypatch):
+    monkeypatch.setattr(notebooks, "package_hash", lambda: "as it is")  # whoever edits it meanwhile
     folder = tmp_path / "notebooks"
     (folder / "profiles").mkdir(parents=True)
     write_notebook(folder / "01_first.ipynb", FIRST)
@@ -75,6 +78,7 @@ def numbers(folder, name):
     return json.loads((folder / "results" / f"{name}.json").read_text())["numbers"]
 
 
+@pytest.mark.slow
 def test_chain_resume_and_rerun_of_what_depends(source, tmp_path):
     folder = tmp_path / "run"
     shown = run(source, folder, {"02_second.rate": "2", "names": "b,c", "shout": "true"})
@@ -144,7 +148,7 @@ def test_profiles_are_checked_as_strictly(source, tmp_path):
         profile.write_text(json.dumps(content))
         with pytest.raises(ValueError, match=message):
             run(source, tmp_path / "run")
-    with pytest.raises(ValueError, match="profile: there is no 'tyo' .* there are toy"):
+    with pytest.raises(ValueError, match=r"profile: there is no 'tyo' .* there are toy"):
         pipeline.run("tyo", tmp_path / "run", source=source)
 
 
@@ -178,6 +182,7 @@ def test_declarations_are_read_as_papermill_reads_them(source):
         assert ours[name].about == theirs_of_it["help"]
 
 
+@pytest.mark.slow
 def test_a_failing_cell_is_shown_and_what_was_finished_is_kept(source, tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(pipeline.RunError) as caught:
@@ -197,7 +202,7 @@ def test_a_failing_cell_is_shown_and_what_was_finished_is_kept(source, tmp_path)
 
 def test_a_notebook_that_ends_without_its_last_word_has_failed(source, tmp_path):
     write_notebook(source / "01_first.ipynb", FIRST | {"cells": FIRST["cells"][:-1]})
-    with pytest.raises(pipeline.RunError, match="ended without writing .*01_first.json"):
+    with pytest.raises(pipeline.RunError, match=r"ended without writing .*01_first\.json"):
         run(source, tmp_path / "run")
 
 
@@ -262,7 +267,7 @@ def test_a_folder_that_is_held_is_refused(source, tmp_path):
     fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_EX)
     os.write(fd, b"4711\n")
-    with pytest.raises(ValueError, match="another run works in this folder .process 4711"):
+    with pytest.raises(ValueError, match=r"another run works in this folder \(process 4711"):
         run(source, folder)
     os.close(fd)
 
@@ -300,6 +305,19 @@ def test_rewording_a_notebook_reruns_it_alone_and_its_code_those_after(source):
     independent = prints()["02_second"]
     first.write_text(first.read_text().replace("range(1 + amount)", "range(2 + amount)"))
     assert prints()["02_second"] == independent
+
+
+def test_the_package_counts_apart_from_what_only_starts_and_shows(tmp_path):
+    for name in ("control/riccati.py", "workbench/cli.py"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("a = 1")
+    before = notebooks.package_hash(tmp_path)
+    (tmp_path / "workbench" / "cli.py").write_text("a = 2")
+    assert notebooks.package_hash(tmp_path) == before
+    (tmp_path / "control" / "riccati.py").write_text("a = 2")
+    assert notebooks.package_hash(tmp_path) != before
+    ours = Path(notebooks.__file__).parent
+    assert all((ours / f"{name}.py").exists() for name in notebooks._INERT)
 
 
 def test_results_hold_arrays_and_numbers_that_are_not_finite(tmp_path):

@@ -1,4 +1,4 @@
-"""The report of a small executed notebook: complete in itself, readable without seeing, formulas as MathML."""
+"""The report of a small executed notebook: complete in itself, formulas as MathML, pictures put in words."""
 
 import base64
 import json
@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
-from lqrlab.workbench import report
+from lqrlab.workbench import formulas, report
 
 new = nbformat.v4
 
@@ -56,17 +56,23 @@ def folder(tmp_path_factory):
             "## The score\n\n[next](03_training.ipynb#top), [paper](https://doi.org/10.1/1), `$5 and $6`\n\n"
             "![a drawing](https://cdn.example/w.png)"
         ),
-        new.new_code_cell("secret()", metadata={"tags": ["hide-input"]}, outputs=[display({"text/latex": "$\\frac{1}{2}$"})]),
+        new.new_code_cell(
+            "secret()", metadata={"tags": ["hide-input"]}, outputs=[display({"text/latex": "$\\frac{1}{2}$"})]
+        ),
         new.new_code_cell(
             "plot()",
             metadata={"tags": ["summary"]},
             outputs=[
-                display({"image/png": png(), "text/plain": "<Figure size>"}, {"image/png": {"alt": "Costs < 2"}}),
+                display(
+                    {"image/png": png(), "text/plain": "<Figure size>"}, {"image/png": {"alt": "Costs < 2"}}
+                ),
                 display({"text/html": TABLE}),
                 new.new_output("stream", name="stderr", text="a warning"),
             ],
         ),
-        new.new_code_cell("plot()", metadata={"alt": "from the cell"}, outputs=[display({"image/png": png()})]),
+        new.new_code_cell(
+            "plot()", metadata={"alt": "from the cell"}, outputs=[display({"image/png": png()})]
+        ),
         new.new_code_cell("plot()", outputs=[display({"image/png": png()}), display(WIDGET)]),
         new.new_code_cell(
             "log()", outputs=[new.new_output("stream", text="\x1b[31mred\x1b[0m & <b>plain</b>")]
@@ -76,13 +82,20 @@ def folder(tmp_path_factory):
     nbformat.write(new.new_notebook(cells=cells, metadata=metadata), folder / "notebooks" / "04_scores.ipynb")
     failing = [
         new.new_markdown_cell("# Training"),
-        new.new_code_cell("1/0", outputs=[new.new_output("error", ename="E", evalue="e", traceback=["E: <e>"])]),
+        new.new_code_cell(
+            "1/0", outputs=[new.new_output("error", ename="E", evalue="e", traceback=["E: <e>"])]
+        ),
     ]
     nbformat.write(new.new_notebook(cells=failing), folder / "notebooks" / "03_training.failed.ipynb")
     (folder / "results").mkdir()
     result = {"seconds": 65.0, "started": "2026-11-21T10:00:00+00:00", "device": "1 × cpu", "versions": {}}
     (folder / "results" / "04_scores.json").write_text(json.dumps(result))
-    run = {"profile": "tiny", "commit": "abc+", "versions": {"jax": "0.10.2"}, "status": "failed at 03_training"}
+    run = {
+        "profile": "tiny",
+        "commit": "abc+",
+        "versions": {"jax": "0.10.2"},
+        "status": "failed at 03_training",
+    }
     (folder / "run.json").write_text(json.dumps(run))
     return folder
 
@@ -97,7 +110,11 @@ def pages(folder):
 def test_there_is_a_page_for_each_notebook_and_a_front_page(pages):
     assert set(pages) == {"index", "03_training", "04_scores"}
     for page in pages.values():
-        assert {a["href"] for a in page.select(".bar a")} == {"index.html", "03_training.html", "04_scores.html"}
+        assert {a["href"] for a in page.select(".bar a")} == {
+            "index.html",
+            "03_training.html",
+            "04_scores.html",
+        }
 
 
 def test_nothing_is_loaded_and_nothing_runs(pages):
@@ -132,9 +149,9 @@ def test_formulas_are_mathml(pages):
 
 
 def test_what_latex_cannot_do_is_shown_as_written():
-    assert report.mathml(r"a < \frac{") == '<code class="latex">a &lt; \\frac{</code>'
-    assert '<mo form="prefix">&#x02212;</mo><mi>K</mi>' in report.mathml("u = -K")
-    assert "prefix" not in report.mathml("(u) - K")
+    assert formulas.mathml(r"a < \frac{") == '<code class="latex">a &lt; \\frac{</code>'
+    assert '<mo form="prefix">&#x02212;</mo><mi>K</mi>' in formulas.mathml("u = -K")
+    assert "prefix" not in formulas.mathml("(u) - K")
 
 
 def test_pictures_have_a_text_that_stands_for_them(pages):
@@ -145,7 +162,10 @@ def test_pictures_have_a_text_that_stands_for_them(pages):
 
 def test_code_is_folded_or_hidden(pages):
     page = pages["04_scores"]
-    assert [d.select_one("summary").get_text() for d in page.select("details.code")] == ["Parameters", *["Code"] * 4]
+    assert [d.select_one("summary").get_text() for d in page.select("details.code")] == [
+        "Parameters",
+        *["Code"] * 4,
+    ]
     assert not page.select("details.code[open]")
     text = page.select_one("article").get_text()
     assert "secret()" not in text
@@ -171,7 +191,10 @@ def test_the_head_tells_parameters_seed_versions_commit(pages):
     assert facts["Seed"] == "3"
     assert facts["Profile"] == "tiny"
     assert facts["Took"] == "1:05"
-    rows = [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in page.select(".parameters tbody tr")]
+    rows = [
+        [cell.get_text() for cell in row.find_all(["th", "td"])]
+        for row in page.select(".parameters tbody tr")
+    ]
     assert rows == [["seed", "3", "–", ""], ["spread", "0.3", "0.2", "half-width"], ["names", "a", "–", ""]]
     assert len(page.select(".parameters .changed")) == 1
     assert "jax\N{NO-BREAK SPACE}0.10.2" in page.select_one(".versions").get_text()

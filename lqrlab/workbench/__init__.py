@@ -1,4 +1,4 @@
-"""What people see and start: figures, widgets, animation, reports, the pipeline of notebooks, the command line.
+"""What people see and start: figures, widgets, animation, reports, the chain of notebooks, the command line.
 
 Each module is loaded when it is first named: the command line must not wait for JAX or matplotlib.
 """

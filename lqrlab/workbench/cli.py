@@ -106,7 +106,7 @@ def systems(name: str | None) -> None:
     x_eq, u_eq = plant.equilibrium()
     click.echo(f"{plant.title}\n{plant.describe()}\n{plant.source}\n")
     fields = catalogue.parameter_fields(type(plant))
-    rows = [
+    parameters = [
         (
             key,
             f.default,
@@ -116,10 +116,10 @@ def systems(name: str | None) -> None:
         )
         for key, f in fields.items()
     ]
-    click.echo(table(rows, ("parameter", "default", "range", "unit", "meaning")) + "\n")
+    click.echo(table(parameters, ("parameter", "default", "range", "unit", "meaning")) + "\n")
     for kind, signals, at in (("state", plant.states, x_eq), ("input", plant.inputs, u_eq)):
-        rows = [(s.name, s.unit, s.scale, float(v)) for s, v in zip(signals, at)]
-        click.echo(table(rows, (kind, "unit", "scale", "equilibrium")) + "\n")
+        listed = [(s.name, s.unit, s.scale, float(v)) for s, v in zip(signals, at)]
+        click.echo(table(listed, (kind, "unit", "scale", "equilibrium")) + "\n")
     poles = np.sort_complex(np.linalg.eigvals(np.asarray(plant.matrices()[0])))
     click.echo("open-loop poles [rad/s]: " + ", ".join(_pole(p) for p in poles))
     growing = int(np.sum(poles.real > 1e-9))

@@ -9,12 +9,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lqrlab.workbench import execution, pipeline
+from lqrlab.workbench import execution, stage
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One thing looked at: whether it is good, what was seen, what to do if it is not (or could be better)."""
+    """One thing looked at: whether it is good, what was seen, what to do if it could be better."""
 
     subject: str
     good: bool
@@ -55,8 +55,8 @@ def packages() -> Finding:
         return Finding(
             "packages", False, "; ".join(lacking), "make env, or pip install -c constraints.txt -e ."
         )
-    seen = pipeline.versions()
-    return Finding("packages", True, ", ".join(f"{k} {seen[k]}" for k in pipeline.PACKAGES if k in seen))
+    seen = stage.versions()
+    return Finding("packages", True, ", ".join(f"{k} {seen[k]}" for k in stage.PACKAGES if k in seen))
 
 
 def devices() -> Finding:

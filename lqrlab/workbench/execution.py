@@ -1,8 +1,8 @@
 """One notebook, executed by papermill in a process of its own.
 
 The parent (:func:`execute`) starts ``python -m lqrlab.workbench.execution``, hands it a job as one line of
-JSON and reads events back, one line of JSON each. The child holds on to the pipe: when the parent ends, however
-it ends, the pipe closes and the child takes its kernel down with it.
+JSON and reads events back, one line of JSON each. The child holds on to the pipe: when the parent ends,
+however it ends, the pipe closes and the child takes its kernel down with it.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 KERNEL = "python3"
 
@@ -85,7 +85,8 @@ def execute(
             pass_fds=pass_fds,
             start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the child in order
         )
-        assert child.stdin is not None and child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout is not None
         failure: dict[str, Any] = {}
         try:
             with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit code and log say why
@@ -109,7 +110,7 @@ def execute(
             raise CellError(error, failure.get("source", ""), failure.get("traceback") or tail)
 
 
-def _events(stream: TextIO) -> Iterator[dict[str, Any]]:
+def _events(stream: IO[str]) -> Iterator[dict[str, Any]]:
     """The child's events as they come, and an empty one for each second without."""
     lines: queue.Queue[str | None] = queue.Queue()
 

@@ -97,7 +97,7 @@ def headings(cell: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
 
 
 def read(path: Path) -> Notebook:
-    """Read a notebook; a ``ValueError`` says which file is not one, or which parameter is not declared well."""
+    """Read a notebook; a ``ValueError`` names a file that is not one, or a parameter not declared well."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         cells = tuple(content["cells"])
@@ -131,18 +131,18 @@ def _declared(path: Path, text: str) -> dict[str, Parameter]:
     parameters = {}
     for node in statements:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            name, annotation = node.target.id, ast.unparse(node.annotation)
+            name, value, annotation = node.target.id, node.value, ast.unparse(node.annotation)
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            name, annotation = node.targets[0].id, ""
+            name, value, annotation = node.targets[0].id, node.value, ""
         else:
             continue
         try:
-            default = ast.literal_eval(node.value)
+            default = ast.literal_eval(value)
             kind = eval(annotation, {"__builtins__": {}}, _TYPES) if annotation else type(default)
             default = convert(default, kind)
         except (ValueError, NameError, TypeError):
             raise ValueError(
-                f"{path}, parameter {name}: expected 'name: type = value' with a plain value and a type out of "
+                f"{path}, parameter {name}: expected 'name: type = value', a plain value and a type out of "
                 f"{', '.join(_TYPES)}, but found {ast.unparse(node)!r}"
             ) from None
         parameters[name] = Parameter(name, kind, default, comments.get(node.end_lineno or 0, ""))
@@ -265,18 +265,16 @@ def _near(name: str, there: Mapping[str, Any] | Sequence[str]) -> str:
 # What a result depends on -------------------------------------------------------------------------------
 
 # Changing how things are started or shown makes no result stale.
-_NO_INFLUENCE = {
-    f"workbench/{name}.py" for name in ("cli", "execution", "notebooks", "pipeline", "report", "terminal")
-}
+_INERT = ("cells", "cli", "doctor", "execution", "formulas", "notebooks", "pipeline", "report", "terminal")
 
 
-def package_hash() -> str:
+def package_hash(root: Path = Path(__file__).parents[1]) -> str:
     """Hash of the source files of lqrlab that can change a result."""
-    root = Path(__file__).parents[1]
+    inert = {f"workbench/{name}.py" for name in _INERT}
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        if name not in _NO_INFLUENCE:
+        if name not in inert:
             digest.update(name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -284,8 +282,8 @@ def package_hash() -> str:
 def fingerprints(chain: Sequence[Notebook], values: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """For each notebook, a hash of all that its result follows from.
 
-    That is: its cells without outputs, its parameters (apart from ``run``, so that a folder may be moved), the
-    package, and the code and parameters of the notebooks before it (or of those that its metadata name).
+    That is: its cells without outputs, its parameters (apart from ``run``, so that a folder may be moved),
+    the package, and the code and parameters of the notebooks before it (or of those that its metadata name).
     Rewording a notebook reruns that notebook alone.
     """
     package = package_hash()

@@ -6,11 +6,8 @@ ended well *and* the last cell of that very execution wrote its result file.
 """
 
 import contextlib
-import datetime
 import fcntl
-import importlib.metadata
 import json
-import math
 import os
 import platform
 import shutil
@@ -18,157 +15,34 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 import lqrlab
-from lqrlab.workbench import execution, notebooks
+from lqrlab.workbench import execution, notebooks, stage
+from lqrlab.workbench.stage import begin, finish, headless, results, versions, write_json
 from lqrlab.workbench.terminal import Progress, clock
 
-PRODUCTS = ("notebooks", "dataset", "checkpoints", "metrics.jsonl", "results", "report", "run.json")
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy")
+__all__ = [
+    "RunError",
+    "begin",
+    "commit",
+    "find_source",
+    "finish",
+    "headless",
+    "read_profile",
+    "results",
+    "run",
+    "versions",
+    "write_json",
+]
 
-_started: dict[str, tuple[float, str]] = {}
+PRODUCTS = ("notebooks", "dataset", "checkpoints", "metrics.jsonl", "results", "report", "run.json")
 
 
 class RunError(RuntimeError):
     """A run that stopped at a notebook; the message says where, why and what to do next."""
-
-
-# In a notebook ------------------------------------------------------------------------------------------
-
-
-def headless() -> bool:
-    """Whether nobody is there to move a slider: widgets then draw a static figure."""
-    someone = "JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ
-    return "LQRLAB_HEADLESS" in os.environ or not someone
-
-
-def begin(name: str, run: str | Path) -> Path:
-    """Start a notebook's work: set JAX up and return the folder that the run reads and writes.
-
-    Args:
-        name: the notebook's name, as ``"03_training"``.
-        run: the folder; a relative one is meant from the project's folder (the nearest above with a
-            ``pyproject.toml``), so that it is the same one in JupyterLab, in papermill and in a pipeline.
-    """
-    from lqrlab import compute
-
-    compute.setup()
-    here = Path.cwd()
-    root = next((p for p in (here, *here.parents) if (p / "pyproject.toml").exists()), here)
-    folder = (root / Path(run).expanduser()).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    _result(folder, name).unlink(missing_ok=True)  # what is there afterwards was written by this execution
-    _started[name] = time.monotonic(), _now()
-    return folder
-
-
-def finish(name: str, folder: Path, numbers: Mapping[str, Any], files: Sequence[str | Path] = ()) -> Path:
-    """End a notebook's work: write its numbers, atomically, to ``<folder>/results/<name>.json``.
-
-    Args:
-        name: as given to :func:`begin`.
-        folder: as returned by it.
-        numbers: what the notebook found out: numbers, strings, arrays, nested as they like.
-        files: what it made in ``folder`` for those after it. They must be there now; should one be missing
-            later, the notebook counts as not finished.
-
-    Returns:
-        The path of the result file.
-    """
-    import jax
-
-    if name not in _started:
-        raise ValueError(f"finish: pipeline.begin({name!r}, run) has to come first")
-    begun, started = _started[name]
-    missing = [str(f) for f in files if not (folder / f).exists()]
-    if missing:
-        raise ValueError(f"{name}: says that it made {', '.join(missing)}, but {folder} has no such file")
-    device = jax.devices()[0]
-    kind = f"{device.platform} ({device.device_kind})" if device.device_kind != device.platform else device.platform
-    return write_json(
-        _result(folder, name),
-        {
-            "notebook": name,
-            "numbers": numbers,
-            "files": [str(f) for f in files],
-            "execution": os.environ.get("LQRLAB_EXECUTION"),
-            "fingerprint": os.environ.get("LQRLAB_FINGERPRINT"),
-            "started": started,
-            "seconds": round(time.monotonic() - begun, 3),
-            "device": f"{len(jax.devices())} × {kind}",
-            "versions": versions(),
-        },
-    )
-
-
-def results(folder: Path, name: str) -> dict[str, Any]:
-    """What the notebook ``name`` wrote at its end; a ``ValueError`` says which notebook to run first."""
-    try:
-        return json.loads(_result(folder, name).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise ValueError(f"{folder}: no result of {name}; run that notebook first") from None
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> Path:
-    """Write ``content`` to ``path`` in one piece: whoever reads it sees the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(_plain(content), file, indent=2, allow_nan=False)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    return path
-
-
-def _plain(value: Any) -> Any:
-    """As JSON has it: arrays as lists, numbers as Python's own, those that are not finite as text."""
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if hasattr(value, "tolist"):  # NumPy and JAX arrays and scalars
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python, lqrlab and of what computes for it."""
-    there = {"python": platform.python_version(), "lqrlab": lqrlab.__version__}
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            there[package] = importlib.metadata.version(package)
-    return there
-
-
-def commit(folder: Path) -> str | None:
-    """Commit that ``folder`` stands at, with ``+`` where files differ from it; None outside of git."""
-
-    def git(*args: str) -> str:
-        done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=10)
-        return done.stdout.strip() if done.returncode == 0 else ""
-
-    try:
-        head = git("rev-parse", "--short=12", "HEAD")
-        return head + ("+" if git("status", "--porcelain", "--untracked-files=no") else "") if head else None
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _result(folder: Path, name: str) -> Path:
-    return folder / "results" / f"{name}.json"
-
-
-def _now() -> str:
-    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-
-
-# From outside -------------------------------------------------------------------------------------------
 
 
 def run(
@@ -184,7 +58,7 @@ def run(
     """Execute the notebooks in order, each unless its result is there and up to date, then write the report.
 
     Args:
-        profile: name of a file in ``notebooks/profiles``, which sets parameters: notebook → parameter → value.
+        profile: name of a file in ``notebooks/profiles`` that sets parameters: notebook → parameter → value.
         folder: what the run reads and writes; ``data/runs/<profile>`` in the project's folder by default.
         overrides: ``"03_training.learning_rate"``, or ``"learning_rate"`` for every notebook that has it →
             value, as Python value or as typed on a command line.
@@ -219,13 +93,13 @@ def run(
         record = {
             "profile": profile,
             "parameters": values,
-            "versions": versions(),
+            "versions": stage.versions(),
             "commit": commit(source),
             "platform": platform.platform(),
-            "started": _now(),
+            "started": stage.now(),
             "status": "running",
         }
-        write_json(folder / "run.json", record)
+        stage.write_json(folder / "run.json", record)
         begun = time.monotonic()
         try:
             for nb in chain:
@@ -238,9 +112,11 @@ def run(
             record["status"] = "stopped" if isinstance(error, KeyboardInterrupt) else f"failed at {nb.name}"
             raise
         finally:
-            done = [results(folder, nb.name) for nb in chain if _result(folder, nb.name).exists()]
-            record |= {"ended": _now(), "device": done[-1]["device"] if done else None}
-            write_json(folder / "run.json", record)
+            done = [
+                stage.results(folder, nb.name) for nb in chain if stage.result_path(folder, nb.name).exists()
+            ]
+            record |= {"ended": stage.now(), "device": done[-1]["device"] if done else None}
+            stage.write_json(folder / "run.json", record)
         print(f"finished in {clock(time.monotonic() - begun)}", file=stream, flush=True)
         if report:
             from lqrlab.workbench import report as reports
@@ -279,6 +155,20 @@ def read_profile(source: Path, name: str) -> dict[str, dict[str, Any]]:
     return content
 
 
+def commit(folder: Path) -> str | None:
+    """Commit that ``folder`` stands at, with ``+`` where files differ from it; None outside of git."""
+
+    def git(*args: str) -> str:
+        done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=10)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        head = git("rev-parse", "--short=12", "HEAD")
+        return head + ("+" if git("status", "--porcelain", "--untracked-files=no") else "") if head else None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
 def _execute(
     nb: notebooks.Notebook, folder: Path, values: dict[str, Any], fingerprint: str, lock: int, stream: TextIO
 ) -> None:
@@ -286,7 +176,7 @@ def _execute(
     token = uuid.uuid4().hex
     executed = folder / "notebooks" / f"{nb.name}.ipynb"
     failed = executed.with_suffix(".failed.ipynb")
-    _result(folder, nb.name).unlink(missing_ok=True)
+    stage.result_path(folder, nb.name).unlink(missing_ok=True)
     given = {k: v for k, v in values.items() if v != nb.parameters[k].default}
     given["run"] = str(folder)
     steps = nb.steps
@@ -311,12 +201,12 @@ def _execute(
         )
         if not _finished(folder, nb.name, fingerprint, token):
             raise execution.CellError(
-                f"the notebook ended without writing {_short(_result(folder, nb.name))}",
+                f"the notebook ended without writing {_short(stage.result_path(folder, nb.name))}",
                 traceback="its last cell has to be pipeline.finish(...)",
             )
     except execution.CellError as error:
         progress.close("✗", f'stopped at "{progress.title}"')
-        _result(folder, nb.name).unlink(missing_ok=True)
+        stage.result_path(folder, nb.name).unlink(missing_ok=True)
         raise RunError(_explain(nb, error, failed)) from None
     except KeyboardInterrupt:
         progress.close("■", f'interrupted at "{progress.title}"')
@@ -340,7 +230,7 @@ def _explain(nb: notebooks.Notebook, error: execution.CellError, failed: Path) -
 
 def _finished(folder: Path, name: str, fingerprint: str, token: str | None = None) -> bool:
     try:
-        result = results(folder, name)
+        result = stage.results(folder, name)
     except ValueError:
         return False
     if token is not None:
@@ -364,8 +254,8 @@ def _locked(folder: Path) -> Iterator[int]:
         except OSError:
             holder = os.read(fd, 32).decode(errors="replace").strip() or "?"
             raise ValueError(
-                f"{_short(folder)}: another run works in this folder (process {holder}); wait for it, end it, or "
-                "give another --folder"
+                f"{_short(folder)}: another run works in this folder (process {holder}); wait for it, "
+                "end it, or give another --folder"
             ) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
