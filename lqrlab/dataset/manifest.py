@@ -74,18 +74,16 @@ def alone(folder: Path) -> Iterator[None]:
 
 def record(path: Path, family: str, content: Content, digests: dict[str, str]) -> dict[str, Any]:
     """What the manifest says of one file."""
-    prefix = "left_out_"
     return {
         "file": path.name,
         "family": family,
         "bytes": path.stat().st_size,
         "variants": len(content.arrays["variants/variant"]),
         "trajectories": len(content.arrays["trajectories/variant"]),
-        "left_out": {
-            k.removeprefix(prefix): v for k, v in content.attributes.items() if k.startswith(prefix)
-        },
+        "left_out": {reason: content.attributes[f"left_out_{reason}"] for reason in REASONS},
         "attributes": digests[""],
-        "arrays": {name: header(a) | {"sha256": digests[name]} for name, a in content.arrays.items()},
+        # sorted: a file that was kept lists its arrays in another order than one that was made
+        "arrays": {name: header(a) | {"sha256": digests[name]} for name, a in sorted(content.arrays.items())},
     }
 
 
