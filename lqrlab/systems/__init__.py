@@ -1,18 +1,12 @@
 """Plants: physical parameters with ranges and units, nonlinear dynamics, exact linearisation."""
 
-from lqrlab.systems import catalogue  # noqa: F401  (registers the built-in families)
-from lqrlab.systems.custom import (
-    M_MAX,
-    N_MAX,
-    Linear,
-    from_dynamics,
-    from_matrices,
-    linearise,
-    pad,
-    stack,
-)
+from lqrlab.systems import catalogue, drawing
+from lqrlab.systems.batches import M_MAX, N_MAX, linearise, pad, stack
+from lqrlab.systems.custom import Linear, from_control, from_dynamics, from_matrices
+from lqrlab.systems.files import load
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.plant import Plant, Signal, param, parameter_fields
+from lqrlab.systems.modes import Mode, modes
+from lqrlab.systems.plant import Plant, Signal, gravity, param, parameter_fields, with_rates
 from lqrlab.systems.registry import check, family, make, names, register, sample
 
 __all__ = [
@@ -20,14 +14,21 @@ __all__ = [
     "N_MAX",
     "Linear",
     "Mechanical",
+    "Mode",
     "Plant",
     "Signal",
+    "catalogue",
     "check",
+    "drawing",
     "family",
+    "from_control",
     "from_dynamics",
     "from_matrices",
+    "gravity",
     "linearise",
+    "load",
     "make",
+    "modes",
     "names",
     "pad",
     "param",
@@ -35,4 +36,5 @@ __all__ = [
     "register",
     "sample",
     "stack",
+    "with_rates",
 ]

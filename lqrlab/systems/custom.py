@@ -1,5 +1,6 @@
-"""The user's own plants: from matrices or from a function, and families stacked into one batch."""
+"""The user's own plants: from matrices, from a function, from a python-control state space."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,14 +10,15 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from lqrlab.systems.plant import Plant
+from lqrlab.systems.plant import Plant, Signal
 
-N_MAX, M_MAX = 12, 6
-"""States and inputs that plants of different families are padded to."""
+Labels = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-class _Given(Plant):
+class _Given(Plant, static=("labels",)):
     """A plant whose weights and sample time are given rather than declared."""
+
+    labels: Labels = ((), ())
 
     def weights(self) -> tuple[Array, Array]:
         """Q, R as they were given."""
@@ -47,6 +49,22 @@ class _Given(Plant):
         """Leading axes of the weights."""
         return jnp.shape(self.Q)[:-2]  # type: ignore[attr-defined]
 
+    @property
+    def states(self) -> tuple[Signal, ...]:  # type: ignore[override]
+        """The states by the names they were given, else x1, x2, …"""
+        return _signals(self.labels[0], "x", self.n, self.scales[0])
+
+    @property
+    def inputs(self) -> tuple[Signal, ...]:  # type: ignore[override]
+        """The inputs by the names they were given, else u1, u2, …"""
+        return _signals(self.labels[1], "u", self.m, self.scales[1])
+
+    @property
+    def outputs(self) -> tuple[Signal, ...]:  # type: ignore[override]
+        """All states, unless an output matrix was given."""
+        C = getattr(self, "C", None)
+        return self.states if C is None else _signals((), "y", jnp.shape(C)[-2], jnp.ones(()))
+
     def initial_state(self, *, key: Array, num: int | None = None) -> Array:
         """Independent normal deviations, one :attr:`scales` each; see :meth:`Plant.initial_state`."""
         shape = self.batch_shape + (() if num is None else (num,)) + (self.n,)
@@ -54,14 +72,25 @@ class _Given(Plant):
         return jax.random.normal(key, shape) * jnp.broadcast_to(scale, shape)
 
 
-class Linear(_Given):
-    """Linear plant ẋ = A x + B u; what every plant becomes when families are stacked."""
+def _signals(labels: tuple[str, ...], letter: str, count: int, scale: Array) -> tuple[Signal, ...]:
+    """``"angle [rad]"`` → Signal("angle", "rad"); without labels x1 [1], x2 [1], …"""
+    sizes = np.ones(count)
+    if not isinstance(scale, jax.core.Tracer):  # one plant's, or the first of a batch
+        sizes = np.broadcast_to(scale, (*np.shape(scale)[:-1], count)).reshape(-1, count)[0]
+    texts = labels or tuple(f"{letter}{i + 1}" for i in range(count))
+    found = [re.fullmatch(r"\s*(.*?)\s*(?:\s\[(.*)\])?\s*", text) for text in texts]
+    return tuple(Signal(f[1], f[2] or "1", float(size)) for f, size in zip(found, sizes) if f)
+
+
+class Linear(_Given, static=("labels",)):
+    """Linear plant ẋ = A x + B u, y = C x; what every plant becomes when families are stacked."""
 
     A: Array
     B: Array
     Q: Array
     R: Array
     dt: Any
+    C: Any = None
 
     source = "matrices given by the caller"
 
@@ -73,12 +102,16 @@ class Linear(_Given):
         """The origin."""
         return jnp.zeros(self.n), jnp.zeros(self.m)
 
+    def output(self, x: Array) -> Array:
+        """C x; all states without a C."""
+        return x if self.C is None else self.C @ x
+
     def matrices(self) -> tuple[Array, Array]:
         """A, B as they were given."""
         return self.A, self.B
 
 
-class Function(_Given, static=("f",)):
+class Function(_Given, static=("f", "labels")):
     """A plant given as a plain function ẋ = f(x, u)."""
 
     f: Callable[[Array, Array], Array]
@@ -98,9 +131,16 @@ class Function(_Given, static=("f",)):
         """The point that the caller gave."""
         return self.x_eq, self.u_eq
 
+    def output(self, x: Array) -> Array:
+        """All states."""
+        return x
+
 
 def _finite(name: str, value: ArrayLike, ndim: int, why: str) -> Array:
-    array = np.asarray(value, dtype=float)
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: expected {why} of numbers, but found {value!r}") from None
     if array.ndim < ndim:
         raise ValueError(f"{name}: expected {why}, but found shape {array.shape}")
     if not np.all(np.isfinite(array)):
@@ -120,8 +160,8 @@ def _weight(name: str, value: ArrayLike | None, size: int, definite: bool) -> Ar
     low = np.linalg.eigvalsh(w).min()
     if definite and low <= 0:
         raise ValueError(
-            f"{name}: expected positive definite (every input must cost), but "
-            f"its lowest eigenvalue is {low:.3g}"
+            f"{name}: expected positive definite (every input must cost), but its lowest eigenvalue "
+            f"is {low:.3g}"
         )
     if low < -1e-10 * np.abs(w).max():
         raise ValueError(
@@ -138,21 +178,33 @@ def _sample_time(dt: ArrayLike) -> Array:
     return jnp.asarray(array)
 
 
+def _labels(states: Sequence[str], inputs: Sequence[str], n: int, m: int) -> Labels:
+    for name, given, count in (("states", states, n), ("inputs", inputs, m)):
+        if given and len(given) != count:
+            raise ValueError(f"{name}: expected {count} names, but found {len(given)}: {', '.join(given)}")
+    return tuple(states), tuple(inputs)
+
+
 def from_matrices(
     A: ArrayLike,
     B: ArrayLike,
+    C: ArrayLike | None = None,
     *,
     Q: ArrayLike | None = None,
     R: ArrayLike | None = None,
     dt: ArrayLike = 0.01,
+    states: Sequence[str] = (),
+    inputs: Sequence[str] = (),
 ) -> Linear:
-    """A linear plant ẋ = A x + B u.
+    """A linear plant ẋ = A x + B u, y = C x.
 
     Args:
         A: ``[..., n, n]`` in 1/s.
         B: ``[..., n, m]``.
+        C: ``[..., p, n]``; all states are measured if left out.
         Q, R: weights ``[..., n, n]``, ``[..., m, m]``; identity if left out.
         dt: sample time [s].
+        states, inputs: names with units, as ``"angle [rad]"``.
 
     Raises:
         ValueError: a wrong shape, a number that is not finite, an indefinite weight.
@@ -163,11 +215,15 @@ def from_matrices(
         raise ValueError(
             f"A: expected shape ({n}, {n}) to go with B of shape ({n}, {m}), but found {A.shape[-2:]}"
         )
-    Q, R = _weight("Q", Q, n, False), _weight("R", R, m, True)
+    arrays = {"A": A, "B": B, "Q": _weight("Q", Q, n, False), "R": _weight("R", R, m, True)}
+    if C is not None:
+        arrays["C"] = _finite("C", C, 2, "a matrix [p, n]")
+        if arrays["C"].shape[-1] != n:
+            raise ValueError(f"C: expected {n} columns, one a state, but found {arrays['C'].shape[-1]}")
     step = _sample_time(dt)
-    lead = jnp.broadcast_shapes(*(a.shape[:-2] for a in (A, B, Q, R)), step.shape)
-    full = (jnp.broadcast_to(a, lead + a.shape[-2:]) for a in (A, B, Q, R))
-    return Linear(**dict(zip("ABQR", full)), dt=jnp.broadcast_to(step, lead))
+    lead = jnp.broadcast_shapes(*(a.shape[:-2] for a in arrays.values()), step.shape)
+    full = {name: jnp.broadcast_to(a, lead + a.shape[-2:]) for name, a in arrays.items()}
+    return Linear(**full, dt=jnp.broadcast_to(step, lead), labels=_labels(states, inputs, n, m))
 
 
 def from_dynamics(
@@ -178,6 +234,8 @@ def from_dynamics(
     Q: ArrayLike | None = None,
     R: ArrayLike | None = None,
     dt: float = 0.01,
+    states: Sequence[str] = (),
+    inputs: Sequence[str] = (),
 ) -> Function:
     """A plant from a plain function.
 
@@ -186,12 +244,20 @@ def from_dynamics(
         x_eq, u_eq: the equilibrium to control around, ``[n]`` and ``[m]``.
         Q, R: weights; identity if left out.
         dt: sample time [s].
+        states, inputs: names with units, as ``"angle [rad]"``.
 
     Raises:
         ValueError: f has the wrong shape or x_eq, u_eq is no equilibrium.
     """
     x, u = _finite("x_eq", x_eq, 1, "a vector [n]"), _finite("u_eq", u_eq, 1, "a vector [m]")
-    dx = jnp.asarray(f(x, u))
+    try:
+        dx = jnp.asarray(f(x, u))
+        jax.eval_shape(jax.jacfwd(f), x, u)
+    except Exception as error:
+        raise ValueError(
+            f"f: f(x_eq, u_eq) or its derivative fails with {type(error).__name__}: "
+            f"{str(error).splitlines()[0]}; write it with jax.numpy instead of numpy or math"
+        ) from error
     if dx.shape != x.shape:
         raise ValueError(f"f: expected ẋ of shape {x.shape}, the state's, but found {dx.shape}")
     if not float(jnp.max(jnp.abs(dx))) < 1e-6:
@@ -206,84 +272,41 @@ def from_dynamics(
         Q=_weight("Q", Q, len(x), False),
         R=_weight("R", R, len(u), True),
         dt=_sample_time(dt),
+        labels=_labels(states, inputs, len(x), len(u)),
     )
 
 
-def linearise(plant: Plant) -> Linear:
-    """The linear plant that describes deviations from ``plant``'s equilibrium; batch axes stay."""
-    (A, B), (Q, R) = plant.matrices(), plant.weights()
-    lead = plant.batch_shape
-    full = (jnp.broadcast_to(a, lead + a.shape[-2:]) for a in (A, B, Q, R))
-    return Linear(**dict(zip("ABQR", full)), dt=jnp.broadcast_to(jnp.asarray(plant.dt, A.dtype), lead))
-
-
-def pad(plant: Linear, n: int = N_MAX, m: int = M_MAX) -> Linear:
-    """Widen a linear plant to n states and m inputs without changing what it does or costs.
-
-    Added states decay on their own (A = −I), cost nothing and feel no input; added inputs do nothing and
-    cost one. The gain is the old one with zeros around it.
-
-    Raises:
-        ValueError: the plant is larger than that.
-    """
-    _must_fit(plant, n, m)
-
-    def widen(a: Array, rows: int, cols: int, diagonal: float) -> Array:
-        old_rows, old_cols = a.shape[-2:]
-        wide = jnp.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, rows - old_rows), (0, cols - old_cols)])
-        fill = jnp.zeros(rows).at[old_rows:].set(diagonal)
-        return wide + jnp.broadcast_to(
-            jnp.diag(fill) if rows == cols else jnp.zeros((rows, cols)), wide.shape
-        )
-
-    return Linear(
-        A=widen(plant.A, n, n, -1.0),
-        B=widen(plant.B, n, m, 0.0),
-        Q=widen(plant.Q, n, n, 0.0),
-        R=widen(plant.R, m, m, 1.0),
-        dt=plant.dt,
-    )
-
-
-def stack(plants: Sequence[Plant], n: int = N_MAX, m: int = M_MAX) -> Linear:
-    """Plants of any families as one batch: linearised, padded to (n, m), joined along the first axis.
+def from_control(
+    ss: Any, *, Q: ArrayLike | None = None, R: ArrayLike | None = None, dt: float = 0.01
+) -> Linear:
+    """A plant from a continuous-time ``control.StateSpace`` (python-control), with its C and its names.
 
     Args:
-        plants: each one plant or a batch with one leading axis.
-        n, m: dimensions to pad to.
+        ss: the state space; what feeds through (D) must be zero.
+        Q, R: weights; identity if left out.
+        dt: sample time [s] that it is to be controlled with.
+
+    Raises:
+        ValueError: no state space, a discrete-time one, one with feedthrough.
     """
-    linear = [linearise(p) for p in plants]
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(linear)):
-        wide = [pad(p, n, m) for p in linear]
-        flat = [jax.tree.map(lambda a, p=p: a.reshape(-1, *a.shape[len(p.batch_shape) :]), p) for p in wide]
-        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *flat)
-    for p in linear:
-        _must_fit(p, n, m)
-    counts = [int(np.prod(p.batch_shape)) for p in linear]
-    ends = np.cumsum(counts)
-
-    def place(name: str, rows: int, cols: int, diagonal: float) -> Array:
-        # on the host, in place: sixty thousand padded plants are 200 MB
-        whole = np.zeros((ends[-1], rows, cols), np.result_type(*(getattr(p, name) for p in linear)))
-        for p, end, count in zip(linear, ends, counts):
-            part = np.asarray(getattr(p, name))
-            k, l = part.shape[-2:]
-            whole[end - count : end, :k, :l] = part.reshape(-1, k, l)
-            rest = np.arange(max(k, l), min(rows, cols))
-            whole[end - count : end, rest, rest] = diagonal
-        return jnp.asarray(whole)
-
-    return Linear(
-        A=place("A", n, n, -1.0),
-        B=place("B", n, m, 0.0),
-        Q=place("Q", n, n, 0.0),
-        R=place("R", m, m, 1.0),
-        dt=jnp.asarray(np.concatenate([np.ravel(p.dt) for p in linear])),
-    )
-
-
-def _must_fit(plant: Plant, n: int, m: int) -> None:
-    if plant.n > n or plant.m > m:
+    if not all(hasattr(ss, name) for name in "ABCD"):
         raise ValueError(
-            f"pad: a plant with {plant.n} states and {plant.m} inputs does not fit into {n} and {m}"
+            f"ss: expected a control.StateSpace, but found a {type(ss).__name__}; control.ss(...) makes one"
         )
+    if getattr(ss, "dt", None) not in (None, 0):
+        raise ValueError(
+            f"ss: expected continuous time, but found a sampled system with dt = {ss.dt!r}; lqrlab samples "
+            "plants itself, so give it the one that this was sampled from"
+        )
+    if np.any(np.asarray(ss.D) != 0):
+        raise ValueError("ss: expected D = 0, but inputs feed through to outputs; the plant's y is C x alone")
+    return from_matrices(
+        ss.A,
+        ss.B,
+        ss.C,
+        Q=Q,
+        R=R,
+        dt=dt,
+        states=getattr(ss, "state_labels", None) or (),
+        inputs=getattr(ss, "input_labels", None) or (),
+    )

@@ -38,7 +38,7 @@ class Mechanical(Plant):
         return cls.states[: len(cls.states) // 2]
 
     def held(self, pose: ArrayLike | Sequence[float]) -> tuple[Array, Array]:
-        """Operating point with a motor at every coordinate: at rest at ``pose``, held against the potential."""
+        """Operating point with a motor at every coordinate: at rest at ``pose``, held there."""
         q = jnp.asarray(pose, float)
         return jnp.concatenate([q, jnp.zeros_like(q)]), jax.grad(self.potential)(q)
 
@@ -63,8 +63,8 @@ class Mechanical(Plant):
     def matrices(self) -> tuple[Array, Array]:
         """Continuous-time ``(A [n, n], B [n, m])`` at the equilibrium, by exact differentiation.
 
-        At rest the terms quadratic in v have no first derivative, and the balance that M⁻¹ multiplies is zero,
-        so that A and B are M⁻¹ times the derivatives of :meth:`balance`.
+        At rest, terms quadratic in v have no first derivative and the balance that M⁻¹ multiplies is zero: so
+        A and B are M⁻¹ times the derivatives of :meth:`balance`.
         """
         x, u = self.equilibrium()
         half = len(x) // 2

@@ -30,8 +30,8 @@ class Signal:
     """
 
     name: str
-    unit: str
-    scale: float
+    unit: str = ""
+    scale: float = 0.0
     at: float = 0.0
 
     @property
@@ -45,7 +45,15 @@ def with_rates(*coordinates: Signal, time: float = 0.5) -> tuple[Signal, ...]:
     return coordinates + tuple(Signal(f"{s.name}_rate", f"{s.unit}/s", s.scale / time) for s in coordinates)
 
 
-def param(default: float, unit: str, about: str, low: float, high: float, *, vary: bool = True) -> Any:
+def param(
+    default: float,
+    unit: str = "",
+    about: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    vary: bool = True,
+) -> Any:
     """Declare a physical parameter of a plant class.
 
     Args:
@@ -54,6 +62,8 @@ def param(default: float, unit: str, about: str, low: float, high: float, *, var
         about: what it is, in a few words.
         low, high: the range in which the model means anything; ``make`` refuses values outside.
         vary: whether variants differ in it (gravity does not).
+
+    What is left out here is asked for at registration, where it can be said which parameter lacks it.
     """
     return dataclasses.field(
         default=default, metadata={"unit": unit, "about": about, "low": low, "high": high, "vary": vary}
@@ -75,7 +85,7 @@ _BROADCAST = (
 
 @functools.cache
 def _options() -> dict[str, Any]:
-    """Options that trade the speed of a program for that of its compilation, as far as this jaxlib knows them."""
+    """Options that trade the speed of a program for that of its compilation, as this jaxlib knows them."""
 
     def known(option: str, value: Any) -> bool:
         try:
@@ -174,8 +184,8 @@ class Plant:
     names some of them (or lists signals of its own, which :meth:`output` then computes). ``limits`` says what
     wide variants cannot do, and why.
 
-    Instances are frozen pytrees of arrays; ``systems.make`` checks them, the bare constructor does not (so that
-    JAX may put anything into the fields).
+    Instances are frozen pytrees of arrays; ``systems.make`` checks them, the bare constructor does not (so
+    that JAX may put anything into the fields).
     """
 
     name: ClassVar[str] = ""
@@ -192,10 +202,10 @@ class Plant:
         super().__init_subclass__(**kwargs)
         cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
         cls.title = (cls.__doc__ or cls.name).strip().splitlines()[0].rstrip(".")
-        known = {s.name: s for s in cls.states}
-        cls.outputs = tuple(
-            s if isinstance(s, Signal) else known.get(s, s) for s in cls.outputs or cls._measured()
-        )
+        if isinstance(cls.states, tuple):  # else each instance says, or it is a mistake that check() finds
+            known = {s.name: s for s in cls.states if isinstance(s, Signal)}
+            listed = cls.outputs or cls._measured()
+            cls.outputs = tuple(s if isinstance(s, Signal) else known.get(s, s) for s in listed)
         for method in _BROADCAST:
             if method in vars(cls):  # written for one plant, called with any
                 setattr(cls, method, _over_batch(vars(cls)[method]))
@@ -325,8 +335,9 @@ class Plant:
         if x is None or u is None:
             at = self.equilibrium()
             x, u = (given if given is not None else there for given, there in zip((x, u), at))
-        plain = {key: float(value) for key, value in self.parameters.items()}
-        return type(self)(**plain).draw(np.asarray(x, float), np.asarray(u, float))
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        fields |= {key: float(value) for key, value in self.parameters.items()}
+        return type(self)(**fields).draw(np.asarray(x, float), np.asarray(u, float))
 
     def describe(self) -> str:
         """Name, dimensions and sample time in one line."""
@@ -339,4 +350,4 @@ for _method in ("operating_point", "equilibrium", "matrices", "output", "output_
 
 def parameter_fields(cls: type[Plant]) -> dict[str, dataclasses.Field]:
     """The declared parameters of a plant class, in order: name → field with unit, range, about."""
-    return {f.name: f for f in dataclasses.fields(cls) if "unit" in f.metadata}  # type: ignore[arg-type]
+    return {f.name: f for f in dataclasses.fields(cls) if "about" in f.metadata}  # type: ignore[arg-type]

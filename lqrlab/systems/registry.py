@@ -3,6 +3,9 @@
 import dataclasses
 import difflib
 import functools
+import inspect
+import re
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,73 +13,196 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems.plant import Plant, parameter_fields
+from lqrlab.systems import drawing
+from lqrlab.systems.drawing import Drawing
+from lqrlab.systems.plant import Plant, Signal, param, parameter_fields
 
 _FAMILIES: dict[str, type[Plant]] = {}
 
 
-def register(cls: type[Plant]) -> type[Plant]:
+def register(cls: Any = None, *, name: str = "") -> Any:
     """Enter a plant class into the catalogue (a decorator); what it lacks is said at once.
 
-    Raises:
-        ValueError: naming the part of the declaration at fault.
-    """
+    Args:
+        cls: a subclass of :class:`Plant`; or one plant, as ``from_dynamics``, ``from_matrices`` or ``load``
+            make, whose variants then differ in how fast they run and how strong their inputs are.
+        name: what it is called; a class's own name, in snake case, if left out.
 
-    if not cls.__module__.startswith("lqrlab."):  # ours are checked by the tests: importing stays quick
+    Returns:
+        The class.
+
+    Raises:
+        ValueError: naming the line of the declaration at fault.
+    """
+    if cls is None:
+        return functools.partial(register, name=name)
+    if isinstance(cls, Plant):
+        cls = _family_of(cls, name)
+    if not (isinstance(cls, type) and issubclass(cls, Plant)):
+        raise ValueError(f"cls: expected a subclass of Plant or a plant, but found {cls!r}")
+    if name:
+        cls.name = name
+    if not cls.__module__.startswith("lqrlab.systems.catalogue"):  # ours are checked by the tests
         check(cls)
+        if cls.name in _FAMILIES and _FAMILIES[cls.name].__module__ != cls.__module__:
+            raise ValueError(f"{cls.__name__}: {cls.name!r} is in the catalogue already; choose another name")
     _FAMILIES[cls.name] = cls
     return cls
 
 
+def _family_of(plant: Plant, name: str) -> type[Plant]:
+    """A family around one plant that somebody has made."""
+    if not name.isidentifier():
+        raise ValueError(f"name: expected what the plant is to be called, as 'my_plant', but found {name!r}")
+    if plant.batch_shape:
+        raise ValueError(f"{name}: expected one plant, but found a batch of shape {plant.batch_shape}")
+    x_eq, u_eq = plant.equilibrium()
+    q, r = plant.weights()
+
+    class Given(Plant):
+        tempo: Array = param(1.0, "1", "how fast it runs against the plant given", 0.1, 10.0)
+        authority: Array = param(1.0, "1", "how strong its inputs are against the plant given", 0.1, 10.0)
+
+        states, inputs, dt, source = plant.states, plant.inputs, float(plant.dt), plant.source
+        outputs = plant.outputs
+        scales = plant.scales
+
+        def operating_point(self) -> tuple[Array, Array]:
+            return x_eq, u_eq
+
+        def dynamics(self, x: Array, u: Array) -> Array:
+            return self.tempo * plant.dynamics(x, u_eq + self.authority * (u - u_eq))
+
+        def output(self, x: Array) -> Array:
+            return plant.output(x)
+
+        def weights(self) -> tuple[Array, Array]:
+            return q, r
+
+        def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+            return plant.draw(x, u)
+
+    Given.__module__, Given.title = __name__, name.replace("_", " ")
+    return Given
+
+
 def check(cls: type[Plant]) -> None:
-    """Refuse a declaration that is incomplete or does not hold together, saying which part of it."""
+    """Refuse a declaration that is incomplete or does not hold together, saying which line is at fault."""
 
-    def refuse(why: str) -> None:
-        raise ValueError(f"{cls.__name__}: {why}")
+    def refuse(why: str, where: str = "") -> None:
+        raise ValueError(f"{cls.__name__}: {why}{_line(cls, where)}")
 
-    if not cls.states or not cls.inputs:
-        refuse("declares no states or no inputs; list them as tuples of Signal(name, unit, scale)")
-    if not cls.dt > 0:
-        refuse(f"dt: expected a sample time above 0 s, but found {cls.dt!r}")
+    for kind in ("states", "inputs"):
+        listed = getattr(cls, kind)
+        if not isinstance(listed, tuple) or not all(isinstance(s, Signal) for s in listed):
+            refuse(f"{kind}: expected a tuple of Signal(name, unit, scale), but found {listed!r}", kind)
+        if not listed:
+            refuse(f"declares no {kind}; list them as a tuple of Signal(name, unit, scale)", kind)
+    if not isinstance(cls.dt, (int, float)) or not cls.dt > 0:
+        refuse(f"dt: expected a sample time above 0 s, but found {cls.dt!r}", "dt")
     if not cls.source:
-        refuse("source: say where the model comes from (book or paper, equation or page)")
-    signals = {s.name: s for s in (*cls.states, *cls.inputs)}
-    for s in signals.values():
+        refuse("source: say where the model comes from (book or paper, equation or page)", "source")
+    signals: dict[str, Signal] = {}
+    for s in (*cls.states, *cls.inputs):
+        if s.name in signals:
+            refuse(f"two signals are called {s.name!r}", f'"{s.name}"')
+        signals[s.name] = s
+    for s in (*signals.values(), *cls.outputs):
+        if not isinstance(s, Signal):
+            refuse(
+                f"outputs names {s!r}, which is no state; a Signal says what output(x) computes", "outputs"
+            )
         if not s.unit:
-            refuse(f"signal {s.name!r} has no unit (use '1' for a pure number)")
+            refuse(f"signal {s.name!r} has no unit (use '1' for a pure number)", f'"{s.name}"')
         if not s.scale > 0:
-            refuse(f"signal {s.name!r}: scale must be above 0, but found {s.scale!r}")
+            refuse(f"signal {s.name!r}: expected a scale above 0, but found {s.scale!r}", f'"{s.name}"')
     for name in cls.solve_for:
         if name not in signals:
-            refuse(f"solve_for names {name!r}, which is neither a state nor an input")
+            refuse(f"solve_for names {name!r}, which is neither a state nor an input", "solve_for")
+    _check_parameters(cls, refuse)
+    _check_equations(cls, refuse)
+
+
+def _line(cls: type, where: str) -> str:
+    """Where in the source a part of the declaration stands, if that can be told."""
+    try:
+        lines, first = inspect.getsourcelines(cls)
+    except (OSError, TypeError):
+        return ""
+    number = next(
+        (i for i, line in enumerate(lines) if where and re.search(rf"(?<!\w){re.escape(where)}", line)), 0
+    )
+    return f" (line {first + number}: {lines[number].strip()})"
+
+
+def _check_parameters(cls: type[Plant], refuse: Callable[[str, str], None]) -> None:
     fields = parameter_fields(cls)
     for f in dataclasses.fields(cls):  # type: ignore[arg-type]
         if f.name not in fields:
-            refuse(f"field {f.name!r}: declare it with param(default, unit, about, low, high)")
+            refuse(f"field {f.name!r}: declare it with param(default, unit, about, low, high)", f.name)
         if hasattr(Plant, f.name):
-            refuse(f"parameter {f.name!r} hides Plant.{f.name}; choose another name")
+            refuse(f"parameter {f.name!r} hides Plant.{f.name}; choose another name", f.name)
         meta = f.metadata
-        if not meta["unit"]:
-            refuse(f"parameter {f.name!r} has no unit (use '1' for a pure number)")
+        for what in ("unit", "about"):
+            if not meta[what]:
+                hint = "use '1' for a pure number" if what == "unit" else "say in a few words what it is"
+                refuse(f"parameter {f.name!r} has no {what} ({hint})", f.name)
+        if meta["low"] is None or meta["high"] is None or not meta["low"] < meta["high"]:
+            refuse(f"parameter {f.name!r} has no range (low, high) in which the model means anything", f.name)
         if not meta["low"] <= f.default <= meta["high"]:
-            refuse(f"parameter {f.name!r}: default {f.default:g} is outside {_range(f)}")
+            refuse(f"parameter {f.name!r}: default {f.default:g} is outside {_range(f)}", f.name)
+    if not fields:
+        refuse("declares no parameters; declare them with param(default, unit, about, low, high)", "class")
+
+
+def _check_equations(cls: type[Plant], refuse: Callable[[str, str], None]) -> None:
     plant = make_default(cls)
-    try:
-        x, u = plant.operating_point()
-        dx = jax.eval_shape(plant.dynamics, x, u)
-    except Exception as error:
-        raise ValueError(
-            f"{cls.__name__}: dynamics(x, u) fails with {type(error).__name__}: {error}"
-        ) from error
-    if dx.shape != (plant.n,):
-        refuse(f"dynamics(x, u): expected ẋ of shape ({plant.n},), but found {dx.shape}")
-    x, u = plant.equilibrium()
-    residual = float(jnp.max(jnp.abs(plant.dynamics(x, u))))
-    if not residual < 1e-6:
+
+    def attempt(what: str, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            raise ValueError(
+                f"{cls.__name__}: {what} fails with {reason}{_line(cls, f'def {what}')}"
+            ) from error
+
+    point = attempt("operating_point", lambda: jax.eval_shape(plant.operating_point))
+    shapes = tuple(a.shape for a in point)
+    if shapes != ((plant.n,), (plant.m,)):
+        expected = f"({plant.n},) and ({plant.m},)"
         refuse(
-            f"no equilibrium: |f(x, u)| = {residual:.2g} at the operating point; give the signals' "
-            "values there (at=...) or name in solve_for the states and inputs to solve for"
+            f"operating_point: expected x and u of shapes {expected}, but found {shapes}",
+            "def operating_point",
         )
+    for what in ("kinetic", "potential", "forces") if hasattr(cls, "kinetic") else ():
+        x, u = (jnp.zeros(a.shape) for a in point)
+        q, v = jnp.split(x, 2)
+        args = {"kinetic": (q, v), "potential": (q,), "forces": (q, v, u)}[what]
+        shape = attempt(what, functools.partial(jax.eval_shape, getattr(plant, what), *args)).shape
+        wanted = (plant.n // 2,) if what == "forces" else ()
+        if shape != wanted:
+            refuse(f"{what}: expected shape {wanted}, but found {shape}", f"def {what}")
+    dx = attempt("dynamics", lambda: jax.eval_shape(plant.dynamics, *point))
+    if dx.shape != (plant.n,):
+        refuse(f"dynamics(x, u): expected ẋ of shape ({plant.n},), but found {dx.shape}", "def dynamics")
+    y = attempt("output", lambda: jax.eval_shape(plant.output, point[0]))
+    if y.shape != (len(cls.outputs),):
+        refuse(f"output(x): expected shape ({len(cls.outputs)},), but found {y.shape}", "def output")
+    x, u = attempt("equilibrium", plant.equilibrium)
+    dx = np.asarray(plant.dynamics(x, u))
+    # relative to how fast states would run if pushed by a scale of input or of state
+    pace = max(1.0, *(float(np.abs(np.asarray(a)).max()) for a in attempt("matrices", plant.matrices)))
+    if not float(np.max(np.abs(dx))) < 1e-6 * pace:
+        worst = (
+            cls.states[int(np.nanargmax(np.abs(dx)))].name if np.isfinite(dx).any() else cls.states[0].name
+        )
+        refuse(
+            f"no equilibrium: at the operating point {worst!r} changes by {np.abs(dx).max():.2g} a second; "
+            "give the signals' values there (at=...), write operating_point, or name in solve_for what is free",
+            "solve_for" if cls.solve_for else "operating_point",
+        )
+    attempt("draw", lambda: drawing.bounds(plant.drawing(x, u)))
 
 
 def make_default(cls: type[Plant]) -> Plant:

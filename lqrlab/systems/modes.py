@@ -1,0 +1,95 @@
+"""Open-loop modes, in numbers and in words."""
+
+import dataclasses
+
+import numpy as np
+
+from lqrlab.systems.plant import Plant
+
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    """A real eigenvalue or a conjugate pair of a plant's A, perhaps several times over.
+
+    Attributes:
+        eigenvalue: the one with imaginary part ≥ 0 [rad/s].
+        count: how many such modes there are.
+        frequency: |eigenvalue| [rad/s].
+        damping: ratio −Re/|·|; 1 for a decaying real mode, negative for a growing one; NaN at zero.
+        time_constant: seconds in which it decays or grows by e; infinite if it does neither.
+        sentence: all that in words.
+    """
+
+    eigenvalue: complex
+    count: int
+    frequency: float
+    damping: float
+    time_constant: float
+    sentence: str
+
+
+_COUNT = (
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
+
+
+def modes(plant: Plant) -> list[Mode]:
+    """The modes of one plant at its equilibrium, the least stable first.
+
+    Eigenvalues closer than a millionth of the largest (in the units of the plant's scales) count as one.
+    """
+    if plant.batch_shape:
+        raise ValueError(f"modes: expected one plant, but found a batch of shape {plant.batch_shape}")
+    scale = np.asarray(plant.scales[0], float)
+    A = np.asarray(plant.matrices()[0], float) * scale / scale[:, None]
+    values = np.linalg.eigvals(A)
+    near = 1e-6 * max(np.abs(values).max(), 1e-300)
+    found: list[list[complex]] = []
+    for value in sorted(values, key=lambda v: (-v.real, abs(v.imag))):
+        if value.imag < -near:  # its conjugate speaks for it
+            continue
+        same = next((group for group in found if abs(group[0] - value) < near), None)
+        if same is None:
+            found.append([complex(value)])
+        else:
+            same.append(complex(value))
+    sizes = np.linalg.svd(A, compute_uv=False)
+    chained = int(np.sum(sizes < 1e-9 * max(sizes[0], 1e-300))) < int(np.sum(np.abs(values) < near))
+    return [_mode(complex(np.mean(group)), len(group), near, chained) for group in found]
+
+
+def _mode(value: complex, count: int, near: float, chained: bool) -> Mode:
+    size, still, real = abs(value), abs(value.real) < near, abs(value.imag) < near
+    frequency = 0.0 if size < near else size
+    damping = float("nan") if size < near else (0.0 if still else -value.real / size)
+    time = float("inf") if still else 1 / abs(value.real)
+    s = "s" if count > 1 else ""
+    number = _COUNT[count] if count < len(_COUNT) else str(count)
+    if size < near:
+        words = f"{number} integrator{s}" + (
+            " in a row: a push grows on" if chained else ": what is put in stays"
+        )
+    elif real:
+        way = "unstable" if value.real > 0 else "decaying"
+        words = f"{number} {way} real mode{s}, time constant {time:.2g} s"
+    else:
+        period = 2 * np.pi / abs(value.imag)
+        words = (
+            f"{number} {'undamped' if still else 'growing' if value.real > 0 else 'damped'} oscillation{s}"
+        )
+        words += f", period {period:.2g} s"
+        if not still:
+            words += f", damping ratio {damping:.2g}, time constant {time:.2g} s"
+    return Mode(value, count, frequency, damping, time, words)
