@@ -163,6 +163,36 @@ def test_systems_are_listed_and_shown():
         assert part in out
 
 
+def test_a_data_set_from_the_command_line(tmp_path):
+    path = str(tmp_path / "set")
+    small = [
+        "-p",
+        "families=pendulum,cart_pole",
+        "-p",
+        "held_out=",
+        "-p",
+        "variants=4",
+        "-p",
+        "trajectories=2",
+    ]
+    code, out, err = lqrlab_command("data", "generate", path, *small, "-p", "num_steps=10")
+    assert code == 0, err
+    assert out.splitlines()[-1].startswith("✓")
+    code, out, _ = lqrlab_command("data", "verify", path)
+    assert code == 0
+    assert "8 variants and 16 trajectories" in out
+    shard = next((tmp_path / "set").glob("*.h5"))
+    shard.write_bytes(shard.read_bytes()[:-100])
+    code, out, err = lqrlab_command("data", "verify", path)
+    assert (code, out) == (1, "")
+    assert shard.name in err
+    code, _, err = lqrlab_command("data", "generate", path, "-p", "varians=3")
+    assert code == 2
+    assert "did you mean variants" in err
+    code, _, err = lqrlab_command("data", "generate", path, "-p", "variants=many")
+    assert "variants: expected int, but found 'many'" in err
+
+
 def test_the_doctor_finds_this_environment_well():
     code, out, _ = lqrlab_command("doctor")
     assert code == 0, out

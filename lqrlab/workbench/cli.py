@@ -60,24 +60,32 @@ def run(
     """
     from lqrlab.workbench import pipeline
 
-    given = {}
-    for item in overrides:
-        name, equals, value = item.partition("=")
-        if not equals or not name:
-            raise ValueError(f"-p {item}: expected NAME=VALUE, as in -p learning_rate=1e-3")
-        given[name.strip()] = value
     try:
-        pipeline.run(profile, folder, given, source=source, fresh=fresh)
+        pipeline.run(profile, folder, _given(overrides, "learning_rate=1e-3"), source=source, fresh=fresh)
     except KeyboardInterrupt:
         click.echo("\nstopped; the same command goes on from here", err=True)
         sys.exit(130)
+
+
+def _given(items: tuple[str, ...], example: str) -> dict[str, str]:
+    """``NAME=VALUE`` as typed after ``-p``, taken apart."""
+    given = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise ValueError(f"-p {item}: expected NAME=VALUE, as in -p {example}")
+        given[name.strip()] = value
+    return given
 
 
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--open", "show", is_flag=True, help="Open it in the browser.")
 def report(folder: Path, show: bool) -> None:
-    """Write the report of the run in FOLDER: HTML files that open offline."""
+    """Write the report of the run in FOLDER.
+
+    HTML files that open offline; FOLDER/report/index.html is the front page.
+    """
     from lqrlab.workbench import report as reports
 
     index = reports.write(folder)
@@ -86,10 +94,61 @@ def report(folder: Path, show: bool) -> None:
         click.launch(index.resolve().as_uri())
 
 
+@main.group()
+def data() -> None:
+    """Make a data set by itself, or check one."""
+
+
+@data.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--config", type=click.Path(path_type=Path), help="JSON file with what to make.")
+@click.option("-p", "overrides", multiple=True, metavar="NAME=VALUE", help="Set a part of the config.")
+def generate(path: Path, config: Path | None, overrides: tuple[str, ...]) -> None:
+    """Make a data set in the folder PATH, or finish one that was begun there.
+
+    What is not set has its default; -p families=pendulum,cart_pole -p held_out= -p variants=10
+    """
+    from lqrlab import compute, dataset
+    from lqrlab.workbench.notebooks import retyped
+    from lqrlab.workbench.terminal import Progress
+
+    compute.setup()
+    try:
+        base = dataset.DataConfig.from_json(config.read_text()) if config else dataset.DataConfig()
+    except OSError as error:
+        raise ValueError(f"--config {config}: cannot be read ({error.strerror})") from None
+    wanted = retyped(base, _given(overrides, "variants=10"))
+    progress = Progress(str(path), 1)
+
+    def show(done: int, total: int, what: str) -> None:
+        progress.total = total
+        progress.update(min(done + 1, total), what)
+
+    made = dataset.generate(wanted, path, progress=show)
+    record = made.record
+    progress.close("✓", f"{record['variants']} variants, {record['trajectories']} trajectories")
+
+
+@data.command()
+@click.argument("path", type=click.Path(path_type=Path))
+def verify(path: Path) -> None:
+    """Check the data set in PATH: checksums, counts, split, and the laws that its numbers obey."""
+    from lqrlab import compute, dataset
+
+    compute.setup()
+    found = dataset.verify(path)
+    click.echo(found, err=not found.ok)
+    if not found.ok:
+        sys.exit(1)
+
+
 @main.command()
 @click.argument("name", required=False)
 def systems(name: str | None) -> None:
-    """List the plants, or show one: parameters, signals, open-loop poles."""
+    """List the plants, or show one of them.
+
+    Of one plant: its parameters, signals and open-loop poles.
+    """
     from lqrlab import compute
     from lqrlab import systems as catalogue
     from lqrlab.workbench.terminal import table
@@ -139,7 +198,10 @@ def _pole(p: complex) -> str:
 
 @main.command()
 def doctor() -> None:
-    """Check the installation: versions, devices, notebook kernel, disk; say what to do."""
+    """Check the installation and say what to do.
+
+    Versions, devices, the notebooks' kernel, disk and memory.
+    """
     from lqrlab.workbench import doctor as examination
 
     findings = examination.examine()

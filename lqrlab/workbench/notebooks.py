@@ -33,7 +33,7 @@ class Parameter:
     @property
     def type_name(self) -> str:
         """The type as a person writes it."""
-        return self.type.__name__ if isinstance(self.type, type) else str(self.type).replace("typing.", "")
+        return _named(self.type)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,6 +188,10 @@ def convert(value: Any, kind: Any, *, text: bool = False) -> Any:
     return value
 
 
+def _named(kind: Any) -> str:
+    return kind.__name__ if type(kind) is type else str(kind).replace("typing.", "")
+
+
 def _read(text: str, *, listed: bool) -> Any:
     """A value as typed: JSON where it is JSON, words otherwise, a list at its commas."""
     text = text.strip()
@@ -199,6 +203,23 @@ def _read(text: str, *, listed: bool) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def retyped(config: Any, given: Mapping[str, str]) -> Any:
+    """A frozen config with fields set as typed on a command line; the config itself checks their values."""
+    kinds = typing.get_type_hints(type(config))
+    values = {}
+    for name, text in given.items():
+        if name not in kinds:
+            raise ValueError(f"{name}: {type(config).__name__} has no such field{_near(name, kinds)}")
+        kind = kinds[name]
+        if typing.get_origin(kind) is tuple:
+            kind = list[typing.get_args(kind)[0]]  # type: ignore[misc]
+        try:
+            values[name] = convert(text, kind, text=True)
+        except TypeError:
+            raise ValueError(f"{name}: expected {_named(kind)}, but found {text!r}") from None
+    return dataclasses.replace(config, **values)
 
 
 def effective(
