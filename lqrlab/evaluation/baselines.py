@@ -1,0 +1,39 @@
+"""The controllers that make a score mean something."""
+
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+from jax import Array
+
+from lqrlab import control, systems
+from lqrlab.simulation import LinearPolicy, no_control
+from lqrlab.systems import Plant
+
+
+def gain(plant: Plant) -> Array:
+    """The optimal sampled-data gain ``[*batch, m, n]``."""
+    (A, B), (Q, R) = plant.matrices(), plant.weights()
+    return control.lqrd(A, B, Q, R, plant.dt).K
+
+
+def baselines(plants: Mapping[str, Plant]) -> dict[str, LinearPolicy]:
+    """Reference policies for ``systems.stack(plants.values())``.
+
+    Args:
+        plants: family name → a batch of its variants with one leading axis.
+
+    Returns:
+        ``optimal``: each variant's own LQR, 1 by definition. ``nominal gain``: the LQR of the family's default
+        parameters, for all its variants: what a network must beat to have learned more than a table.
+        ``no control``: inputs held at the equilibrium.
+    """
+    stacked = systems.stack(list(plants.values()))
+    nominal = []
+    for name, batch in plants.items():
+        padded = systems.pad(systems.linearise(systems.make(name)))
+        nominal.append(jnp.broadcast_to(gain(padded), (*batch.batch_shape, padded.m, padded.n)))
+    return {
+        "optimal": LinearPolicy(gain(stacked)),
+        "nominal gain": LinearPolicy(jnp.concatenate(nominal)),
+        "no control": no_control(stacked),
+    }

@@ -1,0 +1,110 @@
+"""Saving and restoring: JSON for the settings, orbax for the arrays, nothing that executes."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+from flax import nnx
+
+from lqrlab.learning import models
+from lqrlab.learning.config import ModelConfig, TrainConfig
+
+_SETTINGS = "settings.json"
+
+
+def write_settings(folder: Path, model: ModelConfig, train: TrainConfig, data: dict[str, Any]) -> None:
+    """Store what makes the run; refuse a folder that holds another one, naming the settings that differ."""
+    new = {"model": json.loads(model.to_json()), "train": json.loads(train.to_json()), "data": data}
+    path = folder / _SETTINGS
+    if path.exists():
+        old = json.loads(path.read_text())
+        differ = [
+            f"{part}.{key} was {old.get(part, {}).get(key)!r} and is now {new[part].get(key)!r}"
+            for part in new
+            for key in {**old.get(part, {}), **new[part]}
+            if old.get(part, {}).get(key) != new[part].get(key)
+        ]
+        if differ:
+            raise ValueError(
+                f"folder: {folder} holds a run made with other settings ({'; '.join(differ)}); "
+                "give another folder, or remove this one to start anew"
+            )
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w") as file:
+        json.dump(new, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+class Checkpoints:
+    """The last and the best state of a run in ``folder/last`` and ``folder/best``."""
+
+    def __init__(self, folder: Path):
+        def manager(name: str, keep: int) -> ocp.CheckpointManager:
+            options = ocp.CheckpointManagerOptions(max_to_keep=keep)
+            return ocp.CheckpointManager((folder / name).absolute(), options=options)
+
+        self._managers = {"last": manager("last", 2), "best": manager("best", 1)}
+
+    def save(self, which: str, step: int, state: Any) -> None:
+        """Save, and return only when it is on disk."""
+        manager = self._managers[which]
+        if step in manager.all_steps():
+            return
+        manager.save(step, args=ocp.args.StandardSave(state))
+        manager.wait_until_finished()
+
+    def step(self, which: str) -> int | None:
+        """The newest step that is there."""
+        return self._managers[which].latest_step()
+
+    def restore(self, which: str, like: Any) -> Any:
+        """The newest state, with the shapes, types and devices of ``like``."""
+        manager = self._managers[which]
+        target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+        return manager.restore(manager.latest_step(), args=ocp.args.StandardRestore(target))
+
+    def restore_params(self, which: str) -> dict[str, Any]:
+        """The newest parameters alone, as host arrays."""
+        manager = self._managers[which]
+        return manager.restore(manager.latest_step(), args=ocp.args.StandardRestore())["params"]
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        for manager in self._managers.values():
+            manager.close()
+
+
+def load(folder: str | Path, which: str = "last") -> nnx.Module:
+    """The trained model of a run.
+
+    Args:
+        folder: the run's ``checkpoints`` folder.
+        which: ``"last"`` or ``"best"`` (lowest validation loss).
+
+    Raises:
+        ValueError: there is no such checkpoint; says what is there and what to do.
+    """
+    folder = Path(folder)
+    path = folder / _SETTINGS
+    if not path.exists():
+        raise ValueError(f"folder: {folder} holds no training run (no {_SETTINGS}); run notebook 03_training first")
+    config = ModelConfig.from_json(json.dumps(json.loads(path.read_text())["model"]))
+    graph, params = models.split(models.build(config))
+    store = Checkpoints(folder)
+    try:
+        if which not in ("last", "best") or store.step(which) is None:
+            raise ValueError(f"which: {folder} holds no {which!r} checkpoint; train for longer first")
+        kept = store.restore_params(which)
+    finally:
+        store.close()
+    if {k: a.shape for k, a in kept.items()} != {k: a.shape for k, a in params.items()}:
+        raise ValueError(f"folder: the checkpoint in {folder} does not fit the model that {_SETTINGS} describes")
+    return models.merge(graph, {k: jnp.asarray(kept[k], a.dtype) for k, a in params.items()})
