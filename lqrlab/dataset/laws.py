@@ -53,8 +53,7 @@ def check(arrays: dict[str, np.ndarray], config: DataConfig) -> tuple[float, lis
         "x0 is not the first state": _worst(np.abs(x[:, 0] - x0), np.abs(x0)),
         "the cost is not that of the states and inputs": np.abs(again - cost) / (again_size + cost),
         "the cost is below the optimum x0ᵀP x0": np.maximum(-above, 0) / size,
-        "the cost is above x0ᵀP x0 by more or less than inputs other than −Kx make it": np.abs(above - extra)
-        / size,
+        "the cost is above x0ᵀP x0 by more or less than its inputs make it": np.abs(above - extra) / size,
     }
     if not config.excitation and not config.sensor_noise and config.saturation is None:
         errors["the cost is not the optimum x0ᵀP x0, although nothing was added to the input"] = (

@@ -48,7 +48,7 @@ def claim(folder: Path, config: DataConfig) -> None:
             f"path: expected a folder of its own for the data set, but {folder} holds "
             f"{', '.join(strangers[:5])}"
         )
-    shards.replace(mark, lambda part: part.write_text(config.to_json() + "\n", encoding="utf-8"))
+    shards.replace(mark, f"{config.to_json()}\n".encode())
 
 
 @contextlib.contextmanager
@@ -109,7 +109,7 @@ def seal(folder: Path, config: DataConfig, records: list[dict[str, Any]]) -> Non
     text = json.dumps(manifest, indent=1) + "\n"
     if (folder / _MANIFEST).exists() and (folder / _MANIFEST).read_text(encoding="utf-8") == text:
         return
-    shards.replace(folder / _MANIFEST, lambda part: part.write_text(text, encoding="utf-8"))
+    shards.replace(folder / _MANIFEST, text.encode())
 
 
 def read(folder: Path) -> tuple[DataConfig, dict[str, Any]]:

@@ -47,7 +47,7 @@ class Content:
         found = {
             name: hashlib.sha256(np.ascontiguousarray(a).data).hexdigest() for name, a in self.arrays.items()
         }
-        words = json.dumps([sorted(self.units.items()), sorted(self.attributes.items())], ensure_ascii=False)
+        words = json.dumps([sorted(self.units.items()), sorted(self.attributes.items())], default=repr)
         return found | {"": hashlib.sha256(words.encode()).hexdigest()}
 
 
@@ -59,39 +59,44 @@ def chunk_rows(shape: Sequence[int], itemsize: int) -> int:
 def write(path: Path, content: Content) -> dict[str, str]:
     """Write a file so that it is there whole or not at all, and return its digests.
 
-    It grows under another name in the same folder, is flushed to the disk, takes its name, and the folder is
-    flushed too: a process killed at any moment leaves the old state or the new one.
+    HDF5 builds it in memory: a write that fails inside that library, on a full disk, can take the process
+    with it.
     """
     digests = content.digests()
-
-    def fill(part: Path) -> None:
-        with h5py.File(part, "w", libver=("earliest", "v110")) as file:
-            for name, array in content.arrays.items():
-                # what is read in parts is kept in chunks, each with a checksum that HDF5 tests; what is
-                # read whole is tested by its digest
-                parts = array.size > 0 and name.startswith("trajectories/") and array.ndim == 3
-                chunks = (chunk_rows(array.shape, array.itemsize), *array.shape[1:]) if parts else None
-                dataset = file.create_dataset(name, data=array, chunks=chunks, fletcher32=parts)
-                dataset.attrs["sha256"] = digests[name]
-                if name in content.units:
-                    dataset.attrs["unit"] = content.units[name]
-            file.attrs.update(content.attributes | {"sha256": digests[""]})
-
-    replace(path, fill)
+    with h5py.File(path.name, "w", driver="core", backing_store=False, libver=("earliest", "v110")) as file:
+        for name, array in content.arrays.items():
+            # what is read in parts is kept in chunks, each with a checksum that HDF5 tests; what is read
+            # whole is tested by its digest
+            parts = array.size > 0 and name.startswith("trajectories/") and array.ndim == 3
+            chunks = (chunk_rows(array.shape, array.itemsize), *array.shape[1:]) if parts else None
+            dataset = file.create_dataset(name, data=array, chunks=chunks, fletcher32=parts)
+            dataset.attrs["sha256"] = digests[name]
+            if name in content.units:
+                dataset.attrs["unit"] = content.units[name]
+        file.attrs.update(content.attributes | {"sha256": digests[""]})
+        file.flush()
+        image = file.id.get_file_image()
+    replace(path, image)
     return digests
 
 
-def replace(path: Path, fill: Any) -> None:
-    """Let ``fill`` write a temporary file beside ``path``, then put it there for good."""
+def replace(path: Path, data: bytes) -> None:
+    """Give a file new contents: a process killed at any moment leaves the old ones or the new ones.
+
+    They are written under another name in the same folder and flushed to the disk, take the name, and the
+    folder is flushed too.
+    """
     part = path.with_name(path.name + PART)
     try:
-        fill(part)
-        with open(part, "rb") as file:
+        with open(part, "wb") as file:
+            file.write(data)
+            file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:  # a full disk, a folder that may not be written to
-        part.unlink(missing_ok=True)
-        raise OSError(error.errno, f"{path} could not be written: {error.strerror or error}") from error
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise OSError(error.errno, f"could not be written: {error.strerror}", str(path)) from error
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -111,17 +116,24 @@ def opened(path: Path) -> Iterator[dict[str, h5py.Dataset]]:
         size = path.stat().st_size
     except OSError as error:
         raise BadFile(path, f"cannot be read: {error.strerror}") from None
-    try:
+    with _damage(path, "is no HDF5 file, or is cut off or damaged"):
         file = h5py.File(path, "r")
-    except OSError as error:
-        raise BadFile(path, f"is no HDF5 file, or is cut off or damaged: {error}") from None
     with file:
         found: dict[str, h5py.Dataset] = {}
-        try:
+        with _damage(path, "is damaged"):
             _look(path, file, "", size, found)
-        except (OSError, RuntimeError, KeyError, TypeError, UnicodeDecodeError) as error:
-            raise BadFile(path, f"is damaged: {error}") from None
         yield found
+
+
+@contextlib.contextmanager
+def _damage(path: Path, what: str) -> Iterator[None]:
+    """Say of which file it is that h5py complains, for which it has a dozen kinds of error."""
+    try:
+        yield
+    except BadFile:
+        raise
+    except Exception as error:
+        raise BadFile(path, f"{what}: {error}") from None
 
 
 def _look(path: Path, group: h5py.Group, prefix: str, size: int, found: dict[str, h5py.Dataset]) -> None:
@@ -150,10 +162,16 @@ def _look(path: Path, group: h5py.Group, prefix: str, size: int, found: dict[str
 
 def part(path: Path, found: dict[str, h5py.Dataset], name: str, first: int, last: int) -> np.ndarray:
     """Rows first … last − 1 of an array of an opened file; HDF5 tests the checksums of their chunks."""
-    try:
-        return found[name][first:last]
-    except (OSError, RuntimeError, KeyError) as error:
-        raise BadFile(path, f"{name}, rows {first} to {last}, is damaged: {error}") from None
+    with _damage(path, f"{name}, rows {first} to {last}, is damaged"):
+        rows: np.ndarray = found[name][first:last]
+    return rows
+
+
+def whole(path: Path, found: dict[str, h5py.Dataset], name: str) -> np.ndarray:
+    """All of an array of an opened file."""
+    with _damage(path, f"{name} is damaged"):
+        array: np.ndarray = found[name][...]
+    return array
 
 
 def read(path: Path) -> tuple[Content, dict[str, str]]:
@@ -162,15 +180,14 @@ def read(path: Path) -> tuple[Content, dict[str, str]]:
     Raises:
         BadFile: see :func:`opened`.
     """
-    with opened(path) as found:
-        try:
-            file = next(iter(found.values())).file if found else None
-            arrays = {name: item[...] for name, item in found.items()}
-            units = {name: str(item.attrs["unit"]) for name, item in found.items() if "unit" in item.attrs}
-            said = {name: str(item.attrs.get("sha256", "")) for name, item in found.items()}
-            attributes = {key: _plain(value) for key, value in file.attrs.items()} if file else {}
-        except (OSError, RuntimeError, KeyError, TypeError, UnicodeDecodeError, ValueError) as error:
-            raise BadFile(path, f"is damaged: {error}") from None
+    with opened(path) as found, _damage(path, "is damaged"):
+        if not found:
+            raise BadFile(path, "holds no arrays")
+        file = next(iter(found.values())).file
+        arrays = {name: item[...] for name, item in found.items()}
+        units = {name: str(item.attrs["unit"]) for name, item in found.items() if "unit" in item.attrs}
+        said = {name: str(item.attrs.get("sha256", "")) for name, item in found.items()}
+        attributes = {key: _plain(value) for key, value in file.attrs.items()}
     said[""] = str(attributes.pop("sha256", ""))
     return Content(arrays, units, attributes), said
 
@@ -185,4 +202,4 @@ def sound(path: Path) -> Content | None:
         content, said = read(path)
     except BadFile:
         return None
-    return content if content.arrays and said == content.digests() else None
+    return content if said == content.digests() else None

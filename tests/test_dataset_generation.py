@@ -1,0 +1,611 @@
+"""A data set on disk: the same bytes each time, whole after any kill, refused where it is damaged."""
+
+import hashlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import h5py
+import jax
+import numpy as np
+import pytest
+import scipy.linalg
+
+from lqrlab import dataset, systems
+from lqrlab.dataset import DataConfig
+
+FAMILIES = ("pendulum", "two_link_arm", "dc_motor")
+CONFIG = DataConfig(
+    families=FAMILIES,
+    held_out=("dc_motor",),
+    variants=7,
+    variants_per_shard=4,
+    validation=0.3,
+    trajectories=3,
+    num_steps=12,
+    seed=5,
+)
+
+
+def changed(**values):
+    return DataConfig(**{**json.loads(CONFIG.to_json()), **values})
+
+
+def files(folder):
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "made"
+    dataset.generate(CONFIG, folder)
+    return folder
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "copy")
+
+
+# The config ------------------------------------------------------------------------------------------------
+
+
+def test_config_survives_json_and_hashes():
+    config = changed(saturation=2, linear=False, noise=0.01)
+    again = DataConfig.from_json(config.to_json())
+    assert again == config
+    assert hash(again) == hash(config)
+    assert isinstance(again.families, tuple)
+    assert isinstance(again.saturation, float)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("families", "pendulum", "tuple of names"),
+        ("families", (), "at least one"),
+        ("families", ("pendulum", "pendulum"), "each family once"),
+        ("families", ("../pendulum",), "names of plant families"),
+        ("held_out", ("acrobot",), "some of families"),
+        ("variants", 0, "whole number"),
+        ("variants", 1, "at least 2"),
+        ("variants", True, "whole number"),
+        ("num_steps", 2.5, "whole number"),
+        ("trajectories", "3", "whole number"),
+        ("seed", -1, "whole number"),
+        ("spread", 1.0, "share"),
+        ("validation", 1.5, "share"),
+        ("excitation", -0.1, "standard deviation"),
+        ("noise", float("nan"), "standard deviation"),
+        ("sensor_noise", "0", "standard deviation"),
+        ("saturation", 0.0, "limit > 0"),
+        ("linear", 1, "True or False"),
+    ],
+)
+def test_config_refuses(name, value, words):
+    with pytest.raises(ValueError, match=words) as error:
+        changed(**{name: value})
+    assert str(error.value).startswith(f"{name}: ")
+
+
+def test_config_refuses_foreign_json():
+    with pytest.raises(ValueError, match="wariants: unknown key"):
+        DataConfig.from_json('{"wariants": 3}')
+    for text in ("[]", "{", "null"):
+        with pytest.raises(ValueError, match="JSON"):
+            DataConfig.from_json(text)
+
+
+def test_unknown_family_lists_near_names(tmp_path):
+    config = changed(families=("pendulun",), held_out=())
+    with pytest.raises(ValueError, match="did you mean pendulum"):
+        dataset.generate(config, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+# What is in it ---------------------------------------------------------------------------------------------
+
+
+def test_layout_is_what_a_user_of_plain_h5py_expects(made):
+    for family in FAMILIES:
+        plant = systems.make(family)
+        n, m = plant.n, plant.m
+        for block, count in ((0, 4), (1, 3)):
+            with h5py.File(made / f"{family}-{block:05d}.h5") as file:
+                variants, runs = file["variants"], file["trajectories"]
+                shapes = {
+                    "A": (n, n),
+                    "B": (n, m),
+                    "Q": (n, n),
+                    "R": (m, m),
+                    "K": (m, n),
+                    "P": (n, n),
+                    "dt": (),
+                }
+                for name, shape in (shapes | {"scale_x": (n,), "scale_u": (m,)}).items():
+                    assert variants[name].shape == (count, *shape), name
+                assert variants["variant"][...].tolist() == list(range(4 * block, 4 * block + count))
+                assert set(variants["parameters"]) == set(systems.parameter_fields(type(plant)))
+                assert variants["parameters/gravity" if "gravity" in variants["parameters"] else "dt"].attrs[
+                    "unit"
+                ]
+                assert runs["states"].shape == (3 * count, 13, n)
+                assert runs["controls"].shape == (3 * count, 12, m)
+                assert (runs["states"].dtype, runs["controls"].dtype) == (np.float32, np.float32)
+                assert (runs["cost"].dtype, runs["x0"].dtype) == (np.float64, np.float64)
+                assert runs["states"].attrs["unit"] == ", ".join(s.unit for s in plant.states)
+                assert DataConfig.from_json(file.attrs["config"]) == CONFIG
+                assert file.attrs["jax"] == jax.__version__
+                assert file.attrs["left_out_diverged"] == 0
+
+
+def test_design_and_trajectories_agree_with_scipy(made):
+    """Zero-order hold, sampled weights by quadrature, the discrete Riccati equation, and the loop."""
+    with h5py.File(made / "two_link_arm-00000.h5") as file:
+        v = {name: a[1] for name, a in file["variants"].items() if isinstance(a, h5py.Dataset)}
+        runs = {name: a[...] for name, a in file["trajectories"].items()}
+    n, m = v["B"].shape
+    step = np.block([[v["A"], v["B"]], [np.zeros((m, n + m))]])
+    weight = scipy.linalg.block_diag(v["Q"], v["R"])
+    nodes, gauss = np.polynomial.legendre.leggauss(12)
+    sampled = np.zeros((n + m, n + m))
+    for node, w in zip(nodes, gauss):
+        flow = scipy.linalg.expm(step * v["dt"] * (node + 1) / 2)
+        sampled += w * v["dt"] / 2 * flow.T @ weight @ flow
+    flow = scipy.linalg.expm(step * v["dt"])
+    A, B, Q, R, N = flow[:n, :n], flow[:n, n:], sampled[:n, :n], sampled[n:, n:], sampled[:n, n:]
+    P = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
+    K = np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
+    np.testing.assert_allclose(v["P"], P, rtol=1e-8, atol=1e-9 * np.abs(P).max())
+    np.testing.assert_allclose(v["K"], K, rtol=1e-8, atol=1e-9 * np.abs(K).max())
+    mine = np.flatnonzero(runs["variant"] == 1)
+    assert len(mine) == CONFIG.trajectories
+    for i in mine:
+        x, cost = runs["x0"][i], 0.0
+        for t, u in enumerate(runs["controls"][i].astype(float)):
+            np.testing.assert_allclose(runs["states"][i, t], x, rtol=1e-5, atol=1e-5 * np.abs(x).max())
+            cost += x @ Q @ x + 2 * x @ N @ u + u @ R @ u
+            x = A @ x + B @ u
+        assert runs["cost"][i] == pytest.approx(cost, rel=1e-5)
+    # the excitation has the size that was asked for
+    pushed = runs["controls"][mine] + runs["states"][mine, :-1] @ K.T
+    assert np.std(pushed / v["scale_u"]) == pytest.approx(CONFIG.excitation, rel=0.3)
+
+
+def test_validation_and_held_out_are_kept_apart(made):
+    data = dataset.open(made)
+    assert len(data.variants) == 21
+    for family in FAMILIES:
+        there = data.variants.split[data.variants.family == family].tolist()
+        expected = {"held_out": 7} if family == "dc_motor" else {"train": 5, "validation": 2}
+        assert {name: there.count(name) for name in set(there)} == expected
+    # each family has a draw of its own
+    picks = [data.variants.variant[data.rows("validation", family)].tolist() for family in FAMILIES[:2]]
+    assert picks[0] != picks[1]
+    other = dataset.plan.splits(changed(seed=6), "pendulum")
+    assert other.tolist() != data.variants.split[data.variants.family == "pendulum"].tolist()
+
+
+def test_parameters_make_the_plants_again(made):
+    data = dataset.open(made)
+    plants = data.plants("train", "pendulum")
+    A, B = plants.matrices()
+    linear = data.linear("train", "pendulum")
+    np.testing.assert_allclose(linear.A, A, rtol=1e-12)
+    np.testing.assert_allclose(linear.B, B, rtol=1e-12)
+    assert len(np.unique(plants.length)) == 5
+    spread = np.asarray(plants.length) / systems.make("pendulum").length
+    assert np.all(np.abs(spread - 1) <= CONFIG.spread)
+
+
+def test_nonlinear_loops_with_noise_and_limits(tmp_path):
+    config = changed(
+        families=("pendulum",), held_out=(), linear=False, noise=0.02, sensor_noise=0.02, saturation=0.5
+    )
+    data = dataset.generate(config, tmp_path / "a")
+    runs = data.trajectories(None, "pendulum")
+    limit = 0.5 * data.column("scale_u", None, "pendulum")[0, 0]
+    assert np.abs(runs.controls).max() == pytest.approx(limit, rel=1e-6)
+    left_out = data.left_out["pendulum"]
+    assert len(runs.cost) + left_out["diverged"] + left_out["saturated"] == 21
+    assert dataset.verify(tmp_path / "a").ok
+    dataset.generate(config, tmp_path / "b")
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+def test_what_is_left_out_is_counted_with_its_reason(tmp_path):
+    """With a hundredth of the torque that a scale is, no pendulum is held upright."""
+    config = changed(families=("pendulum",), held_out=(), linear=False, saturation=0.01, num_steps=100)
+    data = dataset.generate(config, tmp_path)
+    left_out = data.left_out["pendulum"]
+    assert left_out["saturated"] > 0
+    assert data.num_trajectories == 21 - left_out["saturated"] - left_out["diverged"]
+    with (
+        h5py.File(tmp_path / "pendulum-00000.h5") as first,
+        h5py.File(tmp_path / "pendulum-00001.h5") as second,
+    ):
+        assert sum(f.attrs["left_out_saturated"] for f in (first, second)) == left_out["saturated"]
+    assert dataset.verify(tmp_path).ok
+
+
+# The same bytes --------------------------------------------------------------------------------------------
+
+
+def test_same_bytes_each_time(made, tmp_path):
+    dataset.generate(CONFIG, tmp_path / "again")
+    assert files(tmp_path / "again") == files(made)
+    dataset.generate(changed(seed=6), tmp_path / "other")
+    assert not {h for n, h in files(tmp_path / "other").items() if n != "config.json"} & set(
+        files(made).values()
+    )
+
+
+def test_a_shard_depends_on_itself_alone(made):
+    """Made alone, or in a set of other families, its arrays are the same."""
+    config = changed(families=("dc_motor", "two_link_arm"), held_out=("dc_motor",))
+    shard = next(s for s in dataset.plan.plan(config) if s.name == "two_link_arm-00001.h5")
+    alone = dataset.generation.make(config, shard).digests()
+    record = next(s for s in dataset.open(made).shards if s["file"] == shard.name)
+    assert {name: alone[name] for name in record["arrays"]} == {
+        n: a["sha256"] for n, a in record["arrays"].items()
+    }
+
+
+def test_resume_makes_only_what_is_missing(made, copy):
+    before = {p.name: p.stat().st_mtime_ns for p in copy.iterdir()}
+    (copy / "manifest.json").unlink()
+    (copy / "two_link_arm-00000.h5").unlink()
+    damaged = copy / "pendulum-00001.h5"
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 1
+    damaged.write_bytes(data)
+    (copy / "pendulum-00000.h5.part").write_bytes(b"half of a file")
+    with pytest.raises(dataset.BadFile, match="begun but not finished"):
+        dataset.open(copy)
+    dataset.generate(CONFIG, copy)
+    assert files(copy) == files(made)
+    kept = {p.name for p in copy.iterdir() if p.stat().st_mtime_ns == before.get(p.name)}
+    assert kept == set(files(made)) - {"manifest.json", "two_link_arm-00000.h5", "pendulum-00001.h5"}
+
+
+def test_another_config_or_folder_is_refused(made, tmp_path):
+    before = files(made)
+    with pytest.raises(
+        ValueError, match=r"another config: seed \(5 against 6\), excitation|excitation.*seed"
+    ) as error:
+        dataset.generate(changed(seed=6, excitation=0.1), made)
+    assert "excitation (0.3 against 0.1)" in str(error.value)
+    assert files(made) == before
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match=r"folder of its own.*thesis\.tex"):
+        dataset.generate(CONFIG, tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_progress_and_lock(tmp_path):
+    seen = []
+
+    def progress(done, total, what):
+        seen.append((done, total))
+        if done == 1:
+            with pytest.raises(ValueError, match="another process is writing"):
+                dataset.generate(CONFIG, tmp_path / "a")
+
+    dataset.generate(CONFIG, tmp_path / "a", progress=progress)
+    assert seen == [(i, 6) for i in range(7)]
+
+
+KILLED = changed(families=("pendulum",), held_out=(), variants=10)
+
+CHILD = """
+import os, resource, signal, sys
+from pathlib import Path
+from lqrlab import compute, dataset
+
+compute.setup()
+folder, point = Path(sys.argv[1]), sys.argv[2]
+config = dataset.DataConfig.from_json(sys.argv[3])
+die = lambda: os.kill(os.getpid(), signal.SIGKILL)
+renames = 0
+
+def watch(event, args):
+    # Python announces what it is about to do to a file: no function of ours is replaced
+    global renames
+    if event == "os.rename":
+        renames += 1
+        if point == "before rename" and renames == 3:
+            die()
+        if point == "before manifest" and "manifest" in str(args[1]):
+            die()
+    if event == "open" and point == "before write" and str(args[0]).endswith("00001.h5.part"):
+        die()
+
+def progress(done, total, what):
+    if point == "between shards" and done == 2:
+        die()
+    if done == 1 and point in ("during write", "disk full"):
+        # the next file may grow to 6000 bytes: there the system stops the process, or the write
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+        if point == "during write":
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+
+sys.addaudithook(watch)
+dataset.generate(config, folder, progress=progress)
+"""
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "uninterrupted"
+    dataset.generate(KILLED, folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "point",
+    ["before write", "before rename", "between shards", "before manifest", "during write", "disk full"],
+)
+def test_killed_at_any_point_it_goes_on_to_the_same_bytes(point, uninterrupted, tmp_path):
+    folder = tmp_path / "killed"
+    command = [sys.executable, "-c", CHILD, str(folder), point, KILLED.to_json()]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    left = {p.name for p in folder.iterdir()}
+    assert "manifest.json" not in left
+    if point == "disk full":  # an error with path and reason, and nothing half written left
+        assert child.returncode == 1
+        assert "could not be written" in child.stderr
+        assert not [name for name in left if name.endswith(".part")]
+    else:
+        expected = signal.SIGXFSZ if point == "during write" else signal.SIGKILL
+        assert child.returncode == -expected, child.stderr[-2000:]
+    if point in ("before rename", "before manifest", "during write"):
+        assert [name for name in left if name.endswith(".part")], "the kill did not land where it should"
+    with pytest.raises(dataset.BadFile, match="begun but not finished"):
+        dataset.open(folder)
+    whole = files(uninterrupted)
+    for name, digest in files(folder).items():  # nothing readable is wrong
+        assert name.endswith(".part") or digest == whole[name]
+    dataset.generate(KILLED, folder)
+    assert files(folder) == whole
+
+
+# What is not what it should be ----------------------------------------------------------------------------
+
+SHARD = "two_link_arm-00000.h5"
+
+
+def grown(path, fill):
+    """Change a file with h5py and let the manifest agree with its new size."""
+    with h5py.File(path, "r+") as file:
+        fill(file)
+    manifest = json.loads((path.parent / "manifest.json").read_text())
+    next(s for s in manifest["shards"] if s["file"] == path.name)["bytes"] = path.stat().st_size
+    (path.parent / "manifest.json").write_text(json.dumps(manifest))
+
+
+def external_link(file):
+    del file["trajectories/cost"]
+    file["trajectories/cost"] = h5py.ExternalLink("/etc/hostname", "/x")
+
+
+def soft_link(file):
+    del file["trajectories/cost"]
+    file["trajectories/cost"] = h5py.SoftLink("/trajectories/x0")
+
+
+def virtual(file):
+    del file["trajectories/cost"]
+    layout = h5py.VirtualLayout((12,), np.float64)
+    layout[:] = h5py.VirtualSource("elsewhere.h5", "x", (12,))
+    file["trajectories"].create_virtual_dataset("cost", layout)
+
+
+def external_storage(file):
+    del file["trajectories/cost"]
+    file["trajectories"].create_dataset("cost", (12,), np.float64, external=[("/etc/hostname", 0, 96)])
+
+
+def huge(file):
+    del file["trajectories/cost"]
+    file["trajectories"].create_dataset("cost", (2**40,), np.float64, chunks=(2**20,))
+
+
+def objects(file):
+    del file["trajectories/cost"]
+    file["trajectories/cost"] = np.array(["text"] * 12, dtype=h5py.string_dtype())
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (external_link, "is a link"),
+        (soft_link, "is a link"),
+        (virtual, "another file"),
+        (external_storage, "another file"),
+        (huge, "claims 8796093022208 bytes"),
+        (objects, "not plain numbers"),
+        (lambda file: file.__delitem__("variants/K"), "does not hold what the manifest says: variants/K"),
+        (lambda file: file.create_dataset("variants/extra", data=1.0), "variants/extra"),
+    ],
+)
+def test_a_hostile_file_is_refused_before_it_is_read(harm, words, copy):
+    grown(copy / SHARD, harm)
+    with pytest.raises(dataset.BadFile, match=words) as error:
+        dataset.open(copy)
+    assert str(copy / SHARD) in str(error.value)
+    report = dataset.verify(copy)
+    assert not report.ok
+    assert {path.name for path, _ in report.problems} == {SHARD}
+
+
+@pytest.mark.parametrize("keep", [0, 100, 3000, -1])
+def test_a_truncated_file_is_refused(keep, copy):
+    path = copy / SHARD
+    data = path.read_bytes()[:keep]
+    path.write_bytes(data)
+    with pytest.raises(dataset.BadFile, match=rf"{SHARD}: has {len(data)} bytes where the manifest says"):
+        dataset.open(copy)
+    # a manifest that agrees with it does not help
+    grown_manifest = json.loads((copy / "manifest.json").read_text())
+    next(s for s in grown_manifest["shards"] if s["file"] == SHARD)["bytes"] = len(data)
+    (copy / "manifest.json").write_text(json.dumps(grown_manifest))
+    with pytest.raises(dataset.BadFile, match="cut off or damaged"):
+        dataset.open(copy)
+
+
+def test_foreign_files_are_refused(copy, tmp_path):
+    with pytest.raises(dataset.BadFile, match=r"has no manifest\.json: it is no data set"):
+        dataset.open(tmp_path / "nowhere")
+    size = (copy / SHARD).stat().st_size
+    (copy / SHARD).write_bytes(b"\x89PNG" + bytes(size - 4))
+    with pytest.raises(dataset.BadFile, match="no HDF5 file"):
+        dataset.open(copy)
+    (copy / SHARD).unlink()
+    with pytest.raises(dataset.BadFile, match=f"{SHARD}: is missing"):
+        dataset.open(copy)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.pop("shards"),
+        lambda m: m.update(format="lqrlab data set 99"),
+        lambda m: m["shards"][0].update(file="../../etc/passwd"),
+        lambda m: m["shards"].pop(),
+        lambda m: m["shards"][0].update(bytes="many"),
+        lambda m: m["config"].update(seed=-1),
+        lambda m: m["shards"][0]["arrays"].pop("variants/K"),
+    ],
+)
+def test_a_foreign_manifest_is_refused(change, copy):
+    manifest = json.loads((copy / "manifest.json").read_text())
+    change(manifest)
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(dataset.BadFile, match=r"manifest\.json: is no manifest"):
+        dataset.open(copy)
+    assert not dataset.verify(copy).ok
+
+
+def test_any_flipped_bit_is_found(made, copy):
+    """In numbers or in structure: never read without a word."""
+    rng = np.random.default_rng(0)
+    whole = (copy / SHARD).read_bytes()
+    for at in rng.integers(len(whole), size=40):
+        data = bytearray(whole)
+        data[at] ^= 1 << rng.integers(8)
+        (copy / SHARD).write_bytes(data)
+        report = dataset.verify(copy)
+        if report.ok:  # a byte that HDF5 does not use: all that can be read is as it was
+            with h5py.File(made / SHARD) as a, h5py.File(copy / SHARD) as b:
+                names = []
+                a.visit(names.append)
+                same = [np.array_equal(a[n][...], b[n][...]) for n in names if isinstance(a[n], h5py.Dataset)]
+            assert all(same)
+        else:
+            assert report.problems[0][0] == copy / SHARD
+            assert report.problems[0][1]
+
+
+def test_a_flipped_bit_in_the_numbers_is_not_trained_on(copy):
+    path = copy / SHARD
+    with h5py.File(path) as file:
+        place = file["trajectories/states"].id.get_chunk_info(0).byte_offset + 40
+    data = bytearray(path.read_bytes())
+    data[place] ^= 4
+    path.write_bytes(data)
+    opened = dataset.open(copy)  # a cheap look: the bytes are not read
+    with pytest.raises(dataset.BadFile, match=r"two_link_arm-00000\.h5: trajectories/states is damaged"):
+        dataset.resident(opened, "train", 4)
+    with pytest.raises(dataset.BadFile, match="trajectories/states, rows 0 to 12, is damaged"):
+        list(dataset.loader(opened, batch_size=8, window=4, mode="streaming"))
+    with h5py.File(path) as file:
+        place = file["variants/K"].id.get_offset() + 8
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(dataset.BadFile, match="variants/K has changed"):
+        dataset.open(copy).table()
+
+
+# Verification ----------------------------------------------------------------------------------------------
+
+
+def test_a_good_data_set_verifies(made):
+    report = dataset.verify(made)
+    assert report.ok, str(report)
+    assert (report.variants, report.trajectories) == (21, 63)
+    assert 0 < report.worst < 1e-6
+    assert "21 variants and 63 trajectories" in str(report)
+
+
+def reseal(folder, name, arrays, *, recount=False):
+    """Write other arrays into a shard, with all checksums right, as a careless or dishonest maker would."""
+    content, _ = dataset.shards.read(folder / name)
+    new = dataset.shards.Content(content.arrays | arrays, content.units, content.attributes)
+    digests = dataset.shards.write(folder / name, new)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    i = next(i for i, s in enumerate(manifest["shards"]) if s["file"] == name)
+    family = manifest["shards"][i]["family"]
+    manifest["shards"][i] = dataset.manifest.record(folder / name, family, new, digests)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def harmed(arrays, name, change):
+    a = arrays[name].copy()
+    change(a)
+    return {name: a}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("trajectories/cost", lambda a: np.multiply(a, 0.5, out=a), "the cost is below the optimum"),
+        ("trajectories/cost", lambda a: np.multiply(a, 1.001, out=a), "not that of the states and inputs"),
+        ("trajectories/states", lambda a: np.multiply(a[:, 5], 1.001, out=a[:, 5]), "does not follow from"),
+        ("trajectories/controls", lambda a: np.multiply(a, 1.001, out=a), "does not follow from"),
+        ("variants/P", lambda a: np.multiply(a, 1.001, out=a), "more or less than its inputs make it"),
+        ("variants/K", lambda a: np.multiply(a, 1.01, out=a), "more or less than its inputs make it"),
+        ("trajectories/x0", lambda a: np.add(a, 1e-3, out=a), "x0 is not the first state"),
+        ("trajectories/states", lambda a: a.__setitem__((2, 3), np.nan), "not finite"),
+        ("variants/split", lambda a: a.__setitem__(0, b"validation"), "another split"),
+        ("variants/variant", lambda a: a.__setitem__(0, a[1]), "at most once"),
+        ("variants/family", lambda a: a.__setitem__(0, b"dc_motor"), "expected two_link_arm alone"),
+        ("trajectories/variant", lambda a: a.__setitem__(0, 9), "variants that are not there"),
+    ],
+)
+def test_numbers_that_break_a_law_are_found(name, change, words, copy):
+    content, _ = dataset.shards.read(copy / SHARD)
+    reseal(copy, SHARD, harmed(content.arrays, name, change))
+    report = dataset.verify(copy)
+    assert not report.ok
+    assert {path for path, _ in report.problems} == {copy / SHARD}
+    assert any(words in why for _, why in report.problems), str(report)
+
+
+def test_missing_trajectories_are_found(copy):
+    content, _ = dataset.shards.read(copy / SHARD)
+    reseal(copy, SHARD, {n: a[1:] for n, a in content.arrays.items() if n.startswith("trajectories/")})
+    assert "has 11 trajectories and left out 0, of 12" in str(dataset.verify(copy))
+
+
+def test_a_stranger_in_the_folder_is_found(copy):
+    shutil.copy(copy / SHARD, copy / "spare.h5")
+    assert str(dataset.verify(copy)) == f"{copy / 'spare.h5'}: is not part of the data set"
+
+
+def test_without_excitation_the_cost_is_the_optimum(made, tmp_path):
+    """Optimal inputs cost x0ᵀP x0 up to the end, where the rest is still to be paid."""
+    data = dataset.generate(changed(excitation=0.0, families=("pendulum",), held_out=()), tmp_path)
+    runs, P = data.trajectories(None, "pendulum"), data.column("P", None, "pendulum")
+    end = runs.states[:, -1].astype(float)
+    paid = runs.cost + np.einsum("ni,nij,nj->n", end, P[runs.variant], end)
+    np.testing.assert_allclose(paid, np.einsum("ni,nij,nj->n", runs.x0, P[runs.variant], runs.x0), rtol=1e-6)
+    assert dataset.verify(tmp_path).ok
+    # excited inputs under a config that promises optimal ones
+    content, _ = dataset.shards.read(made / SHARD)
+    _, found = dataset.laws.check(content.arrays, changed(excitation=0.0))
+    assert any("is not the optimum" in why for why in found)
+    assert dataset.laws.check(content.arrays, CONFIG)[1] == []
