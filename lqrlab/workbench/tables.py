@@ -1,0 +1,81 @@
+"""Tables: what is read off the catalogue, a data set or a score, as pandas frames that a report shows well."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas.io.formats.style import Styler
+
+from lqrlab import systems
+from lqrlab.evaluation import Score
+from lqrlab.systems import Plant
+
+
+def catalogue(names: Sequence[str]) -> pd.DataFrame:
+    """One row a family: what it is, dimensions, sample time, open-loop poles in words."""
+    rows = []
+    for name in names:
+        plant = systems.make(name)
+        rows.append(
+            {
+                "plant": name,
+                "what it is": plant.title,
+                "states": plant.n,
+                "inputs": plant.m,
+                "dt [ms]": 1e3 * float(plant.dt),
+                "least stable mode": systems.modes(plant)[0].sentence,
+            }
+        )
+    return pd.DataFrame(rows).set_index("plant")
+
+
+def parameters(plant: Plant) -> pd.DataFrame:
+    """One row a parameter: value, unit, range, meaning."""
+    rows = []
+    for name, field in systems.parameter_fields(type(plant)).items():
+        meta = field.metadata
+        rows.append(
+            {
+                "parameter": name,
+                "value": float(np.asarray(getattr(plant, name)).ravel()[0]),
+                "unit": meta["unit"],
+                "range": f"{meta['low']:g} … {meta['high']:g}" + ("" if meta["vary"] else " (fixed)"),
+                "what it is": meta["about"],
+            }
+        )
+    return pd.DataFrame(rows).set_index("parameter")
+
+
+def scores(by_contender: Mapping[str, Score], groups: Sequence[str]) -> pd.DataFrame:
+    """One row a family and contender: excess cost in percent (median, p95, p99, worst), share destabilised.
+
+    Args:
+        by_contender: name → :class:`Score` over all variants.
+        groups: the family of each variant.
+    """
+    rows = []
+    for family in dict.fromkeys(groups):
+        members = np.flatnonzero(np.array(groups) == family)
+        for name, score in by_contender.items():
+            rows.append({"plant": family, "controller": name, **score[members].summary()})
+    return pd.DataFrame(rows).set_index(["plant", "controller"])
+
+
+def percent(value: Any) -> str:
+    """A percentage with three significant digits, or what it means that there is none."""
+    if not np.isfinite(value):
+        return "∞"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def show(frame: pd.DataFrame, caption: str = "", formats: Mapping[str, Any] | None = None) -> Styler:
+    """A frame as a report shows it: captioned, numbers to the right, at most four digits."""
+    styler = frame.style.format(formatter=dict(formats) if formats else None, precision=4, na_rep="–")
+    return styler.set_caption(caption) if caption else styler
+
+
+def show_scores(frame: pd.DataFrame, caption: str = "") -> Styler:
+    """A frame from :func:`scores`, with units in its head."""
+    names = {c: f"{c} [%]" for c in frame.columns}
+    return show(frame.rename(columns=names), caption, {c: percent for c in names.values()})
