@@ -2,11 +2,13 @@
 
 import ast
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
 
@@ -82,6 +84,31 @@ def test_what_is_packaged_besides_python(tmp_path):
     packaged = {path for pattern in patterns for path in package.glob(pattern)}
     others = {p for p in package.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
     assert others == packaged
+
+
+def test_the_hook_strips_what_papermill_leaves(tmp_path):
+    """And fetches nothing: all hooks are local."""
+    repos = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [repo["repo"] for repo in repos] == ["local"]
+    entry = next(hook["entry"] for hook in repos[0]["hooks"] if hook["id"] == "nbstripout")
+    new, notes = nbformat.v4, {"papermill": {"duration": 1.0}}
+    cells = [
+        new.new_code_cell("a = 1", metadata={"tags": ["parameters"], **notes}, execution_count=1),
+        new.new_code_cell("a = 2", metadata={"tags": ["injected-parameters"]}),
+        new.new_code_cell("a", metadata={"tags": ["summary"]}, outputs=[new.new_output("stream", text="2")]),
+    ]
+    path = tmp_path / "a.ipynb"
+    nbformat.write(new.new_notebook(cells=cells, metadata=notes), path)
+    program, *options = shlex.split(entry)
+    command = [str(Path(sys.executable).parent / Path(program).name), *options, str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    nb = nbformat.read(path, 4)
+    assert [(cell.source, cell.metadata) for cell in nb.cells] == [
+        ("a = 1", {"tags": ["parameters"]}),
+        ("a", {"tags": ["summary"]}),
+    ]
+    assert [(cell.outputs, cell.execution_count) for cell in nb.cells] == [([], None)] * 2
+    assert nb.metadata == {}
 
 
 def python(code: str) -> str:

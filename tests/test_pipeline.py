@@ -121,6 +121,7 @@ def test_chain_resume_and_rerun_of_what_depends(source, tmp_path):
             {"01_first.rate": "fast"},
             r"01_first\.rate \(step \[1/s\]\): expected a finite float, but found 'fast'",
         ),
+        ({"rate": True}, "expected a finite float, but found True"),
         ({"rate": "nan"}, "expected a finite float, but found 'nan'"),
         ({"rate": "NaN"}, "expected a finite float, but found 'NaN'"),
         ({"rate": float("inf")}, "expected a finite float, but found inf"),
@@ -200,8 +201,11 @@ def test_a_failing_cell_is_shown_and_what_was_finished_is_kept(source, tmp_path)
     assert (folder / "log").read_text() == "first second second "
 
 
-def test_a_notebook_that_ends_without_its_last_word_has_failed(source, tmp_path):
-    write_notebook(source / "01_first.ipynb", FIRST | {"cells": FIRST["cells"][:-1]})
+@pytest.mark.parametrize(
+    "last", ["", "(folder / 'results').mkdir()\n(folder / 'results/01_first.json').write_text('{}')"]
+)
+def test_a_notebook_that_ends_without_its_last_word_has_failed(source, tmp_path, last):
+    write_notebook(source / "01_first.ipynb", FIRST | {"cells": [FIRST["cells"][0], last]})
     with pytest.raises(pipeline.RunError, match=r"ended without writing .*01_first\.json"):
         run(source, tmp_path / "run")
 
@@ -347,12 +351,13 @@ def test_the_kernel_is_this_environments_whatever_jupyter_says(source, tmp_path,
     }
     (foreign / "kernel.json").write_text(json.dumps(spec))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share" / "jupyter"))
-    cells = [
-        FIRST["cells"][0],
-        "import sys, lqrlab",
-        "pipeline.finish('01_first', folder, {'prefix': sys.prefix})",
-    ]
-    write_notebook(source / "01_first.ipynb", FIRST | {"cells": cells})
+    look = (
+        "import sys, psutil\nfiles = [f.path for f in psutil.Process().parent().open_files()]\n"
+        "numbers = {'prefix': sys.prefix, 'locked': str(folder / '.lock') in files}\n"
+        "pipeline.finish('01_first', folder, numbers)"
+    )
+    write_notebook(source / "01_first.ipynb", FIRST | {"cells": [FIRST["cells"][0], look]})
     (source / "02_second.ipynb").unlink()
     run(source, tmp_path / "run")
-    assert numbers(tmp_path / "run", "01_first") == {"prefix": sys.prefix}
+    # and papermill holds the lock too: should the pipeline be killed, nobody comes in before it has ended
+    assert numbers(tmp_path / "run", "01_first") == {"prefix": sys.prefix, "locked": True}

@@ -92,7 +92,7 @@ def run(
             _clear(folder)
         record = {
             "profile": profile,
-            "parameters": values,
+            "parameters": {nb: {k: v for k, v in of.items() if k != "run"} for nb, of in values.items()},
             "versions": stage.versions(),
             "commit": commit(source),
             "platform": platform.platform(),

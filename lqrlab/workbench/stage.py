@@ -107,7 +107,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(_plain(content), file, indent=2, allow_nan=False)
+        json.dump(_plain(content), file, indent=2, ensure_ascii=False, allow_nan=False)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
