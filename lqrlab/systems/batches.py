@@ -69,7 +69,7 @@ def stack(plants: Sequence[Plant], n: int = N_MAX, m: int = M_MAX) -> Linear:
 
     def place(name: str, rows: int, cols: int, diagonal: float) -> Array:
         # on the host, in place: sixty thousand padded plants are 200 MB
-        whole = np.zeros((ends[-1], rows, cols), np.result_type(*(getattr(p, name) for p in linear)))
+        whole = np.zeros((ends[-1], rows, cols), np.result_type(*(getattr(p, name).dtype for p in linear)))
         for p, end, count in zip(linear, ends, counts):
             part = np.asarray(getattr(p, name))
             k, l = part.shape[-2:]

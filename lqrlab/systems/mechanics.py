@@ -91,7 +91,7 @@ def _eliminate(a: Array, b: Array) -> Array:
     rows = jnp.arange(n)[:, None]
     ab = jnp.concatenate([a, b], axis=1)
     for i in range(n):
-        top = ab[i] / ab[i, i]
+        top = ab[i : i + 1] / ab[i, i]
         ab = jnp.where(rows == i, top, ab - ab[:, i : i + 1] * top)
     return ab[:, n:]
 

@@ -8,6 +8,7 @@ scales of the signals. A batch of plants is a plant whose fields carry leading a
 
 import dataclasses
 import functools
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any, ClassVar, dataclass_transform
@@ -207,7 +208,7 @@ class Plant:
             listed = cls.outputs or cls._measured()
             cls.outputs = tuple(s if isinstance(s, Signal) else known.get(s, s) for s in listed)
         for method in _BROADCAST:
-            if method in vars(cls):  # written for one plant, called with any
+            if inspect.isfunction(vars(cls).get(method)):  # written for one plant, called with any
                 setattr(cls, method, _over_batch(vars(cls)[method]))
         dataclasses.dataclass(frozen=True, kw_only=True, eq=False)(cls)
         _register(cls, static)

@@ -193,10 +193,11 @@ def _check_equations(cls: type[Plant], refuse: Callable[[str, str], None]) -> No
     dx = np.asarray(plant.dynamics(x, u))
     # relative to how fast states would run if pushed by a scale of input or of state
     pace = max(1.0, *(float(np.abs(np.asarray(a)).max()) for a in attempt("matrices", plant.matrices)))
-    if not float(np.max(np.abs(dx))) < 1e-6 * pace:
-        worst = (
-            cls.states[int(np.nanargmax(np.abs(dx)))].name if np.isfinite(dx).any() else cls.states[0].name
-        )
+    if not np.isfinite(dx).all():
+        free = ", ".join(cls.solve_for) or "nothing"
+        refuse(f"no equilibrium: solving for {free} from the operating point finds none", "solve_for")
+    if not np.max(np.abs(dx)) < 1e-6 * pace:
+        worst = cls.states[int(np.argmax(np.abs(dx)))].name
         refuse(
             f"no equilibrium: at the operating point {worst!r} changes by {np.abs(dx).max():.2g} a second; "
             "give the signals' values there (at=...), write operating_point, or name in solve_for what is free",

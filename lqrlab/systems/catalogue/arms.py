@@ -19,7 +19,7 @@ def rods_kinetic(mass: Array, length: Array, angle: ArrayLike, spin: ArrayLike) 
         mass, length: of each rod, ``[k]``.
         angle, spin: absolute angle and its rate, ``[k]``.
     """
-    ends = length * spin * jnp.stack([-jnp.sin(angle), jnp.cos(angle)])
+    ends = (length * spin)[None] * jnp.stack([-jnp.sin(angle), jnp.cos(angle)])
     # a rod's centre moves with all ends before it and half its own
     centres = ends @ (np.triu(np.ones((len(mass),) * 2), 1) + np.eye(len(mass)) / 2)
     return 0.5 * jnp.sum(mass * jnp.sum(centres**2, axis=0) + mass * (length * spin) ** 2 / 12)
@@ -49,7 +49,7 @@ class TwoLinkArm(Mechanical):
         Signal("shoulder_velocity", "rad/s", 1.0),
         Signal("elbow_velocity", "rad/s", 1.0),
     )
-    inputs = (Signal("shoulder_torque", "N·m", 10.0), Signal("elbow_torque", "N·m", 4.0))
+    inputs = (Signal("shoulder_torque", "N·m", 10.0, at=8.24), Signal("elbow_torque", "N·m", 4.0, at=0.14))
     dt = 0.02
     source = (
         "R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), "
@@ -104,9 +104,9 @@ class ThreeLinkArm(Mechanical):
         time=0.3,
     )
     inputs = (
-        Signal("shoulder_torque", "N·m", 20.0),
-        Signal("elbow_torque", "N·m", 8.0),
-        Signal("wrist_torque", "N·m", 1.0),
+        Signal("shoulder_torque", "N·m", 20.0, at=20.79),
+        Signal("elbow_torque", "N·m", 8.0, at=7.68),
+        Signal("wrist_torque", "N·m", 1.0, at=0.65),
     )
     dt = 0.02
     source = (
@@ -221,6 +221,9 @@ class DualArm(Mechanical):
         )
 
 
+_Triple = tuple[Array, Array, Array]
+
+
 @register
 class SixJointArm(Mechanical):
     """Industrial arm with six joints from waist to tool, holding a pose against gravity."""
@@ -247,9 +250,10 @@ class SixJointArm(Mechanical):
         time=0.3,
     )
     inputs = tuple(
-        Signal(f"{joint}_torque", "N·m", size)
-        for joint, size in zip(
-            ("waist", "shoulder", "elbow", "roll", "wrist", "tool"), (60.0, 80.0, 40.0, 6.0, 6.0, 4.0)
+        Signal(f"{joint}_torque", "N·m", size, at=at)
+        for joint, size, at in (
+            *(("waist", 60.0, 0.0), ("shoulder", 80.0, 56.97), ("elbow", 40.0, 21.3)),
+            *(("roll", 6.0, 0.26), ("wrist", 6.0, 0.97), ("tool", 4.0, 0.0)),
         )
     )
     dt = 0.02
@@ -266,32 +270,34 @@ class SixJointArm(Mechanical):
         """Of three cylinders, the column and the rotors; velocities in each link's own axes."""
         s, c = jnp.sin(q), jnp.cos(q)
 
-        def pitch(i: int, a: Array) -> Array:
-            return jnp.stack([c[i] * a[0] + s[i] * a[2], a[1], c[i] * a[2] - s[i] * a[0]])
+        # plain triples of numbers: XLA fuses those, stacked vectors it does not
+        def pitch(i: int, x: Array, y: Array, z: Array) -> _Triple:
+            return c[i] * x + s[i] * z, y, c[i] * z - s[i] * x
 
-        def roll(i: int, a: Array) -> Array:
-            return jnp.stack([a[0], c[i] * a[1] + s[i] * a[2], c[i] * a[2] - s[i] * a[1]])
+        def roll(i: int, x: Array, y: Array, z: Array) -> _Triple:
+            return x, c[i] * y + s[i] * z, c[i] * z - s[i] * y
 
-        def ahead(spin: Array, distance: Array) -> Array:
-            return distance * jnp.stack([0.0 * spin[0], spin[2], -spin[1]])
+        def ahead(move: _Triple, spin: _Triple, distance: Array) -> _Triple:
+            return move[0], move[1] + distance * spin[2], move[2] - distance * spin[1]
 
-        def link(mass: Array, length: Array, spin: Array, move: Array) -> Array:
-            thin, thick = mass * length**2 / 12 + mass * self.radius**2 / 4, mass * self.radius**2 / 2
+        def link(mass: Array, length: Array, spin: _Triple, move: _Triple) -> Array:
+            thin, thick = mass * (length**2 / 12 + self.radius**2 / 4), mass * self.radius**2 / 2
             turning = thick * spin[0] ** 2 + thin * (spin[1] ** 2 + spin[2] ** 2)
-            return mass * jnp.sum((move + ahead(spin, length / 2)) ** 2) + turning
+            return mass * sum(m**2 for m in ahead(move, spin, length / 2)) + turning
 
-        along, down = np.array([1.0, 0.0, 0.0]), np.array([0.0, -1.0, 0.0])
-        spin = pitch(1, jnp.stack([0.0 * v[0], 0.0 * v[0], v[0]])) + v[1] * down
-        upper = link(self.upper_mass, self.upper_length, spin, jnp.zeros(3))
-        move = pitch(2, ahead(spin, self.upper_length))
-        spin, move = roll(3, pitch(2, spin) + v[2] * down) + v[3] * along, roll(3, move)
-        forearm = link(self.forearm_mass, self.forearm_length, spin, move)
-        move = pitch(4, move + ahead(spin, self.forearm_length))
-        spin, move = roll(5, pitch(4, spin) + v[4] * down) + v[5] * along, roll(5, move)
-        hand = link(self.hand_mass, self.hand_length, spin, move)
-        return 0.5 * (
-            self.waist_inertia * v[0] ** 2 + upper + forearm + hand + self.rotor_inertia * jnp.sum(v**2)
-        )
+        upper = (s[1] * v[0], -v[1], c[1] * v[0])
+        total = link(self.upper_mass, self.upper_length, upper, (0.0 * v[0],) * 3)
+        x, y, z = pitch(2, *upper)
+        forearm = roll(3, x, y - v[2], z)
+        forearm = (forearm[0] + v[3], *forearm[1:])
+        elbow = roll(3, *pitch(2, *ahead((0.0 * v[0],) * 3, upper, self.upper_length)))
+        total = total + link(self.forearm_mass, self.forearm_length, forearm, elbow)
+        x, y, z = pitch(4, *forearm)
+        hand = roll(5, x, y - v[4], z)
+        hand = (hand[0] + v[5], *hand[1:])
+        wrist = roll(5, *pitch(4, *ahead(elbow, forearm, self.forearm_length)))
+        total = total + link(self.hand_mass, self.hand_length, hand, wrist)
+        return 0.5 * (total + self.waist_inertia * v[0] ** 2 + self.rotor_inertia * jnp.sum(v**2))
 
     def potential(self, q: Array) -> Array:
         """Of the links; shoulder, elbow and wrist lift, the roll turns the wrist's plane."""

@@ -161,13 +161,13 @@ class InductionMotor(Plant):
     voltage: Array = param(180.0, "V", "amplitude of a phase's voltage", 5.0, 1000.0)
 
     states = (
-        Signal("stator_current_d", "A", 5.0),
-        Signal("stator_current_q", "A", 5.0),
-        Signal("rotor_flux_d", "V·s", 0.05),
-        Signal("rotor_flux_q", "V·s", 0.05),
-        Signal("rotor_speed", "rad/s", 5.0, at=185.0),
+        Signal("stator_current_d", "A", 5.0, at=4.2),
+        Signal("stator_current_q", "A", 5.0, at=-6.7),
+        Signal("rotor_flux_d", "V·s", 0.05, at=-0.009),
+        Signal("rotor_flux_q", "V·s", 0.05, at=-0.459),
+        Signal("rotor_speed", "rad/s", 5.0, at=184.7),
     )
-    inputs = (Signal("voltage_d", "V", 30.0), Signal("voltage_q", "V", 30.0))
+    inputs = (Signal("voltage_d", "V", 30.0, at=180.0), Signal("voltage_q", "V", 30.0))
     outputs = ("stator_current_d", "stator_current_q", "rotor_speed")
     dt = 1e-3
     source = (

@@ -30,7 +30,9 @@ class Quadrotor(Plant):
         *(Signal(name, "m/s", 1.0) for name in ("x_velocity", "y_velocity", "z_velocity")),
         *(Signal(name, "rad/s", 1.0) for name in ("roll_rate", "pitch_rate", "yaw_rate")),
     )
-    inputs = tuple(Signal(f"{name}_thrust", "N", 0.5) for name in ("front", "left", "back", "right"))
+    inputs = tuple(
+        Signal(f"{name}_thrust", "N", 0.5, at=1.22625) for name in ("front", "left", "back", "right")
+    )
     dt = 0.02
     source = (
         "R. Mahony, V. Kumar and P. Corke, Multirotor Aerial Vehicles, IEEE Robot. Autom. Mag. 19(3), 2012, "

@@ -36,7 +36,7 @@ class Scara(Mechanical):
     inputs = (
         Signal("shoulder_torque", "N·m", 20.0),
         Signal("elbow_torque", "N·m", 8.0),
-        Signal("lift_force", "N", 20.0),
+        Signal("lift_force", "N", 20.0, at=9.81),
         Signal("wrist_torque", "N·m", 0.5),
     )
     dt = 0.01
@@ -172,10 +172,10 @@ class CableRobot(Mechanical):
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
         """Each cable pulls its corner towards its winch; drag spread along the platform."""
-        arms = self._CROSSED * jnp.stack([self.platform_width, self.platform_height])
+        arms = self._CROSSED * jnp.stack([self.platform_width, self.platform_height])[None]
         s, c = jnp.sin(q[2]), jnp.cos(q[2])
         arms = arms @ jnp.stack([jnp.stack([c, s]), jnp.stack([-s, c])])
-        winches = self._CORNERS * jnp.stack([self.frame_width, self.frame_height])
+        winches = self._CORNERS * jnp.stack([self.frame_width, self.frame_height])[None]
         cables = winches - arms - q[None, :2]
         pull = (u / jnp.sqrt(jnp.sum(cables**2, axis=1)))[:, None] * cables
         turn = jnp.sum(arms[:, 0] * pull[:, 1] - arms[:, 1] * pull[:, 0])
@@ -219,10 +219,10 @@ class PlanarBiped(Mechanical):
         time=0.15,
     )
     inputs = tuple(
-        Signal(f"{joint}_torque", "N·m", size)
-        for joint, size in (
-            *(("ankle", 60.0), ("stance_knee", 60.0), ("stance_hip", 60.0)),
-            *(("swing_hip", 40.0), ("swing_knee", 15.0)),
+        Signal(f"{joint}_torque", "N·m", size, at=at)
+        for joint, size, at in (
+            *(("ankle", 60.0, -20.12), ("stance_knee", 60.0, 3.58), ("stance_hip", 60.0, -11.31)),
+            *(("swing_hip", 40.0, -9.46), ("swing_knee", 15.0, 0.63)),
         )
     )
     dt = 0.01
@@ -263,7 +263,7 @@ class PlanarBiped(Mechanical):
             (*self._leg(True), q[3:], v[3:], -1.0),
         )
         for mass, length, angle, spin, side in branches:
-            ends = side * length * spin * jnp.stack([jnp.cos(angle), -jnp.sin(angle)])
+            ends = (side * length * spin)[None] * jnp.stack([jnp.cos(angle), -jnp.sin(angle)])
             k = len(mass)
             centres = hip[:, None] + ends @ (np.triu(np.ones((k, k)), 1) + np.eye(k) / 2)
             total += 0.5 * jnp.sum(mass * jnp.sum(centres**2, axis=0) + mass * (length * spin) ** 2 / 12)

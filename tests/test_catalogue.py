@@ -1,0 +1,179 @@
+"""The catalogue as a whole: complete, named, sampled, drawn, quick to import."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from catalogue import BUILT_IN, around
+
+from lqrlab import systems
+from lqrlab.systems import drawing
+
+WANTED = (
+    "mass_spring_damper pendulum hanging_pendulum double_pendulum cart_pole cart_double_pendulum acrobot "
+    "furuta_pendulum ball_and_beam ball_and_plate reaction_wheel_pendulum flexible_beam "
+    "magnetic_levitation quarter_car two_link_arm three_link_arm six_joint_arm scara dual_arm "
+    "flexible_joint_robot cable_robot differential_drive_robot unicycle_robot omnidirectional_robot "
+    "segway planar_biped planar_quadruped vehicle_lateral cruise_control platoon quadrotor "
+    "planar_quadrotor fixed_wing airliner fixed_wing_lateral vtol helicopter satellite_attitude dc_motor "
+    "pmsm induction_motor buck_converter boost_converter buck_boost_converter grid_inverter series_rlc "
+    "parallel_rlc double_integrator lotka_volterra stirred_tank_reactor coupled_tanks two_area_power "
+    "heated_rod mass_train "
+)
+
+
+def test_every_plant_that_was_promised_is_there():
+    assert len(BUILT_IN) >= 50
+    assert not set(WANTED.split()) - set(BUILT_IN)
+
+
+def test_every_dimension_is_covered():
+    plants = [systems.make(name) for name in BUILT_IN]
+    assert {p.n for p in plants} == set(range(1, systems.N_MAX + 1))
+    assert {p.m for p in plants} == set(range(1, systems.M_MAX + 1))
+    sizes = {name: (p.n, p.m) for name, p in zip(BUILT_IN, plants)}
+    assert sizes["six_joint_arm"] == (12, 6)
+    assert sizes["quadrotor"] == (12, 4)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_declaration_holds_together(name):
+    cls = systems.family(name)
+    systems.check(cls)
+    assert name.isidentifier()
+    assert cls.title
+    assert len(cls.source) > 30
+    fields = systems.parameter_fields(cls)
+    assert all(f.metadata["low"] < f.metadata["high"] for f in fields.values())
+    assert any(f.metadata["vary"] for f in fields.values())
+    plant = systems.make(name)
+    x, u = plant.equilibrium()
+    for signal, value in zip((*plant.states, *plant.inputs), np.concatenate([x, u])):
+        # the declared operating point is what tables and gauges show: near the one that is solved for
+        assert abs(signal.at - value) < signal.scale, (signal, value)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_drawing_moves_with_the_state(name):
+    plant = systems.make(name)
+    rest = plant.drawing()
+    assert type(plant).draw is not systems.Plant.draw
+    left, right, bottom, top = drawing.bounds(rest)
+    assert np.isfinite([left, right, bottom, top]).all()
+    assert left < right
+    assert bottom < top
+    known = (drawing.Line, drawing.Box, drawing.Disc, drawing.Spring, drawing.Arrow, drawing.Text)
+    xs, us = around(plant, np.random.default_rng(0), 5)
+    for x, u in zip(xs, us):
+        moved = plant.drawing(x, u)
+        assert all(isinstance(s, known) and s.ink in drawing.INKS for s in moved)
+        assert np.isfinite(drawing.bounds(moved)).all()
+        assert [type(s) for s in moved] == [type(s) for s in rest]  # so that a canvas can update in place
+    before, after = (np.concatenate([drawing.outline(s) for s in d]) for d in (rest, moved))
+    assert not np.allclose(before, after)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_outputs_are_measured_and_named(name):
+    plant = systems.make(name)
+    x, _ = plant.equilibrium()
+    C = plant.output_matrix()
+    assert C.shape == (len(plant.outputs), plant.n)
+    step = 1e-3 * np.asarray(plant.scales[0])
+    for i in range(plant.n):
+        d = np.zeros(plant.n)
+        d[i] = step[i]
+        slope = (np.asarray(plant.output(x + d)) - np.asarray(plant.output(x - d))) / (2 * step[i])
+        np.testing.assert_allclose(C[:, i], slope, rtol=1e-4, atol=1e-6 * max(1.0, np.abs(C).max()))
+
+
+def test_the_same_key_gives_the_same_bits_and_another_others():
+    for name in ("cart_pole", "helicopter", "six_joint_arm"):
+        one, same, other = (systems.sample(name, key=jax.random.key(k), num=5) for k in (3, 3, 4))
+        for a, b, c in zip(*(jax.tree.leaves(p) for p in (one, same, other))):
+            assert np.array_equal(a, b)
+            assert not np.array_equal(a, c) or np.ptp(a) == 0
+
+
+def test_each_parameter_draws_from_a_key_of_its_own():
+    # spelled out, so that data sets made before a change can be made again after it
+    key, plants = jax.random.key(0), systems.sample("cart_pole", key=jax.random.key(0), num=3, spread=0.3)
+    for i, (name, default) in enumerate((("cart_mass", 0.5), ("pole_mass", 0.2), ("pole_length", 0.3))):
+        draw = jax.random.uniform(jax.random.fold_in(key, i), (3,), minval=-1.0, maxval=1.0)
+        np.testing.assert_array_equal(plants.parameters[name], default * (1 + 0.3 * draw))
+
+
+@pytest.mark.parametrize("spread", [0.2, 0.5])
+def test_variants_stay_within_range_and_constants_do_not_vary(spread):
+    for name in BUILT_IN:
+        plants = systems.sample(name, key=jax.random.key(5), num=64, spread=spread)
+        for key, f in systems.parameter_fields(type(plants)).items():
+            values = np.asarray(plants.parameters[key])
+            assert values.shape == (64,)
+            assert np.all((values >= f.metadata["low"]) & (values <= f.metadata["high"]))
+            if not f.metadata["vary"]:
+                assert np.all(values == f.default), (name, key)
+            elif f.default:
+                assert np.ptp(values) > 0.2 * spread * abs(f.default)
+                assert np.all(np.abs(values / f.default - 1) <= spread * (1 + 1e-12))
+
+
+def test_batches_of_different_families_stack_and_padding_is_neutral():
+    plants = [
+        systems.sample(name, key=jax.random.key(1), num=2)
+        for name in ("dc_motor", "platoon", "cruise_control")
+    ]
+    both = systems.stack(plants)
+    assert both.A.shape == (6, 12, 12)
+    assert both.B.shape == (6, 12, 6)
+    traced = jax.jit(lambda plants: systems.stack(plants))(plants)
+    for a, b in zip(jax.tree.leaves(both), jax.tree.leaves(traced)):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-300)
+    A, B = plants[1].matrices()
+    np.testing.assert_array_equal(both.A[2:4, :11, :11], A)
+    np.testing.assert_array_equal(both.B[2:4, :11], B)
+    np.testing.assert_array_equal(both.A[2:4, 11], -np.eye(12)[[11, 11]])
+    np.testing.assert_allclose(
+        both.R[4:], np.broadcast_to(np.diag([25.0, 1, 1, 1, 1, 1]), (2, 6, 6)), rtol=1e-14
+    )
+
+
+def test_classes_with_as_many_parameters_are_different_trees():
+    """Two dataclasses with as many leaves are one structure to jaxlib, and a compiled function takes one for
+    the other now and then (seen: a pendulum's operating point returned for a circuit)."""
+    trees = [jax.tree.structure(systems.make(name)) for name in BUILT_IN]
+    assert not any(a == b for i, a in enumerate(trees) for b in trees[:i])
+
+
+def test_gradients_reach_through_the_operating_point():
+    for name, key in (
+        ("magnetic_levitation", "nominal_gap"),
+        ("fixed_wing", "cruise"),
+        ("two_link_arm", "mass2"),
+    ):
+
+        def entry(value, name=name, key=key):
+            return jnp.sum(systems.make(name, **{key: value}).matrices()[0])
+
+        value = float(systems.parameter_fields(systems.family(name))[key].default)
+        step = 1e-4 * value
+        slope = (entry(value + step) - entry(value - step)) / (2 * step)
+        np.testing.assert_allclose(jax.grad(entry)(value), slope, rtol=1e-5)
+
+
+def test_importing_is_quick():
+    code = (
+        "import time, jax, jax.numpy; start = time.perf_counter(); import lqrlab.systems as s; "
+        "print(time.perf_counter() - start, len(s.names()))"
+    )
+    best = 1e9
+    for _ in range(3):  # other work on the machine only ever makes it slower
+        out = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
+        best = min(best, float(out[0]))
+        assert int(out[1]) == len(BUILT_IN)
+    assert best < 1.0  # 0.15 s on a free machine, 0.5 s asked for

@@ -1,0 +1,328 @@
+"""Each plant against physics: energy, power, mass matrices, equilibria, derivatives, equations written by
+hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+from catalogue import BUILT_IN, MECHANICAL, around, evaluate, undamped, variants
+
+from lqrlab import systems
+
+# Invariants of the conservative plants that are not written as energies, with what must be zero for them to
+# hold.
+OTHERS = {
+    "series_rlc": (
+        dict(resistance=0.0),
+        lambda p, x: 0.5 * (p.capacitance * x[0] ** 2 + p.inductance * x[1] ** 2),
+    ),
+    "parallel_rlc": (
+        dict(resistance=np.inf),
+        lambda p, x: 0.5 * (p.capacitance * x[0] ** 2 + p.inductance * x[1] ** 2),
+    ),
+    "reaction_wheel_pendulum": (
+        dict(friction=0.0, wheel_friction=0.0),
+        lambda p, x: (
+            0.5 * p.inertia * x[1] ** 2
+            + 0.5 * p.wheel_inertia * x[2] ** 2
+            + p.mass * p.gravity * p.centre * np.cos(x[0])
+        ),
+    ),
+    "satellite_orbit": (
+        {},
+        lambda p, x: 0.5 * (x[2] ** 2 + (x[0] * x[3]) ** 2) - p.gravity_constant / x[0],
+    ),
+    "quadrotor": (
+        {},
+        lambda p, x: (
+            0.5 * p.mass * np.sum(x[6:9] ** 2)
+            + p.mass * p.gravity * x[2]
+            + 0.5 * (p.roll_inertia * x[9] ** 2 + p.pitch_inertia * x[10] ** 2 + p.yaw_inertia * x[11] ** 2)
+        ),
+    ),
+    "lotka_volterra": (
+        {},
+        lambda p, x: p.yield_ * x[0] - p.hunger * np.log(x[0]) + p.hunting * x[1] - p.growth * np.log(x[1]),
+    ),
+    "satellite_attitude": ({}, lambda p, x: _jacobi(p, x)),
+}
+
+
+def _jacobi(p, x):
+    """Energy of the attitude in the orbit's frame: T + gravity gradient − centrifugal (Hughes, chapter 9)."""
+    J = np.array([p.roll_inertia, p.pitch_inertia, p.yaw_inertia])
+    sr, cr, sp, cp, sy, cy = (*(f(a) for a in x[:3] for f in (np.sin, np.cos)),)
+    roll = np.array([[1, 0, 0], [0, cr, sr], [0, -sr, cr]])
+    pitch = np.array([[cp, 0, -sp], [0, 1, 0], [sp, 0, cp]])
+    yaw = np.array([[cy, sy, 0], [-sy, cy, 0], [0, 0, 1]])
+    turn = roll @ pitch @ yaw
+    n = p.orbit_rate
+    return 0.5 * (J @ x[3:] ** 2 + 3 * n**2 * J @ turn[:, 2] ** 2 - n**2 * J @ turn[:, 1] ** 2)
+
+
+def drift(plant, invariant, size):
+    """Largest change of an invariant over 10 s (or 20,000 sample times), relative to what the motion
+    exchanges."""
+    rng = np.random.default_rng(1)
+    xs, _ = around(plant, rng, 1, size)
+    f = evaluate(plant.name, "dynamics", None, 0, 0)
+    u = jnp.zeros((1, plant.m))
+    end = min(10.0, 20_000 * plant.dt) if plant.dt < 1 else 500 * plant.dt
+    solution = scipy.integrate.solve_ivp(
+        lambda _, x: np.asarray(f(plant, x[None], u)[0]),
+        (0, end),
+        xs[0],
+        method="DOP853",
+        rtol=1e-11,
+        atol=1e-13 * np.asarray(plant.scales[0]),
+        t_eval=np.linspace(0, end, 41),
+    )
+    assert solution.success
+    values = np.array([invariant(plant, x) for x in solution.y.T])
+    return np.ptp(values) / np.abs(values).max(), solution
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*MECHANICAL, *OTHERS])
+def test_energy_is_conserved(name):
+    if name in OTHERS:
+        zeros, invariant = OTHERS[name]
+        plant = systems.make(name)
+        plant = type(plant)(**{**plant.parameters, **zeros})
+    else:
+        plant, invariant = undamped(systems.make(name)), lambda p, x: float(p.energy(x))
+    change, solution = drift(plant, invariant, 0.3)
+    assert np.ptp(solution.y, axis=1).max() > 0  # it moved
+    assert change < 1e-6
+
+
+@pytest.mark.parametrize("name", MECHANICAL)
+def test_power_is_force_times_velocity(name):
+    """dE/dt = F·v with damping and inputs on, at states far from rest."""
+    plant = systems.make(name)
+    xs, us = around(plant, np.random.default_rng(2), 8)
+    half = plant.n // 2
+
+    def power(x, u):
+        change = jax.grad(lambda x: plant.kinetic(*jnp.split(x, 2)) + plant.potential(x[:half]))(x)
+        return change @ plant.dynamics(x, u), plant.forces(x[:half], x[half:], u) @ x[half:], jnp.abs(change)
+
+    gained, given, size = jax.jit(jax.vmap(power))(jnp.asarray(xs), jnp.asarray(us))
+    dx = np.abs(evaluate(name, "dynamics", None, 0, 0)(plant, xs, us))
+    np.testing.assert_array_less(np.abs(gained - given), 1e-10 * np.sum(np.asarray(size) * dx, axis=1))
+
+
+def test_circuits_lose_what_their_resistors_take():
+    xs, us = np.random.default_rng(3).normal(size=(2, 20, 2))
+    for x, u in zip(xs, us[:, :1]):
+        p = systems.make("series_rlc")
+        gained = jax.grad(p.energy)(jnp.asarray(x)) @ p.dynamics(x, u)
+        np.testing.assert_allclose(gained, u[0] * x[1] - p.resistance * x[1] ** 2, rtol=1e-9)
+        p = systems.make("parallel_rlc")
+        gained = jax.grad(p.energy)(jnp.asarray(x)) @ p.dynamics(x, u)
+        np.testing.assert_allclose(gained, u[0] * x[0] - x[0] ** 2 / p.resistance, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", MECHANICAL)
+def test_mass_matrix_is_symmetric_positive_definite(name):
+    plant = systems.make(name)
+    xs, _ = around(plant, np.random.default_rng(4), 32, 2.0)
+    half = plant.n // 2
+    M = np.asarray(jax.jit(jax.vmap(plant.mass_matrix))(jnp.asarray(xs[:, :half])))
+    np.testing.assert_allclose(M, np.swapaxes(M, 1, 2), rtol=1e-12, atol=1e-14 * np.abs(M).max())
+    assert np.linalg.eigvalsh(M).min() > 0
+    # and it is the one that the kinetic energy is made with
+    v = np.random.default_rng(5).normal(size=(32, half))
+    energy = jax.vmap(plant.kinetic)(jnp.asarray(xs[:, :half]), jnp.asarray(v))
+    np.testing.assert_allclose(0.5 * np.einsum("bi,bij,bj->b", v, M, v), energy, rtol=1e-10)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.2, 0.5])
+def test_equilibria_of_all_variants_stand_still(spread):
+    """In one sample time no state moves by more than a billionth of its scale.
+
+    That measure fits the motor that is fast as well as the orbit that is slow.
+    """
+    for name in BUILT_IN:
+        plants = variants(name, spread)
+        x, u = plants.equilibrium()
+        dx = np.asarray(evaluate(name, "dynamics", 0, 0, 0)(plants, x, u))
+        assert np.isfinite(dx).all(), name
+        moved = np.abs(dx) * plants.dt / np.asarray(plants.scales[0])
+        assert moved.max() < 1e-9, (name, moved.max())
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_matrices_equal_central_differences(name):
+    """Five-point differences of the nonlinear dynamics at variants, to a millionth of the largest entry in
+    the units of the plant's scales."""
+    plants = systems.sample(name, key=jax.random.key(11), num=2)
+    x, u = (np.asarray(a) for a in plants.equilibrium())
+    scale = np.concatenate([np.asarray(s) for s in plants.scales])
+    n, h = plants.n, 1e-3
+    f = evaluate(name, "dynamics", 0, 0, 0)
+    found = np.concatenate([np.asarray(a) for a in plants.matrices()], axis=2)
+    columns = []
+    for j in range(n + plants.m):
+        step = np.zeros(n + plants.m)
+        step[j] = h * scale[j]
+        at = [np.asarray(f(plants, x + k * step[:n], u + k * step[n:])) for k in (-2, -1, 1, 2)]
+        columns.append((at[0] - 8 * at[1] + 8 * at[2] - at[3]) / (12 * h))
+    expected = np.stack(columns, axis=2) / scale[:n][:, None]
+    found = found * scale / scale[:n][:, None]
+    assert np.abs(expected).max() > 0
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+
+
+# Equations written by hand, from the sources or by Newton's laws, sharing nothing with the energies
+# -----------------
+
+
+def by_hand_mass_spring_damper(p, q, v, u):
+    return np.array([(u[0] - p.damping * v[0] - p.stiffness * q[0]) / p.mass])
+
+
+def by_hand_pendulum(p, q, v, u):
+    return np.array(
+        [p.gravity / p.length * np.sin(q[0]) + (u[0] - p.friction * v[0]) / (p.mass * p.length**2)]
+    )
+
+
+def by_hand_hanging_pendulum(p, q, v, u):
+    return np.array(
+        [-p.gravity / p.length * np.sin(q[0]) + (u[0] - p.friction * v[0]) / (p.mass * p.length**2)]
+    )
+
+
+def by_hand_cart_pole(p, q, v, u):
+    """Åström and Murray, Feedback Systems, eq. (2.9), with the angle the other way round."""
+    m, l, J, s, c = p.pole_mass, p.pole_length, p.pole_inertia, np.sin(q[1]), np.cos(q[1])
+    M = np.array([[p.cart_mass + m, m * l * c], [m * l * c, J + m * l**2]])
+    return np.linalg.solve(M, [u[0] - p.friction * v[0] + m * l * s * v[1] ** 2, m * p.gravity * l * s])
+
+
+def by_hand_gantry_crane(p, q, v, u):
+    """Fang and others (2003), eqs. (1)-(2)."""
+    m, l, s, c = p.load_mass, p.rope_length, np.sin(q[1]), np.cos(q[1])
+    M = np.array([[p.trolley_mass + m, m * l * c], [m * l * c, m * l**2]])
+    return np.linalg.solve(M, [u[0] - p.friction * v[0] + m * l * s * v[1] ** 2, -m * p.gravity * l * s])
+
+
+def by_hand_furuta_pendulum(p, q, v, u):
+    """Cazzolato and Prime (2011), eqs. (33)-(34)."""
+    m, L, l, s, c = p.pendulum_mass, p.arm_length, p.pendulum_length, np.sin(q[1]), np.cos(q[1])
+    J2 = p.pendulum_inertia + m * l**2
+    J0 = p.arm_inertia + m * L**2
+    M = np.array([[J0 + J2 * s**2, m * L * l * c], [m * L * l * c, J2]])
+    first = u[0] - p.arm_friction * v[0] + m * L * l * s * v[1] ** 2 - J2 * 2 * s * c * v[0] * v[1]
+    second = -p.pendulum_friction * v[1] + J2 * s * c * v[0] ** 2 + m * p.gravity * l * s
+    return np.linalg.solve(M, [first, second])
+
+
+def by_hand_acrobot(p, q, v, u):
+    """Spong (1995), eqs. (1)-(2), angles from upright."""
+    m1, m2, l1, lc1, lc2, I1, I2 = p.mass1, p.mass2, p.length1, p.centre1, p.centre2, p.inertia1, p.inertia2
+    s2, c2 = np.sin(q[1]), np.cos(q[1])
+    d12 = m2 * (lc2**2 + l1 * lc2 * c2) + I2
+    M = np.array(
+        [[m1 * lc1**2 + m2 * (l1**2 + lc2**2 + 2 * l1 * lc2 * c2) + I1 + I2, d12], [d12, m2 * lc2**2 + I2]]
+    )
+    h1 = -m2 * l1 * lc2 * s2 * v[1] * (v[1] + 2 * v[0])
+    h2 = m2 * l1 * lc2 * s2 * v[0] ** 2
+    phi2 = -m2 * lc2 * p.gravity * np.sin(q[0] + q[1])
+    phi1 = -(m1 * lc1 + m2 * l1) * p.gravity * np.sin(q[0]) + phi2
+    return np.linalg.solve(M, [-h1 - phi1, u[0] - h2 - phi2])
+
+
+def by_hand_two_link_arm(p, q, v, u):
+    """Murray, Li and Sastry (1994), eq. (4.11) with α, β, δ of uniform rods."""
+    m1, m2, l1, l2 = p.mass1, p.mass2, p.length1, p.length2
+    alpha, beta, delta = m1 * l1**2 / 3 + m2 * l2**2 / 3 + m2 * l1**2, m2 * l1 * l2 / 2, m2 * l2**2 / 3
+    s, c = np.sin(q[1]), np.cos(q[1])
+    M = np.array([[alpha + 2 * beta * c, delta + beta * c], [delta + beta * c, delta]])
+    C = np.array([[-beta * s * v[1], -beta * s * (v[0] + v[1])], [beta * s * v[0], 0]])
+    tip = m2 * p.gravity * l2 / 2 * np.cos(q[0] + q[1])
+    N = np.array([(m1 / 2 + m2) * p.gravity * l1 * np.cos(q[0]) + tip, tip])
+    return np.linalg.solve(M, u - p.friction * v - C @ v - N)
+
+
+def by_hand_double_pendulum(p, q, v, u):
+    """Newton and Euler: forces in the joint eliminated by hand."""
+    m1, m2, l1, l2, s, c = p.mass1, p.mass2, p.length1, p.length2, np.sin(q[0] - q[1]), np.cos(q[0] - q[1])
+    h = m2 * l1 * l2 / 2
+    M = np.array([[(m1 / 3 + m2) * l1**2, h * c], [h * c, m2 * l2**2 / 3]])
+    inner = p.friction2 * (v[1] - v[0])
+    first = (
+        u[0] - p.friction1 * v[0] + inner - h * s * v[1] ** 2 + (m1 / 2 + m2) * p.gravity * l1 * np.sin(q[0])
+    )
+    second = -inner + h * s * v[0] ** 2 + m2 * p.gravity * l2 / 2 * np.sin(q[1])
+    return np.linalg.solve(M, [first, second])
+
+
+def by_hand_ball_and_beam(p, q, v, u):
+    """Hauser, Sastry and Kokotović (1992), section II."""
+    m, r, w = p.ball_mass, q[0], v[1]
+    roll = (m * r * w**2 - m * p.gravity * np.sin(q[1])) / (p.ball_inertia / p.ball_radius**2 + m)
+    turn = u[0] - 2 * m * r * v[0] * w - m * p.gravity * r * np.cos(q[1])
+    return np.array([roll, turn / (m * r**2 + p.beam_inertia + p.ball_inertia)])
+
+
+def by_hand_flexible_joint_robot(p, q, v, u):
+    """Spong (1987), the single link."""
+    twist = p.stiffness * (q[0] - q[1])
+    weight = p.link_mass * p.gravity * p.centre * np.sin(q[0])
+    return np.array(
+        [(-weight - twist) / p.link_inertia, (u[0] - p.motor_friction * v[1] + twist) / p.motor_inertia]
+    )
+
+
+def by_hand_planar_quadrotor(p, q, v, u):
+    """Tedrake, Underactuated Robotics, chapter 3."""
+    total = u[0] + u[1]
+    return np.array(
+        [
+            -total * np.sin(q[2]) / p.mass,
+            total * np.cos(q[2]) / p.mass - p.gravity,
+            p.arm * (u[0] - u[1]) / p.inertia,
+        ]
+    )
+
+
+def by_hand_quarter_car(p, q, v, u):
+    stretch = q[0] - q[1]
+    push = u[0] - p.spring * stretch - p.hardening * stretch**3 - p.damper * (v[0] - v[1])
+    return np.array([push / p.body_mass, (-push - p.tyre * q[1] - p.tyre_damping * v[1]) / p.wheel_mass])
+
+
+def by_hand_segway(p, q, v, u):
+    """Newton and Euler for body and wheels in the axes that turn with the robot."""
+    m, h, r, s, c = p.body_mass, p.height, p.wheel_radius, np.sin(q[1]), np.cos(q[1])
+    d, yaw = p.track / 2, v[2]
+    tau = u - p.friction * (np.array([v[0] - d * yaw, v[0] + d * yaw]) / r - v[1])
+    M = np.array([[m + 3 * p.wheel_mass, m * h * c], [m * h * c, m * h**2 + p.pitch_inertia]])
+    # the body's far side is flung outwards as the robot turns, as are its parts about their own centre
+    fling = (m * h**2 + p.pitch_inertia - p.yaw_inertia) * s * c * yaw**2
+    forward = tau.sum() / r + m * h * s * (v[1] ** 2 + yaw**2)
+    pitch = -tau.sum() + m * p.gravity * h * s + fling
+    about = p.yaw_inertia * c**2 + (p.pitch_inertia + m * h**2) * s**2
+    about += 3 * p.wheel_mass * d**2 + p.wheel_mass * r**2 / 2
+    spread = 2 * (p.pitch_inertia + m * h**2 - p.yaw_inertia) * s * c * v[1] * yaw
+    turn = d * (tau[1] - tau[0]) / r - m * h * s * v[0] * yaw - spread
+    return np.array([*np.linalg.solve(M, [forward, pitch]), turn / about])
+
+
+BY_HAND = {key[8:]: f for key, f in globals().items() if key.startswith("by_hand_")}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_dynamics_equal_equations_written_by_hand(name):
+    assert len(BY_HAND) >= 10
+    plant = systems.make(name)
+    xs, us = around(plant, np.random.default_rng(6), 50, 2.0)
+    found = np.asarray(evaluate(name, "dynamics", None, 0, 0)(plant, xs, us))
+    half = plant.n // 2
+    expected = np.array(
+        [np.r_[x[half:], BY_HAND[name](plant, x[:half], x[half:], u)] for x, u in zip(xs, us)]
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10 * np.abs(expected).max())
