@@ -19,6 +19,7 @@ _SETTINGS = "settings.json"
 def write_settings(folder: Path, model: ModelConfig, train: TrainConfig, data: dict[str, Any]) -> None:
     """Store what makes the run; refuse a folder that holds another one, naming the settings that differ."""
     new = {"model": json.loads(model.to_json()), "train": json.loads(train.to_json()), "data": data}
+    new = json.loads(json.dumps(new))  # as it will be read back: tuples as lists
     path = folder / _SETTINGS
     if path.exists():
         old = json.loads(path.read_text())
@@ -31,7 +32,7 @@ def write_settings(folder: Path, model: ModelConfig, train: TrainConfig, data: d
         if differ:
             raise ValueError(
                 f"folder: {folder} holds a run made with other settings ({'; '.join(differ)}); "
-                "give another folder, or remove this one to start anew"
+                "give another folder, or start this one anew (remove it, or `lqrlab run --fresh`)"
             )
         return
     folder.mkdir(parents=True, exist_ok=True)

@@ -147,7 +147,7 @@ class Transformer(nnx.Module):
         width, window = config.width, config.window
         self.config = config
         self.token = nnx.Linear(2 * (N_MAX + M_MAX), width, rngs=rngs)
-        self.position = nnx.Param(0.02 * jax.random.normal(rngs.params(), (window + 1, width)))
+        self.position = nnx.Param(0.02 * jax.random.normal(rngs.params(), (window + 1, width), jnp.float32))
         self.blocks = nnx.List([Block(width, config.heads, rngs=rngs) for _ in range(config.depth)])
         self.norm = nnx.LayerNorm(width, rngs=rngs)
         # zero at first: what the history adds to the gain starts from nothing

@@ -59,7 +59,7 @@ class NetworkPolicy:
         num = math.prod(lead)
         args = (a.reshape(num, *a.shape[flat:]) for a in (xs, us, live))
         context = jax.tree.map(lambda a: _spread(a, lead, batch).reshape(num, *a.shape[batch:]), self.context)
-        u = models.merge(self.graph, self.params)(*args, context, last=True).reshape(*lead, M_MAX)
+        u = models.merge(self.graph, self.params)(*args, context, last=True).reshape(*lead, M_MAX).astype(us.dtype)
         us = jnp.concatenate([us[..., 1:, :], u[..., None, :]], axis=-2)
         return (xs, us, live), (u * scale_u)[..., : self.m]
 
