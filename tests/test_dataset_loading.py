@@ -1,5 +1,6 @@
 """Windows: each once an epoch, scaled, padded, masked, from the right plants; as a reference cuts them."""
 
+import dataclasses
 import threading
 import time
 
@@ -24,6 +25,10 @@ CONFIG = DataConfig(
     num_steps=STEPS,
     seed=5,
 )
+
+
+def changed(**values):
+    return dataclasses.replace(CONFIG, **values)
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +197,7 @@ def test_streaming_reads_little_at_a_time(data):
 
 
 def test_the_description_is_that_of_the_plants(data):
-    """A table from the matrices on disk equals one from the physical plants, which an unseen plant has too."""
+    """A table from the matrices on disk equals one from the plants, which an unseen plant has too."""
     table = data.table(np.float64)
     for family in CONFIG.families:
         plants, at = data.plants(None, family), data.rows(None, family)
@@ -285,8 +290,7 @@ def test_bad_arguments(arguments, words, data):
 
 
 def test_an_empty_split_is_refused(tmp_path):
-    config = DataConfig(families=("pendulum",), held_out=(), variants=4, variants_per_shard=4, validation=0.0,
-                        trajectories=3, num_steps=STEPS)  # fmt: skip
+    config = changed(families=("pendulum",), held_out=(), variants=4, validation=0.0)
     opened = dataset.generate(config, tmp_path)
     for mode in dataset.loading.MODES:
         with pytest.raises(ValueError, match="has no trajectory in 'held_out'"):
@@ -340,8 +344,7 @@ def test_an_order_is_uniform():
 
 def test_streaming_shuffles_uniformly(tmp_path):
     """Over epochs every window is as likely at the start of an epoch as at its end, across pools."""
-    config = DataConfig(families=("pendulum",), held_out=(), variants=16, variants_per_shard=4, validation=0.0,
-                        trajectories=3, num_steps=STEPS)  # fmt: skip
+    config = changed(families=("pendulum",), held_out=(), variants=16, validation=0.0)
     opened = dataset.generate(config, tmp_path)
     epochs = 60
     early = np.zeros(16)

@@ -1,9 +1,11 @@
 """A plant as a network sees it: padded, masked, in coordinates in which every signal is of order one."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from lqrlab import control, systems
@@ -41,36 +43,51 @@ def describe(plant: Plant) -> Description:
     return describe_scaled(in_units(linear, sx, su), sx, su)
 
 
-def in_units(plant: Linear, scale_x: Array, scale_u: Array) -> Linear:
+def in_units(plant: Linear, scale_x: Any, scale_u: Any) -> Linear:
     """A linear plant in coordinates x / scale_x, u / scale_u, padded to (12, 6): same costs, same time.
 
+    What is padded decays on its own, costs nothing and feels no input; see :func:`lqrlab.systems.pad`.
+
     Args:
-        plant: linear, not padded, ``[*batch, …]``.
+        plant: linear, not padded, ``[*batch, …]``; if its arrays are NumPy's it stays on the host, where
+            nothing need be compiled for its shape.
         scale_x, scale_u: what one unit is, ``[*batch, n]``, ``[*batch, m]``.
     """
-    return systems.pad(
-        Linear(
-            A=plant.A * scale_x[..., None, :] / scale_x[..., :, None],
-            B=plant.B * scale_u[..., None, :] / scale_x[..., :, None],
-            Q=plant.Q * scale_x[..., None, :] * scale_x[..., :, None],
-            R=plant.R * scale_u[..., None, :] * scale_u[..., :, None],
-            dt=plant.dt,
-        )
+    xp = _home(plant.A)
+
+    def wide(a: Any, rows: int, columns: int, diagonal: float) -> Any:
+        own = a.shape[-2:]
+        a = xp.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, rows - own[0]), (0, columns - own[1])])
+        added = np.diag(diagonal * (np.arange(rows) >= own[0])) if diagonal else np.zeros((rows, columns))
+        return a + added.reshape((1,) * (a.ndim - 2) + added.shape).astype(a.dtype)
+
+    return Linear(
+        A=wide(plant.A * scale_x[..., None, :] / scale_x[..., :, None], N_MAX, N_MAX, -1.0),
+        B=wide(plant.B * scale_u[..., None, :] / scale_x[..., :, None], N_MAX, M_MAX, 0.0),
+        Q=wide(plant.Q * scale_x[..., None, :] * scale_x[..., :, None], N_MAX, N_MAX, 0.0),
+        R=wide(plant.R * scale_u[..., None, :] * scale_u[..., :, None], M_MAX, M_MAX, 1.0),
+        dt=plant.dt,
     )
 
 
-def describe_scaled(plant: Linear, scale_x: Array, scale_u: Array) -> Description:
+def _home(a: Any) -> Any:
+    """The library that an array belongs to."""
+    return np if isinstance(a, np.ndarray) else jnp
+
+
+def describe_scaled(plant: Linear, scale_x: Any, scale_u: Any) -> Description:
     """The description of what :func:`in_units` returned.
 
     Args:
         plant: scaled and padded; plants of all families share one compiled program.
         scale_x, scale_u: as they were given, ``[*batch, n]``, ``[*batch, m]``: in the plant's own dimension.
     """
+    xp = _home(scale_x)
 
-    def wide(a: Array, size: int, fill: float) -> Array:
-        return jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, size - a.shape[-1])], constant_values=fill)
+    def wide(a: Any, size: int, fill: float) -> Any:
+        return xp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, size - a.shape[-1])], constant_values=fill)
 
-    live_x, live_u = wide(jnp.ones_like(scale_x), N_MAX, 0.0), wide(jnp.ones_like(scale_u), M_MAX, 0.0)
+    live_x, live_u = wide(xp.ones_like(scale_x), N_MAX, 0.0), wide(xp.ones_like(scale_u), M_MAX, 0.0)
     return _describe(plant, wide(scale_x, N_MAX, 1.0), wide(scale_u, M_MAX, 1.0), live_x, live_u)
 
 

@@ -1,7 +1,6 @@
 """What must hold of every trajectory of a linear plant without disturbances, computed again from the file."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from lqrlab import control
@@ -72,9 +71,9 @@ def _sampled(arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
     """The sampled problem of each variant in scaled coordinates."""
     sx, su = (arrays[f"variants/{name}"] for name in ("scale_x", "scale_u"))
     n, m = sx.shape[1], su.shape[1]
+    own = Linear(**{name: arrays[f"variants/{name}"] for name in ("A", "B", "Q", "R", "dt")})  # type: ignore[arg-type]
+    plant = in_units(own, sx, su)  # padded: one program for all families
     with jax.enable_x64(True):
-        own = Linear(**{name: jnp.asarray(arrays[f"variants/{name}"]) for name in ("A", "B", "Q", "R", "dt")})
-        plant = in_units(own, jnp.asarray(sx), jnp.asarray(su))  # padded: one program for all families
         wide = control.sample(plant.A, plant.B, plant.Q, plant.R, plant.dt)
     return [np.asarray(a)[:, :i, :j] for a, i, j in zip(wide, (n, n, n, m, n), (n, m, n, m, m))]
 

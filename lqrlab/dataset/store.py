@@ -197,9 +197,8 @@ class Dataset:
 
     def linear(self, split: str | None, family: str) -> Linear:
         """A family's variants as linear plants, from the matrices on disk: a batch, not padded."""
-        return Linear(
-            **{name: jnp.asarray(self.column(name, split, family)) for name in ("A", "B", "Q", "R", "dt")}
-        )
+        matrices = {name: self.column(name, split, family) for name in ("A", "B", "Q", "R", "dt")}
+        return Linear(**{name: jnp.asarray(a) for name, a in matrices.items()})  # type: ignore[arg-type]
 
     def trajectories(self, split: str | None, family: str) -> Recorded:
         """A family's trajectories."""
@@ -228,13 +227,13 @@ class Dataset:
             return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
-def _described(t: dict[str, np.ndarray]) -> tuple[Description, Array]:
+def _described(t: dict[str, np.ndarray]) -> tuple[Description, np.ndarray]:
     """Description and scaled gain of one file's variants."""
-    linear = Linear(**{name: jnp.asarray(t[name]) for name in ("A", "B", "Q", "R", "dt")})
-    K = t["K"] * t["scale_x"][:, None, :] / t["scale_u"][:, :, None]
+    linear = Linear(**{name: t[name] for name in ("A", "B", "Q", "R", "dt")})  # type: ignore[arg-type]
+    sx, su = t["scale_x"], t["scale_u"]
+    K = t["K"] * sx[:, None, :] / su[:, :, None]
     gain = np.pad(K, [(0, 0), (0, M_MAX - K.shape[1]), (0, N_MAX - K.shape[2])])
-    sx, su = jnp.asarray(t["scale_x"]), jnp.asarray(t["scale_u"])
-    return describe_scaled(in_units(linear, sx, su), sx, su), jnp.asarray(gain)
+    return describe_scaled(in_units(linear, sx, su), sx, su), gain
 
 
 def check_split(name: str) -> str:
