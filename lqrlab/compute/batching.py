@@ -1,6 +1,11 @@
 """One rule of broadcasting for functions that are written for a single problem."""
 
+import contextlib
+import functools
+import math
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -41,3 +46,66 @@ def broadcast(fn: Callable, *args: tuple[Array | None, int]) -> Any:
             raise AssertionError("an axis belongs to no argument")
         call = jax.vmap(call, in_axes=in_axes, out_axes=0)
     return call(*flat)
+
+
+_PIECE = 1250  # problems that one thread takes at a time
+_compiled: set[Any] = set()
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="lqrlab")
+
+
+def on_all_cores(fn: Callable, *args: tuple[Array, int]) -> Any:
+    """Call a compiled ``fn``, which broadcasts over leading axes, on equal pieces of the batch, several at once.
+
+    XLA runs a program of many small steps on one core; a few Python threads use the others. Only on a CPU and
+    only where there is enough to do: the call is ``fn(*arrays)`` otherwise. ``fn`` must not call LAPACK. The
+    pieces depend on the size of the batch alone, so the same numbers come out on any number of cores.
+
+    Args:
+        fn: a jitted function whose results all carry the broadcast leading axes.
+        args: pairs ``(array, core dimensions)``, all concrete.
+    """
+    arrays = [a for a, _ in args]
+    lead = jnp.broadcast_shapes(*(a.shape[: a.ndim - core] for a, core in args))
+    count = math.prod(lead)
+    pieces = -(-count // _PIECE) if count >= _PIECE else 1 + (count >= _PIECE // 2)
+    if pieces < 2 or any(d.platform != "cpu" for a in arrays for d in a.devices()):
+        return fn(*arrays)
+    flat = []
+    for a, core in args:
+        inner = a.shape[a.ndim - core :]
+        shared = all(axis == 1 for axis in a.shape[: a.ndim - core])
+        flat.append(
+            a.reshape(1, *inner) if shared else jnp.broadcast_to(a, lead + inner).reshape(count, *inner)
+        )
+    size = -(-count // pieces)
+    starts = [
+        min(i * size, count - size) for i in range(pieces)
+    ]  # the last may overlap: one shape, one program
+
+    wide = any(a.dtype == jnp.float64 for a in arrays)
+
+    def piece(start: int) -> Any:
+        # a caller's ``with jax.enable_x64(True)`` holds for its own thread only
+        with jax.enable_x64(True) if wide else contextlib.nullcontext():
+            return once(start)
+
+    def once(start: int) -> Any:
+        return jax.block_until_ready(fn(*(a if len(a) == 1 else a[start : start + size] for a in flat)))
+
+    key = (fn, size, tuple((a.shape[1:], len(a) == 1, a.dtype) for a in flat))
+    if key in _compiled:
+        done = list(_pool().map(piece, starts))
+    else:  # two threads would compile the same program twice
+        done = [piece(starts[0]), *_pool().map(piece, starts[1:])]
+        _compiled.add(key)
+    fresh = [min(size, count - i * size) for i in range(pieces)]
+
+    def join(*leaves: Array) -> Array:
+        whole = jnp.concatenate([leaf[size - new :] for leaf, new in zip(leaves, fresh)])
+        return whole.reshape(*lead, *whole.shape[1:])
+
+    return jax.tree.map(join, *done)

@@ -44,17 +44,14 @@ def solve(a: Array, b: Array) -> Array:
     return x[:, 0] if b.ndim == 1 else x
 
 
-def definite(a: Array) -> Array:
-    """Whether one symmetric a [n, n] is positive definite: all pivots of its elimination are above zero."""
-    n = a.shape[0]
-    a, low = jax.lax.stop_gradient(a), jnp.asarray(jnp.inf, a.dtype)
-    for _ in range(n):
-        pivot = a[0, 0]
-        low = jnp.minimum(low, pivot)
-        a = a[1:, 1:] - a[1:, :1] * a[:1, 1:] / pivot
-    return low > 0
-
-
 def symmetric(a: Array) -> Array:
     """(a + aᵀ) / 2 over the last two axes."""
     return (a + jnp.swapaxes(a, -1, -2)) / 2
+
+
+def solve_many(a: Array, b: Array) -> Array:
+    """:func:`solve` over leading axes that are alike: a ``[..., n, n]``, b ``[..., n, k]``."""
+    many = solve
+    for _ in a.shape[:-2]:
+        many = jax.vmap(many)
+    return many(a, b)

@@ -13,14 +13,18 @@ _warned = False
 
 
 def traced(*args: Any) -> bool:
-    """Whether any argument is abstract: inside ``jit``, ``vmap`` or ``grad`` there are no values to look at."""
+    """Whether any argument is abstract: inside ``jit``, ``vmap`` or ``grad`` there is nothing to look at."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
 
 
 def arguments(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None, *, weights: bool = True
 ) -> tuple[Array, Array, Array, Array, Array]:
     """The five matrices of a design as arrays of one floating type, checked; N defaults to zero.
+
+    Args:
+        A, B, Q, R, N: as given; a scalar R is the weight of a single input.
+        weights: refuse an indefinite weight. An equation, unlike a cost, may have one.
 
     Raises:
         ValueError: a wrong shape (always); outside a trace also a number that is not finite, an asymmetric
@@ -30,13 +34,20 @@ def arguments(
     global _warned
     named = {"A": A, "B": B, "Q": Q, "R": R} | ({} if N is None else {"N": N})
     arrays = {name: jnp.asarray(value) for name, value in named.items()}
+    if arrays["R"].ndim == 0:
+        arrays["R"] = arrays["R"].reshape(1, 1)
+    for name, a in arrays.items():
+        if jnp.iscomplexobj(a):
+            raise ValueError(
+                f"{name}: expected real numbers, but found {a.dtype}: make states of the real and imaginary parts"
+            )
     dtype = jnp.result_type(*arrays.values(), jnp.float32)
     arrays = {name: a.astype(dtype) for name, a in arrays.items()}
     if dtype == jnp.float32 and not _warned:
         _warned = True
         warnings.warn(
-            "a Riccati design in float32 leaves a few loops in a thousand unstable; call lqrlab.compute.setup() "
-            "and pass float64 arrays",
+            "a Riccati design in float32 leaves a few loops in a thousand unstable; call "
+            "lqrlab.compute.setup() and pass float64 arrays",
             stacklevel=3,
         )
     for name, a in arrays.items():
@@ -53,13 +64,13 @@ def arguments(
         shapes = ", ".join(f"{name} {a.shape}" for name, a in arrays.items())
         raise ValueError(f"leading axes: expected shapes that broadcast, but found {shapes}") from None
     if not traced(*arrays.values()) and all(a.ndim == 2 for a in arrays.values()):
-        _values({name: np.asarray(a) for name, a in arrays.items()})
+        _values({name: np.asarray(a) for name, a in arrays.items()}, weights=weights)
     return (
         arrays["A"], arrays["B"], arrays["Q"], arrays["R"], arrays.get("N", jnp.zeros((n, m), dtype)),
     )  # fmt: skip
 
 
-def _values(arrays: dict[str, np.ndarray]) -> None:
+def _values(arrays: dict[str, np.ndarray], *, weights: bool) -> None:
     """Refuse what no optimum can be asked of."""
     for name, a in arrays.items():
         if not np.all(np.isfinite(a)):
@@ -74,6 +85,8 @@ def _values(arrays: dict[str, np.ndarray]) -> None:
                 f"{name}: expected a symmetric matrix, but found entries that differ by {skew:.3g} across the "
                 f"diagonal; a quadratic cost sees only ({name} + {name}ᵀ)/2, pass that"
             )
+    if not weights:
+        return
     low = np.linalg.eigvalsh(arrays["R"]).min()
     if low <= 0:
         raise ValueError(
@@ -97,7 +110,7 @@ def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool) ->
     """Why one problem has no stabilizing optimum: the mode at fault, by the Popov-Belevitch-Hautus test."""
     values, vectors = np.linalg.eig(A)
     margin = values.real if continuous else np.abs(values) - 1
-    size = max(np.linalg.norm(A, 2), 1e-300)
+    size = max(float(np.linalg.norm(A, 2)), 1e-300)
     eye = np.eye(len(A))
 
     def name(value: complex) -> str:
@@ -108,7 +121,7 @@ def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool) ->
         if margin[i] < -1e-9 * size:
             break
         pencil = np.hstack([A - values[i] * eye, B])
-        if np.linalg.svd(pencil, compute_uv=False)[-1] < 1e-9 * max(np.linalg.norm(pencil, 2), 1e-300):
+        if np.linalg.svd(pencil, compute_uv=False)[-1] < 1e-9 * max(float(np.linalg.norm(pencil, 2)), 1e-300):
             lives = np.abs(vectors[:, i])
             states = ", ".join(str(j) for j in np.flatnonzero(lives > 0.1 * lives.max()))
             return (
@@ -119,7 +132,7 @@ def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool) ->
         if abs(margin[i]) > 1e-6 * size:
             break
         pencil = np.vstack([A - values[i] * eye, Q])
-        if np.linalg.svd(pencil, compute_uv=False)[-1] < 1e-9 * max(np.linalg.norm(pencil, 2), 1e-300):
+        if np.linalg.svd(pencil, compute_uv=False)[-1] < 1e-9 * max(float(np.linalg.norm(pencil, 2)), 1e-300):
             return (
                 f"{name(values[i])} lies on the stability boundary and Q does not see it (not detectable): the "
                 "optimum leaves it alone and the loop is not stable; give the states it moves some weight"

@@ -1,7 +1,7 @@
 """Linear-quadratic regulators: continuous, discrete, sampled-data, finite horizon."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -10,10 +10,9 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from lqrlab.compute import broadcast, linalg
-from lqrlab.control import checks, riccati
-from lqrlab.control.lyapunov import is_stable, stable
-from lqrlab.control.sampling import sample_one
+from lqrlab.compute import broadcast
+from lqrlab.control import checks, pencil, riccati
+from lqrlab.control.sampling import Sampled, sample_one
 
 
 @jax.tree_util.register_dataclass
@@ -53,52 +52,57 @@ def _eigenvalues(a: Any) -> np.ndarray:
     """On the host: no accelerator has ``eig``."""
     a = np.asarray(a)
     good = np.isfinite(a).all(axis=(-1, -2))
-    values = np.linalg.eigvals(np.where(good[..., None, None], a, 0.0)).astype(np.result_type(a, np.complex64))
+    values = np.linalg.eigvals(np.where(good[..., None, None], a, 0.0)).astype(
+        np.result_type(a, np.complex64)
+    )
     return np.where(good[..., None], values, np.nan)
 
 
-def _certified(K: Array, P: Array, closed: Array, residual: Array, sound: Array) -> LQR:
-    tolerance = jnp.finfo(P.dtype).eps ** 0.5
-    good = sound & (residual < tolerance) & jnp.all(jnp.isfinite(P))
+def certified(solution: riccati.Solution) -> LQR:
+    """A design with NaN in place of what is not certified: not stable, or the equation does not hold."""
+    K, P, closed, residual, stable = solution
+    sound = jnp.all(jnp.isfinite(P), axis=(-1, -2)) & (residual < riccati.accepted(P.dtype)) & (stable > 0.5)
     nan = jnp.asarray(jnp.nan, P.dtype)
-    return LQR(jnp.where(good, K, nan), jnp.where(good, P, nan), closed, residual, good)
+    keep = sound[..., None, None]
+    return LQR(jnp.where(keep, K, nan), jnp.where(keep, P, nan), closed, residual, sound)
 
 
-def discrete_one(A: Array, B: Array, Q: Array, R: Array, N: Array) -> LQR:
-    """One discrete design."""
-    P = riccati.solve_dare(A, B, Q, R, N)
-    K = riccati.gain_discrete(A, B, R, N, P)
-    closed = A - B @ K
-    sound = stable(closed) & linalg.definite(R + B.T @ P @ B)
-    return _certified(K, P, closed, riccati.residual_discrete(A, B, Q, R, N, P), sound)
+_certify = jax.jit(certified)
+_traced = {
+    True: jax.jit(lambda *args: certified(riccati.solve_continuous_riccati(*riccati.together(*args)))),
+    False: jax.jit(lambda *args: certified(riccati.solve_discrete_riccati(*riccati.together(*args)))),
+}
 
 
-def _continuous_one(A: Array, B: Array, Q: Array, R: Array, N: Array) -> LQR:
-    P = riccati.solve_care(A, B, Q, R, N)
-    K = riccati.gain_continuous(B, R, N, P)
-    closed = A - B @ K
-    sound = is_stable(jax.lax.stop_gradient(closed), continuous=True) & linalg.definite(R)
-    return _certified(K, P, closed, riccati.residual_continuous(A, B, Q, R, N, P), sound)
+def _before(*args: Array) -> Sampled:
+    return broadcast(sample_one, *zip(args, (2, 2, 2, 2, 2, 0)))
 
 
-def sampled_one(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array) -> LQR:
-    """One sampled-data design."""
-    return discrete_one(*sample_one(A, B, Q, R, N, dt))
+@jax.jit
+def _traced_sampled(*args: Array) -> LQR:
+    return certified(riccati.solve_discrete_riccati(*_before(*args)))
 
 
-def _over(design: Callable, *cores: int) -> Callable:
-    return jax.jit(lambda *args: broadcast(design, *zip(args, cores)))
+_fast_sampled = riccati.program(riccati.fast_discrete, _before)
+_sample_many = jax.jit(_before)
 
 
-_lqr, _dlqr = _over(_continuous_one, 2, 2, 2, 2, 2), _over(discrete_one, 2, 2, 2, 2, 2)
-_lqrd = _over(sampled_one, 2, 2, 2, 2, 2, 0)
-
-
-def _answer(design: LQR, A: Array, B: Array, Q: Array, *, continuous: bool) -> LQR:
-    """Outside a trace a single problem without an answer is an error that says why; a batch marks it."""
-    if checks.traced(design) or design.stabilizing.ndim or bool(design.stabilizing):
+def _designed(*args: Array, continuous: bool, dt: Array | None = None) -> LQR:
+    """The design; outside a trace a single problem without an answer is an error that says why."""
+    full = args if dt is None else (*args, dt)
+    if checks.traced(*full):
+        return _traced[continuous](*full) if dt is None else _traced_sampled(*full)
+    if dt is None:
+        design = _certify(riccati.solved(full, continuous=continuous))
+    else:
+        design = _certify(riccati.solved(full, continuous=False, fast=_fast_sampled, before=_sample_many))
+    if design.stabilizing.ndim or bool(design.stabilizing):
         return design
-    raise ValueError(checks.why_not(np.asarray(A), np.asarray(B), np.asarray(Q), continuous=continuous))
+    problem = args if dt is None else _sample_many(*full)
+    other = pencil.solved(*(np.asarray(a) for a in problem), continuous=continuous and dt is None)
+    if other is not None:
+        return LQR(**dict(zip(LQR.__dataclass_fields__, (*map(jnp.asarray, other), jnp.asarray(True)))))
+    raise ValueError(checks.why_not(*(np.asarray(a) for a in args[:3]), continuous=continuous))
 
 
 def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None) -> LQR:
@@ -121,7 +125,7 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
     Source: B. D. O. Anderson and J. B. Moore, Optimal Control: Linear Quadratic Methods (1990), section 3.2.
     """
     args = checks.arguments(A, B, Q, R, N)
-    return _answer(_lqr(*args), *args[:3], continuous=True)
+    return _designed(*args, continuous=True)
 
 
 def dlqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None) -> LQR:
@@ -130,7 +134,7 @@ def dlqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | 
     Source: Anderson and Moore (1990), section 2.4 and chapter 3.
     """
     args = checks.arguments(A, B, Q, R, N)
-    return _answer(_dlqr(*args), *args[:3], continuous=False)
+    return _designed(*args, continuous=False)
 
 
 def lqrd(
@@ -150,58 +154,4 @@ def lqrd(
     """
     args = checks.arguments(A, B, Q, R, N)
     step = checks.sample_time(dt, args[0].dtype)
-    return _answer(_lqrd(*args, step), *args[:3], continuous=True)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class TimeVaryingLQR:
-    """Gains ``K [..., T, m, n]`` and costs to go ``P [..., T+1, n, n]`` of a finite horizon."""
-
-    K: Array
-    P: Array
-
-    def __iter__(self) -> Iterator[Array]:
-        return iter((self.K, self.P))
-
-
-def finite_horizon(
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    num_steps: int,
-    Qf: ArrayLike | None = None,
-    N: ArrayLike | None = None,
-) -> TimeVaryingLQR:
-    """Minimise x[T]ᵀQf x[T] + Σ_{t<T} xᵀQx + uᵀRu + 2xᵀNu for x[t+1] = Ax[t] + Bu[t].
-
-    Args:
-        A, B, Q, R, N: as in :func:`dlqr`.
-        num_steps: the horizon T.
-        Qf: terminal weight ``[..., n, n]``; Q if left out.
-
-    Returns:
-        :class:`TimeVaryingLQR`: u[t] = −K[t] x[t].
-
-    Source: Anderson and Moore (1990), eqs. (2.4-2)-(2.4-4).
-    """
-    if num_steps < 1:
-        raise ValueError(f"num_steps: expected a horizon of at least one step, but found {num_steps}")
-    A, B, Q, R, N = checks.arguments(A, B, Q, R, N)
-    terminal = Q if Qf is None else jnp.asarray(Qf, Q.dtype)
-    if terminal.shape[-2:] != Q.shape[-2:]:
-        raise ValueError(f"Qf: expected shape {Q.shape[-2:]}, Q's, but found {terminal.shape[-2:]}")
-
-    def one(A: Array, B: Array, Q: Array, R: Array, N: Array, Qf: Array) -> TimeVaryingLQR:
-        def back(P: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
-            K = riccati.gain_discrete(A, B, R, N, P)
-            closed = A - B @ K
-            before = closed.T @ P @ closed + riccati.stage(Q, R, N, K)
-            before = (before + before.T) / 2
-            return before, (K, before)
-
-        _, (K, P) = jax.lax.scan(back, Qf, length=num_steps, reverse=True)
-        return TimeVaryingLQR(K, jnp.concatenate([P, Qf[None]]))
-
-    return broadcast(one, *((a, 2) for a in (A, B, Q, R, N, terminal)))
+    return _designed(*args, continuous=True, dt=step)

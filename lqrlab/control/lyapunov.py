@@ -7,67 +7,116 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from lqrlab.compute import broadcast, linalg
+from lqrlab.control import lanes
+from lqrlab.control.lanes import eye, mul, t
 
 _DOUBLINGS = 48  # 2^48 steps: a closed loop slower than that is not stable in floating point
 
 
-def smith(a: Array, q: Array) -> Array:
-    """Σ aᵏ q (aᵀ)ᵏ for one stable a by squaring; NaN or inf if a is unstable.
+def summed(a: Array, q: Array, tolerance: float, limit: int = _DOUBLINGS) -> tuple[Array, Array]:
+    """Σ aᵏ q (aᵀ)ᵏ on lanes by squaring until what is left is below ``tolerance``; and whether a decays.
 
     Source: R. A. Smith, Matrix equation XA + BX = C, SIAM J. Appl. Math. 16 (1968).
     """
 
-    def more(state: tuple[Array, Array, Array, Array]) -> Array:
+    def more(state: tuple) -> Array:
         _, _, change, k = state
-        # not "change is small or NaN": a NaN must end the loop
-        return (change > jnp.finfo(q.dtype).eps / 4) & (change < jnp.inf) & (k < _DOUBLINGS)
+        # a lane that has overflowed has an answer too: none
+        return jnp.any((change > tolerance) & (change < 1e12)) & (k < limit)
 
-    def double(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+    def double(state: tuple) -> tuple:
         a, x, _, k = state
-        step = a @ x @ a.T
-        size = jnp.max(jnp.abs(x))
-        return a @ a, x + step, jnp.max(jnp.abs(step)) / jnp.where(size > 0, size, 1), k + 1
+        x = x + mul(mul(a, x), t(a))
+        a = mul(a, a)
+        return a, x, jnp.max(jnp.sum(jnp.abs(a), axis=1), axis=0), k + 1
 
-    start = (a, q, jnp.ones((), q.dtype), jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(more, double, start)[1]
+    # the norm of the power bounds the relative size of the next term by its square
+    start = (a, q, jnp.max(jnp.sum(jnp.abs(a), axis=1), axis=0), jnp.zeros((), jnp.int32))
+    _, x, left, _ = jax.lax.while_loop(more, double, start)
+    return x, left < 0.5
+
+
+def cayley(a: Array, shift: Array) -> tuple[Array, Array]:
+    """(shift − a)⁻¹ and (shift + a)(shift − a)⁻¹ on lanes: the second is inside the unit circle iff a decays."""
+    n = a.shape[0]
+    inverse = lanes.inverse(shift[None, None] * eye(n, a) - a)
+    return inverse, 2 * shift[None, None] * inverse - eye(n, a)
+
+
+def shift_of(a: Array) -> Array:
+    """A shift of the size of a's modes ``[lanes]``."""
+    size = lanes.norm(a) / a.shape[0] ** 0.5
+    return jnp.where(size > 0, size, 1.0)
+
+
+def _tolerance(a: Array) -> float:
+    return float(jnp.finfo(a.dtype).eps) ** 0.5 / 4
+
+
+@lanes.over_lanes(2, 2)
+def _smith(a: Array, q: Array) -> Array:
+    x, decays = summed(a, q, _tolerance(a))
+    return jnp.where(decays[None, None], x, jnp.nan)
+
+
+def _cayley_pivoted(a: Array) -> tuple[Array, Array, Array]:
+    shift = shift_of(a)
+    n = a.shape[0]
+    wide = jnp.broadcast_to(eye(n, a), a.shape)
+    inverse = lanes.pivoted(shift[None, None] * wide - a, wide)
+    return shift, inverse, 2 * shift[None, None] * inverse - wide
+
+
+@lanes.over_lanes(2, 2)
+def _smith_continuous(a: Array, q: Array) -> Array:
+    shift, inverse, moved = _cayley_pivoted(a)
+    x, decays = summed(moved, 2 * shift[None, None] * mul(mul(inverse, q), t(inverse)), _tolerance(a))
+    return jnp.where(decays[None, None], x, jnp.nan)
+
+
+def _transposed(a: Array) -> Array:
+    return jnp.swapaxes(a, -1, -2)
 
 
 def solve_discrete(a: Array, q: Array) -> Array:
-    """X = a X aᵀ + q for one a; differentiable to any order in both directions (the equation is linear)."""
+    """X = a X aᵀ + q, leading axes alike; differentiable to any order (the equation is linear)."""
     return jax.lax.custom_linear_solve(
-        lambda x: x - a @ x @ a.T,
+        lambda x: x - a @ x @ _transposed(a),
         q,
-        solve=lambda _, q: smith(a, q),
-        transpose_solve=lambda _, q: smith(a.T, q),
+        solve=lambda _, q: _smith(a, q),
+        transpose_solve=lambda _, q: _smith(_transposed(a), q),
     )
 
 
 def solve_continuous(a: Array, q: Array) -> Array:
-    """a X + X aᵀ + q = 0 for one stable a, through the Cayley transform to a discrete equation."""
-    n = a.shape[0]
-    shift = jax.lax.stop_gradient(jnp.sqrt(jnp.sum(a**2) / n))
-    shift = jnp.where(shift > 0, shift, 1.0)
-    eye = jnp.eye(n, dtype=a.dtype)
-    inverse = linalg.solve(shift * eye - a, eye)
-    return solve_discrete((shift * eye + a) @ inverse, 2 * shift * inverse @ q @ inverse.T)
+    """a X + X aᵀ + q = 0, leading axes alike; differentiable to any order."""
+    return jax.lax.custom_linear_solve(
+        lambda x: -(a @ x + x @ _transposed(a)),
+        q,
+        solve=lambda _, q: _smith_continuous(a, q),
+        transpose_solve=lambda _, q: _smith_continuous(_transposed(a), q),
+    )
 
 
-def stable(a: Array) -> Array:
-    """Whether one a has spectral radius below 1, by squaring: no eigenvalues, so any device."""
+@lanes.over_lanes(2)
+def _stable(a: Array) -> Array:
+    return summed(a, jnp.zeros_like(a), 0.4)[1]
 
-    def more(state: tuple[Array, Array, Array]) -> Array:
-        _, size, k = state
-        return (size >= 0.5) & (size < 1e12) & (k < _DOUBLINGS)
 
-    def square(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        a, _, k = state
-        a = a @ a
-        return a, jnp.max(jnp.sum(jnp.abs(a), axis=1)), k + 1
+@lanes.over_lanes(2)
+def _stable_continuous(a: Array) -> Array:
+    return summed(_cayley_pivoted(a)[2], jnp.zeros_like(a), 0.4)[1]
 
-    a = jax.lax.stop_gradient(a)
-    start = (a, jnp.max(jnp.sum(jnp.abs(a), axis=1)), jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(more, square, start)[1] < 0.5
+
+def _both(A: ArrayLike, Q: ArrayLike) -> tuple[Array, Array]:
+    A, Q = jnp.asarray(A), jnp.asarray(Q)
+    dtype = jnp.result_type(A, Q, jnp.float32)
+    lead = jnp.broadcast_shapes(A.shape[:-2], Q.shape[:-2])
+    n = A.shape[-1]
+    for name, a in (("A", A), ("Q", Q)):
+        if a.shape[-2:] != (n, n):
+            raise ValueError(f"{name}: expected shape ({n}, {n}), but found {a.shape[-2:]}")
+    return jnp.broadcast_to(A.astype(dtype), (*lead, n, n)), jnp.broadcast_to(Q.astype(dtype), (*lead, n, n))
 
 
 @jax.jit
@@ -79,9 +128,9 @@ def dlyap(A: ArrayLike, Q: ArrayLike) -> Array:
         Q: ``[..., n, n]``, symmetric or not.
 
     Returns:
-        X ``[..., n, n]``; inf or NaN where A is unstable and the sum that X is does not exist.
+        X ``[..., n, n]``; NaN where A is unstable and the sum that X is does not exist.
     """
-    return broadcast(solve_discrete, (jnp.asarray(A), 2), (jnp.asarray(Q), 2))
+    return solve_discrete(*_both(A, Q))
 
 
 @jax.jit
@@ -93,9 +142,9 @@ def lyap(A: ArrayLike, Q: ArrayLike) -> Array:
         Q: ``[..., n, n]``.
 
     Returns:
-        X ``[..., n, n]``; inf or NaN where A is unstable.
+        X ``[..., n, n]``; NaN where A is unstable.
     """
-    return broadcast(solve_continuous, (jnp.asarray(A), 2), (jnp.asarray(Q), 2))
+    return solve_continuous(*_both(A, Q))
 
 
 @partial(jax.jit, static_argnames="continuous")
@@ -108,14 +157,8 @@ def is_stable(A: ArrayLike, *, continuous: bool = False) -> Array:
     Returns:
         Booleans ``[...]``.
     """
-
-    def one(a: Array) -> Array:
-        if not continuous:
-            return stable(a)
-        eye = jnp.eye(a.shape[0], dtype=a.dtype)
-        shift = jnp.maximum(jnp.sqrt(jnp.sum(a**2)), 1e-30)
-        # real parts below zero ⇔ the Cayley transform lies inside the unit circle; the shift is no eigenvalue
-        # of a stable a, and of an unstable one the transform only grows
-        return stable(linalg.solve(shift * eye - a, shift * eye + a))
-
-    return broadcast(one, (jnp.asarray(A), 2))
+    A = jnp.asarray(A)
+    A = jax.lax.stop_gradient(A.astype(jnp.result_type(A, jnp.float32)))
+    # real parts below zero ⇔ the Cayley transform lies inside the unit circle; the shift is no eigenvalue of
+    # a stable A, and of an unstable one the transform only grows
+    return (_stable_continuous if continuous else _stable)(A)

@@ -1,141 +1,337 @@
-"""Algebraic Riccati equations by structure-preserving doubling, polished by a Newton step.
+"""Algebraic Riccati equations by structure-preserving doubling, polished by Newton, rescued by the sign function.
 
-Sources: E. K.-W. Chu, H.-Y. Fan, W.-W. Lin, C.-S. Wang, Structure-preserving algorithms for periodic discrete-time
-algebraic Riccati equations, Int. J. Control 77 (2004), eqs. (10)-(12) [discrete]; E. K.-W. Chu, H.-Y. Fan,
-W.-W. Lin, A structure-preserving doubling algorithm for continuous-time algebraic Riccati equations, Linear
-Algebra Appl. 396 (2005), eqs. (15)-(17) [continuous]; D. L. Kleinman, IEEE Trans. Autom. Control 13 (1968) and
-G. A. Hewer, ibid. 16 (1971) [Newton]. The derivative is that of the equation, not of the iteration.
+Sources: E. K.-W. Chu, H.-Y. Fan, W.-W. Lin, C.-S. Wang, Structure-preserving algorithms for periodic
+discrete-time algebraic Riccati equations, Int. J. Control 77 (2004), eqs. (10)-(12) [discrete]; E. K.-W. Chu,
+H.-Y. Fan, W.-W. Lin, A structure-preserving doubling algorithm for continuous-time algebraic Riccati equations,
+Linear Algebra Appl. 396 (2005), eqs. (15)-(17) [continuous]; D. L. Kleinman, IEEE Trans. Autom. Control 13 (1968)
+and G. A. Hewer, ibid. 16 (1971) [Newton]. The derivative is that of the equation, not of the iteration.
 """
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from lqrlab.compute import broadcast, linalg
-from lqrlab.control import checks
-from lqrlab.control.lyapunov import solve_continuous, solve_discrete
+from lqrlab.compute import linalg
+from lqrlab.compute.batching import on_all_cores
+from lqrlab.control import checks, lanes, pencil, sign
+from lqrlab.control.lanes import eye, mul, symmetric, t
+from lqrlab.control.lyapunov import cayley, shift_of, solve_continuous, solve_discrete, summed
 
-_DOUBLINGS = 40
-
-
-def gain_discrete(A: Array, B: Array, R: Array, N: Array, P: Array) -> Array:
-    """K = (R + BᵀPB)⁻¹ (BᵀPA + Nᵀ)."""
-    return linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
+_DOUBLINGS = 12  # what has not converged by then is gathered and solved by the sign function
 
 
-def gain_continuous(B: Array, R: Array, N: Array, P: Array) -> Array:
-    """K = R⁻¹ (BᵀP + Nᵀ)."""
-    return linalg.solve(R, B.T @ P + N.T)
+class Solution(NamedTuple):
+    """K, P, closed loop, relative residual and whether the loop is stable (1.0 or 0.0); leading axes alike."""
+
+    K: Array
+    P: Array
+    closed: Array
+    residual: Array
+    stable: Array
+
+
+def accepted(dtype: Any) -> float:
+    """The largest relative residual of an answer that is given out."""
+    return 1e-8 if jnp.finfo(dtype).eps < 1e-10 else 3e-4
 
 
 def stage(Q: Array, R: Array, N: Array, K: Array) -> Array:
-    """The weight on x of a step with u = −Kx: Q + KᵀRK − NK − KᵀNᵀ."""
-    return Q + K.T @ R @ K - N @ K - K.T @ N.T
+    """The weight on x of a step with u = −Kx: Q + KᵀRK − NK − KᵀNᵀ; leading axes alike."""
+    NK = N @ K
+    return Q + jnp.swapaxes(K, -1, -2) @ R @ K - NK - jnp.swapaxes(NK, -1, -2)
 
 
-def _doubled(A: Array, G: Array, H: Array) -> Array:
-    """The stabilizing solution of X = AᵀX(I + GX)⁻¹A + H for one problem: H doubles the horizon each time."""
-    eye = jnp.eye(A.shape[0], dtype=A.dtype)
-    tiny = jnp.finfo(A.dtype).eps
+def gain_discrete(A: Array, B: Array, R: Array, N: Array, P: Array) -> Array:
+    """K = (R + BᵀPB)⁻¹ (BᵀPA + Nᵀ) of one problem."""
+    return linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
+
+
+# On lanes ----------------------------------------------------------------------------------------------------
+
+
+def doubled(A: Array, G: Array, H: Array) -> Array:
+    """The stabilizing solution of X = AᵀX(I + GX)⁻¹A + H: H doubles the horizon each time."""
+    one = eye(A.shape[0], A)
+    enough = float(jnp.finfo(A.dtype).eps) ** 0.4  # its square is what is left, and Newton squares that again
 
     def more(state: tuple) -> Array:
         _, _, _, change, k = state
-        return (change > tiny) & (change < jnp.inf) & (k < _DOUBLINGS)
+        return jnp.any((change > enough) & (change < jnp.inf)) & (k < _DOUBLINGS)
 
     def double(state: tuple) -> tuple:
         A, G, H, _, k = state
-        # one elimination gives W⁻¹A and W⁻¹G with W = I + GH
-        both = linalg.solve(eye + G @ H, jnp.concatenate([A, G], axis=1))
-        WA, WG = jnp.split(both, 2, axis=1)
-        step = linalg.symmetric(A.T @ H @ WA)
-        size = jnp.max(jnp.abs(H + step))
-        change = jnp.max(jnp.abs(step)) / jnp.where(size > 0, size, 1.0)
-        return A @ WA, G + linalg.symmetric(A @ WG @ A.T), H + step, change, k + 1
+        inverse = lanes.inverse(one + mul(G, H))
+        WA = mul(inverse, A)
+        step = symmetric(mul(t(A), mul(H, WA)))
+        G = G + symmetric(mul(mul(A, mul(inverse, G)), t(A)))
+        H = H + step
+        scale = jnp.max(jnp.abs(H), axis=(0, 1))
+        change = jnp.max(jnp.abs(step), axis=(0, 1)) / jnp.where(scale > 0, scale, 1.0)
+        return mul(A, WA), G, H, change, k + 1
 
-    start = (A, G, H, jnp.ones((), A.dtype), jnp.zeros((), jnp.int32))
+    start = (A, G, H, jnp.ones_like(A[0, 0]), jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(more, double, start)[2]
 
 
-@jax.custom_jvp
-def solve_dare(A: Array, B: Array, Q: Array, R: Array, N: Array) -> Array:
-    """P of one discrete problem; NaN or inf if the doubling finds none."""
-    invR = linalg.solve(R, jnp.concatenate([B.T, N.T], axis=1))
-    RB, RN = invR[:, : A.shape[0]], invR[:, A.shape[0] :]
-    P = _doubled(A - B @ RN, linalg.symmetric(B @ RB), linalg.symmetric(Q - N @ RN))
-    for _ in range(2):  # Newton: squares the error that the products of the doubling have left
-        K = gain_discrete(A, B, R, N, P)
-        P = linalg.symmetric(solve_discrete((A - B @ K).T, stage(Q, R, N, K)))
-    return P
-
-
-@solve_dare.defjvp
-def _dare_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    A, B, Q, R, N = primals
-    dA, dB, dQ, dR, dN = tangents
-    P = solve_dare(A, B, Q, R, N)
-    K = gain_discrete(A, B, R, N, P)
-    closed = A - B @ K
-    cross = closed.T @ P @ (dA - dB @ K) - dN @ K
-    dP = solve_discrete(closed.T, cross + cross.T + dQ + K.T @ dR @ K)
-    return P, linalg.symmetric(dP)
-
-
-@jax.custom_jvp
-def solve_care(A: Array, B: Array, Q: Array, R: Array, N: Array) -> Array:
-    """P of one continuous problem; NaN or inf if the doubling finds none."""
-    n = A.shape[0]
-    eye = jnp.eye(n, dtype=A.dtype)
-    invR = linalg.solve(R, jnp.concatenate([B.T, N.T], axis=1))
-    RB, RN = invR[:, :n], invR[:, n:]
-    F, G, H = A - B @ RN, linalg.symmetric(B @ RB), linalg.symmetric(Q - N @ RN)
+def _doubled_continuous(F: Array, G: Array, H: Array) -> Array:
+    """P of FᵀP + PF − PGP + H = 0, through the Cayley transform to a discrete equation."""
+    n = F.shape[0]
     # the shift near the size of the closed loop's modes: tr(Hamiltonian²) = 2 Σ λ²
-    squares = 2 * jnp.trace(F @ F) + 2 * jnp.sum(G * H)
-    shift = jnp.sqrt(jnp.abs(squares) / (2 * n))
-    shift = jnp.maximum(shift, 0.1 * jnp.sqrt(jnp.sum(F**2) / n) + jnp.finfo(A.dtype).tiny)
-    S = F - shift * eye
-    both = linalg.solve(S.T, jnp.concatenate([H, eye], axis=1))  # S⁻ᵀH, S⁻ᵀ
-    SH, inverse = both[:, :n], both[:, n:].T
-    V = S + G @ SH  # its transpose is Sᵀ + H S⁻¹ G
-    W = linalg.solve(V, eye)
-    P = _doubled(
-        eye + 2 * shift * W,
-        linalg.symmetric(2 * shift * inverse @ G @ W.T),
-        linalg.symmetric(2 * shift * W.T @ H @ inverse),
+    squares = jnp.sum(F * t(F) + G * H, axis=(0, 1)) / n
+    low = 0.01 * jnp.sum(F * F, axis=(0, 1)) / n + float(jnp.finfo(F.dtype).tiny)
+    shift = jnp.sqrt(jnp.maximum(jnp.abs(squares), low))[None, None]
+    inverse = lanes.inverse(F - shift * eye(n, F))
+    W = lanes.inverse(F - shift * eye(n, F) + mul(G, mul(t(inverse), H)))
+    return doubled(
+        eye(n, F) + 2 * shift * W,
+        symmetric(2 * shift * mul(mul(inverse, G), t(W))),
+        symmetric(2 * shift * mul(t(W), mul(H, inverse))),
     )
-    for _ in range(2):
-        K = gain_continuous(B, R, N, P)
-        P = linalg.symmetric(solve_continuous((A - B @ K).T, stage(Q, R, N, K)))
-    return P
 
 
-@solve_care.defjvp
-def _care_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    A, B, Q, R, N = primals
-    dA, dB, dQ, dR, dN = tangents
-    P = solve_care(A, B, Q, R, N)
-    K = gain_continuous(B, R, N, P)
-    cross = P @ (dA - dB @ K) - dN @ K
-    dP = solve_continuous((A - B @ K).T, cross + cross.T + dQ + K.T @ dR @ K)
-    return P, linalg.symmetric(dP)
+class Problem(NamedTuple):
+    """A, B, Q, R, N on lanes."""
+
+    A: Array
+    B: Array
+    Q: Array
+    R: Array
+    N: Array
+
+    def stage(self, K: Array) -> Array:
+        """Q + KᵀRK − NK − KᵀNᵀ."""
+        NK = mul(self.N, K)
+        return self.Q + mul(t(K), mul(self.R, K)) - NK - t(NK)
+
+    def reduced(self) -> tuple[Array, Array, Array]:
+        """F = A − BR⁻¹Nᵀ, G = BR⁻¹Bᵀ, H = Q − NR⁻¹Nᵀ."""
+        A, B, Q, R, N = self
+        invR = lanes.inverse(R)
+        NR = mul(N, invR)
+        return A - mul(B, t(NR)), symmetric(mul(B, mul(invR, t(B)))), symmetric(Q - mul(NR, t(N)))
 
 
-def residual_discrete(A: Array, B: Array, Q: Array, R: Array, N: Array, P: Array) -> Array:
-    """‖AᵀPA − P − (AᵀPB + N)K + Q‖ over the largest of its terms."""
-    K = gain_discrete(A, B, R, N, P)
-    return _relative(A.T @ P @ A, -P, -(A.T @ P @ B + N) @ K, Q)
+def kleinman(problem: Problem, P: Array) -> tuple[Array, Array]:
+    """One Newton step on the continuous equation, and whether the loop that it starts from is stable."""
+    K = mul(lanes.inverse(problem.R), t(mul(P, problem.B) + problem.N))
+    closed = problem.A - mul(problem.B, K)
+    PC = mul(P, closed)
+    residual = symmetric(PC + t(PC) + problem.stage(K))  # an error in K enters it squared
+    shift = shift_of(closed)
+    inverse, moved = cayley(closed, shift)
+    right = 2 * shift[None, None] * mul(mul(t(inverse), residual), inverse)
+    step, decays = summed(t(moved), right, 1e-3)  # six digits of a correction are enough
+    return P + symmetric(step), decays
 
 
-def residual_continuous(A: Array, B: Array, Q: Array, R: Array, N: Array, P: Array) -> Array:
-    """‖AᵀP + PA − (PB + N)K + Q‖ over the largest of its terms."""
-    K = gain_continuous(B, R, N, P)
-    return _relative(A.T @ P + P @ A, -(P @ B + N) @ K, Q)
+def hewer(problem: Problem, P: Array) -> tuple[Array, Array]:
+    """One Newton step on the discrete equation, and whether the loop that it starts from is stable."""
+    A, B, _, R, N = problem
+    PB = mul(P, B)
+    K = mul(lanes.inverse(R + mul(t(B), PB)), mul(t(PB), A) + t(N))
+    closed = A - mul(B, K)
+    residual = symmetric(mul(t(closed), mul(P, closed)) - P + problem.stage(K))
+    step, decays = summed(t(closed), residual, 1e-3)
+    return P + symmetric(step), decays
 
 
 def _relative(*terms: Array) -> Array:
-    terms = jax.lax.stop_gradient(terms)
-    size = jnp.max(jnp.stack([jnp.linalg.norm(t) for t in terms]))
-    return jnp.linalg.norm(sum(terms[1:], terms[0])) / jnp.where(size > 0, size, 1.0)
+    largest = lanes.norm(terms[0])
+    for term in terms[1:]:
+        largest = jnp.maximum(largest, lanes.norm(term))
+    return lanes.norm(sum(terms[1:], terms[0])) / jnp.where(largest > 0, largest, 1.0)
+
+
+def _finish_continuous(problem: Problem, P: Array, decays: Array) -> tuple[Solution, Array]:
+    A, B, Q, R, N = problem
+    PBN = mul(P, B) + N
+    K = mul(lanes.inverse(R), t(PBN))
+    PA = mul(P, A)
+    residual = _relative(PA + t(PA), -mul(PBN, K), Q)
+    stable = decays & lanes.positive(R)
+    return Solution(K, P, A - mul(B, K), residual, stable.astype(P.dtype)), _good(P, residual, stable)
+
+
+def _finish_discrete(problem: Problem, P: Array, decays: Array) -> tuple[Solution, Array]:
+    A, B, Q, R, N = problem
+    PA, PB = mul(P, A), mul(P, B)
+    S = R + mul(t(B), PB)
+    cross = mul(t(PB), A) + t(N)
+    K = mul(lanes.inverse(S), cross)
+    residual = _relative(mul(t(A), PA), -P, -mul(t(cross), K), Q)
+    stable = decays & lanes.positive(S)
+    return Solution(K, P, A - mul(B, K), residual, stable.astype(P.dtype)), _good(P, residual, stable)
+
+
+def _good(P: Array, residual: Array, stable: Array) -> Array:
+    return stable & (residual < 1e-3 * accepted(P.dtype))
+
+
+def _rescue_continuous(*problem: Array) -> tuple[Solution, Array]:
+    return _finish_continuous(Problem(*problem), *sign.polished(Problem(*problem), continuous=True))
+
+
+def _rescue_discrete(*problem: Array) -> tuple[Solution, Array]:
+    return _finish_discrete(Problem(*problem), *sign.polished(Problem(*problem), continuous=False))
+
+
+def fast_continuous(*args: Array) -> tuple[Solution, Array]:
+    """The continuous design on lanes by doubling; and which lanes need no rescue."""
+    problem = Problem(*args)
+    return _finish_continuous(problem, *kleinman(problem, _doubled_continuous(*problem.reduced())))
+
+
+def fast_discrete(*args: Array) -> tuple[Solution, Array]:
+    """The discrete design on lanes by doubling; and which lanes need no rescue."""
+    problem = Problem(*args)
+    return _finish_discrete(problem, *hewer(problem, doubled(*problem.reduced())))
+
+
+_FIVE = (2, 2, 2, 2, 2)
+_continuous = lanes.over_lanes(*_FIVE, rescue=_rescue_continuous)(fast_continuous)
+_discrete = lanes.over_lanes(*_FIVE, rescue=_rescue_discrete)(fast_discrete)
+
+
+# With derivatives --------------------------------------------------------------------------------------------
+
+
+@jax.custom_jvp
+def solve_continuous_riccati(A: Array, B: Array, Q: Array, R: Array, N: Array) -> Solution:
+    """The continuous design of problems whose leading axes are alike."""
+    return _continuous(A, B, Q, R, N)[0]
+
+
+@jax.custom_jvp
+def solve_discrete_riccati(A: Array, B: Array, Q: Array, R: Array, N: Array) -> Solution:
+    """The discrete design of problems whose leading axes are alike."""
+    return _discrete(A, B, Q, R, N)[0]
+
+
+def _t(a: Array) -> Array:
+    return jnp.swapaxes(a, -1, -2)
+
+
+def _two(a: Array) -> Array:
+    return a + _t(a)
+
+
+@solve_continuous_riccati.defjvp
+def _continuous_jvp(primals: tuple, tangents: tuple) -> tuple[Solution, Solution]:
+    A, B, Q, R, N = primals
+    dA, dB, dQ, dR, dN = tangents
+    out = solve_continuous_riccati(A, B, Q, R, N)
+    K, P, closed = out.K, out.P, out.closed
+    drift = dA - dB @ K
+    dP = solve_continuous(_t(closed), _two(P @ drift - dN @ K) + (dQ + _t(dQ)) / 2 + _t(K) @ dR @ K)
+    dP = _two(dP) / 2
+    dK = linalg.solve_many(R, _t(dB) @ P + _t(B) @ dP + _t(dN) - dR @ K)
+    return out, _tangent(out, dK, dP, drift - B @ dK)
+
+
+@solve_discrete_riccati.defjvp
+def _discrete_jvp(primals: tuple, tangents: tuple) -> tuple[Solution, Solution]:
+    A, B, Q, R, N = primals
+    dA, dB, dQ, dR, dN = tangents
+    out = solve_discrete_riccati(A, B, Q, R, N)
+    K, P, closed = out.K, out.P, out.closed
+    drift = dA - dB @ K
+    PC = P @ closed
+    dP = solve_discrete(_t(closed), _two(_t(PC) @ drift - dN @ K) + (dQ + _t(dQ)) / 2 + _t(K) @ dR @ K)
+    dP = _two(dP) / 2
+    BP = _t(B) @ P
+    right = _t(dB) @ PC + _t(B) @ dP @ closed + BP @ drift + _t(dN) - dR @ K
+    dK = linalg.solve_many(R + BP @ B, right)
+    return out, _tangent(out, dK, dP, drift - B @ dK)
+
+
+def _tangent(out: Solution, dK: Array, dP: Array, dclosed: Array) -> Solution:
+    return Solution(dK, dP, dclosed, jnp.zeros_like(out.residual), jnp.zeros_like(out.stable))
+
+
+# For callers -------------------------------------------------------------------------------------------------
+
+
+def together(*arrays: Array) -> tuple[Array, ...]:
+    """Matrices with their leading axes broadcast against each other."""
+    lead = jnp.broadcast_shapes(*(a.shape[:-2] for a in arrays))
+    return tuple(jnp.broadcast_to(a, lead + a.shape[-2:]) for a in arrays)
+
+
+def program(solve: Callable, before: Callable = together) -> Callable:
+    """A solver on lanes as a compiled function of arrays that ``before`` makes the problem of."""
+    native = lanes.over_lanes(*_FIVE)(solve)
+    return jax.jit(lambda *args: native(*before(*args)))
+
+
+_rescues = {True: program(_rescue_continuous), False: program(_rescue_discrete)}
+_fasts = {True: program(fast_continuous), False: program(fast_discrete)}
+
+
+def solved(
+    args: tuple[Array, ...], *, continuous: bool, fast: Callable | None = None, before: Any = None
+) -> Solution:
+    """Solutions of concrete problems, on all cores; what doubling leaves is gathered for the sign function.
+
+    Outside a trace the rescue is a program of its own, which is compiled only if it is needed.
+
+    Args:
+        args: arrays whose leading axes broadcast: matrices, or scalars at the end.
+        continuous: which equation.
+        fast: jitted solver of ``args`` if they are not the problem itself.
+        before: what makes the problem of them, then.
+    """
+    cores = (*_FIVE, 0)[: len(args)]
+    out, good = on_all_cores(fast or _fasts[continuous], *zip(args, cores))
+    bad = np.flatnonzero(~np.asarray(good).reshape(-1))
+    if not len(bad):
+        return out
+    lead = good.shape
+    where = np.resize(
+        bad, len(bad) if good.size < 24 else -(-len(bad) // 24) * 24
+    )  # few shapes: few programs
+    flat = [
+        jnp.broadcast_to(a, lead + a.shape[a.ndim - core :]).reshape(-1, *a.shape[a.ndim - core :])[where]
+        for a, core in zip(args, cores)
+    ]
+    better, good = _rescues[continuous](*(before(*flat) if before else flat))
+    keep = np.asarray(good)
+    if not keep.any():
+        return out
+
+    def merged(old: Array, new: Array) -> Array:
+        whole = np.array(old).reshape(-1, *new.shape[1:])
+        whole[where[keep]] = np.asarray(new)[keep]
+        return jnp.asarray(whole.reshape(old.shape))
+
+    return jax.tree.map(merged, out, better)
+
+
+def _equation(solver: Callable) -> Callable:
+    return jax.jit(lambda *args: _certain(solver(*together(*args))))
+
+
+def _certain(solution: Solution) -> Array:
+    _, P, _, residual, stable = solution
+    good = (residual < accepted(P.dtype)) & (stable > 0.5)
+    return jnp.where(good[..., None, None], P, jnp.nan)
+
+
+_equations = {True: _equation(solve_continuous_riccati), False: _equation(solve_discrete_riccati)}
+
+
+def _solution(args: tuple[Array, ...], *, continuous: bool) -> Array:
+    if checks.traced(*args):
+        return _equations[continuous](*args)
+    P = _certain(solved(args, continuous=continuous))
+    if P.ndim == 2 and not bool(jnp.isfinite(P[0, 0])):
+        other = pencil.solved(*(np.asarray(a) for a in args), continuous=continuous)
+        return P if other is None else jnp.asarray(other[1])
+    return P
 
 
 def dare(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None) -> Array:
@@ -148,7 +344,7 @@ def dare(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | 
     Returns:
         P ``[..., n, n]``. Where no stabilizing solution is found it is not finite; :func:`dlqr` says why.
     """
-    return _jitted["dare"](*checks.arguments(A, B, Q, R, N))
+    return _solution(checks.arguments(A, B, Q, R, N, weights=False), continuous=False)
 
 
 def care(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None) -> Array:
@@ -161,11 +357,4 @@ def care(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | 
     Returns:
         P ``[..., n, n]``. Where no stabilizing solution is found it is not finite; :func:`lqr` says why.
     """
-    return _jitted["care"](*checks.arguments(A, B, Q, R, N))
-
-
-def _over(solve):  # noqa: ANN001, ANN202
-    return jax.jit(lambda *args: broadcast(solve, *((a, 2) for a in args)))
-
-
-_jitted = {"dare": _over(solve_dare), "care": _over(solve_care)}
+    return _solution(checks.arguments(A, B, Q, R, N, weights=False), continuous=True)

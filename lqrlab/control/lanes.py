@@ -1,0 +1,191 @@
+"""Many small matrices at once, one problem a lane: arrays ``[rows, columns, lanes]``.
+
+With the problems on the last axis every operation is elementwise over contiguous memory, whatever the size of
+the matrices, and no LAPACK is called: jaxlib's batched calls can hang on two cores. Blocks of lanes small
+enough for the cache are worked through one after another, so a block waits for its own slowest member only.
+Solvers written on lanes are called with any leading axes, under any ``vmap``, through :func:`over_lanes`.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.custom_batching import custom_vmap
+
+# measured on a CPU with 1 MiB of second-level cache a core; powers of two would collide in it
+_LANES = {1: 520, 2: 520, 3: 264, 4: 200, 5: 136, 6: 136}
+_MANY = 72
+_FEW = 32  # below, a quick compilation and pivoting are worth more than speed
+_ACCELERATOR = 1 << 15
+
+
+def mul(a: Array, b: Array) -> Array:
+    """a b for a ``[r, k, lanes]``, b ``[k, c, lanes]``."""
+    k = a.shape[1]
+    if k > 6 or few(a):
+        return jnp.einsum("rkl,kcl->rcl", a, b)
+    if k > 4:  # XLA stops vectorising sums of more than four products
+        half = jax.lax.optimization_barrier(_unrolled(a[:, : k // 2], b[: k // 2]))
+        return jax.lax.optimization_barrier(half + _unrolled(a[:, k // 2 :], b[k // 2 :]))
+    return _unrolled(a, b)
+
+
+def few(a: Array) -> bool:
+    """Whether there are so few lanes that the general, rolled forms are used."""
+    return a.shape[2] < _FEW
+
+
+def _unrolled(a: Array, b: Array) -> Array:
+    total = a[:, 0, None] * b[None, 0]
+    for j in range(1, a.shape[1]):
+        total = total + a[:, j, None] * b[None, j]
+    return total
+
+
+def t(a: Array) -> Array:
+    """aᵀ."""
+    return jnp.swapaxes(a, 0, 1)
+
+
+def symmetric(a: Array) -> Array:
+    """(a + aᵀ) / 2."""
+    return (a + t(a)) / 2
+
+
+def eye(n: int, like: Array) -> Array:
+    """The identity ``[n, n, 1]``."""
+    return jnp.eye(n, dtype=like.dtype)[:, :, None]
+
+
+def norm(a: Array) -> Array:
+    """Frobenius norm ``[lanes]``; scaled so that no square under- or overflows."""
+    size = jnp.max(jnp.abs(a), axis=(0, 1))
+    safe = jnp.where(size > 0, size, 1.0)
+    return safe * jnp.sqrt(jnp.sum((a / safe[None, None]) ** 2, axis=(0, 1)))
+
+
+def inverse(a: Array) -> Array:
+    """a⁻¹ by blocks, without pivoting: fast, and good where the leading blocks are. On few lanes pivoted."""
+    n = a.shape[0]
+    if few(a) and n > 2:
+        return pivoted(a, jnp.broadcast_to(eye(n, a), a.shape))
+    if n == 1:
+        return 1 / a
+    if n == 2:
+        d = 1 / (a[0, 0] * a[1, 1] - a[0, 1] * a[1, 0])
+        return jnp.stack([jnp.stack([a[1, 1], -a[0, 1]]), jnp.stack([-a[1, 0], a[0, 0]])]) * d[None, None]
+    h = n // 2
+    left = inverse(a[:h, :h])
+    below = mul(a[h:, :h], left)
+    right = inverse(a[h:, h:] - mul(below, a[:h, h:]))  # of the Schur complement
+    across, down = mul(left, a[:h, h:]), mul(right, below)
+    return jnp.concatenate(
+        [
+            jnp.concatenate([left + mul(across, down), -mul(across, right)], axis=1),
+            jnp.concatenate([-down, right], axis=1),
+        ]
+    )
+
+
+def pivoted(a: Array, b: Array) -> Array:
+    """a⁻¹ b by Gauss-Jordan elimination with partial pivoting, rolled into one loop: slow, quick to compile."""
+    n = a.shape[0]
+    rows = jnp.arange(n)[:, None]
+
+    def eliminate(i: Array, ab: Array) -> Array:
+        column = jax.lax.dynamic_index_in_dim(ab, i, axis=1, keepdims=False)
+        pivot = jnp.argmax(jnp.where(rows >= i, jnp.abs(column), -1.0), axis=0)
+        chosen = (rows == pivot[None])[:, None]
+        # masks, not indices: a gather per lane costs more than the arithmetic
+        top = jnp.sum(jnp.where(chosen, ab, 0.0), axis=0)
+        here = jax.lax.dynamic_index_in_dim(ab, i, axis=0, keepdims=True)
+        ab = jnp.where(chosen, here, ab)
+        top = top / jax.lax.dynamic_index_in_dim(top, i, axis=0, keepdims=True)
+        factor = jax.lax.dynamic_index_in_dim(ab, i, axis=1, keepdims=True)
+        return jnp.where((rows == i)[:, None], top[None], ab - factor * top[None])
+
+    return jax.lax.fori_loop(0, n, eliminate, jnp.concatenate([a, b], axis=1))[:, n:]
+
+
+def positive(a: Array) -> Array:
+    """Whether symmetric a is positive definite ``[lanes]``: all pivots of its elimination are above zero."""
+    good = jnp.ones(a.shape[2:], bool)
+    for _ in range(a.shape[0]):
+        good = good & (a[0, 0] > 0)
+        a = a[1:, 1:] - a[1:, :1] * a[:1, 1:] / a[:1, :1]
+    return good
+
+
+def size(n: int) -> int:
+    """Lanes of a block for n states."""
+    return _LANES.get(n, _MANY) if jax.default_backend() == "cpu" else _ACCELERATOR
+
+
+def blocked(solve: Callable, args: tuple[Array, ...], lanes: int) -> Any:
+    """``solve`` (on lanes, last axis) over the one leading axis of ``args``, a block at a time."""
+    count = args[0].shape[0]
+
+    def block(args: tuple[Array, ...]) -> Any:
+        args = jax.lax.optimization_barrier(tuple(jnp.moveaxis(a, 0, -1) for a in args))
+        return jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0), solve(*args))
+
+    if count <= lanes:
+        return block(args)
+    blocks = -(-count // lanes)
+    lanes = -(-count // blocks)  # even blocks, so that little is solved for nothing
+    fill = blocks * lanes - count
+    if fill:  # solve the last problem again
+        args = tuple(jnp.concatenate([a, jnp.broadcast_to(a[-1:], (fill, *a.shape[1:]))]) for a in args)
+    out = jax.lax.map(block, tuple(a.reshape(blocks, lanes, *a.shape[1:]) for a in args))
+    return jax.tree.map(lambda a: a.reshape(blocks * lanes, *a.shape[2:])[:count], out)
+
+
+def over_lanes(*cores: int, rescue: Callable | None = None) -> Callable:
+    """Decorate a solver on lanes: call it with any leading axes, the same for all arguments, and any ``vmap``.
+
+    Args:
+        cores: core dimensions of each argument (2 for a matrix, 0 for a scalar).
+        rescue: another solver, same arguments and results. The last result of both says which members
+            failed; those, and only those, are gathered into blocks and solved again.
+    """
+
+    def decorate(solve: Callable) -> Callable:
+        def flat(*args: Array) -> Any:
+            lanes = size(args[0].shape[-1])
+            out = blocked(solve, args, lanes)
+            return out if rescue is None else _rescued(rescue, args, out, lanes)
+
+        @custom_vmap
+        def native(*args: Array) -> Any:
+            lead = args[0].shape[: args[0].ndim - cores[0]]
+            out = flat(*(a.reshape(-1, *a.shape[a.ndim - core :]) for a, core in zip(args, cores)))
+            return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), out)
+
+        @native.def_vmap
+        def rule(axis_size: int, in_batched: list[bool], *args: Array) -> tuple[Any, Any]:
+            full = [a if b else jnp.broadcast_to(a, (axis_size, *a.shape)) for a, b in zip(args, in_batched)]
+            out = native(*full)
+            return out, jax.tree.map(lambda _: True, out)
+
+        return functools.wraps(solve)(native)
+
+    return decorate
+
+
+def _rescued(rescue: Callable, args: tuple[Array, ...], out: Any, lanes: int) -> Any:
+    count = args[0].shape[0]
+    lanes = min(count, lanes, _FEW - 8)
+
+    def again(state: tuple[Array, Any]) -> tuple[Array, Any]:
+        todo, out = state
+        chosen = jnp.nonzero(todo, size=lanes, fill_value=count)[0]
+        there = jnp.minimum(chosen, count - 1)
+        better = blocked(rescue, tuple(a[there] for a in args), lanes)
+        keep = jnp.where(better[-1], chosen, count)  # what the rescue could not solve either stays as it was
+        out = jax.tree.map(lambda old, new: old.at[keep].set(new, mode="drop"), out, better)
+        return todo.at[chosen].set(False, mode="drop"), out
+
+    return jax.lax.while_loop(lambda state: jnp.any(state[0]), again, (~out[-1], out))[1]

@@ -1,0 +1,212 @@
+"""Horizons, estimators, tracking and structure against python-control, SciPy and simulation."""
+
+import control as python_control
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+
+from lqrlab import control
+
+
+def plant(seed=0, n=3, m=2, p=2):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, n)), rng.normal(size=(n, m)), rng.normal(size=(p, n))
+
+
+def test_a_time_varying_horizon_equals_the_plain_recursion():
+    rng = np.random.default_rng(0)
+    T, n, m = 17, 3, 2
+    A, B = rng.normal(size=(T, n, n)), rng.normal(size=(T, n, m))
+    Q = np.stack([w * np.eye(n) for w in rng.uniform(0.5, 2, T)])
+    R, N, Qf = np.diag([1.0, 2.0]), 0.1 * rng.normal(size=(n, m)), 5 * np.eye(n)
+    P, gains = Qf, []
+    for t in reversed(range(T)):
+        K = np.linalg.inv(R + B[t].T @ P @ B[t]) @ (B[t].T @ P @ A[t] + N.T)
+        P = Q[t] + A[t].T @ P @ A[t] - (A[t].T @ P @ B[t] + N) @ K
+        gains.insert(0, K)
+    for method in ("sequential", "parallel"):
+        found = control.finite_horizon(A, B, Q, R, T, Qf, N, varying="ABQ", method=method)
+        assert np.allclose(found.K, gains, rtol=1e-8), method
+        assert np.allclose(found.P[0], P, rtol=1e-8), method
+
+
+def test_the_parallel_horizon_equals_the_sequential_one_in_a_batch():
+    A, B, _ = plant(1)
+    weights = np.array([0.1, 1.0, 10.0])[:, None, None] * np.eye(3)
+    one, other = (
+        control.finite_horizon(A, B, weights, np.eye(2), 33, method=k) for k in ("sequential", "parallel")
+    )
+    assert one.K.shape == (3, 33, 2, 3)
+    assert np.allclose(one.K, other.K, rtol=1e-9)
+    assert np.allclose(one.P, other.P, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_steps": 0}, "num_steps: expected a horizon"),
+        ({"method": "fast"}, "method: expected one of"),
+        ({"varying": "X"}, "varying: expected letters"),
+        ({"varying": "A"}, r"A: expected a time axis of 4"),
+        ({"Qf": np.eye(2)}, r"Qf: expected shape \(3, 3\)"),
+    ],
+)
+def test_a_bad_horizon_is_refused(change, message):
+    A, B, _ = plant()
+    with pytest.raises(ValueError, match=message):
+        control.finite_horizon(**({"A": A, "B": B, "Q": np.eye(3), "R": np.eye(2), "num_steps": 4} | change))
+
+
+def test_estimators_equal_python_controls():
+    A, _, C = plant(2)
+    W, V = np.diag([1.0, 2.0, 0.5]), np.diag([0.1, 0.3])
+    for ours, theirs in ((control.lqe, python_control.lqe), (control.dlqe, python_control.dlqe)):
+        found = ours(A, C, W, V)
+        L, P, poles = theirs(A, np.eye(3), C, W, V)
+        assert np.allclose(found.P, P, rtol=1e-8)
+        assert np.allclose(np.sort_complex(found.poles), np.sort_complex(poles), rtol=1e-6)
+        assert np.allclose(found.L, L, rtol=1e-7)
+        assert bool(found.stabilizing)
+
+
+def test_an_unseen_unstable_mode_is_named_through_the_dual():
+    with pytest.raises(ValueError, match="no measurement shows the mode"):
+        control.lqe(np.diag([1.0, -1.0]), np.array([[0.0, 1.0]]), np.eye(2), np.eye(1))
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_output_feedback_separates(discrete):
+    A, B, C = plant(3)
+    found = control.lqg(A, B, C, np.eye(3), np.eye(2), np.eye(3), np.eye(2), discrete=discrete)
+    loop = np.block([[A, B @ found.C], [found.B @ C, found.A]])
+    expected = np.concatenate([found.regulator.poles, found.estimator.poles])
+    assert np.allclose(np.sort_complex(np.linalg.eigvals(loop)), np.sort_complex(expected), rtol=1e-6)
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_integral_action_removes_a_constant_disturbance(discrete):
+    A, B, C = plant(4)
+    C = C[:1]
+    found = control.lqi(A, B, C, np.eye(3), np.eye(2), np.eye(1), discrete=discrete)
+    push, wish = np.array([1.0, -2.0, 0.5]), np.array([0.7])
+    one = np.eye(1) if discrete else np.zeros((1, 1))
+    loop = np.block([[A - B @ found.K, -B @ found.Ki], [C, one]])
+    rest = np.linalg.solve((np.eye(4) if discrete else np.zeros((4, 4))) - loop, np.append(push, -wish))
+    assert bool(control.is_stable(loop, continuous=not discrete))
+    assert np.allclose(C @ rest[:3], wish)
+    alone = np.linalg.solve((np.eye(3) if discrete else 0) - (A - B @ found.K), push)
+    assert abs((C @ alone)[0] - wish[0]) > 1e-3  # without the integrals there is an error
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_feedforward_holds_the_set_point(discrete):
+    A, B, C = plant(5)
+    Nx, Nu = control.feedforward(A, B, C, discrete=discrete)
+    r = np.array([0.3, -1.0])
+    x, u = Nx @ r, Nu @ r
+    assert np.allclose(A @ x + B @ u, x if discrete else 0, atol=1e-10)
+    assert np.allclose(C @ x, r)
+    stacked = control.feedforward(np.stack([A, 2 * A]), B, C, discrete=discrete)[0]
+    assert np.allclose(stacked[0], Nx)
+
+
+def test_output_weights_make_the_same_cost():
+    _, _, C = plant(6)
+    D, Qy, R = np.array([[1.0, 0.2], [0.0, 0.5]]), np.diag([2.0, 3.0]), np.eye(2)
+    Q, R2, N = control.output_weights(C, Qy, R, D)
+    rng = np.random.default_rng(0)
+    x, u = rng.normal(size=3), rng.normal(size=2)
+    y = C @ x + D @ u
+    assert np.isclose(x @ Q @ x + u @ R2 @ u + 2 * x @ N @ u, y @ Qy @ y + u @ R @ u)
+
+
+def test_placed_poles_are_reached_or_refused():
+    A, B, _ = plant(7)
+    wish = np.array([-1.0, -2 + 1j, -2 - 1j])
+    K = control.place(A, B, wish)
+    assert np.allclose(np.sort_complex(np.linalg.eigvals(A - B @ K)), np.sort_complex(wish))
+    with pytest.raises(ValueError, match="poles:"):
+        control.place(np.diag([1.0, 2.0, 3.0]), np.array([[0.0], [1.0], [1.0]]), [-1.0, -2.0, -3.0])
+    with pytest.raises(ValueError, match="n poles"):
+        control.place(A, B, [-1.0])
+
+
+def test_gramians_and_matrices_equal_python_controls():
+    A, B, C = plant(8)
+    A = A - (np.linalg.eigvals(A).real.max() + 0.5) * np.eye(3)
+    assert np.allclose(control.ctrb(A, B), python_control.ctrb(A, B))
+    assert np.allclose(control.obsv(A, C), python_control.obsv(A, C))
+    system = python_control.ss(A, B, C, 0)
+    assert np.allclose(control.gram(A, B), python_control.gram(system, "c"))
+    assert np.allclose(control.gram(A.T, C.T), python_control.gram(system, "o"))
+    F = 0.2 * A
+    total = sum(np.linalg.matrix_power(F, k) @ B @ B.T @ np.linalg.matrix_power(F, k).T for k in range(400))
+    assert np.allclose(control.gram(F, B, discrete=True), total)
+
+
+def test_modes_of_an_oscillator():
+    A = np.array([[0.0, 1.0, 0.0], [-4.0, -0.4, 0.0], [0.0, 0.0, -3.0]])
+    swing, decay = control.modes(A)
+    assert np.isclose(swing.frequency, 2.0)
+    assert np.isclose(swing.damping, 0.1)
+    assert np.isclose(swing.time_constant, 5.0)
+    assert set(swing.states) == {0, 1}
+    assert decay.states == (2,)
+    sampled = control.modes(scipy.linalg.expm(0.1 * A), dt=0.1)
+    assert np.allclose([m.pole for m in sampled], [swing.pole, decay.pole])
+
+
+def test_an_lqr_loop_keeps_its_distance_from_instability():
+    for seed in range(5):
+        A, B, _ = plant(seed)
+        K = control.lqr(A, B, np.eye(3), np.eye(2)).K
+        for margin in control.margins(A, B, K):
+            assert margin.disk >= 1 - 1e-6  # Kalman's inequality
+            assert margin.gain_down <= 0.5 + 1e-6
+            assert margin.gain_up == np.inf
+            assert margin.phase >= np.deg2rad(60) - 1e-6
+
+
+def test_margins_of_a_loop_computed_by_hand():
+    # L = 0.5 / (s (s + 1)²) is −0.25 at 1 rad/s
+    A = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, -1.0, -2.0]])
+    (found,) = control.margins(A, np.array([[0.0], [0.0], [1.0]]), np.array([[0.5, 0.0, 0.0]]))
+    assert np.isclose(found.gain_up, 4.0)
+    assert found.gain_down == 0.0
+    w = np.geomspace(1e-3, 1e3, 200001)
+    L = 0.5 / (1j * w * (1j * w + 1) ** 2)
+    assert np.isclose(found.disk, np.abs(1 + L).min(), rtol=1e-6)
+    with pytest.raises(ValueError, match="not stable"):
+        control.margins(A, np.array([[0.0], [0.0], [1.0]]), np.array([[5.0, 0.0, 0.0]]))
+
+
+def test_the_diagnosis_names_what_is_wrong():
+    A, B = np.diag([4.2, -1.0]), np.array([[0.0], [1.0]])
+    found = control.diagnose(A, B, np.eye(2), np.eye(1))
+    assert "+4.2 rad/s (in state 0) is not stabilizable" in found.sentences[0]
+    assert np.isnan(found.residual)
+    fine = control.diagnose(
+        np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [1.0]]), np.eye(2), np.eye(1)
+    )
+    assert str(fine).startswith("The regulator exists")
+    integrator = control.diagnose(np.diag([0.0, -1.0]), np.ones((2, 1)), np.diag([0.0, 1.0]), np.eye(1))
+    assert "Q does not see it" in str(integrator)
+    units = np.array([[0.0, 1e8], [-1e-8, 0.0]])
+    assert "scaling is bad" in str(
+        control.diagnose(units, np.array([[0.0], [1e-8]]), np.diag([1e-16, 1.0]), np.eye(1))
+    )
+
+
+def test_designs_are_differentiable_and_batched():
+    A, B, C = plant(9)
+
+    def trace(w):
+        return jnp.trace(control.lqe(A, C, w * jnp.eye(3), jnp.eye(2)).P)
+
+    slope = jax.grad(trace)(1.0)
+    assert np.isclose(slope, (trace(1 + 1e-5) - trace(1 - 1e-5)) / 2e-5, rtol=1e-6)
+    many = control.lqi(np.stack([A, A / 2]), B, C, np.eye(3), np.eye(2), np.eye(2))
+    assert many.K.shape == (2, 2, 3)
+    assert np.allclose(many.K[1], control.lqi(A / 2, B, C, np.eye(3), np.eye(2), np.eye(2)).K, rtol=1e-8)
