@@ -16,7 +16,7 @@ def matrices(name, **parameters):
 
 
 def printed(found, text):
-    """Every entry rounds to what ``text`` prints: rows on lines, numbers with as many digits as the source."""
+    """Every entry rounds to what ``text`` prints: rows on lines, digits as in the source."""
     rows = [line.split() for line in text.strip().splitlines()]
     assert np.shape(found) == (len(rows), len(rows[0]))
     for value, word in zip(np.ravel(found), (word for row in rows for word in row)):
