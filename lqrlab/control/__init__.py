@@ -1,5 +1,14 @@
 """Optimal control of linear plants: batched over leading axes, differentiable, free of LAPACK."""
 
+from lqrlab.control.analysis import (
+    covariance,
+    from_statespace,
+    h2_norm,
+    hinf_norm,
+    noise_cost,
+    sampling_cost,
+    to_statespace,
+)
 from lqrlab.control.design import LQR, dlqr, lqr, lqrd
 from lqrlab.control.horizon import TimeVaryingLQR, finite_horizon
 from lqrlab.control.lyapunov import dlyap, is_stable, lyap
@@ -21,6 +30,7 @@ __all__ = [
     "TimeVaryingLQR",
     "c2d",
     "care",
+    "covariance",
     "ctrb",
     "dare",
     "diagnose",
@@ -29,7 +39,10 @@ __all__ = [
     "dlyap",
     "feedforward",
     "finite_horizon",
+    "from_statespace",
     "gram",
+    "h2_norm",
+    "hinf_norm",
     "is_stable",
     "lqe",
     "lqg",
@@ -39,8 +52,11 @@ __all__ = [
     "lyap",
     "margins",
     "modes",
+    "noise_cost",
     "obsv",
     "output_weights",
     "place",
     "sample",
+    "sampling_cost",
+    "to_statespace",
 ]

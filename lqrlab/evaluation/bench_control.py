@@ -82,7 +82,7 @@ def _slycot() -> Callable | None:
 
     def by_schur(A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray) -> Any:
         G = B @ np.linalg.solve(R, B.T)
-        return slycot.sb02md("C", len(A), A, (G + G.T) / 2, Q)
+        return slycot.sb02md(len(A), A, (G + G.T) / 2, Q, "C")
 
     return by_schur
 
