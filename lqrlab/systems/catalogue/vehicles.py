@@ -80,6 +80,7 @@ class CruiseControl(Plant):
         "K. J. Åström and R. M. Murray, Feedback Systems, 1st ed. (2008), section 3.1 (eqs. (3.1)-(3.4)) and "
         "example 5.11, which prints the linearised model"
     )
+    limits = "At ±50%, two variants in a thousand need more than full throttle at rest."
 
     def _torque(self, speed: Array) -> Array:
         return self.peak_torque * (1 - self.falloff * (self.gear * speed / self.peak_speed - 1) ** 2)
