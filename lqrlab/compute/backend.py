@@ -22,7 +22,7 @@ def setup(*, x64: bool = True, cache: bool = True) -> None:
             readable by its owner alone, and is not used if it belongs to somebody else.
     """
     jax.config.update("jax_enable_x64", x64)
-    if not cache or jax.config.jax_compilation_cache_dir:
+    if not cache or jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         return
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lqrlab" / "jax"
     try:

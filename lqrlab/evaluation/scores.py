@@ -36,11 +36,13 @@ class Score:
         quantiles = np.quantile(gap, (0.5, 0.95, 0.99, 1.0), method="higher")
         return {
             **{name: float(q) for name, q in zip(("median", "p95", "p99", "worst"), quantiles)},
-            "destabilised": 100 * float(np.mean(self.destabilised)),
+            "destabilised": 100 * float(np.asarray(self.destabilised, float).mean()),
         }
 
 
-def settling_steps(design: control.LQR, *, times: float = 2.0, shortest: int = 100, longest: int = 2000) -> int:
+def settling_steps(
+    design: control.LQR, *, times: float = 2.0, shortest: int = 100, longest: int = 2000
+) -> int:
     """A horizon in which every optimal loop has settled ``times`` over: amplitude 10⁻³ is settled once."""
     slowest = float(np.max(np.abs(np.asarray(design.poles))))
     steps = times * math.log(1e-3) / math.log(min(max(slowest, 1e-9), 1 - 1e-9))
@@ -91,7 +93,9 @@ def evaluate(
     ratio = jnp.where(destabilised, jnp.inf, ratio)
     lowest = float(jnp.min(ratio))
     if linear and lowest < 1 - 1e-6:
-        raise AssertionError(f"a loop cost {lowest:.9f} of the optimum: the reference or the simulation is wrong")
+        raise AssertionError(
+            f"a loop cost {lowest:.9f} of the optimum: the reference or the simulation is wrong"
+        )
     return Score(jnp.where(linear, jnp.maximum(ratio, 1.0), ratio), destabilised)
 
 
@@ -106,8 +110,8 @@ def _grows(value: Array) -> Array:
 
     Quarters, because a loop that decays slowly may swing; what has come to rest is left out of the comparison.
     """
-    quarter = value.shape[-1] // 4
-    before, last = (jnp.max(value[..., cut], axis=-1) for cut in (slice(-2 * quarter, -quarter), slice(-quarter, None)))
+    quarter = max(value.shape[-1] // 4, 1)
+    before, last = (
+        jnp.max(value[..., cut], axis=-1) for cut in (slice(-2 * quarter, -quarter), slice(-quarter, None))
+    )
     return ~(last <= before * (1 + 1e-9)) & ~(last < 1e-9 * value[..., 0])
-
-

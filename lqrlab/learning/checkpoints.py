@@ -96,7 +96,9 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
     folder = Path(folder)
     path = folder / _SETTINGS
     if not path.exists():
-        raise ValueError(f"folder: {folder} holds no training run (no {_SETTINGS}); run notebook 03_training first")
+        raise ValueError(
+            f"folder: {folder} holds no training run (no {_SETTINGS}); run notebook 03_training first"
+        )
     config = ModelConfig.from_json(json.dumps(json.loads(path.read_text())["model"]))
     graph, params = models.split(models.build(config))
     store = Checkpoints(folder)
@@ -107,5 +109,7 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
     finally:
         store.close()
     if {k: a.shape for k, a in kept.items()} != {k: a.shape for k, a in params.items()}:
-        raise ValueError(f"folder: the checkpoint in {folder} does not fit the model that {_SETTINGS} describes")
+        raise ValueError(
+            f"folder: the checkpoint in {folder} does not fit the model that {_SETTINGS} describes"
+        )
     return models.merge(graph, {k: jnp.asarray(kept[k], a.dtype) for k, a in params.items()})

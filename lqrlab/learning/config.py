@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import json
 import math
-from typing import Any, Self
+from typing import Self
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,9 @@ class Config:
         for key in values:
             if key not in fields:
                 near = difflib.get_close_matches(key, fields, n=3) or sorted(fields)
-                raise ValueError(f"{key}: {cls.__name__} has no such setting; did you mean {' or '.join(near)}?")
+                raise ValueError(
+                    f"{key}: {cls.__name__} has no such setting; did you mean {' or '.join(near)}?"
+                )
         return cls(**values)
 
     def _require(self, name: str, good: bool, expected: str) -> None:
@@ -59,7 +61,9 @@ class ModelConfig(Config):
 
     def __post_init__(self) -> None:
         for name in ("window", "width", "depth", "heads", "hidden"):
-            self._require(name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "an integer ≥ 1")
+            self._require(
+                name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "an integer ≥ 1"
+            )
         self._require("width", self.width % self.heads == 0, f"a multiple of heads = {self.heads}")
 
 
@@ -93,7 +97,9 @@ class TrainConfig(Config):
 
     def __post_init__(self) -> None:
         for name in ("num_steps", "batch_size", "steps_per_dispatch", "report_every", "checkpoint_every"):
-            self._require(name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "an integer ≥ 1")
+            self._require(
+                name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "an integer ≥ 1"
+            )
         self._require("learning_rate", self.learning_rate > 0, "a number above 0")
         self._require("clip", self.clip > 0, "a number above 0")
         self._require("weight_decay", self.weight_decay >= 0, "a number ≥ 0")

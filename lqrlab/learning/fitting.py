@@ -123,7 +123,8 @@ def _dispatches(
 ) -> Iterator[tuple[TrainState, dict[str, Any]]]:
     """States and metric rows, one a dispatch of ``steps_per_dispatch`` steps; validated when a report is due."""
     windows, held = (
-        data.resident(dataset, split, window=model.window, device=backend.jax_device) for split in ("train", "validation")
+        data.resident(dataset, split, window=model.window, device=backend.jax_device)
+        for split in ("train", "validation")
     )
     pick = jnp.arange(min(_VALIDATION_WINDOWS, held.num_windows))
     rate, one = schedule(config), train_step(graph, optimizer(config))

@@ -34,7 +34,9 @@ def register(name: str) -> Callable[[type], type]:
 def build(config: ModelConfig) -> nnx.Module:
     """A freshly initialised model; the same config and seed give the same parameters."""
     if config.kind not in _MODELS:
-        raise ValueError(f"kind: expected a registered model ({', '.join(_MODELS)}), but found {config.kind!r}")
+        raise ValueError(
+            f"kind: expected a registered model ({', '.join(_MODELS)}), but found {config.kind!r}"
+        )
     return _MODELS[config.kind](config, rngs=nnx.Rngs(config.seed))
 
 
@@ -44,7 +46,8 @@ def features(d: Description) -> Array:
     A − I and B are of order one for some plants and of order 0.01 for others; the arcsinh shows both.
     """
     lead = d.A.shape[:-2]
-    change = d.A - jnp.eye(N_MAX, dtype=d.A.dtype) * d.live_x[..., None]
+    eye = jnp.broadcast_to(jnp.eye(N_MAX, dtype=d.A.dtype), d.A.shape)
+    change = d.A - eye * d.live_x[..., None]
     entries = jnp.concatenate([change.reshape(*lead, -1), d.B.reshape(*lead, -1)], axis=-1)
     return jnp.concatenate([3 * entries, jnp.arcsinh(30 * entries), d.live_x, d.live_u], axis=-1)
 
@@ -161,8 +164,8 @@ class Transformer(nnx.Module):
         """What is known before the first step."""
         if not self.config.description:
             lead, dtype = d.live_x.shape[:-1], d.live_x.dtype
-            nothing = (jnp.zeros((*lead, size), dtype) for size in (self.config.width, M_MAX * N_MAX))
-            return Context(*nothing, d.live_x, d.live_u)
+            prefix, gain = (jnp.zeros((*lead, size), dtype) for size in (self.config.width, M_MAX * N_MAX))
+            return Context(prefix, gain, d.live_x, d.live_u)
         known = self.encoder(d)
         return Context(self.prefix(known), self.gain(known), d.live_x, d.live_u)
 
@@ -214,14 +217,14 @@ def split(model: nnx.Module) -> tuple[nnx.GraphDef, dict[str, Array]]:
     return graph, {"/".join(map(str, path)): leaf[...] for path, leaf in nnx.to_flat_state(state)}
 
 
-def merge(graph: nnx.GraphDef, params: dict[str, Array]) -> nnx.Module:
+def merge(graph: nnx.GraphDef, params: dict[str, Array]) -> Any:
     """The model that :func:`split` took apart, with these parameters."""
-    paths = {tuple(int(t) if t.isdigit() else t for t in path.split("/")): a for path, a in params.items()}
+    paths: Any = {
+        tuple(int(t) if t.isdigit() else t for t in path.split("/")): a for path, a in params.items()
+    }
     return nnx.merge(graph, nnx.from_flat_state(paths))
 
 
 def count(model: nnx.Module) -> int:
     """Number of parameters."""
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
-
-

@@ -45,7 +45,9 @@ class NetworkPolicy:
         xs, us, live = (jnp.zeros(size, jnp.float32) for size in sizes)
         return xs, us, live
 
-    def __call__(self, carry: tuple[Array, Array, Array], x: Array) -> tuple[tuple[Array, Array, Array], Array]:
+    def __call__(
+        self, carry: tuple[Array, Array, Array], x: Array
+    ) -> tuple[tuple[Array, Array, Array], Array]:
         """Take x ``[*batch, *extra, n]`` into the history and answer with u ``[*batch, *extra, m]``."""
         xs, us, live = carry
         lead, batch = x.shape[:-1], self.scale_x.ndim - 1
@@ -59,7 +61,11 @@ class NetworkPolicy:
         num = math.prod(lead)
         args = (a.reshape(num, *a.shape[flat:]) for a in (xs, us, live))
         context = jax.tree.map(lambda a: _spread(a, lead, batch).reshape(num, *a.shape[batch:]), self.context)
-        u = models.merge(self.graph, self.params)(*args, context, last=True).reshape(*lead, M_MAX).astype(us.dtype)
+        u = (
+            models.merge(self.graph, self.params)(*args, context, last=True)
+            .reshape(*lead, M_MAX)
+            .astype(us.dtype)
+        )
         us = jnp.concatenate([us[..., 1:, :], u[..., None, :]], axis=-2)
         return (xs, us, live), (u * scale_u)[..., : self.m]
 
@@ -77,15 +83,16 @@ def policy(model: nnx.Module, plants: Plant | Sequence[Plant]) -> NetworkPolicy:
         model: a trained (or any) network; see :mod:`lqrlab.learning.models`.
         plants: a plant or a batch; or several batches of one leading axis, for ``systems.stack`` of them.
     """
-    single = isinstance(plants, Plant)
-    described = [describe(p) for p in ([plants] if single else plants)]
-    d = described[0] if single else jax.tree.map(lambda *a: jnp.concatenate(a), *described)
+    if isinstance(plants, Plant):
+        m, d = plants.m, describe(plants)
+    else:
+        m, d = M_MAX, jax.tree.map(lambda *a: jnp.concatenate(a), *(describe(p) for p in plants))
     d = jax.tree.map(lambda a: a.astype(jnp.float32), d)
     graph, params = models.split(model)
     window = model.config.window  # type: ignore[attr-defined]
     context = _encode(graph, params, d)
     scales = d.scale_x * d.live_x, d.scale_u * d.live_u
-    return NetworkPolicy(params, context, *scales, graph, window, plants.m if single else M_MAX)
+    return NetworkPolicy(params, context, *scales, graph, window, m)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -45,7 +45,9 @@ def optimizer(config: TrainConfig) -> optax.GradientTransformation:
     )
 
 
-def forward(graph: nnx.GraphDef, params: Any, table: data.VariantTable, batch: data.Batch) -> tuple[Array, Array]:
+def forward(
+    graph: nnx.GraphDef, params: Any, table: data.VariantTable, batch: data.Batch
+) -> tuple[Array, Array]:
     """A model's inputs for a batch, and which entries count: ``(prediction, live)``, both ``[b, W, 6]``.
 
     An entry weighs 1/√‖K̃‖ of its plant's optimal gain: without it the plants that are controlled with large
@@ -70,7 +72,9 @@ def train_step(
         loss: ``(prediction, target, live) -> scalar``.
     """
 
-    def step(state: TrainState, batch: data.Batch, table: data.VariantTable) -> tuple[TrainState, dict[str, Array]]:
+    def step(
+        state: TrainState, batch: data.Batch, table: data.VariantTable
+    ) -> tuple[TrainState, dict[str, Array]]:
         def objective(params: Any) -> Array:
             prediction, live = forward(graph, params, table, batch)
             return loss(prediction, batch.target, live)
@@ -78,6 +82,9 @@ def train_step(
         value, grads = jax.value_and_grad(objective)(state.params)
         updates, opt_state = optimize.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        return TrainState(params, opt_state, state.step + 1), {"loss": value, "grad_norm": optax.global_norm(grads)}
+        return TrainState(params, opt_state, state.step + 1), {
+            "loss": value,
+            "grad_norm": optax.tree.norm(grads),
+        }
 
     return step

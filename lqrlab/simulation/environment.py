@@ -51,7 +51,9 @@ class Env:
     def saturate(self, u: Array) -> Array:
         """What the actuators make of u ``[*batch, *extra, m]``."""
         shape = self.low.shape[:-1] + (1,) * (u.ndim - self.low.ndim) + self.low.shape[-1:]
-        low, high = (jnp.broadcast_to(a.reshape(shape), u.shape).astype(u.dtype) for a in (self.low, self.high))
+        low, high = (
+            jnp.broadcast_to(a.reshape(shape), u.shape).astype(u.dtype) for a in (self.low, self.high)
+        )
         return jnp.clip(u, low, high)
 
     def step(self, x: Array, u: Array, *, key: Array | None = None) -> tuple[Array, Array]:
@@ -81,12 +83,18 @@ class Env:
         lead = self.x_eq.shape[:-1]
         x_eq = jnp.broadcast_to(self.x_eq.reshape(*lead, *extra, -1), x.shape)
         u_abs = u + jnp.broadcast_to(self.u_eq.reshape(*lead, *extra, -1), u.shape)
-        per_step = (self.dt / self.substeps).reshape(self.dt.shape + extra) if self.dt.ndim else self.dt / self.substeps
+        per_step = (
+            (self.dt / self.substeps).reshape(self.dt.shape + extra)
+            if self.dt.ndim
+            else self.dt / self.substeps
+        )
         h = jnp.broadcast_to(per_step, x.shape[:-1])
         effort = jnp.sum(u * matvec(self.R, u), -1)
 
         def rates(x: Array) -> tuple[Array, Array]:
-            return self.plant.dynamics(x + x_eq, u_abs).astype(x.dtype), jnp.sum(x * matvec(self.Q, x), -1) + effort
+            return self.plant.dynamics(x + x_eq, u_abs).astype(x.dtype), jnp.sum(
+                x * matvec(self.Q, x), -1
+            ) + effort
 
         def substep(state: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
             x, cost = state
@@ -95,7 +103,10 @@ class Env:
             k2, c2 = rates(x + hx / 2 * k1)
             k3, c3 = rates(x + hx / 2 * k2)
             k4, c4 = rates(x + hx * k3)
-            return (x + hx / 6 * (k1 + 2 * k2 + 2 * k3 + k4), cost + h / 6 * (c1 + 2 * c2 + 2 * c3 + c4)), None
+            return (
+                x + hx / 6 * (k1 + 2 * k2 + 2 * k3 + k4),
+                cost + h / 6 * (c1 + 2 * c2 + 2 * c3 + c4),
+            ), None
 
         start = (x, jnp.zeros(x.shape[:-1], x.dtype))
         return jax.lax.scan(substep, start, length=self.substeps)[0]
@@ -157,5 +168,3 @@ def _substeps(A: Array, dt: Array) -> int:
         return 10
     fastest = np.abs(np.linalg.eigvals(np.asarray(A))).max(-1)
     return max(2, math.ceil(float(np.max(fastest * np.asarray(dt))) / 0.25))
-
-

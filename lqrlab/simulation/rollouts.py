@@ -81,7 +81,10 @@ def rollout(
         raise ValueError(f"x0: expected shape {expected} for {plant.name}, but found {x0.shape}")
     if num_steps < 1:
         raise ValueError(f"num_steps: expected at least one step, but found {num_steps}")
-    noisy = tuple(_positive(n, a) for n, a in (("noise", noise), ("sensor_noise", sensor_noise), ("excitation", excitation)))
+    noisy = tuple(
+        _positive(n, a)
+        for n, a in (("noise", noise), ("sensor_noise", sensor_noise), ("excitation", excitation))
+    )
     if key is None and any(noisy):
         raise ValueError("key: noise, sensor_noise and excitation need a random key")
     world = env(plant, dt=dt, linear=linear, limits=limits, noise=noise, substeps=substeps)
@@ -113,23 +116,25 @@ def _loop(
 
     def step(state: tuple[Array, Any], t: Array) -> tuple[tuple[Array, Any], tuple[Array, Array, Array]]:
         x, carry = state
-        seen, keys = x, [None] * 3
+        seen = x
         if key is not None:
-            keys = list(jax.random.split(jax.random.fold_in(key, t), 3))
+            disturb, sense, excite = jax.random.split(jax.random.fold_in(key, t), 3)
         if sensed:
-            seen = x + jax.random.normal(keys[1], x.shape, x.dtype) * jnp.broadcast_to(sensors, x.shape)
+            seen = x + jax.random.normal(sense, x.shape, x.dtype) * jnp.broadcast_to(sensors, x.shape)
         carry, u = policy(carry, seen)
         u = u.astype(x.dtype)
         if excited:
-            u = u + jax.random.normal(keys[2], u.shape, u.dtype) * jnp.broadcast_to(push, u.shape)
+            u = u + jax.random.normal(excite, u.shape, u.dtype) * jnp.broadcast_to(push, u.shape)
         u = world.saturate(u)
-        after, cost = world.step(x, u, key=keys[0] if disturbed else None)
+        after, cost = world.step(x, u, key=disturb if disturbed else None)
         return (after, carry), (after, u, cost)
 
     start = (x0, policy.init(x0.shape[:-1]))
     _, (xs, us, costs) = jax.lax.scan(step, start, jnp.arange(num_steps))
     xs = jnp.concatenate([x0[None], xs])
-    ts = world.dt[..., None] * jnp.broadcast_to(jnp.arange(num_steps + 1, dtype=x0.dtype), (*world.dt.shape, num_steps + 1))
+    ts = world.dt[..., None] * jnp.broadcast_to(
+        jnp.arange(num_steps + 1, dtype=x0.dtype), (*world.dt.shape, num_steps + 1)
+    )
     return Trajectory(ts, jnp.moveaxis(xs, 0, -2), jnp.moveaxis(us, 0, -2), jnp.moveaxis(costs, 0, -1))
 
 

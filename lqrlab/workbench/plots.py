@@ -36,7 +36,7 @@ def style() -> None:
             "figure.constrained_layout.use": True,
             "font.size": 9,
             "axes.titlesize": 9.5,
-            "axes.titleweight": "semibold",
+            "axes.titleweight": "bold",
             "axes.titlelocation": "left",
             "axes.spines.top": False,
             "axes.spines.right": False,
@@ -89,7 +89,9 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
         runs: label → trajectory of one loop, ``xs [T+1, n]``.
         title: above the whole.
     """
-    signals = [(s, "xs", i) for i, s in enumerate(plant.states)] + [(s, "us", i) for i, s in enumerate(plant.inputs)]
+    signals = [(s, "xs", i) for i, s in enumerate(plant.states)] + [
+        (s, "us", i) for i, s in enumerate(plant.inputs)
+    ]
     figure, axes = grid(len(signals), 3, 1.75, sharex=True)
     for axis, (signal, kind, i) in zip(axes, signals):
         for k, (label, run) in enumerate(runs.items()):
@@ -107,7 +109,7 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
     if len(runs) > 1:
         axes[0].legend(fontsize=8)
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontweight="semibold", fontsize=10)
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=10)
     return figure
 
 
@@ -117,7 +119,9 @@ def draw(axis: Axes, shapes: drawing.Drawing) -> None:
         colour = _INKS[shape.ink]
         match shape:
             case drawing.Line(points, _, width, dashed):
-                axis.plot(*np.asarray(points, float).T, color=colour, lw=width * 0.7, ls="--" if dashed else "-")
+                axis.plot(
+                    *np.asarray(points, float).T, color=colour, lw=width * 0.7, ls="--" if dashed else "-"
+                )
             case drawing.Box():
                 filled = {"facecolor": colour if shape.filled else "none", "edgecolor": colour}
                 axis.add_patch(Polygon(drawing.outline(shape), closed=True, **filled))
@@ -128,9 +132,9 @@ def draw(axis: Axes, shapes: drawing.Drawing) -> None:
                 axis.plot(*drawing.outline(shape).T, color=colour, lw=1.0)
             case drawing.Arrow(a, b):
                 arrow = {"arrowstyle": "-|>", "color": colour, "lw": 1.2, "shrinkA": 0, "shrinkB": 0}
-                axis.annotate("", np.asarray(b, float), np.asarray(a, float), arrowprops=arrow)
+                axis.annotate("", (b[0], b[1]), (a[0], a[1]), arrowprops=arrow)
             case drawing.Text(at, text):
-                axis.text(*np.asarray(at, float), text, ha="center", va="center", fontsize=6.5, color=colour)
+                axis.text(at[0], at[1], text, ha="center", va="center", fontsize=6.5, color=colour)
 
 
 def poses(plant: Plant, run: Trajectory, count: int = 6, title: str = "") -> Figure:
@@ -146,7 +150,7 @@ def poses(plant: Plant, run: Trajectory, count: int = 6, title: str = "") -> Fig
         axis.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", title=f"{ts[t]:.2f} s")
         axis.set_axis_off()
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontweight="semibold", fontsize=10)
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=10)
     return figure
 
 
@@ -174,18 +178,20 @@ def gaps(scores: Mapping[str, Mapping[str, Any]], title: str = "", floor: float 
             y = row + 0.7 * ((k + 0.5) / len(scores) - 0.5)
             spread = 0.1 * (rng.random(values.size) - 0.5)
             shown = np.clip(np.where(lost, edge, values), floor, edge)
-            axis.scatter(shown, y + spread, s=4, alpha=0.35, color=colour, lw=0, label=label if not row else None)
+            axis.scatter(
+                shown, y + spread, s=4, alpha=0.35, color=colour, lw=0, label=label if not row else None
+            )
             if not lost.all():
                 median = np.quantile(shown, 0.5, method="higher")
                 axis.plot([median] * 2, [y - 0.14, y + 0.14], color=colour, lw=2.2)
             if lost.any():
-                axis.text(edge * 1.25, y, f"{100 * lost.mean():.0f}% lost", color=colour, va="center", fontsize=7)
+                axis.text(
+                    edge * 1.25, y, f"{100 * lost.mean():.0f}% lost", color=colour, va="center", fontsize=7
+                )
     axis.set(xscale="log", xlim=(floor * 0.8, edge * 6), ylim=(len(families) - 0.4, -0.6))
     axis.set_xlabel("cost above the optimum [%]   (bar: median; right edge: destabilised)")
     axis.set_yticks(range(len(families)), [f.replace("_", " ") for f in families])
-    for mark in axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, fontsize=8).legend_handles:
-        mark.set_alpha(1)
-        mark.set_sizes([18])
+    axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, fontsize=8, markerscale=2.5)
     if title:
         axis.set_title(title, pad=24)
     return figure
@@ -196,7 +202,13 @@ def training(rows: Sequence[Mapping[str, Any]]) -> Figure:
     figure, (left, right) = grid(2, 2, 2.6)
     steps = [row["step"] for row in rows]
     left.plot(steps, [row["loss"] for row in rows], label="training", marker="o", ms=2.5)
-    left.plot(steps, [row["validation_loss"] for row in rows], label="validation (unseen variants)", marker="s", ms=2.5)
+    left.plot(
+        steps,
+        [row["validation_loss"] for row in rows],
+        label="validation (unseen variants)",
+        marker="s",
+        ms=2.5,
+    )
     left.set(yscale="log", xlabel="step", ylabel="weighted squared error [1]", title="Loss")
     left.legend(fontsize=8)
     right.plot(steps, [row["learning_rate"] for row in rows], color=_CYCLE[2])
@@ -226,6 +238,8 @@ def parity(optimal: Any, learned: Any, groups: Sequence[str]) -> Figure:
         )  # fmt: skip
     low, high = float(optimal.min()), float(optimal.max())
     axis.plot([low, high], [low, high], color="#333333", lw=0.8, zorder=0)
-    axis.set(xscale="symlog", yscale="symlog", xlabel="optimal gain, scaled [1]", ylabel="learned gain, scaled [1]")
+    axis.set(
+        xscale="symlog", yscale="symlog", xlabel="optimal gain, scaled [1]", ylabel="learned gain, scaled [1]"
+    )
     axis.legend(fontsize=7.5, loc="center left", bbox_to_anchor=(1, 0.5), markerscale=1.6)
     return figure

@@ -20,7 +20,7 @@ def catalogue(names: Sequence[str]) -> pd.DataFrame:
         rows.append(
             {
                 "plant": name,
-                "what it is": plant.title,
+                "what it is": plant.title.split(";")[0].split(":")[0],
                 "states": plant.n,
                 "inputs": plant.m,
                 "dt [ms]": 1e3 * float(plant.dt),
@@ -70,8 +70,22 @@ def percent(value: Any) -> str:
 
 
 def show(frame: pd.DataFrame, caption: str = "", formats: Mapping[str, Any] | None = None) -> Styler:
-    """A frame as a report shows it: captioned, numbers to the right, at most four digits."""
-    styler = frame.style.format(formatter=dict(formats) if formats else None, precision=4, na_rep="–")
+    """A frame as a report shows it: captioned, words to the left, numbers to the right with four digits.
+
+    A value of the first column that repeats the one above is left blank.
+    """
+    flat = frame.reset_index()
+    first = flat.columns[0]
+    if flat[first].dtype.kind not in "biufc":
+        flat[first] = flat[first].where(flat[first] != flat[first].shift(), "")
+    words = [c for c in flat.columns if flat[c].dtype.kind not in "biufc"]
+    styler = flat.style.hide(axis="index")
+    styler = styler.format(formatter="{:.4g}", subset=[c for c in flat.columns if flat[c].dtype.kind == "f"])
+    styler = styler.format(formatter=dict(formats)) if formats else styler
+    left = {"text-align": "left", "white-space": "normal"}
+    styler = styler.set_properties(subset=words, **left)
+    heads = {c: [{"selector": "th", "props": [("text-align", "left")]}] for c in words}
+    styler = styler.set_table_styles(heads, overwrite=False)
     return styler.set_caption(caption) if caption else styler
 
 

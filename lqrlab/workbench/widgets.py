@@ -61,15 +61,20 @@ def _show_static(plant: Plant, steps: int) -> None:
 def _sliders(plant: Plant) -> dict[str, ipywidgets.Widget]:
     wide: dict[str, Any] = {"style": {"description_width": "9rem"}, "layout": {"width": "21rem"}}
     sliders: dict[str, ipywidgets.Widget] = {
-        "effort": ipywidgets.FloatSlider(0.0, min=-3, max=3, step=0.1, description="effort weight, log10", **wide),
-        "initial": ipywidgets.FloatSlider(1.0, min=0.1, max=3, step=0.1, description="initial state, × scale", **wide),
+        "effort": ipywidgets.FloatSlider(
+            0.0, min=-3, max=3, step=0.1, description="effort weight, log10", **wide
+        ),
+        "initial": ipywidgets.FloatSlider(
+            1.0, min=0.1, max=3, step=0.1, description="initial state, × scale", **wide
+        ),
     }
     for key, field in systems.parameter_fields(type(plant)).items():
         if field.metadata["vary"] and field.default:
-            low, high = sorted((0.5 * field.default, 1.5 * field.default))
+            default = float(getattr(plant, key))
+            low, high = sorted((0.5 * default, 1.5 * default))
             low, high = max(low, field.metadata["low"]), min(high, field.metadata["high"])
             sliders[key] = ipywidgets.FloatSlider(
-                field.default, min=low, max=high, step=(high - low) / 50, readout_format=".3g",
+                default, min=low, max=high, step=(high - low) / 50, readout_format=".3g",
                 description=f"{key.replace('_', ' ')} [{field.metadata['unit']}]", **wide,
             )  # fmt: skip
     return sliders

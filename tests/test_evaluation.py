@@ -1,0 +1,103 @@
+"""Scores: against exact costs from SciPy's Lyapunov solver, and the laws that any score must keep."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+
+from lqrlab import control, evaluation, simulation, systems
+
+KEY = jax.random.key(5)
+FAMILIES = ("mass_spring_damper", "cart_pole", "fixed_wing")
+
+
+@pytest.fixture(scope="module")
+def plants():
+    return {name: systems.sample(name, key=KEY, num=4) for name in FAMILIES}
+
+
+@pytest.fixture(scope="module")
+def references(plants):
+    return evaluation.baselines(plants)
+
+
+def test_the_optimum_scores_one(plants, references):
+    score = evaluation.evaluate(
+        references["optimal"], systems.stack(list(plants.values())), key=KEY, num_initial=5
+    )
+    assert score.ratio.shape == (12, 5)
+    np.testing.assert_allclose(score.ratio, 1.0, atol=1e-8)
+    assert not score.destabilised.any()
+
+
+def test_a_gain_scores_its_lyapunov_cost(plants, references):
+    """cost / optimum = x0ᵀ P_K x0 / x0ᵀ P x0 with P_K from SciPy, up to what is left after the horizon."""
+    stacked = systems.stack(list(plants.values()))
+    score = evaluation.evaluate(references["nominal gain"], stacked, key=KEY, num_initial=3)
+    x0 = np.asarray(stacked.initial_state(key=KEY, num=3))
+    problem = control.sample(stacked.A, stacked.B, stacked.Q, stacked.R, stacked.dt)
+    A, B, Q, R, N = (np.asarray(a) for a in problem)
+    for i, K in enumerate(np.asarray(references["nominal gain"].K)):
+        closed = A[i] - B[i] @ K
+        own = scipy.linalg.solve_discrete_are(A[i], B[i], Q[i], R[i], s=N[i])
+        stage = Q[i] + K.T @ R[i] @ K - N[i] @ K - K.T @ N[i].T
+        cost = scipy.linalg.solve_discrete_lyapunov(closed.T, stage)
+        expected = np.einsum("si,ij,sj->s", x0[i], cost, x0[i]) / np.einsum("si,ij,sj->s", x0[i], own, x0[i])
+        np.testing.assert_allclose(score.ratio[i], expected, rtol=1e-4)
+
+
+def test_nothing_costs_less_than_the_optimum_even_over_a_short_horizon(plants):
+    stacked = systems.stack(list(plants.values()))
+    for steps in (1, 7, 40):
+        score = evaluation.evaluate(simulation.no_control(stacked), stacked, key=KEY, num_steps=steps)
+        assert float(jnp.min(score.ratio)) >= 1.0
+
+
+def test_unstable_loops_count_as_infinite_and_stay_in_the_statistics():
+    plants = systems.sample("cart_pole", key=KEY, num=3)
+    score = evaluation.evaluate(simulation.no_control(plants), plants, key=KEY, num_initial=4)
+    assert score.destabilised.all()
+    assert np.isinf(score.ratio).all()
+    summary = score.summary()
+    assert summary["destabilised"] == 100
+    assert summary["median"] == np.inf
+
+
+def test_a_slow_but_stable_loop_is_not_called_destabilised():
+    plant = systems.from_matrices([[[0.0, 1.0], [-1.0, -0.02]]], [[[0.0], [1.0]]], dt=0.1)
+    score = evaluation.evaluate(simulation.no_control(plant), plant, key=KEY, num_initial=8)
+    assert not score.destabilised.any()
+    growing = systems.from_matrices([[[0.0, 1.0], [-1.0, 0.02]]], [[[0.0], [1.0]]], dt=0.1)
+    score = evaluation.evaluate(simulation.no_control(growing), growing, key=KEY, num_initial=8)
+    assert score.destabilised.all()
+
+
+def test_summary_is_order_statistics_in_percent():
+    ratio = jnp.asarray(1 + np.arange(100) / 100).reshape(10, 10)
+    summary = evaluation.Score(ratio, jnp.zeros((10, 10), bool)).summary()
+    assert summary["median"] == pytest.approx(50.0)
+    assert summary["p95"] == pytest.approx(95.0)
+    assert summary["worst"] == pytest.approx(99.0)
+    one_lost = evaluation.Score(
+        ratio.at[0, 0].set(jnp.inf), jnp.zeros((10, 10), bool).at[0, 0].set(True)
+    ).summary()
+    assert one_lost["worst"] == np.inf
+    assert one_lost["p95"] == pytest.approx(96.0)
+    assert one_lost["destabilised"] == 1
+
+
+def test_the_horizon_lets_the_slowest_loop_settle(plants):
+    batch = plants["cart_pole"]
+    (A, B), (Q, R) = batch.matrices(), batch.weights()
+    design = control.lqrd(A, B, Q, R, batch.dt)
+    steps = evaluation.settling_steps(design, times=1.0, shortest=1)
+    slowest = np.abs(np.linalg.eigvals(np.asarray(design.closed_loop))).max()
+    assert slowest**steps <= 1e-3
+    assert slowest ** (steps - 51) > 1e-3
+
+
+def test_a_plant_without_an_optimum_is_refused():
+    plant = systems.from_matrices(jnp.eye(2)[None], jnp.zeros((1, 2, 1)))
+    with pytest.raises(ValueError, match="plants: 1 of 1 have no stabilizing optimum"):
+        evaluation.evaluate(simulation.no_control(plant), plant, key=KEY)

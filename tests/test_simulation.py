@@ -1,0 +1,186 @@
+"""Closed loops: against solve_ivp, closed forms and a plain NumPy loop, none of which shares code with ours."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+from scipy.integrate import solve_ivp
+
+from lqrlab import control, simulation, systems
+
+KEY = jax.random.key(3)
+
+
+def regulator(plant):
+    (A, B), (Q, R) = plant.matrices(), plant.weights()
+    return control.lqrd(A, B, Q, R, plant.dt)
+
+
+def test_linear_loop_is_powers_of_the_closed_loop():
+    plant = systems.make("cart_pole")
+    A, B = (np.asarray(a) for a in plant.matrices())
+    block = scipy.linalg.expm(np.block([[A, B], [np.zeros((1, 5))]]) * plant.dt)
+    K = np.asarray(regulator(plant).K)
+    x0 = np.array([0.3, 0.1, -0.2, 0.4])
+    run = simulation.rollout(plant, simulation.LinearPolicy(jnp.asarray(K)), x0, 60, linear=True)
+    expected = np.stack(
+        [np.linalg.matrix_power(block[:4, :4] - block[:4, 4:] @ K, t) @ x0 for t in range(61)]
+    )
+    np.testing.assert_allclose(run.xs, expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(run.us, -expected[:-1] @ K.T, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(run.ts, plant.dt * np.arange(61), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["cart_pole", "magnetic_levitation", "fixed_wing"])
+def test_nonlinear_loop_and_its_cost_follow_solve_ivp(name):
+    plant = systems.make(name)
+    K = np.asarray(regulator(plant).K)
+    x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
+    Q, R = (np.asarray(w) for w in plant.weights())
+    x0 = 0.4 * np.asarray(plant.scales[0])
+    run = simulation.rollout(plant, simulation.LinearPolicy(jnp.asarray(K)), x0, 25, substeps=40)
+    x, costs = x0, []
+    dynamics = jax.jit(plant.dynamics)
+    for t in range(25):
+        u = -K @ x
+
+        def rates(_, z, u=u):
+            d = z[:-1]
+            return np.append(dynamics(d + x_eq, u + u_eq), d @ Q @ d + u @ R @ u)
+
+        end = solve_ivp(rates, (0, plant.dt), np.append(x, 0.0), rtol=1e-10, atol=1e-12).y[:, -1]
+        x, cost = end[:-1], end[-1]
+        costs.append(cost)
+        np.testing.assert_allclose(run.xs[t + 1], x, rtol=1e-6, atol=1e-8 * np.abs(x0).max())
+    np.testing.assert_allclose(run.costs, costs, rtol=1e-6)
+
+
+def test_a_batch_is_its_members_whatever_the_extra_axes():
+    plants = systems.sample("fixed_wing", key=KEY, num=3)
+    policy = simulation.LinearPolicy(regulator(plants).K)
+    x0 = plants.initial_state(key=KEY, num=4)
+    run = simulation.rollout(plants, policy, x0, 20)
+    assert run.xs.shape == (3, 4, 21, 4)
+    assert run.us.shape == (3, 4, 20, 2)
+    assert run.costs.shape == (3, 4, 20)
+    for i in range(3):
+        one = jax.tree.map(lambda a, i=i: a[i], plants)
+        alone = simulation.rollout(one, simulation.LinearPolicy(policy.K[i]), x0[i, 2], 20)
+        np.testing.assert_allclose(run.xs[i, 2], alone.xs, rtol=1e-6, atol=1e-9)
+
+
+def test_plants_of_several_families_and_sample_times_in_one_call():
+    batches = [systems.sample(n, key=KEY, num=2) for n in ("pendulum", "quadrotor")]
+    stacked = systems.stack(batches)
+    run = simulation.rollout(
+        stacked,
+        simulation.LinearPolicy(regulator(stacked).K),
+        stacked.initial_state(key=KEY),
+        15,
+        linear=True,
+    )
+    small = systems.linearise(batches[0])
+    own = simulation.rollout(
+        small, simulation.LinearPolicy(regulator(small).K), run.xs[:2, 0, :2], 15, linear=True
+    )
+    np.testing.assert_allclose(run.xs[:2, :, :2], own.xs, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(run.ts[:, -1], 15 * np.asarray(stacked.dt))
+
+
+def test_saturation_is_absolute_and_is_paid_for():
+    plant = systems.make("magnetic_levitation")  # holds 7 V at its equilibrium
+    limits = (6.5, 7.2)
+    x0 = 0.5 * jnp.stack([plant.scales[0], -plant.scales[0]])
+    policy = simulation.LinearPolicy(regulator(plant).K)
+    free, tight = (
+        simulation.rollout(plant, policy, x0, 5, linear=True, limits=which) for which in (None, limits)
+    )
+    assert float(jnp.abs(free.us).max()) > 0.5
+    assert float(tight.us.min()) == pytest.approx(-0.5)
+    assert float(tight.us.max()) == pytest.approx(0.2)
+    # what reached the plant is what it moved by, and what it was billed for
+    held = np.clip(np.asarray(free.us)[:, 0], -0.5, 0.2)
+    problem = control.sample(*plant.matrices(), *plant.weights(), plant.dt)
+    A, B, Q, R, N = (np.asarray(a) for a in problem)
+    np.testing.assert_allclose(tight.xs[:, 1], np.asarray(x0) @ A.T + held @ B.T, rtol=1e-9)
+    cost = (
+        np.einsum("si,ij,sj->s", x0, Q, x0)
+        + R[0, 0] * held[:, 0] ** 2
+        + 2 * (np.asarray(x0) @ N @ held.T).diagonal()
+    )
+    np.testing.assert_allclose(tight.costs[:, 0], cost, rtol=1e-9)
+    with pytest.raises(ValueError, match=r"limits: .* equilibrium input"):
+        simulation.rollout(plant, simulation.no_control(plant), x0, 3, limits=(8.0, 9.0))
+
+
+def test_noise_has_the_spread_that_was_asked_for():
+    A, B = -jnp.eye(2), jnp.zeros((2, 1))
+    plant = systems.from_matrices(A, B, dt=0.1)
+    many = simulation.rollout(
+        plant, simulation.no_control(plant), jnp.zeros((4000, 2)), 40, linear=True, key=KEY, noise=[0.1, 0.3]
+    )
+    # stationary variance of x+ = a x + w: σ²/(1 − a²)
+    expected = np.array([0.1, 0.3]) / np.sqrt(1 - np.exp(-0.2))
+    np.testing.assert_allclose(np.asarray(many.xs)[:, -1].std(0), expected, rtol=0.05)
+    pushed = simulation.rollout(
+        plant, simulation.no_control(plant), jnp.zeros((4000, 2)), 5, linear=True, key=KEY, excitation=0.7
+    )
+    np.testing.assert_allclose(np.asarray(pushed.us).std(), 0.7, rtol=0.05)
+    again = simulation.rollout(
+        plant, simulation.no_control(plant), jnp.zeros((4000, 2)), 5, linear=True, key=KEY, excitation=0.7
+    )
+    np.testing.assert_array_equal(pushed.us, again.us)
+
+
+def test_sensor_noise_reaches_the_policy_and_not_the_state():
+    plant = systems.from_matrices([[0.0]], [[1.0]], dt=1.0)
+    policy = simulation.LinearPolicy(jnp.array([[1.0]]))
+    run = simulation.rollout(plant, policy, jnp.ones((3000, 1)), 1, linear=True, key=KEY, sensor_noise=0.2)
+    us = np.asarray(run.us)[:, 0, 0]
+    assert us.mean() == pytest.approx(-1.0, abs=0.02)
+    assert us.std() == pytest.approx(0.2, rel=0.05)
+    np.testing.assert_allclose(np.asarray(run.xs)[:, 1, 0], 1 + us, atol=1e-12)
+
+
+def test_a_new_gain_compiles_nothing():
+    plant = systems.make("pendulum")
+    x0 = plant.scales[0]
+
+    def run(k):
+        return simulation.rollout(plant, simulation.LinearPolicy(jnp.array([[k, 1.0]])), x0, 7, linear=True)
+
+    run(20.0)
+    before = simulation.rollouts._run._cache_size()
+    run(30.0)
+    assert simulation.rollouts._run._cache_size() == before
+
+
+def test_env_steps_are_the_rollout():
+    plant = systems.make("pendulum")
+    K = regulator(plant).K
+    world = simulation.env(plant)
+    x = 0.5 * plant.scales[0]
+    run = simulation.rollout(plant, simulation.LinearPolicy(K), x, 10)
+    for t in range(10):
+        x, cost = world.step(x, -K @ x)
+        np.testing.assert_allclose(x, run.xs[t + 1], rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(cost, run.costs[t], rtol=1e-12)
+    assert world.reset(key=KEY, num=5).shape == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x0": np.zeros(3)}, r"x0: expected shape \[…, 2\] for pendulum, but found \(3,\)"),
+        ({"num_steps": 0}, "num_steps: expected at least one step"),
+        ({"noise": 0.1}, "key: noise"),
+        ({"noise": -0.1, "key": KEY}, "noise: expected a standard deviation"),
+        ({"dt": -1.0}, "dt: expected a sample time above 0 s"),
+    ],
+)
+def test_bad_arguments_are_named(change, message):
+    plant = systems.make("pendulum")
+    arguments = {"x0": np.zeros(2), "num_steps": 3} | change
+    with pytest.raises(ValueError, match=message):
+        simulation.rollout(plant, simulation.no_control(plant), **arguments)
