@@ -585,6 +585,20 @@ def test_numbers_that_break_a_law_are_found(name, change, words, copy):
     assert any(words in why for _, why in report.problems), str(report)
 
 
+def test_a_file_of_another_run_is_found(copy):
+    """Sound in itself, of the same size: only the manifest knows that it is not the one."""
+    manifest = (copy / "manifest.json").read_bytes()
+    content, _ = dataset.shards.read(copy / SHARD)
+    reseal(copy, SHARD, {"trajectories/cost": content.arrays["trajectories/cost"] * (1 + 1e-12)})
+    assert dataset.verify(copy).ok
+    (copy / "manifest.json").write_bytes(manifest)
+    dataset.open(copy)
+    report = str(dataset.verify(copy))
+    assert report.startswith(f"{copy / SHARD}: trajectories/cost has changed since it was written")
+    with pytest.raises(dataset.BadFile, match="trajectories/cost has changed"):
+        dataset.open(copy).trajectories(None, "two_link_arm")
+
+
 def test_missing_trajectories_are_found(copy):
     content, _ = dataset.shards.read(copy / SHARD)
     reseal(copy, SHARD, {n: a[1:] for n, a in content.arrays.items() if n.startswith("trajectories/")})

@@ -258,6 +258,8 @@ def test_families_by_weight(data):
         family = np.concatenate([data.variants.family[e.variant] for e in epochs])
         assert np.mean(family == "two_link_arm") == pytest.approx(0.75, abs=0.04)
         assert not np.array_equal(epochs[0].variant, epochs[1].variant)
+        first, second = (epochs[0].x[at : at + 100] for at in (0, 100))  # nor the same draw in each batch
+        assert not np.array_equal(first, second)
     only = joined(dataset.loader(data, batch_size=60, window=WINDOW, family_weights={"pendulum": 1.0}))
     assert set(data.variants.family[only.variant]) == {"pendulum"}
     for weights, words in (

@@ -1,8 +1,8 @@
 """Batches of windows from the device, from memory or from the disk, behind one interface."""
 
+import collections
+import concurrent.futures
 import dataclasses
-import queue
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from jax import Array
 
 from lqrlab.dataset import order, windows
 from lqrlab.dataset.store import Dataset, VariantTable
-from lqrlab.dataset.streaming import Streaming
+from lqrlab.dataset.streaming import Fetched, Streaming
 from lqrlab.dataset.windows import Batch, Resident
 
 MODES = ("resident", "memory", "streaming")
@@ -44,7 +44,7 @@ class _Device:
 class _Host:
     """Everything in host memory; windows are copied out of it and put on the device."""
 
-    rows: np.ndarray
+    rows: windows.Rows
     variant: np.ndarray
     table: VariantTable
     window: int
@@ -59,9 +59,9 @@ class _Host:
 
     def gather(self, index: np.ndarray) -> Batch:
         trajectory, t = index // self.steps, (index % self.steps).astype(np.int32)
-        out = windows.aligned((len(index), self.window, windows.WIDTH))
-        windows.cut(self.rows, trajectory, t, self.window, out)
-        return _finish(*jax.device_put((out, t, self.variant[trajectory]), self.device), self.table)
+        out = windows.room(len(index), self.window)
+        windows.cut(self.rows, trajectory, t, out)
+        return _placed((out, t, self.variant[trajectory]), self.table, self.device)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,11 +73,17 @@ class _Disk:
     device: jax.Device | None
 
     def at(self, first: int, count: int) -> Batch:
-        return _finish(*jax.device_put(self.stream.fetch(first, count), self.device), self.table)
+        return _placed(self.stream.fetch(first, count), self.table, self.device)
 
 
-_finish = jax.jit(windows.finish)
+_masks = jax.jit(windows.masks, static_argnames="window")
 _gather = jax.jit(Resident.gather)
+
+
+def _placed(fetched: Fetched, table: VariantTable, device: jax.Device | None) -> Batch:
+    """Windows from the host on the device; they do not pass through a program, which would copy them."""
+    (x, u, target), t, variant = jax.device_put(fetched, device)
+    return Batch(variant, x, u, target, *_masks(t, variant, table, window=x.shape[1]))
 
 
 @jax.jit(static_argnames="count")
@@ -109,8 +115,8 @@ class Loader:
         return max(self.num_batches - self.start, 0)
 
     def __iter__(self) -> Iterator[Batch]:
-        made = (self.batch(position) for position in range(self.start, self.num_batches))
-        return _ahead(made, self.ahead) if self.ahead else made
+        positions = range(self.start, self.num_batches)
+        return _ahead(self.batch, positions, self.ahead) if self.ahead else map(self.batch, positions)
 
 
 def loader(
@@ -222,38 +228,17 @@ class _Drawn:
         return np.concatenate(self.members)[start + within // self.steps] * self.steps + within % self.steps
 
 
-def _ahead(made: Iterator[Batch], depth: int) -> Iterator[Batch]:
-    """The same batches, made by a thread while earlier ones are used; its errors are raised here."""
-    ready: queue.Queue[tuple[Batch | None, BaseException | None]] = queue.Queue(depth)
-    stop = threading.Event()
-
-    def put(item: tuple[Batch | None, BaseException | None]) -> None:
-        while not stop.is_set():
-            try:
-                return ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            for batch in made:
-                put((batch, None))
-                if stop.is_set():
-                    return
-            put((None, None))
-        except BaseException as error:
-            put((None, error))
-
-    thread = threading.Thread(target=work, name="lqrlab-load", daemon=True)
-    thread.start()
+def _ahead(batch: Callable[[int], Batch], positions: range, depth: int) -> Iterator[Batch]:
+    """Batches in order, ``depth`` of them made by a thread while an earlier one is used."""
+    maker = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-load")
+    coming: collections.deque[concurrent.futures.Future[Batch]] = collections.deque()
     try:
-        while True:
-            batch, error = ready.get()
-            if error is not None:
-                raise error
-            if batch is None:
-                return
-            yield batch
-    finally:
-        stop.set()
-        thread.join()
+        for position in positions:
+            coming.append(maker.submit(batch, position))
+            if len(coming) > depth:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
+    finally:  # also when the loop was left early; the thread ends with its maker
+        for future in coming:
+            future.cancel()

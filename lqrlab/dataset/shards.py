@@ -64,7 +64,7 @@ def write(path: Path, content: Content) -> dict[str, str]:
     """
     digests = content.digests()
     with h5py.File(path.name, "w", driver="core", backing_store=False, libver=("earliest", "v110")) as file:
-        for name, array in content.arrays.items():
+        for name, array in sorted(content.arrays.items()):
             # what is read in parts is kept in chunks, each with a checksum that HDF5 tests; what is read
             # whole is tested by its digest
             parts = array.size > 0 and name.startswith("trajectories/") and array.ndim == 3

@@ -10,9 +10,7 @@ import numpy as np
 from lqrlab.dataset import order, shards, windows
 from lqrlab.dataset.store import Dataset
 
-_READ = ("trajectories/variant", "trajectories/states", "trajectories/controls")
-
-Fetched = tuple[np.ndarray, np.ndarray, np.ndarray]
+Fetched = tuple[windows.Rows, np.ndarray, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,7 +27,7 @@ class _Block:
 class _Pool:
     """Trajectories that are in memory together."""
 
-    rows: np.ndarray
+    rows: windows.Rows
     variant: np.ndarray
 
 
@@ -56,11 +54,10 @@ class Streaming:
             dataset.config.num_steps,
         )
         self.seed, self.epoch = seed, epoch
-        self.length = self.window - 1 + self.steps
         blocks = _blocks(dataset, split)
         if not blocks:
             raise ValueError(f"split: {dataset.path} has no trajectory in {split!r}")
-        bytes_each = self.length * windows.WIDTH * 4
+        bytes_each = 4 * (self.window - 1 + self.steps) * sum(windows.WIDTHS)
         largest = max(len(block.keep) for block in blocks)
         if pool_bytes < largest * bytes_each:
             raise ValueError(
@@ -76,8 +73,8 @@ class Streaming:
         self._lock = threading.Lock()
 
     def fetch(self, first: int, count: int) -> Fetched:
-        """Rows ``[count, W, 24]``, times and variants ``[count]`` of the windows at positions first … ."""
-        rows = windows.aligned((count, self.window, windows.WIDTH))
+        """The windows at positions first …, their times and their variants, ``count`` of each."""
+        out = windows.room(count, self.window)
         t, variant = np.empty(count, np.int32), np.empty(count, np.int32)
         done = 0
         while done < count:
@@ -89,9 +86,10 @@ class Streaming:
             seed = self.seed + 0x632BE5 * (number + 1)  # each pool is shuffled in its own way
             index = order.shuffled_on_host(inside, end - begin, seed, self.epoch)
             t[piece], variant[piece] = index % self.steps, pool.variant[index // self.steps]
-            windows.cut(pool.rows, index // self.steps, t[piece], self.window, rows[piece])
+            x, u, target = (a[piece] for a in out)
+            windows.cut(pool.rows, index // self.steps, t[piece], (x, u, target))
             done += take
-        return rows, t, variant
+        return out, t, variant
 
     def _pool(self, number: int) -> _Pool:
         """A pool; the next one is begun with at the same time, and those that are behind are let go."""
@@ -107,7 +105,7 @@ class Streaming:
     def _read(self, number: int) -> _Pool:
         pool = self.pools[number]
         at = np.cumsum([0] + [len(block.keep) for block in pool])
-        rows = np.zeros((at[-1], self.length, windows.WIDTH), np.float32)
+        rows = windows.zeros(at[-1], self.window, self.steps)
         variant = np.empty(at[-1], np.int32)
         for shard in sorted({block.shard for block in pool}):
             path = self.dataset.path / self.dataset.shards[shard]["file"]
@@ -116,15 +114,11 @@ class Streaming:
                     if block.shard == shard:
                         of, states, controls = (
                             shards.part(path, found, name, block.first, block.last)[block.keep]
-                            for name in (
-                                "trajectories/variant",
-                                "trajectories/states",
-                                "trajectories/controls",
-                            )
+                            for name in windows.READ
                         )
                         where = slice(first, first + len(block.keep))
-                        out = rows[where, self.window - 1 :]
-                        windows.put(out, states, controls, self.dataset.coordinates(shard, of))
+                        coordinates = self.dataset.coordinates(shard, of)
+                        windows.put(rows, where, self.window, states, controls, coordinates)
                         variant[where] = of + self.dataset.first_rows[shard]
         return _Pool(rows, variant)
 

@@ -13,7 +13,11 @@ from lqrlab.dataset import order, store
 from lqrlab.dataset.store import Coordinates, Dataset, VariantTable
 from lqrlab.systems import M_MAX, N_MAX
 
-WIDTH = N_MAX + 2 * M_MAX
+WIDTHS = (N_MAX, M_MAX, M_MAX)
+"""Of a state, the input before it and the optimal input, padded."""
+
+Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Those three at each time of each trajectory ``[N, W − 1 + T, 12 | 6 | 6]``, scaled, float32."""
 
 
 @jax.tree_util.register_dataclass
@@ -47,15 +51,18 @@ class Resident:
     Window i ends at time ``i % num_steps`` of trajectory ``i // num_steps``.
 
     Attributes:
-        rows: state, the input before it and the optimal input at each time, after ``window − 1`` rows of
-            zeros ``[N, window − 1 + num_steps, 24]``, so that every window is one piece of memory.
+        x, u, target: state, the input before it and the optimal input at each time, after ``window − 1``
+            times of zeros, so that every window is one piece of memory
+            ``[N, window − 1 + num_steps, 12 | 6 | 6]``.
         variant: row of the table ``[N]``.
         table: all variants.
         window: steps in a window.
         num_steps: windows per trajectory.
     """
 
-    rows: Array
+    x: Array
+    u: Array
+    target: Array
     variant: Array
     table: VariantTable
     window: int = dataclasses.field(metadata={"static": True})
@@ -64,7 +71,7 @@ class Resident:
     @property
     def num_windows(self) -> int:
         """How many there are."""
-        return self.rows.shape[0] * self.num_steps
+        return self.x.shape[0] * self.num_steps
 
     def epoch_order(self, seed: ArrayLike, epoch: ArrayLike) -> Array:
         """All windows in the order of an epoch ``[num_windows]``."""
@@ -79,28 +86,22 @@ class Resident:
         indices = jnp.asarray(indices)
         trajectory, t = indices // self.num_steps, indices % self.num_steps
 
-        def cut(trajectory: Array, t: Array) -> Array:
-            size = (1, self.window, WIDTH)
-            return jax.lax.dynamic_slice(self.rows, (trajectory, t, jnp.zeros_like(t)), size)[0]
+        def cut(rows: Array) -> Array:
+            size = (1, self.window, rows.shape[-1])
+            return jax.vmap(lambda i, t: jax.lax.dynamic_slice(rows, (i, t, jnp.zeros_like(t)), size)[0])(
+                trajectory, t
+            )
 
-        # the barrier keeps XLA from gathering once for each of the three parts
-        rows = jax.lax.optimization_barrier(jax.vmap(cut)(trajectory, t))
-        return finish(rows, t, self.variant[trajectory], self.table)
+        variant = self.variant[trajectory]
+        pieces = (cut(self.x), cut(self.u), cut(self.target))
+        return Batch(variant, *pieces, *masks(t, variant, self.table, self.window))
 
 
-def finish(rows: Array, t: Array, variant: Array, table: VariantTable) -> Batch:
-    """The batch of windows ``[b, W, 24]`` that end at times t ``[b]``."""
-    x, u, target = jnp.split(rows, (N_MAX, N_MAX + M_MAX), axis=-1)
-    back = jnp.arange(rows.shape[1] - 1, -1, -1, dtype=t.dtype)
-    return Batch(
-        variant=variant,
-        x=x,
-        u=u,
-        target=target,
-        live_t=(back[None, :] <= t[:, None]).astype(x.dtype),
-        live_x=table.description.live_x[variant],
-        live_u=table.description.live_u[variant],
-    )
+def masks(t: Array, variant: Array, table: VariantTable, window: int) -> tuple[Array, Array, Array]:
+    """``live_t``, ``live_x``, ``live_u`` of windows that end at times t ``[b]``."""
+    back = jnp.arange(window - 1, -1, -1, dtype=t.dtype)
+    live_x, live_u = (a[variant] for a in (table.description.live_x, table.description.live_u))
+    return (back[None, :] <= t[:, None]).astype(live_x.dtype), live_x, live_u
 
 
 def check_window(window: int) -> int:
@@ -118,16 +119,29 @@ def aligned(shape: tuple[int, ...]) -> np.ndarray:
     return buffer[start : start + size].view(np.float32).reshape(shape)
 
 
-def cut(rows: np.ndarray, trajectory: np.ndarray, t: np.ndarray, window: int, out: np.ndarray) -> None:
-    """Copy the windows that end at times t from rows ``[N, W − 1 + T, 24]`` to out ``[b, W, 24]``."""
-    at = trajectory.astype(np.int64) * rows.shape[1] + t
-    index = at[:, None] + np.arange(window)
-    # clip: checking each index against the end would cost a copy
-    np.take(rows.reshape(-1, WIDTH), index, axis=0, out=out, mode="clip")
+def cut(rows: Rows, trajectory: np.ndarray, t: np.ndarray, out: Rows) -> None:
+    """Copy the windows that end at times t from rows to out ``[b, W, 12 | 6 | 6]``."""
+    at = trajectory.astype(np.int64) * rows[0].shape[1] + t
+    index = at[:, None] + np.arange(out[0].shape[1])
+    for source, target in zip(rows, out):
+        # clip: checking each index against the end would cost a copy
+        np.take(source.reshape(-1, source.shape[-1]), index, axis=0, out=target, mode="clip")
 
 
-def flat(dataset: Dataset, split: str, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """``rows`` and ``variant`` of :class:`Resident` in host memory."""
+def zeros(count: int, window: int, steps: int) -> Rows:
+    """Room for ``count`` trajectories."""
+    x, u, target = (np.zeros((count, window - 1 + steps, width), np.float32) for width in WIDTHS)
+    return x, u, target
+
+
+def room(count: int, window: int) -> Rows:
+    """Room for ``count`` windows."""
+    x, u, target = (aligned((count, window, width)) for width in WIDTHS)
+    return x, u, target
+
+
+def flat(dataset: Dataset, split: str, window: int) -> tuple[Rows, np.ndarray]:
+    """All trajectories of a split in host memory, and the row of the table of each ``[N]``."""
     check_window(window)
     chosen = np.zeros(len(dataset.variants), bool)
     chosen[dataset.rows(split)] = True
@@ -135,35 +149,34 @@ def flat(dataset: Dataset, split: str, window: int) -> tuple[np.ndarray, np.ndar
     for shard, first in zip(dataset.shards, dataset.first_rows):
         variant = dataset.read(shard, ["trajectories/variant"])["trajectories/variant"] + first
         picks.append((variant, np.flatnonzero(chosen[variant])))
-    steps = dataset.config.num_steps
     variant = np.concatenate([v[keep] for v, keep in picks]).astype(np.int32)
     if not len(variant):
         raise ValueError(f"split: {dataset.path} has no trajectory in {split!r}")
-    rows = np.zeros((len(variant), window - 1 + steps, WIDTH), np.float32)
-    at = 0
+    rows, at = zeros(len(variant), window, dataset.config.num_steps), 0
     for number, (_, keep) in enumerate(picks):
         if len(keep):
-            _fill(rows[at : at + len(keep), window - 1 :], dataset, number, keep)
+            of, states, controls = dataset.read(dataset.shards[number], READ).values()
+            coordinates = dataset.coordinates(number, of[keep])
+            put(rows, slice(at, at + len(keep)), window, states[keep], controls[keep], coordinates)
             at += len(keep)
     return rows, variant
 
 
-def _fill(out: np.ndarray, dataset: Dataset, number: int, keep: np.ndarray) -> None:
-    """Put all trajectories ``keep`` of a file into out."""
-    names = ("trajectories/variant", "trajectories/states", "trajectories/controls")
-    variant, states, controls = dataset.read(dataset.shards[number], names).values()
-    put(out, states[keep], controls[keep], dataset.coordinates(number, variant[keep]))
+READ = ("trajectories/variant", "trajectories/states", "trajectories/controls")
+"""What windows are cut from."""
 
 
-def put(out: np.ndarray, states: np.ndarray, controls: np.ndarray, coordinates: Coordinates) -> None:
-    """Fill zeros ``[N, T, 24]`` from states ``[N, T+1, n]`` and inputs ``[N, T, m]`` in SI units."""
+def put(
+    rows: Rows, where: slice, window: int, states: np.ndarray, controls: np.ndarray, coordinates: Coordinates
+) -> None:
+    """Scale states ``[N, T+1, n]`` and inputs ``[N, T, m]`` into some rows of zeros."""
     sx, su, K = coordinates
     n, m = sx.shape[-1], su.shape[-1]
+    x, u, target = (a[where, window - 1 :] for a in rows)
     # by the reciprocal, in float32: within one rounding of the quotient, and three times as fast
-    np.multiply(states[:, :-1], (1 / sx)[:, None].astype(np.float32), out=out[..., :n])
-    np.multiply(controls[:, :-1], (1 / su)[:, None].astype(np.float32), out=out[:, 1:, N_MAX : N_MAX + m])
-    optimal = states[:, :-1].astype(np.float64) @ (-K / su[:, :, None]).swapaxes(1, 2)
-    out[..., N_MAX + M_MAX : N_MAX + M_MAX + m] = optimal
+    np.multiply(states[:, :-1], (1 / sx)[:, None].astype(np.float32), out=x[..., :n])
+    np.multiply(controls[:, :-1], (1 / su)[:, None].astype(np.float32), out=u[:, 1:, :m])
+    target[..., :m] = states[:, :-1].astype(np.float64) @ (-K / su[:, :, None]).swapaxes(1, 2)
 
 
 def resident(dataset: Dataset, split: str, window: int, device: jax.Device | None = None) -> Resident:
@@ -180,4 +193,5 @@ def resident(dataset: Dataset, split: str, window: int, device: jax.Device | Non
     """
     rows, variant = flat(dataset, store.check_split(split), window)
     rows, variant, table = jax.device_put((rows, variant, dataset.table()), device)
-    return Resident(rows, variant, table, window, dataset.config.num_steps)
+    x, u, target = rows
+    return Resident(x, u, target, variant, table, window, dataset.config.num_steps)
