@@ -343,3 +343,128 @@ def test_dynamics_equal_equations_written_by_hand(name):
         [np.r_[x[half:], BY_HAND[name](plant, x[:half], x[half:], u)] for x, u in zip(xs, us)]
     )
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10 * np.abs(expected).max())
+
+
+# The same bodies as clouds of points, placed by forward kinematics alone: their energies need no formula
+# ------------
+
+
+def rod(a, b, mass):
+    """Two points that have a uniform rod's mass, centre and inertia."""
+    centre, half = (a + b) / 2, (b - a) / 2 / np.sqrt(3)
+    return [(mass / 2, centre + half), (mass / 2, centre - half)]
+
+
+def chain_of_rods(start, masses, lengths, elevations):
+    points, at = [], np.array([*start, 0.0][:3])
+    for mass, length, angle in zip(masses, lengths, elevations):
+        end = at + length * np.array([np.cos(angle), np.sin(angle), 0.0])
+        points += rod(at, end, mass)
+        at = end
+    return points, at
+
+
+def cloud_of_three_link_arm(p, q):
+    lengths = [p.length1, p.length2, p.length3]
+    return chain_of_rods((0, 0), [p.mass1, p.mass2, p.mass3], lengths, np.cumsum(q))[0]
+
+
+def cloud_of_dual_arm(p, q):
+    arm = [p.mass1, p.mass2], [p.length1, p.length2]
+    return (
+        chain_of_rods((-1, 0), *arm, np.cumsum(q[:2]))[0] + chain_of_rods((1, 0), *arm, np.cumsum(q[2:]))[0]
+    )
+
+
+def cloud_of_cart_double_pendulum(p, q):
+    lengths, masses = [p.length1, p.length2], [p.mass1, p.mass2]
+    cart = [(p.cart_mass, np.array([q[0], 0.0, 0.0]))]
+    return cart + chain_of_rods((q[0], 0), masses, lengths, np.pi / 2 - q[1:])[0]
+
+
+def cloud_of_planar_biped(p, q):
+    stance, hip = chain_of_rods(
+        (0, 0), [p.shank_mass, p.thigh_mass], [p.shank_length, p.thigh_length], np.pi / 2 - q[:2]
+    )
+    torso, _ = chain_of_rods(hip, [p.torso_mass], [p.torso_length], np.pi / 2 - q[2:3])
+    swing, _ = chain_of_rods(
+        hip, [p.thigh_mass, p.shank_mass], [p.thigh_length, p.shank_length], -np.pi / 2 - q[3:]
+    )
+    return stance + torso + swing
+
+
+def cloud_of_scara(p, q):
+    links, tip = chain_of_rods((0, 0), [p.mass1, p.mass2], [p.length1, p.length2], np.cumsum(q[:2]))
+    turn = q[0] + q[1] + q[3]
+    # the load about the spindle: two points far enough apart for its inertia
+    side = np.sqrt(p.wrist_inertia / p.spindle_mass) * np.array([np.cos(turn), np.sin(turn), 0.0])
+    up = np.array([0.0, 0.0, q[2]])
+    return [*links, (p.spindle_mass / 2, tip + up + side), (p.spindle_mass / 2, tip + up - side)]
+
+
+def cloud_of_flexible_beam(p, q):
+    x, weights = np.polynomial.legendre.leggauss(40)
+    x, weights = (x + 1) / 2, weights / 2
+    beta = np.array([1.87510407, 4.69409113, 7.85475744])[:, None]
+    sigma = (np.cosh(beta) + np.cos(beta)) / (np.sinh(beta) + np.sin(beta))
+    z = beta * x
+    w = q[1:] @ (np.cosh(z) - np.cos(z) - sigma * (np.sinh(z) - np.sin(z)))
+    s, c, x = np.sin(q[0]), np.cos(q[0]), p.length * x
+    beam = np.stack([c * x - s * w, s * x + c * w, 0 * x], axis=1)
+    hub = np.sqrt(p.hub_inertia) * np.array([c, s, 0.0])
+    return [(1.0, hub), *((p.density * p.length * weight, point) for weight, point in zip(weights, beam))]
+
+
+def cloud_of_six_joint_arm(p, q):
+    def about(axis, angle):
+        s, c = np.sin(angle), np.cos(angle)
+        matrix = {"x": [[1, 0, 0], [0, c, -s], [0, s, c]], "y": [[c, 0, s], [0, 1, 0], [-s, 0, c]]}
+        return np.array({**matrix, "z": [[c, -s, 0], [s, c, 0], [0, 0, 1]]}[axis])
+
+    points = []
+
+    def cylinder(at, turn, length, mass):
+        end = at + turn @ np.array([length, 0.0, 0.0])
+        for part, centre in rod(at, end, mass):
+            for y, z in ((1, 0), (-1, 0), (0, 1), (0, -1)):
+                points.append((part / 4, centre + p.radius / np.sqrt(2) * turn @ np.array([0.0, y, z])))
+        return end
+
+    turn = about("z", q[0]) @ about("y", -q[1])
+    elbow = cylinder(np.zeros(3), turn, p.upper_length, p.upper_mass)
+    turn = turn @ about("y", -q[2]) @ about("x", q[3])
+    wrist = cylinder(elbow, turn, p.forearm_length, p.forearm_mass)
+    turn = turn @ about("y", -q[4]) @ about("x", q[5])
+    cylinder(wrist, turn, p.hand_length, p.hand_mass)
+    return points
+
+
+CLOUDS = {key[9:]: f for key, f in globals().items() if key.startswith("cloud_of_")}
+ROTORS = {"six_joint_arm": lambda p, v: p.waist_inertia * v[0] ** 2 + p.rotor_inertia * np.sum(v**2)}
+HEIGHT = {"six_joint_arm": 2, "scara": 2, "dual_arm": None, "flexible_beam": None}
+
+
+@pytest.mark.parametrize("name", CLOUDS)
+def test_energies_equal_those_of_a_cloud_of_points(name):
+    plant = systems.make(name)
+    p = type(plant)(**{key: float(value) for key, value in plant.parameters.items()})
+    rng, half, h = np.random.default_rng(8), plant.n // 2, 1e-4
+    for _ in range(4):
+        q = (
+            np.asarray(plant.equilibrium()[0])[:half]
+            + 2 * rng.normal(size=half) * np.asarray(plant.scales[0])[:half]
+        )
+        v = rng.normal(size=half) * np.asarray(plant.scales[0])[half:]
+        at = {k: CLOUDS[name](p, q + k * h * v) for k in (-2, -1, 0, 1, 2)}
+        mass = np.array([m for m, _ in at[0]])
+        place = {k: np.array([point for _, point in cloud]) for k, cloud in at.items()}
+        speed = (place[-2] - 8 * place[-1] + 8 * place[1] - place[2]) / (12 * h)
+        kinetic = 0.5 * (mass @ np.sum(speed**2, axis=1) + ROTORS.get(name, lambda p, v: 0.0)(p, v))
+        np.testing.assert_allclose(plant.kinetic(jnp.asarray(q), jnp.asarray(v)), kinetic, rtol=1e-7)
+        axis = HEIGHT.get(name, 1)
+        if axis is not None:
+            weight = p.gravity * (
+                mass @ (place[0] - np.array([point for _, point in CLOUDS[name](p, 0 * q)]))[:, axis]
+            )
+            gained = plant.potential(jnp.asarray(q)) - plant.potential(jnp.zeros(half))
+            np.testing.assert_allclose(gained, weight, rtol=1e-9, atol=1e-9)

@@ -200,7 +200,7 @@ def _check_equations(cls: type[Plant], refuse: Callable[[str, str], None]) -> No
         worst = cls.states[int(np.argmax(np.abs(dx)))].name
         refuse(
             f"no equilibrium: at the operating point {worst!r} changes by {np.abs(dx).max():.2g} a second; "
-            "give the signals' values there (at=...), write operating_point, or name in solve_for what is free",
+            "give the signals' values there (at=...), write operating_point, or name in solve_for what moves",
             "solve_for" if cls.solve_for else "operating_point",
         )
     attempt("draw", lambda: drawing.bounds(plant.drawing(x, u)))

@@ -84,8 +84,8 @@ class QuadrupleTank(Plant):
         "II, its minimum-phase setting"
     )
     limits = (
-        "Where the splits add up to less than one (3% of variants at ±30%, 15% at ±50%) the plant is non- "
-        "minimum-phase, which LQR does not mind; small outlets at ±50% stand for tanks of 2.6 m."
+        "Where the splits add up to less than one (3% of variants at ±30%, 15% at ±50%) the plant is "
+        "non-minimum-phase, which LQR does not mind; small outlets at ±50% stand for tanks of 2.6 m."
     )
 
     def operating_point(self) -> tuple[Array, Array]:
