@@ -11,7 +11,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab.compute import broadcast
-from lqrlab.control import checks, pencil, riccati
+from lqrlab.control import checks, riccati
 from lqrlab.control.sampling import Sampled, sample_one
 
 
@@ -98,10 +98,6 @@ def _designed(*args: Array, continuous: bool, dt: Array | None = None) -> LQR:
         design = _certify(riccati.solved(full, continuous=False, fast=_fast_sampled, before=_sample_many))
     if design.stabilizing.ndim or bool(design.stabilizing):
         return design
-    problem = args if dt is None else _sample_many(*full)
-    other = pencil.solved(*(np.asarray(a) for a in problem), continuous=continuous and dt is None)
-    if other is not None:
-        return LQR(**dict(zip(LQR.__dataclass_fields__, (*map(jnp.asarray, other), jnp.asarray(True)))))
     raise ValueError(checks.why_not(*(np.asarray(a) for a in args[:3]), continuous=continuous))
 
 

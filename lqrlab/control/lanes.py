@@ -119,6 +119,11 @@ def positive(a: Array) -> Array:
     return good
 
 
+def enough(dtype: Any) -> float:
+    """The relative error above which an answer is sought by another method."""
+    return 1e-11 if jnp.finfo(dtype).eps < 1e-10 else 3e-5
+
+
 def size(n: int) -> int:
     """Lanes of a block for n states."""
     return _LANES.get(n, _MANY) if jax.default_backend() == "cpu" else _ACCELERATOR
@@ -148,8 +153,9 @@ def over_lanes(*cores: int, rescue: Callable | None = None) -> Callable:
 
     Args:
         cores: core dimensions of each argument (2 for a matrix, 0 for a scalar).
-        rescue: another solver, same arguments and results. The last result of both says which members
-            failed; those, and only those, are gathered into blocks and solved again.
+        rescue: another solver, same arguments and results. The last result of both is the error of each
+            member; those above :func:`enough`, and only those, are gathered into blocks and solved again, and
+            the better answer stays.
     """
 
     def decorate(solve: Callable) -> Callable:
@@ -184,8 +190,10 @@ def _rescued(rescue: Callable, args: tuple[Array, ...], out: Any, lanes: int) ->
         chosen = jnp.nonzero(todo, size=lanes, fill_value=count)[0]
         there = jnp.minimum(chosen, count - 1)
         better = blocked(rescue, tuple(a[there] for a in args), lanes)
-        keep = jnp.where(better[-1], chosen, count)  # what the rescue could not solve either stays as it was
+        keep = jnp.where(better[-1] < out[-1][there], chosen, count)
         out = jax.tree.map(lambda old, new: old.at[keep].set(new, mode="drop"), out, better)
         return todo.at[chosen].set(False, mode="drop"), out
 
-    return jax.lax.while_loop(lambda state: jnp.any(state[0]), again, (~out[-1], out))[1]
+    return jax.lax.while_loop(
+        lambda state: jnp.any(state[0]), again, (~(out[-1] <= enough(args[0].dtype)), out)
+    )[1]

@@ -1,4 +1,4 @@
-"""The last resort for a single problem outside a trace: SciPy's QZ decomposition of the extended pencil.
+"""The last resort for a problem outside a trace: SciPy's QZ decomposition of the extended pencil.
 
 It needs no inverse of R, so it takes a singular or badly conditioned one, and runs on the host.
 """
@@ -26,7 +26,7 @@ def solved(
     closed = A - B @ K
     modes = np.linalg.eigvals(closed)
     stable = modes.real.max() < 0 if continuous else np.abs(modes).max() < 1
-    terms = (A.T @ P + P @ A, -cross @ K, Q) if continuous else (A.T @ P @ A, -P, -cross @ K, Q)
+    terms = (A.T @ P, P @ A, -cross @ K, Q) if continuous else (A.T @ P @ A, -P, -cross @ K, Q)
     residual = np.linalg.norm(sum(terms)) / max(np.linalg.norm(t) for t in terms)
     if not (stable and residual < 1e-8 and np.linalg.eigvalsh((S + S.T) / 2).min() > 0):
         return None

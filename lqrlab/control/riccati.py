@@ -22,6 +22,7 @@ from lqrlab.control import checks, lanes, pencil, sign
 from lqrlab.control.lanes import eye, mul, symmetric, t
 from lqrlab.control.lyapunov import cayley, shift_of, solve_continuous, solve_discrete, summed
 
+_BY_SCIPY = 256  # members of a batch, at most, that are left to SciPy in the end
 _DOUBLINGS = 12  # what has not converged by then is gathered and solved by the sign function
 
 
@@ -152,9 +153,9 @@ def _finish_continuous(problem: Problem, P: Array, decays: Array) -> tuple[Solut
     PBN = mul(P, B) + N
     K = mul(lanes.inverse(R), t(PBN))
     PA = mul(P, A)
-    residual = _relative(PA + t(PA), -mul(PBN, K), Q)
+    residual = _relative(PA, t(PA), -mul(PBN, K), Q)
     stable = decays & lanes.positive(R)
-    return Solution(K, P, A - mul(B, K), residual, stable.astype(P.dtype)), _good(P, residual, stable)
+    return Solution(K, P, A - mul(B, K), residual, stable.astype(P.dtype)), _error(residual, stable)
 
 
 def _finish_discrete(problem: Problem, P: Array, decays: Array) -> tuple[Solution, Array]:
@@ -165,11 +166,11 @@ def _finish_discrete(problem: Problem, P: Array, decays: Array) -> tuple[Solutio
     K = mul(lanes.inverse(S), cross)
     residual = _relative(mul(t(A), PA), -P, -mul(t(cross), K), Q)
     stable = decays & lanes.positive(S)
-    return Solution(K, P, A - mul(B, K), residual, stable.astype(P.dtype)), _good(P, residual, stable)
+    return Solution(K, P, A - mul(B, K), residual, stable.astype(P.dtype)), _error(residual, stable)
 
 
-def _good(P: Array, residual: Array, stable: Array) -> Array:
-    return stable & (residual < 1e-3 * accepted(P.dtype))
+def _error(residual: Array, stable: Array) -> Array:
+    return jnp.where(stable & (residual < jnp.inf), residual, jnp.inf)
 
 
 def _rescue_continuous(*problem: Array) -> tuple[Solution, Array]:
@@ -181,13 +182,13 @@ def _rescue_discrete(*problem: Array) -> tuple[Solution, Array]:
 
 
 def fast_continuous(*args: Array) -> tuple[Solution, Array]:
-    """The continuous design on lanes by doubling; and which lanes need no rescue."""
+    """The continuous design on lanes by doubling; and its error, infinite where the loop is not stable."""
     problem = Problem(*args)
     return _finish_continuous(problem, *kleinman(problem, _doubled_continuous(*problem.reduced())))
 
 
 def fast_discrete(*args: Array) -> tuple[Solution, Array]:
-    """The discrete design on lanes by doubling; and which lanes need no rescue."""
+    """The discrete design on lanes by doubling; and its error, infinite where the loop is not stable."""
     problem = Problem(*args)
     return _finish_discrete(problem, *hewer(problem, doubled(*problem.reduced())))
 
@@ -275,7 +276,8 @@ _fasts = {True: program(fast_continuous), False: program(fast_discrete)}
 def solved(
     args: tuple[Array, ...], *, continuous: bool, fast: Callable | None = None, before: Any = None
 ) -> Solution:
-    """Solutions of concrete problems, on all cores; what doubling leaves is gathered for the sign function.
+    """Solutions of concrete problems, on all cores; what doubling leaves is gathered for the sign function,
+    and what that leaves goes to SciPy one by one.
 
     Outside a trace the rescue is a program of its own, which is compiled only if it is needed.
 
@@ -286,29 +288,41 @@ def solved(
         before: what makes the problem of them, then.
     """
     cores = (*_FIVE, 0)[: len(args)]
-    out, good = on_all_cores(fast or _fasts[continuous], *zip(args, cores))
-    bad = np.flatnonzero(~np.asarray(good).reshape(-1))
+    out, error = on_all_cores(fast or _fasts[continuous], *zip(args, cores))
+    error = np.asarray(error)
+    bad = np.flatnonzero(~(error <= lanes.enough(args[0].dtype)))
     if not len(bad):
         return out
-    lead = good.shape
+    lead = error.shape
     where = np.resize(
-        bad, len(bad) if good.size < 24 else -(-len(bad) // 24) * 24
+        bad, len(bad) if error.size < 24 else -(-len(bad) // 24) * 24
     )  # few shapes: few programs
     flat = [
         jnp.broadcast_to(a, lead + a.shape[a.ndim - core :]).reshape(-1, *a.shape[a.ndim - core :])[where]
         for a, core in zip(args, cores)
     ]
-    better, good = _rescues[continuous](*(before(*flat) if before else flat))
-    keep = np.asarray(good)
+    problems = before(*flat) if before else tuple(flat)
+    better, again = _rescues[continuous](*problems)
+    fresh = [np.array(a) for a in better]
+    error = np.where(np.isnan(error), np.inf, error).reshape(-1)
+    keep = np.asarray(again) < error[where]
+    left = np.minimum(np.asarray(again), error[where])
+    last = np.flatnonzero(~(left < accepted(out.P.dtype)))[:_BY_SCIPY]
+    for i in last:
+        answer = pencil.solved(*(np.asarray(a[i], float) for a in problems), continuous=continuous)
+        if answer is not None:
+            for whole, part in zip(fresh, (*answer, 1.0)):
+                whole[i] = part
+            keep[i] = True
     if not keep.any():
         return out
 
-    def merged(old: Array, new: Array) -> Array:
+    def merged(old: Array, new: np.ndarray) -> Array:
         whole = np.array(old).reshape(-1, *new.shape[1:])
-        whole[where[keep]] = np.asarray(new)[keep]
+        whole[where[keep]] = new[keep]
         return jnp.asarray(whole.reshape(old.shape))
 
-    return jax.tree.map(merged, out, better)
+    return Solution(*(merged(old, new) for old, new in zip(out, fresh)))
 
 
 def _equation(solver: Callable) -> Callable:
@@ -327,11 +341,7 @@ _equations = {True: _equation(solve_continuous_riccati), False: _equation(solve_
 def _solution(args: tuple[Array, ...], *, continuous: bool) -> Array:
     if checks.traced(*args):
         return _equations[continuous](*args)
-    P = _certain(solved(args, continuous=continuous))
-    if P.ndim == 2 and not bool(jnp.isfinite(P[0, 0])):
-        other = pencil.solved(*(np.asarray(a) for a in args), continuous=continuous)
-        return P if other is None else jnp.asarray(other[1])
-    return P
+    return _certain(solved(args, continuous=continuous))
 
 
 def dare(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None) -> Array:

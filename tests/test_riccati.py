@@ -1,0 +1,182 @@
+"""The Riccati solvers where it is hard: textbook cases, bad scaling, slow loops, large batches."""
+
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+
+from lqrlab import control
+from lqrlab.compute.batching import on_all_cores
+from lqrlab.control import lanes, riccati, sign
+
+with mock.patch.object(pytest.mark, "_config", None):  # it carries a marker of SciPy's own
+    from scipy.linalg.tests import test_solvers
+
+
+def textbook(kind, largest):
+    """SciPy's cases of the CAREX and DAREX collections (P. Benner et al., 1995), real and up to a size."""
+    for i, (A, B, Q, R, *_) in enumerate(getattr(test_solvers, f"TestSolve{kind}Are").cases):
+        matrices = [np.atleast_2d(a) for a in (A, B, Q, R)]
+        # number 16 (CAREX 17, a chain of 21 integrators) is out of reach in double precision, SciPy's too
+        if (
+            (kind, i) != ("Continuous", 16)
+            and len(matrices[0]) <= largest
+            and not any(np.iscomplexobj(a) for a in matrices)
+        ):
+            yield pytest.param(*(a.astype(float) for a in matrices), id=f"{kind.lower()}{i}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("A", "B", "Q", "R"), list(textbook("Continuous", 30)))
+def test_textbook_continuous(A, B, Q, R):
+    P = np.asarray(control.care(A, B, Q, R))
+    K = np.linalg.solve(R, B.T @ P)
+    terms = A.T @ P, P @ A, -P @ B @ K, Q
+    assert np.linalg.norm(sum(terms)) < 1e-10 * max(map(np.linalg.norm, terms))
+    assert np.linalg.eigvals(A - B @ K).real.max() < 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("A", "B", "Q", "R"), list(textbook("Discrete", 13)))
+def test_textbook_discrete(A, B, Q, R):
+    P = np.asarray(control.dare(A, B, Q, R))
+    K = np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A)
+    terms = A.T @ P @ A, -P, -A.T @ P @ B @ K, Q
+    assert np.linalg.norm(sum(terms)) < 1e-10 * max(map(np.linalg.norm, terms))
+    assert np.abs(np.linalg.eigvals(A - B @ K)).max() < 1
+
+
+def chain(rng, count, masses):
+    """Masses on stiff springs, light damping, one force: x = (positions, speeds), over ten decades of stiffness."""
+    n = 2 * masses
+    A, B = np.zeros((count, n, n)), np.zeros((count, n, 1))
+    for i in range(count):
+        stiffness = 10 ** rng.uniform(-2, 8, masses)
+        mass = 10 ** rng.uniform(-2, 2, masses)
+        K = np.diag(stiffness) + np.diag(np.append(stiffness[1:], 0))
+        K -= np.diag(stiffness[1:], 1) + np.diag(stiffness[1:], -1)
+        A[i, :masses, masses:] = np.eye(masses)
+        A[i, masses:, :masses] = -K / mass[:, None]
+        A[i, masses:, masses:] = (
+            -(10 ** rng.uniform(-4, -1)) * K / np.sqrt(stiffness.max() * mass.max()) / mass[:, None]
+        )
+        B[i, masses, 0] = 1 / mass[0]
+    Q = np.broadcast_to(np.eye(n), A.shape)
+    R = 10 ** rng.uniform(-6, 2, (count, 1, 1))
+    return A, B, Q, R
+
+
+@pytest.mark.parametrize("masses", [1, 2, 3])
+def test_no_stiff_chain_is_falsely_accepted(masses):
+    A, B, Q, R = chain(np.random.default_rng(masses), 700, masses)
+    found = control.lqr(A, B, Q, R)
+    good = np.asarray(found.stabilizing)
+    assert good.mean() > 0.95  # each has a solution; SciPy's own fails for some, too
+    K = np.asarray(found.K)[good]
+    assert np.all(np.linalg.eigvals(A[good] - B[good] @ K).real.max(-1) < 0)
+    worst, seen = 0.0, 0
+    for i in np.flatnonzero(good)[:100]:
+        try:
+            P = scipy.linalg.solve_continuous_are(A[i], B[i], Q[i], R[i])
+        except np.linalg.LinAlgError:
+            continue  # SciPy finds the pencil too badly scaled
+        terms = A[i].T @ P, P @ A[i], -P @ B[i] @ B[i].T @ P / R[i], Q[i]
+        if np.linalg.norm(sum(terms)) > 1e-12 * np.linalg.norm(terms[0]):
+            continue  # its answer is no yardstick
+        seen += 1
+        worst = max(worst, np.linalg.norm(found.P[i] - P) / np.linalg.norm(P))
+    assert seen > 20
+    assert worst < 1e-5
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_doubling_that_stalls_is_rescued(continuous):
+    # a closed loop that decays at a ten-thousandth of its speed: the weights are tiny, the plant does not decay
+    turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
+    A = turn if continuous else scipy.linalg.expm(turn)
+    args = [
+        jnp.asarray(a) for a in (A, np.array([[0.0], [1.0]]), 1e-8 * np.eye(2), np.eye(1), np.zeros((2, 1)))
+    ]
+    fast = riccati.fast_continuous if continuous else riccati.fast_discrete
+    _, error = fast(*(a[:, :, None] for a in args))
+    assert float(error[0]) > 1e-11
+    found = (control.lqr if continuous else control.dlqr)(*args[:4])
+    solve = scipy.linalg.solve_continuous_are if continuous else scipy.linalg.solve_discrete_are
+    assert np.allclose(found.P, solve(*args[:4]), rtol=1e-7)
+
+
+def test_inside_a_trace_the_rescue_solves_only_what_failed():
+    A = np.stack([[[0.0, 1.0], [-1.0, 0.0]]] * 3)
+    B = np.stack([[[0.0], [1.0]]] * 3)
+    Q = np.stack([q * np.eye(2) for q in (1.0, 1e-8, 2.0)])
+    outside = control.lqr(A, B, Q, np.eye(1))
+    inside = jax.jit(control.lqr)(A, B, Q, np.eye(1))
+    assert bool(jnp.all(inside.stabilizing))
+    assert np.allclose(inside.P, outside.P, rtol=1e-7)
+
+
+def test_a_singular_input_weight_is_left_to_scipy():
+    A, B, Q = np.array([[0.9, 1.0], [0.0, 1.1]]), np.array([[0.0], [1.0]]), np.diag([1.0, 0.0])
+    R = np.zeros((1, 1))
+    assert np.allclose(control.dare(A, B, Q, R), scipy.linalg.solve_discrete_are(A, B, Q, R))
+
+
+def test_a_closed_loop_on_the_imaginary_axis_has_no_answer():
+    found = control.care(np.array([[0.0, 1.0], [-1.0, 0.0]]), np.zeros((2, 1)), np.eye(2), np.eye(1))
+    assert np.all(np.isnan(found))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 7])
+def test_few_lanes_and_many_give_the_same(n):
+    rng = np.random.default_rng(n)
+    A, b = rng.normal(size=(n, n, 40)) + 2 * np.eye(n)[:, :, None], rng.normal(size=(n, n, 40))
+    one = np.moveaxis(A, -1, 0)
+    assert np.allclose(np.moveaxis(lanes.mul(A, b), -1, 0), one @ np.moveaxis(b, -1, 0), rtol=1e-12)
+    assert np.allclose(lanes.mul(A[..., :5], b[..., :5]), lanes.mul(A, b)[..., :5], rtol=1e-12)
+    inverse = np.moveaxis(np.linalg.inv(one), 0, -1)
+    assert np.allclose(lanes.inverse(A), inverse, rtol=1e-6, atol=1e-9)
+    assert np.allclose(lanes.inverse(A[..., :5]), inverse[..., :5], rtol=1e-9, atol=1e-12)
+    wide = np.moveaxis(one @ np.swapaxes(one, -1, -2) - 0.5 * np.eye(n), 0, -1)
+    assert np.array_equal(lanes.positive(wide), np.linalg.eigvalsh(np.moveaxis(wide, -1, 0)).min(-1) > 0)
+
+
+def test_balancing_undoes_bad_units():
+    rng = np.random.default_rng(0)
+    F, G, H = rng.normal(size=(4, 4)), np.eye(4), np.eye(4)
+    d = np.array([1e-4, 1.0, 1e3, 1e5])
+    bad = F * d[:, None] / d, G * np.outer(d, d), H / np.outer(d, d)
+    found = np.asarray(sign.scales(*(jnp.asarray(a)[:, :, None] for a in bad)))[:, 0]
+    assert np.ptp(np.log10(found / d)) < 1.5
+    assert np.all(np.log2(found) == np.round(np.log2(found)))
+
+
+@pytest.mark.parametrize("count", [625, 1251, 2600])
+def test_pieces_on_many_cores_are_put_together_in_order(count):
+    A = jnp.arange(float(count)).reshape(count, 1, 1)
+    found = on_all_cores(jax.jit(lambda a, b: a @ b), (A, 2), (jnp.ones((1, 1, 1)), 2))
+    assert np.array_equal(found, A)
+
+
+def test_threads_keep_the_callers_precision():
+    jax.config.update("jax_enable_x64", False)
+    try:
+        with jax.enable_x64(True):
+            A = jnp.full((1300, 1, 1), 0.1)
+            assert A.dtype == jnp.float64
+            found = on_all_cores(jax.jit(lambda a: a + jnp.asarray(0.2)), (A, 2))
+    finally:
+        jax.config.update("jax_enable_x64", True)
+    assert found.dtype == jnp.float64
+    assert np.ptp(found) == 0
+    assert float(found[0, 0, 0]) == 0.1 + 0.2
+
+
+def test_a_large_batch_equals_its_members():
+    rng = np.random.default_rng(4)
+    A, B = rng.normal(size=(1300, 3, 3)), rng.normal(size=(1300, 3, 2))
+    found = control.dlqr(A, B, np.eye(3), np.eye(2))
+    for i in (0, 649, 650, 1299):
+        assert np.allclose(found.K[i], control.dlqr(A[i], B[i], np.eye(3), np.eye(2)).K, rtol=1e-9)
