@@ -99,7 +99,7 @@ def tidy(nb: Any) -> None:
         heading = [heading, *(text for _, text in notebooks.headings(cell))][-1]
         if cell.cell_type != "code":
             continue
-        cell.outputs = [o for o in (_static(o) for o in cell.outputs) if o is not None]
+        cell.outputs = _joined([o for o in (_static(o) for o in cell.outputs) if o is not None])
         for output in cell.outputs:
             for kind in ("image/png", "image/jpeg", "image/svg+xml"):
                 if kind in output.get("data", {}):
@@ -110,6 +110,18 @@ def tidy(nb: Any) -> None:
                         or cell.metadata.get("alt")
                         or (f"Figure in the section “{heading}”" if heading else "Figure")
                     )
+
+
+def _joined(outputs: list[Any]) -> list[Any]:
+    """Text that was printed in pieces, as one piece."""
+    joined: list[Any] = []
+    for output in outputs:
+        last = joined[-1] if joined else None
+        if last and output.output_type == last.output_type == "stream" and output.name == last.name:
+            last["text"] += output["text"]
+        else:
+            joined.append(output)
+    return joined
 
 
 def _static(output: Any) -> Any:

@@ -216,12 +216,13 @@ def training(rows: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def parity(optimal: Any, learned: Any, groups: Sequence[str]) -> Figure:
+def parity(optimal: Any, learned: Any, groups: Sequence[str], quantity: str) -> Figure:
     """Learned against optimal values, one colour a group; on the diagonal they agree.
 
     Args:
         optimal, learned: ``[V, k]`` or any shapes with the groups' axis first.
         groups: a label for each row.
+        quantity: what it is, with its unit.
     """
     style()
     figure, axis = plt.subplots(figsize=(_WIDTH * 0.8, 4.2))
@@ -238,8 +239,6 @@ def parity(optimal: Any, learned: Any, groups: Sequence[str]) -> Figure:
         )  # fmt: skip
     low, high = float(optimal.min()), float(optimal.max())
     axis.plot([low, high], [low, high], color="#333333", lw=0.8, zorder=0)
-    axis.set(
-        xscale="symlog", yscale="symlog", xlabel="optimal gain, scaled [1]", ylabel="learned gain, scaled [1]"
-    )
+    axis.set(xlabel=f"optimal {quantity}", ylabel=f"learned {quantity}", aspect="equal")
     axis.legend(fontsize=7.5, loc="center left", bbox_to_anchor=(1, 0.5), markerscale=1.6)
     return figure
