@@ -30,7 +30,7 @@ run: env
 	$(BIN)/lqrlab run --profile $(PROFILE)
 
 test: env
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lab: env
 	$(BIN)/python -m jupyterlab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks
