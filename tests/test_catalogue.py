@@ -5,12 +5,13 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import latex2mathml.converter
 import numpy as np
 import pytest
 from catalogue import BUILT_IN, around
 
 from lqrlab import systems
-from lqrlab.systems import drawing
+from lqrlab.systems import drawing, symbolic
 
 WANTED = (
     "mass_spring_damper pendulum hanging_pendulum double_pendulum cart_pole cart_double_pendulum acrobot "
@@ -177,3 +178,63 @@ def test_importing_is_quick():
         best = min(best, float(out[0]))
         assert int(out[1]) == len(BUILT_IN)
     assert best < 1.0  # 0.15 s on a free machine, 0.5 s asked for
+
+
+def value(expression, names):
+    """A symbolic sum with numbers for its names."""
+    functions = {r"\sin": np.sin, r"\cos": np.cos, r"\tan": np.tan, r"\arctan": np.arctan, r"\exp": np.exp}
+    total = 0.0
+    for coefficient, product in expression.terms:
+        for factor, exponent in product:
+            if isinstance(factor, symbolic.Sum):
+                base = value(factor, names)
+            elif factor.argument is None:
+                base = names[factor.text]
+            else:
+                base = functions[factor.text](value(factor.argument, names))
+            coefficient = coefficient * base**exponent
+        total += coefficient
+    return total
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_equations_are_what_is_computed(name):
+    """The symbolic expressions, given numbers for their names, equal the program; and they can be printed."""
+    plant = systems.make(name)
+    lines = systems.equations(plant)
+    assert all(latex2mathml.converter.convert(line) for line in lines)
+    assert sum("see the code" in line for line in lines) <= 5
+    parameters, x_names, u_names = symbolic._symbols(plant)
+    assert len({*parameters, *x_names, *u_names}) == len(parameters) + plant.n + plant.m
+    (x,), (u,) = around(plant, np.random.default_rng(9), 1)
+    names = dict(zip(parameters, map(float, plant.parameters.values())))
+    half = plant.n // 2
+    if isinstance(plant, systems.Mechanical):
+        v_names = [rf"\dot{{{s}}}" for s in x_names[:half]]
+        names |= dict(zip((*x_names[:half], *v_names, *u_names), (*x, *u)))
+        found = symbolic._named(plant, symbolic._plainly(plant, "kinetic"), x_names[:half], v_names)
+        np.testing.assert_allclose(value(found[()], names), plant.kinetic(x[:half], x[half:]), rtol=1e-10)
+        found = symbolic._named(plant, symbolic._plainly(plant, "potential"), x_names[:half])
+        np.testing.assert_allclose(value(found[()], names), plant.potential(x[:half]), rtol=1e-10, atol=1e-12)
+        found = symbolic._named(plant, symbolic._plainly(plant, "forces"), x_names[:half], v_names, u_names)
+        expected = plant.forces(x[:half], x[half:], u)
+    else:
+        names |= dict(zip((*x_names, *u_names), (*x, *u)))
+        found = symbolic._named(plant, symbolic._plainly(plant, "dynamics"), x_names, u_names)
+        expected = plant.dynamics(x, u)
+    np.testing.assert_allclose(
+        [value(e, names) for e in found], expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max()
+    )
+
+
+def test_equations_read_like_a_textbook():
+    lines = systems.equations(systems.make("pendulum"))
+    assert lines[:3] == [
+        r"T = \tfrac{1}{2} \, m \, \ell^{2} \, \dot{\theta}^{2}",
+        r"V = m \, g \, \ell \, \cos \theta",
+        r"F_{\theta} = \tau - b \, \dot{\theta}",
+    ]
+    lines = systems.equations(systems.make("dc_motor"))
+    assert lines[2] == r"\dot{i} = \frac{v - R \, i - \mathrm{motor}_{\mathrm{constant}} \, \omega}{L}"
+    with pytest.raises(ValueError, match="this plant has none"):
+        systems.equations(systems.from_matrices(np.eye(2), np.eye(2)))

@@ -5,9 +5,10 @@ from lqrlab.systems.batches import M_MAX, N_MAX, linearise, pad, stack
 from lqrlab.systems.custom import Linear, from_control, from_dynamics, from_matrices
 from lqrlab.systems.files import load
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.modes import Mode, modes
+from lqrlab.systems.openloop import Mode, modes
 from lqrlab.systems.plant import Plant, Signal, gravity, param, parameter_fields, with_rates
 from lqrlab.systems.registry import check, family, make, names, register, sample
+from lqrlab.systems.symbolic import equations
 
 __all__ = [
     "M_MAX",
@@ -20,6 +21,7 @@ __all__ = [
     "catalogue",
     "check",
     "drawing",
+    "equations",
     "family",
     "from_control",
     "from_dynamics",
