@@ -54,6 +54,18 @@ def test_nothing_costs_less_than_the_optimum_even_over_a_short_horizon(plants):
         assert float(jnp.min(score.ratio)) >= 1.0
 
 
+def test_one_plant_is_a_batch_of_one():
+    plant = systems.make("cart_pole")
+    (A, B), (Q, R) = plant.matrices(), plant.weights()
+    policy = simulation.LinearPolicy(1.2 * control.lqrd(A, B, Q, R, plant.dt).K)
+    score = evaluation.evaluate(policy, plant, key=KEY, num_initial=4)
+    batch = systems.make("cart_pole", pole_length=np.array([0.3]))
+    np.testing.assert_allclose(
+        score.ratio, evaluation.evaluate(policy, batch, key=KEY, num_initial=4).ratio[0], rtol=1e-9
+    )
+    assert float(jnp.min(score.ratio)) > 1.001
+
+
 def test_unstable_loops_count_as_infinite_and_stay_in_the_statistics():
     plants = systems.sample("cart_pole", key=KEY, num=3)
     score = evaluation.evaluate(simulation.no_control(plants), plants, key=KEY, num_initial=4)

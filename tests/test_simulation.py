@@ -169,6 +169,17 @@ def test_env_steps_are_the_rollout():
     assert world.reset(key=KEY, num=5).shape == (5, 2)
 
 
+def test_cost_differentiates_through_the_loop_to_a_physical_parameter():
+    policy = simulation.LinearPolicy(jnp.array([[40.0, 8.0]]))
+
+    def cost(length):
+        plant = systems.make("pendulum", length=length)
+        return simulation.rollout(plant, policy, jnp.array([0.1, 0.0]), 50, substeps=4).cost
+
+    numeric = (float(cost(0.5 + 1e-5)) - float(cost(0.5 - 1e-5))) / 2e-5
+    assert float(jax.jit(jax.grad(cost))(0.5)) == pytest.approx(numeric, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -66,7 +66,7 @@ def evaluate(
 
     Args:
         policy: bound to ``plants``.
-        plants: a batch with one leading axis, of one family or stacked.
+        plants: one plant, or a batch of one family or stacked.
         key: of the initial states.
         num_initial: initial states a plant.
         num_steps: horizon; two settling times of the slowest optimal loop if left out.
@@ -74,7 +74,7 @@ def evaluate(
             linearisation and a ratio below 1 can occur.
 
     Returns:
-        :class:`Score` ``[V, num_initial]``.
+        :class:`Score` ``[*batch, num_initial]``.
     """
     (A, B), (Q, R) = plants.matrices(), plants.weights()
     design = control.lqrd(A, B, Q, R, plants.dt)
@@ -101,8 +101,8 @@ def evaluate(
 
 @jax.jit
 def _value(P: Array, xs: Array) -> Array:
-    """xᵀPx for P ``[V, n, n]``, xs ``[V, S, T, n]``."""
-    return jnp.einsum("vsti,vij,vstj->vst", xs, P, xs, optimize="optimal")
+    """xᵀPx for P ``[*batch, n, n]``, xs ``[*batch, S, T, n]``."""
+    return jnp.sum(xs * (xs @ P[..., None, :, :]), axis=-1)
 
 
 def _grows(value: Array) -> Array:

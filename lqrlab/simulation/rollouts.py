@@ -5,9 +5,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from lqrlab import control
 from lqrlab.simulation.environment import Env, env
 from lqrlab.simulation.policies import Policy
 from lqrlab.systems import Plant
@@ -95,11 +97,13 @@ def rollout(
 
 
 def _positive(name: str, value: ArrayLike) -> bool:
-    if isinstance(value, jax.core.Tracer):
+    """Whether a standard deviation has to be drawn for; inside a trace nobody can tell, so it is."""
+    if control.checks.traced(value):
         return True
-    if not bool(jnp.all(jnp.isfinite(jnp.asarray(value)) & (jnp.asarray(value) >= 0))):
+    size = np.asarray(value)
+    if not np.all(np.isfinite(size) & (size >= 0)):
         raise ValueError(f"{name}: expected a standard deviation ≥ 0, but found {value}")
-    return bool(jnp.any(jnp.asarray(value) > 0))
+    return bool(np.any(size > 0))
 
 
 def _loop(

@@ -102,7 +102,7 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
                 axis.plot(np.asarray(run.ts), values, **look)
             else:
                 axis.step(np.asarray(run.ts)[:-1], values, where="post", **look)
-        axis.set_ylabel(signal.label)
+        axis.set_ylabel(signal.label.replace(" [", "\n["))
     for axis in axes[-3:]:
         axis.set_xlabel("time [s]")
         axis.xaxis.set_tick_params(labelbottom=True)
@@ -144,7 +144,8 @@ def poses(plant: Plant, run: Trajectory, count: int = 6, title: str = "") -> Fig
     moments = np.unique(np.round((len(ts) - 2) * np.linspace(0, 1, count) ** 2).astype(int))
     drawn = [plant.draw(xs[t], us[t]) for t in moments]
     left, right, bottom, top = drawing.bounds(*drawn)
-    figure, axes = grid(len(moments), len(moments), 1.7)
+    height = _WIDTH / len(moments) * (top - bottom) / (right - left)
+    figure, axes = grid(len(moments), len(moments), min(max(height, 0.6), 2.4) + 0.3)
     for axis, shapes, t in zip(axes, drawn, moments):
         draw(axis, shapes)
         axis.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", title=f"{ts[t]:.2f} s")
