@@ -5,6 +5,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
@@ -142,7 +143,8 @@ def poses(plant: Plant, run: Trajectory, count: int = 6, title: str = "") -> Fig
     x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
     xs, us, ts = np.asarray(run.xs) + x_eq, np.asarray(run.us) + u_eq, np.asarray(run.ts)
     moments = np.unique(np.round((len(ts) - 2) * np.linspace(0, 1, count) ** 2).astype(int))
-    drawn = [plant.draw(xs[t], us[t]) for t in moments]
+    plain = jax.tree.map(float, plant)  # drawings are NumPy's: nothing is to be computed on a device
+    drawn = [plain.draw(xs[t], us[t]) for t in moments]
     left, right, bottom, top = drawing.bounds(*drawn)
     height = _WIDTH / len(moments) * (top - bottom) / (right - left)
     figure, axes = grid(len(moments), len(moments), min(max(height, 0.6), 2.4) + 0.3)

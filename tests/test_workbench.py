@@ -1,0 +1,100 @@
+"""Panels, figures and tables: what they show is what the numbers say."""
+
+import jax.numpy as jnp
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from lqrlab import control, evaluation, simulation, systems
+from lqrlab.workbench import plots, tables, widgets
+
+
+@pytest.fixture
+def run():
+    plant = systems.make("cart_pole")
+    (A, B), (Q, R) = plant.matrices(), plant.weights()
+    K = control.lqrd(A, B, Q, R, plant.dt).K
+    return plant, simulation.rollout(plant, simulation.LinearPolicy(K), 0.3 * plant.scales[0], 40)
+
+
+def test_responses_show_every_signal_with_its_unit(run):
+    plant, path = run
+    figure = plots.responses(plant, {"optimal": path})
+    assert len(figure.axes) == 5
+    for axis, signal in zip(figure.axes, (*plant.states, *plant.inputs)):
+        assert signal.unit in axis.get_ylabel()
+    np.testing.assert_allclose(figure.axes[1].lines[0].get_ydata(), path.xs[:, 1])
+    np.testing.assert_allclose(figure.axes[1].lines[0].get_xdata(), path.ts)
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("name", ["pendulum", "mass_spring_damper", "quadrotor", "coupled_tanks", "dc_motor"])
+def test_poses_draw_the_plant_where_it_is(name):
+    plant = systems.make(name)
+    xs = np.outer([0.0, 1.0, 2.0], plant.scales[0])
+    path = simulation.Trajectory(np.arange(3.0), xs, np.zeros((2, plant.m)), np.zeros(2))
+    figure = plots.poses(plant, path, count=2)
+    ink = [
+        [np.asarray(artist.get_xydata() if hasattr(artist, "get_xydata") else artist.get_path().vertices) for artist in
+         (*axis.lines, *axis.patches)]
+        for axis in figure.axes
+    ]  # fmt: skip
+    assert ink[0]
+    moved = [float(np.max(np.abs(a - b))) for a, b in zip(*ink) if a.shape == b.shape and a.size]
+    assert max(moved, default=0.0) > 1e-3
+    plt.close(figure)
+
+
+def test_gaps_mark_what_was_lost():
+    values = {"pendulum": np.array([1.0, 10.0, np.inf, np.inf])}
+    figure = plots.gaps({"network": values})
+    assert any("50% lost" in text.get_text() for text in figure.axes[0].texts)
+    plt.close(figure)
+
+
+def test_a_table_of_scores_is_the_scores():
+    ratio = jnp.array([[1.0, 1.1], [1.2, 1.3], [3.0, jnp.inf]])
+    score = evaluation.Score(ratio, jnp.isinf(ratio))
+    table = tables.scores({"network": score}, ["a", "a", "b"])
+    assert table.loc[("a", "network"), "worst"] == pytest.approx(30.0)
+    assert table.loc[("b", "network"), "worst"] == np.inf
+    assert table.loc[("b", "network"), "destabilised"] == 50.0
+    html = tables.show_scores(table, "caption").to_html()
+    assert "∞" in html
+    assert "caption" in html
+
+
+def test_the_catalogue_table_has_dimensions_and_modes():
+    table = tables.catalogue(["cart_pole", "quadrotor"])
+    assert table.loc["quadrotor", "states"] == 12
+    assert table.loc["quadrotor", "inputs"] == 4
+    assert "unstable" in table.loc["cart_pole", "least stable mode"]
+
+
+def test_the_designer_follows_its_sliders(monkeypatch):
+    monkeypatch.setattr(widgets, "headless", lambda: False)
+    panel = widgets.lqr_designer("pendulum", num_steps=20)
+    column, (words, picture) = panel.children[0], panel.children[1].children
+    sliders = {s.description.split(" [")[0]: s for s in column.children}
+    assert {"mass", "length", "friction"} <= sliders.keys()
+    before, said = picture.value, words.value
+    sliders["length"].value = 0.7
+    assert picture.value != before
+    assert words.value != said
+    monkeypatch.setattr(
+        widgets.control, "lqrd", lambda *_: (_ for _ in ()).throw(ValueError("mode at +4 rad/s"))
+    )
+    sliders["mass"].value = 1.3
+    assert "mode at +4 rad/s" in words.value
+
+
+def test_with_nobody_there_the_designer_is_a_figure(monkeypatch):
+    shown = []
+    monkeypatch.setattr(widgets, "headless", lambda: True)
+    monkeypatch.setattr(widgets.plots, "show", lambda figure, alt: shown.append(alt))
+    assert widgets.lqr_designer("pendulum", num_steps=20) is None
+    assert "sampled-data LQR" in shown[0]
