@@ -3,6 +3,7 @@
 Prints seconds of wall clock and of processor time for a first pass (compilation included) and a second one.
 """
 
+import functools
 import time
 
 import jax
@@ -17,6 +18,10 @@ def bucket(name):
     plant = systems.family(name)
     n, m = len(plant.states), len(plant.inputs)
     return next(size for size in BUCKETS if n <= size[0] and m <= size[1])
+
+
+def stacked(sizes):
+    return [systems.stack(plants, *size) for size, plants in sizes.items()]
 
 
 def measured(what, work):
@@ -37,9 +42,7 @@ def main(num=1000):
             "draw", lambda: {n: systems.sample(n, key=jax.random.key(0), num=num) for n in names}
         )
         sizes = {size: [plants[n] for n in names if bucket(n) == size] for size in BUCKETS}
-        stacks = measured(
-            "linearise and stack", lambda: [systems.stack(p, *size) for size, p in sizes.items()]
-        )
+        stacks = measured("linearise and stack", functools.partial(stacked, sizes))
         for (n, m), s in zip(BUCKETS, stacks):
             design = measured(
                 f"design, padded to {n}, {m}", lambda s=s: control.lqrd(s.A, s.B, s.Q, s.R, s.dt)

@@ -177,7 +177,7 @@ def test_importing_is_quick():
         ).stdout.split()
         best = min(best, float(out[0]))
         assert int(out[1]) == len(BUILT_IN)
-    assert best < 1.0  # 0.15 s on a free machine, 0.5 s asked for
+    assert best < 1.0  # 0.5 s is asked for, 0.2 s measured; the rest is for a busy machine
 
 
 def value(expression, names):

@@ -53,7 +53,8 @@ OTHERS = {
 
 
 def _jacobi(p, x):
-    """Energy of the attitude in the orbit's frame: T + gravity gradient − centrifugal (Hughes, chapter 9)."""
+    """Energy of the attitude in the orbit's frame: T + gravity gradient − centrifugal (Hughes, Spacecraft
+    Attitude Dynamics)."""
     J = np.array([p.roll_inertia, p.pitch_inertia, p.yaw_inertia])
     sr, cr, sp, cp, sy, cy = (*(f(a) for a in x[:3] for f in (np.sin, np.cos)),)
     roll = np.array([[1, 0, 0], [0, cr, sr], [0, -sr, cr]])
@@ -213,14 +214,14 @@ def by_hand_hanging_pendulum(p, q, v, u):
 
 
 def by_hand_cart_pole(p, q, v, u):
-    """Åström and Murray, Feedback Systems, eq. (2.9), with the angle the other way round."""
+    """Åström and Murray, Feedback Systems, balance systems, with the angle the other way round."""
     m, l, J, s, c = p.pole_mass, p.pole_length, p.pole_inertia, np.sin(q[1]), np.cos(q[1])
     M = np.array([[p.cart_mass + m, m * l * c], [m * l * c, J + m * l**2]])
     return np.linalg.solve(M, [u[0] - p.friction * v[0] + m * l * s * v[1] ** 2, m * p.gravity * l * s])
 
 
 def by_hand_gantry_crane(p, q, v, u):
-    """Fang and others (2003), eqs. (1)-(2)."""
+    """Fang and others (2003), section II."""
     m, l, s, c = p.load_mass, p.rope_length, np.sin(q[1]), np.cos(q[1])
     M = np.array([[p.trolley_mass + m, m * l * c], [m * l * c, m * l**2]])
     return np.linalg.solve(M, [u[0] - p.friction * v[0] + m * l * s * v[1] ** 2, -m * p.gravity * l * s])
@@ -253,7 +254,7 @@ def by_hand_acrobot(p, q, v, u):
 
 
 def by_hand_two_link_arm(p, q, v, u):
-    """Murray, Li and Sastry (1994), eq. (4.11) with α, β, δ of uniform rods."""
+    """Murray, Li and Sastry (1994), section 4.2.3 with α, β, δ of uniform rods."""
     m1, m2, l1, l2 = p.mass1, p.mass2, p.length1, p.length2
     alpha, beta, delta = m1 * l1**2 / 3 + m2 * l2**2 / 3 + m2 * l1**2, m2 * l1 * l2 / 2, m2 * l2**2 / 3
     s, c = np.sin(q[1]), np.cos(q[1])

@@ -139,7 +139,7 @@ def test_stirred_tank_reactor(temperature, concentration, text):
 
 
 def test_two_mass_spring():
-    """Wie and Bernstein (1992), eq. (1), m₁ = m₂ = 1 and k = 1."""
+    """Wie and Bernstein (1992), m₁ = m₂ = 1 and k = 1."""
     A, B = matrices("two_mass_spring")
     printed(A, "0 0 1 0 \n 0 0 0 1 \n -1 1 0 0 \n 1 -1 0 0")
     printed(B, "0 \n 0 \n 1 \n 0")
@@ -195,7 +195,7 @@ def test_two_area_power():
 
 
 def test_vehicle_lateral():
-    """Rajamani (2012), eq. (2.31) for the passenger car of section 3.1."""
+    """Rajamani (2012), chapter 2, the single-track model, for the passenger car of section 3.1."""
     A, B = matrices("vehicle_lateral")
     m, Iz, lf, lr, C, V = 1573.0, 2873.0, 1.1, 1.58, 80000.0, 30.0
     expected = [

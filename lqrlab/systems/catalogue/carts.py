@@ -226,8 +226,8 @@ class BallAndPlate(Mechanical):
     inputs = (Signal("torque_x", "N·m", 0.2), Signal("torque_y", "N·m", 0.2))
     dt = 0.02
     source = (
-        "F. Borrelli, Constrained Optimal Control of Linear and Hybrid Systems (2003), section 5.4, ball and "
-        "plate; a solid ball that rolls without slipping"
+        "F. Borrelli, Constrained Optimal Control of Linear and Hybrid Systems (2003), the ball and plate; a "
+        "solid ball that rolls without slipping"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:

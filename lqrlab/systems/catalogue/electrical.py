@@ -238,7 +238,7 @@ class SeriesRLC(Plant):
     outputs = ("capacitor_voltage",)
     dt = 1e-4
     source = (
-        "N. S. Nise, Control Systems Engineering, 6th ed. (2011), section 3.3, the RLC network in state space"
+        "N. S. Nise, Control Systems Engineering, 6th ed. (2011), chapter 3, the RLC network in state space"
     )
 
     def dynamics(self, x: Array, u: Array) -> Array:

@@ -35,7 +35,7 @@ class UnicycleRobot(Plant):
     dt = 0.05
     source = (
         "B. Siciliano, L. Sciavicco, L. Villani and G. Oriolo, Robotics: Modelling, Planning and Control "
-        "(2009), section 11.2.1, the unicycle, and 11.5, tracking in the frame of the reference"
+        "(2009), section 11.2.1, the unicycle, and 11.6, tracking in the frame of the reference"
     )
 
     def operating_point(self) -> tuple[Array, Array]:

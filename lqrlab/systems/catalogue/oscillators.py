@@ -126,7 +126,7 @@ class MassTrain(Mechanical):
     dt = 0.05
     source = (
         "L. Meirovitch, Fundamentals of Vibrations (2001), chapter 7, chains of masses; springs of Duffing's "
-        "kind as in section 12 of the same"
+        "kind as in its chapter 12"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -182,7 +182,7 @@ class FlexibleBeam(Mechanical):
     source = (
         "R. H. Cannon and E. Schmitz, Initial experiments on the end-point control of a flexible one-link "
         "robot, Int. J. Robot. Res. 3(3), 1984; modes of the clamped beam from L. Meirovitch, Fundamentals "
-        "of Vibrations (2001), section 8.3"
+        "of Vibrations (2001), chapter 8"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:

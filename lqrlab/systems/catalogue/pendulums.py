@@ -235,8 +235,8 @@ class Acrobot(Mechanical):
     inputs = (Signal("torque", "N·m", 10.0),)
     dt = 0.02
     source = (
-        "M. W. Spong, The swing up control problem for the Acrobot, IEEE Control Syst. 15(1), 1995, "
-        "eqs. (1)-(2)"
+        "M. W. Spong, The swing up control problem for the Acrobot, IEEE Control Syst. 15(1), 1995, eqs. "
+        "(1)-(2)"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:

@@ -88,9 +88,8 @@ class BoostConverter(Plant):
     dt = 5e-5
     source = _ERICKSON + "sections 2.3 and 7.2, averaged model"
     limits = (
-        "Beyond ±33% some variants' sources exceed the voltage to hold, and the duty at rest is negative "
-        "(2% of variants at ±40%, 7% at ±50%): the averaged equations hold, a real switch could only stay "
-        "open."
+        "Beyond ±33% some variants' sources exceed the voltage to hold, and the duty at rest is negative (2% "
+        "of variants at ±40%, 7% at ±50%): the averaged equations hold, a real switch could only stay open."
     )
 
     def operating_point(self) -> tuple[Array, Array]:

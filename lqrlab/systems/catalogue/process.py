@@ -31,9 +31,7 @@ class CoupledTanks(Plant):
     inputs = (Signal("voltage", "V", 3.0, at=9.3),)
     outputs = ("lower_level",)
     dt = 0.5
-    source = (
-        "J. Apkarian, H. Lacheray and A. Abdossalami, Coupled Tanks workbook, Quanser (2013), configuration 2"
-    )
+    source = "Quanser Inc., Coupled Tanks workbook, configuration 2"
 
     def operating_point(self) -> tuple[Array, Array]:
         """The lower level to hold; what runs through is the same everywhere."""

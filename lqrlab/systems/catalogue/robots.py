@@ -42,7 +42,7 @@ class Scara(Mechanical):
     dt = 0.01
     source = (
         "R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), "
-        "section 4.3.2, dynamics of the SCARA robot"
+        "chapter 4, the SCARA robot"
     )
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -313,8 +313,7 @@ class PlanarQuadruped(Mechanical):
     dt = 0.01
     source = (
         "J. Di Carlo, P. M. Wensing, B. Katz, G. Bledt and S. Kim, Dynamic locomotion in the MIT Cheetah 3 "
-        "through convex model-predictive control, IROS 2018, section IV, its single rigid body in the "
-        "sagittal plane"
+        "through convex model-predictive control, IROS 2018, its single rigid body in the sagittal plane"
     )
 
     def operating_point(self) -> tuple[Array, Array]:

@@ -86,7 +86,7 @@ class SatelliteOrbit(Plant):
     outputs = ("distance", "drift")
     dt = 20.0
     source = (
-        "R. W. Brockett, Finite Dimensional Linear Systems (1970), section 2, satellite in an inverse square "
+        "R. W. Brockett, Finite Dimensional Linear Systems (1970), chapter 1, satellite in an inverse square "
         "law force field; the angle counted from a point that runs around the orbit"
     )
 
