@@ -29,7 +29,7 @@ def test_how_a_notebook_is_written(path):
     assert any(level == 1 for level, _ in notebooks.headings(nb.cells[0]))
     code = [notebooks.source(cell) for cell in nb.cells if cell["cell_type"] == "code"]
     assert f'pipeline.begin("{path.stem}", run)' in "\n".join(code)
-    assert f'pipeline.finish("{path.stem}", folder' in code[-1]
+    assert re.search(rf'pipeline\.finish\(\s*"{path.stem}",\s*folder', code[-1])
     for cell in nb.cells:
         if cell["cell_type"] == "code":
             assert not cell["outputs"], "outputs are not kept in git: nbstripout"

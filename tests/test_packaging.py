@@ -73,7 +73,7 @@ def test_constraints_pin_what_is_wanted_and_name_no_address():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for line in project["dependencies"] + project["optional-dependencies"]["dev"]:
         assert re.match(r"[\w-]+", line)[0].lower() in pinned
-    assert not pinned & {"lqrlab", "pip", "setuptools", "wheel", "slycot"}
+    assert not pinned & {"lqrlab", "pip", "setuptools", "wheel"}
 
 
 def test_what_is_packaged_besides_python(tmp_path):

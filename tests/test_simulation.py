@@ -1,5 +1,7 @@
 """Closed loops: against solve_ivp, closed forms and a plain NumPy loop, none of which shares code with ours."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 import scipy.linalg
 from scipy.integrate import solve_ivp
 
-from lqrlab import control, simulation, systems
+from lqrlab import compute, control, simulation, systems
 
 KEY = jax.random.key(3)
 
@@ -195,3 +197,23 @@ def test_bad_arguments_are_named(change, message):
     arguments = {"x0": np.zeros(2), "num_steps": 3} | change
     with pytest.raises(ValueError, match=message):
         simulation.rollout(plant, simulation.no_control(plant), **arguments)
+
+
+def test_two_policies_with_as_many_leaves_are_not_taken_for_each_other():
+    @compute.pytree
+    @dataclasses.dataclass(frozen=True)
+    class Opposite:
+        K: jax.Array
+
+        def init(self, batch_shape):
+            return None
+
+        def __call__(self, carry, x):
+            return None, x @ self.K.T
+
+    K = jnp.array([[1.0, 2.0]])
+    ours = simulation.LinearPolicy(K)
+    assert jax.tree.structure(ours) != jax.tree.structure(Opposite(K))
+    plant = systems.make("pendulum")
+    one, other = (simulation.rollout(plant, p, jnp.ones(2), 1, linear=True).us for p in (ours, Opposite(K)))
+    np.testing.assert_allclose(one, -other)

@@ -41,7 +41,9 @@ def h2_norm(A: ArrayLike, B: ArrayLike, C: ArrayLike, *, discrete: bool = False)
     NaN where A is unstable.
     """
     C = jnp.asarray(C)
-    return jnp.sqrt(jnp.trace(C @ gram(A, B, discrete=discrete) @ jnp.swapaxes(C, -1, -2), axis1=-1, axis2=-2))
+    return jnp.sqrt(
+        jnp.trace(C @ gram(A, B, discrete=discrete) @ jnp.swapaxes(C, -1, -2), axis1=-1, axis2=-2)
+    )
 
 
 def hinf_norm(
@@ -75,12 +77,18 @@ def sampling_cost(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: Ar
     Returns:
         tr(P_sampled)/tr(P) − 1 ``[...]``, ≥ 0.
     """
-    sampled, continuous = (jnp.trace(d.P, axis1=-2, axis2=-1) for d in (lqrd(A, B, Q, R, dt), lqr(A, B, Q, R)))
+    sampled, continuous = (
+        jnp.trace(d.P, axis1=-2, axis2=-1) for d in (lqrd(A, B, Q, R, dt), lqr(A, B, Q, R))
+    )
     return sampled / continuous - 1
 
 
 def to_statespace(
-    A: ArrayLike, B: ArrayLike, C: ArrayLike | None = None, D: ArrayLike | None = None, dt: float | None = None
+    A: ArrayLike,
+    B: ArrayLike,
+    C: ArrayLike | None = None,
+    D: ArrayLike | None = None,
+    dt: float | None = None,
 ) -> Any:
     """A ``control.StateSpace`` of one system; C is the identity and D zero if left out, continuous without dt."""
     import control as python_control
@@ -98,7 +106,9 @@ def from_statespace(system: Any) -> tuple[Array, Array, Array, Array, float | No
         ValueError: a discrete system whose sample time is not given.
     """
     if system.dt is True:
-        raise ValueError("system: expected a sample time in seconds, but found dt=True, 'discrete, unspecified'")
+        raise ValueError(
+            "system: expected a sample time in seconds, but found dt=True, 'discrete, unspecified'"
+        )
     matrices = (jnp.asarray(getattr(system, name), float) for name in "ABCD")
     A, B, C, D = matrices
     return A, B, C, D, float(system.dt) if system.dt else None

@@ -10,12 +10,12 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from lqrlab.compute import broadcast
+from lqrlab.compute import broadcast, pytree
 from lqrlab.control import checks, riccati
 from lqrlab.control.sampling import Sampled, sample_one
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class LQR:
     """An optimal regulator u = −Kx with its certificate; unpacks as ``K, P, poles, residual, stabilizing``.

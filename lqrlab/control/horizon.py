@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from lqrlab.compute import broadcast, linalg
+from lqrlab.compute import broadcast, linalg, pytree
 from lqrlab.control import checks, riccati
 
 METHODS = ("auto", "sequential", "parallel")
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class TimeVaryingLQR:
     """Gains ``K [..., T, m, n]`` and costs to go ``P [..., T+1, n, n]`` of a finite horizon."""

@@ -3,11 +3,11 @@
 import dataclasses
 from collections.abc import Iterator
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from lqrlab.compute import pytree
 from lqrlab.control.design import LQR, dlqr, lqr
 
 
@@ -15,7 +15,7 @@ def _t(a: ArrayLike) -> Array:
     return jnp.swapaxes(jnp.asarray(a), -1, -2)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Estimator:
     """A stationary Kalman filter; unpacks as ``L, P, poles, residual, stabilizing``.
@@ -91,7 +91,7 @@ def dlqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
     return Estimator(_t(dual.K), dual.P, dual)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class LQG:
     """Output feedback: z' = Az + By, u = Cz, where z' is the derivative or the next state.

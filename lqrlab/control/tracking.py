@@ -2,19 +2,18 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.signal
 from jax import Array
 from jax.typing import ArrayLike
 
-from lqrlab.compute import linalg
+from lqrlab.compute import linalg, pytree
 from lqrlab.control import checks, riccati
 from lqrlab.control.design import LQR, dlqr, lqr
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Integral:
     """u = −Kx − Ki z with z' the integral (or sum) of y − r.

@@ -9,10 +9,11 @@ import numpy as np
 from jax import Array
 
 from lqrlab import control, systems
+from lqrlab.compute import pytree
 from lqrlab.systems import M_MAX, N_MAX, Linear, Plant
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Description:
     """The sampled problem of a plant in coordinates x̃ = x / scale_x, ũ = u / scale_u, padded to (12, 6).

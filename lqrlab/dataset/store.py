@@ -14,6 +14,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from lqrlab import systems
+from lqrlab.compute import pytree
 from lqrlab.dataset import manifest, shards
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.description import Description, describe_scaled, in_units
@@ -27,7 +28,7 @@ Coordinates = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Scales ``[N, n]``, ``[N, m]`` and gains ``[N, m, n]`` of trajectories, in SI units."""
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class VariantTable:
     """Every plant of a data set as a network sees it; a batch points into its rows.

@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from lqrlab.compute import pytree
 from lqrlab.dataset import order, store
 from lqrlab.dataset.store import Coordinates, Dataset, VariantTable
 from lqrlab.systems import M_MAX, N_MAX
@@ -20,7 +21,7 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Those three at each time of each trajectory ``[N, W − 1 + T, 12 | 6 | 6]``, scaled, float32."""
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Batch:
     """Windows, each ending at the time whose input is to be chosen; oldest first. Masked entries are zero.
@@ -43,7 +44,7 @@ class Batch:
     live_u: Array
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Resident:
     """All windows of a split on one device: batches are gathered inside a compiled step.

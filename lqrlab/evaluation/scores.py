@@ -9,11 +9,12 @@ import numpy as np
 from jax import Array
 
 from lqrlab import control, simulation
+from lqrlab.compute import pytree
 from lqrlab.simulation import Policy
 from lqrlab.systems import Plant
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Score:
     """What closed loops cost, over what they need have cost; one entry a variant and initial state ``[*batch, S]``.

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from lqrlab.compute import pytree
 from lqrlab.dataset import Description
 from lqrlab.learning.config import ModelConfig
 from lqrlab.systems import M_MAX, N_MAX
@@ -52,7 +53,7 @@ def features(d: Description) -> Array:
     return jnp.concatenate([3 * entries, jnp.arcsinh(30 * entries), d.live_x, d.live_u], axis=-1)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Context:
     """What a model has made of a description, once for all steps; each field ``[b, …]``.

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from lqrlab.compute import pytree
 from lqrlab.dataset import Description, describe
 from lqrlab.learning import models
 from lqrlab.systems import M_MAX, N_MAX, Plant
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class NetworkPolicy:
     """A network bound to the plants that it is to control; a :class:`lqrlab.simulation.Policy`.

@@ -11,11 +11,12 @@ from flax import nnx
 from jax import Array
 
 from lqrlab import dataset as data
+from lqrlab.compute import pytree
 from lqrlab.learning import losses, models
 from lqrlab.learning.config import TrainConfig
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class TrainState:
     """Parameters (a flat dict, see ``models.split``), the optimizer's state, and the number of steps taken."""

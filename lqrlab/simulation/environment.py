@@ -10,11 +10,12 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab import control
+from lqrlab.compute import pytree
 from lqrlab.simulation.policies import matvec
 from lqrlab.systems import Plant
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Env:
     """Deviations x, u of a plant (or a batch) from its equilibrium, one sample time a step.

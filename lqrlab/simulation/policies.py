@@ -3,9 +3,10 @@
 import dataclasses
 from typing import Any, Protocol
 
-import jax
 import jax.numpy as jnp
 from jax import Array
+
+from lqrlab.compute import pytree
 
 
 class Policy(Protocol):
@@ -28,7 +29,7 @@ def matvec(M: Array, x: Array) -> Array:
     return (flat @ jnp.swapaxes(M, -1, -2)).reshape(*x.shape[:-1], M.shape[-2])
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class LinearPolicy:
     """u = −Kx with K ``[*batch, m, n]``; the batch axes are those of the plants."""

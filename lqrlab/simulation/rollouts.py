@@ -10,12 +10,13 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab import control
+from lqrlab.compute import pytree
 from lqrlab.simulation.environment import Env, env
 from lqrlab.simulation.policies import Policy
 from lqrlab.systems import Plant
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclasses.dataclass(frozen=True)
 class Trajectory:
     """What closed loops did, as deviations from the equilibrium.

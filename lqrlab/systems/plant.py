@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.compute import linalg
+from lqrlab.compute import linalg, pytrees
 from lqrlab.systems.drawing import Drawing, gauges
 
 
@@ -151,31 +151,6 @@ def _align(v: Array, batch: int, extra: int = 0) -> Array:
     return v.reshape(v.shape[:batch] + (1,) * max(missing, 0) + v.shape[batch:])
 
 
-def _register(cls: type, static: tuple[str, ...]) -> None:
-    """Make a class of parameters a pytree whose structure says which class it is.
-
-    ``jax.tree_util.register_dataclass`` does not: to jaxlib 0.10.2 any two dataclasses with as many leaves
-    have equal structures, so a compiled function of one family may be taken for that of another.
-    """
-    moving = tuple(f.name for f in dataclasses.fields(cls) if f.name not in static)
-    keys = tuple(jax.tree_util.GetAttrKey(name) for name in moving)
-
-    def flatten(plant: Any) -> tuple[tuple[Any, ...], Any]:
-        return tuple(getattr(plant, name) for name in moving), (
-            cls,
-            *(getattr(plant, name) for name in static),
-        )
-
-    def flatten_with_keys(plant: Any) -> tuple[tuple[Any, ...], Any]:
-        leaves, kept = flatten(plant)
-        return tuple(zip(keys, leaves)), kept
-
-    def unflatten(kept: Any, leaves: Any) -> Any:
-        return cls(**dict(zip(moving, leaves)), **dict(zip(static, kept[1:])))
-
-    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
-
-
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(param,))
 class Plant:
     """A dynamical system ẋ = f(x, u) with an operating point, weights and a sample time.
@@ -211,7 +186,7 @@ class Plant:
             if inspect.isfunction(vars(cls).get(method)):  # written for one plant, called with any
                 setattr(cls, method, _over_batch(vars(cls)[method]))
         dataclasses.dataclass(frozen=True, kw_only=True, eq=False)(cls)
-        _register(cls, static)
+        pytrees.register(cls, static)
 
     # What a family declares ------------------------------------------------------------------------------
 
