@@ -50,7 +50,9 @@ def test_sampling_costs_more_the_slower_it_is():
 
 def test_the_h2_norm_has_a_gradient():
     def norm(damping):
-        return control.h2_norm(jnp.array([[0.0, 1.0], [-2.0, -1.0]]) * jnp.array([[1, 1], [1, damping]]), B, C)
+        return control.h2_norm(
+            jnp.array([[0.0, 1.0], [-2.0, -1.0]]) * jnp.array([[1, 1], [1, damping]]), B, C
+        )
 
     slope = jax.grad(norm)(0.6)
     assert np.isclose(slope, (norm(0.6 + 1e-5) - norm(0.6 - 1e-5)) / 2e-5, rtol=1e-6)

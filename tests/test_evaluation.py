@@ -1,15 +1,21 @@
 """Scores: against exact costs from SciPy's Lyapunov solver, and the laws that any score must keep."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
 
-from lqrlab import control, evaluation, simulation, systems
+from lqrlab import compute, control, evaluation, simulation, systems
 
 KEY = jax.random.key(5)
 FAMILIES = ("mass_spring_damper", "cart_pole", "fixed_wing")
+
+
+def score_of(ratio):
+    return evaluation.Score(ratio, jnp.isinf(ratio), jnp.zeros_like(ratio))
 
 
 @pytest.fixture(scope="module")
@@ -87,13 +93,13 @@ def test_a_slow_but_stable_loop_is_not_called_destabilised():
 
 def test_summary_is_order_statistics_in_percent():
     ratio = jnp.asarray(1 + np.arange(100) / 100).reshape(10, 10)
-    summary = evaluation.Score(ratio, jnp.zeros((10, 10), bool)).summary()
+    summary = score_of(ratio).summary()
     assert summary["median"] == pytest.approx(50.0)
     assert summary["p95"] == pytest.approx(95.0)
     assert summary["worst"] == pytest.approx(99.0)
-    one_lost = evaluation.Score(
-        ratio.at[0, 0].set(jnp.inf), jnp.zeros((10, 10), bool).at[0, 0].set(True)
-    ).summary()
+    two_hundred = score_of(jnp.asarray(1 + np.arange(200) / 100)).summary()
+    assert two_hundred["p99"] == pytest.approx(198.0)
+    one_lost = score_of(ratio.at[0, 0].set(jnp.inf)).summary()
     assert one_lost["worst"] == np.inf
     assert one_lost["p95"] == pytest.approx(96.0)
     assert one_lost["destabilised"] == 1
@@ -113,3 +119,52 @@ def test_a_plant_without_an_optimum_is_refused():
     plant = systems.from_matrices(jnp.eye(2)[None], jnp.zeros((1, 2, 1)))
     with pytest.raises(ValueError, match="plants: 1 of 1 have no stabilizing optimum"):
         evaluation.evaluate(simulation.no_control(plant), plant, key=KEY)
+
+
+def test_a_loop_that_stays_where_it_was_driven_does_not_come_back():
+    """An integrator left alone, and a gain that ignores the position: |λ| = 1 costs without end."""
+    plant = systems.from_matrices([[[0.0, 1.0], [0.0, -1.0]]], [[[0.0], [1.0]]], dt=0.1)
+    for policy in (simulation.no_control(plant), Forgetful(jnp.array([[0.0, 0.5]]))):
+        score = evaluation.evaluate(policy, plant, key=KEY, num_initial=8)
+        assert score.destabilised.all()
+
+
+@compute.pytree
+@dataclasses.dataclass(frozen=True)
+class Forgetful:
+    """A constant gain that the score cannot recognise as one."""
+
+    K: jax.Array
+
+    def init(self, batch_shape):
+        return None
+
+    def __call__(self, carry, x):
+        return None, -x @ self.K.T
+
+
+def test_gains_are_judged_alike_from_the_closed_loop_and_from_the_run(plants, references):
+    batch = plants["cart_pole"]
+    (A, B), (Q, R) = batch.matrices(), batch.weights()
+    design = control.lqrd(A, B, Q, R, batch.dt)
+    for factor in (0.05, 0.4, 1.0, 1.5):
+        K = factor * design.K[0]
+        exact = evaluation.evaluate(simulation.LinearPolicy(K), batch, key=KEY, num_initial=3)
+        seen = evaluation.evaluate(Forgetful(K), batch, key=KEY, num_initial=3)
+        np.testing.assert_array_equal(exact.destabilised, seen.destabilised)
+    assert float(jnp.max(exact.remaining)) < 1e-3
+
+
+def test_the_nominal_gain_is_that_of_the_default_parameters(plants, references):
+    first = references["nominal gain"].K[4]  # the first cart-pole
+    plant = systems.make("cart_pole")
+    (A, B), (Q, R) = plant.matrices(), plant.weights()
+    np.testing.assert_allclose(first[:1, :4], control.lqrd(A, B, Q, R, plant.dt).K, rtol=1e-8)
+    assert not first[1:].any()
+
+
+def test_float32_is_refused():
+    with jax.enable_x64(False):
+        plant = systems.make("pendulum")
+        with pytest.raises(ValueError, match="plants: expected float64, but found float32"):
+            evaluation.evaluate(simulation.no_control(plant), plant, key=KEY)

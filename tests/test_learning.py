@@ -1,5 +1,6 @@
 """Learning: masks, gradients, exact resume, and a toy problem whose optimum is known."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import numpy as np
 import optax
 import pytest
 
-from lqrlab import compute, dataset, learning, simulation, systems
+from lqrlab import compute, control, dataset, learning, simulation, systems
 
 KEY = jax.random.key(7)
 SMALL = learning.ModelConfig(window=4, width=16, depth=2, heads=2, hidden=32)
@@ -217,7 +218,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not(data, tmp_path):
     script = textwrap.dedent(
         """
         import sys
-        from lqrlab import compute, dataset, learning
+        from lqrlab import compute, control, dataset, learning
         compute.setup()
         small = learning.ModelConfig(window=4, width=16, depth=2, heads=2, hidden=32)
         brief = learning.TrainConfig(
@@ -273,7 +274,7 @@ def test_a_loss_that_is_not_a_number_stops_and_keeps_the_checkpoint(data, tmp_pa
     wild = learning.TrainConfig(
         **{**json.loads(BRIEF.to_json()), "learning_rate": 1e30, "clip": 1e30, "warmup": 0.0}
     )
-    with pytest.raises(learning.NonFiniteLossError, match=r"within the steps up to \d+; training stops"):
+    with pytest.raises(learning.NonFiniteLossError, match=r"within the steps up to \d+, or the parameters"):
         learning.fit(data, SMALL, wild, tmp_path / "wild")
     if (tmp_path / "wild" / "checkpoints" / "last").exists():
         for path in (tmp_path / "wild" / "checkpoints" / "last").glob("[0-9]*"):
@@ -322,6 +323,60 @@ def test_in_closed_loop_the_policy_sees_the_windows_it_was_trained_on(data, mode
         np.testing.assert_allclose(u[0], expected[t], rtol=1e-4, atol=1e-5)
 
 
+def test_a_network_that_writes_the_optimal_gain_is_the_optimal_policy(model):
+    """In SI units: what the network says in its own scales is divided and multiplied by the plant's."""
+    plants = systems.sample("fixed_wing", key=KEY, num=3)
+    (A, B), (Q, R) = plants.matrices(), plants.weights()
+    K = control.lqrd(A, B, Q, R, plants.dt).K
+    bound = learning.policy(learning.models.build(learning.ModelConfig(kind="gain", window=1)), plants)
+    flat = dataset.scaled_gain(K, plants).reshape(3, -1).astype(jnp.float32)
+    bound = dataclasses.replace(bound, context=dataclasses.replace(bound.context, gain=flat))
+    x = plants.initial_state(key=KEY, num=4)
+    _, u = bound(bound.init((3, 4)), x)
+    np.testing.assert_allclose(u, -jnp.einsum("vij,vsj->vsi", K, x), rtol=1e-4, atol=1e-4)
+
+
+def test_weights_that_the_network_cannot_see_are_refused(model):
+    plant = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], Q=[[2.0, 0.9], [0.9, 1.0]])
+    with pytest.raises(ValueError, match="plants: expected Q to be diagonal"):
+        learning.policy(model, plant)
+
+
+def test_validation_loss_is_of_the_validation_variants_and_best_is_the_lowest(data, tmp_path):
+    fit = learning.fit(data, SMALL, BRIEF, tmp_path)
+    held = dataset.resident(data, "validation", window=4)
+    batch = held.gather(np.arange(held.num_windows))
+    graph, params = learning.models.split(fit.model)
+    prediction, live = learning.training.forward(graph, params, held.table, batch)
+    error = np.asarray(live, float) * (np.asarray(prediction, float) - np.asarray(batch.target, float)) ** 2
+    expected = error.sum() / (np.asarray(live) > 0).sum()
+    assert fit.metrics[-1]["validation_loss"] == pytest.approx(expected, rel=1e-3)
+    assert set(data.variants.split[int(v)] for v in batch.variant) == {"validation"}
+    losses = [row["validation_loss"] for row in fit.metrics]
+    kept = [int(p.name) for p in (tmp_path / "checkpoints" / "best").iterdir() if p.name.isdigit()]
+    assert kept == [fit.metrics[int(np.argmin(losses))]["step"]]
+
+
+def test_parameters_that_are_not_numbers_are_never_saved(data, tmp_path, monkeypatch):
+    """The loss of a step is that of before its update: a bad update must not become the checkpoint."""
+    learning.fit(data, SMALL, learning.TrainConfig(**{**json.loads(BRIEF.to_json())}), tmp_path / "good")
+    inner = learning.fitting.optimizer
+
+    def breaks_at_eight(config):
+        def update(updates, state, params=None):
+            updates, state = inner(config).update(updates, state, params)
+            count = state[1][0].count
+            return jax.tree.map(lambda g: jnp.where(count >= 8, jnp.nan, g), updates), state
+
+        return optax.GradientTransformation(inner(config).init, update)
+
+    monkeypatch.setattr(learning.fitting, "optimizer", breaks_at_eight)
+    with pytest.raises(learning.NonFiniteLossError, match="The checkpoint of step 4 is kept"):
+        learning.fit(data, SMALL, BRIEF, tmp_path / "bad")
+    kept = learning.load(tmp_path / "bad" / "checkpoints")
+    assert all(np.isfinite(a).all() for a in learning.models.split(kept)[1].values())
+
+
 def test_loading_says_what_is_missing(tmp_path):
     with pytest.raises(ValueError, match="holds no training run"):
         learning.load(tmp_path)
@@ -332,6 +387,8 @@ def test_loading_says_what_is_missing(tmp_path):
     [
         ({"width": 10, "heads": 4}, "width: expected a multiple of heads = 4, but found 10"),
         ({"depth": 0}, "depth: expected an integer ≥ 1, but found 0"),
+        ({"description": "false"}, "description: expected bool, but found 'false'"),
+        ({"seed": 1.5}, r"seed: expected int, but found 1\.5"),
     ],
 )
 def test_a_bad_model_config_is_refused(change, message):

@@ -190,13 +190,17 @@ def test_cost_differentiates_through_the_loop_to_a_physical_parameter():
         ({"noise": 0.1}, "key: noise"),
         ({"noise": -0.1, "key": KEY}, "noise: expected a standard deviation"),
         ({"dt": -1.0}, "dt: expected a sample time above 0 s"),
+        ({"x0": np.array([0.0, np.nan])}, "x0: expected finite numbers"),
+        ({"substeps": 0}, "substeps: expected at least one"),
+        ({"policy": np.ones((1, 2))}, r"policy: expected something with init\(batch_shape\)"),
+        ({"policy": simulation.LinearPolicy(jnp.ones((3, 2)))}, r"policy: expected inputs of shape \(1,\)"),
     ],
 )
 def test_bad_arguments_are_named(change, message):
     plant = systems.make("pendulum")
-    arguments = {"x0": np.zeros(2), "num_steps": 3} | change
+    arguments = {"policy": simulation.no_control(plant), "x0": np.zeros(2), "num_steps": 3} | change
     with pytest.raises(ValueError, match=message):
-        simulation.rollout(plant, simulation.no_control(plant), **arguments)
+        simulation.rollout(plant, **arguments)
 
 
 def test_two_policies_with_as_many_leaves_are_not_taken_for_each_other():
@@ -217,3 +221,23 @@ def test_two_policies_with_as_many_leaves_are_not_taken_for_each_other():
     plant = systems.make("pendulum")
     one, other = (simulation.rollout(plant, p, jnp.ones(2), 1, linear=True).us for p in (ours, Opposite(K)))
     np.testing.assert_allclose(one, -other)
+
+
+@pytest.mark.parametrize("name", ["magnetic_levitation", "vehicle_lateral"])
+def test_default_substeps_are_enough_for_the_plants_own_speed(name):
+    plant = systems.make(name)
+    policy = simulation.LinearPolicy(regulator(plant).K)
+    x0 = 0.2 * plant.scales[0]
+    ours, fine = (simulation.rollout(plant, policy, x0, 40, substeps=n) for n in (None, 200))
+    np.testing.assert_allclose(ours.xs, fine.xs, atol=1e-4 * float(jnp.abs(x0).max()), rtol=1e-4)
+
+
+def test_noises_are_independent_of_each_other():
+    plant = systems.from_matrices([[0.0]], [[1.0]], dt=1.0)
+    policy = simulation.LinearPolicy(jnp.array([[1.0]]))
+    run = simulation.rollout(
+        plant, policy, jnp.zeros((4000, 1)), 1, linear=True, key=KEY, noise=0.1, sensor_noise=0.1
+    )
+    seen = -np.asarray(run.us)[:, 0, 0]
+    pushed = np.asarray(run.xs)[:, 1, 0] + seen
+    assert abs(np.corrcoef(seen, pushed)[0, 1]) < 0.06

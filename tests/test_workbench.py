@@ -58,7 +58,7 @@ def test_gaps_mark_what_was_lost():
 
 def test_a_table_of_scores_is_the_scores():
     ratio = jnp.array([[1.0, 1.1], [1.2, 1.3], [3.0, jnp.inf]])
-    score = evaluation.Score(ratio, jnp.isinf(ratio))
+    score = evaluation.Score(ratio, jnp.isinf(ratio), jnp.zeros_like(ratio))
     table = tables.scores({"network": score}, ["a", "a", "b"])
     assert table.loc[("a", "network"), "worst"] == pytest.approx(30.0)
     assert table.loc[("b", "network"), "worst"] == np.inf

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-DTYPES = ("float32", "bfloat16", "float64")
 PRECISIONS = ("default", "high", "highest")
 
 
@@ -36,32 +34,21 @@ def setup(*, x64: bool = True, cache: bool = True) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """How a stage computes: hashable, recorded with every run.
+    """Where a stage computes, and how exactly: hashable, recorded with a run.
 
     Attributes:
         device: ``"auto"`` (JAX's default), a platform (``"cpu"``, ``"gpu"``) or one device (``"gpu:1"``).
-        param_dtype: type that parameters are kept in.
-        compute_dtype: type that activations are computed in.
         precision: of float32 matrix products on devices that would round them (``"highest"``: not at all).
-        jit: compile; ``False`` runs eagerly, for debugging.
-        seed: every random number of the stage follows from it.
     """
 
     device: str = "auto"
-    param_dtype: str = "float32"
-    compute_dtype: str = "float32"
     precision: str = "high"
-    jit: bool = True
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("param_dtype", self.param_dtype, DTYPES),
-            ("compute_dtype", self.compute_dtype, DTYPES),
-            ("precision", self.precision, PRECISIONS),
-        ):
-            if value not in allowed:
-                raise ValueError(f"{name}: expected one of {', '.join(allowed)}, but found {value!r}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(
+                f"precision: expected one of {', '.join(PRECISIONS)}, but found {self.precision!r}"
+            )
         platform, _, index = self.device.partition(":")
         if not platform or (index and not index.isdigit()):
             raise ValueError(f"device: expected 'auto', 'cpu', 'gpu' or 'gpu:1', but found {self.device!r}")
@@ -77,11 +64,6 @@ class Backend:
         except (RuntimeError, IndexError):
             there = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
             raise ValueError(f"device: {self.device!r} is not on this machine, which has {there}") from None
-
-    @property
-    def dtypes(self) -> tuple[Any, Any]:
-        """``(param_dtype, compute_dtype)`` as JAX types."""
-        return jnp.dtype(self.param_dtype), jnp.dtype(self.compute_dtype)
 
     def put(self, tree: Any) -> Any:
         """Place every array of ``tree`` on this backend's device."""

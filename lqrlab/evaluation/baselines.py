@@ -27,6 +27,8 @@ def baselines(plants: Mapping[str, Plant]) -> dict[str, LinearPolicy]:
         parameters, for all its variants: what a network must beat to have learned more than a table.
         ``no control``: inputs held at the equilibrium.
     """
+    if not plants:
+        raise ValueError("plants: expected at least one family, but found none")
     stacked = systems.stack(list(plants.values()))
     nominal = []
     for name, batch in plants.items():

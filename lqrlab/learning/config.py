@@ -28,6 +28,15 @@ class Config:
                 )
         return cls(**values)
 
+    def _check_types(self) -> None:
+        """Each value is of its default's type; whole numbers do for real ones."""
+        for field in dataclasses.fields(self):
+            value, kind = getattr(self, field.name), type(field.default)
+            if kind is float and type(value) is int:
+                object.__setattr__(self, field.name, float(value))
+            elif type(value) is not kind:
+                raise ValueError(f"{field.name}: expected {kind.__name__}, but found {value!r}")
+
     def _require(self, name: str, good: bool, expected: str) -> None:
         value = getattr(self, name)
         finite = not isinstance(value, float) or math.isfinite(value)
@@ -60,10 +69,9 @@ class ModelConfig(Config):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name in ("window", "width", "depth", "heads", "hidden"):
-            self._require(
-                name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "an integer ≥ 1"
-            )
+            self._require(name, getattr(self, name) >= 1, "an integer ≥ 1")
         self._require("width", self.width % self.heads == 0, f"a multiple of heads = {self.heads}")
 
 
@@ -78,7 +86,7 @@ class TrainConfig(Config):
         warmup: share of the steps that warm up.
         weight_decay: AdamW's.
         clip: largest global norm of a gradient.
-        steps_per_dispatch: steps compiled into one program.
+        steps_per_dispatch: steps compiled into one program; fewer where a report or checkpoint comes first.
         report_every: steps between progress lines and validation losses.
         checkpoint_every: steps between checkpoints.
         seed: of the order of the batches.
@@ -96,16 +104,10 @@ class TrainConfig(Config):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name in ("num_steps", "batch_size", "steps_per_dispatch", "report_every", "checkpoint_every"):
-            self._require(
-                name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "an integer ≥ 1"
-            )
+            self._require(name, getattr(self, name) >= 1, "an integer ≥ 1")
         self._require("learning_rate", self.learning_rate > 0, "a number above 0")
         self._require("clip", self.clip > 0, "a number above 0")
         self._require("weight_decay", self.weight_decay >= 0, "a number ≥ 0")
         self._require("warmup", 0 <= self.warmup < 1, "a share in [0, 1)")
-        for name in ("report_every", "checkpoint_every"):
-            self._require(
-                name, getattr(self, name) % self.steps_per_dispatch == 0,
-                f"a multiple of steps_per_dispatch = {self.steps_per_dispatch}",
-            )  # fmt: skip

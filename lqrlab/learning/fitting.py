@@ -94,7 +94,9 @@ def fit(
         step = first
         for state, row in steps:
             step = row["step"]
-            if not np.isfinite(row["loss"]):
+            due = stop.is_set() or step % config.checkpoint_every == 0 or step == config.num_steps
+            # the loss is that of before the update: what is saved is looked at itself
+            if not np.isfinite(row["loss"]) or (("validation_loss" in row or due) and not _finite(state)):
                 raise NonFiniteLossError(_diverged(row, store.step("last")))
             if "validation_loss" in row:
                 rows.append(row)
@@ -104,7 +106,7 @@ def fit(
                     store.save("best", step, {"params": state.params})
                 if progress:
                     progress(row)
-            if stop.is_set() or step % config.checkpoint_every == 0 or step == config.num_steps:
+            if due:
                 store.save("last", step, state)
             if stop.is_set():
                 break
@@ -145,7 +147,10 @@ def _dispatches(
 
     step, since, done, recent = first, time.perf_counter(), 0, []
     while step < config.num_steps:
-        count = min(config.steps_per_dispatch, config.num_steps - step)
+        ends = (config.report_every, config.checkpoint_every)
+        count = min(
+            config.steps_per_dispatch, config.num_steps - step, *(every - step % every for every in ends)
+        )
         state, values = many(state, windows, count)
         step, done = step + count, done + count * config.batch_size
         recent.append(float(jnp.mean(values)))
@@ -164,9 +169,20 @@ def _dispatches(
         yield state, row
 
 
+@jax.jit
+def _all_finite(leaves: list[Array]) -> Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in leaves]))
+
+
+def _finite(state: TrainState) -> bool:
+    """Whether parameters and optimizer are numbers, so that a checkpoint of them can be gone on from."""
+    return bool(_all_finite(jax.tree.leaves((state.params, state.opt_state))))
+
+
 def _diverged(row: dict[str, Any], kept: int | None) -> str:
     return (
-        f"the loss is {row['loss']} within the steps up to {row['step']}; training stops. "
+        f"the loss is {row['loss']} within the steps up to {row['step']}, or the parameters after them are not "
+        "numbers; training stops. "
         + (f"The checkpoint of step {kept} is kept." if kept else "No checkpoint had been made yet.")
         + " Lower learning_rate or clip, and look at the data for values out of scale."
     )

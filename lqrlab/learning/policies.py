@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from lqrlab import control
 from lqrlab.compute import pytree
 from lqrlab.dataset import Description, describe
 from lqrlab.learning import models
@@ -88,12 +89,27 @@ def policy(model: nnx.Module, plants: Plant | Sequence[Plant]) -> NetworkPolicy:
         m, d = plants.m, describe(plants)
     else:
         m, d = M_MAX, jax.tree.map(lambda *a: jnp.concatenate(a), *(describe(p) for p in plants))
+    _check_weights(d)
     d = jax.tree.map(lambda a: a.astype(jnp.float32), d)
     graph, params = models.split(model)
     window = model.config.window  # type: ignore[attr-defined]
     context = _encode(graph, params, d)
     scales = d.scale_x * d.live_x, d.scale_u * d.live_u
     return NetworkPolicy(params, context, *scales, graph, window, m)
+
+
+def _check_weights(d: Description) -> None:
+    """Refuse weights that the scaled coordinates do not absorb: the network would not know of them."""
+    if control.checks.traced(d):
+        return
+    for name, weight, live in (("Q", d.Q, d.live_x), ("R", d.R, d.live_u)):
+        size = weight.shape[-1]
+        off = jnp.abs(weight - jnp.broadcast_to(jnp.eye(size), weight.shape) * live[..., None])
+        if bool(jnp.max(off) > 1e-6):
+            raise ValueError(
+                f"plants: expected {name} to be diagonal and positive, so that it is absorbed into the units that "
+                "the network sees; with cross or zero weights its answer would not depend on them"
+            )
 
 
 @partial(jax.jit, static_argnums=0)

@@ -135,6 +135,8 @@ def env(
     Raises:
         ValueError: dt not above 0, limits that cross or do not contain the equilibrium input.
     """
+    if substeps is not None and substeps < 1:
+        raise ValueError(f"substeps: expected at least one Runge-Kutta step, but found {substeps}")
     x_eq, u_eq = plant.equilibrium()
     (A, B), (Q, R) = plant.matrices(), plant.weights()
     step = control.checks.sample_time(plant.dt if dt is None else dt, A.dtype)
@@ -159,7 +161,7 @@ def env(
         high=high,
         noise=jnp.broadcast_to(jnp.asarray(noise, A.dtype), (plant.n,)),
         linear=linear,
-        substeps=substeps or _substeps(A, step),
+        substeps=_substeps(A, step) if substeps is None else substeps,
     )
 
 

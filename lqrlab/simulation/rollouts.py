@@ -82,8 +82,11 @@ def rollout(
     if x0.shape[-1:] != (plant.n,) or x0.shape[: len(batch)] != batch:
         expected = "[" + ", ".join([*map(str, batch), "…", str(plant.n)]) + "]"
         raise ValueError(f"x0: expected shape {expected} for {plant.name}, but found {x0.shape}")
-    if num_steps < 1:
-        raise ValueError(f"num_steps: expected at least one step, but found {num_steps}")
+    if not control.checks.traced(x0) and not bool(jnp.all(jnp.isfinite(x0))):
+        raise ValueError("x0: expected finite numbers, but found inf or NaN")
+    if not isinstance(num_steps, int | np.integer) or num_steps < 1:
+        raise ValueError(f"num_steps: expected at least one step, but found {num_steps!r}")
+    _check_policy(policy, x0, plant.m)
     noisy = tuple(
         _positive(n, a)
         for n, a in (("noise", noise), ("sensor_noise", sensor_noise), ("excitation", excitation))
@@ -95,6 +98,21 @@ def rollout(
     sensors = jnp.broadcast_to(jnp.asarray(sensor_noise, x0.dtype), (plant.n,))
     push = jnp.broadcast_to(jnp.asarray(excitation, x0.dtype), (plant.m,))
     return _run(world, policy, x0, sensors, push, key, num_steps, noisy)
+
+
+def _check_policy(policy: Policy, x0: Array, m: int) -> None:
+    """Refuse what is no policy for this plant, in words rather than from inside a trace."""
+    if not (hasattr(policy, "init") and callable(policy)):
+        raise ValueError(
+            f"policy: expected something with init(batch_shape) and __call__(carry, x), such as LinearPolicy(K), "
+            f"but found {type(policy).__name__}"
+        )
+    try:
+        _, u = jax.eval_shape(lambda p, x: p(p.init(x.shape[:-1]), x), policy, x0)
+    except Exception as error:
+        raise ValueError(f"policy: fails on states of shape {x0.shape}: {error}") from error
+    if u.shape != (*x0.shape[:-1], m):
+        raise ValueError(f"policy: expected inputs of shape {(*x0.shape[:-1], m)}, but found {u.shape}")
 
 
 def _positive(name: str, value: ArrayLike) -> bool:
