@@ -1,5 +1,7 @@
 """The command line: ``lqrlab --help``. JAX is imported only by the commands that compute."""
 
+import dataclasses
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -140,6 +142,41 @@ def verify(path: Path) -> None:
     click.echo(found, err=not found.ok)
     if not found.ok:
         sys.exit(1)
+
+
+@main.group()
+def bench() -> None:
+    """Measure how fast this machine is, beside other libraries."""
+
+
+@bench.command("control")
+@click.option("--states", multiple=True, type=int, default=(2, 4, 6, 12), help="Dimension; may be repeated.")
+@click.option("--num", default=10_000, show_default=True, help="Problems of each dimension.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def bench_control(states: tuple[int, ...], num: int, as_json: bool) -> None:
+    """Riccati designs in bulk, beside SciPy's, slycot's and contrax's, on the same problems in one process."""
+    from lqrlab import compute
+    from lqrlab.evaluation import bench_control as benchmark
+    from lqrlab.workbench.terminal import table
+
+    compute.setup()
+    rows = [dataclasses.asdict(row) for row in benchmark.bench_control(states, num=num)]
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row))
+        return
+    said = {True: "yes", False: "no", None: ""}
+    cells = [
+        (
+            r["name"],
+            f"{r['value']:.4g}",
+            r["unit"],
+            "" if r["target"] is None else f"{r['target']:g}",
+            said[r["reached"]],
+        )
+        for r in rows
+    ]
+    click.echo(table(cells, ("figure", "value", "unit", "target", "reached")))
 
 
 @main.command()
