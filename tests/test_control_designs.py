@@ -163,7 +163,8 @@ def test_an_lqr_loop_keeps_its_distance_from_instability():
         A, B, _ = plant(seed)
         K = control.lqr(A, B, np.eye(3), np.eye(2)).K
         for margin in control.margins(A, B, K):
-            assert margin.disk >= 1 - 1e-6  # Kalman's inequality
+            assert margin.distance >= 1 - 1e-6  # Kalman's inequality
+            assert margin.disk.alpha >= 2 / 3 - 1e-6
             assert margin.gain_down <= 0.5 + 1e-6
             assert margin.gain_up == np.inf
             assert margin.phase >= np.deg2rad(60) - 1e-6
@@ -177,7 +178,8 @@ def test_margins_of_a_loop_computed_by_hand():
     assert found.gain_down == 0.0
     w = np.geomspace(1e-3, 1e3, 200001)
     L = 0.5 / (1j * w * (1j * w + 1) ** 2)
-    assert np.isclose(found.disk, np.abs(1 + L).min(), rtol=1e-6)
+    assert np.isclose(found.distance, np.abs(1 + L).min(), rtol=1e-6)
+    assert np.isclose(found.disk.alpha, (2 * np.abs(1 + L) / np.abs(1 - L)).min(), rtol=1e-6)
     with pytest.raises(ValueError, match="not stable"):
         control.margins(A, np.array([[0.0], [0.0], [1.0]]), np.array([[5.0, 0.0, 0.0]]))
 

@@ -9,36 +9,55 @@ from lqrlab.control.analysis import (
     sampling_cost,
     to_statespace,
 )
+from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed
 from lqrlab.control.design import LQR, dlqr, lqr, lqrd
 from lqrlab.control.horizon import TimeVaryingLQR, finite_horizon
+from lqrlab.control.loops import (
+    Disk,
+    Margins,
+    StepInfo,
+    disk_margin,
+    frequency_response,
+    margins,
+    sensitivity,
+    step_info,
+    step_response,
+    zeros,
+)
 from lqrlab.control.lyapunov import dlyap, is_stable, lyap
 from lqrlab.control.observers import LQG, Estimator, dlqe, lqe, lqg
 from lqrlab.control.riccati import care, dare
 from lqrlab.control.sampling import Sampled, c2d, sample
-from lqrlab.control.structure import Diagnosis, Margins, Mode, ctrb, diagnose, gram, margins, modes, obsv
+from lqrlab.control.structure import Diagnosis, Mode, ctrb, diagnose, gram, modes, obsv
 from lqrlab.control.tracking import Integral, feedforward, lqi, output_weights, place
 
 __all__ = [
     "LQG",
     "LQR",
     "Diagnosis",
+    "Disk",
     "Estimator",
     "Integral",
     "Margins",
     "Mode",
     "Sampled",
+    "StepInfo",
     "TimeVaryingLQR",
     "c2d",
     "care",
     "covariance",
     "ctrb",
     "dare",
+    "delay_cost",
+    "delayed",
     "diagnose",
+    "disk_margin",
     "dlqe",
     "dlqr",
     "dlyap",
     "feedforward",
     "finite_horizon",
+    "frequency_response",
     "from_statespace",
     "gram",
     "h2_norm",
@@ -49,6 +68,7 @@ __all__ = [
     "lqi",
     "lqr",
     "lqrd",
+    "lqrd_delayed",
     "lyap",
     "margins",
     "modes",
@@ -58,5 +78,9 @@ __all__ = [
     "place",
     "sample",
     "sampling_cost",
+    "sensitivity",
+    "step_info",
+    "step_response",
     "to_statespace",
+    "zeros",
 ]

@@ -1,4 +1,4 @@
-"""What a plant lets a controller do: modes, controllability, Gramians, margins, and a diagnosis in words."""
+"""What a plant lets a controller do: modes, controllability, Gramians, and a diagnosis in words."""
 
 import dataclasses
 from typing import Any
@@ -100,84 +100,6 @@ def modes(A: ArrayLike, dt: float | None = None) -> list[Mode]:
             )
         )
     return found
-
-
-@dataclasses.dataclass(frozen=True)
-class Margins:
-    """How much a loop bears at one input before it is unstable, the other inputs as designed.
-
-    Attributes:
-        gain_down, gain_up: factors that the loop gain may be multiplied by, 0 ≤ down < 1 < up.
-        phase: margin [rad].
-        disk: least distance of the loop gain from −1, min |1 + L(jω)|; at least 1 for a continuous LQR.
-        frequency: where that is [rad/s].
-    """
-
-    gain_down: float
-    gain_up: float
-    phase: float
-    disk: float
-    frequency: float
-
-
-def margins(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None) -> list[Margins]:
-    """Margins of the loop u = −Kx at each input, the others closed; one problem, on the host.
-
-    Args:
-        A: ``[n, n]``, of ẋ = Ax + Bu, or of x[t+1] = Ax[t] + Bu[t] if ``dt`` [s] is given.
-        B, K: ``[n, m]``, ``[m, n]``.
-
-    Raises:
-        ValueError: the loop is not stable, so it has no margins.
-    """
-    import control as python_control
-
-    A, B, K = (np.asarray(a, float) for a in (A, B, K))
-    closed = np.linalg.eigvals(A - B @ K)
-    if not (closed.real.max() < 0 if dt is None else np.abs(closed).max() < 1):
-        raise ValueError("K: the loop A − BK is not stable, so it has no margins")
-    found = []
-    for i in range(B.shape[1]):
-        others = [j for j in range(B.shape[1]) if j != i]
-        inner = A - B[:, others] @ K[others]
-        loop = python_control.ss(inner, B[:, [i]], K[[i]], 0, *(() if dt is None else (dt,)))
-        gains, phases, _, crossings, _, _ = python_control.stability_margins(loop, returnall=True)
-        del crossings
-        gains, phases = np.atleast_1d(gains), np.abs(np.atleast_1d(phases))
-        size, frequency = _disk(inner, B[:, i], K[i], dt)
-        up, down = gains[gains > 1], gains[gains < 1]
-        found.append(
-            Margins(
-                gain_down=float(down.max()) if len(down) else 0.0,
-                gain_up=float(up.min()) if len(up) else np.inf,
-                phase=float(np.deg2rad(phases.min())) if len(phases) else np.inf,
-                disk=size,
-                frequency=frequency,
-            )
-        )
-    return found
-
-
-def _disk(A: np.ndarray, b: np.ndarray, k: np.ndarray, dt: float | None) -> tuple[float, float]:
-    """min |1 + L(jω)| and where: on a grid around the modes, then refined."""
-    speeds = np.abs(np.linalg.eigvals(A - np.outer(b, k)))
-    if dt is not None:
-        speeds = np.abs(np.log(np.maximum(speeds, 1e-300) + 0j)) / dt
-    speeds = speeds[speeds > 0]
-    top = np.pi / dt if dt else 1e3 * speeds.max()
-    grid = np.geomspace(min(1e-3 * speeds.min(), top / 10), top, 4000)
-    eye = np.eye(len(A))
-
-    def distance(w: np.ndarray) -> np.ndarray:
-        s = 1j * w if dt is None else np.exp(1j * w * dt)
-        x = np.linalg.solve(s[:, None, None] * eye - A, np.broadcast_to(b[:, None], (len(w), len(b), 1)))
-        return np.abs(1 + (k @ x[..., 0].T))
-
-    for _ in range(3):
-        i = int(np.argmin(distance(grid)))
-        at = grid[i]
-        grid = np.linspace(grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)], 400)
-    return float(distance(np.array([at]))[0]), float(at)
 
 
 @dataclasses.dataclass(frozen=True)

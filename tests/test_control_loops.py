@@ -1,0 +1,146 @@
+"""Zeros, frequency responses, margins, steps and delays, against python-control and dense simulation."""
+
+import control as python_control
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lqrlab import control
+
+A = np.array([[0.0, 1.0], [2.0, -0.3]])
+B = np.array([[0.0], [1.0]])
+Q, R = np.diag([1.0, 0.1]), np.array([[0.2]])
+
+
+def test_zeros_by_hand():
+    # y = (s − 1) / s² starts the wrong way
+    chain = np.array([[0.0, 1.0], [0.0, 0.0]])
+    assert np.allclose(control.zeros(chain, B, [[-1.0, 1.0]]), [1.0])
+    assert control.zeros(chain, B, [[1.0, 0.0]]).shape == (0,)
+    rng = np.random.default_rng(0)
+    a, b, c = rng.normal(size=(4, 4)), rng.normal(size=(4, 2)), rng.normal(size=(2, 4))
+    found = control.zeros(a, b, c)
+    assert len(found) == 2
+    assert np.all(np.diff(found.real) <= 0)
+    for zero in found:  # where the system matrix loses rank
+        matrix = np.block([[a - zero * np.eye(4), b], [c, np.zeros((2, 2))]])
+        assert np.linalg.svd(matrix, compute_uv=False)[-1] < 1e-10
+
+
+@pytest.mark.parametrize("dt", [None, 0.1])
+def test_frequency_responses_equal_python_controls(dt):
+    rng = np.random.default_rng(1)
+    a, b, c = 0.2 * rng.normal(size=(3, 4, 4)), rng.normal(size=(4, 2)), rng.normal(size=(3, 4))
+    d, w = rng.normal(size=(3, 2)), np.array([0.3, 2.0, 20.0])
+    found = control.frequency_response(a, b, c, w, d, dt)
+    for i in range(3):
+        system = control.to_statespace(a[i], b, c, d, dt)
+        theirs = np.moveaxis(python_control.frequency_response(system, w).complex, -1, 0)
+        assert np.allclose(found[i], theirs, rtol=1e-9)
+    K = rng.normal(size=(2, 4))
+    loop = np.moveaxis(
+        python_control.frequency_response(control.to_statespace(a[0], b, K, dt=dt), w).complex, -1, 0
+    )
+    assert np.allclose(control.sensitivity(a[0], b, K, w, dt), np.linalg.inv(np.eye(2) + loop), rtol=1e-9)
+
+
+def test_a_frequency_response_has_a_gradient():
+    def peak(damping):
+        a = jnp.array([[0.0, 1.0], [-2.0, -1.0]]) * jnp.array([[1, 1], [1, damping]])
+        return jnp.abs(control.frequency_response(a, B, np.array([[1.0, 0.0]]), np.array([1.4]))).sum()
+
+    assert np.isclose(jax.grad(peak)(0.6), (peak(0.6 + 1e-5) - peak(0.6 - 1e-5)) / 2e-5, rtol=1e-6)
+
+
+def test_a_disk_margin_of_several_inputs_is_where_the_loop_is_lost():
+    # python-control's example: fine at each input, bad at both (Seiler et al.)
+    a, b = np.array([[0.0, 10.0], [-10.0, 0.0]]), np.eye(2)
+    K = np.array([[1.0, -2.0], [0.0, 1.0]]) @ np.array([[1.0, 10.0], [-10.0, 1.0]])
+    both, single = control.disk_margin(a, b, K), [m.disk.alpha for m in control.margins(a, b, K)]
+    assert both.alpha < 0.6 * min(single)
+
+    def lost(alpha):  # over all pairs of complex gains on the rim of the disk
+        rim = alpha * np.exp(1j * np.linspace(0, 2 * np.pi, 121))
+        f = (1 + rim / 2) / (1 - rim / 2)
+        gains = np.stack(np.meshgrid(f, f), axis=-1).reshape(-1, 2)
+        return np.linalg.eigvals(a - b @ (gains[:, :, None] * K)).real.max() > 0
+
+    assert lost(1.03 * both.alpha)
+    assert not lost(0.99 * both.alpha)
+    low, high = both.gain
+    assert np.isclose(low * high, 1)
+    for factor in (1.001 * low, 0.999 * high):
+        assert np.linalg.eigvals(a - factor * b @ K).real.max() < 0
+
+
+def test_step_info_equals_python_controls():
+    a, b = (np.asarray(x) for x in control.c2d(A, B, 0.05))
+    c, T = np.array([[1.0, 0.0]]), 200
+    K = np.stack([control.lqrd(A, B, Q, r * R, 0.05).K for r in (0.01, 1.0)])
+    ys, us = control.step_response(a, b, c, K, np.array([-2.0]), T)
+    found = control.step_info(ys, 0.05, np.array([-2.0]))
+    for i in range(2):
+        # the same loop, built by python-control from its own steady state
+        system = python_control.ss(a - b @ K[i], b, c, 0, 0.05)
+        gain = -2.0 / system.dcgain()
+        _, y = python_control.step_response(system * gain, np.arange(T + 1) * 0.05)
+        assert np.allclose(ys[i, :, 0], y, atol=1e-9)
+        info = python_control.step_info(system * gain, T=np.arange(T + 1) * 0.05)
+        assert np.isclose(found.rise[i, 0], info["RiseTime"])
+        assert np.isclose(found.settling[i, 0], info["SettlingTime"])
+        assert np.isclose(100 * found.overshoot[i, 0], info["Overshoot"], atol=1e-6)
+        assert np.isclose(found.peak[i, 0], info["Peak"])
+    assert us.shape == (2, T, 1)
+    assert np.isposinf(control.step_info(ys[:, :10], 0.05, np.array([-2.0])).settling).all()
+    assert np.isnan(control.step_info(ys, 0.05, np.array([0.0])).settling).all()
+
+
+# Delay -----------------------------------------------------------------------------------------------------
+
+
+def simulated(delay, K, dt, parts=4, steps=300):
+    """Cost of u[t] = −K (x[t], u[t−1], …), a delayed zero-order hold on a grid ``parts`` times finer."""
+    a, b, q, r, n = (np.asarray(x) for x in control.sample(A, B, Q, R, dt / parts))
+    x, us, total = np.eye(2), [], 0.0  # both unit vectors at once
+    late = round(delay * parts)
+    for k in range(steps * parts):
+        if k % parts == 0:
+            past = [us[-1 - i] if len(us) > i else np.zeros((1, 2)) for i in range(K.shape[1] - 2)]
+            us.append(-np.asarray(K) @ np.concatenate([x, *past]))
+        u = us[(k - late) // parts] if k >= late else np.zeros((1, 2))
+        total += np.sum(x * (q @ x) + 2 * x * (n @ u)) + np.sum(u * (r @ u))
+        x = a @ x + b @ u
+    return total
+
+
+@pytest.mark.parametrize("delay", [0.25, 2.25])
+def test_the_cost_of_delay_is_what_a_dense_simulation_pays(delay):
+    dt = 0.1
+    prompt = control.lqrd(A, B, Q, R, dt)
+    aware = control.lqrd_delayed(A, B, Q, R, dt, delay)
+    base = float(jnp.trace(prompt.P))
+    late, best = (control.delay_cost(A, B, Q, R, dt, delay, aware=flag) for flag in (False, True))
+    assert np.isclose(late, simulated(delay, prompt.K, dt) / base - 1, rtol=1e-8)
+    assert np.isclose(best, simulated(delay, aware.K, dt) / base - 1, rtol=1e-8)
+    assert 0 < best < late
+
+    # the optimum: dynamic programming over the widened plant, long enough
+    a, b, q, r, n = (np.asarray(x) for x in control.delayed(A, B, Q, R, dt, delay))
+    P = q
+    for _ in range(600):
+        S, G = r + b.T @ P @ b, b.T @ P @ a + n.T
+        P = q + a.T @ P @ a - G.T @ np.linalg.pinv(S) @ G
+    assert np.allclose(aware.P, P, rtol=1e-9, atol=1e-9 * np.abs(P).max())
+
+
+def test_delay_costs_are_batched_and_say_where_the_loop_is_lost():
+    costs = control.delay_cost(A, B, Q, R, np.array([0.01, 0.1, 0.3]), 2.5)
+    assert 0 < costs[0] < costs[1]
+    assert costs[2] == np.inf
+    assert np.isclose(control.delay_cost(A, B, Q, R, 0.1, 0.0), 0, atol=1e-12)
+    for bad in (-1.0, np.nan):
+        with pytest.raises(ValueError, match="delay: expected a number of sample times ≥ 0"):
+            control.delay_cost(A, B, Q, R, 0.1, bad)
+    with pytest.raises(ValueError, match="gain of its own"):
+        control.delay_cost(A, B, Q, R, 0.1, 1.0, K=np.ones((1, 2)), aware=True)
