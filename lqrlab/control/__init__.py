@@ -28,10 +28,13 @@ from lqrlab.control.lyapunov import dlyap, is_stable, lyap
 from lqrlab.control.observers import LQG, Estimator, dlqe, lqe, lqg
 from lqrlab.control.riccati import care, dare
 from lqrlab.control.sampling import Sampled, c2d, sample
+from lqrlab.control.scheduling import Schedule, schedule
 from lqrlab.control.structure import Diagnosis, Mode, ctrb, diagnose, gram, modes, obsv
 from lqrlab.control.tracking import Integral, feedforward, lqi, output_weights, place
+from lqrlab.control.trajectory import ILQR, ilqr, unsaturated_level
 
 __all__ = [
+    "ILQR",
     "LQG",
     "LQR",
     "Diagnosis",
@@ -41,6 +44,7 @@ __all__ = [
     "Margins",
     "Mode",
     "Sampled",
+    "Schedule",
     "StepInfo",
     "TimeVaryingLQR",
     "c2d",
@@ -62,6 +66,7 @@ __all__ = [
     "gram",
     "h2_norm",
     "hinf_norm",
+    "ilqr",
     "is_stable",
     "lqe",
     "lqg",
@@ -78,9 +83,11 @@ __all__ = [
     "place",
     "sample",
     "sampling_cost",
+    "schedule",
     "sensitivity",
     "step_info",
     "step_response",
     "to_statespace",
+    "unsaturated_level",
     "zeros",
 ]

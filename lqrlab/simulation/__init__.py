@@ -1,7 +1,29 @@
 """Closed loops in bulk: functional environments, policies, rollouts."""
 
 from lqrlab.simulation.environment import Env, env
-from lqrlab.simulation.policies import LinearPolicy, Policy, no_control
+from lqrlab.simulation.policies import (
+    HandOver,
+    LinearPolicy,
+    Policy,
+    ScheduledPolicy,
+    TrackingPolicy,
+    no_control,
+    scheduled,
+    tracking,
+)
 from lqrlab.simulation.rollouts import Trajectory, rollout
 
-__all__ = ["Env", "LinearPolicy", "Policy", "Trajectory", "env", "no_control", "rollout"]
+__all__ = [
+    "Env",
+    "HandOver",
+    "LinearPolicy",
+    "Policy",
+    "ScheduledPolicy",
+    "TrackingPolicy",
+    "Trajectory",
+    "env",
+    "no_control",
+    "rollout",
+    "scheduled",
+    "tracking",
+]

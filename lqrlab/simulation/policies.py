@@ -1,12 +1,15 @@
 """What a controller is: a pytree that turns the state it sees into an input, and may remember."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Protocol
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from lqrlab.compute import pytree
+from lqrlab.control import ILQR, Schedule
 
 
 class Policy(Protocol):
@@ -42,6 +45,121 @@ class LinearPolicy:
     def __call__(self, carry: None, x: Array) -> tuple[None, Array]:
         """−K x."""
         return None, -matvec(self.K.astype(x.dtype), x)
+
+
+def _beside(a: Array, x: Array) -> Array:
+    """A vector a ``[*batch, k]`` for each x ``[*batch, *extra, n]``."""
+    extra = (1,) * (x.ndim - a.ndim)
+    return jnp.broadcast_to(a.reshape(*a.shape[:-1], *extra, a.shape[-1]), (*x.shape[:-1], a.shape[-1]))
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class TrackingPolicy:
+    """u = us[t] − K[t] (x − xs[t]), the steps counted from the start; afterwards the last point is held.
+
+    Deviations from the plant's equilibrium, as all policies see: :func:`tracking` makes them of a plan.
+
+    Attributes:
+        xs: ``[*batch, T+1, n]``.
+        us: ``[*batch, T, m]``.
+        K: ``[*batch, T, m, n]``.
+    """
+
+    xs: Array
+    us: Array
+    K: Array
+
+    def init(self, batch_shape: tuple[int, ...]) -> Array:
+        """No step taken."""
+        return jnp.zeros((), int)
+
+    def __call__(self, carry: Array, x: Array) -> tuple[Array, Array]:
+        """One step along the trajectory."""
+
+        def now(a: Array, axis: int) -> Array:
+            return jax.lax.dynamic_index_in_dim(a.astype(x.dtype), at, a.ndim - axis, keepdims=False)
+
+        at = jnp.minimum(carry, self.us.shape[-2] - 1)
+        xs, us, K = now(self.xs, 2), now(self.us, 2), now(self.K, 3)
+        return carry + 1, _beside(us, x) - matvec(K, x - _beside(xs, x))
+
+
+def tracking(plant: Any, plan: ILQR) -> TrackingPolicy:
+    """The policy that follows a plan of :func:`lqrlab.control.ilqr`; roll it out with the plan's sample time."""
+    x_eq, u_eq = plant.equilibrium()
+    return TrackingPolicy(plan.xs - _beside(x_eq, plan.xs), plan.us - _beside(u_eq, plan.us), plan.K)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class HandOver:
+    """One policy until xᵀPx ≤ level, from then on another: a swing-up, and the regulator that catches.
+
+    Attributes:
+        first, then: the two policies; both see every state, so either may remember.
+        P: ``[*batch, n, n]``.
+        level: ``[*batch]``; :func:`lqrlab.control.unsaturated_level` is one choice.
+    """
+
+    first: Policy
+    then: Policy
+    P: Array
+    level: Array
+
+    def inside(self, x: Array) -> Array:
+        """Whether x ``[*batch, *extra, n]`` is where the second policy takes over, ``[*batch, *extra]``."""
+        V = jnp.sum(x * matvec(self.P.astype(x.dtype), x), axis=-1)
+        return _beside(jnp.asarray(self.level, x.dtype)[..., None], x)[..., 0] >= V
+
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[Any, Any, Array]:
+        """Both begin; nobody has been caught."""
+        return self.first.init(batch_shape), self.then.init(batch_shape), jnp.zeros(batch_shape, bool)
+
+    def __call__(self, carry: tuple[Any, Any, Array], x: Array) -> tuple[tuple[Any, Any, Array], Array]:
+        """The input of whichever is in charge; once handed over it stays so."""
+        before, after, caught = carry
+        caught = caught | self.inside(x)
+        before, swing = self.first(before, x)
+        after, catch = self.then(after, x)
+        return (before, after, caught), jnp.where(caught[..., None], catch, swing)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class ScheduledPolicy:
+    """u = u_op(ρ) − K(ρ) (x − x_op(ρ)) with the parameters ρ read from the state at each step.
+
+    Attributes:
+        schedule: of :func:`lqrlab.control.schedule`, in absolute states and inputs.
+        x_eq, u_eq: what this policy's x and u are deviations from, ``[n]``, ``[m]``.
+        read: absolute states ``[..., n]`` → parameters ``[..., axes of the grid]``.
+    """
+
+    schedule: Schedule
+    x_eq: Array
+    u_eq: Array
+    read: Callable[[Array], Array] = dataclasses.field(metadata={"static": True})
+
+    def init(self, batch_shape: tuple[int, ...]) -> None:
+        """Nothing to remember."""
+
+    def __call__(self, carry: None, x: Array) -> tuple[None, Array]:
+        """The gain of here and now."""
+        at = x + _beside(self.x_eq.astype(x.dtype), x)
+        K, x_op, u_op = (a.astype(x.dtype) for a in self.schedule(self.read(at)))
+        error = at[..., : x_op.shape[-1]] - x_op  # a state that is only read comes after those controlled
+        u = u_op - (K @ error[..., None])[..., 0]
+        return None, u - _beside(self.u_eq.astype(x.dtype), u)
+
+
+def scheduled(plant: Any, schedule: Schedule, read: Callable[[Array], Array]) -> ScheduledPolicy:
+    """The policy of a gain schedule on a plant; ``read`` takes the parameters from the absolute state.
+
+    A plant whose last states are the moving parameters themselves may have a schedule for the others alone.
+    """
+    x_eq, u_eq = plant.equilibrium()
+    return ScheduledPolicy(schedule, x_eq, u_eq, read)
 
 
 def no_control(plant: Any) -> LinearPolicy:

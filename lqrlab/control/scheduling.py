@@ -1,0 +1,137 @@
+"""Gain schedules: a regulator for each point of a grid, designed in one call, and what lies between them."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.interpolate import RegularGridInterpolator
+from jax.typing import ArrayLike
+
+from lqrlab.compute import pytree
+from lqrlab.control import checks
+from lqrlab.control.design import LQR, dlqr, lqr, lqrd
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """Regulators over a grid; u = u_op − K (x − x_op), all three interpolated linearly in the parameters.
+
+    Attributes:
+        grid: the values of each parameter, one array ``[g]`` an axis.
+        design: :class:`LQR` of each point, ``K [*grid, m, n]``.
+        x_op: operating points ``[*grid, n]``.
+        u_op: inputs that hold them ``[*grid, m]``.
+    """
+
+    grid: tuple[Array, ...]
+    design: LQR
+    x_op: Array
+    u_op: Array
+
+    def __call__(self, value: ArrayLike) -> tuple[Array, Array, Array]:
+        """``(K [..., m, n], x_op [..., n], u_op [..., m])`` at parameters ``value [..., axes]``.
+
+        Beyond the grid the nearest point of its edge is used: nothing is extrapolated.
+        """
+        at = jnp.asarray(value, self.x_op.dtype)
+        axes = len(self.grid)
+        if at.shape[-1:] != (axes,):
+            raise ValueError(
+                f"value: expected the grid's {axes} parameters on the last axis, but found {at.shape}"
+            )
+        flat = jnp.stack(
+            [jnp.clip(at[..., i].ravel(), g[0], g[-1]) for i, g in enumerate(self.grid)], axis=-1
+        )
+
+        def between(values: Array) -> Array:
+            # inside after the clipping, up to rounding: never a NaN for a point on the edge
+            found = RegularGridInterpolator(self.grid, values, bounds_error=False, fill_value=None)(flat)
+            return found.reshape(at.shape[:-1] + values.shape[axes:])
+
+        return between(self.design.K), between(self.x_op), between(self.u_op)
+
+
+def schedule(
+    grid: ArrayLike | Sequence[ArrayLike],
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    N: ArrayLike | None = None,
+    *,
+    dt: ArrayLike | None = None,
+    discrete: bool = False,
+    points: tuple[ArrayLike, ArrayLike] | None = None,
+) -> Schedule:
+    """Regulators over a grid of parameters or operating points, designed in one batched call.
+
+    What is promised: each point of the grid is optimal for its own frozen plant. Between points and while the
+    parameter moves nothing is: let it move slowly against the loop, and simulate. Scheduling on a state adds
+    terms that no frozen design sees.
+
+    Args:
+        grid: values of the parameter ``[g]``, rising; or one such array for each of several parameters.
+        A, B, Q, R, N: continuous problems as in :func:`lqr`, their leading axes those of the grid (or none,
+            where nothing changes). ``systems.make("gantry_crane", rope_length=grid).matrices()`` gives such.
+        dt: sample time [s]: sampled-data designs (:func:`lqrd`); continuous ones if left out.
+        discrete: A and B are those of x[t+1] = Ax[t] + Bu[t] (:func:`dlqr`).
+        points: operating points ``(x [*grid, n], u [*grid, m])``; the origin if left out.
+
+    Returns:
+        :class:`Schedule`.
+
+    Raises:
+        ValueError: bad arguments, or (outside a trace) a point that has no stabilizing design: which, and why.
+
+    Source: W. J. Rugh and J. S. Shamma, Research on gain scheduling, Automatica 36 (2000).
+    """
+    axes = tuple(grid) if isinstance(grid, tuple | list) and np.ndim(grid[0]) else (grid,)
+    args = checks.arguments(A, B, Q, R, N)
+    dtype = args[0].dtype
+    grid = tuple(jnp.asarray(g, dtype) for g in axes)
+    for i, g in enumerate(grid):
+        if g.ndim != 1 or g.size < 2:
+            raise ValueError(f"grid: expected two values or more along axis {i}, but found shape {g.shape}")
+        if not checks.traced(g) and not bool(jnp.all(jnp.isfinite(g)) & jnp.all(jnp.diff(g) > 0)):
+            raise ValueError(f"grid: expected rising values along axis {i}, but found {np.asarray(g)}")
+    shape = tuple(g.size for g in grid)
+    if dt is not None and discrete:
+        raise ValueError("dt: a discrete problem is sampled already; leave either dt or discrete out")
+    for name, a in zip("ABQRN", args):
+        try:
+            fits = jnp.broadcast_shapes(a.shape[:-2], shape) == shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(f"{name}: expected leading axes {shape}, the grid's, but found {a.shape[:-2]}")
+    n, m = args[1].shape[-2:]
+    full = [jnp.broadcast_to(a, (*shape, *a.shape[-2:])) for a in args]
+    if dt is not None:
+        design = lqrd(full[0], full[1], full[2], full[3], dt, full[4])
+    else:
+        design = (dlqr if discrete else lqr)(*full)
+    if not checks.traced(*full):
+        _refuse(grid, design, full, continuous=not discrete)
+    x_op, u_op = points if points is not None else (jnp.zeros(n), jnp.zeros(m))
+    try:
+        x_op, u_op = (jnp.broadcast_to(jnp.asarray(a, dtype), (*shape, k)) for a, k in ((x_op, n), (u_op, m)))
+    except ValueError:
+        shapes = ", ".join(str(jnp.shape(a)) for a in (x_op, u_op))
+        raise ValueError(f"points: expected {(*shape, n)} and {(*shape, m)}, but found {shapes}") from None
+    return Schedule(grid, design, x_op, u_op)
+
+
+def _refuse(grid: tuple[Array, ...], design: LQR, args: list[Array], *, continuous: bool) -> None:
+    bad = np.argwhere(~np.asarray(design.stabilizing))
+    if not len(bad):
+        return
+    first = tuple(bad[0])
+    where = ", ".join(f"{float(g[i]):g}" for g, i in zip(grid, first))
+    why = checks.why_not(*(np.asarray(a[first]) for a in args[:3]), continuous=continuous)
+    raise ValueError(
+        f"grid: {len(bad)} of {design.stabilizing.size} points have no stabilizing design, the first at "
+        f"{where}: {why}; a schedule must not pass through it: end the grid before, or change the plant there"
+    )

@@ -1,0 +1,269 @@
+"""Trajectories within limits, and schedules, against SciPy's optimisers, integrators and Riccati solver."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.interpolate
+import scipy.linalg
+import scipy.optimize
+from scipy.integrate import solve_ivp
+
+from lqrlab import control, simulation, systems
+from lqrlab.control import trajectory
+
+Q, R, QF = np.diag([1.0, 0.1]), np.diag([0.4, 1.0]), 20 * np.eye(2)
+LIMITS, DT, STEPS = np.array([3.0, 1.5]), 0.1, 12
+
+
+def two_torques(x, u):
+    """A pendulum with a crank of varying leverage: two inputs of different worth."""
+    return jnp.stack([x[1], jnp.sin(x[0]) - 0.1 * x[1] + u[0] + jnp.cos(x[0]) * u[1]])
+
+
+def cost_of(us, x0):
+    """The same cost, by a Runge-Kutta 4 of our own in NumPy, for many ``us [k, T, 2]`` at once."""
+    z = np.tile(np.append(x0, 0.0), (len(us), 1))
+
+    def rates(z, u):
+        x = z[:, :2]
+        pull = np.sin(x[:, 0]) - 0.1 * x[:, 1] + u[:, 0] + np.cos(x[:, 0]) * u[:, 1]
+        bill = np.einsum("ki,ij,kj->k", x, Q, x) + np.einsum("ki,ij,kj->k", u, R, u)
+        return np.stack([x[:, 1], pull, bill], axis=1)
+
+    h = DT / 2
+    for t in range(STEPS):
+        for _ in range(2):
+            k1 = rates(z, us[:, t])
+            k2 = rates(z + h / 2 * k1, us[:, t])
+            k3 = rates(z + h / 2 * k2, us[:, t])
+            k4 = rates(z + h * k3, us[:, t])
+            z = z + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+    return z[:, 2] + np.einsum("ki,ij,kj->k", z[:, :2], QF, z[:, :2])
+
+
+def test_a_linear_problem_takes_one_step_and_is_the_finite_horizon():
+    rng = np.random.default_rng(0)
+    A, B = jnp.asarray(rng.normal(size=(3, 3))), jnp.asarray(rng.normal(size=(3, 2)))
+    Q, R, Qf, x0, T = (
+        np.diag([1.0, 2.0, 0.5]),
+        np.diag([1.0, 0.3]),
+        3 * np.eye(3),
+        np.array([1.0, -2.0, 0.5]),
+        15,
+    )
+    plan = control.ilqr(lambda x, u: A @ x + B @ u, x0, Q, R, T, Qf, dt=0.1, substeps=20)
+    A, B, Q, R, N = control.sample(A, B, Q, R, 0.1)
+    exact = control.finite_horizon(A, B, Q, R, T, Qf, N)
+    assert int(plan.iterations) == 1
+    assert bool(plan.converged)
+    np.testing.assert_allclose(plan.K, exact.K, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(plan.P, exact.P, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(plan.cost, x0 @ exact.P[0] @ x0, rtol=1e-8)
+    np.testing.assert_allclose(plan.us, -np.einsum("tij,tj->ti", exact.K, plan.xs[:-1]), atol=1e-7)
+
+
+def test_inputs_within_limits_are_those_of_scipys_optimiser():
+    x0 = np.array([[1.5, 0.0], [-1.8, 0.3]])
+    plan = control.ilqr(
+        two_torques, x0, Q, R, STEPS, QF, dt=DT, limits=(-LIMITS, [3.0, 0.5]), tolerance=1e-12
+    )
+    assert bool(plan.converged.all())
+    bounds = np.tile(np.stack([-LIMITS, [3.0, 0.5]], axis=1), (STEPS, 1))
+    for i in range(2):
+        ours = np.asarray(plan.us[i]).ravel()
+
+        def slope(u, x0=x0[i]):
+            both = u + 1e-5 * np.concatenate([np.eye(u.size), -np.eye(u.size)])
+            up, down = np.split(cost_of(both.reshape(-1, STEPS, 2), x0), 2)
+            return (up - down) / 2e-5
+
+        def cost(u, x0=x0[i]):
+            return cost_of(u.reshape(1, STEPS, 2), x0)[0]
+
+        best = scipy.optimize.minimize(
+            cost, np.zeros(ours.size), jac=slope, bounds=bounds, method="L-BFGS-B",
+            options={"ftol": 1e-15, "gtol": 1e-8, "maxiter": 2000},
+        )  # fmt: skip
+        np.testing.assert_allclose(plan.cost[i], cost(ours), rtol=1e-12)
+        np.testing.assert_allclose(plan.cost[i], best.fun, rtol=1e-9)
+        np.testing.assert_allclose(ours, best.x, atol=1e-4)
+        # the slope of the cost, by finite differences: none where an input is free, outwards at a limit
+        low, high = ours <= bounds[:, 0], ours >= bounds[:, 1]
+        at, free = slope(ours), ~(low | high)
+        assert free.sum() >= 5
+        assert (low | high).sum() >= 3
+        assert np.abs(at[free]).max() < 1e-5 * np.abs(at).max()
+        assert (at[low] > 0).all()
+        assert (at[high] < 0).all()
+        held = np.asarray(plan.K[i]).reshape(-1, 2)[low | high]
+        assert not held.any(), "an input at its limit has no gain"
+
+
+def test_quadratic_programs_in_a_box_equal_lsq_linear():
+    rng = np.random.default_rng(1)
+    L, b = rng.normal(size=(200, 5, 4)), 2 * rng.normal(size=(200, 5))
+    low, high = -rng.uniform(0, 1, (200, 4)), rng.uniform(0, 1, (200, 4))
+    H, g = np.einsum("kij,kil->kjl", L, L), -np.einsum("kij,ki->kj", L, b)
+    u, free = jax.jit(jax.vmap(trajectory.box_qp))(H, g, low, high)
+    for i in range(200):
+        exact = scipy.optimize.lsq_linear(L[i], b[i], (low[i], high[i]), method="bvls", tol=1e-14)
+        np.testing.assert_allclose(u[i], exact.x, atol=1e-9)
+        np.testing.assert_array_equal(free[i], exact.active_mask == 0)
+
+
+def test_a_member_that_runs_away_is_marked_and_the_rest_solved():
+    def f(x, u):
+        return x**3 + u
+
+    one = control.ilqr(f, [0.3], [[1.0]], [[1.0]], 20, dt=0.1)
+    both = control.ilqr(f, [[0.3], [4.0]], [[1.0]], [[1.0]], 20, dt=0.1)
+    np.testing.assert_allclose(both.cost[0], one.cost, rtol=1e-12)
+    assert both.converged.tolist() == [True, False]
+    assert not np.isfinite(both.cost[1])
+    assert int(control.ilqr(f, [0.3], [[1.0]], [[1.0]], 12, dt=0.1, max_iterations=1).iterations) == 1
+    assert not bool(control.ilqr(f, [0.6], [[1.0]], [[1.0]], 12, dt=0.1, max_iterations=1).converged)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_steps": 0}, "num_steps: expected a horizon"),
+        ({"x0": np.zeros(3)}, r"x0: expected shape \('…', 2\), but found \(3,\)"),
+        ({"us": np.zeros((4, 2))}, r"us: expected shape \('…', 12, 2\)"),
+        ({"Qf": np.eye(3)}, "Qf: expected shape"),
+        ({"limits": (1.0, -1.0)}, "limits: expected low ≤ high"),
+        ({"dt": 0.0}, "dt: expected a sample time above 0 s"),
+        ({"R": -R}, "R: expected positive definite"),
+        ({"f": lambda x, u: x[0]}, r"f: expected ẋ of shape \(2,\)"),
+        ({"f": lambda x, u: 50 * x**3, "x0": np.ones(2)}, "us: along the first guess .* infinity"),
+    ],
+)
+def test_a_bad_problem_is_refused(change, message):
+    given = {"f": two_torques, "x0": np.zeros(2), "Q": Q, "R": R, "num_steps": STEPS, "dt": DT} | change
+    with pytest.raises(ValueError, match=message):
+        control.ilqr(**given)
+
+
+def closed_loop(plant, policy, x, num_steps, limit):
+    """The nonlinear plant under a sampled policy, integrated by SciPy; states and inputs."""
+    x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
+    dynamics, act = jax.jit(plant.dynamics), jax.jit(lambda carry, x: policy(carry, x))
+    carry, xs, us = policy.init(()), [x], []
+    for _ in range(num_steps):
+        carry, u = act(carry, jnp.asarray(xs[-1] - x_eq))
+        u = np.asarray(u) + u_eq
+        assert np.abs(u - u_eq).max() <= limit.max() * (1 + 1e-12)
+        run = solve_ivp(
+            lambda _, x, u=u: dynamics(x, u), (0, plant.dt), xs[-1], "DOP853", rtol=1e-8, atol=1e-9
+        )
+        xs.append(run.y[:, -1])
+        us.append(u)
+    return np.stack(xs), np.stack(us)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "hanging", "num_steps"),
+    [("pendulum", [np.pi, 0], 120), ("cart_pole", [0, np.pi, 0, 0], 160), ("acrobot", [np.pi, 0, 0, 0], 200)],
+)
+def test_swing_ups_end_in_the_regulators_hands(name, hanging, num_steps):
+    plant = systems.make(name)
+    (A, B), (Q, R) = plant.matrices(), plant.weights()
+    (x_eq, u_eq), limit = (np.asarray(a) for a in plant.equilibrium()), np.asarray(plant.scales[1])
+    design = control.lqrd(A, B, Q, R, plant.dt)
+    plan = control.ilqr(
+        plant.dynamics, hanging, Q, R, num_steps, design.P,
+        dt=plant.dt, goal=(x_eq, u_eq), limits=(u_eq - limit, u_eq + limit), tolerance=1e-6,
+    )  # fmt: skip
+    assert bool(plan.converged)
+    level = control.unsaturated_level(design.K, design.P, limit)
+    swing = simulation.tracking(plant, plan)
+    policy = simulation.HandOver(swing, simulation.LinearPolicy(design.K), design.P, level)
+    xs, us = closed_loop(plant, policy, np.array(hanging, float), num_steps + 150, limit)
+    inside = np.asarray(policy.inside(jnp.asarray(xs - x_eq)))
+    assert 0 < np.argmax(inside) <= num_steps + 1, "never handed over"
+    assert (np.abs(xs[-1] - x_eq) < 3e-3 * np.asarray(plant.scales[0])).all()
+    # the regulator alone, from the same start, does not get there: its input runs into the limits
+    assert np.abs(np.asarray(design.K) @ (hanging - x_eq)).max() > limit.max()
+    run = simulation.rollout(plant, swing, hanging - x_eq, num_steps, substeps=2)
+    left = run.xs[-1] @ design.P @ run.xs[-1]
+    np.testing.assert_allclose(run.cost + left, plan.cost, rtol=1e-9)
+    assert us.min() < -0.99 * limit.max()
+
+
+def test_a_schedule_is_the_pointwise_design_on_its_grid_and_linear_between():
+    masses, pulls = np.array([0.5, 1.0, 2.0, 4.0]), np.array([0.0, 3.0, 9.0])
+    m, k = np.meshgrid(masses, pulls, indexing="ij")
+    zero, one = np.zeros_like(m), np.ones_like(m)
+    A = np.stack([np.stack([zero, one], -1), np.stack([k / m, zero], -1)], -2)
+    B = np.stack([zero, 1 / m], -1)[..., None]
+    points = (np.stack([m, k], -1), k[..., None])
+    made = control.schedule((masses, pulls), A, B, np.eye(2), np.eye(1), points=points)
+    gains = np.zeros((4, 3, 1, 2))
+    for i in np.ndindex(4, 3):
+        P = scipy.linalg.solve_continuous_are(A[i], B[i], np.eye(2), np.eye(1))
+        gains[i] = B[i].T @ P
+    np.testing.assert_allclose(made.design.K, gains, rtol=1e-9)
+    asked = np.array([[0.5, 0.0], [4.0, 9.0], [1.7, 4.0], [3.9, 0.1], [9.0, -5.0]])
+    between = scipy.interpolate.RegularGridInterpolator((masses, pulls), gains)
+    K, x_op, u_op = made(asked)
+    inside = np.clip(asked, [0.5, 0.0], [4.0, 9.0])
+    np.testing.assert_allclose(K, between(inside), rtol=1e-9)
+    np.testing.assert_allclose(x_op, inside, rtol=1e-12)
+    np.testing.assert_allclose(u_op[:, 0], inside[:, 1], rtol=1e-12, atol=1e-12)
+
+
+def test_a_schedule_does_not_pass_through_a_point_without_a_design():
+    pull = np.array([-1.0, 0.0, 1.0])
+    A, B = np.diag([1.0, -1.0]), np.stack([pull, np.ones(3)], -1)[..., None]
+    with pytest.raises(ValueError, match=r"1 of 3 points .* at 0: mode at \+1 rad/s is not stabilizable"):
+        control.schedule(pull, A, B, np.eye(2), np.eye(1))
+    with pytest.raises(ValueError, match="grid: expected rising values"):
+        control.schedule(pull[::-1], A, B, np.eye(2), np.eye(1))
+    with pytest.raises(ValueError, match=r"B: expected leading axes \(2,\)"):
+        control.schedule(pull[:2], A, B, np.eye(2), np.eye(1))
+
+
+def pull_of_state(x):
+    return x[..., 2:]
+
+
+def test_a_schedule_follows_a_plant_whose_parameter_moves():
+    last, dt, T = 30.0, 0.02, 200
+
+    def f(x, u):  # what pulls the mass away from the origin grows thirtyfold
+        return jnp.stack([x[1], x[2] * x[0] + u[0], 0.8 * (last - x[2])])
+
+    plant = systems.from_dynamics(
+        f, x_eq=[0.0, 0.0, last], u_eq=[0.0], Q=np.diag([1.0, 1.0, 0.0]), R=np.eye(1), dt=dt
+    )
+    grid = np.linspace(1.0, last, 13)
+    A = np.zeros((13, 2, 2))
+    A[:, 0, 1], A[:, 1, 0] = 1.0, grid
+    made = control.schedule(grid, A, np.array([[0.0], [1.0]]), np.eye(2), np.eye(1), dt=dt)
+    policy = simulation.scheduled(plant, made, pull_of_state)
+    x0 = np.array([0.5, 0.0, 1.0])
+    run = simulation.rollout(plant, policy, x0 - plant.x_eq, T)
+
+    def pointwise(x):  # a design at every instant, by SciPy: exact hold, van Loan's cost, Riccati
+        M = np.block([[np.array([[0, 1], [x[2], 0]]), np.array([[0.0], [1.0]])], [np.zeros((1, 3))]])
+        big = scipy.linalg.expm(np.block([[-M.T, np.eye(3)], [np.zeros((3, 3)), M]]) * dt)
+        W = big[3:, 3:].T @ big[:3, 3:]
+        Ad, Bd = big[3:5, 3:5], big[3:5, 5:]
+        P = scipy.linalg.solve_discrete_are(Ad, Bd, W[:2, :2], W[2:, 2:], s=W[:2, 2:])
+        return np.linalg.solve(W[2:, 2:] + Bd.T @ P @ Bd, Bd.T @ P @ Ad + W[2:, :2]) @ x[:2]
+
+    x, xs = x0, [x0]
+    for _ in range(T):
+        u = -pointwise(x)
+
+        def rates(_, x, u=u):
+            return [x[1], x[2] * x[0] + u[0], 0.8 * (last - x[2])]
+
+        x = solve_ivp(rates, (0, dt), x, rtol=1e-8, atol=1e-10).y[:, -1]
+        xs.append(x)
+    np.testing.assert_allclose(np.asarray(run.xs) + np.asarray(plant.x_eq), xs, atol=3e-3)
+    assert np.abs(run.xs[-1, :2]).max() < 1e-3
+    fixed = simulation.LinearPolicy(jnp.pad(made.design.K[0], ((0, 0), (0, 1))))
+    assert np.abs(simulation.rollout(plant, fixed, x0 - plant.x_eq, T).xs[-1, :2]).max() > 10
