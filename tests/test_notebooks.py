@@ -43,9 +43,10 @@ def test_how_a_notebook_is_written(path):
 
 @pytest.mark.parametrize("profile", sorted(p.stem for p in (SOURCE / "profiles").glob("*.json")))
 def test_profiles_fit_the_notebooks(profile):
-    chain = notebooks.find(SOURCE)
-    values = notebooks.effective(chain, pipeline.read_profile(SOURCE, profile), {})
-    assert set(values) == {path.stem for path in CHAIN}
+    every = notebooks.named(SOURCE, [str(path) for path in PATHS])
+    values = notebooks.effective(every, pipeline.read_profile(SOURCE, profile), {})
+    assert set(values) == {path.stem for path in PATHS}
+    assert [nb.path for nb in notebooks.find(SOURCE)] == CHAIN
 
 
 @pytest.mark.slow

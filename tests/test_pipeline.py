@@ -276,6 +276,31 @@ def test_a_folder_that_is_held_is_refused(source, tmp_path):
     os.close(fd)
 
 
+def test_a_deeper_notebook_runs_when_named_and_only_then(source, tmp_path):
+    folder = tmp_path / "run"
+    deeper = {
+        "parameters": "run: str = 'data/runs/default'\namount: int = 1  # how many numbers",
+        "cells": [
+            "from lqrlab.workbench import pipeline\nfolder = pipeline.begin('12_deeper', run)",
+            "pipeline.finish('12_deeper', folder, {'amount': amount})",
+        ],
+    }
+    write_notebook(source / "12_deeper.ipynb", deeper)
+    (source / "profiles" / "toy.json").write_text(json.dumps({"12_deeper": {"amount": 7}}))
+    (folder / "results").mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"parameters": {"01_first": {"amount": 4}}}))
+    assert [nb.name for nb in notebooks.find(source)] == ["01_first", "02_second"]
+    shown = run(source, folder, only=["notebooks/12_deeper.ipynb"])
+    assert "12_deeper" in shown
+    assert "01_first" not in shown
+    assert numbers(folder, "12_deeper") == {"amount": 7}
+    record = json.loads((folder / "run.json").read_text())
+    assert record["parameters"] == {"01_first": {"amount": 4}, "12_deeper": {"amount": 7}}
+    assert "finished before" in run(source, folder, only=["12_deeper"])
+    with pytest.raises(ValueError, match=r"there is no '12_deepr' .*; did you mean 12_deeper\?"):
+        run(source, folder, only=["12_deepr"])
+
+
 def test_fresh_removes_only_what_runs_make(tmp_path):
     for name in ("dataset/shard.h5", "checkpoints/1", "thesis.tex"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

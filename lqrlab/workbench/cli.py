@@ -39,6 +39,7 @@ def main(traceback: bool) -> None:
 
 
 @main.command()
+@click.argument("only", nargs=-1, metavar="[NOTEBOOK]...")
 @click.option(
     "--profile", default="quick", show_default=True, help="Parameters to run with: tiny, quick or full."
 )
@@ -51,9 +52,14 @@ def main(traceback: bool) -> None:
 @click.option("--fresh", is_flag=True, help="Remove what an earlier run left in the folder, start anew.")
 @click.option("--notebooks", "source", type=click.Path(path_type=Path), help="Folder of the notebooks.")
 def run(
-    profile: str, folder: Path | None, overrides: tuple[str, ...], fresh: bool, source: Path | None
+    only: tuple[str, ...],
+    profile: str,
+    folder: Path | None,
+    overrides: tuple[str, ...],
+    fresh: bool,
+    source: Path | None,
 ) -> None:
-    """Run the notebooks in order and write the report.
+    """Run the notebooks 01 to 09 in order, or each NOTEBOOK named, and write the report.
 
     What is finished and up to date is skipped, so the same command goes on after an interruption.
 
@@ -63,7 +69,8 @@ def run(
     from lqrlab.workbench import pipeline
 
     try:
-        pipeline.run(profile, folder, _given(overrides, "learning_rate=1e-3"), source=source, fresh=fresh)
+        given = _given(overrides, "learning_rate=1e-3")
+        pipeline.run(profile, folder, given, only=only, source=source, fresh=fresh)
     except KeyboardInterrupt:
         click.echo("\nstopped; the same command goes on from here", err=True)
         sys.exit(130)

@@ -118,6 +118,16 @@ def find(folder: Path) -> list[Notebook]:
     return [read(path) for path in paths]
 
 
+def named(folder: Path, names: Sequence[str]) -> list[Notebook]:
+    """Notebooks of ``folder`` by name or path, of the main job or not; one that is not there is refused."""
+    there = {path.stem: path for path in sorted(folder.glob("[0-9][0-9]_*.ipynb"))}
+    wanted = [Path(name).name.removesuffix(".ipynb") for name in names]
+    for name in wanted:
+        if name not in there:
+            raise ValueError(f"notebooks: there is no {name!r} in {folder}{_near(name, there)}")
+    return [read(there[name]) for name in dict.fromkeys(wanted)]
+
+
 def _declared(path: Path, text: str) -> dict[str, Parameter]:
     try:
         statements = ast.parse(text).body

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -50,6 +50,7 @@ def run(
     folder: str | Path | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
+    only: Sequence[str] = (),
     source: str | Path | None = None,
     fresh: bool = False,
     report: bool = True,
@@ -62,6 +63,8 @@ def run(
         folder: what the run reads and writes; ``data/runs/<profile>`` in the project's folder by default.
         overrides: ``"03_training.learning_rate"``, or ``"learning_rate"`` for every notebook that has it →
             value, as Python value or as typed on a command line.
+        only: names or paths of the notebooks to execute, of the main job or of those numbered from 10; the whole
+            main job if left out. What they read from others is to be there already.
         source: the folder of the notebooks.
         fresh: remove what an earlier run left in ``folder``, and start anew.
         report: write ``<folder>/report``.
@@ -78,21 +81,25 @@ def run(
     stream = stream or sys.stdout
     source = find_source(source)
     chain = notebooks.find(source)
-    values = notebooks.effective(chain, read_profile(source, profile), overrides or {})
+    chosen = notebooks.named(source, only)
+    chain += [nb for nb in chosen if nb.name not in {other.name for other in chain}]
+    given = read_profile(source, profile)
+    deeper = {path.stem for path in source.glob("[1-9][0-9]_*.ipynb")} - {nb.name for nb in chain}
+    values = notebooks.effective(chain, {k: v for k, v in given.items() if k not in deeper}, overrides or {})
     fingerprints = notebooks.fingerprints(chain, values)
+    if chosen:
+        chain = [nb for nb in chain if nb.name in {other.name for other in chosen}]
     folder = Path(folder).expanduser() if folder else source.parent / "data" / "runs" / profile
     folder = folder.resolve()
     with _locked(folder) as lock:
-        print(
-            f"lqrlab run · profile {profile} · {len(chain)} notebooks → {_short(folder)}",
-            file=stream,
-            flush=True,
-        )
+        what = f"{len(chain)} notebooks" if len(chain) > 1 else chain[0].name
+        print(f"lqrlab run · profile {profile} · {what} → {_short(folder)}", file=stream, flush=True)
         if fresh:
             _clear(folder)
         record = {
             "profile": profile,
-            "parameters": {nb: {k: v for k, v in of.items() if k != "run"} for nb, of in values.items()},
+            "parameters": _parameters(folder, chosen)
+            | {nb.name: {k: v for k, v in values[nb.name].items() if k != "run"} for nb in chain},
             "versions": stage.versions(),
             "commit": commit(source),
             "platform": platform.platform(),
@@ -123,6 +130,14 @@ def run(
 
             print(f"report: {_short(reports.write(folder))}", file=stream, flush=True)
     return folder
+
+
+def _parameters(folder: Path, chosen: Sequence[notebooks.Notebook]) -> dict[str, Any]:
+    """What the other notebooks of the folder ran with, where only some are executed now."""
+    try:
+        return json.loads((folder / "run.json").read_text(encoding="utf-8"))["parameters"] if chosen else {}
+    except (OSError, ValueError, KeyError):
+        return {}
 
 
 def find_source(source: str | Path | None = None) -> Path:
