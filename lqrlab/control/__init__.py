@@ -12,6 +12,7 @@ from lqrlab.control.analysis import (
 from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed
 from lqrlab.control.design import LQR, dlqr, lqr, lqrd
 from lqrlab.control.horizon import TimeVaryingLQR, finite_horizon
+from lqrlab.control.inverse import Inverse, inverse_lqr
 from lqrlab.control.loops import (
     Disk,
     Margins,
@@ -41,6 +42,7 @@ __all__ = [
     "Disk",
     "Estimator",
     "Integral",
+    "Inverse",
     "Margins",
     "Mode",
     "Sampled",
@@ -67,6 +69,7 @@ __all__ = [
     "h2_norm",
     "hinf_norm",
     "ilqr",
+    "inverse_lqr",
     "is_stable",
     "lqe",
     "lqg",

@@ -1,0 +1,92 @@
+"""Weights from gains: round trips through SciPy's gains, Kalman's inequality, gains that nothing explains."""
+
+import jax
+import numpy as np
+import pytest
+import scipy.linalg
+
+from lqrlab import control
+
+A = np.array([[0.0, 1.0], [0.0, 0.0]])
+B = np.array([[0.0], [1.0]])
+
+
+def scipy_gain(A, B, Q, R, N=None, discrete=False):
+    if discrete:
+        P = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
+        return np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A + (0 if N is None else N.T))
+    return np.linalg.solve(R, B.T @ scipy.linalg.solve_continuous_are(A, B, Q, R))
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "kind"),
+    [(1, 1, ""), (6, 1, ""), (5, 3, "discrete"), (4, 2, "dt")],
+)
+def test_the_weights_of_random_gains_reproduce_them(n, m, kind):
+    rng, num = np.random.default_rng(n), 40
+    A, B = rng.normal(size=(num, n, n)) / (1 + (kind == "discrete")), rng.normal(size=(num, n, m))
+    factor = rng.normal(size=(num, n, max(1, n - 1)))  # singular Q: on the rim of what is allowed
+    Q, R = factor @ np.swapaxes(factor, -1, -2), np.eye(m) + 0.3
+    kept, K = [], []
+    for i in range(num):
+        problem = control.sample(A[i], B[i], Q[i], R, 0.1) if kind == "dt" else (A[i], B[i], Q[i], R, None)
+        *problem, N = (None if x is None else np.asarray(x) for x in problem)
+        try:
+            gain = scipy_gain(*problem, N, kind != "")
+        except np.linalg.LinAlgError:
+            continue
+        if np.linalg.norm(gain) < 300:  # beyond, SciPy itself knows the gain to less than 1e-8
+            kept.append(i)
+            K.append(gain)
+    assert len(kept) > 30
+    found = control.inverse_lqr(
+        A[kept], B[kept], np.stack(K), 0.1 if kind == "dt" else None, discrete=kind == "discrete"
+    )
+    assert np.all(found.optimal)
+    assert np.all(found.return_difference > 1 - 1e-5)
+    for i, gain, q, r in zip(kept, K, found.Q, found.R):
+        assert np.linalg.eigvalsh(q)[0] > 0
+        assert np.isclose(np.linalg.det(r), 1)
+        problem = control.sample(A[i], B[i], q, r, 0.1) if kind == "dt" else (A[i], B[i], q, r, None)
+        *problem, N = (None if x is None else np.asarray(x) for x in problem)
+        again = scipy_gain(*problem, N, kind != "")
+        assert np.linalg.norm(again - gain) < 1e-8 * np.linalg.norm(gain)
+
+
+def test_weights_on_the_rim_and_diagonal_weights_are_found():
+    K = scipy_gain(
+        A, B, np.diag([4.0, 0.0]), np.array([[2.0]])
+    )  # no weight on the speed: nothing else explains it
+    found = control.inverse_lqr(A, B, K, diagonal=True)
+    assert found.optimal
+    assert np.allclose(found.Q, np.diag([2.0, 0.0]), atol=1e-9)
+    Q, R = np.diag([1.0, 2.0, 0.5]), np.diag([1.0, 4.0])
+    a, b = np.diag([0.5, 0.3], 1) + np.diag([0.2, -0.4, 0.1]), np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 2.0]])
+    found = control.inverse_lqr(a, b, scipy_gain(a, b, Q, R), diagonal=True)
+    assert found.optimal
+    assert np.allclose(found.Q, Q / 2, rtol=1e-8, atol=1e-8)  # unique but for the unit, det R = 1
+
+
+def test_a_gain_that_breaks_kalmans_inequality_is_said_to():
+    # L = (s + 1)/s²: |1 + L|² = 1 + (1 − 2)/ω² + 1/ω⁴, least at ω² = 2
+    found = control.inverse_lqr(A, B, np.array([[1.0, 1.0]]))
+    assert not found.optimal
+    assert np.isclose(found.return_difference, np.sqrt(0.75), rtol=1e-3)
+    # an optimal gain has k₂² ≥ 2 k₁; the nearest by a search over that curve
+    k = np.linspace(0.1, 1.5, 20001)
+    nearest = np.hypot(k - 1, np.sqrt(2 * k) - 1).min() / np.sqrt(2)
+    assert nearest <= found.error < 1.1 * nearest
+    assert "Kalman" in str(found)
+
+
+def test_bad_gains_are_marked_or_refused():
+    K = np.array([[[1.0, 2.0]], [[-1.0, 2.0]], [[1.0, np.nan]]])
+    found = control.inverse_lqr(A, B, K)
+    assert np.array_equal(found.optimal, [True, False, False])
+    assert np.array_equal(np.isnan(found.error), [False, True, True])
+    with pytest.raises(ValueError, match="K: the loop A − BK is not stable"):
+        control.inverse_lqr(A, B, K[1])
+    with pytest.raises(ValueError, match="expected A"):
+        control.inverse_lqr(A, B, np.ones((2, 2)))
+    with pytest.raises(ValueError, match="runs on the host"):
+        jax.jit(lambda K: control.inverse_lqr(A, B, K).Q)(K[0])
