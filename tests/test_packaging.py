@@ -185,7 +185,7 @@ def test_systems_are_listed_and_shown():
         "hinge to the pole",
         "angular_velocity",
         "open-loop poles",
-        "1 of 4 modes",
+        "one unstable real mode, time constant 0.18 s",
     ):
         assert part in out
 

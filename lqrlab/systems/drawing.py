@@ -2,7 +2,7 @@
 
 A family's ``draw(x, u)`` returns a tuple of the shapes below, back to front, in metres (or any unit of its
 own: both axes have the same). ``ink`` is the part a shape plays: ``"body"`` moves, ``"accent"`` is where to
-look, ``"ground"`` stands still, ``"faint"`` is in the background.
+look, ``"ground"`` stands still, ``"faint"`` is in the background, ``"fluid"`` fills a vessel.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-INKS = ("body", "accent", "ground", "faint")
+INKS = ("body", "accent", "ground", "faint", "fluid")
 Real = Any  # a number, or anything that can stand for one
 Point = Sequence[Real] | np.ndarray
 
@@ -163,20 +163,30 @@ def car(x: Real, y: Real, heading: Real, length: Real, width: Real, steer: Real 
 
 def aircraft(x: Real, y: Real, pitch: Real, length: Real) -> Drawing:
     """An aircraft from the side, nose to the right at pitch 0 (counter-clockwise)."""
-    along = np.array([np.cos(pitch), np.sin(pitch)])
+    along = length * np.array([np.cos(pitch), np.sin(pitch)])
     across = np.array([-along[1], along[0]])
     at = np.array([x, y])
-    nose, tail = at + 0.5 * length * along, at - 0.5 * length * along
-    fin = [tail, tail - 0.05 * length * along + 0.2 * length * across, tail + 0.12 * length * along]
-    wing = [at + 0.12 * length * along, at - 0.18 * length * along]
-    return (Line([tail, nose], "body", 6.0), Line(fin, "body", 3.0), Line(wing, "accent", 5.0))
+    tail = at - 0.47 * along
+    fin = [
+        tail,
+        tail - 0.05 * along + 0.17 * across,
+        tail + 0.02 * along + 0.17 * across,
+        tail + 0.12 * along,
+    ]
+    return (
+        Line([*fin, tail], "body", 4.0),
+        Line([tail + 0.03 * across, tail - 0.08 * along + 0.05 * across], "accent", 4.0),
+        Box(at - 0.02 * along, 0.9 * length, 0.09 * length, pitch),
+        Disc(at + 0.43 * along, 0.045 * length),
+        Line([at + 0.12 * along, at - 0.18 * along], "accent", 5.0),
+    )
 
 
 def tank(x: Real, bottom: Real, width: Real, height: Real, level: Real) -> Drawing:
     """An open tank filled to ``level``; both heights from its bottom."""
     left, right, top = x - width / 2, x + width / 2, bottom + height
     fill = float(np.clip(level, 0.0, height))
-    water = Box((x, bottom + fill / 2), width, fill, ink="accent")
+    water = Box((x, bottom + fill / 2), width, fill, ink="fluid")
     return (water, Line([(left, top), (left, bottom), (right, bottom), (right, top)], "ground"))
 
 
@@ -205,7 +215,7 @@ def circuit(*elements: tuple[str, Real]) -> Drawing:
         fill = float(np.clip(share, -1, 1))
         shapes += [
             Box(at, 0.8, 0.6, ink="faint"),
-            Box(at + np.array([0.0, 0.3 * fill]), 0.8, 0.6 * abs(fill) / 1.0, ink="accent"),
+            Box(at + np.array([0.0, 0.15 * fill]), 0.8, 0.3 * abs(fill), ink="accent"),
             Box(at, 0.8, 0.6, ink="ground", filled=False),
             Text(at, label),
         ]
@@ -215,7 +225,7 @@ def circuit(*elements: tuple[str, Real]) -> Drawing:
 def dial(centre: Point, radius: Real, angle: Real, label: str = "") -> Drawing:
     """A shaft end-on: a disc with a mark, turned counter-clockwise by ``angle`` from the right."""
     tip = np.asarray(centre, float) + radius * np.array([np.cos(angle), np.sin(angle)])
-    words = (Text(np.asarray(centre, float) - (0.0, 1.4 * radius), label),) if label else ()
+    words = (Text(np.asarray(centre, float) - (0.0, 1.45 * radius), label),) if label else ()
     return (
         Disc(centre, radius, "faint"),
         Disc(centre, radius, "ground", False),

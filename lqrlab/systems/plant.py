@@ -158,7 +158,7 @@ class Plant:
     Subclasses declare parameters with :func:`param`, list ``states`` and ``inputs``, set ``dt`` [s] and
     ``source``, and write :meth:`dynamics` and :meth:`draw`. What is measured is all states unless ``outputs``
     names some of them (or lists signals of its own, which :meth:`output` then computes). ``limits`` says what
-    wide variants cannot do, and why.
+    wide variants cannot do, and why; ``drawn_in`` is the unit of a drawing that is to scale.
 
     Instances are frozen pytrees of arrays; ``systems.make`` checks them, the bare constructor does not (so
     that JAX may put anything into the fields).
@@ -172,6 +172,7 @@ class Plant:
     outputs: ClassVar[tuple[Any, ...]] = ()
     limits: ClassVar[str] = ""
     solve_for: ClassVar[tuple[str, ...]] = ()
+    drawn_in: ClassVar[str] = ""
     dt: Any = 0.0
 
     def __init_subclass__(cls, static: tuple[str, ...] = (), **kwargs: Any) -> None:

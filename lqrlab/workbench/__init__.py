@@ -6,7 +6,7 @@ Each module is loaded when it is first named: the command line must not wait for
 import importlib
 from typing import Any
 
-__all__ = ["animate", "cli", "notebooks", "pipeline", "plots", "report", "widgets"]
+__all__ = ["animate", "catalogue", "cli", "notebooks", "pipeline", "plots", "report", "widgets"]
 
 
 def __getattr__(name: str) -> Any:

@@ -157,8 +157,8 @@ def clean(body: str) -> str:
             runs = name.startswith("on") or text.lower().startswith("javascript:")
             if elsewhere or runs or (name == "style" and _LOADS.search(text)):
                 del tag[name]
-    for tag in soup.find_all("style"):  # kept: those that speak of one table (pandas' Styler) or one drawing
-        own = tag.find_parent("svg") or re.match(r"\s*#T_", tag.get_text())
+    for tag in soup.find_all("style"):  # kept: those that speak of one table (pandas' Styler) or of drawings
+        own = tag.find_parent("svg") or re.match(r"\s*(#T_|\.lq-)", tag.get_text())
         if not own or _LOADS.search(tag.get_text()):
             tag.decompose()
     for tag in soup.select("[src], [poster]"):

@@ -188,56 +188,39 @@ def bench_control(states: tuple[int, ...], num: int, as_json: bool) -> None:
 
 @main.command()
 @click.argument("name", required=False)
-def systems(name: str | None) -> None:
+@click.option(
+    "--html", "file", type=click.Path(path_type=Path), help="Write it as a page, with drawings that move."
+)
+def systems(name: str | None, file: Path | None) -> None:
     """List the plants, or show one of them.
 
-    Of one plant: its parameters, signals and open-loop poles.
+    Of one plant: its size, source, parameters, signals and open-loop modes in words.
     """
     from lqrlab import compute
-    from lqrlab import systems as catalogue
+    from lqrlab import systems as plants
+    from lqrlab.workbench import catalogue
     from lqrlab.workbench.terminal import table
 
     compute.setup()
+    if file:
+        click.echo(
+            catalogue.page([name] if name else None, linear=name is None, unfolded=bool(name)).save(file)
+        )
+        return
     if name is None:
-        plants = [catalogue.make(family) for family in catalogue.names()]
-        rows = [(p.name, p.n, p.m, f"{p.dt:g}", p.title, p.source) for p in plants]
+        listed = [plants.make(family) for family in plants.names()]
+        rows = [(p.name, p.n, p.m, f"{p.dt:g}", p.title, p.source) for p in listed]
         click.echo(table(rows, ("name", "n", "m", "dt [s]", "title", "source")))
         return
-    import numpy as np
-
-    plant = catalogue.make(name)
-    x_eq, u_eq = plant.equilibrium()
-    click.echo(f"{plant.title}\n{plant.describe()}\n{plant.source}\n")
-    fields = catalogue.parameter_fields(type(plant))
-    parameters = [
-        (
-            key,
-            f.default,
-            f"{f.metadata['low']:g} … {f.metadata['high']:g}",
-            f.metadata["unit"],
-            f.metadata["about"],
-        )
-        for key, f in fields.items()
-    ]
-    click.echo(table(parameters, ("parameter", "default", "range", "unit", "meaning")) + "\n")
-    for kind, signals, at in (("state", plant.states, x_eq), ("input", plant.inputs, u_eq)):
-        listed = [(s.name, s.unit, s.scale, float(v)) for s, v in zip(signals, at)]
-        click.echo(table(listed, (kind, "unit", "scale", "equilibrium")) + "\n")
-    poles = np.sort_complex(np.linalg.eigvals(np.asarray(plant.matrices()[0])))
-    click.echo("open-loop poles [rad/s]: " + ", ".join(_pole(p) for p in poles))
-    growing = int(np.sum(poles.real > 1e-9))
-    click.echo(f"unstable: {growing} of {plant.n} modes grow" if growing else "no mode grows")
-
-
-def _pole(p: complex) -> str:
-    def tidy(v: float) -> str:
-        return f"{0.0 if abs(v) < 1e-9 else v:.4g}"
-
-    return (
-        tidy(p.real)
-        if abs(p.imag) < 1e-9
-        else f"{tidy(p.real)} {'+' if p.imag > 0 else '−'} {tidy(abs(p.imag))}i"
-    )
+    card = catalogue.card(plants.make(name), equations=False)
+    click.echo(f"{card.name}: {card.title}")
+    for label, words in card.facts.items():
+        click.echo(f"{label}: {words}")
+    for head, rows in card.tables.values():
+        click.echo("\n" + table(rows, head))
+    click.echo("\nopen-loop poles in words:")
+    for words in card.modes:
+        click.echo(f"  {words}")
 
 
 @main.command()

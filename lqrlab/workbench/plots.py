@@ -24,7 +24,7 @@ COLOURS = {
     "untrained": "#CC79A7",
 }
 _CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#000000")
-_INKS = {"body": "#333333", "accent": "#D55E00", "ground": "#9A9A9A", "faint": "#D0D0D0"}
+_INKS = {"body": "#333333", "accent": "#D55E00", "ground": "#9A9A9A", "faint": "#D0D0D0", "fluid": "#56B4E9"}
 _WIDTH = 7.6  # inches: the width of a report's column
 
 

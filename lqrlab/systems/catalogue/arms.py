@@ -51,6 +51,7 @@ class TwoLinkArm(Mechanical):
     )
     inputs = (Signal("shoulder_torque", "N·m", 10.0, at=8.24), Signal("elbow_torque", "N·m", 4.0, at=0.14))
     dt = 0.02
+    drawn_in = "m"
     source = (
         "R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), "
         "section 4.2.3, planar arm of two links, with uniform rods"
@@ -109,6 +110,7 @@ class ThreeLinkArm(Mechanical):
         Signal("wrist_torque", "N·m", 1.0, at=0.65),
     )
     dt = 0.02
+    drawn_in = "m"
     source = (
         "M. W. Spong, S. Hutchinson and M. Vidyasagar, Robot Modeling and Control, 2nd ed. (2020), chapter "
         "6, planar arms; uniform rods, each angle from the link before"
@@ -172,6 +174,7 @@ class DualArm(Mechanical):
         for joint, size in (("shoulder", 10.0), ("elbow", 5.0))
     )
     dt = 0.01
+    drawn_in = "m"
     source = (
         "R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), "
         "chapter 6, two planar fingers; the object's own mass neglected"
@@ -257,6 +260,7 @@ class SixJointArm(Mechanical):
         )
     )
     dt = 0.02
+    drawn_in = "m"
     source = (
         "J. J. Craig, Introduction to Robotics, 3rd ed. (2005), section 6.5, link velocities outward from "
         "the base; joints in the order of the PUMA 560 of its section 3.7, links as solid cylinders"

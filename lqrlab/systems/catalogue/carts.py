@@ -29,6 +29,7 @@ class CartPole(Mechanical):
     )
     inputs = (Signal("force", "N", 5.0),)
     dt = 0.02
+    drawn_in = "m"
     source = (
         "D. Tilbury and B. Messner, Control Tutorials for MATLAB and Simulink (University of Michigan), "
         "Inverted Pendulum: System Modeling; its printed A and B are these"
@@ -54,7 +55,7 @@ class CartPole(Mechanical):
         size = 2 * self.pole_length
         hinge = (x[0], 0.4 * size)
         pole = linkage(chain(hinge, [size], [x[1]]), 0.04 * size)
-        return (ground(x[0] - 2 * size, x[0] + 2 * size), *cart(x[0], 0.8 * size, 0.4 * size), *pole)
+        return (ground(-3 * size, 3 * size), *cart(x[0], 0.8 * size, 0.4 * size), *pole)
 
 
 @register
@@ -80,6 +81,7 @@ class CartDoublePendulum(Mechanical):
     )
     inputs = (Signal("force", "N", 10.0),)
     dt = 0.01
+    drawn_in = "m"
     source = (
         "A. Bogdanov, Optimal control of a double inverted pendulum on a cart, Oregon Health & Science "
         "University, technical report CSE-04-006 (2004), section 2"
@@ -108,7 +110,7 @@ class CartDoublePendulum(Mechanical):
         """The cart and its poles."""
         roof = 0.3 * self.length1
         poles = linkage(chain((x[0], roof), [self.length1, self.length2], [x[1], x[2]]), 0.05 * self.length1)
-        return (ground(x[0] - 1, x[0] + 1), *cart(x[0], self.length1, roof), *poles)
+        return (ground(-1.5, 1.5), *cart(x[0], self.length1, roof), *poles)
 
 
 @register
@@ -129,6 +131,7 @@ class GantryCrane(Mechanical):
     )
     inputs = (Signal("force", "N", 20.0),)
     dt = 0.05
+    drawn_in = "m"
     source = "Y. Fang, W. E. Dixon, D. M. Dawson and E. Zergeroglu, Nonlinear coupling control laws for an underactuated overhead crane system, IEEE/ASME Trans. Mechatron. 8(3), 2003, section II"  # noqa: E501
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -176,6 +179,7 @@ class BallAndBeam(Mechanical):
     )
     inputs = (Signal("torque", "N·m", 0.3),)
     dt = 0.02
+    drawn_in = "m"
     source = (
         "J. Hauser, S. Sastry and P. Kokotović, Nonlinear control via approximate input-output "
         "linearization: the ball and beam example, IEEE Trans. Autom. Control 37(3), 1992, section II"
@@ -225,6 +229,7 @@ class BallAndPlate(Mechanical):
     )
     inputs = (Signal("torque_x", "N·m", 0.2), Signal("torque_y", "N·m", 0.2))
     dt = 0.02
+    drawn_in = "m"
     source = (
         "F. Borrelli, Constrained Optimal Control of Linear and Hybrid Systems (2003), the ball and plate; a "
         "solid ball that rolls without slipping"

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, dial, ground
+from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Text, dial, ground
 from lqrlab.systems.mechanics import Mechanical
 from lqrlab.systems.plant import Plant, Signal, gravity, param, with_rates
 from lqrlab.systems.registry import register
@@ -34,6 +34,7 @@ class Quadrotor(Plant):
         Signal(f"{name}_thrust", "N", 0.5, at=1.22625) for name in ("front", "left", "back", "right")
     )
     dt = 0.02
+    drawn_in = "m"
     source = (
         "R. Mahony, V. Kumar and P. Corke, Multirotor Aerial Vehicles, IEEE Robot. Autom. Mag. 19(3), 2012, "
         "eqs. (4)-(6); the size of the quadrotor of Drake's examples"
@@ -80,7 +81,7 @@ class Quadrotor(Plant):
         ]
         for end, thrust in ((-arm, u[1]), (arm, u[3])):
             behind.append(Arrow(place + end * tilt, place + end * tilt + 0.8 * arm * thrust / hover * normal))
-        centre = np.array([4 * arm + x[0], x[1]])
+        centre = np.array([10 * arm + x[0], x[1]])
         above = [
             Disc(
                 centre + arm * np.array([np.cos(x[5] + k * np.pi / 2), np.sin(x[5] + k * np.pi / 2)]),
@@ -90,7 +91,12 @@ class Quadrotor(Plant):
             for k in range(4)
         ]
         nose = arm * np.array([np.cos(x[5]), np.sin(x[5])])
-        return (*behind, *above, Disc(centre, 0.25 * arm), Arrow(centre, centre + nose))
+        goals = [Disc((left, 0), arm, "faint", filled=False) for left in (0.0, 10 * arm)]
+        words = (
+            Text((0, -2.2 * arm), "from behind", "faint"),
+            Text((10 * arm, -2.2 * arm), "from above", "faint"),
+        )
+        return (*goals, *words, *behind, *above, Disc(centre, 0.25 * arm), Arrow(centre, centre + nose))
 
 
 def _sc(angle: Array) -> tuple[Array, Array]:
@@ -109,6 +115,7 @@ class PlanarQuadrotor(Mechanical):
     states = with_rates(Signal("x", "m", 0.5), Signal("z", "m", 0.5), Signal("pitch", "rad", 0.2))
     inputs = (Signal("right_thrust", "N", 1.0, at=2.4), Signal("left_thrust", "N", 1.0, at=2.4))
     dt = 0.02
+    drawn_in = "m"
     source = (
         "R. Tedrake, Underactuated Robotics (2023), chapter 3, planar quadrotor, and its example's parameters"
     )
@@ -138,6 +145,7 @@ class PlanarQuadrotor(Mechanical):
         ends = ((x[:2] + along, u[0] / hover), (x[:2] - along, u[1] / hover))
         arrows = [Arrow(end, end + 0.8 * thrust * normal) for end, thrust in ends]
         return (
+            Disc((0, 0), self.arm, "faint", filled=False),
             Line([x[:2] - along, x[:2] + along], "body", 5.0),
             *arrows,
             Disc(x[:2], 0.2 * self.arm, "accent"),
@@ -157,6 +165,7 @@ class VTOL(Mechanical):
     states = with_rates(Signal("x", "m", 0.5), Signal("y", "m", 0.5), Signal("roll", "rad", 0.2))
     inputs = (Signal("side_force", "N", 2.0), Signal("lift", "N", 10.0, at=39.2))
     dt = 0.02
+    drawn_in = "m"
     source = (
         "K. J. Åström and R. M. Murray, Feedback Systems, 1st ed. (2008), example 2.9 (eq. (2.26)), and the "
         "vectored-thrust aircraft of the python-control examples"
@@ -196,7 +205,8 @@ class VTOL(Mechanical):
             Arrow(below, below - 1.2 * u[1] / weight * normal),
         )
         wings = Line([x[:2] - 2.5 * along, x[:2] + 2.5 * along], "body", 5.0)
-        return (ground(-1, 1, -1.0), wings, Box(x[:2], self.arm, self.arm, x[2]), *forces)
+        goal = Disc((0, 0), self.arm, "faint", filled=False)
+        return (ground(-1, 1, -1.0), goal, wings, Box(x[:2], self.arm, self.arm, x[2]), *forces)
 
 
 @register
@@ -277,16 +287,17 @@ class Helicopter(Plant):
         )
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """From the right and from behind; the dial shows how fast it yaws."""
+        """From the right and from behind, with arrows for its velocity; the dial shows how fast it yaws."""
         size = self.tail_length
 
-        def view(left: Any, angle: float, tail: bool) -> list:
+        def view(left: Any, angle: float, sideways: float, tail: bool) -> list:
             at, along = np.array([left, 0.0]), size * np.array([np.cos(angle), np.sin(angle)])
             up = np.array([-along[1], along[0]])
             rotor = [at + 0.4 * up - along, at + 0.4 * up + along]
             boom = [Line([at, at - along, at - along + 0.2 * up], "body", 4.0)] if tail else []
             mast = Line([at, at + 0.4 * up], "ground")
-            return [*boom, mast, Disc(at, 0.25 * size), Line(rotor, "accent", 3.0)]
+            flies = Arrow(at, at + size * np.array([sideways, -x[2]]), "body")
+            return [*boom, mast, Disc(at, 0.25 * size, "faint"), flies, Line(rotor, "accent", 3.0)]
 
-        yaw = dial((2.0 * size, -0.9 * size), 0.25 * size, np.pi / 2 - 0.5 * x[7], "yaw rate")
-        return (*view(0.0, x[4], True), *view(4.0 * size, -x[3], False), *yaw)
+        yaw = dial((2.0 * size, -0.2 * size), 0.45 * size, np.pi / 2 - 2 * x[7], "yaw rate")
+        return (*view(0.0, x[4], x[0], True), *view(4.0 * size, -x[3], x[1], False), *yaw)

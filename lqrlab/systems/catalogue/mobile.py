@@ -33,6 +33,7 @@ class UnicycleRobot(Plant):
     states = (Signal("along", "m", 0.2), Signal("across", "m", 0.2), Signal("heading", "rad", 0.3))
     inputs = (Signal("speed", "m/s", 0.3, at=0.5), Signal("turn_rate", "rad/s", 1.0))
     dt = 0.05
+    drawn_in = "m"
     source = (
         "B. Siciliano, L. Sciavicco, L. Villani and G. Oriolo, Robotics: Modelling, Planning and Control "
         "(2009), section 11.2.1, the unicycle, and 11.6, tracking in the frame of the reference"
@@ -75,6 +76,7 @@ class DifferentialDriveRobot(Plant):
     inputs = (Signal("left_torque", "N·m", 1.0, at=0.12), Signal("right_torque", "N·m", 1.0, at=0.12))
     outputs = ("along", "across", "heading")
     dt = 0.05
+    drawn_in = "m"
     source = (
         "B. Siciliano, L. Sciavicco, L. Villani and G. Oriolo, Robotics: Modelling, Planning and Control "
         "(2009), section 11.4, dynamic model of the unicycle with two driven wheels"
@@ -112,6 +114,7 @@ class OmnidirectionalRobot(Mechanical):
     states = with_rates(Signal("x", "m", 0.3), Signal("y", "m", 0.3), Signal("heading", "rad", 0.3))
     inputs = tuple(Signal(f"torque{i}", "N·m", 0.5) for i in (1, 2, 3))
     dt = 0.05
+    drawn_in = "m"
     source = (
         "H. P. Oliveira, A. J. Sousa, A. P. Moreira and P. J. Costa, Modeling and assessing of "
         "omni-directional robots with three and four wheels, in Contemporary Robotics (2009), three wheels "
@@ -164,6 +167,7 @@ class Segway(Mechanical):
     )
     inputs = (Signal("left_torque", "N·m", 2.0), Signal("right_torque", "N·m", 2.0))
     dt = 0.02
+    drawn_in = "m"
     source = (
         "K. Pathak, J. Franch and S. K. Agrawal, Velocity and position control of a wheeled inverted "
         "pendulum by partial feedback linearization, IEEE Trans. Robot. 21(3), 2005, section II; the place "
@@ -200,7 +204,7 @@ class Segway(Mechanical):
         axle = np.array([x[0], self.wheel_radius])
         head = reach(axle, 1.8 * self.height, x[1])
         size = self.height
-        compass = dial((x[0] + 1.5 * size, 1.6 * size), 0.3 * size, x[2], "yaw")
+        compass = dial((2.2 * size, 1.6 * size), 0.3 * size, x[2], "yaw")
         wheel = dial(axle, self.wheel_radius, -x[0] / self.wheel_radius)
         body = (Line([axle, head], "body", 8.0), Disc(head, 0.15 * size))
-        return (ground(x[0] - 3 * size, x[0] + 3 * size), *wheel, *body, *compass)
+        return (ground(-3 * size, 3 * size), *wheel, *body, *compass)

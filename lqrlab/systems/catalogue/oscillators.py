@@ -23,6 +23,7 @@ class MassSpringDamper(Mechanical):
     states = (Signal("position", "m", 0.5), Signal("velocity", "m/s", 1.0))
     inputs = (Signal("force", "N", 2.0),)
     dt = 0.05
+    drawn_in = "m"
     source = "K. J. Åström and R. M. Murray, Feedback Systems, 2nd ed. (2021), section 3.1, eq. (3.1)"
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -53,6 +54,7 @@ class DoubleIntegrator(Mechanical):
     states = (Signal("position", "m", 1.0), Signal("velocity", "m/s", 1.0))
     inputs = (Signal("force", "N", 1.0),)
     dt = 0.1
+    drawn_in = "m"
     source = (
         "K. J. Åström and R. M. Murray, Feedback Systems, 2nd ed. (2021), chapter 6, the double integrator"
     )
@@ -87,6 +89,7 @@ class TwoMassSpring(Mechanical):
     inputs = (Signal("force", "N", 1.0),)
     outputs = ("position2",)
     dt = 0.1
+    drawn_in = "m"
     source = (
         "B. Wie and D. S. Bernstein, Benchmark problems for robust control design, J. Guid. Control Dyn. "
         "15(5), 1992, 1057-1059"
@@ -124,6 +127,7 @@ class MassTrain(Mechanical):
     states = with_rates(*(Signal(f"position{i}", "m", 0.3) for i in range(1, 5)), time=0.3)
     inputs = (Signal("front_force", "N", 3.0), Signal("rear_force", "N", 3.0))
     dt = 0.05
+    drawn_in = "m"
     source = (
         "L. Meirovitch, Fundamentals of Vibrations (2001), chapter 7, chains of masses; springs of Duffing's "
         "kind as in its chapter 12"
@@ -179,6 +183,7 @@ class FlexibleBeam(Mechanical):
     inputs = (Signal("torque", "N·m", 2.0),)
     outputs = ("hub_angle", Signal("tip_position", "m", 0.3))
     dt = 0.01
+    drawn_in = "m"
     source = (
         "R. H. Cannon and E. Schmitz, Initial experiments on the end-point control of a flexible one-link "
         "robot, Int. J. Robot. Res. 3(3), 1984; modes of the clamped beam from L. Meirovitch, Fundamentals "
@@ -208,7 +213,7 @@ class FlexibleBeam(Mechanical):
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """The bent beam from above; deflections to scale."""
-        s = np.linspace(0, 1, 31)
+        s = np.linspace(0, 1, 17)
         z = _ROOTS[:, None] * s
         shapes = np.cosh(z) - np.cos(z) - _SIGMA[:, None] * (np.sinh(z) - np.sin(z))
         along, across = self.length * s, x[1:4] @ shapes

@@ -22,6 +22,7 @@ class Pendulum(Mechanical):
     states = (Signal("angle", "rad", 0.3), Signal("angular_velocity", "rad/s", 1.5))
     inputs = (Signal("torque", "N·m", 3.0),)
     dt = 0.02
+    drawn_in = "m"
     source = "R. Tedrake, Underactuated Robotics (2023), chapter 2, The Simple Pendulum"
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -53,6 +54,7 @@ class HangingPendulum(Mechanical):
     states = (Signal("angle", "rad", 0.5), Signal("angular_velocity", "rad/s", 2.0))
     inputs = (Signal("torque", "N·m", 1.0),)
     dt = 0.05
+    drawn_in = "m"
     source = "H. K. Khalil, Nonlinear Systems, 3rd ed. (2002), section 1.2.1, the pendulum equation"
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -92,6 +94,7 @@ class DoublePendulum(Mechanical):
     )
     inputs = (Signal("torque", "N·m", 2.0),)
     dt = 0.01
+    drawn_in = "m"
     source = (
         "M. W. Spong and D. J. Block, The Pendubot: a mechatronic system for control research and education, "
         "Proc. 34th IEEE Conf. Decision and Control (1995), section 2; uniform rods, both angles from "
@@ -182,6 +185,7 @@ class FurutaPendulum(Mechanical):
     )
     inputs = (Signal("torque", "N·m", 0.3),)
     dt = 0.02
+    drawn_in = "m"
     source = (
         "B. S. Cazzolato and Z. Prime, On the Dynamics of the Furuta Pendulum, J. Control Sci. Eng. (2011), "
         "528341, eqs. (33)-(34) and table 1"
@@ -234,6 +238,7 @@ class Acrobot(Mechanical):
     )
     inputs = (Signal("torque", "N·m", 10.0),)
     dt = 0.02
+    drawn_in = "m"
     source = (
         "M. W. Spong, The swing up control problem for the Acrobot, IEEE Control Syst. 15(1), 1995, eqs. "
         "(1)-(2)"

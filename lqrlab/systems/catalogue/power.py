@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems.drawing import Arrow, Disc, Drawing, Line, circuit, dial
+from lqrlab.systems.drawing import Arrow, Disc, Drawing, Line, Text, circuit, dial
 from lqrlab.systems.plant import Plant, Signal, param
 from lqrlab.systems.registry import register
 
@@ -215,7 +215,8 @@ class GridInverter(Plant):
         right = np.array([3.0, 0.0])
         arrows += [Arrow(right, right + x[4:] / 15.0), Arrow(right, right + x[:2] / 15.0, "body")]
         rings = (Disc((0, 0), 1.0, "ground", filled=False), Disc(right, 1.0, "ground", filled=False))
-        return (*rings, *arrows)
+        words = (Text((0.0, -1.3), "voltage"), Text((3.0, -1.3), "current"))
+        return (*rings, *words, *arrows)
 
 
 def _turned(a: Array) -> Array:
@@ -283,5 +284,5 @@ class TwoAreaPower(Plant):
         first = dial((0, 0), 1.0, np.pi / 2 - 10 * x[0], "area 1")
         second = dial((5, 0), 1.0, np.pi / 2 - 10 * x[3], "area 2")
         line = Line([(1, 0), (4, 0)], "ground", 3.0)
-        flow = 20 * self.tie * np.sin(2 * np.pi * x[6]) / (2 * np.pi)
+        flow = 40 * self.tie * np.sin(2 * np.pi * x[6]) / (2 * np.pi)
         return (line, *first, *second, Arrow((2.5, 0.3), (2.5 + flow, 0.3)))

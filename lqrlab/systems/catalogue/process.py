@@ -31,6 +31,7 @@ class CoupledTanks(Plant):
     inputs = (Signal("voltage", "V", 3.0, at=9.3),)
     outputs = ("lower_level",)
     dt = 0.5
+    drawn_in = "m"
     source = "Quanser Inc., Coupled Tanks workbook, configuration 2"
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -77,6 +78,7 @@ class QuadrupleTank(Plant):
     inputs = (Signal("voltage1", "V", 1.0, at=3.0), Signal("voltage2", "V", 1.0, at=3.0))
     outputs = ("lower_left", "lower_right")
     dt = 1.0
+    drawn_in = "m"
     source = (
         "K. H. Johansson, The quadruple-tank process, IEEE Trans. Control Syst. Technol. 8(3), 2000, section "
         "II, its minimum-phase setting"
@@ -167,16 +169,20 @@ class StirredTankReactor(Plant):
         return feed + jnp.stack([-reacting, self.heat_rise * reacting + self.exchange * (u[0] - hot)])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """The tank, filled by the share that has not reacted, a thermometer for tank and jacket each."""
+        """The tank, filled by the share that has not reacted; thermometers about the wanted heat and about 300 K."""
         vessel = tank(0, 0, 1.0, 1.2, x[0] / self.feed_concentration)
         shapes: list = [
             *vessel,
             Line([(0, 1.5), (0, 0.3)], "ground"),
             Line([(-0.2, 0.3), (0.2, 0.3)], "ground", 4.0),
         ]
-        for place, value, label in ((0.9, x[1], "tank"), (1.4, u[0], "jacket")):
-            height = float(np.clip((value - self.temperature + 60) / 100, 0.02, 1.4))
-            shapes += [Box((place, height / 2), 0.12, height, ink="accent"), Text((place, -0.12), label)]
+        for place, above, label in (
+            (0.9, (x[1] - self.temperature) / 10, "tank"),
+            (1.5, (u[0] - 300) / 50, "jacket"),
+        ):
+            height = float(np.clip(0.8 + above, 0.02, 1.6))
+            shapes += [Box((place, height / 2), 0.14, height, ink="accent"), Text((place, -0.12), label)]
+            shapes.append(Line([(place - 0.15, 0.8), (place + 0.15, 0.8)], "faint", 1.5, dashed=True))
         return tuple(shapes)
 
 

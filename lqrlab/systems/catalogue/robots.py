@@ -40,6 +40,7 @@ class Scara(Mechanical):
         Signal("wrist_torque", "N·m", 0.5),
     )
     dt = 0.01
+    drawn_in = "m"
     source = (
         "R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), "
         "chapter 4, the SCARA robot"
@@ -96,6 +97,7 @@ class FlexibleJointRobot(Mechanical):
     )
     inputs = (Signal("torque", "N·m", 0.2),)
     dt = 0.02
+    drawn_in = "m"
     source = (
         "M. W. Spong, Modeling and control of elastic joint robots, ASME J. Dyn. Syst. Meas. Control 109(4), "
         "1987, the single link; the size of the laboratory arm that S. Raghavan and J. K. Hedrick, Int. J. "
@@ -118,7 +120,7 @@ class FlexibleJointRobot(Mechanical):
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """The link on its joint; the dial is the motor."""
         link = linkage([(0, 0), reach((0, 0), 2 * self.centre, np.pi - x[0])], 0.1 * self.centre)
-        return (*dial((0, 0), 0.4 * self.centre, x[1] - np.pi / 2), *link)
+        return (*link, *dial((0, 0), 0.4 * self.centre, x[1] - np.pi / 2))
 
 
 @register
@@ -146,6 +148,7 @@ class CableRobot(Mechanical):
         )
     )
     dt = 0.02
+    drawn_in = "m"
     source = (
         "A. Pott, Cable-Driven Parallel Robots: Theory and Application (2018), chapter 3, structure equation "
         "and its wrench; straight cables without mass"
@@ -226,6 +229,7 @@ class PlanarBiped(Mechanical):
         )
     )
     dt = 0.01
+    drawn_in = "m"
     source = (
         "E. R. Westervelt, J. W. Grizzle, C. Chevallereau, J. H. Choi and B. Morris, Feedback Control of "
         "Dynamic Bipedal Robot Locomotion (2007), chapter 3 and the size of RABBIT; uniform links, the "
@@ -311,6 +315,7 @@ class PlanarQuadruped(Mechanical):
         for way, at in (("forward_force", 0.0), ("upward_force", 210.0))
     )
     dt = 0.01
+    drawn_in = "m"
     source = (
         "J. Di Carlo, P. M. Wensing, B. Katz, G. Bledt and S. Kim, Dynamic locomotion in the MIT Cheetah 3 "
         "through convex model-predictive control, IROS 2018, its single rigid body in the sagittal plane"

@@ -31,6 +31,7 @@ class VehicleLateral(Plant):
     inputs = (Signal("steering", "rad", 0.05),)
     outputs = ("lateral_position", "heading", "yaw_rate")
     dt = 0.02
+    drawn_in = "m"
     source = (
         "R. Rajamani, Vehicle Dynamics and Control, 2nd ed. (2012), section 2.5, eqs. (2.45)-(2.46) and the "
         "passenger car of section 3.1; slip angles kept nonlinear"
@@ -102,9 +103,15 @@ class CruiseControl(Plant):
         """The car, with arrows for its speed and throttle."""
         body = (Box((0, 0.7), 4.0, 0.7), Box((-0.2, 1.25), 2.0, 0.5))
         wheels = (Disc((-1.2, 0.35), 0.35, "ground"), Disc((1.2, 0.35), 0.35, "ground"))
-        speed = Arrow((2.2, 0.8), (2.2 + 0.1 * x[0], 0.8))
-        pedal = (Box((-3.2, 1.0 * u[0]), 0.3, 2.0 * u[0], ink="accent"), Text((-3.2, 2.2), "throttle"))
-        return (ground(-4, 6), *wheels, *body, speed, *pedal)
+        wanted = Line([(2.2 + 0.2 * self.cruise, y) for y in (0.3, 1.3)], "faint", 2.0)
+        speed = Arrow((2.2, 0.8), (2.2 + 0.2 * x[0], 0.8))
+        push = float(np.clip(u[0], -1, 1))
+        pedal = (
+            Box((-3.6, 1.0), 0.4, 2.0, ink="faint"),
+            Box((-3.6, push), 0.4, 2 * abs(push), ink="accent"),
+            Text((-3.6, 2.3), "throttle"),
+        )
+        return (ground(-4.5, 7), *wheels, *body, wanted, speed, *pedal)
 
 
 @register
@@ -124,6 +131,7 @@ class Platoon(Plant):
     )
     inputs = tuple(Signal(f"force{i}", "N", 2000.0, at=1112.0) for i in range(1, 7))
     dt = 0.1
+    drawn_in = "m"
     source = (
         "W. S. Levine and M. Athans, On the optimal error regulation of a string of moving vehicles, IEEE "
         "Trans. Autom. Control 11(3), 1966; as example 15 of J. Abels and P. Benner, CAREX (SLICOT working "
@@ -148,7 +156,7 @@ class Platoon(Plant):
         shapes: list = [Line([(-60, y), (6, y)], "ground", 1.0) for y in (-2.5, 2.5)]
         for i, (place, speed) in enumerate(zip(at, x[::2])):
             shapes.append(Box((place, 0), 4.5, 1.8, ink="accent" if i == 0 else "body"))
-            shapes.append(Arrow((place, 1.8), (place + 2.0 * (speed - self.cruise), 1.8), "accent"))
+            shapes.append(Arrow((place, 1.8), (place + 4.0 * (speed - self.cruise), 1.8), "accent"))
         return tuple(shapes)
 
 
