@@ -14,7 +14,7 @@ from lqrlab.workbench import motion, svg
 from lqrlab.workbench.svg import _n as n
 
 _FRAMES = 240  # at most; straight stretches between them need no keyframes
-_HOLD = 0.8  # seconds on the wall that the end is shown before it starts again
+HOLD = 0.8  # seconds on the wall that the end is shown before it starts again
 _LOST = 50.0  # scales of a state beyond which a loop counts as lost and its drawing stops
 _FIT = 2.0  # share by which later runs may widen the frame that the first one sets
 _CONTROLS = (
@@ -110,7 +110,7 @@ def animation(
     speed = speed or _speed(until)
     count = min(max(len(ts) for ts, *_ in tracks.values()), _FRAMES)
     times = np.linspace(0.0, until, count)
-    seconds = until / speed + _HOLD
+    seconds = until / speed + HOLD
     film = motion.Film(times / speed / seconds, round(seconds, 3))
     labels = [(label, svg.colour(label, k), svg.DASHES[k % 4]) for k, label in enumerate(tracks)]
 

@@ -171,13 +171,18 @@ def _loops(plants: Sequence[Plant]) -> list[_Loop]:
         )
         held = scipy.linalg.expm(joint)
         A, B = held[:size, :size], held[:size, size:]
-        slowest = float(np.abs(np.linalg.eigvals(A - B @ K)).max())
-        steps = math.log(_SETTLED) / math.log(min(max(slowest, 1e-9), 1 - 1e-6))
-        loops.append(_Loop(A, B, K, int(np.clip(math.ceil(steps), 60, 4000))))
+        loops.append(_Loop(A, B, K, settling(np.linalg.eigvals(A - B @ K))))
     return loops
 
 
-def _start(plant: Plant) -> np.ndarray:
+def settling(poles: np.ndarray) -> int:
+    """Samples after which nothing more is to be seen of a loop with these discrete poles."""
+    slowest = float(np.abs(poles).max())
+    steps = math.log(_SETTLED) / math.log(min(max(slowest, 1e-9), 1 - 1e-6))
+    return int(np.clip(math.ceil(steps), 60, 4000))
+
+
+def start(plant: Plant) -> np.ndarray:
     """An initial deviation that sets everything in motion: the first half of the states, to alternating sides."""
     half = np.arange(plant.n) < (plant.n + 1) // 2
     return np.where(half, 0.8 * np.resize([1.0, -0.7, 0.9], plant.n), 0.0) * np.asarray(plant.scales[0])
@@ -226,7 +231,7 @@ def _spaced(name: str) -> str:
 def _tile(plant: Plant) -> str:
     """A small still picture."""
     x_eq, u_eq = (np.asarray(a, float) for a in plant.equilibrium())
-    drawn = animate.plain_plant(plant).draw(x_eq + _start(plant), u_eq)
+    drawn = animate.plain_plant(plant).draw(x_eq + start(plant), u_eq)
     drawn = tuple(s for s in drawn if not isinstance(s, systems.drawing.Text))
     left, right, bottom, top = systems.drawing.bounds(drawn)
     width, height = 92.0, 60.0
@@ -240,7 +245,7 @@ def _tile(plant: Plant) -> str:
 def _entry(plant: Plant, loop: _Loop, linear: bool, *, unfolded: bool) -> str:
     """All of one family, folded."""
     about = card(plant)
-    x0 = _start(plant)
+    x0 = start(plant)
     free = _linear(plant, loop, x0, closed=False)
     if linear:
         run = _linear(plant, loop, x0, closed=True)

@@ -9,7 +9,10 @@ import numpy as np
 from lqrlab import control, simulation, systems
 from lqrlab.systems import Plant
 from lqrlab.workbench import plots
+from lqrlab.workbench.explorer import Explorer, plant_explorer
 from lqrlab.workbench.stage import headless
+
+__all__ = ["Explorer", "lqr_designer", "plant_explorer"]
 
 
 def lqr_designer(name: str, *, num_steps: int | None = None) -> ipywidgets.Widget | None:
