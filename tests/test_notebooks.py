@@ -70,3 +70,16 @@ def test_all_in_order_from_an_empty_folder(tmp_path):
     again = subprocess.run(command, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert again.stdout.count("finished before") == len(CHAIN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [path.stem for path in PATHS if path not in CHAIN])
+def test_each_deeper_notebook_by_its_name(name, tmp_path):
+    command = [sys.executable, "-m", "lqrlab.workbench", "run", name, "--profile", "tiny"]
+    done = subprocess.run([*command, "--folder", str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [p.stem for p in (tmp_path / "results").iterdir()] == [name]
+    assert json.loads((tmp_path / "results" / f"{name}.json").read_text())["numbers"]
+    page = BeautifulSoup((tmp_path / "report" / f"{name}.html").read_text(), "html.parser")
+    assert not page.select("pre.error, script, code.latex")
+    assert all(image["alt"] for image in page.find_all("img"))

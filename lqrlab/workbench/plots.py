@@ -116,38 +116,64 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
 
 def draw(axis: Axes, shapes: drawing.Drawing) -> None:
     """Draw a plant's shapes on an axis of its own."""
-    for shape in shapes:
+    for k, shape in enumerate(shapes):
         colour = _INKS[shape.ink]
+        order = 2 + 0.01 * k  # back to front, as they come: left alone, every line lies over every patch
         match shape:
             case drawing.Line(points, _, width, dashed):
                 axis.plot(
-                    *np.asarray(points, float).T, color=colour, lw=width * 0.7, ls="--" if dashed else "-"
+                    *np.asarray(points, float).T,
+                    color=colour,
+                    lw=width * 0.7,
+                    ls="--" if dashed else "-",
+                    zorder=order,
                 )
             case drawing.Box():
                 filled = {"facecolor": colour if shape.filled else "none", "edgecolor": colour}
-                axis.add_patch(Polygon(drawing.outline(shape), closed=True, **filled))
+                axis.add_patch(Polygon(drawing.outline(shape), closed=True, zorder=order, **filled))
             case drawing.Disc(centre, radius):
                 filled = {"facecolor": colour if shape.filled else "none", "edgecolor": colour}
-                axis.add_patch(Circle(tuple(np.asarray(centre, float)), float(radius), **filled))
+                axis.add_patch(
+                    Circle(tuple(np.asarray(centre, float)), float(radius), zorder=order, **filled)
+                )
             case drawing.Spring():
-                axis.plot(*drawing.outline(shape).T, color=colour, lw=1.0)
+                axis.plot(*drawing.outline(shape).T, color=colour, lw=1.0, zorder=order)
             case drawing.Arrow(a, b):
                 arrow = {"arrowstyle": "-|>", "color": colour, "lw": 1.2, "shrinkA": 0, "shrinkB": 0}
-                axis.annotate("", (b[0], b[1]), (a[0], a[1]), arrowprops=arrow)
+                axis.annotate("", (b[0], b[1]), (a[0], a[1]), arrowprops=arrow, zorder=order)
             case drawing.Text(at, text):
-                axis.text(at[0], at[1], text, ha="center", va="center", fontsize=6.5, color=colour)
+                axis.text(
+                    at[0], at[1], text, ha="center", va="center", fontsize=6.5, color=colour, zorder=order
+                )
 
 
-def poses(plant: Plant, run: Trajectory, count: int = 6, title: str = "") -> Figure:
-    """The plant drawn at ``count`` moments of a run (``xs [T+1, n]``), closer together while it moves."""
+def poses(
+    plant: Plant,
+    run: Trajectory,
+    count: int = 6,
+    title: str = "",
+    *,
+    columns: int | None = None,
+    pace: float = 2.0,
+) -> Figure:
+    """The plant drawn at ``count`` moments of a run (``xs [T+1, n]``), closer together while it moves.
+
+    Args:
+        plant, run: one plant and one loop, as deviations from its equilibrium.
+        count: how many drawings.
+        title: above the whole.
+        columns: drawings in a row; all of them if left out.
+        pace: moments are at (0 … 1)^pace of the run: evenly spaced at 1.
+    """
     x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
     xs, us, ts = np.asarray(run.xs) + x_eq, np.asarray(run.us) + u_eq, np.asarray(run.ts)
-    moments = np.unique(np.round((len(ts) - 2) * np.linspace(0, 1, count) ** 2).astype(int))
+    moments = np.unique(np.round((len(ts) - 2) * np.linspace(0, 1, count) ** pace).astype(int))
     plain = jax.tree.map(float, plant)  # drawings are NumPy's: nothing is to be computed on a device
     drawn = [plain.draw(xs[t], us[t]) for t in moments]
     left, right, bottom, top = drawing.bounds(*drawn)
-    height = _WIDTH / len(moments) * (top - bottom) / (right - left)
-    figure, axes = grid(len(moments), len(moments), min(max(height, 0.6), 2.4) + 0.3)
+    columns = min(columns or len(moments), len(moments))
+    height = _WIDTH / columns * (top - bottom) / (right - left)
+    figure, axes = grid(len(moments), columns, min(max(height, 0.6), 2.4) + 0.3)
     for axis, shapes, t in zip(axes, drawn, moments):
         draw(axis, shapes)
         axis.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", title=f"{ts[t]:.2f} s")
