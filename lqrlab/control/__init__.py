@@ -27,12 +27,14 @@ from lqrlab.control.loops import (
 )
 from lqrlab.control.lyapunov import dlyap, is_stable, lyap
 from lqrlab.control.observers import LQG, Estimator, dlqe, lqe, lqg
+from lqrlab.control.pareto import Front, pareto
 from lqrlab.control.riccati import care, dare
 from lqrlab.control.sampling import Sampled, c2d, sample
 from lqrlab.control.scheduling import Schedule, schedule
 from lqrlab.control.structure import Diagnosis, Mode, ctrb, diagnose, gram, modes, obsv
 from lqrlab.control.tracking import Integral, feedforward, lqi, output_weights, place
 from lqrlab.control.trajectory import ILQR, ilqr, unsaturated_level
+from lqrlab.control.tuning import Tuned, Wishes, tune
 
 __all__ = [
     "ILQR",
@@ -41,6 +43,7 @@ __all__ = [
     "Diagnosis",
     "Disk",
     "Estimator",
+    "Front",
     "Integral",
     "Inverse",
     "Margins",
@@ -49,6 +52,8 @@ __all__ = [
     "Schedule",
     "StepInfo",
     "TimeVaryingLQR",
+    "Tuned",
+    "Wishes",
     "c2d",
     "care",
     "covariance",
@@ -83,6 +88,7 @@ __all__ = [
     "noise_cost",
     "obsv",
     "output_weights",
+    "pareto",
     "place",
     "sample",
     "sampling_cost",
@@ -91,6 +97,7 @@ __all__ = [
     "step_info",
     "step_response",
     "to_statespace",
+    "tune",
     "unsaturated_level",
     "zeros",
 ]

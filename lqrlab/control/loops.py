@@ -83,7 +83,7 @@ def sensitivity(
     Returns:
         Complex ``[..., f, m, m]``.
     """
-    A, B, K = (jnp.asarray(a) for a in (A, B, K))
+    A, B, K = riccati.together(*(jnp.asarray(a) for a in (A, B, K)))
     return frequency_response(A - B @ K, B, -K, frequencies, jnp.eye(K.shape[-2], dtype=K.dtype), dt)
 
 

@@ -1,0 +1,92 @@
+"""Weights from wishes and the price of weights, checked on the loops themselves and by brute force."""
+
+import control as python_control
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lqrlab import control
+
+A = np.array([[0.0, 1.0], [0.0, 0.0]])
+B = np.array([[0.0], [1.0]])
+C = np.array([[1.0, 0.0]])
+DT = 0.05
+
+
+def double_integrator(**wishes):
+    return control.tune(A, B, C, np.eye(2), np.eye(1), DT, control.Wishes(**wishes))
+
+
+@pytest.mark.slow
+def test_wishes_are_met_on_the_loop_or_said_to_be_missed():
+    found = double_integrator(settling=2.0, overshoot=0.02, effort=5.0, margin=1.0)
+    assert all(found.met.values())
+    again = control.lqrd(A, B, found.Q, found.R, DT)
+    a, b = (np.asarray(x) for x in control.c2d(A, B, DT))
+    K = np.asarray(again.K)
+    loop = python_control.ss(a - b @ K, b * K[0, 0], C, 0, DT)  # python-control's step, not ours
+    info = python_control.step_info(loop, T=np.arange(300) * DT)
+    assert np.isclose(info["SettlingTime"], found.reached["settling"])
+    assert info["SettlingTime"] <= 2.0
+    assert info["Overshoot"] <= 2.0
+    assert np.isclose(K[0, 0] / 5.0, found.reached["effort"])  # the largest input is the first
+    w = np.linspace(1e-2, np.pi / DT, 20001)
+    L = python_control.frequency_response(control.to_statespace(a, b, K, dt=DT), w).complex
+    assert np.isclose((2 * np.abs(1 + L) / np.abs(1 - L)).min(), found.reached["margin"], rtol=1e-3)
+
+    # from rest, |u| ≤ 2 moves 0.98 within 1 s only if it never brakes
+    missed = double_integrator(settling=1.0, overshoot=0.02, effort=2.0, margin=1.0)
+    assert not missed.met["effort"] or not missed.met["settling"]
+    assert missed.met["margin"]
+    text = str(missed)
+    assert "Without the wish about the largest input all others are met" in text
+    assert "Without the wish about the disk margin" not in text
+    needed = 2.0 * float(text.split("needs ")[1].split(" times")[0])
+    assert 1.96 < needed < 4.0  # between a throw and a stop, 2 d/t² and 4 d/t²
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        ({}, "at least one"),
+        ({"settling": -1.0}, "settling: expected a number above 0"),
+        ({"overshoot": -0.1}, "≥ 0"),
+    ],
+)
+def test_wishes_that_mean_nothing_are_refused(wishes, message):
+    with pytest.raises(ValueError, match=message):
+        control.Wishes(**wishes)
+
+
+def test_outputs_that_cannot_stand_still_are_refused():
+    with pytest.raises(ValueError, match="C: no constant input holds"):
+        control.tune(A, B, [[0.0, 1.0]], np.eye(2), np.eye(1), DT, control.Wishes(settling=1.0), r=[1.0])
+
+
+def test_the_front_is_measured_and_sorted_out_rightly():
+    rng, num = np.random.default_rng(0), 27
+    Q, R = np.diag([1.0, 0.2]), np.array([[0.5]])
+    d, e = np.exp(rng.normal(0, 1, (num, 2))), np.exp(rng.normal(0, 2, num))
+    d[-3:], e[-3:] = 1.0, (0.1, 1.0, 10.0)  # the last three are the yardstick's own
+    X0 = np.array([[1.0, 0.3], [0.3, 0.5]])
+    found = control.pareto(
+        A, B, Q, R, DT, Q * np.sqrt(d[:, :, None] * d[:, None]), R * e[:, None, None], X0=X0
+    )
+    x, y = np.asarray(found.state_cost), np.asarray(found.effort)
+    better = (
+        (x[None] <= x[:, None]) & (y[None] <= y[:, None]) & ((x[None] < x[:, None]) | (y[None] < y[:, None]))
+    )
+    assert np.array_equal(found.dominated, better.any(1))
+    assert found.dominated.any()
+    assert not found.dominated[-3:].any()
+    optimum = float(jnp.trace(control.lqrd(A, B, Q, R, DT).P @ X0))
+    assert np.isclose(x[-2] + y[-2], optimum, rtol=1e-9)
+    assert np.all(x + y >= optimum * (1 - 1e-9))
+    # effort by itself: the input is held, so the sum over steps is exact
+    K, closed = np.asarray(found.K[0]), np.linalg.matrix_power
+    a, b = (np.asarray(v) for v in control.c2d(A, B, DT))
+    starts = np.linalg.cholesky(X0)
+    us = np.stack([K @ closed(a - b @ K, t) @ starts for t in range(3000)])
+    assert np.isclose(y[0], DT * R[0, 0] * np.sum(us**2), rtol=1e-9)
+    turned = np.stack([np.cos(phi := np.linspace(0, 2 * np.pi, 2001)), np.sin(phi)])
+    assert np.isclose(found.peak[0, 0], np.abs(us[:, 0] @ turned).max(), rtol=1e-5)
