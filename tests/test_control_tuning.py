@@ -34,15 +34,15 @@ def test_wishes_are_met_on_the_loop_or_said_to_be_missed():
     L = python_control.frequency_response(control.to_statespace(a, b, K, dt=DT), w).complex
     assert np.isclose((2 * np.abs(1 + L) / np.abs(1 - L)).min(), found.reached["margin"], rtol=1e-3)
 
-    # from rest, |u| ≤ 2 moves 0.98 within 1 s only if it never brakes
-    missed = double_integrator(settling=1.0, overshoot=0.02, effort=2.0, margin=1.0)
+    # from rest, |u| ≤ 1 takes 1.4 s for 0.98 without ever braking
+    missed = double_integrator(settling=1.3, overshoot=0.02, effort=1.0, margin=1.0)
     assert not missed.met["effort"] or not missed.met["settling"]
     assert missed.met["margin"]
     text = str(missed)
     assert "Without the wish about the largest input all others are met" in text
     assert "Without the wish about the disk margin" not in text
-    needed = 2.0 * float(text.split("needs ")[1].split(" times")[0])
-    assert 1.96 < needed < 4.0  # between a throw and a stop, 2 d/t² and 4 d/t²
+    needed = float(text.split("needs ")[1].split(" times")[0])
+    assert 2 * 0.98 / 1.3**2 < needed < 4 / 1.3**2  # between a throw, 2 d/t², and a stop, 4 d/t²
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_outputs_that_cannot_stand_still_are_refused():
 def test_the_front_is_measured_and_sorted_out_rightly():
     rng, num = np.random.default_rng(0), 27
     Q, R = np.diag([1.0, 0.2]), np.array([[0.5]])
-    d, e = np.exp(rng.normal(0, 1, (num, 2))), np.exp(rng.normal(0, 2, num))
+    d, e = np.exp(rng.normal(0, 3, (num, 2))), np.exp(rng.normal(0, 1, num))
     d[-3:], e[-3:] = 1.0, (0.1, 1.0, 10.0)  # the last three are the yardstick's own
     X0 = np.array([[1.0, 0.3], [0.3, 0.5]])
     found = control.pareto(
