@@ -286,7 +286,8 @@ def _step(plant: Plant, loop: _Loop) -> str:
         "no control": _linear(plant, loop, zero, closed=False, push=1.0),
     }
     pushed = plant.inputs[0]
-    title = f"After a step of {pushed.scale:g} {pushed.unit} on {pushed.name.replace('_', ' ')}"
+    size = f"{pushed.scale:g} {pushed.unit}".removesuffix(" 1")
+    title = f"After a step of {size} on {pushed.name.replace('_', ' ')}"
     labels = [(label, svg.colour(label, k), svg.DASHES[k]) for k, label in enumerate(runs)]
     head = svg.text(2, 16, title, look="lq-b") + svg.legend(2, 34, labels)
     until = float(runs["optimal"].ts[-1])
@@ -318,6 +319,6 @@ _STYLE = (
     ".lq-plant[open]{grid-column:1/-1;padding-bottom:1.2rem}.lq-plant>summary{cursor:pointer;display:flex;gap:.7rem}"
     ".lq-plant>summary>span{font:.82rem/1.4 system-ui,sans-serif}.lq-plant>summary>svg{flex:none}"
     ".lq-plant p{margin:.4rem 0;max-width:46rem}.lq-fact{font-size:.88rem}.lq-fact b{font-weight:600}"
-    ".lq-formula{overflow-x:auto;padding:.2rem 0}.lq-plant table{font-size:.8rem;margin:.6rem 0}"
+    ".lq-formula{overflow:auto hidden;padding:.2rem 0}.lq-plant table{font-size:.8rem;margin:.6rem 0}"
     ".lq-plant td,.lq-plant th{text-align:left;white-space:normal}"
 )
