@@ -100,6 +100,19 @@ def test_inputs_within_limits_are_those_of_scipys_optimiser():
         assert not held.any(), "an input at its limit has no gain"
 
 
+def test_plans_in_a_batch_are_followed_each_by_its_own_gains():
+    x0 = np.array([[0.4, 0.0], [-0.3, 0.3]])
+    plan = control.ilqr(two_torques, x0, Q, R, STEPS, QF, dt=DT)
+    plant = systems.from_dynamics(two_torques, x_eq=[0.0, 0.0], u_eq=[0.0, 0.0], Q=Q, R=R, dt=DT)
+    starts = x0[:, None] + np.array([[0.0, 0.0], [0.05, 0.0], [0.0, -0.1]])
+    run = simulation.rollout(plant, simulation.tracking(plant, plan), starts, STEPS + 2, substeps=2)
+    np.testing.assert_allclose(run.xs[:, 0, : STEPS + 1], plan.xs, rtol=1e-9, atol=1e-12)
+    last = np.minimum(np.arange(STEPS + 2), STEPS - 1)  # afterwards the last point is held
+    xs, us, K = (np.asarray(a) for a in (plan.xs[:, last], plan.us[:, last], plan.K[:, last]))
+    away = np.asarray(run.xs[:, :, :-1]) - xs[:, None]
+    np.testing.assert_allclose(run.us, us[:, None] - np.einsum("ptij,pstj->psti", K, away), atol=1e-12)
+
+
 def test_quadratic_programs_in_a_box_equal_lsq_linear():
     rng = np.random.default_rng(1)
     L, b = rng.normal(size=(200, 5, 4)), 2 * rng.normal(size=(200, 5))
@@ -212,6 +225,13 @@ def test_a_schedule_is_the_pointwise_design_on_its_grid_and_linear_between():
     np.testing.assert_allclose(K, between(inside), rtol=1e-9)
     np.testing.assert_allclose(x_op, inside, rtol=1e-12)
     np.testing.assert_allclose(u_op[:, 0], inside[:, 1], rtol=1e-12, atol=1e-12)
+    # as a policy: here the state is the parameter, seen and answered as deviations from x_eq, u_eq
+    x_eq, u_eq = jnp.array([0.2, -0.1]), jnp.array([3.0])
+    policy = simulation.ScheduledPolicy(made, x_eq, u_eq, lambda x: x)
+    away = np.einsum("kij,kj->ki", between(inside), asked - inside)
+    np.testing.assert_allclose(
+        policy(None, asked - np.asarray(x_eq))[1], inside[:, 1:] - away - 3.0, rtol=1e-9
+    )
 
 
 def test_a_schedule_does_not_pass_through_a_point_without_a_design():
