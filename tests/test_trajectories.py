@@ -195,7 +195,9 @@ def test_swing_ups_end_in_the_regulators_hands(name, hanging, num_steps):
     policy = simulation.HandOver(swing, simulation.LinearPolicy(design.K), design.P, level)
     xs, us = closed_loop(plant, policy, np.array(hanging, float), num_steps + 150, limit)
     inside = np.asarray(policy.inside(jnp.asarray(xs - x_eq)))
-    assert 0 < np.argmax(inside) <= num_steps + 1, "never handed over"
+    at = np.argmax(inside)
+    assert 0 < at <= num_steps + 1, "never handed over"
+    np.testing.assert_allclose(us[at:] - u_eq, -(xs[at:-1] - x_eq) @ np.asarray(design.K).T, atol=1e-9)
     assert (np.abs(xs[-1] - x_eq) < 3e-3 * np.asarray(plant.scales[0])).all()
     # the regulator alone, from the same start, does not get there: its input runs into the limits
     assert np.abs(np.asarray(design.K) @ (hanging - x_eq)).max() > limit.max()

@@ -242,8 +242,9 @@ def _one(
     )  # fmt: skip
     s = jax.lax.while_loop(lambda s: ~s.done, improve, start)
     decrease = s.gain / jnp.where(s.cost > 0, s.cost, 1.0)
+    sound = jnp.isfinite(s.cost) & (decrease <= tolerance)
     ts = problem.dt * jnp.arange(T + 1, dtype=dtype)
-    return ts, s.xs, s.us, s.K, s.k, s.V / 2, s.cost, decrease, decrease <= tolerance, s.iterations
+    return ts, s.xs, s.us, s.K, s.k, s.V / 2, s.cost, decrease, sound, s.iterations
 
 
 @partial(jax.jit, static_argnames=("substeps",))
