@@ -10,7 +10,7 @@ import scipy.linalg
 
 from lqrlab import control
 from lqrlab.compute.batching import on_all_cores
-from lqrlab.control import lanes, riccati, sign
+from lqrlab.control import doubling, lanes, riccati, sign
 
 with mock.patch.object(pytest.mark, "_config", None):  # it carries a marker of SciPy's own
     from scipy.linalg.tests import test_solvers
@@ -100,7 +100,7 @@ def test_doubling_that_stalls_is_rescued(continuous):
     args = [
         jnp.asarray(a) for a in (A, np.array([[0.0], [1.0]]), 1e-8 * np.eye(2), np.eye(1), np.zeros((2, 1)))
     ]
-    fast = riccati.fast_continuous if continuous else riccati.fast_discrete
+    fast = doubling.fast_continuous if continuous else doubling.fast_discrete
     _, error = fast(*(a[:, :, None] for a in args))
     assert float(error[0]) > 1e-11
     found = (control.lqr if continuous else control.dlqr)(*args[:4])

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 
@@ -48,13 +49,34 @@ def broadcast(fn: Callable, *args: tuple[Array | None, int]) -> Any:
     return call(*flat)
 
 
-_PIECE = 1250  # problems that one thread takes at a time
+_PIECE = 2500  # problems that one thread takes at a time
 _compiled: set[Any] = set()
 
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="lqrlab")
+
+
+@functools.cache
+def _piecewise(fn: Callable) -> Callable:
+    """``fn`` on ``size`` problems from ``start``; cut inside the program, where it costs nothing."""
+
+    @functools.partial(jax.jit, static_argnums=(0,))
+    def piece(size: int, start: Array, *flat: Array) -> Any:
+        cut = (a if len(a) == 1 else jax.lax.dynamic_slice_in_dim(a, start, size) for a in flat)
+        return fn(*cut)
+
+    return piece
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _joined(fresh: tuple[int, ...], lead: tuple[int, ...], pieces: list) -> Any:
+    def join(*leaves: Array) -> Array:
+        whole = jnp.concatenate([leaf[len(leaf) - new :] for leaf, new in zip(leaves, fresh)])
+        return whole.reshape(*lead, *whole.shape[1:])
+
+    return jax.tree.map(join, *pieces)
 
 
 def on_all_cores(fn: Callable, *args: tuple[Array, int]) -> Any:
@@ -87,25 +109,17 @@ def on_all_cores(fn: Callable, *args: tuple[Array, int]) -> Any:
     ]  # the last may overlap: one shape, one program
 
     wide = any(a.dtype == jnp.float64 for a in arrays)
+    run = _piecewise(fn)
 
     def piece(start: int) -> Any:
         # a caller's ``with jax.enable_x64(True)`` holds for its own thread only
         with jax.enable_x64(True) if wide else contextlib.nullcontext():
-            return once(start)
+            return jax.block_until_ready(run(size, np.int32(start), *flat))
 
-    def once(start: int) -> Any:
-        return jax.block_until_ready(fn(*(a if len(a) == 1 else a[start : start + size] for a in flat)))
-
-    key = (fn, size, tuple((a.shape[1:], len(a) == 1, a.dtype) for a in flat))
+    key = (fn, size, tuple((a.shape, a.dtype) for a in flat))
     if key in _compiled:
         done = list(_pool().map(piece, starts))
     else:  # two threads would compile the same program twice
         done = [piece(starts[0]), *_pool().map(piece, starts[1:])]
         _compiled.add(key)
-    fresh = [min(size, count - i * size) for i in range(pieces)]
-
-    def join(*leaves: Array) -> Array:
-        whole = jnp.concatenate([leaf[size - new :] for leaf, new in zip(leaves, fresh)])
-        return whole.reshape(*lead, *whole.shape[1:])
-
-    return jax.tree.map(join, *done)
+    return _joined(tuple(min(size, count - i * size) for i in range(pieces)), lead, done)

@@ -10,9 +10,9 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from lqrlab.compute import broadcast, pytree
-from lqrlab.control import checks, riccati
-from lqrlab.control.sampling import Sampled, sample_one
+from lqrlab.compute import pytree
+from lqrlab.control import checks, doubling, riccati, sampling
+from lqrlab.control.doubling import Solution
 
 
 @pytree
@@ -58,7 +58,7 @@ def _eigenvalues(a: Any) -> np.ndarray:
     return np.where(good[..., None], values, np.nan)
 
 
-def certified(solution: riccati.Solution) -> LQR:
+def certified(solution: Solution) -> LQR:
     """A design with NaN in place of what is not certified: not stable, or the equation does not hold."""
     K, P, closed, residual, stable = solution
     sound = jnp.all(jnp.isfinite(P), axis=(-1, -2)) & (residual < riccati.accepted(P.dtype)) & (stable > 0.5)
@@ -74,17 +74,19 @@ _traced = {
 }
 
 
-def _before(*args: Array) -> Sampled:
-    return broadcast(sample_one, *zip(args, (2, 2, 2, 2, 2, 0)))
+_CORES = (2, 2, 2, 2, 2, 0)
+
+
+def _fast_sampled(*args: Array) -> tuple[Solution, Array]:
+    return doubling.fast_discrete(*sampling.sampled(*args))
 
 
 @jax.jit
 def _traced_sampled(*args: Array) -> LQR:
-    return certified(riccati.solve_discrete_riccati(*_before(*args)))
+    return certified(riccati.solve_discrete_riccati(*sampling.sample_many(*args)))
 
 
-_fast_sampled = riccati.program(riccati.fast_discrete, _before)
-_sample_many = jax.jit(_before)
+_sampled = riccati.program(_fast_sampled, *_CORES)
 
 
 def _designed(*args: Array, continuous: bool, dt: Array | None = None) -> LQR:
@@ -95,7 +97,7 @@ def _designed(*args: Array, continuous: bool, dt: Array | None = None) -> LQR:
     if dt is None:
         design = _certify(riccati.solved(full, continuous=continuous))
     else:
-        design = _certify(riccati.solved(full, continuous=False, fast=_fast_sampled, before=_sample_many))
+        design = _certify(riccati.solved(full, continuous=False, fast=_sampled, before=sampling.compiled))
     if design.stabilizing.ndim or bool(design.stabilizing):
         return design
     raise ValueError(checks.why_not(*(np.asarray(a) for a in args[:3]), continuous=continuous))

@@ -7,16 +7,17 @@ Solvers written on lanes are called with any leading axes, under any ``vmap``, t
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.custom_batching import custom_vmap
+from jax.typing import ArrayLike
 
 # measured on a CPU with 1 MiB of second-level cache a core; powers of two would collide in it
-_LANES = {1: 520, 2: 520, 3: 264, 4: 200, 5: 136, 6: 136}
+_LANES = {1: 520, 2: 264, 3: 136, 4: 72, 5: 56, 6: 40, 7: 40, 8: 40}
 _MANY = 72
 _FEW = 32  # below, a quick compilation and pivoting are worth more than speed
 _ACCELERATOR = 1 << 15
@@ -24,13 +25,12 @@ _ACCELERATOR = 1 << 15
 
 def mul(a: Array, b: Array) -> Array:
     """a b for a ``[r, k, lanes]``, b ``[k, c, lanes]``."""
-    k = a.shape[1]
-    if k > 6 or few(a):
+    if few(a) or jax.default_backend() != "cpu":
         return jnp.einsum("rkl,kcl->rcl", a, b)
-    if k > 4:  # XLA stops vectorising sums of more than four products
-        half = jax.lax.optimization_barrier(_unrolled(a[:, : k // 2], b[: k // 2]))
-        return jax.lax.optimization_barrier(half + _unrolled(a[:, k // 2 :], b[k // 2 :]))
-    return _unrolled(a, b)
+    size = max(a.shape[0], *b.shape[:2])
+    if size > 7:
+        return _apart(_unrolled, a, b)
+    return _unrolled(a, b) if size < 3 else stored(_unrolled(a, b))
 
 
 def few(a: Array) -> bool:
@@ -43,6 +43,24 @@ def _unrolled(a: Array, b: Array) -> Array:
     for j in range(1, a.shape[1]):
         total = total + a[:, j, None] * b[None, j]
     return total
+
+
+def stored(a: Array) -> Array:
+    """a itself, as an array that XLA's CPU compiler writes down once.
+
+    It merges elementwise steps into one loop and computes a product anew for every use of an element; an
+    optimization barrier is gone by then. What a reduction returns it does store.
+    """
+    return jnp.sum(jnp.stack([a, jnp.zeros_like(a)]), axis=0)
+
+
+def _apart(fn: Callable, *args: Array) -> Array:
+    """``fn(*args)`` compiled on its own, for results too large for :func:`stored`: a branch always taken."""
+    first = args[0][0, 0, 0]
+    shape = jax.eval_shape(fn, *args)
+    return jax.lax.cond(
+        (first <= jnp.inf) | jnp.isnan(first), fn, lambda *_: jnp.zeros(shape.shape, shape.dtype), *args
+    )
 
 
 def t(a: Array) -> Array:
@@ -60,6 +78,16 @@ def eye(n: int, like: Array) -> Array:
     return jnp.eye(n, dtype=like.dtype)[:, :, None]
 
 
+def largest(a: Array) -> Array:
+    """max |a| ``[lanes]``, slice by slice: XLA does not vectorise a reduction over leading axes."""
+    return functools.reduce(jnp.maximum, list(functools.reduce(jnp.maximum, list(jnp.abs(a)))))
+
+
+def row_sum(a: Array) -> Array:
+    """The largest sum of |a| over a row ``[lanes]``: the norm that bounds a's spectral radius."""
+    return functools.reduce(jnp.maximum, list(functools.reduce(jnp.add, list(jnp.abs(t(a))))))
+
+
 def norm(a: Array) -> Array:
     """Frobenius norm ``[lanes]``; scaled so that no square under- or overflows."""
     size = jnp.max(jnp.abs(a), axis=(0, 1))
@@ -68,16 +96,18 @@ def norm(a: Array) -> Array:
 
 
 def inverse(a: Array) -> Array:
-    """a⁻¹ by blocks, without pivoting: fast, and good where the leading blocks are. On few lanes pivoted."""
+    """a⁻¹ without pivoting: fast, and good where the leading blocks are. On few lanes pivoted."""
     n = a.shape[0]
     if few(a) and n > 2:
         return pivoted(a, jnp.broadcast_to(eye(n, a), a.shape))
+    if n > 4:
+        return _swept(a)
     if n == 1:
         return 1 / a
     if n == 2:
         d = 1 / (a[0, 0] * a[1, 1] - a[0, 1] * a[1, 0])
         return jnp.stack([jnp.stack([a[1, 1], -a[0, 1]]), jnp.stack([-a[1, 0], a[0, 0]])]) * d[None, None]
-    h = n // 2
+    h = n // 2  # by blocks
     left = inverse(a[:h, :h])
     below = mul(a[h:, :h], left)
     right = inverse(a[h:, h:] - mul(below, a[:h, h:]))  # of the Schur complement
@@ -88,6 +118,27 @@ def inverse(a: Array) -> Array:
             jnp.concatenate([-down, right], axis=1),
         ]
     )
+
+
+def _swept(a: Array) -> Array:
+    """a⁻¹ by Gauss-Jordan elimination in place, without pivoting, rolled into one loop."""
+    n = a.shape[0]
+    one = jnp.arange(n)
+
+    def pivot(a: Array, k: ArrayLike) -> tuple[Array, Array]:
+        row, column = (jax.lax.dynamic_index_in_dim(a, k, axis, keepdims=True) for axis in (0, 1))
+        inverted = 1 / jax.lax.dynamic_index_in_dim(row, k, 1, keepdims=True)
+        here = (one == k)[:, None, None]
+        return jnp.where(here, -1.0, column), jnp.where(here[:, 0][None], inverted, row * inverted)
+
+    def sweep(k: Array, state: tuple) -> tuple:
+        a, column, row = state
+        keep = jnp.where((one == k)[:, None] | (one == k)[None], 0.0, 1.0)[:, :, None]
+        a = a * keep - column * row
+        # carried to the next step: a division within its fused loop would be done for every element
+        return a, *pivot(a, jnp.minimum(k + 1, n - 1))
+
+    return jax.lax.fori_loop(0, n, sweep, (a, *pivot(a, 0)))[0]
 
 
 def pivoted(a: Array, b: Array) -> Array:
@@ -146,6 +197,12 @@ def blocked(solve: Callable, args: tuple[Array, ...], lanes: int) -> Any:
         args = tuple(jnp.concatenate([a, jnp.broadcast_to(a[-1:], (fill, *a.shape[1:]))]) for a in args)
     out = jax.lax.map(block, tuple(a.reshape(blocks, lanes, *a.shape[1:]) for a in args))
     return jax.tree.map(lambda a: a.reshape(blocks * lanes, *a.shape[2:])[:count], out)
+
+
+def together(cores: Sequence[int], *arrays: Array) -> tuple[Array, ...]:
+    """Arrays of so many core dimensions each, with their leading axes broadcast against each other."""
+    lead = jnp.broadcast_shapes(*(a.shape[: a.ndim - core] for a, core in zip(arrays, cores)))
+    return tuple(jnp.broadcast_to(a, lead + a.shape[a.ndim - core :]) for a, core in zip(arrays, cores))
 
 
 def over_lanes(*cores: int, rescue: Callable | None = None) -> Callable:

@@ -20,20 +20,20 @@ def summed(a: Array, q: Array, tolerance: float, limit: int = _DOUBLINGS) -> tup
     """
 
     def more(state: tuple) -> Array:
-        _, _, change, k = state
+        a, _, k = state
+        # the norm of the power bounds the relative size of the next term by its square
+        change = lanes.row_sum(a)
         # a lane that has overflowed has an answer too: none
         return jnp.any((change > tolerance) & (change < 1e12)) & (k < limit)
 
     def double(state: tuple) -> tuple:
-        a, x, _, k = state
+        a, x, k = state
         x = x + mul(mul(a, x), t(a))
         a = mul(a, a)
-        return a, x, jnp.max(jnp.sum(jnp.abs(a), axis=1), axis=0), k + 1
+        return a, x, k + 1
 
-    # the norm of the power bounds the relative size of the next term by its square
-    start = (a, q, jnp.max(jnp.sum(jnp.abs(a), axis=1), axis=0), jnp.zeros((), jnp.int32))
-    _, x, left, _ = jax.lax.while_loop(more, double, start)
-    return x, left < 0.5
+    a, x, _ = jax.lax.while_loop(more, double, (a, q, 0))
+    return x, lanes.row_sum(a) < 0.5
 
 
 def cayley(a: Array, shift: Array) -> tuple[Array, Array]:

@@ -1,14 +1,10 @@
-"""Algebraic Riccati equations by structure-preserving doubling, polished by Newton, rescued by the sign function.
+"""Algebraic Riccati equations: doubling, rescued by the sign function and at last by SciPy; with derivatives.
 
-Sources: E. K.-W. Chu, H.-Y. Fan, W.-W. Lin, C.-S. Wang, Structure-preserving algorithms for periodic
-discrete-time algebraic Riccati equations, Int. J. Control 77 (2004), eqs. (10)-(12) [discrete]; E. K.-W. Chu,
-H.-Y. Fan, W.-W. Lin, A structure-preserving doubling algorithm for continuous-time algebraic Riccati equations,
-Linear Algebra Appl. 396 (2005), eqs. (15)-(17) [continuous]; D. L. Kleinman, IEEE Trans. Autom. Control 13 (1968)
-and G. A. Hewer, ibid. 16 (1971) [Newton]. The derivative is that of the equation, not of the iteration.
+The derivative is that of the equation (a Lyapunov equation for the tangent), not of the iteration.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,21 +15,10 @@ from jax.typing import ArrayLike
 from lqrlab.compute import linalg
 from lqrlab.compute.batching import on_all_cores
 from lqrlab.control import checks, lanes, pencil, sign
-from lqrlab.control.lanes import eye, mul, symmetric, t
-from lqrlab.control.lyapunov import cayley, shift_of, solve_continuous, solve_discrete, summed
+from lqrlab.control.doubling import Solution, fast_continuous, fast_discrete
+from lqrlab.control.lyapunov import solve_continuous, solve_discrete
 
 _BY_SCIPY = 256  # members of a batch, at most, that are left to SciPy in the end
-_DOUBLINGS = 12  # what has not converged by then is gathered and solved by the sign function
-
-
-class Solution(NamedTuple):
-    """K, P, closed loop, relative residual and whether the loop is stable (1.0 or 0.0); leading axes alike."""
-
-    K: Array
-    P: Array
-    closed: Array
-    residual: Array
-    stable: Array
 
 
 def accepted(dtype: Any) -> float:
@@ -52,150 +37,9 @@ def gain_discrete(A: Array, B: Array, R: Array, N: Array, P: Array) -> Array:
     return linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
 
 
-# On lanes ----------------------------------------------------------------------------------------------------
-
-
-def doubled(A: Array, G: Array, H: Array) -> Array:
-    """The stabilizing solution of X = AᵀX(I + GX)⁻¹A + H: H doubles the horizon each time."""
-    one = eye(A.shape[0], A)
-    enough = float(jnp.finfo(A.dtype).eps) ** 0.4  # its square is what is left, and Newton squares that again
-
-    def more(state: tuple) -> Array:
-        _, _, _, change, k = state
-        return jnp.any((change > enough) & (change < jnp.inf)) & (k < _DOUBLINGS)
-
-    def double(state: tuple) -> tuple:
-        A, G, H, _, k = state
-        inverse = lanes.inverse(one + mul(G, H))
-        WA = mul(inverse, A)
-        step = symmetric(mul(t(A), mul(H, WA)))
-        G = G + symmetric(mul(mul(A, mul(inverse, G)), t(A)))
-        H = H + step
-        scale = jnp.max(jnp.abs(H), axis=(0, 1))
-        change = jnp.max(jnp.abs(step), axis=(0, 1)) / jnp.where(scale > 0, scale, 1.0)
-        return mul(A, WA), G, H, change, k + 1
-
-    start = (A, G, H, jnp.ones_like(A[0, 0]), jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(more, double, start)[2]
-
-
-def _doubled_continuous(F: Array, G: Array, H: Array) -> Array:
-    """P of FᵀP + PF − PGP + H = 0, through the Cayley transform to a discrete equation."""
-    n = F.shape[0]
-    # the shift near the size of the closed loop's modes: tr(Hamiltonian²) = 2 Σ λ²
-    squares = jnp.sum(F * t(F) + G * H, axis=(0, 1)) / n
-    low = 0.01 * jnp.sum(F * F, axis=(0, 1)) / n + float(jnp.finfo(F.dtype).tiny)
-    shift = jnp.sqrt(jnp.maximum(jnp.abs(squares), low))[None, None]
-    inverse = lanes.inverse(F - shift * eye(n, F))
-    W = lanes.inverse(F - shift * eye(n, F) + mul(G, mul(t(inverse), H)))
-    return doubled(
-        eye(n, F) + 2 * shift * W,
-        symmetric(2 * shift * mul(mul(inverse, G), t(W))),
-        symmetric(2 * shift * mul(t(W), mul(H, inverse))),
-    )
-
-
-class Problem(NamedTuple):
-    """A, B, Q, R, N on lanes."""
-
-    A: Array
-    B: Array
-    Q: Array
-    R: Array
-    N: Array
-
-    def stage(self, K: Array) -> Array:
-        """Q + KᵀRK − NK − KᵀNᵀ."""
-        NK = mul(self.N, K)
-        return self.Q + mul(t(K), mul(self.R, K)) - NK - t(NK)
-
-    def reduced(self) -> tuple[Array, Array, Array]:
-        """F = A − BR⁻¹Nᵀ, G = BR⁻¹Bᵀ, H = Q − NR⁻¹Nᵀ."""
-        A, B, Q, R, N = self
-        invR = lanes.inverse(R)
-        NR = mul(N, invR)
-        return A - mul(B, t(NR)), symmetric(mul(B, mul(invR, t(B)))), symmetric(Q - mul(NR, t(N)))
-
-
-def kleinman(problem: Problem, P: Array) -> tuple[Array, Array]:
-    """One Newton step on the continuous equation, and whether the loop that it starts from is stable."""
-    K = mul(lanes.inverse(problem.R), t(mul(P, problem.B) + problem.N))
-    closed = problem.A - mul(problem.B, K)
-    PC = mul(P, closed)
-    residual = symmetric(PC + t(PC) + problem.stage(K))  # an error in K enters it squared
-    shift = shift_of(closed)
-    inverse, moved = cayley(closed, shift)
-    right = 2 * shift[None, None] * mul(mul(t(inverse), residual), inverse)
-    step, decays = summed(t(moved), right, 1e-3)  # six digits of a correction are enough
-    return P + symmetric(step), decays
-
-
-def hewer(problem: Problem, P: Array) -> tuple[Array, Array]:
-    """One Newton step on the discrete equation, and whether the loop that it starts from is stable."""
-    A, B, _, R, N = problem
-    PB = mul(P, B)
-    K = mul(lanes.inverse(R + mul(t(B), PB)), mul(t(PB), A) + t(N))
-    closed = A - mul(B, K)
-    residual = symmetric(mul(t(closed), mul(P, closed)) - P + problem.stage(K))
-    step, decays = summed(t(closed), residual, 1e-3)
-    return P + symmetric(step), decays
-
-
-def _relative(*terms: Array) -> Array:
-    largest = lanes.norm(terms[0])
-    for term in terms[1:]:
-        largest = jnp.maximum(largest, lanes.norm(term))
-    return lanes.norm(sum(terms[1:], terms[0])) / jnp.where(largest > 0, largest, 1.0)
-
-
-def _finish_continuous(problem: Problem, P: Array, decays: Array) -> tuple[Solution, Array]:
-    A, B, Q, R, N = problem
-    PBN = mul(P, B) + N
-    K = mul(lanes.inverse(R), t(PBN))
-    PA = mul(P, A)
-    residual = _relative(PA, t(PA), -mul(PBN, K), Q)
-    stable = decays & lanes.positive(R)
-    return Solution(K, P, A - mul(B, K), residual, stable.astype(P.dtype)), _error(residual, stable)
-
-
-def _finish_discrete(problem: Problem, P: Array, decays: Array) -> tuple[Solution, Array]:
-    A, B, Q, R, N = problem
-    PA, PB = mul(P, A), mul(P, B)
-    S = R + mul(t(B), PB)
-    cross = mul(t(PB), A) + t(N)
-    K = mul(lanes.inverse(S), cross)
-    residual = _relative(mul(t(A), PA), -P, -mul(t(cross), K), Q)
-    stable = decays & lanes.positive(S)
-    return Solution(K, P, A - mul(B, K), residual, stable.astype(P.dtype)), _error(residual, stable)
-
-
-def _error(residual: Array, stable: Array) -> Array:
-    return jnp.where(stable & (residual < jnp.inf), residual, jnp.inf)
-
-
-def _rescue_continuous(*problem: Array) -> tuple[Solution, Array]:
-    return _finish_continuous(Problem(*problem), *sign.polished(Problem(*problem), continuous=True))
-
-
-def _rescue_discrete(*problem: Array) -> tuple[Solution, Array]:
-    return _finish_discrete(Problem(*problem), *sign.polished(Problem(*problem), continuous=False))
-
-
-def fast_continuous(*args: Array) -> tuple[Solution, Array]:
-    """The continuous design on lanes by doubling; and its error, infinite where the loop is not stable."""
-    problem = Problem(*args)
-    return _finish_continuous(problem, *kleinman(problem, _doubled_continuous(*problem.reduced())))
-
-
-def fast_discrete(*args: Array) -> tuple[Solution, Array]:
-    """The discrete design on lanes by doubling; and its error, infinite where the loop is not stable."""
-    problem = Problem(*args)
-    return _finish_discrete(problem, *hewer(problem, doubled(*problem.reduced())))
-
-
 _FIVE = (2, 2, 2, 2, 2)
-_continuous = lanes.over_lanes(*_FIVE, rescue=_rescue_continuous)(fast_continuous)
-_discrete = lanes.over_lanes(*_FIVE, rescue=_rescue_discrete)(fast_discrete)
+_continuous = lanes.over_lanes(*_FIVE, rescue=sign.rescue_continuous)(fast_continuous)
+_discrete = lanes.over_lanes(*_FIVE, rescue=sign.rescue_discrete)(fast_discrete)
 
 
 # With derivatives --------------------------------------------------------------------------------------------
@@ -259,18 +103,17 @@ def _tangent(out: Solution, dK: Array, dP: Array, dclosed: Array) -> Solution:
 
 def together(*arrays: Array) -> tuple[Array, ...]:
     """Matrices with their leading axes broadcast against each other."""
-    lead = jnp.broadcast_shapes(*(a.shape[:-2] for a in arrays))
-    return tuple(jnp.broadcast_to(a, lead + a.shape[-2:]) for a in arrays)
+    return lanes.together((2,) * len(arrays), *arrays)
 
 
-def program(solve: Callable, before: Callable = together) -> Callable:
-    """A solver on lanes as a compiled function of arrays that ``before`` makes the problem of."""
-    native = lanes.over_lanes(*_FIVE)(solve)
-    return jax.jit(lambda *args: native(*before(*args)))
+def program(solve: Callable, *cores: int) -> Callable:
+    """A solver on lanes as a compiled function of arrays whose leading axes broadcast."""
+    native = lanes.over_lanes(*cores)(solve)
+    return jax.jit(lambda *args: native(*lanes.together(cores, *args)))
 
 
-_rescues = {True: program(_rescue_continuous), False: program(_rescue_discrete)}
-_fasts = {True: program(fast_continuous), False: program(fast_discrete)}
+_rescues = {True: program(sign.rescue_continuous, *_FIVE), False: program(sign.rescue_discrete, *_FIVE)}
+_fasts = {True: program(fast_continuous, *_FIVE), False: program(fast_discrete, *_FIVE)}
 
 
 def solved(

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from lqrlab.control import lanes
+from lqrlab.control import doubling, lanes
 from lqrlab.control.lanes import eye, mul, symmetric, t
 
 _STEPS, _BALANCING, _NEWTON = 60, 24, 4
@@ -67,18 +67,16 @@ def stable_subspace(S: Array) -> Array:
 
 
 def polished(problem: Any, *, continuous: bool) -> tuple[Array, Array]:
-    """P of a :class:`lqrlab.control.riccati.Problem` and whether its loop is stable ``[lanes]``."""
-    from lqrlab.control import riccati
-
+    """P of a :class:`lqrlab.control.doubling.Problem` and whether its loop is stable ``[lanes]``."""
     A, B, Q, R, N = problem
     size = jnp.sqrt(jnp.abs(jnp.diagonal(R, axis1=0, axis2=1))).T
     r = 2.0 ** -jnp.round(jnp.log2(jnp.where(size > 0, size, 1.0)))
     B, R, N = B * r[None], R * r[None] * r[:, None], N * r[None]
-    F, G, H = riccati.Problem(A, B, Q, R, N).reduced()
+    F, G, H = doubling.Problem(A, B, Q, R, N).reduced()
     d = scales(F, G, H)
     ratio, both = (d[None] / d[:, None]), (d[None] * d[:, None])
     F, G, H = F * ratio, G / both, H * both
-    problem = riccati.Problem(A * ratio, B / d[:, None], Q * both, R, N * d[:, None])
+    problem = doubling.Problem(A * ratio, B / d[:, None], Q * both, R, N * d[:, None])
     one = jnp.broadcast_to(eye(F.shape[0], F), F.shape)
     if continuous:
         S = jnp.concatenate([jnp.concatenate([F, -G], 1), jnp.concatenate([-H, -t(F)], 1)])
@@ -87,7 +85,19 @@ def polished(problem: Any, *, continuous: bool) -> tuple[Array, Array]:
         L = jnp.concatenate([jnp.concatenate([F, zero], 1), jnp.concatenate([-H, one], 1)])
         M = jnp.concatenate([jnp.concatenate([one, G], 1), jnp.concatenate([zero, t(F)], 1)])
         S = lanes.pivoted(L + M, L - M)
-    newton = riccati.kleinman if continuous else riccati.hewer
+    newton = doubling.kleinman if continuous else doubling.hewer
     start = (symmetric(stable_subspace(S)), jnp.zeros(R.shape[2:], bool))
     P, decays = jax.lax.fori_loop(0, _NEWTON, lambda _, state: newton(problem, state[0]), start)
     return P / both, decays
+
+
+def rescue_continuous(*problem: Array) -> tuple[doubling.Solution, Array]:
+    """The continuous design on lanes; and its error, infinite where the loop is not stable."""
+    full = doubling.Problem(*problem)
+    return doubling.finish_continuous(full, *polished(full, continuous=True))
+
+
+def rescue_discrete(*problem: Array) -> tuple[doubling.Solution, Array]:
+    """The discrete design on lanes; and its error, infinite where the loop is not stable."""
+    full = doubling.Problem(*problem)
+    return doubling.finish_discrete(full, *polished(full, continuous=False))
