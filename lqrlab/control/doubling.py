@@ -37,11 +37,15 @@ def doubled(A: Array, G: Array, H: Array) -> Array:
     one = eye(A.shape[0], A)
     enough = float(jnp.finfo(A.dtype).eps) ** 0.4  # its square is what is left, and Newton squares that again
 
-    def more(state: tuple) -> Array:
-        _, _, H, step, k = state
+    def moves(H: Array, step: Array) -> Array:
         scale = lanes.largest(H)
         change = lanes.largest(step) / jnp.where(scale > 0, scale, 1.0)
-        return jnp.any((change > enough) & (change < jnp.inf)) & (k < _DOUBLINGS)
+        return jnp.any((change > enough) & (change < jnp.inf))
+
+    def more(state: tuple) -> Array:
+        _, _, H, step, k = state
+        # the change is worth a look once it may be small
+        return jax.lax.cond(k < _UNSEEN, lambda *_: True, moves, H, step) & (k < _DOUBLINGS)
 
     def double(state: tuple) -> tuple:
         A, G, H, _, k = state
@@ -51,9 +55,7 @@ def doubled(A: Array, G: Array, H: Array) -> Array:
         G = G + symmetric(mul(mul(A, mul(inverse, G)), t(A)))
         return mul(A, WA), G, H + step, step, k + 1
 
-    # the change is worth a look once it may be small
-    state = jax.lax.fori_loop(0, _UNSEEN, lambda _, state: double(state), (A, G, H, H, 0))
-    return jax.lax.while_loop(more, double, state)[2]
+    return jax.lax.while_loop(more, double, (A, G, H, H, 0))[2]
 
 
 def _doubled_continuous(F: Array, G: Array, H: Array) -> Array:

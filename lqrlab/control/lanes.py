@@ -29,7 +29,7 @@ def mul(a: Array, b: Array) -> Array:
         return jnp.einsum("rkl,kcl->rcl", a, b)
     size = max(a.shape[0], *b.shape[:2])
     if size > 7:
-        return _apart(_unrolled, a, b)
+        return _product_apart(a, b)
     return _unrolled(a, b) if size < 3 else stored(_unrolled(a, b))
 
 
@@ -54,13 +54,15 @@ def stored(a: Array) -> Array:
     return jnp.sum(jnp.stack([a, jnp.zeros_like(a)]), axis=0)
 
 
-def _apart(fn: Callable, *args: Array) -> Array:
-    """``fn(*args)`` compiled on its own, for results too large for :func:`stored`: a branch always taken."""
-    first = args[0][0, 0, 0]
-    shape = jax.eval_shape(fn, *args)
-    return jax.lax.cond(
-        (first <= jnp.inf) | jnp.isnan(first), fn, lambda *_: jnp.zeros(shape.shape, shape.dtype), *args
-    )
+def _product_apart(a: Array, b: Array) -> Array:
+    """:func:`_unrolled` compiled on its own, for results too large for :func:`stored`: a branch always taken."""
+    shape = (a.shape[0], *b.shape[1:])
+
+    def never(a: Array, b: Array) -> Array:
+        return next((x for x in (a, b) if x.shape == shape), jnp.zeros(shape, a.dtype))
+
+    first = a[0, 0, 0]
+    return jax.lax.cond((first <= jnp.inf) | jnp.isnan(first), _unrolled, never, a, b)
 
 
 def t(a: Array) -> Array:
