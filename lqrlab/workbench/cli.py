@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,28 +160,28 @@ def bench() -> None:
 @bench.command("control")
 @click.option("--states", multiple=True, type=int, default=(2, 4, 6, 12), help="Dimension; may be repeated.")
 @click.option("--num", default=10_000, show_default=True, help="Problems of each dimension.")
+@click.option("--hard", is_flag=True, help="Not how fast but how sure: stiff and badly scaled problems, n = 1 … 12.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-def bench_control(states: tuple[int, ...], num: int, as_json: bool) -> None:
-    """Riccati designs in bulk, beside SciPy's, slycot's and contrax's, on the same problems in one process."""
+def bench_control(states: tuple[int, ...], num: int, hard: bool, as_json: bool) -> None:
+    """Riccati designs in bulk, beside SciPy's, slycot's and contrax's on the same problems."""
     from lqrlab import compute
-    from lqrlab.evaluation import bench_control as benchmark
-    from lqrlab.workbench.terminal import table
+    from lqrlab.evaluation import acceptance, bench_control
 
     compute.setup()
-    rows = [dataclasses.asdict(row) for row in benchmark.bench_control(states, num=num)]
+    _figures(acceptance.acceptance(num=num) if hard else bench_control.bench_control(states, num=num), as_json)
+
+
+def _figures(rows: Sequence[Any], as_json: bool) -> None:
+    """A benchmark's rows as a table, or one JSON object a line."""
+    from lqrlab.workbench.terminal import table
+
     if as_json:
         for row in rows:
-            click.echo(json.dumps(row))
+            click.echo(json.dumps(dataclasses.asdict(row)))
         return
     said = {True: "yes", False: "no", None: ""}
     cells = [
-        (
-            r["name"],
-            f"{r['value']:.4g}",
-            r["unit"],
-            "" if r["target"] is None else f"{r['target']:g}",
-            said[r["reached"]],
-        )
+        (r.name, f"{r.value:.4g}", r.unit, "" if r.target is None else f"{r.target:g}", said[r.reached])
         for r in rows
     ]
     click.echo(table(cells, ("figure", "value", "unit", "target", "reached")))
