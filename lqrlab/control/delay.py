@@ -12,7 +12,7 @@ from lqrlab.compute import broadcast
 from lqrlab.control import checks, riccati
 from lqrlab.control.design import LQR, dlqr, lqrd
 from lqrlab.control.lyapunov import dlyap
-from lqrlab.control.sampling import Sampled, sample_one
+from lqrlab.control.sampling import Sampled, sample_many
 
 
 def delayed(
@@ -58,9 +58,9 @@ def _arguments(
 def _one(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array, rest: float) -> Sampled:
     """A delay below one sample time: the state (x, u[t−1]), or x alone without a delay."""
     if not rest:
-        return sample_one(A, B, Q, R, N, dt)
+        return sample_many(A, B, Q, R, N, dt)
     n, m = B.shape
-    old, new = (sample_one(A, B, Q, R, N, share * dt) for share in (rest, 1 - rest))
+    old, new = (sample_many(A, B, Q, R, N, share * dt) for share in (rest, 1 - rest))
     # over the first stretch the old input acts on x; its end is the start of the second
     end = jnp.concatenate([old.A, old.B], axis=1)
     first = jnp.block([[old.Q, old.N], [old.N.T, old.R]])

@@ -99,7 +99,9 @@ def _differentiable(cores: tuple[int, ...], solve: Callable) -> Callable:
     def rule(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
         def slow(*args: Array) -> Any:
             lead = args[-1].shape
-            out = solve(*(jnp.moveaxis(a.reshape(-1, *a.shape[len(lead) :]), 0, -1) for a in args), rolled=True)
+            out = solve(
+                *(jnp.moveaxis(a.reshape(-1, *a.shape[len(lead) :]), 0, -1) for a in args), rolled=True
+            )
             return jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0).reshape(*lead, *a.shape[:-1]), out)
 
         return jax.jvp(slow, primals, tangents)

@@ -117,7 +117,9 @@ def _contrax(n: int, repeats: int, num: int) -> float | None:
     command = [sys.executable, "-c", _CONTRAX, str(n), str(repeats), str(num)]
     environment = os.environ | {"PJRT_NPROC": str(max(4, os.cpu_count() or 1))}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, env=environment, check=True
+        )
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
         return None
     return float(done.stdout.split()[-1])

@@ -160,7 +160,9 @@ def bench() -> None:
 @bench.command("control")
 @click.option("--states", multiple=True, type=int, default=(2, 4, 6, 12), help="Dimension; may be repeated.")
 @click.option("--num", default=10_000, show_default=True, help="Problems of each dimension.")
-@click.option("--hard", is_flag=True, help="Not how fast but how sure: stiff and badly scaled problems, n = 1 … 12.")
+@click.option(
+    "--hard", is_flag=True, help="Not how fast but how sure: stiff and badly scaled problems, n = 1 … 12."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def bench_control(states: tuple[int, ...], num: int, hard: bool, as_json: bool) -> None:
     """Riccati designs in bulk, beside SciPy's, slycot's and contrax's on the same problems."""
@@ -168,7 +170,9 @@ def bench_control(states: tuple[int, ...], num: int, hard: bool, as_json: bool) 
     from lqrlab.evaluation import acceptance, bench_control
 
     compute.setup()
-    _figures(acceptance.acceptance(num=num) if hard else bench_control.bench_control(states, num=num), as_json)
+    _figures(
+        acceptance.acceptance(num=num) if hard else bench_control.bench_control(states, num=num), as_json
+    )
 
 
 def _figures(rows: Sequence[Any], as_json: bool) -> None:
