@@ -113,6 +113,11 @@ def test_plans_in_a_batch_are_followed_each_by_its_own_gains():
     np.testing.assert_allclose(run.us, us[:, None] - np.einsum("ptij,pstj->psti", K, away), atol=1e-12)
 
 
+def test_a_plant_in_single_precision_stays_there():
+    plant = jax.tree.map(lambda a: a.astype(jnp.float32), systems.make("pendulum"))
+    assert plant.dynamics(jnp.ones(2, jnp.float32), jnp.ones(1, jnp.float32)).dtype == jnp.float32
+
+
 def test_quadratic_programs_in_a_box_equal_lsq_linear():
     rng = np.random.default_rng(1)
     L, b = rng.normal(size=(200, 5, 4)), 2 * rng.normal(size=(200, 5))

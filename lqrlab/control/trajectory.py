@@ -113,7 +113,7 @@ class _Problem(NamedTuple):
             x, slope, mean = state  # at the start of the substep, at the last look, averaged so far
             ahead, share, end = now
             point = x + ahead * h * slope
-            slope = self.f(point, u)
+            slope = self.f(point, u).astype(x.dtype)
             mean = mean + share * slope
             x = x + jnp.where(end, h, 0.0) * mean
             return (x, slope, jnp.where(end, 0.0, mean)), point
@@ -304,7 +304,8 @@ def ilqr(
         limits: ``(low, high)`` of the inputs, each a scalar or ``[..., m]``; none if left out.
         us: first guess of the inputs ``[..., T, m]``; the goal's input if left out.
         substeps: Runge-Kutta steps in a sample time.
-        tolerance: relative decrease of the cost below which the search has converged; 1e-8 in float64, 1e-4 in float32.
+        tolerance: relative decrease of the cost below which the search has converged; 1e-8 in float64, 1e-6 in
+            float32. A loose one takes a plateau on the way for the end.
         max_iterations: after so many it stops, not converged.
 
     Returns:
@@ -349,7 +350,7 @@ def ilqr(
     out = jax.eval_shape(f, *(jax.ShapeDtypeStruct(s, dtype) for s in ((n,), (m,))))
     if getattr(out, "shape", None) != (n,):
         raise ValueError(f"f: expected ẋ of shape ({n},), but found {out}")
-    small = tolerance if tolerance is not None else 1e-8 if dtype == jnp.float64 else 1e-4
+    small = tolerance if tolerance is not None else 1e-8 if dtype == jnp.float64 else 1e-6
     args = (x0, guess, Q, R, Qf, x_goal, u_goal, low, high, step)
     found = _solve(f, args, jnp.asarray(small, dtype), jnp.asarray(max_iterations), substeps)
     if not checks.traced(found.cost) and found.cost.ndim == 0 and not bool(jnp.isfinite(found.cost)):

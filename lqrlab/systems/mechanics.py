@@ -89,7 +89,8 @@ def _along(f, q: Array, v: Array):
 def _eliminate(a: Array, b: Array) -> Array:
     """a⁻¹ b for a positive definite [n, n], which needs no pivoting; b [n, k]."""
     n = a.shape[0]
-    ab, unit = jnp.concatenate([a, b], axis=1), np.eye(n)[:, :, None]
+    ab = jnp.concatenate([a, b], axis=1)
+    unit = np.eye(n, dtype=ab.dtype)[:, :, None]  # in double it would make all of float32 double
     for i in range(n):
         top = ab[i : i + 1] / ab[i, i]
         ab = (1 - unit[i]) * (ab - ab[:, i : i + 1] * top) + unit[i] * top  # plain products trace quickest
