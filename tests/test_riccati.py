@@ -10,7 +10,7 @@ import scipy.linalg
 
 from lqrlab import control
 from lqrlab.compute.batching import on_all_cores
-from lqrlab.control import doubling, lanes, riccati, sign
+from lqrlab.control import doubling, lanes, sign
 
 with mock.patch.object(pytest.mark, "_config", None):  # it carries a marker of SciPy's own
     from scipy.linalg.tests import test_solvers

@@ -55,10 +55,8 @@ def _arguments(
     return args, checks.sample_time(dt, args[0].dtype), whole, float(delay) - whole
 
 
-def _one(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array, rest: float) -> Sampled:
-    """A delay below one sample time: the state (x, u[t−1]), or x alone without a delay."""
-    if not rest:
-        return sample_many(A, B, Q, R, N, dt)
+def _one(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array, rest: Array) -> Sampled:
+    """A delay below one sample time: the state is (x, u[t−1])."""
     n, m = B.shape
     old, new = (sample_many(A, B, Q, R, N, share * dt) for share in (rest, 1 - rest))
     # over the first stretch the old input acts on x; its end is the start of the second
@@ -74,15 +72,19 @@ def _one(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array, rest: floa
     )
 
 
-@partial(jax.jit, static_argnames=("whole", "rest"))
 def _delayed(*args: Array, whole: int, rest: float) -> Sampled:
-    def one(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array) -> Sampled:
-        p = _one(A, B, Q, R, N, dt, rest)
+    return _widened(*args, jnp.asarray(rest, args[0].dtype), whole=whole, broken=rest > 0)
+
+
+@partial(jax.jit, static_argnames=("whole", "broken"))
+def _widened(*args: Array, whole: int, broken: bool) -> Sampled:
+    def one(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array, rest: Array) -> Sampled:
+        p = _one(A, B, Q, R, N, dt, rest) if broken else sample_many(A, B, Q, R, N, dt)
         n, m = B.shape
         if not whole:
             return p
         # what _one calls its input is u[t − whole], what it calls the older one comes after that
-        wide, later = n + m * (whole + bool(rest)), slice(n + m * (whole - 1), n + m * whole)
+        wide, later = n + m * (whole + broken), slice(n + m * (whole - 1), n + m * whole)
         A, Q, N = (jnp.zeros(s, A.dtype) for s in ((wide, wide), (wide, wide), (wide, m)))
         inner = jnp.concatenate([jnp.arange(n), jnp.arange(n + m * whole, wide)])
         to_x, of = inner[:n, None], inner[None]
@@ -93,7 +95,7 @@ def _delayed(*args: Array, whole: int, rest: float) -> Sampled:
         B = jnp.zeros((wide, m), A.dtype).at[n : n + m].set(jnp.eye(m, dtype=A.dtype))
         return Sampled(A, B, Q, jnp.zeros((m, m), A.dtype), N)
 
-    return broadcast(one, *zip(args, (2, 2, 2, 2, 2, 0)))
+    return broadcast(one, *zip(args, (2, 2, 2, 2, 2, 0, 0)))
 
 
 def lqrd_delayed(
