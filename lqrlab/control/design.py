@@ -78,7 +78,8 @@ _CORES = (2, 2, 2, 2, 2, 0)
 
 
 def _fast_sampled(*args: Array) -> tuple[Solution, Array]:
-    return doubling.fast_discrete(*sampling.sampled(*args))
+    A, B, Q, R, N, dt = args
+    return doubling.fast_discrete(*sampling.sampled(A, B, Q, R, N, dt))
 
 
 @jax.jit

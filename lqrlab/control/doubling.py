@@ -126,6 +126,7 @@ def _relative(*terms: Array) -> Array:
 
 
 def finish_continuous(problem: Problem, P: Array, decays: Array) -> tuple[Solution, Array]:
+    """Gain and certificate of P, and its error: infinite where the loop does not decay."""
     A, B, Q, R, N = problem
     PBN = mul(P, B) + N
     K = mul(lanes.inverse(R), t(PBN))
@@ -136,6 +137,7 @@ def finish_continuous(problem: Problem, P: Array, decays: Array) -> tuple[Soluti
 
 
 def finish_discrete(problem: Problem, P: Array, decays: Array) -> tuple[Solution, Array]:
+    """Gain and certificate of P, and its error: infinite where the loop does not decay."""
     A, B, Q, R, N = problem
     PA, PB = mul(P, A), mul(P, B)
     S = R + mul(t(B), PB)

@@ -82,12 +82,16 @@ def eye(n: int, like: Array) -> Array:
 
 def largest(a: Array) -> Array:
     """max |a| ``[lanes]``, slice by slice: XLA does not vectorise a reduction over leading axes."""
-    return functools.reduce(jnp.maximum, list(functools.reduce(jnp.maximum, list(jnp.abs(a)))))
+    return _over(jnp.maximum, _over(jnp.maximum, jnp.abs(a)))
 
 
 def row_sum(a: Array) -> Array:
     """The largest sum of |a| over a row ``[lanes]``: the norm that bounds a's spectral radius."""
-    return functools.reduce(jnp.maximum, list(functools.reduce(jnp.add, list(jnp.abs(t(a))))))
+    return _over(jnp.maximum, _over(jnp.add, jnp.abs(t(a))))
+
+
+def _over(operation: Callable, a: Array) -> Array:
+    return functools.reduce(operation, list(a))
 
 
 def norm(a: Array) -> Array:

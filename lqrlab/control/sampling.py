@@ -78,6 +78,7 @@ def sampled(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array, rolled:
     n = len(A)
     W = jnp.concatenate([jnp.concatenate([Q, N], axis=1), jnp.concatenate([t(N), R], axis=1)])
     flow, cost = _flow(A, B, dt, W, rolled)
+    assert cost is not None
     cost = symmetric(cost)
     return Sampled(flow[:, :n], flow[:, n:], cost[:n, :n], cost[n:, n:], cost[:n, n:])
 

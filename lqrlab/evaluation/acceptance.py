@@ -63,7 +63,7 @@ def acceptance(dimensions: Sequence[int] = tuple(range(1, 13)), *, num: int = 10
                     found = control.dlqr(A, B, Q, R, N)
                 good = np.asarray(found.stabilizing)
                 K, P = np.asarray(found.K)[good], np.asarray(found.P)[good]
-                a, b, q, r = A[good], B[good], Q[good], R[good]
+                a, b, q = A[good], B[good], Q[good]
                 cross = np.zeros_like(b) if continuous else N[good]
                 closed = np.linalg.eigvals(a - b @ K)
                 if continuous:

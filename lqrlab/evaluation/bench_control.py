@@ -161,9 +161,9 @@ def bench_control(
             theirs = _loop(schur, args, loops, 3)
             rows.append(_row(f"continuous n={n}: slycot's loop", 1e6 * theirs, "µs"))
             rows.append(_row(f"continuous n={n}: over slycot", theirs / ours[True], "×", targets[2]))
-        if (theirs := _contrax(n, repeats, num)) is not None:
-            rows.append(_row(f"discrete n={n}: contrax's batch", 1e6 * theirs, "µs"))
-            rows.append(_row(f"discrete n={n}: over contrax", theirs / ours[False], "×", targets[3]))
+        if (young := _contrax(n, repeats, num)) is not None:
+            rows.append(_row(f"discrete n={n}: contrax's batch", 1e6 * young, "µs"))
+            rows.append(_row(f"discrete n={n}: over contrax", young / ours[False], "×", targets[3]))
     return rows + _single(repeats)
 
 
