@@ -136,14 +136,18 @@ def solved(
     bad = np.flatnonzero(~(error <= lanes.enough(args[0].dtype)))
     if not len(bad):
         return out
-    lead = error.shape
     where = np.resize(
         bad, len(bad) if error.size < 24 else -(-len(bad) // 24) * 24
     )  # few shapes: few programs
-    flat = [
-        jnp.broadcast_to(a, lead + a.shape[a.ndim - core :]).reshape(-1, *a.shape[a.ndim - core :])[where]
-        for a, core in zip(args, cores)
-    ]
+    lead = error.shape or (1,)
+    at = np.unravel_index(where, lead)
+
+    def chosen(
+        a: Array, core: int
+    ) -> np.ndarray:  # by NumPy: JAX's eager gather takes longer than the solver
+        return np.broadcast_to(np.asarray(a), lead + a.shape[a.ndim - core :])[at]
+
+    flat = [chosen(a, core) for a, core in zip(args, cores)]
     problems = before(*flat) if before else tuple(flat)
     better, again = _rescues[continuous](*problems)
     fresh = [np.array(a) for a in better]
