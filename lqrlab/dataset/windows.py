@@ -17,6 +17,8 @@ from lqrlab.systems import M_MAX, N_MAX
 WIDTHS = (N_MAX, M_MAX, M_MAX)
 """Of a state, the input before it and the optimal input, padded."""
 
+_AT_ONCE = 128  # windows
+
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Those three at each time of each trajectory ``[N, W − 1 + T, 12 | 6 | 6]``, scaled, float32."""
 
@@ -88,10 +90,12 @@ class Resident:
         trajectory, t = indices // self.num_steps, indices % self.num_steps
 
         def cut(rows: Array) -> Array:
-            size = (1, self.window, rows.shape[-1])
-            return jax.vmap(lambda i, t: jax.lax.dynamic_slice(rows, (i, t, jnp.zeros_like(t)), size)[0])(
-                trajectory, t
-            )
+            # a window is one piece of its row; said so, XLA copies it in half the time
+            width = rows.shape[-1]
+            long, start = rows.reshape(len(rows), -1), t * width
+            size = (1, self.window * width)
+            pieces = jax.vmap(lambda i, at: jax.lax.dynamic_slice(long, (i, at), size)[0])(trajectory, start)
+            return pieces.reshape(-1, self.window, width)
 
         variant = self.variant[trajectory]
         pieces = (cut(self.x), cut(self.u), cut(self.target))
@@ -123,10 +127,17 @@ def aligned(shape: tuple[int, ...]) -> np.ndarray:
 def cut(rows: Rows, trajectory: np.ndarray, t: np.ndarray, out: Rows) -> None:
     """Copy the windows that end at times t from rows to out ``[b, W, 12 | 6 | 6]``."""
     at = trajectory.astype(np.int64) * rows[0].shape[1] + t
-    index = at[:, None] + np.arange(out[0].shape[1])
     for source, target in zip(rows, out):
-        # clip: checking each index against the end would cost a copy
-        np.take(source.reshape(-1, source.shape[-1]), index, axis=0, out=target, mode="clip")
+        # every window is one piece of memory: all of them as overlapping rows, copied some at a time, so that
+        # what NumPy gathers is still in the cache when it is put into place
+        times, width = math.prod(source.shape[:2]), source.shape[2]
+        length = target.shape[1] * width
+        every = np.lib.stride_tricks.as_strided(
+            source, (times - target.shape[1] + 1, length), (width * source.itemsize, source.itemsize)
+        )
+        flat = target.reshape(len(target), length)
+        for i in range(0, len(flat), _AT_ONCE):
+            flat[i : i + _AT_ONCE] = every[at[i : i + _AT_ONCE]]
 
 
 def zeros(count: int, window: int, steps: int) -> Rows:
