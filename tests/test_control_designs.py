@@ -180,6 +180,9 @@ def test_margins_of_a_loop_computed_by_hand():
     L = 0.5 / (1j * w * (1j * w + 1) ** 2)
     assert np.isclose(found.distance, np.abs(1 + L).min(), rtol=1e-6)
     assert np.isclose(found.disk.alpha, (2 * np.abs(1 + L) / np.abs(1 - L)).min(), rtol=1e-6)
+    assert np.isclose(
+        control.disk_margin(A, [[0.0], [0.0], [1.0]], [[0.5, 0.0, 0.0]]).alpha, found.disk.alpha
+    )
     with pytest.raises(ValueError, match="not stable"):
         control.margins(A, np.array([[0.0], [0.0], [1.0]]), np.array([[5.0, 0.0, 0.0]]))
 

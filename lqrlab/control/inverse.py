@@ -121,7 +121,7 @@ def inverse_lqr(
     a, b, k = a[stand_in], b[stand_in], k[stand_in]
     # where no weights explain the gain, the best with a free R may be those that hardly charge one input, and
     # their optimum may be far away: those that charge all inputs alike get a chance
-    for inputs in (_basis(m, diagonal), np.eye(m)[None]):
+    for inputs in (_basis(m, diagonal), np.eye(m)[None])[: 1 + (m > 1)]:
         if not np.any(live & ~(error < _SAME)):
             break
         weights = _weights(a, b, k, step, discrete, (_basis(n, diagonal), inputs))

@@ -96,6 +96,6 @@ def _measured(K: Array, state: Sampled, effort: Sampled, X0: Array, num_steps: i
 def _dominated(first: Array, second: Array) -> Array:
     """Whether another member is better in one and no worse in the other, by more than rounding."""
     order = jnp.lexsort((second, first))
-    best = jax.lax.cummin(second[order])
-    before = jnp.concatenate([jnp.array([jnp.inf], best.dtype), best[:-1]])
-    return jnp.zeros(len(first), bool).at[order].set(before < second[order] * (1 - 1e-9)) | jnp.isinf(first)
+    least = jax.lax.cummin(second[order])  # of all that have no more of the first
+    worse = least < second[order] * (1 - 1e-9)
+    return jnp.zeros(len(first), bool).at[order].set(worse) | jnp.isinf(first)
