@@ -1,6 +1,7 @@
 """Windows: each once an epoch, scaled, padded, masked, from the right plants; as a reference cuts them."""
 
 import dataclasses
+import gc
 import threading
 import time
 
@@ -13,6 +14,7 @@ import scipy.linalg
 
 from lqrlab import dataset, systems
 from lqrlab.dataset import DataConfig, order
+from lqrlab.dataset.windows import aligned
 
 WINDOW, STEPS = 5, 12
 CONFIG = DataConfig(
@@ -364,3 +366,18 @@ def test_streaming_shuffles_uniformly(tmp_path):
     share = early.reshape(4, 4).sum(1) / early.sum()
     assert np.all(np.abs(share - 0.25) < 6 * np.sqrt(0.25 * 0.75 / epochs))
     assert np.all(early > 0)
+
+
+def test_a_buffer_is_used_again_only_when_nothing_refers_to_it():
+    shape = (7, 5, 3)  # a size of its own
+    first = aligned(shape)
+    first[...] = 1.0
+    taken = jax.device_put(first)
+    address = first.ctypes.data
+    del first
+    second = aligned(shape)
+    second[...] = 2.0
+    assert np.all(np.asarray(taken) == 1.0)
+    del taken, second
+    gc.collect()
+    assert aligned(shape).ctypes.data == address

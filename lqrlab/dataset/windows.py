@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import sys
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -116,12 +118,36 @@ def check_window(window: int) -> int:
     return int(window)
 
 
+_SPARE = 16  # buffers that are kept for the next batches
+_kept: list[np.ndarray] = []
+_lock = threading.Lock()
+
+
+def _references(buffers: list[np.ndarray]) -> list[int]:
+    """How often each is referred to, this list and this question included."""
+    return [sys.getrefcount(buffer) for buffer in buffers]
+
+
+_IDLE = _references([np.empty(0)])[0]
+
+
 def aligned(shape: tuple[int, ...]) -> np.ndarray:
-    """An uninitialised float32 array on a 64-byte boundary, which JAX on a CPU takes over uncopied."""
+    """An uninitialised float32 array on a 64-byte boundary, which JAX on a CPU takes over uncopied.
+
+    Memory that no array refers to any more, JAX's neither, is used again: fresh pages cost more than filling
+    them.
+    """
     size = 4 * math.prod(shape)
-    buffer = np.empty(size + 64, np.uint8)
-    start = -buffer.ctypes.data % 64
-    return buffer[start : start + size].view(np.float32).reshape(shape)
+    with _lock:
+        free = [i for i, n in enumerate(_references(_kept)) if n == _IDLE and _kept[i].size == size + 64]
+        if free:
+            buffer = _kept[free[0]]
+        else:
+            buffer = np.empty(size + 64, np.uint8)
+            _kept.append(buffer)
+            del _kept[:-_SPARE]
+        start = -buffer.ctypes.data % 64
+        return buffer[start : start + size].view(np.float32).reshape(shape)
 
 
 def cut(rows: Rows, trajectory: np.ndarray, t: np.ndarray, out: Rows) -> None:

@@ -175,6 +175,17 @@ def bench_control(states: tuple[int, ...], num: int, hard: bool, as_json: bool) 
     )
 
 
+@bench.command("data")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def bench_data(as_json: bool) -> None:
+    """Closed loops beside NumPy, generation beside raw files, loaders beside a plain copy."""
+    from lqrlab import compute
+    from lqrlab.evaluation import bench_data
+
+    compute.setup()
+    _figures(bench_data.bench_data(), as_json)
+
+
 def _figures(rows: Sequence[Any], as_json: bool) -> None:
     """A benchmark's rows as a table, or one JSON object a line."""
     from lqrlab.workbench.terminal import table

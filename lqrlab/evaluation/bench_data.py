@@ -1,0 +1,103 @@
+"""How fast data is made and fed: closed loops beside NumPy, writing beside raw files, loaders beside a plain copy."""
+
+import os
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lqrlab import control, dataset, simulation, systems
+from lqrlab.evaluation.bench_control import Row, _best, _row, problems
+
+WINDOW, BATCH = 32, 2048
+
+
+def bench_data(*, trajectories: int = 4000, repeats: int = 5) -> list[Row]:
+    """Measure the data room on this machine.
+
+    Args:
+        trajectories: closed loops that are simulated at once.
+        repeats: the least time of so many runs counts.
+
+    Returns:
+        One :class:`Row` a figure. Simulation counts states of one trajectory after one step, each trajectory
+        with a plant of its own, all states kept; loaders count windows of 32 steps in batches of 2048.
+    """
+    rows = []
+    for n, target in ((4, 12), (12, 12)):
+        rows += _simulation(n, trajectories, target, repeats)
+    with tempfile.TemporaryDirectory() as folder:
+        rows += _files(Path(folder), repeats)
+    return rows
+
+
+def _simulation(n: int, count: int, target: float, repeats: int, steps: int = 200) -> list[Row]:
+    A, B, Q, R = problems(n, count)
+    plants = systems.from_matrices(A, B, Q=Q, R=R, dt=np.full(count, 0.02))
+    K = control.lqrd(A, B, Q, R, 0.02).K
+    x0 = np.random.default_rng(1).normal(size=(count, n)).astype(np.float32)
+    policy = simulation.LinearPolicy(jnp.asarray(K, jnp.float32))
+    ours = partial(simulation.rollout, plants, policy, jnp.asarray(x0), steps, linear=True)
+    Ad, Bd = control.c2d(A, B, 0.02)
+    closed = np.asarray(Ad - Bd @ K, np.float32)
+    xs = np.empty((steps + 1, count, n), np.float32)
+
+    def by_numpy() -> None:
+        xs[0] = x0
+        for t in range(steps):
+            np.matmul(closed, xs[t][:, :, None], out=xs[t + 1][:, :, None])
+
+    _best(ours, 1)
+    speed, theirs = (count * steps / _best(run, repeats) / 1e6 for run in (ours, by_numpy))
+    name = f"closed loops n={n}"
+    return [
+        _row(f"{name}: rollout, states, inputs and costs kept", speed, "million steps/s"),
+        _row(f"{name}: NumPy, vectorised, states kept", theirs, "million steps/s"),
+        _row(f"{name}: over NumPy", speed / theirs, "×", target),
+    ]
+
+
+def _files(folder: Path, repeats: int) -> list[Row]:
+    config = dataset.DataConfig(
+        families=("cart_pole", "quadrotor"), held_out=(), variants=20, trajectories=40, num_steps=150
+    )
+    dataset.generate(config, folder / "warm")
+    data = dataset.open(folder / "warm")
+    size = sum(file.stat().st_size for file in (folder / "warm").iterdir())
+    block = os.urandom(size)
+
+    def raw() -> None:
+        with (folder / "raw").open("wb") as file:
+            file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+
+    names = iter(range(100))
+    made = _best(lambda: dataset.generate(config, folder / f"cold{next(names)}"), 2)
+    written = _best(raw, repeats)
+    rows = [
+        _row("generation to disk, compiled", size / made / 1e6, "MB/s"),
+        _row("raw writing of the same bytes with fsync", size / written / 1e6, "MB/s"),
+        _row("generation over raw writing", 100 * written / made, "%", 60),
+    ]
+    table = dataset.resident(data, "train", WINDOW)
+    source = np.asarray(table.x)
+    copy = np.empty_like(source)
+    for mode, target in (("resident", 2000), ("memory", 2000), ("streaming", 1000)):
+        load = dataset.loader(data, batch_size=BATCH, window=WINDOW, mode=mode)
+
+        def epoch(load: dataset.Loader = load) -> None:
+            for batch in load:
+                jax.block_until_ready(batch)
+
+        epoch()
+        windows = len(load) * BATCH
+        rows.append(
+            _row(f"loader, {mode}", windows / _best(epoch, repeats) / 1e3, "thousand windows/s", target)
+        )
+    seconds = _best(lambda: np.copyto(copy, source), repeats)
+    bound = source.nbytes / seconds / (4 * WINDOW * sum((12, 6, 6)))
+    return [*rows, _row("plain copy of as many bytes", bound / 1e3, "thousand windows/s")]
