@@ -1,9 +1,23 @@
-"""Where and how arrays are computed: settings, devices, small linear algebra, batching, timing."""
+"""Where and how arrays are computed: settings, devices, compilation, debugging, linear algebra, batching, timing."""
 
-from lqrlab.compute import linalg
+from lqrlab.compute import debugging, linalg
 from lqrlab.compute.backend import Backend, setup
 from lqrlab.compute.batching import broadcast
+from lqrlab.compute.compiling import Compiled, CompileReport, EagerFallbackWarning, compile
 from lqrlab.compute.pytrees import pytree
 from lqrlab.compute.timing import Timing, timeit
 
-__all__ = ["Backend", "Timing", "broadcast", "linalg", "pytree", "setup", "timeit"]
+__all__ = [
+    "Backend",
+    "CompileReport",
+    "Compiled",
+    "EagerFallbackWarning",
+    "Timing",
+    "broadcast",
+    "compile",
+    "debugging",
+    "linalg",
+    "pytree",
+    "setup",
+    "timeit",
+]

@@ -1,0 +1,125 @@
+"""Arguments of compiled functions: static ones made hashable, and all that programs are told apart by, in words."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+_SETTINGS = (
+    *("jax_enable_x64", "jax_default_matmul_precision", "jax_default_device", "jax_debug_nans"),
+    *("jax_numpy_dtype_promotion", "jax_default_prng_impl"),
+)
+
+
+class Static:
+    """A value that a compiled function is specialised to; equal ones share a program.
+
+    Lists, sets, dicts and NumPy arrays may stand anywhere inside. Stricter than Python's ``==``: 2, 2.0 and
+    True differ, so do 0.0 and -0.0, and dicts in another order, because the program may depend on it.
+
+    Raises:
+        TypeError: the value holds something that has no hash, or an array of JAX.
+    """
+
+    def __init__(self, value: Any):
+        self._value = value
+        self._key = _key(value)
+        self._hash = hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and self._key == other._key
+
+    def __repr__(self) -> str:
+        text = repr(self._value)
+        return text if len(text) <= 60 else text[:57] + "..."
+
+    def value(self) -> Any:
+        """The value, in containers of its own: what a function does to them stays with it."""
+        return _copy(self._value)
+
+
+def _fields(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def _key(value: Any) -> tuple:
+    kind = type(value)
+    if kind in (list, tuple) or _fields(value):
+        return kind, tuple(_key(v) for v in value)
+    if kind in (set, frozenset):
+        return kind, frozenset(_key(v) for v in value)
+    if kind in (dict, OrderedDict):
+        return kind, tuple((_key(k), _key(v)) for k, v in value.items())
+    if kind is float:
+        return kind, value.hex()  # NaN is itself, 0.0 is not -0.0
+    if kind is np.ndarray and not value.dtype.hasobject:
+        return kind, value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, jax.Array):
+        raise TypeError(
+            f"an array of JAX ({jax.typeof(value)}) cannot be static: the program would be specialised to its values. "
+            "Leave the argument dynamic, or hand in a NumPy array or Python numbers"
+        )
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(
+            f"a {kind.__name__} has no hash, so programs cannot be told apart by it; lists, tuples, sets, dicts, NumPy "
+            "arrays and hashable objects (a frozen dataclass, say) can be static"
+        ) from None
+    return kind, value
+
+
+def _copy(value: Any) -> Any:
+    kind = type(value)
+    if _fields(value):
+        return kind(*(_copy(v) for v in value))
+    if kind in (list, tuple):
+        return kind(_copy(v) for v in value)
+    if kind in (dict, OrderedDict):
+        return kind((k, _copy(v)) for k, v in value.items())
+    return value.copy() if kind in (set, np.ndarray) else value
+
+
+def described(parameters: Any, frozen: Sequence[Any], named: dict[str, Any]) -> dict[tuple[str, str], Any]:
+    """All that programs are told apart by: (argument, what of it) to a value that can be compared and shown."""
+    order = [n for n, p in parameters.items() if p.kind.name.startswith("POSITIONAL")]
+    rest = next((n for n, p in parameters.items() if p.kind.name == "VAR_POSITIONAL"), "")
+    order += [f"{rest}[{i}]" for i in range(len(frozen) - len(order))]
+    said: dict[tuple[str, str], Any] = {}
+    for by, given in (("by position", zip(order, frozen)), ("by name", named.items())):
+        for name, value in given:
+            said[name, ""] = f"given {by}"
+            if isinstance(value, Static):
+                said[name, " (static)"] = value
+                continue
+            leaves, structure = jax.tree_util.tree_flatten_with_path(value)
+            if [path for path, _ in leaves] != [()]:
+                said[name, " (structure)"] = structure
+            for path, leaf in leaves:
+                of, at = jax.typeof(leaf), jax.tree_util.keystr(path)
+                said[name, f"{at} (shape)"] = list(of.shape)
+                said[name, f"{at} (dtype)"] = of.dtype.name + " of a Python number" * of.weak_type
+                said[name, f"{at} (placement)"] = _place(leaf)
+    return said | {(s, " (setting of JAX)"): getattr(jax.config, s, None) for s in _SETTINGS}
+
+
+def _place(leaf: Any) -> str:
+    if not getattr(leaf, "committed", False):
+        return "free"
+    devices = sorted(leaf.sharding.device_set, key=lambda d: d.id)
+    return f"{devices[0].platform}:{devices[0].id}" if len(devices) == 1 else str(leaf.sharding)
+
+
+def differences(old: dict[tuple[str, str], Any], new: dict[tuple[str, str], Any]) -> list[str]:
+    """``x (shape): [3] → [4]`` and so on; of an argument that is new or gone, only that it is."""
+    said = []
+    for key in {**old, **new}:
+        one_sided = ((key[0], "") in old) != ((key[0], "") in new)
+        if old.get(key) != new.get(key) and not (one_sided and key[1]):
+            said.append(f"{''.join(key)}: {old.get(key, 'not given')} → {new.get(key, 'not given')}")
+    return said

@@ -1,0 +1,262 @@
+"""compute.compile, the backend's settings and the debugging switches, against what Python and NumPy do."""
+
+import gzip
+import json
+import time
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lqrlab import compute
+from lqrlab.compute import debugging
+
+
+def test_static_containers_come_back_as_they_were_and_tell_programs_apart():
+    seen = []
+
+    @compute.compile(static=("spec", "scale"))
+    def weigh(x, spec, scale=1):
+        seen.append((spec, scale))
+        return x * sum(spec["w"]) * scale
+
+    spec = {"w": [2, 3], "set": {"b", "a"}, "inner": ({"z": 1, "a": [np.arange(2)]},)}
+    for _ in range(2):
+        np.testing.assert_array_equal(weigh(jnp.ones(2), spec), [5, 5])
+    assert len(seen) == 1  # traced once
+    got = seen[0][0]
+    assert got["w"] == [2, 3]
+    assert got["set"] == {"b", "a"}
+    assert list(got) == list(spec)
+    assert type(got["inner"]) is tuple
+    assert list(got["inner"][0]) == ["z", "a"]
+    np.testing.assert_array_equal(got["inner"][0]["a"][0], [0, 1])
+    got["w"].append(100)  # stays in there
+    assert spec["w"] == [2, 3]
+    spec["w"].append(4)  # is noticed
+    np.testing.assert_array_equal(weigh(jnp.ones(2), spec=spec), [9, 9])
+    # alike for Python's ==, not for a program
+    kinds = [weigh(jnp.ones(2, jnp.int32), spec, scale).dtype.name for scale in (2, 2.0, True)]
+    assert kinds == ["int32", "float64", "int32"]
+    assert [type(s) for _, s in seen[-3:]] == [int, float, bool]
+    inverse = compute.compile(lambda x, s: x / s, static="s")
+    assert inverse(1.0, 0.0) == np.inf
+    assert inverse(1.0, -0.0) == -np.inf
+    for bad, says in ((jnp.ones(2), "an array of JAX"), ([bytearray()], "a bytearray has no hash")):
+        with pytest.raises(TypeError, match=f"weigh: static argument spec: {says}"):
+            weigh(jnp.ones(2), [bad])
+
+
+def test_each_new_program_says_which_argument_changed():
+    traced = []
+
+    @compute.compile(static="mode")
+    def f(tree, y, mode="a"):
+        traced.append(mode)
+        return tree["p"] + y
+
+    def tree(n, dtype=jnp.float64):
+        return {"p": jnp.ones(n, dtype)}
+
+    f(tree(3), 1.0)
+    f(tree(3), 2.0)
+    f(tree(4), 1.0)
+    f(tree(4, jnp.float32), 1.0)
+    f(tree(4, jnp.float32), 1)
+    f(tree(4, jnp.float32), 1, "a")
+    f(tree(4, jnp.float32), 1, "b")
+    f(jax.device_put(tree(4, jnp.float32), jax.devices()[0]), 1, "b")  # compiled again without being traced
+    with jax.default_matmul_precision("highest"):
+        f(tree(4, jnp.float32), 1, "b")
+    f(tree(3), 1.0)
+    report = f.report()
+    assert report.changes == (
+        "tree['p'] (shape): [3] → [4]",
+        "tree['p'] (dtype): float64 → float32",
+        "y (dtype): float64 of a Python number → int64 of a Python number",
+        "mode: not given → given by position",
+        "mode (static): 'a' → 'b'",
+        "tree['p'] (placement): free → cpu:0",
+        "jax_default_matmul_precision (setting of JAX): None → highest",
+    )
+    assert (report.calls, report.programs, report.hits) == (10, 8, 2)
+    assert len(traced) == 7  # all but the one for another place
+    assert "program 2: tree['p'] (shape): [3] → [4]" in str(report)
+
+
+def a_branch(x):
+    if x.sum() > 0:  # this very line
+        return x
+    return -x
+
+
+def a_number(x):
+    return x * float(x[0])  # this very line
+
+
+def an_index(x):
+    return x * [1.0, 2.0][x.astype(int)[0]]  # this very line
+
+
+def a_mask(x):
+    return x[x > 1]  # this very line
+
+
+def an_array(x):
+    return x + np.sort(x)  # this very line
+
+
+@pytest.mark.parametrize(
+    ("fn", "error"),
+    [
+        (a_branch, jax.errors.TracerBoolConversionError),
+        (a_number, jax.errors.ConcretizationTypeError),
+        (an_index, jax.errors.TracerIntegerConversionError),
+        (a_mask, jax.errors.NonConcreteBooleanIndexError),
+        (an_array, jax.errors.TracerArrayConversionError),
+    ],
+)
+def test_what_tracing_cannot_do_runs_eagerly_and_warns_once(fn, error):
+    x = np.array([1.0, 0.5, 3.0])
+    compiled = compute.compile(fn)
+    with pytest.warns(
+        compute.EagerFallbackWarning, match=f"{fn.__name__} .*{error.__name__}.*this very line"
+    ) as said:
+        np.testing.assert_array_equal(compiled(jnp.array(x)), fn(x))
+    assert said[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(compiled(jnp.array(x[::2])), fn(x[::2]))
+    assert compiled.report().programs == 0
+    assert "this very line" in compiled.report().eager[0]
+    with pytest.raises(error):
+        compute.compile(fn, strict=True)(jnp.array(x))
+
+
+def test_only_the_static_choice_that_cannot_be_traced_is_eager():
+    f = compute.compile(lambda x, check: x if not check or x.sum() > 0 else -x, static="check")
+    with pytest.warns(compute.EagerFallbackWarning):
+        f(jnp.ones(2), True)
+    f(jnp.ones(2), False)
+    assert f.report().programs == 1
+
+
+def test_the_callers_own_errors_are_raised_as_themselves():
+    @compute.compile
+    def f(tree):
+        return jnp.ones(3) @ tree["x"]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(KeyError, match="x"):
+            f({})
+        with pytest.raises(TypeError, match=r"got \(3,\) and \(4,\)"):
+            f({"x": jnp.ones(4)})
+    assert f.report().eager == ()
+    # what running eagerly does not help either
+    with pytest.warns(compute.EagerFallbackWarning), pytest.raises(jax.errors.TracerBoolConversionError):
+        compute.compile(lambda x: jax.jit(a_branch)(x))(jnp.ones(2))
+    with pytest.raises(ValueError, match="donate: f has no single argument 'tre'; it has tree"):
+        compute.compile(f, donate="tre")
+
+
+def test_donated_arguments_are_gone_and_times_are_waited_for():
+    def nap(x):
+        time.sleep(0.03)
+        return x
+
+    def f(state, *, step):
+        return jax.pure_callback(nap, jax.ShapeDtypeStruct(state.shape, state.dtype), state) + step
+
+    f = compute.compile(f, donate="state")
+    for _ in range(4):
+        state = jnp.ones(8)
+        f(state=state, step=1.0)
+        assert state.is_deleted()
+    report = f.report()
+    assert report.first > report.sustained > 0.03
+    assert report.second > 0.03
+    # as part of another program it does not count
+    jax.jit(lambda x: f(x, step=0.0))(jnp.ones(8)).block_until_ready()
+    assert f.report().calls == 4
+
+
+def test_backend_settings_hold_within_their_block():
+    def products(x):
+        return jax.make_jaxpr(lambda x: x @ x)(x).eqns[0].params["precision"]
+
+    seen = []
+    look = jax.jit(lambda x: seen.append(isinstance(x, jax.core.Tracer)) or jnp.log(x))
+    x = jnp.ones((2, 2))
+    with compute.Backend(device="cpu:0", precision="highest", jit=False).active():
+        assert products(x) == (jax.lax.Precision.HIGHEST,) * 2
+        assert jax.config.jax_default_device == jax.devices()[0]
+        look(x)
+    with compute.Backend(debug="nans").active(), pytest.raises(FloatingPointError):
+        look(-x)
+    look(-x)
+    assert seen[0] is False
+    assert seen[1] is True
+    assert products(x) is None
+    assert jax.config.jax_default_device is None
+    assert len({compute.Backend(), compute.Backend(jit=True), compute.Backend(jit=False)}) == 2
+    for wrong in ({"jit": 1}, {"debug": "nan"}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))}: expected one of"):
+            compute.Backend(**wrong)
+
+
+def test_checked_raises_or_leaves_nan_behind():
+    def f(x, i):
+        return x[i] / x[0], i
+
+    x = jnp.array([2.0, 3.0])
+    assert debugging.checked(f)(x, 1) == (1.5, 1)
+    with pytest.raises(ValueError, match="index 5 is out of bounds for axis 0 with size 2"):
+        debugging.checked(f)(x, 5)
+    with pytest.raises(ValueError, match="division by zero"):
+        debugging.checked(f)(0 * x, 1)
+    with pytest.raises(ValueError, match="cannot raise within jit"):
+        jax.jit(debugging.checked(f))(x, 1)
+    goes_on = debugging.checked(f, on_error="nan")
+    with pytest.warns(UserWarning, match="index 5 is out of bounds"):
+        assert np.isnan(goes_on(x, 5)[0])
+    ratios, indices = jax.jit(jax.vmap(goes_on, (None, 0)))(x, jnp.array([0, 5, 1]))
+    np.testing.assert_array_equal(ratios, [1, np.nan, 1.5])
+    np.testing.assert_array_equal(indices, [0, 5, 1])
+
+
+def test_switches_that_print_and_log(capsys, caplog):
+    inside = jax.jit(lambda tree: debugging.peek("tree", tree)["a"] * 2)
+    np.testing.assert_array_equal(inside({"a": jnp.array([1.0, np.nan, 4.0])}), [2, np.nan, 8])
+    jax.effects_barrier()
+    assert capsys.readouterr().out == "tree['a']: float64[3] from 1 to 4, 1 of 3 NaN\n"
+    with debugging.compiles():
+        jax.jit(lambda x: x + 1).lower(1.0).compile()
+    assert any("compilation" in r.getMessage() for r in caplog.records)
+    key = jax.random.key(0)
+    with debugging.keys():
+        jax.random.normal(key)
+        with pytest.raises(jax.errors.KeyReuseError):
+            jax.random.normal(key)
+
+
+def test_programs_profiles_and_traces_can_be_read(tmp_path):
+    def named_step(x, k):
+        return jnp.sin(x) @ jnp.ones(k)
+
+    step = compute.compile(named_step, static="k")
+    assert "sin" in debugging.jaxpr(step, jnp.ones(3), 3)
+    assert "sin" in debugging.jaxpr(jnp.sin, 1.0)
+    before = debugging.hlo(step, jnp.ones(3), k=3, optimized=False)
+    assert "stablehlo.sine" in before
+    assert "HloModule jit_named_step" in debugging.hlo(step, jnp.ones(3), 3)
+    with debugging.trace(tmp_path / "trace") as path:
+        jax.block_until_ready(step(jnp.ones(3), 3))
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    assert any("named_step" in str(event.get("name")) for event in events)
+    kept = jnp.ones(12345)
+    profile = gzip.decompress(debugging.memory_profile(tmp_path / "memory.prof").read_bytes())
+    size = kept.nbytes  # as a number of protocol buffers: seven bits a byte, the lowest first
+    assert bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14]) in profile
