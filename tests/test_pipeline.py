@@ -305,10 +305,10 @@ def test_fresh_removes_only_what_runs_make(tmp_path):
     for name in ("dataset/shard.h5", "checkpoints/1", "thesis.tex"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    pipeline._clear(tmp_path)  # not a run's folder: nothing is touched
+    pipeline.clear(tmp_path)  # not a run's folder: nothing is touched
     assert (tmp_path / "dataset").exists()
     (tmp_path / "run.json").touch()
-    pipeline._clear(tmp_path)
+    pipeline.clear(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["thesis.tex"]
 
 

@@ -6,7 +6,18 @@ Each module is loaded when it is first named: the command line must not wait for
 import importlib
 from typing import Any
 
-__all__ = ["animate", "catalogue", "cli", "notebooks", "pipeline", "plots", "report", "widgets"]
+__all__ = [
+    "animate",
+    "catalogue",
+    "cli",
+    "notebooks",
+    "pipeline",
+    "plots",
+    "points",
+    "report",
+    "sweep",
+    "widgets",
+]
 
 
 def __getattr__(name: str) -> Any:

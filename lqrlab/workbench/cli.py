@@ -77,6 +77,55 @@ def run(
         sys.exit(130)
 
 
+@main.command()
+@click.argument("notebook")
+@click.option("-p", "overrides", multiple=True, metavar="NAME=VALUES", help="Values, as in 1e-3,3e-4.")
+@click.option("--list", "listed", type=click.Path(path_type=Path), help="CSV or JSON file, one point a row.")
+@click.option("--random", "num_random", type=int, metavar="N", help="N points drawn from values and ranges.")
+@click.option("--seed", default=0, show_default=True, help="Of the draws.")
+@click.option("--profile", help="Parameters that every run has.  [default: quick]")
+@click.option(
+    "--from",
+    "inputs",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Folder of the run whose data set (checkpoints, …) is used.  [default: data/runs/PROFILE]",
+)
+@click.option(
+    "--folder", type=click.Path(path_type=Path), help="Of the sweep.  [default: data/sweeps/NOTEBOOK]"
+)
+@click.option("--workers", type=click.IntRange(1), help="Runs at a time.  [default: half the cores]")
+@click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
+@click.option("--time-limit", type=float, metavar="SECONDS", help="Of each run.")
+@click.option("--retries", type=click.IntRange(0), default=1, show_default=True, help="Of a run that fails.")
+@click.option("--fresh", is_flag=True, help="Remove what earlier runs left at these points.")
+@click.option("--report/--no-report", default=True, help="Compare the runs on a page.  [default: yes]")
+@click.option("--json", "as_json", is_flag=True, help="The results as JSON, one run a line; progress aside.")
+def sweep(
+    notebook: str, overrides: tuple[str, ...], listed: Path | None, as_json: bool, **kwargs: Any
+) -> None:
+    """Run a notebook at many points, several at a time.
+
+    Points with a result are skipped, so the same command runs only what is missing. Ranges are for --random:
+    -p learning_rate=1e-4:1e-2:log -p depth=1:6
+    """
+    from lqrlab.workbench import comparison, points
+    from lqrlab.workbench import sweep as sweeps
+
+    given = _given(overrides, "learning_rate=1e-3,3e-4")
+    rows = points.read_list(listed) if listed else ({},)
+    try:
+        folder = sweeps.sweep(notebook, given, rows=rows, stream=sys.stderr if as_json else None, **kwargs)
+    except KeyboardInterrupt:
+        click.echo("\nstopped; the same command goes on from here", err=True)
+        sys.exit(130)
+    frame = comparison.table(folder)
+    if as_json:
+        click.echo(frame.to_json(orient="records", lines=True).rstrip())
+    if (frame["status"] != "finished").any():
+        sys.exit(1)
+
+
 def _given(items: tuple[str, ...], example: str) -> dict[str, str]:
     """``NAME=VALUE`` as typed after ``-p``, taken apart."""
     given = {}
@@ -89,16 +138,20 @@ def _given(items: tuple[str, ...], example: str) -> dict[str, str]:
 
 
 @main.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=click.Path(path_type=Path), required=False)
 @click.option("--open", "show", is_flag=True, help="Open it in the browser.")
-def report(folder: Path, show: bool) -> None:
-    """Write the report of the run in FOLDER.
+def report(folder: Path | None, show: bool) -> None:
+    """Write the report of the run or sweep in FOLDER, or the index of all.
 
-    HTML files that open offline; FOLDER/report/index.html is the front page.
+    HTML files that open offline; FOLDER/report/index.html is the front page, data/index.html lists all.
     """
+    from lqrlab.workbench import comparison, pipeline, trial
     from lqrlab.workbench import report as reports
 
-    index = reports.write(folder)
+    if folder is None:
+        index = reports.index(pipeline.find_source().parent / "data")
+    else:
+        index = (comparison if (folder / trial.RECORD).exists() else reports).write(folder)
     click.echo(index)
     if show:
         click.launch(index.resolve().as_uri())

@@ -7,17 +7,20 @@ however it ends, the pipe closes and the child takes its kernel down with it.
 
 import contextlib
 import json
+import math
 import os
 import queue
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, TextIO
 
 KERNEL = "python3"
+OVER_TIME = "TimeLimit"  # how the error of a notebook that took too long begins
 
 
 class CellError(RuntimeError):
@@ -56,6 +59,7 @@ def execute(
     env: dict[str, str] | None = None,
     on_event: Callable[[dict[str, Any]], None] = lambda event: None,
     pass_fds: Sequence[int] = (),
+    time_limit: float | None = None,
 ) -> None:
     """Run ``source`` with ``parameters``, write the executed notebook to ``target``.
 
@@ -67,12 +71,14 @@ def execute(
         on_event: called with ``{"cell": number}`` when a code cell starts, ``{"note": text}`` when it prints,
             and ``{}`` about once a second in between.
         pass_fds: file descriptors that stay open as long as the notebook runs (a lock).
+        time_limit: seconds after which it is ended; None for no limit.
 
     Raises:
-        CellError: a cell failed, the kernel died, or papermill could not start.
+        CellError: a cell failed, the kernel died, the time was over, or papermill could not start.
     """
     partial = target.with_name(f".{target.name}.partial.ipynb")
     target.parent.mkdir(parents=True, exist_ok=True)
+    deadline = math.inf if time_limit is None else time.monotonic() + time_limit
     job = {"source": str(source), "target": str(partial), "parameters": parameters, "cwd": str(cwd)}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         child = subprocess.Popen(
@@ -97,9 +103,12 @@ def execute(
                     failure = event
                 else:
                     on_event(event)
+                if time.monotonic() > deadline:
+                    failure = {"error": f"{OVER_TIME}: not finished after {time_limit:g} s"}
+                    break
         finally:
             with contextlib.suppress(BrokenPipeError):
-                child.stdin.close()
+                child.stdin.close()  # should it still run, it ends now, its kernel first
             code = child.wait()
         if partial.exists():
             os.replace(partial, target)

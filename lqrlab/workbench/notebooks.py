@@ -296,7 +296,22 @@ def _near(name: str, there: Mapping[str, Any] | Sequence[str]) -> str:
 # What a result depends on -------------------------------------------------------------------------------
 
 # Changing how things are started or shown makes no result stale.
-_INERT = ("cells", "cli", "doctor", "execution", "formulas", "notebooks", "pipeline", "report", "terminal")
+_INERT = (
+    "board",
+    "cells",
+    "cli",
+    "comparison",
+    "doctor",
+    "execution",
+    "formulas",
+    "notebooks",
+    "pipeline",
+    "points",
+    "report",
+    "sweep",
+    "terminal",
+    "trial",
+)
 
 
 def package_hash(root: Path = Path(__file__).parents[1]) -> str:
@@ -327,13 +342,29 @@ def fingerprints(chain: Sequence[Notebook], values: Mapping[str, Mapping[str, An
             raise ValueError(
                 f"{nb.path}: its metadata say that it needs {unknown[0]!r}, which does not come before it"
             )
-        given = {k: v for k, v in values[nb.name].items() if k != "run"}
-        cells = [(c["cell_type"], tags(c), source(c)) for c in nb.cells]
         code = [source(c) for c in nb.cells if c["cell_type"] == "code" and "parameters" not in tags(c)]
-        basis = [package, given, [handed_on[name] for name in needs]]
-        whole[nb.name] = _hash([cells, *basis])
+        basis = [package, _given(values[nb.name]), [handed_on[name] for name in needs]]
+        whole[nb.name] = _hash([_cells(nb), *basis])
         handed_on[nb.name] = _hash([code, *basis])
     return whole
+
+
+def fingerprint(nb: Notebook, values: Mapping[str, Any], inputs: Sequence[Any] = ()) -> str:
+    """A hash of all that the result of one notebook follows from, where its inputs are there already.
+
+    Args:
+        nb, values: the notebook and its parameters.
+        inputs: what tells the files that it reads from others.
+    """
+    return _hash([_cells(nb), package_hash(), _given(values), list(inputs)])
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if k != "run"}
+
+
+def _cells(nb: Notebook) -> list[Any]:
+    return [(c["cell_type"], tags(c), source(c)) for c in nb.cells]
 
 
 def _hash(content: Any) -> str:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,10 +27,14 @@ from lqrlab.workbench.terminal import Progress, clock
 __all__ = [
     "RunError",
     "begin",
+    "clear",
     "commit",
+    "execute",
     "find_source",
     "finish",
+    "finished",
     "headless",
+    "hold",
     "read_profile",
     "results",
     "run",
@@ -91,11 +95,11 @@ def run(
         chain = [nb for nb in chain if nb.name in {other.name for other in chosen}]
     folder = Path(folder).expanduser() if folder else source.parent / "data" / "runs" / profile
     folder = folder.resolve()
-    with _locked(folder) as lock:
+    with hold(folder) as lock:
         what = f"{len(chain)} notebooks" if len(chain) > 1 else chain[0].name
         print(f"lqrlab run · profile {profile} · {what} → {_short(folder)}", file=stream, flush=True)
         if fresh:
-            _clear(folder)
+            clear(folder)
         record = {
             "profile": profile,
             "parameters": _parameters(folder, chosen)
@@ -110,7 +114,7 @@ def run(
         begun = time.monotonic()
         try:
             for nb in chain:
-                if _finished(folder, nb.name, fingerprints[nb.name]):
+                if finished(folder, nb.name, fingerprints[nb.name]):
                     print(f"✓ {nb.name}  finished before", file=stream, flush=True)
                 else:
                     _execute(nb, folder, values[nb.name], fingerprints[nb.name], lock, stream)
@@ -184,16 +188,63 @@ def commit(folder: Path) -> str | None:
         return None
 
 
-def _execute(
-    nb: notebooks.Notebook, folder: Path, values: dict[str, Any], fingerprint: str, lock: int, stream: TextIO
-) -> None:
-    """Execute one notebook, show how far it is, and make sure that it came to its end."""
+def execute(
+    nb: notebooks.Notebook,
+    folder: Path,
+    values: Mapping[str, Any],
+    fingerprint: str,
+    lock: int,
+    *,
+    on_event: Callable[[dict[str, Any]], None] = lambda event: None,
+    time_limit: float | None = None,
+) -> Path:
+    """Execute one notebook in a folder that is held, and make sure that it came to its end.
+
+    Args:
+        nb, folder, values: what is run, where, with which parameters.
+        fingerprint: what the result will be filed under.
+        lock: from :func:`hold`; the notebook's process keeps it, too.
+        on_event: see :func:`execution.execute`, as for ``time_limit`` [s].
+
+    Returns:
+        The path of the executed notebook.
+
+    Raises:
+        CellError: it failed; what was executed up to there is in ``notebooks/<name>.failed.ipynb``.
+    """
     token = uuid.uuid4().hex
     executed = folder / "notebooks" / f"{nb.name}.ipynb"
     failed = executed.with_suffix(".failed.ipynb")
-    stage.result_path(folder, nb.name).unlink(missing_ok=True)
-    given = {k: v for k, v in values.items() if v != nb.parameters[k].default}
-    given["run"] = str(folder)
+    result = stage.result_path(folder, nb.name)
+    result.unlink(missing_ok=True)
+    given = {k: v for k, v in values.items() if v != nb.parameters[k].default} | {"run": str(folder)}
+    try:
+        execution.execute(
+            nb.path,
+            failed,
+            given,
+            cwd=nb.path.parent.parent,
+            env={"LQRLAB_EXECUTION": token, "LQRLAB_FINGERPRINT": fingerprint},
+            on_event=on_event,
+            pass_fds=[lock],
+            time_limit=time_limit,
+        )
+        if not finished(folder, nb.name, fingerprint, token):
+            raise execution.CellError(
+                f"the notebook ended without writing {_short(result)}",
+                traceback="its last cell has to be pipeline.finish(...)",
+            )
+    except execution.CellError:
+        result.unlink(missing_ok=True)
+        raise
+    os.replace(failed, executed)
+    return executed
+
+
+def _execute(
+    nb: notebooks.Notebook, folder: Path, values: dict[str, Any], fingerprint: str, lock: int, stream: TextIO
+) -> None:
+    """Execute one notebook and show how far it is."""
     steps = nb.steps
     progress = Progress(nb.name, len(steps), stream)
     progress.update(0, "starting Python")
@@ -205,28 +256,14 @@ def _execute(
             progress.update(note=event.get("note"))
 
     try:
-        execution.execute(
-            nb.path,
-            failed,
-            given,
-            cwd=nb.path.parent.parent,
-            env={"LQRLAB_EXECUTION": token, "LQRLAB_FINGERPRINT": fingerprint},
-            on_event=show,
-            pass_fds=[lock],
-        )
-        if not _finished(folder, nb.name, fingerprint, token):
-            raise execution.CellError(
-                f"the notebook ended without writing {_short(stage.result_path(folder, nb.name))}",
-                traceback="its last cell has to be pipeline.finish(...)",
-            )
+        execute(nb, folder, values, fingerprint, lock, on_event=show)
     except execution.CellError as error:
         progress.close("✗", f'stopped at "{progress.title}"')
-        stage.result_path(folder, nb.name).unlink(missing_ok=True)
+        failed = folder / "notebooks" / f"{nb.name}.failed.ipynb"
         raise RunError(_explain(nb, error, failed)) from None
     except KeyboardInterrupt:
         progress.close("■", f'interrupted at "{progress.title}"')
         raise
-    os.replace(failed, executed)
     progress.close("✓", f"{len(steps)} steps")
 
 
@@ -243,7 +280,8 @@ def _explain(nb: notebooks.Notebook, error: execution.CellError, failed: Path) -
     return "\n".join(parts)
 
 
-def _finished(folder: Path, name: str, fingerprint: str, token: str | None = None) -> bool:
+def finished(folder: Path, name: str, fingerprint: str, token: str | None = None) -> bool:
+    """Whether the notebook ``name`` has its result in ``folder``: this one's, and its files are there."""
     try:
         result = stage.results(folder, name)
     except ValueError:
@@ -259,27 +297,43 @@ def _finished(folder: Path, name: str, fingerprint: str, token: str | None = Non
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[int]:
-    """Hold the folder: a lock of the operating system, which ends with the processes that hold it."""
+def hold(folder: Path, *, patience: float = 0.0, shared: bool = False) -> Iterator[int]:
+    """Hold the folder: a lock of the operating system, which ends with the processes that hold it.
+
+    Args:
+        folder: of the run; it is made if need be.
+        patience: how long to wait for whoever holds it [s].
+        shared: with others that only read, against one who writes.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    deadline = time.monotonic() + patience
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            while True:
+                try:
+                    fcntl.flock(fd, kind | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if time.monotonic() >= deadline:
+                        raise
+                    time.sleep(0.1)
         except OSError:
             holder = os.read(fd, 32).decode(errors="replace").strip() or "?"
             raise ValueError(
                 f"{_short(folder)}: another run works in this folder (process {holder}); wait for it, "
                 "end it, or give another --folder"
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        if not shared:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         yield fd
     finally:
         os.close(fd)
 
 
-def _clear(folder: Path) -> None:
+def clear(folder: Path) -> None:
     """Remove what runs make, and nothing else, from a folder that was a run's."""
     if (folder / "run.json").exists():
         for name in PRODUCTS:

@@ -15,7 +15,7 @@ import jinja2
 import nbformat
 from bs4 import BeautifulSoup
 
-from lqrlab.workbench import notebooks
+from lqrlab.workbench import notebooks, stage
 from lqrlab.workbench.cells import TEMPLATES, Exporter, clean, origin, tidy
 from lqrlab.workbench.terminal import clock
 
@@ -86,22 +86,46 @@ def write(folder: str | Path) -> Path:
         pages.append(render(path, result, name=name, failed=name in failed))
     target = folder / "report"
     target.mkdir(exist_ok=True)
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True
-    )
-    environment.filters["value"] = _value
     shared = {
-        "style": (TEMPLATES / "report.css").read_text(encoding="utf-8"),
         "pages": pages,
         "run": run,
         "folder": folder.resolve().name,
         "versions": run.get("versions") or next((p.result["versions"] for p in pages if p.result), {}),
     }
     for page in pages:
-        _replace(
-            target / f"{page.name}.html", environment.get_template("page.html.j2").render(page=page, **shared)
-        )
-    return _replace(target / "index.html", environment.get_template("index.html.j2").render(**shared))
+        fill(target / f"{page.name}.html", "page.html.j2", page=page, **shared)
+    return fill(target / "index.html", "index.html.j2", **shared)
+
+
+def fill(path: Path, template: str, **values: Any) -> Path:
+    """Write a page from one of our templates, in one piece; what is loaded from elsewhere has no place in it."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True
+    )
+    environment.filters["value"] = _value
+    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return _replace(path, environment.get_template(template).render(style=style, **values))
+
+
+def index(data: str | Path) -> Path:
+    """Write ``<data>/index.html``: all runs and sweeps in ``data/runs`` and ``data/sweeps``, the latest first.
+
+    Raises:
+        ValueError: there is none.
+    """
+    data = Path(data).resolve()
+    listed: dict[str, list[dict[str, Any]]] = {"Runs": [], "Sweeps": []}
+    for kind, record in (("Runs", "run.json"), ("Sweeps", "sweep.json")):
+        for path in data.glob(f"{kind.lower()}/*/{record}"):
+            found = _json(path)
+            page = path.parent / "report" / "index.html"
+            where = page.relative_to(data).as_posix() if page.exists() else ""
+            listed[kind].append({"name": path.parent.name, "page": where, **found})
+        listed[kind].sort(key=lambda entry: str(entry.get("started")), reverse=True)
+    if not any(listed.values()):
+        raise ValueError(f"{data}: no run and no sweep to list; lqrlab run makes one")
+    return fill(data / "index.html", "runs.html.j2", listed=listed, versions=stage.versions(), run={})
 
 
 def render(path: Path, result: dict[str, Any] | None = None, *, name: str = "", failed: bool = False) -> Page:

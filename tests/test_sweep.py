@@ -1,0 +1,179 @@
+"""Sweeps: which points, and eight runs of which four meet with something."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import pytest
+
+from lqrlab.workbench import notebooks, points, sweep
+
+PARAMETERS = """run: str = 'data/runs/default'
+fate: str = 'well'  # what it meets with
+rate: float = 0.5  # step [1/s]
+depth: int = 2  # blocks
+shout: bool = False
+names: list[str] = ['a']"""
+BEGIN = "from lqrlab.workbench import pipeline\nfolder = pipeline.begin('01_toy', run)"
+FATES = """import os, pathlib, signal, time
+import psutil
+with (folder / 'log').open('a') as log: log.write(fate + ' ')
+bad = (folder.parents[2] / 'bad').exists()
+if bad and fate == 'raises':
+    raise ArithmeticError('a matter of taste')
+if bad and fate == 'kernel':
+    os.kill(os.getpid(), signal.SIGKILL)
+if bad and fate == 'late':
+    time.sleep(600)
+if bad and fate == 'worker':
+    psutil.Process().parent().parent().kill()  # papermill's process, whose parent is the worker
+    time.sleep(600)"""
+END = "pipeline.finish('01_toy', folder, {'twice': 2 * rate, 'deep': {'er': depth}, 'worst': float('inf')})"
+
+
+def write_notebook(path: Path, parameters: str, *cells: str) -> None:
+    new = nbformat.v4
+    made = [new.new_markdown_cell("# A toy")]
+    made += [new.new_code_cell(parameters, metadata={"tags": ["parameters"]})]
+    made += [new.new_code_cell(text) for text in cells]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(new.new_notebook(cells=made, metadata={"kernelspec": kernel}), path)
+
+
+@pytest.fixture
+def toy(tmp_path):
+    path = tmp_path / "notebooks" / "01_toy.ipynb"
+    write_notebook(path, PARAMETERS, BEGIN, FATES, END)
+    return path
+
+
+def command(*args) -> subprocess.CompletedProcess:
+    line = [sys.executable, "-m", "lqrlab.workbench", "sweep", "--no-report", *map(str, args)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=200)
+
+
+@pytest.mark.slow
+def test_eight_runs_of_which_four_meet_with_something(toy, tmp_path):
+    folder = tmp_path / "sweep"
+    fates = "raises,kernel,late,worker"
+    ask = [toy, "-p", f"fate={fates},a,b,c,d", "--folder", folder, "--workers", 2, "--retries", 0]
+    (tmp_path / "bad").touch()
+    done = command(*ask, "--time-limit", 45)
+    assert done.returncode == 1, done.stderr
+    assert "dashboard: http://" in done.stdout
+    frame = pd.read_csv(folder / "results.csv").set_index("fate")
+    assert dict(frame["status"]) == {
+        "raises": "failed",
+        "kernel": "kernel died",
+        "late": "over time",
+        "worker": "worker lost",
+        **dict.fromkeys("abcd", "finished"),
+    }
+    assert "ArithmeticError: a matter of taste" in frame["error"]["raises"]
+    assert frame["attempts"].eq(1).all()
+    assert frame["twice"].notna().sum() == 4  # no number without a result
+    pd.testing.assert_frame_equal(
+        pd.read_parquet(folder / "results.parquet")[["run", "status", "twice", "worst"]],
+        pd.read_csv(folder / "results.csv")[["run", "status", "twice", "worst"]],
+        check_dtype=False,
+    )
+    place = {entry["point"]["fate"]: folder / "runs" / entry["run"] for entry in json.loads(
+        (folder / "sweep.json").read_text())["runs"]}  # fmt: skip
+    before = {
+        fate: (p / "results" / "01_toy.json").read_text() for fate, p in place.items() if fate in "abcd"
+    }
+
+    (tmp_path / "bad").unlink()
+    done = command(*ask)
+    assert done.returncode == 0, done.stderr
+    assert "8 runs, 4 finished before" in done.stdout
+    for fate, text in before.items():
+        assert (place[fate] / "results" / "01_toy.json").read_text() == text
+    times = {fate: Counter((p / "log").read_text().split())[fate] for fate, p in place.items()}
+    assert times == dict.fromkeys(fates.split(","), 2) | dict.fromkeys("abcd", 1)
+    frame = pd.read_parquet(folder / "results.parquet")
+    assert frame["status"].eq("finished").all()
+    assert frame["deep.er"].eq(2).all()
+    assert frame["worst"].eq(float("inf")).all()
+
+
+def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
+    """A worker that dies is replaced; the data set of another run is linked into the folder."""
+    later = toy.with_name("02_later.ipynb")
+    die = (
+        "import time, psutil\nprint((folder / 'data' / 'x').read_text())\n"
+        "first = not (folder / 'log').exists()\n(folder / 'log').touch()\n"
+        "if first:\n    psutil.Process().parent().parent().kill()\n    time.sleep(600)"
+    )
+    end = "pipeline.finish('02_later', folder, {'x': (folder / 'data' / 'x').read_text()})"
+    write_notebook(later, "run: str = 'x'\nrate: float = 1.0", BEGIN.replace("01_toy", "02_later"), die, end)
+    earlier = tmp_path / "earlier"
+    with pytest.raises(ValueError, match="no result of 01_toy; give --from RUN"):
+        sweep.sweep(later, {"rate": "2"}, inputs=earlier, folder=tmp_path / "sweep")
+    (earlier / "data").mkdir(parents=True)
+    (earlier / "data" / "x").write_text("17")
+    (earlier / "results").mkdir()
+    (earlier / "results" / "01_toy.json").write_text(json.dumps({"files": ["data/x"], "execution": "e"}))
+    done = command(later, "-p", "rate=2", "--from", earlier, "--folder", tmp_path / "sweep", "--json")
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)
+    assert (row["status"], row["x"], row["attempts"], row["rate"]) == ("finished", "17", 2, 2.0)
+    assert "its worker died" in done.stderr
+    assert (earlier / "data" / "x").read_text() == "17"
+
+
+@pytest.mark.parametrize(
+    ("given", "kwargs", "expected"),
+    [
+        ({"rate": "1e-3,2", "depth": "1,2"}, {}, [(1e-3, 1), (1e-3, 2), (2.0, 1), (2.0, 2)]),
+        ({"01_toy.rate": "1,1.0", "depth": "3"}, {}, [(1.0, 3)]),  # the same point once
+        ({"depth": "4"}, {"rows": [{"rate": "1"}, {"rate": 2}]}, [(1.0, 4), (2.0, 4)]),
+        ({"names": '["a","b"],["c"]'}, {}, [(["a", "b"],), (["c"],)]),
+    ],
+)
+def test_points_of_grids_and_lists(toy, given, kwargs, expected):
+    made = points.points(notebooks.read(toy), given, **kwargs)
+    assert [tuple(point.values()) for point in made] == expected
+
+
+def test_random_points_are_within_and_go_on(toy):
+    nb = notebooks.read(toy)
+    given = {"rate": "1e-4:1e-1:log", "depth": "1:3", "shout": "true,false"}
+    many = points.points(nb, given, num_random=400, seed=3)
+    assert points.points(nb, given, num_random=50, seed=3) == many[:50]
+    assert points.points(nb, given, num_random=50, seed=4) != many[:50]
+    rates = pd.Series([p["rate"] for p in many])
+    assert rates.between(1e-4, 1e-1).all()
+    assert abs((rates < 10**-2.5).mean() - 0.5) < 0.1  # the middle of the decades
+    assert {p["depth"] for p in many} == {1, 2, 3}
+    assert {p["shout"] for p in many} == {True, False}
+    assert list(points.points(nb, given | {"names": "a,b"}, num_random=1, seed=3)[0].items())[:3] == list(
+        many[0].items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["-p", "rate=1e-3,fast"], "01_toy.rate (step [1/s]): expected a finite float, but found 'fast'"),
+        (["-p", "rat=1"], "01_toy.rat: the notebook has no such parameter; did you mean rate"),
+        (["-p", "depth=1:3"], "depth=1:3: a range is for a random search"),
+        (["-p", "rate=0:1:log", "--random", "3"], "expected low < high, both above 0 with :log"),
+        (["-p", "rate=1", "--list", "LIST"], "rate: is set by the list and by -p"),
+        (["--list", "LIST"], "01_toy.depth (blocks): expected int, but found 'x'"),
+        (["-p", "rate=1", "--time-limit", "0"], "--time-limit: expected seconds above 0"),
+        (["-p", "rate=1", "--profile", "tyo"], "profile: there is no 'tyo'"),
+    ],
+)
+def test_wrong_points_are_refused_before_anything_starts(toy, tmp_path, args, message):
+    (tmp_path / "list.csv").write_text("rate,depth\n1,2\n2,x\n")
+    done = command(toy, *[str(tmp_path / "list.csv") if a == "LIST" else a for a in args])
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "data").exists()
