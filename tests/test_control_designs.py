@@ -51,6 +51,16 @@ def test_the_parallel_horizon_equals_the_sequential_one_in_a_batch():
         ({"varying": "X"}, "varying: expected letters"),
         ({"varying": "A"}, r"A: expected a time axis of 4"),
         ({"Qf": np.eye(2)}, r"Qf: expected shape \(3, 3\)"),
+        ({"Qf": np.triu(np.ones((3, 3)))}, "Qf: expected a symmetric matrix"),
+        ({"Qf": -np.eye(3)}, "Qf: expected positive semidefinite"),
+        ({"R": np.eye(2) * np.array([1, 1, 1, -1.0])[:, None, None], "varying": "R"}, "R: expected positive"),
+        (
+            {
+                "Q": np.eye(3) + np.triu([[np.ones((3, 3)) * (t == 3)] for t in range(4)], 1)[:, 0],
+                "varying": "Q",
+            },
+            "Q: expected a symmetric matrix",
+        ),
     ],
 )
 def test_a_bad_horizon_is_refused(change, message):

@@ -45,6 +45,36 @@ def test_frequency_responses_equal_python_controls(dt):
     assert np.allclose(control.sensitivity(a[0], b, K, w, dt), np.linalg.inv(np.eye(2) + loop), rtol=1e-9)
 
 
+def test_whole_numbers_are_numbers():
+    a, b, c = [[0, 1], [-4, -1]], [[0], [1]], [[1, 0]]
+    found = control.frequency_response(a, b, c, [2.5])
+    assert np.isclose(found[0, 0, 0], 1 / (4 - 2.5**2 + 2.5j), rtol=1e-12)
+    ys, _ = control.step_response([[0]], [[1]], [[1]], [[0]], [0.5], 3)
+    assert np.allclose(ys[:, 0], [0, 0.5, 0.5, 0.5], atol=1e-12)
+    assert np.isclose(control.step_info([[0], [0], [1], [1]], 0.05, [1]).settling[0], 0.1)
+    design = control.lqr([[0, 1], [0, 0]], b, [[1, 0], [0, 3]], 1)
+    assert design.K.dtype == jnp.float64
+    assert np.allclose(design.K, [[1, np.sqrt(5)]], rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: control.c2d(A, np.ones((3, 1)), 0.1), r"B: expected shape \(2, 1\)"),
+        (lambda: control.c2d(A, B, -0.1), "dt: expected a sample time above 0 s"),
+        (lambda: control.ctrb(A, np.ones((3, 1))), r"B: expected shape \(2, 1\)"),
+        (lambda: control.lqi(A, B, [1.0, 0.0], Q, R, R), r"C: expected a matrix \[p, n\]"),
+        (lambda: control.margins(A * np.nan, B, [[8.0, 4.0]]), "A: expected finite numbers"),
+        (lambda: control.lqr(A, np.zeros((2, 0)), Q, np.zeros((0, 0))), "at least one state and one input"),
+        (lambda: control.step_info(np.ones(5), 0.1, 1.0), "ys: expected outputs"),
+        (lambda: control.step_response(A, B, [[1.0, 0.0]], [[8.0, 4.0]], [1.0, 2.0], 5), "r: expected a set"),
+    ],
+)
+def test_what_does_not_fit_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
 def test_a_frequency_response_has_a_gradient():
     def peak(damping):
         a = jnp.array([[0.0, 1.0], [-2.0, -1.0]]) * jnp.array([[1, 1], [1, damping]])

@@ -82,6 +82,8 @@ def test_the_front_is_measured_and_sorted_out_rightly():
     optimum = float(jnp.trace(control.lqrd(A, B, Q, R, DT).P @ X0))
     assert np.isclose(x[-2] + y[-2], optimum, rtol=1e-9)
     assert np.all(x + y >= optimum * (1 - 1e-9))
+    with pytest.raises(ValueError, match=r"X0: expected a covariance of shape \(2, 2\)"):
+        control.pareto(A, B, Q, R, DT, Q, R * e[:, None, None], X0=np.ones(2))
     # effort by itself: the input is held, so the sum over steps is exact
     K, closed = np.asarray(found.K[0]), np.linalg.matrix_power
     a, b = (np.asarray(v) for v in control.c2d(A, B, DT))

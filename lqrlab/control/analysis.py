@@ -7,6 +7,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from lqrlab.control import checks
 from lqrlab.control.design import lqr, lqrd
 from lqrlab.control.lyapunov import dlyap, lyap
 from lqrlab.control.structure import gram
@@ -40,7 +41,7 @@ def h2_norm(A: ArrayLike, B: ArrayLike, C: ArrayLike, *, discrete: bool = False)
 
     NaN where A is unstable.
     """
-    C = jnp.asarray(C)
+    A, B, C = checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"))
     return jnp.sqrt(
         jnp.trace(C @ gram(A, B, discrete=discrete) @ jnp.swapaxes(C, -1, -2), axis1=-1, axis2=-2)
     )
@@ -60,6 +61,7 @@ def hinf_norm(
     """
     import control as python_control
 
+    checks.finite("A", np.asarray(A))
     modes = np.linalg.eigvals(np.asarray(A))
     if not (modes.real.max() < 0 if dt is None else np.abs(modes).max() < 1):
         raise ValueError("A: the system is not stable, so its H∞ norm is infinite")

@@ -17,6 +17,35 @@ def traced(*args: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
 
 
+def floating(*arrays: Array) -> Any:
+    """The floating type to compute with: that of the arrays; of whole numbers, which have none, JAX's default."""
+    dtype = jnp.result_type(*arrays)
+    return jnp.result_type(dtype, jnp.float32 if jnp.issubdtype(dtype, jnp.inexact) else float)
+
+
+def matrices(**given: tuple[ArrayLike, str]) -> list[Array]:
+    """Matrices as arrays of one floating type whose shapes go together.
+
+    Args:
+        given: name → (matrix, the letters of its rows and columns): ``A=(A, "nn"), B=(B, "nm")``.
+
+    Raises:
+        ValueError: which one does not go with those before it.
+    """
+    arrays = [jnp.asarray(a) for a, _ in given.values()]
+    dtype = floating(*arrays)
+    sizes: dict[str, int] = {}
+    for (name, (_, letters)), a in zip(given.items(), arrays):
+        if a.ndim < 2:
+            raise ValueError(f"{name}: expected a matrix [{', '.join(letters)}], but found shape {a.shape}")
+        expected = tuple(sizes.setdefault(k, size) for k, size in zip(letters, a.shape[-2:]))
+        if a.shape[-2:] != expected:
+            raise ValueError(
+                f"{name}: expected shape {expected}, [{', '.join(letters)}], but found {a.shape[-2:]}"
+            )
+    return [a.astype(dtype) for a in arrays]
+
+
 def arguments(
     A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None, *, weights: bool = True
 ) -> tuple[Array, Array, Array, Array, Array]:
@@ -41,7 +70,7 @@ def arguments(
             raise ValueError(
                 f"{name}: expected real numbers, but found {a.dtype}: make states of the real and imaginary parts"
             )
-    dtype = jnp.result_type(*arrays.values(), jnp.float32)
+    dtype = floating(*arrays.values())
     arrays = {name: a.astype(dtype) for name, a in arrays.items()}
     if dtype == jnp.float32 and not _warned:
         _warned = True
@@ -54,6 +83,8 @@ def arguments(
         if a.ndim < 2:
             raise ValueError(f"{name}: expected a matrix, but found shape {a.shape}")
     n, m = arrays["B"].shape[-2:]
+    if not n or not m:
+        raise ValueError(f"B: expected at least one state and one input, but found shape {(n, m)}")
     for name, shape in {"A": (n, n), "B": (n, m), "Q": (n, n), "R": (m, m), "N": (n, m)}.items():
         if name in arrays and arrays[name].shape[-2:] != shape:
             why = f"to go with B of shape ({n}, {m})" if name != "B" else "[n, m]"
@@ -64,27 +95,61 @@ def arguments(
         shapes = ", ".join(f"{name} {a.shape}" for name, a in arrays.items())
         raise ValueError(f"leading axes: expected shapes that broadcast, but found {shapes}") from None
     if not traced(*arrays.values()) and all(a.ndim == 2 for a in arrays.values()):
-        _values({name: np.asarray(a) for name, a in arrays.items()}, weights=weights)
+        values({name: np.asarray(a) for name, a in arrays.items()}, weights=weights)
     return (
         arrays["A"], arrays["B"], arrays["Q"], arrays["R"], arrays.get("N", jnp.zeros((n, m), dtype)),
     )  # fmt: skip
 
 
-def _values(arrays: dict[str, np.ndarray], *, weights: bool) -> None:
-    """Refuse what no optimum can be asked of."""
+def finite(name: str, a: np.ndarray) -> None:
+    """Refuse a matrix ``[..., rows, columns]`` with a number that is not finite."""
+    if not np.all(np.isfinite(a)):
+        *step, i, j = at = np.argwhere(~np.isfinite(a))[0]
+        where = f"row {i}, column {j}" + (f" of step {step[0]}" if step else "")
+        raise ValueError(f"{name}: expected finite numbers, but found {a[tuple(at)]} in {where}")
+
+
+def _tolerance(dtype: Any) -> float:
+    """Relative to its largest entry, how far a weight may be from symmetric and from semidefinite."""
+    return 1e-4 if dtype == np.float32 else 1e-8
+
+
+def _symmetric(name: str, a: np.ndarray) -> None:
+    skew = np.max(np.abs(a - np.swapaxes(a, -1, -2)), axis=(-1, -2))
+    if np.any(skew > _tolerance(a.dtype) * np.max(np.abs(a), axis=(-1, -2))):
+        raise ValueError(
+            f"{name}: expected a symmetric matrix, but found entries that differ by {skew.max():.3g} across the "
+            f"diagonal; a quadratic cost sees only ({name} + {name}ᵀ)/2, pass that"
+        )
+
+
+def weight(name: str, a: Array) -> None:
+    """Refuse a weight of one problem, outside a trace, that is not finite, symmetric and semidefinite."""
+    if traced(a) or a.ndim != 2:
+        return
+    found = np.asarray(a)
+    finite(name, found)
+    _symmetric(name, found)
+    _semidefinite(name, found, found)
+
+
+def _semidefinite(name: str, a: np.ndarray, like: np.ndarray) -> None:
+    low = np.linalg.eigvalsh((a + np.swapaxes(a, -1, -2)) / 2)[..., 0]
+    # an indefinite weight may still have an optimum (a sampled cost, a frequency-domain condition), but
+    # nobody asks for one by hand; designs that make their own weights do not come through here
+    if np.any(low < -_tolerance(a.dtype) * np.maximum(np.max(np.abs(like), axis=(-1, -2)), 1e-300)):
+        raise ValueError(
+            f"{name}: expected positive semidefinite, but found the eigenvalue {low.min():.3g}: a motion that "
+            "earns instead of costs is driven on for ever; use weights ≥ 0"
+        )
+
+
+def values(arrays: dict[str, np.ndarray], *, weights: bool = True) -> None:
+    """Refuse what no optimum can be asked of: of one problem, or of each of its steps along a leading axis."""
     for name, a in arrays.items():
-        if not np.all(np.isfinite(a)):
-            i, j = np.argwhere(~np.isfinite(a))[0]
-            raise ValueError(f"{name}: expected finite numbers, but found {a[i, j]} in row {i}, column {j}")
-    tolerance = 1e-4 if arrays["A"].dtype == np.float32 else 1e-8
+        finite(name, a)
     for name in "QR":
-        a = arrays[name]
-        skew = np.max(np.abs(a - a.T))
-        if skew > tolerance * np.max(np.abs(a)):
-            raise ValueError(
-                f"{name}: expected a symmetric matrix, but found entries that differ by {skew:.3g} across the "
-                f"diagonal; a quadratic cost sees only ({name} + {name}ᵀ)/2, pass that"
-            )
+        _symmetric(name, arrays[name])
     if not weights:
         return
     low = np.linalg.eigvalsh(arrays["R"]).min()
@@ -93,17 +158,13 @@ def _values(arrays: dict[str, np.ndarray], *, weights: bool) -> None:
             f"R: expected positive definite, but found the eigenvalue {low:.3g}: an input that costs nothing "
             "would be used without bound; give every input a positive weight"
         )
-    Q, N = arrays["Q"], arrays.get("N")
-    joint = Q if N is None else Q - N @ np.linalg.solve(arrays["R"], N.T)
-    low = np.linalg.eigvalsh((joint + joint.T) / 2).min()
-    # an indefinite weight may still have an optimum (a sampled cost, a frequency-domain condition), but
-    # nobody asks for one by hand; designs that make their own weights do not come through here
-    if low < -tolerance * max(np.max(np.abs(Q)), 1e-300):
-        name = "Q" if N is None else "Q − N R⁻¹ Nᵀ"
-        raise ValueError(
-            f"{name}: expected positive semidefinite, but found the eigenvalue {low:.3g}: a motion that earns "
-            "instead of costs is driven on for ever; use weights ≥ 0"
-        )
+    Q, R, N = arrays["Q"], arrays["R"], arrays.get("N")
+    if N is None:
+        _semidefinite("Q", Q, Q)
+        return
+    R = np.broadcast_to(R, (*np.broadcast_shapes(R.shape[:-2], N.shape[:-2]), *R.shape[-2:]))
+    Nt = np.broadcast_to(np.swapaxes(N, -1, -2), (*R.shape[:-2], *N.shape[:-3:-1]))
+    _semidefinite("Q − N R⁻¹ Nᵀ", Q - N @ np.linalg.solve(R, Nt), Q)
 
 
 def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -113,8 +114,8 @@ def finite_horizon(
 
     Source: Anderson and Moore (1990), eqs. (2.4-2)-(2.4-4).
     """
-    if num_steps < 1:
-        raise ValueError(f"num_steps: expected a horizon of at least one step, but found {num_steps}")
+    if not isinstance(num_steps, int | np.integer) or num_steps < 1:
+        raise ValueError(f"num_steps: expected a horizon of at least one step, but found {num_steps!r}")
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, but found {method!r}")
     if set(varying) - set("ABQRN") or ("N" in varying and N is None):
@@ -128,7 +129,6 @@ def finite_horizon(
             raise ValueError(
                 f"{name}: expected a time axis of {num_steps}, [..., T, rows, columns], but found {shape}"
             )
-    # the checks see the first step of what varies
     first: Any = {k: jnp.asarray(a)[..., 0, :, :] if k in varying else a for k, a in given.items()}
     checked = dict(zip("ABQRN", checks.arguments(*first.values())))
     full = [jnp.asarray(given[k], checked[k].dtype) if k in varying else checked[k] for k in "ABQRN"]
@@ -136,6 +136,10 @@ def finite_horizon(
     terminal = last if Qf is None else jnp.asarray(Qf, last.dtype)
     if terminal.shape[-2:] != last.shape[-2:]:
         raise ValueError(f"Qf: expected shape {last.shape[-2:]}, Q's, but found {terminal.shape[-2:]}")
+    alone = all(a.ndim == (3 if k in varying else 2) for k, a in zip("ABQRN", full))
+    if alone and not checks.traced(*full):  # the steps after the first, too
+        checks.values({k: np.asarray(a) for k, a in zip("ABQRN", full) if k != "N" or N is not None})
+    checks.weight("Qf", terminal)
     parallel = method == "parallel" or (
         method == "auto" and num_steps >= 64 and jax.default_backend() != "cpu"
     )

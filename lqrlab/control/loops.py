@@ -10,7 +10,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab.compute import linalg, pytree
-from lqrlab.control import riccati
+from lqrlab.control import checks, riccati
 from lqrlab.control.analysis import hinf_norm, to_statespace
 from lqrlab.control.tracking import feedforward
 
@@ -53,14 +53,15 @@ def frequency_response(
     Returns:
         Complex ``[..., f, p, m]``; not finite at a pole.
     """
-    A, B, C = (jnp.asarray(a) for a in (A, B, C))
+    given = {"A": (A, "nn"), "B": (B, "nm"), "C": (C, "pn")} | ({} if D is None else {"D": (D, "pm")})
+    A, B, C, *rest = checks.matrices(**given)
     w = jnp.asarray(frequencies, A.dtype)
     if dt is None:
         s = 1j * w
     else:
         w, step = jnp.broadcast_arrays(w, jnp.asarray(dt, A.dtype)[..., None])
         s = jnp.exp(1j * w * step)
-    D = jnp.zeros((C.shape[-2], B.shape[-1]), A.dtype) if D is None else jnp.asarray(D)
+    D = rest[0] if rest else jnp.zeros((C.shape[-2], B.shape[-1]), A.dtype)
     one = jnp.eye(A.shape[-1], dtype=A.dtype)
     s, one, A, B, C, D = riccati.together(
         s[..., None, None], *(a[..., None, :, :].astype(s.dtype) for a in (one, A, B, C, D))
@@ -83,7 +84,7 @@ def sensitivity(
     Returns:
         Complex ``[..., f, m, m]``.
     """
-    A, B, K = riccati.together(*(jnp.asarray(a) for a in (A, B, K)))
+    A, B, K = riccati.together(*checks.matrices(A=(A, "nn"), B=(B, "nm"), K=(K, "mn")))
     return frequency_response(A - B @ K, B, -K, frequencies, jnp.eye(K.shape[-2], dtype=K.dtype), dt)
 
 
@@ -216,6 +217,8 @@ def _closed(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None) -> tuple
         raise ValueError(
             f"expected one loop, A [n, n], B [n, m], K [m, n], but found {A.shape}, {B.shape}, {K.shape}"
         )
+    for name, a in {"A": A, "B": B, "K": K}.items():
+        checks.finite(name, a)
     closed = A - B @ K
     poles = np.linalg.eigvals(closed)
     if not (poles.real.max() < 0 if dt is None else np.abs(poles).max() < 1):
@@ -242,9 +245,12 @@ def step_response(
     Returns:
         ``(ys [..., T+1, m], us [..., T, m])``; not finite where no constant input holds y (see :func:`zeros`).
     """
-    A, B, C, K = (jnp.asarray(a) for a in (A, B, C, K))
+    A, B, C, K = checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "mn"), K=(K, "mn"))
+    r = jnp.asarray(r, A.dtype)
+    if r.shape[-1:] != C.shape[-2:-1]:
+        raise ValueError(f"r: expected a set-point {C.shape[-2:-1]}, one an output, but found {r.shape}")
     Nx, Nu = feedforward(A, B, C, discrete=True)
-    A, B, C, K, Nx, Nu, r = riccati.together(A, B, C, K, Nx, Nu, jnp.asarray(r, A.dtype)[..., None])
+    A, B, C, K, Nx, Nu, r = riccati.together(A, B, C, K, Nx, Nu, r[..., None])
     closed = A - B @ K
 
     def step(error: Array, _: None) -> tuple[Array, Array]:
@@ -290,9 +296,12 @@ def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.0
         gradient see :func:`tune`.
     """
     ys, r = jnp.asarray(ys), jnp.asarray(r)
+    ys = ys.astype(checks.floating(ys, r))
+    if ys.ndim < 2:
+        raise ValueError(f"ys: expected outputs [..., T+1, p], but found shape {ys.shape}")
     lead = jnp.broadcast_shapes(ys.shape[:-2] + ys.shape[-1:], r.shape, (*jnp.shape(dt), 1))
     goal = jnp.broadcast_to(jnp.where(r != 0, r, jnp.nan), lead)
-    step = jnp.broadcast_to(jnp.asarray(dt, ys.dtype)[..., None], lead)
+    step = jnp.broadcast_to(checks.sample_time(dt, ys.dtype)[..., None], lead)
     done = jnp.moveaxis(jnp.broadcast_to(ys, (*lead[:-1], ys.shape[-2], lead[-1])), -2, 0) / goal[None]
 
     def first(reached: Array) -> Array:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from lqrlab.control import lanes
+from lqrlab.control import checks, lanes
 from lqrlab.control.lanes import eye, mul, t
 
 _DOUBLINGS = 48  # 2^48 steps: a closed loop slower than that is not stable in floating point
@@ -108,15 +108,10 @@ def _stable_continuous(a: Array) -> Array:
     return summed(_cayley_pivoted(a)[2], jnp.zeros_like(a), 0.4)[1]
 
 
-def _both(A: ArrayLike, Q: ArrayLike) -> tuple[Array, Array]:
-    A, Q = jnp.asarray(A), jnp.asarray(Q)
-    dtype = jnp.result_type(A, Q, jnp.float32)
+def _both(A: ArrayLike, Q: ArrayLike) -> tuple[Array, ...]:
+    A, Q = checks.matrices(A=(A, "nn"), Q=(Q, "nn"))
     lead = jnp.broadcast_shapes(A.shape[:-2], Q.shape[:-2])
-    n = A.shape[-1]
-    for name, a in (("A", A), ("Q", Q)):
-        if a.shape[-2:] != (n, n):
-            raise ValueError(f"{name}: expected shape ({n}, {n}), but found {a.shape[-2:]}")
-    return jnp.broadcast_to(A.astype(dtype), (*lead, n, n)), jnp.broadcast_to(Q.astype(dtype), (*lead, n, n))
+    return tuple(jnp.broadcast_to(a, (*lead, *a.shape[-2:])) for a in (A, Q))
 
 
 @jax.jit
@@ -157,8 +152,8 @@ def is_stable(A: ArrayLike, *, continuous: bool = False) -> Array:
     Returns:
         Booleans ``[...]``.
     """
-    A = jnp.asarray(A)
-    A = jax.lax.stop_gradient(A.astype(jnp.result_type(A, jnp.float32)))
+    (A,) = checks.matrices(A=(A, "nn"))
+    A = jax.lax.stop_gradient(A)
     # real parts below zero ⇔ the Cayley transform lies inside the unit circle; the shift is no eigenvalue of
     # a stable A, and of an unstable one the transform only grows
     return (_stable_continuous if continuous else _stable)(A)

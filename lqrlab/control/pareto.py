@@ -9,7 +9,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab.compute import pytree
-from lqrlab.control import riccati
+from lqrlab.control import checks, riccati
 from lqrlab.control.design import lqrd
 from lqrlab.control.lyapunov import dlyap
 from lqrlab.control.sampling import Sampled, sample
@@ -69,6 +69,9 @@ def pareto(
     )  # sampling is linear
     state = Sampled(once.A, once.B, once.Q - effort.Q, once.R - effort.R, once.N - effort.N)
     start = jnp.eye(jnp.shape(A)[-1]) if X0 is None else jnp.asarray(X0)
+    if start.shape != state.Q.shape:
+        raise ValueError(f"X0: expected a covariance of shape {state.Q.shape}, but found {start.shape}")
+    checks.weight("X0", start)
     return _measured(designs.K, state, effort, start, num_steps)
 
 

@@ -138,7 +138,9 @@ def c2d(A: ArrayLike, B: ArrayLike, dt: ArrayLike) -> tuple[Array, Array]:
 
     Returns:
         ``(Ad, Bd)`` with x[t+1] = Ad x[t] + Bd u[t].
+
+    Raises:
+        ValueError: shapes that do not go together; outside a trace also dt ≤ 0.
     """
-    A, B = jnp.asarray(A), jnp.asarray(B)
-    dtype = jnp.result_type(A, B, jnp.float32)
-    return _c2d(A.astype(dtype), B.astype(dtype), jnp.asarray(dt, dtype))
+    A, B = checks.matrices(A=(A, "nn"), B=(B, "nm"))
+    return _c2d(A, B, checks.sample_time(dt, A.dtype))

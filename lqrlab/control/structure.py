@@ -14,7 +14,7 @@ from lqrlab.control.lyapunov import dlyap, lyap
 
 def ctrb(A: ArrayLike, B: ArrayLike) -> Array:
     """[B, AB, …, Aⁿ⁻¹B] ``[..., n, n m]``. Its numerical rank misleads; :func:`diagnose` asks mode by mode."""
-    A, B = riccati.together(jnp.asarray(A), jnp.asarray(B))
+    A, B = riccati.together(*checks.matrices(A=(A, "nn"), B=(B, "nm")))
     columns = [B]
     for _ in range(A.shape[-1] - 1):
         columns.append(A @ columns[-1])
@@ -40,7 +40,7 @@ def gram(A: ArrayLike, B: ArrayLike, *, discrete: bool = False) -> Array:
     Returns:
         ``[..., n, n]``; NaN where A is unstable.
     """
-    B = jnp.asarray(B)
+    A, B = checks.matrices(A=(A, "nn"), B=(B, "nm"))
     return (dlyap if discrete else lyap)(A, B @ jnp.swapaxes(B, -1, -2))
 
 

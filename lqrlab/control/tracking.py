@@ -52,14 +52,10 @@ def lqi(
 
     Source: H. Kwakernaak and R. Sivan, Linear Optimal Control Systems (1972), section 3.7.
     """
-    A, B, C, Q, Qi = (jnp.asarray(a) for a in (A, B, C, Q, Qi))
+    A, B, C, Q, Qi = checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"), Q=(Q, "nn"), Qi=(Qi, "pp"))
     n, m, p = A.shape[-1], B.shape[-1], C.shape[-2]
-    if C.shape[-1] != n:
-        raise ValueError(f"C: expected {n} columns, one a state, but found shape {C.shape[-2:]}")
     if p > m:
         raise ValueError(f"C: {m} inputs cannot hold {p} outputs at will; choose at most {m}")
-    if Qi.shape[-2:] != (p, p):
-        raise ValueError(f"Qi: expected shape ({p}, {p}), one weight an output, but found {Qi.shape[-2:]}")
     A, B, C, Q, Qi = riccati.together(A, B, C, Q, Qi)
     lead = A.shape[:-2]
     corner = jnp.eye(p, dtype=A.dtype) if discrete else jnp.zeros((p, p), A.dtype)
@@ -97,7 +93,7 @@ def feedforward(A: ArrayLike, B: ArrayLike, C: ArrayLike, *, discrete: bool = Fa
     Source: G. F. Franklin, J. D. Powell and M. Workman, Digital Control of Dynamic Systems, 3rd ed. (1998),
     section 8.4.
     """
-    A, B, C = riccati.together(*(jnp.asarray(a) for a in (A, B, C)))
+    A, B, C = riccati.together(*checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn")))
     n, m = B.shape[-2:]
     if C.shape[-2:] != (m, n):
         raise ValueError(f"C: expected shape ({m}, {n}), as many outputs as inputs, but found {C.shape[-2:]}")

@@ -321,7 +321,7 @@ def ilqr(
     complex behaviors through online trajectory optimization, IROS 2012, but of the inputs, in units of R.
     """
     given = [jnp.asarray(a) for a in (x0, Q, R)]
-    dtype = jnp.result_type(*given, jnp.float32)
+    dtype = checks.floating(*given)
     x0, Q, R = (a.astype(dtype) for a in given)
     n, m = Q.shape[-1], R.shape[-1]
     if not isinstance(num_steps, int | np.integer) or num_steps < 1:
@@ -344,6 +344,7 @@ def ilqr(
     for name, (a, shape) in shapes.items():
         if a.shape[max(a.ndim - len(shape), 0) :] != shape:
             raise ValueError(f"{name}: expected shape {('…', *shape)}, but found {a.shape}")
+    checks.weight("Qf", Qf)
     if not checks.traced(low, high) and not bool(jnp.all(low <= high)):
         raise ValueError(f"limits: expected low ≤ high, but found {limits}")
     f = _as_pytree(f)
@@ -375,7 +376,8 @@ def unsaturated_level(K: ArrayLike, P: ArrayLike, limit: ArrayLike) -> Array:
     Returns:
         c ``[...]`` = min over inputs of limit² / (K P⁻¹ Kᵀ).
     """
-    K, P, limit = (jnp.asarray(a) for a in (K, P, limit))
+    K, P = checks.matrices(K=(K, "mn"), P=(P, "nn"))
+    limit = jnp.asarray(limit, K.dtype)
 
     def one(K: Array, P: Array, limit: Array) -> Array:
         return jnp.min(limit**2 / jnp.sum(K * linalg.solve(P, K.T).T, axis=1))
