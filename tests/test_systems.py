@@ -206,6 +206,18 @@ MISTAKES = [
         r"dynamics\(x, u\): expected ẋ of shape \(2,\), but found \(1,\)",
     ),
     (dict(dynamics=lambda self, x, u: x @ u), "dynamics fails with TypeError"),
+    (dict(dynamics=lambda self, x, u: [x[1], u[0]]), r"expected ẋ of shape \(2,\), but found a list"),
+    (dict(dynamics=lambda self, x, u: None), r"expected ẋ of shape \(2,\), but found a NoneType"),
+    (
+        dict(operating_point=lambda self: (jnp.array([jnp.nan, 0.0]), jnp.zeros(1))),
+        "no equilibrium: solving for nothing from the operating point finds none",
+    ),
+    (dict(weights=lambda self: (jnp.eye(3), jnp.eye(1))), r"a symmetric Q of shape \(2, 2\)"),
+    (dict(weights=lambda self: (-jnp.eye(2), jnp.eye(1))), "expected Q ≥ 0, but found the eigenvalue -1"),
+    (
+        dict(weights=lambda self: (jnp.eye(2), jnp.zeros((1, 1)))),
+        "expected R > 0, but found the eigenvalue 0",
+    ),
     (
         dict(dynamics=lambda self, x, u: jnp.stack([x[1], u[0] - 9.81])),
         "no equilibrium: at the operating point 'velocity' changes by 9.8 a second",

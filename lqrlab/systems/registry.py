@@ -183,19 +183,23 @@ def _check_equations(cls: type[Plant], refuse: Callable[[str, str], None]) -> No
         wanted = (plant.n // 2,) if what == "forces" else ()
         if shape != wanted:
             refuse(f"{what}: expected shape {wanted}, but found {shape}", f"def {what}")
-    dx = attempt("dynamics", lambda: jax.eval_shape(plant.dynamics, *point))
-    if dx.shape != (plant.n,):
-        refuse(f"dynamics(x, u): expected ẋ of shape ({plant.n},), but found {dx.shape}", "def dynamics")
-    y = attempt("output", lambda: jax.eval_shape(plant.output, point[0]))
-    if y.shape != (len(cls.outputs),):
-        refuse(f"output(x): expected shape ({len(cls.outputs)},), but found {y.shape}", "def output")
+    for what, wish, size, arguments in (
+        ("dynamics", "dynamics(x, u): expected ẋ of shape", plant.n, point),
+        ("output", "output(x): expected shape", len(cls.outputs), point[:1]),
+    ):
+        found = attempt(what, functools.partial(jax.eval_shape, getattr(plant, what), *arguments))
+        shape = getattr(found, "shape", None)  # a list, or nothing at all, has none
+        if shape != (size,):
+            given = f"a {type(found).__name__}: make one array, by jnp.stack" if shape is None else shape
+            refuse(f"{wish} ({size},), but found {given}", f"def {what}")
     x, u = attempt("equilibrium", plant.equilibrium)
     dx = np.asarray(plant.dynamics(x, u))
     # relative to how fast states would run if pushed by a scale of input or of state
     pace = max(1.0, *(float(np.abs(np.asarray(a)).max()) for a in attempt("matrices", plant.matrices)))
-    if not np.isfinite(dx).all():
+    if not np.isfinite(np.concatenate([dx, x, u])).all():
         free = ", ".join(cls.solve_for) or "nothing"
-        refuse(f"no equilibrium: solving for {free} from the operating point finds none", "solve_for")
+        where = "solve_for" if cls.solve_for else "def operating_point"
+        refuse(f"no equilibrium: solving for {free} from the operating point finds none", where)
     if not np.max(np.abs(dx)) < 1e-6 * pace:
         worst = cls.states[int(np.argmax(np.abs(dx)))].name
         refuse(
@@ -203,6 +207,16 @@ def _check_equations(cls: type[Plant], refuse: Callable[[str, str], None]) -> No
             "give the signals' values there (at=...), write operating_point, or name in solve_for what moves",
             "solve_for" if cls.solve_for else "operating_point",
         )
+    for what, weight, size in zip("QR", attempt("weights", plant.weights), (plant.n, plant.m)):
+        w = np.asarray(weight)
+        if w.shape != (size, size) or not np.isfinite(w).all() or not np.allclose(w, w.T):
+            refuse(f"weights: expected a symmetric {what} of shape {(size, size)}", "def weights")
+        low, least = np.linalg.eigvalsh(w)[0], 1e-9 * np.abs(w).max()
+        if low < -least or (what == "R" and low <= 0):
+            refuse(
+                f"weights: expected {what} {'≥' if what == 'Q' else '>'} 0, but found the eigenvalue {low:.3g}",
+                "def weights",
+            )
     attempt("draw", lambda: drawing.bounds(plant.drawing(x, u)))
 
 
