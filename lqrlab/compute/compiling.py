@@ -69,8 +69,8 @@ class CompileReport:
             if t is not None
         )
         lines = [
-            f"{self.name}: {self.calls} calls, {self.programs} programs ({self.from_disk} from disk), "
-            f"{self.hits} hits; {times or 'not timed'}"
+            f"{self.name}: calls {self.calls}, programs {self.programs} (from disk {self.from_disk}), "
+            f"hits {self.hits}; {times or 'not timed'}"
         ]
         lines += [f"  program {i}: {change}" for i, change in enumerate(self.changes, 2)]
         return "\n".join(lines + [f"  eager: {reason}" for reason in self.eager])

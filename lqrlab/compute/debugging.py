@@ -115,7 +115,7 @@ def _staged(fn: Callable, args: Any, kwargs: Any) -> Any:
 
 def jaxpr(fn: Callable, *args: Any, **kwargs: Any) -> str:
     """The operations that JAX sees when it traces ``fn`` (compiled or not) with these arguments."""
-    return str(_staged(fn, args, kwargs).jaxpr)
+    return _staged(fn, args, kwargs).jaxpr.pretty_print(use_color=False)
 
 
 def hlo(fn: Callable, *args: Any, optimized: bool = True, **kwargs: Any) -> str:
