@@ -1,5 +1,7 @@
 """Panels, figures and tables: what they show is what the numbers say."""
 
+from types import SimpleNamespace
+
 import jax.numpy as jnp
 import matplotlib
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from lqrlab import control, evaluation, simulation, systems
-from lqrlab.workbench import plots, tables, widgets
+from lqrlab.workbench import plots, tables, terminal, widgets
 
 
 @pytest.fixture
@@ -97,4 +99,16 @@ def test_with_nobody_there_the_designer_is_a_figure(monkeypatch):
     monkeypatch.setattr(widgets, "headless", lambda: True)
     monkeypatch.setattr(widgets.plots, "show", lambda figure, alt: shown.append(alt))
     assert widgets.lqr_designer("pendulum", num_steps=20) is None
-    assert "sampled-data LQR" in shown[0]
+    own = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], dt=0.1)
+    assert widgets.lqr_designer(own, num_steps=20) is None
+    assert all("sampled-data LQR" in alt for alt in shown)
+    assert len(shown) == 2
+
+
+def test_a_table_is_cut_to_a_terminal_and_goes_whole_into_a_file(monkeypatch):
+    rows = [("cart_pole", "x" * 300)]
+    monkeypatch.setenv("COLUMNS", "60")
+    assert len(terminal.table(rows, wide=False)) > 300
+    monkeypatch.setattr(terminal.sys, "stdout", SimpleNamespace(isatty=lambda: True))
+    assert len(terminal.table(rows, wide=False)) == 60
+    assert len(terminal.table(rows)) > 300

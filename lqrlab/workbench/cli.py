@@ -279,7 +279,7 @@ def systems(name: str | None, file: Path | None) -> None:
     if name is None:
         listed = [plants.make(family) for family in plants.names()]
         rows = [(p.name, p.n, p.m, f"{p.dt:g}", p.title, p.source) for p in listed]
-        click.echo(table(rows, ("name", "n", "m", "dt [s]", "title", "source")))
+        click.echo(table(rows, ("name", "n", "m", "dt [s]", "title", "source"), wide=False))
         return
     card = catalogue.card(plants.make(name), equations=False)
     click.echo(f"{card.name}: {card.title}")

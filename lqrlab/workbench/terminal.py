@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 
-def table(rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> str:
-    """Rows as aligned columns, numbers to the right; the last column may run on."""
+def table(rows: Iterable[Sequence[Any]], header: Sequence[str] = (), *, wide: bool = True) -> str:
+    """Rows as aligned columns, numbers to the right; cut to a person's terminal if not ``wide``."""
     body = [[_cell(v) for v in row] for row in rows]
     numeric = [all(_is_number(row[i]) for row in body) for i in range(len(body[0]))] if body else []
     lines = ([list(header)] if header else []) + body
@@ -21,6 +21,9 @@ def table(rows: Iterable[Sequence[Any]], header: Sequence[str] = ()) -> str:
     shown = [layout(line) for line in lines]
     if header:
         shown.insert(1, "  ".join("-" * w for w in widths))
+    if not wide and sys.stdout.isatty():  # into a file or a pipe goes all of it
+        width = shutil.get_terminal_size().columns
+        shown = [line if len(line) <= width else line[: width - 1] + "…" for line in shown]
     return "\n".join(shown)
 
 

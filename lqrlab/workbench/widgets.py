@@ -1,8 +1,10 @@
 """Panels for a person at a notebook; with nobody there, the same figure stands still."""
 
+import dataclasses
 from typing import Any
 
 import ipywidgets
+import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -15,17 +17,17 @@ from lqrlab.workbench.stage import headless
 __all__ = ["Explorer", "lqr_designer", "plant_explorer"]
 
 
-def lqr_designer(name: str, *, num_steps: int | None = None) -> ipywidgets.Widget | None:
+def lqr_designer(plant: str | Plant, *, num_steps: int | None = None) -> ipywidgets.Widget | None:
     """A panel for one plant: its parameters, weights and initial state on sliders, the closed loop as curves.
 
     Args:
-        name: a family of the catalogue.
+        plant: a family of the catalogue, or one plant of your own.
         num_steps: horizon of the curves; four settling times of the nominal loop if left out.
 
     Returns:
         The panel, to be displayed by the cell; None without a person: the static figure has been shown then.
     """
-    nominal = systems.make(name)
+    nominal = systems.make(plant) if isinstance(plant, str) else plant
     steps = num_steps or _horizon(nominal)
     if headless():
         _show_static(nominal, steps)
@@ -37,7 +39,7 @@ def lqr_designer(name: str, *, num_steps: int | None = None) -> ipywidgets.Widge
     def redraw(*_: Any) -> None:
         values = {key: slider.value for key, slider in sliders.items()}
         try:
-            figure, text = _designed(name, values, steps)
+            figure, text = _designed(nominal, values, steps)
             picture.value, words.value = plots.png(figure), text
             plt.close(figure)
         except ValueError as error:  # a setting without an answer is said in the panel, not in a traceback
@@ -57,7 +59,7 @@ def _horizon(plant: Plant) -> int:
 
 
 def _show_static(plant: Plant, steps: int) -> None:
-    figure, _ = _designed(plant.name, {}, steps)
+    figure, _ = _designed(plant, {}, steps)
     plots.show(figure, f"Closed loop of the nominal {plant.title} under its sampled-data LQR")
 
 
@@ -83,11 +85,11 @@ def _sliders(plant: Plant) -> dict[str, ipywidgets.Widget]:
     return sliders
 
 
-def _designed(name: str, values: dict[str, float], steps: int) -> tuple[Any, str]:
+def _designed(nominal: Plant, values: dict[str, float], steps: int) -> tuple[Any, str]:
     """The figure and the sentence for one setting of the sliders."""
     values = dict(values)
     effort, initial = 10.0 ** values.pop("effort", 0.0), values.pop("initial", 1.0)
-    plant = systems.make(name, **values)
+    plant = dataclasses.replace(nominal, **{k: jnp.asarray(v, float) for k, v in values.items()})  # type: ignore[type-var]
     (A, B), (Q, R) = plant.matrices(), plant.weights()
     design = control.lqrd(A, B, Q, effort * R, plant.dt)
     x0 = initial * plant.scales[0] * np.where(np.arange(plant.n) == 0, 1.0, 0.0)
