@@ -49,6 +49,19 @@ def test_textbook_discrete(A, B, Q, R):
     assert np.abs(np.linalg.eigvals(A - B @ K)).max() < 1
 
 
+@pytest.mark.parametrize("kind", ["C", "D"])
+def test_random_problems_equal_slycots(kind):
+    slycot = pytest.importorskip("slycot")
+    rng = np.random.default_rng(7)
+    A, B = rng.normal(size=(20, 5, 5)), rng.normal(size=(20, 5, 2))
+    found = (control.care if kind == "C" else control.dare)(A, B, np.eye(5), np.diag([1.0, 4.0]))
+    for a, b, P in zip(A, B, found):
+        G = b @ np.diag([1.0, 0.25]) @ b.T
+        # of the inverse symplectic matrix in discrete time; in continuous time hinv does nothing
+        theirs = slycot.sb02md(5, a.copy(), G.copy(), np.eye(5), kind, hinv="I")[0]
+        assert np.linalg.norm(P - theirs) < 1e-8 * np.linalg.norm(theirs)
+
+
 def chain(rng, count, masses):
     """Masses on stiff springs, light damping, one force: x = (positions, speeds), over ten decades of stiffness."""
     n = 2 * masses
