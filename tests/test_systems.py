@@ -274,6 +274,11 @@ def test_the_line_at_fault_is_quoted():
         systems.register(Wrong)
 
 
+def test_whole_numbers_are_a_state():
+    p = systems.make("pendulum")
+    np.testing.assert_array_equal(p.dynamics([1, 0], [0]), p.dynamics(np.array([1.0, 0.0]), np.zeros(1)))
+
+
 def test_what_is_no_plant_is_refused():
     with pytest.raises(ValueError, match="cls: expected a subclass of Plant or a plant"):
         systems.register(dict)

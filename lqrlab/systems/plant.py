@@ -145,6 +145,8 @@ def _over_batch(method: Callable) -> Callable:
 def _align(v: Array, batch: int, extra: int = 0) -> Array:
     """View v [..., k] with ``batch`` leading axes, then at least ``extra`` more, before its last."""
     v = jnp.asarray(v)
+    if not jnp.issubdtype(v.dtype, jnp.inexact):  # whole numbers have no derivative
+        v = v.astype(float)
     if v.ndim - 1 < batch:  # one vector for all: lead with axes of length one
         v = v.reshape((1,) * (batch - v.ndim + 1) + v.shape)
     missing = batch + extra + 1 - v.ndim
