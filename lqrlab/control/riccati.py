@@ -136,24 +136,21 @@ def solved(
     bad = np.flatnonzero(~(error <= lanes.enough(args[0].dtype)))
     if not len(bad):
         return out
-    where = np.resize(
-        bad, len(bad) if error.size < 24 else -(-len(bad) // 24) * 24
-    )  # few shapes: few programs
+    wide = len(bad) if error.size < 24 else 24 << ((len(bad) - 1) // 24).bit_length()
     lead = error.shape or (1,)
-    at = np.unravel_index(where, lead)
+    at = np.unravel_index(np.resize(bad, wide), lead)  # some twice: few shapes make few programs
 
-    def chosen(
-        a: Array, core: int
-    ) -> np.ndarray:  # by NumPy: JAX's eager gather takes longer than the solver
+    def chosen(a: Array, core: int) -> np.ndarray:
+        # by NumPy: JAX's eager gather takes longer than the solver
         return np.broadcast_to(np.asarray(a), lead + a.shape[a.ndim - core :])[at]
 
     flat = [chosen(a, core) for a, core in zip(args, cores)]
     problems = before(*flat) if before else tuple(flat)
     better, again = _rescues[continuous](*problems)
-    fresh = [np.array(a) for a in better]
-    error = np.where(np.isnan(error), np.inf, error).reshape(-1)
-    keep = np.asarray(again) < error[where]
-    left = np.minimum(np.asarray(again), error[where])
+    fresh, again = [np.array(a)[: len(bad)] for a in better], np.asarray(again)[: len(bad)]
+    error = np.where(np.isnan(error), np.inf, error).reshape(-1)[bad]
+    keep = again < error
+    left = np.minimum(again, error)
     last = np.flatnonzero(~(left < accepted(out.P.dtype)))[:_BY_SCIPY]
     for i in last:
         answer = pencil.solved(*(np.asarray(a[i], float) for a in problems), continuous=continuous)
@@ -166,7 +163,7 @@ def solved(
 
     def merged(old: Array, new: np.ndarray) -> Array:
         whole = np.array(old).reshape(-1, *new.shape[1:])
-        whole[where[keep]] = new[keep]
+        whole[bad[keep]] = new[keep]
         return jnp.asarray(whole.reshape(old.shape))
 
     return Solution(*(merged(old, new) for old, new in zip(out, fresh)))
