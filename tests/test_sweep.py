@@ -5,12 +5,15 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from urllib.parse import unquote
 
 import nbformat
 import pandas as pd
 import pytest
+from bs4 import BeautifulSoup
+from click.testing import CliRunner
 
-from lqrlab.workbench import notebooks, points, sweep
+from lqrlab.workbench import cli, comparison, notebooks, points, report, sweep
 
 PARAMETERS = """run: str = 'data/runs/default'
 fate: str = 'well'  # what it meets with
@@ -61,7 +64,10 @@ def command(*args) -> subprocess.CompletedProcess:
 def test_eight_runs_of_which_four_meet_with_something(toy, tmp_path):
     folder = tmp_path / "sweep"
     fates = "raises,kernel,late,worker"
-    ask = [toy, "-p", f"fate={fates},a,b,c,d", "--folder", folder, "--workers", 2, "--retries", 0]
+    rows = [{"fate": fate, "rate": i} for i, fate in enumerate([*fates.split(","), *"abcd"], 1)]
+    rows[0]["rate"] = 0.5
+    (tmp_path / "list.json").write_text(json.dumps(rows))
+    ask = [toy, "--list", tmp_path / "list.json", "--folder", folder, "--workers", 2, "--retries", 0]
     (tmp_path / "bad").touch()
     done = command(*ask, "--time-limit", 45)
     assert done.returncode == 1, done.stderr
@@ -101,7 +107,20 @@ def test_eight_runs_of_which_four_meet_with_something(toy, tmp_path):
     assert frame["deep.er"].eq(2).all()
     assert frame["worst"].eq(float("inf")).all()
 
+    page = BeautifulSoup(comparison.write(folder).read_text(), "html.parser")
+    assert [len(row.find_all("td")) for row in page.select("tbody tr")] == [6] * 8
+    for link in page.select("tbody a"):
+        assert (folder / "report" / unquote(link["href"])).exists()
+    alt = page.img["alt"]
+    assert "twice of 8 runs over fate, rate: lowest 1 at fate = raises" in alt
+    assert "highest 16 at fate = d, rate = 8" in alt
+    (tmp_path / "sweeps").mkdir()
+    folder.rename(tmp_path / "sweeps" / "eight")
+    listed = BeautifulSoup(report.index(tmp_path).read_text(), "html.parser")
+    assert listed.find("a", string="eight")["href"] == "sweeps/eight/report/index.html"
 
+
+@pytest.mark.slow
 def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
     """A worker that dies is replaced; the data set of another run is linked into the folder."""
     later = toy.with_name("02_later.ipynb")
@@ -172,8 +191,26 @@ def test_random_points_are_within_and_go_on(toy):
 )
 def test_wrong_points_are_refused_before_anything_starts(toy, tmp_path, args, message):
     (tmp_path / "list.csv").write_text("rate,depth\n1,2\n2,x\n")
-    done = command(toy, *[str(tmp_path / "list.csv") if a == "LIST" else a for a in args])
-    assert done.returncode == 2
+    args = [str(tmp_path / "list.csv") if a == "LIST" else a for a in args]
+    done = CliRunner().invoke(cli.main, ["sweep", str(toy), *args])
+    assert done.exit_code == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("sweep 03", "03_training"),
+        ("sweep 03_training -p lea", "learning_rate="),
+        ("run --profile qu", "quick"),
+        ("rep", "report"),
+    ],
+)
+def test_the_shell_completes(words, offered):
+    typed = f"lqrlab {words}"
+    env = {"_LQRLAB_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(len(words.split()))}
+    done = CliRunner().invoke(cli.main, prog_name="lqrlab", env=env)
+    assert done.stdout == f"plain,{offered}\n"
+    assert "_LQRLAB_COMPLETE=bash_complete" in CliRunner().invoke(cli.main, ["completion", "bash"]).stdout

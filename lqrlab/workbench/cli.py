@@ -3,13 +3,41 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 import lqrlab
+
+
+def _complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """What the Tab key offers for a notebook, a profile or ``-p NAME=``; nothing where there is none."""
+
+    def offer(context: click.Context, parameter: click.Parameter, typed: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        from lqrlab.workbench import notebooks, pipeline
+
+        try:
+            source = pipeline.find_source(context.params.get("source"))
+            named = context.params.get("notebook") or context.params.get("only") or ()
+            if kind == "notebook":
+                words = [path.stem for path in sorted(source.glob("[0-9][0-9]_*.ipynb"))]
+                if "/" in typed or not any(word.startswith(typed) for word in words):
+                    return [CompletionItem(typed, type="file")]
+            elif kind == "profile":
+                words = sorted(path.stem for path in (source / "profiles").glob("*.json"))
+            else:
+                chosen = notebooks.named(source, [named] if isinstance(named, str) else named)
+                every = [p for nb in chosen or notebooks.find(source) for p in nb.parameters]
+                words = [f"{name}=" for name in dict.fromkeys(every) if name != "run"]
+        except ValueError:
+            return []
+        return [CompletionItem(word) for word in words if word.startswith(typed)]
+
+    return offer
 
 
 class _Group(click.Group):
@@ -40,15 +68,24 @@ def main(traceback: bool) -> None:
 
 
 @main.command()
-@click.argument("only", nargs=-1, metavar="[NOTEBOOK]...")
+@click.argument("only", nargs=-1, metavar="[NOTEBOOK]...", shell_complete=_complete("notebook"))
 @click.option(
-    "--profile", default="quick", show_default=True, help="Parameters to run with: tiny, quick or full."
+    "--profile",
+    default="quick",
+    show_default=True,
+    help="Parameters to run with: tiny, quick or full.",
+    shell_complete=_complete("profile"),
 )
 @click.option(
     "--folder", type=click.Path(path_type=Path), help="Folder of the run.  [default: data/runs/PROFILE]"
 )
 @click.option(
-    "-p", "overrides", multiple=True, metavar="NAME=VALUE", help="Set a parameter of the notebooks."
+    "-p",
+    "overrides",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set a parameter of the notebooks.",
+    shell_complete=_complete("parameter"),
 )
 @click.option("--fresh", is_flag=True, help="Remove what an earlier run left in the folder, start anew.")
 @click.option("--notebooks", "source", type=click.Path(path_type=Path), help="Folder of the notebooks.")
@@ -78,12 +115,21 @@ def run(
 
 
 @main.command()
-@click.argument("notebook")
-@click.option("-p", "overrides", multiple=True, metavar="NAME=VALUES", help="Values, as in 1e-3,3e-4.")
+@click.argument("notebook", shell_complete=_complete("notebook"))
+@click.option(
+    "-p",
+    "overrides",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="Values, as in 1e-3,3e-4.",
+    shell_complete=_complete("parameter"),
+)
 @click.option("--list", "listed", type=click.Path(path_type=Path), help="CSV or JSON file, one point a row.")
 @click.option("--random", "num_random", type=int, metavar="N", help="N points drawn from values and ranges.")
 @click.option("--seed", default=0, show_default=True, help="Of the draws.")
-@click.option("--profile", help="Parameters that every run has.  [default: quick]")
+@click.option(
+    "--profile", help="Parameters that every run has.  [default: quick]", shell_complete=_complete("profile")
+)
 @click.option(
     "--from",
     "inputs",
@@ -141,9 +187,10 @@ def _given(items: tuple[str, ...], example: str) -> dict[str, str]:
 @click.argument("folder", type=click.Path(path_type=Path), required=False)
 @click.option("--open", "show", is_flag=True, help="Open it in the browser.")
 def report(folder: Path | None, show: bool) -> None:
-    """Write the report of the run or sweep in FOLDER, or the index of all.
+    """Write the report of a run or sweep, or list all.
 
-    HTML files that open offline; FOLDER/report/index.html is the front page, data/index.html lists all.
+    HTML files that open offline; FOLDER/report/index.html is the front page. Without FOLDER: data/index.html,
+    the index of all runs and sweeps.
     """
     from lqrlab.workbench import comparison, pipeline, trial
     from lqrlab.workbench import report as reports
@@ -155,6 +202,25 @@ def report(folder: Path | None, show: bool) -> None:
     click.echo(index)
     if show:
         click.launch(index.resolve().as_uri())
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what makes the Tab key complete lqrlab.
+
+    bash: eval "$(lqrlab completion bash)" in ~/.bashrc; zsh likewise in ~/.zshrc; fish: lqrlab completion fish >
+    ~/.config/fish/completions/lqrlab.fish. Notebooks, profiles and
+    the notebooks' parameters complete, too.
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    complete = kind(main, {}, "lqrlab", "_LQRLAB_COMPLETE")
+    click.echo(
+        complete.source_template % complete.source_vars()
+    )  # source() would start bash to ask its version
 
 
 @main.group()

@@ -185,16 +185,18 @@ def _figures(frame: Any, varying: Sequence[str], numbers: Sequence[str]) -> list
                 axis.set_xlim(-0.5, len(labels) - 0.5)
             if places.nunique() < len(places):
                 middle = y.groupby(places).median()
-                axis.plot(middle.index, middle, color="#0072B2", lw=1.2, alpha=0.6)
+                axis.plot(middle.index, middle, "_", ms=14, mew=1.6, color="#D55E00")
             axis.plot(places, y, "o", ms=4, color="#0072B2", alpha=0.75, mew=0)
             axis.set_xlabel(parameter)
             if y.min() > 0 and y.max() > 30 * y.min():
                 axis.set_yscale("log")
         for axis in panels[::columns]:
             axis.set_ylabel(number)
-        figure.suptitle(f"{number}   (line: median)", x=0.01, ha="left", fontsize=9.5, fontweight="bold")
+        lost = int(frame[number].notna().sum()) - len(y)
+        note = f"; {lost} of {lost + len(y)} runs not finite, not drawn" if lost else ""
+        figure.suptitle(f"{number}   (bar: median{note})", x=0.01, ha="left", fontsize=9.5, fontweight="bold")
         low, high = whole.loc[y.idxmin()], whole.loc[y.idxmax()]
-        alt = f"{number} of {len(y)} runs over {', '.join(varying)}: " + "; ".join(
+        alt = f"{number} of {len(y)} runs over {', '.join(varying)}{note}: " + "; ".join(
             f"{word} {float(row[number]):.4g} at {', '.join(f'{k} = {_cell(row[k])}' for k in varying)}"
             for word, row in (("lowest", low), ("highest", high))
         )

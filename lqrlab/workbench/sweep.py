@@ -128,7 +128,6 @@ def sweep(
             waiting = [job for job in jobs if not done(job)]
             there = len(jobs) - len(waiting)
             board.say(f"lqrlab sweep · {nb.name} · {len(jobs)} runs, {there} finished before → {folder}")
-            board.say("each in its own notebook (a plant's parameters in bulk: name a plant in its place)")
             if waiting:
                 board.begin({Path(job["folder"]).name for job in waiting}, len(jobs), there)
                 _conduct(waiting, folder, board, workers, scheduler)
@@ -257,17 +256,19 @@ def _conduct(
     waiting = list(jobs)
     running: dict[Any, dict[str, Any]] = {}
     local = workers or max(1, (os.cpu_count() or 2) // 2)
+    slots, counted = 0, 0.0
     with _client(scheduler, min(local, len(jobs))) as client:
         board.say(f"dashboard: {client.dashboard_link}")
         client.subscribe_topic(TOPIC, lambda event: board.tell(event[1]))
         while waiting or running:
-            slots = sum(client.nthreads().values())
-            slots = min(slots, workers) if scheduler and workers else slots
+            if waiting and time.monotonic() - counted > 0.5:  # workers come and go
+                slots, counted = sum(client.nthreads().values()), time.monotonic()
+                slots = min(slots, workers) if scheduler and workers else slots
             while waiting and len(running) < slots:
                 job = waiting.pop(0)
                 key = f"{Path(job['folder']).name}-{uuid.uuid4().hex[:8]}"
                 running[client.submit(perform, job, key=key, pure=False)] = job
-            time.sleep(0.1)
+            time.sleep(0.05)
             board.draw()
             for future in [f for f in running if f.done()]:
                 job = running.pop(future)

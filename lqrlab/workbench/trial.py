@@ -85,6 +85,7 @@ def _run(job: dict[str, Any], folder: Path, lock: int) -> tuple[str, str | None]
         if not link.exists():
             link.symlink_to(target)
     steps, sweep_record = nb.steps, folder.parents[1] / RECORD
+    _tell({"run": folder.name, "step": 0, "of": len(steps), "title": "starting Python"})
     looked = time.monotonic()
 
     def on_event(event: dict[str, Any]) -> None:
