@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import types
 import warnings
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lqrlab import compute
+from lqrlab import compute, dataset, learning
 from lqrlab.compute import debugging
 
 
@@ -258,3 +259,20 @@ def test_programs_profiles_and_traces_can_be_read(tmp_path):
     profile = gzip.decompress(debugging.memory_profile(tmp_path / "memory.prof").read_bytes())
     size = kept.nbytes  # as a number of protocol buffers: seven bits a byte, the lowest first
     assert bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14]) in profile
+
+
+def test_training_honours_its_backend(tmp_path, monkeypatch):
+    class LookedError(Exception):
+        pass
+
+    def look(_):
+        names = ("jax_disable_jit", "jax_debug_nans", "jax_default_matmul_precision")
+        raise LookedError(*(getattr(jax.config, name) for name in names))
+
+    monkeypatch.setattr(learning.models, "build", look)
+    data = types.SimpleNamespace(config=dataset.DataConfig())
+    configs = learning.ModelConfig(), learning.TrainConfig()
+    backend = compute.Backend(precision="highest", jit=False, debug="nans")
+    with pytest.raises(LookedError) as looked:
+        learning.fit(data, *configs, tmp_path, backend=backend)
+    assert looked.value.args == (True, True, "highest")

@@ -82,7 +82,7 @@ def fit(
     write_settings(folder / "checkpoints", model, config, dataclasses.asdict(dataset.config))
     log = folder / "metrics.jsonl"
     store = Checkpoints(folder / "checkpoints")
-    with contextlib.closing(store), jax.default_matmul_precision(backend.precision), _stoppable() as stop:
+    with contextlib.closing(store), backend.active(), _stoppable() as stop:
         graph, params = models.split(models.build(model))
         state = TrainState(params, optimizer(config).init(params), jnp.zeros((), jnp.int32))
         first = store.step("last") or 0
