@@ -109,14 +109,14 @@ def finite(name: str, a: np.ndarray) -> None:
         raise ValueError(f"{name}: expected finite numbers, but found {a[tuple(at)]} in {where}")
 
 
-def _tolerance(dtype: Any) -> float:
+def tolerance(dtype: Any) -> float:
     """Relative to its largest entry, how far a weight may be from symmetric and from semidefinite."""
     return 1e-4 if dtype == np.float32 else 1e-8
 
 
 def _symmetric(name: str, a: np.ndarray) -> None:
     skew = np.max(np.abs(a - np.swapaxes(a, -1, -2)), axis=(-1, -2))
-    if np.any(skew > _tolerance(a.dtype) * np.max(np.abs(a), axis=(-1, -2))):
+    if np.any(skew > tolerance(a.dtype) * np.max(np.abs(a), axis=(-1, -2))):
         raise ValueError(
             f"{name}: expected a symmetric matrix, but found entries that differ by {skew.max():.3g} across the "
             f"diagonal; a quadratic cost sees only ({name} + {name}ᵀ)/2, pass that"
@@ -137,7 +137,7 @@ def _semidefinite(name: str, a: np.ndarray, like: np.ndarray) -> None:
     low = np.linalg.eigvalsh((a + np.swapaxes(a, -1, -2)) / 2)[..., 0]
     # an indefinite weight may still have an optimum (a sampled cost, a frequency-domain condition), but
     # nobody asks for one by hand; designs that make their own weights do not come through here
-    if np.any(low < -_tolerance(a.dtype) * np.maximum(np.max(np.abs(like), axis=(-1, -2)), 1e-300)):
+    if np.any(low < -tolerance(a.dtype) * np.maximum(np.max(np.abs(like), axis=(-1, -2)), 1e-300)):
         raise ValueError(
             f"{name}: expected positive semidefinite, but found the eigenvalue {low.min():.3g}: a motion that "
             "earns instead of costs is driven on for ever; use weights ≥ 0"

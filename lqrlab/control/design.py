@@ -11,7 +11,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab.compute import pytree
-from lqrlab.control import checks, doubling, riccati, sampling
+from lqrlab.control import checks, doubling, lanes, riccati, sampling
 from lqrlab.control.doubling import Solution
 
 
@@ -68,6 +68,33 @@ def certified(solution: Solution) -> LQR:
 
 
 _certify = jax.jit(certified)
+
+
+@jax.jit
+def _with_a_minimum(design: LQR, Q: Array, R: Array, N: Array) -> LQR:
+    """The design with NaN where R > 0 or [Q N; Nᵀ R] ≥ 0 does not hold: there the cost has no lower bound.
+
+    The equation may have a solution all the same. A single problem is refused beforehand, by eigenvalues.
+    """
+    Q, R, N = (jax.lax.stop_gradient(a) for a in riccati.together(Q, R, N))
+    good = _bounded(Q, R, N)
+    keep = good[..., None, None]
+    nan = jnp.asarray(jnp.nan, design.P.dtype)
+    return dataclasses.replace(
+        design,
+        K=jnp.where(keep, design.K, nan),
+        P=jnp.where(keep, design.P, nan),
+        stabilizing=design.stabilizing & good,
+    )
+
+
+@lanes.over_lanes(2, 2, 2)
+def _bounded(Q: Array, R: Array, N: Array) -> Array:
+    some = checks.tolerance(Q.dtype) * jnp.maximum(lanes.largest(Q), float(jnp.finfo(Q.dtype).tiny) ** 0.5)
+    rest = Q - lanes.mul(N, lanes.mul(lanes.inverse(R), lanes.t(N)))
+    return lanes.positive(R) & lanes.positive(rest + some[None, None] * lanes.eye(len(Q), Q))
+
+
 _traced = {
     True: jax.jit(lambda *args: certified(riccati.solve_continuous_riccati(*riccati.together(*args)))),
     False: jax.jit(lambda *args: certified(riccati.solve_discrete_riccati(*riccati.together(*args)))),
@@ -94,12 +121,15 @@ def _designed(*args: Array, continuous: bool, dt: Array | None = None) -> LQR:
     """The design; outside a trace a single problem without an answer is an error that says why."""
     full = args if dt is None else (*args, dt)
     if checks.traced(*full):
-        return _traced[continuous](*full) if dt is None else _traced_sampled(*full)
+        design = _traced[continuous](*full) if dt is None else _traced_sampled(*full)
+        return _with_a_minimum(design, *args[2:])
     if dt is None:
         design = _certify(riccati.solved(full, continuous=continuous))
     else:
         design = _certify(riccati.solved(full, continuous=False, fast=_sampled, before=sampling.compiled))
-    if design.stabilizing.ndim or bool(design.stabilizing):
+    if design.stabilizing.ndim:
+        return _with_a_minimum(design, *args[2:])
+    if bool(design.stabilizing):
         return design
     raise ValueError(checks.why_not(*(np.asarray(a) for a in args[:3]), continuous=continuous))
 
