@@ -4,7 +4,9 @@ from lqrlab.dataset import description
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.description import Description, describe, scaled_gain
 from lqrlab.dataset.generation import generate
+from lqrlab.dataset.invented import invent
 from lqrlab.dataset.loading import Loader, loader
+from lqrlab.dataset.problem import Problem, pose, problems
 from lqrlab.dataset.shards import BadFile
 from lqrlab.dataset.store import Dataset, Recorded, Variants, VariantTable, open
 from lqrlab.dataset.verification import Report, verify
@@ -17,6 +19,7 @@ __all__ = [
     "Dataset",
     "Description",
     "Loader",
+    "Problem",
     "Recorded",
     "Report",
     "Resident",
@@ -25,8 +28,11 @@ __all__ = [
     "describe",
     "description",
     "generate",
+    "invent",
     "loader",
     "open",
+    "pose",
+    "problems",
     "resident",
     "scaled_gain",
     "verify",

@@ -136,7 +136,7 @@ class Dataset:
         return out
 
     @functools.cached_property
-    def _tables(self) -> tuple[dict[str, np.ndarray], ...]:
+    def tables(self) -> tuple[dict[str, np.ndarray], ...]:
         """Group ``variants`` of each file."""
 
         def one(shard: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -154,13 +154,13 @@ class Dataset:
     def variants(self) -> Variants:
         """Every plant, one row each."""
         family, split, variant, dt = (
-            np.concatenate([t[name] for t in self._tables]) for name in ("family", "split", "variant", "dt")
+            np.concatenate([t[name] for t in self.tables]) for name in ("family", "split", "variant", "dt")
         )
         return Variants(family.astype(str), split.astype(str), variant, dt)
 
     def coordinates(self, number: int, rows: np.ndarray) -> Coordinates:
         """Scales of the states and inputs and the gain of some variants of one file, by their rows in it."""
-        table = self._tables[number]
+        table = self.tables[number]
         return table["scale_x"][rows], table["scale_u"][rows], table["K"][rows]
 
     def rows(self, split: str | None = None, family: str | None = None) -> np.ndarray:
@@ -182,7 +182,7 @@ class Dataset:
     def column(self, name: str, split: str | None, family: str) -> np.ndarray:
         """One array of a family's variants, such as ``"K"`` or ``"parameters/mass"``, in SI units."""
         self._family(family)
-        parts = [t for s, t in zip(self.shards, self._tables) if s["family"] == family]
+        parts = [t for s, t in zip(self.shards, self.tables) if s["family"] == family]
         if name not in parts[0]:
             raise ValueError(f"name: expected one of {', '.join(parts[0])}, but found {name!r}")
         whole = np.concatenate([t[name] for t in parts])
@@ -224,17 +224,23 @@ class Dataset:
     def _described(self) -> tuple[Description, np.ndarray]:
         """Description and scaled gain of all variants, float64 in host memory."""
         with jax.enable_x64(True):
-            parts = [_described(t) for t in self._tables if len(t["dt"])]
+            parts = [_described(t) for t in self.tables if len(t["dt"])]
             return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
-def _described(t: dict[str, np.ndarray]) -> tuple[Description, np.ndarray]:
-    """Description and scaled gain of one file's variants."""
+def in_scales(t: dict[str, np.ndarray]) -> tuple[Linear, np.ndarray, np.ndarray, np.ndarray]:
+    """One file's variants scaled and padded, their scales ``[V, n]``, ``[V, m]`` and scaled gains, padded."""
     linear = Linear(**{name: t[name] for name in ("A", "B", "Q", "R", "dt")})  # type: ignore[arg-type]
     sx, su = t["scale_x"], t["scale_u"]
     K = t["K"] * sx[:, None, :] / su[:, :, None]
     gain = np.pad(K, [(0, 0), (0, M_MAX - K.shape[1]), (0, N_MAX - K.shape[2])])
-    return describe_scaled(in_units(linear, sx, su), sx, su), gain
+    return in_units(linear, sx, su), sx, su, gain
+
+
+def _described(t: dict[str, np.ndarray]) -> tuple[Description, np.ndarray]:
+    """Description and scaled gain of one file's variants."""
+    linear, sx, su, gain = in_scales(t)
+    return describe_scaled(linear, sx, su), gain
 
 
 def check_split(name: str) -> str:

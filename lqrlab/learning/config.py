@@ -6,6 +6,8 @@ import json
 import math
 from typing import Self
 
+DTYPES = ("float32", "bfloat16")
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -56,6 +58,10 @@ class ModelConfig(Config):
         heads: attention heads; they share ``width``.
         description: whether it is told the plant's A and B (weights absorbed); else it has the history only.
         hidden: width of the description's encoder.
+        block: a registered block of the transformer.
+        activation: a registered activation.
+        stochastic: whether it also says how sure it is: a Gaussian policy, for losses between distributions.
+        remat: compute blocks again in the backward pass rather than keep what they computed: less memory.
         seed: of the initial parameters.
     """
 
@@ -66,6 +72,10 @@ class ModelConfig(Config):
     heads: int = 4
     description: bool = True
     hidden: int = 256
+    block: str = "attention"
+    activation: str = "gelu"
+    stochastic: bool = False
+    remat: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -86,10 +96,24 @@ class TrainConfig(Config):
         warmup: share of the steps that warm up.
         weight_decay: AdamW's.
         clip: largest global norm of a gradient.
+        loss: a registered loss over windows, to the expert's inputs.
+        imitation: its weight.
+        closed_loop: weight of the logarithm of cost over optimal cost in the policy's own closed loop.
+        plants: windows of a step whose plants' closed loops are costed.
+        horizon: steps of such a loop; a policy that is a linear gain is costed over an infinite one.
+        invented: random linear plants to train on beside the data set's.
+        invented_share: their share of each batch.
+        rounds: times that the policy is run, what it met is labelled with the optimum, and that is trained on.
+        own_share: share of each batch that comes from the policy's own loops, once there are any.
+        own_steps: length of those loops.
+        accumulate: parts that a batch is gone through in; the gradient is the parts' mean.
+        ema: decay of a running mean of the parameters, which then is what is validated and kept; 0 for none.
+        dtype: that networks compute in; parameters stay in float32.
+        patience: stop after so many reports without a better validation score; 0 for never.
         steps_per_dispatch: steps compiled into one program; fewer where a report or checkpoint comes first.
-        report_every: steps between progress lines and validation losses.
+        report_every: steps between progress lines and validations.
         checkpoint_every: steps between checkpoints.
-        seed: of the order of the batches.
+        seed: of the order of the batches, and of everything else that is drawn.
     """
 
     num_steps: int = 2000
@@ -98,6 +122,20 @@ class TrainConfig(Config):
     warmup: float = 0.05
     weight_decay: float = 1e-4
     clip: float = 1.0
+    loss: str = "masked_mse"
+    imitation: float = 1.0
+    closed_loop: float = 1.0
+    plants: int = 64
+    horizon: int = 16
+    invented: int = 0
+    invented_share: float = 0.25
+    rounds: int = 0
+    own_share: float = 0.5
+    own_steps: int = 32
+    accumulate: int = 1
+    ema: float = 0.0
+    dtype: str = "float32"
+    patience: int = 0
     steps_per_dispatch: int = 25
     report_every: int = 100
     checkpoint_every: int = 500
@@ -105,9 +143,39 @@ class TrainConfig(Config):
 
     def __post_init__(self) -> None:
         self._check_types()
-        for name in ("num_steps", "batch_size", "steps_per_dispatch", "report_every", "checkpoint_every"):
+        for name in (
+            *("num_steps", "batch_size", "plants", "horizon", "own_steps", "accumulate"),
+            *("steps_per_dispatch", "report_every", "checkpoint_every"),
+        ):
             self._require(name, getattr(self, name) >= 1, "an integer ≥ 1")
+        for name in ("invented", "rounds", "patience"):
+            self._require(name, getattr(self, name) >= 0, "an integer ≥ 0")
+        for name in ("imitation", "closed_loop"):
+            self._require(name, getattr(self, name) >= 0, "a weight ≥ 0")
+        for name in ("invented_share", "own_share", "ema"):
+            self._require(name, 0 <= getattr(self, name) < 1, "a share in [0, 1)")
+        self._require(
+            "closed_loop", self.imitation + self.closed_loop > 0, "a weight above 0 with imitation = 0"
+        )
+        self._require(
+            "accumulate",
+            self.batch_size % self.accumulate == 0,
+            f"a divisor of batch_size = {self.batch_size}",
+        )
+        self._require(
+            "plants", self.plants % self.accumulate == 0, f"a multiple of accumulate = {self.accumulate}"
+        )
+        self._require("plants", self.plants <= self.batch_size, f"at most batch_size = {self.batch_size}")
+        self._require("dtype", self.dtype in DTYPES, f"one of {', '.join(DTYPES)}")
+        self._require("rounds", self.rounds < self.num_steps, f"fewer than num_steps = {self.num_steps}")
+        shared = (self.invented_share if self.invented else 0.0) + (self.own_share if self.rounds else 0.0)
+        self._require("own_share", shared < 1, "what leaves a part of each batch to the data set")
         self._require("learning_rate", self.learning_rate > 0, "a number above 0")
         self._require("clip", self.clip > 0, "a number above 0")
         self._require("weight_decay", self.weight_decay >= 0, "a number ≥ 0")
         self._require("warmup", 0 <= self.warmup < 1, "a share in [0, 1)")
+
+    @property
+    def round_starts(self) -> tuple[int, ...]:
+        """The steps at which the policy is run: the steps in equal parts, the first without."""
+        return tuple(round(self.num_steps * k / (self.rounds + 1)) for k in range(1, self.rounds + 1))

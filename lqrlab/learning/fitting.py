@@ -1,4 +1,4 @@
-"""The loop around the train step: dispatch, progress, checkpoints, resume."""
+"""The loop around the train step: dispatch, progress, validation, checkpoints, resume."""
 
 import contextlib
 import dataclasses
@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax import Array
+from jax.sharding import Mesh
 
 from lqrlab import dataset as data
 from lqrlab.compute import Backend
-from lqrlab.learning import losses, models
+from lqrlab.learning import models
 from lqrlab.learning.checkpoints import Checkpoints, write_settings
 from lqrlab.learning.config import ModelConfig, TrainConfig
-from lqrlab.learning.training import TrainState, forward, optimizer, schedule, train_step
-
-_VALIDATION_WINDOWS = 4096
+from lqrlab.learning.programs import Programs
+from lqrlab.learning.training import TrainState, initial, schedule
 
 
 class NonFiniteLossError(RuntimeError):
@@ -34,20 +32,19 @@ class NonFiniteLossError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """What :func:`fit` leaves: the model, the metric rows, and whether it was stopped before its last step."""
+    """What :func:`fit` leaves.
+
+    Attributes:
+        model: with the parameters of the last step, or their running mean if one is kept.
+        metrics: the rows of ``metrics.jsonl``.
+        stopped: whether it was interrupted before it was done.
+        steps: steps taken; fewer than asked for if it was stopped, or if it had stopped to improve.
+    """
 
     model: nnx.Module
-    metrics: list[dict[str, float]]
+    metrics: list[dict[str, Any]]
     stopped: bool
-
-
-def gather(windows: data.Resident, config: TrainConfig, step: Array) -> data.Batch:
-    """The batch of a step: a function of the seed and the step alone, so a resumed run sees the same."""
-    per_epoch = max(windows.num_windows // config.batch_size, 1)
-    epoch, position = step // per_epoch, step % per_epoch
-    # a set smaller than one batch is gone through more than once
-    positions = (position * config.batch_size + jnp.arange(config.batch_size)) % windows.num_windows
-    return windows.gather(windows.order(positions, config.seed, epoch))
+    steps: int
 
 
 def fit(
@@ -57,6 +54,7 @@ def fit(
     folder: str | Path,
     *,
     backend: Backend | None = None,
+    mesh: Mesh | None = None,
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> Fit:
     """Train a model on a data set, or go on where an earlier call with the same settings was cut off.
@@ -70,7 +68,11 @@ def fit(
         config: how.
         folder: where ``metrics.jsonl`` and ``checkpoints/`` go.
         backend: where it is computed.
-        progress: called with each row of metrics: step, epoch, loss, validation_loss, learning_rate,
+        mesh: several devices, on whose first axis each batch is shared out; parameters are on all of them. The
+            result is that of one device but for rounding, and a run may go on with another number of devices.
+        progress: called with each row of metrics: step, epoch, loss and its parts, validation_loss,
+            validation_efficiency (mean of least over actual cost of unseen variants, 1 at the optimum, a loop
+            that does not come back counts 0), validation_lost (share of those), learning_rate,
             windows_per_second, seconds.
 
     Raises:
@@ -84,108 +86,91 @@ def fit(
     store = Checkpoints(folder / "checkpoints")
     with contextlib.closing(store), backend.active(), _stoppable() as stop:
         graph, params = models.split(models.build(model))
-        state = TrainState(params, optimizer(config).init(params), jnp.zeros((), jnp.int32))
-        first = store.step("last") or 0
-        if first:
+        programs = Programs(dataset, graph, model, config, mesh or backend.jax_device)
+        state = programs.put(initial(params, config))
+        step = store.step("last") or 0
+        if step:
             state = store.restore("last", state)
-        rows = _kept(log, first)
-        best = min((row["validation_loss"] for row in rows), default=np.inf)
-        steps = _dispatches(dataset, model, config, graph, backend.put(state), first, backend)
-        step = first
-        for state, row in steps:
-            step = row["step"]
+        rows = _kept(log, step)
+        best = max((row["validation_efficiency"] for row in rows), default=-np.inf)
+        tired = _tired(rows, config.patience)
+        watch = _Watch(programs)
+        while step < config.num_steps and not tired and not stop.is_set():
+            count = _steps_to_go(config, step)
+            state = programs.begin_round(state, step)
+            state, metrics = programs.many(state, count)
+            watch.add(count, metrics)
+            step += count
+            report = step % config.report_every == 0 or step == config.num_steps
             due = stop.is_set() or step % config.checkpoint_every == 0 or step == config.num_steps
-            # the loss is that of before the update: what is saved is looked at itself
-            if not np.isfinite(row["loss"]) or (("validation_loss" in row or due) and not _finite(state)):
-                raise NonFiniteLossError(_diverged(row, store.step("last")))
-            if "validation_loss" in row:
+            if report or due:  # only now is anything fetched from the device
+                row = {"step": step} | watch.look()
+                if not np.isfinite(row["loss"]) or not _finite(state):
+                    raise NonFiniteLossError(programs.why(row, step - count, metrics, store.step("last")))
+            if report:
+                row |= programs.validate(state) | {"learning_rate": float(schedule(config)(step))}
                 rows.append(row)
                 _append(log, row)
-                if row["validation_loss"] < best:
-                    best = row["validation_loss"]
-                    store.save("best", step, {"params": state.params})
+                if row["validation_efficiency"] > best:
+                    best = row["validation_efficiency"]
+                    store.save("best", step, {"params": state.best})
                 if progress:
                     progress(row)
-            if due:
+                watch.restart()
+                tired = _tired(rows, config.patience)
+            if due or tired or stop.is_set():
                 store.save("last", step, state)
-            if stop.is_set():
-                break
-        trained = models.merge(graph, jax.device_get(state.params))
-    return Fit(trained, rows, step < config.num_steps)
+        trained = models.merge(graph, jax.device_get(state.best))
+    return Fit(trained, rows, step < config.num_steps and not tired, step)
 
 
-def _dispatches(
-    dataset: data.Dataset,
-    model: ModelConfig,
-    config: TrainConfig,
-    graph: nnx.GraphDef,
-    state: TrainState,
-    first: int,
-    backend: Backend,
-) -> Iterator[tuple[TrainState, dict[str, Any]]]:
-    """States and metric rows, one a dispatch of ``steps_per_dispatch`` steps; validated when a report is due."""
-    windows, held = (
-        data.resident(dataset, split, window=model.window, device=backend.jax_device)
-        for split in ("train", "validation")
-    )
-    pick = jnp.arange(min(_VALIDATION_WINDOWS, held.num_windows))
-    rate, one = schedule(config), train_step(graph, optimizer(config))
+def _steps_to_go(config: TrainConfig, step: int) -> int:
+    """Steps of the next dispatch: it ends where something is to be done."""
+    every = (config.report_every, config.checkpoint_every)
+    rounds = [start for start in config.round_starts if start > step]
+    ends = [config.num_steps - step, *(k - step % k for k in every), *(start - step for start in rounds)]
+    return min(config.steps_per_dispatch, *ends)
 
-    @partial(jax.jit, donate_argnums=0, static_argnames="count")
-    def many(state: TrainState, windows: data.Resident, count: int) -> tuple[TrainState, Array]:
-        def body(state: TrainState, _: None) -> tuple[TrainState, Array]:
-            state, metrics = one(state, gather(windows, config, state.step), windows.table)
-            return state, metrics["loss"]
 
-        return jax.lax.scan(body, state, length=count)
+def _tired(rows: list[dict[str, Any]], patience: int) -> bool:
+    """Whether the last ``patience`` reports brought nothing better."""
+    scores = [row["validation_efficiency"] for row in rows]
+    return bool(patience) and len(scores) > patience and len(scores) - 1 - int(np.argmax(scores)) >= patience
 
-    @jax.jit
-    def validate(params: Any, held: data.Resident) -> Array:
-        batch = held.gather(held.order(pick, config.seed, 0))
-        prediction, live = forward(graph, params, held.table, batch)
-        return losses.masked_mse(prediction, batch.target, live)
 
-    step, since, done, recent = first, time.perf_counter(), 0, []
-    while step < config.num_steps:
-        ends = (config.report_every, config.checkpoint_every)
-        count = min(
-            config.steps_per_dispatch, config.num_steps - step, *(every - step % every for every in ends)
-        )
-        state, values = many(state, windows, count)
-        step, done = step + count, done + count * config.batch_size
-        recent.append(float(jnp.mean(values)))
-        row: dict[str, Any] = {"step": step, "loss": recent[-1]}
-        if step % config.report_every == 0 or step == config.num_steps:
-            now = time.perf_counter()
-            row |= {
-                "epoch": step * config.batch_size / windows.num_windows,
-                "loss": float(np.mean(recent)),
-                "validation_loss": float(validate(state.params, held)),
-                "learning_rate": float(rate(step)),
-                "windows_per_second": done / (now - since),
-                "seconds": now - since,
-            }
-            since, done, recent = time.perf_counter(), 0, []
-        yield state, row
+class _Watch:
+    """Metrics of the dispatches since the last report, left on the device until they are looked at."""
+
+    def __init__(self, programs: Programs):
+        self.programs = programs
+        self.restart()
+
+    def restart(self) -> None:
+        self.since, self.taken = time.perf_counter(), 0
+        self.seen: list[dict[str, jax.Array]] = []
+
+    def add(self, count: int, metrics: dict[str, jax.Array]) -> None:
+        if self.seen:  # at most two dispatches are under way, so that a signal is heard
+            jax.block_until_ready(self.seen[-1])
+        self.taken += count
+        self.seen.append(metrics)
+
+    def look(self) -> dict[str, Any]:
+        fetched = jax.device_get(self.seen)
+        row = {name: float(np.mean(np.concatenate([m[name] for m in fetched]))) for name in fetched[0]}
+        seconds = time.perf_counter() - self.since
+        windows = self.taken * self.programs.config.batch_size
+        return row | {"windows_per_second": windows / seconds, "seconds": seconds}
 
 
 @jax.jit
-def _all_finite(leaves: list[Array]) -> Array:
+def _all_finite(leaves: list[jax.Array]) -> jax.Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in leaves]))
 
 
 def _finite(state: TrainState) -> bool:
     """Whether parameters and optimizer are numbers, so that a checkpoint of them can be gone on from."""
     return bool(_all_finite(jax.tree.leaves((state.params, state.opt_state))))
-
-
-def _diverged(row: dict[str, Any], kept: int | None) -> str:
-    return (
-        f"the loss is {row['loss']} within the steps up to {row['step']}, or the parameters after them are not "
-        "numbers; training stops. "
-        + (f"The checkpoint of step {kept} is kept." if kept else "No checkpoint had been made yet.")
-        + " Lower learning_rate or clip, and look at the data for values out of scale."
-    )
 
 
 def _append(log: Path, row: dict[str, Any]) -> None:

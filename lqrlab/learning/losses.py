@@ -1,7 +1,39 @@
-"""What a network is trained to make small."""
+"""What a network is trained to make small, over windows of recorded loops.
+
+A loss of one's own is entered by ``@losses.register("name")`` and named in ``TrainConfig(loss="name")``. What a
+policy costs in its own closed loop is in :mod:`lqrlab.learning.loops`.
+"""
+
+import dataclasses
 
 import jax.numpy as jnp
 from jax import Array
+
+from lqrlab.compute import pytree
+from lqrlab.learning.registry import Registry
+
+register = Registry("loss", "loss")
+"""Decorator that enters a loss: a function of :class:`Answers` to a scalar."""
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """A policy's answers to windows beside the expert's, all ``[b, W, 6]`` unless said otherwise.
+
+    Attributes:
+        prediction: the policy's input, or its mean.
+        target: the expert's.
+        live: weight of an entry; 0 where it does not exist.
+        log_std: logarithm of the policy's standard deviation (zero where the model has none).
+        expert_std: standard deviation of the expert's exploration, in units of the input's scale, a scalar.
+    """
+
+    prediction: Array
+    target: Array
+    live: Array
+    log_std: Array
+    expert_std: Array
 
 
 def masked_mse(prediction: Array, target: Array, live: Array) -> Array:
@@ -14,3 +46,32 @@ def masked_mse(prediction: Array, target: Array, live: Array) -> Array:
     # select before subtracting: a NaN behind the mask must not reach the gradient
     error = jnp.where(live > 0, prediction, 0.0) - jnp.where(live > 0, target, 0.0)
     return jnp.sum(live * error**2) / jnp.maximum(jnp.sum(live > 0), 1)
+
+
+def gaussian_kl(mean: Array, log_std: Array, expert_mean: Array, expert_std: Array, live: Array) -> Array:
+    """Mean over live entries of KL(expert ‖ policy) for independent Gaussians; zero only where they are equal.
+
+    The expert is the optimal regulator with exploration noise, N(−Kx, expert_std²).
+
+    Args:
+        mean, log_std: the policy's, ``[b, W, m]``.
+        expert_mean: ``[b, W, m]``.
+        expert_std: above 0, broadcast against them.
+        live: 1 (or a weight) where an entry counts.
+    """
+    there = live > 0
+    error = jnp.where(there, mean, 0.0) - jnp.where(there, expert_mean, 0.0)
+    # the expert's standard deviation over the policy's
+    log_ratio = jnp.where(there, jnp.log(expert_std) - log_std, 0.0)
+    kl = -log_ratio + (jnp.exp(2 * log_ratio) * (1 + (error / expert_std) ** 2) - 1) / 2
+    return jnp.sum(live * kl) / jnp.maximum(jnp.sum(there), 1)
+
+
+@register("masked_mse")
+def _masked_mse(answers: Answers) -> Array:
+    return masked_mse(answers.prediction, answers.target, answers.live)
+
+
+@register("gaussian_kl")
+def _gaussian_kl(answers: Answers) -> Array:
+    return gaussian_kl(answers.prediction, answers.log_std, answers.target, answers.expert_std, answers.live)

@@ -227,19 +227,24 @@ def gaps(scores: Mapping[str, Mapping[str, Any]], title: str = "", floor: float 
 
 
 def training(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Losses and learning rate over steps, from the rows of ``metrics.jsonl``."""
-    figure, (left, right) = grid(2, 2, 2.6)
+    """Losses, closed-loop waste and learning rate over steps, from the rows of ``metrics.jsonl``."""
+    figure, axes = grid(3, 3, 2.6)
+    left, middle, right = axes
     steps = [row["step"] for row in rows]
-    left.plot(steps, [row["loss"] for row in rows], label="training", marker="o", ms=2.5)
     left.plot(
-        steps,
-        [row["validation_loss"] for row in rows],
-        label="validation (unseen variants)",
-        marker="s",
-        ms=2.5,
+        steps, [row.get("imitation", row["loss"]) for row in rows], label="training", marker="o", ms=2.5
     )
-    left.set(yscale="log", xlabel="step", ylabel="weighted squared error [1]", title="Loss")
+    validation = [row["validation_loss"] for row in rows]
+    left.plot(steps, validation, label="unseen variants", marker="s", ms=2.5)
+    left.set(yscale="log", xlabel="step", ylabel="loss over windows [1]", title="Imitation")
     left.legend(fontsize=8)
+    wasted = [100 * (1 - row["validation_efficiency"]) for row in rows]
+    lost = [100 * row["validation_lost"] for row in rows]
+    middle.plot(steps, wasted, label="cost wasted", marker="s", ms=2.5, color=_CYCLE[1])
+    middle.plot(steps, lost, label="loops lost", marker="^", ms=2.5, color=_CYCLE[3])
+    middle.set_yscale("symlog", linthresh=0.01)
+    middle.set(ylim=(0, None), xlabel="step", ylabel="share [%]", title="Unseen variants' loops")
+    middle.legend(fontsize=8)
     right.plot(steps, [row["learning_rate"] for row in rows], color=_CYCLE[2])
     right.set(xlabel="step", ylabel="learning rate [1]", title="Schedule", ylim=(0, None))
     return figure

@@ -1,0 +1,47 @@
+"""Networks that map what has been seen of a plant, and what is known of it, to its input.
+
+One file a model; ``@models.register("name")`` enters one of your own, ``@models.block("name")`` a block of the
+transformer, ``@models.activation("name")`` an activation.
+"""
+
+from lqrlab.learning.models.base import (
+    Context,
+    Described,
+    HistoryNetwork,
+    Model,
+    activation,
+    apply_gain,
+    build,
+    count,
+    features,
+    merge,
+    register,
+    split,
+)
+from lqrlab.learning.models.gain import GainNetwork
+from lqrlab.learning.models.matrix import MatrixNetwork
+from lqrlab.learning.models.mlp import MLP
+from lqrlab.learning.models.recurrent import Recurrent
+from lqrlab.learning.models.transformer import Attention, Transformer, block
+
+__all__ = [
+    "MLP",
+    "Attention",
+    "Context",
+    "Described",
+    "GainNetwork",
+    "HistoryNetwork",
+    "MatrixNetwork",
+    "Model",
+    "Recurrent",
+    "Transformer",
+    "activation",
+    "apply_gain",
+    "block",
+    "build",
+    "count",
+    "features",
+    "merge",
+    "register",
+    "split",
+]

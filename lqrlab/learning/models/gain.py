@@ -1,0 +1,26 @@
+"""Description to gain, no history."""
+
+from flax import nnx
+from jax import Array
+
+from lqrlab.learning.config import ModelConfig
+from lqrlab.learning.models.base import Context, Described, apply_gain, check_shapes, register
+
+
+@register("gain")
+class GainNetwork(Described):
+    """ũ = −K(A, B) x̃: linear in the state, so its closed loops are judged exactly."""
+
+    linear = True
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+        if not config.description:
+            raise ValueError("description: a gain network sees nothing but the description; leave it on")
+        super().__init__(config, 0, rngs=rngs)
+
+    def __call__(self, x: Array, u: Array, live_t: Array, context: Context, *, last: bool = False) -> Array:
+        """See :class:`Model`; u is not looked at."""
+        check_shapes(x, u, live_t, context, x.shape[1])
+        if last:
+            x, live_t = x[:, -1:], live_t[:, -1:]
+        return apply_gain(context.gain[:, None], x, live_t, context)

@@ -1,0 +1,44 @@
+"""What a user may add to by a decorator: models, blocks, activations, losses."""
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+
+class Registry(Mapping[str, Any]):
+    """Names and what they stand for; calling it gives a decorator that enters one more.
+
+    ``@models.register("mine")`` above a class in a notebook's cell, and ``ModelConfig(kind="mine")`` builds it.
+    A name that is entered again is replaced, so that a cell may be run twice.
+    """
+
+    def __init__(self, setting: str, what: str):
+        self.setting, self.what = setting, what
+        self._entries: dict[str, Any] = {}
+
+    def __call__(self, name: str) -> Callable[[Any], Any]:
+        """A decorator that enters what it decorates, and returns it unchanged."""
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"{self.setting}: expected a name such as 'mine', but found {name!r}")
+
+        def enter(value: Any) -> Any:
+            self._entries[name] = value
+            return value
+
+        return enter
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._entries:
+            near = difflib.get_close_matches(str(name), self._entries, n=2)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise ValueError(
+                f"{self.setting}: expected a registered {self.what} ({', '.join(self._entries)}), but found "
+                f"{name!r}{hint or '; one of your own is registered by running the cell that decorates it'}"
+            )
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)

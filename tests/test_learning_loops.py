@@ -1,0 +1,272 @@
+"""Closed-loop costs, losses between distributions, what a run learns from, several devices, seeds side by side."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.linalg
+import scipy.stats
+
+from lqrlab import dataset, learning
+from lqrlab.learning import losses, sources
+
+KEY = jax.random.key(3)
+SMALL = {"kind": "gain", "window": 2, "width": 16, "depth": 1, "heads": 2, "hidden": 32}
+BRIEF = {
+    "num_steps": 12, "batch_size": 32, "plants": 16, "horizon": 4, "steps_per_dispatch": 2,
+    "report_every": 4, "checkpoint_every": 4,
+}  # fmt: skip
+CONFIG = {"families": ("mass_spring_damper", "pendulum"), "held_out": (), "variants": 4, "num_steps": 20}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    config = dataset.DataConfig(trajectories=3, **CONFIG)
+    return dataset.generate(config, tmp_path_factory.mktemp("data") / "set")
+
+
+def wide(a, rows, cols):
+    return np.pad(a, [(0, rows - a.shape[0]), (0, cols - a.shape[1])])
+
+
+def random_problem(seed, n, m):
+    """A discrete problem, its optimum by SciPy, and the same padded as a Problem."""
+    rng = np.random.default_rng(seed)
+    A, B = rng.normal(size=(n, n)), rng.normal(size=(n, m))
+    A *= 1.1 / np.abs(np.linalg.eigvals(A)).max()
+    Q, R = np.eye(n), 0.5 * np.eye(m)
+    P = scipy.linalg.solve_discrete_are(A, B, Q, R)
+    S = R + B.T @ P @ B
+    K = np.linalg.solve(S, B.T @ P @ A)
+    padded = (
+        wide(A, 12, 12),
+        wide(B, 12, 6),
+        wide(K, 6, 12),
+        wide(S, 6, 6) + np.diag(np.arange(6) >= m),
+        wide(P, 12, 12),
+    )
+    return (A, B, Q, R, K, P), dataset.Problem(*(jnp.asarray(a)[None] for a in padded))
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (4, 2), (12, 6)])
+def test_excess_of_a_gain_is_that_of_scipys_lyapunov_equation(n, m):
+    (A, B, Q, R, K, P), problem = random_problem(n, n, m)
+    worse = K + 0.02 * np.random.default_rng(1).normal(size=K.shape)
+    X = scipy.linalg.solve_discrete_lyapunov((A - B @ worse).T, Q + worse.T @ R @ worse)
+    more, stable = learning.loops.gain_excess(jnp.asarray(wide(worse, 6, 12))[None], problem)
+    assert bool(stable[0])
+    assert float(more[0]) == pytest.approx(np.trace(X) / np.trace(P) - 1, rel=1e-7)
+    assert float(learning.loops.gain_excess(problem.K, problem)[0][0]) == 0.0
+
+
+def test_a_lost_loop_has_a_finite_cost_whose_descent_leads_back():
+    (A, B, *_), problem = random_problem(4, 4, 2)
+    assert np.abs(np.linalg.eigvals(A)).max() > 1
+    gain = jnp.zeros((1, 6, 12))
+    slope = jax.jit(jax.value_and_grad(lambda g: jnp.log1p(learning.loops.gain_excess(g, problem)[0][0])))
+    assert not bool(learning.loops.gain_excess(gain, problem)[1][0])
+    for _ in range(60):
+        value, way = slope(gain)
+        assert np.isfinite(float(value))
+        assert np.isfinite(np.asarray(way)).all()
+        gain = gain - 0.02 * way / jnp.linalg.norm(way)
+    closed = A - B @ np.asarray(gain)[0, :2, :4]
+    assert np.abs(np.linalg.eigvals(closed)).max() < 1
+
+
+def test_excess_of_a_rollout_is_its_cost_over_the_least():
+    (A, B, Q, R, K, P), problem = random_problem(5, 3, 2)
+    worse = K + 0.05
+    x0 = np.array([1.0, -2.0, 0.5])
+    x, cost = x0, 0.0
+    for _ in range(9):
+        u = -worse @ x
+        cost += x @ Q @ x + u @ R @ u
+        x = A @ x + B @ u
+    gain = jnp.asarray(wide(worse, 6, 12))
+    start = jnp.pad(jnp.asarray(x0), (0, 9))[None]
+    xs, us = learning.loops.roll(lambda x, u, live: -x[:, -1] @ gain.T, 1, problem, start, 9)
+    assert float(learning.loops.excess(problem, xs, us)[0]) == pytest.approx(
+        (cost + x @ P @ x) / (x0 @ P @ x0) - 1
+    )
+    assert float(learning.loops.remaining(problem, xs)[0]) == pytest.approx((x @ P @ x) / (x0 @ P @ x0))
+
+
+def test_kl_is_the_integral_and_least_at_the_expert():
+    live = jnp.ones((1, 1, 1))
+
+    def kl(mean, log_std):
+        a = (jnp.full((1, 1, 1), v) for v in (mean, log_std, 0.4))
+        return losses.gaussian_kl(*a, jnp.asarray(0.3), live)
+
+    expert, policy = scipy.stats.norm(0.4, 0.3), scipy.stats.norm(0.9, np.exp(-0.5))
+    integral, _ = scipy.integrate.quad(
+        lambda u: expert.pdf(u) * (expert.logpdf(u) - policy.logpdf(u)), -3, 4, epsabs=1e-12
+    )
+    assert float(kl(0.9, -0.5)) == pytest.approx(integral, rel=1e-6)
+    best = (0.4, float(np.log(0.3)))
+    assert float(kl(*best)) == pytest.approx(0.0, abs=1e-12)
+    np.testing.assert_allclose(jax.grad(kl, argnums=(0, 1))(*best), [0.0, 0.0], atol=1e-6)
+    curvature = jax.hessian(lambda v: kl(v[0], v[1]))(jnp.array(best))
+    assert np.linalg.eigvalsh(np.asarray(curvature)).min() > 0
+    masked = jax.grad(lambda m: losses.gaussian_kl(m, m, m + jnp.nan, jnp.asarray(0.3), 0 * live).sum())
+    assert float(masked(live)[0, 0, 0]) == 0.0
+
+
+def test_a_stochastic_policy_learns_how_much_its_expert_explores(data, tmp_path):
+    config = learning.TrainConfig(
+        **{**BRIEF, "num_steps": 300, "steps_per_dispatch": 100, "report_every": 100, "checkpoint_every": 300,
+           "loss": "gaussian_kl", "closed_loop": 0.0, "learning_rate": 1e-2}
+    )  # fmt: skip
+    fit = learning.fit(data, learning.ModelConfig(**SMALL, stochastic=True), config, tmp_path / "run")
+    d = jax.tree.map(lambda a: a[:1], data.table().description)
+    assert float(jnp.exp(fit.model.encode(d).log_std)[0, 0]) == pytest.approx(data.config.excitation, rel=0.2)
+    with pytest.raises(
+        ValueError, match="gaussian_kl compares two distributions: expected a model with stochastic"
+    ):
+        learning.fit(data, learning.ModelConfig(**SMALL), config, tmp_path / "sure")
+
+
+def test_a_problem_is_what_was_designed_for(data):
+    """The identity behind every score: K and S from P, and P from its own Lyapunov equation."""
+    problem = jax.tree.map(np.asarray, dataset.problems(data))
+    for A, B, K, S, P in zip(problem.A, problem.B, problem.K, problem.S, problem.P):
+        closed = A - B @ K
+        assert np.abs(np.linalg.eigvals(closed)).max() < 1
+        # dJ/dK = 2 [S K − BᵀPA − Nᵀ] Σ vanishes: any other gain costs more, to second order ΔᵀSΔ
+        shift = 1e-3 * np.random.default_rng(0).normal(size=K.shape) * (np.abs(K) > 0)
+        more, _ = learning.loops.gain_excess(
+            jnp.asarray(K + shift)[None], dataset.Problem(*(jnp.asarray(a)[None] for a in (A, B, K, S, P)))
+        )
+        X = scipy.linalg.solve_discrete_lyapunov((A - B @ (K + shift)).T, shift.T @ S @ shift)
+        assert float(more[0]) == pytest.approx(np.trace(X) / np.trace(P), rel=1e-6)
+
+
+def test_invented_plants_have_every_size_and_a_certified_optimum():
+    description, problem = dataset.invent(KEY, 60)
+    n, m = (np.asarray(a).sum(-1) for a in (description.live_x, description.live_u))
+    assert set(n) >= {1, 2, 3, 12}
+    assert set(m) >= {1, 2, 3}
+    open_loop = np.abs(np.linalg.eigvals(np.asarray(problem.A))).max(-1)
+    assert 0.2 < (open_loop > 1 + 1e-6).mean() < 0.9
+    for i in range(60):
+        k, l = int(n[i]), int(m[i])
+        A, B, K = (np.asarray(a[i]) for a in (problem.A, problem.B, problem.K))
+        for a in (A[k:], A[:, k:], B[k:], B[:, l:], K[l:], K[:, k:]):
+            assert not a.any()
+        assert np.abs(np.linalg.eigvals(A - B @ K)).max() < 1
+        np.testing.assert_allclose(description.A[i], A, atol=1e-12)
+
+
+def test_own_loops_are_labelled_with_the_optimum_and_follow_from_the_anchor(data):
+    config = learning.TrainConfig(**BRIEF, rounds=1, own_steps=6, invented=20)
+    model = learning.ModelConfig(**SMALL)
+    graph, params = learning.models.split(learning.models.build(model))
+    given = sources.gather_sources(data, model.window, config)
+    run = jax.jit(lambda params, k: sources.own_loops(graph, params, given, config, k))
+    own = run(params, 1)
+    K = np.asarray(given.problem.K)[np.asarray(own.variant)]
+    np.testing.assert_allclose(
+        own.target[:, 1:], -np.einsum("bij,btj->bti", K, own.x[:, 1:]), rtol=1e-4, atol=1e-5
+    )
+    A, B = (np.asarray(a)[np.asarray(own.variant)] for a in (given.problem.A, given.problem.B))
+    after = np.einsum("bij,btj->bti", A, own.x[:, 1:-1]) + np.einsum("bij,btj->bti", B, own.u[:, 2:])
+    np.testing.assert_allclose(own.x[:, 2:], after, rtol=1e-3, atol=1e-4)
+    assert set(np.asarray(own.variant)) & set(np.asarray(given.invented_rows))
+    assert not set(np.asarray(own.variant)) & set(np.asarray(given.table.validation))
+    again, other = run(params, 1), run(params, 2)
+    np.testing.assert_array_equal(own.x, again.x)
+    assert float(jnp.abs(own.x - other.x).max()) > 0.1
+    # and they are a part of what a step learns from
+    mixed = sources.gather(dataclasses.replace(given, own=own), config, jnp.asarray(3), 0)
+    assert mixed.batch.x.shape[0] == config.batch_size
+    assert sources.counts(config, 32, own=True) == (8, 8, 16)
+
+
+@pytest.mark.slow
+def test_rounds_averages_and_invented_plants_resume_to_the_bit(data, tmp_path):
+    config = learning.TrainConfig(**BRIEF, rounds=2, own_steps=6, invented=20, ema=0.9)
+    model = learning.ModelConfig(**SMALL)
+    whole = learning.fit(data, model, config, tmp_path / "whole")
+
+    def stop(row):
+        if row["step"] == 8:  # in the second round, whose loops have to be run again
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        learning.fit(data, model, config, tmp_path / "part", progress=stop)
+    with pytest.raises(KeyboardInterrupt):
+        learning.fit(data, model, config, tmp_path / "part", progress=stop)
+    rest = learning.fit(data, model, config, tmp_path / "part")
+    a, b = (learning.models.split(f.model)[1] for f in (whole, rest))
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name])
+    assert rest.metrics[-1]["validation_efficiency"] == whole.metrics[-1]["validation_efficiency"]
+
+
+@pytest.mark.slow
+def test_eight_devices_do_what_one_does_and_a_checkpoint_goes_from_one_to_the_other(data, tmp_path):
+    script = textwrap.dedent(
+        """
+        import sys
+        import jax, numpy as np
+        from lqrlab import compute, dataset, learning
+        compute.setup()
+        data, folder = dataset.open(sys.argv[1]), sys.argv[2]
+        model, config = learning.ModelConfig.from_json(sys.argv[3]), learning.TrainConfig.from_json(sys.argv[4])
+        mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+
+        def fit(name, mesh, stop=None):
+            def progress(row):
+                if row["step"] == stop:
+                    raise KeyboardInterrupt
+            try:
+                found = learning.fit(data, model, config, folder + name, mesh=mesh, progress=progress)
+            except KeyboardInterrupt:
+                return
+            return learning.models.split(found.model)[1]
+
+        one, eight = fit("/one", None), fit("/eight", mesh)
+        fit("/moved", mesh, stop=8)  # the checkpoint of step 4 was written by eight devices
+        moved = fit("/moved", None)
+        for name in one:
+            np.testing.assert_allclose(eight[name], one[name], rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(moved[name], one[name], rtol=1e-3, atol=1e-5)
+        print(len(jax.devices()))
+        """
+    )
+    settings = learning.ModelConfig(**SMALL).to_json(), learning.TrainConfig(**BRIEF).to_json()
+    out = subprocess.run(
+        [sys.executable, "-c", script, str(data.path), str(tmp_path), *settings],
+        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"},
+        capture_output=True, text=True, timeout=290,
+    )  # fmt: skip
+    assert out.returncode == 0, out.stderr[-2000:]
+    assert out.stdout.split()[-1] == "8"
+
+
+def test_seeds_and_rates_side_by_side_are_the_runs_one_by_one(data, tmp_path):
+    config = learning.TrainConfig(**BRIEF)
+    model = learning.ModelConfig(**SMALL)
+    curves = learning.grid(data, model, config, seeds=(0, 5), learning_rates=(2e-3, 5e-4))
+    assert curves.metrics["validation_loss"].shape == (2, 2, 3)
+    alone = learning.fit(
+        data,
+        dataclasses.replace(model, seed=5),
+        dataclasses.replace(config, seed=5, learning_rate=5e-4),
+        tmp_path / "alone",
+    )
+    a, b = (learning.models.split(m)[1] for m in (curves.model(1, 1), alone.model))
+    for name in a:
+        np.testing.assert_allclose(a[name], b[name], rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(
+        curves.metrics["loss"][1, 1], [row["loss"] for row in alone.metrics], rtol=1e-3
+    )
+    assert float(np.ptp(curves.metrics["loss"][:, 0, 0])) > 0
