@@ -134,19 +134,28 @@ def test_a_stochastic_policy_learns_how_much_its_expert_explores(data, tmp_path)
         learning.fit(data, learning.ModelConfig(**SMALL), config, tmp_path / "sure")
 
 
-def test_a_problem_is_what_was_designed_for(data):
-    """The identity behind every score: K and S from P, and P from its own Lyapunov equation."""
-    problem = jax.tree.map(np.asarray, dataset.problems(data))
-    for A, B, K, S, P in zip(problem.A, problem.B, problem.K, problem.S, problem.P):
-        closed = A - B @ K
-        assert np.abs(np.linalg.eigvals(closed)).max() < 1
-        # dJ/dK = 2 [S K − BᵀPA − Nᵀ] Σ vanishes: any other gain costs more, to second order ΔᵀSΔ
-        shift = 1e-3 * np.random.default_rng(0).normal(size=K.shape) * (np.abs(K) > 0)
-        more, _ = learning.loops.gain_excess(
-            jnp.asarray(K + shift)[None], dataset.Problem(*(jnp.asarray(a)[None] for a in (A, B, K, S, P)))
-        )
-        X = scipy.linalg.solve_discrete_lyapunov((A - B @ (K + shift)).T, shift.T @ S @ shift)
-        assert float(more[0]) == pytest.approx(np.trace(X) / np.trace(P), rel=1e-6)
+def test_excess_of_a_data_sets_plant_is_that_of_its_sampled_problem(data):
+    """From the continuous plant on disk, by van Loan's exponential and SciPy's solvers alone."""
+    problem = dataset.problems(data)
+    for family in data.config.families:
+        row, linear = int(data.rows(None, family)[0]), data.linear(None, family)
+        sx, su = (data.column(name, None, family)[0] for name in ("scale_x", "scale_u"))
+        n, m = len(sx), len(su)
+        A, B, Q, R = (np.asarray(a[0]) for a in (linear.A, linear.B, linear.Q, linear.R))
+        A, B, Q, R = A * sx / sx[:, None], B * su / sx[:, None], Q * sx * sx[:, None], R * su * su[:, None]
+        M = np.block([[A, B], [np.zeros((m, n + m))]])
+        both = np.block([[-M.T, scipy.linalg.block_diag(Q, R)], [np.zeros_like(M), M]])
+        E = scipy.linalg.expm(both * float(linear.dt[0]))
+        flow = E[n + m :, n + m :]
+        cost = flow.T @ E[: n + m, n + m :]
+        A, B = flow[:n, :n], flow[:n, n:]
+        P = scipy.linalg.solve_discrete_are(A, B, cost[:n, :n], cost[n:, n:], s=cost[:n, n:])
+        K = np.asarray(problem.K[row])[:m, :n] + 0.03
+        feed = np.vstack([np.eye(n), -K])
+        X = scipy.linalg.solve_discrete_lyapunov((A - B @ K).T, feed.T @ cost @ feed)
+        more, stable = learning.loops.gain_excess(jnp.asarray(wide(K, 6, 12))[None], problem[row : row + 1])
+        assert bool(stable[0])
+        assert float(more[0]) == pytest.approx(np.trace(X) / np.trace(P) - 1, rel=1e-6)
 
 
 def test_invented_plants_have_every_size_and_a_certified_optimum():

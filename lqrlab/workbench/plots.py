@@ -244,7 +244,7 @@ def training(rows: Sequence[Mapping[str, Any]]) -> Figure:
     middle.plot(steps, lost, label="loops lost", marker="^", ms=2.5, color=_CYCLE[3])
     middle.set_yscale("symlog", linthresh=0.01)
     middle.set(ylim=(0, None), xlabel="step", ylabel="share [%]", title="Unseen variants' loops")
-    middle.legend(fontsize=8)
+    middle.legend(fontsize=8, loc="upper right")
     right.plot(steps, [row["learning_rate"] for row in rows], color=_CYCLE[2])
     right.set(xlabel="step", ylabel="learning rate [1]", title="Schedule", ylim=(0, None))
     return figure
