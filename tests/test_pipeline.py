@@ -246,7 +246,12 @@ def test_killed_in_the_middle_the_same_command_goes_on(source, tmp_path):
 @pytest.mark.slow
 def test_interrupted_by_hand(source, tmp_path):
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "lqrlab.workbench", "run", "--profile", "toy", "--folder", str(folder)]
+    # a shell starts what runs in the background deaf to Ctrl-C, and its children inherit that
+    listening = (
+        "import signal, runpy\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "runpy.run_module('lqrlab.workbench', run_name='__main__')"
+    )
+    command = [sys.executable, "-c", listening, "run", "--profile", "toy", "--folder", str(folder)]
     command += ["--notebooks", str(source), "-p", "pause=600"]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until(lambda: (folder / "log").exists() and (folder / "log").read_text() == "first second ")
