@@ -239,25 +239,31 @@ def panel():
 
 def test_the_explorer_follows_its_sliders(panel):
     plant = systems.make("pendulum")
+    panel.live.wait()
     assert set(panel.parameters) == set(plant.parameters)
-    assert panel.status.value == ""
+    assert panel.live.status.value == ""
     assert "one unstable real mode" in panel.words.value
     before = panel.picture.value
     panel.initial["angle"].value = -0.2
+    panel.live.wait()
     assert "angle starts -0.2 rad" in panel.picture.value
     assert panel.picture.value != before
     words = panel.words.value
     panel.parameters["length"].value *= 2
+    panel.live.wait()
     assert panel.words.value != words
     panel.loop.value = "no control"
+    panel.live.wait()
     assert re.search(
         r"no control: angle starts -0.2 rad from the equilibrium, ends -?[1-9]", panel.picture.value
     )
     panel.reset.click()
+    panel.live.wait()
     assert panel.parameters["length"].value == float(plant.length)
 
 
 def test_the_explorer_stops_its_film_where_it_is_told(panel):
+    panel.live.wait()
     panel.playing.value = True
     assert panel._moment.value == ""
     panel.time.value = 0.5 * panel.time.max
@@ -272,14 +278,17 @@ def test_the_explorer_says_in_one_sentence_what_cannot_be(panel, monkeypatch):
     def refuse(*args):
         raise ValueError("mode at +4.2 rad/s is not stabilizable\nand more")
 
+    panel.live.wait()
     before = panel.picture.value
     with monkeypatch.context() as patch:
         patch.setattr(control, "lqrd", refuse)
         panel.initial["angle"].value = 0.11
-    assert panel.status.value == "<b>mode at +4.2 rad/s is not stabilizable</b>"
+        panel.live.wait()
+    assert panel.live.status.value == "<b>mode at +4.2 rad/s is not stabilizable</b>"
     assert panel.picture.value == before
     panel.initial["angle"].value = 0.12
-    assert panel.status.value == ""
+    panel.live.wait()
+    assert panel.live.status.value == ""
 
 
 def test_with_nobody_there_the_explorer_is_a_drawing(monkeypatch):

@@ -180,6 +180,32 @@ def test_an_lqr_loop_keeps_its_distance_from_instability():
             assert margin.phase >= np.deg2rad(60) - 1e-6
 
 
+@pytest.mark.parametrize("sampled", [True, False])
+def test_margins_are_where_the_loops_own_eigenvalues_leave(sampled):
+    """Also at the Nyquist frequency, where a loop that is sampled is lost to too much gain."""
+    A0, B0 = np.array([[0.0, 1, 0], [4, 0, 1], [0, 0, -2.0]]), np.array([[0.0, 0], [1, 0], [0, 1]])
+    Q, R, dt = np.eye(3), np.diag([0.1, 0.3]), 0.1
+    A, B = (np.asarray(a) for a in control.c2d(A0, B0, dt)) if sampled else (A0, B0)
+    K = np.asarray((control.lqrd(A0, B0, Q, R, dt) if sampled else control.lqr(A0, B0, Q, R)).K)
+
+    def bears(i, factor):
+        F = np.eye(2, dtype=complex)
+        F[i, i] = factor
+        poles = np.linalg.eigvals(A - B @ F @ K)
+        return (np.abs(poles) < 1).all() if sampled else (poles.real < 0).all()
+
+    for i, m in enumerate(control.margins(A, B, K, dt if sampled else None)):
+        tries = np.geomspace(1e-3, 1e3, 600)
+        for factor in tries:
+            assert bears(i, factor) == (m.gain_down < factor < m.gain_up), (i, factor, m)
+        assert np.isfinite(m.gain_up) == sampled
+        for angle in np.linspace(0, np.pi, 300)[1:-1]:
+            assert bears(i, np.exp(1j * angle)) or angle >= m.phase
+        if np.isfinite(m.phase):  # at the input of the unstable mode
+            assert bears(i, np.exp(0.999j * m.phase))
+            assert not bears(i, np.exp(1.001j * m.phase))
+
+
 def test_margins_of_a_loop_computed_by_hand():
     # L = 0.5 / (s (s + 1)²) is −0.25 at 1 rad/s
     A = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, -1.0, -2.0]])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lqrlab import control, evaluation, simulation, systems
-from lqrlab.workbench import plots, tables, terminal, widgets
+from lqrlab.workbench import plots, tables, terminal
 
 
 @pytest.fixture
@@ -75,34 +75,6 @@ def test_the_catalogue_table_has_dimensions_and_modes():
     assert table.loc["quadrotor", "states"] == 12
     assert table.loc["quadrotor", "inputs"] == 4
     assert "unstable" in table.loc["cart_pole", "least stable mode"]
-
-
-def test_the_designer_follows_its_sliders(monkeypatch):
-    monkeypatch.setattr(widgets, "headless", lambda: False)
-    panel = widgets.lqr_designer("pendulum", num_steps=20)
-    column, (words, picture) = panel.children[0], panel.children[1].children
-    sliders = {s.description.split(" [")[0]: s for s in column.children}
-    assert {"mass", "length", "friction"} <= sliders.keys()
-    before, said = picture.value, words.value
-    sliders["length"].value = 0.7
-    assert picture.value != before
-    assert words.value != said
-    monkeypatch.setattr(
-        widgets.control, "lqrd", lambda *_: (_ for _ in ()).throw(ValueError("mode at +4 rad/s"))
-    )
-    sliders["mass"].value = 1.3
-    assert "mode at +4 rad/s" in words.value
-
-
-def test_with_nobody_there_the_designer_is_a_figure(monkeypatch):
-    shown = []
-    monkeypatch.setattr(widgets, "headless", lambda: True)
-    monkeypatch.setattr(widgets.plots, "show", lambda figure, alt: shown.append(alt))
-    assert widgets.lqr_designer("pendulum", num_steps=20) is None
-    own = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], dt=0.1)
-    assert widgets.lqr_designer(own, num_steps=20) is None
-    assert all("sampled-data LQR" in alt for alt in shown)
-    assert len(shown) == 2
 
 
 def test_a_table_is_cut_to_a_terminal_and_goes_whole_into_a_file(monkeypatch):

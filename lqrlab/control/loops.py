@@ -6,6 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -148,16 +149,12 @@ def margins(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None) -
     Raises:
         ValueError: the loop is not stable, so it has no margins.
     """
-    import control as python_control
-
     A, B, K, closed = _closed(A, B, K, dt)
     found = []
     for i in range(B.shape[1]):
         others = [j for j in range(B.shape[1]) if j != i]
         inner = A - B[:, others] @ K[others]
-        loop = to_statespace(inner, B[:, [i]], K[[i]], dt=dt)
-        gains, phases, *_ = python_control.stability_margins(loop, returnall=True)
-        gains, phases = np.atleast_1d(gains), np.abs(np.atleast_1d(phases))
+        gains, phases = _crossings(inner, B[:, [i]], K[[i]], dt is not None)
         up, down = gains[gains > 1], gains[gains < 1]
         # 1/(1 + L) and the half of (1 − L)/(1 + L): their peaks are H∞ norms
         peak, frequency = hinf_norm(closed, B[:, [i]], -K[[i]], np.ones((1, 1)), dt)
@@ -166,13 +163,50 @@ def margins(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None) -
             Margins(
                 gain_down=float(down.max()) if len(down) else 0.0,
                 gain_up=float(up.min()) if len(up) else np.inf,
-                phase=float(np.deg2rad(phases.min())) if len(phases) else np.inf,
+                phase=float(phases.min()) if len(phases) else np.inf,
                 distance=1 / peak,
                 frequency=frequency,
                 disk=Disk(1 / half, worst),
             )
         )
     return found
+
+
+def _crossings(A: np.ndarray, b: np.ndarray, k: np.ndarray, discrete: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Factors g > 0 of the gain and angles [rad] of the phase that bring L = k (zI − A)⁻¹b through −1.
+
+    On the boundary of stability L is real where L = L~, and of size one where L L~ = 1, with L~(z) = L(1/z), or
+    L(−s) in continuous time. Both are generalised eigenvalues: of every crossing, also at z = −1, with no grid to
+    miss one.
+    """
+    n = len(A)
+    one, zero, column, row = np.eye(n), np.zeros((n, n)), np.zeros((n, 1)), np.zeros((1, n))
+    mirrored = ([zero, one, column], [zero, A, b]) if discrete else ([zero, -A, -b], [zero, one, column])
+    right = np.block([[one, zero, column], mirrored[1], [row, row, np.zeros((1, 1))]])
+
+    def boundary(*rows: list[np.ndarray]) -> np.ndarray:
+        z = scipy.linalg.eigvals(np.block([rows[0], mirrored[0], rows[1]]), right)
+        z = z[np.isfinite(z)]
+        off, size = (np.abs(z) - 1, 1.0) if discrete else (z.real, np.maximum(np.abs(z), 1e-9))
+        z = z[np.abs(off) < 1e-4 * size]  # a double one is off by the root of the rounding
+        z = z / np.abs(z) if discrete else 1j * z.imag
+        return np.concatenate([z, [1.0, -1.0] if discrete else [0.0]])
+
+    def loop(z: complex) -> complex:
+        return (k @ np.linalg.solve(z * one - A, b)).item()
+
+    def values(z: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            try:
+                return np.array([loop(v) for v in z])
+            except np.linalg.LinAlgError:  # a pole of the loop on the boundary, where L is not finite
+                return np.array([loop(v * (1 + 1e-9) + 1e-12) for v in z])
+
+    L = values(boundary([A, zero, b], [k, -k, np.zeros((1, 1))]))
+    L = L[np.isfinite(L) & (np.abs(L.imag) < 1e-3 * np.abs(L)) & (L.real < 0)]
+    unity = values(boundary([A, b @ k, column], [-k, row, np.ones((1, 1))]))
+    unity = unity[np.abs(np.abs(unity) - 1) < 1e-3]
+    return -1 / L.real, np.abs(np.angle(-unity))
 
 
 def disk_margin(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None) -> Disk:

@@ -19,12 +19,16 @@ __all__ = [
     "widgets",
 ]
 
+PANELS = ("lqr_designer", "plant_explorer")  # of widgets, importable from here
+
 
 def __getattr__(name: str) -> Any:
+    if name in PANELS:
+        return getattr(importlib.import_module(f"{__name__}.widgets"), name)
     if name in __all__:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *__all__, *PANELS])

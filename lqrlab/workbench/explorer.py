@@ -1,7 +1,5 @@
 """The plant explorer: any family, its parameters and initial state on sliders, its drawing in motion."""
 
-import dataclasses
-import html
 from typing import Any
 
 import ipywidgets
@@ -11,10 +9,9 @@ from jax import Array
 
 from lqrlab import control, simulation, systems
 from lqrlab.systems import Plant
-from lqrlab.workbench import animate, catalogue
+from lqrlab.workbench import animate, catalogue, live
 from lqrlab.workbench.stage import headless
 
-_WIDE: dict[str, Any] = {"style": {"description_width": "11rem"}, "layout": {"width": "24rem"}}
 _CLOSED, _OPEN = "optimal", "no control"
 
 
@@ -43,7 +40,8 @@ class Explorer(ipywidgets.HBox):
         parameters, initial: name → slider, made from the plant's own declaration.
         time: moment of the drawing [s]; moving it stops the film.
         playing: whether the film runs, in the browser.
-        picture, words, status: what came out.
+        picture, words: what came out.
+        live: the work; ``live.wait()`` until it is done.
     """
 
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
@@ -53,14 +51,15 @@ class Explorer(ipywidgets.HBox):
         start = plant if isinstance(plant, str) else plant.name
         if start not in names:
             systems.make(start)  # says which names there are
-        self.family = ipywidgets.Dropdown(options=names, value=start, description="plant", **_WIDE)
-        self.loop = ipywidgets.ToggleButtons(options=[_CLOSED, _OPEN], description="controller", **_WIDE)
+        self.family = ipywidgets.Dropdown(options=names, value=start, description="plant", **live.WIDE)
+        self.loop = ipywidgets.ToggleButtons(options=[_CLOSED, _OPEN], description="controller", **live.WIDE)
         self.reset = ipywidgets.Button(description="back to the defaults")
         self.playing = ipywidgets.ToggleButton(True, description="playing", icon="play")
         self.time = ipywidgets.FloatSlider(
-            0.0, max=1.0, description="time [s]", readout_format=".3g", **_WIDE
+            0.0, max=1.0, description="time [s]", readout_format=".3g", **live.WIDE
         )
-        self.picture, self.words, self.status = (ipywidgets.HTML() for _ in range(3))
+        self.picture, self.words = ipywidgets.HTML(), ipywidgets.HTML()
+        self.live = live.Live(self._compute, self._show)
         self._moment = ipywidgets.HTML()
         self.parameters: dict[str, ipywidgets.FloatSlider] = {}
         self.initial: dict[str, ipywidgets.FloatSlider] = {}
@@ -69,7 +68,7 @@ class Explorer(ipywidgets.HBox):
         self._steps: int | None = None
         left = ipywidgets.VBox([self.family, self.loop, self._tabs, self.reset], layout={"flex": "0 0 28rem"})
         film = ipywidgets.HBox([self.playing, self.time])
-        shown = [self.status, self.words, self.picture, film, self._moment]
+        shown = [self.live.bar, self.words, self.picture, film, self._moment]
         right = ipywidgets.VBox(shown, layout={"flex": "1 1 auto"})
         super().__init__([left, right])
         self.picture.add_class("lq-explorer")
@@ -84,9 +83,10 @@ class Explorer(ipywidgets.HBox):
         """Take the chosen plant's declaration for sliders."""
         nominal = self._own or systems.make(self.family.value)
         self._nominal, self._steps = nominal, None
-        self.parameters = _parameter_sliders(nominal)
+        # one computation a settled value: the sliders speak when they are let go
+        self.parameters = live.parameter_sliders(nominal, continuous_update=False)
         self.initial = {
-            s.name: _slider(s.label, float(x), -3 * s.scale, 3 * s.scale)
+            s.name: live.slider(s.label, float(x), -3 * s.scale, 3 * s.scale, continuous_update=False)
             for s, x in zip(nominal.states, catalogue.start(nominal))
         }
         for slider in (*self.parameters.values(), *self.initial.values()):
@@ -95,27 +95,21 @@ class Explorer(ipywidgets.HBox):
         self._tabs.titles = ("parameters", "initial state")
         self._redraw()
 
-    def _plant(self) -> Plant:
-        values = {name: slider.value for name, slider in self.parameters.items()}
-        if self._own is None:
-            return systems.make(self.family.value, **values)
-        return dataclasses.replace(self._own, **{k: jnp.asarray(v) for k, v in values.items()})  # type: ignore[type-var]
-
     def _redraw(self) -> None:
-        """Compute for the sliders as they stand; what goes wrong is said in the panel."""
-        self.status.value = "<i>computing…</i>"
-        try:
-            steps = self._steps or self._num_steps or _horizon(self._nominal)
-            self._steps = steps
-            x0 = np.array([slider.value for slider in self.initial.values()])
-            film, words = _film(self._plant(), x0, steps, self.loop.value)
-        except ValueError as error:
-            self.status.value = f"<b>{html.escape(str(error).splitlines()[0])}</b>"
-            return
-        except KeyboardInterrupt:
-            self.status.value = "<b>interrupted; what is shown is from before</b>"
-            return
-        self.picture.value, self.words.value, self.status.value = film.html, words, ""
+        parameters = {name: slider.value for name, slider in self.parameters.items()}
+        x0 = np.array([slider.value for slider in self.initial.values()])
+        self.live.ask((self._nominal, parameters, x0, self.loop.value))
+
+    def _compute(self, asked: tuple, check: Any) -> tuple[animate.Animation, str]:
+        nominal, parameters, x0, loop = asked
+        steps = self._steps or self._num_steps or _horizon(nominal)
+        self._steps = steps
+        check()
+        return _film(live.altered(nominal, parameters), x0, steps, loop)
+
+    def _show(self, answer: tuple[animate.Animation, str]) -> None:
+        film, words = answer
+        self.picture.value, self.words.value = film.html, words
         self._speed = film.speed
         self._quiet = True
         self.time.max = (film.seconds - animate.HOLD) * film.speed
@@ -133,27 +127,6 @@ class Explorer(ipywidgets.HBox):
         """A style sheet of one line sets the film to a moment; no picture has to be sent."""
         rule = f"animation-delay:-{self.time.value / self._speed:.3f}s!important;animation-play-state:paused!important"
         self._moment.value = "" if self.playing.value else f"<style>.lq-explorer .lq-m{{{rule}}}</style>"
-
-
-def _slider(label: str, value: float, low: float, high: float) -> ipywidgets.FloatSlider:
-    # one computation a settled value: the slider speaks when it is let go
-    return ipywidgets.FloatSlider(
-        min(max(value, low), high), min=low, max=high, step=(high - low) / 200,
-        readout_format=".3g", description=label, continuous_update=False, **_WIDE,
-    )  # fmt: skip
-
-
-def _parameter_sliders(plant: Plant) -> dict[str, ipywidgets.FloatSlider]:
-    """A slider a parameter, from a third to three times its default within its range, or over its whole range."""
-    sliders = {}
-    for name, f in systems.parameter_fields(type(plant)).items():
-        value, low, high = float(getattr(plant, name)), f.metadata["low"], f.metadata["high"]
-        if value:
-            near = sorted((value / 3, 3 * value))
-            low, high = max(low, near[0]), min(high, near[1])
-        sliders[name] = _slider(f"{name.replace('_', ' ')} [{f.metadata['unit']}]", value, low, high)
-        sliders[name].tooltip = f.metadata["about"]
-    return sliders
 
 
 def _horizon(plant: Plant) -> int:

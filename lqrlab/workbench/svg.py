@@ -4,9 +4,11 @@ Some hundred of these fit into a page, where as many bitmaps would not. One styl
 page; each picture carries it, so that each can stand alone.
 """
 
+import dataclasses
 import html
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,6 +72,37 @@ def picture(body: str, width: float, height: float, alt: str, *, style: str = ""
         f'<svg xmlns="http://www.w3.org/2000/svg" class="lq-all" viewBox="0 0 {_n(width)} {_n(height)}" '
         f'width="{_n(width)}" height="{_n(height)}" role="img" aria-label="{html.escape(alt)}">{sheet}{body}</svg>'
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """A drawing that the last expression of a cell shows.
+
+    Attributes:
+        svg: a complete SVG file, as :func:`picture` makes.
+        alt: what stands for it where it cannot be seen.
+        words: HTML that is shown above it.
+    """
+
+    svg: str
+    alt: str
+    words: str = ""
+
+    @property
+    def html(self) -> str:
+        """The words and the drawing."""
+        return f"<p>{self.words}</p>{self.svg}" if self.words else self.svg
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, str], dict]:
+        return {"text/html": self.html, "text/plain": self.alt}, {}
+
+    def save(self, path: str | Path) -> Path:
+        """Write the drawing to a file that ends in ``.svg``."""
+        path = Path(path)
+        if path.suffix != ".svg":
+            raise ValueError(f"{path}: a drawing is saved as .svg; the name has to end so")
+        path.write_text(self.svg, encoding="utf-8")
+        return path
 
 
 def element(tag: str, marks: Mapping[str, Any], body: str = "") -> str:
@@ -217,6 +250,47 @@ def chart(
             path = curve(px(ts[:end]), py(vs[:end]), steps=steps)
             parts.append(f'<path class="lq-curve lq-c{index}"{marks_} d="{path}"/>')
     return "".join(parts), float(x0), float(x1)
+
+
+def axes(
+    at: tuple[float, float, float, float],
+    horizontal: tuple[float, float, str],
+    vertical: tuple[float, float, str],
+    body: str = "",
+) -> str:
+    """A frame with ticks around elements that are written in fractions of it.
+
+    Args:
+        at: left, top, width, height of all of it, labels included.
+        horizontal, vertical: lowest and highest value and the label.
+        body: elements in a plane that is 1 wide and 1 high, upwards; what leaves it is cut off.
+    """
+    left, top = at[:2]
+    x0, x1, y0, y1 = frame(at)
+    (low, high, below), (least, most, aside) = horizontal, vertical
+    parts = [text(left + 2, top + 10, aside, look="lq-soft")]
+    for v in ticks(low, high, max(2, int((x1 - x0) / 50))):
+        x = x0 + (x1 - x0) * (v - low) / (high - low)
+        parts.append(f'<path class="lq-grid" d="M{_n(x)} {_n(y0)}V{_n(y1)}"/>')
+        parts.append(text(x, y1 + 12, f"{v:.4g}".replace("-", "−"), anchor="middle", look="lq-soft"))
+    for v in ticks(least, most, max(2, int((y1 - y0) / 30))):
+        y = y1 - (y1 - y0) * (v - least) / (most - least)
+        parts.append(f'<path class="lq-grid" d="M{_n(x0)} {_n(y)}H{_n(x1)}"/>')
+        parts.append(text(x0 - 4, y + 3.5, f"{v:.4g}".replace("-", "−"), anchor="end", look="lq-soft"))
+    parts.append(text(x1, y1 + 23, below, anchor="end", look="lq-soft"))
+    window = {"x": _n(x0), "y": _n(y0), "width": _n(x1 - x0), "height": _n(y1 - y0)}
+    inner = {"viewBox": "0 0 1 1", "preserveAspectRatio": "none"}
+    parts.append(element("svg", window | inner, body) if body else "")
+    parts.append(
+        f'<rect class="lq-axis" x="{_n(x0)}" y="{_n(y0)}" width="{_n(x1 - x0)}" height="{_n(y1 - y0)}"/>'
+    )
+    return "".join(parts)
+
+
+def frame(at: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+    """Left, right, top and bottom of the plane that :func:`axes` frames [px]."""
+    left, top, width, height = at
+    return left + 40, left + width - 6, top + 16, top + height - 28
 
 
 def _range(curves: Sequence[tuple[np.ndarray, np.ndarray, int, str]]) -> tuple[float, float]:

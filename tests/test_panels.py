@@ -1,0 +1,185 @@
+"""Panels by their traits: what they show is what an independent computation says."""
+
+import re
+import threading
+import time
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from lqrlab import control, systems
+from lqrlab.workbench import designer, live, svg, widgets
+
+
+def test_slow_work_is_done_once_for_the_settled_value():
+    shown, begun = [], []
+
+    def work(asked, check):
+        begun.append(asked)
+        return asked
+
+    panel = live.Live(work, shown.append, settle=0.2)
+    for value in range(20):
+        panel.ask(value)
+    panel.wait()
+    assert begun == shown == [19]
+
+
+def test_work_is_announced_stopped_and_taken_up_again():
+    shown, begun = [], threading.Event()
+
+    def work(asked, check):
+        begun.set()
+        while asked == "slow":
+            time.sleep(0.005)
+            check()
+        return asked
+
+    panel = live.Live(work, shown.append)
+    panel.ask("slow")
+    assert begun.wait(10)
+    deadline = time.monotonic() + 10
+    while "computing…" not in panel.status.value and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert "computing…" in panel.status.value
+    assert panel.stop.layout.display == ""
+    panel.stop.click()
+    panel.wait(10)
+    assert "stopped" in panel.status.value
+    assert panel.stop.layout.display == "none"
+    assert shown == []
+    panel.ask("slow")  # a newer question ends it as well
+    panel.ask("quick")
+    panel.wait(10)
+    assert shown == ["quick"]
+    assert panel.status.value == ""
+
+
+def test_an_error_is_one_sentence_in_the_panel():
+    def work(asked, check):
+        raise asked
+
+    panel = live.Live(work, lambda _: None)
+    panel.ask(ValueError("dt: expected <more>\nand a traceback"))
+    panel.wait()
+    assert panel.status.value == "<b>dt: expected &lt;more&gt;</b>"
+    panel.ask(KeyError("x"))
+    panel.wait()
+    assert "KeyError" in panel.status.value
+
+
+# The LQR designer --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def panel():
+    made = designer.Designer("pendulum", num_steps=60)
+    made.live.wait()
+    return made
+
+
+def moved(panel, slider, value):
+    slider.value = value
+    panel.live.wait()
+    assert panel.live.status.value == ""
+    return panel.words.value, panel.picture.value
+
+
+def test_the_designer_has_a_slider_for_everything(panel):
+    plant = systems.make("pendulum")
+    assert set(panel.parameters) == set(plant.parameters)
+    assert set(panel.states) == {s.name for s in plant.states}
+    assert set(panel.inputs) == {s.name for s in plant.inputs}
+    seen = {(panel.words.value, panel.picture.value)}
+    for slider, value in (
+        (panel.states["angle"], 1.0),
+        (panel.inputs["torque"], -0.5),
+        (panel.sample, 8),
+        (panel.delay, 1.0),
+        (panel.limit, 0.5),
+        (panel.size, 0.3),
+        (panel.parameters["length"], 0.7),
+    ):
+        seen.add(moved(panel, slider, value))
+    assert len(seen) == 8
+    panel.reset.click()
+    panel.live.wait()
+    assert (panel.words.value, panel.picture.value) in seen
+
+
+def test_the_designer_runs_what_it_says():
+    """Delay, sampling and limits against SciPy's own zero-order hold of the linear plant, tick by tick."""
+    A, B = np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([[0.0], [1.0]])
+    plant = systems.from_matrices(A, B, Q=np.diag([3.0, 1.0]), R=[[1.0]], dt=0.04)
+    panel = designer.Designer(plant, num_steps=40)
+    panel.sample.value, panel.delay.value, panel.size.value, panel.limit.value = 6, 1.5, 1.0, 1.25
+    panel.states["x1"].value = 1.0
+    s = panel.setting
+    assert (s.dt, s.delay) == (pytest.approx(0.06), 9)
+    found = designer.design(s)
+    tick = scipy.linalg.expm(0.01 * np.block([[A, B], [np.zeros((1, 3))]]))
+    wide = scipy.linalg.expm(0.03 * np.block([[A, B], [np.zeros((1, 3))]]))
+    # z = (x, u[t-1], u[t-2]); u[t-2] acts for the first half of a sample, u[t-1] for the other
+    a, b = wide[:2, :2], wide[:2, 2:]
+    z = np.zeros((4, 4))
+    z[:2] = np.hstack([a @ a, b, a @ b])
+    z[3, 2] = 1.0
+    np.testing.assert_allclose(found.A, z, atol=1e-12)
+    x, sent, acts = s.x0, [0.0] * 40, []
+    for t in range(s.ticks):
+        if t % 6 == 0:
+            sent.append(
+                float(np.clip(-found.K @ np.array([*x, sent[-1], sent[-2]]), -s.limits[0], s.limits[0])[0])
+            )
+        issued = (t - 9) // 6  # the newest that has arrived
+        acts.append(sent[40 + issued])
+        x = tick[:2, :2] @ x + tick[:2, 2] * acts[-1]
+        np.testing.assert_allclose(found.built.xs[t + 1], x, atol=1e-7)
+    np.testing.assert_allclose(found.built.us[:, 0], acts, atol=1e-7)
+    assert np.abs(acts).max() == pytest.approx(float(s.limits[0]))
+    Ad, Bd, Qd, Rd, Nd = (np.asarray(m) for m in control.sample(A, B, np.diag([30.0, 1.0]), [[1.0]], 0.06))
+    P = scipy.linalg.solve_discrete_are(Ad, Bd, Qd, Rd, s=Nd)
+    assert found.cost == pytest.approx(s.x0 @ P @ s.x0, rel=1e-9)
+    assert np.sum(found.best.costs) == pytest.approx(found.cost, rel=1e-2)  # what is left at the end aside
+
+
+def test_the_designer_hands_out_code_that_makes_the_same(panel):
+    panel.parameters["length"].value, panel.states["angle"].value, panel.limit.value = 0.7, 0.6, 0.8
+    panel.sample.value = 8
+    panel.live.wait()
+    code = re.search(r"<pre[^>]*>(.*)</pre>", panel.code.value, re.S)[1].replace("&quot;", '"')
+    made = {}
+    exec(code, made)
+    found = designer.design(panel.setting)
+    np.testing.assert_allclose(made["K"], found.K, rtol=1e-5)
+    at = np.arange(0, len(found.built.xs), 8)
+    np.testing.assert_allclose(
+        made["run"].xs[: len(at)], found.built.xs[at][: len(made["run"].xs)], atol=1e-4
+    )
+    panel.delay.value = 1.0
+    made = {}
+    exec(panel.setting.code, made)
+    np.testing.assert_allclose(made["K"], designer.design(panel.setting).K, rtol=1e-5)
+    panel.reset.click()
+    panel.live.wait()
+
+
+def test_the_designer_says_when_a_delay_is_too_long(panel):
+    panel.known.value = False
+    panel.sample.value = 32
+    words, _ = moved(panel, panel.delay, 2.0)
+    assert "unstable" in words
+    assert "lost" in words
+    panel.reset.click()
+    panel.live.wait()
+    assert "Stable for a gain" in panel.words.value
+
+
+def test_with_nobody_there_the_designer_is_a_picture(monkeypatch):
+    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
+    own = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], dt=0.1)
+    still = widgets.lqr_designer(own, num_steps=20)
+    assert isinstance(still, svg.Picture)
+    assert "least" in still.words
+    assert "poles of the optimum" in still.svg  # its alternative text
