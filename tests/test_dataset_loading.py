@@ -273,6 +273,44 @@ def test_families_by_weight(data):
             dataset.loader(data, batch_size=10, window=WINDOW, family_weights=weights)
 
 
+@pytest.mark.parametrize("mode", ["memory", "streaming"])
+def test_families_by_weight_in_each_mode(mode, data):
+    """In streaming mode whole blocks are drawn; over many epochs the shares are those asked for."""
+    weights = {"two_link_arm": 3.0, "pendulum": 1.0}
+    arguments = {"batch_size": 36, "window": 1, "mode": mode, "family_weights": weights}
+    family = [
+        data.variants.family[np.asarray(b.variant)]
+        for epoch in range(60)
+        for b in dataset.loader(data, epoch=epoch, drop_remainder=False, **arguments)
+    ]
+    assert np.mean(np.concatenate(family) == "two_link_arm") == pytest.approx(0.75, abs=0.1)
+
+
+@pytest.mark.parametrize("mode", ["memory", "streaming"])
+def test_hosts_read_parts_that_are_disjoint_and_together_complete(mode, data):
+    windows = dataset.resident(data, "train", WINDOW)
+    expected = rows(windows.gather(jnp.arange(windows.num_windows)))
+    arguments = {"batch_size": 30, "window": WINDOW, "mode": mode, "process_count": 3}
+    found, batches = [], set()
+    for host in range(3):
+        whole = dataset.loader(data, process_index=host, drop_remainder=False, **arguments)
+        found += rows(joined(whole))
+        batches.add(len(dataset.loader(data, process_index=host, **arguments)))
+    assert sorted(found) == expected  # each window on exactly one host: they are all different
+    assert len(set(found)) == len(found)
+    assert len(batches) == 1  # in step with each other
+
+
+def test_placing_on_the_cpu_copies_nothing(data):
+    """What windows are gathered from is the buffer that the files were read into; the pools' batches too."""
+    rows, variant = dataset.windows.flat(data, "train", WINDOW)
+    there = dataset.windows.resident_of(data, rows, variant, WINDOW, jax.devices("cpu")[0])
+    assert there.signals.unsafe_buffer_pointer() == rows.ctypes.data
+    batch = dataset.loader(data, batch_size=32, window=WINDOW, mode="streaming").batch(0)
+    places = [(b.ctypes.data, b.ctypes.data + b.size) for b in dataset.windows._kept]
+    assert any(low <= batch.signals.unsafe_buffer_pointer() < high for low, high in places)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -282,7 +320,10 @@ def test_families_by_weight(data):
         ({"batch_size": 10_000}, "batch_size: expected at most 360"),
         ({"window": 0}, "window: expected at least one step"),
         ({"epoch": -1}, "epoch: expected"),
-        ({"mode": "streaming", "family_weights": {"pendulum": 1.0}}, "family_weights: expected None"),
+        ({"process_index": 2, "process_count": 2}, "process_index: expected less than process_count, 2"),
+        ({"process_count": 0}, "process_count: expected a whole number from 1"),
+        ({"mode": "streaming", "process_count": 9}, "4 blocks, too few for 9 parts"),
+        ({"mode": "memory", "process_index": 77, "process_count": 99}, "too few trajectories for 99 parts"),
         ({"mode": "streaming", "pool_bytes": 100}, "pool_bytes: expected at least"),
     ],
 )

@@ -1,9 +1,10 @@
-"""Batches of windows from the device, from memory or from the disk, behind one interface."""
+"""Batches of windows from the device, from memory, from the disk or from nowhere, behind one interface."""
 
 import collections
 import concurrent.futures
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -26,42 +27,26 @@ class _Source(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Device:
-    """Everything on the device; windows are shuffled and gathered there."""
+class _Held:
+    """Everything on a device, or in host memory, which is the CPU's: shuffled and gathered there, then placed.
+
+    Attributes:
+        windows: where they are.
+        seed, epoch: which shuffle.
+        place: puts a batch where it is wanted.
+    """
 
     windows: Resident
     seed: int
     epoch: int
+    place: Callable[[Batch], Batch]
 
     def at(self, first: int, count: int) -> Batch:
-        return _ordered(self.windows, np.uint32(first), count, np.uint32(self.seed), np.uint32(self.epoch))
+        where = np.uint32(first), count, np.uint32(self.seed), np.uint32(self.epoch)
+        return self.place(_ordered(self.windows, *where))
 
     def gather(self, index: np.ndarray) -> Batch:
-        return _gather(self.windows, index)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Host:
-    """Everything in host memory; windows are copied out of it and put on the device."""
-
-    rows: windows.Rows
-    variant: np.ndarray
-    table: VariantTable
-    window: int
-    steps: int
-    device: jax.Device | None
-    seed: int
-    epoch: int
-
-    def at(self, first: int, count: int) -> Batch:
-        positions, num = np.arange(first, first + count), len(self.variant) * self.steps
-        return self.gather(order.shuffled_on_host(positions, num, self.seed, self.epoch))
-
-    def gather(self, index: np.ndarray) -> Batch:
-        trajectory, t = index // self.steps, (index % self.steps).astype(np.int32)
-        out = windows.room(len(index), self.window)
-        windows.cut(self.rows, trajectory, t, out)
-        return _placed((out, t, self.variant[trajectory]), self.table, self.device)
+        return self.place(_gather(self.windows, index.astype(np.uint32)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,19 +61,19 @@ class _Disk:
         return _placed(self.stream.fetch(first, count), self.table, self.device)
 
 
-_masks = jax.jit(windows.masks, static_argnames="window")
+_known = jax.jit(windows.known, static_argnames="window")
 _gather = jax.jit(Resident.gather)
-
-
-def _placed(fetched: Fetched, table: VariantTable, device: jax.Device | None) -> Batch:
-    """Windows from the host on the device; they do not pass through a program, which would copy them."""
-    (x, u, target), t, variant = jax.device_put(fetched, device)
-    return Batch(variant, x, u, target, *_masks(t, variant, table, window=x.shape[1]))
 
 
 @jax.jit(static_argnames="count")
 def _ordered(source: Resident, first: Array, count: int, seed: Array, epoch: Array) -> Batch:
     return source.gather(source.order(first + jnp.arange(count, dtype=first.dtype), seed, epoch))
+
+
+def _placed(fetched: Fetched, table: VariantTable, device: jax.Device | None) -> Batch:
+    """Windows from the host on the device; they do not pass through a program, which would copy them."""
+    signals, t, variant = jax.device_put(fetched, device)
+    return Batch(variant, signals, *_known(t, variant, table, window=signals.shape[1]))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,7 +83,7 @@ class Loader:
     Attributes:
         batch: ``position -> Batch``: a pure function of (seed, epoch, position).
         table: all variants; batches point into its rows.
-        num_windows: in the split.
+        num_windows: in the epoch.
         num_batches: in the epoch.
         start: position at which iteration begins.
         ahead: batches that a thread makes ahead of the one in use; 0: none.
@@ -133,60 +118,80 @@ def loader(
     family_weights: Mapping[str, float] | None = None,
     drop_remainder: bool = True,
     pool_bytes: int = 1 << 28,
+    process_index: int = 0,
+    process_count: int = 1,
 ) -> Loader:
     """Shuffled, scaled, padded, masked windows of a split as JAX arrays: every window once in an epoch.
 
     Args:
         dataset: opened.
         split: ``"train"``, ``"validation"`` or ``"held_out"``.
-        batch_size: windows in a batch.
+        batch_size: windows in a batch (of this process).
         window: steps in a window; one ends at each time of each trajectory at which an input is chosen.
         seed, epoch: which shuffle.
         start: batch to begin at, for a resumed run.
         device: where batches are put; JAX's default if left out.
         mode: ``"resident"`` keeps all on the device, ``"memory"`` all in host memory, ``"streaming"`` reads
             pools of shuffled blocks as it goes. The first two give the same batches, all three the same
-            windows in an epoch.
-        family_weights: family → relative frequency; windows are then drawn with replacement, and families
-            that are not named are not drawn. Not in streaming mode.
-        drop_remainder: leave out the last batch if it is not full.
+            windows in an epoch. For no file at all see :func:`lqrlab.dataset.live`.
+        family_weights: family → relative frequency; windows are then drawn with replacement (blocks of
+            trajectories in streaming mode), and families that are not named are not drawn.
+        drop_remainder: leave out the last batch if it is not full. With several processes it keeps them in
+            step: each has as many batches as the one with the fewest windows.
         pool_bytes: host memory for a pool of streaming mode, which holds two.
+        process_index, process_count: which of several processes (hosts) this is. Each reads and shuffles a
+            part of its own: every ``process_count``-th trajectory, or block of trajectories in streaming
+            mode; the parts are disjoint and together the whole.
 
     Raises:
         ValueError: an argument that does not fit, an empty split, a damaged file.
     """
-    numbers = {"batch_size": batch_size, "seed": seed, "epoch": epoch, "start": start}
-    for name, value in numbers.items():
-        least = int(name == "batch_size")
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value < 2**32:
-            raise ValueError(f"{name}: expected a whole number from {least} on, but found {value!r}")
+    check_numbers(batch_size=batch_size, seed=seed, epoch=epoch, start=start)
+    check_numbers(process_index=process_index, process_count=process_count)
+    if process_index >= process_count:
+        raise ValueError(
+            f"process_index: expected less than process_count, {process_count}, but found {process_index}"
+        )
     if mode not in MODES:
         raise ValueError(f"mode: expected one of {', '.join(MODES)}, but found {mode!r}")
-    if mode == "streaming" and family_weights is not None:
-        raise ValueError(
-            "family_weights: expected None in streaming mode, which reads each file once an epoch; use "
-            "mode='memory' or 'resident'"
-        )
-    steps = dataset.config.num_steps
+    steps, part = dataset.config.num_steps, (process_index, process_count)
     source: Any
+    draw = None
     if mode == "streaming":
-        stream = Streaming(dataset, split, window, seed=seed, epoch=epoch, pool_bytes=pool_bytes)
-        table, num_windows = jax.device_put(dataset.table(), device), stream.num_windows
+        stream = Streaming(
+            dataset,
+            split,
+            window,
+            seed=seed,
+            epoch=epoch,
+            pool_bytes=pool_bytes,
+            family_weights=family_weights,
+            part=part,
+        )
+        table = jax.device_put(dataset.table(), device)
+        num_windows, fewest = stream.num_windows, stream.fewest
         source = _Disk(stream, table, device)
-    elif mode == "memory":
-        rows, variant = windows.flat(dataset, split, window)
-        table, num_windows = jax.device_put(dataset.table(), device), len(variant) * steps
-        source = _Host(rows, variant, table, window, steps, device, seed, epoch)
     else:
-        there = windows.resident(dataset, split, window, device)
-        table, variant, num_windows = there.table, np.asarray(there.variant), there.num_windows
-        source = _Device(there, seed, epoch)
-    draw = None if family_weights is None else _Drawn(dataset, variant, family_weights, seed, epoch)
-    full, rest = divmod(num_windows, batch_size)
+        rows, variant = windows.flat(dataset, split, window, part)
+        num_windows = len(variant) * steps
+        fewest = num_windows if process_count == 1 else steps * _share(dataset, split, process_count)
+        if not num_windows:
+            raise ValueError(f"process_count: {split!r} has too few trajectories for {process_count} parts")
+        # on a CPU host memory is the device's own: what is there is taken over, not copied
+        home = device if mode == "resident" else _cpu()
+        there = windows.resident_of(dataset, rows, variant, window, home)
+        wanted = device or jax.config.jax_default_device or jax.devices()[0]
+        away = mode == "memory" and wanted != home
+        place = partial(jax.device_put, device=wanted) if away else _stay
+        source = _Held(there, seed, epoch, place)
+        table = jax.device_put(there.table, wanted) if away else there.table
+        if family_weights is not None:
+            draw = _Drawn(dataset, variant, family_weights, seed, epoch)
+    full, rest = divmod(fewest if drop_remainder else num_windows, batch_size)
     num_batches = full if drop_remainder or not rest else full + 1
     if not num_batches:
         raise ValueError(
-            f"batch_size: expected at most {num_windows}, the windows of {split!r}, but found {batch_size}"
+            f"batch_size: expected at most {fewest}, the windows of {split!r}, but found {batch_size}"
         )
 
     def batch(position: int) -> Batch:
@@ -196,7 +201,40 @@ def loader(
         count = min(batch_size, num_windows - first)
         return source.at(first, count) if draw is None else source.gather(draw(position, count))
 
-    return Loader(batch, table, num_windows, num_batches, start, ahead=0 if mode == "resident" else 2)
+    return Loader(batch, table, num_windows, num_batches, start, ahead=2)
+
+
+def _stay(batch: Batch) -> Batch:
+    return batch
+
+
+def _cpu() -> jax.Device:
+    """JAX's CPU, which computes on host memory."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError as error:
+        raise ValueError(
+            f"mode: 'memory' gathers windows on the host, but JAX was told to leave the CPU out ({error}); "
+            "set JAX_PLATFORMS=cuda,cpu or leave it unset"
+        ) from None
+
+
+def check_numbers(**numbers: Any) -> None:
+    """Refuse what is no whole number of the right size."""
+    for name, value in numbers.items():
+        least = int(name in ("batch_size", "process_count"))
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value < 2**32:
+            raise ValueError(f"{name}: expected a whole number from {least} on, but found {value!r}")
+
+
+def _share(dataset: Dataset, split: str, process_count: int) -> int:
+    """Trajectories of the process that has the fewest."""
+    rows = dataset.rows(split)
+    total = 0
+    for shard, first in zip(dataset.shards, dataset.first_rows):
+        variant = dataset.read(shard, ["trajectories/variant"])["trajectories/variant"] + first
+        total += int(np.isin(variant, rows).sum())
+    return total // process_count
 
 
 class _Drawn:
@@ -207,17 +245,8 @@ class _Drawn:
     ) -> None:
         self.key, self.steps = [seed, epoch], dataset.config.num_steps
         family = dataset.variants.family[variant]
-        there = sorted(set(family.tolist()))
-        for name, weight in weights.items():
-            if name not in there:
-                raise ValueError(f"family_weights: {name!r} is not in this split of {', '.join(there)}")
-            if not (np.isfinite(weight) and weight >= 0):
-                raise ValueError(f"family_weights: expected a weight ≥ 0 for {name!r}, but found {weight!r}")
+        self.share = order.shares(weights, sorted(set(family.tolist())))
         self.members = [np.flatnonzero(family == name) for name in weights]
-        total = sum(weights.values())
-        if not total > 0:
-            raise ValueError(f"family_weights: expected a family with a weight above 0, but found {weights}")
-        self.share = np.array(list(weights.values()), float) / total
 
     def __call__(self, position: int, count: int) -> np.ndarray:
         random = np.random.Generator(np.random.Philox(key=self.key, counter=[0, 0, 0, position]))

@@ -24,8 +24,8 @@ from lqrlab.systems import M_MAX, N_MAX, Linear, Plant
 SPLITS = ("train", "validation", "held_out")
 
 
-Coordinates = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Scales ``[N, n]``, ``[N, m]`` and gains ``[N, m, n]`` of trajectories, in SI units."""
+Coordinates = tuple[np.ndarray, np.ndarray]
+"""Scales of trajectories ``[N, n]``, ``[N, m]``, in SI units."""
 
 
 @pytree
@@ -159,9 +159,9 @@ class Dataset:
         return Variants(family.astype(str), split.astype(str), variant, dt)
 
     def coordinates(self, number: int, rows: np.ndarray) -> Coordinates:
-        """Scales of the states and inputs and the gain of some variants of one file, by their rows in it."""
+        """Scales of the states and inputs of some variants of one file, by their rows in it."""
         table = self.tables[number]
-        return table["scale_x"][rows], table["scale_u"][rows], table["K"][rows]
+        return table["scale_x"][rows], table["scale_u"][rows]
 
     def rows(self, split: str | None = None, family: str | None = None) -> np.ndarray:
         """Rows of :attr:`variants` of a split, of a family, or of both."""

@@ -4,13 +4,14 @@ import bisect
 import concurrent.futures
 import dataclasses
 import threading
+from collections.abc import Mapping
 
 import numpy as np
 
 from lqrlab.dataset import order, shards, windows
 from lqrlab.dataset.store import Dataset
 
-Fetched = tuple[windows.Rows, np.ndarray, np.ndarray]
+Fetched = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,7 +28,7 @@ class _Block:
 class _Pool:
     """Trajectories that are in memory together."""
 
-    rows: windows.Rows
+    rows: np.ndarray
     variant: np.ndarray
 
 
@@ -43,31 +44,57 @@ class Streaming:
         window: steps in a window.
         seed, epoch: which shuffle.
         pool_bytes: host memory for one pool; two are held.
+        family_weights: family → relative frequency; blocks are then drawn with replacement.
+        part: (index, count) of this process: it takes every count-th block.
+
+    Attributes:
+        num_windows: in this process's epoch.
+        fewest: in the epoch of the process that has the fewest.
     """
 
     def __init__(
-        self, dataset: Dataset, split: str, window: int, *, seed: int, epoch: int, pool_bytes: int
+        self,
+        dataset: Dataset,
+        split: str,
+        window: int,
+        *,
+        seed: int,
+        epoch: int,
+        pool_bytes: int,
+        family_weights: Mapping[str, float] | None = None,
+        part: tuple[int, int] = (0, 1),
     ) -> None:
-        self.dataset, self.window, self.steps = (
-            dataset,
-            windows.check_window(window),
-            dataset.config.num_steps,
-        )
-        self.seed, self.epoch = seed, epoch
-        blocks = _blocks(dataset, split)
-        if not blocks:
+        self.dataset, self.window = dataset, windows.check_window(window)
+        self.steps, self.seed, self.epoch = dataset.config.num_steps, seed, epoch
+        every, (index, count) = _blocks(dataset, split), part
+        if not every:
             raise ValueError(f"split: {dataset.path} has no trajectory in {split!r}")
-        bytes_each = 4 * (self.window - 1 + self.steps) * sum(windows.WIDTHS)
-        largest = max(len(block.keep) for block in blocks)
+        if len(every) < count:
+            raise ValueError(f"process_count: {split!r} has {len(every)} blocks, too few for {count} parts")
+        bytes_each = 4 * (self.window - 1 + self.steps) * windows.CHANNELS
+        largest = max(len(block.keep) for block in every)
         if pool_bytes < largest * bytes_each:
             raise ValueError(
                 f"pool_bytes: expected at least {largest * bytes_each}, one block of trajectories, but found "
                 f"{pool_bytes}"
             )
-        self.pools = _pools(blocks, pool_bytes // bytes_each, seed, epoch)
+
+        def chosen(process: int) -> list[_Block]:
+            blocks = every[process::count]
+            if family_weights is not None:
+                return _drawn(dataset, blocks, family_weights, seed, epoch)
+            shuffle = order.shuffled_on_host(np.arange(len(blocks)), len(blocks), seed, epoch)
+            return [blocks[b] for b in shuffle]
+
+        self.fewest = self.steps * min(sum(len(b.keep) for b in chosen(process)) for process in range(count))
+        self.pools = _pools(chosen(index), pool_bytes // bytes_each)
         sizes = [self.steps * sum(len(block.keep) for block in pool) for pool in self.pools]
         self.starts = np.cumsum([0, *sizes]).tolist()
         self.num_windows = self.starts[-1]
+        # each pool is shuffled in its own way
+        self._ordered = [
+            order.Ordered(size, seed + 0x632BE5 * (number + 1), epoch) for number, size in enumerate(sizes)
+        ]
         self._reader = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-read")
         self._held: dict[int, concurrent.futures.Future[_Pool]] = {}
         self._lock = threading.Lock()
@@ -82,12 +109,9 @@ class Streaming:
             begin, end = self.starts[number : number + 2]
             take = min(end - first - done, count - done)
             pool, piece = self._pool(number), slice(done, done + take)
-            inside = np.arange(first + done - begin, first + done - begin + take)
-            seed = self.seed + 0x632BE5 * (number + 1)  # each pool is shuffled in its own way
-            index = order.shuffled_on_host(inside, end - begin, seed, self.epoch)
-            t[piece], variant[piece] = index % self.steps, pool.variant[index // self.steps]
-            x, u, target = (a[piece] for a in out)
-            windows.cut(pool.rows, index // self.steps, t[piece], (x, u, target))
+            trajectory, t[piece] = np.divmod(self._ordered[number](first + done - begin, take), self.steps)
+            variant[piece] = pool.variant[trajectory]
+            windows.cut(pool.rows, trajectory * pool.rows.shape[1] + t[piece], out[piece])
             done += take
         return out, t, variant
 
@@ -123,18 +147,32 @@ class Streaming:
         return _Pool(rows, variant)
 
 
-def _pools(blocks: list[_Block], room: int, seed: int, epoch: int) -> list[list[_Block]]:
+def _pools(blocks: list[_Block], room: int) -> list[list[_Block]]:
     """Blocks of each pool of an epoch; ``room`` is in trajectories."""
     pools: list[list[_Block]] = [[]]
     free = room
-    for b in order.shuffled_on_host(np.arange(len(blocks)), len(blocks), seed, epoch):
-        size = len(blocks[b].keep)
-        if size > free:
+    for block in blocks:
+        if len(block.keep) > free:
             pools.append([])
             free = room
-        pools[-1].append(blocks[b])
-        free -= size
+        pools[-1].append(block)
+        free -= len(block.keep)
     return pools
+
+
+def _drawn(
+    dataset: Dataset, blocks: list[_Block], weights: Mapping[str, float], seed: int, epoch: int
+) -> list[_Block]:
+    """As many blocks with replacement, so that windows come by family as often as the weights say."""
+    family = np.array([dataset.shards[block.shard]["family"] for block in blocks])
+    share = order.shares(weights, sorted(set(family.tolist())))
+    size = np.array([len(block.keep) for block in blocks], float)
+    chance = np.zeros(len(blocks))
+    for name, s in zip(weights, share):
+        # within a family each trajectory is as likely as any; families by what they bring
+        chance += np.where(family == name, s / size[family == name].sum(), 0.0)
+    random = np.random.Generator(np.random.Philox(key=[seed, epoch]))
+    return [blocks[i] for i in random.choice(len(blocks), size=len(blocks), p=chance / chance.sum())]
 
 
 def _blocks(dataset: Dataset, split: str) -> list[_Block]:

@@ -1,9 +1,11 @@
 """Windows of trajectories as a learner takes them: cut when read, scaled, padded, masked."""
 
+import concurrent.futures
 import dataclasses
 import math
 import sys
 import threading
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,67 +18,83 @@ from lqrlab.dataset import order, store
 from lqrlab.dataset.store import Coordinates, Dataset, VariantTable
 from lqrlab.systems import M_MAX, N_MAX
 
-WIDTHS = (N_MAX, M_MAX, M_MAX)
-"""Of a state, the input before it and the optimal input, padded."""
+CHANNELS = N_MAX + M_MAX
+"""Of a state and the input before it, padded."""
 
-_AT_ONCE = 128  # windows
 
-Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Those three at each time of each trajectory ``[N, W − 1 + T, 12 | 6 | 6]``, scaled, float32."""
+class _Channels:
+    """What follows from a state and the input before it, which stand side by side: copied in one piece."""
+
+    signals: Any
+
+    @property
+    def x(self) -> Any:
+        """States in units of the variant's scales ``[..., 12]``."""
+        return self.signals[..., :N_MAX]
+
+    @property
+    def u(self) -> Any:
+        """Inputs that reached the plant in the step before each x, scaled ``[..., 6]``; zero if none did."""
+        return self.signals[..., N_MAX:]
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Batch:
+class Batch(_Channels):
     """Windows, each ending at the time whose input is to be chosen; oldest first. Masked entries are zero.
 
     Attributes:
         variant: row of the :class:`VariantTable` ``[b]``, int32.
-        x: states in units of the variant's scales ``[b, W, 12]``.
-        u: inputs that reached the plant in the step before each x, scaled ``[b, W, 6]``; zero if none did.
-        target: optimal input −Kx at each x, scaled ``[b, W, 6]``.
+        signals: ``x`` [b, W, 12] and ``u`` [b, W, 6] side by side ``[b, W, 18]``.
+        gain: optimal gain of each window's plant, scaled ``[b, 6, 12]``.
         live_t: 1 where the time exists, 0 before the trajectory began ``[b, W]``.
         live_x, live_u: 1 where a state or input exists, 0 in padding ``[b, 12]``, ``[b, 6]``.
     """
 
     variant: Array
-    x: Array
-    u: Array
-    target: Array
+    signals: Array
+    gain: Array
     live_t: Array
     live_x: Array
     live_u: Array
 
+    @property
+    def target(self) -> Array:
+        """Optimal input −Kx at each x, scaled ``[b, W, 6]``; computed where it is asked for."""
+        return _optimal(self.gain, self.x)
+
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Resident:
+class Resident(_Channels):
     """All windows of a split on one device: batches are gathered inside a compiled step.
 
     Window i ends at time ``i % num_steps`` of trajectory ``i // num_steps``.
 
     Attributes:
-        x, u, target: state, the input before it and the optimal input at each time, after ``window − 1``
-            times of zeros, so that every window is one piece of memory
-            ``[N, window − 1 + num_steps, 12 | 6 | 6]``.
+        signals: state and the input before it at each time, after ``window − 1`` times of zeros, so that
+            every window is one piece of memory ``[N, window − 1 + num_steps, 12 + 6]``.
         variant: row of the table ``[N]``.
         table: all variants.
         window: steps in a window.
         num_steps: windows per trajectory.
     """
 
-    x: Array
-    u: Array
-    target: Array
+    signals: Array
     variant: Array
     table: VariantTable
     window: int = dataclasses.field(metadata={"static": True})
     num_steps: int = dataclasses.field(metadata={"static": True})
 
     @property
+    def target(self) -> Array:
+        """Optimal input at each x, scaled ``[N, window − 1 + num_steps, 6]``."""
+        return _optimal(self.table.gain[self.variant], self.x)
+
+    @property
     def num_windows(self) -> int:
         """How many there are."""
-        return self.x.shape[0] * self.num_steps
+        return self.signals.shape[0] * self.num_steps
 
     def epoch_order(self, seed: ArrayLike, epoch: ArrayLike) -> Array:
         """All windows in the order of an epoch ``[num_windows]``."""
@@ -90,25 +108,26 @@ class Resident:
         """Windows by number ``[b]``; can be called inside ``jit``."""
         indices = jnp.asarray(indices)
         trajectory, t = indices // self.num_steps, indices % self.num_steps
-
-        def cut(rows: Array) -> Array:
-            # a window is one piece of its row; said so, XLA copies it in half the time
-            width = rows.shape[-1]
-            long, start = rows.reshape(len(rows), -1), t * width
-            size = (1, self.window * width)
-            pieces = jax.vmap(lambda i, at: jax.lax.dynamic_slice(long, (i, at), size)[0])(trajectory, start)
-            return pieces.reshape(-1, self.window, width)
-
+        # a window is one piece of its row; said so, XLA copies it in half the time
+        long, start = self.signals.reshape(len(self.signals), -1), t * CHANNELS
+        size = (1, self.window * CHANNELS)
+        pieces = jax.vmap(lambda i, at: jax.lax.dynamic_slice(long, (i, at), size)[0])(trajectory, start)
         variant = self.variant[trajectory]
-        pieces = (cut(self.x), cut(self.u), cut(self.target))
-        return Batch(variant, *pieces, *masks(t, variant, self.table, self.window))
+        signals = pieces.reshape(-1, self.window, CHANNELS)
+        return Batch(variant, signals, *known(t, variant, self.table, self.window))
 
 
-def masks(t: Array, variant: Array, table: VariantTable, window: int) -> tuple[Array, Array, Array]:
-    """``live_t``, ``live_x``, ``live_u`` of windows that end at times t ``[b]``."""
+def _optimal(gain: Array, x: Array) -> Array:
+    return -jnp.einsum("bij,btj->bti", gain, x)
+
+
+def known(t: Array, variant: Array, table: VariantTable, window: int) -> tuple[Array, Array, Array, Array]:
+    """``gain``, ``live_t``, ``live_x``, ``live_u`` of windows that end at times t ``[b]``."""
     back = jnp.arange(window - 1, -1, -1, dtype=t.dtype)
-    live_x, live_u = (a[variant] for a in (table.description.live_x, table.description.live_u))
-    return (back[None, :] <= t[:, None]).astype(live_x.dtype), live_x, live_u
+    gain, live_x, live_u = (
+        a[variant] for a in (table.gain, table.description.live_x, table.description.live_u)
+    )
+    return gain, (back[None, :] <= t[:, None]).astype(live_x.dtype), live_x, live_u
 
 
 def check_window(window: int) -> int:
@@ -118,6 +137,7 @@ def check_window(window: int) -> int:
     return int(window)
 
 
+_ALONE = 256  # windows that are not worth a second thread
 _SPARE = 16  # buffers that are kept for the next batches
 _kept: list[np.ndarray] = []
 _lock = threading.Lock()
@@ -146,50 +166,71 @@ def aligned(shape: tuple[int, ...]) -> np.ndarray:
             buffer = np.empty(size + 64, np.uint8)
             _kept.append(buffer)
             del _kept[:-_SPARE]
-        start = -buffer.ctypes.data % 64
-        return buffer[start : start + size].view(np.float32).reshape(shape)
+        return _floats(buffer, shape)
 
 
-def cut(rows: Rows, trajectory: np.ndarray, t: np.ndarray, out: Rows) -> None:
-    """Copy the windows that end at times t from rows to out ``[b, W, 12 | 6 | 6]``."""
-    at = trajectory.astype(np.int64) * rows[0].shape[1] + t
-    for source, target in zip(rows, out):
-        # every window is one piece of memory: all of them as overlapping rows, copied some at a time, so that
-        # what NumPy gathers is still in the cache when it is put into place
-        times, width = math.prod(source.shape[:2]), source.shape[2]
-        length = target.shape[1] * width
-        every = np.lib.stride_tricks.as_strided(
-            source, (times - target.shape[1] + 1, length), (width * source.itemsize, source.itemsize)
-        )
-        flat = target.reshape(len(target), length)
-        for i in range(0, len(flat), _AT_ONCE):
-            flat[i : i + _AT_ONCE] = every[at[i : i + _AT_ONCE]]
+def _floats(buffer: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """An array on the first 64-byte boundary of some bytes."""
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + 4 * math.prod(shape)].view(np.float32).reshape(shape)
 
 
-def zeros(count: int, window: int, steps: int) -> Rows:
-    """Room for ``count`` trajectories."""
-    x, u, target = (np.zeros((count, window - 1 + steps, width), np.float32) for width in WIDTHS)
-    return x, u, target
+_cutters = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-cut")
 
 
-def room(count: int, window: int) -> Rows:
+def cut(rows: np.ndarray, at: np.ndarray, out: np.ndarray) -> None:
+    """Copy windows out of rows ``[N, L, 18]`` to out ``[b, W, 18]``; they begin at times ``at`` of all N·L.
+
+    Half of it is done by a second thread: NumPy lets go of the interpreter meanwhile.
+    """
+    every, steps = rows.reshape(-1, CHANNELS), np.arange(out.shape[1])
+
+    def some(part: slice) -> None:
+        times = (at[part, None] + steps).reshape(-1)
+        # to look whether each index is in range would mean a buffer in between; "clip" does without
+        np.take(every, times, axis=0, out=out[part].reshape(-1, CHANNELS), mode="clip")
+
+    half = len(at) // 2
+    if half < _ALONE:
+        return some(slice(None))
+    other = _cutters.submit(some, slice(half, None))
+    some(slice(None, half))
+    return other.result()
+
+
+def zeros(count: int, window: int, steps: int) -> np.ndarray:
+    """Room for ``count`` trajectories, on a 64-byte boundary too."""
+    shape = (count, window - 1 + steps, CHANNELS)
+    buffer = np.zeros(4 * math.prod(shape) + 64, np.uint8)
+    return _floats(buffer, shape)
+
+
+def room(count: int, window: int) -> np.ndarray:
     """Room for ``count`` windows."""
-    x, u, target = (aligned((count, window, width)) for width in WIDTHS)
-    return x, u, target
+    return aligned((count, window, CHANNELS))
 
 
-def flat(dataset: Dataset, split: str, window: int) -> tuple[Rows, np.ndarray]:
-    """All trajectories of a split in host memory, and the row of the table of each ``[N]``."""
+def flat(
+    dataset: Dataset, split: str, window: int, part: tuple[int, int] = (0, 1)
+) -> tuple[np.ndarray, np.ndarray]:
+    """The trajectories of a split in host memory ``[N, W − 1 + T, 18]``, and each one's row of the table.
+
+    Args:
+        dataset, split, window: what to read.
+        part: (index, count) of this process: it takes every count-th trajectory.
+    """
     check_window(window)
     chosen = np.zeros(len(dataset.variants), bool)
     chosen[dataset.rows(split)] = True
-    picks = []
+    picks, seen, (index, count) = [], 0, part
     for shard, first in zip(dataset.shards, dataset.first_rows):
         variant = dataset.read(shard, ["trajectories/variant"])["trajectories/variant"] + first
-        picks.append((variant, np.flatnonzero(chosen[variant])))
-    variant = np.concatenate([v[keep] for v, keep in picks]).astype(np.int32)
-    if not len(variant):
+        keep = np.flatnonzero(chosen[variant])
+        picks.append((variant, keep[(seen + np.arange(len(keep))) % count == index]))
+        seen += len(keep)
+    if not seen:
         raise ValueError(f"split: {dataset.path} has no trajectory in {split!r}")
+    variant = np.concatenate([v[keep] for v, keep in picks]).astype(np.int32)
     rows, at = zeros(len(variant), window, dataset.config.num_steps), 0
     for number, (_, keep) in enumerate(picks):
         if len(keep):
@@ -205,16 +246,21 @@ READ = ("trajectories/variant", "trajectories/states", "trajectories/controls")
 
 
 def put(
-    rows: Rows, where: slice, window: int, states: np.ndarray, controls: np.ndarray, coordinates: Coordinates
+    rows: np.ndarray,
+    where: slice,
+    window: int,
+    states: np.ndarray,
+    controls: np.ndarray,
+    coordinates: Coordinates,
 ) -> None:
     """Scale states ``[N, T+1, n]`` and inputs ``[N, T, m]`` into some rows of zeros."""
-    sx, su, K = coordinates
+    sx, su = coordinates
     n, m = sx.shape[-1], su.shape[-1]
-    x, u, target = (a[where, window - 1 :] for a in rows)
+    there = rows[where, window - 1 :]
     # by the reciprocal, in float32: within one rounding of the quotient, and three times as fast
-    np.multiply(states[:, :-1], (1 / sx)[:, None].astype(np.float32), out=x[..., :n])
-    np.multiply(controls[:, :-1], (1 / su)[:, None].astype(np.float32), out=u[:, 1:, :m])
-    target[..., :m] = states[:, :-1].astype(np.float64) @ (-K / su[:, :, None]).swapaxes(1, 2)
+    np.multiply(states[:, :-1], (1 / sx)[:, None].astype(np.float32), out=there[..., :n])
+    after = there[:, 1:, N_MAX : N_MAX + m]
+    np.multiply(controls[:, :-1], (1 / su)[:, None].astype(np.float32), out=after)
 
 
 def resident(dataset: Dataset, split: str, window: int, device: jax.Device | None = None) -> Resident:
@@ -229,7 +275,12 @@ def resident(dataset: Dataset, split: str, window: int, device: jax.Device | Non
     Raises:
         ValueError: an unknown or empty split, a damaged file.
     """
-    rows, variant = flat(dataset, store.check_split(split), window)
-    rows, variant, table = jax.device_put((rows, variant, dataset.table()), device)
-    x, u, target = rows
-    return Resident(x, u, target, variant, table, window, dataset.config.num_steps)
+    return resident_of(dataset, *flat(dataset, store.check_split(split), window), window, device)
+
+
+def resident_of(
+    dataset: Dataset, rows: np.ndarray, variant: np.ndarray, window: int, device: jax.Device | None
+) -> Resident:
+    """What :func:`flat` returned, on a device."""
+    signals, of, table = jax.device_put((rows, variant, dataset.table()), device)
+    return Resident(signals, of, table, window, dataset.config.num_steps)

@@ -93,7 +93,7 @@ def _optimal(
         return -jnp.einsum("bij,bj->bi", K, x[:, -1])
 
     x0 = _starts(start, table.description.live_x[rows])
-    return _recorded(*loops.roll(answer, 1, of, x0, config.own_steps, push), of, rows, table, window)
+    return _recorded(*loops.roll(answer, 1, of, x0, config.own_steps, push), rows, table, window)
 
 
 def own_loops(
@@ -117,22 +117,19 @@ def own_loops(
     answer = loops.answering(model, model.encode(description))
     x0 = _starts(start, description.live_x)
     xs, us = loops.roll(answer, model.config.window, of, x0, config.own_steps)
-    return _recorded(xs, us, of, rows, sources.table, model.config.window)
+    return _recorded(xs, us, rows, sources.table, model.config.window)
 
 
-def _recorded(
-    xs: Array, us: Array, problem: data.Problem, rows: Array, table: data.VariantTable, window: int
-) -> data.Resident:
-    """Loops ``[b, T+1, 12]``, ``[b, T, 6]`` as windows with the optimum's answers."""
+def _recorded(xs: Array, us: Array, rows: Array, table: data.VariantTable, window: int) -> data.Resident:
+    """Loops ``[b, T+1, 12]``, ``[b, T, 6]`` as windows; the optimum's answers follow from the table's gains."""
     size = jnp.max(jnp.abs(xs), axis=(1, 2), keepdims=True)
     shrink = jnp.where(size > _LARGEST, _LARGEST / size, 1.0)
     good = jnp.all(jnp.isfinite(xs), axis=(1, 2), keepdims=True)  # else there is nothing to be learned
     xs, us = (jnp.where(good, a * shrink, 0.0) for a in (xs, us))
     x, steps = xs[:, :-1], us.shape[1]
-    target = -jnp.einsum("bij,btj->bti", problem.K.astype(x.dtype), x)
     before = jnp.pad(us[:, :-1], ((0, 0), (1, 0), (0, 0)))
-    x, before, target = (jnp.pad(a, ((0, 0), (window - 1, 0), (0, 0))) for a in (x, before, target))
-    return data.Resident(x, before, target, rows.astype(jnp.int32), table, window, steps)
+    signals = jnp.pad(jnp.concatenate([x, before], -1), ((0, 0), (window - 1, 0), (0, 0)))
+    return data.Resident(signals, rows.astype(jnp.int32), table, window, steps)
 
 
 def _some(windows: data.Resident, count: int, seed: ArrayLike, step: Array) -> data.Batch:
