@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from lqrlab import control, systems
-from lqrlab.workbench import designer, live, svg, widgets
+from lqrlab import control, evaluation, simulation, systems
+from lqrlab.workbench import attraction, designer, live, svg, widgets
 
 
 def test_slow_work_is_done_once_for_the_settled_value():
@@ -183,3 +183,63 @@ def test_with_nobody_there_the_designer_is_a_picture(monkeypatch):
     assert isinstance(still, svg.Picture)
     assert "least" in still.words
     assert "poles of the optimum" in still.svg  # its alternative text
+
+
+# Regions of attraction ---------------------------------------------------------------------------------------
+
+
+def test_the_region_of_attraction_of_a_weak_motor_is_the_known_one():
+    """ẋ = ax + bu, |u| ≤ u_max can be held where |x| < b u_max/a and nowhere else; any stabilising gain does."""
+    a, b, u_max = 1.5, 2.0, 0.75
+    plant = systems.from_matrices([[a]], [[b]], Q=[[1.0]], R=[[1.0]], dt=0.05)
+    K = control.lqrd([[a]], [[b]], [[1.0]], [[1.0]], 0.05).K
+    edge = b * u_max / a
+    starts = edge * np.array([*np.linspace(-2, 2, 1200), -0.9999, 0.9999, -1.0001, 1.0001])[:, None]
+    policy = simulation.LinearPolicy(K)
+    found = evaluation.attraction(plant, policy, starts, limits=(-u_max, u_max), num_steps=1000)
+    np.testing.assert_array_equal(found.back, np.abs(starts[:, 0]) < edge)
+    np.testing.assert_array_equal(found.lost, np.abs(starts[:, 0]) > edge)
+
+
+def test_the_region_of_attraction_of_a_nonlinear_plant_is_the_known_one():
+    """ẋ = −x + x³ comes back from |x| < 1; y decides nothing."""
+    field = lambda x, u: np.array([1.0, 0.0]) * x[0] ** 3 - x + u  # noqa: E731
+    plant = systems.from_dynamics(field, x_eq=[0, 0], u_eq=[0, 0], Q=np.eye(2), R=np.eye(2), dt=0.1)
+    x0 = np.stack(np.meshgrid(np.linspace(-1.5, 1.5, 31), [-0.5, 0.0, 0.7], indexing="ij"), axis=-1)
+    x0 = x0[np.abs(np.abs(x0[:, 0, 0]) - 1) > 1e-9].astype(np.float32)
+    found = evaluation.attraction(plant, simulation.no_control(plant), x0)
+    assert found.back.shape == x0.shape[:2]
+    np.testing.assert_array_equal(found.back, np.abs(x0[..., 0]) < 1)
+    np.testing.assert_array_equal(found.lost, ~found.back)
+
+
+def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch):
+    plant = systems.from_matrices([[0, 1], [2, 0]], [[0], [1]], Q=np.eye(2), R=[[1.0]], dt=0.05)
+    weak = {"no control": simulation.no_control}
+    setting = attraction.Setting.of(plant, weak, None, span=2.0, limit=1.0, num=1800, num_steps=200)
+    found = attraction.maps(setting)
+    x0 = setting.starts()
+    design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
+    inside = np.einsum("...i,ij,...j", x0, design.P, x0) <= control.unsaturated_level(design.K, design.P, 1.0)
+    assert found["optimal"].back[np.asarray(inside)].all()
+    assert inside.sum() > 20
+    assert 0.1 < found["optimal"].share < 0.9
+    # the unstable mode s = √2 x + ẋ obeys ṡ = √2 s + u: with |u| ≤ 1 nothing beyond |s| = 1/√2 comes back
+    reachable = np.abs(np.sqrt(2) * x0[..., 0] + x0[..., 1]) < 1 / np.sqrt(2)
+    assert not (found["optimal"].back & ~reachable).any()
+    panel = widgets.AttractionMap(setting)
+    panel.live.wait()
+    assert f"{100 * found['optimal'].share:.1f} %" in panel.words.value
+    assert "data:image/png" in panel.picture.value
+    panel.limit.value = 3.0
+    panel.live.wait()
+    assert f"{100 * found['optimal'].share:.1f} %" not in panel.words.value
+    before = panel.picture.value
+    panel.across.value = panel.up.value
+    assert "two different states" in panel.live.status.value
+    monkeypatch.setattr(attraction, "maps", lambda setting, check: 1 / 0)
+    panel.across.value = 0
+    panel.span.value = 1.0
+    panel.live.wait()
+    assert "ZeroDivisionError" in panel.live.status.value
+    assert panel.picture.value == before

@@ -1,6 +1,7 @@
 """How close to optimal: closed-loop scores against the true optimum, and the baselines that give them meaning."""
 
 from lqrlab.evaluation.baselines import baselines
+from lqrlab.evaluation.regions import Attraction, attraction
 from lqrlab.evaluation.scores import Score, evaluate, settling_steps
 
-__all__ = ["Score", "baselines", "evaluate", "settling_steps"]
+__all__ = ["Attraction", "Score", "attraction", "baselines", "evaluate", "settling_steps"]

@@ -444,18 +444,10 @@ class Designer(ipywidgets.HBox):
 
     @property
     def setting(self) -> Setting:
-        """What the sliders say.
-
-        Raises:
-            ValueError: the parameters are none of this plant.
-        """
+        """What the sliders say."""
         default, k = self._default, self.sample.value
         factors = (np.array([10.0**s.value for s in group.values()]) for group in (self.states, self.inputs))
-        values = {
-            name: slider.value
-            for name, slider in self.parameters.items()
-            if abs(slider.value - float(getattr(default.plant, name))) > 1e-9 * abs(slider.max - slider.min)
-        }
+        values = live.moved(self.parameters, default.plant)
         return dataclasses.replace(
             default,
             plant=live.altered(default.plant, values),

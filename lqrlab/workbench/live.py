@@ -136,6 +136,11 @@ class Live:
             if not self._stopped:
                 self._say(trouble, bold=True)
 
+    def say(self, words: str) -> None:
+        """Put a sentence where the panel says what is going on."""
+        with self._changed:
+            self._say(words, bold=True)
+
     def _say(self, words: str, *, button: bool = False, bold: bool = False) -> None:
         said = html.escape(words)
         self.status.value = f"<b>{said}</b>" if bold and words else f"<i>{said}</i>" if words else ""
@@ -172,6 +177,13 @@ def parameter_sliders(plant: Plant, **options: Any) -> dict[str, ipywidgets.Floa
         sliders[name] = slider(label, value, low, high, **options)
         sliders[name].tooltip = f.metadata["about"]
     return sliders
+
+
+def moved(sliders: dict[str, ipywidgets.FloatSlider], plant: Plant) -> dict[str, float]:
+    """The parameters whose sliders do not stand where the plant's own values are."""
+    values = {name: slider.value for name, slider in sliders.items()}
+    own = {name: float(getattr(plant, name)) for name in sliders}
+    return {k: v for k, v in values.items() if abs(v - own[k]) > 1e-9 * abs(sliders[k].max - sliders[k].min)}
 
 
 def altered(plant: Plant, values: dict[str, float]) -> Plant:

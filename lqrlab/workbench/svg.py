@@ -16,13 +16,13 @@ from matplotlib.ticker import MaxNLocator
 
 # of curves, in order: optimal, network, nominal gain, no control, untrained (as plots.COLOURS), then the rest of
 # Okabe and Ito's; on dark paper each a lighter one of the same hue
-_LIGHT = ("#0072B2", "#D55E00", "#009E73", "#737373", "#CC79A7", "#B07900", "#3A8FC0", "#000000")
+LIGHT = ("#0072B2", "#D55E00", "#009E73", "#737373", "#CC79A7", "#B07900", "#3A8FC0", "#000000")
 _DARK = ("#56B4E9", "#FF9147", "#2FC99A", "#A8A8A8", "#E6A0C8", "#E6B800", "#9AD0F5", "#FFFFFF")
 LABELS = ("optimal", "network", "nominal gain", "no control", "untrained")
 DASHES = ("", "5 3", "1.5 2.5", "8 2 1.5 2")
 INKS = ("paper", "body", "accent", "ground", "faint", "fluid", "text", "soft")
 _SCHEMES = (
-    (("#FFFFFF", "#333333", "#D55E00", "#8A8A8A", "#D0D0D0", "#56B4E9", "#22252A", "#5C636E"), _LIGHT),
+    (("#FFFFFF", "#333333", "#D55E00", "#8A8A8A", "#D0D0D0", "#56B4E9", "#22252A", "#5C636E"), LIGHT),
     (("#1B1E23", "#D6D8DC", "#FF8A3D", "#8F959E", "#464B54", "#3A8FC0", "#DCDEE2", "#9AA2AE"), _DARK),
 )
 
@@ -37,7 +37,7 @@ def _style() -> str:
     inks = "".join(
         f".lq-{k}{{fill:var(--q-{k});stroke:var(--q-{k})}}" for k in INKS if k not in ("text", "soft")
     )
-    curves = "".join(f".lq-c{i}{{stroke:var(--q-{i})}}" for i in range(len(_LIGHT)))
+    curves = "".join(f".lq-c{i}{{stroke:var(--q-{i})}}" for i in range(len(LIGHT)))
     return (
         f".lq-all{{{light}}}@media (prefers-color-scheme:dark){{.lq-all{{{dark}}}}}"
         f'[data-jp-theme-light="true"] .lq-all{{{light}}}[data-jp-theme-light="false"] .lq-all{{{dark}}}'
