@@ -9,7 +9,7 @@ import pytest
 import scipy.linalg
 
 from lqrlab import control, evaluation, simulation, systems
-from lqrlab.workbench import attraction, designer, live, svg, widgets
+from lqrlab.workbench import attraction, designer, inspector, live, svg, widgets
 
 
 def test_slow_work_is_done_once_for_the_settled_value():
@@ -243,3 +243,39 @@ def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch
     panel.live.wait()
     assert "ZeroDivisionError" in panel.live.status.value
     assert panel.picture.value == before
+
+
+# The policy inspector ----------------------------------------------------------------------------------------
+
+
+def test_the_inspector_bills_both_from_where_it_was_clicked(monkeypatch):
+    A, B, Q, R = np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([[0.0], [1.0]]), np.diag([4.0, 1.0]), np.eye(1)
+    plant = systems.from_matrices(A, B, Q=Q, R=R, dt=0.05)
+    Ad, Bd, Qd, Rd, Nd = (np.asarray(m) for m in control.sample(A, B, Q, R, 0.05))
+    P = scipy.linalg.solve_discrete_are(Ad, Bd, Qd, Rd, s=Nd)
+    K = np.linalg.solve(Rd + Bd.T @ P @ Bd, Bd.T @ P @ Ad + Nd.T)
+    keen = 1.7 * K
+    closed = Ad - Bd @ keen
+    stage = Qd - Nd @ keen - keen.T @ Nd.T + keen.T @ Rd @ keen
+    costs = scipy.linalg.solve_discrete_lyapunov(closed.T, stage)
+    panel = inspector.Inspector(plant, simulation.LinearPolicy(keen), "keen gain")
+    panel.plane.point = [0.75, 0.4]  # of ±3 scales
+    panel.live.wait()
+    x0 = np.array([s.value for s in panel.initial.values()])
+    scales = np.asarray(plant.scales[0])
+    np.testing.assert_allclose(x0, [1.5 * scales[0], -0.6 * scales[1]], atol=0.03 * scales.max())
+    seen = inspector.compare(panel._bound[1], x0)
+    assert seen.linear["optimal"] == pytest.approx(1, rel=1e-9)
+    assert seen.linear["keen gain"] == pytest.approx((x0 @ costs @ x0) / (x0 @ P @ x0), rel=1e-6)
+    assert f"{100 * (seen.linear['keen gain'] - 1):.2g} % more" in panel.words.value
+    before = panel.plane.svg, panel.picture.value
+    panel.initial["x2"].value = 0.0
+    panel.live.wait()
+    assert (panel.plane.svg, panel.picture.value) != before
+    lost = inspector.compare(inspector.Pair.of(plant, simulation.no_control, "none", 200), x0)
+    assert lost.nonlinear["none"] == np.inf
+    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
+    still = widgets.policy_inspector(simulation.no_control, plant, label="none", num_steps=200)
+    assert "does <b>not come back</b>" in still.words
+    with pytest.raises(ValueError, match="policy: expected a network"):
+        widgets.policy_inspector(3.0, plant)

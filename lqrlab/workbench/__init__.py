@@ -19,7 +19,12 @@ __all__ = [
     "widgets",
 ]
 
-PANELS = ("attraction_map", "lqr_designer", "plant_explorer")  # of widgets, importable from here
+PANELS = (
+    "attraction_map",
+    "lqr_designer",
+    "plant_explorer",
+    "policy_inspector",
+)  # of widgets, importable from here
 
 
 def __getattr__(name: str) -> Any:

@@ -71,14 +71,14 @@ class Setting:
     def of(
         cls, plant: Plant, policies: Mapping[str, Any] | None, plane: Sequence[str] | None, **numbers: Any
     ) -> "Setting":
-        """Checked; the plane is that of the first state with the fastest growth and its rate if left out."""
+        """Checked; the plane is that of :func:`telling` if left out."""
         if plant.n < 2:
             raise ValueError(
                 f"plant: expected two states or more to make a plane of, but {plant.name} has {plant.n}"
             )
         names = [s.name for s in plant.states]
         if plane is None:
-            across, up = _telling(plant)
+            across, up = telling(plant)
         else:
             unknown = [name for name in plane if name not in names]
             if unknown or len(set(plane)) != 2:
@@ -113,14 +113,12 @@ class Setting:
         return x0
 
 
-def _telling(plant: Plant) -> tuple[int, int]:
-    """Two states worth looking at: the one that the least stable mode moves most, and what it drives."""
-    A = np.asarray(plant.matrices()[0])
-    scales = np.asarray(plant.scales[0])
-    poles, modes = np.linalg.eig(A)
-    mode = np.abs(modes[:, int(np.argmax(poles.real))]) / scales
-    first, second = np.argsort(-mode, kind="stable")[:2]
-    return (int(min(first, second)), int(max(first, second)))
+def telling(plant: Plant) -> tuple[int, int]:
+    """Two states worth looking at: of coordinates and of rates the one that the least stable mode moves most."""
+    poles, modes = np.linalg.eig(np.asarray(plant.matrices()[0]))
+    size = np.abs(modes[:, int(np.argmax(poles.real))]) / np.asarray(plant.scales[0])
+    half = (plant.n + 1) // 2
+    return int(np.argmax(size[:half])), half + int(np.argmax(size[half:]))
 
 
 def maps(setting: Setting, check: Callable[[], None] = lambda: None) -> dict[str, Attraction]:
