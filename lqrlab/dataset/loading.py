@@ -180,7 +180,7 @@ def loader(
         # on a CPU host memory is the device's own: what is there is taken over, not copied
         home = device if mode == "resident" else _cpu()
         there = windows.resident_of(dataset, rows, variant, window, home)
-        wanted = device or jax.config.jax_default_device or jax.devices()[0]
+        wanted = device or next(iter(jnp.zeros(()).devices()))
         away = mode == "memory" and wanted != home
         place = partial(jax.device_put, device=wanted) if away else _stay
         source = _Held(there, seed, epoch, place)

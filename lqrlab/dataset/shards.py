@@ -1,11 +1,14 @@
 """One HDF5 file of a data set: written whole or not at all, read only after it has been looked over."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import math
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,31 +59,97 @@ def chunk_rows(shape: Sequence[int], itemsize: int) -> int:
     return max(1, min(_CHUNK // (math.prod(shape[1:]) * itemsize), shape[0]))
 
 
+class _Image(io.RawIOBase):
+    """A file in memory that is used again for the next one: fresh pages cost more than filling them.
+
+    What was never written reads as zero, whatever the file before had there.
+    """
+
+    def __init__(self) -> None:
+        self._bytes, self._at, self._end = np.empty(0, np.uint8), 0, 0
+
+    def begin(self, capacity: int) -> None:
+        """Empty it, with room for so many bytes."""
+        self._at = self._end = 0
+        if len(self._bytes) < capacity:
+            self._bytes = np.empty(capacity, np.uint8)
+
+    def contents(self) -> memoryview:
+        """All of it; good until it is begun anew."""
+        return self._bytes.data[: self._end]
+
+    def _reach(self, end: int) -> None:
+        """Fill with zeros up to there."""
+        if end > len(self._bytes):
+            self._bytes = np.concatenate([self._bytes, np.empty(end, np.uint8)])
+        self._bytes[self._end : end] = 0
+        self._end = max(self._end, end)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._end)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._bytes[self._at : min(self._at + len(buffer), self._end)]
+        buffer[: len(found)] = found
+        self._at += len(found)
+        return len(found)
+
+    def write(self, data: Any) -> int:
+        end = self._at + len(data)
+        if self._at > self._end:
+            self._reach(self._at)
+        if end > len(self._bytes):
+            self._bytes = np.concatenate([self._bytes, np.empty(end, np.uint8)])
+        self._bytes[self._at : end] = np.frombuffer(data, np.uint8)
+        self._end = max(self._end, end)
+        self._at = end
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        size = self._at if size is None else size
+        self._reach(size)
+        self._end = size
+        return size
+
+
+_images = threading.local()  # one of each thread that writes
+
+
 def write(path: Path, content: Content) -> dict[str, str]:
     """Write a file so that it is there whole or not at all, and return its digests.
 
     HDF5 builds it in memory: a write that fails inside that library, on a full disk, can take the process
-    with it.
+    with it. Another thread computes the digests of what is large meanwhile.
     """
-    digests = content.digests()
-    with h5py.File(path.name, "w", driver="core", backing_store=False, libver=("earliest", "v110")) as file:
+    image: _Image = _images.__dict__.setdefault("image", _Image())
+    size = sum(array.nbytes for array in content.arrays.values())
+    image.begin(size + size // 64 + (1 << 20))
+    with (
+        concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-digest") as other,
+        h5py.File(image, "w", libver=("earliest", "v110")) as file,
+    ):
+        coming = other.submit(content.digests)
         for name, array in sorted(content.arrays.items()):
             # what is read in parts is kept in chunks, each with a checksum that HDF5 tests; what is read
             # whole is tested by its digest
             parts = array.size > 0 and name.startswith("trajectories/") and array.ndim == 3
             chunks = (chunk_rows(array.shape, array.itemsize), *array.shape[1:]) if parts else None
-            dataset = file.create_dataset(name, data=array, chunks=chunks, fletcher32=parts)
-            dataset.attrs["sha256"] = digests[name]
+            file.create_dataset(name, data=array, chunks=chunks, fletcher32=parts)
+        digests = coming.result()
+        for name in content.arrays:
+            file[name].attrs["sha256"] = digests[name]
             if name in content.units:
-                dataset.attrs["unit"] = content.units[name]
+                file[name].attrs["unit"] = content.units[name]
         file.attrs.update(content.attributes | {"sha256": digests[""]})
-        file.flush()
-        image = file.id.get_file_image()
-    replace(path, image)
+    replace(path, image.contents())
     return digests
 
 
-def replace(path: Path, data: bytes) -> None:
+def replace(path: Path, data: bytes | memoryview) -> None:
     """Give a file new contents: a process killed at any moment leaves the old ones or the new ones.
 
     They are written under another name in the same folder and flushed to the disk, take the name, and the
