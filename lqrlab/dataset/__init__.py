@@ -3,7 +3,7 @@
 from lqrlab.dataset import description
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.description import Description, describe, scaled_gain
-from lqrlab.dataset.generation import generate
+from lqrlab.dataset.engine import generate
 from lqrlab.dataset.invented import invent
 from lqrlab.dataset.loading import Loader, loader
 from lqrlab.dataset.problem import Problem, pose, problems

@@ -1,10 +1,7 @@
-"""From a config to files: a plan of shards that know nothing of each other, each made, written and kept."""
+"""What is in a shard: plants drawn, designs, closed loops, and what of them is kept."""
 
-import concurrent.futures
 import functools
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import h5py
 import jax
@@ -14,71 +11,14 @@ from jax import Array
 
 import lqrlab
 from lqrlab import control, simulation, systems
-from lqrlab.dataset import manifest, shards, store
+from lqrlab.dataset import manifest, shards
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.description import in_units
-from lqrlab.dataset.plan import Shard, keys, plan, splits
+from lqrlab.dataset.plan import Shard, keys, splits
 from lqrlab.systems import M_MAX, N_MAX, Linear, Plant
 
 DIVERGED = 1e3
 """A state this many scales away from the equilibrium has left the model for good."""
-
-Progress = Callable[[int, int, str], None]
-
-
-def generate(config: DataConfig, path: str | Path, *, progress: Progress | None = None) -> "store.Dataset":
-    """Make a data set, or finish one that was begun.
-
-    Each shard is written to a temporary file, flushed and renamed; the manifest comes last. What a killed run
-    left is kept where its checksums are right; the same call goes on from there and ends in the same bytes.
-
-    Args:
-        config: what to make.
-        path: a folder, made if it is missing.
-        progress: called as ``(shards done, shards in all, what is done now)``.
-
-    Returns:
-        The data set, opened.
-
-    Raises:
-        ValueError: an unknown family; a folder that holds something else, with the differing keys.
-    """
-    config.check_registered()
-    folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    with manifest.alone(folder):
-        manifest.claim(folder, config)
-        _fill(config, folder, progress or (lambda done, total, what: None))
-    return store.open(folder)
-
-
-def _fill(config: DataConfig, folder: Path, progress: Progress) -> None:
-    """Make the shards that are missing, then the manifest; one is written while the next is computed."""
-    todo, records = plan(config), []
-    with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-write") as writer:
-        pending: list[concurrent.futures.Future] = []
-        for done, shard in enumerate(todo):
-            last = shard.first + shard.count - 1
-            progress(done, len(todo), f"{shard.family}, variants {shard.first} to {last}")
-            path = folder / shard.name
-            kept = shards.sound(path)
-            if kept is not None and kept.attributes.get("config") == config.to_json():
-                pending.append(writer.submit(_record, path, shard, kept, kept.digests()))
-            else:
-                pending.append(writer.submit(_record, path, shard, make(config, shard), None))
-            if len(pending) > 2:  # what waits to be written stays small
-                records.append(pending.pop(0).result())
-        records += [future.result() for future in pending]
-    manifest.seal(folder, config, records)
-    progress(len(todo), len(todo), "all shards written")
-
-
-def _record(
-    path: Path, shard: Shard, content: shards.Content, digests: dict[str, str] | None
-) -> dict[str, Any]:
-    """Write what is not there yet, and what the manifest is to say of it."""
-    digests = shards.write(path, content) if digests is None else digests
-    return manifest.record(path, shard.family, content, digests)
 
 
 def make(config: DataConfig, shard: Shard) -> shards.Content:

@@ -1,6 +1,5 @@
 """One HDF5 file of a data set: written whole or not at all, read only after it has been looked over."""
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
@@ -29,6 +28,9 @@ class BadFile(ValueError):
     def __init__(self, path: Path | str, why: str) -> None:
         super().__init__(f"{path}: {why}")
         self.path, self.why = Path(path), why
+
+    def __reduce__(self) -> tuple[type, tuple[Path, str]]:  # it may come from another process
+        return type(self), (self.path, self.why)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,28 +125,25 @@ def write(path: Path, content: Content) -> dict[str, str]:
     """Write a file so that it is there whole or not at all, and return its digests.
 
     HDF5 builds it in memory: a write that fails inside that library, on a full disk, can take the process
-    with it. Another thread computes the digests of what is large meanwhile.
+    with it.
     """
+    digests = content.digests()
     image: _Image = _images.__dict__.setdefault("image", _Image())
     size = sum(array.nbytes for array in content.arrays.values())
     image.begin(size + size // 64 + (1 << 20))
-    with (
-        concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-digest") as other,
-        h5py.File(image, "w", libver=("earliest", "v110")) as file,
-    ):
-        coming = other.submit(content.digests)
+    # everything in a fixed order, so that the same content is the same bytes
+    with h5py.File(image, "w", libver=("earliest", "v110")) as file:
         for name, array in sorted(content.arrays.items()):
             # what is read in parts is kept in chunks, each with a checksum that HDF5 tests; what is read
             # whole is tested by its digest
             parts = array.size > 0 and name.startswith("trajectories/") and array.ndim == 3
             chunks = (chunk_rows(array.shape, array.itemsize), *array.shape[1:]) if parts else None
-            file.create_dataset(name, data=array, chunks=chunks, fletcher32=parts)
-        digests = coming.result()
-        for name in content.arrays:
-            file[name].attrs["sha256"] = digests[name]
+            dataset = file.create_dataset(name, data=array, chunks=chunks, fletcher32=parts)
+            dataset.attrs["sha256"] = digests[name]
             if name in content.units:
-                file[name].attrs["unit"] = content.units[name]
-        file.attrs.update(content.attributes | {"sha256": digests[""]})
+                dataset.attrs["unit"] = content.units[name]
+        for name, value in sorted((content.attributes | {"sha256": digests[""]}).items()):
+            file.attrs[name] = value
     replace(path, image.contents())
     return digests
 

@@ -232,12 +232,28 @@ def data() -> None:
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--config", type=click.Path(path_type=Path), help="JSON file with what to make.")
 @click.option("-p", "overrides", multiple=True, metavar="NAME=VALUE", help="Set a part of the config.")
-def generate(path: Path, config: Path | None, overrides: tuple[str, ...]) -> None:
+@click.option("--workers", type=click.IntRange(1), help="Make it in so many processes of this machine.")
+@click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
+@click.option("--devices", is_flag=True, help="Use all devices that JAX sees here, a shard on each.")
+def generate(
+    path: Path,
+    config: Path | None,
+    overrides: tuple[str, ...],
+    workers: int | None,
+    scheduler: str | None,
+    devices: bool,
+) -> None:
     """Make a data set in the folder PATH, or finish one that was begun there.
 
-    What is not set has its default; -p families=pendulum,cart_pole -p held_out= -p variants=10
+    What is not set has its default; -p families=pendulum,cart_pole -p held_out= -p variants=10. Whoever makes
+    it, in one process or many, the bytes are the same.
     """
+    import contextlib
+
+    import jax
+
     from lqrlab import compute, dataset
+    from lqrlab.workbench import cluster
     from lqrlab.workbench.notebooks import retyped
     from lqrlab.workbench.terminal import Progress
 
@@ -253,7 +269,13 @@ def generate(path: Path, config: Path | None, overrides: tuple[str, ...]) -> Non
         progress.total = total
         progress.update(min(done + 1, total), what)
 
-    made = dataset.generate(wanted, path, progress=show)
+    with contextlib.ExitStack() as held:
+        engine = None
+        if workers or scheduler:
+            engine = held.enter_context(cluster.engine(workers=workers, scheduler=scheduler))
+        made = dataset.generate(
+            wanted, path, progress=show, engine=engine, devices=jax.local_devices() if devices else None
+        )
     record = made.record
     progress.close("✓", f"{record['variants']} variants, {record['trajectories']} trajectories")
 

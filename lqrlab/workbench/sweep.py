@@ -13,11 +13,11 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from lqrlab.workbench import comparison, notebooks, pipeline, stage
+from lqrlab.workbench import cluster, comparison, notebooks, pipeline, stage
 from lqrlab.workbench.points import effective, points
 from lqrlab.workbench.trial import RECORD, TOPIC, done, note, perform, read
 
@@ -209,55 +209,16 @@ def _called(point: Mapping[str, Any], values: Mapping[str, Any]) -> str:
 # Here, with the workers at work -------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _client(scheduler: str | None, workers: int) -> Iterator[Any]:
-    """A client of the cluster at an address, or of one of our own."""
-    import logging
-
-    import dask
-    import distributed
-
-    if scheduler:
-        try:
-            with distributed.Client(scheduler, timeout=10) as client:
-                yield client
-        except OSError as error:
-            raise ValueError(f"--scheduler {scheduler}: does not answer ({error})") from None
-        return
-    # A run whose worker died comes back to us, who count and decide; notebooks compute in processes of their
-    # own, so that the worker's memory says nothing.
-    settings = {"distributed.scheduler.allowed-failures": 0, "distributed.logging.distributed": "critical"}
-    with (
-        dask.config.set(settings),
-        distributed.LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            memory_limit=0,
-            silence_logs=logging.CRITICAL,
-            dashboard_address="127.0.0.1:8787" if _free(8787) else "127.0.0.1:0",
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
-
-
-def _free(port: int) -> bool:
-    import socket
-
-    with socket.socket() as s:
-        return s.connect_ex(("127.0.0.1", port)) != 0
-
-
 def _conduct(
     jobs: list[dict[str, Any]], folder: Path, board: Any, workers: int | None, scheduler: str | None
 ) -> None:
     """Hand out the jobs, no more at a time than there are workers: who dies takes one run along, its own."""
+    # a run whose worker died comes back to us, who count and decide
     waiting = list(jobs)
     running: dict[Any, dict[str, Any]] = {}
     local = workers or max(1, (os.cpu_count() or 2) // 2)
     slots, counted = 0, 0.0
-    with _client(scheduler, min(local, len(jobs))) as client:
+    with cluster.client(scheduler, min(local, len(jobs))) as client:
         board.say(f"dashboard: {client.dashboard_link}")
         client.subscribe_topic(TOPIC, lambda event: board.tell(event[1]))
         while waiting or running:
