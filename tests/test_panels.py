@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from lqrlab import control, evaluation, simulation, systems
-from lqrlab.workbench import attraction, designer, inspector, live, svg, widgets
+from lqrlab import control, dataset, evaluation, learning, simulation, systems
+from lqrlab.workbench import attraction, browser, designer, inspector, live, monitor, svg, widgets
 
 
 def test_slow_work_is_done_once_for_the_settled_value():
@@ -279,3 +279,91 @@ def test_the_inspector_bills_both_from_where_it_was_clicked(monkeypatch):
     assert "does <b>not come back</b>" in still.words
     with pytest.raises(ValueError, match="policy: expected a network"):
         widgets.policy_inspector(3.0, plant)
+
+
+# Data and training -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    config = dataset.DataConfig(
+        families=("mass_spring_damper", "pendulum"), held_out=("pendulum",), variants=3, trajectories=2, num_steps=20,
+        linear=False, saturation=0.25, seed=3,
+    )  # fmt: skip
+    return dataset.generate(config, tmp_path_factory.mktemp("data") / "set")
+
+
+def test_the_browser_shows_what_is_on_disk(data, monkeypatch):
+    panel = widgets.Browser(data)
+    panel.live.wait()
+    assert panel.live.status.value == ""
+    assert set(panel.split.options) == {"all splits", "train", "validation"}
+    panel.family.value = "pendulum"
+    panel.live.wait()
+    runs = data.trajectories("held_out", "pendulum")
+    missing = data.left_out["pendulum"]
+    assert sum(missing.values()) > 0, "the limits are to leave something out"
+    seen = set()
+    for variant, row in enumerate(data.rows(None, "pendulum")):
+        for number, at in enumerate(np.flatnonzero(runs.variant == row)):
+            panel.variant.value, panel.trajectory.value = variant, number
+            panel.live.wait()
+            P = data.column("P", None, "pendulum")[variant]
+            assert f"x0ᵀP x0 = {runs.x0[at] @ P @ runs.x0[at]:.4g}" in panel.words.value
+            assert f"Recorded: {runs.cost[at]:.4g}" in panel.words.value
+            seen.add(panel.picture.value)
+    assert len(seen) == len(runs.cost)
+    for why, count in missing.items():
+        assert (f"{count} {browser.REASONS[why]}" in panel.words.value) == (count > 0)
+    before = panel.picture.value
+    panel.signal.value = 0
+    panel.live.wait()
+    assert "spectrum of angle" in panel.picture.value
+    assert panel.picture.value != before
+
+
+def test_the_browser_draws_the_optimum_that_scipy_finds(data):
+    shelf = browser.Shelf.of(data, "mass_spring_damper", "train")
+    A, B, Q, R, dt = (shelf.columns[name][0] for name in (*"ABQR", "dt"))
+    x0 = np.array([0.1, -0.2])
+    xs, us = browser.optimum(shelf, 0, x0, 400)
+    Ad, Bd, Qd, Rd, Nd = (np.asarray(m) for m in control.sample(A, B, Q, R, dt))
+    P = scipy.linalg.solve_discrete_are(Ad, Bd, Qd, Rd, s=Nd)
+    costs = np.einsum("ti,ij,tj->t", xs[:-1], Qd, xs[:-1]) + np.einsum("ti,ij,tj->t", us, Rd, us)
+    total = costs.sum() + 2 * np.einsum("ti,ij,tj->", xs[:-1], Nd, us) + xs[-1] @ P @ xs[-1]
+    assert total == pytest.approx(x0 @ P @ x0, rel=1e-9)
+
+
+def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp_path, monkeypatch):
+    model = learning.ModelConfig(kind="gain", window=1, width=16, heads=2, hidden=16)
+    train = learning.TrainConfig(
+        num_steps=400, batch_size=8, plants=8, closed_loop=0.0,
+        steps_per_dispatch=2, report_every=4, checkpoint_every=100,
+    )  # fmt: skip
+    panel = monitor.Monitor(tmp_path, every=30.0)
+    assert "nothing to be seen yet" in panel.words.value
+    panel.keep.click()
+    assert "no training has begun" in panel.live.status.value
+    shown = []
+
+    def progress(row):
+        panel.progress(row)
+        panel.live.wait()
+        shown.append(panel.words.value)
+        if row["step"] == 8:
+            panel.keep.click()
+
+    fit = learning.fit(data, model, train, tmp_path, progress=progress)
+    assert len(set(shown)) == len(fit.metrics) == 3
+    assert "of 400" in shown[0]
+    assert not fit.stopped
+    assert fit.steps == fit.metrics[-1]["step"] == 10
+    best = max(row["validation_efficiency"] for row in fit.metrics)
+    assert f"{100 * (1 - best):.3g} % at step" in shown[-1]
+    assert learning.load(tmp_path / "checkpoints", "best") is not None
+    assert learning.fit(data, model, train, tmp_path).steps == 10  # it stays ended
+    (tmp_path / "metrics.jsonl").open("a").write('{"step": 11, "los')  # being written
+    assert len(monitor.read(tmp_path)) == 3
+    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
+    assert "Step 10" in widgets.training_monitor(tmp_path).words
+    panel.close()

@@ -3,7 +3,7 @@
 from lqrlab.learning import loops, losses, models
 from lqrlab.learning.checkpoints import load
 from lqrlab.learning.config import ModelConfig, TrainConfig
-from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit
+from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
 from lqrlab.learning.policies import NetworkPolicy, policy
 from lqrlab.learning.sweeps import Curves, grid
 from lqrlab.learning.training import Material, TrainState, objective, optimizer, schedule, train_step
@@ -27,5 +27,6 @@ __all__ = [
     "optimizer",
     "policy",
     "schedule",
+    "stop",
     "train_step",
 ]

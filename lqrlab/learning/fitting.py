@@ -38,13 +38,33 @@ class Fit:
         model: with the parameters of the last step, or their running mean if one is kept.
         metrics: the rows of ``metrics.jsonl``.
         stopped: whether it was interrupted before it was done.
-        steps: steps taken; fewer than asked for if it was stopped, or if it had stopped to improve.
+        steps: steps taken; fewer than asked for if it was stopped, had stopped to improve, or was told
+            that it is enough.
     """
 
     model: nnx.Module
     metrics: list[dict[str, Any]]
     stopped: bool
     steps: int
+
+
+def stop(folder: str | Path) -> None:
+    """Tell the run in ``folder``, in this process or another, that it is enough.
+
+    :func:`fit` ends after the steps under way, validates and keeps the best, and counts the run as done: called again
+    it returns at once. Removing ``checkpoints/enough`` takes the word back.
+
+    Raises:
+        ValueError: no training has begun there.
+    """
+    checkpoints = Path(folder) / "checkpoints"
+    if not checkpoints.is_dir():
+        raise ValueError(f"folder: no training has begun in {folder}, so there is none to stop")
+    _enough(folder).touch()
+
+
+def _enough(folder: str | Path) -> Path:
+    return Path(folder) / "checkpoints" / "enough"
 
 
 def fit(
@@ -60,7 +80,7 @@ def fit(
     """Train a model on a data set, or go on where an earlier call with the same settings was cut off.
 
     Every batch follows from the seed and the step, so a run that was stopped and resumed is the run that was
-    not stopped. Ctrl-C and SIGTERM save and return.
+    not stopped. Ctrl-C and SIGTERM save and return, to go on another time; :func:`stop` ends a run for good.
 
     Args:
         dataset: an opened data set.
@@ -93,7 +113,7 @@ def fit(
             state = store.restore("last", state)
         rows = _kept(log, step)
         best = max((row["validation_efficiency"] for row in rows), default=-np.inf)
-        tired = _tired(rows, config.patience)
+        tired = _tired(rows, config.patience) or (bool(rows) and _enough(folder).exists())
         watch = _Watch(programs)
         while step < config.num_steps and not tired and not stop.is_set():
             count = _steps_to_go(config, step)
@@ -101,7 +121,8 @@ def fit(
             state, metrics = programs.many(state, count)
             watch.add(count, metrics)
             step += count
-            report = step % config.report_every == 0 or step == config.num_steps
+            enough = _enough(folder).exists()
+            report = step % config.report_every == 0 or step == config.num_steps or enough
             due = stop.is_set() or step % config.checkpoint_every == 0 or step == config.num_steps
             if report or due:  # only now is anything fetched from the device
                 row = {"step": step} | watch.look()
@@ -117,7 +138,7 @@ def fit(
                 if progress:
                     progress(row)
                 watch.restart()
-                tired = _tired(rows, config.patience)
+                tired = _tired(rows, config.patience) or enough
             if due or tired or stop.is_set():
                 store.save("last", step, state)
         trained = models.merge(graph, jax.device_get(state.best))

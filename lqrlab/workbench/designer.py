@@ -287,7 +287,11 @@ def pole_map(at: tuple[float, float, float, float], groups: dict[str, np.ndarray
         svg.axes(
             at,
             (low, low + tall * shape, "Re z"),
-            (least, least + tall, "poles, Im z; stable inside the circle"),
+            (
+                least,
+                least + tall,
+                "poles, Im z: " + ", ".join(f"{mark} {label}" for mark, label in zip("○×", groups)),
+            ),
             circle,
         )
     ]

@@ -290,7 +290,7 @@ def axes(
 def frame(at: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
     """Left, right, top and bottom of the plane that :func:`axes` frames [px]."""
     left, top, width, height = at
-    return left + 40, left + width - 6, top + 16, top + height - 28
+    return left + 40, left + width - 14, top + 16, top + height - 28
 
 
 def _range(curves: Sequence[tuple[np.ndarray, np.ndarray, int, str]]) -> tuple[float, float]:
