@@ -7,6 +7,7 @@ import dataclasses
 import html
 import importlib
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -111,10 +112,13 @@ class Page:
         path = Path(path)
         head = '<!DOCTYPE html><html lang="en-GB"><meta charset="utf-8"><title>Catalogue of plants</title>'
         own = (
-            "<style>:root{color-scheme:light dark}"
+            "<style>:root{color-scheme:light dark;background:Canvas;color:CanvasText}"
             "body{max-width:60rem;margin:2rem auto;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif}</style>"
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
         )
-        path.write_text(f"{head}{own}{self.html}</html>", encoding="utf-8")
+        title = "Catalogue of plants" if len(self.names) > 1 else self.names[0].replace("_", " ").capitalize()
+        body = re.sub(r"<(/?)h3\b", r"<\1h2", self.html)  # in a notebook it stands under a heading
+        path.write_text(f"{head}{own}<main><h1>{title}</h1>{body}</main></html>", encoding="utf-8")
         return path
 
 

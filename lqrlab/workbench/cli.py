@@ -22,7 +22,7 @@ def _complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list
 
         try:
             source = pipeline.find_source(context.params.get("source"))
-            named = context.params.get("notebook") or context.params.get("only") or ()
+            named = context.params.get("target") or context.params.get("only") or ()
             if kind == "notebook":
                 words = [path.stem for path in sorted(source.glob("[0-9][0-9]_*.ipynb"))]
                 if "/" in typed or not any(word.startswith(typed) for word in words):
@@ -42,6 +42,10 @@ def _complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list
 
 class _Group(click.Group):
     """Turns what went wrong into one clean line: exit code 2 for a wrong request, 1 for a failed run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """As they stand in this file: what matters most comes first, not the alphabet."""
+        return list(self.commands)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         from lqrlab.workbench.pipeline import RunError
@@ -115,7 +119,7 @@ def run(
 
 
 @main.command()
-@click.argument("notebook", shell_complete=_complete("notebook"))
+@click.argument("target", metavar="NOTEBOOK|PLANT", shell_complete=_complete("notebook"))
 @click.option(
     "-p",
     "overrides",
@@ -140,6 +144,13 @@ def run(
 @click.option(
     "--folder", type=click.Path(path_type=Path), help="Of the sweep.  [default: data/sweeps/NOTEBOOK]"
 )
+@click.option(
+    "--road",
+    type=click.Choice(["auto", "notebooks", "vmap"]),
+    default="auto",
+    show_default=True,
+    help="A notebook a point, or all points in one program.",
+)
 @click.option("--workers", type=click.IntRange(1), help="Runs at a time.  [default: half the cores]")
 @click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
 @click.option("--time-limit", type=float, metavar="SECONDS", help="Of each run.")
@@ -147,13 +158,15 @@ def run(
 @click.option("--fresh", is_flag=True, help="Remove what earlier runs left at these points.")
 @click.option("--report/--no-report", default=True, help="Compare the runs on a page.  [default: yes]")
 @click.option("--json", "as_json", is_flag=True, help="The results as JSON, one run a line; progress aside.")
-def sweep(
-    notebook: str, overrides: tuple[str, ...], listed: Path | None, as_json: bool, **kwargs: Any
-) -> None:
-    """Run a notebook at many points, several at a time.
+def sweep(target: str, overrides: tuple[str, ...], listed: Path | None, as_json: bool, **kwargs: Any) -> None:
+    """Run a notebook, or design for a plant, at many points.
 
     Points with a result are skipped, so the same command runs only what is missing. Ranges are for --random:
     -p learning_rate=1e-4:1e-2:log -p depth=1:6
+
+    A plant's points need no notebook: thousands of them go through one program. Its physical parameters, dt and
+    factors of the weights (q_STATE, r_INPUT) can be set: lqrlab sweep cart_pole -p pole_length=0.1:1 -p
+    q_angle=0.1:10:log --random 5000
     """
     from lqrlab.workbench import comparison, points
     from lqrlab.workbench import sweep as sweeps
@@ -161,7 +174,7 @@ def sweep(
     given = _given(overrides, "learning_rate=1e-3,3e-4")
     rows = points.read_list(listed) if listed else ({},)
     try:
-        folder = sweeps.sweep(notebook, given, rows=rows, stream=sys.stderr if as_json else None, **kwargs)
+        folder = sweeps.sweep(target, given, rows=rows, stream=sys.stderr if as_json else None, **kwargs)
     except KeyboardInterrupt:
         click.echo("\nstopped; the same command goes on from here", err=True)
         sys.exit(130)

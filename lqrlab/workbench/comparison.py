@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lqrlab.workbench import pipeline, stage
+from lqrlab.workbench import bulk, pipeline, stage
 from lqrlab.workbench.terminal import clock
 from lqrlab.workbench.trial import RECORD, read, read_json
+
+SHOWN = 60  # rows on the page; all are in the files beside it
 
 
 def table(folder: str | Path) -> Any:
@@ -21,6 +23,8 @@ def table(folder: str | Path) -> Any:
     if not record:
         raise ValueError(f"{folder}: not the folder of a sweep, it has no {RECORD}")
     name, rows = Path(record["notebook"]).stem, []
+    if record.get("road") == "vmap":
+        return pd.DataFrame(list(_points(folder, record)))
     for entry in record["runs"]:
         place = folder / "runs" / entry["run"]
         said = read(place)
@@ -42,6 +46,17 @@ def table(folder: str | Path) -> Any:
     last = [c for c in ("seconds", "attempts", "device", "error") if c in frame]
     frame["attempts"] = frame["attempts"].astype("Int64")
     return frame[[c for c in frame if c not in last] + last]
+
+
+def _points(folder: Path, record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The rows of a sweep in one program: they are in one file, and each is there or is not."""
+    known = bulk.read(folder)
+    for entry in record["runs"]:
+        found = known.get(entry["fingerprint"])
+        status = "not begun" if found is None else "failed" if "error" in found else "finished"
+        numbers = {k: v for k, v in (found or {}).items() if k != "error"}
+        error = (found or {}).get("error", "")
+        yield {"run": entry["run"], "status": status, **entry["point"], **numbers, "error": error}
 
 
 def _flat(numbers: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -89,7 +104,8 @@ def write(folder: str | Path) -> Path:
     folder = Path(folder).resolve()
     frame, record = table(folder), read_json(folder / RECORD)
     pages = {}
-    for name in frame["run"]:
+    mapped = record.get("road") == "vmap"
+    for name in frame["run"] if not mapped else ():
         place = folder / "runs" / name
         executed = max((p.stat().st_mtime for p in (place / "notebooks").glob("[!.]*.ipynb")), default=None)
         page = place / "report" / "index.html"
@@ -100,14 +116,16 @@ def write(folder: str | Path) -> Path:
     counts = frame["status"].value_counts()
     varying, numbers = axes(frame, record)
     shown = ["status", *varying, *numbers[:8], "seconds", "attempts"]
+    seconds = frame["seconds"].sum() if "seconds" in frame else record.get("seconds")
     facts = [
-        ("Notebook", Path(record["notebook"]).stem),
-        ("Runs", ", ".join(f"{n} {status}" for status, n in counts.items())),
+        ("Plant" if record.get("kind") == "plant" else "Notebook", Path(record["notebook"]).stem),
+        ("Points" if mapped else "Runs", ", ".join(f"{n} {status}" for status, n in counts.items())),
         ("Profile", record.get("profile")),
         ("Reads from", record.get("inputs")),
         ("Started", record["started"].replace("T", " ")[:16]),
-        ("Computing", clock(frame["seconds"].sum()) if "seconds" in frame else None),
-        ("Device", next(iter(frame["device"].dropna()), None) if "device" in frame else None),
+        ("Computing", clock(seconds) if seconds else None),
+        ("Device", record.get("device") or next(iter(frame.get("device", frame["run"][:0]).dropna()), None)),
+        ("Road", "one program (vmap)" if mapped else None),
         ("Commit", record.get("commit")),
     ]
     same = {
@@ -123,9 +141,10 @@ def write(folder: str | Path) -> Path:
         head=[c for c in shown if c in frame],
         rows=[
             (row["run"], pages.get(row["run"]), [_cell(row[c]) for c in shown if c in frame])
-            for row in frame.to_dict("records")
+            for row in frame[:SHOWN].to_dict("records")
         ],
-        errors=[(r["run"], r["status"], r["error"]) for r in frame.to_dict("records") if r["error"]],
+        more=max(len(frame) - SHOWN, 0),
+        errors=[(r["run"], r["status"], r["error"]) for r in frame.to_dict("records") if r["error"]][:SHOWN],
         same=same,
         versions=record["versions"],
         run=record,
@@ -183,10 +202,19 @@ def _figures(frame: Any, varying: Sequence[str], numbers: Sequence[str]) -> list
                 places = x.astype(str).map(labels.index).astype(float)
                 axis.set_xticks(range(len(labels)), labels)
                 axis.set_xlim(-0.5, len(labels) - 0.5)
-            if places.nunique() < len(places):
+            if len(places) > 60 and places.nunique() > 12:  # a cloud: its middle half in slices
+                bins = pd.qcut(places, 12, duplicates="drop")
+                at = places.groupby(bins, observed=True).median()
+                low, mid, high = (y.groupby(bins, observed=True).quantile(q) for q in (0.25, 0.5, 0.75))
+                axis.fill_between(at, low, high, color="#D55E00", alpha=0.25, lw=0, zorder=3)
+                axis.plot(at, mid, color="#D55E00", lw=1.6, zorder=4)
+            elif places.nunique() < len(places):
                 middle = y.groupby(places).median()
                 axis.plot(middle.index, middle, "_", ms=14, mew=1.6, color="#D55E00")
-            axis.plot(places, y, "o", ms=4, color="#0072B2", alpha=0.75, mew=0)
+            many = len(places) > 200
+            axis.plot(
+                places, y, "o", ms=2 if many else 4, color="#0072B2", alpha=0.25 if many else 0.75, mew=0
+            )
             axis.set_xlabel(parameter)
             if y.min() > 0 and y.max() > 30 * y.min():
                 axis.set_yscale("log")
@@ -194,7 +222,8 @@ def _figures(frame: Any, varying: Sequence[str], numbers: Sequence[str]) -> list
             axis.set_ylabel(number)
         lost = int(frame[number].notna().sum()) - len(y)
         note = f"; {lost} of {lost + len(y)} runs not finite, not drawn" if lost else ""
-        figure.suptitle(f"{number}   (bar: median{note})", x=0.01, ha="left", fontsize=9.5, fontweight="bold")
+        mark = "line and band: median and middle half" if len(y) > 60 else "bar: median"
+        figure.suptitle(f"{number}   ({mark}{note})", x=0.01, ha="left", fontsize=9.5, fontweight="bold")
         low, high = whole.loc[y.idxmin()], whole.loc[y.idxmax()]
         alt = f"{number} of {len(y)} runs over {', '.join(varying)}{note}: " + "; ".join(
             f"{word} {float(row[number]):.4g} at {', '.join(f'{k} = {_cell(row[k])}' for k in varying)}"

@@ -46,12 +46,14 @@ class Notebook:
         metadata: of the whole notebook; ``{"lqrlab": {"needs": [...]}}`` names the notebooks whose files it
             reads, where these are not simply all before it.
         parameters: by name, in the order of the cell.
+        kind: what it is to a person: a plant can be swept over, too.
     """
 
     path: Path
     cells: tuple[dict[str, Any], ...]
     metadata: dict[str, Any]
     parameters: dict[str, Parameter]
+    kind: str = "notebook"
 
     @property
     def name(self) -> str:
@@ -124,7 +126,7 @@ def named(folder: Path, names: Sequence[str]) -> list[Notebook]:
     wanted = [Path(name).name.removesuffix(".ipynb") for name in names]
     for name in wanted:
         if name not in there:
-            raise ValueError(f"notebooks: there is no {name!r} in {folder}{_near(name, there)}")
+            raise ValueError(f"notebooks: there is no {name!r} in {folder}{near(name, there)}")
     return [read(there[name]) for name in dict.fromkeys(wanted)]
 
 
@@ -221,7 +223,7 @@ def retyped(config: Any, given: Mapping[str, str]) -> Any:
     values = {}
     for name, text in given.items():
         if name not in kinds:
-            raise ValueError(f"{name}: {type(config).__name__} has no such field{_near(name, kinds)}")
+            raise ValueError(f"{name}: {type(config).__name__} has no such field{near(name, kinds)}")
         kind = kinds[name]
         if typing.get_origin(kind) is tuple:
             kind = list[typing.get_args(kind)[0]]  # type: ignore[misc]
@@ -255,17 +257,17 @@ def effective(
     values = {nb.name: {p.name: p.default for p in nb.parameters.values()} for nb in chain}
     for name, given in profile.items():
         if name not in by_name:
-            raise ValueError(f"profile: there is no notebook {name!r}{_near(name, by_name)}")
+            raise ValueError(f"profile: there is no notebook {name!r}{near(name, by_name)}")
         for key, value in given.items():
             values[name][key] = _checked(by_name[name], key, value, text=False)
     for key, value in overrides.items():
         name, dot, short = key.rpartition(".")
         if dot and name not in by_name:
-            raise ValueError(f"{key}: there is no notebook {name!r}{_near(name, by_name)}")
+            raise ValueError(f"{key}: there is no notebook {name!r}{near(name, by_name)}")
         meant = [by_name[name]] if dot else [nb for nb in chain if short in nb.parameters]
         if not meant:
             every = sorted({p for nb in chain for p in nb.parameters} - {"run"})
-            raise ValueError(f"{key}: no notebook has a parameter of this name{_near(short, every)}")
+            raise ValueError(f"{key}: no notebook has a parameter of this name{near(short, every)}")
         for nb in meant:
             values[nb.name][short] = _checked(nb, short, value, text=isinstance(value, str))
     return values
@@ -275,7 +277,7 @@ def _checked(nb: Notebook, key: str, value: Any, *, text: bool) -> Any:
     if key == "run":
         raise ValueError(f"{nb.name}.run: is set by the run's folder (--folder), not as a parameter")
     if key not in nb.parameters:
-        raise ValueError(f"{nb.name}.{key}: the notebook has no such parameter{_near(key, nb.parameters)}")
+        raise ValueError(f"{nb.name}.{key}: the {nb.kind} has no such parameter{near(key, nb.parameters)}")
     parameter = nb.parameters[key]
     try:
         return convert(value, parameter.type, text=text)
@@ -285,11 +287,12 @@ def _checked(nb: Notebook, key: str, value: Any, *, text: bool) -> Any:
         raise ValueError(f"{nb.name}.{key}{about}: expected {finite}, but found {value!r}") from None
 
 
-def _near(name: str, there: Mapping[str, Any] | Sequence[str]) -> str:
+def near(name: str, there: Mapping[str, Any] | Sequence[str]) -> str:
+    """The end of a message about a name that is not there: the near ones, else all."""
     names = [n for n in there if n != "run"]
-    near = difflib.get_close_matches(name, names, n=4, cutoff=0.5)
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
+    close = difflib.get_close_matches(name, names, n=4, cutoff=0.5)
+    if close:
+        return f"; did you mean {' or '.join(close)}?"
     return f"; there are {', '.join(names)}" if names else ""
 
 
@@ -349,14 +352,17 @@ def fingerprints(chain: Sequence[Notebook], values: Mapping[str, Mapping[str, An
     return whole
 
 
-def fingerprint(nb: Notebook, values: Mapping[str, Any], inputs: Sequence[Any] = ()) -> str:
+def fingerprint(
+    nb: Notebook, values: Mapping[str, Any], inputs: Sequence[Any] = (), package: str | None = None
+) -> str:
     """A hash of all that the result of one notebook follows from, where its inputs are there already.
 
     Args:
         nb, values: the notebook and its parameters.
         inputs: what tells the files that it reads from others.
+        package: of the package as it is, where that has been computed.
     """
-    return _hash([_cells(nb), package_hash(), _given(values), list(inputs)])
+    return _hash([_cells(nb), package or package_hash(), _given(values), list(inputs)])
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

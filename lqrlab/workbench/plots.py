@@ -3,7 +3,8 @@
 import base64
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import jax
 import matplotlib.pyplot as plt
@@ -25,6 +26,7 @@ COLOURS = {
 }
 _CYCLE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#000000")
 _INKS = {"body": "#333333", "accent": "#D55E00", "ground": "#9A9A9A", "faint": "#D0D0D0", "fluid": "#56B4E9"}
+FORMATS = ("pdf", "svg", "png")
 _WIDTH = 7.6  # inches: the width of a report's column
 
 
@@ -48,6 +50,9 @@ def style() -> None:
             "legend.frameon": False,
             "lines.linewidth": 1.6,
             "axes.prop_cycle": plt.cycler(color=_CYCLE),
+            "svg.fonttype": "none",  # letters stay letters, to be edited and searched
+            "pdf.fonttype": 42,
+            "svg.hashsalt": "lqrlab",  # the same figure is the same file
         }
     )
 
@@ -71,6 +76,37 @@ def png(figure: Figure, dpi: float = 110) -> bytes:
     return buffer.getvalue()
 
 
+def save(figure: Figure, stem: str | Path, alt: str = "", *, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write a figure for a paper: ``<stem>.pdf``, ``.svg`` and ``.png``; the text in the first two can be edited.
+
+    Args:
+        figure: any figure of matplotlib's.
+        stem: path without its ending; the folder is made if need be.
+        alt: words that stand for it, kept in each file's own record.
+        formats: which of the three.
+
+    Returns:
+        The files' paths.
+    """
+    if wrong := [f for f in formats if f not in FORMATS]:
+        raise ValueError(f"formats: expected some of {', '.join(FORMATS)}, but found {wrong[0]!r}")
+    style()
+    stem = Path(stem).expanduser()
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    title = stem.name.replace("_", " ")
+    records = {
+        "pdf": {"Title": title, "Subject": alt, "CreationDate": None},
+        "svg": {"Title": title, "Description": alt, "Date": None},
+        "png": {"Title": title, "Description": alt},
+    }
+    paths = []
+    for kind in formats:
+        path = stem.with_name(f"{stem.name}.{kind}")
+        figure.savefig(path, dpi=300, metadata=records[kind])
+        paths.append(path)
+    return paths
+
+
 def grid(count: int, columns: int = 3, height: float = 1.9, **kwargs: Any) -> tuple[Figure, list[Axes]]:
     """``count`` axes in rows of ``columns``; those left over are taken away."""
     style()
@@ -87,7 +123,8 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
 
     Args:
         plant: says names and units.
-        runs: label → trajectory of one loop, ``xs [T+1, n]``.
+        runs: label → trajectory, ``xs [T+1, n]`` of one loop; or ``[S, T+1, n]`` of loops from S initial states,
+            drawn as their median within bands that hold the middle 50 % and 90 % of them at each time.
         title: above the whole.
     """
     signals = [(s, "xs", i) for i, s in enumerate(plant.states)] + [
@@ -96,19 +133,22 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
     figure, axes = grid(len(signals), 3, 1.75, sharex=True)
     for axis, (signal, kind, i) in zip(axes, signals):
         for k, (label, run) in enumerate(runs.items()):
-            values = np.asarray(getattr(run, kind))[..., i]
-            look: dict[str, Any] = {"color": COLOURS.get(label, _CYCLE[k]), "label": label}
-            look |= {"linestyle": "--"} if k else {}
-            if kind == "xs":
-                axis.plot(np.asarray(run.ts), values, **look)
-            else:
-                axis.step(np.asarray(run.ts)[:-1], values, where="post", **look)
+            values, ts = np.asarray(getattr(run, kind))[..., i], np.asarray(run.ts)
+            colour = COLOURS.get(label, _CYCLE[k])
+            look: dict[str, Any] = {"color": colour, "label": label, "ls": ("-", "--", ":", "-.")[k % 4]}
+            step: Literal["post"] | None = "post" if kind == "us" else None
+            if values.ndim > 1:
+                for within, alpha in (((0.05, 0.95), 0.12), ((0.25, 0.75), 0.22)):
+                    low, high = np.quantile(values, within, axis=0)
+                    axis.fill_between(ts[: len(low)], low, high, step=step, color=colour, alpha=alpha, lw=0)
+                values = np.median(values, axis=0)
+            axis.plot(ts[: len(values)], values, drawstyle="steps-post" if step else "default", **look)
         axis.set_ylabel(signal.label.replace(" [", "\n["))
     for axis in axes[-3:]:
         axis.set_xlabel("time [s]")
         axis.xaxis.set_tick_params(labelbottom=True)
-    if len(runs) > 1:
-        axes[0].legend(fontsize=8)
+    if len(runs) > 1:  # beside the curves, not on them
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=4, fontsize=8)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=10)
     return figure
@@ -217,6 +257,8 @@ def gaps(scores: Mapping[str, Mapping[str, Any]], title: str = "", floor: float 
                 axis.text(
                     edge * 1.25, y, f"{100 * lost.mean():.0f}% lost", color=colour, va="center", fontsize=7
                 )
+    optimum: dict[str, Any] = {"color": COLOURS["optimal"], "lw": 3, "label": "optimum: 0, at the left edge"}
+    axis.plot([floor * 0.8] * 2, [0, 1], transform=axis.get_xaxis_transform(), clip_on=False, **optimum)
     axis.set(xscale="log", xlim=(floor * 0.8, edge * 6), ylim=(len(families) - 0.4, -0.6))
     axis.set_xlabel("cost above the optimum [%]   (bar: median; right edge: destabilised)")
     axis.set_yticks(range(len(families)), [f.replace("_", " ") for f in families])

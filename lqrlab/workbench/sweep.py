@@ -1,5 +1,8 @@
 """One notebook at many points, on dask.distributed: each run in a folder of its own, which it holds.
 
+Points that need no notebook (a plant's parameters and weights, many seeds and learning rates of one training) go
+through one compiled program instead, see :mod:`lqrlab.workbench.bulk`; which road is taken is said, and why.
+
 The truth about a run is in its folder (``run.json``, written by whoever works on it, and the result that the
 notebook's last cell wrote), so it survives a killed worker, a killed sweep and a lost connection; the table is
 read from there. dask hands the runs out and tells of workers that died. On a cluster all workers must see the
@@ -17,13 +20,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from lqrlab.workbench import cluster, comparison, notebooks, pipeline, stage
+from lqrlab.workbench import bulk, cluster, comparison, notebooks, pipeline, stage
 from lqrlab.workbench.points import effective, points
 from lqrlab.workbench.trial import RECORD, TOPIC, done, note, perform, read
 
 
 def sweep(
-    notebook: str | Path,
+    target: str | Path,
     given: Mapping[str, str] | None = None,
     *,
     rows: Sequence[Mapping[str, Any]] = ({},),
@@ -38,12 +41,13 @@ def sweep(
     retries: int = 1,
     fresh: bool = False,
     report: bool = True,
+    road: str = "auto",
     stream: TextIO | None = None,
 ) -> Path:
-    """Run a notebook at each point that has no result yet, and gather the results of all.
+    """Run a notebook, or design for a plant, at each point that has no result yet, and gather the results of all.
 
     Args:
-        notebook: path or name of a notebook.
+        target: path or name of a notebook; or the name of a plant, see :func:`lqrlab.workbench.bulk.designs`.
         given, rows, num_random, seed: the points, see :func:`lqrlab.workbench.points.points`.
         profile: file of parameters that every run has; ``quick`` by default where there is one.
         inputs: folder of a run whose files the notebook reads (a data set, checkpoints). By default that of
@@ -55,10 +59,12 @@ def sweep(
         retries: how often a run is tried again that raised, or whose kernel or worker died.
         fresh: remove what earlier runs left at these points.
         report: write ``<folder>/report/index.html`` and a report of each run.
+        road: ``notebooks`` (each run a notebook, on dask), ``vmap`` (all in one program, where that can be) or
+            ``auto``, which takes ``vmap`` for a plant and for 16 or more trainings side by side.
         stream: where progress is shown; standard output by default.
 
     Returns:
-        The sweep's folder: ``results.csv``, ``results.parquet``, ``runs/``.
+        The sweep's folder: ``results.csv``, ``results.parquet``, and ``runs/`` or ``numbers.jsonl``.
 
     Raises:
         ValueError: a parameter is not right, an input is missing, or another sweep holds the folder; nothing
@@ -66,15 +72,26 @@ def sweep(
     """
     from lqrlab.workbench.board import Board
 
-    path = find(notebook)
-    nb = notebooks.read(path)
+    nb = declared(target)
+    path = nb.path
     if time_limit is not None and not time_limit > 0:
         raise ValueError(f"--time-limit: expected seconds above 0, but found {time_limit:g}")
-    if profile is None and (path.parent / "profiles" / "quick.json").exists():
+    plant = nb.kind == "plant"
+    if plant and (profile or inputs):
+        raise ValueError(
+            f"{'--profile' if profile else '--from'}: is for notebooks, but {nb.name} is a plant"
+        )
+    if not plant and profile is None and (path.parent / "profiles" / "quick.json").exists():
         profile = "quick"
     common = pipeline.read_profile(path.parent, profile).get(nb.name, {}) if profile else {}
     chosen = points(nb, given or {}, rows, num_random=num_random, seed=seed, profile=common)
-    folder = Path(folder).expanduser() if folder else path.parent.parent / "data" / "sweeps" / nb.name
+    whole = [effective(nb, common, point) for point in chosen]
+    asked = {"--workers": workers, "--scheduler": scheduler, "--time-limit": time_limit}
+    mapped, why = _road(nb, road, whole, [name for name, value in asked.items() if value is not None])
+    if plant:
+        bulk.plants(nb.name, chosen)  # refuses what is out of range
+    home = pipeline.find_source().parent if plant else path.parent.parent
+    folder = Path(folder).expanduser() if folder else home / "data" / "sweeps" / nb.name
     folder = folder.resolve()
     board = Board(stream)
     with contextlib.ExitStack() as held:
@@ -89,24 +106,28 @@ def sweep(
         shared: dict[str, Any] = {
             "session": session,
             "notebook": str(path),
+            "name": nb.name,
+            "road": "vmap" if mapped else "notebooks",
             "inputs": basis,
             "links": links,
             "time_limit": time_limit,
             "retries": retries,
             "profile": profile,
-            "commit": pipeline.commit(path.parent),
+            "commit": pipeline.commit(home),
         }
         jobs: list[dict[str, Any]] = []
-        for point in chosen:
-            values = effective(nb, common, point)
-            place = folder / "runs" / _called(point, values)
-            fingerprint = notebooks.fingerprint(nb, values, basis)
+        package = notebooks.package_hash()
+        for number, (point, values) in enumerate(zip(chosen, whole), 1):
+            place = folder / "runs" / (f"{number:05d}" if mapped else _called(point, values))
+            fingerprint = notebooks.fingerprint(nb, values, basis, package)
             jobs.append(
                 shared | {"folder": str(place), "point": point, "values": values, "fingerprint": fingerprint}
             )
         record = {
             "notebook": str(path),
             "title": nb.title,
+            "road": shared["road"],
+            "kind": nb.kind,
             "inputs": str(source) if source else None,
             "profile": profile,
             "commit": shared["commit"],
@@ -122,16 +143,23 @@ def sweep(
         stage.write_json(folder / RECORD, record)
         try:
             if fresh:
-                for job in jobs:
+                (folder / bulk.NUMBERS).unlink(missing_ok=True)
+                for job in jobs if not mapped else ():
                     with pipeline.hold(Path(job["folder"])):
                         pipeline.clear(Path(job["folder"]))
-            waiting = [job for job in jobs if not done(job)]
+            known = bulk.read(folder) if mapped else {}
+            waiting = [j for j in jobs if (j["fingerprint"] not in known if mapped else not done(j))]
             there = len(jobs) - len(waiting)
-            board.say(f"lqrlab sweep · {nb.name} · {len(jobs)} runs, {there} finished before → {folder}")
-            if waiting:
+            what = "points" if mapped else "runs"
+            board.say(f"lqrlab sweep · {nb.name} · {len(jobs)} {what}, {there} finished before → {folder}")
+            board.say(f"road: {shared['road']}: {why}")
+            if waiting and mapped:
+                record |= bulk.conduct(nb, waiting, folder, source, board.stream)
+            elif waiting:
                 board.begin({Path(job["folder"]).name for job in waiting}, len(jobs), there)
                 _conduct(waiting, folder, board, workers, scheduler)
-            record["status"] = "finished" if all(done(job) for job in jobs) else "incomplete"
+            ended = comparison.table(folder)["status"].eq("finished").all()
+            record["status"] = "finished" if ended else "incomplete"
         except BaseException:
             record["status"] = "stopped"
             raise
@@ -145,6 +173,50 @@ def sweep(
     if report:
         board.say(f"report: {comparison.write(folder)}")
     return folder
+
+
+def declared(target: str | Path) -> notebooks.Notebook:
+    """The notebook of that path or name, or what can be set of the plant of that name."""
+    try:
+        path = find(target)
+    except ValueError as error:
+        from lqrlab import compute, systems
+
+        compute.setup()
+        if target not in systems.names():
+            near = notebooks.near(str(target), systems.names())
+            raise ValueError(f"{error}; nor is there a plant of this name{near}") from None
+        return bulk.declaration(str(target))
+    return notebooks.read(path)
+
+
+def _road(
+    nb: notebooks.Notebook, road: str, values: Sequence[Mapping[str, Any]], asked: Sequence[str]
+) -> tuple[bool, str]:
+    """Whether all points go through one program, and the reason in words; ``asked`` is what only runs can have."""
+    if nb.kind == "plant":
+        if road == "notebooks" or asked:
+            what = "--road notebooks" if road == "notebooks" else asked[0]
+            raise ValueError(
+                f"{what}: is for notebooks, but {nb.name} is a plant: one program does all points"
+            )
+        return True, "a plant's points need no notebook; all of them in compiled programs"
+    varied = [k for k in nb.parameters if len({json.dumps(v[k]) for v in values}) > 1]
+    why_not = bulk.trainable(nb, values, varied)
+    if road == "vmap":
+        if why_not or asked:
+            raise ValueError(f"--road vmap: {why_not or f'one program has no {asked[0]}'}")
+        return True, "as asked for; one program, without a report and checkpoints of each run"
+    if road == "notebooks":
+        return False, "as asked for"
+    if why_not or asked:
+        return False, why_not or f"{asked[0]} is given"
+    if len(values) < bulk.MANY:
+        return False, f"{len(values)} runs, each with a report and checkpoints; --road vmap is one program"
+    return (
+        True,
+        f"only {' and '.join(varied)} differ; one program, without a report and checkpoints of each run",
+    )
 
 
 def find(notebook: str | Path) -> Path:

@@ -1,0 +1,132 @@
+"""Sweeps without a notebook: many designs in one program, against designs one at a time by other libraries."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.linalg
+from bs4 import BeautifulSoup
+from click.testing import CliRunner
+
+from lqrlab import systems
+from lqrlab.workbench import bulk, cli, comparison, notebooks, points, sweep
+
+
+def ask(folder, *args):
+    line = ["sweep", "mass_spring_damper", "--folder", str(folder), "--seed", "3", *args]
+    return CliRunner().invoke(cli.main, line)
+
+
+GIVEN = ["-p", "mass=0.5:2", "-p", "dt=0.01:0.1:log", "-p", "q_position=0.1:10:log", "-p", "r_force=0.5,2"]
+
+
+def by_scipy(point):
+    """The mean cost of typical starts and the slowest mode, from a fine Euler-free sampling of the cost by SciPy."""
+    plant = systems.make("mass_spring_damper", mass=point["mass"])
+    A, B = (np.asarray(a) for a in plant.matrices())
+    Q, R = (np.asarray(a) for a in plant.weights())
+    Q = Q * np.diag([point["q_position"], 1.0])
+    R, n = R * point["r_force"], len(A)
+    # C. van Loan, Computing integrals involving the matrix exponential (1978), theorem 1
+    F, W = np.zeros((n + 1, n + 1)), scipy.linalg.block_diag(Q, R)
+    F[:n] = np.hstack([A, B])
+    E = scipy.linalg.expm(point["dt"] * np.block([[-F.T, W], [np.zeros_like(F), F]]))
+    G = E[n + 1 :, n + 1 :]
+    W = G.T @ E[: n + 1, n + 1 :]
+    Ad, Bd, Qd, Rd, Nd = G[:n, :n], G[:n, n:], W[:n, :n], W[n:, n:], W[:n, n:]
+    P = scipy.linalg.solve_discrete_are(Ad, Bd, Qd, Rd, s=Nd)
+    K = np.linalg.solve(Rd + Bd.T @ P @ Bd, Bd.T @ P @ Ad + Nd.T)
+    scale = np.array([s.scale for s in plant.states])
+    return scale @ (np.diag(P) * scale), np.abs(np.linalg.eigvals(Ad - Bd @ K)).max()
+
+
+def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(notebooks, "package_hash", lambda: "as it is")  # whoever edits it meanwhile
+    done = ask(tmp_path, *GIVEN, "--random", "30", "--no-report")
+    assert done.exit_code == 0, done.output
+    assert "road: vmap: a plant's points need no notebook" in done.stdout
+    frame = pd.read_parquet(tmp_path / "results.parquet")
+    assert len(frame) == 30
+    assert frame["status"].eq("finished").all()
+    assert set(frame["r_force"]) == {0.5, 2.0}
+    for row in frame.to_dict("records")[:5]:
+        np.testing.assert_allclose((row["cost"], row["slowest"]), by_scipy(row), rtol=1e-9)
+    assert (frame["nominal_excess"] >= -1e-9).all()
+    assert frame["nominal_excess"].max() > 1
+    assert frame["nonlinear_p95"].abs().max() < 1e-3  # this plant is linear: nothing is above its optimum
+    assert frame["nonlinear_lost"].eq(0).all()
+
+    # the same command computes only what is missing; a line cut short by a crash is missing
+    lines = (tmp_path / bulk.NUMBERS).read_text().splitlines(keepends=True)
+    (tmp_path / bulk.NUMBERS).write_text("".join(lines[:-1]) + lines[-1][:20])
+    again = ask(tmp_path, *GIVEN, "--random", "31", "--no-report")
+    assert "31 points, 29 finished before" in again.stdout
+    after = pd.read_parquet(tmp_path / "results.parquet")
+    pd.testing.assert_frame_equal(after[:29], frame[:29])
+    assert after["status"].eq("finished").all()
+
+    page = BeautifulSoup(comparison.write(tmp_path).read_text(), "html.parser")
+    assert "nonlinear_p95" in page.select_one("thead").get_text()
+    assert "one program (vmap)" in page.select_one("dl.facts").get_text()
+    assert len(page.select("tbody tr")) == 31
+
+
+def test_a_point_without_a_design_says_why_and_takes_none_along():
+    batch = bulk.plants("mass_spring_damper", [{"mass": 1.0}, {"mass": 0.5}])
+
+    class Blind(type(batch)):  # its second variant costs infinitely little: R is not positive
+        def weights(self):
+            Q, R = super().weights()
+            return Q, R * (self.mass - 0.75)
+
+    fields = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
+    found = dict(row for rows in bulk.tried("mass_spring_damper", Blind(**fields)) for row in rows)
+    assert found[0]["nonlinear_lost"] == 0
+    assert "R" in found[1]["error"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["-p", "mas=1"], "mass_spring_damper.mas: the plant has no such parameter; did you mean mass"),
+        (["-p", "mass=-1,1"], "mass: expected mass_spring_damper's"),
+        (
+            ["-p", "mass=1", "--workers", "2"],
+            "--workers: is for notebooks, but mass_spring_damper is a plant",
+        ),
+        (["-p", "mass=1", "--from", "x"], "--from: is for notebooks"),
+    ],
+)
+def test_what_a_plant_cannot_be_swept_over(tmp_path, args, message):
+    done = ask(tmp_path / "sweep", *args)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_neither_a_notebook_nor_a_plant():
+    done = CliRunner().invoke(cli.main, ["sweep", "cart_poel", "-p", "mass=1"])
+    assert done.exit_code == 2
+    assert "nor is there a plant of this name; did you mean cart_pole" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "road", "mapped", "why"),
+    [
+        ({"seed": "0:15"}, "auto", True, "only learning_rate and seed differ"),
+        ({"seed": "0:1"}, "auto", False, "4 runs, each with a report"),
+        ({"seed": "0:1"}, "vmap", True, "as asked for"),
+        ({"seed": "0:15", "depth": "2,4"}, "auto", False, "depth differs, and one program has one depth"),
+        ({"seed": "0:15", "rounds": "1"}, "auto", False, "do not all take the same steps"),
+    ],
+)
+def test_the_road_of_trainings(given, road, mapped, why):
+    nb = sweep.declared("03_training")
+    low, high = given.pop("seed").split(":")
+    given = {"seed": ",".join(map(str, range(int(low), int(high) + 1))), "learning_rate": "1e-3,2e-3"} | given
+    values = [points.effective(nb, {}, p) for p in points.points(nb, given)]
+    assert sweep._road(nb, road, values, [])[0] is mapped
+    assert why in sweep._road(nb, road, values, [])[1]
+    if mapped:
+        assert sweep._road(nb, "auto", values, ["--workers"]) == (False, "--workers is given")
