@@ -4,9 +4,9 @@ import contextlib
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,9 @@ def broadcast(fn: Callable, *args: tuple[Array | None, int]) -> Any:
     return call(*flat)
 
 
+T = TypeVar("T")
+S = TypeVar("S")
+
 _PIECE = 2500  # problems that one thread takes at a time
 _compiled: set[Any] = set()
 
@@ -56,6 +59,21 @@ _compiled: set[Any] = set()
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="lqrlab")
+
+
+def on_threads(fn: Callable[[T], S], items: Sequence[T], program: Hashable) -> list[S]:
+    """``[fn(item) for item in items]`` on as many threads as there are cores.
+
+    Args:
+        fn: runs one compiled program; XLA lets other threads run meanwhile.
+        items: what it is called with.
+        program: names the program: its first call is made alone, for two threads would compile it twice.
+    """
+    if program in _compiled:
+        return list(_pool().map(fn, items))
+    done = [fn(items[0]), *_pool().map(fn, items[1:])]
+    _compiled.add(program)
+    return done
 
 
 @functools.cache
@@ -116,10 +134,6 @@ def on_all_cores(fn: Callable, *args: tuple[Array, int]) -> Any:
         with jax.enable_x64(True) if wide else contextlib.nullcontext():
             return jax.block_until_ready(run(size, np.int32(start), *flat))
 
-    key = (fn, size, tuple((a.shape, a.dtype) for a in flat))
-    if key in _compiled:
-        done = list(_pool().map(piece, starts))
-    else:  # two threads would compile the same program twice
-        done = [piece(starts[0]), *_pool().map(piece, starts[1:])]
-        _compiled.add(key)
+    program = (fn, size, tuple((a.shape, a.dtype) for a in flat))
+    done = on_threads(piece, starts, program)
     return _joined(tuple(min(size, count - i * size) for i in range(pieces)), lead, done)

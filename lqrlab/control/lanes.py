@@ -16,6 +16,8 @@ from jax import Array
 from jax.custom_batching import custom_vmap
 from jax.typing import ArrayLike
 
+from lqrlab.compute.linalg import stored
+
 # measured on a CPU with 1 MiB of second-level cache a core; powers of two would collide in it
 _LANES = {1: 520, 2: 264, 3: 136, 4: 72, 5: 56, 6: 40, 7: 40, 8: 40}
 _MANY = 72
@@ -43,15 +45,6 @@ def _unrolled(a: Array, b: Array) -> Array:
     for j in range(1, a.shape[1]):
         total = total + a[:, j, None] * b[None, j]
     return total
-
-
-def stored(a: Array) -> Array:
-    """a itself, as an array that XLA's CPU compiler writes down once.
-
-    It merges elementwise steps into one loop and computes a product anew for every use of an element; an
-    optimization barrier is gone by then. What a reduction returns it does store.
-    """
-    return jnp.sum(jnp.stack([a, jnp.zeros_like(a)]), axis=0)
 
 
 def _product_apart(a: Array, b: Array) -> Array:

@@ -2,20 +2,19 @@
 
 import os
 import tempfile
-from functools import partial
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from lqrlab import control, dataset, simulation, systems
-from lqrlab.evaluation.bench_control import Row, _best, _row, problems
+from lqrlab import dataset
+from lqrlab.evaluation.bench_control import Row, _best, _row
+from lqrlab.evaluation.bench_simulation import simulation_rows
 
 WINDOW, BATCH = 32, 2048
 
 
-def bench_data(*, trajectories: int = 4000, repeats: int = 5) -> list[Row]:
+def bench_data(*, trajectories: int = 20_000, repeats: int = 5) -> list[Row]:
     """Measure the data room on this machine.
 
     Args:
@@ -26,38 +25,10 @@ def bench_data(*, trajectories: int = 4000, repeats: int = 5) -> list[Row]:
         One :class:`Row` a figure. Simulation counts states of one trajectory after one step, each trajectory
         with a plant of its own, all states kept; loaders count windows of 32 steps in batches of 2048.
     """
-    rows = []
-    for n, target in ((4, 12), (12, 12)):
-        rows += _simulation(n, trajectories, target, repeats)
+    rows = simulation_rows(trajectories, repeats)
     with tempfile.TemporaryDirectory() as folder:
         rows += _files(Path(folder), repeats)
     return rows
-
-
-def _simulation(n: int, count: int, target: float, repeats: int, steps: int = 200) -> list[Row]:
-    A, B, Q, R = problems(n, count)
-    plants = systems.from_matrices(A, B, Q=Q, R=R, dt=np.full(count, 0.02))
-    K = control.lqrd(A, B, Q, R, 0.02).K
-    x0 = np.random.default_rng(1).normal(size=(count, n)).astype(np.float32)
-    policy = simulation.LinearPolicy(jnp.asarray(K, jnp.float32))
-    ours = partial(simulation.rollout, plants, policy, jnp.asarray(x0), steps, linear=True)
-    Ad, Bd = control.c2d(A, B, 0.02)
-    closed = np.asarray(Ad - Bd @ K, np.float32)
-    xs = np.empty((steps + 1, count, n), np.float32)
-
-    def by_numpy() -> None:
-        xs[0] = x0
-        for t in range(steps):
-            np.matmul(closed, xs[t][:, :, None], out=xs[t + 1][:, :, None])
-
-    _best(ours, 1)
-    speed, theirs = (count * steps / _best(run, repeats) / 1e6 for run in (ours, by_numpy))
-    name = f"closed loops n={n}"
-    return [
-        _row(f"{name}: rollout, states, inputs and costs kept", speed, "million steps/s"),
-        _row(f"{name}: NumPy, vectorised, states kept", theirs, "million steps/s"),
-        _row(f"{name}: over NumPy", speed / theirs, "×", target),
-    ]
 
 
 def _files(folder: Path, repeats: int) -> list[Row]:

@@ -1,5 +1,6 @@
 """Closed loops in bulk: functional environments, policies, rollouts."""
 
+from lqrlab.simulation.costs import total_cost
 from lqrlab.simulation.environment import Env, env
 from lqrlab.simulation.policies import (
     HandOver,
@@ -25,5 +26,6 @@ __all__ = [
     "no_control",
     "rollout",
     "scheduled",
+    "total_cost",
     "tracking",
 ]

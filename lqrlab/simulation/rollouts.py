@@ -1,6 +1,8 @@
 """Closed loops, many at once."""
 
 import dataclasses
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,9 +13,15 @@ from jax.typing import ArrayLike
 
 from lqrlab import control
 from lqrlab.compute import pytree
+from lqrlab.simulation import bulk
 from lqrlab.simulation.environment import Env, env
-from lqrlab.simulation.policies import Policy
+from lqrlab.simulation.policies import LinearPolicy, Policy
 from lqrlab.systems import Plant
+
+FIELDS = ("xs", "us", "costs")
+
+MANY = 64
+"""From so many loops on the fast road is taken; below, its compilation costs more than it saves."""
 
 
 @pytree
@@ -26,6 +34,8 @@ class Trajectory:
         xs: states ``[*lead, T+1, n]``.
         us: inputs that reached the plant ``[*lead, T, m]``.
         costs: continuous cost ∫ xᵀQx + uᵀRu dt of each step ``[*lead, T]``.
+
+    A field that was not to be kept is None.
     """
 
     ts: Array
@@ -40,7 +50,7 @@ class Trajectory:
 
 
 def rollout(
-    plant: Plant,
+    plant: Plant | Env,
     policy: Policy,
     x0: ArrayLike,
     num_steps: int,
@@ -53,11 +63,16 @@ def rollout(
     sensor_noise: ArrayLike = 0.0,
     excitation: ArrayLike = 0.0,
     substeps: int | None = None,
+    keep: tuple[str, ...] = FIELDS,
 ) -> Trajectory:
     """Run a policy on a plant, or on a batch of plants from many initial states.
 
+    Many loops under constant gains go through :mod:`lqrlab.simulation.bulk`, many times as fast and on all cores;
+    the numbers are the same to rounding, the random ones others.
+
     Args:
-        plant: one plant, or a batch with leading axes.
+        plant: one plant, or a batch with leading axes; or an :class:`Env` of them, which has been linearised and
+            sampled before and says itself what dt, linear, limits, noise and substeps would.
         policy: a :class:`Policy`; u = policy(x), both deviations from the equilibrium.
         x0: initial deviations ``[*batch, *extra, n]``: the plants' own axes lead.
         num_steps: T.
@@ -69,6 +84,7 @@ def rollout(
         sensor_noise: the same for what the policy sees, scalar or ``[n]``.
         excitation: the same for what is added to its input, scalar or ``[m]``.
         substeps: Runge-Kutta steps in a sample time.
+        keep: which of ``xs``, ``us``, ``costs`` are wanted; what is not kept need not be written.
 
     Returns:
         :class:`Trajectory`, in x0's floating type. A loop that diverges carries inf or NaN.
@@ -78,14 +94,23 @@ def rollout(
     """
     x0 = jnp.asarray(x0)
     x0 = x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
+    if isinstance(plant, Env):
+        world, plant = plant, plant.plant
+        if not (dt is None and limits is None and substeps is None and linear in (False, world.linear)):
+            raise ValueError("plant: an Env has its own dt, linear, limits and substeps; give them to env()")
+        noise = world.noise
+    else:
+        world = None
     batch = plant.batch_shape
     if x0.shape[-1:] != (plant.n,) or x0.shape[: len(batch)] != batch:
         expected = "[" + ", ".join([*map(str, batch), "…", str(plant.n)]) + "]"
         raise ValueError(f"x0: expected shape {expected} for {plant.name}, but found {x0.shape}")
-    if not control.checks.traced(x0) and not bool(jnp.all(jnp.isfinite(x0))):
+    if not control.checks.traced(x0) and not np.all(np.isfinite(x0)):
         raise ValueError("x0: expected finite numbers, but found inf or NaN")
     if not isinstance(num_steps, int | np.integer) or num_steps < 1:
         raise ValueError(f"num_steps: expected at least one step, but found {num_steps!r}")
+    if not set(keep) <= set(FIELDS):
+        raise ValueError(f"keep: expected some of {', '.join(FIELDS)}, but found {keep!r}")
     _check_policy(policy, x0, plant.m)
     noisy = tuple(
         _positive(n, a)
@@ -93,11 +118,100 @@ def rollout(
     )
     if key is None and any(noisy):
         raise ValueError("key: noise, sensor_noise and excitation need a random key")
-    world = env(plant, dt=dt, linear=linear, limits=limits, noise=noise, substeps=substeps)
-    world = jax.tree.map(lambda a: a.astype(x0.dtype), world)
+    if world is None:
+        world = env(plant, dt=dt, linear=linear, limits=limits, noise=noise, substeps=substeps)
     sensors = jnp.broadcast_to(jnp.asarray(sensor_noise, x0.dtype), (plant.n,))
     push = jnp.broadcast_to(jnp.asarray(excitation, x0.dtype), (plant.m,))
-    return _run(world, policy, x0, sensors, push, key, num_steps, noisy)
+    key = key if any(noisy) else None
+    if isinstance(policy, LinearPolicy) and _in_bulk(world, policy, x0):
+        return _bulk(world, policy, x0, sensors, push, key, int(num_steps), noisy, tuple(keep))
+    world = jax.tree.map(lambda a: a.astype(x0.dtype), world)
+    return _run(world, policy, x0, sensors, push, key, int(num_steps), noisy, tuple(keep))
+
+
+def _in_bulk(world: Env, policy: Policy, x0: Array) -> bool:
+    """Whether these loops are many, under constant gains, and of numbers rather than within a trace."""
+    many = x0.size // x0.shape[-1] >= MANY
+    here = not control.checks.traced(*jax.tree.leaves((world, policy, x0)))
+    return many and here and type(policy) is LinearPolicy
+
+
+def bulk_loops(world: Env, K: Array, extra: Any = None) -> bulk.Loops:
+    """A world and its gains as :mod:`lqrlab.simulation.bulk` takes them; ``extra`` as there, batch axes in front."""
+    batch = world.plant.batch_shape
+    lead = jnp.broadcast_shapes(batch, K.shape[:-2])
+
+    def flat(a: Array, core: int) -> Array:
+        a = jnp.asarray(a)
+        own = a.shape[a.ndim - core :]
+        shared = all(size == 1 for size in a.shape[: a.ndim - core])
+        return a.reshape(1, *own) if shared else jnp.broadcast_to(a, (*lead, *own)).reshape(-1, *own)
+
+    model: bulk.Linear | bulk.Nonlinear
+    if world.linear:
+        model = bulk.Linear(*(flat(a, 2) for a in world.sampled))
+    else:
+        plant = jax.tree.map(lambda a: flat(a, jnp.ndim(a) - len(batch) if jnp.ndim(a) else 0), world.plant)
+        model = bulk.Nonlinear(
+            plant,
+            flat(world.x_eq, 1),
+            flat(world.u_eq, 1),
+            flat(world.Q, 2),
+            flat(world.R, 2),
+            flat(world.dt / world.substeps, 0),
+        )
+    ends = (world.low, world.high)
+    clipped = any(np.isfinite(a).any() for a in ends)
+    low, high = (flat(a, 1) if clipped else None for a in ends)
+    return bulk.Loops(
+        model, flat(K, 2), low, high, jax.tree.map(lambda a: flat(a, a.ndim - len(batch)), extra)
+    )
+
+
+@functools.cache
+def _finish(keep: tuple[str, ...]) -> bulk.Finish:
+    def finish(xs: Array, us: Array, costs: Array, extra: Any) -> dict[str, Array]:
+        every = {"xs": xs, "us": us, "costs": costs}
+        return {name: every[name] for name in keep}
+
+    return finish
+
+
+def _bulk(
+    world: Env,
+    policy: LinearPolicy,
+    x0: Array,
+    sensors: Array,
+    push: Array,
+    key: Array | None,
+    num_steps: int,
+    noisy: tuple[bool, ...],
+    keep: tuple[str, ...],
+) -> Trajectory:
+    spread = (world.noise.astype(x0.dtype), sensors, push)
+    out = bulk.simulate(
+        bulk_loops(world, policy.K),
+        x0.reshape(-1, x0.shape[-1]),
+        num_steps,
+        _finish(keep),
+        key=key,
+        noise=bulk.Noise(*(a if there else None for a, there in zip(spread, noisy))),
+        substeps=world.substeps,
+    )
+    lead = x0.shape[:-1]
+    fields = {name: jax.device_put(a.reshape(*lead, *a.shape[1:]), may_alias=True) for name, a in out.items()}
+    return _trajectory(_times(world.dt, num_steps, x0.dtype), fields)
+
+
+def _trajectory(ts: Array, fields: Mapping[str, Array]) -> Trajectory:
+    return Trajectory(ts, **{name: fields.get(name) for name in FIELDS})  # type: ignore[arg-type]
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _times(dt: Array, num_steps: int, dtype: Any) -> Array:
+    return dt.astype(dtype)[..., None] * jnp.broadcast_to(
+        jnp.arange(num_steps + 1, dtype=dtype), (*dt.shape, num_steps + 1)
+    )
 
 
 def _check_policy(policy: Policy, x0: Array, m: int) -> None:
@@ -107,6 +221,8 @@ def _check_policy(policy: Policy, x0: Array, m: int) -> None:
             f"policy: expected something with init(batch_shape) and __call__(carry, x), such as LinearPolicy(K), "
             f"but found {type(policy).__name__}"
         )
+    if type(policy) is LinearPolicy and policy.K.shape == (*x0.shape[: policy.K.ndim - 2], m, x0.shape[-1]):
+        return  # seen without a trace, which would take longer than many a simulation
     try:
         _, u = jax.eval_shape(lambda p, x: p(p.init(x.shape[:-1]), x), policy, x0)
     except Exception as error:
@@ -134,6 +250,7 @@ def _loop(
     key: Array | None,
     num_steps: int,
     noisy: tuple[bool, bool, bool],
+    keep: tuple[str, ...],
 ) -> Trajectory:
     disturbed, sensed, excited = noisy
 
@@ -155,10 +272,9 @@ def _loop(
     start = (x0, policy.init(x0.shape[:-1]))
     _, (xs, us, costs) = jax.lax.scan(step, start, jnp.arange(num_steps))
     xs = jnp.concatenate([x0[None], xs])
-    ts = world.dt[..., None] * jnp.broadcast_to(
-        jnp.arange(num_steps + 1, dtype=x0.dtype), (*world.dt.shape, num_steps + 1)
-    )
-    return Trajectory(ts, jnp.moveaxis(xs, 0, -2), jnp.moveaxis(us, 0, -2), jnp.moveaxis(costs, 0, -1))
+    kept = {"xs": jnp.moveaxis(xs, 0, -2), "us": jnp.moveaxis(us, 0, -2), "costs": jnp.moveaxis(costs, 0, -1)}
+    ts = _times(world.dt, num_steps, x0.dtype)
+    return _trajectory(ts, {name: kept[name] for name in keep})
 
 
-_run = jax.jit(_loop, static_argnames=("num_steps", "noisy"))
+_run = jax.jit(_loop, static_argnames=("num_steps", "noisy", "keep"))

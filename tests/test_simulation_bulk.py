@@ -1,0 +1,152 @@
+"""Closed loops in bulk: the same numbers as a loop in NumPy, as SciPy's integrator, and as each plant's own code."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+from lqrlab import control, simulation, systems
+from lqrlab.compute.components import componentwise
+from lqrlab.compute.trigonometry import sincos
+from lqrlab.simulation import bulk, rollouts
+
+KEY = jax.random.key(3)
+
+
+def gains(plants):
+    return control.lqrd(*plants.matrices(), *plants.weights(), plants.dt).K
+
+
+@pytest.mark.parametrize("limit", [None, 0.02])
+def test_linear_loops_are_the_recursion_in_numpy(limit, monkeypatch):
+    monkeypatch.setattr(bulk, "_PIECE", 40_000)  # several pieces, the last one overlapping
+    plants = systems.sample("quarter_car", key=KEY, num=25)
+    K, x0 = gains(plants), plants.initial_state(key=KEY, num=7)
+    _, u_eq = plants.equilibrium()
+    limits = None if limit is None else (np.asarray(u_eq)[0] - limit, np.asarray(u_eq)[0] + limit)
+    run = simulation.rollout(plants, simulation.LinearPolicy(K), x0, 30, linear=True, limits=limits)
+    run = jax.tree.map(np.asarray, run)
+    A, B, Q, R, N = (np.asarray(a) for a in control.sample(*plants.matrices(), *plants.weights(), plants.dt))
+    x, gain = np.asarray(x0), np.asarray(K)
+    for t in range(30):
+        u = -np.einsum("vmn,vsn->vsm", gain, x)
+        u = u if limit is None else np.clip(u, -limit, limit)
+        cost = sum(np.einsum("vsi,vij,vsj->vs", a, M, b) for a, M, b in ((x, Q, x), (u, R, u), (x, 2 * N, u)))
+        scale = np.abs(run.xs).max((0, 1, 2))
+        np.testing.assert_allclose(run.xs[:, :, t] / scale, x / scale, atol=1e-12)
+        np.testing.assert_allclose(run.us[:, :, t], u, rtol=1e-9, atol=1e-12 * np.abs(run.us).max())
+        np.testing.assert_allclose(run.costs[:, :, t], cost, rtol=1e-9, atol=1e-12 * np.abs(run.costs).max())
+        x = np.einsum("vij,vsj->vsi", A, x) + np.einsum("vim,vsm->vsi", B, u)
+
+
+def test_nonlinear_loops_and_their_cost_follow_solve_ivp():
+    plants = systems.sample("two_link_arm", key=KEY, num=2)
+    K, x0 = gains(plants), plants.initial_state(key=KEY, num=40)
+    run = simulation.rollout(plants, simulation.LinearPolicy(K), x0, 3, substeps=30)
+    (x_eq, u_eq), (Q, R) = plants.equilibrium(), plants.weights()
+    one = jax.tree.map(lambda a: a[1], plants)
+    field = jax.jit(one.dynamics)
+    x, price = np.asarray(x0[1, 37]), 0.0
+    for t in range(3):
+        u = -np.asarray(K[1]) @ x
+
+        def rates(_, z, u=u):
+            d = z[:-1]
+            return np.append(field(d + x_eq[1], u + u_eq[1]), d @ Q[1] @ d + u @ R[1] @ u)
+
+        end = solve_ivp(rates, (0, float(one.dt)), np.append(x, price), rtol=1e-10, atol=1e-12).y[:, -1]
+        x, price = end[:-1], end[-1]
+        np.testing.assert_allclose(run.xs[1, 37, t + 1], x, rtol=1e-6, atol=1e-8 * np.abs(x0).max())
+    np.testing.assert_allclose(run.cost[1, 37], price, rtol=1e-6)
+
+
+def test_each_loop_has_noise_of_its_own_whatever_the_blocks(monkeypatch):
+    plant = systems.from_matrices([[-1.0]], [[1.0]], Q=[[1.0]], R=[[1.0]], dt=0.1)
+    still = simulation.LinearPolicy(jnp.zeros((1, 1)))
+
+    def run(**noise):
+        return simulation.rollout(plant, still, jnp.zeros((4000, 1)), 40, linear=True, key=KEY, **noise)
+
+    pushed = run(excitation=0.5).us
+    assert abs(float(pushed.std()) - 0.5) < 5e-3
+    assert np.abs(np.corrcoef(pushed[:50, :, 0]) - np.eye(50)).max() < 0.65  # 40 samples of 50 loops
+    A = float(np.exp(-0.1))
+    moved = run(noise=0.3).xs[..., 0]
+    np.testing.assert_allclose((moved[:, 1:] - A * moved[:, :-1]).std(), 0.3, rtol=0.01)
+    monkeypatch.setattr(bulk, "_PIECE", 100_000)
+    np.testing.assert_array_equal(run(excitation=0.5).us, pushed)
+
+
+def test_only_what_is_kept_is_returned_and_few_loops_are_many_loops(monkeypatch):
+    plants = systems.sample("pendulum", key=KEY, num=8)
+    policy, x0 = simulation.LinearPolicy(gains(plants)), plants.initial_state(key=KEY, num=9)
+    world = simulation.env(plants, linear=True)
+    many = simulation.rollout(world, policy, x0, 12, keep=("xs", "costs"))
+    assert many.us is None
+    monkeypatch.setattr(rollouts, "MANY", 10**9)
+    steps = simulation.rollout(world, policy, x0, 12)
+    np.testing.assert_allclose(many.xs, steps.xs, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(many.cost, steps.cost, rtol=1e-9)
+
+
+def test_total_cost_is_the_sum_of_the_steps_whatever_the_horizon():
+    plants = systems.sample("cart_pole", key=KEY, num=40)
+    policy, x0 = simulation.LinearPolicy(0.9 * gains(plants)), plants.initial_state(key=KEY, num=2)
+    for steps in (1, 11):
+        stepped = simulation.rollout(plants, policy, x0, steps, linear=True).cost
+        np.testing.assert_allclose(
+            simulation.total_cost(plants, policy, x0, steps, linear=True), stepped, rtol=1e-9
+        )
+    tight = {"linear": True, "limits": (-1.0, 1.0)}
+    np.testing.assert_allclose(
+        simulation.total_cost(plants, policy, x0, 20, **tight),
+        simulation.rollout(plants, policy, x0, 20, **tight).cost,
+        rtol=1e-9,
+    )
+
+
+@pytest.mark.parametrize("name", systems.names())
+def test_components_of_every_familys_dynamics_are_its_dynamics(name):
+    plant = systems.make(name)
+    x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
+    random = np.random.default_rng(0)
+    x = x_eq[:, None] + random.normal(size=(plant.n, 3)) * np.asarray(plant.scales[0])[:, None] / 4
+    u = u_eq[:, None] + random.normal(size=(plant.m, 3)) * np.asarray(plant.scales[1])[:, None] / 4
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a)), plant)
+    many = componentwise(lambda plant, x, u: plant.dynamics(x, u), shapes, x_eq, u_eq)
+    assert many.__name__ == "componentwise", "not one operation of the catalogue is without a form on lanes"
+    with jax.disable_jit():
+        out = many(jax.tree.map(lambda a: jnp.asarray(a)[..., None], plant), jnp.asarray(x), jnp.asarray(u))
+    for i in range(3):
+        expected = plant.dynamics(x[:, i], u[:, i])
+        np.testing.assert_allclose(out[:, i], expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
+
+
+def test_a_loop_inside_a_function_is_mapped_over():
+    def repeated(x):
+        return jax.lax.fori_loop(0, 3, lambda _, v: jnp.sin(v) + x, x)
+
+    x = np.random.default_rng(0).normal(size=(4, 5))
+    expected = np.stack([repeated(column) for column in x.T], axis=-1)
+    np.testing.assert_allclose(componentwise(repeated, x[:, 0])(jnp.asarray(x)), expected, rtol=1e-12)
+
+
+def test_sine_and_cosine_are_numpys():
+    random = np.random.default_rng(0)
+    x = np.concatenate([random.uniform(-r, r, 20_000) for r in (1e-3, 1.0, 50.0, 1e4, 1e6)])
+    x = np.concatenate([x, np.arange(-40, 41) * np.pi / 4, [0.0, -0.0]])
+    s, c = jax.jit(sincos)(x)
+    np.testing.assert_allclose(s, np.sin(x), atol=3e-16)
+    np.testing.assert_allclose(c, np.cos(x), atol=3e-16)
+    assert not np.isfinite(sincos(jnp.array([np.inf, np.nan]))[0]).any()
+
+
+def test_the_road_of_an_accelerator_is_that_of_a_cpu(monkeypatch):
+    plants = systems.sample("cart_pole", key=KEY, num=30)
+    policy, x0 = simulation.LinearPolicy(gains(plants)), plants.initial_state(key=KEY, num=3)
+    expected = simulation.rollout(plants, policy, x0, 10, linear=True)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    got = simulation.rollout(plants, policy, x0, 10, linear=True)
+    np.testing.assert_allclose(got.xs, expected.xs, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(got.costs, expected.costs, rtol=1e-9)
