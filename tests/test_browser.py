@@ -1,4 +1,4 @@
-"""What people see, in a real browser: JupyterLab with a panel; reports without a network, for everybody's eyes.
+"""What people see, in a real browser: JupyterLab with a panel; reports without a network, to everybody's eyes.
 
 Pictures of what was looked at are left in ``data/browser`` (or in ``$LQRLAB_ARTEFACTS``).
 """
@@ -14,6 +14,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import test_report
+
+from lqrlab.workbench import bulk, catalogue, comparison, report
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 ROOT = Path(__file__).parents[1]
@@ -131,3 +134,80 @@ def test_a_slider_moves_the_curve_in_jupyterlab(jupyterlab, page, record_propert
     print(f"slider to new picture: median {median:.0f} ms of {len(took)}, {[round(t) for t in took]}")
     assert before != after
     assert errors == []
+
+
+SCHEMES = ("light", "dark")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A page of each kind that lqrlab writes: of a notebook, of a run, of a sweep, of all runs, of plants."""
+    data = tmp_path_factory.mktemp("data")
+    run = data / "runs" / "run"
+    shutil.copytree(test_report.folder.__wrapped__(tmp_path_factory), run)
+    report.write(run)
+    folder = data / "sweeps" / "cart_pole"
+    points = [{"length": 0.1 * i, "dt": (0.01, 0.02)[i % 2]} for i in range(1, 80)]
+    runs = [{"point": p, "run": f"{i:05d}", "fingerprint": str(i)} for i, p in enumerate(points)]
+    numbers = [{"cost": 1 + p["length"], "lost": 100 * (p["length"] > 7)} for p in points]
+    numbers[3] = {"error": "mode at +4.2 rad/s is not stabilizable"}
+    folder.mkdir(parents=True)
+    lines = (json.dumps({"fingerprint": str(i)} | found) for i, found in enumerate(numbers))
+    (folder / bulk.NUMBERS).write_text("\n".join(lines))
+    record = {"notebook": "cart_pole", "title": "Cart-pole", "road": "vmap", "kind": "plant", "runs": runs}
+    record |= {
+        "started": "2026-11-21T10:00:00",
+        "status": "incomplete",
+        "versions": {"lqrlab": "0.1.0"},
+        "units": {"dt": "s"},
+    }
+    (folder / "sweep.json").write_text(json.dumps(record))
+    comparison.write(folder)
+    report.index(data)
+    catalogue.page(["mass_spring_damper"]).save(data / "plants.html")
+    return data
+
+
+PAGES = {
+    "notebook": "runs/run/report/04_scores.html",
+    "run": "runs/run/report/index.html",
+    "sweep": "sweeps/cart_pole/report/index.html",
+    "all": "index.html",
+    "plants": "plants.html",
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_pages_need_no_network_and_shut_nobody_out(chromium, site, artefacts, scheme):
+    """Offline, nothing is asked for and nothing is missing; axe-core finds nothing that bars anyone."""
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python"
+    )
+    context = chromium.new_context(color_scheme=scheme, viewport={"width": 1200, "height": 900})
+    context.set_offline(True)
+    page, wrong = context.new_page(), []
+    page.on("requestfailed", lambda request: wrong.append(f"failed: {request.url[:80]}"))
+    page.on("request", lambda r: wrong.append(r.url) if not r.url.startswith(("file:", "data:")) else None)
+    page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
+    barred, shown = [], {}
+    for name, path in PAGES.items():
+        page.goto((site / path).as_uri())
+        page.evaluate("Promise.all([...document.images].map(image => image.decode()))")  # or it is broken
+        shown[name] = page.evaluate(
+            "() => ['math', 'img', 'svg', 'table'].map(tag => [...document.querySelectorAll(tag)]"
+            ".filter(e => e.getBoundingClientRect().width > 0).length)"
+        )
+        for found in axe.Axe().run(page).response["violations"]:
+            where = found["nodes"][0]["html"][:120]
+            barred.append(
+                f"{name}: {found['impact']}, {found['help']}, {len(found['nodes'])} times, as in {where}"
+            )
+        page.screenshot(path=artefacts / f"{name}_{scheme}.png", full_page=True)
+    context.close()
+    assert wrong == []
+    assert barred == []
+    math, images, _, tables = shown["notebook"]
+    assert (math, images) == (4, 3)  # all that test_report's notebook has: none is left as LaTeX or empty
+    assert tables >= 1
+    assert shown["sweep"][1] == 2  # a figure for each number that differs
+    assert shown["plants"][2] >= 2

@@ -1,6 +1,8 @@
 """Sweeps without a notebook: many designs in one program, against designs one at a time by other libraries."""
 
+import ast
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,7 +11,8 @@ import scipy.linalg
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
 
-from lqrlab import systems
+from lqrlab import dataset, learning, systems
+from lqrlab.learning import sweeps as bulk_sweeps
 from lqrlab.workbench import bulk, cli, comparison, notebooks, points, sweep
 
 
@@ -130,3 +133,38 @@ def test_the_road_of_trainings(given, road, mapped, why):
     assert why in sweep._road(nb, road, values, [])[1]
     if mapped:
         assert sweep._road(nb, "auto", values, ["--workers"]) == (False, "--workers is given")
+
+
+def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkeypatch, tmp_path):
+    nb, asked = sweep.declared("03_training"), {}
+    given = {
+        "seed": "3,5",
+        "learning_rate": "1e-3,2e-3",
+        "width": "12",
+        "closed_loop": "0.5",
+        "loss": "huber",
+    }
+    values = [points.effective(nb, {}, p) for p in points.points(nb, given)]
+
+    def grid(data, model, train, **kwargs):
+        asked.update(model=model, train=train, **kwargs)
+        return SimpleNamespace(metrics={"loss": np.arange(8.0).reshape(2, 2, 2)})
+
+    monkeypatch.setattr(bulk_sweeps, "grid", grid)
+    monkeypatch.setattr(dataset, "open", lambda path: path)
+    (rows,) = bulk.trainings(tmp_path, values)
+    assert [(i, row["loss"]) for i, row in rows] == [
+        (0, 1.0),
+        (1, 3.0),
+        (2, 5.0),
+        (3, 7.0),
+    ]  # the last report
+    assert (asked["seeds"], asked["learning_rates"]) == ([3, 5], [1e-3, 2e-3])
+    made = values[0] | {"learning": learning}
+    for cell in nb.cells:
+        for node in ast.parse(notebooks.source(cell)).body if cell["cell_type"] == "code" else ():
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("_config"):
+                exec(ast.unparse(node), made)
+    assert asked["model"] == made["model_config"]
+    apart = {"checkpoint_every": asked["train"].checkpoint_every}  # in one program there are none
+    assert asked["train"] == dataclasses.replace(made["train_config"], **apart)

@@ -18,6 +18,11 @@ from lqrlab.workbench.terminal import Progress
 
 NUMBERS = "numbers.jsonl"  # what is known of each point, a line each
 MANY = 16  # trainings from which on one program is taken unasked
+UNITS = {
+    **dict.fromkeys(("nonlinear_median", "nonlinear_p95", "nonlinear_lost", "nominal_excess"), "%"),
+    **dict.fromkeys(("cost", "slowest", "gain"), "1"),
+    "time_constant": "s",
+}
 HORIZONS = (100, 200, 500, 1000, 2000)  # steps that designs are tried for: two settling times of the slowest
 TRIALS = 16  # initial states that each design is tried from
 _BYTES = 2.5e8  # of states that one program writes
@@ -113,6 +118,14 @@ def declaration(name: str) -> Notebook:
     parameters["run"] = Parameter("run", str, "", "folder")  # every notebook has it
     heading = {"cell_type": "markdown", "metadata": {}, "source": f"# {systems.family(name).title}"}
     return Notebook(Path(name), (heading,), {}, parameters, kind="plant")
+
+
+def units(name: str) -> dict[str, str]:
+    """Units of what can be set of the plant and of what is found."""
+    from lqrlab import systems
+
+    fields = systems.parameter_fields(weighted(name)).items()
+    return {key: f.metadata["unit"] for key, f in fields} | UNITS
 
 
 def _about(meta: Any) -> str:

@@ -137,7 +137,7 @@ def write(folder: str | Path) -> Path:
         title=f"Sweep of {record['title']}",
         name=folder.name,
         facts=[(k, v) for k, v in facts if v],
-        figures=_figures(frame, varying, numbers[:4]),
+        figures=_figures(frame, varying, numbers[:4], record.get("units", {})),
         head=[c for c in shown if c in frame],
         rows=[
             (row["run"], pages.get(row["run"]), [_cell(row[c]) for c in shown if c in frame])
@@ -169,7 +169,9 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _figures(frame: Any, varying: Sequence[str], numbers: Sequence[str]) -> list[tuple[str, str]]:
+def _figures(
+    frame: Any, varying: Sequence[str], numbers: Sequence[str], units: Mapping[str, str]
+) -> list[tuple[str, str]]:
     """A figure for each number over the parameters that differ: PNG in base64, and its words."""
     import base64
 
@@ -178,6 +180,9 @@ def _figures(frame: Any, varying: Sequence[str], numbers: Sequence[str]) -> list
     import pandas as pd
 
     from lqrlab.workbench import plots
+
+    def label(name: str) -> str:
+        return f"{name} [{units[name]}]" if name in units else name
 
     made = []
     varying = list(varying)[:6]
@@ -215,11 +220,11 @@ def _figures(frame: Any, varying: Sequence[str], numbers: Sequence[str]) -> list
             axis.plot(
                 places, y, "o", ms=2 if many else 4, color="#0072B2", alpha=0.25 if many else 0.75, mew=0
             )
-            axis.set_xlabel(parameter)
+            axis.set_xlabel(label(parameter))
             if y.min() > 0 and y.max() > 30 * y.min():
                 axis.set_yscale("log")
         for axis in panels[::columns]:
-            axis.set_ylabel(number)
+            axis.set_ylabel(label(number))
         lost = int(frame[number].notna().sum()) - len(y)
         note = f"; {lost} of {lost + len(y)} runs not finite, not drawn" if lost else ""
         mark = "line and band: median and middle half" if len(y) > 60 else "bar: median"

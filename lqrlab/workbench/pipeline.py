@@ -42,7 +42,16 @@ __all__ = [
     "write_json",
 ]
 
-PRODUCTS = ("notebooks", "dataset", "checkpoints", "metrics.jsonl", "results", "report", "run.json")
+PRODUCTS = (
+    "notebooks",
+    "figures",
+    "dataset",
+    "checkpoints",
+    "metrics.jsonl",
+    "results",
+    "report",
+    "run.json",
+)
 
 
 class RunError(RuntimeError):

@@ -128,6 +128,7 @@ def sweep(
             "title": nb.title,
             "road": shared["road"],
             "kind": nb.kind,
+            "units": bulk.units(nb.name) if plant else {},
             "inputs": str(source) if source else None,
             "profile": profile,
             "commit": shared["commit"],
