@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from lqrlab import dataset, systems
+from lqrlab import control, dataset, simulation, systems
 from lqrlab.dataset import DataConfig
 
 FAMILIES = ("pendulum", "two_link_arm", "dc_motor")
@@ -83,6 +83,8 @@ def test_config_survives_json_and_hashes():
         ("sensor_noise", "0", "standard deviation"),
         ("saturation", 0.0, "limit > 0"),
         ("linear", 1, "True or False"),
+        ("gain_error", -1.0, "relative standard deviation"),
+        ("controller", "", "policy's name"),
     ],
 )
 def test_config_refuses(name, value, words):
@@ -229,6 +231,30 @@ def test_what_is_left_out_is_counted_with_its_reason(tmp_path):
     ):
         assert sum(f.attrs["left_out_saturated"] for f in (first, second)) == left_out["saturated"]
     assert dataset.verify(tmp_path).ok
+
+
+def test_perturbed_regulators_and_policies_run_the_loops_while_the_optimum_stays(made, tmp_path):
+    config = changed(families=("two_link_arm",), held_out=(), excitation=0.0)
+    clean = dataset.generate(config, tmp_path / "clean")
+    perturbed = dataset.generate(changed(**vars(config) | {"gain_error": 0.1}), tmp_path / "perturbed")
+    named = changed(**vars(config) | {"controller": "three quarters"})
+    with pytest.raises(ValueError, match="the config says 'three quarters', but the optimum runs"):
+        dataset.generate(named, tmp_path / "policy")
+    policy = dataset.generate(named, tmp_path / "policy", controller=three_quarters)
+    for data, off in ((clean, 0.0), (perturbed, 0.1), (policy, 0.25)):
+        runs, K = data.trajectories(None, "two_link_arm"), data.column("K", None, "two_link_arm")
+        np.testing.assert_array_equal(K, clean.column("K", None, "two_link_arm"))
+        found = [np.linalg.lstsq(-x[:-1], u, rcond=None)[0].T for x, u in zip(runs.states, runs.controls)]
+        apart = np.array(found) / K[runs.variant] - 1
+        assert np.sqrt(np.mean(apart**2)) == pytest.approx(off, rel=0.3, abs=1e-2), data.path
+        report = dataset.verify(data.path)
+        assert report.ok, report
+
+
+def three_quarters(plants):
+    """A policy of its own: three quarters of what the optimum does."""
+    K = control.lqrd(*plants.matrices(), *plants.weights(), plants.dt).K
+    return simulation.LinearPolicy(0.75 * K)
 
 
 # The same bytes --------------------------------------------------------------------------------------------

@@ -301,6 +301,36 @@ def test_hosts_read_parts_that_are_disjoint_and_together_complete(mode, data):
     assert len(batches) == 1  # in step with each other
 
 
+def test_live_batches_are_loops_of_the_same_plants_each_time_others(data):
+    """Against the plants' own matrices, by NumPy: each window follows from one state to the next."""
+    arguments = {"batch_size": 40, "window": WINDOW, "seed": 3, "at_once": 12}
+    loader = dataset.live(CONFIG, **arguments)
+    jax.tree.map(np.testing.assert_array_equal, loader.table, data.table())
+    assert len(loader) == len(dataset.loader(data, batch_size=40, window=WINDOW)) == 9
+    d = data.table(np.float64).description
+    batches = list(loader)
+    for batch in batches:
+        x, u, of = (np.asarray(a, float) for a in (batch.x, batch.u, batch.variant))
+        A, B = (np.asarray(a)[of.astype(int)] for a in (d.A, d.B))
+        after = np.einsum("bij,btj->bti", A, x[:, :-1]) + np.einsum("bij,btj->bti", B, u[:, 1:])
+        there = np.asarray(batch.live_t)[:, :-1, None] > 0
+        np.testing.assert_allclose(np.where(there, x[:, 1:], 0), np.where(there, after, 0), atol=2e-4)
+        assert set(data.variants.split[of.astype(int)]) == {"train"}
+        assert np.all(x[np.asarray(batch.live_t) == 0] == 0)
+    seen = rows(joined(batches[:3]))  # the first round: 144 windows, three batches of 40
+    assert len(set(seen)) == len(seen)
+    jax.tree.map(
+        np.testing.assert_array_equal, dataset.live(CONFIG, start=4, **arguments).batch(5), batches[5]
+    )
+    others = [{"epoch": 1}, {"process_index": 1, "process_count": 2}, {"seed": 4}]
+    for other in (batches[3], *(dataset.live(CONFIG, **(arguments | o)).batch(0) for o in others)):
+        assert not set(rows(other)) & set(rows(batches[0]))
+    spread = np.asarray(joined(batches).u + 0.0)
+    assert np.std(spread[..., 0][np.abs(spread[..., 0]) > 0]) > 0.8 * CONFIG.excitation
+    with pytest.raises(ValueError, match="live batches come from linear plants"):
+        dataset.live(changed(linear=False), **arguments)
+
+
 def test_placing_on_the_cpu_copies_nothing(data):
     """What windows are gathered from is the buffer that the files were read into; the pools' batches too."""
     rows, variant = dataset.windows.flat(data, "train", WINDOW)

@@ -5,6 +5,7 @@ from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.description import Description, describe, scaled_gain
 from lqrlab.dataset.engine import generate
 from lqrlab.dataset.invented import invent
+from lqrlab.dataset.live import live
 from lqrlab.dataset.loading import Loader, loader
 from lqrlab.dataset.problem import Problem, pose, problems
 from lqrlab.dataset.shards import BadFile
@@ -29,6 +30,7 @@ __all__ = [
     "description",
     "generate",
     "invent",
+    "live",
     "loader",
     "open",
     "pose",

@@ -31,6 +31,10 @@ class DataConfig:
             scale, so that a policy sees states that the optimum would never visit.
         noise: standard deviation of the disturbance of the state at each step, in units of the state's scale.
         sensor_noise: the same for what the controller sees.
+        gain_error: relative standard deviation of what each entry of a variant's gain is off in its own loops:
+            they are run by a perturbed regulator, while the targets stay optimal.
+        controller: who runs the loops: ``"lqr"``, or a name for the policy that is given to ``generate``, so
+            that the data set says whose loops it holds.
         linear: simulate the linearised plants exactly; else the nonlinear ones by Runge-Kutta 4.
         saturation: limit of the inputs around the equilibrium, in units of the input's scale; None for none.
         seed: every random number follows from it.
@@ -47,6 +51,8 @@ class DataConfig:
     excitation: float = 0.3
     noise: float = 0.0
     sensor_noise: float = 0.0
+    gain_error: float = 0.0
+    controller: str = "lqr"
     linear: bool = True
     saturation: float | None = None
     seed: int = 0
@@ -70,6 +76,11 @@ class DataConfig:
             _number(self, name, "a share in [0, 1)", lambda v: 0 <= v < 1)
         for name in ("excitation", "noise", "sensor_noise"):
             _number(self, name, "a standard deviation ≥ 0 in units of the signal's scale", lambda v: v >= 0)
+        _number(self, "gain_error", "a relative standard deviation ≥ 0", lambda v: v >= 0)
+        if not isinstance(self.controller, str) or not 0 < len(self.controller) <= 200:
+            raise ValueError(f"controller: expected 'lqr' or a policy's name, but found {self.controller!r}")
+        if self.controller != "lqr" and self.gain_error:
+            raise ValueError("gain_error: is that of the regulator's gain; a policy of another kind has none")
         if self.saturation is not None:
             _number(self, "saturation", "None or a limit > 0 in units of the input's scale", lambda v: v > 0)
         if not isinstance(self.linear, bool):

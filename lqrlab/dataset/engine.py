@@ -29,6 +29,7 @@ def generate(
     progress: Progress | None = None,
     engine: Engine | None = None,
     devices: Sequence[jax.Device] | None = None,
+    controller: generation.Controller | None = None,
 ) -> "store.Dataset":
     """Make a data set, or finish one that was begun.
 
@@ -41,6 +42,10 @@ def generate(
         progress: called as ``(shards done, shards in all, what is done now)``.
         engine: who makes the shards; this process by default. See ``lqrlab.workbench.cluster`` for others,
             which must see the folder under the same path.
+        controller: plants → :class:`lqrlab.simulation.Policy` that runs their loops in place of the optimum, as
+            ``functools.partial(learning.policy, model)`` for rounds on a policy's own loops; the config's
+            ``controller`` names it. Targets remain the optimum's. No other process can tell what it was: to
+            make the data set again, the same policy is needed.
         devices: of this process, each computes a shard at a time; JAX's default one by default.
 
     Returns:
@@ -52,6 +57,11 @@ def generate(
     config.check_registered()
     if engine and devices:
         raise ValueError("devices: are those of this process, and engine hands the work to others; give one")
+    if (controller is None) != (config.controller == "lqr"):
+        said = (
+            "the optimum runs the loops" if controller is None else "a policy was given that runs the loops"
+        )
+        raise ValueError(f"controller: the config says {config.controller!r}, but {said}")
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     with manifest.alone(folder):
@@ -61,20 +71,22 @@ def generate(
         if engine:
             records = []
             tell(0)
-            for record in engine(partial(produce, config, folder.resolve()), todo):
+            for record in engine(partial(produce, config, folder.resolve(), controller=controller), todo):
                 records.append(record)
                 tell(len(records))
         else:
-            records = _here(config, folder, todo, tell, devices)
+            records = _here(config, folder, todo, tell, devices, controller)
             tell(len(todo))
         manifest.seal(folder, config, records)
     return store.open(folder)
 
 
-def produce(config: DataConfig, folder: Path, shard: Shard) -> Record:
+def produce(
+    config: DataConfig, folder: Path, shard: Shard, *, controller: generation.Controller | None = None
+) -> Record:
     """Make one shard, unless it is there and whole, and say what is in it."""
     kept = _kept(config, folder, shard)
-    return _written(folder, shard, kept or generation.make(config, shard), kept is not None)
+    return _written(folder, shard, kept or generation.make(config, shard, controller), kept is not None)
 
 
 def _tell(progress: Progress, todo: Sequence[Shard], done: int) -> None:
@@ -92,6 +104,7 @@ def _here(
     todo: Sequence[Shard],
     tell: Callable[[int], None],
     devices: Sequence[jax.Device] | None,
+    controller: generation.Controller | None,
 ) -> list[Record]:
     """In this process: what is computed is written by other threads meanwhile."""
     with (
@@ -107,11 +120,12 @@ def _here(
             if kept is not None:
                 return writers.submit(_written, folder, shard, kept, True)
             if not devices:
-                return writers.submit(_written, folder, shard, generation.make(config, shard), False)
+                content = generation.make(config, shard, controller)
+                return writers.submit(_written, folder, shard, content, False)
 
             def made() -> Record:
                 with jax.default_device(devices[number % len(devices)]):
-                    content = generation.make(config, shard)
+                    content = generation.make(config, shard, controller)
                 return writers.submit(_written, folder, shard, content, False).result()
 
             return makers.submit(made)

@@ -21,13 +21,17 @@ DIVERGED = 1e3
 """A state this many scales away from the equilibrium has left the model for good."""
 
 
-def make(config: DataConfig, shard: Shard) -> shards.Content:
+Controller = Callable[[Plant], simulation.Policy]
+"""From a batch of plants to the policy that runs their loops."""
+
+
+def make(config: DataConfig, shard: Shard, controller: Controller | None = None) -> shards.Content:
     """Everything in one shard, computed in float64."""
     with jax.enable_x64(True):
-        return _make(config, shard)
+        return _make(config, shard, controller)
 
 
-def _make(config: DataConfig, shard: Shard) -> shards.Content:
+def _make(config: DataConfig, shard: Shard, controller: Controller | None) -> shards.Content:
     draw, start, noise = keys(config, shard)
     # always a whole block, cut afterwards: one compiled program for all shards, and the same bits in each
     size, count = min(config.variants_per_shard, config.variants), slice(0, shard.count)
@@ -37,9 +41,15 @@ def _make(config: DataConfig, shard: Shard) -> shards.Content:
     scaled = in_units(linear, sx, su)
     design = jax.tree.map(np.asarray, _design()(scaled.A, scaled.B, scaled.Q, scaled.R, scaled.dt))
     gain = np.where(design.stabilizing[:, None, None], design.K, 0.0)
+    if config.gain_error:  # of the loops alone: what is recorded as the optimum stays so
+        off = jax.random.normal(jax.random.fold_in(start, 1), gain.shape)
+        gain = gain * (1 + config.gain_error * np.asarray(off))
     x0 = _starts(plants, start, config.trajectories, sx)
-    run = _linear if config.linear else _nonlinear
-    xs, us, cost = run(config, plants, scaled, gain, x0, sx, su, noise)
+    if controller is not None:
+        xs, us, cost = _controlled(config, plants, controller, x0, sx, su, noise)
+    else:
+        run = _linear if config.linear else _nonlinear
+        xs, us, cost = run(config, plants, scaled, gain, x0, sx, su, noise)
 
     n, m = plants.n, plants.m
     designed = design.stabilizing[count]
@@ -170,6 +180,37 @@ def _nonlinear(
         ),
         x0,
         config.num_steps,
+        key=key,
+        limits=(u_eq - high * su, u_eq + high * su),
+        noise=config.noise * sx[0],
+        sensor_noise=config.sensor_noise * sx[0],
+        excitation=config.excitation * su[0],
+    )
+    return (
+        np.asarray(out.xs) / sx[:, None, None],
+        np.asarray(out.us) / su[:, None, None],
+        np.asarray(out.cost),
+    )
+
+
+def _controlled(
+    config: DataConfig,
+    plants: Plant,
+    controller: Controller,
+    x0: np.ndarray,
+    sx: np.ndarray,
+    su: np.ndarray,
+    key: Array,
+) -> Run:
+    """Loops of another policy, in SI units."""
+    u_eq = np.asarray(plants.equilibrium()[1])
+    high = np.inf if config.saturation is None else config.saturation
+    out = simulation.rollout(
+        plants,
+        controller(plants),
+        x0,
+        config.num_steps,
+        linear=config.linear,
         key=key,
         limits=(u_eq - high * su, u_eq + high * su),
         noise=config.noise * sx[0],

@@ -4,14 +4,10 @@ import os
 import tempfile
 from pathlib import Path
 
-import jax
-import numpy as np
-
 from lqrlab import dataset
+from lqrlab.evaluation import bench_loading
 from lqrlab.evaluation.bench_control import Row, _best, _row
 from lqrlab.evaluation.bench_simulation import simulation_rows
-
-WINDOW, BATCH = 32, 2048
 
 
 def bench_data(*, trajectories: int = 20_000, repeats: int = 5) -> list[Row]:
@@ -28,7 +24,7 @@ def bench_data(*, trajectories: int = 20_000, repeats: int = 5) -> list[Row]:
     rows = simulation_rows(trajectories, repeats)
     with tempfile.TemporaryDirectory() as folder:
         rows += _files(Path(folder), repeats)
-    return rows
+    return rows + bench_loading.bench_loading(repeats=repeats)
 
 
 def _files(folder: Path, repeats: int) -> list[Row]:
@@ -36,7 +32,6 @@ def _files(folder: Path, repeats: int) -> list[Row]:
         families=("cart_pole", "quadrotor"), held_out=(), variants=20, trajectories=40, num_steps=150
     )
     dataset.generate(config, folder / "warm")
-    data = dataset.open(folder / "warm")
     size = sum(file.stat().st_size for file in (folder / "warm").iterdir())
     block = os.urandom(size)
 
@@ -49,26 +44,8 @@ def _files(folder: Path, repeats: int) -> list[Row]:
     names = iter(range(100))
     made = _best(lambda: dataset.generate(config, folder / f"cold{next(names)}"), 2)
     written = _best(raw, repeats)
-    rows = [
+    return [
         _row("generation to disk, compiled", size / made / 1e6, "MB/s"),
         _row("raw writing of the same bytes with fsync", size / written / 1e6, "MB/s"),
         _row("generation over raw writing", 100 * written / made, "%", 60),
     ]
-    table = dataset.resident(data, "train", WINDOW)
-    source = np.asarray(table.x)
-    copy = np.empty_like(source)
-    for mode, target in (("resident", 2000), ("memory", 2000), ("streaming", 1000)):
-        load = dataset.loader(data, batch_size=BATCH, window=WINDOW, mode=mode)
-
-        def epoch(load: dataset.Loader = load) -> None:
-            for batch in load:
-                jax.block_until_ready(batch)
-
-        epoch()
-        windows = len(load) * BATCH
-        rows.append(
-            _row(f"loader, {mode}", windows / _best(epoch, repeats) / 1e3, "thousand windows/s", target)
-        )
-    seconds = _best(lambda: np.copyto(copy, source), repeats)
-    bound = source.nbytes / seconds / (4 * WINDOW * sum((12, 6, 6)))
-    return [*rows, _row("plain copy of as many bytes", bound / 1e3, "thousand windows/s")]

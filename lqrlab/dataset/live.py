@@ -1,0 +1,167 @@
+"""No file at all: fresh trajectories are simulated on the device while a learner uses the last ones."""
+
+import dataclasses
+import functools
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from lqrlab.dataset import generation
+from lqrlab.dataset.config import DataConfig
+from lqrlab.dataset.loading import Loader, check_numbers
+from lqrlab.dataset.plan import plan
+from lqrlab.dataset.problem import Problem, problems
+from lqrlab.dataset.store import Dataset, VariantTable
+from lqrlab.dataset.windows import Batch, Resident, check_window
+
+
+class Drawn(Dataset):
+    """A data set that is nowhere: the variants that :func:`lqrlab.dataset.generate` would write, in memory."""
+
+    @functools.cached_property
+    def tables(self) -> tuple[dict[str, np.ndarray], ...]:
+        """Group ``variants`` of each file that there would be."""
+        short = dataclasses.replace(self.config, trajectories=1, num_steps=1)  # the plants are the same
+        found = []
+        for shard in plan(short):
+            arrays = generation.make(short, shard).arrays
+            found.append(
+                {n.removeprefix("variants/"): a for n, a in arrays.items() if n.startswith("variants/")}
+            )
+        return tuple(found)
+
+    @classmethod
+    def of(cls, config: DataConfig) -> "Drawn":
+        """Draw and design."""
+        config.check_registered()
+        drawn = cls(Path("live"), config, {})
+        for shard, table in zip(plan(config), drawn.tables):
+            drawn.record.setdefault("shards", []).append(
+                {"family": shard.family, "variants": len(table["dt"])}
+            )
+        return drawn
+
+
+def live(
+    config: DataConfig,
+    *,
+    split: str = "train",
+    batch_size: int,
+    window: int,
+    seed: int = 0,
+    epoch: int = 0,
+    start: int = 0,
+    device: jax.Device | None = None,
+    at_once: int = 1024,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> Loader:
+    """Batches like those of :func:`lqrlab.dataset.loader`, of trajectories that nobody has seen before.
+
+    The plants are those of the data set that the config describes, so a policy can be judged on its validation
+    variants and held-out families. Each of many rounds simulates new loops of randomly drawn variants and hands
+    out their windows shuffled, each once. A batch is a pure function of (seed, epoch, position), and an epoch
+    has as many windows as the data set would.
+
+    Args:
+        config: of linear plants; its trajectories are drawn by ``seed``, not by its own.
+        split, batch_size, window, seed, epoch, start, device: as for a loader.
+        at_once: loops of a round; a multiple of the batches' appetite is taken where they are too few.
+        process_index, process_count: which of several processes this is; each simulates loops of its own.
+
+    Raises:
+        ValueError: an argument that does not fit, an empty split, plants that are not linear.
+    """
+    check_numbers(batch_size=batch_size, seed=seed, epoch=epoch, start=start, at_once=at_once)
+    check_numbers(process_index=process_index, process_count=process_count)
+    window = check_window(window)
+    if not config.linear:
+        raise ValueError(
+            "config: live batches come from linear plants (exact zero-order hold); for nonlinear ones make a data "
+            "set with generate() and load it"
+        )
+    drawn = Drawn.of(config)
+    rows = drawn.rows(split)
+    if not len(rows):
+        raise ValueError(f"split: the config has no variant in {split!r}")
+    with jax.enable_x64(True):
+        problem = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), problems(drawn))
+    table, problem, chosen = jax.device_put((drawn.table(), problem, jnp.asarray(rows, jnp.int32)), device)
+    steps = config.num_steps
+    loops = max(at_once, -(-batch_size // steps))
+    per_round = loops * steps // batch_size
+    num_windows = len(rows) * config.trajectories * steps // process_count
+    num_batches = max(num_windows // batch_size, 1)
+
+    @functools.lru_cache(maxsize=2)
+    def simulated(number: int) -> Resident:
+        where = np.array([seed, epoch, number, process_index], np.uint32)
+        return _round(jnp.asarray(where), problem, table, chosen, config, window, loops)
+
+    def batch(position: int) -> Batch:
+        if not 0 <= position < num_batches:
+            raise ValueError(f"position: expected one of {num_batches} batches, but found {position}")
+        number, within = divmod(position, per_round)
+        held = simulated(number)
+        if within == per_round // 2 and (number + 1) * per_round < num_batches:
+            simulated(number + 1)  # begun with, not waited for
+        return _taken(held, np.uint32(within * batch_size), batch_size, np.uint32(seed), np.uint32(number))
+
+    return Loader(batch, table, num_windows, num_batches, start, ahead=2)
+
+
+@partial(jax.jit, static_argnums=2)
+def _taken(source: Resident, first: Array, count: int, seed: Array, number: Array) -> Batch:
+    return source.gather(source.order(first + jnp.arange(count, dtype=first.dtype), seed, number))
+
+
+@partial(jax.jit, static_argnums=(4, 5, 6))
+def _round(
+    where: Array,
+    problem: Problem,
+    table: VariantTable,
+    rows: Array,
+    config: DataConfig,
+    window: int,
+    num: int,
+) -> Resident:
+    """Loops of a round as windows, in scaled coordinates, float32."""
+    key = jax.random.key(where[0], impl="threefry2x32")
+    for number in (where[1], where[2], where[3]):
+        key = jax.random.fold_in(key, number)
+    pick, begin, push, disturb, sense, miss = jax.random.split(key, 6)
+    variant = rows[jax.random.randint(pick, (num,), 0, len(rows))]
+    A, B, K = (a[variant] for a in (problem.A, problem.B, problem.K))
+    live_x, live_u = (a[variant] for a in (table.description.live_x, table.description.live_u))
+    if config.gain_error:
+        K = K * (1 + config.gain_error * jax.random.normal(miss, K.shape, K.dtype))
+    limit = np.float32(np.inf if config.saturation is None else config.saturation)
+
+    def drawn(key: Array, t: Array, live: Array, size: float) -> Array:
+        if not size:
+            return jnp.zeros_like(live)
+        return np.float32(size) * live * jax.random.normal(jax.random.fold_in(key, t), live.shape, live.dtype)
+
+    def step(x: Array, t: Array) -> tuple[Array, Array]:
+        seen = x + drawn(sense, t, live_x, config.sensor_noise)
+        u = -jnp.einsum("bij,bj->bi", K, seen) + drawn(push, t, live_u, config.excitation)
+        u = jnp.clip(u, -limit, limit)
+        after = jnp.einsum("bij,bj->bi", A, x) + jnp.einsum("bij,bj->bi", B, u)
+        return after + drawn(disturb, t, live_x, config.noise), jnp.concatenate([x, u], axis=-1)
+
+    x0 = live_x * jax.random.normal(begin, live_x.shape, live_x.dtype)
+    _, both = jax.lax.scan(step, x0, jnp.arange(config.num_steps))
+    both = jnp.moveaxis(both, 0, 1)
+    x, u = both[..., : x0.shape[-1]], both[..., x0.shape[-1] :]
+    signals = jnp.concatenate([x, jnp.pad(u[:, :-1], ((0, 0), (1, 0), (0, 0)))], axis=-1)
+    signals = jnp.pad(signals, ((0, 0), (window - 1, 0), (0, 0)))
+    # a loop that leaves the model gives its place to one that does not
+    stays = jnp.all(jnp.abs(jnp.nan_to_num(both, nan=jnp.inf)) < generation.DIVERGED, axis=(1, 2))
+    good = jnp.argsort(~stays)[jnp.arange(num) % jnp.maximum(stays.sum(), 1)]
+    return Resident(
+        jnp.where(stays.any(), signals[good], 0.0), variant[good], table, window, config.num_steps
+    )
