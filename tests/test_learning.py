@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import jax
 import jax.numpy as jnp
@@ -243,35 +244,45 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(data, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_as_if_it_had_not(data, tmp_path):
+def test_a_run_killed_at_random_goes_on_as_if_it_had_not(data, tmp_path):
+    """``kill -9`` at so many random moments, most of them within a save: two here, LQRLAB_KILLS=10 for ten."""
+    kills = int(os.environ.get("LQRLAB_KILLS", "2"))
+    config = learning.TrainConfig(**{**json.loads(BRIEF.to_json()), "num_steps": 80 * (kills + 1)})
+    model = learning.ModelConfig(**{**json.loads(SMALL.to_json()), "kind": "gain"})
     script = textwrap.dedent(
         """
         import sys
-        from lqrlab import compute, control, dataset, learning
+        from lqrlab import compute, dataset, learning
         compute.setup()
-        small = learning.ModelConfig(window=4, width=16, depth=2, heads=2, hidden=32)
-        brief = learning.TrainConfig(
-            num_steps=4000, batch_size=32, plants=32, steps_per_dispatch=2, report_every=4,
-            checkpoint_every=4, closed_loop=0.0,
+        data, model, config = sys.argv[1], sys.argv[3], sys.argv[4]
+        learning.fit(
+            dataset.open(data), learning.ModelConfig.from_json(model), learning.TrainConfig.from_json(config),
+            sys.argv[2], progress=lambda r: print(r["step"], flush=True),
         )
-        data = dataset.open(sys.argv[1])
-        learning.fit(data, small, brief, sys.argv[2], progress=lambda r: print(r["step"], flush=True))
         """
     )
-    command = [sys.executable, "-c", script, str(data.path), str(tmp_path / "killed")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    for line in process.stdout:
-        if int(line) >= 20:
-            break
-    process.kill()
-    process.wait()
-    steps = [
-        int(p.name) for p in (tmp_path / "killed" / "checkpoints" / "last").iterdir() if p.name.isdigit()
-    ]
-    assert steps
-    assert 16 <= max(steps) < 4000, "the kill did not land in the middle"
-    kept = learning.load(tmp_path / "killed" / "checkpoints")
-    assert all(np.isfinite(a).all() for a in learning.models.split(kept)[1].values())
+    part = tmp_path / "killed"
+    command = [sys.executable, "-c", script, str(data.path), str(part), model.to_json(), config.to_json()]
+    seed = int.from_bytes(os.urandom(4))
+    rng = np.random.default_rng(seed)
+    for k in range(kills):
+        last, delay = 80 * k + int(rng.integers(4, 70)), rng.uniform(0, 0.15)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        for line in process.stdout:
+            if int(line) >= last:
+                break
+        time.sleep(delay)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL, "it ended before it was killed"
+    rest = learning.fit(data, model, config, part)
+    whole = learning.fit(data, model, config, tmp_path / "whole")
+    a, b = (learning.models.split(f.model)[1] for f in (whole, rest))
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=f"seed {seed}")
+    for x, y in zip(whole.metrics, rest.metrics, strict=True):
+        assert [x[k] for k in ("step", "loss", "validation_loss")] == [
+            y[k] for k in ("step", "loss", "validation_loss")
+        ]
 
 
 def test_k_steps_in_one_dispatch_are_k_dispatches(data, tmp_path):
@@ -485,14 +496,17 @@ def test_backend_says_what_there_is():
 def moved(data, **changes):
     """Parameters after one step of a small transformer, and the metrics."""
     resident, batch = windows(data)
-    model, train = ({k: v for k, v in changes.items() if k in cls.__dataclass_fields__}
-                    for cls in (learning.ModelConfig, learning.TrainConfig))  # fmt: skip
+    model, train, backend = ({k: v for k, v in changes.items() if k in cls.__dataclass_fields__}
+                    for cls in (learning.ModelConfig, learning.TrainConfig, compute.Backend))  # fmt: skip
     config = learning.TrainConfig(**{"batch_size": 16, "plants": 4, "closed_loop": 0.0, "clip": 1e3, **train})
     graph, params = learning.models.split(learning.models.build(learning.ModelConfig(
         **{**json.loads(SMALL.to_json()), **model})))  # fmt: skip
     given = material(data, resident.table, batch)
     step = learning.train_step(
-        learning.objective(graph, config), optax.sgd(0.1), accumulate=config.accumulate, ema=config.ema
+        learning.objective(graph, config, backend=compute.Backend(**backend)),
+        optax.sgd(0.1),
+        accumulate=config.accumulate,
+        ema=config.ema,
     )
     state = learning.training.initial(params, config)
     state = dataclasses.replace(state, opt_state=optax.sgd(0.1).init(params))
@@ -502,14 +516,14 @@ def moved(data, **changes):
 
 def test_options_of_the_step_change_how_but_not_what_is_computed(data):
     plain, metrics, start = moved(data)
-    for option, tolerance in (({"remat": True}, 1e-5), ({"dtype": "bfloat16"}, 3e-2)):
+    for option, tolerance in (({"remat": True}, 1e-5), ({"compute_dtype": "bfloat16"}, 3e-2)):
         other, changed, _ = moved(data, **option)
         assert float(changed["loss"]) == pytest.approx(float(metrics["loss"]), rel=tolerance)
         for name in plain.params:
             way, same = (np.asarray(p.params[name] - start[name]) for p in (plain, other))
             np.testing.assert_allclose(same, way, atol=10 * tolerance * max(np.abs(way).max(), 1e-4))
             assert other.params[name].dtype == jnp.float32
-    assert float(moved(data, dtype="bfloat16")[1]["loss"]) != float(metrics["loss"])  # it did round
+    assert float(moved(data, compute_dtype="bfloat16")[1]["loss"]) != float(metrics["loss"])  # it did round
     mean, _, _ = moved(data, ema=0.75)
     for name in plain.params:
         expected = 0.75 * start[name] + 0.25 * plain.params[name]

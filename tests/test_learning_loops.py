@@ -1,6 +1,7 @@
 """Closed-loop costs, losses between distributions, what a run learns from, several devices, seeds side by side."""
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -230,21 +231,34 @@ def test_eight_devices_do_what_one_does_and_a_checkpoint_goes_from_one_to_the_ot
         compute.setup()
         data, folder = dataset.open(sys.argv[1]), sys.argv[2]
         model, config = learning.ModelConfig.from_json(sys.argv[3]), learning.TrainConfig.from_json(sys.argv[4])
-        mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
 
         def fit(name, mesh, stop=None):
             def progress(row):
                 if row["step"] == stop:
                     raise KeyboardInterrupt
+            backend = compute.Backend(mesh=mesh)
             try:
-                found = learning.fit(data, model, config, folder + name, mesh=mesh, progress=progress)
+                found = learning.fit(data, model, config, folder + name, backend=backend, progress=progress)
             except KeyboardInterrupt:
                 return
             return learning.models.split(found.model)[1]
 
-        one, eight = fit("/one", None), fit("/eight", mesh)
-        fit("/moved", mesh, stop=8)  # the checkpoint of step 4 was written by eight devices
-        moved = fit("/moved", None)
+        # a device's part of what is large enough, and of what the optimizer keeps for it
+        programs = learning.fitting.Programs
+        parts, many = [], programs.many
+        def looked(self, state, count):
+            state, metrics = many(self, state, count)
+            whole = {str(a.shape): a.addressable_shards[0].data.shape for a in jax.tree.leaves(state)}
+            parts.append((whole["(450, 32)"], sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(state)),
+                          sum(a.nbytes for a in jax.tree.leaves(state))))
+            return state, metrics
+
+        one, eight = fit("/one", ""), fit("/eight", "data=8")
+        programs.many = looked
+        fit("/moved", "data=2,fsdp=4", stop=8)  # the checkpoint of step 4 was written by eight devices
+        programs.many = many
+        assert {p[0] for p in parts} == {(450, 8)} and parts[-1][1] < 0.3 * parts[-1][2], parts
+        moved = fit("/moved", "")
         for name in one:
             np.testing.assert_allclose(eight[name], one[name], rtol=1e-3, atol=1e-5)
             np.testing.assert_allclose(moved[name], one[name], rtol=1e-3, atol=1e-5)
@@ -259,6 +273,27 @@ def test_eight_devices_do_what_one_does_and_a_checkpoint_goes_from_one_to_the_ot
     )  # fmt: skip
     assert out.returncode == 0, out.stderr[-2000:]
     assert out.stdout.split()[-1] == "8"
+
+
+@pytest.mark.slow
+def test_two_processes_do_what_one_does(data, tmp_path):
+    """``lqrlab train --processes 2`` against ``fit`` in this process, on the same data."""
+    (tmp_path / "dataset").symlink_to(data.path)
+    given = {"kind": "gain", "hidden": 32, "invented": 0, "batch_size": 32, "plants": 16, "num_steps": 30,
+             "report_every": 10, "device": "cpu"}  # fmt: skip
+    command = [sys.executable, "-m", "lqrlab.workbench", "train", str(tmp_path), "--processes", "2"]
+    overrides = [word for name, value in given.items() for word in ("-p", f"{name}={value}")]
+    out = subprocess.run([*command, *overrides], capture_output=True, text=True, timeout=250)
+    assert out.returncode == 0, out.stderr[-2000:]
+    assert out.stdout.count("validation_efficiency") == 3  # one process speaks for both
+    settings = json.loads((tmp_path / "checkpoints" / "settings.json").read_text())
+    model, config = learning.ModelConfig(**settings["model"]), learning.TrainConfig(**settings["train"])
+    one = learning.fit(data, model, config, tmp_path / "one")
+    a, b = (learning.models.split(m)[1] for m in (one.model, learning.load(tmp_path / "checkpoints")))
+    for name in a:
+        np.testing.assert_allclose(b[name], a[name], rtol=1e-3, atol=1e-5)
+    metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["loss"] for row in metrics] == pytest.approx([row["loss"] for row in one.metrics], rel=1e-4)
 
 
 def test_seeds_and_rates_side_by_side_are_the_runs_one_by_one(data, tmp_path):

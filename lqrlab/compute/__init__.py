@@ -4,6 +4,7 @@ from lqrlab.compute import debugging, linalg
 from lqrlab.compute.backend import Backend, setup
 from lqrlab.compute.batching import broadcast
 from lqrlab.compute.compiling import Compiled, CompileReport, EagerFallbackWarning, compile
+from lqrlab.compute.processes import grouped, join, start
 from lqrlab.compute.pytrees import pytree
 from lqrlab.compute.timing import Timing, timeit
 
@@ -16,8 +17,11 @@ __all__ = [
     "broadcast",
     "compile",
     "debugging",
+    "grouped",
+    "join",
     "linalg",
     "pytree",
     "setup",
+    "start",
     "timeit",
 ]

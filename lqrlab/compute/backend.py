@@ -1,21 +1,32 @@
 """The settings that a run computes under, and the one place that changes JAX's own."""
 
 import contextlib
+import ctypes
 import dataclasses
+import functools
+import json
+import math
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
 
 from lqrlab.compute import debugging
 
 PRECISIONS = ("default", "high", "highest")
 DEBUG = ("off", "compiles", "nans")
+DTYPES = ("float32", "float64")
+COMPUTE_DTYPES = ("float32", "bfloat16", "float64")
+AXES = ("data", "fsdp")
 
 
-def setup(*, x64: bool = True, cache: bool = True) -> None:
+def setup(*, x64: bool = True, cache: bool = True, keep_pages: bool = True) -> None:
     """Set JAX up for lqrlab; notebooks, command line and tests call it first. Importing changes nothing.
 
     Args:
@@ -23,8 +34,13 @@ def setup(*, x64: bool = True, cache: bool = True) -> None:
         cache: keep compiled programs on disk (under ``$XDG_CACHE_HOME/lqrlab``), so that the next process
             starts in a fraction of the time. What is kept there is executed later, so the folder is made
             readable by its owner alone, and is not used if it belongs to somebody else.
+        keep_pages: let a process on Linux keep the memory that it has once used. XLA on a CPU takes fresh memory
+            for each call; to have the pages mapped and cleared again costs a large train step a third of its
+            time. Not done where a variable ``MALLOC_…`` says what is wanted; little use after JAX has computed.
     """
     jax.config.update("jax_enable_x64", x64)
+    if keep_pages and not any(name.startswith("MALLOC_") for name in os.environ):
+        _keep_pages()
     if not cache or jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         return
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lqrlab" / "jax"
@@ -37,46 +53,119 @@ def setup(*, x64: bool = True, cache: bool = True) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
+@functools.cache
+def _keep_pages() -> None:
+    """Tell the C library's allocator, where that is glibc's, to give nothing back and to map nothing apart."""
+    if platform.libc_ver()[0] != "glibc":
+        return
+    options = {"M_TRIM_THRESHOLD": (-1, 2**31 - 1), "M_MMAP_MAX": (-4, 0), "M_ARENA_MAX": (-8, 1)}
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in options.values():
+            mallopt(option, value)
+
+
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """Where a stage computes, and how exactly: hashable, recorded with a run.
+    """Where a stage computes, and how exactly: hashable, JSON both ways, recorded with a run.
 
     Attributes:
         device: ``"auto"`` (JAX's default), a platform (``"cpu"``, ``"gpu"``) or one device (``"gpu:1"``).
+        mesh: several devices at once, as ``"data=8"`` or ``"data=2,fsdp=4"``. A batch is shared out over all of
+            them; parameters and what the optimizer keeps for them are whole on each device, or cut along
+            ``fsdp`` where they would not fit (Rajbhandari et al., ZeRO, SC 2020). Empty: one device, or, among
+            several processes (:func:`lqrlab.compute.join`), all of theirs as ``data``.
+        dtype: of parameters.
+        compute_dtype: that networks compute in; parameters and their updates stay as they are.
         precision: of float32 matrix products on devices that would round them (``"highest"``: not at all).
         jit: False runs everything line by line, to look into it.
         debug: ``"compiles"``: each compilation and its reason are logged; ``"nans"``: stop where one arises.
-
-    What is drawn, and the type that a network computes in, are settings of the stages that draw and train.
+        seed: of what a stage draws by :attr:`key`. What is stored with a config of its own (data set, model,
+            training) is drawn from that config's seed.
     """
 
     device: str = "auto"
+    mesh: str = ""
+    dtype: str = "float32"
+    compute_dtype: str = "float32"
     precision: str = "high"
     jit: bool = True
     debug: str = "off"
+    seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in (("precision", PRECISIONS), ("debug", DEBUG), ("jit", (True, False))):
+        for name, allowed in (
+            *(("dtype", DTYPES), ("compute_dtype", COMPUTE_DTYPES), ("precision", PRECISIONS)),
+            *(("debug", DEBUG), ("jit", (True, False))),
+        ):
             value = getattr(self, name)
             if value not in allowed or type(value) is not type(allowed[0]):
                 raise ValueError(
                     f"{name}: expected one of {', '.join(map(str, allowed))}, but found {value!r}"
                 )
+        if type(self.seed) is not int:
+            raise ValueError(f"seed: expected a whole number, but found {self.seed!r}")
         platform, _, index = self.device.partition(":")
         if not platform or (index and not index.isdigit()):
             raise ValueError(f"device: expected 'auto', 'cpu', 'gpu' or 'gpu:1', but found {self.device!r}")
+        if index and self.mesh:
+            raise ValueError(
+                f"mesh: expected none beside a single device, but found {self.mesh!r} and {self.device!r}"
+            )
+        _ = self._sizes
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        """Axis to number of devices."""
+        pairs = [part.strip().partition("=") for part in self.mesh.split(",")] if self.mesh else []
+        sizes = {name: int(size) for name, _, size in pairs if size.isdigit() and int(size) > 0}
+        if len(sizes) != len(pairs) or not set(sizes) <= set(AXES):
+            raise ValueError(
+                f"mesh: expected numbers of devices as 'data=8' or 'data=2,fsdp=4', but found {self.mesh!r}"
+            )
+        return sizes
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The backend that ``to_json`` wrote."""
+        return cls(**json.loads(text))
+
+    def to_json(self) -> str:
+        """The fields as JSON."""
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+    @property
+    def key(self) -> Array:
+        """The random key of ``seed``."""
+        return jax.random.key(self.seed)
+
+    def _devices(self) -> list[jax.Device]:
+        platform = self.device.partition(":")[0]
+        return jax.devices() if platform == "auto" else jax.devices(platform)
 
     @property
     def jax_device(self) -> jax.Device:
         """The device that arrays are put on; a ``ValueError`` names those there are."""
-        if self.device == "auto":
-            return jax.devices()[0]
-        platform, _, index = self.device.partition(":")
+        index = int(self.device.partition(":")[2] or 0)
         try:
-            return jax.devices(platform)[int(index or 0)]
+            return [d for d in self._devices() if d.process_index == jax.process_index()][index]
         except (RuntimeError, IndexError):
             there = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
             raise ValueError(f"device: {self.device!r} is not on this machine, which has {there}") from None
+
+    @property
+    def jax_mesh(self) -> Mesh | None:
+        """The devices of ``mesh``, or of all processes; None where there is one device alone."""
+        sizes = self._sizes or ({"data": len(self._devices())} if jax.process_count() > 1 else {})
+        if not sizes:
+            return None
+        there, count = self._devices(), math.prod(sizes.values())
+        if count > len(there):
+            raise ValueError(
+                f"mesh: {self.mesh!r} asks for {count} devices, but there are {len(there)}; on a CPU, "
+                f"XLA_FLAGS=--xla_force_host_platform_device_count={count}, set before JAX starts, makes as many"
+            )
+        return Mesh(np.array(there[:count]).reshape(*sizes.values()), tuple(sizes))
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Saving and restoring: JSON for the settings, orbax for the arrays, nothing that executes."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -10,15 +11,22 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from flax import nnx
 
+from lqrlab.compute import Backend
 from lqrlab.learning import models
 from lqrlab.learning.config import ModelConfig, TrainConfig
 
 _SETTINGS = "settings.json"
 
 
-def write_settings(folder: Path, model: ModelConfig, train: TrainConfig, data: dict[str, Any]) -> None:
+_HOW = ("dtype", "compute_dtype", "precision")  # of a backend: what a run cannot be gone on with another of
+
+
+def write_settings(
+    folder: Path, model: ModelConfig, train: TrainConfig, data: dict[str, Any], backend: Backend
+) -> None:
     """Store what makes the run; refuse a folder that holds another one, naming the settings that differ."""
-    new = {"model": json.loads(model.to_json()), "train": json.loads(train.to_json()), "data": data}
+    parts: dict[str, Any] = {"model": model, "train": train, "backend": backend}
+    new = {name: dataclasses.asdict(part) for name, part in parts.items()} | {"data": data}
     new = json.loads(json.dumps(new))  # as it will be read back: tuples as lists
     path = folder / _SETTINGS
     if path.exists():
@@ -27,13 +35,15 @@ def write_settings(folder: Path, model: ModelConfig, train: TrainConfig, data: d
             f"{part}.{key} was {old.get(part, {}).get(key)!r} and is now {new[part].get(key)!r}"
             for part in new
             for key in {**old.get(part, {}), **new[part]}
-            if old.get(part, {}).get(key) != new[part].get(key)
+            if old.get(part, {}).get(key) != new[part].get(key) and (part != "backend" or key in _HOW)
         ]
         if differ:
             raise ValueError(
                 f"folder: {folder} holds a run made with other settings ({'; '.join(differ)}); "
                 "give another folder, or start this one anew (remove it, or `lqrlab run --fresh`)"
             )
+        return
+    if jax.process_index():
         return
     folder.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
@@ -50,7 +60,9 @@ class Checkpoints:
     def __init__(self, folder: Path):
         def manager(name: str, keep: int) -> ocp.CheckpointManager:
             options = ocp.CheckpointManagerOptions(max_to_keep=keep)
-            return ocp.CheckpointManager((folder / name).absolute(), options=options)
+            return ocp.CheckpointManager(
+                (folder / name).absolute(), item_handlers=ocp.StandardCheckpointHandler(), options=options
+            )
 
         self._managers = {"last": manager("last", 2), "best": manager("best", 1)}
 
@@ -75,7 +87,12 @@ class Checkpoints:
     def restore_params(self, which: str) -> dict[str, Any]:
         """The newest parameters alone, as host arrays."""
         manager = self._managers[which]
-        return manager.restore(manager.latest_step(), args=ocp.args.StandardRestore())["params"]
+        step, here = manager.latest_step(), jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        # the devices that it was made on need not be there
+        target = jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=here), manager.item_metadata(step).tree
+        )
+        return manager.restore(step, args=ocp.args.StandardRestore(target))["params"]
 
     def close(self) -> None:
         """Let go of the folder."""

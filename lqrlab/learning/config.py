@@ -6,8 +6,6 @@ import json
 import math
 from typing import Self
 
-DTYPES = ("float32", "bfloat16")
-
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -108,7 +106,6 @@ class TrainConfig(Config):
         own_steps: length of those loops.
         accumulate: parts that a batch is gone through in; the gradient is the parts' mean.
         ema: decay of a running mean of the parameters, which then is what is validated and kept; 0 for none.
-        dtype: that networks compute in; parameters stay in float32.
         patience: stop after so many reports without a better validation score; 0 for never.
         steps_per_dispatch: steps compiled into one program; fewer where a report or checkpoint comes first.
         report_every: steps between progress lines and validations.
@@ -134,7 +131,6 @@ class TrainConfig(Config):
     own_steps: int = 32
     accumulate: int = 1
     ema: float = 0.0
-    dtype: str = "float32"
     patience: int = 0
     steps_per_dispatch: int = 25
     report_every: int = 100
@@ -166,7 +162,6 @@ class TrainConfig(Config):
             "plants", self.plants % self.accumulate == 0, f"a multiple of accumulate = {self.accumulate}"
         )
         self._require("plants", self.plants <= self.batch_size, f"at most batch_size = {self.batch_size}")
-        self._require("dtype", self.dtype in DTYPES, f"one of {', '.join(DTYPES)}")
         self._require("rounds", self.rounds < self.num_steps, f"fewer than num_steps = {self.num_steps}")
         shared = (self.invented_share if self.invented else 0.0) + (self.own_share if self.rounds else 0.0)
         self._require("own_share", shared < 1, "what leaves a part of each batch to the data set")

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
+from jax.experimental import multihost_utils
 
 from lqrlab import dataset as data
 from lqrlab.compute import Backend
@@ -23,7 +23,7 @@ from lqrlab.learning import models
 from lqrlab.learning.checkpoints import Checkpoints, write_settings
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.programs import Programs
-from lqrlab.learning.training import TrainState, initial, schedule
+from lqrlab.learning.training import TrainState, schedule
 
 
 class NonFiniteLossError(RuntimeError):
@@ -74,7 +74,6 @@ def fit(
     folder: str | Path,
     *,
     backend: Backend | None = None,
-    mesh: Mesh | None = None,
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> Fit:
     """Train a model on a data set, or go on where an earlier call with the same settings was cut off.
@@ -87,10 +86,11 @@ def fit(
         model: what to train.
         config: how.
         folder: where ``metrics.jsonl`` and ``checkpoints/`` go.
-        backend: where it is computed.
-        mesh: several devices, on whose first axis each batch is shared out; parameters are on all of them. The
-            result is that of one device but for rounding, and a run may go on with another number of devices.
-        progress: called with each row of metrics: step, epoch, loss and its parts, validation_loss,
+        backend: where it is computed, and how exactly. On several devices the result is that of one but for
+            rounding, and a run may go on with another number of them. Of several processes each makes the same
+            call; the first writes.
+        progress: called with each row of metrics: step, epoch, loss and its parts (means since the last row, or
+            since it was resumed), validation_loss,
             validation_efficiency (mean of least over actual cost of unseen variants, 1 at the optimum, a loop
             that does not come back counts 0), validation_lost (share of those), learning_rate,
             windows_per_second, seconds.
@@ -101,13 +101,13 @@ def fit(
     """
     backend = backend or Backend()
     folder = Path(folder)
-    write_settings(folder / "checkpoints", model, config, dataclasses.asdict(dataset.config))
+    write_settings(folder / "checkpoints", model, config, dataclasses.asdict(dataset.config), backend)
     log = folder / "metrics.jsonl"
     store = Checkpoints(folder / "checkpoints")
     with contextlib.closing(store), backend.active(), _stoppable() as stop:
         graph, params = models.split(models.build(model))
-        programs = Programs(dataset, graph, model, config, mesh or backend.jax_device)
-        state = programs.put(initial(params, config))
+        programs = Programs(dataset, graph, model, config, backend)
+        state = programs.start(params)
         step = store.step("last") or 0
         if step:
             state = store.restore("last", state)
@@ -115,15 +115,16 @@ def fit(
         best = max((row["validation_efficiency"] for row in rows), default=-np.inf)
         tired = _tired(rows, config.patience) or (bool(rows) and _enough(folder).exists())
         watch = _Watch(programs)
-        while step < config.num_steps and not tired and not stop.is_set():
+        (ending,) = _agreed(stop.is_set())
+        while step < config.num_steps and not tired and not ending:
             count = _steps_to_go(config, step)
             state = programs.begin_round(state, step)
             state, metrics = programs.many(state, count)
             watch.add(count, metrics)
             step += count
-            enough = _enough(folder).exists()
+            ending, enough = _agreed(stop.is_set(), _enough(folder).exists())
             report = step % config.report_every == 0 or step == config.num_steps or enough
-            due = stop.is_set() or step % config.checkpoint_every == 0 or step == config.num_steps
+            due = ending or step % config.checkpoint_every == 0 or step == config.num_steps
             if report or due:  # only now is anything fetched from the device
                 row = {"step": step} | watch.look()
                 if not np.isfinite(row["loss"]) or not _finite(state):
@@ -131,17 +132,19 @@ def fit(
             if report:
                 row |= programs.validate(state) | {"learning_rate": float(schedule(config)(step))}
                 rows.append(row)
-                _append(log, row)
+                if _first():
+                    _append(log, row)
                 if row["validation_efficiency"] > best:
                     best = row["validation_efficiency"]
                     store.save("best", step, {"params": state.best})
-                if progress:
+                if progress and _first():
                     progress(row)
                 watch.restart()
                 tired = _tired(rows, config.patience) or enough
-            if due or tired or stop.is_set():
+                (ending,) = _agreed(ending or stop.is_set())
+            if due or tired or ending:
                 store.save("last", step, state)
-        trained = models.merge(graph, jax.device_get(state.best))
+        trained = models.merge(graph, programs.whole(state.best))
     return Fit(trained, rows, step < config.num_steps and not tired, step)
 
 
@@ -206,10 +209,24 @@ def _kept(log: Path, step: int) -> list[dict[str, Any]]:
         with contextlib.suppress(json.JSONDecodeError):
             rows.append(json.loads(line))
     rows = [row for row in rows if row["step"] <= step]
+    if not _first():
+        return rows
     temporary = log.with_suffix(".tmp")
     temporary.write_text("".join(json.dumps(row) + "\n" for row in rows))
     os.replace(temporary, log)
     return rows
+
+
+def _first() -> bool:
+    """Whether this process is the one that writes."""
+    return jax.process_index() == 0
+
+
+def _agreed(*heard: bool) -> tuple[bool, ...]:
+    """What the first of all processes has heard, so that they all end after the same step."""
+    if jax.process_count() == 1:
+        return heard
+    return tuple(map(bool, multihost_utils.broadcast_one_to_all(np.array(heard))))
 
 
 @contextlib.contextmanager

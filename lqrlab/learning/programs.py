@@ -1,6 +1,7 @@
 """The compiled programs of a run: steps, rounds of own loops, validation; on one device or shared out."""
 
 import dataclasses
+import math
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lqrlab import dataset as data
+from lqrlab.compute import Backend
 from lqrlab.learning import losses, models, sources
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.loops import efficiency
@@ -21,12 +23,14 @@ from lqrlab.learning.training import (
     Plants,
     TrainState,
     answers,
+    initial,
     objective,
     optimizer,
     train_step,
 )
 
 _WINDOWS, _PLANTS, _STEPS = 4096, 128, 128  # of a validation
+_WORTH_CUTTING = 1024  # elements
 
 
 class Programs:
@@ -36,7 +40,7 @@ class Programs:
         dataset: an opened data set.
         graph: the model's structure.
         model, config: the run's settings.
-        where: a device, or a mesh on whose first axis batches are shared out.
+        backend: a device, or a mesh over which batches are shared out and, along ``fsdp``, parameters.
     """
 
     def __init__(
@@ -45,13 +49,13 @@ class Programs:
         graph: nnx.GraphDef,
         model: ModelConfig,
         config: TrainConfig,
-        where: jax.Device | Mesh,
+        backend: Backend,
     ):
-        self.dataset, self.graph, self.config = dataset, graph, config
+        self.dataset, self.graph, self.config, self.backend = dataset, graph, config, backend
         self.expert_std = dataset.config.excitation
-        _check(config, model, self.expert_std, where)
-        self.mesh = where if isinstance(where, Mesh) else None
-        self.place = NamedSharding(where, PartitionSpec()) if isinstance(where, Mesh) else where
+        self.mesh = backend.jax_mesh
+        _check(config, model, self.expert_std, self.mesh)
+        self.place = NamedSharding(self.mesh, PartitionSpec()) if self.mesh else backend.jax_device
         self.sources = self.put(sources.gather_sources(dataset, model.window, config))
         self.round = 0
         held = data.resident(dataset, "validation", window=model.window)
@@ -61,6 +65,25 @@ class Programs:
     def put(self, tree: Any) -> Any:
         """Place arrays where the run is: on its device, or on every device of its mesh."""
         return jax.device_put(tree, self.place)
+
+    def start(self, params: dict[str, Array]) -> TrainState:
+        """The state before the first step, in its place."""
+        params = jax.tree.map(lambda a: a.astype(self.backend.dtype), params)
+        state = initial(params, self.config)
+        return jax.device_put(state, jax.tree.map(lambda a: self._sharding(a.shape), state))
+
+    def _sharding(self, shape: tuple[int, ...]) -> Any:
+        """Of an array of the state: cut along its longest axis that ``fsdp`` divides, if it is worth it."""
+        count = dict(self.mesh.shape).get("fsdp", 1) if self.mesh else 1
+        axes = [(size, -i) for i, size in enumerate(shape) if size % count == 0]
+        if self.mesh is None or count == 1 or not axes or math.prod(shape) < _WORTH_CUTTING:
+            return self.place
+        cut = -max(axes)[1]
+        return NamedSharding(self.mesh, PartitionSpec(*(None,) * cut, "fsdp"))
+
+    def whole(self, tree: Any) -> Any:
+        """Arrays as the host's, from wherever their parts are."""
+        return jax.device_get(jax.device_put(tree, self.place) if jax.process_count() > 1 else tree)
 
     def _held_back(self, held: data.Resident) -> tuple[Material, Plants]:
         """Windows and plants of the validation split, the same in each report."""
@@ -78,22 +101,32 @@ class Programs:
     @partial(jax.jit, static_argnames=("self", "count"), donate_argnames="state")
     def _many(self, state: TrainState, given: sources.Sources, count: int) -> tuple[TrainState, Metrics]:
         step = train_step(
-            objective(self.graph, self.config, self.expert_std),
+            objective(self.graph, self.config, self.expert_std, self.backend),
             optimizer(self.config),
             accumulate=self.config.accumulate,
             ema=self.config.ema,
         )
 
         def body(state: TrainState, _: None) -> tuple[TrainState, Metrics]:
-            return step(state, self._shared(sources.gather(given, self.config, state.step, self.config.seed)))
+            state, metrics = step(
+                state, self._shared(sources.gather(given, self.config, state.step, self.config.seed))
+            )
+            return self._kept(state), metrics
 
-        return jax.lax.scan(body, state, length=count)
+        state, metrics = jax.lax.scan(body, state, length=count)
+        return state, jax.lax.with_sharding_constraint(metrics, self.place) if self.mesh else metrics
+
+    def _kept(self, state: TrainState) -> TrainState:
+        """Each part of the state where it is."""
+        if self.mesh is None:
+            return state
+        return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, self._sharding(a.shape)), state)
 
     def _shared(self, tree: Any) -> Any:
         """Leading axes shared out over the mesh."""
         if self.mesh is None:
             return tree
-        spec = NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names[0]))
+        spec = NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names))
         return jax.tree.map(lambda a: jax.lax.with_sharding_constraint(a, spec), tree)
 
     def begin_round(self, state: TrainState, step: int) -> TrainState:
@@ -113,7 +146,7 @@ class Programs:
 
     def validate(self, state: TrainState) -> dict[str, float]:
         """Loss over windows and costs of closed loops, of variants that are not trained on."""
-        loss, efficient, back = self._validate(state.best, *self.held)
+        loss, efficient, back = self.whole(self._validate(state.best, *self.held))
         return {
             "epoch": float(state.step) * self.config.batch_size / self.sources.windows.num_windows,
             "validation_loss": float(loss),
@@ -161,7 +194,7 @@ class Programs:
         )
 
 
-def _check(config: TrainConfig, model: ModelConfig, expert_std: float, where: Any) -> None:
+def _check(config: TrainConfig, model: ModelConfig, expert_std: float, mesh: Mesh | None) -> None:
     """Refuse settings that do not go together, before anything is compiled."""
     losses.register[config.loss]
     if config.loss == "gaussian_kl" and not (model.stochastic and expert_std > 0):
@@ -169,12 +202,11 @@ def _check(config: TrainConfig, model: ModelConfig, expert_std: float, where: An
             "loss: gaussian_kl compares two distributions: expected a model with stochastic=True and a data set with "
             f"excitation > 0, but found stochastic={model.stochastic} and excitation={expert_std:g}"
         )
-    if isinstance(where, Mesh):
-        devices = where.shape[where.axis_names[0]]
+    if mesh is not None:
         for name in ("batch_size", "plants"):
             size = getattr(config, name) // config.accumulate
-            if size % devices:
+            if size % mesh.size:
                 raise ValueError(
-                    f"{name}: expected a multiple of the mesh's {devices} devices in each part of a step, but found "
+                    f"{name}: expected a multiple of the mesh's {mesh.size} devices in each part of a step, but found "
                     f"{size}"
                 )

@@ -76,43 +76,44 @@ def grid(
             f"multiple of report_every, but found {config.rounds}, {config.patience}, {config.num_steps} and "
             f"{config.report_every}"
         )
-    place = (backend or Backend()).jax_device
-    built = [models.split(models.build(dataclasses.replace(model, seed=int(s)))) for s in seeds]
-    graph = built[0][0]
-    programs = Programs(dataset, graph, model, config, place)
-    params = jax.tree.map(lambda *a: jnp.stack(a), *(params for _, params in built))
-    reports = config.num_steps // config.report_every
+    backend = backend or Backend()
+    with backend.active():
+        built = [models.split(models.build(dataclasses.replace(model, seed=int(s)))) for s in seeds]
+        graph = built[0][0]
+        programs = Programs(dataset, graph, model, config, backend)
+        params = jax.tree.map(lambda *a: jnp.stack(a).astype(backend.dtype), *(params for _, params in built))
+        reports = config.num_steps // config.report_every
 
-    def one(params: Any, seed: Array, scale: Array, given: sources.Sources, held: Any) -> tuple[Any, Any]:
-        # AdamW's update is proportional to its rate
-        optimize = optax.chain(optimizer(config), optax.scale(scale))
-        value = objective(graph, config, programs.expert_std)
-        step = train_step(value, optimize, accumulate=config.accumulate, ema=config.ema)
-        state = dataclasses.replace(initial(params, config), opt_state=optimize.init(params))
+        def one(params: Any, seed: Array, scale: Array, given: sources.Sources, held: Any) -> tuple[Any, Any]:
+            # AdamW's update is proportional to its rate
+            optimize = optax.chain(optimizer(config), optax.scale(scale))
+            value = objective(graph, config, programs.expert_std, backend)
+            step = train_step(value, optimize, accumulate=config.accumulate, ema=config.ema)
+            state = dataclasses.replace(initial(params, config), opt_state=optimize.init(params))
 
-        def take(state: Any, _: None) -> tuple[Any, Array]:
-            state, metrics = step(state, sources.gather(given, config, state.step, seed))
-            return state, metrics["loss"]
+            def take(state: Any, _: None) -> tuple[Any, Array]:
+                state, metrics = step(state, sources.gather(given, config, state.step, seed))
+                return state, metrics["loss"]
 
-        def report(state: Any, _: None) -> tuple[Any, dict[str, Array]]:
-            state, values = jax.lax.scan(take, state, length=config.report_every)
-            loss, efficient, back = programs.judged(state.best, *held)
-            return state, {
-                "loss": jnp.mean(values),
-                "validation_loss": loss,
-                "validation_efficiency": jnp.mean(efficient),
-                "validation_lost": 1 - jnp.mean(back),
-            }
+            def report(state: Any, _: None) -> tuple[Any, dict[str, Array]]:
+                state, values = jax.lax.scan(take, state, length=config.report_every)
+                loss, efficient, back = programs.judged(state.best, *held)
+                return state, {
+                    "loss": jnp.mean(values),
+                    "validation_loss": loss,
+                    "validation_efficiency": jnp.mean(efficient),
+                    "validation_lost": 1 - jnp.mean(back),
+                }
 
-        state, rows = jax.lax.scan(report, state, length=reports)
-        return state.best, rows
+            state, rows = jax.lax.scan(report, state, length=reports)
+            return state.best, rows
 
-    across = jax.vmap(jax.vmap(one, (None, None, 0, None, None)), (0, 0, None, None, None))
-    scales = jnp.asarray(rates) / config.learning_rate
-    # a seed is a seed: the windows that are validated on are those of the config's own
-    trained, rows = jax.jit(across)(
-        *programs.put((params, jnp.asarray(seeds, jnp.uint32), scales)), programs.sources, programs.held
-    )
-    steps = config.report_every * np.arange(1, reports + 1)
-    fetched = {name: np.asarray(a) for name, a in rows.items()}
+        across = jax.vmap(jax.vmap(one, (None, None, 0, None, None)), (0, 0, None, None, None))
+        scales = jnp.asarray(rates) / config.learning_rate
+        # a seed is a seed: the windows that are validated on are those of the config's own
+        trained, rows = jax.jit(across)(
+            *programs.put((params, jnp.asarray(seeds, jnp.uint32), scales)), programs.sources, programs.held
+        )
+        steps = config.report_every * np.arange(1, reports + 1)
+        fetched = {name: np.asarray(a) for name, a in rows.items()}
     return Curves(tuple(int(s) for s in seeds), rates, steps, fetched, trained, graph)

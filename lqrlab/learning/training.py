@@ -11,7 +11,7 @@ from flax import nnx
 from jax import Array
 
 from lqrlab import dataset as data
-from lqrlab.compute import pytree
+from lqrlab.compute import Backend, pytree
 from lqrlab.learning import loops, losses, models
 from lqrlab.learning.config import TrainConfig
 
@@ -123,19 +123,22 @@ def answers(model: Any, context: Any, material: Material, expert_std: float = 0.
     return losses.Answers(prediction, batch.target, live, log_std, jnp.asarray(expert_std, prediction.dtype))
 
 
-def objective(graph: nnx.GraphDef, config: TrainConfig, expert_std: float = 0.0) -> Objective:
+def objective(
+    graph: nnx.GraphDef, config: TrainConfig, expert_std: float = 0.0, backend: Backend | None = None
+) -> Objective:
     """What ``config`` says is to be made small: a loss over windows, and costs of closed loops.
 
     Args:
         graph: the model's structure, from ``models.split``.
-        config: its ``loss``, weights, horizon and dtype are looked at.
+        config: its ``loss``, weights and horizon are looked at.
         expert_std: standard deviation of the expert's exploration, in units of the input's scale.
+        backend: its ``compute_dtype`` is.
     """
-    loss = losses.register[config.loss]
+    loss, backend = losses.register[config.loss], backend or Backend()
 
     def value(params: dict[str, Array], material: Material) -> tuple[Array, Metrics]:
-        if config.dtype != "float32":
-            params = jax.tree.map(lambda a: a.astype(config.dtype), params)
+        if backend.compute_dtype != backend.dtype:
+            params = jax.tree.map(lambda a: a.astype(backend.compute_dtype), params)
         model = models.merge(graph, params)
         context = model.encode(material.plants.description)
         total, metrics = jnp.zeros(()), {}

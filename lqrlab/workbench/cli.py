@@ -306,6 +306,47 @@ def verify(path: Path) -> None:
         sys.exit(1)
 
 
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--profile", default="quick", show_default=True, shell_complete=_complete("profile"))
+@click.option("-p", "overrides", multiple=True, metavar="NAME=VALUE", help="Set a parameter of 03_training.")
+@click.option("--processes", default=1, show_default=True, help="Processes here that train as one.")
+@click.option("--notebooks", "source", type=click.Path(path_type=Path), help="Folder of the notebooks.")
+def train(
+    folder: Path, profile: str, overrides: tuple[str, ...], processes: int, source: Path | None
+) -> None:
+    """Train on FOLDER/dataset as notebook 03 does, without the notebook, on one process or on several.
+
+    Several tasks of a Slurm step find each other: srun lqrlab train FOLDER. Interrupted, the same command goes on;
+    lqrlab run 03_training --folder FOLDER then shows what was trained.
+    """
+    from lqrlab import compute, dataset, learning
+    from lqrlab.workbench import notebooks, pipeline
+
+    if processes > 1 and not compute.grouped():
+        sys.exit(compute.start([sys.executable, "-m", "lqrlab.workbench", *sys.argv[1:]], processes))
+    compute.setup()
+    compute.join()
+    source = pipeline.find_source(source)
+    chain = notebooks.named(source, ("03_training",))
+    given = {name: v for name, v in pipeline.read_profile(source, profile).items() if name == "03_training"}
+    values = notebooks.effective(chain, given, _given(overrides, "learning_rate=1e-3"))["03_training"]
+    values["checkpoint_every"] = 5 * values["report_every"]
+
+    def those(kind: Any) -> Any:
+        return kind(**{f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values})
+
+    def line(row: dict[str, Any]) -> None:
+        shown = ("step", "loss", "validation_loss", "validation_efficiency", "windows_per_second")
+        click.echo("  ".join(f"{name} {row[name]:.6g}" for name in shown))
+
+    configs = those(learning.ModelConfig), those(learning.TrainConfig)
+    given_data = dataset.open(folder / "dataset")
+    fit = learning.fit(given_data, *configs, folder, backend=those(compute.Backend), progress=line)
+    if fit.stopped:
+        sys.exit(130)
+
+
 @main.group()
 def bench() -> None:
     """Measure how fast this machine is, beside other libraries."""

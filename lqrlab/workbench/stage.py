@@ -5,6 +5,7 @@ papermill or the pipeline executes.
 """
 
 import contextlib
+import dataclasses
 import datetime
 import importlib.metadata
 import json
@@ -14,13 +15,16 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lqrlab
 
+if TYPE_CHECKING:
+    from lqrlab.compute import Backend
+
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy")
 
-_started: dict[str, tuple[float, str]] = {}
+_started: dict[str, "tuple[float, str, Backend | None]"] = {}
 
 
 def headless() -> bool:
@@ -29,17 +33,24 @@ def headless() -> bool:
     return "LQRLAB_HEADLESS" in os.environ or not someone
 
 
-def begin(name: str, run: str | Path) -> Path:
+def begin(name: str, run: str | Path, backend: "Backend | None" = None) -> Path:
     """Start a notebook's work: set JAX up and return the folder that the run reads and writes.
 
     Args:
         name: the notebook's name, as ``"03_training"``.
         run: the folder; a relative one is meant from the project's folder (the nearest above with a
             ``pyproject.toml``), so that it is the same one in JupyterLab, in papermill and in a pipeline.
+        backend: recorded with the result. Its device and precision hold from here on; all of it does where a
+            stage is given it, or within ``with backend.active()``.
     """
+    import jax
+
     from lqrlab import compute
 
     compute.setup()
+    if backend is not None:
+        jax.config.update("jax_default_matmul_precision", backend.precision)
+        jax.config.update("jax_default_device", None if backend.device == "auto" else backend.jax_device)
     here = Path.cwd()
     root = next((p for p in (here, *here.parents) if (p / "pyproject.toml").exists()), here)
     folder = (root / Path(run).expanduser()).resolve()
@@ -47,7 +58,7 @@ def begin(name: str, run: str | Path) -> Path:
     result_path(folder, name).unlink(
         missing_ok=True
     )  # what is there afterwards was written by this execution
-    _started[name] = time.monotonic(), now()
+    _started[name] = time.monotonic(), now(), backend
     return folder
 
 
@@ -68,7 +79,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, Any], files: Sequence[
 
     if name not in _started:
         raise ValueError(f"finish: pipeline.begin({name!r}, run) has to come first")
-    begun, started = _started[name]
+    begun, started, backend = _started[name]
     missing = [str(f) for f in files if not (folder / f).exists()]
     if missing:
         raise ValueError(f"{name}: says that it made {', '.join(missing)}, but {folder} has no such file")
@@ -89,6 +100,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, Any], files: Sequence[
             "started": started,
             "seconds": round(time.monotonic() - begun, 3),
             "device": f"{len(jax.devices())} × {kind}",
+            "backend": None if backend is None else dataclasses.asdict(backend),
             "versions": versions(),
         },
     )

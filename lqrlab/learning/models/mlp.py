@@ -7,7 +7,7 @@ from flax import nnx
 from jax import Array
 
 from lqrlab.learning.config import ModelConfig
-from lqrlab.learning.models.base import HistoryNetwork, activation, register
+from lqrlab.learning.models.base import HistoryNetwork, Linear, activation, register
 
 
 @register("mlp")
@@ -18,8 +18,8 @@ class MLP(HistoryNetwork):
         super().__init__(config, rngs=rngs)
         wide = 4 * config.width
         sizes = [(config.window + 1) * config.width] + config.depth * [wide]
-        self.layers = nnx.List([nnx.Linear(a, b, rngs=rngs) for a, b in itertools.pairwise(sizes)])
-        self.last = nnx.Linear(wide, config.width, rngs=rngs)
+        self.layers = nnx.List([Linear(a, b, rngs=rngs) for a, b in itertools.pairwise(sizes)])
+        self.last = Linear(wide, config.width, rngs=rngs)
         self.activate = activation[config.activation]
 
     def read(self, tokens: Array, prefix: Array, there: Array, rows: int) -> Array:

@@ -6,7 +6,7 @@ from flax import nnx
 from jax import Array
 
 from lqrlab.learning.config import ModelConfig
-from lqrlab.learning.models.base import HistoryNetwork, register
+from lqrlab.learning.models.base import HistoryNetwork, Linear, register
 
 
 @register("recurrent")
@@ -22,8 +22,8 @@ class Recurrent(HistoryNetwork):
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
         width = config.width
-        self.inward = nnx.Linear(width, 3 * width, rngs=rngs)
-        self.onward = nnx.Linear(width, 3 * width, use_bias=False, rngs=rngs)
+        self.inward = Linear(width, 3 * width, rngs=rngs)
+        self.onward = Linear(width, 3 * width, use_bias=False, rngs=rngs)
         self.norm = nnx.LayerNorm(width, rngs=rngs)
 
     def read(self, tokens: Array, prefix: Array, there: Array, rows: int) -> Array:

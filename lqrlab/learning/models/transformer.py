@@ -6,7 +6,7 @@ from flax import nnx
 from jax import Array
 
 from lqrlab.learning.config import ModelConfig
-from lqrlab.learning.models.base import HistoryNetwork, activation, register
+from lqrlab.learning.models.base import HistoryNetwork, Linear, activation, register
 from lqrlab.learning.registry import Registry
 
 block = Registry("block", "block")
@@ -22,23 +22,20 @@ class Attention(nnx.Module):
         self.heads = config.heads
         self.activate = activation[config.activation]
         self.norm1 = nnx.LayerNorm(width, rngs=rngs)
-        self.query = nnx.Linear(width, width, use_bias=False, rngs=rngs)
-        self.key_value = nnx.Linear(width, 2 * width, use_bias=False, rngs=rngs)
-        self.out = nnx.Linear(width, width, rngs=rngs)
+        self.qkv = Linear(width, 3 * width, use_bias=False, rngs=rngs)
+        self.out = Linear(width, width, rngs=rngs)
         self.norm2 = nnx.LayerNorm(width, rngs=rngs)
-        self.up = nnx.Linear(width, 4 * width, rngs=rngs)
-        self.down = nnx.Linear(4 * width, width, rngs=rngs)
+        self.up = Linear(width, 4 * width, rngs=rngs)
+        self.down = Linear(4 * width, width, rngs=rngs)
 
     def __call__(self, h: Array, allowed: Array, rows: int) -> Array:
         """The last ``rows`` tokens of h ``[b, T, width]``, after attending where allowed ``[b, rows, T]``."""
         b, _, width = h.shape
-        seen = self.norm1(h)
-        h = h[:, -rows:]
-        queries = self.query(seen[:, -rows:])
         q, k, v = (
             z.reshape(b, -1, self.heads, width // self.heads)
-            for z in (queries, *jnp.split(self.key_value(seen), 2, axis=-1))
+            for z in jnp.split(self.qkv(self.norm1(h)), 3, axis=-1)
         )
+        h, q = h[:, -rows:], q[:, -rows:]
         # written out: jax.nn.dot_product_attention rounds float64 to float32
         score = jnp.einsum("bqhd,bkhd->bhqk", q, k) * (width // self.heads) ** -0.5
         score = jnp.where(allowed[:, None], score, -1e30).astype(jnp.promote_types(h.dtype, jnp.float32))
@@ -49,26 +46,25 @@ class Attention(nnx.Module):
 
 @register("transformer")
 class Transformer(HistoryNetwork):
-    """Causal transformer over the history, with the plant's description (or a constant) as its first token."""
+    """Causal transformer over the history; what is known of the plant is added to every token."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
-        start = jax.random.normal(rngs.params(), (config.window + 1, config.width), jnp.float32)
+        start = jax.random.normal(rngs.params(), (config.window, config.width), jnp.float32)
         self.position = nnx.Param(0.02 * start)
         self.blocks = nnx.List([block[config.block](config, rngs=rngs) for _ in range(config.depth)])
         self.norm = nnx.LayerNorm(config.width, rngs=rngs)
 
     def read(self, tokens: Array, prefix: Array, there: Array, rows: int) -> Array:
         """See :class:`HistoryNetwork`."""
-        b, w, _ = tokens.shape
-        h = jnp.concatenate([prefix[:, None], tokens], axis=1) + self.position[None, : w + 1]
-        there = jnp.concatenate([jnp.ones((b, 1), bool), there], axis=1)
-        # a step before the episode attends to the prefix alone
-        allowed = jnp.tril(jnp.ones((w + 1, w + 1), bool))[None] & there[:, None, :]
+        w = tokens.shape[1]
+        h = tokens + prefix[:, None] + self.position[None, :w]
+        # A step before the episode may attend to anything: what it answers is masked, and nobody attends to it.
+        allowed = jnp.tril(jnp.ones((w, w), bool))[None] & there[:, None, :]
         for i, one in enumerate(self.blocks):
-            kept = rows if i == len(self.blocks) - 1 else w + 1
+            kept = rows if i == len(self.blocks) - 1 else w
             if self.config.remat:  # computed again in the backward pass, so that it need not be kept
                 h = nnx.remat(type(one).__call__, static_argnums=(3,))(one, h, allowed[:, -kept:], kept)
             else:
                 h = one(h, allowed[:, -kept:], kept)
-        return self.norm(h[:, -rows:])
+        return self.norm(h)

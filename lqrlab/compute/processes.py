@@ -1,0 +1,68 @@
+"""Several processes that compute as one, on one machine or on many: JAX's own ``jax.distributed``."""
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+
+import jax
+
+_COORDINATOR, _COUNT, _RANK = "LQRLAB_COORDINATOR", "LQRLAB_PROCESSES", "LQRLAB_PROCESS"
+
+
+def grouped() -> bool:
+    """Whether this process was started by :func:`start`."""
+    return _COORDINATOR in os.environ
+
+
+def join() -> int:
+    """Become one of several processes, if there are any; before JAX computes anything. Returns this one's number.
+
+    They are found by what :func:`start` put into the environment, or by the scheduler (Slurm, Open MPI): a job
+    step of more than one task is one such group. From then on ``jax.devices()`` are those of all processes,
+    every process has to call the same functions in the same order, and only process 0 should write files.
+    """
+    if jax.distributed.is_initialized():
+        return jax.process_index()
+    if grouped():
+        count, rank = int(os.environ[_COUNT]), int(os.environ[_RANK])
+        jax.distributed.initialize(os.environ[_COORDINATOR], count, rank)
+    elif any(int(os.environ.get(name, 1)) > 1 for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")):
+        jax.distributed.initialize()
+    return jax.process_index()
+
+
+def start(command: Sequence[str], count: int, **environment: str) -> int:
+    """Run a command ``count`` times on this machine, as one group; each calls :func:`join`.
+
+    When one of them fails, the others, which would wait for it for ever, are ended.
+
+    Args:
+        command: a program and its arguments.
+        count: processes.
+        environment: variables on top of this process's.
+
+    Returns:
+        0, or the exit status of the first that failed.
+    """
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        address = f"localhost:{probe.getsockname()[1]}"
+    base = os.environ | environment | {_COORDINATOR: address, _COUNT: str(count)}
+    running = [subprocess.Popen(command, env=base | {_RANK: str(k)}) for k in range(count)]
+    try:
+        while True:
+            ends = [process.poll() for process in running]
+            if bad := [status for status in ends if status]:
+                return bad[0]
+            if None not in ends:
+                return 0
+            time.sleep(0.1)
+    except KeyboardInterrupt:  # they have heard it too, save, and end
+        return max(process.wait() for process in running)
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
