@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = lqrlab.__all__
 MODULES = sorted((ROOT / "lqrlab").rglob("*.py"))
 ONLY_IN = {
-    "h5py": {"dataset", "learning"},
+    "h5py": {"dataset", "learning", "evaluation"},  # the last measures beside others that read the same file
     **{package: {"workbench"} for package in ("matplotlib", "ipywidgets", "IPython", "papermill")},
 }
 
