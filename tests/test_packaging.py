@@ -1,6 +1,7 @@
 """What holds the project together: the rooms' order, the lists of packages, imports that change nothing."""
 
 import ast
+import json
 import re
 import shlex
 import subprocess
@@ -11,8 +12,10 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
+from click.testing import CliRunner
 
 import lqrlab
+from lqrlab.workbench import cli
 
 ROOT = Path(__file__).parents[1]
 ROOMS = lqrlab.__all__
@@ -181,6 +184,11 @@ def test_systems_are_listed_and_shown():
     code, out, _ = lqrlab_command("systems")
     assert code == 0
     assert re.search(r"^cart_pole +4 +1 +0.02 ", out, flags=re.M)
+    code, listed, _ = lqrlab_command("systems", "--json")
+    assert code == 0
+    plants = {plant["name"]: plant for plant in map(json.loads, listed.splitlines())}
+    assert plants["cart_pole"]["parameters"]["pole_length"]["unit"] == "m"
+    assert len(plants) == len(out.splitlines()) - 2  # below its head
     code, out, _ = lqrlab_command("systems", "cart_pole")
     assert code == 0
     for part in (
@@ -222,6 +230,14 @@ def test_a_data_set_from_the_command_line(tmp_path):
     assert "did you mean variants" in err
     code, _, err = lqrlab_command("data", "generate", path, "-p", "variants=many")
     assert "variants: expected int, but found 'many'" in err
+
+
+def test_help_fits_one_screen_and_begins_with_what_matters():
+    shown = CliRunner().invoke(cli.main, ["--help"]).stdout
+    assert len(shown.splitlines()) <= 24
+    order = re.findall(r"^  ([a-z]+) {2,}\S", shown, flags=re.M)
+    assert order[:5] == ["run", "report", "sweep", "systems", "doctor"]
+    assert set(order) == set(cli.main.commands)
 
 
 def test_the_doctor_finds_this_environment_well():

@@ -1,6 +1,7 @@
 """Panels, figures and tables: what they show is what the numbers say."""
 
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import jax.numpy as jnp
 import matplotlib
@@ -10,6 +11,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from PIL import Image
 
 from lqrlab import control, evaluation, simulation, systems
 from lqrlab.workbench import plots, tables, terminal
@@ -34,6 +36,39 @@ def test_responses_show_every_signal_with_its_unit(run):
     plt.close(figure)
 
 
+def test_responses_from_many_starts_are_a_distribution(run):
+    plant, one = run
+    rng = np.random.default_rng(0)
+    factors = rng.normal(size=301)[:, None, None]
+    xs, us = (factors * np.asarray(a) for a in (one.xs, one.us))
+    many = simulation.Trajectory(one.ts, xs, us, one.costs)
+    figure = plots.responses(plant, {"optimal": many})
+    axis, expected = figure.axes[0], np.sort(factors.ravel())  # all proportional: quantiles are the factors'
+    np.testing.assert_allclose(axis.lines[0].get_ydata(), expected[150] * one.xs[:, 0], atol=1e-12)
+    wide = axis.collections[0].get_paths()[0].vertices
+    for t, x in zip(np.asarray(one.ts)[:3], np.asarray(one.xs)[:3, 0]):
+        at = wide[np.isclose(wide[:, 0], t), 1]
+        np.testing.assert_allclose((at.min(), at.max()), np.sort(expected[[15, 285]] * x), rtol=1e-6)
+    plt.close(figure)
+
+
+def test_a_figure_is_saved_with_letters_and_words(tmp_path):
+    figure, (axis,) = plots.grid(1)
+    axis.set_xlabel("sample time [ms]")
+    paths = plots.save(figure, tmp_path / "new" / "one_gain", "What sampling costs & why")
+    assert [p.name for p in paths] == ["one_gain.pdf", "one_gain.svg", "one_gain.png"]
+    drawn = ElementTree.parse(paths[1]).getroot()
+    assert "sample time [ms]" in [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert drawn.find(".//{http://purl.org/dc/elements/1.1/}description").text == "What sampling costs & why"
+    assert Image.open(paths[2]).text["Description"] == "What sampling costs & why"
+    document = paths[0].read_bytes()
+    assert b"/FontFile2" in document  # the font itself, TrueType
+    assert b"/Subtype /Type3" not in document  # which no editor takes for text
+    with pytest.raises(ValueError, match="expected some of pdf, svg, png, but found 'eps'"):
+        plots.save(figure, tmp_path / "x", formats=("eps",))
+    plt.close(figure)
+
+
 @pytest.mark.parametrize("name", ["pendulum", "mass_spring_damper", "quadrotor", "coupled_tanks", "dc_motor"])
 def test_poses_draw_the_plant_where_it_is(name):
     plant = systems.make(name)
@@ -55,6 +90,7 @@ def test_gaps_mark_what_was_lost():
     values = {"pendulum": np.array([1.0, 10.0, np.inf, np.inf])}
     figure = plots.gaps({"network": values})
     assert any("50% lost" in text.get_text() for text in figure.axes[0].texts)
+    assert "optimum" in figure.axes[0].get_legend_handles_labels()[1][-1]
     plt.close(figure)
 
 

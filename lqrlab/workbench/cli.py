@@ -40,12 +40,21 @@ def _complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list
     return offer
 
 
+MATTER = ("run", "report", "sweep", "systems", "doctor")
+
+
 class _Group(click.Group):
     """Turns what went wrong into one clean line: exit code 2 for a wrong request, 1 for a failed run."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """As they stand in this file: what matters most comes first, not the alphabet."""
-        return list(self.commands)
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What matters most comes first, not the alphabet."""
+        names = list(self.commands)
+        first = [name for name in MATTER if name in names] or names
+        width = formatter.width - 6 - max(map(len, names))
+        for title, listed in (("Commands", first), ("Further", [n for n in names if n not in first])):
+            if listed:
+                with formatter.section(title):
+                    formatter.write_dl([(n, self.commands[n].get_short_help_str(width)) for n in listed])
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         from lqrlab.workbench.pipeline import RunError
@@ -408,7 +417,8 @@ def _figures(rows: Sequence[Any], as_json: bool) -> None:
 @click.option(
     "--html", "file", type=click.Path(path_type=Path), help="Write it as a page, with drawings that move."
 )
-def systems(name: str | None, file: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a plant.")
+def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     """List the plants, or show one of them.
 
     Of one plant: its size, source, parameters, signals and open-loop modes in words.
@@ -423,6 +433,10 @@ def systems(name: str | None, file: Path | None) -> None:
         click.echo(
             catalogue.page([name] if name else None, linear=name is None, unfolded=bool(name)).save(file)
         )
+        return
+    if as_json:
+        for plant in [plants.make(family) for family in ([name] if name else plants.names())]:
+            click.echo(json.dumps(_described(plant), ensure_ascii=False))
         return
     if name is None:
         listed = [plants.make(family) for family in plants.names()]
@@ -440,8 +454,22 @@ def systems(name: str | None, file: Path | None) -> None:
         click.echo(f"  {words}")
 
 
+def _described(plant: Any) -> dict[str, Any]:
+    """A plant for a script: what it is, its signals, its parameters with their units and ranges."""
+    from lqrlab.systems import parameter_fields
+
+    signals = {kind: [dataclasses.asdict(s) for s in getattr(plant, kind)] for kind in ("states", "inputs")}
+    parameters = {
+        key: {"default": f.default, **{k: f.metadata[k] for k in ("unit", "low", "high", "about")}}
+        for key, f in parameter_fields(type(plant)).items()
+    }
+    said = {"name": plant.name, "title": plant.title, "source": plant.source, "dt": float(plant.dt)}
+    return said | signals | {"parameters": parameters}
+
+
 @main.command()
-def doctor() -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a finding.")
+def doctor(as_json: bool) -> None:
     """Check the installation and say what to do.
 
     Versions, devices, the notebooks' kernel, disk and memory.
@@ -450,6 +478,9 @@ def doctor() -> None:
 
     findings = examination.examine()
     for finding in findings:
+        if as_json:
+            click.echo(json.dumps(dataclasses.asdict(finding), ensure_ascii=False))
+            continue
         click.echo(f"{'✓' if finding.good else '✗'} {finding.subject:<10}{finding.text}")
         if finding.remedy:
             click.echo(f"  {'':<10}→ {finding.remedy}")
