@@ -11,7 +11,7 @@ import scipy.linalg
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
 
-from lqrlab import dataset, learning, systems
+from lqrlab import compute, dataset, learning, systems
 from lqrlab.learning import sweeps as bulk_sweeps
 from lqrlab.workbench import bulk, cli, comparison, notebooks, points, sweep
 
@@ -160,11 +160,14 @@ def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkey
         (3, 7.0),
     ]  # the last report
     assert (asked["seeds"], asked["learning_rates"]) == ([3, 5], [1e-3, 2e-3])
-    made = values[0] | {"learning": learning}
+    made, wanted = (
+        values[0] | {"learning": learning, "compute": compute},
+        {"model_config", "train_config", "backend"},
+    )
     for cell in nb.cells:
         for node in ast.parse(notebooks.source(cell)).body if cell["cell_type"] == "code" else ():
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("_config"):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in wanted:
                 exec(ast.unparse(node), made)
-    assert asked["model"] == made["model_config"]
+    assert (asked["model"], asked["backend"]) == (made["model_config"], made["backend"])
     apart = {"checkpoint_every": asked["train"].checkpoint_every}  # in one program there are none
     assert asked["train"] == dataclasses.replace(made["train_config"], **apart)

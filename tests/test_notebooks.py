@@ -53,7 +53,7 @@ def assert_all_pictures_are_in_words(page):
     said = [image["alt"] for image in page.find_all("img")]
     said += [drawing.get("aria-label", "") for drawing in page.select("svg[role=img]")]
     for words in said:  # of its own, not what the report says where a notebook says nothing
-        assert len(words) >= 20, words
+        assert len(words) >= 12, words
         assert not words.startswith(("Figure in the section", "Figure", "Picture")), words
     assert all(drawing.get("role") == "img" or drawing.find_parent("svg") for drawing in page.find_all("svg"))
 

@@ -256,8 +256,8 @@ def trainable(nb: Notebook, values: Sequence[Point], varied: Sequence[str]) -> s
     one = values[0]
     if one.get("rounds") or one["num_steps"] % one["report_every"]:
         return "the runs do not all take the same steps: rounds = 0 and num_steps a multiple of report_every would"
-    if not one.get("jit", True) or one.get("debug", "off") != "off":
-        return "jit and debug are for one run at a time"
+    if not one.get("jit", True) or one.get("debug", "off") != "off" or one.get("mesh"):
+        return "mesh, jit and debug are for one run at a time"
     return ""
 
 
@@ -279,7 +279,7 @@ def trainings(folder: Path, values: Sequence[Point]) -> Rows:
         config(learning.TrainConfig),
         seeds=seeds,
         learning_rates=rates,
-        backend=compute.Backend(device=values[0].get("device", "auto")),
+        backend=config(compute.Backend),
     )
     yield [
         (i, {k: float(a[seeds.index(v["seed"]), rates.index(v["learning_rate"]), -1]) for k, a in
