@@ -12,7 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-import nbformat
 import pytest
 import test_report
 
@@ -21,10 +20,7 @@ from lqrlab.workbench import bulk, catalogue, comparison, report
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 ROOT = Path(__file__).parents[1]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-PANEL = """from lqrlab import compute
-from lqrlab.workbench import widgets
-compute.setup()
-widgets.lqr_designer("cart_pole")"""
+NOTEBOOK = ROOT / "notebooks" / "10_lqr_designer.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -101,25 +97,24 @@ WATCH = """() => {
       const begun = window.begun; window.begun = 0;
       requestAnimationFrame(() => setTimeout(() => window.took.push(performance.now() - begun)));
     }
-  }).observe(document.querySelector('.jp-OutputArea'), {subtree: true, childList: true});
+  }).observe(document.querySelector('.jp-Notebook'), {subtree: true, childList: true});
 }"""
 
 
 def test_a_slider_moves_the_curve_in_jupyterlab(jupyterlab, page, record_property):
     address, work = jupyterlab
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(PANEL)], metadata={"kernelspec": kernel})
-    nbformat.write(nb, work / "panel.ipynb")
+    shutil.copy(NOTEBOOK, work)
     errors = []
     page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(f"{address}lab/tree/panel.ipynb", timeout=40_000)
-    page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=40_000)
-    page.wait_for_selector("#jp-main-statusbar :text('| Idle')", timeout=60_000)
-    page.click(".jp-CodeCell .cm-content")
-    page.keyboard.press("Control+Enter")
+    page.goto(f"{address}lab/tree/{NOTEBOOK.name}", timeout=40_000)
+    idle = page.locator("#jp-main-statusbar :text('| Idle')")
+    idle.wait_for(timeout=60_000)
+    page.click("text=Run >> nth=0")
+    page.click(".lm-Menu-item[data-command='runmenu:run-all']")
     picture = page.locator(".jp-OutputArea .widget-html svg").first
     picture.wait_for(timeout=60_000)
+    idle.wait_for(timeout=60_000)  # and all cells below have run
     handle = page.locator(".jp-OutputArea .noUi-handle").first
     page.evaluate(WATCH)
     before = picture.screenshot()
