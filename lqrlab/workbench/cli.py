@@ -396,6 +396,18 @@ def bench_data(large: bool, loaders: bool, as_json: bool) -> None:
     _figures(rows, as_json)
 
 
+@bench.command("train")
+@click.option("--repeats", default=10, show_default=True, help="Steps of which the fastest counts.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def bench_train(repeats: int, as_json: bool) -> None:
+    """Train steps compiled and eager, and the transformer beside PyTorch's (if that is installed)."""
+    from lqrlab import compute
+    from lqrlab.evaluation import bench_train
+
+    compute.setup()
+    _figures(bench_train.bench_train(repeats=repeats), as_json)
+
+
 def _figures(rows: Sequence[Any], as_json: bool) -> None:
     """A benchmark's rows as a table, or one JSON object a line."""
     from lqrlab.workbench.terminal import table
