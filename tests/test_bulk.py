@@ -70,9 +70,11 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     assert after["status"].eq("finished").all()
 
     page = BeautifulSoup(comparison.write(tmp_path).read_text(), "html.parser")
-    assert "nonlinear_p95" in page.select_one("thead").get_text()
+    assert "nonlinear_p95" in page.select("thead")[-1].get_text()
     assert "one program (vmap)" in page.select_one("dl.facts").get_text()
-    assert len(page.select("tbody tr")) == 31
+    assert len(page.select("#runs ~ .scroll tbody tr")) == 31
+    found = {row.th.get_text(): row.select("td") for row in page.select("#spread ~ .scroll tbody tr")}
+    assert found["cost"][-1].get_text() == f"{after['cost'].max():.4g}"
 
 
 def test_a_point_without_a_design_says_why_and_takes_none_along():

@@ -41,6 +41,14 @@ def test_how_a_notebook_is_written(path):
                     assert node.module == "lqrlab.workbench", ast.unparse(node)
 
 
+def test_a_notebook_waits_only_for_those_that_it_reads():
+    """So a sweep over training does not make the plants' exploration first."""
+    needs = {path.stem: notebooks.read(path).metadata.get("lqrlab", {}).get("needs", []) for path in PATHS}
+    assert needs.pop("03_training") == ["02_data_generation"]
+    assert needs.pop("04_performance_analysis") == ["02_data_generation", "03_training"]
+    assert not any(needs.values())
+
+
 @pytest.mark.parametrize("profile", sorted(p.stem for p in (SOURCE / "profiles").glob("*.json")))
 def test_profiles_fit_the_notebooks(profile):
     every = notebooks.named(SOURCE, [str(path) for path in PATHS])

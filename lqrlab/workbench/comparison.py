@@ -138,6 +138,7 @@ def write(folder: str | Path) -> Path:
         name=folder.name,
         facts=[(k, v) for k, v in facts if v],
         figures=_figures(frame, varying, numbers[:4], record.get("units", {})),
+        spread=spread(frame, record) if mapped else None,
         head=[c for c in shown if c in frame],
         rows=[
             (row["run"], pages.get(row["run"]), [_cell(row[c]) for c in shown if c in frame])
@@ -161,6 +162,19 @@ def axes(frame: Any, record: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     numeric = [c for c in rest if pd.api.types.is_numeric_dtype(frame[c].infer_objects())]
     numeric = [c for c in numeric if frame[c].dtype != bool]
     return varying, [c for c in numeric if frame[c].nunique() > 1]
+
+
+def spread(frame: Any, record: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Head and rows of a table: each number's unit, lowest, median, 95 % quantile and highest over all points."""
+    import numpy as np
+
+    head, rows = ("number", "unit", "lowest", "median", "p95", "highest"), []
+    for name in axes(frame, record)[1]:
+        values = np.sort(frame[name].dropna().to_numpy(float))
+        if values.size:  # each is one of the values, so that inf among them does no harm
+            at = (values[int(np.ceil(q * (values.size - 1)))] for q in (0.0, 0.5, 0.95, 1.0))
+            rows.append((name, record.get("units", {}).get(name, ""), *(_cell(float(v)) for v in at)))
+    return head, rows
 
 
 def _cell(value: Any) -> str:

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from lqrlab.workbench import bulk, cluster, comparison, notebooks, pipeline, stage
 from lqrlab.workbench.points import effective, points
+from lqrlab.workbench.terminal import table
 from lqrlab.workbench.trial import RECORD, TOPIC, done, note, perform, read
 
 
@@ -169,7 +170,8 @@ def sweep(
             stage.write_json(folder / RECORD, record)
             board.close()
             frame = comparison.save(folder)
-    board.say(board.summary(frame))
+    head, spread = comparison.spread(frame, record)
+    board.say(table(spread, head) if mapped else board.summary(frame))
     board.say(f"table: {folder / 'results.csv'} and .parquet")
     if report:
         board.say(f"report: {comparison.write(folder)}")
