@@ -233,6 +233,22 @@ def test_what_is_left_out_is_counted_with_its_reason(tmp_path):
     assert dataset.verify(tmp_path).ok
 
 
+def test_the_card_tells_a_stranger_what_it_is_and_how_to_read_it(made, monkeypatch):
+    """Its Python lines are run as they stand, without our package."""
+    text = (made / "card.md").read_text()
+    assert "63 closed loops of 12 steps of 21 plants" in text
+    assert "| dc_motor | 3, 1 | 0 | 0 | 7 | 21 | 0 |" in text
+    monkeypatch.chdir(made)
+    found = {}
+    exec(text.partition("```python\n")[2].partition("```")[0], found)
+    data = dataset.open(made)
+    mine = data.trajectories(None, "pendulum")
+    np.testing.assert_array_equal(found["x"], mine.states[: len(found["x"])])
+    K = data.column("K", None, "pendulum")[found["of"]]
+    np.testing.assert_allclose(found["target"], -np.einsum("nij,ntj->nti", K, found["x"][:, :-1]), rtol=1e-6)
+    assert found["train"].sum() == np.isin(found["of"], data.rows("train", "pendulum")).sum()
+
+
 def test_perturbed_regulators_and_policies_run_the_loops_while_the_optimum_stays(made, tmp_path):
     config = changed(families=("two_link_arm",), held_out=(), excitation=0.0)
     clean = dataset.generate(config, tmp_path / "clean")

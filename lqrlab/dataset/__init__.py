@@ -1,6 +1,6 @@
 """What is on disk: optimally controlled trajectories of many plants; made, checked, and fed to a learner."""
 
-from lqrlab.dataset import description
+from lqrlab.dataset import card, description
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.description import Description, describe, scaled_gain
 from lqrlab.dataset.engine import generate
@@ -26,6 +26,7 @@ __all__ = [
     "Resident",
     "VariantTable",
     "Variants",
+    "card",
     "describe",
     "description",
     "generate",

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from lqrlab.dataset import generation, manifest, shards, store
+from lqrlab.dataset import card, generation, manifest, shards, store
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.plan import Shard, plan
 
@@ -78,7 +78,9 @@ def generate(
             records = _here(config, folder, todo, tell, devices, controller)
             tell(len(todo))
         manifest.seal(folder, config, records)
-    return store.open(folder)
+        data = store.open(folder)
+        manifest.put(folder / card.FILE, card.write(data))
+    return data
 
 
 def produce(

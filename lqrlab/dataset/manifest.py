@@ -106,10 +106,13 @@ def seal(folder: Path, config: DataConfig, records: list[dict[str, Any]]) -> Non
         "left_out": left_out,
         "shards": records,
     }
-    text = json.dumps(manifest, indent=1) + "\n"
-    if (folder / _MANIFEST).exists() and (folder / _MANIFEST).read_text(encoding="utf-8") == text:
-        return
-    shards.replace(folder / _MANIFEST, text.encode())
+    put(folder / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
+
+def put(path: Path, text: str) -> None:
+    """Write a text, unless it is there already."""
+    if not (path.exists() and path.read_text(encoding="utf-8", errors="replace") == text):
+        shards.replace(path, text.encode())
 
 
 def read(folder: Path) -> tuple[DataConfig, dict[str, Any]]:

@@ -133,13 +133,14 @@ class Streaming:
         variant = np.empty(at[-1], np.int32)
         for shard in sorted({block.shard for block in pool}):
             path = self.dataset.path / self.dataset.shards[shard]["file"]
-            with shards.opened(path) as found:
+            with shards.opened(path, only=windows.READ) as found:
                 for first, block in zip(at, pool):
                     if block.shard == shard:
                         of, states, controls = (
-                            shards.part(path, found, name, block.first, block.last)[block.keep]
-                            for name in windows.READ
+                            shards.part(path, found, name, block.first, block.last) for name in windows.READ
                         )
+                        if len(block.keep) < len(of):
+                            of, states, controls = (a[block.keep] for a in (of, states, controls))
                         where = slice(first, first + len(block.keep))
                         coordinates = self.dataset.coordinates(shard, of)
                         windows.put(rows, where, self.window, states, controls, coordinates)

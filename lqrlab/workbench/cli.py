@@ -275,7 +275,7 @@ def generate(
     import jax
 
     from lqrlab import compute, dataset
-    from lqrlab.workbench import cluster
+    from lqrlab.workbench import cluster, datacard
     from lqrlab.workbench.notebooks import retyped
     from lqrlab.workbench.terminal import Progress
 
@@ -300,6 +300,7 @@ def generate(
         )
     record = made.record
     progress.close("✓", f"{record['variants']} variants, {record['trajectories']} trajectories")
+    click.echo(f"card: {datacard.write(made)}")
 
 
 @data.command()
