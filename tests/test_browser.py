@@ -148,7 +148,7 @@ def site(tmp_path_factory):
     numbers[3] = {"error": "mode at +4.2 rad/s is not stabilizable"}
     folder.mkdir(parents=True)
     lines = (json.dumps({"fingerprint": str(i)} | found) for i, found in enumerate(numbers))
-    (folder / bulk.NUMBERS).write_text("\n".join(lines))
+    (folder / bulk.FILE).write_text("\n".join(lines))
     record = {"notebook": "cart_pole", "title": "Cart-pole", "road": "vmap", "kind": "plant", "runs": runs}
     record |= {
         "started": "2026-11-21T10:00:00",

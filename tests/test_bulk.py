@@ -61,8 +61,8 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     assert frame["nonlinear_lost"].eq(0).all()
 
     # the same command computes only what is missing; a line cut short by a crash is missing
-    lines = (tmp_path / bulk.NUMBERS).read_text().splitlines(keepends=True)
-    (tmp_path / bulk.NUMBERS).write_text("".join(lines[:-1]) + lines[-1][:20])
+    lines = (tmp_path / bulk.FILE).read_text().splitlines(keepends=True)
+    (tmp_path / bulk.FILE).write_text("".join(lines[:-1]) + lines[-1][:20])
     again = ask(tmp_path, *GIVEN, "--random", "31", "--no-report")
     assert "31 points, 29 finished before" in again.stdout
     after = pd.read_parquet(tmp_path / "results.parquet")

@@ -16,16 +16,21 @@ from typing import Any, TextIO
 from lqrlab.workbench.notebooks import Notebook, Parameter
 from lqrlab.workbench.terminal import Progress
 
-NUMBERS = "numbers.jsonl"  # what is known of each point, a line each
+FILE = "numbers.jsonl"  # what is known of each point, a line each
 MANY = 16  # trainings from which on one program is taken unasked
-UNITS = {
-    **dict.fromkeys(("nonlinear_median", "nonlinear_p95", "nonlinear_lost", "nominal_excess"), "%"),
-    **dict.fromkeys(("cost", "slowest", "gain"), "1"),
+NUMBERS = {  # of each design, and their units, in the order in which they are shown
+    "cost": "1",
+    "nominal_excess": "%",
+    "nonlinear_p95": "%",
+    "nonlinear_lost": "%",
+    "nonlinear_median": "%",
     "time_constant": "s",
+    "slowest": "1",
+    "gain": "1",
 }
 HORIZONS = (100, 200, 500, 1000, 2000)  # steps that designs are tried for: two settling times of the slowest
 TRIALS = 16  # initial states that each design is tried from
-_BYTES = 2.5e8  # of states that one program writes
+_BYTES = 1e8  # of states that one program writes
 Point = Mapping[str, Any]
 Rows = Iterator[list[tuple[int, dict[str, Any]]]]
 
@@ -49,8 +54,8 @@ def conduct(
         rows = trainings(source, [job["values"] for job in jobs])
     mark, text = "■", "stopped"
     try:
-        with (folder / NUMBERS).open("a+", encoding="utf-8") as file:
-            if file.tell() and not (folder / NUMBERS).read_bytes().endswith(b"\n"):
+        with (folder / FILE).open("a+", encoding="utf-8") as file:
+            if file.tell() and not (folder / FILE).read_bytes().endswith(b"\n"):
                 file.write("\n")  # a line that was cut short stays alone
             for some in rows:
                 for i, found in some:
@@ -69,7 +74,7 @@ def conduct(
 def read(folder: Path) -> dict[str, dict[str, Any]]:
     """What is known: fingerprint of a point → its numbers, or its ``error``. A line cut short is none."""
     known = {}
-    path = folder / NUMBERS
+    path = folder / FILE
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             row = json.loads(line)
@@ -116,7 +121,8 @@ def declaration(name: str) -> Notebook:
     fields = systems.parameter_fields(weighted(name))
     parameters = {key: Parameter(key, float, f.default, _about(f.metadata)) for key, f in fields.items()}
     parameters["run"] = Parameter("run", str, "", "folder")  # every notebook has it
-    heading = {"cell_type": "markdown", "metadata": {}, "source": f"# {systems.family(name).title}"}
+    title = systems.family(name).title.partition(";")[0]
+    heading = {"cell_type": "markdown", "metadata": {}, "source": f"# {title}"}
     return Notebook(Path(name), (heading,), {}, parameters, kind="plant")
 
 
@@ -125,7 +131,7 @@ def units(name: str) -> dict[str, str]:
     from lqrlab import systems
 
     fields = systems.parameter_fields(weighted(name)).items()
-    return {key: f.metadata["unit"] for key, f in fields} | UNITS
+    return {key: f.metadata["unit"] for key, f in fields} | NUMBERS
 
 
 def _about(meta: Any) -> str:
@@ -148,12 +154,12 @@ def plants(name: str, points: Sequence[Point]) -> Any:
 def tried(name: str, batch: Any) -> Rows:
     """Design for each plant and try it on the nonlinear plant; yields (position, numbers) as they are done.
 
-    The numbers: ``nonlinear_median`` and ``nonlinear_p95`` [%], cost on the nonlinear plant above x0ᵀP x0 over 16
-    typical starts (a saturating or gentle nonlinearity can make it less), ``nonlinear_lost`` [%], the share of them
-    that do not come back; ``cost``, the mean x0ᵀP x0 of typical starts; ``nominal_excess`` [%], what the gain
-    of the default parameters pays above that on the linear plant, on average (inf where it does not stabilise);
-    ``time_constant`` [s] and ``slowest`` |λ| of the loop's slowest mode; ``gain`` ‖K‖₂ in the signals' scales. A
-    point without a stabilising design has an ``error`` in their place.
+    The numbers: ``cost``, the mean x0ᵀP x0 of typical starts; ``nominal_excess`` [%], what the gain of the default
+    parameters pays above that on the linear plant, on average (inf where it does not stabilise);
+    ``nonlinear_p95`` and ``nonlinear_median`` [%], cost on the nonlinear plant above x0ᵀP x0 over 16 typical starts (a
+    gentle nonlinearity can make it less), and ``nonlinear_lost`` [%], the share of them that do not come
+    back; ``time_constant`` [s] and ``slowest`` |λ| of the loop's slowest mode; ``gain`` ‖K‖₂ in the signals' scales.
+    A point without a stabilising design has an ``error`` in their place.
     """
     import jax
     import jax.numpy as jnp
@@ -206,13 +212,9 @@ def tried(name: str, batch: Any) -> Rows:
         above = 100 * (np.asarray(score.ratio)[: len(rows)] - 1)
         lost = 100 * np.asarray(jnp.mean(score.destabilised, -1))[: len(rows)]
         middle, high = np.quantile(above, (0.5, 0.95), axis=-1, method="higher")
-        yield [
-            (int(i), {
-                "nonlinear_median": float(middle[j]), "nonlinear_p95": float(high[j]),
-                "nonlinear_lost": float(lost[j]), **{k: float(v[i]) for k, v in table.items()},
-            })
-            for j, i in enumerate(rows)
-        ]  # fmt: skip
+        part = {k: v[rows] for k, v in table.items()}
+        part |= {"nonlinear_p95": high, "nonlinear_lost": lost, "nonlinear_median": middle}
+        yield [(int(i), {k: float(part[k][j]) for k in NUMBERS}) for j, i in enumerate(rows)]
 
 
 def _price(batch: Any, K: Any, scale: Any) -> Any:

@@ -240,7 +240,7 @@ def _figures(
         for axis in panels[::columns]:
             axis.set_ylabel(label(number))
         lost = int(frame[number].notna().sum()) - len(y)
-        note = f"; {lost} of {lost + len(y)} runs not finite, not drawn" if lost else ""
+        note = f"; {lost} of {lost + len(y)} not finite, not drawn" if lost else ""
         mark = "line and band: median and middle half" if len(y) > 60 else "bar: median"
         figure.suptitle(f"{number}   ({mark}{note})", x=0.01, ha="left", fontsize=9.5, fontweight="bold")
         low, high = whole.loc[y.idxmin()], whole.loc[y.idxmax()]

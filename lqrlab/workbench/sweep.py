@@ -145,7 +145,7 @@ def sweep(
         stage.write_json(folder / RECORD, record)
         try:
             if fresh:
-                (folder / bulk.NUMBERS).unlink(missing_ok=True)
+                (folder / bulk.FILE).unlink(missing_ok=True)
                 for job in jobs if not mapped else ():
                     with pipeline.hold(Path(job["folder"])):
                         pipeline.clear(Path(job["folder"]))
