@@ -56,6 +56,22 @@ def test_work_is_announced_stopped_and_taken_up_again():
     assert panel.status.value == ""
 
 
+def test_a_slider_stands_on_its_own_grid():
+    """A browser moves what does not, and a plant would change for being looked at."""
+    for value, low, high in (
+        (0.4, -1.5, 1.5),
+        (1.0, 0.05, 3.0),
+        (9.81, 3.27, 20.0),
+        (0.0, 0.0, 2.0),
+        (2.0, 0.5, 2.0),
+    ):
+        made = live.slider("x", value, low, high)
+        assert made.value == value
+        steps = (value - low) / made.step
+        assert steps == pytest.approx(round(steps), abs=1e-6)
+        assert (high - low) / made.step == pytest.approx(200, rel=0.25)
+
+
 def test_an_error_is_one_sentence_in_the_panel():
     def work(asked, check):
         raise asked
@@ -288,7 +304,7 @@ def test_the_inspector_bills_both_from_where_it_was_clicked(monkeypatch):
 def data(tmp_path_factory):
     config = dataset.DataConfig(
         families=("mass_spring_damper", "pendulum"), held_out=("pendulum",), variants=3, trajectories=2, num_steps=20,
-        linear=False, saturation=0.25, seed=3,
+        saturation=0.25, seed=3,
     )  # fmt: skip
     return dataset.generate(config, tmp_path_factory.mktemp("data") / "set")
 

@@ -156,7 +156,7 @@ def picture(shelf: Shelf, variant: int, number: int, signal: int | None = None) 
         f"<b>Left out.</b> {left_out(shelf.data, shelf.family)}"
     )
     alt = f"{shelf.family}: one recorded trajectory beside its optimum, the spectrum of a signal, poles"
-    return svg.Picture(svg.picture(body, _WIDTH, bottom + 204, alt), alt, words)
+    return svg.Picture(svg.picture(body, _WIDTH + 8, bottom + 204, alt), alt, words)
 
 
 def left_out(data: dataset.Dataset, family: str) -> str:

@@ -259,7 +259,7 @@ def picture(setting: Setting) -> svg.Picture:
         f"{plant.title}: states, inputs, cost so far and poles of the optimum on the linear model and of the loop as "
         f"built, sampled every {_quantity(setting.dt)}"
     )
-    drawn = svg.picture("".join(body), _WIDTH, bottom + 200, alt)
+    drawn = svg.picture("".join(body), _WIDTH + 8, bottom + 200, alt)
     return svg.Picture(drawn, alt, words(setting, found))
 
 
@@ -421,7 +421,7 @@ class Designer(ipywidgets.HBox):
         )
         self.size = live.slider("initial state, ×", 1.0, 0.05, 3.0)
         self.parameters = live.parameter_sliders(plant)
-        self.reset = ipywidgets.Button(description="back to the defaults")
+        self.reset = live.button("back to the defaults")
         self.picture, self.words, self.code = (ipywidgets.HTML() for _ in range(3))
         self.live = live.Live(lambda setting, check: (picture(setting), setting.code), self._show)
         loop = [self.sample, self.delay, self.known, self.limit, self.size]

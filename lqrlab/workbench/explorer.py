@@ -53,7 +53,7 @@ class Explorer(ipywidgets.HBox):
             systems.make(start)  # says which names there are
         self.family = ipywidgets.Dropdown(options=names, value=start, description="plant", **live.WIDE)
         self.loop = ipywidgets.ToggleButtons(options=[_CLOSED, _OPEN], description="controller", **live.WIDE)
-        self.reset = ipywidgets.Button(description="back to the defaults")
+        self.reset = live.button("back to the defaults")
         self.playing = ipywidgets.ToggleButton(True, description="playing", icon="play")
         self.time = ipywidgets.FloatSlider(
             0.0, max=1.0, description="time [s]", readout_format=".3g", **live.WIDE

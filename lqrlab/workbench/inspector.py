@@ -40,9 +40,9 @@ def policy_inspector(
         pair = Pair.of(plant, policy, label, num_steps)
         seen = compare(pair, catalogue.start(plant))
         curves, bottom = _curves(pair, seen)
-        beside = svg.element("svg", {"x": _SIDE + 10, "width": _WIDTH, "height": bottom}, curves)
+        beside = svg.element("svg", {"x": _SIDE + 10, "width": _WIDTH + 8, "height": bottom}, curves)
         body = _phase(pair, seen, *attraction.telling(plant)) + beside
-        drawn = svg.picture(body, _SIDE + 10 + _WIDTH, max(_SIDE, bottom), _alt(pair))
+        drawn = svg.picture(body, _SIDE + 18 + _WIDTH, max(_SIDE, bottom), _alt(pair))
         return svg.Picture(drawn, _alt(pair), words(pair, seen))
     return Inspector(plant, policy, label, num_steps)
 
@@ -236,7 +236,7 @@ class Inspector(ipywidgets.HBox):
         seen = compare(pair, x0, check)
         curves, bottom = _curves(pair, seen)
         plane = svg.picture(_phase(pair, seen, across, up), _SIDE, _SIDE, "plane of two states")
-        return plane, svg.picture(curves, _WIDTH, bottom, _alt(pair)), words(pair, seen)
+        return plane, svg.picture(curves, _WIDTH + 8, bottom, _alt(pair)), words(pair, seen)
 
     def _show(self, answer: tuple[str, str, str]) -> None:
         self.plane.svg, self.picture.value, self.words.value = answer

@@ -158,11 +158,18 @@ def sentence(error: Exception) -> str:
 
 
 def slider(label: str, value: float, low: float, high: float, **options: Any) -> ipywidgets.FloatSlider:
-    """A slider with its label beside it, in 200 steps."""
+    """A slider with its label beside it, in about 200 steps, one of which is its value."""
+    value, step = min(max(value, low), high), (high - low) / 200
+    if value > low:  # a browser moves what is off the grid onto it, and says that it has changed
+        step = (value - low) / max(round((value - low) / step), 1)
     return ipywidgets.FloatSlider(
-        min(max(value, low), high), min=low, max=high, readout_format=".3g", description=label,
-        **{"step": (high - low) / 200, **WIDE, **options},
-    )  # fmt: skip
+        value, min=low, max=high, readout_format=".3g", description=label, **{"step": step, **WIDE, **options}
+    )
+
+
+def button(label: str) -> ipywidgets.Button:
+    """A button as wide as its words."""
+    return ipywidgets.Button(description=label, layout={"width": "auto"})
 
 
 def parameter_sliders(plant: Plant, **options: Any) -> dict[str, ipywidgets.FloatSlider]:
