@@ -48,34 +48,45 @@ def bench_loading(*, trajectories: int = 100, repeats: int = 5, others: bool = T
         repeats: the fastest epoch of so many counts.
         others: measure other libraries too, where they are installed.
     """
-    rows = []
     with tempfile.TemporaryDirectory() as folder:
         data = dataset.generate(config(trajectories), Path(folder) / "data")
-        for mode, target in (("resident", 2000), ("memory", 2000), ("streaming", 1000)):
-            load = dataset.loader(data, batch_size=BATCH, window=WINDOW, mode=mode)
-
-            def epoch(load: dataset.Loader = load) -> None:
-                for batch in load:
-                    jax.block_until_ready(batch)
-
-            epoch()
-            rows.append(
-                _row(f"loader, {mode}", len(load) * BATCH / _best(epoch, repeats) / 1e3, _UNIT, target)
-            )
+        rows = loader_rows(data, repeats=repeats)
         fresh = dataset.live(config(trajectories), batch_size=BATCH, window=WINDOW)
         some = range(min(len(fresh), 100))
         each = _best(lambda: [jax.block_until_ready(fresh.batch(i)) for i in some], 2)
         rows.append(_row("loader, live: simulated as they come", len(some) * BATCH / each / 1e3, _UNIT))
-        for mode in ("memory", "streaming"):
-            rows.append(
-                _row(f"a training step's wait for data, {mode}", _wait(data, mode), "%", 5, least=False)
-            )
         if others:
             rows += _others(data, folder)
     return rows
 
 
-def _wait(data: dataset.Dataset, mode: str, steps: int = 60) -> float:
+def loader_rows(data: dataset.Dataset, *, batch: int = BATCH, repeats: int = 5) -> list[Row]:
+    """The three loaders on any data set, and how long a training step waits for them.
+
+    Args:
+        data: opened.
+        batch: windows in a batch; less where there are too few.
+        repeats: the fastest epoch of so many counts.
+    """
+    windows = int(np.sum(data.variants.split == "train")) * data.config.trajectories * data.config.num_steps
+    batch = max(min(batch, windows // 4), 1)
+    rows = []
+    for mode, target in (("resident", 2000), ("memory", 2000), ("streaming", 1000)):
+        load = dataset.loader(data, batch_size=batch, window=WINDOW, mode=mode)
+
+        def epoch(load: dataset.Loader = load) -> None:
+            for one in load:
+                jax.block_until_ready(one)
+
+        epoch()
+        rows.append(_row(f"loader, {mode}", len(load) * batch / _best(epoch, repeats) / 1e3, _UNIT, target))
+    for mode in ("memory", "streaming"):
+        waited = _wait(data, mode, batch)
+        rows.append(_row(f"a training step's wait for data, {mode}", waited, "%", 5, least=False))
+    return rows
+
+
+def _wait(data: dataset.Dataset, mode: str, size: int, steps: int = 60) -> float:
     """Share of its time [%] that a training loop waits for its next batch."""
 
     def loss(params: list[jax.Array], batch: dataset.Batch) -> jax.Array:
@@ -91,12 +102,13 @@ def _wait(data: dataset.Dataset, mode: str, steps: int = 60) -> float:
     keys = jax.random.split(jax.random.key(0), 3)
     sizes = ((WINDOW * 18, 128), (128, 128), (128, 6))
     params = [0.05 * jax.random.normal(key, size, jnp.float32) for key, size in zip(keys, sizes)]
-    waited, began = 0.0, 0.0
-    for number, batch in enumerate(_timed(dataset.loader(data, batch_size=BATCH, window=WINDOW, mode=mode))):
-        if number == 5:  # compiled, and what is read ahead is there
-            waited, began = 0.0, time.perf_counter()
+    load = dataset.loader(data, batch_size=size, window=WINDOW, mode=mode)
+    waited, began = 0.0, time.perf_counter()
+    for number, batch in enumerate(_timed(load)):
+        if number == min(5, len(load) // 2):  # compiled, and what is read ahead is there
+            waited, began = -batch[1], time.perf_counter()
         params = jax.block_until_ready(step(params, batch[0]))
-        waited += batch[1] if number >= 5 else 0.0
+        waited += batch[1]
         if number == steps:
             break
     return 100 * waited / (time.perf_counter() - began)
