@@ -10,6 +10,7 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Polygon
 
@@ -140,7 +141,12 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
             if values.ndim > 1:
                 for within, alpha in (((0.05, 0.95), 0.12), ((0.25, 0.75), 0.22)):
                     low, high = np.quantile(values, within, axis=0)
-                    axis.fill_between(ts[: len(low)], low, high, step=step, color=colour, alpha=alpha, lw=0)
+                    band: dict[str, Any] = {
+                        "facecolor": to_rgba(colour, alpha),
+                        "edgecolor": colour,
+                        "lw": 0.5,
+                    }
+                    axis.fill_between(ts[: len(low)], low, high, step=step, ls=look["ls"], **band)
                 values = np.median(values, axis=0)
             axis.plot(ts[: len(values)], values, drawstyle="steps-post" if step else "default", **look)
         axis.set_ylabel(signal.label.replace(" [", "\n["))
