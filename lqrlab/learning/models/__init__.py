@@ -8,7 +8,6 @@ from lqrlab.learning.models.base import (
     Context,
     Described,
     HistoryNetwork,
-    Linear,
     Model,
     activation,
     apply_gain,
@@ -20,6 +19,7 @@ from lqrlab.learning.models.base import (
     split,
 )
 from lqrlab.learning.models.gain import GainNetwork
+from lqrlab.learning.models.layers import LayerNorm, Linear, attend
 from lqrlab.learning.models.matrix import MatrixNetwork
 from lqrlab.learning.models.mlp import MLP
 from lqrlab.learning.models.recurrent import Recurrent
@@ -32,6 +32,7 @@ __all__ = [
     "Described",
     "GainNetwork",
     "HistoryNetwork",
+    "LayerNorm",
     "Linear",
     "MatrixNetwork",
     "Model",
@@ -39,6 +40,7 @@ __all__ = [
     "Transformer",
     "activation",
     "apply_gain",
+    "attend",
     "block",
     "build",
     "count",

@@ -16,6 +16,7 @@ from jax import Array
 from lqrlab.compute import pytree
 from lqrlab.dataset import Description
 from lqrlab.learning.config import ModelConfig
+from lqrlab.learning.models.layers import Linear
 from lqrlab.learning.registry import Registry
 from lqrlab.systems import M_MAX, N_MAX
 
@@ -121,15 +122,6 @@ def apply_gain(gain: Array, x: Array, live_t: Array, context: Context) -> Array:
     b, w, _ = x.shape
     gain = jnp.broadcast_to(gain.astype(x.dtype), (b, w, M_MAX * N_MAX)).reshape(b, w, M_MAX, N_MAX)
     return -jnp.einsum("bwij,bwj->bwi", gain, x) * context.live_u[:, None] * live_t[..., None]
-
-
-class Linear(nnx.Linear):
-    """x W + b as one product of two matrices; with more axes than two XLA's is a quarter slower on a CPU."""
-
-    def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
-        """``[*lead, in]`` to ``[*lead, out]``."""
-        flat = super().__call__(inputs.reshape(-1, inputs.shape[-1]), out_sharding)
-        return flat.reshape(*inputs.shape[:-1], self.out_features)
 
 
 class Encoder(nnx.Module):

@@ -7,7 +7,8 @@ from flax import nnx
 from jax import Array
 
 from lqrlab.learning.config import ModelConfig
-from lqrlab.learning.models.base import HistoryNetwork, Linear, activation, register
+from lqrlab.learning.models.base import HistoryNetwork, activation, register
+from lqrlab.learning.models.layers import Linear
 
 
 @register("mlp")

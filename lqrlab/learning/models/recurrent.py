@@ -6,7 +6,8 @@ from flax import nnx
 from jax import Array
 
 from lqrlab.learning.config import ModelConfig
-from lqrlab.learning.models.base import HistoryNetwork, Linear, register
+from lqrlab.learning.models.base import HistoryNetwork, register
+from lqrlab.learning.models.layers import LayerNorm, Linear
 
 
 @register("recurrent")
@@ -24,7 +25,7 @@ class Recurrent(HistoryNetwork):
         width = config.width
         self.inward = Linear(width, 3 * width, rngs=rngs)
         self.onward = Linear(width, 3 * width, use_bias=False, rngs=rngs)
-        self.norm = nnx.LayerNorm(width, rngs=rngs)
+        self.norm = LayerNorm(width, rngs=rngs)
 
     def read(self, tokens: Array, prefix: Array, there: Array, rows: int) -> Array:
         """See :class:`HistoryNetwork`."""

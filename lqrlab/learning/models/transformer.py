@@ -6,7 +6,8 @@ from flax import nnx
 from jax import Array
 
 from lqrlab.learning.config import ModelConfig
-from lqrlab.learning.models.base import HistoryNetwork, Linear, activation, register
+from lqrlab.learning.models.base import HistoryNetwork, activation, register
+from lqrlab.learning.models.layers import LayerNorm, Linear, attend
 from lqrlab.learning.registry import Registry
 
 block = Registry("block", "block")
@@ -21,10 +22,10 @@ class Attention(nnx.Module):
         width = config.width
         self.heads = config.heads
         self.activate = activation[config.activation]
-        self.norm1 = nnx.LayerNorm(width, rngs=rngs)
+        self.norm1 = LayerNorm(width, rngs=rngs)
         self.qkv = Linear(width, 3 * width, use_bias=False, rngs=rngs)
         self.out = Linear(width, width, rngs=rngs)
-        self.norm2 = nnx.LayerNorm(width, rngs=rngs)
+        self.norm2 = LayerNorm(width, rngs=rngs)
         self.up = Linear(width, 4 * width, rngs=rngs)
         self.down = Linear(4 * width, width, rngs=rngs)
 
@@ -36,11 +37,7 @@ class Attention(nnx.Module):
             for z in jnp.split(self.qkv(self.norm1(h)), 3, axis=-1)
         )
         h, q = h[:, -rows:], q[:, -rows:]
-        # written out: jax.nn.dot_product_attention rounds float64 to float32
-        score = jnp.einsum("bqhd,bkhd->bhqk", q, k) * (width // self.heads) ** -0.5
-        score = jnp.where(allowed[:, None], score, -1e30).astype(jnp.promote_types(h.dtype, jnp.float32))
-        mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(score, axis=-1).astype(h.dtype), v)
-        h = h + self.out(mixed.reshape(b, rows, width))
+        h = h + self.out(attend(q, k, v, allowed).reshape(b, rows, width))
         return h + self.down(self.activate(self.up(self.norm2(h))))
 
 
@@ -53,7 +50,7 @@ class Transformer(HistoryNetwork):
         start = jax.random.normal(rngs.params(), (config.window, config.width), jnp.float32)
         self.position = nnx.Param(0.02 * start)
         self.blocks = nnx.List([block[config.block](config, rngs=rngs) for _ in range(config.depth)])
-        self.norm = nnx.LayerNorm(config.width, rngs=rngs)
+        self.norm = LayerNorm(config.width, rngs=rngs)
 
     def read(self, tokens: Array, prefix: Array, there: Array, rows: int) -> Array:
         """See :class:`HistoryNetwork`."""
