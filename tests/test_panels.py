@@ -22,6 +22,7 @@ def test_slow_work_is_done_once_for_the_settled_value():
     panel = live.Live(work, shown.append, settle=0.2)
     for value in range(20):
         panel.ask(value)
+        time.sleep(0.005)
     panel.wait()
     assert begun == shown == [19]
 

@@ -203,7 +203,10 @@ def _crossings(A: np.ndarray, b: np.ndarray, k: np.ndarray, discrete: bool) -> t
                 return np.array([loop(v * (1 + 1e-9) + 1e-12) for v in z])
 
     L = values(boundary([A, zero, b], [k, -k, np.zeros((1, 1))]))
-    L = L[np.isfinite(L) & (np.abs(L.imag) < 1e-3 * np.abs(L)) & (L.real < 0)]
+    there = (np.abs(L) > 1e-8) & (
+        np.abs(L) < 1e8
+    )  # beyond, a zero or a pole of the loop on the boundary itself
+    L = L[there & (np.abs(L.imag) < 1e-3 * np.abs(L)) & (L.real < 0)]
     unity = values(boundary([A, b @ k, column], [-k, row, np.ones((1, 1))]))
     unity = unity[np.abs(np.abs(unity) - 1) < 1e-3]
     return -1 / L.real, np.abs(np.angle(-unity))

@@ -240,8 +240,10 @@ def _loop(
 
 
 def picture(setting: Setting) -> svg.Picture:
-    """Responses, effort, what was paid and poles as one drawing, with the words above it."""
+    """Responses, effort, what was paid, margins and poles as one drawing, with the words above it."""
     found = design(setting)
+    stable = np.abs(found.poles).max() < 1
+    margins = control.margins(found.A, found.B, found.K, setting.dt) if stable else []
     plant, until = setting.plant, setting.ticks * setting.tick
     runs = {_BEST: found.best, _BUILT: found.built}
     shown = [(label, svg.colour(label, k), svg.DASHES[k]) for k, label in enumerate(runs)]
@@ -251,16 +253,16 @@ def picture(setting: Setting) -> svg.Picture:
     ]
     curves = {label: (run.ts, run.xs, run.us) for label, run in runs.items()}
     traces, bottom = animate.charts(signals, curves, until, (22, _WIDTH), columns=3, lead=1)
-    body += [traces, _bill(found, (0, bottom + 6, 540, 190), until)]
-    body.append(
-        pole_map((560, bottom + 6, 300, 190), {_BEST: np.asarray(found.optimum.poles), _BUILT: found.poles})
-    )
+    body += [traces, _bill(found, (0, bottom + 6, 370, 200), until)]
+    body.append(_nyquist(found, margins, setting.dt, (390, bottom + 6, 225, 200)))
+    poles = {_BEST: np.asarray(found.optimum.poles), _BUILT: found.poles}
+    body.append(pole_map((635, bottom + 6, 225, 200), poles))
     alt = (
-        f"{plant.title}: states, inputs, cost so far and poles of the optimum on the linear model and of the loop as "
-        f"built, sampled every {_quantity(setting.dt)}"
+        f"{plant.title}: states, inputs, cost so far, Nyquist curve and poles of the optimum on the linear model "
+        f"and of the loop as built, sampled every {_quantity(setting.dt)}"
     )
-    drawn = svg.picture("".join(body), _WIDTH + 8, bottom + 200, alt)
-    return svg.Picture(drawn, alt, words(setting, found))
+    drawn = svg.picture("".join(body), _WIDTH + 8, bottom + 214, alt)
+    return svg.Picture(drawn, alt, words(setting, found, margins))
 
 
 def _bill(found: Design, at: tuple[float, float, float, float], until: float) -> str:
@@ -271,6 +273,40 @@ def _bill(found: Design, at: tuple[float, float, float, float], until: float) ->
         drawn.append((np.asarray(run.ts), paid, svg.colour(label, k), svg.DASHES[k]))
     drawn.append((np.array([0, until]), np.full(2, found.cost), 7, svg.DASHES[2]))
     return svg.chart(at, drawn, "cost so far; dotted: x0ᵀP x0, the least there is", "1", until, lead=1)[0]
+
+
+def _weakest(margins: list[control.Margins]) -> int:
+    """The input at which the loop bears least; the first where there are no margins."""
+    return min(range(len(margins)), key=lambda i: margins[i].disk.alpha, default=0)
+
+
+def _nyquist(
+    found: Design, margins: list[control.Margins], dt: float, at: tuple[float, float, float, float]
+) -> str:
+    """The loop gain at the most sensitive input, the point −1, and how far the curve stays away from it."""
+    i = _weakest(margins)
+    w = np.pi / dt * np.append(np.geomspace(1e-4, 0.99, 299), 1.0)
+    closed = np.asarray(control.sensitivity(found.A, found.B, found.K, w, dt))[:, i, i]
+    with np.errstate(all="ignore"):
+        L = 1 / closed - 1
+    x0, x1, y0, y1 = svg.frame(at)
+    wide, tall = 4.0, 4.0 * (y1 - y0) / (x1 - x0)
+    L = L[np.isfinite(L)]
+    far = 1e3 / np.maximum(np.abs(L), 1e3)  # what is far out leaves the picture in its direction
+    x, y = (L.real * far + 3) / wide, 0.5 - L.imag * far / tall
+    parts = [f'<path class="lq-axis" vector-effect="non-scaling-stroke" d="M0 .5H1M{3 / wide} 0V1"/>']
+    rings = [(3 / wide, 1.0, "1.5 2.5")] + ([(2 / wide, margins[i].distance, "")] if margins else [])
+    for centre, radius, dashes in rings:
+        size = f'cx="{centre}" cy=".5" rx="{radius / wide:.4f}" ry="{radius / tall:.4f}" fill="none"'
+        parts.append(
+            f'<ellipse class="lq-axis" stroke-dasharray="{dashes}" vector-effect="non-scaling-stroke" {size}/>'
+        )
+    data = "M" + "L".join(f"{a:.4f} {b:.4f}" for a, b in zip(x, y))
+    parts.append(f'<path class="lq-curve lq-c1" vector-effect="non-scaling-stroke" d="{data}"/>')
+    cross = x0 + (x1 - x0) * 2 / wide, 0.5 * (y0 + y1)
+    mark = f'<path class="lq-curve lq-c7" d="M{cross[0] - 4} {cross[1]}h8m-4 -4v8"/>'
+    label = "Nyquist curve, Im L" + (f"; ring: {margins[i].distance:.2f} from −1" if margins else "")
+    return svg.axes(at, (-3.0, 1.0, "Re L"), (-tall / 2, tall / 2, label), "".join(parts)) + mark
 
 
 def pole_map(at: tuple[float, float, float, float], groups: dict[str, np.ndarray]) -> str:
@@ -308,7 +344,7 @@ def pole_map(at: tuple[float, float, float, float], groups: dict[str, np.ndarray
     return "".join(parts)
 
 
-def words(setting: Setting, found: Design) -> str:
+def words(setting: Setting, found: Design, margins: list[control.Margins]) -> str:
     """What there is to say of a design: its bill against the optimum, modes, effort and margins."""
     s, m = setting, setting.plant.m
     paid = float(np.sum(found.built.costs))
@@ -336,10 +372,10 @@ def words(setting: Setting, found: Design) -> str:
             f"In the plant's own weights the gain costs {_percent(own)} their optimum, without delay and limits."
         )
     size = float(np.abs(found.poles).max())
-    if size < 1:
+    if margins:
         lasts = -s.dt / math.log(size) if size > 0 else 0.0
         lines.append(f"<b>Poles.</b> Slowest mode |z| = {size:.4f}: time constant {_quantity(lasts)}.")
-        worst = min(control.margins(found.A, found.B, found.K, s.dt), key=lambda found: found.disk.alpha)
+        worst = margins[_weakest(margins)]
         phase = "any phase" if math.isinf(worst.phase) else f"±{math.degrees(worst.phase):.0f}° of phase"
         at = "" if m == 1 else " at its most sensitive input"
         lines.append(

@@ -1,9 +1,12 @@
 """What all panels share: slow work runs beside the notebook, once per settled value, and can be told to stop."""
 
+import atexit
+import contextlib
 import dataclasses
 import html
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +60,7 @@ class Live:
         self._due = 0.0
         self._stopped = False  # the one at work, by the user
         self._running = False
+        _LIVING.add(self)
 
     def ask(self, asked: Any) -> None:
         """Have the work done for ``asked``; returns at once."""
@@ -145,6 +149,19 @@ class Live:
         said = html.escape(words)
         self.status.value = f"<b>{said}</b>" if bold and words else f"<i>{said}</i>" if words else ""
         self.stop.layout.display = "" if button else "none"
+
+
+_LIVING: weakref.WeakSet[Live] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """A thread that computes while Python goes down takes the process with it."""
+    for panel in list(_LIVING):
+        panel.interrupt()
+    for panel in list(_LIVING):
+        with contextlib.suppress(TimeoutError):
+            panel.wait(10)
 
 
 def sentence(error: Exception) -> str:
