@@ -91,7 +91,11 @@ def sweep(
     mapped, why = _road(nb, road, whole, [name for name, value in asked.items() if value is not None])
     if plant:
         bulk.plants(nb.name, chosen)  # refuses what is out of range
-    home = pipeline.find_source().parent if plant else path.parent.parent
+    home = path.parent.parent
+    if plant:
+        home = Path.cwd()  # unless there is a project
+        with contextlib.suppress(ValueError):
+            home = pipeline.find_source().parent
     folder = Path(folder).expanduser() if folder else home / "data" / "sweeps" / nb.name
     folder = folder.resolve()
     board = Board(stream)
@@ -182,7 +186,7 @@ def declared(target: str | Path) -> notebooks.Notebook:
     """The notebook of that path or name, or what can be set of the plant of that name."""
     try:
         path = find(target)
-    except ValueError as error:
+    except ValueError as error:  # there is no such notebook, or there are none at all
         from lqrlab import compute, systems
 
         compute.setup()
