@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import h5py
 import jax
@@ -11,11 +12,13 @@ from jax import Array
 
 import lqrlab
 from lqrlab import control, simulation, systems
+from lqrlab.compute.compiling import quickly
 from lqrlab.dataset import manifest, shards
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.description import in_units
 from lqrlab.dataset.plan import Shard, keys, splits
-from lqrlab.systems import M_MAX, N_MAX, Linear, Plant
+from lqrlab.simulation import bulk
+from lqrlab.systems import N_MAX, Linear, Plant
 
 DIVERGED = 1e3
 """A state this many scales away from the equilibrium has left the model for good."""
@@ -32,7 +35,7 @@ def make(config: DataConfig, shard: Shard, controller: Controller | None = None)
 
 
 def _make(config: DataConfig, shard: Shard, controller: Controller | None) -> shards.Content:
-    draw, start, noise = keys(config, shard)
+    draw, begin, noise = keys(config, shard)
     # always a whole block, cut afterwards: one compiled program for all shards, and the same bits in each
     size, count = min(config.variants_per_shard, config.variants), slice(0, shard.count)
     plants = systems.sample(shard.family, key=draw, num=size, spread=config.spread)
@@ -42,18 +45,19 @@ def _make(config: DataConfig, shard: Shard, controller: Controller | None) -> sh
     design = jax.tree.map(np.asarray, _design()(scaled.A, scaled.B, scaled.Q, scaled.R, scaled.dt))
     gain = np.where(design.stabilizing[:, None, None], design.K, 0.0)
     if config.gain_error:  # of the loops alone: what is recorded as the optimum stays so
-        off = jax.random.normal(jax.random.fold_in(start, 1), gain.shape)
+        off = jax.random.normal(jax.random.fold_in(begin, 1), gain.shape)
         gain = gain * (1 + config.gain_error * np.asarray(off))
-    x0 = _starts(plants, start, config.trajectories, sx)
+    x0 = _starts(plants, begin, config.trajectories, sx)
     if controller is not None:
-        xs, us, cost = _controlled(config, plants, controller, x0, sx, su, noise)
+        out = _controlled(config, plants, controller, x0, sx, su, noise)
     else:
         run = _linear if config.linear else _nonlinear
-        xs, us, cost = run(config, plants, scaled, gain, x0, sx, su, noise)
+        out = run(config, plants, scaled, gain, x0, sx, su, noise)
 
     n, m = plants.n, plants.m
     designed = design.stabilizing[count]
-    kept, left_out = _kept(config, designed, xs[count], us[count], design.P[count, :n, :n])
+    shaped = {name: a.reshape(size, config.trajectories, *a.shape[1:])[count] for name, a in out.items()}
+    kept, left_out = _kept(config, designed, x0[count] / sx[count, None], shaped, design.P[count, :n, :n])
     table = {
         "family": np.full(size, shard.family, dtype=f"S{len(shard.family)}"),
         "variant": np.arange(shard.first, shard.first + size, dtype=np.int32),
@@ -75,9 +79,7 @@ def _make(config: DataConfig, shard: Shard, controller: Controller | None) -> sh
         # rows of the table that is kept, in which variants without a design are missing
         "variant": (np.cumsum(designed) - 1)[row].astype(np.int32),
         "x0": x0[row, which],
-        "states": (xs[row, which] * sx[row, None]).astype(np.float32),
-        "controls": (us[row, which] * su[row, None]).astype(np.float32),
-        "cost": cost[row, which],
+        **{name: _where(kept, shaped[name]) for name in ("states", "controls", "cost")},
     }
     arrays = {f"variants/{name}": np.ascontiguousarray(a[count][designed]) for name, a in table.items()}
     arrays |= {f"trajectories/{name}": np.ascontiguousarray(a) for name, a in runs.items()}
@@ -106,13 +108,8 @@ def _starts(plants: Plant, key: Array, num: int, sx: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _design() -> Callable:
-    """``control.lqrd`` as one program, compiled in a sixth of the time to run at half the speed: 14 ms a shard."""
-    options = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
-    try:
-        jax.jit(lambda: 0, compiler_options=options)()
-    except Exception:  # another device or a jaxlib that does not know them, whatever it says then
-        return jax.jit(control.lqrd)
-    return jax.jit(control.lqrd, compiler_options=options)
+    """``control.lqrd`` as one program for all families."""
+    return quickly(control.lqrd)
 
 
 def versions() -> dict[str, str]:
@@ -126,8 +123,15 @@ def versions() -> dict[str, str]:
     }
 
 
-Run = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""States and inputs in units of their scales ``[v, N, T+1, n]``, ``[v, N, T, m]``, and costs ``[v, N]``."""
+def _where(kept: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """The rows that are kept; the whole array as it is where all are."""
+    return a.reshape(-1, *a.shape[2:]) if kept.all() else a[kept]
+
+
+@functools.cache
+def _sampled() -> Callable:
+    """``control.sample``, compiled as quickly; one program for all families."""
+    return quickly(control.sample)
 
 
 def _linear(
@@ -139,25 +143,17 @@ def _linear(
     sx: np.ndarray,
     su: np.ndarray,
     key: Array,
-) -> Run:
-    """All families through one compiled program: scaled, padded plants under exact zero-order hold."""
+) -> dict[str, np.ndarray]:
+    """Linear plants under exact zero-order hold, in units of their scales."""
     n, m = plants.n, plants.m
-    live_x, live_u = np.arange(N_MAX) < n, np.arange(M_MAX) < m
-    high = np.inf if config.saturation is None else config.saturation
-    out = simulation.rollout(
-        scaled,
-        simulation.LinearPolicy(jnp.asarray(gain)),
-        np.pad(x0 / sx[:, None], [(0, 0), (0, 0), (0, N_MAX - n)]),
-        config.num_steps,
-        linear=True,
-        key=key,
-        limits=(-high, high),
-        noise=config.noise * live_x,
-        sensor_noise=config.sensor_noise * live_x,
-        excitation=config.excitation * live_u,
-        substeps=1,
-    )
-    return np.asarray(out.xs)[..., :n], np.asarray(out.us)[..., :m], np.asarray(out.cost)
+    wide = _sampled()(scaled.A, scaled.B, scaled.Q, scaled.R, scaled.dt)
+    model = bulk.Linear(*(a[:, :i, :j] for a, i, j in zip(wide, (n, n, n, m, n), (n, m, n, m, m))))
+    one = np.ones((1, n)), np.ones((1, m))
+    units = _Units(sx, su, *one)
+    high = None if config.saturation is None else np.full((1, m), config.saturation)
+    low = None if high is None else -high
+    loops = bulk.Loops(model, gain[:, :m, :n], low, high, units)  # type: ignore[arg-type]  # made arrays in _run
+    return _run(config, loops, x0 / sx[:, None], one, key)
 
 
 def _nonlinear(
@@ -169,28 +165,79 @@ def _nonlinear(
     sx: np.ndarray,
     su: np.ndarray,
     key: Array,
-) -> Run:
+) -> dict[str, np.ndarray]:
     """One family's own equations of motion, in SI units; the costs are the same in either."""
+    n, m = plants.n, plants.m
     u_eq = np.asarray(plants.equilibrium()[1])
     high = np.inf if config.saturation is None else config.saturation
-    out = simulation.rollout(
-        plants,
-        simulation.LinearPolicy(
-            jnp.asarray(gain[:, : plants.m, : plants.n] * su[:, :, None] / sx[:, None, :])
-        ),
-        x0,
+    world = simulation.env(plants, limits=(u_eq - high * su, u_eq + high * su))
+    K = gain[:, :m, :n] * su[:, :, None] / sx[:, None, :]
+    units = _Units(np.ones((1, n)), np.ones((1, m)), 1 / sx, 1 / su)
+    loops = simulation.bulk_loops(world, jnp.asarray(K))._replace(extra=units)
+    return _run(config, loops, x0, (sx[:1], su[:1]), key, world.substeps)
+
+
+class _Units(NamedTuple):
+    """What states and inputs of the simulation are multiplied by for SI units, and for units of their scales."""
+
+    x: np.ndarray
+    u: np.ndarray
+    relative_x: np.ndarray
+    relative_u: np.ndarray
+
+
+def _run(
+    config: DataConfig,
+    loops: bulk.Loops,
+    x0: np.ndarray,
+    one: tuple[np.ndarray, np.ndarray],
+    key: Array,
+    substeps: int = 1,
+) -> dict[str, np.ndarray]:
+    """All loops of a shard; ``one`` is the scale that noise is given in units of."""
+    sizes = (config.noise, config.sensor_noise, config.excitation)
+    spread = (jnp.asarray(size * scale[0]) if size else None for size, scale in zip(sizes, (one[0], *one)))
+    out = bulk.simulate(
+        jax.tree.map(jnp.asarray, loops),
+        jnp.asarray(x0.reshape(-1, x0.shape[-1])),
         config.num_steps,
-        key=key,
-        limits=(u_eq - high * su, u_eq + high * su),
-        noise=config.noise * sx[0],
-        sensor_noise=config.sensor_noise * sx[0],
-        excitation=config.excitation * su[0],
+        _keep(config),
+        key=key if any(sizes) else None,
+        noise=bulk.Noise(*spread),
+        substeps=substeps,
     )
-    return (
-        np.asarray(out.xs) / sx[:, None, None],
-        np.asarray(out.us) / su[:, None, None],
-        np.asarray(out.cost),
-    )
+    each = np.repeat(loops.extra.relative_x, len(x0) // len(loops.extra.relative_x) * x0.shape[1], axis=0)
+    return {name: np.asarray(a) for name, a in out.items()} | {"end": np.asarray(out["end"]) * each}
+
+
+@functools.cache
+def _keep(config: DataConfig) -> bulk.Keep:
+    """What of a loop is written, and what decides whether it is."""
+
+    def points(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
+        return {"states": (xs * units.x[None]).astype(jnp.float32)}
+
+    def intervals(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
+        return {"controls": (us * units.u[None]).astype(jnp.float32)}
+
+    def sums(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
+        if config.saturation is None:
+            return {"cost": costs}
+        limited = (jnp.abs(us[:, i] * units.relative_u[i][None]) for i in range(us.shape[1]))
+        at_limit = functools.reduce(jnp.maximum, limited) > 0.999 * config.saturation
+        tail = (t >= config.num_steps - _tail(config)) & (t < config.num_steps)
+        return {"cost": costs, "limited": (at_limit & tail[:, None]).astype(costs.dtype)}
+
+    def peaks(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
+        far = (jnp.abs(xs[:, i] * units.relative_x[i][None]) for i in range(xs.shape[1]))
+        return {"peak": functools.reduce(jnp.maximum, far)}
+
+    return bulk.Keep(points, intervals, sums, peaks)
+
+
+def _tail(config: DataConfig) -> int:
+    """Samples of the last quarter."""
+    return max(config.num_steps // 4, 1)
 
 
 def _controlled(
@@ -201,7 +248,7 @@ def _controlled(
     sx: np.ndarray,
     su: np.ndarray,
     key: Array,
-) -> Run:
+) -> dict[str, np.ndarray]:
     """Loops of another policy, in SI units."""
     u_eq = np.asarray(plants.equilibrium()[1])
     high = np.inf if config.saturation is None else config.saturation
@@ -217,25 +264,34 @@ def _controlled(
         sensor_noise=config.sensor_noise * sx[0],
         excitation=config.excitation * su[0],
     )
-    return (
-        np.asarray(out.xs) / sx[:, None, None],
-        np.asarray(out.us) / su[:, None, None],
-        np.asarray(out.cost),
-    )
+    far, us = np.abs(np.asarray(out.xs)) / sx[:, None, None], np.asarray(out.us) / su[:, None, None]
+    limited = np.abs(us[..., -_tail(config) :, :]).max(-1) > 0.999 * (config.saturation or np.inf)
+    found = {
+        "states": np.asarray(out.xs).astype(np.float32),
+        "controls": np.asarray(out.us).astype(np.float32),
+        "cost": np.asarray(out.cost),
+        "peak": far.max((-1, -2)),
+        "limited": limited.sum(-1),
+        "end": np.asarray(out.xs)[:, :, -1] / sx[:, None],
+    }
+    return {name: a.reshape(-1, *a.shape[2:]) for name, a in found.items()}
 
 
 def _kept(
-    config: DataConfig, designed: np.ndarray, xs: np.ndarray, us: np.ndarray, P: np.ndarray
+    config: DataConfig,
+    designed: np.ndarray,
+    start: np.ndarray,
+    runs: dict[str, np.ndarray],
+    P: np.ndarray,
 ) -> tuple[np.ndarray, dict[str, int]]:
     """Which trajectories ``[variants, trajectories]`` are kept, and how many are left out and why."""
-    stays = np.all(np.abs(np.nan_to_num(xs, nan=np.inf)) < DIVERGED, axis=(-1, -2))
+    stays = runs["peak"] < DIVERGED  # NaN does not
     stuck = np.zeros_like(stays)
     if config.saturation is not None:
         # at its limit for half of the last quarter and further from rest, in cost, than it began
-        tail = np.abs(us[..., -max(config.num_steps // 4, 1) :, :]) > 0.999 * config.saturation
-        calm = np.where(stays[..., None, None], xs[..., [0, -1], :], 0.0)
+        calm = np.where(stays[..., None, None], np.stack([start, runs["end"]], axis=2), 0.0)
         value = np.einsum("vnki,vij,vnkj->vnk", calm, np.nan_to_num(P), calm)
-        stuck = (tail.any(-1).mean(-1) > 0.5) & (value[..., 1] > value[..., 0])
+        stuck = (runs["limited"] > 0.5 * _tail(config)) & (value[..., 1] > value[..., 0])
     has = designed[:, None]
     left_out = (~designed, has & ~stays, has & stays & stuck)
     return has & stays & ~stuck, {reason: int(a.sum()) for reason, a in zip(manifest.REASONS, left_out)}

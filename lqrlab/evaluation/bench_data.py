@@ -2,12 +2,17 @@
 
 import os
 import tempfile
+import time
 from pathlib import Path
 
-from lqrlab import dataset
+from lqrlab import dataset, systems
+from lqrlab.dataset import generation
+from lqrlab.dataset.plan import plan
 from lqrlab.evaluation import bench_loading
 from lqrlab.evaluation.bench_control import Row, _best, _row
 from lqrlab.evaluation.bench_simulation import simulation_rows
+
+WINDOW = 32
 
 
 def bench_data(*, trajectories: int = 20_000, repeats: int = 5) -> list[Row]:
@@ -27,9 +32,40 @@ def bench_data(*, trajectories: int = 20_000, repeats: int = 5) -> list[Row]:
     return rows + bench_loading.bench_loading(repeats=repeats)
 
 
+def bench_regeneration(families: int = 50, variants: int = 50, trajectories: int = 500) -> list[Row]:
+    """Compute all that a hundred million windows are cut from, shard by shard, and write nothing.
+
+    Trajectories of 2500 steps, of which a loader takes a window of 32 every 32 steps. What a family's first
+    shard takes longer than its second counts as compilation.
+    """
+    config = dataset.DataConfig(
+        families=tuple(systems.names()[:families]),
+        held_out=(),
+        variants=variants,
+        trajectories=trajectories,
+        num_steps=2500,
+        variants_per_shard=max(variants // 10, 1),
+    )
+    taken: dict[str, list[float]] = {}
+    kept = 0
+    for shard in plan(config):
+        begin = time.perf_counter()
+        kept += len(generation.make(config, shard).arrays["trajectories/cost"])
+        taken.setdefault(shard.family, []).append(time.perf_counter() - begin)
+    every = sum(map(sum, taken.values()))
+    compiled = sum(max(each[0] - each[1], 0) for each in taken.values() if len(each) > 1)
+    steps = families * variants * trajectories * config.num_steps
+    return [
+        _row("10⁸ windows' worth regenerated, first time included", every, "s"),
+        _row("the same without compilation", every - compiled, "s", 120, least=False),
+        _row("trajectory steps in it", steps / 1e6, "million"),
+        _row("windows of 32 in what was kept", kept * (config.num_steps // WINDOW) / 1e6, "million"),
+    ]
+
+
 def _files(folder: Path, repeats: int) -> list[Row]:
     config = dataset.DataConfig(
-        families=("cart_pole", "quadrotor"), held_out=(), variants=20, trajectories=40, num_steps=150
+        families=("cart_pole", "quadrotor"), held_out=(), variants=50, trajectories=200, num_steps=150
     )
     dataset.generate(config, folder / "warm")
     size = sum(file.stat().st_size for file in (folder / "warm").iterdir())

@@ -12,7 +12,7 @@ from lqrlab.simulation.policies import (
     scheduled,
     tracking,
 )
-from lqrlab.simulation.rollouts import Trajectory, rollout
+from lqrlab.simulation.rollouts import Trajectory, bulk_loops, rollout
 
 __all__ = [
     "Env",
@@ -22,6 +22,7 @@ __all__ = [
     "ScheduledPolicy",
     "TrackingPolicy",
     "Trajectory",
+    "bulk_loops",
     "env",
     "no_control",
     "rollout",

@@ -16,13 +16,16 @@ import numpy as np
 from jax import Array
 
 from lqrlab.compute.batching import on_threads
+from lqrlab.compute.compiling import quickly
 from lqrlab.compute.components import componentwise
 from lqrlab.compute.linalg import stored
 from lqrlab.control import lanes
 from lqrlab.systems import Plant
 
 _CACHE = 80_000  # bytes of matrices in a block; measured on a CPU with 1 MiB of second-level cache a core
-_PIECE = 4_000_000  # bytes that a block's trajectories may take before it is made narrower
+_PIECE = 4_000_000  # bytes of a block's trajectories, a fourth of what makes it narrower
+_STRETCH = 48  # samples
+_MUCH = 3_000_000  # steps of loops
 
 
 class Linear(NamedTuple):
@@ -71,6 +74,26 @@ class Noise(NamedTuple):
     input: Array | None = None
 
 
+class Keep(NamedTuple):
+    """What is kept of a block, computed a stretch of time at a time while it is in the cache.
+
+    Each is a function, known by name (another one is compiled anew), or None: of states ``[t, n, loop]``, inputs
+    ``[t, m, loop]``, costs ``[t, loop]``, the samples' numbers ``[t]`` and ``Loops.extra``, to a dict of arrays
+    ``[t, …, loop]``. Inputs and costs of number T and later have not happened.
+
+    Attributes:
+        points: kept as they are at samples 0 … T.
+        intervals: kept as they are from sample 0 to T − 1.
+        sums: added up over all samples, which ``costs`` after the last are not part of.
+        peaks: the largest over all samples.
+    """
+
+    points: Callable | None = None
+    intervals: Callable | None = None
+    sums: Callable | None = None
+    peaks: Callable | None = None
+
+
 class _Shape(NamedTuple):
     """What the compiled program depends on beside the arrays."""
 
@@ -78,20 +101,15 @@ class _Shape(NamedTuple):
     substeps: int
     lanes: int
     blocks: int  # a piece
-    plants: int
     each: int  # loops a plant
-    finish: Callable
-
-
-Finish = Callable[[Array, Array, Array, Any], Mapping[str, Array]]
-"""States ``[T+1, n, loop]``, inputs ``[T, m, loop]``, costs ``[T, loop]`` and extra to what is kept, ``[…, loop]``."""
+    keep: Keep
 
 
 def simulate(
     loops: Loops,
     x0: Array,
     steps: int,
-    finish: Finish,
+    keep: Keep,
     *,
     key: Array | None = None,
     noise: Noise = Noise(),  # noqa: B008
@@ -103,47 +121,58 @@ def simulate(
         loops: p plants.
         x0: initial states ``[p·s, n]``, the s of one plant one after another; or any number with p = 1.
         steps: T.
-        finish: what is to be kept of a block, a function known by name: a new one is compiled anew.
+        keep: what is wanted.
         key: each loop's noise follows from this and its own place in x0.
         noise: what is drawn.
         substeps: Runge-Kutta steps in a sample time.
 
     Returns:
-        What ``finish`` returns, the loops in front: ``[p·s, …]``. On a CPU NumPy arrays that a device takes
-        without a copy.
+        What was to be kept, the loops in front: ``[p·s, T + 1 or T, …]``, ``[p·s]``; and ``end``, the last state
+        ``[p·s, n]``. On a CPU NumPy arrays that a device takes without a copy.
     """
+    # where a caller has set a default device, it is for the caller's thread only
+    loops, x0, key, noise = jax.device_put((loops, x0, key, noise), next(iter(jnp.zeros(()).devices())))
     count, n = x0.shape
     m = loops.K.shape[-2]
     cpu = jax.default_backend() == "cpu"
     row = x0.dtype.itemsize * (steps + 1) * (n + m)
-    block = min(800, max(_CACHE // (n * n * x0.dtype.itemsize), 72), max(_PIECE // row, 72), count)
+    block = min(800, max(_CACHE // (n * n * x0.dtype.itemsize), 72), max(4 * _PIECE // row, 72), count)
     blocks = max(1, min(_PIECE // (4 * row * block), count // block // 4))
     if not cpu:
         block, blocks = count, 1
     plants = max(len(a) for a in jax.tree.leaves((loops.model, loops.K, loops.low)))
     size, each = block * blocks, max(count // plants, 1)
-    shape = _Shape(steps, substeps, block, blocks, plants, each, finish)
-    whole = jax.eval_shape(functools.partial(_piece, shape), jnp.int32(0), loops, x0, key, noise)
+    shape = _Shape(steps, substeps, block, blocks, each, keep)
+    arguments = (loops, x0, key, noise)
+    run = _compiled(count * steps * substeps > _MUCH)
+    points, intervals, totals = jax.eval_shape(functools.partial(_piece, shape), jnp.int32(0), *arguments)
+    rows = {**dict.fromkeys(points, steps + 1), **dict.fromkeys(intervals, steps)}
     if not cpu:
-        out = _piece(shape, jnp.int32(0), loops, x0, key, noise)
-        return {name: jnp.moveaxis(a[0], -1, 0) for name, a in out.items()}
+        points, intervals, totals = run(shape, jnp.int32(0), *arguments)
+        out = {name: jnp.moveaxis(a[0], -1, 0) for name, a in (points | intervals | totals).items()}
+        return {name: a[:, : rows[name]] if name in rows else a for name, a in out.items()}
+    result = {
+        name: aligned(
+            (count, rows[name], *a.shape[2:-1]) if name in rows else (count, *a.shape[1:-1]), a.dtype
+        )
+        for name, a in (points | intervals | totals).items()
+    }
     # the last piece overlaps the one before: one shape, one program
     starts = [min(start, count - size) for start in range(0, count, size)]
-    result = {name: aligned((count, *a.shape[1:-1]), a.dtype) for name, a in whole.items()}
-    wide = (
-        jax.dtypes.canonicalize_dtype(float) == jnp.float64
-    )  # holds for its own thread only, where a caller has switched it on
+    # where a caller has switched it on, it holds for the caller's thread only
+    wide = jax.dtypes.canonicalize_dtype(float) == jnp.float64
 
     def piece(start: int) -> None:
         with jax.enable_x64(True) if wide else contextlib.nullcontext():
-            out = _piece(shape, np.int32(start), loops, x0, key, noise)
-            for name, a in out.items():
+            points, intervals, totals = run(shape, np.int32(start), *arguments)
+            for name, a in (points | intervals | totals).items():
                 for i, lane_last in enumerate(np.asarray(a)):
-                    rows = slice(start + i * block, start + (i + 1) * block)
-                    np.copyto(result[name][rows], np.moveaxis(lane_last, -1, 0))
+                    here = result[name][start + i * block : start + (i + 1) * block]
+                    lane_first = np.moveaxis(lane_last, -1, 0)
+                    np.copyto(here, lane_first[:, : rows[name]] if name in rows else lane_first)
 
-    shapes = tuple((a.shape, a.dtype) for a in jax.tree.leaves((loops, x0, key, noise)))
-    on_threads(piece, starts, (shape, shapes, jax.tree.structure((loops, noise))))
+    shapes = tuple((a.shape, a.dtype) for a in jax.tree.leaves(arguments))
+    on_threads(piece, starts, (run, shape, shapes, jax.tree.structure((loops, noise))))
     return result
 
 
@@ -156,10 +185,11 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _piece(
-    shape: _Shape, start: Array, loops: Loops, x0: Array, key: Array | None, noise: Noise
-) -> dict[str, Array]:
+Kept = tuple[dict[str, Array], dict[str, Array], dict[str, Array]]
+"""Points, intervals and totals."""
+
+
+def _piece(shape: _Shape, start: Array, loops: Loops, x0: Array, key: Array | None, noise: Noise) -> Kept:
     """Some blocks of loops from ``start``: what is kept of each ``[blocks, …, loop]``."""
     size = shape.blocks * shape.lanes
     places = (start + jnp.arange(size, dtype=jnp.int32)).reshape(shape.blocks, shape.lanes)
@@ -180,34 +210,51 @@ def _piece(
         places,
     )
 
-    def block(one: tuple[list[Array], Array, Array]) -> dict[str, Array]:
+    def block(one: tuple[list[Array], Array, Array]) -> Kept:
         mine, x0, places = one
         rest = iter(mine)
         every = [a[0][..., None] if is_shared else next(rest) for a, is_shared in zip(flat, shared)]
-        return _block(shape, jax.tree.unflatten(tree, every), x0, _draw(key, places, noise, shape, x0.dtype))
+        return _block(shape, jax.tree.unflatten(tree, every), x0, _drawing(key, places, noise, x0.dtype))
 
     if shape.blocks == 1:
         return jax.tree.map(lambda a: a[None], block(jax.tree.map(lambda a: a[0], todo)))
     return jax.lax.map(block, todo)
 
 
-def _draw(key: Array | None, places: Array, noise: Noise, shape: _Shape, dtype: Any) -> Noise:
-    """The noise of each loop and step ``[T+1, component, loop]``."""
+@functools.cache
+def _compiled(much: bool) -> Callable:
+    """Little work is not worth the time of a good compilation."""
+    return jax.jit(_piece, static_argnums=0) if much else quickly(_piece, static_argnums=0)
 
-    def one(which: int, spread: Array | None) -> Array | None:
+
+def _drawing(key: Array | None, places: Array, noise: Noise, dtype: Any) -> Callable[[int, Array], Noise]:
+    """The noise of each loop ``[steps, component, loop]`` in a stretch of so many steps, from its number."""
+
+    def one(steps: int, stretch: Array, which: int, spread: Array | None) -> Array | None:
         if spread is None or key is None:
             return None
-        keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.fold_in(key, which), i))(places)
-        size = (shape.steps + 1, *spread.shape)
-        normal = jax.vmap(lambda k: jax.random.normal(k, size, dtype), out_axes=-1)(keys)
+        own = jax.random.fold_in(jax.random.fold_in(key, which), stretch)
+        keys = jax.vmap(lambda i: jax.random.fold_in(own, i))(places)
+        size = (steps, *spread.shape)
+        # single precision is enough for noise, and several times as fast to draw
+        normal = jax.vmap(lambda k: jax.random.normal(k, size, jnp.float32), out_axes=-1)(keys).astype(dtype)
         return normal * spread.astype(dtype)[None, :, None]
 
-    return Noise(*(one(i, spread) for i, spread in enumerate(noise)))
+    return lambda steps, stretch: Noise(*(one(steps, stretch, i, spread) for i, spread in enumerate(noise)))
 
 
-def _block(shape: _Shape, loops: Loops, x0: Array, draws: Noise) -> dict[str, Array]:
-    """One block on lanes; the last step is taken only for the state before it to be written."""
-    K = loops.K.astype(x0.dtype)
+def _block(shape: _Shape, loops: Loops, x0: Array, draw: Callable[[int, Array], Noise]) -> Kept:
+    """One block on lanes, in stretches of time that stay in the cache until what is kept of them is written."""
+    K, T = loops.K.astype(x0.dtype), shape.steps
+    stretches = -(-(T + 1) // _STRETCH)
+    length = -(-(T + 1) // stretches)
+    drawn = draw(1, jnp.int32(0))  # only to see what is drawn
+    # without limits and with exact sensors the input of a linear plant need not be known to take the step
+    direct = isinstance(loops.model, Linear) and loops.low is None and drawn.sensor is None
+    if isinstance(loops.model, Linear):
+        advance, price = _exact(loops.model, loops.K, x0.dtype, direct)
+    else:
+        advance, price = _runge_kutta(loops.model, x0.dtype, shape.substeps), None
 
     def control(x: Array, drawn: Noise) -> Array:
         u = -times(K, x if drawn.sensor is None else x + drawn.sensor)
@@ -216,25 +263,44 @@ def _block(shape: _Shape, loops: Loops, x0: Array, draws: Noise) -> dict[str, Ar
             u = jnp.clip(u, loops.low.astype(u.dtype), loops.high.astype(u.dtype))
         return stored(u) if x.shape[0] > 6 else u
 
-    # without limits and with exact sensors the input of a linear plant need not be known to take the step
-    direct = isinstance(loops.model, Linear) and loops.low is None and draws.sensor is None
-    if isinstance(loops.model, Linear):
-        advance, price = _exact(loops.model, loops.K, x0.dtype, direct)
-    else:
-        advance, price = _runge_kutta(loops.model, x0.dtype, shape.substeps), None
-
     def step(x: Array, drawn: Noise) -> tuple[Array, tuple]:
         u = drawn.input if direct else control(x, drawn)
         after, cost = advance(x, u)
         after = after if drawn.state is None else after + drawn.state
         return after, (x, None if direct else u, cost)
 
-    _, (xs, us, costs) = jax.lax.scan(step, x0, draws, length=shape.steps + 1)
-    if direct:
-        us = -jnp.stack([_row(K[i], xs) for i in range(K.shape[0])], axis=1)
-        us = us if draws.input is None else us + draws.input
-    costs = costs if price is None else price(xs, us)
-    return dict(shape.finish(xs, us[:-1], costs[:-1], loops.extra))
+    def stretch(state: tuple, number: Array) -> tuple[tuple, tuple]:
+        x, _, sums, peaks = state
+        draws = draw(length, number)
+        x, (xs, us, costs) = jax.lax.scan(step, x, draws, length=length)
+        if direct:
+            us = -jnp.stack([_row(K[i], xs) for i in range(K.shape[0])], axis=1)
+            us = us if draws.input is None else us + draws.input
+        t = number * length + jnp.arange(length)
+        costs = jnp.where(t[:, None] < T, costs if price is None else price(xs, us), 0)
+        points, intervals, added, highest = (
+            dict(f(xs, us, costs, t, loops.extra)) if f else {} for f in shape.keep
+        )
+        inside = (t <= T)[:, None]
+        sums = {name: sums[name] + jnp.sum(a, axis=0) for name, a in added.items()}
+        peaks = {
+            name: jnp.maximum(peaks[name], jnp.max(jnp.where(inside, a, -jnp.inf), axis=0))
+            for name, a in highest.items()
+        }
+        last = jax.lax.dynamic_index_in_dim(
+            xs, jnp.clip(T - number * length, 0, length - 1), 0, keepdims=False
+        )
+        return (x, last, sums, peaks), (points, intervals)
+
+    def begun(f: Callable | None, value: float) -> dict[str, Array]:
+        like = (jax.ShapeDtypeStruct((1, *s, x0.shape[-1]), x0.dtype) for s in ((len(x0),), K.shape[:1], ()))
+        each = jax.eval_shape(f, *like, jax.ShapeDtypeStruct((1,), jnp.int32), loops.extra) if f else {}
+        return {name: jnp.full(a.shape[1:], value, a.dtype) for name, a in each.items()}
+
+    start = (x0, x0, begun(shape.keep.sums, 0.0), begun(shape.keep.peaks, -jnp.inf))
+    (_, end, sums, peaks), kept = jax.lax.scan(stretch, start, jnp.arange(stretches, dtype=jnp.int32))
+    points, intervals = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), kept)
+    return points, intervals, {**sums, **peaks, "end": end}
 
 
 def _exact(model: Linear, K: Array, dtype: Any, direct: bool) -> tuple[Callable, Callable]:

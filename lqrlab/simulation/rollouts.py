@@ -169,12 +169,14 @@ def bulk_loops(world: Env, K: Array, extra: Any = None) -> bulk.Loops:
 
 
 @functools.cache
-def _finish(keep: tuple[str, ...]) -> bulk.Finish:
-    def finish(xs: Array, us: Array, costs: Array, extra: Any) -> dict[str, Array]:
-        every = {"xs": xs, "us": us, "costs": costs}
-        return {name: every[name] for name in keep}
+def _kept(keep: tuple[str, ...]) -> bulk.Keep:
+    def points(xs: Array, us: Array, costs: Array, t: Array, extra: Any) -> dict[str, Array]:
+        return {"xs": xs} if "xs" in keep else {}
 
-    return finish
+    def intervals(xs: Array, us: Array, costs: Array, t: Array, extra: Any) -> dict[str, Array]:
+        return {name: a for name, a in (("us", us), ("costs", costs)) if name in keep}
+
+    return bulk.Keep(points, intervals)
 
 
 def _bulk(
@@ -193,13 +195,15 @@ def _bulk(
         bulk_loops(world, policy.K),
         x0.reshape(-1, x0.shape[-1]),
         num_steps,
-        _finish(keep),
+        _kept(keep),
         key=key,
         noise=bulk.Noise(*(a if there else None for a, there in zip(spread, noisy))),
         substeps=world.substeps,
     )
     lead = x0.shape[:-1]
-    fields = {name: jax.device_put(a.reshape(*lead, *a.shape[1:]), may_alias=True) for name, a in out.items()}
+    fields = {
+        name: jax.device_put(out[name].reshape(*lead, *out[name].shape[1:]), may_alias=True) for name in keep
+    }
     return _trajectory(_times(world.dt, num_steps, x0.dtype), fields)
 
 

@@ -381,10 +381,11 @@ def bench_control(states: tuple[int, ...], num: int, hard: bool, as_json: bool) 
 
 
 @bench.command("data")
-@click.option("--large", is_flag=True, help="Only this: stream 10 GB within 1 GiB of memory; some minutes.")
+@click.option("--large", is_flag=True, help="Only: stream 10 GB within 1 GiB of memory; some minutes.")
+@click.option("--regenerate", is_flag=True, help="Only: compute what 10⁸ windows are cut from; some minutes.")
 @click.option("--loaders", is_flag=True, help="Only the loaders.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-def bench_data(large: bool, loaders: bool, as_json: bool) -> None:
+def bench_data(large: bool, regenerate: bool, loaders: bool, as_json: bool) -> None:
     """Closed loops beside NumPy, generation beside raw files, loaders beside PyTorch's and grain's if there."""
     from lqrlab import compute
     from lqrlab.evaluation import bench_data, bench_loading
@@ -392,6 +393,8 @@ def bench_data(large: bool, loaders: bool, as_json: bool) -> None:
     compute.setup()
     if large:
         rows = bench_loading.bench_large()
+    elif regenerate:
+        rows = bench_data.bench_regeneration()
     else:
         rows = bench_loading.bench_loading() if loaders else bench_data.bench_data()
     _figures(rows, as_json)
