@@ -150,3 +150,12 @@ def test_the_road_of_an_accelerator_is_that_of_a_cpu(monkeypatch):
     got = simulation.rollout(plants, policy, x0, 10, linear=True)
     np.testing.assert_allclose(got.xs, expected.xs, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(got.costs, expected.costs, rtol=1e-9)
+
+
+def test_single_precision_stays_single_and_is_near_double():
+    plant = systems.make("cart_pole")
+    policy, x0 = simulation.LinearPolicy(gains(plant)), 0.1 * plant.initial_state(key=KEY, num=70)
+    double = simulation.rollout(plant, policy, x0, 10)
+    single = simulation.rollout(plant, policy, x0.astype(jnp.float32), 10)
+    assert single.xs.dtype == single.us.dtype == single.costs.dtype == jnp.float32
+    np.testing.assert_allclose(single.xs, double.xs, atol=1e-5)

@@ -328,7 +328,8 @@ def _exact(model: Linear, K: Array, dtype: Any, direct: bool) -> tuple[Callable,
 
 def _runge_kutta(model: Nonlinear, dtype: Any, substeps: int) -> Callable:
     """A step of the plant's own equations, its cost integrated along."""
-    x_eq, u_eq, Q, R, h = (a.astype(dtype) for a in model[1:])
+    model = jax.tree.map(lambda a: a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, model)
+    _, x_eq, u_eq, Q, R, h = model
 
     def one(plant: Plant, x: Array, u: Array) -> Array:
         return plant.dynamics(x, u).astype(dtype)
