@@ -301,6 +301,9 @@ def test_same_bytes_from_other_processes(made, tmp_path):
             env=environment,
         )
         assert done.returncode == 0, done.stderr[-2000:]
+        card = tmp_path / name / "card.html"  # which the command adds
+        assert card.read_text().count("<img alt=") == 3
+        card.unlink()
         assert files(tmp_path / name) == files(made)
 
 
@@ -369,29 +372,31 @@ from pathlib import Path
 from lqrlab import compute, dataset
 
 compute.setup()
-folder, point = Path(sys.argv[1]), sys.argv[2]
+folder, point, nth, size = Path(sys.argv[1]), sys.argv[2], int(sys.argv[4]), int(sys.argv[5])
 config = dataset.DataConfig.from_json(sys.argv[3])
 die = lambda: os.kill(os.getpid(), signal.SIGKILL)
-renames = 0
+renames, writes = 0, 0
 
 def watch(event, args):
     # Python announces what it is about to do to a file: no function of ours is replaced
-    global renames
+    global renames, writes
     if event == "os.rename":
         renames += 1
-        if point == "before rename" and renames == 3:
+        if point == "before rename" and renames == nth:
             die()
         if point == "before manifest" and "manifest" in str(args[1]):
             die()
-    if event == "open" and point == "before write" and str(args[0]).endswith("00001.h5.part"):
-        die()
+    if event == "open" and str(args[0]).endswith(".h5.part"):
+        writes += 1
+        if point == "before write" and writes == nth:
+            die()
 
 def progress(done, total, what):
-    if point == "between shards" and done == 2:
+    if point == "between shards" and done == nth:
         die()
-    if done == 1 and point in ("during write", "disk full"):
-        # the next file may grow to 6000 bytes: there the system stops the process, or the write
-        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+    if done == nth - 1 and point in ("during write", "disk full"):
+        # the next file may grow to so many bytes: there the system stops the process, or the write
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
         if point == "during write":
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 
@@ -407,17 +412,15 @@ def uninterrupted(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "point",
-    ["before write", "before rename", "between shards", "before manifest", "during write", "disk full"],
-)
-def test_killed_at_any_point_it_goes_on_to_the_same_bytes(point, uninterrupted, tmp_path):
-    folder = tmp_path / "killed"
-    command = [sys.executable, "-c", CHILD, str(folder), point, KILLED.to_json()]
+POINTS = ("before write", "before rename", "between shards", "before manifest", "during write", "disk full")
+
+
+def kill(folder, point, uninterrupted, nth=2, size=6000):
+    """Run until it dies there; what it leaves is whole or is marked as not being so."""
+    began = (folder / "config.json").exists()
+    command = [sys.executable, "-c", CHILD, str(folder), point, KILLED.to_json(), str(nth), str(size)]
     child = subprocess.run(command, capture_output=True, text=True, timeout=200)
     left = {p.name for p in folder.iterdir()}
-    assert "manifest.json" not in left
     if point == "disk full":  # an error with path and reason, and nothing half written left
         assert child.returncode == 1
         assert "could not be written" in child.stderr
@@ -427,13 +430,39 @@ def test_killed_at_any_point_it_goes_on_to_the_same_bytes(point, uninterrupted, 
         assert child.returncode == -expected, child.stderr[-2000:]
     if point in ("before rename", "before manifest", "during write"):
         assert [name for name in left if name.endswith(".part")], "the kill did not land where it should"
-    with pytest.raises(dataset.BadFile, match="begun but not finished"):
+    assert "manifest.json" not in left
+    with pytest.raises(
+        dataset.BadFile, match="begun but not finished" if began or nth > 1 else r"has no manifest\.json"
+    ):
         dataset.open(folder)
     whole = files(uninterrupted)
     for name, digest in files(folder).items():  # nothing readable is wrong
         assert name.endswith(".part") or digest == whole[name]
+    return left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at_any_point_it_goes_on_to_the_same_bytes(point, uninterrupted, tmp_path):
+    folder = tmp_path / "killed"
+    kill(folder, point, uninterrupted, nth=3 if point == "before rename" else 2)
     dataset.generate(KILLED, folder)
-    assert files(folder) == whole
+    assert files(folder) == files(uninterrupted)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("LQRLAB_KILLS" not in os.environ, reason="LQRLAB_KILLS=50 asks for so many kills")
+@pytest.mark.timeout(3600)
+def test_killed_over_and_over(uninterrupted, tmp_path):
+    """At points drawn at random, resumed each time to the same bytes."""
+    random = np.random.default_rng(0)
+    for number in range(int(os.environ["LQRLAB_KILLS"])):
+        folder, point = tmp_path / str(number), POINTS[number % len(POINTS)]
+        least = 2 if point == "before rename" else 1
+        kill(folder, point, uninterrupted, int(random.integers(least, 4)), int(random.integers(500, 9000)))
+        dataset.generate(KILLED, folder)
+        assert files(folder) == files(uninterrupted), (number, point)
+        print(f"kill {number + 1}: {point}", flush=True)
 
 
 # What is not what it should be ----------------------------------------------------------------------------

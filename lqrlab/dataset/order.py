@@ -8,7 +8,6 @@ Source: J. Black and P. Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2
 over a balanced Feistel network; the round function is the finaliser of MurmurHash3 (A. Appleby, 2011).
 """
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,30 +80,6 @@ def shuffled_on_host(positions: np.ndarray, num: int, seed: int, epoch: int) -> 
         v[out_of_range] = _encipher(v[out_of_range], word, half)
         out_of_range = out_of_range[v[out_of_range] >= num]
     return v.astype(np.int64).reshape(np.shape(positions))
-
-
-class Ordered:
-    """The indices at positions of a shuffled epoch, on the host.
-
-    They are made a block at a time and the last blocks are kept: many cost little more than a few.
-    """
-
-    def __init__(self, num: int, seed: int, epoch: int) -> None:
-        block = 1 << 15
-
-        @functools.lru_cache(maxsize=4)
-        def indices(number: int) -> np.ndarray:
-            positions = np.arange(number * block, min((number + 1) * block, num))
-            return shuffled_on_host(positions, num, seed, epoch)
-
-        self._block, self._indices = block, indices
-
-    def __call__(self, first: int, count: int) -> np.ndarray:
-        """Those at positions first …, ``count`` of them ``[count]`` int64."""
-        numbers = range(first // self._block, (first + count - 1) // self._block + 1)
-        there = [self._indices(number) for number in numbers]
-        begin = first - numbers[0] * self._block
-        return (there[0] if len(there) == 1 else np.concatenate(there))[begin : begin + count]
 
 
 def shares(weights: Mapping[str, float], there: list[str]) -> np.ndarray:

@@ -26,10 +26,18 @@ class _Block:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Pool:
-    """Trajectories that are in memory together."""
+    """Trajectories that are in memory together; their windows in the order in which they are handed out.
+
+    Attributes:
+        rows: as :func:`windows.cut` takes them ``[N, W − 1 + T, 18]``.
+        variant: row of the table ``[N]``.
+        trajectory, t: of each window ``[N·T]``.
+    """
 
     rows: np.ndarray
     variant: np.ndarray
+    trajectory: np.ndarray
+    t: np.ndarray
 
 
 class Streaming:
@@ -91,10 +99,6 @@ class Streaming:
         sizes = [self.steps * sum(len(block.keep) for block in pool) for pool in self.pools]
         self.starts = np.cumsum([0, *sizes]).tolist()
         self.num_windows = self.starts[-1]
-        # each pool is shuffled in its own way
-        self._ordered = [
-            order.Ordered(size, seed + 0x632BE5 * (number + 1), epoch) for number, size in enumerate(sizes)
-        ]
         self._reader = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-read")
         self._held: dict[int, concurrent.futures.Future[_Pool]] = {}
         self._lock = threading.Lock()
@@ -109,9 +113,10 @@ class Streaming:
             begin, end = self.starts[number : number + 2]
             take = min(end - first - done, count - done)
             pool, piece = self._pool(number), slice(done, done + take)
-            trajectory, t[piece] = np.divmod(self._ordered[number](first + done - begin, take), self.steps)
+            there = slice(first + done - begin, first + done - begin + take)
+            trajectory, t[piece] = pool.trajectory[there], pool.t[there]
             variant[piece] = pool.variant[trajectory]
-            windows.cut(pool.rows, trajectory * pool.rows.shape[1] + t[piece], out[piece])
+            windows.cut(pool.rows, trajectory * np.int64(pool.rows.shape[1]) + t[piece], out[piece])
             done += take
         return out, t, variant
 
@@ -145,7 +150,20 @@ class Streaming:
                         coordinates = self.dataset.coordinates(shard, of)
                         windows.put(rows, where, self.window, states, controls, coordinates)
                         variant[where] = of + self.dataset.first_rows[shard]
-        return _Pool(rows, variant)
+        # each pool is shuffled in its own way
+        seed = self.seed + 0x632BE5 * (number + 1)
+        return _Pool(rows, variant, *_ordered(len(variant), self.steps, seed, self.epoch))
+
+
+def _ordered(count: int, steps: int, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Trajectory and time of each window of a pool, shuffled; a piece at a time, which stays in the cache."""
+    num, piece = count * steps, 1 << 15
+    trajectory, t = np.empty(num, np.int32), np.empty(num, np.int32)
+    for first in range(0, num, piece):
+        where = slice(first, min(first + piece, num))
+        index = order.shuffled_on_host(np.arange(where.start, where.stop), num, seed, epoch)
+        trajectory[where], t[where] = np.divmod(index, steps)
+    return trajectory, t
 
 
 def _pools(blocks: list[_Block], room: int) -> list[list[_Block]]:
@@ -184,8 +202,8 @@ def _blocks(dataset: Dataset, split: str) -> list[_Block]:
     for number, shard in enumerate(dataset.shards):
         variant = dataset.read(shard, ["trajectories/variant"])["trajectories/variant"]
         inside = chosen[variant + dataset.first_rows[number]]
-        states = shard["arrays"]["trajectories/states"]
-        rows = shards.chunk_rows(states["shape"], np.dtype(states["dtype"]).itemsize)
+        large = (shard["arrays"][f"trajectories/{name}"] for name in ("states", "controls"))
+        rows = min(shards.chunk_rows(a["shape"], np.dtype(a["dtype"]).itemsize) for a in large)
         for first in range(0, len(variant), rows):
             keep = np.flatnonzero(inside[first : first + rows])
             if len(keep):
