@@ -21,9 +21,11 @@ __all__ = [
 
 PANELS = (
     "attraction_map",
+    "data_browser",
     "lqr_designer",
     "plant_explorer",
     "policy_inspector",
+    "training_monitor",
 )  # of widgets, importable from here
 
 
