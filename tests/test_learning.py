@@ -196,6 +196,56 @@ def test_gradient_equals_finite_differences(data, kind):
     assert exact == pytest.approx(numeric, rel=1e-5)
 
 
+def test_gradients_that_are_written_out_are_those_that_jax_derives():
+    """Of layer norm, attention (a row with nothing allowed too) and products of matrices, against plain formulas."""
+    layers, matrix = learning.models.layers, learning.models.matrix
+    keys = iter(jax.random.split(KEY, 9))
+
+    def draw(*shape):
+        return jax.random.normal(next(keys), shape, jnp.float64)
+
+    def norm(x, scale, bias):
+        centred = x - x.mean(-1, keepdims=True)
+        return (
+            centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * scale[None, None]
+            + bias[None, None]
+        )
+
+    def attend(q, k, v, allowed):
+        score = jnp.where(allowed[:, None], jnp.einsum("bqhd,bkhd->bhqk", q, k) / 2.0, -1e30)
+        weight = jnp.exp(score - score.max(-1, keepdims=True))
+        return jnp.einsum("bhqk,bkhd->bqhd", weight / weight.sum(-1, keepdims=True), v)
+
+    allowed = jnp.tril(jnp.ones((3, 3), bool))[None] & jnp.array([[False, True, True]])[:, None, :]
+    tokens = draw(2, 3, 2, 4), draw(2, 3, 2, 4), draw(2, 3, 2, 4)
+    for ours, plain, args, fixed in (
+        (layers._normal, norm, (draw(2, 3, 5), draw(5), draw(5)), ()),
+        (layers.attend, attend, tokens, (jnp.broadcast_to(allowed, (2, 3, 3)),)),
+        (matrix._product, jnp.matmul, (draw(2, 4, 4), draw(2, 4, 4)), ()),
+    ):
+        value, back = jax.vjp(lambda *a, fn=ours, f=fixed: fn(*a, *f), *args)
+        expected, expected_back = jax.vjp(lambda *a, fn=plain, f=fixed: fn(*a, *f), *args)
+        np.testing.assert_allclose(value, expected, atol=1e-12)
+        slope = jnp.sin(jnp.arange(value.size, dtype=value.dtype)).reshape(value.shape)
+        for a, b in zip(back(slope), expected_back(slope), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-12)
+
+
+def test_a_compiled_step_is_the_eager_one_for_every_model_and_loss(data, model):
+    resident, batch = windows(data)
+    graph, params = learning.models.split(perturbed(model))
+    given = material(data, resident.table, batch)
+    for loss in ("masked_mse", "gaussian_kl") if model.config.kind == "gain" else ("masked_mse",):
+        config = learning.TrainConfig(batch_size=16, plants=4, closed_loop=0.0, loss=loss)
+        value = jax.value_and_grad(learning.objective(graph, config, 0.3), has_aux=True)
+        (eager, _), slow = value(params, given)
+        (compiled, _), fast = jax.jit(value)(params, given)
+        assert float(compiled) == pytest.approx(float(eager), rel=1e-5)
+        for name in params:
+            size = float(jnp.abs(slow[name]).max())
+            np.testing.assert_allclose(fast[name], slow[name], rtol=1e-3, atol=1e-4 * size + 1e-9)
+
+
 def test_one_linear_plant_is_learned_to_its_optimum(data):
     """A gain network, from its closed loop's cost alone, must find SciPy's K: there is no other minimum."""
     resident, batch = windows(data, 1)
@@ -286,14 +336,18 @@ def test_a_run_killed_at_random_goes_on_as_if_it_had_not(data, tmp_path):
 
 
 def test_k_steps_in_one_dispatch_are_k_dispatches(data, tmp_path):
+    """And a run compiles its steps once, however many dispatches it takes."""
     one = learning.TrainConfig(**{**json.loads(BRIEF.to_json()), "steps_per_dispatch": 1})
     four = learning.TrainConfig(**{**json.loads(BRIEF.to_json()), "steps_per_dispatch": 4})
+    steps = learning.programs.Programs._many
+    before = steps._cache_size()
     a, b = (
         learning.models.split(learning.fit(data, SMALL, c, tmp_path / str(c.steps_per_dispatch)).model)[1]
         for c in (one, four)
     )
     for name in a:
         np.testing.assert_allclose(a[name], b[name], rtol=1e-4, atol=1e-5)
+    assert steps._cache_size() == before + 2  # of 12 and of 3 dispatches
 
 
 def test_training_makes_the_validation_loss_small(data, tmp_path):
