@@ -25,7 +25,7 @@ from lqrlab.systems import Plant
 _CACHE = 80_000  # bytes of matrices in a block; measured on a CPU with 1 MiB of second-level cache a core
 _PIECE = 4_000_000  # bytes of a block's trajectories, a fourth of what makes it narrower
 _STRETCH = 48  # samples
-_MUCH = 3_000_000  # steps of loops
+_MUCH = 1_000_000  # steps of loops
 
 
 class Linear(NamedTuple):
