@@ -87,12 +87,16 @@ class Programs:
 
     def _held_back(self, held: data.Resident) -> tuple[Material, Plants]:
         """Windows and plants of the validation split, the same in each report."""
-        windows = held.gather(held.order(np.arange(min(_WINDOWS, held.num_windows)), self.config.seed, 0))
         rows = held.table.validation
         chosen = rows[np.linspace(0, len(rows) - 1, min(_PLANTS, len(rows))).round().astype(int)]
+        return self._chosen(held, self.sources.problem, chosen)
+
+    @partial(jax.jit, static_argnames="self")
+    def _chosen(self, held: data.Resident, problem: data.Problem, rows: Array) -> tuple[Material, Plants]:
+        windows = held.gather(held.order(np.arange(min(_WINDOWS, held.num_windows)), self.config.seed, 0))
         key = jax.random.fold_in(jax.random.key(self.config.seed), 4)
-        table, problem = held.table, self.sources.problem
-        return sources.material(table, problem, windows, key), sources.plants(table, problem, chosen, key)
+        material = sources.material(held.table, problem, windows, key)
+        return material, sources.plants(held.table, problem, rows, key)
 
     def many(self, state: TrainState, count: int) -> tuple[TrainState, Metrics]:
         """``count`` steps in one program; metrics ``[count]`` stay on the device."""

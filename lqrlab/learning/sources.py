@@ -5,6 +5,7 @@ with: a run that is resumed draws the same again.
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
@@ -72,6 +73,7 @@ def _starts(key: Array, live_x: Array) -> Array:
     return jax.random.normal(key, live_x.shape, jnp.float32) * live_x.astype(jnp.float32)
 
 
+@partial(jax.jit, static_argnames=("window", "config", "excitation"))
 def _optimal(
     key: Array,
     table: data.VariantTable,
