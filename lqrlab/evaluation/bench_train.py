@@ -213,15 +213,16 @@ def _transformer(
         for them, goal in (("torch eager", None), ("torch.compile", target)):
             if them in found:
                 rows.append(_row(f"{name}: {us}, over {them}", found[them] / found[us], "×", goal))
+    two = _two_devices(model, batch, repeats)
+    if two is not None:
+        rows.append(_row(f"{name}: a step, two virtual devices", 1e3 * two, "ms"))
     if several == 1:
         peak = _gemm_peak(10)
-        share = 100 * flops(model, batch) / found["ours"] / peak
-        rows += [
-            _row("float32 product of matrices", peak / 1e9, "Gflop/s"),
-            _row(f"{name}: share of that", share, "%", 60),
-        ]
-    if (two := _two_devices(model, batch, repeats)) is not None:
-        rows.append(_row(f"{name}: a step, two virtual devices", 1e3 * two, "ms"))
+        rows.append(_row("float32 product of matrices", peak / 1e9, "Gflop/s"))
+        for where, seconds in (("", found["ours"]), (", two virtual devices", two)):
+            if seconds is not None:
+                share = 100 * flops(model, batch) / seconds / peak
+                rows.append(_row(f"{name}: share of that{where}", share, "%", 60))
     return rows
 
 
