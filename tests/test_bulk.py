@@ -173,3 +173,14 @@ def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkey
     assert (asked["model"], asked["backend"]) == (made["model_config"], made["backend"])
     apart = {"checkpoint_every": asked["train"].checkpoint_every}  # in one program there are none
     assert asked["train"] == dataclasses.replace(made["train_config"], **apart)
+
+
+def test_a_points_numbers_are_its_own_and_each_point_is_checked(tmp_path):
+    def numbers(*lengths):
+        given = [{"pole_length": length} for length in lengths]
+        batch = bulk.plants("cart_pole", given)
+        return dict(pair for part in bulk.tried("cart_pole", batch) for pair in part)
+
+    assert numbers(0.3, 0.8)[1] == pytest.approx(numbers(0.8)[0], rel=1e-6)
+    with pytest.raises(ValueError, match="pole_mass"):
+        bulk.plants("cart_pole", [{"pole_length": 0.5}, {"pole_mass": -1.0}])

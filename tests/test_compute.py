@@ -1,5 +1,6 @@
 """compute.compile, the backend's settings and the debugging switches, against what Python and NumPy do."""
 
+import dataclasses
 import gzip
 import json
 import types
@@ -276,3 +277,14 @@ def test_training_honours_its_backend(tmp_path, monkeypatch):
     with pytest.raises(LookedError) as looked:
         learning.fit(data, *configs, tmp_path, backend=backend)
     assert looked.value.args == (True, True, "highest")
+
+
+def test_statics_that_are_equal_but_not_the_same_have_programs_of_their_own():
+    @dataclasses.dataclass(frozen=True)
+    class Choice:
+        value: float
+
+    signed = compute.compile(lambda x, s: jnp.copysign(x, s), static="s")
+    assert [float(signed(1.0, np.float64(s))) for s in (0.0, -0.0)] == [1.0, -1.0]
+    kinds = compute.compile(lambda x, c: jnp.asarray(c.value), static="c")
+    assert [kinds(1.0, Choice(v)).dtype.kind for v in (2, 2.0)] == ["i", "f"]

@@ -159,3 +159,72 @@ def test_single_precision_stays_single_and_is_near_double():
     single = simulation.rollout(plant, policy, x0.astype(jnp.float32), 10)
     assert single.xs.dtype == single.us.dtype == single.costs.dtype == jnp.float32
     np.testing.assert_allclose(single.xs, double.xs, atol=1e-5)
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_a_gain_for_each_loop_is_that_loops_gain(linear, monkeypatch):
+    plants = systems.sample("pendulum", key=KEY, num=8)
+    K = gains(plants)[:, None] * jnp.linspace(0.8, 1.2, 9)[None, :, None, None]
+    x0 = 0.3 * plants.initial_state(key=KEY, num=9)
+    ask = [plants, simulation.LinearPolicy(K), x0, 12]
+    many = simulation.rollout(*ask, linear=linear)
+    monkeypatch.setattr(rollouts, "MANY", 10**9)
+    np.testing.assert_allclose(many.xs, simulation.rollout(*ask, linear=linear).xs, rtol=1e-9, atol=1e-12)
+    expected = simulation.rollout(*ask, linear=linear).cost
+    np.testing.assert_allclose(simulation.total_cost(*ask, linear=linear), expected, rtol=1e-9)
+
+
+def test_gains_that_do_not_lead_the_states_are_refused():
+    plant = systems.make("pendulum")
+    K = jnp.stack([gains(plant)] * 2)
+    for num in (6, 100):
+        with pytest.raises(ValueError, match="policy"):
+            simulation.rollout(plant, simulation.LinearPolicy(K), jnp.ones((num, 2)), 5)
+
+
+def test_total_cost_refuses_what_a_rollout_refuses_and_is_traced_like_one():
+    plant = systems.make("pendulum")
+    policy, x0 = simulation.LinearPolicy(gains(plant)), 0.1 * jnp.ones((70, 2))
+    for change in (
+        {"num_steps": 0},
+        {"num_steps": -3},
+        {"x0": jnp.full((3, 2), jnp.nan)},
+        {"x0": jnp.ones((3, 3))},
+    ):
+        given = {"x0": x0, "num_steps": 5} | change
+        with pytest.raises(ValueError, match=next(iter(change))):
+            simulation.total_cost(plant, policy, **given, linear=True)
+    with pytest.raises(ValueError, match="Env"):
+        simulation.total_cost(simulation.env(plant, linear=True), policy, x0, 5, dt=0.5)
+
+    def cost(size):
+        return simulation.total_cost(plant, policy, size * x0, 5, linear=True).sum()
+
+    np.testing.assert_allclose(jax.jit(cost)(2.0), 4 * cost(1.0), rtol=1e-9)
+    np.testing.assert_allclose(jax.grad(cost)(1.0), 2 * cost(1.0), rtol=1e-9)
+
+
+def test_within_a_trace_many_loops_are_simulated_as_few_are():
+    plant = systems.make("pendulum")
+    policy, x0 = simulation.LinearPolicy(gains(plant)), 0.1 * jnp.ones((64, 2))
+
+    def cost(key, size=0.1):
+        return simulation.rollout(plant, policy, x0, 5, linear=True, key=key, excitation=size).cost.sum()
+
+    keys = jax.random.split(KEY, 2)
+    one = jax.jit(cost)(keys[1])
+    np.testing.assert_allclose(jax.vmap(cost)(keys)[1], one, rtol=1e-9)
+    assert np.isfinite(jax.grad(lambda size: cost(KEY, size))(0.1))
+
+
+def test_whole_numbers_and_choices_among_three_are_left_to_vmap():
+    functions = [
+        lambda x: x * ((jnp.floor(x[0] * 10).astype(jnp.int32) & 5) + 0.5),
+        lambda x: x * jax.lax.div(jnp.floor(x[0] * 10).astype(jnp.int32), jnp.int32(3)),
+        lambda x: jax.lax.select_n(jnp.full(x.shape, 2, jnp.int32), x, 2 * x, 3 * x),
+        lambda x: jax.lax.round(x + 0.5),
+    ]
+    x = np.array([[0.7, -0.3], [0.5, 1.5]])
+    for fn in functions:
+        expected = np.stack([fn(jnp.asarray(column)) for column in x.T], axis=-1)
+        np.testing.assert_allclose(componentwise(fn, x[:, 0])(jnp.asarray(x)), expected, rtol=1e-12)

@@ -1,5 +1,6 @@
 """Arguments of compiled functions: static ones made hashable, and all that programs are told apart by, in words."""
 
+import dataclasses
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -57,6 +58,10 @@ def _key(value: Any) -> tuple:
         return kind, tuple((_key(k), _key(v)) for k, v in value.items())
     if kind is float:
         return kind, value.hex()  # NaN is itself, 0.0 is not -0.0
+    if isinstance(value, np.generic) and kind is not np.void:
+        return kind, value.tobytes()
+    if dataclasses.is_dataclass(value) and kind.__hash__ is not None:
+        return kind, tuple(_key(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare)
     if kind is np.ndarray and not value.dtype.hasobject:
         return kind, value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, jax.Array):

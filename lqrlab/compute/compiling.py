@@ -112,6 +112,9 @@ def compile(
 class Compiled:
     """A function under :func:`compile`."""
 
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        return self if owner is None else functools.partial(self, owner)
+
     def __init__(self, fn: Callable, static: str | Sequence[str], donate: str | Sequence[str], strict: bool):
         functools.update_wrapper(self, fn)
         self._fn, self._strict = fn, strict

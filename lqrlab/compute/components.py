@@ -31,7 +31,7 @@ _ELEMENTWISE: dict[str, Callable] = {
         "expm1": jnp.expm1,
     },
     **{"lt": jnp.less, "le": jnp.less_equal, "gt": jnp.greater, "ge": jnp.greater_equal, "eq": jnp.equal},
-    **{"ne": jnp.not_equal, "and": jnp.logical_and, "or": jnp.logical_or, "not": jnp.logical_not},
+    **{"ne": jnp.not_equal, "and": jnp.bitwise_and, "or": jnp.bitwise_or, "not": jnp.bitwise_not},
     **{"square": jnp.square, "rsqrt": lambda a: 1 / jnp.sqrt(a), "floor": jnp.floor, "round": jnp.round},
     "select_n": lambda which, no, yes: jnp.where(which, yes, no),
     "clamp": lambda low, a, high: jnp.clip(a, low, high),
@@ -98,11 +98,23 @@ def _can(jaxpr: Any) -> bool:
     for e in jaxpr.eqns:
         if e.primitive.name not in known:
             return False
-        if e.primitive.name == "dot_general" and e.params["dimension_numbers"][1][0]:
+        if _odd(e):
             return False
         if any(not _can(inner.jaxpr) for inner in _inner(e)):
             return False
     return True
+
+
+def _odd(e: Any) -> bool:
+    """Whether a step means something else here than among numbers that are not whole, not batched, not empty."""
+    name, shape = e.primitive.name, getattr(e.invars[0].aval, "shape", ()) if e.invars else ()
+    return (
+        (name == "div" and not jnp.issubdtype(e.outvars[0].aval.dtype, jnp.inexact))  # it truncates
+        or (name == "round" and e.params["rounding_method"] != jax.lax.RoundingMethod.TO_NEAREST_EVEN)
+        or (name == "select_n" and len(e.invars) != 3)
+        or (name in ("reduce_sum", "dot_general") and 0 in shape)
+        or (name == "dot_general" and bool(e.params["dimension_numbers"][1][0]))
+    )
 
 
 def _inner(e: Any) -> list[Any]:

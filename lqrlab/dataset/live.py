@@ -78,6 +78,10 @@ def live(
     """
     check_numbers(batch_size=batch_size, seed=seed, epoch=epoch, start=start, at_once=at_once)
     check_numbers(process_index=process_index, process_count=process_count)
+    if process_index >= process_count:
+        raise ValueError(
+            f"process_index: expected one of {process_count} processes, but found {process_index}"
+        )
     window = check_window(window)
     if not config.linear:
         raise ValueError(
@@ -100,7 +104,12 @@ def live(
     @functools.lru_cache(maxsize=2)
     def simulated(number: int) -> Resident:
         where = np.array([seed, epoch, number, process_index], np.uint32)
-        return _round(jnp.asarray(where), problem, table, chosen, config, window, loops)
+        held, stay = _round(jnp.asarray(where), problem, table, chosen, config, window, loops)
+        if number == 0 and not bool(stay):
+            raise ValueError(
+                "config: every loop of a round leaves the model for good; take a smaller gain_error or less noise"
+            )
+        return held
 
     def batch(position: int) -> Batch:
         if not 0 <= position < num_batches:
@@ -128,8 +137,8 @@ def _round(
     config: DataConfig,
     window: int,
     num: int,
-) -> Resident:
-    """Loops of a round as windows, in scaled coordinates, float32."""
+) -> tuple[Resident, Array]:
+    """Loops of a round as windows, and whether any of them stays, in scaled coordinates, float32."""
     key = jax.random.key(where[0], impl="threefry2x32")
     for number in (where[1], where[2], where[3]):
         key = jax.random.fold_in(key, number)
@@ -162,6 +171,5 @@ def _round(
     # a loop that leaves the model gives its place to one that does not
     stays = jnp.all(jnp.abs(jnp.nan_to_num(both, nan=jnp.inf)) < generation.DIVERGED, axis=(1, 2))
     good = jnp.argsort(~stays)[jnp.arange(num) % jnp.maximum(stays.sum(), 1)]
-    return Resident(
-        jnp.where(stays.any(), signals[good], 0.0), variant[good], table, window, config.num_steps
-    )
+    kept = jnp.where(stays.any(), signals[good], 0.0)
+    return Resident(kept, variant[good], table, window, config.num_steps), stays.any()

@@ -61,6 +61,7 @@ def evaluate(
     num_initial: int = 16,
     num_steps: int | None = None,
     linear: bool = True,
+    x0: Array | None = None,
 ) -> Score:
     """Run ``policy`` from typical initial states and compare its cost with the optimum.
 
@@ -77,6 +78,7 @@ def evaluate(
         num_steps: horizon; two settling times of the slowest optimal loop if left out.
         linear: on the linearised plants; else on the nonlinear ones, where the optimum is only that of the
             linearisation and a ratio below 1 can occur.
+        x0: initial deviations ``[*batch, S, n]`` instead of drawn ones.
 
     Returns:
         :class:`Score` ``[*batch, num_initial]``.
@@ -95,7 +97,7 @@ def evaluate(
             f"plants: {int(jnp.sum(~design.stabilizing))} of {design.stabilizing.size} have no stabilizing optimum "
             "to compare with; control.lqrd on one of them says why"
         )
-    x0 = plants.initial_state(key=key, num=num_initial)
+    x0 = plants.initial_state(key=key, num=num_initial) if x0 is None else x0
     steps = settling_steps(design) if num_steps is None else num_steps
     path = simulation.rollout(plants, policy, x0, steps, linear=linear)
     value = _value(design.P, path.xs)

@@ -6,9 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from lqrlab import control
 from lqrlab.control import lanes
 from lqrlab.simulation.environment import Env, env
 from lqrlab.simulation.policies import LinearPolicy, Policy, matvec
@@ -35,14 +37,27 @@ def total_cost(plant: Plant | Env, policy: Policy, x0: ArrayLike, num_steps: int
         ``[*batch, *extra]``, in float64 where the plants are.
     """
     x0 = jnp.asarray(x0)
-    if type(policy) is LinearPolicy and set(options) <= {"dt", "linear"}:
-        exact = plant.linear if isinstance(plant, Env) else options.get("linear", False)
-        if exact:
-            world = plant if isinstance(plant, Env) else env(plant, linear=True, dt=options.get("dt"))
-            free = jnp.all(jnp.isinf(world.low) & jnp.isinf(world.high)) & jnp.all(world.noise == 0)
-            if bool(free):
-                return _quadratic(world, policy.K, x0, num_steps)
+    if _doubles(plant, policy, x0, num_steps, options):
+        world = plant if isinstance(plant, Env) else env(plant, linear=True, dt=options.get("dt"))
+        if bool(jnp.all(jnp.isinf(world.low) & jnp.isinf(world.high)) & jnp.all(world.noise == 0)):
+            return _quadratic(world, policy.K, x0, num_steps)  # type: ignore[attr-defined]
     return rollout(plant, policy, x0, num_steps, keep=("costs",), **options).cost
+
+
+def _doubles(plant: Plant | Env, policy: Policy, x0: Array, num_steps: int, options: dict[str, Any]) -> bool:
+    """Whether the closed form is for this; what does not fit is left to ``rollout``, which says why."""
+    if type(policy) is not LinearPolicy:
+        return False
+    if control.checks.traced(*jax.tree.leaves((plant, policy, x0, options, jnp.zeros(())))):
+        return False
+    inner, known = (plant.plant, set()) if isinstance(plant, Env) else (plant, {"dt", "linear"})
+    linear = plant.linear if isinstance(plant, Env) else bool(options.get("linear"))
+    batch = inner.batch_shape
+    fits = (
+        x0.shape[: len(batch)] == batch and x0.shape[-1:] == (inner.n,) and policy.K.shape[:-2] in ((), batch)
+    )
+    whole = isinstance(num_steps, int | np.integer) and num_steps > 0
+    return linear and set(options) <= known and fits and whole and bool(np.all(np.isfinite(x0)))
 
 
 @functools.partial(jax.jit, static_argnames="num_steps")

@@ -123,29 +123,36 @@ def rollout(
     sensors = jnp.broadcast_to(jnp.asarray(sensor_noise, x0.dtype), (plant.n,))
     push = jnp.broadcast_to(jnp.asarray(excitation, x0.dtype), (plant.m,))
     key = key if any(noisy) else None
-    if isinstance(policy, LinearPolicy) and _in_bulk(world, policy, x0):
+    if isinstance(policy, LinearPolicy) and _in_bulk(world, policy, x0, sensors, push, key):
         return _bulk(world, policy, x0, sensors, push, key, int(num_steps), noisy, tuple(keep))
     world = jax.tree.map(lambda a: a.astype(x0.dtype), world)
     return _run(world, policy, x0, sensors, push, key, int(num_steps), noisy, tuple(keep))
 
 
-def _in_bulk(world: Env, policy: Policy, x0: Array) -> bool:
+def _in_bulk(world: Env, policy: Policy, x0: Array, *drawn: Any) -> bool:
     """Whether these loops are many, under constant gains, and of numbers rather than within a trace."""
     many = x0.size // x0.shape[-1] >= MANY
-    here = not control.checks.traced(*jax.tree.leaves((world, policy, x0)))
+    here = not control.checks.traced(*jax.tree.leaves((world, policy, x0, drawn, jnp.zeros(()))))
     return many and here and type(policy) is LinearPolicy
 
 
 def bulk_loops(world: Env, K: Array, extra: Any = None) -> bulk.Loops:
     """A world and its gains as :mod:`lqrlab.simulation.bulk` takes them; ``extra`` as there, batch axes in front."""
     batch = world.plant.batch_shape
-    lead = jnp.broadcast_shapes(batch, K.shape[:-2])
+    depth = max(len(batch), K.ndim - 2)
+    fill = ((*front, *(1,) * (depth - len(front))) for front in (batch, K.shape[:-2]))
+    lead = jnp.broadcast_shapes(*fill)  # the plants' axes lead, whatever else the gains have
 
     def flat(a: Array, core: int) -> Array:
         a = jnp.asarray(a)
         own = a.shape[a.ndim - core :]
         shared = all(size == 1 for size in a.shape[: a.ndim - core])
-        return a.reshape(1, *own) if shared else jnp.broadcast_to(a, (*lead, *own)).reshape(-1, *own)
+        if shared:
+            return a.reshape(1, *own)
+        front = a.shape[: a.ndim - core]
+        front = front if len(front) >= len(batch) else jnp.broadcast_shapes(front, batch)
+        a = jnp.broadcast_to(a, (*front, *own)).reshape(*front, *(1,) * (depth - len(front)), *own)
+        return jnp.broadcast_to(a, (*lead, *own)).reshape(-1, *own)
 
     model: bulk.Linear | bulk.Nonlinear
     if world.linear:
@@ -225,6 +232,10 @@ def _check_policy(policy: Policy, x0: Array, m: int) -> None:
             f"policy: expected something with init(batch_shape) and __call__(carry, x), such as LinearPolicy(K), "
             f"but found {type(policy).__name__}"
         )
+    if type(policy) is LinearPolicy:
+        lead = jnp.shape(policy.K)[:-2]
+        if set(lead) - {1} and lead != x0.shape[:-1][: len(lead)]:
+            raise ValueError(f"policy: gains of batch shape {lead} do not lead states of shape {x0.shape}")
     if type(policy) is LinearPolicy and policy.K.shape == (*x0.shape[: policy.K.ndim - 2], m, x0.shape[-1]):
         return  # seen without a trace, which would take longer than many a simulation
     try:

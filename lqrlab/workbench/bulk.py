@@ -147,7 +147,11 @@ def plants(name: str, points: Sequence[Point]) -> Any:
     cls, values = weighted(name), {}
     for key, f in parameter_fields(cls).items():
         column = [float(point.get(key, f.default)) for point in points]
-        values[key] = registry._checked(name, key, column, f) if key in points[0] else jnp.asarray(column)
+        values[key] = (
+            registry._checked(name, key, column, f)
+            if any(key in point for point in points)
+            else jnp.asarray(column)
+        )
     return cls(**values)
 
 
@@ -162,10 +166,9 @@ def tried(name: str, batch: Any) -> Rows:
     A point without a stabilising design has an ``error`` in their place.
     """
     import jax
-    import jax.numpy as jnp
     import numpy as np
 
-    from lqrlab import control, evaluation, simulation, systems
+    from lqrlab import control, systems
 
     (A, B), (Q, R) = batch.matrices(), batch.weights()
     design = control.lqrd(A, B, Q, R, batch.dt)
@@ -191,8 +194,23 @@ def tried(name: str, batch: Any) -> Rows:
     left = np.flatnonzero(good)
     if not left.size:
         return
-    settled = np.log(1e-3) / np.log(np.clip(slowest[left].max(), 1e-9, 1 - 1e-9))
-    steps = next((n for n in HORIZONS if n >= 2 * settled), HORIZONS[-1])
+    # a point's numbers are its own: its horizon follows from its own loop, and all points start from the same states
+    settled = 2 * np.log(1e-3) / np.log(np.clip(slowest, 1e-9, 1 - 1e-9))
+    horizon = np.array([next((n for n in HORIZONS if n >= least), HORIZONS[-1]) for least in settled])
+    one = jax.tree.map(operator.itemgetter(0), batch)
+    x0 = one.initial_state(key=jax.random.key(0), num=TRIALS)
+    for steps in np.unique(horizon[left]):
+        yield from _tried(batch, design, table, left[horizon[left] == steps], int(steps), x0)
+
+
+def _tried(batch: Any, design: Any, table: dict[str, Any], left: Any, steps: int, x0: Any) -> Rows:
+    """The nonlinear loops of those points that take so many steps."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from lqrlab import evaluation, simulation
+
     size = 8 * TRIALS * (steps + 1) * (batch.n + batch.m + 1)
     chunk = int(
         min(max(_BYTES // size, 1), 2 ** np.ceil(np.log2(max(len(left), 64))))
@@ -205,7 +223,7 @@ def tried(name: str, batch: Any) -> Rows:
             simulation.LinearPolicy(design.K[padded]),
             some,
             key=jax.random.key(0),
-            num_initial=TRIALS,
+            x0=jnp.broadcast_to(x0, (chunk, *x0.shape)),
             num_steps=steps,
             linear=False,
         )

@@ -148,6 +148,10 @@ class Setting:
                 f"x0 = [{start}]",
                 f"run = simulation.rollout(plant, simulation.LinearPolicy(K), x0, {steps}{more})",
             ]
+            if any(line.startswith("w = ") for line in lines):
+                lines.append(
+                    "# run.cost charges the plant's own weights; Q and R above are those K is optimal for"
+                )
         return "\n".join(lines)
 
 
