@@ -1,5 +1,6 @@
 """A data set on disk: the same bytes each time, whole after any kill, refused where it is damaged."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -213,7 +214,9 @@ def test_nonlinear_loops_with_noise_and_limits(tmp_path):
     assert np.abs(runs.controls).max() == pytest.approx(limit, rel=1e-6)
     left_out = data.left_out["pendulum"]
     assert len(runs.cost) + left_out["diverged"] + left_out["saturated"] == 21
-    assert dataset.verify(tmp_path / "a").ok
+    report = dataset.verify(tmp_path / "a")
+    assert report.ok
+    assert "not computed again" in str(report)
     dataset.generate(config, tmp_path / "b")
     assert files(tmp_path / "a") == files(tmp_path / "b")
 
@@ -305,6 +308,28 @@ def test_same_bytes_from_other_processes(made, tmp_path):
         assert card.read_text().count("<img alt=") == 3
         card.unlink()
         assert files(tmp_path / name) == files(made)
+
+
+def test_compressed_it_is_smaller_and_the_same(tmp_path, monkeypatch):
+    """Exact multiples of a few bytes shrink; what is read back is what was made, and what is missing is named."""
+    pytest.importorskip("hdf5plugin")
+    config = changed(families=("pendulum",), held_out=(), excitation=0.0, num_steps=200)
+    plain = dataset.generate(config, tmp_path / "plain")
+    packed = dataset.generate(dataclasses.replace(config, compression="blosc"), tmp_path / "packed")
+    for name in ("states", "controls", "cost"):
+        np.testing.assert_array_equal(
+            getattr(packed.trajectories(None, "pendulum"), name),
+            getattr(plain.trajectories(None, "pendulum"), name),
+        )
+    sizes = [sum(f.stat().st_size for f in (tmp_path / n).glob("*.h5")) for n in ("plain", "packed")]
+    assert sizes[1] < 0.95 * sizes[0]
+    assert "hdf5plugin" in (tmp_path / "packed" / "card.md").read_text()
+    assert dataset.verify(tmp_path / "packed").ok
+    monkeypatch.setitem(sys.modules, "hdf5plugin", None)
+    with pytest.raises(ValueError, match="pip install hdf5plugin"):
+        dataset.generate(dataclasses.replace(config, compression="blosc", seed=1), tmp_path / "other")
+    with pytest.raises(dataset.BadFile, match="pip install hdf5plugin"):
+        dataset.open(tmp_path / "packed").trajectories(None, "pendulum")
 
 
 def test_a_shard_depends_on_itself_alone(made):

@@ -97,7 +97,10 @@ def write(data: "Dataset") -> str:
         "attributes), whoever makes them: one process or many.",
         "",
     ]
-    return "\n".join(lines) + "\n" + _READING.replace("{file}", data.shards[0]["file"])
+    reading = _READING.replace("{file}", data.shards[0]["file"])
+    if config.compression:
+        reading = reading.replace("import h5py\n", "import h5py, hdf5plugin  # the trajectories are packed\n")
+    return "\n".join(lines) + "\n" + reading
 
 
 def _how(config: Any) -> str:

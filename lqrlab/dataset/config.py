@@ -39,6 +39,8 @@ class DataConfig:
         saturation: limit of the inputs around the equilibrium, in units of the input's scale; None for none.
         seed: every random number follows from it.
         variants_per_shard: variants in one file.
+        compression: of trajectories on disk: None, or "blosc", which takes the package hdf5plugin to write and to
+            read. Excited trajectories are mostly noise and hardly shrink; those of a bare regulator do.
     """
 
     families: tuple[str, ...] = FAMILIES
@@ -57,6 +59,7 @@ class DataConfig:
     saturation: float | None = None
     seed: int = 0
     variants_per_shard: int = 50
+    compression: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("families", "held_out"):
@@ -83,6 +86,8 @@ class DataConfig:
             raise ValueError("gain_error: is that of the regulator's gain; a policy of another kind has none")
         if self.saturation is not None:
             _number(self, "saturation", "None or a limit > 0 in units of the input's scale", lambda v: v > 0)
+        if self.compression not in (None, "blosc"):
+            raise ValueError(f"compression: expected None or 'blosc', but found {self.compression!r}")
         if not isinstance(self.linear, bool):
             raise ValueError(f"linear: expected True or False, but found {self.linear!r}")
         trained = len(self.families) > len(self.held_out)

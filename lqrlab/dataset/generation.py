@@ -94,7 +94,7 @@ def _make(config: DataConfig, shard: Shard, controller: Controller | None) -> sh
         **{f"left_out_{reason}": number for reason, number in left_out.items()},
         **versions(),
     }
-    return shards.Content(arrays, _units(plants), about)
+    return shards.Content(arrays, _units(plants), about, config.compression)
 
 
 def _starts(plants: Plant, key: Array, num: int, sx: np.ndarray) -> np.ndarray:

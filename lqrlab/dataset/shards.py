@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 
 _KINDS = "iufS"  # what a data set holds: no references, no variable lengths, no Python objects
+_SHRINKS = 64  # times at most that compression is believed to have made an array smaller
 _CHUNK = 1 << 18
 
 PART = ".part"
@@ -41,11 +42,13 @@ class Content:
         arrays: name with its groups (``"variants/A"``) → array.
         units: the same names → unit, where there is one.
         attributes: of the file as a whole: numbers and strings.
+        compression: of what is kept in chunks; see :class:`lqrlab.dataset.DataConfig`.
     """
 
     arrays: dict[str, np.ndarray]
     units: dict[str, str]
     attributes: dict[str, Any]
+    compression: str | None = None
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of each array's bytes in C order, and under ``""`` that of all units and attributes."""
@@ -121,6 +124,19 @@ class _Image(io.RawIOBase):
         return size
 
 
+def _packing(compression: str | None) -> dict[str, Any]:
+    """What h5py has to be told; importing the package is what lets HDF5 read such a file, too."""
+    if compression is None:
+        return {}
+    try:
+        import hdf5plugin
+    except ImportError:
+        raise ValueError(
+            f"compression: {compression!r} takes the package hdf5plugin: pip install hdf5plugin, or leave it out"
+        ) from None
+    return dict(hdf5plugin.Blosc(cname="zstd", clevel=3, shuffle=hdf5plugin.Blosc.SHUFFLE))
+
+
 _images = threading.local()  # one of each thread that writes
 
 
@@ -145,7 +161,10 @@ def write(path: Path, content: Content) -> dict[str, str]:
             # what is read in parts is kept in chunks, each with a checksum that HDF5 tests; what is read
             # whole is tested by its digest
             chunks = (rows, *array.shape[1:]) if name in parted else None
-            dataset = file.create_dataset(name, data=array, chunks=chunks, fletcher32=name in parted)
+            packed = _packing(content.compression) if name in parted else {}
+            dataset = file.create_dataset(
+                name, data=array, chunks=chunks, fletcher32=name in parted, **packed
+            )
             dataset.attrs["sha256"] = digests[name]
             if name in content.units:
                 dataset.attrs["unit"] = content.units[name]
@@ -243,12 +262,23 @@ def _look(
             raise BadFile(path, f"{name} keeps its values in another file, which is not read")
         elif item.dtype.kind not in _KINDS:
             raise BadFile(path, f"{name} holds {item.dtype}, not plain numbers")
-        elif item.nbytes > size:
+        elif item.nbytes > size * _unpacking(path, item, name):
             raise BadFile(
                 path, f"{name} claims {item.nbytes} bytes of shape {item.shape}, but the file has {size}"
             )
         else:
             found[name] = item
+
+
+def _unpacking(path: Path, item: h5py.Dataset, name: str) -> int:
+    """How many times its place in the file an array may be; packed ones are made readable."""
+    if item.id.get_create_plist().get_nfilters() <= item.fletcher32:
+        return 1
+    try:
+        import hdf5plugin  # noqa: F401
+    except ImportError:
+        raise BadFile(path, f"{name} is compressed; to read it: pip install hdf5plugin") from None
+    return _SHRINKS
 
 
 def part(path: Path, found: dict[str, h5py.Dataset], name: str, first: int, last: int) -> np.ndarray:

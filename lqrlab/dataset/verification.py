@@ -21,14 +21,15 @@ class Report:
         path: the folder.
         problems: pairs of a path and what is wrong with it, in words.
         variants, trajectories: how many were looked at.
-        worst: largest relative error against the laws of the sampled problem; at most some 1e-6 is rounding.
+        worst: largest relative error against the laws of the sampled problem; at most some 1e-6 is rounding. None
+            where they do not hold: nonlinear plants, or disturbances.
     """
 
     path: Path
     problems: tuple[tuple[Path, str], ...]
     variants: int = 0
     trajectories: int = 0
-    worst: float = 0.0
+    worst: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -37,9 +38,14 @@ class Report:
 
     def __str__(self) -> str:
         if self.ok:
+            laws = (
+                "dynamics and costs not computed again: nonlinear plants or disturbances"
+                if self.worst is None
+                else f"worst relative error {self.worst:.1e}"
+            )
             return (
                 f"{self.path}: {self.variants} variants and {self.trajectories} trajectories are as they "
-                f"were made (worst relative error {self.worst:.1e})"
+                f"were made ({laws})"
             )
         return "\n".join(f"{path}: {why}" for path, why in self.problems)
 
@@ -66,7 +72,8 @@ def verify(path: str | Path, *, progress: Callable[[int, int, str], None] | None
         if file.name not in {shard["file"] for shard in record["shards"]}
     ]
     totals = {"variants": 0, "trajectories": 0}
-    worst, left_out = 0.0, {family: dict[str, int]() for family in config.families}
+    worst: float | None = None
+    left_out = {family: dict[str, int]() for family in config.families}
     for done, (shard, entry) in enumerate(zip(plan(config), record["shards"])):
         if progress:
             progress(done, len(record["shards"]), shard.name)
@@ -85,7 +92,7 @@ def verify(path: str | Path, *, progress: Callable[[int, int, str], None] | None
                 left_out[shard.family][reason] = left_out[shard.family].get(reason, 0) + number
             if config.linear and not config.noise:
                 off, found = laws.check(content.arrays, config)
-                worst = max(worst, off)
+                worst = max(worst or 0.0, off)
         problems += [(file, why) for why in found]
     counted = totals | {"left_out": left_out}
     listed = {key: record.get(key) for key in counted}

@@ -44,7 +44,7 @@ def read(run: Path) -> list[dict[str, Any]]:
         for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
             with contextlib.suppress(json.JSONDecodeError):
                 rows.append(json.loads(line))
-    return rows
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def _waiting(run: Path) -> str:
