@@ -145,7 +145,7 @@ def simulate(
     shape = _Shape(steps, substeps, block, blocks, each, keep)
     arguments = (loops, x0, key, noise)
     run = _compiled(count * steps * substeps > _MUCH)
-    points, intervals, totals = jax.eval_shape(functools.partial(_piece, shape), jnp.int32(0), *arguments)
+    points, intervals, totals = run.eval_shape(shape, np.int32(0), *arguments)  # traced once, like the call
     rows = {**dict.fromkeys(points, steps + 1), **dict.fromkeys(intervals, steps)}
     if not cpu:
         points, intervals, totals = run(shape, jnp.int32(0), *arguments)
