@@ -222,7 +222,7 @@ def _piece(shape: _Shape, start: Array, loops: Loops, x0: Array, key: Array | No
 
 
 @functools.cache
-def _compiled(much: bool) -> Callable:
+def _compiled(much: bool) -> Any:
     """Little work is not worth the time of a good compilation."""
     return jax.jit(_piece, static_argnums=0) if much else quickly(_piece, static_argnums=0)
 
