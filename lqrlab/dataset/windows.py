@@ -14,6 +14,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab.compute import pytree
+from lqrlab.compute.batching import BOUNDARY, on_boundary
 from lqrlab.dataset import order, store
 from lqrlab.dataset.store import Coordinates, Dataset, VariantTable
 from lqrlab.systems import M_MAX, N_MAX
@@ -159,20 +160,16 @@ def aligned(shape: tuple[int, ...]) -> np.ndarray:
     """
     size = 4 * math.prod(shape)
     with _lock:
-        free = [i for i, n in enumerate(_references(_kept)) if n == _IDLE and _kept[i].size == size + 64]
+        free = [
+            i for i, n in enumerate(_references(_kept)) if n == _IDLE and _kept[i].size == size + BOUNDARY
+        ]
         if free:
             buffer = _kept[free[0]]
         else:
-            buffer = np.empty(size + 64, np.uint8)
+            buffer = np.empty(size + BOUNDARY, np.uint8)
             _kept.append(buffer)
             del _kept[:-_SPARE]
-        return _floats(buffer, shape)
-
-
-def _floats(buffer: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """An array on the first 64-byte boundary of some bytes."""
-    start = -buffer.ctypes.data % 64
-    return buffer[start : start + 4 * math.prod(shape)].view(np.float32).reshape(shape)
+        return on_boundary(buffer, shape, np.float32)
 
 
 _cutters = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-cut")
@@ -201,8 +198,8 @@ def cut(rows: np.ndarray, at: np.ndarray, out: np.ndarray) -> None:
 def zeros(count: int, window: int, steps: int) -> np.ndarray:
     """Room for ``count`` trajectories, on a 64-byte boundary too."""
     shape = (count, window - 1 + steps, CHANNELS)
-    buffer = np.zeros(4 * math.prod(shape) + 64, np.uint8)
-    return _floats(buffer, shape)
+    buffer = np.zeros(4 * math.prod(shape) + BOUNDARY, np.uint8)
+    return on_boundary(buffer, shape, np.float32)
 
 
 def room(count: int, window: int) -> np.ndarray:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.compute.batching import on_threads
+from lqrlab.compute.batching import BOUNDARY, on_boundary, on_threads
 from lqrlab.compute.compiling import quickly
 from lqrlab.compute.components import componentwise
 from lqrlab.compute.linalg import stored
@@ -177,12 +177,9 @@ def simulate(
 
 
 def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An empty array that a CPU device takes as it is, without a copy: it begins at a multiple of 64 bytes."""
-    dtype = np.dtype(dtype)
-    size = int(np.prod(shape)) * dtype.itemsize
-    raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)
+    """An empty array that a CPU device takes as it is, without a copy."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return on_boundary(np.empty(size + BOUNDARY, np.uint8), shape, dtype)
 
 
 Kept = tuple[dict[str, Array], dict[str, Array], dict[str, Array]]
