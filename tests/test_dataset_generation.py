@@ -288,6 +288,20 @@ def test_same_bytes_each_time(made, tmp_path):
     )
 
 
+def test_same_bytes_while_a_profiler_looks(tmp_path):
+    """It holds frames, as that of every dask worker does, and with them arrays of the file that is being written."""
+    arrays = {f"trajectories/{name}": np.ones((40, 9, 2), np.float32) for name in ("controls", "states")}
+    content = dataset.shards.Content(arrays | {"trajectories/cost": np.ones(40)}, {}, {})
+    dataset.shards.write(tmp_path / "plain.h5", content)
+    held = []
+    sys.setprofile(lambda frame, event, argument: held.append(frame))
+    try:
+        dataset.shards.write(tmp_path / "looked_at.h5", content)
+    finally:
+        sys.setprofile(None)
+    assert (tmp_path / "looked_at.h5").read_bytes() == (tmp_path / "plain.h5").read_bytes()
+
+
 @pytest.mark.slow
 def test_same_bytes_from_other_processes(made, tmp_path):
     """Two workers of a cluster, of which each sees two devices."""
