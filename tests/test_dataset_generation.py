@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -14,9 +15,11 @@ import jax
 import numpy as np
 import pytest
 import scipy.linalg
+from click.testing import CliRunner
 
 from lqrlab import control, dataset, simulation, systems
 from lqrlab.dataset import DataConfig
+from lqrlab.workbench import cli, cluster
 
 FAMILIES = ("pendulum", "two_link_arm", "dc_motor")
 CONFIG = DataConfig(
@@ -322,6 +325,47 @@ def test_same_bytes_from_other_processes(made, tmp_path):
         assert card.read_text().count("<img alt=") == 3
         card.unlink()
         assert files(tmp_path / name) == files(made)
+
+
+@pytest.mark.slow
+def test_a_scheduler_whose_worker_comes_late_and_is_killed_makes_the_same_bytes(made, tmp_path, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr(cluster, "_PATIENCE", 0.5)
+    said = []
+
+    def say(text):
+        said.append(text)
+        there.scale(1)
+
+    def progress(done, total, what):
+        if done == 2:
+            os.kill(next(iter(there.workers.values())).pid, signal.SIGKILL)
+
+    with distributed.LocalCluster(
+        n_workers=0, threads_per_worker=1, memory_limit=0, dashboard_address=None, silence_logs=50
+    ) as there:
+        with cluster.engine(scheduler=there.scheduler_address, say=say) as engine:
+            dataset.generate(CONFIG, tmp_path / "far", engine=engine, progress=progress)
+        assert f"`dask worker {there.scheduler_address}` starts one" in said[0]
+    assert files(tmp_path / "far") == files(made)
+
+
+def test_an_address_without_a_scheduler_is_said_within_seconds(tmp_path, monkeypatch):
+    """No address; nobody listens there; somebody who says nothing."""
+    monkeypatch.setattr(cluster, "_PATIENCE", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        ports = [s.getsockname()[1] for s in (silent, closed)]
+        for address, words in (
+            ("head", "expected the address"),
+            ("", "expected the address"),
+            *((f"tcp://127.0.0.1:{port}", "no dask scheduler answers") for port in ports),
+        ):
+            command = ["data", "generate", str(tmp_path / "x"), "--scheduler", address]
+            answer = CliRunner().invoke(cli.main, command)
+            assert answer.exit_code == 2
+            assert answer.stderr.startswith(f"lqrlab: --scheduler {address}: {words}"), answer.stderr
+            assert answer.stderr.count("\n") == 1
 
 
 def test_compressed_it_is_smaller_and_the_same(tmp_path, monkeypatch):

@@ -293,8 +293,12 @@ def generate(
 
     with contextlib.ExitStack() as held:
         engine = None
-        if workers or scheduler:
-            engine = held.enter_context(cluster.engine(workers=workers, scheduler=scheduler))
+        if workers or scheduler is not None:
+            engine = held.enter_context(
+                cluster.engine(
+                    workers=workers, scheduler=scheduler, say=lambda text: progress.update(note=text)
+                )
+            )
         made = dataset.generate(
             wanted, path, progress=show, engine=engine, devices=jax.local_devices() if devices else None
         )
