@@ -97,6 +97,14 @@ def test_config_refuses(name, value, words):
     assert str(error.value).startswith(f"{name}: ")
 
 
+def test_families_are_held_out_by_default_where_all_of_them_are_there():
+    usual = ("furuta_pendulum", "dc_motor")
+    assert DataConfig() == DataConfig(held_out=usual)
+    assert DataConfig(families=("pendulum", *usual)).held_out == usual
+    assert DataConfig(families=("cart_pole", "dc_motor")).held_out == ()
+    assert DataConfig.from_json('{"families": ["cart_pole"]}').held_out == ()
+
+
 def test_config_refuses_foreign_json():
     with pytest.raises(ValueError, match="wariants: unknown key"):
         DataConfig.from_json('{"wariants": 3}')

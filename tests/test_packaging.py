@@ -204,16 +204,7 @@ def test_systems_are_listed_and_shown():
 
 def test_a_data_set_from_the_command_line(tmp_path):
     path = str(tmp_path / "set")
-    small = [
-        "-p",
-        "families=pendulum,cart_pole",
-        "-p",
-        "held_out=",
-        "-p",
-        "variants=4",
-        "-p",
-        "trajectories=2",
-    ]
+    small = ["-p", "families=pendulum,cart_pole", "-p", "variants=4", "-p", "trajectories=2"]
     code, out, err = lqrlab_command("data", "generate", path, *small, "-p", "num_steps=10")
     assert code == 0, err
     assert any(line.startswith("✓") for line in out.splitlines())
@@ -225,11 +216,18 @@ def test_a_data_set_from_the_command_line(tmp_path):
     code, out, err = lqrlab_command("data", "verify", path)
     assert (code, out) == (1, "")
     assert shard.name in err
-    code, _, err = lqrlab_command("data", "generate", path, "-p", "varians=3")
-    assert code == 2
-    assert "did you mean variants" in err
-    code, _, err = lqrlab_command("data", "generate", path, "-p", "variants=many")
-    assert "variants: expected int, but found 'many'" in err
+    (tmp_path / "config.json").write_text('{"held_out": ["dc_motor"]}')
+    for wrong, words in (
+        (["-p", "varians=3"], "did you mean variants"),
+        (["-p", "variants=many"], "variants: expected int, but found 'many'"),
+        (
+            ["--config", str(tmp_path / "config.json"), "-p", "families=pendulum"],
+            "held_out: expected some of families, but found dc_motor",
+        ),
+    ):
+        refused = CliRunner().invoke(cli.main, ["data", "generate", path, *wrong])
+        assert refused.exit_code == 2
+        assert words in refused.stderr
 
 
 def test_help_fits_one_screen_and_begins_with_what_matters():

@@ -14,6 +14,9 @@ FAMILIES = (
 )
 """Families of the default data set."""
 
+HELD_OUT = ("furuta_pendulum", "dc_motor")
+"""Families that are held out where the data set has them all and nothing is said."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
@@ -21,7 +24,8 @@ class DataConfig:
 
     Attributes:
         families: names of plant families, held-out ones included.
-        held_out: families that no policy is trained on; they are in the data set with split ``"held_out"``.
+        held_out: families that no policy is trained on; they are in the data set with split ``"held_out"``. By
+            default those of ``HELD_OUT`` if all of them are in ``families``, else none.
         variants: plants drawn per family.
         spread: half-width of the parameters around their defaults, relative.
         validation: share of the variants of each trained family that is kept apart.
@@ -44,7 +48,7 @@ class DataConfig:
     """
 
     families: tuple[str, ...] = FAMILIES
-    held_out: tuple[str, ...] = ("furuta_pendulum", "dc_motor")
+    held_out: tuple[str, ...] = None  # type: ignore[assignment]  # a tuple as soon as the config is there
     variants: int = 100
     spread: float = 0.2
     validation: float = 0.2
@@ -62,8 +66,10 @@ class DataConfig:
     compression: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("families", "held_out"):
-            object.__setattr__(self, name, _names(name, getattr(self, name)))
+        object.__setattr__(self, "families", _names("families", self.families))
+        usual = HELD_OUT if set(HELD_OUT) <= set(self.families) else ()
+        held_out = usual if self.held_out is None else _names("held_out", self.held_out)
+        object.__setattr__(self, "held_out", held_out)
         if not self.families:
             raise ValueError("families: expected at least one family of plants, but found none")
         foreign = [f for f in self.held_out if f not in self.families]

@@ -267,7 +267,7 @@ def generate(
 ) -> None:
     """Make a data set in the folder PATH, or finish one that was begun there.
 
-    What is not set has its default; -p families=pendulum,cart_pole -p held_out= -p variants=10. Whoever makes
+    What is not set has its default; -p families=pendulum,cart_pole -p variants=10. Whoever makes
     it, in one process or many, the bytes are the same.
     """
     import contextlib
@@ -281,10 +281,12 @@ def generate(
 
     compute.setup()
     try:
-        base = dataset.DataConfig.from_json(config.read_text()) if config else dataset.DataConfig()
+        text = config.read_text() if config else "{}"
     except OSError as error:
         raise ValueError(f"--config {config}: cannot be read ({error.strerror})") from None
-    wanted = retyped(base, _given(overrides, "variants=10"))
+    dataset.DataConfig.from_json(text)  # what is wrong in the file is told as such
+    given = json.loads(text) | retyped(dataset.DataConfig, _given(overrides, "variants=10"))
+    wanted = dataset.DataConfig.from_json(json.dumps(given))
     progress = Progress(str(path), 1)
 
     def show(done: int, total: int, what: str) -> None:

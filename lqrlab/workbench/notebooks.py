@@ -217,13 +217,13 @@ def _read(text: str, *, listed: bool) -> Any:
         return text
 
 
-def retyped(config: Any, given: Mapping[str, str]) -> Any:
-    """A frozen config with fields set as typed on a command line; the config itself checks their values."""
-    kinds = typing.get_type_hints(type(config))
+def retyped(config: type, given: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of a kind of config as typed on a command line; the config itself checks their values."""
+    kinds = typing.get_type_hints(config)
     values = {}
     for name, text in given.items():
         if name not in kinds:
-            raise ValueError(f"{name}: {type(config).__name__} has no such field{near(name, kinds)}")
+            raise ValueError(f"{name}: {config.__name__} has no such field{near(name, kinds)}")
         kind = kinds[name]
         if typing.get_origin(kind) is tuple:
             kind = list[typing.get_args(kind)[0]]  # type: ignore[misc]
@@ -231,7 +231,7 @@ def retyped(config: Any, given: Mapping[str, str]) -> Any:
             values[name] = convert(text, kind, text=True)
         except TypeError:
             raise ValueError(f"{name}: expected {_named(kind)}, but found {text!r}") from None
-    return dataclasses.replace(config, **values)
+    return values
 
 
 def effective(
