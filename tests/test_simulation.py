@@ -203,6 +203,25 @@ def test_bad_arguments_are_named(change, message):
         simulation.rollout(plant, **arguments)
 
 
+def test_sample_times_are_one_for_each_of_the_first_axes_of_the_starts():
+    plant, dt = systems.make("cart_pole"), [0.01, 0.03]
+    policy = simulation.LinearPolicy(regulator(plant).K)
+    x0 = 0.1 * np.random.default_rng(0).normal(size=(2, 40, 4))
+    for linear in (True, False):
+        both = simulation.rollout(plant, policy, x0, 5, dt=dt, linear=linear, substeps=2)
+        for i in range(2):
+            one = simulation.rollout(plant, policy, x0[i], 5, dt=dt[i], linear=linear, substeps=2)
+            np.testing.assert_allclose(both.xs[i], one.xs, rtol=1e-12, atol=1e-14)
+            np.testing.assert_allclose(both.cost[i], one.cost, rtol=1e-12)
+            np.testing.assert_allclose(both.ts[i], one.ts, rtol=1e-12)
+    with pytest.raises(
+        ValueError, match=r"^dt: expected one sample time, or as many as the first axes of x0"
+    ):
+        simulation.rollout(plant, policy, x0[0], 5, dt=dt)
+    with pytest.raises(ValueError, match=r"^cost: the costs were not kept"):
+        simulation.rollout(plant, policy, x0[0], 5, keep=()).cost  # noqa: B018
+
+
 def test_two_policies_with_as_many_leaves_are_not_taken_for_each_other():
     @compute.pytree
     @dataclasses.dataclass(frozen=True)

@@ -84,11 +84,9 @@ class Env:
         lead = self.x_eq.shape[:-1]
         x_eq = jnp.broadcast_to(self.x_eq.reshape(*lead, *extra, -1), x.shape)
         u_abs = u + jnp.broadcast_to(self.u_eq.reshape(*lead, *extra, -1), u.shape)
-        per_step = (
-            (self.dt / self.substeps).reshape(self.dt.shape + extra)
-            if self.dt.ndim
-            else self.dt / self.substeps
-        )
+        per_step = self.dt / self.substeps
+        if self.dt.ndim:  # its axes lead, those of the plants first
+            per_step = per_step.reshape(self.dt.shape + (1,) * (x.ndim - 1 - self.dt.ndim))
         h = jnp.broadcast_to(per_step, x.shape[:-1])
         effort = jnp.sum(u * matvec(self.R, u), -1)
 
@@ -140,6 +138,13 @@ def env(
     x_eq, u_eq = plant.equilibrium()
     (A, B), (Q, R) = plant.matrices(), plant.weights()
     step = control.checks.sample_time(plant.dt if dt is None else dt, A.dtype)
+    try:
+        np.broadcast_shapes(step.shape, plant.batch_shape)
+    except ValueError:
+        raise ValueError(
+            f"dt: expected one sample time, or one for each plant of the batch {plant.batch_shape}, but found shape "
+            f"{step.shape}"
+        ) from None
     infinite = jnp.full(u_eq.shape, jnp.inf, u_eq.dtype)
     low, high = -infinite, infinite
     if limits is not None:

@@ -46,6 +46,8 @@ class Trajectory:
     @property
     def cost(self) -> Array:
         """Total cost ``[*lead]``."""
+        if self.costs is None:
+            raise ValueError("cost: the costs were not kept; rollout(..., keep=(..., 'costs')) keeps them")
         return jnp.sum(self.costs, axis=-1)
 
 
@@ -76,7 +78,7 @@ def rollout(
         policy: a :class:`Policy`; u = policy(x), both deviations from the equilibrium.
         x0: initial deviations ``[*batch, *extra, n]``: the plants' own axes lead.
         num_steps: T.
-        dt: sample time [s]; the plant's own if left out.
+        dt: sample time [s], or several, one for each of x0's first axes; the plant's own if left out.
         linear: simulate the linearised plant by exact zero-order hold; else Runge-Kutta 4 on the nonlinear one.
         key: random key; needed if any of the three noises is not zero.
         limits: ``(low, high)`` of the actuators, absolute, scalars or ``[m]``.
@@ -110,7 +112,7 @@ def rollout(
     if not isinstance(num_steps, int | np.integer) or num_steps < 1:
         raise ValueError(f"num_steps: expected at least one step, but found {num_steps!r}")
     if not set(keep) <= set(FIELDS):
-        raise ValueError(f"keep: expected some of {', '.join(FIELDS)}, but found {keep!r}")
+        raise ValueError(f"keep: expected a tuple of some of {', '.join(FIELDS)}, but found {keep!r}")
     _check_policy(policy, x0, plant.m)
     noisy = tuple(
         _positive(n, a)
@@ -120,6 +122,7 @@ def rollout(
         raise ValueError("key: noise, sensor_noise and excitation need a random key")
     if world is None:
         world = env(plant, dt=dt, linear=linear, limits=limits, noise=noise, substeps=substeps)
+    _check_times(world.dt.shape, batch, x0.shape)
     sensors = jnp.broadcast_to(jnp.asarray(sensor_noise, x0.dtype), (plant.n,))
     push = jnp.broadcast_to(jnp.asarray(excitation, x0.dtype), (plant.m,))
     key = key if any(noisy) else None
@@ -133,7 +136,8 @@ def _in_bulk(world: Env, policy: Policy, x0: Array, *drawn: Any) -> bool:
     """Whether these loops are many, under constant gains, and of numbers rather than within a trace."""
     many = x0.size // x0.shape[-1] >= MANY
     here = not control.checks.traced(*jax.tree.leaves((world, policy, x0, drawn, jnp.zeros(()))))
-    return many and here and type(policy) is LinearPolicy
+    shared = world.dt.ndim <= len(world.plant.batch_shape)
+    return many and here and shared and type(policy) is LinearPolicy
 
 
 def bulk_loops(world: Env, K: Array, extra: Any = None) -> bulk.Loops:
@@ -223,6 +227,16 @@ def _times(dt: Array, num_steps: int, dtype: Any) -> Array:
     return dt.astype(dtype)[..., None] * jnp.broadcast_to(
         jnp.arange(num_steps + 1, dtype=dtype), (*dt.shape, num_steps + 1)
     )
+
+
+def _check_times(times: tuple[int, ...], batch: tuple[int, ...], starts: tuple[int, ...]) -> None:
+    """Refuse sample times that are not one for each of the first axes of x0."""
+    fits = len(batch) <= len(times) < len(starts) and all(t in (1, s) for t, s in zip(times, starts))
+    if times and not fits:
+        raise ValueError(
+            f"dt: expected one sample time, or as many as the first axes of x0 have (shape {starts}), but found "
+            f"shape {times}; one start at several sample times is np.broadcast_to(x0, (*dt.shape, n))"
+        )
 
 
 def _check_policy(policy: Policy, x0: Array, m: int) -> None:
