@@ -7,12 +7,15 @@ import types
 import warnings
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 from lqrlab import compute, dataset, learning
 from lqrlab.compute import debugging
+from lqrlab.compute.normals import normals, words
 
 
 def test_static_containers_come_back_as_they_were_and_tell_programs_apart():
@@ -288,3 +291,16 @@ def test_statics_that_are_equal_but_not_the_same_have_programs_of_their_own():
     assert [float(signed(1.0, np.float64(s))) for s in (0.0, -0.0)] == [1.0, -1.0]
     kinds = compute.compile(lambda x, c: jnp.asarray(c.value), static="c")
     assert [kinds(1.0, Choice(v)).dtype.kind for v in (2, 2.0)] == ["i", "f"]
+
+
+def test_words_are_jaxs_and_normals_are_normal_and_independent():
+    key = jax.random.key_data(jax.random.key(7))
+    first, second = (jnp.arange(1000, dtype=jnp.uint32) * jnp.uint32(4294967) + i for i in range(2))
+    expected = jax.extend.random.threefry_2x32(key, jnp.concatenate([first, second]))
+    np.testing.assert_array_equal(jnp.concatenate(words(key, first, second)), expected)
+    rows, columns = (jnp.arange(size, dtype=jnp.uint32) for size in (500, 400))
+    z = np.asarray(normals(key, rows[:, None], columns[None]))
+    assert scipy.stats.kstest(z.ravel(), "norm").pvalue > 1e-3
+    assert abs(scipy.stats.kurtosis(z.ravel())) < 6 * np.sqrt(24 / z.size)
+    for a, b in ((z[:, 1:], z[:, :-1]), (z[1:], z[:-1])):  # neighbours in either direction
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 6 / np.sqrt(z.size)

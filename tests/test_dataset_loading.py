@@ -13,8 +13,8 @@ import pytest
 import scipy.linalg
 
 from lqrlab import dataset, systems
+from lqrlab.compute import memory
 from lqrlab.dataset import DataConfig, order
-from lqrlab.dataset.windows import aligned
 
 WINDOW, STEPS = 5, 12
 CONFIG = DataConfig(
@@ -337,7 +337,7 @@ def test_placing_on_the_cpu_copies_nothing(data):
     there = dataset.windows.resident_of(data, rows, variant, WINDOW, jax.devices("cpu")[0])
     assert there.signals.unsafe_buffer_pointer() == rows.ctypes.data
     batch = dataset.loader(data, batch_size=32, window=WINDOW, mode="streaming").batch(0)
-    places = [(b.ctypes.data, b.ctypes.data + b.size) for b in dataset.windows._kept]
+    places = [(b.ctypes.data, b.ctypes.data + b.size) for b in memory._kept]
     assert any(low <= batch.signals.unsafe_buffer_pointer() < high for low, high in places)
 
 
@@ -441,14 +441,14 @@ def test_streaming_shuffles_uniformly(tmp_path):
 
 def test_a_buffer_is_used_again_only_when_nothing_refers_to_it():
     shape = (7, 5, 3)  # a size of its own
-    first = aligned(shape)
+    first = memory.aligned(shape)
     first[...] = 1.0
     taken = jax.device_put(first)
     address = first.ctypes.data
     del first
-    second = aligned(shape)
+    second = memory.aligned(shape)
     second[...] = 2.0
     assert np.all(np.asarray(taken) == 1.0)
     del taken, second
     gc.collect()
-    assert aligned(shape).ctypes.data == address
+    assert memory.aligned(shape).ctypes.data == address

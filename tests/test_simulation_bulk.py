@@ -40,6 +40,36 @@ def test_linear_loops_are_the_recursion_in_numpy(limit, monkeypatch):
         x = np.einsum("vij,vsj->vsi", A, x) + np.einsum("vim,vsm->vsi", B, u)
 
 
+@pytest.mark.parametrize(("plants", "each", "steps"), [(70, 1, 13), (1, 90, 6), (3, 40, 30)])
+def test_undisturbed_linear_loops_are_powers_of_the_closed_loop(plants, each, steps):
+    plants = systems.sample("planar_quadrotor", key=KEY, num=plants)
+    K, x0 = gains(plants), plants.initial_state(key=KEY, num=each)
+    run = simulation.rollout(plants, simulation.LinearPolicy(K), x0, steps, linear=True)
+    A, B, Q, R, N = (np.asarray(a) for a in control.sample(*plants.matrices(), *plants.weights(), plants.dt))
+    for t in (0, 1, steps // 2, steps):
+        power = np.stack([np.linalg.matrix_power(a, t) for a in A - B @ np.asarray(K)])
+        x = np.einsum("pij,psj->psi", power, x0)
+        np.testing.assert_allclose(run.xs[:, :, t], x, rtol=1e-9, atol=1e-12)
+        if t < steps:
+            u = -np.einsum("pmn,psn->psm", K, x)
+            np.testing.assert_allclose(run.us[:, :, t], u, rtol=1e-9, atol=1e-12)
+            cost = sum(
+                np.einsum("psi,pij,psj->ps", a, M, b) for a, M, b in ((x, Q, x), (u, R, u), (x, 2 * N, u))
+            )
+            np.testing.assert_allclose(run.costs[:, :, t], cost, rtol=1e-9, atol=1e-14)
+
+
+def test_a_power_beyond_all_numbers_is_no_state_beyond_them():
+    plant = systems.from_matrices(
+        [[9.0, 0.0], [0.0, -1.0]], [[0.0], [1.0]], dt=1.0
+    )  # the first mode is not reached
+    x0 = np.zeros((70, 2))
+    x0[:, 1] = np.arange(70)
+    run = simulation.rollout(plant, simulation.LinearPolicy(jnp.zeros((1, 2))), x0, 200, linear=True)
+    np.testing.assert_allclose(run.xs[:, 3], x0 * np.exp(-3.0), rtol=1e-12)
+    assert np.isfinite(run.xs).all()
+
+
 def test_nonlinear_loops_and_their_cost_follow_solve_ivp():
     plants = systems.sample("two_link_arm", key=KEY, num=2)
     K, x0 = gains(plants), plants.initial_state(key=KEY, num=40)
@@ -104,6 +134,22 @@ def test_total_cost_is_the_sum_of_the_steps_whatever_the_horizon():
         simulation.rollout(plants, policy, x0, 20, **tight).cost,
         rtol=1e-9,
     )
+
+
+def test_many_loops_of_a_plant_share_its_matrices_whatever_the_blocks(monkeypatch):
+    plants = systems.sample("cart_pole", key=KEY, num=3)
+    policy, x0 = simulation.LinearPolicy(gains(plants)), plants.initial_state(key=KEY, num=101)
+
+    def run(linear):
+        options = {"linear": linear, "key": KEY, "excitation": 0.1, "noise": 0.01, "limits": (-4.0, 4.0)}
+        return simulation.rollout(plants, policy, x0, 20, **options)
+
+    runs = [run(linear) for linear in (True, False)]
+    monkeypatch.setattr(bulk, "_ALONE", 10**9)  # blocks reach over plants
+    monkeypatch.setattr(bulk, "_PIECE", 40_000)
+    for linear, one in zip((True, False), runs):
+        np.testing.assert_allclose(run(linear).xs, one.xs, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(run(linear).costs, one.costs, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", systems.names())

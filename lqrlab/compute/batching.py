@@ -137,13 +137,3 @@ def on_all_cores(fn: Callable, *args: tuple[Array, int]) -> Any:
     program = (fn, size, tuple((a.shape, a.dtype) for a in flat))
     done = on_threads(piece, starts, program)
     return _joined(tuple(min(size, count - i * size) for i in range(pieces)), lead, done)
-
-
-BOUNDARY = 64
-"""Bytes; an array that begins at a multiple is taken over by JAX on a CPU without a copy."""
-
-
-def on_boundary(buffer: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array on the first :data:`BOUNDARY` of a buffer of bytes that is at least as much longer."""
-    start = -buffer.ctypes.data % BOUNDARY
-    return buffer[start : start + math.prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)

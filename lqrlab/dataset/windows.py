@@ -3,8 +3,6 @@
 import concurrent.futures
 import dataclasses
 import math
-import sys
-import threading
 from typing import Any
 
 import jax
@@ -14,7 +12,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab.compute import pytree
-from lqrlab.compute.batching import BOUNDARY, on_boundary
+from lqrlab.compute.memory import BOUNDARY, aligned, on_boundary
 from lqrlab.dataset import order, store
 from lqrlab.dataset.store import Coordinates, Dataset, VariantTable
 from lqrlab.systems import M_MAX, N_MAX
@@ -139,39 +137,6 @@ def check_window(window: int) -> int:
 
 
 _ALONE = 256  # windows that are not worth a second thread
-_SPARE = 16  # buffers that are kept for the next batches
-_kept: list[np.ndarray] = []
-_lock = threading.Lock()
-
-
-def _references(buffers: list[np.ndarray]) -> list[int]:
-    """How often each is referred to, this list and this question included."""
-    return [sys.getrefcount(buffer) for buffer in buffers]
-
-
-_IDLE = _references([np.empty(0)])[0]
-
-
-def aligned(shape: tuple[int, ...]) -> np.ndarray:
-    """An uninitialised float32 array on a 64-byte boundary, which JAX on a CPU takes over uncopied.
-
-    Memory that no array refers to any more, JAX's neither, is used again: fresh pages cost more than filling
-    them.
-    """
-    size = 4 * math.prod(shape)
-    with _lock:
-        free = [
-            i for i, n in enumerate(_references(_kept)) if n == _IDLE and _kept[i].size == size + BOUNDARY
-        ]
-        if free:
-            buffer = _kept[free[0]]
-        else:
-            buffer = np.empty(size + BOUNDARY, np.uint8)
-            _kept.append(buffer)
-            del _kept[:-_SPARE]
-        return on_boundary(buffer, shape, np.float32)
-
-
 _cutters = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-cut")
 
 

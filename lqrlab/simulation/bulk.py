@@ -15,16 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.compute.batching import BOUNDARY, on_boundary, on_threads
+from lqrlab.compute.batching import on_threads
 from lqrlab.compute.compiling import quickly
 from lqrlab.compute.components import componentwise
 from lqrlab.compute.linalg import stored
+from lqrlab.compute.memory import aligned
+from lqrlab.compute.normals import normals
 from lqrlab.control import lanes
 from lqrlab.systems import Plant
 
 _CACHE = 80_000  # bytes of matrices in a block; measured on a CPU with 1 MiB of second-level cache a core
 _PIECE = 4_000_000  # bytes of a block's trajectories, a fourth of what makes it narrower
 _STRETCH = 48  # samples
+_ALONE = 64  # loops of one plant that fill a block
 _MUCH = 1_000_000  # steps of loops
 
 
@@ -102,7 +105,13 @@ class _Shape(NamedTuple):
     lanes: int
     blocks: int  # a piece
     each: int  # loops a plant
+    alone: bool  # whether a block's loops are all of one plant
+    stretch: int  # samples
     keep: Keep
+
+    @property
+    def stretches(self) -> int:
+        return -(-(self.steps + 1) // self.stretch)
 
 
 def simulate(
@@ -132,119 +141,158 @@ def simulate(
     """
     # where a caller has set a default device, it is for the caller's thread only
     loops, x0, key, noise = jax.device_put((loops, x0, key, noise), next(iter(jnp.zeros(()).devices())))
-    count, n = x0.shape
-    m = loops.K.shape[-2]
-    cpu = jax.default_backend() == "cpu"
-    row = x0.dtype.itemsize * (steps + 1) * (n + m)
-    block = min(800, max(_CACHE // (n * n * x0.dtype.itemsize), 72), max(4 * _PIECE // row, 72), count)
-    blocks = max(1, min(_PIECE // (4 * row * block), count // block // 4))
-    if not cpu:
-        block, blocks = count, 1
-    plants = max(len(a) for a in jax.tree.leaves((loops.model, loops.K, loops.low)))
-    size, each = block * blocks, max(count // plants, 1)
-    shape = _Shape(steps, substeps, block, blocks, each, keep)
+    count = len(x0)
+    shape, starts = _cut(loops, x0, steps, substeps, keep, key is not None)
     arguments = (loops, x0, key, noise)
     run = _compiled(count * steps * substeps > _MUCH)
-    points, intervals, totals = run.eval_shape(shape, np.int32(0), *arguments)  # traced once, like the call
+    room = _room.eval_shape(shape, loops, x0)
+    totals = run.eval_shape(shape, room, starts[0], *arguments)[1]  # traced once, like the call
+    points, intervals = room
     rows = {**dict.fromkeys(points, steps + 1), **dict.fromkeys(intervals, steps)}
-    if not cpu:
-        points, intervals, totals = run(shape, jnp.int32(0), *arguments)
-        out = {name: jnp.moveaxis(a[0], -1, 0) for name, a in (points | intervals | totals).items()}
-        return {name: a[:, : rows[name]] if name in rows else a for name, a in out.items()}
+    if jax.default_backend() != "cpu":
+        (points, intervals), totals = run(shape, _room(shape, loops, x0), starts[0], *arguments)
+        out = {name: jnp.moveaxis(a, -1, 0)[:, : rows[name]] for name, a in (points | intervals).items()}
+        return out | {name: jnp.moveaxis(a[0], -1, 0) for name, a in totals.items()}
     result = {
-        name: aligned(
-            (count, rows[name], *a.shape[2:-1]) if name in rows else (count, *a.shape[1:-1]), a.dtype
-        )
-        for name, a in (points | intervals | totals).items()
+        **{
+            name: aligned((count, rows[name], *a.shape[1:-1]), a.dtype)
+            for name, a in (points | intervals).items()
+        },
+        **{name: aligned((count, *a.shape[1:-1]), a.dtype) for name, a in totals.items()},
     }
-    # the last piece overlaps the one before: one shape, one program
-    starts = [min(start, count - size) for start in range(0, count, size)]
     # where a caller has switched it on, it holds for the caller's thread only
     wide = jax.dtypes.canonicalize_dtype(float) == jnp.float64
+    spare: list[Room] = []  # what pieces were written to is room for the next ones
 
-    def piece(start: int) -> None:
+    def piece(starts: np.ndarray) -> None:
         with jax.enable_x64(True) if wide else contextlib.nullcontext():
-            points, intervals, totals = run(shape, np.int32(start), *arguments)
-            for name, a in (points | intervals | totals).items():
-                for i, lane_last in enumerate(np.asarray(a)):
-                    here = result[name][start + i * block : start + (i + 1) * block]
-                    lane_first = np.moveaxis(lane_last, -1, 0)
-                    np.copyto(here, lane_first[:, : rows[name]] if name in rows else lane_first)
+            room = spare.pop() if spare else _room(shape, loops, x0)
+            room, totals = run(shape, room, starts, *arguments)
+        points, intervals = room
+        for name, a in (points | intervals | totals).items():
+            # seen through dlpack: JAX remembers an array made by NumPy, and would not write over the memory again
+            seen = np.from_dlpack(a)
+            seen = seen.reshape(shape.blocks, -1, *a.shape[1:])[:, : rows[name]] if name in rows else seen
+            for start, lane_last in zip(starts, seen):
+                np.copyto(result[name][start : start + shape.lanes], np.moveaxis(lane_last, -1, 0))
+            del seen, lane_last
+        spare.append(room)
 
     shapes = tuple((a.shape, a.dtype) for a in jax.tree.leaves(arguments))
-    on_threads(piece, starts, (run, shape, shapes, jax.tree.structure((loops, noise))))
+    on_threads(piece, list(starts), (run, shape, shapes, jax.tree.structure((loops, noise))))
     return result
 
 
-def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An empty array that a CPU device takes as it is, without a copy."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    return on_boundary(np.empty(size + BOUNDARY, np.uint8), shape, dtype)
+def _cut(
+    loops: Loops, x0: Array, steps: int, substeps: int, keep: Keep, drawn: bool
+) -> tuple[_Shape, np.ndarray]:
+    """Blocks that fit a core's cache, and the first loop of each block of each piece ``[pieces, blocks]``."""
+    count, n = x0.shape
+    plants = max(len(a) for a in jax.tree.leaves((loops.model, loops.K, loops.low)))
+    each = max(count // plants, 1)
+    stretches = 1 if drawn or any((keep.intervals, keep.sums, keep.peaks)) else steps + 1
+    stretches = max(stretches, -(-(steps + 1) // _STRETCH))
+    stretch = -(-(steps + 1) // stretches)
+    if jax.default_backend() != "cpu":
+        return _Shape(steps, substeps, count, 1, each, False, stretch, keep), np.zeros((1, 1), np.int32)
+    row = x0.dtype.itemsize * (steps + 1) * (n + loops.K.shape[-2])
+    widest = min(800, max(4 * _PIECE // row, 72))
+    alone = each >= _ALONE
+    if alone:  # its matrices are numbers that all lanes share
+        group, groups = each, plants
+    else:
+        widest = min(widest, max(_CACHE // (n * n * x0.dtype.itemsize), 72))
+        group, groups = count, 1
+    lanes = -(-group // -(-group // widest))
+    # the last block of a group overlaps the one before: one shape, one program
+    firsts = np.minimum(np.arange(0, group, lanes), group - lanes)
+    every = (np.arange(groups)[:, None] * group + firsts).ravel()
+    blocks = max(1, min(_PIECE // (4 * row * lanes), len(every) // 4))
+    starts = np.append(every, np.repeat(every[-1:], -len(every) % blocks)).reshape(-1, blocks)
+    return _Shape(steps, substeps, lanes, blocks, each, alone, stretch, keep), starts.astype(np.int32)
 
 
-Kept = tuple[dict[str, Array], dict[str, Array], dict[str, Array]]
-"""Points, intervals and totals."""
+Room = tuple[dict[str, Array], dict[str, Array]]
+"""Points and intervals of a piece, block after block ``[blocks · samples, …, loop]``."""
 
 
-def _piece(shape: _Shape, start: Array, loops: Loops, x0: Array, key: Array | None, noise: Noise) -> Kept:
-    """Some blocks of loops from ``start``: what is kept of each ``[blocks, …, loop]``."""
-    size = shape.blocks * shape.lanes
-    places = (start + jnp.arange(size, dtype=jnp.int32)).reshape(shape.blocks, shape.lanes)
+def _like(
+    f: Callable | None, samples: int, n: int, m: int, lanes: int, dtype: Any, extra: Any
+) -> dict[str, Any]:
+    """What ``f`` returns for so many samples, without the numbers."""
+    arrays = (jax.ShapeDtypeStruct((samples, *size, lanes), dtype) for size in ((n,), (m,), ()))
+    return jax.eval_shape(f, *arrays, jax.ShapeDtypeStruct((samples,), jnp.int32), extra) if f else {}
 
-    def on_lanes(a: Array) -> Array:
-        return jnp.moveaxis(a.reshape(shape.blocks, shape.lanes, *a.shape[1:]), 1, -1)
 
-    def own(a: Array) -> Array:
-        if shape.each == 1:
-            return on_lanes(jax.lax.dynamic_slice_in_dim(a, start, size))
-        return on_lanes(a[places.reshape(-1) // shape.each])
+@functools.partial(jax.jit, static_argnums=0)
+def _room(shape: _Shape, loops: Loops, x0: Array) -> Room:
+    """Room for a piece."""
+    extra = jax.tree.map(lambda a: jax.ShapeDtypeStruct((*a.shape[1:], shape.lanes), a.dtype), loops.extra)
+    samples = shape.blocks * shape.stretches * shape.stretch
+    m, n = loops.K.shape[-2:]
+    wanted = (shape.keep.points, shape.keep.intervals)
+    points, intervals = (_like(f, samples, n, m, shape.lanes, x0.dtype, extra) for f in wanted)
+    return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), (points, intervals))
 
-    flat, tree = jax.tree.flatten(loops)
-    shared = [len(a) == 1 for a in flat]  # stays outside of the blocks
-    todo = (
-        [own(a) for a, is_shared in zip(flat, shared) if not is_shared],
-        on_lanes(jax.lax.dynamic_slice_in_dim(x0, start, size)),
-        places,
-    )
 
-    def block(one: tuple[list[Array], Array, Array]) -> Kept:
-        mine, x0, places = one
-        rest = iter(mine)
-        every = [a[0][..., None] if is_shared else next(rest) for a, is_shared in zip(flat, shared)]
-        return _block(shape, jax.tree.unflatten(tree, every), x0, _drawing(key, places, noise, x0.dtype))
+def _piece(
+    shape: _Shape, room: Room, starts: Array, loops: Loops, x0: Array, key: Array | None, noise: Noise
+) -> tuple[Room, dict[str, Array]]:
+    """Some blocks of loops: what is kept of them in ``room``, and their totals ``[blocks, …, loop]``."""
 
-    if shape.blocks == 1:
-        return jax.tree.map(lambda a: a[None], block(jax.tree.map(lambda a: a[0], todo)))
-    return jax.lax.map(block, todo)
+    def block(room: Room, at: tuple[Array, Array]) -> tuple[Room, dict[str, Array]]:
+        number, start = at
+        places = start + jnp.arange(shape.lanes, dtype=jnp.int32)
+
+        def own(a: Array) -> Array:
+            if len(a) == 1:
+                return a[0][..., None]
+            if shape.alone:
+                return jax.lax.dynamic_index_in_dim(a, start // shape.each, keepdims=False)[..., None]
+            if shape.each == 1:
+                return jnp.moveaxis(jax.lax.dynamic_slice_in_dim(a, start, shape.lanes), 0, -1)
+            return jnp.moveaxis(a[places // shape.each], 0, -1)
+
+        x = jnp.moveaxis(jax.lax.dynamic_slice_in_dim(x0, start, shape.lanes), 0, -1)
+        draw = _drawing(key, places, noise, x0.dtype)
+        return _block(shape, room, number, jax.tree.map(own, loops), x, draw)
+
+    return jax.lax.scan(block, room, (jnp.arange(shape.blocks, dtype=jnp.int32), starts))
 
 
 @functools.cache
 def _compiled(much: bool) -> Any:
     """Little work is not worth the time of a good compilation."""
-    return jax.jit(_piece, static_argnums=0) if much else quickly(_piece, static_argnums=0)
+    compiled = jax.jit if much else quickly
+    return compiled(_piece, static_argnums=0, donate_argnums=1)
 
 
 def _drawing(key: Array | None, places: Array, noise: Noise, dtype: Any) -> Callable[[int, Array], Noise]:
-    """The noise of each loop ``[steps, component, loop]`` in a stretch of so many steps, from its number."""
+    """The noise of each loop ``[steps, component, loop]`` in so many steps from one on, by its place and the time."""
 
-    def one(steps: int, stretch: Array, which: int, spread: Array | None) -> Array | None:
+    def one(steps: int, start: Array, which: int, spread: Array | None) -> Array | None:
         if spread is None or key is None:
             return None
-        own = jax.random.fold_in(jax.random.fold_in(key, which), stretch)
-        keys = jax.vmap(lambda i: jax.random.fold_in(own, i))(places)
-        size = (steps, *spread.shape)
-        # single precision is enough for noise, and several times as fast to draw
-        normal = jax.vmap(lambda k: jax.random.normal(k, size, jnp.float32), out_axes=-1)(keys).astype(dtype)
-        return normal * spread.astype(dtype)[None, :, None]
+        words = jax.random.bits(jax.random.fold_in(key, which), (2,), jnp.uint32)
+        of_loop, of_row = places.astype(jnp.uint32)[None], jnp.arange(len(spread), dtype=jnp.uint32)[:, None]
 
-    return lambda steps, stretch: Noise(*(one(steps, stretch, i, spread) for i, spread in enumerate(noise)))
+        def row(t: Array) -> Array:
+            # single precision is enough for noise, and several times as fast to draw
+            normal = normals(words, of_loop, t.astype(jnp.uint32) * len(spread) + of_row)
+            return normal.astype(dtype) * spread.astype(dtype)[:, None]
+
+        # a loop of its own writes it down, where XLA's CPU compiler would draw it anew for each use
+        return jax.lax.map(row, start + jnp.arange(steps, dtype=jnp.int32))
+
+    return lambda steps, start: Noise(*(one(steps, start, i, spread) for i, spread in enumerate(noise)))
 
 
-def _block(shape: _Shape, loops: Loops, x0: Array, draw: Callable[[int, Array], Noise]) -> Kept:
+def _block(
+    shape: _Shape, room: Room, number: Array, loops: Loops, x0: Array, draw: Callable[[int, Array], Noise]
+) -> tuple[Room, dict[str, Array]]:
     """One block on lanes, in stretches of time that stay in the cache until what is kept of them is written."""
-    K, T = loops.K.astype(x0.dtype), shape.steps
-    stretches = -(-(T + 1) // _STRETCH)
-    length = -(-(T + 1) // stretches)
+    K, T, length = loops.K.astype(x0.dtype), shape.steps, shape.stretch
+    (m, n), lanes = K.shape[:2], x0.shape[-1]
     drawn = draw(1, jnp.int32(0))  # only to see what is drawn
     # without limits and with exact sensors the input of a linear plant need not be known to take the step
     direct = isinstance(loops.model, Linear) and loops.low is None and drawn.sensor is None
@@ -266,14 +314,14 @@ def _block(shape: _Shape, loops: Loops, x0: Array, draw: Callable[[int, Array], 
         after = after if drawn.state is None else after + drawn.state
         return after, (x, None if direct else u, cost)
 
-    def stretch(state: tuple, number: Array) -> tuple[tuple, tuple]:
-        x, _, sums, peaks = state
-        draws = draw(length, number)
+    def stretch(state: tuple, which: Array) -> tuple[tuple, None]:
+        x, _, sums, peaks, room = state
+        draws = draw(length, which * length)
         x, (xs, us, costs) = jax.lax.scan(step, x, draws, length=length)
         if direct:
             us = -jnp.stack([_row(K[i], xs) for i in range(K.shape[0])], axis=1)
             us = us if draws.input is None else us + draws.input
-        t = number * length + jnp.arange(length)
+        t = which * length + jnp.arange(length)
         costs = jnp.where(t[:, None] < T, costs if price is None else price(xs, us), 0)
         points, intervals, added, highest = (
             dict(f(xs, us, costs, t, loops.extra)) if f else {} for f in shape.keep
@@ -285,19 +333,22 @@ def _block(shape: _Shape, loops: Loops, x0: Array, draw: Callable[[int, Array], 
             for name, a in highest.items()
         }
         last = jax.lax.dynamic_index_in_dim(
-            xs, jnp.clip(T - number * length, 0, length - 1), 0, keepdims=False
+            xs, jnp.clip(T - which * length, 0, length - 1), 0, keepdims=False
         )
-        return (x, last, sums, peaks), (points, intervals)
+        row = (number * shape.stretches + which) * length
+        room = jax.tree.map(
+            lambda all, a: jax.lax.dynamic_update_slice_in_dim(all, a, row, 0), room, (points, intervals)
+        )
+        return (x, last, sums, peaks, room), None
 
     def begun(f: Callable | None, value: float) -> dict[str, Array]:
-        like = (jax.ShapeDtypeStruct((1, *s, x0.shape[-1]), x0.dtype) for s in ((len(x0),), K.shape[:1], ()))
-        each = jax.eval_shape(f, *like, jax.ShapeDtypeStruct((1,), jnp.int32), loops.extra) if f else {}
+        each = _like(f, 1, n, m, lanes, x0.dtype, loops.extra)
         return {name: jnp.full(a.shape[1:], value, a.dtype) for name, a in each.items()}
 
-    start = (x0, x0, begun(shape.keep.sums, 0.0), begun(shape.keep.peaks, -jnp.inf))
-    (_, end, sums, peaks), kept = jax.lax.scan(stretch, start, jnp.arange(stretches, dtype=jnp.int32))
-    points, intervals = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), kept)
-    return points, intervals, {**sums, **peaks, "end": end}
+    start = (x0, x0, begun(shape.keep.sums, 0.0), begun(shape.keep.peaks, -jnp.inf), room)
+    every = jnp.arange(shape.stretches, dtype=jnp.int32)
+    (_, end, sums, peaks, room), _ = jax.lax.scan(stretch, start, every)
+    return room, {**sums, **peaks, "end": end}
 
 
 def _exact(model: Linear, K: Array, dtype: Any, direct: bool) -> tuple[Callable, Callable]:

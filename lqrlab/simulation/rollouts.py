@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from lqrlab import control
 from lqrlab.compute import pytree
-from lqrlab.simulation import bulk
+from lqrlab.simulation import bulk, products
 from lqrlab.simulation.environment import Env, env
 from lqrlab.simulation.policies import LinearPolicy, Policy
 from lqrlab.systems import Plant
@@ -182,12 +182,12 @@ def bulk_loops(world: Env, K: Array, extra: Any = None) -> bulk.Loops:
 @functools.cache
 def _kept(keep: tuple[str, ...]) -> bulk.Keep:
     def points(xs: Array, us: Array, costs: Array, t: Array, extra: Any) -> dict[str, Array]:
-        return {"xs": xs} if "xs" in keep else {}
+        return {"xs": xs}
 
     def intervals(xs: Array, us: Array, costs: Array, t: Array, extra: Any) -> dict[str, Array]:
         return {name: a for name, a in (("us", us), ("costs", costs)) if name in keep}
 
-    return bulk.Keep(points, intervals)
+    return bulk.Keep(points if "xs" in keep else None, intervals if {"us", "costs"} & set(keep) else None)
 
 
 def _bulk(
@@ -202,16 +202,20 @@ def _bulk(
     keep: tuple[str, ...],
 ) -> Trajectory:
     spread = (world.noise.astype(x0.dtype), sensors, push)
-    out = bulk.simulate(
-        bulk_loops(world, policy.K),
-        x0.reshape(-1, x0.shape[-1]),
-        num_steps,
-        _kept(keep),
-        key=key,
-        noise=bulk.Noise(*(a if there else None for a, there in zip(spread, noisy))),
-        substeps=world.substeps,
-    )
-    lead = x0.shape[:-1]
+    loops, starts, lead = bulk_loops(world, policy.K), x0.reshape(-1, x0.shape[-1]), x0.shape[:-1]
+    out: Mapping[str, Any] | None = None
+    if key is None and products.fit(loops):
+        out = products.simulate(loops, starts, num_steps, keep)
+    if out is None:
+        out = bulk.simulate(
+            loops,
+            starts,
+            num_steps,
+            _kept(keep),
+            key=key,
+            noise=bulk.Noise(*(a if there else None for a, there in zip(spread, noisy))),
+            substeps=world.substeps,
+        )
     fields = {
         name: jax.device_put(out[name].reshape(*lead, *out[name].shape[1:]), may_alias=True) for name in keep
     }
