@@ -57,7 +57,9 @@ def _make(config: DataConfig, shard: Shard, controller: Controller | None) -> sh
     n, m = plants.n, plants.m
     designed = design.stabilizing[count]
     shaped = {name: a.reshape(size, config.trajectories, *a.shape[1:])[count] for name, a in out.items()}
-    kept, left_out = _kept(config, designed, x0[count] / sx[count, None], shaped, design.P[count, :n, :n])
+    x0 = x0[count]
+    kept, left_out = _kept(config, designed, x0 / sx[count, None], shaped, design.P[count, :n, :n])
+    rows = {name: _where(kept, a) for name, a in _rows(config, x0, shaped).items()}
     table = {
         "family": np.full(size, shard.family, dtype=f"S{len(shard.family)}"),
         "variant": np.arange(shard.first, shard.first + size, dtype=np.int32),
@@ -74,13 +76,11 @@ def _make(config: DataConfig, shard: Shard, controller: Controller | None) -> sh
     }
     for name, value in plants.parameters.items():
         table[f"parameters/{name}"] = np.broadcast_to(np.asarray(value), (size,))
-    row, which = np.nonzero(kept)
-    runs = {
-        # rows of the table that is kept, in which variants without a design are missing
-        "variant": (np.cumsum(designed) - 1)[row].astype(np.int32),
-        "x0": x0[row, which],
-        **{name: _where(kept, shaped[name]) for name in ("states", "controls", "cost")},
-    }
+    # rows of the table that is kept, in which variants without a design are missing
+    of = (np.cumsum(designed) - 1)[np.nonzero(kept)[0]].astype(np.int32)
+    runs = {"variant": np.repeat(of, len(config.starts)), **rows}
+    if config.thinning > 1:
+        runs["start"] = np.tile(np.array(config.starts, np.int32), len(of))
     arrays = {f"variants/{name}": np.ascontiguousarray(a[count][designed]) for name, a in table.items()}
     arrays |= {f"trajectories/{name}": np.ascontiguousarray(a) for name, a in runs.items()}
     about = {
@@ -94,7 +94,7 @@ def _make(config: DataConfig, shard: Shard, controller: Controller | None) -> sh
         **{f"left_out_{reason}": number for reason, number in left_out.items()},
         **versions(),
     }
-    return shards.Content(arrays, _units(plants), about, config.compression)
+    return shards.Content(arrays, _units(plants, thinned=config.thinning > 1), about, config.compression)
 
 
 def _starts(plants: Plant, key: Array, num: int, sx: np.ndarray) -> np.ndarray:
@@ -123,9 +123,28 @@ def versions() -> dict[str, str]:
     }
 
 
+def _rows(config: DataConfig, x0: np.ndarray, runs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What of each trajectory is written ``[variants, trajectories, rows, …]``: all of it, or some stretches."""
+    if config.thinning == 1:
+        whole = {name: runs[name] for name in ("states", "controls", "cost")}
+        return {name: a[:, :, None] for name, a in ({"x0": x0} | whole).items()}
+
+    def cut(a: np.ndarray, steps: int) -> np.ndarray:
+        return np.stack([a[:, :, start : start + steps] for start in config.starts], axis=2)
+
+    states = cut(runs["states"], config.row_steps + 1)
+    return {
+        # a later row's is known as its first state is
+        "x0": np.concatenate([x0[:, :, None], states[:, :, 1:, 0]], axis=2),
+        "states": states,
+        "controls": cut(runs["controls"], config.row_steps),
+        "cost": cut(runs["costs"], config.row_steps).sum(-1),
+    }
+
+
 def _where(kept: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """The rows that are kept; the whole array as it is where all are."""
-    return a.reshape(-1, *a.shape[2:]) if kept.all() else a[kept]
+    """The rows of the trajectories that are kept, one after the other; uncopied where all are."""
+    return (a if kept.all() else a[kept]).reshape(-1, *a.shape[3:])
 
 
 @functools.cache
@@ -218,7 +237,8 @@ def _keep(config: DataConfig) -> bulk.Keep:
         return {"states": (xs * units.x[None]).astype(jnp.float32)}
 
     def intervals(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
-        return {"controls": (us * units.u[None]).astype(jnp.float32)}
+        controls = {"controls": (us * units.u[None]).astype(jnp.float32)}
+        return controls if config.thinning == 1 else controls | {"costs": costs}
 
     def sums(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
         if config.saturation is None:
@@ -270,6 +290,7 @@ def _controlled(
         "states": np.asarray(out.xs).astype(np.float32),
         "controls": np.asarray(out.us).astype(np.float32),
         "cost": np.asarray(out.cost),
+        "costs": np.asarray(out.costs),
         "peak": far.max((-1, -2)),
         "limited": limited.sum(-1),
         "end": np.asarray(out.xs)[:, :, -1] / sx[:, None],
@@ -297,7 +318,7 @@ def _kept(
     return has & stays & ~stuck, {reason: int(a.sum()) for reason, a in zip(manifest.REASONS, left_out)}
 
 
-def _units(plants: Plant) -> dict[str, str]:
+def _units(plants: Plant, *, thinned: bool) -> dict[str, str]:
     x, u = (", ".join(s.unit for s in signals) for signals in (plants.states, plants.inputs))
     parameters = systems.parameter_fields(type(plants))
     found = {
@@ -315,4 +336,6 @@ def _units(plants: Plant) -> dict[str, str]:
         "trajectories/controls": u,
         "trajectories/cost": "s",
     }
+    if thinned:
+        found["trajectories/start"] = "steps"
     return found | {f"variants/parameters/{name}": f.metadata["unit"] for name, f in parameters.items()}

@@ -25,7 +25,8 @@ class Drawn(Dataset):
     @functools.cached_property
     def tables(self) -> tuple[dict[str, np.ndarray], ...]:
         """Group ``variants`` of each file that there would be."""
-        short = dataclasses.replace(self.config, trajectories=1, num_steps=1)  # the plants are the same
+        # the plants are the same
+        short = dataclasses.replace(self.config, trajectories=1, num_steps=1, thinning=1)
         found = []
         for shard in plan(short):
             arrays = generation.make(short, shard).arrays
@@ -65,7 +66,7 @@ def live(
     The plants are those of the data set that the config describes, so a policy can be judged on its validation
     variants and held-out families. Each of many rounds simulates new loops of randomly drawn variants and hands
     out their windows shuffled, each once. A batch is a pure function of (seed, epoch, position), and an epoch
-    has as many windows as the data set would.
+    has as many windows as the data set would. Windows may end at any step of a loop, so nothing is thinned.
 
     Args:
         config: of linear plants; its trajectories are drawn by ``seed``, not by its own.
@@ -98,7 +99,7 @@ def live(
     steps = config.num_steps
     loops = max(at_once, -(-batch_size // steps))
     per_round = loops * steps // batch_size
-    num_windows = len(rows) * config.trajectories * steps // process_count
+    num_windows = len(rows) * config.trajectories * config.kept_steps // process_count
     num_batches = max(num_windows // batch_size, 1)
 
     @functools.lru_cache(maxsize=2)

@@ -127,7 +127,8 @@ def loader(
         dataset: opened.
         split: ``"train"``, ``"validation"`` or ``"held_out"``.
         batch_size: windows in a batch (of this process).
-        window: steps in a window; one ends at each time of each trajectory at which an input is chosen.
+        window: steps in a window; one ends at each time of each trajectory at which an input is chosen. Those of a
+            thinned data set do not reach back over the start of a stretch.
         seed, epoch: which shuffle.
         start: batch to begin at, for a resumed run.
         device: where batches are put; JAX's default if left out.
@@ -154,7 +155,7 @@ def loader(
         )
     if mode not in MODES:
         raise ValueError(f"mode: expected one of {', '.join(MODES)}, but found {mode!r}")
-    steps, part = dataset.config.num_steps, (process_index, process_count)
+    steps, part = dataset.config.row_steps, (process_index, process_count)
     source: Any
     draw = None
     if mode == "streaming":
@@ -243,7 +244,7 @@ class _Drawn:
     def __init__(
         self, dataset: Dataset, variant: np.ndarray, weights: Mapping[str, float], seed: int, epoch: int
     ) -> None:
-        self.key, self.steps = [seed, epoch], dataset.config.num_steps
+        self.key, self.steps = [seed, epoch], dataset.config.row_steps
         family = dataset.variants.family[variant]
         self.share = order.shares(weights, sorted(set(family.tolist())))
         self.members = [np.flatnonzero(family == name) for name in weights]

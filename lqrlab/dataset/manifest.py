@@ -139,6 +139,7 @@ def read(folder: Path) -> tuple[DataConfig, dict[str, Any]]:
 
 def _check(manifest: dict[str, Any], config: DataConfig) -> None:
     """Refuse a manifest that is not of the config's own plan; so no name in it can lead anywhere else."""
+    wanted = _ARRAYS | ({"trajectories/start"} if config.thinning > 1 else set())
     planned = [(shard.name, shard.family) for shard in plan(config)]
     listed = [(shard["file"], shard["family"]) for shard in manifest["shards"]]
     if listed != planned:
@@ -151,8 +152,8 @@ def _check(manifest: dict[str, Any], config: DataConfig) -> None:
         for name, entry in shard["arrays"].items():
             if set(entry) != {"shape", "dtype", "sha256"}:
                 raise ValueError(f"{shard['file']}: {name} is described by {sorted(entry)}")
-        if not set(shard["arrays"]) >= _ARRAYS:
-            missing = sorted(_ARRAYS - set(shard["arrays"]))
+        missing = sorted(wanted - set(shard["arrays"]))
+        if missing:
             raise ValueError(f"{shard['file']}: {', '.join(missing)} are missing")
     if not isinstance(manifest["left_out"], dict):
         raise ValueError("there is no account of what was left out")

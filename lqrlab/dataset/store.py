@@ -75,6 +75,7 @@ class Recorded:
 
     Attributes:
         variant: row of the data set's variants ``[N]``.
+        start: step of the simulated trajectory at which this one begins ``[N]``; 0 where nothing was thinned.
         x0: initial states ``[N, n]``, float64.
         states: ``[N, T+1, n]``, float32.
         controls: as they reached the plant ``[N, T, m]``, float32.
@@ -82,6 +83,7 @@ class Recorded:
     """
 
     variant: np.ndarray
+    start: np.ndarray
     x0: np.ndarray
     states: np.ndarray
     controls: np.ndarray
@@ -109,7 +111,7 @@ class Dataset:
 
     @property
     def num_trajectories(self) -> int:
-        """Trajectories in all splits."""
+        """Trajectories in all splits; of a thinned data set its rows, each a stretch of one."""
         return sum(s["trajectories"] for s in self.shards)
 
     @property
@@ -208,10 +210,13 @@ class Dataset:
         parts = []
         for shard, first in zip(self.shards, self.first_rows):
             if shard["family"] == family:
-                runs = self.read(shard, [f"trajectories/{name}" for name in names])
-                runs["trajectories/variant"] = runs["trajectories/variant"] + first
-                keep = np.isin(runs["trajectories/variant"], rows)
-                parts.append({name: runs[f"trajectories/{name}"][keep] for name in names})
+                there = [name for name in names if f"trajectories/{name}" in shard["arrays"]]
+                found = self.read(shard, [f"trajectories/{name}" for name in there])
+                runs = {name: found[f"trajectories/{name}"] for name in there}
+                runs["variant"] = runs["variant"] + first
+                runs.setdefault("start", np.zeros(len(runs["variant"]), np.int32))
+                keep = np.isin(runs["variant"], rows)
+                parts.append({name: runs[name][keep] for name in names})
         return Recorded(**{name: np.concatenate([p[name] for p in parts]) for name in names})
 
     def table(self, dtype: DTypeLike = np.float32) -> VariantTable:

@@ -73,7 +73,7 @@ class Streaming:
         part: tuple[int, int] = (0, 1),
     ) -> None:
         self.dataset, self.window = dataset, windows.check_window(window)
-        self.steps, self.seed, self.epoch = dataset.config.num_steps, seed, epoch
+        self.steps, self.seed, self.epoch = dataset.config.row_steps, seed, epoch
         every, (index, count) = _blocks(dataset, split), part
         if not every:
             raise ValueError(f"split: {dataset.path} has no trajectory in {split!r}")

@@ -20,9 +20,10 @@ class Report:
     Attributes:
         path: the folder.
         problems: pairs of a path and what is wrong with it, in words.
-        variants, trajectories: how many were looked at.
+        variants, trajectories: how many were looked at; of a thinned data set stretches of trajectories.
         worst: largest relative error against the laws of the sampled problem; at most some 1e-6 is rounding. None
             where they do not hold: nonlinear plants, or disturbances.
+        thinned: whether the data set is.
     """
 
     path: Path
@@ -30,6 +31,7 @@ class Report:
     variants: int = 0
     trajectories: int = 0
     worst: float | None = None
+    thinned: bool = False
 
     @property
     def ok(self) -> bool:
@@ -43,9 +45,10 @@ class Report:
                 if self.worst is None
                 else f"worst relative error {self.worst:.1e}"
             )
+            what = "stretches of trajectories" if self.thinned else "trajectories"
             return (
-                f"{self.path}: {self.variants} variants and {self.trajectories} trajectories are as they "
-                f"were made ({laws})"
+                f"{self.path}: {self.variants} variants and {self.trajectories} {what} are as they were made "
+                f"({laws})"
             )
         return "\n".join(f"{path}: {why}" for path, why in self.problems)
 
@@ -98,7 +101,7 @@ def verify(path: str | Path, *, progress: Callable[[int, int, str], None] | None
     listed = {key: record.get(key) for key in counted}
     if not problems and listed != counted:
         problems.append((folder, f"the manifest counts {listed}, but the files hold {counted}"))
-    return Report(folder, tuple(problems), worst=worst, **totals)
+    return Report(folder, tuple(problems), worst=worst, thinned=config.thinning > 1, **totals)
 
 
 def _bytes(content: shards.Content, said: dict[str, str], entry: dict[str, Any]) -> Iterator[str]:
@@ -125,8 +128,10 @@ def _counts(content: shards.Content, config: DataConfig, shard: Shard) -> Iterat
         return
     variants, runs = len(arrays["variants/variant"]), len(arrays["trajectories/variant"])
     n, m = arrays["variants/B"].shape[1:]
-    steps = config.num_steps
+    steps = config.row_steps
     shapes = {"x0": (runs, n), "states": (runs, steps + 1, n), "controls": (runs, steps, m), "cost": (runs,)}
+    if config.thinning > 1:
+        shapes["start"] = (runs,)
     for name, shape in shapes.items():
         there = arrays[f"trajectories/{name}"].shape
         if there != shape:
@@ -138,8 +143,17 @@ def _counts(content: shards.Content, config: DataConfig, shard: Shard) -> Iterat
         return
     if variants + missing[0] != shard.count:
         yield f"has {variants} variants and left out {missing[0]}, of {shard.count}"
-    if runs + sum(missing[1:]) != variants * config.trajectories:
-        yield f"has {runs} trajectories and left out {sum(missing[1:])}, of {variants * config.trajectories}"
+    whole, rest = divmod(runs, len(config.starts))
+    if rest or whole + sum(missing[1:]) != variants * config.trajectories:
+        cut = "" if config.thinning == 1 else f", each in {len(config.starts)} rows"
+        yield (
+            f"has {runs / len(config.starts):g} trajectories and left out {sum(missing[1:])}, of "
+            f"{variants * config.trajectories}{cut}"
+        )
+    elif config.thinning > 1 and not np.array_equal(
+        arrays["trajectories/start"], np.tile(config.starts, whole)
+    ):
+        yield f"trajectories/start: expected {', '.join(map(str, config.starts))} of each trajectory in turn"
     of = arrays["trajectories/variant"]
     if runs and not (of.min() >= 0 and of.max() < variants):
         yield "trajectories/variant points at variants that are not there"

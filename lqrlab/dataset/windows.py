@@ -193,7 +193,7 @@ def flat(
     if not seen:
         raise ValueError(f"split: {dataset.path} has no trajectory in {split!r}")
     variant = np.concatenate([v[keep] for v, keep in picks]).astype(np.int32)
-    rows, at = zeros(len(variant), window, dataset.config.num_steps), 0
+    rows, at = zeros(len(variant), window, dataset.config.row_steps), 0
     for number, (_, keep) in enumerate(picks):
         if len(keep):
             of, states, controls = dataset.read(dataset.shards[number], READ).values()
@@ -245,4 +245,4 @@ def resident_of(
 ) -> Resident:
     """What :func:`flat` returned, on a device."""
     signals, of, table = jax.device_put((rows, variant, dataset.table()), device)
-    return Resident(signals, of, table, window, dataset.config.num_steps)
+    return Resident(signals, of, table, window, dataset.config.row_steps)

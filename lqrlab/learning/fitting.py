@@ -101,7 +101,7 @@ def fit(
     """
     backend = backend or Backend()
     folder = Path(folder)
-    write_settings(folder / "checkpoints", model, config, dataclasses.asdict(dataset.config), backend)
+    write_settings(folder / "checkpoints", model, config, json.loads(dataset.config.to_json()), backend)
     log = folder / "metrics.jsonl"
     store = Checkpoints(folder / "checkpoints")
     with contextlib.closing(store), backend.active(), _stoppable() as stop:

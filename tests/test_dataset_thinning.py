@@ -1,0 +1,247 @@
+"""Thinned data sets: pieces of the whole one, each a row with its own start and cost, told by all that reads them."""
+
+import dataclasses
+import json
+
+import h5py
+import jax
+import numpy as np
+import pytest
+
+from lqrlab import control, dataset, simulation
+from lqrlab.dataset import DataConfig
+
+WINDOW, STEPS = 4, 3
+STARTS = (0, 6, 12)  # of 17 steps, every second stretch of three: 15 and 16 are no stretch
+WHOLE = DataConfig(
+    families=("pendulum", "dc_motor"),
+    held_out=("dc_motor",),
+    variants=5,
+    variants_per_shard=3,
+    validation=0.3,
+    trajectories=4,
+    num_steps=17,
+    seed=5,
+)
+THINNED = dataclasses.replace(WHOLE, thinning=2, stretch=STEPS)
+SHARD = "pendulum-00000.h5"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return dataset.generate(THINNED, tmp_path_factory.mktemp("data") / "thinned")
+
+
+def three_quarters(plants):
+    """A policy of its own: three quarters of what the optimum does."""
+    return simulation.LinearPolicy(0.75 * control.lqrd(*plants.matrices(), *plants.weights(), plants.dt).K)
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [
+        {},
+        {
+            "linear": False,
+            "saturation": 0.2,
+            "sensor_noise": 0.1,
+            "num_steps": 100,
+            "stretch": 10,
+        },
+        {"controller": "three quarters"},
+    ],
+    ids=["linear", "nonlinear", "policy"],
+)
+def test_rows_are_pieces_of_the_whole_trajectories(ways, tmp_path):
+    """To the bit, with a cost of their own; and who is left out as a whole is left out in pieces."""
+    config = dataclasses.replace(THINNED, families=("pendulum",), held_out=(), **ways)
+    controller = three_quarters if config.controller != "lqr" else None
+    every = dataclasses.replace(config, thinning=1)
+    whole = dataset.generate(every, tmp_path / "whole", controller=controller)
+    data = dataset.generate(config, tmp_path / "thinned", controller=controller)
+    assert data.left_out == whole.left_out
+    assert not ways.get("saturation") or sum(data.left_out["pendulum"].values()) > 0
+    runs, full = data.trajectories(None, "pendulum"), whole.trajectories(None, "pendulum")
+    starts = range(0, config.num_steps - config.stretch + 1, 2 * config.stretch)
+    assert len(full.cost) > 0
+    assert np.array_equal(runs.start, np.tile(starts, len(full.cost)))
+    assert np.array_equal(runs.variant, np.repeat(full.variant, len(starts)))
+    for i, start in enumerate(starts):
+        mine, end = slice(i, None, len(starts)), start + config.stretch
+        assert np.array_equal(runs.states[mine], full.states[:, start : end + 1])
+        assert np.array_equal(runs.controls[mine], full.controls[:, start:end])
+        assert np.array_equal(runs.x0[mine], full.states[:, start] if start else full.x0)
+    assert not np.any(full.start)
+    report = dataset.verify(tmp_path / "thinned")
+    assert report.ok, report
+    assert f"{len(runs.cost)} stretches of trajectories" in str(report)
+    # the cost of each, by the trapezoidal rule
+    Q, R, dt = (data.column(name, None, "pendulum")[runs.variant] for name in ("Q", "R", "dt"))
+    xs, us = runs.states.astype(float), runs.controls.astype(float)
+    paid = np.einsum("nti,nij,ntj->nt", xs, Q, xs)
+    paid = (paid[:, 1:] + paid[:, :-1]) / 2 + np.einsum("nti,nij,ntj->nt", us, R, us)
+    np.testing.assert_allclose(runs.cost, dt * paid.sum(1), rtol=0.02)
+
+
+@pytest.mark.parametrize("closer", [1e-32, 1e-38, 1e-41, 1e-200])
+def test_a_loop_that_has_come_to_rest_verifies(closer, made):
+    """Hundreds of time constants on, states are less than what float32 can tell from nothing."""
+    content, _ = dataset.shards.read(made.path / SHARD)
+    arrays = dict(content.arrays)
+    for name, factor in (("states", closer), ("controls", closer), ("x0", closer), ("cost", closer**2)):
+        a = arrays[f"trajectories/{name}"]
+        arrays[f"trajectories/{name}"] = (a.astype(float) * factor).astype(a.dtype)
+    assert dataset.laws.check(arrays, THINNED)[1] == []
+
+
+# The config ------------------------------------------------------------------------------------------------
+
+
+def test_without_thinning_a_config_is_what_it_was():
+    """Files carry it: a word more, and no data set of before would be made again to the same bytes."""
+    assert WHOLE.to_json() == dataclasses.replace(WHOLE, stretch=3).to_json()
+    assert dataclasses.replace(WHOLE, stretch=3) == WHOLE
+    before = {"families", "held_out", "variants", "spread", "validation", "trajectories", "num_steps"}
+    before |= {"excitation", "noise", "sensor_noise", "gain_error", "controller", "linear", "saturation"}
+    assert set(json.loads(WHOLE.to_json())) == before | {"seed", "variants_per_shard", "compression"}
+    assert DataConfig.from_json(THINNED.to_json()) == THINNED
+    assert THINNED.differences(WHOLE) == ["thinning (2 against 1)", "stretch (3 against 64)"]
+
+
+def test_where_rows_begin():
+    assert (THINNED.starts, THINNED.row_steps, THINNED.kept_steps) == (STARTS, STEPS, 9)
+    assert (WHOLE.starts, WHOLE.row_steps, WHOLE.kept_steps) == ((0,), 17, 17)
+    just = dataclasses.replace(THINNED, num_steps=15)  # the last stretch ends where the trajectory does
+    assert just.starts == STARTS
+    assert dataclasses.replace(THINNED, num_steps=14).starts == STARTS[:2]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"thinning": 0}, r"thinning: expected a whole number in \[1"),
+        ({"thinning": 2.0}, "thinning: expected a whole number"),
+        ({"stretch": 0}, r"stretch: expected a whole number in \[1"),
+        ({"stretch": 18}, "stretch: expected at most num_steps = 17, but found 18: nothing of a trajectory"),
+    ],
+)
+def test_config_refuses(values, words):
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(THINNED, **values)
+
+
+# What is not what it should be -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda a: a | {"start": a["start"][::-1].copy()},
+            "start: expected 0, 6, 12 of each trajectory in turn",
+        ),
+        (
+            lambda a: {name: each[1:] for name, each in a.items()},
+            "has 11.6667 trajectories and left out 0, of 12",
+        ),
+        (lambda a: {name: each[3:] for name, each in a.items()}, "has 11 trajectories and left out 0, of 12"),
+        (lambda a: a | {"cost": a["cost"] * 1.001}, "the cost is not that of the states and inputs"),
+        (lambda a: a | {"x0": np.roll(a["x0"], 1, 0)}, "x0 is not the first state"),
+        (lambda a: a | {"start": a["start"][1:]}, r"start: expected shape \(36,\), but found \(35,\)"),
+    ],
+)
+def test_verify_looks_at_each_row(change, words, made, tmp_path):
+    content, _ = dataset.shards.read(made.path / SHARD)
+    table = {name: a for name, a in content.arrays.items() if name.startswith("variants/")}
+    runs = {n.removeprefix("trajectories/"): a for n, a in content.arrays.items() if n not in table}
+    new = {f"trajectories/{name}": a for name, a in change(runs).items()}
+    harmed = dataset.shards.Content(table | new, content.units, content.attributes)
+    digests = dataset.shards.write(tmp_path / SHARD, harmed)
+    for file in made.path.iterdir():
+        if file.name != SHARD:
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest["shards"][0] = dataset.manifest.record(tmp_path / SHARD, "pendulum", harmed, digests)
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    report = str(dataset.verify(tmp_path))
+    assert f"{tmp_path / SHARD}: " in report
+    with pytest.raises(AssertionError, match=words):
+        raise AssertionError(report)
+
+
+def test_a_manifest_without_starts_is_refused(made, tmp_path):
+    for file in made.path.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    del manifest["shards"][0]["arrays"]["trajectories/start"]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(dataset.BadFile, match="trajectories/start are missing"):
+        dataset.open(tmp_path)
+
+
+# Windows ---------------------------------------------------------------------------------------------------
+
+
+def reference(data, split):
+    """Every window of a split as a line of numbers, from the files alone, by loops; none reaches over a start."""
+    found, row = [], 0
+    for shard in data.shards:
+        with h5py.File(data.path / shard["file"]) as file:
+            v = {name: a[...] for name, a in file["variants"].items() if isinstance(a, h5py.Dataset)}
+            runs = {name: a[...] for name, a in file["trajectories"].items()}
+        for k, xs, us in zip(runs["variant"], runs["states"], runs["controls"]):
+            for t in range(STEPS if v["split"][k] == split.encode() else 0):
+                x, u = np.zeros((WINDOW, 12)), np.zeros((WINDOW, 6))
+                live = np.zeros(WINDOW)
+                for back in range(min(t + 1, WINDOW)):
+                    at = WINDOW - 1 - back
+                    live[at] = 1
+                    x[at, : xs.shape[1]] = xs[t - back] / v["scale_x"][k]
+                    if t - back > 0:
+                        u[at, : us.shape[1]] = us[t - back - 1] / v["scale_u"][k]
+                found.append(np.concatenate([[row + k], live, x.ravel(), u.ravel()]))
+        row += len(v["split"])
+    return in_order(np.array(found))
+
+
+def lines(batches):
+    """The same of batches."""
+    parts = [[b.variant[:, None], b.live_t, *(a.reshape(len(a), -1) for a in (b.x, b.u))] for b in batches]
+    return in_order(np.concatenate([np.concatenate(part, axis=1) for part in parts]))
+
+
+def in_order(windows):
+    """By variant, then by the last state."""
+    return windows[np.lexsort(np.round(windows[:, [WINDOW * 13 - 10, WINDOW * 13 - 11, 0]].T, 5))]
+
+
+@pytest.mark.parametrize("mode", ["resident", "memory", "streaming"])
+def test_every_window_once_from_each_loader_and_host(mode, made):
+    arguments = {"batch_size": 9, "window": WINDOW, "mode": mode}
+    expected = reference(made, "train")
+    assert len(expected) == 3 * 4 * 9  # variants, trajectories, times
+    loader = dataset.loader(made, **arguments)
+    assert (loader.num_windows, len(loader)) == (108, 12)
+    np.testing.assert_allclose(lines(loader), expected, rtol=1e-5, atol=1e-6)
+    hosts = [dataset.loader(made, process_index=i, process_count=2, **arguments) for i in (0, 1)]
+    assert len(hosts[0]) == len(hosts[1])
+    if mode != "streaming":  # whose blocks are not of one size
+        both = [batch for host in hosts for batch in host]
+        np.testing.assert_allclose(lines(both), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_drawn_windows_are_those_that_are_there(made):
+    loader = dataset.loader(
+        made, batch_size=50, window=WINDOW, mode="memory", family_weights={"pendulum": 1.0}
+    )
+    expected = reference(made, "train")
+    for window in lines(loader):
+        assert np.abs(expected - window).max(1).min() < 1e-5
+
+
+def test_live_epochs_are_as_long_as_those_from_the_file(made):
+    loader = dataset.loader(made, batch_size=12, window=WINDOW)
+    fresh = dataset.live(THINNED, batch_size=12, window=WINDOW, at_once=4)
+    assert (len(fresh), fresh.num_windows) == (len(loader), loader.num_windows)
+    jax.tree.map(np.testing.assert_array_equal, fresh.table, loader.table)
+    assert fresh.batch(len(fresh) - 1).x.shape == (12, WINDOW, 12)
