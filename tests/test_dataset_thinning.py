@@ -10,6 +10,7 @@ import pytest
 
 from lqrlab import control, dataset, simulation
 from lqrlab.dataset import DataConfig
+from lqrlab.workbench import browser, datacard
 
 WINDOW, STEPS = 4, 3
 STARTS = (0, 6, 12)  # of 17 steps, every second stretch of three: 15 and 16 are no stretch
@@ -245,3 +246,45 @@ def test_live_epochs_are_as_long_as_those_from_the_file(made):
     assert (len(fresh), fresh.num_windows) == (len(loader), loader.num_windows)
     jax.tree.map(np.testing.assert_array_equal, fresh.table, loader.table)
     assert fresh.batch(len(fresh) - 1).x.shape == (12, WINDOW, 12)
+
+
+# What people see -------------------------------------------------------------------------------------------
+
+
+def test_the_card_says_what_a_row_is(made):
+    text = (made.path / "card.md").read_text()
+    assert (
+        "120 stretches of 3 steps from closed loops of 17 steps of 10 plants from 2 families: 360 windows"
+        in text
+    )
+    assert "Of every 2 stretches of 3 steps of a loop the first is kept, 3 of each loop" in text
+    assert "one row a stretch of a closed loop, which begins at its step `start`" in text
+
+
+def test_figures_place_a_row_at_its_own_time(made):
+    figure = datacard.examples(made)
+    dt = made.column("dt", None, "pendulum")[0]
+    line = figure.axes[0].lines[0]
+    live = np.isfinite(line.get_ydata())
+    expected = [start + step for start in STARTS for step in range(STEPS + 1)]
+    np.testing.assert_allclose(line.get_xdata()[live], dt * np.array(expected))
+    sx = made.column("scale_x", None, "pendulum")[0, 0]
+    first = made.trajectories(None, "pendulum").states[:3, :, 0].ravel() / sx
+    np.testing.assert_allclose(line.get_ydata()[live], first, rtol=1e-6)
+    datacard.coverage(made)
+    datacard.plots.plt.close("all")
+
+
+def test_the_browser_leafs_through_stretches(made):
+    runs = made.trajectories(None, "pendulum")
+    shelf = browser.Shelf.of(made, "pendulum", None)
+    for number in (0, 2):
+        words = browser.picture(shelf, 0, number).words
+        dt = float(made.column("dt", None, "pendulum")[0])
+        assert (
+            f"Recorded: {runs.cost[number]:.4g} in {3 * dt:.3g} s from {dt * STARTS[number]:.3g} s on"
+            in words
+        )
+    panel = browser.Browser(made)
+    panel.live.wait()
+    assert panel.trajectory.max == 3 * 4 - 1

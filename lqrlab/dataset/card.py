@@ -1,10 +1,11 @@
 """The data card: what a data set is, in words and numbers, for whoever finds the folder without us."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lqrlab.dataset import shards
+from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.plan import splits
 from lqrlab.dataset.windows import READ
 
@@ -59,18 +60,19 @@ def write(data: "Dataset") -> str:
     """The card as Markdown."""
     config, record = data.config, data.record
     size = sum(shard["bytes"] for shard in data.shards)
+    rows = "trajectories" if config.thinning == 1 else "stretches"
     lines = [
         "# Data card",
         "",
-        f"{record['trajectories']} closed loops of {config.num_steps} steps of {record['variants']} plants from "
-        f"{len(config.families)} families: {record['trajectories'] * config.num_steps} windows to learn from, "
+        f"{record['trajectories']} {_what(config)} of {record['variants']} plants from "
+        f"{len(config.families)} families: {record['trajectories'] * config.row_steps} windows to learn from, "
         f"{size / 1e6:.1f} MB in {len(data.shards)} files.",
         "",
         _how(config),
         "",
         "## What is in it",
         "",
-        "| family | states, inputs | train | validation | held out | trajectories | left out | states, 1 % … 99 % "
+        f"| family | states, inputs | train | validation | held out | {rows} | left out | states, 1 % … 99 % "
         "| inputs, 1 % … 99 % | farther than 3 scales |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -79,7 +81,7 @@ def write(data: "Dataset") -> str:
     lines += [
         "",
         "States and inputs in units of their scales (`scale_x`, `scale_u`: the deviation that counts as large), of up "
-        f"to {_LOOKED_AT} trajectories of each family.",
+        f"to {_LOOKED_AT} {rows} of each family.",
         "",
         "## What was left out, and why",
         "",
@@ -98,12 +100,22 @@ def write(data: "Dataset") -> str:
         "",
     ]
     reading = _READING.replace("{file}", data.shards[0]["file"])
+    if config.thinning > 1:
+        row = "a stretch of a closed loop, which begins at its step `start`"
+        reading = reading.replace("one row a closed loop", f"one row {row}")
     if config.compression:
         reading = reading.replace("import h5py\n", "import h5py, hdf5plugin  # the trajectories are packed\n")
     return "\n".join(lines) + "\n" + reading
 
 
-def _how(config: Any) -> str:
+def _what(config: DataConfig) -> str:
+    """What a row is, in words."""
+    if config.thinning == 1:
+        return f"closed loops of {config.num_steps} steps"
+    return f"stretches of {config.stretch} steps from closed loops of {config.num_steps} steps"
+
+
+def _how(config: DataConfig) -> str:
     """How the loops were run, in words."""
     runner = {
         "lqr": "each plant's own optimal gain (sampled-data LQR)"
@@ -124,10 +136,16 @@ def _how(config: Any) -> str:
     limit = (
         "" if config.saturation is None else f" Inputs are limited to ±{config.saturation:g} of their scale."
     )
+    cut = (
+        ""
+        if config.thinning == 1
+        else f" Of every {config.thinning} stretches of {config.stretch} steps of a loop the first is kept, "
+        f"{len(config.starts)} of each loop; what was left out is counted in whole loops."
+    )
     return (
         f"Plants are {model}, their parameters drawn within ±{100 * config.spread:g} % of the defaults, and run by "
-        f"{runner}, with {' and '.join(added) if added else 'nothing added'} (in units of each signal's scale).{limit} "
-        f"A share of {config.validation:g} of the variants of each trained family is kept for validation; "
+        f"{runner}, with {' and '.join(added) if added else 'nothing added'} (in units of each signal's scale)."
+        f"{limit}{cut} A share of {config.validation:g} of the variants of each trained family is kept for validation; "
         f"{', '.join(config.held_out) or 'no family'} is never trained on."
     )
 
@@ -150,7 +168,7 @@ def _row(data: "Dataset", family: str) -> list[str]:
         str(sum(s["trajectories"] for s in mine)),
         left,
         *(_range(a) for a in (x, u)),
-        f"{100 * far:.0f} % of loops",
+        f"{100 * far:.0f} % of {'loops' if config.thinning == 1 else 'stretches'}",
     ]
 
 

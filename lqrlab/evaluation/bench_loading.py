@@ -68,7 +68,7 @@ def loader_rows(data: dataset.Dataset, *, batch: int = BATCH, repeats: int = 5) 
         batch: windows in a batch; less where there are too few.
         repeats: the fastest epoch of so many counts.
     """
-    windows = int(np.sum(data.variants.split == "train")) * data.config.trajectories * data.config.num_steps
+    windows = int(np.sum(data.variants.split == "train")) * data.config.trajectories * data.config.kept_steps
     batch = max(min(batch, windows // 4), 1)
     rows = []
     for mode, target in (("resident", 2000), ("memory", 2000), ("streaming", 1000)):

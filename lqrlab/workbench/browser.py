@@ -112,7 +112,7 @@ def picture(shelf: Shelf, variant: int, number: int, signal: int | None = None) 
     Args:
         shelf: the family and split.
         variant: which of its plants.
-        number: which of the variant's trajectories.
+        number: which of the variant's trajectories, or of their stretches.
         signal: whose spectrum: states first, then inputs; the first input if left out.
 
     Raises:
@@ -148,10 +148,13 @@ def picture(shelf: Shelf, variant: int, number: int, signal: int | None = None) 
     around = ", ".join(
         f"{key.replace('_', ' ')} {values[variant]:.4g}" for key, values in shelf.parameters.items()
     )
+    took = f"{ts[-1]:.3g} s"
+    if shelf.data.config.thinning > 1:
+        took += f" from {dt * shelf.runs.start[at]:.3g} s on"
     excess = f"{100 * ((paid + rest) / least - 1):.3g} % above" if least > 0 else "not comparable with"
     words = (
         f"<b>{html.escape(shelf.family)}</b>, variant {name} ({split}): {html.escape(around)}.<br>"
-        f"<b>Cost.</b> The optimum from this start is x0ᵀP x0 = {least:.4g}. Recorded: {paid:.4g} in {ts[-1]:.3g} s, "
+        f"<b>Cost.</b> The optimum from this start is x0ᵀP x0 = {least:.4g}. Recorded: {paid:.4g} in {took}, "
         f"and {rest:.3g} still to be paid at the end: {excess} the optimum.<br>"
         f"<b>Left out.</b> {left_out(shelf.data, shelf.family)}"
     )
@@ -221,7 +224,8 @@ class Browser(ipywidgets.VBox):
         )
         self.split = ipywidgets.Dropdown(options=[_EVERY], description="split", **live.WIDE)
         self.variant = ipywidgets.IntSlider(0, 0, 0, description="variant", **live.WIDE)
-        self.trajectory = ipywidgets.IntSlider(0, 0, 0, description="trajectory", **live.WIDE)
+        row = "trajectory" if data.config.thinning == 1 else "stretch"
+        self.trajectory = ipywidgets.IntSlider(0, 0, 0, description=row, **live.WIDE)
         self.signal = ipywidgets.Dropdown(options=[("-", 0)], description="spectrum of", **live.WIDE)
         self.picture, self.words = ipywidgets.HTML(), ipywidgets.HTML()
         self.live = live.Live(self._compute, self._show)
@@ -251,7 +255,7 @@ class Browser(ipywidgets.VBox):
             self._quiet = True
             self.variant.value = self.trajectory.value = 0
             self.variant.max = max(len(self._data.rows(split, self.family.value)) - 1, 0)
-            self.trajectory.max = max(self._data.config.trajectories - 1, 0)
+            self.trajectory.max = self._data.config.trajectories * len(self._data.config.starts) - 1
             self._quiet = False
         signal = None if fresh else self.signal.value
         self.live.ask((self.family.value, split, self.variant.value, self.trajectory.value, signal))

@@ -267,8 +267,9 @@ def generate(
 ) -> None:
     """Make a data set in the folder PATH, or finish one that was begun there.
 
-    What is not set has its default; -p families=pendulum,cart_pole -p variants=10. Whoever makes
-    it, in one process or many, the bytes are the same.
+    What is not set has its default; -p families=pendulum,cart_pole -p variants=10. With
+    -p thinning=10 -p stretch=64 one stretch of 64 steps in every ten is kept of each trajectory.
+    Whoever makes it, in one process or many, the bytes are the same.
     """
     import contextlib
 
@@ -305,7 +306,8 @@ def generate(
             wanted, path, progress=show, engine=engine, devices=jax.local_devices() if devices else None
         )
     record = made.record
-    progress.close("✓", f"{record['variants']} variants, {record['trajectories']} trajectories")
+    rows = "trajectories" if wanted.thinning == 1 else "stretches of trajectories"
+    progress.close("✓", f"{record['variants']} variants, {record['trajectories']} {rows}")
     click.echo(f"card: {datacard.write(made)}")
 
 
@@ -388,7 +390,7 @@ def bench_control(states: tuple[int, ...], num: int, hard: bool, as_json: bool) 
 
 @bench.command("data")
 @click.option("--large", is_flag=True, help="Only: stream 10 GB within 1 GiB of memory; some minutes.")
-@click.option("--regenerate", is_flag=True, help="Only: compute what 10⁸ windows are cut from; some minutes.")
+@click.option("--regenerate", is_flag=True, help="Only: make 10⁸ windows, 3 GB, on the disk; some minutes.")
 @click.option("--loaders", is_flag=True, help="Only the loaders.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def bench_data(large: bool, regenerate: bool, loaders: bool, as_json: bool) -> None:

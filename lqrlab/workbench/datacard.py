@@ -39,9 +39,13 @@ def coverage(data: dataset.Dataset) -> Figure:
     figure, (left, right) = plots.grid(2, 2, 0.9 + 0.24 * len(shown), sharey=True)
     for row, number in enumerate(shown.values()):
         x, u = dataset.card.looked_at(data, number)
-        third = max(x.shape[1] // 3, 1)
+        steps, third = _steps(data, len(x)), max(data.config.num_steps // 3, 1)
         for axis, a in ((left, x), (right, u)):
-            for part, offset, colour in ((a[:, :third], -0.17, _OPEN), (a[:, -third:], 0.17, _CLOSED)):
+            at = steps[:, : a.shape[1]]
+            early, late = a[at < third], a[at > data.config.num_steps - third]
+            for part, offset, colour in ((early, -0.17, _OPEN), (late, 0.17, _CLOSED)):
+                if not part.size:  # of a thinned data set perhaps nothing so late is kept
+                    continue
                 low, first, last, high = np.quantile(part, (0.01, 0.25, 0.75, 0.99))
                 axis.plot([low, high], [row + offset] * 2, color=colour, lw=1.2, solid_capstyle="butt")
                 axis.plot([first, last], [row + offset] * 2, color=colour, lw=4.5, solid_capstyle="butt")
@@ -55,6 +59,11 @@ def coverage(data: dataset.Dataset) -> Figure:
     left.plot([], [], color=_CLOSED, lw=4.5, label="last third")
     figure.legend(loc="outside lower left", ncols=2, fontsize=8)
     return figure
+
+
+def _steps(data: dataset.Dataset, rows: int) -> np.ndarray:
+    """The step of its trajectory that each state of the first rows of a file is at ``[rows, T+1]``."""
+    return np.resize(data.config.starts, rows)[:, None] + np.arange(data.config.row_steps + 1)
 
 
 def spectra(data: dataset.Dataset) -> Figure:
@@ -99,8 +108,10 @@ def examples(data: dataset.Dataset) -> Figure:
     shown = _shards(data)
     figure, axes = plots.grid(len(shown), 3, 1.5)
     for axis, (name, number) in zip(axes, shown.items()):
-        x, _ = dataset.card.looked_at(data, number, 1)
-        axis.plot(float(data.tables[number]["dt"][0]) * np.arange(x.shape[1]), x[0], lw=1)
+        x, _ = dataset.card.looked_at(data, number, len(data.config.starts))
+        steps = np.pad(_steps(data, len(x)), [(0, 0), (0, 1)])
+        x = np.pad(x, [(0, 0), (0, 1), (0, 0)], constant_values=np.nan)  # a gap between stretches
+        axis.plot(float(data.tables[number]["dt"][0]) * steps.ravel(), x.reshape(-1, x.shape[2]), lw=1)
         axis.set(title=name.replace("_", " "))
     for axis in axes[::3]:
         axis.set_ylabel("state / scale [1]")
