@@ -6,13 +6,10 @@ import time
 from pathlib import Path
 
 from lqrlab import dataset, systems
-from lqrlab.dataset import generation
 from lqrlab.dataset.plan import plan
 from lqrlab.evaluation import bench_loading
 from lqrlab.evaluation.bench_control import Row, _best, _row
 from lqrlab.evaluation.bench_simulation import simulation_rows
-
-WINDOW = 32
 
 
 def bench_data(*, trajectories: int = 20_000, repeats: int = 5) -> list[Row]:
@@ -33,10 +30,11 @@ def bench_data(*, trajectories: int = 20_000, repeats: int = 5) -> list[Row]:
 
 
 def bench_regeneration(families: int = 50, variants: int = 50, trajectories: int = 500) -> list[Row]:
-    """Compute all that a hundred million windows are cut from, shard by shard, and write nothing.
+    """Make a data set of a hundred million windows, on the disk.
 
-    Trajectories of 2500 steps, of which a loader takes a window of 32 every 32 steps. What a family's first
-    shard takes longer than its second counts as compilation.
+    Trajectories of 2500 steps, all of them simulated; of every 31 stretches of 40 steps one is kept, two of each
+    trajectory, and a window ends at each step of a stretch: 50 × 50 × 500 × 80 windows. What a family's first shard
+    takes longer than its second counts as compilation.
     """
     config = dataset.DataConfig(
         families=tuple(systems.names()[:families]),
@@ -44,22 +42,27 @@ def bench_regeneration(families: int = 50, variants: int = 50, trajectories: int
         variants=variants,
         trajectories=trajectories,
         num_steps=2500,
+        thinning=31,
+        stretch=40,
         variants_per_shard=max(variants // 10, 1),
     )
+    began: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        data = dataset.generate(
+            config, folder, progress=lambda done, total, what: began.append(time.perf_counter())
+        )
+        every = time.perf_counter() - began[0]
     taken: dict[str, list[float]] = {}
-    kept = 0
-    for shard in plan(config):
-        begin = time.perf_counter()
-        kept += len(generation.make(config, shard).arrays["trajectories/cost"])
-        taken.setdefault(shard.family, []).append(time.perf_counter() - begin)
-    every = sum(map(sum, taken.values()))
+    for shard, begin, end in zip(plan(config), began, began[1:]):
+        taken.setdefault(shard.family, []).append(end - begin)
     compiled = sum(max(each[0] - each[1], 0) for each in taken.values() if len(each) > 1)
-    steps = families * variants * trajectories * config.num_steps
+    steps = len(config.families) * variants * trajectories * config.num_steps
     return [
-        _row("10⁸ windows' worth regenerated, first time included", every, "s"),
+        _row("10⁸ windows' worth regenerated to disk, first time included", every, "s"),
         _row("the same without compilation", every - compiled, "s", 120, least=False),
-        _row("trajectory steps in it", steps / 1e6, "million"),
-        _row("windows of 32 in what was kept", kept * (config.num_steps // WINDOW) / 1e6, "million"),
+        _row("trajectory steps simulated for it", steps / 1e6, "million"),
+        _row("windows in what was kept", data.num_trajectories * config.row_steps / 1e6, "million"),
+        _row("their files", sum(shard["bytes"] for shard in data.shards) / 1e6, "MB"),
     ]
 
 
