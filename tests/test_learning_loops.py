@@ -287,6 +287,7 @@ def test_two_processes_do_what_one_does(data, tmp_path):
     assert out.returncode == 0, out.stderr[-2000:]
     assert out.stdout.count("validation_efficiency") == 3  # one process speaks for both
     settings = json.loads((tmp_path / "checkpoints" / "settings.json").read_text())
+    assert settings["data"] == json.loads(data.config.to_json())
     model, config = learning.ModelConfig(**settings["model"]), learning.TrainConfig(**settings["train"])
     one = learning.fit(data, model, config, tmp_path / "one")
     a, b = (learning.models.split(m)[1] for m in (one.model, learning.load(tmp_path / "checkpoints")))
