@@ -12,7 +12,7 @@ from lqrlab.compute.batching import on_threads
 from lqrlab.compute.memory import aligned
 from lqrlab.simulation.bulk import Linear, Loops
 
-_STRIDE = 4  # samples between checkpoints
+_FEW, _MANY = 4, 64  # samples between checkpoints: for few loops of a plant, for at least so many
 _MATRICES = 64_000  # entries of matrices in a piece, which stay in the cache
 _LOOPS = 1600  # at most, in a piece
 
@@ -23,7 +23,7 @@ def fit(loops: Loops) -> bool:
 
 
 def simulate(loops: Loops, x0: Array, steps: int, keep: tuple[str, ...]) -> dict[str, np.ndarray] | None:
-    """Closed loops x⁺ = F x, F = A − B K, by powers of F: every fourth state, and from all of these the rest.
+    """Closed loops x⁺ = F x, F = A − B K, by powers of F: checkpoints, and from all of these the rest.
 
     The powers are computed by squaring, in the plants' precision; see :func:`lqrlab.simulation.total_cost`.
 
@@ -45,7 +45,8 @@ def simulate(loops: Loops, x0: Array, steps: int, keep: tuple[str, ...]) -> dict
     sizes = {"xs": (T + 1, n), "us": (T, m), "costs": (T,)}
     result = {name: aligned((plants, each, *sizes[name]), dtype) for name in keep}
     starts = starts.reshape(plants, each, n)
-    size = max(min(_LOOPS, _MATRICES // n**2), 1)
+    stride = min(_FEW if each < _MANY else _MANY, 1 << T.bit_length())
+    size = _LOOPS if each >= _MANY else max(min(_LOOPS, _MATRICES // n**2), 1)
     group, some = max(size // each, 1), min(size, each)
 
     def piece(at: tuple[int, int]) -> bool:
@@ -58,7 +59,7 @@ def simulate(loops: Loops, x0: Array, steps: int, keep: tuple[str, ...]) -> dict
                 if "xs" in keep
                 else np.empty((*starts[of, these].shape[:2], T + 1, n), dtype)
             )
-            if not _states(A - B @ gain, starts[of, these], xs):
+            if not _states(A - B @ gain, starts[of, these], stride, xs):
                 return False
             before = xs[:, :, :-1]
             if "us" in keep:
@@ -78,17 +79,17 @@ def _t(a: np.ndarray) -> np.ndarray:
     return np.swapaxes(a, -1, -2)
 
 
-def _states(F: np.ndarray, x0: np.ndarray, out: np.ndarray) -> bool:
+def _states(F: np.ndarray, x0: np.ndarray, stride: int, out: np.ndarray) -> bool:
     """Write the states from x0 ``[p, s, n]`` under F ``[p or 1, n, n]`` to out ``[p, s, T+1, n]``, if F's powers
-    are finite."""
+    are finite; the stride is a power of two."""
     plants, each, samples, n = out.shape
-    power, checkpoints = _t(F), -(-samples // _STRIDE)
+    power, checkpoints = _t(F), -(-samples // stride)
     table = np.empty(
-        (len(F), n, _STRIDE, n), F.dtype
+        (len(F), n, stride, n), F.dtype
     )  # the powers before the stride's, transposed, side by side
     table[:, :, 0], known = np.eye(n), 1
-    columns = table.reshape(len(F), n, _STRIDE * n)
-    while known < _STRIDE:
+    columns = table.reshape(len(F), n, stride * n)
+    while known < stride:
         np.matmul(power, columns[:, :, : known * n], out=columns[:, :, known * n : 2 * known * n])
         power, known = power @ power, 2 * known
     ahead = columns.astype(out.dtype)[:, None]
@@ -107,13 +108,13 @@ def _states(F: np.ndarray, x0: np.ndarray, out: np.ndarray) -> bool:
             np.matmul(x[:, :, :new], factor, out=x[:, :, known : known + new])
         known += new
         power = power @ power if known < checkpoints else power
-    whole = samples // _STRIDE
-    rows = out[:, :, : whole * _STRIDE].reshape(plants, each, whole, _STRIDE * n)  # a view
+    whole = samples // stride
+    rows = out[:, :, : whole * stride].reshape(plants, each, whole, stride * n)  # a view
     if wide:
         np.matmul(x[:, :whole], ahead, out=rows.swapaxes(1, 2))
     else:
         np.matmul(x[:, :, :whole], ahead, out=rows)
-    if rest := samples - whole * _STRIDE:
+    if rest := samples - whole * stride:
         last = by_time[:, -1] @ ahead[:, 0, :, : rest * n]
-        out[:, :, whole * _STRIDE :] = last.reshape(plants, each, rest, n)
+        out[:, :, whole * stride :] = last.reshape(plants, each, rest, n)
     return bool(finite)
