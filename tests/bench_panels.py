@@ -18,7 +18,7 @@ import os
 os.environ["JPY_SESSION_NAME"] = "bench"
 from lqrlab import compute
 compute.setup()
-from lqrlab.workbench import designer
+from lqrlab.workbench import designcard, designer, regulator
 panel = designer.Designer({plant!r})
 panel.live.wait(300)
 panel.delay.value = 1.0
@@ -37,7 +37,7 @@ def taken(work):
         work(panel.setting)
         times.append(1e3 * (time.perf_counter() - begun))
     return statistics.median(times)
-print(taken(designer.design), taken(designer.picture))
+print(taken(regulator.design), taken(designcard.picture))
 """
 
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.linalg
 
 from lqrlab import control, dataset, evaluation, learning, simulation, systems, workbench
-from lqrlab.workbench import attraction, browser, designer, inspector, live, monitor, svg, widgets
+from lqrlab.workbench import attraction, browser, designer, inspector, live, monitor, regulator, svg, widgets
 
 
 def test_slow_work_is_done_once_for_the_settled_value():
@@ -140,7 +140,7 @@ def test_the_designer_runs_what_it_says():
     panel.states["x1"].value = 1.0
     s = panel.setting
     assert (s.dt, s.delay) == (pytest.approx(0.06), 9)
-    found = designer.design(s)
+    found = regulator.design(s)
     tick = scipy.linalg.expm(0.01 * np.block([[A, B], [np.zeros((1, 3))]]))
     wide = scipy.linalg.expm(0.03 * np.block([[A, B], [np.zeros((1, 3))]]))
     # z = (x, u[t-1], u[t-2]); u[t-2] acts for the first half of a sample, u[t-1] for the other
@@ -174,7 +174,7 @@ def test_the_designer_hands_out_code_that_makes_the_same(panel):
     code = re.search(r"<pre[^>]*>(.*)</pre>", panel.code.value, re.S)[1].replace("&quot;", '"')
     made = {}
     exec(code, made)
-    found = designer.design(panel.setting)
+    found = regulator.design(panel.setting)
     np.testing.assert_allclose(made["K"], found.K, rtol=1e-5)
     at = np.arange(0, len(found.built.xs), 8)
     np.testing.assert_allclose(
@@ -183,7 +183,7 @@ def test_the_designer_hands_out_code_that_makes_the_same(panel):
     panel.delay.value = 1.0
     made = {}
     exec(panel.setting.code, made)
-    np.testing.assert_allclose(made["K"], designer.design(panel.setting).K, rtol=1e-5)
+    np.testing.assert_allclose(made["K"], regulator.design(panel.setting).K, rtol=1e-5)
     panel.reset.click()
     panel.live.wait()
 

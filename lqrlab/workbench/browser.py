@@ -14,7 +14,7 @@ from lqrlab import control, dataset, systems
 from lqrlab.dataset.store import SPLITS
 from lqrlab.systems import Signal
 from lqrlab.workbench import animate, live, svg
-from lqrlab.workbench.designer import pole_map
+from lqrlab.workbench.designcard import pole_map
 from lqrlab.workbench.stage import headless
 
 _WIDTH = 860.0
