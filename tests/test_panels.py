@@ -4,6 +4,8 @@ import re
 import threading
 import time
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
@@ -302,6 +304,69 @@ def test_the_inspector_bills_both_from_where_it_was_clicked(monkeypatch):
     assert "does <b>not come back</b>" in still.words
     with pytest.raises(ValueError, match="policy: expected a network"):
         widgets.policy_inspector(3.0, plant)
+
+
+def test_panels_say_what_they_cannot_show(monkeypatch):
+    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
+    one = systems.from_matrices([[1.0]], [[1.0]], dt=0.05)
+    two = systems.from_matrices([[0.0, 1.0], [2.0, 0.0]], [[0.0], [1.0]], dt=0.05)
+    several = systems.sample("pendulum", key=jax.random.key(0), num=3)
+    idle, gain = simulation.no_control, simulation.LinearPolicy
+    for make, refusal in (
+        (
+            lambda: widgets.policy_inspector(idle, one),
+            "plant: expected two states or more to make a plane of",
+        ),
+        (lambda: widgets.attraction_map(one), "plant: expected two states or more to make a plane of"),
+        (
+            lambda: widgets.policy_inspector("pendulum", idle),
+            "plant: expected the name of a family, as 'cart_",
+        ),
+        (
+            lambda: widgets.policy_inspector(idle, several),
+            r"plant: expected one plant, .* batch of shape \(3,\)",
+        ),
+        (
+            lambda: widgets.policy_inspector(idle, two, num_steps=0),
+            "num_steps: expected a whole number from 1",
+        ),
+        (
+            lambda: widgets.policy_inspector(idle, two, label="optimal"),
+            "label: expected a name for the policy",
+        ),
+        (
+            lambda: widgets.policy_inspector(np.ones((1, 2)), two),
+            r"ndarray; the policy of a gain K is simula",
+        ),
+        (
+            lambda: widgets.policy_inspector(lambda c, x: x, two),
+            r"policy: expected .* a function of \(c, x\)",
+        ),
+        (lambda: widgets.lqr_designer(3), "plant: expected the name of a family, .* but found int"),
+        (lambda: widgets.lqr_designer("pendulumm"), "no plant is called 'pendulumm'; did you mean pendulum"),
+        (lambda: widgets.lqr_designer(two, num_steps=2.5), "num_steps: expected a whole number .* found 2.5"),
+        (lambda: widgets.plant_explorer(several), r"plant: expected one plant, .* batch of shape \(3,\)"),
+        (lambda: widgets.plant_explorer(two, num_steps=0), "num_steps: expected a whole number from 1 on"),
+        (
+            lambda: widgets.attraction_map(two, {"k": gain(jnp.ones((1, 3)))}),
+            r"k: policy: expected a gain K of",
+        ),
+        (lambda: widgets.attraction_map(two, {"k": gain(jnp.ones((4, 1, 2)))}), r"k: policy: gains of batch"),
+        (lambda: widgets.attraction_map(two, {"k": 3}), "k: policy: expected a network, a policy"),
+        (lambda: widgets.attraction_map(two, gain(jnp.ones((1, 2)))), "policies: expected {label: policy}"),
+        (lambda: widgets.attraction_map(two, {"optimal": idle}), "policies: expected other labels than"),
+        (lambda: widgets.attraction_map(two, plane="x1"), "plane: expected two of x1, x2, but found x1"),
+        (lambda: widgets.attraction_map(two, plane=["x1", "x2", "x1"]), "plane: expected two of x1, x2, but"),
+        (lambda: widgets.attraction_map(two, span=0), "span: expected a number above 0, but found 0"),
+        (lambda: widgets.attraction_map(two, limit=None), "limit: expected a number above 0, but found None"),
+        (lambda: widgets.attraction_map(two, num=-4), "num: expected a whole number from 1 on, but found -4"),
+        (
+            lambda: evaluation.attraction(two, idle(two), np.ones(2), num_steps=0),
+            "num_steps: expected at least",
+        ),
+    ):
+        with pytest.raises(ValueError, match=refusal):
+            make()
 
 
 # Data and training -------------------------------------------------------------------------------------------

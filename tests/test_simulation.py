@@ -193,7 +193,12 @@ def test_cost_differentiates_through_the_loop_to_a_physical_parameter():
         ({"x0": np.array([0.0, np.nan])}, "x0: expected finite numbers"),
         ({"substeps": 0}, "substeps: expected at least one"),
         ({"policy": np.ones((1, 2))}, r"policy: expected something with init\(batch_shape\)"),
-        ({"policy": simulation.LinearPolicy(jnp.ones((3, 2)))}, r"policy: expected inputs of shape \(1,\)"),
+        (
+            {"policy": simulation.LinearPolicy(jnp.ones((3, 2)))},
+            r"policy: expected a gain K of shape \[..., 1, 2\]",
+        ),
+        ({"policy": simulation.LinearPolicy([[1.0, 2.0]])}, "policy: expected a gain K that is an array"),
+        ({"policy": simulation.LinearPolicy(jnp.ones(2))}, r"inputs by states, but found \(2,\)"),
     ],
 )
 def test_bad_arguments_are_named(change, message):

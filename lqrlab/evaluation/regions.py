@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 
 from lqrlab import simulation
 from lqrlab.simulation import Env, Policy
+from lqrlab.simulation.policies import check_policy
 from lqrlab.systems import Plant
 
 _BLOCK = 1024  # loops of one call: what a core keeps in its cache
@@ -69,14 +70,17 @@ def attraction(
         check: called now and then; what it raises ends the work.
 
     Raises:
-        ValueError: a batch of plants, starts of another dimension.
+        ValueError: a batch of plants, starts of another dimension, no policy for this plant.
     """
     starts = np.asarray(x0)
     if plant.batch_shape:
         raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
     if starts.shape[-1:] != (plant.n,):
         raise ValueError(f"x0: expected states [..., {plant.n}] of {plant.name}, but found {starts.shape}")
+    if not isinstance(num_steps, int | np.integer) or num_steps < 1:
+        raise ValueError(f"num_steps: expected at least one step, but found {num_steps!r}")
     starts = starts if starts.dtype == np.float32 else starts.astype(float)
+    check_policy(policy, jnp.zeros((1, plant.n), starts.dtype), plant.m)
     lead, flat = starts.shape[:-1], starts.reshape(-1, plant.n)
     world = _cast(simulation.env(plant, dt=dt, limits=limits), flat.dtype)
     step, scales = float(world.dt), np.asarray(plant.scales[0])

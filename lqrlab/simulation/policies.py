@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from lqrlab.compute import pytree
@@ -165,3 +166,38 @@ def scheduled(plant: Any, schedule: Schedule, read: Callable[[Array], Array]) ->
 def no_control(plant: Any) -> LinearPolicy:
     """Inputs held at the equilibrium: what the plant does on its own."""
     return LinearPolicy(jnp.zeros((*plant.batch_shape, plant.m, plant.n)))
+
+
+def check_policy(policy: Any, x: Array, m: int) -> None:
+    """Refuse what is no policy for states x ``[*batch, *extra, n]`` and m inputs, in words rather than from a trace.
+
+    Raises:
+        ValueError: it is none, it fails, or its inputs have another shape.
+    """
+    if not (hasattr(policy, "init") and callable(policy)):
+        raise ValueError(
+            f"policy: expected something with init(batch_shape) and __call__(carry, x), such as LinearPolicy(K), "
+            f"but found {type(policy).__name__}"
+        )
+    if type(policy) is LinearPolicy and _gains(policy.K, x, m):
+        return  # seen without a trace, which would take longer than many a simulation
+    try:
+        _, u = jax.eval_shape(lambda p, x: p(p.init(x.shape[:-1]), x), policy, x)
+    except Exception as error:
+        raise ValueError(f"policy: fails on states of shape {x.shape}: {error}") from error
+    if u.shape != (*x.shape[:-1], m):
+        raise ValueError(f"policy: expected inputs of shape {(*x.shape[:-1], m)}, but found {u.shape}")
+
+
+def _gains(K: Any, x: Array, m: int) -> bool:
+    """Whether there is a gain for each of the first axes of x; refuses what cannot be any gain for it."""
+    if not isinstance(K, jax.Array | np.ndarray):
+        raise ValueError(f"policy: expected a gain K that is an array, but found {type(K).__name__}")
+    if K.shape[-2:] != (m, x.shape[-1]):
+        raise ValueError(
+            f"policy: expected a gain K of shape [..., {m}, {x.shape[-1]}], inputs by states, but found {K.shape}"
+        )
+    lead = K.shape[:-2]
+    if set(lead) - {1} and lead != x.shape[:-1][: len(lead)]:
+        raise ValueError(f"policy: gains of batch shape {lead} do not lead states of shape {x.shape}")
+    return lead == x.shape[: len(lead)]

@@ -15,7 +15,7 @@ from lqrlab import control
 from lqrlab.compute import pytree
 from lqrlab.simulation import bulk, products
 from lqrlab.simulation.environment import Env, env
-from lqrlab.simulation.policies import LinearPolicy, Policy
+from lqrlab.simulation.policies import LinearPolicy, Policy, check_policy
 from lqrlab.systems import Plant
 
 FIELDS = ("xs", "us", "costs")
@@ -113,7 +113,7 @@ def rollout(
         raise ValueError(f"num_steps: expected at least one step, but found {num_steps!r}")
     if not set(keep) <= set(FIELDS):
         raise ValueError(f"keep: expected a tuple of some of {', '.join(FIELDS)}, but found {keep!r}")
-    _check_policy(policy, x0, plant.m)
+    check_policy(policy, x0, plant.m)
     noisy = tuple(
         _positive(n, a)
         for n, a in (("noise", noise), ("sensor_noise", sensor_noise), ("excitation", excitation))
@@ -241,27 +241,6 @@ def _check_times(times: tuple[int, ...], batch: tuple[int, ...], starts: tuple[i
             f"dt: expected one sample time, or as many as the first axes of x0 have (shape {starts}), but found "
             f"shape {times}; one start at several sample times is np.broadcast_to(x0, (*dt.shape, n))"
         )
-
-
-def _check_policy(policy: Policy, x0: Array, m: int) -> None:
-    """Refuse what is no policy for this plant, in words rather than from inside a trace."""
-    if not (hasattr(policy, "init") and callable(policy)):
-        raise ValueError(
-            f"policy: expected something with init(batch_shape) and __call__(carry, x), such as LinearPolicy(K), "
-            f"but found {type(policy).__name__}"
-        )
-    if type(policy) is LinearPolicy:
-        lead = jnp.shape(policy.K)[:-2]
-        if set(lead) - {1} and lead != x0.shape[:-1][: len(lead)]:
-            raise ValueError(f"policy: gains of batch shape {lead} do not lead states of shape {x0.shape}")
-    if type(policy) is LinearPolicy and policy.K.shape == (*x0.shape[: policy.K.ndim - 2], m, x0.shape[-1]):
-        return  # seen without a trace, which would take longer than many a simulation
-    try:
-        _, u = jax.eval_shape(lambda p, x: p(p.init(x.shape[:-1]), x), policy, x0)
-    except Exception as error:
-        raise ValueError(f"policy: fails on states of shape {x0.shape}: {error}") from error
-    if u.shape != (*x0.shape[:-1], m):
-        raise ValueError(f"policy: expected inputs of shape {(*x0.shape[:-1], m)}, but found {u.shape}")
 
 
 def _positive(name: str, value: ArrayLike) -> bool:

@@ -11,7 +11,7 @@ import ipywidgets
 import numpy as np
 from PIL import Image
 
-from lqrlab import control, evaluation, systems
+from lqrlab import control, evaluation
 from lqrlab.evaluation import Attraction
 from lqrlab.systems import Plant
 from lqrlab.workbench import contenders, live, svg
@@ -45,7 +45,6 @@ def attraction_map(
     Returns:
         The :class:`AttractionMap`, to be displayed by the cell; without a person the picture.
     """
-    plant = systems.make(plant) if isinstance(plant, str) else plant
     setting = Setting.of(plant, policies, plane, span=span, limit=limit, num=num, num_steps=num_steps)
     return picture(setting) if headless() else AttractionMap(setting)
 
@@ -69,25 +68,34 @@ class Setting:
 
     @classmethod
     def of(
-        cls, plant: Plant, policies: Mapping[str, Any] | None, plane: Sequence[str] | None, **numbers: Any
+        cls,
+        plant: str | Plant,
+        policies: Mapping[str, Any] | None,
+        plane: Sequence[str] | None,
+        *,
+        span: float,
+        limit: float,
+        num: int,
+        num_steps: int,
     ) -> "Setting":
         """Checked; the plane is that of :func:`telling` if left out."""
-        if plant.n < 2:
-            raise ValueError(
-                f"plant: expected two states or more to make a plane of, but {plant.name} has {plant.n}"
-            )
+        plant = live.one_plant(plant)
+        across, up = telling(plant)
         names = [s.name for s in plant.states]
-        if plane is None:
-            across, up = telling(plant)
-        else:
-            unknown = [name for name in plane if name not in names]
-            if unknown or len(set(plane)) != 2:
-                raise ValueError(
-                    f"plane: expected two of {', '.join(names)}, but found {', '.join(plane) or 'none'}"
-                )
-            across, up = (names.index(name) for name in plane)
+        if plane is not None:
+            chosen = [plane] if isinstance(plane, str) else list(plane)
+            if len(chosen) != 2 or chosen[0] == chosen[1] or not set(chosen) <= set(names):
+                found = ", ".join(map(str, chosen)) or "none"
+                raise ValueError(f"plane: expected two of {', '.join(names)}, but found {found}")
+            across, up = (names.index(name) for name in chosen)
+        if not isinstance(policies, Mapping | None):
+            raise ValueError(f"policies: expected {{label: policy}}, but found {type(policies).__name__}")
+        if "optimal" in (policies or {}):
+            raise ValueError("policies: expected other labels than 'optimal', which is the LQR's own")
         given = {"optimal": contenders.optimal} | dict(policies or {})
-        return cls(plant, given, across, up, **numbers)
+        sizes = live.above_zero("span", span), live.above_zero("limit", limit)
+        counts = live.whole("num", num), live.whole("num_steps", num_steps)
+        return cls(plant, given, across, up, *sizes, *counts)
 
     @property
     def limits(self) -> tuple[Any, Any] | None:
@@ -115,6 +123,10 @@ class Setting:
 
 def telling(plant: Plant) -> tuple[int, int]:
     """Two states worth looking at: of coordinates and of rates the one that the least stable mode moves most."""
+    if plant.n < 2:
+        raise ValueError(
+            f"plant: expected two states or more to make a plane of, but {plant.name} has {plant.n}"
+        )
     poles, modes = np.linalg.eig(np.asarray(plant.matrices()[0]))
     size = np.abs(modes[:, int(np.argmax(poles.real))]) / np.asarray(plant.scales[0])
     half = (plant.n + 1) // 2
@@ -123,18 +135,15 @@ def telling(plant: Plant) -> tuple[int, int]:
 
 def maps(setting: Setting, check: Callable[[], None] = lambda: None) -> dict[str, Attraction]:
     """The fate of every start of the plane under each policy."""
-    x0 = setting.starts()
-    return {
-        label: evaluation.attraction(
-            setting.plant,
-            contenders.bind(policy, setting.plant),
-            x0,
-            num_steps=setting.num_steps,
-            limits=setting.limits,
-            check=check,
-        )
-        for label, policy in setting.policies.items()
-    }
+    x0, found = setting.starts(), {}
+    options: dict[str, Any] = {"num_steps": setting.num_steps, "limits": setting.limits, "check": check}
+    for label, policy in setting.policies.items():
+        try:
+            bound = contenders.bind(policy, setting.plant)
+            found[label] = evaluation.attraction(setting.plant, bound, x0, **options)
+        except ValueError as error:
+            raise ValueError(f"{label}: {error}") from error
+    return found
 
 
 # In words and colours ----------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What panels and notebooks put beside the LQR: a network, a policy, or anything that makes one for a plant."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,18 @@ def bind(contender: Any, plant: Plant) -> Policy:
         return _gain(bound, plant) if contender.linear else bound  # type: ignore[attr-defined]
     if callable(contender) and hasattr(contender, "init"):
         return contender
-    if callable(contender):
-        return contender(plant)
-    raise ValueError(
-        f"policy: expected a network, a policy, a checkpoints folder or a function plant → policy, but found "
-        f"{type(contender).__name__}"
+    expected = (
+        "policy: expected a network, a policy, a checkpoints folder or a function plant → policy, but found"
     )
+    if not callable(contender):
+        hint = "; the policy of a gain K is simulation.LinearPolicy(K)" if hasattr(contender, "shape") else ""
+        raise ValueError(f"{expected} {type(contender).__name__}{hint}")
+    takes = inspect.signature(contender)
+    try:
+        takes.bind(plant)
+    except TypeError:
+        raise ValueError(f"{expected} a function of {takes}") from None
+    return contender(plant)
 
 
 def optimal(plant: Plant) -> LinearPolicy:

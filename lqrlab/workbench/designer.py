@@ -7,7 +7,6 @@ from typing import Any
 import ipywidgets
 import numpy as np
 
-from lqrlab import systems
 from lqrlab.systems import Plant
 from lqrlab.workbench import live, svg
 from lqrlab.workbench.designcard import picture, quantity
@@ -25,7 +24,6 @@ def lqr_designer(plant: str | Plant, *, num_steps: int | None = None) -> Any:
     Returns:
         The :class:`Designer`, to be displayed by the cell; without a person the picture at its defaults.
     """
-    plant = systems.make(plant) if isinstance(plant, str) else plant
     if headless():
         return picture(Setting.of(plant, num_steps))
     return Designer(plant, num_steps)
@@ -43,11 +41,11 @@ class Designer(ipywidgets.HBox):
     """
 
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
-        self._default = Setting.of(systems.make(plant) if isinstance(plant, str) else plant, num_steps)
-        plant = self._default.plant
+        self._default = Setting.of(plant, num_steps)
+        own = self._default.plant
         self.states, self.inputs = (
             {s.name: live.slider(s.name.replace("_", " "), 0.0, -3.0, 3.0) for s in signals}
-            for signals in (plant.states, plant.inputs)
+            for signals in (own.states, own.inputs)
         )
         grid = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
         self.sample = ipywidgets.SelectionSlider(
@@ -66,7 +64,7 @@ class Designer(ipywidgets.HBox):
             **live.WIDE,
         )
         self.size = live.slider("initial state, ×", 1.0, 0.05, 3.0)
-        self.parameters = live.parameter_sliders(plant)
+        self.parameters = live.parameter_sliders(own)
         self.reset = live.button("back to the defaults")
         self.picture, self.words, self.code = (ipywidgets.HTML() for _ in range(3))
         self.live = live.Live(lambda setting, check: (picture(setting), setting.code), self._show)

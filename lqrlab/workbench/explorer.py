@@ -26,8 +26,8 @@ def plant_explorer(plant: str | Plant = "cart_pole", *, num_steps: int | None = 
         The :class:`Explorer`, to be displayed by the cell; without a person the drawing at its defaults.
     """
     if headless():
-        nominal = systems.make(plant) if isinstance(plant, str) else plant
-        return _film(nominal, catalogue.start(nominal), num_steps or _horizon(nominal), _CLOSED)[0]
+        nominal = live.one_plant(plant)
+        return _film(nominal, catalogue.start(nominal), _horizon(nominal, num_steps), _CLOSED)[0]
     return Explorer(plant, num_steps)
 
 
@@ -45,7 +45,7 @@ class Explorer(ipywidgets.HBox):
     """
 
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
-        self._own = None if isinstance(plant, str) else plant
+        self._own = None if isinstance(plant, str) else live.one_plant(plant)
         self._num_steps = num_steps
         names = list(systems.names()) if self._own is None else [self._own.name]
         start = plant if isinstance(plant, str) else plant.name
@@ -102,8 +102,7 @@ class Explorer(ipywidgets.HBox):
 
     def _compute(self, asked: tuple, check: Any) -> tuple[animate.Animation, str]:
         nominal, parameters, x0, loop = asked
-        steps = self._steps or self._num_steps or _horizon(nominal)
-        self._steps = steps
+        self._steps = steps = self._steps or _horizon(nominal, self._num_steps)
         check()
         return _film(live.altered(nominal, parameters), x0, steps, loop)
 
@@ -129,7 +128,9 @@ class Explorer(ipywidgets.HBox):
         self._moment.value = "" if self.playing.value else f"<style>.lq-explorer .lq-m{{{rule}}}</style>"
 
 
-def _horizon(plant: Plant) -> int:
+def _horizon(plant: Plant, num_steps: int | None) -> int:
+    if num_steps is not None:
+        return live.whole("num_steps", num_steps)
     design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
     return catalogue.settling(np.asarray(design.poles))
 

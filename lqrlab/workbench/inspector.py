@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lqrlab import control, evaluation, simulation, systems
+from lqrlab import control, evaluation, simulation
 from lqrlab.systems import Plant
 from lqrlab.workbench import animate, attraction, catalogue, contenders, live, svg
 from lqrlab.workbench.plane import Plane
@@ -35,7 +35,7 @@ def policy_inspector(
     Returns:
         The :class:`Inspector`, to be displayed by the cell; without a person the picture at its defaults.
     """
-    plant = systems.make(family) if isinstance(family, str) else family
+    plant = live.one_plant(family)
     if headless():
         pair = Pair.of(plant, policy, label, num_steps)
         seen = compare(pair, catalogue.start(plant))
@@ -60,8 +60,12 @@ class Pair:
     @classmethod
     def of(cls, plant: Plant, policy: Any, label: str, num_steps: int | None) -> "Pair":
         """Design the LQR and bind the policy."""
+        if label == "optimal":
+            raise ValueError(
+                "label: expected a name for the policy, but found 'optimal', which is the LQR's own"
+            )
         design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
-        steps = num_steps or evaluation.settling_steps(design)
+        steps = evaluation.settling_steps(design) if num_steps is None else live.whole("num_steps", num_steps)
         return cls(plant, design, contenders.bind(policy, plant), label, steps)
 
 

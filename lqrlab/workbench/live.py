@@ -12,6 +12,7 @@ from typing import Any
 
 import ipywidgets
 import jax.numpy as jnp
+import numpy as np
 
 from lqrlab import systems
 from lqrlab.systems import Plant
@@ -169,6 +170,50 @@ def sentence(error: Exception) -> str:
     first = (str(error).strip().splitlines() or [""])[0]
     first = first if len(first) < 400 else first[:400] + "…"
     return first if isinstance(error, ValueError) and first else f"{type(error).__name__}: {first}"
+
+
+# What panels are asked for -----------------------------------------------------------------------------------
+
+
+def one_plant(plant: Any) -> Plant:
+    """A family at its defaults, or one plant of your own.
+
+    Raises:
+        ValueError: it is neither, or a batch.
+    """
+    if isinstance(plant, str):
+        return systems.make(plant)
+    if not isinstance(plant, Plant):
+        raise ValueError(
+            "plant: expected the name of a family, as 'cart_pole', or one plant, as of systems.make or "
+            f"systems.from_matrices, but found {type(plant).__name__}"
+        )
+    if plant.batch_shape:
+        raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
+    return plant
+
+
+def whole(name: str, value: Any, low: int = 1) -> int:
+    """A whole number from ``low`` on.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < low:
+        raise ValueError(f"{name}: expected a whole number from {low} on, but found {value!r}")
+    return int(value)
+
+
+def above_zero(name: str, value: Any) -> float:
+    """A number above 0, which may be inf.
+
+    Raises:
+        ValueError: it is none.
+    """
+    number = np.asarray(value)
+    if number.ndim or number.dtype.kind not in "iuf" or not number > 0:
+        raise ValueError(f"{name}: expected a number above 0, but found {value!r}")
+    return float(number)
 
 
 # Sliders -----------------------------------------------------------------------------------------------------

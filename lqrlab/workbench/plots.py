@@ -62,6 +62,7 @@ def show(figure: Figure, alt: str) -> None:
     """Display a figure with the text that stands for it where it cannot be seen, and close it."""
     from IPython.display import display
 
+    _check_words(alt)
     display(
         {"image/png": base64.b64encode(png(figure, dpi=170)).decode(), "text/plain": alt},
         metadata={"image/png": {"alt": alt, "width": round(figure.get_figwidth() * 100)}},
@@ -77,7 +78,7 @@ def png(figure: Figure, dpi: float = 110) -> bytes:
     return buffer.getvalue()
 
 
-def save(figure: Figure, stem: str | Path, alt: str = "", *, formats: Sequence[str] = FORMATS) -> list[Path]:
+def save(figure: Figure, stem: str | Path, alt: str, *, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write a figure for a paper: ``<stem>.pdf``, ``.svg`` and ``.png``; the text in the first two can be edited.
 
     Args:
@@ -88,12 +89,28 @@ def save(figure: Figure, stem: str | Path, alt: str = "", *, formats: Sequence[s
 
     Returns:
         The files' paths.
+
+    Raises:
+        ValueError: no words, another format, a path with an ending or in a folder that cannot be made.
     """
-    if wrong := [f for f in formats if f not in FORMATS]:
-        raise ValueError(f"formats: expected some of {', '.join(FORMATS)}, but found {wrong[0]!r}")
+    _check_words(alt)
+    if not isinstance(figure, Figure):
+        raise ValueError(f"figure: expected a figure of matplotlib's, but found {type(figure).__name__}")
+    wrong = [formats] if isinstance(formats, str) or not formats else [f for f in formats if f not in FORMATS]
+    if wrong:
+        raise ValueError(
+            f"formats: expected some of {', '.join(FORMATS)}, as ('pdf',), but found {wrong[0]!r}"
+        )
     style()
     stem = Path(stem).expanduser()
-    stem.parent.mkdir(parents=True, exist_ok=True)
+    if stem.suffix[1:].isalpha():  # gain_0.05 has none
+        raise ValueError(
+            f"stem: expected a path without an ending, but found {stem.name!r}; formats chooses the endings"
+        )
+    try:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"stem: the folder {stem.parent} cannot be made ({error.strerror})") from None
     title = stem.name.replace("_", " ")
     records = {
         "pdf": {"Title": title, "Subject": alt, "CreationDate": None},
@@ -106,6 +123,13 @@ def save(figure: Figure, stem: str | Path, alt: str = "", *, formats: Sequence[s
         figure.savefig(path, dpi=300, metadata=records[kind])
         paths.append(path)
     return paths
+
+
+def _check_words(alt: str) -> None:
+    if not isinstance(alt, str) or not alt.strip():
+        raise ValueError(
+            f"alt: expected words that stand for the figure where it cannot be seen, but found {alt!r}"
+        )
 
 
 def grid(count: int, columns: int = 3, height: float = 1.9, **kwargs: Any) -> tuple[Figure, list[Axes]]:

@@ -12,7 +12,7 @@ from jax import Array
 
 from lqrlab import control, simulation, systems
 from lqrlab.systems import Plant
-from lqrlab.workbench import catalogue
+from lqrlab.workbench import catalogue, live
 
 TICKS = 4  # that the plant's own sample time is divided into: the grid of sample times and delays
 LATE = 2  # sample times of delay at most
@@ -50,13 +50,13 @@ class Setting:
     size: float = 1.0
 
     @classmethod
-    def of(cls, plant: Plant, num_steps: int | None = None) -> "Setting":
+    def of(cls, plant: str | Plant, num_steps: int | None = None) -> "Setting":
         """The defaults of a plant: its own weights and sample time, no delay, no limits."""
-        if plant.batch_shape:
-            raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
+        plant = live.one_plant(plant)
         (A, B), (Q, R), tick = plant.matrices(), plant.weights(), float(plant.dt) / TICKS
         if num_steps is None:
             num_steps = min(catalogue.settling(np.asarray(control.lqrd(A, B, Q, R, plant.dt).poles)), 400)
+        num_steps = live.whole("num_steps", num_steps)
         fastest = float(np.abs(np.linalg.eigvals(np.asarray(A))).max())
         substeps = max(1, math.ceil(fastest * tick / 0.25))
         ones = np.ones(plant.n), np.ones(plant.m)
