@@ -169,6 +169,23 @@ def test_components_of_every_familys_dynamics_are_its_dynamics(name):
         np.testing.assert_allclose(out[:, i], expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
 
 
+def test_a_state_that_diverges_is_seen_although_what_it_does_not_touch_stays_finite():
+    """ẋ₁ = x₁³ leaves at t = 1/2, ẋ₂ = −x₂ does not; their coupling is a constant 0, and 0·inf is NaN step by step."""
+    apart = jnp.array([[0.0, 0.0], [0.0, -1.0]])
+    plant = systems.from_dynamics(
+        lambda x, u: apart @ x + jnp.array([1.0, 0.0]) * (x[0] ** 3 + u[0]),
+        x_eq=[0, 0], u_eq=[0], Q=np.diag([0.0, 1.0]), R=[[1.0]], dt=0.1,
+    )  # fmt: skip
+    few, many = (
+        simulation.rollout(plant, simulation.no_control(plant), np.ones((num, 2)), 20) for num in (1, 100)
+    )
+    first = [int(np.argmin(np.isfinite(run.xs[0, :, 0]))) for run in (few, many)]
+    assert 4 < first[0] == first[1] < 10
+    assert not np.isfinite(many.xs[:, first[1] :, 0]).any(), "a state never comes back from there"
+    assert not np.isfinite(many.cost).any(), "not even where the state that is lost costs nothing"
+    np.testing.assert_allclose(many.xs[:, -1, 1], np.exp(-2.0), rtol=1e-5)
+
+
 def test_a_loop_inside_a_function_is_mapped_over():
     def repeated(x):
         return jax.lax.fori_loop(0, 3, lambda _, v: jnp.sin(v) + x, x)
