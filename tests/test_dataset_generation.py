@@ -281,6 +281,24 @@ def test_perturbed_regulators_and_policies_run_the_loops_while_the_optimum_stays
         assert report.ok, report
 
 
+@pytest.mark.parametrize(
+    ("name", "controller", "words"),
+    [
+        ("lqr", lambda plants: simulation.no_control(plants), "the config says 'lqr', but a policy was given"),
+        ("half", None, "the config says 'half', but the optimum runs the loops"),
+        ("half", 0.5, "controller: expected a function plants → policy, but found float"),
+        ("half", lambda plants: control.lqrd(*plants.matrices(), *plants.weights(), plants.dt).K, "policy: expected"),
+        ("half", lambda plants: simulation.LinearPolicy(np.ones((2, 3))), r"gain K of shape \[..., 1, 2\]"),
+        ("half", lambda plants: simulation.LinearPolicy(np.ones((3, 1, 2))), r"gains of batch shape \(3,\) do not"),
+    ],
+)  # fmt: skip
+def test_a_controller_that_does_not_fit_is_refused(name, controller, words, tmp_path):
+    config = changed(families=("pendulum",), held_out=(), controller=name)
+    with pytest.raises(ValueError, match=words):
+        dataset.generate(config, tmp_path / "set", controller=controller)
+    assert not list(tmp_path.rglob("*.h5"))
+
+
 def three_quarters(plants):
     """A policy of its own: three quarters of what the optimum does."""
     K = control.lqrd(*plants.matrices(), *plants.weights(), plants.dt).K

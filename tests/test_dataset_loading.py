@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import threading
 import time
+import types
 
 import h5py
 import jax
@@ -14,7 +15,7 @@ import scipy.linalg
 
 from lqrlab import dataset, systems
 from lqrlab.compute import memory
-from lqrlab.dataset import DataConfig, order
+from lqrlab.dataset import DataConfig, order, streaming
 
 WINDOW, STEPS = 5, 12
 CONFIG = DataConfig(
@@ -262,15 +263,21 @@ def test_families_by_weight(data):
         assert not np.array_equal(epochs[0].variant, epochs[1].variant)
         first, second = (epochs[0].x[at : at + 100] for at in (0, 100))  # nor the same draw in each batch
         assert not np.array_equal(first, second)
-    only = joined(dataset.loader(data, batch_size=60, window=WINDOW, family_weights={"pendulum": 1.0}))
+    alone = {"batch_size": 60, "window": WINDOW, "family_weights": {"pendulum": 1.0}}
+    only, other = (joined(dataset.loader(data, seed=seed, **alone)) for seed in (0, 1))
     assert set(data.variants.family[only.variant]) == {"pendulum"}
-    for weights, words in (
-        ({"dc_motor": 1.0}, "not in this split"),
-        ({"pendulum": -1.0}, "weight ≥ 0"),
-        ({"pendulum": 0.0}, "above 0"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            dataset.loader(data, batch_size=10, window=WINDOW, family_weights=weights)
+    assert not np.array_equal(only.variant, other.variant)
+    assert len(only.variant) == 360  # of 180 windows, of which 360 draws see 1 − e⁻² = 86 %
+    assert len(set(rows(only))) == pytest.approx(180 * 0.865, abs=15)
+    for mode in ("memory", "streaming"):
+        for weights, words in (
+            ({"dc_motor": 1.0}, "'dc_motor' is not in this split of pendulum, two_link_arm"),
+            ({"pendulum": -1.0}, "weight ≥ 0"),
+            ({"pendulum": float("inf")}, "weight ≥ 0"),
+            ({"pendulum": 0.0}, "above 0"),
+        ):
+            with pytest.raises(ValueError, match=f"family_weights: .*{words}"):
+                dataset.loader(data, batch_size=10, window=WINDOW, family_weights=weights, mode=mode)
 
 
 @pytest.mark.parametrize("mode", ["memory", "streaming"])
@@ -284,6 +291,17 @@ def test_families_by_weight_in_each_mode(mode, data):
         for b in dataset.loader(data, epoch=epoch, drop_remainder=False, **arguments)
     ]
     assert np.mean(np.concatenate(family) == "two_link_arm") == pytest.approx(0.75, abs=0.1)
+
+
+def test_blocks_of_any_size_bring_their_family_as_often_as_its_weight_says():
+    """Two uneven blocks of twenty trajectories against five blocks of two, at equal weights."""
+    blocks = [streaming._Block(0, 0, n, np.arange(n)) for n in (2, 18)]
+    blocks += [streaming._Block(1, 0, 2, np.arange(2))] * 5
+    shards = types.SimpleNamespace(shards=[{"family": "a"}, {"family": "b"}])
+    drawn = [b for e in range(400) for b in streaming._drawn(shards, blocks, {"a": 1.0, "b": 1.0}, 0, e)]
+    sizes = [sum(len(b.keep) for b in drawn if b.shard == shard) for shard in (0, 1)]
+    assert sizes[0] / sum(sizes) == pytest.approx(0.5, abs=0.05)
+    assert np.mean([len(b.keep) == 18 for b in drawn if b.shard == 0]) == pytest.approx(0.5, abs=0.05)
 
 
 @pytest.mark.parametrize("mode", ["memory", "streaming"])

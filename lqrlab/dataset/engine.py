@@ -62,6 +62,10 @@ def generate(
             "the optimum runs the loops" if controller is None else "a policy was given that runs the loops"
         )
         raise ValueError(f"controller: the config says {config.controller!r}, but {said}")
+    if not (controller is None or callable(controller)):
+        raise ValueError(
+            f"controller: expected a function plants → policy, but found {type(controller).__name__}"
+        )
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     with manifest.alone(folder):
