@@ -331,22 +331,44 @@ def test_same_bytes_while_a_profiler_looks(tmp_path):
     assert (tmp_path / "looked_at.h5").read_bytes() == (tmp_path / "plain.h5").read_bytes()
 
 
+WATCHED = """
+import sys
+import jax
+from lqrlab.dataset import generation
+from lqrlab.workbench import cli
+
+seen, simulate = set(), generation.bulk.simulate
+
+def watched(*arguments, **options):
+    seen.update(device.id for device in jax.numpy.zeros(()).devices())
+    return simulate(*arguments, **options)
+
+generation.bulk.simulate = watched
+cli.main(sys.argv[1:], standalone_mode=False)
+print("simulated on", sorted(seen))
+"""
+"""The command line, and on which devices it computed."""
+
+
 @pytest.mark.slow
 def test_same_bytes_from_other_processes(made, tmp_path):
-    """Two workers of a cluster, of which each sees two devices."""
-    command = [sys.executable, "-m", "lqrlab.workbench", "data", "generate"]
+    """Two workers of a cluster, each of which sees two devices; and one process that uses both."""
     (tmp_path / "config.json").write_text(CONFIG.to_json())
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    for name, engine in (("workers", ["--workers", "2"]), ("devices", ["--devices"])):
-        options = ["--config", str(tmp_path / "config.json"), *engine]
+    for name, start, engine in (
+        ("workers", ["-m", "lqrlab.workbench"], ["--workers", "2"]),
+        ("devices", ["-c", WATCHED], ["--devices"]),
+    ):
+        command = [sys.executable, *start, "data", "generate", str(tmp_path / name)]
         done = subprocess.run(
-            [*command, str(tmp_path / name), *options],
+            [*command, "--config", str(tmp_path / "config.json"), *engine],
             capture_output=True,
             text=True,
             timeout=200,
             env=environment,
         )
         assert done.returncode == 0, done.stderr[-2000:]
+        assert name == "workers" or "simulated on [0, 1]" in done.stdout
         card = tmp_path / name / "card.html"  # which the command adds
         assert card.read_text().count("<img alt=") == 3
         card.unlink()
