@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from lqrlab import dataset, systems
+from lqrlab import dataset, simulation, systems
 from lqrlab.compute import memory
 from lqrlab.dataset import DataConfig, order, streaming
 
@@ -345,8 +345,63 @@ def test_live_batches_are_loops_of_the_same_plants_each_time_others(data):
         assert not set(rows(other)) & set(rows(batches[0]))
     spread = np.asarray(joined(batches).u + 0.0)
     assert np.std(spread[..., 0][np.abs(spread[..., 0]) > 0]) > 0.8 * CONFIG.excitation
-    with pytest.raises(ValueError, match="live batches come from linear plants"):
-        dataset.live(changed(linear=False), **arguments)
+
+
+def test_live_batches_of_nonlinear_plants_are_their_rollouts(data):
+    """Whole trajectories under saturation, against each plant's own rollout from where they began."""
+    config = changed(linear=False, saturation=0.3, excitation=0.0)
+    arguments = {"batch_size": 30, "window": STEPS, "seed": 3, "at_once": 20}
+    loader = dataset.live(config, **arguments)
+    assert len(loader) == 12
+    batches = list(loader)
+    jax.tree.map(np.testing.assert_array_equal, dataset.live(config, **arguments).batch(7), batches[7])
+    every, limited, seen = joined(batches), False, set()
+    whole = np.flatnonzero(np.asarray(every.live_t).all(axis=1))
+    for i in whole:
+        row = int(every.variant[i])
+        family = data.variants.family[row]
+        at = list(data.rows(None, family)).index(row)
+        plant = jax.tree.map(lambda a: a[at] if jnp.ndim(a) else a, data.plants(None, family))  # noqa: B023
+        (K, sx, su) = (data.column(name, None, family)[at] for name in ("K", "scale_x", "scale_u"))
+        u_eq = np.asarray(plant.equilibrium()[1])
+        x = np.asarray(every.x, float)[i, :, : plant.n] * sx
+        run = simulation.rollout(
+            plant, simulation.LinearPolicy(jnp.asarray(K)), x[0], STEPS, limits=(u_eq - 0.3 * su, u_eq + 0.3 * su)
+        )  # fmt: skip
+        np.testing.assert_allclose(x / sx, np.asarray(run.xs)[:-1] / sx, atol=1e-4 * np.abs(x / sx).max())
+        u = np.asarray(every.u)[i, 1:, : plant.m]
+        np.testing.assert_allclose(u, np.asarray(run.us)[:-1] / su, atol=1e-4)
+        limited |= bool(np.any(np.abs(u) > 0.2999))
+        seen.add(row)
+    assert limited
+    assert len(whole) > 20
+    assert {data.variants.split[row] for row in seen} == {"train"}
+    assert {data.variants.family[row] for row in seen} == {"pendulum", "two_link_arm"}
+
+
+def test_live_batches_of_nonlinear_plants_are_disturbed_as_the_config_says(data):
+    """What a plant's own step leaves over is the noise, what −Kx leaves over the excitation."""
+    config = changed(linear=False, noise=0.05, excitation=0.4, families=("pendulum",), held_out=())
+    loops = dataset.live(config, batch_size=180, window=2, at_once=300)
+    batch = loops.batch(0)
+    pairs = np.asarray(batch.live_t).all(axis=1)
+    family = data.plants(None, "pendulum")  # the same: a family's plants do not depend on the others
+    of = np.asarray(batch.variant)[pairs]
+    x, u, K = (
+        np.asarray(a, float)[pairs] for a in (batch.x[..., :2], batch.u[..., :1], batch.gain[:, :1, :2])
+    )
+    sx, su = (data.column(name, None, "pendulum")[of] for name in ("scale_x", "scale_u"))
+    world = simulation.env(jax.tree.map(lambda a: a[of] if jnp.ndim(a) else a, family))
+    after, _ = world.step(jnp.asarray(x[:, 0] * sx), jnp.asarray(u[:, 1] * su))
+    assert np.std(x[:, 1] - np.asarray(after) / sx) == pytest.approx(0.05, rel=0.15)
+    assert np.std(u[:, 1, 0] + np.einsum("bij,bj->bi", K, x[:, 0])[:, 0]) == pytest.approx(0.4, rel=0.15)
+    rough = dataclasses.replace(
+        config, gain_error=2.0, num_steps=100
+    )  # where some leave, others take their place
+    assert np.abs(dataset.live(rough, batch_size=1500, window=1, at_once=15).batch(0).x).max() < 1e3
+    wild = dataclasses.replace(config, gain_error=50.0, num_steps=100)
+    with pytest.raises(ValueError, match="every loop of a round leaves the model for good"):
+        dataset.live(wild, batch_size=20, window=2, at_once=20).batch(0)
 
 
 def test_placing_on_the_cpu_copies_nothing(data):

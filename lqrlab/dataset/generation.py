@@ -47,7 +47,7 @@ def _make(config: DataConfig, shard: Shard, controller: Controller | None) -> sh
     if config.gain_error:  # of the loops alone: what is recorded as the optimum stays so
         off = jax.random.normal(jax.random.fold_in(begin, 1), gain.shape)
         gain = gain * (1 + config.gain_error * np.asarray(off))
-    x0 = _starts(plants, begin, config.trajectories, sx)
+    x0 = starts(plants, begin, config.trajectories, sx)
     if controller is not None:
         out = _controlled(config, plants, controller, x0, sx, su, noise)
     else:
@@ -58,8 +58,8 @@ def _make(config: DataConfig, shard: Shard, controller: Controller | None) -> sh
     designed = design.stabilizing[count]
     shaped = {name: a.reshape(size, config.trajectories, *a.shape[1:])[count] for name, a in out.items()}
     x0 = x0[count]
-    kept, left_out = _kept(config, designed, x0 / sx[count, None], shaped, design.P[count, :n, :n])
-    rows = {name: _where(kept, a) for name, a in _rows(config, x0, shaped).items()}
+    chosen, left_out = kept(config, designed, x0 / sx[count, None], shaped, design.P[count, :n, :n])
+    rows = {name: _where(chosen, a) for name, a in _rows(config, x0, shaped).items()}
     table = {
         "family": np.full(size, shard.family, dtype=f"S{len(shard.family)}"),
         "variant": np.arange(shard.first, shard.first + size, dtype=np.int32),
@@ -77,7 +77,7 @@ def _make(config: DataConfig, shard: Shard, controller: Controller | None) -> sh
     for name, value in plants.parameters.items():
         table[f"parameters/{name}"] = np.broadcast_to(np.asarray(value), (size,))
     # rows of the table that is kept, in which variants without a design are missing
-    of = (np.cumsum(designed) - 1)[np.nonzero(kept)[0]].astype(np.int32)
+    of = (np.cumsum(designed) - 1)[np.nonzero(chosen)[0]].astype(np.int32)
     runs = {"variant": np.repeat(of, len(config.starts)), **rows}
     if config.thinning > 1:
         runs["start"] = np.tile(np.array(config.starts, np.int32), len(of))
@@ -97,7 +97,7 @@ def _make(config: DataConfig, shard: Shard, controller: Controller | None) -> sh
     return shards.Content(arrays, _units(plants, thinned=config.thinning > 1), about, config.compression)
 
 
-def _starts(plants: Plant, key: Array, num: int, sx: np.ndarray) -> np.ndarray:
+def starts(plants: Plant, key: Array, num: int, sx: np.ndarray) -> np.ndarray:
     """Initial deviations ``[size, num, n]``."""
     if type(plants).initial_state is not Plant.initial_state:
         return np.asarray(plants.initial_state(key=key, num=num))
@@ -284,6 +284,13 @@ def _controlled(
         sensor_noise=config.sensor_noise * sx[0],
         excitation=config.excitation * su[0],
     )
+    return recorded(config, out, sx, su)
+
+
+def recorded(
+    config: DataConfig, out: simulation.Trajectory, sx: np.ndarray, su: np.ndarray
+) -> dict[str, np.ndarray]:
+    """What is written of loops ``[variants, trajectories]``, one after the other, and what decides whether it is."""
     far, us = np.abs(np.asarray(out.xs)) / sx[:, None, None], np.asarray(out.us) / su[:, None, None]
     limited = np.abs(us[..., -_tail(config) :, :]).max(-1) > 0.999 * (config.saturation or np.inf)
     found = {
@@ -298,7 +305,7 @@ def _controlled(
     return {name: a.reshape(-1, *a.shape[2:]) for name, a in found.items()}
 
 
-def _kept(
+def kept(
     config: DataConfig,
     designed: np.ndarray,
     start: np.ndarray,

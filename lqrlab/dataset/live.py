@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.dataset import generation
+from lqrlab import simulation
+from lqrlab.dataset import generation, windows
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.loading import Loader, check_numbers
 from lqrlab.dataset.plan import plan
@@ -26,7 +27,7 @@ class Drawn(Dataset):
     def tables(self) -> tuple[dict[str, np.ndarray], ...]:
         """Group ``variants`` of each file that there would be."""
         # the plants are the same
-        short = dataclasses.replace(self.config, trajectories=1, num_steps=1, thinning=1)
+        short = dataclasses.replace(self.config, trajectories=1, num_steps=1, thinning=1, linear=True)
         found = []
         for shard in plan(short):
             arrays = generation.make(short, shard).arrays
@@ -69,13 +70,14 @@ def live(
     has as many windows as the data set would. Windows may end at any step of a loop, so nothing is thinned.
 
     Args:
-        config: of linear plants; its trajectories are drawn by ``seed``, not by its own.
+        config: its trajectories are drawn by ``seed``, not by its own. Nonlinear plants are simulated as
+            :func:`lqrlab.dataset.generate` does it, a family at a time, each with its share of a round.
         split, batch_size, window, seed, epoch, start, device: as for a loader.
         at_once: loops of a round; a multiple of the batches' appetite is taken where they are too few.
         process_index, process_count: which of several processes this is; each simulates loops of its own.
 
     Raises:
-        ValueError: an argument that does not fit, an empty split, plants that are not linear.
+        ValueError: an argument that does not fit, an empty split, loops that all leave the model.
     """
     check_numbers(batch_size=batch_size, seed=seed, epoch=epoch, start=start, at_once=at_once)
     check_numbers(process_index=process_index, process_count=process_count)
@@ -84,20 +86,20 @@ def live(
             f"process_index: expected one of {process_count} processes, but found {process_index}"
         )
     window = check_window(window)
-    if not config.linear:
-        raise ValueError(
-            "config: live batches come from linear plants (exact zero-order hold); for nonlinear ones make a data "
-            "set with generate() and load it"
-        )
     drawn = Drawn.of(config)
     rows = drawn.rows(split)
     if not len(rows):
         raise ValueError(f"split: the config has no variant in {split!r}")
-    with jax.enable_x64(True):
-        problem = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), problems(drawn))
-    table, problem, chosen = jax.device_put((drawn.table(), problem, jnp.asarray(rows, jnp.int32)), device)
     steps = config.num_steps
     loops = max(at_once, -(-batch_size // steps))
+    table = jax.device_put(drawn.table(), device)
+    if config.linear:
+        with jax.enable_x64(True):
+            problem = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), problems(drawn))
+        problem, chosen = jax.device_put((problem, jnp.asarray(rows, jnp.int32)), device)
+    else:
+        families = _families(drawn, split, loops)
+        loops = sum(family.loops for family in families)
     per_round = loops * steps // batch_size
     num_windows = len(rows) * config.trajectories * config.kept_steps // process_count
     num_batches = max(num_windows // batch_size, 1)
@@ -105,7 +107,10 @@ def live(
     @functools.lru_cache(maxsize=2)
     def simulated(number: int) -> Resident:
         where = np.array([seed, epoch, number, process_index], np.uint32)
-        held, stay = _round(jnp.asarray(where), problem, table, chosen, config, window, loops)
+        if config.linear:
+            held, stay = _round(jnp.asarray(where), problem, table, chosen, config, window, loops)
+        else:
+            held, stay = _nonlinear_round(where, families, table, config, window, device)
         if number == 0 and not bool(stay):
             raise ValueError(
                 "config: every loop of a round leaves the model for good; take a smaller gain_error or less noise"
@@ -129,6 +134,14 @@ def _taken(source: Resident, first: Array, count: int, seed: Array, number: Arra
     return source.gather(source.order(first + jnp.arange(count, dtype=first.dtype), seed, number))
 
 
+def _key(where: Array | np.ndarray) -> Array:
+    """Of a round: seed, epoch, number, process."""
+    key = jax.random.key(where[0], impl="threefry2x32")
+    for number in (where[1], where[2], where[3]):
+        key = jax.random.fold_in(key, number)
+    return key
+
+
 @partial(jax.jit, static_argnums=(4, 5, 6))
 def _round(
     where: Array,
@@ -140,10 +153,7 @@ def _round(
     num: int,
 ) -> tuple[Resident, Array]:
     """Loops of a round as windows, and whether any of them stays, in scaled coordinates, float32."""
-    key = jax.random.key(where[0], impl="threefry2x32")
-    for number in (where[1], where[2], where[3]):
-        key = jax.random.fold_in(key, number)
-    pick, begin, push, disturb, sense, miss = jax.random.split(key, 6)
+    pick, begin, push, disturb, sense, miss = jax.random.split(_key(where), 6)
     variant = rows[jax.random.randint(pick, (num,), 0, len(rows))]
     A, B, K = (a[variant] for a in (problem.A, problem.B, problem.K))
     live_x, live_u = (a[variant] for a in (table.description.live_x, table.description.live_u))
@@ -174,3 +184,94 @@ def _round(
     good = jnp.argsort(~stays)[jnp.arange(num) % jnp.maximum(stays.sum(), 1)]
     kept = jnp.where(stays.any(), signals[good], 0.0)
     return Resident(kept, variant[good], table, window, config.num_steps), stays.any()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Family:
+    """Nonlinear plants of one family, in SI units, float64.
+
+    Attributes:
+        rows: of the table ``[v]``.
+        world: the plants with their limits and disturbances.
+        K, P: their optimal gains and costs to go ``[v, m, n]``, ``[v, n, n]``.
+        sx, su: their scales ``[v, n]``, ``[v, m]``.
+        loops: in a round.
+    """
+
+    rows: np.ndarray
+    world: simulation.Env
+    K: np.ndarray
+    P: np.ndarray
+    sx: np.ndarray
+    su: np.ndarray
+    loops: int
+
+    def simulate(
+        self, config: DataConfig, key: Array
+    ) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
+        """Loops of plants drawn at random: which ``[loops]``, what is recorded of them, which of them are kept."""
+        pick, begin, miss, noise = jax.random.split(key, 4)
+        of = np.asarray(jax.random.randint(pick, (self.loops,), 0, len(self.rows)))
+        own = jax.tree.map(lambda a: a[of] if jnp.shape(a)[:1] == (len(self.rows),) else a, self.world)
+        world = dataclasses.replace(own, noise=self.world.noise)
+        sx, su, K = self.sx[of], self.su[of], self.K[of]
+        if config.gain_error:
+            K = K * (1 + config.gain_error * np.asarray(jax.random.normal(miss, K.shape)))
+        x0 = generation.starts(world.plant, begin, 1, sx)
+        out = simulation.rollout(
+            world,
+            simulation.LinearPolicy(jnp.asarray(K)),
+            x0,
+            config.num_steps,
+            key=noise,
+            sensor_noise=config.sensor_noise * sx[0],
+            excitation=config.excitation * su[0],
+        )
+        runs = generation.recorded(config, out, sx, su)
+        shaped = {name: a.reshape(self.loops, 1, *a.shape[1:]) for name, a in runs.items()}
+        P = self.P[of] * sx[:, :, None] * sx[:, None, :]
+        kept, _ = generation.kept(config, np.ones(self.loops, bool), x0 / sx[:, None], shaped, P)
+        return of, runs, kept[:, 0]
+
+
+def _families(drawn: Drawn, split: str, loops: int) -> list[_Family]:
+    """Each family of a split, with as many of the loops as it has of the split's plants, rounded up."""
+    config, total, found = drawn.config, len(drawn.rows(split)), []
+    with jax.enable_x64(True):
+        for name in config.families:
+            rows = drawn.rows(split, name)
+            if not len(rows):
+                continue
+            plants = drawn.plants(split, name)
+            K, P, sx, su = (drawn.column(a, split, name) for a in ("K", "P", "scale_x", "scale_u"))
+            u_eq, high = plants.equilibrium()[1], np.inf if config.saturation is None else config.saturation
+            limits = u_eq - high * su, u_eq + high * su
+            world = simulation.env(plants, limits=limits, noise=config.noise * sx[0])
+            found.append(_Family(rows, world, K, P, sx, su, -(-loops * len(rows) // total)))
+    return found
+
+
+def _nonlinear_round(
+    where: np.ndarray,
+    families: list[_Family],
+    table: VariantTable,
+    config: DataConfig,
+    window: int,
+    device: jax.Device | None,
+) -> tuple[Resident, bool]:
+    """As :func:`_round`, of the families' own equations of motion."""
+    signals = windows.zeros(sum(family.loops for family in families), window, config.num_steps)
+    variant, stays, at = np.empty(len(signals), np.int32), np.empty(len(signals), bool), 0
+    for number, family in enumerate(families):
+        here = slice(at, at + family.loops)
+        with jax.enable_x64(True), jax.default_device(device), np.errstate(over="ignore", invalid="ignore"):
+            of, runs, stays[here] = family.simulate(config, jax.random.fold_in(_key(where), number))
+            scales = family.sx[of], family.su[of]
+            windows.put(signals, here, window, runs["states"], runs["controls"], scales)
+        variant[here], at = family.rows[of], here.stop
+    if not stays.all():  # a loop that is not kept gives its place to one that is
+        good = np.flatnonzero(stays) if stays.any() else np.arange(1)
+        good = good[np.arange(len(signals)) % len(good)]
+        signals, variant = np.where(stays.any(), signals[good], np.float32(0)), variant[good]
+    signals, of = jax.device_put((signals, variant), device)
+    return Resident(signals, of, table, window, config.num_steps), bool(stays.any())
