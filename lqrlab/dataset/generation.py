@@ -224,6 +224,7 @@ def _run(
         key=key if any(sizes) else None,
         noise=bulk.Noise(*spread),
         substeps=substeps,
+        total=config.variants * config.trajectories,
     )
     each = np.repeat(loops.extra.relative_x, len(x0) // len(loops.extra.relative_x) * x0.shape[1], axis=0)
     return {name: np.asarray(a) for name, a in out.items()} | {"end": np.asarray(out["end"]) * each}

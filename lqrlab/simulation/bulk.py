@@ -123,6 +123,7 @@ def simulate(
     key: Array | None = None,
     noise: Noise = Noise(),  # noqa: B008
     substeps: int = 1,
+    total: int = 0,
 ) -> Mapping[str, np.ndarray | Array]:
     """Run all loops.
 
@@ -134,6 +135,7 @@ def simulate(
         key: each loop's noise follows from this and its own place in x0.
         noise: what is drawn.
         substeps: Runge-Kutta steps in a sample time.
+        total: loops of this and later calls alike, where that is known; many are worth a good compilation.
 
     Returns:
         What was to be kept, the loops in front: ``[p·s, T + 1 or T, …]``, ``[p·s]``; and ``end``, the last state
@@ -144,7 +146,7 @@ def simulate(
     count = len(x0)
     shape, starts = _cut(loops, x0, steps, substeps, keep, key is not None)
     arguments = (loops, x0, key, noise)
-    run = _compiled(count * steps * substeps > _MUCH)
+    run = _compiled(max(count, total) * steps * substeps > _MUCH)
     room = _room.eval_shape(shape, loops, x0)
     totals = run.eval_shape(shape, room, starts[0], *arguments)[1]  # traced once, like the call
     points, intervals = room
