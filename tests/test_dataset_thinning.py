@@ -245,9 +245,11 @@ def test_drawn_windows_are_those_that_are_there(made):
     assert len(set(apart.argmin(1))) > 50  # of 108 in a hundred draws; two thirds are to be expected
 
 
-def test_live_epochs_are_as_long_as_those_from_the_file(made):
+@pytest.mark.parametrize("linear", [True, False])
+def test_live_epochs_are_as_long_as_those_from_the_file(linear, made):
     loader = dataset.loader(made, batch_size=12, window=WINDOW)
-    fresh = dataset.live(THINNED, batch_size=12, window=WINDOW, at_once=4)
+    config = dataclasses.replace(THINNED, linear=linear)
+    fresh = dataset.live(config, batch_size=12, window=WINDOW, at_once=4)
     assert (len(fresh), fresh.num_windows) == (len(loader), loader.num_windows)
     jax.tree.map(np.testing.assert_array_equal, fresh.table, loader.table)
     assert fresh.batch(len(fresh) - 1).x.shape == (12, WINDOW, 12)
