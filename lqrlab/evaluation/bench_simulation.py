@@ -33,7 +33,7 @@ def simulation_rows(trajectories: int = 20_000, repeats: int = 5, steps: int = 2
 def _linear(n: int, count: int, targets: tuple, repeats: int, steps: int) -> list[Row]:
     kept, costs, shared = targets
     A, B, Q, R = problems(n, count)
-    world = simulation.env(systems.from_matrices(A, B, Q=Q, R=R, dt=np.full(count, 0.02)), linear=True)
+    world = simulation.env(systems.from_matrices(A, B, Q=Q, R=R, dt=0.02), linear=True)
     K = np.asarray(control.lqrd(A, B, Q, R, 0.02).K)
     x0 = np.random.default_rng(1).normal(size=(count, n)).astype(np.float32)
     closed = np.asarray(world.sampled.A - world.sampled.B @ K, np.float32)

@@ -26,6 +26,7 @@ from lqrlab.systems import Plant
 
 _CACHE = 80_000  # bytes of matrices in a block; measured on a CPU with 1 MiB of second-level cache a core
 _PIECE = 4_000_000  # bytes of a block's trajectories, a fourth of what makes it narrower
+_WIDEST = 800, 200  # loops in a block, of linear plants and of others, which have more in between
 _STRETCH = 48  # samples
 _ALONE = 64  # loops of one plant that fill a block
 _MUCH = 1_000_000  # steps of loops
@@ -198,7 +199,7 @@ def _cut(
     if jax.default_backend() != "cpu":
         return _Shape(steps, substeps, count, 1, each, False, stretch, keep), np.zeros((1, 1), np.int32)
     row = x0.dtype.itemsize * (steps + 1) * (n + loops.K.shape[-2])
-    widest = min(800, max(4 * _PIECE // row, 72))
+    widest = min(_WIDEST[isinstance(loops.model, Nonlinear)], max(4 * _PIECE // row, 72))
     alone = each >= _ALONE
     if alone:  # its matrices are numbers that all lanes share
         group, groups = each, plants
