@@ -291,3 +291,32 @@ def test_whole_numbers_and_choices_among_three_are_left_to_vmap():
     for fn in functions:
         expected = np.stack([fn(jnp.asarray(column)) for column in x.T], axis=-1)
         np.testing.assert_allclose(componentwise(fn, x[:, 0])(jnp.asarray(x)), expected, rtol=1e-12)
+
+
+def test_only_the_stretches_that_are_wanted_are_kept(monkeypatch):
+    """Of points and intervals; sums and the end are those of all steps."""
+    monkeypatch.setattr(bulk, "_PIECE", 20_000)  # several pieces, the last one overlapping
+    plants = systems.sample("pendulum", key=KEY, num=30)
+    x0 = jnp.reshape(plants.initial_state(key=KEY, num=5), (-1, 2))
+    model = bulk.Linear(*control.sample(*plants.matrices(), *plants.weights(), plants.dt))
+    loops = bulk.Loops(model, gains(plants), None, None)
+    keep = bulk.Keep(
+        lambda xs, us, costs, t, extra: {"x": xs},
+        lambda xs, us, costs, t, extra: {"u": us, "paid": costs},
+        lambda xs, us, costs, t, extra: {"cost": costs},
+    )
+    arguments = {"key": KEY, "noise": bulk.Noise(input=jnp.ones(1))}
+    whole = bulk.simulate(loops, x0, 130, keep, **arguments)
+    some = bulk.simulate(loops, x0, 130, keep._replace(starts=(0, 44, 110), length=20), **arguments)
+    assert whole["x"].shape == (150, 131, 2)
+    assert (some["x"].shape, some["u"].shape, some["paid"].shape) == (
+        (150, 3, 21, 2),
+        (150, 3, 20, 1),
+        (150, 3, 20),
+    )
+    for row, first in enumerate((0, 44, 110)):
+        np.testing.assert_array_equal(some["x"][:, row], whole["x"][:, first : first + 21])
+        for name in ("u", "paid"):
+            np.testing.assert_array_equal(some[name][:, row], whole[name][:, first : first + 20])
+    for name in ("cost", "end"):
+        np.testing.assert_array_equal(some[name], whole[name])

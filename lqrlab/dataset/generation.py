@@ -124,22 +124,14 @@ def versions() -> dict[str, str]:
 
 
 def _rows(config: DataConfig, x0: np.ndarray, runs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What of each trajectory is written ``[variants, trajectories, rows, …]``: all of it, or some stretches."""
+    """What of each trajectory is written ``[variants, trajectories, rows, …]``: all of it, or its stretches."""
     if config.thinning == 1:
         whole = {name: runs[name] for name in ("states", "controls", "cost")}
         return {name: a[:, :, None] for name, a in ({"x0": x0} | whole).items()}
-
-    def cut(a: np.ndarray, steps: int) -> np.ndarray:
-        return np.stack([a[:, :, start : start + steps] for start in config.starts], axis=2)
-
-    states = cut(runs["states"], config.row_steps + 1)
-    return {
-        # a later row's is known as its first state is
-        "x0": np.concatenate([x0[:, :, None], states[:, :, 1:, 0]], axis=2),
-        "states": states,
-        "controls": cut(runs["controls"], config.row_steps),
-        "cost": cut(runs["costs"], config.row_steps).sum(-1),
-    }
+    # a later row's start is known as its first state is
+    starts = np.concatenate([x0[:, :, None], runs["states"][:, :, 1:, 0]], axis=2)
+    rows = {name: runs[name] for name in ("states", "controls")}
+    return {"x0": starts, **rows, "cost": runs["costs"].sum(-1)}
 
 
 def _where(kept: np.ndarray, a: np.ndarray) -> np.ndarray:
@@ -253,7 +245,9 @@ def _keep(config: DataConfig) -> bulk.Keep:
         far = (jnp.abs(xs[:, i] * units.relative_x[i][None]) for i in range(xs.shape[1]))
         return {"peak": functools.reduce(jnp.maximum, far)}
 
-    return bulk.Keep(points, intervals, sums, peaks)
+    if config.thinning == 1:
+        return bulk.Keep(points, intervals, sums, peaks)
+    return bulk.Keep(points, intervals, sums, peaks, config.starts, config.row_steps)
 
 
 def _tail(config: DataConfig) -> int:
@@ -285,7 +279,14 @@ def _controlled(
         sensor_noise=config.sensor_noise * sx[0],
         excitation=config.excitation * su[0],
     )
-    return recorded(config, out, sx, su)
+    runs = recorded(config, out, sx, su)
+    if config.thinning == 1:
+        return runs
+    steps = {"states": config.row_steps + 1, "controls": config.row_steps, "costs": config.row_steps}
+    return runs | {
+        name: np.stack([runs[name][:, start : start + num] for start in config.starts], axis=1)
+        for name, num in steps.items()
+    }
 
 
 def recorded(

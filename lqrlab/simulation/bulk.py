@@ -90,12 +90,16 @@ class Keep(NamedTuple):
         intervals: kept as they are from sample 0 to T − 1.
         sums: added up over all samples, which ``costs`` after the last are not part of.
         peaks: the largest over all samples.
+        starts, length: points and intervals are kept of the steps from each of these samples on, so many and each
+            in a row of its own ``[row, t, …]``; of all of them if there are none.
     """
 
     points: Callable | None = None
     intervals: Callable | None = None
     sums: Callable | None = None
     peaks: Callable | None = None
+    starts: tuple[int, ...] = ()
+    length: int = 0
 
 
 class _Shape(NamedTuple):
@@ -139,8 +143,9 @@ def simulate(
         total: loops of this and later calls alike, where that is known; many are worth a good compilation.
 
     Returns:
-        What was to be kept, the loops in front: ``[p·s, T + 1 or T, …]``, ``[p·s]``; and ``end``, the last state
-        ``[p·s, n]``. On a CPU NumPy arrays that a device takes without a copy.
+        What was to be kept, the loops in front: ``[p·s, T + 1 or T, …]``, ``[p·s]``, or ``[p·s, row, length + 1 or
+        length, …]`` where there are starts; and ``end``, the last state ``[p·s, n]``. On a CPU NumPy arrays that a
+        device takes without a copy.
     """
     # where a caller has set a default device, it is for the caller's thread only
     loops, x0, key, noise = jax.device_put((loops, x0, key, noise), next(iter(jnp.zeros(()).devices())))
@@ -151,14 +156,20 @@ def simulate(
     room = _room.eval_shape(shape, loops, x0)
     totals = run.eval_shape(shape, room, starts[0], *arguments)[1]  # traced once, like the call
     points, intervals = room
-    rows = {**dict.fromkeys(points, steps + 1), **dict.fromkeys(intervals, steps)}
+    firsts, length = keep.starts or (0,), keep.length or steps
+    samples = {**dict.fromkeys(points, length + 1), **dict.fromkeys(intervals, length)}
     if jax.default_backend() != "cpu":
         (points, intervals), totals = run(shape, _room(shape, loops, x0), starts[0], *arguments)
-        out = {name: jnp.moveaxis(a, -1, 0)[:, : rows[name]] for name, a in (points | intervals).items()}
+        out = {name: jnp.moveaxis(a, -1, 0) for name, a in (points | intervals).items()}
+        out = {
+            name: jnp.stack([a[:, first : first + samples[name]] for first in firsts], axis=1)
+            for name, a in out.items()
+        }
+        out = out if keep.starts else {name: a[:, 0] for name, a in out.items()}
         return out | {name: jnp.moveaxis(a[0], -1, 0) for name, a in totals.items()}
     result = {
         **{
-            name: aligned((count, rows[name], *a.shape[1:-1]), a.dtype)
+            name: aligned((count, len(firsts), samples[name], *a.shape[1:-1]), a.dtype)
             for name, a in (points | intervals).items()
         },
         **{name: aligned((count, *a.shape[1:-1]), a.dtype) for name, a in totals.items()},
@@ -175,15 +186,20 @@ def simulate(
         for name, a in (points | intervals | totals).items():
             # seen through dlpack: JAX remembers an array made by NumPy, and would not write over the memory again
             seen = np.from_dlpack(a)
-            seen = seen.reshape(shape.blocks, -1, *a.shape[1:])[:, : rows[name]] if name in rows else seen
+            seen = seen.reshape(shape.blocks, -1, *a.shape[1:]) if name in samples else seen
             for start, lane_last in zip(starts, seen):
-                np.copyto(result[name][start : start + shape.lanes], np.moveaxis(lane_last, -1, 0))
-            del seen, lane_last
+                here, lane_first = result[name][start : start + shape.lanes], np.moveaxis(lane_last, -1, 0)
+                if name not in samples:
+                    np.copyto(here, lane_first)
+                    continue
+                for row, first in enumerate(firsts):
+                    np.copyto(here[:, row], lane_first[:, first : first + samples[name]])
+            del seen, lane_last, lane_first
         spare.append(room)
 
     shapes = tuple((a.shape, a.dtype) for a in jax.tree.leaves(arguments))
     on_threads(piece, list(starts), (run, shape, shapes, jax.tree.structure((loops, noise))))
-    return result
+    return {name: a[:, 0] if name in samples and not keep.starts else a for name, a in result.items()}
 
 
 def _cut(
@@ -294,7 +310,7 @@ def _block(
     shape: _Shape, room: Room, number: Array, loops: Loops, x0: Array, draw: Callable[[int, Array], Noise]
 ) -> tuple[Room, dict[str, Array]]:
     """One block on lanes, in stretches of time that stay in the cache until what is kept of them is written."""
-    K, T, length = loops.K.astype(x0.dtype), shape.steps, shape.stretch
+    K, T, length, keep = loops.K.astype(x0.dtype), shape.steps, shape.stretch, shape.keep
     (m, n), lanes = K.shape[:2], x0.shape[-1]
     drawn = draw(1, jnp.int32(0))  # only to see what is drawn
     # without limits and with exact sensors the input of a linear plant need not be known to take the step
@@ -327,7 +343,8 @@ def _block(
         t = which * length + jnp.arange(length)
         costs = jnp.where(t[:, None] < T, costs if price is None else price(xs, us), 0)
         points, intervals, added, highest = (
-            dict(f(xs, us, costs, t, loops.extra)) if f else {} for f in shape.keep
+            dict(f(xs, us, costs, t, loops.extra)) if f else {}
+            for f in (keep.points, keep.intervals, keep.sums, keep.peaks)
         )
         inside = (t <= T)[:, None]
         sums = {name: sums[name] + jnp.sum(a, axis=0) for name, a in added.items()}
@@ -348,7 +365,7 @@ def _block(
         each = _like(f, 1, n, m, lanes, x0.dtype, loops.extra)
         return {name: jnp.full(a.shape[1:], value, a.dtype) for name, a in each.items()}
 
-    start = (x0, x0, begun(shape.keep.sums, 0.0), begun(shape.keep.peaks, -jnp.inf), room)
+    start = (x0, x0, begun(keep.sums, 0.0), begun(keep.peaks, -jnp.inf), room)
     every = jnp.arange(shape.stretches, dtype=jnp.int32)
     (_, end, sums, peaks, room), _ = jax.lax.scan(stretch, start, every)
     return room, {**sums, **peaks, "end": end}
