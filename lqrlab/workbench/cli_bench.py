@@ -34,7 +34,7 @@ def bench_control(states: tuple[int, ...], num: int, hard: bool, as_json: bool) 
 
 @bench.command("data")
 @click.option("--large", is_flag=True, help="Only: stream 10 GB within 1 GiB of memory; some minutes.")
-@click.option("--regenerate", is_flag=True, help="Only: make 10⁸ windows, 3 GB, on the disk; some minutes.")
+@click.option("--regenerate", is_flag=True, help="Only: compute 10⁸ windows; some minutes.")
 @click.option("--loaders", is_flag=True, help="Only the loaders.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def bench_data(large: bool, regenerate: bool, loaders: bool, as_json: bool) -> None:
