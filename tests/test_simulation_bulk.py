@@ -9,7 +9,7 @@ from scipy.integrate import solve_ivp
 from lqrlab import control, simulation, systems
 from lqrlab.compute.components import componentwise
 from lqrlab.compute.trigonometry import sincos
-from lqrlab.simulation import bulk, rollouts
+from lqrlab.simulation import bulk, rollouts, stepping
 
 KEY = jax.random.key(3)
 
@@ -298,7 +298,7 @@ def test_only_the_stretches_that_are_wanted_are_kept(monkeypatch):
     monkeypatch.setattr(bulk, "_PIECE", 20_000)  # several pieces, the last one overlapping
     plants = systems.sample("pendulum", key=KEY, num=30)
     x0 = jnp.reshape(plants.initial_state(key=KEY, num=5), (-1, 2))
-    model = bulk.Linear(*control.sample(*plants.matrices(), *plants.weights(), plants.dt))
+    model = stepping.Linear(*control.sample(*plants.matrices(), *plants.weights(), plants.dt))
     loops = bulk.Loops(model, gains(plants), None, None)
     keep = bulk.Keep(
         lambda xs, us, costs, t, extra: {"x": xs},

@@ -17,7 +17,7 @@ from lqrlab.dataset import manifest, shards
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.description import in_units
 from lqrlab.dataset.plan import Shard, keys, splits
-from lqrlab.simulation import bulk
+from lqrlab.simulation import bulk, stepping
 from lqrlab.systems import N_MAX, Linear, Plant
 
 DIVERGED = 1e3
@@ -158,7 +158,7 @@ def _linear(
     """Linear plants under exact zero-order hold, in units of their scales."""
     n, m = plants.n, plants.m
     wide = _sampled()(scaled.A, scaled.B, scaled.Q, scaled.R, scaled.dt)
-    model = bulk.Linear(*(a[:, :i, :j] for a, i, j in zip(wide, (n, n, n, m, n), (n, m, n, m, m))))
+    model = stepping.Linear(*(a[:, :i, :j] for a, i, j in zip(wide, (n, n, n, m, n), (n, m, n, m, m))))
     one = np.ones((1, n)), np.ones((1, m))
     units = _Units(sx, su, *one)
     high = None if config.saturation is None else np.full((1, m), config.saturation)

@@ -10,7 +10,8 @@ from jax import Array
 
 from lqrlab.compute.batching import on_threads
 from lqrlab.compute.memory import aligned
-from lqrlab.simulation.bulk import Linear, Loops
+from lqrlab.simulation.bulk import Loops
+from lqrlab.simulation.stepping import Linear
 
 _FEW, _MANY = 4, 64  # samples between checkpoints: for few loops of a plant, for at least so many
 _MATRICES = 64_000  # entries of matrices in a piece, which stay in the cache

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from lqrlab import control
 from lqrlab.compute import pytree
-from lqrlab.simulation import bulk, products
+from lqrlab.simulation import bulk, products, stepping
 from lqrlab.simulation.environment import Env, env
 from lqrlab.simulation.policies import LinearPolicy, Policy, check_policy
 from lqrlab.systems import Plant
@@ -158,12 +158,12 @@ def bulk_loops(world: Env, K: Array, extra: Any = None) -> bulk.Loops:
         a = jnp.broadcast_to(a, (*front, *own)).reshape(*front, *(1,) * (depth - len(front)), *own)
         return jnp.broadcast_to(a, (*lead, *own)).reshape(-1, *own)
 
-    model: bulk.Linear | bulk.Nonlinear
+    model: stepping.Linear | stepping.Nonlinear
     if world.linear:
-        model = bulk.Linear(*(flat(a, 2) for a in world.sampled))
+        model = stepping.Linear(*(flat(a, 2) for a in world.sampled))
     else:
         plant = jax.tree.map(lambda a: flat(a, jnp.ndim(a) - len(batch) if jnp.ndim(a) else 0), world.plant)
-        model = bulk.Nonlinear(
+        model = stepping.Nonlinear(
             plant,
             flat(world.x_eq, 1),
             flat(world.u_eq, 1),
