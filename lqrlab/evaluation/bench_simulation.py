@@ -30,6 +30,14 @@ def simulation_rows(trajectories: int = 20_000, repeats: int = 5, steps: int = 2
     return rows + _cart_pole(trajectories, repeats, steps)
 
 
+def _in_turn(contenders: dict[str, Callable], repeats: int) -> dict[str, float]:
+    """Least time [s] of each contender. They take turns, so that a machine's slow minutes are everybody's."""
+    for run in contenders.values():
+        jax.block_until_ready(run())
+    times = [{name: _best(run, 1) for name, run in contenders.items()} for _ in range(repeats)]
+    return {name: min(each[name] for each in times) for name in contenders}
+
+
 def _linear(n: int, count: int, targets: tuple, repeats: int, steps: int) -> list[Row]:
     kept, costs, shared = targets
     A, B, Q, R = problems(n, count)
@@ -39,18 +47,11 @@ def _linear(n: int, count: int, targets: tuple, repeats: int, steps: int) -> lis
     closed = np.asarray(world.sampled.A - world.sampled.B @ K, np.float32)
     first = simulation.env(jax.tree.map(lambda a: a[0], world.plant), linear=True)
 
-    def speed(run: Callable) -> float:
-        jax.block_until_ready(run())
-        return count * steps / _best(run, repeats) / 1e6
-
-    def ours(world: simulation.Env, K: np.ndarray, **options: Any) -> float:
+    def ours(world: simulation.Env, K: np.ndarray, **options: Any) -> Callable:
         policy = simulation.LinearPolicy(jnp.asarray(K, jnp.float32))
-        return speed(partial(simulation.rollout, world, policy, jnp.asarray(x0), steps, **options))
+        return partial(simulation.rollout, world, policy, jnp.asarray(x0), steps, **options)
 
-    states = ours(world, K, keep=("xs",))
-    everything = ours(world, K)
-    only = speed(partial(simulation.total_cost, world, simulation.LinearPolicy(jnp.asarray(K)), x0, steps))
-    together = ours(first, K[0], keep=("xs",))
+    optimum = simulation.LinearPolicy(jnp.asarray(K))
     xs = np.empty((steps + 1, count, n), np.float32)
     last = np.empty((steps + 1, n, count), np.float32)
 
@@ -64,23 +65,34 @@ def _linear(n: int, count: int, targets: tuple, repeats: int, steps: int) -> lis
         for t in range(steps):
             np.matmul(closed[0], last[t], out=last[t + 1])
 
-    theirs, theirs_shared = speed(numpy_batched), speed(numpy_shared)
+    contenders: dict[str, Callable] = {
+        "states": ours(world, K, keep=("xs",)),
+        "everything": ours(world, K),
+        "costs": partial(simulation.total_cost, world, optimum, x0, steps),
+        "numpy": numpy_batched,
+        "together": ours(first, K[0], keep=("xs",)),
+        "numpy together": numpy_shared,
+    }
+    rate = {name: count * steps / time / 1e6 for name, time in _in_turn(contenders, 2 * repeats).items()}
     name = f"closed loops n={n}"
+    over = rate["states"] / rate["numpy"], rate["together"] / rate["numpy together"]
     rows = [
-        _row(f"{name}: states kept", states, UNIT),
-        _row(f"{name}: states, inputs and costs kept", everything, UNIT),
-        _row(f"{name}: costs alone (by doubling, float64)", only, UNIT, costs),
-        _row(f"{name}: NumPy, vectorised, states kept", theirs, UNIT),
-        _row(f"{name}: states kept, over NumPy", states / theirs, "×", kept),
-        _row(f"{name}: one plant for all, states kept", together, UNIT),
-        _row(f"{name}: one plant for all, over NumPy's best layout", together / theirs_shared, "×", shared),
+        _row(f"{name}: states kept", rate["states"], UNIT),
+        _row(f"{name}: states, inputs and costs kept", rate["everything"], UNIT),
+        _row(f"{name}: costs alone (by doubling, float64)", rate["costs"], UNIT, costs),
+        _row(f"{name}: NumPy, vectorised, states kept", rate["numpy"], UNIT),
+        _row(f"{name}: states kept, over NumPy", over[0], "×", kept),
+        _row(f"{name}: one plant for all, states kept", rate["together"], UNIT),
+        _row(f"{name}: one plant for all, over NumPy's best layout", over[1], "×", shared),
     ]
     if n == 4:
-        rows += _saturated(world, K, x0, ours, steps)
+        rows += _saturated(world, K, x0, ours, steps, repeats)
     return rows
 
 
-def _saturated(world: simulation.Env, K: np.ndarray, x0: np.ndarray, ours: Callable, steps: int) -> list[Row]:
+def _saturated(
+    world: simulation.Env, K: np.ndarray, x0: np.ndarray, ours: Callable, steps: int, repeats: int
+) -> list[Row]:
     """Against a loop over trajectories and steps, as it is first written."""
     bounded = simulation.env(world.plant, linear=True, limits=(-1.0, 1.0))
     A, B = (np.asarray(a, np.float32) for a in world.sampled[:2])
@@ -94,8 +106,8 @@ def _saturated(world: simulation.Env, K: np.ndarray, x0: np.ndarray, ours: Calla
                 x = A[i] @ x + B[i] @ np.clip(-gains[i] @ x, -1, 1)
                 path.append(x)
 
-    fast = ours(bounded, K, keep=("xs",))
-    slow = few * steps / _best(loop, 2) / 1e6
+    times = _in_turn({"ours": ours(bounded, K, keep=("xs",)), "loop": loop}, repeats)
+    fast, slow = len(x0) * steps / times["ours"] / 1e6, few * steps / times["loop"] / 1e6
     name = "closed loops n=4, saturated"
     return [
         _row(f"{name}: states kept", fast, UNIT),
@@ -147,22 +159,20 @@ def _cart_pole(count: int, repeats: int, steps: int) -> list[Row]:
     policy = simulation.LinearPolicy(jnp.asarray(K))
     ours = partial(simulation.rollout, world, policy, jnp.asarray(x0), steps, keep=("xs",))
 
-    def speed(run: Callable, count: int = count) -> float:
-        jax.block_until_ready(run())
-        return count * steps / _best(run, repeats if count > few else 1) / 1e6
-
-    fast = speed(ours)
-    by_numpy()
+    contenders: dict[str, Callable] = {"ours": ours, "numpy": by_numpy}
+    if importlib.util.find_spec("diffrax"):
+        contenders["diffrax"] = _diffrax(plant, jnp.asarray(K), jnp.asarray(x0), steps, limit)
+    times = _in_turn(contenders, 2 * repeats)
+    one_by_one = _best(by_scipy, 1) * count / few
     np.testing.assert_allclose(ours().xs[:, -1], xs[-1].T, rtol=1e-6, atol=1e-9)
     name = "nonlinear cart-pole, float64, saturated"
     rows = [
-        _row(f"{name}: states kept", fast, UNIT),
-        _row(f"{name}: over NumPy, vectorised", fast / speed(by_numpy), "×", 6),
-        _row(f"{name}: over SciPy's solve_ivp", fast / speed(by_scipy, few), "×", 200),
+        _row(f"{name}: states kept", count * steps / times["ours"] / 1e6, UNIT),
+        _row(f"{name}: over NumPy, vectorised", times["numpy"] / times["ours"], "×", 6),
+        _row(f"{name}: over SciPy's solve_ivp", one_by_one / times["ours"], "×", 200),
     ]
-    if importlib.util.find_spec("diffrax"):
-        theirs = speed(_diffrax(plant, jnp.asarray(K), jnp.asarray(x0), steps, limit))
-        rows.append(_row(f"{name}: over diffrax", fast / theirs, "×", 4))
+    if "diffrax" in times:
+        rows.append(_row(f"{name}: over diffrax", times["diffrax"] / times["ours"], "×", 4))
     return rows
 
 
