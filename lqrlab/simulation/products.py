@@ -55,12 +55,9 @@ def simulate(loops: Loops, x0: Array, steps: int, keep: tuple[str, ...]) -> dict
         A, B, Q, R, N, gain = (a if len(a) == 1 else a[of] for a in (*model, K))
         gain = gain.astype(A.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
-            xs = (
-                result["xs"][of, these]
-                if "xs" in keep
-                else np.empty((*starts[of, these].shape[:2], T + 1, n), dtype)
-            )
-            if not _states(A - B @ gain, starts[of, these], stride, xs):
+            x0 = starts[of, these]
+            xs = result["xs"][of, these] if "xs" in keep else np.empty((*x0.shape[:2], T + 1, n), dtype)
+            if not _states(A - B @ gain, x0, stride, xs):
                 return False
             before = xs[:, :, :-1]
             if "us" in keep:
@@ -85,9 +82,8 @@ def _states(F: np.ndarray, x0: np.ndarray, stride: int, out: np.ndarray) -> bool
     are finite; the stride is a power of two."""
     plants, each, samples, n = out.shape
     power, checkpoints = _t(F), -(-samples // stride)
-    table = np.empty(
-        (len(F), n, stride, n), F.dtype
-    )  # the powers before the stride's, transposed, side by side
+    # the transposed powers before the stride's, side by side
+    table = np.empty((len(F), n, stride, n), F.dtype)
     table[:, :, 0], known = np.eye(n), 1
     columns = table.reshape(len(F), n, stride * n)
     while known < stride:
@@ -97,25 +93,22 @@ def _states(F: np.ndarray, x0: np.ndarray, stride: int, out: np.ndarray) -> bool
     # a product has as many rows as there are loops of a plant, or times of a loop, whichever are more
     wide = each > checkpoints
     x = np.empty((plants, checkpoints, each, n) if wide else (plants, each, checkpoints, n), out.dtype)
-    by_time = x if wide else x.swapaxes(1, 2)
-    by_time[:, 0], known = x0, 1
+
+    def times(first: int, end: int) -> np.ndarray:
+        return x[:, first:end] if wide else x[:, :, first:end]
+
+    times(0, 1)[...], known = (x0[:, None] if wide else x0[:, :, None]), 1
     finite = np.isfinite(ahead).all()
     while known < checkpoints:
         new, factor = min(known, checkpoints - known), power.astype(out.dtype)[:, None]
         finite &= np.isfinite(factor).all()
-        if wide:
-            np.matmul(x[:, :new], factor, out=x[:, known : known + new])
-        else:
-            np.matmul(x[:, :, :new], factor, out=x[:, :, known : known + new])
+        np.matmul(times(0, new), factor, out=times(known, known + new))
         known += new
         power = power @ power if known < checkpoints else power
     whole = samples // stride
     rows = out[:, :, : whole * stride].reshape(plants, each, whole, stride * n)  # a view
-    if wide:
-        np.matmul(x[:, :whole], ahead, out=rows.swapaxes(1, 2))
-    else:
-        np.matmul(x[:, :, :whole], ahead, out=rows)
+    np.matmul(times(0, whole), ahead, out=rows.swapaxes(1, 2) if wide else rows)
     if rest := samples - whole * stride:
-        last = by_time[:, -1] @ ahead[:, 0, :, : rest * n]
+        last = times(whole, checkpoints) @ ahead[..., : rest * n]
         out[:, :, whole * stride :] = last.reshape(plants, each, rest, n)
     return bool(finite)
