@@ -7,6 +7,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from lqrlab import control, simulation, systems
+from lqrlab.compute import debugging
 from lqrlab.compute.components import componentwise
 from lqrlab.compute.trigonometry import sincos
 from lqrlab.simulation import bulk, rollouts, stepping
@@ -222,6 +223,30 @@ def test_single_precision_stays_single_and_is_near_double():
     single = simulation.rollout(plant, policy, x0.astype(jnp.float32), 10)
     assert single.xs.dtype == single.us.dtype == single.costs.dtype == jnp.float32
     np.testing.assert_allclose(single.xs, double.xs, atol=1e-5)
+
+
+@pytest.mark.parametrize("ways", [{"linear": True}, {"linear": True, "limits": (-9.0, 9.0)}, {}])
+def test_half_precision_that_numpy_has_not_stays_what_it_is(ways):
+    plant = systems.make("pendulum")
+    policy, x0 = simulation.LinearPolicy(gains(plant)), jnp.full((70, 2), 0.1, jnp.bfloat16)
+    many, few = (simulation.rollout(plant, policy, x, 5, **ways) for x in (x0, x0[:1]))
+    assert many.xs.dtype == many.costs.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(many.xs[:1], few.xs)
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_who_looks_for_nan_finds_it_although_the_program_has_run_before(linear):
+    plant = systems.from_dynamics(
+        lambda x, u: x * jnp.array([1.0, -1.0]) + u, x_eq=[0, 0], u_eq=[0], Q=np.eye(2), R=[[1.0]], dt=300.0
+    )
+
+    def run():
+        still = simulation.no_control(plant)
+        return simulation.rollout(plant, still, jnp.full((70, 2), 1e200), 30, linear=linear)
+
+    assert np.isnan(run().xs).any()
+    with debugging.nans(), pytest.raises(FloatingPointError):
+        run()
 
 
 @pytest.mark.parametrize("linear", [True, False])

@@ -133,7 +133,13 @@ def rollout(
 
 
 def _in_bulk(world: Env, policy: Policy, x0: Array, *drawn: Any) -> bool:
-    """Whether these loops are many, under constant gains, and of numbers rather than within a trace."""
+    """Whether these loops are many, under constant gains, and of numbers rather than within a trace.
+
+    NumPy, which has no bfloat16, must know the numbers; and where JAX is to look for NaN, it has to see each step.
+    """
+    watched = jax.config.jax_debug_nans  # type: ignore[attr-defined]
+    if watched or not np.issubdtype(x0.dtype, np.floating):
+        return False
     many = x0.size // x0.shape[-1] >= MANY
     here = not control.checks.traced(*jax.tree.leaves((world, policy, x0, drawn, jnp.zeros(()))))
     shared = world.dt.ndim <= len(world.plant.batch_shape)
