@@ -287,6 +287,7 @@ def test_perturbed_regulators_and_policies_run_the_loops_while_the_optimum_stays
         ("lqr", lambda plants: simulation.no_control(plants), "the config says 'lqr', but a policy was given"),
         ("half", None, "the config says 'half', but the optimum runs the loops"),
         ("half", 0.5, "controller: expected a function plants → policy, but found float"),
+        ("half", simulation.LinearPolicy(np.ones((1, 2))), "expected a function plants → policy, but found LinearP"),
         ("half", lambda plants: control.lqrd(*plants.matrices(), *plants.weights(), plants.dt).K, "policy: expected"),
         ("half", lambda plants: simulation.LinearPolicy(np.ones((2, 3))), r"gain K of shape \[..., 1, 2\]"),
         ("half", lambda plants: simulation.LinearPolicy(np.ones((3, 1, 2))), r"gains of batch shape \(3,\) do not"),

@@ -62,7 +62,9 @@ def generate(
             "the optimum runs the loops" if controller is None else "a policy was given that runs the loops"
         )
         raise ValueError(f"controller: the config says {config.controller!r}, but {said}")
-    if not (controller is None or callable(controller)):
+    # a policy can be called too, but with states; its class, with plants
+    policy = hasattr(controller, "init") and not isinstance(controller, type)
+    if controller is not None and (policy or not callable(controller)):
         raise ValueError(
             f"controller: expected a function plants → policy, but found {type(controller).__name__}"
         )
