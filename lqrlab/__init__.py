@@ -8,7 +8,7 @@ Each is loaded when it is first named, so that asking for one does not pay for a
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [  # noqa: RUF022 (the order is the order of the rooms)
     "compute", "systems", "control", "simulation", "dataset", "learning", "evaluation", "workbench",
 ]  # fmt: skip
