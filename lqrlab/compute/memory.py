@@ -10,7 +10,7 @@ import numpy as np
 BOUNDARY = 64
 """Bytes; an array that begins at a multiple is taken over by JAX on a CPU without a copy."""
 
-_SPARE, _MOST = 32, 512_000_000  # buffers that are kept for what comes next, and the bytes of the largest
+_SPARE, _MOST = 32, 512_000_000  # buffers that are kept for what comes next, and their bytes together
 _kept: list[np.ndarray] = []
 _lock = threading.Lock()
 
