@@ -18,8 +18,9 @@ import os
 os.environ["JPY_SESSION_NAME"] = "bench"
 from lqrlab import compute
 compute.setup()
-from lqrlab.workbench import designcard, designer, regulator
-panel = designer.Designer({plant!r})
+from lqrlab.workbench.figures import design_card
+from lqrlab.workbench.panels import lqr_designer, regulator
+panel = lqr_designer.Designer({plant!r})
 panel.live.wait(300)
 panel.delay.value = 1.0
 panel.live.wait(300)
@@ -37,7 +38,7 @@ def taken(work):
         work(panel.setting)
         times.append(1e3 * (time.perf_counter() - begun))
     return statistics.median(times)
-print(taken(regulator.design), taken(designcard.picture))
+print(taken(regulator.design), taken(design_card.picture))
 """
 
 

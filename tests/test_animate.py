@@ -13,7 +13,10 @@ from click.testing import CliRunner
 
 from lqrlab import control, simulation, systems
 from lqrlab.systems import drawing
-from lqrlab.workbench import animate, catalogue, cells, cli, motion, widgets
+from lqrlab.workbench import widgets
+from lqrlab.workbench.cli import main
+from lqrlab.workbench.figures import animation, catalogue_page, keyframes
+from lqrlab.workbench.runs import cells
 
 KEYFRAME = re.compile(r"([\d.]+)%\{transform:([^}]*)\}")
 
@@ -82,12 +85,12 @@ def swing(plant, count=40):
 
 @pytest.mark.parametrize("name", systems.names())
 def test_shapes_are_where_the_family_draws_them(name):
-    plant = animate.plain_plant(systems.make(name))
+    plant = animation.plain_plant(systems.make(name))
     drawings = [plant.draw(x, u) for x, u in zip(*swing(plant))]
     left, right, bottom, top = drawing.bounds(*drawings)
     scale = 300 / max(right - left, top - bottom)
-    film = motion.Film(np.linspace(0, 0.9, len(drawings)), 5.0)
-    markup = motion.shapes(film, drawings, scale, (left, top))
+    film = keyframes.Film(np.linspace(0, 0.9, len(drawings)), 5.0)
+    markup = keyframes.shapes(film, drawings, scale, (left, top))
     assert film.style
     assert len(markup + film.style) < 90_000
     reader = Reader(markup, film.style)
@@ -123,7 +126,7 @@ def loops():
 
 def test_two_runs_play_side_by_side_in_real_time(loops, tmp_path):
     plant, runs = loops
-    film = animate.animation(plant, runs, signals=["angle", "force"], title="A < B")
+    film = animation.animation(plant, runs, signals=["angle", "force"], title="A < B")
     assert film.speed == 1
     assert abs(film.seconds - 3.0 - 0.8) < 1e-9
     root = ET.fromstring(film.svg)
@@ -157,7 +160,7 @@ def test_two_runs_play_side_by_side_in_real_time(loops, tmp_path):
 def test_slow_and_fast_plants_say_how_they_are_played():
     plant = systems.from_matrices([[-1.0]], [[1.0]], Q=[[1]], R=[[1]], dt=1e-5)
     run = simulation.Trajectory(1e-5 * np.arange(101), np.ones((101, 1)), np.zeros((100, 1)), np.zeros(100))
-    film = animate.animation(plant, run)  # without a draw of its own: bars
+    film = animation.animation(plant, run)  # without a draw of its own: bars
     assert film.speed == 1e-4
     assert "10 000 × slower than real time" in film.svg
     assert "time [ms]" in film.svg
@@ -168,14 +171,14 @@ def test_what_cannot_be_drawn_is_refused_in_words(loops):
     plant, runs = loops
     several = jax.tree.map(lambda a: jnp.stack([a, a]), runs["optimal"])
     with pytest.raises(ValueError, match="choose one loop of a batch"):
-        animate.animation(plant, several)
+        animation.animation(plant, several)
     with pytest.raises(ValueError, match="has no speed; it has position"):
-        animate.animation(plant, runs, signals=["speed"])
+        animation.animation(plant, runs, signals=["speed"])
 
 
 def test_a_report_keeps_it_playing_and_loads_nothing(loops):
     plant, runs = loops
-    film = animate.animation(plant, runs)
+    film = animation.animation(plant, runs)
     page = BeautifulSoup(cells.clean(film._repr_mimebundle_()[0]["text/html"]), "html.parser")
     assert not page.select("script, [src], [href], foreignobject")
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", str(page))
@@ -189,7 +192,7 @@ def test_a_report_keeps_it_playing_and_loads_nothing(loops):
 
 
 def test_the_catalogue_page_tells_all_of_a_plant(tmp_path):
-    made = catalogue.page(["cart_pole", "mass_spring_damper"])
+    made = catalogue_page.page(["cart_pole", "mass_spring_damper"])
     page = BeautifulSoup(cells.clean(made.html), "html.parser")
     entries = page.select("details.lq-plant")
     assert {e.summary.b.get_text() for e in entries} == {"mass spring damper", "cart pole"}
@@ -207,22 +210,22 @@ def test_the_catalogue_page_tells_all_of_a_plant(tmp_path):
     assert not [h for h in re.findall(r'href="([^"]*)"', str(page)) if not h.startswith("#")]
     # the command writes the same family from the nonlinear plant
     file = tmp_path / "cart.html"
-    result = CliRunner().invoke(cli.main, ["systems", "mass_spring_damper", "--html", str(file)])
+    result = CliRunner().invoke(main, ["systems", "mass_spring_damper", "--html", str(file)])
     assert result.exit_code == 0
     assert "nonlinear plant" in file.read_text()
 
 
 def test_the_responses_of_the_page_are_the_plants():
     plant = systems.make("cart_pole")
-    (loop,) = catalogue._loops([plant])
-    x0 = catalogue.start(plant)
-    shown = catalogue._linear(plant, loop, x0, closed=True)
+    (loop,) = catalogue_page._loops([plant])
+    x0 = catalogue_page.start(plant)
+    shown = catalogue_page._linear(plant, loop, x0, closed=True)
     run = simulation.rollout(
         plant, simulation.LinearPolicy(jnp.asarray(loop.K)), x0, loop.num_steps, linear=True
     )
     np.testing.assert_allclose(shown.xs, run.xs, atol=1e-9 * np.abs(x0).max())
     np.testing.assert_allclose(shown.us, run.us, atol=1e-9 * np.abs(run.us).max())
-    pushed = catalogue._linear(plant, loop, 0 * x0, closed=False, push=1.0)
+    pushed = catalogue_page._linear(plant, loop, 0 * x0, closed=False, push=1.0)
     A, B = (np.asarray(a) for a in plant.matrices())
     u = float(plant.inputs[0].scale) * np.eye(plant.m)[:, :1]
     _, y = scipy.signal.step((A, B @ u, np.eye(plant.n), np.zeros((plant.n, 1))), T=pushed.ts)[:2]
@@ -294,4 +297,4 @@ def test_the_explorer_says_in_one_sentence_what_cannot_be(panel, monkeypatch):
 def test_with_nobody_there_the_explorer_is_a_drawing(monkeypatch):
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     own = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], Q=np.eye(2), R=[[1.0]], dt=0.1)
-    assert isinstance(widgets.plant_explorer(own, num_steps=60), animate.Animation)
+    assert isinstance(widgets.plant_explorer(own, num_steps=60), animation.Animation)

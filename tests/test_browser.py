@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import test_report
 
-from lqrlab.workbench import bulk, catalogue, comparison, report
+from lqrlab.workbench.figures import catalogue_page
+from lqrlab.workbench.runs import comparison, report, sweep_batched
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 ROOT = Path(__file__).parents[1]
@@ -148,7 +149,7 @@ def site(tmp_path_factory):
     numbers[3] = {"error": "mode at +4.2 rad/s is not stabilizable"}
     folder.mkdir(parents=True)
     lines = (json.dumps({"fingerprint": str(i)} | found) for i, found in enumerate(numbers))
-    (folder / bulk.FILE).write_text("\n".join(lines))
+    (folder / sweep_batched.FILE).write_text("\n".join(lines))
     record = {"notebook": "cart_pole", "title": "Cart-pole", "road": "vmap", "kind": "plant", "runs": runs}
     record |= {
         "started": "2026-11-21T10:00:00",
@@ -159,7 +160,7 @@ def site(tmp_path_factory):
     (folder / "sweep.json").write_text(json.dumps(record))
     comparison.write(folder)
     report.index(data)
-    catalogue.page(["mass_spring_damper"]).save(data / "plants.html")
+    catalogue_page.page(["mass_spring_damper"]).save(data / "plants.html")
     return data
 
 

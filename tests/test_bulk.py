@@ -12,13 +12,14 @@ from bs4 import BeautifulSoup
 from click.testing import CliRunner
 
 from lqrlab import compute, dataset, learning, systems
-from lqrlab.learning import sweeps as bulk_sweeps
-from lqrlab.workbench import bulk, cli, comparison, notebooks, points, sweep
+from lqrlab.learning import seed_grid as bulk_sweeps
+from lqrlab.workbench.cli import main
+from lqrlab.workbench.runs import comparison, notebooks, sweep, sweep_batched, sweep_points
 
 
 def ask(folder, *args):
     line = ["sweep", "mass_spring_damper", "--folder", str(folder), "--seed", "3", *args]
-    return CliRunner().invoke(cli.main, line)
+    return CliRunner().invoke(main, line)
 
 
 GIVEN = ["-p", "mass=0.5:2", "-p", "dt=0.01:0.1:log", "-p", "q_position=0.1:10:log", "-p", "r_force=0.5,2"]
@@ -61,8 +62,8 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     assert frame["nonlinear_lost"].eq(0).all()
 
     # the same command computes only what is missing; a line cut short by a crash is missing
-    lines = (tmp_path / bulk.FILE).read_text().splitlines(keepends=True)
-    (tmp_path / bulk.FILE).write_text("".join(lines[:-1]) + lines[-1][:20])
+    lines = (tmp_path / sweep_batched.FILE).read_text().splitlines(keepends=True)
+    (tmp_path / sweep_batched.FILE).write_text("".join(lines[:-1]) + lines[-1][:20])
     again = ask(tmp_path, *GIVEN, "--random", "31", "--no-report")
     assert "31 points, 29 finished before" in again.stdout
     after = pd.read_parquet(tmp_path / "results.parquet")
@@ -78,7 +79,7 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
 
 
 def test_a_point_without_a_design_says_why_and_takes_none_along():
-    batch = bulk.plants("mass_spring_damper", [{"mass": 1.0}, {"mass": 0.5}])
+    batch = sweep_batched.plants("mass_spring_damper", [{"mass": 1.0}, {"mass": 0.5}])
 
     class Blind(type(batch)):  # its second variant costs infinitely little: R is not positive
         def weights(self):
@@ -86,7 +87,7 @@ def test_a_point_without_a_design_says_why_and_takes_none_along():
             return Q, R * (self.mass - 0.75)
 
     fields = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
-    found = dict(row for rows in bulk.tried("mass_spring_damper", Blind(**fields)) for row in rows)
+    found = dict(row for rows in sweep_batched.tried("mass_spring_damper", Blind(**fields)) for row in rows)
     assert found[0]["nonlinear_lost"] == 0
     assert "R" in found[1]["error"]
 
@@ -111,7 +112,7 @@ def test_what_a_plant_cannot_be_swept_over(tmp_path, args, message):
 
 
 def test_neither_a_notebook_nor_a_plant():
-    done = CliRunner().invoke(cli.main, ["sweep", "cart_poel", "-p", "mass=1"])
+    done = CliRunner().invoke(main, ["sweep", "cart_poel", "-p", "mass=1"])
     assert done.exit_code == 2
     assert "nor is there a plant of this name; did you mean cart_pole" in done.stderr
 
@@ -130,7 +131,7 @@ def test_the_road_of_trainings(given, road, mapped, why):
     nb = sweep.declared("03_training")
     low, high = given.pop("seed").split(":")
     given = {"seed": ",".join(map(str, range(int(low), int(high) + 1))), "learning_rate": "1e-3,2e-3"} | given
-    values = [points.effective(nb, {}, p) for p in points.points(nb, given)]
+    values = [sweep_points.effective(nb, {}, p) for p in sweep_points.points(nb, given)]
     assert sweep._road(nb, road, values, [])[0] is mapped
     assert why in sweep._road(nb, road, values, [])[1]
     if mapped:
@@ -146,7 +147,7 @@ def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkey
         "closed_loop": "0.5",
         "loss": "huber",
     }
-    values = [points.effective(nb, {}, p) for p in points.points(nb, given)]
+    values = [sweep_points.effective(nb, {}, p) for p in sweep_points.points(nb, given)]
 
     def grid(data, model, train, **kwargs):
         asked.update(model=model, train=train, **kwargs)
@@ -154,7 +155,7 @@ def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkey
 
     monkeypatch.setattr(bulk_sweeps, "grid", grid)
     monkeypatch.setattr(dataset, "open", lambda path: path)
-    (rows,) = bulk.trainings(tmp_path, values)
+    (rows,) = sweep_batched.trainings(tmp_path, values)
     assert [(i, row["loss"]) for i, row in rows] == [
         (0, 1.0),
         (1, 3.0),
@@ -178,9 +179,9 @@ def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkey
 def test_a_points_numbers_are_its_own_and_each_point_is_checked(tmp_path):
     def numbers(*lengths):
         given = [{"pole_length": length} for length in lengths]
-        batch = bulk.plants("cart_pole", given)
-        return dict(pair for part in bulk.tried("cart_pole", batch) for pair in part)
+        batch = sweep_batched.plants("cart_pole", given)
+        return dict(pair for part in sweep_batched.tried("cart_pole", batch) for pair in part)
 
     assert numbers(0.3, 0.8)[1] == pytest.approx(numbers(0.8)[0], rel=1e-6)
     with pytest.raises(ValueError, match="pole_mass"):
-        bulk.plants("cart_pole", [{"pole_length": 0.5}, {"pole_mass": -1.0}])
+        sweep_batched.plants("cart_pole", [{"pole_length": 0.5}, {"pole_mass": -1.0}])

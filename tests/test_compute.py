@@ -15,7 +15,7 @@ import scipy.stats
 
 from lqrlab import compute, dataset, learning
 from lqrlab.compute import debugging
-from lqrlab.compute.normals import normals, words
+from lqrlab.compute.random import normals, words
 
 
 def test_static_containers_come_back_as_they_were_and_tell_programs_apart():

@@ -19,7 +19,8 @@ from click.testing import CliRunner
 
 from lqrlab import control, dataset, simulation, systems
 from lqrlab.dataset import DataConfig
-from lqrlab.workbench import cli, cluster
+from lqrlab.workbench.cli import main
+from lqrlab.workbench.runs import cluster
 
 FAMILIES = ("pendulum", "two_link_arm", "dc_motor")
 CONFIG = DataConfig(
@@ -335,16 +336,16 @@ def test_same_bytes_while_a_profiler_looks(tmp_path):
 WATCHED = """
 import sys
 import jax
-from lqrlab.dataset import generation
+from lqrlab.dataset import trajectories
 from lqrlab.workbench import cli
 
-seen, simulate = set(), generation.bulk.simulate
+seen, simulate = set(), trajectories.batch_last.simulate
 
 def watched(*arguments, **options):
     seen.update(device.id for device in jax.numpy.zeros(()).devices())
     return simulate(*arguments, **options)
 
-generation.bulk.simulate = watched
+trajectories.batch_last.simulate = watched
 cli.main(sys.argv[1:], standalone_mode=False)
 print("simulated on", sorted(seen))
 """
@@ -411,7 +412,7 @@ def test_an_address_without_a_scheduler_is_said_within_seconds(tmp_path, monkeyp
             *((f"tcp://127.0.0.1:{port}", "no dask scheduler answers") for port in ports),
         ):
             command = ["data", "generate", str(tmp_path / "x"), "--scheduler", address]
-            answer = CliRunner().invoke(cli.main, command)
+            answer = CliRunner().invoke(main, command)
             assert answer.exit_code == 2
             assert answer.stderr.startswith(f"lqrlab: --scheduler {address}: {words}"), answer.stderr
             assert answer.stderr.count("\n") == 1
@@ -443,7 +444,7 @@ def test_a_shard_depends_on_itself_alone(made):
     """Made alone, or in a set of other families, its arrays are the same."""
     config = changed(families=("dc_motor", "two_link_arm"), held_out=("dc_motor",))
     shard = next(s for s in dataset.plan.plan(config) if s.name == "two_link_arm-00001.h5")
-    alone = dataset.generation.make(config, shard).digests()
+    alone = dataset.trajectories.make(config, shard).digests()
     record = next(s for s in dataset.open(made).shards if s["file"] == shard.name)
     assert {name: alone[name] for name in record["arrays"]} == {
         n: a["sha256"] for n, a in record["arrays"].items()
@@ -845,6 +846,6 @@ def test_without_excitation_the_cost_is_the_optimum(made, tmp_path):
     assert dataset.verify(tmp_path).ok
     # excited inputs under a config that promises optimal ones
     content, _ = dataset.shards.read(made / SHARD)
-    _, found = dataset.laws.check(content.arrays, changed(excitation=0.0))
+    _, found = dataset.consistency.check(content.arrays, changed(excitation=0.0))
     assert any("is not the optimum" in why for why in found)
-    assert dataset.laws.check(content.arrays, CONFIG)[1] == []
+    assert dataset.consistency.check(content.arrays, CONFIG)[1] == []

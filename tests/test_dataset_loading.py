@@ -15,7 +15,8 @@ import scipy.linalg
 
 from lqrlab import dataset, simulation, systems
 from lqrlab.compute import memory
-from lqrlab.dataset import DataConfig, order, streaming
+from lqrlab.dataset import DataConfig, shuffling
+from lqrlab.dataset.sources import streaming
 
 WINDOW, STEPS = 5, 12
 CONFIG = DataConfig(
@@ -440,7 +441,7 @@ def test_bad_arguments(arguments, words, data):
 def test_an_empty_split_is_refused(tmp_path):
     config = changed(families=("pendulum",), held_out=(), variants=4, validation=0.0)
     opened = dataset.generate(config, tmp_path)
-    for mode in dataset.loading.MODES:
+    for mode in dataset.sources.loading.MODES:
         with pytest.raises(ValueError, match="has no trajectory in 'held_out'"):
             dataset.loader(opened, split="held_out", batch_size=8, window=WINDOW, mode=mode)
 
@@ -464,20 +465,20 @@ def test_leaving_an_epoch_early_ends_its_thread(data):
 @pytest.mark.parametrize("num", [1, 2, 3, 16, 17, 1000, 65_537])
 def test_an_order_is_a_permutation_and_the_same_everywhere(num):
     at = np.arange(num)
-    there = np.asarray(order.shuffled(at, num, 7, 2))
-    here = order.shuffled_on_host(at, num, 7, 2)
+    there = np.asarray(shuffling.shuffled(at, num, 7, 2))
+    here = shuffling.shuffled_on_host(at, num, 7, 2)
     assert np.array_equal(there, here)
     assert np.array_equal(np.sort(here), at)
-    assert np.array_equal(order.shuffled_on_host(at[::3], num, 7, 2), here[::3])
+    assert np.array_equal(shuffling.shuffled_on_host(at[::3], num, 7, 2), here[::3])
     if num > 100:
-        for other in (order.shuffled_on_host(at, num, 8, 2), order.shuffled_on_host(at, num, 7, 3)):
+        for other in (shuffling.shuffled_on_host(at, num, 8, 2), shuffling.shuffled_on_host(at, num, 7, 3)):
             assert np.mean(other == here) < 0.1
 
 
 def test_an_order_is_uniform():
     """Where each index goes over many epochs, and how far neighbours are thrown apart, by χ² at six σ."""
     num, epochs = 48, 4000
-    orders = np.stack([order.shuffled_on_host(np.arange(num), num, 1, epoch) for epoch in range(epochs)])
+    orders = np.stack([shuffling.shuffled_on_host(np.arange(num), num, 1, epoch) for epoch in range(epochs)])
     counts = np.stack([np.bincount(orders[:, i], minlength=num) for i in range(num)])
     chi = np.sum((counts - epochs / num) ** 2 / (epochs / num))
     freedom = (num - 1) ** 2

@@ -10,7 +10,8 @@ import pytest
 
 from lqrlab import control, dataset, simulation
 from lqrlab.dataset import DataConfig
-from lqrlab.workbench import browser, datacard
+from lqrlab.workbench.figures import data_card
+from lqrlab.workbench.panels import data_browser
 
 WINDOW, STEPS = 4, 3
 STARTS = (0, 6, 12)  # of 17 steps, every second stretch of three: 15 and 16 are no stretch
@@ -92,7 +93,7 @@ def test_a_loop_that_has_come_to_rest_verifies(closer, made):
     for name, factor in (("states", closer), ("controls", closer), ("x0", closer), ("cost", closer**2)):
         a = arrays[f"trajectories/{name}"]
         arrays[f"trajectories/{name}"] = (a.astype(float) * factor).astype(a.dtype)
-    assert dataset.laws.check(arrays, THINNED)[1] == []
+    assert dataset.consistency.check(arrays, THINNED)[1] == []
 
 
 # The config ------------------------------------------------------------------------------------------------
@@ -269,7 +270,7 @@ def test_the_card_says_what_a_row_is(made):
 
 
 def test_figures_place_a_row_at_its_own_time(made):
-    figure = datacard.examples(made)
+    figure = data_card.examples(made)
     dt = made.column("dt", None, "pendulum")[0]
     line = figure.axes[0].lines[0]
     live = np.isfinite(line.get_ydata())
@@ -278,20 +279,20 @@ def test_figures_place_a_row_at_its_own_time(made):
     sx = made.column("scale_x", None, "pendulum")[0, 0]
     first = made.trajectories(None, "pendulum").states[:3, :, 0].ravel() / sx
     np.testing.assert_allclose(line.get_ydata()[live], first, rtol=1e-6)
-    datacard.coverage(made)
-    datacard.plots.plt.close("all")
+    data_card.coverage(made)
+    data_card.plots.plt.close("all")
 
 
 def test_the_browser_leafs_through_stretches(made):
     runs = made.trajectories(None, "pendulum")
-    shelf = browser.Shelf.of(made, "pendulum", None)
+    shelf = data_browser.Shelf.of(made, "pendulum", None)
     for number in (0, 2):
-        words = browser.picture(shelf, 0, number).words
+        words = data_browser.picture(shelf, 0, number).words
         dt = float(made.column("dt", None, "pendulum")[0])
         assert (
             f"Recorded: {runs.cost[number]:.4g} in {3 * dt:.3g} s from {dt * STARTS[number]:.3g} s on"
             in words
         )
-    panel = browser.Browser(made)
+    panel = data_browser.Browser(made)
     panel.live.wait()
     assert panel.trajectory.max == 3 * 4 - 1

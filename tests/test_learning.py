@@ -160,7 +160,7 @@ def test_without_its_description_a_network_cannot_see_it(data):
 
 
 def material(data, table, batch):
-    return learning.sources.material(table, dataset.problems(data), batch, KEY)
+    return learning.batches.material(table, dataset.problems(data), batch, KEY)
 
 
 @pytest.mark.parametrize("kind", ["transformer", "gain"])
@@ -469,7 +469,7 @@ def test_validation_is_of_the_validation_variants_and_best_is_the_least_wasteful
     held = dataset.resident(data, "validation", window=4)
     batch = held.gather(np.arange(held.num_windows))
     given = material(data, held.table, batch)
-    seen = learning.training.answers(fit.model, fit.model.encode(given.plants.description), given)
+    seen = learning.training_step.answers(fit.model, fit.model.encode(given.plants.description), given)
     prediction, target, live = (np.asarray(a, float) for a in (seen.prediction, seen.target, seen.live))
     expected = (live * (prediction - target) ** 2).sum() / (live > 0).sum()
     assert fit.metrics[-1]["validation_loss"] == pytest.approx(expected, rel=1e-3)
@@ -562,7 +562,7 @@ def moved(data, **changes):
         accumulate=config.accumulate,
         ema=config.ema,
     )
-    state = learning.training.initial(params, config)
+    state = learning.training_step.initial(params, config)
     state = dataclasses.replace(state, opt_state=optax.sgd(0.1).init(params))
     state, metrics = jax.jit(step)(state, given)
     return state, metrics, params

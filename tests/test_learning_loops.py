@@ -16,7 +16,7 @@ import scipy.linalg
 import scipy.stats
 
 from lqrlab import dataset, learning
-from lqrlab.learning import losses, sources
+from lqrlab.learning import batches, losses
 
 KEY = jax.random.key(3)
 SMALL = {"kind": "gain", "window": 2, "width": 16, "depth": 1, "heads": 2, "hidden": 32}
@@ -61,18 +61,20 @@ def test_excess_of_a_gain_is_that_of_scipys_lyapunov_equation(n, m):
     (A, B, Q, R, K, P), problem = random_problem(n, n, m)
     worse = K + 0.02 * np.random.default_rng(1).normal(size=K.shape)
     X = scipy.linalg.solve_discrete_lyapunov((A - B @ worse).T, Q + worse.T @ R @ worse)
-    more, stable = learning.loops.gain_excess(jnp.asarray(wide(worse, 6, 12))[None], problem)
+    more, stable = learning.closed_loop_cost.gain_excess(jnp.asarray(wide(worse, 6, 12))[None], problem)
     assert bool(stable[0])
     assert float(more[0]) == pytest.approx(np.trace(X) / np.trace(P) - 1, rel=1e-7)
-    assert float(learning.loops.gain_excess(problem.K, problem)[0][0]) == 0.0
+    assert float(learning.closed_loop_cost.gain_excess(problem.K, problem)[0][0]) == 0.0
 
 
 def test_a_lost_loop_has_a_finite_cost_whose_descent_leads_back():
     (A, B, *_), problem = random_problem(4, 4, 2)
     assert np.abs(np.linalg.eigvals(A)).max() > 1
     gain = jnp.zeros((1, 6, 12))
-    slope = jax.jit(jax.value_and_grad(lambda g: jnp.log1p(learning.loops.gain_excess(g, problem)[0][0])))
-    assert not bool(learning.loops.gain_excess(gain, problem)[1][0])
+    slope = jax.jit(
+        jax.value_and_grad(lambda g: jnp.log1p(learning.closed_loop_cost.gain_excess(g, problem)[0][0]))
+    )
+    assert not bool(learning.closed_loop_cost.gain_excess(gain, problem)[1][0])
     for _ in range(60):
         value, way = slope(gain)
         assert np.isfinite(float(value))
@@ -93,11 +95,13 @@ def test_excess_of_a_rollout_is_its_cost_over_the_least():
         x = A @ x + B @ u
     gain = jnp.asarray(wide(worse, 6, 12))
     start = jnp.pad(jnp.asarray(x0), (0, 9))[None]
-    xs, us = learning.loops.roll(lambda x, u, live: -x[:, -1] @ gain.T, 1, problem, start, 9)
-    assert float(learning.loops.excess(problem, xs, us)[0]) == pytest.approx(
+    xs, us = learning.closed_loop_cost.roll(lambda x, u, live: -x[:, -1] @ gain.T, 1, problem, start, 9)
+    assert float(learning.closed_loop_cost.excess(problem, xs, us)[0]) == pytest.approx(
         (cost + x @ P @ x) / (x0 @ P @ x0) - 1
     )
-    assert float(learning.loops.remaining(problem, xs)[0]) == pytest.approx((x @ P @ x) / (x0 @ P @ x0))
+    assert float(learning.closed_loop_cost.remaining(problem, xs)[0]) == pytest.approx(
+        (x @ P @ x) / (x0 @ P @ x0)
+    )
 
 
 def test_kl_is_the_integral_and_least_at_the_expert():
@@ -154,7 +158,9 @@ def test_excess_of_a_data_sets_plant_is_that_of_its_sampled_problem(data):
         K = np.asarray(problem.K[row])[:m, :n] + 0.03
         feed = np.vstack([np.eye(n), -K])
         X = scipy.linalg.solve_discrete_lyapunov((A - B @ K).T, feed.T @ cost @ feed)
-        more, stable = learning.loops.gain_excess(jnp.asarray(wide(K, 6, 12))[None], problem[row : row + 1])
+        more, stable = learning.closed_loop_cost.gain_excess(
+            jnp.asarray(wide(K, 6, 12))[None], problem[row : row + 1]
+        )
         assert bool(stable[0])
         assert float(more[0]) == pytest.approx(np.trace(X) / np.trace(P) - 1, rel=1e-6)
 
@@ -179,8 +185,8 @@ def test_own_loops_are_labelled_with_the_optimum_and_follow_from_the_anchor(data
     config = learning.TrainConfig(**BRIEF, rounds=1, own_steps=6, invented=20)
     model = learning.ModelConfig(**SMALL)
     graph, params = learning.models.split(learning.models.build(model))
-    given = sources.gather_sources(data, model.window, config)
-    run = jax.jit(lambda params, k: sources.own_loops(graph, params, given, config, k))
+    given = batches.gather_sources(data, model.window, config)
+    run = jax.jit(lambda params, k: batches.own_loops(graph, params, given, config, k))
     own = run(params, 1)
     K = np.asarray(given.problem.K)[np.asarray(own.variant)]
     np.testing.assert_allclose(
@@ -195,9 +201,9 @@ def test_own_loops_are_labelled_with_the_optimum_and_follow_from_the_anchor(data
     np.testing.assert_array_equal(own.x, again.x)
     assert float(jnp.abs(own.x - other.x).max()) > 0.1
     # and they are a part of what a step learns from
-    mixed = sources.gather(dataclasses.replace(given, own=own), config, jnp.asarray(3), 0)
+    mixed = batches.gather(dataclasses.replace(given, own=own), config, jnp.asarray(3), 0)
     assert mixed.batch.x.shape[0] == config.batch_size
-    assert sources.counts(config, 32, own=True) == (8, 8, 16)
+    assert batches.counts(config, 32, own=True) == (8, 8, 16)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import papermill
 import pytest
 from bs4 import BeautifulSoup
 
-from lqrlab.workbench import notebooks, pipeline
+from lqrlab.workbench.runs import notebooks, pipeline
 
 SOURCE = Path(__file__).parents[1] / "notebooks"
 PATHS = sorted(SOURCE.glob("[0-9]*.ipynb"))
@@ -28,8 +28,8 @@ def test_how_a_notebook_is_written(path):
         assert parameter.about, f"{parameter.name}: say what it means, after a #"
     assert any(level == 1 for level, _ in notebooks.headings(nb.cells[0]))
     code = [notebooks.source(cell) for cell in nb.cells if cell["cell_type"] == "code"]
-    assert re.search(rf'pipeline\.begin\("{path.stem}", run[,)]', "\n".join(code))
-    assert re.search(rf'pipeline\.finish\(\s*"{path.stem}",\s*folder', code[-1])
+    assert re.search(rf'session\.begin\("{path.stem}", run[,)]', "\n".join(code))
+    assert re.search(rf'session\.finish\(\s*"{path.stem}",\s*folder', code[-1])
     for cell in nb.cells:
         if cell["cell_type"] == "code":
             assert not cell["outputs"], "outputs are not kept in git: nbstripout"
@@ -38,7 +38,7 @@ def test_how_a_notebook_is_written(path):
             tree = ast.parse(re.sub(r"^[%!].*$", "", notebooks.source(cell), flags=re.M))
             for node in ast.walk(tree):  # a module can be reloaded, what was taken out of it cannot
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lqrlab."):
-                    assert node.module == "lqrlab.workbench", ast.unparse(node)
+                    assert node.module in ("lqrlab.workbench", "lqrlab.benchmarks"), ast.unparse(node)
 
 
 def test_a_notebook_waits_only_for_those_that_it_reads():

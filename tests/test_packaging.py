@@ -15,13 +15,13 @@ import yaml
 from click.testing import CliRunner
 
 import lqrlab
-from lqrlab.workbench import cli
+from lqrlab.workbench.cli import main
 
 ROOT = Path(__file__).parents[1]
 ROOMS = lqrlab.__all__
 MODULES = sorted((ROOT / "lqrlab").rglob("*.py"))
 ONLY_IN = {
-    "h5py": {"dataset", "learning", "evaluation"},  # the last measures beside others that read the same file
+    "h5py": {"dataset", "learning", "benchmarks"},  # the last measures beside others that read the same file
     **{package: {"workbench"} for package in ("matplotlib", "ipywidgets", "IPython", "papermill")},
 }
 
@@ -225,17 +225,17 @@ def test_a_data_set_from_the_command_line(tmp_path):
             "held_out: expected some of families, but found dc_motor",
         ),
     ):
-        refused = CliRunner().invoke(cli.main, ["data", "generate", path, *wrong])
+        refused = CliRunner().invoke(main, ["data", "generate", path, *wrong])
         assert refused.exit_code == 2
         assert words in refused.stderr
 
 
 def test_help_fits_one_screen_and_begins_with_what_matters():
-    shown = CliRunner().invoke(cli.main, ["--help"]).stdout
+    shown = CliRunner().invoke(main, ["--help"]).stdout
     assert len(shown.splitlines()) <= 24
     order = re.findall(r"^  ([a-z]+) {2,}\S", shown, flags=re.M)
     assert order[:5] == ["run", "report", "sweep", "systems", "doctor"]
-    assert set(order) == set(cli.main.commands)
+    assert set(order) == set(main.commands)
 
 
 def test_the_doctor_finds_this_environment_well():

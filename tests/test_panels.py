@@ -11,7 +11,17 @@ import pytest
 import scipy.linalg
 
 from lqrlab import control, dataset, evaluation, learning, simulation, systems, workbench
-from lqrlab.workbench import attraction, browser, designer, inspector, live, monitor, regulator, svg, widgets
+from lqrlab.workbench import widgets
+from lqrlab.workbench.figures import svg
+from lqrlab.workbench.panels import (
+    attraction_map,
+    data_browser,
+    live_panel,
+    lqr_designer,
+    policy_inspector,
+    regulator,
+    training_monitor,
+)
 
 
 def test_slow_work_is_done_once_for_the_settled_value():
@@ -21,7 +31,7 @@ def test_slow_work_is_done_once_for_the_settled_value():
         begun.append(asked)
         return asked
 
-    panel = live.Live(work, shown.append, settle=0.2)
+    panel = live_panel.Live(work, shown.append, settle=0.2)
     for value in range(20):
         panel.ask(value)
         time.sleep(0.005)
@@ -39,7 +49,7 @@ def test_work_is_announced_stopped_and_taken_up_again():
             check()
         return asked
 
-    panel = live.Live(work, shown.append)
+    panel = live_panel.Live(work, shown.append)
     panel.ask("slow")
     assert begun.wait(10)
     deadline = time.monotonic() + 10
@@ -74,7 +84,7 @@ def test_a_slider_stands_on_its_own_grid():
         (0.0, 0.0, 2.0),
         (2.0, 0.5, 2.0),
     ):
-        made = live.slider("x", value, low, high)
+        made = live_panel.slider("x", value, low, high)
         assert made.value == value
         steps = (value - low) / made.step
         assert steps == pytest.approx(round(steps), abs=1e-6)
@@ -85,7 +95,7 @@ def test_an_error_is_one_sentence_in_the_panel():
     def work(asked, check):
         raise asked
 
-    panel = live.Live(work, lambda _: None)
+    panel = live_panel.Live(work, lambda _: None)
     panel.ask(ValueError("dt: expected <more>\nand a traceback"))
     panel.wait()
     assert panel.status.value == "<b>dt: expected &lt;more&gt;</b>"
@@ -99,7 +109,7 @@ def test_an_error_is_one_sentence_in_the_panel():
 
 @pytest.fixture(scope="module")
 def panel():
-    made = designer.Designer("pendulum", num_steps=60)
+    made = lqr_designer.Designer("pendulum", num_steps=60)
     made.live.wait()
     return made
 
@@ -137,7 +147,7 @@ def test_the_designer_runs_what_it_says():
     """Delay, sampling and limits against SciPy's own zero-order hold of the linear plant, tick by tick."""
     A, B = np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([[0.0], [1.0]])
     plant = systems.from_matrices(A, B, Q=np.diag([3.0, 1.0]), R=[[1.0]], dt=0.04)
-    panel = designer.Designer(plant, num_steps=40)
+    panel = lqr_designer.Designer(plant, num_steps=40)
     panel.sample.value, panel.delay.value, panel.size.value, panel.limit.value = 6, 1.5, 1.0, 1.25
     panel.states["x1"].value = 1.0
     s = panel.setting
@@ -241,8 +251,8 @@ def test_the_region_of_attraction_of_a_nonlinear_plant_is_the_known_one():
 def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch):
     plant = systems.from_matrices([[0, 1], [2, 0]], [[0], [1]], Q=np.eye(2), R=[[1.0]], dt=0.05)
     weak = {"no control": simulation.no_control}
-    setting = attraction.Setting.of(plant, weak, None, span=2.0, limit=1.0, num=1800, num_steps=200)
-    found = attraction.maps(setting)
+    setting = attraction_map.Setting.of(plant, weak, None, span=2.0, limit=1.0, num=1800, num_steps=200)
+    found = attraction_map.maps(setting)
     x0 = setting.starts()
     design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
     inside = np.einsum("...i,ij,...j", x0, design.P, x0) <= control.unsaturated_level(design.K, design.P, 1.0)
@@ -262,7 +272,7 @@ def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch
     before = panel.picture.value
     panel.across.value = panel.up.value
     assert "two different states" in panel.live.status.value
-    monkeypatch.setattr(attraction, "maps", lambda setting, check: 1 / 0)
+    monkeypatch.setattr(attraction_map, "maps", lambda setting, check: 1 / 0)
     panel.across.value = 0
     panel.span.value = 1.0
     panel.live.wait()
@@ -283,13 +293,13 @@ def test_the_inspector_bills_both_from_where_it_was_clicked(monkeypatch):
     closed = Ad - Bd @ keen
     stage = Qd - Nd @ keen - keen.T @ Nd.T + keen.T @ Rd @ keen
     costs = scipy.linalg.solve_discrete_lyapunov(closed.T, stage)
-    panel = inspector.Inspector(plant, simulation.LinearPolicy(keen), "keen gain")
+    panel = policy_inspector.Inspector(plant, simulation.LinearPolicy(keen), "keen gain")
     panel.plane.point = [0.75, 0.4]  # of ±3 scales
     panel.live.wait()
     x0 = np.array([s.value for s in panel.initial.values()])
     scales = np.asarray(plant.scales[0])
     np.testing.assert_allclose(x0, [1.5 * scales[0], -0.6 * scales[1]], atol=0.03 * scales.max())
-    seen = inspector.compare(panel._bound[1], x0)
+    seen = policy_inspector.compare(panel._bound[1], x0)
     assert seen.linear["optimal"] == pytest.approx(1, rel=1e-9)
     assert seen.linear["keen gain"] == pytest.approx((x0 @ costs @ x0) / (x0 @ P @ x0), rel=1e-6)
     assert f"{100 * (seen.linear['keen gain'] - 1):.2g} % more" in panel.words.value
@@ -297,7 +307,7 @@ def test_the_inspector_bills_both_from_where_it_was_clicked(monkeypatch):
     panel.initial["x2"].value = 0.0
     panel.live.wait()
     assert (panel.plane.svg, panel.picture.value) != before
-    lost = inspector.compare(inspector.Pair.of(plant, simulation.no_control, "none", 200), x0)
+    lost = policy_inspector.compare(policy_inspector.Pair.of(plant, simulation.no_control, "none", 200), x0)
     assert lost.nonlinear["none"] == np.inf
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     still = widgets.policy_inspector(simulation.no_control, plant, label="none", num_steps=200)
@@ -402,7 +412,7 @@ def test_the_browser_shows_what_is_on_disk(data, monkeypatch):
             seen.add(panel.picture.value)
     assert len(seen) == len(runs.cost)
     for why, count in missing.items():
-        assert (f"{count} {browser.REASONS[why]}" in panel.words.value) == (count > 0)
+        assert (f"{count} {data_browser.REASONS[why]}" in panel.words.value) == (count > 0)
     before = panel.picture.value
     panel.signal.value = 0
     panel.live.wait()
@@ -411,10 +421,10 @@ def test_the_browser_shows_what_is_on_disk(data, monkeypatch):
 
 
 def test_the_browser_draws_the_optimum_that_scipy_finds(data):
-    shelf = browser.Shelf.of(data, "mass_spring_damper", "train")
+    shelf = data_browser.Shelf.of(data, "mass_spring_damper", "train")
     A, B, Q, R, dt = (shelf.columns[name][0] for name in (*"ABQR", "dt"))
     x0 = np.array([0.1, -0.2])
-    xs, us = browser.optimum(shelf, 0, x0, 400)
+    xs, us = data_browser.optimum(shelf, 0, x0, 400)
     Ad, Bd, Qd, Rd, Nd = (np.asarray(m) for m in control.sample(A, B, Q, R, dt))
     P = scipy.linalg.solve_discrete_are(Ad, Bd, Qd, Rd, s=Nd)
     costs = np.einsum("ti,ij,tj->t", xs[:-1], Qd, xs[:-1]) + np.einsum("ti,ij,tj->t", us, Rd, us)
@@ -428,7 +438,7 @@ def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp
         num_steps=400, batch_size=8, plants=8, closed_loop=0.0,
         steps_per_dispatch=2, report_every=4, checkpoint_every=100,
     )  # fmt: skip
-    panel = monitor.Monitor(tmp_path, every=30.0)
+    panel = training_monitor.Monitor(tmp_path, every=30.0)
     assert "nothing to be seen yet" in panel.words.value
     panel.keep.click()
     assert "no training has begun" in panel.live.status.value
@@ -451,7 +461,7 @@ def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp
     assert learning.load(tmp_path / "checkpoints", "best") is not None
     assert learning.fit(data, model, train, tmp_path).steps == 10  # it stays ended
     (tmp_path / "metrics.jsonl").open("a").write('{"step": 11, "los')  # being written
-    assert len(monitor.read(tmp_path)) == 3
+    assert len(training_monitor.read(tmp_path)) == 3
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     assert "Step 10" in widgets.training_monitor(tmp_path).words
     panel.close()

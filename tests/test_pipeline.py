@@ -16,29 +16,29 @@ import papermill
 import psutil
 import pytest
 
-from lqrlab.workbench import notebooks, pipeline
+from lqrlab.workbench.runs import notebooks, pipeline, session
 
 FIRST = {
     "parameters": "run: str = 'data/runs/default'  # folder that this run reads and writes\n"
     "amount: int = 3  # how many numbers\nrate: float = 0.5  # step [1/s]\nshout: bool = False\n"
     "names: list[str] = ['a']  # of plants\nlimit: float | None = None",
     "cells": [
-        "from lqrlab.workbench import pipeline\nfolder = pipeline.begin('01_first', run)",
+        "from lqrlab.workbench import session\nfolder = session.begin('01_first', run)",
         "(folder / 'numbers.txt').write_text(' '.join(map(str, range(amount))))\n"
         "with (folder / 'log').open('a') as log: log.write('first ')\nprint('numbers written')",
         "numbers = {'rate': rate, 'shout': shout, 'names': names}\n"
-        "pipeline.finish('01_first', folder, numbers, files=['numbers.txt'])",
+        "session.finish('01_first', folder, numbers, files=['numbers.txt'])",
     ],
 }
 SECOND = {
     "parameters": "run: str = 'data/runs/default'\nrate: float = 1.0  # step [1/s]\n"
     "pause: float = 0.0\nfault: bool = False",
     "cells": [
-        "import time\nfrom lqrlab.workbench import pipeline\nfolder = pipeline.begin('02_second', run)",
+        "import time\nfrom lqrlab.workbench import session\nfolder = session.begin('02_second', run)",
         "total = sum(map(int, (folder / 'numbers.txt').read_text().split()))\n"
         "with (folder / 'log').open('a') as log: log.write('second ')\ntime.sleep(pause)",
         "if fault:\n    raise ArithmeticError('the sum is a matter of taste')",
-        "pipeline.finish('02_second', folder, {'total': total, 'rate': rate})",
+        "session.finish('02_second', folder, {'total': total, 'rate': rate})",
     ],
 }
 
@@ -286,8 +286,8 @@ def test_a_deeper_notebook_runs_when_named_and_only_then(source, tmp_path):
     deeper = {
         "parameters": "run: str = 'data/runs/default'\namount: int = 1  # how many numbers",
         "cells": [
-            "from lqrlab.workbench import pipeline\nfolder = pipeline.begin('12_deeper', run)",
-            "pipeline.finish('12_deeper', folder, {'amount': amount})",
+            "from lqrlab.workbench import session\nfolder = session.begin('12_deeper', run)",
+            "session.finish('12_deeper', folder, {'amount': amount})",
         ],
     }
     write_notebook(source / "12_deeper.ipynb", deeper)
@@ -342,20 +342,18 @@ def test_rewording_a_notebook_reruns_it_alone_and_its_code_those_after(source):
 
 
 def test_the_package_counts_apart_from_what_only_starts_and_shows(tmp_path):
-    for name in ("control/riccati.py", "workbench/cli.py"):
+    for name in ("control/riccati.py", "workbench/plots.py"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("a = 1")
     before = notebooks.package_hash(tmp_path)
-    (tmp_path / "workbench" / "cli.py").write_text("a = 2")
+    (tmp_path / "workbench" / "plots.py").write_text("a = 2")
     assert notebooks.package_hash(tmp_path) == before
     (tmp_path / "control" / "riccati.py").write_text("a = 2")
     assert notebooks.package_hash(tmp_path) != before
-    ours = Path(notebooks.__file__).parent
-    assert all((ours / f"{name}.py").exists() for name in notebooks._INERT)
 
 
 def test_results_hold_arrays_and_numbers_that_are_not_finite(tmp_path):
-    path = pipeline.write_json(
+    path = session.write_json(
         tmp_path / "a.json", {"k": np.arange(2), "worst": np.float64("inf"), "at": Path("x")}
     )
     assert json.loads(path.read_text()) == {"k": [0, 1], "worst": "inf", "at": "x"}
@@ -384,7 +382,7 @@ def test_the_kernel_is_this_environments_whatever_jupyter_says(source, tmp_path,
     look = (
         "import sys, psutil\nfiles = [f.path for f in psutil.Process().parent().open_files()]\n"
         "numbers = {'prefix': sys.prefix, 'locked': str(folder / '.lock') in files}\n"
-        "pipeline.finish('01_first', folder, numbers)"
+        "session.finish('01_first', folder, numbers)"
     )
     write_notebook(source / "01_first.ipynb", FIRST | {"cells": [FIRST["cells"][0], look]})
     (source / "02_second.ipynb").unlink()

@@ -10,7 +10,8 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
-from lqrlab.workbench import formulas, report
+from lqrlab.workbench.figures import formulas
+from lqrlab.workbench.runs import report
 
 new = nbformat.v4
 

@@ -9,8 +9,9 @@ import pytest
 import scipy.linalg
 
 from lqrlab import control
-from lqrlab.compute.batching import on_all_cores
-from lqrlab.control import doubling, lanes, sign
+from lqrlab.compute.linalg import batch_last
+from lqrlab.compute.threads import on_all_cores
+from lqrlab.control.riccati import doubling, matrix_sign
 
 with mock.patch.object(pytest.mark, "_config", None):  # it carries a marker of SciPy's own
     from scipy.linalg.tests import test_solvers
@@ -147,13 +148,13 @@ def test_few_lanes_and_many_give_the_same(n):
     rng = np.random.default_rng(n)
     A, b = rng.normal(size=(n, n, 40)) + 2 * np.eye(n)[:, :, None], rng.normal(size=(n, n, 40))
     one = np.moveaxis(A, -1, 0)
-    assert np.allclose(np.moveaxis(lanes.mul(A, b), -1, 0), one @ np.moveaxis(b, -1, 0), rtol=1e-12)
-    assert np.allclose(lanes.mul(A[..., :5], b[..., :5]), lanes.mul(A, b)[..., :5], rtol=1e-12)
+    assert np.allclose(np.moveaxis(batch_last.mul(A, b), -1, 0), one @ np.moveaxis(b, -1, 0), rtol=1e-12)
+    assert np.allclose(batch_last.mul(A[..., :5], b[..., :5]), batch_last.mul(A, b)[..., :5], rtol=1e-12)
     inverse = np.moveaxis(np.linalg.inv(one), 0, -1)
-    assert np.allclose(lanes.inverse(A), inverse, rtol=1e-6, atol=1e-9)
-    assert np.allclose(lanes.inverse(A[..., :5]), inverse[..., :5], rtol=1e-9, atol=1e-12)
+    assert np.allclose(batch_last.inverse(A), inverse, rtol=1e-6, atol=1e-9)
+    assert np.allclose(batch_last.inverse(A[..., :5]), inverse[..., :5], rtol=1e-9, atol=1e-12)
     wide = np.moveaxis(one @ np.swapaxes(one, -1, -2) - 0.5 * np.eye(n), 0, -1)
-    assert np.array_equal(lanes.positive(wide), np.linalg.eigvalsh(np.moveaxis(wide, -1, 0)).min(-1) > 0)
+    assert np.array_equal(batch_last.positive(wide), np.linalg.eigvalsh(np.moveaxis(wide, -1, 0)).min(-1) > 0)
 
 
 def test_balancing_undoes_bad_units():
@@ -161,7 +162,7 @@ def test_balancing_undoes_bad_units():
     F, G, H = rng.normal(size=(4, 4)), np.eye(4), np.eye(4)
     d = np.array([1e-4, 1.0, 1e3, 1e5])
     bad = F * d[:, None] / d, G * np.outer(d, d), H / np.outer(d, d)
-    found = np.asarray(sign.scales(*(jnp.asarray(a)[:, :, None] for a in bad)))[:, 0]
+    found = np.asarray(matrix_sign.scales(*(jnp.asarray(a)[:, :, None] for a in bad)))[:, 0]
     assert np.ptp(np.log10(found / d)) < 1.5
     assert np.all(np.log2(found) == np.round(np.log2(found)))
 

@@ -153,9 +153,9 @@ def test_a_new_gain_compiles_nothing():
         return simulation.rollout(plant, simulation.LinearPolicy(jnp.array([[k, 1.0]])), x0, 7, linear=True)
 
     run(20.0)
-    before = simulation.rollouts._run._cache_size()
+    before = simulation.loop._run._cache_size()
     run(30.0)
-    assert simulation.rollouts._run._cache_size() == before
+    assert simulation.loop._run._cache_size() == before
 
 
 def test_env_steps_are_the_rollout():

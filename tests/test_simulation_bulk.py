@@ -8,9 +8,10 @@ from scipy.integrate import solve_ivp
 
 from lqrlab import control, simulation, systems
 from lqrlab.compute import debugging
-from lqrlab.compute.components import componentwise
+from lqrlab.compute.jaxprs import componentwise
 from lqrlab.compute.trigonometry import sincos
-from lqrlab.simulation import bulk, rollouts, stepping
+from lqrlab.simulation import loop
+from lqrlab.simulation.engines import batch_last, stepping
 
 KEY = jax.random.key(3)
 
@@ -21,7 +22,7 @@ def gains(plants):
 
 @pytest.mark.parametrize("limit", [None, 0.02])
 def test_linear_loops_are_the_recursion_in_numpy(limit, monkeypatch):
-    monkeypatch.setattr(bulk, "_PIECE", 40_000)  # several pieces, the last one overlapping
+    monkeypatch.setattr(batch_last, "_PIECE", 40_000)  # several pieces, the last one overlapping
     plants = systems.sample("quarter_car", key=KEY, num=25)
     K, x0 = gains(plants), plants.initial_state(key=KEY, num=7)
     _, u_eq = plants.equilibrium()
@@ -105,7 +106,7 @@ def test_each_loop_has_noise_of_its_own_whatever_the_blocks(monkeypatch):
     A = float(np.exp(-0.1))
     moved = run(noise=0.3).xs[..., 0]
     np.testing.assert_allclose((moved[:, 1:] - A * moved[:, :-1]).std(), 0.3, rtol=0.01)
-    monkeypatch.setattr(bulk, "_PIECE", 100_000)
+    monkeypatch.setattr(batch_last, "_PIECE", 100_000)
     np.testing.assert_array_equal(run(excitation=0.5).us, pushed)
 
 
@@ -115,7 +116,7 @@ def test_only_what_is_kept_is_returned_and_few_loops_are_many_loops(monkeypatch)
     world = simulation.env(plants, linear=True)
     many = simulation.rollout(world, policy, x0, 12, keep=("xs", "costs"))
     assert many.us is None
-    monkeypatch.setattr(rollouts, "MANY", 10**9)
+    monkeypatch.setattr(loop, "MANY", 10**9)
     steps = simulation.rollout(world, policy, x0, 12)
     np.testing.assert_allclose(many.xs, steps.xs, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(many.cost, steps.cost, rtol=1e-9)
@@ -146,8 +147,8 @@ def test_many_loops_of_a_plant_share_its_matrices_whatever_the_blocks(monkeypatc
         return simulation.rollout(plants, policy, x0, 20, **options)
 
     runs = [run(linear) for linear in (True, False)]
-    monkeypatch.setattr(bulk, "_ALONE", 10**9)  # blocks reach over plants
-    monkeypatch.setattr(bulk, "_PIECE", 40_000)
+    monkeypatch.setattr(batch_last, "_ALONE", 10**9)  # blocks reach over plants
+    monkeypatch.setattr(batch_last, "_PIECE", 40_000)
     for linear, one in zip((True, False), runs):
         np.testing.assert_allclose(run(linear).xs, one.xs, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(run(linear).costs, one.costs, rtol=1e-9, atol=1e-12)
@@ -256,7 +257,7 @@ def test_a_gain_for_each_loop_is_that_loops_gain(linear, monkeypatch):
     x0 = 0.3 * plants.initial_state(key=KEY, num=9)
     ask = [plants, simulation.LinearPolicy(K), x0, 12]
     many = simulation.rollout(*ask, linear=linear)
-    monkeypatch.setattr(rollouts, "MANY", 10**9)
+    monkeypatch.setattr(loop, "MANY", 10**9)
     np.testing.assert_allclose(many.xs, simulation.rollout(*ask, linear=linear).xs, rtol=1e-9, atol=1e-12)
     expected = simulation.rollout(*ask, linear=linear).cost
     np.testing.assert_allclose(simulation.total_cost(*ask, linear=linear), expected, rtol=1e-9)
@@ -320,19 +321,19 @@ def test_whole_numbers_and_choices_among_three_are_left_to_vmap():
 
 def test_only_the_stretches_that_are_wanted_are_kept(monkeypatch):
     """Of points and intervals; sums and the end are those of all steps."""
-    monkeypatch.setattr(bulk, "_PIECE", 20_000)  # several pieces, the last one overlapping
+    monkeypatch.setattr(batch_last, "_PIECE", 20_000)  # several pieces, the last one overlapping
     plants = systems.sample("pendulum", key=KEY, num=30)
     x0 = jnp.reshape(plants.initial_state(key=KEY, num=5), (-1, 2))
     model = stepping.Linear(*control.sample(*plants.matrices(), *plants.weights(), plants.dt))
-    loops = bulk.Loops(model, gains(plants), None, None)
-    keep = bulk.Keep(
+    loops = batch_last.Loops(model, gains(plants), None, None)
+    keep = batch_last.Keep(
         lambda xs, us, costs, t, extra: {"x": xs},
         lambda xs, us, costs, t, extra: {"u": us, "paid": costs},
         lambda xs, us, costs, t, extra: {"cost": costs},
     )
-    arguments = {"key": KEY, "noise": bulk.Noise(input=jnp.ones(1))}
-    whole = bulk.simulate(loops, x0, 130, keep, **arguments)
-    some = bulk.simulate(loops, x0, 130, keep._replace(starts=(0, 44, 110), length=20), **arguments)
+    arguments = {"key": KEY, "noise": batch_last.Noise(input=jnp.ones(1))}
+    whole = batch_last.simulate(loops, x0, 130, keep, **arguments)
+    some = batch_last.simulate(loops, x0, 130, keep._replace(starts=(0, 44, 110), length=20), **arguments)
     assert whole["x"].shape == (150, 131, 2)
     assert (some["x"].shape, some["u"].shape, some["paid"].shape) == (
         (150, 3, 21, 2),

@@ -13,7 +13,8 @@ import pytest
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
 
-from lqrlab.workbench import cli, comparison, notebooks, points, report, sweep
+from lqrlab.workbench.cli import main
+from lqrlab.workbench.runs import comparison, notebooks, report, sweep, sweep_points
 
 PARAMETERS = """run: str = 'data/runs/default'
 fate: str = 'well'  # what it meets with
@@ -21,7 +22,7 @@ rate: float = 0.5  # step [1/s]
 depth: int = 2  # blocks
 shout: bool = False
 names: list[str] = ['a']"""
-BEGIN = "from lqrlab.workbench import pipeline\nfolder = pipeline.begin('01_toy', run)"
+BEGIN = "from lqrlab.workbench import session\nfolder = session.begin('01_toy', run)"
 FATES = """import os, pathlib, signal, time
 import psutil
 with (folder / 'log').open('a') as log: log.write(fate + ' ')
@@ -35,7 +36,7 @@ if bad and fate == 'late':
 if bad and fate == 'worker':
     psutil.Process().parent().parent().kill()  # papermill's process, whose parent is the worker
     time.sleep(600)"""
-END = "pipeline.finish('01_toy', folder, {'twice': 2 * rate, 'deep': {'er': depth}, 'worst': float('inf')})"
+END = "session.finish('01_toy', folder, {'twice': 2 * rate, 'deep': {'er': depth}, 'worst': float('inf')})"
 
 
 def write_notebook(path: Path, parameters: str, *cells: str) -> None:
@@ -129,7 +130,7 @@ def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
         "first = not (folder / 'log').exists()\n(folder / 'log').touch()\n"
         "if first:\n    psutil.Process().parent().parent().kill()\n    time.sleep(600)"
     )
-    end = "pipeline.finish('02_later', folder, {'x': (folder / 'data' / 'x').read_text()})"
+    end = "session.finish('02_later', folder, {'x': (folder / 'data' / 'x').read_text()})"
     write_notebook(later, "run: str = 'x'\nrate: float = 1.0", BEGIN.replace("01_toy", "02_later"), die, end)
     earlier = tmp_path / "earlier"
     with pytest.raises(ValueError, match="no result of 01_toy; give --from RUN"):
@@ -156,24 +157,24 @@ def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
     ],
 )
 def test_points_of_grids_and_lists(toy, given, kwargs, expected):
-    made = points.points(notebooks.read(toy), given, **kwargs)
+    made = sweep_points.points(notebooks.read(toy), given, **kwargs)
     assert [tuple(point.values()) for point in made] == expected
 
 
 def test_random_points_are_within_and_go_on(toy):
     nb = notebooks.read(toy)
     given = {"rate": "1e-4:1e-1:log", "depth": "1:3", "shout": "true,false"}
-    many = points.points(nb, given, num_random=400, seed=3)
-    assert points.points(nb, given, num_random=50, seed=3) == many[:50]
-    assert points.points(nb, given, num_random=50, seed=4) != many[:50]
+    many = sweep_points.points(nb, given, num_random=400, seed=3)
+    assert sweep_points.points(nb, given, num_random=50, seed=3) == many[:50]
+    assert sweep_points.points(nb, given, num_random=50, seed=4) != many[:50]
     rates = pd.Series([p["rate"] for p in many])
     assert rates.between(1e-4, 1e-1).all()
     assert abs((rates < 10**-2.5).mean() - 0.5) < 0.1  # the middle of the decades
     assert {p["depth"] for p in many} == {1, 2, 3}
     assert {p["shout"] for p in many} == {True, False}
-    assert list(points.points(nb, given | {"names": "a,b"}, num_random=1, seed=3)[0].items())[:3] == list(
-        many[0].items()
-    )
+    assert list(sweep_points.points(nb, given | {"names": "a,b"}, num_random=1, seed=3)[0].items())[
+        :3
+    ] == list(many[0].items())
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_random_points_are_within_and_go_on(toy):
 def test_wrong_points_are_refused_before_anything_starts(toy, tmp_path, args, message):
     (tmp_path / "list.csv").write_text("rate,depth\n1,2\n2,x\n")
     args = [str(tmp_path / "list.csv") if a == "LIST" else a for a in args]
-    done = CliRunner().invoke(cli.main, ["sweep", str(toy), *args])
+    done = CliRunner().invoke(main, ["sweep", str(toy), *args])
     assert done.exit_code == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -211,6 +212,6 @@ def test_wrong_points_are_refused_before_anything_starts(toy, tmp_path, args, me
 def test_the_shell_completes(words, offered):
     typed = f"lqrlab {words}"
     env = {"_LQRLAB_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(len(words.split()))}
-    done = CliRunner().invoke(cli.main, prog_name="lqrlab", env=env)
+    done = CliRunner().invoke(main, prog_name="lqrlab", env=env)
     assert done.stdout == f"plain,{offered}\n"
-    assert "_LQRLAB_COMPLETE=bash_complete" in CliRunner().invoke(cli.main, ["completion", "bash"]).stdout
+    assert "_LQRLAB_COMPLETE=bash_complete" in CliRunner().invoke(main, ["completion", "bash"]).stdout

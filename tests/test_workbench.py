@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from lqrlab import control, evaluation, simulation, systems
-from lqrlab.workbench import plots, tables, terminal
+from lqrlab.workbench.figures import plots, tables
+from lqrlab.workbench.runs import terminal
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from lqrlab.compute.arguments import Static, described, differences
+from lqrlab.compute.static import Static, described, differences
 
 # Python needed a value where a trace has none; without a trace it is there. (A leaked tracer, by contrast, is
 # an error of the program, and so are wrong shapes and missing keys.)

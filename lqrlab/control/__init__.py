@@ -1,19 +1,6 @@
 """Optimal control of linear plants: batched over leading axes, differentiable, free of LAPACK."""
 
-from lqrlab.control.analysis import (
-    covariance,
-    from_statespace,
-    h2_norm,
-    hinf_norm,
-    noise_cost,
-    sampling_cost,
-    to_statespace,
-)
-from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed
-from lqrlab.control.design import LQR, dlqr, lqr, lqrd
-from lqrlab.control.horizon import TimeVaryingLQR, finite_horizon
-from lqrlab.control.inverse import Inverse, inverse_lqr
-from lqrlab.control.loops import (
+from lqrlab.control.analysis.margins import (
     Disk,
     Margins,
     StepInfo,
@@ -25,16 +12,29 @@ from lqrlab.control.loops import (
     step_response,
     zeros,
 )
+from lqrlab.control.analysis.norms import (
+    covariance,
+    from_statespace,
+    h2_norm,
+    hinf_norm,
+    noise_cost,
+    sampling_cost,
+    to_statespace,
+)
+from lqrlab.control.analysis.structure import Diagnosis, Mode, ctrb, diagnose, gram, modes, obsv
+from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed
+from lqrlab.control.discretization import Sampled, c2d, sample
+from lqrlab.control.estimation import LQG, Estimator, dlqe, lqe, lqg
+from lqrlab.control.horizon import TimeVaryingLQR, finite_horizon
+from lqrlab.control.inverse import Inverse, inverse_lqr
 from lqrlab.control.lyapunov import dlyap, is_stable, lyap
-from lqrlab.control.observers import LQG, Estimator, dlqe, lqe, lqg
-from lqrlab.control.pareto import Front, pareto
-from lqrlab.control.riccati import care, dare
-from lqrlab.control.sampling import Sampled, c2d, sample
+from lqrlab.control.pareto_front import Front, pareto
+from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd
+from lqrlab.control.riccati.equations import care, dare
 from lqrlab.control.scheduling import Schedule, schedule
-from lqrlab.control.structure import Diagnosis, Mode, ctrb, diagnose, gram, modes, obsv
-from lqrlab.control.tracking import Integral, feedforward, lqi, output_weights, place
+from lqrlab.control.servo import Integral, feedforward, lqi, output_weights, place
 from lqrlab.control.trajectory import ILQR, ilqr, unsaturated_level
-from lqrlab.control.tuning import Tuned, Wishes, tune
+from lqrlab.control.tuning.tune import Tuned, Wishes, tune
 
 __all__ = [
     "ILQR",

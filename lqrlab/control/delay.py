@@ -9,10 +9,11 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab.compute import broadcast
-from lqrlab.control import checks, riccati
-from lqrlab.control.design import LQR, dlqr, lqrd
+from lqrlab.control import checks
+from lqrlab.control.discretization import Sampled, sample_many
 from lqrlab.control.lyapunov import dlyap
-from lqrlab.control.sampling import Sampled, sample_many
+from lqrlab.control.regulator import LQR, dlqr, lqrd
+from lqrlab.control.riccati import equations
 
 
 def delayed(
@@ -167,8 +168,8 @@ def delay_cost(
     else:
         wide = delayed(A, B, Q, R, dt, delay)
         gain = prompt.K if K is None else jnp.asarray(K)
-        gain, a, b, q, r, cross = riccati.together(gain, *wide)
+        gain, a, b, q, r, cross = equations.together(gain, *wide)
         gain = jnp.concatenate([gain, jnp.zeros((*gain.shape[:-1], a.shape[-1] - n), gain.dtype)], axis=-1)
-        late = dlyap(jnp.swapaxes(a - b @ gain, -1, -2), riccati.stage(q, r, cross, gain))
+        late = dlyap(jnp.swapaxes(a - b @ gain, -1, -2), equations.stage(q, r, cross, gain))
     late, first = (jnp.trace(P[..., :n, :n], axis1=-2, axis2=-1) for P in (late, prompt.P))
     return jnp.where(jnp.isnan(late) & ~jnp.isnan(first), jnp.inf, late / first - 1)

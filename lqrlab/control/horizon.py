@@ -12,7 +12,8 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab.compute import broadcast, linalg, pytree
-from lqrlab.control import checks, riccati
+from lqrlab.control import checks
+from lqrlab.control.riccati import equations
 
 METHODS = ("auto", "sequential", "parallel")
 
@@ -32,9 +33,9 @@ class TimeVaryingLQR:
 def _sequential(A: Array, B: Array, Q: Array, R: Array, N: Array, Qf: Array) -> TimeVaryingLQR:
     def back(P: Array, now: tuple) -> tuple[Array, tuple[Array, Array]]:
         A, B, Q, R, N = now
-        K = riccati.gain_discrete(A, B, R, N, P)
+        K = equations.gain_discrete(A, B, R, N, P)
         closed = A - B @ K
-        before = linalg.symmetric(closed.T @ P @ closed + riccati.stage(Q, R, N, K))
+        before = linalg.symmetric(closed.T @ P @ closed + equations.stage(Q, R, N, K))
         return before, (K, before)
 
     _, (K, P) = jax.lax.scan(back, Qf, (A, B, Q, R, N), reverse=True)

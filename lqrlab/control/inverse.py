@@ -7,8 +7,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from lqrlab.control import checks
-from lqrlab.control.design import dlqr, lqr, lqrd
-from lqrlab.control.sampling import c2d, sample
+from lqrlab.control.discretization import c2d, sample
+from lqrlab.control.regulator import dlqr, lqr, lqrd
 
 _LEAST = 1e-12  # barrier parameter at the end: gains are reproduced to about this, times the conditioning
 _SAME = 1e-6  # relative error of a gain that counts as reproduced: badly conditioned designs know K no better

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from lqrlab.control import checks, lanes
-from lqrlab.control.lanes import eye, mul, t
+from lqrlab.compute.linalg import batch_last
+from lqrlab.compute.linalg.batch_last import eye, mul, t
+from lqrlab.control import checks
 
 _DOUBLINGS = 48  # 2^48 steps: a closed loop slower than that is not stable in floating point
 
@@ -22,7 +23,7 @@ def summed(a: Array, q: Array, tolerance: float, limit: int = _DOUBLINGS) -> tup
     def more(state: tuple) -> Array:
         a, _, k = state
         # the norm of the power bounds the relative size of the next term by its square
-        change = lanes.row_sum(a)
+        change = batch_last.row_sum(a)
         # a lane that has overflowed has an answer too: none
         return jnp.any((change > tolerance) & (change < 1e12)) & (k < limit)
 
@@ -33,19 +34,19 @@ def summed(a: Array, q: Array, tolerance: float, limit: int = _DOUBLINGS) -> tup
         return a, x, k + 1
 
     a, x, _ = jax.lax.while_loop(more, double, (a, q, 0))
-    return x, lanes.row_sum(a) < 0.5
+    return x, batch_last.row_sum(a) < 0.5
 
 
 def cayley(a: Array, shift: Array) -> tuple[Array, Array]:
     """(shift − a)⁻¹ and (shift + a)(shift − a)⁻¹ on lanes: the second is inside the unit circle iff a decays."""
     n = a.shape[0]
-    inverse = lanes.inverse(shift[None, None] * eye(n, a) - a)
+    inverse = batch_last.inverse(shift[None, None] * eye(n, a) - a)
     return inverse, 2 * shift[None, None] * inverse - eye(n, a)
 
 
 def shift_of(a: Array) -> Array:
     """A shift of the size of a's modes ``[lanes]``."""
-    size = lanes.norm(a) / a.shape[0] ** 0.5
+    size = batch_last.norm(a) / a.shape[0] ** 0.5
     return jnp.where(size > 0, size, 1.0)
 
 
@@ -53,7 +54,7 @@ def _tolerance(a: Array) -> float:
     return float(jnp.finfo(a.dtype).eps) ** 0.5 / 4
 
 
-@lanes.over_lanes(2, 2)
+@batch_last.over_lanes(2, 2)
 def _smith(a: Array, q: Array) -> Array:
     x, decays = summed(a, q, _tolerance(a))
     return jnp.where(decays[None, None], x, jnp.nan)
@@ -63,11 +64,11 @@ def _cayley_pivoted(a: Array) -> tuple[Array, Array, Array]:
     shift = shift_of(a)
     n = a.shape[0]
     wide = jnp.broadcast_to(eye(n, a), a.shape)
-    inverse = lanes.pivoted(shift[None, None] * wide - a, wide)
+    inverse = batch_last.pivoted(shift[None, None] * wide - a, wide)
     return shift, inverse, 2 * shift[None, None] * inverse - wide
 
 
-@lanes.over_lanes(2, 2)
+@batch_last.over_lanes(2, 2)
 def _smith_continuous(a: Array, q: Array) -> Array:
     shift, inverse, moved = _cayley_pivoted(a)
     x, decays = summed(moved, 2 * shift[None, None] * mul(mul(inverse, q), t(inverse)), _tolerance(a))
@@ -98,12 +99,12 @@ def solve_continuous(a: Array, q: Array) -> Array:
     )
 
 
-@lanes.over_lanes(2)
+@batch_last.over_lanes(2)
 def _stable(a: Array) -> Array:
     return summed(a, jnp.zeros_like(a), 0.4)[1]
 
 
-@lanes.over_lanes(2)
+@batch_last.over_lanes(2)
 def _stable_continuous(a: Array) -> Array:
     return summed(_cayley_pivoted(a)[2], jnp.zeros_like(a), 0.4)[1]
 

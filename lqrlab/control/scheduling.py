@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from lqrlab.compute import pytree
 from lqrlab.control import checks
-from lqrlab.control.design import LQR, dlqr, lqr, lqrd
+from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd
 
 
 @pytree

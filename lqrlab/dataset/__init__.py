@@ -3,12 +3,12 @@
 from lqrlab.dataset import card, description
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.description import Description, describe, scaled_gain
-from lqrlab.dataset.engine import generate
-from lqrlab.dataset.invented import invent
-from lqrlab.dataset.live import live
-from lqrlab.dataset.loading import Loader, loader
+from lqrlab.dataset.generation import generate
 from lqrlab.dataset.problem import Problem, pose, problems
+from lqrlab.dataset.random_linear import invent
 from lqrlab.dataset.shards import BadFile
+from lqrlab.dataset.sources.loading import Loader, loader
+from lqrlab.dataset.sources.simulated import live
 from lqrlab.dataset.store import Dataset, Recorded, Variants, VariantTable, open
 from lqrlab.dataset.verification import Report, verify
 from lqrlab.dataset.windows import Batch, Resident, resident

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lqrlab.dataset import laws, manifest, shards
+from lqrlab.dataset import consistency, manifest, shards
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.plan import Shard, plan, splits
 from lqrlab.dataset.shards import BadFile
@@ -94,7 +94,7 @@ def verify(path: str | Path, *, progress: Callable[[int, int, str], None] | None
                 number = content.attributes[f"left_out_{reason}"]
                 left_out[shard.family][reason] = left_out[shard.family].get(reason, 0) + number
             if config.linear and not config.noise:
-                off, found = laws.check(content.arrays, config)
+                off, found = consistency.check(content.arrays, config)
                 worst = max(worst or 0.0, off)
         problems += [(file, why) for why in found]
     counted = totals | {"left_out": left_out}

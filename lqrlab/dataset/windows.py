@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from lqrlab.compute import pytree
 from lqrlab.compute.memory import BOUNDARY, aligned, on_boundary
-from lqrlab.dataset import order, store
+from lqrlab.dataset import shuffling, store
 from lqrlab.dataset.store import Coordinates, Dataset, VariantTable
 from lqrlab.systems import M_MAX, N_MAX
 
@@ -101,7 +101,7 @@ class Resident(_Channels):
 
     def order(self, positions: ArrayLike, seed: ArrayLike, epoch: ArrayLike) -> Array:
         """The windows at some positions of an epoch, without a list of all; see :func:`order.shuffled`."""
-        return order.shuffled(positions, self.num_windows, seed, epoch)
+        return shuffling.shuffled(positions, self.num_windows, seed, epoch)
 
     def gather(self, indices: ArrayLike) -> Batch:
         """Windows by number ``[b]``; can be called inside ``jit``."""

@@ -1,12 +1,12 @@
 """One network for all plants: models, losses, the train step, the loop, checkpoints."""
 
-from lqrlab.learning import loops, losses, models
+from lqrlab.learning import closed_loop_cost, losses, models
 from lqrlab.learning.checkpoints import load
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
-from lqrlab.learning.policies import NetworkPolicy, policy
-from lqrlab.learning.sweeps import Curves, grid
-from lqrlab.learning.training import Material, TrainState, objective, optimizer, schedule, train_step
+from lqrlab.learning.network_policy import NetworkPolicy, policy
+from lqrlab.learning.seed_grid import Curves, grid
+from lqrlab.learning.training_step import Material, TrainState, objective, optimizer, schedule, train_step
 
 __all__ = [
     "Curves",
@@ -17,10 +17,10 @@ __all__ = [
     "NonFiniteLossError",
     "TrainConfig",
     "TrainState",
+    "closed_loop_cost",
     "fit",
     "grid",
     "load",
-    "loops",
     "losses",
     "models",
     "objective",

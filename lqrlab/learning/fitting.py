@@ -23,7 +23,7 @@ from lqrlab.learning import models
 from lqrlab.learning.checkpoints import Checkpoints, write_settings
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.programs import Programs
-from lqrlab.learning.training import TrainState, schedule
+from lqrlab.learning.training_step import TrainState, schedule
 
 
 class NonFiniteLossError(RuntimeError):

@@ -1,7 +1,7 @@
 """What a network is trained to make small, over windows of recorded loops.
 
 A loss of one's own is entered by ``@losses.register("name")`` and named in ``TrainConfig(loss="name")``. What a
-policy costs in its own closed loop is in :mod:`lqrlab.learning.loops`.
+policy costs in its own closed loop is in :mod:`lqrlab.learning.closed_loop_cost`.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from lqrlab.compute import pytree
-from lqrlab.learning.registry import Registry
+from lqrlab.compute.registry import Registry
 
 register = Registry("loss", "loss")
 """Decorator that enters a loss: a function of :class:`Answers` to a scalar."""

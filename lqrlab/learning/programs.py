@@ -14,10 +14,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lqrlab import dataset as data
 from lqrlab.compute import Backend
-from lqrlab.learning import losses, models, sources
+from lqrlab.learning import batches, losses, models
+from lqrlab.learning.closed_loop_cost import efficiency
 from lqrlab.learning.config import ModelConfig, TrainConfig
-from lqrlab.learning.loops import efficiency
-from lqrlab.learning.training import (
+from lqrlab.learning.training_step import (
     Material,
     Metrics,
     Plants,
@@ -56,7 +56,7 @@ class Programs:
         self.mesh = backend.jax_mesh
         _check(config, model, self.expert_std, self.mesh)
         self.place = NamedSharding(self.mesh, PartitionSpec()) if self.mesh else backend.jax_device
-        self.sources = self.put(sources.gather_sources(dataset, model.window, config))
+        self.sources = self.put(batches.gather_sources(dataset, model.window, config))
         self.round = 0
         held = data.resident(dataset, "validation", window=model.window)
         held = dataclasses.replace(held, table=self.sources.table)
@@ -95,15 +95,15 @@ class Programs:
     def _chosen(self, held: data.Resident, problem: data.Problem, rows: Array) -> tuple[Material, Plants]:
         windows = held.gather(held.order(np.arange(min(_WINDOWS, held.num_windows)), self.config.seed, 0))
         key = jax.random.fold_in(jax.random.key(self.config.seed), 4)
-        material = sources.material(held.table, problem, windows, key)
-        return material, sources.plants(held.table, problem, rows, key)
+        material = batches.material(held.table, problem, windows, key)
+        return material, batches.plants(held.table, problem, rows, key)
 
     def many(self, state: TrainState, count: int) -> tuple[TrainState, Metrics]:
         """``count`` steps in one program; metrics ``[count]`` stay on the device."""
         return self._many(state, self.sources, count)
 
     @partial(jax.jit, static_argnames=("self", "count"), donate_argnames="state")
-    def _many(self, state: TrainState, given: sources.Sources, count: int) -> tuple[TrainState, Metrics]:
+    def _many(self, state: TrainState, given: batches.Sources, count: int) -> tuple[TrainState, Metrics]:
         step = train_step(
             objective(self.graph, self.config, self.expert_std, self.backend),
             optimizer(self.config),
@@ -113,7 +113,7 @@ class Programs:
 
         def body(state: TrainState, _: None) -> tuple[TrainState, Metrics]:
             state, metrics = step(
-                state, self._shared(sources.gather(given, self.config, state.step, self.config.seed))
+                state, self._shared(batches.gather(given, self.config, state.step, self.config.seed))
             )
             return self._kept(state), metrics
 
@@ -145,8 +145,8 @@ class Programs:
         return state
 
     @partial(jax.jit, static_argnames="self")
-    def _own(self, params: Any, given: sources.Sources, number: Array) -> data.Resident:
-        return sources.own_loops(self.graph, params, given, self.config, number)
+    def _own(self, params: Any, given: batches.Sources, number: Array) -> data.Resident:
+        return batches.own_loops(self.graph, params, given, self.config, number)
 
     def validate(self, state: TrainState) -> dict[str, float]:
         """Loss over windows and costs of closed loops, of variants that are not trained on."""
@@ -181,7 +181,7 @@ class Programs:
         """
         bad = np.flatnonzero(~np.isfinite(np.asarray(metrics["loss"])))
         step = first + int(bad[0]) if len(bad) else first + len(metrics["loss"])
-        batch = sources.gather(self.sources, self.config, jnp.asarray(step), self.config.seed).batch
+        batch = batches.gather(self.sources, self.config, jnp.asarray(step), self.config.seed).batch
         size = np.max(np.abs(np.nan_to_num(np.asarray(batch.target), nan=np.inf)), axis=(1, 2))
         row_of = int(batch.variant[int(np.argmax(size))])
         variants = self.dataset.variants

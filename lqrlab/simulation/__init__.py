@@ -2,6 +2,7 @@
 
 from lqrlab.simulation.costs import total_cost
 from lqrlab.simulation.environment import Env, env
+from lqrlab.simulation.loop import Trajectory, bulk_loops, rollout
 from lqrlab.simulation.policies import (
     HandOver,
     LinearPolicy,
@@ -12,7 +13,6 @@ from lqrlab.simulation.policies import (
     scheduled,
     tracking,
 )
-from lqrlab.simulation.rollouts import Trajectory, bulk_loops, rollout
 
 __all__ = [
     "Env",

@@ -11,10 +11,10 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab import control
-from lqrlab.control import lanes
+from lqrlab.compute.linalg import batch_last
 from lqrlab.simulation.environment import Env, env
+from lqrlab.simulation.loop import rollout
 from lqrlab.simulation.policies import LinearPolicy, Policy, matvec
-from lqrlab.simulation.rollouts import rollout
 from lqrlab.systems import Plant
 
 
@@ -66,7 +66,7 @@ def _quadratic(world: Env, K: Array, x0: Array, num_steps: int) -> Array:
     K = K.astype(A.dtype)
     NK = N @ K
     W = Q - NK - jnp.swapaxes(NK, -1, -2) + jnp.swapaxes(K, -1, -2) @ R @ K
-    F, W = lanes.together((2, 2), A - B @ K, W)
+    F, W = batch_last.together((2, 2), A - B @ K, W)
     S = _summed(num_steps)(F, W)
     x = x0.astype(S.dtype)
     return jnp.sum(x * matvec(S, x), axis=-1)
@@ -76,16 +76,16 @@ def _quadratic(world: Env, K: Array, x0: Array, num_steps: int) -> Array:
 def _summed(num_steps: int) -> Callable:
     """Σ FᵀᵗWFᵗ over t < num_steps."""
 
-    @lanes.over_lanes(2, 2)
+    @batch_last.over_lanes(2, 2)
     def solve(F: Array, W: Array) -> Array:
         def bit(state: tuple[Array, Array], one: Array) -> tuple[tuple[Array, Array], None]:
             S, power = state  # of k steps; the bits of num_steps from the highest make k
-            S = S + lanes.mul(lanes.t(power), lanes.mul(S, power))
-            power = lanes.mul(power, power)
+            S = S + batch_last.mul(batch_last.t(power), batch_last.mul(S, power))
+            power = batch_last.mul(power, power)
             return jax.lax.cond(one, once_more, lambda *state: state, S, power), None
 
         def once_more(S: Array, power: Array) -> tuple[Array, Array]:
-            return W + lanes.mul(lanes.t(F), lanes.mul(S, F)), lanes.mul(power, F)
+            return W + batch_last.mul(batch_last.t(F), batch_last.mul(S, F)), batch_last.mul(power, F)
 
         bits = jnp.asarray([c == "1" for c in f"{num_steps:b}"[1:]])
         return jax.lax.scan(bit, (W, F), bits)[0][0]

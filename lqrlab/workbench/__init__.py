@@ -1,41 +1,27 @@
-"""What people see and start: figures, widgets, animation, reports, the chain of notebooks, the command line.
+"""What people see and start: figures, panels, runs of notebooks, the command line.
 
-Each module is loaded when it is first named: the command line must not wait for JAX or matplotlib.
+In four rooms: ``figures`` (plots, tables, drawings that move), ``panels`` (collected in ``widgets``), ``runs`` (a
+notebook's session, the pipeline, sweeps, reports), ``cli``. The names that notebooks use can be imported from here;
+each module is loaded when it is first named: the command line must not wait for JAX or matplotlib.
 """
 
 import importlib
 from typing import Any
 
-__all__ = [
-    "animate",
-    "catalogue",
-    "cli",
-    "notebooks",
-    "pipeline",
-    "plots",
-    "points",
-    "report",
-    "sweep",
-    "widgets",
-]
-
-PANELS = (
-    "attraction_map",
-    "data_browser",
-    "lqr_designer",
-    "plant_explorer",
-    "policy_inspector",
-    "training_monitor",
-)  # of widgets, importable from here
+_MODULES = {
+    **{name: name for name in ("cli", "figures", "panels", "runs", "widgets")},
+    **{name: f"figures.{name}" for name in ("animation", "catalogue_page", "data_card", "plots", "tables")},
+    **{name: f"panels.{name}" for name in ("attraction_map", "regulator")},
+    **{name: f"runs.{name}" for name in ("notebooks", "pipeline", "report", "session", "sweep")},
+}
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in PANELS:
-        return getattr(importlib.import_module(f"{__name__}.widgets"), name)
-    if name in __all__:
-        return importlib.import_module(f"{__name__}.{name}")
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{_MODULES[name]}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__, *PANELS])
+    return sorted([*globals(), *_MODULES])

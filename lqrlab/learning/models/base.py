@@ -14,10 +14,10 @@ from flax import nnx
 from jax import Array
 
 from lqrlab.compute import pytree
+from lqrlab.compute.registry import Registry
 from lqrlab.dataset import Description
 from lqrlab.learning.config import ModelConfig
 from lqrlab.learning.models.layers import Linear
-from lqrlab.learning.registry import Registry
 from lqrlab.systems import M_MAX, N_MAX
 
 register = Registry("kind", "model")

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from lqrlab.compute.registry import Registry
 from lqrlab.learning.config import ModelConfig
 from lqrlab.learning.models.base import HistoryNetwork, activation, register
 from lqrlab.learning.models.layers import LayerNorm, Linear, attend
-from lqrlab.learning.registry import Registry
 
 block = Registry("block", "block")
 """Decorator that enters a block class, built as ``cls(config, rngs=rngs)`` and called as :class:`Attention` is."""

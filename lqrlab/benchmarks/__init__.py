@@ -1,0 +1,1 @@
+"""How fast this machine is, beside other libraries, contenders in turns."""

@@ -1,0 +1,95 @@
+"""Does the control room ever hand out a wrong gain? Hard problems by the ten thousand, judged by NumPy alone."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lqrlab import control
+from lqrlab.benchmarks.riccati import Row, problems
+
+KINDS = ("dense", "badly scaled", "stiff chain")
+
+
+def scaled(n: int, num: int, seed: int) -> tuple[np.ndarray, ...]:
+    """Dense problems (A, B, Q, R) in units that differ by up to eight decades from state to state."""
+    A, B, Q, R = problems(n, num, seed)
+    d = 10 ** np.random.default_rng(seed).uniform(-4, 4, (num, n))
+    return A * d[:, :, None] / d[:, None], B * d[:, :, None], Q / d[:, :, None] / d[:, None], R
+
+
+def chains(n: int, num: int, seed: int) -> tuple[np.ndarray, ...]:
+    """Masses on stiff springs with hardly any damping and a force on the first: ten decades of stiffness.
+
+    With an odd n the last mass hangs on a damper alone and has no position.
+    """
+    rng = np.random.default_rng(seed)
+    masses, springs = n - n // 2, n // 2
+    k = 10 ** rng.uniform(-2, 8, (num, masses))
+    mass = 10 ** rng.uniform(-2, 2, (num, masses))
+    L = np.zeros((num, masses, masses))
+    i = np.arange(masses)
+    L[:, i, i] = k
+    L[:, i[:-1], i[:-1]] += k[:, 1:]
+    L[:, i[:-1], i[1:]] = L[:, i[1:], i[:-1]] = -k[:, 1:]
+    damping = 10 ** rng.uniform(-4, -1, num) / np.sqrt(k.max(1) * mass.max(1))
+    A, B = np.zeros((num, n, n)), np.zeros((num, n, 1))
+    A[:, :springs, springs:n] = np.eye(springs, masses)
+    A[:, springs:, :springs] = -(L / mass[:, :, None])[:, :, :springs]
+    A[:, springs:, springs:] = -damping[:, None, None] * L / mass[:, :, None]
+    B[:, springs, 0] = 1 / mass[:, 0]
+    return A, B, np.broadcast_to(np.eye(n), A.shape), 10 ** rng.uniform(-6, 2, (num, 1, 1))
+
+
+def acceptance(dimensions: Sequence[int] = tuple(range(1, 13)), *, num: int = 10_000) -> list[Row]:
+    """Design for ``num`` problems a dimension, a third of each of :data:`KINDS`, continuous and sampled.
+
+    An answer that was given out is wrong if its closed loop has a mode that does not decay (by NumPy's
+    eigenvalues, to rounding) or if it leaves more than 1e-8 of the largest term of its equation.
+
+    Returns:
+        For each kind of problem: how many were accepted, how many of these are wrong (none should be).
+    """
+    rows = []
+    for kind, draw in zip(KINDS, (problems, scaled, chains)):
+        for continuous in (True, False):
+            asked = accepted = unstable = loose = certified = 0
+            for n in dimensions:
+                A, B, Q, R = draw(n, -(-num // len(KINDS)), n)
+                if continuous:
+                    found = control.lqr(A, B, Q, R)
+                else:  # held for as long as its fastest mode takes
+                    dt = 1 / np.abs(np.linalg.eigvals(A)).max(-1)
+                    A, B, Q, R, N = (np.asarray(a) for a in control.sample(A, B, Q, R, dt))
+                    found = control.dlqr(A, B, Q, R, N)
+                good = np.asarray(found.stabilizing)
+                K, P = np.asarray(found.K)[good], np.asarray(found.P)[good]
+                a, b, q = A[good], B[good], Q[good]
+                cross = np.zeros_like(b) if continuous else N[good]
+                closed = np.linalg.eigvals(a - b @ K)
+                if continuous:
+                    edge = closed.real.max(-1) / np.linalg.norm(a - b @ K, axis=(1, 2))
+                    PA = P @ a
+                    terms = (PA, _t(PA), -(P @ b + cross) @ K, q)
+                else:
+                    edge = np.abs(closed).max(-1) - 1
+                    terms = (_t(a) @ P @ a, -P, -(_t(a) @ P @ b + cross) @ K, q)
+                largest = np.max([np.abs(term).max((1, 2)) for term in terms], axis=0)
+                residual = np.abs(sum(terms)).max((1, 2)) / largest
+                asked += len(A)
+                accepted += int(good.sum())
+                certified += int((residual <= 1e-10).sum())
+                unstable += int((edge > 1e-14).sum())
+                loose += int((residual > 1e-8).sum())
+            name = f"{'continuous' if continuous else 'sampled'}, {kind}"
+            rows += [
+                Row(f"{name}: problems", asked, "problems"),
+                Row(f"{name}: accepted", 100 * accepted / asked, "%"),
+                Row(f"{name}: accepted to 1e-10", 100 * certified / asked, "%"),
+                Row(f"{name}: accepted and unstable", unstable, "problems", 0, unstable == 0),
+                Row(f"{name}: accepted and above 1e-8", loose, "problems", 0, loose == 0),
+            ]
+    return rows
+
+
+def _t(a: np.ndarray) -> np.ndarray:
+    return np.swapaxes(a, -1, -2)

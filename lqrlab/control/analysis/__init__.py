@@ -1,0 +1,1 @@
+"""What a linear loop is like: stability margins, norms, step responses, controllability."""

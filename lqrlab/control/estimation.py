@@ -1,0 +1,139 @@
+"""State estimators as duals of regulators, and output feedback."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from lqrlab.compute import pytree
+from lqrlab.control.regulator import LQR, dlqr, lqr
+
+
+def _t(a: ArrayLike) -> Array:
+    return jnp.swapaxes(jnp.asarray(a), -1, -2)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Estimator:
+    """A stationary Kalman filter; unpacks as ``L, P, poles, residual, stabilizing``.
+
+    Attributes:
+        L: gain ``[..., n, p]``: x̂' = Ax̂ + Bu + L(y − Cx̂), where x̂' is the derivative or the next state.
+        P: covariance of the error ``[..., n, n]``; in discrete time of the prediction, before y is seen.
+        dual: the regulator of (Aᵀ, Cᵀ) that it is.
+    """
+
+    L: Array
+    P: Array
+    dual: LQR
+
+    @property
+    def poles(self) -> Array:
+        """Eigenvalues of A − LC ``[..., n]``."""
+        return self.dual.poles
+
+    @property
+    def residual(self) -> Array:
+        """Of the Riccati equation, relative ``[...]``."""
+        return self.dual.residual
+
+    @property
+    def stabilizing(self) -> Array:
+        """Whether the error decays ``[...]``."""
+        return self.dual.stabilizing
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter((self.L, self.P, self.poles, self.residual, self.stabilizing))
+
+
+def _dual(error: ValueError) -> ValueError:
+    return ValueError(
+        f"in the dual regulator problem (A → Aᵀ, B → Cᵀ, Q → W, R → V): {error}. There 'not stabilizable' means "
+        "that no measurement shows the mode, 'not detectable' that no noise drives it"
+    )
+
+
+def lqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
+    """The stationary Kalman-Bucy filter of ẋ = Ax + Bu + w, y = Cx + v.
+
+    Args:
+        A: ``[..., n, n]`` [1/s].
+        C: ``[..., p, n]``.
+        W: intensity of the white noise w ``[..., n, n]``, ≥ 0.
+        V: intensity of v ``[..., p, p]``, > 0.
+
+    Raises:
+        ValueError: bad arguments, or an unstable mode that is not seen; named as in the dual regulator.
+
+    Source: Anderson and Moore (1990), section 7.2.
+    """
+    try:
+        dual = lqr(_t(A), _t(C), W, V)
+    except ValueError as error:
+        raise _dual(error) from error
+    return Estimator(_t(dual.K), dual.P, dual)
+
+
+def dlqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
+    """The stationary one-step predictor of x[t+1] = Ax[t] + Bu[t] + w[t], y[t] = Cx[t] + v[t].
+
+    Arguments as in :func:`lqe`, with covariances for intensities.
+
+    Source: B. D. O. Anderson and J. B. Moore, Optimal Filtering (1979), section 4.4.
+    """
+    try:
+        dual = dlqr(_t(A), _t(C), W, V)
+    except ValueError as error:
+        raise _dual(error) from error
+    return Estimator(_t(dual.K), dual.P, dual)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class LQG:
+    """Output feedback: z' = Az + By, u = Cz, where z' is the derivative or the next state.
+
+    Attributes:
+        A: A − BK − LC ``[..., n, n]``.
+        B: L ``[..., n, p]``.
+        C: −K ``[..., m, n]``.
+        regulator: :class:`LQR` of the state.
+        estimator: :class:`Estimator` of the state.
+    """
+
+    A: Array
+    B: Array
+    C: Array
+    regulator: LQR
+    estimator: Estimator
+
+
+def lqg(
+    A: ArrayLike,
+    B: ArrayLike,
+    C: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    W: ArrayLike,
+    V: ArrayLike,
+    N: ArrayLike | None = None,
+    *,
+    discrete: bool = False,
+) -> LQG:
+    """The linear-quadratic-Gaussian controller: the regulator of Q, R, N fed by the estimator of W, V.
+
+    Args:
+        A, B, Q, R, N: as in :func:`lqr` (or :func:`dlqr` if ``discrete``).
+        C, W, V: as in :func:`lqe` (or :func:`dlqe`).
+        discrete: of x[t+1] = Ax[t] + Bu[t] instead of ẋ = Ax + Bu.
+
+    Source: Anderson and Moore (1990), section 8.1.
+    """
+    A, B, C = (jnp.asarray(a) for a in (A, B, C))
+    regulator = (dlqr if discrete else lqr)(A, B, Q, R, N)
+    estimator = (dlqe if discrete else lqe)(A, C, W, V)
+    inner = A - B @ regulator.K - estimator.L @ C
+    return LQG(inner, estimator.L, -regulator.K, regulator, estimator)

@@ -1,0 +1,105 @@
+"""What weights buy: state cost against effort for thousands of them at once."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from lqrlab.compute import pytree
+from lqrlab.control import checks
+from lqrlab.control.discretization import Sampled, sample
+from lqrlab.control.lyapunov import dlyap
+from lqrlab.control.regulator import lqrd
+from lqrlab.control.riccati import equations
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Front:
+    """Loops of many weights, measured by one yardstick; infinite costs where a design failed.
+
+    Attributes:
+        K: gains ``[N, m, n]``.
+        state_cost: ∫ xᵀQx dt, summed over the initial states that make up X0 ``[N]``.
+        effort: ∫ uᵀRu dt, the same ``[N]``.
+        peak: largest |u| at any sample from any x0 with x0ᵀX0⁻¹x0 ≤ 1, each input for itself ``[N, m]``.
+        dominated: another loop has less of one cost and no more of the other ``[N]``.
+    """
+
+    K: Array
+    state_cost: Array
+    effort: Array
+    peak: Array
+    dominated: Array
+
+
+def pareto(
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    dt: ArrayLike,
+    Qs: ArrayLike,
+    Rs: ArrayLike,
+    *,
+    X0: ArrayLike | None = None,
+    num_steps: int = 300,
+) -> Front:
+    """Design with each of many weights and measure all loops by the same Q and R.
+
+    Args:
+        A, B, dt: one plant and its sample time [s], as in :func:`lqrd`.
+        Q, R: the yardstick ``[n, n]``, ``[m, m]``.
+        Qs, Rs: weights to design with ``[N, n, n]``, ``[N, m, m]``; either may be one for all.
+        X0: initial states as a covariance ``[n, n]``; the identity if left out.
+        num_steps: samples that the peak is looked for in.
+
+    Returns:
+        :class:`Front`. The front of the two costs is convex, and all of it comes from Qs = Q, Rs = ρ R: other
+        weights lie above it. They may still be better in what the two costs do not see, such as the peak.
+    """
+    designs = lqrd(A, B, Qs, Rs, dt)
+    if designs.K.ndim != 3:
+        raise ValueError(f"Qs, Rs: expected a batch of weights [N, …], but found {designs.K.shape[:-2]}")
+    once, twice = (sample(A, B, Q, factor * jnp.asarray(R), dt) for factor in (1.0, 2.0))
+    effort = Sampled(
+        once.A, once.B, twice.Q - once.Q, twice.R - once.R, twice.N - once.N
+    )  # sampling is linear
+    state = Sampled(once.A, once.B, once.Q - effort.Q, once.R - effort.R, once.N - effort.N)
+    start = jnp.eye(jnp.shape(A)[-1]) if X0 is None else jnp.asarray(X0)
+    if start.shape != state.Q.shape:
+        raise ValueError(f"X0: expected a covariance of shape {state.Q.shape}, but found {start.shape}")
+    checks.weight("X0", start)
+    return _measured(designs.K, state, effort, start, num_steps)
+
+
+@partial(jax.jit, static_argnames="num_steps")
+def _measured(K: Array, state: Sampled, effort: Sampled, X0: Array, num_steps: int) -> Front:
+    def cost(problem: Sampled) -> Array:
+        A, B, Q, R, N = (jnp.broadcast_to(a, (len(K), *a.shape)) for a in problem)
+        closed = A - B @ K
+        P = dlyap(jnp.swapaxes(closed, -1, -2), equations.stage(Q, R, N, K))
+        found = jnp.sum(P * jnp.broadcast_to(X0, P.shape), axis=(-1, -2))
+        return jnp.where(jnp.isnan(found), jnp.inf, found)
+
+    first, second = cost(state), cost(effort)
+    closed = jnp.broadcast_to(state.A, (len(K), *state.A.shape)) - (
+        jnp.broadcast_to(state.B, (len(K), *state.B.shape)) @ K
+    )
+
+    def step(rows: Array, _: None) -> tuple[Array, Array]:
+        return rows @ closed, jnp.sum((rows @ X0) * rows, axis=-1)
+
+    squares = jax.lax.scan(step, K, None, length=num_steps)[1]
+    return Front(K, first, second, jnp.sqrt(jnp.max(squares, axis=0)), _dominated(first, second))
+
+
+def _dominated(first: Array, second: Array) -> Array:
+    """Whether another member is better in one and no worse in the other, by more than rounding."""
+    order = jnp.lexsort((second, first))
+    least = jax.lax.cummin(second[order])  # of all that have no more of the first
+    worse = least < second[order] * (1 - 1e-9)
+    return jnp.zeros(len(first), bool).at[order].set(worse) | jnp.isinf(first)

@@ -1,0 +1,1 @@
+"""Weights from design specifications, by gradients."""

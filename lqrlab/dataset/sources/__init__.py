@@ -1,0 +1,1 @@
+"""Where a learner's batches come from."""

@@ -1,0 +1,196 @@
+"""The train step: pure functions of a state and of what it learns from."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax import Array
+
+from lqrlab import dataset as data
+from lqrlab.compute import Backend, pytree
+from lqrlab.learning import closed_loop_cost, losses, models
+from lqrlab.learning.config import TrainConfig
+
+Metrics = dict[str, Array]
+Objective = Callable[[Any, Any], tuple[Array, Metrics]]
+"""``(params, material) -> (scalar, metrics)``; every array of the material has a leading axis to share out."""
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """All that a run goes on from.
+
+    Attributes:
+        params: a flat dict, see ``models.split``.
+        opt_state: the optimizer's.
+        step: steps taken.
+        average: running mean of the parameters; empty where none is kept.
+        anchor: parameters that the present round of own loops was run with; empty where there are no rounds.
+    """
+
+    params: dict[str, Array]
+    opt_state: Any
+    step: Array
+    average: dict[str, Array] = dataclasses.field(default_factory=dict)
+    anchor: dict[str, Array] = dataclasses.field(default_factory=dict)
+
+    @property
+    def best(self) -> dict[str, Array]:
+        """The parameters to use: their mean if one is kept."""
+        return self.average or self.params
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Plants:
+    """Plants as a network sees them and as a score does, with initial states; each ``[b, …]``."""
+
+    description: data.Description
+    problem: data.Problem
+    x0: Array
+
+    def __getitem__(self, rows: Any) -> "Plants":
+        """Some of them."""
+        return jax.tree.map(lambda a: a[rows], self)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Material:
+    """What one step learns from.
+
+    Attributes:
+        batch: windows ``[b, …]``.
+        weight: of each window ``[b]``, see :func:`weights`.
+        plants: that the windows are of ``[b, …]``.
+    """
+
+    batch: data.Batch
+    weight: Array
+    plants: Plants
+
+
+def weights(gain: Array) -> Array:
+    """1/√‖K̃‖ of optimal gains ``[..., 6, 12]``.
+
+    Without it the plants that are controlled with large gains drown the others, and with 1/‖K̃‖ they, which need
+    the most exact gains, are drowned.
+    """
+    return jnp.sum(gain**2, axis=(-1, -2)) ** -0.25
+
+
+def initial(params: dict[str, Array], config: TrainConfig) -> TrainState:
+    """The state before the first step."""
+
+    def copy(wanted: bool) -> dict[str, Array]:
+        return jax.tree.map(jnp.copy, params) if wanted else {}
+
+    start = optimizer(config).init(params), jnp.zeros((), jnp.int32)
+    return TrainState(params, *start, copy(config.ema > 0), copy(config.rounds > 0))
+
+
+def schedule(config: TrainConfig) -> optax.Schedule:
+    """Learning rate over steps: linear warm-up, cosine to a hundredth of the peak at the last step."""
+    warm = round(config.warmup * config.num_steps)
+    return optax.warmup_cosine_decay_schedule(
+        0.0 if warm else config.learning_rate,
+        config.learning_rate,
+        warm,
+        config.num_steps,
+        config.learning_rate / 100,
+    )
+
+
+def optimizer(config: TrainConfig) -> optax.GradientTransformation:
+    """AdamW under :func:`schedule`, gradients clipped to a global norm."""
+    return optax.chain(
+        optax.clip_by_global_norm(config.clip),
+        optax.adamw(schedule(config), weight_decay=config.weight_decay),
+    )
+
+
+def answers(model: Any, context: Any, material: Material, expert_std: float = 0.0) -> losses.Answers:
+    """A model's answers to windows beside the expert's."""
+    batch = material.batch
+    prediction = model(batch.x, batch.u, batch.live_t, context).astype(batch.target.dtype)
+    live = batch.live_t[..., None] * batch.live_u[:, None] * material.weight[:, None, None]
+    log_std = jnp.broadcast_to(context.log_std[:, None].astype(prediction.dtype), prediction.shape)
+    return losses.Answers(prediction, batch.target, live, log_std, jnp.asarray(expert_std, prediction.dtype))
+
+
+def objective(
+    graph: nnx.GraphDef, config: TrainConfig, expert_std: float = 0.0, backend: Backend | None = None
+) -> Objective:
+    """What ``config`` says is to be made small: a loss over windows, and costs of closed loops.
+
+    Args:
+        graph: the model's structure, from ``models.split``.
+        config: its ``loss``, weights and horizon are looked at.
+        expert_std: standard deviation of the expert's exploration, in units of the input's scale.
+        backend: its ``compute_dtype`` is.
+    """
+    loss, backend = losses.register[config.loss], backend or Backend()
+
+    def value(params: dict[str, Array], material: Material) -> tuple[Array, Metrics]:
+        if backend.compute_dtype != backend.dtype:
+            params = jax.tree.map(lambda a: a.astype(backend.compute_dtype), params)
+        model = models.merge(graph, params)
+        context = model.encode(material.plants.description)
+        total, metrics = jnp.zeros(()), {}
+        if config.imitation:
+            metrics["imitation"] = loss(answers(model, context, material, expert_std))
+            total = total + config.imitation * metrics["imitation"]
+        if config.closed_loop:
+            some = slice(config.plants // config.accumulate)
+            here, plants = jax.tree.map(lambda a: a[some], context), material.plants[some]
+            more, back = closed_loop_cost.closed_loop(model, here, plants.problem, plants.x0, config.horizon)
+            metrics["closed_loop"] = jnp.mean(jnp.log1p(more))
+            metrics["lost"] = 1 - jnp.mean(back)
+            total = total + config.closed_loop * metrics["closed_loop"]
+        return total, metrics
+
+    return value
+
+
+def train_step(
+    objective: Objective, optimize: optax.GradientTransformation, *, accumulate: int = 1, ema: float = 0.0
+) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
+    """A pure function ``(state, material) -> (state, metrics)`` that takes one optimizer step.
+
+    Args:
+        objective: see :data:`Objective`.
+        optimize: an optax transformation.
+        accumulate: parts that the material is gone through in, one after another, to save memory.
+        ema: decay of the running mean of the parameters.
+    """
+    slope = jax.value_and_grad(objective, has_aux=True)
+
+    def gradient(params: dict[str, Array], material: Any) -> tuple[tuple[Array, Metrics], dict[str, Array]]:
+        if accumulate == 1:
+            return slope(params, material)
+        # every part takes each k-th member, so that it is mixed as the whole is
+        parts = jax.tree.map(lambda a: jnp.moveaxis(a.reshape(-1, accumulate, *a.shape[1:]), 1, 0), material)
+        like = jax.eval_shape(slope, params, jax.tree.map(lambda a: a[0], parts))
+        total, _ = jax.lax.scan(
+            lambda total, part: (jax.tree.map(jnp.add, total, slope(params, part)), None),
+            jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), like),
+            parts,
+        )
+        return jax.tree.map(lambda a: a / accumulate, total)
+
+    def step(state: TrainState, material: Any) -> tuple[TrainState, Metrics]:
+        (value, metrics), grads = gradient(state.params, material)
+        updates, opt_state = optimize.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        average = (
+            jax.tree.map(lambda old, new: ema * old + (1 - ema) * new, state.average, params) if ema else {}
+        )
+        state = TrainState(params, opt_state, state.step + 1, average, state.anchor)
+        return state, {"loss": value, "grad_norm": optax.tree.norm(grads), **metrics}
+
+    return step

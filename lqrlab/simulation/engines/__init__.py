@@ -1,0 +1,1 @@
+"""Fast paths of :func:`lqrlab.simulation.rollout`, each tested equal to it."""

@@ -1,0 +1,101 @@
+"""``lqrlab bench`` and ``lqrlab doctor``: how fast this machine is, and what its installation lacks."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+
+@click.group()
+def bench() -> None:
+    """Measure how fast this machine is, beside other libraries."""
+
+
+@bench.command("control")
+@click.option("--states", multiple=True, type=int, default=(2, 4, 6, 12), help="Dimension; may be repeated.")
+@click.option("--num", default=10_000, show_default=True, help="Problems of each dimension.")
+@click.option(
+    "--hard", is_flag=True, help="Not how fast but how sure: stiff and badly scaled problems, n = 1 … 12."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def bench_control(states: tuple[int, ...], num: int, hard: bool, as_json: bool) -> None:
+    """Riccati designs in bulk, beside SciPy's, slycot's and contrax's on the same problems."""
+    from lqrlab import compute
+    from lqrlab.benchmarks import riccati, riccati_acceptance
+
+    compute.setup()
+    _figures(
+        riccati_acceptance.acceptance(num=num) if hard else riccati.bench_control(states, num=num), as_json
+    )
+
+
+@bench.command("data")
+@click.option("--large", is_flag=True, help="Only: stream 10 GB within 1 GiB of memory; some minutes.")
+@click.option("--regenerate", is_flag=True, help="Only: compute 10⁸ windows; some minutes.")
+@click.option("--loaders", is_flag=True, help="Only the loaders.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def bench_data(large: bool, regenerate: bool, loaders: bool, as_json: bool) -> None:
+    """Closed loops beside NumPy, generation beside raw files, loaders beside PyTorch's and grain's if there."""
+    from lqrlab import compute
+    from lqrlab.benchmarks import data, loading
+
+    compute.setup()
+    if large:
+        rows = loading.bench_large()
+    elif regenerate:
+        rows = data.bench_regeneration()
+    else:
+        rows = loading.bench_loading() if loaders else data.bench_data()
+    _figures(rows, as_json)
+
+
+@bench.command("train")
+@click.option("--repeats", default=10, show_default=True, help="Steps of which the fastest counts.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def bench_train(repeats: int, as_json: bool) -> None:
+    """Train steps compiled and eager, and the transformer beside PyTorch's (if that is installed)."""
+    from lqrlab import compute
+    from lqrlab.benchmarks import training
+
+    compute.setup()
+    _figures(training.bench_train(repeats=repeats), as_json)
+
+
+def _figures(rows: Sequence[Any], as_json: bool) -> None:
+    """A benchmark's rows as a table, or one JSON object a line."""
+    from lqrlab.workbench.runs.terminal import table
+
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(dataclasses.asdict(row)))
+        return
+    said = {True: "yes", False: "no", None: ""}
+    cells = [
+        (r.name, f"{r.value:.4g}", r.unit, "" if r.target is None else f"{r.target:g}", said[r.reached])
+        for r in rows
+    ]
+    click.echo(table(cells, ("figure", "value", "unit", "target", "reached")))
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a finding.")
+def doctor(as_json: bool) -> None:
+    """Check the installation and say what to do.
+
+    Versions, devices, the notebooks' kernel, disk and memory.
+    """
+    from lqrlab.workbench.cli import doctor as examination
+
+    findings = examination.examine()
+    for finding in findings:
+        if as_json:
+            click.echo(json.dumps(dataclasses.asdict(finding), ensure_ascii=False))
+            continue
+        click.echo(f"{'✓' if finding.good else '✗'} {finding.subject:<10}{finding.text}")
+        if finding.remedy:
+            click.echo(f"  {'':<10}→ {finding.remedy}")
+    if not all(finding.good for finding in findings):
+        sys.exit(1)

@@ -1,0 +1,1 @@
+"""Plots, tables, drawings that move, cards."""

@@ -1,0 +1,191 @@
+"""The cells of an executed notebook as HTML that loads nothing, runs nothing and can be read by anyone."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import nbformat
+from bs4 import BeautifulSoup
+from nbconvert.exporters import HTMLExporter
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+
+from lqrlab.workbench.figures.formulas import mathml
+from lqrlab.workbench.runs import notebooks
+
+TEMPLATES = Path(__file__).parent / "templates"
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+_SHOWN = (
+    "text/html",
+    "text/markdown",
+    "image/svg+xml",
+    "text/latex",
+    "image/png",
+    "image/jpeg",
+    "text/plain",
+)
+_LOADING = "script, iframe, object, embed, link, meta, base, form, noscript"
+_LOADS = re.compile(r"@import|url\(\s*['\"]?(?!data:|#)", re.I)
+
+
+class _Renderer(IPythonRenderer):
+    """Markdown with formulas as MathML and headings that can be linked to."""
+
+    def __init__(self, contents: list[tuple[int, str, str]], **options: Any) -> None:
+        super().__init__(embed_images=True, exclude_anchor_links=True, **options)
+        self.contents = contents
+
+    def heading(self, text: str, level: int, **attrs: Any) -> str:
+        plain = BeautifulSoup(text, "html.parser").get_text()
+        base = re.sub(r"[^\w]+", "-", plain.lower()).strip("-") or "section"
+        taken = {anchor for _, anchor, _ in self.contents}
+        anchor = next(a for i in range(10_000) if (a := base if not i else f"{base}-{i + 1}") not in taken)
+        self.contents.append((level, anchor, re.sub(r"</?a\b[^>]*>", "", text)))
+        return f'<h{level} id="{anchor}">{text}</h{level}>\n'
+
+    def inline_math(self, body: str) -> str:
+        return mathml(body)
+
+    def block_math(self, body: str) -> str:
+        return f'<span class="formula">{mathml(body, display=True)}</span>'
+
+    def latex_environment(self, name: str, body: str) -> str:
+        return self.block_math(rf"\begin{{{name}}}{body}\end{{{name}}}")
+
+
+class Exporter(HTMLExporter):
+    """nbconvert with our template; ``contents`` holds the headings of the notebook exported last."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            template_name="base",
+            template_file="cells.html.j2",
+            extra_template_paths=[str(TEMPLATES)],
+            **options,
+        )
+        self.contents: list[tuple[int, str, str]] = []
+
+    @property
+    def default_config(self) -> Any:
+        """nbconvert's settings, with the order in which we prefer one form of an output to another."""
+        config = super().default_config
+        config.NbConvertBase.display_data_priority = list(_SHOWN)
+        return config
+
+    def default_filters(self) -> Iterable[tuple[str, Any]]:
+        """nbconvert's filters, two of them ours."""
+        yield from super().default_filters()
+        yield "markdown2html", self._markdown
+        yield "latex2html", _latex_output
+
+    @jinja2.pass_context
+    def _markdown(self, context: Any, source: str) -> str:
+        attachments = context.get("cell", {}).get("attachments", {})
+        path = context.get("resources", {}).get("metadata", {}).get("path", "")
+        renderer = _Renderer(self.contents, escape=False, attachments=attachments, path=path)
+        return MarkdownWithMath(renderer=renderer).render(source)
+
+    def from_notebook_node(self, nb: Any, resources: Any = None, **options: Any) -> Any:
+        """The body as HTML, and what nbconvert found out on the way."""
+        self.contents.clear()
+        return super().from_notebook_node(nb, resources, **options)
+
+
+def tidy(nb: Any) -> None:
+    """Drop outputs that only a live page could show; give each image a text that stands for it."""
+    heading = ""
+    for cell in nb.cells:
+        heading = [heading, *(text for _, text in notebooks.headings(cell))][-1]
+        if cell.cell_type != "code":
+            continue
+        cell.outputs = _joined([o for o in (_static(o) for o in cell.outputs) if o is not None])
+        for output in cell.outputs:
+            for kind in ("image/png", "image/jpeg", "image/svg+xml"):
+                if kind in output.get("data", {}):
+                    about = output.metadata.setdefault(kind, {})
+                    about["alt"] = (
+                        about.get("alt")
+                        or output.metadata.get("alt")
+                        or cell.metadata.get("alt")
+                        or (f"Figure in the section “{heading}”" if heading else "Figure")
+                    )
+
+
+def _joined(outputs: list[Any]) -> list[Any]:
+    """Text that was printed in pieces, as one piece."""
+    joined: list[Any] = []
+    for output in outputs:
+        last = joined[-1] if joined else None
+        if last and output.output_type == last.output_type == "stream" and output.name == last.name:
+            last["text"] += output["text"]
+        else:
+            joined.append(output)
+    return joined
+
+
+def _static(output: Any) -> Any:
+    data = output.get("data")
+    if data is None:
+        return output
+    widget = _WIDGET in data
+    kept = {
+        k: v for k, v in data.items() if k in _SHOWN and not (widget and k in ("text/plain", "text/html"))
+    }
+    if set(kept) == {"text/plain"} and re.match(r"<Figure size |<IPython\.core", str(kept["text/plain"])):
+        kept = {}
+    output["data"] = nbformat.NotebookNode(kept)
+    return output if kept else None
+
+
+def origin(nb: Any) -> str:
+    """The folder that pictures in Markdown are named from: the one of the notebook before it was executed."""
+    source = nb.metadata.get("papermill", {}).get("input_path")
+    return str(Path(source).parent) if source else ""
+
+
+def clean(body: str) -> str:
+    """Take out what would load or run anything; let wide tables scroll; point at pages, not notebooks."""
+    soup = BeautifulSoup(body, "html.parser")
+    for tag in soup.select(_LOADING):
+        tag.decompose()
+    for tag in soup.find_all(True):
+        for name, value in list(tag.attrs.items()):
+            text = str(value).strip()
+            linked = name in ("href", "xlink:href") and tag.name != "a"
+            elsewhere = name == "srcset" or (linked and not text.startswith(("#", "data:")))
+            runs = name.startswith("on") or text.lower().startswith("javascript:")
+            if elsewhere or runs or (name == "style" and _LOADS.search(text)):
+                del tag[name]
+    for tag in soup.find_all("style"):  # kept: those that speak of one table (pandas' Styler) or of drawings
+        own = tag.find_parent("svg") or re.match(r"\s*(#T_|\.lq-)", tag.get_text())
+        if not own or _LOADS.search(tag.get_text()):
+            tag.decompose()
+    for tag in soup.select("[src], [poster]"):
+        if not str(tag.get("src", "data:")).startswith("data:") or tag.get("poster"):
+            tag.replace_with(f"[{tag.get('alt') or 'picture'}: not part of this file]")
+    for image in soup.find_all("img"):
+        image["alt"] = image.get("alt") or "Picture"
+        image["decoding"] = "async"
+    for link in soup.select('a[href*=".ipynb"]'):
+        link["href"] = re.sub(r"^(?!\w+:)(?:.*/)?([\w-]+)\.ipynb", r"\1.html", str(link["href"]))
+    for link in soup.select('a[href^="http"]'):
+        link["rel"] = "noreferrer"
+    for table in soup.find_all("table"):
+        del table["border"]
+        caption = table.find("caption")
+        label = caption.get_text(" ", strip=True) if caption else "Table"
+        around = {"class": "scroll", "tabindex": "0", "role": "group", "aria-label": label}
+        table.wrap(soup.new_tag("div", attrs=around))
+    return str(soup)
+
+
+def _latex_output(text: str) -> str:
+    """A ``text/latex`` output: one formula, or prose with formulas in it."""
+    text = text.strip()
+    inner = re.fullmatch(r"(\$\$?)(?:\\displaystyle)?([^$]*)\1", text, flags=re.S)
+    if inner:
+        return mathml(inner[2], display=True)
+    if "$" in text:
+        return MarkdownWithMath(renderer=_Renderer([], escape=False)).render(text)
+    return mathml(text, display=True)
