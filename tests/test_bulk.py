@@ -124,7 +124,7 @@ def test_neither_a_notebook_nor_a_plant():
         ({"seed": "0:1"}, "auto", False, "4 runs, each with a report"),
         ({"seed": "0:1"}, "vmap", True, "as asked for"),
         ({"seed": "0:15", "depth": "2,4"}, "auto", False, "depth differs, and one program has one depth"),
-        ({"seed": "0:15", "rounds": "1"}, "auto", False, "do not all take the same steps"),
+        ({"seed": "0:15", "dagger_rounds": "1"}, "auto", False, "do not all take the same steps"),
     ],
 )
 def test_the_road_of_trainings(given, road, mapped, why):

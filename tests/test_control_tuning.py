@@ -14,7 +14,7 @@ DT = 0.05
 
 
 def double_integrator(**wishes):
-    return control.tune(A, B, C, np.eye(2), np.eye(1), DT, control.Wishes(**wishes))
+    return control.tune(A, B, C, np.eye(2), np.eye(1), DT, control.StepSpecs(**wishes))
 
 
 @pytest.mark.slow
@@ -55,12 +55,12 @@ def test_wishes_are_met_on_the_loop_or_said_to_be_missed():
 )
 def test_wishes_that_mean_nothing_are_refused(wishes, message):
     with pytest.raises(ValueError, match=message):
-        control.Wishes(**wishes)
+        control.StepSpecs(**wishes)
 
 
 def test_outputs_that_cannot_stand_still_are_refused():
     with pytest.raises(ValueError, match="C: no constant input holds"):
-        control.tune(A, B, [[0.0, 1.0]], np.eye(2), np.eye(1), DT, control.Wishes(settling=1.0), r=[1.0])
+        control.tune(A, B, [[0.0, 1.0]], np.eye(2), np.eye(1), DT, control.StepSpecs(settling=1.0), r=[1.0])
 
 
 def test_the_front_is_measured_and_sorted_out_rightly():

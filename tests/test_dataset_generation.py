@@ -497,7 +497,7 @@ def test_progress_and_lock(tmp_path):
     assert seen == [(i, 6) for i in range(7)]
 
 
-KILLED = changed(families=("pendulum",), held_out=(), variants=10, thinning=2, stretch=3)
+KILLED = changed(families=("pendulum",), held_out=(), variants=10, keep_every=2, segment_length=3)
 
 CHILD = """
 import os, resource, signal, sys

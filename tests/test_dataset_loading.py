@@ -42,7 +42,7 @@ def data(tmp_path_factory):
 
 def reference(data, split):
     """Every window of a split from the files alone, one after the other, by loops."""
-    out = {name: [] for name in ("variant", "x", "u", "target", "live_t", "live_x", "live_u")}
+    out = {name: [] for name in ("variant", "x", "u", "target", "time_mask", "state_mask", "input_mask")}
     row = 0
     for family in CONFIG.families:
         for block in (0, 1):
@@ -71,9 +71,9 @@ def reference(data, split):
                     out["x"].append(x)
                     out["u"].append(u)
                     out["target"].append(target)
-                    out["live_t"].append(live)
-                    out["live_x"].append((np.arange(12) < n).astype(float))
-                    out["live_u"].append((np.arange(6) < m).astype(float))
+                    out["time_mask"].append(live)
+                    out["state_mask"].append((np.arange(12) < n).astype(float))
+                    out["input_mask"].append((np.arange(6) < m).astype(float))
             row += len(v["split"])
     return {name: np.array(a) for name, a in out.items()}
 
@@ -105,7 +105,8 @@ def test_windows_equal_the_reference(split, data):
 def test_masked_entries_are_exactly_zero(mode, data):
     for batch in dataset.loader(data, batch_size=32, window=WINDOW, mode=mode):
         x, u, target, t, lx, lu = (
-            np.asarray(a) for a in (batch.x, batch.u, batch.target, batch.live_t, batch.live_x, batch.live_u)
+            np.asarray(a)
+            for a in (batch.x, batch.u, batch.target, batch.time_mask, batch.state_mask, batch.input_mask)
         )
         assert set(np.unique(t)) <= {0.0, 1.0}
         assert np.all(t[:, -1] == 1)  # the time to act at always exists
@@ -154,7 +155,7 @@ def test_only_variants_of_the_split_are_in_an_epoch(mode, data):
             runs, sx = data.trajectories(None, family), data.column("scale_x", None, family)
             chosen = data.variants.split[runs.variant] == split
             starts += (runs.x0[chosen] / sx[runs.variant[chosen] - data.rows(None, family)[0]]).tolist()
-        early = np.asarray(epoch.live_t)[:, -2] == 0
+        early = np.asarray(epoch.time_mask)[:, -2] == 0
         found = sorted(np.asarray(epoch.x)[early, -1, :2].tolist())
         np.testing.assert_allclose(found, sorted(s[:2] for s in starts), rtol=1e-5, atol=1e-6)
 
@@ -232,7 +233,7 @@ def test_description_is_exact_zero_order_hold():
     for value in (described.A, described.Q):
         assert np.all(np.asarray(value)[outside] == 0)
     np.testing.assert_allclose(described.Q[:4, :4], np.eye(4), atol=1e-12)
-    assert np.asarray(described.live_x).tolist() == [1.0] * 4 + [0.0] * 8
+    assert np.asarray(described.state_mask).tolist() == [1.0] * 4 + [0.0] * 8
 
 
 def test_gather_in_a_scan(data):
@@ -332,10 +333,10 @@ def test_live_batches_are_loops_of_the_same_plants_each_time_others(data):
         x, u, of = (np.asarray(a, float) for a in (batch.x, batch.u, batch.variant))
         A, B = (np.asarray(a)[of.astype(int)] for a in (d.A, d.B))
         after = np.einsum("bij,btj->bti", A, x[:, :-1]) + np.einsum("bij,btj->bti", B, u[:, 1:])
-        there = np.asarray(batch.live_t)[:, :-1, None] > 0
+        there = np.asarray(batch.time_mask)[:, :-1, None] > 0
         np.testing.assert_allclose(np.where(there, x[:, 1:], 0), np.where(there, after, 0), atol=2e-4)
         assert set(data.variants.split[of.astype(int)]) == {"train"}
-        assert np.all(x[np.asarray(batch.live_t) == 0] == 0)
+        assert np.all(x[np.asarray(batch.time_mask) == 0] == 0)
     seen = rows(joined(batches[:3]))  # the first round: 144 windows, three batches of 40
     assert len(set(seen)) == len(seen)
     jax.tree.map(
@@ -357,7 +358,7 @@ def test_live_batches_of_nonlinear_plants_are_their_rollouts(data):
     batches = list(loader)
     jax.tree.map(np.testing.assert_array_equal, dataset.live(config, **arguments).batch(7), batches[7])
     every, limited, seen = joined(batches), False, set()
-    whole = np.flatnonzero(np.asarray(every.live_t).all(axis=1))
+    whole = np.flatnonzero(np.asarray(every.time_mask).all(axis=1))
     for i in whole:
         row = int(every.variant[i])
         family = data.variants.family[row]
@@ -385,7 +386,7 @@ def test_live_batches_of_nonlinear_plants_are_disturbed_as_the_config_says(data)
     config = changed(linear=False, noise=0.05, excitation=0.4, families=("pendulum",), held_out=())
     loops = dataset.live(config, batch_size=180, window=2, at_once=300)
     batch = loops.batch(0)
-    pairs = np.asarray(batch.live_t).all(axis=1)
+    pairs = np.asarray(batch.time_mask).all(axis=1)
     family = data.plants(None, "pendulum")  # the same: a family's plants do not depend on the others
     of = np.asarray(batch.variant)[pairs]
     x, u, K = (

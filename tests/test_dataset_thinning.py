@@ -25,7 +25,7 @@ WHOLE = DataConfig(
     num_steps=17,
     seed=5,
 )
-THINNED = dataclasses.replace(WHOLE, thinning=2, stretch=STEPS)
+THINNED = dataclasses.replace(WHOLE, keep_every=2, segment_length=STEPS)
 SHARD = "pendulum-00000.h5"
 
 
@@ -48,7 +48,7 @@ def three_quarters(plants):
             "saturation": 0.2,
             "sensor_noise": 0.1,
             "num_steps": 100,
-            "stretch": 10,
+            "segment_length": 10,
         },
         {"controller": "three quarters"},
     ],
@@ -58,18 +58,18 @@ def test_rows_are_pieces_of_the_whole_trajectories(ways, tmp_path):
     """To the bit, with a cost of their own; and who is left out as a whole is left out in pieces."""
     config = dataclasses.replace(THINNED, families=("pendulum",), held_out=(), **ways)
     controller = three_quarters if config.controller != "lqr" else None
-    every = dataclasses.replace(config, thinning=1)
+    every = dataclasses.replace(config, keep_every=1)
     whole = dataset.generate(every, tmp_path / "whole", controller=controller)
     data = dataset.generate(config, tmp_path / "thinned", controller=controller)
     assert data.left_out == whole.left_out
     assert not ways.get("saturation") or sum(data.left_out["pendulum"].values()) > 0
     runs, full = data.trajectories(None, "pendulum"), whole.trajectories(None, "pendulum")
-    starts = range(0, config.num_steps - config.stretch + 1, 2 * config.stretch)
+    starts = range(0, config.num_steps - config.segment_length + 1, 2 * config.segment_length)
     assert len(full.cost) > 0
     assert np.array_equal(runs.start, np.tile(starts, len(full.cost)))
     assert np.array_equal(runs.variant, np.repeat(full.variant, len(starts)))
     for i, start in enumerate(starts):
-        mine, end = slice(i, None, len(starts)), start + config.stretch
+        mine, end = slice(i, None, len(starts)), start + config.segment_length
         assert np.array_equal(runs.states[mine], full.states[:, start : end + 1])
         assert np.array_equal(runs.controls[mine], full.controls[:, start:end])
         assert np.array_equal(runs.x0[mine], full.states[:, start] if start else full.x0)
@@ -101,13 +101,13 @@ def test_a_loop_that_has_come_to_rest_verifies(closer, made):
 
 def test_without_thinning_a_config_is_what_it_was():
     """Files carry it: a word more, and no data set of before would be made again to the same bytes."""
-    assert WHOLE.to_json() == dataclasses.replace(WHOLE, stretch=3).to_json()
-    assert dataclasses.replace(WHOLE, stretch=3) == WHOLE
+    assert WHOLE.to_json() == dataclasses.replace(WHOLE, segment_length=3).to_json()
+    assert dataclasses.replace(WHOLE, segment_length=3) == WHOLE
     before = {"families", "held_out", "variants", "spread", "validation", "trajectories", "num_steps"}
     before |= {"excitation", "noise", "sensor_noise", "gain_error", "controller", "linear", "saturation"}
     assert set(json.loads(WHOLE.to_json())) == before | {"seed", "variants_per_shard", "compression"}
     assert DataConfig.from_json(THINNED.to_json()) == THINNED
-    assert THINNED.differences(WHOLE) == ["thinning (2 against 1)", "stretch (3 against 64)"]
+    assert THINNED.differences(WHOLE) == ["keep_every (2 against 1)", "segment_length (3 against 64)"]
 
 
 def test_where_rows_begin():
@@ -121,10 +121,13 @@ def test_where_rows_begin():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"thinning": 0}, r"thinning: expected a whole number in \[1"),
-        ({"thinning": 2.0}, "thinning: expected a whole number"),
-        ({"stretch": 0}, r"stretch: expected a whole number in \[1"),
-        ({"stretch": 18}, "stretch: expected at most num_steps = 17, but found 18: nothing of a trajectory"),
+        ({"keep_every": 0}, r"keep_every: expected a whole number in \[1"),
+        ({"keep_every": 2.0}, "keep_every: expected a whole number"),
+        ({"segment_length": 0}, r"segment_length: expected a whole number in \[1"),
+        (
+            {"segment_length": 18},
+            "segment_length: expected at most num_steps = 17, but found 18: nothing of a trajectory",
+        ),
     ],
 )
 def test_config_refuses(values, words):
@@ -212,7 +215,7 @@ def reference(data, split):
 
 def lines(batches):
     """The same of batches."""
-    parts = [[b.variant[:, None], b.live_t, *(a.reshape(len(a), -1) for a in (b.x, b.u))] for b in batches]
+    parts = [[b.variant[:, None], b.time_mask, *(a.reshape(len(a), -1) for a in (b.x, b.u))] for b in batches]
     return in_order(np.concatenate([np.concatenate(part, axis=1) for part in parts]))
 
 

@@ -66,7 +66,7 @@ def windows(data, num=16):
 
 def answer(model, batch, table):
     described = jax.tree.map(lambda a: a[batch.variant], table.description)
-    return model(batch.x, batch.u, batch.live_t, model.encode(described))
+    return model(batch.x, batch.u, batch.time_mask, model.encode(described))
 
 
 def scipy_gain(A, B, Q, R, dt):
@@ -124,7 +124,7 @@ def test_answers_are_causal_homogeneous_and_masked(data, model):
     table = resident.table
     u = answer(model, batch, table)
     assert u.shape == (16, 4, 6)
-    dead = (1 - np.asarray(batch.live_u))[:, None] + (1 - np.asarray(batch.live_t))[..., None]
+    dead = (1 - np.asarray(batch.input_mask))[:, None] + (1 - np.asarray(batch.time_mask))[..., None]
     np.testing.assert_array_equal(np.asarray(u)[dead > 0], 0.0)
     double = answer(model, edited(batch, x=2 * batch.x, u=2 * batch.u), table)
     np.testing.assert_allclose(double, 2 * u, rtol=2e-4, atol=1e-5)
@@ -132,16 +132,16 @@ def test_answers_are_causal_homogeneous_and_masked(data, model):
     np.testing.assert_allclose(answer(model, later, table)[:, :-1], u[:, :-1], rtol=1e-5, atol=1e-6)
     assert float(jnp.abs(answer(model, later, table)[:, -1] - u[:, -1]).max()) > 1e-3
     described = jax.tree.map(lambda a: a[batch.variant], table.description)
-    last = model(batch.x, batch.u, batch.live_t, model.encode(described), last=True)
+    last = model(batch.x, batch.u, batch.time_mask, model.encode(described), last=True)
     np.testing.assert_allclose(last[:, 0], u[:, -1], rtol=1e-5, atol=1e-6)
 
 
 def test_what_lies_before_the_episode_changes_nothing(data, model):
     model = perturbed(model)
     resident, batch = windows(data)
-    begins = np.asarray(batch.live_t)[:, 0] == 0
+    begins = np.asarray(batch.time_mask)[:, 0] == 0
     assert begins.any()
-    noise = 9.0 * (1 - batch.live_t)[..., None]
+    noise = 9.0 * (1 - batch.time_mask)[..., None]
     dirty = edited(batch, x=batch.x + noise, u=batch.u + noise)
     clean, other = (answer(model, b, resident.table) for b in (batch, dirty))
     np.testing.assert_allclose(other, clean, rtol=1e-5, atol=1e-6)
@@ -159,8 +159,8 @@ def test_without_its_description_a_network_cannot_see_it(data):
         assert (gap > 1e-4) == switch
 
 
-def material(data, table, batch):
-    return learning.batches.material(table, dataset.problems(data), batch, KEY)
+def train_batch(data, table, batch):
+    return learning.batches.train_batch(table, dataset.problems(data), batch, KEY)
 
 
 @pytest.mark.parametrize("kind", ["transformer", "gain"])
@@ -169,7 +169,7 @@ def test_gradient_equals_finite_differences(data, kind):
     resident, batch = windows(data)
     config = learning.ModelConfig(**{**json.loads(SMALL.to_json()), "kind": kind})
     graph, params = learning.models.split(learning.models.build(config))
-    given = material(data, resident.table, batch)
+    given = train_batch(data, resident.table, batch)
     params, given = (jax.tree.map(lambda a: a.astype(jnp.float64) if a.dtype == jnp.float32 else a, t)
                      for t in (params, given))  # fmt: skip
     value = jax.jit(learning.objective(graph, learning.TrainConfig(batch_size=16, plants=16, horizon=4)))
@@ -234,7 +234,7 @@ def test_gradients_that_are_written_out_are_those_that_jax_derives():
 def test_a_compiled_step_is_the_eager_one_for_every_model_and_loss(data, model):
     resident, batch = windows(data)
     graph, params = learning.models.split(perturbed(model))
-    given = material(data, resident.table, batch)
+    given = train_batch(data, resident.table, batch)
     for loss in ("masked_mse", "gaussian_kl") if model.config.kind == "gain" else ("masked_mse",):
         config = learning.TrainConfig(batch_size=16, plants=4, closed_loop=0.0, loss=loss)
         value = jax.value_and_grad(learning.objective(graph, config, 0.3), has_aux=True)
@@ -249,7 +249,7 @@ def test_a_compiled_step_is_the_eager_one_for_every_model_and_loss(data, model):
 def test_one_linear_plant_is_learned_to_its_optimum(data):
     """A gain network, from its closed loop's cost alone, must find SciPy's K: there is no other minimum."""
     resident, batch = windows(data, 1)
-    given = material(data, resident.table, batch)
+    given = train_batch(data, resident.table, batch)
     linear = data.linear("train", "mass_spring_damper")
     sx, su = (data.column(name, "train", "mass_spring_damper")[0] for name in ("scale_x", "scale_u"))
     net = learning.models.build(learning.ModelConfig(kind="gain", window=4, hidden=16))
@@ -425,7 +425,7 @@ def test_a_policy_on_a_batch_and_on_stacked_families_is_the_same_policy(model):
 
 
 def test_in_closed_loop_the_policy_sees_the_windows_it_was_trained_on(data, model):
-    """Replaying a recorded trajectory step by step gives the answers that the windows give."""
+    """Replaying a recorded trajectory step by step gives the predictions that the windows give."""
     model = perturbed(model)
     resident = dataset.resident(data, "train", window=4)
     batch = resident.gather(np.arange(20))  # the first trajectory's windows
@@ -468,8 +468,8 @@ def test_validation_is_of_the_validation_variants_and_best_is_the_least_wasteful
     fit = learning.fit(data, SMALL, BRIEF, tmp_path)
     held = dataset.resident(data, "validation", window=4)
     batch = held.gather(np.arange(held.num_windows))
-    given = material(data, held.table, batch)
-    seen = learning.training_step.answers(fit.model, fit.model.encode(given.plants.description), given)
+    given = train_batch(data, held.table, batch)
+    seen = learning.training_step.predictions(fit.model, fit.model.encode(given.plants.description), given)
     prediction, target, live = (np.asarray(a, float) for a in (seen.prediction, seen.target, seen.live))
     expected = (live * (prediction - target) ** 2).sum() / (live > 0).sum()
     assert fit.metrics[-1]["validation_loss"] == pytest.approx(expected, rel=1e-3)
@@ -555,7 +555,7 @@ def moved(data, **changes):
     config = learning.TrainConfig(**{"batch_size": 16, "plants": 4, "closed_loop": 0.0, "clip": 1e3, **train})
     graph, params = learning.models.split(learning.models.build(learning.ModelConfig(
         **{**json.loads(SMALL.to_json()), **model})))  # fmt: skip
-    given = material(data, resident.table, batch)
+    given = train_batch(data, resident.table, batch)
     step = learning.train_step(
         learning.objective(graph, config, backend=compute.Backend(**backend)),
         optax.sgd(0.1),
@@ -608,8 +608,10 @@ def test_what_is_registered_in_a_cell_works_in_fit_and_load(data, tmp_path):
             return h[:, -rows:] + self.down(self.activate(self.up(self.norm2(h[:, -rows:]))))
 
     @learning.losses.register("absolute")
-    def absolute(answers):
-        return jnp.sum(answers.live * jnp.abs(answers.prediction - answers.target)) / jnp.sum(answers.live)
+    def absolute(predictions):
+        return jnp.sum(predictions.live * jnp.abs(predictions.prediction - predictions.target)) / jnp.sum(
+            predictions.live
+        )
 
     config = learning.ModelConfig(**{**json.loads(SMALL.to_json()), "activation": "bent", "block": "plain"})
     train = learning.TrainConfig(**{**json.loads(BRIEF.to_json()), "loss": "absolute"})
@@ -647,10 +649,10 @@ def test_wrong_shapes_are_told_in_terms_of_plants_windows_and_channels(data):
     for args, words in (
         (long, r"of 16 plants and at most 4 steps, but found windows of 5 steps; build .*window=5"),
         (
-            (batch.x[..., :4], batch.u, batch.live_t),
+            (batch.x[..., :4], batch.u, batch.time_mask),
             r"x: expected .* with 12 channels \(the states, padded\)",
         ),
-        ((batch.x[:3], batch.u[:3], batch.live_t[:3]), "but found windows of 3 plants"),
+        ((batch.x[:3], batch.u[:3], batch.time_mask[:3]), "but found windows of 3 plants"),
     ):
         with pytest.raises(ValueError, match=words):
             net(*args, context)

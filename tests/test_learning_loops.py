@@ -166,8 +166,8 @@ def test_excess_of_a_data_sets_plant_is_that_of_its_sampled_problem(data):
 
 
 def test_invented_plants_have_every_size_and_a_certified_optimum():
-    description, problem = dataset.invent(KEY, 60)
-    n, m = (np.asarray(a).sum(-1) for a in (description.live_x, description.live_u))
+    description, problem = dataset.random_systems(KEY, 60)
+    n, m = (np.asarray(a).sum(-1) for a in (description.state_mask, description.input_mask))
     assert set(n) >= {1, 2, 3, 12}
     assert set(m) >= {1, 2, 3}
     open_loop = np.abs(np.linalg.eigvals(np.asarray(problem.A))).max(-1)
@@ -182,7 +182,7 @@ def test_invented_plants_have_every_size_and_a_certified_optimum():
 
 
 def test_own_loops_are_labelled_with_the_optimum_and_follow_from_the_anchor(data):
-    config = learning.TrainConfig(**BRIEF, rounds=1, own_steps=6, invented=20)
+    config = learning.TrainConfig(**BRIEF, dagger_rounds=1, on_policy_steps=6, random_systems=20)
     model = learning.ModelConfig(**SMALL)
     graph, params = learning.models.split(learning.models.build(model))
     given = batches.gather_sources(data, model.window, config)
@@ -195,7 +195,7 @@ def test_own_loops_are_labelled_with_the_optimum_and_follow_from_the_anchor(data
     A, B = (np.asarray(a)[np.asarray(own.variant)] for a in (given.problem.A, given.problem.B))
     after = np.einsum("bij,btj->bti", A, own.x[:, 1:-1]) + np.einsum("bij,btj->bti", B, own.u[:, 2:])
     np.testing.assert_allclose(own.x[:, 2:], after, rtol=1e-3, atol=1e-4)
-    assert set(np.asarray(own.variant)) & set(np.asarray(given.invented_rows))
+    assert set(np.asarray(own.variant)) & set(np.asarray(given.random_rows))
     assert not set(np.asarray(own.variant)) & set(np.asarray(given.table.validation))
     again, other = run(params, 1), run(params, 2)
     np.testing.assert_array_equal(own.x, again.x)
@@ -208,7 +208,7 @@ def test_own_loops_are_labelled_with_the_optimum_and_follow_from_the_anchor(data
 
 @pytest.mark.slow
 def test_rounds_averages_and_invented_plants_resume_to_the_bit(data, tmp_path):
-    config = learning.TrainConfig(**BRIEF, rounds=2, own_steps=6, invented=20, ema=0.9)
+    config = learning.TrainConfig(**BRIEF, dagger_rounds=2, on_policy_steps=6, random_systems=20, ema=0.9)
     model = learning.ModelConfig(**SMALL)
     whole = learning.fit(data, model, config, tmp_path / "whole")
 
@@ -285,7 +285,7 @@ def test_eight_devices_do_what_one_does_and_a_checkpoint_goes_from_one_to_the_ot
 def test_two_processes_do_what_one_does(data, tmp_path):
     """``lqrlab train --processes 2`` against ``fit`` in this process, on the same data."""
     (tmp_path / "dataset").symlink_to(data.path)
-    given = {"kind": "gain", "hidden": 32, "invented": 0, "batch_size": 32, "plants": 16, "num_steps": 30,
+    given = {"kind": "gain", "hidden": 32, "random_systems": 0, "batch_size": 32, "plants": 16, "num_steps": 30,
              "report_every": 10, "device": "cpu"}  # fmt: skip
     command = [sys.executable, "-m", "lqrlab.workbench", "train", str(tmp_path), "--processes", "2"]
     overrides = [word for name, value in given.items() for word in ("-p", f"{name}={value}")]

@@ -14,11 +14,11 @@ from lqrlab import control, dataset, evaluation, learning, simulation, systems, 
 from lqrlab.workbench import widgets
 from lqrlab.workbench.figures import svg
 from lqrlab.workbench.panels import (
-    attraction_map,
     data_browser,
     live_panel,
     lqr_designer,
     policy_inspector,
+    region_of_attraction,
     regulator,
     training_monitor,
 )
@@ -71,7 +71,7 @@ def test_work_is_announced_stopped_and_taken_up_again():
 
 def test_all_panels_are_importable_from_the_room():
     made = {name for name in widgets.__all__ if name.islower()}
-    assert made == set(workbench.PANELS)
+    assert made == set(workbench._PANELS)
     assert all(getattr(workbench, name) is getattr(widgets, name) for name in made)
 
 
@@ -251,8 +251,8 @@ def test_the_region_of_attraction_of_a_nonlinear_plant_is_the_known_one():
 def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch):
     plant = systems.from_matrices([[0, 1], [2, 0]], [[0], [1]], Q=np.eye(2), R=[[1.0]], dt=0.05)
     weak = {"no control": simulation.no_control}
-    setting = attraction_map.Setting.of(plant, weak, None, span=2.0, limit=1.0, num=1800, num_steps=200)
-    found = attraction_map.maps(setting)
+    setting = region_of_attraction.Setting.of(plant, weak, None, span=2.0, limit=1.0, num=1800, num_steps=200)
+    found = region_of_attraction.maps(setting)
     x0 = setting.starts()
     design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
     inside = np.einsum("...i,ij,...j", x0, design.P, x0) <= control.unsaturated_level(design.K, design.P, 1.0)
@@ -272,7 +272,7 @@ def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch
     before = panel.picture.value
     panel.across.value = panel.up.value
     assert "two different states" in panel.live.status.value
-    monkeypatch.setattr(attraction_map, "maps", lambda setting, check: 1 / 0)
+    monkeypatch.setattr(region_of_attraction, "maps", lambda setting, check: 1 / 0)
     panel.across.value = 0
     panel.span.value = 1.0
     panel.live.wait()

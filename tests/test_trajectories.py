@@ -197,7 +197,7 @@ def test_swing_ups_end_in_the_regulators_hands(name, hanging, num_steps):
     assert bool(plan.converged)
     level = control.unsaturated_level(design.K, design.P, limit)
     swing = simulation.tracking(plant, plan)
-    policy = simulation.HandOver(swing, simulation.LinearPolicy(design.K), design.P, level)
+    policy = simulation.SwitchingPolicy(swing, simulation.LinearPolicy(design.K), design.P, level)
     xs, us = closed_loop(plant, policy, np.array(hanging, float), num_steps + 150, limit)
     inside = np.asarray(policy.inside(jnp.asarray(xs - x_eq)))
     at = np.argmax(inside)

@@ -34,7 +34,7 @@ def bench_regeneration(families: int = 50, variants: int = 50, trajectories: int
     """Compute a data set of a hundred million windows, shard by shard, and write nothing.
 
     Trajectories of 2500 steps, all of them simulated; of every 31 stretches of 40 steps one is kept, two of each
-    trajectory, and a window ends at each step of a stretch: 50 × 50 × 500 × 80 windows. What a family's first shard
+    trajectory, and a window ends at each step of a segment: 50 × 50 × 500 × 80 windows. What a family's first shard
     takes longer than its second counts as compilation.
     """
     config = dataset.DataConfig(
@@ -43,8 +43,8 @@ def bench_regeneration(families: int = 50, variants: int = 50, trajectories: int
         variants=variants,
         trajectories=trajectories,
         num_steps=2500,
-        thinning=31,
-        stretch=40,
+        keep_every=31,
+        segment_length=40,
         variants_per_shard=max(variants // 10, 1),
     )
     taken: dict[str, list[float]] = {}

@@ -53,26 +53,26 @@ class Transformer(nn.Module):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Inputs ``[b, W, 6]``."""
-        x, u, live_t = batch["x"], batch["u"], batch["live_t"]
+        x, u, time_mask = batch["x"], batch["u"], batch["time_mask"]
         b, w, _ = x.shape
-        size = torch.cummax(x.abs().amax(-1) * live_t, dim=1).values[..., None]
-        inverse = torch.where(size > 0, 1 / torch.where(size > 0, size, 1.0), 0.0) * live_t[..., None]
-        masks = torch.cat([batch["live_x"], batch["live_u"]], -1)[:, None] * live_t[..., None]
+        size = torch.cummax(x.abs().amax(-1) * time_mask, dim=1).values[..., None]
+        inverse = torch.where(size > 0, 1 / torch.where(size > 0, size, 1.0), 0.0) * time_mask[..., None]
+        masks = torch.cat([batch["state_mask"], batch["input_mask"]], -1)[:, None] * time_mask[..., None]
         h = self.token(torch.cat([x * inverse, u * inverse, masks], -1)) + self.position
         causal = torch.ones(w, w, dtype=torch.bool, device=x.device).tril()
-        allowed = causal[None] & ((live_t > 0)[:, None, :] | (live_t == 0)[:, :, None])
+        allowed = causal[None] & ((time_mask > 0)[:, None, :] | (time_mask == 0)[:, :, None])
         for block in self.blocks:
             h = block(h, allowed[:, None])
         gain = self.head(self.norm(h)).view(b, w, M_MAX, N_MAX)
-        return -(gain @ x[..., None])[..., 0] * batch["live_u"][:, None] * live_t[..., None]
+        return -(gain @ x[..., None])[..., 0] * batch["input_mask"][:, None] * time_mask[..., None]
 
 
 def contender(
     config: ModelConfig, train: TrainConfig, params: dict[str, Any], batch: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, Callable[[], Any], Callable[[], Any]]:
-    """Its answers to ``batch``, and a train step of the same loss and optimizer, eager and compiled."""
+    """Its predictions to ``batch``, and a train step of the same loss and optimizer, eager and compiled."""
     given = {name: torch.from_numpy(np.array(a)) for name, a in batch.items()}
-    live = given["live_t"][..., None] * given["live_u"][:, None] * given["weight"][:, None, None]
+    live = given["time_mask"][..., None] * given["input_mask"][:, None] * given["weight"][:, None, None]
 
     def step_of(compiled: bool) -> tuple[nn.Module, Callable[[], Any]]:
         model = Transformer(config)
@@ -96,5 +96,5 @@ def contender(
 
     model, eager = step_of(False)
     with torch.no_grad():
-        answers = model(given).numpy().copy()
-    return answers, eager, step_of(True)[1]
+        predictions = model(given).numpy().copy()
+    return predictions, eager, step_of(True)[1]

@@ -49,7 +49,7 @@ class _Task:
 
     graph: Any
     state: learning.TrainState
-    material: learning.Material
+    train_batch: learning.TrainBatch
     step: Callable[[Any, Any], tuple[Any, Any]]
 
     def runner(self, fn: Callable, **options: Any) -> Callable[[], Any]:
@@ -57,7 +57,7 @@ class _Task:
         kept = [jax.tree.map(jnp.copy, self.state)]
 
         def run() -> None:
-            kept[0], _ = fn(kept[0], self.material)
+            kept[0], _ = fn(kept[0], self.train_batch)
             jax.block_until_ready(kept[0])
 
         return run
@@ -65,8 +65,8 @@ class _Task:
     def compiled(self, steps: int = 1) -> Callable[[], Any]:
         """``steps`` of it in one program."""
 
-        def many(state: Any, material: Any) -> Any:
-            return jax.lax.scan(lambda state, _: self.step(state, material), state, length=steps)
+        def many(state: Any, train_batch: Any) -> Any:
+            return jax.lax.scan(lambda state, _: self.step(state, train_batch), state, length=steps)
 
         return self.runner(jax.jit(self.step if steps == 1 else many, donate_argnums=0))
 
@@ -74,12 +74,12 @@ class _Task:
 def _task(data: dataset.Dataset, model: ModelConfig, batch: int) -> _Task:
     config = _train(batch)
     given = batches.gather_sources(data, model.window, config)
-    material = jax.jit(lambda given: batches.gather(given, config, jnp.asarray(0), 0))(given)
+    train_batch = jax.jit(lambda given: batches.gather(given, config, jnp.asarray(0), 0))(given)
     graph, params = models.split(models.build(model))
     rng = np.random.default_rng(0)  # a head starts from zero, and would hide all that is before it
     params = {k: a + jnp.asarray(0.05 * rng.normal(size=a.shape), a.dtype) for k, a in params.items()}
     step = learning.train_step(learning.objective(graph, config), learning.optimizer(config))
-    return _Task(graph, learning.training_step.initial(params, config), material, step)
+    return _Task(graph, learning.training_step.initial(params, config), train_batch, step)
 
 
 def _timed(fn: Callable[[], Any]) -> float:
@@ -194,16 +194,22 @@ def _transformer(
     if importlib.util.find_spec("torch") is not None:
         from lqrlab.benchmarks import torch_transformer
 
-        b, d = task.material.batch, task.material.plants.description
-        arrays = {"x": b.x, "u": b.u, "live_t": b.live_t, "target": b.target, "weight": task.material.weight}
-        arrays |= {"live_x": d.live_x.astype(jnp.float32), "live_u": b.live_u}
+        b, d = task.train_batch.batch, task.train_batch.plants.description
+        arrays = {
+            "x": b.x,
+            "u": b.u,
+            "time_mask": b.time_mask,
+            "target": b.target,
+            "weight": task.train_batch.weight,
+        }
+        arrays |= {"state_mask": d.state_mask.astype(jnp.float32), "input_mask": b.input_mask}
         theirs, *steps = torch_transformer.contender(
             model, _train(batch), task.state.params, {k: np.asarray(a) for k, a in arrays.items()}
         )
         net = models.merge(task.graph, task.state.params)
-        answers = np.asarray(net(b.x, b.u, b.live_t, net.encode(d)))
-        gap = np.abs(theirs - answers).max() / np.abs(answers).max()
-        rows.append(_row(f"{name}: answers, PyTorch's against ours", gap, "relative", 1e-5, least=False))
+        predictions = np.asarray(net(b.x, b.u, b.time_mask, net.encode(d)))
+        gap = np.abs(theirs - predictions).max() / np.abs(predictions).max()
+        rows.append(_row(f"{name}: predictions, PyTorch's against ours", gap, "relative", 1e-5, least=False))
         contenders |= dict(zip(("torch eager", "torch.compile"), steps))
     for run in contenders.values():
         _timed(run), _timed(run)
@@ -255,8 +261,8 @@ def shared_out(backend: Backend, model: str, batch: str, repeats: str) -> float:
         task = _task(data, config, int(batch))
         place = [jax.NamedSharding(mesh, jax.P(*axes)) for axes in ((), ("data",))]
         state = jax.device_put(task.state, place[0])
-        material = jax.device_put(task.material, place[1])
-        run = dataclasses.replace(task, state=state, material=material).compiled()
+        train_batch = jax.device_put(task.train_batch, place[1])
+        run = dataclasses.replace(task, state=state, train_batch=train_batch).compiled()
         _timed(run), _timed(run)
         return _race({"": run}, int(repeats))[""]
 

@@ -34,7 +34,7 @@ from lqrlab.control.riccati.equations import care, dare
 from lqrlab.control.scheduling import Schedule, schedule
 from lqrlab.control.servo import Integral, feedforward, lqi, output_weights, place
 from lqrlab.control.trajectory import ILQR, ilqr, unsaturated_level
-from lqrlab.control.tuning.tune import Tuned, Wishes, tune
+from lqrlab.control.tuning.tune import StepSpecs, Tuned, tune
 
 __all__ = [
     "ILQR",
@@ -51,9 +51,9 @@ __all__ = [
     "Sampled",
     "Schedule",
     "StepInfo",
+    "StepSpecs",
     "TimeVaryingLQR",
     "Tuned",
-    "Wishes",
     "c2d",
     "care",
     "covariance",

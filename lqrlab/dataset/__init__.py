@@ -4,8 +4,8 @@ from lqrlab.dataset import card, description
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.description import Description, describe, scaled_gain
 from lqrlab.dataset.generation import generate
-from lqrlab.dataset.problem import Problem, pose, problems
-from lqrlab.dataset.random_linear import invent
+from lqrlab.dataset.problem import Problem, make_problem, problems
+from lqrlab.dataset.random_linear import random_systems
 from lqrlab.dataset.shards import BadFile
 from lqrlab.dataset.sources.loading import Loader, loader
 from lqrlab.dataset.sources.simulated import live
@@ -30,12 +30,12 @@ __all__ = [
     "describe",
     "description",
     "generate",
-    "invent",
     "live",
     "loader",
+    "make_problem",
     "open",
-    "pose",
     "problems",
+    "random_systems",
     "resident",
     "scaled_gain",
     "verify",

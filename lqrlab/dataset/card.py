@@ -60,7 +60,7 @@ def write(data: "Dataset") -> str:
     """The card as Markdown."""
     config, record = data.config, data.record
     size = sum(shard["bytes"] for shard in data.shards)
-    rows = "trajectories" if config.thinning == 1 else "stretches"
+    rows = "trajectories" if config.keep_every == 1 else "stretches"
     lines = [
         "# Data card",
         "",
@@ -100,7 +100,7 @@ def write(data: "Dataset") -> str:
         "",
     ]
     reading = _READING.replace("{file}", data.shards[0]["file"])
-    if config.thinning > 1:
+    if config.keep_every > 1:
         row = "a stretch of a closed loop, which begins at its step `start`"
         reading = reading.replace("one row a closed loop", f"one row {row}")
     if config.compression:
@@ -110,9 +110,9 @@ def write(data: "Dataset") -> str:
 
 def _what(config: DataConfig) -> str:
     """What a row is, in words."""
-    if config.thinning == 1:
+    if config.keep_every == 1:
         return f"closed loops of {config.num_steps} steps"
-    return f"stretches of {config.stretch} steps from closed loops of {config.num_steps} steps"
+    return f"stretches of {config.segment_length} steps from closed loops of {config.num_steps} steps"
 
 
 def _how(config: DataConfig) -> str:
@@ -138,8 +138,8 @@ def _how(config: DataConfig) -> str:
     )
     cut = (
         ""
-        if config.thinning == 1
-        else f" Of every {config.thinning} stretches of {config.stretch} steps of a loop the first is kept, "
+        if config.keep_every == 1
+        else f" Of every {config.keep_every} stretches of {config.segment_length} steps of a loop the first is kept, "
         f"{len(config.starts)} of each loop; what was left out is counted in whole loops."
     )
     return (
@@ -168,7 +168,7 @@ def _row(data: "Dataset", family: str) -> list[str]:
         str(sum(s["trajectories"] for s in mine)),
         left,
         *(_range(a) for a in (x, u)),
-        f"{100 * far:.0f} % of {'loops' if config.thinning == 1 else 'stretches'}",
+        f"{100 * far:.0f} % of {'loops' if config.keep_every == 1 else 'stretches'}",
     ]
 
 

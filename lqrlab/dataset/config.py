@@ -17,7 +17,7 @@ FAMILIES = (
 HELD_OUT = ("furuta_pendulum", "dc_motor")
 """Families that are held out where the data set has them all and nothing is said."""
 
-_STRETCH = 64
+_SEGMENT = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,10 +33,10 @@ class DataConfig:
         validation: share of the variants of each trained family that is kept apart.
         trajectories: closed loops per variant, each from an initial state of its own.
         num_steps: sample times per trajectory.
-        thinning: of every so many stretches of a trajectory the first is kept; 1 keeps the whole trajectory. All
-            steps are simulated, whatever is kept.
-        stretch: steps in a stretch. Each that is kept is a row of its own, with its own initial state and cost; one
-            that the trajectory ends in is left out. Without thinning nothing is cut, whatever it says.
+        keep_every: of every ``keep_every`` segments of a trajectory the first is kept; 1 keeps the whole trajectory.
+            All steps are simulated, whatever is kept.
+        segment_length: steps in a segment. Each segment that is kept is a row with its own initial state and cost;
+            one that the trajectory ends in is left out. With keep_every=1 nothing is cut.
         excitation: standard deviation of what is added to the optimal input, in units of the input's
             scale, so that a policy sees states that the optimum would never visit.
         noise: standard deviation of the disturbance of the state at each step, in units of the state's scale.
@@ -60,8 +60,8 @@ class DataConfig:
     validation: float = 0.2
     trajectories: int = 20
     num_steps: int = 150
-    thinning: int = 1
-    stretch: int = _STRETCH
+    keep_every: int = 1
+    segment_length: int = _SEGMENT
     excitation: float = 0.3
     noise: float = 0.0
     sensor_noise: float = 0.0
@@ -86,14 +86,21 @@ class DataConfig:
                 f"held_out: expected some of families, but found {', '.join(foreign)}; a held-out family "
                 "is in the data set too, kept apart from training"
             )
-        for name in ("variants", "trajectories", "num_steps", "thinning", "stretch", "variants_per_shard"):
+        for name in (
+            "variants",
+            "trajectories",
+            "num_steps",
+            "keep_every",
+            "segment_length",
+            "variants_per_shard",
+        ):
             _whole(name, getattr(self, name), 1, 2**31 - 1)
-        if self.thinning == 1:  # equal configs for what are the same bytes
-            object.__setattr__(self, "stretch", _STRETCH)
-        elif self.stretch > self.num_steps:
+        if self.keep_every == 1:  # equal configs for what are the same bytes
+            object.__setattr__(self, "segment_length", _SEGMENT)
+        elif self.segment_length > self.num_steps:
             raise ValueError(
-                f"stretch: expected at most num_steps = {self.num_steps}, but found {self.stretch}: nothing of a "
-                "trajectory would be kept; take a shorter stretch or longer trajectories, or leave thinning out"
+                f"segment_length: expected at most num_steps = {self.num_steps}, but found {self.segment_length}: "
+                "nothing of a trajectory would be kept; take shorter segments or longer trajectories, or keep_every=1"
             )
         _whole("seed", self.seed, 0, 2**32 - 1)
         for name in ("spread", "validation"):
@@ -127,13 +134,13 @@ class DataConfig:
 
     @property
     def row_steps(self) -> int:
-        """Steps of a row in the file: a stretch, or without thinning a trajectory."""
-        return self.num_steps if self.thinning == 1 else self.stretch
+        """Steps of a row in the file: a segment_length, or without keep_every a trajectory."""
+        return self.num_steps if self.keep_every == 1 else self.segment_length
 
     @property
     def starts(self) -> tuple[int, ...]:
         """The steps of a trajectory at which its rows begin."""
-        return tuple(range(0, self.num_steps - self.row_steps + 1, self.thinning * self.row_steps))
+        return tuple(range(0, self.num_steps - self.row_steps + 1, self.keep_every * self.row_steps))
 
     @property
     def kept_steps(self) -> int:
@@ -157,9 +164,9 @@ class DataConfig:
     def to_json(self) -> str:
         """As a JSON object; :meth:`from_json` reads it back.
 
-        Without thinning it does not speak of it, so that data sets from before there was any keep their bytes.
+        Without keep_every it does not speak of it, so that data sets from before there was any keep their bytes.
         """
-        silent = ("thinning", "stretch") if self.thinning == 1 else ()
+        silent = ("keep_every", "segment_length") if self.keep_every == 1 else ()
         values = {name: value for name, value in dataclasses.asdict(self).items() if name not in silent}
         return json.dumps(values, indent=2)
 

@@ -24,7 +24,7 @@ class Description:
         A, B: exact zero-order hold of the scaled plant ``[*batch, 12, 12|6]``; zero in padding.
         Q, R: continuous weights of the scaled plant; zero in padding.
         scale_x, scale_u: what one unit is, in SI units ``[*batch, 12]``, ``[*batch, 6]``; one in padding.
-        live_x, live_u: 1 where a state or input exists, 0 in padding.
+        state_mask, input_mask: 1 where a state or input exists, 0 in padding.
     """
 
     A: Array
@@ -33,8 +33,8 @@ class Description:
     R: Array
     scale_x: Array
     scale_u: Array
-    live_x: Array
-    live_u: Array
+    state_mask: Array
+    input_mask: Array
 
 
 def describe(plant: Plant) -> Description:
@@ -88,22 +88,24 @@ def describe_scaled(plant: Linear, scale_x: Any, scale_u: Any) -> Description:
     def wide(a: Any, size: int, fill: float) -> Any:
         return xp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, size - a.shape[-1])], constant_values=fill)
 
-    live_x, live_u = wide(xp.ones_like(scale_x), N_MAX, 0.0), wide(xp.ones_like(scale_u), M_MAX, 0.0)
-    return _describe(plant, wide(scale_x, N_MAX, 1.0), wide(scale_u, M_MAX, 1.0), live_x, live_u)
+    state_mask, input_mask = wide(xp.ones_like(scale_x), N_MAX, 0.0), wide(xp.ones_like(scale_u), M_MAX, 0.0)
+    return _describe(plant, wide(scale_x, N_MAX, 1.0), wide(scale_u, M_MAX, 1.0), state_mask, input_mask)
 
 
 @jax.jit
-def _describe(plant: Linear, scale_x: Array, scale_u: Array, live_x: Array, live_u: Array) -> Description:
+def _describe(
+    plant: Linear, scale_x: Array, scale_u: Array, state_mask: Array, input_mask: Array
+) -> Description:
     A, B = control.c2d(plant.A, plant.B, plant.dt)
     return Description(
-        A=A * live_x[..., :, None] * live_x[..., None, :],
-        B=B * live_x[..., :, None] * live_u[..., None, :],
-        Q=plant.Q * live_x[..., :, None] * live_x[..., None, :],
-        R=plant.R * live_u[..., :, None] * live_u[..., None, :],
+        A=A * state_mask[..., :, None] * state_mask[..., None, :],
+        B=B * state_mask[..., :, None] * input_mask[..., None, :],
+        Q=plant.Q * state_mask[..., :, None] * state_mask[..., None, :],
+        R=plant.R * input_mask[..., :, None] * input_mask[..., None, :],
         scale_x=scale_x,
         scale_u=scale_u,
-        live_x=live_x,
-        live_u=live_u,
+        state_mask=state_mask,
+        input_mask=input_mask,
     )
 
 

@@ -139,7 +139,7 @@ def read(folder: Path) -> tuple[DataConfig, dict[str, Any]]:
 
 def _check(manifest: dict[str, Any], config: DataConfig) -> None:
     """Refuse a manifest that is not of the config's own plan; so no name in it can lead anywhere else."""
-    wanted = _ARRAYS | ({"trajectories/start"} if config.thinning > 1 else set())
+    wanted = _ARRAYS | ({"trajectories/start"} if config.keep_every > 1 else set())
     planned = [(shard.name, shard.family) for shard in plan(config)]
     listed = [(shard["file"], shard["family"]) for shard in manifest["shards"]]
     if listed != planned:

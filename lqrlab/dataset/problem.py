@@ -45,7 +45,7 @@ class Problem:
         return jax.tree.map(lambda a: a[rows], self)
 
 
-def pose(plant: Linear, d: Description, K: ArrayLike, P: ArrayLike) -> Problem:
+def make_problem(plant: Linear, d: Description, K: ArrayLike, P: ArrayLike) -> Problem:
     """The problem of plants that ``in_units`` has scaled and padded, with their known optimum.
 
     Args:
@@ -55,10 +55,10 @@ def pose(plant: Linear, d: Description, K: ArrayLike, P: ArrayLike) -> Problem:
     """
     K, P = jnp.asarray(K), jnp.asarray(P)
     sampled = control.sample(plant.A, plant.B, plant.Q, plant.R, plant.dt)
-    live_x, live_u = d.live_x.astype(K.dtype), d.live_u.astype(K.dtype)
-    A = sampled.A * live_x[..., :, None] * live_x[..., None, :]
-    B = sampled.B * live_x[..., :, None] * live_u[..., None, :]
-    P = P * live_x[..., :, None] * live_x[..., None, :]
+    state_mask, input_mask = d.state_mask.astype(K.dtype), d.input_mask.astype(K.dtype)
+    A = sampled.A * state_mask[..., :, None] * state_mask[..., None, :]
+    B = sampled.B * state_mask[..., :, None] * input_mask[..., None, :]
+    P = P * state_mask[..., :, None] * state_mask[..., None, :]
     return Problem(A, B, K, sampled.R + jnp.swapaxes(B, -1, -2) @ P @ B, P)
 
 
@@ -72,4 +72,4 @@ def problems(dataset: Dataset) -> Problem:
         return scaled, describe_scaled(scaled, sx, su), K, np.pad(P, wide)
 
     parts = [one(t) for t in dataset.tables if len(t["dt"])]
-    return pose(*jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))
+    return make_problem(*jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))

@@ -9,14 +9,14 @@ from jax import Array
 
 from lqrlab import control
 from lqrlab.dataset.description import Description, describe_scaled
-from lqrlab.dataset.problem import Problem, pose
+from lqrlab.dataset.problem import Problem, make_problem
 from lqrlab.systems import M_MAX, N_MAX, Linear
 
 _AT_ONCE = 500
 _LARGEST_GAIN, _LARGEST_COST = 25.0, 2000.0
 
 
-def invent(key: Array, num: int) -> tuple[Description, Problem]:
+def random_systems(key: Array, num: int) -> tuple[Description, Problem]:
     """Random linear plants with their optimum, stable and unstable, of 1 to 12 states and 1 to 6 inputs.
 
     They are drawn in coordinates in which Q and R are the identity and one sample takes one unit of time, so
@@ -30,26 +30,28 @@ def invent(key: Array, num: int) -> tuple[Description, Problem]:
         kept: list[tuple] = []
         while sum(len(part[-1]) for part in kept) < num:  # the same numbers drawn, however many are asked for
             kept.append(_designed(jax.random.fold_in(key, len(kept))))
-        plants, live_x, live_u, K, P = jax.tree.map(lambda *a: np.concatenate(a)[:num], *kept)
+        plants, state_mask, input_mask, K, P = jax.tree.map(lambda *a: np.concatenate(a)[:num], *kept)
         # their units are one; what is not live is padding, as in a plant that was padded
         d = describe_scaled(plants, np.ones((num, N_MAX)), np.ones((num, M_MAX)))
-        d = Description(**{**vars(d), "live_x": jnp.asarray(live_x), "live_u": jnp.asarray(live_u)})
-        lx, lu = d.live_x, d.live_u
+        d = Description(
+            **{**vars(d), "state_mask": jnp.asarray(state_mask), "input_mask": jnp.asarray(input_mask)}
+        )
+        lx, lu = d.state_mask, d.input_mask
         d = Description(
             A=d.A * lx[:, :, None] * lx[:, None, :], B=d.B * lx[:, :, None] * lu[:, None, :],
             Q=d.Q * lx[:, :, None], R=d.R * lu[:, :, None],
-            scale_x=d.scale_x, scale_u=d.scale_u, live_x=lx, live_u=lu,
+            scale_x=d.scale_x, scale_u=d.scale_u, state_mask=lx, input_mask=lu,
         )  # fmt: skip
-        return d, pose(plants, d, K, P)
+        return d, make_problem(plants, d, K, P)
 
 
 def _designed(key: Array) -> tuple:
     """Those of some plants that have an optimum which an actuator would bear, on the host."""
-    plants, live_x, live_u = _drawn(key, _AT_ONCE)
+    plants, state_mask, input_mask = _drawn(key, _AT_ONCE)
     design = control.lqrd(plants.A, plants.B, plants.Q, plants.R, plants.dt)
     size, cost = jnp.sqrt(jnp.sum(design.K**2, axis=(-1, -2))), jnp.trace(design.P, axis1=-2, axis2=-1)
     good = np.asarray(design.stabilizing & (size > 0.05) & (size < _LARGEST_GAIN) & (cost < _LARGEST_COST))
-    return jax.tree.map(lambda a: np.asarray(a)[good], (plants, live_x, live_u, design.K, design.P))
+    return jax.tree.map(lambda a: np.asarray(a)[good], (plants, state_mask, input_mask, design.K, design.P))
 
 
 @partial(jax.jit, static_argnums=1)
@@ -70,7 +72,7 @@ def _drawn(key: Array, num: int) -> tuple[Linear, Array, Array]:
     most = jnp.minimum(n, M_MAX)
     m = jnp.where(uniform(0, 1, 1) < 0.5, 1, 1 + jnp.floor(uniform(0, 1, 1) * most).astype(int))
     i, j = jnp.arange(N_MAX)[None, :, None], jnp.arange(N_MAX)[None, None, :]
-    live_x, live_u = (jnp.arange(size)[None] < count for size, count in ((N_MAX, n), (M_MAX, m)))
+    state_mask, input_mask = (jnp.arange(size)[None] < count for size, count in ((N_MAX, n), (M_MAX, m)))
     n, half = n[..., None], n[..., None] // 2
     diagonal = i == j
 
@@ -99,7 +101,7 @@ def _drawn(key: Array, num: int) -> tuple[Linear, Array, Array]:
     is_mechanical = (uniform(0, 1, 1, 1) < 0.5) & (n > 1)
     A = jnp.where(is_mechanical, mechanical, general)
     B = jnp.where(is_mechanical & position[..., :1], 0.0, force)
-    lx, lu = live_x.astype(float), live_u.astype(float)
+    lx, lu = state_mask.astype(float), input_mask.astype(float)
     eye = jnp.eye(N_MAX)[None]
     padding = eye * (1 - lx)[:, None, :]
     A = A * lx[:, :, None] * lx[:, None, :] - padding

@@ -79,7 +79,7 @@ def _make(config: DataConfig, shard: Shard, controller: Controller | None) -> sh
     # rows of the table that is kept, in which variants without a design are missing
     of = (np.cumsum(designed) - 1)[np.nonzero(chosen)[0]].astype(np.int32)
     runs = {"variant": np.repeat(of, len(config.starts)), **rows}
-    if config.thinning > 1:
+    if config.keep_every > 1:
         runs["start"] = np.tile(np.array(config.starts, np.int32), len(of))
     arrays = {f"variants/{name}": np.ascontiguousarray(a[count][designed]) for name, a in table.items()}
     arrays |= {f"trajectories/{name}": np.ascontiguousarray(a) for name, a in runs.items()}
@@ -94,7 +94,7 @@ def _make(config: DataConfig, shard: Shard, controller: Controller | None) -> sh
         **{f"left_out_{reason}": number for reason, number in left_out.items()},
         **versions(),
     }
-    return shards.Content(arrays, _units(plants, thinned=config.thinning > 1), about, config.compression)
+    return shards.Content(arrays, _units(plants, thinned=config.keep_every > 1), about, config.compression)
 
 
 def starts(plants: Plant, key: Array, num: int, sx: np.ndarray) -> np.ndarray:
@@ -125,7 +125,7 @@ def versions() -> dict[str, str]:
 
 def _rows(config: DataConfig, x0: np.ndarray, runs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What of each trajectory is written ``[variants, trajectories, rows, …]``: all of it, or its stretches."""
-    if config.thinning == 1:
+    if config.keep_every == 1:
         whole = {name: runs[name] for name in ("states", "controls", "cost")}
         return {name: a[:, :, None] for name, a in ({"x0": x0} | whole).items()}
     # a later row's start is known as its first state is
@@ -231,7 +231,7 @@ def _keep(config: DataConfig) -> batch_last.Keep:
 
     def intervals(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
         controls = {"controls": (us * units.u[None]).astype(jnp.float32)}
-        return controls if config.thinning == 1 else controls | {"costs": costs}
+        return controls if config.keep_every == 1 else controls | {"costs": costs}
 
     def sums(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
         if config.saturation is None:
@@ -245,7 +245,7 @@ def _keep(config: DataConfig) -> batch_last.Keep:
         far = (jnp.abs(xs[:, i] * units.relative_x[i][None]) for i in range(xs.shape[1]))
         return {"peak": functools.reduce(jnp.maximum, far)}
 
-    if config.thinning == 1:
+    if config.keep_every == 1:
         return batch_last.Keep(points, intervals, sums, peaks)
     return batch_last.Keep(points, intervals, sums, peaks, config.starts, config.row_steps)
 
@@ -280,7 +280,7 @@ def _controlled(
         excitation=config.excitation * su[0],
     )
     runs = recorded(config, out, sx, su)
-    if config.thinning == 1:
+    if config.keep_every == 1:
         return runs
     steps = {"states": config.row_steps + 1, "controls": config.row_steps, "costs": config.row_steps}
     return runs | {

@@ -101,7 +101,7 @@ def verify(path: str | Path, *, progress: Callable[[int, int, str], None] | None
     listed = {key: record.get(key) for key in counted}
     if not problems and listed != counted:
         problems.append((folder, f"the manifest counts {listed}, but the files hold {counted}"))
-    return Report(folder, tuple(problems), worst=worst, thinned=config.thinning > 1, **totals)
+    return Report(folder, tuple(problems), worst=worst, thinned=config.keep_every > 1, **totals)
 
 
 def _bytes(content: shards.Content, said: dict[str, str], entry: dict[str, Any]) -> Iterator[str]:
@@ -130,7 +130,7 @@ def _counts(content: shards.Content, config: DataConfig, shard: Shard) -> Iterat
     n, m = arrays["variants/B"].shape[1:]
     steps = config.row_steps
     shapes = {"x0": (runs, n), "states": (runs, steps + 1, n), "controls": (runs, steps, m), "cost": (runs,)}
-    if config.thinning > 1:
+    if config.keep_every > 1:
         shapes["start"] = (runs,)
     for name, shape in shapes.items():
         there = arrays[f"trajectories/{name}"].shape
@@ -145,12 +145,12 @@ def _counts(content: shards.Content, config: DataConfig, shard: Shard) -> Iterat
         yield f"has {variants} variants and left out {missing[0]}, of {shard.count}"
     whole, rest = divmod(runs, len(config.starts))
     if rest or whole + sum(missing[1:]) != variants * config.trajectories:
-        cut = "" if config.thinning == 1 else f", each in {len(config.starts)} rows"
+        cut = "" if config.keep_every == 1 else f", each in {len(config.starts)} rows"
         yield (
             f"has {runs / len(config.starts):g} trajectories and left out {sum(missing[1:])}, of "
             f"{variants * config.trajectories}{cut}"
         )
-    elif config.thinning > 1 and not np.array_equal(
+    elif config.keep_every > 1 and not np.array_equal(
         arrays["trajectories/start"], np.tile(config.starts, whole)
     ):
         yield f"trajectories/start: expected {', '.join(map(str, config.starts))} of each trajectory in turn"

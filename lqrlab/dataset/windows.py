@@ -46,16 +46,16 @@ class Batch(_Channels):
         variant: row of the :class:`VariantTable` ``[b]``, int32.
         signals: ``x`` [b, W, 12] and ``u`` [b, W, 6] side by side ``[b, W, 18]``.
         gain: optimal gain of each window's plant, scaled ``[b, 6, 12]``.
-        live_t: 1 where the time exists, 0 before the trajectory began ``[b, W]``.
-        live_x, live_u: 1 where a state or input exists, 0 in padding ``[b, 12]``, ``[b, 6]``.
+        time_mask: 1 where the time exists, 0 before the trajectory began ``[b, W]``.
+        state_mask, input_mask: 1 where a state or input exists, 0 in padding ``[b, 12]``, ``[b, 6]``.
     """
 
     variant: Array
     signals: Array
     gain: Array
-    live_t: Array
-    live_x: Array
-    live_u: Array
+    time_mask: Array
+    state_mask: Array
+    input_mask: Array
 
     @property
     def target(self) -> Array:
@@ -121,12 +121,12 @@ def _optimal(gain: Array, x: Array) -> Array:
 
 
 def known(t: Array, variant: Array, table: VariantTable, window: int) -> tuple[Array, Array, Array, Array]:
-    """``gain``, ``live_t``, ``live_x``, ``live_u`` of windows that end at times t ``[b]``."""
+    """``gain``, ``time_mask``, ``state_mask``, ``input_mask`` of windows that end at times t ``[b]``."""
     back = jnp.arange(window - 1, -1, -1, dtype=t.dtype)
-    gain, live_x, live_u = (
-        a[variant] for a in (table.gain, table.description.live_x, table.description.live_u)
+    gain, state_mask, input_mask = (
+        a[variant] for a in (table.gain, table.description.state_mask, table.description.input_mask)
     )
-    return gain, (back[None, :] <= t[:, None]).astype(live_x.dtype), live_x, live_u
+    return gain, (back[None, :] <= t[:, None]).astype(state_mask.dtype), state_mask, input_mask
 
 
 def check_window(window: int) -> int:

@@ -6,15 +6,15 @@ from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
 from lqrlab.learning.network_policy import NetworkPolicy, policy
 from lqrlab.learning.seed_grid import Curves, grid
-from lqrlab.learning.training_step import Material, TrainState, objective, optimizer, schedule, train_step
+from lqrlab.learning.training_step import TrainBatch, TrainState, objective, optimizer, schedule, train_step
 
 __all__ = [
     "Curves",
     "Fit",
-    "Material",
     "ModelConfig",
     "NetworkPolicy",
     "NonFiniteLossError",
+    "TrainBatch",
     "TrainConfig",
     "TrainState",
     "closed_loop_cost",

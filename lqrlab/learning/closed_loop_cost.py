@@ -63,8 +63,11 @@ def gain_excess(gain: Array, problem: Problem) -> tuple[Array, Array]:
     NeurIPS 2021 (the discount).
     """
     gain = gain.astype(problem.A.dtype)
-    live_x, live_u = jnp.max(jnp.abs(problem.P), axis=-1) > 0, jnp.max(jnp.abs(problem.B), axis=-2) > 0
-    gain = jnp.where(live_u[..., :, None] & live_x[..., None, :], gain, 0.0)
+    state_mask, input_mask = (
+        jnp.max(jnp.abs(problem.P), axis=-1) > 0,
+        jnp.max(jnp.abs(problem.B), axis=-2) > 0,
+    )
+    gain = jnp.where(input_mask[..., :, None] & state_mask[..., None, :], gain, 0.0)
     error, closed = gain - problem.K, problem.A - problem.B @ gain
     size = jax.lax.stop_gradient(radius(closed))
     discount = jnp.where(size < _NEARLY, 1.0, 0.99 / size)
@@ -87,7 +90,7 @@ def roll(
     """Run a controller that looks at windows on its plants, from an empty history.
 
     Args:
-        answer: ``(x [b, W, 12], u [b, W, 6], live_t [b, W]) -> u [b, 6]``.
+        answer: ``(x [b, W, 12], u [b, W, 6], time_mask [b, W]) -> u [b, 6]``.
         window: W.
         problem: the plants ``[b, …]``.
         x0: scaled initial states ``[b, 12]``.
@@ -117,7 +120,7 @@ def roll(
 
 def answering(model: Any, context: Any) -> Callable[[Array, Array, Array], Array]:
     """A network's answer to windows of the plants that ``context`` is of, as :func:`roll` takes it."""
-    return lambda x, u, live_t: model(x, u, live_t, context, last=True)[:, 0]
+    return lambda x, u, time_mask: model(x, u, time_mask, context, last=True)[:, 0]
 
 
 def excess(problem: Problem, xs: Array, us: Array) -> Array:

@@ -99,11 +99,11 @@ class TrainConfig(Config):
         closed_loop: weight of the logarithm of cost over optimal cost in the policy's own closed loop.
         plants: windows of a step whose plants' closed loops are costed.
         horizon: steps of such a loop; a policy that is a linear gain is costed over an infinite one.
-        invented: random linear plants to train on beside the data set's.
-        invented_share: their share of each batch.
-        rounds: times that the policy is run, what it met is labelled with the optimum, and that is trained on.
-        own_share: share of each batch that comes from the policy's own loops, once there are any.
-        own_steps: length of those loops.
+        random_systems: random linear plants to train on beside the data set's.
+        random_share: their share of each batch.
+        dagger_rounds: times that the policy is run, what it met is labelled with the optimum, and that is trained on.
+        on_policy_share: share of each batch that comes from the policy's own loops, once there are any.
+        on_policy_steps: length of those loops.
         accumulate: parts that a batch is gone through in; the gradient is the parts' mean.
         ema: decay of a running mean of the parameters, which then is what is validated and kept; 0 for none.
         patience: stop after so many reports without a better validation score; 0 for never.
@@ -124,11 +124,11 @@ class TrainConfig(Config):
     closed_loop: float = 1.0
     plants: int = 64
     horizon: int = 16
-    invented: int = 0
-    invented_share: float = 0.25
-    rounds: int = 0
-    own_share: float = 0.5
-    own_steps: int = 32
+    random_systems: int = 0
+    random_share: float = 0.25
+    dagger_rounds: int = 0
+    on_policy_share: float = 0.5
+    on_policy_steps: int = 32
     accumulate: int = 1
     ema: float = 0.0
     patience: int = 0
@@ -140,15 +140,15 @@ class TrainConfig(Config):
     def __post_init__(self) -> None:
         self._check_types()
         for name in (
-            *("num_steps", "batch_size", "plants", "horizon", "own_steps", "accumulate"),
+            *("num_steps", "batch_size", "plants", "horizon", "on_policy_steps", "accumulate"),
             *("steps_per_dispatch", "report_every", "checkpoint_every"),
         ):
             self._require(name, getattr(self, name) >= 1, "an integer ≥ 1")
-        for name in ("invented", "rounds", "patience"):
+        for name in ("random_systems", "dagger_rounds", "patience"):
             self._require(name, getattr(self, name) >= 0, "an integer ≥ 0")
         for name in ("imitation", "closed_loop"):
             self._require(name, getattr(self, name) >= 0, "a weight ≥ 0")
-        for name in ("invented_share", "own_share", "ema"):
+        for name in ("random_share", "on_policy_share", "ema"):
             self._require(name, 0 <= getattr(self, name) < 1, "a share in [0, 1)")
         self._require(
             "closed_loop", self.imitation + self.closed_loop > 0, "a weight above 0 with imitation = 0"
@@ -162,15 +162,21 @@ class TrainConfig(Config):
             "plants", self.plants % self.accumulate == 0, f"a multiple of accumulate = {self.accumulate}"
         )
         self._require("plants", self.plants <= self.batch_size, f"at most batch_size = {self.batch_size}")
-        self._require("rounds", self.rounds < self.num_steps, f"fewer than num_steps = {self.num_steps}")
-        shared = (self.invented_share if self.invented else 0.0) + (self.own_share if self.rounds else 0.0)
-        self._require("own_share", shared < 1, "what leaves a part of each batch to the data set")
+        self._require(
+            "dagger_rounds", self.dagger_rounds < self.num_steps, f"fewer than num_steps = {self.num_steps}"
+        )
+        shared = (self.random_share if self.random_systems else 0.0) + (
+            self.on_policy_share if self.dagger_rounds else 0.0
+        )
+        self._require("on_policy_share", shared < 1, "what leaves a part of each batch to the data set")
         self._require("learning_rate", self.learning_rate > 0, "a number above 0")
         self._require("clip", self.clip > 0, "a number above 0")
         self._require("weight_decay", self.weight_decay >= 0, "a number ≥ 0")
         self._require("warmup", 0 <= self.warmup < 1, "a share in [0, 1)")
 
     @property
-    def round_starts(self) -> tuple[int, ...]:
+    def dagger_starts(self) -> tuple[int, ...]:
         """The steps at which the policy is run: the steps in equal parts, the first without."""
-        return tuple(round(self.num_steps * k / (self.rounds + 1)) for k in range(1, self.rounds + 1))
+        return tuple(
+            round(self.num_steps * k / (self.dagger_rounds + 1)) for k in range(1, self.dagger_rounds + 1)
+        )

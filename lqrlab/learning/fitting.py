@@ -92,7 +92,7 @@ def fit(
         progress: called with each row of metrics: step, epoch, loss and its parts (means since the last row, or
             since it was resumed), validation_loss,
             validation_efficiency (mean of least over actual cost of unseen variants, 1 at the optimum, a loop
-            that does not come back counts 0), validation_lost (share of those), learning_rate,
+            that does not come back counts 0), validation_diverged (share of those), learning_rate,
             windows_per_second, seconds.
 
     Raises:
@@ -151,7 +151,7 @@ def fit(
 def _steps_to_go(config: TrainConfig, step: int) -> int:
     """Steps of the next dispatch: it ends where something is to be done."""
     every = (config.report_every, config.checkpoint_every)
-    rounds = [start for start in config.round_starts if start > step]
+    rounds = [start for start in config.dagger_starts if start > step]
     ends = [config.num_steps - step, *(k - step % k for k in every), *(start - step for start in rounds)]
     return min(config.steps_per_dispatch, *ends)
 

@@ -13,13 +13,13 @@ from lqrlab.compute import pytree
 from lqrlab.compute.registry import Registry
 
 register = Registry("loss", "loss")
-"""Decorator that enters a loss: a function of :class:`Answers` to a scalar."""
+"""Decorator that enters a loss: a function of :class:`Predictions` to a scalar."""
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Answers:
-    """A policy's answers to windows beside the expert's, all ``[b, W, 6]`` unless said otherwise.
+class Predictions:
+    """A policy's predictions to windows beside the expert's, all ``[b, W, 6]`` unless said otherwise.
 
     Attributes:
         prediction: the policy's input, or its mean.
@@ -68,10 +68,16 @@ def gaussian_kl(mean: Array, log_std: Array, expert_mean: Array, expert_std: Arr
 
 
 @register("masked_mse")
-def _masked_mse(answers: Answers) -> Array:
-    return masked_mse(answers.prediction, answers.target, answers.live)
+def _masked_mse(predictions: Predictions) -> Array:
+    return masked_mse(predictions.prediction, predictions.target, predictions.live)
 
 
 @register("gaussian_kl")
-def _gaussian_kl(answers: Answers) -> Array:
-    return gaussian_kl(answers.prediction, answers.log_std, answers.target, answers.expert_std, answers.live)
+def _gaussian_kl(predictions: Predictions) -> Array:
+    return gaussian_kl(
+        predictions.prediction,
+        predictions.log_std,
+        predictions.target,
+        predictions.expert_std,
+        predictions.live,
+    )

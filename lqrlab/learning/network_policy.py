@@ -94,7 +94,7 @@ def policy(model: nnx.Module, plants: Plant | Sequence[Plant]) -> NetworkPolicy:
     graph, params = models.split(model)
     window = model.config.window  # type: ignore[attr-defined]
     context = _encode(graph, params, d)
-    scales = d.scale_x * d.live_x, d.scale_u * d.live_u
+    scales = d.scale_x * d.state_mask, d.scale_u * d.input_mask
     return NetworkPolicy(params, context, *scales, graph, window, m)
 
 
@@ -102,7 +102,7 @@ def _check_weights(d: Description) -> None:
     """Refuse weights that the scaled coordinates do not absorb: the network would not know of them."""
     if control.checks.traced(d):
         return
-    for name, weight, live in (("Q", d.Q, d.live_x), ("R", d.R, d.live_u)):
+    for name, weight, live in (("Q", d.Q, d.state_mask), ("R", d.R, d.input_mask)):
         size = weight.shape[-1]
         off = jnp.abs(weight - jnp.broadcast_to(jnp.eye(size), weight.shape) * live[..., None])
         if bool(jnp.max(off) > 1e-6):
@@ -115,7 +115,7 @@ def _check_weights(d: Description) -> None:
 @partial(jax.jit, static_argnums=0)
 def _encode(graph: nnx.GraphDef, params: dict[str, Array], d: Description) -> Any:
     """Contexts of descriptions ``[*batch, …]``."""
-    batch = d.live_x.shape[:-1]
+    batch = d.state_mask.shape[:-1]
     flat = jax.tree.map(lambda a: a.reshape(math.prod(batch), *a.shape[len(batch) :]), d)
     context = models.merge(graph, params).encode(flat)
     return jax.tree.map(lambda a: a.reshape(*batch, *a.shape[1:]), context)

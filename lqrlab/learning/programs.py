@@ -18,14 +18,14 @@ from lqrlab.learning import batches, losses, models
 from lqrlab.learning.closed_loop_cost import efficiency
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.training_step import (
-    Material,
     Metrics,
     Plants,
+    TrainBatch,
     TrainState,
-    answers,
     initial,
     objective,
     optimizer,
+    predictions,
     train_step,
 )
 
@@ -85,18 +85,18 @@ class Programs:
         """Arrays as the host's, from wherever their parts are."""
         return jax.device_get(jax.device_put(tree, self.place) if jax.process_count() > 1 else tree)
 
-    def _held_back(self, held: data.Resident) -> tuple[Material, Plants]:
+    def _held_back(self, held: data.Resident) -> tuple[TrainBatch, Plants]:
         """Windows and plants of the validation split, the same in each report."""
         rows = held.table.validation
         chosen = rows[np.linspace(0, len(rows) - 1, min(_PLANTS, len(rows))).round().astype(int)]
         return self._chosen(held, self.sources.problem, chosen)
 
     @partial(jax.jit, static_argnames="self")
-    def _chosen(self, held: data.Resident, problem: data.Problem, rows: Array) -> tuple[Material, Plants]:
+    def _chosen(self, held: data.Resident, problem: data.Problem, rows: Array) -> tuple[TrainBatch, Plants]:
         windows = held.gather(held.order(np.arange(min(_WINDOWS, held.num_windows)), self.config.seed, 0))
         key = jax.random.fold_in(jax.random.key(self.config.seed), 4)
-        material = batches.material(held.table, problem, windows, key)
-        return material, batches.plants(held.table, problem, rows, key)
+        train_batch = batches.train_batch(held.table, problem, windows, key)
+        return train_batch, batches.plants(held.table, problem, rows, key)
 
     def many(self, state: TrainState, count: int) -> tuple[TrainState, Metrics]:
         """``count`` steps in one program; metrics ``[count]`` stay on the device."""
@@ -135,8 +135,8 @@ class Programs:
 
     def begin_round(self, state: TrainState, step: int) -> TrainState:
         """Run the policy if a round begins with this step, or again if the run was resumed within one."""
-        number = sum(start <= step for start in self.config.round_starts)
-        if number and step in self.config.round_starts:
+        number = sum(start <= step for start in self.config.dagger_starts)
+        if number and step in self.config.dagger_starts:
             state = dataclasses.replace(state, anchor=jax.tree.map(jnp.copy, state.params))
         if number > self.round:
             own = self._own(state.anchor, dataclasses.replace(self.sources, own=None), number)
@@ -155,18 +155,18 @@ class Programs:
             "epoch": float(state.step) * self.config.batch_size / self.sources.windows.num_windows,
             "validation_loss": float(loss),
             "validation_efficiency": float(np.mean(efficient)),
-            "validation_lost": float(1 - np.mean(back)),
+            "validation_diverged": float(1 - np.mean(back)),
         }
 
     @partial(jax.jit, static_argnames="self")
-    def _validate(self, params: Any, windows: Material, plants: Plants) -> tuple[Array, Array, Array]:
+    def _validate(self, params: Any, windows: TrainBatch, plants: Plants) -> tuple[Array, Array, Array]:
         return self.judged(params, windows, plants)
 
-    def judged(self, params: Any, windows: Material, plants: Plants) -> tuple[Array, Array, Array]:
+    def judged(self, params: Any, windows: TrainBatch, plants: Plants) -> tuple[Array, Array, Array]:
         """Loss over windows, efficiency of closed loops ``[p]`` and whether they come back ``[p]``."""
         model = models.merge(self.graph, params)
         context = model.encode(windows.plants.description)
-        loss = losses.register[self.config.loss](answers(model, context, windows, self.expert_std))
+        loss = losses.register[self.config.loss](predictions(model, context, windows, self.expert_std))
         context = model.encode(plants.description)
         return loss, *efficiency(model, context, plants.problem, plants.x0, _STEPS)
 

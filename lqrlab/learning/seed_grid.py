@@ -27,7 +27,7 @@ class Curves:
         seeds, learning_rates: along the first two axes.
         steps: at which reports were made ``[reports]``.
         metrics: name → ``[seeds, rates, reports]``: loss (mean since the last report), validation_loss,
-            validation_efficiency, validation_lost.
+            validation_efficiency, validation_diverged.
         params: of the last step ``[seeds, rates, …]``.
         graph: the model's structure.
     """
@@ -59,7 +59,7 @@ def grid(
     is written and nothing can be resumed: it is meant for small models.
 
     Args:
-        dataset, model, config: as for :func:`fit`; ``rounds`` must be 0, ``num_steps`` a multiple of
+        dataset, model, config: as for :func:`fit`; ``dagger_rounds`` must be 0, ``num_steps`` a multiple of
             ``report_every``.
         seeds: at least one.
         learning_rates: peaks of the schedule; the config's own if left out.
@@ -70,10 +70,10 @@ def grid(
         raise ValueError(
             f"seeds, learning_rates: expected seeds and rates > 0, but found {seeds} and {rates}"
         )
-    if config.rounds or config.patience or config.num_steps % config.report_every:
+    if config.dagger_rounds or config.patience or config.num_steps % config.report_every:
         raise ValueError(
-            "config: runs side by side take the same steps: expected rounds = 0, patience = 0 and num_steps a "
-            f"multiple of report_every, but found {config.rounds}, {config.patience}, {config.num_steps} and "
+            "config: runs side by side take the same steps: expected dagger_rounds = 0, patience = 0 and num_steps a "
+            f"multiple of report_every, but found {config.dagger_rounds}, {config.patience}, {config.num_steps} and "
             f"{config.report_every}"
         )
     backend = backend or Backend()
@@ -102,7 +102,7 @@ def grid(
                     "loss": jnp.mean(values),
                     "validation_loss": loss,
                     "validation_efficiency": jnp.mean(efficient),
-                    "validation_lost": 1 - jnp.mean(back),
+                    "validation_diverged": 1 - jnp.mean(back),
                 }
 
             state, rows = jax.lax.scan(report, state, length=reports)

@@ -17,7 +17,7 @@ from lqrlab.learning.config import TrainConfig
 
 Metrics = dict[str, Array]
 Objective = Callable[[Any, Any], tuple[Array, Metrics]]
-"""``(params, material) -> (scalar, metrics)``; every array of the material has a leading axis to share out."""
+"""``(params, train_batch) -> (scalar, metrics)``; every array of the train_batch has a leading axis to share out."""
 
 
 @pytree
@@ -61,7 +61,7 @@ class Plants:
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Material:
+class TrainBatch:
     """What one step learns from.
 
     Attributes:
@@ -91,7 +91,7 @@ def initial(params: dict[str, Array], config: TrainConfig) -> TrainState:
         return jax.tree.map(jnp.copy, params) if wanted else {}
 
     start = optimizer(config).init(params), jnp.zeros((), jnp.int32)
-    return TrainState(params, *start, copy(config.ema > 0), copy(config.rounds > 0))
+    return TrainState(params, *start, copy(config.ema > 0), copy(config.dagger_rounds > 0))
 
 
 def schedule(config: TrainConfig) -> optax.Schedule:
@@ -114,13 +114,17 @@ def optimizer(config: TrainConfig) -> optax.GradientTransformation:
     )
 
 
-def answers(model: Any, context: Any, material: Material, expert_std: float = 0.0) -> losses.Answers:
-    """A model's answers to windows beside the expert's."""
-    batch = material.batch
-    prediction = model(batch.x, batch.u, batch.live_t, context).astype(batch.target.dtype)
-    live = batch.live_t[..., None] * batch.live_u[:, None] * material.weight[:, None, None]
+def predictions(
+    model: Any, context: Any, train_batch: TrainBatch, expert_std: float = 0.0
+) -> losses.Predictions:
+    """A model's predictions to windows beside the expert's."""
+    batch = train_batch.batch
+    prediction = model(batch.x, batch.u, batch.time_mask, context).astype(batch.target.dtype)
+    live = batch.time_mask[..., None] * batch.input_mask[:, None] * train_batch.weight[:, None, None]
     log_std = jnp.broadcast_to(context.log_std[:, None].astype(prediction.dtype), prediction.shape)
-    return losses.Answers(prediction, batch.target, live, log_std, jnp.asarray(expert_std, prediction.dtype))
+    return losses.Predictions(
+        prediction, batch.target, live, log_std, jnp.asarray(expert_std, prediction.dtype)
+    )
 
 
 def objective(
@@ -136,18 +140,18 @@ def objective(
     """
     loss, backend = losses.register[config.loss], backend or Backend()
 
-    def value(params: dict[str, Array], material: Material) -> tuple[Array, Metrics]:
+    def value(params: dict[str, Array], train_batch: TrainBatch) -> tuple[Array, Metrics]:
         if backend.compute_dtype != backend.dtype:
             params = jax.tree.map(lambda a: a.astype(backend.compute_dtype), params)
         model = models.merge(graph, params)
-        context = model.encode(material.plants.description)
+        context = model.encode(train_batch.plants.description)
         total, metrics = jnp.zeros(()), {}
         if config.imitation:
-            metrics["imitation"] = loss(answers(model, context, material, expert_std))
+            metrics["imitation"] = loss(predictions(model, context, train_batch, expert_std))
             total = total + config.imitation * metrics["imitation"]
         if config.closed_loop:
             some = slice(config.plants // config.accumulate)
-            here, plants = jax.tree.map(lambda a: a[some], context), material.plants[some]
+            here, plants = jax.tree.map(lambda a: a[some], context), train_batch.plants[some]
             more, back = closed_loop_cost.closed_loop(model, here, plants.problem, plants.x0, config.horizon)
             metrics["closed_loop"] = jnp.mean(jnp.log1p(more))
             metrics["lost"] = 1 - jnp.mean(back)
@@ -160,21 +164,25 @@ def objective(
 def train_step(
     objective: Objective, optimize: optax.GradientTransformation, *, accumulate: int = 1, ema: float = 0.0
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
-    """A pure function ``(state, material) -> (state, metrics)`` that takes one optimizer step.
+    """A pure function ``(state, train_batch) -> (state, metrics)`` that takes one optimizer step.
 
     Args:
         objective: see :data:`Objective`.
         optimize: an optax transformation.
-        accumulate: parts that the material is gone through in, one after another, to save memory.
+        accumulate: parts that the train_batch is gone through in, one after another, to save memory.
         ema: decay of the running mean of the parameters.
     """
     slope = jax.value_and_grad(objective, has_aux=True)
 
-    def gradient(params: dict[str, Array], material: Any) -> tuple[tuple[Array, Metrics], dict[str, Array]]:
+    def gradient(
+        params: dict[str, Array], train_batch: Any
+    ) -> tuple[tuple[Array, Metrics], dict[str, Array]]:
         if accumulate == 1:
-            return slope(params, material)
+            return slope(params, train_batch)
         # every part takes each k-th member, so that it is mixed as the whole is
-        parts = jax.tree.map(lambda a: jnp.moveaxis(a.reshape(-1, accumulate, *a.shape[1:]), 1, 0), material)
+        parts = jax.tree.map(
+            lambda a: jnp.moveaxis(a.reshape(-1, accumulate, *a.shape[1:]), 1, 0), train_batch
+        )
         like = jax.eval_shape(slope, params, jax.tree.map(lambda a: a[0], parts))
         total, _ = jax.lax.scan(
             lambda total, part: (jax.tree.map(jnp.add, total, slope(params, part)), None),
@@ -183,8 +191,8 @@ def train_step(
         )
         return jax.tree.map(lambda a: a / accumulate, total)
 
-    def step(state: TrainState, material: Any) -> tuple[TrainState, Metrics]:
-        (value, metrics), grads = gradient(state.params, material)
+    def step(state: TrainState, train_batch: Any) -> tuple[TrainState, Metrics]:
+        (value, metrics), grads = gradient(state.params, train_batch)
         updates, opt_state = optimize.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         average = (

@@ -4,10 +4,10 @@ from lqrlab.simulation.costs import total_cost
 from lqrlab.simulation.environment import Env, env
 from lqrlab.simulation.loop import Trajectory, bulk_loops, rollout
 from lqrlab.simulation.policies import (
-    HandOver,
     LinearPolicy,
     Policy,
     ScheduledPolicy,
+    SwitchingPolicy,
     TrackingPolicy,
     no_control,
     scheduled,
@@ -16,10 +16,10 @@ from lqrlab.simulation.policies import (
 
 __all__ = [
     "Env",
-    "HandOver",
     "LinearPolicy",
     "Policy",
     "ScheduledPolicy",
+    "SwitchingPolicy",
     "TrackingPolicy",
     "Trajectory",
     "bulk_loops",

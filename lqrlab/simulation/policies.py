@@ -94,7 +94,7 @@ def tracking(plant: Any, plan: ILQR) -> TrackingPolicy:
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class HandOver:
+class SwitchingPolicy:
     """One policy until xᵀPx ≤ level, from then on another: a swing-up, and the regulator that catches.
 
     Attributes:

@@ -11,17 +11,29 @@ from typing import Any
 _MODULES = {
     **{name: name for name in ("cli", "figures", "panels", "runs", "widgets")},
     **{name: f"figures.{name}" for name in ("animation", "catalogue_page", "data_card", "plots", "tables")},
-    **{name: f"panels.{name}" for name in ("attraction_map", "regulator")},
+    **{name: f"panels.{name}" for name in ("region_of_attraction", "regulator")},
     **{name: f"runs.{name}" for name in ("notebooks", "pipeline", "report", "session", "sweep")},
 }
-__all__ = [*_MODULES]
+_PANELS = (
+    *(
+        "attraction_map",
+        "data_browser",
+        "lqr_designer",
+        "plant_explorer",
+        "policy_inspector",
+        "training_monitor",
+    ),
+)
+__all__ = [*_MODULES, *_PANELS]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PANELS:
+        return getattr(importlib.import_module(f"{__name__}.widgets"), name)
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{_MODULES[name]}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])
+    return sorted([*globals(), *__all__])

@@ -29,7 +29,7 @@ _WORDS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Wishes:
+class StepSpecs:
     """What a loop is to do when its set-point steps; None: no such wish.
 
     Attributes:
@@ -92,7 +92,7 @@ def tune(
     Q: ArrayLike,
     R: ArrayLike,
     dt: float,
-    wishes: Wishes,
+    wishes: StepSpecs,
     *,
     r: ArrayLike = 1.0,
     num_starts: int = 6,
@@ -108,7 +108,7 @@ def tune(
     Args:
         A, B, Q, R, dt: one plant, the weights to start from and the sample time [s], as in :func:`lqrd`.
         C: what steps ``[m, n]``: as many outputs as inputs.
-        wishes: :class:`Wishes`.
+        wishes: :class:`StepSpecs`.
         r: set-point ``[m]``, or one number for all; an output with r = 0 is to stay where it is.
         num_starts: from the given weights and from others around them.
         iterations: of Adam.
@@ -187,7 +187,7 @@ def tune(
     return Tuned(Qt, Rt, design, reached, met, tuple(say))
 
 
-def _horizon(first: LQR, wishes: Wishes, dt: float) -> int:
+def _horizon(first: LQR, wishes: StepSpecs, dt: float) -> int:
     slowest = min(float(np.abs(np.asarray(first.poles)).max()), 1 - 1e-6)
     natural = np.log(1e-3) / np.log(slowest)
     steps = natural if wishes.settling is None else 4 * wishes.settling / dt
@@ -278,7 +278,7 @@ def _nearest(logs: np.ndarray, losses: np.ndarray) -> int:
 
 
 def _measured(
-    design: LQR, plant: tuple[Array, Array], C: Array, dt: float, r: np.ndarray, limit: np.ndarray, wishes: Wishes,
+    design: LQR, plant: tuple[Array, Array], C: Array, dt: float, r: np.ndarray, limit: np.ndarray, wishes: StepSpecs,
     num_steps: int,
 ) -> dict[str, float]:  # fmt: skip
     """What a loop does, by the functions that anybody would check it with."""
@@ -294,16 +294,16 @@ def _measured(
     }
 
 
-def _wished(name: str, wishes: Wishes) -> float:
+def _wished(name: str, wishes: StepSpecs) -> float:
     return 1.0 if name == "effort" else float(getattr(wishes, name))
 
 
-def _meets(name: str, value: float, wishes: Wishes) -> bool:
+def _meets(name: str, value: float, wishes: StepSpecs) -> bool:
     wished = _wished(name, wishes)
     return value >= wished * (1 - 1e-9) if name == "margin" else value <= wished * (1 + 1e-9)
 
 
-def _sentence(name: str, value: float, met: bool, wishes: Wishes) -> str:
+def _sentence(name: str, value: float, met: bool, wishes: StepSpecs) -> str:
     words, unit = _WORDS[name]
     wished = _wished(name, wishes)
     text = f"{words[0].upper()}{words[1:]}: {value:.3g}{unit}"
@@ -318,7 +318,7 @@ def _sentence(name: str, value: float, met: bool, wishes: Wishes) -> str:
 
 def _why_not(
     A: np.ndarray, B: np.ndarray, C: np.ndarray, dt: float, plant: Any, held: np.ndarray, r: np.ndarray,
-    limit: np.ndarray, wishes: Wishes,
+    limit: np.ndarray, wishes: StepSpecs,
 ) -> list[str]:  # fmt: skip
     """What no controller at all could do."""
     say = []
@@ -347,7 +347,13 @@ def _why_not(
 
 
 def _least_effort(
-    A: np.ndarray, B: np.ndarray, C: np.ndarray, dt: float, r: np.ndarray, limit: np.ndarray, wishes: Wishes
+    A: np.ndarray,
+    B: np.ndarray,
+    C: np.ndarray,
+    dt: float,
+    r: np.ndarray,
+    limit: np.ndarray,
+    wishes: StepSpecs,
 ) -> float:
     """The least max |u|/limit of any inputs whose outputs settle in time: a linear programme over some horizon.
 
@@ -385,6 +391,6 @@ def _least_effort(
     return float(answer.fun) if answer.status == 0 else (np.inf if answer.status == 2 else np.nan)
 
 
-def _late(wishes: Wishes, dt: float) -> int:
+def _late(wishes: StepSpecs, dt: float) -> int:
     """The first sample at which the output has to be in the band."""
     return 0 if wishes.settling is None else int(np.floor(wishes.settling / dt + 1e-9))

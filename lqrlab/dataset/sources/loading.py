@@ -128,7 +128,7 @@ def loader(
         split: ``"train"``, ``"validation"`` or ``"held_out"``.
         batch_size: windows in a batch (of this process).
         window: steps in a window; one ends at each time of each trajectory at which an input is chosen. Those of a
-            thinned data set do not reach back over the start of a stretch.
+            thinned data set do not reach back over the start of a segment_length.
         seed, epoch: which shuffle.
         start: batch to begin at, for a resumed run.
         device: where batches are put; JAX's default if left out.

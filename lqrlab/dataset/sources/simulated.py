@@ -27,7 +27,7 @@ class Drawn(Dataset):
     def tables(self) -> tuple[dict[str, np.ndarray], ...]:
         """Group ``variants`` of each file that there would be."""
         # the plants are the same
-        short = dataclasses.replace(self.config, trajectories=1, num_steps=1, thinning=1, linear=True)
+        short = dataclasses.replace(self.config, trajectories=1, num_steps=1, keep_every=1, linear=True)
         found = []
         for shard in plan(short):
             arrays = trajectories.make(short, shard).arrays
@@ -156,7 +156,9 @@ def _round(
     pick, begin, push, disturb, sense, miss = jax.random.split(_key(where), 6)
     variant = rows[jax.random.randint(pick, (num,), 0, len(rows))]
     A, B, K = (a[variant] for a in (problem.A, problem.B, problem.K))
-    live_x, live_u = (a[variant] for a in (table.description.live_x, table.description.live_u))
+    state_mask, input_mask = (
+        a[variant] for a in (table.description.state_mask, table.description.input_mask)
+    )
     if config.gain_error:
         K = K * (1 + config.gain_error * jax.random.normal(miss, K.shape, K.dtype))
     limit = np.float32(np.inf if config.saturation is None else config.saturation)
@@ -167,13 +169,13 @@ def _round(
         return np.float32(size) * live * jax.random.normal(jax.random.fold_in(key, t), live.shape, live.dtype)
 
     def step(x: Array, t: Array) -> tuple[Array, Array]:
-        seen = x + drawn(sense, t, live_x, config.sensor_noise)
-        u = -jnp.einsum("bij,bj->bi", K, seen) + drawn(push, t, live_u, config.excitation)
+        seen = x + drawn(sense, t, state_mask, config.sensor_noise)
+        u = -jnp.einsum("bij,bj->bi", K, seen) + drawn(push, t, input_mask, config.excitation)
         u = jnp.clip(u, -limit, limit)
         after = jnp.einsum("bij,bj->bi", A, x) + jnp.einsum("bij,bj->bi", B, u)
-        return after + drawn(disturb, t, live_x, config.noise), jnp.concatenate([x, u], axis=-1)
+        return after + drawn(disturb, t, state_mask, config.noise), jnp.concatenate([x, u], axis=-1)
 
-    x0 = live_x * jax.random.normal(begin, live_x.shape, live_x.dtype)
+    x0 = state_mask * jax.random.normal(begin, state_mask.shape, state_mask.dtype)
     _, both = jax.lax.scan(step, x0, jnp.arange(config.num_steps))
     both = jnp.moveaxis(both, 0, 1)
     x, u = both[..., : x0.shape[-1]], both[..., x0.shape[-1] :]

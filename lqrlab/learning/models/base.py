@@ -43,9 +43,9 @@ def features(d: Description) -> Array:
     """
     lead = d.A.shape[:-2]
     eye = jnp.broadcast_to(jnp.eye(N_MAX, dtype=d.A.dtype), d.A.shape)
-    change = d.A - eye * d.live_x[..., None]
+    change = d.A - eye * d.state_mask[..., None]
     entries = jnp.concatenate([change.reshape(*lead, -1), d.B.reshape(*lead, -1)], axis=-1)
-    return jnp.concatenate([3 * entries, jnp.arcsinh(30 * entries), d.live_x, d.live_u], axis=-1)
+    return jnp.concatenate([3 * entries, jnp.arcsinh(30 * entries), d.state_mask, d.input_mask], axis=-1)
 
 
 @pytree
@@ -57,14 +57,14 @@ class Context:
         prefix: what the history's reader is told of the plant ``[b, width]`` (none for a gain network).
         gain: what the description alone says, flat ``[b, 72]``.
         log_std: logarithm of the policy's standard deviation around its answer ``[b, 6]``.
-        live_x, live_u: the masks.
+        state_mask, input_mask: the masks.
     """
 
     prefix: Array
     gain: Array
     log_std: Array
-    live_x: Array
-    live_u: Array
+    state_mask: Array
+    input_mask: Array
 
 
 class Model(Protocol):
@@ -80,13 +80,13 @@ class Model(Protocol):
     def encode(self, d: Description) -> Context:
         """From descriptions ``[b, …]``, what need not be done at each step."""
 
-    def __call__(self, x: Array, u: Array, live_t: Array, context: Any, *, last: bool = False) -> Array:
+    def __call__(self, x: Array, u: Array, time_mask: Array, context: Any, *, last: bool = False) -> Array:
         """Inputs for every step of a window.
 
         Args:
             x: scaled states ``[b, W, 12]``, oldest first.
             u: scaled inputs that led to them ``[b, W, 6]``.
-            live_t: ``[b, W]``, 0 before the episode began.
+            time_mask: ``[b, W]``, 0 before the episode began.
             context: from :meth:`encode`.
             last: answer for the last step alone.
 
@@ -95,9 +95,9 @@ class Model(Protocol):
         """
 
 
-def check_shapes(x: Array, u: Array, live_t: Array, context: Context, window: int) -> None:
+def check_shapes(x: Array, u: Array, time_mask: Array, context: Context, window: int) -> None:
     """Refuse what is not windows of these plants, in those words."""
-    plants = context.live_x.shape[0]
+    plants = context.state_mask.shape[0]
     told = f"windows [plants, steps, channels] of {plants} plants and at most {window} steps"
     for name, a, channels, of in (("x", x, N_MAX, "states"), ("u", u, M_MAX, "inputs")):
         if a.ndim != 3 or a.shape[2] != channels:
@@ -111,17 +111,18 @@ def check_shapes(x: Array, u: Array, live_t: Array, context: Context, window: in
             f"x: expected {told}, but found windows of {x.shape[1]} steps; build the model with "
             f"ModelConfig(window={x.shape[1]}) or cut shorter windows"
         )
-    if u.shape[1] != x.shape[1] or live_t.shape != x.shape[:2]:
+    if u.shape[1] != x.shape[1] or time_mask.shape != x.shape[:2]:
         raise ValueError(
-            f"u, live_t: expected as many steps as x has, {x.shape[:2]}, but found {u.shape[:2]} and {live_t.shape}"
+            f"u, time_mask: expected as many steps as x has, {x.shape[:2]}, but found {u.shape[:2]} "
+            f"and {time_mask.shape}"
         )
 
 
-def apply_gain(gain: Array, x: Array, live_t: Array, context: Context) -> Array:
+def apply_gain(gain: Array, x: Array, time_mask: Array, context: Context) -> Array:
     """−K x for flat gains ``[b, W or 1, 72]``, masked."""
     b, w, _ = x.shape
     gain = jnp.broadcast_to(gain.astype(x.dtype), (b, w, M_MAX * N_MAX)).reshape(b, w, M_MAX, N_MAX)
-    return -jnp.einsum("bwij,bwj->bwi", gain, x) * context.live_u[:, None] * live_t[..., None]
+    return -jnp.einsum("bwij,bwj->bwi", gain, x) * context.input_mask[:, None] * time_mask[..., None]
 
 
 class Encoder(nnx.Module):
@@ -159,7 +160,7 @@ class Described(nnx.Module):
 
     def encode(self, d: Description) -> Context:
         """What is known before the first step."""
-        lead, dtype = d.live_x.shape[:-1], d.live_x.dtype
+        lead, dtype = d.state_mask.shape[:-1], d.state_mask.dtype
         prefix, gain, log_std = (jnp.zeros((*lead, k), dtype) for k in (self.width, M_MAX * N_MAX, M_MAX))
         if self.config.description:
             known = self.encoder(d)
@@ -168,7 +169,7 @@ class Described(nnx.Module):
         if self.config.stochastic:
             log_std = jnp.broadcast_to(self.log_std[...], log_std.shape)
             log_std = log_std + self.sure(known) if self.config.description else log_std
-        return Context(prefix, gain, log_std, d.live_x, d.live_u)
+        return Context(prefix, gain, log_std, d.state_mask, d.input_mask)
 
 
 class HistoryNetwork(Described):
@@ -195,20 +196,22 @@ class HistoryNetwork(Described):
         """
         raise NotImplementedError(f"{type(self).__name__} declares no read(tokens, prefix, there, rows)")
 
-    def __call__(self, x: Array, u: Array, live_t: Array, context: Context, *, last: bool = False) -> Array:
+    def __call__(
+        self, x: Array, u: Array, time_mask: Array, context: Context, *, last: bool = False
+    ) -> Array:
         """See :class:`Model`."""
-        check_shapes(x, u, live_t, context, self.config.window)
+        check_shapes(x, u, time_mask, context, self.config.window)
         b, w, _ = x.shape
         rows = 1 if last else w
-        size = jax.lax.cummax(jnp.max(jnp.abs(x), axis=-1) * live_t, axis=1)[..., None]
-        inverse = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1.0), 0.0) * live_t[..., None]
-        masks = jnp.concatenate([context.live_x, context.live_u], axis=-1)
-        masks = jnp.broadcast_to(masks[:, None], (b, w, N_MAX + M_MAX)) * live_t[..., None]
+        size = jax.lax.cummax(jnp.max(jnp.abs(x), axis=-1) * time_mask, axis=1)[..., None]
+        inverse = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1.0), 0.0) * time_mask[..., None]
+        masks = jnp.concatenate([context.state_mask, context.input_mask], axis=-1)
+        masks = jnp.broadcast_to(masks[:, None], (b, w, N_MAX + M_MAX)) * time_mask[..., None]
         seen = jnp.concatenate([x * inverse, u * inverse, masks], axis=-1)
         tokens = self.token(seen.astype(self.token.kernel.dtype))
-        found = self.read(tokens, context.prefix.astype(tokens.dtype), live_t > 0, rows)
+        found = self.read(tokens, context.prefix.astype(tokens.dtype), time_mask > 0, rows)
         gain = self.head(found) + context.gain[:, None]
-        return apply_gain(gain, x[:, -rows:], live_t[:, -rows:], context)
+        return apply_gain(gain, x[:, -rows:], time_mask[:, -rows:], context)
 
 
 def split(model: nnx.Module) -> tuple[nnx.GraphDef, dict[str, Array]]:

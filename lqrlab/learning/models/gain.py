@@ -18,9 +18,11 @@ class GainNetwork(Described):
             raise ValueError("description: a gain network sees nothing but the description; leave it on")
         super().__init__(config, 0, rngs=rngs)
 
-    def __call__(self, x: Array, u: Array, live_t: Array, context: Context, *, last: bool = False) -> Array:
+    def __call__(
+        self, x: Array, u: Array, time_mask: Array, context: Context, *, last: bool = False
+    ) -> Array:
         """See :class:`Model`; u is not looked at."""
-        check_shapes(x, u, live_t, context, x.shape[1])
+        check_shapes(x, u, time_mask, context, x.shape[1])
         if last:
-            x, live_t = x[:, -1:], live_t[:, -1:]
-        return apply_gain(context.gain[:, None], x, live_t, context)
+            x, time_mask = x[:, -1:], time_mask[:, -1:]
+        return apply_gain(context.gain[:, None], x, time_mask, context)

@@ -110,7 +110,7 @@ class MatrixNetwork(nnx.Module):
 
     def encode(self, d: Description) -> Context:
         """The gain itself."""
-        live, dtype = d.live_x, self.enter[...].dtype
+        live, dtype = d.state_mask, self.enter[...].dtype
         eye = jnp.eye(N_MAX, dtype=d.A.dtype)[None] * live[:, None, :]
         n = jnp.sum(live, axis=-1).astype(dtype)[None]
         F, G = d.A - eye, d.B @ _t(d.B)
@@ -123,14 +123,16 @@ class MatrixNetwork(nnx.Module):
             X = layer(X, n)
         M = _mixed(self.leave[...], X * jnp.exp(self.factors(X, _size(X, n), n)))[0]
         gain = _t((d.B / (b + 1e-3)).astype(dtype)) @ M
-        log_std = jnp.zeros_like(d.live_u)
+        log_std = jnp.zeros_like(d.input_mask)
         if self.config.stochastic:
             log_std = log_std + self.log_std[...][None]
-        return Context(live[..., :0], gain.reshape(-1, M_MAX * N_MAX), log_std, live, d.live_u)
+        return Context(live[..., :0], gain.reshape(-1, M_MAX * N_MAX), log_std, live, d.input_mask)
 
-    def __call__(self, x: Array, u: Array, live_t: Array, context: Context, *, last: bool = False) -> Array:
+    def __call__(
+        self, x: Array, u: Array, time_mask: Array, context: Context, *, last: bool = False
+    ) -> Array:
         """See :class:`Model`; u is not looked at."""
-        check_shapes(x, u, live_t, context, x.shape[1])
+        check_shapes(x, u, time_mask, context, x.shape[1])
         if last:
-            x, live_t = x[:, -1:], live_t[:, -1:]
-        return apply_gain(context.gain[:, None], x, live_t, context)
+            x, time_mask = x[:, -1:], time_mask[:, -1:]
+        return apply_gain(context.gain[:, None], x, time_mask, context)

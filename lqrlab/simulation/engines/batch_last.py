@@ -25,7 +25,7 @@ from lqrlab.simulation.engines.stepping import Linear, Nonlinear, exact, row_tim
 _CACHE = 80_000  # bytes of matrices in a block; measured on a CPU with 1 MiB of second-level cache a core
 _PIECE = 4_000_000  # bytes of a block's trajectories, a fourth of what makes it narrower
 _WIDEST = 800, 200  # loops in a block, of linear plants and of others, which have more in between
-_STRETCH = 48  # samples
+_CHUNK = 48  # samples
 _ALONE = 64  # loops of one plant that fill a block
 _MUCH = 1_000_000  # steps of loops
 
@@ -56,7 +56,7 @@ class Noise(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """What is kept of a block, computed a stretch of time at a time while it is in the cache.
+    """What is kept of a block, computed a chunk of time at a time while it is in the cache.
 
     Each is a function, known by name (another one is compiled anew), or None: of states ``[t, n, loop]``, inputs
     ``[t, m, loop]``, costs ``[t, loop]``, the samples' numbers ``[t]`` and ``Loops.extra``, to a dict of arrays
@@ -88,12 +88,12 @@ class _Shape(NamedTuple):
     blocks: int  # a piece
     each: int  # loops a plant
     alone: bool  # whether a block's loops are all of one plant
-    stretch: int  # samples
+    chunk: int  # samples
     keep: Keep
 
     @property
-    def stretches(self) -> int:
-        return -(-(self.steps + 1) // self.stretch)
+    def num_chunks(self) -> int:
+        return -(-(self.steps + 1) // self.chunk)
 
 
 def simulate(
@@ -186,11 +186,11 @@ def _cut(
     count, n = x0.shape
     plants = max(len(a) for a in jax.tree.leaves((loops.model, loops.K, loops.low)))
     each = max(count // plants, 1)
-    stretches = 1 if drawn or any((keep.intervals, keep.sums, keep.peaks)) else steps + 1
-    stretches = max(stretches, -(-(steps + 1) // _STRETCH))
-    stretch = -(-(steps + 1) // stretches)
+    num_chunks = 1 if drawn or any((keep.intervals, keep.sums, keep.peaks)) else steps + 1
+    num_chunks = max(num_chunks, -(-(steps + 1) // _CHUNK))
+    chunk = -(-(steps + 1) // num_chunks)
     if jax.default_backend() != "cpu":
-        return _Shape(steps, substeps, count, 1, each, False, stretch, keep), np.zeros((1, 1), np.int32)
+        return _Shape(steps, substeps, count, 1, each, False, chunk, keep), np.zeros((1, 1), np.int32)
     row = x0.dtype.itemsize * (steps + 1) * (n + loops.K.shape[-2])
     widest = min(_WIDEST[isinstance(loops.model, Nonlinear)], max(4 * _PIECE // row, 72))
     alone = each >= _ALONE
@@ -205,7 +205,7 @@ def _cut(
     every = (np.arange(groups)[:, None] * group + firsts).ravel()
     blocks = max(1, min(_PIECE // (4 * row * lanes), len(every) // 4))
     starts = np.append(every, np.repeat(every[-1:], -len(every) % blocks)).reshape(-1, blocks)
-    return _Shape(steps, substeps, lanes, blocks, each, alone, stretch, keep), starts.astype(np.int32)
+    return _Shape(steps, substeps, lanes, blocks, each, alone, chunk, keep), starts.astype(np.int32)
 
 
 Room = tuple[dict[str, Array], dict[str, Array]]
@@ -224,7 +224,7 @@ def _like(
 def _room(shape: _Shape, loops: Loops, x0: Array) -> Room:
     """Room for a piece."""
     extra = jax.tree.map(lambda a: jax.ShapeDtypeStruct((*a.shape[1:], shape.lanes), a.dtype), loops.extra)
-    samples = shape.blocks * shape.stretches * shape.stretch
+    samples = shape.blocks * shape.num_chunks * shape.chunk
     m, n = loops.K.shape[-2:]
     wanted = (shape.keep.points, shape.keep.intervals)
     points, intervals = (_like(f, samples, n, m, shape.lanes, x0.dtype, extra) for f in wanted)
@@ -286,8 +286,8 @@ def _drawing(key: Array | None, places: Array, noise: Noise, dtype: Any) -> Call
 def _block(
     shape: _Shape, room: Room, number: Array, loops: Loops, x0: Array, draw: Callable[[int, Array], Noise]
 ) -> tuple[Room, dict[str, Array]]:
-    """One block on lanes, in stretches of time that stay in the cache until what is kept of them is written."""
-    K, T, length, keep = loops.K.astype(x0.dtype), shape.steps, shape.stretch, shape.keep
+    """One block on lanes, in num_chunks of time that stay in the cache until what is kept of them is written."""
+    K, T, length, keep = loops.K.astype(x0.dtype), shape.steps, shape.chunk, shape.keep
     (m, n), lanes = K.shape[:2], x0.shape[-1]
     drawn = draw(1, jnp.int32(0))  # only to see what is drawn
     # without limits and with exact sensors the input of a linear plant need not be known to take the step
@@ -310,7 +310,7 @@ def _block(
         after = after if drawn.state is None else after + drawn.state
         return after, (x, None if direct else u, cost)
 
-    def stretch(state: tuple, which: Array) -> tuple[tuple, None]:
+    def chunk(state: tuple, which: Array) -> tuple[tuple, None]:
         x, _, sums, peaks, room = state
         draws = draw(length, which * length)
         x, (xs, us, costs) = jax.lax.scan(step, x, draws, length=length)
@@ -332,7 +332,7 @@ def _block(
         last = jax.lax.dynamic_index_in_dim(
             xs, jnp.clip(T - which * length, 0, length - 1), 0, keepdims=False
         )
-        row = (number * shape.stretches + which) * length
+        row = (number * shape.num_chunks + which) * length
         room = jax.tree.map(
             lambda all, a: jax.lax.dynamic_update_slice_in_dim(all, a, row, 0), room, (points, intervals)
         )
@@ -343,6 +343,6 @@ def _block(
         return {name: jnp.full(a.shape[1:], value, a.dtype) for name, a in each.items()}
 
     start = (x0, x0, begun(keep.sums, 0.0), begun(keep.peaks, -jnp.inf), room)
-    every = jnp.arange(shape.stretches, dtype=jnp.int32)
-    (_, end, sums, peaks, room), _ = jax.lax.scan(stretch, start, every)
+    every = jnp.arange(shape.num_chunks, dtype=jnp.int32)
+    (_, end, sums, peaks, room), _ = jax.lax.scan(chunk, start, every)
     return room, {**sums, **peaks, "end": end}

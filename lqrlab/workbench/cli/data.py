@@ -34,7 +34,7 @@ def generate(
     """Make a data set in the folder PATH, or finish one that was begun there.
 
     What is not set has its default; -p families=pendulum,cart_pole -p variants=10. With
-    -p thinning=10 -p stretch=64 one stretch of 64 steps in every ten is kept of each trajectory.
+    -p keep_every=10 -p segment_length=64 one stretch of 64 steps in every ten is kept of each trajectory.
     Whoever makes it, in one process or many, the bytes are the same.
     """
     import contextlib
@@ -73,7 +73,7 @@ def generate(
             wanted, path, progress=show, engine=engine, devices=jax.local_devices() if devices else None
         )
     record = made.record
-    rows = "trajectories" if wanted.thinning == 1 else "stretches of trajectories"
+    rows = "trajectories" if wanted.keep_every == 1 else "stretches of trajectories"
     progress.close("✓", f"{record['variants']} variants, {record['trajectories']} {rows}")
     click.echo(f"card: {data_card.write(made)}")
 

@@ -250,10 +250,10 @@ def _filled(shape: Any) -> dict[str, Any]:
     return solid if shape.filled else {"class": f"lq-{shape.ink} lq-open", "stroke-width": 1.4}
 
 
-def _path(at: np.ndarray, turn: Any, stretch: np.ndarray) -> np.ndarray:
+def _path(at: np.ndarray, turn: Any, segment_length: np.ndarray) -> np.ndarray:
     count = len(at)
     turns = np.broadcast_to(np.asarray(turn, float), (count,))
-    return np.column_stack([at, turns, np.broadcast_to(stretch, (count, 2))])
+    return np.column_stack([at, turns, np.broadcast_to(segment_length, (count, 2))])
 
 
 def _polar(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -311,7 +311,7 @@ def training(rows: Sequence[Mapping[str, Any]]) -> Figure:
     left.set(yscale="log", xlabel="step", ylabel="loss over windows [1]", title="Imitation")
     left.legend(fontsize=8)
     wasted = [100 * (1 - row["validation_efficiency"]) for row in rows]
-    lost = [100 * row["validation_lost"] for row in rows]
+    lost = [100 * row["validation_diverged"] for row in rows]
     middle.plot(steps, wasted, label="cost wasted", marker="s", ms=2.5, color=_CYCLE[1])
     middle.plot(steps, lost, label="loops lost", marker="^", ms=2.5, color=_CYCLE[3])
     middle.set_yscale("symlog", linthresh=0.01)

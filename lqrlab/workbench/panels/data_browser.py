@@ -150,7 +150,7 @@ def picture(shelf: Shelf, variant: int, number: int, signal: int | None = None) 
         f"{key.replace('_', ' ')} {values[variant]:.4g}" for key, values in shelf.parameters.items()
     )
     took = f"{ts[-1]:.3g} s"
-    if shelf.data.config.thinning > 1:
+    if shelf.data.config.keep_every > 1:
         took += f" from {dt * shelf.runs.start[at]:.3g} s on"
     excess = f"{100 * ((paid + rest) / least - 1):.3g} % above" if least > 0 else "not comparable with"
     words = (
@@ -225,7 +225,7 @@ class Browser(ipywidgets.VBox):
         )
         self.split = ipywidgets.Dropdown(options=[_EVERY], description="split", **live_panel.WIDE)
         self.variant = ipywidgets.IntSlider(0, 0, 0, description="variant", **live_panel.WIDE)
-        row = "trajectory" if data.config.thinning == 1 else "stretch"
+        row = "trajectory" if data.config.keep_every == 1 else "segment_length"
         self.trajectory = ipywidgets.IntSlider(0, 0, 0, description=row, **live_panel.WIDE)
         self.signal = ipywidgets.Dropdown(options=[("-", 0)], description="spectrum of", **live_panel.WIDE)
         self.picture, self.words = ipywidgets.HTML(), ipywidgets.HTML()

@@ -12,7 +12,7 @@ import numpy as np
 from lqrlab import control, evaluation, simulation
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import animation, catalogue_page, svg
-from lqrlab.workbench.panels import attraction_map, baselines, live_panel
+from lqrlab.workbench.panels import baselines, live_panel, region_of_attraction
 from lqrlab.workbench.panels.click_plane import Plane
 from lqrlab.workbench.runs.session import headless
 
@@ -42,7 +42,7 @@ def policy_inspector(
         seen = compare(pair, catalogue_page.start(plant))
         curves, bottom = _curves(pair, seen)
         beside = svg.element("svg", {"x": _SIDE + 10, "width": _WIDTH + 8, "height": bottom}, curves)
-        body = _phase(pair, seen, *attraction_map.telling(plant)) + beside
+        body = _phase(pair, seen, *region_of_attraction.telling(plant)) + beside
         drawn = svg.picture(body, _SIDE + 18 + _WIDTH, max(_SIDE, bottom), _alt(pair))
         return svg.Picture(drawn, _alt(pair), words(pair, seen))
     return Inspector(plant, policy, label, num_steps)
@@ -193,7 +193,7 @@ class Inspector(ipywidgets.HBox):
         self._nominal, self._policy, self._label, self._num_steps = plant, policy, label, num_steps
         self._bound: tuple[dict[str, float], Pair] | None = None
         choices = [(s.label, i) for i, s in enumerate(plant.states)]
-        first = attraction_map.telling(plant)
+        first = region_of_attraction.telling(plant)
         self.across, self.up = (
             ipywidgets.Dropdown(options=choices, value=value, description=name, **live_panel.WIDE)
             for name, value in zip(("across", "up"), first)

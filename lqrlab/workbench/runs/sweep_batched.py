@@ -274,8 +274,9 @@ def trainable(nb: Notebook, values: Sequence[Point], varied: Sequence[str]) -> s
     if len(values) != len(axes[0]) * len(axes[1]):
         return f"the points are no full grid of {' and '.join(can)}"
     one = values[0]
-    if one.get("rounds") or one["num_steps"] % one["report_every"]:
-        return "the runs do not all take the same steps: rounds = 0 and num_steps a multiple of report_every would"
+    if one.get("dagger_rounds") or one["num_steps"] % one["report_every"]:
+        return "the runs do not all take the same steps: dagger_rounds = 0 and num_steps a multiple "
+        "of report_every would"
     if not one.get("jit", True) or one.get("debug", "off") != "off" or one.get("mesh"):
         return "mesh, jit and debug are for one run at a time"
     return ""
