@@ -115,7 +115,7 @@ def test_a_design_unpacks():
 def test_sampling_equals_the_block_exponential():
     A, B, Q, R, N = problem(5, 4, 2)
     for dt in (1e-3, 0.1, 2.0):
-        found = control.sample(A, B, Q, R, dt, N)
+        found = control.discretize(A, B, Q, R, dt, N)
         for ours, theirs in zip(found, van_loan(A, B, Q, R, dt, N)):
             assert relative(ours, theirs) < 1e-11
         Ad, Bd = control.c2d(A, B, dt)

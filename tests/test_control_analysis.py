@@ -28,7 +28,7 @@ def test_norms_equal_python_controls():
 def test_noise_keeps_up_the_cost_that_the_riccati_solution_says():
     Q, R, W = np.diag([1.0, 0.1]), np.eye(1), np.diag([0.01, 0.04])
     design = control.lqrd(A, B, Q, R, 0.1)
-    sampled = control.sample(A, B, Q, R, 0.1)
+    sampled = control.discretize(A, B, Q, R, 0.1)
     X = control.covariance(design.closed_loop, W, discrete=True)
     K = design.K
     stage = sampled.Q + K.T @ sampled.R @ K - sampled.N @ K - (sampled.N @ K).T

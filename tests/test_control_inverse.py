@@ -29,7 +29,9 @@ def test_the_weights_of_random_gains_reproduce_them(n, m, kind):
     Q, R = factor @ np.swapaxes(factor, -1, -2), np.eye(m) + 0.3
     kept, K = [], []
     for i in range(num):
-        problem = control.sample(A[i], B[i], Q[i], R, 0.1) if kind == "dt" else (A[i], B[i], Q[i], R, None)
+        problem = (
+            control.discretize(A[i], B[i], Q[i], R, 0.1) if kind == "dt" else (A[i], B[i], Q[i], R, None)
+        )
         *problem, N = (None if x is None else np.asarray(x) for x in problem)
         try:
             gain = scipy_gain(*problem, N, kind != "")
@@ -47,7 +49,7 @@ def test_the_weights_of_random_gains_reproduce_them(n, m, kind):
     for i, gain, q, r in zip(kept, K, found.Q, found.R):
         assert np.linalg.eigvalsh(q)[0] > 0
         assert np.isclose(np.linalg.det(r), 1)
-        problem = control.sample(A[i], B[i], q, r, 0.1) if kind == "dt" else (A[i], B[i], q, r, None)
+        problem = control.discretize(A[i], B[i], q, r, 0.1) if kind == "dt" else (A[i], B[i], q, r, None)
         *problem, N = (None if x is None else np.asarray(x) for x in problem)
         again = scipy_gain(*problem, N, kind != "")
         assert np.linalg.norm(again - gain) < 1e-8 * np.linalg.norm(gain)

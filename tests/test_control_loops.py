@@ -131,7 +131,7 @@ def test_step_info_equals_python_controls():
 
 def simulated(delay, K, dt, parts=4, steps=300):
     """Cost of u[t] = −K (x[t], u[t−1], …), a delayed zero-order hold on a grid ``parts`` times finer."""
-    a, b, q, r, n = (np.asarray(x) for x in control.sample(A, B, Q, R, dt / parts))
+    a, b, q, r, n = (np.asarray(x) for x in control.discretize(A, B, Q, R, dt / parts))
     x, us, total = np.eye(2), [], 0.0  # both unit vectors at once
     late = round(delay * parts)
     for k in range(steps * parts):

@@ -42,7 +42,7 @@ def test_a_gain_scores_its_lyapunov_cost(plants, references):
     stacked = systems.stack(list(plants.values()))
     score = evaluation.evaluate(references["nominal gain"], stacked, key=KEY, num_initial=3)
     x0 = np.asarray(stacked.initial_state(key=KEY, num=3))
-    problem = control.sample(stacked.A, stacked.B, stacked.Q, stacked.R, stacked.dt)
+    problem = control.discretize(stacked.A, stacked.B, stacked.Q, stacked.R, stacked.dt)
     A, B, Q, R, N = (np.asarray(a) for a in problem)
     for i, K in enumerate(np.asarray(references["nominal gain"].K)):
         closed = A[i] - B[i] @ K

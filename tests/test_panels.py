@@ -173,7 +173,9 @@ def test_the_designer_runs_what_it_says():
         np.testing.assert_allclose(found.built.xs[t + 1], x, atol=1e-7)
     np.testing.assert_allclose(found.built.us[:, 0], acts, atol=1e-7)
     assert np.abs(acts).max() == pytest.approx(float(s.limits[0]))
-    Ad, Bd, Qd, Rd, Nd = (np.asarray(m) for m in control.sample(A, B, np.diag([30.0, 1.0]), [[1.0]], 0.06))
+    Ad, Bd, Qd, Rd, Nd = (
+        np.asarray(m) for m in control.discretize(A, B, np.diag([30.0, 1.0]), [[1.0]], 0.06)
+    )
     P = scipy.linalg.solve_discrete_are(Ad, Bd, Qd, Rd, s=Nd)
     assert found.cost == pytest.approx(s.x0 @ P @ s.x0, rel=1e-9)
     assert np.sum(found.best.costs) == pytest.approx(found.cost, rel=1e-2)  # what is left at the end aside
@@ -286,7 +288,7 @@ def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch
 def test_the_inspector_bills_both_from_where_it_was_clicked(monkeypatch):
     A, B, Q, R = np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([[0.0], [1.0]]), np.diag([4.0, 1.0]), np.eye(1)
     plant = systems.from_matrices(A, B, Q=Q, R=R, dt=0.05)
-    Ad, Bd, Qd, Rd, Nd = (np.asarray(m) for m in control.sample(A, B, Q, R, 0.05))
+    Ad, Bd, Qd, Rd, Nd = (np.asarray(m) for m in control.discretize(A, B, Q, R, 0.05))
     P = scipy.linalg.solve_discrete_are(Ad, Bd, Qd, Rd, s=Nd)
     K = np.linalg.solve(Rd + Bd.T @ P @ Bd, Bd.T @ P @ Ad + Nd.T)
     keen = 1.7 * K
@@ -425,7 +427,7 @@ def test_the_browser_draws_the_optimum_that_scipy_finds(data):
     A, B, Q, R, dt = (shelf.columns[name][0] for name in (*"ABQR", "dt"))
     x0 = np.array([0.1, -0.2])
     xs, us = data_browser.optimum(shelf, 0, x0, 400)
-    Ad, Bd, Qd, Rd, Nd = (np.asarray(m) for m in control.sample(A, B, Q, R, dt))
+    Ad, Bd, Qd, Rd, Nd = (np.asarray(m) for m in control.discretize(A, B, Q, R, dt))
     P = scipy.linalg.solve_discrete_are(Ad, Bd, Qd, Rd, s=Nd)
     costs = np.einsum("ti,ij,tj->t", xs[:-1], Qd, xs[:-1]) + np.einsum("ti,ij,tj->t", us, Rd, us)
     total = costs.sum() + 2 * np.einsum("ti,ij,tj->", xs[:-1], Nd, us) + xs[-1] @ P @ xs[-1]

@@ -103,7 +103,7 @@ def test_saturation_is_absolute_and_is_paid_for():
     assert float(tight.us.max()) == pytest.approx(0.2)
     # what reached the plant is what it moved by, and what it was billed for
     held = np.clip(np.asarray(free.us)[:, 0], -0.5, 0.2)
-    problem = control.sample(*plant.matrices(), *plant.weights(), plant.dt)
+    problem = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
     A, B, Q, R, N = (np.asarray(a) for a in problem)
     np.testing.assert_allclose(tight.xs[:, 1], np.asarray(x0) @ A.T + held @ B.T, rtol=1e-9)
     cost = (

@@ -29,7 +29,9 @@ def test_linear_loops_are_the_recursion_in_numpy(limit, monkeypatch):
     limits = None if limit is None else (np.asarray(u_eq)[0] - limit, np.asarray(u_eq)[0] + limit)
     run = simulation.rollout(plants, simulation.LinearPolicy(K), x0, 30, linear=True, limits=limits)
     run = jax.tree.map(np.asarray, run)
-    A, B, Q, R, N = (np.asarray(a) for a in control.sample(*plants.matrices(), *plants.weights(), plants.dt))
+    A, B, Q, R, N = (
+        np.asarray(a) for a in control.discretize(*plants.matrices(), *plants.weights(), plants.dt)
+    )
     x, gain = np.asarray(x0), np.asarray(K)
     for t in range(30):
         u = -np.einsum("vmn,vsn->vsm", gain, x)
@@ -47,7 +49,9 @@ def test_undisturbed_linear_loops_are_powers_of_the_closed_loop(plants, each, st
     plants = systems.sample("planar_quadrotor", key=KEY, num=plants)
     K, x0 = gains(plants), plants.initial_state(key=KEY, num=each)
     run = simulation.rollout(plants, simulation.LinearPolicy(K), x0, steps, linear=True)
-    A, B, Q, R, N = (np.asarray(a) for a in control.sample(*plants.matrices(), *plants.weights(), plants.dt))
+    A, B, Q, R, N = (
+        np.asarray(a) for a in control.discretize(*plants.matrices(), *plants.weights(), plants.dt)
+    )
     for t in (0, 1, steps // 2, steps):
         power = np.stack([np.linalg.matrix_power(a, t) for a in A - B @ np.asarray(K)])
         x = np.einsum("pij,psj->psi", power, x0)
@@ -324,7 +328,7 @@ def test_only_the_stretches_that_are_wanted_are_kept(monkeypatch):
     monkeypatch.setattr(batch_last, "_PIECE", 20_000)  # several pieces, the last one overlapping
     plants = systems.sample("pendulum", key=KEY, num=30)
     x0 = jnp.reshape(plants.initial_state(key=KEY, num=5), (-1, 2))
-    model = stepping.Linear(*control.sample(*plants.matrices(), *plants.weights(), plants.dt))
+    model = stepping.Linear(*control.discretize(*plants.matrices(), *plants.weights(), plants.dt))
     loops = batch_last.Loops(model, gains(plants), None, None)
     keep = batch_last.Keep(
         lambda xs, us, costs, t, extra: {"x": xs},

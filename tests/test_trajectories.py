@@ -53,7 +53,7 @@ def test_a_linear_problem_takes_one_step_and_is_the_finite_horizon():
         15,
     )
     plan = control.ilqr(lambda x, u: A @ x + B @ u, x0, Q, R, T, Qf, dt=0.1, substeps=20)
-    A, B, Q, R, N = control.sample(A, B, Q, R, 0.1)
+    A, B, Q, R, N = control.discretize(A, B, Q, R, 0.1)
     exact = control.finite_horizon(A, B, Q, R, T, Qf, N)
     assert int(plan.iterations) == 1
     assert bool(plan.converged)

@@ -59,7 +59,7 @@ def acceptance(dimensions: Sequence[int] = tuple(range(1, 13)), *, num: int = 10
                     found = control.lqr(A, B, Q, R)
                 else:  # held for as long as its fastest mode takes
                     dt = 1 / np.abs(np.linalg.eigvals(A)).max(-1)
-                    A, B, Q, R, N = (np.asarray(a) for a in control.sample(A, B, Q, R, dt))
+                    A, B, Q, R, N = (np.asarray(a) for a in control.discretize(A, B, Q, R, dt))
                     found = control.dlqr(A, B, Q, R, N)
                 good = np.asarray(found.stabilizing)
                 K, P = np.asarray(found.K)[good], np.asarray(found.P)[good]

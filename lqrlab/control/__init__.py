@@ -23,7 +23,7 @@ from lqrlab.control.analysis.norms import (
 )
 from lqrlab.control.analysis.structure import Diagnosis, Mode, ctrb, diagnose, gram, modes, obsv
 from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed
-from lqrlab.control.discretization import Sampled, c2d, sample
+from lqrlab.control.discretization import Sampled, c2d, discretize
 from lqrlab.control.estimation import LQG, Estimator, dlqe, lqe, lqg
 from lqrlab.control.horizon import TimeVaryingLQR, finite_horizon
 from lqrlab.control.inverse import Inverse, inverse_lqr
@@ -35,6 +35,7 @@ from lqrlab.control.scheduling import Schedule, schedule
 from lqrlab.control.servo import Integral, feedforward, lqi, output_weights, place
 from lqrlab.control.trajectory import ILQR, ilqr, unsaturated_level
 from lqrlab.control.tuning.tune import StepSpecs, Tuned, tune
+from lqrlab.control.weights import stage_weight
 
 __all__ = [
     "ILQR",
@@ -62,6 +63,7 @@ __all__ = [
     "delay_cost",
     "delayed",
     "diagnose",
+    "discretize",
     "disk_margin",
     "dlqe",
     "dlqr",
@@ -90,10 +92,10 @@ __all__ = [
     "output_weights",
     "pareto",
     "place",
-    "sample",
     "sampling_cost",
     "schedule",
     "sensitivity",
+    "stage_weight",
     "step_info",
     "step_response",
     "to_statespace",

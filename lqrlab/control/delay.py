@@ -14,6 +14,7 @@ from lqrlab.control.discretization import Sampled, sample_many
 from lqrlab.control.lyapunov import dlyap
 from lqrlab.control.regulator import LQR, dlqr, lqrd
 from lqrlab.control.riccati import equations
+from lqrlab.control.weights import stage_weight
 
 
 def delayed(
@@ -170,6 +171,6 @@ def delay_cost(
         gain = prompt.K if K is None else jnp.asarray(K)
         gain, a, b, q, r, cross = equations.together(gain, *wide)
         gain = jnp.concatenate([gain, jnp.zeros((*gain.shape[:-1], a.shape[-1] - n), gain.dtype)], axis=-1)
-        late = dlyap(jnp.swapaxes(a - b @ gain, -1, -2), equations.stage(q, r, cross, gain))
+        late = dlyap(jnp.swapaxes(a - b @ gain, -1, -2), stage_weight(q, r, cross, gain))
     late, first = (jnp.trace(P[..., :n, :n], axis1=-2, axis2=-1) for P in (late, prompt.P))
     return jnp.where(jnp.isnan(late) & ~jnp.isnan(first), jnp.inf, late / first - 1)

@@ -116,7 +116,7 @@ compiled = jax.jit(sample_many)
 _c2d = jax.jit(_differentiable((2, 2, 0), _held))
 
 
-def sample(
+def discretize(
     A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, N: ArrayLike | None = None
 ) -> Sampled:
     """The sampled-data problem of ẋ = Ax + Bu with cost ∫ xᵀQx + uᵀRu + 2xᵀNu dt and u held for dt.

@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from lqrlab.compute import broadcast, linalg, pytree
 from lqrlab.control import checks
 from lqrlab.control.riccati import equations
+from lqrlab.control.weights import stage_weight
 
 METHODS = ("auto", "sequential", "parallel")
 
@@ -35,7 +36,7 @@ def _sequential(A: Array, B: Array, Q: Array, R: Array, N: Array, Qf: Array) -> 
         A, B, Q, R, N = now
         K = equations.gain_discrete(A, B, R, N, P)
         closed = A - B @ K
-        before = linalg.symmetric(closed.T @ P @ closed + equations.stage(Q, R, N, K))
+        before = linalg.symmetric(closed.T @ P @ closed + stage_weight(Q, R, N, K))
         return before, (K, before)
 
     _, (K, P) = jax.lax.scan(back, Qf, (A, B, Q, R, N), reverse=True)

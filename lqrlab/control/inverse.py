@@ -7,7 +7,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from lqrlab.control import checks
-from lqrlab.control.discretization import c2d, sample
+from lqrlab.control.discretization import c2d, discretize
 from lqrlab.control.regulator import dlqr, lqr, lqrd
 
 _LEAST = 1e-12  # barrier parameter at the end: gains are reproduced to about this, times the conditioning
@@ -206,7 +206,7 @@ def _weights(
     if step is None:
         stage_q, stage_r, cross = Qs, Rs, np.zeros((len(Qs), n, m))
     else:
-        sampled = sample(a[each], b[each], Qs, Rs, step[:, None])
+        sampled = discretize(a[each], b[each], Qs, Rs, step[:, None])
         stage_q, stage_r, cross = (np.asarray(w) for w in (sampled.Q, sampled.R, sampled.N))
     K, L = k[each], cross @ k[each]
     stages = np.broadcast_to(stage_q + _t(K) @ stage_r @ K - L - _t(L), (len(a), *Qs.shape))

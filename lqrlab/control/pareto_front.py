@@ -10,10 +10,10 @@ from jax.typing import ArrayLike
 
 from lqrlab.compute import pytree
 from lqrlab.control import checks
-from lqrlab.control.discretization import Sampled, sample
+from lqrlab.control.discretization import Sampled, discretize
 from lqrlab.control.lyapunov import dlyap
 from lqrlab.control.regulator import lqrd
-from lqrlab.control.riccati import equations
+from lqrlab.control.weights import stage_weight
 
 
 @pytree
@@ -64,7 +64,7 @@ def pareto(
     designs = lqrd(A, B, Qs, Rs, dt)
     if designs.K.ndim != 3:
         raise ValueError(f"Qs, Rs: expected a batch of weights [N, …], but found {designs.K.shape[:-2]}")
-    once, twice = (sample(A, B, Q, factor * jnp.asarray(R), dt) for factor in (1.0, 2.0))
+    once, twice = (discretize(A, B, Q, factor * jnp.asarray(R), dt) for factor in (1.0, 2.0))
     effort = Sampled(
         once.A, once.B, twice.Q - once.Q, twice.R - once.R, twice.N - once.N
     )  # sampling is linear
@@ -81,7 +81,7 @@ def _measured(K: Array, state: Sampled, effort: Sampled, X0: Array, num_steps: i
     def cost(problem: Sampled) -> Array:
         A, B, Q, R, N = (jnp.broadcast_to(a, (len(K), *a.shape)) for a in problem)
         closed = A - B @ K
-        P = dlyap(jnp.swapaxes(closed, -1, -2), equations.stage(Q, R, N, K))
+        P = dlyap(jnp.swapaxes(closed, -1, -2), stage_weight(Q, R, N, K))
         found = jnp.sum(P * jnp.broadcast_to(X0, P.shape), axis=(-1, -2))
         return jnp.where(jnp.isnan(found), jnp.inf, found)
 

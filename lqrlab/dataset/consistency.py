@@ -79,7 +79,7 @@ def _sampled(arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
     own = Linear(**{name: arrays[f"variants/{name}"] for name in ("A", "B", "Q", "R", "dt")})  # type: ignore[arg-type]
     plant = in_units(own, sx, su)  # padded: one program for all families
     with jax.enable_x64(True):
-        wide = control.sample(plant.A, plant.B, plant.Q, plant.R, plant.dt)
+        wide = control.discretize(plant.A, plant.B, plant.Q, plant.R, plant.dt)
     return [np.asarray(a)[:, :i, :j] for a, i, j in zip(wide, (n, n, n, m, n), (n, m, n, m, m))]
 
 

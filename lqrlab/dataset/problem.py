@@ -54,7 +54,7 @@ def make_problem(plant: Linear, d: Description, K: ArrayLike, P: ArrayLike) -> P
         K, P: optimal gain and cost to go in scaled coordinates, ``[V, 6, 12]``, ``[V, 12, 12]``.
     """
     K, P = jnp.asarray(K), jnp.asarray(P)
-    sampled = control.sample(plant.A, plant.B, plant.Q, plant.R, plant.dt)
+    sampled = control.discretize(plant.A, plant.B, plant.Q, plant.R, plant.dt)
     state_mask, input_mask = d.state_mask.astype(K.dtype), d.input_mask.astype(K.dtype)
     A = sampled.A * state_mask[..., :, None] * state_mask[..., None, :]
     B = sampled.B * state_mask[..., :, None] * input_mask[..., None, :]

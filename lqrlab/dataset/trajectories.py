@@ -141,8 +141,8 @@ def _where(kept: np.ndarray, a: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _sampled() -> Callable:
-    """``control.sample``, compiled as quickly; one program for all families."""
-    return quickly(control.sample)
+    """``control.discretize``, compiled as quickly; one program for all families."""
+    return quickly(control.discretize)
 
 
 def _linear(

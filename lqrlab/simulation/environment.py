@@ -160,7 +160,7 @@ def env(
         u_eq=u_eq,
         Q=Q,
         R=R,
-        sampled=control.sample(A, B, Q, R, step),
+        sampled=control.discretize(A, B, Q, R, step),
         dt=step,
         low=low,
         high=high,

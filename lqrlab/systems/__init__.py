@@ -1,18 +1,20 @@
 """Plants: physical parameters with ranges and units, nonlinear dynamics, exact linearisation."""
 
 from lqrlab.systems import catalogue, drawing
+from lqrlab.systems.coordinates import M_MAX, N_MAX, Coordinates, pad, pad_matrix
 from lqrlab.systems.custom import Linear, from_control, from_dynamics, from_matrices
 from lqrlab.systems.files import load
 from lqrlab.systems.mechanics import Mechanical
 from lqrlab.systems.open_loop import Mode, modes
 from lqrlab.systems.plant import Plant, Signal, gravity, param, parameter_fields, with_rates
 from lqrlab.systems.registry import check, family, make, names, register, sample
-from lqrlab.systems.stacking import M_MAX, N_MAX, linearise, pad, stack
+from lqrlab.systems.stacking import linearise, stack
 from lqrlab.systems.symbolic import equations
 
 __all__ = [
     "M_MAX",
     "N_MAX",
+    "Coordinates",
     "Linear",
     "Mechanical",
     "Mode",
@@ -33,6 +35,7 @@ __all__ = [
     "modes",
     "names",
     "pad",
+    "pad_matrix",
     "param",
     "parameter_fields",
     "register",

@@ -17,6 +17,7 @@ from jax import Array
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, symmetric, t
 from lqrlab.control.lyapunov import cayley, shift_of, summed
+from lqrlab.control.weights import stage_weight
 
 _DOUBLINGS = 12  # what has not converged by then is gathered and solved by the sign function
 _UNSEEN = 4  # doublings that every problem takes
@@ -85,8 +86,7 @@ class Problem(NamedTuple):
 
     def stage(self, K: Array) -> Array:
         """Q + KᵀRK − NK − KᵀNᵀ."""
-        NK = mul(self.N, K)
-        return self.Q + mul(t(K), mul(self.R, K)) - NK - t(NK)
+        return stage_weight(self.Q, self.R, self.N, K, mul=mul, t=t)
 
     def reduced(self) -> tuple[Array, Array, Array]:
         """F = A − BR⁻¹Nᵀ, G = BR⁻¹Bᵀ, H = Q − NR⁻¹Nᵀ."""

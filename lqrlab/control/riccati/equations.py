@@ -28,12 +28,6 @@ def accepted(dtype: Any) -> float:
     return 1e-8 if jnp.finfo(dtype).eps < 1e-10 else 3e-4
 
 
-def stage(Q: Array, R: Array, N: Array, K: Array) -> Array:
-    """The weight on x of a step with u = −Kx: Q + KᵀRK − NK − KᵀNᵀ; leading axes alike."""
-    NK = N @ K
-    return Q + jnp.swapaxes(K, -1, -2) @ R @ K - NK - jnp.swapaxes(NK, -1, -2)
-
-
 def gain_discrete(A: Array, B: Array, R: Array, N: Array, P: Array) -> Array:
     """K = (R + BᵀPB)⁻¹ (BᵀPA + Nᵀ) of one problem."""
     return linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)

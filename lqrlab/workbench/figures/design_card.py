@@ -168,7 +168,7 @@ def _own_weights(setting: Setting) -> float:
     """How much more the gain costs than the optimum of the plant's own weights, from the same start; linear."""
     s = setting
     (A, B), (Q, R) = s.plant.matrices(), s.plant.weights()
-    own = control.sample(A, B, Q, R, s.dt)
+    own = control.discretize(A, B, Q, R, s.dt)
     best = control.dlqr(*own).P
     K = control.lqrd(A, B, *s.weights, s.dt).K
     closed = own.A - own.B @ K

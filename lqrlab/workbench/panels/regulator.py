@@ -205,7 +205,7 @@ def _loop(
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """States, acting inputs and costs, tick by tick; an input is computed each ``sample`` and acts ``delay`` later."""
     world = simulation.env(plant, dt=tick, linear=linear, substeps=substeps)
-    sampled = control.sample(*plant.matrices(), Q, R, tick) if linear else world.sampled
+    sampled = control.discretize(*plant.matrices(), Q, R, tick) if linear else world.sampled
     world = dataclasses.replace(world, Q=Q, R=R, sampled=sampled, low=-limit, high=limit)
 
     def step(state: tuple[Array, Array], t: Array) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:

@@ -1,0 +1,66 @@
+"""Arguments refused in words: which one, what was expected, what came."""
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def traced(*args: Any) -> bool:
+    """Whether any leaf of ``args`` is abstract: inside ``jit``, ``vmap`` or ``grad`` no value can be looked at."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
+
+
+def whole(name: str, value: Any, low: int = 1, high: int | None = None) -> int:
+    """``value`` as an int, or a ``ValueError``: expected a whole number ≥ low (in [low, high])."""
+    good = isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
+    if not good or value < low or (high is not None and value > high):
+        wanted = f"≥ {low}" if high is None else f"in [{low}, {high}]"
+        raise ValueError(f"{name}: expected a whole number {wanted}, but found {value!r}")
+    return int(value)
+
+
+def number(
+    name: str,
+    value: Any,
+    expected: str = "a finite number",
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+    finite: bool = True,
+) -> float:
+    """``value`` as a float within ``low ≤ value ≤ high`` and ``above < value < below``, or a ``ValueError``.
+
+    Args:
+        name: of the argument.
+        value: what was given.
+        expected: the range in words, for the message.
+        low, high, above, below: the range.
+        finite: refuse inf as well (NaN always is).
+    """
+    good = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    good = good and not math.isnan(value) and (math.isfinite(value) or not finite)
+    if not (good and low <= value <= high and (above < value or above == -math.inf)
+            and (value < below or below == math.inf)):  # fmt: skip
+        raise ValueError(f"{name}: expected {expected}, but found {value!r}")
+    return float(value)
+
+
+def choice(name: str, value: Any, allowed: Iterable[Any], what: str = "one of") -> Any:
+    """``value``, or a ``ValueError`` that lists what is allowed and the near names."""
+    allowed = list(allowed)
+    if not any(value == option and type(value) is type(option) for option in allowed):
+        said = ", ".join(map(str, allowed))
+        raise ValueError(f"{name}: expected {what} {said}, but found {value!r}{did_you_mean(value, allowed)}")
+    return value
+
+
+def did_you_mean(name: Any, known: Iterable[Any]) -> str:
+    """``"; did you mean cart_pole?"``, or nothing where no known name is near."""
+    near = difflib.get_close_matches(str(name), [str(k) for k in known], n=3)
+    return f"; did you mean {' or '.join(near)}?" if near else ""

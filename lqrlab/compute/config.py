@@ -1,0 +1,135 @@
+"""Settings as one frozen, hashable value of plain numbers and strings: checked when built, JSON both ways."""
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from lqrlab.compute import checks
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """What a number may be, for ``Annotated[int, Range(1)]``: low ≤ value ≤ high, above < value < below."""
+
+    low: float = -float("inf")
+    high: float = float("inf")
+    above: float = -float("inf")
+    below: float = float("inf")
+
+    def __str__(self) -> str:
+        parts = [
+            f"{sign} {bound:g}"
+            for sign, bound in (("≥", self.low), (">", self.above), ("≤", self.high), ("<", self.below))
+            if abs(bound) != float("inf")
+        ]
+        return "a number " + " and ".join(parts) if parts else "a finite number"
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOf:
+    """What a value may be, for ``Annotated[str, OneOf("cpu", "gpu")]``."""
+
+    options: tuple[Any, ...]
+
+    def __init__(self, *options: Any):
+        object.__setattr__(self, "options", options)
+
+
+Count = Annotated[int, Range(1)]
+"""A whole number ≥ 1."""
+Natural = Annotated[int, Range(0)]
+"""A whole number ≥ 0."""
+Positive = Annotated[float, Range(above=0)]
+NonNegative = Annotated[float, Range(0)]
+Share = Annotated[float, Range(0, below=1)]
+"""A number in [0, 1)."""
+Seed = Annotated[int, Range(0, 2**32 - 1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A frozen set of plain values; subclasses list the fields with their types, ranges and defaults.
+
+    Types are ``int``, ``float``, ``bool``, ``str``, ``None``, unions of these and ``tuple[str, ...]``; a range is
+    said by ``Annotated`` (see :class:`Range`, :class:`OneOf`). What depends on two fields a subclass checks in
+    ``__post_init__``, after calling this one.
+    """
+
+    def __post_init__(self) -> None:
+        for name, kind in typing.get_type_hints(type(self), include_extras=True).items():
+            object.__setattr__(self, name, checked(name, getattr(self, name), kind))
+
+    def to_json(self) -> str:
+        """The fields as a JSON object."""
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The config that :meth:`to_json` wrote; keys that are left out take their defaults.
+
+        Raises:
+            ValueError: no JSON object, an unknown key (with the near names), a value that does not fit.
+        """
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{cls.__name__}: expected JSON, but found {error}") from None
+        return cls.from_dict(values)
+
+    @classmethod
+    def from_dict(cls, values: Any) -> Self:
+        """As :meth:`from_json`, of what JSON has been read to."""
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{cls.__name__}: expected a JSON object, but found {type(values).__name__}")
+        known = [f.name for f in dataclasses.fields(cls)]
+        for key in values:
+            if key not in known:
+                hint = checks.did_you_mean(key, known) or f"; there are {', '.join(known)}"
+                raise ValueError(f"{key}: {cls.__name__} has no such setting{hint}")
+        return cls(**values)
+
+    def differences(self, other: Self) -> list[str]:
+        """The fields in which another config differs, each with both values."""
+        pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self))
+        return [f"{name} ({mine!r} against {theirs!r})" for name, mine, theirs in pairs if mine != theirs]
+
+    def require(self, name: str, good: bool, expected: str) -> None:
+        """Refuse the value of a field that does not go with the others."""
+        if not good:
+            raise ValueError(f"{name}: expected {expected}, but found {getattr(self, name)!r}")
+
+
+def checked(name: str, value: Any, kind: Any) -> Any:
+    """``value`` as one of the annotated type ``kind``; whole numbers do for real ones, lists for tuples.
+
+    Raises:
+        ValueError: another type, or outside of the range.
+    """
+    limits: tuple[Any, ...] = ()
+    if typing.get_origin(kind) is Annotated:
+        kind, *limits = typing.get_args(kind)  # type: ignore[assignment]
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        options = typing.get_args(kind)
+        if value is None and type(None) in options:
+            return None
+        return checked(name, value, next(o for o in options if o is not type(None)))
+    if typing.get_origin(kind) is tuple:
+        if isinstance(value, str) or not isinstance(value, tuple | list):
+            raise ValueError(f"{name}: expected a list, but found {value!r}")
+        return tuple(checked(name, item, typing.get_args(kind)[0]) for item in value)
+    for limit in limits:
+        if isinstance(limit, OneOf):
+            checks.choice(name, value, limit.options)
+    bounds = next((limit for limit in limits if isinstance(limit, Range)), Range())
+    if kind is int:
+        low = int(bounds.low) if bounds.low > -float("inf") else -(2**63)
+        return checks.whole(name, value, low, int(bounds.high) if bounds.high < float("inf") else None)
+    if kind is float:
+        return checks.number(name, value, str(bounds), **dataclasses.asdict(bounds))
+    if type(value) is not kind:
+        words = {bool: "True or False", str: "a text"}
+        raise ValueError(f"{name}: expected {words.get(kind, kind.__name__)}, but found {value!r}")
+    return value

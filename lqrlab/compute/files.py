@@ -1,0 +1,70 @@
+"""Files that are whole or not there, and folders that one process holds at a time."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+PART = ".part"
+"""Ending of a file that is not whole yet."""
+LOCK = ".lock"
+"""The file in a folder that whoever works there holds."""
+
+
+def write_atomic(path: str | Path, data: str | bytes | memoryview) -> Path:
+    """Give a file new contents: a process killed at any moment leaves the old ones or the new ones.
+
+    They are written under another name in the same folder, flushed to the disk and renamed; then the folder is
+    flushed too, where the operating system can do that.
+
+    Raises:
+        OSError: says which file could not be written and why (a full disk, a folder that may not be written to).
+    """
+    path = Path(path)
+    part = path.with_name(path.name + PART)
+    try:
+        with open(part, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise OSError(error.errno, f"could not be written: {error.strerror}", str(path)) from error
+    if os.name == "posix":
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    return path
+
+
+def write_json(path: str | Path, content: Any, **options: Any) -> Path:
+    """:func:`write_atomic` of ``content`` as JSON."""
+    return write_atomic(path, json.dumps(content, indent=2, **options) + "\n")
+
+
+@contextlib.contextmanager
+def locked(folder: str | Path) -> Iterator[None]:
+    """Hold a folder, so that two processes do not write to it at once; the lock ends with the process.
+
+    Raises:
+        ValueError: the folder is locked by another process.
+    """
+    lock = filelock.FileLock(Path(folder) / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise ValueError(
+            f"{folder}: the folder is locked by another process that writes to it; wait for it, or end it"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,91 @@
+"""The sampled-data regulator problem with its optimum: what a loop costs, and the least that it can cost."""
+
+import dataclasses
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from lqrlab import control
+from lqrlab.compute import pytree
+from lqrlab.simulation.policies import matvec
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class SampledProblem:
+    """x[t+1] = A x[t] + B u[t] with the cost Σ xᵀQx + uᵀRu + 2xᵀNu, its optimal gain K and cost to go P.
+
+    What any input costs more than the optimal one is a square, and exactly so. With S = R + BᵀPB, along any run
+
+        Σ (xᵀQx + uᵀRu + 2xᵀNu) + x[T]ᵀP x[T] − x[0]ᵀP x[0] = Σ (u + Kx)ᵀ S (u + Kx) ≥ 0,
+
+    so nothing cancels, and a ratio to the optimum can be had in float32 near the optimum too.
+
+    Attributes:
+        A, B: ``[*batch, n, n]``, ``[*batch, n, m]``.
+        Q, R, N: ``[*batch, n, n]``, ``[*batch, m, m]``, ``[*batch, n, m]``.
+        K: optimal gain ``[*batch, m, n]``, u = −Kx.
+        P: optimal cost to go ``[*batch, n, n]``; of a padded plant zero in padding.
+
+    Source: M. Fazel, R. Ge, S. Kakade, M. Mesbahi, Global convergence of policy gradient methods for the linear
+    quadratic regulator, ICML 2018, lemma 10 (the cost-difference lemma).
+    """
+
+    A: Array
+    B: Array
+    Q: Array
+    R: Array
+    N: Array
+    K: Array
+    P: Array
+
+    @classmethod
+    def of(cls, sampled: control.Sampled) -> tuple[Self, Array]:
+        """The problem of sampled plants, and whether each has a stabilizing optimum ``[*batch]``."""
+        design = control.dlqr(*sampled)
+        return cls(*sampled, K=design.K, P=design.P), design.stabilizing
+
+    def __getitem__(self, index: Any) -> Self:
+        """The problems of some members of the batch."""
+        return jax.tree.map(lambda a: a[index], self)
+
+    @property
+    def sampled(self) -> control.Sampled:
+        """Dynamics and weights alone."""
+        return control.Sampled(self.A, self.B, self.Q, self.R, self.N)
+
+    @property
+    def S(self) -> Array:
+        """R + BᵀPB, what an error of the input costs ``[*batch, m, m]``."""
+        return self.R + jnp.swapaxes(self.B, -1, -2) @ self.P @ self.B
+
+    def closed_loop(self, K: Array | None = None) -> Array:
+        """F = A − BK ``[*batch, n, n]``; of the optimal gain if none is given."""
+        return self.A - self.B @ (self.K if K is None else K)
+
+    def stage_weight(self, K: Array | None = None) -> Array:
+        """The weight of one step seen from the state, u = −Kx ``[*batch, n, n]``."""
+        return control.stage_weight(self.Q, self.R, self.N, self.K if K is None else K)
+
+    def optimal_cost(self, x: Array) -> Array:
+        """xᵀPx, the least that any controller can pay from x ``[*batch, *extra, n]`` on: ``[*batch, *extra]``."""
+        P = self.P.astype(x.dtype)
+        return jnp.sum(x * matvec(P, x), axis=-1)
+
+    def excess(self, xs: Array, us: Array) -> Array:
+        """What runs cost above the optimum, were the optimum to take over at their end; relative to it.
+
+        Args:
+            xs: states ``[*batch, *extra, T+1, n]``.
+            us: inputs ``[*batch, *extra, T, m]``.
+
+        Returns:
+            (J − x[0]ᵀPx[0]) / x[0]ᵀPx[0] ``[*batch, *extra]``, ≥ 0.
+        """
+        K, S = self.K.astype(xs.dtype), self.S.astype(xs.dtype)
+        error = us + matvec(K, xs[..., :-1, :])
+        paid = jnp.sum(error * matvec(S, error), axis=(-1, -2))
+        least = self.optimal_cost(xs[..., 0, :])
+        return paid / jnp.maximum(least, jnp.finfo(xs.dtype).tiny)
