@@ -59,7 +59,7 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     assert (frame["nominal_excess"] >= -1e-9).all()
     assert frame["nominal_excess"].max() > 1
     assert frame["nonlinear_p95"].abs().max() < 1e-3  # this plant is linear: nothing is above its optimum
-    assert frame["nonlinear_lost"].eq(0).all()
+    assert frame["nonlinear_diverged"].eq(0).all()
 
     # the same command computes only what is missing; a line cut short by a crash is missing
     lines = (tmp_path / sweep_batched.FILE).read_text().splitlines(keepends=True)
@@ -88,7 +88,7 @@ def test_a_point_without_a_design_says_why_and_takes_none_along():
 
     fields = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
     found = dict(row for rows in sweep_batched.tried("mass_spring_damper", Blind(**fields)) for row in rows)
-    assert found[0]["nonlinear_lost"] == 0
+    assert found[0]["nonlinear_diverged"] == 0
     assert "R" in found[1]["error"]
 
 

@@ -10,8 +10,7 @@ from lqrlab import control, simulation, systems
 from lqrlab.compute import debugging
 from lqrlab.compute.jaxprs import componentwise
 from lqrlab.compute.trigonometry import sincos
-from lqrlab.simulation import loop
-from lqrlab.simulation.engines import batch_last, stepping
+from lqrlab.simulation.engines import batch_last, fast_path
 
 KEY = jax.random.key(3)
 
@@ -120,7 +119,7 @@ def test_only_what_is_kept_is_returned_and_few_loops_are_many_loops(monkeypatch)
     world = simulation.env(plants, linear=True)
     many = simulation.rollout(world, policy, x0, 12, keep=("xs", "costs"))
     assert many.us is None
-    monkeypatch.setattr(loop, "MANY", 10**9)
+    monkeypatch.setattr(fast_path, "MANY", 10**9)
     steps = simulation.rollout(world, policy, x0, 12)
     np.testing.assert_allclose(many.xs, steps.xs, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(many.cost, steps.cost, rtol=1e-9)
@@ -261,7 +260,7 @@ def test_a_gain_for_each_loop_is_that_loops_gain(linear, monkeypatch):
     x0 = 0.3 * plants.initial_state(key=KEY, num=9)
     ask = [plants, simulation.LinearPolicy(K), x0, 12]
     many = simulation.rollout(*ask, linear=linear)
-    monkeypatch.setattr(loop, "MANY", 10**9)
+    monkeypatch.setattr(fast_path, "MANY", 10**9)
     np.testing.assert_allclose(many.xs, simulation.rollout(*ask, linear=linear).xs, rtol=1e-9, atol=1e-12)
     expected = simulation.rollout(*ask, linear=linear).cost
     np.testing.assert_allclose(simulation.total_cost(*ask, linear=linear), expected, rtol=1e-9)

@@ -94,7 +94,9 @@ def _saturated(
     world: simulation.Env, K: np.ndarray, x0: np.ndarray, ours: Callable, steps: int, repeats: int
 ) -> list[Row]:
     """Against a loop over trajectories and steps, as it is first written."""
-    bounded = simulation.env(world.plant, linear=True, limits=(-1.0, 1.0))
+    plants = world.plant
+    assert plants is not None
+    bounded = simulation.env(plants, linear=True, limits=(-1.0, 1.0))
     A, B = (np.asarray(a, np.float32) for a in world.sampled[:2])
     gains = K.astype(np.float32)
     few = 50

@@ -50,17 +50,17 @@ def bench_loading(*, trajectories: int = 100, repeats: int = 5, others: bool = T
     """
     with tempfile.TemporaryDirectory() as folder:
         data = dataset.generate(config(trajectories), Path(folder) / "data")
-        rows = loader_rows(data, repeats=repeats)
-        fresh = dataset.live(config(trajectories), batch_size=BATCH, window=WINDOW)
+        rows = source_rows(data, repeats=repeats)
+        fresh = dataset.source(config(trajectories), kind="simulated", batch_size=BATCH, window=WINDOW)
         some = range(min(len(fresh), 100))
         each = _best(lambda: [jax.block_until_ready(fresh.batch(i)) for i in some], 2)
-        rows.append(_row("loader, live: simulated as they come", len(some) * BATCH / each / 1e3, _UNIT))
+        rows.append(_row("source, simulated as they come", len(some) * BATCH / each / 1e3, _UNIT))
         if others:
             rows += _others(data, folder)
     return rows
 
 
-def loader_rows(data: dataset.Dataset, *, batch: int = BATCH, repeats: int = 5) -> list[Row]:
+def source_rows(data: dataset.Dataset, *, batch: int = BATCH, repeats: int = 5) -> list[Row]:
     """The three loaders on any data set, and how long a training step waits for them.
 
     Args:
@@ -71,22 +71,22 @@ def loader_rows(data: dataset.Dataset, *, batch: int = BATCH, repeats: int = 5) 
     windows = int(np.sum(data.variants.split == "train")) * data.config.trajectories * data.config.kept_steps
     batch = max(min(batch, windows // 4), 1)
     rows = []
-    for mode, target in (("resident", 2000), ("memory", 2000), ("streaming", 1000)):
-        load = dataset.loader(data, batch_size=batch, window=WINDOW, mode=mode)
+    for kind, target in (("resident", 2000), ("memory", 2000), ("streaming", 1000)):
+        load = dataset.source(data, kind=kind, batch_size=batch, window=WINDOW)
 
-        def epoch(load: dataset.Loader = load) -> None:
+        def epoch(load: dataset.Source = load) -> None:
             for one in load:
                 jax.block_until_ready(one)
 
         epoch()
-        rows.append(_row(f"loader, {mode}", len(load) * batch / _best(epoch, repeats) / 1e3, _UNIT, target))
-    for mode in ("memory", "streaming"):
-        waited = _wait(data, mode, batch)
-        rows.append(_row(f"a training step's wait for data, {mode}", waited, "%", 5, least=False))
+        rows.append(_row(f"source, {kind}", len(load) * batch / _best(epoch, repeats) / 1e3, _UNIT, target))
+    for kind in ("memory", "streaming"):
+        waited = _wait(data, kind, batch)
+        rows.append(_row(f"a training step's wait for data, {kind}", waited, "%", 5, least=False))
     return rows
 
 
-def _wait(data: dataset.Dataset, mode: str, size: int, steps: int = 60) -> float:
+def _wait(data: dataset.Dataset, kind: str, size: int, steps: int = 60) -> float:
     """Share of its time [%] that a training loop waits for its next batch."""
 
     def loss(params: list[jax.Array], batch: dataset.Batch) -> jax.Array:
@@ -102,7 +102,7 @@ def _wait(data: dataset.Dataset, mode: str, size: int, steps: int = 60) -> float
     keys = jax.random.split(jax.random.key(0), 3)
     sizes = ((WINDOW * 18, 128), (128, 128), (128, 6))
     params = [0.05 * jax.random.normal(key, size, jnp.float32) for key, size in zip(keys, sizes)]
-    load = dataset.loader(data, batch_size=size, window=WINDOW, mode=mode)
+    load = dataset.source(data, kind=kind, batch_size=size, window=WINDOW)
     waited, began = 0.0, time.perf_counter()
     for number, batch in enumerate(_timed(load)):
         if number == min(5, len(load) // 2):  # compiled, and what is read ahead is there
@@ -243,12 +243,12 @@ def stream(path: str) -> None:
     """One epoch of streaming, in a process whose memory is counted; prints a line of JSON."""
     data = dataset.open(path)
     total = {"count": 0, "sum": 0, "squares": 0}
-    load = dataset.loader(
-        data, batch_size=BATCH, window=WINDOW, mode="streaming", pool_bytes=POOL, drop_remainder=False
-    )
+    load = dataset.source(data, kind="streaming", batch_size=BATCH, window=WINDOW, pool_bytes=POOL)
     began = time.perf_counter()
-    for batch in load:
-        _add(total, _fingerprints(np.asarray(batch.signals)[:, -1, :12], np.asarray(batch.variant)))
+    for number, batch in enumerate(load):
+        new = slice(load.num_windows - number * BATCH)  # the last batch goes on into the next epoch
+        signals, variant = np.asarray(batch.signals)[new, -1, :12], np.asarray(batch.variant)[new]
+        _add(total, _fingerprints(signals, variant))
     seconds = time.perf_counter() - began
     print(json.dumps(total | {"speed": total["count"] / seconds, "memory": _most_memory()}))
 

@@ -19,8 +19,8 @@ import numpy as np
 from lqrlab import dataset, learning
 from lqrlab.benchmarks.riccati import Row, _row
 from lqrlab.compute import Backend
-from lqrlab.learning import ModelConfig, TrainConfig, batches, models
-from lqrlab.learning.programs import Programs
+from lqrlab.learning import ModelConfig, TrainConfig, batches, models, programs
+from lqrlab.learning.placement import Placement
 
 LARGE = ModelConfig(window=32, width=128, depth=4, heads=4, description=False)
 SMALL = dataclasses.replace(LARGE, width=32, depth=2)
@@ -73,8 +73,8 @@ class _Task:
 
 def _task(data: dataset.Dataset, model: ModelConfig, batch: int) -> _Task:
     config = _train(batch)
-    given = batches.gather_sources(data, model.window, config)
-    train_batch = jax.jit(lambda given: batches.gather(given, config, jnp.asarray(0), 0))(given)
+    source = dataset.source(data, kind="resident", batch_size=batch, window=model.window)
+    train_batch = batches.train_batch(source.table, source.windows(0, batch), 0, jnp.asarray(0))
     graph, params = models.split(models.build(model))
     rng = np.random.default_rng(0)  # a head starts from zero, and would hide all that is before it
     params = {k: a + jnp.asarray(0.05 * rng.normal(size=a.shape), a.dtype) for k, a in params.items()}
@@ -273,18 +273,21 @@ def _loop(data: dataset.Dataset, repeats: int) -> list[Row]:
     config = dataclasses.replace(
         _train(32), num_steps=every * reports, report_every=every, checkpoint_every=every * reports
     )
-    programs = Programs(data, models.split(models.build(SMALL))[0], SMALL, config, Backend())
-    params = models.split(models.build(SMALL))[1]
+    graph, params = models.split(models.build(SMALL))
+    source = dataset.source(data, kind="resident", batch_size=32, window=SMALL.window)
+    recipe = programs.Recipe(graph, SMALL, config, Backend(), data.config.excitation)
+    mixture, count = batches.Mixture.of(source, config), config.steps_per_dispatch
     with Backend().active(), tempfile.TemporaryDirectory() as folder:
-        kept = [programs.start(params)]
+        kept = [Placement(Backend()).put_state(learning.training_step.initial(params, config))]
 
         def bare() -> None:
-            for _ in range(every // config.steps_per_dispatch):
-                kept[0], metrics = programs.many(kept[0], config.steps_per_dispatch)
+            for number in range(every // count):
+                windows = mixture.windows(number * count, count, config.seed)
+                kept[0], metrics = programs.run_steps(recipe, kept[0], windows, mixture.table, np.uint32(0))
             jax.block_until_ready((kept[0], metrics))
 
         bare()
-        fit = learning.fit(data, SMALL, config, folder)
+        fit = learning.fit(source, SMALL, config, folder)
         own = min(row["seconds"] for row in fit.metrics[1:])
         alone = _race({"": bare}, reports)[""]
     return [_row("loop around the steps adds", 100 * (own / alone - 1), "%", 2, least=False)]

@@ -1,5 +1,6 @@
 """Compilation that says what it does: programs, why each was made, how fast they are, and what ran without."""
 
+import copy
 import dataclasses
 import difflib
 import functools
@@ -61,6 +62,11 @@ class CompileReport:
     sustained: float | None
     changes: tuple[str, ...]
     eager: tuple[str, ...]
+
+    def timings(self) -> dict[str, float | int | None]:
+        """The numbers alone, as JSON has them."""
+        names = ("calls", "programs", "from_disk", "hits", "first", "second", "sustained")
+        return {name: getattr(self, name) for name in names} | {"eager": len(self.eager)}
 
     def __str__(self) -> str:
         times = ", ".join(
@@ -137,6 +143,15 @@ class Compiled:
             static_argnames=self._static or None,
             donate_argnames=self._names("donate", donate) or None,
         )
+        self._restart()
+
+    def fresh(self) -> "Compiled":
+        """The same function and its programs, with counts that begin at zero."""
+        other = copy.copy(self)
+        other._restart()
+        return other
+
+    def _restart(self) -> None:
         self._calls = self._programs = self._from_disk = self._hits = 0
         self._first: float | None = None
         self._second: float | None = None

@@ -7,7 +7,7 @@ import numpy as np
 from lqrlab.dataset import shards
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.plan import splits
-from lqrlab.dataset.windows import READ
+from lqrlab.dataset.windows import ARRAYS
 
 if TYPE_CHECKING:
     from lqrlab.dataset.store import Dataset
@@ -146,7 +146,7 @@ def _how(config: DataConfig) -> str:
         f"Plants are {model}, their parameters drawn within ±{100 * config.spread:g} % of the defaults, and run by "
         f"{runner}, with {' and '.join(added) if added else 'nothing added'} (in units of each signal's scale)."
         f"{limit}{cut} A share of {config.validation:g} of the variants of each trained family is kept for validation; "
-        f"{', '.join(config.held_out) or 'no family'} is never trained on."
+        f"{', '.join(config.held_out or ()) or 'no family'} is never trained on."
     )
 
 
@@ -182,7 +182,8 @@ def _range(a: np.ndarray) -> str:
 def looked_at(data: "Dataset", number: int, count: int = _LOOKED_AT) -> tuple[np.ndarray, np.ndarray]:
     """States ``[N, T+1, n]`` and inputs ``[N, T, m]`` of the first trajectories of a file, in units of scales."""
     path = data.path / data.shards[number]["file"]
-    with shards.opened(path, only=READ) as found:
-        of, states, controls = (shards.part(path, found, name, 0, count) for name in READ)
-    sx, su = data.coordinates(number, of)
-    return states / sx[:, None], controls / su[:, None]
+    with shards.opened(path, only=ARRAYS) as found:
+        of, states, controls = (shards.part(path, found, name, 0, count) for name in ARRAYS)
+    coordinates = data.coordinates(number, of)
+    n, m = states.shape[-1], controls.shape[-1]
+    return coordinates.scale_state(states)[..., :n], coordinates.scale_input(controls)[..., :m]

@@ -2,11 +2,12 @@
 
 import dataclasses
 import json
-import math
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
 from lqrlab import systems
+from lqrlab.compute.config import Config, Count, NonNegative, OneOf, Positive, Seed, Share
 
 FAMILIES = (
     *("mass_spring_damper", "pendulum", "cart_pole", "furuta_pendulum", "acrobot", "ball_and_beam"),
@@ -18,10 +19,11 @@ HELD_OUT = ("furuta_pendulum", "dc_motor")
 """Families that are held out where the data set has them all and nothing is said."""
 
 _SEGMENT = 64
+_FORMER = {"thinning": "keep_every", "stretch": "segment_length"}  # what version 0.2 called two settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataConfig:
+class DataConfig(Config):
     """Everything that a data set follows from; two equal configs give the same bytes.
 
     Attributes:
@@ -54,75 +56,61 @@ class DataConfig:
     """
 
     families: tuple[str, ...] = FAMILIES
-    held_out: tuple[str, ...] = None  # type: ignore[assignment]  # a tuple as soon as the config is there
-    variants: int = 100
-    spread: float = 0.2
-    validation: float = 0.2
-    trajectories: int = 20
-    num_steps: int = 150
-    keep_every: int = 1
-    segment_length: int = _SEGMENT
-    excitation: float = 0.3
-    noise: float = 0.0
-    sensor_noise: float = 0.0
-    gain_error: float = 0.0
+    held_out: tuple[str, ...] | None = None
+    variants: Count = 100
+    spread: Share = 0.2
+    validation: Share = 0.2
+    trajectories: Count = 20
+    num_steps: Count = 150
+    keep_every: Count = 1
+    segment_length: Count = _SEGMENT
+    excitation: NonNegative = 0.3
+    noise: NonNegative = 0.0
+    sensor_noise: NonNegative = 0.0
+    gain_error: NonNegative = 0.0
     controller: str = "lqr"
     linear: bool = True
-    saturation: float | None = None
-    seed: int = 0
-    variants_per_shard: int = 50
-    compression: str | None = None
+    saturation: Positive | None = None
+    seed: Seed = 0
+    variants_per_shard: Count = 50
+    compression: Annotated[str | None, OneOf(None, "blosc")] = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "families", _names("families", self.families))
+        super().__post_init__()
         usual = HELD_OUT if set(HELD_OUT) <= set(self.families) else ()
-        held_out = usual if self.held_out is None else _names("held_out", self.held_out)
-        object.__setattr__(self, "held_out", held_out)
-        if not self.families:
-            raise ValueError("families: expected at least one family of plants, but found none")
-        foreign = [f for f in self.held_out if f not in self.families]
-        if foreign:
+        object.__setattr__(self, "held_out", usual if self.held_out is None else self.held_out)
+        if self.keep_every == 1:  # equal configs for what are the same bytes
+            object.__setattr__(self, "segment_length", _SEGMENT)
+        self._check_families()
+        self.require(
+            "segment_length",
+            self.keep_every == 1 or self.segment_length <= self.num_steps,
+            f"at most num_steps = {self.num_steps} (nothing of a trajectory would be kept; take shorter segments or "
+            "longer trajectories, or keep_every=1)",
+        )
+        self.require("controller", 0 < len(self.controller) <= 200, "'lqr' or a policy's name")
+        if self.controller != "lqr" and self.gain_error:
+            raise ValueError("gain_error: is that of the regulator's gain; a policy of another kind has none")
+        trained = len(self.families) > len(self.held_out or ())
+        self.require(
+            "variants",
+            not (trained and self.validation and self.variants < 2),
+            f"at least 2 to keep a share of {self.validation:g} for validation (a variant is either trained on or not)",
+        )
+
+    def _check_families(self) -> None:
+        for setting, names in (("families", self.families), ("held_out", (self.held_out or ()))):
+            for name in names:
+                if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name):
+                    raise ValueError(
+                        f"{setting}: expected names of plant families such as 'cart_pole', but found {name!r}"
+                    )
+            self.require(setting, len(set(names)) == len(names), "each family once")
+        self.require("families", bool(self.families), "at least one family of plants")
+        if foreign := [f for f in (self.held_out or ()) if f not in self.families]:
             raise ValueError(
                 f"held_out: expected some of families, but found {', '.join(foreign)}; a held-out family "
                 "is in the data set too, kept apart from training"
-            )
-        for name in (
-            "variants",
-            "trajectories",
-            "num_steps",
-            "keep_every",
-            "segment_length",
-            "variants_per_shard",
-        ):
-            _whole(name, getattr(self, name), 1, 2**31 - 1)
-        if self.keep_every == 1:  # equal configs for what are the same bytes
-            object.__setattr__(self, "segment_length", _SEGMENT)
-        elif self.segment_length > self.num_steps:
-            raise ValueError(
-                f"segment_length: expected at most num_steps = {self.num_steps}, but found {self.segment_length}: "
-                "nothing of a trajectory would be kept; take shorter segments or longer trajectories, or keep_every=1"
-            )
-        _whole("seed", self.seed, 0, 2**32 - 1)
-        for name in ("spread", "validation"):
-            _number(self, name, "a share in [0, 1)", lambda v: 0 <= v < 1)
-        for name in ("excitation", "noise", "sensor_noise"):
-            _number(self, name, "a standard deviation ≥ 0 in units of the signal's scale", lambda v: v >= 0)
-        _number(self, "gain_error", "a relative standard deviation ≥ 0", lambda v: v >= 0)
-        if not isinstance(self.controller, str) or not 0 < len(self.controller) <= 200:
-            raise ValueError(f"controller: expected 'lqr' or a policy's name, but found {self.controller!r}")
-        if self.controller != "lqr" and self.gain_error:
-            raise ValueError("gain_error: is that of the regulator's gain; a policy of another kind has none")
-        if self.saturation is not None:
-            _number(self, "saturation", "None or a limit > 0 in units of the input's scale", lambda v: v > 0)
-        if self.compression not in (None, "blosc"):
-            raise ValueError(f"compression: expected None or 'blosc', but found {self.compression!r}")
-        if not isinstance(self.linear, bool):
-            raise ValueError(f"linear: expected True or False, but found {self.linear!r}")
-        trained = len(self.families) > len(self.held_out)
-        if trained and self.validation and self.variants < 2:
-            raise ValueError(
-                f"variants: expected at least 2 to keep a share of {self.validation:g} for validation, but "
-                f"found {self.variants}: a variant is either trained on or not"
             )
 
     @property
@@ -156,65 +144,25 @@ class DataConfig:
         for name in self.families:
             systems.family(name)
 
-    def differences(self, other: "DataConfig") -> list[str]:
-        """The fields in which another config differs, each with both values."""
-        pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self))
-        return [f"{name} ({mine!r} against {theirs!r})" for name, mine, theirs in pairs if mine != theirs]
+    def is_written(self, text: Any) -> bool:
+        """Whether a text is this config's JSON, by this version or an earlier one."""
+        try:
+            return isinstance(text, str) and type(self).from_json(text) == self
+        except ValueError:
+            return False
 
     def to_json(self) -> str:
         """As a JSON object; :meth:`from_json` reads it back.
 
-        Without keep_every it does not speak of it, so that data sets from before there was any keep their bytes.
+        Where whole trajectories are kept it does not speak of segments, so that older data sets keep their bytes.
         """
         silent = ("keep_every", "segment_length") if self.keep_every == 1 else ()
         values = {name: value for name, value in dataclasses.asdict(self).items() if name not in silent}
         return json.dumps(values, indent=2)
 
     @classmethod
-    def from_json(cls, text: str) -> "DataConfig":
-        """Read what :meth:`to_json` wrote; keys that are left out take their defaults.
-
-        Raises:
-            ValueError: no JSON object, an unknown key, a value that does not fit.
-        """
-        try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"text: expected the JSON of a DataConfig, but found {error}") from None
-        if not isinstance(values, dict):
-            raise ValueError(f"text: expected a JSON object, but found {type(values).__name__}")
-        known = [f.name for f in dataclasses.fields(cls)]
-        for key in values:
-            if key not in known:
-                raise ValueError(f"{key}: unknown key of a DataConfig; there are {', '.join(known)}")
-        return cls(**values)
-
-
-def _names(name: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, tuple | list):
-        raise ValueError(f"{name}: expected a tuple of names of plant families, but found {value!r}")
-    for item in value:
-        if not isinstance(item, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", item):
-            raise ValueError(
-                f"{name}: expected names of plant families such as 'cart_pole', but found {item!r}"
-            )
-    if len(set(value)) < len(value):
-        raise ValueError(f"{name}: expected each family once, but found {', '.join(value)}")
-    return tuple(value)
-
-
-def _whole(name: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ValueError(f"{name}: expected a whole number in [{low}, {high}], but found {value!r}")
-
-
-def _number(config: DataConfig, name: str, expected: str, fits: Any) -> None:
-    value = getattr(config, name)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or not fits(value)
-    ):
-        raise ValueError(f"{name}: expected {expected}, but found {value!r}")
-    object.__setattr__(config, name, float(value))
+    def from_dict(cls, values: Any) -> Self:
+        """The config of a JSON object, also of one that version 0.2 wrote."""
+        if isinstance(values, Mapping):
+            values = {_FORMER.get(key, key): value for key, value in values.items()}
+        return super().from_dict(values)

@@ -5,8 +5,7 @@ import numpy as np
 
 from lqrlab import control
 from lqrlab.dataset.config import DataConfig
-from lqrlab.dataset.description import in_units
-from lqrlab.systems import Linear
+from lqrlab.systems import Coordinates, Linear
 
 ROUNDING = 2e-6
 """Relative error of what is computed again from float32: some ten roundings."""
@@ -28,15 +27,16 @@ def check(arrays: dict[str, np.ndarray], config: DataConfig) -> tuple[float, lis
     of = arrays["trajectories/variant"]
     if not len(of):
         return 0.0, []
-    sx, su = (arrays[f"variants/{name}"] for name in ("scale_x", "scale_u"))
-    A, B, Q, R, N = _sampled(arrays)
-    P = arrays["variants/P"] * sx[:, :, None] * sx[:, None, :]
-    K = arrays["variants/K"] * sx[:, None, :] / su[:, :, None]
+    coordinates, (A, B, Q, R, N) = _sampled(arrays)
+    (n, m), of_loops = arrays["variants/B"].shape[1:], jax.tree.map(lambda a: a[of], coordinates)
+    P = coordinates.scale_cost(arrays["variants/P"])[:, :n, :n]
+    K = coordinates.scale_gain(arrays["variants/K"])[:, :m, :n]
     S = R + B.swapaxes(1, 2) @ P @ B
     W = np.concatenate([np.concatenate([Q, N], 2), np.concatenate([N.swapaxes(1, 2), R], 2)], 1)
     A, B, W, P, K, S = (a[of] for a in (A, B, W, P, K, S))
-    x, u = arrays["trajectories/states"] / sx[of, None], arrays["trajectories/controls"] / su[of, None]
-    x0, cost = arrays["trajectories/x0"] / sx[of], arrays["trajectories/cost"]
+    x = of_loops.scale_state(arrays["trajectories/states"])[..., :n]
+    u = of_loops.scale_input(arrays["trajectories/controls"])[..., :m]
+    x0, cost = of_loops.scale_state(arrays["trajectories/x0"])[..., :n], arrays["trajectories/cost"]
     now, after = x[:, :-1], x[:, 1:]
 
     step = np.abs(after - _times(A, now) - _times(B, u))
@@ -72,15 +72,15 @@ def check(arrays: dict[str, np.ndarray], config: DataConfig) -> tuple[float, lis
     return float(max(np.max(error) for error in errors.values())), found
 
 
-def _sampled(arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """The sampled problem of each variant in scaled coordinates."""
-    sx, su = (arrays[f"variants/{name}"] for name in ("scale_x", "scale_u"))
-    n, m = sx.shape[1], su.shape[1]
-    own = Linear(**{name: arrays[f"variants/{name}"] for name in ("A", "B", "Q", "R", "dt")})  # type: ignore[arg-type]
-    plant = in_units(own, sx, su)  # padded: one program for all families
+def _sampled(arrays: dict[str, np.ndarray]) -> tuple[Coordinates, list[np.ndarray]]:
+    """Units of each variant, and its sampled problem in them, unpadded."""
+    n, m = arrays["variants/B"].shape[1:]
+    coordinates = Coordinates.from_scales(arrays["variants/scale_x"], arrays["variants/scale_u"])
+    linear = Linear(**{name: arrays[f"variants/{name}"] for name in ("A", "B", "Q", "R", "dt")})  # type: ignore[arg-type]
+    plant = coordinates.scale_plant(linear)  # padded: one program for all families
     with jax.enable_x64(True):
         wide = control.discretize(plant.A, plant.B, plant.Q, plant.R, plant.dt)
-    return [np.asarray(a)[:, :i, :j] for a, i, j in zip(wide, (n, n, n, m, n), (n, m, n, m, m))]
+    return coordinates, [np.asarray(a)[:, :i, :j] for a, i, j in zip(wide, (n, n, n, m, n), (n, m, n, m, m))]
 
 
 def _times(M: np.ndarray, v: np.ndarray) -> np.ndarray:

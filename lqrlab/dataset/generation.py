@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from lqrlab.compute.files import locked
 from lqrlab.dataset import card, manifest, shards, store, trajectories
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.plan import Shard, plan
@@ -70,8 +71,9 @@ def generate(
         )
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    with manifest.alone(folder):
+    with locked(folder):
         manifest.claim(folder, config)
+        manifest.remove_partial(folder, config)
         todo = plan(config)
         tell = partial(_tell, progress or (lambda done, total, what: None), todo)
         if engine:
@@ -151,7 +153,7 @@ def _here(
 def _kept(config: DataConfig, folder: Path, shard: Shard) -> shards.Content | None:
     """What an earlier run left, where it is whole."""
     kept = shards.sound(folder / shard.name)
-    return kept if kept is not None and kept.attributes.get("config") == config.to_json() else None
+    return kept if kept is not None and config.is_written(kept.attributes.get("config")) else None
 
 
 def _written(folder: Path, shard: Shard, content: shards.Content, there: bool) -> Record:

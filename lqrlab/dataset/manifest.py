@@ -1,14 +1,10 @@
 """What a folder says it holds: the config it is claimed for at the start, the manifest that seals it."""
 
-import contextlib
-import fcntl
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lqrlab.dataset import shards
+from lqrlab.compute.files import LOCK, PART, write_atomic
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.plan import plan
 from lqrlab.dataset.shards import BadFile, Content
@@ -42,34 +38,19 @@ def claim(folder: Path, config: DataConfig) -> None:
                 "use another folder, or delete this one"
             )
         return
-    strangers = sorted(p.name for p in folder.iterdir() if not p.name.endswith(shards.PART))
+    strangers = sorted(p.name for p in folder.iterdir() if p.name not in (LOCK, _CONFIG + PART))
     if strangers:
         raise ValueError(
             f"path: expected a folder of its own for the data set, but {folder} holds "
             f"{', '.join(strangers[:5])}"
         )
-    shards.replace(mark, f"{config.to_json()}\n".encode())
+    write_atomic(mark, f"{config.to_json()}\n")
 
 
-@contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold a folder, so that two runs do not write to it at once; what killed runs left half done is removed.
-
-    Raises:
-        ValueError: another process is at it.
-    """
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            # let go when the process ends, however it ends
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ValueError(f"path: another process is writing to {folder} at this moment") from None
-        for left in folder.glob(f"*{shards.PART}"):
-            left.unlink()
-        yield
-    finally:
-        os.close(handle)
+def remove_partial(folder: Path, config: DataConfig) -> None:
+    """Remove what a killed run left half written: files of the data set itself, none of anybody else's."""
+    for name in (*(shard.name for shard in plan(config)), _CONFIG, _MANIFEST):
+        (folder / (name + PART)).unlink(missing_ok=True)
 
 
 def record(path: Path, family: str, content: Content, digests: dict[str, str]) -> dict[str, Any]:
@@ -112,7 +93,7 @@ def seal(folder: Path, config: DataConfig, records: list[dict[str, Any]]) -> Non
 def put(path: Path, text: str) -> None:
     """Write a text, unless it is there already."""
     if not (path.exists() and path.read_text(encoding="utf-8", errors="replace") == text):
-        shards.replace(path, text.encode())
+        write_atomic(path, text)
 
 
 def read(folder: Path) -> tuple[DataConfig, dict[str, Any]]:

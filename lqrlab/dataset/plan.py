@@ -44,7 +44,7 @@ def keys(config: DataConfig, shard: Shard) -> Array:
 
 def splits(config: DataConfig, family: str) -> np.ndarray:
     """The split of each variant of a family ``[variants]``, as names."""
-    if family in config.held_out:
+    if family in (config.held_out or ()):
         return np.full(config.variants, "held_out", dtype="S10")
     word = f"{config.seed}/{family}/split".encode()
     order = np.random.Generator(np.random.PCG64(zlib.crc32(word))).permutation(config.variants)

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import math
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,12 +14,11 @@ from typing import Any
 import h5py
 import numpy as np
 
+from lqrlab.compute.files import write_atomic
+
 _KINDS = "iufS"  # what a data set holds: no references, no variable lengths, no Python objects
 _SHRINKS = 64  # times at most that compression is believed to have made an array smaller
 _CHUNK = 1 << 18
-
-PART = ".part"
-"""Ending of a file that is not whole yet."""
 
 
 class BadFile(ValueError):
@@ -175,32 +173,8 @@ def write(path: Path, content: Content) -> dict[str, str]:
             before = dataset
         for name, value in sorted((content.attributes | {"sha256": digests[""]}).items()):
             file.attrs[name] = value
-    replace(path, image.contents())
+    write_atomic(path, image.contents())
     return digests
-
-
-def replace(path: Path, data: bytes | memoryview) -> None:
-    """Give a file new contents: a process killed at any moment leaves the old ones or the new ones.
-
-    They are written under another name in the same folder and flushed to the disk, take the name, and the
-    folder is flushed too.
-    """
-    part = path.with_name(path.name + PART)
-    try:
-        with open(part, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except OSError as error:  # a full disk, a folder that may not be written to
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise OSError(error.errno, f"could not be written: {error.strerror}", str(path)) from error
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 @contextlib.contextmanager

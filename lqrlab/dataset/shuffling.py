@@ -8,7 +8,6 @@ Source: J. Black and P. Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2
 over a balanced Feistel network; the round function is the finaliser of MurmurHash3 (A. Appleby, 2011).
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -80,16 +79,3 @@ def shuffled_on_host(positions: np.ndarray, num: int, seed: int, epoch: int) -> 
         v[out_of_range] = _encipher(v[out_of_range], word, half)
         out_of_range = out_of_range[v[out_of_range] >= num]
     return v.astype(np.int64).reshape(np.shape(positions))
-
-
-def shares(weights: Mapping[str, float], there: list[str]) -> np.ndarray:
-    """Relative frequencies of families in the order of ``weights``, summing to one, or a ``ValueError``."""
-    for name, weight in weights.items():
-        if name not in there:
-            raise ValueError(f"family_weights: {name!r} is not in this split of {', '.join(there)}")
-        if not (np.isfinite(weight) and weight >= 0):
-            raise ValueError(f"family_weights: expected a weight ≥ 0 for {name!r}, but found {weight!r}")
-    total = sum(weights.values())
-    if not total > 0:
-        raise ValueError(f"family_weights: expected a family with a weight above 0, but found {weights}")
-    return np.array(list(weights.values()), float) / total

@@ -11,36 +11,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import DTypeLike
 
 from lqrlab import systems
 from lqrlab.compute import pytree
 from lqrlab.dataset import manifest, shards
 from lqrlab.dataset.config import DataConfig
-from lqrlab.dataset.description import Description, describe_scaled, in_units
+from lqrlab.dataset.description import Description, describe_scaled, make_problem
 from lqrlab.dataset.shards import BadFile
-from lqrlab.systems import M_MAX, N_MAX, Linear, Plant
+from lqrlab.simulation import SampledProblem
+from lqrlab.systems import Coordinates, Linear, Plant
 
 SPLITS = ("train", "validation", "held_out")
-
-
-Coordinates = tuple[np.ndarray, np.ndarray]
-"""Scales of trajectories ``[N, n]``, ``[N, m]``, in SI units."""
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class VariantTable:
-    """Every plant of a data set as a network sees it; a batch points into its rows.
+    """Every plant of a data set as a network and as a score see it; a batch points into its rows.
 
     Attributes:
-        description: of all variants, ``[V, …]``; see :class:`Description`.
+        description: of all variants ``[V, …]``, see :class:`Description`.
         gain: optimal gain in scaled coordinates, padded ``[V, 6, 12]``.
+        problem: their sampled problems in scaled coordinates, padded ``[V, …]``, float64 where that is allowed.
         train, validation, held_out: rows of each split.
     """
 
     description: Description
     gain: Array
+    problem: SampledProblem
     train: Array
     validation: Array
     held_out: Array
@@ -48,6 +46,17 @@ class VariantTable:
     def rows(self, split: str) -> Array:
         """Rows of a split."""
         return getattr(self, check_split(split))
+
+    def extended(self, description: Description, problem: SampledProblem) -> "VariantTable":
+        """The table with further plants behind its own, which belong to no split."""
+
+        def join(a: Array, b: Array) -> Array:
+            return jnp.concatenate([a, jnp.asarray(b, a.dtype)])
+
+        more = (description, problem.K, problem)
+        joined = jax.tree.map(join, (self.description, self.gain, self.problem), more)
+        described, gain, problems = joined
+        return dataclasses.replace(self, description=described, gain=gain, problem=problems)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,9 +170,9 @@ class Dataset:
         return Variants(family.astype(str), split.astype(str), variant, dt)
 
     def coordinates(self, number: int, rows: np.ndarray) -> Coordinates:
-        """Scales of the states and inputs of some variants of one file, by their rows in it."""
+        """Units of some variants of one file, by their rows in it."""
         table = self.tables[number]
-        return table["scale_x"][rows], table["scale_u"][rows]
+        return Coordinates.from_scales(table["scale_x"][rows], table["scale_u"][rows])
 
     def rows(self, split: str | None = None, family: str | None = None) -> np.ndarray:
         """Rows of :attr:`variants` of a split, of a family, or of both."""
@@ -219,33 +228,35 @@ class Dataset:
                 parts.append({name: runs[name][keep] for name in names})
         return Recorded(**{name: np.concatenate([p[name] for p in parts]) for name in names})
 
-    def table(self, dtype: DTypeLike = np.float32) -> VariantTable:
-        """All variants as networks see them, in the order of :attr:`variants`."""
-        with jax.enable_x64(np.dtype(dtype) == np.float64 or jax.config.read("jax_enable_x64")):
-            description, gain = jax.tree.map(lambda a: jnp.asarray(a, dtype), self._described)
-        return VariantTable(description, gain, *(jnp.asarray(self.rows(s), jnp.int32) for s in SPLITS))
+    def table(self) -> VariantTable:
+        """All variants in the order of :attr:`variants`; designed in float64, described in float32."""
+        return self._table
 
     @functools.cached_property
-    def _described(self) -> tuple[Description, np.ndarray]:
-        """Description and scaled gain of all variants, float64 in host memory."""
+    def _table(self) -> VariantTable:
         with jax.enable_x64(True):
-            parts = [_described(t) for t in self.tables if len(t["dt"])]
-            return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+            parts = [_scaled(t) for t in self.tables if len(t["dt"])]
+            plants, coordinates, K, P = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+            description, problem = (
+                describe_scaled(plants, coordinates),
+                make_problem(plants, coordinates, K, P),
+            )
+        wide = np.float64 if jax.config.read("jax_enable_x64") else np.float32
+        described, gain = jax.tree.map(lambda a: jnp.asarray(a, np.float32), (description, K))
+        problem = jax.tree.map(lambda a: jnp.asarray(a, wide), problem)
+        return VariantTable(described, gain, problem, *(jnp.asarray(self.rows(s), jnp.int32) for s in SPLITS))
 
 
-def in_scales(t: dict[str, np.ndarray]) -> tuple[Linear, np.ndarray, np.ndarray, np.ndarray]:
-    """One file's variants scaled and padded, their scales ``[V, n]``, ``[V, m]`` and scaled gains, padded."""
+def _scaled(t: dict[str, np.ndarray]) -> tuple[Linear, Coordinates, np.ndarray, np.ndarray]:
+    """One file's variants scaled and padded, their units, optimal gains and costs to go."""
     linear = Linear(**{name: t[name] for name in ("A", "B", "Q", "R", "dt")})  # type: ignore[arg-type]
-    sx, su = t["scale_x"], t["scale_u"]
-    K = t["K"] * sx[:, None, :] / su[:, :, None]
-    gain = np.pad(K, [(0, 0), (0, M_MAX - K.shape[1]), (0, N_MAX - K.shape[2])])
-    return in_units(linear, sx, su), sx, su, gain
-
-
-def _described(t: dict[str, np.ndarray]) -> tuple[Description, np.ndarray]:
-    """Description and scaled gain of one file's variants."""
-    linear, sx, su, gain = in_scales(t)
-    return describe_scaled(linear, sx, su), gain
+    coordinates = Coordinates.from_scales(t["scale_x"], t["scale_u"])
+    return (
+        coordinates.scale_plant(linear),
+        coordinates,
+        coordinates.scale_gain(t["K"]),
+        coordinates.scale_cost(t["P"]),
+    )
 
 
 def check_split(name: str) -> str:

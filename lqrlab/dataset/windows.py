@@ -3,7 +3,6 @@
 import concurrent.futures
 import dataclasses
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,36 +10,47 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from lqrlab.compute import pytree
+from lqrlab.compute import checks, pytree
 from lqrlab.compute.memory import BOUNDARY, aligned, on_boundary
-from lqrlab.dataset import shuffling, store
-from lqrlab.dataset.store import Coordinates, Dataset, VariantTable
-from lqrlab.systems import M_MAX, N_MAX
+from lqrlab.dataset import shuffling
+from lqrlab.dataset.store import Dataset, VariantTable, check_split
+from lqrlab.systems import M_MAX, N_MAX, Coordinates
 
 CHANNELS = N_MAX + M_MAX
 """Of a state and the input before it, padded."""
 
-
-class _Channels:
-    """What follows from a state and the input before it, which stand side by side: copied in one piece."""
-
-    signals: Any
-
-    @property
-    def x(self) -> Any:
-        """States in units of the variant's scales ``[..., 12]``."""
-        return self.signals[..., :N_MAX]
-
-    @property
-    def u(self) -> Any:
-        """Inputs that reached the plant in the step before each x, scaled ``[..., 6]``; zero if none did."""
-        return self.signals[..., N_MAX:]
+ARRAYS = ("trajectories/variant", "trajectories/states", "trajectories/controls")
+"""What windows are cut from."""
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Batch(_Channels):
-    """Windows, each ending at the time whose input is to be chosen; oldest first. Masked entries are zero.
+class Windows:
+    """Windows, each ending at the time whose input is to be chosen; oldest first.
+
+    Attributes:
+        signals: scaled state and the input before it ``[b, W, 12 + 6]``; zero before the trajectory began.
+        t: time of the last state in its trajectory ``[b]``, int32.
+        variant: row of the :class:`VariantTable` ``[b]``, int32.
+    """
+
+    signals: Array
+    t: Array
+    variant: Array
+
+    def batch(self, table: VariantTable) -> "Batch":
+        """With what is known of their plants."""
+        back = jnp.arange(self.signals.shape[1] - 1, -1, -1, dtype=self.t.dtype)
+        mask = (back[None, :] <= self.t[:, None]).astype(self.signals.dtype)
+        known = (table.gain, table.description.state_mask, table.description.input_mask)
+        gain, state_mask, input_mask = (a[self.variant] for a in known)
+        return Batch(self.variant, self.signals, gain, mask, state_mask, input_mask)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Windows with what is known of their plants. Masked entries are zero.
 
     Attributes:
         variant: row of the :class:`VariantTable` ``[b]``, int32.
@@ -58,85 +68,70 @@ class Batch(_Channels):
     input_mask: Array
 
     @property
+    def x(self) -> Array:
+        """States in units of the variant's scales ``[b, W, 12]``."""
+        return self.signals[..., :N_MAX]
+
+    @property
+    def u(self) -> Array:
+        """Inputs that reached the plant in the step before each x, scaled ``[b, W, 6]``; zero if none did."""
+        return self.signals[..., N_MAX:]
+
+    @property
     def target(self) -> Array:
         """Optimal input −Kx at each x, scaled ``[b, W, 6]``; computed where it is asked for."""
-        return _optimal(self.gain, self.x)
+        return -jnp.einsum("bij,btj->bti", self.gain, self.x)
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Resident(_Channels):
-    """All windows of a split on one device: batches are gathered inside a compiled step.
+class WindowSet:
+    """All windows of some trajectories in one memory: they are gathered inside a compiled program.
 
     Window i ends at time ``i % num_steps`` of trajectory ``i // num_steps``.
 
     Attributes:
         signals: state and the input before it at each time, after ``window − 1`` times of zeros, so that
             every window is one piece of memory ``[N, window − 1 + num_steps, 12 + 6]``.
-        variant: row of the table ``[N]``.
-        table: all variants.
+        variant: row of the table ``[N]``, int32.
         window: steps in a window.
         num_steps: windows per trajectory.
     """
 
     signals: Array
     variant: Array
-    table: VariantTable
     window: int = dataclasses.field(metadata={"static": True})
     num_steps: int = dataclasses.field(metadata={"static": True})
-
-    @property
-    def target(self) -> Array:
-        """Optimal input at each x, scaled ``[N, window − 1 + num_steps, 6]``."""
-        return _optimal(self.table.gain[self.variant], self.x)
 
     @property
     def num_windows(self) -> int:
         """How many there are."""
         return self.signals.shape[0] * self.num_steps
 
-    def epoch_order(self, seed: ArrayLike, epoch: ArrayLike) -> Array:
-        """All windows in the order of an epoch ``[num_windows]``."""
-        return self.order(jnp.arange(self.num_windows), seed, epoch)
-
-    def order(self, positions: ArrayLike, seed: ArrayLike, epoch: ArrayLike) -> Array:
-        """The windows at some positions of an epoch, without a list of all; see :func:`order.shuffled`."""
-        return shuffling.shuffled(positions, self.num_windows, seed, epoch)
-
-    def gather(self, indices: ArrayLike) -> Batch:
+    def gather(self, indices: ArrayLike) -> Windows:
         """Windows by number ``[b]``; can be called inside ``jit``."""
         indices = jnp.asarray(indices)
-        trajectory, t = indices // self.num_steps, indices % self.num_steps
+        trajectory, t = indices // self.num_steps, (indices % self.num_steps).astype(jnp.int32)
         # a window is one piece of its row; said so, XLA copies it in half the time
-        long, start = self.signals.reshape(len(self.signals), -1), t * CHANNELS
+        rows, start = self.signals.reshape(len(self.signals), -1), t * CHANNELS
         size = (1, self.window * CHANNELS)
-        pieces = jax.vmap(lambda i, at: jax.lax.dynamic_slice(long, (i, at), size)[0])(trajectory, start)
-        variant = self.variant[trajectory]
-        signals = pieces.reshape(-1, self.window, CHANNELS)
-        return Batch(variant, signals, *known(t, variant, self.table, self.window))
+        pieces = jax.vmap(lambda i, at: jax.lax.dynamic_slice(rows, (i, at), size)[0])(trajectory, start)
+        return Windows(pieces.reshape(-1, self.window, CHANNELS), t, self.variant[trajectory])
+
+    def shuffled(self, first: ArrayLike, epoch: ArrayLike, count: int, seed: ArrayLike) -> Windows:
+        """The ``count`` windows from position ``first`` of a shuffled epoch on, and on into the epochs after it.
+
+        Can be called inside ``jit``; see :func:`lqrlab.dataset.shuffling.shuffled`.
+        """
+        positions = jnp.asarray(first, jnp.uint32) + jnp.arange(count, dtype=jnp.uint32)
+        num = self.num_windows
+        epochs = jnp.asarray(epoch, jnp.uint32) + positions // num
+        return self.gather(shuffling.shuffled(positions % num, num, seed, epochs))
 
 
-def _optimal(gain: Array, x: Array) -> Array:
-    return -jnp.einsum("bij,btj->bti", gain, x)
+# On the host -------------------------------------------------------------------------------------------------
 
-
-def known(t: Array, variant: Array, table: VariantTable, window: int) -> tuple[Array, Array, Array, Array]:
-    """``gain``, ``time_mask``, ``state_mask``, ``input_mask`` of windows that end at times t ``[b]``."""
-    back = jnp.arange(window - 1, -1, -1, dtype=t.dtype)
-    gain, state_mask, input_mask = (
-        a[variant] for a in (table.gain, table.description.state_mask, table.description.input_mask)
-    )
-    return gain, (back[None, :] <= t[:, None]).astype(state_mask.dtype), state_mask, input_mask
-
-
-def check_window(window: int) -> int:
-    """The length of a window, or a ``ValueError``."""
-    if isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 1:
-        raise ValueError(f"window: expected at least one step, but found {window!r}")
-    return int(window)
-
-
-_ALONE = 256  # windows that are not worth a second thread
+_FEW = 256  # windows that are not worth a second thread
 _cutters = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-cut")
 
 
@@ -145,15 +140,15 @@ def cut(rows: np.ndarray, at: np.ndarray, out: np.ndarray) -> None:
 
     Half of it is done by a second thread: NumPy lets go of the interpreter meanwhile.
     """
-    every, steps = rows.reshape(-1, CHANNELS), np.arange(out.shape[1])
+    times, steps = rows.reshape(-1, CHANNELS), np.arange(out.shape[1])
 
     def some(part: slice) -> None:
-        times = (at[part, None] + steps).reshape(-1)
+        index = (at[part, None] + steps).reshape(-1)
         # to look whether each index is in range would mean a buffer in between; "clip" does without
-        np.take(every, times, axis=0, out=out[part].reshape(-1, CHANNELS), mode="clip")
+        np.take(times, index, axis=0, out=out[part].reshape(-1, CHANNELS), mode="clip")
 
     half = len(at) // 2
-    if half < _ALONE:
+    if half < _FEW:
         return some(slice(None))
     other = _cutters.submit(some, slice(half, None))
     some(slice(None, half))
@@ -161,50 +156,15 @@ def cut(rows: np.ndarray, at: np.ndarray, out: np.ndarray) -> None:
 
 
 def zeros(count: int, window: int, steps: int) -> np.ndarray:
-    """Room for ``count`` trajectories, on a 64-byte boundary too."""
+    """Memory for the rows of ``count`` trajectories, on a 64-byte boundary."""
     shape = (count, window - 1 + steps, CHANNELS)
     buffer = np.zeros(4 * math.prod(shape) + BOUNDARY, np.uint8)
     return on_boundary(buffer, shape, np.float32)
 
 
-def room(count: int, window: int) -> np.ndarray:
-    """Room for ``count`` windows."""
+def uncut(count: int, window: int) -> np.ndarray:
+    """Memory for ``count`` windows, uninitialised."""
     return aligned((count, window, CHANNELS))
-
-
-def flat(
-    dataset: Dataset, split: str, window: int, part: tuple[int, int] = (0, 1)
-) -> tuple[np.ndarray, np.ndarray]:
-    """The trajectories of a split in host memory ``[N, W − 1 + T, 18]``, and each one's row of the table.
-
-    Args:
-        dataset, split, window: what to read.
-        part: (index, count) of this process: it takes every count-th trajectory.
-    """
-    check_window(window)
-    chosen = np.zeros(len(dataset.variants), bool)
-    chosen[dataset.rows(split)] = True
-    picks, seen, (index, count) = [], 0, part
-    for shard, first in zip(dataset.shards, dataset.first_rows):
-        variant = dataset.read(shard, ["trajectories/variant"])["trajectories/variant"] + first
-        keep = np.flatnonzero(chosen[variant])
-        picks.append((variant, keep[(seen + np.arange(len(keep))) % count == index]))
-        seen += len(keep)
-    if not seen:
-        raise ValueError(f"split: {dataset.path} has no trajectory in {split!r}")
-    variant = np.concatenate([v[keep] for v, keep in picks]).astype(np.int32)
-    rows, at = zeros(len(variant), window, dataset.config.row_steps), 0
-    for number, (_, keep) in enumerate(picks):
-        if len(keep):
-            of, states, controls = dataset.read(dataset.shards[number], READ).values()
-            coordinates = dataset.coordinates(number, of[keep])
-            put(rows, slice(at, at + len(keep)), window, states[keep], controls[keep], coordinates)
-            at += len(keep)
-    return rows, variant
-
-
-READ = ("trajectories/variant", "trajectories/states", "trajectories/controls")
-"""What windows are cut from."""
 
 
 def put(
@@ -215,34 +175,49 @@ def put(
     controls: np.ndarray,
     coordinates: Coordinates,
 ) -> None:
-    """Scale states ``[N, T+1, n]`` and inputs ``[N, T, m]`` into some rows of zeros."""
-    sx, su = coordinates
-    n, m = sx.shape[-1], su.shape[-1]
-    there = rows[where, window - 1 :]
+    """Scale states ``[N, T+1, n]`` and inputs ``[N, T, m]`` in SI units into some rows of zeros."""
+    n, m = states.shape[-1], controls.shape[-1]
+    to = rows[where, window - 1 :]
     # by the reciprocal, in float32: within one rounding of the quotient, and three times as fast
-    np.multiply(states[:, :-1], (1 / sx)[:, None].astype(np.float32), out=there[..., :n])
-    after = there[:, 1:, N_MAX : N_MAX + m]
-    np.multiply(controls[:, :-1], (1 / su)[:, None].astype(np.float32), out=after)
+    per_x, per_u = ((1 / a)[:, None].astype(np.float32) for a in (coordinates.scale_x, coordinates.scale_u))
+    np.multiply(states[:, :-1], per_x[..., :n], out=to[..., :n])
+    np.multiply(controls[:, :-1], per_u[..., :m], out=to[:, 1:, N_MAX : N_MAX + m])
 
 
-def resident(dataset: Dataset, split: str, window: int, device: jax.Device | None = None) -> Resident:
-    """Put all windows of a split on a device.
+def read(
+    dataset: Dataset, split: str, window: int, part: tuple[int, int] = (0, 1)
+) -> tuple[np.ndarray, np.ndarray]:
+    """The trajectories of a split in host memory, as a :class:`WindowSet` has them.
 
     Args:
         dataset: opened.
         split: ``"train"``, ``"validation"`` or ``"held_out"``.
         window: steps in a window.
-        device: where to; JAX's default if left out.
+        part: (index, count) of this process: it takes every count-th trajectory.
+
+    Returns:
+        Rows ``[N, W − 1 + T, 18]`` and each one's row of the table ``[N]``.
 
     Raises:
         ValueError: an unknown or empty split, a damaged file.
     """
-    return resident_of(dataset, *flat(dataset, store.check_split(split), window), window, device)
-
-
-def resident_of(
-    dataset: Dataset, rows: np.ndarray, variant: np.ndarray, window: int, device: jax.Device | None
-) -> Resident:
-    """What :func:`flat` returned, on a device."""
-    signals, of, table = jax.device_put((rows, variant, dataset.table()), device)
-    return Resident(signals, of, table, window, dataset.config.row_steps)
+    checks.whole("window", window)
+    chosen = np.zeros(len(dataset.variants), bool)
+    chosen[dataset.rows(check_split(split))] = True
+    picks, seen, (index, count) = [], 0, part
+    for shard, first in zip(dataset.shards, dataset.first_rows):
+        variant = dataset.read(shard, [ARRAYS[0]])[ARRAYS[0]] + first
+        keep = np.flatnonzero(chosen[variant])
+        picks.append((variant, keep[(seen + np.arange(len(keep))) % count == index]))
+        seen += len(keep)
+    if not seen:
+        raise ValueError(f"split: {dataset.path} has no trajectory in {split!r}")
+    variant = np.concatenate([v[keep] for v, keep in picks]).astype(np.int32)
+    rows, at = zeros(len(variant), window, dataset.config.row_steps), 0
+    for number, (_, keep) in enumerate(picks):
+        if len(keep):
+            of, states, controls = dataset.read(dataset.shards[number], ARRAYS).values()
+            where = slice(at, at + len(keep))
+            put(rows, where, window, states[keep], controls[keep], dataset.coordinates(number, of[keep]))
+            at += len(keep)
+    return rows, variant

@@ -1,6 +1,7 @@
-"""From where a loop comes back: regions of attraction by rollouts in bulk, and nothing kept but the verdict."""
+"""From where a loop converges: regions of attraction by rollouts in bulk, of which only the verdict is kept."""
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,32 +15,40 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab import simulation
-from lqrlab.simulation import Env, Policy
-from lqrlab.simulation.policies import check_policy
+from lqrlab.compute import checks
+from lqrlab.simulation import Env, Policy, Verdict, check_policy, verdict
 from lqrlab.systems import Plant
 
 _BLOCK = 1024  # loops of one call: what a core keeps in its cache
-_SHARE = 25  # samples between two looks at who has arrived
+_LOOK = 25  # samples between two looks at which loops have decided
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Attraction:
-    """What became of each start, ``[*lead]``; one that is neither back nor lost had not decided at the end.
+    """What became of each start, ``[*lead]``.
 
     Attributes:
-        back: the loop came to its equilibrium and stayed.
-        lost: it left for good: beyond ``far``, or not finite.
-        seconds: until the verdict [s].
+        verdict: converged, bounded or diverged, see :mod:`lqrlab.simulation.verdict`.
+        seconds: until it was at rest or had left the model [s]; else the horizon.
     """
 
-    back: np.ndarray
-    lost: np.ndarray
+    verdict: np.ndarray
     seconds: np.ndarray
 
     @property
+    def converged(self) -> np.ndarray:
+        """Whether each loop converged."""
+        return self.verdict == Verdict.CONVERGED
+
+    @property
+    def diverged(self) -> np.ndarray:
+        """Whether each loop diverged."""
+        return self.verdict == Verdict.DIVERGED
+
+    @property
     def share(self) -> float:
-        """Share of the starts that come back."""
-        return float(np.mean(self.back))
+        """Share of the starts whose loops converge."""
+        return float(np.mean(self.converged))
 
 
 def attraction(
@@ -50,23 +59,20 @@ def attraction(
     num_steps: int = 500,
     dt: float | None = None,
     limits: tuple[ArrayLike, ArrayLike] | None = None,
-    near: float = 0.05,
-    far: float = 50.0,
     check: Callable[[], None] = lambda: None,
 ) -> Attraction:
-    """Roll a nonlinear plant out under a policy from many starts and say which come back to the equilibrium.
+    """Roll a nonlinear plant out under a policy from many starts and say which converge to the equilibrium.
 
-    Every 25 samples those whose fate is known leave: back are loops whose states were all within ``near`` of their
-    scales at two looks in a row and nearer at the second; lost are those beyond ``far`` scales. What comes to rest at
-    another equilibrium (a pole a full turn further, a cart that stands elsewhere) is not back.
+    The verdict is that on a run of ``num_steps`` samples. Loops that are at rest or have left the model are not run
+    further. What comes to rest at another equilibrium (a pole a full turn further, a cart that stands elsewhere) is
+    bounded.
 
     Args:
         plant: one plant.
         policy: bound to it.
         x0: initial deviations ``[*lead, n]``; in float32 it is a few times faster, and as good but for the boundary.
-        num_steps: samples after which those that have not decided are given up.
+        num_steps: samples of a run.
         dt, limits: as in :func:`lqrlab.simulation.rollout`.
-        near, far: in scales of the states.
         check: called now and then; what it raises ends the work.
 
     Raises:
@@ -77,34 +83,70 @@ def attraction(
         raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
     if starts.shape[-1:] != (plant.n,):
         raise ValueError(f"x0: expected states [..., {plant.n}] of {plant.name}, but found {starts.shape}")
-    if not isinstance(num_steps, int | np.integer) or num_steps < 1:
-        raise ValueError(f"num_steps: expected at least one step, but found {num_steps!r}")
+    num_steps = checks.whole("num_steps", num_steps)
     starts = starts if starts.dtype == np.float32 else starts.astype(float)
     check_policy(policy, jnp.zeros((1, plant.n), starts.dtype), plant.m)
+    world = _cast(simulation.env(plant, dt=dt, limits=limits), starts.dtype)
     lead, flat = starts.shape[:-1], starts.reshape(-1, plant.n)
-    world = _cast(simulation.env(plant, dt=dt, limits=limits), flat.dtype)
-    step, scales = float(world.dt), np.asarray(plant.scales[0])
-    count = len(flat)
-    block = min(_BLOCK, max(count, 1))
-    carry = jax.tree.map(np.asarray, policy.init((count,)))
-    back, lost, seconds = np.zeros(count, bool), np.zeros(count, bool), np.full(count, num_steps * step)
-    here, x, before = np.arange(count), flat, np.full(count, np.inf)
+    loops = _Loops(world, policy, flat, num_steps, np.asarray(plant.scales[0], flat.dtype))
     with ThreadPoolExecutor(os.cpu_count() if jax.default_backend() == "cpu" else 1) as pool:
-        for taken in range(0, num_steps, _SHARE):
-            if not len(here):
+        for first, steps in _looks(num_steps):
+            if not len(loops.running):
                 break
             check()
-            steps = min(_SHARE, num_steps - taken)
-            x, carry = _advanced(pool, world, policy, x, carry, steps, block)
-            size = np.abs(x / scales).max(axis=1)
-            gone = ~(size <= far)
-            arrived = (size < near) & (before < near) & ((size < before) | (size < 1e-3 * near))
-            lost[here[gone]], back[here[arrived]] = True, True
-            seconds[here[gone | arrived]] = (taken + steps) * step
-            stay = ~(gone | arrived)
-            carry = _rows(carry, len(here), stay)
-            here, x, before = here[stay], x[stay], size[stay]
-    return Attraction(*(a.reshape(lead) for a in (back, lost, seconds)))
+            loops.advance(pool, first, steps)
+    judged = verdict.of_peaks(loops.start, loops.peak, loops.before, loops.last)
+    return Attraction(np.asarray(judged).reshape(lead), loops.seconds.reshape(lead))
+
+
+def _looks(num_steps: int) -> list[tuple[int, int]]:
+    """(First sample, number of steps) of each stretch between two looks; the quarters of the run begin with one."""
+    ends = sorted({0, *verdict.quarters(num_steps), num_steps})
+    return [
+        (first, min(_LOOK, end - first))
+        for begin, end in itertools.pairwise(ends)
+        for first in range(begin, end, _LOOK)
+    ]
+
+
+class _Loops:
+    """Loops that are run together: those that still run, and what the verdict needs of all."""
+
+    def __init__(self, world: Env, policy: Policy, x0: np.ndarray, num_steps: int, scales: np.ndarray):
+        self.world, self.policy, self.scales = world, policy, scales
+        self.quarters, self.num_steps = verdict.quarters(num_steps), num_steps
+        self.block = min(_BLOCK, max(len(x0), 1))
+        self.running, self.x = np.arange(len(x0)), x0
+        self.carry = jax.tree.map(np.asarray, policy.init((len(x0),)))
+        self.start = verdict.size(x0, scales)
+        self.peak, self.before, self.last = self.start.copy(), np.zeros(len(x0)), np.zeros(len(x0))
+        self.seconds = np.full(len(x0), num_steps * float(world.dt))
+
+    def advance(self, pool: ThreadPoolExecutor, first: int, steps: int) -> None:
+        """Run all that still run from sample ``first`` on, and let those go whose fate is known."""
+        here = self.running
+        self.x, self.carry, largest = _advanced(pool, self, steps)
+        self._note(here, first, largest)
+        if first + steps == self.num_steps:
+            self._note(here, self.num_steps, verdict.size(self.x, self.scales))
+        left = ~(self.peak[here] <= verdict.FAR * np.maximum(self.start[here], 1.0))
+        rested = largest <= verdict.AT_REST * self.peak[here]
+        self.before[here[rested]] = self.last[here[rested]] = largest[rested]
+        gone = left | rested
+        self.seconds[here[gone]] = (first + steps) * float(self.world.dt)
+        self.carry = _rows(self.carry, len(here), ~gone)
+        self.running, self.x = here[~gone], self.x[~gone]
+
+    def _note(self, here: np.ndarray, sample: int, size: np.ndarray) -> None:
+        """Take sizes from a sample on into the peaks of the run and of its last two quarters."""
+        before, last = self.quarters
+        for peaks, inside in (
+            (self.peak, True),
+            (self.before, before <= sample < last),
+            (self.last, last <= sample),
+        ):
+            if inside:
+                peaks[here] = np.maximum(peaks[here], size)
 
 
 def _rowed(a: Any, rows: int) -> bool:
@@ -116,21 +158,24 @@ def _rows(carry: Any, rows: int, chosen: np.ndarray) -> Any:
     return jax.tree.map(lambda a: a[chosen] if _rowed(a, rows) else a, carry)
 
 
-def _cast(tree: Any, dtype: Any) -> Any:
+def _cast(tree: Any, dtype: np.dtype) -> Any:
     return jax.tree.map(
         lambda a: jnp.asarray(a, dtype) if jnp.issubdtype(jnp.result_type(a), jnp.floating) else a, tree
     )
 
 
-def _advanced(
-    pool: ThreadPoolExecutor, world: Env, policy: Policy, x: np.ndarray, carry: Any, steps: int, block: int
-) -> tuple[np.ndarray, Any]:
-    """All loops some samples on, block by block on all cores; the last block is filled up with its last loop."""
-    rows = len(x)
+def _advanced(pool: ThreadPoolExecutor, loops: _Loops, steps: int) -> tuple[np.ndarray, Any, np.ndarray]:
+    """All loops some samples on, block by block on all cores; the last block is filled up with its last loop.
 
-    def piece(start: int) -> tuple[np.ndarray, Any]:
+    Returns:
+        States, memories, and the largest size on the way.
+    """
+    x, carry, block, rows = loops.x, loops.carry, loops.block, len(loops.x)
+
+    def piece(start: int) -> tuple[np.ndarray, Any, np.ndarray]:
         index = np.minimum(np.arange(start, start + block), rows - 1)
-        done = jax.tree.map(np.asarray, _advance(world, policy, x[index], _rows(carry, rows, index), steps))
+        arguments = (loops.world, loops.policy, x[index], _rows(carry, rows, index), loops.scales, steps)
+        done = jax.tree.map(np.asarray, _advance(*arguments))
         return _rows(done, block, np.arange(min(block, rows - start)))
 
     starts = range(0, rows, block)
@@ -139,10 +184,14 @@ def _advanced(
 
 
 @partial(jax.jit, static_argnames="steps")
-def _advance(world: Env, policy: Policy, x: Array, carry: Any, steps: int) -> tuple[Array, Any]:
-    def step(state: tuple[Array, Any], _: None) -> tuple[tuple[Array, Any], None]:
-        x, carry = state
-        carry, u = policy(carry, x)
-        return (world.step(x, u.astype(x.dtype))[0], carry), None
+def _advance(
+    world: Env, policy: Policy, x: Array, carry: Any, scales: Array, steps: int
+) -> tuple[Array, Any, Array]:
+    def sample(state: tuple[Array, Any, Array], _: None) -> tuple[tuple[Array, Any, Array], None]:
+        x, carry, largest = state
+        largest = jnp.maximum(largest, verdict.size(x, scales))  # NaN stays
+        after, carry, _paid = simulation.step(world, policy, x, carry)
+        return (after, carry, largest), None
 
-    return jax.lax.scan(step, (x, carry), length=steps)[0]
+    start = (x, carry, jnp.zeros(x.shape[:-1], x.dtype))
+    return jax.lax.scan(sample, start, length=steps)[0]

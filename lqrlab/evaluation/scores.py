@@ -3,14 +3,14 @@
 import dataclasses
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
-from lqrlab import control, simulation
-from lqrlab.compute import pytree
-from lqrlab.simulation import Policy
+from lqrlab import simulation
+from lqrlab.compute import checks, pytree
+from lqrlab.simulation import Env, LinearPolicy, Policy, SampledProblem, Verdict, verdict
 from lqrlab.systems import Plant
 
 
@@ -20,35 +20,46 @@ class Score:
     """What closed loops cost, over what they need have cost; one entry a variant and start ``[*batch, S]``.
 
     Attributes:
-        ratio: cost / x0ᵀP x0, never below 1 for a linear plant; inf where the loop does not come back.
-        destabilised: the loop does not come back: it grows, or stays where it was driven.
+        ratio: cost / x0ᵀP x0, never below 1 for a linear plant; inf where the loop does not converge.
+        verdict: whether it converged, is bounded or diverged, see :mod:`lqrlab.simulation.verdict`.
         remaining: share of the cost that was still to be paid at the end of the horizon and is counted at its
             optimal price: where it is not small, the ratio is only a lower bound.
     """
 
     ratio: Array
-    destabilised: Array
+    verdict: Array
     remaining: Array
+
+    @property
+    def converged(self) -> Array:
+        """Whether each loop converged."""
+        return self.verdict == Verdict.CONVERGED
+
+    @property
+    def diverged(self) -> Array:
+        """Whether each loop diverged."""
+        return self.verdict == Verdict.DIVERGED
 
     def __getitem__(self, index: object) -> "Score":
         """The scores of some variants."""
-        return Score(self.ratio[index], self.destabilised[index], self.remaining[index])
+        return Score(self.ratio[index], self.verdict[index], self.remaining[index])
 
     def summary(self) -> dict[str, float]:
-        """Excess cost in percent (median, p95, p99, worst; inf where so many loops fail) and the share destabilised."""
+        """Excess cost in percent (median, p95, p99, worst; inf where so many loops do not converge), and how many
+        percent of the loops diverged, and are bounded without converging."""
         gap = (np.asarray(self.ratio, float).ravel() - 1) * 100
         quantiles = np.quantile(gap, (0.5, 0.95, 0.99, 1.0), method="higher")
+        verdicts = np.asarray(self.verdict)
         return {
             **{name: float(q) for name, q in zip(("median", "p95", "p99", "worst"), quantiles)},
-            "destabilised": 100 * float(np.asarray(self.destabilised, float).mean()),
+            "diverged": 100 * float(np.mean(verdicts == Verdict.DIVERGED)),
+            "bounded": 100 * float(np.mean(verdicts == Verdict.BOUNDED)),
         }
 
 
-def settling_steps(
-    design: control.LQR, *, times: float = 2.0, shortest: int = 100, longest: int = 2000
-) -> int:
-    """A horizon in which every optimal loop has settled ``times`` over: amplitude 10⁻³ is settled once."""
-    slowest = float(np.max(np.abs(np.asarray(design.poles))))
+def settling_steps(poles: ArrayLike, *, times: float = 2.0, shortest: int = 100, longest: int = 2000) -> int:
+    """A horizon in which loops with these discrete poles have settled ``times`` over: to 10⁻³ is once."""
+    slowest = float(np.max(np.abs(np.asarray(poles))))
     steps = times * math.log(1e-3) / math.log(min(max(slowest, 1e-9), 1 - 1e-9))
     return int(np.clip(math.ceil(steps / 50) * 50, shortest, longest))
 
@@ -65,10 +76,11 @@ def evaluate(
 ) -> Score:
     """Run ``policy`` from typical initial states and compare its cost with the optimum.
 
-    The reference is x0ᵀP x0 of the sampled-data optimum. What is left at the end of the horizon counts as
+    The reference is x0ᵀP x0 of the sampled-data optimum. What remains at the end of the horizon counts as
     x_TᵀP x_T, the least that any controller could still pay, so a linear plant's ratio is at least 1 whatever
-    the horizon, and exact once the loop has settled (see ``Score.remaining``). A constant gain is judged stable
-    or not by its closed loop, any other policy by whether its cost to go falls.
+    the horizon, and exact once the loop has settled (see ``Score.remaining``). A loop that does not converge pays for
+    ever: its ratio is infinite. The verdict on a constant gain is exact, from its closed loop; that on any other
+    policy is read off its run.
 
     Args:
         policy: bound to ``plants``.
@@ -83,61 +95,49 @@ def evaluate(
     Returns:
         :class:`Score` ``[*batch, num_initial]``.
     """
-    (A, B), (Q, R) = plants.matrices(), plants.weights()
-    if A.dtype != jnp.float64:
+    world = simulation.env(plants, linear=linear)
+    if world.sampled.A.dtype != jnp.float64:
         raise ValueError(
-            f"plants: expected float64, but found {A.dtype}; call lqrlab.compute.setup() first: in float32 the "
-            "optimum itself is wrong in the third digit"
+            f"plants: expected float64, but found {world.sampled.A.dtype}; call lqrlab.compute.setup() first: in "
+            "float32 the optimum itself is wrong in the third digit"
         )
-    if num_steps is not None and num_steps < 1:
-        raise ValueError(f"num_steps: expected a horizon of at least one step, but found {num_steps}")
-    design = control.lqrd(A, B, Q, R, plants.dt)
-    if not bool(jnp.all(design.stabilizing)):
+    if num_steps is not None:
+        checks.whole("num_steps", num_steps)
+    problem, stabilizing = SampledProblem.of(world.sampled)
+    if not bool(jnp.all(stabilizing)):
         raise ValueError(
-            f"plants: {int(jnp.sum(~design.stabilizing))} of {design.stabilizing.size} have no stabilizing optimum "
+            f"plants: {int(jnp.sum(~stabilizing))} of {stabilizing.size} have no stabilizing optimum "
             "to compare with; control.lqrd on one of them says why"
         )
-    x0 = plants.initial_state(key=key, num=num_initial) if x0 is None else x0
-    steps = settling_steps(design) if num_steps is None else num_steps
-    path = simulation.rollout(plants, policy, x0, steps, linear=linear)
-    value = _value(design.P, path.xs)
-    start, rest = value[..., 0], value[..., -1]
-    ratio = (path.cost + rest) / start
-    if linear and isinstance(policy, simulation.LinearPolicy):
-        lost = ~_gain_is_stable(plants, policy, ratio)
+    x0 = plants.initial_state(key=key, num=num_initial) if x0 is None else jnp.asarray(x0)
+    if num_steps is None:
+        num_steps = settling_steps(np.linalg.eigvals(np.asarray(problem.closed_loop())))
+    return _scored(world, problem, policy, x0, num_steps, plants.scales[0])
+
+
+def _scored(
+    world: Env, problem: SampledProblem, policy: Policy, x0: Array, num_steps: int, scale_x: Array
+) -> Score:
+    linear_loop = world.linear and isinstance(policy, LinearPolicy)
+    if linear_loop:  # twice the state, twice the input: starts of any size are run in units of their size
+        x0 = x0 / jnp.maximum(jnp.max(jnp.abs(x0), axis=-1, keepdims=True), jnp.finfo(x0.dtype).tiny)
+    run = simulation.rollout(world, policy, x0, num_steps)
+    start, rest = problem.optimal_cost(run.xs[..., 0, :]), problem.optimal_cost(run.xs[..., -1, :])
+    paid = run.cost + rest
+    nothing = start == 0  # a loop that begins at rest has nothing to pay
+    ratio = jnp.where(nothing & (paid == 0), 1.0, paid / jnp.where(nothing, 1.0, start))
+    if linear_loop:
+        judged = verdict.of_gain(problem.closed_loop(policy.K))  # type: ignore[attr-defined]
+        judged = jnp.broadcast_to(judged[..., None], ratio.shape)
     else:
-        lost = _stays(value)
-    destabilised = lost | ~jnp.isfinite(ratio)
-    ratio = jnp.where(destabilised, jnp.inf, ratio)
+        judged = verdict.of_sizes(verdict.size(run.xs, scale_x))
+    judged = jnp.where(jnp.isfinite(ratio), judged, Verdict.DIVERGED).astype(jnp.int8)
+    converged = judged == Verdict.CONVERGED
+    ratio = jnp.where(converged, ratio, jnp.inf)
     lowest = float(jnp.min(ratio))
-    if linear and lowest < 1 - 1e-6:
+    if world.linear and lowest < 1 - 1e-6:
         raise AssertionError(
             f"a loop cost {lowest:.9f} of the optimum: the reference or the simulation is wrong"
         )
-    remaining = jnp.where(destabilised, 1.0, rest / (path.cost + rest))
-    return Score(jnp.maximum(ratio, 1.0) if linear else ratio, destabilised, remaining)
-
-
-def _gain_is_stable(plants: Plant, policy: simulation.LinearPolicy, like: Array) -> Array:
-    """Whether a constant gain stabilises each plant: exact, from the closed loop itself ``[*batch, S]``."""
-    A, B = control.c2d(*plants.matrices(), jnp.asarray(plants.dt))
-    stable = control.is_stable(A - B @ policy.K)
-    return jnp.broadcast_to(stable[..., None], like.shape)
-
-
-@jax.jit
-def _value(P: Array, xs: Array) -> Array:
-    """xᵀPx for P ``[*batch, n, n]``, xs ``[*batch, S, T, n]``."""
-    return jnp.sum(xs * (xs @ P[..., None, :, :]), axis=-1)
-
-
-def _stays(value: Array) -> Array:
-    """Whether a loop's cost to go ``[..., T]`` fails to fall from the last quarter but one to the last.
-
-    Quarters, because a loop that decays slowly may swing; a thousandth, because a loop that stands still where
-    it was driven pays for ever. What has come to rest is not asked to fall further.
-    """
-    quarter = max(value.shape[-1] // 4, 1)
-    cuts = slice(-2 * quarter, -quarter), slice(-quarter, None)
-    before, last = (jnp.max(value[..., cut], axis=-1) for cut in cuts)
-    return ~(last <= before * (1 - 1e-3)) & ~(last < 1e-9 * value[..., 0])
+    remaining = jnp.where(converged, rest / jnp.where(paid > 0, paid, 1.0), 1.0)
+    return Score(jnp.maximum(ratio, 1.0) if world.linear else ratio, judged, remaining)

@@ -1,4 +1,4 @@
-"""What a run learns from: the data set's windows, plants of no family, and what the policy itself has met.
+"""What a step learns from: windows of the data set, of random systems and of the policy's own loops, mixed.
 
 Everything follows from the seed, the step and, for the policy's own loops, the parameters that they were run
 with: a run that is resumed draws the same again.
@@ -11,167 +11,201 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab import dataset as data
 from lqrlab.compute import pytree
-from lqrlab.learning import closed_loop_cost, models
+from lqrlab.dataset import VariantTable, Windows, WindowSet
+from lqrlab.learning import closed_loop_cost
 from lqrlab.learning.config import TrainConfig
-from lqrlab.learning.training_step import Plants, TrainBatch, weights
+from lqrlab.simulation import LinearPolicy, SampledProblem
 
-_OWN_LOOPS = 512  # in a round
+ON_POLICY_LOOPS = 512
+"""Loops of the policy that are recorded in a round."""
 _LARGEST = 3.0  # state of a recorded loop, in units of its scale
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Sources:
-    """Everything on the device.
+class Plants:
+    """Plants as a network sees them and as a score does, with initial states; each ``[b, …]``."""
+
+    description: data.Description
+    problem: SampledProblem
+    x0: Array
+
+    def __getitem__(self, rows: Any) -> "Plants":
+        """Some of them."""
+        return jax.tree.map(lambda a: a[rows], self)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class TrainBatch:
+    """What one step learns from.
 
     Attributes:
-        windows: the data set's, of the trained split.
-        random: windows of random systems under their optimum; None without such plants.
-        own: windows of the policy's own loops; None before the first round.
-        table: all plants as networks see them; the random ones follow the data set's.
-        problem: their regulator problems, in the same order.
-        rows, random_rows: of the trained variants and of the random systems.
+        batch: windows ``[b, …]``.
+        weight: of each window ``[b]``, see :func:`weights`.
+        plants: that the windows are of ``[b, …]``.
     """
 
-    windows: data.Resident
-    random: data.Resident | None
-    own: data.Resident | None
-    table: data.VariantTable
-    problem: data.Problem
-    rows: Array
-    random_rows: Array
+    batch: data.Batch
+    weight: Array
+    plants: Plants
 
 
-def gather_sources(dataset: data.Dataset, window: int, config: TrainConfig) -> Sources:
-    """Read the data set, and invent what is to be invented."""
-    windows = data.resident(dataset, "train", window=window)
-    table, problem = windows.table, data.problems(dataset)
-    invented, first = None, len(table.gain)
-    if config.random_systems:
-        key = jax.random.key(config.seed)
-        description, more = data.random_systems(key, config.random_systems)
-        join = lambda a, b: jnp.concatenate([jnp.asarray(a), jnp.asarray(b, a.dtype)])  # noqa: E731
-        problem = jax.tree.map(join, problem, more)
-        described = jax.tree.map(join, table.description, description)
-        table = dataclasses.replace(table, description=described, gain=join(table.gain, more.K))
-        rows = jnp.arange(first, first + config.random_systems)
-        excitation = dataset.config.excitation
-        invented = _optimal(jax.random.fold_in(key, 1), table, problem, rows, window, config, excitation)
-    windows = dataclasses.replace(windows, table=table)
-    rows = jnp.arange(first, first + config.random_systems)
-    return Sources(windows, invented, None, table, problem, table.train, rows)
+def weights(gain: Array) -> Array:
+    """1/√‖K̃‖ of optimal gains ``[..., 6, 12]``.
+
+    Without it the plants that are controlled with large gains drown the others, and with 1/‖K̃‖ they, which need
+    the most exact gains, are drowned.
+    """
+    return jnp.sum(gain**2, axis=(-1, -2)) ** -0.25
 
 
-def _starts(key: Array, state_mask: Array) -> Array:
-    """Initial states as a data set draws them: independent normal, one scale each ``[b, 12]``."""
+def train_batch(table: VariantTable, windows: Windows, seed: ArrayLike, step: Array) -> TrainBatch:
+    """Windows with what is known of their plants, and initial states drawn for the step; can be called in ``jit``."""
+    batch = windows.batch(table)
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 3), step)
+    return TrainBatch(batch, weights(batch.gain), plants(table, batch.variant, key))
+
+
+def plants(table: VariantTable, rows: Array, key: Array) -> Plants:
+    """Some rows of the table, each with an initial state."""
+    description = table.description[rows]
+    return Plants(description, table.problem[rows], initial_states(key, description.state_mask))
+
+
+def initial_states(key: Array, state_mask: Array) -> Array:
+    """Scaled initial states as a data set draws them: independent normal, one scale each ``[b, 12]``."""
     return jax.random.normal(key, state_mask.shape, jnp.float32) * state_mask.astype(jnp.float32)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mixture:
+    """The windows of each step: shares of a source, of random systems and of the policy's own loops.
+
+    Attributes:
+        source: the data set's windows.
+        config: the shares.
+        table: all plants; the random systems follow the data set's.
+        random: windows of random systems under their optimum; None without such plants.
+        on_policy: windows of the policy's own loops; None before the first round.
+    """
+
+    source: data.Source
+    config: TrainConfig
+    table: VariantTable
+    random: WindowSet | None = None
+    on_policy: WindowSet | None = None
+
+    @classmethod
+    def of(cls, source: data.Source, config: TrainConfig, device: Any = None) -> "Mixture":
+        """Draw the random systems, design for them and run their loops."""
+        table = source.table
+        if not config.random_systems:
+            return cls(source, config, jax.device_put(table, device))
+        key, first = jax.random.key(config.seed), len(table.gain)
+        table = table.extended(*data.random_systems(key, config.random_systems))
+        rows = jnp.arange(first, first + config.random_systems)
+        excitation = source.data.config.excitation
+        loops = _optimal_loops(jax.random.fold_in(key, 1), table, rows, source.window, config, excitation)
+        return cls(source, config, *jax.device_put((table, loops), device))
+
+    @property
+    def rows(self) -> Array:
+        """Rows of the plants that are trained on."""
+        first = len(self.table.gain) - self.config.random_systems
+        return jnp.concatenate([self.table.train, jnp.arange(first, len(self.table.gain))])
+
+    def windows(self, step: int, count: int, seed: int) -> Windows:
+        """What the ``count`` steps from ``step`` on learn from ``[count, batch_size, …]``."""
+        sizes = shares(self.config, on_policy=self.on_policy is not None)
+        parts = [self._of_source(step, count, sizes[0])]
+        for held, size in ((self.random, sizes[1]), (self.on_policy, sizes[2])):
+            if held is not None and size:
+                parts.append(_of_set(held, np.uint32(step), count, size, np.uint32(seed)))
+        return _mixed(parts, tuple(size for size in sizes if size)) if len(parts) > 1 else parts[0]
+
+    def _of_source(self, step: int, count: int, size: int) -> Windows:
+        windows = self.source.windows(step * size, count * size)
+        return jax.tree.map(lambda a: a.reshape(count, size, *a.shape[1:]), windows)
+
+
+def shares(config: TrainConfig, *, on_policy: bool) -> tuple[int, int, int]:
+    """How many windows of a batch come from the data set, from random systems, from the policy's own loops."""
+    random = round(config.random_share * config.batch_size) if config.random_systems else 0
+    mine = round(config.on_policy_share * config.batch_size) if on_policy else 0
+    return config.batch_size - random - mine, random, mine
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def _of_set(held: WindowSet, step: Array, count: int, size: int, seed: Array) -> Windows:
+    """The windows of some steps ``[count, size, …]``; a small set is gone through many times."""
+
+    def of_step(step: Array) -> Windows:
+        per_epoch = max(held.num_windows // size, 1)
+        return held.shuffled((step % per_epoch) * size % held.num_windows, step // per_epoch, size, seed)
+
+    return jax.lax.map(of_step, step + jnp.arange(count, dtype=jnp.uint32))
+
+
+@partial(jax.jit, static_argnums=1)
+def _mixed(parts: list[Windows], sizes: tuple[int, ...]) -> Windows:
+    """Parts ``[count, size, …]`` one after another from each, so that a part of a batch is mixed as the whole is."""
+    order = np.argsort(np.concatenate([(np.arange(k) + 0.5) / k for k in sizes]), kind="stable")
+    return jax.tree.map(lambda *a: jnp.concatenate(a, axis=1)[:, order], *parts)
+
+
 @partial(jax.jit, static_argnames=("window", "config", "excitation"))
-def _optimal(
-    key: Array,
-    table: data.VariantTable,
-    problem: data.Problem,
-    rows: Array,
-    window: int,
-    config: TrainConfig,
-    excitation: float,
-) -> data.Resident:
+def _optimal_loops(
+    key: Array, table: VariantTable, rows: Array, window: int, config: TrainConfig, excitation: float
+) -> WindowSet:
     """One loop of each of some plants under its optimal gain with excitation, as a data set records them."""
-    of = problem[rows]
-    K, input_mask = of.K.astype(jnp.float32), table.description.input_mask[rows]
+    problem, masks = table.problem[rows], table.description.coordinates
     start, noise = jax.random.split(key)
-    push = (
-        excitation
-        * jax.random.normal(noise, (config.on_policy_steps, *input_mask.shape), jnp.float32)
-        * input_mask[None]
+    x0 = initial_states(start, masks.state_mask[rows])
+    run = closed_loop_cost.rollout(
+        LinearPolicy(problem.K.astype(jnp.float32)),
+        problem,
+        x0,
+        config.on_policy_steps,
+        key=noise,
+        excitation=excitation * masks.input_mask[rows].astype(jnp.float32),
     )
-
-    def answer(x: Array, u: Array, time_mask: Array) -> Array:
-        return -jnp.einsum("bij,bj->bi", K, x[:, -1])
-
-    x0 = _starts(start, table.description.state_mask[rows])
-    return _recorded(
-        *closed_loop_cost.roll(answer, 1, of, x0, config.on_policy_steps, push), rows, table, window
-    )
+    return recorded(run.xs, run.us, rows, window)
 
 
-def own_loops(
-    graph: nnx.GraphDef, params: Any, sources: Sources, config: TrainConfig, round_: Array
-) -> data.Resident:
-    """What the policy meets when it is run, with what the optimum would have done there.
+def on_policy_loops(policy: Any, table: VariantTable, rows: Array, key: Array, num_steps: int) -> WindowSet:
+    """What a policy meets when it is run; the optimum's answers follow from the table's gains.
 
-    Plants are drawn from those that are trained on, initial states as in the data set. A loop that grows is
-    shrunk as a whole: half the state calls for half the input, so it is no other problem.
+    Initial states are as in the data set. A loop that grows is shrunk as a whole: half the state calls for half the
+    input, so it is no other problem.
+
+    Args:
+        policy: a ``NetworkPolicy.scaled`` bound to the plants of ``rows``.
+        table: all plants.
+        rows: of those whose loops are run ``[b]``.
+        key: of the initial states.
+        num_steps: T.
 
     Source: S. Ross, G. Gordon, D. Bagnell, A reduction of imitation learning and structured prediction to
     no-regret online learning, AISTATS 2011 (here the last round's loops alone are mixed with the data set).
     """
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), 2), round_)
-    pick, start = jax.random.split(key)
-    rows = jnp.concatenate([sources.rows, sources.random_rows])
-    rows = rows[jax.random.randint(pick, (_OWN_LOOPS,), 0, len(rows))]
-    of = sources.problem[rows]
-    description = jax.tree.map(lambda a: a[rows], sources.table.description)
-    model = models.merge(graph, params)
-    answer = closed_loop_cost.answering(model, model.encode(description))
-    x0 = _starts(start, description.state_mask)
-    xs, us = closed_loop_cost.roll(answer, model.config.window, of, x0, config.on_policy_steps)
-    return _recorded(xs, us, rows, sources.table, model.config.window)
+    x0 = initial_states(key, table.description.state_mask[rows])
+    run = closed_loop_cost.rollout(policy, table.problem[rows], x0, num_steps)
+    return recorded(run.xs, run.us, rows, policy.window)
 
 
-def _recorded(xs: Array, us: Array, rows: Array, table: data.VariantTable, window: int) -> data.Resident:
-    """Loops ``[b, T+1, 12]``, ``[b, T, 6]`` as windows; the optimum's predictions follow from the table's gains."""
+def recorded(xs: Array, us: Array, rows: Array, window: int) -> WindowSet:
+    """Scaled loops ``[b, T+1, 12]``, ``[b, T, 6]`` as windows."""
     size = jnp.max(jnp.abs(xs), axis=(1, 2), keepdims=True)
     shrink = jnp.where(size > _LARGEST, _LARGEST / size, 1.0)
     good = jnp.all(jnp.isfinite(xs), axis=(1, 2), keepdims=True)  # else there is nothing to be learned
     xs, us = (jnp.where(good, a * shrink, 0.0) for a in (xs, us))
-    x, steps = xs[:, :-1], us.shape[1]
     before = jnp.pad(us[:, :-1], ((0, 0), (1, 0), (0, 0)))
-    signals = jnp.pad(jnp.concatenate([x, before], -1), ((0, 0), (window - 1, 0), (0, 0)))
-    return data.Resident(signals, rows.astype(jnp.int32), table, window, steps)
-
-
-def _some(windows: data.Resident, count: int, seed: ArrayLike, step: Array) -> data.Batch:
-    """The ``count`` windows of a step: a function of the seed and the step alone."""
-    per_epoch = max(windows.num_windows // count, 1)
-    epoch, position = step // per_epoch, step % per_epoch
-    # a set smaller than one batch is gone through more than once
-    positions = (position * count + jnp.arange(count)) % windows.num_windows
-    return windows.gather(windows.order(positions, seed, epoch))
-
-
-def counts(config: TrainConfig, total: int, *, own: bool) -> tuple[int, int, int]:
-    """How many of ``total`` come from the data set, from random systems, from the policy's own loops."""
-    invented = round(config.random_share * total) if config.random_systems else 0
-    mine = round(config.on_policy_share * total) if own else 0
-    return total - invented - mine, invented, mine
-
-
-def gather(sources: Sources, config: TrainConfig, step: Array, seed: ArrayLike) -> TrainBatch:
-    """What a step learns from; can be called inside ``jit``, with a traced seed too."""
-    parts = (sources.windows, sources.random, sources.own)
-    each = counts(config, config.batch_size, own=sources.own is not None)
-    batches = [_some(w, k, seed, step) for w, k in zip(parts, each) if w is not None and k]
-    # one after another from each, so that a part of the batch is mixed as the whole is
-    mixed = np.argsort(np.concatenate([(np.arange(k) + 0.5) / k for k in each if k]), kind="stable")
-    batch = jax.tree.map(lambda *a: jnp.concatenate(a)[mixed], *batches)
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 3), step)
-    return train_batch(sources.table, sources.problem, batch, key)
-
-
-def train_batch(table: data.VariantTable, problem: data.Problem, batch: data.Batch, key: Array) -> TrainBatch:
-    """Windows, with what is known of their plants."""
-    return TrainBatch(batch, weights(table.gain[batch.variant]), plants(table, problem, batch.variant, key))
-
-
-def plants(table: data.VariantTable, problem: data.Problem, rows: Array, key: Array) -> Plants:
-    """Some rows of the table, each with an initial state."""
-    description = jax.tree.map(lambda a: a[rows], table.description)
-    return Plants(description, problem[rows], _starts(key, description.state_mask))
+    signals = jnp.concatenate([xs[:, :-1], before], axis=-1)
+    signals = jnp.pad(signals, ((0, 0), (window - 1, 0), (0, 0)))
+    return WindowSet(signals=signals, variant=rows.astype(jnp.int32), window=window, num_steps=us.shape[1])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import orbax.checkpoint as ocp
 from flax import nnx
 
 from lqrlab.compute import Backend
+from lqrlab.compute.files import write_json
 from lqrlab.learning import models
 from lqrlab.learning.config import ModelConfig, TrainConfig
 
@@ -22,11 +22,16 @@ _HOW = ("dtype", "compute_dtype", "precision")  # of a backend: what a run canno
 
 
 def write_settings(
-    folder: Path, model: ModelConfig, train: TrainConfig, data: dict[str, Any], backend: Backend
+    folder: Path,
+    model: ModelConfig,
+    train: TrainConfig,
+    data: dict[str, Any],
+    source: dict[str, Any],
+    backend: Backend,
 ) -> None:
     """Store what makes the run; refuse a folder that holds another one, naming the settings that differ."""
     parts: dict[str, Any] = {"model": model, "train": train, "backend": backend}
-    new = {name: dataclasses.asdict(part) for name, part in parts.items()} | {"data": data}
+    new = {name: dataclasses.asdict(part) for name, part in parts.items()} | {"data": data, "source": source}
     new = json.loads(json.dumps(new))  # as it will be read back: tuples as lists
     path = folder / _SETTINGS
     if path.exists():
@@ -40,18 +45,13 @@ def write_settings(
         if differ:
             raise ValueError(
                 f"folder: {folder} holds a run made with other settings ({'; '.join(differ)}); "
-                "give another folder, or start this one anew (remove it, or `lqrlab run --fresh`)"
+                "give another folder, or start this one from scratch (remove it, or `lqrlab run --fresh`)"
             )
         return
     if jax.process_index():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w") as file:
-        json.dump(new, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    write_json(path, new)
 
 
 class Checkpoints:
@@ -105,7 +105,7 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
 
     Args:
         folder: the run's ``checkpoints`` folder.
-        which: ``"last"`` or ``"best"`` (lowest validation loss).
+        which: ``"last"`` or ``"best"`` (highest ``validation_efficiency``).
 
     Raises:
         ValueError: there is no such checkpoint; says what is there and what to do.

@@ -1,47 +1,8 @@
 """What a model and a training run are made from: plain numbers and strings, checked, JSON both ways."""
 
 import dataclasses
-import difflib
-import json
-import math
-from typing import Self
 
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """A frozen, hashable set of plain values; subclasses list the fields and check them when built."""
-
-    def to_json(self) -> str:
-        """The fields as JSON."""
-        return json.dumps(dataclasses.asdict(self), indent=2)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The config that ``to_json`` wrote; an unknown key is refused with the near names."""
-        values = json.loads(text)
-        fields = {f.name for f in dataclasses.fields(cls)}
-        for key in values:
-            if key not in fields:
-                near = difflib.get_close_matches(key, fields, n=3) or sorted(fields)
-                raise ValueError(
-                    f"{key}: {cls.__name__} has no such setting; did you mean {' or '.join(near)}?"
-                )
-        return cls(**values)
-
-    def _check_types(self) -> None:
-        """Each value is of its default's type; whole numbers do for real ones."""
-        for field in dataclasses.fields(self):
-            value, kind = getattr(self, field.name), type(field.default)
-            if kind is float and type(value) is int:
-                object.__setattr__(self, field.name, float(value))
-            elif type(value) is not kind:
-                raise ValueError(f"{field.name}: expected {kind.__name__}, but found {value!r}")
-
-    def _require(self, name: str, good: bool, expected: str) -> None:
-        value = getattr(self, name)
-        finite = not isinstance(value, float) or math.isfinite(value)
-        if not (finite and good):
-            raise ValueError(f"{name}: expected {expected}, but found {value!r}")
+from lqrlab.compute.config import Config, Count, Natural, NonNegative, Positive, Seed, Share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,23 +25,21 @@ class ModelConfig(Config):
     """
 
     kind: str = "transformer"
-    window: int = 8
-    width: int = 32
-    depth: int = 2
-    heads: int = 4
+    window: Count = 8
+    width: Count = 32
+    depth: Count = 2
+    heads: Count = 4
     description: bool = True
-    hidden: int = 256
+    hidden: Count = 256
     block: str = "attention"
     activation: str = "gelu"
     stochastic: bool = False
     remat: bool = False
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        self._check_types()
-        for name in ("window", "width", "depth", "heads", "hidden"):
-            self._require(name, getattr(self, name) >= 1, "an integer ≥ 1")
-        self._require("width", self.width % self.heads == 0, f"a multiple of heads = {self.heads}")
+        super().__post_init__()
+        self.require("width", self.width % self.heads == 0, f"a multiple of heads = {self.heads}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,66 +72,45 @@ class TrainConfig(Config):
         seed: of the order of the batches, and of everything else that is drawn.
     """
 
-    num_steps: int = 2000
-    batch_size: int = 512
-    learning_rate: float = 2e-3
-    warmup: float = 0.05
-    weight_decay: float = 1e-4
-    clip: float = 1.0
+    num_steps: Count = 2000
+    batch_size: Count = 512
+    learning_rate: Positive = 2e-3
+    warmup: Share = 0.05
+    weight_decay: NonNegative = 1e-4
+    clip: Positive = 1.0
     loss: str = "masked_mse"
-    imitation: float = 1.0
-    closed_loop: float = 1.0
-    plants: int = 64
-    horizon: int = 16
-    random_systems: int = 0
-    random_share: float = 0.25
-    dagger_rounds: int = 0
-    on_policy_share: float = 0.5
-    on_policy_steps: int = 32
-    accumulate: int = 1
-    ema: float = 0.0
-    patience: int = 0
-    steps_per_dispatch: int = 25
-    report_every: int = 100
-    checkpoint_every: int = 500
-    seed: int = 0
+    imitation: NonNegative = 1.0
+    closed_loop: NonNegative = 1.0
+    plants: Count = 64
+    horizon: Count = 16
+    random_systems: Natural = 0
+    random_share: Share = 0.25
+    dagger_rounds: Natural = 0
+    on_policy_share: Share = 0.5
+    on_policy_steps: Count = 32
+    accumulate: Count = 1
+    ema: Share = 0.0
+    patience: Natural = 0
+    steps_per_dispatch: Count = 25
+    report_every: Count = 100
+    checkpoint_every: Count = 500
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        self._check_types()
-        for name in (
-            *("num_steps", "batch_size", "plants", "horizon", "on_policy_steps", "accumulate"),
-            *("steps_per_dispatch", "report_every", "checkpoint_every"),
-        ):
-            self._require(name, getattr(self, name) >= 1, "an integer ≥ 1")
-        for name in ("random_systems", "dagger_rounds", "patience"):
-            self._require(name, getattr(self, name) >= 0, "an integer ≥ 0")
-        for name in ("imitation", "closed_loop"):
-            self._require(name, getattr(self, name) >= 0, "a weight ≥ 0")
-        for name in ("random_share", "on_policy_share", "ema"):
-            self._require(name, 0 <= getattr(self, name) < 1, "a share in [0, 1)")
-        self._require(
-            "closed_loop", self.imitation + self.closed_loop > 0, "a weight above 0 with imitation = 0"
-        )
-        self._require(
-            "accumulate",
-            self.batch_size % self.accumulate == 0,
-            f"a divisor of batch_size = {self.batch_size}",
-        )
-        self._require(
+        super().__post_init__()
+        weight = self.imitation + self.closed_loop
+        self.require("closed_loop", weight > 0, "a weight above 0 with imitation = 0")
+        divides = self.batch_size % self.accumulate == 0
+        self.require("accumulate", divides, f"a divisor of batch_size = {self.batch_size}")
+        self.require(
             "plants", self.plants % self.accumulate == 0, f"a multiple of accumulate = {self.accumulate}"
         )
-        self._require("plants", self.plants <= self.batch_size, f"at most batch_size = {self.batch_size}")
-        self._require(
-            "dagger_rounds", self.dagger_rounds < self.num_steps, f"fewer than num_steps = {self.num_steps}"
-        )
-        shared = (self.random_share if self.random_systems else 0.0) + (
-            self.on_policy_share if self.dagger_rounds else 0.0
-        )
-        self._require("on_policy_share", shared < 1, "what leaves a part of each batch to the data set")
-        self._require("learning_rate", self.learning_rate > 0, "a number above 0")
-        self._require("clip", self.clip > 0, "a number above 0")
-        self._require("weight_decay", self.weight_decay >= 0, "a number ≥ 0")
-        self._require("warmup", 0 <= self.warmup < 1, "a share in [0, 1)")
+        self.require("plants", self.plants <= self.batch_size, f"at most batch_size = {self.batch_size}")
+        fewer = self.dagger_rounds < self.num_steps
+        self.require("dagger_rounds", fewer, f"fewer than num_steps = {self.num_steps}")
+        random = self.random_share if self.random_systems else 0.0
+        mine = self.on_policy_share if self.dagger_rounds else 0.0
+        self.require("on_policy_share", random + mine < 1, "what leaves a part of each batch to the data set")
 
     @property
     def dagger_starts(self) -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import os
 import signal
 import threading
 import time
@@ -17,13 +16,19 @@ import numpy as np
 from flax import nnx
 from jax.experimental import multihost_utils
 
-from lqrlab import dataset as data
 from lqrlab.compute import Backend
-from lqrlab.learning import models
+from lqrlab.dataset import Source, VariantTable, Windows
+from lqrlab.learning import metrics as log
+from lqrlab.learning import models, programs
+from lqrlab.learning.batches import Mixture
 from lqrlab.learning.checkpoints import Checkpoints, write_settings
 from lqrlab.learning.config import ModelConfig, TrainConfig
-from lqrlab.learning.programs import Programs
-from lqrlab.learning.training_step import TrainState, schedule
+from lqrlab.learning.programs import Recipe
+from lqrlab.learning.training_step import Metrics, TrainState, initial, learning_rate
+
+_WINDOWS, _PLANTS = 4096, 128  # of a validation
+
+Progress = Callable[[dict[str, Any]], None]
 
 
 class NonFiniteLossError(RuntimeError):
@@ -38,8 +43,7 @@ class Fit:
         model: with the parameters of the last step, or their running mean if one is kept.
         metrics: the rows of ``metrics.jsonl``.
         stopped: whether it was interrupted before it was done.
-        steps: steps taken; fewer than asked for if it was stopped, had stopped to improve, or was told
-            that it is enough.
+        steps: steps taken; fewer than asked for if it was interrupted, no longer improved, or was told to stop.
     """
 
     model: nnx.Module
@@ -49,10 +53,10 @@ class Fit:
 
 
 def stop(folder: str | Path) -> None:
-    """Tell the run in ``folder``, in this process or another, that it is enough.
+    """Tell the run in ``folder``, in this process or another, to stop.
 
     :func:`fit` ends after the steps under way, validates and keeps the best, and counts the run as done: called again
-    it returns at once. Removing ``checkpoints/enough`` takes the word back.
+    it returns at once. Removing ``checkpoints/stop_requested`` takes the request back.
 
     Raises:
         ValueError: no training has begun there.
@@ -60,29 +64,29 @@ def stop(folder: str | Path) -> None:
     checkpoints = Path(folder) / "checkpoints"
     if not checkpoints.is_dir():
         raise ValueError(f"folder: no training has begun in {folder}, so there is none to stop")
-    _enough(folder).touch()
+    _stop_file(folder).touch()
 
 
-def _enough(folder: str | Path) -> Path:
-    return Path(folder) / "checkpoints" / "enough"
+def _stop_file(folder: str | Path) -> Path:
+    return Path(folder) / "checkpoints" / "stop_requested"
 
 
 def fit(
-    dataset: data.Dataset,
+    source: Source,
     model: ModelConfig,
     config: TrainConfig,
     folder: str | Path,
     *,
     backend: Backend | None = None,
-    progress: Callable[[dict[str, Any]], None] | None = None,
+    progress: Progress | None = None,
 ) -> Fit:
-    """Train a model on a data set, or go on where an earlier call with the same settings was cut off.
+    """Train a model on windows, or go on where an earlier call with the same settings was cut off.
 
     Every batch follows from the seed and the step, so a run that was stopped and resumed is the run that was
     not stopped. Ctrl-C and SIGTERM save and return, to go on another time; :func:`stop` ends a run for good.
 
     Args:
-        dataset: an opened data set.
+        source: the windows of the trained split, see :func:`lqrlab.dataset.source`; its seed is the order's.
         model: what to train.
         config: how.
         folder: where ``metrics.jsonl`` and ``checkpoints/`` go.
@@ -90,65 +94,168 @@ def fit(
             rounding, and a run may go on with another number of them. Of several processes each makes the same
             call; the first writes.
         progress: called with each row of metrics: step, epoch, loss and its parts (means since the last row, or
-            since it was resumed), validation_loss,
-            validation_efficiency (mean of least over actual cost of unseen variants, 1 at the optimum, a loop
-            that does not come back counts 0), validation_diverged (share of those), learning_rate,
-            windows_per_second, seconds.
+            since it was resumed), validation_loss, validation_efficiency (mean of least over actual cost of unseen
+            variants, 1 at the optimum, a loop that does not converge counts 0), validation_diverged (share of those),
+            learning_rate, windows_per_second, seconds, and ``compilation`` (calls, programs, cache hits, seconds of
+            the first, second and sustained dispatch).
 
     Raises:
-        ValueError: the folder holds a run with other settings.
+        ValueError: the folder holds a run with other settings; the source's windows are not the model's.
         NonFiniteLossError: the loss stopped being a number; the last checkpoint is kept.
     """
-    backend = backend or Backend()
-    folder = Path(folder)
-    write_settings(folder / "checkpoints", model, config, json.loads(dataset.config.to_json()), backend)
-    log = folder / "metrics.jsonl"
+    backend, folder = backend or Backend(), Path(folder)
+    if source.window != model.window:
+        raise ValueError(
+            f"source: expected windows of {model.window} steps, as the model sees them, but found {source.window}"
+        )
+    data = json.loads(source.data.config.to_json())
+    write_settings(folder / "checkpoints", model, config, data, source.order, backend)
     store = Checkpoints(folder / "checkpoints")
-    with contextlib.closing(store), backend.active(), _stoppable() as stop:
+    with contextlib.closing(store), backend.active(), _interruptible() as interrupted:
+        run = _Run(source, model, config, folder, backend, store)
+        run.resume()
+        while not run.finished(interrupted):
+            run.dispatch(interrupted, progress)
+        trained = models.merge(run.recipe.graph, run.recipe.placement.whole(run.state.best))
+    return Fit(trained, run.rows, run.step < config.num_steps and not run.done, run.step)
+
+
+class _Run:
+    """A training run: its state, its programs' arguments, what it has written."""
+
+    def __init__(
+        self,
+        source: Source,
+        model: ModelConfig,
+        config: TrainConfig,
+        folder: Path,
+        backend: Backend,
+        store: Checkpoints,
+    ):
+        self.source, self.config, self.folder, self.store = source, config, folder, store
         graph, params = models.split(models.build(model))
-        programs = Programs(dataset, graph, model, config, backend)
-        state = programs.start(params)
-        step = store.step("last") or 0
-        if step:
-            state = store.restore("last", state)
-        rows = _kept(log, step)
-        best = max((row["validation_efficiency"] for row in rows), default=-np.inf)
-        tired = _tired(rows, config.patience) or (bool(rows) and _enough(folder).exists())
-        watch = _Watch(programs)
-        (ending,) = _agreed(stop.is_set())
-        while step < config.num_steps and not tired and not ending:
-            count = _steps_to_go(config, step)
-            state = programs.begin_round(state, step)
-            state, metrics = programs.many(state, count)
-            watch.add(count, metrics)
-            step += count
-            ending, enough = _agreed(stop.is_set(), _enough(folder).exists())
-            report = step % config.report_every == 0 or step == config.num_steps or enough
-            due = ending or step % config.checkpoint_every == 0 or step == config.num_steps
-            if report or due:  # only now is anything fetched from the device
-                row = {"step": step} | watch.look()
-                if not np.isfinite(row["loss"]) or not _finite(state):
-                    raise NonFiniteLossError(programs.why(row, step - count, metrics, store.step("last")))
-            if report:
-                row |= programs.validate(state) | {"learning_rate": float(schedule(config)(step))}
-                rows.append(row)
-                if _first():
-                    _append(log, row)
-                if row["validation_efficiency"] > best:
-                    best = row["validation_efficiency"]
-                    store.save("best", step, {"params": state.best})
-                if progress and _first():
-                    progress(row)
-                watch.restart()
-                tired = _tired(rows, config.patience) or enough
-                (ending,) = _agreed(ending or stop.is_set())
-            if due or tired or ending:
-                store.save("last", step, state)
-        trained = models.merge(graph, programs.whole(state.best))
-    return Fit(trained, rows, step < config.num_steps and not tired, step)
+        expert_std = source.data.config.excitation
+        programs.check_settings(config, model, expert_std, backend)
+        self.recipe = Recipe(graph, model, config, backend, expert_std)
+        placement = self.recipe.placement
+        params = jax.tree.map(lambda a: a.astype(backend.dtype), params)
+        self.state = placement.put_state(initial(params, config))
+        self.mixture = Mixture.of(source, config, placement.everywhere)
+        self.table = self.mixture.table
+        self.held_out = placement.put(validation_windows(source))
+        self.validation_rows = placement.put(validation_rows(self.table))
+        self.steps = programs.run_steps.fresh()
+        self.step, self.round, self.rows, self.best = 0, 0, list[log.Row](), -np.inf
+        self.ending = self.done = False
+        self.watch = _Watch(config.batch_size)
+
+    def resume(self) -> None:
+        """Go on from the last checkpoint, if there is one."""
+        self.step = self.store.step("last") or 0
+        if self.step:
+            self.state = self.store.restore("last", self.state)
+        self.rows = log.cut_back(self.folder / log.FILE, self.step, write=_writes())
+        self.best = max((row["validation_efficiency"] for row in self.rows), default=-np.inf)
+        requested = bool(self.rows) and _stop_file(self.folder).exists()
+        self.done = patience_exhausted(self.rows, self.config.patience) or requested
+
+    def finished(self, interrupted: threading.Event) -> bool:
+        """Whether nothing is left to be done, or somebody has interrupted the run."""
+        if self.step >= self.config.num_steps or self.done or self.ending:
+            return True
+        (self.ending,) = _agreed(interrupted.is_set())
+        return self.ending
+
+    def dispatch(self, interrupted: threading.Event, progress: Progress | None) -> None:
+        """Take some steps, and do what is due after them."""
+        config, first = self.config, self.step
+        count = steps_to_go(config, first)
+        self._begin_round()
+        windows = self.recipe.placement.put_batches(self.mixture.windows(first, count, config.seed))
+        self.state, metrics = self.steps(self.recipe, self.state, windows, self.table, np.uint32(config.seed))
+        self.watch.add(count, metrics)
+        self.step += count
+        self.ending, requested = _agreed(interrupted.is_set(), _stop_file(self.folder).exists())
+        last = self.step == config.num_steps
+        report = self.step % config.report_every == 0 or last or requested
+        save = self.ending or self.step % config.checkpoint_every == 0 or last
+        if report or save:  # only now is anything fetched from the device
+            row = {"step": self.step} | self.watch.look()
+            if not np.isfinite(row["loss"]) or not _finite(self.state):
+                raise NonFiniteLossError(self._why(row, first, metrics))
+        if report:
+            self._report(row, progress)
+            self.done = patience_exhausted(self.rows, config.patience) or requested
+            (self.ending,) = _agreed(self.ending or interrupted.is_set())
+        if save or self.done or self.ending:
+            self.store.save("last", self.step, self.state)
+
+    def _begin_round(self) -> None:
+        """Run the policy if a DAgger round begins with this step, or again if the run was resumed within one."""
+        number = sum(start <= self.step for start in self.config.dagger_starts)
+        if number and self.step in self.config.dagger_starts:
+            self.state = dataclasses.replace(self.state, anchor=jax.tree.map(jnp.copy, self.state.params))
+        if number > self.round:
+            loops = programs.dagger_loops(
+                self.recipe, self.state.anchor, self.table, self.mixture.rows, np.int32(number)
+            )
+            self.mixture = dataclasses.replace(self.mixture, on_policy=loops)
+            self.round = number
+
+    def _report(self, row: log.Row, progress: Progress | None) -> None:
+        judged = programs.validate(
+            self.recipe, self.state.best, self.held_out, self.table, self.validation_rows
+        )
+        row |= {"epoch": self.step * self.config.batch_size / self.source.num_windows}
+        row |= programs.summary(*self.recipe.placement.whole(judged))
+        row |= {"learning_rate": float(learning_rate(self.config)(self.step))}
+        row |= {"compilation": self.steps.report().timings()}
+        self.rows.append(row)
+        if _writes():
+            log.append(self.folder / log.FILE, row)
+        if row["validation_efficiency"] > self.best:
+            self.best = row["validation_efficiency"]
+            self.store.save("best", self.step, {"params": self.state.best})
+        if progress and _writes():
+            progress(row)
+        self.watch.restart()
+
+    def _why(self, row: log.Row, first: int, metrics: Metrics) -> str:
+        """A sentence or two on a loss that is not a number, met in the dispatch that began with step ``first``."""
+        bad = np.flatnonzero(~np.isfinite(np.asarray(metrics["loss"])))
+        step = first + int(bad[0]) if len(bad) else first + len(metrics["loss"])
+        windows = self.mixture.windows(step, 1, self.config.seed)
+        batch = jax.tree.map(lambda a: a[0], windows).batch(self.table)
+        size = np.max(np.abs(np.nan_to_num(np.asarray(batch.target), nan=np.inf)), axis=(1, 2))
+        of = int(batch.variant[int(np.argmax(size))])
+        variants, kept = self.source.data.variants, self.store.step("last")
+        plant = (
+            f"{variants.family[of]}, variant {variants.variant[of]}"
+            if of < len(variants)
+            else "a random system"
+        )
+        return (
+            f"the loss is {row['loss']} within the steps up to {row['step']}, or the parameters after them are not "
+            f"numbers (first seen at step {step}; the largest target of its batch, {size.max():.3g}, is that of the "
+            f"plant {plant}); training stops. "
+            + (f"The checkpoint of step {kept} is kept." if kept else "No checkpoint had been made yet.")
+            + " Lower learning_rate or clip, and look at the data for values out of scale."
+        )
 
 
-def _steps_to_go(config: TrainConfig, step: int) -> int:
+def validation_windows(source: Source) -> Windows:
+    """The windows of the validation split that a run is validated on, the same in each report."""
+    held_out = source.of_split("validation")
+    return held_out.windows(0, min(_WINDOWS, held_out.num_windows))
+
+
+def validation_rows(table: VariantTable) -> np.ndarray:
+    """Rows of the plants of the validation split whose closed loops are costed."""
+    rows = np.asarray(table.validation)
+    return rows[np.linspace(0, len(rows) - 1, min(_PLANTS, len(rows))).round().astype(int)]
+
+
+def steps_to_go(config: TrainConfig, step: int) -> int:
     """Steps of the next dispatch: it ends where something is to be done."""
     every = (config.report_every, config.checkpoint_every)
     rounds = [start for start in config.dagger_starts if start > step]
@@ -156,7 +263,7 @@ def _steps_to_go(config: TrainConfig, step: int) -> int:
     return min(config.steps_per_dispatch, *ends)
 
 
-def _tired(rows: list[dict[str, Any]], patience: int) -> bool:
+def patience_exhausted(rows: list[log.Row], patience: int) -> bool:
     """Whether the last ``patience`` reports brought nothing better."""
     scores = [row["validation_efficiency"] for row in rows]
     return bool(patience) and len(scores) > patience and len(scores) - 1 - int(np.argmax(scores)) >= patience
@@ -165,15 +272,15 @@ def _tired(rows: list[dict[str, Any]], patience: int) -> bool:
 class _Watch:
     """Metrics of the dispatches since the last report, left on the device until they are looked at."""
 
-    def __init__(self, programs: Programs):
-        self.programs = programs
+    def __init__(self, batch_size: int):
+        self.batch_size = batch_size
         self.restart()
 
     def restart(self) -> None:
         self.since, self.taken = time.perf_counter(), 0
-        self.seen: list[dict[str, jax.Array]] = []
+        self.seen: list[Metrics] = []
 
-    def add(self, count: int, metrics: dict[str, jax.Array]) -> None:
+    def add(self, count: int, metrics: Metrics) -> None:
         if self.seen:  # at most two dispatches are under way, so that a signal is heard
             jax.block_until_ready(self.seen[-1])
         self.taken += count
@@ -183,8 +290,7 @@ class _Watch:
         fetched = jax.device_get(self.seen)
         row = {name: float(np.mean(np.concatenate([m[name] for m in fetched]))) for name in fetched[0]}
         seconds = time.perf_counter() - self.since
-        windows = self.taken * self.programs.config.batch_size
-        return row | {"windows_per_second": windows / seconds, "seconds": seconds}
+        return row | {"windows_per_second": self.taken * self.batch_size / seconds, "seconds": seconds}
 
 
 @jax.jit
@@ -197,27 +303,7 @@ def _finite(state: TrainState) -> bool:
     return bool(_all_finite(jax.tree.leaves((state.params, state.opt_state))))
 
 
-def _append(log: Path, row: dict[str, Any]) -> None:
-    with log.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-
-
-def _kept(log: Path, step: int) -> list[dict[str, Any]]:
-    """The rows up to the checkpoint; later ones will be measured again, and a line cut short is dropped."""
-    rows = []
-    for line in log.read_text().splitlines() if log.exists() else ():
-        with contextlib.suppress(json.JSONDecodeError):
-            rows.append(json.loads(line))
-    rows = [row for row in rows if row["step"] <= step]
-    if not _first():
-        return rows
-    temporary = log.with_suffix(".tmp")
-    temporary.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    os.replace(temporary, log)
-    return rows
-
-
-def _first() -> bool:
+def _writes() -> bool:
     """Whether this process is the one that writes."""
     return jax.process_index() == 0
 
@@ -230,15 +316,15 @@ def _agreed(*heard: bool) -> tuple[bool, ...]:
 
 
 @contextlib.contextmanager
-def _stoppable() -> Iterator[threading.Event]:
+def _interruptible() -> Iterator[threading.Event]:
     """An event that Ctrl-C or SIGTERM sets, so that a dispatch ends before the loop does."""
-    stop = threading.Event()
+    interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        yield interrupted
         return
-    before = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = {s: signal.signal(s, lambda *_: interrupted.set()) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        yield interrupted
     finally:
         for s, handler in before.items():
             signal.signal(s, handler)

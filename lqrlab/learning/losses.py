@@ -24,32 +24,32 @@ class Predictions:
     Attributes:
         prediction: the policy's input, or its mean.
         target: the expert's.
-        live: weight of an entry; 0 where it does not exist.
+        weight: of an entry; 0 where it does not exist.
         log_std: logarithm of the policy's standard deviation (zero where the model has none).
         expert_std: standard deviation of the expert's exploration, in units of the input's scale, a scalar.
     """
 
     prediction: Array
     target: Array
-    live: Array
+    weight: Array
     log_std: Array
     expert_std: Array
 
 
-def masked_mse(prediction: Array, target: Array, live: Array) -> Array:
-    """Mean of the squared error over live entries; what is masked has no value and no gradient.
+def masked_mse(prediction: Array, target: Array, weight: Array) -> Array:
+    """Mean of the squared error over existing entries; what is masked has no value and no gradient.
 
     Args:
         prediction, target: ``[b, W, m]``.
-        live: the same shape; 1 (or a weight) where an entry counts, 0 where it does not exist.
+        weight: the same shape; 1 where an entry counts, 0 where it does not exist.
     """
     # select before subtracting: a NaN behind the mask must not reach the gradient
-    error = jnp.where(live > 0, prediction, 0.0) - jnp.where(live > 0, target, 0.0)
-    return jnp.sum(live * error**2) / jnp.maximum(jnp.sum(live > 0), 1)
+    error = jnp.where(weight > 0, prediction, 0.0) - jnp.where(weight > 0, target, 0.0)
+    return jnp.sum(weight * error**2) / jnp.maximum(jnp.sum(weight > 0), 1)
 
 
-def gaussian_kl(mean: Array, log_std: Array, expert_mean: Array, expert_std: Array, live: Array) -> Array:
-    """Mean over live entries of KL(expert ‖ policy) for independent Gaussians; zero only where they are equal.
+def gaussian_kl(mean: Array, log_std: Array, expert_mean: Array, expert_std: Array, weight: Array) -> Array:
+    """Mean over existing entries of KL(expert ‖ policy) for independent Gaussians; zero only where they are equal.
 
     The expert is the optimal regulator with exploration noise, N(−Kx, expert_std²).
 
@@ -57,19 +57,19 @@ def gaussian_kl(mean: Array, log_std: Array, expert_mean: Array, expert_std: Arr
         mean, log_std: the policy's, ``[b, W, m]``.
         expert_mean: ``[b, W, m]``.
         expert_std: above 0, broadcast against them.
-        live: 1 (or a weight) where an entry counts.
+        weight: 1 where an entry counts, 0 where it does not exist.
     """
-    there = live > 0
+    there = weight > 0
     error = jnp.where(there, mean, 0.0) - jnp.where(there, expert_mean, 0.0)
     # the expert's standard deviation over the policy's
     log_ratio = jnp.where(there, jnp.log(expert_std) - log_std, 0.0)
     kl = -log_ratio + (jnp.exp(2 * log_ratio) * (1 + (error / expert_std) ** 2) - 1) / 2
-    return jnp.sum(live * kl) / jnp.maximum(jnp.sum(there), 1)
+    return jnp.sum(weight * kl) / jnp.maximum(jnp.sum(there), 1)
 
 
 @register("masked_mse")
 def _masked_mse(predictions: Predictions) -> Array:
-    return masked_mse(predictions.prediction, predictions.target, predictions.live)
+    return masked_mse(predictions.prediction, predictions.target, predictions.weight)
 
 
 @register("gaussian_kl")
@@ -79,5 +79,5 @@ def _gaussian_kl(predictions: Predictions) -> Array:
         predictions.log_std,
         predictions.target,
         predictions.expert_std,
-        predictions.live,
+        predictions.weight,
     )

@@ -4,18 +4,21 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from lqrlab import control
-from lqrlab.compute import pytree
+from lqrlab.compute import checks, pytree
+from lqrlab.compute.linalg import expand_batch
 from lqrlab.dataset import Description, describe
 from lqrlab.learning import models
-from lqrlab.systems import M_MAX, N_MAX, Plant
+from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
+
+History = tuple[Array, Array, Array]
+"""States ``[*batch, W, 12]``, the inputs before them ``[*batch, W, 6]``, time mask ``[*batch, W]``; scaled, padded."""
 
 
 @pytree
@@ -26,7 +29,7 @@ class NetworkPolicy:
     Attributes:
         params: the network's parameters, shared by all plants.
         context: what it has made of the plants' descriptions ``[*batch, …]``.
-        scale_x, scale_u: the plants' units ``[*batch, 12]``, ``[*batch, 6]``; zero in padding.
+        coordinates: the plants' units and masks ``[*batch, …]``.
         graph: the network's structure.
         window: steps of history that it sees.
         m: the plants' number of inputs.
@@ -34,48 +37,51 @@ class NetworkPolicy:
 
     params: dict[str, Array]
     context: Any
-    scale_x: Array
-    scale_u: Array
+    coordinates: Coordinates
     graph: nnx.GraphDef = dataclasses.field(metadata={"static": True})
     window: int = dataclasses.field(metadata={"static": True})
     m: int = dataclasses.field(metadata={"static": True})
 
-    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
-        """An empty history: states ``[*batch, W, 12]``, inputs ``[*batch, W, 6]``, live ``[*batch, W]``."""
-        shape = (*batch_shape, self.window)
-        sizes = (*shape, N_MAX), (*shape, M_MAX), shape
-        xs, us, live = (jnp.zeros(size, jnp.float32) for size in sizes)
-        return xs, us, live
+    @classmethod
+    def scaled(
+        cls,
+        graph: nnx.GraphDef,
+        params: dict[str, Array],
+        context: Any,
+        coordinates: Coordinates,
+        window: int,
+    ) -> Self:
+        """Of plants whose states and inputs are in scaled, padded coordinates already."""
+        ones = jnp.ones_like(coordinates.scale_x), jnp.ones_like(coordinates.scale_u)
+        units = Coordinates(*ones, coordinates.state_mask, coordinates.input_mask)
+        return cls(params, context, units, graph, window, M_MAX)
 
-    def __call__(
-        self, carry: tuple[Array, Array, Array], x: Array
-    ) -> tuple[tuple[Array, Array, Array], Array]:
+    def init(self, batch_shape: tuple[int, ...]) -> History:
+        """An empty history."""
+        shape = (*batch_shape, self.window)
+        xs, us, mask = (jnp.zeros(size, jnp.float32) for size in ((*shape, N_MAX), (*shape, M_MAX), shape))
+        return xs, us, mask
+
+    def __call__(self, carry: History, x: Array) -> tuple[History, Array]:
         """Take x ``[*batch, *extra, n]`` into the history and answer with u ``[*batch, *extra, m]``."""
-        xs, us, live = carry
-        lead, batch = x.shape[:-1], self.scale_x.ndim - 1
-        scale_x, scale_u = (_spread(a, lead, batch) for a in (self.scale_x, self.scale_u))
-        there = scale_x > 0
-        wide = jnp.pad(x, [(0, 0)] * len(lead) + [(0, N_MAX - x.shape[-1])])
-        seen = jnp.where(there, wide / jnp.where(there, scale_x, 1.0), 0.0).astype(xs.dtype)
-        xs = jnp.concatenate([xs[..., 1:, :], seen[..., None, :]], axis=-2)
-        live = jnp.concatenate([live[..., 1:], jnp.ones((*lead, 1), live.dtype)], axis=-1)
-        flat = len(lead)  # the network is written for one batch axis
-        num = math.prod(lead)
-        args = (a.reshape(num, *a.shape[flat:]) for a in (xs, us, live))
+        xs, us, mask = carry
+        lead, batch = x.shape[:-1], self.coordinates.scale_x.ndim - 1
+        seen = self.coordinates.scale_state(x) * expand_batch(self.coordinates.state_mask, x.ndim)
+        xs = jnp.concatenate([xs[..., 1:, :], seen.astype(xs.dtype)[..., None, :]], axis=-2)
+        mask = jnp.concatenate([mask[..., 1:], jnp.ones((*lead, 1), mask.dtype)], axis=-1)
+        num = math.prod(lead)  # the network is written for one batch axis
+        flat = (a.reshape(num, *a.shape[len(lead) :]) for a in (xs, us, mask))
         context = jax.tree.map(lambda a: _spread(a, lead, batch).reshape(num, *a.shape[batch:]), self.context)
-        u = (
-            models.merge(self.graph, self.params)(*args, context, last=True)
-            .reshape(*lead, M_MAX)
-            .astype(us.dtype)
-        )
+        u = models.merge(self.graph, self.params)(*flat, context, last=True)
+        u = u.reshape(*lead, M_MAX).astype(us.dtype)
         us = jnp.concatenate([us[..., 1:, :], u[..., None, :]], axis=-2)
-        return (xs, us, live), (u * scale_u)[..., : self.m]
+        return (xs, us, mask), self.coordinates.unscale_input(u, self.m)
 
 
 def _spread(a: Array, lead: tuple[int, ...], batch: int) -> Array:
     """View a ``[*batch, …]`` with the axes that follow the plants' own in ``lead``."""
-    a = a.reshape(*a.shape[:batch], *([1] * (len(lead) - batch)), *a.shape[batch:])
-    return jnp.broadcast_to(a, (*lead, *a.shape[len(lead) :]))
+    core = a.ndim - batch
+    return jnp.broadcast_to(expand_batch(a, len(lead) + core, core), (*lead, *a.shape[batch:]))
 
 
 def policy(model: nnx.Module, plants: Plant | Sequence[Plant]) -> NetworkPolicy:
@@ -90,21 +96,19 @@ def policy(model: nnx.Module, plants: Plant | Sequence[Plant]) -> NetworkPolicy:
     else:
         m, d = M_MAX, jax.tree.map(lambda *a: jnp.concatenate(a), *(describe(p) for p in plants))
     _check_weights(d)
-    d = jax.tree.map(lambda a: a.astype(jnp.float32), d)
+    described = jax.tree.map(lambda a: a.astype(jnp.float32), d)
     graph, params = models.split(model)
     window = model.config.window  # type: ignore[attr-defined]
-    context = _encode(graph, params, d)
-    scales = d.scale_x * d.state_mask, d.scale_u * d.input_mask
-    return NetworkPolicy(params, context, *scales, graph, window, m)
+    return NetworkPolicy(params, _encode(graph, params, described), d.coordinates, graph, window, m)
 
 
 def _check_weights(d: Description) -> None:
     """Refuse weights that the scaled coordinates do not absorb: the network would not know of them."""
-    if control.checks.traced(d):
+    if checks.traced(d):
         return
-    for name, weight, live in (("Q", d.Q, d.state_mask), ("R", d.R, d.input_mask)):
+    for name, weight, mask in (("Q", d.Q, d.state_mask), ("R", d.R, d.input_mask)):
         size = weight.shape[-1]
-        off = jnp.abs(weight - jnp.broadcast_to(jnp.eye(size), weight.shape) * live[..., None])
+        off = jnp.abs(weight - jnp.broadcast_to(jnp.eye(size), weight.shape) * mask[..., None])
         if bool(jnp.max(off) > 1e-6):
             raise ValueError(
                 f"plants: expected {name} to be diagonal and positive, so that it is absorbed into the units that "

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,17 +12,19 @@ import optax
 from flax import nnx
 from jax import Array
 
-from lqrlab import dataset as data
 from lqrlab.compute import Backend
-from lqrlab.learning import batches, models
+from lqrlab.dataset import Source, VariantTable, Windows
+from lqrlab.learning import models, programs
+from lqrlab.learning.batches import Mixture, train_batch
 from lqrlab.learning.config import ModelConfig, TrainConfig
-from lqrlab.learning.programs import Programs
-from lqrlab.learning.training_step import initial, objective, optimizer, train_step
+from lqrlab.learning.fitting import validation_rows, validation_windows
+from lqrlab.learning.programs import Recipe
+from lqrlab.learning.training_step import Metrics, TrainState, initial, objective, optimizer, train_step
 
 
 @dataclasses.dataclass(frozen=True)
 class Curves:
-    """What :func:`grid` found, one entry a seed and learning rate.
+    """What :func:`grid` measured, one entry a seed and learning rate.
 
     Attributes:
         seeds, learning_rates: along the first two axes.
@@ -45,7 +48,7 @@ class Curves:
 
 
 def grid(
-    dataset: data.Dataset,
+    source: Source,
     model: ModelConfig,
     config: TrainConfig,
     *,
@@ -55,11 +58,11 @@ def grid(
 ) -> Curves:
     """Train one model from several seeds, with several learning rates, all at once: one ``vmap``, one program.
 
-    Each entry is the run that :func:`fit` makes with that seed (of parameters and batches) and that rate. Nothing
-    is written and nothing can be resumed: it is meant for small models.
+    Each entry is the run that :func:`fit` makes with that seed (of parameters, and of the source) and that rate.
+    Nothing is written and nothing can be resumed: it is meant for small models.
 
     Args:
-        dataset, model, config: as for :func:`fit`; ``dagger_rounds`` must be 0, ``num_steps`` a multiple of
+        source, model, config: as for :func:`fit`; ``dagger_rounds`` must be 0, ``num_steps`` a multiple of
             ``report_every``.
         seeds: at least one.
         learning_rates: peaks of the schedule; the config's own if left out.
@@ -79,41 +82,74 @@ def grid(
     backend = backend or Backend()
     with backend.active():
         built = [models.split(models.build(dataclasses.replace(model, seed=int(s)))) for s in seeds]
-        graph = built[0][0]
-        programs = Programs(dataset, graph, model, config, backend)
-        params = jax.tree.map(lambda *a: jnp.stack(a).astype(backend.dtype), *(params for _, params in built))
-        reports = config.num_steps // config.report_every
-
-        def one(params: Any, seed: Array, scale: Array, given: batches.Sources, held: Any) -> tuple[Any, Any]:
-            # AdamW's update is proportional to its rate
-            optimize = optax.chain(optimizer(config), optax.scale(scale))
-            value = objective(graph, config, programs.expert_std, backend)
-            step = train_step(value, optimize, accumulate=config.accumulate, ema=config.ema)
-            state = dataclasses.replace(initial(params, config), opt_state=optimize.init(params))
-
-            def take(state: Any, _: None) -> tuple[Any, Array]:
-                state, metrics = step(state, batches.gather(given, config, state.step, seed))
-                return state, metrics["loss"]
-
-            def report(state: Any, _: None) -> tuple[Any, dict[str, Array]]:
-                state, values = jax.lax.scan(take, state, length=config.report_every)
-                loss, efficient, back = programs.judged(state.best, *held)
-                return state, {
-                    "loss": jnp.mean(values),
-                    "validation_loss": loss,
-                    "validation_efficiency": jnp.mean(efficient),
-                    "validation_diverged": 1 - jnp.mean(back),
-                }
-
-            state, rows = jax.lax.scan(report, state, length=reports)
-            return state.best, rows
-
-        across = jax.vmap(jax.vmap(one, (None, None, 0, None, None)), (0, 0, None, None, None))
-        scales = jnp.asarray(rates) / config.learning_rate
-        # a seed is a seed: the windows that are validated on are those of the config's own
-        trained, rows = jax.jit(across)(
-            *programs.put((params, jnp.asarray(seeds, jnp.uint32), scales)), programs.sources, programs.held
+        expert_std = source.data.config.excitation
+        programs.check_settings(config, model, expert_std, backend)
+        recipe = Recipe(built[0][0], model, config, backend, expert_std)
+        put = recipe.placement.put
+        mixture = Mixture.of(source, config, recipe.placement.everywhere)
+        mixtures = [dataclasses.replace(mixture, source=source.reseeded(int(s))) for s in seeds]
+        table, held_out, rows = (
+            mixture.table,
+            put(validation_windows(source)),
+            put(validation_rows(mixture.table)),
         )
-        steps = config.report_every * np.arange(1, reports + 1)
-        fetched = {name: np.asarray(a) for name, a in rows.items()}
-    return Curves(tuple(int(s) for s in seeds), rates, steps, fetched, trained, graph)
+        params = jax.tree.map(lambda *a: jnp.stack(a).astype(backend.dtype), *(params for _, params in built))
+        scales = put(jnp.asarray(rates) / config.learning_rate)
+        state = _initial(recipe, put(params), scales)
+        reports = []
+        for first in range(0, config.num_steps, config.report_every):
+            parts = [m.windows(first, config.report_every, int(s)) for m, s in zip(mixtures, seeds)]
+            windows = put(jax.tree.map(lambda *a: jnp.stack(a), *parts))
+            state, metrics = _steps(recipe, state, scales, windows, table, jnp.asarray(seeds, jnp.uint32))
+            judged = _validate(recipe, state.best, held_out, table, rows)
+            reports.append({"loss": np.asarray(metrics["loss"]).mean(-1)} | _summaries(*judged))
+        steps = config.report_every * np.arange(1, len(reports) + 1)
+        curves = {name: np.stack([r[name] for r in reports], axis=-1) for name in reports[0]}
+    return Curves(tuple(int(s) for s in seeds), rates, steps, curves, state.best, recipe.graph)
+
+
+def _optimizer(config: TrainConfig, scale: Array) -> optax.GradientTransformation:
+    """AdamW's update is proportional to its rate."""
+    return optax.chain(optimizer(config), optax.scale(scale))
+
+
+@partial(jax.jit, static_argnums=0)
+def _initial(recipe: Recipe, params: Any, scales: Array) -> TrainState:
+    def one(params: Any, scale: Array) -> TrainState:
+        opt_state = _optimizer(recipe.config, scale).init(params)
+        return dataclasses.replace(initial(params, recipe.config), opt_state=opt_state)
+
+    return jax.vmap(jax.vmap(one, (None, 0)), (0, None))(params, scales)
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _steps(
+    recipe: Recipe, state: TrainState, scales: Array, windows: Windows, table: VariantTable, seeds: Array
+) -> tuple[TrainState, Metrics]:
+    config = recipe.config
+    value = objective(recipe.graph, config, recipe.expert_std, recipe.backend)
+
+    def one(state: TrainState, scale: Array, windows: Windows, seed: Array) -> tuple[TrainState, Metrics]:
+        step = train_step(value, _optimizer(config, scale), accumulate=config.accumulate, ema=config.ema)
+        return jax.lax.scan(lambda s, w: step(s, train_batch(table, w, seed, s.step)), state, windows)
+
+    return jax.vmap(jax.vmap(one, (0, 0, None, None)), (0, None, 0, 0))(state, scales, windows, seeds)
+
+
+@partial(jax.jit, static_argnums=0)
+def _validate(
+    recipe: Recipe, params: Any, held_out: Windows, table: VariantTable, rows: Array
+) -> tuple[Array, Array, Array]:
+    def one(params: Any) -> tuple[Array, Array, Array]:
+        return programs.validate(recipe, params, held_out, table, rows)
+
+    return jax.vmap(jax.vmap(one))(params)
+
+
+def _summaries(loss: Array, excess: Array, verdicts: Array) -> dict[str, np.ndarray]:
+    """:func:`programs.summary` of each entry ``[seeds, rates]``."""
+    every = [
+        [programs.summary(*entry) for entry in zip(*row)]
+        for row in zip(*jax.device_get((loss, excess, verdicts)))
+    ]
+    return {name: np.array([[entry[name] for entry in row] for row in every]) for name in every[0][0]}

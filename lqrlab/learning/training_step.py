@@ -10,14 +10,16 @@ import optax
 from flax import nnx
 from jax import Array
 
-from lqrlab import dataset as data
 from lqrlab.compute import Backend, pytree
 from lqrlab.learning import closed_loop_cost, losses, models
+from lqrlab.learning.batches import TrainBatch
 from lqrlab.learning.config import TrainConfig
+from lqrlab.learning.network_policy import NetworkPolicy
+from lqrlab.simulation import Verdict
 
 Metrics = dict[str, Array]
 Objective = Callable[[Any, Any], tuple[Array, Metrics]]
-"""``(params, train_batch) -> (scalar, metrics)``; every array of the train_batch has a leading axis to share out."""
+"""``(params, train_batch) -> (scalar, metrics)``; every array of the batch has a leading axis to share out."""
 
 
 @pytree
@@ -30,7 +32,7 @@ class TrainState:
         opt_state: the optimizer's.
         step: steps taken.
         average: running mean of the parameters; empty where none is kept.
-        anchor: parameters that the present round of own loops was run with; empty where there are no rounds.
+        anchor: parameters that the present DAgger round was run with; empty where there are no rounds.
     """
 
     params: dict[str, Array]
@@ -45,45 +47,6 @@ class TrainState:
         return self.average or self.params
 
 
-@pytree
-@dataclasses.dataclass(frozen=True)
-class Plants:
-    """Plants as a network sees them and as a score does, with initial states; each ``[b, …]``."""
-
-    description: data.Description
-    problem: data.Problem
-    x0: Array
-
-    def __getitem__(self, rows: Any) -> "Plants":
-        """Some of them."""
-        return jax.tree.map(lambda a: a[rows], self)
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class TrainBatch:
-    """What one step learns from.
-
-    Attributes:
-        batch: windows ``[b, …]``.
-        weight: of each window ``[b]``, see :func:`weights`.
-        plants: that the windows are of ``[b, …]``.
-    """
-
-    batch: data.Batch
-    weight: Array
-    plants: Plants
-
-
-def weights(gain: Array) -> Array:
-    """1/√‖K̃‖ of optimal gains ``[..., 6, 12]``.
-
-    Without it the plants that are controlled with large gains drown the others, and with 1/‖K̃‖ they, which need
-    the most exact gains, are drowned.
-    """
-    return jnp.sum(gain**2, axis=(-1, -2)) ** -0.25
-
-
 def initial(params: dict[str, Array], config: TrainConfig) -> TrainState:
     """The state before the first step."""
 
@@ -94,7 +57,7 @@ def initial(params: dict[str, Array], config: TrainConfig) -> TrainState:
     return TrainState(params, *start, copy(config.ema > 0), copy(config.dagger_rounds > 0))
 
 
-def schedule(config: TrainConfig) -> optax.Schedule:
+def learning_rate(config: TrainConfig) -> optax.Schedule:
     """Learning rate over steps: linear warm-up, cosine to a hundredth of the peak at the last step."""
     warm = round(config.warmup * config.num_steps)
     return optax.warmup_cosine_decay_schedule(
@@ -107,23 +70,21 @@ def schedule(config: TrainConfig) -> optax.Schedule:
 
 
 def optimizer(config: TrainConfig) -> optax.GradientTransformation:
-    """AdamW under :func:`schedule`, gradients clipped to a global norm."""
+    """AdamW under :func:`learning_rate`, gradients clipped to a global norm."""
     return optax.chain(
         optax.clip_by_global_norm(config.clip),
-        optax.adamw(schedule(config), weight_decay=config.weight_decay),
+        optax.adamw(learning_rate(config), weight_decay=config.weight_decay),
     )
 
 
-def predictions(
-    model: Any, context: Any, train_batch: TrainBatch, expert_std: float = 0.0
-) -> losses.Predictions:
-    """A model's predictions to windows beside the expert's."""
-    batch = train_batch.batch
+def predictions(model: Any, context: Any, given: TrainBatch, expert_std: float = 0.0) -> losses.Predictions:
+    """A model's answers to windows beside the expert's."""
+    batch = given.batch
     prediction = model(batch.x, batch.u, batch.time_mask, context).astype(batch.target.dtype)
-    live = batch.time_mask[..., None] * batch.input_mask[:, None] * train_batch.weight[:, None, None]
+    weight = batch.time_mask[..., None] * batch.input_mask[:, None] * given.weight[:, None, None]
     log_std = jnp.broadcast_to(context.log_std[:, None].astype(prediction.dtype), prediction.shape)
     return losses.Predictions(
-        prediction, batch.target, live, log_std, jnp.asarray(expert_std, prediction.dtype)
+        prediction, batch.target, weight, log_std, jnp.asarray(expert_std, prediction.dtype)
     )
 
 
@@ -140,21 +101,27 @@ def objective(
     """
     loss, backend = losses.register[config.loss], backend or Backend()
 
-    def value(params: dict[str, Array], train_batch: TrainBatch) -> tuple[Array, Metrics]:
+    def value(params: dict[str, Array], given: TrainBatch) -> tuple[Array, Metrics]:
         if backend.compute_dtype != backend.dtype:
             params = jax.tree.map(lambda a: a.astype(backend.compute_dtype), params)
         model = models.merge(graph, params)
-        context = model.encode(train_batch.plants.description)
+        context = model.encode(given.plants.description)
         total, metrics = jnp.zeros(()), {}
         if config.imitation:
-            metrics["imitation"] = loss(predictions(model, context, train_batch, expert_std))
+            metrics["imitation"] = loss(predictions(model, context, given, expert_std))
             total = total + config.imitation * metrics["imitation"]
         if config.closed_loop:
             some = slice(config.plants // config.accumulate)
-            here, plants = jax.tree.map(lambda a: a[some], context), train_batch.plants[some]
-            more, back = closed_loop_cost.closed_loop(model, here, plants.problem, plants.x0, config.horizon)
-            metrics["closed_loop"] = jnp.mean(jnp.log1p(more))
-            metrics["lost"] = 1 - jnp.mean(back)
+            plants = given.plants[some]
+            here = jax.tree.map(lambda a: a[some], context)
+            policy = NetworkPolicy.scaled(
+                graph, params, here, plants.description.coordinates, model.config.window
+            )
+            excess, verdicts = closed_loop_cost.closed_loop(
+                policy, model.linear, plants.problem, plants.x0, config.horizon
+            )
+            metrics["closed_loop"] = jnp.mean(jnp.log1p(excess))
+            metrics["diverged"] = jnp.mean(verdicts == Verdict.DIVERGED)
             total = total + config.closed_loop * metrics["closed_loop"]
         return total, metrics
 
@@ -169,20 +136,16 @@ def train_step(
     Args:
         objective: see :data:`Objective`.
         optimize: an optax transformation.
-        accumulate: parts that the train_batch is gone through in, one after another, to save memory.
+        accumulate: parts that the batch is gone through in, one after another, to save memory.
         ema: decay of the running mean of the parameters.
     """
     slope = jax.value_and_grad(objective, has_aux=True)
 
-    def gradient(
-        params: dict[str, Array], train_batch: Any
-    ) -> tuple[tuple[Array, Metrics], dict[str, Array]]:
+    def gradient(params: dict[str, Array], given: Any) -> tuple[tuple[Array, Metrics], dict[str, Array]]:
         if accumulate == 1:
-            return slope(params, train_batch)
+            return slope(params, given)
         # every part takes each k-th member, so that it is mixed as the whole is
-        parts = jax.tree.map(
-            lambda a: jnp.moveaxis(a.reshape(-1, accumulate, *a.shape[1:]), 1, 0), train_batch
-        )
+        parts = jax.tree.map(lambda a: jnp.moveaxis(a.reshape(-1, accumulate, *a.shape[1:]), 1, 0), given)
         like = jax.eval_shape(slope, params, jax.tree.map(lambda a: a[0], parts))
         total, _ = jax.lax.scan(
             lambda total, part: (jax.tree.map(jnp.add, total, slope(params, part)), None),
@@ -191,8 +154,8 @@ def train_step(
         )
         return jax.tree.map(lambda a: a / accumulate, total)
 
-    def step(state: TrainState, train_batch: Any) -> tuple[TrainState, Metrics]:
-        (value, metrics), grads = gradient(state.params, train_batch)
+    def step(state: TrainState, given: Any) -> tuple[TrainState, Metrics]:
+        (value, metrics), grads = gradient(state.params, given)
         updates, opt_state = optimize.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         average = (

@@ -11,10 +11,11 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab import control
-from lqrlab.compute.linalg import batch_last
+from lqrlab.compute import checks
+from lqrlab.compute.linalg import batch_last, quadratic
 from lqrlab.simulation.environment import Env, env
 from lqrlab.simulation.loop import rollout
-from lqrlab.simulation.policies import LinearPolicy, Policy, matvec
+from lqrlab.simulation.policies import LinearPolicy, Policy
 from lqrlab.systems import Plant
 
 
@@ -39,53 +40,48 @@ def total_cost(plant: Plant | Env, policy: Policy, x0: ArrayLike, num_steps: int
     x0 = jnp.asarray(x0)
     if _doubles(plant, policy, x0, num_steps, options):
         world = plant if isinstance(plant, Env) else env(plant, linear=True, dt=options.get("dt"))
-        if bool(jnp.all(jnp.isinf(world.low) & jnp.isinf(world.high)) & jnp.all(world.noise == 0)):
-            return _quadratic(world, policy.K, x0, num_steps)  # type: ignore[attr-defined]
+        if world.noise is None and bool(jnp.all(jnp.isinf(world.low) & jnp.isinf(world.high))):
+            return _quadratic(world.sampled, policy.K, x0, num_steps)  # type: ignore[attr-defined]
     return rollout(plant, policy, x0, num_steps, keep=("costs",), **options).cost
 
 
 def _doubles(plant: Plant | Env, policy: Policy, x0: Array, num_steps: int, options: dict[str, Any]) -> bool:
     """Whether the closed form is for this; what does not fit is left to ``rollout``, which says why."""
-    if type(policy) is not LinearPolicy:
+    if type(policy) is not LinearPolicy or checks.traced(plant, policy, x0, options, jnp.zeros(())):
         return False
-    if control.checks.traced(*jax.tree.leaves((plant, policy, x0, options, jnp.zeros(())))):
-        return False
-    inner, known = (plant.plant, set()) if isinstance(plant, Env) else (plant, {"dt", "linear"})
+    is_env = isinstance(plant, Env)
     linear = plant.linear if isinstance(plant, Env) else bool(options.get("linear"))
-    batch = inner.batch_shape
-    fits = (
-        x0.shape[: len(batch)] == batch and x0.shape[-1:] == (inner.n,) and policy.K.shape[:-2] in ((), batch)
-    )
-    whole = isinstance(num_steps, int | np.integer) and num_steps > 0
-    return linear and set(options) <= known and fits and whole and bool(np.all(np.isfinite(x0)))
+    batch, n = plant.batch_shape, plant.n
+    fits = x0.shape[: len(batch)] == batch and x0.shape[-1:] == (n,) and policy.K.shape[:-2] in ((), batch)
+    positive = isinstance(num_steps, int | np.integer) and num_steps > 0
+    known = set() if is_env else {"dt", "linear"}
+    return linear and set(options) <= known and fits and positive and bool(np.all(np.isfinite(x0)))
 
 
 @functools.partial(jax.jit, static_argnames="num_steps")
-def _quadratic(world: Env, K: Array, x0: Array, num_steps: int) -> Array:
-    A, B, Q, R, N = world.sampled
+def _quadratic(sampled: control.Sampled, K: Array, x0: Array, num_steps: int) -> Array:
+    A, B, Q, R, N = sampled
     K = K.astype(A.dtype)
-    NK = N @ K
-    W = Q - NK - jnp.swapaxes(NK, -1, -2) + jnp.swapaxes(K, -1, -2) @ R @ K
-    F, W = batch_last.together((2, 2), A - B @ K, W)
+    F, W = batch_last.together((2, 2), A - B @ K, control.stage_weight(Q, R, N, K))
     S = _summed(num_steps)(F, W)
-    x = x0.astype(S.dtype)
-    return jnp.sum(x * matvec(S, x), axis=-1)
+    return quadratic(S, x0.astype(S.dtype))
 
 
 @functools.cache
 def _summed(num_steps: int) -> Callable:
     """Σ FᵀᵗWFᵗ over t < num_steps."""
+    mul, t = batch_last.mul, batch_last.t
 
     @batch_last.over_lanes(2, 2)
     def solve(F: Array, W: Array) -> Array:
         def bit(state: tuple[Array, Array], one: Array) -> tuple[tuple[Array, Array], None]:
             S, power = state  # of k steps; the bits of num_steps from the highest make k
-            S = S + batch_last.mul(batch_last.t(power), batch_last.mul(S, power))
-            power = batch_last.mul(power, power)
+            S = S + mul(t(power), mul(S, power))
+            power = mul(power, power)
             return jax.lax.cond(one, once_more, lambda *state: state, S, power), None
 
         def once_more(S: Array, power: Array) -> tuple[Array, Array]:
-            return W + batch_last.mul(batch_last.t(F), batch_last.mul(S, F)), batch_last.mul(power, F)
+            return W + mul(t(F), mul(S, F)), mul(power, F)
 
         bits = jnp.asarray([c == "1" for c in f"{num_steps:b}"[1:]])
         return jax.lax.scan(bit, (W, F), bits)[0][0]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,16 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab import control
-from lqrlab.compute import pytree
-from lqrlab.simulation.policies import matvec
+from lqrlab.compute import checks, pytree
+from lqrlab.compute.integration import rk4
+from lqrlab.compute.linalg import expand_batch, matvec, quadratic
+from lqrlab.simulation.noise import spread
+from lqrlab.simulation.problem import SampledProblem
 from lqrlab.systems import Plant
+
+SUBSTEPS = 10
+"""Runge-Kutta steps in a sample time where the plant is traced, so that its fastest mode cannot be looked at."""
+_ANGLE = 0.25  # rad that the fastest mode turns or decays by in a Runge-Kutta step
 
 
 @pytree
@@ -21,18 +29,19 @@ class Env:
     """Deviations x, u of a plant (or a batch) from its equilibrium, one sample time a step.
 
     Attributes:
-        plant: the plant or plants.
+        plant: the plant or plants; None for a sampled problem alone (:meth:`of_problem`).
         x_eq, u_eq: equilibrium ``[*batch, n]``, ``[*batch, m]``.
-        Q, R: continuous weights.
+        Q, R: continuous weights (of a sampled problem alone the sampled ones).
         sampled: the exact sampled problem of the linearised plant.
         dt: sample time [s], scalar or ``[*batch]``.
         low, high: what the actuators can do, as deviations from u_eq ``[*batch, m]``.
-        noise: standard deviation of the disturbance that each step adds to the state ``[n]``.
+        noise: standard deviation of the disturbance that each step adds to the state ``[n]`` or ``[*batch, n]``;
+            None for none.
         linear: step the linearised plant by exact zero-order hold; else the nonlinear one by Runge-Kutta 4.
         substeps: Runge-Kutta steps in a sample time.
     """
 
-    plant: Plant
+    plant: Plant | None
     x_eq: Array
     u_eq: Array
     Q: Array
@@ -41,20 +50,65 @@ class Env:
     dt: Array
     low: Array
     high: Array
-    noise: Array
+    noise: Array | None
     linear: bool = dataclasses.field(metadata={"static": True})
     substeps: int = dataclasses.field(metadata={"static": True})
 
+    @classmethod
+    def of_problem(
+        cls, problem: SampledProblem, *, limit: ArrayLike = np.inf, noise: ArrayLike = 0.0
+    ) -> Self:
+        """Step sampled problems of which nothing else is known, in whatever coordinates they are.
+
+        Args:
+            problem: ``[*batch, …]``.
+            limit: of the inputs, as deviations: ±, scalar or ``[*batch, m]``.
+            noise: as for :func:`env`.
+        """
+        n, m = problem.B.shape[-2:]
+        dtype, lead = problem.A.dtype, problem.B.shape[:-2]
+        high = jnp.broadcast_to(jnp.asarray(limit, dtype), (*lead, m))
+        return cls(
+            plant=None,
+            x_eq=jnp.zeros(n, dtype),
+            u_eq=jnp.zeros(m, dtype),
+            Q=problem.Q,
+            R=problem.R,
+            sampled=problem.sampled,
+            dt=jnp.ones((), dtype),
+            low=-high,
+            high=high,
+            noise=spread("noise", noise, n, dtype),
+            linear=True,
+            substeps=1,
+        )
+
+    @property
+    def n(self) -> int:
+        """Number of states."""
+        return self.sampled.B.shape[-2]
+
+    @property
+    def m(self) -> int:
+        """Number of inputs."""
+        return self.sampled.B.shape[-1]
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Leading axes of the plants."""
+        return self.sampled.B.shape[:-2] if self.plant is None else self.plant.batch_shape
+
     def reset(self, *, key: Array, num: int | None = None) -> Array:
         """Typical initial deviations ``[*batch, (num,) n]``."""
+        if self.plant is None:
+            raise ValueError(
+                "reset: a sampled problem alone has no typical initial states; draw them yourself"
+            )
         return self.plant.initial_state(key=key, num=num)
 
     def saturate(self, u: Array) -> Array:
         """What the actuators make of u ``[*batch, *extra, m]``."""
-        shape = self.low.shape[:-1] + (1,) * (u.ndim - self.low.ndim) + self.low.shape[-1:]
-        low, high = (
-            jnp.broadcast_to(a.reshape(shape), u.shape).astype(u.dtype) for a in (self.low, self.high)
-        )
+        low, high = (expand_batch(a, u.ndim).astype(u.dtype) for a in (self.low, self.high))
         return jnp.clip(u, low, high)
 
     def step(self, x: Array, u: Array, *, key: Array | None = None) -> tuple[Array, Array]:
@@ -69,46 +123,37 @@ class Env:
             Next deviation, and the continuous cost ∫ xᵀQx + uᵀRu dt of the step ``[*batch, *extra]``.
         """
         u = self.saturate(u)
-        after, cost = self._linear_step(x, u) if self.linear else self._runge_kutta(x, u)
-        if key is not None:
-            after = after + jax.random.normal(key, x.shape, x.dtype) * jnp.broadcast_to(self.noise, x.shape)
+        after, cost = self._hold(x, u) if self.linear else self._integrate(x, u)
+        if key is not None and self.noise is not None:
+            deviation = expand_batch(self.noise, x.ndim).astype(x.dtype)
+            after = after + jax.random.normal(key, x.shape, x.dtype) * deviation
         return after.astype(x.dtype), cost.astype(x.dtype)
 
-    def _linear_step(self, x: Array, u: Array) -> tuple[Array, Array]:
+    def _hold(self, x: Array, u: Array) -> tuple[Array, Array]:
+        """The linearised plant by exact zero-order hold."""
         A, B, Q, R, N = self.sampled
-        cost = jnp.sum(x * (matvec(Q, x) + 2 * matvec(N, u)), -1) + jnp.sum(u * matvec(R, u), -1)
+        cost = quadratic(Q, x) + 2 * jnp.sum(x * matvec(N, u), -1) + quadratic(R, u)
         return matvec(A, x) + matvec(B, u), cost
 
-    def _runge_kutta(self, x: Array, u: Array) -> tuple[Array, Array]:
-        extra = (1,) * (x.ndim - self.x_eq.ndim)
-        lead = self.x_eq.shape[:-1]
-        x_eq = jnp.broadcast_to(self.x_eq.reshape(*lead, *extra, -1), x.shape)
-        u_abs = u + jnp.broadcast_to(self.u_eq.reshape(*lead, *extra, -1), u.shape)
-        per_step = self.dt / self.substeps
-        if self.dt.ndim:  # its axes lead, those of the plants first
-            per_step = per_step.reshape(self.dt.shape + (1,) * (x.ndim - 1 - self.dt.ndim))
-        h = jnp.broadcast_to(per_step, x.shape[:-1])
-        effort = jnp.sum(u * matvec(self.R, u), -1)
+    def _integrate(self, x: Array, u: Array) -> tuple[Array, Array]:
+        """The plant's own equations by Runge-Kutta 4, the cost integrated along."""
+        plant = self.plant
+        assert plant is not None, "a sampled problem alone is linear"
+        x_eq, u_eq = (expand_batch(a, x.ndim) for a in (self.x_eq, self.u_eq))
+        u_abs = u + u_eq
+        h = self.dt / self.substeps
+        # the axes of dt lead, those of the plants first
+        h = h.reshape(h.shape + (1,) * (x.ndim - 1 - h.ndim)) if h.ndim else h
+        effort = quadratic(self.R, u)
 
-        def rates(x: Array) -> tuple[Array, Array]:
-            return self.plant.dynamics(x + x_eq, u_abs).astype(x.dtype), jnp.sum(
-                x * matvec(self.Q, x), -1
-            ) + effort
-
-        def substep(state: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
-            x, cost = state
-            hx = h[..., None]
-            k1, c1 = rates(x)
-            k2, c2 = rates(x + hx / 2 * k1)
-            k3, c3 = rates(x + hx / 2 * k2)
-            k4, c4 = rates(x + hx * k3)
-            return (
-                x + hx / 6 * (k1 + 2 * k2 + 2 * k3 + k4),
-                cost + h / 6 * (c1 + 2 * c2 + 2 * c3 + c4),
-            ), None
+        def rates(state: tuple[Array, Array]) -> tuple[Array, Array]:
+            x, _ = state
+            flow = plant.dynamics(x + x_eq, u_abs).astype(x.dtype)
+            return flow, quadratic(self.Q, x) + effort
 
         start = (x, jnp.zeros(x.shape[:-1], x.dtype))
-        return jax.lax.scan(substep, start, length=self.substeps)[0]
+        h = jnp.broadcast_to(h, x.shape[:-1])
+        return rk4(rates, start, (h[..., None], h), self.substeps)
 
 
 def env(
@@ -120,21 +165,22 @@ def env(
     noise: ArrayLike = 0.0,
     substeps: int | None = None,
 ) -> Env:
-    """Build an environment.
+    """Build an environment: the plant is linearised and sampled once, here.
 
     Args:
         plant: one plant or a batch.
         dt: sample time [s]; the plant's own if left out.
         linear: simulate the linearised plant exactly instead of the nonlinear one.
         limits: ``(low, high)``, each a scalar or ``[m]``: what the actuators can do, in absolute units.
-        noise: standard deviation of the disturbance added to the state at each step, scalar or ``[n]``.
+        noise: standard deviation of the disturbance added to the state at each step, scalar, ``[n]`` or
+            ``[*batch, n]``.
         substeps: Runge-Kutta steps in a sample time; if left out, enough for the plant's fastest mode.
 
     Raises:
         ValueError: dt not above 0, limits that cross or do not contain the equilibrium input.
     """
-    if substeps is not None and substeps < 1:
-        raise ValueError(f"substeps: expected at least one Runge-Kutta step, but found {substeps}")
+    if substeps is not None:
+        checks.whole("substeps", substeps)
     x_eq, u_eq = plant.equilibrium()
     (A, B), (Q, R) = plant.matrices(), plant.weights()
     step = control.checks.sample_time(plant.dt if dt is None else dt, A.dtype)
@@ -145,15 +191,7 @@ def env(
             f"dt: expected one sample time, or one for each plant of the batch {plant.batch_shape}, but found shape "
             f"{step.shape}"
         ) from None
-    infinite = jnp.full(u_eq.shape, jnp.inf, u_eq.dtype)
-    low, high = -infinite, infinite
-    if limits is not None:
-        low, high = (jnp.broadcast_to(jnp.asarray(a, u_eq.dtype), u_eq.shape) - u_eq for a in limits)
-        if not control.checks.traced(low, high) and not bool(jnp.all((low <= 0) & (high >= 0))):
-            raise ValueError(
-                f"limits: expected a range around the equilibrium input {np.asarray(u_eq)}, but found {limits}: "
-                "the actuator could not even hold the operating point"
-            )
+    low, high = _limits(limits, u_eq)
     return Env(
         plant=plant,
         x_eq=x_eq,
@@ -164,15 +202,28 @@ def env(
         dt=step,
         low=low,
         high=high,
-        noise=jnp.broadcast_to(jnp.asarray(noise, A.dtype), (plant.n,)),
+        noise=spread("noise", noise, plant.n, A.dtype),
         linear=linear,
         substeps=_substeps(A, step) if substeps is None else substeps,
     )
 
 
+def _limits(limits: tuple[ArrayLike, ArrayLike] | None, u_eq: Array) -> tuple[Array, Array]:
+    """Limits as deviations from the equilibrium input ``[*batch, m]``."""
+    if limits is None:
+        return jnp.full(u_eq.shape, -jnp.inf, u_eq.dtype), jnp.full(u_eq.shape, jnp.inf, u_eq.dtype)
+    low, high = (jnp.broadcast_to(jnp.asarray(a, u_eq.dtype), u_eq.shape) - u_eq for a in limits)
+    if not checks.traced(low, high) and not bool(jnp.all((low <= 0) & (high >= 0))):
+        raise ValueError(
+            f"limits: expected a range around the equilibrium input {np.asarray(u_eq)}, but found {limits}: "
+            "the actuator could not even hold the operating point"
+        )
+    return low, high
+
+
 def _substeps(A: Array, dt: Array) -> int:
     """So many that the fastest mode turns or decays by at most a quarter radian in each."""
-    if control.checks.traced(A, dt):
-        return 10
+    if checks.traced(A, dt):
+        return SUBSTEPS
     fastest = np.abs(np.linalg.eigvals(np.asarray(A))).max(-1)
-    return max(2, math.ceil(float(np.max(fastest * np.asarray(dt))) / 0.25))
+    return max(2, math.ceil(float(np.max(fastest * np.asarray(dt))) / _ANGLE))

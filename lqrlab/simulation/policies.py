@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from lqrlab.compute import pytree
+from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.control import ILQR, Schedule
 
 
@@ -26,13 +27,6 @@ class Policy(Protocol):
         """``(carry, x [*batch_shape, n]) -> (carry, u [*batch_shape, m])``, both deviations."""
 
 
-def matvec(M: Array, x: Array) -> Array:
-    """M x for M ``[*batch, a, b]`` and x ``[*batch, *extra, b]``: the matrix's own axes lead."""
-    batch = M.shape[:-2]
-    flat = x.reshape(*batch, -1, x.shape[-1])
-    return (flat @ jnp.swapaxes(M, -1, -2)).reshape(*x.shape[:-1], M.shape[-2])
-
-
 @pytree
 @dataclasses.dataclass(frozen=True)
 class LinearPolicy:
@@ -46,12 +40,6 @@ class LinearPolicy:
     def __call__(self, carry: None, x: Array) -> tuple[None, Array]:
         """−K x."""
         return None, -matvec(self.K.astype(x.dtype), x)
-
-
-def _beside(a: Array, x: Array) -> Array:
-    """A vector a ``[*batch, k]`` for each x ``[*batch, *extra, n]``."""
-    extra = (1,) * (x.ndim - a.ndim)
-    return jnp.broadcast_to(a.reshape(*a.shape[:-1], *extra, a.shape[-1]), (*x.shape[:-1], a.shape[-1]))
 
 
 @pytree
@@ -83,13 +71,14 @@ class TrackingPolicy:
 
         at = jnp.minimum(carry, self.us.shape[-2] - 1)
         xs, us, K = now(self.xs, 2), now(self.us, 2), now(self.K, 3)
-        return carry + 1, _beside(us, x) - matvec(K, x - _beside(xs, x))
+        return carry + 1, expand_batch(us, x.ndim) - matvec(K, x - expand_batch(xs, x.ndim))
 
 
 def tracking(plant: Any, plan: ILQR) -> TrackingPolicy:
     """The policy that follows a plan of :func:`lqrlab.control.ilqr`; roll it out with the plan's sample time."""
-    x_eq, u_eq = plant.equilibrium()
-    return TrackingPolicy(plan.xs - _beside(x_eq, plan.xs), plan.us - _beside(u_eq, plan.us), plan.K)
+    equilibrium = plant.equilibrium()
+    xs, us = (a - expand_batch(eq, a.ndim) for a, eq in zip((plan.xs, plan.us), equilibrium))
+    return TrackingPolicy(xs, us, plan.K)
 
 
 @pytree
@@ -110,8 +99,8 @@ class SwitchingPolicy:
 
     def inside(self, x: Array) -> Array:
         """Whether x ``[*batch, *extra, n]`` is where the second policy takes over, ``[*batch, *extra]``."""
-        V = jnp.sum(x * matvec(self.P.astype(x.dtype), x), axis=-1)
-        return _beside(jnp.asarray(self.level, x.dtype)[..., None], x)[..., 0] >= V
+        level = expand_batch(jnp.asarray(self.level, x.dtype), x.ndim - 1, 0)
+        return level >= quadratic(self.P.astype(x.dtype), x)
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[Any, Any, Array]:
         """Both begin; nobody has been caught."""
@@ -147,11 +136,11 @@ class ScheduledPolicy:
 
     def __call__(self, carry: None, x: Array) -> tuple[None, Array]:
         """The gain of here and now."""
-        at = x + _beside(self.x_eq.astype(x.dtype), x)
+        at = x + expand_batch(self.x_eq.astype(x.dtype), x.ndim)
         K, x_op, u_op = (a.astype(x.dtype) for a in self.schedule(self.read(at)))
         error = at[..., : x_op.shape[-1]] - x_op  # a state that is only read comes after those controlled
         u = u_op - (K @ error[..., None])[..., 0]
-        return None, u - _beside(self.u_eq.astype(x.dtype), u)
+        return None, u - expand_batch(self.u_eq.astype(x.dtype), u.ndim)
 
 
 def scheduled(plant: Any, schedule: Schedule, read: Callable[[Array], Array]) -> ScheduledPolicy:

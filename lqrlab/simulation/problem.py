@@ -9,7 +9,7 @@ from jax import Array
 
 from lqrlab import control
 from lqrlab.compute import pytree
-from lqrlab.simulation.policies import matvec
+from lqrlab.compute.linalg import matvec, quadratic
 
 
 @pytree
@@ -71,8 +71,7 @@ class SampledProblem:
 
     def optimal_cost(self, x: Array) -> Array:
         """xᵀPx, the least that any controller can pay from x ``[*batch, *extra, n]`` on: ``[*batch, *extra]``."""
-        P = self.P.astype(x.dtype)
-        return jnp.sum(x * matvec(P, x), axis=-1)
+        return quadratic(self.P.astype(x.dtype), x)
 
     def excess(self, xs: Array, us: Array) -> Array:
         """What runs cost above the optimum, were the optimum to take over at their end; relative to it.

@@ -30,6 +30,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from lqrlab import control
+from lqrlab.compute.linalg import expand_batch
 
 FAR = 1e3
 """A state this many scales away from the equilibrium (and from where it began) has left the model."""
@@ -48,8 +49,8 @@ class Verdict(enum.IntEnum):
 
 
 def size(xs: Any, scale_x: Any) -> Any:
-    """max |x_i| / scale_i of states ``[..., n]``, ``[...]``; NumPy or JAX."""
-    return abs(xs / scale_x).max(-1)
+    """max |x_i| / scale_i of states ``[*batch, *extra, n]`` in units ``[*batch, n]``: ``[*batch, *extra]``."""
+    return abs(xs / expand_batch(scale_x, xs.ndim)).max(-1)
 
 
 def quarters(num_steps: int) -> tuple[int, int]:

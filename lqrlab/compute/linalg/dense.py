@@ -5,6 +5,8 @@ GPU. The matrices here are at most some 20 x 20, so elimination unrolled into ar
 device, under any ``vmap``, and differentiates.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -64,3 +66,24 @@ def stored(a: Array) -> Array:
     optimization barrier is gone by then. What a reduction returns it does store.
     """
     return jnp.sum(jnp.stack([a, jnp.zeros_like(a)]), axis=0)
+
+
+def expand_batch(a: Any, ndim: int, core: int = 1) -> Any:
+    """View a ``[*batch, *core]`` with ``ndim`` axes, ones between the batch and the core: ``[*batch, 1, …, *core]``.
+
+    So it broadcasts against arrays whose leading axes are the batch's, whatever further ones they have.
+    """
+    lead = a.ndim - core
+    return a.reshape(*a.shape[:lead], *(1,) * (ndim - a.ndim), *a.shape[lead:])
+
+
+def matvec(M: Array, x: Array) -> Array:
+    """M x for M ``[*batch, a, b]`` and x ``[*batch, *extra, b]``: the matrix's batch axes lead."""
+    batch = M.shape[:-2]
+    flat = x.reshape(*batch, -1, x.shape[-1])
+    return (flat @ jnp.swapaxes(M, -1, -2)).reshape(*x.shape[:-1], M.shape[-2])
+
+
+def quadratic(M: Array, x: Array) -> Array:
+    """xᵀM x for M ``[*batch, n, n]`` and x ``[*batch, *extra, n]``: ``[*batch, *extra]``."""
+    return jnp.sum(x * matvec(M, x), axis=-1)

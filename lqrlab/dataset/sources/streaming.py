@@ -3,15 +3,16 @@
 import bisect
 import concurrent.futures
 import dataclasses
+import functools
 import threading
-from collections.abc import Mapping
 
+import jax
 import numpy as np
 
 from lqrlab.dataset import shards, shuffling, windows
+from lqrlab.dataset.sources.base import BatchSpec, Source
 from lqrlab.dataset.store import Dataset
-
-Fetched = tuple[np.ndarray, np.ndarray, np.ndarray]
+from lqrlab.dataset.windows import ARRAYS, Windows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,119 +41,133 @@ class _Pool:
     t: np.ndarray
 
 
-class Streaming:
-    """Windows of one epoch of a split, from the disk, in bounded memory.
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Epoch:
+    """Blocks of each pool of an epoch, and the window of the epoch that each pool begins at, and its end."""
+
+    pools: list[list[_Block]]
+    starts: list[int]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class StreamingSource(Source):
+    """Windows from the disk, in bounded memory.
 
     An epoch shuffles the blocks of all files, fills pools with them in that order, and shuffles the windows
-    within each pool: what is at which position follows from (seed, epoch) alone, so any can be asked for.
-
-    Args:
-        dataset: opened.
-        split: its name.
-        window: steps in a window.
-        seed, epoch: which shuffle.
-        pool_bytes: host memory for one pool; two are held.
-        family_weights: family → relative frequency; blocks are then drawn with replacement.
-        part: (index, count) of this process: it takes every count-th block.
+    within each pool. Where one pool holds the whole split, the order is that of a resident source.
 
     Attributes:
-        num_windows: in this process's epoch.
-        fewest: in the epoch of the process that has the fewest.
+        pool_bytes: host memory for one pool; two are held.
+        blocks: of this process.
+        reader: reads pools, and holds those that are in use.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        split: str,
-        window: int,
-        *,
-        seed: int,
-        epoch: int,
-        pool_bytes: int,
-        family_weights: Mapping[str, float] | None = None,
-        part: tuple[int, int] = (0, 1),
-    ) -> None:
-        self.dataset, self.window = dataset, windows.check_window(window)
-        self.steps, self.seed, self.epoch = dataset.config.row_steps, seed, epoch
-        every, (index, count) = _blocks(dataset, split), part
-        if not every:
-            raise ValueError(f"split: {dataset.path} has no trajectory in {split!r}")
-        if len(every) < count:
-            raise ValueError(f"process_count: {split!r} has {len(every)} blocks, too few for {count} parts")
-        bytes_each = 4 * (self.window - 1 + self.steps) * windows.CHANNELS
-        largest = max(len(block.keep) for block in every)
-        if pool_bytes < largest * bytes_each:
-            raise ValueError(
-                f"pool_bytes: expected at least {largest * bytes_each}, one block of trajectories, but found "
-                f"{pool_bytes}"
-            )
+    pool_bytes: int
+    blocks: tuple[_Block, ...]
+    reader: "_Reader" = dataclasses.field(default_factory=lambda: _Reader())
 
-        def chosen(process: int) -> list[_Block]:
-            blocks = every[process::count]
-            if family_weights is not None:
-                return _drawn(dataset, blocks, family_weights, seed, epoch)
-            shuffle = shuffling.shuffled_on_host(np.arange(len(blocks)), len(blocks), seed, epoch)
-            return [blocks[b] for b in shuffle]
+    @property
+    def order(self) -> dict[str, str | int]:
+        """See :class:`Source`; one pool that holds everything is shuffled as a resident source is."""
+        pools = len(self.epoch(0).pools)
+        return super().order if pools == 1 else {"order": "pools", "pool_bytes": self.pool_bytes}
 
-        self.fewest = self.steps * min(sum(len(b.keep) for b in chosen(process)) for process in range(count))
-        self.pools = _pools(chosen(index), pool_bytes // bytes_each)
-        sizes = [self.steps * sum(len(block.keep) for block in pool) for pool in self.pools]
-        self.starts = np.cumsum([0, *sizes]).tolist()
-        self.num_windows = self.starts[-1]
-        self._reader = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-read")
-        self._held: dict[int, concurrent.futures.Future[_Pool]] = {}
-        self._lock = threading.Lock()
-
-    def fetch(self, first: int, count: int) -> Fetched:
-        """The windows at positions first …, their times and their variants, ``count`` of each."""
-        out = windows.room(count, self.window)
+    def windows(self, first: int, count: int) -> Windows:
+        """See :class:`Source`."""
+        signals = windows.uncut(count, self.window)
         t, variant = np.empty(count, np.int32), np.empty(count, np.int32)
         done = 0
         while done < count:
-            number = bisect.bisect_right(self.starts, first + done) - 1
-            begin, end = self.starts[number : number + 2]
-            take = min(end - first - done, count - done)
-            pool, piece = self._pool(number), slice(done, done + take)
-            there = slice(first + done - begin, first + done - begin + take)
-            trajectory, t[piece] = pool.trajectory[there], pool.t[there]
+            epoch, position = divmod(first + done, self.num_windows)
+            number, begin, end = self._pool_at(epoch, position)
+            take = min(end - position, count - done)
+            pool = self.reader.pool(self, epoch, number)
+            piece, here = slice(done, done + take), slice(position - begin, position - begin + take)
+            trajectory, t[piece] = pool.trajectory[here], pool.t[here]
             variant[piece] = pool.variant[trajectory]
-            windows.cut(pool.rows, trajectory * np.int64(pool.rows.shape[1]) + t[piece], out[piece])
+            windows.cut(pool.rows, trajectory * np.int64(pool.rows.shape[1]) + t[piece], signals[piece])
             done += take
-        return out, t, variant
+        return Windows(*jax.device_put((signals, t, variant), self.spec.device))
 
-    def _pool(self, number: int) -> _Pool:
+    def of_split(self, split: str) -> Source:
+        """See :class:`Source`."""
+        return streaming(self.data, dataclasses.replace(self.spec, split=split), pool_bytes=self.pool_bytes)
+
+    def _pool_at(self, epoch: int, position: int) -> tuple[int, int, int]:
+        """The pool that holds a window of an epoch: its number, its first window and the one after its last."""
+        starts = self.epoch(epoch).starts
+        number = bisect.bisect_right(starts, position) - 1
+        return number, starts[number], starts[number + 1]
+
+    @functools.lru_cache(maxsize=3)  # noqa: B019 (sources are few, and live as long as they are used)
+    def epoch(self, epoch: int) -> _Epoch:
+        """What is read in which order."""
+        steps, blocks = self.data.config.row_steps, list(self.blocks)
+        room = self.pool_bytes // _row_bytes(self.window, steps)
+        if sum(len(block.keep) for block in blocks) > room:
+            order = shuffling.shuffled_on_host(np.arange(len(blocks)), len(blocks), self.spec.seed, epoch)
+            blocks = [blocks[b] for b in order]
+        pools = _pools(blocks, room)
+        sizes = [steps * sum(len(block.keep) for block in pool) for pool in pools]
+        return _Epoch(pools, np.cumsum([0, *sizes]).tolist())
+
+    def read(self, epoch: int, number: int, same: _Pool | None) -> _Pool:
+        """A pool; ``same`` is one whose trajectories need not be read again."""
+        pools = self.epoch(epoch).pools
+        if len(pools) == 1:  # as a resident source has them
+            rows, variant = (same.rows, same.variant) if same else _read(self, pools[0])
+            seed = self.spec.seed
+        else:
+            rows, variant = _read(self, pools[number])
+            seed = self.spec.seed + 0x632BE5 * (number + 1)  # each pool is shuffled in its own way
+        return _Pool(rows, variant, *_ordered(len(variant), self.data.config.row_steps, seed, epoch))
+
+
+class _Reader:
+    """Reads pools one after another, the next one while one is in use."""
+
+    def __init__(self) -> None:
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-read")
+        self._held: dict[tuple[int, int], concurrent.futures.Future[_Pool]] = {}
+        self._lock = threading.Lock()
+
+    def pool(self, source: StreamingSource, epoch: int, number: int) -> _Pool:
         """A pool; the next one is begun with at the same time, and those that are behind are let go."""
+        alone = len(source.epoch(epoch).pools) == 1
+        last = number + 1 == len(source.epoch(epoch).pools)
+        following = (epoch + 1, 0) if last else (epoch, number + 1)
         with self._lock:
-            wanted = range(number, min(number + 2, len(self.pools)))
-            self._held = {k: future for k, future in self._held.items() if k in wanted}
-            for k in wanted:
-                if k not in self._held:
-                    self._held[k] = self._reader.submit(self._read, k)
-            future = self._held[number]
+            same = next(iter(self._held.values())).result() if alone and self._held else None
+            wanted = ((epoch, number),) if alone else ((epoch, number), following)
+            self._held = {key: future for key, future in self._held.items() if key in wanted}
+            for key in wanted:
+                if key not in self._held:
+                    self._held[key] = self._thread.submit(source.read, *key, same)
+            future = self._held[epoch, number]
         return future.result()
 
-    def _read(self, number: int) -> _Pool:
-        pool = self.pools[number]
-        at = np.cumsum([0] + [len(block.keep) for block in pool])
-        rows = windows.zeros(at[-1], self.window, self.steps)
-        variant = np.empty(at[-1], np.int32)
-        for shard in sorted({block.shard for block in pool}):
-            path = self.dataset.path / self.dataset.shards[shard]["file"]
-            with shards.opened(path, only=windows.READ) as found:
-                for first, block in zip(at, pool):
-                    if block.shard == shard:
-                        of, states, controls = (
-                            shards.part(path, found, name, block.first, block.last) for name in windows.READ
-                        )
-                        if len(block.keep) < len(of):
-                            of, states, controls = (a[block.keep] for a in (of, states, controls))
-                        where = slice(first, first + len(block.keep))
-                        coordinates = self.dataset.coordinates(shard, of)
-                        windows.put(rows, where, self.window, states, controls, coordinates)
-                        variant[where] = of + self.dataset.first_rows[shard]
-        # each pool is shuffled in its own way
-        seed = self.seed + 0x632BE5 * (number + 1)
-        return _Pool(rows, variant, *_ordered(len(variant), self.steps, seed, self.epoch))
+
+def _read(source: StreamingSource, blocks: list[_Block]) -> tuple[np.ndarray, np.ndarray]:
+    """The trajectories of some blocks in host memory: rows, and each one's row of the table."""
+    data, window = source.data, source.window
+    at = np.cumsum([0] + [len(block.keep) for block in blocks])
+    rows = windows.zeros(at[-1], window, data.config.row_steps)
+    variant = np.empty(at[-1], np.int32)
+    for shard in sorted({block.shard for block in blocks}):
+        path = data.path / data.shards[shard]["file"]
+        with shards.opened(path, only=ARRAYS) as found:
+            for first, block in zip(at, blocks):
+                if block.shard != shard:
+                    continue
+                of, states, controls = (
+                    shards.part(path, found, name, block.first, block.last) for name in ARRAYS
+                )
+                if len(block.keep) < len(of):
+                    of, states, controls = (a[block.keep] for a in (of, states, controls))
+                where = slice(first, first + len(block.keep))
+                windows.put(rows, where, window, states, controls, data.coordinates(shard, of))
+                variant[where] = of + data.first_rows[shard]
+    return rows, variant
 
 
 def _ordered(count: int, steps: int, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -179,33 +194,46 @@ def _pools(blocks: list[_Block], room: int) -> list[list[_Block]]:
     return pools
 
 
-def _drawn(
-    dataset: Dataset, blocks: list[_Block], weights: Mapping[str, float], seed: int, epoch: int
-) -> list[_Block]:
-    """As many blocks with replacement, so that windows come by family as often as the weights say."""
-    family = np.array([dataset.shards[block.shard]["family"] for block in blocks])
-    share = shuffling.shares(weights, sorted(set(family.tolist())))
-    size = np.array([len(block.keep) for block in blocks], float)
-    chance = np.zeros(len(blocks))
-    for name, s in zip(weights, share):
-        # within a family each trajectory is as likely as any; families by what they bring
-        chance += np.where(family == name, s / size[family == name].sum(), 0.0)
-    random = np.random.Generator(np.random.Philox(key=[seed, epoch]))
-    return [blocks[i] for i in random.choice(len(blocks), size=len(blocks), p=chance / chance.sum())]
-
-
-def _blocks(dataset: Dataset, split: str) -> list[_Block]:
+def _blocks(data: Dataset, split: str) -> list[_Block]:
     """Chunks of the files, as HDF5 reads them, with those of their trajectories that are in the split."""
-    chosen = np.zeros(len(dataset.variants), bool)
-    chosen[dataset.rows(split)] = True
-    found = []
-    for number, shard in enumerate(dataset.shards):
-        variant = dataset.read(shard, ["trajectories/variant"])["trajectories/variant"]
-        inside = chosen[variant + dataset.first_rows[number]]
-        large = (shard["arrays"][f"trajectories/{name}"] for name in ("states", "controls"))
+    chosen = np.zeros(len(data.variants), bool)
+    chosen[data.rows(split)] = True
+    blocks = []
+    for number, shard in enumerate(data.shards):
+        variant = data.read(shard, [ARRAYS[0]])[ARRAYS[0]]
+        inside = chosen[variant + data.first_rows[number]]
+        large = (shard["arrays"][name] for name in ARRAYS[1:])
         rows = min(shards.chunk_rows(a["shape"], np.dtype(a["dtype"]).itemsize) for a in large)
         for first in range(0, len(variant), rows):
             keep = np.flatnonzero(inside[first : first + rows])
             if len(keep):
-                found.append(_Block(number, first, min(first + rows, len(variant)), keep))
-    return found
+                blocks.append(_Block(number, first, min(first + rows, len(variant)), keep))
+    return blocks
+
+
+def _row_bytes(window: int, steps: int) -> int:
+    return 4 * (window - 1 + steps) * windows.CHANNELS
+
+
+def streaming(data: Dataset, spec: BatchSpec, *, pool_bytes: int) -> StreamingSource:
+    """Look for what is to be read; see :func:`lqrlab.dataset.source`."""
+    blocks, (index, count) = _blocks(data, spec.split), spec.part
+    if not blocks:
+        raise ValueError(f"split: {data.path} has no trajectory in {spec.split!r}")
+    if len(blocks) < count:
+        raise ValueError(f"process_count: {spec.split!r} has {len(blocks)} blocks, too few for {count} parts")
+    steps = data.config.row_steps
+    needed = max(len(block.keep) for block in blocks) * _row_bytes(spec.window, steps)
+    if pool_bytes < needed:
+        raise ValueError(
+            f"pool_bytes: expected at least {needed}, one block of trajectories, but found {pool_bytes}"
+        )
+    mine = tuple(blocks[index::count])
+    return StreamingSource(
+        data=data,
+        spec=spec,
+        table=jax.device_put(data.table(), spec.device),
+        num_windows=steps * sum(len(block.keep) for block in mine),
+        pool_bytes=pool_bytes,
+        blocks=mine,
+    )

@@ -126,7 +126,8 @@ def train(
         click.echo("  ".join(f"{name} {row[name]:.6g}" for name in shown))
 
     configs = those(learning.ModelConfig), those(learning.TrainConfig)
-    given_data = dataset.open(folder / "dataset")
-    fit = learning.fit(given_data, *configs, folder, backend=those(compute.Backend), progress=line)
+    chosen = {name: values[name] for name in ("batch_size", "window", "seed")}
+    windows = dataset.source(dataset.open(folder / "dataset"), kind=values["loading"], **chosen)
+    fit = learning.fit(windows, *configs, folder, backend=those(compute.Backend), progress=line)
     if fit.stopped:
         sys.exit(130)

@@ -97,9 +97,8 @@ def spectra(data: dataset.Dataset) -> Figure:
 
 def _slowest_closed(data: dataset.Dataset, name: str) -> np.ndarray:
     """Time constant [s] of the slowest mode of each variant's sampled optimal loop."""
-    rows, d = data.rows(None, name), data.table(np.float64)
-    A, B, K = (np.asarray(a)[rows] for a in (d.description.A, d.description.B, d.gain))
-    radius = np.abs(np.linalg.eigvals(A - B @ K)).max(axis=1)
+    problem = data.table().problem[data.rows(None, name)]
+    radius = np.abs(np.linalg.eigvals(np.asarray(problem.closed_loop()))).max(axis=1)
     return -data.column("dt", None, name) / np.log(np.clip(radius, 1e-12, 1 - 1e-12))
 
 

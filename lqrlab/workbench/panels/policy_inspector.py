@@ -67,7 +67,7 @@ class Pair:
             )
         design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
         steps = (
-            evaluation.settling_steps(design)
+            evaluation.settling_steps(design.poles)
             if num_steps is None
             else live_panel.whole("num_steps", num_steps)
         )

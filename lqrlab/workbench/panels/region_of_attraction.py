@@ -195,20 +195,20 @@ def _rgb(colour: str) -> tuple[int, ...]:
 
 def _shaded(colour: str, found: Attraction) -> np.ndarray:
     """In its colour what comes back, the stronger the sooner; grey what has not decided; nothing where it is lost."""
-    rgba = np.zeros((*found.back.shape, 4), np.uint8)
-    rgba[found.back, :3] = _rgb(colour)
-    latest = max(float(found.seconds[found.back].max(initial=0.0)), 1e-9)
-    rgba[found.back, 3] = (255 * (1 - 0.6 * found.seconds[found.back] / latest)).astype(np.uint8)
-    rgba[~found.back & ~found.lost] = (128, 128, 128, 110)
+    rgba = np.zeros((*found.converged.shape, 4), np.uint8)
+    rgba[found.converged, :3] = _rgb(colour)
+    latest = max(float(found.seconds[found.converged].max(initial=0.0)), 1e-9)
+    rgba[found.converged, 3] = (255 * (1 - 0.6 * found.seconds[found.converged] / latest)).astype(np.uint8)
+    rgba[~found.converged & ~found.diverged] = (128, 128, 128, 110)
     return rgba
 
 
 def _differing(found: Mapping[str, Attraction]) -> np.ndarray:
     (first, a), (second, b) = found.items()
-    rgba = np.zeros((*a.back.shape, 4), np.uint8)
-    rgba[a.back & b.back] = (128, 128, 128, 60)
-    rgba[a.back & ~b.back] = (*_rgb(svg.LIGHT[svg.colour(first, 0)]), 255)
-    rgba[b.back & ~a.back] = (*_rgb(svg.LIGHT[svg.colour(second, 1)]), 255)
+    rgba = np.zeros((*a.converged.shape, 4), np.uint8)
+    rgba[a.converged & b.converged] = (128, 128, 128, 60)
+    rgba[a.converged & ~b.converged] = (*_rgb(svg.LIGHT[svg.colour(first, 0)]), 255)
+    rgba[b.converged & ~a.converged] = (*_rgb(svg.LIGHT[svg.colour(second, 1)]), 255)
     return rgba
 
 
@@ -231,21 +231,21 @@ def _ellipse(setting: Setting) -> str:
 
 
 def _words(setting: Setting, found: Mapping[str, Attraction]) -> str:
-    plant, starts = setting.plant, next(iter(found.values())).back.size
+    plant, starts = setting.plant, next(iter(found.values())).converged.size
     limits = (
         "no limits"
         if setting.limits is None
         else f"inputs limited to {setting.limit:.2g} × what counts as large"
     )
     shares = "; ".join(f"<b>{label}</b> {100 * a.share:.1f} %" for label, a in found.items())
-    undecided = sum(int((~a.back & ~a.lost).sum()) for a in found.values())
+    undecided = sum(int((~a.converged & ~a.diverged).sum()) for a in found.values())
     lines = [
         f"{plant.name}, nonlinear, {limits}: {starts * len(found):,} rollouts. "
         f"Of {starts:,} starts come back: {shares}."
     ]
     if len(found) == 2:
         (a, x), (b, y) = found.items()
-        only = [100 * float(np.mean(p.back & ~q.back)) for p, q in ((x, y), (y, x))]
+        only = [100 * float(np.mean(p.converged & ~q.converged)) for p, q in ((x, y), (y, x))]
         lines.append(
             f"From {only[0]:.2g} % of them only <i>{a}</i> comes back, from {only[1]:.2g} % only <i>{b}</i>."
         )

@@ -22,7 +22,7 @@ NUMBERS = {  # of each design, and their units, in the order in which they are s
     "cost": "1",
     "nominal_excess": "%",
     "nonlinear_p95": "%",
-    "nonlinear_lost": "%",
+    "nonlinear_diverged": "%",
     "nonlinear_median": "%",
     "time_constant": "s",
     "slowest": "1",
@@ -161,7 +161,7 @@ def tried(name: str, batch: Any) -> Rows:
     The numbers: ``cost``, the mean x0ᵀP x0 of typical starts; ``nominal_excess`` [%], what the gain of the default
     parameters pays above that on the linear plant, on average (inf where it does not stabilise);
     ``nonlinear_p95`` and ``nonlinear_median`` [%], cost on the nonlinear plant above x0ᵀP x0 over 16 typical starts (a
-    gentle nonlinearity can make it less), and ``nonlinear_lost`` [%], the share of them that do not come
+    gentle nonlinearity can make it less), and ``nonlinear_diverged`` [%], the share of them that do not come
     back; ``time_constant`` [s] and ``slowest`` |λ| of the loop's slowest mode; ``gain`` ‖K‖₂ in the signals' scales.
     A point without a stabilising design has an ``error`` in their place.
     """
@@ -228,10 +228,10 @@ def _tried(batch: Any, design: Any, table: dict[str, Any], left: Any, steps: int
             linear=False,
         )
         above = 100 * (np.asarray(score.ratio)[: len(rows)] - 1)
-        lost = 100 * np.asarray(jnp.mean(score.destabilised, -1))[: len(rows)]
+        diverged = 100 * np.asarray(jnp.mean(score.diverged, -1))[: len(rows)]
         middle, high = np.quantile(above, (0.5, 0.95), axis=-1, method="higher")
         part = {k: v[rows] for k, v in table.items()}
-        part |= {"nonlinear_p95": high, "nonlinear_lost": lost, "nonlinear_median": middle}
+        part |= {"nonlinear_p95": high, "nonlinear_diverged": diverged, "nonlinear_median": middle}
         yield [(int(i), {k: float(part[k][j]) for k in NUMBERS}) for j, i in enumerate(rows)]
 
 
@@ -242,9 +242,8 @@ def _price(batch: Any, K: Any, scale: Any) -> Any:
     from lqrlab import control, simulation
 
     A, B, Q, R, N = simulation.env(batch, linear=True).sampled
-    closed, cross = A - B @ K, N @ K
-    weight = Q + jnp.swapaxes(K, -1, -2) @ R @ K - cross - jnp.swapaxes(cross, -1, -2)
-    return jnp.einsum("vii,i->v", control.dlyap(jnp.swapaxes(closed, -1, -2), weight), scale**2)
+    weight = control.stage_weight(Q, R, N, K)
+    return jnp.einsum("vii,i->v", control.dlyap(jnp.swapaxes(A - B @ K, -1, -2), weight), scale**2)
 
 
 def _why(design: Callable[[], Any]) -> str:
@@ -275,8 +274,8 @@ def trainable(nb: Notebook, values: Sequence[Point], varied: Sequence[str]) -> s
         return f"the points are no full grid of {' and '.join(can)}"
     one = values[0]
     if one.get("dagger_rounds") or one["num_steps"] % one["report_every"]:
-        return "the runs do not all take the same steps: dagger_rounds = 0 and num_steps a multiple "
-        "of report_every would"
+        steps = "dagger_rounds = 0 and num_steps a multiple of report_every would"
+        return f"the runs do not all take the same steps: {steps}"
     if not one.get("jit", True) or one.get("debug", "off") != "off" or one.get("mesh"):
         return "mesh, jit and debug are for one run at a time"
     return ""
@@ -294,9 +293,12 @@ def trainings(folder: Path, values: Sequence[Point]) -> Rows:
         return kind(**{k: v for k, v in values[0].items() if k in known})
 
     seeds, rates = (list(dict.fromkeys(v[k] for v in values)) for k in ("seed", "learning_rate"))
+    model = config(learning.ModelConfig)
+    sizes = {"batch_size": values[0]["batch_size"], "window": model.window}
+    source = dataset.source(dataset.open(folder / "dataset"), kind=values[0].get("loading", "auto"), **sizes)
     curves = seed_grid.grid(
-        dataset.open(folder / "dataset"),
-        config(learning.ModelConfig),
+        source,
+        model,
         config(learning.TrainConfig),
         seeds=seeds,
         learning_rates=rates,

@@ -1,0 +1,126 @@
+"""What every source of windows offers, wherever they come from."""
+
+import abc
+import collections
+import concurrent.futures
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Self, TypeVar
+
+import jax
+
+from lqrlab.compute import checks
+from lqrlab.dataset.store import Dataset, VariantTable
+from lqrlab.dataset.windows import Batch, Windows
+
+T = TypeVar("T")
+
+_AHEAD = 2  # batches that a thread makes ahead of the one in use
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchSpec:
+    """Which windows a source hands out, and in which order.
+
+    Attributes:
+        split: ``"train"``, ``"validation"`` or ``"held_out"``.
+        window: steps in a window.
+        batch_size: windows in a batch.
+        seed: of the order.
+        device: where batches are put; JAX's default if None.
+        part: (index, count) of this process, which has a part of the windows: the parts are disjoint.
+    """
+
+    split: str
+    window: int
+    batch_size: int
+    seed: int = 0
+    device: jax.Device | None = None
+    part: tuple[int, int] = (0, 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Source(abc.ABC):
+    """Shuffled windows without end, epoch after epoch: each window once in an epoch, in an order of its own.
+
+    What is at which position is a pure function of (seed, epoch, position), so a learner that is stopped goes on
+    with the same windows. A source can be iterated over: batches of one epoch.
+
+    Attributes:
+        data: the data set that the windows are of.
+        spec: which windows, in which order.
+        table: all plants; windows point into its rows.
+        num_windows: in an epoch (of this part).
+    """
+
+    data: Dataset
+    spec: BatchSpec
+    table: VariantTable
+    num_windows: int
+
+    @property
+    def window(self) -> int:
+        """Steps in a window."""
+        return self.spec.window
+
+    @property
+    def batch_size(self) -> int:
+        """Windows in a batch."""
+        return self.spec.batch_size
+
+    @abc.abstractmethod
+    def windows(self, first: int, count: int) -> Windows:
+        """The ``count`` windows from position ``first`` on, counted from the beginning of epoch 0."""
+
+    @property
+    def order(self) -> dict[str, str | int]:
+        """What the order of the windows depends on beside the seed: a run goes on with a source of the same order."""
+        return {"order": "shuffled"}
+
+    @abc.abstractmethod
+    def of_split(self, split: str) -> "Source":
+        """The same source for another split."""
+
+    def reseeded(self, seed: int) -> Self:
+        """The same windows in another order."""
+        spec = dataclasses.replace(self.spec, seed=checks.whole("seed", seed, 0, 2**32 - 1))
+        return dataclasses.replace(self, spec=spec)
+
+    def batch(self, position: int) -> Batch:
+        """A batch by its number, counted from the beginning of epoch 0."""
+        checks.whole("position", position, 0)
+        windows = self.windows(position * self.batch_size, self.batch_size)
+        return _known(windows, self.table)
+
+    def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
+        """Batches from number ``start`` on, made by a thread ahead of their use; one epoch if ``stop`` is left out."""
+        stop = start + len(self) if stop is None else stop
+        return ahead(self.batch, range(start, stop))
+
+    def __len__(self) -> int:
+        """Batches that an epoch takes; the last one goes on into the next epoch."""
+        return -(-self.num_windows // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.batches()
+
+
+@jax.jit
+def _known(windows: Windows, table: VariantTable) -> Batch:
+    return windows.batch(table)
+
+
+def ahead(make: Callable[[int], T], positions: range) -> Iterator[T]:
+    """``make(position)`` in order, some of them made by a thread while an earlier one is used."""
+    maker = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-load")
+    coming: collections.deque[concurrent.futures.Future[T]] = collections.deque()
+    try:
+        for position in positions:
+            coming.append(maker.submit(make, position))
+            if len(coming) > _AHEAD:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
+    finally:  # also when the loop was left early; the thread ends with its maker
+        for future in coming:
+            future.cancel()

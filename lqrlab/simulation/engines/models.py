@@ -1,0 +1,182 @@
+"""The plants of many loops in batch-last layout, and one step of them: arrays ``[component, loop]``."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from lqrlab.compute.integration import rk4
+from lqrlab.compute.jaxprs import componentwise
+from lqrlab.compute.linalg import batch_last, stored
+from lqrlab.simulation.environment import Env
+from lqrlab.simulation.noise import Noise
+from lqrlab.systems import Plant
+
+
+class LinearModel(NamedTuple):
+    """Sampled linear plants: dynamics and weights of a step, each ``[p or 1, rows, columns]``."""
+
+    A: Array
+    B: Array
+    Q: Array
+    R: Array
+    N: Array
+
+
+class NonlinearModel(NamedTuple):
+    """Plants in continuous time: leaves and weights ``[p or 1, …]``, h the length of a Runge-Kutta step."""
+
+    plant: Plant
+    x_eq: Array
+    u_eq: Array
+    Q: Array
+    R: Array
+    h: Array
+
+
+class Loops(NamedTuple):
+    """Closed loops under constant gains, each array with a leading axis p, or 1 for what all have in common.
+
+    Attributes:
+        model: the plants.
+        K: gains ``[·, m, n]``.
+        low, high: limits of the inputs ``[·, m]``; None for none.
+        noise: standard deviations ``[·, components]``.
+        extra: further arrays, handed on to what records.
+    """
+
+    model: LinearModel | NonlinearModel
+    K: Array
+    low: Array | None = None
+    high: Array | None = None
+    noise: Noise = Noise()
+    extra: Any = None
+
+    @property
+    def plants(self) -> int:
+        """How many different loops there are."""
+        return max(len(a) for a in jax.tree.leaves((self.model, self.K, self.low, self.noise)))
+
+
+def loops_of(world: Env, K: Array, noise: Noise, extra: Any = None) -> Loops:
+    """The plants of an Env under gains K ``[*batch, m, n]``, flattened; ``extra`` has the batch axes in front."""
+    batch = world.batch_shape
+    depth = max(len(batch), K.ndim - 2)
+    fill = ((*front, *(1,) * (depth - len(front))) for front in (batch, K.shape[:-2]))
+    lead = jnp.broadcast_shapes(*fill)  # the plants' axes lead, whatever else the gains have
+
+    def flat(a: Array, core: int) -> Array:
+        a = jnp.asarray(a)
+        front, inner = a.shape[: a.ndim - core], a.shape[a.ndim - core :]
+        if all(size == 1 for size in front):
+            return a.reshape(1, *inner)
+        front = front if len(front) >= len(batch) else jnp.broadcast_shapes(front, batch)
+        a = jnp.broadcast_to(a, (*front, *inner)).reshape(*front, *(1,) * (depth - len(front)), *inner)
+        return jnp.broadcast_to(a, (*lead, *inner)).reshape(-1, *inner)
+
+    def batched(a: Array) -> Array:
+        return flat(a, jnp.ndim(a) - len(batch) if jnp.ndim(a) else 0)
+
+    model: LinearModel | NonlinearModel
+    if world.linear:
+        model = LinearModel(*(flat(a, 2) for a in world.sampled))
+    else:
+        assert world.plant is not None
+        rest = ((world.x_eq, 1), (world.u_eq, 1), (world.Q, 2), (world.R, 2), (world.dt / world.substeps, 0))
+        model = NonlinearModel(jax.tree.map(batched, world.plant), *(flat(a, core) for a, core in rest))
+    ends = (world.low, world.high)
+    clipped = any(np.isfinite(a).any() for a in ends)
+    low, high = (flat(a, 1) if clipped else None for a in ends)
+    noise = Noise(*(None if a is None else flat(a, 1) for a in noise))
+    return Loops(model, flat(K, 2), low, high, noise, jax.tree.map(batched, extra))
+
+
+def zero_order_hold(model: LinearModel, K: Array, dtype: np.dtype, direct: bool) -> tuple[Callable, Callable]:
+    """A step under exact zero-order hold, and the costs of a chunk.
+
+    Args:
+        model: of one block, ``[rows, columns, width or 1]``.
+        K: gains ``[m, n, width or 1]``.
+        dtype: to step in.
+        direct: step by A − BK; the input that is handed in is what is added to −Kx (or None).
+
+    Returns:
+        ``(x, u) → (next x, None)`` and ``(xs [t, n, loop], us [t, m, loop]) → costs [t, loop]``.
+    """
+    closed = (model.A - _product(model.B, K.astype(model.A.dtype))).astype(dtype)
+    A, B, Q, R, N = (a.astype(dtype) for a in model)
+
+    def advance(x: Array, u: Array | None) -> tuple[Array, None]:
+        after = times(closed if direct else A, x)
+        return (after if u is None else after + times(B, u)), None
+
+    def price(xs: Array, us: Array) -> Array:
+        rows = jnp.concatenate([jnp.concatenate([Q, N], 1), jnp.concatenate([batch_last.t(N), R], 1)])
+        z = [xs[:, i] for i in range(xs.shape[1])] + [us[:, i] for i in range(us.shape[1])]
+        total = jnp.zeros_like(z[0])
+        for i, zi in enumerate(z):  # one sum for the whole of zᵀWz: XLA writes no intermediate down
+            row = rows[i, i][None] * zi
+            for j in range(i + 1, len(z)):
+                row = row + 2 * rows[i, j][None] * z[j]
+            total = total + row * zi
+        return total
+
+    return advance, price
+
+
+def runge_kutta(model: NonlinearModel, dtype: np.dtype, substeps: int) -> Callable:
+    """A step of the plant's equations, its cost integrated along: ``(x, u) → (next x, cost)``."""
+    model = jax.tree.map(lambda a: a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, model)
+    _, x_eq, u_eq, Q, R, h = model
+
+    def one(plant: Plant, x: Array, u: Array) -> Array:
+        return plant.dynamics(x, u).astype(dtype)
+
+    example = (model.plant, x_eq, u_eq)
+    single = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[:-1], a.dtype), example)
+    dynamics = componentwise(one, *single)
+
+    def advance(x: Array, u: Array) -> tuple[Array, Array]:
+        forced = u + u_eq
+        effort = _dot(u, times(R, u))
+
+        def rates(state: tuple[Array, Array]) -> tuple[Array, Array]:
+            x, _ = state
+            return stored(dynamics(model.plant, x + x_eq, forced)), _dot(x, times(Q, x)) + effort
+
+        return rk4(rates, (x, jnp.zeros_like(x[0])), (h[None], h), substeps)
+
+    return advance
+
+
+def times(M: Array, x: Array) -> Array:
+    """M x in batch-last layout: M ``[r, k, loop]``, x ``[k, loop]``."""
+    total = M[:, 0] * x[None, 0]
+    for j in range(1, x.shape[0]):
+        total = total + M[:, j] * x[None, j]
+    return total
+
+
+def _product(a: Array, b: Array) -> Array:
+    total = a[:, 0, None] * b[None, 0]
+    for j in range(1, len(b)):
+        total = total + a[:, j, None] * b[None, j]
+    return total
+
+
+def row_times(row: Array, xs: Array) -> Array:
+    """A row ``[k, loop]`` times states ``[T, k, loop]``."""
+    total = row[None, 0] * xs[:, 0]
+    for j in range(1, xs.shape[1]):
+        total = total + row[None, j] * xs[:, j]
+    return total
+
+
+def _dot(a: Array, b: Array) -> Array:
+    total = a[0] * b[0]
+    for i in range(1, len(a)):
+        total = total + a[i] * b[i]
+    return total

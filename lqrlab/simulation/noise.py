@@ -1,0 +1,80 @@
+"""What disturbs a closed loop: noise on the state, on the sensors, on the input."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from lqrlab.compute import checks
+from lqrlab.compute.random import normals
+
+
+class Noise(NamedTuple):
+    """Standard deviations, each ``[components]`` or ``[*batch, components]``; None for what is not there.
+
+    Attributes:
+        state: of what each step adds to the state.
+        sensor: of what is added to the state that the policy sees.
+        input: of what is added to the policy's input (excitation).
+    """
+
+    state: Array | None = None
+    sensor: Array | None = None
+    input: Array | None = None
+
+
+NONE = Noise()
+
+
+def spread(name: str, value: ArrayLike, size: int, dtype: np.dtype) -> Array | None:
+    """A standard deviation for each of ``size`` components, None if it is zero.
+
+    Inside a trace nobody can tell whether an array is zero, so noise is drawn.
+
+    Raises:
+        ValueError: a standard deviation that is negative or not finite.
+    """
+    if not checks.traced(value):
+        given = np.asarray(value)
+        if not np.all(np.isfinite(given) & (given >= 0)):
+            raise ValueError(f"{name}: expected a standard deviation ≥ 0, but found {value}")
+        if not given.any():
+            return None
+    deviation = jnp.asarray(value, dtype)
+    return deviation if deviation.ndim > 1 else jnp.broadcast_to(deviation, (size,))
+
+
+def drawing(key: Array | None, loops: Array, noise: Noise, dtype: np.dtype) -> Callable[[int, Array], Noise]:
+    """The noise of some loops in batch-last layout, by each loop's number and the time.
+
+    A loop's noise follows from the key, its number and the time alone, so it is the same in whatever block it runs.
+
+    Args:
+        key: random key; without one nothing is drawn.
+        loops: the loops' numbers ``[width]``.
+        noise: standard deviations ``[components, width or 1]``.
+        dtype: of what is drawn.
+
+    Returns:
+        ``(steps, first) → Noise`` of arrays ``[steps, components, width]`` for the samples from ``first`` on.
+    """
+
+    def signal(which: int, spread: Array | None, steps: int, first: Array) -> Array | None:
+        if spread is None or key is None:
+            return None
+        words = jax.random.bits(jax.random.fold_in(key, which), (2,), jnp.uint32)
+        number, row = loops.astype(jnp.uint32)[None], jnp.arange(len(spread), dtype=jnp.uint32)[:, None]
+
+        def sample(t: Array) -> Array:
+            # single precision is enough for noise, and several times as fast to draw
+            normal = normals(words, number, t.astype(jnp.uint32) * len(spread) + row)
+            return normal.astype(dtype) * spread.astype(dtype)
+
+        # a loop of its own writes it down, where XLA's CPU compiler would draw it anew for each use
+        return jax.lax.map(sample, first + jnp.arange(steps, dtype=jnp.int32))
+
+    return lambda steps, first: Noise(*(signal(i, spread, steps, first) for i, spread in enumerate(noise)))

@@ -1,0 +1,96 @@
+"""What is kept of closed loops while they run, so that whole trajectories need not be in memory."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+Arrays = dict[str, Array]
+Recorder = Callable[[Array, Array, Array, Array, Any], Arrays]
+"""``(xs [t, n, loop], us [t, m, loop], costs [t, loop], t [t], extra) → {name: [t, …, loop]}``."""
+
+
+class Keep(NamedTuple):
+    """What is kept of a run, each a :data:`Recorder` or None; another function is compiled anew.
+
+    Inputs and costs of sample T and later have not happened.
+
+    Attributes:
+        points: kept at samples 0 … T.
+        intervals: kept at samples 0 … T − 1.
+        sums: added up over all samples; ``costs`` after the last step are zero.
+        peaks: the largest over samples 0 … T.
+        starts, length: points and intervals are kept of the steps from each of these samples on, so many, each
+            segment in a row of its own ``[row, t, …]``; of all steps if there are no starts.
+    """
+
+    points: Recorder | None = None
+    intervals: Recorder | None = None
+    sums: Recorder | None = None
+    peaks: Recorder | None = None
+    starts: tuple[int, ...] = ()
+    length: int = 0
+
+    @property
+    def whole(self) -> "Keep":
+        """The same without segments."""
+        return self._replace(starts=(), length=0)
+
+    def rows(self, num_steps: int) -> tuple[tuple[int, ...], int]:
+        """The first samples of the segments, and their number of steps."""
+        return self.starts or (0,), self.length or num_steps
+
+
+def evaluate(f: Recorder | None, xs: Array, us: Array, costs: Array, t: Array, extra: object) -> Arrays:
+    """What a recorder returns; nothing for None."""
+    return dict(f(xs, us, costs, t, extra)) if f else {}
+
+
+def shapes(
+    f: Recorder | None, samples: int, n: int, m: int, width: int, dtype: np.dtype, extra: object
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes and types of what a recorder returns for so many samples of ``width`` loops."""
+    arrays = (jax.ShapeDtypeStruct((samples, *size, width), dtype) for size in ((n,), (m,), ()))
+    return jax.eval_shape(f, *arrays, jax.ShapeDtypeStruct((samples,), jnp.int32), extra) if f else {}
+
+
+def segmented(keep: Keep, kept: Arrays, num_steps: int, points: bool) -> Arrays:
+    """Points or intervals ``[loop, t, …]`` cut into the segments of ``keep`` ``[loop, row, t, …]``."""
+    if not keep.starts:
+        return kept
+    starts, length = keep.rows(num_steps)
+    return {
+        name: jnp.stack([a[:, first : first + length + points] for first in starts], axis=1)
+        for name, a in kept.items()
+    }
+
+
+def recorded(keep: Keep, xs: Array, us: Array, costs: Array, extra: object) -> Arrays:
+    """What ``keep`` wants of trajectories that are all in memory.
+
+    Args:
+        keep: what is wanted.
+        xs, us, costs: ``[loop, T+1, n]``, ``[loop, T, m]``, ``[loop, T]``.
+        extra: handed on, arrays with the loops on the last axis.
+
+    Returns:
+        As :func:`lqrlab.simulation.record`.
+    """
+    T = us.shape[1]
+    t = jnp.arange(T + 1)
+    after = [(0, 0), (0, 1), (0, 0)]  # a sample T, whose input and cost have not happened
+    x, u, cost = (jnp.moveaxis(a, 0, -1) for a in (xs, jnp.pad(us, after), jnp.pad(costs, after[:2])))
+    points, intervals, sums, peaks = (
+        {name: jnp.moveaxis(a, -1, 0) for name, a in evaluate(f, x, u, cost, t, extra).items()}
+        for f in (keep.points, keep.intervals, keep.sums, keep.peaks)
+    )
+    return {
+        **segmented(keep, points, T, True),
+        **segmented(keep, {name: a[:, :T] for name, a in intervals.items()}, T, False),
+        **{name: a.sum(1) for name, a in sums.items()},
+        **{name: a.max(1) for name, a in peaks.items()},
+        "end": xs[:, -1],
+    }
