@@ -31,7 +31,7 @@ def works_everywhere(plant):
     assert len(plant.inputs) == plant.m
     assert plant.output_matrix().shape == (len(plant.outputs), plant.n)
     assert plant.drawing()
-    assert systems.modes(plant)
+    assert systems.open_loop_modes(plant)
     assert plant.name in plant.describe()
     assert systems.stack([plant, systems.make("dc_motor")]).A.shape == (2, 12, 12)
 
@@ -103,9 +103,9 @@ def test_one_plant_becomes_a_family_whose_variants_differ_in_speed_and_strength(
     assert "cubic" in systems.names()
     plants = systems.sample("cubic", key=jax.random.key(0), num=5)
     (a, b), (a0, b0) = plants.matrices(), given.matrices()
-    np.testing.assert_allclose(a, plants.tempo[:, None, None] * np.asarray(a0)[None])
-    np.testing.assert_allclose(b, (plants.tempo * plants.authority)[:, None, None] * np.asarray(b0)[None])
-    assert np.ptp(plants.tempo) > 0
+    np.testing.assert_allclose(a, plants.time_scale[:, None, None] * np.asarray(a0)[None])
+    np.testing.assert_allclose(b, (plants.time_scale * plants.input_gain)[:, None, None] * np.asarray(b0)[None])
+    assert np.ptp(plants.time_scale) > 0
     assert systems.make("cubic").dt == 0.03
     works_everywhere(systems.make("cubic"))
     with pytest.raises(ValueError, match="name: expected what the plant is to be called"):
@@ -315,16 +315,16 @@ def test_functions_that_do_not_fit_are_refused():
     ],
 )
 def test_modes_in_words(matrix, sentences):
-    modes = systems.modes(systems.from_matrices(matrix, np.eye(len(matrix))))
+    modes = systems.open_loop_modes(systems.from_matrices(matrix, np.eye(len(matrix))))
     assert [mode.sentence for mode in modes] == sentences
     assert sum(mode.count * (2 if mode.eigenvalue.imag > 1e-9 else 1) for mode in modes) == len(matrix)
 
 
 def test_modes_in_numbers():
-    (mode,) = systems.modes(systems.make("mass_spring_damper", mass=2.0, stiffness=8.0, damping=0.8))
+    (mode,) = systems.open_loop_modes(systems.make("mass_spring_damper", mass=2.0, stiffness=8.0, damping=0.8))
     np.testing.assert_allclose([mode.frequency, mode.damping, mode.time_constant], [2.0, 0.1, 5.0])
     # scales keep a slow orbit's double integrator apart from rounding
-    orbit = systems.modes(systems.make("satellite_orbit"))
+    orbit = systems.open_loop_modes(systems.make("satellite_orbit"))
     assert [mode.count for mode in orbit] == [1, 2]
     with pytest.raises(ValueError, match="expected one plant, but found a batch"):
-        systems.modes(systems.sample("pendulum", key=jax.random.key(0), num=2))
+        systems.open_loop_modes(systems.sample("pendulum", key=jax.random.key(0), num=2))

@@ -3,11 +3,13 @@
 from lqrlab.systems import catalogue, drawing
 from lqrlab.systems.coordinates import M_MAX, N_MAX, Coordinates, pad, pad_matrix
 from lqrlab.systems.custom import Linear, from_control, from_dynamics, from_matrices
+from lqrlab.systems.declaration import Signal, gravity, param, with_rates
+from lqrlab.systems.declaration_checks import check
 from lqrlab.systems.files import load
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.open_loop import Mode, modes
-from lqrlab.systems.plant import Plant, Signal, gravity, param, parameter_fields, with_rates
-from lqrlab.systems.registry import check, family, make, names, register, sample
+from lqrlab.systems.open_loop import OpenLoopMode, open_loop_modes
+from lqrlab.systems.plant import Plant, parameter_fields
+from lqrlab.systems.registry import check_parameter, family, make, names, register, sample
 from lqrlab.systems.stacking import linearise, stack
 from lqrlab.systems.symbolic import equations
 
@@ -17,11 +19,12 @@ __all__ = [
     "Coordinates",
     "Linear",
     "Mechanical",
-    "Mode",
+    "OpenLoopMode",
     "Plant",
     "Signal",
     "catalogue",
     "check",
+    "check_parameter",
     "drawing",
     "equations",
     "family",
@@ -32,8 +35,8 @@ __all__ = [
     "linearise",
     "load",
     "make",
-    "modes",
     "names",
+    "open_loop_modes",
     "pad",
     "pad_matrix",
     "param",

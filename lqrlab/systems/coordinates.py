@@ -1,23 +1,28 @@
 """Scaled, padded coordinates: the only place where states, inputs, gains and costs change units or size.
 
-x̃ = x / scale_x and ũ = u / scale_u make every signal of order one; with Bryson's weights Q and R are the identity
-in them. Plants of all sizes share one shape: what is beyond a plant's own n states and m inputs is padding.
-Everything here works on NumPy and on JAX arrays alike and stays where its argument is.
+x̃ = x / scale_x and ũ = u / scale_u make each signal of order one; with Bryson's weights Q and R are the identity
+in them. Plants of all sizes share one shape: entries beyond a plant's n states and m inputs are padding.
+All functions take NumPy and JAX arrays: NumPy arrays stay NumPy arrays, on the host.
 """
 
 import dataclasses
-from typing import Any, Self
+from types import ModuleType
+from typing import Any, Literal, Self, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float
 
 from lqrlab.compute import pytree
+from lqrlab.compute.checks import traced
 from lqrlab.systems.custom import Linear
 from lqrlab.systems.plant import Plant
 
 N_MAX, M_MAX = 12, 6
 """States and inputs that plants of different families are padded to."""
+
+T = TypeVar("T", Array, np.ndarray)
 
 
 @pytree
@@ -30,10 +35,10 @@ class Coordinates:
         state_mask, input_mask: 1 where a state or input exists, 0 in padding; shapes as the scales.
     """
 
-    scale_x: Array
-    scale_u: Array
-    state_mask: Array
-    input_mask: Array
+    scale_x: Float[Array | np.ndarray, "*batch n_max"]
+    scale_u: Float[Array | np.ndarray, "*batch m_max"]
+    state_mask: Float[Array | np.ndarray, "*batch n_max"]
+    input_mask: Float[Array | np.ndarray, "*batch m_max"]
 
     @classmethod
     def of(cls, plant: Plant) -> Self:
@@ -42,10 +47,14 @@ class Coordinates:
         return cls.from_scales(*(jnp.broadcast_to(s, (*lead, s.shape[-1])) for s in plant.scales))
 
     @classmethod
-    def from_scales(cls, scale_x: Any, scale_u: Any) -> Self:
-        """Of scales ``[*batch, n]``, ``[*batch, m]`` in a plant's own dimension."""
-        _must_fit(scale_x.shape[-1], scale_u.shape[-1])
-        xp = home(scale_x)
+    def from_scales(cls, scale_x: Float[T, "*batch n"], scale_u: Float[T, "*batch m"]) -> Self:
+        """The coordinates with scales ``[*batch, n]``, ``[*batch, m]`` in the plant's dimensions.
+
+        Raises:
+            ValueError: more states or inputs than the padded size.
+        """
+        _check_size(scale_x.shape[-1], scale_u.shape[-1])
+        xp = _namespace(scale_x)
         return cls(
             _widened(scale_x, N_MAX, 1.0),
             _widened(scale_u, M_MAX, 1.0),
@@ -55,38 +64,38 @@ class Coordinates:
 
     # Signals: the axes of the batch lead those of x and u, further ones may follow them.
 
-    def scale_state(self, x: Any) -> Any:
+    def scale_state(self, x: Float[T, "*batch_extra n"]) -> Float[T, "*batch_extra n_max"]:
         """x ``[*batch, *extra, n]`` in SI units → x̃ ``[*batch, *extra, 12]``, zero in padding."""
-        return _widened(x / _beside(self.scale_x, x), N_MAX, 0.0)
+        return _widened(x / _per_vector(self.scale_x, x), N_MAX, 0.0)
 
-    def unscale_state(self, x: Any, n: int) -> Any:
+    def unscale_state(self, x: Float[T, "*batch_extra n_max"], n: int) -> Float[T, "*batch_extra n"]:
         """x̃ ``[*batch, *extra, 12]`` → x ``[*batch, *extra, n]`` in SI units."""
-        return x[..., :n] * _beside(self.scale_x, x[..., :n])
+        return x[..., :n] * _per_vector(self.scale_x, x[..., :n])
 
-    def scale_input(self, u: Any) -> Any:
+    def scale_input(self, u: Float[T, "*batch_extra m"]) -> Float[T, "*batch_extra m_max"]:
         """u ``[*batch, *extra, m]`` in SI units → ũ ``[*batch, *extra, 6]``, zero in padding."""
-        return _widened(u / _beside(self.scale_u, u), M_MAX, 0.0)
+        return _widened(u / _per_vector(self.scale_u, u), M_MAX, 0.0)
 
-    def unscale_input(self, u: Any, m: int) -> Any:
+    def unscale_input(self, u: Float[T, "*batch_extra m_max"], m: int) -> Float[T, "*batch_extra m"]:
         """ũ ``[*batch, *extra, 6]`` → u ``[*batch, *extra, m]`` in SI units."""
-        return u[..., :m] * _beside(self.scale_u, u[..., :m])
+        return u[..., :m] * _per_vector(self.scale_u, u[..., :m])
 
     # Matrices, one for each member of the batch.
 
-    def scale_gain(self, K: Any) -> Any:
-        """K ``[*batch, m, n]`` of u = −Kx → K̃ ``[*batch, 6, 12]`` of ũ = −K̃x̃."""
+    def scale_gain(self, K: Float[T, "*batch m n"]) -> Float[T, "*batch m_max n_max"]:
+        """K ``[*batch, m, n]`` of u = −Kx → K̃ ``[*batch, 6, 12]`` of ũ = −K̃x̃, zero in padding."""
         return pad_matrix(K * _columns(self.scale_x, K) / _rows(self.scale_u, K), M_MAX, N_MAX)
 
-    def unscale_gain(self, K: Any, n: int, m: int) -> Any:
+    def unscale_gain(self, K: Float[T, "*batch m_max n_max"], n: int, m: int) -> Float[T, "*batch m n"]:
         """K̃ ``[*batch, 6, 12]`` → K ``[*batch, m, n]``."""
         K = K[..., :m, :n]
         return K * _rows(self.scale_u, K) / _columns(self.scale_x, K)
 
-    def scale_cost(self, P: Any) -> Any:
+    def scale_cost(self, P: Float[T, "*batch n n"]) -> Float[T, "*batch n_max n_max"]:
         """P ``[*batch, n, n]`` of the cost xᵀPx → P̃ ``[*batch, 12, 12]`` of x̃ᵀP̃x̃, zero in padding."""
         return pad_matrix(P * _columns(self.scale_x, P) * _rows(self.scale_x, P), N_MAX, N_MAX)
 
-    def unscale_cost(self, P: Any, n: int) -> Any:
+    def unscale_cost(self, P: Float[T, "*batch n_max n_max"], n: int) -> Float[T, "*batch n n"]:
         """P̃ ``[*batch, 12, 12]`` → P ``[*batch, n, n]``."""
         P = P[..., :n, :n]
         return P / _rows(self.scale_x, P) / _columns(self.scale_x, P)
@@ -105,22 +114,24 @@ class Coordinates:
             )
         )
 
-    def zero_padding(self, matrix: Any, rows: str, columns: str) -> Any:
-        """A padded matrix with zeros in its padding; ``rows`` and ``columns`` are ``"x"`` or ``"u"``."""
+    def zero_padding(
+        self, matrix: Float[T, "*batch k l"], rows: Literal["x", "u"], columns: Literal["x", "u"]
+    ) -> Float[T, "*batch k l"]:
+        """A padded matrix with zeros in its padding; ``rows`` and ``columns`` say which signals they stand for."""
         masks = {"x": self.state_mask, "u": self.input_mask}
-        return matrix * masks[rows][..., :, None] * masks[columns][..., None, :]
+        return matrix * _rows(masks[rows], matrix) * _columns(masks[columns], matrix)
 
 
 def pad(plant: Linear, n: int = N_MAX, m: int = M_MAX) -> Linear:
-    """Widen a linear plant to n states and m inputs without changing what it does or costs.
+    """Widen a linear plant to n states and m inputs without changing its behaviour or its costs.
 
     Added states decay on their own (A = −I), cost nothing and feel no input; added inputs do nothing and cost
-    one. The gain is the old one with zeros around it.
+    one. The gain is the old one with zeros around it. An output matrix is dropped: the states are measured.
 
     Raises:
         ValueError: the plant is larger than that.
     """
-    _must_fit(plant.n, plant.m, n, m)
+    _check_size(plant.n, plant.m, n, m)
     return Linear(
         A=pad_matrix(plant.A, n, n, -1.0),
         B=pad_matrix(plant.B, n, m),
@@ -130,39 +141,46 @@ def pad(plant: Linear, n: int = N_MAX, m: int = M_MAX) -> Linear:
     )
 
 
-def pad_matrix(a: Any, rows: int, columns: int, diagonal: float = 0.0) -> Any:
+def pad_matrix(
+    a: Float[T, "*batch k l"], rows: int, columns: int, diagonal: float = 0.0
+) -> Float[T, "*batch rows columns"]:
     """A matrix ``[..., k, l]`` widened to ``[..., rows, columns]``; ``diagonal`` in the added diagonal entries."""
     k, l = a.shape[-2:]
-    wide = home(a).pad(a, [(0, 0)] * (a.ndim - 2) + [(0, rows - k), (0, columns - l)])
+    wide = _namespace(a).pad(a, [(0, 0)] * (a.ndim - 2) + [(0, rows - k), (0, columns - l)])
     if not diagonal or k == rows:
         return wide
     added = np.diag(diagonal * (np.arange(rows) >= k)).astype(a.dtype)
     return wide + added.reshape((1,) * (a.ndim - 2) + added.shape)
 
 
-def home(a: Any) -> Any:
+def _namespace(a: Array | np.ndarray) -> ModuleType:
     """The library that an array belongs to: ``numpy`` or ``jax.numpy``."""
     return np if isinstance(a, np.ndarray) else jnp
 
 
-def _rows(scale: Any, M: Any) -> Any:
-    return scale[..., : M.shape[-2], None]
+def _matching(scale: Any, a: Array | np.ndarray) -> Any:
+    """A scale or mask as NumPy's for a NumPy array, so that the array stays one."""
+    return np.asarray(scale) if isinstance(a, np.ndarray) and not traced(scale) else scale
 
 
-def _columns(scale: Any, M: Any) -> Any:
-    return scale[..., None, : M.shape[-1]]
+def _rows(scale: Any, M: Array | np.ndarray) -> Any:
+    return _matching(scale, M)[..., : M.shape[-2], None]
 
 
-def _widened(a: Any, size: int, fill: float) -> Any:
-    return home(a).pad(a, [(0, 0)] * (a.ndim - 1) + [(0, size - a.shape[-1])], constant_values=fill)
+def _columns(scale: Any, M: Array | np.ndarray) -> Any:
+    return _matching(scale, M)[..., None, : M.shape[-1]]
 
 
-def _beside(scale: Any, a: Any) -> Any:
+def _widened(a: T, size: int, fill: float) -> T:
+    return _namespace(a).pad(a, [(0, 0)] * (a.ndim - 1) + [(0, size - a.shape[-1])], constant_values=fill)
+
+
+def _per_vector(scale: Any, a: Array | np.ndarray) -> Any:
     """A scale ``[*batch, 12]`` for each vector of a ``[*batch, *extra, k]``."""
-    scale = scale[..., : a.shape[-1]]
+    scale = _matching(scale, a)[..., : a.shape[-1]]
     return scale.reshape(*scale.shape[:-1], *(1,) * (a.ndim - scale.ndim), scale.shape[-1])
 
 
-def _must_fit(n: int, m: int, n_max: int = N_MAX, m_max: int = M_MAX) -> None:
+def _check_size(n: int, m: int, n_max: int = N_MAX, m_max: int = M_MAX) -> None:
     if n > n_max or m > m_max:
         raise ValueError(f"pad: a plant with {n} states and {m} inputs does not fit into {n_max} and {m_max}")

@@ -2,27 +2,36 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Float
 
-from lqrlab.systems.plant import Plant, Signal
+from lqrlab.compute.checks import traced
+from lqrlab.systems.declaration import Signal
+from lqrlab.systems.plant import Input, Numbers, Output, Plant, State
 
+if TYPE_CHECKING:
+    Arrays = Array
+else:  # plants that are stacked on the host hold NumPy arrays
+    Arrays = Array | np.ndarray
 Labels = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class _Given(Plant, static=("labels",)):
     """A plant whose weights and sample time are given rather than declared."""
 
+    Q: Float[Arrays, "*#batch n n"]
+    R: Float[Arrays, "*#batch m m"]
+    dt: Float[Arrays, "*#batch"] | float
     labels: Labels = ((), ())
 
     def weights(self) -> tuple[Array, Array]:
         """Q, R as they were given."""
-        return self.Q, self.R  # type: ignore[attr-defined]
+        return self.Q, self.R
 
     @property
     def scales(self) -> tuple[Array, Array]:
@@ -32,77 +41,64 @@ class _Given(Plant, static=("labels",)):
             d = jnp.diagonal(w, axis1=-2, axis2=-1)
             return jnp.where(d > 0, jnp.where(d > 0, d, 1.0) ** -0.5, 1.0)
 
-        return scale(self.Q), scale(self.R)  # type: ignore[attr-defined]
+        return scale(self.Q), scale(self.R)
 
     @property
     def n(self) -> int:
         """Number of states."""
-        return jnp.shape(self.Q)[-1]  # type: ignore[attr-defined]
+        return self.Q.shape[-1]
 
     @property
     def m(self) -> int:
         """Number of inputs."""
-        return jnp.shape(self.R)[-1]  # type: ignore[attr-defined]
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """Leading axes of the weights."""
-        return jnp.shape(self.Q)[:-2]  # type: ignore[attr-defined]
+        return self.R.shape[-1]
 
     @property
     def states(self) -> tuple[Signal, ...]:  # type: ignore[override]
         """The states by the names they were given, else x1, x2, …"""
-        return _signals(self.labels[0], "x", self.n, self.scales[0])
+        return _signals(self.labels[0], "x", self.scales[0])
 
     @property
     def inputs(self) -> tuple[Signal, ...]:  # type: ignore[override]
         """The inputs by the names they were given, else u1, u2, …"""
-        return _signals(self.labels[1], "u", self.m, self.scales[1])
+        return _signals(self.labels[1], "u", self.scales[1])
 
     @property
     def outputs(self) -> tuple[Signal, ...]:  # type: ignore[override]
         """All states, unless an output matrix was given."""
         C = getattr(self, "C", None)
-        return self.states if C is None else _signals((), "y", jnp.shape(C)[-2], jnp.ones(()))
-
-    def initial_state(self, *, key: Array, num: int | None = None) -> Array:
-        """Independent normal deviations, one :attr:`scales` each; see :meth:`Plant.initial_state`."""
-        shape = self.batch_shape + (() if num is None else (num,)) + (self.n,)
-        scale = self.scales[0] if num is None else self.scales[0][..., None, :]
-        return jax.random.normal(key, shape) * jnp.broadcast_to(scale, shape)
+        return self.states if C is None else _signals((), "y", jnp.ones(C.shape[-2]))
 
 
-def _signals(labels: tuple[str, ...], letter: str, count: int, scale: Array) -> tuple[Signal, ...]:
+def _signals(labels: tuple[str, ...], letter: str, scales: Array) -> tuple[Signal, ...]:
     """``"angle [rad]"`` → Signal("angle", "rad"); without labels x1 [1], x2 [1], …"""
-    sizes = np.ones(count)
-    if not isinstance(scale, jax.core.Tracer):  # one plant's, or the first of a batch
-        sizes = np.broadcast_to(scale, (*np.shape(scale)[:-1], count)).reshape(-1, count)[0]
+    count = scales.shape[-1]
+    # one plant's scales, or those of the first of a batch
+    sizes = np.ones(count) if traced(scales) else np.asarray(scales).reshape(-1, count)[0]
     texts = labels or tuple(f"{letter}{i + 1}" for i in range(count))
-    found = [re.fullmatch(r"\s*(.*?)\s*(?:\s\[(.*)\])?\s*", text) for text in texts]
-    return tuple(Signal(f[1], f[2] or "1", float(size)) for f, size in zip(found, sizes) if f)
+    parts = [re.fullmatch(r"\s*(.*?)\s*(?:\s\[(.*)\])?\s*", text) for text in texts]
+    return tuple(Signal(p[1], p[2] or "1", float(size)) for p, size in zip(parts, sizes) if p)
 
 
 class Linear(_Given, static=("labels",)):
     """Linear plant ẋ = A x + B u, y = C x; what every plant becomes when families are stacked."""
 
-    A: Array
-    B: Array
-    Q: Array
-    R: Array
-    dt: Any
-    C: Any = None
+    A: Float[Arrays, "*#batch n n"]
+    B: Float[Arrays, "*#batch n m"]
+    C: Float[Arrays, "*#batch p n"] | None = None
 
     source = "matrices given by the caller"
+    field_axes: ClassVar = {"A": 2, "B": 2, "C": 2, "Q": 2, "R": 2}
 
-    def dynamics(self, x: Array, u: Array) -> Array:
+    def dynamics(self, x: State, u: Input) -> State:
         """A x + B u."""
         return self.A @ x + self.B @ u
 
-    def operating_point(self) -> tuple[Array, Array]:
+    def operating_point(self) -> tuple[State, Input]:
         """The origin."""
         return jnp.zeros(self.n), jnp.zeros(self.m)
 
-    def output(self, x: Array) -> Array:
+    def output(self, x: State) -> Output:
         """C x; all states without a C."""
         return x if self.C is None else self.C @ x
 
@@ -115,28 +111,26 @@ class Function(_Given, static=("f", "labels")):
     """A plant given as a plain function ẋ = f(x, u)."""
 
     f: Callable[[Array, Array], Array]
-    x_eq: Array
-    u_eq: Array
-    Q: Array
-    R: Array
-    dt: Any
+    x_eq: Float[Arrays, "*#batch n"]
+    u_eq: Float[Arrays, "*#batch m"]
 
     source = "function given by the caller"
+    field_axes: ClassVar = {"x_eq": 1, "u_eq": 1, "Q": 2, "R": 2}
 
-    def dynamics(self, x: Array, u: Array) -> Array:
+    def dynamics(self, x: State, u: Input) -> State:
         """f(x, u)."""
         return self.f(x, u)
 
-    def operating_point(self) -> tuple[Array, Array]:
+    def operating_point(self) -> tuple[State, Input]:
         """The point that the caller gave."""
         return self.x_eq, self.u_eq
 
-    def output(self, x: Array) -> Array:
+    def output(self, x: State) -> Output:
         """All states."""
         return x
 
 
-def _finite(name: str, value: ArrayLike, ndim: int, why: str) -> Array:
+def _finite(name: str, value: Numbers, ndim: int, why: str) -> Array:
     try:
         array = np.asarray(value, dtype=float)
     except (TypeError, ValueError):
@@ -148,7 +142,7 @@ def _finite(name: str, value: ArrayLike, ndim: int, why: str) -> Array:
     return jnp.asarray(array)
 
 
-def _weight(name: str, value: ArrayLike | None, size: int, definite: bool) -> Array:
+def _weight(name: str, value: Numbers | None, size: int, definite: bool) -> Array:
     """A checked weight; None is the identity."""
     w = np.eye(size) if value is None else np.asarray(_finite(name, value, 2, f"({size}, {size})"))
     if w.shape[-2:] != (size, size):
@@ -171,11 +165,11 @@ def _weight(name: str, value: ArrayLike | None, size: int, definite: bool) -> Ar
     return jnp.asarray(w)
 
 
-def _sample_time(dt: ArrayLike) -> Array:
-    array = np.asarray(dt, dtype=float)
-    if not np.all(np.isfinite(array)) or np.any(array <= 0):
+def _sample_time(dt: Numbers) -> Array:
+    step = _finite("dt", dt, 0, "a sample time")
+    if jnp.any(step <= 0):
         raise ValueError(f"dt: expected a sample time above 0 s, but found {dt!r}")
-    return jnp.asarray(array)
+    return step
 
 
 def _labels(states: Sequence[str], inputs: Sequence[str], n: int, m: int) -> Labels:
@@ -186,13 +180,13 @@ def _labels(states: Sequence[str], inputs: Sequence[str], n: int, m: int) -> Lab
 
 
 def from_matrices(
-    A: ArrayLike,
-    B: ArrayLike,
-    C: ArrayLike | None = None,
+    A: Numbers,
+    B: Numbers,
+    C: Numbers | None = None,
     *,
-    Q: ArrayLike | None = None,
-    R: ArrayLike | None = None,
-    dt: ArrayLike = 0.01,
+    Q: Numbers | None = None,
+    R: Numbers | None = None,
+    dt: Numbers = 0.01,
     states: Sequence[str] = (),
     inputs: Sequence[str] = (),
 ) -> Linear:
@@ -229,10 +223,10 @@ def from_matrices(
 def from_dynamics(
     f: Callable[[Array, Array], Array],
     *,
-    x_eq: ArrayLike,
-    u_eq: ArrayLike,
-    Q: ArrayLike | None = None,
-    R: ArrayLike | None = None,
+    x_eq: Numbers,
+    u_eq: Numbers,
+    Q: Numbers | None = None,
+    R: Numbers | None = None,
     dt: float = 0.01,
     states: Sequence[str] = (),
     inputs: Sequence[str] = (),
@@ -276,9 +270,7 @@ def from_dynamics(
     )
 
 
-def from_control(
-    ss: Any, *, Q: ArrayLike | None = None, R: ArrayLike | None = None, dt: float = 0.01
-) -> Linear:
+def from_control(ss: Any, *, Q: Numbers | None = None, R: Numbers | None = None, dt: float = 0.01) -> Linear:
     """A plant from a continuous-time ``control.StateSpace`` (python-control), with its C and its names.
 
     Args:

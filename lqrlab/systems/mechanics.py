@@ -8,7 +8,8 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from lqrlab.systems.plant import Plant, Signal
+from lqrlab.systems.declaration import Signal
+from lqrlab.systems.plant import Plant
 
 
 class Mechanical(Plant):

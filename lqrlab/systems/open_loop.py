@@ -8,7 +8,7 @@ from lqrlab.systems.plant import Plant
 
 
 @dataclasses.dataclass(frozen=True)
-class Mode:
+class OpenLoopMode:
     """A real eigenvalue or a conjugate pair of a plant's A, perhaps several times over.
 
     Attributes:
@@ -45,13 +45,15 @@ _COUNT = (
 )
 
 
-def modes(plant: Plant) -> list[Mode]:
+def open_loop_modes(plant: Plant) -> list[OpenLoopMode]:
     """The modes of one plant at its equilibrium, the least stable first.
 
     Eigenvalues closer than a millionth of the largest (in the units of the plant's scales) count as one.
     """
     if plant.batch_shape:
-        raise ValueError(f"modes: expected one plant, but found a batch of shape {plant.batch_shape}")
+        raise ValueError(
+            f"open_loop_modes: expected one plant, but found a batch of shape {plant.batch_shape}"
+        )
     scale = np.asarray(plant.scales[0], float)
     A = np.asarray(plant.matrices()[0], float) * scale / scale[:, None]
     values = np.linalg.eigvals(A)
@@ -70,7 +72,7 @@ def modes(plant: Plant) -> list[Mode]:
     return [_mode(complex(np.mean(group)), len(group), near, chained) for group in found]
 
 
-def _mode(value: complex, count: int, near: float, chained: bool) -> Mode:
+def _mode(value: complex, count: int, near: float, chained: bool) -> OpenLoopMode:
     size, still, real = abs(value), abs(value.real) < near, abs(value.imag) < near
     frequency = 0.0 if size < near else size
     damping = float("nan") if size < near else (0.0 if still else -value.real / size)
@@ -92,4 +94,4 @@ def _mode(value: complex, count: int, near: float, chained: bool) -> Mode:
         words += f", period {period:.2g} s"
         if not still:
             words += f", damping ratio {damping:.2g}, time constant {time:.2g} s"
-    return Mode(value, count, frequency, damping, time, words)
+    return OpenLoopMode(value, count, frequency, damping, time, words)

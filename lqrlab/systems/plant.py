@@ -1,79 +1,39 @@
-"""What a plant is: its parameters, its equations of motion, and what follows from them.
+"""A plant: its parameters, its equations of motion, and what follows from them.
 
 A family of plants is one class. Its fields are its physical parameters, each with a unit, a range and a word
 on what it is; ``dynamics`` is written for one plant, one state and one input. Everything else follows: the
 operating point is solved for, A and B come from exact differentiation, weights and initial states from the
-scales of the signals. A batch of plants is a plant whose fields carry leading axes.
+scales of the signals. A batch of plants is a plant whose fields carry leading axes; it is indexed like an array.
 """
 
 import dataclasses
 import functools
 import inspect
+import math
 import re
-from collections.abc import Callable
-from typing import Any, ClassVar, dataclass_transform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
+from jaxtyping import Float, PRNGKeyArray
 
 from lqrlab.compute import linalg, pytrees
+from lqrlab.compute.checks import did_you_mean, traced
+from lqrlab.systems.declaration import Signal, complete, param
 from lqrlab.systems.drawing import Drawing, gauges
 
-
-@dataclasses.dataclass(frozen=True)
-class Signal:
-    """A state or an input: what it is called, its unit, and the deviation that counts as large.
-
-    ``scale`` is at once Bryson's rule (the default weight is 1/scale²), the spread of typical initial states,
-    and the unit in which a network sees the signal. ``at`` is its value at the operating point.
-    """
-
-    name: str
-    unit: str = ""
-    scale: float = 0.0
-    at: float = 0.0
-
-    @property
-    def label(self) -> str:
-        """Name and unit, as an axis shows it."""
-        return f"{self.name.replace('_', ' ')} [{self.unit}]"
-
-
-def with_rates(*coordinates: Signal, time: float = 0.5) -> tuple[Signal, ...]:
-    """Coordinates, then their rates (``…_rate``), at rest, large when a scale is crossed in ``time`` [s]."""
-    return coordinates + tuple(Signal(f"{s.name}_rate", f"{s.unit}/s", s.scale / time) for s in coordinates)
-
-
-def param(
-    default: float,
-    unit: str = "",
-    about: str = "",
-    low: float | None = None,
-    high: float | None = None,
-    *,
-    vary: bool = True,
-) -> Any:
-    """Declare a physical parameter of a plant class.
-
-    Args:
-        default: its nominal value, in ``unit``.
-        unit: SI unit, ``"1"`` for a pure number.
-        about: what it is, in a few words.
-        low, high: the range in which the model means anything; ``make`` refuses values outside.
-        vary: whether variants differ in it (gravity does not).
-
-    What is left out here is asked for at registration, where it can be said which parameter lacks it.
-    """
-    return dataclasses.field(
-        default=default, metadata={"unit": unit, "about": about, "low": low, "high": high, "vary": vary}
-    )
-
-
-def gravity(value: float = 9.81) -> Array:
-    """Gravity as a parameter: the same for all variants, but another planet may be asked for."""
-    return param(value, "m/s²", "gravitational acceleration", 0.1, 30.0, vary=False)
+State = Float[Array, "n"]
+"""A state, or its rate, of one plant."""
+Input = Float[Array, "m"]
+"""An input of one plant."""
+Output = Float[Array, "p"]
+"""The measurements of one plant."""
+Numbers = ArrayLike | Sequence
+"""What NumPy makes an array of: numbers, arrays, lists of them."""
 
 
 # Methods that a class writes for one plant and that callers use with any leading axes; all their arguments
@@ -120,11 +80,11 @@ def compile_once(function: Callable, **jit_options: Any) -> Callable:
 def _over_batch(method: Callable) -> Callable:
     """Let ``method(plant, *vectors)``, written for one plant, map over the leading axes of both, compiled.
 
-    The plant's own axes lead; further axes of the vectors follow them.
+    The plant's batch axes lead; further axes of the vectors follow them.
     """
 
     @functools.wraps(method)
-    def call(self: "Plant", *vectors: Array) -> Any:
+    def call(self: "Plant", *vectors: Numbers) -> Any:
         batch = self.batch_shape
         aligned = [_align(v, len(batch)) for v in vectors]
         extra = jnp.broadcast_shapes(*(v.shape[len(batch) : -1] for v in aligned))
@@ -136,13 +96,13 @@ def _over_batch(method: Callable) -> Callable:
             fn = jax.vmap(fn, in_axes=(None,) + (0,) * len(vectors))
         for _ in batch:
             fn = jax.vmap(fn)
-        return fn(self, *full)
+        return fn(self._broadcast(batch), *full)
 
     often = method.__name__ in _BROADCAST[:3]
     return functools.wraps(method)((jax.jit if often else compile_once)(call))
 
 
-def _align(v: Array, batch: int, extra: int = 0) -> Array:
+def _align(v: Numbers, batch: int, extra: int = 0) -> Array:
     """View v [..., k] with ``batch`` leading axes, then at least ``extra`` more, before its last."""
     v = jnp.asarray(v)
     if not jnp.issubdtype(v.dtype, jnp.inexact):  # whole numbers have no derivative
@@ -175,6 +135,9 @@ class Plant:
     limits: ClassVar[str] = ""
     solve_for: ClassVar[tuple[str, ...]] = ()
     drawn_in: ClassVar[str] = ""
+    field_axes: ClassVar[
+        Mapping[str, int]
+    ] = {}  # of fields that are no scalars: axes that follow the batch's
     dt: Any = 0.0
 
     def __init_subclass__(cls, static: tuple[str, ...] = (), **kwargs: Any) -> None:
@@ -185,30 +148,85 @@ class Plant:
             known = {s.name: s for s in cls.states if isinstance(s, Signal)}
             listed = cls.outputs or cls._measured()
             cls.outputs = tuple(s if isinstance(s, Signal) else known.get(s, s) for s in listed)
-        for method in _BROADCAST:
-            if inspect.isfunction(vars(cls).get(method)):  # written for one plant, called with any
-                setattr(cls, method, _over_batch(vars(cls)[method]))
+        for name, value in list(vars(cls).items()):
+            if name in _BROADCAST and inspect.isfunction(value):  # written for one plant, called with any
+                setattr(cls, name, _over_batch(value))
+            elif isinstance(value, dataclasses.Field) and "about" in value.metadata:
+                inherited = getattr(cls, "__dataclass_fields__", {}).get(name)
+                setattr(cls, name, complete(value, inherited))
         dataclasses.dataclass(frozen=True, kw_only=True, eq=False)(cls)
         pytrees.register(cls, static)
 
     # What a family declares ------------------------------------------------------------------------------
 
-    def dynamics(self, x: Array, u: Array) -> Array:
+    def dynamics(self, x: State, u: Input) -> State:
         """ẋ [n] at state x [n] and input u [m], both absolute (not deviations), in SI units."""
         raise NotImplementedError(f"{type(self).__name__} declares no dynamics(x, u)")
 
-    def operating_point(self) -> tuple[Array, Array]:
+    def operating_point(self) -> tuple[State, Input]:
         """The point (x [n], u [m]) to control around: exact, or the guess that ``solve_for`` starts from."""
-        return jnp.array([s.at for s in self.states]), jnp.array([s.at for s in self.inputs])
+        return self.point()
 
-    def output(self, x: Array) -> Array:
-        """What is measured, [p], at the absolute state x [n]: the states listed in ``outputs``."""
+    def output(self, x: State) -> Output:
+        """The measurements [p] at the absolute state x [n]: the states listed in ``outputs``."""
         names = [s.name for s in self.states]
         return x[jnp.array([names.index(s.name) for s in self.outputs])]
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """The plant at the absolute state x [n] and input u [m] as shapes; fields are plain numbers here."""
         return gauges(self.states, x)
+
+    # A batch of plants, as an array ----------------------------------------------------------------------
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Leading axes: ``()`` for one plant, ``(1000,)`` for a thousand of one family."""
+        leaves = jax.tree_util.tree_leaves_with_path(self)
+        return jnp.broadcast_shapes(*(np.shape(a)[: np.ndim(a) - self._axes(path)] for path, a in leaves))
+
+    def __len__(self) -> int:
+        return self._batch("has no length")[0]
+
+    def __bool__(self) -> bool:  # else one plant, which has no length, would be neither true nor false
+        return True
+
+    def __iter__(self) -> Iterator[Self]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, index: Any) -> Self:
+        """The plants at ``index`` of the batch axes: a whole number, a slice, a mask, an array, as NumPy takes them.
+
+        Raises:
+            TypeError: one plant, which has no axis to index.
+            IndexError: an index outside of the batch.
+        """
+        batch = self._batch("cannot be indexed")
+        full = self._broadcast(batch)
+        if traced(index):
+            return jax.tree.map(lambda a: a[index], full)
+        rows = np.arange(math.prod(batch)).reshape(batch)[
+            np.asarray(index) if isinstance(index, list) else index
+        ]
+        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[len(batch) :])[rows], full)
+
+    def _batch(self, why: str) -> tuple[int, ...]:
+        shape = self.batch_shape
+        if not shape:
+            raise TypeError(
+                f"{self.name}: one plant {why}; a batch of plants does, as systems.sample draws it"
+            )
+        return shape
+
+    def _broadcast(self, batch: tuple[int, ...]) -> Self:
+        """The plant with all batch axes in each field, also in one that its members share."""
+
+        def full(path: Any, a: Array) -> Array:
+            return jnp.broadcast_to(a, batch + jnp.shape(a)[jnp.ndim(a) - self._axes(path) :])
+
+        return jax.tree_util.tree_map_with_path(full, self)
+
+    def _axes(self, path: tuple[Any, ...]) -> int:
+        return self.field_axes.get(path[0].name, 0)
 
     # What follows ----------------------------------------------------------------------------------------
 
@@ -227,20 +245,29 @@ class Plant:
         return len(self.inputs)
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """Leading axes: ``()`` for one plant, ``(1000,)`` for a thousand of one family."""
-        return jnp.broadcast_shapes(*(jnp.shape(leaf) for leaf in jax.tree.leaves(self)))
-
-    @property
     def parameters(self) -> dict[str, Array]:
         """Parameter name → value."""
         return {name: getattr(self, name) for name in parameter_fields(type(self))}
 
-    def balance(self, x: Array, u: Array) -> Array:
-        """What vanishes at an equilibrium; ẋ unless there is something simpler."""
+    def point(self, **values: ArrayLike) -> tuple[State, Input]:
+        """``(x [n], u [m])`` with the signals named in ``values`` there, all others at their declared ``at``."""
+        signals = {s.name: s.at for s in (*self.states, *self.inputs)}
+        for name in values:
+            if name not in signals:
+                raise ValueError(f"{name}: {self.name} has no such signal{did_you_mean(name, signals)}")
+
+        def vector(kind: tuple[Signal, ...]) -> Array:
+            if not any(s.name in values for s in kind):
+                return jnp.array([s.at for s in kind])
+            return jnp.stack([jnp.asarray(values.get(s.name, s.at)) for s in kind])
+
+        return vector(self.states), vector(self.inputs)
+
+    def balance(self, x: State, u: Input) -> Array:
+        """The residual that vanishes at an equilibrium; ẋ unless a family has a simpler one."""
         return self.dynamics(x, u)
 
-    def equilibrium(self) -> tuple[Array, Array]:
+    def equilibrium(self) -> tuple[State, Input]:
         """``(x_eq [n], u_eq [m])`` with f(x_eq, u_eq) = 0.
 
         The signals named in ``solve_for`` are moved from :meth:`operating_point` by Newton's method (least
@@ -273,15 +300,15 @@ class Plant:
         z = z0 + free @ v
         return z[: self.n], z[self.n :]
 
-    def matrices(self) -> tuple[Array, Array]:
+    def matrices(self) -> tuple[Float[Array, "n n"], Float[Array, "n m"]]:
         """Continuous-time ``(A [n, n], B [n, m])`` at the equilibrium, by exact differentiation."""
         return jax.jacfwd(self.dynamics, argnums=(0, 1))(*self.equilibrium())
 
-    def output_matrix(self) -> Array:
+    def output_matrix(self) -> Float[Array, "p n"]:
         """``C [p, n]`` of the outputs at the equilibrium, by exact differentiation."""
         return jax.jacfwd(self.output)(self.equilibrium()[0])
 
-    def weights(self) -> tuple[Array, Array]:
+    def weights(self) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch m m"]]:
         """``(Q [n, n], R [m, m])`` of the cost ∫ xᵀQx + uᵀRu dt: Bryson's rule unless a family says so."""
         q, r = (
             np.diag(np.array([s.scale for s in signals]) ** -2.0) for signals in (self.states, self.inputs)
@@ -289,34 +316,35 @@ class Plant:
         q, r = (np.broadcast_to(w, self.batch_shape + w.shape) for w in (q, r))
         return jnp.asarray(q, float), jnp.asarray(r, float)
 
-    def initial_state(self, *, key: Array, num: int | None = None) -> Array:
+    def initial_state(self, *, key: PRNGKeyArray, num: int | None = None) -> Float[Array, "*batch n"]:
         """Typical initial states as deviations from the equilibrium: independent normal, one scale each.
 
         Args:
             key: JAX random key.
-            num: how many per plant; None for one without an axis of its own.
+            num: how many per plant; None for one, without an axis.
 
         Returns:
             ``[*batch, n]`` or ``[*batch, num, n]``.
         """
-        shape = self.batch_shape + (() if num is None else (num,)) + (self.n,)
-        return jax.random.normal(key, shape) * jnp.broadcast_to(self.scales[0], shape)
+        batch, extra = self.batch_shape, () if num is None else (num,)
+        return jax.random.normal(key, (*batch, *extra, self.n)) * _align(
+            self.scales[0], len(batch), len(extra)
+        )
 
     @property
-    def scales(self) -> tuple[Array, Array]:
+    def scales(self) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch m"]]:
         """Deviations that count as large: of the states [n] and of the inputs [m]."""
         return jnp.array([s.scale for s in self.states]), jnp.array([s.scale for s in self.inputs])
 
-    def drawing(self, x: Any = None, u: Any = None) -> Drawing:
+    def drawing(self, x: Numbers | None = None, u: Numbers | None = None) -> Drawing:
         """The plant as shapes (see :mod:`lqrlab.systems.drawing`) at the absolute x, u or its equilibrium."""
         if self.batch_shape:
             raise ValueError(f"drawing: expected one plant, but found a batch of shape {self.batch_shape}")
         if x is None or u is None:
-            at = self.equilibrium()
-            x, u = (given if given is not None else there for given, there in zip((x, u), at))
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
-        fields |= {key: float(value) for key, value in self.parameters.items()}
-        return type(self)(**fields).draw(np.asarray(x, float), np.asarray(u, float))
+            x_eq, u_eq = self.equilibrium()
+            x, u = x_eq if x is None else x, u_eq if u is None else u
+        plain = jax.tree.map(lambda a: float(a) if np.ndim(a) == 0 else a, self)
+        return plain.draw(np.asarray(x, float), np.asarray(u, float))
 
     def describe(self) -> str:
         """Name, dimensions and sample time in one line."""

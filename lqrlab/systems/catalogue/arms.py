@@ -6,9 +6,9 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from lqrlab.systems.declaration import Signal, gravity, param, with_rates
 from lqrlab.systems.drawing import Drawing, Line, Spring, chain, ground, linkage
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.plant import Signal, gravity, param, with_rates
 from lqrlab.systems.registry import register
 
 

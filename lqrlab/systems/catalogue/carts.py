@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from lqrlab.systems.declaration import Signal, gravity, param, with_rates
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, cart, chain, ground, linkage, reach
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.plant import Signal, gravity, param, with_rates
 from lqrlab.systems.registry import register
 
 

@@ -4,8 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from lqrlab.systems.declaration import Signal, gravity, param
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, circuit, dial
-from lqrlab.systems.plant import Plant, Signal, gravity, param
+from lqrlab.systems.plant import Plant
 from lqrlab.systems.registry import register
 
 

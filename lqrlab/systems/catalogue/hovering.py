@@ -6,9 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from lqrlab.systems.declaration import Signal, gravity, param, with_rates
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Text, dial, ground
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.plant import Plant, Signal, gravity, param, with_rates
+from lqrlab.systems.plant import Plant
 from lqrlab.systems.registry import register
 
 

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from lqrlab.systems.declaration import Signal, param, with_rates
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Spring, dial, ground
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.plant import Signal, param, with_rates
 from lqrlab.systems.registry import register
 
 

@@ -4,9 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from lqrlab.systems.declaration import Signal, gravity, param
 from lqrlab.systems.drawing import Drawing, Line, chain, dial, ground, linkage, reach
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.plant import Plant, Signal, gravity, param
+from lqrlab.systems.plant import Plant
 from lqrlab.systems.registry import register
 
 

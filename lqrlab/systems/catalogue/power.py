@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from lqrlab.systems.declaration import Signal, param
 from lqrlab.systems.drawing import Arrow, Disc, Drawing, Line, Text, circuit, dial
-from lqrlab.systems.plant import Plant, Signal, param
+from lqrlab.systems.plant import Plant
 from lqrlab.systems.registry import register
 
 _ERICKSON = "R. W. Erickson and D. Maksimović, Fundamentals of Power Electronics, 3rd ed. (2020), "

@@ -5,9 +5,9 @@ import numpy as np
 from jax import Array
 
 from lqrlab.systems.catalogue.arms import rods_height, rods_kinetic
+from lqrlab.systems.declaration import Signal, gravity, param, with_rates
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, chain, dial, ground, linkage, reach
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.plant import Signal, gravity, param, with_rates
 from lqrlab.systems.registry import register
 
 

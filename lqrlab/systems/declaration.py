@@ -1,0 +1,70 @@
+"""The words that a plant is declared with: signals, parameters with units and ranges."""
+
+import dataclasses
+from typing import Any
+
+from jax import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Signal:
+    """A state or an input: its name, its unit, and the deviation that counts as large.
+
+    ``scale`` is at once Bryson's rule (the default weight is 1/scale²), the spread of typical initial states,
+    and the unit in which a network sees the signal. ``at`` is its value at the operating point.
+    """
+
+    name: str
+    unit: str = ""
+    scale: float = 0.0
+    at: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """Name and unit, as an axis shows it."""
+        return f"{self.name.replace('_', ' ')} [{self.unit}]"
+
+
+def with_rates(*coordinates: Signal, time: float = 0.5) -> tuple[Signal, ...]:
+    """Coordinates, then their rates (``…_rate``), at rest, large when a scale is crossed in ``time`` [s]."""
+    return coordinates + tuple(Signal(f"{s.name}_rate", f"{s.unit}/s", s.scale / time) for s in coordinates)
+
+
+def param(
+    default: float,
+    unit: str = "",
+    about: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    vary: bool | None = None,
+) -> Any:
+    """Declare a physical parameter of a plant class.
+
+    Args:
+        default: its nominal value, in ``unit``.
+        unit: SI unit, ``"1"`` for a pure number.
+        about: its meaning in a few words.
+        low, high: the range in which the model means anything; ``make`` refuses values outside.
+        vary: whether variants differ in it (gravity does not); they do if left out.
+
+    A parameter of a base class that is declared again inherits what is left out. Without a base class,
+    registration refuses a parameter that lacks a unit, a meaning or a range.
+    """
+    given = {"unit": unit, "about": about, "low": low, "high": high, "vary": vary}
+    return dataclasses.field(default=default, metadata=given)
+
+
+def gravity(value: float = 9.81) -> Array:
+    """Gravity as a parameter: the same for all variants, but another planet may be asked for."""
+    return param(value, "m/s²", "gravitational acceleration", 0.1, 30.0, vary=False)
+
+
+def complete(declared: dataclasses.Field, inherited: dataclasses.Field | None) -> dataclasses.Field:
+    """A declared parameter with what it leaves out taken from the base class's parameter of that name."""
+    base = {"vary": True} if inherited is None else inherited.metadata
+    given = {
+        key: base.get(key, value) if value in ("", None) else value
+        for key, value in declared.metadata.items()
+    }
+    return dataclasses.field(default=declared.default, metadata=given)
