@@ -1,6 +1,6 @@
 """Plants: physical parameters with ranges and units, nonlinear dynamics, exact linearisation."""
 
-from lqrlab.systems import catalogue, drawing
+from lqrlab.systems import drawing
 from lqrlab.systems.coordinates import M_MAX, N_MAX, Coordinates, pad, pad_matrix
 from lqrlab.systems.custom import Linear, from_control, from_dynamics, from_matrices
 from lqrlab.systems.declaration import Signal, gravity, param, with_rates
@@ -12,6 +12,9 @@ from lqrlab.systems.plant import Plant, parameter_fields
 from lqrlab.systems.registry import check_parameter, family, make, names, register, sample
 from lqrlab.systems.stacking import linearise, stack
 from lqrlab.systems.symbolic import equations
+
+# isort: split
+from lqrlab.systems import catalogue  # its families are declared with the names above
 
 __all__ = [
     "M_MAX",

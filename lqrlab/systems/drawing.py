@@ -25,6 +25,10 @@ class Line:
     width: Real = 2.0
     dashed: bool = False
 
+    def outline(self) -> np.ndarray:
+        """Points [k, 2] that the shape lies between."""
+        return np.asarray(self.points, float)
+
 
 @dataclasses.dataclass(frozen=True)
 class Box:
@@ -37,6 +41,11 @@ class Box:
     ink: str = "body"
     filled: bool = True
 
+    def outline(self) -> np.ndarray:
+        """Its corners [4, 2]."""
+        corners = np.array([(1, 1), (-1, 1), (-1, -1), (1, -1)]) * (self.width / 2, self.height / 2)
+        return np.asarray(self.centre, float) + corners @ np.array(axes(self.angle))
+
 
 @dataclasses.dataclass(frozen=True)
 class Disc:
@@ -46,6 +55,10 @@ class Disc:
     radius: Real
     ink: str = "body"
     filled: bool = True
+
+    def outline(self) -> np.ndarray:
+        """Its outermost points [4, 2]."""
+        return np.asarray(self.centre, float) + self.radius * np.array([(1, 0), (0, 1), (-1, 0), (0, -1)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +71,10 @@ class Spring:
     coils: int = 6
     ink: str = "body"
 
+    def outline(self) -> np.ndarray:
+        """Points [k, 2] of its zigzag."""
+        return zigzag(self.a, self.b, self.radius, self.coils)
+
 
 @dataclasses.dataclass(frozen=True)
 class Arrow:
@@ -66,6 +83,10 @@ class Arrow:
     a: Point
     b: Point
     ink: str = "accent"
+
+    def outline(self) -> np.ndarray:
+        """Its ends [2, 2]."""
+        return np.array([self.a, self.b], float)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,35 +97,27 @@ class Text:
     text: str
     ink: str = "body"
 
+    def outline(self) -> np.ndarray:
+        """Its place [1, 2]."""
+        return np.array([self.at], float)
+
 
 Shape = Line | Box | Disc | Spring | Arrow | Text
 Drawing = tuple[Shape, ...]
 
 
-def outline(shape: Shape) -> np.ndarray:
-    """Points [k, 2] that a shape lies between."""
-    match shape:
-        case Line(points):
-            return np.asarray(points, float)
-        case Box(centre, width, height, angle):
-            corners = np.array([(1, 1), (-1, 1), (-1, -1), (1, -1)]) * (width / 2, height / 2)
-            turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-            return np.asarray(centre, float) + corners @ turn
-        case Disc(centre, radius):
-            return np.asarray(centre, float) + radius * np.array([(1, 0), (0, 1), (-1, 0), (0, -1)])
-        case Spring(a, b, radius):
-            return zigzag(a, b, radius, shape.coils)
-        case Arrow(a, b):
-            return np.array([a, b], float)
-    return np.array([shape.at], float)
-
-
 def bounds(*drawings: Drawing) -> tuple[float, float, float, float]:
     """(left, right, bottom, top) of all shapes of the drawings; no side shorter than a tenth of the other."""
-    points = np.concatenate([outline(shape) for d in drawings for shape in d])
+    points = np.concatenate([shape.outline() for d in drawings for shape in d])
     low, high = points.min(axis=0), points.max(axis=0)
     room = np.maximum(0.1 * np.max(high - low) - (high - low), 0.0) / 2
     return tuple(float(v) for pair in zip(low - room, high + room) for v in pair)  # type: ignore[return-value]
+
+
+def axes(angle: Real, length: Real = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Two vectors of a length: turned counter-clockwise by ``angle`` [rad] from the right, and a quarter turn on."""
+    along = length * np.array([np.cos(angle), np.sin(angle)])
+    return along, np.array([-along[1], along[0]])
 
 
 def zigzag(a: Point, b: Point, radius: Real, coils: int) -> np.ndarray:
@@ -141,6 +154,26 @@ def ground(left: Real, right: Real, height: Real = 0.0) -> Line:
     return Line([(left, height), (right, height)], "ground", 1.5)
 
 
+def mark(left: Real, right: Real, height: Real = 0.0, width: Real = 1.0) -> Line:
+    """A dashed level in the background: where something is to be held."""
+    return Line([(left, height), (right, height)], "faint", width, dashed=True)
+
+
+def ring(centre: Point, radius: Real, ink: str = "ground") -> Disc:
+    """A circle that is not filled."""
+    return Disc(centre, radius, ink, filled=False)
+
+
+def columns(*bars: tuple[Real, str], level: Real = 1.0, width: Real = 0.7) -> Drawing:
+    """Labelled columns a step of 1.5 apart, each ``(height, label)``, with a mark at the level to hold."""
+    shapes: list[Shape] = []
+    for i, (height, label) in enumerate(bars):
+        x, tall = 1.5 * i, float(max(height, 0.0))
+        shapes += [Box((x, tall / 2), width, tall, ink="accent"), Text((x, -0.15), label)]
+        shapes.append(mark(x - 0.5, x + 0.5, level, 1.5))
+    return tuple(shapes)
+
+
 def cart(x: Real, width: Real, height: Real, floor: Real = 0.0) -> Drawing:
     """A cart on two wheels, its roof ``height`` above the floor."""
     wheel = 0.2 * height
@@ -150,9 +183,7 @@ def cart(x: Real, width: Real, height: Real, floor: Real = 0.0) -> Drawing:
 
 def car(x: Real, y: Real, heading: Real, length: Real, width: Real, steer: Real = 0.0) -> Drawing:
     """A car from above, its front wheels turned by ``steer`` [rad]; angles counter-clockwise from +x."""
-    along = np.array([np.cos(heading), np.sin(heading)])
-    across = np.array([-along[1], along[0]])
-    at = np.array([x, y])
+    (along, across), at = axes(heading), np.array([x, y])
     wheels = []
     for end, turn in ((0.35, steer), (-0.35, 0.0)):
         for side in (0.5, -0.5):
@@ -161,24 +192,17 @@ def car(x: Real, y: Real, heading: Real, length: Real, width: Real, steer: Real 
     return (*wheels, Box(at, length, 0.8 * width, heading), Arrow(at, at + 0.45 * length * along))
 
 
-def aircraft(x: Real, y: Real, pitch: Real, length: Real) -> Drawing:
-    """An aircraft from the side, nose to the right at pitch 0 (counter-clockwise)."""
-    along = length * np.array([np.cos(pitch), np.sin(pitch)])
-    across = np.array([-along[1], along[0]])
-    at = np.array([x, y])
-    tail = at - 0.47 * along
-    fin = [
-        tail,
-        tail - 0.05 * along + 0.17 * across,
-        tail + 0.02 * along + 0.17 * across,
-        tail + 0.12 * along,
-    ]
+def aircraft(pitch: Real, length: Real) -> Drawing:
+    """An aircraft about the origin from the side, nose to the right at pitch 0 (counter-clockwise)."""
+    along, across = axes(pitch, length)
+    tail = -0.47 * along
+    fin = [(0.0, 0.0), (-0.05, 0.17), (0.02, 0.17), (0.12, 0.0), (0.0, 0.0)]
     return (
-        Line([*fin, tail], "body", 4.0),
+        Line([tail + a * along + b * across for a, b in fin], "body", 4.0),
         Line([tail + 0.03 * across, tail - 0.08 * along + 0.05 * across], "accent", 4.0),
-        Box(at - 0.02 * along, 0.9 * length, 0.09 * length, pitch),
-        Disc(at + 0.43 * along, 0.045 * length),
-        Line([at + 0.12 * along, at - 0.18 * along], "accent", 5.0),
+        Box(-0.02 * along, 0.9 * length, 0.09 * length, pitch),
+        Disc(0.43 * along, 0.045 * length),
+        Line([0.12 * along, -0.18 * along], "accent", 5.0),
     )
 
 
@@ -224,11 +248,11 @@ def circuit(*elements: tuple[str, Real]) -> Drawing:
 
 def dial(centre: Point, radius: Real, angle: Real, label: str = "") -> Drawing:
     """A shaft end-on: a disc with a mark, turned counter-clockwise by ``angle`` from the right."""
-    tip = np.asarray(centre, float) + radius * np.array([np.cos(angle), np.sin(angle)])
+    tip = np.asarray(centre, float) + axes(angle, radius)[0]
     words = (Text(np.asarray(centre, float) - (0.0, 1.45 * radius), label),) if label else ()
     return (
         Disc(centre, radius, "faint"),
-        Disc(centre, radius, "ground", False),
+        ring(centre, radius),
         Line([centre, tip], "accent", 4.0),
         *words,
     )

@@ -135,6 +135,7 @@ class Plant:
     limits: ClassVar[str] = ""
     solve_for: ClassVar[tuple[str, ...]] = ()
     drawn_in: ClassVar[str] = ""
+    _listed: ClassVar[tuple[Any, ...]] = ()  # the outputs as they were declared
     field_axes: ClassVar[
         Mapping[str, int]
     ] = {}  # of fields that are no scalars: axes that follow the batch's
@@ -146,7 +147,9 @@ class Plant:
         cls.title = (cls.__doc__ or cls.name).strip().splitlines()[0].rstrip(".")
         if isinstance(cls.states, tuple):  # else each instance says, or it is a mistake that check() finds
             known = {s.name: s for s in cls.states if isinstance(s, Signal)}
-            listed = cls.outputs or cls._measured()
+            if "outputs" in vars(cls):
+                cls._listed = cls.outputs
+            listed = cls._listed or cls._measured()
             cls.outputs = tuple(s if isinstance(s, Signal) else known.get(s, s) for s in listed)
         for name, value in list(vars(cls).items()):
             if name in _BROADCAST and inspect.isfunction(value):  # written for one plant, called with any

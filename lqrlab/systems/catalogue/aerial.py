@@ -4,10 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems.declaration import Signal, gravity, param
-from lqrlab.systems.drawing import Arrow, Disc, Drawing, Line, aircraft, dial
-from lqrlab.systems.plant import Plant
-from lqrlab.systems.registry import register
+from lqrlab.systems import Plant, Signal, gravity, param, register
+from lqrlab.systems.drawing import Arrow, Disc, Drawing, Line, aircraft, axes, dial, mark
 
 
 @register
@@ -47,8 +45,7 @@ class FixedWing(Plant):
 
     def operating_point(self) -> tuple[Array, Array]:
         """Level flight at the cruise speed; the rest is solved for."""
-        zero = jnp.zeros_like(self.cruise)
-        return jnp.stack([self.cruise, zero, zero + 0.05, zero]), jnp.array([0.0, 10.0])
+        return self.point(airspeed=self.cruise)
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Forces along and across the path, moment about the pitch axis."""
@@ -71,9 +68,8 @@ class FixedWing(Plant):
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """From the side, with the path it climbs along."""
-        path = Arrow((0, 0), 0.08 * x[0] * np.array([np.cos(x[1]), np.sin(x[1])]))
-        level = Line([(-2, 0), (2.5, 0)], "faint", 1.0, dashed=True)
-        return (level, *aircraft(0, 0, x[1] + x[2], 2.0), path)
+        path = Arrow((0, 0), axes(x[1], 0.08 * x[0])[0])
+        return (mark(-2, 2.5), *aircraft(x[1] + x[2], 2.0), path)
 
 
 @register
@@ -118,8 +114,7 @@ class Airliner(Plant):
 
     def operating_point(self) -> tuple[Array, Array]:
         """Level flight in the axes of the airstream."""
-        zero = 0.0 * self.cruise
-        return jnp.stack([self.cruise, zero, zero, zero]), jnp.zeros(2)
+        return self.point(forward_velocity=self.cruise)
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Aerodynamic forces linear in the deviations from cruise, motion and weight exact."""
@@ -140,9 +135,8 @@ class Airliner(Plant):
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """From the side, angles five times as large, with the path it flies along."""
         climb = 5 * (x[3] - np.arctan2(x[1], x[0]))
-        path = Arrow((0, 0), x[0] / self.cruise * 2 * np.array([np.cos(climb), np.sin(climb)]))
-        level = Line([(-2, 0), (2.5, 0)], "faint", 1.0, dashed=True)
-        return (level, *aircraft(0, 0, 5 * x[3], 2.0), path)
+        path = Arrow((0, 0), axes(climb, x[0] / self.cruise * 2)[0])
+        return (mark(-2, 2.5), *aircraft(5 * x[3], 2.0), path)
 
 
 @register
@@ -187,24 +181,16 @@ class FixedWingLateral(Plant):
         weight = self.gravity / self.speed * jnp.cos(self.attack) * jnp.sin(bank)
         side = self.side_force * slip + self.rudder_side * u[0] + weight
         turn = jnp.sin(self.attack) * roll - jnp.cos(self.attack) * yaw
-        moment_yaw = self.weathervane * slip + self.yaw_damping * yaw + self.roll_yaw * roll
-        moment_roll = self.dihedral * slip + self.yaw_roll * yaw + self.roll_damping * roll
-        return jnp.stack(
-            [
-                side + turn,
-                moment_yaw + self.rudder_yaw * u[0] + self.aileron_yaw * u[1],
-                moment_roll + self.rudder_roll * u[0] + self.aileron_roll * u[1],
-                roll + jnp.tan(self.attack) * yaw * jnp.cos(bank),
-            ]
-        )
+        yawing = self.weathervane * slip + self.yaw_damping * yaw + self.roll_yaw * roll
+        yawing = yawing + self.rudder_yaw * u[0] + self.aileron_yaw * u[1]
+        rolling = self.dihedral * slip + self.yaw_roll * yaw + self.roll_damping * roll
+        rolling = rolling + self.rudder_roll * u[0] + self.aileron_roll * u[1]
+        return jnp.stack([side + turn, yawing, rolling, roll + jnp.tan(self.attack) * yaw * jnp.cos(bank)])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """From behind, with dials for sideslip and yaw rate."""
-        along = np.array([np.cos(x[3]), -np.sin(x[3])])
-        normal = np.array([-along[1], along[0]])
-        wings = Line([-2 * along, 2 * along], "body", 5.0)
-        fin = Line([(0, 0), 0.8 * normal], "body", 4.0)
+        along, normal = axes(-x[3])
+        wings, fin = Line([-2 * along, 2 * along], "body", 5.0), Line([(0, 0), 0.8 * normal], "body", 4.0)
         slip = dial((-1.6, -1.6), 0.4, np.pi / 2 - 4 * x[0], "sideslip")
         yaw = dial((1.6, -1.6), 0.4, np.pi / 2 - 4 * x[1], "yaw rate")
-        horizon = Line([(-2.5, 0), (2.5, 0)], "faint", 1.0, dashed=True)
-        return (horizon, wings, fin, Disc((0, 0), 0.3, "accent"), *slip, *yaw)
+        return (mark(-2.5, 2.5), wings, fin, Disc((0, 0), 0.3, "accent"), *slip, *yaw)

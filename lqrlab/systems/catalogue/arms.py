@@ -1,39 +1,52 @@
 """Arms with a motor at every joint."""
 
+from typing import TYPE_CHECKING
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
 
-from lqrlab.systems.declaration import Signal, gravity, param, with_rates
+from lqrlab.systems import Mechanical, Signal, gravity, param, register, with_rates
 from lqrlab.systems.drawing import Drawing, Line, Spring, chain, ground, linkage
-from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.registry import register
+from lqrlab.systems.mechanics import Rods, absolute
 
 
-def rods_kinetic(mass: Array, length: Array, angle: ArrayLike, spin: ArrayLike) -> Array:
-    """Kinetic energy of uniform rods hinged end to end in a plane.
+class Arm(Mechanical):
+    """A motor at each joint holds the arm where its states are declared, against gravity and friction."""
 
-    Args:
-        mass, length: of each rod, ``[k]``.
-        angle, spin: absolute angle and its rate, ``[k]``.
-    """
-    ends = (length * spin)[None] * jnp.stack([-jnp.sin(angle), jnp.cos(angle)])
-    # a rod's centre moves with all ends before it and half its own
-    centres = ends @ (np.triu(np.ones((len(mass),) * 2), 1) + np.eye(len(mass)) / 2)
-    return 0.5 * jnp.sum(mass * jnp.sum(centres**2, axis=0) + mass * (length * spin) ** 2 / 12)
+    if TYPE_CHECKING:
+        friction: Array
+
+    def operating_point(self) -> tuple[Array, Array]:
+        """The pose, held by torques that balance gravity."""
+        return self.held()
+
+    def forces(self, q: Array, v: Array, u: Array) -> Array:
+        return u - self.friction * v
 
 
-def rods_height(mass: Array, length: Array, angle: ArrayLike) -> Array:
-    """Σ mass · height of such rods' centres, angles counter-clockwise from the horizontal."""
-    return mass @ (
-        (np.tril(np.ones((len(mass),) * 2), -1) + np.eye(len(mass)) / 2) @ (length * jnp.sin(angle))
-    )
+class RodArm(Arm):
+    """Planar arm of uniform rods; angles from the link before, the shoulder's from the horizontal."""
+
+    if TYPE_CHECKING:
+        gravity: Array
+
+    def kinetic(self, q: Array, v: Array) -> Array:
+        return Rods.of(self).kinetic(absolute(q), absolute(v))
+
+    def potential(self, q: Array) -> Array:
+        return self.gravity * Rods.of(self).moment(absolute(q))[1]
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """The links from the shoulder."""
+        lengths = [self.parameters[f"length{i + 1}"] for i in range(self.m)]
+        angles = np.pi / 2 - np.cumsum(x[: self.m])
+        return (ground(-0.15, 0.15), *linkage(chain((0, 0), lengths, angles), 0.03))
 
 
 @register
-class TwoLinkArm(Mechanical):
+class TwoLinkArm(RodArm):
     """Planar arm with a motor at shoulder and elbow, holding a bent pose against gravity."""
 
     mass1: Array = param(2.0, "kg", "mass of the upper arm", 0.1, 50.0)
@@ -51,42 +64,14 @@ class TwoLinkArm(Mechanical):
     )
     inputs = (Signal("shoulder_torque", "N·m", 10.0, at=8.24), Signal("elbow_torque", "N·m", 4.0, at=0.14))
     dt = 0.02
-    drawn_in = "m"
     source = (
         "R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), "
         "section 4.2.3, planar arm of two links, with uniform rods"
     )
 
-    def operating_point(self) -> tuple[Array, Array]:
-        """The pose, held by torques that balance gravity."""
-        return self.held([0.6, 0.9])
-
-    def kinetic(self, q: Array, v: Array) -> Array:
-        """Of two uniform rods."""
-        spin2 = v[0] + v[1]
-        elbow, centre2 = self.length1 * v[0], 0.5 * self.length2
-        link1 = self.mass1 * (self.length1 * v[0]) ** 2 / 3
-        carried = elbow**2 + (centre2 * spin2) ** 2 + 2 * elbow * centre2 * spin2 * jnp.cos(q[1])
-        return 0.5 * (link1 + self.mass2 * carried + self.mass2 * (self.length2 * spin2) ** 2 / 12)
-
-    def potential(self, q: Array) -> Array:
-        """Of both links; the shoulder's angle is measured from the horizontal."""
-        first = self.mass1 * 0.5 * self.length1 * jnp.sin(q[0])
-        second = self.mass2 * (self.length1 * jnp.sin(q[0]) + 0.5 * self.length2 * jnp.sin(q[0] + q[1]))
-        return self.gravity * (first + second)
-
-    def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Torques and friction."""
-        return u - self.friction * v
-
-    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """Two links from the shoulder."""
-        angles = np.pi / 2 - np.cumsum(x[:2])
-        return (ground(-0.15, 0.15), *linkage(chain((0, 0), [self.length1, self.length2], angles), 0.03))
-
 
 @register
-class ThreeLinkArm(Mechanical):
+class ThreeLinkArm(RodArm):
     """Planar arm with motors at shoulder, elbow and wrist, holding a bent pose against gravity."""
 
     mass1: Array = param(3.0, "kg", "mass of the upper arm", 0.1, 50.0)
@@ -110,45 +95,14 @@ class ThreeLinkArm(Mechanical):
         Signal("wrist_torque", "N·m", 1.0, at=0.65),
     )
     dt = 0.02
-    drawn_in = "m"
     source = (
         "M. W. Spong, S. Hutchinson and M. Vidyasagar, Robot Modeling and Control, 2nd ed. (2020), chapter "
         "6, planar arms; uniform rods, each angle from the link before"
     )
 
-    def operating_point(self) -> tuple[Array, Array]:
-        """The pose, held by torques that balance gravity."""
-        return self.held([0.9, -0.8, 0.5])
-
-    def _rods(self) -> tuple[Array, Array]:
-        return jnp.stack([self.mass1, self.mass2, self.mass3]), jnp.stack(
-            [self.length1, self.length2, self.length3]
-        )
-
-    def kinetic(self, q: Array, v: Array) -> Array:
-        """Of three uniform rods."""
-        return rods_kinetic(*self._rods(), _FROM_JOINTS[:3, :3] @ q, _FROM_JOINTS[:3, :3] @ v)
-
-    def potential(self, q: Array) -> Array:
-        """Of the links."""
-        return self.gravity * rods_height(*self._rods(), _FROM_JOINTS[:3, :3] @ q)
-
-    def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Torques and friction."""
-        return u - self.friction * v
-
-    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """Three links from the shoulder."""
-        lengths = [self.length1, self.length2, self.length3]
-        return (ground(-0.15, 0.15), *linkage(chain((0, 0), lengths, np.pi / 2 - np.cumsum(x[:3])), 0.03))
-
-
-_FROM_JOINTS = np.tril(np.ones((6, 6)))
-"""Sums joint angles to absolute ones."""
-
 
 @register
-class DualArm(Mechanical):
+class DualArm(Arm):
     """Two planar arms on a table that hold one elastic object between their hands."""
 
     mass1: Array = param(2.0, "kg", "mass of an upper arm", 0.1, 50.0)
@@ -174,61 +128,46 @@ class DualArm(Mechanical):
         for joint, size in (("shoulder", 10.0), ("elbow", 5.0))
     )
     dt = 0.01
-    drawn_in = "m"
     source = (
         "R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), "
         "chapter 6, two planar fingers; the object's own mass neglected"
     )
 
-    _POSE = np.array([2.2, -1.3, 0.94, 1.3])
-
-    def operating_point(self) -> tuple[Array, Array]:
-        """The pose in which the object is not strained."""
-        return jnp.concatenate([jnp.asarray(self._POSE), jnp.zeros(4)]), jnp.zeros(4)
-
     def _gap(self, q: Array) -> Array:
         """From the left hand to the right one, apart from the distance of the shoulders."""
         angles = jnp.stack([q[0], q[0] + q[1], q[2], q[2] + q[3]])
         reach = jnp.stack([-self.length1, -self.length2, self.length1, self.length2])
-        return jnp.stack([jnp.cos(angles) @ reach, jnp.sin(angles) @ reach])
+        return jnp.stack([jnp.cos(angles), jnp.sin(angles)]) @ reach
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of two arms of two uniform rods."""
-        arm = jnp.stack([self.mass1, self.mass2]), jnp.stack([self.length1, self.length2])
-        two = _FROM_JOINTS[:2, :2]
-        return sum(
-            (rods_kinetic(*arm, two @ q[s], two @ v[s]) for s in (slice(0, 2), slice(2, 4))), jnp.zeros(())
+        left, right = (
+            Rods.of(self).kinetic(absolute(q[arm]), absolute(v[arm])) for arm in (slice(0, 2), slice(2, 4))
         )
+        return left + right
 
     def potential(self, q: Array) -> Array:
-        """Of the object, strained by what the hands are away from the pose."""
-        strain = self._gap(q) - self._gap(jnp.asarray(self._POSE))
+        """Of the object, which is not strained in the pose that the states declare."""
+        strain = self._gap(q) - self._gap(jnp.array([s.at for s in self.states[:4]]))
         return 0.5 * self.object_stiffness * jnp.sum(strain**2)
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Torques, friction of the joints and damping of the object."""
-        rate, back = jax.vjp(self._gap, q)[1], jax.jvp(self._gap, (q,), (v,))[1]
-        return u - self.friction * v - self.object_damping * rate(back)[0]
+        (_, rate), (_, back) = jax.jvp(self._gap, (q,), (v,)), jax.vjp(self._gap, q)
+        return super().forces(q, v, u) - self.object_damping * back(rate)[0]
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """Both arms from above, the object between them."""
         lengths, half = [self.length1, self.length2], 0.6 * (self.length1 + self.length2)
         left = chain((-half, 0), lengths, np.pi / 2 - np.cumsum(x[:2]))
         right = chain((half, 0), lengths, np.pi / 2 - np.cumsum(x[2:4]))
-        table = Line([(-1.6 * half, 0), (1.6 * half, 0)], "ground", 1.5)
-        return (
-            table,
-            Spring(left[-1], right[-1], 0.03, ink="accent"),
-            *linkage(left, 0.03),
-            *linkage(right, 0.03),
-        )
+        held = Spring(left[-1], right[-1], 0.03, ink="accent")
+        return (ground(-1.6 * half, 1.6 * half), held, *linkage(left, 0.03), *linkage(right, 0.03))
 
 
 _Triple = tuple[Array, Array, Array]
 
 
 @register
-class SixJointArm(Mechanical):
+class SixJointArm(Arm):
     """Industrial arm with six joints from waist to tool, holding a pose against gravity."""
 
     upper_mass: Array = param(10.0, "kg", "mass of the upper arm", 0.5, 200.0)
@@ -260,15 +199,10 @@ class SixJointArm(Mechanical):
         )
     )
     dt = 0.02
-    drawn_in = "m"
     source = (
         "J. J. Craig, Introduction to Robotics, 3rd ed. (2005), section 6.5, link velocities outward from "
         "the base; joints in the order of the PUMA 560 of its section 3.7, links as solid cylinders"
     )
-
-    def operating_point(self) -> tuple[Array, Array]:
-        """The pose, held by torques that balance gravity."""
-        return self.held([0.3, 0.9, -1.2, 0.5, -0.4, 0.2])
 
     def kinetic(self, q: Array, v: Array) -> Array:
         """Of three cylinders, the column and the rotors; velocities in each link's own axes."""
@@ -312,10 +246,6 @@ class SixJointArm(Mechanical):
         )
         heights = self.upper_mass * upper / 2 + self.forearm_mass * (upper + forearm / 2)
         return self.gravity * (heights + self.hand_mass * (upper + forearm + hand / 2))
-
-    def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Torques and friction."""
-        return u - self.friction * v
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """From the side, as somebody sees it who stands at waist angle zero."""

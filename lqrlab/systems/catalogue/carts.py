@@ -4,10 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems.declaration import Signal, gravity, param, with_rates
-from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, cart, chain, ground, linkage, reach
-from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.registry import register
+from lqrlab.systems import Mechanical, Signal, gravity, param, register, with_rates
+from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, axes, cart, chain, ground, linkage, reach
+from lqrlab.systems.mechanics import Rods
 
 
 @register
@@ -29,25 +28,21 @@ class CartPole(Mechanical):
     )
     inputs = (Signal("force", "N", 5.0),)
     dt = 0.02
-    drawn_in = "m"
     source = (
         "D. Tilbury and B. Messner, Control Tutorials for MATLAB and Simulink (University of Michigan), "
         "Inverted Pendulum: System Modeling; its printed A and B are these"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of the cart, and of the pole's translation and rotation."""
         along = v[0] + self.pole_length * v[1] * jnp.cos(q[1])
         up = -self.pole_length * v[1] * jnp.sin(q[1])
         pole = 0.5 * self.pole_mass * (along**2 + up**2) + 0.5 * self.pole_inertia * v[1] ** 2
         return 0.5 * self.cart_mass * v[0] ** 2 + pole
 
     def potential(self, q: Array) -> Array:
-        """Of the pole."""
         return self.pole_mass * self.gravity * self.pole_length * jnp.cos(q[1])
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Push and friction on the cart, nothing at the hinge."""
         return jnp.array([u[0] - self.friction * v[0], 0.0])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
@@ -81,28 +76,19 @@ class CartDoublePendulum(Mechanical):
     )
     inputs = (Signal("force", "N", 10.0),)
     dt = 0.01
-    drawn_in = "m"
     source = (
         "A. Bogdanov, Optimal control of a double inverted pendulum on a cart, Oregon Health & Science "
         "University, technical report CSE-04-006 (2004), section 2"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of the cart and two uniform rods."""
-        spins, halves = v[1:], jnp.stack([self.length1, self.length2]) / 2
-        across, down = halves * jnp.cos(q[1:]) * spins, halves * jnp.sin(q[1:]) * spins
-        first = (v[0] + across[0]) ** 2 + down[0] ** 2
-        second = (v[0] + 2 * across[0] + across[1]) ** 2 + (2 * down[0] + down[1]) ** 2
-        turning = (self.mass1 * (halves[0] * spins[0]) ** 2 + self.mass2 * (halves[1] * spins[1]) ** 2) / 3
-        return 0.5 * (self.cart_mass * v[0] ** 2 + self.mass1 * first + self.mass2 * second + turning)
+        poles = Rods.of(self).kinetic(q[1:], v[1:], base=jnp.stack([0.0 * v[0], v[0]]))
+        return 0.5 * self.cart_mass * v[0] ** 2 + poles
 
     def potential(self, q: Array) -> Array:
-        """Of both poles."""
-        lower = (0.5 * self.mass1 + self.mass2) * self.length1 * jnp.cos(q[1])
-        return self.gravity * (lower + 0.5 * self.mass2 * self.length2 * jnp.cos(q[2]))
+        return self.gravity * Rods.of(self).moment(q[1:])[0]
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Push on the cart, friction everywhere."""
         inner = self.joint_friction * (v[2] - v[1])
         return jnp.array([u[0] - self.friction * v[0], inner - self.joint_friction * v[1], -inner])
 
@@ -131,11 +117,9 @@ class GantryCrane(Mechanical):
     )
     inputs = (Signal("force", "N", 20.0),)
     dt = 0.05
-    drawn_in = "m"
     source = "Y. Fang, W. E. Dixon, D. M. Dawson and E. Zergeroglu, Nonlinear coupling control laws for an underactuated overhead crane system, IEEE/ASME Trans. Mechatron. 8(3), 2003, section II"  # noqa: E501
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of trolley and load."""
         along = v[0] + self.rope_length * jnp.cos(q[1]) * v[1]
         up = self.rope_length * jnp.sin(q[1]) * v[1]
         return 0.5 * (self.trolley_mass * v[0] ** 2 + self.load_mass * (along**2 + up**2))
@@ -145,7 +129,6 @@ class GantryCrane(Mechanical):
         return self.load_mass * self.gravity * self.rope_length * (1 - jnp.cos(q[1]))
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Push and friction on the trolley."""
         return jnp.array([u[0] - self.friction * v[0], 0.0])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
@@ -153,12 +136,8 @@ class GantryCrane(Mechanical):
         size = self.rope_length
         load = reach((x[0], 0.0), size, np.pi - x[1])
         trolley = Box((x[0], 0.06 * size), 0.4 * size, 0.12 * size)
-        return (
-            ground(-2 * size, 2 * size),
-            Line([(x[0], 0), load], "ground", 1.5),
-            trolley,
-            Box(load, 0.2 * size, 0.2 * size, x[1], "accent"),
-        )
+        rope = Line([(x[0], 0), load], "ground", 1.5)
+        return (ground(-2 * size, 2 * size), rope, trolley, Box(load, 0.2 * size, 0.2 * size, x[1], "accent"))
 
 
 @register
@@ -179,35 +158,27 @@ class BallAndBeam(Mechanical):
     )
     inputs = (Signal("torque", "N·m", 0.3),)
     dt = 0.02
-    drawn_in = "m"
     source = (
         "J. Hauser, S. Sastry and P. Kokotović, Nonlinear control via approximate input-output "
         "linearization: the ball and beam example, IEEE Trans. Autom. Control 37(3), 1992, section II"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of the rolling ball and the turning beam."""
         rolling = (self.ball_mass + self.ball_inertia / self.ball_radius**2) * v[0] ** 2
         turning = (self.ball_mass * q[0] ** 2 + self.beam_inertia + self.ball_inertia) * v[1] ** 2
         return 0.5 * (rolling + turning)
 
     def potential(self, q: Array) -> Array:
-        """Of the ball."""
         return self.ball_mass * self.gravity * q[0] * jnp.sin(q[1])
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Torque on the beam."""
         return jnp.array([0.0, u[0]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """The beam about its pivot; the ball larger than life."""
-        along = np.array([np.cos(x[1]), np.sin(x[1])])
-        ball = x[0] * along + 0.03 * np.array([-along[1], along[0]])
-        return (
-            Disc((0, 0), 0.02, "ground"),
-            Line([-0.5 * along, 0.5 * along], "body", 4.0),
-            Disc(ball, 0.03, "accent"),
-        )
+        along, across = axes(x[1])
+        beam = Line([-0.5 * along, 0.5 * along], "body", 4.0)
+        return (Disc((0, 0), 0.02, "ground"), beam, Disc(x[0] * along + 0.03 * across, 0.03, "accent"))
 
 
 @register
@@ -229,7 +200,6 @@ class BallAndPlate(Mechanical):
     )
     inputs = (Signal("torque_x", "N·m", 0.2), Signal("torque_y", "N·m", 0.2))
     dt = 0.02
-    drawn_in = "m"
     source = (
         "F. Borrelli, Constrained Optimal Control of Linear and Hybrid Systems (2003), the ball and plate; a "
         "solid ball that rolls without slipping"
@@ -246,7 +216,6 @@ class BallAndPlate(Mechanical):
         return self.ball_mass * self.gravity * (q[0] * jnp.sin(q[2]) + q[1] * jnp.sin(q[3]))
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Torques and friction of the motors."""
         return jnp.concatenate([jnp.zeros(2), u - self.friction * v[2:]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:

@@ -4,10 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems.declaration import Signal, gravity, param
-from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, circuit, dial
-from lqrlab.systems.plant import Plant
-from lqrlab.systems.registry import register
+from lqrlab.systems import Plant, Signal, gravity, param, register
+from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, circuit, dial, mark, ring
+
+
+def quarter_turn(a: Array) -> Array:
+    """A vector [2] turned a quarter ahead: j a."""
+    return jnp.stack([-a[1], a[0]])
 
 
 @register
@@ -70,7 +73,7 @@ class MagneticLevitation(Plant):
     def operating_point(self) -> tuple[Array, Array]:
         """The gap to hold, with the current that carries the ball."""
         current = jnp.sqrt(self.mass * self.gravity * self.nominal_gap / self.magnet)
-        return jnp.stack([self.nominal_gap, 0.0 * current, current]), (self.resistance * current)[None]
+        return self.point(gap=self.nominal_gap, current=current, voltage=self.resistance * current)
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Newton's law for the ball, Kirchhoff's for the coil."""
@@ -86,8 +89,7 @@ class MagneticLevitation(Plant):
             Box((0, 0.5), 1.2, 1.0, ink="ground"),
             Box((0, 0.5), 0.25 * abs(x[2]) / 7.0, 1.0, ink="accent"),
         )
-        goal = Line([(-1, -1), (1, -1)], "faint", 1.0, dashed=True)
-        return (*magnet, goal, Disc((0, ball - size), size))
+        return (*magnet, mark(-1, 1, -1), Disc((0, ball - size), size))
 
 
 @register
@@ -120,9 +122,8 @@ class PMSM(Plant):
         """No current along the magnets; the other carries load and friction."""
         current = (self.load + self.friction * self.speed) / (1.5 * self.pole_pairs * self.flux)
         spin = self.pole_pairs * self.speed
-        voltage_q = self.resistance * current + spin * self.flux
-        x = jnp.stack([0.0 * current, current, self.speed])
-        return x, jnp.stack([-spin * self.inductance_q * current, voltage_q])
+        along, across = -spin * self.inductance_q * current, self.resistance * current + spin * self.flux
+        return self.point(current_q=current, rotor_speed=self.speed, voltage_d=along, voltage_q=across)
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Kirchhoff's law along and across the magnets, Newton's for the rotor."""
@@ -137,13 +138,9 @@ class PMSM(Plant):
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """The rotor in its own frame with its current, and a dial for the speed."""
-        rotor = (
-            Disc((0, 0), 1.0, "ground", filled=False),
-            Box((0, 0), 1.6, 0.4),
-            Disc((0, 0), 0.2, "ground"),
-        )
-        current = Arrow((0, 0), np.array([x[0], x[1]]) / 3.0)
-        return (*rotor, current, *dial((3.0, 0.0), 1.0, np.pi / 2 - (x[2] / self.speed - 1) * 2, "speed"))
+        rotor = (ring((0, 0), 1.0), Box((0, 0), 1.6, 0.4), Disc((0, 0), 0.2, "ground"))
+        speed = dial((3.0, 0.0), 1.0, np.pi / 2 - (x[2] / self.speed - 1) * 2, "speed")
+        return (*rotor, Arrow((0, 0), x[:2] / 3.0), *speed)
 
 
 @register
@@ -177,67 +174,74 @@ class InductionMotor(Plant):
         "table"
     )
 
+    def _inductances(self) -> tuple[Array, Array, Array]:
+        """Of a winding, the share of it that couples to the other, and the stator's transient one."""
+        winding = self.leakage + self.magnetising
+        return winding, self.magnetising / winding, winding - self.magnetising**2 / winding
+
+    def _torque(self, current: Array, flux: Array) -> Array:
+        return 1.5 * self.pole_pairs * self._inductances()[1] * (quarter_turn(flux) @ current)
+
     def _steady(self) -> tuple[Array, Array, Array]:
-        """Currents, fluxes and torque at the slip, from the circuit of the standing machine."""
-        own = self.leakage + self.magnetising
-        w, s = self.supply, self.slip * self.supply
+        """Currents, fluxes and shaft speed at the slip, from the circuit of the standing machine."""
+        (winding, ratio, transient), w = self._inductances(), self.supply
         # rotor: Rr ir + j s ψr = 0 with ψr = Lr ir + Lm is, so ψr = Lm is / (1 + j s Lr / Rr)
-        lag = s * own / self.rotor_resistance
+        lag = self.slip * w * winding / self.rotor_resistance
         scale = self.magnetising / (1 + lag**2)
-        stiff = own - self.magnetising**2 / own
-        ratio = self.magnetising / own
         # stator: v = Rs is + j w (σLs is + Lm/Lr ψr); all as 2 x 2 rotations
         real = self.stator_resistance + w * ratio * scale * lag
-        imag = w * (stiff + ratio * scale)
-        size = real**2 + imag**2
-        current = self.voltage * jnp.stack([real, -imag]) / size
-        flux = scale * jnp.stack([current[0] + lag * current[1], current[1] - lag * current[0]])
-        torque = 1.5 * self.pole_pairs * ratio * (flux[0] * current[1] - flux[1] * current[0])
-        return current, flux, torque
+        imag = w * (transient + ratio * scale)
+        current = self.voltage * jnp.stack([real, -imag]) / (real**2 + imag**2)
+        flux = scale * (current - lag * quarter_turn(current))
+        return current, flux, (1 - self.slip) * w / self.pole_pairs
 
     def operating_point(self) -> tuple[Array, Array]:
         """Running at the slip, the supply's voltage along d."""
-        current, flux, _ = self._steady()
-        speed = (1 - self.slip) * self.supply / self.pole_pairs
-        return jnp.concatenate([current, flux, speed[None]]), jnp.stack([self.voltage, 0.0 * self.voltage])
+        current, flux, speed = self._steady()
+        return jnp.concatenate([current, flux, speed[None]]), self.point(voltage_d=self.voltage)[1]
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Kirchhoff's laws of stator and rotor, Newton's for the shaft; the load is what the slip implies."""
         current, flux, speed = x[:2], x[2:4], x[4]
-        own = self.leakage + self.magnetising
-        ratio, stiff = self.magnetising / own, own - self.magnetising**2 / own
+        winding, ratio, transient = self._inductances()
         slip = self.supply - self.pole_pairs * speed
-        turned = jnp.stack([-flux[1], flux[0]])
-        rotor = -self.rotor_resistance / own * (flux - self.magnetising * current) - slip * turned
-        stator_flux = stiff * current + ratio * flux
-        spun = self.supply * jnp.stack([-stator_flux[1], stator_flux[0]])
-        stator = (u - self.stator_resistance * current - spun - ratio * rotor) / stiff
-        torque = 1.5 * self.pole_pairs * ratio * (flux[0] * current[1] - flux[1] * current[0])
-        rest = (1 - self.slip) * self.supply / self.pole_pairs
-        turn = (torque - self._steady()[2] - self.friction * (speed - rest)) / self.inertia
-        return jnp.concatenate([stator, rotor, turn[None]])
+        lost = self.rotor_resistance / winding * (flux - self.magnetising * current)
+        rotor = -lost - slip * quarter_turn(flux)
+        spun = self.supply * quarter_turn(transient * current + ratio * flux)
+        stator = (u - self.stator_resistance * current - spun - ratio * rotor) / transient
+        *rest, speed_at_rest = self._steady()
+        torque = self._torque(current, flux) - self._torque(*rest) - self.friction * (speed - speed_at_rest)
+        return jnp.concatenate([stator, rotor, (torque / self.inertia)[None]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """Current and flux in the supply's frame, and a dial for the speed."""
-        frame = (Disc((0, 0), 1.0, "ground", filled=False), Line([(0, 0), (1, 0)], "faint", 1.0))
-        current = Arrow((0, 0), np.array([x[0], x[1]]) / 20.0)
-        flux = Arrow((0, 0), 2.0 * np.array([x[2], x[3]]), "body")
-        rest = self.supply / self.pole_pairs
-        return (*frame, flux, current, *dial((3.0, 0.0), 1.0, np.pi / 2 - (x[4] / rest - 1) * 10, "speed"))
+        current, flux = Arrow((0, 0), x[:2] / 20.0), Arrow((0, 0), 2.0 * x[2:4], "body")
+        speed = np.pi / 2 - (x[4] * self.pole_pairs / self.supply - 1) * 10
+        frame = (ring((0, 0), 1.0), Line([(0, 0), (1, 0)], "faint", 1.0))
+        return (*frame, flux, current, *dial((3.0, 0.0), 1.0, speed, "speed"))
 
 
-@register
-class SeriesRLC(Plant):
-    """Resistor, coil and capacitor in a row behind a voltage source."""
+class RLC(Plant):
+    """Resistor, coil and capacitor; a subclass says how they are joined."""
 
     resistance: Array = param(2.0, "Ω", "resistance", 0.01, 1e4)
     inductance: Array = param(1e-3, "H", "inductance", 1e-6, 10.0)
     capacitance: Array = param(1e-4, "F", "capacitance", 1e-9, 1.0)
 
+    dt = 1e-4
+
+    def energy(self, x: Array) -> Array:
+        """Stored in capacitor and coil [J]."""
+        return 0.5 * (self.capacitance * x[0] ** 2 + self.inductance * x[1] ** 2)
+
+
+@register
+class SeriesRLC(RLC):
+    """Resistor, coil and capacitor in a row behind a voltage source."""
+
     states = (Signal("capacitor_voltage", "V", 5.0), Signal("current", "A", 1.5))
     inputs = (Signal("voltage", "V", 5.0),)
     outputs = ("capacitor_voltage",)
-    dt = 1e-4
     source = (
         "N. S. Nise, Control Systems Engineering, 6th ed. (2011), chapter 3, the RLC network in state space"
     )
@@ -248,27 +252,20 @@ class SeriesRLC(Plant):
         drop = u[0] - self.resistance * current - voltage
         return jnp.stack([current / self.capacitance, drop / self.inductance])
 
-    def energy(self, x: Array) -> Array:
-        """Stored in capacitor and coil [J]."""
-        return 0.5 * (self.capacitance * x[0] ** 2 + self.inductance * x[1] ** 2)
-
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """The loop, each element as full as it is."""
         return circuit(("u", u[0] / 5), ("R", self.resistance * x[1] / 5), ("L", x[1] / 1.5), ("C", x[0] / 5))
 
 
 @register
-class ParallelRLC(Plant):
+class ParallelRLC(RLC):
     """Resistor, coil and capacitor side by side at a current source."""
 
-    resistance: Array = param(20.0, "Ω", "resistance", 0.1, 1e6)
-    inductance: Array = param(1e-3, "H", "inductance", 1e-6, 10.0)
-    capacitance: Array = param(1e-4, "F", "capacitance", 1e-9, 1.0)
+    resistance: Array = param(20.0, low=0.1, high=1e6)
 
     states = (Signal("voltage", "V", 5.0), Signal("coil_current", "A", 1.5))
     inputs = (Signal("current", "A", 1.5),)
     outputs = ("voltage",)
-    dt = 1e-4
     source = (
         "C. K. Alexander and M. N. O. Sadiku, Fundamentals of Electric Circuits, 5th ed. (2013), chapter 8, "
         "the parallel RLC circuit"
@@ -279,10 +276,6 @@ class ParallelRLC(Plant):
         voltage, coil = x
         left = u[0] - voltage / self.resistance - coil
         return jnp.stack([left / self.capacitance, voltage / self.inductance])
-
-    def energy(self, x: Array) -> Array:
-        """Stored in capacitor and coil [J]."""
-        return 0.5 * (self.capacitance * x[0] ** 2 + self.inductance * x[1] ** 2)
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """The elements, each as full as it is."""

@@ -1,16 +1,12 @@
 """Aircraft that hover: rotors and jets."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems.declaration import Signal, gravity, param, with_rates
-from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Text, dial, ground
-from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.plant import Plant
-from lqrlab.systems.registry import register
+from lqrlab.systems import Plant, Signal, gravity, param, register, with_rates
+from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Real, Text, axes, dial, ground, ring
+from lqrlab.systems.mechanics import PlanarBody, euler_rates, spin_acceleration
 
 
 @register
@@ -47,65 +43,39 @@ class Quadrotor(Plant):
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Newton and Euler for a rigid body, z up, Euler angles yaw-pitch-roll."""
-        (roll, pitch, yaw), velocity, (p, q, r) = x[3:6], x[6:9], x[9:]
-        sr, cr, sp, cp, sy, cy = *_sc(roll), *_sc(pitch), *_sc(yaw)
-        up = jnp.array([cy * sp * cr + sy * sr, sy * sp * cr - cy * sr, cp * cr])
-        thrust = jnp.sum(u)
-        acceleration = thrust / self.mass * up - self.gravity * jnp.array([0.0, 0.0, 1.0])
-        turn = (q * sr + r * cr) / cp
-        rates = jnp.array([p + turn * sp, q * cr - r * sr, turn])
+        (sr, sp, sy), (cr, cp, cy) = jnp.sin(x[3:6]), jnp.cos(x[3:6])
+        up = jnp.stack([cy * sp * cr + sy * sr, sy * sp * cr - cy * sr, cp * cr])
+        weight = self.gravity * jnp.array([0.0, 0.0, 1.0])
         front, left, back, right = u
-        spin = jnp.array(
-            [
-                (self.arm * (left - right) + (self.pitch_inertia - self.yaw_inertia) * q * r)
-                / self.roll_inertia,
-                (self.arm * (back - front) + (self.yaw_inertia - self.roll_inertia) * p * r)
-                / self.pitch_inertia,
-                (
-                    self.torque_ratio * (front - left + back - right)
-                    + (self.roll_inertia - self.pitch_inertia) * p * q
-                )
-                / self.yaw_inertia,
-            ]
-        )
-        return jnp.concatenate([velocity, rates, acceleration, spin])
+        drag = self.torque_ratio * (front - left + back - right)
+        moment = jnp.stack([self.arm * (left - right), self.arm * (back - front), drag])
+        inertia = jnp.stack([self.roll_inertia, self.pitch_inertia, self.yaw_inertia])
+        rates, spin_rate = euler_rates(x[3], x[4], x[9:]), spin_acceleration(inertia, x[9:], moment)
+        return jnp.concatenate([x[6:9], rates, jnp.sum(u) / self.mass * up - weight, spin_rate])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """From behind on the left, from above on the right; arrows are thrusts."""
-        arm, place = self.arm, np.array([x[1], x[2]])
-        tilt = np.array([np.cos(x[3]), -np.sin(x[3])])
-        normal = np.array([-tilt[1], tilt[0]])
-        hover = self.mass * self.gravity / 4
-        behind: list = [
+        arm, place, centre = self.arm, x[1:3], np.array([10 * self.arm + x[0], x[1]])
+        tilt, normal = axes(-x[3])
+        size = 0.8 * arm / (self.mass * self.gravity / 4)
+        behind = (
             Line([place - arm * tilt, place + arm * tilt], "body", 5.0),
             Disc(place, 0.25 * arm, "accent"),
-        ]
-        for end, thrust in ((-arm, u[1]), (arm, u[3])):
-            behind.append(Arrow(place + end * tilt, place + end * tilt + 0.8 * arm * thrust / hover * normal))
-        centre = np.array([10 * arm + x[0], x[1]])
-        above = [
-            Disc(
-                centre + arm * np.array([np.cos(x[5] + k * np.pi / 2), np.sin(x[5] + k * np.pi / 2)]),
-                0.4 * arm,
-                "faint",
-            )
-            for k in range(4)
-        ]
-        nose = arm * np.array([np.cos(x[5]), np.sin(x[5])])
-        goals = [Disc((left, 0), arm, "faint", filled=False) for left in (0.0, 10 * arm)]
-        words = (
-            Text((0, -2.2 * arm), "from behind", "faint"),
-            Text((10 * arm, -2.2 * arm), "from above", "faint"),
         )
-        return (*goals, *words, *behind, *above, Disc(centre, 0.25 * arm), Arrow(centre, centre + nose))
-
-
-def _sc(angle: Array) -> tuple[Array, Array]:
-    return jnp.sin(angle), jnp.cos(angle)
+        thrusts = [
+            Arrow(place + end * tilt, place + end * tilt + size * thrust * normal)
+            for end, thrust in ((-arm, u[1]), (arm, u[3]))
+        ]
+        rotors = [Disc(centre + axes(x[5] + k * np.pi / 2, arm)[0], 0.4 * arm, "faint") for k in range(4)]
+        body = (Disc(centre, 0.25 * arm), Arrow(centre, centre + axes(x[5], arm)[0]))
+        views = ((0.0, "from behind"), (10 * arm, "from above"))
+        goals = [ring((left, 0), arm, "faint") for left, _ in views]
+        words = [Text((left, -2.2 * arm), text, "faint") for left, text in views]
+        return (*goals, *words, *behind, *thrusts, *rotors, *body)
 
 
 @register
-class PlanarQuadrotor(Mechanical):
+class PlanarQuadrotor(PlanarBody):
     """Quadrotor in a vertical plane, driven by the thrusts of two rotors."""
 
     mass: Array = param(0.486, "kg", "mass", 0.02, 20.0)
@@ -116,22 +86,13 @@ class PlanarQuadrotor(Mechanical):
     states = with_rates(Signal("x", "m", 0.5), Signal("z", "m", 0.5), Signal("pitch", "rad", 0.2))
     inputs = (Signal("right_thrust", "N", 1.0, at=2.4), Signal("left_thrust", "N", 1.0, at=2.4))
     dt = 0.02
-    drawn_in = "m"
     source = (
         "R. Tedrake, Underactuated Robotics (2023), chapter 3, planar quadrotor, and its example's parameters"
     )
 
     def operating_point(self) -> tuple[Array, Array]:
         """Hover."""
-        return jnp.zeros(6), jnp.broadcast_to(self.mass * self.gravity / 2, (2,))
-
-    def kinetic(self, q: Array, v: Array) -> Array:
-        """Of a rigid body."""
-        return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + self.inertia * v[2] ** 2)
-
-    def potential(self, q: Array) -> Array:
-        """Of the weight."""
-        return self.mass * self.gravity * q[1]
+        return self.point(right_thrust=self.mass * self.gravity / 2, left_thrust=self.mass * self.gravity / 2)
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
         """Thrusts across the arm; a positive pitch turns left, counter-clockwise."""
@@ -140,21 +101,15 @@ class PlanarQuadrotor(Mechanical):
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """The arm with its thrusts."""
-        along = self.arm * np.array([np.cos(x[2]), np.sin(x[2])])
-        normal = np.array([-along[1], along[0]])
-        hover = self.mass * self.gravity / 2
+        (along, normal), hover = axes(x[2], self.arm), self.mass * self.gravity / 2
         ends = ((x[:2] + along, u[0] / hover), (x[:2] - along, u[1] / hover))
         arrows = [Arrow(end, end + 0.8 * thrust * normal) for end, thrust in ends]
-        return (
-            Disc((0, 0), self.arm, "faint", filled=False),
-            Line([x[:2] - along, x[:2] + along], "body", 5.0),
-            *arrows,
-            Disc(x[:2], 0.2 * self.arm, "accent"),
-        )
+        arm = Line([x[:2] - along, x[:2] + along], "body", 5.0)
+        return (ring((0, 0), self.arm, "faint"), arm, *arrows, Disc(x[:2], 0.2 * self.arm, "accent"))
 
 
 @register
-class VTOL(Mechanical):
+class VTOL(PlanarBody):
     """Jet aircraft in hover on vectored thrust: pushed sideways and upwards in its own axes."""
 
     mass: Array = param(4.0, "kg", "mass", 0.1, 20000.0)
@@ -166,7 +121,6 @@ class VTOL(Mechanical):
     states = with_rates(Signal("x", "m", 0.5), Signal("y", "m", 0.5), Signal("roll", "rad", 0.2))
     inputs = (Signal("side_force", "N", 2.0), Signal("lift", "N", 10.0, at=39.2))
     dt = 0.02
-    drawn_in = "m"
     source = (
         "K. J. Åström and R. M. Murray, Feedback Systems, 1st ed. (2008), example 2.9 (eq. (2.26)), and the "
         "vectored-thrust aircraft of the python-control examples"
@@ -174,40 +128,23 @@ class VTOL(Mechanical):
 
     def operating_point(self) -> tuple[Array, Array]:
         """Hover."""
-        return jnp.zeros(6), jnp.stack([0.0 * self.mass, self.mass * self.gravity])
-
-    def kinetic(self, q: Array, v: Array) -> Array:
-        """Of a rigid body."""
-        return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + self.inertia * v[2] ** 2)
-
-    def potential(self, q: Array) -> Array:
-        """Of the weight."""
-        return self.mass * self.gravity * q[1]
+        return self.point(lift=self.mass * self.gravity)
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
         """Thrust in the body's axes, drag."""
         s, c = jnp.sin(q[2]), jnp.cos(q[2])
-        return jnp.stack(
-            [
-                c * u[0] - s * u[1] - self.damping * v[0],
-                s * u[0] + c * u[1] - self.damping * v[1],
-                self.arm * u[0],
-            ]
-        )
+        drag = self.damping * v
+        return jnp.stack([c * u[0] - s * u[1] - drag[0], s * u[0] + c * u[1] - drag[1], self.arm * u[0]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """From behind: wings, fuselage and the two forces."""
-        along = self.arm * np.array([np.cos(x[2]), np.sin(x[2])])
-        normal = np.array([-along[1], along[0]])
+        (along, normal), weight = axes(x[2], self.arm), self.mass * self.gravity
         below = x[:2] - normal
-        weight = self.mass * self.gravity
-        forces = (
-            Arrow(below, below + 5 * u[0] / weight * along),
-            Arrow(below, below - 1.2 * u[1] / weight * normal),
-        )
+        push = Arrow(below, below + 5 * u[0] / weight * along)
+        lift = Arrow(below, below - 1.2 * u[1] / weight * normal)
         wings = Line([x[:2] - 2.5 * along, x[:2] + 2.5 * along], "body", 5.0)
-        goal = Disc((0, 0), self.arm, "faint", filled=False)
-        return (ground(-1, 1, -1.0), goal, wings, Box(x[:2], self.arm, self.arm, x[2]), *forces)
+        body = Box(x[:2], self.arm, self.arm, x[2])
+        return (ground(-1, 1, -1.0), ring((0, 0), self.arm, "faint"), wings, body, push, lift)
 
 
 @register
@@ -254,51 +191,44 @@ class Helicopter(Plant):
         """Hover: the tail rotor holds the main rotor's torque, a little bank its side force."""
         weight = self.mass * self.gravity
         tail = -self.torque_ratio * weight / self.tail_length
-        zero = 0.0 * weight
-        x = jnp.stack([zero, zero, zero, -tail / weight, zero, zero, zero, zero])
-        return x, jnp.stack([weight, zero, zero, tail])
+        return self.point(roll=-tail / weight, lift=weight, tail_thrust=tail)
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Newton and Euler in the body's axes (forward, right, down)."""
-        (vx, vy, vz), roll, pitch, (p, q, r) = x[:3], x[3], x[4], x[5:]
-        lift = u[0] + self.heave_damping * vz
+        velocity, (roll, pitch), spin = x[:3], x[3:5], x[5:]
+        lift = u[0] + self.heave_damping * velocity[2]
         # steady flapping: the disc leans right and back, lags the body and is blown back by airspeed
-        right = u[1] - self.flap_time * p - self.flap_speed * vy
-        back = u[2] - self.flap_time * q + self.flap_speed * vx
-        sr, cr, sp, cp = jnp.sin(roll), jnp.cos(roll), jnp.sin(pitch), jnp.cos(pitch)
+        right = u[1] - self.flap_time * spin[0] - self.flap_speed * velocity[1]
+        back = u[2] - self.flap_time * spin[1] + self.flap_speed * velocity[0]
         tilt_right, tilt_back = lift * jnp.sin(right), lift * jnp.sin(back)
-        force_x = -tilt_back - self.side_drag * vx - self.mass * self.gravity * sp
-        force_y = tilt_right + u[3] - self.side_drag * vy + self.mass * self.gravity * cp * sr
-        force_z = -lift * jnp.cos(right) * jnp.cos(back) + self.mass * self.gravity * cp * cr
+        down = jnp.stack([-jnp.sin(pitch), jnp.cos(pitch) * jnp.sin(roll), jnp.cos(pitch) * jnp.cos(roll)])
+        rotors = jnp.stack([-tilt_back, tilt_right + u[3], -lift * jnp.cos(right) * jnp.cos(back)])
+        drag = self.side_drag * velocity * jnp.array([1.0, 1.0, 0.0])
+        acceleration = (rotors - drag) / self.mass + self.gravity * down - jnp.cross(spin, velocity)
         moment_x = self.hub_stiffness * right + self.hub_height * tilt_right + self.tail_height * u[3]
         moment_y = self.hub_stiffness * back + self.hub_height * tilt_back
-        moment_z = -self.torque_ratio * lift - self.tail_length * u[3] - self.yaw_damping * r
-        jx, jy, jz = self.roll_inertia, self.pitch_inertia, self.yaw_inertia
-        return jnp.stack(
-            [
-                force_x / self.mass - q * vz + r * vy,
-                force_y / self.mass - r * vx + p * vz,
-                force_z / self.mass - p * vy + q * vx,
-                p + (q * sr + r * cr) * sp / cp,
-                q * cr - r * sr,
-                (moment_x + (jy - jz) * q * r) / jx,
-                (moment_y + (jz - jx) * p * r) / jy,
-                (moment_z + (jx - jy) * p * q) / jz,
-            ]
-        )
+        moment_z = -self.torque_ratio * lift - self.tail_length * u[3] - self.yaw_damping * spin[2]
+        moment = jnp.stack([moment_x, moment_y, moment_z])
+        inertia = jnp.stack([self.roll_inertia, self.pitch_inertia, self.yaw_inertia])
+        spin_rate = spin_acceleration(inertia, spin, moment)
+        return jnp.concatenate([acceleration, euler_rates(roll, pitch, spin)[:2], spin_rate])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """From the right and from behind, with arrows for its velocity; the dial shows how fast it yaws."""
         size = self.tail_length
 
-        def view(left: Any, angle: float, sideways: float, tail: bool) -> list:
-            at, along = np.array([left, 0.0]), size * np.array([np.cos(angle), np.sin(angle)])
-            up = np.array([-along[1], along[0]])
-            rotor = [at + 0.4 * up - along, at + 0.4 * up + along]
+        def view(left: Real, angle: float, sideways: float, tail: bool) -> list:
+            at, (along, up) = np.array([left, 0.0]), axes(angle, size)
+            mast, hub = Line([at, at + 0.4 * up], "ground"), at + 0.4 * up
             boom = [Line([at, at - along, at - along + 0.2 * up], "body", 4.0)] if tail else []
-            mast = Line([at, at + 0.4 * up], "ground")
             flies = Arrow(at, at + size * np.array([sideways, -x[2]]), "body")
-            return [*boom, mast, Disc(at, 0.25 * size, "faint"), flies, Line(rotor, "accent", 3.0)]
+            return [
+                *boom,
+                mast,
+                Disc(at, 0.25 * size, "faint"),
+                flies,
+                Line([hub - along, hub + along], "accent", 3.0),
+            ]
 
         yaw = dial((2.0 * size, -0.2 * size), 0.45 * size, np.pi / 2 - 2 * x[7], "yaw rate")
         return (*view(0.0, x[4], x[0], True), *view(4.0 * size, -x[3], x[1], False), *yaw)

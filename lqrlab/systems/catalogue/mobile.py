@@ -1,27 +1,38 @@
 """Robots on wheels. Those that follow a line are described by how far they are from where they should be."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems.declaration import Signal, gravity, param, with_rates
-from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, dial, ground, reach
-from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.plant import Plant
-from lqrlab.systems.registry import register
+from lqrlab.systems import Mechanical, Plant, Signal, gravity, param, register, with_rates
+from lqrlab.systems.drawing import (
+    Arrow,
+    Box,
+    Disc,
+    Drawing,
+    Line,
+    Real,
+    axes,
+    dial,
+    ground,
+    mark,
+    reach,
+    ring,
+)
 
 
-def _on_line(x: float, y: float, heading: float, size: Any) -> Drawing:
+def _on_line(x: np.ndarray, size: Real) -> Drawing:
     """A robot from above on the line it follows, its place along it marked by a ring."""
-    along = np.array([np.cos(heading), np.sin(heading)])
-    across = np.array([-along[1], along[0]])
-    at = np.array([x, y])
-    wheels = [Box(at + s * 0.5 * size * across, 0.5 * size, 0.12 * size, heading, "ground") for s in (-1, 1)]
-    line = Line([(-4 * size, 0), (4 * size, 0)], "faint", 1.5, dashed=True)
-    goal = Disc((0, 0), 0.5 * size, "faint", filled=False)
-    return (line, goal, *wheels, Disc(at, 0.45 * size), Arrow(at, at + 0.8 * size * along))
+    (along, across), at = axes(x[2]), x[:2]
+    wheels = [Box(at + s * 0.5 * size * across, 0.5 * size, 0.12 * size, x[2], "ground") for s in (-1, 1)]
+    goal = ring((0, 0), 0.5 * size, "faint")
+    return (
+        mark(-4 * size, 4 * size, 0.0, 1.5),
+        goal,
+        *wheels,
+        Disc(at, 0.45 * size),
+        Arrow(at, at + 0.8 * size * along),
+    )
 
 
 @register
@@ -42,7 +53,7 @@ class UnicycleRobot(Plant):
 
     def operating_point(self) -> tuple[Array, Array]:
         """On the point, as fast as it."""
-        return jnp.zeros(3), jnp.stack([self.cruise, 0.0 * self.cruise])
+        return self.point(speed=self.cruise)
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Rolling without sideways slip, in the frame of the moving point."""
@@ -52,7 +63,7 @@ class UnicycleRobot(Plant):
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """From above."""
-        return _on_line(x[0], x[1], x[2], 0.3)
+        return _on_line(x, 0.3)
 
 
 @register
@@ -85,9 +96,8 @@ class DifferentialDriveRobot(Plant):
 
     def operating_point(self) -> tuple[Array, Array]:
         """On the point, as fast as it; the torques overcome friction."""
-        zero = 0.0 * self.cruise
         torque = 0.5 * self.wheel_radius * self.friction * self.cruise
-        return jnp.stack([zero, zero, zero, self.cruise, zero]), jnp.stack([torque, torque])
+        return self.point(speed=self.cruise, left_torque=torque, right_torque=torque)
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Kinematics in the frame of the moving point, then forces and moment."""
@@ -99,7 +109,7 @@ class DifferentialDriveRobot(Plant):
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """From above."""
-        return _on_line(x[0], x[1], x[2], self.track)
+        return _on_line(x, self.track)
 
 
 @register
@@ -115,7 +125,6 @@ class OmnidirectionalRobot(Mechanical):
     states = with_rates(Signal("x", "m", 0.3), Signal("y", "m", 0.3), Signal("heading", "rad", 0.3))
     inputs = tuple(Signal(f"torque{i}", "N·m", 0.5) for i in (1, 2, 3))
     dt = 0.05
-    drawn_in = "m"
     source = (
         "H. P. Oliveira, A. J. Sousa, A. P. Moreira and P. J. Costa, Modeling and assessing of "
         "omni-directional robots with three and four wheels, in Contemporary Robotics (2009), three wheels "
@@ -130,7 +139,6 @@ class OmnidirectionalRobot(Mechanical):
         return jnp.stack([-jnp.sin(at), jnp.cos(at)], axis=1)
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of the robot."""
         return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + self.inertia * v[2] ** 2)
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
@@ -141,12 +149,12 @@ class OmnidirectionalRobot(Mechanical):
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """From above."""
-        at = x[:2]
-        hubs = [(at + self.arm * np.array([np.cos(a), np.sin(a)]), a) for a in x[2] + self._WHEELS]
-        wheels = [Box(hub, 0.25 * self.arm, 0.6 * self.arm, a, "ground") for hub, a in hubs]
-        nose = at + self.arm * np.array([np.cos(x[2]), np.sin(x[2])])
-        goal = Disc((0, 0), self.arm, "faint", filled=False)
-        return (goal, *wheels, Disc(at, 0.8 * self.arm), Arrow(at, nose))
+        at, nose = x[:2], x[:2] + axes(x[2], self.arm)[0]
+        angles = x[2] + self._WHEELS
+        wheels = [
+            Box(at + axes(a, self.arm)[0], 0.25 * self.arm, 0.6 * self.arm, a, "ground") for a in angles
+        ]
+        return (ring((0, 0), self.arm, "faint"), *wheels, Disc(at, 0.8 * self.arm), Arrow(at, nose))
 
 
 @register
@@ -168,7 +176,6 @@ class Segway(Mechanical):
     )
     inputs = (Signal("left_torque", "N·m", 2.0), Signal("right_torque", "N·m", 2.0))
     dt = 0.02
-    drawn_in = "m"
     source = (
         "K. Pathak, J. Franch and S. K. Agrawal, Velocity and position control of a wheeled inverted "
         "pendulum by partial feedback linearization, IEEE Trans. Robot. 21(3), 2005, section II; the place "
@@ -186,14 +193,12 @@ class Segway(Mechanical):
         return 0.5 * (body + wheels + about)
 
     def potential(self, q: Array) -> Array:
-        """Of the body."""
         return self.body_mass * self.gravity * self.height * jnp.cos(q[1])
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
         """Torques between body and wheels; the path bends with the yaw, which does no work."""
-        wheels = (
-            jnp.stack([v[0] - 0.5 * self.track * v[2], v[0] + 0.5 * self.track * v[2]]) / self.wheel_radius
-        )
+        turning = 0.5 * self.track * v[2]
+        wheels = jnp.stack([v[0] - turning, v[0] + turning]) / self.wheel_radius
         torque = u - self.friction * (wheels - v[1])
         sideways = self.body_mass * self.height * jnp.sin(q[1]) * v[2]
         drive = (torque[0] + torque[1]) / self.wheel_radius + sideways * v[2]
@@ -202,9 +207,8 @@ class Segway(Mechanical):
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """From the side; the dial in the sky is the yaw."""
-        axle = np.array([x[0], self.wheel_radius])
-        head = reach(axle, 1.8 * self.height, x[1])
-        size = self.height
+        size, axle = self.height, (x[0], self.wheel_radius)
+        head = reach(axle, 1.8 * size, x[1])
         compass = dial((2.2 * size, 1.6 * size), 0.3 * size, x[2], "yaw")
         wheel = dial(axle, self.wheel_radius, -x[0] / self.wheel_radius)
         body = (Line([axle, head], "body", 8.0), Disc(head, 0.15 * size))

@@ -6,10 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems.declaration import Signal, param, with_rates
-from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Spring, dial, ground
-from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.registry import register
+from lqrlab.systems import Mechanical, Signal, param, register, with_rates
+from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Spring, axes, dial, ground
 
 
 @register
@@ -23,19 +21,15 @@ class MassSpringDamper(Mechanical):
     states = (Signal("position", "m", 0.5), Signal("velocity", "m/s", 1.0))
     inputs = (Signal("force", "N", 2.0),)
     dt = 0.05
-    drawn_in = "m"
     source = "K. J. Åström and R. M. Murray, Feedback Systems, 2nd ed. (2021), section 3.1, eq. (3.1)"
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of the mass."""
         return 0.5 * self.mass * v[0] ** 2
 
     def potential(self, q: Array) -> Array:
-        """Of the spring."""
         return 0.5 * self.stiffness * q[0] ** 2
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Push and damping."""
         return jnp.array([u[0] - self.damping * v[0]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
@@ -54,17 +48,14 @@ class DoubleIntegrator(Mechanical):
     states = (Signal("position", "m", 1.0), Signal("velocity", "m/s", 1.0))
     inputs = (Signal("force", "N", 1.0),)
     dt = 0.1
-    drawn_in = "m"
     source = (
         "K. J. Åström and R. M. Murray, Feedback Systems, 2nd ed. (2021), chapter 6, the double integrator"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of the mass."""
         return 0.5 * self.mass * v[0] ** 2
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """The push."""
         return u
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
@@ -89,22 +80,18 @@ class TwoMassSpring(Mechanical):
     inputs = (Signal("force", "N", 1.0),)
     outputs = ("position2",)
     dt = 0.1
-    drawn_in = "m"
     source = (
         "B. Wie and D. S. Bernstein, Benchmark problems for robust control design, J. Guid. Control Dyn. "
         "15(5), 1992, 1057-1059"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of both carts."""
         return 0.5 * (self.mass1 * v[0] ** 2 + self.mass2 * v[1] ** 2)
 
     def potential(self, q: Array) -> Array:
-        """Of the spring."""
         return 0.5 * self.stiffness * (q[1] - q[0]) ** 2
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """The push on the first cart."""
         return jnp.array([u[0], 0.0])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
@@ -127,23 +114,19 @@ class MassTrain(Mechanical):
     states = with_rates(*(Signal(f"position{i}", "m", 0.3) for i in range(1, 5)), time=0.3)
     inputs = (Signal("front_force", "N", 3.0), Signal("rear_force", "N", 3.0))
     dt = 0.05
-    drawn_in = "m"
     source = (
         "L. Meirovitch, Fundamentals of Vibrations (2001), chapter 7, chains of masses; springs of Duffing's "
         "kind as in its chapter 12"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of all wagons."""
         return 0.5 * self.mass * jnp.sum(v**2)
 
     def potential(self, q: Array) -> Array:
-        """Of the couplings between neighbours."""
         stretch = q[:-1] - q[1:]
         return jnp.sum(0.5 * self.stiffness * stretch**2 + 0.25 * self.hardening * stretch**4)
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Pushes on the ends, damping in couplings and wheels."""
         drag = self.damping * (v[:-1] - v[1:])
         ends = jnp.array([u[0], 0.0, 0.0, u[1]])
         return ends - self.friction * v - jnp.pad(drag, (0, 1)) + jnp.pad(drag, (1, 0))
@@ -183,7 +166,6 @@ class FlexibleBeam(Mechanical):
     inputs = (Signal("torque", "N·m", 2.0),)
     outputs = ("hub_angle", Signal("tip_position", "m", 0.3))
     dt = 0.01
-    drawn_in = "m"
     source = (
         "R. H. Cannon and E. Schmitz, Initial experiments on the end-point control of a flexible one-link "
         "robot, Int. J. Robot. Res. 3(3), 1984; modes of the clamped beam from L. Meirovitch, Fundamentals "
@@ -202,7 +184,6 @@ class FlexibleBeam(Mechanical):
         return 0.5 * self.bending_stiffness / self.length**3 * jnp.sum(_ROOTS**4 * q[1:] ** 2)
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Torque at the hub, friction, and damping in the material."""
         inner = self.structural_damping * self.bending_stiffness / self.length**3 * _ROOTS**4 * v[1:]
         return jnp.concatenate([u - self.hub_friction * v[:1], -inner])
 
@@ -216,10 +197,9 @@ class FlexibleBeam(Mechanical):
         s = np.linspace(0, 1, 17)
         z = _ROOTS[:, None] * s
         shapes = np.cosh(z) - np.cos(z) - _SIGMA[:, None] * (np.sinh(z) - np.sin(z))
-        along, across = self.length * s, x[1:4] @ shapes
-        c, d = np.cos(x[0]), np.sin(x[0])
-        beam = np.stack([c * along - d * across, d * along + c * across], axis=1)
-        straight = Line([(0, 0), (float(self.length * c), float(self.length * d))], "faint", 1.0, dashed=True)
-        hub = dial((0, 0), 0.08 * float(self.length), x[0])
-        push = Arrow(beam[-1], beam[-1] + 0.1 * (beam[-1] - beam[-2]) / np.hypot(*(beam[-1] - beam[-2])))
-        return (straight, *hub, Line(beam, "body", 4.0), push)
+        along, across = axes(x[0])
+        beam = np.outer(self.length * s, along) + np.outer(x[1:4] @ shapes, across)
+        straight = Line([(0, 0), axes(x[0], self.length)[0]], "faint", 1.0, dashed=True)
+        push = (beam[-1] - beam[-2]) / np.hypot(*(beam[-1] - beam[-2]))
+        hub = dial((0, 0), 0.08 * self.length, x[0])
+        return (straight, *hub, Line(beam, "body", 4.0), Arrow(beam[-1], beam[-1] + 0.1 * push))

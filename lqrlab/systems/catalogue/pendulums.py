@@ -4,11 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems.declaration import Signal, gravity, param
+from lqrlab.systems import Mechanical, Plant, Signal, gravity, param, register
 from lqrlab.systems.drawing import Drawing, Line, chain, dial, ground, linkage, reach
-from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.plant import Plant
-from lqrlab.systems.registry import register
+from lqrlab.systems.mechanics import Rods
 
 
 @register
@@ -23,11 +21,9 @@ class Pendulum(Mechanical):
     states = (Signal("angle", "rad", 0.3), Signal("angular_velocity", "rad/s", 1.5))
     inputs = (Signal("torque", "N·m", 3.0),)
     dt = 0.02
-    drawn_in = "m"
     source = "R. Tedrake, Underactuated Robotics (2023), chapter 2, The Simple Pendulum"
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of the bob."""
         return 0.5 * self.mass * (self.length * v[0]) ** 2
 
     def potential(self, q: Array) -> Array:
@@ -35,7 +31,6 @@ class Pendulum(Mechanical):
         return self.mass * self.gravity * self.length * jnp.cos(q[0])
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Torque and friction."""
         return jnp.array([u[0] - self.friction * v[0]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
@@ -44,35 +39,23 @@ class Pendulum(Mechanical):
 
 
 @register
-class HangingPendulum(Mechanical):
+class HangingPendulum(Pendulum):
     """Pendulum brought to rest hanging by a torque at its pivot; angle 0 is down."""
 
-    mass: Array = param(1.0, "kg", "mass of the bob", 0.01, 50.0)
-    length: Array = param(0.5, "m", "pivot to bob", 0.05, 10.0)
-    friction: Array = param(0.05, "N·m·s/rad", "viscous friction of the pivot", 0.0, 10.0)
-    gravity: Array = gravity()
+    friction: Array = param(0.05)
 
     states = (Signal("angle", "rad", 0.5), Signal("angular_velocity", "rad/s", 2.0))
     inputs = (Signal("torque", "N·m", 1.0),)
     dt = 0.05
-    drawn_in = "m"
     source = "H. K. Khalil, Nonlinear Systems, 3rd ed. (2002), section 1.2.1, the pendulum equation"
 
-    def kinetic(self, q: Array, v: Array) -> Array:
-        """Of the bob."""
-        return 0.5 * self.mass * (self.length * v[0]) ** 2
-
     def potential(self, q: Array) -> Array:
-        """Of the bob, zero at its lowest."""
+        """Zero at the bob's lowest."""
         return self.mass * self.gravity * self.length * (1 - jnp.cos(q[0]))
-
-    def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Torque and friction."""
-        return jnp.array([u[0] - self.friction * v[0]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """A rod and a bob below its pivot."""
-        return (ground(-0.2, 0.2), *linkage(chain((0, 0), [self.length], [np.pi - x[0]]), 0.06 * self.length))
+        return super().draw(np.pi - x, u)
 
 
 @register
@@ -95,7 +78,6 @@ class DoublePendulum(Mechanical):
     )
     inputs = (Signal("torque", "N·m", 2.0),)
     dt = 0.01
-    drawn_in = "m"
     source = (
         "M. W. Spong and D. J. Block, The Pendubot: a mechatronic system for control research and education, "
         "Proc. 34th IEEE Conf. Decision and Control (1995), section 2; uniform rods, both angles from "
@@ -103,20 +85,13 @@ class DoublePendulum(Mechanical):
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of two uniform rods."""
-        joint, centre = self.length1 * v[0], 0.5 * self.length2 * v[1]
-        carried = joint**2 + centre**2 + 2 * joint * centre * jnp.cos(q[0] - q[1])
-        rods = self.mass1 * joint**2 / 3 + self.mass2 * (self.length2 * v[1]) ** 2 / 12
-        return 0.5 * (rods + self.mass2 * carried)
+        return Rods.of(self).kinetic(q, v)
 
     def potential(self, q: Array) -> Array:
-        """Of both rods, zero at the pivot's height."""
-        first = self.mass1 * 0.5 * self.length1 * jnp.cos(q[0])
-        second = self.mass2 * (self.length1 * jnp.cos(q[0]) + 0.5 * self.length2 * jnp.cos(q[1]))
-        return self.gravity * (first + second)
+        """Zero at the pivot's height."""
+        return self.gravity * Rods.of(self).moment(q)[0]
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Torque at the pivot, friction in both."""
         inner = self.friction2 * (v[1] - v[0])
         return jnp.array([u[0] - self.friction1 * v[0] + inner, -inner])
 
@@ -186,7 +161,6 @@ class FurutaPendulum(Mechanical):
     )
     inputs = (Signal("torque", "N·m", 0.3),)
     dt = 0.02
-    drawn_in = "m"
     source = (
         "B. S. Cazzolato and Z. Prime, On the Dynamics of the Furuta Pendulum, J. Control Sci. Eng. (2011), "
         "528341, eqs. (33)-(34) and table 1"
@@ -202,11 +176,9 @@ class FurutaPendulum(Mechanical):
         return 0.5 * self.arm_inertia * v[0] ** 2 + bob + spin
 
     def potential(self, q: Array) -> Array:
-        """Of the pendulum."""
         return self.pendulum_mass * self.gravity * self.pendulum_length * jnp.cos(q[1])
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Motor torque and friction."""
         return jnp.array([u[0] - self.arm_friction * v[0], -self.pendulum_friction * v[1]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
@@ -239,14 +211,12 @@ class Acrobot(Mechanical):
     )
     inputs = (Signal("torque", "N·m", 10.0),)
     dt = 0.02
-    drawn_in = "m"
     source = (
         "M. W. Spong, The swing up control problem for the Acrobot, IEEE Control Syst. 15(1), 1995, eqs. "
         "(1)-(2)"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of both links' translation and rotation."""
         spin2 = v[0] + v[1]
         elbow = self.length1 * v[0]
         link2 = elbow**2 + (self.centre2 * spin2) ** 2 + 2 * elbow * self.centre2 * spin2 * jnp.cos(q[1])
@@ -260,7 +230,6 @@ class Acrobot(Mechanical):
         return self.gravity * (first + second)
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Torque at the elbow."""
         return jnp.array([0.0, u[0]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:

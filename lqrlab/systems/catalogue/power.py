@@ -1,49 +1,47 @@
 """Power electronics (averaged over a switching period) and power systems."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems.declaration import Signal, param
-from lqrlab.systems.drawing import Arrow, Disc, Drawing, Line, Text, circuit, dial
-from lqrlab.systems.plant import Plant
-from lqrlab.systems.registry import register
+from lqrlab.systems import Plant, Signal, param, register
+from lqrlab.systems.catalogue.electrical import quarter_turn
+from lqrlab.systems.drawing import Arrow, Drawing, Line, Text, circuit, dial, ring
 
 _ERICKSON = "R. W. Erickson and D. Maksimović, Fundamentals of Power Electronics, 3rd ed. (2020), "
 
 
-def _source(value: float) -> Array:
-    return param(value, "V", "voltage of the source", 1.0, 2000.0)
+class Converter(Plant):
+    """Switched converter with a coil and a capacitor, averaged over a switching period."""
 
+    source_voltage: Array = param(24.0, "V", "voltage of the source", 1.0, 2000.0)
+    inductance: Array = param(1e-4, "H", "inductance of the coil", 1e-7, 1.0)
+    winding: Array = param(0.05, "Ω", "resistance of the coil", 0.0, 10.0)
+    capacitance: Array = param(1e-4, "F", "capacitance", 1e-7, 1.0)
+    load: Array = param(5.0, "Ω", "resistance of the load", 0.05, 1e4)
+    output_voltage: Array = param(10.0, "V", "voltage to hold", 0.5, 1000.0)
 
-def _coil(value: float) -> Array:
-    return param(value, "H", "inductance of the coil", 1e-7, 1.0)
+    def _shares(self, duty: Array) -> tuple[Array | float, Array | float]:
+        """Shares of time in which the coil is joined to the source and to the load."""
+        raise NotImplementedError
 
+    def dynamics(self, x: Array, u: Array) -> Array:
+        """Coil and capacitor, averaged over a switching period."""
+        current, voltage = x
+        charged, emptied = self._shares(u[0])
+        coil = charged * self.source_voltage - self.winding * current - emptied * voltage
+        rates = coil / self.inductance, (emptied * current - voltage / self.load) / self.capacitance
+        return jnp.stack(rates)
 
-def _winding(value: float) -> Array:
-    return param(value, "Ω", "resistance of the coil", 0.0, 10.0)
-
-
-def _capacitor(value: float) -> Array:
-    return param(value, "F", "capacitance", 1e-7, 1.0)
-
-
-def _load(value: float) -> Array:
-    return param(value, "Ω", "resistance of the load", 0.05, 1e4)
+    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
+        """Source, coil, capacitor and load, each as full as it is; coil and capacitor are half full at rest."""
+        coil, capacitor = 0.25 * x[0] * self.load / self.output_voltage, 0.5 * x[1] / self.output_voltage
+        return circuit(("duty", u[0]), ("L", coil), ("C", capacitor), ("load", capacitor))
 
 
 @register
-class BuckConverter(Plant):
+class BuckConverter(Converter):
     """Step-down converter: its duty cycle sets how much of the source's voltage the load gets."""
-
-    source_voltage: Array = _source(24.0)
-    inductance: Array = _coil(1e-4)
-    winding: Array = _winding(0.05)
-    capacitance: Array = _capacitor(1e-4)
-    load: Array = _load(5.0)
-    output_voltage: Array = param(10.0, "V", "voltage to hold", 0.5, 1000.0)
 
     states = (Signal("current", "A", 2.0, at=2.0), Signal("voltage", "V", 2.0, at=10.0))
     inputs = (Signal("duty", "1", 0.2, at=0.42),)
@@ -59,29 +57,21 @@ class BuckConverter(Plant):
         """The voltage to hold, the load's current through the coil."""
         current = self.output_voltage / self.load
         duty = (self.output_voltage + self.winding * current) / self.source_voltage
-        return jnp.stack([current, self.output_voltage]), duty[None]
+        return self.point(current=current, voltage=self.output_voltage, duty=duty)
 
-    def dynamics(self, x: Array, u: Array) -> Array:
-        """Coil and capacitor, averaged over a switching period."""
-        current, voltage = x
-        coil = u[0] * self.source_voltage - self.winding * current - voltage
-        return jnp.stack([coil / self.inductance, (current - voltage / self.load) / self.capacitance])
-
-    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """Source, coil, capacitor and load, each as full as it is."""
-        return _converter(x, u, self.output_voltage, self.load)
+    def _shares(self, duty: Array) -> tuple[Array | float, Array | float]:
+        return duty, 1.0
 
 
 @register
-class BoostConverter(Plant):
+class BoostConverter(Converter):
     """Step-up converter: the coil is charged from the source and emptied into the load on top of it."""
 
-    source_voltage: Array = _source(12.0)
-    inductance: Array = _coil(2e-4)
-    winding: Array = _winding(0.05)
-    capacitance: Array = _capacitor(2e-4)
-    load: Array = _load(20.0)
-    output_voltage: Array = param(24.0, "V", "voltage to hold", 1.0, 2000.0)
+    source_voltage: Array = param(12.0)
+    inductance: Array = param(2e-4)
+    capacitance: Array = param(2e-4)
+    load: Array = param(20.0)
+    output_voltage: Array = param(24.0, low=1.0, high=2000.0)
 
     states = (Signal("current", "A", 2.0, at=2.4), Signal("voltage", "V", 3.0, at=24.0))
     inputs = (Signal("duty", "1", 0.2, at=0.5),)
@@ -93,65 +83,38 @@ class BoostConverter(Plant):
         "of variants at ±40%, 7% at ±50%): the averaged equations hold, a real switch could only stay open."
     )
 
+    def _swing(self) -> Array:
+        """Difference of the coil's voltages while it is charged and while it feeds the load."""
+        return self.output_voltage
+
     def operating_point(self) -> tuple[Array, Array]:
         """The voltage to hold; the coil carries the load's current over the share of time it feeds it."""
-        loss = 4 * self.winding * self.output_voltage**2 / self.load
-        share = (self.source_voltage + jnp.sqrt(self.source_voltage**2 - loss)) / (2 * self.output_voltage)
+        swing = self._swing()
+        loss = 4 * swing * self.winding * self.output_voltage / self.load
+        share = (self.source_voltage + jnp.sqrt(self.source_voltage**2 - loss)) / (2 * swing)
         current = self.output_voltage / (self.load * share)
-        return jnp.stack([current, self.output_voltage]), (1 - share)[None]
+        return self.point(current=current, voltage=self.output_voltage, duty=1 - share)
 
-    def dynamics(self, x: Array, u: Array) -> Array:
-        """Coil and capacitor, averaged over a switching period."""
-        current, voltage = x
-        share = 1 - u[0]
-        coil = self.source_voltage - self.winding * current - share * voltage
-        return jnp.stack([coil / self.inductance, (share * current - voltage / self.load) / self.capacitance])
-
-    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """Source, coil, capacitor and load, each as full as it is."""
-        return _converter(x, u, self.output_voltage, self.load)
+    def _shares(self, duty: Array) -> tuple[Array | float, Array | float]:
+        return 1.0, 1 - duty
 
 
 @register
-class BuckBoostConverter(Plant):
+class BuckBoostConverter(BoostConverter):
     """Inverting converter: the coil is charged from the source and emptied into the load alone."""
 
-    source_voltage: Array = _source(12.0)
-    inductance: Array = _coil(2e-4)
-    winding: Array = _winding(0.05)
-    capacitance: Array = _capacitor(2e-4)
-    load: Array = _load(20.0)
-    output_voltage: Array = param(15.0, "V", "size of the (negative) voltage to hold", 0.5, 2000.0)
+    output_voltage: Array = param(15.0, about="size of the (negative) voltage to hold", low=0.5)
 
     states = (Signal("current", "A", 2.0, at=1.7), Signal("voltage", "V", 3.0, at=15.0))
     inputs = (Signal("duty", "1", 0.2, at=0.56),)
-    outputs = ("voltage",)
-    dt = 5e-5
     source = _ERICKSON + "chapter 2 and section 7.2, averaged model"
+    limits = ""
 
-    def operating_point(self) -> tuple[Array, Array]:
-        """The voltage to hold; the coil carries the load's current over the share of time it feeds it."""
-        both = self.source_voltage + self.output_voltage
-        loss = 4 * both * self.winding * self.output_voltage / self.load
-        share = (self.source_voltage + jnp.sqrt(self.source_voltage**2 - loss)) / (2 * both)
-        return jnp.stack([self.output_voltage / (self.load * share), self.output_voltage]), (1 - share)[None]
+    def _swing(self) -> Array:
+        return self.source_voltage + self.output_voltage
 
-    def dynamics(self, x: Array, u: Array) -> Array:
-        """Coil and capacitor, averaged over a switching period."""
-        current, voltage = x
-        share = 1 - u[0]
-        coil = u[0] * self.source_voltage - self.winding * current - share * voltage
-        return jnp.stack([coil / self.inductance, (share * current - voltage / self.load) / self.capacitance])
-
-    def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """Source, coil, capacitor and load, each as full as it is."""
-        return _converter(x, u, self.output_voltage, self.load)
-
-
-def _converter(x: np.ndarray, u: np.ndarray, voltage: Any, load: Any) -> Drawing:
-    """A converter's loop; coil and capacitor are half full at rest."""
-    coil, capacitor = 0.25 * x[0] * load / voltage, 0.5 * x[1] / voltage
-    return circuit(("duty", u[0]), ("L", coil), ("C", capacitor), ("load", capacitor))
+    def _shares(self, duty: Array) -> tuple[Array | float, Array | float]:
+        return duty, 1 - duty
 
 
 @register
@@ -188,41 +151,29 @@ class GridInverter(Plant):
     def operating_point(self) -> tuple[Array, Array]:
         """The current to feed; from the grid back through the filter, Kirchhoff's laws give the rest."""
         w, zero = self.grid_frequency, 0.0 * self.current
-        grid = jnp.stack([self.current, zero])
-        capacitor = (
-            jnp.stack([self.grid_voltage, zero])
-            + self.grid_winding * grid
-            + w * self.grid_coil * _turned(grid)
-        )
-        inverter = grid + w * self.capacitance * _turned(capacitor)
-        drive = capacitor + self.inverter_winding * inverter + w * self.inverter_coil * _turned(inverter)
+        grid, outside = jnp.stack([self.current, zero]), jnp.stack([self.grid_voltage, zero])
+        capacitor = outside + self.grid_winding * grid + w * self.grid_coil * quarter_turn(grid)
+        inverter = grid + w * self.capacitance * quarter_turn(capacitor)
+        drive = capacitor + self.inverter_winding * inverter + w * self.inverter_coil * quarter_turn(inverter)
         return jnp.concatenate([inverter, capacitor, grid]), drive
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Coils and capacitor; the turning frame couples d and q."""
         inverter, capacitor, grid = x[:2], x[2:4], x[4:]
-        w = self.grid_frequency
         outside = jnp.stack([self.grid_voltage, 0.0 * self.grid_voltage])
-        first = (u - capacitor - self.inverter_winding * inverter) / self.inverter_coil - w * _turned(
-            inverter
-        )
-        middle = (inverter - grid) / self.capacitance - w * _turned(capacitor)
-        last = (capacitor - outside - self.grid_winding * grid) / self.grid_coil - w * _turned(grid)
-        return jnp.concatenate([first, middle, last])
+        first = (u - capacitor - self.inverter_winding * inverter) / self.inverter_coil
+        middle = (inverter - grid) / self.capacitance
+        last = (capacitor - outside - self.grid_winding * grid) / self.grid_coil
+        turning = jnp.concatenate([quarter_turn(pair) for pair in (inverter, capacitor, grid)])
+        return jnp.concatenate([first, middle, last]) - self.grid_frequency * turning
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """Phasors in the grid's frame: voltages to scale on the left, currents on the right."""
-        arrows = [Arrow((0, 0), x[2:4] / self.grid_voltage), Arrow((0, 0), u / self.grid_voltage, "body")]
-        right = np.array([3.0, 0.0])
+        left, right = np.array([0.0, 0.0]), np.array([3.0, 0.0])
+        arrows = [Arrow(left, x[2:4] / self.grid_voltage), Arrow(left, u / self.grid_voltage, "body")]
         arrows += [Arrow(right, right + x[4:] / 15.0), Arrow(right, right + x[:2] / 15.0, "body")]
-        rings = (Disc((0, 0), 1.0, "ground", filled=False), Disc(right, 1.0, "ground", filled=False))
         words = (Text((0.0, -1.3), "voltage"), Text((3.0, -1.3), "current"))
-        return (*rings, *words, *arrows)
-
-
-def _turned(a: Array) -> Array:
-    """A quarter turn ahead: j a."""
-    return jnp.stack([-a[1], a[0]])
+        return (ring(left, 1.0), ring(right, 1.0), *words, *arrows)
 
 
 @register

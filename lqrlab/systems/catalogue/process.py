@@ -1,20 +1,25 @@
 """Tanks, reactors, heat and populations."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems.declaration import Signal, gravity, param
-from lqrlab.systems.drawing import Arrow, Box, Drawing, Line, Text, dial, ground, tank
-from lqrlab.systems.plant import Plant
-from lqrlab.systems.registry import register
+from lqrlab.systems import Plant, Signal, gravity, param, register
+from lqrlab.systems.drawing import Arrow, Box, Drawing, Line, Text, dial, ground, mark, tank
 
 
 def _flow(hole: Array, gravity: Array, level: Array) -> Array:
     """Torricelli's law: what runs out of a hole below ``level`` [m³/s]."""
     return hole * jnp.sqrt(2 * gravity * level)
+
+
+def _column(
+    x: float, height: float, label: str, level: float = 1.0, wide: float = 0.7, half: float = 0.5
+) -> Drawing:
+    """A labelled column with a mark at the level that its quantity is to be held at."""
+    tall = float(max(height, 0.0))
+    bar = Box((x, tall / 2), wide, tall, ink="accent")
+    return (bar, Text((x, -0.15), label), mark(x - half, x + half, level, 1.5))
 
 
 @register
@@ -38,7 +43,8 @@ class CoupledTanks(Plant):
     def operating_point(self) -> tuple[Array, Array]:
         """The lower level to hold; what runs through is the same everywhere."""
         upper = self.level * (self.hole2 / self.hole1) ** 2
-        return jnp.stack([upper, self.level]), (_flow(self.hole2, self.gravity, self.level) / self.pump)[None]
+        pumped = _flow(self.hole2, self.gravity, self.level)
+        return self.point(upper_level=upper, lower_level=self.level, voltage=pumped / self.pump)
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Volume is kept; outlets follow Torricelli's law."""
@@ -48,9 +54,9 @@ class CoupledTanks(Plant):
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """One tank over the other."""
         high = 2 * self.level
-        goal = Line([(-0.6 * high, self.level), (0.6 * high, self.level)], "faint", 1.0, dashed=True)
         lower, upper = tank(0, 0, high, high, x[1]), tank(0, 1.3 * high, high, high, x[0])
-        return (*lower, *upper, goal, Arrow((0, 2.6 * high), (0, 2.6 * high - 0.03 * high * u[0])))
+        inflow = Arrow((0, 2.6 * high), (0, 2.6 * high - 0.03 * high * u[0]))
+        return (*lower, *upper, mark(-0.6 * high, 0.6 * high, self.level), inflow)
 
 
 @register
@@ -91,32 +97,31 @@ class QuadrupleTank(Plant):
 
     def operating_point(self) -> tuple[Array, Array]:
         """The levels at which each outlet runs as fast as its tank is fed."""
-        pumped = jnp.stack([self.pump1, self.pump2]) * self.voltage
+        lower, upper = self._fed(self.voltage)
+        flow = jnp.concatenate([lower + upper, upper])
+        return (flow / self._holes()) ** 2 / (2 * self.gravity), jnp.broadcast_to(self.voltage, (2,))
+
+    def _holes(self) -> Array:
+        return jnp.stack([self.hole1, self.hole2, self.hole1, self.hole2])
+
+    def _fed(self, voltage: Array) -> tuple[Array, Array]:
+        """Flows that the pumps feed into the lower and, crosswise, into the upper tanks."""
+        pumped = jnp.stack([self.pump1, self.pump2]) * voltage
         split = jnp.stack([self.split1, self.split2])
-        upper = ((1 - split) * pumped)[::-1]
-        flow = jnp.concatenate([split * pumped + upper, upper])
-        holes = jnp.stack([self.hole1, self.hole2, self.hole1, self.hole2])
-        return (flow / holes) ** 2 / (2 * self.gravity), jnp.broadcast_to(self.voltage, (2,))
+        return split * pumped, ((1 - split) * pumped)[::-1]
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Volume is kept; outlets follow Torricelli's law."""
-        holes = jnp.stack([self.hole1, self.hole2, self.hole1, self.hole2])
-        out = _flow(holes, self.gravity, x)
-        pumped = jnp.stack([self.pump1, self.pump2]) * u
-        split = jnp.stack([self.split1, self.split2])
-        fed = jnp.concatenate([split * pumped + out[2:], ((1 - split) * pumped)[::-1]])
-        return (fed - out) / jnp.stack([self.area1, self.area2, self.area1, self.area2])
+        out, (lower, upper) = _flow(self._holes(), self.gravity, x), self._fed(u)
+        gained = jnp.concatenate([lower + out[2:], upper]) - out
+        return gained / jnp.stack([self.area1, self.area2, self.area1, self.area2])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """Two tanks over two tanks."""
-        wide, high = 0.1, 0.2
-        lower = (*tank(-0.08, 0, wide, high, x[0]), *tank(0.08, 0, wide, high, x[1]))
-        upper = (*tank(-0.08, 0.26, wide, 0.1, x[2]), *tank(0.08, 0.26, wide, 0.1, x[3]))
-        pumps = (
-            dial((-0.22, 0.1), 0.04, np.pi / 2 - 0.4 * u[0]),
-            dial((0.22, 0.1), 0.04, np.pi / 2 - 0.4 * u[1]),
-        )
-        return (*lower, *upper, *pumps[0], *pumps[1])
+        places = ((-0.08, 0, 0.2), (0.08, 0, 0.2), (-0.08, 0.26, 0.1), (0.08, 0.26, 0.1))
+        tanks = [tank(left, low, 0.1, high, level) for (left, low, high), level in zip(places, x)]
+        pumps = [dial((left, 0.1), 0.04, np.pi / 2 - 0.4 * v) for left, v in zip((-0.22, 0.22), u)]
+        return tuple(shape for group in (*tanks, *pumps) for shape in group)
 
 
 @register
@@ -158,33 +163,27 @@ class StirredTankReactor(Plant):
         rate, hot = self._rate(self.temperature), self.temperature
         concentration = self.turnover * self.feed_concentration / (self.turnover + rate)
         heat = self.turnover * (self.feed_temperature - hot) + self.heat_rise * rate * concentration
-        return jnp.stack([concentration, hot]), (hot - heat / self.exchange)[None]
+        jacket = hot - heat / self.exchange
+        return self.point(concentration=concentration, reactor_temperature=hot, jacket_temperature=jacket)
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Balances of the reactant and of heat; the rate follows Arrhenius."""
         concentration, hot = x
         reacting = self._rate(hot) * concentration
-        feed = self.turnover * jnp.stack(
-            [self.feed_concentration - concentration, self.feed_temperature - hot]
-        )
-        return feed + jnp.stack([-reacting, self.heat_rise * reacting + self.exchange * (u[0] - hot)])
+        fed, warmed = self.feed_concentration - concentration, self.feed_temperature - hot
+        heat = self.turnover * warmed + self.heat_rise * reacting + self.exchange * (u[0] - hot)
+        return jnp.stack([self.turnover * fed - reacting, heat])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """The tank, filled by the share that has not reacted; thermometers about the wanted heat and about 300 K."""
         vessel = tank(0, 0, 1.0, 1.2, x[0] / self.feed_concentration)
-        shapes: list = [
-            *vessel,
-            Line([(0, 1.5), (0, 0.3)], "ground"),
-            Line([(-0.2, 0.3), (0.2, 0.3)], "ground", 4.0),
-        ]
-        for place, above, label in (
-            (0.9, (x[1] - self.temperature) / 10, "tank"),
-            (1.5, (u[0] - 300) / 50, "jacket"),
-        ):
-            height = float(np.clip(0.8 + above, 0.02, 1.6))
-            shapes += [Box((place, height / 2), 0.14, height, ink="accent"), Text((place, -0.12), label)]
-            shapes.append(Line([(place - 0.15, 0.8), (place + 0.15, 0.8)], "faint", 1.5, dashed=True))
-        return tuple(shapes)
+        stirrer = (Line([(0, 1.5), (0, 0.3)], "ground"), Line([(-0.2, 0.3), (0.2, 0.3)], "ground", 4.0))
+        inside, jacket = np.clip([0.8 + (x[1] - self.temperature) / 10, 0.8 + (u[0] - 300) / 50], 0.02, 1.6)
+        tubes = (
+            *_column(0.9, inside, "tank", 0.8, 0.14, 0.15),
+            *_column(1.5, jacket, "jacket", 0.8, 0.14, 0.15),
+        )
+        return (*vessel, *stirrer, *tubes)
 
 
 @register
@@ -228,15 +227,10 @@ class HeatedRod(Plant):
         """The rod's pieces, each with a column as high as it is warm."""
         shapes: list = [ground(-0.5, 9.5)]
         for i, excess in enumerate((x - self.ambient) / 5.0):
-            shapes += [
-                Box((i + 0.5, -0.3), 0.95, 0.4),
-                Box((i + 0.5, excess / 2), 0.6, abs(excess), ink="accent"),
-            ]
-        flames = (
-            Arrow((-0.6, -0.3), (-0.6 + 0.05 * u[0], -0.3)),
-            Arrow((9.6, -0.3), (9.6 - 0.05 * u[1], -0.3)),
-        )
-        return (*shapes, *flames)
+            warm = Box((i + 0.5, excess / 2), 0.6, abs(excess), ink="accent")
+            shapes += [Box((i + 0.5, -0.3), 0.95, 0.4), warm]
+        left, right = (-0.6 + 0.05 * u[0], -0.3), (9.6 - 0.05 * u[1], -0.3)
+        return (*shapes, Arrow((-0.6, -0.3), left), Arrow((9.6, -0.3), right))
 
 
 @register
@@ -255,7 +249,7 @@ class LotkaVolterra(Plant):
 
     def operating_point(self) -> tuple[Array, Array]:
         """Where births and deaths balance."""
-        return jnp.stack([self.hunger / self.yield_, self.growth / self.hunting]), jnp.zeros(1)
+        return self.point(prey=self.hunger / self.yield_, predators=self.growth / self.hunting)
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Each meets the other as often as there are of both."""
@@ -265,7 +259,8 @@ class LotkaVolterra(Plant):
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """A column for each, their balance dashed."""
-        return _columns(x, (self.hunger / self.yield_, self.growth / self.hunting), ("prey", "predators"))
+        prey, predators = x[0] * self.yield_ / self.hunger, x[1] * self.hunting / self.growth
+        return (ground(-0.8, 2.3), *_column(0.0, prey, "prey"), *_column(1.5, predators, "predators"))
 
 
 @register
@@ -292,11 +287,15 @@ class PredatorPrey(Plant):
         "±40%, 8% at ±50%; one in a thousand then has no stabilizing gain)."
     )
 
+    def _balance(self) -> tuple[Array, Array]:
+        """Hares and lynxes at which births and deaths balance."""
+        hares = self.death * self.appetite / (self.yield_ * self.hunting - self.death)
+        return hares, self.growth * (1 - hares / self.capacity) * (self.appetite + hares) / self.hunting
+
     def operating_point(self) -> tuple[Array, Array]:
         """Where births and deaths balance."""
-        hares = self.death * self.appetite / (self.yield_ * self.hunting - self.death)
-        lynxes = self.growth * (1 - hares / self.capacity) * (self.appetite + hares) / self.hunting
-        return jnp.stack([hares, lynxes]), jnp.zeros(1)
+        hares, lynxes = self._balance()
+        return self.point(hares=hares, lynxes=lynxes)
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Logistic growth of the hares, saturating appetite of the lynxes."""
@@ -307,15 +306,5 @@ class PredatorPrey(Plant):
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """A column for each, their balance dashed."""
-        hares = self.death * self.appetite / (self.yield_ * self.hunting - self.death)
-        lynxes = self.growth * (1 - hares / self.capacity) * (self.appetite + hares) / self.hunting
-        return _columns(x, (hares, lynxes), ("hares", "lynxes"))
-
-
-def _columns(x: np.ndarray, rest: tuple[Any, Any], names: tuple[str, str]) -> Drawing:
-    shapes: list = [ground(-0.8, 2.3)]
-    for i, (value, middle, name) in enumerate(zip(x, rest, names)):
-        height = float(max(value / abs(middle), 0.0))
-        shapes += [Box((1.5 * i, height / 2), 0.7, height, ink="accent"), Text((1.5 * i, -0.15), name)]
-        shapes.append(Line([(1.5 * i - 0.5, 1), (1.5 * i + 0.5, 1)], "faint", 1.5, dashed=True))
-    return tuple(shapes)
+        hares, lynxes = x / np.abs(self._balance())
+        return (ground(-0.8, 2.3), *_column(0.0, hares, "hares"), *_column(1.5, lynxes, "lynxes"))

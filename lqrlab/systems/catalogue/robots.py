@@ -4,15 +4,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems.catalogue.arms import rods_height, rods_kinetic
-from lqrlab.systems.declaration import Signal, gravity, param, with_rates
-from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, chain, dial, ground, linkage, reach
-from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.registry import register
+from lqrlab.systems import Mechanical, Signal, gravity, param, register, with_rates
+from lqrlab.systems.catalogue.arms import Arm
+from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, axes, chain, dial, ground, linkage, reach
+from lqrlab.systems.mechanics import PlanarBody, Rods, absolute
 
 
 @register
-class Scara(Mechanical):
+class Scara(Arm):
     """SCARA robot: two joints in the horizontal plane, a vertical spindle and a wrist about it."""
 
     mass1: Array = param(5.0, "kg", "mass of the inner link", 0.2, 100.0)
@@ -40,32 +39,21 @@ class Scara(Mechanical):
         Signal("wrist_torque", "N·m", 0.5),
     )
     dt = 0.01
-    drawn_in = "m"
     source = (
         "R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), "
         "chapter 4, the SCARA robot"
     )
 
-    def operating_point(self) -> tuple[Array, Array]:
-        """A pose, the spindle held against gravity."""
-        return self.held([0.4, 0.9, 0.0, 0.0])
-
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of two uniform rods, and of the spindle at their end."""
-        angles, spins = jnp.stack([q[0], q[0] + q[1]]), jnp.stack([v[0], v[0] + v[1]])
-        lengths = jnp.stack([self.length1, self.length2])
-        tip = (lengths * spins) @ jnp.stack([-jnp.sin(angles), jnp.cos(angles)], axis=1)
-        spindle = (
-            self.spindle_mass * (jnp.sum(tip**2) + v[2] ** 2) + self.wrist_inertia * (spins[1] + v[3]) ** 2
-        )
-        return rods_kinetic(jnp.stack([self.mass1, self.mass2]), lengths, angles, spins) + 0.5 * spindle
+        rods, angles, spins = Rods.of(self), absolute(q[:2]), absolute(v[:2])
+        tip = rods.tip_velocity(angles, spins)
+        spindle = self.spindle_mass * (jnp.sum(tip**2) + v[2] ** 2)
+        return rods.kinetic(angles, spins) + 0.5 * (spindle + self.wrist_inertia * (spins[1] + v[3]) ** 2)
 
     def potential(self, q: Array) -> Array:
-        """Of the spindle."""
         return self.spindle_mass * self.gravity * q[2]
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Torques, lift and friction."""
         return u - jnp.stack([self.friction, self.friction, self.spindle_friction, self.wrist_friction]) * v
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
@@ -97,7 +85,6 @@ class FlexibleJointRobot(Mechanical):
     )
     inputs = (Signal("torque", "N·m", 0.2),)
     dt = 0.02
-    drawn_in = "m"
     source = (
         "M. W. Spong, Modeling and control of elastic joint robots, ASME J. Dyn. Syst. Meas. Control 109(4), "
         "1987, the single link; the size of the laboratory arm that S. Raghavan and J. K. Hedrick, Int. J. "
@@ -105,16 +92,13 @@ class FlexibleJointRobot(Mechanical):
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of link and rotor."""
         return 0.5 * (self.link_inertia * v[0] ** 2 + self.motor_inertia * v[1] ** 2)
 
     def potential(self, q: Array) -> Array:
-        """Of the link's weight and the joint's spring."""
         weight = self.link_mass * self.gravity * self.centre * (1 - jnp.cos(q[0]))
         return weight + 0.5 * self.stiffness * (q[0] - q[1]) ** 2
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Torque and friction of the motor."""
         return jnp.stack([0.0 * v[0], u[0] - self.motor_friction * v[1]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
@@ -124,7 +108,7 @@ class FlexibleJointRobot(Mechanical):
 
 
 @register
-class CableRobot(Mechanical):
+class CableRobot(PlanarBody):
     """Platform hung in an upright frame on four cables, each wound by a winch."""
 
     mass: Array = param(4.0, "kg", "mass of the platform", 0.1, 500.0)
@@ -140,15 +124,11 @@ class CableRobot(Mechanical):
     states = with_rates(Signal("x", "m", 0.1), Signal("y", "m", 0.1), Signal("angle", "rad", 0.1), time=0.2)
     inputs = tuple(
         Signal(f"{where}_tension", "N", 20.0, at=at)
-        for where, at in (
-            ("upper_left", 75.0),
-            ("upper_right", 75.0),
-            ("lower_left", 40.0),
-            ("lower_right", 40.0),
+        for where, at in zip(
+            ("upper_left", "upper_right", "lower_left", "lower_right"), (75.0, 75.0, 40.0, 40.0)
         )
     )
     dt = 0.02
-    drawn_in = "m"
     source = (
         "A. Pott, Cable-Driven Parallel Robots: Theory and Application (2018), chapter 3, structure equation "
         "and its wrench; straight cables without mass"
@@ -165,14 +145,6 @@ class CableRobot(Mechanical):
         upper = self.pretension + 0.5 * self.mass * self.gravity * jnp.hypot(across, up) / up
         return jnp.zeros(6), jnp.stack([upper, upper, self.pretension, self.pretension])
 
-    def kinetic(self, q: Array, v: Array) -> Array:
-        """Of the platform."""
-        return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + self.inertia * v[2] ** 2)
-
-    def potential(self, q: Array) -> Array:
-        """Of the platform."""
-        return self.mass * self.gravity * q[1]
-
     def forces(self, q: Array, v: Array, u: Array) -> Array:
         """Each cable pulls its corner towards its winch; drag spread along the platform."""
         arms = self._CROSSED * jnp.stack([self.platform_width, self.platform_height])[None]
@@ -187,13 +159,10 @@ class CableRobot(Mechanical):
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """The frame, cables as thick as they are tight."""
-        size = np.array([self.frame_width, self.frame_height])
-        turn = np.array([[np.cos(x[2]), np.sin(x[2])], [-np.sin(x[2]), np.cos(x[2])]])
-        corners = x[:2] + (self._CROSSED * (self.platform_width, self.platform_height)) @ turn
-        cables = [
-            Line([w, c], "accent", float(np.clip(0.5 + t / 40, 0.5, 5)))
-            for w, c, t in zip(self._CORNERS * size, corners, u)
-        ]
+        winches = self._CORNERS * (self.frame_width, self.frame_height)
+        corners = x[:2] + (self._CROSSED * (self.platform_width, self.platform_height)) @ np.array(axes(x[2]))
+        tight = np.clip(0.5 + u / 40, 0.5, 5)
+        cables = [Line(ends, "accent", float(width)) for *ends, width in zip(winches, corners, tight)]
         frame = Box((0, 0), self.frame_width, self.frame_height, ink="ground", filled=False)
         return (frame, Box(x[:2], self.platform_width, self.platform_height, x[2]), *cables)
 
@@ -229,61 +198,41 @@ class PlanarBiped(Mechanical):
         )
     )
     dt = 0.01
-    drawn_in = "m"
     source = (
         "E. R. Westervelt, J. W. Grizzle, C. Chevallereau, J. H. Choi and B. Morris, Feedback Control of "
         "Dynamic Bipedal Robot Locomotion (2007), chapter 3 and the size of RABBIT; uniform links, the "
         "stance foot flat on the ground, all angles from upright"
     )
 
-    _POSE = np.array([0.2, -0.15, 0.05, -0.4, 0.1])
     # a joint's torque turns the link after it forwards and the one before it back
-    _JOINTS = np.array(
-        [
-            (1.0, -1.0, 0.0, 0.0, 0.0),
-            (0.0, 1.0, -1.0, 0.0, 0.0),
-            (0.0, 0.0, 1.0, -1.0, 0.0),
-            (0.0, 0.0, 0.0, 1.0, -1.0),
-            (0.0, 0.0, 0.0, 0.0, 1.0),
-        ]
-    )
+    _JOINTS = np.eye(5) - np.eye(5, k=1)
 
     def operating_point(self) -> tuple[Array, Array]:
         """Standing on one leg; torques balance gravity."""
-        x, load = self.held(self._POSE)
+        x, load = self.held()
         return x, jnp.asarray(np.linalg.inv(self._JOINTS)) @ load
 
-    def _leg(self, swing: bool) -> tuple[Array, Array]:
-        mass, length = [self.shank_mass, self.thigh_mass], [self.shank_length, self.thigh_length]
-        return jnp.stack(mass[:: -1 if swing else 1]), jnp.stack(length[:: -1 if swing else 1])
+    def _bodies(self) -> tuple[Rods, Rods, Rods]:
+        """Stance leg and torso upwards, swing leg downwards from the hip."""
+        mass = jnp.stack([self.shank_mass, self.thigh_mass])
+        length = jnp.stack([self.shank_length, self.thigh_length])
+        torso = Rods(self.torso_mass[None], self.torso_length[None])
+        return Rods(mass, length), torso, Rods(mass[::-1], -length[::-1])
 
     def kinetic(self, q: Array, v: Array) -> Array:
         """Of uniform rods: up the stance leg, then the torso up and the swing leg down from the hip."""
-        _, stance = self._leg(False)
-        hip = (stance * v[:2]) @ jnp.stack([jnp.cos(q[:2]), -jnp.sin(q[:2])], axis=1)
-        total = rods_kinetic(*self._leg(False), jnp.pi / 2 - q[:2], -v[:2])
-        branches = (
-            (jnp.stack([self.torso_mass]), jnp.stack([self.torso_length]), q[2:3], v[2:3], 1.0),
-            (*self._leg(True), q[3:], v[3:], -1.0),
-        )
-        for mass, length, angle, spin, side in branches:
-            ends = (side * length * spin)[None] * jnp.stack([jnp.cos(angle), -jnp.sin(angle)])
-            k = len(mass)
-            centres = hip[:, None] + ends @ (np.triu(np.ones((k, k)), 1) + np.eye(k) / 2)
-            total += 0.5 * jnp.sum(mass * jnp.sum(centres**2, axis=0) + mass * (length * spin) ** 2 / 12)
-        return total
+        stance, torso, swing = self._bodies()
+        hip = stance.tip_velocity(q[:2], v[:2])
+        above = torso.kinetic(q[2:3], v[2:3], hip) + swing.kinetic(q[3:], v[3:], hip)
+        return stance.kinetic(q[:2], v[:2]) + above
 
     def potential(self, q: Array) -> Array:
-        """Of all links; nothing slips."""
-        up = jnp.pi / 2 - q
-        stance, swing = self._leg(False), self._leg(True)
-        hip = stance[1] @ jnp.cos(q[:2])
-        above = (self.torso_mass + self.shank_mass + self.thigh_mass) * hip
-        torso = 0.5 * self.torso_mass * self.torso_length * jnp.cos(q[2])
-        return self.gravity * (rods_height(*stance, up[:2]) + above + torso - rods_height(*swing, up[3:]))
+        stance, torso, swing = self._bodies()
+        at_hip = (self.torso_mass + self.shank_mass + self.thigh_mass) * stance.tip(q[:2])[0]
+        moments = stance.moment(q[:2]) + torso.moment(q[2:3]) + swing.moment(q[3:])
+        return self.gravity * (at_hip + moments[0])
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Torques and friction of the joints."""
         joints = jnp.asarray(self._JOINTS)
         return joints @ (u - self.friction * (joints.T @ v))
 
@@ -298,7 +247,7 @@ class PlanarBiped(Mechanical):
 
 
 @register
-class PlanarQuadruped(Mechanical):
+class PlanarQuadruped(PlanarBody):
     """Four-legged robot seen from its side: front and hind feet stand and push the trunk."""
 
     mass: Array = param(43.0, "kg", "mass of the trunk", 1.0, 500.0)
@@ -315,7 +264,6 @@ class PlanarQuadruped(Mechanical):
         for way, at in (("forward_force", 0.0), ("upward_force", 210.0))
     )
     dt = 0.01
-    drawn_in = "m"
     source = (
         "J. Di Carlo, P. M. Wensing, B. Katz, G. Bledt and S. Kim, Dynamic locomotion in the MIT Cheetah 3 "
         "through convex model-predictive control, IROS 2018, its single rigid body in the sagittal plane"
@@ -324,16 +272,7 @@ class PlanarQuadruped(Mechanical):
     def operating_point(self) -> tuple[Array, Array]:
         """Standing: the feet share the weight so that nothing turns."""
         share = self.mass * self.gravity / (self.front + self.hind)
-        zero = jnp.zeros_like(share)
-        return jnp.zeros(6), jnp.stack([zero, share * self.hind, zero, share * self.front])
-
-    def kinetic(self, q: Array, v: Array) -> Array:
-        """Of the trunk."""
-        return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + self.inertia * v[2] ** 2)
-
-    def potential(self, q: Array) -> Array:
-        """Of the trunk."""
-        return self.mass * self.gravity * q[1]
+        return self.point(front_upward_force=share * self.hind, hind_upward_force=share * self.front)
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
         """The ground's push on the feet, which stay where they are; pitch lifts the front."""
@@ -343,16 +282,11 @@ class PlanarQuadruped(Mechanical):
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """The trunk on two bent legs, with the feet's forces."""
-        along = np.array([np.cos(x[2]), np.sin(x[2])])
-        centre = np.array([x[0], self.height + x[1]])
+        along, centre = axes(x[2])[0], np.array([x[0], self.height + x[1]])
         shapes: list = [ground(-1.0, 1.0)]
         size = self.mass * self.gravity / self.height
-        for foot, side, push in ((self.front, 1, u[:2]), (-self.hind, -1, u[2:])):
-            hip = centre + side * 0.8 * self.front * along
-            knee = 0.5 * (hip + np.array([foot, 0.0])) - np.array([0.08, 0.0])
-            ground_point = np.array([foot, 0.0])
-            shapes += [
-                Line([hip, knee, ground_point], "body", 4.0),
-                Arrow(ground_point, ground_point + push / size),
-            ]
+        for place, side, push in ((self.front, 1, u[:2]), (-self.hind, -1, u[2:])):
+            hip, foot = centre + side * 0.8 * self.front * along, np.array([place, 0.0])
+            knee = 0.5 * (hip + foot) - np.array([0.08, 0.0])
+            shapes += [Line([hip, knee, foot], "body", 4.0), Arrow(foot, foot + push / size)]
         return (*shapes, Box(centre, 2 * self.front, 0.15, x[2]))

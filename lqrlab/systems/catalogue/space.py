@@ -4,10 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems.declaration import Signal, param
-from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, dial
-from lqrlab.systems.plant import Plant
-from lqrlab.systems.registry import register
+from lqrlab.systems import Plant, Signal, param, register
+from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, axes, dial, ring
+from lqrlab.systems.mechanics import euler_rates, spin_acceleration
 
 
 @register
@@ -33,39 +32,25 @@ class SatelliteAttitude(Plant):
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Euler's equations with the gradient's moment; angles roll, pitch, yaw from the local vertical."""
-        (roll, pitch, yaw), n = x[:3], self.orbit_rate
-        sr, cr, sp, cp, sy, cy = (
-            jnp.sin(roll),
-            jnp.cos(roll),
-            jnp.sin(pitch),
-            jnp.cos(pitch),
-            jnp.sin(yaw),
-            jnp.cos(yaw),
-        )
+        (sr, sp, sy), (cr, cp, cy), n = jnp.sin(x[:3]), jnp.cos(x[:3]), self.orbit_rate
         # the orbit turns at −n about the local y axis; here that axis is seen from the body
         normal = jnp.stack([cp * sy, sr * sp * sy + cr * cy, cr * sp * sy - sr * cy])
         down = jnp.stack([-sp, sr * cp, cr * cp])
         inertia = jnp.stack([self.roll_inertia, self.pitch_inertia, self.yaw_inertia])
-        spin = x[3:] - n * normal
         gradient = 3 * n**2 * jnp.cross(down, inertia * down)
-        spin_rate = (u + gradient - jnp.cross(spin, inertia * spin)) / inertia
-        p, q, r = x[3:]
-        turn = (q * sr + r * cr) / cp
-        angles = jnp.stack([p + turn * sp, q * cr - r * sr, turn])
+        spin_rate = spin_acceleration(inertia, x[3:] - n * normal, u + gradient)
         # seen from the body the normal turns the other way, as fast as the body turns against the orbit
-        return jnp.concatenate([angles, spin_rate + n * jnp.cross(normal, x[3:])])
+        return jnp.concatenate([euler_rates(x[0], x[1], x[3:]), spin_rate + n * jnp.cross(normal, x[3:])])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """From the side in its orbit, angles five times as large, with dials for roll and yaw."""
         turn = 5 * x[1]
-        panels = Box((0, 0), 4.0, 0.35, turn, "accent")
-        down = np.array([np.sin(turn), -np.cos(turn)])
-        dials = (
-            dial((3.4, 1.2), 0.6, np.pi / 2 - 5 * x[0], "roll"),
-            dial((3.4, -1.2), 0.6, np.pi / 2 - 5 * x[2], "yaw"),
-        )
+        panels, body = Box((0, 0), 4.0, 0.35, turn, "accent"), Box((0, 0), 1.0, 1.0, turn)
+        down = -2.0 * axes(turn)[1]
+        roll = dial((3.4, 1.2), 0.6, np.pi / 2 - 5 * x[0], "roll")
+        yaw = dial((3.4, -1.2), 0.6, np.pi / 2 - 5 * x[2], "yaw")
         earth = Line([(a, -3.5 - 0.02 * a**2) for a in np.linspace(-5, 5, 21)], "ground")
-        return (earth, panels, Box((0, 0), 1.0, 1.0, turn), Arrow((0, 0), 2.0 * down), *dials[0], *dials[1])
+        return (earth, panels, body, Arrow((0, 0), down), *roll, *yaw)
 
 
 @register
@@ -96,8 +81,7 @@ class SatelliteOrbit(Plant):
 
     def operating_point(self) -> tuple[Array, Array]:
         """The circular orbit, as fast as it must be."""
-        zero = 0.0 * self.radius
-        return jnp.stack([self.radius, zero, zero, self._rate()]), jnp.zeros(2)
+        return self.point(distance=self.radius, angular_rate=self._rate())
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Newton's laws in polar coordinates; thrust is a unit mass's."""
@@ -107,13 +91,6 @@ class SatelliteOrbit(Plant):
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """The orbit with the satellite; deviations a thousand times as large."""
-        far = 1.0 + 1e3 * (x[0] / self.radius - 1.0)
-        angle = np.pi / 2 + 1e3 * x[1]
-        at = far * np.array([np.cos(angle), np.sin(angle)])
-        goal = Disc((0, 1), 0.05, "ground", filled=False)
-        return (
-            Disc((0, 0), 1.0, "ground", filled=False),
-            Disc((0, 0), 0.6, "faint"),
-            goal,
-            Disc(at, 0.04, "accent"),
-        )
+        at = axes(np.pi / 2 + 1e3 * x[1], 1.0 + 1e3 * (x[0] / self.radius - 1.0))[0]
+        earth = Disc((0, 0), 0.6, "faint")
+        return (ring((0, 0), 1.0), earth, ring((0, 1), 0.05), Disc(at, 0.04, "accent"))

@@ -4,11 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems.declaration import Signal, gravity, param, with_rates
-from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Spring, Text, car, ground
-from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.plant import Plant
-from lqrlab.systems.registry import register
+from lqrlab.systems import Mechanical, Plant, Signal, gravity, param, register, with_rates
+from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Spring, Text, axes, car, ground, ring
 
 
 @register
@@ -44,13 +41,10 @@ class VehicleLateral(Plant):
         front = 2 * self.front_stiffness * (u[0] - jnp.arctan((slide + self.front * yaw) / self.speed))
         rear = -2 * self.rear_stiffness * jnp.arctan((slide - self.rear * yaw) / self.speed)
         side = front * jnp.cos(u[0])
-        return jnp.array(
-            [
-                self.speed * jnp.sin(heading) + slide * jnp.cos(heading),
-                yaw,
-                (side + rear) / self.mass - self.speed * yaw,
-                (self.front * side - self.rear * rear) / self.yaw_inertia,
-            ]
+        sideways = self.speed * jnp.sin(heading) + slide * jnp.cos(heading)
+        slide_rate = (side + rear) / self.mass - self.speed * yaw
+        return jnp.stack(
+            [sideways, yaw, slide_rate, (self.front * side - self.rear * rear) / self.yaw_inertia]
         )
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
@@ -94,7 +88,7 @@ class CruiseControl(Plant):
     def operating_point(self) -> tuple[Array, Array]:
         """The throttle at which the engine just overcomes all resistance."""
         throttle = self._resistance(self.cruise) / (self.gear * self._torque(self.cruise))
-        return self.cruise[None], throttle[None]
+        return self.point(speed=self.cruise, throttle=throttle)
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Newton's law along the road."""
@@ -107,12 +101,8 @@ class CruiseControl(Plant):
         wanted = Line([(2.2 + 0.2 * self.cruise, y) for y in (0.3, 1.3)], "faint", 2.0)
         speed = Arrow((2.2, 0.8), (2.2 + 0.2 * x[0], 0.8))
         push = float(np.clip(u[0], -1, 1))
-        pedal = (
-            Box((-3.6, 1.0), 0.4, 2.0, ink="faint"),
-            Box((-3.6, push), 0.4, 2 * abs(push), ink="accent"),
-            Text((-3.6, 2.3), "throttle"),
-        )
-        return (ground(-4.5, 7), *wheels, *body, wanted, speed, *pedal)
+        pedal = (Box((-3.6, 1.0), 0.4, 2.0, ink="faint"), Box((-3.6, push), 0.4, 2 * abs(push), ink="accent"))
+        return (ground(-4.5, 7), *wheels, *body, wanted, speed, *pedal, Text((-3.6, 2.3), "throttle"))
 
 
 @register
@@ -175,15 +165,14 @@ class QuarterCar(Mechanical):
 
     states = with_rates(Signal("body_height", "m", 0.05), Signal("wheel_height", "m", 0.02), time=0.1)
     inputs = (Signal("force", "N", 1000.0),)
-    outputs = ("body_height", "wheel_height")
     dt = 0.01
+    drawn_in = ""
     source = (
         "D. Hrovat, Survey of advanced suspension developments and related optimal control applications, "
         "Automatica 33(10), 1997, the quarter-car model; heights above rest on a flat road"
     )
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of body and wheel."""
         return 0.5 * (self.body_mass * v[0] ** 2 + self.wheel_mass * v[1] ** 2)
 
     def potential(self, q: Array) -> Array:
@@ -192,19 +181,19 @@ class QuarterCar(Mechanical):
         return 0.5 * (self.spring * stretch**2 + self.tyre * q[1] ** 2) + 0.25 * self.hardening * stretch**4
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Actuator and damper between body and wheel, damping of the tyre."""
         push = u[0] - self.damper * (v[0] - v[1])
         return jnp.stack([push, -push - self.tyre_damping * v[1]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """Body over wheel over road, movements five times as large."""
         body, wheel = 1.1 + 5 * x[0], 0.4 + 5 * x[1]
-        parts = (Box((0, body + 0.15), 1.2, 0.3), Box((0, wheel), 0.5, 0.2, ink="accent"))
-        springs = (
+        spring, tyre = (
             Spring((-0.15, wheel), (-0.15, body), 0.08),
             Spring((0, 0), (0, wheel), 0.06, ink="ground"),
         )
-        return (ground(-1, 1), *springs, Line([(0.15, wheel), (0.15, body)], "faint", 4.0), *parts)
+        damper = Line([(0.15, wheel), (0.15, body)], "faint", 4.0)
+        masses = (Box((0, body + 0.15), 1.2, 0.3), Box((0, wheel), 0.5, 0.2, ink="accent"))
+        return (ground(-1, 1), spring, tyre, damper, *masses)
 
 
 @register
@@ -229,6 +218,7 @@ class HalfCar(Mechanical):
     )
     inputs = (Signal("front_force", "N", 1000.0), Signal("rear_force", "N", 1000.0))
     dt = 0.01
+    drawn_in = ""
     source = (
         "D. Hrovat, Survey of advanced suspension developments and related optimal control applications, "
         "Automatica 33(10), 1997, the half-car model; heights above rest on a flat road, pitch lifts the "
@@ -241,16 +231,13 @@ class HalfCar(Mechanical):
         return q[0] + jnp.stack([self.front * s, -self.rear * s]) - q[2:]
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        """Of body and wheels."""
         body = self.mass * v[0] ** 2 + self.pitch_inertia * v[1] ** 2
         return 0.5 * (body + self.wheel_mass * jnp.sum(v[2:] ** 2))
 
     def potential(self, q: Array) -> Array:
-        """Of suspensions and tyres."""
         return 0.5 * (self.spring * jnp.sum(self._stretch(q) ** 2) + self.tyre * jnp.sum(q[2:] ** 2))
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Actuators and dampers between body and wheels."""
         c = jnp.cos(q[1])
         rate = v[0] + jnp.stack([self.front * c, -self.rear * c]) * v[1] - v[2:]
         push = u - self.damper * rate
@@ -259,10 +246,9 @@ class HalfCar(Mechanical):
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """From the side, driving to the right, movements five times as large."""
-        along = np.array([np.cos(5 * x[1]), np.sin(5 * x[1])])
-        body = np.array([0.0, 1.2 + 5 * x[0]])
+        (along, across), body = axes(5 * x[1]), np.array([0.0, 1.2 + 5 * x[0]])
         shapes: list = [ground(-2.5, 2.5)]
         for place, height in ((self.front, x[2]), (-self.rear, x[3])):
             hub = np.array([place, 0.35 + 5 * height])
-            shapes += [Spring(hub, body + place * along, 0.08), Disc(hub, 0.3, "ground", filled=False)]
-        return (*shapes, Box(body + 0.15 * np.array([-along[1], along[0]]), 4.0, 0.3, 5 * x[1]))
+            shapes += [Spring(hub, body + place * along, 0.08), ring(hub, 0.3)]
+        return (*shapes, Box(body + 0.15 * across, 4.0, 0.3, 5 * x[1]))

@@ -200,14 +200,14 @@ def draw(axis: Axes, shapes: drawing.Drawing) -> None:
                 )
             case drawing.Box():
                 filled = {"facecolor": colour if shape.filled else "none", "edgecolor": colour}
-                axis.add_patch(Polygon(drawing.outline(shape), closed=True, zorder=order, **filled))
+                axis.add_patch(Polygon(shape.outline(), closed=True, zorder=order, **filled))
             case drawing.Disc(centre, radius):
                 filled = {"facecolor": colour if shape.filled else "none", "edgecolor": colour}
                 axis.add_patch(
                     Circle(tuple(np.asarray(centre, float)), float(radius), zorder=order, **filled)
                 )
             case drawing.Spring():
-                axis.plot(*drawing.outline(shape).T, color=colour, lw=1.0, zorder=order)
+                axis.plot(*shape.outline().T, color=colour, lw=1.0, zorder=order)
             case drawing.Arrow(a, b):
                 arrow = {"arrowstyle": "-|>", "color": colour, "lw": 1.2, "shrinkA": 0, "shrinkB": 0}
                 axis.annotate("", (b[0], b[1]), (a[0], a[1]), arrowprops=arrow, zorder=order)
