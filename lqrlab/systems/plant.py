@@ -144,8 +144,14 @@ class Plant:
     def __init_subclass__(cls, static: tuple[str, ...] = (), **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
-        cls.title = (cls.__doc__ or cls.name).strip().splitlines()[0].rstrip(".")
+        text = inspect.cleandoc(cls.__doc__ or cls.name)
+        cls.title = text.splitlines()[0].rstrip(".")
         if isinstance(cls.states, tuple):  # else each instance says, or it is a mistake that check() finds
+            for name in ("source", "limits") if "states" in vars(cls) else ():
+                if paragraph := re.search(
+                    rf"^{name.capitalize()}: (.+?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE
+                ):
+                    setattr(cls, name, " ".join(paragraph[1].split()))
             known = {s.name: s for s in cls.states if isinstance(s, Signal)}
             if "outputs" in vars(cls):
                 cls._listed = cls.outputs

@@ -10,7 +10,14 @@ from lqrlab.systems.drawing import Arrow, Disc, Drawing, Line, aircraft, axes, d
 
 @register
 class FixedWing(Plant):
-    """Small fixed-wing aircraft in the vertical plane, kept in level flight by elevator and thrust."""
+    """Small fixed-wing aircraft in the vertical plane, kept in level flight by elevator and thrust.
+
+    Source: R. W. Beard and T. W. McLain, Small Unmanned Aircraft (2012), section 4.2 and the Aerosonde's coefficients
+    of table E.2; a parabolic drag polar
+
+    Limits: Lift stays proportional to the angle of attack, so variants that fly slowly trim beyond any real stall (0.26
+    rad at worst at ±20%, 1.2 rad at ±50%).
+    """
 
     mass: Array = param(13.5, "kg", "mass", 0.5, 200.0)
     pitch_inertia: Array = param(1.135, "kg·m²", "inertia about the pitch axis", 0.01, 100.0)
@@ -34,14 +41,6 @@ class FixedWing(Plant):
     inputs = (Signal("elevator", "rad", 0.2), Signal("thrust", "N", 10.0, at=10.0))
     solve_for = ("angle_of_attack", "elevator", "thrust")
     dt = 0.05
-    source = (
-        "R. W. Beard and T. W. McLain, Small Unmanned Aircraft (2012), section 4.2 and the Aerosonde's "
-        "coefficients of table E.2; a parabolic drag polar"
-    )
-    limits = (
-        "Lift stays proportional to the angle of attack, so variants that fly slowly trim beyond any real "
-        "stall (0.26 rad at worst at ±20%, 1.2 rad at ±50%)."
-    )
 
     def operating_point(self) -> tuple[Array, Array]:
         """Level flight at the cruise speed; the rest is solved for."""
@@ -74,7 +73,12 @@ class FixedWing(Plant):
 
 @register
 class Airliner(Plant):
-    """Large airliner in cruise, held in level flight by elevator and thrust."""
+    """Large airliner in cruise, held in level flight by elevator and thrust.
+
+    Source: R. K. Heffley and W. F. Jewell, Aircraft Handling Qualities Data, NASA CR-2144 (1972), Boeing 747 at 40,000
+    ft and Mach 0.8, in the rounding of S. Boyd, EE263 Introduction to Linear Dynamical Systems (Stanford), lecture
+    'Examples of autonomous systems'; rigid-body motion kept nonlinear
+    """
 
     speed_drag: Array = param(
         0.003, "1/s", "loss of forward acceleration a unit of forward speed, −Xu", 0.0, 0.1
@@ -106,11 +110,6 @@ class Airliner(Plant):
     inputs = (Signal("elevator", "rad", 0.05), Signal("thrust_over_mass", "m/s²", 0.5))
     outputs = ("forward_velocity", Signal("climb_rate", "m/s", 3.0))
     dt = 0.1
-    source = (
-        "R. K. Heffley and W. F. Jewell, Aircraft Handling Qualities Data, NASA CR-2144 (1972), Boeing 747 "
-        "at 40,000 ft and Mach 0.8, in the rounding of S. Boyd, EE263 Introduction to Linear Dynamical "
-        "Systems (Stanford), lecture 'Examples of autonomous systems'; rigid-body motion kept nonlinear"
-    )
 
     def operating_point(self) -> tuple[Array, Array]:
         """Level flight in the axes of the airstream."""
@@ -141,7 +140,11 @@ class Airliner(Plant):
 
 @register
 class FixedWingLateral(Plant):
-    """Airliner flying straight ahead: sideslip, yaw, roll and bank under rudder and aileron."""
+    """Airliner flying straight ahead: sideslip, yaw, roll and bank under rudder and aileron.
+
+    Source: The MathWorks, Control System Toolbox: Yaw Damper Design for a 747 Jet Aircraft, whose printed A and B these
+    are (G. F. Franklin, J. D. Powell and A. Emami-Naeini, Feedback Control of Dynamic Systems, section 10.3)
+    """
 
     side_force: Array = param(-0.0558, "1/s", "side force a unit of sideslip, over momentum", -1.0, 0.0)
     attack: Array = param(0.08029, "rad", "angle of attack in trim", 0.0, 0.3)
@@ -168,11 +171,6 @@ class FixedWingLateral(Plant):
     inputs = (Signal("rudder", "rad", 0.1), Signal("aileron", "rad", 0.3))
     outputs = ("yaw_rate", "bank")
     dt = 0.1
-    source = (
-        "The MathWorks, Control System Toolbox: Yaw Damper Design for a 747 Jet Aircraft, whose printed A "
-        "and B these are (G. F. Franklin, J. D. Powell and A. Emami-Naeini, Feedback Control of Dynamic "
-        "Systems, section 10.3)"
-    )
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Aerodynamic force and moments linear in their causes, turning and weight exact."""

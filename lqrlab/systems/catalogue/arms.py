@@ -19,7 +19,6 @@ class Arm(Mechanical):
         friction: Array
 
     def operating_point(self) -> tuple[Array, Array]:
-        """The pose, held by torques that balance gravity."""
         return self.held()
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
@@ -39,7 +38,6 @@ class RodArm(Arm):
         return self.gravity * Rods.of(self).moment(absolute(q))[1]
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """The links from the shoulder."""
         lengths = [self.parameters[f"length{i + 1}"] for i in range(self.m)]
         angles = np.pi / 2 - np.cumsum(x[: self.m])
         return (ground(-0.15, 0.15), *linkage(chain((0, 0), lengths, angles), 0.03))
@@ -47,7 +45,11 @@ class RodArm(Arm):
 
 @register
 class TwoLinkArm(RodArm):
-    """Planar arm with a motor at shoulder and elbow, holding a bent pose against gravity."""
+    """Planar arm with a motor at shoulder and elbow, holding a bent pose against gravity.
+
+    Source: R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), section
+    4.2.3, planar arm of two links, with uniform rods
+    """
 
     mass1: Array = param(2.0, "kg", "mass of the upper arm", 0.1, 50.0)
     mass2: Array = param(1.0, "kg", "mass of the forearm", 0.1, 50.0)
@@ -64,15 +66,15 @@ class TwoLinkArm(RodArm):
     )
     inputs = (Signal("shoulder_torque", "N·m", 10.0, at=8.24), Signal("elbow_torque", "N·m", 4.0, at=0.14))
     dt = 0.02
-    source = (
-        "R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), "
-        "section 4.2.3, planar arm of two links, with uniform rods"
-    )
 
 
 @register
 class ThreeLinkArm(RodArm):
-    """Planar arm with motors at shoulder, elbow and wrist, holding a bent pose against gravity."""
+    """Planar arm with motors at shoulder, elbow and wrist, holding a bent pose against gravity.
+
+    Source: M. W. Spong, S. Hutchinson and M. Vidyasagar, Robot Modeling and Control, 2nd ed. (2020), chapter 6, planar
+    arms; uniform rods, each angle from the link before
+    """
 
     mass1: Array = param(3.0, "kg", "mass of the upper arm", 0.1, 50.0)
     mass2: Array = param(2.0, "kg", "mass of the forearm", 0.1, 50.0)
@@ -95,15 +97,15 @@ class ThreeLinkArm(RodArm):
         Signal("wrist_torque", "N·m", 1.0, at=0.65),
     )
     dt = 0.02
-    source = (
-        "M. W. Spong, S. Hutchinson and M. Vidyasagar, Robot Modeling and Control, 2nd ed. (2020), chapter "
-        "6, planar arms; uniform rods, each angle from the link before"
-    )
 
 
 @register
 class DualArm(Arm):
-    """Two planar arms on a table that hold one elastic object between their hands."""
+    """Two planar arms on a table that hold one elastic object between their hands.
+
+    Source: R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), chapter 6,
+    two planar fingers; the object's own mass neglected
+    """
 
     mass1: Array = param(2.0, "kg", "mass of an upper arm", 0.1, 50.0)
     mass2: Array = param(1.2, "kg", "mass of a forearm with its hand", 0.1, 50.0)
@@ -128,10 +130,6 @@ class DualArm(Arm):
         for joint, size in (("shoulder", 10.0), ("elbow", 5.0))
     )
     dt = 0.01
-    source = (
-        "R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), "
-        "chapter 6, two planar fingers; the object's own mass neglected"
-    )
 
     def _gap(self, q: Array) -> Array:
         """From the left hand to the right one, apart from the distance of the shoulders."""
@@ -168,7 +166,11 @@ _Triple = tuple[Array, Array, Array]
 
 @register
 class SixJointArm(Arm):
-    """Industrial arm with six joints from waist to tool, holding a pose against gravity."""
+    """Industrial arm with six joints from waist to tool, holding a pose against gravity.
+
+    Source: J. J. Craig, Introduction to Robotics, 3rd ed. (2005), section 6.5, link velocities outward from the base;
+    joints in the order of the PUMA 560 of its section 3.7, links as solid cylinders
+    """
 
     upper_mass: Array = param(10.0, "kg", "mass of the upper arm", 0.5, 200.0)
     forearm_mass: Array = param(6.0, "kg", "mass of the forearm", 0.3, 200.0)
@@ -199,10 +201,6 @@ class SixJointArm(Arm):
         )
     )
     dt = 0.02
-    source = (
-        "J. J. Craig, Introduction to Robotics, 3rd ed. (2005), section 6.5, link velocities outward from "
-        "the base; joints in the order of the PUMA 560 of its section 3.7, links as solid cylinders"
-    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         """Of three cylinders, the column and the rotors; velocities in each link's own axes."""

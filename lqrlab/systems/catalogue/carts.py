@@ -11,7 +11,11 @@ from lqrlab.systems.mechanics import Rods
 
 @register
 class CartPole(Mechanical):
-    """Cart on a rail with a pole hinged to it, balanced upright; angle 0 is up, + towards +position."""
+    """Cart on a rail with a pole hinged to it, balanced upright; angle 0 is up, + towards +position.
+
+    Source: D. Tilbury and B. Messner, Control Tutorials for MATLAB and Simulink (University of Michigan), Inverted
+    Pendulum: System Modeling; its printed A and B are these
+    """
 
     cart_mass: Array = param(0.5, "kg", "mass of the cart", 0.05, 20.0)
     pole_mass: Array = param(0.2, "kg", "mass of the pole", 0.01, 10.0)
@@ -28,10 +32,6 @@ class CartPole(Mechanical):
     )
     inputs = (Signal("force", "N", 5.0),)
     dt = 0.02
-    source = (
-        "D. Tilbury and B. Messner, Control Tutorials for MATLAB and Simulink (University of Michigan), "
-        "Inverted Pendulum: System Modeling; its printed A and B are these"
-    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         along = v[0] + self.pole_length * v[1] * jnp.cos(q[1])
@@ -46,7 +46,6 @@ class CartPole(Mechanical):
         return jnp.array([u[0] - self.friction * v[0], 0.0])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """The cart on its rail."""
         size = 2 * self.pole_length
         hinge = (x[0], 0.4 * size)
         pole = linkage(chain(hinge, [size], [x[1]]), 0.04 * size)
@@ -55,7 +54,11 @@ class CartPole(Mechanical):
 
 @register
 class CartDoublePendulum(Mechanical):
-    """Cart with two poles on top of one another, both balanced upright; angles from upright."""
+    """Cart with two poles on top of one another, both balanced upright; angles from upright.
+
+    Source: A. Bogdanov, Optimal control of a double inverted pendulum on a cart, Oregon Health & Science University,
+    technical report CSE-04-006 (2004), section 2
+    """
 
     cart_mass: Array = param(0.6, "kg", "mass of the cart", 0.05, 20.0)
     mass1: Array = param(0.2, "kg", "mass of the lower pole", 0.01, 10.0)
@@ -76,10 +79,6 @@ class CartDoublePendulum(Mechanical):
     )
     inputs = (Signal("force", "N", 10.0),)
     dt = 0.01
-    source = (
-        "A. Bogdanov, Optimal control of a double inverted pendulum on a cart, Oregon Health & Science "
-        "University, technical report CSE-04-006 (2004), section 2"
-    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         poles = Rods.of(self).kinetic(q[1:], v[1:], base=jnp.stack([0.0 * v[0], v[0]]))
@@ -93,7 +92,6 @@ class CartDoublePendulum(Mechanical):
         return jnp.array([u[0] - self.friction * v[0], inner - self.joint_friction * v[1], -inner])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """The cart and its poles."""
         roof = 0.3 * self.length1
         poles = linkage(chain((x[0], roof), [self.length1, self.length2], [x[1], x[2]]), 0.05 * self.length1)
         return (ground(-1.5, 1.5), *cart(x[0], self.length1, roof), *poles)
@@ -101,7 +99,11 @@ class CartDoublePendulum(Mechanical):
 
 @register
 class GantryCrane(Mechanical):
-    """Gantry crane: a trolley carries a load on a rope and must not let it swing."""
+    """Gantry crane: a trolley carries a load on a rope and must not let it swing.
+
+    Source: Y. Fang, W. E. Dixon, D. M. Dawson and E. Zergeroglu, Nonlinear coupling control laws for an underactuated
+    overhead crane system, IEEE/ASME Trans. Mechatron. 8(3), 2003, section II
+    """
 
     trolley_mass: Array = param(5.0, "kg", "mass of the trolley", 0.1, 1e5)
     load_mass: Array = param(2.0, "kg", "mass of the load", 0.05, 1e5)
@@ -117,7 +119,6 @@ class GantryCrane(Mechanical):
     )
     inputs = (Signal("force", "N", 20.0),)
     dt = 0.05
-    source = "Y. Fang, W. E. Dixon, D. M. Dawson and E. Zergeroglu, Nonlinear coupling control laws for an underactuated overhead crane system, IEEE/ASME Trans. Mechatron. 8(3), 2003, section II"  # noqa: E501
 
     def kinetic(self, q: Array, v: Array) -> Array:
         along = v[0] + self.rope_length * jnp.cos(q[1]) * v[1]
@@ -132,7 +133,6 @@ class GantryCrane(Mechanical):
         return jnp.array([u[0] - self.friction * v[0], 0.0])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """The trolley on its rail, the load below."""
         size = self.rope_length
         load = reach((x[0], 0.0), size, np.pi - x[1])
         trolley = Box((x[0], 0.06 * size), 0.4 * size, 0.12 * size)
@@ -142,7 +142,11 @@ class GantryCrane(Mechanical):
 
 @register
 class BallAndBeam(Mechanical):
-    """Ball rolling on a beam that a motor tilts."""
+    """Ball rolling on a beam that a motor tilts.
+
+    Source: J. Hauser, S. Sastry and P. Kokotović, Nonlinear control via approximate input-output linearization: the
+    ball and beam example, IEEE Trans. Autom. Control 37(3), 1992, section II
+    """
 
     ball_mass: Array = param(0.05, "kg", "mass of the ball", 0.005, 2.0)
     ball_radius: Array = param(0.01, "m", "radius of the ball", 0.002, 0.1)
@@ -158,10 +162,6 @@ class BallAndBeam(Mechanical):
     )
     inputs = (Signal("torque", "N·m", 0.3),)
     dt = 0.02
-    source = (
-        "J. Hauser, S. Sastry and P. Kokotović, Nonlinear control via approximate input-output "
-        "linearization: the ball and beam example, IEEE Trans. Autom. Control 37(3), 1992, section II"
-    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         rolling = (self.ball_mass + self.ball_inertia / self.ball_radius**2) * v[0] ** 2
@@ -183,7 +183,11 @@ class BallAndBeam(Mechanical):
 
 @register
 class BallAndPlate(Mechanical):
-    """Ball rolling on a plate that two motors tilt."""
+    """Ball rolling on a plate that two motors tilt.
+
+    Source: F. Borrelli, Constrained Optimal Control of Linear and Hybrid Systems (2003), the ball and plate; a solid
+    ball that rolls without slipping
+    """
 
     ball_mass: Array = param(0.11, "kg", "mass of the ball", 0.005, 5.0)
     ball_radius: Array = param(0.015, "m", "radius of the ball", 0.002, 0.2)
@@ -200,10 +204,6 @@ class BallAndPlate(Mechanical):
     )
     inputs = (Signal("torque_x", "N·m", 0.2), Signal("torque_y", "N·m", 0.2))
     dt = 0.02
-    source = (
-        "F. Borrelli, Constrained Optimal Control of Linear and Hybrid Systems (2003), the ball and plate; a "
-        "solid ball that rolls without slipping"
-    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         """Of the rolling ball, which a tilting plate carries along, and the plate."""

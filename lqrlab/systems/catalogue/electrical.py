@@ -15,7 +15,11 @@ def quarter_turn(a: Array) -> Array:
 
 @register
 class DCMotor(Plant):
-    """Permanent-magnet motor turning a load to an angle, driven by its armature voltage."""
+    """Permanent-magnet motor turning a load to an angle, driven by its armature voltage.
+
+    Source: D. Tilbury and B. Messner, Control Tutorials for MATLAB and Simulink (University of Michigan), DC Motor
+    Speed: System Modeling, with the angle added; its printed A and B are these
+    """
 
     inertia: Array = param(0.01, "kg·m²", "rotor and load", 1e-5, 1.0)
     friction: Array = param(0.1, "N·m·s/rad", "viscous friction", 0.0, 1.0)
@@ -27,10 +31,6 @@ class DCMotor(Plant):
     inputs = (Signal("voltage", "V", 12.0),)
     outputs = ("angle",)
     dt = 0.05
-    source = (
-        "D. Tilbury and B. Messner, Control Tutorials for MATLAB and Simulink (University of Michigan), DC "
-        "Motor Speed: System Modeling, with the angle added; its printed A and B are these"
-    )
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Newton's law for the rotor, Kirchhoff's for the armature."""
@@ -47,7 +47,11 @@ class DCMotor(Plant):
 
 @register
 class MagneticLevitation(Plant):
-    """Steel ball held in the air under an electromagnet; the gap grows downwards."""
+    """Steel ball held in the air under an electromagnet; the gap grows downwards.
+
+    Source: D. Tilbury and B. Messner, Control Tutorials for MATLAB and Simulink (University of Michigan), State-Space
+    Methods for Controller Design: magnetically suspended ball; its printed A and B are these
+    """
 
     mass: Array = param(0.05, "kg", "mass of the ball", 0.005, 5.0)
     magnet: Array = param(1e-4, "N·m/A²", "force = magnet · current² / gap", 1e-6, 1e-2)
@@ -64,11 +68,6 @@ class MagneticLevitation(Plant):
     inputs = (Signal("voltage", "V", 5.0, at=7.0),)
     outputs = ("gap",)
     dt = 0.005
-    source = (
-        "D. Tilbury and B. Messner, Control Tutorials for MATLAB and Simulink (University of Michigan), "
-        "State-Space Methods for Controller Design: magnetically suspended ball; its printed A and B are "
-        "these"
-    )
 
     def operating_point(self) -> tuple[Array, Array]:
         """The gap to hold, with the current that carries the ball."""
@@ -94,7 +93,11 @@ class MagneticLevitation(Plant):
 
 @register
 class PMSM(Plant):
-    """Permanent-magnet synchronous motor held at a speed through its two rotor-frame voltages."""
+    """Permanent-magnet synchronous motor held at a speed through its two rotor-frame voltages.
+
+    Source: P. C. Krause, O. Wasynczuk, S. D. Sudhoff and S. Pekarek, Analysis of Electric Machinery and Drive Systems,
+    3rd ed. (2013), chapter 4, permanent-magnet ac machine in the rotor's frame
+    """
 
     resistance: Array = param(0.5, "Ω", "resistance of a phase", 0.005, 50.0)
     inductance_d: Array = param(0.0032, "H", "inductance along the magnets", 1e-5, 1.0)
@@ -113,10 +116,6 @@ class PMSM(Plant):
     )
     inputs = (Signal("voltage_d", "V", 20.0), Signal("voltage_q", "V", 20.0, at=50.0))
     dt = 5e-4
-    source = (
-        "P. C. Krause, O. Wasynczuk, S. D. Sudhoff and S. Pekarek, Analysis of Electric Machinery and Drive "
-        "Systems, 3rd ed. (2013), chapter 4, permanent-magnet ac machine in the rotor's frame"
-    )
 
     def operating_point(self) -> tuple[Array, Array]:
         """No current along the magnets; the other carries load and friction."""
@@ -145,7 +144,11 @@ class PMSM(Plant):
 
 @register
 class InductionMotor(Plant):
-    """Induction motor held at a speed, driven by stator voltages in a frame that turns with the supply."""
+    """Induction motor held at a speed, driven by stator voltages in a frame that turns with the supply.
+
+    Source: P. C. Krause, O. Wasynczuk, S. D. Sudhoff and S. Pekarek, Analysis of Electric Machinery and Drive Systems,
+    3rd ed. (2013), chapter 6, symmetrical induction machine, with the 3-hp machine of its table
+    """
 
     stator_resistance: Array = param(0.435, "Ω", "resistance of the stator", 0.005, 50.0)
     rotor_resistance: Array = param(0.816, "Ω", "resistance of the rotor", 0.005, 50.0)
@@ -168,11 +171,6 @@ class InductionMotor(Plant):
     inputs = (Signal("voltage_d", "V", 30.0, at=180.0), Signal("voltage_q", "V", 30.0))
     outputs = ("stator_current_d", "stator_current_q", "rotor_speed")
     dt = 1e-3
-    source = (
-        "P. C. Krause, O. Wasynczuk, S. D. Sudhoff and S. Pekarek, Analysis of Electric Machinery and Drive "
-        "Systems, 3rd ed. (2013), chapter 6, symmetrical induction machine, with the 3-hp machine of its "
-        "table"
-    )
 
     def _inductances(self) -> tuple[Array, Array, Array]:
         """Of a winding, the share of it that couples to the other, and the stator's transient one."""
@@ -237,14 +235,14 @@ class RLC(Plant):
 
 @register
 class SeriesRLC(RLC):
-    """Resistor, coil and capacitor in a row behind a voltage source."""
+    """Resistor, coil and capacitor in a row behind a voltage source.
+
+    Source: N. S. Nise, Control Systems Engineering, 6th ed. (2011), chapter 3, the RLC network in state space
+    """
 
     states = (Signal("capacitor_voltage", "V", 5.0), Signal("current", "A", 1.5))
     inputs = (Signal("voltage", "V", 5.0),)
     outputs = ("capacitor_voltage",)
-    source = (
-        "N. S. Nise, Control Systems Engineering, 6th ed. (2011), chapter 3, the RLC network in state space"
-    )
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Kirchhoff's voltage law; the capacitor fills."""
@@ -259,17 +257,17 @@ class SeriesRLC(RLC):
 
 @register
 class ParallelRLC(RLC):
-    """Resistor, coil and capacitor side by side at a current source."""
+    """Resistor, coil and capacitor side by side at a current source.
+
+    Source: C. K. Alexander and M. N. O. Sadiku, Fundamentals of Electric Circuits, 5th ed. (2013), chapter 8, the
+    parallel RLC circuit
+    """
 
     resistance: Array = param(20.0, low=0.1, high=1e6)
 
     states = (Signal("voltage", "V", 5.0), Signal("coil_current", "A", 1.5))
     inputs = (Signal("current", "A", 1.5),)
     outputs = ("voltage",)
-    source = (
-        "C. K. Alexander and M. N. O. Sadiku, Fundamentals of Electric Circuits, 5th ed. (2013), chapter 8, "
-        "the parallel RLC circuit"
-    )
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Kirchhoff's current law; the coil's current grows with the voltage."""

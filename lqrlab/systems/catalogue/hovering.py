@@ -11,7 +11,11 @@ from lqrlab.systems.mechanics import PlanarBody, euler_rates, spin_acceleration
 
 @register
 class Quadrotor(Plant):
-    """Quadrotor in hover, driven by the thrusts of its four rotors (front, left, back, right)."""
+    """Quadrotor in hover, driven by the thrusts of its four rotors (front, left, back, right).
+
+    Source: R. Mahony, V. Kumar and P. Corke, Multirotor Aerial Vehicles, IEEE Robot. Autom. Mag. 19(3), 2012, eqs.
+    (4)-(6); the size of the quadrotor of Drake's examples
+    """
 
     mass: Array = param(0.5, "kg", "mass", 0.02, 20.0)
     arm: Array = param(0.175, "m", "centre to rotor", 0.02, 1.0)
@@ -32,10 +36,6 @@ class Quadrotor(Plant):
     )
     dt = 0.02
     drawn_in = "m"
-    source = (
-        "R. Mahony, V. Kumar and P. Corke, Multirotor Aerial Vehicles, IEEE Robot. Autom. Mag. 19(3), 2012, "
-        "eqs. (4)-(6); the size of the quadrotor of Drake's examples"
-    )
 
     def operating_point(self) -> tuple[Array, Array]:
         """Hover: each rotor carries a quarter of the weight."""
@@ -76,7 +76,10 @@ class Quadrotor(Plant):
 
 @register
 class PlanarQuadrotor(PlanarBody):
-    """Quadrotor in a vertical plane, driven by the thrusts of two rotors."""
+    """Quadrotor in a vertical plane, driven by the thrusts of two rotors.
+
+    Source: R. Tedrake, Underactuated Robotics (2023), chapter 3, planar quadrotor, and its example's parameters
+    """
 
     mass: Array = param(0.486, "kg", "mass", 0.02, 20.0)
     arm: Array = param(0.25, "m", "centre to rotor", 0.02, 1.0)
@@ -86,12 +89,8 @@ class PlanarQuadrotor(PlanarBody):
     states = with_rates(Signal("x", "m", 0.5), Signal("z", "m", 0.5), Signal("pitch", "rad", 0.2))
     inputs = (Signal("right_thrust", "N", 1.0, at=2.4), Signal("left_thrust", "N", 1.0, at=2.4))
     dt = 0.02
-    source = (
-        "R. Tedrake, Underactuated Robotics (2023), chapter 3, planar quadrotor, and its example's parameters"
-    )
 
     def operating_point(self) -> tuple[Array, Array]:
-        """Hover."""
         return self.point(right_thrust=self.mass * self.gravity / 2, left_thrust=self.mass * self.gravity / 2)
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
@@ -100,7 +99,6 @@ class PlanarQuadrotor(PlanarBody):
         return jnp.stack([-total * jnp.sin(q[2]), total * jnp.cos(q[2]), self.arm * (u[0] - u[1])])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """The arm with its thrusts."""
         (along, normal), hover = axes(x[2], self.arm), self.mass * self.gravity / 2
         ends = ((x[:2] + along, u[0] / hover), (x[:2] - along, u[1] / hover))
         arrows = [Arrow(end, end + 0.8 * thrust * normal) for end, thrust in ends]
@@ -110,7 +108,11 @@ class PlanarQuadrotor(PlanarBody):
 
 @register
 class VTOL(PlanarBody):
-    """Jet aircraft in hover on vectored thrust: pushed sideways and upwards in its own axes."""
+    """Jet aircraft in hover on vectored thrust: pushed sideways and upwards in its own axes.
+
+    Source: K. J. Åström and R. M. Murray, Feedback Systems, 1st ed. (2008), example 2.9 (eq. (2.26)), and the
+    vectored-thrust aircraft of the python-control examples
+    """
 
     mass: Array = param(4.0, "kg", "mass", 0.1, 20000.0)
     inertia: Array = param(0.0475, "kg·m²", "about the roll axis", 1e-3, 1e5)
@@ -121,13 +123,8 @@ class VTOL(PlanarBody):
     states = with_rates(Signal("x", "m", 0.5), Signal("y", "m", 0.5), Signal("roll", "rad", 0.2))
     inputs = (Signal("side_force", "N", 2.0), Signal("lift", "N", 10.0, at=39.2))
     dt = 0.02
-    source = (
-        "K. J. Åström and R. M. Murray, Feedback Systems, 1st ed. (2008), example 2.9 (eq. (2.26)), and the "
-        "vectored-thrust aircraft of the python-control examples"
-    )
 
     def operating_point(self) -> tuple[Array, Array]:
-        """Hover."""
         return self.point(lift=self.mass * self.gravity)
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
@@ -137,7 +134,6 @@ class VTOL(PlanarBody):
         return jnp.stack([c * u[0] - s * u[1] - drag[0], s * u[0] + c * u[1] - drag[1], self.arm * u[0]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """From behind: wings, fuselage and the two forces."""
         (along, normal), weight = axes(x[2], self.arm), self.mass * self.gravity
         below = x[:2] - normal
         push = Arrow(below, below + 5 * u[0] / weight * along)
@@ -149,7 +145,11 @@ class VTOL(PlanarBody):
 
 @register
 class Helicopter(Plant):
-    """Helicopter in hover: main rotor with two cyclic angles, tail rotor, six degrees of freedom."""
+    """Helicopter in hover: main rotor with two cyclic angles, tail rotor, six degrees of freedom.
+
+    Source: V. Gavrilets, B. Mettler and E. Feron, Nonlinear model for a small-size acrobatic helicopter, AIAA
+    2001-4333: rigid body, hub stiffness and steady flapping; the size of its X-Cell 60
+    """
 
     mass: Array = param(8.2, "kg", "mass", 0.2, 20000.0)
     roll_inertia: Array = param(0.18, "kg·m²", "about the forward axis", 1e-3, 1e5)
@@ -182,10 +182,6 @@ class Helicopter(Plant):
     solve_for = ("roll", "lift", "roll_cyclic", "tail_thrust")
     outputs = ("roll", "pitch", "roll_rate", "pitch_rate", "yaw_rate", "down_velocity")
     dt = 0.02
-    source = (
-        "V. Gavrilets, B. Mettler and E. Feron, Nonlinear model for a small-size acrobatic helicopter, AIAA "
-        "2001-4333: rigid body, hub stiffness and steady flapping; the size of its X-Cell 60"
-    )
 
     def operating_point(self) -> tuple[Array, Array]:
         """Hover: the tail rotor holds the main rotor's torque, a little bank its side force."""

@@ -37,7 +37,11 @@ def _on_line(x: np.ndarray, size: Real) -> Drawing:
 
 @register
 class UnicycleRobot(Plant):
-    """Robot on one steered wheel that follows a point moving along a straight line."""
+    """Robot on one steered wheel that follows a point moving along a straight line.
+
+    Source: B. Siciliano, L. Sciavicco, L. Villani and G. Oriolo, Robotics: Modelling, Planning and Control (2009),
+    section 11.2.1, the unicycle, and 11.6, tracking in the frame of the reference
+    """
 
     cruise: Array = param(0.5, "m/s", "speed of the point it follows", 0.05, 10.0)
     slip: Array = param(0.0, "m", "how far ahead of the wheel its reference point lies", 0.0, 0.5)
@@ -46,10 +50,6 @@ class UnicycleRobot(Plant):
     inputs = (Signal("speed", "m/s", 0.3, at=0.5), Signal("turn_rate", "rad/s", 1.0))
     dt = 0.05
     drawn_in = "m"
-    source = (
-        "B. Siciliano, L. Sciavicco, L. Villani and G. Oriolo, Robotics: Modelling, Planning and Control "
-        "(2009), section 11.2.1, the unicycle, and 11.6, tracking in the frame of the reference"
-    )
 
     def operating_point(self) -> tuple[Array, Array]:
         """On the point, as fast as it."""
@@ -68,7 +68,11 @@ class UnicycleRobot(Plant):
 
 @register
 class DifferentialDriveRobot(Plant):
-    """Robot on two driven wheels that follows a point moving along a straight line."""
+    """Robot on two driven wheels that follows a point moving along a straight line.
+
+    Source: B. Siciliano, L. Sciavicco, L. Villani and G. Oriolo, Robotics: Modelling, Planning and Control (2009),
+    section 11.4, dynamic model of the unicycle with two driven wheels
+    """
 
     mass: Array = param(10.0, "kg", "mass of the robot", 0.2, 500.0)
     inertia: Array = param(0.4, "kg·m²", "robot about the vertical", 0.002, 100.0)
@@ -89,10 +93,6 @@ class DifferentialDriveRobot(Plant):
     outputs = ("along", "across", "heading")
     dt = 0.05
     drawn_in = "m"
-    source = (
-        "B. Siciliano, L. Sciavicco, L. Villani and G. Oriolo, Robotics: Modelling, Planning and Control "
-        "(2009), section 11.4, dynamic model of the unicycle with two driven wheels"
-    )
 
     def operating_point(self) -> tuple[Array, Array]:
         """On the point, as fast as it; the torques overcome friction."""
@@ -114,7 +114,11 @@ class DifferentialDriveRobot(Plant):
 
 @register
 class OmnidirectionalRobot(Mechanical):
-    """Robot on three omnidirectional wheels, which may move any way without turning first."""
+    """Robot on three omnidirectional wheels, which may move any way without turning first.
+
+    Source: H. P. Oliveira, A. J. Sousa, A. P. Moreira and P. J. Costa, Modeling and assessing of omni-directional
+    robots with three and four wheels, in Contemporary Robotics (2009), three wheels at 120 degrees
+    """
 
     mass: Array = param(8.0, "kg", "mass of the robot", 0.2, 500.0)
     inertia: Array = param(0.15, "kg·m²", "robot about the vertical", 0.002, 100.0)
@@ -125,11 +129,6 @@ class OmnidirectionalRobot(Mechanical):
     states = with_rates(Signal("x", "m", 0.3), Signal("y", "m", 0.3), Signal("heading", "rad", 0.3))
     inputs = tuple(Signal(f"torque{i}", "N·m", 0.5) for i in (1, 2, 3))
     dt = 0.05
-    source = (
-        "H. P. Oliveira, A. J. Sousa, A. P. Moreira and P. J. Costa, Modeling and assessing of "
-        "omni-directional robots with three and four wheels, in Contemporary Robotics (2009), three wheels "
-        "at 120 degrees"
-    )
 
     _WHEELS = np.pi / 3 + 2 * np.pi / 3 * np.arange(3)
 
@@ -159,7 +158,12 @@ class OmnidirectionalRobot(Mechanical):
 
 @register
 class Segway(Mechanical):
-    """Two-wheeled robot that balances upright while it drives and turns."""
+    """Two-wheeled robot that balances upright while it drives and turns.
+
+    Source: K. Pathak, J. Franch and S. K. Agrawal, Velocity and position control of a wheeled inverted pendulum by
+    partial feedback linearization, IEEE Trans. Robot. 21(3), 2005, section II; the place along the path as first
+    coordinate
+    """
 
     body_mass: Array = param(4.0, "kg", "mass of the body", 0.1, 150.0)
     wheel_mass: Array = param(0.4, "kg", "mass of a wheel", 0.01, 20.0)
@@ -176,11 +180,6 @@ class Segway(Mechanical):
     )
     inputs = (Signal("left_torque", "N·m", 2.0), Signal("right_torque", "N·m", 2.0))
     dt = 0.02
-    source = (
-        "K. Pathak, J. Franch and S. K. Agrawal, Velocity and position control of a wheeled inverted "
-        "pendulum by partial feedback linearization, IEEE Trans. Robot. 21(3), 2005, section II; the place "
-        "along the path as first coordinate"
-    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         """Of the body and the wheels, which are discs that roll."""

@@ -12,7 +12,10 @@ from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Spring, axes
 
 @register
 class MassSpringDamper(Mechanical):
-    """Mass on a spring and a damper, pushed by a force."""
+    """Mass on a spring and a damper, pushed by a force.
+
+    Source: K. J. Åström and R. M. Murray, Feedback Systems, 2nd ed. (2021), section 3.1, eq. (3.1)
+    """
 
     mass: Array = param(1.0, "kg", "mass", 0.01, 100.0)
     stiffness: Array = param(4.0, "N/m", "spring stiffness", 0.0, 1000.0)
@@ -21,7 +24,6 @@ class MassSpringDamper(Mechanical):
     states = (Signal("position", "m", 0.5), Signal("velocity", "m/s", 1.0))
     inputs = (Signal("force", "N", 2.0),)
     dt = 0.05
-    source = "K. J. Åström and R. M. Murray, Feedback Systems, 2nd ed. (2021), section 3.1, eq. (3.1)"
 
     def kinetic(self, q: Array, v: Array) -> Array:
         return 0.5 * self.mass * v[0] ** 2
@@ -33,7 +35,6 @@ class MassSpringDamper(Mechanical):
         return jnp.array([u[0] - self.damping * v[0]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """A block on a floor, its spring against the wall."""
         wall = Line([(-2, 0), (-2, 1)], "ground", 3.0)
         block = Box((x[0], 0.3), 0.6, 0.6)
         return (ground(-2, 2), wall, Spring((-2, 0.3), (x[0] - 0.3, 0.3), 0.15), block)
@@ -41,16 +42,16 @@ class MassSpringDamper(Mechanical):
 
 @register
 class DoubleIntegrator(Mechanical):
-    """Mass without friction, pushed by a force: the simplest plant there is."""
+    """Mass without friction, pushed by a force: the simplest plant there is.
+
+    Source: K. J. Åström and R. M. Murray, Feedback Systems, 2nd ed. (2021), chapter 6, the double integrator
+    """
 
     mass: Array = param(1.0, "kg", "mass", 0.01, 1000.0)
 
     states = (Signal("position", "m", 1.0), Signal("velocity", "m/s", 1.0))
     inputs = (Signal("force", "N", 1.0),)
     dt = 0.1
-    source = (
-        "K. J. Åström and R. M. Murray, Feedback Systems, 2nd ed. (2021), chapter 6, the double integrator"
-    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         return 0.5 * self.mass * v[0] ** 2
@@ -59,13 +60,16 @@ class DoubleIntegrator(Mechanical):
         return u
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """A block on ice."""
         return (ground(-4, 4), Line([(0, 0), (0, -0.3)], "faint"), Box((x[0], 0.3), 0.8, 0.6))
 
 
 @register
 class TwoMassSpring(Mechanical):
-    """Two carts joined by a spring, the first pushed to place the second."""
+    """Two carts joined by a spring, the first pushed to place the second.
+
+    Source: B. Wie and D. S. Bernstein, Benchmark problems for robust control design, J. Guid. Control Dyn. 15(5), 1992,
+    1057-1059
+    """
 
     mass1: Array = param(1.0, "kg", "mass of the cart that is pushed", 0.05, 20.0)
     mass2: Array = param(1.0, "kg", "mass of the cart that follows", 0.05, 20.0)
@@ -80,10 +84,6 @@ class TwoMassSpring(Mechanical):
     inputs = (Signal("force", "N", 1.0),)
     outputs = ("position2",)
     dt = 0.1
-    source = (
-        "B. Wie and D. S. Bernstein, Benchmark problems for robust control design, J. Guid. Control Dyn. "
-        "15(5), 1992, 1057-1059"
-    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         return 0.5 * (self.mass1 * v[0] ** 2 + self.mass2 * v[1] ** 2)
@@ -103,7 +103,11 @@ class TwoMassSpring(Mechanical):
 
 @register
 class MassTrain(Mechanical):
-    """Train of four wagons on springs that stiffen, held in place from both ends."""
+    """Train of four wagons on springs that stiffen, held in place from both ends.
+
+    Source: L. Meirovitch, Fundamentals of Vibrations (2001), chapter 7, chains of masses; springs of Duffing's kind as
+    in its chapter 12
+    """
 
     mass: Array = param(1.0, "kg", "mass of a wagon", 0.05, 20.0)
     stiffness: Array = param(8.0, "N/m", "stiffness of a coupling at rest", 0.2, 500.0)
@@ -114,10 +118,6 @@ class MassTrain(Mechanical):
     states = with_rates(*(Signal(f"position{i}", "m", 0.3) for i in range(1, 5)), time=0.3)
     inputs = (Signal("front_force", "N", 3.0), Signal("rear_force", "N", 3.0))
     dt = 0.05
-    source = (
-        "L. Meirovitch, Fundamentals of Vibrations (2001), chapter 7, chains of masses; springs of Duffing's "
-        "kind as in its chapter 12"
-    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         return 0.5 * self.mass * jnp.sum(v**2)
@@ -147,7 +147,12 @@ _SIGMA = (np.sinh(_ROOTS) - np.sin(_ROOTS)) / (np.cosh(_ROOTS) + np.cos(_ROOTS))
 
 @register
 class FlexibleBeam(Mechanical):
-    """Flexible arm turned by a motor at its hub: the angle and three bending modes."""
+    """Flexible arm turned by a motor at its hub: the angle and three bending modes.
+
+    Source: R. H. Cannon and E. Schmitz, Initial experiments on the end-point control of a flexible one-link robot, Int.
+    J. Robot. Res. 3(3), 1984; modes of the clamped beam from L. Meirovitch, Fundamentals of Vibrations (2001), chapter
+    8
+    """
 
     length: Array = param(1.0, "m", "length of the beam", 0.1, 10.0)
     density: Array = param(0.5, "kg/m", "mass a metre of the beam", 0.02, 20.0)
@@ -166,11 +171,6 @@ class FlexibleBeam(Mechanical):
     inputs = (Signal("torque", "N·m", 2.0),)
     outputs = ("hub_angle", Signal("tip_position", "m", 0.3))
     dt = 0.01
-    source = (
-        "R. H. Cannon and E. Schmitz, Initial experiments on the end-point control of a flexible one-link "
-        "robot, Int. J. Robot. Res. 3(3), 1984; modes of the clamped beam from L. Meirovitch, Fundamentals "
-        "of Vibrations (2001), chapter 8"
-    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         """Of hub and beam; modes w = Σ φᵢ ηᵢ scaled to ∫φᵢ² = L, with ∫xφᵢ = 2/βᵢ²."""

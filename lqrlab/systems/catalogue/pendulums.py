@@ -11,7 +11,10 @@ from lqrlab.systems.mechanics import Rods
 
 @register
 class Pendulum(Mechanical):
-    """Pendulum held upright by a torque at its pivot; angle 0 is up."""
+    """Pendulum held upright by a torque at its pivot; angle 0 is up.
+
+    Source: R. Tedrake, Underactuated Robotics (2023), chapter 2, The Simple Pendulum
+    """
 
     mass: Array = param(1.0, "kg", "mass of the bob", 0.01, 50.0)
     length: Array = param(0.5, "m", "pivot to bob", 0.05, 10.0)
@@ -21,7 +24,6 @@ class Pendulum(Mechanical):
     states = (Signal("angle", "rad", 0.3), Signal("angular_velocity", "rad/s", 1.5))
     inputs = (Signal("torque", "N·m", 3.0),)
     dt = 0.02
-    source = "R. Tedrake, Underactuated Robotics (2023), chapter 2, The Simple Pendulum"
 
     def kinetic(self, q: Array, v: Array) -> Array:
         return 0.5 * self.mass * (self.length * v[0]) ** 2
@@ -34,33 +36,37 @@ class Pendulum(Mechanical):
         return jnp.array([u[0] - self.friction * v[0]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """A rod and a bob above its pivot."""
         return (ground(-0.2, 0.2), *linkage(chain((0, 0), [self.length], [x[0]]), 0.06 * self.length))
 
 
 @register
 class HangingPendulum(Pendulum):
-    """Pendulum brought to rest hanging by a torque at its pivot; angle 0 is down."""
+    """Pendulum brought to rest hanging by a torque at its pivot; angle 0 is down.
+
+    Source: H. K. Khalil, Nonlinear Systems, 3rd ed. (2002), section 1.2.1, the pendulum equation
+    """
 
     friction: Array = param(0.05)
 
     states = (Signal("angle", "rad", 0.5), Signal("angular_velocity", "rad/s", 2.0))
     inputs = (Signal("torque", "N·m", 1.0),)
     dt = 0.05
-    source = "H. K. Khalil, Nonlinear Systems, 3rd ed. (2002), section 1.2.1, the pendulum equation"
 
     def potential(self, q: Array) -> Array:
         """Zero at the bob's lowest."""
         return self.mass * self.gravity * self.length * (1 - jnp.cos(q[0]))
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """A rod and a bob below its pivot."""
         return super().draw(np.pi - x, u)
 
 
 @register
 class DoublePendulum(Mechanical):
-    """Double pendulum on a pivot, balanced upright by a motor at the pivot alone (the Pendubot)."""
+    """Double pendulum on a pivot, balanced upright by a motor at the pivot alone (the Pendubot).
+
+    Source: M. W. Spong and D. J. Block, The Pendubot: a mechatronic system for control research and education, Proc.
+    34th IEEE Conf. Decision and Control (1995), section 2; uniform rods, both angles from upright
+    """
 
     mass1: Array = param(0.8, "kg", "mass of the lower link", 0.05, 20.0)
     mass2: Array = param(0.5, "kg", "mass of the upper link", 0.05, 20.0)
@@ -78,11 +84,6 @@ class DoublePendulum(Mechanical):
     )
     inputs = (Signal("torque", "N·m", 2.0),)
     dt = 0.01
-    source = (
-        "M. W. Spong and D. J. Block, The Pendubot: a mechatronic system for control research and education, "
-        "Proc. 34th IEEE Conf. Decision and Control (1995), section 2; uniform rods, both angles from "
-        "upright"
-    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         return Rods.of(self).kinetic(q, v)
@@ -96,14 +97,17 @@ class DoublePendulum(Mechanical):
         return jnp.array([u[0] - self.friction1 * v[0] + inner, -inner])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """Two links above the pivot."""
         links = chain((0, 0), [self.length1, self.length2], [x[0], x[1]])
         return (ground(-0.1, 0.1), *linkage(links, 0.06 * self.length1))
 
 
 @register
 class ReactionWheelPendulum(Plant):
-    """Pendulum balanced upright by the reaction of a wheel that a motor spins at its tip."""
+    """Pendulum balanced upright by the reaction of a wheel that a motor spins at its tip.
+
+    Source: D. J. Block, K. J. Åström and M. W. Spong, The Reaction Wheel Pendulum (2007), chapter 2; the wheel's angle,
+    which nothing depends on, is left out
+    """
 
     mass: Array = param(0.22, "kg", "pendulum and wheel", 0.02, 20.0)
     centre: Array = param(0.125, "m", "pivot to the common centre of mass", 0.02, 2.0)
@@ -120,10 +124,6 @@ class ReactionWheelPendulum(Plant):
     )
     inputs = (Signal("torque", "N·m", 0.05),)
     dt = 0.01
-    source = (
-        "D. J. Block, K. J. Åström and M. W. Spong, The Reaction Wheel Pendulum (2007), chapter 2; the "
-        "wheel's angle, which nothing depends on, is left out"
-    )
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Angular momentum of pendulum and wheel, the wheel's speed absolute."""
@@ -142,7 +142,11 @@ class ReactionWheelPendulum(Plant):
 
 @register
 class FurutaPendulum(Mechanical):
-    """Rotary pendulum: a motor turns a horizontal arm that carries a pendulum, balanced upright."""
+    """Rotary pendulum: a motor turns a horizontal arm that carries a pendulum, balanced upright.
+
+    Source: B. S. Cazzolato and Z. Prime, On the Dynamics of the Furuta Pendulum, J. Control Sci. Eng. (2011), 528341,
+    eqs. (33)-(34) and table 1
+    """
 
     arm_length: Array = param(0.278, "m", "motor axis to pendulum hinge", 0.05, 2.0)
     arm_inertia: Array = param(0.0315, "kg·m²", "arm and motor about the motor axis", 1e-4, 1.0)
@@ -161,10 +165,6 @@ class FurutaPendulum(Mechanical):
     )
     inputs = (Signal("torque", "N·m", 0.3),)
     dt = 0.02
-    source = (
-        "B. S. Cazzolato and Z. Prime, On the Dynamics of the Furuta Pendulum, J. Control Sci. Eng. (2011), "
-        "528341, eqs. (33)-(34) and table 1"
-    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         """Of the arm, and of a slender pendulum that swings across it."""
@@ -192,7 +192,10 @@ class FurutaPendulum(Mechanical):
 
 @register
 class Acrobot(Mechanical):
-    """Two links hanging from a bar, balanced upright by a motor at the elbow alone."""
+    """Two links hanging from a bar, balanced upright by a motor at the elbow alone.
+
+    Source: M. W. Spong, The swing up control problem for the Acrobot, IEEE Control Syst. 15(1), 1995, eqs. (1)-(2)
+    """
 
     mass1: Array = param(1.0, "kg", "mass of the first link", 0.05, 20.0)
     mass2: Array = param(1.0, "kg", "mass of the second link", 0.05, 20.0)
@@ -211,10 +214,6 @@ class Acrobot(Mechanical):
     )
     inputs = (Signal("torque", "N·m", 10.0),)
     dt = 0.02
-    source = (
-        "M. W. Spong, The swing up control problem for the Acrobot, IEEE Control Syst. 15(1), 1995, eqs. "
-        "(1)-(2)"
-    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         spin2 = v[0] + v[1]
@@ -233,7 +232,6 @@ class Acrobot(Mechanical):
         return jnp.array([0.0, u[0]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """Two links on a bar."""
         lengths = [self.length1, 2 * self.centre2]
         bar = Line([(-0.3, 0), (0.3, 0)], "ground", 3.0)
         return (bar, *linkage(chain((0, 0), lengths, [x[0], x[0] + x[1]]), 0.05 * self.length1))

@@ -8,8 +8,6 @@ from lqrlab.systems import Plant, Signal, param, register
 from lqrlab.systems.catalogue.electrical import quarter_turn
 from lqrlab.systems.drawing import Arrow, Drawing, Line, Text, circuit, dial, ring
 
-_ERICKSON = "R. W. Erickson and D. Maksimović, Fundamentals of Power Electronics, 3rd ed. (2020), "
-
 
 class Converter(Plant):
     """Switched converter with a coil and a capacitor, averaged over a switching period."""
@@ -41,17 +39,19 @@ class Converter(Plant):
 
 @register
 class BuckConverter(Converter):
-    """Step-down converter: its duty cycle sets how much of the source's voltage the load gets."""
+    """Step-down converter: its duty cycle sets how much of the source's voltage the load gets.
+
+    Source: R. W. Erickson and D. Maksimović, Fundamentals of Power Electronics, 3rd ed. (2020), chapter 2 and section
+    7.2, averaged model
+
+    Limits: At ±50%, 2% of variants ask for more than the source's voltage (a duty above one): the averaged equations
+    hold, a real switch could only stay closed.
+    """
 
     states = (Signal("current", "A", 2.0, at=2.0), Signal("voltage", "V", 2.0, at=10.0))
     inputs = (Signal("duty", "1", 0.2, at=0.42),)
     outputs = ("voltage",)
     dt = 2e-5
-    source = _ERICKSON + "chapter 2 and section 7.2, averaged model"
-    limits = (
-        "At ±50%, 2% of variants ask for more than the source's voltage (a duty above one): the averaged "
-        "equations hold, a real switch could only stay closed."
-    )
 
     def operating_point(self) -> tuple[Array, Array]:
         """The voltage to hold, the load's current through the coil."""
@@ -65,7 +65,14 @@ class BuckConverter(Converter):
 
 @register
 class BoostConverter(Converter):
-    """Step-up converter: the coil is charged from the source and emptied into the load on top of it."""
+    """Step-up converter: the coil is charged from the source and emptied into the load on top of it.
+
+    Source: R. W. Erickson and D. Maksimović, Fundamentals of Power Electronics, 3rd ed. (2020), sections 2.3 and 7.2,
+    averaged model
+
+    Limits: Beyond ±33% some variants' sources exceed the voltage to hold, and the duty at rest is negative (2% of
+    variants at ±40%, 7% at ±50%): the averaged equations hold, a real switch could only stay open.
+    """
 
     source_voltage: Array = param(12.0)
     inductance: Array = param(2e-4)
@@ -77,11 +84,6 @@ class BoostConverter(Converter):
     inputs = (Signal("duty", "1", 0.2, at=0.5),)
     outputs = ("voltage",)
     dt = 5e-5
-    source = _ERICKSON + "sections 2.3 and 7.2, averaged model"
-    limits = (
-        "Beyond ±33% some variants' sources exceed the voltage to hold, and the duty at rest is negative (2% "
-        "of variants at ±40%, 7% at ±50%): the averaged equations hold, a real switch could only stay open."
-    )
 
     def _swing(self) -> Array:
         """Difference of the coil's voltages while it is charged and while it feeds the load."""
@@ -101,13 +103,16 @@ class BoostConverter(Converter):
 
 @register
 class BuckBoostConverter(BoostConverter):
-    """Inverting converter: the coil is charged from the source and emptied into the load alone."""
+    """Inverting converter: the coil is charged from the source and emptied into the load alone.
+
+    Source: R. W. Erickson and D. Maksimović, Fundamentals of Power Electronics, 3rd ed. (2020), chapter 2 and section
+    7.2, averaged model
+    """
 
     output_voltage: Array = param(15.0, about="size of the (negative) voltage to hold", low=0.5)
 
     states = (Signal("current", "A", 2.0, at=1.7), Signal("voltage", "V", 3.0, at=15.0))
     inputs = (Signal("duty", "1", 0.2, at=0.56),)
-    source = _ERICKSON + "chapter 2 and section 7.2, averaged model"
     limits = ""
 
     def _swing(self) -> Array:
@@ -119,7 +124,11 @@ class BuckBoostConverter(BoostConverter):
 
 @register
 class GridInverter(Plant):
-    """Inverter that feeds a grid through two coils and a capacitor, in the grid's turning frame."""
+    """Inverter that feeds a grid through two coils and a capacitor, in the grid's turning frame.
+
+    Source: R. Teodorescu, M. Liserre and P. Rodríguez, Grid Converters for Photovoltaic and Wind Power Systems (2011),
+    chapters 9 and 11, inverter with LCL filter
+    """
 
     inverter_coil: Array = param(1.8e-3, "H", "inductance on the inverter's side", 1e-5, 0.1)
     grid_coil: Array = param(9e-4, "H", "inductance on the grid's side", 1e-5, 0.1)
@@ -143,10 +152,6 @@ class GridInverter(Plant):
     inputs = (Signal("inverter_voltage_d", "V", 60.0, at=325.0), Signal("inverter_voltage_q", "V", 60.0))
     outputs = ("grid_current_d", "grid_current_q")
     dt = 5e-5
-    source = (
-        "R. Teodorescu, M. Liserre and P. Rodríguez, Grid Converters for Photovoltaic and Wind Power Systems "
-        "(2011), chapters 9 and 11, inverter with LCL filter"
-    )
 
     def operating_point(self) -> tuple[Array, Array]:
         """The current to feed; from the grid back through the filter, Kirchhoff's laws give the rest."""
@@ -178,7 +183,11 @@ class GridInverter(Plant):
 
 @register
 class TwoAreaPower(Plant):
-    """Two power areas that share a tie line, each keeping its frequency with one turbine."""
+    """Two power areas that share a tie line, each keeping its frequency with one turbine.
+
+    Source: C. E. Fosha and O. I. Elgerd, The megawatt-frequency control problem: a new approach via optimal control
+    theory, IEEE Trans. Power App. Syst. PAS-89(4), 1970; the tie line's sine kept, powers a unit of the rating
+    """
 
     inertia_time: Array = param(20.0, "s", "time constant of an area", 2.0, 200.0)
     area_gain: Array = param(120.0, "Hz", "frequency gained a unit of spare power", 5.0, 1000.0)
@@ -202,11 +211,6 @@ class TwoAreaPower(Plant):
     inputs = (Signal("command1", "1", 0.05), Signal("command2", "1", 0.05))
     outputs = ("frequency1", "frequency2", Signal("tie_power", "1", 0.02))
     dt = 0.05
-    source = (
-        "C. E. Fosha and O. I. Elgerd, The megawatt-frequency control problem: a new approach via optimal "
-        "control theory, IEEE Trans. Power App. Syst. PAS-89(4), 1970; the tie line's sine kept, powers a "
-        "unit of the rating"
-    )
 
     def _tie_power(self, angle: Array) -> Array:
         return self.tie * jnp.sin(2 * jnp.pi * angle) / (2 * jnp.pi)

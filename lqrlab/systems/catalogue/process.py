@@ -24,7 +24,10 @@ def _column(
 
 @register
 class CoupledTanks(Plant):
-    """Two tanks in a row, one draining into the other, filled by a pump; the lower level is to be held."""
+    """Two tanks in a row, one draining into the other, filled by a pump; the lower level is to be held.
+
+    Source: Quanser Inc., Coupled Tanks workbook, configuration 2
+    """
 
     area: Array = param(1.554e-3, "m²", "cross-section of a tank", 1e-4, 100.0)
     hole1: Array = param(1.781e-5, "m²", "outlet of the upper tank", 1e-6, 1.0)
@@ -38,7 +41,6 @@ class CoupledTanks(Plant):
     outputs = ("lower_level",)
     dt = 0.5
     drawn_in = "m"
-    source = "Quanser Inc., Coupled Tanks workbook, configuration 2"
 
     def operating_point(self) -> tuple[Array, Array]:
         """The lower level to hold; what runs through is the same everywhere."""
@@ -52,7 +54,6 @@ class CoupledTanks(Plant):
         return jnp.stack([self.pump * u[0] - first, first - second]) / self.area
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """One tank over the other."""
         high = 2 * self.level
         lower, upper = tank(0, 0, high, high, x[1]), tank(0, 1.3 * high, high, high, x[0])
         inflow = Arrow((0, 2.6 * high), (0, 2.6 * high - 0.03 * high * u[0]))
@@ -61,7 +62,14 @@ class CoupledTanks(Plant):
 
 @register
 class QuadrupleTank(Plant):
-    """Four tanks fed crosswise by two pumps; the two lower levels are to be held."""
+    """Four tanks fed crosswise by two pumps; the two lower levels are to be held.
+
+    Source: K. H. Johansson, The quadruple-tank process, IEEE Trans. Control Syst. Technol. 8(3), 2000, section II, its
+    minimum-phase setting
+
+    Limits: Where the splits add up to less than one (3% of variants at ±30%, 15% at ±50%) the plant is
+    non-minimum-phase, which LQR does not mind; small outlets at ±50% stand for tanks of 2.6 m.
+    """
 
     area1: Array = param(28e-4, "m²", "cross-section of the left tanks", 1e-4, 100.0)
     area2: Array = param(32e-4, "m²", "cross-section of the right tanks", 1e-4, 100.0)
@@ -86,14 +94,6 @@ class QuadrupleTank(Plant):
     outputs = ("lower_left", "lower_right")
     dt = 1.0
     drawn_in = "m"
-    source = (
-        "K. H. Johansson, The quadruple-tank process, IEEE Trans. Control Syst. Technol. 8(3), 2000, section "
-        "II, its minimum-phase setting"
-    )
-    limits = (
-        "Where the splits add up to less than one (3% of variants at ±30%, 15% at ±50%) the plant is "
-        "non-minimum-phase, which LQR does not mind; small outlets at ±50% stand for tanks of 2.6 m."
-    )
 
     def operating_point(self) -> tuple[Array, Array]:
         """The levels at which each outlet runs as fast as its tank is fed."""
@@ -117,7 +117,6 @@ class QuadrupleTank(Plant):
         return gained / jnp.stack([self.area1, self.area2, self.area1, self.area2])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """Two tanks over two tanks."""
         places = ((-0.08, 0, 0.2), (0.08, 0, 0.2), (-0.08, 0.26, 0.1), (0.08, 0.26, 0.1))
         tanks = [tank(left, low, 0.1, high, level) for (left, low, high), level in zip(places, x)]
         pumps = [dial((left, 0.1), 0.04, np.pi / 2 - 0.4 * v) for left, v in zip((-0.22, 0.22), u)]
@@ -126,7 +125,14 @@ class QuadrupleTank(Plant):
 
 @register
 class StirredTankReactor(Plant):
-    """Stirred tank in which a reaction heats itself, held at an unstable temperature by its jacket."""
+    """Stirred tank in which a reaction heats itself, held at an unstable temperature by its jacket.
+
+    Source: D. E. Seborg, T. F. Edgar and D. A. Mellichamp, Process Dynamics and Control, 2nd ed. (2004), section 2.4.6
+    and example 2.5
+
+    Limits: Wide variants react so fast or so slowly at the temperature held that the jacket at rest is colder or hotter
+    than any coolant (259 to 324 K at ±20%, down to 136 K at ±50%).
+    """
 
     turnover: Array = param(1 / 60, "1/s", "feed over volume", 1e-5, 1.0)
     rate_constant: Array = param(1.2e9, "1/s", "reaction rate at infinite temperature", 1e3, 1e18)
@@ -146,14 +152,6 @@ class StirredTankReactor(Plant):
     inputs = (Signal("jacket_temperature", "K", 10.0, at=300.0),)
     outputs = ("reactor_temperature",)
     dt = 2.0
-    source = (
-        "D. E. Seborg, T. F. Edgar and D. A. Mellichamp, Process Dynamics and Control, 2nd ed. (2004), "
-        "section 2.4.6 and example 2.5"
-    )
-    limits = (
-        "Wide variants react so fast or so slowly at the temperature held that the jacket at rest is colder "
-        "or hotter than any coolant (259 to 324 K at ±20%, down to 136 K at ±50%)."
-    )
 
     def _rate(self, temperature: Array) -> Array:
         return self.rate_constant * jnp.exp(-self.activation / temperature)
@@ -188,7 +186,11 @@ class StirredTankReactor(Plant):
 
 @register
 class HeatedRod(Plant):
-    """Rod in nine pieces, heated or cooled at either end, losing heat along its length."""
+    """Rod in nine pieces, heated or cooled at either end, losing heat along its length.
+
+    Source: F. P. Incropera, D. P. DeWitt, T. L. Bergman and A. S. Lavine, Fundamentals of Heat and Mass Transfer, 6th
+    ed. (2007), sections 3.6.1 (fins) and 5.10 (finite differences)
+    """
 
     length: Array = param(0.5, "m", "length of the rod", 0.05, 10.0)
     conductivity: Array = param(205.0, "W/(m·K)", "heat conductivity", 10.0, 450.0)
@@ -204,10 +206,6 @@ class HeatedRod(Plant):
     inputs = (Signal("left_heat", "W", 10.0), Signal("right_heat", "W", 10.0))
     outputs = ("temperature1", "temperature5", "temperature9")
     dt = 2.0
-    source = (
-        "F. P. Incropera, D. P. DeWitt, T. L. Bergman and A. S. Lavine, Fundamentals of Heat and Mass "
-        "Transfer, 6th ed. (2007), sections 3.6.1 (fins) and 5.10 (finite differences)"
-    )
 
     def operating_point(self) -> tuple[Array, Array]:
         """As warm as what is around it."""
@@ -235,7 +233,10 @@ class HeatedRod(Plant):
 
 @register
 class LotkaVolterra(Plant):
-    """Prey and predators, kept at their balance by taking some predators away or adding some."""
+    """Prey and predators, kept at their balance by taking some predators away or adding some.
+
+    Source: J. D. Murray, Mathematical Biology I, 3rd ed. (2002), section 3.1; time in units of its choice
+    """
 
     growth: Array = param(1.0, "1/s", "growth of the prey alone", 0.01, 20.0)
     hunting: Array = param(0.02, "1/s", "prey lost a predator", 1e-4, 5.0)
@@ -245,7 +246,6 @@ class LotkaVolterra(Plant):
     states = (Signal("prey", "1", 15.0, at=80.0), Signal("predators", "1", 10.0, at=50.0))
     inputs = (Signal("added_predators", "1/s", 20.0),)
     dt = 0.05
-    source = "J. D. Murray, Mathematical Biology I, 3rd ed. (2002), section 3.1; time in units of its choice"
 
     def operating_point(self) -> tuple[Array, Array]:
         """Where births and deaths balance."""
@@ -265,7 +265,15 @@ class LotkaVolterra(Plant):
 
 @register
 class PredatorPrey(Plant):
-    """Hares with limited food and lynxes with limited appetite, steered by how well the hares are fed."""
+    """Hares with limited food and lynxes with limited appetite, steered by how well the hares are fed.
+
+    Source: K. J. Åström and R. M. Murray, Feedback Systems, 1st ed. (2008), section 3.7 (eq. (3.31)) and example 6.5,
+    which prints the linearised model; time in years
+
+    Limits: Beyond about ±28% some variants have no coexistence: their lynxes' balance needs more hares than the food
+    supports, and the operating point holds a negative number of lynxes (3% of variants at ±40%, 8% at ±50%; one in a
+    thousand then has no stabilizing gain).
+    """
 
     growth: Array = param(1.6, "1/s", "growth of the hares", 0.05, 20.0)
     capacity: Array = param(125.0, "1", "hares that the food supports", 10.0, 1e5)
@@ -277,15 +285,6 @@ class PredatorPrey(Plant):
     states = (Signal("hares", "1", 4.0, at=20.6), Signal("lynxes", "1", 5.0, at=29.5))
     inputs = (Signal("feeding", "1/s", 0.5),)
     dt = 0.05
-    source = (
-        "K. J. Åström and R. M. Murray, Feedback Systems, 1st ed. (2008), section 3.7 (eq. (3.31)) and "
-        "example 6.5, which prints the linearised model; time in years"
-    )
-    limits = (
-        "Beyond about ±28% some variants have no coexistence: their lynxes' balance needs more hares than "
-        "the food supports, and the operating point holds a negative number of lynxes (3% of variants at "
-        "±40%, 8% at ±50%; one in a thousand then has no stabilizing gain)."
-    )
 
     def _balance(self) -> tuple[Array, Array]:
         """Hares and lynxes at which births and deaths balance."""

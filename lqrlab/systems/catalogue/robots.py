@@ -12,7 +12,11 @@ from lqrlab.systems.mechanics import PlanarBody, Rods, absolute
 
 @register
 class Scara(Arm):
-    """SCARA robot: two joints in the horizontal plane, a vertical spindle and a wrist about it."""
+    """SCARA robot: two joints in the horizontal plane, a vertical spindle and a wrist about it.
+
+    Source: R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), chapter 4,
+    the SCARA robot
+    """
 
     mass1: Array = param(5.0, "kg", "mass of the inner link", 0.2, 100.0)
     mass2: Array = param(3.0, "kg", "mass of the outer link", 0.2, 100.0)
@@ -39,10 +43,6 @@ class Scara(Arm):
         Signal("wrist_torque", "N·m", 0.5),
     )
     dt = 0.01
-    source = (
-        "R. M. Murray, Z. Li and S. S. Sastry, A Mathematical Introduction to Robotic Manipulation (1994), "
-        "chapter 4, the SCARA robot"
-    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         rods, angles, spins = Rods.of(self), absolute(q[:2]), absolute(v[:2])
@@ -67,7 +67,12 @@ class Scara(Arm):
 
 @register
 class FlexibleJointRobot(Mechanical):
-    """Hanging link driven through a spring by its motor, so that motor and link can disagree."""
+    """Hanging link driven through a spring by its motor, so that motor and link can disagree.
+
+    Source: M. W. Spong, Modeling and control of elastic joint robots, ASME J. Dyn. Syst. Meas. Control 109(4), 1987,
+    the single link; the size of the laboratory arm that S. Raghavan and J. K. Hedrick, Int. J. Control 59(2), 1994,
+    observe
+    """
 
     link_mass: Array = param(0.21, "kg", "mass of the link", 0.01, 20.0)
     centre: Array = param(0.15, "m", "joint to the link's centre of mass", 0.005, 2.0)
@@ -85,11 +90,6 @@ class FlexibleJointRobot(Mechanical):
     )
     inputs = (Signal("torque", "N·m", 0.2),)
     dt = 0.02
-    source = (
-        "M. W. Spong, Modeling and control of elastic joint robots, ASME J. Dyn. Syst. Meas. Control 109(4), "
-        "1987, the single link; the size of the laboratory arm that S. Raghavan and J. K. Hedrick, Int. J. "
-        "Control 59(2), 1994, observe"
-    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         return 0.5 * (self.link_inertia * v[0] ** 2 + self.motor_inertia * v[1] ** 2)
@@ -109,7 +109,11 @@ class FlexibleJointRobot(Mechanical):
 
 @register
 class CableRobot(PlanarBody):
-    """Platform hung in an upright frame on four cables, each wound by a winch."""
+    """Platform hung in an upright frame on four cables, each wound by a winch.
+
+    Source: A. Pott, Cable-Driven Parallel Robots: Theory and Application (2018), chapter 3, structure equation and its
+    wrench; straight cables without mass
+    """
 
     mass: Array = param(4.0, "kg", "mass of the platform", 0.1, 500.0)
     inertia: Array = param(0.08, "kg·m²", "platform about its centre", 1e-3, 100.0)
@@ -129,10 +133,6 @@ class CableRobot(PlanarBody):
         )
     )
     dt = 0.02
-    source = (
-        "A. Pott, Cable-Driven Parallel Robots: Theory and Application (2018), chapter 3, structure equation "
-        "and its wrench; straight cables without mass"
-    )
 
     _CORNERS = np.array([(-0.5, 0.5), (0.5, 0.5), (-0.5, -0.5), (0.5, -0.5)])
     # cables cross: each upper winch pulls a lower corner and the other way round, which stiffens the angle
@@ -169,7 +169,12 @@ class CableRobot(PlanarBody):
 
 @register
 class PlanarBiped(Mechanical):
-    """Walking robot of five links standing on one leg, the other in the air, a motor at every joint."""
+    """Walking robot of five links standing on one leg, the other in the air, a motor at every joint.
+
+    Source: E. R. Westervelt, J. W. Grizzle, C. Chevallereau, J. H. Choi and B. Morris, Feedback Control of Dynamic
+    Bipedal Robot Locomotion (2007), chapter 3 and the size of RABBIT; uniform links, the stance foot flat on the
+    ground, all angles from upright
+    """
 
     shank_mass: Array = param(3.2, "kg", "mass of a shank", 0.1, 50.0)
     thigh_mass: Array = param(6.8, "kg", "mass of a thigh", 0.1, 50.0)
@@ -198,11 +203,6 @@ class PlanarBiped(Mechanical):
         )
     )
     dt = 0.01
-    source = (
-        "E. R. Westervelt, J. W. Grizzle, C. Chevallereau, J. H. Choi and B. Morris, Feedback Control of "
-        "Dynamic Bipedal Robot Locomotion (2007), chapter 3 and the size of RABBIT; uniform links, the "
-        "stance foot flat on the ground, all angles from upright"
-    )
 
     # a joint's torque turns the link after it forwards and the one before it back
     _JOINTS = np.eye(5) - np.eye(5, k=1)
@@ -248,7 +248,11 @@ class PlanarBiped(Mechanical):
 
 @register
 class PlanarQuadruped(PlanarBody):
-    """Four-legged robot seen from its side: front and hind feet stand and push the trunk."""
+    """Four-legged robot seen from its side: front and hind feet stand and push the trunk.
+
+    Source: J. Di Carlo, P. M. Wensing, B. Katz, G. Bledt and S. Kim, Dynamic locomotion in the MIT Cheetah 3 through
+    convex model-predictive control, IROS 2018, its single rigid body in the sagittal plane
+    """
 
     mass: Array = param(43.0, "kg", "mass of the trunk", 1.0, 500.0)
     inertia: Array = param(2.1, "kg·m²", "trunk about its pitch axis", 0.02, 100.0)
@@ -264,10 +268,6 @@ class PlanarQuadruped(PlanarBody):
         for way, at in (("forward_force", 0.0), ("upward_force", 210.0))
     )
     dt = 0.01
-    source = (
-        "J. Di Carlo, P. M. Wensing, B. Katz, G. Bledt and S. Kim, Dynamic locomotion in the MIT Cheetah 3 "
-        "through convex model-predictive control, IROS 2018, its single rigid body in the sagittal plane"
-    )
 
     def operating_point(self) -> tuple[Array, Array]:
         """Standing: the feet share the weight so that nothing turns."""

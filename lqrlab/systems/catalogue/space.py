@@ -11,7 +11,11 @@ from lqrlab.systems.mechanics import euler_rates, spin_acceleration
 
 @register
 class SatelliteAttitude(Plant):
-    """Satellite that points at the Earth, turned by three reaction wheels; gravity's gradient pulls at it."""
+    """Satellite that points at the Earth, turned by three reaction wheels; gravity's gradient pulls at it.
+
+    Source: M. J. Sidi, Spacecraft Dynamics and Control (1997), chapter 4, Euler's equations and the gravity-gradient
+    moment; rates are those of the body beyond the orbit's own
+    """
 
     roll_inertia: Array = param(1200.0, "kg·m²", "about the direction of flight", 0.01, 1e6)
     pitch_inertia: Array = param(1400.0, "kg·m²", "about the orbit's normal", 0.01, 1e6)
@@ -25,10 +29,6 @@ class SatelliteAttitude(Plant):
     inputs = tuple(Signal(f"{name}_torque", "N·m", 0.1) for name in ("roll", "pitch", "yaw"))
     outputs = ("roll", "pitch", "yaw")
     dt = 1.0
-    source = (
-        "M. J. Sidi, Spacecraft Dynamics and Control (1997), chapter 4, Euler's equations and the "
-        "gravity-gradient moment; rates are those of the body beyond the orbit's own"
-    )
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Euler's equations with the gradient's moment; angles roll, pitch, yaw from the local vertical."""
@@ -55,7 +55,11 @@ class SatelliteAttitude(Plant):
 
 @register
 class SatelliteOrbit(Plant):
-    """Satellite kept on a circular orbit by radial and tangential thrust."""
+    """Satellite kept on a circular orbit by radial and tangential thrust.
+
+    Source: R. W. Brockett, Finite Dimensional Linear Systems (1970), chapter 1, satellite in an inverse square law
+    force field; the angle counted from a point that runs around the orbit
+    """
 
     gravity_constant: Array = param(
         3.986e14, "m³/s²", "gravitational constant times the Earth's mass", 0.1, 1e21, vary=False
@@ -71,10 +75,6 @@ class SatelliteOrbit(Plant):
     inputs = (Signal("radial_thrust", "m/s²", 2e-3), Signal("tangential_thrust", "m/s²", 2e-3))
     outputs = ("distance", "drift")
     dt = 20.0
-    source = (
-        "R. W. Brockett, Finite Dimensional Linear Systems (1970), chapter 1, satellite in an inverse square "
-        "law force field; the angle counted from a point that runs around the orbit"
-    )
 
     def _rate(self) -> Array:
         return jnp.sqrt(self.gravity_constant / self.radius**3)

@@ -10,7 +10,11 @@ from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Spring, Text
 
 @register
 class VehicleLateral(Plant):
-    """Car keeping its lane at constant speed: a single-track model steered at the front."""
+    """Car keeping its lane at constant speed: a single-track model steered at the front.
+
+    Source: R. Rajamani, Vehicle Dynamics and Control, 2nd ed. (2012), section 2.5, eqs. (2.45)-(2.46) and the passenger
+    car of section 3.1; slip angles kept nonlinear
+    """
 
     mass: Array = param(1573.0, "kg", "mass of the car", 300.0, 20000.0)
     yaw_inertia: Array = param(2873.0, "kg·m²", "inertia about the vertical", 300.0, 50000.0)
@@ -30,10 +34,6 @@ class VehicleLateral(Plant):
     outputs = ("lateral_position", "heading", "yaw_rate")
     dt = 0.02
     drawn_in = "m"
-    source = (
-        "R. Rajamani, Vehicle Dynamics and Control, 2nd ed. (2012), section 2.5, eqs. (2.45)-(2.46) and the "
-        "passenger car of section 3.1; slip angles kept nonlinear"
-    )
 
     def dynamics(self, x: Array, u: Array) -> Array:
         """Two tyres an axle, forces proportional to their slip angles."""
@@ -55,7 +55,13 @@ class VehicleLateral(Plant):
 
 @register
 class CruiseControl(Plant):
-    """Car held at a speed by its throttle, against rolling, air and a hill."""
+    """Car held at a speed by its throttle, against rolling, air and a hill.
+
+    Source: K. J. Åström and R. M. Murray, Feedback Systems, 1st ed. (2008), section 3.1 (eqs. (3.1)-(3.4)) and example
+    5.11, which prints the linearised model
+
+    Limits: At ±50%, two variants in a thousand need more than full throttle at rest.
+    """
 
     mass: Array = param(1600.0, "kg", "mass of the car", 300.0, 40000.0)
     gear: Array = param(12.0, "rad/m", "engine speed over road speed, fourth gear", 5.0, 60.0)
@@ -72,11 +78,6 @@ class CruiseControl(Plant):
     states = (Signal("speed", "m/s", 2.0, at=20.0),)
     inputs = (Signal("throttle", "1", 0.2, at=0.17),)
     dt = 0.2
-    source = (
-        "K. J. Åström and R. M. Murray, Feedback Systems, 1st ed. (2008), section 3.1 (eqs. (3.1)-(3.4)) and "
-        "example 5.11, which prints the linearised model"
-    )
-    limits = "At ±50%, two variants in a thousand need more than full throttle at rest."
 
     def _torque(self, speed: Array) -> Array:
         return self.peak_torque * (1 - self.falloff * (self.gear * speed / self.peak_speed - 1) ** 2)
@@ -107,7 +108,12 @@ class CruiseControl(Plant):
 
 @register
 class Platoon(Plant):
-    """Six vehicles one behind the other that keep their speed and the gaps between them."""
+    """Six vehicles one behind the other that keep their speed and the gaps between them.
+
+    Source: W. S. Levine and M. Athans, On the optimal error regulation of a string of moving vehicles, IEEE Trans.
+    Autom. Control 11(3), 1966; as example 15 of J. Abels and P. Benner, CAREX (SLICOT working note 1999-14), with air
+    drag added; a gap is what it is longer than wanted
+    """
 
     mass: Array = param(1500.0, "kg", "mass of a vehicle", 0.5, 60000.0)
     friction: Array = param(40.0, "N·s/m", "linear resistance of a vehicle", 0.0, 5000.0)
@@ -123,11 +129,6 @@ class Platoon(Plant):
     inputs = tuple(Signal(f"force{i}", "N", 2000.0, at=1112.0) for i in range(1, 7))
     dt = 0.1
     drawn_in = "m"
-    source = (
-        "W. S. Levine and M. Athans, On the optimal error regulation of a string of moving vehicles, IEEE "
-        "Trans. Autom. Control 11(3), 1966; as example 15 of J. Abels and P. Benner, CAREX (SLICOT working "
-        "note 1999-14), with air drag added; a gap is what it is longer than wanted"
-    )
 
     def operating_point(self) -> tuple[Array, Array]:
         """All as fast as wanted, each pushed against its resistance."""
@@ -153,7 +154,11 @@ class Platoon(Plant):
 
 @register
 class QuarterCar(Mechanical):
-    """A quarter of a car on its wheel, with an actuator beside spring and damper."""
+    """A quarter of a car on its wheel, with an actuator beside spring and damper.
+
+    Source: D. Hrovat, Survey of advanced suspension developments and related optimal control applications, Automatica
+    33(10), 1997, the quarter-car model; heights above rest on a flat road
+    """
 
     body_mass: Array = param(300.0, "kg", "quarter of the body", 10.0, 5000.0)
     wheel_mass: Array = param(40.0, "kg", "wheel and axle", 2.0, 1000.0)
@@ -167,10 +172,6 @@ class QuarterCar(Mechanical):
     inputs = (Signal("force", "N", 1000.0),)
     dt = 0.01
     drawn_in = ""
-    source = (
-        "D. Hrovat, Survey of advanced suspension developments and related optimal control applications, "
-        "Automatica 33(10), 1997, the quarter-car model; heights above rest on a flat road"
-    )
 
     def kinetic(self, q: Array, v: Array) -> Array:
         return 0.5 * (self.body_mass * v[0] ** 2 + self.wheel_mass * v[1] ** 2)
@@ -198,7 +199,11 @@ class QuarterCar(Mechanical):
 
 @register
 class HalfCar(Mechanical):
-    """Half a car with front and rear suspension, heaving and pitching, an actuator at each axle."""
+    """Half a car with front and rear suspension, heaving and pitching, an actuator at each axle.
+
+    Source: D. Hrovat, Survey of advanced suspension developments and related optimal control applications, Automatica
+    33(10), 1997, the half-car model; heights above rest on a flat road, pitch lifts the front
+    """
 
     mass: Array = param(690.0, "kg", "half of the body", 20.0, 20000.0)
     pitch_inertia: Array = param(1222.0, "kg·m²", "half of the body about its pitch axis", 10.0, 1e5)
@@ -219,11 +224,6 @@ class HalfCar(Mechanical):
     inputs = (Signal("front_force", "N", 1000.0), Signal("rear_force", "N", 1000.0))
     dt = 0.01
     drawn_in = ""
-    source = (
-        "D. Hrovat, Survey of advanced suspension developments and related optimal control applications, "
-        "Automatica 33(10), 1997, the half-car model; heights above rest on a flat road, pitch lifts the "
-        "front"
-    )
 
     def _stretch(self, q: Array) -> Array:
         """Suspensions' stretch, front and rear."""
