@@ -1,8 +1,10 @@
 """What the tests of the catalogue share."""
 
+import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lqrlab import systems
@@ -18,10 +20,7 @@ DAMPING = ("friction", "damping", "damper", "drag")
 def evaluate(name, method, *axes):
     """``plant.method(*vectors)`` over leading axes, compiled quickly; None in ``axes`` keeps one plant for
     all."""
-    fn = getattr(systems.family(name), method).__wrapped__ if method != "mass_matrix" else None
-    if fn is None:
-        fn = systems.family(name).mass_matrix
-    return compile_once(jax.vmap(fn, in_axes=axes))
+    return compile_once(jax.vmap(getattr(systems.family(name), method).__wrapped__, in_axes=axes))
 
 
 @functools.cache
@@ -31,13 +30,13 @@ def variants(name, spread, num=1000):
 
 def undamped(plant):
     """The plant without friction or damping of any kind."""
-    changed = {
-        key: np.zeros_like(value)
-        for key, value in plant.parameters.items()
-        if any(word in key for word in DAMPING)
-    }
-    fields = {**plant.parameters, **changed}
-    return type(plant)(**fields)
+    damping = [key for key in plant.parameters if any(word in key for word in DAMPING)]
+    return with_values(plant, **dict.fromkeys(damping, 0.0))
+
+
+def with_values(plant, **values):
+    """The plant with other parameters, which may be out of the range that ``systems.make`` allows."""
+    return dataclasses.replace(plant, **{key: jnp.asarray(value) for key, value in values.items()})
 
 
 def around(plant, rng, num, size=1.0):

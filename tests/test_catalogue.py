@@ -206,7 +206,7 @@ def test_equations_are_what_is_computed(name):
     assert sum("see the code" in line for line in lines) <= 5
     parameters, x_names, u_names = symbolic._symbols(plant)
     assert len({*parameters, *x_names, *u_names}) == len(parameters) + plant.n + plant.m
-    (x,), (u,) = around(plant, np.random.default_rng(9), 1)
+    (x,), (u,) = map(jnp.asarray, around(plant, np.random.default_rng(9), 1))
     names = dict(zip(parameters, map(float, plant.parameters.values())))
     half = plant.n // 2
     if isinstance(plant, systems.Mechanical):

@@ -2,13 +2,14 @@
 hand."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
-from catalogue import BUILT_IN, MECHANICAL, around, evaluate, undamped, variants
+from catalogue import BUILT_IN, MECHANICAL, around, evaluate, undamped, variants, with_values
 
 from lqrlab import systems
 from lqrlab.systems.plant import compile_once
@@ -106,8 +107,7 @@ def drift(plant, invariant, size):
 def test_energy_is_conserved(name):
     if name in OTHERS:
         zeros, invariant = OTHERS[name]
-        plant = systems.make(name)
-        plant = type(plant)(**{**plant.parameters, **zeros})
+        plant = with_values(systems.make(name), **zeros)
     else:
         plant, invariant = undamped(systems.make(name)), lambda p, x: float(p.energy(x))
     change, states = drift(plant, invariant, 0.3)
@@ -448,7 +448,7 @@ HEIGHT = {"six_joint_arm": 2, "scara": 2, "dual_arm": None, "flexible_beam": Non
 @pytest.mark.parametrize("name", CLOUDS)
 def test_energies_equal_those_of_a_cloud_of_points(name):
     plant = systems.make(name)
-    p = type(plant)(**{key: float(value) for key, value in plant.parameters.items()})
+    p = types.SimpleNamespace(**{key: float(value) for key, value in plant.parameters.items()})
     rng, half, h = np.random.default_rng(8), plant.n // 2, 1e-4
     for _ in range(4):
         q = (

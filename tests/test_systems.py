@@ -1,5 +1,6 @@
 """The user's own plants, what is said of mistakes in them, files, modes in words."""
 
+import dataclasses
 import json
 import re
 
@@ -104,7 +105,9 @@ def test_one_plant_becomes_a_family_whose_variants_differ_in_speed_and_strength(
     plants = systems.sample("cubic", key=jax.random.key(0), num=5)
     (a, b), (a0, b0) = plants.matrices(), given.matrices()
     np.testing.assert_allclose(a, plants.time_scale[:, None, None] * np.asarray(a0)[None])
-    np.testing.assert_allclose(b, (plants.time_scale * plants.input_gain)[:, None, None] * np.asarray(b0)[None])
+    np.testing.assert_allclose(
+        b, (plants.time_scale * plants.input_gain)[:, None, None] * np.asarray(b0)[None]
+    )
     assert np.ptp(plants.time_scale) > 0
     assert systems.make("cubic").dt == 0.03
     works_everywhere(systems.make("cubic"))
@@ -293,6 +296,154 @@ def test_functions_that_do_not_fit_are_refused():
         systems.from_dynamics(lambda x, u: u, x_eq=[0.0], u_eq=[1.0])
 
 
+# Plants as arrays -----------------------------------------------------------------------------------------
+
+
+def same(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_a_batch_of_plants_is_indexed_like_an_array():
+    plants = systems.sample("pendulum", key=jax.random.key(0), num=7)
+    assert len(plants) == 7
+    assert plants[3].batch_shape == ()
+    assert plants[3].mass == plants.mass[3]
+    assert plants[-1].mass == plants.mass[-1]
+    np.testing.assert_array_equal(plants[2:5].length, plants.length[2:5])
+    mask = plants.mass > 1.0
+    assert 0 < int(mask.sum()) < 7
+    for index in (mask, np.asarray(mask)):
+        np.testing.assert_array_equal(plants[index].mass, plants.mass[mask])
+    np.testing.assert_array_equal(plants[[5, 0]].mass, plants.mass[np.array([5, 0])])
+    assert [float(p.mass) for p in plants] == plants.mass.tolist()
+    same(plants[1:3][1], plants[2])
+    with pytest.raises(IndexError):
+        plants[7]
+    with pytest.raises(TypeError, match="pendulum: one plant cannot be indexed"):
+        plants[0][0]
+    with pytest.raises(TypeError, match="one plant has no length"):
+        len(plants[0])
+    with pytest.raises(TypeError, match="one plant has no length"):
+        iter(plants[0])
+    assert plants[0]  # a single plant is true, though it has no length
+
+
+def test_a_grid_of_plants_is_indexed_along_all_its_axes():
+    plants = systems.make("pendulum", mass=np.arange(1.0, 7.0).reshape(2, 3), length=[1.0, 2.0, 3.0])
+    assert (plants.batch_shape, len(plants)) == ((2, 3), 2)
+    assert (float(plants[1, 2].mass), float(plants[1, 2].length)) == (6.0, 3.0)
+    np.testing.assert_array_equal(plants[..., 1].mass, [2.0, 5.0])
+    np.testing.assert_array_equal(plants[:, ::2].mass, [[1.0, 3.0], [4.0, 6.0]])
+    np.testing.assert_array_equal(plants[np.asarray(plants.mass) > 4.5].mass, [5.0, 6.0])
+    assert [p.batch_shape for p in plants] == [(3,), (3,)]
+
+
+def test_parameters_that_a_batch_shares_are_indexed_and_used():
+    drawn = systems.sample("pendulum", key=jax.random.key(0), num=4)
+    shared = dataclasses.replace(drawn, mass=jnp.asarray(2.0), gravity=jnp.asarray(1.62))
+    spelled_out = dataclasses.replace(drawn, mass=jnp.full(4, 2.0), gravity=jnp.full(4, 1.62))
+    assert shared.batch_shape == (4,)
+    same(shared[1:3], spelled_out[1:3])
+    same(shared[2], spelled_out[2])
+    for a, b in zip(shared.matrices(), spelled_out.matrices()):
+        np.testing.assert_array_equal(a, b)
+    x, u = np.ones(2), np.zeros(1)
+    np.testing.assert_array_equal(shared.dynamics(x, u), spelled_out.dynamics(x, u))
+
+
+def test_plants_with_matrices_are_indexed_along_the_batch_alone():
+    plants = systems.from_matrices(np.stack([A, 2 * A, 3 * A]), B, C, states=("angle [rad]", "rate [rad/s]"))
+    second = plants[1]
+    assert (len(plants), second.batch_shape, second.n) == (3, (), 2)
+    np.testing.assert_array_equal(second.A, 2 * A)
+    np.testing.assert_array_equal(second.C, C)
+    assert second.states[0].name == "angle"
+    same(plants[np.array([True, False, True])], plants[::2])
+    stacked = systems.stack([systems.sample("dc_motor", key=jax.random.key(0), num=2), plants])
+    assert stacked[2:].A.shape == (3, 12, 12)
+    function = systems.from_dynamics(lambda x, u: u - x, x_eq=[0.0], u_eq=[0.0])
+    pair = jax.tree.map(lambda a: jnp.stack([a, a]), function)
+    assert (pair.batch_shape, pair[1].x_eq.shape) == ((2,), (1,))
+
+
+def test_a_traced_index_takes_one_plant():
+    plants = systems.sample("pendulum", key=jax.random.key(0), num=3)
+    masses = jax.lax.map(lambda i: plants[i].mass, jnp.arange(3))
+    np.testing.assert_array_equal(masses, plants.mass)
+
+
+def test_the_operating_point_is_given_by_signals_names():
+    plant = systems.make("magnetic_levitation")
+    x, u = plant.point(gap=0.02, voltage=3.0)
+    np.testing.assert_array_equal(x, [0.02, 0.0, 7.0])
+    np.testing.assert_array_equal(u, [3.0])
+    with pytest.raises(
+        ValueError, match="curent: magnetic_levitation has no such signal; did you mean current"
+    ):
+        plant.point(curent=1.0)
+
+
+# Families that build on another ---------------------------------------------------------------------------
+
+
+def test_a_parameter_declared_again_inherits_what_is_left_out():
+    class Heavier(systems.family("pendulum")):
+        """A heavier pendulum.
+
+        Source: the same afternoon,
+        two lines of it
+        """
+
+        mass: jax.Array = param(5.0)
+        length: jax.Array = param(0.7, high=2.0)
+        states = (Signal("angle", "rad", 0.1), Signal("angular_velocity", "rad/s", 0.5))
+
+    systems.register(Heavier)
+    base, fields = (systems.parameter_fields(c) for c in (systems.family("pendulum"), Heavier))
+    assert list(fields) == list(base)  # the order decides which key a parameter is drawn with
+    assert fields["mass"].default == 5.0
+    assert fields["mass"].metadata == base["mass"].metadata
+    assert fields["length"].metadata == {**base["length"].metadata, "high": 2.0}
+    assert Heavier.source == "the same afternoon, two lines of it"
+    assert Heavier.outputs == Heavier.states[:1]  # not the base class's, which have other scales
+    with pytest.raises(
+        ValueError, match=r"expected heavier's pivot to bob within \[0\.05, 2\] m, but found 3"
+    ):
+        systems.make("heavier", length=3.0)
+
+
+def test_a_parameter_is_checked_by_name():
+    cls = systems.family("pendulum")
+    np.testing.assert_array_equal(systems.check_parameter(cls, "mass", [1, 2]), [1.0, 2.0])
+    for value, why in (
+        ([1.0, 90.0], r"expected pendulum's mass of the bob within \[0\.01, 50\] kg, but found 90"),
+        (float("nan"), "mass: expected a finite number"),
+        ("heavy", "mass: expected a number in kg, but found 'heavy'"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            systems.check_parameter(cls, "mass", value)
+    for arguments, why in (
+        ({"spread": 1.0}, r"spread: expected a relative half-width in \[0, 1\), but found 1\.0"),
+        ({"num": 0}, "num: expected a whole number ≥ 1, but found 0"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            systems.sample("pendulum", key=jax.random.key(0), **{"num": 2, **arguments})
+    with pytest.raises(ValueError, match="mas: pendulum has no such parameter; did you mean mass"):
+        systems.make("pendulum", mas=1.0)
+
+
+def test_a_mechanism_that_draws_itself_is_to_scale():
+    assert systems.family("cart_pole").drawn_in == "m"
+    assert systems.family("quarter_car").drawn_in == ""  # movements five times as large
+
+    class Undrawn(systems.Mechanical):
+        """Gauges, which have no scale."""
+
+    assert Undrawn.drawn_in == ""
+
+
 # Modes ----------------------------------------------------------------------------------------------------
 
 
@@ -321,7 +472,9 @@ def test_modes_in_words(matrix, sentences):
 
 
 def test_modes_in_numbers():
-    (mode,) = systems.open_loop_modes(systems.make("mass_spring_damper", mass=2.0, stiffness=8.0, damping=0.8))
+    (mode,) = systems.open_loop_modes(
+        systems.make("mass_spring_damper", mass=2.0, stiffness=8.0, damping=0.8)
+    )
     np.testing.assert_allclose([mode.frequency, mode.damping, mode.time_constant], [2.0, 0.1, 5.0])
     # scales keep a slow orbit's double integrator apart from rounding
     orbit = systems.open_loop_modes(systems.make("satellite_orbit"))

@@ -28,7 +28,12 @@ def register(cls: type, static: Iterable[str] = ()) -> None:
         return tuple(zip(keys, leaves)), kept
 
     def unflatten(kept: Any, leaves: Any) -> Any:
-        return cls(**dict(zip(moving, leaves)), **dict(zip(static, kept[1:])))
+        value = object.__new__(
+            cls
+        )  # JAX puts anything into the fields, which a checking constructor would refuse
+        for name, field in (*zip(moving, leaves), *zip(static, kept[1:])):
+            object.__setattr__(value, name, field)
+        return value
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 

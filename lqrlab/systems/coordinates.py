@@ -7,7 +7,7 @@ All functions take NumPy and JAX arrays: NumPy arrays stay NumPy arrays, on the 
 
 import dataclasses
 from types import ModuleType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -41,13 +41,13 @@ class Coordinates:
     input_mask: Float[Array | np.ndarray, "*batch m_max"]
 
     @classmethod
-    def of(cls, plant: Plant) -> Self:
+    def of(cls, plant: Plant) -> "Coordinates":
         """The coordinates of a plant or a batch, from the scales of its signals."""
         lead = plant.batch_shape
         return cls.from_scales(*(jnp.broadcast_to(s, (*lead, s.shape[-1])) for s in plant.scales))
 
     @classmethod
-    def from_scales(cls, scale_x: Float[T, "*batch n"], scale_u: Float[T, "*batch m"]) -> Self:
+    def from_scales(cls, scale_x: Float[T, "*batch n"], scale_u: Float[T, "*batch m"]) -> "Coordinates":
         """The coordinates with scales ``[*batch, n]``, ``[*batch, m]`` in the plant's dimensions.
 
         Raises:

@@ -3,8 +3,6 @@
 import dataclasses
 from typing import Any
 
-from jax import Array
-
 
 @dataclasses.dataclass(frozen=True)
 class Signal:
@@ -55,7 +53,7 @@ def param(
     return dataclasses.field(default=default, metadata=given)
 
 
-def gravity(value: float = 9.81) -> Array:
+def gravity(value: float = 9.81) -> Any:
     """Gravity as a parameter: the same for all variants, but another planet may be asked for."""
     return param(value, "m/s²", "gravitational acceleration", 0.1, 30.0, vary=False)
 

@@ -1,7 +1,7 @@
 """Mechanisms, written as energies, and the bodies that they are made of: rods, and rigid bodies in flight."""
 
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -148,7 +148,7 @@ class Rods(NamedTuple):
     length: Array
 
     @classmethod
-    def of(cls, plant: Plant) -> Self:
+    def of(cls, plant: Plant) -> "Rods":
         """The rods whose parameters a plant numbers: mass1, length1, mass2, length2, …"""
         names = [name for name in plant.parameters if name[:-1] == "mass" and name[-1].isdigit()]
         lengths = [getattr(plant, name.replace("mass", "length")) for name in names]

@@ -12,7 +12,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self, dataclass_transform
+from typing import Any, ClassVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -194,39 +194,38 @@ class Plant:
         return jnp.broadcast_shapes(*(np.shape(a)[: np.ndim(a) - self._axes(path)] for path, a in leaves))
 
     def __len__(self) -> int:
-        return self._batch("has no length")[0]
+        if not self.batch_shape:
+            raise TypeError(f"{self.name}: one plant has no length; a batch has one")
+        return self.batch_shape[0]
 
     def __bool__(self) -> bool:  # else one plant, which has no length, would be neither true nor false
         return True
 
-    def __iter__(self) -> Iterator[Self]:
+    def __iter__(self) -> Iterator["Plant"]:
         return map(self.__getitem__, range(len(self)))
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self, index: Any) -> "Plant":
         """The plants at ``index`` of the batch axes: a whole number, a slice, a mask, an array, as NumPy takes them.
 
         Raises:
             TypeError: one plant, which has no axis to index.
             IndexError: an index outside of the batch.
         """
-        batch = self._batch("cannot be indexed")
-        full = self._broadcast(batch)
+        batch = self.batch_shape
+        if not batch:
+            raise TypeError(f"{self.name}: one plant cannot be indexed; a batch of plants can")
+        whole = self._broadcast(batch)
         if traced(index):
-            return jax.tree.map(lambda a: a[index], full)
+            return jax.tree.map(lambda a: a[index], whole)
         rows = np.arange(math.prod(batch)).reshape(batch)[
             np.asarray(index) if isinstance(index, list) else index
         ]
-        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[len(batch) :])[rows], full)
+        xp = jnp if traced(self) else np  # on the host nothing is compiled for each size
+        return jax.tree.map(
+            lambda a: jnp.asarray(xp.asarray(a).reshape(-1, *a.shape[len(batch) :])[rows]), whole
+        )
 
-    def _batch(self, why: str) -> tuple[int, ...]:
-        shape = self.batch_shape
-        if not shape:
-            raise TypeError(
-                f"{self.name}: one plant {why}; a batch of plants does, as systems.sample draws it"
-            )
-        return shape
-
-    def _broadcast(self, batch: tuple[int, ...]) -> Self:
+    def _broadcast(self, batch: tuple[int, ...]) -> "Plant":
         """The plant with all batch axes in each field, also in one that its members share."""
 
         def full(path: Any, a: Array) -> Array:

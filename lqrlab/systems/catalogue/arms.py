@@ -38,7 +38,7 @@ class RodArm(Arm):
         return self.gravity * Rods.of(self).moment(absolute(q))[1]
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        lengths = [self.parameters[f"length{i + 1}"] for i in range(self.m)]
+        lengths = [getattr(self, f"length{i + 1}") for i in range(self.m)]
         angles = np.pi / 2 - np.cumsum(x[: self.m])
         return (ground(-0.15, 0.15), *linkage(chain((0, 0), lengths, angles), 0.03))
 

@@ -5,7 +5,7 @@ import numpy as np
 from jax import Array
 
 from lqrlab.systems import Plant, Signal, gravity, param, register
-from lqrlab.systems.drawing import Arrow, Box, Drawing, Line, Text, dial, ground, mark, tank
+from lqrlab.systems.drawing import Arrow, Box, Drawing, Line, Real, Text, dial, ground, mark, tank
 
 
 def _flow(hole: Array, gravity: Array, level: Array) -> Array:
@@ -286,7 +286,7 @@ class PredatorPrey(Plant):
     inputs = (Signal("feeding", "1/s", 0.5),)
     dt = 0.05
 
-    def _balance(self) -> tuple[Array, Array]:
+    def _balance(self) -> tuple[Real, Real]:
         """Hares and lynxes at which births and deaths balance."""
         hares = self.death * self.appetite / (self.yield_ * self.hunting - self.death)
         return hares, self.growth * (1 - hares / self.capacity) * (self.appetite + hares) / self.hunting

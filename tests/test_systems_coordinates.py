@@ -1,0 +1,146 @@
+"""Scaled, padded coordinates: there and back, neutral to every gain, NumPy on the host."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lqrlab import control, systems
+from lqrlab.systems import Coordinates
+
+BATCH = {"one": (), "batch": (3,), "grid": (2, 3)}
+
+
+def plants(shape):
+    """Variants of a family with cross-coupled states and two inputs, as linear plants."""
+    count = int(np.prod(shape, dtype=int))
+    batch = systems.sample("ball_and_plate", key=jax.random.key(0), num=max(count, 1), spread=0.3)
+    if not shape:
+        return systems.linearise(batch[0])
+    return jax.tree.map(lambda a: a.reshape(shape + a.shape[1:]), systems.linearise(batch))
+
+
+def coordinates_of(shape, kind=jnp):
+    """Coordinates that differ from plant to plant, so that a mixed-up batch axis shows."""
+    rng = np.random.default_rng(1)
+    return Coordinates.from_scales(
+        kind.asarray(rng.uniform(0.1, 10.0, (*shape, 8))), kind.asarray(rng.uniform(0.1, 10.0, (*shape, 2)))
+    )
+
+
+@pytest.mark.parametrize("kind", [np, jnp], ids=["numpy", "jax"])
+@pytest.mark.parametrize("extra", [(), (4,), (5, 4)], ids=["vector", "many", "rollouts"])
+@pytest.mark.parametrize("shape", BATCH.values(), ids=BATCH)
+def test_signals_there_and_back(shape, extra, kind):
+    c, rng = coordinates_of(shape, kind), np.random.default_rng(2)
+    for size, wide, scale, there, back in (
+        (8, systems.N_MAX, c.scale_x, c.scale_state, c.unscale_state),
+        (2, systems.M_MAX, c.scale_u, c.scale_input, c.unscale_input),
+    ):
+        x = kind.asarray(rng.normal(size=(*shape, *extra, size)))
+        scaled = there(x)
+        assert scaled.shape == (*shape, *extra, wide)
+        assert not np.any(scaled[..., size:])
+        one_scale = np.reshape(scale[..., :size], (*shape, *(1,) * len(extra), size))
+        np.testing.assert_allclose(scaled[..., :size] * one_scale, x, rtol=1e-14)
+        np.testing.assert_allclose(back(scaled, size), x, rtol=1e-14)
+
+
+@pytest.mark.parametrize("shape", BATCH.values(), ids=BATCH)
+def test_a_gain_and_a_cost_mean_the_same_in_scaled_coordinates(shape):
+    c, rng = coordinates_of(shape), np.random.default_rng(3)
+    K, P, x = (jnp.asarray(rng.normal(size=(*shape, *s))) for s in ((2, 8), (8, 8), (8,)))
+    u = -jnp.einsum("...mn,...n->...m", K, x)
+    scaled = -jnp.einsum("...mn,...n->...m", c.scale_gain(K), c.scale_state(x))
+    np.testing.assert_allclose(c.unscale_input(scaled, 2), u, rtol=1e-12, atol=1e-12)
+    cost = jnp.einsum("...i,...ij,...j->...", *(c.scale_state(x), c.scale_cost(P), c.scale_state(x)))
+    np.testing.assert_allclose(cost, jnp.einsum("...i,...ij,...j->...", x, P, x), rtol=1e-11)
+    np.testing.assert_allclose(c.unscale_gain(c.scale_gain(K), 8, 2), K, rtol=1e-13)
+    np.testing.assert_allclose(c.unscale_cost(c.scale_cost(P), 8), P, rtol=1e-13)
+    assert not np.any(c.scale_gain(K)[..., 2:, :])
+    assert not np.any(c.scale_cost(P)[..., :, 8:])
+
+
+@pytest.mark.parametrize("shape", BATCH.values(), ids=BATCH)
+def test_scaling_and_padding_change_no_gain(shape):
+    plant, c = plants(shape), coordinates_of(shape)
+    plain = control.lqrd(plant.A, plant.B, plant.Q, plant.R, plant.dt)
+    scaled = c.scale_plant(plant)
+    assert (scaled.n, scaled.m, scaled.batch_shape) == (systems.N_MAX, systems.M_MAX, shape)
+    wide = control.lqrd(scaled.A, scaled.B, scaled.Q, scaled.R, scaled.dt)
+    np.testing.assert_allclose(c.unscale_gain(wide.K, 8, 2), plain.K, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(c.unscale_cost(wide.P, 8), plain.P, rtol=1e-7, atol=1e-9)
+    # nothing leaks into the padding: zero gain, and a cost to go of its own
+    np.testing.assert_allclose(c.zero_padding(wide.K, "u", "x"), wide.K, atol=1e-12)
+    assert not np.any(wide.P[..., :8, 8:])
+
+
+def test_padding_is_neutral_for_gains_of_plants_of_every_size():
+    for name in ("cruise_control", "dc_motor", "platoon"):
+        plant = systems.linearise(systems.make(name))
+        wide = systems.pad(plant)
+        gain, narrow = (control.lqrd(p.A, p.B, p.Q, p.R, p.dt).K for p in (wide, plant))
+        np.testing.assert_allclose(gain[: plant.m, : plant.n], narrow, rtol=1e-8, atol=1e-10)
+        assert not np.any(gain[plant.m :])
+        assert not np.any(gain[:, plant.n :])
+
+
+def test_masks_and_scales_say_what_exists():
+    c = Coordinates.of(systems.sample("dc_motor", key=jax.random.key(0), num=2))
+    np.testing.assert_array_equal(c.state_mask, [[1.0] * 3 + [0.0] * 9] * 2)
+    np.testing.assert_array_equal(c.input_mask, [[1.0] + [0.0] * 5] * 2)
+    np.testing.assert_array_equal(c.scale_x, [[0.5, 1.0, 5.0] + [1.0] * 9] * 2)
+    np.testing.assert_array_equal(c.scale_u, [[12.0] + [1.0] * 5] * 2)
+    full = jnp.ones((2, 12, 6))
+    np.testing.assert_array_equal(
+        c.zero_padding(full, "x", "u"), np.pad(np.ones((2, 3, 1)), ((0, 0), (0, 9), (0, 5)))
+    )
+
+
+def test_bryson_weights_are_the_identity_in_scaled_coordinates():
+    plants = systems.sample("cart_pole", key=jax.random.key(0), num=2)
+    scaled = Coordinates.of(plants).scale_plant(systems.linearise(plants))
+    np.testing.assert_allclose(scaled.Q, [np.diag([1.0] * 4 + [0.0] * 8)] * 2, atol=1e-14)
+    np.testing.assert_allclose(scaled.R, [np.eye(6)] * 2, atol=1e-14)
+
+
+def test_a_plant_of_weights_gets_its_scales_from_them():
+    plant = systems.from_matrices(-np.eye(2), np.eye(2), Q=np.diag([4.0, 0.0]), R=np.diag([1.0, 25.0]))
+    c = Coordinates.of(plant)
+    np.testing.assert_array_equal(c.scale_x[:2], [0.5, 1.0])
+    np.testing.assert_array_equal(c.scale_u[:2], [1.0, 0.2])
+
+
+def test_numpy_stays_numpy_and_jax_stays_jax():
+    for kind, other in ((np, jnp), (jnp, np)):
+        x, K, P = (kind.ones(s) for s in ((3, 8), (3, 2, 8), (3, 8, 8)))
+        for c in (coordinates_of((3,), kind), coordinates_of((3,), other)):  # whatever holds the scales
+            wanted = np.ndarray if kind is np else jax.Array
+            results = [c.scale_state(x), c.scale_gain(K), c.scale_cost(P), c.zero_padding(K, "u", "x")]
+            results += [
+                c.unscale_state(x, 8),
+                c.unscale_gain(K, 8, 2),
+                c.unscale_cost(P, 8),
+                c.scale_input(x[:, :2]),
+            ]
+            assert all(isinstance(a, wanted) for a in results)
+    plant = jax.tree.map(np.asarray, plants((3,)))
+    assert all(isinstance(a, np.ndarray) for a in jax.tree.leaves(coordinates_of((3,)).scale_plant(plant)))
+
+
+def test_they_work_inside_jit_and_vmap():
+    c, x = coordinates_of((3,)), jnp.ones((3, 8))
+    there = jax.vmap(lambda c, x: c.scale_state(x))
+    np.testing.assert_array_equal(jax.jit(there)(c, x), c.scale_state(x))
+    constant = np.ones((3, 8))  # known when traced, in coordinates that are not
+    np.testing.assert_array_equal(jax.jit(lambda c: c.scale_state(constant))(c), c.scale_state(x))
+
+
+def test_too_large_a_plant_is_refused():
+    with pytest.raises(ValueError, match="13 states and 1 inputs does not fit into 12 and 6"):
+        Coordinates.from_scales(np.ones(13), np.ones(1))
+    plant = systems.from_matrices(-np.eye(3), np.eye(3))
+    with pytest.raises(ValueError, match="3 states and 3 inputs does not fit into 12 and 2"):
+        systems.pad(plant, m=2)
+    with pytest.raises(ValueError, match="does not fit into 2 and 6"):
+        systems.stack([plant], n=2)
