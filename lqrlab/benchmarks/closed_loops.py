@@ -45,7 +45,7 @@ def _linear(n: int, count: int, targets: tuple, repeats: int, steps: int) -> lis
     K = np.asarray(control.lqrd(A, B, Q, R, 0.02).K)
     x0 = np.random.default_rng(1).normal(size=(count, n)).astype(np.float32)
     closed = np.asarray(world.sampled.A - world.sampled.B @ K, np.float32)
-    first = simulation.env(jax.tree.map(lambda a: a[0], world.plant), linear=True)
+    first = simulation.env(world.plant[0], linear=True)
 
     def ours(world: simulation.Env, K: np.ndarray, **options: Any) -> Callable:
         policy = simulation.LinearPolicy(jnp.asarray(K, jnp.float32))

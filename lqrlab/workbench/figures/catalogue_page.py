@@ -83,7 +83,7 @@ def card(plant: Plant, *, equations: bool = True) -> Card:
         name=plant.name,
         title=plant.title,
         facts={label: words for label, words in facts.items() if words},
-        modes=[mode.sentence for mode in systems.modes(plant)],
+        modes=[mode.sentence for mode in systems.open_loop_modes(plant)],
         equations=lines,
         tables={caption: table for caption, table in tables.items() if table[1]},
     )

@@ -24,7 +24,7 @@ def catalogue(names: Sequence[str]) -> pd.DataFrame:
                 "states": plant.n,
                 "inputs": plant.m,
                 "dt [ms]": 1e3 * float(plant.dt),
-                "least stable mode": systems.modes(plant)[0].sentence,
+                "least stable mode": systems.open_loop_modes(plant)[0].sentence,
             }
         )
     return pd.DataFrame(rows).set_index("plant")

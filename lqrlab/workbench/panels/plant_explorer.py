@@ -153,7 +153,7 @@ def _film(plant: Plant, x0: np.ndarray | Array, num_steps: int, loop: str) -> tu
     )
     slowest = float(np.abs(np.asarray(design.poles)).max())
     settles = -float(plant.dt) / np.log(slowest) if 0 < slowest < 1 else 0.0
-    modes = "; ".join(mode.sentence for mode in systems.modes(plant))
+    modes = "; ".join(mode.sentence for mode in systems.open_loop_modes(plant))
     cost = float(jnp.asarray(x0) @ design.P @ jnp.asarray(x0))
     words = (
         f"{plant.title}.<br><b>Open loop:</b> {modes}.<br><b>Under its optimum:</b> slowest time constant "

@@ -142,13 +142,13 @@ def plants(name: str, points: Sequence[Point]) -> Any:
     """The batch of plants at ``points``; a value outside of its range is refused by its name."""
     import jax.numpy as jnp
 
-    from lqrlab.systems import parameter_fields, registry
+    from lqrlab.systems import check_parameter, parameter_fields
 
     cls, values = weighted(name), {}
     for key, f in parameter_fields(cls).items():
         column = [float(point.get(key, f.default)) for point in points]
         values[key] = (
-            registry._checked(name, key, column, f)
+            check_parameter(cls, key, column)
             if any(key in point for point in points)
             else jnp.asarray(column)
         )
