@@ -1,6 +1,7 @@
 """The words that a plant is declared with: signals, parameters with units and ranges."""
 
 import dataclasses
+import inspect
 from typing import Any
 
 
@@ -56,6 +57,17 @@ def param(
 def gravity(value: float = 9.81) -> Any:
     """Gravity as a parameter: the same for all variants, but another planet may be asked for."""
     return param(value, "m/s²", "gravitational acceleration", 0.1, 30.0, vary=False)
+
+
+def documented(docstring: str) -> dict[str, str]:
+    """Title, source and limits of a plant class: the first line, the paragraphs ``Source: …`` and ``Limits: …``."""
+    text = inspect.cleandoc(docstring)
+    parts = {"title": text.splitlines()[0].rstrip(".")}
+    for paragraph in text.split("\n\n"):
+        heading, _, rest = paragraph.partition(": ")
+        if heading in ("Source", "Limits"):
+            parts[heading.lower()] = " ".join(rest.split())
+    return parts
 
 
 def complete(declared: dataclasses.Field, inherited: dataclasses.Field | None) -> dataclasses.Field:

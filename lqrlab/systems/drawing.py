@@ -1,7 +1,7 @@
-"""Plants as shapes: plain data in the plant's own plane, for whoever has a canvas.
+"""Plants as shapes: plain data in a plane, which plots, films and panels draw.
 
-A family's ``draw(x, u)`` returns a tuple of the shapes below, back to front, in metres (or any unit of its
-own: both axes have the same). ``ink`` is the part a shape plays: ``"body"`` moves, ``"accent"`` is where to
+A family's ``draw(x, u)`` returns a tuple of the shapes below, back to front, in metres (or in another unit that both
+axes share). ``ink`` is the part a shape plays: ``"body"`` moves, ``"accent"`` is where to
 look, ``"ground"`` stands still, ``"faint"`` is in the background, ``"fluid"`` fills a vessel.
 """
 
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from lqrlab.systems.declaration import Signal
 
 INKS = ("body", "accent", "ground", "faint", "fluid")
 Real = Any  # a number, or anything that can stand for one
@@ -135,7 +137,7 @@ def reach(a: Point, length: Real, angle: Real) -> np.ndarray:
     return np.asarray(a, float) + length * np.array([np.sin(angle), np.cos(angle)])
 
 
-def chain(a: Point, lengths: Sequence[Real], angles: Sequence[Real] | np.ndarray) -> list[Any]:
+def chain(a: Point, lengths: Sequence[Real], angles: Sequence[Real] | np.ndarray) -> list[np.ndarray]:
     """a and the ends of links after one another, each angle clockwise from upright."""
     points = [np.asarray(a, float)]
     for length, angle in zip(lengths, angles):
@@ -143,10 +145,10 @@ def chain(a: Point, lengths: Sequence[Real], angles: Sequence[Real] | np.ndarray
     return points
 
 
-def linkage(points: Sequence[Point], radius: Real, ink: str = "body") -> Drawing:
+def linkage(points: Sequence[Point], radius: Real) -> Drawing:
     """Links through points, with a joint of ``radius`` at each but the last, which is the accent."""
     joints = tuple(Disc(p, radius, "ground") for p in points[:-1])
-    return (Line(points, ink, 5.0), *joints, Disc(points[-1], radius, "accent"))
+    return (Line(points, "body", 5.0), *joints, Disc(points[-1], radius, "accent"))
 
 
 def ground(left: Real, right: Real, height: Real = 0.0) -> Line:
@@ -164,21 +166,11 @@ def ring(centre: Point, radius: Real, ink: str = "ground") -> Disc:
     return Disc(centre, radius, ink, filled=False)
 
 
-def columns(*bars: tuple[Real, str], level: Real = 1.0, width: Real = 0.7) -> Drawing:
-    """Labelled columns a step of 1.5 apart, each ``(height, label)``, with a mark at the level to hold."""
-    shapes: list[Shape] = []
-    for i, (height, label) in enumerate(bars):
-        x, tall = 1.5 * i, float(max(height, 0.0))
-        shapes += [Box((x, tall / 2), width, tall, ink="accent"), Text((x, -0.15), label)]
-        shapes.append(mark(x - 0.5, x + 0.5, level, 1.5))
-    return tuple(shapes)
-
-
-def cart(x: Real, width: Real, height: Real, floor: Real = 0.0) -> Drawing:
+def cart(x: Real, width: Real, height: Real) -> Drawing:
     """A cart on two wheels, its roof ``height`` above the floor."""
     wheel = 0.2 * height
-    body = Box((x, floor + wheel + 0.5 * (height - wheel)), width, height - wheel)
-    return (body, *(Disc((x + s * 0.3 * width, floor + wheel), wheel, "ground") for s in (-1, 1)))
+    body = Box((x, wheel + 0.5 * (height - wheel)), width, height - wheel)
+    return (body, *(Disc((x + s * 0.3 * width, wheel), wheel, "ground") for s in (-1, 1)))
 
 
 def car(x: Real, y: Real, heading: Real, length: Real, width: Real, steer: Real = 0.0) -> Drawing:
@@ -214,7 +206,7 @@ def tank(x: Real, bottom: Real, width: Real, height: Real, level: Real) -> Drawi
     return (water, Line([(left, top), (left, bottom), (right, bottom), (right, top)], "ground"))
 
 
-def gauges(signals: Sequence[Any], x: np.ndarray) -> Drawing:
+def gauges(signals: Sequence[Signal], x: np.ndarray) -> Drawing:
     """A bar a signal, out from the middle by its deviation from the operating point over its scale."""
     shapes: list[Shape] = [Line([(0, 0.6), (0, 0.4 - len(signals))], "ground", 1.0)]
     for row, (s, value) in enumerate(zip(signals, x)):

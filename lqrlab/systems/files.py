@@ -45,9 +45,9 @@ def load(path: str | Path, *, dt: float | None = None) -> Linear:
         ) from error
     missing = [name for name in "AB" if name not in content]
     if missing:
-        found = ", ".join(sorted(content)) or "nothing"
+        names = ", ".join(sorted(content)) or "nothing"
         raise ValueError(
-            f"{file}: expected the matrices A and B, but {missing[0]} is missing; it holds {found}"
+            f"{file}: expected the matrices A and B, but {missing[0]} is missing; it holds {names}"
         )
     given = {name: content[name] for name in _KNOWN if name in content}
     step = float(np.squeeze(given.pop("dt", 0.01))) if dt is None else dt

@@ -47,18 +47,18 @@ def open_loop_modes(plant: Plant) -> list[OpenLoopMode]:
     A = np.asarray(plant.matrices()[0], float) * scale / scale[:, None]
     values = np.linalg.eigvals(A)
     near = 1e-6 * max(np.abs(values).max(), 1e-300)
-    found: list[list[complex]] = []
+    groups: list[list[complex]] = []
     for value in sorted(values, key=lambda v: (-v.real, abs(v.imag))):
         if value.imag < -near:  # its conjugate speaks for it
             continue
-        same = next((group for group in found if abs(group[0] - value) < near), None)
+        same = next((group for group in groups if abs(group[0] - value) < near), None)
         if same is None:
-            found.append([complex(value)])
+            groups.append([complex(value)])
         else:
             same.append(complex(value))
     sizes = np.linalg.svd(A, compute_uv=False)
     chained = int(np.sum(sizes < 1e-9 * max(sizes[0], 1e-300))) < int(np.sum(np.abs(values) < near))
-    return [_mode(complex(np.mean(group)), len(group), near, chained) for group in found]
+    return [_mode(complex(np.mean(group)), len(group), near, chained) for group in groups]
 
 
 def _mode(value: complex, count: int, near: float, chained: bool) -> OpenLoopMode:

@@ -23,7 +23,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from lqrlab.compute import linalg, pytrees
 from lqrlab.compute.checks import did_you_mean, traced
-from lqrlab.systems.declaration import Signal, complete, param
+from lqrlab.systems.declaration import Signal, complete, documented, param
 from lqrlab.systems.drawing import Drawing, gauges
 
 State = Float[Array, "n"]
@@ -117,13 +117,13 @@ def _align(v: Numbers, batch: int, extra: int = 0) -> Array:
 class Plant:
     """A dynamical system ẋ = f(x, u) with an operating point, weights and a sample time.
 
-    Subclasses declare parameters with :func:`param`, list ``states`` and ``inputs``, set ``dt`` [s] and
-    ``source``, and write :meth:`dynamics` and :meth:`draw`. What is measured is all states unless ``outputs``
-    names some of them (or lists signals of its own, which :meth:`output` then computes). ``limits`` says what
-    wide variants cannot do, and why; ``drawn_in`` is the unit of a drawing that is to scale.
+    Subclasses declare parameters with :func:`param`, list ``states`` and ``inputs``, set ``dt`` [s], and write
+    :meth:`dynamics` and :meth:`draw`. Their docstring's first line is the title; its paragraphs "Source: …" and
+    "Limits: …" (or class attributes ``source``, ``limits``) say where the model comes from and what wide variants
+    cannot do, and why. All states are measured unless ``outputs`` names some of them (or lists further signals,
+    which :meth:`output` then computes); ``drawn_in`` is the unit of a drawing that is to scale.
 
-    Instances are frozen pytrees of arrays; ``systems.make`` checks them, the bare constructor does not (so
-    that JAX may put anything into the fields).
+    Instances are frozen pytrees of arrays; ``systems.make`` checks their values, the bare constructor does not.
     """
 
     name: ClassVar[str] = ""
@@ -135,27 +135,22 @@ class Plant:
     limits: ClassVar[str] = ""
     solve_for: ClassVar[tuple[str, ...]] = ()
     drawn_in: ClassVar[str] = ""
-    _listed: ClassVar[tuple[Any, ...]] = ()  # the outputs as they were declared
-    field_axes: ClassVar[
-        Mapping[str, int]
-    ] = {}  # of fields that are no scalars: axes that follow the batch's
+    _declared_outputs: ClassVar[tuple[Any, ...]] = ()
+    field_axes: ClassVar[Mapping[str, int]] = {}
+    """How many axes follow those of the batch, for fields that hold vectors or matrices."""
     dt: Any = 0.0
 
     def __init_subclass__(cls, static: tuple[str, ...] = (), **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
-        text = inspect.cleandoc(cls.__doc__ or cls.name)
-        cls.title = text.splitlines()[0].rstrip(".")
+        for key, text in documented(cls.__doc__ or cls.name).items():
+            if key == "title" or "states" in vars(cls):  # a base class may have a source that is no model's
+                setattr(cls, key, text)
         if isinstance(cls.states, tuple):  # else each instance says, or it is a mistake that check() finds
-            for name in ("source", "limits") if "states" in vars(cls) else ():
-                if paragraph := re.search(
-                    rf"^{name.capitalize()}: (.+?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE
-                ):
-                    setattr(cls, name, " ".join(paragraph[1].split()))
             known = {s.name: s for s in cls.states if isinstance(s, Signal)}
             if "outputs" in vars(cls):
-                cls._listed = cls.outputs
-            listed = cls._listed or cls._measured()
+                cls._declared_outputs = cls.outputs
+            listed = cls._declared_outputs or cls._measured()
             cls.outputs = tuple(s if isinstance(s, Signal) else known.get(s, s) for s in listed)
         for name, value in list(vars(cls).items()):
             if name in _BROADCAST and inspect.isfunction(value):  # written for one plant, called with any
@@ -217,13 +212,15 @@ class Plant:
         whole = self._broadcast(batch)
         if traced(index):
             return jax.tree.map(lambda a: a[index], whole)
-        rows = np.arange(math.prod(batch)).reshape(batch)[
-            np.asarray(index) if isinstance(index, list) else index
-        ]
+        if isinstance(index, list):
+            index = np.asarray(index)
+        rows = np.arange(math.prod(batch)).reshape(batch)[index]
         xp = jnp if traced(self) else np  # on the host nothing is compiled for each size
-        return jax.tree.map(
-            lambda a: jnp.asarray(xp.asarray(a).reshape(-1, *a.shape[len(batch) :])[rows]), whole
-        )
+
+        def chosen(a: Array) -> Array:
+            return jnp.asarray(xp.asarray(a).reshape(-1, *a.shape[len(batch) :])[rows])
+
+        return jax.tree.map(chosen, whole)
 
     def _broadcast(self, batch: tuple[int, ...]) -> "Plant":
         """The plant with all batch axes in each field, also in one that its members share."""

@@ -5,23 +5,10 @@ import numpy as np
 from jax import Array
 
 from lqrlab.systems import Mechanical, Plant, Signal, gravity, param, register, with_rates
-from lqrlab.systems.drawing import (
-    Arrow,
-    Box,
-    Disc,
-    Drawing,
-    Line,
-    Real,
-    axes,
-    dial,
-    ground,
-    mark,
-    reach,
-    ring,
-)
+from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, axes, dial, ground, mark, reach, ring
 
 
-def _on_line(x: np.ndarray, size: Real) -> Drawing:
+def _on_line(x: np.ndarray, size: float) -> Drawing:
     """A robot from above on the line it follows, its place along it marked by a ring."""
     (along, across), at = axes(x[2]), x[:2]
     wheels = [Box(at + s * 0.5 * size * across, 0.5 * size, 0.12 * size, x[2], "ground") for s in (-1, 1)]
