@@ -32,12 +32,57 @@ def reordered(A, B, order, signs=None):
     return T @ A @ T.T, T @ B
 
 
-def test_cart_pole():
-    """Tilbury and Messner, Control Tutorials, Inverted Pendulum: System Modeling; states x, ẋ, φ, φ̇ with φ
-    the other way round."""
-    A, B = reordered(*matrices("cart_pole"), (0, 2, 1, 3), (1, 1, -1, -1))
-    printed(A, "0 1 0 0 \n 0 -0.1818 2.6727 0 \n 0 0 0 1 \n 0 -0.4545 31.1818 0")
-    printed(B, "0 \n 1.8182 \n 0 \n 4.5455")
+# name: parameters, order and signs of the states, A and B as printed
+PRINTED = {
+    # Tilbury and Messner, Control Tutorials, Inverted Pendulum: System Modeling; x, ẋ, φ, φ̇, φ the other way round
+    "cart_pole": (
+        {},
+        ((0, 2, 1, 3), (1, 1, -1, -1)),
+        "0 1 0 0 \n 0 -0.1818 2.6727 0 \n 0 0 0 1 \n 0 -0.4545 31.1818 0",
+        "0 \n 1.8182 \n 0 \n 4.5455",
+    ),
+    # Tilbury and Messner, Control Tutorials, State-Space Methods for Controller Design
+    "magnetic_levitation": ({}, None, "0 1 0 \n 980 0 -2.8 \n 0 0 -100", "0 \n 0 \n 100"),
+    # Tilbury and Messner, Control Tutorials, Introduction: System Modeling, m = 1, b = 0.2, k = 1
+    "mass_spring_damper": (dict(mass=1.0, damping=0.2, stiffness=1.0), None, "0 1 \n -1 -0.2", "0 \n 1"),
+    # Wie and Bernstein (1992), m₁ = m₂ = 1 and k = 1
+    "two_mass_spring": ({}, None, "0 0 1 0 \n 0 0 0 1 \n -1 1 0 0 \n 1 -1 0 0", "0 \n 0 \n 1 \n 0"),
+    # Brockett (1970), with a unit orbit ω = 1: states r, ṙ, θ, θ̇
+    "satellite_orbit": (
+        dict(gravity_constant=1.0, radius=1.0),
+        ((0, 2, 1, 3), None),
+        "0 1 0 0 \n 3 0 0 2 \n 0 0 0 1 \n 0 -2 0 0",
+        "0 0 \n 1 0 \n 0 0 \n 0 1",
+    ),
+    # The MathWorks, Control System Toolbox, Yaw Damper Design for a 747 Jet Aircraft
+    "fixed_wing_lateral": (
+        {},
+        None,
+        "-.0558 -.9968 .0802 .0415 \n .598 -.115 -.0318 0 \n -3.05 .388 -.4650 0 \n 0 0.0805 1 0",
+        ".00729 0 \n -0.475 0.00775 \n 0.153 0.143 \n 0 0",
+    ),
+    # Åström and Murray, Feedback Systems, 1st ed., examples 6.5 and 5.11 (20 m/s in fourth gear)
+    "predator_prey": ({}, None, "0.13 -0.93 \n 0.57 0", "17.2 \n 0"),
+    "cruise_control": ({}, None, "-0.0101", "1.32"),
+    # Åström and Murray, Feedback Systems, chapter 6
+    "double_integrator": ({}, None, "0 1 \n 0 0", "0 \n 1"),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_matrices_as_printed(name):
+    parameters, order, A_printed, B_printed = PRINTED[name]
+    A, B = matrices(name, **parameters)
+    if order:
+        A, B = reordered(A, B, *order)
+    printed(A, A_printed)
+    printed(B, B_printed)
+
+
+def test_equilibria_as_printed():
+    """Åström and Murray, Feedback Systems, 1st ed., examples 6.5 and 5.11."""
+    printed(systems.make("predator_prey").equilibrium()[0][None], "20.6 29.5")
+    printed(systems.make("cruise_control").equilibrium()[1][None], "0.1687")
 
 
 def test_dc_motor():
@@ -45,38 +90,6 @@ def test_dc_motor():
     A, B = matrices("dc_motor")
     printed(A[1:, 1:], "-10 1 \n -0.02 -2")
     printed(B[1:], "0 \n 2")
-
-
-def test_magnetic_levitation():
-    """Tilbury and Messner, Control Tutorials, State-Space Methods for Controller Design."""
-    A, B = matrices("magnetic_levitation")
-    printed(A, "0 1 0 \n 980 0 -2.8 \n 0 0 -100")
-    printed(B, "0 \n 0 \n 100")
-
-
-def test_mass_spring_damper():
-    """Tilbury and Messner, Control Tutorials, Introduction: System Modeling, m = 1, b = 0.2, k = 1."""
-    A, B = matrices("mass_spring_damper", mass=1.0, damping=0.2, stiffness=1.0)
-    printed(A, "0 1 \n -1 -0.2")
-    printed(B, "0 \n 1")
-
-
-def test_predator_prey():
-    """Åström and Murray, Feedback Systems, 1st ed., example 6.5."""
-    x, _ = systems.make("predator_prey").equilibrium()
-    printed(x[None], "20.6 29.5")
-    A, B = matrices("predator_prey")
-    printed(A, "0.13 -0.93 \n 0.57 0")
-    printed(B, "17.2 \n 0")
-
-
-def test_cruise_control():
-    """Åström and Murray, Feedback Systems, 1st ed., example 5.11: 20 m/s in fourth gear."""
-    _, u = systems.make("cruise_control").equilibrium()
-    printed(u[None], "0.1687")
-    A, B = matrices("cruise_control")
-    printed(A, "-0.0101")
-    printed(B, "1.32")
 
 
 def test_vtol():
@@ -88,13 +101,6 @@ def test_vtol():
     expected[3, 2:4], expected[4, 4] = (-g, -c / m), -c / m
     np.testing.assert_allclose(A, expected, atol=1e-12)
     np.testing.assert_allclose(B, [[0, 0], [0, 0], [0, 0], [1 / m, 0], [0, 1 / m], [r / J, 0]], atol=1e-12)
-
-
-def test_fixed_wing_lateral():
-    """The MathWorks, Control System Toolbox, Yaw Damper Design for a 747 Jet Aircraft."""
-    A, B = matrices("fixed_wing_lateral")
-    printed(A, "-.0558 -.9968 .0802 .0415 \n .598 -.115 -.0318 0 \n -3.05 .388 -.4650 0 \n 0 0.0805 1 0")
-    printed(B, ".00729 0 \n -0.475 0.00775 \n 0.153 0.143 \n 0 0")
 
 
 def test_airliner():
@@ -136,20 +142,6 @@ def test_stirred_tank_reactor(temperature, concentration, text):
     rows = np.array([[float(w) for w in line.split()] for line in text.splitlines()])
     np.testing.assert_allclose(3600 * A, rows, rtol=2e-3)
     np.testing.assert_allclose(3600 * B, [[0], [0.3]], atol=1e-9)
-
-
-def test_two_mass_spring():
-    """Wie and Bernstein (1992), m₁ = m₂ = 1 and k = 1."""
-    A, B = matrices("two_mass_spring")
-    printed(A, "0 0 1 0 \n 0 0 0 1 \n -1 1 0 0 \n 1 -1 0 0")
-    printed(B, "0 \n 0 \n 1 \n 0")
-
-
-def test_satellite_orbit():
-    """Brockett (1970), with a unit orbit ω = 1: states r, ṙ, θ, θ̇."""
-    A, B = reordered(*matrices("satellite_orbit", gravity_constant=1.0, radius=1.0), (0, 2, 1, 3))
-    printed(A, "0 1 0 0 \n 3 0 0 2 \n 0 0 0 1 \n 0 -2 0 0")
-    printed(B, "0 0 \n 1 0 \n 0 0 \n 0 1")
 
 
 def test_platoon():
@@ -252,13 +244,6 @@ def test_quarter_car():
     for s in (0.5j, 5j, 60j):
         ours = np.array([1, -1, 0, 0]) @ np.linalg.solve(s * np.eye(4) - A, B[:, 0])
         np.testing.assert_allclose(ours, np.linalg.solve(s * np.eye(4) - theirs, control)[2], rtol=1e-9)
-
-
-def test_double_integrator():
-    """Åström and Murray, Feedback Systems, chapter 6."""
-    A, B = matrices("double_integrator")
-    printed(A, "0 1 \n 0 0")
-    printed(B, "0 \n 1")
 
 
 def test_planar_quadrotor():

@@ -28,9 +28,7 @@ def register(cls: type, static: Iterable[str] = ()) -> None:
         return tuple(zip(keys, leaves)), kept
 
     def unflatten(kept: Any, leaves: Any) -> Any:
-        value = object.__new__(
-            cls
-        )  # JAX puts anything into the fields, which a checking constructor would refuse
+        value: Any = object.__new__(cls)  # JAX may put anything into the fields: no constructor checks them
         for name, field in (*zip(moving, leaves), *zip(static, kept[1:])):
             object.__setattr__(value, name, field)
         return value

@@ -8,7 +8,7 @@ from lqrlab.systems import Mechanical, Plant, Signal, gravity, param, register, 
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, axes, dial, ground, mark, reach, ring
 
 
-def _on_line(x: np.ndarray, size: float) -> Drawing:
+def _on_line(x: np.ndarray, size: Array | float) -> Drawing:
     """A robot from above on the line it follows, its place along it marked by a ring."""
     (along, across), at = axes(x[2]), x[:2]
     wheels = [Box(at + s * 0.5 * size * across, 0.5 * size, 0.12 * size, x[2], "ground") for s in (-1, 1)]
