@@ -116,19 +116,28 @@ def test_energy_is_conserved(name):
 
 
 @pytest.mark.parametrize("name", MECHANICAL)
-def test_power_is_force_times_velocity(name):
-    """dE/dt = F·v with damping and inputs on, at states far from rest."""
+def test_power_is_force_times_velocity_and_masses_are_positive(name):
+    """At states far from rest, damping and inputs on: dE/dt = F·v, and M is symmetric, positive definite and the
+    one that the kinetic energy is made with."""
     plant = systems.make(name)
-    xs, us = around(plant, np.random.default_rng(2), 8)
+    xs, us = around(plant, np.random.default_rng(2), 16, 2.0)
     half = plant.n // 2
 
-    def power(x, u):
-        change = jax.grad(lambda x: plant.kinetic(*jnp.split(x, 2)) + plant.potential(x[:half]))(x)
-        return change @ plant.dynamics(x, u), plant.forces(x[:half], x[half:], u) @ x[half:], jnp.abs(change)
+    def numbers(x, u):
+        q, v = jnp.split(x, 2)
+        slope = jax.grad(lambda x: plant.kinetic(*jnp.split(x, 2)) + plant.potential(x[:half]))(x)
+        work = plant.forces(q, v, u) @ v
+        return slope, plant.dynamics(x, u), work, plant.mass_matrix(q), plant.kinetic(q, v)
 
-    gained, given, size = compile_once(jax.vmap(power))(jnp.asarray(xs), jnp.asarray(us))
-    dx = np.abs(evaluate(name, "dynamics", None, 0, 0)(plant, xs, us))
-    np.testing.assert_array_less(np.abs(gained - given), 1e-10 * np.sum(np.asarray(size) * dx, axis=1))
+    slope, dx, work, M, energy = map(
+        np.asarray, compile_once(jax.vmap(numbers))(jnp.asarray(xs), jnp.asarray(us))
+    )
+    gained = np.sum(slope * dx, axis=1)
+    np.testing.assert_array_less(np.abs(gained - work), 1e-10 * np.sum(np.abs(slope * dx), axis=1))
+    np.testing.assert_allclose(M, np.swapaxes(M, 1, 2), rtol=1e-12, atol=1e-14 * np.abs(M).max())
+    assert np.linalg.eigvalsh(M).min() > 0
+    v = xs[:, half:]
+    np.testing.assert_allclose(0.5 * np.einsum("bi,bij,bj->b", v, M, v), energy, rtol=1e-10)
 
 
 def test_circuits_lose_what_their_resistors_take():
@@ -140,20 +149,6 @@ def test_circuits_lose_what_their_resistors_take():
         p = systems.make("parallel_rlc")
         gained = jax.grad(p.energy)(jnp.asarray(x)) @ p.dynamics(x, u)
         np.testing.assert_allclose(gained, u[0] * x[0] - x[0] ** 2 / p.resistance, rtol=1e-9)
-
-
-@pytest.mark.parametrize("name", MECHANICAL)
-def test_mass_matrix_is_symmetric_positive_definite(name):
-    plant = systems.make(name)
-    xs, _ = around(plant, np.random.default_rng(4), 32, 2.0)
-    half = plant.n // 2
-    M = np.asarray(compile_once(jax.vmap(plant.mass_matrix))(jnp.asarray(xs[:, :half])))
-    np.testing.assert_allclose(M, np.swapaxes(M, 1, 2), rtol=1e-12, atol=1e-14 * np.abs(M).max())
-    assert np.linalg.eigvalsh(M).min() > 0
-    # and it is the one that the kinetic energy is made with
-    v = np.random.default_rng(5).normal(size=(32, half))
-    energy = jax.vmap(plant.kinetic)(jnp.asarray(xs[:, :half]), jnp.asarray(v))
-    np.testing.assert_allclose(0.5 * np.einsum("bi,bij,bj->b", v, M, v), energy, rtol=1e-10)
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.2, 0.5])
@@ -176,19 +171,23 @@ def test_matrices_equal_central_differences(name):
     """Five-point differences of the nonlinear dynamics at variants, to a millionth of the largest entry in
     the units of the plant's scales."""
     plants = systems.sample(name, key=jax.random.key(11), num=2)
-    x, u = (np.asarray(a) for a in plants.equilibrium())
     scale = np.concatenate([np.asarray(s) for s in plants.scales])
     n, h = plants.n, 1e-3
-    f = evaluate(name, "dynamics", 0, 0, 0)
-    found = np.concatenate([np.asarray(a) for a in plants.matrices()], axis=2)
-    columns = []
-    for j in range(n + plants.m):
-        step = np.zeros(n + plants.m)
-        step[j] = h * scale[j]
-        at = [np.asarray(f(plants, x + k * step[:n], u + k * step[n:])) for k in (-2, -1, 1, 2)]
-        columns.append((at[0] - 8 * at[1] + 8 * at[2] - at[3]) / (12 * h))
-    expected = np.stack(columns, axis=2) / scale[:n][:, None]
-    found = found * scale / scale[:n][:, None]
+    # one direction of x and u after another, each 2, 1, −1 and −2 steps away
+    steps = (h * np.diag(scale)[:, None] * np.array([-2.0, -1.0, 1.0, 2.0])[:, None]).reshape(-1, len(scale))
+
+    @compile_once
+    def numbers(plants, steps):
+        x, u = plants.equilibrium()
+        return plants.matrices(), plants.dynamics(
+            x[:, None] + steps[None, :, :n], u[:, None] + steps[None, :, n:]
+        )
+
+    matrices, rates = numbers(plants, jnp.asarray(steps))
+    at = np.asarray(rates).reshape(2, len(scale), 4, n)
+    slopes = np.moveaxis(at[:, :, 0] - 8 * at[:, :, 1] + 8 * at[:, :, 2] - at[:, :, 3], 1, 2) / (12 * h)
+    expected = slopes / scale[:n, None]
+    found = np.concatenate([np.asarray(a) for a in matrices], axis=2) * scale / scale[:n, None]
     assert np.abs(expected).max() > 0
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 
 from lqrlab.systems import drawing
 from lqrlab.systems.declaration import Signal
-from lqrlab.systems.plant import Plant, parameter_fields
+from lqrlab.systems.plant import Plant, compile_once, parameter_fields
 
 T = TypeVar("T")
 
@@ -30,8 +30,15 @@ def check(cls: type[Plant]) -> None:
     declaration.check_parameters()
     plant = cls(**{name: jnp.asarray(f.default, float) for name, f in parameter_fields(cls).items()})
     declaration.check_shapes(plant)
-    x, u = declaration.check_equilibrium(plant)
-    declaration.check_weights(plant)
+    for method in (
+        "equilibrium",
+        "matrices",
+        "weights",
+    ):  # traced alone first, which tells the one that fails
+        declaration.attempt(method, functools.partial(jax.eval_shape, getattr(plant, method)))
+    (x, u, rate), matrices, weights = jax.tree.map(np.asarray, _numbers(plant))
+    declaration.check_equilibrium(x, u, rate, pace=max(1.0, *(float(np.abs(a).max()) for a in matrices)))
+    declaration.check_weights(weights)
     declaration.attempt("draw", lambda: drawing.bounds(plant.drawing(x, u)))
 
 
@@ -146,16 +153,12 @@ class _Declaration:
                     f"{expects} {shape}, but found {getattr(result, 'shape', other)}", f"def {method}"
                 )
 
-    def check_equilibrium(self, plant: Plant) -> tuple[jax.Array, jax.Array]:
-        x, u = self.attempt("equilibrium", plant.equilibrium)
-        rate = np.asarray(plant.dynamics(x, u))
+    def check_equilibrium(self, x: np.ndarray, u: np.ndarray, rate: np.ndarray, pace: float) -> None:
+        """Refuse a point at which the states move, ``pace`` [1/s] being how fast a scale's push would move them."""
         where = "solve_for" if self.cls.solve_for else "operating_point"
         if not np.isfinite(np.concatenate([rate, x, u])).all():
             free = ", ".join(self.cls.solve_for) or "nothing"
             self.refuse(f"no equilibrium: solving for {free} from the operating point finds none", where)
-        # relative to how fast states would run if pushed by a scale of input or of state
-        matrices = self.attempt("matrices", plant.matrices)
-        pace = max(1.0, *(float(np.abs(np.asarray(a)).max()) for a in matrices))
         if not np.max(np.abs(rate)) < 1e-6 * pace:
             worst = self.cls.states[int(np.argmax(np.abs(rate)))].name
             self.refuse(
@@ -163,17 +166,25 @@ class _Declaration:
                 "give the signals' values there (at=...), write operating_point, or name in solve_for what moves",
                 where,
             )
-        return x, u
 
-    def check_weights(self, plant: Plant) -> None:
-        for name, weight, size in zip("QR", self.attempt("weights", plant.weights), (plant.n, plant.m)):
-            w = np.asarray(weight)
-            if w.shape != (size, size) or not np.isfinite(w).all() or not np.allclose(w, w.T):
-                self.refuse(f"weights: expected a symmetric {name} of shape {(size, size)}", "def weights")
+    def check_weights(self, weights: Sequence[np.ndarray]) -> None:
+        """Refuse weights that are not symmetric, Q ≥ 0 and R > 0."""
+        for name, w, signals in zip("QR", weights, (self.cls.states, self.cls.inputs)):
+            if w.shape != (len(signals),) * 2 or not np.isfinite(w).all() or not np.allclose(w, w.T):
+                self.refuse(
+                    f"weights: expected a symmetric {name} of shape {(len(signals),) * 2}", "def weights"
+                )
             lowest = np.linalg.eigvalsh(w)[0]
             if lowest < -1e-9 * np.abs(w).max() or (name == "R" and lowest <= 0):
                 expected = f"expected {name} {'≥' if name == 'Q' else '>'} 0"
                 self.refuse(f"weights: {expected}, but found the eigenvalue {lowest:.3g}", "def weights")
+
+
+@compile_once
+def _numbers(plant: Plant) -> list[tuple[jax.Array, ...]]:
+    """Equilibrium, rate of the states there, A and B, Q and R: one program, so that a check takes little time."""
+    x, u = plant.equilibrium()
+    return [(x, u, plant.dynamics(x, u)), plant.matrices(), plant.weights()]
 
 
 def _line(cls: type, where: str) -> str:
