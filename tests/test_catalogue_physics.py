@@ -12,6 +12,7 @@ import scipy.integrate
 from catalogue import BUILT_IN, MECHANICAL, around, evaluate, undamped, variants, with_values
 
 from lqrlab import systems
+from lqrlab.systems import mechanics
 from lqrlab.systems.plant import compile_once
 
 # Invariants of the conservative plants that are not written as energies, with what must be zero for them to
@@ -138,6 +139,24 @@ def test_power_is_force_times_velocity_and_masses_are_positive(name):
     assert np.linalg.eigvalsh(M).min() > 0
     v = xs[:, half:]
     np.testing.assert_allclose(0.5 * np.einsum("bi,bij,bj->b", v, M, v), energy, rtol=1e-10)
+
+
+def test_a_rigid_body_turns_as_its_rotation_matrix_says():
+    """Ṙ = R [ω]× for the Euler angles, and J ω̇ + ω × Jω = M for the rates."""
+    angles, spin, moment = np.random.default_rng(10).normal(size=(3, 3)) * 0.5
+    inertia = np.array([1.0, 2.0, 4.0])
+
+    def rotation(angles):
+        (sr, sp, sy), (cr, cp, cy) = jnp.sin(angles), jnp.cos(angles)
+        yaw = jnp.array([[cy, -sy, 0], [sy, cy, 0], [0, 0, 1]])
+        pitch = jnp.array([[cp, 0, sp], [0, 1, 0], [-sp, 0, cp]])
+        return yaw @ pitch @ jnp.array([[1, 0, 0], [0, cr, -sr], [0, sr, cr]])
+
+    rates = mechanics.euler_rates(angles[0], angles[1], jnp.asarray(spin))
+    R, change = jax.jvp(rotation, (jnp.asarray(angles),), (rates,))
+    np.testing.assert_allclose(change, R @ np.cross(np.eye(3), spin), atol=1e-14)
+    acceleration = mechanics.spin_acceleration(*map(jnp.asarray, (inertia, spin, moment)))
+    np.testing.assert_allclose(inertia * acceleration + np.cross(spin, inertia * spin), moment, atol=1e-14)
 
 
 def test_circuits_lose_what_their_resistors_take():
