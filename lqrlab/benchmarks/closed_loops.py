@@ -41,11 +41,12 @@ def _in_turn(contenders: dict[str, Callable], repeats: int) -> dict[str, float]:
 def _linear(n: int, count: int, targets: tuple, repeats: int, steps: int) -> list[Row]:
     kept, costs, shared = targets
     A, B, Q, R = problems(n, count)
-    world = simulation.env(systems.from_matrices(A, B, Q=Q, R=R, dt=0.02), linear=True)
+    plants = systems.from_matrices(A, B, Q=Q, R=R, dt=0.02)
+    world = simulation.env(plants, linear=True)
     K = np.asarray(control.lqrd(A, B, Q, R, 0.02).K)
     x0 = np.random.default_rng(1).normal(size=(count, n)).astype(np.float32)
     closed = np.asarray(world.sampled.A - world.sampled.B @ K, np.float32)
-    first = simulation.env(world.plant[0], linear=True)
+    first = simulation.env(plants[0], linear=True)
 
     def ours(world: simulation.Env, K: np.ndarray, **options: Any) -> Callable:
         policy = simulation.LinearPolicy(jnp.asarray(K, jnp.float32))

@@ -28,7 +28,7 @@ def check(arrays: dict[str, np.ndarray], config: DataConfig) -> tuple[float, lis
     if not len(of):
         return 0.0, []
     coordinates, (A, B, Q, R, N) = _sampled(arrays)
-    (n, m), of_loops = arrays["variants/B"].shape[1:], jax.tree.map(lambda a: a[of], coordinates)
+    (n, m), of_loops = arrays["variants/B"].shape[1:], coordinates[of]
     P = coordinates.scale_cost(arrays["variants/P"])[:, :n, :n]
     K = coordinates.scale_gain(arrays["variants/K"])[:, :m, :n]
     S = R + B.swapaxes(1, 2) @ P @ B

@@ -305,7 +305,7 @@ def variant_table(config: DataConfig, shard: Shard, designs: Designs) -> dict[st
     }
     for name, value in plants.parameters.items():
         table[f"parameters/{name}"] = np.broadcast_to(np.asarray(value), (size,))
-    return table
+    return jax.tree.map(np.asarray, table)
 
 
 def _rows(config: DataConfig, x0: np.ndarray, runs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

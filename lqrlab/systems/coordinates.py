@@ -9,15 +9,16 @@ import dataclasses
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from lqrlab.compute import pytree
+from lqrlab.compute import linalg, pytree
 from lqrlab.compute.checks import traced
 from lqrlab.systems.custom import Linear
-from lqrlab.systems.plant import Plant
+from lqrlab.systems.plant import Arrays, Plant
 
 N_MAX, M_MAX = 12, 6
 """States and inputs that plants of different families are padded to."""
@@ -35,10 +36,10 @@ class Coordinates:
         state_mask, input_mask: 1 where a state or input exists, 0 in padding; shapes as the scales.
     """
 
-    scale_x: Float[Array | np.ndarray, "*batch n_max"]
-    scale_u: Float[Array | np.ndarray, "*batch m_max"]
-    state_mask: Float[Array | np.ndarray, "*batch n_max"]
-    input_mask: Float[Array | np.ndarray, "*batch m_max"]
+    scale_x: Float[Arrays, "*batch n_max"]
+    scale_u: Float[Arrays, "*batch m_max"]
+    state_mask: Float[Arrays, "*batch n_max"]
+    input_mask: Float[Arrays, "*batch m_max"]
 
     @classmethod
     def of(cls, plant: Plant) -> "Coordinates":
@@ -61,6 +62,10 @@ class Coordinates:
             _widened(xp.ones_like(scale_x), N_MAX, 0.0),
             _widened(xp.ones_like(scale_u), M_MAX, 0.0),
         )
+
+    def __getitem__(self, index: Any) -> "Coordinates":
+        """The coordinates of some members of the batch."""
+        return jax.tree.map(lambda a: a[index], self)
 
     # Signals: the axes of the batch lead those of x and u, further ones may follow them.
 
@@ -171,14 +176,13 @@ def _columns(scale: Any, M: Array | np.ndarray) -> Any:
     return _matching(scale, M)[..., None, : M.shape[-1]]
 
 
-def _widened(a: T, size: int, fill: float) -> T:
+def _widened(a: Array | np.ndarray, size: int, fill: float) -> Any:
     return _namespace(a).pad(a, [(0, 0)] * (a.ndim - 1) + [(0, size - a.shape[-1])], constant_values=fill)
 
 
 def _per_vector(scale: Any, a: Array | np.ndarray) -> Any:
     """A scale ``[*batch, 12]`` for each vector of a ``[*batch, *extra, k]``."""
-    scale = _matching(scale, a)[..., : a.shape[-1]]
-    return scale.reshape(*scale.shape[:-1], *(1,) * (a.ndim - scale.ndim), scale.shape[-1])
+    return linalg.expand_batch(_matching(scale, a)[..., : a.shape[-1]], a.ndim)
 
 
 def _check_size(n: int, m: int, n_max: int = N_MAX, m_max: int = M_MAX) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,8 @@ from jaxtyping import Float
 
 from lqrlab.compute.checks import traced
 from lqrlab.systems.declaration import Signal
-from lqrlab.systems.plant import Input, Numbers, Output, Plant, State
+from lqrlab.systems.plant import Arrays, Input, Numbers, Output, Plant, State
 
-if TYPE_CHECKING:
-    Arrays = Array
-else:  # plants that are stacked on the host hold NumPy arrays
-    Arrays = Array | np.ndarray
 Labels = tuple[tuple[str, ...], tuple[str, ...]]
 
 

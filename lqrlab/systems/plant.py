@@ -12,7 +12,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,10 @@ Output = Float[Array, "p"]
 """The measurements of one plant."""
 Numbers = ArrayLike | Sequence
 """What NumPy makes an array of: numbers, arrays, lists of them."""
+if TYPE_CHECKING:
+    Arrays = Array
+else:  # on the host, plants and coordinates hold NumPy arrays
+    Arrays = Array | np.ndarray
 
 
 # Methods that a class writes for one plant and that callers use with any leading axes; all their arguments

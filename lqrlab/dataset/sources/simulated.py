@@ -17,7 +17,6 @@ from lqrlab.dataset.sources.base import BatchSpec, Source
 from lqrlab.dataset.store import Dataset
 from lqrlab.dataset.trajectories import Designs
 from lqrlab.dataset.windows import Windows, WindowSet
-from lqrlab.systems import Coordinates
 
 
 class DrawnData(Dataset):
@@ -127,7 +126,7 @@ class SimulatedSource(Source):
             ):
                 key = jax.random.fold_in(self._key(number), k)
                 of, runs, stays[here] = family.simulate(config, key)
-                coordinates: Coordinates = jax.tree.map(lambda a, of=of: a[of], family.designs.coordinates)
+                coordinates = family.designs.coordinates[of]
                 windows.put(signals, here, window, runs["states"], runs["controls"], coordinates)
             variant[here], at = family.rows[of], here.stop
         if not stays.any():
