@@ -173,7 +173,7 @@ def test_an_lqr_loop_keeps_its_distance_from_instability():
         A, B, _ = plant(seed)
         K = control.lqr(A, B, np.eye(3), np.eye(2)).K
         for margin in control.margins(A, B, K):
-            assert margin.distance >= 1 - 1e-6  # Kalman's inequality
+            assert margin.modulus_margin >= 1 - 1e-6  # Kalman's inequality
             assert margin.disk.alpha >= 2 / 3 - 1e-6
             assert margin.gain_down <= 0.5 + 1e-6
             assert margin.gain_up == np.inf
@@ -214,7 +214,7 @@ def test_margins_of_a_loop_computed_by_hand():
     assert found.gain_down == 0.0
     w = np.geomspace(1e-3, 1e3, 200001)
     L = 0.5 / (1j * w * (1j * w + 1) ** 2)
-    assert np.isclose(found.distance, np.abs(1 + L).min(), rtol=1e-6)
+    assert np.isclose(found.modulus_margin, np.abs(1 + L).min(), rtol=1e-6)
     assert np.isclose(found.disk.alpha, (2 * np.abs(1 + L) / np.abs(1 - L)).min(), rtol=1e-6)
     assert np.isclose(
         control.disk_margin(A, [[0.0], [0.0], [1.0]], [[0.5, 0.0, 0.0]]).alpha, found.disk.alpha

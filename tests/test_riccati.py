@@ -114,8 +114,7 @@ def test_doubling_that_stalls_is_rescued(continuous):
     args = [
         jnp.asarray(a) for a in (A, np.array([[0.0], [1.0]]), 1e-8 * np.eye(2), np.eye(1), np.zeros((2, 1)))
     ]
-    fast = doubling.fast_continuous if continuous else doubling.fast_discrete
-    _, error = fast(*(a[:, :, None] for a in args))
+    _, error = doubling.by_doubling(*(a[:, :, None] for a in args), continuous=continuous)
     assert float(error[0]) > 1e-11
     found = (control.lqr if continuous else control.dlqr)(*args[:4])
     solve = scipy.linalg.solve_continuous_are if continuous else scipy.linalg.solve_discrete_are

@@ -10,7 +10,7 @@ import scipy.optimize
 from scipy.integrate import solve_ivp
 
 from lqrlab import control, simulation, systems
-from lqrlab.control import trajectory
+from lqrlab.control.trajectory import quadratic_program
 
 Q, R, QF = np.diag([1.0, 0.1]), np.diag([0.4, 1.0]), 20 * np.eye(2)
 LIMITS, DT, STEPS = np.array([3.0, 1.5]), 0.1, 12
@@ -123,7 +123,7 @@ def test_quadratic_programs_in_a_box_equal_lsq_linear():
     L, b = rng.normal(size=(200, 5, 4)), 2 * rng.normal(size=(200, 5))
     low, high = -rng.uniform(0, 1, (200, 4)), rng.uniform(0, 1, (200, 4))
     H, g = np.einsum("kij,kil->kjl", L, L), -np.einsum("kij,ki->kj", L, b)
-    u, free = jax.jit(jax.vmap(trajectory.box_qp))(H, g, low, high)
+    u, free = jax.jit(jax.vmap(quadratic_program.box_qp))(H, g, low, high)
     for i in range(200):
         exact = scipy.optimize.lsq_linear(L[i], b[i], (low[i], high[i]), method="bvls", tol=1e-14)
         np.testing.assert_allclose(u[i], exact.x, atol=1e-9)
@@ -219,7 +219,7 @@ def test_a_schedule_is_the_pointwise_design_on_its_grid_and_linear_between():
     A = np.stack([np.stack([zero, one], -1), np.stack([k / m, zero], -1)], -2)
     B = np.stack([zero, 1 / m], -1)[..., None]
     points = (np.stack([m, k], -1), k[..., None])
-    made = control.schedule((masses, pulls), A, B, np.eye(2), np.eye(1), points=points)
+    made = control.gain_schedule((masses, pulls), A, B, np.eye(2), np.eye(1), points=points)
     gains = np.zeros((4, 3, 1, 2))
     for i in np.ndindex(4, 3):
         P = scipy.linalg.solve_continuous_are(A[i], B[i], np.eye(2), np.eye(1))
@@ -245,11 +245,11 @@ def test_a_schedule_does_not_pass_through_a_point_without_a_design():
     pull = np.array([-1.0, 0.0, 1.0])
     A, B = np.diag([1.0, -1.0]), np.stack([pull, np.ones(3)], -1)[..., None]
     with pytest.raises(ValueError, match=r"1 of 3 points .* at 0: mode at \+1 rad/s is not stabilizable"):
-        control.schedule(pull, A, B, np.eye(2), np.eye(1))
+        control.gain_schedule(pull, A, B, np.eye(2), np.eye(1))
     with pytest.raises(ValueError, match="grid: expected rising values"):
-        control.schedule(pull[::-1], A, B, np.eye(2), np.eye(1))
+        control.gain_schedule(pull[::-1], A, B, np.eye(2), np.eye(1))
     with pytest.raises(ValueError, match=r"B: expected leading axes \(2,\)"):
-        control.schedule(pull[:2], A, B, np.eye(2), np.eye(1))
+        control.gain_schedule(pull[:2], A, B, np.eye(2), np.eye(1))
 
 
 def pull_of_state(x):
@@ -268,7 +268,7 @@ def test_a_schedule_follows_a_plant_whose_parameter_moves():
     grid = np.linspace(1.0, last, 13)
     A = np.zeros((13, 2, 2))
     A[:, 0, 1], A[:, 1, 0] = 1.0, grid
-    made = control.schedule(grid, A, np.array([[0.0], [1.0]]), np.eye(2), np.eye(1), dt=dt)
+    made = control.gain_schedule(grid, A, np.array([[0.0], [1.0]]), np.eye(2), np.eye(1), dt=dt)
     policy = simulation.scheduled(plant, made, pull_of_state)
     x0 = np.array([0.5, 0.0, 1.0])
     run = simulation.rollout(plant, policy, x0 - plant.x_eq, T)

@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 import jax.numpy as jnp
-from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 
 from lqrlab.compute import pytree
 from lqrlab.control.regulator import LQR, dlqr, lqr
@@ -21,27 +20,27 @@ class Estimator:
     """A stationary Kalman filter; unpacks as ``L, P, poles, residual, stabilizing``.
 
     Attributes:
-        L: gain ``[..., n, p]``: x̂' = Ax̂ + Bu + L(y − Cx̂), where x̂' is the derivative or the next state.
-        P: covariance of the error ``[..., n, n]``; in discrete time of the prediction, before y is seen.
+        L: gain: x̂' = Ax̂ + Bu + L(y − Cx̂), where x̂' is the derivative or the next state.
+        P: covariance of the error; in discrete time of the prediction, before y is seen.
         dual: the regulator of (Aᵀ, Cᵀ) that it is.
     """
 
-    L: Array
-    P: Array
+    L: Float[Array, "*batch n p"]
+    P: Float[Array, "*batch n n"]
     dual: LQR
 
     @property
-    def poles(self) -> Array:
+    def poles(self) -> Complex[Array, "*batch n"]:
         """Eigenvalues of A − LC ``[..., n]``."""
         return self.dual.poles
 
     @property
-    def residual(self) -> Array:
+    def residual(self) -> Float[Array, "*batch"]:
         """Of the Riccati equation, relative ``[...]``."""
         return self.dual.residual
 
     @property
-    def stabilizing(self) -> Array:
+    def stabilizing(self) -> Bool[Array, "*batch"]:
         """Whether the error decays ``[...]``."""
         return self.dual.stabilizing
 
@@ -69,6 +68,9 @@ def lqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
         ValueError: bad arguments, or an unstable mode that is not seen; named as in the dual regulator.
 
     Source: Anderson and Moore (1990), section 7.2.
+
+    >>> control.lqe([[0.0]], [[1.0]], [[4.0]], [[1.0]]).L
+    Array([[2.]], dtype=float64)
     """
     try:
         dual = lqr(_t(A), _t(C), W, V)
@@ -97,16 +99,16 @@ class LQG:
     """Output feedback: z' = Az + By, u = Cz, where z' is the derivative or the next state.
 
     Attributes:
-        A: A − BK − LC ``[..., n, n]``.
-        B: L ``[..., n, p]``.
-        C: −K ``[..., m, n]``.
+        A: A − BK − LC.
+        B: L.
+        C: −K.
         regulator: :class:`LQR` of the state.
         estimator: :class:`Estimator` of the state.
     """
 
-    A: Array
-    B: Array
-    C: Array
+    A: Float[Array, "*batch n n"]
+    B: Float[Array, "*batch n p"]
+    C: Float[Array, "*batch m n"]
     regulator: LQR
     estimator: Estimator
 
