@@ -15,11 +15,10 @@ from lqrlab.control.horizon import TimeVaryingLQR, finite_horizon
 from lqrlab.control.inverse import Inverse, inverse_lqr
 from lqrlab.control.lyapunov import dlyap, is_stable, lyap
 from lqrlab.control.pareto_front import Front, pareto
-from lqrlab.control.pole_placement import place
 from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, sampling_cost, unsaturated_level
 from lqrlab.control.riccati.equations import care, dare
 from lqrlab.control.scheduling import Schedule, gain_schedule
-from lqrlab.control.servo import Integral, feedforward, lqi
+from lqrlab.control.servo import Integral, feedforward, lqi, place
 from lqrlab.control.trajectory.solver import ILQR, ilqr
 from lqrlab.control.tuning.specifications import StepSpecs
 from lqrlab.control.tuning.tuner import Tuned, tune

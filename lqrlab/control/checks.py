@@ -1,5 +1,6 @@
 """Checks of the arguments of designs: shapes that go together, weights that are symmetric and definite."""
 
+import functools
 import warnings
 from collections.abc import Mapping
 
@@ -9,8 +10,6 @@ from jaxtyping import Array, ArrayLike
 
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
-
-_warned = False
 
 
 def floating(*arrays: Array) -> np.dtype:
@@ -89,14 +88,8 @@ _DESIGN = {"B": "nm", "A": "nn", "Q": "nn", "R": "mm", "N": "nm"}
 
 
 def arguments(
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    N: ArrayLike | None = None,
-    *,
-    weights: bool = True,
-) -> tuple[Array, Array, Array, Array, Array]:
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, *, weights: bool = True
+) -> tuple[Array, Array, Array, Array, Array]:  # fmt: skip
     """The five matrices of a design as arrays of one floating type, checked; N defaults to zero.
 
     Args:
@@ -127,20 +120,18 @@ def arguments(
         raise ValueError(f"B: expected at least one state and one input, but found shape {(n, m)}")
     if not traced(*arrays.values()) and all(a.ndim == 2 for a in arrays.values()):
         values({name: np.asarray(a) for name, a in arrays.items()}, weights=weights)
-    return (
-        arrays["A"], arrays["B"], arrays["Q"], arrays["R"], arrays.get("N", jnp.zeros((n, m), dtype)),
-    )  # fmt: skip
+    cross = arrays.get("N", jnp.zeros((n, m), dtype))
+    return arrays["A"], arrays["B"], arrays["Q"], arrays["R"], cross
 
 
+@functools.cache
 def _warn_of_float32() -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        warnings.warn(
-            "a Riccati design in float32 leaves a few loops in a thousand unstable; call "
-            "lqrlab.compute.setup() and pass float64 arrays",
-            stacklevel=4,
-        )
+    """Once a process."""
+    warnings.warn(
+        "a Riccati design in float32 leaves a few loops in a thousand unstable; call lqrlab.compute.setup() and "
+        "pass float64 arrays",
+        stacklevel=4,
+    )
 
 
 def finite(name: str, a: np.ndarray) -> None:
@@ -157,7 +148,7 @@ def tolerance(dtype: np.dtype) -> float:
 
 
 def _symmetric(name: str, a: np.ndarray) -> None:
-    skew = np.max(np.abs(a - np.swapaxes(a, -1, -2)), axis=(-1, -2))
+    skew = np.max(np.abs(a - a.mT), axis=(-1, -2))
     if np.any(skew > tolerance(a.dtype) * np.max(np.abs(a), axis=(-1, -2))):
         raise ValueError(
             f"{name}: expected a symmetric matrix, but found entries that differ by {skew.max():.3g} across the "
@@ -166,7 +157,7 @@ def _symmetric(name: str, a: np.ndarray) -> None:
 
 
 def _semidefinite(name: str, a: np.ndarray, like: np.ndarray) -> None:
-    low = np.linalg.eigvalsh((a + np.swapaxes(a, -1, -2)) / 2)[..., 0]
+    low = np.linalg.eigvalsh((a + a.mT) / 2)[..., 0]
     # an indefinite weight may still have an optimum (a sampled cost, a frequency-domain condition), but
     # nobody asks for one by hand; designs that make their own weights do not come through here
     if np.any(low < -tolerance(a.dtype) * np.maximum(np.max(np.abs(like), axis=(-1, -2)), 1e-300)):
@@ -209,9 +200,7 @@ def values(arrays: dict[str, np.ndarray], *, weights: bool = True) -> None:
     if N is None:
         _semidefinite("Q", Q, Q)
         return
-    R = np.broadcast_to(R, (*np.broadcast_shapes(R.shape[:-2], N.shape[:-2]), *R.shape[-2:]))
-    Nt = np.broadcast_to(np.swapaxes(N, -1, -2), (*R.shape[:-2], *N.shape[:-3:-1]))
-    _semidefinite("Q − N R⁻¹ Nᵀ", Q - N @ np.linalg.solve(R, Nt), Q)
+    _semidefinite("Q − N R⁻¹ Nᵀ", Q - N @ np.linalg.solve(R, N.mT), Q)
 
 
 def sample_time(dt: ArrayLike, dtype: np.dtype) -> Array:

@@ -115,17 +115,13 @@ def lqrd_delayed(
     P = jnp.zeros_like(problem.Q)
     ahead = jnp.broadcast_to(jnp.eye(problem.A.shape[-1], dtype=P.dtype), P.shape)
     for _ in range(samples):  # no decision of now can change what these steps cost
-        P = P + _t(ahead) @ problem.Q @ ahead
+        P = P + ahead.mT @ problem.Q @ ahead
         ahead = problem.A @ ahead
     keep = jnp.concatenate([jnp.arange(n), jnp.arange(n + m * samples, P.shape[-1])])
     then = ahead[..., keep, :]
     K = inner.K @ then
-    P = P + _t(then) @ inner.P @ then
+    P = P + then.mT @ inner.P @ then
     return LQR(K, P, problem.A - problem.B @ K, inner.residual, inner.stabilizing)
-
-
-def _t(a: Array) -> Array:
-    return jnp.swapaxes(a, -1, -2)
 
 
 def delay_cost(

@@ -1,17 +1,13 @@
 """State estimators as duals of regulators, and output feedback."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 
 from lqrlab.compute import pytree
 from lqrlab.control.regulator import LQR, dlqr, lqr
-
-
-def _t(a: ArrayLike) -> Array:
-    return jnp.swapaxes(jnp.asarray(a), -1, -2)
 
 
 @pytree
@@ -48,11 +44,16 @@ class Estimator:
         return iter((self.L, self.P, self.poles, self.residual, self.stabilizing))
 
 
-def _dual(error: ValueError) -> ValueError:
-    return ValueError(
-        f"in the dual regulator problem (A → Aᵀ, B → Cᵀ, Q → W, R → V): {error}. There 'not stabilizable' means "
-        "that no measurement shows the mode, 'not detectable' that no noise drives it"
-    )
+def _filter(design: Callable[..., LQR], A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
+    """The filter that is dual to the regulator of Aᵀ, Cᵀ with the weights W, V."""
+    try:
+        dual = design(jnp.asarray(A).mT, jnp.asarray(C).mT, W, V)
+    except ValueError as error:
+        raise ValueError(
+            f"in the dual regulator problem (A → Aᵀ, B → Cᵀ, Q → W, R → V): {error}. There 'not stabilizable' means "
+            "that no measurement shows the mode, 'not detectable' that no noise drives it"
+        ) from error
+    return Estimator(dual.K.mT, dual.P, dual)
 
 
 def lqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
@@ -72,11 +73,7 @@ def lqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
     >>> control.lqe([[0.0]], [[1.0]], [[4.0]], [[1.0]]).L
     Array([[2.]], dtype=float64)
     """
-    try:
-        dual = lqr(_t(A), _t(C), W, V)
-    except ValueError as error:
-        raise _dual(error) from error
-    return Estimator(_t(dual.K), dual.P, dual)
+    return _filter(lqr, A, C, W, V)
 
 
 def dlqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
@@ -86,11 +83,7 @@ def dlqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
 
     Source: B. D. O. Anderson and J. B. Moore, Optimal Filtering (1979), section 4.4.
     """
-    try:
-        dual = dlqr(_t(A), _t(C), W, V)
-    except ValueError as error:
-        raise _dual(error) from error
-    return Estimator(_t(dual.K), dual.P, dual)
+    return _filter(dlqr, A, C, W, V)
 
 
 @pytree
@@ -114,17 +107,9 @@ class LQG:
 
 
 def lqg(
-    A: ArrayLike,
-    B: ArrayLike,
-    C: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    W: ArrayLike,
-    V: ArrayLike,
-    N: ArrayLike | None = None,
-    *,
-    discrete: bool = False,
-) -> LQG:
+    A: ArrayLike, B: ArrayLike, C: ArrayLike, Q: ArrayLike, R: ArrayLike, W: ArrayLike, V: ArrayLike,
+    N: ArrayLike | None = None, *, discrete: bool = False,
+) -> LQG:  # fmt: skip
     """The linear-quadratic-Gaussian controller: the regulator of Q, R, N fed by the estimator of W, V.
 
     Args:

@@ -44,9 +44,8 @@ def _sequential(A: Array, B: Array, Q: Array, R: Array, N: Array, Qf: Array) -> 
 def _parallel(A: Array, B: Array, Q: Array, R: Array, N: Array, Qf: Array) -> TimeVaryingLQR:
     """Source: S. Särkkä and Á. F. García-Fernández, Temporal parallelization of dynamic programming and linear
     quadratic control, IEEE Trans. Autom. Control 68 (2023), section III-B (without the affine terms)."""
-    t = partial(jnp.swapaxes, axis1=-1, axis2=-2)
     n = A.shape[-1]
-    invR = linalg.solve_many(R, jnp.concatenate([t(B), t(N)], axis=-1))
+    invR = linalg.solve_many(R, jnp.concatenate([B.mT, N.mT], axis=-1))
     RB, RN = invR[..., :n], invR[..., n:]
     zero = jnp.zeros((1, n, n), A.dtype)
     F = jnp.concatenate([A - B @ RN, zero])
@@ -60,11 +59,11 @@ def _parallel(A: Array, B: Array, Q: Array, R: Array, N: Array, Qf: Array) -> Ti
             jnp.broadcast_to(eye, F1.shape) + G1 @ H2, jnp.concatenate([F1, G1], axis=-1)
         )
         WF, WG = both[..., :n], both[..., n:]
-        return F2 @ WF, G2 + linalg.symmetric(F2 @ WG @ t(F2)), H1 + linalg.symmetric(t(F1) @ H2 @ WF)
+        return F2 @ WF, G2 + linalg.symmetric(F2 @ WG @ F2.mT), H1 + linalg.symmetric(F1.mT @ H2 @ WF)
 
     P = jax.lax.associative_scan(join, (F, G, H), reverse=True)[2]
     after = P[1:]
-    K = linalg.solve_many(R + t(B) @ after @ B, t(B) @ after @ A + t(N))
+    K = linalg.solve_many(R + B.mT @ after @ B, B.mT @ after @ A + N.mT)
     return TimeVaryingLQR(K, P)
 
 
@@ -112,17 +111,9 @@ def _checked(
 
 
 def finite_horizon(
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    num_steps: int,
-    Qf: ArrayLike | None = None,
-    N: ArrayLike | None = None,
-    *,
-    varying: str = "",
-    method: str = "auto",
-) -> TimeVaryingLQR:
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, num_steps: int,
+    Qf: ArrayLike | None = None, N: ArrayLike | None = None, *, varying: str = "", method: str = "auto",
+) -> TimeVaryingLQR:  # fmt: skip
     """Minimise x[T]ᵀQf x[T] + Σ_{t<T} xᵀQx + uᵀRu + 2xᵀNu for x[t+1] = Ax[t] + Bu[t].
 
     Args:

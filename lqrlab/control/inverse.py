@@ -164,10 +164,6 @@ def _best_explanation(loops: _Loops, stable: np.ndarray, diagonal: bool) -> tupl
     return Q, R, gain, error, error < _SAME, difference
 
 
-def _t(a: np.ndarray) -> np.ndarray:
-    return np.swapaxes(a, -1, -2)
-
-
 def _basis(n: int, diagonal: bool) -> np.ndarray:
     """Symmetric matrices ``[k, n, n]`` that are orthonormal."""
     pairs = [(i, j) for i in range(n) for j in range(i, n) if i == j or not diagonal]
@@ -186,9 +182,9 @@ def _scales(loops: _Loops) -> tuple[np.ndarray, np.ndarray]:
     inputs, closed = np.ones((len(A), B.shape[-1])), A - B @ K
     for _ in range(5):
         pushed = B * inputs[:, None]
-        X = _costs(_t(closed), (pushed @ _t(pushed))[:, None], discrete=loops.sampled)[:, 0]
+        X = _costs(closed.mT, (pushed @ pushed.mT)[:, None], discrete=loops.sampled)[:, 0]
         states = _sizes(X)
-        inputs = _sizes(K @ X @ _t(K))
+        inputs = _sizes(K @ X @ K.mT)
         inputs = inputs / np.exp(np.log(inputs).mean(1, keepdims=True))
     return states, inputs
 
@@ -203,14 +199,14 @@ def _sizes(X: np.ndarray) -> np.ndarray:
 def _costs(closed: np.ndarray, W: np.ndarray, *, discrete: bool) -> np.ndarray:
     """Cost to go of stable loops ``[N, n, n]`` with weights ``[N, k, n, n]``, by one dense linear system a loop."""
     N, k, n, _ = W.shape
-    at, eye = _t(closed), np.eye(n)
+    at, eye = closed.mT, np.eye(n)
     if discrete:
         operator = np.eye(n * n) - np.einsum("nij,nkl->nikjl", at, at).reshape(N, n * n, n * n)
     else:
         both = np.einsum("nij,kl->nikjl", at, eye) + np.einsum("ij,nkl->nikjl", eye, at)
         operator = -both.reshape(N, n * n, n * n)
-    P = _t(np.linalg.solve(operator, _t(W.reshape(N, k, n * n)))).reshape(W.shape)
-    return (P + _t(P)) / 2
+    P = np.linalg.solve(operator, W.reshape(N, k, n * n).mT).mT.reshape(W.shape)
+    return (P + P.mT) / 2
 
 
 def _weights(loops: _Loops, q: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -234,15 +230,15 @@ def _weights(loops: _Loops, q: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, n
     stages = np.broadcast_to(stage_weight(Qd, Rd, Nd, K), (len(A), *Qs.shape))
     P = _costs(closed, stages, discrete=loops.sampled)
     F = closed[:, None] if loops.sampled else np.eye(n)
-    G = Rd @ K - _t(Nd) - _t(B)[:, None] @ P @ F
-    w = analytic_centre(_t(G.reshape(*G.shape[:2], n * m)), Qs, Rs)
+    G = Rd @ K - Nd.mT - B.mT[:, None] @ P @ F
+    w = analytic_centre(G.reshape(*G.shape[:2], n * m).mT, Qs, Rs)
 
     def total(parts: np.ndarray) -> np.ndarray:
         return np.einsum("ni,niab->nab", w, np.broadcast_to(parts, (*w.shape, *parts.shape[-2:])))
 
     Q, R, P, Qd, Rd, Nd = (total(e) for e in (Qs, Rs, P, Qd, Rd, Nd))
-    inner = Rd + _t(B) @ P @ B if loops.sampled else Rd
-    difference = _return_difference(loops, inner, Rd - _t(Nd) @ np.linalg.solve(Qd, Nd))
+    inner = Rd + B.mT @ P @ B if loops.sampled else Rd
+    difference = _return_difference(loops, inner, Rd - Nd.mT @ np.linalg.solve(Qd, Nd))
     Q, R = Q / x[:, None] / x[..., None], R / u[:, None] / u[..., None]
     unit = np.exp(np.linalg.slogdet(R)[1] / m)[:, None, None]
     return Q / unit, R / unit, difference
@@ -267,7 +263,7 @@ def _return_difference(loops: _Loops, inner: np.ndarray, least: np.ndarray) -> n
 
     def factor(a: np.ndarray) -> np.ndarray:
         values, vectors = np.linalg.eigh(a)
-        return np.sqrt(np.maximum(values, 0))[..., None] * _t(vectors)
+        return np.sqrt(np.maximum(values, 0))[..., None] * vectors.mT
 
     turned = factor(least)[:, None] @ S @ np.linalg.inv(factor(inner))[:, None]
     return 1 / np.linalg.norm(turned, 2, axis=(-2, -1)).max(-1)

@@ -98,19 +98,15 @@ def _stable_continuous(a: Array) -> Array:
 # With the batch in front -------------------------------------------------------------------------------------
 
 
-def _transposed(a: Array) -> Array:
-    return jnp.swapaxes(a, -1, -2)
-
-
 def solve_discrete(
     a: Float[Array, "*batch n n"], q: Float[Array, "*batch n n"]
 ) -> Float[Array, "*batch n n"]:
     """X = a X aᵀ + q, leading axes alike; differentiable to any order (the equation is linear)."""
     return jax.lax.custom_linear_solve(
-        lambda x: x - a @ x @ _transposed(a),
+        lambda x: x - a @ x @ a.mT,
         q,
         solve=lambda _, q: _discrete(a, q),
-        transpose_solve=lambda _, q: _discrete(_transposed(a), q),
+        transpose_solve=lambda _, q: _discrete(a.mT, q),
     )
 
 
@@ -119,10 +115,10 @@ def solve_continuous(
 ) -> Float[Array, "*batch n n"]:
     """a X + X aᵀ + q = 0, leading axes alike; differentiable to any order."""
     return jax.lax.custom_linear_solve(
-        lambda x: -(a @ x + x @ _transposed(a)),
+        lambda x: -(a @ x + x @ a.mT),
         q,
         solve=lambda _, q: _continuous(a, q),
-        transpose_solve=lambda _, q: _continuous(_transposed(a), q),
+        transpose_solve=lambda _, q: _continuous(a.mT, q),
     )
 
 

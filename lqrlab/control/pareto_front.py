@@ -37,17 +37,9 @@ class Front:
 
 
 def pareto(
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    dt: ArrayLike,
-    Qs: ArrayLike,
-    Rs: ArrayLike,
-    *,
-    X0: ArrayLike | None = None,
-    num_steps: int = 300,
-) -> Front:
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, Qs: ArrayLike, Rs: ArrayLike, *,
+    X0: ArrayLike | None = None, num_steps: int = 300,
+) -> Front:  # fmt: skip
     """Design with each of many weights and measure all loops by the same Q and R.
 
     Args:
@@ -86,8 +78,9 @@ def _measured(K: Array, state: Sampled, effort: Sampled, X0: Array, num_steps: i
     first, second = cost(state), cost(effort)
     # the largest kᵀx over the ellipsoid is √(kᵀX0 k), and a row k of the gain acts on x[t] as (Fᵀ)ᵗ k does on x0
     A, B, gains = checks.together(state.A, state.B, K)
-    F, rows = (jnp.swapaxes(a, -1, -2) for a in (A - B @ gains, gains))
-    _, squares = free_response(F, rows, num_steps, lambda k: jnp.sum((X0 @ k) * k, axis=-2))
+    _, squares = free_response(
+        (A - B @ gains).mT, gains.mT, num_steps, lambda k: jnp.sum((X0 @ k) * k, axis=-2)
+    )
     return Front(K, first, second, jnp.sqrt(jnp.max(squares, axis=0)), _dominated(first, second))
 
 

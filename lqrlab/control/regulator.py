@@ -13,7 +13,7 @@ from lqrlab.compute import broadcast, linalg, pytree
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
 from lqrlab.control import checks, discretization
-from lqrlab.control.analysis import stabilizability
+from lqrlab.control.analysis import controllability
 from lqrlab.control.riccati import equations, rescue
 from lqrlab.control.riccati.doubling import Solution, by_doubling
 
@@ -115,7 +115,7 @@ def _design(args: tuple[Array, ...], *, continuous: bool, dt: Array | None = Non
     design = _certified(solution, *args[2:], weights_checked=single)
     if single and not bool(design.stabilizing):
         A, B, Q = (np.asarray(a) for a in args[:3])
-        raise ValueError(stabilizability.why_not(A, B, Q, continuous=continuous))
+        raise ValueError(controllability.why_not(A, B, Q, continuous=continuous))
     return design
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 from lqrlab.compute import pytree
 from lqrlab.compute.checks import traced
 from lqrlab.control import checks
-from lqrlab.control.analysis import stabilizability
+from lqrlab.control.analysis import controllability
 from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd
 
 
@@ -58,17 +58,10 @@ class Schedule:
 
 
 def gain_schedule(
-    grid: ArrayLike | Sequence[ArrayLike],
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    N: ArrayLike | None = None,
-    *,
-    dt: ArrayLike | None = None,
-    discrete: bool = False,
+    grid: ArrayLike | Sequence[ArrayLike], A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike,
+    N: ArrayLike | None = None, *, dt: ArrayLike | None = None, discrete: bool = False,
     points: tuple[ArrayLike, ArrayLike] | None = None,
-) -> Schedule:
+) -> Schedule:  # fmt: skip
     """Regulators over a grid of parameters or operating points, designed in one batched call.
 
     Guarantees: each point of the grid is optimal for its own frozen plant. Between points, and while the
@@ -139,7 +132,7 @@ def _refuse_gaps(grid: tuple[Array, ...], design: LQR, args: tuple[Array, ...], 
         return
     first = tuple(bad[0])
     where = ", ".join(f"{float(g[i]):g}" for g, i in zip(grid, first))
-    why = stabilizability.why_not(*(np.asarray(a[first]) for a in args[:3]), continuous=continuous)
+    why = controllability.why_not(*(np.asarray(a[first]) for a in args[:3]), continuous=continuous)
     raise ValueError(
         f"grid: {len(bad)} of {design.stabilizing.size} points have no stabilizing design, the first at "
         f"{where}: {why}; a schedule must not pass through it: end the grid before, or change the plant there"

@@ -1,7 +1,7 @@
 """Quadratic costs under a linear feedback: their stage weight and their cost to go."""
 
-import operator
 from collections.abc import Callable
+from operator import attrgetter, matmul
 from typing import TypeVar
 
 import jax.numpy as jnp
@@ -15,12 +15,8 @@ from lqrlab.control.lyapunov import dlyap
 M = TypeVar("M", Array, np.ndarray)
 
 
-def _transpose(a: M) -> M:
-    return a.swapaxes(-1, -2)
-
-
 def stage_weight(
-    Q: M, R: M, N: M, K: M, *, mul: Callable[[M, M], M] = operator.matmul, t: Callable[[M], M] = _transpose
+    Q: M, R: M, N: M, K: M, *, mul: Callable[[M, M], M] = matmul, t: Callable[[M], M] = attrgetter("mT")
 ) -> M:
     """The weight on x of xᵀQx + uᵀRu + 2xᵀNu with u = −Kx: Q + KᵀRK − NK − KᵀNᵀ.
 
@@ -47,4 +43,4 @@ def cost_to_go(problem: Sampled, K: ArrayLike) -> Float[Array, "*batch n n"]:
         The solution of P = FᵀPF + Q + KᵀRK − NK − KᵀNᵀ with F = A − BK; NaN where the loop is unstable.
     """
     A, B, Q, R, N, K = checks.together(*problem, jnp.asarray(K))
-    return dlyap((A - B @ K).swapaxes(-1, -2), stage_weight(Q, R, N, K))
+    return dlyap((A - B @ K).mT, stage_weight(Q, R, N, K))

@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from lqrlab.control import checks
+from lqrlab.control.analysis.controllability import controllability_distance
 from lqrlab.control.analysis.eigenmodes import Mode, modes
-from lqrlab.control.analysis.stabilizability import controllability_distance
 from lqrlab.control.lyapunov import dlyap, lyap
 from lqrlab.control.regulator import dlqr, lqr
 from lqrlab.control.riccati import matrix_sign
@@ -44,13 +44,8 @@ class Diagnosis:
 
 
 def diagnose(
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    N: ArrayLike | None = None,
-    dt: float | None = None,
-) -> Diagnosis:
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, dt: float | None = None
+) -> Diagnosis:  # fmt: skip
     """Say whether, and how well, a plant can be controlled optimally: mode by mode, in words.
 
     Args:
@@ -123,11 +118,10 @@ def _regulator(problem: list[np.ndarray], *, continuous: bool, cross: bool) -> t
     except ValueError as error:
         return np.nan, np.nan, [(_NO_REGULATOR, f"There is no regulator: {error}.")]
     closed, P = np.asarray(design.closed_loop), np.asarray(design.P)
-    widest = (lyap if continuous else dlyap)(
-        closed.T, np.eye(len(a))
-    )  # the norm of the inverse Lyapunov operator
-    size = max(float(np.linalg.norm(P)), 1e-300)
-    conditioning = float(np.linalg.norm(widest, 2) * np.linalg.norm(q) / size)
+    # its norm is that of the inverse Lyapunov operator; not finite where the loop is too badly scaled for it
+    widest = np.asarray((lyap if continuous else dlyap)(closed.T, np.eye(len(a))))
+    norm = np.linalg.norm(widest, 2) if np.isfinite(widest).all() else np.inf
+    conditioning = float(norm * np.linalg.norm(q) / max(float(np.linalg.norm(P)), 1e-300))
     residual = float(design.residual)
     ranked = [(_GOOD, f"The regulator exists; its equation holds to {residual:.1g}.")]
     if conditioning > 1e6:

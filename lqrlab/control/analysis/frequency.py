@@ -34,13 +34,9 @@ def zeros(
 
 @jax.jit
 def frequency_response(
-    A: ArrayLike,
-    B: ArrayLike,
-    C: ArrayLike,
-    frequencies: ArrayLike,
-    D: ArrayLike | None = None,
+    A: ArrayLike, B: ArrayLike, C: ArrayLike, frequencies: ArrayLike, D: ArrayLike | None = None,
     dt: ArrayLike | None = None,
-) -> Complex[Array, "*batch f p m"]:
+) -> Complex[Array, "*batch f p m"]:  # fmt: skip
     """C (sI − A)⁻¹B + D at s = jω, or at z = exp(jω dt); batched, differentiable.
 
     Args:

@@ -30,7 +30,7 @@ def noise_cost(P: ArrayLike, W: ArrayLike) -> Float[Array, "*batch"]:
         P: cost to go of a regulator ``[..., n, n]``.
         W: intensity of the noise (covariance in discrete time) ``[..., n, n]``.
     """
-    return jnp.sum(jnp.asarray(P) * jnp.swapaxes(jnp.asarray(W), -1, -2), axis=(-1, -2))
+    return jnp.sum(jnp.asarray(P) * jnp.asarray(W).mT, axis=(-1, -2))
 
 
 def h2_norm(A: ArrayLike, B: ArrayLike, C: ArrayLike, *, discrete: bool = False) -> Float[Array, "*batch"]:
@@ -42,9 +42,7 @@ def h2_norm(A: ArrayLike, B: ArrayLike, C: ArrayLike, *, discrete: bool = False)
     Array(2., dtype=float64)
     """
     A, B, C = checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"))
-    return jnp.sqrt(
-        jnp.trace(C @ gram(A, B, discrete=discrete) @ jnp.swapaxes(C, -1, -2), axis1=-1, axis2=-2)
-    )
+    return jnp.sqrt(jnp.trace(C @ gram(A, B, discrete=discrete) @ C.mT, axis1=-1, axis2=-2))
 
 
 def hinf_norm(

@@ -10,12 +10,9 @@ if TYPE_CHECKING:
 
 
 def to_statespace(
-    A: ArrayLike,
-    B: ArrayLike,
-    C: ArrayLike | None = None,
-    D: ArrayLike | None = None,
+    A: ArrayLike, B: ArrayLike, C: ArrayLike | None = None, D: ArrayLike | None = None,
     dt: float | None = None,
-) -> "StateSpace":
+) -> "StateSpace":  # fmt: skip
     """A ``control.StateSpace`` of one system; C is the identity and D zero if left out, continuous without dt.
 
     The way back is :func:`lqrlab.systems.from_control`.

@@ -27,12 +27,8 @@ def certain(solution: Solution) -> Bool[Array, "*batch"]:
     return holds & (solution.stable > 0.5)
 
 
-def _t(a: Array) -> Array:
-    return jnp.swapaxes(a, -1, -2)
-
-
 def _twice_symmetric(a: Array) -> Array:
-    return a + _t(a)
+    return a + a.mT
 
 
 def _differentiable(*, continuous: bool) -> Callable[..., Solution]:
@@ -59,11 +55,11 @@ def _differentiable(*, continuous: bool) -> Callable[..., Solution]:
         out = solve(A, B, Q, R, N)
         K, P, F = out.K, out.P, out.closed
         D = dA - dB @ K
-        PE, S = (P, R) if continuous else (P @ F, R + _t(B) @ P @ B)
-        dP = lyap(_t(F), _twice_symmetric(_t(PE) @ D - dN @ K) + (dQ + _t(dQ)) / 2 + _t(K) @ dR @ K)
+        PE, S = (P, R) if continuous else (P @ F, R + B.mT @ P @ B)
+        dP = lyap(F.mT, _twice_symmetric(PE.mT @ D - dN @ K) + (dQ + dQ.mT) / 2 + K.mT @ dR @ K)
         dP = _twice_symmetric(dP) / 2
-        right = _t(dB) @ PE + _t(B) @ (dP if continuous else dP @ F) + _t(dN) - dR @ K
-        dK = linalg.solve_many(S, right if continuous else right + _t(B) @ P @ D)
+        right = dB.mT @ PE + B.mT @ (dP if continuous else dP @ F) + dN.mT - dR @ K
+        dK = linalg.solve_many(S, right if continuous else right + B.mT @ P @ D)
         still = jnp.zeros_like(out.residual)
         return out, Solution(dK, dP, D - B @ dK, still, still)
 
