@@ -141,7 +141,7 @@ def test_a_member_that_diverges_is_marked_and_the_rest_solved():
     np.testing.assert_allclose(both.cost[0], plan([0.3]).cost, rtol=1e-12)
     assert both.converged.tolist() == [True, False]
     assert not np.isfinite(both.cost[1])
-    with pytest.raises(ValueError, match="us: along the first guess .* diverges"):
+    with pytest.raises(ValueError, match=r"us: along the first guess .* diverges"):
         plan([4.0])
     assert int(plan([0.3], max_iterations=1).iterations) == 1
     assert not bool(plan([0.6], max_iterations=1).converged)

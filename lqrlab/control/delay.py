@@ -22,8 +22,8 @@ def delayed(
     """The sampled-data problem of a plant whose held input arrives ``delay`` sample times after it was computed.
 
     The state is extended by the inputs that are on their way, the newest first: z = (x[t], u[t−1], …, u[t−d−1])
-    for d whole sample times and a rest (d inputs without a rest). What is charged is what the plant sees: the
-    cost ∫ xᵀQx + uᵀRu + 2xᵀNu dt of the input that acts at the time.
+    for d whole sample times and a rest (d inputs without a rest). The cost is ∫ xᵀQx + uᵀRu + 2xᵀNu dt with u the
+    input that acts on the plant at the time.
 
     Args:
         A, B, Q, R, dt, N: the continuous problem and its sample time [s], as in :func:`lqrd`.

@@ -17,7 +17,7 @@ from lqrlab.compute.linalg.batch_last import eye, mul, symmetric, t
 from lqrlab.control import checks
 
 _SQUARINGS = 24
-_TERMS = 13  # of the Taylor series over a step of norm 1/4: what is left out is below 1e-19
+_TERMS = 13  # of the Taylor series over a step of norm 1/4: the remainder is below 1e-19
 
 
 class Sampled(NamedTuple):

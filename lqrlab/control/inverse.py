@@ -102,7 +102,7 @@ def inverse_lqr(
     """Q and R for which u = −Kx is optimal; where there are none, those whose optimum comes near. On the host.
 
     The cost P of a *given* loop is linear in (Q, R), and so is its derivative with respect to K, which has to
-    vanish. What is left is a convex problem: the weights, positive definite and of fixed trace, that bring the
+    vanish. The rest is a convex problem: the weights, positive definite and of fixed trace, that bring the
     derivative's norm to its minimum. It is solved by following the analytic centre, so of the many weights that
     explain a gain those are found that are farthest from being singular (in coordinates in which the closed
     loop moves all states and inputs alike).

@@ -44,14 +44,14 @@ def pareto(
 
     Args:
         A, B, dt: one plant and its sample time [s], as in :func:`lqrd`.
-        Q, R: what the loops are measured with ``[n, n]``, ``[m, m]``.
+        Q, R: the weights that all loops are measured with ``[n, n]``, ``[m, m]``.
         Qs, Rs: weights to design with ``[N, n, n]``, ``[N, m, m]``; either may be one for all.
         X0: initial states as a covariance ``[n, n]``; the identity if left out.
-        num_steps: samples that the peak is looked for in.
+        num_steps: samples among which the peak is searched.
 
     Returns:
         :class:`Front`. The front of the two costs is convex, and all of it comes from Qs = Q, Rs = ρ R: other
-        weights lie above it. They may still be better in what the two costs do not see, such as the peak.
+        weights lie above it. They may still be better in another respect, such as the peak.
     """
     whole("num_steps", num_steps)
     designs = lqrd(A, B, Qs, Rs, dt)

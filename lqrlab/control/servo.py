@@ -40,7 +40,7 @@ def lqi(
 
     Args:
         A, B, Q, R: as in :func:`lqr` (or :func:`dlqr` if ``discrete``).
-        C: what is to be held ``[..., p, n]``, p ≤ m.
+        C: the outputs to be held ``[..., p, n]``, p ≤ m.
         Qi: weight of the integrals ``[..., p, p]``, > 0.
         discrete: sum the error step by step instead of integrating it.
 

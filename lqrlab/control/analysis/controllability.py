@@ -1,4 +1,4 @@
-"""Controllability: its matrix, its Gramian, its distance mode by mode, and what keeps a plant from being stabilized."""
+"""Controllability: its matrix, its Gramian, its distance mode by mode, and why a plant cannot be stabilized."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -65,7 +65,7 @@ def controllability_distance(A: np.ndarray, B: np.ndarray, value: complex) -> fl
 
 
 def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool) -> str:
-    """Why one problem has no stabilizing optimum: the mode at fault, and what could be done."""
+    """Why one problem has no stabilizing optimum: the mode at fault, and a remedy."""
     values, vectors = np.linalg.eig(A)
     margin = values.real if continuous else np.abs(values) - 1
     size = max(float(np.linalg.norm(A, 2)), 1e-300)

@@ -19,7 +19,7 @@ Ranked = list[tuple[int, str]]
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """What :func:`diagnose` finds; prints as sentences.
+    """The answer of :func:`diagnose`; prints as sentences.
 
     Attributes:
         modes: of the plant.

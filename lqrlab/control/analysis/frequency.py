@@ -15,7 +15,7 @@ def zeros(
 ) -> Complex[np.ndarray, " zeros"]:
     """Invariant (transmission) zeros of one system, on the host, the least stable first.
 
-    At a zero the inputs can move the plant for ever without a sign of it in y = Cx + Du. A zero in the right
+    At a zero the inputs can move the plant permanently without any effect on y = Cx + Du. A zero in the right
     half-plane (outside the unit circle if ``dt`` is given) makes y start the wrong way and bounds how fast any
     controller can be; one at the origin (at 1) means that no constant input holds y.
 

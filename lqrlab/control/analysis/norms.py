@@ -1,4 +1,4 @@
-"""System norms, and what white noise does to a linear loop."""
+"""System norms, and the covariance and cost of a linear loop under white noise."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -23,7 +23,7 @@ def free_response(
         F: ``[..., n, n]``.
         x0: initial states as columns ``[..., n, k]``, leading axes as F's.
         num_steps: T.
-        output: what is kept of each state.
+        output: function of each state that is kept.
     """
     return jax.lax.scan(lambda x, _: (F @ x, output(x)), x0, None, length=num_steps)
 

@@ -19,7 +19,7 @@ from lqrlab.compute.linalg.batch_last import eye, mul, symmetric, t
 from lqrlab.control.lyapunov import smith, smith_continuous
 from lqrlab.control.weights import stage_weight
 
-_DOUBLINGS = 12  # what has not converged by then is gathered and solved by the sign function
+_DOUBLINGS = 12  # problems that have not converged by then go to the sign function
 _UNSEEN = 4  # doublings that each problem takes
 _CORRECTION = 1e-3  # six digits of a Newton step are enough
 
@@ -45,7 +45,7 @@ def doubled(
     With W = (I + GH)⁻¹ each step A ← AWA, G ← G + AWGAᵀ, H ← H + AᵀHWA doubles the horizon that H is the cost of.
     """
     one = eye(A.shape[0], A)
-    enough = float(jnp.finfo(A.dtype).eps) ** 0.4  # its square is what is left, and Newton squares that again
+    enough = float(jnp.finfo(A.dtype).eps) ** 0.4  # the error is its square, and Newton squares that again
 
     def moves(H: Array, step: Array) -> Array:
         scale = batch_last.largest(H)

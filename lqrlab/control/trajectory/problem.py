@@ -30,7 +30,7 @@ class TrajectoryProblem(NamedTuple):
     def step(
         self, x: Float[Array, " n"], u: Float[Array, " m"]
     ) -> tuple[Float[Array, " n"], Float[Array, ""]]:
-        """The next state, and what the step costs."""
+        """The next state, and the cost of the step."""
 
         def rates(y: tuple[Array, Array]) -> tuple[Array, Array]:
             e = y[0] - self.x_goal

@@ -35,7 +35,7 @@ class ILQR:
         k: how far the next step would still move the inputs.
         P: the cost to go near the trajectory is quadratic with these matrices.
         cost: ∫ xᵀQx + uᵀRu dt + the terminal cost, of deviations from the goal.
-        decrease: what a full step without damping is expected to take off the cost, relative to it.
+        decrease: of the cost, relative to it, expected of a full step without damping.
         converged: whether ``decrease`` is within the tolerance.
         iterations: steps that were tried.
     """
@@ -66,7 +66,7 @@ def ilqr(
     """Minimise ∫ eᵀQe + vᵀRv dt + e(T)ᵀQf e(T) for ẋ = f(x, u), u held for dt at a time, within limits.
 
     e = x − x_goal and v = u − u_goal. The plant is integrated by Runge-Kutta 4 and the cost by the same rule, so
-    ``cost`` is what :func:`lqrlab.simulation.rollout` charges for the same inputs. The optimum is a local one: which
+    ``cost`` is that of :func:`lqrlab.simulation.rollout` for the same inputs. The optimum is a local one: which
     depends on the first guess ``us``; several may be tried along a leading axis.
 
     Args:
@@ -75,8 +75,8 @@ def ilqr(
         x0: initial state ``[..., n]``, absolute.
         Q, R: weights ``[..., n, n]`` ≥ 0 and ``[..., m, m]`` > 0.
         num_steps: the horizon T.
-        Qf: terminal weight ``[..., n, n]``; zero if left out. A regulator's P there stands for the cost of
-            what comes after the horizon.
+        Qf: terminal weight ``[..., n, n]``; zero if left out. A regulator's P there stands for the cost
+            after the horizon.
         dt: sample time [s], scalar or with the leading axes.
         goal: ``(x [..., n], u [..., m])``; the origin if left out.
         limits: ``(low, high)`` of the inputs, each a scalar or ``[..., m]``; none if left out.
@@ -91,7 +91,7 @@ def ilqr(
 
     Raises:
         ValueError: bad arguments, or (a single problem, outside a trace) a first guess along which the plant
-            diverges. In a batch or a trace such members carry what is not finite and
+            diverges. In a batch or a trace such members carry numbers that are not finite and
             ``converged=False``.
 
     Source: Y. Tassa, N. Mansard and E. Todorov, Control-limited differential dynamic programming, ICRA 2014, with
@@ -117,7 +117,7 @@ def ilqr(
 
 
 def _as_pytree(f: Callable[[Array, Array], Array]) -> Partial:
-    """f as data for a compiled function: what a method's instance holds does not become part of the program."""
+    """f as data of a compiled function, so that the fields of a method's instance are not constants of the program."""
     if inspect.ismethod(f) and not jax.tree_util.all_leaves([f.__self__]):
         return Partial(f.__func__, f.__self__)
     return f if isinstance(f, Partial) else Partial(f)

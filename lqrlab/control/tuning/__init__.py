@@ -1,1 +1,1 @@
-"""Weights from design specifications: gradient descent through the design, and what no controller can do."""
+"""Weights from design specifications: gradient descent through the design, and the limits of any controller."""

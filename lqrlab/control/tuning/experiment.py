@@ -68,7 +68,7 @@ class StepExperiment(NamedTuple):
         return cls(a, b, c, q, weight, dt, plant, target, Nu @ target, num_steps)
 
     def reached(self, design: LQR, specs: StepSpecs) -> dict[str, float]:
-        """What a loop does, by the functions that anybody would check it with; efforts relative to their limits."""
+        """The specifications of a loop by the public analysis functions; the effort relative to its limit."""
         ys, us = step_response(*self.plant, self.C, design.K, jnp.asarray(self.r), self.num_steps)
         info = step_info(ys, self.dt, self.r, within=specs.within)
         reached = {

@@ -9,7 +9,7 @@ from lqrlab.control.tuning.specifications import StepSpecs
 
 
 def impossible(step: StepExperiment, specs: StepSpecs) -> list[str]:
-    """What stands in the way of any controller, in words; nothing where no limit of the plant is known to.
+    """The limits of the plant that no controller can overcome, in words; an empty list if none is known.
 
     Source of the zero's bound: G. C. Goodwin, S. F. Graebe and M. E. Salgado, Control System Design (2001),
     section 4.6.
@@ -19,8 +19,8 @@ def impossible(step: StepExperiment, specs: StepSpecs) -> list[str]:
     if np.any(np.abs(held) > limit):
         i = int(np.argmax(np.abs(held) / limit))
         sentences.append(
-            f"Holding the set-point takes {abs(held[i]):.3g} of input {i} for ever, above its limit of {limit[i]:.3g}: "
-            "no controller can; ask for a smaller step or a stronger actuator."
+            f"Holding the set-point takes {abs(held[i]):.3g} of input {i} permanently, above its limit of "
+            f"{limit[i]:.3g}: no controller can; ask for a smaller step or a stronger actuator."
         )
     elif specs.settling is not None and specs.effort is not None:
         need = least_effort(step, specs)
@@ -48,7 +48,7 @@ def least_effort(step: StepExperiment, specs: StepSpecs) -> float:
 
     A linear program over the inputs u[0], …, u[T−1] and s ≥ |u|/limit: minimise s such that the outputs are in
     their band from the settling time on and overshoot no more than specified. A longer horizon T could only need
-    more, so what comes out is a lower bound.
+    more, so the result is a lower bound.
     """
     late = specs.first_settled(step.dt)
     T, m = min(late + max(late // 2, 5), 240), len(step.r)

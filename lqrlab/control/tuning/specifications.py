@@ -44,7 +44,7 @@ class StepSpecs:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is specified."""
+        """Names of the given specifications."""
         return tuple(name for name in _WORDS if getattr(self, name) is not None)
 
     def limits(self, m: int) -> np.ndarray:
@@ -65,7 +65,7 @@ class StepSpecs:
         return value >= bound * (1 - 1e-9) if name == "margin" else value <= bound * (1 + 1e-9)
 
     def sentence(self, name: str, value: float) -> str:
-        """What a loop reaches, and whether that meets the specification, in words."""
+        """The value that a loop reaches, and whether it meets the specification, in words."""
         words, unit = _WORDS[name]
         bound = self.bound(name)
         text = f"{words[0].upper()}{words[1:]}: {value:.3g}{unit}"
@@ -80,7 +80,7 @@ class StepSpecs:
         )
 
     def sentence_without(self, name: str, value: float, simulated: float) -> str:
-        """What the loop reaches that meets all other specifications; ``simulated`` is how long it was looked at [s]."""
+        """The value that the loop reaches which meets all others; ``simulated`` [s] is how long its response is."""
         words, unit = _WORDS[name]
         then = f"it is then {value:.3g}{unit}"
         if not np.isfinite(value):

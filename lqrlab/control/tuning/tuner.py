@@ -28,7 +28,7 @@ class Tuned:
     Attributes:
         Q, R: the weights.
         design: :func:`lqrd` with them.
-        reached: specification → what the loop does, measured on the loop itself; the effort relative to its limit.
+        reached: specification → its value, measured on the loop itself; the effort relative to its limit.
         met: specification → whether the loop meets it.
         sentences: one for each specification, and where some are missed, which exclude each other and why.
     """
@@ -56,7 +56,7 @@ def tune(
 
     Args:
         A, B, Q, R, dt: one plant, the weights to start from and the sample time [s], as in :func:`lqrd`.
-        C: what steps ``[m, n]``: as many outputs as inputs.
+        C: the outputs that step ``[m, n]``: as many outputs as inputs.
         specs: :class:`StepSpecs`.
         r: set-point ``[m]``, or one number for all; an output with r = 0 is to stay where it is.
         num_starts: from the given weights and from others around them.
