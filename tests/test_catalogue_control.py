@@ -6,12 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.linalg
-from catalogue import BUILT_IN, evaluate, variants
+from catalogue import BUILT_IN, variants
+from scipy_oracle import gain, relative, van_loan
 
 from lqrlab import control, systems
+from lqrlab.compute.compiling import quickly
 
 BUCKETS = ((4, 2), (8, 4), (12, 6))
+TEXTBOOK = (
+    "mass_spring_damper", "pendulum", "cart_pole", "furuta_pendulum", "acrobot", "ball_and_beam",
+    "magnetic_levitation", "dc_motor", "two_link_arm", "vehicle_lateral", "fixed_wing", "quadrotor",
+)  # fmt: skip
 
 
 def bucket(name):
@@ -27,13 +32,6 @@ def designs(name, spread):
     return control.lqrd(wide.A, wide.B, wide.Q, wide.R, wide.dt)
 
 
-def sampled(A, B, dt):
-    """Exact zero-order hold on the host."""
-    n, m = B.shape
-    E = scipy.linalg.expm(np.block([[A, B], [np.zeros((m, n + m))]]) * dt)
-    return E[:n, :n], E[:n, n:]
-
-
 def stabilizable(A, B):
     """Hautus' test, on the host: no mode at or right of the imaginary axis without input authority; numbers
     in the units of the plant's scales."""
@@ -43,6 +41,19 @@ def stabilizable(A, B):
             pencil = np.hstack([A - value * np.eye(len(A)), B])
             worst = min(worst, np.linalg.svd(pencil, compute_uv=False)[-1] / max(abs(value), 1e-12))
     return worst > 1e-9
+
+
+@pytest.mark.parametrize("name", TEXTBOOK)
+def test_sampled_gains_equal_scipys(name):
+    """The designs of 200 variants, padded to a common size, against a design of each by itself."""
+    plants, design = variants(name, 0.2), designs(name, 0.2)
+    n, m, dt = plants.n, plants.m, float(plants.dt)
+    (A, B), (Q, R) = ([np.asarray(a) for a in pair] for pair in (plants.matrices(), plants.weights()))
+    gains, costs = np.asarray(design.K), np.asarray(design.P)
+    for i in range(200):
+        K, P = gain(*van_loan(A[i], B[i], Q[i], R[i], dt))
+        assert relative(gains[i, :m, :n], K) < 1e-9
+        assert relative(costs[i, :n, :n], P) < 1e-9
 
 
 @pytest.mark.slow
@@ -78,41 +89,56 @@ def test_stabilizable_detectable_and_stable_on_the_host(name):
         A, B = A * scale / scale[:, None], B * control_scale / scale[:, None]
         assert stabilizable(A, B)
         assert stabilizable(A.T, (Q * scale).T)
-        Ad, Bd = sampled(A, B, plants.dt)
-        gain = K[i, : plants.m, : plants.n] * scale / control_scale[:, None]
-        assert np.abs(np.linalg.eigvals(Ad - Bd @ gain)).max() < 1
+        Ad, Bd, *_ = van_loan(A, B, Q, R, float(plants.dt))
+        scaled = K[i, : plants.m, : plants.n] * scale / control_scale[:, None]
+        assert np.abs(np.linalg.eigvals(Ad - Bd @ scaled)).max() < 1
         assert np.linalg.eigvalsh(R).min() > 0
 
 
-def loops(name, gain, sizes, steps):
+def loops(name, K, sizes, steps):
     """Ends of nonlinear and of linear closed loops from initial states of several sizes, in scales.
 
-    One integrator runs both, so that what it leaves over falls out of their difference.
+    Runge-Kutta 4 runs both, so that its error falls out of their difference.
     """
     plant = systems.make(name)
-    A, B = plant.matrices()
+    A, B = (np.asarray(a) for a in plant.matrices())
     x_eq, u_eq = plant.equilibrium()
-    scale = plant.scales[0]
-    inner = int(np.ceil(max(2.0, plant.dt * np.abs(np.linalg.eigvals(np.asarray(A))).max() / 0.05)))
+    scale = np.asarray(plant.scales[0])
+    inner = int(np.ceil(max(2.0, plant.dt * np.abs(np.linalg.eigvals(A)).max() / 0.05)))
     h = plant.dt / inner
-    dynamics = evaluate(name, "dynamics", None, 0, 0)
+    dynamics = type(plant).dynamics.__wrapped__
 
-    def end(f, x):
-        def rk4(x, u):
-            k1 = f(x, u)
-            k2 = f(x + h / 2 * k1, u)
-            k3 = f(x + h / 2 * k2, u)
-            return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + f(x + h * k3, u))
+    def nonlinear(x0):
+        def stage(state, now):
+            y, slope, mean, u = state
+            ahead, share = now
+            slope = dynamics(plant, x_eq + y + ahead * h * slope, u_eq + u)
+            return (y, slope, mean + share * slope, u), None
+
+        def substep(_, state):
+            y, u = state
+            stages = jnp.array([0, 0.5, 0.5, 1]), jnp.array([1, 2, 2, 1]) / 6
+            (_, _, mean, _), _ = jax.lax.scan(stage, (y, 0 * y, 0 * y, u), stages)
+            return y + h * mean, u
 
         def step(x, _):
-            return jax.lax.fori_loop(0, inner, lambda _, y: rk4(y, -x @ gain.T), x), None
+            return jax.lax.fori_loop(0, inner, substep, (x, -K @ x))[0], None
 
-        return jax.lax.scan(step, x, length=steps)[0] / scale[None]
+        return jax.lax.scan(step, x0, length=steps)[0]
 
+    # on a linear plant a step of Runge-Kutta 4 is the Taylor series up to h⁴
+    hA, one = h * A, np.eye(plant.n)
+    series = one + hA / 2 @ (one + hA / 3 @ (one + hA / 4))
+    flow, held = one + hA @ series, h * series @ B
     direction = np.random.default_rng(12).normal(size=plant.n)
-    x0 = jnp.asarray(np.asarray(sizes)[:, None] * direction * np.asarray(scale))
-    nonlinear = jax.jit(lambda x: end(lambda x, u: dynamics(plant, x_eq[None] + x, u_eq[None] + u), x))(x0)
-    return np.asarray(nonlinear), np.asarray(end(lambda x, u: x @ A.T + u @ B.T, x0))
+    x0 = np.asarray(sizes)[:, None] * direction * scale
+    x = x0
+    for _ in range(steps):
+        y, u = x, -x @ K.T
+        for _ in range(inner):
+            y = y @ flow.T + u @ held.T
+        x = y
+    return np.asarray(quickly(jax.vmap(nonlinear))(jnp.asarray(x0))) / scale, x / scale
 
 
 LINEAR = (
@@ -130,8 +156,8 @@ def test_linear_and_nonlinear_loops_agree_to_second_order(name):
     linear there is no difference.
     """
     plant, sizes = systems.make(name), np.array([2e-2, 1e-2, 5e-3])
-    gain = np.asarray(designs(name, 0.0).K[0])[: plant.m, : plant.n]
-    nonlinear, linear = loops(name, gain, sizes, 20)
+    K = np.asarray(designs(name, 0.0).K[0])[: plant.m, : plant.n]
+    nonlinear, linear = loops(name, K, sizes, 20)
     gap = np.linalg.norm(nonlinear - linear, axis=1)
     assert np.linalg.norm(linear[0]) > 0
     if name in LINEAR:

@@ -56,13 +56,3 @@ def test_the_h2_norm_has_a_gradient():
 
     slope = jax.grad(norm)(0.6)
     assert np.isclose(slope, (norm(0.6 + 1e-5) - norm(0.6 - 1e-5)) / 2e-5, rtol=1e-6)
-
-
-@pytest.mark.parametrize("dt", [None, 0.05])
-def test_state_spaces_come_back_as_they_went(dt):
-    back = control.from_statespace(control.to_statespace(A, B, C, dt=dt))
-    for ours, theirs in zip(back, (A, B, C, [[0.0]])):
-        assert np.array_equal(ours, theirs)
-    assert back[4] == dt
-    with pytest.raises(ValueError, match="sample time"):
-        control.from_statespace(python_control.ss(A, B, C, 0, True))

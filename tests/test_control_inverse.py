@@ -41,12 +41,12 @@ def test_the_weights_of_random_gains_reproduce_them(n, m, kind):
             kept.append(i)
             K.append(gain)
     assert len(kept) > 30
-    found = control.inverse_lqr(
+    result = control.inverse_lqr(
         A[kept], B[kept], np.stack(K), 0.1 if kind == "dt" else None, discrete=kind == "discrete"
     )
-    assert np.all(found.optimal)
-    assert np.all(found.return_difference > 1 - 1e-5)
-    for i, gain, q, r in zip(kept, K, found.Q, found.R):
+    assert np.all(result.optimal)
+    assert np.all(result.return_difference > 1 - 1e-5)
+    for i, gain, q, r in zip(kept, K, result.Q, result.R):
         assert np.linalg.eigvalsh(q)[0] > 0
         assert np.isclose(np.linalg.det(r), 1)
         problem = control.discretize(A[i], B[i], q, r, 0.1) if kind == "dt" else (A[i], B[i], q, r, None)
@@ -59,36 +59,36 @@ def test_weights_on_the_rim_and_diagonal_weights_are_found():
     K = scipy_gain(
         A, B, np.diag([4.0, 0.0]), np.array([[2.0]])
     )  # no weight on the speed: nothing else explains it
-    found = control.inverse_lqr(A, B, K, diagonal=True)
-    assert found.optimal
-    assert np.allclose(found.Q, np.diag([2.0, 0.0]), atol=1e-9)
+    result = control.inverse_lqr(A, B, K, diagonal=True)
+    assert result.optimal
+    assert np.allclose(result.Q, np.diag([2.0, 0.0]), atol=1e-9)
     Q, R = np.diag([1.0, 2.0, 0.5]), np.diag([1.0, 4.0])
     a, b = np.diag([0.5, 0.3], 1) + np.diag([0.2, -0.4, 0.1]), np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 2.0]])
-    found = control.inverse_lqr(a, b, scipy_gain(a, b, Q, R), diagonal=True)
-    assert found.optimal
-    assert np.allclose(found.Q, Q / 2, rtol=1e-8, atol=1e-8)  # unique but for the unit, det R = 1
+    result = control.inverse_lqr(a, b, scipy_gain(a, b, Q, R), diagonal=True)
+    assert result.optimal
+    assert np.allclose(result.Q, Q / 2, rtol=1e-8, atol=1e-8)  # unique but for the unit, det R = 1
 
 
 def test_a_gain_that_breaks_kalmans_inequality_is_said_to():
     # L = (s + 1)/s²: |1 + L|² = 1 + (1 − 2)/ω² + 1/ω⁴, least at ω² = 2
-    found = control.inverse_lqr(A, B, np.array([[1.0, 1.0]]))
-    assert not found.optimal
-    assert np.isclose(found.return_difference, np.sqrt(0.75), rtol=1e-3)
+    result = control.inverse_lqr(A, B, np.array([[1.0, 1.0]]))
+    assert not result.optimal
+    assert np.isclose(result.return_difference, np.sqrt(0.75), rtol=1e-3)
     # an optimal gain has k₂² ≥ 2 k₁; the nearest by a search over that curve
     k = np.linspace(0.1, 1.5, 20001)
     nearest = np.hypot(k - 1, np.sqrt(2 * k) - 1).min() / np.sqrt(2)
-    assert nearest <= found.error < 1.1 * nearest
-    assert "Kalman" in str(found)
+    assert nearest <= result.error < 1.1 * nearest
+    assert "Kalman" in str(result)
 
 
 def test_bad_gains_are_marked_or_refused():
     K = np.array([[[1.0, 2.0]], [[-1.0, 2.0]], [[1.0, np.nan]]])
-    found = control.inverse_lqr(A, B, K)
-    assert np.array_equal(found.optimal, [True, False, False])
-    assert np.array_equal(np.isnan(found.error), [False, True, True])
+    result = control.inverse_lqr(A, B, K)
+    assert np.array_equal(result.optimal, [True, False, False])
+    assert np.array_equal(np.isnan(result.error), [False, True, True])
     with pytest.raises(ValueError, match="K: the loop A − BK is not stable"):
         control.inverse_lqr(A, B, K[1])
-    with pytest.raises(ValueError, match="expected A"):
+    with pytest.raises(ValueError, match="K: expected shape"):
         control.inverse_lqr(A, B, np.ones((2, 2)))
     with pytest.raises(ValueError, match="runs on the host"):
         jax.jit(lambda K: control.inverse_lqr(A, B, K).Q)(K[0])

@@ -1,5 +1,6 @@
 """The Riccati solvers where it is hard: textbook cases, bad scaling, slow loops, large batches."""
 
+from functools import partial
 from unittest import mock
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 import scipy.linalg
 
 from lqrlab import control
+from lqrlab.compute.compiling import quickly
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.threads import on_all_cores
 from lqrlab.control.riccati import doubling, matrix_sign
@@ -55,8 +57,8 @@ def test_random_problems_equal_slycots(kind):
     slycot = pytest.importorskip("slycot")
     rng = np.random.default_rng(7)
     A, B = rng.normal(size=(20, 5, 5)), rng.normal(size=(20, 5, 2))
-    found = (control.care if kind == "C" else control.dare)(A, B, np.eye(5), np.diag([1.0, 4.0]))
-    for a, b, P in zip(A, B, found):
+    result = (control.care if kind == "C" else control.dare)(A, B, np.eye(5), np.diag([1.0, 4.0]))
+    for a, b, P in zip(A, B, result):
         G = b @ np.diag([1.0, 0.25]) @ b.T
         # of the inverse symplectic matrix in discrete time; in continuous time hinv does nothing
         theirs = slycot.sb02md(5, a.copy(), G.copy(), np.eye(5), kind, hinv="I")[0]
@@ -86,10 +88,10 @@ def chain(rng, count, masses):
 @pytest.mark.parametrize("masses", [1, 2, 3])
 def test_no_stiff_chain_is_falsely_accepted(masses):
     A, B, Q, R = chain(np.random.default_rng(masses), 700, masses)
-    found = control.lqr(A, B, Q, R)
-    good = np.asarray(found.stabilizing)
+    result = control.lqr(A, B, Q, R)
+    good = np.asarray(result.stabilizing)
     assert good.mean() > 0.95  # each has a solution; SciPy's own fails for some, too
-    K = np.asarray(found.K)[good]
+    K = np.asarray(result.K)[good]
     assert np.all(np.linalg.eigvals(A[good] - B[good] @ K).real.max(-1) < 0)
     worst, seen = 0.0, 0
     for i in np.flatnonzero(good)[:100]:
@@ -99,37 +101,28 @@ def test_no_stiff_chain_is_falsely_accepted(masses):
             continue  # SciPy finds the pencil too badly scaled
         terms = A[i].T @ P, P @ A[i], -P @ B[i] @ B[i].T @ P / R[i], Q[i]
         if np.linalg.norm(sum(terms)) > 1e-12 * np.linalg.norm(terms[0]):
-            continue  # its answer is no yardstick
+            continue  # its answer is too inexact to compare with
         seen += 1
-        worst = max(worst, np.linalg.norm(found.P[i] - P) / np.linalg.norm(P))
+        worst = max(worst, np.linalg.norm(result.P[i] - P) / np.linalg.norm(P))
     assert seen > 20
     assert worst < 1e-5
 
 
 @pytest.mark.parametrize("continuous", [True, False])
 def test_doubling_that_stalls_is_rescued(continuous):
-    # a closed loop that decays at a ten-thousandth of its speed: the weights are tiny, the plant does not decay
+    # the second loop decays at a ten-thousandth of its speed: its weights are tiny, the plant does not decay
     turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
-    A = turn if continuous else scipy.linalg.expm(turn)
-    args = [
-        jnp.asarray(a) for a in (A, np.array([[0.0], [1.0]]), 1e-8 * np.eye(2), np.eye(1), np.zeros((2, 1)))
-    ]
-    fast = doubling.fast_continuous if continuous else doubling.fast_discrete
-    _, error = fast(*(a[:, :, None] for a in args))
-    assert float(error[0]) > 1e-11
-    found = (control.lqr if continuous else control.dlqr)(*args[:4])
+    A, B = turn if continuous else scipy.linalg.expm(turn), np.array([[0.0], [1.0]])
+    Q, R = np.stack([q * np.eye(2) for q in (1.0, 1e-8, 2.0)]), np.eye(1)
+    full = [jnp.stack([a] * 3, axis=-1) for a in (A, B)] + [jnp.moveaxis(Q, 0, -1)]
+    full += [jnp.ones((1, 1, 3)), jnp.zeros((2, 1, 3))]
+    _, error = quickly(partial(doubling.by_doubling, continuous=continuous))(*full)
+    assert np.array_equal(error > 1e-11, [False, True, False])
+    design = control.lqr if continuous else control.dlqr
     solve = scipy.linalg.solve_continuous_are if continuous else scipy.linalg.solve_discrete_are
-    assert np.allclose(found.P, solve(*args[:4]), rtol=1e-7)
-
-
-def test_inside_a_trace_the_rescue_solves_only_what_failed():
-    A = np.stack([[[0.0, 1.0], [-1.0, 0.0]]] * 3)
-    B = np.stack([[[0.0], [1.0]]] * 3)
-    Q = np.stack([q * np.eye(2) for q in (1.0, 1e-8, 2.0)])
-    outside = control.lqr(A, B, Q, np.eye(1))
-    inside = jax.jit(control.lqr)(A, B, Q, np.eye(1))
-    assert bool(jnp.all(inside.stabilizing))
-    assert np.allclose(inside.P, outside.P, rtol=1e-7)
+    for result in (design(A, B, Q, R), quickly(design)(A, B, Q, R)):  # outside and inside a trace
+        assert bool(jnp.all(result.stabilizing))
+        assert np.allclose(result.P, [solve(A, B, q, R) for q in Q], rtol=1e-7)
 
 
 def test_a_singular_input_weight_is_left_to_scipy():
@@ -139,22 +132,23 @@ def test_a_singular_input_weight_is_left_to_scipy():
 
 
 def test_a_closed_loop_on_the_imaginary_axis_has_no_answer():
-    found = control.care(np.array([[0.0, 1.0], [-1.0, 0.0]]), np.zeros((2, 1)), np.eye(2), np.eye(1))
-    assert np.all(np.isnan(found))
+    result = control.care(np.array([[0.0, 1.0], [-1.0, 0.0]]), np.zeros((2, 1)), np.eye(2), np.eye(1))
+    assert np.all(np.isnan(result))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 7])
-def test_few_lanes_and_many_give_the_same(n):
+def test_small_and_large_batches_give_the_same(n):
     rng = np.random.default_rng(n)
     A, b = rng.normal(size=(n, n, 40)) + 2 * np.eye(n)[:, :, None], rng.normal(size=(n, n, 40))
+    mul, inverted, positive = (quickly(f) for f in (batch_last.mul, batch_last.inverse, batch_last.positive))
     one = np.moveaxis(A, -1, 0)
-    assert np.allclose(np.moveaxis(batch_last.mul(A, b), -1, 0), one @ np.moveaxis(b, -1, 0), rtol=1e-12)
-    assert np.allclose(batch_last.mul(A[..., :5], b[..., :5]), batch_last.mul(A, b)[..., :5], rtol=1e-12)
+    assert np.allclose(np.moveaxis(mul(A, b), -1, 0), one @ np.moveaxis(b, -1, 0), rtol=1e-12)
+    assert np.allclose(mul(A[..., :5], b[..., :5]), mul(A, b)[..., :5], rtol=1e-12)
     inverse = np.moveaxis(np.linalg.inv(one), 0, -1)
-    assert np.allclose(batch_last.inverse(A), inverse, rtol=1e-6, atol=1e-9)
-    assert np.allclose(batch_last.inverse(A[..., :5]), inverse[..., :5], rtol=1e-9, atol=1e-12)
-    wide = np.moveaxis(one @ np.swapaxes(one, -1, -2) - 0.5 * np.eye(n), 0, -1)
-    assert np.array_equal(batch_last.positive(wide), np.linalg.eigvalsh(np.moveaxis(wide, -1, 0)).min(-1) > 0)
+    assert np.allclose(inverted(A), inverse, rtol=1e-6, atol=1e-9)
+    assert np.allclose(inverted(A[..., :5]), inverse[..., :5], rtol=1e-9, atol=1e-12)
+    wide = np.moveaxis(one @ one.mT - 0.5 * np.eye(n), 0, -1)
+    assert np.array_equal(positive(wide), np.linalg.eigvalsh(np.moveaxis(wide, -1, 0)).min(-1) > 0)
 
 
 def test_balancing_undoes_bad_units():
@@ -162,16 +156,16 @@ def test_balancing_undoes_bad_units():
     F, G, H = rng.normal(size=(4, 4)), np.eye(4), np.eye(4)
     d = np.array([1e-4, 1.0, 1e3, 1e5])
     bad = F * d[:, None] / d, G * np.outer(d, d), H / np.outer(d, d)
-    found = np.asarray(matrix_sign.scales(*(jnp.asarray(a)[:, :, None] for a in bad)))[:, 0]
-    assert np.ptp(np.log10(found / d)) < 1.5
-    assert np.all(np.log2(found) == np.round(np.log2(found)))
+    result = np.asarray(matrix_sign.scales(*(jnp.asarray(a)[:, :, None] for a in bad)))[:, 0]
+    assert np.ptp(np.log10(result / d)) < 1.5
+    assert np.all(np.log2(result) == np.round(np.log2(result)))
 
 
 @pytest.mark.parametrize("count", [625, 1251, 2600])
 def test_pieces_on_many_cores_are_put_together_in_order(count):
     A = jnp.arange(float(count)).reshape(count, 1, 1)
-    found = on_all_cores(jax.jit(lambda a, b: a @ b), (A, 2), (jnp.ones((1, 1, 1)), 2))
-    assert np.array_equal(found, A)
+    result = on_all_cores(jax.jit(lambda a, b: a @ b), (A, 2), (jnp.ones((1, 1, 1)), 2))
+    assert np.array_equal(result, A)
 
 
 def test_threads_keep_the_callers_precision():
@@ -180,17 +174,19 @@ def test_threads_keep_the_callers_precision():
         with jax.enable_x64(True):
             A = jnp.full((1300, 1, 1), 0.1)
             assert A.dtype == jnp.float64
-            found = on_all_cores(jax.jit(lambda a: a + jnp.asarray(0.2)), (A, 2))
+            result = on_all_cores(jax.jit(lambda a: a + jnp.asarray(0.2)), (A, 2))
     finally:
         jax.config.update("jax_enable_x64", True)
-    assert found.dtype == jnp.float64
-    assert np.ptp(found) == 0
-    assert float(found[0, 0, 0]) == 0.1 + 0.2
+    assert result.dtype == jnp.float64
+    assert np.ptp(result) == 0
+    assert float(result[0, 0, 0]) == 0.1 + 0.2
 
 
 def test_a_large_batch_equals_its_members():
     rng = np.random.default_rng(4)
     A, B = rng.normal(size=(1300, 3, 3)), rng.normal(size=(1300, 3, 2))
-    found = control.dlqr(A, B, np.eye(3), np.eye(2))
-    for i in (0, 649, 650, 1299):
-        assert np.allclose(found.K[i], control.dlqr(A[i], B[i], np.eye(3), np.eye(2)).K, rtol=1e-9)
+    result = control.lqrd(A, B, np.eye(3), np.eye(2), 0.1)
+    some = [0, 649, 650, 1299]
+    few = control.lqrd(A[some], B[some], np.eye(3), np.eye(2), 0.1)
+    assert np.allclose(result.K[np.array(some)], few.K, rtol=1e-9)
+    assert np.allclose(few.K[1], control.lqrd(A[649], B[649], np.eye(3), np.eye(2), 0.1).K, rtol=1e-9)

@@ -1,4 +1,4 @@
-"""From a continuous plant and cost to what a sampled controller sees: exact zero-order hold, exact cost.
+"""The sampled-data problem of a continuous plant and cost: exact zero-order hold, exact cost.
 
 Source: C. F. Van Loan, Computing integrals involving the matrix exponential, IEEE Trans. Autom. Control 23(3)
 (1978), theorem 1 and section III (the integrals); the doubling of the step replaces his block exponential,
@@ -6,47 +6,48 @@ which overflows for fast stable modes.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, symmetric, t
 from lqrlab.control import checks
 
 _SQUARINGS = 24
-_TERMS = 13  # of the Taylor series over a step of norm 1/4: what is left out is below 1e-19
+_TERMS = 13  # of the Taylor series over a step of norm 1/4: the remainder is below 1e-19
 
 
 class Sampled(NamedTuple):
-    """A sampled problem: x[t+1] = A x[t] + B u[t] and the exact cost Σ xᵀQx + uᵀRu + 2xᵀNu of the held input.
+    """A sampled problem: x[t+1] = A x[t] + B u[t] and the exact cost Σ xᵀQx + uᵀRu + 2xᵀNu of the held input."""
 
-    ``A [..., n, n]``, ``B [..., n, m]``, ``Q [..., n, n]``, ``R [..., m, m]``, ``N [..., n, m]``.
-    """
+    A: Float[Array, "*batch n n"]
+    B: Float[Array, "*batch n m"]
+    Q: Float[Array, "*batch n n"]
+    R: Float[Array, "*batch m m"]
+    N: Float[Array, "*batch n m"]
 
-    A: Array
-    B: Array
-    Q: Array
-    R: Array
-    N: Array
+
+def _squarings_of(M: Array, dt: Array) -> tuple[Array, Array]:
+    """How often a short step has to be doubled to reach dt ``[batch]``, and that step: its norm is at most 1/4."""
+    size = jax.lax.stop_gradient(jnp.max(jnp.sum(jnp.abs(M), axis=1), axis=0) * dt)
+    tiny = float(jnp.finfo(M.dtype).tiny)
+    squarings = jnp.clip(jnp.ceil(jnp.log2(jnp.maximum(4 * size, tiny))), 0, _SQUARINGS)
+    return squarings, (dt / 2.0**squarings)[None, None]
 
 
 def _flow(A: Array, B: Array, dt: Array, W: Array | None, rolled: bool) -> tuple[Array, Array | None]:
-    """On lanes E = [Φ Γ] of the input held for dt ``[n, n + m]``, and ∫ [E; 0 I]ᵀ W [E; 0 I] dt.
+    """E = [Φ Γ] of the input held for dt ``[n, n + m, batch]``, and ∫ [E; 0 I]ᵀ W [E; 0 I] dt.
 
-    A Taylor series over a short step, which is then doubled: until the last member has its dt or, ``rolled``,
-    a fixed number of masked times, which reverse differentiation can follow.
+    A Taylor series over a short step h, which is then doubled: Φ(2h) = Φ², Γ(2h) = ΦΓ + Γ, and the integral
+    gains itself moved on by one step. The doubling ends when the last problem has its dt or, ``rolled``, after a
+    fixed number of masked times, which reverse differentiation can follow.
     """
     n, m = B.shape[:2]
     M = jnp.concatenate([A, B], axis=1)
-    size = jax.lax.stop_gradient(jnp.max(jnp.sum(jnp.abs(M), axis=1), axis=0) * dt)
-    tiny = float(jnp.finfo(A.dtype).tiny)
-    squarings = jnp.clip(jnp.ceil(jnp.log2(jnp.maximum(4 * size, tiny))), 0, _SQUARINGS)
-    h = (dt / 2.0**squarings)[None, None]
-    still = jnp.concatenate([eye(n, A), jnp.zeros((n, m, 1), A.dtype)], axis=1)
+    squarings, h = _squarings_of(M, dt)
 
     def series(k: Array, state: tuple) -> tuple:
         flow, term, total, lie = state
@@ -59,15 +60,16 @@ def _flow(A: Array, B: Array, dt: Array, W: Array | None, rolled: bool) -> tuple
 
     def double(k: Array, state: tuple) -> tuple:
         flow, total = state
-        live = k < squarings
+        short = k < squarings
         twice = mul(flow[:, :n], flow).at[:, n:].add(flow[:, n:])
         if total is not None:
             later = mul(total[:, :n], flow).at[:, n:].add(total[:, n:])
             later = mul(t(flow), later[:n]).at[n:].add(later[n:])
-            total = jnp.where(live, total + later, total)
-        return jnp.where(live, twice, flow), total
+            total = jnp.where(short, total + later, total)
+        return jnp.where(short, twice, flow), total
 
     start = None if W is None else W * h
+    still = jnp.concatenate([eye(n, A), jnp.zeros((n, m, 1), A.dtype)], axis=1)
     flow = jnp.broadcast_to(still, M.shape)
     flow, _, total, _ = jax.lax.fori_loop(1, _TERMS + 1, series, (flow, M * h, start, start))
     last = _SQUARINGS if rolled else jnp.max(squarings).astype(int)
@@ -75,7 +77,7 @@ def _flow(A: Array, B: Array, dt: Array, W: Array | None, rolled: bool) -> tuple
 
 
 def sampled(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array, rolled: bool = False) -> Sampled:
-    """The sampled-data problem on lanes; dt ``[lanes]``."""
+    """The sampled-data problem with the batch on the last axis; dt ``[batch]``."""
     n = len(A)
     W = jnp.concatenate([jnp.concatenate([Q, N], axis=1), jnp.concatenate([t(N), R], axis=1)])
     flow, cost = _flow(A, B, dt, W, rolled)
@@ -90,16 +92,16 @@ def _held(A: Array, B: Array, dt: Array, rolled: bool = False) -> tuple[Array, A
 
 
 def _differentiable(cores: tuple[int, ...], solve: Callable) -> Callable:
-    """``solve`` on lanes as a function of arrays with broadcasting leading axes, differentiable to any order."""
+    """A batch-last ``solve`` as a function whose leading axes broadcast, differentiable to any order."""
     fast = batch_last.over_lanes(*cores)(solve)
 
     @jax.custom_jvp
-    def call(*args: Array) -> Any:
+    def call(*args: Array) -> PyTree[Array]:
         return fast(*args)
 
     @call.defjvp
-    def rule(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
-        def slow(*args: Array) -> Any:
+    def rule(primals: tuple, tangents: tuple) -> tuple[PyTree[Array], PyTree[Array]]:
+        def slow(*args: Array) -> PyTree[Array]:
             lead = args[-1].shape
             out = solve(
                 *(jnp.moveaxis(a.reshape(-1, *a.shape[len(lead) :]), 0, -1) for a in args), rolled=True
@@ -129,7 +131,9 @@ def discretize(
     return compiled(*args, checks.sample_time(dt, args[0].dtype))
 
 
-def c2d(A: ArrayLike, B: ArrayLike, dt: ArrayLike) -> tuple[Array, Array]:
+def c2d(
+    A: ArrayLike, B: ArrayLike, dt: ArrayLike
+) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch n m"]]:
     """Exact zero-order hold of ẋ = Ax + Bu.
 
     Args:

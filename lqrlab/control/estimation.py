@@ -1,18 +1,13 @@
 """State estimators as duals of regulators, and output feedback."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax.numpy as jnp
-from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 
 from lqrlab.compute import pytree
 from lqrlab.control.regulator import LQR, dlqr, lqr
-
-
-def _t(a: ArrayLike) -> Array:
-    return jnp.swapaxes(jnp.asarray(a), -1, -2)
 
 
 @pytree
@@ -21,27 +16,27 @@ class Estimator:
     """A stationary Kalman filter; unpacks as ``L, P, poles, residual, stabilizing``.
 
     Attributes:
-        L: gain ``[..., n, p]``: x̂' = Ax̂ + Bu + L(y − Cx̂), where x̂' is the derivative or the next state.
-        P: covariance of the error ``[..., n, n]``; in discrete time of the prediction, before y is seen.
+        L: gain: x̂' = Ax̂ + Bu + L(y − Cx̂), where x̂' is the derivative or the next state.
+        P: covariance of the error; in discrete time of the prediction, before y is seen.
         dual: the regulator of (Aᵀ, Cᵀ) that it is.
     """
 
-    L: Array
-    P: Array
+    L: Float[Array, "*batch n p"]
+    P: Float[Array, "*batch n n"]
     dual: LQR
 
     @property
-    def poles(self) -> Array:
+    def poles(self) -> Complex[Array, "*batch n"]:
         """Eigenvalues of A − LC ``[..., n]``."""
         return self.dual.poles
 
     @property
-    def residual(self) -> Array:
+    def residual(self) -> Float[Array, "*batch"]:
         """Of the Riccati equation, relative ``[...]``."""
         return self.dual.residual
 
     @property
-    def stabilizing(self) -> Array:
+    def stabilizing(self) -> Bool[Array, "*batch"]:
         """Whether the error decays ``[...]``."""
         return self.dual.stabilizing
 
@@ -49,11 +44,16 @@ class Estimator:
         return iter((self.L, self.P, self.poles, self.residual, self.stabilizing))
 
 
-def _dual(error: ValueError) -> ValueError:
-    return ValueError(
-        f"in the dual regulator problem (A → Aᵀ, B → Cᵀ, Q → W, R → V): {error}. There 'not stabilizable' means "
-        "that no measurement shows the mode, 'not detectable' that no noise drives it"
-    )
+def _filter(design: Callable[..., LQR], A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
+    """The filter that is dual to the regulator of Aᵀ, Cᵀ with the weights W, V."""
+    try:
+        dual = design(jnp.asarray(A).mT, jnp.asarray(C).mT, W, V)
+    except ValueError as error:
+        raise ValueError(
+            f"in the dual regulator problem (A → Aᵀ, B → Cᵀ, Q → W, R → V): {error}. There 'not stabilizable' means "
+            "that no measurement shows the mode, 'not detectable' that no noise drives it"
+        ) from error
+    return Estimator(dual.K.mT, dual.P, dual)
 
 
 def lqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
@@ -69,12 +69,11 @@ def lqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
         ValueError: bad arguments, or an unstable mode that is not seen; named as in the dual regulator.
 
     Source: Anderson and Moore (1990), section 7.2.
+
+    >>> control.lqe([[0.0]], [[1.0]], [[4.0]], [[1.0]]).L
+    Array([[2.]], dtype=float64)
     """
-    try:
-        dual = lqr(_t(A), _t(C), W, V)
-    except ValueError as error:
-        raise _dual(error) from error
-    return Estimator(_t(dual.K), dual.P, dual)
+    return _filter(lqr, A, C, W, V)
 
 
 def dlqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
@@ -84,11 +83,7 @@ def dlqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
 
     Source: B. D. O. Anderson and J. B. Moore, Optimal Filtering (1979), section 4.4.
     """
-    try:
-        dual = dlqr(_t(A), _t(C), W, V)
-    except ValueError as error:
-        raise _dual(error) from error
-    return Estimator(_t(dual.K), dual.P, dual)
+    return _filter(dlqr, A, C, W, V)
 
 
 @pytree
@@ -97,32 +92,24 @@ class LQG:
     """Output feedback: z' = Az + By, u = Cz, where z' is the derivative or the next state.
 
     Attributes:
-        A: A − BK − LC ``[..., n, n]``.
-        B: L ``[..., n, p]``.
-        C: −K ``[..., m, n]``.
+        A: A − BK − LC.
+        B: L.
+        C: −K.
         regulator: :class:`LQR` of the state.
         estimator: :class:`Estimator` of the state.
     """
 
-    A: Array
-    B: Array
-    C: Array
+    A: Float[Array, "*batch n n"]
+    B: Float[Array, "*batch n p"]
+    C: Float[Array, "*batch m n"]
     regulator: LQR
     estimator: Estimator
 
 
 def lqg(
-    A: ArrayLike,
-    B: ArrayLike,
-    C: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    W: ArrayLike,
-    V: ArrayLike,
-    N: ArrayLike | None = None,
-    *,
-    discrete: bool = False,
-) -> LQG:
+    A: ArrayLike, B: ArrayLike, C: ArrayLike, Q: ArrayLike, R: ArrayLike, W: ArrayLike, V: ArrayLike,
+    N: ArrayLike | None = None, *, discrete: bool = False,
+) -> LQG:  # fmt: skip
     """The linear-quadratic-Gaussian controller: the regulator of Q, R, N fed by the estimator of W, V.
 
     Args:

@@ -4,8 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, t
@@ -14,8 +13,16 @@ from lqrlab.control import checks
 _DOUBLINGS = 48  # 2^48 steps: a closed loop slower than that is not stable in floating point
 
 
-def summed(a: Array, q: Array, tolerance: float, limit: int = _DOUBLINGS) -> tuple[Array, Array]:
-    """Σ aᵏ q (aᵀ)ᵏ on lanes by squaring until what is left is below ``tolerance``; and whether a decays.
+# With the batch on the last axis -----------------------------------------------------------------------------
+
+
+def smith(
+    a: Float[Array, "n n batch"], q: Float[Array, "n n #batch"], tolerance: float, limit: int = _DOUBLINGS
+) -> tuple[Float[Array, "n n batch"], Bool[Array, " batch"]]:
+    """X = Σ aᵏ q (aᵀ)ᵏ, the solution of X = a X aᵀ + q, by squaring a; and whether a is stable.
+
+    Each squaring doubles the number of terms: X ← X + aXaᵀ, a ← a². It ends when the next terms are below the
+    square of ``tolerance``, relative, or after ``limit`` squarings.
 
     Source: R. A. Smith, Matrix equation XA + BX = C, SIAM J. Appl. Math. 16 (1968).
     """
@@ -24,7 +31,7 @@ def summed(a: Array, q: Array, tolerance: float, limit: int = _DOUBLINGS) -> tup
         a, _, k = state
         # the norm of the power bounds the relative size of the next term by its square
         change = batch_last.row_sum(a)
-        # a lane that has overflowed has an answer too: none
+        # a problem that has overflowed has its answer too: none
         return jnp.any((change > tolerance) & (change < 1e12)) & (k < limit)
 
     def double(state: tuple) -> tuple:
@@ -37,17 +44,28 @@ def summed(a: Array, q: Array, tolerance: float, limit: int = _DOUBLINGS) -> tup
     return x, batch_last.row_sum(a) < 0.5
 
 
-def cayley(a: Array, shift: Array) -> tuple[Array, Array]:
-    """(shift − a)⁻¹ and (shift + a)(shift − a)⁻¹ on lanes: the second is inside the unit circle iff a decays."""
-    n = a.shape[0]
-    inverse = batch_last.inverse(shift[None, None] * eye(n, a) - a)
-    return inverse, 2 * shift[None, None] * inverse - eye(n, a)
+def cayley(a: Float[Array, "n n batch"], *, pivoted: bool = False) -> tuple[Array, Array, Array]:
+    """A shift s of the size of a's modes, (s − a)⁻¹ and the Cayley transform (s + a)(s − a)⁻¹.
 
-
-def shift_of(a: Array) -> Array:
-    """A shift of the size of a's modes ``[lanes]``."""
+    The transform lies inside the unit circle exactly if a is stable in continuous time.
+    """
+    one = eye(a.shape[0], a)
     size = batch_last.norm(a) / a.shape[0] ** 0.5
-    return jnp.where(size > 0, size, 1.0)
+    shift = jnp.where(size > 0, size, 1.0)[None, None]
+    inverse = (
+        batch_last.pivoted(shift * one - a, jnp.broadcast_to(one, a.shape))
+        if pivoted
+        else batch_last.inverse(shift * one - a)
+    )
+    return shift, inverse, 2 * shift * inverse - one
+
+
+def smith_continuous(
+    a: Float[Array, "n n batch"], q: Float[Array, "n n batch"], tolerance: float, *, pivoted: bool = False
+) -> tuple[Float[Array, "n n batch"], Bool[Array, " batch"]]:
+    """The solution of a X + X aᵀ + q = 0, and whether a is stable: :func:`smith` on the Cayley transform."""
+    shift, inverse, moved = cayley(a, pivoted=pivoted)
+    return smith(moved, 2 * shift * mul(mul(inverse, q), t(inverse)), tolerance)
 
 
 def _tolerance(a: Array) -> float:
@@ -55,68 +73,57 @@ def _tolerance(a: Array) -> float:
 
 
 @batch_last.over_lanes(2, 2)
-def _smith(a: Array, q: Array) -> Array:
-    x, decays = summed(a, q, _tolerance(a))
-    return jnp.where(decays[None, None], x, jnp.nan)
-
-
-def _cayley_pivoted(a: Array) -> tuple[Array, Array, Array]:
-    shift = shift_of(a)
-    n = a.shape[0]
-    wide = jnp.broadcast_to(eye(n, a), a.shape)
-    inverse = batch_last.pivoted(shift[None, None] * wide - a, wide)
-    return shift, inverse, 2 * shift[None, None] * inverse - wide
+def _discrete(a: Array, q: Array) -> Array:
+    x, stable = smith(a, q, _tolerance(a))
+    return jnp.where(stable[None, None], x, jnp.nan)
 
 
 @batch_last.over_lanes(2, 2)
-def _smith_continuous(a: Array, q: Array) -> Array:
-    shift, inverse, moved = _cayley_pivoted(a)
-    x, decays = summed(moved, 2 * shift[None, None] * mul(mul(inverse, q), t(inverse)), _tolerance(a))
-    return jnp.where(decays[None, None], x, jnp.nan)
-
-
-def _transposed(a: Array) -> Array:
-    return jnp.swapaxes(a, -1, -2)
-
-
-def solve_discrete(a: Array, q: Array) -> Array:
-    """X = a X aᵀ + q, leading axes alike; differentiable to any order (the equation is linear)."""
-    return jax.lax.custom_linear_solve(
-        lambda x: x - a @ x @ _transposed(a),
-        q,
-        solve=lambda _, q: _smith(a, q),
-        transpose_solve=lambda _, q: _smith(_transposed(a), q),
-    )
-
-
-def solve_continuous(a: Array, q: Array) -> Array:
-    """a X + X aᵀ + q = 0, leading axes alike; differentiable to any order."""
-    return jax.lax.custom_linear_solve(
-        lambda x: -(a @ x + x @ _transposed(a)),
-        q,
-        solve=lambda _, q: _smith_continuous(a, q),
-        transpose_solve=lambda _, q: _smith_continuous(_transposed(a), q),
-    )
+def _continuous(a: Array, q: Array) -> Array:
+    x, stable = smith_continuous(a, q, _tolerance(a), pivoted=True)
+    return jnp.where(stable[None, None], x, jnp.nan)
 
 
 @batch_last.over_lanes(2)
 def _stable(a: Array) -> Array:
-    return summed(a, jnp.zeros_like(a), 0.4)[1]
+    return smith(a, jnp.zeros_like(a), 0.4)[1]
 
 
 @batch_last.over_lanes(2)
 def _stable_continuous(a: Array) -> Array:
-    return summed(_cayley_pivoted(a)[2], jnp.zeros_like(a), 0.4)[1]
+    # the shift is no eigenvalue of a stable a, and the transform of an unstable one only grows
+    return smith(cayley(a, pivoted=True)[2], jnp.zeros_like(a), 0.4)[1]
 
 
-def _both(A: ArrayLike, Q: ArrayLike) -> tuple[Array, ...]:
-    A, Q = checks.matrices(A=(A, "nn"), Q=(Q, "nn"))
-    lead = jnp.broadcast_shapes(A.shape[:-2], Q.shape[:-2])
-    return tuple(jnp.broadcast_to(a, (*lead, *a.shape[-2:])) for a in (A, Q))
+# With the batch in front -------------------------------------------------------------------------------------
+
+
+def solve_discrete(
+    a: Float[Array, "*batch n n"], q: Float[Array, "*batch n n"]
+) -> Float[Array, "*batch n n"]:
+    """X = a X aᵀ + q, leading axes alike; differentiable to any order (the equation is linear)."""
+    return jax.lax.custom_linear_solve(
+        lambda x: x - a @ x @ a.mT,
+        q,
+        solve=lambda _, q: _discrete(a, q),
+        transpose_solve=lambda _, q: _discrete(a.mT, q),
+    )
+
+
+def solve_continuous(
+    a: Float[Array, "*batch n n"], q: Float[Array, "*batch n n"]
+) -> Float[Array, "*batch n n"]:
+    """a X + X aᵀ + q = 0, leading axes alike; differentiable to any order."""
+    return jax.lax.custom_linear_solve(
+        lambda x: -(a @ x + x @ a.mT),
+        q,
+        solve=lambda _, q: _continuous(a, q),
+        transpose_solve=lambda _, q: _continuous(a.mT, q),
+    )
 
 
 @jax.jit
-def dlyap(A: ArrayLike, Q: ArrayLike) -> Array:
+def dlyap(A: ArrayLike, Q: ArrayLike) -> Float[Array, "*batch n n"]:
     """Solve A X Aᵀ − X + Q = 0.
 
     Args:
@@ -126,11 +133,11 @@ def dlyap(A: ArrayLike, Q: ArrayLike) -> Array:
     Returns:
         X ``[..., n, n]``; NaN where A is unstable and the sum that X is does not exist.
     """
-    return solve_discrete(*_both(A, Q))
+    return solve_discrete(*checks.matrices(A=(A, "nn"), Q=(Q, "nn")))
 
 
 @jax.jit
-def lyap(A: ArrayLike, Q: ArrayLike) -> Array:
+def lyap(A: ArrayLike, Q: ArrayLike) -> Float[Array, "*batch n n"]:
     """Solve A X + X Aᵀ + Q = 0.
 
     Args:
@@ -139,12 +146,15 @@ def lyap(A: ArrayLike, Q: ArrayLike) -> Array:
 
     Returns:
         X ``[..., n, n]``; NaN where A is unstable.
+
+    >>> control.lyap([[-0.5]], [[3.0]])
+    Array([[3.]], dtype=float64)
     """
-    return solve_continuous(*_both(A, Q))
+    return solve_continuous(*checks.matrices(A=(A, "nn"), Q=(Q, "nn")))
 
 
 @partial(jax.jit, static_argnames="continuous")
-def is_stable(A: ArrayLike, *, continuous: bool = False) -> Array:
+def is_stable(A: ArrayLike, *, continuous: bool = False) -> Bool[Array, "*batch"]:
     """Whether all modes of A decay.
 
     Args:
@@ -154,7 +164,4 @@ def is_stable(A: ArrayLike, *, continuous: bool = False) -> Array:
         Booleans ``[...]``.
     """
     (A,) = checks.matrices(A=(A, "nn"))
-    A = jax.lax.stop_gradient(A)
-    # real parts below zero ⇔ the Cayley transform lies inside the unit circle; the shift is no eigenvalue of
-    # a stable A, and of an unstable one the transform only grows
-    return (_stable_continuous if continuous else _stable)(A)
+    return (_stable_continuous if continuous else _stable)(jax.lax.stop_gradient(A))

@@ -1,73 +1,65 @@
-"""What weights buy: state cost against effort for thousands of them at once."""
+"""Pareto fronts of weights: state cost against effort, for thousands of designs at once."""
 
 import dataclasses
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from lqrlab.compute import pytree
+from lqrlab.compute.checks import whole
 from lqrlab.control import checks
+from lqrlab.control.analysis.step import free_response
 from lqrlab.control.discretization import Sampled, discretize
-from lqrlab.control.lyapunov import dlyap
 from lqrlab.control.regulator import lqrd
-from lqrlab.control.weights import stage_weight
+from lqrlab.control.weights import cost_to_go
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Front:
-    """Loops of many weights, measured by one yardstick; infinite costs where a design failed.
+    """Loops of many weights, measured with the same Q and R; infinite costs where a design failed.
 
     Attributes:
-        K: gains ``[N, m, n]``.
-        state_cost: ∫ xᵀQx dt, summed over the initial states that make up X0 ``[N]``.
-        effort: ∫ uᵀRu dt, the same ``[N]``.
-        peak: largest |u| at any sample from any x0 with x0ᵀX0⁻¹x0 ≤ 1, each input for itself ``[N, m]``.
-        dominated: another loop has less of one cost and no more of the other ``[N]``.
+        K: gains.
+        state_cost: ∫ xᵀQx dt, summed over the initial states that make up X0.
+        effort: ∫ uᵀRu dt, the same.
+        peak: largest |u| at any sample from any x0 with x0ᵀX0⁻¹x0 ≤ 1, each input for itself.
+        dominated: another loop has less of one cost and no more of the other.
     """
 
-    K: Array
-    state_cost: Array
-    effort: Array
-    peak: Array
-    dominated: Array
+    K: Float[Array, "N m n"]
+    state_cost: Float[Array, " N"]
+    effort: Float[Array, " N"]
+    peak: Float[Array, "N m"]
+    dominated: Bool[Array, " N"]
 
 
 def pareto(
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    dt: ArrayLike,
-    Qs: ArrayLike,
-    Rs: ArrayLike,
-    *,
-    X0: ArrayLike | None = None,
-    num_steps: int = 300,
-) -> Front:
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, Qs: ArrayLike, Rs: ArrayLike, *,
+    X0: ArrayLike | None = None, num_steps: int = 300,
+) -> Front:  # fmt: skip
     """Design with each of many weights and measure all loops by the same Q and R.
 
     Args:
         A, B, dt: one plant and its sample time [s], as in :func:`lqrd`.
-        Q, R: the yardstick ``[n, n]``, ``[m, m]``.
+        Q, R: the weights that all loops are measured with ``[n, n]``, ``[m, m]``.
         Qs, Rs: weights to design with ``[N, n, n]``, ``[N, m, m]``; either may be one for all.
         X0: initial states as a covariance ``[n, n]``; the identity if left out.
-        num_steps: samples that the peak is looked for in.
+        num_steps: samples among which the peak is searched.
 
     Returns:
         :class:`Front`. The front of the two costs is convex, and all of it comes from Qs = Q, Rs = ρ R: other
-        weights lie above it. They may still be better in what the two costs do not see, such as the peak.
+        weights lie above it. They may still be better in another respect, such as the peak.
     """
+    whole("num_steps", num_steps)
     designs = lqrd(A, B, Qs, Rs, dt)
     if designs.K.ndim != 3:
         raise ValueError(f"Qs, Rs: expected a batch of weights [N, …], but found {designs.K.shape[:-2]}")
+    # sampling is linear in the weights: the difference of R and 2R leaves the effort
     once, twice = (discretize(A, B, Q, factor * jnp.asarray(R), dt) for factor in (1.0, 2.0))
-    effort = Sampled(
-        once.A, once.B, twice.Q - once.Q, twice.R - once.R, twice.N - once.N
-    )  # sampling is linear
+    effort = Sampled(once.A, once.B, twice.Q - once.Q, twice.R - once.R, twice.N - once.N)
     state = Sampled(once.A, once.B, once.Q - effort.Q, once.R - effort.R, once.N - effort.N)
     start = jnp.eye(jnp.shape(A)[-1]) if X0 is None else jnp.asarray(X0)
     if start.shape != state.Q.shape:
@@ -79,21 +71,16 @@ def pareto(
 @partial(jax.jit, static_argnames="num_steps")
 def _measured(K: Array, state: Sampled, effort: Sampled, X0: Array, num_steps: int) -> Front:
     def cost(problem: Sampled) -> Array:
-        A, B, Q, R, N = (jnp.broadcast_to(a, (len(K), *a.shape)) for a in problem)
-        closed = A - B @ K
-        P = dlyap(jnp.swapaxes(closed, -1, -2), stage_weight(Q, R, N, K))
-        found = jnp.sum(P * jnp.broadcast_to(X0, P.shape), axis=(-1, -2))
-        return jnp.where(jnp.isnan(found), jnp.inf, found)
+        P = cost_to_go(problem, K)
+        total = jnp.sum(P * jnp.broadcast_to(X0, P.shape), axis=(-1, -2))
+        return jnp.where(jnp.isnan(total), jnp.inf, total)
 
     first, second = cost(state), cost(effort)
-    closed = jnp.broadcast_to(state.A, (len(K), *state.A.shape)) - (
-        jnp.broadcast_to(state.B, (len(K), *state.B.shape)) @ K
+    # the largest kᵀx over the ellipsoid is √(kᵀX0 k), and a row k of the gain acts on x[t] as (Fᵀ)ᵗ k does on x0
+    A, B, gains = checks.together(state.A, state.B, K)
+    _, squares = free_response(
+        (A - B @ gains).mT, gains.mT, num_steps, lambda k: jnp.sum((X0 @ k) * k, axis=-2)
     )
-
-    def step(rows: Array, _: None) -> tuple[Array, Array]:
-        return rows @ closed, jnp.sum((rows @ X0) * rows, axis=-1)
-
-    squares = jax.lax.scan(step, K, None, length=num_steps)[1]
     return Front(K, first, second, jnp.sqrt(jnp.max(squares, axis=0)), _dominated(first, second))
 
 

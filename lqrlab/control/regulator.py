@@ -1,20 +1,21 @@
-"""Linear-quadratic regulators: continuous, discrete, sampled-data, finite horizon."""
+"""Linear-quadratic regulators: continuous, discrete and sampled-data."""
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 
-from lqrlab.compute import pytree
+from lqrlab.compute import broadcast, linalg, pytree
+from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
 from lqrlab.control import checks, discretization
-from lqrlab.control.riccati import doubling, equations
-from lqrlab.control.riccati.doubling import Solution
+from lqrlab.control.analysis import controllability
+from lqrlab.control.riccati import equations, rescue
+from lqrlab.control.riccati.doubling import Solution, by_doubling
 
 
 @pytree
@@ -23,24 +24,24 @@ class LQR:
     """An optimal regulator u = −Kx with its certificate; unpacks as ``K, P, poles, residual, stabilizing``.
 
     Attributes:
-        K: gain ``[..., m, n]``; NaN where the problem has no stabilizing optimum.
-        P: the optimal cost from x0 is x0ᵀP x0, ``[..., n, n]``.
-        closed_loop: A − BK ``[..., n, n]``.
-        residual: of the Riccati equation, relative to its largest term ``[...]``.
-        stabilizing: whether the closed loop is stable and the equation holds ``[...]``.
+        K: gain; NaN where the problem has no stabilizing optimum.
+        P: the optimal cost from x0 is x0ᵀP x0.
+        closed_loop: A − BK.
+        residual: of the Riccati equation, relative to its largest term.
+        stabilizing: whether the closed loop is stable and the equation holds.
     """
 
-    K: Array
-    P: Array
-    closed_loop: Array
-    residual: Array
-    stabilizing: Array
+    K: Float[Array, "*batch m n"]
+    P: Float[Array, "*batch n n"]
+    closed_loop: Float[Array, "*batch n n"]
+    residual: Float[Array, "*batch"]
+    stabilizing: Bool[Array, "*batch"]
 
     @property
-    def poles(self) -> Array:
+    def poles(self) -> Complex[Array, "*batch n"]:
         """Eigenvalues of the closed loop ``[..., n]``: in rad/s for :func:`lqr`, else of the discrete loop."""
         dtype = jnp.result_type(self.closed_loop, jnp.complex64)
-        if not checks.traced(self.closed_loop):
+        if not traced(self.closed_loop):
             return jnp.asarray(_eigenvalues(np.asarray(self.closed_loop)), dtype)
         shape = jax.ShapeDtypeStruct(self.closed_loop.shape[:-1], dtype)
         a = jax.lax.stop_gradient(self.closed_loop)
@@ -50,50 +51,33 @@ class LQR:
         return iter((self.K, self.P, self.poles, self.residual, self.stabilizing))
 
 
-def _eigenvalues(a: Any) -> np.ndarray:
-    """On the host: no accelerator has ``eig``."""
+def _eigenvalues(a: ArrayLike) -> np.ndarray:
+    """On the host: no accelerator has ``eig``. NaN for a matrix with a number that is not finite."""
     a = np.asarray(a)
-    good = np.isfinite(a).all(axis=(-1, -2))
-    values = np.linalg.eigvals(np.where(good[..., None, None], a, 0.0)).astype(
-        np.result_type(a, np.complex64)
-    )
-    return np.where(good[..., None], values, np.nan)
+    good = np.all(np.isfinite(a), axis=(-1, -2), keepdims=True)
+    values = np.linalg.eigvals(np.where(good, a, 0.0)).astype(np.result_type(a, np.complex64))
+    return np.where(good[..., 0], values, np.nan)
 
 
-def certified(solution: Solution) -> LQR:
-    """A design with NaN in place of what is not certified: not stable, or the equation does not hold."""
-    K, P, closed, residual, stable = solution
-    sound = (
-        jnp.all(jnp.isfinite(P), axis=(-1, -2)) & (residual < equations.accepted(P.dtype)) & (stable > 0.5)
-    )
-    nan = jnp.asarray(jnp.nan, P.dtype)
-    keep = sound[..., None, None]
-    return LQR(jnp.where(keep, K, nan), jnp.where(keep, P, nan), closed, residual, sound)
+@partial(jax.jit, static_argnames="weights_checked")
+def _certified(solution: Solution, Q: Array, R: Array, N: Array, *, weights_checked: bool) -> LQR:
+    """The design, NaN where it is not certified: not stable, the equation does not hold, no bound below.
 
-
-_certify = jax.jit(certified)
-
-
-@jax.jit
-def _with_a_minimum(design: LQR, Q: Array, R: Array, N: Array) -> LQR:
-    """The design with NaN where R > 0 or [Q N; Nᵀ R] ≥ 0 does not hold: there the cost has no lower bound.
-
-    The equation may have a solution all the same. A single problem is refused beforehand, by eigenvalues.
+    The equation may have a solution although R > 0 or [Q N; Nᵀ R] ≥ 0 does not hold and the cost has no lower
+    bound. A single problem outside a trace has been refused beforehand, by eigenvalues.
     """
-    Q, R, N = (jax.lax.stop_gradient(a) for a in equations.together(Q, R, N))
-    good = _bounded(Q, R, N)
-    keep = good[..., None, None]
-    nan = jnp.asarray(jnp.nan, design.P.dtype)
-    return dataclasses.replace(
-        design,
-        K=jnp.where(keep, design.K, nan),
-        P=jnp.where(keep, design.P, nan),
-        stabilizing=design.stabilizing & good,
-    )
+    sound = equations.certain(solution)
+    if not weights_checked:
+        Q, R, N = (jax.lax.stop_gradient(a) for a in checks.together(Q, R, N))
+        sound = sound & _bounded_below(Q, R, N)
+    nan = jnp.asarray(jnp.nan, solution.P.dtype)
+    K, P = (jnp.where(sound[..., None, None], a, nan) for a in (solution.K, solution.P))
+    return LQR(K, P, solution.closed, solution.residual, sound)
 
 
 @batch_last.over_lanes(2, 2, 2)
-def _bounded(Q: Array, R: Array, N: Array) -> Array:
+def _bounded_below(Q: Array, R: Array, N: Array) -> Array:
+    """Whether R > 0 and Q − NR⁻¹Nᵀ ≥ 0, to rounding; the batch on the last axis."""
     some = checks.tolerance(Q.dtype) * jnp.maximum(
         batch_last.largest(Q), float(jnp.finfo(Q.dtype).tiny) ** 0.5
     )
@@ -101,45 +85,38 @@ def _bounded(Q: Array, R: Array, N: Array) -> Array:
     return batch_last.positive(R) & batch_last.positive(rest + some[None, None] * batch_last.eye(len(Q), Q))
 
 
-_traced = {
-    True: jax.jit(lambda *args: certified(equations.solve_continuous_riccati(*equations.together(*args)))),
-    False: jax.jit(lambda *args: certified(equations.solve_discrete_riccati(*equations.together(*args)))),
-}
-
-
-_CORES = (2, 2, 2, 2, 2, 0)
-
-
 def _fast_sampled(*args: Array) -> tuple[Solution, Array]:
     A, B, Q, R, N, dt = args
-    return doubling.fast_discrete(*discretization.sampled(A, B, Q, R, N, dt))
+    return by_doubling(*discretization.sampled(A, B, Q, R, N, dt), continuous=False)
+
+
+_sampled = rescue.program(_fast_sampled, 6)
 
 
 @jax.jit
-def _traced_sampled(*args: Array) -> LQR:
-    return certified(equations.solve_discrete_riccati(*discretization.sample_many(*args)))
+def _sampled_in_a_trace(*args: Array) -> Solution:
+    return equations.solve_discrete_riccati(*discretization.sample_many(*args))
 
 
-_sampled = equations.program(_fast_sampled, *_CORES)
+def _sampled_solution(args: tuple[Array, ...]) -> Solution:
+    """The sampled-data optimum of continuous problems A, B, Q, R, N, dt; sampled within the compiled solver."""
+    if traced(*args):
+        return _sampled_in_a_trace(*args)
+    return rescue.solved(args, continuous=False, fast=_sampled, before=discretization.compiled)
 
 
-def _designed(*args: Array, continuous: bool, dt: Array | None = None) -> LQR:
-    """The design; outside a trace a single problem without an answer is an error that says why."""
-    full = args if dt is None else (*args, dt)
-    if checks.traced(*full):
-        design = _traced[continuous](*full) if dt is None else _traced_sampled(*full)
-        return _with_a_minimum(design, *args[2:])
+def _design(args: tuple[Array, ...], *, continuous: bool, dt: Array | None = None) -> LQR:
+    """The design of checked arguments; a single one outside a trace without an answer is an error that says why."""
     if dt is None:
-        design = _certify(equations.solved(full, continuous=continuous))
+        solution = equations.solution(args, continuous=continuous)
     else:
-        design = _certify(
-            equations.solved(full, continuous=False, fast=_sampled, before=discretization.compiled)
-        )
-    if design.stabilizing.ndim:
-        return _with_a_minimum(design, *args[2:])
-    if bool(design.stabilizing):
-        return design
-    raise ValueError(checks.why_not(*(np.asarray(a) for a in args[:3]), continuous=continuous))
+        solution = _sampled_solution((*args, dt))
+    single = solution.P.ndim == 2 and not traced(solution)
+    design = _certified(solution, *args[2:], weights_checked=single)
+    if single and not bool(design.stabilizing):
+        A, B, Q = (np.asarray(a) for a in args[:3])
+        raise ValueError(controllability.why_not(A, B, Q, continuous=continuous))
+    return design
 
 
 def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None) -> LQR:
@@ -162,7 +139,7 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
     Source: B. D. O. Anderson and J. B. Moore, Optimal Control: Linear Quadratic Methods (1990), section 3.2.
     """
     args = checks.arguments(A, B, Q, R, N)
-    return _designed(*args, continuous=True)
+    return _design(args, continuous=True)
 
 
 def dlqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None) -> LQR:
@@ -171,7 +148,7 @@ def dlqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | 
     Source: Anderson and Moore (1990), section 2.4 and chapter 3.
     """
     args = checks.arguments(A, B, Q, R, N)
-    return _designed(*args, continuous=False)
+    return _design(args, continuous=False)
 
 
 def lqrd(
@@ -191,4 +168,46 @@ def lqrd(
     """
     args = checks.arguments(A, B, Q, R, N)
     step = checks.sample_time(dt, args[0].dtype)
-    return _designed(*args, continuous=True, dt=step)
+    return _design(args, continuous=True, dt=step)
+
+
+def sampling_cost(
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike
+) -> Float[Array, "*batch"]:
+    """How much more the sampled-data optimum costs than the continuous one, averaged over initial directions.
+
+    Args:
+        A, B, Q, R: as in :func:`lqr`.
+        dt: sample time [s], scalar or with the leading axes.
+
+    Returns:
+        tr(P_sampled)/tr(P) − 1 ``[...]``, ≥ 0.
+    """
+    sampled, continuous = (
+        jnp.trace(d.P, axis1=-2, axis2=-1) for d in (lqrd(A, B, Q, R, dt), lqr(A, B, Q, R))
+    )
+    return sampled / continuous - 1
+
+
+def unsaturated_level(K: ArrayLike, P: ArrayLike, limit: ArrayLike) -> Float[Array, "*batch"]:
+    """The largest c such that u = −Kx stays within ±limit wherever xᵀPx ≤ c.
+
+    With P of an LQR design the linear loop never leaves that ellipsoid, so its inputs never saturate: a place to
+    hand over to it. Of a nonlinear plant nothing is proved.
+
+    Args:
+        K: ``[..., m, n]``.
+        P: ``[..., n, n]``, > 0.
+        limit: of the inputs' deviation from the equilibrium, a scalar or ``[..., m]``.
+
+    Returns:
+        c ``[...]`` = min over inputs of limit² / (K P⁻¹ Kᵀ).
+    """
+    K, P = checks.matrices(K=(K, "mn"), P=(P, "nn"))
+    limit = jnp.asarray(limit, K.dtype)
+    limit = jnp.broadcast_to(limit, jnp.broadcast_shapes(limit.shape, K.shape[-2:-1]))
+
+    def one(K: Array, P: Array, limit: Array) -> Array:
+        return jnp.min(limit**2 / jnp.sum(K * linalg.solve(P, K.T).T, axis=1))
+
+    return broadcast(one, (K, 2), (P, 2), (limit, 1))

@@ -1,16 +1,17 @@
-"""Gain schedules: a regulator for each point of a grid, designed in one call, and what lies between them."""
+"""Gain schedules: a regulator for each point of a grid, designed in one call and interpolated between points."""
 
 import dataclasses
 from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from jax.scipy.interpolate import RegularGridInterpolator
-from jax.typing import ArrayLike
+from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import pytree
+from lqrlab.compute.checks import traced
 from lqrlab.control import checks
+from lqrlab.control.analysis import controllability
 from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd
 
 
@@ -20,18 +21,20 @@ class Schedule:
     """Regulators over a grid; u = u_op − K (x − x_op), all three interpolated linearly in the parameters.
 
     Attributes:
-        grid: the values of each parameter, one array ``[g]`` an axis.
-        design: :class:`LQR` of each point, ``K [*grid, m, n]``.
-        x_op: operating points ``[*grid, n]``.
-        u_op: inputs that hold them ``[*grid, m]``.
+        grid: the values of each parameter, one array an axis.
+        design: :class:`LQR` of each point.
+        x_op: operating points.
+        u_op: inputs that hold them.
     """
 
-    grid: tuple[Array, ...]
+    grid: tuple[Float[Array, " _"], ...]
     design: LQR
-    x_op: Array
-    u_op: Array
+    x_op: Float[Array, "*grid n"]
+    u_op: Float[Array, "*grid m"]
 
-    def __call__(self, value: ArrayLike) -> tuple[Array, Array, Array]:
+    def __call__(
+        self, value: ArrayLike
+    ) -> tuple[Float[Array, "*batch m n"], Float[Array, "*batch n"], Float[Array, "*batch m"]]:
         """``(K [..., m, n], x_op [..., n], u_op [..., m])`` at parameters ``value [..., axes]``.
 
         Beyond the grid the nearest point of its edge is used: nothing is extrapolated.
@@ -48,29 +51,22 @@ class Schedule:
 
         def between(values: Array) -> Array:
             # inside after the clipping, up to rounding: never a NaN for a point on the edge
-            found = RegularGridInterpolator(self.grid, values, bounds_error=False, fill_value=None)(flat)
-            return found.reshape(at.shape[:-1] + values.shape[axes:])
+            interpolate = RegularGridInterpolator(self.grid, values, bounds_error=False, fill_value=None)
+            return interpolate(flat).reshape(at.shape[:-1] + values.shape[axes:])
 
         return between(self.design.K), between(self.x_op), between(self.u_op)
 
 
-def schedule(
-    grid: ArrayLike | Sequence[ArrayLike],
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    N: ArrayLike | None = None,
-    *,
-    dt: ArrayLike | None = None,
-    discrete: bool = False,
+def gain_schedule(
+    grid: ArrayLike | Sequence[ArrayLike], A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike,
+    N: ArrayLike | None = None, *, dt: ArrayLike | None = None, discrete: bool = False,
     points: tuple[ArrayLike, ArrayLike] | None = None,
-) -> Schedule:
+) -> Schedule:  # fmt: skip
     """Regulators over a grid of parameters or operating points, designed in one batched call.
 
-    What is promised: each point of the grid is optimal for its own frozen plant. Between points and while the
-    parameter moves nothing is: let it move slowly against the loop, and simulate. Scheduling on a state adds
-    terms that no frozen design sees.
+    Guarantees: each point of the grid is optimal for its own frozen plant. Between points, and while the
+    parameter moves, there are none: let it move slowly against the loop, and simulate. Scheduling on a state
+    adds terms that no frozen design sees.
 
     Args:
         grid: values of the parameter ``[g]``, rising; or one such array for each of several parameters.
@@ -90,47 +86,53 @@ def schedule(
     """
     axes = tuple(grid) if isinstance(grid, tuple | list) and np.ndim(grid[0]) else (grid,)
     args = checks.arguments(A, B, Q, R, N)
-    dtype = args[0].dtype
-    grid = tuple(jnp.asarray(g, dtype) for g in axes)
-    for i, g in enumerate(grid):
-        if g.ndim != 1 or g.size < 2:
-            raise ValueError(f"grid: expected two values or more along axis {i}, but found shape {g.shape}")
-        if not checks.traced(g) and not bool(jnp.all(jnp.isfinite(g)) & jnp.all(jnp.diff(g) > 0)):
-            raise ValueError(f"grid: expected rising values along axis {i}, but found {np.asarray(g)}")
+    n, m = args[1].shape[-2:]
+    grid = _rising(axes, args[0].dtype)
     shape = tuple(g.size for g in grid)
     if dt is not None and discrete:
         raise ValueError("dt: a discrete problem is sampled already; leave either dt or discrete out")
     for name, a in zip("ABQRN", args):
-        try:
-            fits = jnp.broadcast_shapes(a.shape[:-2], shape) == shape
-        except ValueError:
-            fits = False
-        if not fits:
+        if not _fits(a.shape[:-2], shape):
             raise ValueError(f"{name}: expected leading axes {shape}, the grid's, but found {a.shape[:-2]}")
-    n, m = args[1].shape[-2:]
-    full = [jnp.broadcast_to(a, (*shape, *a.shape[-2:])) for a in args]
-    if dt is not None:
-        design = lqrd(full[0], full[1], full[2], full[3], dt, full[4])
-    else:
-        design = (dlqr if discrete else lqr)(*full)
-    if not checks.traced(*full):
-        _refuse(grid, design, full, continuous=not discrete)
-    x_op, u_op = points if points is not None else (jnp.zeros(n), jnp.zeros(m))
+    a, b, q, r, cross = full = tuple(jnp.broadcast_to(a, (*shape, *a.shape[-2:])) for a in args)
+    design = lqrd(a, b, q, r, dt, cross) if dt is not None else (dlqr if discrete else lqr)(*full)
+    if not traced(*full):
+        _refuse_gaps(grid, design, full, continuous=not discrete)
+    x_op, u_op = (jnp.asarray(v, a.dtype) for v in points or (jnp.zeros(n), jnp.zeros(m)))
+    if not (_fits(x_op.shape, (*shape, n)) and _fits(u_op.shape, (*shape, m))):
+        raise ValueError(
+            f"points: expected {(*shape, n)} and {(*shape, m)}, but found {x_op.shape} and {u_op.shape}"
+        )
+    return Schedule(grid, design, jnp.broadcast_to(x_op, (*shape, n)), jnp.broadcast_to(u_op, (*shape, m)))
+
+
+def _rising(axes: Sequence[ArrayLike], dtype: np.dtype) -> tuple[Array, ...]:
+    """The axes of the grid as arrays of rising values, or a refusal."""
+    grid = tuple(jnp.asarray(g, dtype) for g in axes)
+    for i, g in enumerate(grid):
+        if g.ndim != 1 or g.size < 2:
+            raise ValueError(f"grid: expected two values or more along axis {i}, but found shape {g.shape}")
+        if not traced(g) and not bool(jnp.all(jnp.isfinite(g)) & jnp.all(jnp.diff(g) > 0)):
+            raise ValueError(f"grid: expected rising values along axis {i}, but found {np.asarray(g)}")
+    return grid
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether an array of this shape broadcasts to the shape wanted."""
     try:
-        x_op, u_op = (jnp.broadcast_to(jnp.asarray(a, dtype), (*shape, k)) for a, k in ((x_op, n), (u_op, m)))
+        return np.broadcast_shapes(shape, wanted) == wanted
     except ValueError:
-        shapes = ", ".join(str(jnp.shape(a)) for a in (x_op, u_op))
-        raise ValueError(f"points: expected {(*shape, n)} and {(*shape, m)}, but found {shapes}") from None
-    return Schedule(grid, design, x_op, u_op)
+        return False
 
 
-def _refuse(grid: tuple[Array, ...], design: LQR, args: list[Array], *, continuous: bool) -> None:
+def _refuse_gaps(grid: tuple[Array, ...], design: LQR, args: tuple[Array, ...], *, continuous: bool) -> None:
+    """Refuse a schedule with points that have no stabilizing design."""
     bad = np.argwhere(~np.asarray(design.stabilizing))
     if not len(bad):
         return
     first = tuple(bad[0])
     where = ", ".join(f"{float(g[i]):g}" for g, i in zip(grid, first))
-    why = checks.why_not(*(np.asarray(a[first]) for a in args[:3]), continuous=continuous)
+    why = controllability.why_not(*(np.asarray(a[first]) for a in args[:3]), continuous=continuous)
     raise ValueError(
         f"grid: {len(bad)} of {design.stabilizing.size} points have no stabilizing design, the first at "
         f"{where}: {why}; a schedule must not pass through it: end the grid before, or change the plant there"

@@ -1,17 +1,23 @@
-"""The weight of a quadratic cost under a linear feedback."""
+"""Quadratic costs under a linear feedback: their stage weight and their cost to go."""
 
-import operator
 from collections.abc import Callable
-from typing import Any
+from operator import attrgetter, matmul
+from typing import TypeVar
 
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
 
-def _transpose(a: Any) -> Any:
-    return a.swapaxes(-1, -2)
+from lqrlab.control import checks
+from lqrlab.control.discretization import Sampled
+from lqrlab.control.lyapunov import dlyap
+
+M = TypeVar("M", Array, np.ndarray)
 
 
 def stage_weight(
-    Q: Any, R: Any, N: Any, K: Any, *, mul: Callable = operator.matmul, t: Callable = _transpose
-) -> Any:
+    Q: M, R: M, N: M, K: M, *, mul: Callable[[M, M], M] = matmul, t: Callable[[M], M] = attrgetter("mT")
+) -> M:
     """The weight on x of xᵀQx + uᵀRu + 2xᵀNu with u = −Kx: Q + KᵀRK − NK − KᵀNᵀ.
 
     Args:
@@ -24,3 +30,17 @@ def stage_weight(
     """
     NK = mul(N, K)
     return Q + mul(t(K), mul(R, K)) - NK - t(NK)
+
+
+def cost_to_go(problem: Sampled, K: ArrayLike) -> Float[Array, "*batch n n"]:
+    """P of the loop u[t] = −K x[t]: from x0 it costs x0ᵀP x0, whatever K; batched, differentiable.
+
+    Args:
+        problem: the sampled plant and its weights, as from :func:`discretize`.
+        K: gain ``[..., m, n]``.
+
+    Returns:
+        The solution of P = FᵀPF + Q + KᵀRK − NK − KᵀNᵀ with F = A − BK; NaN where the loop is unstable.
+    """
+    A, B, Q, R, N, K = checks.together(*problem, jnp.asarray(K))
+    return dlyap((A - B @ K).mT, stage_weight(Q, R, N, K))

@@ -121,7 +121,7 @@ class ScheduledPolicy:
     """u = u_op(ρ) − K(ρ) (x − x_op(ρ)) with the parameters ρ read from the state at each step.
 
     Attributes:
-        schedule: of :func:`lqrlab.control.schedule`, in absolute states and inputs.
+        schedule: of :func:`lqrlab.control.gain_schedule`, in absolute states and inputs.
         x_eq, u_eq: what this policy's x and u are deviations from, ``[n]``, ``[m]``.
         read: absolute states ``[..., n]`` → parameters ``[..., axes of the grid]``.
     """

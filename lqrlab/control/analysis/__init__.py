@@ -1,1 +1,1 @@
-"""What a linear loop is like: stability margins, norms, step responses, controllability."""
+"""Analysis of linear plants and loops: modes, controllability, frequency response, margins, steps, norms."""

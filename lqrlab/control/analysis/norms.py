@@ -1,19 +1,16 @@
-"""What a loop costs and passes on: noise, norms, the price of sampling; bridges to python-control."""
-
-from typing import Any
+"""System norms, and the covariance and cost of a linear loop under white noise."""
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.control import checks
-from lqrlab.control.analysis.structure import gram
+from lqrlab.control.analysis.controllability import gram
+from lqrlab.control.analysis.statespace import to_statespace
 from lqrlab.control.lyapunov import dlyap, lyap
-from lqrlab.control.regulator import lqr, lqrd
 
 
-def covariance(A: ArrayLike, W: ArrayLike, *, discrete: bool = False) -> Array:
+def covariance(A: ArrayLike, W: ArrayLike, *, discrete: bool = False) -> Float[Array, "*batch n n"]:
     """Stationary covariance of x' = Ax + w; batched, differentiable.
 
     Args:
@@ -26,25 +23,26 @@ def covariance(A: ArrayLike, W: ArrayLike, *, discrete: bool = False) -> Array:
     return (dlyap if discrete else lyap)(A, W)
 
 
-def noise_cost(P: ArrayLike, W: ArrayLike) -> Array:
-    """Mean cost that noise of intensity (discrete: covariance) W keeps up, a second (a step) ``[...]``: tr(PW).
+def noise_cost(P: ArrayLike, W: ArrayLike) -> Float[Array, "*batch"]:
+    """Steady-state cost rate under white noise, tr(PW) ``[...]``: per second, or per step in discrete time.
 
     Args:
         P: cost to go of a regulator ``[..., n, n]``.
-        W: ``[..., n, n]``.
+        W: intensity of the noise (covariance in discrete time) ``[..., n, n]``.
     """
-    return jnp.sum(jnp.asarray(P) * jnp.swapaxes(jnp.asarray(W), -1, -2), axis=(-1, -2))
+    return jnp.sum(jnp.asarray(P) * jnp.asarray(W).mT, axis=(-1, -2))
 
 
-def h2_norm(A: ArrayLike, B: ArrayLike, C: ArrayLike, *, discrete: bool = False) -> Array:
+def h2_norm(A: ArrayLike, B: ArrayLike, C: ArrayLike, *, discrete: bool = False) -> Float[Array, "*batch"]:
     """H2 norm of x' = Ax + Bw, y = Cx ``[...]``: the root mean square of y under unit white noise; differentiable.
 
     NaN where A is unstable.
+
+    >>> control.h2_norm([[-0.5]], [[1.0]], [[2.0]])
+    Array(2., dtype=float64)
     """
     A, B, C = checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"))
-    return jnp.sqrt(
-        jnp.trace(C @ gram(A, B, discrete=discrete) @ jnp.swapaxes(C, -1, -2), axis1=-1, axis2=-2)
-    )
+    return jnp.sqrt(jnp.trace(C @ gram(A, B, discrete=discrete) @ C.mT, axis1=-1, axis2=-2))
 
 
 def hinf_norm(
@@ -58,59 +56,20 @@ def hinf_norm(
 
     Raises:
         ValueError: the system is not stable, so that its gain has no bound.
+
+    >>> control.hinf_norm([[-0.5]], [[1.0]], [[1.0]])  # 1 / (s + 0.5)
+    (2.0, 0.0)
     """
     import control as python_control
 
-    checks.finite("A", np.asarray(A))
-    modes = np.linalg.eigvals(np.asarray(A))
-    if not (modes.real.max() < 0 if dt is None else np.abs(modes).max() < 1):
+    (a,) = checks.host_matrices("hinf_norm", A=(A, "nn"))
+    if not stable(a, dt):
         raise ValueError("A: the system is not stable, so its H∞ norm is infinite")
     gain, frequency = python_control.linfnorm(to_statespace(A, B, C, D, dt))
     return float(gain), float(frequency)
 
 
-def sampling_cost(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike) -> Array:
-    """How much more the sampled-data optimum costs than the continuous one, from initial states of every direction.
-
-    Args:
-        A, B, Q, R: as in :func:`lqr`.
-        dt: sample time [s], scalar or with the leading axes.
-
-    Returns:
-        tr(P_sampled)/tr(P) − 1 ``[...]``, ≥ 0.
-    """
-    sampled, continuous = (
-        jnp.trace(d.P, axis1=-2, axis2=-1) for d in (lqrd(A, B, Q, R, dt), lqr(A, B, Q, R))
-    )
-    return sampled / continuous - 1
-
-
-def to_statespace(
-    A: ArrayLike,
-    B: ArrayLike,
-    C: ArrayLike | None = None,
-    D: ArrayLike | None = None,
-    dt: float | None = None,
-) -> Any:
-    """A ``control.StateSpace`` of one system; C is the identity and D zero if left out, continuous without dt."""
-    import control as python_control
-
-    A, B = np.asarray(A, float), np.asarray(B, float)
-    C = np.eye(len(A)) if C is None else np.asarray(C, float)
-    D = np.zeros((len(C), B.shape[1])) if D is None else np.asarray(D, float)
-    return python_control.ss(A, B, C, D, *(() if dt is None else (dt,)))
-
-
-def from_statespace(system: Any) -> tuple[Array, Array, Array, Array, float | None]:
-    """``(A, B, C, D, dt)`` of a ``control.StateSpace``; dt is None for a continuous system.
-
-    Raises:
-        ValueError: a discrete system whose sample time is not given.
-    """
-    if system.dt is True:
-        raise ValueError(
-            "system: expected a sample time in seconds, but found dt=True, 'discrete, unspecified'"
-        )
-    matrices = (jnp.asarray(getattr(system, name), float) for name in "ABCD")
-    A, B, C, D = matrices
-    return A, B, C, D, float(system.dt) if system.dt else None
+def stable(A: np.ndarray, dt: float | None) -> bool:
+    """Whether all modes of one system decay, on the host by its eigenvalues."""
+    poles = np.linalg.eigvals(A)
+    return bool(poles.real.max() < 0 if dt is None else np.abs(poles).max() < 1)

@@ -1,4 +1,4 @@
-"""Algebraic Riccati equations on lanes by structure-preserving doubling, polished by a Newton step.
+"""Algebraic Riccati equations by structure-preserving doubling, polished by a Newton step; the batch on the last axis.
 
 Sources: E. K.-W. Chu, H.-Y. Fan, W.-W. Lin, C.-S. Wang, Structure-preserving algorithms for periodic
 discrete-time algebraic Riccati equations, Int. J. Control 77 (2004), eqs. (10)-(12) [discrete]; E. K.-W. Chu,
@@ -12,19 +12,23 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Bool, Float
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, symmetric, t
-from lqrlab.control.lyapunov import cayley, shift_of, summed
+from lqrlab.control.lyapunov import smith, smith_continuous
 from lqrlab.control.weights import stage_weight
 
-_DOUBLINGS = 12  # what has not converged by then is gathered and solved by the sign function
-_UNSEEN = 4  # doublings that every problem takes
+_DOUBLINGS = 12  # problems that have not converged by then go to the sign function
+_UNSEEN = 4  # doublings that each problem takes
+_CORRECTION = 1e-3  # six digits of a Newton step are enough
 
 
 class Solution(NamedTuple):
-    """K, P, closed loop, relative residual and whether the loop is stable (1.0 or 0.0); leading axes alike."""
+    """Gain, cost to go, closed loop A − BK, relative residual and whether the loop is stable (1.0 or 0.0).
+
+    Here with the batch on the last axis; from :mod:`lqrlab.control.riccati.equations` on with leading axes.
+    """
 
     K: Array
     P: Array
@@ -33,10 +37,15 @@ class Solution(NamedTuple):
     stable: Array
 
 
-def doubled(A: Array, G: Array, H: Array) -> Array:
-    """The stabilizing solution of X = AᵀX(I + GX)⁻¹A + H: H doubles the horizon each time."""
+def doubled(
+    A: Float[Array, "n n batch"], G: Float[Array, "n n batch"], H: Float[Array, "n n batch"]
+) -> Float[Array, "n n batch"]:
+    """The stabilizing solution of X = AᵀX(I + GX)⁻¹A + H.
+
+    With W = (I + GH)⁻¹ each step A ← AWA, G ← G + AWGAᵀ, H ← H + AᵀHWA doubles the horizon that H is the cost of.
+    """
     one = eye(A.shape[0], A)
-    enough = float(jnp.finfo(A.dtype).eps) ** 0.4  # its square is what is left, and Newton squares that again
+    enough = float(jnp.finfo(A.dtype).eps) ** 0.4  # the error is its square, and Newton squares that again
 
     def moves(H: Array, step: Array) -> Array:
         scale = batch_last.largest(H)
@@ -59,8 +68,8 @@ def doubled(A: Array, G: Array, H: Array) -> Array:
     return jax.lax.while_loop(more, double, (A, G, H, H, 0))[2]
 
 
-def _doubled_continuous(F: Array, G: Array, H: Array) -> Array:
-    """P of FᵀP + PF − PGP + H = 0, through the Cayley transform to a discrete equation."""
+def _transformed(F: Array, G: Array, H: Array) -> tuple[Array, Array, Array]:
+    """The discrete problem that has the solution of FᵀP + PF − PGP + H = 0, by a Cayley transform."""
     n = F.shape[0]
     # the shift near the size of the closed loop's modes: tr(Hamiltonian²) = 2 Σ λ²
     squares = jnp.sum(F * t(F) + G * H, axis=(0, 1)) / n
@@ -68,56 +77,55 @@ def _doubled_continuous(F: Array, G: Array, H: Array) -> Array:
     shift = jnp.sqrt(jnp.maximum(jnp.abs(squares), low))[None, None]
     inverse = batch_last.inverse(F - shift * eye(n, F))
     W = batch_last.inverse(F - shift * eye(n, F) + mul(G, mul(t(inverse), H)))
-    return doubled(
+    return (
         eye(n, F) + 2 * shift * W,
         symmetric(2 * shift * mul(mul(inverse, G), t(W))),
         symmetric(2 * shift * mul(t(W), mul(H, inverse))),
     )
 
 
-class Problem(NamedTuple):
-    """A, B, Q, R, N on lanes."""
+class DoublingProblem(NamedTuple):
+    """A, B, Q, R, N of a Riccati equation, the batch on the last axis."""
 
-    A: Array
-    B: Array
-    Q: Array
-    R: Array
-    N: Array
-
-    def stage(self, K: Array) -> Array:
-        """Q + KᵀRK − NK − KᵀNᵀ."""
-        return stage_weight(self.Q, self.R, self.N, K, mul=mul, t=t)
+    A: Float[Array, "n n batch"]
+    B: Float[Array, "n m batch"]
+    Q: Float[Array, "n n batch"]
+    R: Float[Array, "m m batch"]
+    N: Float[Array, "n m batch"]
 
     def reduced(self) -> tuple[Array, Array, Array]:
-        """F = A − BR⁻¹Nᵀ, G = BR⁻¹Bᵀ, H = Q − NR⁻¹Nᵀ."""
+        """F = A − BR⁻¹Nᵀ, G = BR⁻¹Bᵀ, H = Q − NR⁻¹Nᵀ: the same problem without a cross weight."""
         A, B, Q, R, N = self
         invR = batch_last.inverse(R)
         NR = mul(N, invR)
         return A - mul(B, t(NR)), symmetric(mul(B, mul(invR, t(B)))), symmetric(Q - mul(NR, t(N)))
 
+    def gain(self, P: Array, *, continuous: bool) -> tuple[Array, Array, Array]:
+        """S, M and K = S⁻¹Mᵀ: S = R, M = PB + N in continuous, S = R + BᵀPB, M = AᵀPB + N in discrete time."""
+        A, B, _, R, N = self
+        PB = mul(P, B)
+        S, M = (R, PB + N) if continuous else (R + mul(t(B), PB), mul(t(A), PB) + N)
+        return S, M, mul(batch_last.inverse(S), t(M))
 
-def kleinman(problem: Problem, P: Array) -> tuple[Array, Array]:
-    """One Newton step on the continuous equation, and whether the loop that it starts from is stable."""
-    K = mul(batch_last.inverse(problem.R), t(mul(P, problem.B) + problem.N))
-    closed = problem.A - mul(problem.B, K)
-    PC = mul(P, closed)
-    residual = symmetric(PC + t(PC) + problem.stage(K))  # an error in K enters it squared
-    shift = shift_of(closed)
-    inverse, moved = cayley(closed, shift)
-    right = 2 * shift[None, None] * mul(mul(t(inverse), residual), inverse)
-    step, decays = summed(t(moved), right, 1e-3)  # six digits of a correction are enough
-    return P + symmetric(step), decays
+    def newton_step(self, P: Array, *, continuous: bool) -> tuple[Array, Bool[Array, " batch"]]:
+        """P after a step by Kleinman (continuous) or Hewer (discrete), and whether the loop of P is stable."""
+        K = self.gain(P, continuous=continuous)[2]
+        closed = self.A - mul(self.B, K)
+        PC = mul(P, closed)
+        stage = stage_weight(self.Q, self.R, self.N, K, mul=mul, t=t)  # an error in K enters it squared
+        residual = symmetric(PC + t(PC) + stage if continuous else mul(t(closed), PC) - P + stage)
+        step, stable = (smith_continuous if continuous else smith)(t(closed), residual, _CORRECTION)
+        return P + symmetric(step), stable
 
-
-def hewer(problem: Problem, P: Array) -> tuple[Array, Array]:
-    """One Newton step on the discrete equation, and whether the loop that it starts from is stable."""
-    A, B, _, R, N = problem
-    PB = mul(P, B)
-    K = mul(batch_last.inverse(R + mul(t(B), PB)), mul(t(PB), A) + t(N))
-    closed = A - mul(B, K)
-    residual = symmetric(mul(t(closed), mul(P, closed)) - P + problem.stage(K))
-    step, decays = summed(t(closed), residual, 1e-3)
-    return P + symmetric(step), decays
+    def finished(self, P: Array, stable: Array, *, continuous: bool) -> tuple[Solution, Array]:
+        """Gain and certificate of P, and its error: infinite where the loop is not stable."""
+        S, M, K = self.gain(P, continuous=continuous)
+        PA = mul(P, self.A)
+        terms = (PA, t(PA)) if continuous else (mul(t(self.A), PA), -P)
+        residual = _relative(*terms, -mul(M, K), self.Q)
+        stable = stable & batch_last.positive(S)
+        error = jnp.where(stable & (residual < jnp.inf), residual, jnp.inf)
+        return Solution(K, P, self.A - mul(self.B, K), residual, stable.astype(P.dtype)), error
 
 
 def _relative(*terms: Array) -> Array:
@@ -125,40 +133,10 @@ def _relative(*terms: Array) -> Array:
     return batch_last.largest(sum(terms[1:], terms[0])) / jnp.where(scale > 0, scale, 1.0)
 
 
-def finish_continuous(problem: Problem, P: Array, decays: Array) -> tuple[Solution, Array]:
-    """Gain and certificate of P, and its error: infinite where the loop does not decay."""
-    A, B, Q, R, N = problem
-    PBN = mul(P, B) + N
-    K = mul(batch_last.inverse(R), t(PBN))
-    PA = mul(P, A)
-    residual = _relative(PA, t(PA), -mul(PBN, K), Q)
-    stable = decays & batch_last.positive(R)
-    return Solution(K, P, A - mul(B, K), residual, stable.astype(P.dtype)), _error(residual, stable)
-
-
-def finish_discrete(problem: Problem, P: Array, decays: Array) -> tuple[Solution, Array]:
-    """Gain and certificate of P, and its error: infinite where the loop does not decay."""
-    A, B, Q, R, N = problem
-    PA, PB = mul(P, A), mul(P, B)
-    S = R + mul(t(B), PB)
-    cross = mul(t(PB), A) + t(N)
-    K = mul(batch_last.inverse(S), cross)
-    residual = _relative(mul(t(A), PA), -P, -mul(t(cross), K), Q)
-    stable = decays & batch_last.positive(S)
-    return Solution(K, P, A - mul(B, K), residual, stable.astype(P.dtype)), _error(residual, stable)
-
-
-def _error(residual: Array, stable: Array) -> Array:
-    return jnp.where(stable & (residual < jnp.inf), residual, jnp.inf)
-
-
-def fast_continuous(*args: Array) -> tuple[Solution, Array]:
-    """The continuous design on lanes by doubling; and its error, infinite where the loop is not stable."""
-    problem = Problem(*args)
-    return finish_continuous(problem, *kleinman(problem, _doubled_continuous(*problem.reduced())))
-
-
-def fast_discrete(*args: Array) -> tuple[Solution, Array]:
-    """The discrete design on lanes by doubling; and its error, infinite where the loop is not stable."""
-    problem = Problem(*args)
-    return finish_discrete(problem, *hewer(problem, doubled(*problem.reduced())))
+def by_doubling(*matrices: Array, continuous: bool) -> tuple[Solution, Array]:
+    """The solution of A, B, Q, R, N by doubling; and its error, infinite where the loop is not stable."""
+    problem = DoublingProblem(*matrices)
+    F, G, H = problem.reduced()
+    P = doubled(*(_transformed(F, G, H) if continuous else (F, G, H)))
+    P, stable = problem.newton_step(P, continuous=continuous)
+    return problem.finished(P, stable, continuous=continuous)

@@ -1,4 +1,4 @@
-"""Riccati equations by the matrix sign function: slower than doubling, and good where that is not.
+"""Riccati equations by the matrix sign function, for problems on which doubling stalls; the batch on the last axis.
 
 Close to the imaginary axis, under bad scaling and with indefinite weights doubling stalls or loses digits. The
 sign iteration on the balanced Hamiltonian then still finds the stable subspace, which Newton steps polish.
@@ -9,21 +9,21 @@ matrix sign function, Linear Algebra Appl. 85 (1987), section 4 (scaling); D. Ru
 equilibrate both rows and columns norms in matrices (2001).
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Bool, Float
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, symmetric, t
-from lqrlab.control.riccati import doubling
+from lqrlab.control.riccati.doubling import DoublingProblem, Solution
 
 _STEPS, _BALANCING, _NEWTON = 60, 24, 4
 
 
-def scales(F: Array, G: Array, H: Array) -> Array:
-    """d [n, lanes] that evens out the rows and columns of the Hamiltonian of x = D x̃, D = diag(d)."""
+def scales(
+    F: Float[Array, "n n batch"], G: Float[Array, "n n batch"], H: Float[Array, "n n batch"]
+) -> Float[Array, "n batch"]:
+    """d that evens out the rows and columns of the Hamiltonian [F −G; −H −Fᵀ] of x = D x̃, D = diag(d)."""
     f, g, h = jnp.abs(F), jnp.abs(G), jnp.abs(H)
     off = 1 - jnp.eye(F.shape[0], dtype=F.dtype)[:, :, None]  # no scaling changes the diagonal
 
@@ -41,8 +41,8 @@ def scales(F: Array, G: Array, H: Array) -> Array:
     return 2.0 ** jnp.round(jnp.log2(d))  # powers of two: exact
 
 
-def stable_subspace(S: Array) -> Array:
-    """P of the graph [I; P] of the stable invariant subspace of S [2n, 2n, lanes]."""
+def stable_subspace(S: Float[Array, "twice_n twice_n batch"]) -> Float[Array, "n n batch"]:
+    """P of the graph [I; P] of the stable invariant subspace of S, from Z = sign(S) by Newton's Z ← (cZ + (cZ)⁻¹)/2."""
     double = S.shape[0]
     n = double // 2
     one = jnp.broadcast_to(eye(double, S), S.shape)
@@ -67,17 +67,19 @@ def stable_subspace(S: Array) -> Array:
     return batch_last.pivoted(mul(t(left), left), mul(t(left), right))
 
 
-def polished(problem: Any, *, continuous: bool) -> tuple[Array, Array]:
-    """P of a :class:`lqrlab.control.riccati.doubling.Problem` and whether its loop is stable ``[lanes]``."""
+def polished(
+    problem: DoublingProblem, *, continuous: bool
+) -> tuple[Float[Array, "n n batch"], Bool[Array, " batch"]]:
+    """P by the sign function of the balanced problem and a few Newton steps, and whether its loop is stable."""
     A, B, Q, R, N = problem
     size = jnp.sqrt(jnp.abs(jnp.diagonal(R, axis1=0, axis2=1))).T
     r = 2.0 ** -jnp.round(jnp.log2(jnp.where(size > 0, size, 1.0)))
     B, R, N = B * r[None], R * r[None] * r[:, None], N * r[None]
-    F, G, H = doubling.Problem(A, B, Q, R, N).reduced()
+    F, G, H = DoublingProblem(A, B, Q, R, N).reduced()
     d = scales(F, G, H)
     ratio, both = (d[None] / d[:, None]), (d[None] * d[:, None])
     F, G, H = F * ratio, G / both, H * both
-    problem = doubling.Problem(A * ratio, B / d[:, None], Q * both, R, N * d[:, None])
+    problem = DoublingProblem(A * ratio, B / d[:, None], Q * both, R, N * d[:, None])
     one = jnp.broadcast_to(eye(F.shape[0], F), F.shape)
     if continuous:
         S = jnp.concatenate([jnp.concatenate([F, -G], 1), jnp.concatenate([-H, -t(F)], 1)])
@@ -86,19 +88,16 @@ def polished(problem: Any, *, continuous: bool) -> tuple[Array, Array]:
         L = jnp.concatenate([jnp.concatenate([F, zero], 1), jnp.concatenate([-H, one], 1)])
         M = jnp.concatenate([jnp.concatenate([one, G], 1), jnp.concatenate([zero, t(F)], 1)])
         S = batch_last.pivoted(L + M, L - M)
-    newton = doubling.kleinman if continuous else doubling.hewer
-    start = (symmetric(stable_subspace(S)), jnp.zeros(R.shape[2:], bool))
-    P, decays = jax.lax.fori_loop(0, _NEWTON, lambda _, state: newton(problem, state[0]), start)
-    return P / both, decays
+    P, stable = jax.lax.fori_loop(
+        0,
+        _NEWTON,
+        lambda _, state: problem.newton_step(state[0], continuous=continuous),
+        (symmetric(stable_subspace(S)), jnp.zeros(R.shape[2:], bool)),
+    )
+    return P / both, stable
 
 
-def rescue_continuous(*problem: Array) -> tuple[doubling.Solution, Array]:
-    """The continuous design on lanes; and its error, infinite where the loop is not stable."""
-    full = doubling.Problem(*problem)
-    return doubling.finish_continuous(full, *polished(full, continuous=True))
-
-
-def rescue_discrete(*problem: Array) -> tuple[doubling.Solution, Array]:
-    """The discrete design on lanes; and its error, infinite where the loop is not stable."""
-    full = doubling.Problem(*problem)
-    return doubling.finish_discrete(full, *polished(full, continuous=False))
+def by_sign_function(*matrices: Array, continuous: bool) -> tuple[Solution, Array]:
+    """The solution of A, B, Q, R, N by the sign function; and its error, infinite where the loop is not stable."""
+    problem = DoublingProblem(*matrices)
+    return problem.finished(*polished(problem, continuous=continuous), continuous=continuous)

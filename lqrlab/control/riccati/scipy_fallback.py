@@ -1,17 +1,15 @@
-"""The last resort for a problem outside a trace: SciPy's QZ decomposition of the extended pencil.
+"""SciPy's Riccati solvers, for a problem outside a trace that neither doubling nor the sign function solves.
 
-It needs no inverse of R, so it takes a singular or badly conditioned one, and runs on the host.
+They decompose the extended matrix pencil (QZ) and need no inverse of R, so R may be singular or badly conditioned.
 """
 
 import numpy as np
 import scipy.linalg
 
-Answer = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-
 
 def solved(
     A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, continuous: bool
-) -> Answer | None:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
     """``K, P, closed loop, relative residual`` of one problem, or None if this finds no certified answer either."""
     if not all(np.isfinite(a).all() for a in (A, B, Q, R, N)):
         return None
@@ -24,8 +22,8 @@ def solved(
     except (np.linalg.LinAlgError, ValueError):
         return None
     closed = A - B @ K
-    modes = np.linalg.eigvals(closed)
-    stable = modes.real.max() < 0 if continuous else np.abs(modes).max() < 1
+    poles = np.linalg.eigvals(closed)
+    stable = poles.real.max() < 0 if continuous else np.abs(poles).max() < 1
     terms = (A.T @ P, P @ A, -cross @ K, Q) if continuous else (A.T @ P @ A, -P, -cross @ K, Q)
     residual = np.linalg.norm(sum(terms)) / max(np.linalg.norm(t) for t in terms)
     if not (stable and residual < 1e-8 and np.linalg.eigvalsh((S + S.T) / 2).min() > 0):

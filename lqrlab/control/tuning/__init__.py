@@ -1,1 +1,1 @@
-"""Weights from design specifications, by gradients."""
+"""Weights from design specifications: gradient descent through the design, and the limits of any controller."""

@@ -68,7 +68,7 @@ def _nyquist(
     far = 1e3 / np.maximum(np.abs(L), 1e3)  # what is far out leaves the picture in its direction
     x, y = (L.real * far + 3) / wide, 0.5 - L.imag * far / tall
     parts = [f'<path class="lq-axis" vector-effect="non-scaling-stroke" d="M0 .5H1M{3 / wide} 0V1"/>']
-    rings = [(3 / wide, 1.0, "1.5 2.5")] + ([(2 / wide, margins[i].distance, "")] if margins else [])
+    rings = [(3 / wide, 1.0, "1.5 2.5")] + ([(2 / wide, margins[i].modulus_margin, "")] if margins else [])
     for centre, radius, dashes in rings:
         size = f'cx="{centre}" cy=".5" rx="{radius / wide:.4f}" ry="{radius / tall:.4f}" fill="none"'
         parts.append(
@@ -78,7 +78,7 @@ def _nyquist(
     parts.append(f'<path class="lq-curve lq-c1" vector-effect="non-scaling-stroke" d="{data}"/>')
     cross = x0 + (x1 - x0) * 2 / wide, 0.5 * (y0 + y1)
     mark = f'<path class="lq-curve lq-c7" d="M{cross[0] - 4} {cross[1]}h8m-4 -4v8"/>'
-    label = "Nyquist curve, Im L" + (f"; ring: {margins[i].distance:.2f} from −1" if margins else "")
+    label = "Nyquist curve, Im L" + (f"; ring: {margins[i].modulus_margin:.2f} from −1" if margins else "")
     return svg.axes(at, (-3.0, 1.0, "Re L"), (-tall / 2, tall / 2, label), "".join(parts)) + mark
 
 
@@ -153,7 +153,7 @@ def words(setting: Setting, found: Design, margins: list[control.Margins]) -> st
         at = "" if m == 1 else " at its most sensitive input"
         lines.append(
             f"<b>Margins.</b> Stable{at} for a gain ×{worst.gain_down:.2g} … ×{worst.gain_up:.3g}, or {phase}; "
-            f"disk margin {worst.disk.alpha:.2f}, least |1 + L| = {worst.distance:.2f}."
+            f"disk margin {worst.disk.alpha:.2f}, least |1 + L| = {worst.modulus_margin:.2f}."
         )
     else:
         why = "; the delay that it does not know is too long" if s.delay and not s.known else ""

@@ -1,0 +1,97 @@
+"""Controllability: its matrix, its Gramian, its distance mode by mode, and why a plant cannot be stabilized."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from lqrlab.control import checks
+from lqrlab.control.analysis.eigenmodes import dominant_states
+from lqrlab.control.lyapunov import dlyap, lyap
+
+
+def ctrb(A: ArrayLike, B: ArrayLike) -> Float[Array, "*batch n nm"]:
+    """[B, AB, …, Aⁿ⁻¹B] ``[..., n, n m]``. Its numerical rank misleads; :func:`diagnose` asks mode by mode.
+
+    >>> control.ctrb([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]]).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    A, B = checks.matrices(A=(A, "nn"), B=(B, "nm"))
+    columns = [B]
+    for _ in range(A.shape[-1] - 1):
+        columns.append(A @ columns[-1])
+    return jnp.concatenate(columns, axis=-1)
+
+
+def obsv(A: ArrayLike, C: ArrayLike) -> Float[Array, "*batch np n"]:
+    """[C; CA; …; CAⁿ⁻¹] ``[..., n p, n]``.
+
+    >>> control.obsv([[0.0, 1.0], [0.0, 0.0]], [[1.0, 0.0]]).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    A, C = checks.matrices(A=(A, "nn"), C=(C, "pn"))
+    return ctrb(A.mT, C.mT).mT
+
+
+def gram(A: ArrayLike, B: ArrayLike, *, discrete: bool = False) -> Float[Array, "*batch n n"]:
+    """Controllability Gramian ∫ eᴬᵗBBᵀeᴬᵀᵗ dt (Σ AᵏBBᵀAᵀᵏ if ``discrete``) of a stable A; batched, differentiable.
+
+    Its inverse is the least energy that reaches a state. The observability Gramian is ``gram(A.T, C.T)``.
+
+    Args:
+        A: ``[..., n, n]``, stable.
+        B: ``[..., n, m]``.
+
+    Returns:
+        ``[..., n, n]``; NaN where A is unstable.
+
+    >>> control.gram([[-0.5]], [[2.0]])
+    Array([[4.]], dtype=float64)
+    """
+    A, B = checks.matrices(A=(A, "nn"), B=(B, "nm"))
+    return (dlyap if discrete else lyap)(A, B @ B.mT)
+
+
+def controllability_distance(A: np.ndarray, B: np.ndarray, value: complex) -> float:
+    """σₙ([A − λI, B]) / σ₁: zero where no input moves the mode at λ.
+
+    It is the size of the smallest change of [A, B], relative to it, that makes λ an uncontrollable mode. That to
+    an undetectable one is the same of Aᵀ and Cᵀ.
+
+    Source: M. L. J. Hautus, Controllability and observability conditions of linear autonomous systems,
+    Indagationes Mathematicae 72 (1969).
+    """
+    sizes = np.linalg.svd(np.hstack([A - value * np.eye(len(A)), B]), compute_uv=False)
+    return float(sizes[-1] / max(sizes[0], 1e-300))
+
+
+def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool) -> str:
+    """Why one problem has no stabilizing optimum: the mode at fault, and a remedy."""
+    values, vectors = np.linalg.eig(A)
+    margin = values.real if continuous else np.abs(values) - 1
+    size = max(float(np.linalg.norm(A, 2)), 1e-300)
+
+    def name(value: complex) -> str:
+        where = f"{value.real:+.3g}" + (f" ± {abs(value.imag):.3g}j" if abs(value.imag) > 1e-9 * size else "")
+        return f"mode at {where}{' rad/s' if continuous else ' (discrete)'}"
+
+    for i in np.argsort(-margin):
+        if margin[i] < -1e-9 * size:
+            break
+        if controllability_distance(A, B, values[i]) < 1e-9:
+            states = ", ".join(map(str, dominant_states(vectors[:, i])))
+            return (
+                f"{name(values[i])} is not stabilizable: no input moves it (it is dominated by state {states}); "
+                "give the plant an input that reaches it, or leave the mode out"
+            )
+    for i in np.argsort(np.abs(margin)):
+        if abs(margin[i]) > 1e-6 * size:
+            break
+        if controllability_distance(A.T, Q.T, values[i]) < 1e-9:
+            return (
+                f"{name(values[i])} lies on the stability boundary and Q does not see it (not detectable): the "
+                "optimum leaves it alone and the loop is not stable; give the states it moves some weight"
+            )
+    return (
+        "no stabilizing solution was found although every unstable mode can be reached: the problem is close to "
+        "one that has none, or badly scaled; rescale states and inputs to deviations of order one"
+    )

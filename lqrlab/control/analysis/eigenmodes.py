@@ -1,0 +1,98 @@
+"""Modes of linear systems: poles, damping, time constants, and how long the slowest takes to settle."""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import ArrayLike, Complex, Float
+
+from lqrlab.compute.checks import number
+from lqrlab.control import checks
+
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    """A mode of a linear system, a conjugate pair counted once.
+
+    Attributes:
+        pole: its eigenvalue, in rad/s (of the equivalent continuous system where a sample time was given).
+        frequency: |pole| [rad/s].
+        damping: −Re(pole)/|pole|; −1 … 1.
+        time_constant: −1/Re(pole) [s]; negative for a mode that grows, infinite on the boundary.
+        states: indices of the states that dominate it, the strongest first.
+        shape: its eigenvector, largest entry 1.
+    """
+
+    pole: complex
+    frequency: float
+    damping: float
+    time_constant: float
+    states: tuple[int, ...]
+    shape: Complex[np.ndarray, " n"] | Float[np.ndarray, " n"]
+
+    def __str__(self) -> str:
+        sign = f"{self.pole.real:+.3g}" + (f" ± {abs(self.pole.imag):.3g}j" if self.pole.imag else "")
+        return f"mode at {sign} rad/s (in state {', '.join(map(str, self.states))})"
+
+
+def dominant_states(vector: np.ndarray) -> tuple[int, ...]:
+    """Indices of the entries of an eigenvector above a tenth of its largest, the strongest first."""
+    size = np.abs(vector)
+    return tuple(int(j) for j in np.argsort(-size, kind="stable") if size[j] > 0.1 * size.max())
+
+
+def modes(A: ArrayLike, dt: float | None = None) -> list[Mode]:
+    """The modes of ẋ = Ax, or of x[t+1] = Ax[t] with sample time ``dt`` [s]; the slowest to decay first.
+
+    Raises:
+        ValueError: not one square matrix of finite numbers.
+    """
+    (a,) = checks.host_matrices("modes", A=(A, "nn"))
+    values, vectors = np.linalg.eig(a)
+    with np.errstate(divide="ignore"):
+        poles = values if dt is None else np.log(values.astype(complex)) / dt
+    listed = []
+    for i in np.argsort(-poles.real):
+        p = complex(poles[i])
+        if values[i].imag < 0:  # its conjugate stands for both
+            continue
+        states = dominant_states(vectors[:, i])
+        listed.append(
+            Mode(
+                pole=p,
+                frequency=abs(p),
+                damping=-p.real / abs(p) if abs(p) > 0 else 1.0,
+                time_constant=-1 / p.real if p.real else np.inf,
+                states=states,
+                shape=vectors[:, i] / vectors[states[0], i],
+            )
+        )
+    return listed
+
+
+def settling_time(
+    poles: ArrayLike, dt: ArrayLike | None = None, *, within: float = 1e-3
+) -> Float[np.ndarray, "*batch"]:
+    """Time until the slowest mode's amplitude has fallen to ``within`` of where it started [s]; on the host.
+
+    Args:
+        poles: in rad/s, or those of a discrete system, ``[..., n]``.
+        dt: sample time [s] of a discrete system, scalar or with the leading axes; 1 gives the time in samples.
+        within: the share of the amplitude that is left, between 0 and 1.
+
+    Returns:
+        log(1/within) / min(−Re pole) ``[...]``, with −log|pole|/dt for −Re pole in discrete time; infinite where
+        a mode does not decay.
+
+    >>> float(control.settling_time([-1.0, -20.0], within=0.5))  # log 2
+    0.6931471805599453
+    """
+    checks.on_host("settling_time", poles, dt)
+    number("within", within, "a share between 0 and 1", above=0, below=1)
+    values = np.asarray(poles)
+    with np.errstate(divide="ignore"):
+        rates = -values.real if dt is None else -np.log(np.abs(values))
+    slowest = np.asarray(rates.min(axis=-1), float)
+    if dt is not None:
+        slowest = slowest / np.asarray(checks.sample_time(dt, np.dtype(float)))
+    settles = slowest > 0
+    return np.where(settles, np.log(1 / within) / np.where(settles, slowest, 1.0), np.inf)

@@ -1,0 +1,92 @@
+"""Frequency responses, sensitivity and zeros of linear systems."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Complex
+
+from lqrlab.compute import linalg
+from lqrlab.control import checks
+from lqrlab.control.analysis.statespace import to_statespace
+
+
+def zeros(
+    A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike | None = None, dt: float | None = None
+) -> Complex[np.ndarray, " zeros"]:
+    """Invariant (transmission) zeros of one system, on the host, the least stable first.
+
+    At a zero the inputs can move the plant permanently without any effect on y = Cx + Du. A zero in the right
+    half-plane (outside the unit circle if ``dt`` is given) makes y start the wrong way and bounds how fast any
+    controller can be; one at the origin (at 1) means that no constant input holds y.
+
+    Args:
+        A, B, C, D: ``[n, n]``, ``[n, m]``, ``[p, n]``, ``[p, m]`` (zero if left out).
+        dt: sample time [s] of a discrete system.
+
+    Source: A. Emami-Naeini and P. Van Dooren, Automatica 18 (1982), as in SLICOT's AB08ND.
+
+    >>> control.zeros([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], [[-1.0, 1.0]]).real  # (s − 1) / s²
+    array([1.])
+    """
+    values = np.asarray(to_statespace(A, B, C, D, dt).zeros(), complex)
+    return values[np.argsort(-(values.real if dt is None else np.abs(values)), kind="stable")]
+
+
+@jax.jit
+def frequency_response(
+    A: ArrayLike, B: ArrayLike, C: ArrayLike, frequencies: ArrayLike, D: ArrayLike | None = None,
+    dt: ArrayLike | None = None,
+) -> Complex[Array, "*batch f p m"]:  # fmt: skip
+    """C (sI − A)⁻¹B + D at s = jω, or at z = exp(jω dt); batched, differentiable.
+
+    Args:
+        A, B, C, D: ``[..., n, n]``, ``[..., n, m]``, ``[..., p, n]``, ``[..., p, m]`` (zero if left out).
+        frequencies: ω [rad/s], ``[..., f]``; their leading axes broadcast with the others.
+        dt: sample time [s] of a discrete system, scalar or with the leading axes.
+
+    Returns:
+        Complex ``[..., f, p, m]``; not finite at a pole.
+
+    >>> control.frequency_response([[-1.0]], [[2.0]], [[1.0]], [1.0])[0, 0, 0]  # 2 / (1 + j)
+    Array(1.-1.j, dtype=complex128)
+    """
+    given = {"A": (A, "nn"), "B": (B, "nm"), "C": (C, "pn")} | ({} if D is None else {"D": (D, "pm")})
+    A, B, C, *rest = checks.matrices(**given)
+    w = jnp.asarray(frequencies, A.dtype)
+    if dt is None:
+        s = 1j * w
+    else:
+        w, step = jnp.broadcast_arrays(w, jnp.asarray(dt, A.dtype)[..., None])
+        s = jnp.exp(1j * w * step)
+    D = rest[0] if rest else jnp.zeros((C.shape[-2], B.shape[-1]), A.dtype)
+    one = jnp.eye(A.shape[-1], dtype=A.dtype)
+    s, one, A, B, C, D = checks.together(
+        s[..., None, None], *(a[..., None, :, :].astype(s.dtype) for a in (one, A, B, C, D))
+    )
+    return C @ linalg.solve_many(s * one - A, B) + D
+
+
+@jax.jit
+def sensitivity(
+    A: ArrayLike, B: ArrayLike, K: ArrayLike, frequencies: ArrayLike, dt: ArrayLike | None = None
+) -> Complex[Array, "*batch f m m"]:
+    """(I + L)⁻¹ of the loop L = K (sI − A)⁻¹B that u = −Kx closes, seen at the inputs; batched, differentiable.
+
+    Its i-th diagonal element is that of input i with the others closed.
+
+    Args:
+        A, B, K: ``[..., n, n]``, ``[..., n, m]``, ``[..., m, n]``.
+        frequencies, dt: as in :func:`frequency_response`.
+
+    Returns:
+        Complex ``[..., f, m, m]``.
+    """
+    A, B, K = checks.matrices(A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
+    return frequency_response(A - B @ K, B, -K, frequencies, jnp.eye(K.shape[-2], dtype=K.dtype), dt)
+
+
+def mode_frequencies(*matrices: np.ndarray, dt: float | np.ndarray | None) -> np.ndarray:
+    """|pole| [rad/s] of the modes of systems ``[..., n, n]``, all along the last axis; infinite or NaN at z = 0."""
+    poles = np.concatenate([np.linalg.eigvals(a) for a in matrices], axis=-1).astype(complex)
+    with np.errstate(divide="ignore"):
+        return np.abs(poles if dt is None else np.log(poles) / np.asarray(dt)[..., None])

@@ -1,0 +1,189 @@
+"""Stability margins of a loop: gain, phase, modulus and disk margins at its inputs."""
+
+import dataclasses
+
+import numpy as np
+import scipy.linalg
+from jaxtyping import ArrayLike
+
+from lqrlab.control import checks
+from lqrlab.control.analysis.frequency import mode_frequencies
+from lqrlab.control.analysis.norms import hinf_norm, stable
+from lqrlab.control.analysis.statespace import to_statespace
+
+
+@dataclasses.dataclass(frozen=True)
+class Disk:
+    """A symmetric disk margin: by how much gain *and* phase may be off at once.
+
+    The loop stays stable while its gain is multiplied by any (1 + δ/2)/(1 − δ/2), complex |δ| < α.
+
+    Attributes:
+        alpha: α. An LQR loop in continuous time has at least 2/3.
+        frequency: where the loop becomes unstable first [rad/s]; infinite if at no finite frequency.
+
+    Source: P. Seiler, A. Packard and P. Gahinet, An introduction to disk margins, IEEE Control Systems Magazine
+    40(5) (2020), with their skew σ = 0.
+    """
+
+    alpha: float
+    frequency: float
+
+    @property
+    def gain(self) -> tuple[float, float]:
+        """Factors that the gain may be multiplied by: all between these two keep the loop stable."""
+        up = (2 + self.alpha) / (2 - self.alpha) if self.alpha < 2 else np.inf
+        return (2 - self.alpha) / (2 + self.alpha), up
+
+    @property
+    def phase(self) -> float:
+        """The loop may be turned by any angle between minus and plus this [rad]."""
+        return 2 * float(np.arctan(self.alpha / 2))
+
+
+@dataclasses.dataclass(frozen=True)
+class Margins:
+    """How far a loop is from instability at one input, the other inputs as designed.
+
+    Attributes:
+        gain_down, gain_up: factors that the loop gain may be multiplied by, 0 ≤ down < 1 < up.
+        phase: margin [rad].
+        modulus_margin: least distance of the loop gain from −1, min |1 + L(jω)|; at least 1 for a continuous LQR.
+        frequency: where that is [rad/s]; infinite if at no finite frequency.
+        disk: symmetric disk margin, for gain and phase at once.
+    """
+
+    gain_down: float
+    gain_up: float
+    phase: float
+    modulus_margin: float
+    frequency: float
+    disk: Disk
+
+
+def margins(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None) -> list[Margins]:
+    """Margins of the loop u = −Kx at each input, the others closed; one problem, on the host.
+
+    Args:
+        A: ``[n, n]``, of ẋ = Ax + Bu, or of x[t+1] = Ax[t] + Bu[t] if ``dt`` [s] is given.
+        B, K: ``[n, m]``, ``[m, n]``.
+
+    Raises:
+        ValueError: the loop is not stable, so it has no margins.
+    """
+    A, B, K, closed = _stable_loop("margins", A, B, K, dt)
+    at_inputs = []
+    for i in range(B.shape[1]):
+        others = [j for j in range(B.shape[1]) if j != i]
+        inner = A - B[:, others] @ K[others]
+        gains, phases = _crossings(inner, B[:, [i]], K[[i]], dt is not None)
+        up, down = gains[gains > 1], gains[gains < 1]
+        # 1/(1 + L) and the half of (1 − L)/(1 + L): their peaks are H∞ norms
+        peak, frequency = hinf_norm(closed, B[:, [i]], -K[[i]], np.ones((1, 1)), dt)
+        half, worst = hinf_norm(closed, B[:, [i]], -K[[i]], np.full((1, 1), 0.5), dt)
+        at_inputs.append(
+            Margins(
+                gain_down=float(down.max()) if len(down) else 0.0,
+                gain_up=float(up.min()) if len(up) else np.inf,
+                phase=float(phases.min()) if len(phases) else np.inf,
+                modulus_margin=1 / peak,
+                frequency=frequency,
+                disk=Disk(1 / half, worst),
+            )
+        )
+    return at_inputs
+
+
+def _crossings(A: np.ndarray, b: np.ndarray, k: np.ndarray, discrete: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Factors g > 0 of the gain and angles [rad] of the phase that bring L = k (zI − A)⁻¹b through −1.
+
+    On the boundary of stability L is real where L = L~, and of size one where L L~ = 1, with L~(z) = L(1/z), or
+    L(−s) in continuous time. Both are generalised eigenvalue problems, which give all crossings, also that at
+    z = −1, where a grid of frequencies might miss one: L − L~ and L L~ − 1 are the Schur complements of
+
+        [A − zI      0          b]            [A − zI   b k          0]
+        [0           A~(z)      b~]    and    [0        A~(z)       b~]
+        [k           −k         0]            [−k       0            1]
+    """
+    n = len(A)
+    one, zero, column, row = np.eye(n), np.zeros((n, n)), np.zeros((n, 1)), np.zeros((1, n))
+    mirrored = ([zero, one, column], [zero, A, b]) if discrete else ([zero, -A, -b], [zero, one, column])
+    right = np.block([[one, zero, column], mirrored[1], [row, row, np.zeros((1, 1))]])
+
+    def on_boundary(*rows: list[np.ndarray]) -> np.ndarray:
+        """Loop gains at the eigenvalues of the matrix with these first and last rows, and at the ends of the axis."""
+        z = scipy.linalg.eigvals(np.block([rows[0], mirrored[0], rows[1]]), right)
+        z = z[np.isfinite(z)]
+        off, size = (np.abs(z) - 1, 1.0) if discrete else (z.real, np.maximum(np.abs(z), 1e-9))
+        z = z[np.abs(off) < 1e-4 * size]  # a double one is off by the root of the rounding
+        z = z / np.abs(z) if discrete else 1j * z.imag
+        return _loop_gains(A, b, k, np.concatenate([z, [1.0, -1.0] if discrete else [0.0]]))
+
+    L = on_boundary([A, zero, b], [k, -k, np.zeros((1, 1))])
+    # beyond these sizes a zero or a pole of L lies on the boundary itself
+    moderate = (np.abs(L) > 1e-8) & (np.abs(L) < 1e8)
+    L = L[moderate & (np.abs(L.imag) < 1e-3 * np.abs(L)) & (L.real < 0)]
+    unity = on_boundary([A, b @ k, column], [-k, row, np.ones((1, 1))])
+    unity = unity[np.abs(np.abs(unity) - 1) < 1e-3]
+    return -1 / L.real, np.abs(np.angle(-unity))
+
+
+def _loop_gains(A: np.ndarray, b: np.ndarray, k: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """k (zI − A)⁻¹b at each z; where A has one of them as its eigenvalue, close to it."""
+
+    def gain(z: complex) -> complex:
+        return (k @ np.linalg.solve(z * np.eye(len(A)) - A, b)).item()
+
+    with np.errstate(all="ignore"):
+        try:
+            return np.array([gain(v) for v in z])
+        except np.linalg.LinAlgError:
+            return np.array([gain(v * (1 + 1e-9) + 1e-12) for v in z])
+
+
+def disk_margin(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None) -> Disk:
+    """Symmetric disk margin of the loop u = −Kx when all inputs are off at once, independently of each other.
+
+    One problem, on the host. From the upper bound of the structured singular value (exact up to three inputs), so
+    the margin is guaranteed at the frequencies looked at: a grid that is refined around the worst.
+
+    Args:
+        A, B, K, dt: as in :func:`margins`.
+
+    Raises:
+        ValueError: the loop is not stable, so it has no margins.
+
+    Source: Seiler, Packard and Gahinet (2020), as in ``control.disk_margins``.
+
+    >>> control.disk_margin([[0.0]], [[1.0]], [[1.0]]).alpha  # L = 1/s
+    2.0
+    """
+    import control as python_control
+
+    A, B, K, closed = _stable_loop("disk_margin", A, B, K, dt)
+    if B.shape[1] == 1:
+        half, frequency = hinf_norm(closed, B, -K, np.full((1, 1), 0.5), dt)
+        return Disk(1 / half, frequency)
+    loop = to_statespace(A, B, K, dt=dt)
+    speeds = mode_frequencies(A, closed, dt=dt)
+    speeds = speeds[(speeds > 0) & np.isfinite(speeds)]
+    top = np.pi / dt if dt else 1e3 * speeds.max()
+    grid = np.unique(np.append(np.geomspace(min(1e-2 * speeds.min(), top / 10), top, 600), speeds))
+    grid = grid[grid <= top]
+    for _ in range(3):
+        alphas = python_control.disk_margins(loop, grid, returnall=True)[0]
+        i = int(np.argmin(alphas))
+        worst = Disk(float(alphas[i]), float(grid[i]))
+        grid = np.linspace(grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)], 41)
+    return worst
+
+
+def _stable_loop(
+    function: str, A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None
+) -> tuple[np.ndarray, ...]:
+    """A, B, K and A − BK of one stable loop, in NumPy."""
+    a, b, k = checks.host_matrices(function, A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
+    closed = a - b @ k
+    if not stable(closed, dt):
+        raise ValueError("K: the loop A − BK is not stable, so it has no margins")
+    return a, b, k, closed

@@ -1,0 +1,110 @@
+"""Riccati equations outside a trace: doubling on all cores, then the sign function, at last SciPy.
+
+Only the problems that one method leaves unsolved are handed to the next, which is slower and harder to defeat.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from lqrlab.compute.linalg import batch_last
+from lqrlab.compute.threads import on_all_cores
+from lqrlab.control.riccati import scipy_fallback
+from lqrlab.control.riccati.doubling import Solution, by_doubling
+from lqrlab.control.riccati.matrix_sign import by_sign_function
+
+_BY_SCIPY = 256  # members of a batch, at most, that are left to SciPy in the end
+_CORES = (2, 2, 2, 2, 2, 0)  # core dimensions of A, B, Q, R, N and a sample time
+
+
+def accepted(dtype: np.dtype) -> float:
+    """The largest relative residual of an answer that is given out."""
+    return 1e-8 if jnp.finfo(dtype).eps < 1e-10 else 3e-4
+
+
+def program(solve: Callable[..., PyTree[Array]], num_args: int = 5) -> Callable[..., PyTree[Array]]:
+    """A batch-last solver as a compiled function of A, B, Q, R, N (and dt) whose leading axes broadcast."""
+    cores = _CORES[:num_args]
+    native = batch_last.over_lanes(*cores)(solve)
+    return jax.jit(lambda *args: native(*batch_last.together(cores, *args)))
+
+
+_doubling, _sign_function = (
+    {continuous: program(partial(method, continuous=continuous)) for continuous in (True, False)}
+    for method in (by_doubling, by_sign_function)
+)
+
+
+def solved(
+    args: tuple[Array, ...],
+    *,
+    continuous: bool,
+    fast: Callable[..., tuple[Solution, Array]] | None = None,
+    before: Callable[..., tuple[Array, ...]] | None = None,
+) -> Solution:
+    """Solutions of concrete problems.
+
+    Args:
+        args: A, B, Q, R, N, and dt if ``before`` takes one; their leading axes broadcast.
+        continuous: which equation.
+        fast: solver of ``args`` that returns solutions and their errors; doubling if left out.
+        before: turns ``args`` into the problem that ``fast`` solves; ``args`` itself if left out.
+    """
+    answer, error = on_all_cores(fast or _doubling[continuous], *zip(args, _CORES))
+    error = np.asarray(error)
+    failed = np.flatnonzero(~(error <= batch_last.enough(args[0].dtype)))
+    if not len(failed):
+        return answer
+    problems = _gathered(args, failed, error.shape)
+    if before:
+        problems = tuple(before(*problems))
+    fresh, remaining = _sign_function[continuous](*problems)
+    fresh = [np.array(a)[: len(failed)] for a in fresh]
+    remaining = np.asarray(remaining)[: len(failed)]
+    error = np.where(np.isnan(error), np.inf, error).reshape(-1)[failed]
+    better = remaining < error
+    better |= _by_scipy(fresh, problems, np.minimum(remaining, error), continuous=continuous)
+    if not better.any():
+        return answer
+
+    def merged(old: Array, new: np.ndarray) -> Array:
+        whole = np.array(old).reshape(-1, *new.shape[1:])
+        whole[failed[better]] = new[better]
+        return jnp.asarray(whole.reshape(old.shape))
+
+    return Solution(*(merged(old, new) for old, new in zip(answer, fresh)))
+
+
+def _gathered(
+    args: tuple[Array, ...], failed: np.ndarray, batch: tuple[int, ...]
+) -> tuple[Array | np.ndarray, ...]:
+    """The failed problems one after another, some twice: few batch sizes make few compiled programs."""
+    size = len(failed) if np.prod(batch) < 24 else 24 << ((len(failed) - 1) // 24).bit_length()
+    batch = batch or (1,)
+    at = np.unravel_index(np.resize(failed, size), batch)
+    # by NumPy: JAX's eager gather takes longer than the solver
+    return tuple(
+        np.broadcast_to(np.asarray(a), batch + a.shape[a.ndim - core :])[at] for a, core in zip(args, _CORES)
+    )
+
+
+def _by_scipy(
+    answers: list[np.ndarray],
+    problems: tuple[Array | np.ndarray, ...],
+    error: np.ndarray,
+    *,
+    continuous: bool,
+) -> np.ndarray:
+    """Overwrite answers whose error is still too large by SciPy's, where it has one; which these are."""
+    improved = np.zeros(len(error), bool)
+    for i in np.flatnonzero(~(error < accepted(answers[1].dtype)))[:_BY_SCIPY]:
+        answer = scipy_fallback.solved(*(np.asarray(a[i], float) for a in problems), continuous=continuous)
+        if answer is not None:
+            improved[i] = True
+            for whole, part in zip(answers, (*answer, 1.0)):
+                whole[i] = part
+    return improved

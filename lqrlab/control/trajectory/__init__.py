@@ -1,0 +1,1 @@
+"""Optimal trajectories of nonlinear plants within input limits: iterative LQR."""

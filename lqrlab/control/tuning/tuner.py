@@ -1,0 +1,205 @@
+"""Weights that meet design specifications: Q and R by gradient descent through the Riccati equation."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, ArrayLike, Float
+
+from lqrlab.compute.checks import whole
+from lqrlab.control import checks
+from lqrlab.control.analysis.frequency import sensitivity
+from lqrlab.control.analysis.step import step_response
+from lqrlab.control.regulator import LQR, lqrd
+from lqrlab.control.tuning.experiment import StepExperiment
+from lqrlab.control.tuning.feasibility import impossible
+from lqrlab.control.tuning.specifications import StepSpecs
+
+_INSIDE = 0.01  # the descent aims at specifications that are tighter by this, relative
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """Weights from :func:`tune`; prints as sentences.
+
+    Attributes:
+        Q, R: the weights.
+        design: :func:`lqrd` with them.
+        reached: specification → its value, measured on the loop itself; the effort relative to its limit.
+        met: specification → whether the loop meets it.
+        sentences: one for each specification, and where some are missed, which exclude each other and why.
+    """
+
+    Q: Float[Array, "n n"]
+    R: Float[Array, "m m"]
+    design: LQR
+    reached: dict[str, float]
+    met: dict[str, bool]
+    sentences: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+
+def tune(
+    A: ArrayLike, B: ArrayLike, C: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: float, specs: StepSpecs, *,
+    r: ArrayLike = 1.0, num_starts: int = 6, iterations: int = 200, seed: int = 0,
+) -> Tuned:  # fmt: skip
+    """Weights of :func:`lqrd` for a loop that meets specifications when y = Cx steps from rest to r.
+
+    The weights are D Q D and E R E with diagonal D and E. Their logarithms descend the excess over the
+    specifications, differentiated through the Riccati equation, from several starts at once; and once more with
+    each specification left out in turn, to tell which of them stand in each other's way.
+
+    Args:
+        A, B, Q, R, dt: one plant, the weights to start from and the sample time [s], as in :func:`lqrd`.
+        C: the outputs that step ``[m, n]``: as many outputs as inputs.
+        specs: :class:`StepSpecs`.
+        r: set-point ``[m]``, or one number for all; an output with r = 0 is to stay where it is.
+        num_starts: from the given weights and from others around them.
+        iterations: of Adam.
+        seed: of the starts.
+
+    Returns:
+        :class:`Tuned`: of the starts that meet all specifications, that with weights nearest to the given ones;
+        if none does, that with the least excess.
+
+    Raises:
+        ValueError: bad arguments; an output that no constant input can hold.
+    """
+    checks.on_host("tune", A, B, C, Q, R, dt, r)
+    whole("num_starts", num_starts)
+    whole("iterations", iterations)
+    step = StepExperiment.of(A, B, C, Q, R, dt, specs, r)
+    logs, *logs_without = _searched(step, specs, num_starts, iterations, seed)
+    Qt, Rt = _weights(logs, step.Q, step.R)
+    design = lqrd(step.A, step.B, Qt, Rt, dt)
+    reached = step.reached(design, specs)
+    met = {name: specs.met(name, reached[name]) for name in specs.names}
+    sentences = [specs.sentence(name, reached[name]) for name in specs.names]
+    if not all(met.values()):
+        sentences += [*_conflicts(step, specs, logs_without), *impossible(step, specs)]
+    return Tuned(Qt, Rt, design, reached, met, tuple(sentences))
+
+
+def _searched(
+    step: StepExperiment, specs: StepSpecs, num_starts: int, iterations: int, seed: int
+) -> list[Array]:
+    """Logarithms of the best weights ``[n + m]``: for all specifications, then without each of them in turn."""
+    (n, m), names, dtype = step.B.shape, specs.names, step.A.dtype
+    groups = np.concatenate([np.ones((1, len(names))), 1 - np.eye(len(names))])
+    groups = groups if len(names) > 1 else groups[:1]
+    random = np.random.default_rng(seed).normal(0, 2.0, (num_starts - 1, n + m))
+    starts = np.concatenate([np.zeros((1, n + m)), random])
+    bounds = {name: jnp.asarray(getattr(specs, name), dtype) for name in (*names, "within")}
+    if "effort" in bounds:
+        bounds["effort"] = jnp.asarray(specs.limits(m), dtype)
+    frequencies = np.pi / step.dt * np.logspace(-4, 0, 160)
+    vectors = (jnp.asarray(v, dtype) for v in (step.dt, step.r, frequencies))
+    best, loss = _descend(
+        jnp.tile(jnp.asarray(starts, dtype), (len(groups), 1)),
+        jnp.repeat(jnp.asarray(groups, dtype), num_starts, axis=0),
+        bounds,
+        (step.A, step.B, step.C, step.Q, step.R, *step.plant, *vectors),
+        step.num_steps,
+        iterations,
+    )
+    by_group = zip(
+        np.asarray(best).reshape(len(groups), num_starts, -1), np.asarray(loss).reshape(len(groups), -1)
+    )
+    return [jnp.asarray(logs[_nearest(logs, losses)]) for logs, losses in by_group]
+
+
+def _nearest(logs: np.ndarray, losses: np.ndarray) -> int:
+    """The start with the least loss; among those without any, that with the smallest change of weights."""
+    far = np.linalg.norm(logs, axis=-1)
+    return int(np.lexsort((far, np.where(losses <= 0, 0.0, losses)))[0])
+
+
+def _weights(log: Array, Q: Array, R: Array) -> tuple[Array, Array]:
+    """D Q D and E R E with the diagonals exp(log/2); ``[..., n + m]``."""
+    d = jnp.exp(log / 2)
+    d, e = d[..., : Q.shape[0]], d[..., Q.shape[0] :]
+    scaled = [
+        w.reshape((1,) * (log.ndim - 1) + w.shape) * s[..., None] * s[..., None, :]
+        for w, s in ((Q, d), (R, e))
+    ]
+    return scaled[0], scaled[1]
+
+
+def _excess(logs: Array, bounds: dict[str, Array], problem: tuple[Array, ...], num_steps: int) -> Array:
+    """How far each specification is missed, as a logarithm or relative; below zero where met ``[S, specs]``.
+
+    Smooth in the weights where the settling time itself is not: the largest deviation after the time specified
+    stands for it, and the peak of |S − ½| over frequencies, S the sensitivity at each input, for the disk margin.
+    """
+    A, B, C, Q, R, Ad, Bd, dt, r, frequencies = problem
+    K = lqrd(A, B, *_weights(logs, Q, R), dt).K
+    ys, us = step_response(Ad, Bd, C, K, r, num_steps)
+    done = jnp.where((r != 0)[None, None], ys / jnp.where(r != 0, r, 1.0)[None, None], 1.0)
+    excess = []
+    if "settling" in bounds:
+        late = jnp.arange(num_steps + 1) * dt > bounds["settling"] - 1e-9 * dt
+        outside = jnp.max(jnp.where(late[None, :, None], jnp.abs(done - 1), 0.0), axis=(1, 2))
+        excess.append(jnp.log(jnp.maximum(outside, 1e-6) / bounds["within"]))
+    if "overshoot" in bounds:
+        over = jnp.max(done, axis=(1, 2)) - 1
+        excess.append((over - bounds["overshoot"]) / jnp.maximum(bounds["overshoot"], bounds["within"]))
+    if "effort" in bounds:
+        used = jnp.max(jnp.abs(us) / bounds["effort"][None, None], axis=(1, 2))
+        excess.append(jnp.log(jnp.maximum(used, 1e-6)))
+    if "margin" in bounds:
+        S = sensitivity(Ad, Bd, K, frequencies, dt)
+        half = jnp.diagonal(S, axis1=-2, axis2=-1) - 0.5
+        excess.append(jnp.log(bounds["margin"] * jnp.max(jnp.abs(half), axis=(1, 2))))
+    return jnp.stack(excess, axis=-1)
+
+
+@partial(jax.jit, static_argnames=("num_steps", "iterations"))
+def _descend(
+    logs: Array, masks: Array, bounds: dict[str, Array], problem: tuple[Array, ...],
+    num_steps: int, iterations: int,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Adam on all starts at once; the best weights that each has passed, and their loss."""
+
+    def losses(logs: Array) -> Array:
+        missed = jnp.maximum(_excess(logs, bounds, problem, num_steps) + _INSIDE, 0.0)
+        return jnp.sum(masks * missed**2, axis=-1)
+
+    def total(logs: Array) -> tuple[Array, Array]:
+        each = losses(logs)
+        return jnp.sum(each), each
+
+    optimiser = optax.adam(optax.cosine_decay_schedule(0.3, iterations, 0.03))
+
+    def step(state: tuple, _: None) -> tuple[tuple, None]:
+        logs, memory, best, least = state
+        slope, each = jax.grad(total, has_aux=True)(logs)
+        better = (each < least)[:, None]
+        best = jnp.where(better, logs, best)
+        least = jnp.minimum(jnp.where(jnp.isnan(each), jnp.inf, each), least)
+        sound = jnp.isfinite(slope).all(axis=-1, keepdims=True)
+        size = jnp.linalg.norm(slope, axis=-1, keepdims=True)  # a long slope would throw a start far off
+        slope = jnp.where(sound, slope / jnp.maximum(size, 1.0), 0.0)
+        change, memory = optimiser.update(slope, memory)
+        # a start that meets all its specifications stays where it is
+        logs = jnp.clip(jnp.where((each > 0)[:, None], logs + change, logs), -25.0, 25.0)
+        return (logs, memory, best, least), None
+
+    start = (logs, optimiser.init(logs), logs, jnp.full(len(logs), jnp.inf, logs.dtype))
+    (_, _, best, least), _ = jax.lax.scan(step, start, None, length=iterations)
+    return best, least
+
+
+def _conflicts(step: StepExperiment, specs: StepSpecs, logs_without: list[Array]) -> list[str]:
+    """Which specification, left out, lets all others be met, in words."""
+    sentences = []
+    for name, logs in zip(specs.names, logs_without):
+        design = lqrd(step.A, step.B, *_weights(logs, step.Q, step.R), step.dt)
+        reached = step.reached(design, specs)
+        if all(specs.met(other, reached[other]) for other in specs.names if other != name):
+            sentences.append(specs.sentence_without(name, reached[name], step.num_steps * step.dt))
+    return sentences
