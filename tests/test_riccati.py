@@ -144,7 +144,7 @@ def test_a_closed_loop_on_the_imaginary_axis_has_no_answer():
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 7])
-def test_few_lanes_and_many_give_the_same(n):
+def test_few_and_many_problems_give_the_same(n):
     rng = np.random.default_rng(n)
     A, b = rng.normal(size=(n, n, 40)) + 2 * np.eye(n)[:, :, None], rng.normal(size=(n, n, 40))
     one = np.moveaxis(A, -1, 0)
