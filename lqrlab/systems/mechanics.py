@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from lqrlab.compute import linalg
 from lqrlab.systems.plant import Plant, Signal
 
 
@@ -53,7 +53,7 @@ class Mechanical(Plant):
         q, v = jnp.split(x, 2)
         (_, dT), (coriolis, _) = _along(lambda q: jax.grad(self.kinetic, argnums=(1, 0))(q, v), q, v)
         dV = jax.grad(self.potential)(q)
-        a = _solve_definite(self.mass_matrix(q), self.forces(q, v, u) + dT - dV - coriolis)
+        a = linalg.solve(self.mass_matrix(q), self.forces(q, v, u) + dT - dV - coriolis, definite=True)
         return jnp.concatenate([v, a])
 
     def balance(self, x: Array, u: Array) -> Array:
@@ -70,7 +70,7 @@ class Mechanical(Plant):
         x, u = self.equilibrium()
         half = len(x) // 2
         slopes = jax.jacfwd(lambda z: self.balance(z[: 2 * half], z[2 * half :]))(jnp.concatenate([x, u]))
-        a = _eliminate(self.mass_matrix(x[:half]), slopes)
+        a = linalg.solve(self.mass_matrix(x[:half]), slopes, definite=True)
         top = jnp.eye(half, a.shape[1], half, dtype=a.dtype)
         both = jnp.concatenate([top, a])
         return both[:, : 2 * half], both[:, 2 * half :]
@@ -84,21 +84,3 @@ class Mechanical(Plant):
 def _along(f, q: Array, v: Array):
     """f(q), a tuple, and its derivative along v."""
     return jax.jvp(f, (q,), (v,))
-
-
-def _eliminate(a: Array, b: Array) -> Array:
-    """a⁻¹ b for a positive definite [n, n], which needs no pivoting; b [n, k]."""
-    n = a.shape[0]
-    ab = jnp.concatenate([a, b], axis=1)
-    unit = np.eye(n, dtype=ab.dtype)[:, :, None]  # in double it would make all of float32 double
-    for i in range(n):
-        top = ab[i : i + 1] / ab[i, i]
-        ab = (1 - unit[i]) * (ab - ab[:, i : i + 1] * top) + unit[i] * top  # plain products trace quickest
-    return ab[:, n:]
-
-
-def _solve_definite(a: Array, b: Array) -> Array:
-    x = jax.lax.custom_linear_solve(
-        lambda x: a @ x, b[:, None] if b.ndim == 1 else b, solve=lambda _, b: _eliminate(a, b), symmetric=True
-    )
-    return x[:, 0] if b.ndim == 1 else x
