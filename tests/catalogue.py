@@ -6,8 +6,8 @@ import jax
 import numpy as np
 
 from lqrlab import systems
+from lqrlab.compute import quick_jit
 from lqrlab.systems import Mechanical
-from lqrlab.systems.plant import compile_once
 
 BUILT_IN = tuple(systems.names())
 MECHANICAL = tuple(name for name in BUILT_IN if issubclass(systems.family(name), Mechanical))
@@ -21,7 +21,7 @@ def evaluate(name, method, *axes):
     fn = getattr(systems.family(name), method).__wrapped__ if method != "mass_matrix" else None
     if fn is None:
         fn = systems.family(name).mass_matrix
-    return compile_once(jax.vmap(fn, in_axes=axes))
+    return quick_jit(jax.vmap(fn, in_axes=axes))
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import scipy.integrate
 from catalogue import BUILT_IN, MECHANICAL, around, evaluate, undamped, variants
 
 from lqrlab import systems
-from lqrlab.systems.plant import compile_once
+from lqrlab.compute import quick_jit
 
 # Invariants of the conservative plants that are not written as energies, with what must be zero for them to
 # hold.
@@ -65,7 +65,7 @@ def _jacobi(p, x):
     return 0.5 * (J @ x[3:] ** 2 + 3 * n**2 * J @ turn[:, 2] ** 2 - n**2 * J @ turn[:, 1] ** 2)
 
 
-@functools.partial(compile_once, static_argnames=("dynamics", "parts", "steps"))
+@functools.partial(quick_jit, static_argnames=("dynamics", "parts", "steps"))
 def flow(dynamics, plant, x, u, h, parts, steps):
     """x at the end of each of ``parts`` times ``steps`` steps h of Dormand and Prince's eighth order."""
     stages = scipy.integrate.DOP853.n_stages
@@ -126,7 +126,7 @@ def test_power_is_force_times_velocity(name):
         change = jax.grad(lambda x: plant.kinetic(*jnp.split(x, 2)) + plant.potential(x[:half]))(x)
         return change @ plant.dynamics(x, u), plant.forces(x[:half], x[half:], u) @ x[half:], jnp.abs(change)
 
-    gained, given, size = compile_once(jax.vmap(power))(jnp.asarray(xs), jnp.asarray(us))
+    gained, given, size = quick_jit(jax.vmap(power))(jnp.asarray(xs), jnp.asarray(us))
     dx = np.abs(evaluate(name, "dynamics", None, 0, 0)(plant, xs, us))
     np.testing.assert_array_less(np.abs(gained - given), 1e-10 * np.sum(np.asarray(size) * dx, axis=1))
 
@@ -147,7 +147,7 @@ def test_mass_matrix_is_symmetric_positive_definite(name):
     plant = systems.make(name)
     xs, _ = around(plant, np.random.default_rng(4), 32, 2.0)
     half = plant.n // 2
-    M = np.asarray(compile_once(jax.vmap(plant.mass_matrix))(jnp.asarray(xs[:, :half])))
+    M = np.asarray(quick_jit(jax.vmap(plant.mass_matrix))(jnp.asarray(xs[:, :half])))
     np.testing.assert_allclose(M, np.swapaxes(M, 1, 2), rtol=1e-12, atol=1e-14 * np.abs(M).max())
     assert np.linalg.eigvalsh(M).min() > 0
     # and it is the one that the kinetic energy is made with

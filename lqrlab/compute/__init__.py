@@ -5,6 +5,7 @@ from lqrlab.compute.backend import Backend, setup
 from lqrlab.compute.compiling import Compiled, CompileReport, EagerFallbackWarning, compile
 from lqrlab.compute.processes import grouped, join, start
 from lqrlab.compute.pytrees import pytree
+from lqrlab.compute.quick import quick_jit
 from lqrlab.compute.threads import broadcast
 from lqrlab.compute.timing import Timing, timeit
 
@@ -21,6 +22,7 @@ __all__ = [
     "join",
     "linalg",
     "pytree",
+    "quick_jit",
     "setup",
     "start",
     "timeit",

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.compute.compiling import quickly
+from lqrlab.compute import quick_jit
 from lqrlab.compute.linalg import stored
 from lqrlab.compute.linalg.batch_last import matvec
 from lqrlab.compute.memory import aligned
@@ -147,7 +147,7 @@ def _buffers(layout: Layout, loops: Loops, x0: Array) -> Buffers:
 @functools.cache
 def _program(much: bool) -> Any:
     """Little work is not worth the time of a good compilation."""
-    compiled = jax.jit if much else quickly
+    compiled = jax.jit if much else quick_jit
     return compiled(_call, static_argnums=0, donate_argnums=1)
 
 
