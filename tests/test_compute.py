@@ -264,6 +264,37 @@ def test_compiled_functions_take_dataclasses_on_a_mesh_and_report_in_json():
     assert numbers["sustained"] is None
 
 
+def test_pytrees_are_put_together_without_their_constructor_and_know_their_class():
+    made = []
+
+    @pytree
+    @dataclasses.dataclass(frozen=True)
+    class Checked:
+        a: jax.Array
+        unit: str = dataclasses.field(default="m", metadata={"static": True})
+
+        def __post_init__(self):
+            made.append(self.a)
+
+    value = Checked(jnp.ones(2), "s")
+    doubled = jax.jit(lambda v: jax.tree.map(lambda a: 2 * a, v))(value)
+    assert jax.tree.map(lambda _: None, value) == dataclasses.replace(doubled, a=None)
+    assert jax.tree.structure(value) == jax.tree.structure(Checked(object(), "s"))
+    assert (type(doubled), doubled.unit) == (Checked, "s")
+    np.testing.assert_array_equal(doubled.a, [2, 2])
+    assert len(made) == 3  # those of this test, no placeholder
+    assert jax.tree.structure(Checked(1.0)) != jax.tree.structure(Checked(1.0, "s"))
+
+    @pytree
+    @dataclasses.dataclass(frozen=True)
+    class Other:
+        a: jax.Array
+
+    assert jax.tree.structure(Other(1.0)) != jax.tree.structure(Checked(1.0))
+    ((path, _),) = jax.tree_util.tree_flatten_with_path(value)[0]
+    assert jax.tree_util.keystr(path) == ".a"
+
+
 def test_quick_programs_compute_the_same_also_inside_others():
     def f(x, power):
         return jnp.sin(x) ** power
@@ -343,11 +374,11 @@ def test_training_honours_its_backend(tmp_path, monkeypatch):
         raise LookedError(*(getattr(jax.config, name) for name in names))
 
     monkeypatch.setattr(learning.models, "build", look)
-    data = types.SimpleNamespace(config=dataset.DataConfig())
-    configs = learning.ModelConfig(), learning.TrainConfig()
+    model, data = learning.ModelConfig(), types.SimpleNamespace(config=dataset.DataConfig())
+    source = types.SimpleNamespace(window=model.window, data=data, order="shuffled")
     backend = compute.Backend(precision="highest", jit=False, debug="nans")
     with pytest.raises(LookedError) as looked:
-        learning.fit(data, *configs, tmp_path, backend=backend)
+        learning.fit(source, model, learning.TrainConfig(), tmp_path, backend=backend)
     assert looked.value.args == (True, True, "highest")
 
 

@@ -2,11 +2,11 @@
 
 from lqrlab.compute import debugging, linalg
 from lqrlab.compute.backend import Backend, setup
+from lqrlab.compute.broadcasting import broadcast
 from lqrlab.compute.compiling import Compiled, CompileReport, EagerFallbackWarning, compile
 from lqrlab.compute.processes import grouped, join, start
 from lqrlab.compute.pytrees import pytree
 from lqrlab.compute.quick import quick_jit
-from lqrlab.compute.threads import broadcast
 from lqrlab.compute.timing import Timing, timeit
 
 __all__ = [

@@ -12,11 +12,12 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
 from lqrlab.compute import checks
 from lqrlab.compute.static import Description, Static, described, differences
@@ -81,7 +82,7 @@ class CompileReport:
 
 
 def compile(
-    fn: Callable[..., Any] | None = None,
+    fn: Callable[..., PyTree] | None = None,
     *,
     static: str | Sequence[str] = (),
     donate: str | Sequence[str] = (),
@@ -117,20 +118,25 @@ class Compiled:
     """A function under :func:`compile`."""
 
     def __init__(
-        self, fn: Callable[..., Any], static: str | Sequence[str], donate: str | Sequence[str], strict: bool
+        self,
+        fn: Callable[..., PyTree],
+        static: str | Sequence[str],
+        donate: str | Sequence[str],
+        strict: bool,
     ):
         functools.update_wrapper(self, fn)
         self._fn, self._strict, self._static = fn, strict, (static,) if isinstance(static, str) else static
-        parameters = inspect.signature(fn).parameters
-        self._order = [n for n, p in parameters.items() if p.kind.name.startswith("POSITIONAL")]
-        self._rest = next((n for n, p in parameters.items() if p.kind.name == "VAR_POSITIONAL"), "")
+        self._parameters = inspect.signature(fn).parameters.values()
 
         @functools.wraps(fn)
-        def thawed(*args: Any, **kwargs: Any) -> Any:
+        def thawed(*args: PyTree, **kwargs: PyTree) -> PyTree:
             return fn(*map(_thaw, args), **{name: _thaw(v) for name, v in kwargs.items()})
 
         self._jitted = jax.jit(thawed, static_argnames=static or None, donate_argnames=donate or None)
         self._restart()
+
+    def __get__(self, instance: object, kind: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
 
     def fresh(self) -> "Compiled":
         """The same function and its programs, with counts that begin at zero."""
@@ -144,22 +150,30 @@ class Compiled:
         self._seen: list[Description] = []
         self._eager: set[object] = set()
 
-    def __get__(self, instance: object, kind: type | None = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+    def _positions(self) -> Iterator[str]:
+        """Names of positional arguments, the further ones of ``*rest`` as ``rest[0]``, ``rest[1]``, …"""
+        for p in self._parameters:
+            if p.kind.name.startswith("POSITIONAL"):
+                yield p.name
+            elif p.kind.name == "VAR_POSITIONAL":
+                yield from (f"{p.name}[{i}]" for i in itertools.count())
 
-    def _freeze(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _freeze(
+        self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+    ) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
         """The arguments with those that are static made hashable."""
 
-        def frozen(name: str, value: Any) -> Any:
+        def frozen(name: str, value: PyTree) -> PyTree:
             try:
                 return Static(value) if name in self._static else value
             except TypeError as error:
                 raise TypeError(f"{self._report.name}: static argument {name}: {error}") from None
 
-        names = itertools.chain(self._order, itertools.repeat(""))
-        return tuple(map(frozen, names, args)), {name: frozen(name, v) for name, v in kwargs.items()}
+        positional = tuple(map(frozen, self._positions(), args)) if self._static else args
+        # what is one too many is left for the function to refuse
+        return (*positional, *args[len(positional) :]), {name: frozen(name, v) for name, v in kwargs.items()}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Call the function, compiled if it can be."""
         frozen, report = self._freeze(args, kwargs), self._report
         count, programs = report.calls + 1, report.programs
@@ -180,7 +194,7 @@ class Compiled:
                 self._times.append(seconds)
         return out
 
-    def _run(self, args: Any, kwargs: Any, frozen: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _run(self, args: tuple, kwargs: dict, frozen: tuple, named: dict) -> PyTree:
         choice = tuple((i, v) for i, v in (*enumerate(frozen), *named.items()) if isinstance(v, Static))
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             self._note_eager("compilation is switched off")
@@ -202,7 +216,7 @@ class Compiled:
             else:
                 if _COMPILED in events[before:]:
                     self._report.from_disk += _FROM_DISK in events[before:]
-                    self._note_program(described(self._order, self._rest, frozen, named))
+                    self._note_program(described(zip(self._positions(), frozen), named.items()))
                 elif not checks.traced(out):
                     self._report.hits += 1
                 return out
@@ -221,17 +235,16 @@ class Compiled:
 
     def report(self) -> CompileReport:
         """What became of the calls so far."""
-        return dataclasses.replace(
-            self._report, sustained=statistics.median(self._times) if self._times else None
-        )
+        sustained = statistics.median(self._times) if self._times else None
+        return dataclasses.replace(self._report, sustained=sustained)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, *args: PyTree, **kwargs: PyTree) -> jax.stages.Traced:
         """As of a function under ``jax.jit``: ``.jaxpr``, ``.lower()``."""
         frozen, named = self._freeze(args, kwargs)
         return self._jitted.trace(*frozen, **named)
 
 
-def _thaw(value: Any) -> Any:
+def _thaw(value: PyTree) -> PyTree:
     return value.value() if isinstance(value, Static) else value
 
 

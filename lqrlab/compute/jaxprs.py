@@ -9,6 +9,7 @@ writes equations of motion as formulas (:mod:`lqrlab.systems.symbolic`).
 
 import dataclasses
 import functools
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,10 +18,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.typing import ArrayLike
+from jaxtyping import PyTree
 
 from lqrlab.compute.linalg import stored
 from lqrlab.compute.trigonometry import sincos
+
+Number = Any
+"""What stands for a number: an array of many problems' numbers, a formula."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +39,8 @@ class Algebra:
             ``convert_element_type`` the dtype. ``add`` and ``mul`` are what sums and matrix products consist of.
     """
 
-    constant: Callable[[Any], Any]
-    functions: Mapping[str, Callable[..., Any]]
+    constant: Callable[[Number], Number]
+    functions: Mapping[str, Callable[..., Number]]
 
 
 # the parameter of a primitive that its function takes as a last argument
@@ -84,7 +90,7 @@ def evaluate(closed: ClosedJaxpr, arguments: Sequence[np.ndarray], algebra: Alge
     constants = [_constants(c, algebra) for c in closed.consts]
     values = dict(zip((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*constants, *arguments)))
 
-    def read(v: Any) -> np.ndarray:
+    def read(v: Var | Literal) -> np.ndarray:
         return _constants(v.val, algebra) if isinstance(v, Literal) else values[v]
 
     for e in closed.jaxpr.eqns:
@@ -103,11 +109,10 @@ def _apply(e: JaxprEqn, a: list[np.ndarray], algebra: Algebra) -> list[np.ndarra
     if name == "reduce_sum":
         return [_total(functions["add"], a[0], p["axes"])]
     if name == "dot_general":
-        return [_product(algebra, a[0], a[1], p["dimension_numbers"][0])]
-    if name in functions:
-        extra = [p[_PARAMETERS[name]]] if name in _PARAMETERS else []
-        return [_each(lambda *numbers: functions[name](*numbers, *extra), *a)]
-    return _moved(e, a, algebra)
+        return [_product(functions, a[0], a[1], p["dimension_numbers"][0])]
+    if name in _PARAMETERS:
+        return [_each(lambda v: functions[name](v, p[_PARAMETERS[name]]), a[0])]
+    return [_each(functions[name], *a)] if name in functions else _moved(e, a, algebra)
 
 
 def _moved(e: JaxprEqn, a: list[np.ndarray], algebra: Algebra) -> list[np.ndarray]:
@@ -118,65 +123,69 @@ def _moved(e: JaxprEqn, a: list[np.ndarray], algebra: Algebra) -> list[np.ndarra
     with jax.ensure_compile_time_eval():
         out = e.primitive.bind(*(jnp.asarray(q) for q in places), **e.params)
         outs = [np.asarray(v) for v in (out if e.primitive.multiple_results else [out])]
-    if not a:
+    if not a:  # iota makes numbers
         return [_constants(v, algebra) for v in outs]
     # never by a scalar index: NumPy would unpack the array that it finds
     return [flat[v.ravel()].reshape(v.shape) for v in outs]
 
 
-def _constants(a: Any, algebra: Algebra) -> np.ndarray:
-    a = np.asarray(a)
-    return a if a.dtype == object else _each(algebra.constant, a)
-
-
-def _each(f: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
-    out = np.empty(np.broadcast_shapes(*(a.shape for a in arrays)), object)
-    full = [np.broadcast_to(a, out.shape) for a in arrays]
-    for index in np.ndindex(*out.shape):
-        out[index] = f(*(a[index] for a in full))
+def _objects(shape: tuple[int, ...], element: Callable[[tuple[int, ...]], Number]) -> np.ndarray:
+    out = np.empty(shape, object)
+    for index in np.ndindex(*shape):
+        out[index] = element(index)
     return out
 
 
-def _total(add: Callable[[Any, Any], Any], a: np.ndarray, axes: Sequence[int]) -> np.ndarray:
+def _constants(value: ArrayLike, algebra: Algebra) -> np.ndarray:
+    a = np.asarray(value)
+    return _objects(a.shape, lambda index: algebra.constant(a[index]))
+
+
+def _each(f: Callable[..., Number], *arrays: np.ndarray) -> np.ndarray:
+    out = np.empty(np.broadcast_shapes(*(a.shape for a in arrays)), object)
+    np.frompyfunc(f, len(arrays), 1)(*arrays, out=out)
+    return out
+
+
+def _total(add: Callable[[Number, Number], Number], a: np.ndarray, axes: Sequence[int]) -> np.ndarray:
     for axis in sorted(axes, reverse=True):
-        a = np.moveaxis(a, axis, 0)
-        rows = [a[i : i + 1] for i in range(len(a))]
-        a = functools.reduce(lambda x, y: _each(add, x, y), rows).reshape(a.shape[1:])
+        a = np.frompyfunc(add, 2, 1).reduce(a, axis, keepdims=True).reshape(np.delete(a.shape, axis))
     return a
 
 
-def _product(algebra: Algebra, a: np.ndarray, b: np.ndarray, contracted: Any) -> np.ndarray:
+def _product(
+    functions: Mapping[str, Callable], a: np.ndarray, b: np.ndarray, contracted: Sequence[Sequence[int]]
+) -> np.ndarray:
     left, right = contracted
     a, b = np.moveaxis(a, left, range(-len(left), 0)), np.moveaxis(b, right, range(len(right)))
     rows, inner, columns = a.shape[: a.ndim - len(left)], b.shape[: len(right)], b.shape[len(right) :]
-    depth = int(np.prod(inner))
-    a, b = a.reshape(-1, depth), b.reshape(depth, -1)
-    products = _each(algebra.functions["mul"], a[:, :, None], b[None])
-    return _total(algebra.functions["add"], products, (1,)).reshape((*rows, *columns))
+    a, b = a.reshape(-1, math.prod(inner)), b.reshape(math.prod(inner), -1)
+    products = _each(functions["mul"], a[:, :, None], b[None])
+    return _total(functions["add"], products, (1,)).reshape((*rows, *columns))
 
 
 # Arrays of many problems as numbers -------------------------------------------------------------------------
 
 
-def _is(v: Any, value: float) -> bool:
+def _is(v: Number, value: float) -> bool:
     return isinstance(v, np.generic | float | int) and v == value
 
 
-def _add(a: Any, b: Any) -> Any:
+def _add(a: Number, b: Number) -> Number:
     return b if _is(a, 0) else a if _is(b, 0) else a + b
 
 
-def _multiply(a: Any, b: Any) -> Any:
+def _multiply(a: Number, b: Number) -> Number:
     if _is(a, 0) or _is(b, 0):
         return np.float64(0.0)
     return b if _is(a, 1) else a if _is(b, 1) else a * b
 
 
-def _divide(a: Any, b: Any) -> Any:
+def _divide(a: Number, b: Number) -> Number:
     return np.float64(0.0) if _is(a, 0) else a if _is(b, 1) else a / b
 
 
-def _circular(name: str, v: Any) -> Any:
+def _circular(name: str, v: Number) -> Number:
     """sin, cos or tan; JAX's where they are quick: in float32, and off the CPU."""
     if getattr(v, "dtype", None) != jnp.float64 or jax.default_backend() != "cpu" or not hasattr(v, "aval"):
         return getattr(jnp, name)(v)
@@ -184,7 +193,7 @@ def _circular(name: str, v: Any) -> Any:
     return {"sin": s, "cos": c, "tan": s / c}[name]
 
 
-def _same(a: Any) -> Any:
+def _same(a: Number) -> Number:
     return a
 
 
@@ -210,7 +219,7 @@ _ARRAYS = Algebra(
 )
 
 
-def componentwise(fn: Callable[..., Array], *examples: Any) -> Callable[..., Array]:
+def componentwise(fn: Callable[..., Array], *examples: PyTree) -> Callable[..., Array]:
     """``fn`` for many problems at once, the problems on the last axis.
 
     Args:
@@ -231,10 +240,10 @@ def componentwise(fn: Callable[..., Array], *examples: Any) -> Callable[..., Arr
     if unsupported(closed.jaxpr, _ARRAYS):
         return _mapped(fn)
 
-    def many(*args: Any) -> Array:
+    def many(*args: PyTree[Array]) -> Array:
         leaves = jax.tree.leaves(args)
         width = max(a.shape[-1] for a in leaves)
-        (out,) = evaluate(closed, [_components(a) for a in leaves], _ARRAYS)
+        (out,) = evaluate(closed, [_objects(a.shape[:-1], a.__getitem__) for a in leaves], _ARRAYS)
         dtype = closed.out_avals[0].dtype
         flat = [jnp.broadcast_to(jnp.asarray(v, dtype), (width,)) for v in out.ravel()]
         return jnp.stack(flat).reshape(*out.shape, width)
@@ -243,16 +252,8 @@ def componentwise(fn: Callable[..., Array], *examples: Any) -> Callable[..., Arr
     return many
 
 
-def _components(a: Array) -> np.ndarray:
-    """``[…, width]`` as an array of arrays ``[width]``."""
-    out = np.empty(a.shape[:-1], object)
-    for index in np.ndindex(*out.shape):
-        out[index] = a[index]
-    return out
-
-
 def _mapped(fn: Callable[..., Array]) -> Callable[..., Array]:
-    def many(*args: Any) -> Array:
+    def many(*args: PyTree[Array]) -> Array:
         width = max(a.shape[-1] for a in jax.tree.leaves(args))
         args = jax.tree.map(lambda a: jnp.broadcast_to(a, (*a.shape[:-1], width)), args)
         return jax.vmap(fn, in_axes=-1, out_axes=-1)(*args)

@@ -2,12 +2,15 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from lqrlab.compute import checks
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @functools.cache
@@ -25,7 +28,7 @@ def _quick_options() -> dict[str, object]:
     return {k: v for k, v in wanted.items() if jax.default_backend() == "cpu" and known(k, v)}
 
 
-def quick_jit(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def quick_jit(fn: Callable[P, R], **options: Any) -> Callable[P, R]:
     """``jax.jit(fn, **options)`` for what runs a few times: compiled four times as fast, some times slower to run.
 
     On devices other than the CPU, with a jaxlib that does not know the compiler's options, and as part of another
@@ -35,7 +38,7 @@ def quick_jit(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     quick = functools.cache(lambda: jax.jit(fn, compiler_options=_quick_options(), **options))
 
     @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         inside = checks.traced(args, kwargs, jnp.zeros(()))
         return (plain if inside else quick())(*args, **kwargs)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ class Static:
         TypeError: the value holds something that has no hash, or an array of JAX.
     """
 
-    def __init__(self, value: Any):
+    def __init__(self, value: object):
         self._value = value
         self._key = _key(value)
         self._hash = hash(self._key)
@@ -39,7 +39,7 @@ class Static:
         text = repr(self._value)
         return text if len(text) <= 60 else text[:57] + "..."
 
-    def value(self) -> Any:
+    def value(self) -> object:
         """The value, in new containers: what a function does to them stays with it."""
         return _copy(self._value)
 
@@ -56,10 +56,10 @@ def _key(value: Any) -> tuple:
         return kind, value.hex()  # NaN is itself, 0.0 is not -0.0
     if isinstance(value, np.generic) and kind is not np.void:
         return kind, value.tobytes()
-    if dataclasses.is_dataclass(value) and kind.__hash__ is not None:
-        return kind, tuple(_key(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare)
     if kind is np.ndarray and not value.dtype.hasobject:
         return kind, value.dtype.str, value.shape, value.tobytes()
+    if dataclasses.is_dataclass(value) and kind.__hash__ is not None:
+        return kind, tuple(_key(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare)
     if isinstance(value, jax.Array):
         raise TypeError(
             f"an array of JAX ({jax.typeof(value)}) cannot be static: the program would be specialised to its values. "
@@ -90,13 +90,10 @@ Description = dict[tuple[str, str], object]
 """(argument, what of it) → a value that can be compared and shown."""
 
 
-def described(
-    parameters: Sequence[str], rest: str, args: Sequence[Any], named: dict[str, Any]
-) -> Description:
-    """All that programs are told apart by, of arguments at positions (named ``rest[i]`` beyond the last) or by name."""
-    order = [*parameters, *(f"{rest}[{i}]" for i in range(len(args) - len(parameters)))]
+def described(positional: Iterable[tuple[str, object]], named: Iterable[tuple[str, object]]) -> Description:
+    """All that programs are told apart by, of arguments given by position and by name, each with its name."""
     found: Description = {}
-    for how, given in (("by position", zip(order, args)), ("by name", named.items())):
+    for how, given in (("by position", positional), ("by name", named)):
         for name, value in given:
             found[name, ""] = f"given {how}"
             if isinstance(value, Static):

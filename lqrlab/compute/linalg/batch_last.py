@@ -9,7 +9,6 @@ written for this layout are called with any leading axes, under any ``vmap``, th
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +16,12 @@ import numpy as np
 from jax import Array
 from jax.custom_batching import custom_vmap
 from jax.typing import ArrayLike
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, PyTree
 
 from lqrlab.compute.linalg.dense import eliminate, stored
+
+Solve = Callable[..., PyTree[Array]]
+"""A solver: arrays with the batch on the last axis in and out."""
 
 # measured on a CPU with 1 MiB of second-level cache a core; powers of two would collide in it
 _WIDTHS = {1: 520, 2: 264, 3: 136, 4: 72, 5: 56, 6: 40, 7: 40, 8: 40}
@@ -178,11 +180,11 @@ def _block_size(n: int) -> int:
     return _WIDTHS.get(n, _WIDTH) if jax.default_backend() == "cpu" else _ACCELERATOR
 
 
-def _in_blocks(solve: Callable[..., Any], args: tuple[Array, ...], size: int) -> Any:
+def _in_blocks(solve: Solve, args: tuple[Array, ...], size: int) -> PyTree[Array]:
     """``solve`` (batch last) over the one leading axis of ``args``, a block at a time."""
     count = args[0].shape[0]
 
-    def block(args: tuple[Array, ...]) -> Any:
+    def block(args: tuple[Array, ...]) -> PyTree[Array]:
         args = jax.lax.optimization_barrier(tuple(jnp.moveaxis(a, 0, -1) for a in args))
         return jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0), solve(*args))
 
@@ -203,7 +205,7 @@ def together(cores: Sequence[int], *arrays: Array) -> tuple[Array, ...]:
     return tuple(jnp.broadcast_to(a, lead + a.shape[a.ndim - core :]) for a, core in zip(arrays, cores))
 
 
-def solver(*cores: int, rescue: Callable[..., Any] | None = None) -> Callable[[Callable], Callable]:
+def solver(*cores: int, rescue: Solve | None = None) -> Callable[[Solve], Solve]:
     """Decorate a solver that has the batch last: call it with any leading axes, alike, and any ``vmap``.
 
     Args:
@@ -213,20 +215,20 @@ def solver(*cores: int, rescue: Callable[..., Any] | None = None) -> Callable[[C
             the better answer stays.
     """
 
-    def decorate(solve: Callable[..., Any]) -> Callable[..., Any]:
-        def flat(*args: Array) -> Any:
+    def decorate(solve: Solve) -> Solve:
+        def flat(*args: Array) -> PyTree[Array]:
             size = _block_size(args[0].shape[-1])
             out = _in_blocks(solve, args, size)
             return out if rescue is None else _rescued(rescue, args, out, size)
 
         @custom_vmap
-        def native(*args: Array) -> Any:
+        def native(*args: Array) -> PyTree[Array]:
             lead = args[0].shape[: args[0].ndim - cores[0]]
             out = flat(*(a.reshape(-1, *a.shape[a.ndim - core :]) for a, core in zip(args, cores)))
             return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), out)
 
         @native.def_vmap
-        def rule(axis_size: int, in_batched: list[bool], *args: Array) -> tuple[Any, Any]:
+        def rule(axis_size: int, in_batched: list[bool], *args: Array) -> tuple[PyTree[Array], list[bool]]:
             full = [a if b else jnp.broadcast_to(a, (axis_size, *a.shape)) for a, b in zip(args, in_batched)]
             out = native(*full)
             return out, jax.tree.map(lambda _: True, out)
@@ -236,11 +238,11 @@ def solver(*cores: int, rescue: Callable[..., Any] | None = None) -> Callable[[C
     return decorate
 
 
-def _rescued(rescue: Callable[..., Any], args: tuple[Array, ...], out: Any, size: int) -> Any:
+def _rescued(rescue: Solve, args: tuple[Array, ...], out: PyTree[Array], size: int) -> PyTree[Array]:
     count = args[0].shape[0]
     size = min(count, size, _NARROW - 8)
 
-    def again(state: tuple[Array, Any]) -> tuple[Array, Any]:
+    def again(state: tuple[Array, PyTree[Array]]) -> tuple[Array, PyTree[Array]]:
         todo, out = state
         chosen = jnp.nonzero(todo, size=size, fill_value=count)[0]
         members = jnp.minimum(chosen, count - 1)

@@ -5,13 +5,15 @@ GPU. The matrices here are at most some 20 x 20, so elimination unrolled into ar
 device, under any ``vmap``, and differentiates.
 """
 
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
+
+A = TypeVar("A", Array, np.ndarray)
 
 
 def eliminate(
@@ -102,7 +104,7 @@ def stored(a: Float[Array, " *shape"]) -> Float[Array, " *shape"]:
     return jnp.sum(jnp.stack([a, jnp.zeros_like(a)]), axis=0)
 
 
-def expand_batch(a: Any, ndim: int, core: int = 1) -> Any:
+def expand_batch(a: A, ndim: int, core: int = 1) -> A:
     """View a ``[*batch, *core]`` with ``ndim`` axes, ones between the batch and the core: ``[*batch, 1, …, *core]``.
 
     So it broadcasts against arrays whose leading axes are the batch's, whatever further ones they have.
