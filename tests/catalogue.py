@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lqrlab import systems
+from lqrlab.compute import quick_jit
 from lqrlab.systems import Mechanical
-from lqrlab.systems.plant import compile_once
 
 BUILT_IN = tuple(systems.names())
 MECHANICAL = tuple(name for name in BUILT_IN if issubclass(systems.family(name), Mechanical))
@@ -20,7 +20,7 @@ DAMPING = ("friction", "damping", "damper", "drag")
 def evaluate(name, method, *axes):
     """``plant.method(*vectors)`` over leading axes, compiled quickly; None in ``axes`` keeps one plant for
     all."""
-    return compile_once(jax.vmap(getattr(systems.family(name), method).__wrapped__, in_axes=axes))
+    return quick_jit(jax.vmap(getattr(systems.family(name), method).__wrapped__, in_axes=axes))
 
 
 @functools.cache

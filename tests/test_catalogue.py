@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import latex2mathml.converter
 import numpy as np
 import pytest
+import sympy
 from catalogue import BUILT_IN, around
 
 from lqrlab import systems
-from lqrlab.systems import drawing, symbolic
+from lqrlab.compute import jaxprs
+from lqrlab.systems import drawing, notation, symbolic
 
 WANTED = (
     "mass_spring_damper pendulum hanging_pendulum double_pendulum cart_pole cart_double_pendulum acrobot "
@@ -178,58 +180,69 @@ def test_importing_is_quick():
     assert best < 1.0  # 0.5 s is asked for, 0.2 s measured; the rest is for a busy machine
 
 
-def value(expression, names):
-    """A symbolic sum with numbers for its names."""
-    functions = {r"\sin": np.sin, r"\cos": np.cos, r"\tan": np.tan, r"\arctan": np.arctan, r"\exp": np.exp}
-    total = 0.0
-    for coefficient, product in expression.terms:
-        for factor, exponent in product:
-            if isinstance(factor, symbolic.Sum):
-                base = value(factor, names)
-            elif factor.argument is None:
-                base = names[factor.text]
-            else:
-                base = functions[factor.text](value(factor.argument, names))
-            coefficient = coefficient * base**exponent
-        total += coefficient
-    return total
-
-
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_equations_are_what_is_computed(name):
-    """The symbolic expressions, given numbers for their names, equal the program; and they can be printed."""
+    """The formulas, given numbers for their symbols, equal the program; and they can be printed."""
     plant = systems.make(name)
     lines = systems.equations(plant)
     assert all(latex2mathml.converter.convert(line) for line in lines)
-    assert sum("see the code" in line for line in lines) <= 5
     parameters, x_names, u_names = symbolic._symbols(plant)
     assert len({*parameters, *x_names, *u_names}) == len(parameters) + plant.n + plant.m
-    (x,), (u,) = map(jnp.asarray, around(plant, np.random.default_rng(9), 1))
-    names = dict(zip(parameters, map(float, plant.parameters.values())))
+    (x,), (u,) = around(plant, np.random.default_rng(9), 1)
     half = plant.n // 2
+    formula = notation.Notation()
+    found = symbolic.formulas(plant, formula)
     if isinstance(plant, systems.Mechanical):
-        v_names = [rf"\dot{{{s}}}" for s in x_names[:half]]
-        names |= dict(zip((*x_names[:half], *v_names, *u_names), (*x, *u)))
-        found = symbolic._named(plant, symbolic._plainly(plant, "kinetic"), x_names[:half], v_names)
-        np.testing.assert_allclose(value(found[()], names), plant.kinetic(x[:half], x[half:]), rtol=1e-10)
-        found = symbolic._named(plant, symbolic._plainly(plant, "potential"), x_names[:half])
-        np.testing.assert_allclose(value(found[()], names), plant.potential(x[:half]), rtol=1e-10, atol=1e-12)
-        found = symbolic._named(plant, symbolic._plainly(plant, "forces"), x_names[:half], v_names, u_names)
-        expected = plant.forces(x[:half], x[half:], u)
+        x_names = [*x_names[:half], *(rf"\dot{{{s}}}" for s in x_names[:half])]
+        energies = plant.kinetic(x[:half], x[half:]), plant.potential(x[:half])
+        expected = np.array([*energies, *plant.forces(x[:half], x[half:], u)])
     else:
-        names |= dict(zip((*x_names, *u_names), (*x, *u)))
-        found = symbolic._named(plant, symbolic._plainly(plant, "dynamics"), x_names, u_names)
         expected = plant.dynamics(x, u)
-    np.testing.assert_allclose(
-        [value(e, names) for e in found], expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max()
+    symbols = formula.symbols([*parameters, *x_names, *u_names])
+    values = sympy.lambdify(list(symbols), list(found.values()))(
+        *map(float, plant.parameters.values()), *x, *u
     )
+    np.testing.assert_allclose(values, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
+
+
+def test_long_equations_are_printed_with_letters_for_what_they_repeat():
+    lines = systems.equations(systems.make("satellite_attitude"))
+    assert r"z_{4} = \omega_{\mathrm{yaw}} - \omega_{\mathrm{orbit}} \, z_{2}" in lines
+    assert sum(line.count(" z_{2}") for line in lines) >= 2  # its definition not counted
+    assert max(map(len, lines)) < symbolic.LONGEST
+    assert not any("z_" in line for line in systems.equations(systems.make("cart_pole")))
+
+
+def test_formulas_of_branches_and_limits_and_what_has_none():
+    def formula(fn, count=2):
+        written = notation.Notation()
+        closed = jax.make_jaxpr(fn)(jnp.zeros(count))
+        x = written.symbols([f"x_{i}" for i in range(count)])
+        (out,) = jaxprs.evaluate(closed, [x], written.algebra())
+        return sympy.lambdify([list(x)], out.ravel().tolist()), jaxprs.unsupported(
+            closed.jaxpr, written.algebra()
+        )
+
+    def fn(x):
+        a, b = x
+        limited = jnp.clip(jnp.where(a > b, jnp.maximum(a, 2 * b), jnp.tanh(b)), -1.5, 1.5)
+        return jnp.array(
+            [limited, jnp.arctan2(a, b) + (a < b), jnp.sign(a) * jnp.exp(-jnp.abs(b)), -((a + b) ** 2)]
+        )
+
+    computed, missing = formula(fn)
+    assert missing is None
+    for x in ([0.3, -0.4], [-1.0, 0.7], [3.0, 2.0]):
+        np.testing.assert_allclose(computed(x), fn(jnp.array(x)), rtol=1e-12)
+    closed = jax.make_jaxpr(jnp.sort)(jnp.zeros(3))
+    assert jaxprs.unsupported(closed.jaxpr, notation.Notation().algebra()) == "sort"
 
 
 def test_equations_read_like_a_textbook():
     lines = systems.equations(systems.make("pendulum"))
     assert lines[:3] == [
         r"T = \tfrac{1}{2} \, m \, \ell^{2} \, \dot{\theta}^{2}",
-        r"V = m \, g \, \ell \, \cos \theta",
+        r"V = m \, g \, \ell \, \cos {\theta}",
         r"F_{\theta} = \tau - b \, \dot{\theta}",
     ]
     lines = systems.equations(systems.make("dc_motor"))

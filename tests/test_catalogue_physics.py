@@ -12,8 +12,8 @@ import scipy.integrate
 from catalogue import BUILT_IN, MECHANICAL, around, evaluate, undamped, variants, with_values
 
 from lqrlab import systems
+from lqrlab.compute import quick_jit
 from lqrlab.systems import mechanics
-from lqrlab.systems.plant import compile_once
 
 # Invariants of the conservative plants that are not written as energies, with what must be zero for them to
 # hold.
@@ -67,7 +67,7 @@ def _jacobi(p, x):
     return 0.5 * (J @ x[3:] ** 2 + 3 * n**2 * J @ turn[:, 2] ** 2 - n**2 * J @ turn[:, 1] ** 2)
 
 
-@functools.partial(compile_once, static_argnames=("dynamics", "parts", "steps"))
+@functools.partial(quick_jit, static_argnames=("dynamics", "parts", "steps"))
 def flow(dynamics, plant, x, u, h, parts, steps):
     """x at the end of each of ``parts`` times ``steps`` steps h of Dormand and Prince's eighth order."""
     stages = scipy.integrate.DOP853.n_stages
@@ -131,7 +131,7 @@ def test_power_is_force_times_velocity_and_masses_are_positive(name):
         return slope, plant.dynamics(x, u), work, plant.mass_matrix(q), plant.kinetic(q, v)
 
     slope, dx, work, M, energy = map(
-        np.asarray, compile_once(jax.vmap(numbers))(jnp.asarray(xs), jnp.asarray(us))
+        np.asarray, quick_jit(jax.vmap(numbers))(jnp.asarray(xs), jnp.asarray(us))
     )
     gained = np.sum(slope * dx, axis=1)
     np.testing.assert_array_less(np.abs(gained - work), 1e-10 * np.sum(np.abs(slope * dx), axis=1))
@@ -195,7 +195,7 @@ def test_matrices_equal_central_differences(name):
     # one direction of x and u after another, each 2, 1, −1 and −2 steps away
     steps = (h * np.diag(scale)[:, None] * np.array([-2.0, -1.0, 1.0, 2.0])[:, None]).reshape(-1, len(scale))
 
-    @compile_once
+    @quick_jit
     def numbers(plants, steps):
         x, u = plants.equilibrium()
         return plants.matrices(), plants.dynamics(

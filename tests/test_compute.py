@@ -1,10 +1,12 @@
 """compute.compile, the backend's settings and the debugging switches, against what Python and NumPy do."""
 
 import dataclasses
+import functools
 import gzip
 import json
 import types
 import warnings
+from unittest import mock
 
 import jax
 import jax.extend
@@ -14,7 +16,7 @@ import pytest
 import scipy.stats
 
 from lqrlab import compute, dataset, learning
-from lqrlab.compute import debugging
+from lqrlab.compute import debugging, pytree
 from lqrlab.compute.random import normals, words
 
 
@@ -162,7 +164,7 @@ def test_the_callers_own_errors_are_raised_as_themselves():
     # what running eagerly does not help either
     with pytest.warns(compute.EagerFallbackWarning), pytest.raises(jax.errors.TracerBoolConversionError):
         compute.compile(lambda x: jax.jit(a_branch)(x))(jnp.ones(2))
-    with pytest.raises(ValueError, match="donate: f has no single argument 'tre'; it has tree"):
+    with pytest.raises(ValueError, match=r"invalid argnames \{'tre'\} in donate_argnames"):
         compute.compile(f, donate="tre")
 
 
@@ -205,9 +207,107 @@ def test_backend_settings_hold_within_their_block():
     assert products(x) is None
     assert jax.config.jax_default_device is None
     assert len({compute.Backend(), compute.Backend(jit=True), compute.Backend(jit=False)}) == 2
-    for wrong in ({"jit": 1}, {"debug": "nan"}):
-        with pytest.raises(ValueError, match=f"{next(iter(wrong))}: expected one of"):
-            compute.Backend(**wrong)
+    for name, wrong in (
+        *(("jit", 1), ("debug", "nan"), ("dtype", "float16"), ("seed", 0.5), ("device", "gpu:x")),
+        *(("mesh", "data"), ("mesh", "data=0"), ("mesh", "data=2,data=2"), ("mesh", "rows=2")),
+    ):
+        with pytest.raises(ValueError, match=f"^{name}: expected .*, but found {wrong!r}"):
+            compute.Backend(**{name: wrong})
+    with pytest.raises(ValueError, match="mesh: expected none beside the device 'cpu:0'"):
+        compute.Backend(device="cpu:0", mesh="data=2")
+    whole = compute.Backend(mesh="data=1, fsdp=1", seed=3, jit=False)
+    assert compute.Backend.from_json(whole.to_json()) == whole
+
+
+def test_backend_puts_arrays_on_its_device_or_whole_on_its_mesh():
+    tree = {"a": np.ones((2, 2))}
+    assert compute.Backend().put(tree)["a"].sharding.is_fully_replicated
+    assert compute.Backend(device="cpu:0").put(tree)["a"].committed
+    backend = compute.Backend(mesh="data=1")
+    assert backend.put(tree)["a"].sharding == jax.NamedSharding(backend.jax_mesh, jax.P())
+    with pytest.raises(ValueError, match=r"mesh: 'data=64' asks for 64 devices.*device_count=64"):
+        compute.Backend(mesh="data=64").put(tree)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    weight: jax.Array
+    bias: jax.Array
+    name: str = dataclasses.field(default="", metadata={"static": True})
+
+
+def test_compiled_functions_take_dataclasses_on_a_mesh_and_report_in_json():
+    @functools.partial(compute.compile, static="scale", donate="pair")
+    def step(pair, scale):
+        return jax.tree.map(lambda a: scale * a, pair)
+
+    backend = compute.Backend(mesh="data=1")
+    pair = backend.put(Pair(jnp.ones(3), jnp.zeros(()), "first"))
+    for scale in (2.0, 2.0, 3.0):
+        pair, old = step(pair, scale), pair
+        assert old.weight.is_deleted()
+    np.testing.assert_array_equal(pair.weight, [12, 12, 12])
+    assert pair.weight.sharding.mesh == backend.jax_mesh
+    step(Pair(jnp.ones(3), jnp.zeros(()), "second"), 3.0)
+    # in another trace, with plain arguments and with the trace's
+    inside = jax.jit(lambda a: step(Pair(a, a, "second"), 2.0).weight)
+    assert inside(1.0) == 2
+    report = step.report()
+    assert report.changes[0] == "scale (static): 2.0 → 3.0"
+    assert "'second'" in report.changes[1]
+    assert "pair.weight (placement): cpu:0 → free" in report.changes[1]
+    numbers = report.timings()
+    assert json.loads(json.dumps(numbers)) == numbers
+    assert (numbers["calls"], numbers["programs"], numbers["hits"], numbers["eager"]) == (4, 3, 1, 0)
+    assert numbers["first"] > numbers["second"] > 0
+    assert numbers["sustained"] is None
+
+
+def test_pytrees_are_put_together_without_their_constructor_and_know_their_class():
+    made = []
+
+    @pytree
+    @dataclasses.dataclass(frozen=True)
+    class Checked:
+        a: jax.Array
+        unit: str = dataclasses.field(default="m", metadata={"static": True})
+
+        def __post_init__(self):
+            made.append(self.a)
+
+    value = Checked(jnp.ones(2), "s")
+    doubled = jax.jit(lambda v: jax.tree.map(lambda a: 2 * a, v))(value)
+    assert jax.tree.map(lambda _: None, value) == dataclasses.replace(doubled, a=None)
+    assert jax.tree.structure(value) == jax.tree.structure(Checked(object(), "s"))
+    assert (type(doubled), doubled.unit) == (Checked, "s")
+    np.testing.assert_array_equal(doubled.a, [2, 2])
+    assert len(made) == 3  # those of this test, no placeholder
+    assert jax.tree.structure(Checked(1.0)) != jax.tree.structure(Checked(1.0, "s"))
+
+    @pytree
+    @dataclasses.dataclass(frozen=True)
+    class Other:
+        a: jax.Array
+
+    assert jax.tree.structure(Other(1.0)) != jax.tree.structure(Checked(1.0))
+    ((path, _),) = jax.tree_util.tree_flatten_with_path(value)[0]
+    assert jax.tree_util.keystr(path) == ".a"
+
+
+def test_quick_programs_compute_the_same_also_inside_others():
+    def f(x, power):
+        return jnp.sin(x) ** power
+
+    quick = compute.quick_jit(f, static_argnames="power")
+    x = jnp.linspace(0, 1, 7)
+    np.testing.assert_allclose(quick(x, power=3), f(x, 3), rtol=1e-14)
+    np.testing.assert_allclose(jax.jit(jax.vmap(lambda x: quick(x, power=3)))(x), f(x, 3), rtol=1e-14)
+    constant = jax.jit(lambda: quick(np.float64(0.5), power=1))()  # no argument shows that this is a trace
+    np.testing.assert_allclose(constant, np.sin(0.5), rtol=1e-14)
+    with mock.patch.object(jax, "jit", side_effect=jax.jit) as compiled:
+        compute.quick_jit(lambda x: x + 1)(x)
+    assert compiled.call_args.kwargs["compiler_options"]["xla_backend_optimization_level"] == 0
 
 
 def test_checked_raises_or_leaves_nan_behind():
@@ -274,11 +374,11 @@ def test_training_honours_its_backend(tmp_path, monkeypatch):
         raise LookedError(*(getattr(jax.config, name) for name in names))
 
     monkeypatch.setattr(learning.models, "build", look)
-    data = types.SimpleNamespace(config=dataset.DataConfig())
-    configs = learning.ModelConfig(), learning.TrainConfig()
+    model, data = learning.ModelConfig(), types.SimpleNamespace(config=dataset.DataConfig())
+    source = types.SimpleNamespace(window=model.window, data=data, order="shuffled")
     backend = compute.Backend(precision="highest", jit=False, debug="nans")
     with pytest.raises(LookedError) as looked:
-        learning.fit(data, *configs, tmp_path, backend=backend)
+        learning.fit(source, model, learning.TrainConfig(), tmp_path, backend=backend)
     assert looked.value.args == (True, True, "highest")
 
 

@@ -4,26 +4,24 @@ import contextlib
 import ctypes
 import dataclasses
 import functools
-import json
 import math
 import os
 import platform
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, TypeVar
 
 import jax
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lqrlab.compute import debugging
+from lqrlab.compute.config import Config, OneOf, Seed
 
-PRECISIONS = ("default", "high", "highest")
-DEBUG = ("off", "compiles", "nans")
-DTYPES = ("float32", "float64")
-COMPUTE_DTYPES = ("float32", "bfloat16", "float64")
 AXES = ("data", "fsdp")
+T = TypeVar("T")
 
 
 def setup(*, x64: bool = True, cache: bool = True, keep_pages: bool = True) -> None:
@@ -66,7 +64,7 @@ def _keep_pages() -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Backend:
+class Backend(Config):
     """Where a stage computes, and how exactly: hashable, JSON both ways, recorded with a run.
 
     Attributes:
@@ -86,53 +84,29 @@ class Backend:
 
     device: str = "auto"
     mesh: str = ""
-    dtype: str = "float32"
-    compute_dtype: str = "float32"
-    precision: str = "high"
+    dtype: Annotated[str, OneOf("float32", "float64")] = "float32"
+    compute_dtype: Annotated[str, OneOf("float32", "bfloat16", "float64")] = "float32"
+    precision: Annotated[str, OneOf("default", "high", "highest")] = "high"
     jit: bool = True
-    debug: str = "off"
-    seed: int = 0
+    debug: Annotated[str, OneOf("off", "compiles", "nans")] = "off"
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            *(("dtype", DTYPES), ("compute_dtype", COMPUTE_DTYPES), ("precision", PRECISIONS)),
-            *(("debug", DEBUG), ("jit", (True, False))),
-        ):
-            value = getattr(self, name)
-            if value not in allowed or type(value) is not type(allowed[0]):
-                raise ValueError(
-                    f"{name}: expected one of {', '.join(map(str, allowed))}, but found {value!r}"
-                )
-        if type(self.seed) is not int:
-            raise ValueError(f"seed: expected a whole number, but found {self.seed!r}")
-        platform, _, index = self.device.partition(":")
-        if not platform or (index and not index.isdigit()):
-            raise ValueError(f"device: expected 'auto', 'cpu', 'gpu' or 'gpu:1', but found {self.device!r}")
-        if index and self.mesh:
-            raise ValueError(
-                f"mesh: expected none beside a single device, but found {self.mesh!r} and {self.device!r}"
-            )
-        _ = self._sizes
+        super().__post_init__()
+        self.require(
+            "device", bool(re.fullmatch(r"\w+(:\d+)?", self.device)), "'auto', 'cpu', 'gpu' or 'gpu:1'"
+        )
+        self.require(
+            "mesh", not (self.mesh and ":" in self.device), f"none beside the device {self.device!r}"
+        )
+        understood = ",".join(f"{axis}={size}" for axis, size in self._sizes.items())
+        good = understood == self.mesh.replace(" ", "") and set(self._sizes) <= set(AXES)
+        self.require("mesh", good, "numbers of devices as 'data=8' or 'data=2,fsdp=4'")
 
     @property
     def _sizes(self) -> dict[str, int]:
-        """Axis to number of devices."""
-        pairs = [part.strip().partition("=") for part in self.mesh.split(",")] if self.mesh else []
-        sizes = {name: int(size) for name, _, size in pairs if size.isdigit() and int(size) > 0}
-        if len(sizes) != len(pairs) or not set(sizes) <= set(AXES):
-            raise ValueError(
-                f"mesh: expected numbers of devices as 'data=8' or 'data=2,fsdp=4', but found {self.mesh!r}"
-            )
-        return sizes
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The backend that ``to_json`` wrote."""
-        return cls(**json.loads(text))
-
-    def to_json(self) -> str:
-        """The fields as JSON."""
-        return json.dumps(dataclasses.asdict(self), indent=2)
+        """Axis of the mesh → number of devices."""
+        return {axis: int(size) for axis, size in re.findall(r"(\w+)=([1-9]\d*)", self.mesh)}
 
     @property
     def key(self) -> Array:
@@ -150,8 +124,8 @@ class Backend:
         try:
             return [d for d in self._devices() if d.process_index == jax.process_index()][index]
         except (RuntimeError, IndexError):
-            there = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
-            raise ValueError(f"device: {self.device!r} is not on this machine, which has {there}") from None
+            present = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
+            raise ValueError(f"device: {self.device!r} is not on this machine, which has {present}") from None
 
     @property
     def jax_mesh(self) -> Mesh | None:
@@ -159,13 +133,23 @@ class Backend:
         sizes = self._sizes or ({"data": len(self._devices())} if jax.process_count() > 1 else {})
         if not sizes:
             return None
-        there, count = self._devices(), math.prod(sizes.values())
-        if count > len(there):
+        devices, count = self._devices(), math.prod(sizes.values())
+        if count > len(devices):
             raise ValueError(
-                f"mesh: {self.mesh!r} asks for {count} devices, but there are {len(there)}; on a CPU, "
+                f"mesh: {self.mesh!r} asks for {count} devices, but there are {len(devices)}; on a CPU, "
                 f"XLA_FLAGS=--xla_force_host_platform_device_count={count}, set before JAX starts, makes as many"
             )
-        return Mesh(np.array(there[:count]).reshape(*sizes.values()), tuple(sizes))
+        return Mesh(np.array(devices[:count]).reshape(*sizes.values()), tuple(sizes))
+
+    @property
+    def place(self) -> jax.Device | NamedSharding:
+        """Where arrays are put that every device needs: the device, or whole on each device of the mesh."""
+        mesh = self.jax_mesh
+        return self.jax_device if mesh is None else NamedSharding(mesh, PartitionSpec())
+
+    def put(self, tree: T) -> T:
+        """The arrays of a pytree in :attr:`place`."""
+        return jax.device_put(tree, self.place)
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -179,7 +163,3 @@ class Backend:
             if self.debug != "off":
                 stack.enter_context(debugging.compiles() if self.debug == "compiles" else debugging.nans())
             yield
-
-    def put(self, tree: Any) -> Any:
-        """Place every array of ``tree`` on this backend's device."""
-        return jax.device_put(tree, self.jax_device)

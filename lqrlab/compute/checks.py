@@ -3,29 +3,31 @@
 import difflib
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
 
+T = TypeVar("T")
 
-def traced(*args: Any) -> bool:
+
+def traced(*args: object) -> bool:
     """Whether any leaf of ``args`` is abstract: inside ``jit``, ``vmap`` or ``grad`` no value can be looked at."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
 
 
-def whole(name: str, value: Any, low: int = 1, high: int | None = None) -> int:
+def whole(name: str, value: object, low: int = 1, high: int | None = None) -> int:
     """``value`` as an int, or a ``ValueError``: expected a whole number ≥ low (in [low, high])."""
-    good = isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
-    if not good or value < low or (high is not None and value > high):
-        wanted = f"≥ {low}" if high is None else f"in [{low}, {high}]"
-        raise ValueError(f"{name}: expected a whole number {wanted}, but found {value!r}")
-    return int(value)
+    count = int(value) if isinstance(value, int | np.integer) and not isinstance(value, bool) else None
+    if count is not None and low <= count and (high is None or count <= high):
+        return count
+    wanted = f"≥ {low}" if high is None else f"in [{low}, {high}]"
+    raise ValueError(f"{name}: expected a whole number {wanted}, but found {value!r}")
 
 
 def number(
     name: str,
-    value: Any,
+    value: object,
     expected: str = "a finite number",
     *,
     low: float = -math.inf,
@@ -43,24 +45,30 @@ def number(
         low, high, above, below: the range.
         finite: refuse inf as well (NaN always is).
     """
-    good = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    good = good and not math.isnan(value) and (math.isfinite(value) or not finite)
-    if not (good and low <= value <= high and (above < value or above == -math.inf)
-            and (value < below or below == math.inf)):  # fmt: skip
+    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    found = float(value) if real else math.nan  # type: ignore[arg-type]
+    good = (
+        low <= found <= high
+        and (above < found or above == -math.inf)
+        and (found < below or below == math.inf)
+    )
+    if not good or (finite and math.isinf(found)):
         raise ValueError(f"{name}: expected {expected}, but found {value!r}")
-    return float(value)
+    return found
 
 
-def choice(name: str, value: Any, allowed: Iterable[Any], what: str = "one of") -> Any:
+def choice(name: str, value: T, allowed: Iterable[object], what: str = "one of") -> T:
     """``value``, or a ``ValueError`` that lists what is allowed and the near names."""
     allowed = list(allowed)
     if not any(value == option and type(value) is type(option) for option in allowed):
-        said = ", ".join(map(str, allowed))
-        raise ValueError(f"{name}: expected {what} {said}, but found {value!r}{did_you_mean(value, allowed)}")
+        options = ", ".join(map(str, allowed))
+        raise ValueError(
+            f"{name}: expected {what} {options}, but found {value!r}{did_you_mean(value, allowed)}"
+        )
     return value
 
 
-def did_you_mean(name: Any, known: Iterable[Any]) -> str:
+def did_you_mean(name: object, known: Iterable[object]) -> str:
     """``"; did you mean cart_pole?"``, or nothing where no known name is near."""
     near = difflib.get_close_matches(str(name), [str(k) for k in known], n=3)
     return f"; did you mean {' or '.join(near)}?" if near else ""

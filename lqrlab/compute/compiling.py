@@ -1,24 +1,26 @@
 """Compilation that says what it does: programs, why each was made, how fast they are, and what ran without."""
 
+import collections
 import copy
 import dataclasses
-import difflib
 import functools
 import importlib.util
 import inspect
-import linecache
+import itertools
 import statistics
 import threading
 import time
+import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
-from lqrlab.compute.static import Static, described, differences
+from lqrlab.compute import checks
+from lqrlab.compute.static import Description, Static, described, differences
 
 # Python needed a value where a trace has none; without a trace it is there. (A leaked tracer, by contrast, is
 # an error of the program, and so are wrong shapes and missing keys.)
@@ -36,7 +38,7 @@ class EagerFallbackWarning(UserWarning):
     """A function could not be traced and runs without compilation, which is slow."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class CompileReport:
     """What became of the calls of a compiled function; times are waited for, in seconds, None if there is none.
 
@@ -53,15 +55,15 @@ class CompileReport:
     """
 
     name: str
-    calls: int
-    programs: int
-    from_disk: int
-    hits: int
-    first: float | None
-    second: float | None
-    sustained: float | None
-    changes: tuple[str, ...]
-    eager: tuple[str, ...]
+    calls: int = 0
+    programs: int = 0
+    from_disk: int = 0
+    hits: int = 0
+    first: float | None = None
+    second: float | None = None
+    sustained: float | None = None
+    changes: tuple[str, ...] = ()
+    eager: tuple[str, ...] = ()
 
     def timings(self) -> dict[str, float | int | None]:
         """The numbers alone, as JSON has them."""
@@ -69,11 +71,8 @@ class CompileReport:
         return {name: getattr(self, name) for name in names} | {"eager": len(self.eager)}
 
     def __str__(self) -> str:
-        times = ", ".join(
-            f"{name} {1e3 * t:.3g} ms"
-            for name, t in (("first", self.first), ("second", self.second), ("sustained", self.sustained))
-            if t is not None
-        )
+        given = {"first": self.first, "second": self.second, "sustained": self.sustained}
+        times = ", ".join(f"{name} {1e3 * t:.3g} ms" for name, t in given.items() if t is not None)
         lines = [
             f"{self.name}: calls {self.calls}, programs {self.programs} (from disk {self.from_disk}), "
             f"hits {self.hits}; {times or 'not timed'}"
@@ -83,7 +82,7 @@ class CompileReport:
 
 
 def compile(
-    fn: Callable | None = None,
+    fn: Callable[..., PyTree] | None = None,
     *,
     static: str | Sequence[str] = (),
     donate: str | Sequence[str] = (),
@@ -118,32 +117,26 @@ def compile(
 class Compiled:
     """A function under :func:`compile`."""
 
-    def __get__(self, owner: Any, kind: type | None = None) -> Any:
-        return self if owner is None else functools.partial(self, owner)
-
-    def __init__(self, fn: Callable, static: str | Sequence[str], donate: str | Sequence[str], strict: bool):
+    def __init__(
+        self,
+        fn: Callable[..., PyTree],
+        static: str | Sequence[str],
+        donate: str | Sequence[str],
+        strict: bool,
+    ):
         functools.update_wrapper(self, fn)
-        self._fn, self._strict = fn, strict
-        self._name = getattr(fn, "__name__", type(fn).__name__)
-        self._parameters = inspect.signature(fn).parameters
-        self._static = self._names("static", static)
-        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        self._places = [
-            i
-            for i, p in enumerate(self._parameters.values())
-            if p.kind in positional and p.name in self._static
-        ]
+        self._fn, self._strict, self._static = fn, strict, (static,) if isinstance(static, str) else static
+        self._parameters = inspect.signature(fn).parameters.values()
 
         @functools.wraps(fn)
-        def thawed(*args: Any, **kwargs: Any) -> Any:
+        def thawed(*args: PyTree, **kwargs: PyTree) -> PyTree:
             return fn(*map(_thaw, args), **{name: _thaw(v) for name, v in kwargs.items()})
 
-        self._jitted = jax.jit(
-            thawed,
-            static_argnames=self._static or None,
-            donate_argnames=self._names("donate", donate) or None,
-        )
+        self._jitted = jax.jit(thawed, static_argnames=static or None, donate_argnames=donate or None)
         self._restart()
+
+    def __get__(self, instance: object, kind: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
 
     def fresh(self) -> "Compiled":
         """The same function and its programs, with counts that begin at zero."""
@@ -152,184 +145,139 @@ class Compiled:
         return other
 
     def _restart(self) -> None:
-        self._calls = self._programs = self._from_disk = self._hits = 0
-        self._first: float | None = None
-        self._second: float | None = None
-        self._times: list[float] = []
-        self._seen: list[dict[tuple[str, str], Any]] = []
-        self._changes: list[str] = []
-        self._eager: dict[Any, str] = {}
+        self._report = CompileReport(getattr(self._fn, "__name__", type(self._fn).__name__))
+        self._times: collections.deque[float] = collections.deque(maxlen=_KEPT)
+        self._seen: list[Description] = []
+        self._eager: set[object] = set()
 
-    def _names(self, option: str, names: str | Sequence[str]) -> tuple[str, ...]:
-        names = (names,) if isinstance(names, str) else tuple(names)
-        kinds = {name: p.kind for name, p in self._parameters.items()}
-        takes_any = inspect.Parameter.VAR_KEYWORD in kinds.values()
-        single = [n for n, k in kinds.items() if k.name not in ("VAR_POSITIONAL", "VAR_KEYWORD")]
-        for name in names:
-            if name not in single and not (takes_any and name not in kinds):
-                near = difflib.get_close_matches(name, single, n=2) or single
-                raise ValueError(
-                    f"{option}: {self._name} has no single argument {name!r}; it has {', '.join(near) or 'none'}"
-                )
-        return names
+    def _positions(self) -> Iterator[str]:
+        """Names of positional arguments, the further ones of ``*rest`` as ``rest[0]``, ``rest[1]``, …"""
+        for p in self._parameters:
+            if p.kind.name.startswith("POSITIONAL"):
+                yield p.name
+            elif p.kind.name == "VAR_POSITIONAL":
+                yield from (f"{p.name}[{i}]" for i in itertools.count())
 
-    def _freeze(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _freeze(
+        self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+    ) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
         """The arguments with those that are static made hashable."""
-        if not self._static:
-            return tuple(args), kwargs
-        frozen, by_name = list(args), dict(kwargs)
-        where: Any
-        for values, where in ((frozen, self._places), (by_name, self._static)):
-            for i in where:
-                if i in by_name if values is by_name else i < len(args):
-                    try:
-                        values[i] = Static(values[i])
-                    except TypeError as error:
-                        name = i if isinstance(i, str) else list(self._parameters)[i]
-                        raise TypeError(f"{self._name}: static argument {name}: {error}") from None
-        return tuple(frozen), by_name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        def frozen(name: str, value: PyTree) -> PyTree:
+            try:
+                return Static(value) if name in self._static else value
+            except TypeError as error:
+                raise TypeError(f"{self._report.name}: static argument {name}: {error}") from None
+
+        positional = tuple(map(frozen, self._positions(), args)) if self._static else args
+        # what is one too many is left for the function to refuse
+        return (*positional, *args[len(positional) :]), {name: frozen(name, v) for name, v in kwargs.items()}
+
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Call the function, compiled if it can be."""
-        frozen, named = self._freeze(args, kwargs)
-        count = self._calls + 1
+        frozen, report = self._freeze(args, kwargs), self._report
+        count, programs = report.calls + 1, report.programs
         waited = count <= _WAITED or count % _WAITED == 0
         if waited:
             jax.block_until_ready((args, kwargs))
         start = time.perf_counter()
-        out, made = self._run(args, kwargs, frozen, named)
-        if _traced(out):  # part of somebody else's program
+        out = self._run(args, kwargs, *frozen)
+        if checks.traced(out):  # part of somebody else's program
             return out
-        self._calls = count
+        report.calls = count
         if waited:
             jax.block_until_ready(out)
-            self._time(time.perf_counter() - start, made)
+            seconds = time.perf_counter() - start
+            if count <= 2:
+                setattr(report, ("first", "second")[count - 1], seconds)
+            elif report.programs == programs:
+                self._times.append(seconds)
         return out
 
-    def _time(self, seconds: float, made: bool) -> None:
-        if self._calls == 1:
-            self._first = seconds
-        elif self._calls == 2:
-            self._second = seconds
-        elif not made:
-            self._times = [*self._times[1 - _KEPT :], seconds]
-
-    def _run(self, args: Any, kwargs: Any, frozen: Any, named: Any) -> tuple[Any, bool]:
-        """What the call returns, and whether it made a program."""
+    def _run(self, args: tuple, kwargs: dict, frozen: tuple, named: dict) -> PyTree:
+        choice = tuple((i, v) for i, v in (*enumerate(frozen), *named.items()) if isinstance(v, Static))
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
-            self._eager["off"] = "compilation is switched off"
-            return self._fn(*args, **kwargs), False
-        which = tuple((i, v) for i, v in (*enumerate(frozen), *named.items()) if isinstance(v, Static))
-        if which in self._eager:
-            return self._fn(*args, **kwargs), False
-        _listen()
-        programs, from_disk = _now.programs, _now.from_disk
-        try:
-            out = self._jitted(*frozen, **named)
-        except SURVIVABLE as error:
-            if self._strict:
-                error.add_note(f"compile(strict=True): {self._name} is not run without compilation.")
-                raise
-            self._eager[which] = reason = _reason(error)
-        else:
-            made = _now.programs > programs
-            if made:
-                self._from_disk += _now.from_disk > from_disk
-                self._note(frozen, named)
-            elif not _traced(out):
-                self._hits += 1
-            return out, made
-        warnings.warn(
-            f"{self._name} cannot be compiled and runs eagerly, which is slow: {reason}",
-            EagerFallbackWarning,
-            stacklevel=3,
-        )
-        return self._fn(*args, **kwargs), False
+            self._note_eager("compilation is switched off")
+        elif choice not in self._eager:
+            events = _events()
+            before = len(events)
+            try:
+                out = self._jitted(*frozen, **named)
+            except SURVIVABLE as error:
+                if self._strict:
+                    error.add_note(
+                        f"compile(strict=True): {self._report.name} is not run without compilation."
+                    )
+                    raise
+                self._eager.add(choice)
+                self._note_eager(reason := _reason(error))
+                says = f"{self._report.name} cannot be compiled and runs eagerly, which is slow: {reason}"
+                warnings.warn(says, EagerFallbackWarning, stacklevel=3)
+            else:
+                if _COMPILED in events[before:]:
+                    self._report.from_disk += _FROM_DISK in events[before:]
+                    self._note_program(described(zip(self._positions(), frozen), named.items()))
+                elif not checks.traced(out):
+                    self._report.hits += 1
+                return out
+        return self._fn(*args, **kwargs)
 
-    def _note(self, frozen: Any, named: Any) -> None:
+    def _note_eager(self, reason: str) -> None:
+        self._report.eager = tuple(dict.fromkeys((*self._report.eager, reason)))
+
+    def _note_program(self, new: Description) -> None:
         """Keep what a new program was made for, and say how it differs from the nearest one before."""
-        self._programs += 1
-        new = described(self._parameters, frozen, named)
+        self._report.programs += 1
         if self._seen:
             nearest = min((differences(old, new) for old in reversed(self._seen)), key=len)
-            self._changes.append("; ".join(nearest) or "same arguments: JAX had dropped the program")
+            self._report.changes += ("; ".join(nearest) or "same arguments: JAX had dropped the program",)
         self._seen.append(new)
 
     def report(self) -> CompileReport:
         """What became of the calls so far."""
-        return CompileReport(
-            self._name, self._calls, self._programs, self._from_disk, self._hits, self._first, self._second,
-            statistics.median(self._times) if self._times else None,
-            tuple(self._changes), tuple(dict.fromkeys(self._eager.values())),
-        )  # fmt: skip
+        sustained = statistics.median(self._times) if self._times else None
+        return dataclasses.replace(self._report, sustained=sustained)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, *args: PyTree, **kwargs: PyTree) -> jax.stages.Traced:
         """As of a function under ``jax.jit``: ``.jaxpr``, ``.lower()``."""
         frozen, named = self._freeze(args, kwargs)
         return self._jitted.trace(*frozen, **named)
 
 
-def _thaw(value: Any) -> Any:
+def _thaw(value: PyTree) -> PyTree:
     return value.value() if isinstance(value, Static) else value
 
 
-def _traced(tree: Any) -> bool:
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+_COMPILED, _FROM_DISK = "/jax/core/compile/backend_compile_duration", "/jax/compilation_cache/cache_hits"
+_thread = threading.local()
 
 
-class _Events(threading.local):
-    """What JAX does during a call of this thread."""
-
-    def __init__(self) -> None:
-        self.programs = self.from_disk = 0
-
-
-_now = _Events()
+def _events() -> list[str]:
+    """The programs that this thread has made so far, and those that it has read from disk."""
+    _listen()
+    return vars(_thread).setdefault("events", [])
 
 
 @functools.cache
 def _listen() -> None:
     """Ask JAX to tell of compilations; once, and not before somebody compiles."""
 
-    def compiled(event: str, duration_secs: float, **_: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            _now.programs += 1
+    def hear(event: str, *_: object, **__: object) -> None:
+        if event in (_COMPILED, _FROM_DISK):
+            vars(_thread).setdefault("events", []).append(event)
 
-    def read(event: str, **_: Any) -> None:
-        if event == "/jax/compilation_cache/cache_hits":
-            _now.from_disk += 1
-
-    jax.monitoring.register_event_duration_secs_listener(compiled)
-    jax.monitoring.register_event_listener(read)
+    jax.monitoring.register_event_duration_secs_listener(hear)
+    jax.monitoring.register_event_listener(hear)
 
 
 _SPECS = [importlib.util.find_spec(name) for name in ("jax", "jaxlib", "flax", "numpy")]
-_LIBRARIES = (__file__, *(str(Path(spec.origin).parent) for spec in _SPECS if spec and spec.origin))
+_LIBRARIES = (__file__, "<", *(str(Path(spec.origin).parent) for spec in _SPECS if spec and spec.origin))
 
 
 def _reason(error: Exception) -> str:
     """The kind of a tracing error, the user's line that it came from, and what JAX says first."""
-    line, walk = "", error.__traceback__
-    while walk is not None:
-        frame: TracebackType = walk
-        file, number = frame.tb_frame.f_code.co_filename, frame.tb_lineno
-        if not file.startswith(_LIBRARIES) and not file.startswith("<"):
-            text = linecache.getline(file, number).strip()
-            line = f' at {file}, line {number}: "{text}"'
-        walk = frame.tb_next
-    says = str(error).split("\n")[0].rstrip(".")
-    return f"{type(error).__name__}{line} ({says})"
-
-
-def quickly(fn: Callable, **options: Any) -> Callable:
-    """``jax.jit(fn, **options)``, compiled in a fraction of the time to run at half the speed or less.
-
-    For what is called a few times only, on a CPU. On other devices and with a jaxlib that does not know the
-    settings it is a plain ``jax.jit``.
-    """
-    settings = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
-    try:
-        jax.jit(lambda: 0, compiler_options=settings)()
-    except Exception:  # whatever it says then
-        return jax.jit(fn, **options)
-    return jax.jit(fn, compiler_options=settings, **options)
+    steps = [
+        step for step in traceback.extract_tb(error.__traceback__) if not step.filename.startswith(_LIBRARIES)
+    ]
+    where = f' at {steps[-1].filename}, line {steps[-1].lineno}: "{steps[-1].line}"' if steps else ""
+    return f"{type(error).__name__}{where} ({str(error).splitlines()[0].rstrip('.')})"

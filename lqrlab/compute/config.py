@@ -5,7 +5,7 @@ import json
 import types
 import typing
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, TypeVar
 
 from lqrlab.compute import checks
 
@@ -32,9 +32,9 @@ class Range:
 class OneOf:
     """What a value may be, for ``Annotated[str, OneOf("cpu", "gpu")]``."""
 
-    options: tuple[Any, ...]
+    options: tuple[object, ...]
 
-    def __init__(self, *options: Any):
+    def __init__(self, *options: object):
         object.__setattr__(self, "options", options)
 
 
@@ -47,6 +47,9 @@ NonNegative = Annotated[float, Range(0)]
 Share = Annotated[float, Range(0, below=1)]
 """A number in [0, 1)."""
 Seed = Annotated[int, Range(0, 2**32 - 1)]
+
+
+C = TypeVar("C", bound="Config")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Config:
         return json.dumps(dataclasses.asdict(self), indent=2)
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
+    def from_json(cls: type[C], text: str) -> C:
         """The config that :meth:`to_json` wrote; keys that are left out take their defaults.
 
         Raises:
@@ -80,7 +83,7 @@ class Config:
         return cls.from_dict(values)
 
     @classmethod
-    def from_dict(cls, values: Any) -> Self:
+    def from_dict(cls: type[C], values: object) -> C:
         """As :meth:`from_json`, of what JSON has been read to."""
         if not isinstance(values, Mapping):
             raise ValueError(f"{cls.__name__}: expected a JSON object, but found {type(values).__name__}")
@@ -91,7 +94,7 @@ class Config:
                 raise ValueError(f"{key}: {cls.__name__} has no such setting{hint}")
         return cls(**values)
 
-    def differences(self, other: Self) -> list[str]:
+    def differences(self: C, other: C) -> list[str]:
         """The fields in which another config differs, each with both values."""
         pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self))
         return [f"{name} ({mine!r} against {theirs!r})" for name, mine, theirs in pairs if mine != theirs]
@@ -102,13 +105,13 @@ class Config:
             raise ValueError(f"{name}: expected {expected}, but found {getattr(self, name)!r}")
 
 
-def checked(name: str, value: Any, kind: Any) -> Any:
+def checked(name: str, value: object, kind: Any) -> object:
     """``value`` as one of the annotated type ``kind``; whole numbers do for real ones, lists for tuples.
 
     Raises:
         ValueError: another type, or outside of the range.
     """
-    limits: tuple[Any, ...] = ()
+    limits: tuple[object, ...] = ()
     if typing.get_origin(kind) is Annotated:
         kind, *limits = typing.get_args(kind)  # type: ignore[assignment]
     if typing.get_origin(kind) in (typing.Union, types.UnionType):

@@ -3,9 +3,9 @@
 import math
 import sys
 import threading
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 BOUNDARY = 64
 """Bytes; an array that begins at a multiple is taken over by JAX on a CPU without a copy."""
@@ -15,7 +15,7 @@ _kept: list[np.ndarray] = []
 _lock = threading.Lock()
 
 
-def on_boundary(buffer: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def on_boundary(buffer: np.ndarray, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     """An array on the first :data:`BOUNDARY` of a buffer of bytes that is at least as much longer."""
     start = -buffer.ctypes.data % BOUNDARY
     return buffer[start : start + math.prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
@@ -29,7 +29,7 @@ def _references(buffers: list[np.ndarray]) -> list[int]:
 _IDLE = _references([np.empty(0)])[0]
 
 
-def aligned(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+def aligned(shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> np.ndarray:
     """An uninitialised array on a boundary of :data:`BOUNDARY` bytes.
 
     Memory that no array refers to any more, JAX's neither, is used again: fresh pages cost more than filling

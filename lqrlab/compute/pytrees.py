@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 
@@ -14,22 +14,24 @@ def register(cls: type, static: Iterable[str] = ()) -> None:
 
     ``jax.tree_util.register_dataclass`` does nearly that, but to jaxlib 0.10.2 any two dataclasses with as many
     leaves have equal structures, so a compiled function of one may now and then be taken for that of another.
+    JAX also puts placeholders into the fields, so a value is put together again without a call of ``__init__``,
+    which may check or convert them.
     """
     static = tuple(static)
     moving = tuple(f.name for f in dataclasses.fields(cls) if f.name not in static)
     keys = tuple(jax.tree_util.GetAttrKey(name) for name in moving)
 
-    def flatten(value: Any) -> tuple[tuple[Any, ...], Any]:
+    def flatten(value: object) -> tuple[tuple[object, ...], tuple[object, ...]]:
         kept = (cls, *(getattr(value, name) for name in static))
         return tuple(getattr(value, name) for name in moving), kept
 
-    def flatten_with_keys(value: Any) -> tuple[tuple[Any, ...], Any]:
+    def flatten_with_keys(value: object) -> tuple[tuple[tuple[object, object], ...], tuple[object, ...]]:
         leaves, kept = flatten(value)
         return tuple(zip(keys, leaves)), kept
 
-    def unflatten(kept: Any, leaves: Any) -> Any:
-        value: Any = object.__new__(cls)  # JAX may put anything into the fields: no constructor checks them
-        for name, field in (*zip(moving, leaves), *zip(static, kept[1:])):
+    def unflatten(kept: tuple[object, ...], leaves: Iterable[object]) -> object:
+        value: object = object.__new__(cls)
+        for name, field in zip((*moving, *static), (*leaves, *kept[1:])):
             object.__setattr__(value, name, field)
         return value
 

@@ -3,19 +3,18 @@
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float32, UInt32
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
-def words(key: Array, first: Array, second: Array) -> tuple[Array, Array]:
+def words(
+    key: UInt32[Array, "2"], first: UInt32[Array, "#*shape"], second: UInt32[Array, "#*shape"]
+) -> tuple[UInt32[Array, "*shape"], UInt32[Array, "*shape"]]:
     """Two random words for each pair of words: Threefry-2x32 with 20 rounds, elementwise.
 
     The numbers are those of ``jax.random``; unrolled, for a loop over the rounds writes each down on a CPU.
     Source: J. K. Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011).
-
-    Args:
-        key: ``[2]``, uint32.
-        first, second: uint32, of shapes that broadcast against each other.
     """
     keys = key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA)
     x, y = first + keys[0], second + keys[1]
@@ -27,14 +26,12 @@ def words(key: Array, first: Array, second: Array) -> tuple[Array, Array]:
     return x, y
 
 
-def normals(key: Array, first: Array, second: Array) -> Array:
-    """Independent standard normal numbers, float32, one for each pair of coordinates; |z| < 5.9.
+def normals(
+    key: UInt32[Array, "2"], first: UInt32[Array, "#*shape"], second: UInt32[Array, "#*shape"]
+) -> Float32[Array, "*shape"]:
+    """Independent standard normal numbers, one for each pair of coordinates; |z| < 5.9.
 
     Source: G. E. P. Box and M. E. Muller, A note on the generation of random normal deviates (1958).
-
-    Args:
-        key: ``[2]``, uint32.
-        first, second: uint32, of shapes that broadcast against each other.
     """
     x, y = words(key, first, second)
     uniform = (x >> 8).astype(jnp.int32).astype(jnp.float32) * np.float32(2**-24) + np.float32(2**-25)

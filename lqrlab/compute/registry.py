@@ -1,11 +1,14 @@
 """What a user may add to by a decorator: models, blocks, activations, losses."""
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+from lqrlab.compute.checks import did_you_mean
+
+T = TypeVar("T")
 
 
-class Registry(Mapping[str, Any]):
+class Registry(Mapping[str, Any]):  # classes and functions of any signature
     """Names and what they stand for; calling it gives a decorator that enters one more.
 
     ``@models.register("mine")`` above a class in a notebook's cell, and ``ModelConfig(kind="mine")`` builds it.
@@ -16,12 +19,12 @@ class Registry(Mapping[str, Any]):
         self.setting, self.what = setting, what
         self._entries: dict[str, Any] = {}
 
-    def __call__(self, name: str) -> Callable[[Any], Any]:
+    def __call__(self, name: str) -> Callable[[T], T]:
         """A decorator that enters what it decorates, and returns it unchanged."""
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"{self.setting}: expected a name such as 'mine', but found {name!r}")
 
-        def enter(value: Any) -> Any:
+        def enter(value: T) -> T:
             self._entries[name] = value
             return value
 
@@ -29,11 +32,12 @@ class Registry(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._entries:
-            near = difflib.get_close_matches(str(name), self._entries, n=2)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            hint = (
+                did_you_mean(name, self)
+                or "; one of your own is registered by running the cell that decorates it"
+            )
             raise ValueError(
-                f"{self.setting}: expected a registered {self.what} ({', '.join(self._entries)}), but found "
-                f"{name!r}{hint or '; one of your own is registered by running the cell that decorates it'}"
+                f"{self.setting}: expected a registered {self.what} ({', '.join(self)}), but found {name!r}{hint}"
             )
         return self._entries[name]
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ class Static:
         TypeError: the value holds something that has no hash, or an array of JAX.
     """
 
-    def __init__(self, value: Any):
+    def __init__(self, value: object):
         self._value = value
         self._key = _key(value)
         self._hash = hash(self._key)
@@ -39,31 +39,27 @@ class Static:
         text = repr(self._value)
         return text if len(text) <= 60 else text[:57] + "..."
 
-    def value(self) -> Any:
-        """The value, in containers of its own: what a function does to them stays with it."""
+    def value(self) -> object:
+        """The value, in new containers: what a function does to them stays with it."""
         return _copy(self._value)
-
-
-def _fields(value: Any) -> bool:
-    return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
 def _key(value: Any) -> tuple:
     kind = type(value)
-    if kind in (list, tuple) or _fields(value):
-        return kind, tuple(_key(v) for v in value)
+    if kind is list or isinstance(value, tuple):
+        return kind, tuple(map(_key, value))
     if kind in (set, frozenset):
-        return kind, frozenset(_key(v) for v in value)
+        return kind, frozenset(map(_key, value))
     if kind in (dict, OrderedDict):
         return kind, tuple((_key(k), _key(v)) for k, v in value.items())
     if kind is float:
         return kind, value.hex()  # NaN is itself, 0.0 is not -0.0
     if isinstance(value, np.generic) and kind is not np.void:
         return kind, value.tobytes()
-    if dataclasses.is_dataclass(value) and kind.__hash__ is not None:
-        return kind, tuple(_key(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare)
     if kind is np.ndarray and not value.dtype.hasobject:
         return kind, value.dtype.str, value.shape, value.tobytes()
+    if dataclasses.is_dataclass(value) and kind.__hash__ is not None:
+        return kind, tuple(_key(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare)
     if isinstance(value, jax.Array):
         raise TypeError(
             f"an array of JAX ({jax.typeof(value)}) cannot be static: the program would be specialised to its values. "
@@ -81,50 +77,51 @@ def _key(value: Any) -> tuple:
 
 def _copy(value: Any) -> Any:
     kind = type(value)
-    if _fields(value):
-        return kind(*(_copy(v) for v in value))
     if kind in (list, tuple):
-        return kind(_copy(v) for v in value)
+        return kind(map(_copy, value))
+    if isinstance(value, tuple) and hasattr(kind, "_make"):
+        return kind._make(map(_copy, value))
     if kind in (dict, OrderedDict):
         return kind((k, _copy(v)) for k, v in value.items())
     return value.copy() if kind in (set, np.ndarray) else value
 
 
-def described(parameters: Any, frozen: Sequence[Any], named: dict[str, Any]) -> dict[tuple[str, str], Any]:
-    """All that programs are told apart by: (argument, what of it) to a value that can be compared and shown."""
-    order = [n for n, p in parameters.items() if p.kind.name.startswith("POSITIONAL")]
-    rest = next((n for n, p in parameters.items() if p.kind.name == "VAR_POSITIONAL"), "")
-    order += [f"{rest}[{i}]" for i in range(len(frozen) - len(order))]
-    said: dict[tuple[str, str], Any] = {}
-    for by, given in (("by position", zip(order, frozen)), ("by name", named.items())):
+Description = dict[tuple[str, str], object]
+"""(argument, what of it) → a value that can be compared and shown."""
+
+
+def described(positional: Iterable[tuple[str, object]], named: Iterable[tuple[str, object]]) -> Description:
+    """All that programs are told apart by, of arguments given by position and by name, each with its name."""
+    found: Description = {}
+    for how, given in (("by position", positional), ("by name", named)):
         for name, value in given:
-            said[name, ""] = f"given {by}"
+            found[name, ""] = f"given {how}"
             if isinstance(value, Static):
-                said[name, " (static)"] = value
+                found[name, " (static)"] = value
                 continue
             leaves, structure = jax.tree_util.tree_flatten_with_path(value)
             if [path for path, _ in leaves] != [()]:
-                said[name, " (structure)"] = structure
+                found[name, " (structure)"] = structure
             for path, leaf in leaves:
-                of, at = jax.typeof(leaf), jax.tree_util.keystr(path)
-                said[name, f"{at} (shape)"] = list(of.shape)
-                said[name, f"{at} (dtype)"] = of.dtype.name + " of a Python number" * of.weak_type
-                said[name, f"{at} (placement)"] = _place(leaf)
-    return said | {(s, " (setting of JAX)"): getattr(jax.config, s, None) for s in _SETTINGS}
+                kind, at = jax.typeof(leaf), jax.tree_util.keystr(path)
+                found[name, f"{at} (shape)"] = list(kind.shape)
+                found[name, f"{at} (dtype)"] = kind.dtype.name + " of a Python number" * kind.weak_type
+                found[name, f"{at} (placement)"] = _placement(leaf)
+    return found | {(s, " (setting of JAX)"): getattr(jax.config, s, None) for s in _SETTINGS}
 
 
-def _place(leaf: Any) -> str:
+def _placement(leaf: Any) -> str:
     if not getattr(leaf, "committed", False):
         return "free"
     devices = sorted(leaf.sharding.device_set, key=lambda d: d.id)
     return f"{devices[0].platform}:{devices[0].id}" if len(devices) == 1 else str(leaf.sharding)
 
 
-def differences(old: dict[tuple[str, str], Any], new: dict[tuple[str, str], Any]) -> list[str]:
+def differences(old: Description, new: Description) -> list[str]:
     """``x (shape): [3] → [4]`` and so on; of an argument that is new or gone, only that it is."""
-    said = []
+    lines = []
     for key in {**old, **new}:
         one_sided = ((key[0], "") in old) != ((key[0], "") in new)
         if old.get(key) != new.get(key) and not (one_sided and key[1]):
-            said.append(f"{''.join(key)}: {old.get(key, 'not given')} → {new.get(key, 'not given')}")
-    return said
+            lines.append(f"{''.join(key)}: {old.get(key, 'not given')} → {new.get(key, 'not given')}")
+    return lines

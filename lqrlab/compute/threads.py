@@ -1,4 +1,4 @@
-"""One rule of broadcasting for functions that are written for a single problem."""
+"""Compiled programs on all cores: XLA runs one of many small steps on one core, a few Python threads use the others."""
 
 import contextlib
 import functools
@@ -6,54 +6,19 @@ import math
 import os
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-
-
-def broadcast(fn: Callable, *args: tuple[Array | None, int]) -> Any:
-    """Call ``fn`` over all leading axes of its array arguments, which broadcast against each other.
-
-    Args:
-        fn: function of ``len(args)`` arrays, written for one problem.
-        args: pairs ``(array or None, core dimensions)``: a matrix has 2, a vector 1, a scalar 0. None is
-            handed on as it is.
-
-    Returns:
-        What ``fn`` returns, each leaf with the broadcast leading axes in front.
-    """
-    arrays = [(jnp.asarray(a), core) for a, core in args if a is not None]
-    lead = jnp.broadcast_shapes(*(a.shape[: a.ndim - core] for a, core in arrays))
-    axes: list[list[int | None]] = []
-    flat = []
-    for a, core in arrays:
-        own = (1,) * (len(lead) - (a.ndim - core)) + a.shape[: a.ndim - core]
-        # an axis of length one is not mapped over, so a shared argument is not copied
-        axes.append([0 if size != 1 or full == 1 else None for size, full in zip(own, lead)])
-        keep = tuple(s for s, full in zip(own, lead) if s != 1 or full == 1)
-        flat.append(a.reshape(keep + a.shape[a.ndim - core :]))
-    present = [a is not None for a, _ in args]
-
-    def call(*values: Array) -> Any:
-        it = iter(values)
-        return fn(*(next(it) if there else None for there in present))
-
-    for level in reversed(range(len(lead))):
-        in_axes = tuple(ax[level] for ax in axes)
-        if all(ax is None for ax in in_axes):  # cannot happen: some argument carries each axis
-            raise AssertionError("an axis belongs to no argument")
-        call = jax.vmap(call, in_axes=in_axes, out_axes=0)
-    return call(*flat)
-
+from jaxtyping import PyTree
 
 T = TypeVar("T")
 S = TypeVar("S")
 
 _PIECE = 2500  # problems that one thread takes at a time
-_compiled: set[Any] = set()
+_compiled: set[Hashable] = set()
 
 
 @functools.cache
@@ -76,33 +41,11 @@ def on_threads(fn: Callable[[T], S], items: Sequence[T], program: Hashable) -> l
     return done
 
 
-@functools.cache
-def _piecewise(fn: Callable) -> Callable:
-    """``fn`` on ``size`` problems from ``start``; cut inside the program, where it costs nothing."""
-
-    @functools.partial(jax.jit, static_argnums=(0,))
-    def piece(size: int, start: Array, *flat: Array) -> Any:
-        cut = (a if len(a) == 1 else jax.lax.dynamic_slice_in_dim(a, start, size) for a in flat)
-        return fn(*cut)
-
-    return piece
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _joined(fresh: tuple[int, ...], lead: tuple[int, ...], pieces: list) -> Any:
-    def join(*leaves: Array) -> Array:
-        whole = jnp.concatenate([leaf[len(leaf) - new :] for leaf, new in zip(leaves, fresh)])
-        return whole.reshape(*lead, *whole.shape[1:])
-
-    return jax.tree.map(join, *pieces)
-
-
-def on_all_cores(fn: Callable, *args: tuple[Array, int]) -> Any:
+def on_all_cores(fn: Callable[..., PyTree[Array]], *args: tuple[Array, int]) -> PyTree[Array]:
     """Call a compiled ``fn``, which broadcasts over leading axes, on equal pieces of the batch, several at once.
 
-    XLA runs a program of many small steps on one core; a few Python threads use the others. Only on a CPU and
-    only where there is enough to do: the call is ``fn(*arrays)`` otherwise. ``fn`` must not call LAPACK. The
-    pieces depend on the size of the batch alone, so the same numbers come out on any number of cores.
+    Only on a CPU and only where there is enough to do: the call is ``fn(*arrays)`` otherwise. ``fn`` must not call
+    LAPACK. The pieces depend on the size of the batch alone, so the same numbers come out on any number of cores.
 
     Args:
         fn: a jitted function whose results all carry the broadcast leading axes.
@@ -114,26 +57,44 @@ def on_all_cores(fn: Callable, *args: tuple[Array, int]) -> Any:
     pieces = -(-count // _PIECE) if count >= _PIECE else 1 + (count >= _PIECE // 2)
     if pieces < 2 or any(d.platform != "cpu" for a in arrays for d in a.devices()):
         return fn(*arrays)
-    flat = []
-    for a, core in args:
-        inner = a.shape[a.ndim - core :]
-        shared = all(axis == 1 for axis in a.shape[: a.ndim - core])
-        flat.append(
-            a.reshape(1, *inner) if shared else jnp.broadcast_to(a, lead + inner).reshape(count, *inner)
-        )
+    flat = [_flat(a, core, lead) for a, core in args]
     size = -(-count // pieces)
-    starts = [
-        min(i * size, count - size) for i in range(pieces)
-    ]  # the last may overlap: one shape, one program
-
+    # the last piece may overlap the one before: one shape, one program
+    starts = [min(i * size, count - size) for i in range(pieces)]
     wide = any(a.dtype == jnp.float64 for a in arrays)
-    run = _piecewise(fn)
 
-    def piece(start: int) -> Any:
+    def piece(start: int) -> PyTree[Array]:
         # a caller's ``with jax.enable_x64(True)`` holds for its own thread only
         with jax.enable_x64(True) if wide else contextlib.nullcontext():
-            return jax.block_until_ready(run(size, np.int32(start), *flat))
+            return jax.block_until_ready(_cut(fn)(size, np.int32(start), *flat))
 
-    program = (fn, size, tuple((a.shape, a.dtype) for a in flat))
-    done = on_threads(piece, starts, program)
+    done = on_threads(piece, starts, (fn, size, tuple((a.shape, a.dtype) for a in flat)))
     return _joined(tuple(min(size, count - i * size) for i in range(pieces)), lead, done)
+
+
+def _flat(a: Array, core: int, lead: tuple[int, ...]) -> Array:
+    """One leading axis instead of ``lead``, of length 1 where all problems share the argument."""
+    outer, inner = a.shape[: a.ndim - core], a.shape[a.ndim - core :]
+    if math.prod(outer) == 1:
+        return a.reshape(1, *inner)
+    return jnp.broadcast_to(a, lead + inner).reshape(-1, *inner)
+
+
+@functools.cache
+def _cut(fn: Callable[..., PyTree[Array]]) -> Callable[..., PyTree[Array]]:
+    """``fn`` on ``size`` problems from ``start``; cut inside the program, where it costs nothing."""
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def piece(size: int, start: Array, *flat: Array) -> PyTree[Array]:
+        return fn(*(a if len(a) == 1 else jax.lax.dynamic_slice_in_dim(a, start, size) for a in flat))
+
+    return piece
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _joined(fresh: tuple[int, ...], lead: tuple[int, ...], pieces: list[PyTree[Array]]) -> PyTree[Array]:
+    def join(*leaves: Array) -> Array:
+        whole = jnp.concatenate([leaf[len(leaf) - new :] for leaf, new in zip(leaves, fresh)])
+        return whole.reshape(*lead, *whole.shape[1:])
+
+    return jax.tree.map(join, *pieces)

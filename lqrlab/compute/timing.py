@@ -4,7 +4,6 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
@@ -19,7 +18,7 @@ class Timing:
     repeats: int
 
 
-def timeit(fn: Callable, *args: Any, repeats: int = 10, **kwargs: Any) -> Timing:
+def timeit(fn: Callable[..., object], *args: object, repeats: int = 10, **kwargs: object) -> Timing:
     """Time ``fn(*args, **kwargs)``; every call is waited for with ``block_until_ready``.
 
     Args:

@@ -93,7 +93,7 @@ def _held(A: Array, B: Array, dt: Array, rolled: bool = False) -> tuple[Array, A
 
 def _differentiable(cores: tuple[int, ...], solve: Callable) -> Callable:
     """A batch-last ``solve`` as a function whose leading axes broadcast, differentiable to any order."""
-    fast = batch_last.over_lanes(*cores)(solve)
+    fast = batch_last.solver(*cores)(solve)
 
     @jax.custom_jvp
     def call(*args: Array) -> PyTree[Array]:

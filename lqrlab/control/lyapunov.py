@@ -72,24 +72,24 @@ def _tolerance(a: Array) -> float:
     return float(jnp.finfo(a.dtype).eps) ** 0.5 / 4
 
 
-@batch_last.over_lanes(2, 2)
+@batch_last.solver(2, 2)
 def _discrete(a: Array, q: Array) -> Array:
     x, stable = smith(a, q, _tolerance(a))
     return jnp.where(stable[None, None], x, jnp.nan)
 
 
-@batch_last.over_lanes(2, 2)
+@batch_last.solver(2, 2)
 def _continuous(a: Array, q: Array) -> Array:
     x, stable = smith_continuous(a, q, _tolerance(a), pivoted=True)
     return jnp.where(stable[None, None], x, jnp.nan)
 
 
-@batch_last.over_lanes(2)
+@batch_last.solver(2)
 def _stable(a: Array) -> Array:
     return smith(a, jnp.zeros_like(a), 0.4)[1]
 
 
-@batch_last.over_lanes(2)
+@batch_last.solver(2)
 def _stable_continuous(a: Array) -> Array:
     # the shift is no eigenvalue of a stable a, and the transform of an unstable one only grows
     return smith(cayley(a, pivoted=True)[2], jnp.zeros_like(a), 0.4)[1]

@@ -75,7 +75,7 @@ def _certified(solution: Solution, Q: Array, R: Array, N: Array, *, weights_chec
     return LQR(K, P, solution.closed, solution.residual, sound)
 
 
-@batch_last.over_lanes(2, 2, 2)
+@batch_last.solver(2, 2, 2)
 def _bounded_below(Q: Array, R: Array, N: Array) -> Array:
     """Whether R > 0 and Q − NR⁻¹Nᵀ ≥ 0, to rounding; the batch on the last axis."""
     some = checks.tolerance(Q.dtype) * jnp.maximum(

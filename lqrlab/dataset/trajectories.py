@@ -12,7 +12,7 @@ from jax import Array
 
 import lqrlab
 from lqrlab import control, simulation, systems
-from lqrlab.compute.compiling import quickly
+from lqrlab.compute import quick_jit
 from lqrlab.dataset import manifest, shards
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.plan import Shard, keys, splits
@@ -73,7 +73,7 @@ def _sampled_and_designed() -> Callable:
     def both(*problem: Array) -> tuple[control.Sampled, control.LQR]:
         return control.discretize(*problem), control.lqrd(*problem)
 
-    return quickly(both)
+    return quick_jit(both)
 
 
 def initial_states(plants: Plant, key: Array, num: int, coordinates: Coordinates) -> np.ndarray:

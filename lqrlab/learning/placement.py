@@ -30,11 +30,11 @@ class Placement:
     @property
     def everywhere(self) -> Any:
         """The device, or whole on each device of the mesh."""
-        return NamedSharding(self.mesh, PartitionSpec()) if self.mesh else self.backend.jax_device
+        return self.backend.place
 
     def put(self, tree: Any) -> Any:
         """Place arrays where the run is, whole."""
-        return jax.device_put(tree, self.everywhere)
+        return self.backend.put(tree)
 
     def put_batches(self, tree: Any) -> Any:
         """Place arrays ``[steps, batch, …]``, the second axis shared out."""

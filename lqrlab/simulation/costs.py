@@ -72,7 +72,7 @@ def _summed(num_steps: int) -> Callable:
     """Σ FᵀᵗWFᵗ over t < num_steps."""
     mul, t = batch_last.mul, batch_last.t
 
-    @batch_last.over_lanes(2, 2)
+    @batch_last.solver(2, 2)
     def solve(F: Array, W: Array) -> Array:
         def bit(state: tuple[Array, Array], one: Array) -> tuple[tuple[Array, Array], None]:
             S, power = state  # of k steps; the bits of num_steps from the highest make k

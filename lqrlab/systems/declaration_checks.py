@@ -13,7 +13,7 @@ import numpy as np
 
 from lqrlab.systems import drawing
 from lqrlab.systems.declaration import Signal
-from lqrlab.systems.plant import Plant, compile_once, parameter_fields
+from lqrlab.systems.plant import Plant, quick_jit, parameter_fields
 
 T = TypeVar("T")
 
@@ -180,7 +180,7 @@ class _Declaration:
                 self.refuse(f"weights: {expected}, but found the eigenvalue {lowest:.3g}", "def weights")
 
 
-@compile_once
+@quick_jit
 def _numbers(plant: Plant) -> list[tuple[jax.Array, ...]]:
     """Equilibrium, rate of the states there, A and B, Q and R: one program, so that a check takes little time."""
     x, u = plant.equilibrium()

@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from lqrlab.compute import linalg
 from lqrlab.systems.declaration import Signal
 from lqrlab.systems.plant import Input, Plant, State
 
@@ -71,7 +72,7 @@ class Mechanical(Plant):
         slopes = jax.grad(self.kinetic, argnums=(1, 0))
         (_, dT), (coriolis, _) = jax.jvp(lambda q: slopes(q, v), (q,), (v,))
         dV = jax.grad(self.potential)(q)
-        a = _solve_definite(self.mass_matrix(q), self.forces(q, v, u) + dT - dV - coriolis)
+        a = linalg.solve(self.mass_matrix(q), self.forces(q, v, u) + dT - dV - coriolis, definite=True)
         return jnp.concatenate([v, a])
 
     def balance(self, x: State, u: Input) -> Force:
@@ -88,7 +89,7 @@ class Mechanical(Plant):
         x, u = self.equilibrium()
         half = len(x) // 2
         slopes = jax.jacfwd(lambda z: self.balance(z[: 2 * half], z[2 * half :]))(jnp.concatenate([x, u]))
-        a = _eliminate(self.mass_matrix(x[:half]), slopes)
+        a = linalg.solve(self.mass_matrix(x[:half]), slopes, definite=True)
         top = jnp.eye(half, a.shape[1], half, dtype=a.dtype)
         both = jnp.concatenate([top, a])
         return both[:, : 2 * half], both[:, 2 * half :]
@@ -97,24 +98,6 @@ class Mechanical(Plant):
         """Total energy T + V [J], conserved when no generalised force acts."""
         q, v = jnp.split(x, 2)
         return self.kinetic(q, v) + self.potential(q)
-
-
-def _eliminate(a: Float[Array, "n n"], b: Float[Array, "n k"]) -> Float[Array, "n k"]:
-    """a⁻¹ b for a positive definite [n, n], which needs no pivoting; b [n, k]."""
-    n = a.shape[0]
-    ab = jnp.concatenate([a, b], axis=1)
-    unit = np.eye(n, dtype=ab.dtype)[:, :, None]  # in double it would make all of float32 double
-    for i in range(n):
-        top = ab[i : i + 1] / ab[i, i]
-        ab = (1 - unit[i]) * (ab - ab[:, i : i + 1] * top) + unit[i] * top  # plain products trace quickest
-    return ab[:, n:]
-
-
-def _solve_definite(a: Float[Array, "q q"], b: Force) -> Force:
-    x = jax.lax.custom_linear_solve(
-        lambda x: a @ x, b[:, None], solve=lambda _, b: _eliminate(a, b), symmetric=True
-    )
-    return x[:, 0]
 
 
 # Bodies ----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, PRNGKeyArray
 
-from lqrlab.compute import linalg, pytrees
+from lqrlab.compute import linalg, pytrees, quick_jit
 from lqrlab.compute.checks import did_you_mean, traced
 from lqrlab.systems.declaration import Signal, complete, documented, param
 from lqrlab.systems.drawing import Drawing, gauges
@@ -48,39 +48,6 @@ _BROADCAST = (
 )
 
 
-@functools.cache
-def _options() -> dict[str, Any]:
-    """Options that trade the speed of a program for that of its compilation, as this jaxlib knows them."""
-
-    def known(option: str, value: Any) -> bool:
-        try:
-            jax.jit(lambda: 0, compiler_options={option: value})()
-        except Exception:  # whatever it calls an unknown option
-            return False
-        return True
-
-    wanted = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
-    return {option: value for option, value in wanted.items() if known(option, value)}
-
-
-def compile_once(function: Callable, **jit_options: Any) -> Callable:
-    """``jax.jit`` for what runs once a plant: four times quicker to compile, some times slower to run.
-
-    Inside another trace, which does not allow options of one's own, it is a plain ``jit``.
-    """
-    plain = jax.jit(function, **jit_options)
-    quick = functools.cache(lambda: jax.jit(function, compiler_options=_options(), **jit_options))
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        traced = any(
-            isinstance(leaf, jax.core.Tracer) for leaf in (*jax.tree.leaves((args, kwargs)), jnp.zeros(()))
-        )
-        return (plain if traced else quick())(*args, **kwargs)
-
-    return call
-
-
 def _over_batch(method: Callable) -> Callable:
     """Let ``method(plant, *vectors)``, written for one plant, map over the leading axes of both, compiled.
 
@@ -103,7 +70,7 @@ def _over_batch(method: Callable) -> Callable:
         return fn(self._broadcast(batch), *full)
 
     often = method.__name__ in _BROADCAST[:3]
-    return functools.wraps(method)((jax.jit if often else compile_once)(call))
+    return functools.wraps(method)((jax.jit if often else quick_jit)(call))
 
 
 def _align(v: Numbers, batch: int, extra: int = 0) -> Array:

@@ -42,7 +42,7 @@ def _differentiable(*, continuous: bool) -> Callable[..., Solution]:
     doubling, sign_function = (
         partial(method, continuous=continuous) for method in (by_doubling, by_sign_function)
     )
-    native = batch_last.over_lanes(2, 2, 2, 2, 2, rescue=sign_function)(doubling)
+    native = batch_last.solver(2, 2, 2, 2, 2, rescue=sign_function)(doubling)
 
     @jax.custom_jvp
     def solve(A: Array, B: Array, Q: Array, R: Array, N: Array) -> Solution:

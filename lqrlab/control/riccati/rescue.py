@@ -29,7 +29,7 @@ def accepted(dtype: np.dtype) -> float:
 def program(solve: Callable[..., PyTree[Array]], num_args: int = 5) -> Callable[..., PyTree[Array]]:
     """A batch-last solver as a compiled function of A, B, Q, R, N (and dt) whose leading axes broadcast."""
     cores = _CORES[:num_args]
-    native = batch_last.over_lanes(*cores)(solve)
+    native = batch_last.solver(*cores)(solve)
     return jax.jit(lambda *args: native(*batch_last.together(cores, *args)))
 
 

@@ -15,17 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.compute.compiling import quickly
+from lqrlab.compute import quick_jit
 from lqrlab.compute.linalg import stored
+from lqrlab.compute.linalg.batch_last import matvec
 from lqrlab.compute.memory import aligned
 from lqrlab.compute.threads import on_threads
 from lqrlab.simulation.engines.blocks import Layout, cut
 from lqrlab.simulation.engines.models import (
     LinearModel,
     Loops,
-    row_times,
     runge_kutta,
-    times,
     zero_order_hold,
 )
 from lqrlab.simulation.noise import Noise, drawing
@@ -148,7 +147,7 @@ def _buffers(layout: Layout, loops: Loops, x0: Array) -> Buffers:
 @functools.cache
 def _program(much: bool) -> Any:
     """Little work is not worth the time of a good compilation."""
-    compiled = jax.jit if much else quickly
+    compiled = jax.jit if much else quick_jit
     return compiled(_call, static_argnums=0, donate_argnums=1)
 
 
@@ -239,7 +238,7 @@ def _sample(layout: Layout, loops: Loops, dtype: np.dtype, drawn: Noise) -> tupl
         advance = runge_kutta(loops.model, dtype, layout.substeps)
 
     def control(x: Array, drawn: Noise) -> Array:
-        u = -times(K, x if drawn.sensor is None else x + drawn.sensor)
+        u = -matvec(K, x if drawn.sensor is None else x + drawn.sensor)
         u = u if drawn.input is None else u + drawn.input
         if loops.low is not None and loops.high is not None:
             u = jnp.clip(u, loops.low.astype(u.dtype), loops.high.astype(u.dtype))
@@ -253,7 +252,7 @@ def _sample(layout: Layout, loops: Loops, dtype: np.dtype, drawn: Noise) -> tupl
 
     def complete(xs: Array, us: Array | None, costs: Array | None, drawn: Noise) -> tuple[Array, Array]:
         if us is None:
-            us = -jnp.stack([row_times(K[i], xs) for i in range(len(K))], axis=1)
+            us = -jnp.stack([matvec(xs, K[i]) for i in range(len(K))], axis=1)
             us = us if drawn.input is None else us + drawn.input
         if price is not None:
             costs = price(xs, us)

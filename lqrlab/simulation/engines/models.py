@@ -10,7 +10,8 @@ from jax import Array
 
 from lqrlab.compute.integration import rk4
 from lqrlab.compute.jaxprs import componentwise
-from lqrlab.compute.linalg import batch_last, stored
+from lqrlab.compute.linalg import stored
+from lqrlab.compute.linalg.batch_last import dot, matvec, product, t
 from lqrlab.simulation.environment import Env
 from lqrlab.simulation.noise import Noise
 from lqrlab.systems import Plant
@@ -106,15 +107,15 @@ def zero_order_hold(model: LinearModel, K: Array, dtype: np.dtype, direct: bool)
     Returns:
         ``(x, u) → (next x, None)`` and ``(xs [t, n, loop], us [t, m, loop]) → costs [t, loop]``.
     """
-    closed = (model.A - _product(model.B, K.astype(model.A.dtype))).astype(dtype)
+    closed = (model.A - product(model.B, K.astype(model.A.dtype))).astype(dtype)
     A, B, Q, R, N = (a.astype(dtype) for a in model)
 
     def advance(x: Array, u: Array | None) -> tuple[Array, None]:
-        after = times(closed if direct else A, x)
-        return (after if u is None else after + times(B, u)), None
+        after = matvec(closed if direct else A, x)
+        return (after if u is None else after + matvec(B, u)), None
 
     def price(xs: Array, us: Array) -> Array:
-        rows = jnp.concatenate([jnp.concatenate([Q, N], 1), jnp.concatenate([batch_last.t(N), R], 1)])
+        rows = jnp.concatenate([jnp.concatenate([Q, N], 1), jnp.concatenate([t(N), R], 1)])
         z = [xs[:, i] for i in range(xs.shape[1])] + [us[:, i] for i in range(us.shape[1])]
         total = jnp.zeros_like(z[0])
         for i, zi in enumerate(z):  # one sum for the whole of zᵀWz: XLA writes no intermediate down
@@ -141,42 +142,12 @@ def runge_kutta(model: NonlinearModel, dtype: np.dtype, substeps: int) -> Callab
 
     def advance(x: Array, u: Array) -> tuple[Array, Array]:
         forced = u + u_eq
-        effort = _dot(u, times(R, u))
+        effort = dot(u, matvec(R, u))
 
         def rates(state: tuple[Array, Array]) -> tuple[Array, Array]:
             x, _ = state
-            return stored(dynamics(model.plant, x + x_eq, forced)), _dot(x, times(Q, x)) + effort
+            return stored(dynamics(model.plant, x + x_eq, forced)), dot(x, matvec(Q, x)) + effort
 
         return rk4(rates, (x, jnp.zeros_like(x[0])), (h[None], h), substeps)
 
     return advance
-
-
-def times(M: Array, x: Array) -> Array:
-    """M x in batch-last layout: M ``[r, k, loop]``, x ``[k, loop]``."""
-    total = M[:, 0] * x[None, 0]
-    for j in range(1, x.shape[0]):
-        total = total + M[:, j] * x[None, j]
-    return total
-
-
-def _product(a: Array, b: Array) -> Array:
-    total = a[:, 0, None] * b[None, 0]
-    for j in range(1, len(b)):
-        total = total + a[:, j, None] * b[None, j]
-    return total
-
-
-def row_times(row: Array, xs: Array) -> Array:
-    """A row ``[k, loop]`` times states ``[T, k, loop]``."""
-    total = row[None, 0] * xs[:, 0]
-    for j in range(1, xs.shape[1]):
-        total = total + row[None, j] * xs[:, j]
-    return total
-
-
-def _dot(a: Array, b: Array) -> Array:
-    total = a[0] * b[0]
-    for i in range(1, len(a)):
-        total = total + a[i] * b[i]
-    return total
