@@ -12,14 +12,20 @@ from lqrlab.compute import checks
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """What a number may be, for ``Annotated[int, Range(1)]``: low ≤ value ≤ high, above < value < below."""
+    """What a number may be, for ``Annotated[int, Range(1)]``: low ≤ value ≤ high, above < value < below.
+
+    ``words`` say it in the field's terms, "a standard deviation ≥ 0", where the bounds alone would say less.
+    """
 
     low: float = -float("inf")
     high: float = float("inf")
     above: float = -float("inf")
     below: float = float("inf")
+    words: str = ""
 
     def __str__(self) -> str:
+        if self.words:
+            return self.words
         parts = [
             f"{sign} {bound:g}"
             for sign, bound in (("≥", self.low), (">", self.above), ("≤", self.high), ("<", self.below))
@@ -44,8 +50,7 @@ Natural = Annotated[int, Range(0)]
 """A whole number ≥ 0."""
 Positive = Annotated[float, Range(above=0)]
 NonNegative = Annotated[float, Range(0)]
-Share = Annotated[float, Range(0, below=1)]
-"""A number in [0, 1)."""
+Share = Annotated[float, Range(0, below=1, words="a share in [0, 1)")]
 Seed = Annotated[int, Range(0, 2**32 - 1)]
 
 
@@ -131,7 +136,8 @@ def checked(name: str, value: object, kind: Any) -> object:
         low = int(bounds.low) if bounds.low > -float("inf") else -(2**63)
         return checks.whole(name, value, low, int(bounds.high) if bounds.high < float("inf") else None)
     if kind is float:
-        return checks.number(name, value, str(bounds), **dataclasses.asdict(bounds))
+        ends = {end: getattr(bounds, end) for end in ("low", "high", "above", "below")}
+        return checks.number(name, value, str(bounds), **ends)
     if type(value) is not kind:
         words = {bool: "True or False", str: "a text"}
         raise ValueError(f"{name}: expected {words.get(kind, kind.__name__)}, but found {value!r}")

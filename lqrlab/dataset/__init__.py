@@ -1,4 +1,4 @@
-"""What is on disk, and what a learner is fed from: optimally controlled trajectories of many plants."""
+"""Data sets on disk, optimally controlled trajectories of many plants, and the sources that feed a learner."""
 
 from lqrlab.dataset import card, consistency, description, sources
 from lqrlab.dataset.config import DataConfig
@@ -7,11 +7,13 @@ from lqrlab.dataset.generation import generate
 from lqrlab.dataset.random_linear import random_systems
 from lqrlab.dataset.shards import BadFile
 from lqrlab.dataset.sources import Source, source
-from lqrlab.dataset.store import Dataset, Recorded, Variants, VariantTable, open
+from lqrlab.dataset.store import Dataset, Recorded, Variants, open
+from lqrlab.dataset.table import SPLITS, VariantTable
 from lqrlab.dataset.verification import Report, verify
 from lqrlab.dataset.windows import Batch, Windows, WindowSet
 
 __all__ = [
+    "SPLITS",
     "BadFile",
     "Batch",
     "DataConfig",

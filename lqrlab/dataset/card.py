@@ -1,26 +1,23 @@
-"""The data card: what a data set is, in words and numbers, for whoever finds the folder without us."""
+"""The data card: what a data set is, in words and numbers, for a reader who has the folder alone."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Float
 
-from lqrlab.dataset import shards
+from lqrlab.dataset import manifest, shards
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.plan import splits
+from lqrlab.dataset.table import SPLITS
 from lqrlab.dataset.windows import ARRAYS
 
 if TYPE_CHECKING:
     from lqrlab.dataset.store import Dataset
 
 FILE = "card.md"
-_LOOKED_AT = 64  # trajectories of each family
+_SHOWN = 64  # trajectories of each family
 
-REASONS = {
-    "no_stabilizing_design": "variants without a stabilizing optimal gain (no trajectory of theirs is kept)",
-    "diverged": "trajectories that left the model for good, a state a thousand scales from the equilibrium",
-    "saturated": "trajectories whose input stayed at its limit while the state went away",
-}
-"""What each reason for leaving something out means."""
+REASONS = manifest.REASONS
 
 _READING = """\
 ## Reading it without this program
@@ -52,7 +49,7 @@ of = h5read('{file}', '/trajectories/variant') + 1;  % row of each trajectory's 
 K  = permute(h5read('{file}', '/variants/K'), [2 1 3]);      % m x n x variants
 ```
 
-`manifest.json` has the SHA-256 of every array; `lqrlab data verify .` checks them, and the laws that the numbers obey.
+`manifest.json` has the SHA-256 of every array; `lqrlab data verify .` checks them, and the consistency of the numbers.
 """
 
 
@@ -60,7 +57,13 @@ def write(data: "Dataset") -> str:
     """The card as Markdown."""
     config, record = data.config, data.record
     size = sum(shard["bytes"] for shard in data.shards)
-    rows = "trajectories" if config.keep_every == 1 else "stretches"
+    rows = "segments" if config.segmented else "trajectories"
+    left_out = [
+        f"- {family}: {number} {REASONS[reason]}"
+        for family, reasons in data.left_out.items()
+        for reason, number in reasons.items()
+        if number
+    ]
     lines = [
         "# Data card",
         "",
@@ -70,105 +73,101 @@ def write(data: "Dataset") -> str:
         "",
         _how(config),
         "",
-        "## What is in it",
+        "## Contents",
         "",
         f"| family | states, inputs | train | validation | held out | {rows} | left out | states, 1 % … 99 % "
-        "| inputs, 1 % … 99 % | farther than 3 scales |",
+        f"| inputs, 1 % … 99 % | {rows} beyond 3 scales |",
         "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for family in config.families:
-        lines.append("| " + " | ".join(_row(data, family)) + " |")
-    lines += [
+        *("| " + " | ".join(_row(data, family)) + " |" for family in config.families),
         "",
         "States and inputs in units of their scales (`scale_x`, `scale_u`: the deviation that counts as large), of up "
-        f"to {_LOOKED_AT} {rows} of each family.",
+        f"to {_SHOWN} {rows} of each family.",
         "",
         "## What was left out, and why",
         "",
-    ]
-    said = [
-        f"- {family}: {number} {REASONS[reason]}"
-        for family, reasons in data.left_out.items()
-        for reason, number in reasons.items()
-        if number
-    ]
-    lines += said or ["Nothing."]
-    lines += ["", "## What it was made from", "", "```json", config.to_json(), "```", ""]
-    lines += [
+        *(left_out or ["Nothing."]),
+        "",
+        "## Config",
+        "",
+        "```json",
+        config.to_json(),
+        "```",
+        "",
         "With this, `lqrlab data generate` makes the same bytes again with the same versions (in each file's "
-        "attributes), whoever makes them: one process or many.",
+        "attributes), in one process or in many.",
         "",
     ]
-    reading = _READING.replace("{file}", data.shards[0]["file"])
-    if config.keep_every > 1:
-        row = "a stretch of a closed loop, which begins at its step `start`"
-        reading = reading.replace("one row a closed loop", f"one row {row}")
+    return "\n".join(lines) + "\n" + _reading(config, data.shards[0]["file"])
+
+
+def _reading(config: DataConfig, file: str) -> str:
+    """How to read the files without this package."""
+    text = _READING.replace("{file}", file)
+    if config.segmented:
+        row = "a segment of a closed loop, which begins at its step `start`"
+        text = text.replace("one row a closed loop", f"one row {row}")
     if config.compression:
-        reading = reading.replace("import h5py\n", "import h5py, hdf5plugin  # the trajectories are packed\n")
-    return "\n".join(lines) + "\n" + reading
+        text = text.replace("import h5py\n", "import h5py, hdf5plugin  # the trajectories are compressed\n")
+    return text
 
 
 def _what(config: DataConfig) -> str:
     """What a row is, in words."""
-    if config.keep_every == 1:
-        return f"closed loops of {config.num_steps} steps"
-    return f"stretches of {config.segment_length} steps from closed loops of {config.num_steps} steps"
+    whole = f"closed loops of {config.num_steps} steps"
+    return f"segments of {config.segment_length} steps from {whole}" if config.segmented else whole
 
 
 def _how(config: DataConfig) -> str:
-    """How the loops were run, in words."""
-    runner = {
-        "lqr": "each plant's own optimal gain (sampled-data LQR)"
-        + (f", its entries {100 * config.gain_error:g} % off in the loop" if config.gain_error else "")
-    }.get(config.controller, f"the policy “{config.controller}”; the optimum is kept beside it")
+    """How the loops were simulated, in words."""
+    runner = f"the policy “{config.controller}”; the optimum is recorded as the target"
+    if config.controller == "lqr":
+        runner = "each plant's optimal gain (sampled-data LQR)"
+        if config.gain_error:
+            runner += f", its entries {100 * config.gain_error:g} % off in the loop"
     model = (
         "linearised, by exact zero-order hold" if config.linear else "nonlinear, by Runge-Kutta 4 in substeps"
     )
-    added = [
-        f"{words} of standard deviation {value:g}"
-        for words, value in (
-            ("excitation added to the input", config.excitation),
-            ("a disturbance of the state at each step", config.noise),
-            ("sensor noise in what the controller sees", config.sensor_noise),
-        )
-        if value
-    ]
+    noises = {
+        "excitation added to the input": config.excitation,
+        "a disturbance of the state at each step": config.noise,
+        "sensor noise in the state that the controller sees": config.sensor_noise,
+    }
+    added = [f"{words} of standard deviation {value:g}" for words, value in noises.items() if value]
     limit = (
         "" if config.saturation is None else f" Inputs are limited to ±{config.saturation:g} of their scale."
     )
-    cut = (
-        ""
-        if config.keep_every == 1
-        else f" Of every {config.keep_every} stretches of {config.segment_length} steps of a loop the first is kept, "
-        f"{len(config.starts)} of each loop; what was left out is counted in whole loops."
-    )
+    cut = ""
+    if config.segmented:
+        cut = (
+            f" Of every {config.keep_every} segments of {config.segment_length} steps of a loop the first is kept, "
+            f"{len(config.starts)} of each loop; what was left out is counted in whole loops."
+        )
     return (
-        f"Plants are {model}, their parameters drawn within ±{100 * config.spread:g} % of the defaults, and run by "
-        f"{runner}, with {' and '.join(added) if added else 'nothing added'} (in units of each signal's scale)."
+        f"Plants are {model}, their parameters drawn within ±{100 * config.spread:g} % of the defaults, and controlled "
+        f"by {runner}, with {' and '.join(added) or 'nothing added'} (in units of each signal's scale)."
         f"{limit}{cut} A share of {config.validation:g} of the variants of each trained family is kept for validation; "
         f"{', '.join(config.held_out or ()) or 'no family'} is never trained on."
     )
 
 
 def _row(data: "Dataset", family: str) -> list[str]:
+    """The cells of a family."""
     config = data.config
     names, counts = np.unique(splits(config, family), return_counts=True)
     split = dict(zip(names.astype(str), counts.tolist()))
-    mine = [s for s in data.shards if s["family"] == family]
-    n, m = mine[0]["arrays"]["variants/B"]["shape"][1:]
-    out = {k: v for k, v in data.left_out.get(family, {}).items() if v}
-    left = ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in out.items()) or "0"
-    number = data.shards.index(mine[0])
-    x, u = looked_at(data, number)
+    files = [s for s in data.shards if s["family"] == family]
+    n, m = files[0]["arrays"]["variants/B"]["shape"][1:]
+    left_out = {reason: number for reason, number in data.left_out.get(family, {}).items() if number}
+    x, u = sample(data, data.shards.index(files[0]))
     far = float(np.mean(np.any(np.abs(x) > 3, axis=(1, 2)))) if len(x) else 0.0
     return [
         family,
         f"{n}, {m}",
-        *(str(split.get(name, 0)) for name in ("train", "validation", "held_out")),
-        str(sum(s["trajectories"] for s in mine)),
-        left,
+        *(str(split.get(name, 0)) for name in SPLITS),
+        str(sum(s["trajectories"] for s in files)),
+        ", ".join(f"{number} {reason.replace('_', ' ')}" for reason, number in left_out.items()) or "0",
         *(_range(a) for a in (x, u)),
-        f"{100 * far:.0f} % of {'loops' if config.keep_every == 1 else 'stretches'}",
+        f"{100 * far:.0f} %",
     ]
 
 
@@ -179,11 +178,13 @@ def _range(a: np.ndarray) -> str:
     return f"{low:.2f} … {high:.2f}"
 
 
-def looked_at(data: "Dataset", number: int, count: int = _LOOKED_AT) -> tuple[np.ndarray, np.ndarray]:
-    """States ``[N, T+1, n]`` and inputs ``[N, T, m]`` of the first trajectories of a file, in units of scales."""
+def sample(
+    data: "Dataset", number: int, count: int = _SHOWN
+) -> tuple[Float[np.ndarray, "N T+1 n"], Float[np.ndarray, "N T m"]]:
+    """States and inputs of the first trajectories of a file, in units of their scales."""
     path = data.path / data.shards[number]["file"]
-    with shards.opened(path, only=ARRAYS) as found:
-        of, states, controls = (shards.part(path, found, name, 0, count) for name in ARRAYS)
+    with shards.opened(path, only=ARRAYS) as arrays:
+        of, states, controls = (shards.rows(path, arrays, name, 0, count) for name in ARRAYS)
     coordinates = data.coordinates(number, of)
     n, m = states.shape[-1], controls.shape[-1]
     return coordinates.scale_state(states)[..., :n], coordinates.scale_input(controls)[..., :m]

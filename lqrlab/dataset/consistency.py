@@ -1,4 +1,4 @@
-"""What must hold of each trajectory of a linear plant without disturbances, computed again from the file."""
+"""Checks that each trajectory of a linear plant without disturbances passes, computed again from the file."""
 
 import jax
 import numpy as np
@@ -8,14 +8,14 @@ from lqrlab.dataset.config import DataConfig
 from lqrlab.systems import Coordinates, Linear
 
 ROUNDING = 2e-6
-"""Relative error of what is computed again from float32: some ten roundings."""
+"""Relative error that float32 in the file explains: some ten roundings."""
 
-_NOTHING = 1e-30
-"""Scales: a loop that has come so close to rest is at rest; float32 ends at some 1e-38."""
+_ZERO = 1e-30
+"""Scales: a state this small is zero; float32 ends at some 1e-38."""
 
 
 def check(arrays: dict[str, np.ndarray], config: DataConfig) -> tuple[float, list[str]]:
-    """Worst relative error against dynamics, cost and optimality, and in words what is beyond rounding.
+    """Worst relative error of dynamics, cost and optimality, and in words the errors beyond rounding.
 
     With the sampled problem (A, B, Q, R, N), its Riccati solution P and gain K, completing the square gives
     for any inputs, with S = R + BᵀPB:
@@ -37,24 +37,26 @@ def check(arrays: dict[str, np.ndarray], config: DataConfig) -> tuple[float, lis
     x = of_loops.scale_state(arrays["trajectories/states"])[..., :n]
     u = of_loops.scale_input(arrays["trajectories/controls"])[..., :m]
     x0, cost = of_loops.scale_state(arrays["trajectories/x0"])[..., :n], arrays["trajectories/cost"]
-    now, after = x[:, :-1], x[:, 1:]
+    before, after = x[:, :-1], x[:, 1:]
 
-    step = np.abs(after - _times(A, now) - _times(B, u))
-    step_size = _times(np.abs(A), np.abs(now)) + _times(np.abs(B), np.abs(u)) + np.abs(after)
-    again, again_size = _form(W, np.concatenate([now, u], 2))
+    step = np.abs(after - _times(A, before) - _times(B, u))
+    step_size = _times(np.abs(A), np.abs(before)) + _times(np.abs(B), np.abs(u)) + np.abs(after)
+    paid, paid_size = _form(W, np.concatenate([before, u], 2))
     begin, _ = _form(P, x0[:, None])
     end, end_size = _form(P, x[:, -1:])
-    apart = u + _times(K, now)
-    extra, _ = _form(S, apart)
+    deviation = u + _times(K, before)
+    extra, _ = _form(S, deviation)
     # u and −Kx are nearly equal where little was added: their difference is no more exact than they are
-    blur = (_times(np.abs(S), np.abs(apart)) * (np.abs(u) + _times(np.abs(K), np.abs(now)))).sum((1, 2))
-    least = _NOTHING**2
-    size = cost + begin + end_size + extra + blur + least
+    uncertain = (_times(np.abs(S), np.abs(deviation)) * (np.abs(u) + _times(np.abs(K), np.abs(before)))).sum(
+        (1, 2)
+    )
+    least = _ZERO**2
+    size = cost + begin + end_size + extra + uncertain + least
     above = cost + end - begin
     errors = {
         "a state does not follow from the one before by x[t+1] = A x[t] + B u[t]": _worst(step, step_size),
         "x0 is not the first state": _worst(np.abs(x[:, 0] - x0), np.abs(x0)),
-        "the cost is not that of the states and inputs": np.abs(again - cost) / (again_size + cost + least),
+        "the cost is not that of the states and inputs": np.abs(paid - cost) / (paid_size + cost + least),
         "the cost is below the optimum x0ᵀP x0": np.maximum(-above, 0) / size,
         "the cost is above x0ᵀP x0 by more or less than its inputs make it": np.abs(above - extra) / size,
     }
@@ -63,17 +65,17 @@ def check(arrays: dict[str, np.ndarray], config: DataConfig) -> tuple[float, lis
         errors["the cost is not the optimum x0ᵀP x0, although nothing was added to the input"] = (
             np.abs(above) / size
         )
-    found = []
+    problems = []
     for why, error in errors.items():
         bad = np.flatnonzero(~(error <= ROUNDING))
         if len(bad):
             which = f"trajectory {bad[0]}" + (f" and {len(bad) - 1} more" if len(bad) > 1 else "")
-            found.append(f"{which}: {why} (relative error {error[bad].max():.1e})")
-    return float(max(np.max(error) for error in errors.values())), found
+            problems.append(f"{which}: {why} (relative error {error[bad].max():.1e})")
+    return float(max(np.max(error) for error in errors.values())), problems
 
 
 def _sampled(arrays: dict[str, np.ndarray]) -> tuple[Coordinates, list[np.ndarray]]:
-    """Units of each variant, and its sampled problem in them, unpadded."""
+    """Units of each variant, and its sampled problem (A, B, Q, R, N) in them, not padded."""
     n, m = arrays["variants/B"].shape[1:]
     coordinates = Coordinates.from_scales(arrays["variants/scale_x"], arrays["variants/scale_u"])
     linear = Linear(**{name: arrays[f"variants/{name}"] for name in ("A", "B", "Q", "R", "dt")})  # type: ignore[arg-type]
@@ -88,10 +90,10 @@ def _times(M: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _form(W: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Σ vᵀWv of each trajectory, and the size of the terms that cancel in it."""
+    """Σ vᵀWv of each trajectory, and the sum of its terms' sizes."""
     return (_times(W, v) * v).sum((1, 2)), (_times(np.abs(W), np.abs(v)) * np.abs(v)).sum((1, 2))
 
 
 def _worst(error: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Largest relative error of each trajectory; nothing against nothing is none."""
-    return np.max(error / np.maximum(size, _NOTHING), axis=tuple(range(1, error.ndim)))
+    """Largest relative error of each trajectory; zero against zero is none."""
+    return np.max(error / np.maximum(size, _ZERO), axis=tuple(range(1, error.ndim)))

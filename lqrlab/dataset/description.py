@@ -1,44 +1,39 @@
-"""A plant as a network sees it: sampled, in scaled, padded coordinates."""
+"""A plant as a network sees it: sampled, in scaled and padded coordinates."""
 
 import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Array, Float
 
 from lqrlab import control, systems
-from lqrlab.compute import pytree
-from lqrlab.simulation import SampledProblem
+from lqrlab.compute import checks, pytree
 from lqrlab.systems import Coordinates, Linear, Plant
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a network is told of a plant; with Bryson's weights Q and R are the identity in these coordinates.
+    """A plant in coordinates in which its weights Q and R are the identity (Bryson's rule).
 
     Attributes:
-        A, B: exact zero-order hold of the scaled plant ``[*batch, 12, 12|6]``; zero in padding.
-        Q, R: continuous weights of the scaled plant; zero in padding.
+        A, B: exact zero-order hold of the scaled plant, zero in padding.
         coordinates: its units and masks.
     """
 
-    A: Array
-    B: Array
-    Q: Array
-    R: Array
+    A: Float[Array, "*batch 12 12"]
+    B: Float[Array, "*batch 12 6"]
     coordinates: Coordinates
 
     @property
-    def state_mask(self) -> Array:
-        """1 where a state exists, 0 in padding ``[*batch, 12]``."""
+    def state_mask(self) -> Float[Array, "*batch 12"]:
+        """1 where a state exists, 0 in padding."""
         return self.coordinates.state_mask
 
     @property
-    def input_mask(self) -> Array:
-        """1 where an input exists, 0 in padding ``[*batch, 6]``."""
+    def input_mask(self) -> Float[Array, "*batch 6"]:
+        """1 where an input exists, 0 in padding."""
         return self.coordinates.input_mask
 
     def __getitem__(self, rows: Any) -> "Description":
@@ -47,41 +42,34 @@ class Description:
 
 
 def describe(plant: Plant) -> Description:
-    """Describe a plant or a batch, seen or unseen: what is needed follows from the plant alone."""
+    """Describe a plant or a batch, seen in training or not: the plant alone decides.
+
+    Raises:
+        ValueError: weights that the scaled coordinates do not absorb: the description would not show them.
+    """
     coordinates = Coordinates.of(plant)
-    return describe_scaled(coordinates.scale_plant(systems.linearise(plant)), coordinates)
+    scaled = coordinates.scale_plant(systems.linearise(plant))
+    _check_weights(scaled, coordinates)
+    return _describe(scaled, coordinates)
 
 
 @jax.jit
-def describe_scaled(plant: Linear, coordinates: Coordinates) -> Description:
-    """The description of a plant that ``coordinates.scale_plant`` returned; one program for plants of all families."""
+def _describe(plant: Linear, coordinates: Coordinates) -> Description:
     A, B = control.c2d(plant.A, plant.B, plant.dt)
     masked = coordinates.zero_padding
-    return Description(
-        masked(A, "x", "x"),
-        masked(B, "x", "u"),
-        masked(plant.Q, "x", "x"),
-        masked(plant.R, "u", "u"),
-        coordinates,
-    )
+    return Description(masked(A, "x", "x"), masked(B, "x", "u"), coordinates)
 
 
-def make_problem(plant: Linear, coordinates: Coordinates, K: ArrayLike, P: ArrayLike) -> SampledProblem:
-    """The sampled problem of scaled, padded plants whose optimum is known.
-
-    Args:
-        plant: ``[V, …]``, as ``coordinates.scale_plant`` returns it.
-        coordinates: the plants' units and masks.
-        K, P: optimal gain and cost to go in scaled coordinates, ``[V, 6, 12]``, ``[V, 12, 12]``.
-    """
-    A, B, Q, R, N = control.discretize(plant.A, plant.B, plant.Q, plant.R, plant.dt)
-    masked = coordinates.zero_padding
-    return SampledProblem(
-        A=masked(A, "x", "x"),
-        B=masked(B, "x", "u"),
-        Q=masked(Q, "x", "x"),
-        R=R,
-        N=masked(N, "x", "u"),
-        K=jnp.asarray(K),
-        P=masked(jnp.asarray(P), "x", "x"),
-    )
+def _check_weights(plant: Linear, coordinates: Coordinates) -> None:
+    """Refuse a scaled, padded plant whose weights are not the identity."""
+    if checks.traced(plant):
+        return
+    masks = {"Q": coordinates.state_mask, "R": jnp.ones_like(coordinates.input_mask)}
+    for name, mask in masks.items():
+        weight = getattr(plant, name)
+        identity = jnp.eye(weight.shape[-1]) * mask[..., None, :]
+        if bool(jnp.max(jnp.abs(weight - identity.reshape(weight.shape))) > 1e-6):
+            raise ValueError(
+                f"plant: expected {name} to be diagonal and positive, so that the units of the signals absorb it; with "
+                "cross or zero weights a network's output would not depend on them"
+            )

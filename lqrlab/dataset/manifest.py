@@ -1,4 +1,4 @@
-"""What a folder says it holds: the config it is claimed for at the start, the manifest that seals it."""
+"""What a folder says it holds: the config that claims it at the start, the manifest that seals it at the end."""
 
 import json
 from pathlib import Path
@@ -7,11 +7,16 @@ from typing import Any
 from lqrlab.compute.files import LOCK, PART, write_atomic
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.plan import plan
-from lqrlab.dataset.shards import BadFile, Content
+from lqrlab.dataset.shards import BadFile, Content, header
 
 FORMAT = "lqrlab data set 1"
 _CONFIG, _MANIFEST = "config.json", "manifest.json"
-REASONS = ("no_stabilizing_design", "diverged", "saturated")
+
+REASONS = {
+    "no_stabilizing_design": "variants without a stabilizing optimal gain, and all their trajectories",
+    "diverged": "trajectories that diverged: a state a thousand scales from the equilibrium, or still growing",
+    "saturated": "trajectories whose input stayed at its limit while the state moved away",
+}
 """Why a variant (the first) or a trajectory may be left out."""
 
 _ARRAYS = {
@@ -19,42 +24,44 @@ _ARRAYS = {
     *(f"trajectories/{name}" for name in ("variant", "x0", "states", "controls", "cost")),
 }
 
+Record = dict[str, Any]
+"""The manifest's entry of a file."""
+
 
 def claim(folder: Path, config: DataConfig) -> None:
     """Mark a folder as that of one config, before anything is computed.
 
     Raises:
-        ValueError: it is another config's (the differing keys are named), or holds files of some other kind.
+        ValueError: it belongs to another config (the differing keys are named), or holds other files.
     """
     mark = folder / _CONFIG
     if mark.exists():
         try:
-            there = DataConfig.from_json(mark.read_text(encoding="utf-8"))
+            old = DataConfig.from_json(mark.read_text(encoding="utf-8"))
         except (ValueError, OSError) as error:
             raise BadFile(mark, f"is no config of a data set: {error}") from None
-        if there != config:
+        if old != config:
             raise ValueError(
-                f"path: {folder} holds a data set of another config: {', '.join(there.differences(config))}; "
+                f"path: {folder} holds a data set of another config: {', '.join(old.differences(config))}; "
                 "use another folder, or delete this one"
             )
         return
-    strangers = sorted(p.name for p in folder.iterdir() if p.name not in (LOCK, _CONFIG + PART))
-    if strangers:
+    others = sorted(p.name for p in folder.iterdir() if p.name not in (LOCK, _CONFIG + PART))
+    if others:
         raise ValueError(
-            f"path: expected a folder of its own for the data set, but {folder} holds "
-            f"{', '.join(strangers[:5])}"
+            f"path: expected an empty folder for the data set, but {folder} holds {', '.join(others[:5])}"
         )
     write_atomic(mark, f"{config.to_json()}\n")
 
 
 def remove_partial(folder: Path, config: DataConfig) -> None:
-    """Remove what a killed run left half written: files of the data set itself, none of anybody else's."""
+    """Remove the half-written files of a killed run, and no other ones."""
     for name in (*(shard.name for shard in plan(config)), _CONFIG, _MANIFEST):
         (folder / (name + PART)).unlink(missing_ok=True)
 
 
-def record(path: Path, family: str, content: Content, digests: dict[str, str]) -> dict[str, Any]:
-    """What the manifest says of one file."""
+def record(path: Path, family: str, content: Content, digests: dict[str, str]) -> Record:
+    """The manifest's entry of one file."""
     return {
         "file": path.name,
         "family": family,
@@ -68,13 +75,8 @@ def record(path: Path, family: str, content: Content, digests: dict[str, str]) -
     }
 
 
-def header(array: Any) -> dict[str, Any]:
-    """Shape and type of an array, with room for its digest."""
-    return {"shape": list(array.shape), "dtype": array.dtype.str, "sha256": None}
-
-
-def seal(folder: Path, config: DataConfig, records: list[dict[str, Any]]) -> None:
-    """Write the manifest: the data set is whole from here on."""
+def seal(folder: Path, config: DataConfig, records: list[Record]) -> None:
+    """Write the manifest: the data set is complete from here on."""
     left_out: dict[str, dict[str, int]] = {family: {} for family in config.families}
     for r in records:
         of = left_out[r["family"]]
@@ -91,36 +93,33 @@ def seal(folder: Path, config: DataConfig, records: list[dict[str, Any]]) -> Non
 
 
 def put(path: Path, text: str) -> None:
-    """Write a text, unless it is there already."""
+    """Write a text, unless the file holds it already."""
     if not (path.exists() and path.read_text(encoding="utf-8", errors="replace") == text):
         write_atomic(path, text)
 
 
-def read(folder: Path) -> tuple[DataConfig, dict[str, Any]]:
+def read(folder: Path) -> tuple[DataConfig, Record]:
     """The config and the manifest of a sealed folder; the files are not looked at."""
     path = folder / _MANIFEST
     if not path.is_file():
-        began = (folder / _CONFIG).is_file()
-        why = (
-            "was begun but not finished; call generate() again with the same config"
-            if began
-            else "is no data set"
-        )
+        why = "is no data set"
+        if (folder / _CONFIG).is_file():
+            why = "was begun but not finished; call generate() again with the same config"
         raise BadFile(folder, f"has no {_MANIFEST}: it {why}")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             raise ValueError(f"its format is {manifest['format']!r}, and this version reads {FORMAT!r}")
-        config = DataConfig.from_json(json.dumps(manifest["config"]))
+        config = DataConfig.from_dict(manifest["config"])
         _check(manifest, config)
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise BadFile(path, f"is no manifest of a data set, or is damaged: {error!r}") from None
     return config, manifest
 
 
-def _check(manifest: dict[str, Any], config: DataConfig) -> None:
-    """Refuse a manifest that is not of the config's own plan; so no name in it can lead anywhere else."""
-    wanted = _ARRAYS | ({"trajectories/start"} if config.keep_every > 1 else set())
+def _check(manifest: Record, config: DataConfig) -> None:
+    """Refuse a manifest with other files than its config makes; so no name in it can lead out of the folder."""
+    wanted = _ARRAYS | ({"trajectories/start"} if config.segmented else set())
     planned = [(shard.name, shard.family) for shard in plan(config)]
     listed = [(shard["file"], shard["family"]) for shard in manifest["shards"]]
     if listed != planned:
@@ -137,4 +136,4 @@ def _check(manifest: dict[str, Any], config: DataConfig) -> None:
         if missing:
             raise ValueError(f"{shard['file']}: {', '.join(missing)} are missing")
     if not isinstance(manifest["left_out"], dict):
-        raise ValueError("there is no account of what was left out")
+        raise ValueError("the count of what was left out is missing")

@@ -1,18 +1,18 @@
-"""What files a config makes, and what each depends on: its name, its random keys, the split of its plants."""
+"""The files that a config makes, and what each follows from: its name, its random keys, the split of its plants."""
 
 import dataclasses
 import zlib
 
 import jax
 import numpy as np
-from jax import Array
+from jaxtyping import PRNGKeyArray, Shaped
 
 from lqrlab.dataset.config import DataConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A block of variants of one family: a file; its random numbers depend on this and the seed alone."""
+    """A block of variants of one family, which becomes a file; its random numbers follow from this and the seed."""
 
     family: str
     block: int
@@ -35,15 +35,15 @@ def plan(config: DataConfig) -> tuple[Shard, ...]:
     )
 
 
-def keys(config: DataConfig, shard: Shard) -> Array:
-    """Random keys of a shard: they follow from the seed, the family's name and the block, nothing else."""
+def keys(config: DataConfig, shard: Shard) -> PRNGKeyArray:
+    """Three random keys of a shard, from the seed, the family's name and the block alone."""
     key = jax.random.key(config.seed, impl="threefry2x32")
     key = jax.random.fold_in(jax.random.fold_in(key, zlib.crc32(shard.family.encode())), shard.block)
     return jax.random.split(key, 3)
 
 
-def splits(config: DataConfig, family: str) -> np.ndarray:
-    """The split of each variant of a family ``[variants]``, as names."""
+def splits(config: DataConfig, family: str) -> Shaped[np.ndarray, " variants"]:
+    """The name of the split of each variant of a family."""
     if family in (config.held_out or ()):
         return np.full(config.variants, "held_out", dtype="S10")
     word = f"{config.seed}/{family}/split".encode()

@@ -1,24 +1,23 @@
-"""Random linear systems of every size, so that a network does not only learn its families by heart."""
+"""Random linear systems of all sizes, so that a network does not only learn its families by heart."""
 
 import math
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab import control
-from lqrlab.dataset.description import Description, describe_scaled, make_problem
+from lqrlab.dataset.table import sampled_problem
 from lqrlab.simulation import SampledProblem
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Linear
 
 _AT_ONCE = 500
-_LARGEST_GAIN, _LARGEST_COST = 25.0, 2000.0
+_SMALLEST_GAIN, _LARGEST_GAIN, _LARGEST_COST = 0.05, 25.0, 2000.0
 
 
-def random_systems(key: Array, num: int) -> tuple[Description, SampledProblem]:
+def random_systems(key: PRNGKeyArray, num: int) -> tuple[SampledProblem, Coordinates]:
     """Random linear plants with their optimum, stable and unstable, of 1 to 12 states and 1 to 6 inputs.
 
     They are drawn in coordinates in which Q and R are the identity and one sample takes one unit of time, so
@@ -26,31 +25,30 @@ def random_systems(key: Array, num: int) -> tuple[Description, SampledProblem]:
     coupled at random, half are mechanical: positions, their rates, forces that act on the rates.
 
     Returns:
-        Descriptions and problems ``[num, …]``; plants with gains above 25 or without an optimum are left out.
+        Problems and coordinates ``[num, …]``; plants with gains above 25 or without an optimum are left out.
     """
     with jax.enable_x64(True):
         kept: list[tuple] = []
-        while sum(len(part[-1]) for part in kept) < num:  # the same numbers drawn, however many are asked for
+        while sum(len(part[-1]) for part in kept) < num:  # the same numbers are drawn, whatever num is
             kept.append(_designed(jax.random.fold_in(key, len(kept))))
-        plants, state_mask, input_mask, K, P = jax.tree.map(lambda *a: np.concatenate(a)[:num], *kept)
-        units = jnp.ones((num, N_MAX)), jnp.ones((num, M_MAX))
-        coordinates = Coordinates(*units, jnp.asarray(state_mask), jnp.asarray(input_mask))
-        return describe_scaled(plants, coordinates), make_problem(plants, coordinates, K, P)
+        plants, coordinates, K, P = jax.tree.map(lambda *a: jnp.asarray(np.concatenate(a)[:num]), *kept)
+        return sampled_problem(plants, coordinates, K, P), coordinates
 
 
-def _designed(key: Array) -> tuple:
-    """Those of some plants that have an optimum which an actuator would bear, on the host."""
-    plants, state_mask, input_mask = _drawn(key, _AT_ONCE)
+def _designed(key: PRNGKeyArray) -> tuple[Linear, Coordinates, Array, Array]:
+    """Those of some plants that have an optimum with a moderate gain, on the host."""
+    plants, coordinates = _drawn(key, _AT_ONCE)
     design = control.lqrd(plants.A, plants.B, plants.Q, plants.R, plants.dt)
     size, cost = jnp.sqrt(jnp.sum(design.K**2, axis=(-1, -2))), jnp.trace(design.P, axis1=-2, axis2=-1)
-    good = np.asarray(design.stabilizing & (size > 0.05) & (size < _LARGEST_GAIN) & (cost < _LARGEST_COST))
-    return jax.tree.map(lambda a: np.asarray(a)[good], (plants, state_mask, input_mask, design.K, design.P))
+    moderate = (size > _SMALLEST_GAIN) & (size < _LARGEST_GAIN) & (cost < _LARGEST_COST)
+    good = np.asarray(design.stabilizing & moderate)
+    return jax.tree.map(lambda a: np.asarray(a)[good], (plants, coordinates, design.K, design.P))
 
 
 class _Draw:
-    """Independent random numbers for ``num`` systems, one key each time."""
+    """Independent random numbers for ``num`` systems, a new key each time."""
 
-    def __init__(self, key: Array, num: int):
+    def __init__(self, key: PRNGKeyArray, num: int):
         self.keys, self.num = iter(jax.random.split(key, 24)), num
 
     def uniform(self, low: float, high: float, *shape: int) -> Array:
@@ -66,30 +64,24 @@ class _Draw:
         return jax.random.randint(next(self.keys), (self.num, *shape), low, high)
 
 
-class _Size(NamedTuple):
+def _sizes(draw: _Draw) -> tuple[Array, Array]:
     """Numbers of states and inputs ``[num, 1]``."""
-
-    n: Array
-    m: Array
-
-
-def _size(draw: _Draw) -> _Size:
     n = draw.integer(1, N_MAX + 1, 1)
     most = jnp.minimum(n, M_MAX)
     single = draw.uniform(0, 1, 1) < 0.5
-    return _Size(n, jnp.where(single, 1, 1 + jnp.floor(draw.uniform(0, 1, 1) * most).astype(int)))
+    return n, jnp.where(single, 1, 1 + jnp.floor(draw.uniform(0, 1, 1) * most).astype(int))
 
 
 def _first_order(draw: _Draw, diagonal: Array) -> Array:
-    """A of states that decay (or grow slowly) on their own and are coupled at random."""
+    """A of states that decay (or grow slowly) and are coupled at random."""
     couple = (
         draw.normal(N_MAX, N_MAX)
         * draw.log_uniform(0.01, 0.3, N_MAX, 1)
         * (draw.uniform(0, 1, N_MAX, N_MAX) < draw.uniform(0, 1, 1, 1))
     )
     decays = draw.uniform(0, 1, N_MAX, 1) < 0.8
-    alone = jnp.where(decays, -draw.log_uniform(1e-3, 0.5, N_MAX, 1), draw.uniform(0, 0.1, N_MAX, 1))
-    return jnp.where(diagonal, alone, couple)
+    rate = jnp.where(decays, -draw.log_uniform(1e-3, 0.5, N_MAX, 1), draw.uniform(0, 0.1, N_MAX, 1))
+    return jnp.where(diagonal, rate, couple)
 
 
 def _mechanical(draw: _Draw, diagonal: Array, half: Array, i: Array, j: Array) -> Array:
@@ -109,14 +101,13 @@ def _mechanical(draw: _Draw, diagonal: Array, half: Array, i: Array, j: Array) -
 
 
 @partial(jax.jit, static_argnums=1)
-def _drawn(key: Array, num: int) -> tuple[Linear, Array, Array]:
-    """Padded plants, and which of their states and inputs exist."""
+def _drawn(key: PRNGKeyArray, num: int) -> tuple[Linear, Coordinates]:
+    """Padded plants, whose units are one, and the masks of their states and inputs."""
     draw = _Draw(key, num)
-    n, m = _size(draw)
+    n, m = _sizes(draw)
     i, j = jnp.arange(N_MAX)[None, :, None], jnp.arange(N_MAX)[None, None, :]
-    state_mask, input_mask = (
-        (jnp.arange(size)[None] < count).astype(float) for size, count in ((N_MAX, n), (M_MAX, m))
-    )
+    masks = ((jnp.arange(size)[None] < count).astype(float) for size, count in ((N_MAX, n), (M_MAX, m)))
+    coordinates = Coordinates(jnp.ones((num, N_MAX)), jnp.ones((num, M_MAX)), *masks)
     half, diagonal = n[..., None] // 2, i == j
     first_order = _first_order(draw, diagonal)
     mechanical = _mechanical(draw, diagonal, half, i, j)
@@ -124,15 +115,12 @@ def _drawn(key: Array, num: int) -> tuple[Linear, Array, Array]:
     is_mechanical = (draw.uniform(0, 1, 1, 1) < 0.5) & (n[..., None] > 1)
     A = jnp.where(is_mechanical, mechanical, first_order)
     B = jnp.where(is_mechanical & (i < half)[..., :1], 0.0, force)
-    masked = Coordinates(jnp.ones((num, N_MAX)), jnp.ones((num, M_MAX)), state_mask, input_mask).zero_padding
-    eye = jnp.eye(N_MAX)[None]
-    padding = eye * (1 - state_mask)[:, None, :]
-    R = jnp.broadcast_to(jnp.eye(M_MAX)[None], (num, M_MAX, M_MAX))
+    eye, exists = jnp.eye(N_MAX)[None], coordinates.state_mask[:, None, :]
     plants = Linear(
-        A=masked(A, "x", "x") - padding,
-        B=masked(B, "x", "u"),
-        Q=eye * state_mask[:, None, :],
-        R=R,
+        A=coordinates.zero_padding(A, "x", "x") - eye * (1 - exists),
+        B=coordinates.zero_padding(B, "x", "u"),
+        Q=eye * exists,
+        R=jnp.broadcast_to(jnp.eye(M_MAX)[None], (num, M_MAX, M_MAX)),
         dt=jnp.ones(num),
     )
-    return plants, state_mask, input_mask
+    return plants, coordinates

@@ -1,4 +1,4 @@
-"""One HDF5 file of a data set: written whole or not at all, read only after it has been looked over."""
+"""One HDF5 file of a data set: written whole or not at all, and checked before it is read."""
 
 import contextlib
 import dataclasses
@@ -6,8 +6,7 @@ import hashlib
 import io
 import json
 import math
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ import numpy as np
 
 from lqrlab.compute.files import write_atomic
 
-_KINDS = "iufS"  # what a data set holds: no references, no variable lengths, no Python objects
-_SHRINKS = 64  # times at most that compression is believed to have made an array smaller
+_KINDS = "iufS"  # plain numbers and texts: no references, no variable lengths, no Python objects
+_SHRINKS = 64  # largest believable ratio of compression
 _CHUNK = 1 << 18
+_PARTED = ("trajectories/states", "trajectories/controls")  # read in parts, so kept in chunks
 
 
 class BadFile(ValueError):
@@ -34,13 +34,13 @@ class BadFile(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """What a file holds.
+    """The contents of a file.
 
     Attributes:
         arrays: name with its groups (``"variants/A"``) → array.
         units: the same names → unit, where there is one.
         attributes: of the file as a whole: numbers and strings.
-        compression: of what is kept in chunks; see :class:`lqrlab.dataset.DataConfig`.
+        compression: of the arrays that are kept in chunks; see :class:`lqrlab.dataset.DataConfig`.
     """
 
     arrays: dict[str, np.ndarray]
@@ -50,80 +50,30 @@ class Content:
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of each array's bytes in C order, and under ``""`` that of all units and attributes."""
-        found = {
-            name: hashlib.sha256(np.ascontiguousarray(a).data).hexdigest() for name, a in self.arrays.items()
-        }
-        words = json.dumps([sorted(self.units.items()), sorted(self.attributes.items())], default=repr)
-        return found | {"": hashlib.sha256(words.encode()).hexdigest()}
+        texts = json.dumps([sorted(self.units.items()), sorted(self.attributes.items())], default=repr)
+        parts = {name: np.ascontiguousarray(a).data for name, a in self.arrays.items()} | {"": texts.encode()}
+        return {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()}
 
 
-def chunk_rows(shape: Sequence[int], itemsize: int) -> int:
-    """Rows of an array that are kept together: a quarter of a megabyte.
+def header(array: Any) -> dict[str, Any]:
+    """Shape and type of an array as the manifest has them, with room for its digest."""
+    return {"shape": list(array.shape), "dtype": array.dtype.str, "sha256": None}
 
-    Small enough for a good shuffle, and for a reader that holds the interpreter while HDF5 tests a checksum.
+
+def chunk_rows(headers: Mapping[str, dict[str, Any]]) -> int:
+    """Rows of states and controls that are kept together: a quarter of a megabyte of the larger ones.
+
+    Small enough for a good shuffle, and for a reader that holds Python's lock while HDF5 tests a checksum. States
+    and controls have the same rows in a chunk, so that a block of trajectories is whole chunks.
     """
-    return max(1, min(_CHUNK // (math.prod(shape[1:]) * itemsize), shape[0]))
+    large = [
+        (h["shape"], np.dtype(h["dtype"]).itemsize) for h in (headers[n] for n in _PARTED if n in headers)
+    ]
+    return min((max(1, min(_CHUNK // (math.prod(s[1:]) * size), s[0])) for s, size in large), default=1)
 
 
-class _Image(io.RawIOBase):
-    """A file in memory that is used again for the next one: fresh pages cost more than filling them.
-
-    What was never written reads as zero, whatever the file before had there.
-    """
-
-    def __init__(self) -> None:
-        self._bytes, self._at, self._end = np.empty(0, np.uint8), 0, 0
-
-    def begin(self, capacity: int) -> None:
-        """Empty it, with room for so many bytes."""
-        self._at = self._end = 0
-        if len(self._bytes) < capacity:
-            self._bytes = np.empty(capacity, np.uint8)
-
-    def contents(self) -> memoryview:
-        """All of it; good until it is begun anew."""
-        return self._bytes.data[: self._end]
-
-    def _reach(self, end: int) -> None:
-        """Fill with zeros up to there."""
-        if end > len(self._bytes):
-            self._bytes = np.concatenate([self._bytes, np.empty(end, np.uint8)])
-        self._bytes[self._end : end] = 0
-        self._end = max(self._end, end)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (0, self._at, self._end)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        found = self._bytes[self._at : min(self._at + len(buffer), self._end)]
-        buffer[: len(found)] = found
-        self._at += len(found)
-        return len(found)
-
-    def write(self, data: Any) -> int:
-        end = self._at + len(data)
-        if self._at > self._end:
-            self._reach(self._at)
-        if end > len(self._bytes):
-            self._bytes = np.concatenate([self._bytes, np.empty(end, np.uint8)])
-        self._bytes[self._at : end] = np.frombuffer(data, np.uint8)
-        self._end = max(self._end, end)
-        self._at = end
-        return len(data)
-
-    def truncate(self, size: int | None = None) -> int:
-        size = self._at if size is None else size
-        self._reach(size)
-        self._end = size
-        return size
-
-
-def _packing(compression: str | None) -> dict[str, Any]:
-    """What h5py has to be told; importing the package is what lets HDF5 read such a file, too."""
+def _filters(compression: str | None) -> dict[str, Any]:
+    """h5py's settings for compression; the import also registers the filter with HDF5."""
     if compression is None:
         return {}
     try:
@@ -135,35 +85,21 @@ def _packing(compression: str | None) -> dict[str, Any]:
     return dict(hdf5plugin.Blosc(cname="zstd", clevel=3, shuffle=hdf5plugin.Blosc.SHUFFLE))
 
 
-_images = threading.local()  # one of each thread that writes
-
-
 def write(path: Path, content: Content) -> dict[str, str]:
-    """Write a file so that it is there whole or not at all, and return its digests.
+    """Write a file so that it is whole or not there, and return its digests.
 
-    HDF5 builds it in memory: a write that fails inside that library, on a full disk, can take the process
-    with it.
+    HDF5 builds it in memory: a write that fails inside that library, on a full disk, can end the process.
     """
-    digests = content.digests()
-    image: _Image = _images.__dict__.setdefault("image", _Image())
-    size = sum(array.nbytes for array in content.arrays.values())
-    image.begin(size + size // 64 + (1 << 20))
-    # everything in a fixed order, so that the same content is the same bytes
-    parted = [
-        n for n, a in content.arrays.items() if a.size and n.startswith("trajectories/") and a.ndim == 3
-    ]
-    # as many trajectories in the chunks of each, so that a block of them is whole chunks
-    rows = min((chunk_rows(a.shape, a.itemsize) for a in (content.arrays[n] for n in parted)), default=1)
-    before = None
+    digests, image = content.digests(), io.BytesIO()
+    chunks = chunk_rows({name: header(a) for name, a in content.arrays.items()})
+    filters, before = _filters(content.compression), None
     with h5py.File(image, "w", libver=("earliest", "v110")) as file:
+        # in a fixed order, so that the same content is the same bytes
         for name, array in sorted(content.arrays.items()):
-            # what is read in parts is kept in chunks, each with a checksum that HDF5 tests; what is read
-            # whole is tested by its digest
-            chunks = (rows, *array.shape[1:]) if name in parted else None
-            packed = _packing(content.compression) if name in parted else {}
-            dataset = file.create_dataset(
-                name, data=array, chunks=chunks, fletcher32=name in parted, **packed
-            )
+            # arrays in chunks have checksums that HDF5 tests; the others are read whole and tested by their digests
+            parted = name in _PARTED and array.size
+            layout = {"chunks": (chunks, *array.shape[1:]), "fletcher32": True, **filters} if parted else {}
+            dataset = file.create_dataset(name, data=array, **layout)
             dataset.attrs["sha256"] = digests[name]
             if name in content.units:
                 dataset.attrs["unit"] = content.units[name]
@@ -173,7 +109,7 @@ def write(path: Path, content: Content) -> dict[str, str]:
             before = dataset
         for name, value in sorted((content.attributes | {"sha256": digests[""]}).items()):
             file.attrs[name] = value
-    write_atomic(path, image.contents())
+    write_atomic(path, image.getbuffer())
     return digests
 
 
@@ -186,7 +122,7 @@ def opened(path: Path, only: Sequence[str] | None = None) -> Iterator[dict[str, 
         only: names of arrays; the others are not looked at, which saves milliseconds where little is read.
 
     Raises:
-        BadFile: missing, cut off, no HDF5; something that points out of the file or at nothing; an array that
+        BadFile: missing, cut off, not HDF5; something that points out of the file or at nothing; an array that
             claims more bytes than the file has.
     """
     try:
@@ -196,15 +132,14 @@ def opened(path: Path, only: Sequence[str] | None = None) -> Iterator[dict[str, 
     with _damage(path, "is no HDF5 file, or is cut off or damaged"):
         file = h5py.File(path, "r")
     with file:
-        found: dict[str, h5py.Dataset] = {}
         with _damage(path, "is damaged"):
-            _look(path, file, "", size, found, only)
-        yield found
+            arrays = dict(_checked(path, file, "", size, only))
+        yield arrays
 
 
 @contextlib.contextmanager
 def _damage(path: Path, what: str) -> Iterator[None]:
-    """Say of which file it is that h5py complains, for which it has a dozen kinds of error."""
+    """Name the file in h5py's errors, of which it has a dozen kinds."""
     try:
         yield
     except BadFile:
@@ -213,69 +148,58 @@ def _damage(path: Path, what: str) -> Iterator[None]:
         raise BadFile(path, f"{what}: {error}") from None
 
 
-def _look(
-    path: Path,
-    group: h5py.Group,
-    prefix: str,
-    size: int,
-    found: dict[str, h5py.Dataset],
-    only: Sequence[str] | None,
-) -> None:
-    wanted = (
-        None if only is None else {n.removeprefix(prefix).split("/")[0] for n in only if n.startswith(prefix)}
-    )
-    for key in group if wanted is None else sorted(wanted):
+def _checked(
+    path: Path, group: h5py.Group, prefix: str, size: int, only: Sequence[str] | None
+) -> Iterator[tuple[str, h5py.Dataset]]:
+    """The arrays in a group and in the groups below it, each checked."""
+    below = (name.removeprefix(prefix) for name in only or () if name.startswith(prefix))
+    for key in group if only is None else sorted({name.split("/")[0] for name in below}):
         name = prefix + key
         if key not in group:
             raise BadFile(path, f"{name} is missing")
         if not isinstance(group.get(key, getlink=True), h5py.HardLink):
             raise BadFile(path, f"{name} is a link; links are not followed, as they can lead to other files")
         item = group[key]
-        if isinstance(item, h5py.Group):
-            if name.count("/") > 2:
-                raise BadFile(path, f"{name}: groups are nested deeper than in a data set")
-            _look(path, item, name + "/", size, found, only)
-        elif not isinstance(item, h5py.Dataset):
-            raise BadFile(path, f"{name} is a {type(item).__name__}, not an array")
-        elif item.is_virtual or item.external:
-            raise BadFile(path, f"{name} keeps its values in another file, which is not read")
-        elif item.dtype.kind not in _KINDS:
-            raise BadFile(path, f"{name} holds {item.dtype}, not plain numbers")
-        elif item.nbytes > size * _unpacking(path, item, name):
-            raise BadFile(
-                path, f"{name} claims {item.nbytes} bytes of shape {item.shape}, but the file has {size}"
-            )
+        if not isinstance(item, h5py.Group):
+            if why := _refused(item, size):
+                raise BadFile(path, f"{name} {why}")
+            yield name, item
+        elif name.count("/") > 2:
+            raise BadFile(path, f"{name}: groups are nested deeper than in a data set")
         else:
-            found[name] = item
+            yield from _checked(path, item, name + "/", size, only)
 
 
-def _unpacking(path: Path, item: h5py.Dataset, name: str) -> int:
-    """How many times its place in the file an array may be; packed ones are made readable."""
-    if item.id.get_create_plist().get_nfilters() <= item.fletcher32:
-        return 1
-    try:
-        import hdf5plugin  # noqa: F401
-    except ImportError:
-        raise BadFile(path, f"{name} is compressed; to read it: pip install hdf5plugin") from None
-    return _SHRINKS
+def _refused(item: Any, size: int) -> str:
+    """Why an item of a file of so many bytes is not read; empty if nothing is wrong."""
+    if not isinstance(item, h5py.Dataset):
+        return f"is a {type(item).__name__}, not an array"
+    if item.is_virtual or item.external:
+        return "keeps its values in another file, which is not read"
+    if item.dtype.kind not in _KINDS:
+        return f"holds {item.dtype}, not plain numbers"
+    compressed = item.id.get_create_plist().get_nfilters() > item.fletcher32
+    if compressed:
+        try:
+            import hdf5plugin  # noqa: F401
+        except ImportError:
+            return "is compressed; to read it: pip install hdf5plugin"
+    if item.nbytes > size * (_SHRINKS if compressed else 1):
+        return f"claims {item.nbytes} bytes of shape {item.shape}, but the file has {size}"
+    return ""
 
 
-def part(path: Path, found: dict[str, h5py.Dataset], name: str, first: int, last: int) -> np.ndarray:
-    """Rows first … last − 1 of an array of an opened file; HDF5 tests the checksums of their chunks."""
-    with _damage(path, f"{name}, rows {first} to {last}, is damaged"):
-        rows: np.ndarray = found[name][first:last]
-    return rows
-
-
-def whole(path: Path, found: dict[str, h5py.Dataset], name: str) -> np.ndarray:
-    """All of an array of an opened file."""
-    with _damage(path, f"{name} is damaged"):
-        array: np.ndarray = found[name][...]
-    return array
+def rows(
+    path: Path, arrays: dict[str, h5py.Dataset], name: str, first: int | None = None, last: int | None = None
+) -> np.ndarray:
+    """Rows first … last − 1 of an array of an opened file, or all; HDF5 tests the checksums of their chunks."""
+    part = "" if first is None else f", rows {first} to {last},"
+    with _damage(path, f"{name}{part} is damaged"):
+        return arrays[name][...] if first is None else arrays[name][first:last]
 
 
 def read(path: Path) -> tuple[Content, dict[str, str]]:
-    """All of a file, and the digests that it says it has (compare them with :meth:`Content.digests`).
+    """All of a file, and the digests that are written in it (compare them with :meth:`Content.digests`).
 
     Raises:
         BadFile: see :func:`opened`.
@@ -286,20 +210,16 @@ def read(path: Path) -> tuple[Content, dict[str, str]]:
         file = next(iter(found.values())).file
         arrays = {name: item[...] for name, item in found.items()}
         units = {name: str(item.attrs["unit"]) for name, item in found.items() if "unit" in item.attrs}
-        said = {name: str(item.attrs.get("sha256", "")) for name, item in found.items()}
-        attributes = {key: _plain(value) for key, value in file.attrs.items()}
-    said[""] = str(attributes.pop("sha256", ""))
-    return Content(arrays, units, attributes), said
+        digests = {name: str(item.attrs.get("sha256", "")) for name, item in found.items()}
+        attributes = {k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()}
+    digests[""] = str(attributes.pop("sha256", ""))
+    return Content(arrays, units, attributes), digests
 
 
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def sound(path: Path) -> Content | None:
-    """What a file holds if it is whole and every digest is right, else None."""
+def sound(path: Path) -> tuple[Content, dict[str, str]] | None:
+    """The contents of a file and its digests if it is whole and all digests are right, else None."""
     try:
-        content, said = read(path)
+        content, digests = read(path)
     except BadFile:
         return None
-    return content if said == content.digests() else None
+    return (content, digests) if digests == content.digests() else None

@@ -1,4 +1,4 @@
-"""A data set as a folder: what belongs to it, and what is in it."""
+"""A data set as a folder: which files belong to it, and what is in them."""
 
 import dataclasses
 import functools
@@ -7,72 +7,33 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jaxtyping import Float, Float32, Float64, Int, Shaped
 
 from lqrlab import systems
-from lqrlab.compute import pytree
-from lqrlab.dataset import manifest, shards
+from lqrlab.compute import checks
+from lqrlab.dataset import manifest, shards, table
 from lqrlab.dataset.config import DataConfig
-from lqrlab.dataset.description import Description, describe_scaled, make_problem
 from lqrlab.dataset.shards import BadFile
-from lqrlab.simulation import SampledProblem
+from lqrlab.dataset.table import SPLITS, Columns, VariantTable
 from lqrlab.systems import Coordinates, Linear, Plant
-
-SPLITS = ("train", "validation", "held_out")
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class VariantTable:
-    """Every plant of a data set as a network and as a score see it; a batch points into its rows.
-
-    Attributes:
-        description: of all variants ``[V, …]``, see :class:`Description`.
-        gain: optimal gain in scaled coordinates, padded ``[V, 6, 12]``.
-        problem: their sampled problems in scaled coordinates, padded ``[V, …]``, float64 where that is allowed.
-        train, validation, held_out: rows of each split.
-    """
-
-    description: Description
-    gain: Array
-    problem: SampledProblem
-    train: Array
-    validation: Array
-    held_out: Array
-
-    def rows(self, split: str) -> Array:
-        """Rows of a split."""
-        return getattr(self, check_split(split))
-
-    def extended(self, description: Description, problem: SampledProblem) -> "VariantTable":
-        """The table with further plants behind its own, which belong to no split."""
-
-        def join(a: Array, b: Array) -> Array:
-            return jnp.concatenate([a, jnp.asarray(b, a.dtype)])
-
-        more = (description, problem.K, problem)
-        joined = jax.tree.map(join, (self.description, self.gain, self.problem), more)
-        described, gain, problems = joined
-        return dataclasses.replace(self, description=described, gain=gain, problem=problems)
 
 
 @dataclasses.dataclass(frozen=True)
 class Variants:
-    """Every plant of a data set, one row each, in the order of the config's families and then of the draw.
+    """All plants of a data set, one row each, in the order of the config's families and then of the draw.
 
     Attributes:
-        family, split: names ``[V]``.
-        variant: number within the family ``[V]``.
-        dt: sample time [s] ``[V]``.
+        family, split: names.
+        variant: number within the family.
+        dt: sample time [s].
     """
 
-    family: np.ndarray
-    split: np.ndarray
-    variant: np.ndarray
-    dt: np.ndarray
+    family: Shaped[np.ndarray, " V"]
+    split: Shaped[np.ndarray, " V"]
+    variant: Int[np.ndarray, " V"]
+    dt: Float[np.ndarray, " V"]
 
     def __len__(self) -> int:
         return len(self.variant)
@@ -80,33 +41,33 @@ class Variants:
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """Trajectories in SI units, as deviations from the equilibrium, in the plant's own dimension.
+    """Trajectories in SI units, as deviations from the equilibrium, in the plant's dimension.
 
     Attributes:
-        variant: row of the data set's variants ``[N]``.
-        start: step of the simulated trajectory at which this one begins ``[N]``; 0 where nothing was thinned.
-        x0: initial states ``[N, n]``, float64.
-        states: ``[N, T+1, n]``, float32.
-        controls: as they reached the plant ``[N, T, m]``, float32.
-        cost: continuous cost ∫ xᵀQx + uᵀRu dt over the trajectory ``[N]``.
+        variant: row of the data set's variants.
+        start: step of the simulated trajectory at which the row begins; 0 where whole trajectories are kept.
+        x0: initial states.
+        states: at each sample.
+        controls: inputs as they reached the plant.
+        cost: continuous cost ∫ xᵀQx + uᵀRu dt over the row.
     """
 
-    variant: np.ndarray
-    start: np.ndarray
-    x0: np.ndarray
-    states: np.ndarray
-    controls: np.ndarray
-    cost: np.ndarray
+    variant: Int[np.ndarray, " N"]
+    start: Int[np.ndarray, " N"]
+    x0: Float64[np.ndarray, "N n"]
+    states: Float32[np.ndarray, "N T+1 n"]
+    controls: Float32[np.ndarray, "N T m"]
+    cost: Float64[np.ndarray, " N"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set on disk; nothing is read before it is asked for, and what is read is checked.
+    """A data set on disk; nothing is read before it is asked for, and all that is read is checked.
 
     Attributes:
         path: its folder.
         config: what it was made from.
-        record: what the manifest says: every file with its arrays, digests and what was left out.
+        record: the manifest: all files with their arrays and digests, and the count of what was left out.
     """
 
     path: Path
@@ -115,17 +76,17 @@ class Dataset:
 
     @property
     def shards(self) -> tuple[dict[str, Any], ...]:
-        """What the manifest says of each file."""
+        """The manifest's entry of each file."""
         return tuple(self.record["shards"])
 
     @property
     def num_trajectories(self) -> int:
-        """Trajectories in all splits; of a thinned data set its rows, each a stretch of one."""
+        """Rows in all splits: trajectories, or kept segments of them."""
         return sum(s["trajectories"] for s in self.shards)
 
     @property
     def left_out(self) -> dict[str, dict[str, int]]:
-        """Per family, how many variants or trajectories are missing and why; families without gaps too."""
+        """For each family, how many variants or trajectories are missing and why, zeros included."""
         return self.record["left_out"]
 
     def read(self, shard: dict[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -136,54 +97,65 @@ class Dataset:
         """
         path = self.path / shard["file"]
         out = {}
-        with shards.opened(path) as found:
+        with shards.opened(path) as arrays:
             for name in names:
-                said = shard["arrays"][name]
-                if name not in found or manifest.header(found[name]) != said | {"sha256": None}:
+                listed = shard["arrays"][name]
+                if name not in arrays or shards.header(arrays[name]) != listed | {"sha256": None}:
                     raise BadFile(path, f"{name} is not what the manifest says it is")
-                out[name] = shards.whole(path, found, name)
-                if hashlib.sha256(out[name].data).hexdigest() != said["sha256"]:
+                out[name] = shards.rows(path, arrays, name)
+                if hashlib.sha256(out[name].data).hexdigest() != listed["sha256"]:
                     raise BadFile(path, f"{name} has changed since it was written: its checksum differs")
         return out
 
     @functools.cached_property
-    def tables(self) -> tuple[dict[str, np.ndarray], ...]:
+    def tables(self) -> tuple[Columns, ...]:
         """Group ``variants`` of each file."""
 
-        def one(shard: dict[str, Any]) -> dict[str, np.ndarray]:
+        def of_file(shard: dict[str, Any]) -> Columns:
             names = [name for name in shard["arrays"] if name.startswith("variants/")]
             return {name.removeprefix("variants/"): a for name, a in self.read(shard, names).items()}
 
-        return tuple(one(shard) for shard in self.shards)
+        return tuple(of_file(shard) for shard in self.shards)
 
     @functools.cached_property
     def first_rows(self) -> tuple[int, ...]:
-        """The row of :attr:`variants` that each file's own table begins at."""
+        """The row of :attr:`variants` at which each file's variants begin."""
         return tuple(int(i) for i in np.cumsum([0] + [s["variants"] for s in self.shards])[:-1])
 
     @functools.cached_property
     def variants(self) -> Variants:
-        """Every plant, one row each."""
-        family, split, variant, dt = (
-            np.concatenate([t[name] for t in self.tables]) for name in ("family", "split", "variant", "dt")
-        )
+        """All plants, one row each."""
+        names = [f.name for f in dataclasses.fields(Variants)]
+        family, split, variant, dt = (np.concatenate([t[name] for t in self.tables]) for name in names)
         return Variants(family.astype(str), split.astype(str), variant, dt)
 
-    def coordinates(self, number: int, rows: np.ndarray) -> Coordinates:
-        """Units of some variants of one file, by their rows in it."""
-        table = self.tables[number]
-        return Coordinates.from_scales(table["scale_x"][rows], table["scale_u"][rows])
+    def table(self) -> VariantTable:
+        """All plants in scaled, padded coordinates, in the order of :attr:`variants`."""
+        return self._table
 
-    def rows(self, split: str | None = None, family: str | None = None) -> np.ndarray:
+    @functools.cached_property
+    def _table(self) -> VariantTable:
+        return table.build(self.tables)
+
+    def coordinates(self, number: int, rows: Int[np.ndarray, " rows"]) -> Coordinates:
+        """Units of some variants of one file, by their rows in it."""
+        columns = self.tables[number]
+        return Coordinates.from_scales(columns["scale_x"][rows], columns["scale_u"][rows])
+
+    def rows(self, split: str | None = None, family: str | None = None) -> Int[np.ndarray, " rows"]:
         """Rows of :attr:`variants` of a split, of a family, or of both."""
         chosen = np.ones(len(self.variants), bool)
         if split is not None:
-            chosen &= self.variants.split == check_split(split)
+            chosen &= self.variants.split == checks.choice("split", split, SPLITS)
         if family is not None:
-            chosen &= self.variants.family == self._family(family)
+            chosen &= self.variants.family == self._known(family)
         return np.flatnonzero(chosen)
 
-    def _family(self, family: str) -> str:
+    def in_split(self, split: str, number: int, variant: Int[np.ndarray, " N"]) -> Int[np.ndarray, " rows"]:
+        """Which of some trajectories of one file are in a split, from their variants' rows in the file."""
+        return np.flatnonzero(self.tables[number]["split"][variant].astype(str) == split)
+
+    def _known(self, family: str) -> str:
         if family not in self.config.families:
             raise ValueError(
                 f"family: {family!r} is not in {self.path}, which has {', '.join(self.config.families)}"
@@ -192,18 +164,15 @@ class Dataset:
 
     def column(self, name: str, split: str | None, family: str) -> np.ndarray:
         """One array of a family's variants, such as ``"K"`` or ``"parameters/mass"``, in SI units."""
-        self._family(family)
+        self._known(family)
         parts = [t for s, t in zip(self.shards, self.tables) if s["family"] == family]
-        if name not in parts[0]:
-            raise ValueError(f"name: expected one of {', '.join(parts[0])}, but found {name!r}")
-        whole = np.concatenate([t[name] for t in parts])
-        if split is None:
-            return whole
-        return whole[np.concatenate([t["split"] for t in parts]).astype(str) == check_split(split)]
+        checks.choice("name", name, parts[0])
+        column = np.concatenate([t[name] for t in parts])
+        return column if split is None else column[self.rows(split, family) - self.rows(None, family)[0]]
 
     def plants(self, split: str | None, family: str) -> Plant:
         """A family's variants as physical plants, from their parameters: a batch with nonlinear dynamics."""
-        cls = systems.family(self._family(family))
+        cls = systems.family(self._known(family))
         fields = systems.parameter_fields(cls)
         return cls(**{name: jnp.asarray(self.column(f"parameters/{name}", split, family)) for name in fields})
 
@@ -214,56 +183,17 @@ class Dataset:
 
     def trajectories(self, split: str | None, family: str) -> Recorded:
         """A family's trajectories."""
-        rows = self.rows(split, family)
-        names = [f.name for f in dataclasses.fields(Recorded)]
-        parts = []
+        chosen, parts = self.rows(split, family), []
+        names = [f.name for f in dataclasses.fields(Recorded) if f.name != "start" or self.config.segmented]
         for shard, first in zip(self.shards, self.first_rows):
             if shard["family"] == family:
-                there = [name for name in names if f"trajectories/{name}" in shard["arrays"]]
-                found = self.read(shard, [f"trajectories/{name}" for name in there])
-                runs = {name: found[f"trajectories/{name}"] for name in there}
-                runs["variant"] = runs["variant"] + first
-                runs.setdefault("start", np.zeros(len(runs["variant"]), np.int32))
-                keep = np.isin(runs["variant"], rows)
-                parts.append({name: runs[name][keep] for name in names})
-        return Recorded(**{name: np.concatenate([p[name] for p in parts]) for name in names})
-
-    def table(self) -> VariantTable:
-        """All variants in the order of :attr:`variants`; designed in float64, described in float32."""
-        return self._table
-
-    @functools.cached_property
-    def _table(self) -> VariantTable:
-        with jax.enable_x64(True):
-            parts = [_scaled(t) for t in self.tables if len(t["dt"])]
-            plants, coordinates, K, P = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-            description, problem = (
-                describe_scaled(plants, coordinates),
-                make_problem(plants, coordinates, K, P),
-            )
-        wide = np.float64 if jax.config.read("jax_enable_x64") else np.float32
-        described, gain = jax.tree.map(lambda a: jnp.asarray(a, np.float32), (description, K))
-        problem = jax.tree.map(lambda a: jnp.asarray(a, wide), problem)
-        return VariantTable(described, gain, problem, *(jnp.asarray(self.rows(s), jnp.int32) for s in SPLITS))
-
-
-def _scaled(t: dict[str, np.ndarray]) -> tuple[Linear, Coordinates, np.ndarray, np.ndarray]:
-    """One file's variants scaled and padded, their units, optimal gains and costs to go."""
-    linear = Linear(**{name: t[name] for name in ("A", "B", "Q", "R", "dt")})  # type: ignore[arg-type]
-    coordinates = Coordinates.from_scales(t["scale_x"], t["scale_u"])
-    return (
-        coordinates.scale_plant(linear),
-        coordinates,
-        coordinates.scale_gain(t["K"]),
-        coordinates.scale_cost(t["P"]),
-    )
-
-
-def check_split(name: str) -> str:
-    """The name of a split, or a ``ValueError``."""
-    if name not in SPLITS:
-        raise ValueError(f"split: expected one of {', '.join(SPLITS)}, but found {name!r}")
-    return name
+                arrays = self.read(shard, [f"trajectories/{name}" for name in names])
+                part = {name: arrays[f"trajectories/{name}"] for name in names}
+                part["variant"] = part["variant"] + first
+                part.setdefault("start", np.zeros(len(part["variant"]), np.int32))
+                keep = np.isin(part["variant"], chosen)
+                parts.append({name: a[keep] for name, a in part.items()})
+        return Recorded(**{name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
 
 
 def open(path: str | Path) -> Dataset:
@@ -281,10 +211,10 @@ def open(path: str | Path) -> Dataset:
         if size != shard["bytes"]:
             why = "is missing" if size < 0 else f"has {size} bytes where the manifest says {shard['bytes']}"
             raise BadFile(file, f"{why}; generate() with the same config makes it again")
-        with shards.opened(file) as found:
-            there = {name: manifest.header(item) for name, item in found.items()}
-        said = {name: header | {"sha256": None} for name, header in shard["arrays"].items()}
-        if there != said:
-            odd = sorted(name for name in there | said if there.get(name) != said.get(name))
+        with shards.opened(file) as arrays:
+            headers = {name: shards.header(item) for name, item in arrays.items()}
+        listed = {name: header | {"sha256": None} for name, header in shard["arrays"].items()}
+        if headers != listed:
+            odd = sorted(name for name in headers | listed if headers.get(name) != listed.get(name))
             raise BadFile(file, f"does not hold what the manifest says: {', '.join(odd)}")
     return dataset

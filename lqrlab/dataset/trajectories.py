@@ -1,58 +1,73 @@
-"""What is in a shard: plants drawn, designs, closed loops, and what of them is kept."""
+"""The closed loops of a data set: plants drawn, designs, simulation, and which loops are kept."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import h5py
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-import lqrlab
 from lqrlab import control, simulation, systems
-from lqrlab.compute import quick_jit
-from lqrlab.dataset import manifest, shards
+from lqrlab.compute import pytree, quick_jit
+from lqrlab.dataset import contents, manifest, shards
 from lqrlab.dataset.config import DataConfig
-from lqrlab.dataset.plan import Shard, keys, splits
+from lqrlab.dataset.plan import Shard, keys
 from lqrlab.simulation import Env, Keep, LinearPolicy, Noise, SampledProblem, verdict
 from lqrlab.systems import N_MAX, Coordinates, Linear, Plant
 
 Controller = Callable[[Plant], simulation.Policy]
 """From a batch of plants to the policy that runs their loops."""
 
+Runs = dict[str, np.ndarray]
+"""Name → array ``[v, s, …]``: s loops of each of v plants."""
 
-class Designs(NamedTuple):
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Designs:
     """Plants of one family with their optimum, float64 in host memory.
 
     Attributes:
         plants: ``[v]``.
         linear: linearised, in SI units.
         coordinates: their units and masks.
-        problem: the sampled problem in scaled coordinates, padded; the gain is 0 where there is no optimum.
-        stabilizing: whether there is a stabilizing optimum ``[v]``.
+        problem: the sampled problem in scaled, padded coordinates; the gain is 0 where there is no optimum.
+        stabilizing: whether there is a stabilizing optimum.
     """
 
     plants: Plant
     linear: Linear
     coordinates: Coordinates
     problem: SampledProblem
-    stabilizing: np.ndarray
+    stabilizing: Bool[np.ndarray, " v"]
+
+    def __getitem__(self, rows: Any) -> "Designs":
+        """The designs of some plants."""
+        return jax.tree.map(lambda a: a[rows] if np.ndim(a) else a, self)
 
 
 def make(config: DataConfig, shard: Shard, controller: Controller | None = None) -> shards.Content:
     """Everything in one shard, computed in float64."""
     with jax.enable_x64(True):
-        draw, begin, noise = keys(config, shard)
-        # always a whole block, cut afterwards: one compiled program for all shards, and the same bits in each
-        size = min(config.variants_per_shard, config.variants)
-        plants = systems.sample(shard.family, key=draw, num=size, spread=config.spread)
-        designs = designed(plants)
-        x0 = initial_states(plants, begin, config.trajectories, designs.coordinates)
-        off = jax.random.fold_in(begin, 1)
-        runs = simulate(config, designs, x0, noise, gain_key=off, controller=controller)
-        return _content(config, shard, designs, x0, runs)
+        designs = drawn(config, shard)
+        _, begin, noise = keys(config, shard)
+        x0 = initial_states(designs.plants, begin, config.trajectories, designs.coordinates)
+        error = jax.random.fold_in(begin, 1)
+        runs = simulate(config, designs, x0, noise, gain_key=error, controller=controller)
+        # a whole block is computed and then cut: one compiled program for all shards, and the same bits in each
+        first = slice(shard.count)
+        designs, runs = designs[first], {name: a[first] for name, a in runs.items()}
+        chosen, left_out = kept(config, designs, runs)
+        return contents.content(config, shard, designs, runs, chosen, left_out)
+
+
+def drawn(config: DataConfig, shard: Shard) -> Designs:
+    """The plants of a whole block, of which a shard takes the first ``shard.count``."""
+    size = min(config.variants_per_shard, config.variants)
+    return designed(systems.sample(shard.family, key=keys(config, shard)[0], num=size, spread=config.spread))
 
 
 def designed(plants: Plant) -> Designs:
@@ -69,27 +84,23 @@ def designed(plants: Plant) -> Designs:
 
 
 @functools.cache
-def _sampled_and_designed() -> Callable:
-    def both(*problem: Array) -> tuple[control.Sampled, control.LQR]:
-        return control.discretize(*problem), control.lqrd(*problem)
-
-    return quick_jit(both)
+def _sampled_and_designed() -> Callable[..., tuple[control.Sampled, control.LQR]]:
+    return quick_jit(lambda *problem: (control.discretize(*problem), control.lqrd(*problem)))
 
 
-def initial_states(plants: Plant, key: Array, num: int, coordinates: Coordinates) -> np.ndarray:
-    """Initial deviations ``[v, num, n]``."""
+def initial_states(
+    plants: Plant, key: PRNGKeyArray, num: int, coordinates: Coordinates
+) -> Float[np.ndarray, "v num n"]:
+    """Initial deviations in SI units."""
     if type(plants).initial_state is not Plant.initial_state:
         return np.asarray(plants.initial_state(key=key, num=num))
-    # what Plant.initial_state says, in one shape for all families: the program takes a second to compile
+    # as Plant.initial_state, in one shape for all families: the program takes a second to compile
     normal = np.asarray(jax.random.normal(key, (len(coordinates.scale_x), num, N_MAX)))
     return coordinates.unscale_state(normal, plants.n)
 
 
-# Closed loops ------------------------------------------------------------------------------------------------
-
-
 class _Units(NamedTuple):
-    """What states and inputs of a simulation are multiplied by for SI units, and for units of their scales."""
+    """Factors from the units of a simulation to SI units, and to units of the signals' scales."""
 
     x: Array | np.ndarray
     u: Array | np.ndarray
@@ -100,57 +111,51 @@ class _Units(NamedTuple):
 def simulate(
     config: DataConfig,
     designs: Designs,
-    x0: np.ndarray,
-    key: Array,
+    x0: Float[np.ndarray, "v s n"],
+    key: PRNGKeyArray,
     *,
-    gain_key: Array,
+    gain_key: PRNGKeyArray,
     controller: Controller | None = None,
-) -> dict[str, np.ndarray]:
-    """Run the loops that the config describes, from x0 ``[v, s, n]`` in SI units.
+) -> Runs:
+    """Run the loops that the config describes.
 
     Args:
-        config: how.
+        config: the noises, the gain's error, the limits, what is kept of each loop.
         designs: the plants, their optimum.
-        x0: initial deviations.
+        x0: initial deviations, in SI units.
         key: of the noise.
         gain_key: of the errors of the gains, if the config wants any.
         controller: runs the loops in place of the optimum.
 
     Returns:
-        Name → array ``[v, s, …]``: what is written of each loop (``states``, ``controls``, ``cost``, of segments
-        ``costs``), and what decides whether it is (``peak``, ``before``, ``last``, ``limited``, ``end``).
+        The data of each loop that are written (``x0``, ``states``, ``controls``, ``cost``, of segments ``costs``), and in
+        scales those that decide whether it is kept (``start``, ``peak``, ``before``, ``last``, ``limited``, ``end``).
     """
-    gain = np.asarray(designs.problem.K)
-    if config.gain_error:  # of the loops alone: what is recorded as the optimum stays so
+    gain, coordinates = np.asarray(designs.problem.K), designs.coordinates
+    if config.gain_error:  # in the loops alone: what is recorded as the optimum stays so
         error = jax.random.normal(gain_key, gain.shape)
         gain = gain * (1 + config.gain_error * np.asarray(error))
     scaled = config.linear and controller is None
     world, K, units = (_scaled_env if scaled else _si_env)(config, designs, gain)
     policy = LinearPolicy(jnp.asarray(K)) if controller is None else controller(designs.plants)
     n, m = x0.shape[-1], designs.plants.m
-    sizes = (config.noise, config.sensor_noise, config.excitation)
-    if scaled:
-        x0 = designs.coordinates.scale_state(x0)[..., :n]
-        scale_x, scale_u = jnp.ones(n), jnp.ones(m)
-    else:
-        coordinates = designs.coordinates
-        scale_x, scale_u = jnp.asarray(coordinates.scale_x[0, :n]), jnp.asarray(coordinates.scale_u[0, :m])
-    scales = (scale_x, scale_x, scale_u)
-    spreads = (size * scale if size else None for size, scale in zip(sizes, scales))
+    start = coordinates.scale_state(x0)[..., :n]
+    scales = (np.ones(n), np.ones(m)) if scaled else (coordinates.scale_x[0, :n], coordinates.scale_u[0, :m])
+    sizes = ((config.noise, scales[0]), (config.sensor_noise, scales[0]), (config.excitation, scales[1]))
     out = simulation.record(
         world,
         policy,
-        jnp.asarray(x0),
+        jnp.asarray(start if scaled else x0),
         config.num_steps,
         _keep(config),
-        key=key if any(sizes) else None,
-        noise=Noise(*spreads),
+        key=key if _disturbed(config) else None,
+        noise=Noise(*(size * jnp.asarray(scale) if size else None for size, scale in sizes)),
         extra=units,
         total=config.variants * config.trajectories,
     )
     lead = x0.shape[:2]
-    shaped = {name: np.asarray(a).reshape(*lead, *a.shape[1:]) for name, a in out.items()}
-    return shaped | {"end": shaped["end"] * units.relative_x[:, None]}
+    runs = {name: np.asarray(a).reshape(*lead, *a.shape[1:]) for name, a in out.items()}
+    return runs | {"x0": x0, "start": start, "end": runs["end"] * units.relative_x[:, None]}
 
 
 def _scaled_env(config: DataConfig, designs: Designs, gain: np.ndarray) -> tuple[Env, np.ndarray, _Units]:
@@ -167,38 +172,36 @@ def _scaled_env(config: DataConfig, designs: Designs, gain: np.ndarray) -> tuple
 
 
 def _si_env(config: DataConfig, designs: Designs, gain: np.ndarray) -> tuple[Env, np.ndarray, _Units]:
-    """One family's own equations of motion (or the linear plant), in SI units; the costs are the same in either."""
+    """The family's equations of motion (or the linear plant), in SI units; the costs are the same in either."""
     plants, coordinates = designs.plants, designs.coordinates
     n, m = plants.n, plants.m
     scale_x, scale_u = coordinates.scale_x[:, :n], coordinates.scale_u[:, :m]
-    high = np.inf if config.saturation is None else config.saturation
+    limit = (np.inf if config.saturation is None else config.saturation) * scale_u
     u_eq = np.asarray(plants.equilibrium()[1])
-    world = simulation.env(
-        plants, linear=config.linear, limits=(u_eq - high * scale_u, u_eq + high * scale_u)
-    )
+    world = simulation.env(plants, linear=config.linear, limits=(u_eq - limit, u_eq + limit))
     units = _Units(np.ones((1, n)), np.ones((1, m)), 1 / scale_x, 1 / scale_u)
     return world, coordinates.unscale_gain(gain, n, m), units
 
 
 @functools.cache
 def _keep(config: DataConfig) -> Keep:
-    """What of a loop is written, and what decides whether it is."""
+    """The data of a loop that are written, and those that decide whether it is kept."""
     third, last = verdict.quarters(config.num_steps)
-    tail = config.num_steps - _tail(config)
+    late = config.num_steps - _tail(config)
 
     def points(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
         return {"states": (xs * units.x[None]).astype(jnp.float32)}
 
     def intervals(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
         controls = {"controls": (us * units.u[None]).astype(jnp.float32)}
-        return controls if config.keep_every == 1 else controls | {"costs": costs}
+        return controls | {"costs": costs} if config.segmented else controls
 
     def sums(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
         if config.saturation is None:
             return {"cost": costs}
-        at_limit = _largest(us, units.relative_u) > 0.999 * config.saturation
-        late = (t >= tail) & (t < config.num_steps)
-        return {"cost": costs, "limited": (at_limit & late[:, None]).astype(costs.dtype)}
+        limited = _largest(us, units.relative_u) > 0.999 * config.saturation
+        counts = (t >= late) & (t < config.num_steps)
+        return {"cost": costs, "limited": (limited & counts[:, None]).astype(costs.dtype)}
 
     def peaks(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
         size = _largest(xs, units.relative_x)
@@ -208,7 +211,7 @@ def _keep(config: DataConfig) -> Keep:
         return {"peak": size, "before": jnp.where(before, size, 0), "last": jnp.where(after, size, 0)}
 
     keep = Keep(points, intervals, sums, peaks)
-    return keep if config.keep_every == 1 else keep._replace(starts=config.starts, length=config.row_steps)
+    return keep._replace(starts=config.starts, length=config.row_steps) if config.segmented else keep
 
 
 def _largest(a: Array, relative: Array | np.ndarray) -> Array:
@@ -225,138 +228,22 @@ def _tail(config: DataConfig) -> int:
     return max(config.num_steps // 4, 1)
 
 
-def kept(
-    config: DataConfig, designs: Designs, x0: np.ndarray, runs: dict[str, np.ndarray]
-) -> tuple[np.ndarray, dict[str, int]]:
-    """Which loops ``[v, s]`` are kept, and how many are left out and why.
+def kept(config: DataConfig, designs: Designs, runs: Runs) -> tuple[Bool[np.ndarray, "v s"], dict[str, int]]:
+    """Which loops are kept, and how many variants or loops are left out for each of ``manifest.REASONS``.
 
     A loop is left out if it diverges (:mod:`lqrlab.simulation.verdict`), or if its input was at its limit for half of
     the last quarter while the state moved away: further from rest, in cost, than where it began.
     """
-    n = x0.shape[-1]
-    start = designs.coordinates.scale_state(x0)[..., :n]
+    start = runs["start"]
     quarters = (runs.get(name, runs["peak"]) for name in ("before", "last"))
     judged = verdict.of_peaks(np.abs(start).max(-1), runs["peak"], *quarters, disturbed=_disturbed(config))
     stays = np.asarray(judged) != verdict.Verdict.DIVERGED
     stuck = np.zeros_like(stays)
     if config.saturation is not None:
-        calm = np.where(stays[..., None, None], np.stack([start, runs["end"]], axis=2), 0.0)
-        value = np.einsum("vski,vij,vskj->vsk", calm, np.nan_to_num(designs.problem.P[:, :n, :n]), calm)
+        n = start.shape[-1]
+        ends = np.where(stays[..., None, None], np.stack([start, runs["end"]], axis=2), 0.0)
+        value = np.einsum("vski,vij,vskj->vsk", ends, np.nan_to_num(designs.problem.P[:, :n, :n]), ends)
         stuck = (runs["limited"] > 0.5 * _tail(config)) & (value[..., 1] > value[..., 0])
-    has = designs.stabilizing[:, None]
-    left_out = (~designs.stabilizing, has & ~stays, has & stays & stuck)
-    return has & stays & ~stuck, {reason: int(a.sum()) for reason, a in zip(manifest.REASONS, left_out)}
-
-
-# What is written ---------------------------------------------------------------------------------------------
-
-
-def _content(
-    config: DataConfig, shard: Shard, designs: Designs, x0: np.ndarray, runs: dict[str, np.ndarray]
-) -> shards.Content:
-    count = slice(0, shard.count)
-    first = jax.tree.map(lambda a: a[count] if np.ndim(a) else a, designs)
-    x0, runs = x0[count], {name: a[count] for name, a in runs.items()}
-    chosen, left_out = kept(config, first, x0, runs)
-    rows = {name: _where(chosen, a) for name, a in _rows(config, x0, runs).items()}
-    # rows of the table that is kept, in which variants without a design are missing
-    of = (np.cumsum(first.stabilizing) - 1)[np.nonzero(chosen)[0]].astype(np.int32)
-    written = {"variant": np.repeat(of, len(config.starts)), **rows}
-    if config.keep_every > 1:
-        written["start"] = np.tile(np.array(config.starts, np.int32), len(of))
-    table = variant_table(config, shard, designs)
-    arrays = {
-        f"variants/{name}": np.ascontiguousarray(a[count][first.stabilizing]) for name, a in table.items()
-    }
-    arrays |= {f"trajectories/{name}": np.ascontiguousarray(a) for name, a in written.items()}
-    plants = designs.plants
-    about = {
-        "format": manifest.FORMAT,
-        "config": config.to_json(),
-        "family": shard.family,
-        "first_variant": shard.first,
-        "states": ", ".join(s.name for s in plants.states),
-        "inputs": ", ".join(s.name for s in plants.inputs),
-        "source": plants.source,
-        **{f"left_out_{reason}": number for reason, number in left_out.items()},
-        **versions(),
-    }
-    return shards.Content(arrays, _units(plants, segments=config.keep_every > 1), about, config.compression)
-
-
-def variant_table(config: DataConfig, shard: Shard, designs: Designs) -> dict[str, np.ndarray]:
-    """What is written of each plant, in SI units: one row a variant of a whole block."""
-    plants, linear, coordinates = designs.plants, designs.linear, designs.coordinates
-    n, m, size = plants.n, plants.m, len(designs.stabilizing)
-    split = np.resize(splits(config, shard.family)[shard.first : shard.first + shard.count], size)
-    table = {
-        "family": np.full(size, shard.family, dtype=f"S{len(shard.family)}"),
-        "variant": np.arange(shard.first, shard.first + size, dtype=np.int32),
-        "split": split,
-        "A": linear.A,
-        "B": linear.B,
-        "Q": linear.Q,
-        "R": linear.R,
-        "K": coordinates.unscale_gain(designs.problem.K, n, m),
-        "P": coordinates.unscale_cost(designs.problem.P, n),
-        "dt": linear.dt,
-        "scale_x": coordinates.scale_x[:, :n],
-        "scale_u": coordinates.scale_u[:, :m],
-    }
-    for name, value in plants.parameters.items():
-        table[f"parameters/{name}"] = np.broadcast_to(np.asarray(value), (size,))
-    return jax.tree.map(np.asarray, table)
-
-
-def _rows(config: DataConfig, x0: np.ndarray, runs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What of each loop is written ``[variants, trajectories, rows, …]``: all of it, or its segments."""
-    if config.keep_every == 1:
-        whole = {name: runs[name] for name in ("states", "controls", "cost")}
-        return {name: a[:, :, None] for name, a in ({"x0": x0} | whole).items()}
-    # a later row's start is known as its first state is
-    starts = np.concatenate([x0[:, :, None], runs["states"][:, :, 1:, 0]], axis=2)
-    return {
-        "x0": starts,
-        "states": runs["states"],
-        "controls": runs["controls"],
-        "cost": runs["costs"].sum(-1),
-    }
-
-
-def _where(chosen: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """The rows of the loops that are kept, one after the other; uncopied where all are."""
-    return (a if chosen.all() else a[chosen]).reshape(-1, *a.shape[3:])
-
-
-def versions() -> dict[str, str]:
-    """What computed the numbers."""
-    return {
-        "lqrlab": lqrlab.__version__,
-        "jax": jax.__version__,
-        "numpy": np.__version__,
-        "h5py": h5py.__version__,
-        "platform": jax.default_backend(),
-    }
-
-
-def _units(plants: Plant, *, segments: bool) -> dict[str, str]:
-    x, u = (", ".join(s.unit for s in signals) for signals in (plants.states, plants.inputs))
-    parameters = systems.parameter_fields(type(plants))
-    units = {
-        "variants/A": f"rows ({x})/s, columns 1/({x})",
-        "variants/B": f"rows ({x})/s, columns 1/({u})",
-        "variants/Q": f"rows and columns 1/({x})",
-        "variants/R": f"rows and columns 1/({u})",
-        "variants/K": f"rows ({u}), columns 1/({x})",
-        "variants/P": f"rows and columns 1/({x}), times s",
-        "variants/dt": "s",
-        "variants/scale_x": x,
-        "variants/scale_u": u,
-        "trajectories/x0": x,
-        "trajectories/states": x,
-        "trajectories/controls": u,
-        "trajectories/cost": "s",
-    }
-    if segments:
-        units["trajectories/start"] = "steps"
-    return units | {f"variants/parameters/{name}": f.metadata["unit"] for name, f in parameters.items()}
+    optimal = designs.stabilizing[:, None]
+    left_out = (~designs.stabilizing, optimal & ~stays, optimal & stays & stuck)
+    return optimal & stays & ~stuck, {name: int(a.sum()) for name, a in zip(manifest.REASONS, left_out)}

@@ -1,4 +1,4 @@
-"""Whether a data set on disk is still what was made: bytes, counts, splits, and the laws the numbers obey."""
+"""Whether a data set on disk is still what was made: bytes, counts, splits, and the consistency of the numbers."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -15,15 +15,15 @@ from lqrlab.dataset.shards import BadFile
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What :func:`verify` found.
+    """The result of :func:`verify`.
 
     Attributes:
         path: the folder.
         problems: pairs of a path and what is wrong with it, in words.
-        variants, trajectories: how many were looked at; of a thinned data set stretches of trajectories.
-        worst: largest relative error against the laws of the sampled problem; at most some 1e-6 is rounding. None
-            where they do not hold: nonlinear plants, or disturbances.
-        thinned: whether the data set is.
+        variants, trajectories: how many were checked; of a segmented data set segments of trajectories.
+        worst: largest relative error in the consistency checks of the sampled problem; up to some 1e-6 it is
+            rounding. None where they do not apply: nonlinear plants, or disturbances.
+        segmented: whether rows are segments of trajectories.
     """
 
     path: Path
@@ -31,7 +31,7 @@ class Report:
     variants: int = 0
     trajectories: int = 0
     worst: float | None = None
-    thinned: bool = False
+    segmented: bool = False
 
     @property
     def ok(self) -> bool:
@@ -39,26 +39,21 @@ class Report:
         return not self.problems
 
     def __str__(self) -> str:
-        if self.ok:
-            laws = (
-                "dynamics and costs not computed again: nonlinear plants or disturbances"
-                if self.worst is None
-                else f"worst relative error {self.worst:.1e}"
-            )
-            what = "stretches of trajectories" if self.thinned else "trajectories"
-            return (
-                f"{self.path}: {self.variants} variants and {self.trajectories} {what} are as they were made "
-                f"({laws})"
-            )
-        return "\n".join(f"{path}: {why}" for path, why in self.problems)
+        if not self.ok:
+            return "\n".join(f"{path}: {why}" for path, why in self.problems)
+        rows = "segments of trajectories" if self.segmented else "trajectories"
+        checked = "dynamics and costs not computed again: nonlinear plants or disturbances"
+        if self.worst is not None:
+            checked = f"worst relative error {self.worst:.1e}"
+        return f"{self.path}: {self.variants} variants and {self.trajectories} {rows} are as they were made ({checked})"
 
 
 def verify(path: str | Path, *, progress: Callable[[int, int, str], None] | None = None) -> Report:
     """Check all of a data set again; raises nothing, but lists what is wrong.
 
-    Checksums of every array and attribute; the counts of what is there and what was left out; finiteness; the
-    split, made again from the config; and for linear data without disturbances, from each trajectory: the
-    dynamics, the cost, and that it exceeds the optimum x0ᵀP x0 by exactly what its inputs differ from −Kx.
+    Checksums of all arrays and attributes; the counts of what is in the files and of what was left out; finiteness;
+    the split, made again from the config; and for linear data without disturbances, from each trajectory: the
+    dynamics, the cost, and that it exceeds the optimum x0ᵀP x0 by exactly the cost of its inputs' deviation from −Kx.
 
     Args:
         path: its folder.
@@ -76,66 +71,62 @@ def verify(path: str | Path, *, progress: Callable[[int, int, str], None] | None
     ]
     totals = {"variants": 0, "trajectories": 0}
     worst: float | None = None
-    left_out = {family: dict[str, int]() for family in config.families}
+    left_out = {family: dict.fromkeys(manifest.REASONS, 0) for family in config.families}
     for done, (shard, entry) in enumerate(zip(plan(config), record["shards"])):
         if progress:
             progress(done, len(record["shards"]), shard.name)
         file = folder / shard.name
         try:
-            content, said = shards.read(file)
+            content, digests = shards.read(file)
         except BadFile as error:
             problems.append((error.path, error.why))
             continue
-        found = list(_bytes(content, said, entry)) or list(_counts(content, config, shard))
-        if not found:
-            totals["variants"] += len(content.arrays["variants/variant"])
-            totals["trajectories"] += len(content.arrays["trajectories/variant"])
+        wrong = list(_bytes(content, digests, entry)) or list(_counts(content, config, shard))
+        if not wrong:
+            for name in totals:
+                totals[name] += len(content.arrays[f"{name}/variant"])
             for reason in manifest.REASONS:
-                number = content.attributes[f"left_out_{reason}"]
-                left_out[shard.family][reason] = left_out[shard.family].get(reason, 0) + number
+                left_out[shard.family][reason] += content.attributes[f"left_out_{reason}"]
             if config.linear and not config.noise:
-                off, found = consistency.check(content.arrays, config)
-                worst = max(worst or 0.0, off)
-        problems += [(file, why) for why in found]
+                error_of_shard, wrong = consistency.check(content.arrays, config)
+                worst = max(worst or 0.0, error_of_shard)
+        problems += [(file, why) for why in wrong]
     counted = totals | {"left_out": left_out}
     listed = {key: record.get(key) for key in counted}
     if not problems and listed != counted:
         problems.append((folder, f"the manifest counts {listed}, but the files hold {counted}"))
-    return Report(folder, tuple(problems), worst=worst, thinned=config.keep_every > 1, **totals)
+    return Report(folder, tuple(problems), worst=worst, segmented=config.segmented, **totals)
 
 
-def _bytes(content: shards.Content, said: dict[str, str], entry: dict[str, Any]) -> Iterator[str]:
-    """Against the checksums in the file and in the manifest."""
+def _bytes(content: shards.Content, digests: dict[str, str], entry: dict[str, Any]) -> Iterator[str]:
+    """Differences from the checksums in the file and in the manifest."""
     listed = {name: header["sha256"] for name, header in entry["arrays"].items()} | {"": entry["attributes"]}
-    found = content.digests()
-    for name in sorted(found.keys() | listed.keys()):
+    actual = content.digests()
+    for name in sorted(actual.keys() | listed.keys()):
         what = name or "an attribute or unit"
-        if name not in found:
+        if name not in actual:
             yield f"{what} is missing"
         elif name not in listed:
             yield f"{what} is not in the manifest"
-        elif found[name] != listed[name]:
+        elif actual[name] != listed[name]:
             yield f"{what} has changed since it was written: its checksum is not the manifest's"
-        elif found[name] != said.get(name):
-            yield f"{what} does not have the checksum that is written beside it"
+        elif actual[name] != digests.get(name):
+            yield f"{what} does not have the checksum that the file has for it"
 
 
 def _counts(content: shards.Content, config: DataConfig, shard: Shard) -> Iterator[str]:
-    """Shapes, counts, finiteness, split."""
+    """Errors in shapes, counts, starts, finiteness; then those of the table of variants."""
     arrays, about = content.arrays, content.attributes
     if not config.is_written(about.get("config")):
         yield "was made from another config than the manifest's"
         return
     variants, runs = len(arrays["variants/variant"]), len(arrays["trajectories/variant"])
-    n, m = arrays["variants/B"].shape[1:]
-    steps = config.row_steps
+    (n, m), steps = arrays["variants/B"].shape[1:], config.row_steps
     shapes = {"x0": (runs, n), "states": (runs, steps + 1, n), "controls": (runs, steps, m), "cost": (runs,)}
-    if config.keep_every > 1:
-        shapes["start"] = (runs,)
-    for name, shape in shapes.items():
-        there = arrays[f"trajectories/{name}"].shape
-        if there != shape:
-            yield f"trajectories/{name}: expected shape {shape}, but found {there}"
+    for name, shape in (shapes | ({"start": (runs,)} if config.segmented else {})).items():
+        actual = arrays[f"trajectories/{name}"].shape
+        if actual != shape:
+            yield f"trajectories/{name}: expected shape {shape}, but found {actual}"
             return
     missing = [about.get(f"left_out_{reason}", -1) for reason in manifest.REASONS]
     if not all(isinstance(number, int) and number >= 0 for number in missing):
@@ -143,25 +134,29 @@ def _counts(content: shards.Content, config: DataConfig, shard: Shard) -> Iterat
         return
     if variants + missing[0] != shard.count:
         yield f"has {variants} variants and left out {missing[0]}, of {shard.count}"
-    whole, rest = divmod(runs, len(config.starts))
-    if rest or whole + sum(missing[1:]) != variants * config.trajectories:
-        cut = "" if config.keep_every == 1 else f", each in {len(config.starts)} rows"
+    rows = len(config.starts)
+    if runs % rows or runs // rows + sum(missing[1:]) != variants * config.trajectories:
         yield (
-            f"has {runs / len(config.starts):g} trajectories and left out {sum(missing[1:])}, of "
-            f"{variants * config.trajectories}{cut}"
+            f"has {runs / rows:g} trajectories and left out {sum(missing[1:])}, of {variants * config.trajectories}"
+            + (f", each in {rows} rows" if config.segmented else "")
         )
-    elif config.keep_every > 1 and not np.array_equal(
-        arrays["trajectories/start"], np.tile(config.starts, whole)
+    elif config.segmented and not np.array_equal(
+        arrays["trajectories/start"], np.tile(config.starts, runs // rows)
     ):
         yield f"trajectories/start: expected {', '.join(map(str, config.starts))} of each trajectory in turn"
     of = arrays["trajectories/variant"]
     if runs and not (of.min() >= 0 and of.max() < variants):
-        yield "trajectories/variant points at variants that are not there"
+        yield "trajectories/variant: expected rows of the file's variants"
     for name, array in arrays.items():
         if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
             yield f"{name} has numbers that are not finite"
+    yield from _variants(arrays, config, shard)
+
+
+def _variants(arrays: dict[str, np.ndarray], config: DataConfig, shard: Shard) -> Iterator[str]:
+    """Errors in the numbers, splits and families of a file's variants."""
     number, end = arrays["variants/variant"], shard.first + shard.count
-    if len(np.unique(number)) < variants or not np.all((number >= shard.first) & (number < end)):
+    if len(np.unique(number)) < len(number) or not np.all((number >= shard.first) & (number < end)):
         yield f"variants/variant: expected each of {shard.first} to {end - 1} at most once"
     elif not np.array_equal(arrays["variants/split"], splits(config, shard.family)[number]):
         yield "variants/split: a variant is in another split than the seed puts it in"

@@ -1,4 +1,4 @@
-"""Windows of trajectories as a learner takes them: cut when read, scaled, padded, masked."""
+"""Windows of trajectories for a learner: cut when read, scaled, padded, masked."""
 
 import concurrent.futures
 import dataclasses
@@ -7,20 +7,20 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Array, ArrayLike, Float, Int, Int32
 
-from lqrlab.compute import checks, pytree
-from lqrlab.compute.memory import BOUNDARY, aligned, on_boundary
+from lqrlab.compute import pytree
+from lqrlab.compute.memory import BOUNDARY, on_boundary
 from lqrlab.dataset import shuffling
-from lqrlab.dataset.store import Dataset, VariantTable, check_split
+from lqrlab.dataset.store import Dataset
+from lqrlab.dataset.table import VariantTable
 from lqrlab.systems import M_MAX, N_MAX, Coordinates
 
 CHANNELS = N_MAX + M_MAX
 """Of a state and the input before it, padded."""
 
 ARRAYS = ("trajectories/variant", "trajectories/states", "trajectories/controls")
-"""What windows are cut from."""
+"""The arrays that windows are cut from."""
 
 
 @pytree
@@ -29,57 +29,56 @@ class Windows:
     """Windows, each ending at the time whose input is to be chosen; oldest first.
 
     Attributes:
-        signals: scaled state and the input before it ``[b, W, 12 + 6]``; zero before the trajectory began.
-        t: time of the last state in its trajectory ``[b]``, int32.
-        variant: row of the :class:`VariantTable` ``[b]``, int32.
+        signals: scaled state and the input before it; zero before the trajectory began.
+        t: time of the last state in its trajectory.
+        variant: row of the :class:`VariantTable`.
     """
 
-    signals: Array
-    t: Array
-    variant: Array
+    signals: Float[Array, "*b W 18"]
+    t: Int32[Array, "*b"]
+    variant: Int32[Array, "*b"]
 
     def batch(self, table: VariantTable) -> "Batch":
-        """With what is known of their plants."""
+        """With the optimal gains and masks of their plants."""
         back = jnp.arange(self.signals.shape[1] - 1, -1, -1, dtype=self.t.dtype)
-        mask = (back[None, :] <= self.t[:, None]).astype(self.signals.dtype)
-        known = (table.gain, table.description.state_mask, table.description.input_mask)
-        gain, state_mask, input_mask = (a[self.variant] for a in known)
-        return Batch(self.variant, self.signals, gain, mask, state_mask, input_mask)
+        time_mask = (back[None, :] <= self.t[:, None]).astype(self.signals.dtype)
+        masks = (a[self.variant] for a in (table.coordinates.state_mask, table.coordinates.input_mask))
+        return Batch(self.variant, self.signals, table.gain(self.variant), time_mask, *masks)
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Windows with what is known of their plants. Masked entries are zero.
+    """Windows with the optimal gains and masks of their plants. Masked entries are zero.
 
     Attributes:
-        variant: row of the :class:`VariantTable` ``[b]``, int32.
-        signals: ``x`` [b, W, 12] and ``u`` [b, W, 6] side by side ``[b, W, 18]``.
-        gain: optimal gain of each window's plant, scaled ``[b, 6, 12]``.
-        time_mask: 1 where the time exists, 0 before the trajectory began ``[b, W]``.
-        state_mask, input_mask: 1 where a state or input exists, 0 in padding ``[b, 12]``, ``[b, 6]``.
+        variant: row of the :class:`VariantTable`.
+        signals: ``x`` and ``u`` concatenated.
+        gain: optimal gain of each window's plant, scaled.
+        time_mask: 1 where the time exists, 0 before the trajectory began.
+        state_mask, input_mask: 1 where a state or input exists, 0 in padding.
     """
 
-    variant: Array
-    signals: Array
-    gain: Array
-    time_mask: Array
-    state_mask: Array
-    input_mask: Array
+    variant: Int32[Array, " b"]
+    signals: Float[Array, "b W 18"]
+    gain: Float[Array, "b 6 12"]
+    time_mask: Float[Array, "b W"]
+    state_mask: Float[Array, "b 12"]
+    input_mask: Float[Array, "b 6"]
 
     @property
-    def x(self) -> Array:
-        """States in units of the variant's scales ``[b, W, 12]``."""
+    def x(self) -> Float[Array, "b W 12"]:
+        """States in units of the variant's scales."""
         return self.signals[..., :N_MAX]
 
     @property
-    def u(self) -> Array:
-        """Inputs that reached the plant in the step before each x, scaled ``[b, W, 6]``; zero if none did."""
+    def u(self) -> Float[Array, "b W 6"]:
+        """Inputs that reached the plant in the step before each x, scaled; zero if none did."""
         return self.signals[..., N_MAX:]
 
     @property
-    def target(self) -> Array:
-        """Optimal input −Kx at each x, scaled ``[b, W, 6]``; computed where it is asked for."""
+    def target(self) -> Float[Array, "b W 6"]:
+        """Optimal input −Kx at each x, scaled; computed when it is asked for."""
         return -jnp.einsum("bij,btj->bti", self.gain, self.x)
 
 
@@ -92,14 +91,14 @@ class WindowSet:
 
     Attributes:
         signals: state and the input before it at each time, after ``window − 1`` times of zeros, so that
-            every window is one piece of memory ``[N, window − 1 + num_steps, 12 + 6]``.
-        variant: row of the table ``[N]``, int32.
+            each window is one piece of memory.
+        variant: row of the table of each trajectory.
         window: steps in a window.
         num_steps: windows per trajectory.
     """
 
-    signals: Array
-    variant: Array
+    signals: Float[Array, "N window-1+num_steps 18"]
+    variant: Int32[Array, " N"]
     window: int = dataclasses.field(metadata={"static": True})
     num_steps: int = dataclasses.field(metadata={"static": True})
 
@@ -108,11 +107,11 @@ class WindowSet:
         """How many there are."""
         return self.signals.shape[0] * self.num_steps
 
-    def gather(self, indices: ArrayLike) -> Windows:
-        """Windows by number ``[b]``; can be called inside ``jit``."""
+    def gather(self, indices: Int[ArrayLike, " b"]) -> Windows:
+        """Windows by number; can be called inside ``jit``."""
         indices = jnp.asarray(indices)
         trajectory, t = indices // self.num_steps, (indices % self.num_steps).astype(jnp.int32)
-        # a window is one piece of its row; said so, XLA copies it in half the time
+        # a window is one piece of its row: as a slice of the flat row XLA copies it in half the time
         rows, start = self.signals.reshape(len(self.signals), -1), t * CHANNELS
         size = (1, self.window * CHANNELS)
         pieces = jax.vmap(lambda i, at: jax.lax.dynamic_slice(rows, (i, at), size)[0])(trajectory, start)
@@ -129,55 +128,63 @@ class WindowSet:
         return self.gather(shuffling.shuffled(positions % num, num, seed, epochs))
 
 
-# On the host -------------------------------------------------------------------------------------------------
+@jax.jit(static_argnames="count")
+def shuffled(held: WindowSet, first: Array, epoch: Array, count: int, seed: Array) -> Windows:
+    """:meth:`WindowSet.shuffled` as a compiled program."""
+    return held.shuffled(first, epoch, count, seed)
+
+
+# In host memory ----------------------------------------------------------------------------------------------
 
 _FEW = 256  # windows that are not worth a second thread
 _cutters = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-cut")
 
+Rows = Float[np.ndarray, "N window-1+T 18"]
+"""Trajectories as a :class:`WindowSet` has them, in host memory."""
 
-def cut(rows: np.ndarray, at: np.ndarray, out: np.ndarray) -> None:
-    """Copy windows out of rows ``[N, L, 18]`` to out ``[b, W, 18]``; they begin at times ``at`` of all N·L.
 
-    Half of it is done by a second thread: NumPy lets go of the interpreter meanwhile.
+def cut(rows: Rows, at: Int[np.ndarray, " b"], out: Float[np.ndarray, "b W 18"]) -> None:
+    """Copy windows that begin at times ``at``, counted over all rows one after another.
+
+    A second thread does half of it: NumPy releases Python's lock meanwhile.
     """
     times, steps = rows.reshape(-1, CHANNELS), np.arange(out.shape[1])
 
-    def some(part: slice) -> None:
+    def copy(part: slice) -> None:
         index = (at[part, None] + steps).reshape(-1)
-        # to look whether each index is in range would mean a buffer in between; "clip" does without
+        # to check whether each index is in range would mean a buffer in between; "clip" does without
         np.take(times, index, axis=0, out=out[part].reshape(-1, CHANNELS), mode="clip")
 
     half = len(at) // 2
     if half < _FEW:
-        return some(slice(None))
-    other = _cutters.submit(some, slice(half, None))
-    some(slice(None, half))
+        return copy(slice(None))
+    other = _cutters.submit(copy, slice(half, None))
+    copy(slice(None, half))
     return other.result()
 
 
-def zeros(count: int, window: int, steps: int) -> np.ndarray:
-    """Memory for the rows of ``count`` trajectories, on a 64-byte boundary."""
+def zeros(count: int, window: int, steps: int) -> Rows:
+    """Zeros for the rows of ``count`` trajectories, on a 64-byte boundary."""
     shape = (count, window - 1 + steps, CHANNELS)
     buffer = np.zeros(4 * math.prod(shape) + BOUNDARY, np.uint8)
     return on_boundary(buffer, shape, np.float32)
 
 
-def uncut(count: int, window: int) -> np.ndarray:
-    """Memory for ``count`` windows, uninitialised."""
-    return aligned((count, window, CHANNELS))
+def row_bytes(window: int, steps: int) -> int:
+    """Memory of one trajectory's row."""
+    return 4 * (window - 1 + steps) * CHANNELS
 
 
 def put(
-    rows: np.ndarray,
-    where: slice,
+    rows: Rows,
     window: int,
-    states: np.ndarray,
-    controls: np.ndarray,
+    states: Float[np.ndarray, "N T+1 n"],
+    controls: Float[np.ndarray, "N T m"],
     coordinates: Coordinates,
 ) -> None:
-    """Scale states ``[N, T+1, n]`` and inputs ``[N, T, m]`` in SI units into some rows of zeros."""
+    """Write states and inputs in SI units, scaled, into rows of zeros."""
     n, m = states.shape[-1], controls.shape[-1]
-    to = rows[where, window - 1 :]
+    to = rows[:, window - 1 :]
     # by the reciprocal, in float32: within one rounding of the quotient, and three times as fast
     per_x, per_u = ((1 / a)[:, None].astype(np.float32) for a in (coordinates.scale_x, coordinates.scale_u))
     np.multiply(states[:, :-1], per_x[..., :n], out=to[..., :n])
@@ -186,38 +193,33 @@ def put(
 
 def read(
     dataset: Dataset, split: str, window: int, part: tuple[int, int] = (0, 1)
-) -> tuple[np.ndarray, np.ndarray]:
-    """The trajectories of a split in host memory, as a :class:`WindowSet` has them.
+) -> tuple[Rows, Int32[np.ndarray, " N"]]:
+    """The trajectories of a split in host memory, and the row of the table of each.
 
     Args:
         dataset: opened.
         split: ``"train"``, ``"validation"`` or ``"held_out"``.
         window: steps in a window.
-        part: (index, count) of this process: it takes every count-th trajectory.
-
-    Returns:
-        Rows ``[N, W − 1 + T, 18]`` and each one's row of the table ``[N]``.
+        part: (index, count) of this process: it takes each count-th trajectory.
 
     Raises:
-        ValueError: an unknown or empty split, a damaged file.
+        ValueError: an empty split, a damaged file.
     """
-    checks.whole("window", window)
-    chosen = np.zeros(len(dataset.variants), bool)
-    chosen[dataset.rows(check_split(split))] = True
     picks, seen, (index, count) = [], 0, part
-    for shard, first in zip(dataset.shards, dataset.first_rows):
-        variant = dataset.read(shard, [ARRAYS[0]])[ARRAYS[0]] + first
-        keep = np.flatnonzero(chosen[variant])
+    for number, shard in enumerate(dataset.shards):
+        variant = dataset.read(shard, ARRAYS[:1])[ARRAYS[0]]
+        keep = dataset.in_split(split, number, variant)
         picks.append((variant, keep[(seen + np.arange(len(keep))) % count == index]))
         seen += len(keep)
     if not seen:
         raise ValueError(f"split: {dataset.path} has no trajectory in {split!r}")
-    variant = np.concatenate([v[keep] for v, keep in picks]).astype(np.int32)
-    rows, at = zeros(len(variant), window, dataset.config.row_steps), 0
+    firsts = dataset.first_rows
+    rows_of = [variant[keep] + first for (variant, keep), first in zip(picks, firsts)]
+    rows, at = zeros(sum(map(len, rows_of)), window, dataset.config.row_steps), 0
     for number, (_, keep) in enumerate(picks):
         if len(keep):
             of, states, controls = dataset.read(dataset.shards[number], ARRAYS).values()
-            where = slice(at, at + len(keep))
-            put(rows, where, window, states[keep], controls[keep], dataset.coordinates(number, of[keep]))
+            units = dataset.coordinates(number, of[keep])
+            put(rows[at : at + len(keep)], window, states[keep], controls[keep], units)
             at += len(keep)
-    return rows, variant
+    return rows, np.concatenate(rows_of).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Where a learner's batches come from: one protocol, four kinds."""
+"""Sources of windows for a learner: one protocol, four kinds."""
 
 import jax
 
@@ -8,8 +8,9 @@ from lqrlab.dataset.sources.base import BatchSpec, Source
 from lqrlab.dataset.sources.resident import resident
 from lqrlab.dataset.sources.simulated import simulated
 from lqrlab.dataset.sources.streaming import streaming
-from lqrlab.dataset.store import Dataset, check_split
-from lqrlab.dataset.windows import CHANNELS
+from lqrlab.dataset.store import Dataset
+from lqrlab.dataset.table import SPLITS
+from lqrlab.dataset.windows import row_bytes
 
 KINDS = ("auto", "resident", "memory", "streaming", "simulated")
 
@@ -32,25 +33,24 @@ def source(
     process_index: int = 0,
     process_count: int = 1,
 ) -> Source:
-    """Shuffled, scaled, padded, masked windows of a split: what a learner is fed from.
+    """Shuffled, scaled, padded, masked windows of a split, for a learner.
 
     Args:
-        data: an opened data set; for ``"simulated"`` its config does.
+        data: an opened data set; for ``"simulated"`` its config is enough.
         kind: ``"resident"`` keeps all windows on the device, ``"memory"`` all in host memory, ``"streaming"`` reads
-            pools of shuffled blocks from the disk as it goes, ``"simulated"`` reads nothing and simulates new loops
-            of the same plants. ``"auto"`` is resident up to 1 GiB of windows, else streaming. The first two give the
-            same batches; so does the third where one pool holds the whole split.
+            pools of shuffled blocks from the disk as they are needed, ``"simulated"`` reads nothing and simulates new
+            loops of the same plants. ``"auto"`` is resident up to 1 GiB of windows, else streaming. The first two
+            give the same batches; so does the third where one pool holds the whole split.
         split: ``"train"``, ``"validation"`` or ``"held_out"``.
         batch_size: windows in a batch (of this process).
-        window: steps in a window; one ends at each time of each trajectory at which an input is chosen. Those of a
-            segment do not reach back over its start.
-        seed: of the order, and of what is simulated.
+        window: steps in a window. One window ends at each step of each trajectory at which an input is chosen; those
+            of a segment do not reach back over its start.
+        seed: of the shuffling, and of the simulated loops.
         device: where batches are put; JAX's default if left out.
         pool_bytes: host memory for a pool of a streaming source, which holds two.
         loops: simulated in a round of a simulated source.
-        process_index, process_count: which of several processes this is; each has a part of its own: every
-            ``process_count``-th trajectory, or block of trajectories if streaming; the parts are disjoint and
-            together the whole.
+        process_index, process_count: which of several processes this is. Each gets every ``process_count``-th
+            trajectory, or block of trajectories if streaming; the parts are disjoint and together the whole.
 
     Raises:
         ValueError: an argument that does not fit, an empty split, a damaged file.
@@ -61,21 +61,16 @@ def source(
     checks.whole("seed", seed, 0, 2**32 - 1)
     checks.whole("process_count", process_count)
     part = (checks.whole("process_index", process_index, 0, process_count - 1), process_count)
-    spec = BatchSpec(
-        split=check_split(split), window=window, batch_size=batch_size, seed=seed, device=device, part=part
-    )
+    checks.choice("split", split, SPLITS)
+    spec = BatchSpec(split=split, window=window, batch_size=batch_size, seed=seed, device=device, part=part)
     if kind == "simulated":
         return simulated(data, spec, loops=loops)
     if isinstance(data, DataConfig):
         raise ValueError(f"data: a {kind} source reads a data set; open one, or take kind='simulated'")
     if kind == "auto":
-        kind = "resident" if _window_bytes(data, split, window) <= _RESIDENT_BYTES else "streaming"
+        share = len(data.rows(split)) / max(len(data.variants), 1)
+        size = share * data.num_trajectories * row_bytes(window, data.config.row_steps)
+        kind = "resident" if size <= _RESIDENT_BYTES else "streaming"
     if kind == "streaming":
         return streaming(data, spec, pool_bytes=pool_bytes)
     return resident(data, spec, on_host=kind == "memory")
-
-
-def _window_bytes(data: Dataset, split: str, window: int) -> int:
-    """Memory that the windows of a split take, from its share of the variants."""
-    share = len(data.rows(split)) / max(len(data.variants), 1)
-    return int(share * data.num_trajectories * (window - 1 + data.config.row_steps) * CHANNELS * 4)

@@ -1,4 +1,4 @@
-"""What every source of windows offers, wherever they come from."""
+"""The protocol of every source of windows, whatever they come from."""
 
 import abc
 import collections
@@ -10,7 +10,8 @@ from typing import Self, TypeVar
 import jax
 
 from lqrlab.compute import checks
-from lqrlab.dataset.store import Dataset, VariantTable
+from lqrlab.dataset.store import Dataset
+from lqrlab.dataset.table import VariantTable
 from lqrlab.dataset.windows import Batch, Windows
 
 T = TypeVar("T")
@@ -20,15 +21,15 @@ _AHEAD = 2  # batches that a thread makes ahead of the one in use
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchSpec:
-    """Which windows a source hands out, and in which order.
+    """Which windows a source hands out.
 
     Attributes:
         split: ``"train"``, ``"validation"`` or ``"held_out"``.
         window: steps in a window.
         batch_size: windows in a batch.
-        seed: of the order.
+        seed: of the shuffling.
         device: where batches are put; JAX's default if None.
-        part: (index, count) of this process, which has a part of the windows: the parts are disjoint.
+        part: (index, count) of this process; the windows of different processes are disjoint.
     """
 
     split: str
@@ -41,14 +42,14 @@ class BatchSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Source(abc.ABC):
-    """Shuffled windows without end, epoch after epoch: each window once in an epoch, in an order of its own.
+    """Shuffled windows without end, epoch after epoch: each window once in an epoch, each epoch in another order.
 
-    What is at which position is a pure function of (seed, epoch, position), so a learner that is stopped goes on
-    with the same windows. A source can be iterated over: batches of one epoch.
+    The window at a position is a pure function of (seed, epoch, position), so a learner that is stopped and resumed
+    gets the same windows. Iterating over a source gives the batches of one epoch.
 
     Attributes:
         data: the data set that the windows are of.
-        spec: which windows, in which order.
+        spec: which windows.
         table: all plants; windows point into its rows.
         num_windows: in an epoch (of this part).
     """
@@ -73,9 +74,9 @@ class Source(abc.ABC):
         """The ``count`` windows from position ``first`` on, counted from the beginning of epoch 0."""
 
     @property
-    def order(self) -> dict[str, str | int]:
-        """What the order of the windows depends on beside the seed: a run goes on with a source of the same order."""
-        return {"order": "shuffled"}
+    def shuffling(self) -> dict[str, str | int]:
+        """How windows are ordered: a run can be resumed with a source of the same shuffling (and seed)."""
+        return {"shuffling": "split"}
 
     @abc.abstractmethod
     def of_split(self, split: str) -> "Source":
@@ -89,16 +90,15 @@ class Source(abc.ABC):
     def batch(self, position: int) -> Batch:
         """A batch by its number, counted from the beginning of epoch 0."""
         checks.whole("position", position, 0)
-        windows = self.windows(position * self.batch_size, self.batch_size)
-        return _known(windows, self.table)
+        return _batch(self.windows(position * self.batch_size, self.batch_size), self.table)
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """Batches from number ``start`` on, made by a thread ahead of their use; one epoch if ``stop`` is left out."""
         stop = start + len(self) if stop is None else stop
-        return ahead(self.batch, range(start, stop))
+        return prefetched(self.batch, range(start, stop))
 
     def __len__(self) -> int:
-        """Batches that an epoch takes; the last one goes on into the next epoch."""
+        """Batches that an epoch takes; the last one continues into the next epoch."""
         return -(-self.num_windows // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -106,11 +106,11 @@ class Source(abc.ABC):
 
 
 @jax.jit
-def _known(windows: Windows, table: VariantTable) -> Batch:
+def _batch(windows: Windows, table: VariantTable) -> Batch:
     return windows.batch(table)
 
 
-def ahead(make: Callable[[int], T], positions: range) -> Iterator[T]:
+def prefetched(make: Callable[[int], T], positions: range) -> Iterator[T]:
     """``make(position)`` in order, some of them made by a thread while an earlier one is used."""
     maker = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-load")
     coming: collections.deque[concurrent.futures.Future[T]] = collections.deque()
@@ -122,5 +122,4 @@ def ahead(make: Callable[[int], T], positions: range) -> Iterator[T]:
         while coming:
             yield coming.popleft().result()
     finally:  # also when the loop was left early; the thread ends with its maker
-        for future in coming:
-            future.cancel()
+        maker.shutdown(wait=False, cancel_futures=True)

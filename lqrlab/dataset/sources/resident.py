@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from lqrlab.dataset import windows
 from lqrlab.dataset.sources.base import BatchSpec, Source
@@ -15,7 +14,7 @@ from lqrlab.dataset.windows import Windows, WindowSet
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ResidentSource(Source):
-    """Everything on the device (or in host memory, which is the CPU's): shuffled and gathered there.
+    """All windows on the device (or in host memory, which on a CPU is the same): shuffled and gathered there.
 
     Attributes:
         held: all windows of the split.
@@ -27,18 +26,13 @@ class ResidentSource(Source):
 
     def windows(self, first: int, count: int) -> Windows:
         """See :class:`Source`."""
-        epoch, start = divmod(first, self.num_windows)
-        taken = _shuffled(self.held, np.uint32(start), np.uint32(epoch), count, np.uint32(self.spec.seed))
-        return jax.device_put(taken, _wanted(self.spec.device)) if self.on_host else taken
+        epoch, start = (np.uint32(i) for i in divmod(first, self.num_windows))
+        taken = windows.shuffled(self.held, start, epoch, count, np.uint32(self.spec.seed))
+        return jax.device_put(taken, _device(self.spec)) if self.on_host else taken
 
     def of_split(self, split: str) -> Source:
         """See :class:`Source`."""
         return resident(self.data, dataclasses.replace(self.spec, split=split), on_host=self.on_host)
-
-
-@jax.jit(static_argnames="count")
-def _shuffled(held: WindowSet, first: Array, epoch: Array, count: int, seed: Array) -> Windows:
-    return held.shuffled(first, epoch, count, seed)
 
 
 def resident(data: Dataset, spec: BatchSpec, *, on_host: bool = False) -> ResidentSource:
@@ -46,20 +40,22 @@ def resident(data: Dataset, spec: BatchSpec, *, on_host: bool = False) -> Reside
     rows, variant = windows.read(data, spec.split, spec.window, spec.part)
     if not len(variant):
         raise ValueError(f"process_count: {spec.split!r} has too few trajectories for {spec.part[1]} parts")
-    home = spec.device
-    if on_host:  # on a CPU host memory is the device's own: what is there is taken over, not copied
-        home = _cpu()
-        on_host = _wanted(spec.device) != home
+    home = _cpu() if on_host else spec.device
+    # on a CPU host memory is the device's: the arrays are taken over, not copied
     signals, of = jax.device_put((rows, variant), home)
     held = WindowSet(signals=signals, variant=of, window=spec.window, num_steps=data.config.row_steps)
-    table = jax.device_put(data.table(), spec.device)
     return ResidentSource(
-        data=data, spec=spec, table=table, num_windows=held.num_windows, held=held, on_host=on_host
+        data=data,
+        spec=spec,
+        table=jax.device_put(data.table(), spec.device),
+        num_windows=held.num_windows,
+        held=held,
+        on_host=on_host and _device(spec) != home,
     )
 
 
-def _wanted(device: jax.Device | None) -> jax.Device:
-    return device or next(iter(jnp.zeros(()).devices()))
+def _device(spec: BatchSpec) -> jax.Device:
+    return spec.device or next(iter(jnp.zeros(()).devices()))
 
 
 def _cpu() -> jax.Device:

@@ -5,47 +5,56 @@ import concurrent.futures
 import dataclasses
 import functools
 import threading
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
+from jaxtyping import Int32
 
+from lqrlab.compute.memory import aligned
 from lqrlab.dataset import shards, shuffling, windows
 from lqrlab.dataset.sources.base import BatchSpec, Source
 from lqrlab.dataset.store import Dataset
-from lqrlab.dataset.windows import ARRAYS, Windows
+from lqrlab.dataset.windows import ARRAYS, CHANNELS, Rows, Windows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Block:
-    """Trajectories that are read together: ``keep`` of first … last − 1 of a file."""
+    """Trajectories that are read together: ``keep`` of rows first … last − 1 of a file."""
 
     shard: int
     first: int
     last: int
     keep: np.ndarray
 
+    def __len__(self) -> int:
+        return len(self.keep)
+
+
+_Blocks = tuple[_Block, ...]
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Pool:
-    """Trajectories that are in memory together; their windows in the order in which they are handed out.
+    """Trajectories that are in memory together, and their windows in shuffled order.
 
     Attributes:
-        rows: as :func:`windows.cut` takes them ``[N, W − 1 + T, 18]``.
-        variant: row of the table ``[N]``.
-        trajectory, t: of each window ``[N·T]``.
+        rows: trajectories.
+        variant: row of the table of each.
+        trajectory, t: of each window.
     """
 
-    rows: np.ndarray
-    variant: np.ndarray
-    trajectory: np.ndarray
-    t: np.ndarray
+    rows: Rows
+    variant: Int32[np.ndarray, " N"]
+    trajectory: Int32[np.ndarray, " N*T"]
+    t: Int32[np.ndarray, " N*T"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Epoch:
-    """Blocks of each pool of an epoch, and the window of the epoch that each pool begins at, and its end."""
+    """The blocks of each pool of an epoch, and the positions in the epoch at which the pools begin, and its end."""
 
-    pools: list[list[_Block]]
+    pools: list[_Blocks]
     starts: list[int]
 
 
@@ -59,31 +68,32 @@ class StreamingSource(Source):
     Attributes:
         pool_bytes: host memory for one pool; two are held.
         blocks: of this process.
-        reader: reads pools, and holds those that are in use.
     """
 
     pool_bytes: int
-    blocks: tuple[_Block, ...]
-    reader: "_Reader" = dataclasses.field(default_factory=lambda: _Reader())
+    blocks: _Blocks
 
     @property
-    def order(self) -> dict[str, str | int]:
-        """See :class:`Source`; one pool that holds everything is shuffled as a resident source is."""
-        pools = len(self.epoch(0).pools)
-        return super().order if pools == 1 else {"order": "pools", "pool_bytes": self.pool_bytes}
+    def shuffling(self) -> dict[str, str | int]:
+        """See :class:`Source`; a single pool is shuffled as a resident source is."""
+        if len(self._epoch(0).pools) == 1:
+            return super().shuffling
+        return {"shuffling": "pools", "pool_bytes": self.pool_bytes}
 
     def windows(self, first: int, count: int) -> Windows:
         """See :class:`Source`."""
-        signals = windows.uncut(count, self.window)
+        signals = aligned((count, self.window, CHANNELS))
         t, variant = np.empty(count, np.int32), np.empty(count, np.int32)
         done = 0
         while done < count:
             epoch, position = divmod(first + done, self.num_windows)
-            number, begin, end = self._pool_at(epoch, position)
-            take = min(end - position, count - done)
-            pool = self.reader.pool(self, epoch, number)
-            piece, here = slice(done, done + take), slice(position - begin, position - begin + take)
-            trajectory, t[piece] = pool.trajectory[here], pool.t[here]
+            starts = self._epoch(epoch).starts
+            number = bisect.bisect_right(starts, position) - 1
+            following = (epoch, number + 1) if number + 2 < len(starts) else (epoch + 1, 0)
+            pool = self._pools.get(self._pool, (epoch, number), following)
+            take = min(starts[number + 1] - position, count - done)
+            piece, start = slice(done, done + take), position - starts[number]
+            trajectory, t[piece] = pool.trajectory[start : start + take], pool.t[start : start + take]
             variant[piece] = pool.variant[trajectory]
             windows.cut(pool.rows, trajectory * np.int64(pool.rows.shape[1]) + t[piece], signals[piece])
             done += take
@@ -93,84 +103,88 @@ class StreamingSource(Source):
         """See :class:`Source`."""
         return streaming(self.data, dataclasses.replace(self.spec, split=split), pool_bytes=self.pool_bytes)
 
-    def _pool_at(self, epoch: int, position: int) -> tuple[int, int, int]:
-        """The pool that holds a window of an epoch: its number, its first window and the one after its last."""
-        starts = self.epoch(epoch).starts
-        number = bisect.bisect_right(starts, position) - 1
-        return number, starts[number], starts[number + 1]
+    # Caches belong to one source and end with it; a reseeded source has others.
 
-    @functools.lru_cache(maxsize=3)  # noqa: B019 (sources are few, and live as long as they are used)
-    def epoch(self, epoch: int) -> _Epoch:
-        """What is read in which order."""
-        steps, blocks = self.data.config.row_steps, list(self.blocks)
-        room = self.pool_bytes // _row_bytes(self.window, steps)
-        if sum(len(block.keep) for block in blocks) > room:
-            order = shuffling.shuffled_on_host(np.arange(len(blocks)), len(blocks), self.spec.seed, epoch)
-            blocks = [blocks[b] for b in order]
-        pools = _pools(blocks, room)
-        sizes = [steps * sum(len(block.keep) for block in pool) for pool in pools]
-        return _Epoch(pools, np.cumsum([0, *sizes]).tolist())
+    @functools.cached_property
+    def _epoch(self) -> Callable[[int], _Epoch]:
+        steps = self.data.config.row_steps
+        room = self.pool_bytes // windows.row_bytes(self.window, steps)
+        return functools.lru_cache(2)(
+            functools.partial(_plan_epoch, self.blocks, room, steps, self.spec.seed)
+        )
 
-    def read(self, epoch: int, number: int, same: _Pool | None) -> _Pool:
-        """A pool; ``same`` is one whose trajectories need not be read again."""
-        pools = self.epoch(epoch).pools
-        if len(pools) == 1:  # as a resident source has them
-            rows, variant = (same.rows, same.variant) if same else _read(self, pools[0])
-            seed = self.spec.seed
-        else:
-            rows, variant = _read(self, pools[number])
-            seed = self.spec.seed + 0x632BE5 * (number + 1)  # each pool is shuffled in its own way
-        return _Pool(rows, variant, *_ordered(len(variant), self.data.config.row_steps, seed, epoch))
+    @functools.cached_property
+    def _read(self) -> Callable[[_Blocks], tuple[Rows, np.ndarray]]:
+        return functools.lru_cache(1)(functools.partial(_read_blocks, self.data, self.window))
+
+    @functools.cached_property
+    def _pools(self) -> "_Ahead":
+        return _Ahead()
+
+    def _pool(self, epoch: int, number: int) -> _Pool:
+        pools = self._epoch(epoch).pools
+        # a single pool is shuffled as a resident source, each of several in another way
+        seed = self.spec.seed + (0x632BE5 * (number + 1) if len(pools) > 1 else 0)
+        rows, variant = self._read(pools[number])
+        return _Pool(rows, variant, *_shuffled(len(variant), self.data.config.row_steps, seed, epoch))
 
 
-class _Reader:
-    """Reads pools one after another, the next one while one is in use."""
+class _Ahead:
+    """Pools made by a thread: the one in use, and the next one."""
 
     def __init__(self) -> None:
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-read")
         self._held: dict[tuple[int, int], concurrent.futures.Future[_Pool]] = {}
         self._lock = threading.Lock()
 
-    def pool(self, source: StreamingSource, epoch: int, number: int) -> _Pool:
-        """A pool; the next one is begun with at the same time, and those that are behind are let go."""
-        alone = len(source.epoch(epoch).pools) == 1
-        last = number + 1 == len(source.epoch(epoch).pools)
-        following = (epoch + 1, 0) if last else (epoch, number + 1)
+    def get(
+        self, make: Callable[[int, int], _Pool], key: tuple[int, int], following: tuple[int, int]
+    ) -> _Pool:
+        """``make(*key)``, made before if it was the last call's ``following``; all other pools are released."""
         with self._lock:
-            same = next(iter(self._held.values())).result() if alone and self._held else None
-            wanted = ((epoch, number),) if alone else ((epoch, number), following)
-            self._held = {key: future for key, future in self._held.items() if key in wanted}
-            for key in wanted:
-                if key not in self._held:
-                    self._held[key] = self._thread.submit(source.read, *key, same)
-            future = self._held[epoch, number]
+            held = self._held
+            self._held = {k: held.get(k) or self._thread.submit(make, *k) for k in (key, following)}
+            future = self._held[key]
         return future.result()
 
 
-def _read(source: StreamingSource, blocks: list[_Block]) -> tuple[np.ndarray, np.ndarray]:
-    """The trajectories of some blocks in host memory: rows, and each one's row of the table."""
-    data, window = source.data, source.window
-    at = np.cumsum([0] + [len(block.keep) for block in blocks])
+def _plan_epoch(blocks: _Blocks, room: int, steps: int, seed: int, epoch: int) -> _Epoch:
+    """The pools of an epoch; ``room`` is the number of trajectories that fit into one."""
+    if sum(map(len, blocks)) > room:
+        order = shuffling.shuffled_on_host(np.arange(len(blocks)), len(blocks), seed, epoch)
+        blocks = tuple(blocks[b] for b in order)
+    pools: list[list[_Block]] = [[]]
+    free = room
+    for block in blocks:
+        if len(block) > free:
+            pools.append([])
+            free = room
+        pools[-1].append(block)
+        free -= len(block)
+    sizes = [steps * sum(map(len, pool)) for pool in pools]
+    return _Epoch([tuple(pool) for pool in pools], np.cumsum([0, *sizes]).tolist())
+
+
+def _read_blocks(data: Dataset, window: int, blocks: _Blocks) -> tuple[Rows, Int32[np.ndarray, " N"]]:
+    """The trajectories of some blocks in host memory, and the row of the table of each."""
+    at = np.cumsum([0, *map(len, blocks)])
     rows = windows.zeros(at[-1], window, data.config.row_steps)
     variant = np.empty(at[-1], np.int32)
     for shard in sorted({block.shard for block in blocks}):
         path = data.path / data.shards[shard]["file"]
-        with shards.opened(path, only=ARRAYS) as found:
+        with shards.opened(path, only=ARRAYS) as arrays:
             for first, block in zip(at, blocks):
-                if block.shard != shard:
-                    continue
-                of, states, controls = (
-                    shards.part(path, found, name, block.first, block.last) for name in ARRAYS
-                )
-                if len(block.keep) < len(of):
-                    of, states, controls = (a[block.keep] for a in (of, states, controls))
-                where = slice(first, first + len(block.keep))
-                windows.put(rows, where, window, states, controls, data.coordinates(shard, of))
-                variant[where] = of + data.first_rows[shard]
+                if block.shard == shard:
+                    parts = (shards.rows(path, arrays, name, block.first, block.last) for name in ARRAYS)
+                    all_kept = len(block) == block.last - block.first
+                    of, states, controls = (a if all_kept else a[block.keep] for a in parts)
+                    where = slice(first, first + len(block))
+                    windows.put(rows[where], window, states, controls, data.coordinates(shard, of))
+                    variant[where] = of + data.first_rows[shard]
     return rows, variant
 
 
-def _ordered(count: int, steps: int, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+def _shuffled(count: int, steps: int, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
     """Trajectory and time of each window of a pool, shuffled; a piece at a time, which stays in the cache."""
     num, piece = count * steps, 1 << 15
     trajectory, t = np.empty(num, np.int32), np.empty(num, np.int32)
@@ -181,49 +195,29 @@ def _ordered(count: int, steps: int, seed: int, epoch: int) -> tuple[np.ndarray,
     return trajectory, t
 
 
-def _pools(blocks: list[_Block], room: int) -> list[list[_Block]]:
-    """Blocks of each pool of an epoch; ``room`` is in trajectories."""
-    pools: list[list[_Block]] = [[]]
-    free = room
-    for block in blocks:
-        if len(block.keep) > free:
-            pools.append([])
-            free = room
-        pools[-1].append(block)
-        free -= len(block.keep)
-    return pools
-
-
-def _blocks(data: Dataset, split: str) -> list[_Block]:
+def _blocks(data: Dataset, split: str) -> Sequence[_Block]:
     """Chunks of the files, as HDF5 reads them, with those of their trajectories that are in the split."""
-    chosen = np.zeros(len(data.variants), bool)
-    chosen[data.rows(split)] = True
     blocks = []
     for number, shard in enumerate(data.shards):
-        variant = data.read(shard, [ARRAYS[0]])[ARRAYS[0]]
-        inside = chosen[variant + data.first_rows[number]]
-        large = (shard["arrays"][name] for name in ARRAYS[1:])
-        rows = min(shards.chunk_rows(a["shape"], np.dtype(a["dtype"]).itemsize) for a in large)
+        variant = data.read(shard, ARRAYS[:1])[ARRAYS[0]]
+        rows = shards.chunk_rows(shard["arrays"])
         for first in range(0, len(variant), rows):
-            keep = np.flatnonzero(inside[first : first + rows])
+            last = min(first + rows, len(variant))
+            keep = data.in_split(split, number, variant[first:last])
             if len(keep):
-                blocks.append(_Block(number, first, min(first + rows, len(variant)), keep))
+                blocks.append(_Block(number, first, last, keep))
     return blocks
 
 
-def _row_bytes(window: int, steps: int) -> int:
-    return 4 * (window - 1 + steps) * windows.CHANNELS
-
-
 def streaming(data: Dataset, spec: BatchSpec, *, pool_bytes: int) -> StreamingSource:
-    """Look for what is to be read; see :func:`lqrlab.dataset.source`."""
+    """List the blocks to read; see :func:`lqrlab.dataset.source`."""
     blocks, (index, count) = _blocks(data, spec.split), spec.part
     if not blocks:
         raise ValueError(f"split: {data.path} has no trajectory in {spec.split!r}")
     if len(blocks) < count:
         raise ValueError(f"process_count: {spec.split!r} has {len(blocks)} blocks, too few for {count} parts")
     steps = data.config.row_steps
-    needed = max(len(block.keep) for block in blocks) * _row_bytes(spec.window, steps)
+    needed = max(map(len, blocks)) * windows.row_bytes(spec.window, steps)
     if pool_bytes < needed:
         raise ValueError(
             f"pool_bytes: expected at least {needed}, one block of trajectories, but found {pool_bytes}"
@@ -233,7 +227,7 @@ def streaming(data: Dataset, spec: BatchSpec, *, pool_bytes: int) -> StreamingSo
         data=data,
         spec=spec,
         table=jax.device_put(data.table(), spec.device),
-        num_windows=steps * sum(len(block.keep) for block in mine),
+        num_windows=steps * sum(map(len, mine)),
         pool_bytes=pool_bytes,
         blocks=mine,
     )

@@ -1,0 +1,116 @@
+"""The arrays, units and attributes of a shard, from its plants and closed loops."""
+
+from typing import TYPE_CHECKING
+
+import h5py
+import jax
+import numpy as np
+from jaxtyping import Bool
+
+import lqrlab
+from lqrlab import systems
+from lqrlab.dataset import manifest, shards
+from lqrlab.dataset.config import DataConfig
+from lqrlab.dataset.plan import Shard, splits
+from lqrlab.dataset.table import Columns
+from lqrlab.systems import Plant
+
+if TYPE_CHECKING:
+    from lqrlab.dataset.trajectories import Designs, Runs
+
+
+def content(
+    config: DataConfig,
+    shard: Shard,
+    designs: "Designs",
+    runs: "Runs",
+    chosen: Bool[np.ndarray, "v s"],
+    left_out: dict[str, int],
+) -> shards.Content:
+    """The contents of a shard's file: its plants that have an optimum, and the chosen loops."""
+    rows = {name: _chosen(chosen, a) for name, a in _rows(config, runs).items()}
+    # rows of the table that is written, in which variants without an optimum are missing
+    of = (np.cumsum(designs.stabilizing) - 1)[np.nonzero(chosen)[0]].astype(np.int32)
+    written = {"variant": np.repeat(of, len(config.starts)), **rows}
+    if config.segmented:
+        written["start"] = np.tile(np.array(config.starts, np.int32), len(of))
+    arrays = {f"variants/{name}": a for name, a in columns(config, shard, designs).items()}
+    arrays |= {f"trajectories/{name}": np.ascontiguousarray(a) for name, a in written.items()}
+    plants = designs.plants
+    about = {
+        "format": manifest.FORMAT,
+        "config": config.to_json(),
+        "family": shard.family,
+        "first_variant": shard.first,
+        "states": ", ".join(s.name for s in plants.states),
+        "inputs": ", ".join(s.name for s in plants.inputs),
+        "source": plants.source,
+        **{f"left_out_{reason}": number for reason, number in left_out.items()},
+        "lqrlab": lqrlab.__version__,
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "h5py": h5py.__version__,
+        "platform": jax.default_backend(),
+    }
+    return shards.Content(arrays, _units(plants, segments=config.segmented), about, config.compression)
+
+
+def columns(config: DataConfig, shard: Shard, designs: "Designs") -> Columns:
+    """Group ``variants``, in SI units: one row for each plant of a shard that has an optimum."""
+    plants, linear, coordinates = designs.plants, designs.linear, designs.coordinates
+    n, m, size = plants.n, plants.m, len(designs.stabilizing)
+    table = {
+        "family": np.full(size, shard.family, dtype=f"S{len(shard.family)}"),
+        "variant": np.arange(shard.first, shard.first + size, dtype=np.int32),
+        "split": splits(config, shard.family)[shard.first : shard.first + size],
+        "A": linear.A,
+        "B": linear.B,
+        "Q": linear.Q,
+        "R": linear.R,
+        "K": coordinates.unscale_gain(designs.problem.K, n, m),
+        "P": coordinates.unscale_cost(designs.problem.P, n),
+        "dt": linear.dt,
+        "scale_x": coordinates.scale_x[:, :n],
+        "scale_u": coordinates.scale_u[:, :m],
+    }
+    for name, value in plants.parameters.items():
+        table[f"parameters/{name}"] = np.broadcast_to(np.asarray(value), (size,))
+    return {name: np.ascontiguousarray(a[designs.stabilizing]) for name, a in table.items()}
+
+
+def _rows(config: DataConfig, runs: "Runs") -> "Runs":
+    """The data of each loop that are written ``[v, s, rows, …]``: a row for all of it, or for each segment."""
+    if not config.segmented:
+        return {name: runs[name][:, :, None] for name in ("x0", "states", "controls", "cost")}
+    # the first states of later segments are known from the states that are kept
+    starts = np.concatenate([runs["x0"][:, :, None], runs["states"][:, :, 1:, 0]], axis=2)
+    paid = runs["costs"].sum(-1)
+    return {"x0": starts, "states": runs["states"], "controls": runs["controls"], "cost": paid}
+
+
+def _chosen(chosen: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """The rows of the loops that are kept, one after the other; uncopied where all are."""
+    return (a if chosen.all() else a[chosen]).reshape(-1, *a.shape[3:])
+
+
+def _units(plants: Plant, *, segments: bool) -> dict[str, str]:
+    x, u = (", ".join(s.unit for s in signals) for signals in (plants.states, plants.inputs))
+    parameters = systems.parameter_fields(type(plants))
+    units = {
+        "variants/A": f"rows ({x})/s, columns 1/({x})",
+        "variants/B": f"rows ({x})/s, columns 1/({u})",
+        "variants/Q": f"rows and columns 1/({x})",
+        "variants/R": f"rows and columns 1/({u})",
+        "variants/K": f"rows ({u}), columns 1/({x})",
+        "variants/P": f"rows and columns 1/({x}), times s",
+        "variants/dt": "s",
+        "variants/scale_x": x,
+        "variants/scale_u": u,
+        "trajectories/x0": x,
+        "trajectories/states": x,
+        "trajectories/controls": u,
+        "trajectories/cost": "s",
+    }
+    if segments:
+        units["trajectories/start"] = "steps"
+    return units | {f"variants/parameters/{name}": f.metadata["unit"] for name, f in parameters.items()}
