@@ -4,6 +4,7 @@ from lqrlab.simulation.costs import total_cost
 from lqrlab.simulation.environment import Env, env
 from lqrlab.simulation.loop import Trajectory, bulk_loops, rollout
 from lqrlab.simulation.policies import (
+    DelayedPolicy,
     LinearPolicy,
     Policy,
     ScheduledPolicy,
@@ -15,6 +16,7 @@ from lqrlab.simulation.policies import (
 )
 
 __all__ = [
+    "DelayedPolicy",
     "Env",
     "LinearPolicy",
     "Policy",

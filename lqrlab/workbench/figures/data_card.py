@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lqrlab import dataset
-from lqrlab.workbench.figures import plots
+from lqrlab.workbench.figures import plots, svg
 
 _OPEN, _CLOSED = "#D55E00", "#0072B2"
 
@@ -140,16 +140,8 @@ def write(data: dataset.Dataset) -> Path:
         plots.plt.close(drawn)
         image = f'<img alt="{alt}" src="data:image/png;base64,{picture}">'
         parts.append(f"<figure>{image}<figcaption>{alt}.</figcaption></figure>")
-    style = (
-        "body{max-width:52rem;margin:2rem auto;padding:0 1rem;font:16px/1.5 system-ui,sans-serif;color:#222}"
-        "table{border-collapse:collapse;display:block;overflow-x:auto}"
-        "td,th{border-bottom:1px solid #ddd;padding:.2rem .5rem}"
-        "pre{background:#f6f6f6;padding:.7rem;overflow-x:auto}img{max-width:100%}figure{margin:1.5rem 0}"
-    )
-    page = (
-        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Data card</title><style>{style}</style>'
-        f"</head><body>{''.join(parts)}</body></html>"
-    )
+    head = f'<meta charset="utf-8"><title>Data card</title><style>{svg.stylesheet("data_card.css")}</style>'
+    page = f'<!DOCTYPE html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>'
     path = data.path / "card.html"
     path.write_text(page, encoding="utf-8")
     return path

@@ -1,0 +1,54 @@
+"""A plant's closed loop as it is shown: where it starts, how long it takes, what becomes of it, its modes in words."""
+
+import dataclasses
+import math
+
+import numpy as np
+from jaxtyping import Complex, Float
+
+from lqrlab import systems
+from lqrlab.simulation import Trajectory, verdict
+from lqrlab.systems import Plant
+
+_SETTLED = 4e-3  # of an amplitude: less is not seen in a picture
+
+
+def start(plant: Plant) -> Float[np.ndarray, " n"]:
+    """An initial deviation that sets everything in motion: the first half of the states, to alternating sides."""
+    half = np.arange(plant.n) < (plant.n + 1) // 2
+    return np.where(half, 0.8 * np.resize([1.0, -0.7, 0.9], plant.n), 0.0) * np.asarray(plant.scales[0])
+
+
+def settling_steps(poles: Complex[np.ndarray, " n"] | Float[np.ndarray, " n"]) -> int:
+    """Samples after which no more motion is seen of a loop with these discrete poles."""
+    return int(
+        np.clip(
+            math.ceil(math.log(_SETTLED) / math.log(np.clip(np.abs(poles).max(), 1e-9, 1 - 1e-6))), 60, 4000
+        )
+    )
+
+
+def outcome(plant: Plant, run: Trajectory) -> verdict.Verdict:
+    """Whether a run of one loop converged, is bounded or diverged, by the rule of :mod:`lqrlab.simulation.verdict`."""
+    sizes = verdict.size(np.asarray(run.xs, float), np.asarray(plant.scales[0]))
+    return verdict.Verdict(int(verdict.of_sizes(sizes)))
+
+
+def mode_sentences(plant: Plant) -> list[str]:
+    """The open loop's modes in words, the least stable first."""
+    return [mode.sentence for mode in systems.modes(plant)]
+
+
+def plain(plant: Plant) -> Plant:
+    """The plant with plain numbers for its parameters, as drawings expect: NumPy draws, no device computes."""
+    fields = {f.name: getattr(plant, f.name) for f in dataclasses.fields(plant)}  # type: ignore[arg-type]
+    return type(plant)(**fields | {key: float(value) for key, value in plant.parameters.items()})
+
+
+def poses(
+    plant: Plant, xs: Float[np.ndarray, "times n"], us: Float[np.ndarray, "times m"]
+) -> list[systems.drawing.Drawing]:
+    """The plant's drawings at deviations from its equilibrium."""
+    still = plain(plant)
+    x_eq, u_eq = (np.asarray(a, float) for a in plant.equilibrium())
+    return [still.draw(x + x_eq, u + u_eq) for x, u in zip(np.asarray(xs, float), np.asarray(us, float))]
