@@ -99,6 +99,44 @@ def animation(
     return Animation(file, alt, seconds=seconds, speed=speed)
 
 
+def poses(
+    plant: Plant,
+    run: Trajectory,
+    count: int = 6,
+    title: str = "",
+    *,
+    columns: int | None = None,
+    pace: float = 2.0,
+    width: float = 720.0,
+) -> svg.Picture:
+    """The plant drawn at ``count`` moments of a run (``xs [T+1, n]``), closer together while it moves.
+
+    Args:
+        plant, run: one plant and one loop, as deviations from its equilibrium.
+        count: how many drawings.
+        title: above the whole.
+        columns: drawings in a row; all of them if left out.
+        pace: moments are at (0 … 1)^pace of the run: evenly spaced at 1.
+        width: in pixels.
+    """
+    ts = np.asarray(run.ts)
+    moments = np.unique(np.round((len(ts) - 2) * np.linspace(0, 1, count) ** pace).astype(int))
+    drawn = demonstration.poses(plant, np.asarray(run.xs)[moments], np.asarray(run.us)[moments])
+    bounds = drawing.bounds(*drawn)
+    columns = min(columns or len(moments), len(moments))
+    wide = (width - 8 * (columns - 1)) / columns
+    tall = float(np.clip(wide * (bounds[3] - bounds[2]) / (bounds[1] - bounds[0]) + 8, 50, 200))
+    top = 22 if title else 2
+    body = svg.text(2, 14, title, look="lq-b")
+    for k, (t, shapes) in enumerate(zip(ts[moments], drawn)):
+        x, y = (k % columns) * (wide + 8), top + (k // columns) * (tall + 18)
+        window = {"x": px(x), "y": px(y + 14), "width": px(wide), "height": px(tall)}
+        body += svg.text(x + 2, y + 12, f"{t:.2f} s", look="lq-soft")
+        body += svg.element("svg", window, keyframes.still(shapes, bounds, wide, tall))
+    alt = f"{title or plant.name.replace('_', ' ')}: drawn at {', '.join(f'{t:.2f}' for t in ts[moments])} s"
+    return svg.Picture(svg.document(body, width, top + -(-len(drawn) // columns) * (tall + 18), alt), alt)
+
+
 Track = tuple[Trajectory, float]
 """A run as far as it is drawn, and when it diverged [s], or inf."""
 
@@ -182,10 +220,8 @@ def _scenes(
     letters = max((len(s.text) for s in drawn[0][0] if isinstance(s, drawing.Text)), default=0)
     room = panel - 16 - 5.8 * letters
     height = float(np.clip(room * (high - bottom) / (right - left) + 16, 70, 230))
-    scale = min(room / (right - left), (height - 16) / (high - bottom))
-    corner = (0.5 * (left + right) - 0.5 * panel / scale, 0.5 * (bottom + high) + 0.5 * height / scale)
-    parts = []
-    row = 18.0
+    scale, corner = keyframes.fit((left, right, bottom, high), (panel, height), (room, height - 16))
+    parts, row = [], 18.0
     for k, (frames, (label, stroke)) in enumerate(zip(drawn, svg.strokes(tracks).items())):
         x, end = k * (panel + 12), tracks[label][1]
         diverged = f" · diverged after {end:.3g} s" if math.isfinite(end) else ""

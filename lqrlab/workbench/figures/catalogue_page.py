@@ -24,30 +24,22 @@ _WIDTH = 720.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Page:
-    """The catalogue as HTML that needs no script and no other file; the last expression of a cell shows it."""
+class Page(svg.Shown):
+    """The catalogue as HTML that needs no script and no other file."""
 
     html: str
-    names: tuple[str, ...]
-
-    def _repr_mimebundle_(
-        self, include: object = None, exclude: object = None
-    ) -> tuple[dict[str, str], dict[str, str]]:
-        return {"text/html": self.html, "text/plain": f"catalogue of {', '.join(self.names)}"}, {}
+    alt: str
+    title: str
 
     def save(self, path: str | Path) -> Path:
         """Write it to a complete HTML file."""
-        path = Path(path)
-        head = (
-            '<!DOCTYPE html><html lang="en-GB"><meta charset="utf-8"><title>Catalogue of plants</title>'
+        body = re.sub(r"<(/?)h3\b", r"<\1h2", self.html)  # in a notebook it stands under a heading
+        style = (
             "<style>:root{color-scheme:light dark;background:Canvas;color:CanvasText}"
             "body{max-width:60rem;margin:2rem auto;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif}</style>"
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
         )
-        title = "Catalogue of plants" if len(self.names) > 1 else self.names[0].replace("_", " ").capitalize()
-        body = re.sub(r"<(/?)h3\b", r"<\1h2", self.html)  # in a notebook it stands under a heading
-        path.write_text(f"{head}<main><h1>{title}</h1>{body}</main></html>", encoding="utf-8")
-        return path
+        return svg.write_page(path, self.title, f"<main><h1>{self.title}</h1>{body}</main>", style)
 
 
 def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: bool = False) -> Page:
@@ -75,7 +67,10 @@ def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: b
         for field, entries in fields.items()
     )
     head = f"<style>{svg.STYLE}{animation.PLAYING}{svg.stylesheet('catalogue_page.css')}</style>"
-    return Page(f'<div class="lq-catalogue">{head}{top}{body}</div>', chosen)
+    title = "Catalogue of plants" if len(chosen) > 1 else chosen[0].replace("_", " ").capitalize()
+    return Page(
+        f'<div class="lq-catalogue">{head}{top}{body}</div>', f"catalogue of {', '.join(chosen)}", title
+    )
 
 
 # The loops that are shown ------------------------------------------------------------------------------------
@@ -151,11 +146,8 @@ def _tile(plant: Plant) -> str:
     """A small still picture."""
     (drawn,) = demonstration.poses(plant, demonstration.start(plant)[None], np.zeros((1, plant.m)))
     drawn = tuple(s for s in drawn if not isinstance(s, systems.drawing.Text))
-    left, right, bottom, top = systems.drawing.bounds(drawn)
     width, height = 92.0, 60.0
-    scale = min((width - 8) / (right - left), (height - 8) / (top - bottom))
-    corner = (0.5 * (left + right) - 0.5 * width / scale, 0.5 * (bottom + top) + 0.5 * height / scale)
-    shapes = keyframes.shapes(keyframes.Film(np.zeros(1), 1.0), [drawn], scale, corner)
+    shapes = keyframes.still(drawn, systems.drawing.bounds(drawn), width, height)
     alt = f"Drawing of {plant.name.replace('_', ' ')}"
     return svg.document(f'<g class="lq-small">{shapes}</g>', width, height, alt, bare=True)
 

@@ -6,7 +6,8 @@ import math
 import numpy as np
 from jaxtyping import Complex, Float
 
-from lqrlab import systems
+from lqrlab import control, systems
+from lqrlab.compute import checks
 from lqrlab.simulation import Trajectory, verdict
 from lqrlab.systems import Plant
 
@@ -26,6 +27,20 @@ def settling_steps(poles: Complex[np.ndarray, " n"] | Float[np.ndarray, " n"]) -
             math.ceil(math.log(_SETTLED) / math.log(np.clip(np.abs(poles).max(), 1e-9, 1 - 1e-6))), 60, 4000
         )
     )
+
+
+def horizon(plant: Plant, num_steps: int | None) -> int:
+    """The number of samples that was asked for, or until the plant's optimal loop has settled."""
+    if num_steps is not None:
+        return checks.whole("num_steps", num_steps)
+    return settling_steps(np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).poles))
+
+
+def time_constant(
+    poles: Complex[np.ndarray, "*batch n"] | Float[np.ndarray, "*batch n"], dt: float | np.ndarray
+) -> np.ndarray:
+    """Seconds in which the slowest mode of a sampled loop falls by e, ``[*batch]``."""
+    return -np.asarray(dt) / np.log(np.clip(np.abs(poles).max(axis=-1), 1e-12, 1 - 1e-12))
 
 
 def outcome(plant: Plant, run: Trajectory) -> verdict.Verdict:

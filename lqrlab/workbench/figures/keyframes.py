@@ -145,6 +145,26 @@ def shapes(film: Film, drawings: Sequence[drawing.Drawing], scale: float, corner
     return "".join(made)
 
 
+def fit(
+    bounds: tuple[float, ...], size: tuple[float, float], room: tuple[float, float]
+) -> tuple[float, tuple[float, float]]:
+    """Scale and corner, as :func:`shapes` takes them, that put a part of the plane into the middle of a picture.
+
+    Args:
+        bounds: left, right, bottom and top of the part.
+        size: width and height of the picture [px].
+        room: what of them it may fill.
+    """
+    left, right, bottom, top = bounds
+    scale = min(room[0] / (right - left), room[1] / (top - bottom))
+    return scale, (0.5 * (left + right - size[0] / scale), 0.5 * (bottom + top + size[1] / scale))
+
+
+def still(drawn: drawing.Drawing, bounds: tuple[float, ...], width: float, height: float) -> str:
+    """One drawing without motion, in a picture of a size [px]."""
+    return shapes(Film(np.zeros(1), 1.0), [drawn], *fit(bounds, (width, height), (width - 8, height - 8)))
+
+
 def _look(shape: drawing.Shape | None) -> tuple | None:
     """What of a shape cannot move: shapes that look alike are one piece."""
     if shape is None:

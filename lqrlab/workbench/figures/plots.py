@@ -13,16 +13,14 @@ from jaxtyping import ArrayLike, Float
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, Polygon
 
 from lqrlab.simulation import Trajectory
-from lqrlab.systems import Plant, drawing
-from lqrlab.workbench.figures import charts, demonstration, svg, tables
+from lqrlab.systems import Plant
+from lqrlab.workbench.figures import charts, svg, tables
 
 COLOURS = {label: colour for label, (colour, _) in zip(svg.LABELS, svg.CURVES)}
 """The colour that a label always has, in all figures."""
 _DASHES = ("-", "--", ":", "-.")
-_INKS = {"body": "#333333", "accent": "#D55E00", "ground": "#9A9A9A", "faint": "#D0D0D0", "fluid": "#56B4E9"}
 FORMATS = ("pdf", "svg", "png")
 _WIDTH = 7.6  # inches: the width of a report's column
 
@@ -121,12 +119,6 @@ def grid(count: int, columns: int = 3, height: float = 1.9, **options: Any) -> t
     return figure, list(axes.flat[:count])
 
 
-def _titled(figure: Figure, title: str) -> Figure:
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=10)
-    return figure
-
-
 def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> Figure:
     """All states and inputs over time, one line a run, as deviations from the equilibrium.
 
@@ -153,7 +145,9 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
         axis.xaxis.set_tick_params(labelbottom=True)
     if len(runs) > 1:  # outside the axes, not on the curves
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=4, fontsize=8)
-    return _titled(figure, title)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=10)
+    return figure
 
 
 def _bands(
@@ -168,66 +162,6 @@ def _bands(
         low, high = np.quantile(values, within, axis=0)
         ink = {"facecolor": to_rgba(look["color"], alpha), "edgecolor": look["color"], "lw": 0.5}
         axis.fill_between(ts[: len(low)], low, high, step="post" if held else None, ls=look["ls"], **ink)
-
-
-def draw(axis: Axes, shapes: drawing.Drawing) -> None:
-    """Draw a plant's shapes on an axis."""
-    for k, shape in enumerate(shapes):
-        colour, order = (
-            _INKS[shape.ink],
-            2 + 0.01 * k,
-        )  # back to front, as they come: else lines lie over patches
-        outline = drawing.outline(shape)
-        match shape:
-            case drawing.Line():
-                look = {"lw": 0.7 * float(shape.width), "ls": "--" if shape.dashed else "-"}
-                axis.plot(*outline.T, color=colour, zorder=order, **look)
-            case drawing.Spring():
-                axis.plot(*outline.T, color=colour, lw=1.0, zorder=order)
-            case drawing.Box() | drawing.Disc():
-                ink = {"facecolor": colour if shape.filled else "none", "edgecolor": colour, "zorder": order}
-                if isinstance(shape, drawing.Box):
-                    axis.add_patch(Polygon(outline, closed=True, **ink))
-                else:
-                    axis.add_patch(Circle(tuple(np.asarray(shape.centre, float)), float(shape.radius), **ink))
-            case drawing.Arrow():
-                arrow = {"arrowstyle": "-|>", "color": colour, "lw": 1.2, "shrinkA": 0, "shrinkB": 0}
-                axis.annotate("", tuple(outline[1]), tuple(outline[0]), arrowprops=arrow, zorder=order)
-            case drawing.Text():
-                look = {"ha": "center", "va": "center", "fontsize": 6.5, "color": colour, "zorder": order}
-                axis.text(*outline[0], shape.text, **look)
-
-
-def poses(
-    plant: Plant,
-    run: Trajectory,
-    count: int = 6,
-    title: str = "",
-    *,
-    columns: int | None = None,
-    pace: float = 2.0,
-) -> Figure:
-    """The plant drawn at ``count`` moments of a run (``xs [T+1, n]``), closer together while it moves.
-
-    Args:
-        plant, run: one plant and one loop, as deviations from its equilibrium.
-        count: how many drawings.
-        title: above the whole.
-        columns: drawings in a row; all of them if left out.
-        pace: moments are at (0 … 1)^pace of the run: evenly spaced at 1.
-    """
-    ts = np.asarray(run.ts)
-    moments = np.unique(np.round((len(ts) - 2) * np.linspace(0, 1, count) ** pace).astype(int))
-    drawn = demonstration.poses(plant, np.asarray(run.xs)[moments], np.asarray(run.us)[moments])
-    left, right, bottom, top = drawing.bounds(*drawn)
-    columns = min(columns or len(moments), len(moments))
-    height = _WIDTH / columns * (top - bottom) / (right - left)
-    figure, axes = grid(len(moments), columns, min(max(height, 0.6), 2.4) + 0.3)
-    for axis, shapes, t in zip(axes, drawn, moments):
-        draw(axis, shapes)
-        axis.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", title=f"{ts[t]:.2f} s")
-        axis.set_axis_off()
-    return _titled(figure, title)
 
 
 def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "", floor: float = 1e-3) -> Figure:

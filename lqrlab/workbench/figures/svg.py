@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 Pixels = Float[np.ndarray, " points"]
-# light, dark: curves in order are optimal, network, nominal gain, no control, untrained, then the rest of Okabe and Ito's
+# light, dark: first of the labels below in order, then the rest of Okabe and Ito's
 CURVES = (
     ("#0072B2", "#56B4E9"), ("#D55E00", "#FF9147"), ("#009E73", "#2FC99A"), ("#737373", "#A8A8A8"),
     ("#CC79A7", "#E6A0C8"), ("#B07900", "#E6B800"), ("#3A8FC0", "#9AD0F5"), ("#000000", "#FFFFFF"),
@@ -30,8 +30,8 @@ DASHES = ("", "5 3", "1.5 2.5", "8 2 1.5 2")
 
 
 def stylesheet(name: str) -> str:
-    """A style sheet of this folder, without its line breaks."""
-    return re.sub(r"\s*\n\s*", "", (Path(__file__).parent / name).read_text(encoding="utf-8"))
+    """A style sheet of this folder, in one line."""
+    return re.sub(r"\s*([{};])\s*", r"\1", (Path(__file__).parent / name).read_text(encoding="utf-8"))
 
 
 def _style() -> str:
@@ -45,9 +45,29 @@ def _style() -> str:
 STYLE = _style()
 
 
+class Shown:
+    """What a notebook shows as HTML when it is the last expression of a cell; ``alt`` stands for it elsewhere."""
+
+    html: str
+    alt: str
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> tuple[dict[str, str], dict]:
+        return {"text/html": self.html, "text/plain": self.alt}, {}
+
+
+def write_page(path: str | Path, title: str, body: str, head: str = "") -> Path:
+    """Write a complete HTML file."""
+    head = f'<head><meta charset="utf-8"><title>{html.escape(title)}</title>{head}</head>'
+    page = f'<!DOCTYPE html><html lang="en-GB">{head}<body>{body}</body></html>'
+    Path(path).write_text(page, encoding="utf-8")
+    return Path(path)
+
+
 @dataclasses.dataclass(frozen=True)
-class Picture:
-    """A drawing that the last expression of a cell shows.
+class Picture(Shown):
+    """A drawing.
 
     Attributes:
         svg: a complete SVG file, as :func:`document` makes.
@@ -65,14 +85,9 @@ class Picture:
         return self.svg
 
     @property
-    def html(self) -> str:
+    def html(self) -> str:  # type: ignore[override]
         """The words and the drawing."""
         return f"<p>{self.words}</p>{self.drawing}" if self.words else self.drawing
-
-    def _repr_mimebundle_(
-        self, include: object = None, exclude: object = None
-    ) -> tuple[dict[str, str], dict[str, str]]:
-        return {"text/html": self.html, "text/plain": self.alt}, {}
 
     def save(self, path: str | Path) -> Path:
         """Write the drawing to a file: ``.svg`` shows it wherever SVG is shown, ``.html`` in any browser.
@@ -81,15 +96,11 @@ class Picture:
             ValueError: a name that ends neither in ``.svg`` nor in ``.html``.
         """
         path = Path(path)
-        if path.suffix == ".svg":
-            path.write_text(self.svg, encoding="utf-8")
-        elif path.suffix in (".html", ".htm"):
-            head = (
-                f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{html.escape(self.alt)}</title>'
-            )
-            path.write_text(f"{head}{self.html}</html>", encoding="utf-8")
-        else:
+        if path.suffix in (".html", ".htm"):
+            return write_page(path, self.alt, self.html)
+        if path.suffix != ".svg":
             raise ValueError(f"{path}: a drawing is saved as .svg or .html; the name has to end so")
+        path.write_text(self.svg, encoding="utf-8")
         return path
 
 

@@ -86,8 +86,8 @@ def words(setting: Setting, found: Design, margins: list[control.Margins]) -> st
         )
     size = float(np.abs(found.poles).max())
     if margins:
-        lasts = -s.dt / math.log(size) if size > 0 else 0.0
-        lines.append(f"<b>Poles.</b> Slowest mode |z| = {size:.4f}: time constant {charts.duration(lasts)}.")
+        lasts = charts.duration(demonstration.time_constant(found.poles, s.dt))
+        lines.append(f"<b>Poles.</b> Slowest mode |z| = {size:.4f}: time constant {lasts}.")
         worst = margins[_weakest(margins)]
         phase = "any phase" if math.isinf(worst.phase) else f"±{math.degrees(worst.phase):.0f}° of phase"
         at = "" if s.plant.m == 1 else " at its most sensitive input"

@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lqrlab import control, simulation, systems
-from lqrlab.compute import checks
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import demonstration
 from lqrlab.workbench.figures.animation import HOLD, Animation, animation
@@ -33,7 +32,7 @@ def plant_explorer(
     """
     if headless():
         nominal = controls.one_plant(plant)
-        return film(nominal, demonstration.start(nominal), _horizon(nominal, num_steps), _CLOSED)
+        return film(nominal, demonstration.start(nominal), demonstration.horizon(nominal, num_steps), _CLOSED)
     return Explorer(plant, num_steps)
 
 
@@ -95,7 +94,7 @@ class Explorer(Panel):
     def _compute(self, question: tuple[Plant, Plant, np.ndarray, str], check: Check) -> Animation:
         nominal, plant, x0, loop = question
         if nominal.name not in self._horizons:
-            self._horizons[nominal.name] = _horizon(nominal, self._num_steps)
+            self._horizons[nominal.name] = demonstration.horizon(nominal, self._num_steps)
         check()
         return film(plant, x0, self._horizons[nominal.name], loop)
 
@@ -118,13 +117,6 @@ class Explorer(Panel):
         self.moment.value = "" if self.playing.value else f"<style>.lq-explorer .lq-m{{{rule}}}</style>"
 
 
-def _horizon(plant: Plant, num_steps: int | None) -> int:
-    if num_steps is not None:
-        return checks.whole("num_steps", num_steps)
-    design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
-    return demonstration.settling_steps(np.asarray(design.poles))
-
-
 def film(plant: Plant, x0: Float[np.ndarray | Array, " n"], num_steps: int, loop: str) -> Animation:
     """The film of one loop above the curves of the other, and what there is to say of the plant."""
     design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
@@ -136,8 +128,7 @@ def film(plant: Plant, x0: Float[np.ndarray | Array, " n"], num_steps: int, loop
     other = _OPEN if loop == _CLOSED else _CLOSED
     signals = [s.name for s in (*plant.states[:5], *plant.inputs[:3])]
     drawn = animation(plant, {loop: runs[loop]}, curves={other: runs[other]}, signals=signals, width=640)
-    slowest = float(np.abs(np.asarray(design.poles)).max())
-    lasts = -float(plant.dt) / np.log(slowest) if 0 < slowest < 1 else 0.0
+    lasts = demonstration.time_constant(np.asarray(design.poles), float(plant.dt))
     cost = float(jnp.asarray(x0) @ design.P @ jnp.asarray(x0))
     words = (
         f"{plant.title}.<br><b>Open loop:</b> {'; '.join(demonstration.mode_sentences(plant))}.<br>"

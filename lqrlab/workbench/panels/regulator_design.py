@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Array, Complex, Float
 
 from lqrlab import control, simulation, systems
-from lqrlab.compute import checks
 from lqrlab.simulation import Trajectory
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import demonstration
@@ -54,17 +53,15 @@ class Setting:
     def of(cls, plant: str | Plant, num_steps: int | None = None) -> "Setting":
         """The defaults of a plant: its own weights and sample time, no delay, no limits."""
         plant = controls.one_plant(plant)
-        (A, B), (Q, R), tick = plant.matrices(), plant.weights(), float(plant.dt) / TICKS
-        if num_steps is None:
-            design = control.lqrd(A, B, Q, R, plant.dt)
-            num_steps = min(demonstration.settling_steps(np.asarray(design.poles)), 400)
-        fastest = float(np.abs(np.linalg.eigvals(np.asarray(A))).max())
+        tick = float(plant.dt) / TICKS
+        steps = demonstration.horizon(plant, num_steps)
+        fastest = float(np.abs(np.linalg.eigvals(np.asarray(plant.matrices()[0]))).max())
         return cls(
             plant=plant,
             nominal=plant,
             states=np.ones(plant.n),
             inputs=np.ones(plant.m),
-            ticks=checks.whole("num_steps", num_steps) * TICKS,
+            ticks=TICKS * (min(steps, 400) if num_steps is None else steps),
             tick=tick,
             substeps=max(1, math.ceil(fastest * tick / 0.25)),
         )
