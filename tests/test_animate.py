@@ -221,7 +221,9 @@ def test_the_responses_of_the_page_are_the_plants():
     plants = [systems.make(name) for name in ("mass_spring_damper", "cart_pole")]
     for plant, shown in zip(plants, catalogue_page.demonstrations(plants)):
         run = shown.released["optimal"]
-        A, B, Q, R, N = (np.asarray(a) for a in control.discretize(*plant.matrices(), *plant.weights(), plant.dt))
+        A, B, Q, R, N = (
+            np.asarray(a) for a in control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
+        )
         P = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
         K = np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
         x = demonstration.start(plant)

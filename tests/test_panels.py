@@ -249,7 +249,9 @@ def test_the_region_of_attraction_of_a_nonlinear_plant_is_the_known_one():
     found = evaluation.attraction(plant, simulation.no_control(plant), x0)
     assert region_of_attraction.verdicts(found)[0].shape == x0.shape[:2]
     np.testing.assert_array_equal(region_of_attraction.verdicts(found)[0], np.abs(x0[..., 0]) < 1)
-    np.testing.assert_array_equal(region_of_attraction.verdicts(found)[1], ~region_of_attraction.verdicts(found)[0])
+    np.testing.assert_array_equal(
+        region_of_attraction.verdicts(found)[1], ~region_of_attraction.verdicts(found)[0]
+    )
 
 
 def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch):

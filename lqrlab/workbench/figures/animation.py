@@ -86,8 +86,8 @@ def animation(
     body = [svg.text(2, top + 12, title, look="lq-b"), _clock(film, until, width, top)]
     if title or len(tracks) > 1:  # else the only drawing stands below the clock
         top += 20
-    named = len(tracks) > 1 or not curves  # else the legend of the curves names the only drawing
-    scene, bottom = _scenes(film, plant, tracks, times, (top, width), named=named)
+    labelled = len(tracks) > 1 or not curves  # else the legend of the curves names the only drawing
+    scene, bottom = _scenes(film, plant, tracks, times, (top, width), labelled=labelled)
     body += [scene, svg.text(2, bottom + 11, _pace(speed), look="lq-soft")]
     if curves:
         body.append(svg.legend(2, bottom + 28, labels))
@@ -100,34 +100,16 @@ def animation(
 
 
 def poses(
-    plant: Plant,
-    run: Trajectory,
-    count: int = 6,
-    title: str = "",
-    *,
-    columns: int | None = None,
-    pace: float = 2.0,
-    width: float = 720.0,
+    plant: Plant, run: Trajectory, count: int = 6, title: str = "", *, columns: int = 3, width: float = 720.0
 ) -> svg.Picture:
-    """The plant drawn at ``count`` moments of a run (``xs [T+1, n]``), closer together while it moves.
-
-    Args:
-        plant, run: one plant and one loop, as deviations from its equilibrium.
-        count: how many drawings.
-        title: above the whole.
-        columns: drawings in a row; all of them if left out.
-        pace: moments are at (0 … 1)^pace of the run: evenly spaced at 1.
-        width: in pixels.
-    """
+    """The plant drawn at ``count`` moments of a run (``xs [T+1, n]``), evenly spaced, ``columns`` in a row."""
     ts = np.asarray(run.ts)
-    moments = np.unique(np.round((len(ts) - 2) * np.linspace(0, 1, count) ** pace).astype(int))
+    moments = np.unique(np.round(np.linspace(0, len(ts) - 2, count)).astype(int))
     drawn = demonstration.poses(plant, np.asarray(run.xs)[moments], np.asarray(run.us)[moments])
     bounds = drawing.bounds(*drawn)
-    columns = min(columns or len(moments), len(moments))
     wide = (width - 8 * (columns - 1)) / columns
     tall = float(np.clip(wide * (bounds[3] - bounds[2]) / (bounds[1] - bounds[0]) + 8, 50, 200))
-    top = 22 if title else 2
-    body = svg.text(2, 14, title, look="lq-b")
+    body, top = svg.text(2, 14, title, look="lq-b"), 22 if title else 2
     for k, (t, shapes) in enumerate(zip(ts[moments], drawn)):
         x, y = (k % columns) * (wide + 8), top + (k // columns) * (tall + 18)
         window = {"x": px(x), "y": px(y + 14), "width": px(wide), "height": px(tall)}
@@ -208,7 +190,7 @@ def _scenes(
     times: Float[np.ndarray, " frames"],
     at: tuple[float, float],
     *,
-    named: bool,
+    labelled: bool,
 ) -> tuple[str, float]:
     """The drawings side by side, each under its name; markup and the height at which they end."""
     top, width = at
@@ -225,7 +207,7 @@ def _scenes(
     for k, (frames, (label, stroke)) in enumerate(zip(drawn, svg.strokes(tracks).items())):
         x, end = k * (panel + 12), tracks[label][1]
         diverged = f" · diverged after {end:.3g} s" if math.isfinite(end) else ""
-        if (label and named) or diverged:
+        if (label and labelled) or diverged:
             parts.append(svg.legend(x + 2, top + 12, {(label or "run") + diverged: stroke}))
         window = {"x": px(x), "y": px(top + row), "width": px(panel), "height": px(height)}
         parts.append(svg.element("svg", window, keyframes.shapes(film, frames, scale, corner)))

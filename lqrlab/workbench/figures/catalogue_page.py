@@ -78,17 +78,13 @@ def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: b
 
 @dataclasses.dataclass(frozen=True)
 class Demonstration:
-    """What the page shows of one plant's linear model.
+    """What the page shows of one plant's linear model, ``optimal`` and with ``no control``."""
 
-    Attributes:
-        K: gain of its sampled optimum.
-        released: ``optimal`` and ``no control`` from an initial state.
-        pushed: both from rest, under a constant push on the first input, as large as its scale.
-    """
-
-    K: Float[np.ndarray, "m n"]
-    released: dict[str, Trajectory]
-    pushed: dict[str, Trajectory]
+    K: Float[np.ndarray, "m n"]  # gain of the sampled optimum
+    released: dict[str, Trajectory]  # from an initial state
+    pushed: dict[
+        str, Trajectory
+    ]  # from rest, under a constant push on the first input, as large as its scale
 
 
 def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -80,7 +81,7 @@ def spectra(data: dataset.Dataset) -> Figure:
     """How fast the plants of each family are and how well damped: eigenvalues of A, and of A − BK sampled."""
     names = list(dict.fromkeys(s["family"] for s in data.shards if s["variants"]))
     figure, left, right = _rows(names)
-    look = {"ls": "none", "marker": ".", "ms": 3, "mew": 0}
+    look: dict[str, Any] = {"ls": "none", "marker": ".", "ms": 3, "mew": 0}
     for row, name in enumerate(names):
         poles, (A, B) = np.linalg.eigvals(data.column("A", None, name)), _sampled(data, name)
         fastest = np.abs(poles).max(axis=1)

@@ -1,6 +1,7 @@
 """What there is to say of one plant, in words and tables: the terminal prints it, the catalogue page sets it."""
 
 import dataclasses
+import re
 
 import numpy as np
 
@@ -8,43 +9,32 @@ from lqrlab import systems
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, demonstration
 
-Table = tuple[tuple[str, ...], list[tuple[object, ...]]]
+Table = tuple[tuple[str, ...], list[tuple]]
 PARAMETERS = ("name", "value", "unit", "range", "what it is")
 """Head of a table of parameters."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """What there is to say of one plant.
-
-    Attributes:
-        name, title: of its family.
-        facts: label → words: size, sample time, source, limits of the model.
-        modes: the open loop's modes in words, the least stable first.
-        equations: of motion, as LaTeX; none for a plant without a family.
-        tables: caption → head and rows: parameters, states and inputs.
-    """
+    """What there is to say of one plant."""
 
     name: str
     title: str
-    facts: dict[str, str]
-    modes: list[str]
-    equations: list[str]
-    tables: dict[str, Table]
-
-    @property
-    def size(self) -> str:
-        """Numbers of states and inputs."""
-        return self.facts["size"].rpartition(",")[0]
+    size: str
+    facts: dict[str, str]  # label → words: size, sample time, source, limits of the model
+    modes: list[str]  # of the open loop, in words, the least stable first
+    equations: list[str]  # of motion, as LaTeX; none for a plant without a family
+    tables: dict[str, Table]  # caption → head and rows: parameters, states and inputs
 
 
 def card(plant: Plant, *, equations: bool = True) -> Card:
     """Gather what there is to say of a plant; ``equations=False`` saves the tenth of a second that they take."""
-    sampled = f"sampled every {charts.duration(float(plant.dt))}"
-    counts = f"{_count(plant.n, 'state')}, {_count(plant.m, 'input')}"
-    facts = {"size": f"{counts}, {sampled}", "source": plant.source, "limits": plant.limits}
-    signals: list[tuple[object, ...]] = [
-        (s.name, s.unit, f"{s.scale:.4g}", f"{_tidy(value, s.scale):.5g}", kind)
+    counts = ((plant.n, "state"), (plant.m, "input"))
+    size = ", ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in counts)
+    about = f"{size}, sampled every {charts.duration(float(plant.dt))}"
+    facts = {"size": about, "source": plant.source, "limits": plant.limits}
+    signals = [
+        (s.name, s.unit, f"{s.scale:.4g}", f"{value if abs(value) > 1e-12 * s.scale else 0.0:.5g}", kind)
         for kind, of, at in zip(("state", "input"), (plant.states, plant.inputs), plant.equilibrium())
         for s, value in zip(of, np.asarray(at, float))
     ]
@@ -57,14 +47,9 @@ def card(plant: Plant, *, equations: bool = True) -> Card:
         lines = systems.equations(plant) if equations else []
     except ValueError:  # matrices or a function of one's own: there is no text to read
         lines = []
-    return Card(
-        name=plant.name,
-        title=plant.title,
-        facts={label: words for label, words in facts.items() if words},
-        modes=demonstration.mode_sentences(plant),
-        equations=lines,
-        tables={caption: table for caption, table in tables.items() if table[1]},
-    )
+    facts = {label: words for label, words in facts.items() if words}
+    tables = {caption: table for caption, table in tables.items() if table[1]}
+    return Card(plant.name, plant.title, size, facts, demonstration.mode_sentences(plant), lines, tables)
 
 
 def parameter_rows(plant: Plant) -> list[tuple[str, float, str, str, str]]:
@@ -80,14 +65,4 @@ def parameter_rows(plant: Plant) -> list[tuple[str, float, str, str, str]]:
 
 def phrase(title: str) -> str:
     """The first phrase of a title."""
-    for mark in (";", ":", ","):
-        title = title.split(mark)[0]
-    return title
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'s' * (number != 1)}"
-
-
-def _tidy(value: float, scale: float) -> float:
-    return 0.0 if abs(value) < 1e-12 * scale else float(value)
+    return re.split("[;:,]", title)[0]

@@ -164,16 +164,16 @@ def _bands(
         axis.fill_between(ts[: len(low)], low, high, step="post" if held else None, ls=look["ls"], **ink)
 
 
-def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "", floor: float = 1e-3) -> Figure:
+def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figure:
     """Excess cost over the optimum for each family, one cloud a policy, on a logarithmic axis.
 
     Args:
         scores: policy → family → excess cost in percent, any shape; inf marks a loop that diverged and is
             drawn at the right edge, with the share of such loops.
         title: above the axis.
-        floor: percent that everything below is drawn at.
     """
     style()
+    floor = 1e-3  # percent that everything below is drawn at
     families = list(next(iter(scores.values())))
     figure, axis = plt.subplots(figsize=(_WIDTH, 0.8 + 0.5 * len(families)))
     finite = [v[np.isfinite(v)] for by in scores.values() for v in map(np.asarray, by.values())]
@@ -187,8 +187,8 @@ def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "", floor: 
             y = row + 0.7 * ((k + 0.5) / len(scores) - 0.5)
             jitter = 0.1 * (rng.random(values.size) - 0.5)
             shown = np.clip(np.where(diverged, edge, values), floor, edge)
-            named = {"label": label} if not row else {}
-            axis.scatter(shown, y + jitter, s=4, alpha=0.35, color=colour, lw=0, **named)
+            name = None if row else label
+            axis.scatter(shown, y + jitter, s=4, alpha=0.35, color=colour, lw=0, label=name)
             if not diverged.all():
                 median = np.quantile(shown, 0.5, method="higher")
                 axis.plot([median] * 2, [y - 0.14, y + 0.14], color=colour, lw=2.2)
@@ -208,23 +208,23 @@ def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "", floor: 
 
 def training(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Losses, closed-loop waste and learning rate over steps, from the rows of ``metrics.jsonl``."""
-    figure, axes = grid(3, 3, 2.6)
-    left, middle, right = axes
-    log, colours = tables.training(rows), _palette(range(4))
-    for axis, column, label, look in (
-        (left, "imitation", "training", {"marker": "o"}),
-        (left, "validation", "unseen variants", {"marker": "s"}),
-        (middle, "cost wasted [%]", "cost wasted", {"marker": "s", "color": colours[1]}),
-        (middle, "loops diverged [%]", "loops diverged", {"marker": "^", "color": colours[3]}),
-        (right, "learning rate", "", {"color": colours[2]}),
+    figure, (left, middle, right) = grid(3, 3, 2.6)
+    log = tables.training(rows)
+    for axis, column, label, marker, colour in (
+        (left, "imitation", "training", "o", 0),
+        (left, "validation", "unseen variants", "s", 1),
+        (middle, "cost wasted [%]", "cost wasted", "s", 1),
+        (middle, "loops diverged [%]", "loops diverged", "^", 3),
+        (right, "learning rate", None, "", 2),
     ):
-        axis.plot(log["step"], log[column], label=label, ms=2.5, **look)
+        ink = _palette(range(4))[colour]
+        axis.plot(log["step"], log[column], label=label, marker=marker, ms=2.5, color=ink)
     left.set(yscale="log", xlabel="step", ylabel="loss over windows [1]", title="Imitation")
-    left.legend(fontsize=8)
     middle.set_yscale("symlog", linthresh=0.01)
     middle.set(ylim=(0, None), xlabel="step", ylabel="share [%]", title="Unseen variants' loops")
-    middle.legend(fontsize=8, loc="upper right")
     right.set(xlabel="step", ylabel="learning rate [1]", title="Schedule", ylim=(0, None))
+    for axis in (left, middle):
+        axis.legend(fontsize=8)
     return figure
 
 
@@ -244,8 +244,8 @@ def parity(optimal: ArrayLike, learned: ArrayLike, groups: Sequence[str], quanti
         rows = np.array([g == name for g in groups])
         x, y = optimal[rows].ravel(), learned[rows].ravel()
         real = x != 0  # not padding
-        look = {"marker": marker, "color": colour, "label": name.replace("_", " ")}
-        axis.scatter(x[real], y[real], s=9, alpha=0.6, lw=0, **look)
+        label = name.replace("_", " ")
+        axis.scatter(x[real], y[real], s=9, alpha=0.6, lw=0, marker=marker, color=colour, label=label)
     low, high = float(optimal.min()), float(optimal.max())
     axis.plot([low, high], [low, high], color="#333333", lw=0.8, zorder=0)
     axis.set(xlabel=f"optimal {quantity}", ylabel=f"learned {quantity}", aspect="equal")

@@ -9,7 +9,7 @@ import html
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, SupportsFloat
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -67,13 +67,7 @@ def write_page(path: str | Path, title: str, body: str, head: str = "") -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Picture(Shown):
-    """A drawing.
-
-    Attributes:
-        svg: a complete SVG file, as :func:`document` makes.
-        alt: text for those who cannot see it.
-        words: HTML that is shown above it.
-    """
+    """A drawing: a complete SVG file, text for those who cannot see it, and HTML that is shown above it."""
 
     svg: str
     alt: str
@@ -90,11 +84,7 @@ class Picture(Shown):
         return f"<p>{self.words}</p>{self.drawing}" if self.words else self.drawing
 
     def save(self, path: str | Path) -> Path:
-        """Write the drawing to a file: ``.svg`` shows it wherever SVG is shown, ``.html`` in any browser.
-
-        Raises:
-            ValueError: a name that ends neither in ``.svg`` nor in ``.html``.
-        """
+        """Write the drawing to a file that ends in ``.svg`` or ``.html``, or raise a ``ValueError``."""
         path = Path(path)
         if path.suffix in (".html", ".htm"):
             return write_page(path, self.alt, self.html)
@@ -122,14 +112,14 @@ def document(body: str, width: float, height: float, alt: str, *, style: str = "
     )
 
 
-def px(value: float) -> str:
+def px(value: SupportsFloat) -> str:
     """A number of pixels, to a tenth."""
     return digits(value, 1)
 
 
-def digits(value: float, count: int) -> str:
+def digits(value: SupportsFloat, count: int) -> str:
     """A number with at most ``count`` decimals and no trailing zeros."""
-    text = f"{value:.{count}f}".rstrip("0").rstrip(".")
+    text = f"{float(value):.{count}f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
 

@@ -50,19 +50,17 @@ def scores(by_policy: Mapping[str, Score], groups: Sequence[str]) -> pd.DataFram
 
 
 def training(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row an entry of ``metrics.jsonl``: step, losses, cost wasted by unseen variants' loops, share that diverge."""
+    """One row a line of ``metrics.jsonl``: step, losses, what unseen variants' loops waste, how many diverge."""
     log = pd.DataFrame(list(rows))
-    return pd.DataFrame(
-        {
-            "step": log["step"].astype(float),
-            "loss": log["loss"],
-            "imitation": log.get("imitation", log["loss"]),
-            "validation": log["validation_loss"],
-            "cost wasted [%]": 100 * (1 - log["validation_efficiency"]),
-            "loops diverged [%]": 100 * log["validation_diverged"],
-            "learning rate": log.get("learning_rate", np.nan),
-        }
-    )
+    return pd.DataFrame().assign(**{
+        "step": log["step"].astype(float),
+        "loss": log["loss"],
+        "imitation": log.get("imitation", log["loss"]),
+        "validation": log["validation_loss"],
+        "cost wasted [%]": 100 * (1 - log["validation_efficiency"]),
+        "loops diverged [%]": 100 * log["validation_diverged"],
+        "learning rate": log.get("learning_rate"),
+    })  # fmt: skip
 
 
 def percent(value: float) -> str:

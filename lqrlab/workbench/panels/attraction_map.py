@@ -10,7 +10,7 @@ from lqrlab import control
 from lqrlab.evaluation import Attraction
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import svg
-from lqrlab.workbench.figures.axes import Axes
+from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.svg import Picture, Stroke
 from lqrlab.workbench.panels import binding, controls
 from lqrlab.workbench.panels.live_panel import Check, Panel
@@ -136,13 +136,7 @@ def _words(setting: Setting, found: Mapping[str, Attraction]) -> str:
 
 
 class AttractionMap(Panel):
-    """The panel; its parts are attributes.
-
-    Attributes:
-        across, up: the two states.
-        span, limit: sliders.
-        parameters: name → slider.
-    """
+    """The panel; its controls are attributes, ``parameters`` by name."""
 
     def __init__(self, setting: Setting) -> None:
         self._default, quiet = setting, {"continuous_update": False}

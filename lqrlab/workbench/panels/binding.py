@@ -32,7 +32,7 @@ def bind(controller: Controller, plant: Plant) -> Policy:
         bound = learning.policy(controller, plant)
         return _constant_gain(bound, plant) if controller.linear else bound  # type: ignore[attr-defined]
     if callable(controller) and hasattr(controller, "init"):
-        return controller
+        return controller  # type: ignore[return-value]
     expected = (
         "policy: expected a network, a policy, a checkpoints folder or a function plant → policy, but found"
     )

@@ -14,10 +14,9 @@ from lqrlab.systems import Plant, Signal
 from lqrlab.workbench.figures import demonstration
 
 Sliders = dict[str, ipywidgets.FloatSlider]
-"""Name → slider."""
 WIDE: dict[str, Any] = {"style": {"description_width": "11rem"}, "layout": {"width": "24rem"}}
-FREE = 100.0
-"""Limits from here on, in units of a large input, count as none."""
+FREE = 100.0  # limits from here on, in units of a large input, count as none
+REACH = 3.0  # how far sliders of an initial state go, in scales of the states
 
 
 def slider(label: str, value: float, low: float, high: float, **options: object) -> ipywidgets.FloatSlider:
@@ -39,10 +38,8 @@ def button(label: str, then: Callable[[], None]) -> ipywidgets.Button:
 
 def tabs(pages: Mapping[str, Sequence[ipywidgets.Widget]]) -> ipywidgets.Tab:
     """Pages of controls, by title."""
-    made = ipywidgets.Tab(layout={"width": "27rem"})
-    made.children = [ipywidgets.VBox(list(page)) for page in pages.values()]
-    made.titles = tuple(pages)
-    return made
+    boxes = [ipywidgets.VBox(list(page)) for page in pages.values()]
+    return ipywidgets.Tab(boxes, titles=tuple(pages), layout={"width": "27rem"})
 
 
 def parameter_sliders(plant: Plant, **options: object) -> Sliders:
@@ -60,19 +57,11 @@ def parameter_sliders(plant: Plant, **options: object) -> Sliders:
 
 def changed(plant: Plant, sliders: Sliders) -> Plant:
     """The plant with the parameters whose sliders were moved; one of the catalogue is checked against its ranges."""
-    values = {}
-    for name, s in sliders.items():
-        if abs(s.value - float(getattr(plant, name))) > 1e-9 * abs(s.max - s.min):
-            values[name] = s.value
-    if not values:
-        return plant
-    if plant.name in systems.names() and type(plant) is systems.family(plant.name):
-        return systems.make(plant.name, **{k: float(v) for k, v in plant.parameters.items()} | values)
-    return dataclasses.replace(plant, **{k: jnp.asarray(v, float) for k, v in values.items()})  # type: ignore[type-var]
-
-
-REACH = 3.0
-"""How far sliders of an initial state go, in scales of the states."""
+    old = {name: float(value) for name, value in plant.parameters.items()}
+    new = {k: s.value for k, s in sliders.items() if abs(s.value - old[k]) > 1e-9 * abs(s.max - s.min)}
+    if new and plant.name in systems.names() and type(plant) is systems.family(plant.name):
+        return systems.make(plant.name, **old | new)
+    return dataclasses.replace(plant, **{k: jnp.asarray(v, float) for k, v in new.items()})  # type: ignore[type-var]
 
 
 def initial_sliders(plant: Plant, **options: object) -> Sliders:
@@ -85,17 +74,8 @@ def initial_sliders(plant: Plant, **options: object) -> Sliders:
 
 def limit_slider(value: float, **options: object) -> ipywidgets.FloatLogSlider:
     """A slider for limits of the inputs, in units of what counts as large."""
-    label = "limit, × large input"
-    return ipywidgets.FloatLogSlider(
-        min(value, FREE),
-        min=-1.5,
-        max=2,
-        step=0.05,
-        description=label,
-        readout_format=".2g",
-        **WIDE,
-        **options,
-    )
+    look: dict[str, Any] = {"readout_format": ".2g", "description": "limit, × large input", **WIDE, **options}
+    return ipywidgets.FloatLogSlider(min(value, FREE), min=-1.5, max=2, step=0.05, **look)
 
 
 def limit_words(limit: float) -> str:
@@ -118,11 +98,7 @@ def plane_choosers(states: Sequence[Signal], across: int, up: int) -> list[ipywi
 
 
 def revealing_plane(plant: Plant) -> tuple[int, int]:
-    """Two states worth looking at: of coordinates and of rates the one that the least stable mode moves most.
-
-    Raises:
-        ValueError: the plant has one state only.
-    """
+    """Two states worth looking at: of coordinates and of rates the one that the least stable mode moves most."""
     if plant.n < 2:
         raise ValueError(
             f"plant: expected two states or more to make a plane of, but {plant.name} has {plant.n}"

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from lqrlab import control, dataset, simulation, systems
 from lqrlab.simulation import Trajectory
 from lqrlab.workbench.figures import charts, svg
-from lqrlab.workbench.figures.axes import Rectangle
+from lqrlab.workbench.figures.charts import Rectangle
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels.controls import WIDE
 from lqrlab.workbench.panels.live_panel import Check, Panel
@@ -41,24 +41,15 @@ def data_browser(path: str | Path) -> "Browser | Picture":
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Selection:
-    """The trajectories of one family and split.
-
-    Attributes:
-        data: the data set.
-        family, split: which; None for all splits.
-        plants: the linear models of its variants, a batch.
-        K, P: optimal gain and cost to go of each.
-        rows: rows of the data set's variants.
-        runs: their trajectories.
-    """
+    """The trajectories of one family and split."""
 
     data: dataset.Dataset
     family: str
-    split: str | None
-    plants: systems.Linear
-    K: Float[np.ndarray, "V m n"]
-    P: Float[np.ndarray, "V n n"]
-    rows: Int[np.ndarray, " V"]
+    split: str | None  # None for all splits
+    plants: systems.Linear  # the variants' linear models, a batch
+    K: Float[np.ndarray, "V m n"]  # their optimal gains
+    P: Float[np.ndarray, "V n n"]  # and costs to go
+    rows: Int[np.ndarray, " V"]  # where they stand in the data set's variants
     runs: dataset.Recorded
 
     @classmethod
@@ -75,17 +66,13 @@ class Selection:
 
     def parameters(self, variant: int) -> dict[str, float]:
         """A variant's parameters by name."""
-        names = self.data.tables[[s["family"] for s in self.data.shards].index(self.family)]
-        names = [name for name in names if name.startswith("parameters/")]
-        columns = {name: self.data.column(name, self.split, self.family) for name in names}
-        return {name.removeprefix("parameters/"): float(v[variant]) for name, v in columns.items()}
+        table = self.data.tables[[s["family"] for s in self.data.shards].index(self.family)]
+        names = [name for name in table if name.startswith("parameters/")]
+        columns = (self.data.column(name, self.split, self.family) for name in names)
+        return {name.removeprefix("parameters/"): float(v[variant]) for name, v in zip(names, columns)}
 
     def of_variant(self, variant: int) -> Int[np.ndarray, " trajectories"]:
-        """Numbers of a variant's trajectories in :attr:`runs`.
-
-        Raises:
-            ValueError: none of them was kept.
-        """
+        """Numbers of a variant's trajectories in :attr:`runs`; a ``ValueError`` if none was kept."""
         found = np.flatnonzero(self.runs.variant == self.rows[variant])
         if not len(found):
             missing = left_out(self.data, self.family)
@@ -117,7 +104,7 @@ def picture(chosen: Selection, variant: int, number: int, signal: int | None = N
     xs, us = (np.asarray(a[at], float) for a in (chosen.runs.states, chosen.runs.controls))
     dt = float(chosen.plants.dt[variant])
     best = optimum(chosen, variant, np.asarray(chosen.runs.x0[at], float), len(us))
-    recorded = dataclasses.replace(best, ts=dt * np.arange(len(xs)), xs=xs, us=us)
+    recorded = Trajectory(dt * np.arange(len(xs)), xs, us, None)  # type: ignore[arg-type]
     runs = {"optimal": best, "as recorded": recorded}
     signals = chosen.signals
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, named=True)
@@ -173,12 +160,7 @@ def left_out(data: dataset.Dataset, family: str) -> str:
 
 
 class Browser(Panel):
-    """The panel; its parts are attributes.
-
-    Attributes:
-        family, split, variant, trajectory: which trajectory is shown.
-        signal: whose spectrum.
-    """
+    """The panel; its controls are attributes."""
 
     def __init__(self, data: dataset.Dataset) -> None:
         self._data = data

@@ -31,9 +31,7 @@ class Live:
         show: puts an answer into the panel.
         settle: seconds that a question has to stand before it is worked on.
 
-    Attributes:
-        bar: what is going on, in words, and the button that stops it; a part of the panel.
-        status, stop: its two parts.
+    ``bar`` is the part of the panel that says what is going on (``status``) and has the button (``stop``).
     """
 
     def __init__(
@@ -140,18 +138,16 @@ class Panel(ipywidgets.Box):
     """Controls, and a picture with words that follows them.
 
     A subclass makes its controls, lays them out by calling this class's ``__init__``, has them watched and says in
-    ``_question`` what they stand at and in ``_compute`` what :class:`Picture` answers it. Errors of both are shown in
-    the panel. ``_show`` puts another kind of answer into the panel.
+    ``_question`` what they stand at and in ``_compute`` what :class:`svg.Picture` answers it. Errors of both are shown
+    in the panel. ``_show`` puts another kind of answer into the panel.
 
     Args:
         controls: what stands beside the picture, or above it.
         beneath: what stands below the picture.
         beside: whether the controls stand beside the picture.
-        settle: seconds that the controls have to stand still before anything is computed.
+        settle: as for :class:`Live`.
 
-    Attributes:
-        picture, words: what is shown.
-        live: the work; ``live.wait()`` until it is done, ``live.stop`` to stop it.
+    ``picture`` and ``words`` are what is shown, ``live`` is the work: ``live.wait()`` until it is done.
     """
 
     def __init__(

@@ -10,9 +10,8 @@ from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
-from lqrlab.workbench.panels.design_card import picture
 from lqrlab.workbench.panels.live_panel import Check, Panel
-from lqrlab.workbench.panels.regulator_design import LATE, TICKS, Setting
+from lqrlab.workbench.panels.regulator_design import LATE, TICKS, Setting, picture
 from lqrlab.workbench.runs.session import headless
 
 
@@ -30,14 +29,7 @@ def lqr_designer(plant: str | Plant, *, num_steps: int | None = None) -> "Design
 
 
 class Designer(Panel):
-    """The panel; its parts are attributes.
-
-    Attributes:
-        states, inputs: name → slider of log10 of the factor of its weight.
-        sample, delay, known, limit, size: sample time, delay, whether it is known, limits, initial state.
-        parameters: name → slider.
-        code: what makes the same gain.
-    """
+    """The panel; its controls are attributes, ``states``, ``inputs`` and ``parameters`` by name."""
 
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
         self._default = default = Setting.of(plant, num_steps)

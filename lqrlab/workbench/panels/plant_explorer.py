@@ -37,15 +37,10 @@ def plant_explorer(
 
 
 class Explorer(Panel):
-    """The panel; its parts are attributes.
+    """The panel; its controls are attributes, ``parameters`` and ``initial`` by name.
 
-    Attributes:
-        family: which plant.
-        loop: with control or without.
-        parameters, initial: name → slider, made from the plant's own declaration.
-        time: moment of the drawing [s]; moving it stops the film.
-        playing: whether the film runs, in the browser.
-        moment: the style sheet of one line that sets the film to the moment; no picture has to be sent.
+    ``time`` is the moment of the drawing [s]; moving it stops the film. For that ``moment`` holds a style sheet of
+    one line; no picture has to be sent.
     """
 
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:

@@ -15,7 +15,7 @@ from lqrlab.simulation import Trajectory
 from lqrlab.simulation.verdict import Verdict
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, demonstration, svg
-from lqrlab.workbench.figures.axes import Axes
+from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import binding, controls
 from lqrlab.workbench.panels.click_plane import Plane
@@ -46,10 +46,7 @@ def policy_inspector(
         return Inspector(plant, policy, label, num_steps)
     pair = Pair.of(plant, policy, label, num_steps)
     runs = compare(pair, demonstration.start(plant))
-    curves, bottom = _curves(pair, runs, _SIDE + 10)
-    body = _plane(pair, runs, *controls.revealing_plane(plant)) + curves
-    file = svg.document(body, _SIDE + 18 + _WIDTH, max(_SIDE, bottom), _alt(pair))
-    return Picture(file, _alt(pair), words(pair, runs))
+    return _picture(pair, runs, _plane(pair, runs, *controls.revealing_plane(plant)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,17 +64,11 @@ class Pair:
         """Design the LQR and bind the policy."""
         if label == "optimal":
             raise ValueError(
-                "label: expected a name for the policy, but found 'optimal', which is the LQR's own"
+                "label: expected a name for the policy, but found 'optimal', the name of the LQR"
             )
         design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
-        steps = (
-            evaluation.settling_steps(design) if num_steps is None else checks.whole("num_steps", num_steps)
-        )
-        return cls(plant, design, binding.bind(policy, plant), label, steps)
-
-    def optimal_cost(self, x: Float[np.ndarray, " n"]) -> float:
-        """xᵀPx."""
-        return float(x @ np.asarray(self.design.P) @ x)
+        steps = evaluation.settling_steps(design) if num_steps is None else num_steps
+        return cls(plant, design, binding.bind(policy, plant), label, checks.whole("num_steps", steps))
 
 
 class Run(NamedTuple):
@@ -92,17 +83,18 @@ def compare(
     pair: Pair, x0: Float[np.ndarray, " n"], check: Check = lambda: None
 ) -> dict[str, dict[str, Run]]:
     """Both policies from x0: ``linear`` and ``nonlinear`` plant → ``optimal`` and the policy's label → run."""
-    least = pair.optimal_cost(x0)
+    P = np.asarray(pair.design.P)
+    least = float(x0 @ P @ x0)
 
     def run(policy: simulation.Policy, linear: bool) -> Run:
         check()
         path = simulation.rollout(pair.plant, policy, jnp.asarray(x0), pair.num_steps, linear=linear)
         path = jax.tree.map(np.asarray, path)
-        verdict = demonstration.outcome(pair.plant, path)
-        good = verdict == Verdict.CONVERGED and least > 0
-        return Run(
-            path, verdict, (path.costs.sum() + pair.optimal_cost(path.xs[-1])) / least if good else np.inf
+        cost, verdict = (
+            path.costs.sum() + path.xs[-1] @ P @ path.xs[-1],
+            demonstration.outcome(pair.plant, path),
         )
+        return Run(path, verdict, cost / least if verdict == Verdict.CONVERGED and least > 0 else np.inf)
 
     policies = {"optimal": simulation.LinearPolicy(pair.design.K), pair.label: pair.policy}
     return {
@@ -114,7 +106,8 @@ def compare(
 def words(pair: Pair, runs: dict[str, dict[str, Run]]) -> str:
     """All costs in words."""
     (lqr_linear, linear), (lqr, nonlinear) = (kind.values() for kind in runs.values())
-    least, name = pair.optimal_cost(lqr.path.xs[0]), pair.label
+    x0, name = lqr.path.xs[0], pair.label
+    least = float(x0 @ np.asarray(pair.design.P) @ x0)
     if not least > 0:
         return "This start is the equilibrium: its cost is zero. Choose another."
 
@@ -128,10 +121,9 @@ def words(pair: Pair, runs: dict[str, dict[str, Run]]) -> str:
             return f"pays <b>exactly</b> {other}"
         return f"pays <b>{abs(excess):.2g} % {'more' if excess > 0 else 'less'}</b> than {other}"
 
-    both = np.isfinite(lqr.ratio) and np.isfinite(nonlinear.ratio)
-    compared = (
-        f"; compared with each other, the {name} {cost(nonlinear, lqr.ratio, 'the LQR')}" if both else ""
-    )
+    compared = ""
+    if np.isfinite(lqr.ratio) and np.isfinite(nonlinear.ratio):
+        compared = f"; compared with each other, the {name} {cost(nonlinear, lqr.ratio, 'the LQR')}"
     return (
         f"The least that this start can cost on the linear plant is x0ᵀP x0 = {least:.4g}. There the LQR "
         f"{cost(lqr_linear)}, the {name} {cost(linear)}.<br>"
@@ -139,14 +131,14 @@ def words(pair: Pair, runs: dict[str, dict[str, Run]]) -> str:
     )
 
 
-def _alt(pair: Pair) -> str:
-    return f"{pair.plant.name} under its LQR and under the {pair.label} from one start: plane of two states, and curves"
-
-
-def _curves(pair: Pair, runs: dict[str, dict[str, Run]], left: float = 0.0) -> tuple[str, float]:
-    paths = {label: run.path for label, run in runs["nonlinear"].items()}
-    at = (left, 0, _WIDTH)
-    return charts.responses(charts.channels(pair.plant), paths, at, columns=3, lead=1, named=True)
+def _picture(pair: Pair, runs: dict[str, dict[str, Run]], left: str = "") -> Picture:
+    """The curves, to the right of a plane if there is one, with the words above."""
+    paths, x = {label: run.path for label, run in runs["nonlinear"].items()}, _SIDE + 10 if left else 0.0
+    signals = charts.channels(pair.plant)
+    curves, bottom = charts.responses(signals, paths, (x, 0, _WIDTH), columns=3, lead=1, named=True)
+    alt = f"{pair.plant.name} under its LQR and under the {pair.label} from one start: plane of two states, and curves"
+    file = svg.document(left + curves, x + _WIDTH + 8, max(bottom, _SIDE if left else 0.0), alt)
+    return Picture(file, alt, words(pair, runs))
 
 
 def _plane(pair: Pair, runs: dict[str, dict[str, Run]], across: int, up: int) -> str:
@@ -159,19 +151,14 @@ def _plane(pair: Pair, runs: dict[str, dict[str, Run]], across: int, up: int) ->
         xs = run.path.xs
         body += axes.curve(xs[:, across], xs[:, up], stroke)
     x, y = axes.place(xs[0, across], xs[0, up])
-    start = svg.element(
-        "circle", {"class": "lq-body", "stroke-width": 0, "cx": svg.px(x), "cy": svg.px(y), "r": 3.7}
-    )
-    return axes.frame(a.label, b.label, body + start)
+    start = {"class": "lq-body", "stroke-width": 0, "cx": svg.px(x), "cy": svg.px(y), "r": 3.7}
+    return axes.frame(a.label, b.label, body + svg.element("circle", start))
 
 
 class Inspector(Panel):
-    """The panel; its parts are attributes.
+    """The panel; its controls are attributes, ``initial`` and ``parameters`` by name.
 
-    Attributes:
-        plane: where a click chooses the start; ``plane.point`` in the plane's own 0 … 1.
-        across, up: its two states.
-        initial, parameters: name → slider.
+    ``plane`` is where a click chooses the start.
     """
 
     def __init__(
@@ -211,10 +198,8 @@ class Inspector(Panel):
             self._pairs = {values: Pair.of(plant, self._policy, self._label, self._num_steps)}
         pair = self._pairs[values]
         runs = compare(pair, x0, check)
-        curves, bottom = _curves(pair, runs)
         plane = svg.document(_plane(pair, runs, across, up), _SIDE, _SIDE, "plane of two states")
-        file = svg.document(curves, _WIDTH + 8, bottom, _alt(pair))
-        return plane, Picture(file, _alt(pair), words(pair, runs))
+        return plane, _picture(pair, runs)
 
     def _show(self, answer: tuple[str, Picture]) -> None:
         self.plane.svg = answer[0]

@@ -18,24 +18,16 @@ from lqrlab.workbench.panels.live_panel import Check
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
-    """A map: the plant, the policies and the plane.
-
-    Attributes:
-        across, up: numbers of the two states that are varied; the others start at the equilibrium.
-        span: how far the map reaches, in scales of its states.
-        limit: of the inputs, in units of what counts as large; :data:`controls.FREE` or more for none.
-        num: rollouts, shared out among the policies.
-        num_steps: samples after which a loop that has neither converged nor diverged counts as undecided.
-    """
+    """A map: the plant, the policies and the plane."""
 
     plant: Plant
     policies: dict[str, binding.Controller]
-    across: int
-    up: int
-    span: float
-    limit: float
-    num: int
-    num_steps: int
+    across: int  # number of the state that is varied along the plane's width; those not varied start at 0
+    up: int  # and along its height
+    span: float  # how far the map reaches, in scales of its states
+    limit: float  # of the inputs, in units of what counts as large; controls.FREE or more for none
+    num: int  # rollouts, shared out among the policies
+    num_steps: int  # samples after which a loop that has neither converged nor diverged counts as undecided
 
     def __post_init__(self) -> None:
         for name in ("span", "limit"):

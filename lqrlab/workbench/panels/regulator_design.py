@@ -1,4 +1,4 @@
-"""A sampled regulator as the designer's sliders describe it: its gain, its loop as built, code that makes the same."""
+"""A sampled regulator as the designer's sliders describe it: its gain, its loop as built, both drawn and in words."""
 
 import dataclasses
 import math
@@ -7,64 +7,49 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Complex, Float
+from jaxtyping import Array, Float
 
 from lqrlab import control, simulation, systems
 from lqrlab.simulation import Trajectory
+from lqrlab.simulation.problem import SampledProblem
+from lqrlab.simulation.verdict import Verdict
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import demonstration
+from lqrlab.workbench.figures import charts, demonstration, svg
+from lqrlab.workbench.figures.charts import Axes, Rectangle
+from lqrlab.workbench.figures.demonstration import Poles
+from lqrlab.workbench.figures.svg import DASHES, Stroke
 from lqrlab.workbench.panels import controls
 
 TICKS = 4  # that the plant's sample time is divided into: the grid of sample times and delays
 LATE = 2  # sample times of delay at most
+_WIDTH = 860.0  # of the card [px]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
-    """One setting of the sliders.
+    """One setting of the sliders."""
 
-    Attributes:
-        plant, nominal: with the parameters chosen, and as declared.
-        states, inputs: factors of the weights of each state ``[n]`` and input ``[m]``.
-        ticks: that the curves take.
-        tick: one [s].
-        substeps: Runge-Kutta steps in a tick.
-        sample: sample time in ticks, quarters of the plant's.
-        delay: of the input, in ticks.
-        known: whether the gain is made for the delay.
-        limit: of the inputs, in units of a large one.
-        size: of the initial state.
-    """
-
-    plant: Plant
-    nominal: Plant
-    states: Float[np.ndarray, " n"]
-    inputs: Float[np.ndarray, " m"]
-    ticks: int
-    tick: float
-    substeps: int
-    sample: int = TICKS
-    delay: int = 0
-    known: bool = True
-    limit: float = controls.FREE
-    size: float = 1.0
+    plant: Plant  # with the parameters chosen
+    nominal: Plant  # as declared
+    states: Float[np.ndarray, " n"]  # factors of the states' weights
+    inputs: Float[np.ndarray, " m"]  # and of the inputs'
+    ticks: int  # that the curves take
+    tick: float  # [s]
+    substeps: int  # Runge-Kutta steps in a tick
+    sample: int = TICKS  # sample time in ticks
+    delay: int = 0  # of the input, in ticks
+    known: bool = True  # whether the gain is made for the delay
+    limit: float = controls.FREE  # of the inputs, in units of a large one
+    size: float = 1.0  # of the initial state
 
     @classmethod
     def of(cls, plant: str | Plant, num_steps: int | None = None) -> "Setting":
         """The defaults of a plant: its own weights and sample time, no delay, no limits."""
         plant = controls.one_plant(plant)
-        tick = float(plant.dt) / TICKS
-        steps = demonstration.horizon(plant, num_steps)
+        ticks, tick = TICKS * demonstration.horizon(plant, num_steps, most=400), float(plant.dt) / TICKS
         fastest = float(np.abs(np.linalg.eigvals(np.asarray(plant.matrices()[0]))).max())
-        return cls(
-            plant=plant,
-            nominal=plant,
-            states=np.ones(plant.n),
-            inputs=np.ones(plant.m),
-            ticks=TICKS * (min(steps, 400) if num_steps is None else steps),
-            tick=tick,
-            substeps=max(1, math.ceil(fastest * tick / 0.25)),
-        )
+        substeps = max(1, math.ceil(fastest * tick / 0.25))
+        return cls(plant, plant, np.ones(plant.n), np.ones(plant.m), ticks, tick, substeps)
 
     @property
     def dt(self) -> float:
@@ -74,8 +59,9 @@ class Setting:
     @property
     def weights(self) -> tuple[Array, Array]:
         """Q and R as the sliders make them."""
-        return tuple(  # type: ignore[return-value]
-            W * np.sqrt(np.outer(f, f)) for W, f in zip(self.plant.weights(), (self.states, self.inputs))
+        Q, R = self.plant.weights()
+        return Q * np.sqrt(np.outer(self.states, self.states)), R * np.sqrt(
+            np.outer(self.inputs, self.inputs)
         )
 
     @property
@@ -97,22 +83,22 @@ class Setting:
                 numbers = ", ".join(f"{f:.6g}" for f in factors)
                 weights += [f"w = jnp.array([{numbers}])", f"{name} = {name} * jnp.sqrt(jnp.outer(w, w))"]
         late = f", {self.delay / self.sample:g}" if self.delay and self.known else ""
-        lines = ["import jax.numpy as jnp", ""] if weights else []
-        lines += ["from lqrlab import compute, control, simulation, systems", "", "compute.setup()"]
-        lines += [
+        note = "# run.cost charges the plant's own weights; Q and R above are those K is optimal for"
+        if late:
+            run = ["# u[t] = -K @ concatenate([x[t], u[t-1], …]): the inputs that are on their way"]
+        else:
+            run = [] if self.delay else [*self._run_code, *([note] if weights else [])]
+        lines = [
+            *(["import jax.numpy as jnp", ""] if weights else []),
+            "from lqrlab import compute, control, simulation, systems",
+            "",
+            "compute.setup()",
             f"plant = {self._plant_code}",
             "(A, B), (Q, R) = plant.matrices(), plant.weights()",
             *weights,
+            f"K = control.lqrd{'_delayed' if late else ''}(A, B, Q, R, {self.dt:g}{late}).K",
+            *run,
         ]
-        lines.append(f"K = control.lqrd{'_delayed' if late else ''}(A, B, Q, R, {self.dt:g}{late}).K")
-        if late:
-            lines.append("# u[t] = -K @ concatenate([x[t], u[t-1], …]): the inputs that are on their way")
-        elif not self.delay:
-            lines += self._run_code
-            if weights:
-                lines.append(
-                    "# run.cost charges the plant's own weights; Q and R above are those K is optimal for"
-                )
         return "\n".join(lines)
 
     @property
@@ -135,25 +121,16 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Design:
-    """What follows from a setting.
+    """What follows from a setting: the optimum of the linear plant, and the loop as it is built."""
 
-    Attributes:
-        optimum: the sampled-data LQR of the linear plant, without delay and limits; its x0ᵀPx0 is the optimum.
-        K: gain on the state and the d inputs on their way.
-        A, B: sampled plant that K is a gain of.
-        poles: of the loop as built.
-        best, built: what the two loops do on the grid of ticks, the costs in the weights chosen.
-        cost: x0ᵀPx0.
-    """
-
-    optimum: control.LQR
-    K: Float[np.ndarray, "m wide"]
-    A: Float[np.ndarray, "wide wide"]
+    optimum: control.LQR  # of the sampled-data problem, without delay and limits
+    K: Float[np.ndarray, "m wide"]  # gain on the state and the inputs on their way
+    A: Float[np.ndarray, "wide wide"]  # sampled plant that K is a gain of
     B: Float[np.ndarray, "wide m"]
-    poles: Complex[np.ndarray, " wide"] | Float[np.ndarray, " wide"]
-    best: Trajectory
+    poles: Poles  # of the loop as built
+    best: Trajectory  # of the optimum, on the grid of ticks, charged by the weights chosen
     built: Trajectory
-    cost: float
+    cost: float  # the optimum's x0ᵀPx0
 
 
 def design(setting: Setting) -> Design:
@@ -165,17 +142,15 @@ def design(setting: Setting) -> Design:
     s = setting
     (A, B), (Q, R), late = s.plant.matrices(), s.weights, s.delay / s.sample
     optimum = control.lqrd(A, B, Q, R, s.dt)
-    a, b = (
-        np.asarray(M)
-        for M in (control.delayed(A, B, Q, R, s.dt, late)[:2] if late else control.c2d(A, B, s.dt))
-    )
-    known = late and s.known
-    K = np.asarray(control.lqrd_delayed(A, B, Q, R, s.dt, late).K if known else optimum.K)
+    a, b = (np.asarray(M) for M in control.delayed(A, B, Q, R, s.dt, late)[:2])
+    K = np.asarray(control.lqrd_delayed(A, B, Q, R, s.dt, late).K if late and s.known else optimum.K)
     K = np.pad(K, [(0, 0), (0, len(a) - K.shape[-1])])
 
     def run(K: Float[np.ndarray, "m _"], delay: int, limit: Float[Array, " m"], linear: bool) -> Trajectory:
         K = np.pad(K, [(0, 0), (0, s.plant.n + LATE * s.plant.m - K.shape[-1])])
-        policy = simulation.DelayedPolicy(*map(jnp.asarray, (K, s.sample, delay, limit)), memory=LATE)
+        policy = simulation.DelayedPolicy(
+            jnp.asarray(K), jnp.asarray(s.sample), jnp.asarray(delay), limit, LATE
+        )
         sizes = {"ticks": s.ticks, "substeps": s.substeps, "linear": linear}
         return jax.tree.map(np.asarray, _rollout(s.plant, Q, R, policy, s.x0, s.tick, **sizes))
 
@@ -194,5 +169,122 @@ def _rollout(
     world = simulation.env(plant, dt=tick, linear=linear, substeps=substeps)
     sampled = control.discretize(*plant.matrices(), Q, R, tick)
     # zero as a number and not as a traced one: no noise, so no random key
-    world = dataclasses.replace(world, Q=Q, R=R, sampled=sampled, noise=np.zeros(plant.n))
+    world = dataclasses.replace(world, Q=Q, R=R, sampled=sampled, noise=np.zeros(plant.n))  # type: ignore[arg-type]
     return simulation.rollout(world, policy, x0, ticks)
+
+
+def picture(setting: Setting) -> svg.Picture:
+    """Responses, effort, cost so far, margins and poles as one drawing, with the words above it."""
+    found = design(setting)
+    stable = np.abs(found.poles).max() < 1
+    margins = control.margins(found.A, found.B, found.K, setting.dt) if stable else []
+    plant = setting.plant
+    runs = {"optimal": found.best, "as built": found.built}
+    signals, at = charts.channels(plant), (0, 0, _WIDTH)
+    traces, bottom = charts.responses(signals, runs, at, columns=3, lead=1, named=True)
+    poles = {"optimal": np.asarray(found.optimum.poles), "as built": found.poles}
+    body = traces + _cost_so_far(found, (0, bottom + 6, 370, 200))
+    body += _nyquist(found, margins, setting.dt, (390, bottom + 6, 225, 200))
+    body += charts.pole_map((635, bottom + 6, 225, 200), poles)
+    alt = (
+        f"{plant.title}: states, inputs, cost so far, Nyquist curve and poles of the optimum on the linear model "
+        f"and of the loop as built, sampled every {charts.duration(setting.dt)}"
+    )
+    return svg.Picture(svg.document(body, _WIDTH + 8, bottom + 214, alt), alt, words(setting, found, margins))
+
+
+def _cost_so_far(found: Design, at: Rectangle) -> str:
+    """Cost so far of both loops; the optimum as a line across."""
+    runs, looks, ts = (found.best, found.built), svg.strokes(("optimal", "as built")).values(), found.best.ts
+    curves = [(ts, np.concatenate([[0.0], np.cumsum(run.costs)]), look) for run, look in zip(runs, looks)]
+    curves.append((ts[[0, -1]], np.full(2, found.cost), Stroke(7, DASHES[2])))
+    title = "cost so far; dotted: x0ᵀP x0, the least there is"
+    return charts.over_time(at, curves, title, "1", float(ts[-1]), lead=1)[0]
+
+
+def _weakest(margins: list[control.Margins]) -> int:
+    """The input with the smallest disk margin; the first where there are no margins."""
+    return min(range(len(margins)), key=lambda i: margins[i].disk.alpha, default=0)
+
+
+def _nyquist(found: Design, margins: list[control.Margins], dt: float, at: Rectangle) -> str:
+    """The loop gain at the most sensitive input, the point −1, and how far the curve stays away from it."""
+    i = _weakest(margins)
+    w = np.pi / dt * np.append(np.geomspace(1e-4, 0.99, 299), 1.0)
+    closed = np.asarray(control.sensitivity(found.A, found.B, found.K, w, dt))[:, i, i]
+    with np.errstate(all="ignore"):
+        L = 1 / closed - 1
+    L = L[np.isfinite(L)]
+    tall = 4.0 / Axes(at, (0, 1), (0, 1)).aspect
+    axes = Axes(at, (-3.0, 1.0), (-tall / 2, tall / 2))
+    body = axes.cross(0.0, 0.0) + axes.circle(0.0, 0.0, 1.0, DASHES[2])
+    label = "Nyquist curve, Im L"
+    if margins:
+        body += axes.circle(-1.0, 0.0, margins[i].distance)
+        label += f"; ring: {margins[i].distance:.2f} from −1"
+    body += axes.curve(L.real, L.imag, Stroke(1))
+    mark = axes.marks(np.array([-1.0]), np.array([0.0]), "+", Stroke(7))
+    return axes.frame("Re L", label, body) + mark
+
+
+def words(s: Setting, found: Design, margins: list[control.Margins]) -> str:
+    """What there is to say of a design: its cost against the optimum, modes, margins and effort."""
+    lines = [_cost_words(s, found)]
+    if (s.states != 1).any() or (s.inputs != 1).any():
+        excess = _percent(_excess_in_plant_weights(s, found.optimum.K))
+        lines.append(
+            f"In the plant's own weights the gain costs {excess} their optimum, without delay and limits."
+        )
+    size = float(np.abs(found.poles).max())
+    if margins:
+        lasts = charts.duration(demonstration.time_constant(found.poles, s.dt))
+        lines.append(f"<b>Poles.</b> Slowest mode |z| = {size:.4f}: time constant {lasts}.")
+        worst = margins[_weakest(margins)]
+        phase = "any phase" if math.isinf(worst.phase) else f"±{math.degrees(worst.phase):.0f}° of phase"
+        at = "" if s.plant.m == 1 else " at its most sensitive input"
+        lines.append(
+            f"<b>Margins.</b> Stable{at} for a gain ×{worst.gain_down:.2g} … ×{worst.gain_up:.3g}, or {phase}; "
+            f"disk margin {worst.disk.alpha:.2f}, least |1 + L| = {worst.distance:.2f}."
+        )
+    else:
+        why = "; the delay that its gain ignores is too long" if s.delay and not s.known else ""
+        lines.append(f"<b>Poles.</b> The loop is <b>unstable</b>: |z| = {size:.4f}{why}. It has no margins.")
+    peaks = np.nanmax(np.abs(found.built.us), axis=0)
+    effort = ", ".join(f"{i.name.replace('_', ' ')} {p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks))
+    return "<br>".join([*lines, f"<b>Effort.</b> Largest {effort}."])
+
+
+def _cost_words(s: Setting, found: Design) -> str:
+    paid = float(np.sum(found.built.costs))
+    cost = f"costs {paid:.4g}, <b>{_percent(paid / found.cost - 1)}</b> the optimum"
+    match demonstration.outcome(s.plant, found.built):
+        case Verdict.DIVERGED:
+            cost = "<b>diverges</b>"
+        case Verdict.BOUNDED:
+            cost += " so far; it stays <b>bounded</b>, but does not converge"
+    conditions = [f"sampled every {charts.duration(s.dt)}"]
+    if s.delay:
+        aware = "which its gain knows" if s.known else "which its gain ignores"
+        conditions.append(f"its input {s.delay / s.sample:g} samples late, {aware}")
+    if s.limit < controls.FREE:
+        conditions.append(controls.limit_words(s.limit))
+    return (
+        f"<b>Cost.</b> No controller of the linear plant pays less than {found.cost:.4g} from here. On the nonlinear "
+        f"plant, {', '.join(conditions)}, this one {cost}."
+    )
+
+
+def _excess_in_plant_weights(s: Setting, K: Float[Array, "m n"]) -> float:
+    """How much more the gain costs than the optimum of the plant's own weights, from the same start; linear."""
+    problem, _ = SampledProblem.of(control.discretize(*s.plant.matrices(), *s.plant.weights(), s.dt))
+    P = control.dlyap(problem.closed_loop(K).T, problem.stage_weight(K))
+    return float(s.x0 @ P @ s.x0 / problem.optimal_cost(jnp.asarray(s.x0))) - 1
+
+
+def _percent(share: float) -> str:
+    """``3.1 % above``, in as many digits as mean anything."""
+    if not math.isfinite(share):
+        return "infinitely far above"
+    if abs(share) < 5e-5:
+        return "exactly" if abs(share) < 1e-9 else "within 0.01 % of"
+    return f"{100 * abs(share):.2g} % {'above' if share > 0 else 'below'}"

@@ -17,6 +17,10 @@ from lqrlab.workbench.panels.live_panel import Check, Panel, sentence
 from lqrlab.workbench.runs.session import headless
 
 _WIDTH, _TALL = 860.0, 190.0
+_CHARTS = (  # label, floor, name → column
+    ("loss [1]", 1e-12, {"loss": "loss", "its imitation": "imitation", "imitation, unseen": "validation"}),
+    ("share [%]", 1e-3, {name: f"{name} [%]" for name in ("cost wasted", "loops diverged")}),
+)
 Row = Mapping[str, Any]
 """A line of ``metrics.jsonl``."""
 
@@ -58,17 +62,14 @@ def picture(rows: Sequence[Row], total: int | None = None) -> Picture:
     """Loss and closed-loop score over steps, with the words above it."""
     log = tables.training(rows)
     last, best = log.iloc[-1], log.loc[log["cost wasted [%]"].idxmin()]
-    x, wide = (0.0, max(float(total or 0), last["step"], 1.0)), (_WIDTH - 10) / 2
-    losses = {"loss": "loss", "its imitation": "imitation", "imitation, unseen": "validation"}
-    shares = {name: f"{name} [%]" for name in ("cost wasted", "loops diverged")}
-    body = ""
-    for left, label, floor, columns in (
-        (0.0, "loss [1]", 1e-12, losses),
-        (wide + 10, "share [%]", 1e-3, shares),
-    ):
-        curves = {name: log[column].to_numpy() for name, column in columns.items()}
-        at, labels = (left, 0.0, wide, _TALL), ("step", label)
-        body += charts.logarithmic(at, log["step"].to_numpy(), curves, labels, x=x, floor=floor, named=True)
+    x, wide, body = (0.0, max(float(total or 0), last["step"], 1.0)), (_WIDTH - 10) / 2, ""
+    for k, (label, floor, columns) in enumerate(_CHARTS):
+        at, curves = (
+            (k * (wide + 10), 0.0, wide, _TALL),
+            {name: log[c].to_numpy() for name, c in columns.items()},
+        )
+        steps, labels = log["step"].to_numpy(), ("step", label)
+        body += charts.logarithmic(at, steps, curves, labels, x=x, floor=floor, named=True)
     alt = f"Training and validation loss, and closed-loop waste, over {last['step']:.0f} steps"
     pace = rows[-1].get("windows_per_second", float("nan"))
     words = (
@@ -81,11 +82,7 @@ def picture(rows: Sequence[Row], total: int | None = None) -> Picture:
 
 
 class Monitor(Panel):
-    """The panel; its parts are attributes.
-
-    Attributes:
-        keep: the button that ends the training and keeps the best.
-    """
+    """The panel; its button ``keep`` ends the training and keeps the best."""
 
     def __init__(self, run: str | Path, *, every: float = 1.0) -> None:
         self._run, self._rows = Path(run), 0
