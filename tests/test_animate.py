@@ -158,6 +158,25 @@ def test_two_runs_play_side_by_side_in_real_time(loops, tmp_path):
         film.save(tmp_path / "a.gif")
 
 
+def test_poses_draw_the_plant_where_it_is(loops):
+    plant, runs = loops
+    picture = animation.poses(plant, runs["optimal"], count=4, title="Four moments", columns=2)
+    root = ET.fromstring(picture.svg)
+    words = ["".join(t.itertext()) for t in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert words == ["Four moments", "0.00 s", "1.00 s", "1.98 s", "2.98 s"]
+    tiles = [ET.tostring(tile) for tile in root.iter("{http://www.w3.org/2000/svg}svg") if tile is not root]
+    drawn = [re.sub(rb"(<\S+svg) [^>]*>", rb"\1>", tile) for tile in tiles]
+    assert len(set(drawn)) == 4
+    at = np.array([0, 50, 99, 149])
+    drawings = demonstration.poses(plant, runs["optimal"].xs[at], runs["optimal"].us[at])
+    left, right, bottom, top = drawing.bounds(*drawings)
+    (body,) = (e for e in root.find("{http://www.w3.org/2000/svg}svg") if e.get("class") == "lq-body" and "rect" in e.tag)
+    x, _, *_ = Reader.numbers(body.get("transform"))
+    wide = (720 - 8) / 2
+    scale = min((wide - 8) / (right - left), (min(wide * (top - bottom) / (right - left) + 8, 200) - 8) / (top - bottom))
+    assert x == pytest.approx(wide / 2 + scale * (float(runs["optimal"].xs[0, 0]) - (left + right) / 2), abs=0.1)
+
+
 def test_slow_and_fast_plants_say_how_they_are_played():
     plant = systems.from_matrices([[-1.0]], [[1.0]], Q=[[1]], R=[[1]], dt=1e-5)
     run = simulation.Trajectory(1e-5 * np.arange(101), np.ones((101, 1)), np.zeros((100, 1)), np.zeros(100))
