@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.signal
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
@@ -15,7 +16,7 @@ from lqrlab import control, simulation, systems
 from lqrlab.systems import drawing
 from lqrlab.workbench import widgets
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.figures import animation, catalogue_page, keyframes
+from lqrlab.workbench.figures import animation, catalogue_page, demonstration, keyframes
 from lqrlab.workbench.runs import cells
 
 KEYFRAME = re.compile(r"([\d.]+)%\{transform:([^}]*)\}")
@@ -85,7 +86,7 @@ def swing(plant, count=40):
 
 @pytest.mark.parametrize("name", systems.names())
 def test_shapes_are_where_the_family_draws_them(name):
-    plant = animation.plain_plant(systems.make(name))
+    plant = demonstration.plain(systems.make(name))
     drawings = [plant.draw(x, u) for x, u in zip(*swing(plant))]
     left, right, bottom, top = drawing.bounds(*drawings)
     scale = 300 / max(right - left, top - bottom)
@@ -142,7 +143,7 @@ def test_two_runs_play_side_by_side_in_real_time(loops, tmp_path):
         "3.00 s",
     ):
         assert expected in words
-    assert any(w.startswith("wrong sign · lost after") for w in words)
+    assert any(w.startswith("wrong sign · diverged after") for w in words)
     assert root.get("role") == "img"
     assert "starts 0.25 m" in root.get("aria-label")
     # the marks run through the charts as long as the plant does, then wait
@@ -155,6 +156,34 @@ def test_two_runs_play_side_by_side_in_real_time(loops, tmp_path):
     assert film.html in film.save(tmp_path / "a.html").read_text()
     with pytest.raises(ValueError, match=r"saved as \.svg or \.html"):
         film.save(tmp_path / "a.gif")
+
+
+def test_poses_draw_the_plant_where_it_is(loops):
+    plant, runs = loops
+    picture = animation.poses(plant, runs["optimal"], count=4, title="Four moments", columns=2)
+    root = ET.fromstring(picture.svg)
+    words = ["".join(t.itertext()) for t in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert words == ["Four moments", "0.00 s", "1.00 s", "1.98 s", "2.98 s"]
+    tiles = [ET.tostring(tile) for tile in root.iter("{http://www.w3.org/2000/svg}svg") if tile is not root]
+    drawn = [re.sub(rb"(<\S+svg) [^>]*>", rb"\1>", tile) for tile in tiles]
+    assert len(set(drawn)) == 4
+    at = np.array([0, 50, 99, 149])
+    drawings = demonstration.poses(plant, runs["optimal"].xs[at], runs["optimal"].us[at])
+    left, right, bottom, top = drawing.bounds(*drawings)
+    (body,) = (
+        e
+        for e in root.find("{http://www.w3.org/2000/svg}svg")
+        if e.get("class") == "lq-body" and "rect" in e.tag
+    )
+    x, _, *_ = Reader.numbers(body.get("transform"))
+    wide = (720 - 8) / 2
+    scale = min(
+        (wide - 8) / (right - left),
+        (min(wide * (top - bottom) / (right - left) + 8, 200) - 8) / (top - bottom),
+    )
+    assert x == pytest.approx(
+        wide / 2 + scale * (float(runs["optimal"].xs[0, 0]) - (left + right) / 2), abs=0.1
+    )
 
 
 def test_slow_and_fast_plants_say_how_they_are_played():
@@ -187,7 +216,7 @@ def test_a_report_keeps_it_playing_and_loads_nothing(loops):
         re.findall(r"animation-name:(\w+)", str(page.svg))
     )
     assert "prefers-reduced-motion" in kept
-    assert "prefers-color-scheme:dark" in kept
+    assert "light-dark(" in kept
     assert page.select_one("label input[type=checkbox]")  # to pause it
 
 
@@ -206,7 +235,7 @@ def test_the_catalogue_page_tells_all_of_a_plant(tmp_path):
     assert len(cart.select("math")) == 5
     assert "@keyframes" in str(cart)
     assert not page.select("script, [src]")
-    assert any(".lq-group{display:grid" in style.get_text() for style in page.select("style"))
+    assert any(".lq-group{display: grid" in style.get_text() for style in page.select("style"))
     assert not [h for h in re.findall(r'href="([^"]*)"', str(page)) if not h.startswith("#")]
     # the command writes the same family from the nonlinear plant
     file = tmp_path / "cart.html"
@@ -216,20 +245,25 @@ def test_the_catalogue_page_tells_all_of_a_plant(tmp_path):
 
 
 def test_the_responses_of_the_page_are_the_plants():
-    plant = systems.make("cart_pole")
-    (loop,) = catalogue_page._loops([plant])
-    x0 = catalogue_page.start(plant)
-    shown = catalogue_page._linear(plant, loop, x0, closed=True)
-    run = simulation.rollout(
-        plant, simulation.LinearPolicy(jnp.asarray(loop.K)), x0, loop.num_steps, linear=True
-    )
-    np.testing.assert_allclose(shown.xs, run.xs, atol=1e-9 * np.abs(x0).max())
-    np.testing.assert_allclose(shown.us, run.us, atol=1e-9 * np.abs(run.us).max())
-    pushed = catalogue_page._linear(plant, loop, 0 * x0, closed=False, push=1.0)
-    A, B = (np.asarray(a) for a in plant.matrices())
-    u = float(plant.inputs[0].scale) * np.eye(plant.m)[:, :1]
-    _, y = scipy.signal.step((A, B @ u, np.eye(plant.n), np.zeros((plant.n, 1))), T=pushed.ts)[:2]
-    np.testing.assert_allclose(pushed.xs, y, atol=1e-6 * np.abs(y).max())
+    """Also of a plant that is padded to the size of another."""
+    plants = [systems.make(name) for name in ("mass_spring_damper", "cart_pole")]
+    for plant, shown in zip(plants, catalogue_page.demonstrations(plants)):
+        run = shown.released["optimal"]
+        A, B, Q, R, N = (
+            np.asarray(a) for a in control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
+        )
+        P = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
+        K = np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
+        x = demonstration.start(plant)
+        for t in range(len(run.us)):
+            np.testing.assert_allclose(run.xs[t], x, atol=1e-7 * np.abs(run.xs).max())
+            x = (A - B @ K) @ x
+        np.testing.assert_allclose(run.us, -run.xs[:-1] @ K.T, atol=1e-7 * np.abs(run.us).max())
+        pushed = shown.pushed["no control"]
+        A, B = (np.asarray(a) for a in plant.matrices())
+        u = float(plant.inputs[0].scale) * np.eye(plant.m)[:, :1]
+        _, y = scipy.signal.step((A, B @ u, np.eye(plant.n), np.zeros((plant.n, 1))), T=pushed.ts)[:2]
+        np.testing.assert_allclose(pushed.xs, y, atol=1e-6 * np.abs(y).max())
 
 
 @pytest.fixture(scope="module")
@@ -268,12 +302,12 @@ def test_the_explorer_follows_its_sliders(panel):
 def test_the_explorer_stops_its_film_where_it_is_told(panel):
     panel.live.wait()
     panel.playing.value = True
-    assert panel._moment.value == ""
+    assert panel.moment.value == ""
     panel.time.value = 0.5 * panel.time.max
     assert panel.playing.value is False
     speed = panel.time.max / (60 * float(systems.make("pendulum").dt))
     assert speed == pytest.approx(1)  # the slider runs in the plant's own time
-    delay = float(re.search(r"animation-delay:-([\d.]+)s", panel._moment.value)[1])
+    delay = float(re.search(r"animation-delay:-([\d.]+)s", panel.moment.value)[1])
     assert delay * panel._speed == pytest.approx(panel.time.value, abs=2e-3)
 
 

@@ -288,7 +288,7 @@ def test_figures_place_a_row_at_its_own_time(made):
 
 def test_the_browser_leafs_through_stretches(made):
     runs = made.trajectories(None, "pendulum")
-    shelf = data_browser.Shelf.of(made, "pendulum", None)
+    shelf = data_browser.Selection.of(made, "pendulum", None)
     for number in (0, 2):
         words = data_browser.picture(shelf, 0, number).words
         dt = float(made.column("dt", None, "pendulum")[0])

@@ -14,14 +14,16 @@ from lqrlab import control, dataset, evaluation, learning, simulation, systems, 
 from lqrlab.workbench import widgets
 from lqrlab.workbench.figures import svg
 from lqrlab.workbench.panels import (
+    attraction_map,
+    controls,
     data_browser,
     live_panel,
     lqr_designer,
     policy_inspector,
     region_of_attraction,
-    regulator,
     training_monitor,
 )
+from lqrlab.workbench.panels import regulator_design as regulator
 
 
 def test_slow_work_is_done_once_for_the_settled_value():
@@ -84,7 +86,7 @@ def test_a_slider_stands_on_its_own_grid():
         (0.0, 0.0, 2.0),
         (2.0, 0.5, 2.0),
     ):
-        made = live_panel.slider("x", value, low, high)
+        made = controls.slider("x", value, low, high)
         assert made.value == value
         steps = (value - low) / made.step
         assert steps == pytest.approx(round(steps), abs=1e-6)
@@ -114,7 +116,7 @@ def panel():
     return made
 
 
-def moved(panel, slider, value):
+def changed(panel, slider, value):
     slider.value = value
     panel.live.wait()
     assert panel.live.status.value == ""
@@ -136,7 +138,7 @@ def test_the_designer_has_a_slider_for_everything(panel):
         (panel.size, 0.3),
         (panel.parameters["length"], 0.7),
     ):
-        seen.add(moved(panel, slider, value))
+        seen.add(changed(panel, slider, value))
     assert len(seen) == 8
     panel.reset.click()
     panel.live.wait()
@@ -150,7 +152,7 @@ def test_the_designer_runs_what_it_says():
     panel = lqr_designer.Designer(plant, num_steps=40)
     panel.sample.value, panel.delay.value, panel.size.value, panel.limit.value = 6, 1.5, 1.0, 1.25
     panel.states["x1"].value = 1.0
-    s = panel.setting
+    s = panel._question()
     assert (s.dt, s.delay) == (pytest.approx(0.06), 9)
     found = regulator.design(s)
     tick = scipy.linalg.expm(0.01 * np.block([[A, B], [np.zeros((1, 3))]]))
@@ -188,7 +190,7 @@ def test_the_designer_hands_out_code_that_makes_the_same(panel):
     code = re.search(r"<pre[^>]*>(.*)</pre>", panel.code.value, re.S)[1].replace("&quot;", '"')
     made = {}
     exec(code, made)
-    found = regulator.design(panel.setting)
+    found = regulator.design(panel._question())
     np.testing.assert_allclose(made["K"], found.K, rtol=1e-5)
     at = np.arange(0, len(found.built.xs), 8)
     np.testing.assert_allclose(
@@ -196,8 +198,8 @@ def test_the_designer_hands_out_code_that_makes_the_same(panel):
     )
     panel.delay.value = 1.0
     made = {}
-    exec(panel.setting.code, made)
-    np.testing.assert_allclose(made["K"], regulator.design(panel.setting).K, rtol=1e-5)
+    exec(panel._question().code, made)
+    np.testing.assert_allclose(made["K"], regulator.design(panel._question()).K, rtol=1e-5)
     panel.reset.click()
     panel.live.wait()
 
@@ -205,9 +207,9 @@ def test_the_designer_hands_out_code_that_makes_the_same(panel):
 def test_the_designer_says_when_a_delay_is_too_long(panel):
     panel.known.value = False
     panel.sample.value = 32
-    words, _ = moved(panel, panel.delay, 2.0)
+    words, _ = changed(panel, panel.delay, 2.0)
     assert "unstable" in words
-    assert "lost" in words
+    assert "diverges" in words
     panel.reset.click()
     panel.live.wait()
     assert "Stable for a gain" in panel.words.value
@@ -234,8 +236,8 @@ def test_the_region_of_attraction_of_a_weak_motor_is_the_known_one():
     starts = edge * np.array([*np.linspace(-2, 2, 1200), -0.9999, 0.9999, -1.0001, 1.0001])[:, None]
     policy = simulation.LinearPolicy(K)
     found = evaluation.attraction(plant, policy, starts, limits=(-u_max, u_max), num_steps=1000)
-    np.testing.assert_array_equal(found.back, np.abs(starts[:, 0]) < edge)
-    np.testing.assert_array_equal(found.lost, np.abs(starts[:, 0]) > edge)
+    np.testing.assert_array_equal(found.converged, np.abs(starts[:, 0]) < edge)
+    np.testing.assert_array_equal(found.diverged, np.abs(starts[:, 0]) > edge)
 
 
 def test_the_region_of_attraction_of_a_nonlinear_plant_is_the_known_one():
@@ -245,9 +247,9 @@ def test_the_region_of_attraction_of_a_nonlinear_plant_is_the_known_one():
     x0 = np.stack(np.meshgrid(np.linspace(-1.5, 1.5, 31), [-0.5, 0.0, 0.7], indexing="ij"), axis=-1)
     x0 = x0[np.abs(np.abs(x0[:, 0, 0]) - 1) > 1e-9].astype(np.float32)
     found = evaluation.attraction(plant, simulation.no_control(plant), x0)
-    assert found.back.shape == x0.shape[:2]
-    np.testing.assert_array_equal(found.back, np.abs(x0[..., 0]) < 1)
-    np.testing.assert_array_equal(found.lost, ~found.back)
+    assert found.converged.shape == x0.shape[:2]
+    np.testing.assert_array_equal(found.converged, np.abs(x0[..., 0]) < 1)
+    np.testing.assert_array_equal(found.diverged, ~found.converged)
 
 
 def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch):
@@ -255,15 +257,15 @@ def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch
     weak = {"no control": simulation.no_control}
     setting = region_of_attraction.Setting.of(plant, weak, None, span=2.0, limit=1.0, num=1800, num_steps=200)
     found = region_of_attraction.maps(setting)
-    x0 = setting.starts()
+    x0, converged = setting.starts(), found["optimal"].converged
     design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
     inside = np.einsum("...i,ij,...j", x0, design.P, x0) <= control.unsaturated_level(design.K, design.P, 1.0)
-    assert found["optimal"].back[np.asarray(inside)].all()
+    assert converged[np.asarray(inside)].all()
     assert inside.sum() > 20
     assert 0.1 < found["optimal"].share < 0.9
     # the unstable mode s = √2 x + ẋ obeys ṡ = √2 s + u: with |u| ≤ 1 nothing beyond |s| = 1/√2 comes back
     reachable = np.abs(np.sqrt(2) * x0[..., 0] + x0[..., 1]) < 1 / np.sqrt(2)
-    assert not (found["optimal"].back & ~reachable).any()
+    assert not (converged & ~reachable).any()
     panel = widgets.AttractionMap(setting)
     panel.live.wait()
     assert f"{100 * found['optimal'].share:.1f} %" in panel.words.value
@@ -274,7 +276,7 @@ def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch
     before = panel.picture.value
     panel.across.value = panel.up.value
     assert "two different states" in panel.live.status.value
-    monkeypatch.setattr(region_of_attraction, "maps", lambda setting, check: 1 / 0)
+    monkeypatch.setattr(attraction_map, "maps", lambda setting, check: 1 / 0)
     panel.across.value = 0
     panel.span.value = 1.0
     panel.live.wait()
@@ -301,19 +303,18 @@ def test_the_inspector_bills_both_from_where_it_was_clicked(monkeypatch):
     x0 = np.array([s.value for s in panel.initial.values()])
     scales = np.asarray(plant.scales[0])
     np.testing.assert_allclose(x0, [1.5 * scales[0], -0.6 * scales[1]], atol=0.03 * scales.max())
-    seen = policy_inspector.compare(panel._bound[1], x0)
-    assert seen.linear["optimal"] == pytest.approx(1, rel=1e-9)
-    assert seen.linear["keen gain"] == pytest.approx((x0 @ costs @ x0) / (x0 @ P @ x0), rel=1e-6)
-    assert f"{100 * (seen.linear['keen gain'] - 1):.2g} % more" in panel.words.value
+    (pair,) = panel._pairs.values()
+    runs = policy_inspector.compare(pair, x0)["linear"]
+    assert runs["optimal"].ratio == pytest.approx(1, rel=1e-9)
+    assert runs["keen gain"].ratio == pytest.approx((x0 @ costs @ x0) / (x0 @ P @ x0), rel=1e-6)
+    assert f"{100 * (runs['keen gain'].ratio - 1):.2g} % more" in panel.words.value
     before = panel.plane.svg, panel.picture.value
     panel.initial["x2"].value = 0.0
     panel.live.wait()
     assert (panel.plane.svg, panel.picture.value) != before
-    lost = policy_inspector.compare(policy_inspector.Pair.of(plant, simulation.no_control, "none", 200), x0)
-    assert lost.nonlinear["none"] == np.inf
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     still = widgets.policy_inspector(simulation.no_control, plant, label="none", num_steps=200)
-    assert "does <b>not come back</b>" in still.words
+    assert "the none <b>diverges</b>" in still.words
     with pytest.raises(ValueError, match="policy: expected a network"):
         widgets.policy_inspector(3.0, plant)
 
@@ -340,7 +341,7 @@ def test_panels_say_what_they_cannot_show(monkeypatch):
         ),
         (
             lambda: widgets.policy_inspector(idle, two, num_steps=0),
-            "num_steps: expected a whole number from 1",
+            "num_steps: expected a whole number ≥ 1, but found 0",
         ),
         (
             lambda: widgets.policy_inspector(idle, two, label="optimal"),
@@ -358,7 +359,7 @@ def test_panels_say_what_they_cannot_show(monkeypatch):
         (lambda: widgets.lqr_designer("pendulumm"), "no plant is called 'pendulumm'; did you mean pendulum"),
         (lambda: widgets.lqr_designer(two, num_steps=2.5), "num_steps: expected a whole number .* found 2.5"),
         (lambda: widgets.plant_explorer(several), r"plant: expected one plant, .* batch of shape \(3,\)"),
-        (lambda: widgets.plant_explorer(two, num_steps=0), "num_steps: expected a whole number from 1 on"),
+        (lambda: widgets.plant_explorer(two, num_steps=0), "num_steps: expected a whole number ≥ 1"),
         (
             lambda: widgets.attraction_map(two, {"k": gain(jnp.ones((1, 3)))}),
             r"k: policy: expected a gain K of",
@@ -371,7 +372,7 @@ def test_panels_say_what_they_cannot_show(monkeypatch):
         (lambda: widgets.attraction_map(two, plane=["x1", "x2", "x1"]), "plane: expected two of x1, x2, but"),
         (lambda: widgets.attraction_map(two, span=0), "span: expected a number above 0, but found 0"),
         (lambda: widgets.attraction_map(two, limit=None), "limit: expected a number above 0, but found None"),
-        (lambda: widgets.attraction_map(two, num=-4), "num: expected a whole number from 1 on, but found -4"),
+        (lambda: widgets.attraction_map(two, num=-4), "num: expected a whole number ≥ 1, but found -4"),
         (
             lambda: evaluation.attraction(two, idle(two), np.ones(2), num_steps=0),
             "num_steps: expected at least",
@@ -414,7 +415,7 @@ def test_the_browser_shows_what_is_on_disk(data, monkeypatch):
             seen.add(panel.picture.value)
     assert len(seen) == len(runs.cost)
     for why, count in missing.items():
-        assert (f"{count} {data_browser.REASONS[why]}" in panel.words.value) == (count > 0)
+        assert (f"{count} {dataset.card.REASONS[why]}" in panel.words.value) == (count > 0)
     before = panel.picture.value
     panel.signal.value = 0
     panel.live.wait()
@@ -423,10 +424,11 @@ def test_the_browser_shows_what_is_on_disk(data, monkeypatch):
 
 
 def test_the_browser_draws_the_optimum_that_scipy_finds(data):
-    shelf = data_browser.Shelf.of(data, "mass_spring_damper", "train")
-    A, B, Q, R, dt = (shelf.columns[name][0] for name in (*"ABQR", "dt"))
+    chosen = data_browser.Selection.of(data, "mass_spring_damper", "train")
+    A, B, Q, R, dt = (data.column(name, "train", "mass_spring_damper")[0] for name in (*"ABQR", "dt"))
     x0 = np.array([0.1, -0.2])
-    xs, us = data_browser.optimum(shelf, 0, x0, 400)
+    run = data_browser.optimum(chosen, 0, x0, 400)
+    xs, us = run.xs, run.us
     Ad, Bd, Qd, Rd, Nd = (np.asarray(m) for m in control.discretize(A, B, Q, R, dt))
     P = scipy.linalg.solve_discrete_are(Ad, Bd, Qd, Rd, s=Nd)
     costs = np.einsum("ti,ij,tj->t", xs[:-1], Qd, xs[:-1]) + np.einsum("ti,ij,tj->t", us, Rd, us)

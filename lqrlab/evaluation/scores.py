@@ -1,14 +1,13 @@
 """Closed-loop cost over the optimal cost, for any policy on any plants."""
 
 import dataclasses
-import math
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from lqrlab import simulation
+from lqrlab import control, simulation
 from lqrlab.compute import checks, pytree
 from lqrlab.simulation import Env, LinearPolicy, Policy, SampledProblem, Verdict, verdict
 from lqrlab.systems import Plant
@@ -59,9 +58,8 @@ class Score:
 
 def settling_steps(poles: ArrayLike, *, times: float = 2.0, shortest: int = 100, longest: int = 2000) -> int:
     """A horizon in which loops with these discrete poles have settled ``times`` over: to 10⁻³ is once."""
-    slowest = float(np.max(np.abs(np.asarray(poles))))
-    steps = times * math.log(1e-3) / math.log(min(max(slowest, 1e-9), 1 - 1e-9))
-    return int(np.clip(math.ceil(steps / 50) * 50, shortest, longest))
+    steps = times * control.settling_time(np.asarray(poles), 1.0, within=1e-3).max()
+    return int(np.clip(np.ceil(steps / 50) * 50, shortest, longest))
 
 
 def evaluate(

@@ -6,6 +6,7 @@ from lqrlab.simulation.environment import Env, env
 from lqrlab.simulation.loop import Trajectory, record, rollout, step
 from lqrlab.simulation.noise import Noise
 from lqrlab.simulation.policies import (
+    DelayedPolicy,
     LinearPolicy,
     Policy,
     ScheduledPolicy,
@@ -21,6 +22,7 @@ from lqrlab.simulation.recording import Keep
 from lqrlab.simulation.verdict import Verdict
 
 __all__ = [
+    "DelayedPolicy",
     "Env",
     "Keep",
     "LinearPolicy",

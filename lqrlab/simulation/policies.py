@@ -190,3 +190,47 @@ def _gains(K: Any, x: Array, m: int) -> bool:
     if set(lead) - {1} and lead != x.shape[:-1][: len(lead)]:
         raise ValueError(f"policy: gains of batch shape {lead} do not lead states of shape {x.shape}")
     return lead == x.shape[: len(lead)]
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class DelayedPolicy:
+    """u = −K (x, inputs sent before), computed every ``hold`` steps, held, and acting ``delay`` steps later.
+
+    A controller that is slower than the simulation: roll it out with a step that divides both its sample time and
+    its delay. All but the sizes is data, so another sample time, delay or limit is not another program.
+
+    Attributes:
+        K: gain on the state and the d inputs sent before, the newest first ``[*batch, m, n + m d]``, as of
+            :func:`lqrlab.control.lqrd_delayed`; zeros for inputs that it ignores.
+        hold: steps from one input to the next, ``[]``.
+        delay: steps until an input acts, at most d·hold, ``[]``; until the first one arrives, none acts.
+        limit: magnitude at which an input is cut before it is sent, ``[m]``; inf for none.
+        memory: d.
+
+    Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 2.3.
+    """
+
+    K: Array
+    hold: Array
+    delay: Array
+    limit: Array
+    memory: int = dataclasses.field(metadata={"static": True})
+
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """No step taken, nothing sent: the d + 1 newest inputs ``[*batch_shape, d + 1, m]``."""
+        return jnp.zeros((), int), jnp.zeros((*batch_shape, self.memory + 1, self.K.shape[-2]), self.K.dtype)
+
+    def __call__(self, carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
+        """The input that acts now."""
+        step, sent = carry
+        known = sent[..., :-1, :].reshape(*x.shape[:-1], -1).astype(x.dtype)
+        u = -matvec(self.K.astype(x.dtype), jnp.concatenate([x, known], axis=-1))
+        limit = jnp.broadcast_to(self.limit, u.shape)
+        new = jnp.clip(u, -limit, limit).astype(sent.dtype)
+        sent = jnp.where(
+            step % self.hold == 0, jnp.concatenate([new[..., None, :], sent[..., :-1, :]], -2), sent
+        )
+        age = step // self.hold - (step - self.delay) // self.hold
+        acting = jax.lax.dynamic_index_in_dim(sent, age, sent.ndim - 2, keepdims=False)
+        return (step + 1, sent), acting.astype(x.dtype)

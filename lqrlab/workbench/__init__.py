@@ -11,7 +11,8 @@ from typing import Any
 _MODULES = {
     **{name: name for name in ("cli", "figures", "panels", "runs", "widgets")},
     **{name: f"figures.{name}" for name in ("animation", "catalogue_page", "data_card", "plots", "tables")},
-    **{name: f"panels.{name}" for name in ("region_of_attraction", "regulator")},
+    "region_of_attraction": "panels.region_of_attraction",
+    "regulator": "panels.regulator_design",
     **{name: f"runs.{name}" for name in ("notebooks", "pipeline", "report", "session", "sweep")},
 }
 _PANELS = (

@@ -253,5 +253,3 @@ def _rescued(rescue: Solve, args: tuple[Array, ...], out: PyTree[Array], size: i
 
     bad = ~(out[-1] <= enough(args[0].dtype))
     return jax.lax.while_loop(lambda state: jnp.any(state[0]), again, (bad, out))[1]
-
-

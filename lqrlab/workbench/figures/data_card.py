@@ -1,16 +1,20 @@
 """A data set's card with its figures: what its loops cover, how fast its plants are, one loop of each family."""
 
 import base64
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Int
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lqrlab import dataset
-from lqrlab.workbench.figures import plots
+from lqrlab import control, dataset
+from lqrlab.workbench.figures import demonstration, plots, svg
 
-_OPEN, _CLOSED = "#D55E00", "#0072B2"
+_CLOSED, _OPEN, _, _PLANT = (light for light, _ in svg.CURVES[:4])
 
 
 def left_out(data: dataset.Dataset) -> pd.DataFrame:
@@ -33,73 +37,75 @@ def _shards(data: dataset.Dataset) -> dict[str, int]:
     return found
 
 
+def _rows(names: Iterable[str]) -> tuple[Figure, Axes, Axes]:
+    """Two axes with a row for each family."""
+    labels = [name.replace("_", " ") for name in names]
+    figure, (left, right) = plots.grid(2, 2, 0.9 + 0.24 * len(labels), sharey=True)
+    left.set_yticks(range(len(labels)), labels)
+    left.invert_yaxis()
+    for axis in (left, right):
+        axis.grid(axis="y", visible=False)
+    return figure, left, right
+
+
 def coverage(data: dataset.Dataset) -> Figure:
     """Where the loops of each family go: quantiles of scaled states and inputs, at the start and at the end."""
     shown = _shards(data)
-    figure, (left, right) = plots.grid(2, 2, 0.9 + 0.24 * len(shown), sharey=True)
+    figure, left, right = _rows(shown)
     for row, number in enumerate(shown.values()):
         x, u = dataset.card.looked_at(data, number)
         steps, third = _steps(data, len(x)), max(data.config.num_steps // 3, 1)
         for axis, a in ((left, x), (right, u)):
             at = steps[:, : a.shape[1]]
             early, late = a[at < third], a[at > data.config.num_steps - third]
-            for part, offset, colour in ((early, -0.17, _OPEN), (late, 0.17, _CLOSED)):
-                if not part.size:  # of a thinned data set perhaps nothing so late is kept
-                    continue
-                low, first, last, high = np.quantile(part, (0.01, 0.25, 0.75, 0.99))
-                axis.plot([low, high], [row + offset] * 2, color=colour, lw=1.2, solid_capstyle="butt")
-                axis.plot([first, last], [row + offset] * 2, color=colour, lw=4.5, solid_capstyle="butt")
+            for part, y, colour in ((early, row - 0.17, _OPEN), (late, row + 0.17, _CLOSED)):
+                if part.size:  # if only segments were kept, perhaps none is so late
+                    ends = np.quantile(part, (0.01, 0.99)), np.quantile(part, (0.25, 0.75))
+                    for span, width in zip(ends, (1.2, 4.5)):
+                        axis.plot(span, [y, y], color=colour, lw=width, solid_capstyle="butt")
     for axis, what in ((left, "state"), (right, "input")):
         axis.set_xscale("symlog", linthresh=1.0, linscale=1.0)
         axis.set(xlabel=f"{what} / scale [1]", title=f"{what.capitalize()}s")
-        axis.set_yticks(range(len(shown)), [name.replace("_", " ") for name in shown])
-        axis.grid(axis="y", visible=False)
-    left.invert_yaxis()
-    left.plot([], [], color=_OPEN, lw=4.5, label="first third of a loop")
-    left.plot([], [], color=_CLOSED, lw=4.5, label="last third")
+    for colour, label in ((_OPEN, "first third of a loop"), (_CLOSED, "last third")):
+        left.plot([], [], color=colour, lw=4.5, label=label)
     figure.legend(loc="outside lower left", ncols=2, fontsize=8)
     return figure
 
 
-def _steps(data: dataset.Dataset, rows: int) -> np.ndarray:
-    """The step of its trajectory that each state of the first rows of a file is at ``[rows, T+1]``."""
+def _steps(data: dataset.Dataset, rows: int) -> Int[np.ndarray, "rows T+1"]:
+    """The step of its trajectory that each state of the first rows of a file is at."""
     return np.resize(data.config.starts, rows)[:, None] + np.arange(data.config.row_steps + 1)
 
 
 def spectra(data: dataset.Dataset) -> Figure:
     """How fast the plants of each family are and how well damped: eigenvalues of A, and of A − BK sampled."""
     names = list(dict.fromkeys(s["family"] for s in data.shards if s["variants"]))
-    figure, (left, right) = plots.grid(2, 2, 0.9 + 0.24 * len(names), sharey=True)
+    figure, left, right = _rows(names)
+    look: dict[str, Any] = {"ls": "none", "marker": ".", "ms": 3, "mew": 0}
     for row, name in enumerate(names):
-        A, dt = data.column("A", None, name), data.column("dt", None, name)
-        slowest = np.linalg.eigvals(A).real.max(axis=1)
-        fastest = np.abs(np.linalg.eigvals(A)).max(axis=1)
-        closed = _slowest_closed(data, name)
-        jitter = 0.28 * np.linspace(-1, 1, len(dt))
-        left.plot(slowest, row + jitter, ".", ms=3, color=_OPEN, alpha=0.5, mew=0)
-        right.plot(closed, row + jitter, ".", ms=3, color=_CLOSED, alpha=0.6, mew=0)
+        poles, (A, B) = np.linalg.eigvals(data.column("A", None, name)), _sampled(data, name)
+        fastest = np.abs(poles).max(axis=1)
+        dt, K = data.column("dt", None, name), data.column("K", None, name)
+        y = row + 0.28 * np.linspace(-1, 1, len(dt))
+        left.plot(poles.real.max(axis=1), y, color=_OPEN, alpha=0.5, **look)
+        closed = demonstration.time_constant(np.linalg.eigvals(A - B @ K), dt)
+        right.plot(closed, y, color=_CLOSED, alpha=0.6, **look)
         plant = np.where(fastest > 0, 1 / np.maximum(fastest, 1e-12), np.nan)
-        right.plot(plant, row + jitter, ".", ms=3, color="#7F7F7F", alpha=0.5, mew=0)
+        right.plot(plant, y, color=_PLANT, alpha=0.5, **look)
     left.axvline(0, color="#333333", lw=0.8)
     left.set_xscale("symlog", linthresh=0.1)
     left.set(xlabel="least stable real part, no control [1/s]", title="How unstable")
-    right.set_xscale("log")
-    right.set(xlabel="time constant [s]", title="How fast")
-    left.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
-    for axis in (left, right):
-        axis.grid(axis="y", visible=False)
-    left.invert_yaxis()
-    for colour, label in ((_CLOSED, "slowest mode of the optimal loop"), ("#7F7F7F", "fastest of the plant")):
+    right.set(xscale="log", xlabel="time constant [s]", title="How fast")
+    for colour, label in ((_CLOSED, "slowest mode of the optimal loop"), (_PLANT, "fastest of the plant")):
         right.plot([], [], "o", ms=4, color=colour, label=label)
     figure.legend(loc="outside lower right", ncols=2, fontsize=8)
     return figure
 
 
-def _slowest_closed(data: dataset.Dataset, name: str) -> np.ndarray:
-    """Time constant [s] of the slowest mode of each variant's sampled optimal loop."""
-    problem = data.table().problem[data.rows(None, name)]
-    radius = np.abs(np.linalg.eigvals(np.asarray(problem.closed_loop()))).max(axis=1)
-    return -data.column("dt", None, name) / np.log(np.clip(radius, 1e-12, 1 - 1e-12))
+def _sampled(data: dataset.Dataset, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """A and B of each variant's sampled plant."""
+    A, B, dt = (data.column(key, None, name) for key in ("A", "B", "dt"))
+    return tuple(map(np.asarray, control.c2d(A, B, dt)))  # type: ignore[return-value]
 
 
 def examples(data: dataset.Dataset) -> Figure:
@@ -109,7 +115,7 @@ def examples(data: dataset.Dataset) -> Figure:
     for axis, (name, number) in zip(axes, shown.items()):
         x, _ = dataset.card.looked_at(data, number, len(data.config.starts))
         steps = np.pad(_steps(data, len(x)), [(0, 0), (0, 1)])
-        x = np.pad(x, [(0, 0), (0, 1), (0, 0)], constant_values=np.nan)  # a gap between stretches
+        x = np.pad(x, [(0, 0), (0, 1), (0, 0)], constant_values=np.nan)  # a gap between segments
         axis.plot(float(data.tables[number]["dt"][0]) * steps.ravel(), x.reshape(-1, x.shape[2]), lw=1)
         axis.set(title=name.replace("_", " "))
     for axis in axes[::3]:
@@ -133,22 +139,11 @@ def write(data: dataset.Dataset) -> Path:
     """``card.html`` beside the manifest: the words of ``card.md`` and the figures, one file to open or mail."""
     from nbconvert.filters import markdown2html
 
-    parts = [markdown2html(dataset.card.write(data))]
+    body = markdown2html(dataset.card.write(data))
     for figure, alt in FIGURES.items():
         picture = base64.b64encode(plots.png(drawn := figure(data))).decode()
         plots.plt.close(drawn)
         image = f'<img alt="{alt}" src="data:image/png;base64,{picture}">'
-        parts.append(f"<figure>{image}<figcaption>{alt}.</figcaption></figure>")
-    style = (
-        "body{max-width:52rem;margin:2rem auto;padding:0 1rem;font:16px/1.5 system-ui,sans-serif;color:#222}"
-        "table{border-collapse:collapse;display:block;overflow-x:auto}"
-        "td,th{border-bottom:1px solid #ddd;padding:.2rem .5rem}"
-        "pre{background:#f6f6f6;padding:.7rem;overflow-x:auto}img{max-width:100%}figure{margin:1.5rem 0}"
-    )
-    page = (
-        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Data card</title><style>{style}</style>'
-        f"</head><body>{''.join(parts)}</body></html>"
-    )
-    path = data.path / "card.html"
-    path.write_text(page, encoding="utf-8")
-    return path
+        body += f"<figure>{image}<figcaption>{alt}.</figcaption></figure>"
+    style = f"<style>{svg.stylesheet('data_card.css')}</style>"
+    return svg.write_page(data.path / "card.html", "Data card", body, style)

@@ -5,125 +5,120 @@ No script and no bitmap: a browser, a notebook and a mail's attachment all play 
 
 import hashlib
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import ArrayLike, Bool, Float
 
 from lqrlab.systems import drawing
-from lqrlab.workbench.figures.svg import _n as n
-from lqrlab.workbench.figures.svg import element, simplify, text
+from lqrlab.workbench.figures.svg import digits, element, polyline, px, simplify, text
 
-_MISSED = 0.35  # pixels that a shape may be off between two keyframes
+Marks = dict[str, object]
+"""An element's attributes."""
+PerFrame = Float[np.ndarray, " frames"]
+Points = Float[np.ndarray, "frames 2"]
+Path = Float[np.ndarray, "frames 5"]
+"""In each frame x, y [px], turn [rad] and stretch along and across itself."""
+_TOLERANCE = 0.35  # pixels that a shape may be off between two keyframes
 _HEAD = 8.0  # length of an arrow's head [px]
-_STEP = "animation-timing-function:step-end"
+_STEP = ";animation-timing-function:step-end"
 
 
 class Film:
     """Makes elements that move and gathers the keyframes that move them.
 
     Args:
-        times: of the frames, as shares of a loop, ``[F]``, from 0; after the last all stands still until the loop ends.
+        times: of the frames, as shares of a loop, from 0; after the last all stands still until the loop ends.
         seconds: that one loop takes on the wall.
     """
 
-    def __init__(self, times: np.ndarray, seconds: float) -> None:
+    def __init__(self, times: PerFrame, seconds: float) -> None:
         self.times, self.seconds = np.asarray(times, float), seconds
         self._names: dict[str, str] = {}
+        self._tag = f"lq-m{seconds:g}".replace(".", "-")
 
     @property
     def style(self) -> str:
-        """The style sheet that moves what was made; for those who ask for less motion it waits to be started."""
+        """The style sheet that moves what was made."""
         frames = "".join(f"@keyframes {name}{{{rule}}}" for rule, name in self._names.items())
-        return f".lq-{self._tag}{{animation:{self.seconds:g}s linear infinite}}{frames}" if frames else ""
+        return f".{self._tag}{{animation:{self.seconds:g}s linear infinite}}{frames}" if frames else ""
 
-    @property
-    def _tag(self) -> str:
-        return f"m{self.seconds:g}".replace(".", "-")
-
-    def _animated(self, rule: str) -> dict[str, str]:
+    def _animated(self, rule: str, marks: Marks) -> Marks:
+        """An element's attributes with those that animate it."""
         digest = hashlib.sha1(f"{self.seconds:g}{rule}".encode()).hexdigest()[:7]
-        return {
-            "class": f"lq-m lq-{self._tag}",
-            "style": f"animation-name:{self._names.setdefault(rule, 'q' + digest)}",
-        }
+        look = f"{marks.get('class', '')} lq-m {self._tag}".strip()
+        name = self._names.setdefault(rule, "q" + digest)
+        return {**marks, "class": look, "style": f"animation-name:{name}"}
 
-    def carry(
-        self, tag: str, marks: dict[str, Any], path: np.ndarray, size: tuple[float, float], words: str = ""
-    ) -> str:
+    def _rule(self, keep: Iterable[int], declaration: Callable[[int], str], more: str = "") -> str:
+        """Keyframes at some frames; the last holds to the end of the loop."""
+        frames = {int(i): declaration(int(i)) for i in keep}
+        rule = "".join(f"{self._share(i)}{{{f}{more}}}" for i, f in frames.items())
+        return rule + f"to{{{frames[max(frames)]}}}"
+
+    def _share(self, frame: int) -> str:
+        return f"{digits(100 * self.times[frame], 2)}%"
+
+    def carry(self, tag: str, marks: Marks, path: Path, size: tuple[float, float], words: str = "") -> str:
         """An element carried along.
 
         Args:
             tag, marks, words: the element as it stands at its own origin, unturned.
-            path: x, y [px], turn [rad] and stretch along and across itself, ``[F, 5]``.
+            path: where to.
             size: how far it reaches from its origin along and across [px].
         """
         path = np.array(path, float)
         path[:, 2] = np.unwrap(path[:, 2])
         weight = np.array([1, 1, max(*size, 1.0), *size])
-        scaled = bool((np.abs(path[:, 3:] - 1) * size).max() > _MISSED)
+        scaled = bool((np.abs(path[:, 3:] - 1) * size).max() > _TOLERANCE)
         turned = bool(np.abs(path[:, 2]).max() * weight[2] > 0.05)
 
-        def form(row: np.ndarray, px: str = "", deg: str = "", comma: str = " ") -> str:
-            words = f"translate({n(row[0])}{px}{comma}{n(row[1])}{px})"
-            words += f"rotate({_digits(np.degrees(row[2]), 1)}{deg})" if turned else ""
-            return words + (f"scale({_digits(row[3], 3)}{comma}{_digits(row[4], 3)})" if scaled else "")
+        def form(i: int, unit: str = "", deg: str = "", comma: str = " ") -> str:
+            x, y, turn, along, across = path[i]
+            words = f"translate({px(x)}{unit}{comma}{px(y)}{unit})"
+            words += f"rotate({digits(np.degrees(turn), 1)}{deg})" if turned else ""
+            return words + (f"scale({digits(along, 3)}{comma}{digits(across, 3)})" if scaled else "")
 
-        marks = {**marks, "transform": form(path[0])} | (
-            {"vector-effect": "non-scaling-stroke"} if scaled else {}
-        )
+        marks = {**marks, "transform": form(0)} | ({"vector-effect": "non-scaling-stroke"} if scaled else {})
         weighted = path * weight
-        if np.ptp(weighted, axis=0).max() > _MISSED / 2:
-            keep = simplify(np.column_stack([self.times, weighted]), _MISSED)
-            forms = {i: f"{{transform:{form(path[i], 'px', 'deg', ',')}}}" for i in keep}
-            rule = "".join(f"{_percent(self.times[i])}{forms[i]}" for i in keep) + f"to{forms[keep[-1]]}"
-            marks = _merged(marks, self._animated(rule))
+        if np.ptp(weighted, axis=0).max() > _TOLERANCE / 2:
+            keep = simplify(np.column_stack([self.times, weighted]), _TOLERANCE)
+            marks = self._animated(
+                self._rule(keep, lambda i: f"transform:{form(i, 'px', 'deg', ',')}"), marks
+            )
         return element(tag, marks, words)
 
-    def widen(self, markup: str, widths: np.ndarray) -> str:
-        """What is in ``markup`` with lines of a width that changes, ``[F]`` in points."""
+    def widen(self, markup: str, widths: PerFrame) -> str:
+        """Markup whose lines change their width [points]."""
         if np.ptp(widths) < 0.05:
             return markup
         keep = simplify(np.column_stack([self.times, widths]), 0.1)
-        forms = {i: f"{{stroke-width:{_digits(widths[i], 2)}}}" for i in keep}
-        rule = "".join(f"{_percent(self.times[i])}{forms[i]}" for i in keep) + f"to{forms[keep[-1]]}"
-        return element("g", self._animated(rule), markup)
+        rule = self._rule(keep, lambda i: f"stroke-width:{digits(widths[i], 2)}")
+        return element("g", self._animated(rule, {}), markup)
 
-    def shown(self, markup: str, frames: np.ndarray) -> str:
-        """What is in ``markup``, there only in some frames (``[F]`` of bool)."""
+    def shown(self, markup: str, frames: Bool[np.ndarray, " frames"]) -> str:
+        """Markup that is seen in some frames only."""
         if frames.all():
             return markup
         turns = [0, *(np.flatnonzero(np.diff(frames)) + 1)]
-        rule = "".join(f"{_percent(self.times[i])}{{opacity:{int(frames[i])};{_STEP}}}" for i in turns)
-        rule += f"to{{opacity:{int(frames[-1])}}}"
-        return element("g", _merged({"opacity": int(frames[0])}, self._animated(rule)), markup)
+        rule = self._rule(turns, lambda i: f"opacity:{int(frames[i])}", _STEP)
+        return element("g", self._animated(rule, {"opacity": int(frames[0])}), markup)
+
+    def cursor(self, left: float, right: float, top: float, bottom: float) -> str:
+        """A vertical line that runs from left to right while the film plays [px]."""
+        count = len(self.times)
+        along = np.column_stack([np.linspace(left, right, count), np.full(count, top)])
+        mark: Marks = {"class": "lq-mark", "d": f"M0 0V{px(bottom - top)}"}
+        return self.carry("path", mark, _path(along, 0.0, np.ones(2))[0], (0.0, 0.0))
 
     def clock(self, x: float, y: float, words: Sequence[str]) -> str:
         """Words one after another at a place, spread evenly over the time until the last frame."""
-        last, far = self.times[-1], -20 * (len(words) - 1)
         rule = f"0%{{transform:none;animation-timing-function:steps({len(words) - 1})}}"
-        rule += f"{_percent(last)},to{{transform:translateY({far}px)}}"
+        rule += f"{self._share(-1)},to{{transform:translateY({-20 * (len(words) - 1)}px)}}"
         strip = "".join(text(0, 14 + 20 * i, w) for i, w in enumerate(words))
-        window = {"x": n(x), "y": n(y), "width": 110, "height": 19}
-        return element("svg", window, element("g", self._animated(rule), strip))
-
-
-def _merged(marks: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    classes = " ".join(str(m["class"]) for m in (marks, more) if "class" in m)
-    return {**marks, **more} | ({"class": classes} if classes else {})
-
-
-def _percent(share: float) -> str:
-    return f"{_digits(100 * share, 2)}%"
-
-
-def _digits(value: float, digits: int) -> str:
-    text = f"{value:.{digits}f}"
-    text = text.rstrip("0").rstrip(".") if "." in text else text
-    return "0" if text in ("-0", "") else text
-
-
-# Shapes ----------------------------------------------------------------------------------------------------
+        window = {"x": px(x), "y": px(y), "width": 110, "height": 19}
+        return element("svg", window, element("g", self._animated(rule, {}), strip))
 
 
 def shapes(film: Film, drawings: Sequence[drawing.Drawing], scale: float, corner: tuple[float, float]) -> str:
@@ -135,19 +130,39 @@ def shapes(film: Film, drawings: Sequence[drawing.Drawing], scale: float, corner
         scale: pixels a unit of the drawing.
         corner: the drawing's (left, top) at the pixel (0, 0).
     """
-    made = []
+    pen, made = _Pen(film, scale, corner), []
     for i in range(max(map(len, drawings))):
         frames = [d[i] if i < len(d) else None for d in drawings]
         looks = [_look(shape) for shape in frames]
         for look in dict.fromkeys(looks):
             if look is None:
                 continue
-            there = np.array([other == look for other in looks])
-            # where it is not there it waits at its nearest place
-            known = np.flatnonzero(there)
+            present = np.array([other == look for other in looks])
+            # where it is absent it waits at its nearest place
+            known = np.flatnonzero(present)
             nearest = known[np.abs(known[None] - np.arange(len(frames))[:, None]).argmin(axis=1)]
-            made.append(film.shown(_shape(film, [frames[k] for k in nearest], scale, corner), there))
+            made.append(film.shown(pen.draw([frames[k] for k in nearest]), present))
     return "".join(made)
+
+
+def fit(
+    bounds: tuple[float, ...], size: tuple[float, float], room: tuple[float, float]
+) -> tuple[float, tuple[float, float]]:
+    """Scale and corner, as :func:`shapes` takes them, that put a part of the plane into the middle of a picture.
+
+    Args:
+        bounds: left, right, bottom and top of the part.
+        size: width and height of the picture [px].
+        room: what of them it may fill.
+    """
+    left, right, bottom, top = bounds
+    scale = min(room[0] / (right - left), room[1] / (top - bottom))
+    return scale, (0.5 * (left + right - size[0] / scale), 0.5 * (bottom + top + size[1] / scale))
+
+
+def still(drawn: drawing.Drawing, bounds: tuple[float, ...], width: float, height: float) -> str:
+    """One drawing without motion, in a picture of a size [px]."""
+    return shapes(Film(np.zeros(1), 1.0), [drawn], *fit(bounds, (width, height), (width - 8, height - 8)))
 
 
 def _look(shape: drawing.Shape | None) -> tuple | None:
@@ -155,108 +170,103 @@ def _look(shape: drawing.Shape | None) -> tuple | None:
     if shape is None:
         return None
     fixed = (getattr(shape, name, None) for name in ("ink", "filled", "dashed", "text", "coils"))
-    points = len(shape.points) if isinstance(shape, drawing.Line) else 0
-    return (type(shape), *fixed, points)
+    return (type(shape), *fixed, len(shape.points) if isinstance(shape, drawing.Line) else 0)
 
 
-def _shape(film: Film, frames: Sequence[Any], scale: float, corner: tuple[float, float]) -> str:
-    first = frames[0]
-    kind: dict[str, Any] = {"class": f"lq-{first.ink}"}
+class _Pen:
+    """Draws a shape, given as it is in each frame."""
 
-    def pixels(points: Any) -> np.ndarray:
-        p = np.asarray(points, float)
-        return np.stack([p[..., 0] - corner[0], corner[1] - p[..., 1]], axis=-1) * scale
+    def __init__(self, film: Film, scale: float, corner: tuple[float, float]) -> None:
+        self.film, self.scale, self.corner = film, scale, corner
 
-    match first:
-        case drawing.Line():
-            widths = np.array([f.width for f in frames], float)
-            points = pixels([f.points for f in frames])
-            width = {"stroke-width": _digits(widths[0], 2)} if np.ptp(widths) < 0.05 else {}
-            dashes = {"stroke-dasharray": "5 4"} if first.dashed else {}
-            marks: dict[str, Any] = {
-                "class": f"lq-{first.ink} lq-open",
-                **width,
-                **dashes,
-                "stroke-linecap": "round",
-            }
-            return film.widen(_line(film, points, marks), widths)
-        case drawing.Box():
-            sides = scale * np.abs(np.array([(f.width, f.height) for f in frames], float))
-            most = np.maximum(sides.max(axis=0), 1e-3)
-            path = _path(pixels([f.centre for f in frames]), [-float(f.angle) for f in frames], sides / most)
-            box = {"x": n(-most[0] / 2), "y": n(-most[1] / 2), "width": n(most[0]), "height": n(most[1])}
-            return film.carry("rect", _filled(first) | box, path, (most[0] / 2, most[1] / 2))
-        case drawing.Disc():
-            radius = scale * np.array([abs(float(f.radius)) for f in frames])
-            most = max(radius.max(), 1e-3)
-            path = _path(pixels([f.centre for f in frames]), 0.0, (radius / most)[:, None])
-            return film.carry("circle", _filled(first) | {"r": n(most)}, path, (most, most))
-        case drawing.Spring():
-            a, length, turn = _polar(pixels([f.a for f in frames]), pixels([f.b for f in frames]))
-            radius = scale * np.array([float(f.radius) for f in frames])
-            most, wide = max(length.max(), 1e-3), max(radius.max(), 1e-3)
-            coil = drawing.zigzag((0, 0), (most, 0), wide, first.coils)
-            data = "M" + "L".join(f"{n(x)} {n(y)}" for x, y in coil)
-            path = _path(a, turn, np.stack([length / most, radius / wide], axis=1))
-            marks = {
-                "class": f"lq-{first.ink} lq-open",
-                "stroke-width": 1.3,
-                "stroke-linejoin": "round",
-                "d": data,
-            }
-            return film.carry("path", marks, path, (most, wide))
-        case drawing.Arrow():
-            a, length, turn = _polar(pixels([f.a for f in frames]), pixels([f.b for f in frames]))
-            head = np.minimum(length / (2 * _HEAD), 1.0)
-            shaft, tips = length - 0.8 * _HEAD * head, a + length[:, None] * _unit(turn)
-            most = max(shaft.max(), 1e-3)
-            marks = {"class": f"lq-{first.ink} lq-open", "stroke-width": 1.8, "d": f"M0 0H{n(most)}"}
-            line = film.carry(
-                "path", marks, _path(a, turn, np.stack([shaft / most, np.ones_like(shaft)], 1)), (most, 0.0)
-            )
-            data = f"M0 0L{n(-_HEAD)} 3.6V-3.6Z"
-            tip = {**kind, "stroke-width": 0.5, "d": data}
-            return line + film.carry("path", tip, _path(tips, turn, head[:, None]), (_HEAD, 3.6))
-    path = _path(pixels([f.at for f in frames]), 0.0, np.ones((len(frames), 1)))
-    look = {
-        "class": "lq-soft" if first.ink in ("ground", "faint") else "",
-        "text-anchor": "middle",
-        "dy": "0.33em",
-    }
-    return film.carry("text", {k: v for k, v in look.items() if v}, path, (1.0, 1.0), html.escape(first.text))
+    def draw(self, frames: Sequence[Any]) -> str:
+        first, ink = frames[0], f"lq-{frames[0].ink}"
+        line: Marks = {"class": f"{ink} lq-open"}
+        match first:
+            case drawing.Line():
+                return self.line(frames, line)
+            case drawing.Arrow():
+                return self.arrow(frames, ink)
+            case drawing.Spring():
+                a, length, turn = _polar(self.pixels(frames, "a"), self.pixels(frames, "b"))
+                path, (long, wide) = _path(a, turn, np.column_stack([length, self.sizes(frames, "radius")]))
+                coil = polyline(drawing.zigzag((0, 0), (long, 0), wide, first.coils))
+                line |= {"stroke-width": 1.3, "stroke-linejoin": "round", "d": coil}
+                return self.film.carry("path", line, path, (long, wide))
+            case drawing.Text():
+                look: Marks = {"class": "lq-soft"} if first.ink in ("ground", "faint") else {}
+                look |= {"text-anchor": "middle", "dy": "0.33em"}
+                path, _ = _path(self.pixels(frames, "at"), 0.0, np.ones(2))
+                return self.film.carry("text", look, path, (1.0, 1.0), html.escape(first.text))
+        filled = {"class": ink, "stroke-width": 0} if first.filled else line | {"stroke-width": 1.4}
+        at = self.pixels(frames, "centre")
+        if isinstance(first, drawing.Disc):
+            path, (radius, _) = _path(at, 0.0, self.sizes(frames, "radius", "radius"))
+            return self.film.carry("circle", filled | {"r": px(radius)}, path, (radius, radius))
+        path, (wide, tall) = _path(
+            at, np.array([-float(f.angle) for f in frames]), self.sizes(frames, "width", "height")
+        )
+        box = {"x": px(-wide / 2), "y": px(-tall / 2), "width": px(wide), "height": px(tall)}
+        return self.film.carry("rect", filled | box, path, (wide / 2, tall / 2))
 
+    def line(self, frames: Sequence[drawing.Line], marks: Marks) -> str:
+        """In one piece if it is stiff, else piece by piece."""
+        widths = np.array([f.width for f in frames], float)
+        marks |= {"stroke-width": digits(widths[0], 2)} if np.ptp(widths) < 0.05 else {}
+        marks |= {"stroke-dasharray": "5 4"} if frames[0].dashed else {}
+        marks |= {"stroke-linecap": "round"}
+        points = self.pixels(frames, "points")
+        z = points[..., 0] + 1j * points[..., 1]
+        about = z - z[:, :1]
+        turn = np.angle(np.sum(about * np.conj(about[0]), axis=1))
+        if np.abs(about - np.exp(1j * turn)[:, None] * about[0]).max() < _TOLERANCE:
+            reach = float(np.abs(about[0]).max())
+            marks |= {"stroke-linejoin": "round", "d": polyline((p.real, p.imag) for p in about[0])}
+            path, _ = _path(points[:, 0], turn, np.ones(2))
+            return self.film.widen(self.film.carry("path", marks, path, (reach, reach)), widths)
+        pieces = (
+            self.straight(*_polar(*points[:, k : k + 2].swapaxes(0, 1)), marks) for k in range(z.shape[1] - 1)
+        )
+        return self.film.widen("".join(pieces), widths)
 
-def _line(film: Film, points: np.ndarray, marks: dict[str, Any]) -> str:
-    """A polyline, points [F, k, 2] in pixels: in one piece if it is stiff, else piece by piece."""
-    z = points[..., 0] + 1j * points[..., 1]
-    about = z - z[:, :1]
-    turn = np.angle(np.sum(about * np.conj(about[0]), axis=1))
-    if np.abs(about - np.exp(1j * turn)[:, None] * about[0]).max() < _MISSED:
-        data = "M" + "L".join(f"{n(p.real)} {n(p.imag)}" for p in about[0])
-        reach = float(np.abs(about[0]).max())
-        path = _path(points[:, 0], turn, np.ones((len(z), 1)))
-        return film.carry("path", {**marks, "stroke-linejoin": "round", "d": data}, path, (reach, reach))
-    pieces = []
-    for k in range(points.shape[1] - 1):
-        a, length, turn = _polar(points[:, k], points[:, k + 1])
-        most = max(length.max(), 1e-3)
-        path = _path(a, turn, np.stack([length / most, np.ones_like(length)], axis=1))
-        pieces.append(film.carry("path", {**marks, "d": f"M0 0H{n(most)}"}, path, (most, 0.0)))
-    return "".join(pieces)
+    def arrow(self, frames: Sequence[drawing.Arrow], ink: str) -> str:
+        """A shaft and a head, which shrinks with a short arrow."""
+        a, length, turn = _polar(self.pixels(frames, "a"), self.pixels(frames, "b"))
+        head = np.minimum(length / (2 * _HEAD), 1.0)
+        shaft = self.straight(
+            a, length - 0.8 * _HEAD * head, turn, {"class": f"{ink} lq-open", "stroke-width": 1.8}
+        )
+        tips = a + length[:, None] * np.stack([np.cos(turn), np.sin(turn)], axis=1)
+        tip: Marks = {"class": ink, "stroke-width": 0.5, "d": f"M0 0L{px(-_HEAD)} 3.6V-3.6Z"}
+        path = np.column_stack([tips, turn, head, head])
+        return shaft + self.film.carry("path", tip, path, (_HEAD, 3.6))
+
+    def straight(self, a: Points, length: PerFrame, turn: PerFrame, marks: Marks) -> str:
+        """A straight line that moves, turns and changes its length."""
+        path, (most, _) = _path(a, turn, np.column_stack([length, np.ones_like(length)]))
+        return self.film.carry("path", marks | {"d": f"M0 0H{px(most)}"}, path, (most, 0.0))
+
+    def pixels(self, frames: Sequence[Any], name: str) -> Float[np.ndarray, "frames *points 2"]:
+        """A point or points of the shape."""
+        p = np.asarray([getattr(f, name) for f in frames], float)
+        return np.stack([p[..., 0] - self.corner[0], self.corner[1] - p[..., 1]], axis=-1) * self.scale
+
+    def sizes(self, frames: Sequence[Any], *names: str) -> Float[np.ndarray, "frames sizes"]:
+        """Lengths of the shape in pixels."""
+        return self.scale * np.abs(np.array([[float(getattr(f, name)) for name in names] for f in frames]))
 
 
-def _filled(shape: Any) -> dict[str, Any]:
-    solid: dict[str, Any] = {"class": f"lq-{shape.ink}", "stroke-width": 0}
-    return solid if shape.filled else {"class": f"lq-{shape.ink} lq-open", "stroke-width": 1.4}
+def _path(
+    at: Points, turn: ArrayLike, sizes: Float[np.ndarray, "*frames 2"]
+) -> tuple[Path, tuple[float, float]]:
+    """A path whose stretch is the sizes' share of the largest, and the largest."""
+    sizes = np.broadcast_to(sizes, (len(at), 2))
+    along, across = (max(float(most), 1e-3) for most in sizes.max(axis=0))
+    turns = np.broadcast_to(np.asarray(turn, float), (len(at),))
+    return np.column_stack([at, turns, sizes / (along, across)]), (along, across)
 
 
-def _path(at: np.ndarray, turn: Any, segment_length: np.ndarray) -> np.ndarray:
-    count = len(at)
-    turns = np.broadcast_to(np.asarray(turn, float), (count,))
-    return np.column_stack([at, turns, np.broadcast_to(segment_length, (count, 2))])
-
-
-def _polar(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _polar(a: Points, b: Points) -> tuple[Points, PerFrame, PerFrame]:
     """Starts, lengths and turns of the ways from a to b; a way without length keeps the turn before it."""
     way = b - a
     length, turn = np.hypot(*way.T), np.arctan2(way[:, 1], way[:, 0])
@@ -266,7 +276,3 @@ def _polar(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
         before = known[np.maximum(np.searchsorted(known, np.arange(len(turn)), side="right") - 1, 0)]
         turn = turn[before]
     return a, length, turn
-
-
-def _unit(turn: np.ndarray) -> np.ndarray:
-    return np.stack([np.cos(turn), np.sin(turn)], axis=1)

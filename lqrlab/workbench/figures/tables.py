@@ -1,6 +1,6 @@
-"""Tables: what is read off the catalogue, a data set or a score, as pandas frames that a report shows well."""
+"""Tables: what is read off the catalogue, a training log or a score, as pandas frames that a report shows well."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,66 +10,69 @@ from pandas.io.formats.style import Styler
 from lqrlab import systems
 from lqrlab.evaluation import Score
 from lqrlab.systems import Plant
+from lqrlab.workbench.figures import demonstration, plant_card
 
 
 def catalogue(names: Sequence[str]) -> pd.DataFrame:
     """One row a family: what it is, dimensions, sample time, open-loop poles in words."""
-    rows = []
-    for name in names:
-        plant = systems.make(name)
-        rows.append(
-            {
-                "plant": name,
-                "what it is": plant.title.split(";")[0].split(":")[0],
-                "states": plant.n,
-                "inputs": plant.m,
-                "dt [ms]": 1e3 * float(plant.dt),
-                "least stable mode": systems.open_loop_modes(plant)[0].sentence,
-            }
-        )
+    rows = [
+        {
+            "plant": plant.name,
+            "what it is": plant.title.split(";")[0].split(":")[0],
+            "states": plant.n,
+            "inputs": plant.m,
+            "dt [ms]": 1e3 * float(plant.dt),
+            "least stable mode": demonstration.mode_sentences(plant)[0],
+        }
+        for plant in map(systems.make, names)
+    ]
     return pd.DataFrame(rows).set_index("plant")
 
 
 def parameters(plant: Plant) -> pd.DataFrame:
     """One row a parameter: value, unit, range, meaning."""
-    rows = []
-    for name, field in systems.parameter_fields(type(plant)).items():
-        meta = field.metadata
-        rows.append(
-            {
-                "parameter": name,
-                "value": float(np.asarray(getattr(plant, name)).ravel()[0]),
-                "unit": meta["unit"],
-                "range": f"{meta['low']:g} … {meta['high']:g}" + ("" if meta["vary"] else " (fixed)"),
-                "what it is": meta["about"],
-            }
-        )
-    return pd.DataFrame(rows).set_index("parameter")
+    head = ["parameter", *plant_card.PARAMETERS[1:]]
+    return pd.DataFrame(plant_card.parameter_rows(plant), columns=head).set_index("parameter")
 
 
-def scores(by_contender: Mapping[str, Score], groups: Sequence[str]) -> pd.DataFrame:
-    """One row a family and contender: excess cost in percent (median, p95, p99, worst), share destabilised.
+def scores(by_policy: Mapping[str, Score], groups: Sequence[str]) -> pd.DataFrame:
+    """One row a family and policy: excess cost in percent (median, p95, p99, worst), share that diverged.
 
     Args:
-        by_contender: name → :class:`Score` over all variants.
+        by_policy: name → :class:`Score` over all variants.
         groups: the family of each variant.
     """
     rows = []
     for family in dict.fromkeys(groups):
         members = np.flatnonzero(np.array(groups) == family)
-        for name, score in by_contender.items():
-            rows.append({"plant": family, "controller": name, **score[members].summary()})
+        rows += [{"plant": family, "controller": k, **s[members].summary()} for k, s in by_policy.items()]
     return pd.DataFrame(rows).set_index(["plant", "controller"])
 
 
-def percent(value: Any) -> str:
+def training(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row a line of ``metrics.jsonl``: step, losses, what unseen variants' loops waste, how many diverge."""
+    log = pd.DataFrame(list(rows))
+    return pd.DataFrame().assign(**{
+        "step": log["step"].astype(float),
+        "loss": log["loss"],
+        "imitation": log.get("imitation", log["loss"]),
+        "validation": log["validation_loss"],
+        "cost wasted [%]": 100 * (1 - log["validation_efficiency"]),
+        "loops diverged [%]": 100 * log["validation_diverged"],
+        "learning rate": log.get("learning_rate"),
+    })  # fmt: skip
+
+
+def percent(value: float) -> str:
     """A percentage with three significant digits, or what it means that there is none."""
     if not np.isfinite(value):
         return "∞"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def show(frame: pd.DataFrame, caption: str = "", formats: Mapping[str, Any] | None = None) -> Styler:
+def show(
+    frame: pd.DataFrame, caption: str = "", formats: Mapping[str, str | Callable[..., str]] | None = None
+) -> Styler:
     """A frame as a report shows it: captioned, words to the left, numbers to the right with four digits.
 
     A value of the first column that repeats the one above is left blank.

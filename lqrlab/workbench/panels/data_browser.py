@@ -1,279 +1,215 @@
-"""The data browser: what a data set holds, trajectory by trajectory, beside the optimum of the same plant and start."""
+"""The data browser: what a data set holds, trajectory by trajectory, with the optimum of the same plant and start."""
 
 import dataclasses
 import html
-import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import ipywidgets
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Int
 
-from lqrlab import control, dataset, systems
-from lqrlab.dataset.store import SPLITS
-from lqrlab.systems import Signal
-from lqrlab.workbench.figures import animation, svg
-from lqrlab.workbench.figures.design_card import pole_map
-from lqrlab.workbench.panels import live_panel
+from lqrlab import control, dataset, simulation, systems
+from lqrlab.simulation import Trajectory
+from lqrlab.workbench.figures import charts, svg
+from lqrlab.workbench.figures.charts import Rectangle
+from lqrlab.workbench.figures.svg import Picture
+from lqrlab.workbench.panels.controls import WIDE
+from lqrlab.workbench.panels.live_panel import Check, Panel
 from lqrlab.workbench.runs.session import headless
 
 _WIDTH = 860.0
-_EVERY = "all splits"
-REASONS = {
-    "no_stabilizing_design": "variants without a stabilizing optimum",
-    "diverged": "trajectories that diverged",
-    "saturated": "trajectories that stayed at their limits",
-}
+_ALL = "all splits"
 
 
-def data_browser(path: str | Path) -> Any:
+def data_browser(path: str | Path) -> "Browser | Picture":
     """A panel to leaf through a data set: family, split, variant, trajectory.
 
     Args:
         path: its folder.
 
     Returns:
-        The :class:`Browser`, to be displayed by the cell; without a person the first trajectory.
+        The panel; without a person the first trajectory.
 
     Raises:
         BadFile: it is no data set, or is damaged.
     """
     data = dataset.open(path)
-    if headless():
-        shelf = Shelf.of(data, data.config.families[0], None)
-        return picture(shelf, 0, 0)
-    return Browser(data)
+    return picture(Selection.of(data, data.config.families[0], None), 0, 0) if headless() else Browser(data)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Shelf:
-    """The trajectories of one family and split.
-
-    Attributes:
-        data: the data set.
-        family, split: which; None for all splits.
-        rows: rows of the data set's variants ``[V]``.
-        runs: their trajectories.
-        columns: A, B, Q, R, K, P and dt of the variants, by name ``[V, …]``.
-        parameters: name → values ``[V]``.
-        states, inputs: what the signals are called.
-    """
+class Selection:
+    """The trajectories of one family and split."""
 
     data: dataset.Dataset
     family: str
-    split: str | None
-    rows: np.ndarray
+    split: str | None  # None for all splits
+    plants: systems.Linear  # the variants' linear models, a batch
+    K: Float[np.ndarray, "V m n"]  # their optimal gains
+    P: Float[np.ndarray, "V n n"]  # and costs to go
+    rows: Int[np.ndarray, " V"]  # where they stand in the data set's variants
     runs: dataset.Recorded
-    columns: dict[str, np.ndarray]
-    parameters: dict[str, np.ndarray]
-    states: tuple[Signal, ...]
-    inputs: tuple[Signal, ...]
 
     @classmethod
-    def of(cls, data: dataset.Dataset, family: str, split: str | None) -> "Shelf":
+    def of(cls, data: dataset.Dataset, family: str, split: str | None) -> "Selection":
         """Read, and compare with the checksums."""
-        columns = {name: data.column(name, split, family) for name in (*"ABQRKP", "dt")}
-        names = data.tables[[s["family"] for s in data.shards].index(family)]
-        parameters = {
-            name.removeprefix("parameters/"): data.column(name, split, family)
-            for name in names
-            if name.startswith("parameters/")
-        }
-        if family in systems.names():
-            states, inputs = systems.family(family).states, systems.family(family).inputs
-        else:  # somebody's own plant, not registered here
-            n, m = columns["B"].shape[1:]
-            states = tuple(Signal(f"x{i + 1}", "1", 1.0) for i in range(n))
-            inputs = tuple(Signal(f"u{i + 1}", "1", 1.0) for i in range(m))
-        rows = data.rows(split, family)
-        return cls(
-            data, family, split, rows, data.trajectories(split, family), columns, parameters, states, inputs
-        )
+        K, P = (data.column(name, split, family) for name in "KP")
+        rows, runs = data.rows(split, family), data.trajectories(split, family)
+        return cls(data, family, split, data.linear(split, family), K, P, rows, runs)
 
-    def of_variant(self, variant: int) -> np.ndarray:
-        """Numbers of a variant's trajectories in :attr:`runs`."""
-        return np.flatnonzero(self.runs.variant == self.rows[variant])
+    @property
+    def signals(self) -> list[charts.Channel]:
+        """States and inputs by the family's names; a plant that is not registered here has x1, …, u1, …."""
+        return charts.channels(systems.family(self.family) if self.family in systems.names() else self.plants)
 
+    def parameters(self, variant: int) -> dict[str, float]:
+        """A variant's parameters by name."""
+        table = self.data.tables[[s["family"] for s in self.data.shards].index(self.family)]
+        names = [name for name in table if name.startswith("parameters/")]
+        columns = (self.data.column(name, self.split, self.family) for name in names)
+        return {name.removeprefix("parameters/"): float(v[variant]) for name, v in zip(names, columns)}
 
-def optimum(shelf: Shelf, variant: int, x0: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """States and inputs of the variant's own optimum from x0 ``[n]``, exact between samples."""
-    A, B, K, dt = (shelf.columns[name][variant] for name in ("A", "B", "K", "dt"))
-    a, b = (np.asarray(M) for M in control.c2d(A, B, dt))
-    xs, us = [x0], []
-    for _ in range(num_steps):
-        us.append(-K @ xs[-1])
-        xs.append(a @ xs[-1] + b @ us[-1])
-    return np.array(xs), np.array(us)
+    def of_variant(self, variant: int) -> Int[np.ndarray, " trajectories"]:
+        """Numbers of a variant's trajectories in :attr:`runs`; a ``ValueError`` if none was kept."""
+        found = np.flatnonzero(self.runs.variant == self.rows[variant])
+        if not len(found):
+            missing = left_out(self.data, self.family)
+            raise ValueError(f"{self.family}, variant {variant}: no trajectory of it was kept; {missing}")
+        return found
 
 
-def picture(shelf: Shelf, variant: int, number: int, signal: int | None = None) -> svg.Picture:
-    """One trajectory beside the optimum, the spectrum of a signal and the poles, with the words above them.
+def optimum(chosen: Selection, variant: int, x0: Float[np.ndarray, " n"], num_steps: int) -> Trajectory:
+    """The variant's optimal loop from x0, linear and exact between samples."""
+    plant = chosen.plants[variant]
+    policy = simulation.LinearPolicy(jnp.asarray(chosen.K[variant]))
+    return jax.tree.map(np.asarray, simulation.rollout(plant, policy, x0, num_steps, linear=True))
+
+
+def picture(chosen: Selection, variant: int, number: int, signal: int | None = None) -> Picture:
+    """One trajectory and the optimum, the spectrum of a signal and the poles, with the words above them.
 
     Args:
-        shelf: the family and split.
+        chosen: the family and split.
         variant: which of its plants.
-        number: which of the variant's trajectories, or of their stretches.
+        number: which of the variant's trajectories, or of their segments.
         signal: whose spectrum: states first, then inputs; the first input if left out.
 
     Raises:
         ValueError: nothing was kept of this variant.
     """
-    found = shelf.of_variant(variant)
-    if not len(found):
-        raise ValueError(
-            f"{shelf.family}, variant {variant}: no trajectory of it was kept; {left_out(shelf.data, shelf.family)}"
-        )
-    at = found[min(number, len(found) - 1)]
-    xs, us = np.asarray(shelf.runs.states[at], float), np.asarray(shelf.runs.controls[at], float)
-    dt, P = float(shelf.columns["dt"][variant]), shelf.columns["P"][variant]
-    best_xs, best_us = optimum(shelf, variant, np.asarray(shelf.runs.x0[at], float), len(us))
-    ts = dt * np.arange(len(xs))
-    runs = {"optimal": (ts, best_xs, best_us), "as recorded": (ts, xs, us)}
-    shown = [(label, svg.colour(label, k), svg.DASHES[k]) for k, label in enumerate(runs)]
-    signals = [(s, "xs", i) for i, s in enumerate(shelf.states)] + [
-        (s, "us", i) for i, s in enumerate(shelf.inputs)
-    ]
-    traces, bottom = animation.charts(signals, runs, float(ts[-1]), (22, _WIDTH), columns=3)
-    signal = len(shelf.states) if signal is None else signal
-    A, B, K = (shelf.columns[name][variant] for name in "ABK")
-    a, b = (np.asarray(M) for M in control.c2d(A, B, dt))
-    poles = {"optimal": np.linalg.eigvals(a - b @ K), "no control": np.linalg.eigvals(a)}
-    body = svg.legend(2, 14, shown) + traces
-    body += _spectrum((0, bottom + 6, 540, 190), runs, signals[signal], dt)
-    body += pole_map((560, bottom + 6, 300, 190), poles)
-    x0, end = np.asarray(shelf.runs.x0[at], float), xs[-1]
-    least, rest, paid = float(x0 @ P @ x0), float(end @ P @ end), float(shelf.runs.cost[at])
-    row = shelf.rows[variant]
-    split, name = str(shelf.data.variants.split[row]), int(shelf.data.variants.variant[row])
-    around = ", ".join(
-        f"{key.replace('_', ' ')} {values[variant]:.4g}" for key, values in shelf.parameters.items()
-    )
-    took = f"{ts[-1]:.3g} s"
-    if shelf.data.config.keep_every > 1:
-        took += f" from {dt * shelf.runs.start[at]:.3g} s on"
+    found = chosen.of_variant(variant)
+    at = int(found[min(number, len(found) - 1)])
+    xs, us = (np.asarray(a[at], float) for a in (chosen.runs.states, chosen.runs.controls))
+    dt = float(chosen.plants.dt[variant])
+    best = optimum(chosen, variant, np.asarray(chosen.runs.x0[at], float), len(us))
+    recorded = Trajectory(dt * np.arange(len(xs)), xs, us, None)  # type: ignore[arg-type]
+    runs = {"optimal": best, "as recorded": recorded}
+    signals = chosen.signals
+    traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, named=True)
+    watched = signals[xs.shape[-1] if signal is None else signal]
+    A, B = (np.asarray(a) for a in control.c2d(chosen.plants.A[variant], chosen.plants.B[variant], dt))
+    poles = {"optimal": np.linalg.eigvals(A - B @ chosen.K[variant]), "no control": np.linalg.eigvals(A)}
+    body = traces + _spectrum((0, bottom + 6, 540, 190), runs, watched, dt)
+    body += charts.pole_map((560, bottom + 6, 300, 190), poles)
+    alt = f"{chosen.family}: one recorded trajectory and its optimum, the spectrum of a signal, poles"
+    file = svg.document(body, _WIDTH + 8, bottom + 204, alt)
+    return Picture(file, alt, _words(chosen, variant, at, recorded))
+
+
+def _spectrum(at: Rectangle, runs: dict[str, Trajectory], channel: charts.Channel, dt: float) -> str:
+    """Amplitudes of a signal over frequency, both logarithmic."""
+    values = {label: channel.values(run) for label, run in runs.items()}
+    frequencies = np.fft.rfftfreq(len(next(iter(values.values()))), dt)[1:]
+    if not len(frequencies):
+        return ""
+    amplitudes = {label: 2 * np.abs(np.fft.rfft(v))[1:] / len(v) for label, v in values.items()}
+    across = np.log10(frequencies)
+    labels = "log10 of frequency [Hz]", f"spectrum of {channel.signal.name} [{channel.signal.unit}]"
+    span = across[0], across[-1] if len(across) > 1 else across[0] + 1
+    return charts.logarithmic(at, across, amplitudes, labels, x=span, floor=1e-12, decades=8)
+
+
+def _words(chosen: Selection, variant: int, at: int, recorded: Trajectory) -> str:
+    dt, P, data = float(chosen.plants.dt[variant]), chosen.P[variant], chosen.data
+    x0, end = np.asarray(chosen.runs.x0[at], float), recorded.xs[-1]
+    least, rest, paid = float(x0 @ P @ x0), float(end @ P @ end), float(chosen.runs.cost[at])
+    row = chosen.rows[variant]
+    values = (f"{k.replace('_', ' ')} {v:.4g}" for k, v in chosen.parameters(variant).items())
+    took = f"{recorded.ts[-1]:.3g} s"
+    if data.config.keep_every > 1:
+        took += f" from {dt * chosen.runs.start[at]:.3g} s on"
     excess = f"{100 * ((paid + rest) / least - 1):.3g} % above" if least > 0 else "not comparable with"
-    words = (
-        f"<b>{html.escape(shelf.family)}</b>, variant {name} ({split}): {html.escape(around)}.<br>"
+    return (
+        f"<b>{html.escape(chosen.family)}</b>, variant {data.variants.variant[row]} ({data.variants.split[row]}): "
+        f"{html.escape(', '.join(values))}.<br>"
         f"<b>Cost.</b> The optimum from this start is x0ᵀP x0 = {least:.4g}. Recorded: {paid:.4g} in {took}, "
         f"and {rest:.3g} still to be paid at the end: {excess} the optimum.<br>"
-        f"<b>Left out.</b> {left_out(shelf.data, shelf.family)}"
+        f"<b>Left out.</b> {left_out(data, chosen.family)}"
     )
-    alt = f"{shelf.family}: one recorded trajectory beside its optimum, the spectrum of a signal, poles"
-    return svg.Picture(svg.picture(body, _WIDTH + 8, bottom + 204, alt), alt, words)
 
 
 def left_out(data: dataset.Dataset, family: str) -> str:
     """What a family lacks, and why, in words."""
-    missing = [f"{count:,} {REASONS.get(why, why)}" for why, count in data.left_out[family].items() if count]
-    config = data.config
-    whole = f"of {config.variants:,} variants × {config.trajectories:,} trajectories"
-    return f"{', '.join(missing)}, {whole}." if missing else f"Nothing, {whole}."
+    missing = [
+        f"{count:,} {dataset.card.REASONS[why]}" for why, count in data.left_out[family].items() if count
+    ]
+    whole = f"of {data.config.variants:,} variants × {data.config.trajectories:,} trajectories"
+    return f"{', '.join(missing) or 'Nothing'}, {whole}."
 
 
-def _spectrum(
-    at: tuple[float, float, float, float],
-    runs: Mapping[str, tuple],
-    signal: tuple[Signal, str, int],
-    dt: float,
-) -> str:
-    """Amplitudes of a signal over frequency, both logarithmic."""
-    about, kind, index = signal
-    curves = {}
-    for label, (_, xs, us) in runs.items():
-        values = (xs if kind == "xs" else us)[:, index]
-        curves[label] = 2 * np.abs(np.fft.rfft(values))[1:] / len(values)
-        frequencies = np.fft.rfftfreq(len(values), dt)[1:]
-    if not len(frequencies):
-        return ""
-    logs = {label: np.log10(np.maximum(c, 1e-12)) for label, c in curves.items()}
-    every = np.concatenate(list(logs.values()))
-    high = math.ceil(every.max())
-    low = max(math.floor(every.min()), high - 8)
-    left, right = math.log10(frequencies[0]), math.log10(frequencies[-1])
-    right = right if right > left else left + 1
-    x0, x1, y0, y1 = svg.frame(at)
-    across, up = (
-        (left, right, "log10 of frequency [Hz]"),
-        (low, high, f"log10 of spectrum of {about.name} [{about.unit}]"),
-    )
-    parts = [svg.axes(at, across, up)]
-    for k, (label, values) in enumerate(logs.items()):
-        xs = x0 + (x1 - x0) * (np.log10(frequencies) - left) / (right - left)
-        ys = y1 - (y1 - y0) * (np.maximum(values, low) - low) / (high - low)
-        data = svg.curve(xs, ys) if len(xs) > 1 else ""
-        dashes = f' stroke-dasharray="{svg.DASHES[k]}"' if svg.DASHES[k] else ""
-        parts.append(f'<path class="lq-curve lq-c{svg.colour(label, k)}"{dashes} d="{data}"/>')
-    return "".join(parts)
-
-
-class Browser(ipywidgets.VBox):
-    """The panel; its parts are attributes.
-
-    Attributes:
-        family, split, variant, trajectory: what is looked at.
-        signal: whose spectrum.
-        picture, words: what came out.
-        live: the work; ``live.wait()`` until it is done.
-    """
+class Browser(Panel):
+    """The panel; its controls are attributes."""
 
     def __init__(self, data: dataset.Dataset) -> None:
-        self._data, self._quiet = data, False
-        self._shelf: Shelf | None = None
-        self.family = ipywidgets.Dropdown(
-            options=list(data.config.families), description="family", **live_panel.WIDE
+        self._data = data
+        self._chosen: Selection | None = None
+        self.family = ipywidgets.Dropdown(options=data.config.families, description="family", **WIDE)
+        self.split = ipywidgets.Dropdown(options=[_ALL], description="split", **WIDE)
+        self.signal = ipywidgets.Dropdown(options=[("-", None)], description="spectrum of", **WIDE)
+        rows = "trajectory" if data.config.keep_every == 1 else "segment"
+        self.variant, self.trajectory = (
+            ipywidgets.IntSlider(0, 0, 0, description=label, **WIDE) for label in ("variant", rows)
         )
-        self.split = ipywidgets.Dropdown(options=[_EVERY], description="split", **live_panel.WIDE)
-        self.variant = ipywidgets.IntSlider(0, 0, 0, description="variant", **live_panel.WIDE)
-        row = "trajectory" if data.config.keep_every == 1 else "segment_length"
-        self.trajectory = ipywidgets.IntSlider(0, 0, 0, description=row, **live_panel.WIDE)
-        self.signal = ipywidgets.Dropdown(options=[("-", 0)], description="spectrum of", **live_panel.WIDE)
-        self.picture, self.words = ipywidgets.HTML(), ipywidgets.HTML()
-        self.live = live_panel.Live(self._compute, self._show)
         first = ipywidgets.HBox([self.family, self.split, self.signal])
-        second = ipywidgets.HBox([self.variant, self.trajectory])
-        super().__init__([first, second, self.live.bar, self.words, self.picture])
-        self.family.observe(lambda _: self._choose(), names="value")
-        self.split.observe(lambda _: self._ask(fresh=True), names="value")
-        for control_ in (self.variant, self.trajectory, self.signal):
-            control_.observe(lambda _: self._ask(), names="value")
-        self._choose()
+        super().__init__([first, ipywidgets.HBox([self.variant, self.trajectory])], beside=False)
+        self.watch(self.family, then=self._choose_family)
+        self.watch(self.split, then=self._choose_split)
+        self.watch(self.variant, self.trajectory, self.signal)
+        self._choose_family()
 
-    def _choose(self) -> None:
-        """Take the chosen family's splits."""
-        family = self.family.value
-        there = [s for s in SPLITS if len(self._data.rows(s, family))]
-        self._quiet = True
-        self.split.options = [_EVERY, *there]
-        self._quiet = False
-        self._ask(fresh=True)
+    def _choose_family(self) -> None:
+        with self.quietly():
+            present = [s for s in dataset.store.SPLITS if len(self._data.rows(s, self.family.value))]
+            self.split.options = [_ALL, *present]
+        self._choose_split()
 
-    def _ask(self, *, fresh: bool = False) -> None:
-        if self._quiet:
-            return
-        split = None if self.split.value == _EVERY else self.split.value
-        if fresh:
-            self._quiet = True
+    def _choose_split(self) -> None:
+        with self.quietly():
+            config, split = self._data.config, self._question()[1]
             self.variant.value = self.trajectory.value = 0
             self.variant.max = max(len(self._data.rows(split, self.family.value)) - 1, 0)
-            self.trajectory.max = self._data.config.trajectories * len(self._data.config.starts) - 1
-            self._quiet = False
-        signal = None if fresh else self.signal.value
-        self.live.ask((self.family.value, split, self.variant.value, self.trajectory.value, signal))
+            self.trajectory.max = config.trajectories * len(config.starts) - 1
+            self.signal.options = [("-", None)]
+        self.ask()
 
-    def _compute(self, asked: tuple, check: Any) -> tuple[svg.Picture, Shelf]:
-        family, split, variant, number, signal = asked
-        if self._shelf is None or (self._shelf.family, self._shelf.split) != (family, split):
-            self._shelf = Shelf.of(self._data, family, split)
+    def _question(self) -> tuple[str, str | None, int, int, int | None]:
+        split = None if self.split.value == _ALL else self.split.value
+        return self.family.value, split, self.variant.value, self.trajectory.value, self.signal.value
+
+    def _compute(self, question: tuple, check: Check) -> tuple[Picture, Selection]:
+        family, split, variant, number, signal = question
+        if self._chosen is None or (self._chosen.family, self._chosen.split) != (family, split):
+            self._chosen = Selection.of(self._data, family, split)
         check()
-        return picture(self._shelf, variant, number, signal), self._shelf
+        return picture(self._chosen, variant, number, signal), self._chosen
 
-    def _show(self, answer: tuple[svg.Picture, Shelf]) -> None:
-        drawn, shelf = answer
-        self.picture.value, self.words.value = drawn.svg, drawn.words
-        names = [(s.name.replace("_", " "), i) for i, s in enumerate((*shelf.states, *shelf.inputs))]
+    def _show(self, answer: tuple[Picture, Selection]) -> None:
+        super()._show(answer[0])
+        signals = answer[1].signals
+        names = [(channel.name, i) for i, channel in enumerate(signals)]
         if [*self.signal.options] != names:
-            self._quiet = True
-            self.signal.options = names
-            self.signal.value = len(shelf.states)
-            self._quiet = False
+            with self.quietly():
+                self.signal.options = names
+                self.signal.value = [channel.field for channel in signals].index("us")

@@ -1,24 +1,19 @@
-"""What all panels share: slow work runs beside the notebook, once per settled value, and can be told to stop."""
+"""The base of all panels: controls, and a picture with words that a thread computes for their newest values."""
 
 import atexit
 import contextlib
-import dataclasses
 import html
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ipywidgets
-import jax.numpy as jnp
-import numpy as np
 
-from lqrlab import systems
-from lqrlab.systems import Plant
-
+Check = Callable[[], None]
+"""Raises :class:`Stopped` when nobody waits for the answer any longer; slow work calls it now and then."""
 _SOON = 0.25  # seconds within which an answer needs no announcement
-WIDE: dict[str, Any] = {"style": {"description_width": "11rem"}, "layout": {"width": "24rem"}}
 
 
 class Stopped(Exception):
@@ -26,130 +21,97 @@ class Stopped(Exception):
 
 
 class Live:
-    """Work of a panel: asked for as often as its sliders move, done for the newest values, one at a time.
+    """A panel's work in threads: for the newest question, one at a time, with a button to stop it.
 
-    It runs in a thread of its own, so the notebook stays responsive and a button can stop it: the panel is free at
-    once, and work that calls the check it is given ends there too. A newer question ends it in the same way, but work
-    that does not check is finished and shown, so that a picture follows a slider that is still being dragged.
+    A newer question, or the button, ends work where it calls the check that it is given. Work that does not check is
+    finished and, unless it was stopped, shown: a picture follows a slider that is still being dragged.
 
     Args:
-        work: ``work(asked, check)`` → what ``show`` is given. ``check()`` raises :class:`Stopped` when there is no
-            reason to go on; slow work calls it now and then.
+        work: ``work(question, check)`` → answer.
         show: puts an answer into the panel.
-        settle: seconds that a value has to stand still before it is worked on.
+        settle: seconds that a question has to stand before it is worked on.
 
-    Attributes:
-        bar: what is going on, in words, and the button that stops it; a part of the panel.
-        status, stop: its two parts.
+    ``bar`` is the part of the panel that says what is going on (``status``) and has the button (``stop``).
     """
 
     def __init__(
-        self,
-        work: Callable[[Any, Callable[[], None]], Any],
-        show: Callable[[Any], None],
-        *,
-        settle: float = 0.0,
+        self, work: Callable[[Any, Check], Any], show: Callable[[Any], None], *, settle: float = 0.0
     ) -> None:
         self._work, self._show, self._settle = work, show, settle
         self.status = ipywidgets.HTML()
         self.stop = ipywidgets.Button(description="stop", icon="stop", layout={"display": "none"})
         self.bar = ipywidgets.HBox([self.status, self.stop], layout={"min_height": "2rem"})
         self.stop.on_click(lambda _: self.interrupt())
-        self._changed = threading.Condition()
-        self._asked: Any = None
-        self._newest = self._taken = 0  # numbers of questions
-        self._due = 0.0
-        self._stopped = False  # the one at work, by the user
-        self._running = False
+        self._asking, self._turn = threading.Lock(), threading.Lock()
+        self._newest = self._stopped = 0  # numbers of questions
+        self._thread = threading.Thread()
         _LIVING.add(self)
 
-    def ask(self, asked: Any) -> None:
-        """Have the work done for ``asked``; returns at once."""
-        with self._changed:
-            self._asked, self._newest = asked, self._newest + 1
-            self._due = time.monotonic() + self._settle
-            if not self._running:
-                self._running = True
-                threading.Thread(target=self._loop, daemon=True).start()
-            self._changed.notify_all()
+    def ask(self, question: object) -> None:
+        """Have the work done for a question; returns at once."""
+        with self._asking:
+            self._newest += 1
+            self._thread = threading.Thread(target=self._answer, args=(question, self._newest), daemon=True)
+            self._thread.start()
 
     def interrupt(self) -> None:
-        """Stop what is going on; what is shown stays."""
-        with self._changed:
-            if not self._running or self._stopped:
-                return
-            self._stopped, self._taken = True, self._newest
-            self._say("stopped; what is shown is from before")
-            self._changed.notify_all()
+        """Stop what is going on; the last answer stays."""
+        with self._asking:
+            if self._thread.is_alive() and self._stopped < self._newest:
+                self._stopped = self._newest
+                self._write("<i>stopped; what is shown is from before</i>")
 
     def wait(self, timeout: float = 60.0) -> None:
-        """Until everything asked for is shown, in a script or a test.
+        """Until the newest question is answered, in a script or a test.
 
         Raises:
             TimeoutError: it takes longer than ``timeout`` seconds.
         """
-        with self._changed:
-            if not self._changed.wait_for(lambda: not self._running, timeout):
-                raise TimeoutError(f"the panel was still computing after {timeout:g} s")
+        if self._newest:
+            self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise TimeoutError(f"the panel was still computing after {timeout:g} s")
 
-    def _loop(self) -> None:
-        while True:
-            with self._changed:
-                while self._taken < self._newest and (left := self._due - time.monotonic()) > 0:
-                    self._changed.wait(left)
-                if self._taken == self._newest:
-                    self._running = False
-                    self._changed.notify_all()
-                    return
-                asked, self._taken, self._stopped = self._asked, self._newest, False
-                number = self._taken
-            self._one(asked, number)
+    def say(self, words: str) -> None:
+        """Show a sentence where the panel says what is going on."""
+        self._write(f"<b>{html.escape(words)}</b>" if words else "")
 
-    def _one(self, asked: Any, number: int) -> None:
+    def _write(self, markup: str, *, button: bool = False) -> None:
+        self.status.value, self.stop.layout.display = markup, "" if button else "none"
+
+    def _answer(self, question: object, number: int) -> None:
         def check() -> None:
-            if self._stopped or self._newest != number:
+            if number < self._newest or number == self._stopped:
                 raise Stopped
 
         def announce() -> None:
-            with self._changed:
-                if self._running and self._taken == number and not self._stopped and not done.is_set():
-                    self._say("computing…", button=True)
+            with self._asking:
+                if not done.is_set() and self._stopped < number:
+                    self._write("<i>computing…</i>", button=True)
 
-        done = threading.Event()
-        timer = threading.Timer(_SOON, announce)
-        timer.daemon = True
-        timer.start()
-        trouble, answer = "", None
-        try:
-            answer = self._work(asked, check)
-        except Stopped:
-            return
-        except Exception as error:  # whatever it is, the panel says it, and goes on
-            trouble = sentence(error)
-        finally:
-            done.set()
-            timer.cancel()
-        with self._changed:
-            if self._stopped:
+        time.sleep(self._settle)
+        with self._turn:
+            if number < self._newest or number == self._stopped:
                 return
-        try:
-            if not trouble:
-                self._show(answer)
-        except Exception as error:
-            trouble = sentence(error)
-        with self._changed:
-            if not self._stopped:
-                self._say(trouble, bold=True)
-
-    def say(self, words: str) -> None:
-        """Put a sentence where the panel says what is going on."""
-        with self._changed:
-            self._say(words, bold=True)
-
-    def _say(self, words: str, *, button: bool = False, bold: bool = False) -> None:
-        said = html.escape(words)
-        self.status.value = f"<b>{said}</b>" if bold and words else f"<i>{said}</i>" if words else ""
-        self.stop.layout.display = "" if button else "none"
+            done, trouble = threading.Event(), ""
+            timer = threading.Timer(_SOON, announce)
+            timer.daemon = True
+            timer.start()
+            try:
+                answer = self._work(question, check)
+                if self._stopped < number:
+                    self._show(answer)
+            except Stopped:
+                return
+            except Exception as error:  # whatever it is, the panel says it and stays alive
+                trouble = sentence(error)
+            finally:
+                with self._asking:
+                    done.set()
+                timer.cancel()
+            with self._asking:
+                if self._stopped < number:
+                    self.say(trouble)
 
 
 _LIVING: weakref.WeakSet[Live] = weakref.WeakSet()
@@ -158,11 +120,11 @@ _LIVING: weakref.WeakSet[Live] = weakref.WeakSet()
 @atexit.register
 def _end() -> None:
     """A thread that computes while Python goes down takes the process with it."""
-    for panel in list(_LIVING):
-        panel.interrupt()
-    for panel in list(_LIVING):
+    for live in list(_LIVING):
+        live.interrupt()
+    for live in list(_LIVING):
         with contextlib.suppress(TimeoutError):
-            panel.wait(10)
+            live.wait(10)
 
 
 def sentence(error: Exception) -> str:
@@ -172,93 +134,68 @@ def sentence(error: Exception) -> str:
     return first if isinstance(error, ValueError) and first else f"{type(error).__name__}: {first}"
 
 
-# What panels are asked for -----------------------------------------------------------------------------------
+class Panel(ipywidgets.Box):
+    """Controls, and a picture with words that follows them.
 
+    A subclass makes its controls, lays them out by calling this class's ``__init__``, has them watched and says in
+    ``_question`` what they stand at and in ``_compute`` what :class:`svg.Picture` answers it. Errors of both are shown
+    in the panel. ``_show`` puts another kind of answer into the panel.
 
-def one_plant(plant: Any) -> Plant:
-    """A family at its defaults, or one plant of your own.
+    Args:
+        controls: what stands beside the picture, or above it.
+        beneath: what stands below the picture.
+        beside: whether the controls stand beside the picture.
+        settle: as for :class:`Live`.
 
-    Raises:
-        ValueError: it is neither, or a batch.
+    ``picture`` and ``words`` are what is shown, ``live`` is the work: ``live.wait()`` until it is done.
     """
-    if isinstance(plant, str):
-        return systems.make(plant)
-    if not isinstance(plant, Plant):
-        raise ValueError(
-            "plant: expected the name of a family, as 'cart_pole', or one plant, as of systems.make or "
-            f"systems.from_matrices, but found {type(plant).__name__}"
-        )
-    if plant.batch_shape:
-        raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
-    return plant
 
+    def __init__(
+        self,
+        controls: Sequence[ipywidgets.Widget],
+        *,
+        beneath: Sequence[ipywidgets.Widget] = (),
+        beside: bool = True,
+        settle: float = 0.0,
+    ) -> None:
+        self.picture, self.words = ipywidgets.HTML(), ipywidgets.HTML()
+        self.live = Live(self._compute, self._show, settle=settle)
+        self._quiet = False
+        children = [self.live.bar, self.words, self.picture, *beneath]
+        if beside:
+            left = ipywidgets.VBox(list(controls), layout={"flex": "0 0 28rem"})
+            super().__init__([left, ipywidgets.VBox(children, layout={"flex": "1 1 auto"})])
+        else:
+            super().__init__([*controls, *children], layout={"flex_flow": "column"})
 
-def whole(name: str, value: Any, low: int = 1) -> int:
-    """A whole number from ``low`` on.
+    def _question(self) -> Any:
+        raise NotImplementedError
 
-    Raises:
-        ValueError: it is none.
-    """
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < low:
-        raise ValueError(f"{name}: expected a whole number from {low} on, but found {value!r}")
-    return int(value)
+    def _compute(self, question: Any, check: Check) -> Any:
+        raise NotImplementedError
 
+    def _show(self, answer: Any) -> None:
+        self.picture.value, self.words.value = answer.drawing, answer.words
 
-def above_zero(name: str, value: Any) -> float:
-    """A number above 0, which may be inf.
+    def ask(self) -> None:
+        """Have the picture made that the controls now stand for."""
+        if self._quiet:
+            return
+        try:
+            self.live.ask(self._question())
+        except ValueError as error:
+            self.live.say(sentence(error))
 
-    Raises:
-        ValueError: it is none.
-    """
-    number = np.asarray(value)
-    if number.ndim or number.dtype.kind not in "iuf" or not number > 0:
-        raise ValueError(f"{name}: expected a number above 0, but found {value!r}")
-    return float(number)
+    def watch(self, *controls: ipywidgets.Widget, then: Callable[[], None] | None = None) -> None:
+        """Ask anew, or do something else, whenever one of the controls changes."""
+        for control in controls:
+            control.observe(lambda _: (then or self.ask)(), names="value")
 
-
-# Sliders -----------------------------------------------------------------------------------------------------
-
-
-def slider(label: str, value: float, low: float, high: float, **options: Any) -> ipywidgets.FloatSlider:
-    """A slider with its label beside it, in about 200 steps, one of which is its value."""
-    value, step = min(max(value, low), high), (high - low) / 200
-    if value > low:  # a browser moves what is off the grid onto it, and says that it has changed
-        step = (value - low) / max(round((value - low) / step), 1)
-    return ipywidgets.FloatSlider(
-        value, min=low, max=high, readout_format=".3g", description=label, **{"step": step, **WIDE, **options}
-    )
-
-
-def button(label: str) -> ipywidgets.Button:
-    """A button as wide as its words."""
-    return ipywidgets.Button(description=label, layout={"width": "auto"})
-
-
-def parameter_sliders(plant: Plant, **options: Any) -> dict[str, ipywidgets.FloatSlider]:
-    """A slider a parameter, from a third to three times its value within its range, or over its whole range."""
-    sliders = {}
-    for name, f in systems.parameter_fields(type(plant)).items():
-        value, low, high = float(getattr(plant, name)), f.metadata["low"], f.metadata["high"]
-        if value:
-            near = sorted((value / 3, 3 * value))
-            low, high = max(low, near[0]), min(high, near[1])
-        label = f"{name.replace('_', ' ')} [{f.metadata['unit']}]"
-        sliders[name] = slider(label, value, low, high, **options)
-        sliders[name].tooltip = f.metadata["about"]
-    return sliders
-
-
-def moved(sliders: dict[str, ipywidgets.FloatSlider], plant: Plant) -> dict[str, float]:
-    """The parameters whose sliders do not stand where the plant's own values are."""
-    values = {name: slider.value for name, slider in sliders.items()}
-    own = {name: float(getattr(plant, name)) for name in sliders}
-    return {k: v for k, v in values.items() if abs(v - own[k]) > 1e-9 * abs(sliders[k].max - sliders[k].min)}
-
-
-def altered(plant: Plant, values: dict[str, float]) -> Plant:
-    """The plant with other parameters; one of the catalogue is checked against its ranges."""
-    if not values:
-        return plant
-    if plant.name in systems.names() and type(plant) is systems.family(plant.name):
-        return systems.make(plant.name, **{k: float(v) for k, v in plant.parameters.items()} | values)
-    return dataclasses.replace(plant, **{k: jnp.asarray(v, float) for k, v in values.items()})  # type: ignore[type-var]
+    @contextlib.contextmanager
+    def quietly(self) -> Iterator[None]:
+        """Within this, controls change without a question."""
+        self._quiet, before = True, self._quiet
+        try:
+            yield
+        finally:
+            self._quiet = before

@@ -1,253 +1,206 @@
-"""The policy inspector: a network beside the LQR from the same start, chosen by a click in a plane of two states."""
+"""The policy inspector: a policy and the LQR from the same start, chosen by a click in a plane of two states."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import ipywidgets
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from lqrlab import control, evaluation, simulation
+from lqrlab.compute import checks
+from lqrlab.simulation import Trajectory
+from lqrlab.simulation.verdict import Verdict
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import animation, catalogue_page, svg
-from lqrlab.workbench.panels import baselines, live_panel, region_of_attraction
+from lqrlab.workbench.figures import charts, demonstration, svg
+from lqrlab.workbench.figures.charts import Axes
+from lqrlab.workbench.figures.svg import Picture
+from lqrlab.workbench.panels import binding, controls
 from lqrlab.workbench.panels.click_plane import Plane
+from lqrlab.workbench.panels.live_panel import Check, Panel
 from lqrlab.workbench.runs.session import headless
 
-_REACH = 3.0  # of the plane and the sliders, in scales of the states
 _SIDE = 300.0  # of the plane [px]
 _WIDTH = 600.0  # of the curves [px]
 
 
 def policy_inspector(
-    policy: Any, family: str | Plant, *, label: str = "network", num_steps: int | None = None
-) -> Any:
-    """A panel that runs a policy beside the plant's own LQR from a start of one's choice.
+    policy: binding.Controller, family: str | Plant, *, label: str = "network", num_steps: int | None = None
+) -> "Inspector | Picture":
+    """A panel that runs a policy and the plant's LQR from a start of one's choice.
 
     Args:
-        policy: a network (told of the plant as its sliders make it), a run's ``checkpoints`` folder, a policy, or a
+        policy: a network (given the plant as its sliders make it), a run's ``checkpoints`` folder, a policy, or a
             function plant → policy.
         family: a family of the catalogue, or one plant of your own.
         label: what the policy is called.
         num_steps: samples of a run; two settling times of the optimum if left out.
 
     Returns:
-        The :class:`Inspector`, to be displayed by the cell; without a person the picture at its defaults.
+        The panel; without a person the picture at its defaults.
     """
-    plant = live_panel.one_plant(family)
-    if headless():
-        pair = Pair.of(plant, policy, label, num_steps)
-        seen = compare(pair, catalogue_page.start(plant))
-        curves, bottom = _curves(pair, seen)
-        beside = svg.element("svg", {"x": _SIDE + 10, "width": _WIDTH + 8, "height": bottom}, curves)
-        body = _phase(pair, seen, *region_of_attraction.telling(plant)) + beside
-        drawn = svg.picture(body, _SIDE + 18 + _WIDTH, max(_SIDE, bottom), _alt(pair))
-        return svg.Picture(drawn, _alt(pair), words(pair, seen))
-    return Inspector(plant, policy, label, num_steps)
+    plant = controls.one_plant(family)
+    if not headless():
+        return Inspector(plant, policy, label, num_steps)
+    pair = Pair.of(plant, policy, label, num_steps)
+    runs = compare(pair, demonstration.start(plant))
+    return _picture(pair, runs, _plane(pair, runs, *controls.revealing_plane(plant)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair:
-    """A plant, its LQR and the policy beside it, both bound to it."""
+    """A plant, its LQR and the policy compared with it, both bound to it."""
 
     plant: Plant
     design: control.LQR
-    policy: Any
+    policy: simulation.Policy
     label: str
     num_steps: int
 
     @classmethod
-    def of(cls, plant: Plant, policy: Any, label: str, num_steps: int | None) -> "Pair":
+    def of(cls, plant: Plant, policy: binding.Controller, label: str, num_steps: int | None) -> "Pair":
         """Design the LQR and bind the policy."""
         if label == "optimal":
             raise ValueError(
-                "label: expected a name for the policy, but found 'optimal', which is the LQR's own"
+                "label: expected a name for the policy, but found 'optimal', the name of the LQR"
             )
         design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
-        steps = (
-            evaluation.settling_steps(design.poles)
-            if num_steps is None
-            else live_panel.whole("num_steps", num_steps)
-        )
-        return cls(plant, design, baselines.bind(policy, plant), label, steps)
+        steps = evaluation.settling_steps(design.poles) if num_steps is None else num_steps
+        return cls(plant, design, binding.bind(policy, plant), label, checks.whole("num_steps", steps))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Seen:
-    """What both did from one start.
+class Run(NamedTuple):
+    """A run of one policy: its trajectory, the verdict, and its cost over x0ᵀPx0, inf unless it converged."""
 
-    Attributes:
-        x0: the start ``[n]``.
-        runs: label → run on the nonlinear plant.
-        nonlinear, linear: label → cost over x0ᵀPx0 on the plant and on its linear model; inf for a loop that does not
-            come back.
-        optimum: x0ᵀPx0.
-    """
-
-    x0: np.ndarray
-    runs: dict[str, simulation.Trajectory]
-    nonlinear: dict[str, float]
-    linear: dict[str, float]
-    optimum: float
+    path: Trajectory
+    verdict: Verdict
+    ratio: float
 
 
-def compare(pair: Pair, x0: np.ndarray, check: Callable[[], None] = lambda: None) -> Seen:
-    """Run both policies from x0 ``[n]``, on the nonlinear plant and on the linear one."""
+def compare(
+    pair: Pair, x0: Float[np.ndarray, " n"], check: Check = lambda: None
+) -> dict[str, dict[str, Run]]:
+    """Both policies from x0: ``linear`` and ``nonlinear`` plant → ``optimal`` and the policy's label → run."""
     P = np.asarray(pair.design.P)
-    optimum = float(x0 @ P @ x0)
-    runs, ratios = {}, {True: {}, False: {}}  # type: ignore[var-annotated]
-    for label, policy in (("optimal", simulation.LinearPolicy(pair.design.K)), (pair.label, pair.policy)):
-        for linear in (True, False):
-            check()
-            run = simulation.rollout(pair.plant, policy, jnp.asarray(x0), pair.num_steps, linear=linear)
-            run = jax.tree.map(np.asarray, run)
-            end = run.xs[-1] @ P @ run.xs[-1]
-            back = np.isfinite(end) and end < optimum
-            ratios[linear][label] = (
-                float((run.costs.sum() + end) / optimum) if back and optimum > 0 else np.inf
-            )
-            if not linear:
-                runs[label] = run
-    return Seen(x0, runs, ratios[False], ratios[True], optimum)
+    least = float(x0 @ P @ x0)
 
-
-def words(pair: Pair, seen: Seen) -> str:
-    """Both ratios in words."""
-    if not seen.optimum > 0:
-        return "This start is the equilibrium: nothing is to be paid. Choose another."
-    name = pair.label
-
-    def said(ratio: float, other: str = "the optimum") -> str:
-        if not np.isfinite(ratio):
-            return "does <b>not come back</b>"
-        excess = 100 * (ratio - 1)
-        exact = f"{abs(excess):.2g} % {'more' if excess > 0 else 'less'}"
-        return f"pays <b>{exact}</b> than {other}" if abs(excess) > 1e-6 else f"pays <b>exactly</b> {other}"
-
-    lines = [
-        f"The least that this start can cost on the linear plant is x0ᵀP x0 = {seen.optimum:.4g}. There the LQR "
-        f"{said(seen.linear['optimal'])}, the {name} {said(seen.linear[name])}.",
-        f"On the nonlinear plant the LQR {said(seen.nonlinear['optimal'])}, the {name} {said(seen.nonlinear[name])}",
-    ]
-    if all(np.isfinite(r) for r in seen.nonlinear.values()):
-        lines[-1] += (
-            f"; beside each other, the {name} {said(seen.nonlinear[name] / seen.nonlinear['optimal'], 'the LQR')}"
+    def run(policy: simulation.Policy, linear: bool) -> Run:
+        check()
+        path = simulation.rollout(pair.plant, policy, jnp.asarray(x0), pair.num_steps, linear=linear)
+        path = jax.tree.map(np.asarray, path)
+        cost, verdict = (
+            path.costs.sum() + path.xs[-1] @ P @ path.xs[-1],
+            demonstration.outcome(pair.plant, path),
         )
-    return "<br>".join(lines) + "."
+        return Run(path, verdict, cost / least if verdict == Verdict.CONVERGED and least > 0 else np.inf)
+
+    policies = {"optimal": simulation.LinearPolicy(pair.design.K), pair.label: pair.policy}
+    return {
+        name: {label: run(policy, name == "linear") for label, policy in policies.items()}
+        for name in ("linear", "nonlinear")
+    }
 
 
-def _alt(pair: Pair) -> str:
-    return f"{pair.plant.name} under its LQR and under the {pair.label} from one start: plane of two states, and curves"
+def words(pair: Pair, runs: dict[str, dict[str, Run]]) -> str:
+    """All costs in words."""
+    (lqr_linear, linear), (lqr, nonlinear) = (kind.values() for kind in runs.values())
+    x0, name = lqr.path.xs[0], pair.label
+    least = float(x0 @ np.asarray(pair.design.P) @ x0)
+    if not least > 0:
+        return "This start is the equilibrium: its cost is zero. Choose another."
 
+    def cost(run: Run, of: float = 1.0, other: str = "the optimum") -> str:
+        if run.verdict == Verdict.DIVERGED:
+            return "<b>diverges</b>"
+        if run.verdict == Verdict.BOUNDED:
+            return "stays <b>bounded</b>, but does not converge"
+        excess = 100 * (run.ratio / of - 1)
+        if abs(excess) <= 1e-6:
+            return f"pays <b>exactly</b> {other}"
+        return f"pays <b>{abs(excess):.2g} % {'more' if excess > 0 else 'less'}</b> than {other}"
 
-def _curves(pair: Pair, seen: Seen) -> tuple[str, float]:
-    plant = pair.plant
-    shown = [(label, svg.colour(label, k), svg.DASHES[k]) for k, label in enumerate(seen.runs)]
-    signals = [(s, "xs", i) for i, s in enumerate(plant.states)] + [
-        (s, "us", i) for i, s in enumerate(plant.inputs)
-    ]
-    curves = {label: (run.ts, run.xs, run.us) for label, run in seen.runs.items()}
-    until = float(next(iter(seen.runs.values())).ts[-1])
-    traces, bottom = animation.charts(signals, curves, until, (22, _WIDTH), columns=3, lead=1)
-    return svg.legend(2, 14, shown) + traces, bottom
-
-
-def _phase(pair: Pair, seen: Seen, across: int, up: int) -> str:
-    """Both runs in the plane of two states, and where they start."""
-    states, scales = pair.plant.states, np.asarray(pair.plant.scales[0])
-    wide, tall = _REACH * scales[across], _REACH * scales[up]
-    parts = ['<path class="lq-grid" vector-effect="non-scaling-stroke" d="M0 .5H1M.5 0V1"/>']
-    for k, (label, run) in enumerate(seen.runs.items()):
-        x, y = 0.5 + 0.5 * run.xs[:, across] / wide, 0.5 - 0.5 * run.xs[:, up] / tall
-        here = np.isfinite(x) & np.isfinite(y) & (np.abs(x) < 50) & (np.abs(y) < 50)
-        end = len(here) if here.all() else int(np.argmin(here))
-        data = "M" + "L".join(f"{a:.4f} {b:.4f}" for a, b in zip(x[:end], y[:end]))
-        dashes = f' stroke-dasharray="{svg.DASHES[k]}"' if svg.DASHES[k] else ""
-        parts.append(
-            f'<path class="lq-curve lq-c{svg.colour(label, k)}" vector-effect="non-scaling-stroke"{dashes} d="{data}"/>'
-        )
-    at = 0.5 + 0.5 * seen.x0[across] / wide, 0.5 - 0.5 * seen.x0[up] / tall
-    parts.append(f'<circle class="lq-body" style="stroke:none" cx="{at[0]:.4f}" cy="{at[1]:.4f}" r=".015"/>')
-    frame = (0.0, 0.0, _SIDE, _SIDE)
-    return svg.axes(
-        frame, (-wide, wide, states[across].label), (-tall, tall, states[up].label), "".join(parts)
+    compared = ""
+    if np.isfinite(lqr.ratio) and np.isfinite(nonlinear.ratio):
+        compared = f"; compared with each other, the {name} {cost(nonlinear, lqr.ratio, 'the LQR')}"
+    return (
+        f"The least that this start can cost on the linear plant is x0ᵀP x0 = {least:.4g}. There the LQR "
+        f"{cost(lqr_linear)}, the {name} {cost(linear)}.<br>"
+        f"On the nonlinear plant the LQR {cost(lqr)}, the {name} {cost(nonlinear)}{compared}."
     )
 
 
-class Inspector(ipywidgets.HBox):
-    """The panel; its parts are attributes.
+def _picture(pair: Pair, runs: dict[str, dict[str, Run]], left: str = "") -> Picture:
+    """The curves, to the right of a plane if there is one, with the words above."""
+    paths, x = {label: run.path for label, run in runs["nonlinear"].items()}, _SIDE + 10 if left else 0.0
+    signals = charts.channels(pair.plant)
+    curves, bottom = charts.responses(signals, paths, (x, 0, _WIDTH), columns=3, lead=1, named=True)
+    alt = f"{pair.plant.name} under its LQR and under the {pair.label} from one start: plane of two states, and curves"
+    file = svg.document(left + curves, x + _WIDTH + 8, max(bottom, _SIDE if left else 0.0), alt)
+    return Picture(file, alt, words(pair, runs))
 
-    Attributes:
-        plane: where a click chooses the start; ``plane.point`` in the plane's own 0 … 1.
-        across, up: its two states.
-        initial, parameters: name → slider.
-        picture, words: what came out.
-        live: the work; ``live.wait()`` until it is done.
+
+def _plane(pair: Pair, runs: dict[str, dict[str, Run]], across: int, up: int) -> str:
+    """Both runs in the plane of two states, and where they start."""
+    (a, b), scales = (pair.plant.states[i] for i in (across, up)), np.asarray(pair.plant.scales[0])
+    wide, tall = controls.REACH * scales[across], controls.REACH * scales[up]
+    axes = Axes((0.0, 0.0, _SIDE, _SIDE), (-wide, wide), (-tall, tall))
+    body = axes.cross(0.0, 0.0)
+    for run, stroke in zip(runs["nonlinear"].values(), svg.strokes(runs["nonlinear"]).values()):
+        xs = run.path.xs
+        body += axes.curve(xs[:, across], xs[:, up], stroke)
+    x, y = axes.place(xs[0, across], xs[0, up])
+    start = {"class": "lq-body", "stroke-width": 0, "cx": svg.px(x), "cy": svg.px(y), "r": 3.7}
+    return axes.frame(a.label, b.label, body + svg.element("circle", start))
+
+
+class Inspector(Panel):
+    """The panel; its controls are attributes, ``initial`` and ``parameters`` by name.
+
+    ``plane`` is where a click chooses the start.
     """
 
     def __init__(
-        self, plant: Plant, policy: Any, label: str = "network", num_steps: int | None = None
+        self, plant: Plant, policy: binding.Controller, label: str = "network", num_steps: int | None = None
     ) -> None:
         self._nominal, self._policy, self._label, self._num_steps = plant, policy, label, num_steps
-        self._bound: tuple[dict[str, float], Pair] | None = None
-        choices = [(s.label, i) for i, s in enumerate(plant.states)]
-        first = region_of_attraction.telling(plant)
-        self.across, self.up = (
-            ipywidgets.Dropdown(options=choices, value=value, description=name, **live_panel.WIDE)
-            for name, value in zip(("across", "up"), first)
-        )
-        self.initial = {
-            s.name: live_panel.slider(s.label, float(x), -_REACH * s.scale, _REACH * s.scale)
-            for s, x in zip(plant.states, catalogue_page.start(plant))
-        }
-        self.parameters = live_panel.parameter_sliders(plant, continuous_update=False)
-        x0, x1, y0, y1 = svg.frame((0.0, 0.0, _SIDE, _SIDE))
-        self.plane = Plane(frame=[x0 / _SIDE, x1 / _SIDE, y0 / _SIDE, y1 / _SIDE])
-        self.picture, self.words = ipywidgets.HTML(), ipywidgets.HTML()
-        self.live = live_panel.Live(self._compute, self._show)
-        tabs = ipywidgets.Tab(
-            [ipywidgets.VBox(list(d.values())) for d in (self.initial, self.parameters)],
-            layout={"width": "27rem"},
-        )
-        tabs.titles = ("initial state", "parameters")
+        self._pairs: dict[tuple[float, ...], Pair] = {}
+        self.across, self.up = controls.plane_choosers(plant.states, *controls.revealing_plane(plant))
+        self.initial = controls.initial_sliders(plant)
+        self.parameters = controls.parameter_sliders(plant, continuous_update=False)
+        axes = Axes((0.0, 0.0, _SIDE, _SIDE), (0, 1), (0, 1))
+        self.plane = Plane(frame=[edge / _SIDE for edge in axes.edges])
+        pages = {"initial state": list(self.initial.values()), "parameters": list(self.parameters.values())}
         note = ipywidgets.HTML("Click to choose the start in this plane:")
-        left = ipywidgets.VBox([self.across, self.up, note, self.plane, tabs], layout={"flex": "0 0 28rem"})
-        right = ipywidgets.VBox([self.live.bar, self.words, self.picture], layout={"flex": "1 1 auto"})
-        super().__init__([left, right])
-        self._quiet = False
+        super().__init__([self.across, self.up, note, self.plane, controls.tabs(pages)])
         self.plane.observe(lambda _: self._clicked(), names="point")
-        for control_ in (self.across, self.up, *self.initial.values(), *self.parameters.values()):
-            control_.observe(lambda _: self._ask(), names="value")
-        self._ask()
+        self.watch(self.across, self.up, *pages["initial state"], *pages["parameters"])
+        self.ask()
 
     def _clicked(self) -> None:
         names = [s.name for s in self._nominal.states]
-        self._quiet = True
-        for axis, share in zip((self.across, self.up), self.plane.point):
-            slider = self.initial[names[axis.value]]
-            slider.value = slider.min + share * (slider.max - slider.min)
-        self._quiet = False
-        self._ask()
+        with self.quietly():
+            for axis, share in zip((self.across, self.up), self.plane.point):
+                slider = self.initial[names[axis.value]]
+                slider.value = slider.min + share * (slider.max - slider.min)
+        self.ask()
 
-    def _ask(self) -> None:
-        if not self._quiet:
-            x0 = np.array([slider.value for slider in self.initial.values()])
-            self.live.ask(
-                (x0, live_panel.moved(self.parameters, self._nominal), self.across.value, self.up.value)
-            )
+    def _question(self) -> tuple[np.ndarray, Plant, int, int]:
+        x0 = np.array([slider.value for slider in self.initial.values()])
+        plant = controls.changed(self._nominal, self.parameters)
+        return x0, plant, self.across.value, self.up.value
 
-    def _compute(self, asked: tuple, check: Callable[[], None]) -> tuple[str, str, str]:
-        x0, values, across, up = asked
-        if self._bound is None or self._bound[0] != values:
-            plant = live_panel.altered(self._nominal, values)
-            self._bound = values, Pair.of(plant, self._policy, self._label, self._num_steps)
-        pair = self._bound[1]
-        seen = compare(pair, x0, check)
-        curves, bottom = _curves(pair, seen)
-        plane = svg.picture(_phase(pair, seen, across, up), _SIDE, _SIDE, "plane of two states")
-        return plane, svg.picture(curves, _WIDTH + 8, bottom, _alt(pair)), words(pair, seen)
+    def _compute(self, question: tuple, check: Check) -> tuple[str, Picture]:
+        x0, plant, across, up = question
+        values = tuple(float(value) for value in plant.parameters.values())
+        if values not in self._pairs:
+            self._pairs = {values: Pair.of(plant, self._policy, self._label, self._num_steps)}
+        pair = self._pairs[values]
+        runs = compare(pair, x0, check)
+        plane = svg.document(_plane(pair, runs, across, up), _SIDE, _SIDE, "plane of two states")
+        return plane, _picture(pair, runs)
 
-    def _show(self, answer: tuple[str, str, str]) -> None:
-        self.plane.svg, self.picture.value, self.words.value = answer
+    def _show(self, answer: tuple[str, Picture]) -> None:
+        self.plane.svg = answer[0]
+        super()._show(answer[1])

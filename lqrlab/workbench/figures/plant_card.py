@@ -1,0 +1,68 @@
+"""What there is to say of one plant, in words and tables: the terminal prints it, the catalogue page sets it."""
+
+import dataclasses
+import re
+
+import numpy as np
+
+from lqrlab import systems
+from lqrlab.systems import Plant
+from lqrlab.workbench.figures import charts, demonstration
+
+Table = tuple[tuple[str, ...], list[tuple]]
+PARAMETERS = ("name", "value", "unit", "range", "what it is")
+"""Head of a table of parameters."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """What there is to say of one plant."""
+
+    name: str
+    title: str
+    size: str
+    facts: dict[str, str]  # label → words: size, sample time, source, limits of the model
+    modes: list[str]  # of the open loop, in words, the least stable first
+    equations: list[str]  # of motion, as LaTeX; none for a plant without a family
+    tables: dict[str, Table]  # caption → head and rows: parameters, states and inputs
+
+
+def card(plant: Plant, *, equations: bool = True) -> Card:
+    """Gather what there is to say of a plant; ``equations=False`` saves the tenth of a second that they take."""
+    counts = ((plant.n, "state"), (plant.m, "input"))
+    size = ", ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in counts)
+    about = f"{size}, sampled every {charts.duration(float(plant.dt))}"
+    facts = {"size": about, "source": plant.source, "limits": plant.limits}
+    signals = [
+        (s.name, s.unit, f"{s.scale:.4g}", f"{value if abs(value) > 1e-12 * s.scale else 0.0:.5g}", kind)
+        for kind, of, at in zip(("state", "input"), (plant.states, plant.inputs), plant.equilibrium())
+        for s, value in zip(of, np.asarray(at, float))
+    ]
+    parameters = [(name, f"{value:.6g}", *rest) for name, value, *rest in parameter_rows(plant)]
+    tables: dict[str, Table] = {
+        "Parameters": (PARAMETERS, parameters),
+        "States and inputs": (("name", "unit", "large is", "equilibrium", "kind"), signals),
+    }
+    try:
+        lines = systems.equations(plant) if equations else []
+    except ValueError:  # matrices or a function of one's own: there is no text to read
+        lines = []
+    facts = {label: words for label, words in facts.items() if words}
+    tables = {caption: table for caption, table in tables.items() if table[1]}
+    return Card(plant.name, plant.title, size, facts, demonstration.mode_sentences(plant), lines, tables)
+
+
+def parameter_rows(plant: Plant) -> list[tuple[str, float, str, str, str]]:
+    """Name, value, unit, range and meaning of each parameter; the first of a batch."""
+    rows = []
+    for name, field in systems.parameter_fields(type(plant)).items():
+        meta = field.metadata
+        span = f"{meta['low']:g} … {meta['high']:g}" + ("" if meta["vary"] else ", not varied")
+        value = float(np.asarray(getattr(plant, name)).ravel()[0])
+        rows.append((name, value, meta["unit"], span, meta["about"]))
+    return rows
+
+
+def phrase(title: str) -> str:
+    """The first phrase of a title."""
+    return re.split("[;:,]", title)[0]

@@ -1,0 +1,163 @@
+"""The map of regions of attraction: a panel, the pictures of the maps and the words for them."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import UInt8
+
+from lqrlab import control
+from lqrlab.evaluation import Attraction
+from lqrlab.systems import Plant
+from lqrlab.workbench.figures import svg
+from lqrlab.workbench.figures.charts import Axes
+from lqrlab.workbench.figures.svg import Picture, Stroke
+from lqrlab.workbench.panels import binding, controls
+from lqrlab.workbench.panels.live_panel import Check, Panel
+from lqrlab.workbench.panels.region_of_attraction import Setting, maps
+from lqrlab.workbench.runs.session import headless
+
+_SIDE = 290.0  # of a map [px]
+
+
+def attraction_map(
+    plant: str | Plant,
+    policies: Mapping[str, binding.Controller] | None = None,
+    *,
+    plane: Sequence[str] | None = None,
+    span: float = 4.0,
+    limit: float = 1.0,
+    num: int = 100_000,
+    num_steps: int = 500,
+) -> "AttractionMap | Picture":
+    """A panel that shows from where the nonlinear plant converges under its LQR and under other policies.
+
+    Args:
+        plant: a family of the catalogue, or one plant of your own.
+        policies: label → policy, network, checkpoints folder or function plant → policy, besides the plant's LQR.
+        plane: names of the two states that are varied; the others start at the equilibrium.
+        span: how far the map reaches, in scales of its states.
+        limit: of the inputs, in units of what counts as large; 100 or more for none.
+        num: rollouts a picture, shared out among the policies.
+        num_steps: samples after which a loop that has neither converged nor diverged counts as undecided.
+
+    Returns:
+        The panel; without a person the picture.
+    """
+    setting = Setting.of(plant, policies, plane, span=span, limit=limit, num=num, num_steps=num_steps)
+    return picture(setting) if headless() else AttractionMap(setting)
+
+
+def picture(setting: Setting, check: Check = lambda: None) -> Picture:
+    """The maps side by side, and with two of them where they differ."""
+    found, strokes = maps(setting, check), svg.strokes(setting.policies)
+    plant, (wide, tall) = setting.plant, setting.reach
+    across, up = plant.states[setting.across], plant.states[setting.up]
+    images = {
+        f"{label}: {100 * a.share:.1f} % converge": _shaded(svg.CURVES[strokes[label].colour][0], a)
+        for label, a in found.items()
+    }
+    alt = f"{plant.title}: starts in the plane of {across.name} and {up.name} that converge; {'; '.join(images)}"
+    if len(found) == 2:
+        colours = [svg.CURVES[stroke.colour][0] for stroke in strokes.values()]
+        images["where only one converges, in its colour"] = _differing(found, colours)
+    body = ""
+    for k, (title, rgba) in enumerate(images.items()):
+        left = k * (_SIDE + 10)
+        axes = Axes((left, 20, _SIDE, _SIDE), (-wide, wide), (-tall, tall))
+        inner = axes.image(rgba) + ("" if k else _unsaturated(setting, axes))
+        body += svg.text(left + 2, 14, title, look="lq-b") + axes.frame(across.label, up.label, inner)
+    file = svg.document(body, len(images) * (_SIDE + 10), _SIDE + 26, alt)
+    return Picture(file, alt, _words(setting, found))
+
+
+def _rgb(colour: str) -> tuple[int, ...]:
+    return tuple(bytes.fromhex(colour.removeprefix("#")))
+
+
+def _shaded(colour: str, found: Attraction) -> UInt8[np.ndarray, "rows columns 4"]:
+    """In its colour what converges, the stronger the sooner; grey what is undecided; nothing where it diverges."""
+    converged, diverged = found.converged, found.diverged
+    seconds = found.seconds[converged]
+    rgba = np.zeros((*converged.shape, 4), np.uint8)
+    rgba[converged, :3] = _rgb(colour)
+    rgba[converged, 3] = (255 * (1 - 0.6 * seconds / max(seconds.max(initial=0.0), 1e-9))).astype(np.uint8)
+    rgba[~converged & ~diverged] = (128, 128, 128, 110)
+    return rgba
+
+
+def _differing(
+    found: Mapping[str, Attraction], colours: Sequence[str]
+) -> UInt8[np.ndarray, "rows columns 4"]:
+    first, second = (a.converged for a in found.values())
+    rgba = np.zeros((*first.shape, 4), np.uint8)
+    rgba[first & second] = (128, 128, 128, 60)
+    rgba[first & ~second] = (*_rgb(colours[0]), 255)
+    rgba[second & ~first] = (*_rgb(colours[1]), 255)
+    return rgba
+
+
+def _unsaturated(setting: Setting, axes: Axes) -> str:
+    """Where the linear loop never meets its limits: x'Px at most what :func:`control.unsaturated_level` says."""
+    if setting.limits is None:
+        return ""
+    plant = setting.plant
+    design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
+    level = float(control.unsaturated_level(design.K, design.P, setting.limit * plant.scales[1]))
+    chosen = np.array([setting.across, setting.up])
+    P = np.asarray(design.P)[np.ix_(chosen, chosen)] / level
+    angle = np.linspace(0, 2 * np.pi, 121)
+    x, y = np.linalg.solve(np.linalg.cholesky(P).T, np.stack([np.cos(angle), np.sin(angle)]))
+    return axes.curve(x, y, Stroke(7))
+
+
+def _words(setting: Setting, found: Mapping[str, Attraction]) -> str:
+    starts = next(iter(found.values())).verdict.size
+    shares = "; ".join(f"<b>{label}</b> {100 * a.share:.1f} %" for label, a in found.items())
+    lines = [
+        f"{setting.plant.name}, nonlinear, {controls.limit_words(setting.limit)}: {starts * len(found):,} rollouts. "
+        f"Of {starts:,} starts converge: {shares}."
+    ]
+    if len(found) == 2:
+        (a, x), (b, y) = found.items()
+        only = [100 * float(np.mean(p.converged & ~q.converged)) for p, q in ((x, y), (y, x))]
+        lines.append(
+            f"From {only[0]:.2g} % of them only <i>{a}</i> converges, from {only[1]:.2g} % only <i>{b}</i>."
+        )
+    undecided = sum(int((~a.converged & ~a.diverged).sum()) for a in found.values())
+    if undecided:
+        lines.append(f"{undecided:,} rollouts were undecided after {setting.num_steps} samples (grey).")
+    if setting.limits is not None:
+        lines.append(
+            "Inside the ellipse the linear loop never meets its limits. The stronger the colour, the sooner."
+        )
+    return "<br>".join(lines)
+
+
+class AttractionMap(Panel):
+    """The panel; its controls are attributes, ``parameters`` by name."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._default, quiet = setting, {"continuous_update": False}
+        self.across, self.up = controls.plane_choosers(setting.plant.states, setting.across, setting.up)
+        self.span = controls.slider("reach, × scale", setting.span, 0.5, 20.0, **quiet)
+        self.limit = controls.limit_slider(setting.limit, **quiet)
+        self.parameters = controls.parameter_sliders(setting.plant, **quiet)
+        pages = {
+            "map": [self.across, self.up, self.span, self.limit],
+            "parameters": list(self.parameters.values()),
+        }
+        super().__init__([controls.tabs(pages)], settle=0.3)
+        self.watch(*pages["map"], *pages["parameters"])
+        self.ask()
+
+    def _question(self) -> Setting:
+        if self.across.value == self.up.value:
+            raise ValueError("choose two different states")
+        names = ("across", "up", "span", "limit")
+        chosen = {name: getattr(self, name).value for name in names}
+        plant = controls.changed(self._default.plant, self.parameters)
+        return dataclasses.replace(self._default, plant=plant, **chosen)
+
+    def _compute(self, question: Setting, check: Check) -> Picture:
+        return picture(question, check)
