@@ -2,24 +2,24 @@
 
 import difflib
 import math
+import numbers
 from collections.abc import Iterable
 from typing import Any
-
-import jax
-import numpy as np
 
 
 def traced(*args: Any) -> bool:
     """Whether any leaf of ``args`` is abstract: inside ``jit``, ``vmap`` or ``grad`` no value can be looked at."""
+    import jax  # here, so that the command line checks its arguments without waiting for JAX
+
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
 
 
-def whole(name: str, value: Any, low: int = 1, high: int | None = None) -> int:
+def whole(name: str, value: Any, low: int | None = 1, high: int | None = None) -> int:
     """``value`` as an int, or a ``ValueError``: expected a whole number ≥ low (in [low, high])."""
-    good = isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
-    if not good or value < low or (high is not None and value > high):
-        wanted = f"≥ {low}" if high is None else f"in [{low}, {high}]"
-        raise ValueError(f"{name}: expected a whole number {wanted}, but found {value!r}")
+    good = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not good or (low is not None and value < low) or (high is not None and value > high):
+        wanted = "" if low is None else f" ≥ {low}" if high is None else f" in [{low}, {high}]"
+        raise ValueError(f"{name}: expected a whole number{wanted}, but found {value!r}")
     return int(value)
 
 
@@ -43,7 +43,7 @@ def number(
         low, high, above, below: the range.
         finite: refuse inf as well (NaN always is).
     """
-    good = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    good = isinstance(value, numbers.Real) and not isinstance(value, bool)
     good = good and not math.isnan(value) and (math.isfinite(value) or not finite)
     if not (good and low <= value <= high and (above < value or above == -math.inf)
             and (value < below or below == math.inf)):  # fmt: skip
