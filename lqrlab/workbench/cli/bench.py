@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import click
+
+from lqrlab.workbench.cli.options import as_json
 
 
 @click.group()
@@ -20,23 +22,22 @@ def bench() -> None:
 @click.option(
     "--hard", is_flag=True, help="Not how fast but how sure: stiff and badly scaled problems, n = 1 … 12."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@as_json
 def bench_control(states: tuple[int, ...], num: int, hard: bool, as_json: bool) -> None:
     """Riccati designs in bulk, beside SciPy's, slycot's and contrax's on the same problems."""
     from lqrlab import compute
     from lqrlab.benchmarks import riccati, riccati_acceptance
 
     compute.setup()
-    _figures(
-        riccati_acceptance.acceptance(num=num) if hard else riccati.bench_control(states, num=num), as_json
-    )
+    rows = riccati_acceptance.acceptance(num=num) if hard else riccati.bench_control(states, num=num)
+    _show(rows, as_json)
 
 
 @bench.command("data")
 @click.option("--large", is_flag=True, help="Only: stream 10 GB within 1 GiB of memory; some minutes.")
 @click.option("--regenerate", is_flag=True, help="Only: compute 10⁸ windows; some minutes.")
 @click.option("--loaders", is_flag=True, help="Only the loaders.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@as_json
 def bench_data(large: bool, regenerate: bool, loaders: bool, as_json: bool) -> None:
     """Closed loops beside NumPy, generation beside raw files, loaders beside PyTorch's and grain's if there."""
     from lqrlab import compute
@@ -49,47 +50,53 @@ def bench_data(large: bool, regenerate: bool, loaders: bool, as_json: bool) -> N
         rows = data.bench_regeneration()
     else:
         rows = loading.bench_loading() if loaders else data.bench_data()
-    _figures(rows, as_json)
+    _show(rows, as_json)
 
 
 @bench.command("train")
 @click.option("--repeats", default=10, show_default=True, help="Steps of which the fastest counts.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@as_json
 def bench_train(repeats: int, as_json: bool) -> None:
     """Train steps compiled and eager, and the transformer beside PyTorch's (if that is installed)."""
     from lqrlab import compute
     from lqrlab.benchmarks import training
 
     compute.setup()
-    _figures(training.bench_train(repeats=repeats), as_json)
+    _show(training.bench_train(repeats=repeats), as_json)
 
 
-def _figures(rows: Sequence[Any], as_json: bool) -> None:
+def _show(rows: Iterable[Any], as_json: bool) -> None:
     """A benchmark's rows as a table, or one JSON object a line."""
     from lqrlab.workbench.runs.terminal import table
 
+    fields = [dataclasses.asdict(row) for row in rows]
     if as_json:
-        for row in rows:
-            click.echo(json.dumps(dataclasses.asdict(row)))
+        click.echo("\n".join(json.dumps(row, ensure_ascii=False) for row in fields))
         return
-    said = {True: "yes", False: "no", None: ""}
+    words = {True: "yes", False: "no", None: ""}
     cells = [
-        (r.name, f"{r.value:.4g}", r.unit, "" if r.target is None else f"{r.target:g}", said[r.reached])
-        for r in rows
+        (
+            r["name"],
+            f"{r['value']:.4g}",
+            r["unit"],
+            "" if r["target"] is None else f"{r['target']:g}",
+            words[r["reached"]],
+        )
+        for r in fields
     ]
     click.echo(table(cells, ("figure", "value", "unit", "target", "reached")))
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a finding.")
+@as_json
 def doctor(as_json: bool) -> None:
     """Check the installation and say what to do.
 
     Versions, devices, the notebooks' kernel, disk and memory.
     """
-    from lqrlab.workbench.cli import doctor as examination
+    from lqrlab.workbench.cli.examination import examine
 
-    findings = examination.examine()
+    findings = examine()
     for finding in findings:
         if as_json:
             click.echo(json.dumps(dataclasses.asdict(finding), ensure_ascii=False))

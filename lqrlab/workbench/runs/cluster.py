@@ -1,63 +1,77 @@
 """Work on dask.distributed: a cluster of processes on this machine, or one at an address."""
 
 import contextlib
+import logging
 import os
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lqrlab import __version__
 from lqrlab.workbench.runs.pipeline import RunError
 
-_PATIENCE = 8  # seconds
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+_PATIENCE = 8.0  # seconds
+
+
+class Shard(Protocol):
+    """A part of a data set, with a name for messages."""
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+
+
+AShard = TypeVar("AShard", bound=Shard)
+Made = TypeVar("Made")
 
 
 @contextlib.contextmanager
-def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterator[Any]:
-    """A client of the cluster at an address, or of one of our own with so many processes.
+def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterator["Client"]:
+    """A client of the cluster at an address, or of a new one with so many processes.
 
     Args:
-        scheduler: address, as tcp://head:8786; None for one of our own.
-        workers: processes of our own.
-        failures: how many deaths of a worker a task of our own cluster survives.
+        scheduler: address, as tcp://head:8786; None for a new cluster on this machine.
+        workers: processes of the new one.
+        failures: how many deaths of a worker a task of the new one survives.
 
     Raises:
         ValueError: it is no address, or no scheduler answers there.
     """
-    import logging
-
     import dask
     import distributed
 
     if scheduler is not None:
-        with _found(scheduler) as found:
-            yield found
+        with _connected(scheduler) as connected:
+            yield connected
         return
-    # a notebook computes in a process of its own, so that the worker's memory says nothing
     settings = {
         "distributed.scheduler.allowed-failures": failures,
         "distributed.logging.distributed": "critical",
     }
+    with socket.socket() as probe:
+        port = 0 if probe.connect_ex(("127.0.0.1", 8787)) == 0 else 8787
     with (
         dask.config.set(settings),
         distributed.LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
             processes=True,
-            memory_limit=0,
+            memory_limit=0,  # a notebook computes in another process: the worker's memory says nothing
             silence_logs=logging.CRITICAL,
-            dashboard_address="127.0.0.1:8787" if _free(8787) else "127.0.0.1:0",
+            dashboard_address=f"127.0.0.1:{port}",
         ) as cluster,
-        distributed.Client(cluster) as found,
+        distributed.Client(cluster) as connected,
     ):
-        yield found
+        yield connected
 
 
-def _found(address: str) -> Any:
+def _connected(address: str) -> "Client":
     """A client of the scheduler at an address, or an error in words within seconds."""
-    import logging
-
     import dask
     import distributed
 
@@ -66,7 +80,7 @@ def _found(address: str) -> Any:
             f"--scheduler {address}: expected the address that `dask scheduler` prints, as tcp://head:8786"
         )
     why: BaseException = TimeoutError(f"connected, but heard nothing for {_PATIENCE} s: another service?")
-    clients: list[Any] = []
+    clients: list[Client] = []
 
     def connect() -> None:
         nonlocal why
@@ -89,17 +103,10 @@ def _found(address: str) -> Any:
     return clients[0]
 
 
-def _free(port: int) -> bool:
-    import socket
-
-    with socket.socket() as s:
-        return s.connect_ex(("127.0.0.1", port)) != 0
-
-
 @contextlib.contextmanager
 def engine(
     *, workers: int | None = None, scheduler: str | None = None, say: Callable[[str], None] = print
-) -> Iterator[Callable]:
+) -> Iterator[Callable[[Callable[[AShard], Made], Sequence[AShard]], Iterator[Made]]]:
     """What ``lqrlab.dataset.generate`` takes as its engine: shards on the workers of a cluster.
 
     A shard whose worker died is tried again, at most three times in all; an error ends all. Where no worker is
@@ -118,56 +125,60 @@ def engine(
     """
     from distributed import wait
 
-    with client(scheduler, workers or os.cpu_count() or 1, failures=2) as found:
+    with client(scheduler, workers or os.cpu_count() or 1, failures=2) as connected:
+        address = connected.scheduler_info()["address"]
 
-        def result(shard: Any, future: Any) -> Any:
+        def result(future: "Future") -> Any:
             while not future.done():
                 with contextlib.suppress(TimeoutError):
                     wait(future, timeout=_PATIENCE)
-                if not future.done() and not found.nthreads():
-                    say(f"no worker; `dask worker {found.scheduler.address}` starts one")
+                if not future.done() and not connected.nthreads():
+                    say(f"no worker; `dask worker {address}` starts one")
             return future.result()
 
-        def run(function: Callable[[Any], Any], shards: Sequence[Any]) -> Iterator[Any]:
-            futures = found.map(_prepared, shards, function=function, pure=False)
+        def run(function: Callable[[AShard], Made], shards: Sequence[AShard]) -> Iterator[Made]:
+            futures = connected.map(_prepared, shards, function=function, pure=False)
             try:
                 for shard, future in zip(shards, futures):
                     try:
-                        made = result(shard, future)
+                        made: Made = result(future)
                     except ValueError:
                         raise
                     except Exception as error:
-                        raise RunError(_said(shard, error)) from error
+                        raise RunError(_explanation(shard.name, error)) from error
                     yield made
             finally:
                 with contextlib.suppress(OSError):  # where the scheduler is gone
-                    found.cancel(futures)
+                    connected.cancel(futures)
 
         yield run
 
 
-def _said(shard: Any, error: BaseException) -> str:
+def _explanation(name: str, error: BaseException) -> str:
     """Why a shard was not made, and what to do."""
     from distributed import CancelledError, KilledWorker
     from distributed.comm import CommClosedError
 
-    if isinstance(error, KilledWorker):
-        return (
-            f"{shard.name}: the workers that made it died three times over; out of memory? fewer --workers need "
-            "less, and the same command goes on from here"
-        )
-    if isinstance(error, CancelledError | CommClosedError):
-        return f"{shard.name}: the scheduler is gone; start it again, and the same command goes on from here"
-    if isinstance(error, OSError):
-        return f"{error}, said the worker that made {shard.name}; all workers must see the folder under this path"
-    if isinstance(error, ImportError):
-        return (
-            f"{shard.name}: its worker has not what is needed ({error}); install lqrlab {__version__} there"
-        )
-    return f"{shard.name}: {type(error).__name__}: {error}"
+    match error:
+        case KilledWorker():
+            return (
+                f"{name}: the workers that made it died three times over; out of memory? Repeat the command with "
+                "fewer --workers: it resumes from here"
+            )
+        case CancelledError() | CommClosedError():
+            return (
+                f"{name}: the scheduler is gone; start it again and repeat the command: it resumes from here"
+            )
+        case OSError():
+            return (
+                f"{error}, said the worker that made {name}; all workers must see the folder under this path"
+            )
+        case ImportError():
+            return f"{name}: its worker lacks what is needed ({error}); install lqrlab {__version__} there"
+    return f"{name}: {type(error).__name__}: {error}"
 
 
-def _prepared(shard: Any, function: Callable[[Any], Any]) -> Any:
+def _prepared(shard: AShard, function: Callable[[AShard], Made]) -> Made:
     """On a worker: JAX set up as it is here."""
     from lqrlab import compute
 
