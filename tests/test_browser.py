@@ -150,7 +150,13 @@ def site(tmp_path_factory):
     folder.mkdir(parents=True)
     lines = (json.dumps({"fingerprint": str(i)} | found) for i, found in enumerate(numbers))
     (folder / sweep_program.FILE).write_text("\n".join(lines))
-    record = {"notebook": "cart_pole", "title": "Cart-pole", "executor": "vmap", "kind": "plant", "runs": runs}
+    record = {
+        "notebook": "cart_pole",
+        "title": "Cart-pole",
+        "executor": "vmap",
+        "kind": "plant",
+        "runs": runs,
+    }
     record |= {
         "started": "2026-11-21T10:00:00",
         "status": "failed",

@@ -16,13 +16,12 @@ from lqrlab.learning import seed_grid as bulk_sweeps
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import (
     comparison,
-    fingerprints,
     notebooks,
     plant_designs,
     sweep_plan,
     sweep_program,
 )
-from lqrlab.workbench.runs.sweep_points import Sweep
+from lqrlab.workbench.runs.sweep_plan import Sweep
 
 
 def ask(folder, *args):
@@ -54,7 +53,7 @@ def by_scipy(point):
 
 
 def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(fingerprints, "package_hash", lambda: "as it is")  # whoever edits it meanwhile
+    monkeypatch.setattr(notebooks, "package_hash", lambda: "as it is")  # whoever edits it meanwhile
     done = ask(tmp_path, *GIVEN, "--random", "12", "--no-report", "--road", "auto")  # the option's old name
     assert done.exit_code == 0, done.output
     assert "executor: vmap: a plant's points need no notebook" in done.stdout

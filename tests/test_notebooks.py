@@ -12,7 +12,7 @@ from bs4 import BeautifulSoup
 from click.testing import CliRunner
 
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import notebooks, parameters
+from lqrlab.workbench.runs import notebooks
 
 SOURCE = Path(__file__).parents[1] / "notebooks"
 PATHS = sorted(SOURCE.glob("[0-9]*.ipynb"))
@@ -53,7 +53,7 @@ def test_a_notebook_waits_only_for_those_that_it_reads():
 @pytest.mark.parametrize("profile", sorted(p.stem for p in (SOURCE / "profiles").glob("*.json")))
 def test_profiles_fit_the_notebooks(profile):
     every = notebooks.named(SOURCE, [str(path) for path in PATHS])
-    values = parameters.effective(every, parameters.read_profile(SOURCE, profile), {})
+    values = notebooks.effective(every, notebooks.read_profile(SOURCE, profile), {})
     assert set(values) == {path.stem for path in PATHS}
     assert [nb.path for nb in notebooks.find(SOURCE)] == CHAIN
 

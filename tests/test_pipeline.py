@@ -19,7 +19,7 @@ from toys import BEGIN, numbers, write_notebook
 
 import lqrlab
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import fingerprints, notebooks, parameters, pipeline, run_folder, session
+from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session
 
 RUN = "run: str = 'data/runs/default'  # folder that this run reads and writes\n"
 FIRST = [
@@ -48,7 +48,7 @@ def make_source(folder: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def package_as_it_is(monkeypatch):
-    monkeypatch.setattr(fingerprints, "package_hash", lambda: "as it is")  # whoever edits it meanwhile
+    monkeypatch.setattr(notebooks, "package_hash", lambda: "as it is")  # whoever edits it meanwhile
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def finished(tmp_path_factory):
     """The toy chain, run once: its notebooks, its folder, and what was printed."""
     place = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fingerprints, "package_hash", lambda: "as it is")
+        patch.setattr(notebooks, "package_hash", lambda: "as it is")
         shown = run(make_source(place / "notebooks"), place / "run", GIVEN)
     return place, shown
 
@@ -178,7 +178,7 @@ def test_profiles_are_checked_as_strictly(source, tmp_path):
 def test_values_as_typed(source, text, kind, value):
     nb = notebooks.read(source / "01_first.ipynb")
     nb.parameters["x"] = notebooks.Parameter("x", kind, None)
-    read = parameters.effective([nb], {}, {"x": text})["01_first"]["x"]
+    read = notebooks.effective([nb], {}, {"x": text})["01_first"]["x"]
     assert read == value
     assert type(read) is type(value)
 
@@ -234,7 +234,7 @@ def test_a_failing_cell_is_shown_and_what_was_finished_is_kept(again):
     assert not (folder / "results" / "02_second.json").exists()
     record = json.loads((folder / "run.json").read_text())
     assert record["status"] == "failed"
-    assert record["error"] == "02_second: 02_second failed: ArithmeticError: the sum is a matter of taste"
+    assert record["error"] == "02_second failed: ArithmeticError: the sum is a matter of taste"
     rerun()
     assert (folder / "log").read_text() == "first second second second "
 
@@ -275,8 +275,8 @@ def command(again, *args):
 
 PACKAGE_AS_IT_IS = (
     "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"  # what runs in the
-    "from lqrlab.workbench.cli import main\nfrom lqrlab.workbench.runs import fingerprints\n"  # background is deaf
-    "fingerprints.package_hash = lambda: 'as it is'\nmain(sys.argv[1:])"
+    "from lqrlab.workbench.cli import main\nfrom lqrlab.workbench.runs import notebooks\n"  # background is deaf
+    "notebooks.package_hash = lambda: 'as it is'\nmain(sys.argv[1:])"
 )
 
 
@@ -387,7 +387,7 @@ def test_fresh_removes_only_what_runs_make(tmp_path):
 def test_rewording_a_notebook_reruns_it_alone_and_its_code_those_after(source):
     def prints(**given):
         chain = notebooks.find(source)
-        return fingerprints.fingerprints(chain, parameters.effective(chain, {}, given))
+        return notebooks.fingerprints(chain, notebooks.effective(chain, {}, given))
 
     before = prints()
     assert prints(pause=1.0)["01_first"] == before["01_first"]
@@ -413,14 +413,14 @@ def test_the_package_counts_with_its_version_and_without_what_only_starts_and_sh
     for name in ("control/riccati.py", "workbench/plots.py"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("a = 1")
-    before = fingerprints.package_hash(tmp_path)
+    before = notebooks.package_hash(tmp_path)
     (tmp_path / "workbench" / "plots.py").write_text("a = 2")
-    assert fingerprints.package_hash(tmp_path) == before
+    assert notebooks.package_hash(tmp_path) == before
     (tmp_path / "control" / "riccati.py").write_text("a = 2")
-    after = fingerprints.package_hash(tmp_path)
+    after = notebooks.package_hash(tmp_path)
     assert after != before
     monkeypatch.setattr(lqrlab, "__version__", "9.9")
-    assert fingerprints.package_hash(tmp_path) != after
+    assert notebooks.package_hash(tmp_path) != after
 
 
 def test_results_hold_arrays_and_numbers_that_are_not_finite(tmp_path):

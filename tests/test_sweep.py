@@ -22,10 +22,9 @@ from lqrlab.workbench.runs import (
     report,
     sweep,
     sweep_plan,
-    sweep_points,
     sweep_workers,
 )
-from lqrlab.workbench.runs.sweep_points import Sweep
+from lqrlab.workbench.runs.sweep_plan import Sweep
 
 PARAMETERS = """run: str = 'data/runs/default'
 fate: str = 'well'  # what it meets with
@@ -119,7 +118,7 @@ def test_six_runs_of_which_four_meet_with_something(toy, tmp_path):
     (tmp_path / "sweeps").mkdir()
     folder.rename(tmp_path / "sweeps" / "six")
     listed = BeautifulSoup(report.index(tmp_path).read_text(), "html.parser")
-    assert listed.find("a", string="six")["href"] == "sweeps/eight/report/index.html"
+    assert listed.find("a", string="six")["href"] == "sweeps/six/report/index.html"
 
 
 @pytest.mark.slow
@@ -161,14 +160,14 @@ def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
     ],
 )
 def test_points_of_grids_and_lists(toy, given, kwargs, expected):
-    made = sweep_points.points(notebooks.read(toy), Sweep(toy, given, **kwargs))
+    made = sweep_plan.points(notebooks.read(toy), Sweep(toy, given, **kwargs))
     assert [tuple(point.values()) for point in made] == expected
 
 
 def test_random_points_are_within_and_go_on(toy):
     def points(num, seed=3, **more):
         given = {"rate": "1e-4:1e-1:log", "depth": "1:3", "shout": "true,false"} | more
-        return sweep_points.points(notebooks.read(toy), Sweep(toy, given, num_random=num, seed=seed))
+        return sweep_plan.points(notebooks.read(toy), Sweep(toy, given, num_random=num, seed=seed))
 
     many = points(400)
     assert points(50) == many[:50]

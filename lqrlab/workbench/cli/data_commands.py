@@ -10,7 +10,7 @@ import click
 
 from lqrlab.workbench.cli import options
 from lqrlab.workbench.cli.options import PATH
-from lqrlab.workbench.runs import notebooks, parameters, pipeline
+from lqrlab.workbench.runs import notebooks, pipeline
 
 
 @click.group()
@@ -53,7 +53,7 @@ def generate(
         raise ValueError(f"--config {config}: cannot be read ({error.strerror})") from None
     dataset.DataConfig.from_json(text)  # what is wrong in the file is told as such
     kinds = typing.get_type_hints(dataset.DataConfig)
-    typed = {name: parameters.from_text(value, kinds.get(name, str)) for name, value in overrides.items()}
+    typed = {name: notebooks.from_text(value, kinds.get(name, str)) for name, value in overrides.items()}
     wanted = dataset.DataConfig.from_json(json.dumps(json.loads(text) | typed))
     name = str(path)
     with contextlib.ExitStack() as held:
@@ -106,9 +106,9 @@ def train(folder: Path, profile: str, overrides: dict[str, str], processes: int,
     compute.setup()
     compute.join()
     source = pipeline.find_source(source)
-    chain, given = notebooks.named(source, ("03_training",)), parameters.read_profile(source, profile)
+    chain, given = notebooks.named(source, ("03_training",)), notebooks.read_profile(source, profile)
     given = {name: values for name, values in given.items() if name == "03_training"}
-    values = parameters.effective(chain, given, overrides)["03_training"]
+    values = notebooks.effective(chain, given, overrides)["03_training"]
     values["checkpoint_every"] = 5 * int(str(values["report_every"]))
 
     def line(row: dict[str, float]) -> None:
@@ -117,10 +117,10 @@ def train(folder: Path, profile: str, overrides: dict[str, str], processes: int,
 
     fit = learning.fit(
         dataset.open(folder / "dataset"),
-        parameters.config(learning.ModelConfig, values),
-        parameters.config(learning.TrainConfig, values),
+        notebooks.config(learning.ModelConfig, values),
+        notebooks.config(learning.TrainConfig, values),
         folder,
-        backend=parameters.config(compute.Backend, values),
+        backend=notebooks.config(compute.Backend, values),
         progress=line,
     )
     if fit.stopped:

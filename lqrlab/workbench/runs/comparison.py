@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lqrlab.workbench.runs import run_folder, session, sweep_program
 from lqrlab.workbench.runs.notebooks import Values
-from lqrlab.workbench.runs.run_folder import Point, Record
+from lqrlab.workbench.runs.run_folder import Entry, Record
 from lqrlab.workbench.runs.terminal import clock
 from lqrlab.workbench.runs.terminal import table as aligned
 
@@ -40,7 +40,7 @@ def table(folder: str | Path) -> "DataFrame":
     return frame[[c for c in frame if c not in last] + last]
 
 
-def _point_row(entry: Point, known: Values | None) -> Values:
+def _point_row(entry: Entry, known: Values | None) -> Values:
     """The row of a point of one program: its numbers are in one file, or are not."""
     status = "not started" if known is None else "failed" if "error" in known else "finished"
     numbers = dict(known or {})
@@ -48,7 +48,7 @@ def _point_row(entry: Point, known: Values | None) -> Values:
     return {"run": entry["run"], "status": status, **entry["point"], **numbers, "error": error}
 
 
-def _run_row(place: Path, entry: Point, sweep: Record) -> Values:
+def _run_row(place: Path, entry: Entry, sweep: Record) -> Values:
     """The row of a run that has a folder."""
     name, run = Path(sweep["notebook"]).stem, run_folder.read(place / run_folder.RUN)
     row: Values = {"run": entry["run"], "status": run.get("status", "not started"), **entry["point"]}

@@ -17,7 +17,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, TextIO, TypedDict
+from types import SimpleNamespace
+from typing import IO, TypedDict
 
 from lqrlab.workbench.runs import run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
@@ -37,14 +38,11 @@ class Event(TypedDict, total=False):
     traceback: str
 
 
-class CellError(RuntimeError):
-    """A notebook did not run to its end.
+Listener = Callable[[Event], None]
 
-    Attributes:
-        error: type and message in one line.
-        source: the failing cell, where one is known.
-        traceback: the last lines that tell why.
-    """
+
+class CellError(RuntimeError):
+    """A notebook did not run to its end: the error in one line, the failing cell, the last lines of its traceback."""
 
     def __init__(self, error: str, source: str = "", traceback: str = "") -> None:
         super().__init__(error)
@@ -64,20 +62,15 @@ def environment() -> dict[str, str]:
     }
 
 
-def failed_path(folder: Path, name: str) -> Path:
-    """Where a notebook that failed is left, executed up to there."""
-    return folder / "notebooks" / f"{name}.failed.ipynb"
-
-
 def execute(
     nb: Notebook,
     folder: Path,
     values: Values,
     fingerprint: str,
     *,
-    on_event: Callable[[Event], None] = lambda event: None,
+    on_event: Listener = lambda event: None,
     time_limit: float | None = None,
-) -> Path:
+) -> None:
     """Execute one notebook in a folder that is held, and make sure that it came to its end.
 
     Args:
@@ -86,16 +79,13 @@ def execute(
         on_event: called with each event, and with an empty one about once a second in between.
         time_limit: seconds after which the notebook is ended; None for no limit.
 
-    Returns:
-        The path of the executed notebook, ``<folder>/notebooks/<name>.ipynb``.
-
     Raises:
         CellError: a cell failed, the kernel died, the time was over, papermill could not start, or the last cell
-            wrote no result. What was executed up to there is in :func:`failed_path`.
+            wrote no result. ``notebooks/<name>.failed.ipynb`` is executed up to there.
     """
-    failed, token = failed_path(folder, nb.name), uuid.uuid4().hex
-    partial = failed.with_name(f".{nb.name}.partial.ipynb")
-    partial.parent.mkdir(exist_ok=True)
+    executed, token = folder / "notebooks" / f"{nb.name}.ipynb", uuid.uuid4().hex
+    failed, partial = executed.with_suffix(".failed.ipynb"), executed.with_name(f".{nb.name}.partial.ipynb")
+    executed.parent.mkdir(exist_ok=True)
     result = session.result_path(folder, nb.name)
     result.unlink(missing_ok=True)
     given = {k: v for k, v in values.items() if v != nb.parameters[k].default} | {"run": str(folder)}
@@ -113,18 +103,12 @@ def execute(
     finally:
         if partial.exists():
             os.replace(partial, failed)
-    executed = failed.with_name(f"{nb.name}.ipynb")
     os.replace(failed, executed)
-    return executed
 
 
 def _in_child(
-    job: Mapping[str, object],
-    env: Mapping[str, str],
-    on_event: Callable[[Event], None],
-    time_limit: float | None,
+    job: Mapping[str, object], env: Mapping[str, str], on_event: Listener, time_limit: float | None
 ) -> None:
-    """Have a child do the job, and see it end."""
     begun, failure = time.monotonic(), Event()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         child = subprocess.Popen(
@@ -164,21 +148,20 @@ def _in_child(
 
 def _events(stream: IO[str]) -> Iterator[Event]:
     """The child's events as they come, and an empty one for each second without."""
-    lines: queue.Queue[str | None] = queue.Queue()
+    lines: queue.Queue[str] = queue.Queue()
 
     def pump() -> None:
         for line in stream:
             lines.put(line)
-        lines.put(None)
+        lines.put("")
 
     threading.Thread(target=pump, daemon=True).start()
     while True:
         try:
             line = lines.get(timeout=1.0)
         except queue.Empty:
-            yield {}
-            continue
-        if line is None:
+            line = "{}"
+        if not line:
             return
         yield json.loads(line)
 
@@ -188,21 +171,6 @@ def _tail(text: str, lines: int = 12) -> str:
 
 
 # The child ----------------------------------------------------------------------------------------------
-
-
-class _Notes:
-    """Stands in for a file: what the notebook prints becomes events."""
-
-    def __init__(self, send: Callable[[Event], None]) -> None:
-        self.send = send
-
-    def write(self, text: str) -> None:
-        lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
-        if lines:
-            self.send({"note": lines[-1]})
-
-    def flush(self) -> None:
-        pass
 
 
 def _end_with_parent() -> None:
@@ -221,14 +189,19 @@ def main() -> int:
     """Run the job on standard input; events go to standard output, everything else to standard error."""
     job = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    events: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
     def send(event: Event) -> None:
         events.write(json.dumps(event) + "\n")
         events.flush()
 
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # a second to import, to check addresses
+    def note(text: str) -> None:
+        if lines := [line.strip() for line in text.splitlines() if line.strip()]:
+            send({"note": lines[-1]})
+
+    # checks web addresses in a notebook's metadata, and takes a second to import
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
@@ -242,7 +215,7 @@ def main() -> int:
                 kernel_name=KERNEL,
                 cwd=job["cwd"],
                 progress_bar=False,
-                stdout_file=_Notes(send),
+                stdout_file=SimpleNamespace(write=note, flush=lambda: None),
                 on_cell_execute=lambda **kwargs: send({"cell": next(cells)}),
             )
     except PapermillExecutionError as error:

@@ -1,30 +1,35 @@
-"""A notebook as a file: its parameters with their types, its headings, the notebooks whose files it reads.
+"""A notebook as a file: its parameters with their types, the values that it runs with, what its result depends on.
 
-Everything here reads the file and runs nothing, so a wrong parameter is refused before anything starts.
+Everything here reads files and runs nothing, so a wrong parameter is refused before anything starts.
 """
 
 import ast
 import dataclasses
+import hashlib
 import io
 import json
 import re
 import tokenize
+import types
+import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import GenericAlias, UnionType
 from typing import Any
 
+import lqrlab
 from lqrlab.compute import checks
 from lqrlab.compute.config import checked
 
 Cell = Mapping[str, Any]
-Kind = type | GenericAlias | UnionType | None
+Kind = type | types.GenericAlias | types.UnionType | None
 """The type that a parameter is declared with."""
 Values = dict[str, object]
 """Parameters by name."""
+Profile = Mapping[str, Mapping[str, object]]
+"""Notebook → parameter → value."""
+Config = typing.TypeVar("Config")
+MAIN_JOB, NUMBERED = "0[0-9]_*.ipynb", "[0-9][0-9]_*.ipynb"
 _TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
-MAIN_JOB = "0[0-9]_*.ipynb"
-NUMBERED = "[0-9][0-9]_*.ipynb"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,15 +44,12 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True)
 class Notebook:
-    """A notebook file without its outputs.
+    """A notebook file without its outputs; a plant that is swept over is declared as one, too.
 
     Attributes:
-        path: where it is.
-        cells: its cells, as plain dictionaries.
-        metadata: what the notebook's metadata say under ``lqrlab``: ``needs`` lists the notebooks whose files it
-            reads, ``vmap`` the parameters that may differ between trainings in one program.
-        parameters: by name, in the order of the cell.
-        kind: what it is to a person: a plant can be swept over, too.
+        metadata: what its metadata say under ``lqrlab``: ``needs`` lists the notebooks whose files it reads,
+            ``vmap`` the parameters that may differ between trainings in one program.
+        kind: what it is to a person, ``notebook`` or ``plant``.
     """
 
     path: Path
@@ -68,10 +70,7 @@ class Notebook:
 
     @property
     def steps(self) -> list[str]:
-        """For each code cell that runs, the heading that it stands under.
-
-        The cell of the parameters counts twice: papermill adds one with the values that were given.
-        """
+        """For each code cell that runs, the heading that it stands under; papermill adds one with the values given."""
         steps, heading = [], self.name
         for cell in self.cells:
             heading = [heading, *(text for _, text in headings(cell))][-1]
@@ -99,12 +98,11 @@ def headings(cell: Cell) -> Iterator[tuple[int, str]]:
             yield len(hashes), re.sub(r"[*`]|\b_|_\b", "", text)
 
 
-def read(path: Path) -> Notebook:
-    """Read a notebook.
+# Reading ------------------------------------------------------------------------------------------------
 
-    Raises:
-        ValueError: the file is not a notebook, or a parameter is not declared well.
-    """
+
+def read(path: Path) -> Notebook:
+    """Read a notebook; a ``ValueError`` names a file that is not one, or a parameter not declared well."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         cells = tuple(content["cells"])
@@ -128,11 +126,11 @@ def find(folder: Path) -> list[Notebook]:
 def named(folder: Path, names: Sequence[str]) -> list[Notebook]:
     """Notebooks of ``folder`` by name or path, of the main job or not; an unknown one is refused."""
     paths = {path.stem: path for path in sorted(folder.glob(NUMBERED))}
-    wanted = [Path(name).name.removesuffix(".ipynb") for name in names]
+    wanted = dict.fromkeys(Path(name).name.removesuffix(".ipynb") for name in names)
     for name in wanted:
         if name not in paths:
             raise ValueError(f"notebooks: there is no {name!r} in {folder}{near(name, paths)}")
-    return [read(paths[name]) for name in dict.fromkeys(wanted)]
+    return [read(paths[name]) for name in wanted]
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -145,11 +143,8 @@ def _parameters(path: Path, text: str) -> dict[str, Parameter]:
     """What the cell tagged ``parameters`` declares; it is parsed and never evaluated."""
     try:
         statements = ast.parse(text).body
-        comments = {
-            token.start[0]: token.string.lstrip("# ")
-            for token in tokenize.generate_tokens(io.StringIO(text).readline)
-            if token.type == tokenize.COMMENT
-        }
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
     except (SyntaxError, ValueError, tokenize.TokenError, RecursionError, MemoryError) as error:
         raise ValueError(f"{path}: the cell tagged 'parameters' is not Python ({error})") from None
     parameters = {}
@@ -181,9 +176,155 @@ def _kind(node: ast.expr) -> Kind:
         case ast.Constant(value=None):
             return None
         case ast.Subscript(value=ast.Name(id="list"), slice=item):
-            return GenericAlias(list, (_kind(item),))
+            return types.GenericAlias(list, (_kind(item),))
         case ast.Subscript(value=ast.Name(id="dict"), slice=ast.Tuple(elts=[key, item])):
-            return GenericAlias(dict, (_kind(key), _kind(item)))
+            return types.GenericAlias(dict, (_kind(key), _kind(item)))
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
             return _kind(left) | _kind(right)  # type: ignore[operator]
     raise ValueError("not a plain type")
+
+
+# Values -------------------------------------------------------------------------------------------------
+
+
+def read_profile(source: Path, name: str) -> Profile:
+    """The parameters that a profile, ``profiles/<name>.json`` in the notebooks' folder, sets."""
+    path = source / "profiles" / f"{name}.json"
+    if not path.exists():
+        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.json"))) or "none"
+        raise ValueError(f"profile: there is no {name!r} in {path.parent}; there are {known}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error})") from None
+    if not isinstance(content, dict) or not all(isinstance(v, dict) for v in content.values()):
+        raise ValueError(f"{path}: expected {{notebook: {{parameter: value}}}}")
+    return content
+
+
+def effective(chain: Sequence[Notebook], profile: Profile, given: Mapping[str, object]) -> dict[str, Values]:
+    """The parameters that each notebook will run with: its defaults, then the profile, then what was given.
+
+    Args:
+        chain: the notebooks.
+        profile: see :data:`Profile`.
+        given: ``"notebook.parameter"``, or ``"parameter"`` for all notebooks that declare it → value; text is read
+            as typed on a command line.
+
+    Raises:
+        ValueError: naming the notebook, the parameter, what was expected and what came.
+    """
+    for nb in chain:
+        if "run" not in nb.parameters:
+            raise ValueError(
+                f"{nb.path}: declares no parameter 'run: str', the folder that it reads and writes"
+            )
+    by_name = {nb.name: nb for nb in chain}
+    values: dict[str, Values] = {nb.name: {p.name: p.default for p in nb.parameters.values()} for nb in chain}
+    for name, settings in profile.items():
+        if name not in by_name:
+            raise ValueError(f"profile: there is no notebook {name!r}{near(name, by_name)}")
+        values[name] |= {key: _value(by_name[name], key, value) for key, value in settings.items()}
+    for key, value in given.items():
+        name, dot, short = key.rpartition(".")
+        if dot and name not in by_name:
+            raise ValueError(f"{key}: there is no notebook {name!r}{near(name, by_name)}")
+        meant = [by_name[name]] if dot else [nb for nb in chain if short in nb.parameters]
+        if not meant:
+            known = sorted({p for nb in chain for p in nb.parameters})
+            raise ValueError(f"{key}: no notebook has a parameter of this name{near(short, known)}")
+        for nb in meant:
+            values[nb.name][short] = _value(nb, short, value, typed=isinstance(value, str))
+    return values
+
+
+def _value(nb: Notebook, key: str, value: object, *, typed: bool = False) -> object:
+    if key == "run":
+        raise ValueError(f"{nb.name}.run: is set by the run's folder (--folder), not as a parameter")
+    if key not in nb.parameters:
+        raise ValueError(f"{nb.name}.{key}: the {nb.kind} has no such parameter{near(key, nb.parameters)}")
+    parameter = nb.parameters[key]
+    about = f" ({parameter.about})" if parameter.about else ""
+    value = from_text(str(value), parameter.type) if typed else value
+    return checked(f"{nb.name}.{key}{about}", value, parameter.type)
+
+
+def from_text(text: str, kind: Kind) -> object:
+    """A value as typed on a command line: JSON, ``true``, ``none``, or for a list also ``a,b,c``; unchecked."""
+    text = text.strip()
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        options = typing.get_args(kind)
+        if type(None) in options and text.lower() in ("none", "null"):
+            return None
+        kind = next(option for option in options if option is not type(None))
+    if (typing.get_origin(kind) or kind) in (list, tuple) and not text.startswith("["):
+        item = (*typing.get_args(kind), object)[0]
+        return [from_text(part, item) for part in text.split(",") if part.strip()]
+    if kind is str:
+        return text
+    try:
+        return json.loads(text.lower() if kind is bool else text)
+    except ValueError:
+        return text
+
+
+def config(kind: type[Config], values: Mapping[str, object]) -> Config:
+    """A config with those of a notebook's parameters that are its fields."""
+    names = {f.name for f in dataclasses.fields(kind)} & values.keys()  # type: ignore[arg-type]
+    return kind(**{name: values[name] for name in names})
+
+
+# What a result depends on -------------------------------------------------------------------------------
+
+
+def package_hash(root: Path = Path(lqrlab.__file__).parent) -> str:
+    """Hash of lqrlab's version and source files, without the workbench: starting and showing change no result."""
+    digest = hashlib.sha256(lqrlab.__version__.encode())
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if not name.startswith("workbench/"):
+            digest.update(name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def fingerprints(chain: Sequence[Notebook], values: Mapping[str, Values]) -> dict[str, str]:
+    """For each notebook of a chain, the hash of all that its result follows from.
+
+    The notebooks before it count by their code and parameters (all of them, or those that its metadata name), so
+    that rewording one reruns that one alone.
+    """
+    package = package_hash()
+    whole: dict[str, str] = {}
+    handed_on: dict[str, str] = {}
+    for nb in chain:
+        needs = nb.metadata.get("needs", list(handed_on))
+        if unknown := [name for name in needs if name not in handed_on]:
+            raise ValueError(
+                f"{nb.path}: its metadata say that it needs {unknown[0]!r}, which does not come before it"
+            )
+        inputs = [handed_on[name] for name in needs]
+        whole[nb.name] = fingerprint(nb, values[nb.name], inputs, package)
+        code = [source(c) for c in nb.cells if c["cell_type"] == "code" and "parameters" not in tags(c)]
+        handed_on[nb.name] = _hash([code, package, without_run(values[nb.name]), inputs])
+    return whole
+
+
+def fingerprint(nb: Notebook, values: Values, inputs: Sequence[str | None], package: str) -> str:
+    """The hash of all that the result of one notebook follows from.
+
+    Args:
+        nb, values: its cells without their outputs, and its parameters.
+        inputs: what identifies the files that it reads.
+        package: from :func:`package_hash`.
+    """
+    cells = [(c["cell_type"], tags(c), source(c)) for c in nb.cells]
+    return _hash([cells, package, without_run(values), list(inputs)])
+
+
+def without_run(values: Values) -> Values:
+    """The parameters without the folder, which may be moved."""
+    return {k: v for k, v in values.items() if k != "run"}
+
+
+def _hash(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

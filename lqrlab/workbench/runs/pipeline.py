@@ -4,42 +4,30 @@
 when its process ended well *and* the last cell of that very execution wrote its result file.
 """
 
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import lqrlab
-from lqrlab.workbench.runs import execution, fingerprints, notebooks, parameters, run_folder, session
+from lqrlab.workbench.runs import execution, notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
+from lqrlab.workbench.runs.run_folder import Record, Status, short
 from lqrlab.workbench.runs.terminal import Progress, clock
+
+ERRORS: dict[str, Status] = {execution.TIME_LIMIT: "timed out", "DeadKernelError": "kernel died"}
 
 
 class RunError(RuntimeError):
     """A run that stopped at a notebook; the message says where, why and what to do next."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What a run executes, checked: the notebooks, where, with which parameters.
+class Step(NamedTuple):
+    """A notebook of a run, its parameters, and the fingerprint of its result."""
 
-    Attributes:
-        source: the folder of the notebooks.
-        profile: name of the profile.
-        folder: of the run.
-        chain: the notebooks that are executed.
-        values, fingerprints: by name, of all notebooks of the main job.
-        partial: whether other notebooks of the main job are left out.
-    """
-
-    source: Path
-    profile: str
-    folder: Path
-    chain: list[Notebook]
-    values: dict[str, Values]
-    fingerprints: dict[str, str]
-    partial: bool
+    nb: Notebook
+    values: Values
+    fingerprint: str
 
 
 def run(
@@ -75,104 +63,114 @@ def run(
             the folder.
         RunError: a notebook failed; those before it are kept.
     """
-    plan = _planned(find_source(source), profile, folder, overrides or {}, only)
-    with run_folder.hold(plan.folder), Progress(stream) as progress:
-        what = f"{len(plan.chain)} notebooks" if len(plan.chain) > 1 else plan.chain[0].name
-        progress.say(f"lqrlab run · profile {profile} · {what} → {run_folder.short(plan.folder)}")
+    source = find_source(source)
+    steps = _steps(source, profile, overrides or {}, only)
+    folder = (Path(folder).expanduser() if folder else source.parent / "data" / "runs" / profile).resolve()
+    if folder / "notebooks" == source:
+        raise ValueError(f"--folder {short(folder)}: holds the notebooks themselves; give another")
+    with run_folder.hold(folder), Progress(stream) as progress:
+        what = f"{len(steps)} notebooks" if len(steps) > 1 else steps[0].nb.name
+        progress.say(f"lqrlab run · profile {profile} · {what} → {short(folder)}")
         if fresh:
-            run_folder.clear(plan.folder)
+            run_folder.clear(folder)
         begun = time.monotonic()
-        _execute_all(plan, progress)
+        others = run_folder.read(folder / run_folder.RUN).get("parameters", {}) if only else {}
+        parameters = others | {step.nb.name: notebooks.without_run(step.values) for step in steps}
+        about: Record = {"profile": profile, "parameters": parameters, "commit": run_folder.commit(source)}
+        execute(steps, folder, about, progress)
         progress.say(f"finished in {clock(time.monotonic() - begun)}")
         if report:
             from lqrlab.workbench.runs import report as reports
 
-            progress.say(f"report: {run_folder.short(reports.write(plan.folder))}")
-    return plan.folder
+            progress.say(f"report: {short(reports.write(folder))}")
+    return folder
 
 
-def _planned(
-    source: Path,
-    profile: str,
-    folder: str | Path | None,
-    overrides: Mapping[str, object],
-    only: Sequence[str],
-) -> Plan:
-    """Check everything that was asked for."""
+def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequence[str]) -> list[Step]:
+    """What is to be executed, all of it checked."""
     chain, chosen = notebooks.find(source), notebooks.named(source, only)
     chain += [nb for nb in chosen if nb.name not in {other.name for other in chain}]
     names = {nb.name for nb in chain}
     others = {path.stem for path in source.glob(notebooks.NUMBERED)} - names
-    given = parameters.read_profile(source, profile)
-    values = parameters.effective(chain, {k: v for k, v in given.items() if k not in others}, overrides)
-    prints = fingerprints.fingerprints(chain, values)
-    folder = (Path(folder).expanduser() if folder else source.parent / "data" / "runs" / profile).resolve()
-    if folder / "notebooks" == source:
-        raise ValueError(f"--folder {run_folder.short(folder)}: holds the notebooks themselves; give another")
+    settings = {k: v for k, v in notebooks.read_profile(source, profile).items() if k not in others}
+    values = notebooks.effective(chain, settings, given)
+    prints = notebooks.fingerprints(chain, values)
     wanted = {nb.name for nb in chosen} or names
-    return Plan(
-        source, profile, folder, [nb for nb in chain if nb.name in wanted], values, prints, bool(only)
-    )
+    return [Step(nb, values[nb.name], prints[nb.name]) for nb in chain if nb.name in wanted]
 
 
-def _execute_all(plan: Plan, progress: Progress) -> None:
-    """Execute what is not finished; the run's record says how far that came."""
-    path = plan.folder / run_folder.RUN
-    others = run_folder.read(path).get("parameters", {}) if plan.partial else {}
-    given = {nb.name: {k: v for k, v in plan.values[nb.name].items() if k != "run"} for nb in plan.chain}
-    commit = run_folder.commit(plan.source)
-    run_folder.begin(path, profile=plan.profile, parameters=others | given, commit=commit)
-    status: run_folder.Status = "failed"
+def execute(
+    steps: Sequence[Step],
+    folder: Path,
+    about: Record,
+    progress: Progress,
+    time_limit: float | None = None,
+) -> None:
+    """Execute what is not finished in a folder that is held; the run's record says how far that came.
+
+    Args:
+        steps, folder: what is run, and where.
+        about: what the record says besides.
+        progress: where it is shown.
+        time_limit: of each notebook [s].
+
+    Raises:
+        RunError: a notebook failed.
+    """
+    path, begun = folder / run_folder.RUN, time.monotonic()
+    run_folder.begin(path, **about)
+    status: Status = "stopped"
     error = device = None
     try:
-        for nb in plan.chain:
-            if run_folder.finished(plan.folder, nb.name, plan.fingerprints[nb.name]):
-                progress.say(f"✓ {nb.name}  finished before")
+        for step in steps:
+            if run_folder.finished(folder, step.nb.name, step.fingerprint):
+                progress.say(f"✓ {step.nb.name}  finished before")
             else:
-                _execute(nb, plan, progress)
-            device = session.results(plan.folder, nb.name)["device"]
+                _execute(step, folder, progress, time_limit)
+            device = session.results(folder, step.nb.name)["device"]
         status = "finished"
-    except KeyboardInterrupt:
-        status = "stopped"
-        raise
-    except BaseException as problem:
-        error = f"{nb.name}: {str(problem).partition(chr(10))[0]}"
-        raise
+    except execution.CellError as problem:
+        status = ERRORS.get(problem.error.partition(":")[0], "failed")
+        error = f"{step.nb.name} failed: {problem.error}"
+        failed = folder / "notebooks" / f"{step.nb.name}.failed.ipynb"
+        raise RunError(_explanation(error, problem, failed)) from None
     finally:
-        run_folder.note(path, status=status, error=error, ended=session.now(), device=device)
+        seconds = round(time.monotonic() - begun, 2)
+        run_folder.note(path, status=status, error=error, ended=session.now(), seconds=seconds, device=device)
 
 
-def _execute(nb: Notebook, plan: Plan, progress: Progress) -> None:
+def _execute(step: Step, folder: Path, progress: Progress, time_limit: float | None) -> None:
     """Execute one notebook and show how far it is."""
-    steps = nb.steps
-    progress.update(nb.name, 0, "starting Python", total=len(steps))
+    name, titles = step.nb.name, step.nb.steps
+    progress.update(name, 0, "starting Python", total=len(titles))
 
     def show(event: execution.Event) -> None:
-        step = event.get("cell")
-        progress.update(nb.name, step, steps[step - 1] if step else None, event.get("note"))
+        number = event.get("cell")
+        progress.update(name, number, titles[number - 1] if number else None, event.get("note"))
 
+    mark, text = "■", "interrupted at"
     try:
-        values, fingerprint = plan.values[nb.name], plan.fingerprints[nb.name]
-        execution.execute(nb, plan.folder, values, fingerprint, on_event=show)
-    except execution.CellError as error:
-        progress.close(nb.name, "✗", f'stopped at "{progress.tasks[nb.name].title}"')
-        raise RunError(_explanation(nb, error, execution.failed_path(plan.folder, nb.name))) from None
-    except KeyboardInterrupt:
-        progress.close(nb.name, "■", f'interrupted at "{progress.tasks[nb.name].title}"')
+        execution.execute(
+            step.nb, folder, step.values, step.fingerprint, on_event=show, time_limit=time_limit
+        )
+        mark, text = "✓", f"{len(titles)} steps"
+    except execution.CellError:
+        mark, text = "✗", "stopped at"
         raise
-    progress.close(nb.name, "✓", f"{len(steps)} steps")
+    finally:
+        where = "" if mark == "✓" else f' "{progress.tasks[name].title}"'
+        progress.close(name, mark, text + where)
 
 
-def _explanation(nb: Notebook, error: execution.CellError, failed: Path) -> str:
-    parts = [f"{nb.name} failed: {error.error}"]
+def _explanation(what: str, error: execution.CellError, failed: Path) -> str:
+    parts = [what]
     if error.source:
         parts += ["in the cell", *(f"  │ {line}" for line in error.source.strip("\n").splitlines())]
     if error.traceback:
         parts += ["with the traceback", *(f"  {line}" for line in error.traceback.splitlines())]
     if failed.exists():
-        parts.append(f"executed up to there: {run_folder.short(failed)}")
-    parts.append("Mend the cause and repeat the command: finished notebooks are kept.")
-    return "\n".join(parts)
+        parts.append(f"executed up to there: {short(failed)}")
+    return "\n".join([*parts, "Mend the cause and repeat the command: finished notebooks are kept."])
 
 
 def find_source(source: str | Path | None = None) -> Path:

@@ -27,7 +27,7 @@ Status = Literal[
 ]
 
 
-class Point(TypedDict):
+class Entry(TypedDict):
     """One run of a sweep: its name, the parameters that it sets, and its fingerprint."""
 
     run: str
@@ -36,7 +36,7 @@ class Point(TypedDict):
 
 
 class Record(TypedDict, total=False):
-    """What a run (``run.json``) or sweep (``sweep.json``) says of itself; a sweep adds the last eight."""
+    """What a run (``run.json``) or sweep (``sweep.json``) says of itself."""
 
     status: Status
     error: str | None
@@ -44,37 +44,35 @@ class Record(TypedDict, total=False):
     ended: str
     seconds: float
     profile: str | None
-    parameters: dict[str, Values]
     versions: dict[str, str]
     commit: str | None
     platform: str
     device: str | None
+    sweep: str | None  # identifies the sweep
+    # of a run
+    parameters: dict[str, Values]
     fingerprint: str
     attempts: int
     worker: str
-    sweep: str | None
+    # of a sweep
     notebook: str
     title: str
     kind: str
     executor: str
     units: dict[str, str]
     inputs: str | None
-    runs: list[Point]
+    runs: list[Entry]
 
 
-def begin(path: Path, **fields: Unpack[Record]) -> Record:
+def begin(path: Path, **fields: Unpack[Record]) -> None:
     """Write the record of what starts now."""
-    record: Record = {"versions": session.versions(), "platform": platform.platform()}
-    record |= {"started": session.now(), "status": "running", **fields}
-    files.write_json(path, record, ensure_ascii=False)
-    return record
+    about = {"versions": session.versions(), "platform": platform.platform(), "started": session.now()}
+    files.write_json(path, {**about, "status": "running", **fields}, ensure_ascii=False)
 
 
-def note(path: Path, **changes: Unpack[Record]) -> Record:
+def note(path: Path, **changes: Unpack[Record]) -> None:
     """Put what has changed into a record."""
-    record: Record = {**read(path), **changes}
-    files.write_json(path, record, ensure_ascii=False)
-    return record
+    files.write_json(path, {**read(path), **changes}, ensure_ascii=False)
 
 
 def read(path: Path) -> Record:
@@ -87,14 +85,9 @@ def read(path: Path) -> Record:
 
 def commit(folder: Path) -> str | None:
     """Commit that ``folder`` stands at, with ``+`` where files differ from it; None outside of git."""
-
-    def git(*args: str) -> str:
-        done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=10)
-        return done.stdout.strip() if done.returncode == 0 else ""
-
+    describe = ["git", "-C", str(folder), "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
     try:
-        head = git("rev-parse", "--short=12", "HEAD")
-        return head + ("+" if git("status", "--porcelain", "--untracked-files=no") else "") if head else None
+        return subprocess.run(describe, capture_output=True, text=True, timeout=10).stdout.strip() or None
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from lqrlab.workbench.runs import comparison, pipeline, run_folder, session, sweep_program, sweep_workers
-from lqrlab.workbench.runs.sweep_plan import Point, SweepPlan, planned
-from lqrlab.workbench.runs.sweep_points import Sweep
+from lqrlab.workbench.runs.sweep_plan import Point, Sweep, SweepPlan, planned
 from lqrlab.workbench.runs.terminal import Progress
 
 
@@ -51,18 +50,17 @@ def sweep(asked: Sweep, stream: TextIO | None = None) -> Path:
 
 def _source(plan: SweepPlan, stream: TextIO | None) -> Path:
     """The folder of the run that the notebook reads from, with all that it needs there."""
-    given = plan.asked.inputs
-    default = plan.project / "data" / "runs" / (plan.profile or "default")
+    given, profile, needs = plan.asked.inputs, plan.profile, plan.needs
+    default = plan.project / "data" / "runs" / (profile or "default")
     source = (Path(given).expanduser() if given else default).resolve()
-    missing = [name for name in plan.needs if not session.result_path(source, name).exists()]
-    if missing and (given or plan.profile is None):
+    missing = [name for name in needs if not session.result_path(source, name).exists()]
+    if missing and (given or profile is None):
         raise ValueError(
-            f"{plan.nb.name}: reads what {', '.join(plan.needs)} made, but {source} has no result of {missing[0]}; "
+            f"{plan.nb.name}: reads what {', '.join(needs)} made, but {source} has no result of {missing[0]}; "
             "give --from RUN, the folder of a run that has"
         )
-    if missing:
-        profile, where = str(plan.profile), plan.nb.path.parent
-        pipeline.run(profile, source, only=plan.needs, source=where, report=False, stream=stream)
+    if missing and profile:
+        pipeline.run(profile, source, only=needs, source=plan.nb.path.parent, report=False, stream=stream)
     return source
 
 

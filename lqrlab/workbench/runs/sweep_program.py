@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lqrlab.workbench.runs import parameters, run_folder
+from lqrlab.workbench.runs import notebooks, run_folder
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 from lqrlab.workbench.runs.terminal import Progress
 
@@ -119,11 +119,11 @@ def trainings(plan: "SweepPlan", points: Sequence["Point"]) -> "Rows":
     seeds, rates = (list(dict.fromkeys(v[k] for v in values)) for k in ("seed", "learning_rate"))
     curves = seed_grid.grid(
         dataset.open(plan.source / "dataset"),
-        parameters.config(learning.ModelConfig, values[0]),
-        parameters.config(learning.TrainConfig, values[0]),
+        notebooks.config(learning.ModelConfig, values[0]),
+        notebooks.config(learning.TrainConfig, values[0]),
         seeds=seeds,
         learning_rates=rates,
-        backend=parameters.config(compute.Backend, values[0]),
+        backend=notebooks.config(compute.Backend, values[0]),
     )
     place = [(seeds.index(v["seed"]), rates.index(v["learning_rate"])) for v in values]
     yield [(i, {k: float(a[at][-1]) for k, a in curves.metrics.items()}) for i, at in enumerate(place)]

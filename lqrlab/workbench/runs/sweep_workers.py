@@ -7,6 +7,7 @@ worker died; the worker that gets such a run reads from its record how often it 
 
 import collections
 import contextlib
+import dataclasses
 import itertools
 import os
 import platform
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lqrlab.workbench.runs import cluster, comparison, execution, fingerprints, notebooks, run_folder, session
+from lqrlab.workbench.runs import cluster, comparison, notebooks, pipeline, run_folder, session
 from lqrlab.workbench.runs.run_folder import Status
 from lqrlab.workbench.runs.sweep_plan import Point, SweepPlan
 from lqrlab.workbench.runs.terminal import Progress
@@ -28,7 +29,6 @@ TOPIC = "lqrlab-sweep"
 _PATIENCE = 30.0  # seconds that a run waits for its folder: what a killed worker left is about to end
 _UNSTARTED = 5  # deaths of workers that dask forgives a run that has not even begun
 _MARKS = {"finished": "✓", "stopped": "■"}
-_STATUS: dict[str, Status] = {execution.TIME_LIMIT: "timed out", "DeadKernelError": "kernel died"}
 
 
 def missing(plan: SweepPlan, points: Sequence[Point]) -> list[Point]:
@@ -52,9 +52,12 @@ def execute(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> Non
     local = min(asked.workers or max(1, (os.cpu_count() or 2) // 2), len(points))
 
     def show(event: tuple[float, dict[str, Any]]) -> None:
-        sweep, name, news = (event[1][key] for key in ("sweep", "run", "news"))
-        if sweep == plan.id and name in running:  # a scheduler keeps what earlier sweeps told
-            progress.say(news["say"]) if "say" in news else progress.update(name, **news)
+        told = event[1]
+        if told["sweep"] == plan.id and told["run"] in running:  # a scheduler keeps what earlier sweeps told
+            if "say" in told:
+                progress.say(told["say"])
+            else:
+                progress.update(told["run"], *told["news"][0], **told["news"][1])
 
     with cluster.client(asked.scheduler, local, failures=asked.retries + _UNSTARTED) as client:
         progress.say(f"dashboard: {client.dashboard_link}")
@@ -105,78 +108,81 @@ def _record(plan: SweepPlan, point: Point) -> Path:
     return _folder(plan, point) / run_folder.RUN
 
 
-def _attempts(plan: SweepPlan, point: Point) -> int:
-    """How often this sweep has tried a run."""
-    record = run_folder.read(_record(plan, point))
-    return record.get("attempts", 0) if record.get("sweep") == plan.id else 0
-
-
 # On the worker ------------------------------------------------------------------------------------------
 
 
-class _Stopped(BaseException):
+class _Stopped(KeyboardInterrupt):
     """The sweep has ended: so must its runs."""
+
+
+class _News(Progress):
+    """Progress of a run, sent to whoever watches the sweep; about once a second it looks whether the sweep goes on."""
+
+    def __init__(self, plan: SweepPlan, point: Point) -> None:
+        super().__init__(steps=False)
+        self.plan, self.name, self.looked = plan, point.name, time.monotonic()
+
+    def say(self, text: str) -> None:
+        """The sweep says itself how a run has ended."""
+
+    def update(self, name: str, *news: Any, **more: Any) -> None:
+        """Send what is new."""
+        super().update(name, *news, **more)
+        self.send(news=[list(news), more])
+        if time.monotonic() - self.looked > 1.0:
+            self.looked = time.monotonic()
+            if run_folder.read(self.plan.folder / run_folder.SWEEP).get("sweep") != self.plan.id:
+                raise _Stopped
+
+    def send(self, **event: object) -> None:
+        """Through dask; outside of a worker nobody watches."""
+        import distributed
+
+        with contextlib.suppress(ValueError):
+            distributed.get_worker().log_event(TOPIC, {"sweep": self.plan.id, "run": self.name, **event})
 
 
 def perform(plan: SweepPlan, point: Point) -> Status:
     """Do one run, if need be several times, and leave the truth about it in its folder; returns how it ended."""
-    folder, record = _folder(plan, point), _record(plan, point)
+    folder, record, tried = _folder(plan, point), _record(plan, point), 0
     if not plan.folder.is_dir():
         raise FileNotFoundError(f"{platform.node()} does not see {plan.folder}: a shared disk is needed")
-    status: Status = "worker died"
     with run_folder.hold(folder, patience=_PATIENCE):
         if not missing(plan, [point]):
             return "finished"
-        if _attempts(plan, point):  # dask hands out again what its worker died of
-            run_folder.note(record, status=status, error="its worker died", ended=session.now())
-        while status not in ("finished", "timed out", "stopped"):
-            tried = _attempts(plan, point)
-            if tried > plan.asked.retries:
+        before = run_folder.read(record)
+        if before.get("sweep") == plan.id:  # dask hands out again what its worker died of
+            tried = before.get("attempts", 0)
+            run_folder.note(record, status="worker died", error="its worker died", ended=session.now())
+        elif before.get("fingerprint") != point.fingerprint:
+            run_folder.clear(folder)  # else an interrupted training resumes from its checkpoint
+        for attempt in range(tried + 1, plan.asked.retries + 2):
+            news, before = _News(plan, point), run_folder.read(record)
+            if attempt > 1:
+                said = f"{point.name}  {before.get('status')}: {before.get('error')}"
+                news.send(say=f"↻ {said}; tried again")
+            with contextlib.suppress(pipeline.RunError, _Stopped):
+                _attempt(plan, point, attempt, news)
+            if run_folder.read(record).get("status") in ("finished", "timed out", "stopped"):
                 break
-            if tried:
-                error = run_folder.read(record).get("error")
-                _tell(plan, point, say=f"↻ {point.name}  {status}: {error}; tried again")
-            status = _attempt(plan, point, tried + 1)
-    return status
+        return run_folder.read(record).get("status", "failed")
 
 
-def _attempt(plan: SweepPlan, point: Point, number: int) -> Status:
-    """Execute the notebook once, and keep the run's record."""
-    folder, record = _folder(plan, point), _record(plan, point)
-    if run_folder.read(record).get("fingerprint") != point.fingerprint:
-        run_folder.clear(folder)  # else an interrupted training resumes from its checkpoint
-    run_folder.begin(
-        record,
-        profile=plan.profile,
-        parameters={plan.nb.name: {k: v for k, v in point.values.items() if k != "run"}},
-        commit=run_folder.commit(plan.project),
-        sweep=plan.id,
-        fingerprint=point.fingerprint,
-        attempts=number,
-        worker=f"{platform.node()}/{os.getpid()}",
-    )
-    begun = time.monotonic()
-    status: Status = "stopped"
-    error: str | None = "the sweep was stopped"
-    try:
-        _execute(plan, point)
-        status, error = "finished", None
-    except execution.CellError as problem:
-        error = problem.error
-        status = _STATUS.get(error.partition(":")[0], "failed")
-    except _Stopped:
-        pass
-    finally:
-        seconds = round(time.monotonic() - begun, 2)
-        run_folder.note(record, status=status, error=error, ended=session.now(), seconds=seconds)
-    return status
-
-
-def _execute(plan: SweepPlan, point: Point) -> None:
+def _attempt(plan: SweepPlan, point: Point, number: int, news: _News) -> None:
     nb, folder = notebooks.read(plan.nb.path), _folder(plan, point)
-    if fingerprints.fingerprint(nb, point.values, plan.inputs) != point.fingerprint:
-        raise execution.CellError(
-            "the notebook or the package was edited during the sweep; repeat the command"
+    about: run_folder.Record = {
+        "profile": plan.profile,
+        "parameters": {nb.name: notebooks.without_run(point.values)},
+        "commit": run_folder.commit(plan.project),
+        "sweep": plan.id,
+        "fingerprint": point.fingerprint,
+        "attempts": number,
+        "worker": f"{platform.node()}/{os.getpid()}",
+    }
+    now = dataclasses.replace(plan, nb=nb).fingerprint(point, notebooks.package_hash())
+    if now != point.fingerprint:
+        raise ValueError(
+            "the notebook, the package or what it reads was changed during the sweep; repeat the command"
         )
     for name, target in plan.links.items():
         link = folder / name
@@ -184,27 +190,5 @@ def _execute(plan: SweepPlan, point: Point) -> None:
             link.unlink()
         if not link.exists():
             link.symlink_to(target)
-    steps, looked = nb.steps, time.monotonic()
-    _tell(plan, point, step=0, total=len(steps), title="starting Python")
-
-    def on_event(event: execution.Event) -> None:
-        nonlocal looked
-        if "cell" in event:
-            _tell(plan, point, step=event["cell"], title=steps[event["cell"] - 1])
-        elif "note" in event:
-            _tell(plan, point, note=event["note"])
-        if time.monotonic() - looked > 1.0:
-            looked = time.monotonic()
-            if run_folder.read(plan.folder / run_folder.SWEEP).get("sweep") != plan.id:
-                raise _Stopped
-
-    limit = plan.asked.time_limit
-    execution.execute(nb, folder, point.values, point.fingerprint, on_event=on_event, time_limit=limit)
-
-
-def _tell(plan: SweepPlan, point: Point, **news: object) -> None:
-    """Send news of a run to whoever watches; outside of a worker nobody does."""
-    import distributed
-
-    with contextlib.suppress(ValueError):
-        distributed.get_worker().log_event(TOPIC, {"sweep": plan.id, "run": point.name, "news": news})
+    step = pipeline.Step(nb, point.values, point.fingerprint)
+    pipeline.execute([step], folder, about, news, plan.asked.time_limit)

@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 def table(rows: Iterable[Sequence[object]], header: Sequence[str] = (), *, wide: bool = True) -> str:
     """Rows as aligned columns, numbers to the right; cut to a person's terminal if not ``wide``."""
     body = [[f"{v:.6g}" if isinstance(v, float) else str(v) for v in row] for row in rows]
-    numeric = [all(map(_is_number, column)) for column in zip(*body)]
     lines = ([list(header)] if header else []) + body
-    widths = [max(map(len, column)) for column in zip(*lines)]
+    columns = [
+        (max(map(len, column)), all(map(_is_number, column[bool(header) :]))) for column in zip(*lines)
+    ]
     if header:
-        lines.insert(1, ["-" * width for width in widths])
-    align = [str.rjust if right else str.ljust for right in numeric or [False] * len(widths)]
-    shown = ["  ".join(f(v, w) for f, v, w in zip(align, line, widths)).rstrip() for line in lines]
+        lines.insert(1, ["-" * width for width, _ in columns])
+    shown = [
+        "  ".join(v.rjust(w) if number else v.ljust(w) for v, (w, number) in zip(line, columns)).rstrip()
+        for line in lines
+    ]
     if not wide and sys.stdout.isatty():  # into a file or a pipe goes all of it
         width = shutil.get_terminal_size().columns
         shown = [line if len(line) <= width else line[: width - 1] + "…" for line in shown]
@@ -29,11 +32,9 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[str] = (), *, wide:
 
 
 def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    with contextlib.suppress(ValueError):
+        return float(text) is not None
+    return False
 
 
 def clock(seconds: float) -> str:
@@ -63,7 +64,7 @@ class Task:
     @property
     def words(self) -> str:
         """Its step in words."""
-        return " · ".join(filter(None, (self.title, self.note)))
+        return f"{self.title} · {self.note}" if self.note else self.title
 
 
 class Progress:
@@ -88,8 +89,7 @@ class Progress:
             from rich.live import Live
 
             self._console = Console(file=self.stream, highlight=False)
-            live = Live(console=self._console, transient=True, get_renderable=self._moving)
-            self._live.enter_context(live)
+            self._live.enter_context(Live(console=self._console, transient=True, get_renderable=self._moving))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -114,11 +114,9 @@ class Progress:
     ) -> None:
         """Take in what is new of a task (a new step clears the note) and show it where it is time to."""
         task = self.tasks.setdefault(name, Task())
-        task.total = task.total if total is None else total
-        if step is not None:
-            task.step, task.note = step, ""
-        task.title = task.title if title is None else title
-        task.note = task.note if note is None else note
+        changes = {"step": step, "total": total, "title": title, "note": "" if step is not None else note}
+        for key, value in changes.items():
+            setattr(task, key, getattr(task, key) if value is None else value)
         now, news = time.monotonic(), (task.title, task.note)
         due = task.title != task.logged[0] or (now - task.logged_at >= self.every and news != task.logged)
         if self._console is None and self.steps and task.step and due:
@@ -127,8 +125,7 @@ class Progress:
 
     def close(self, name: str, mark: str, text: str) -> None:
         """End a task with a line that stays: a mark, its name, a text, the time taken."""
-        took = self.tasks.pop(name, Task()).took
-        self.say(f"{mark} {name}  {text}  ({took})")
+        self.say(f"{mark} {name}  {text}  ({self.tasks.pop(name, Task()).took})")
 
     def _moving(self) -> "Group":
         """The tasks under way, as many as fit on the terminal."""
