@@ -20,7 +20,7 @@ def bench() -> None:
 @click.option("--states", multiple=True, type=int, default=(2, 4, 6, 12), help="Dimension; may be repeated.")
 @click.option("--num", default=10_000, show_default=True, help="Problems of each dimension.")
 @click.option(
-    "--hard", is_flag=True, help="Not how fast but how sure: stiff and badly scaled problems, n = 1 … 12."
+    "--hard", is_flag=True, help="Not how fast but how sure: stiff, badly scaled problems, n = 1 … 12."
 )
 @as_json
 def bench_control(states: tuple[int, ...], num: int, hard: bool, as_json: bool) -> None:
@@ -29,8 +29,7 @@ def bench_control(states: tuple[int, ...], num: int, hard: bool, as_json: bool) 
     from lqrlab.benchmarks import riccati, riccati_acceptance
 
     compute.setup()
-    rows = riccati_acceptance.acceptance(num=num) if hard else riccati.bench_control(states, num=num)
-    _show(rows, as_json)
+    _show(riccati_acceptance.acceptance(num=num) if hard else riccati.bench_control(states, num=num), as_json)
 
 
 @bench.command("data")
@@ -44,13 +43,12 @@ def bench_data(large: bool, regenerate: bool, loaders: bool, as_json: bool) -> N
     from lqrlab.benchmarks import data, loading
 
     compute.setup()
-    if large:
-        rows = loading.bench_large()
-    elif regenerate:
-        rows = data.bench_regeneration()
-    else:
-        rows = loading.bench_loading() if loaders else data.bench_data()
-    _show(rows, as_json)
+    asked = [
+        (large, loading.bench_large),
+        (regenerate, data.bench_regeneration),
+        (loaders, loading.bench_loading),
+    ]
+    _show(next((measure for wanted, measure in asked if wanted), data.bench_data)(), as_json)
 
 
 @bench.command("train")
@@ -69,20 +67,14 @@ def _show(rows: Iterable[Any], as_json: bool) -> None:
     """A benchmark's rows as a table, or one JSON object a line."""
     from lqrlab.workbench.runs.terminal import table
 
-    fields = [dataclasses.asdict(row) for row in rows]
     if as_json:
-        click.echo("\n".join(json.dumps(row, ensure_ascii=False) for row in fields))
+        for row in rows:
+            click.echo(json.dumps(dataclasses.asdict(row), ensure_ascii=False))
         return
     words = {True: "yes", False: "no", None: ""}
     cells = [
-        (
-            r["name"],
-            f"{r['value']:.4g}",
-            r["unit"],
-            "" if r["target"] is None else f"{r['target']:g}",
-            words[r["reached"]],
-        )
-        for r in fields
+        (r.name, f"{r.value:.4g}", r.unit, "" if r.target is None else f"{r.target:g}", words[r.reached])
+        for r in rows
     ]
     click.echo(table(cells, ("figure", "value", "unit", "target", "reached")))
 
@@ -100,9 +92,8 @@ def doctor(as_json: bool) -> None:
     for finding in findings:
         if as_json:
             click.echo(json.dumps(dataclasses.asdict(finding), ensure_ascii=False))
-            continue
-        click.echo(f"{'✓' if finding.good else '✗'} {finding.subject:<10}{finding.text}")
-        if finding.remedy:
-            click.echo(f"  {'':<10}→ {finding.remedy}")
+        else:
+            click.echo(f"{'✓' if finding.good else '✗'} {finding.subject:<10}{finding.text}")
+            click.echo(f"  {'':<10}→ {finding.remedy}\n" * bool(finding.remedy), nl=False)
     if not all(finding.good for finding in findings):
         sys.exit(1)

@@ -1,18 +1,23 @@
 """The command line: ``lqrlab --help``. JAX is imported only by the commands that compute."""
 
+import dataclasses
+import json
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import lqrlab
-from lqrlab.workbench.cli import bench, data_commands, options, study
-from lqrlab.workbench.cli.catalogue_command import systems
+from lqrlab.workbench.cli import bench, data_commands, options
 from lqrlab.workbench.cli.options import PATH, complete
 from lqrlab.workbench.runs import pipeline
+
+if TYPE_CHECKING:
+    from lqrlab.systems import Plant
 
 MATTER = ("run", "report", "sweep", "systems", "doctor")
 
@@ -171,5 +176,82 @@ def completion(shell: str) -> None:
     click.echo(script.source_template % script.source_vars())  # source() would start bash to ask its version
 
 
-for command in (systems, data_commands.data, data_commands.train, bench.bench, bench.doctor, study.init):
+@main.command()
+@click.argument("name", required=False)
+@click.option("--html", "file", type=PATH, help="Write it as a page, with drawings that move.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a plant.")
+def systems(name: str | None, file: Path | None, as_json: bool) -> None:
+    """List the plants, or show one of them.
+
+    Of one plant: its size, source, parameters, signals and open-loop modes in words.
+    """
+    from lqrlab import compute, systems
+    from lqrlab.workbench.figures import catalogue_page
+    from lqrlab.workbench.runs.terminal import table
+
+    compute.setup()
+    plants = map(systems.make, [name] if name else systems.names())
+    if file:
+        page = catalogue_page.page([name] if name else None, linear=name is None, unfolded=bool(name))
+        click.echo(page.save(file))
+    elif as_json:
+        for plant in plants:
+            click.echo(json.dumps(_described(plant), ensure_ascii=False))
+    elif name is None:
+        rows = [(p.name, p.n, p.m, f"{p.dt:g}", p.title, p.source) for p in plants]
+        click.echo(table(rows, ("name", "n", "m", "dt [s]", "title", "source"), wide=False))
+    else:
+        card = catalogue_page.card(next(plants), equations=False)
+        lines = [f"{card.name}: {card.title}", *(f"{label}: {words}" for label, words in card.facts.items())]
+        lines += ["\n" + table(rows, head) for head, rows in card.tables.values()]
+        click.echo(
+            "\n".join([*lines, "\nopen-loop poles in words:", *(f"  {words}" for words in card.modes)])
+        )
+
+
+def _described(plant: "Plant") -> dict[str, object]:
+    """A plant for a script: what it is, its signals, its parameters with their units and ranges."""
+    from lqrlab.systems import parameter_fields
+
+    fields = parameter_fields(type(plant)).items()
+    kept = ("unit", "low", "high", "about")
+    parameters = {k: {"default": f.default, **{key: f.metadata[key] for key in kept}} for k, f in fields}
+    signals = {kind: [dataclasses.asdict(s) for s in getattr(plant, kind)] for kind in ("states", "inputs")}
+    head = {"name": plant.name, "title": plant.title, "source": plant.source, "dt": float(plant.dt)}
+    return {**head, **signals, "parameters": parameters}
+
+
+STUDY = """# {name}
+
+Notebooks and profiles of lqrlab {version}. They are yours to change; `lqrlab run` executes those of this folder.
+
+    lqrlab run                    # 01 to 04 and a report: data/runs/quick/report/index.html
+    lqrlab run --profile tiny     # the same in a minute, to see that everything works
+    lqrlab run 15_swing_up        # one that goes deeper
+    lqrlab doctor                 # is the installation whole?
+    jupyter lab notebooks         # by hand
+
+What a run makes is in `data/runs/<profile>`. `lqrlab run --help`, `lqrlab sweep --help`: parameters and sweeps.
+"""
+
+
+@main.command()
+@click.argument("folder", type=PATH)
+def init(folder: Path) -> None:
+    """Make FOLDER, a study: the notebooks and profiles to run and to change, and a README."""
+    package = Path(lqrlab.__file__).parent
+    packaged = package / "workbench" / "notebooks"  # of a wheel; a checkout has them next to the package
+    source = packaged if packaged.is_dir() else package.parent / "notebooks"
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(f"{folder}: is there already and not empty; give a new folder")
+        shutil.copytree(source, folder / "notebooks", ignore=shutil.ignore_patterns(".*", "__pycache__"))
+        text = STUDY.format(name=folder.resolve().name, version=lqrlab.__version__)
+        (folder / "README.md").write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{folder}: cannot be made ({error.strerror or error})") from None
+    click.echo(f"made {folder}: cd {folder} && lqrlab run --profile tiny")
+
+
+for command in (data_commands.data, data_commands.train, bench.bench, bench.doctor):
     main.add_command(command)

@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from lqrlab import __version__
 from lqrlab.workbench.runs.pipeline import RunError
@@ -18,16 +18,8 @@ if TYPE_CHECKING:
 _PATIENCE = 8.0  # seconds
 
 
-class Shard(Protocol):
-    """A part of a data set, with a name for messages."""
-
-    @property
-    def name(self) -> str:
-        """Of its file."""
-
-
-AShard = TypeVar("AShard", bound=Shard)
-Made = TypeVar("Made")
+Engine = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
+"""Does a function for each shard, here or elsewhere, and yields what it returns."""
 
 
 @contextlib.contextmanager
@@ -79,16 +71,14 @@ def _connected(address: str) -> "Client":
         raise ValueError(
             f"--scheduler {address}: expected the address that `dask scheduler` prints, as tcp://head:8786"
         )
-    why: BaseException = TimeoutError(f"connected, but heard nothing for {_PATIENCE} s: another service?")
-    clients: list[Client] = []
+    outcome: list[Client | Exception] = []
 
     def connect() -> None:
-        nonlocal why
         try:
             with dask.config.set({"distributed.comm.timeouts.connect": _PATIENCE}):
-                clients.append(distributed.Client(address, timeout=_PATIENCE))
+                outcome.append(distributed.Client(address, timeout=_PATIENCE))
         except Exception as error:
-            why = error
+            outcome.append(error)
 
     # what dask would log with a traceback is said in words, here or where a shard is missing
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
@@ -96,17 +86,19 @@ def _connected(address: str) -> "Client":
     attempt = threading.Thread(target=connect, daemon=True)
     attempt.start()
     attempt.join(2 * _PATIENCE)
-    if not clients:
+    silence = TimeoutError(f"connected, but heard nothing for {_PATIENCE} s: another service?")
+    answer = outcome[0] if outcome else silence
+    if isinstance(answer, Exception):
         raise ValueError(
-            f"--scheduler {address}: no dask scheduler answers there ({why}); `dask scheduler` starts one"
-        ) from None
-    return clients[0]
+            f"--scheduler {address}: no dask scheduler answers there ({answer}); `dask scheduler` starts one"
+        )
+    return answer
 
 
 @contextlib.contextmanager
 def engine(
     *, workers: int | None = None, scheduler: str | None = None, say: Callable[[str], None] = print
-) -> Iterator[Callable[[Callable[[AShard], Made], Sequence[AShard]], Iterator[Made]]]:
+) -> Iterator[Engine]:
     """What ``lqrlab.dataset.generate`` takes as its engine: shards on the workers of a cluster.
 
     A shard whose worker died is tried again, at most three times in all; an error ends all. Where no worker is
@@ -136,12 +128,12 @@ def engine(
                     say(f"no worker; `dask worker {address}` starts one")
             return future.result()
 
-        def run(function: Callable[[AShard], Made], shards: Sequence[AShard]) -> Iterator[Made]:
+        def run(function: Callable[[Any], Any], shards: Sequence[Any]) -> Iterator[Any]:
             futures = connected.map(_prepared, shards, function=function, pure=False)
             try:
                 for shard, future in zip(shards, futures):
                     try:
-                        made: Made = result(future)
+                        made = result(future)
                     except ValueError:
                         raise
                     except Exception as error:
@@ -159,26 +151,19 @@ def _explanation(name: str, error: BaseException) -> str:
     from distributed import CancelledError, KilledWorker
     from distributed.comm import CommClosedError
 
-    match error:
-        case KilledWorker():
-            return (
-                f"{name}: the workers that made it died three times over; out of memory? Repeat the command with "
-                "fewer --workers: it resumes from here"
-            )
-        case CancelledError() | CommClosedError():
-            return (
-                f"{name}: the scheduler is gone; start it again and repeat the command: it resumes from here"
-            )
-        case OSError():
-            return (
-                f"{error}, said the worker that made {name}; all workers must see the folder under this path"
-            )
-        case ImportError():
-            return f"{name}: its worker lacks what is needed ({error}); install lqrlab {__version__} there"
-    return f"{name}: {type(error).__name__}: {error}"
+    if isinstance(error, OSError) and not isinstance(error, CommClosedError):
+        return f"{error}, said the worker that made {name}; all workers must see the folder under this path"
+    again = "repeat the command: it resumes from here"
+    reasons: dict[type | tuple[type, ...], str] = {
+        KilledWorker: f"the workers that made it died three times over; out of memory? With fewer --workers, {again}",
+        (CancelledError, CommClosedError): f"the scheduler is gone; start it again and {again}",
+        ImportError: f"its worker lacks what is needed ({error}); install lqrlab {__version__} there",
+    }
+    reason = next((words for kind, words in reasons.items() if isinstance(error, kind)), None)
+    return f"{name}: {reason or f'{type(error).__name__}: {error}'}"
 
 
-def _prepared(shard: AShard, function: Callable[[AShard], Made]) -> Made:
+def _prepared(shard: Any, function: Callable[[Any], Any]) -> Any:
     """On a worker: JAX set up as it is here."""
     from lqrlab import compute
 

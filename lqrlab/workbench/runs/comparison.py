@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 SHOWN = 60  # rows on the page; all are in the files next to it
 _LAST = ("seconds", "attempts", "device", "error")
-_NO_NUMBERS = {"run", "status", *_LAST}
 
 
 def table(folder: str | Path) -> "DataFrame":
-    """One row a run, read from the runs' folders: status, parameters, numbers, time taken, attempts, error."""
+    """One row a run: status, parameters, numbers, time taken, attempts, error; a ``ValueError`` if it is no sweep."""
     import pandas as pd
 
     folder = Path(folder)
@@ -32,9 +31,7 @@ def table(folder: str | Path) -> "DataFrame":
     if record["executor"] == "vmap":
         known = sweep_program.read(folder)
         return pd.DataFrame([_point_row(entry, known.get(entry["fingerprint"])) for entry in record["runs"]])
-    frame = pd.DataFrame(
-        [_run_row(folder / "runs" / entry["run"], entry, record) for entry in record["runs"]]
-    )
+    frame = pd.DataFrame([_run_row(folder, entry, record) for entry in record["runs"]])
     frame["attempts"] = frame["attempts"].astype("Int64")
     last = [c for c in _LAST if c in frame]
     return frame[[c for c in frame if c not in last] + last]
@@ -43,14 +40,15 @@ def table(folder: str | Path) -> "DataFrame":
 def _point_row(entry: Entry, known: Values | None) -> Values:
     """The row of a point of one program: its numbers are in one file, or are not."""
     status = "not started" if known is None else "failed" if "error" in known else "finished"
-    numbers = dict(known or {})
-    error = numbers.pop("error", "")
+    numbers = {k: v for k, v in (known or {}).items() if k != "error"}
+    error = (known or {}).get("error", "")
     return {"run": entry["run"], "status": status, **entry["point"], **numbers, "error": error}
 
 
-def _run_row(place: Path, entry: Entry, sweep: Record) -> Values:
+def _run_row(folder: Path, entry: Entry, sweep: Record) -> Values:
     """The row of a run that has a folder."""
-    name, run = Path(sweep["notebook"]).stem, run_folder.read(place / run_folder.RUN)
+    place, name = folder / "runs" / entry["run"], Path(sweep["notebook"]).stem
+    run = run_folder.read(place / run_folder.RUN)
     row: Values = {"run": entry["run"], "status": run.get("status", "not started"), **entry["point"]}
     if run_folder.finished(place, name, entry["fingerprint"]):
         result = session.results(place, name)
@@ -70,10 +68,8 @@ def _flat(numbers: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
     for key, value in numbers.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, str) and value in ("inf", "-inf", "nan"):
-            yield prefix + key, float(value)
         elif not isinstance(value, list):
-            yield prefix + key, value
+            yield prefix + key, float(value) if value in ("inf", "-inf", "nan") else value
 
 
 def save(folder: Path) -> None:
@@ -81,12 +77,12 @@ def save(folder: Path) -> None:
     import pandas as pd
 
     plain = table(folder)
-    for column in plain:
-        kinds = {type(v) for v in plain[column] if not (isinstance(v, float) and v != v) and v is not None}
+    for column in plain.select_dtypes(object):  # Parquet has one type a column
+        values = [None if pd.api.types.is_scalar(v) and pd.isna(v) else v for v in plain[column]]
+        kinds = {type(v) for v in values if v is not None}
         if kinds & {list, dict} or (len(kinds) > 1 and not kinds <= {int, float}):
-            text = [json.dumps(v) if isinstance(v, list | dict) else v for v in plain[column]]
-            # Parquet has one type a column
-            plain[column] = [None if pd.api.types.is_scalar(v) and pd.isna(v) else str(v) for v in text]
+            values = [json.dumps(v) if isinstance(v, list | dict) else v and str(v) for v in values]
+        plain[column] = values
     writers: dict[str, Callable] = {"results.csv": plain.to_csv, "results.parquet": plain.to_parquet}
     for name, write_to in writers.items():
         part = folder / f".{name}.part"
@@ -96,13 +92,12 @@ def save(folder: Path) -> None:
 
 def axes(frame: "DataFrame", record: Record) -> tuple[list[str], list[str]]:
     """Names of the parameters that differ between the runs, and of the numbers that do."""
-    import pandas as pd
+    from pandas.api.types import is_numeric_dtype
 
     given = list(dict.fromkeys(k for entry in record["runs"] for k in entry["point"]))
-    varying = [k for k in given if frame[k].astype(str).nunique() > 1]
-    numbers = [c for c in frame if c not in {*_NO_NUMBERS, *given} and frame[c].dtype != bool]
-    numbers = [c for c in numbers if pd.api.types.is_numeric_dtype(frame[c].infer_objects())]
-    return varying, [c for c in numbers if frame[c].nunique() > 1]
+    rest = [c for c in frame if c not in {"run", "status", *_LAST, *given} and frame[c].dtype != bool]
+    numbers = [c for c in rest if is_numeric_dtype(frame[c].infer_objects()) and frame[c].nunique() > 1]
+    return [k for k in given if frame[k].astype(str).nunique() > 1], numbers
 
 
 def spread(frame: "DataFrame", record: Record) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -139,9 +134,6 @@ def cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-# The page -----------------------------------------------------------------------------------------------
-
-
 def write(folder: str | Path) -> Path:
     """Write ``<folder>/report/index.html``, the comparison, and a report of each run that has none.
 
@@ -152,12 +144,11 @@ def write(folder: str | Path) -> Path:
 
     folder = Path(folder).resolve()
     frame, record = table(folder), run_folder.read(folder / run_folder.SWEEP)
-    mapped = record["executor"] == "vmap"
+    mapped, (varying, numbers) = record["executor"] == "vmap", axes(frame, record)
     pages = {} if mapped else _run_reports(folder, list(frame["run"]))
-    varying, numbers = axes(frame, record)
     first = record["runs"][0]["point"] if record["runs"] else {}
     shown = [c for c in ("status", *varying, *numbers[:8], "seconds", "attempts") if c in frame]
-    rows = frame[:SHOWN].to_dict("records")
+    rows = frame.to_dict("records")
     return report.fill(
         folder / "report" / "index.html",
         "comparison.html.j2",
@@ -167,9 +158,9 @@ def write(folder: str | Path) -> Path:
         figures=comparison_figures.figures(frame, varying, numbers[:4], record.get("units", {})),
         spread=spread(frame, record) if mapped else None,
         head=shown,
-        rows=[(row["run"], pages.get(row["run"]), [cell(row[c]) for c in shown]) for row in rows],
-        more=max(len(frame) - SHOWN, 0),
-        errors=[(r["run"], r["status"], r["error"]) for r in frame.to_dict("records") if r["error"]][:SHOWN],
+        rows=[(row["run"], pages.get(row["run"]), [cell(row[c]) for c in shown]) for row in rows[:SHOWN]],
+        more=max(len(rows) - SHOWN, 0),
+        errors=[(row["run"], row["status"], row["error"]) for row in rows if row["error"]][:SHOWN],
         same={k: v for k, v in first.items() if k not in varying},
         versions=record["versions"],
         run=record,
@@ -183,10 +174,9 @@ def _run_reports(folder: Path, names: list[str]) -> dict[str, str]:
     pages = {}
     for name in names:
         place = folder / "runs" / name
-        executed = max((p.stat().st_mtime for p in (place / "notebooks").glob("[!.]*.ipynb")), default=None)
-        if executed is not None:
-            page = place / "report" / "index.html"
-            if not (page.exists() and page.stat().st_mtime > executed):
+        page = place / "report" / "index.html"
+        if executed := [path.stat().st_mtime for path in (place / "notebooks").glob("[!.]*.ipynb")]:
+            if not (page.exists() and page.stat().st_mtime > max(executed)):
                 report.write(place)
             pages[name] = f"../runs/{name}/report/index.html"
     return pages
@@ -195,12 +185,14 @@ def _run_reports(folder: Path, names: list[str]) -> dict[str, str]:
 def _facts(frame: "DataFrame", record: Record) -> list[tuple[str, object]]:
     """The head of the page: what was run, on what, how long."""
     mapped = record["executor"] == "vmap"
-    counts = ", ".join(f"{n} {status}" for status, n in frame["status"].value_counts().items())
     seconds = frame["seconds"].sum() if "seconds" in frame else record.get("seconds")
     devices = frame["device"].dropna() if "device" in frame else []
     facts = [
         ("Plant" if record["kind"] == "plant" else "Notebook", Path(record["notebook"]).stem),
-        ("Points" if mapped else "Runs", counts),
+        (
+            "Points" if mapped else "Runs",
+            ", ".join(f"{n} {s}" for s, n in frame["status"].value_counts().items()),
+        ),
         ("Profile", record.get("profile")),
         ("Reads from", record.get("inputs")),
         ("Started", record["started"].replace("T", " ")[:16]),

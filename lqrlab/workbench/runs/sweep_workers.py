@@ -8,7 +8,6 @@ worker died; the worker that gets such a run reads from its record how often it 
 import collections
 import contextlib
 import dataclasses
-import itertools
 import os
 import platform
 import time
@@ -44,45 +43,51 @@ def clear(plan: SweepPlan, points: Sequence[Point]) -> None:
 
 
 def execute(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> None:
-    """Have workers do the runs; the sweep's table is written anew after each."""
+    """Have workers do the runs, no more at a time than there are workers: one that dies takes its own run along alone.
+
+    The sweep's table is written anew after each.
+    """
     from distributed import as_completed
 
-    asked, running = plan.asked, set[str]()
-    counts = collections.Counter(waiting=len(points))
+    asked, waiting = plan.asked, list(points)
+    running: dict[Future, Point] = {}
+    counts: collections.Counter[str] = collections.Counter()
     local = min(asked.workers or max(1, (os.cpu_count() or 2) // 2), len(points))
 
     def show(event: tuple[float, dict[str, Any]]) -> None:
         told = event[1]
-        if told["sweep"] == plan.id and told["run"] in running:  # a scheduler keeps what earlier sweeps told
+        if told["sweep"] == plan.id:  # a scheduler keeps what earlier sweeps told
             if "say" in told:
                 progress.say(told["say"])
-            else:
+            elif told["run"] in [point.name for point in list(running.values())]:
                 progress.update(told["run"], *told["news"][0], **told["news"][1])
 
     with cluster.client(asked.scheduler, local, failures=asked.retries + _UNSTARTED) as client:
         progress.say(f"dashboard: {client.dashboard_link}")
         client.subscribe_topic(TOPIC, show)
-        queue, points_of, ended = iter(points), {}, as_completed()
+        ended = as_completed()
 
-        def submit(most: int | None) -> None:
-            for point in itertools.islice(queue, most):
+        def submit() -> None:
+            slots = asked.workers or max(1, sum(client.nthreads().values())) if asked.scheduler else local
+            while waiting and len(running) < slots:
+                point = waiting.pop(0)
                 key = f"{point.name}-{uuid.uuid4().hex[:8]}"
                 future = client.submit(perform, plan, point, key=key, pure=False)
-                points_of[future] = point
-                running.add(point.name)
+                running[future] = point
                 ended.add(future)
+            words = {**counts, "running": len(running), "waiting": len(waiting)}
+            progress.head = " · ".join(f"{number} {word}" for word, number in words.items())
 
-        submit(asked.workers if asked.scheduler else None)
+        submit()
         for future in ended:
-            point = points_of.pop(future)
+            point = running.pop(future)
             status = _status(plan, point, future)
-            running.discard(point.name)
-            counts.update({status: 1, "waiting": -1})
-            progress.head = " · ".join(f"{n} {word}" for word, n in counts.items() if n)
+            counts[status] += 1
             error = run_folder.read(_record(plan, point)).get("error")
             progress.close(point.name, _MARKS.get(status, "✗"), f"{status}: {error}" if error else status)
             comparison.save(plan.folder)
-            submit(1)
+            submit()
+    progress.head = ""
 
 
 def _status(plan: SweepPlan, point: Point, future: "Future") -> Status:
