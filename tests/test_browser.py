@@ -16,7 +16,7 @@ import pytest
 import test_report
 
 from lqrlab.workbench.figures import catalogue_page
-from lqrlab.workbench.runs import comparison, report, sweep_batched
+from lqrlab.workbench.runs import comparison, report, sweep_program
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 ROOT = Path(__file__).parents[1]
@@ -149,11 +149,17 @@ def site(tmp_path_factory):
     numbers[3] = {"error": "mode at +4.2 rad/s is not stabilizable"}
     folder.mkdir(parents=True)
     lines = (json.dumps({"fingerprint": str(i)} | found) for i, found in enumerate(numbers))
-    (folder / sweep_batched.FILE).write_text("\n".join(lines))
-    record = {"notebook": "cart_pole", "title": "Cart-pole", "road": "vmap", "kind": "plant", "runs": runs}
+    (folder / sweep_program.FILE).write_text("\n".join(lines))
+    record = {
+        "notebook": "cart_pole",
+        "title": "Cart-pole",
+        "executor": "vmap",
+        "kind": "plant",
+        "runs": runs,
+    }
     record |= {
         "started": "2026-11-21T10:00:00",
-        "status": "incomplete",
+        "status": "failed",
         "versions": {"lqrlab": "0.1.0"},
         "units": {"dt": "s"},
     }

@@ -14,7 +14,14 @@ from click.testing import CliRunner
 from lqrlab import compute, dataset, learning, systems
 from lqrlab.learning import seed_grid as bulk_sweeps
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import comparison, notebooks, sweep, sweep_batched, sweep_points
+from lqrlab.workbench.runs import (
+    comparison,
+    notebooks,
+    plant_designs,
+    sweep_plan,
+    sweep_program,
+)
+from lqrlab.workbench.runs.sweep_plan import Sweep
 
 
 def ask(folder, *args):
@@ -22,7 +29,7 @@ def ask(folder, *args):
     return CliRunner().invoke(main, line)
 
 
-GIVEN = ["-p", "mass=0.5:2", "-p", "dt=0.01:0.1:log", "-p", "q_position=0.1:10:log", "-p", "r_force=0.5,2"]
+GIVEN = ["-p", "mass=0.5:2", "-p", "dt=0.05:0.1:log", "-p", "q_position=0.1:10:log", "-p", "r_force=0.5,2"]
 
 
 def by_scipy(point):
@@ -47,11 +54,11 @@ def by_scipy(point):
 
 def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(notebooks, "package_hash", lambda: "as it is")  # whoever edits it meanwhile
-    done = ask(tmp_path, *GIVEN, "--random", "30", "--no-report")
+    done = ask(tmp_path, *GIVEN, "--random", "12", "--no-report", "--road", "auto")  # the option's old name
     assert done.exit_code == 0, done.output
-    assert "road: vmap: a plant's points need no notebook" in done.stdout
+    assert "executor: vmap: a plant's points need no notebook" in done.stdout
     frame = pd.read_parquet(tmp_path / "results.parquet")
-    assert len(frame) == 30
+    assert len(frame) == 12
     assert frame["status"].eq("finished").all()
     assert set(frame["r_force"]) == {0.5, 2.0}
     for row in frame.to_dict("records")[:5]:
@@ -61,25 +68,26 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     assert frame["nonlinear_p95"].abs().max() < 1e-3  # this plant is linear: nothing is above its optimum
     assert frame["nonlinear_diverged"].eq(0).all()
 
-    # the same command computes only what is missing; a line cut short by a crash is missing
-    lines = (tmp_path / sweep_batched.FILE).read_text().splitlines(keepends=True)
-    (tmp_path / sweep_batched.FILE).write_text("".join(lines[:-1]) + lines[-1][:20])
-    again = ask(tmp_path, *GIVEN, "--random", "31", "--no-report")
-    assert "31 points, 29 finished before" in again.stdout
+    # the same command computes only what is missing (12 points again: nothing new to compile); a line that a crash
+    # cut short is missing
+    lines = (tmp_path / sweep_program.FILE).read_text().splitlines(keepends=True)
+    (tmp_path / sweep_program.FILE).write_text("".join(lines[:6]) + lines[6][:20])
+    again = ask(tmp_path, *GIVEN, "--random", "18", "--no-report")
+    assert "18 points, 6 finished before" in again.stdout
     after = pd.read_parquet(tmp_path / "results.parquet")
-    pd.testing.assert_frame_equal(after[:29], frame[:29])
+    pd.testing.assert_frame_equal(after[:12], frame)
     assert after["status"].eq("finished").all()
 
     page = BeautifulSoup(comparison.write(tmp_path).read_text(), "html.parser")
     assert "nonlinear_p95" in page.select("thead")[-1].get_text()
     assert "one program (vmap)" in page.select_one("dl.facts").get_text()
-    assert len(page.select("#runs ~ .scroll tbody tr")) == 31
+    assert len(page.select("#runs ~ .scroll tbody tr")) == 18
     found = {row.th.get_text(): row.select("td") for row in page.select("#spread ~ .scroll tbody tr")}
     assert found["cost"][-1].get_text() == f"{after['cost'].max():.4g}"
 
 
 def test_a_point_without_a_design_says_why_and_takes_none_along():
-    batch = sweep_batched.plants("mass_spring_damper", [{"mass": 1.0}, {"mass": 0.5}])
+    batch = plant_designs.plants("mass_spring_damper", [{"mass": 1.0}, {"mass": 0.5}])
 
     class Blind(type(batch)):  # its second variant costs infinitely little: R is not positive
         def weights(self):
@@ -87,7 +95,7 @@ def test_a_point_without_a_design_says_why_and_takes_none_along():
             return Q, R * (self.mass - 0.75)
 
     fields = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
-    found = dict(row for rows in sweep_batched.tried("mass_spring_damper", Blind(**fields)) for row in rows)
+    found = dict(row for rows in plant_designs.designs("mass_spring_damper", Blind(**fields)) for row in rows)
     assert found[0]["nonlinear_diverged"] == 0
     assert "R" in found[1]["error"]
 
@@ -118,28 +126,26 @@ def test_neither_a_notebook_nor_a_plant():
 
 
 @pytest.mark.parametrize(
-    ("given", "road", "mapped", "why"),
+    ("given", "asked", "executor", "why"),
     [
-        ({"seed": "0:15"}, "auto", True, "only learning_rate and seed differ"),
-        ({"seed": "0:1"}, "auto", False, "4 runs, each with a report"),
-        ({"seed": "0:1"}, "vmap", True, "as asked for"),
-        ({"seed": "0:15", "depth": "2,4"}, "auto", False, "depth differs, and one program has one depth"),
-        ({"seed": "0:15", "dagger_rounds": "1"}, "auto", False, "do not all take the same steps"),
+        ({"seed": "0:15"}, {}, "vmap", "only learning_rate and seed differ"),
+        ({"seed": "0:15"}, {"workers": 2}, "notebooks", "--workers is given"),
+        ({"seed": "0:1"}, {}, "notebooks", "4 runs, each with a report"),
+        ({"seed": "0:1"}, {"executor": "vmap"}, "vmap", "as asked for"),
+        ({"seed": "0:15", "depth": "2,4"}, {}, "notebooks", "depth differs, and one program has one depth"),
+        ({"seed": "0:15", "dagger_rounds": "1"}, {}, "notebooks", "do not all take the same steps"),
     ],
 )
-def test_the_road_of_trainings(given, road, mapped, why):
-    nb = sweep.declared("03_training")
-    low, high = given.pop("seed").split(":")
-    given = {"seed": ",".join(map(str, range(int(low), int(high) + 1))), "learning_rate": "1e-3,2e-3"} | given
-    values = [sweep_points.effective(nb, {}, p) for p in sweep_points.points(nb, given)]
-    assert sweep._road(nb, road, values, [])[0] is mapped
-    assert why in sweep._road(nb, road, values, [])[1]
-    if mapped:
-        assert sweep._road(nb, "auto", values, ["--workers"]) == (False, "--workers is given")
+def test_the_executor_of_trainings(given, asked, executor, why):
+    low, high = map(int, given["seed"].split(":"))
+    seeds = {"seed": ",".join(map(str, range(low, high + 1))), "learning_rate": "1e-3,2e-3"}
+    plan, _ = sweep_plan.planned(Sweep("03_training", given | seeds, **asked))
+    assert plan.executor == executor
+    assert why in plan.reason
 
 
 def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkeypatch, tmp_path):
-    nb, asked = sweep.declared("03_training"), {}
+    asked = {}
     given = {
         "seed": "3,5",
         "learning_rate": "1e-3,2e-3",
@@ -147,7 +153,7 @@ def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkey
         "closed_loop": "0.5",
         "loss": "huber",
     }
-    values = [sweep_points.effective(nb, {}, p) for p in sweep_points.points(nb, given)]
+    plan, points = sweep_plan.planned(Sweep("03_training", given, executor="vmap"))
 
     def grid(data, model, train, **kwargs):
         asked.update(model=model, train=train, **kwargs)
@@ -155,7 +161,7 @@ def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkey
 
     monkeypatch.setattr(bulk_sweeps, "grid", grid)
     monkeypatch.setattr(dataset, "open", lambda path: path)
-    (rows,) = sweep_batched.trainings(tmp_path, values)
+    (rows,) = sweep_program.trainings(dataclasses.replace(plan, source=tmp_path), points)
     assert [(i, row["loss"]) for i, row in rows] == [
         (0, 1.0),
         (1, 3.0),
@@ -164,10 +170,10 @@ def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkey
     ]  # the last report
     assert (asked["seeds"], asked["learning_rates"]) == ([3, 5], [1e-3, 2e-3])
     made, wanted = (
-        values[0] | {"learning": learning, "compute": compute},
+        points[0].values | {"learning": learning, "compute": compute},
         {"model_config", "train_config", "backend"},
     )
-    for cell in nb.cells:
+    for cell in plan.nb.cells:
         for node in ast.parse(notebooks.source(cell)).body if cell["cell_type"] == "code" else ():
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in wanted:
                 exec(ast.unparse(node), made)
@@ -179,9 +185,9 @@ def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkey
 def test_a_points_numbers_are_its_own_and_each_point_is_checked(tmp_path):
     def numbers(*lengths):
         given = [{"pole_length": length} for length in lengths]
-        batch = sweep_batched.plants("cart_pole", given)
-        return dict(pair for part in sweep_batched.tried("cart_pole", batch) for pair in part)
+        batch = plant_designs.plants("cart_pole", given)
+        return dict(pair for part in plant_designs.designs("cart_pole", batch) for pair in part)
 
-    assert numbers(0.3, 0.8)[1] == pytest.approx(numbers(0.8)[0], rel=1e-6)
+    assert numbers(0.3, 0.8)[1] == pytest.approx(numbers(0.8, 1.5)[0], rel=1e-6)
     with pytest.raises(ValueError, match="pole_mass"):
-        sweep_batched.plants("cart_pole", [{"pole_length": 0.5}, {"pole_mass": -1.0}])
+        plant_designs.plants("cart_pole", [{"pole_length": 0.5}, {"pole_mass": -1.0}])

@@ -2,16 +2,17 @@
 
 import ast
 import json
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import papermill
 import pytest
 from bs4 import BeautifulSoup
+from click.testing import CliRunner
 
-from lqrlab.workbench.runs import notebooks, pipeline
+from lqrlab.workbench.cli import main
+from lqrlab.workbench.runs import notebooks
 
 SOURCE = Path(__file__).parents[1] / "notebooks"
 PATHS = sorted(SOURCE.glob("[0-9]*.ipynb"))
@@ -43,7 +44,7 @@ def test_how_a_notebook_is_written(path):
 
 def test_a_notebook_waits_only_for_those_that_it_reads():
     """So a sweep over training does not make the plants' exploration first."""
-    needs = {path.stem: notebooks.read(path).metadata.get("lqrlab", {}).get("needs", []) for path in PATHS}
+    needs = {path.stem: notebooks.read(path).metadata.get("needs", []) for path in PATHS}
     assert needs.pop("03_training") == ["02_data_generation"]
     assert needs.pop("04_performance_analysis") == ["02_data_generation", "03_training"]
     assert not any(needs.values())
@@ -52,7 +53,7 @@ def test_a_notebook_waits_only_for_those_that_it_reads():
 @pytest.mark.parametrize("profile", sorted(p.stem for p in (SOURCE / "profiles").glob("*.json")))
 def test_profiles_fit_the_notebooks(profile):
     every = notebooks.named(SOURCE, [str(path) for path in PATHS])
-    values = notebooks.effective(every, pipeline.read_profile(SOURCE, profile), {})
+    values = notebooks.effective(every, notebooks.read_profile(SOURCE, profile), {})
     assert set(values) == {path.stem for path in PATHS}
     assert [nb.path for nb in notebooks.find(SOURCE)] == CHAIN
 
@@ -66,13 +67,25 @@ def assert_all_pictures_are_in_words(page):
     assert all(drawing.get("role") == "img" or drawing.find_parent("svg") for drawing in page.find_all("svg"))
 
 
+@pytest.fixture
+def lqrlab_run(monkeypatch):
+    """``lqrlab run --profile tiny``; the programs of the notebooks are compiled without optimisation, for speed."""
+    flags = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    monkeypatch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} {flags}")
+
+    def run(folder: Path, *names: str) -> str:
+        done = CliRunner().invoke(main, ["run", *names, "--profile", "tiny", "--folder", str(folder)])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    return run
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_all_in_order_from_an_empty_folder(tmp_path):
+def test_all_in_order_from_an_empty_folder(lqrlab_run, tmp_path):
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "lqrlab.workbench", "run", "--profile", "tiny", "--folder", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    lqrlab_run(folder)
     for path in CHAIN:
         result = json.loads((folder / "results" / f"{path.stem}.json").read_text())
         assert result["numbers"], f"{path.stem} found nothing out"
@@ -84,18 +97,13 @@ def test_all_in_order_from_an_empty_folder(tmp_path):
     assert index.select("section.summary figure img")
     assert index.select("section.summary table")
     assert sum(p.stat().st_size for p in (folder / "report").iterdir()) < 8e6
-
-    again = subprocess.run(command, capture_output=True, text=True)
-    assert again.returncode == 0, again.stderr
-    assert again.stdout.count("finished before") == len(CHAIN)
+    assert lqrlab_run(folder).count("finished before") == len(CHAIN)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [path.stem for path in PATHS if path not in CHAIN])
-def test_each_deeper_notebook_by_its_name(name, tmp_path):
-    command = [sys.executable, "-m", "lqrlab.workbench", "run", name, "--profile", "tiny"]
-    done = subprocess.run([*command, "--folder", str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_each_deeper_notebook_by_its_name(lqrlab_run, name, tmp_path):
+    lqrlab_run(tmp_path, name)
     assert [p.stem for p in (tmp_path / "results").iterdir()] == [name]
     assert json.loads((tmp_path / "results" / f"{name}.json").read_text())["numbers"]
     page = BeautifulSoup((tmp_path / "report" / f"{name}.html").read_text(), "html.parser")

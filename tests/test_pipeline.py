@@ -1,9 +1,8 @@
 """The pipeline on toy notebooks: order, checks, failure, killing, resuming, locking."""
 
-import fcntl
 import io
 import json
-import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,56 +14,46 @@ import numpy as np
 import papermill
 import psutil
 import pytest
+from click.testing import CliRunner
+from toys import BEGIN, numbers, write_notebook
 
-from lqrlab.workbench.runs import notebooks, pipeline, session
+import lqrlab
+from lqrlab.workbench.cli import main
+from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session
 
-FIRST = {
-    "parameters": "run: str = 'data/runs/default'  # folder that this run reads and writes\n"
-    "amount: int = 3  # how many numbers\nrate: float = 0.5  # step [1/s]\nshout: bool = False\n"
+RUN = "run: str = 'data/runs/default'  # folder that this run reads and writes\n"
+FIRST = [
+    RUN + "amount: int = 3  # how many numbers\nrate: float = 0.5  # step [1/s]\nshout: bool = False\n"
     "names: list[str] = ['a']  # of plants\nlimit: float | None = None",
-    "cells": [
-        "from lqrlab.workbench import session\nfolder = session.begin('01_first', run)",
-        "(folder / 'numbers.txt').write_text(' '.join(map(str, range(amount))))\n"
-        "with (folder / 'log').open('a') as log: log.write('first ')\nprint('numbers written')",
-        "numbers = {'rate': rate, 'shout': shout, 'names': names}\n"
-        "session.finish('01_first', folder, numbers, files=['numbers.txt'])",
-    ],
-}
-SECOND = {
-    "parameters": "run: str = 'data/runs/default'\nrate: float = 1.0  # step [1/s]\n"
-    "pause: float = 0.0\nfault: bool = False",
-    "cells": [
-        "import time\nfrom lqrlab.workbench import session\nfolder = session.begin('02_second', run)",
-        "total = sum(map(int, (folder / 'numbers.txt').read_text().split()))\n"
-        "with (folder / 'log').open('a') as log: log.write('second ')\ntime.sleep(pause)",
-        "if fault:\n    raise ArithmeticError('the sum is a matter of taste')",
-        "session.finish('02_second', folder, {'total': total, 'rate': rate})",
-    ],
-}
+    BEGIN,
+    "(folder / 'numbers.txt').write_text(' '.join(map(str, range(amount))))\nlog('first')\nprint('numbers written')",
+    "finish('01_first', {'rate': rate, 'shout': shout, 'names': names}, files=['numbers.txt'])",
+]
+SECOND = [
+    RUN + "rate: float = 1.0  # step [1/s]\npause: float = 0.0\nfault: bool = False",
+    BEGIN,
+    "total = sum(map(int, (folder / 'numbers.txt').read_text().split()))\nlog('second')\ntime.sleep(pause)",
+    "if fault:\n    raise ArithmeticError('the sum is a matter of taste')",
+    "finish('02_second', {'total': total, 'rate': rate})",
+]
 
 
-def write_notebook(path: Path, content: dict) -> None:
-    new = nbformat.v4
-    cells = [new.new_markdown_cell(f"# About {path.stem}")]
-    cells.append(new.new_code_cell(content["parameters"], metadata={"tags": ["parameters"]}))
-    for i, text in enumerate(content["cells"]):
-        cells += [new.new_markdown_cell(f"## Step {i}"), new.new_code_cell(text)]
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nb = new.new_notebook(cells=cells, metadata={"kernelspec": kernel})
-    for i, cell in enumerate(nb.cells):
-        cell["id"] = f"cell-{i}"
-    nbformat.write(nb, path)
+def make_source(folder: Path) -> Path:
+    write_notebook(folder / "01_first.ipynb", *FIRST)
+    write_notebook(folder / "02_second.ipynb", *SECOND)
+    (folder / "profiles").mkdir()
+    (folder / "profiles" / "toy.json").write_text(json.dumps({"01_first": {"amount": 4}}))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def package_as_it_is(monkeypatch):
+    monkeypatch.setattr(notebooks, "package_hash", lambda: "as it is")  # whoever edits it meanwhile
 
 
 @pytest.fixture
-def source(tmp_path, monkeypatch):
-    monkeypatch.setattr(notebooks, "package_hash", lambda: "as it is")  # whoever edits it meanwhile
-    folder = tmp_path / "notebooks"
-    (folder / "profiles").mkdir(parents=True)
-    write_notebook(folder / "01_first.ipynb", FIRST)
-    write_notebook(folder / "02_second.ipynb", SECOND)
-    (folder / "profiles" / "toy.json").write_text(json.dumps({"01_first": {"amount": 4}}))
-    return folder
+def source(tmp_path):
+    return make_source(tmp_path / "notebooks")
 
 
 def run(source, folder, overrides=None, **kwargs):
@@ -74,14 +63,31 @@ def run(source, folder, overrides=None, **kwargs):
     return stream.getvalue()
 
 
-def numbers(folder, name):
-    return json.loads((folder / "results" / f"{name}.json").read_text())["numbers"]
+GIVEN = {"02_second.rate": "2", "names": "b,c", "shout": "true"}
 
 
-@pytest.mark.slow
-def test_chain_resume_and_rerun_of_what_depends(source, tmp_path):
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The toy chain, run once: its notebooks, its folder, and what was printed."""
+    place = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(notebooks, "package_hash", lambda: "as it is")
+        shown = run(make_source(place / "notebooks"), place / "run", GIVEN)
+    return place, shown
+
+
+@pytest.fixture
+def again(finished, tmp_path):
+    """A copy of the finished chain's notebooks and folder, and how to run it once more with other parameters."""
+    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "run"
-    shown = run(source, folder, {"02_second.rate": "2", "names": "b,c", "shout": "true"})
+    return folder, lambda given=None, **kwargs: run(
+        tmp_path / "notebooks", folder, GIVEN | (given or {}), **kwargs
+    )
+
+
+def test_a_chain_hands_files_on_and_says_how_far_it_is(finished):
+    folder, shown = finished[0] / "run", finished[1]
     assert numbers(folder, "01_first") == {"rate": 0.5, "shout": True, "names": ["b", "c"]}
     assert numbers(folder, "02_second") == {"total": 0 + 1 + 2 + 3, "rate": 2.0}
     assert [line.split("  (")[0] for line in shown.splitlines() if "01_first" in line and "Step" in line] == [
@@ -95,17 +101,20 @@ def test_chain_resume_and_rerun_of_what_depends(source, tmp_path):
     assert any("injected-parameters" in c.metadata.get("tags", []) for c in executed.cells)
     assert not list((folder / "notebooks").glob(".*"))
 
-    again = {"02_second.rate": 2, "names": ["b", "c"], "shout": True}
-    assert run(source, folder, again).count("finished before") == 2
-    assert (folder / "log").read_text() == "first second "
 
-    run(source, folder, again | {"02_second.rate": 3.0})  # the last alone
+@pytest.mark.slow
+def test_only_what_is_missing_or_out_of_date_runs_again(again):
+    folder, rerun = again
+    assert rerun({"02_second.rate": 2, "names": ["b", "c"], "shout": True}).count("finished before") == 2
+    assert (folder / "log").read_text() == "first second "
+    rerun({"02_second.rate": 3.0})  # the last alone
     assert (folder / "log").read_text() == "first second second "
     (folder / "numbers.txt").unlink()  # made by the first, which therefore counts as not finished
-    run(source, folder, again | {"02_second.rate": 3.0})
+    rerun({"02_second.rate": 3.0})
     assert (folder / "log").read_text() == "first second second first "
-    run(source, folder, again | {"02_second.rate": 3.0}, fresh=True)
-    assert (folder / "log").read_text() == "first second second first first second "
+    rerun(only=["01_first"], fresh=True)
+    assert (folder / "log").read_text() == "first second second first first "
+    assert not (folder / "results" / "02_second.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -114,22 +123,19 @@ def test_chain_resume_and_rerun_of_what_depends(source, tmp_path):
         ({"amuont": "3"}, "amuont: no notebook has a parameter of this name; did you mean amount"),
         ({"01_first.rat": 1.0}, r"01_first\.rat: the notebook has no such parameter; did you mean rate"),
         ({"01_frist.rate": 1.0}, "there is no notebook '01_frist'; did you mean 01_first"),
-        ({"amount": "3.5"}, r"01_first\.amount \(how many numbers\): expected int, but found '3.5'"),
-        ({"amount": "many"}, "expected int, but found 'many'"),
-        ({"amount": True}, "expected int, but found True"),
-        (
-            {"01_first.rate": "fast"},
-            r"01_first\.rate \(step \[1/s\]\): expected a finite float, but found 'fast'",
-        ),
-        ({"rate": True}, "expected a finite float, but found True"),
-        ({"rate": "nan"}, "expected a finite float, but found 'nan'"),
-        ({"rate": "NaN"}, "expected a finite float, but found 'NaN'"),
-        ({"rate": float("inf")}, "expected a finite float, but found inf"),
-        ({"shout": "yes"}, "expected bool, but found 'yes'"),
-        ({"shout": "1"}, "expected bool, but found '1'"),
-        ({"names": "1,2"}, r"expected list\[str\], but found '1,2'"),
+        ({"amount": "3.5"}, r"01_first\.amount \(how many numbers\): expected a whole number, but found 3.5"),
+        ({"amount": "many"}, "expected a whole number, but found 'many'"),
+        ({"amount": True}, "expected a whole number, but found True"),
+        ({"01_first.rate": "fast"}, r"rate \(step \[1/s\]\): expected a finite number, but found 'fast'"),
+        ({"rate": True}, "expected a finite number, but found True"),
+        ({"rate": "nan"}, "expected a finite number, but found 'nan'"),
+        ({"rate": "NaN"}, "expected a finite number, but found nan"),
+        ({"rate": float("inf")}, "expected a finite number, but found inf"),
+        ({"shout": "yes"}, "expected True or False, but found 'yes'"),
+        ({"shout": "1"}, "expected True or False, but found 1"),
+        ({"names": "[1, 2]"}, r"names \(of plants\): expected a text, but found 1"),
         ({"run": "/tmp/x"}, "run: is set by the run's folder"),
-        ({"limit": "high"}, "limit: expected float | None"),
+        ({"limit": "high"}, "limit: expected a finite number, but found 'high'"),
     ],
 )
 def test_wrong_parameters_are_refused_before_anything_starts(source, tmp_path, given, message):
@@ -141,7 +147,7 @@ def test_wrong_parameters_are_refused_before_anything_starts(source, tmp_path, g
 def test_profiles_are_checked_as_strictly(source, tmp_path):
     profile = source / "profiles" / "toy.json"
     for content, message in [
-        ({"01_first": {"rate": "0.1"}}, "expected a finite float, but found '0.1'"),
+        ({"01_first": {"rate": "0.1"}}, "expected a finite number, but found '0.1'"),
         ({"01_second": {}}, "profile: there is no notebook '01_second'; did you mean 02_second"),
         ({"02_second": {"amount": 1}}, "02_second.amount: the notebook has no such parameter"),
         ([], "expected {notebook: {parameter: value}}"),
@@ -164,11 +170,15 @@ def test_profiles_are_checked_as_strictly(source, tmp_path):
         ("2", float | None, 2.0),
         ("[1, 2]", list[float], [1.0, 2.0]),
         ("cart_pole,pendulum", list[str], ["cart_pole", "pendulum"]),
+        ("1,2", list[str], ["1", "2"]),
+        ("2,3", list[int], [2, 3]),
         ('{"cart_pole": 0.2}', dict[str, float], {"cart_pole": 0.2}),
     ],
 )
-def test_values_as_typed(text, kind, value):
-    read = notebooks.convert(text, kind, text=True)
+def test_values_as_typed(source, text, kind, value):
+    nb = notebooks.read(source / "01_first.ipynb")
+    nb.parameters["x"] = notebooks.Parameter("x", kind, None)
+    read = notebooks.effective([nb], {}, {"x": text})["01_first"]["x"]
     assert read == value
     assert type(read) is type(value)
 
@@ -178,89 +188,146 @@ def test_declarations_are_read_as_papermill_reads_them(source):
     ours, theirs = notebooks.read(path).parameters, papermill.inspect_notebook(path)
     assert "limit" not in theirs  # papermill overlooks what is annotated as a union
     assert list(ours) == [*theirs, "limit"]
-    for name, theirs_of_it in theirs.items():
-        assert ours[name].type_name == theirs_of_it["inferred_type_name"]
-        assert ours[name].about == theirs_of_it["help"]
-
-
-@pytest.mark.slow
-def test_a_failing_cell_is_shown_and_what_was_finished_is_kept(source, tmp_path):
-    folder = tmp_path / "run"
-    with pytest.raises(pipeline.RunError) as caught:
-        run(source, folder, {"fault": True})
-    message = str(caught.value)
-    assert "ArithmeticError: the sum is a matter of taste" in message
-    assert "if fault:" in message
-    failed = folder / "notebooks" / "02_second.failed.ipynb"
-    assert str(failed) in message
-    assert "same command again" in message
-    assert failed.exists()
-    assert not (folder / "results" / "02_second.json").exists()
-    assert json.loads((folder / "run.json").read_text())["status"] == "failed at 02_second"
-    run(source, folder)
-    assert (folder / "log").read_text() == "first second second "
+    for name, of_it in theirs.items():
+        kind = ours[name].type
+        assert of_it["inferred_type_name"] in (str(kind), getattr(kind, "__name__", None))
+        assert ours[name].about == of_it["help"]
 
 
 @pytest.mark.parametrize(
-    "last", ["", "(folder / 'results').mkdir()\n(folder / 'results/01_first.json').write_text('{}')"]
+    "declaration",
+    [
+        "x: __import__('pathlib').Path('MARK').touch() = 1",
+        "x: (lambda: open('MARK', 'w'))() = 1",
+        "x: [open('MARK', 'w') for _ in '1'] = 1",
+        "x: list[open('MARK', 'w')] = []",
+        "x: int | open('MARK', 'w') = 1",
+        "x: ().__class__.__base__.__subclasses__() = 1",
+        "x: f\"{open('MARK', 'w')}\" = 1",
+        "x: \"open('MARK', 'w')\" = 1",
+        "x: dict[str, exec(\"open('MARK', 'w')\")] = {}",
+        "x: int = open('MARK', 'w')",
+        "x: (y := open('MARK', 'w')) = 1",
+        "x: " + "list[" * 3000 + "int" + "]" * 3000 + " = []",
+    ],
 )
-def test_a_notebook_that_ends_without_its_last_word_has_failed(source, tmp_path, last):
-    write_notebook(source / "01_first.ipynb", FIRST | {"cells": [FIRST["cells"][0], last]})
-    with pytest.raises(pipeline.RunError, match=r"ended without writing .*01_first\.json"):
-        run(source, tmp_path / "run")
+def test_reading_a_notebook_runs_nothing(tmp_path, declaration):
+    mark = tmp_path / "mark"
+    text = RUN + declaration.replace("MARK", str(mark))
+    with pytest.raises(ValueError, match=r"a plain value and a type made of|is not Python"):
+        notebooks.read(write_notebook(tmp_path / "01_hostile.ipynb", text))
+    assert not mark.exists()
 
 
-def test_a_kernel_that_dies_has_failed(source, tmp_path):
-    cells = [*FIRST["cells"], "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"]
-    write_notebook(source / "01_first.ipynb", FIRST | {"cells": cells})
-    with pytest.raises(pipeline.RunError, match="DeadKernelError"):
+@pytest.mark.slow
+def test_a_failing_cell_is_shown_and_what_was_finished_is_kept(again):
+    folder, rerun = again
+    with pytest.raises(pipeline.RunError) as caught:
+        rerun({"fault": True})
+    message = str(caught.value)
+    assert "ArithmeticError: the sum is a matter of taste" in message
+    assert "│ if fault:" in message
+    failed = folder / "notebooks" / "02_second.failed.ipynb"
+    assert str(failed) in message
+    assert "repeat the command" in message
+    assert failed.exists()
+    assert not (folder / "results" / "02_second.json").exists()
+    record = json.loads((folder / "run.json").read_text())
+    assert record["status"] == "failed"
+    assert record["error"] == "02_second failed: ArithmeticError: the sum is a matter of taste"
+    rerun()
+    assert (folder / "log").read_text() == "first second second second "
+
+
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        ("", r"ended without writing .*01_first\.json"),
+        (
+            "(folder / 'results').mkdir()\n(folder / 'results/01_first.json').write_text('{}')",
+            "ended without",
+        ),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "DeadKernelError"),
+    ],
+)
+def test_a_notebook_that_ends_without_its_last_word_has_failed(source, tmp_path, last, message):
+    write_notebook(source / "01_first.ipynb", *FIRST[:2], last)
+    with pytest.raises(pipeline.RunError, match=message):
         run(source, tmp_path / "run")
     assert not (tmp_path / "run" / "results" / "01_first.json").exists()
 
 
-@pytest.mark.slow
-def test_killed_in_the_middle_the_same_command_goes_on(source, tmp_path):
-    folder = tmp_path / "run"
-    command = [sys.executable, "-m", "lqrlab.workbench", "run", "--profile", "toy", "--folder", str(folder)]
-    command += ["--notebooks", str(source)]
-    parent = subprocess.Popen([*command, "-p", "pause=600"], stdout=subprocess.DEVNULL)
-    until(lambda: (folder / "log").exists() and (folder / "log").read_text() == "first second ")
-    descendants = psutil.Process(parent.pid).children(recursive=True)
-    assert len(descendants) >= 2  # papermill and its kernel
-    with pytest.raises(ValueError, match=f"another run works in this folder .process {parent.pid}"):
-        run(source, folder)
-    parent.kill()
-    parent.wait()
-    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in descendants), 20)
+def command(again, *args):
+    """The command line that runs the toy chain, at work in its second notebook."""
+    folder = again[0]
+    line = [
+        "run",
+        "--profile",
+        "toy",
+        "--folder",
+        str(folder),
+        "--notebooks",
+        str(folder.parent / "notebooks"),
+    ]
+    given = [f"-p{name}={value}" for name, value in GIVEN.items()]
+    return [*line, *given, *args]
 
-    finished = (folder / "results" / "01_first.json").read_text()
+
+PACKAGE_AS_IT_IS = (
+    "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"  # what runs in the
+    "from lqrlab.workbench.cli import main\nfrom lqrlab.workbench.runs import notebooks\n"  # background is deaf
+    "notebooks.package_hash = lambda: 'as it is'\nmain(sys.argv[1:])"
+)
+
+
+def started(again):
+    """A process that runs the toy chain, when it has come to the long pause in the second notebook."""
+    line = [sys.executable, "-c", PACKAGE_AS_IT_IS, *command(again, "-p", "pause=600")]
+    parent = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until(lambda: (again[0] / "log").read_text() == "first second second ")
+    return parent
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_the_same_command_resumes(again):
+    folder, rerun = again
+    result = (folder / "results" / "01_first.json").read_text()
+    parent = started(again)
+    children = psutil.Process(parent.pid).children(recursive=True)
+    assert len(children) >= 2  # papermill and its kernel
+    with pytest.raises(ValueError, match=rf"another run works in this folder .process .*\b{parent.pid}\b"):
+        rerun()
+    papermills = psutil.Process(parent.pid).children()
+    papermills[0].suspend()  # so that it outlives its parent
+    parent.kill()
+    parent.communicate()
+    with pytest.raises(
+        ValueError, match=rf"another run works in this folder .process .*\b{papermills[0].pid}\b"
+    ):
+        rerun()
+    papermills[0].resume()
+    with run_folder.hold(folder, patience=20):
+        assert not papermills[0].is_running() or papermills[0].status() == psutil.STATUS_ZOMBIE
+    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in children), 20)
+
     assert not (folder / "results" / "02_second.json").exists()
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(main, command(again))
+    assert done.exit_code == 0, done.output
     assert "01_first  finished before" in done.stdout
-    assert (folder / "results" / "01_first.json").read_text() == finished
-    assert (folder / "log").read_text() == "first second second "
+    assert (folder / "results" / "01_first.json").read_text() == result
+    assert (folder / "log").read_text() == "first second second second "
     assert (folder / "report" / "index.html").exists()
 
 
 @pytest.mark.slow
-def test_interrupted_by_hand(source, tmp_path):
-    folder = tmp_path / "run"
-    # a shell starts what runs in the background deaf to Ctrl-C, and its children inherit that
-    listening = (
-        "import signal, runpy\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "runpy.run_module('lqrlab.workbench', run_name='__main__')"
-    )
-    command = [sys.executable, "-c", listening, "run", "--profile", "toy", "--folder", str(folder)]
-    command += ["--notebooks", str(source), "-p", "pause=600"]
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    until(lambda: (folder / "log").exists() and (folder / "log").read_text() == "first second ")
+def test_interrupted_by_hand(again):
+    parent = started(again)
     parent.send_signal(signal.SIGINT)
     out, err = parent.communicate(timeout=20)
     assert parent.returncode == 130
     assert 'interrupted at "Step 1"' in out
-    assert "the same command goes on" in err
-    assert json.loads((folder / "run.json").read_text())["status"] == "stopped"
+    assert "it resumes when the command is repeated" in err
+    assert json.loads((again[0] / "run.json").read_text())["status"] == "stopped"
 
 
 def until(condition, seconds=60.0):
@@ -270,29 +337,29 @@ def until(condition, seconds=60.0):
         time.sleep(0.05)
 
 
-def test_a_folder_that_is_held_is_refused(source, tmp_path):
+def test_a_folder_that_is_used_is_refused(source, tmp_path):
+    """Several may read from it at a time, and nobody writes meanwhile; what a killed process left does not count."""
     folder = tmp_path / "run"
-    folder.mkdir()
-    fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    os.write(fd, b"4711\n")
-    with pytest.raises(ValueError, match=r"another run works in this folder \(process 4711"):
+    with run_folder.hold(folder), pytest.raises(ValueError, match="another run works in this folder"):
         run(source, folder)
-    os.close(fd)
+    with run_folder.use(folder), run_folder.use(folder), pytest.raises(ValueError, match="in this folder"):
+        run(source, folder)
+    (folder / run_folder.USERS / "4711-killed").mkdir(parents=True)
+    with run_folder.hold(folder):
+        assert not (folder / run_folder.USERS / "4711-killed").exists()
+
+
+def test_the_folder_of_the_notebooks_is_refused(source):
+    with pytest.raises(ValueError, match="holds the notebooks themselves"):
+        run(source, source.parent)
 
 
 def test_a_deeper_notebook_runs_when_named_and_only_then(source, tmp_path):
     folder = tmp_path / "run"
-    deeper = {
-        "parameters": "run: str = 'data/runs/default'\namount: int = 1  # how many numbers",
-        "cells": [
-            "from lqrlab.workbench import session\nfolder = session.begin('12_deeper', run)",
-            "session.finish('12_deeper', folder, {'amount': amount})",
-        ],
-    }
-    write_notebook(source / "12_deeper.ipynb", deeper)
+    given = RUN + "amount: int = 1  # how many numbers"
+    write_notebook(source / "12_deeper.ipynb", given, BEGIN, "finish('12_deeper', {'amount': amount})")
     (source / "profiles" / "toy.json").write_text(json.dumps({"12_deeper": {"amount": 7}}))
-    (folder / "results").mkdir(parents=True)
+    folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"parameters": {"01_first": {"amount": 4}}}))
     assert [nb.name for nb in notebooks.find(source)] == ["01_first", "02_second"]
     shown = run(source, folder, only=["notebooks/12_deeper.ipynb"])
@@ -310,10 +377,10 @@ def test_fresh_removes_only_what_runs_make(tmp_path):
     for name in ("dataset/shard.h5", "checkpoints/1", "thesis.tex"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    pipeline.clear(tmp_path)  # not a run's folder: nothing is touched
+    run_folder.clear(tmp_path)  # not a run's folder: nothing is touched
     assert (tmp_path / "dataset").exists()
     (tmp_path / "run.json").touch()
-    pipeline.clear(tmp_path)
+    run_folder.clear(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["thesis.tex"]
 
 
@@ -341,7 +408,8 @@ def test_rewording_a_notebook_reruns_it_alone_and_its_code_those_after(source):
     assert prints()["02_second"] == independent
 
 
-def test_the_package_counts_apart_from_what_only_starts_and_shows(tmp_path):
+def test_the_package_counts_with_its_version_and_without_what_only_starts_and_shows(tmp_path, monkeypatch):
+    monkeypatch.undo()
     for name in ("control/riccati.py", "workbench/plots.py"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("a = 1")
@@ -349,43 +417,47 @@ def test_the_package_counts_apart_from_what_only_starts_and_shows(tmp_path):
     (tmp_path / "workbench" / "plots.py").write_text("a = 2")
     assert notebooks.package_hash(tmp_path) == before
     (tmp_path / "control" / "riccati.py").write_text("a = 2")
-    assert notebooks.package_hash(tmp_path) != before
+    after = notebooks.package_hash(tmp_path)
+    assert after != before
+    monkeypatch.setattr(lqrlab, "__version__", "9.9")
+    assert notebooks.package_hash(tmp_path) != after
 
 
 def test_results_hold_arrays_and_numbers_that_are_not_finite(tmp_path):
-    path = session.write_json(
-        tmp_path / "a.json", {"k": np.arange(2), "worst": np.float64("inf"), "at": Path("x")}
-    )
-    assert json.loads(path.read_text()) == {"k": [0, 1], "worst": "inf", "at": "x"}
-    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+    folder = session.begin("01_first", tmp_path)
+    numbers = {"k": np.arange(2), "worst": np.float64("inf"), "at": Path("x")}
+    path = session.finish("01_first", folder, numbers)
+    assert json.loads(path.read_text())["numbers"] == {"k": [0, 1], "worst": "inf", "at": "x"}
+    assert [p.name for p in path.parent.iterdir()] == ["01_first.json"]
+
+
+@pytest.mark.parametrize("mark", ["pyproject.toml", "notebooks"])
+def test_relative_folders_are_meant_from_the_projects_folder(tmp_path, monkeypatch, mark):
+    (tmp_path / "study" / mark).mkdir(parents=True)
+    (tmp_path / "study" / "thoughts").mkdir()
+    monkeypatch.chdir(tmp_path / "study" / "thoughts")
+    assert session.begin("01_first", "here") == tmp_path / "study" / "here"
 
 
 def test_plain_papermill_does_as_well(source, tmp_path):
-    command = [Path(sys.executable).parent / "papermill", "01_first.ipynb", tmp_path / "out.ipynb"]
-    command += ["-p", "run", "here", "--no-progress-bar"]
-    (tmp_path / "pyproject.toml").touch()  # relative folders are meant from the project's folder
-    subprocess.run(command, cwd=source, check=True, capture_output=True)
-    assert numbers(tmp_path / "here", "01_first")["rate"] == 0.5
+    begin = "from lqrlab.workbench import session\nfolder = session.begin('01_first', run)"
+    write_notebook(source / "01_first.ipynb", FIRST[0], begin, "session.finish('01_first', folder, {'a': 1})")
+    line = [Path(sys.executable).parent / "papermill", "01_first.ipynb", tmp_path / "out.ipynb"]
+    line += ["-p", "run", "here", "--no-progress-bar"]
+    subprocess.run(line, cwd=source, check=True, capture_output=True)
+    assert numbers(tmp_path / "here", "01_first") == {"a": 1}
     assert not (source / "here").exists()
 
 
 def test_the_kernel_is_this_environments_whatever_jupyter_says(source, tmp_path, monkeypatch):
     foreign = tmp_path / "share" / "jupyter" / "kernels" / "python3"
     foreign.mkdir(parents=True)
-    spec = {
-        "argv": ["/nowhere/python", "-m", "x", "{connection_file}"],
-        "display_name": "x",
-        "language": "python",
-    }
+    argv = ["/nowhere/python", "-m", "x", "{connection_file}"]
+    spec = {"argv": argv, "display_name": "x", "language": "python"}
     (foreign / "kernel.json").write_text(json.dumps(spec))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share" / "jupyter"))
-    look = (
-        "import sys, psutil\nfiles = [f.path for f in psutil.Process().parent().open_files()]\n"
-        "numbers = {'prefix': sys.prefix, 'locked': str(folder / '.lock') in files}\n"
-        "session.finish('01_first', folder, numbers)"
-    )
-    write_notebook(source / "01_first.ipynb", FIRST | {"cells": [FIRST["cells"][0], look]})
+    look = "import sys\nfinish('01_first', {'prefix': sys.prefix})"
+    write_notebook(source / "01_first.ipynb", *FIRST[:2], look)
     (source / "02_second.ipynb").unlink()
     run(source, tmp_path / "run")
-    # and papermill holds the lock too: should the pipeline be killed, nobody comes in before it has ended
-    assert numbers(tmp_path / "run", "01_first") == {"prefix": sys.prefix, "locked": True}
+    assert numbers(tmp_path / "run", "01_first") == {"prefix": sys.prefix}

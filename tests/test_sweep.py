@@ -1,20 +1,30 @@
-"""Sweeps: which points, and eight runs of which four meet with something."""
+"""Sweeps: which points, and six runs of which four meet with something."""
 
+import dataclasses
+import io
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 from urllib.parse import unquote
 
-import nbformat
 import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
+from toys import BEGIN, write_notebook
 
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import comparison, notebooks, report, sweep, sweep_points
+from lqrlab.workbench.runs import (
+    comparison,
+    notebooks,
+    report,
+    sweep,
+    sweep_plan,
+    sweep_workers,
+)
+from lqrlab.workbench.runs.sweep_plan import Sweep
 
 PARAMETERS = """run: str = 'data/runs/default'
 fate: str = 'well'  # what it meets with
@@ -22,10 +32,8 @@ rate: float = 0.5  # step [1/s]
 depth: int = 2  # blocks
 shout: bool = False
 names: list[str] = ['a']"""
-BEGIN = "from lqrlab.workbench import session\nfolder = session.begin('01_toy', run)"
-FATES = """import os, pathlib, signal, time
-import psutil
-with (folder / 'log').open('a') as log: log.write(fate + ' ')
+FATES = """import signal
+log(fate)
 bad = (folder.parents[2] / 'bad').exists()
 if bad and fate == 'raises':
     raise ArithmeticError('a matter of taste')
@@ -34,56 +42,50 @@ if bad and fate == 'kernel':
 if bad and fate == 'late':
     time.sleep(600)
 if bad and fate == 'worker':
+    import psutil
     psutil.Process().parent().parent().kill()  # papermill's process, whose parent is the worker
     time.sleep(600)"""
-END = "session.finish('01_toy', folder, {'twice': 2 * rate, 'deep': {'er': depth}, 'worst': float('inf')})"
-
-
-def write_notebook(path: Path, parameters: str, *cells: str) -> None:
-    new = nbformat.v4
-    made = [new.new_markdown_cell("# A toy")]
-    made += [new.new_code_cell(parameters, metadata={"tags": ["parameters"]})]
-    made += [new.new_code_cell(text) for text in cells]
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(new.new_notebook(cells=made, metadata={"kernelspec": kernel}), path)
+END = "finish('01_toy', {'twice': 2 * rate, 'deep': {'er': depth}, 'worst': 'inf'})"
 
 
 @pytest.fixture
 def toy(tmp_path):
-    path = tmp_path / "notebooks" / "01_toy.ipynb"
-    write_notebook(path, PARAMETERS, BEGIN, FATES, END)
-    return path
+    return write_notebook(tmp_path / "notebooks" / "01_toy.ipynb", PARAMETERS, BEGIN, FATES, END)
 
 
-def command(*args) -> subprocess.CompletedProcess:
-    line = [sys.executable, "-m", "lqrlab.workbench", "sweep", "--no-report", *map(str, args)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=200)
+def _replanned(asked, source):
+    plan, points = sweep_plan.planned(asked)
+    plan = dataclasses.replace(plan, source=source)
+    return plan, plan.identified(points)
+
+
+def command(*args):
+    return CliRunner().invoke(main, ["sweep", "--no-report", *map(str, args)])
 
 
 @pytest.mark.slow
-def test_eight_runs_of_which_four_meet_with_something(toy, tmp_path):
+def test_six_runs_of_which_four_meet_with_something(toy, tmp_path):
     folder = tmp_path / "sweep"
     fates = "raises,kernel,late,worker"
-    rows = [{"fate": fate, "rate": i} for i, fate in enumerate([*fates.split(","), *"abcd"], 1)]
+    rows = [{"fate": fate, "rate": i} for i, fate in enumerate([*fates.split(","), *"ab"], 1)]
     rows[0]["rate"] = 0.5
     (tmp_path / "list.json").write_text(json.dumps(rows))
-    ask = [toy, "--list", tmp_path / "list.json", "--folder", folder, "--workers", 2, "--retries", 0]
+    ask = [toy, "--list", tmp_path / "list.json", "--folder", folder, "--workers", 3, "--retries", 0]
     (tmp_path / "bad").touch()
-    done = command(*ask, "--time-limit", 45)
-    assert done.returncode == 1, done.stderr
+    done = command(*ask, "--time-limit", 30)
+    assert done.exit_code == 1, done.output
     assert "dashboard: http://" in done.stdout
     frame = pd.read_csv(folder / "results.csv").set_index("fate")
     assert dict(frame["status"]) == {
         "raises": "failed",
         "kernel": "kernel died",
-        "late": "over time",
-        "worker": "worker lost",
-        **dict.fromkeys("abcd", "finished"),
+        "late": "timed out",
+        "worker": "worker died",
+        **dict.fromkeys("ab", "finished"),
     }
     assert "ArithmeticError: a matter of taste" in frame["error"]["raises"]
     assert frame["attempts"].eq(1).all()
-    assert frame["twice"].notna().sum() == 4  # no number without a result
+    assert frame["twice"].notna().sum() == 2  # no number without a result
     pd.testing.assert_frame_equal(
         pd.read_parquet(folder / "results.parquet")[["run", "status", "twice", "worst"]],
         pd.read_csv(folder / "results.csv")[["run", "status", "twice", "worst"]],
@@ -91,34 +93,32 @@ def test_eight_runs_of_which_four_meet_with_something(toy, tmp_path):
     )
     place = {entry["point"]["fate"]: folder / "runs" / entry["run"] for entry in json.loads(
         (folder / "sweep.json").read_text())["runs"]}  # fmt: skip
-    before = {
-        fate: (p / "results" / "01_toy.json").read_text() for fate, p in place.items() if fate in "abcd"
-    }
+    before = {fate: (p / "results" / "01_toy.json").read_text() for fate, p in place.items() if fate in "ab"}
 
     (tmp_path / "bad").unlink()
     done = command(*ask)
-    assert done.returncode == 0, done.stderr
-    assert "8 runs, 4 finished before" in done.stdout
+    assert done.exit_code == 0, done.output
+    assert "6 runs, 2 finished before" in done.stdout
     for fate, text in before.items():
         assert (place[fate] / "results" / "01_toy.json").read_text() == text
     times = {fate: Counter((p / "log").read_text().split())[fate] for fate, p in place.items()}
-    assert times == dict.fromkeys(fates.split(","), 2) | dict.fromkeys("abcd", 1)
+    assert times == dict.fromkeys(fates.split(","), 2) | dict.fromkeys("ab", 1)
     frame = pd.read_parquet(folder / "results.parquet")
     assert frame["status"].eq("finished").all()
     assert frame["deep.er"].eq(2).all()
     assert frame["worst"].eq(float("inf")).all()
 
     page = BeautifulSoup(comparison.write(folder).read_text(), "html.parser")
-    assert [len(row.find_all("td")) for row in page.select("tbody tr")] == [6] * 8
+    assert [len(row.find_all("td")) for row in page.select("tbody tr")] == [6] * 6
     for link in page.select("tbody a"):
         assert (folder / "report" / unquote(link["href"])).exists()
     alt = page.img["alt"]
-    assert "twice of 8 runs over fate, rate: lowest 1 at fate = raises" in alt
-    assert "highest 16 at fate = d, rate = 8" in alt
+    assert "twice of 6 runs over fate, rate: lowest 1 at fate = raises" in alt
+    assert "highest 12 at fate = b, rate = 6" in alt
     (tmp_path / "sweeps").mkdir()
-    folder.rename(tmp_path / "sweeps" / "eight")
+    folder.rename(tmp_path / "sweeps" / "six")
     listed = BeautifulSoup(report.index(tmp_path).read_text(), "html.parser")
-    assert listed.find("a", string="eight")["href"] == "sweeps/eight/report/index.html"
+    assert listed.find("a", string="six")["href"] == "sweeps/six/report/index.html"
 
 
 @pytest.mark.slow
@@ -126,25 +126,28 @@ def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
     """A worker that dies is replaced; the data set of another run is linked into the folder."""
     later = toy.with_name("02_later.ipynb")
     die = (
-        "import time, psutil\nprint((folder / 'data' / 'x').read_text())\n"
-        "first = not (folder / 'log').exists()\n(folder / 'log').touch()\n"
-        "if first:\n    psutil.Process().parent().parent().kill()\n    time.sleep(600)"
+        "text = (folder / 'data' / 'x').read_text()\nfirst = not (folder / 'log').exists()\nlog('x')\n"
+        "if first:\n    import psutil\n    psutil.Process().parent().parent().kill()\n    time.sleep(600)"
     )
-    end = "session.finish('02_later', folder, {'x': (folder / 'data' / 'x').read_text()})"
-    write_notebook(later, "run: str = 'x'\nrate: float = 1.0", BEGIN.replace("01_toy", "02_later"), die, end)
-    earlier = tmp_path / "earlier"
+    write_notebook(later, "run: str = 'x'\nrate: float = 1.0", BEGIN, die, "finish('02_later', {'x': text})")
+    earlier, stream = tmp_path / "earlier", io.StringIO()
+    asked = Sweep(later, {"rate": "2"}, inputs=earlier, folder=tmp_path / "sweep", report=False)
     with pytest.raises(ValueError, match="no result of 01_toy; give --from RUN"):
-        sweep.sweep(later, {"rate": "2"}, inputs=earlier, folder=tmp_path / "sweep")
+        sweep.sweep(asked, stream)
     (earlier / "data").mkdir(parents=True)
     (earlier / "data" / "x").write_text("17")
     (earlier / "results").mkdir()
     (earlier / "results" / "01_toy.json").write_text(json.dumps({"files": ["data/x"], "execution": "e"}))
-    done = command(later, "-p", "rate=2", "--from", earlier, "--folder", tmp_path / "sweep", "--json")
-    assert done.returncode == 0, done.stderr
-    row = json.loads(done.stdout)
+    row = comparison.table(sweep.sweep(asked, stream)).iloc[0]
     assert (row["status"], row["x"], row["attempts"], row["rate"]) == ("finished", "17", 2, 2.0)
-    assert "its worker died" in done.stderr
+    assert "worker died: its worker died; tried again" in stream.getvalue()
     assert (earlier / "data" / "x").read_text() == "17"
+
+    (earlier / "results" / "01_toy.json").write_text(json.dumps({"files": ["data/x"], "execution": "other"}))
+    assert len(sweep_workers.missing(*_replanned(asked, earlier))) == 1  # what it reads was made anew
+    (earlier / "data" / "x").unlink()
+    with pytest.raises(ValueError, match="data/x, made by 01_toy, is gone"):
+        sweep.sweep(asked, stream)
 
 
 @pytest.mark.parametrize(
@@ -157,35 +160,35 @@ def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
     ],
 )
 def test_points_of_grids_and_lists(toy, given, kwargs, expected):
-    made = sweep_points.points(notebooks.read(toy), given, **kwargs)
+    made = sweep_plan.points(notebooks.read(toy), Sweep(toy, given, **kwargs))
     assert [tuple(point.values()) for point in made] == expected
 
 
 def test_random_points_are_within_and_go_on(toy):
-    nb = notebooks.read(toy)
-    given = {"rate": "1e-4:1e-1:log", "depth": "1:3", "shout": "true,false"}
-    many = sweep_points.points(nb, given, num_random=400, seed=3)
-    assert sweep_points.points(nb, given, num_random=50, seed=3) == many[:50]
-    assert sweep_points.points(nb, given, num_random=50, seed=4) != many[:50]
+    def points(num, seed=3, **more):
+        given = {"rate": "1e-4:1e-1:log", "depth": "1:3", "shout": "true,false"} | more
+        return sweep_plan.points(notebooks.read(toy), Sweep(toy, given, num_random=num, seed=seed))
+
+    many = points(400)
+    assert points(50) == many[:50]
+    assert points(50, seed=4) != many[:50]
     rates = pd.Series([p["rate"] for p in many])
     assert rates.between(1e-4, 1e-1).all()
     assert abs((rates < 10**-2.5).mean() - 0.5) < 0.1  # the middle of the decades
     assert {p["depth"] for p in many} == {1, 2, 3}
     assert {p["shout"] for p in many} == {True, False}
-    assert list(sweep_points.points(nb, given | {"names": "a,b"}, num_random=1, seed=3)[0].items())[
-        :3
-    ] == list(many[0].items())
+    assert list(points(1, names="a,b")[0].items())[:3] == list(many[0].items())
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["-p", "rate=1e-3,fast"], "01_toy.rate (step [1/s]): expected a finite float, but found 'fast'"),
+        (["-p", "rate=1e-3,fast"], "01_toy.rate (step [1/s]): expected a finite number, but found 'fast'"),
         (["-p", "rat=1"], "01_toy.rat: the notebook has no such parameter; did you mean rate"),
         (["-p", "depth=1:3"], "depth=1:3: a range is for a random search"),
         (["-p", "rate=0:1:log", "--random", "3"], "expected low < high, both above 0 with :log"),
         (["-p", "rate=1", "--list", "LIST"], "rate: is set by the list and by -p"),
-        (["--list", "LIST"], "01_toy.depth (blocks): expected int, but found 'x'"),
+        (["--list", "LIST"], "01_toy.depth (blocks): expected a whole number, but found 'x'"),
         (["-p", "rate=1", "--time-limit", "0"], "--time-limit: expected seconds above 0"),
         (["-p", "rate=1", "--profile", "tyo"], "profile: there is no 'tyo'"),
     ],
@@ -215,3 +218,15 @@ def test_the_shell_completes(words, offered):
     done = CliRunner().invoke(main, prog_name="lqrlab", env=env)
     assert done.stdout == f"plain,{offered}\n"
     assert "_LQRLAB_COMPLETE=bash_complete" in CliRunner().invoke(main, ["completion", "bash"]).stdout
+
+
+def test_completion_does_not_wait_for_jax():
+    env = {
+        "_LQRLAB_COMPLETE": "bash_complete",
+        "COMP_WORDS": "lqrlab sweep 03_training -p lea",
+        "COMP_CWORD": "4",
+    }
+    code = "import sys; from lqrlab.workbench.cli import main\ntry: main(prog_name='lqrlab')\nexcept SystemExit: pass\n"
+    code += "print(sorted({'jax', 'numpy', 'papermill'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | env)
+    assert done.stdout == "plain,learning_rate=\n[]\n", done.stderr

@@ -2,27 +2,27 @@
 
 import difflib
 import math
+import numbers
 from collections.abc import Iterable
 from typing import TypeVar
-
-import jax
-import numpy as np
 
 T = TypeVar("T")
 
 
 def traced(*args: object) -> bool:
     """Whether any leaf of ``args`` is abstract: inside ``jit``, ``vmap`` or ``grad`` no value can be looked at."""
+    import jax  # here, so that the command line checks its arguments without waiting for JAX
+
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
 
 
-def whole(name: str, value: object, low: int = 1, high: int | None = None) -> int:
+def whole(name: str, value: object, low: int | None = 1, high: int | None = None) -> int:
     """``value`` as an int, or a ``ValueError``: expected a whole number ≥ low (in [low, high])."""
-    count = int(value) if isinstance(value, int | np.integer) and not isinstance(value, bool) else None
-    if count is not None and low <= count and (high is None or count <= high):
+    count = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
+    if count is not None and (low is None or low <= count) and (high is None or count <= high):
         return count
-    wanted = f"≥ {low}" if high is None else f"in [{low}, {high}]"
-    raise ValueError(f"{name}: expected a whole number {wanted}, but found {value!r}")
+    wanted = "" if low is None else f" ≥ {low}" if high is None else f" in [{low}, {high}]"
+    raise ValueError(f"{name}: expected a whole number{wanted}, but found {value!r}")
 
 
 def number(
@@ -45,7 +45,7 @@ def number(
         low, high, above, below: the range.
         finite: refuse inf as well (NaN always is).
     """
-    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     found = float(value) if real else math.nan  # type: ignore[arg-type]
     good = (
         low <= found <= high

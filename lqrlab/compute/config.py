@@ -110,8 +110,8 @@ class Config:
             raise ValueError(f"{name}: expected {expected}, but found {getattr(self, name)!r}")
 
 
-def checked(name: str, value: object, kind: Any) -> object:
-    """``value`` as one of the annotated type ``kind``; whole numbers do for real ones, lists for tuples.
+def checked(name: str, value: object, kind: Any) -> Any:
+    """``value`` as one of the annotated type ``kind``; whole numbers do for real ones, lists for tuples and back.
 
     Raises:
         ValueError: another type, or outside of the range.
@@ -119,26 +119,28 @@ def checked(name: str, value: object, kind: Any) -> object:
     limits: tuple[object, ...] = ()
     if typing.get_origin(kind) is Annotated:
         kind, *limits = typing.get_args(kind)  # type: ignore[assignment]
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        options = typing.get_args(kind)
-        if value is None and type(None) in options:
+    origin, args = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in args:
             return None
-        return checked(name, value, next(o for o in options if o is not type(None)))
-    if typing.get_origin(kind) is tuple:
-        if isinstance(value, str) or not isinstance(value, tuple | list):
+        return checked(name, value, next(option for option in args if option is not type(None)))
+    if origin in (tuple, list):
+        if not isinstance(value, tuple | list):
             raise ValueError(f"{name}: expected a list, but found {value!r}")
-        return tuple(checked(name, item, typing.get_args(kind)[0]) for item in value)
+        return origin(checked(name, item, args[0]) if args else item for item in value)
+    if origin is dict and isinstance(value, Mapping) and args:
+        return {checked(name, k, args[0]): checked(f"{name}.{k}", v, args[1]) for k, v in value.items()}
     for limit in limits:
         if isinstance(limit, OneOf):
             checks.choice(name, value, limit.options)
     bounds = next((limit for limit in limits if isinstance(limit, Range)), Range())
     if kind is int:
-        low = int(bounds.low) if bounds.low > -float("inf") else -(2**63)
-        return checks.whole(name, value, low, int(bounds.high) if bounds.high < float("inf") else None)
+        low, high = (int(b) if abs(b) < float("inf") else None for b in (bounds.low, bounds.high))
+        return checks.whole(name, value, low, high)
     if kind is float:
         ends = {end: getattr(bounds, end) for end in ("low", "high", "above", "below")}
         return checks.number(name, value, str(bounds), **ends)
-    if type(value) is not kind:
-        words = {bool: "True or False", str: "a text"}
-        raise ValueError(f"{name}: expected {words.get(kind, kind.__name__)}, but found {value!r}")
+    if type(value) is not origin:
+        words = {bool: "True or False", str: "a text", dict: "a table of names and values"}
+        raise ValueError(f"{name}: expected {words.get(origin, origin.__name__)}, but found {value!r}")
     return value

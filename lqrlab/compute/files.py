@@ -51,13 +51,17 @@ def write_json(path: str | Path, content: Any, **options: Any) -> Path:
 
 
 @contextlib.contextmanager
-def locked(folder: str | Path) -> Iterator[None]:
+def locked(folder: str | Path, patience: float = 0.0) -> Iterator[None]:
     """Hold a folder, so that two processes do not write to it at once; the lock ends with the process.
+
+    Args:
+        folder: it is there.
+        patience: how long to wait for another process that holds it [s].
 
     Raises:
         ValueError: the folder is locked by another process.
     """
-    lock = filelock.FileLock(Path(folder) / LOCK, timeout=0)
+    lock = filelock.FileLock(Path(folder) / LOCK, timeout=patience)
     try:
         lock.acquire()
     except filelock.Timeout:

@@ -16,14 +16,12 @@ _MODULES = {
     **{name: f"runs.{name}" for name in ("notebooks", "pipeline", "report", "session", "sweep")},
 }
 _PANELS = (
-    *(
-        "attraction_map",
-        "data_browser",
-        "lqr_designer",
-        "plant_explorer",
-        "policy_inspector",
-        "training_monitor",
-    ),
+    "attraction_map",
+    "data_browser",
+    "lqr_designer",
+    "plant_explorer",
+    "policy_inspector",
+    "training_monitor",
 )
 __all__ = [*_MODULES, *_PANELS]
 

@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import click
+
+from lqrlab.workbench.cli.options import as_json
 
 
 @click.group()
@@ -18,84 +20,80 @@ def bench() -> None:
 @click.option("--states", multiple=True, type=int, default=(2, 4, 6, 12), help="Dimension; may be repeated.")
 @click.option("--num", default=10_000, show_default=True, help="Problems of each dimension.")
 @click.option(
-    "--hard", is_flag=True, help="Not how fast but how sure: stiff and badly scaled problems, n = 1 … 12."
+    "--hard", is_flag=True, help="Not how fast but how sure: stiff, badly scaled problems, n = 1 … 12."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@as_json
 def bench_control(states: tuple[int, ...], num: int, hard: bool, as_json: bool) -> None:
     """Riccati designs in bulk, beside SciPy's, slycot's and contrax's on the same problems."""
     from lqrlab import compute
     from lqrlab.benchmarks import riccati, riccati_acceptance
 
     compute.setup()
-    _figures(
-        riccati_acceptance.acceptance(num=num) if hard else riccati.bench_control(states, num=num), as_json
-    )
+    _show(riccati_acceptance.acceptance(num=num) if hard else riccati.bench_control(states, num=num), as_json)
 
 
 @bench.command("data")
 @click.option("--large", is_flag=True, help="Only: stream 10 GB within 1 GiB of memory; some minutes.")
 @click.option("--regenerate", is_flag=True, help="Only: compute 10⁸ windows; some minutes.")
 @click.option("--loaders", is_flag=True, help="Only the loaders.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@as_json
 def bench_data(large: bool, regenerate: bool, loaders: bool, as_json: bool) -> None:
     """Closed loops beside NumPy, generation beside raw files, loaders beside PyTorch's and grain's if there."""
     from lqrlab import compute
     from lqrlab.benchmarks import data, loading
 
     compute.setup()
-    if large:
-        rows = loading.bench_large()
-    elif regenerate:
-        rows = data.bench_regeneration()
-    else:
-        rows = loading.bench_loading() if loaders else data.bench_data()
-    _figures(rows, as_json)
+    asked = [
+        (large, loading.bench_large),
+        (regenerate, data.bench_regeneration),
+        (loaders, loading.bench_loading),
+    ]
+    _show(next((measure for wanted, measure in asked if wanted), data.bench_data)(), as_json)
 
 
 @bench.command("train")
 @click.option("--repeats", default=10, show_default=True, help="Steps of which the fastest counts.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@as_json
 def bench_train(repeats: int, as_json: bool) -> None:
     """Train steps compiled and eager, and the transformer beside PyTorch's (if that is installed)."""
     from lqrlab import compute
     from lqrlab.benchmarks import training
 
     compute.setup()
-    _figures(training.bench_train(repeats=repeats), as_json)
+    _show(training.bench_train(repeats=repeats), as_json)
 
 
-def _figures(rows: Sequence[Any], as_json: bool) -> None:
+def _show(rows: Iterable[Any], as_json: bool) -> None:
     """A benchmark's rows as a table, or one JSON object a line."""
     from lqrlab.workbench.runs.terminal import table
 
     if as_json:
         for row in rows:
-            click.echo(json.dumps(dataclasses.asdict(row)))
+            click.echo(json.dumps(dataclasses.asdict(row), ensure_ascii=False))
         return
-    said = {True: "yes", False: "no", None: ""}
+    words = {True: "yes", False: "no", None: ""}
     cells = [
-        (r.name, f"{r.value:.4g}", r.unit, "" if r.target is None else f"{r.target:g}", said[r.reached])
+        (r.name, f"{r.value:.4g}", r.unit, "" if r.target is None else f"{r.target:g}", words[r.reached])
         for r in rows
     ]
     click.echo(table(cells, ("figure", "value", "unit", "target", "reached")))
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a finding.")
+@as_json
 def doctor(as_json: bool) -> None:
     """Check the installation and say what to do.
 
     Versions, devices, the notebooks' kernel, disk and memory.
     """
-    from lqrlab.workbench.cli import doctor as examination
+    from lqrlab.workbench.cli.examination import examine
 
-    findings = examination.examine()
+    findings = examine()
     for finding in findings:
         if as_json:
             click.echo(json.dumps(dataclasses.asdict(finding), ensure_ascii=False))
-            continue
-        click.echo(f"{'✓' if finding.good else '✗'} {finding.subject:<10}{finding.text}")
-        if finding.remedy:
-            click.echo(f"  {'':<10}→ {finding.remedy}")
+        else:
+            click.echo(f"{'✓' if finding.good else '✗'} {finding.subject:<10}{finding.text}")
+            click.echo(f"  {'':<10}→ {finding.remedy}\n" * bool(finding.remedy), nl=False)
     if not all(finding.good for finding in findings):
         sys.exit(1)

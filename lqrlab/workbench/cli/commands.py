@@ -2,15 +2,22 @@
 
 import dataclasses
 import json
+import shutil
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import lqrlab
-from lqrlab.workbench.cli import bench, data
-from lqrlab.workbench.cli.options import complete, settings
+from lqrlab.workbench.cli import bench, data_commands, options
+from lqrlab.workbench.cli.options import PATH, complete
+from lqrlab.workbench.runs import pipeline
+
+if TYPE_CHECKING:
+    from lqrlab.systems import Plant
 
 MATTER = ("run", "report", "sweep", "systems", "doctor")
 
@@ -28,21 +35,16 @@ class _Group(click.Group):
                 with formatter.section(title):
                     formatter.write_dl([(n, self.commands[n].get_short_help_str(width)) for n in listed])
 
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        from lqrlab.workbench.runs.pipeline import RunError
-
+    def main(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> Any:
+        args = sys.argv[1:] if args is None else args
         try:
-            return super().main(*args, **kwargs)
-        except ValueError as error:
-            if "--traceback" in sys.argv:
+            return super().main(args, *more, **kwargs)
+        except (ValueError, pipeline.RunError) as error:
+            if "--traceback" in args:
                 raise
-            click.echo(f"lqrlab: {error}", err=True)
-            sys.exit(2)
-        except RunError as error:
-            if "--traceback" in sys.argv:
-                raise
-            click.echo(f"\nlqrlab: {error}", err=True)
-            sys.exit(1)
+            failed = isinstance(error, pipeline.RunError)
+            click.echo(("\n" if failed else "") + f"lqrlab: {error}", err=True)
+            sys.exit(1 if failed else 2)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -52,81 +54,56 @@ def main(traceback: bool) -> None:
     """Optimal and learned control of dynamical systems: plants in, an honest score out."""
 
 
-@main.command()
-@click.argument("only", nargs=-1, metavar="[NOTEBOOK]...", shell_complete=complete("notebook"))
-@click.option(
-    "--profile",
-    default="quick",
-    show_default=True,
-    help="Parameters to run with: tiny, quick or full.",
-    shell_complete=complete("profile"),
-)
-@click.option(
-    "--folder", type=click.Path(path_type=Path), help="Folder of the run.  [default: data/runs/PROFILE]"
-)
-@click.option(
-    "-p",
-    "overrides",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Set a parameter of the notebooks.",
-    shell_complete=complete("parameter"),
-)
-@click.option("--fresh", is_flag=True, help="Remove what an earlier run left in the folder, start anew.")
-@click.option("--notebooks", "source", type=click.Path(path_type=Path), help="Folder of the notebooks.")
-def run(
-    only: tuple[str, ...],
-    profile: str,
-    folder: Path | None,
-    overrides: tuple[str, ...],
-    fresh: bool,
-    source: Path | None,
-) -> None:
-    """Run the notebooks 01 to 09 in order, or each NOTEBOOK named, and write the report.
-
-    What is finished and up to date is skipped, so the same command goes on after an interruption.
-
-    NAME is notebook.parameter, as in -p 03_training.learning_rate=1e-3, or a parameter alone for every
-    notebook that has it.
-    """
-    from lqrlab.workbench.runs import pipeline
-
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Ctrl-C ends with a sentence."""
     try:
-        given = settings(overrides, "learning_rate=1e-3")
-        pipeline.run(profile, folder, given, only=only, source=source, fresh=fresh)
+        yield
     except KeyboardInterrupt:
-        click.echo("\nstopped; the same command goes on from here", err=True)
+        click.echo("\nstopped; it resumes when the command is repeated", err=True)
         sys.exit(130)
 
 
 @main.command()
-@click.argument("target", metavar="NOTEBOOK|PLANT", shell_complete=complete("notebook"))
-@click.option(
-    "-p",
-    "overrides",
-    multiple=True,
-    metavar="NAME=VALUES",
-    help="Values, as in 1e-3,3e-4.",
-    shell_complete=complete("parameter"),
+@click.argument("only", nargs=-1, metavar="[NOTEBOOK]...", shell_complete=complete("notebook"))
+@options.profile("Parameters to run with: tiny, quick or full.", default="quick", show_default=True)
+@options.folder("Folder of the run.  [default: data/runs/PROFILE]")
+@options.overrides("Set a parameter of the notebooks.", shell_complete=complete("parameter"))
+@click.option("--fresh", is_flag=True, help="Remove what an earlier run left there, start from scratch.")
+@options.source
+def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: Any) -> None:
+    """Run the notebooks 01 to 09 in order, or each NOTEBOOK named, and write the report.
+
+    What is finished and up to date is skipped, so an interrupted run resumes when the command is repeated.
+
+    NAME is notebook.parameter, as in -p 03_training.learning_rate=1e-3, or a parameter alone for all
+    notebooks that have it.
+    """
+    with _stoppable():
+        pipeline.run(profile, folder, overrides, **kwargs)
+
+
+@main.command(
+    context_settings={
+        "token_normalize_func": lambda name: {"road": "executor"}.get(name, name)
+    }  # its old name
 )
-@click.option("--list", "listed", type=click.Path(path_type=Path), help="CSV or JSON file, one point a row.")
+@click.argument("target", metavar="NOTEBOOK|PLANT", shell_complete=complete("notebook"))
+@options.overrides("Values, as in 1e-3,3e-4.", metavar="NAME=VALUES", shell_complete=complete("parameter"))
+@click.option("--list", "listed", type=PATH, help="CSV or JSON file, one point a row.")
 @click.option("--random", "num_random", type=int, metavar="N", help="N points drawn from values and ranges.")
 @click.option("--seed", default=0, show_default=True, help="Of the draws.")
-@click.option(
-    "--profile", help="Parameters that every run has.  [default: quick]", shell_complete=complete("profile")
-)
+@options.profile("Parameters that all runs have.  [default: quick]")
 @click.option(
     "--from",
     "inputs",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="RUN",
     help="Folder of the run whose data set (checkpoints, …) is used.  [default: data/runs/PROFILE]",
 )
+@options.folder("Of the sweep.  [default: data/sweeps/NOTEBOOK]")
 @click.option(
-    "--folder", type=click.Path(path_type=Path), help="Of the sweep.  [default: data/sweeps/NOTEBOOK]"
-)
-@click.option(
-    "--road",
+    "--executor",
     type=click.Choice(["auto", "notebooks", "vmap"]),
     default="auto",
     show_default=True,
@@ -139,7 +116,7 @@ def run(
 @click.option("--fresh", is_flag=True, help="Remove what earlier runs left at these points.")
 @click.option("--report/--no-report", default=True, help="Compare the runs on a page.  [default: yes]")
 @click.option("--json", "as_json", is_flag=True, help="The results as JSON, one run a line; progress aside.")
-def sweep(target: str, overrides: tuple[str, ...], listed: Path | None, as_json: bool, **kwargs: Any) -> None:
+def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: bool, **kwargs: Any) -> None:
     """Run a notebook, or design for a plant, at many points.
 
     Points with a result are skipped, so the same command runs only what is missing. Ranges are for --random:
@@ -149,16 +126,12 @@ def sweep(target: str, overrides: tuple[str, ...], listed: Path | None, as_json:
     factors of the weights (q_STATE, r_INPUT) can be set: lqrlab sweep cart_pole -p pole_length=0.1:1 -p
     q_angle=0.1:10:log --random 5000
     """
-    from lqrlab.workbench.runs import comparison, sweep_points
-    from lqrlab.workbench.runs import sweep as sweeps
+    from lqrlab.workbench.runs import comparison, sweep, sweep_plan
 
-    given = settings(overrides, "learning_rate=1e-3,3e-4")
-    rows = sweep_points.read_list(listed) if listed else ({},)
-    try:
-        folder = sweeps.sweep(target, given, rows=rows, stream=sys.stderr if as_json else None, **kwargs)
-    except KeyboardInterrupt:
-        click.echo("\nstopped; the same command goes on from here", err=True)
-        sys.exit(130)
+    rows = sweep_plan.read_list(listed) if listed else ({},)
+    asked = sweep_plan.Sweep(target, overrides, rows, **kwargs)
+    with _stoppable():
+        folder = sweep.sweep(asked, stream=sys.stderr if as_json else None)
     frame = comparison.table(folder)
     if as_json:
         click.echo(frame.to_json(orient="records", lines=True).rstrip())
@@ -167,7 +140,7 @@ def sweep(target: str, overrides: tuple[str, ...], listed: Path | None, as_json:
 
 
 @main.command()
-@click.argument("folder", type=click.Path(path_type=Path), required=False)
+@click.argument("folder", type=PATH, required=False)
 @click.option("--open", "show", is_flag=True, help="Open it in the browser.")
 def report(folder: Path | None, show: bool) -> None:
     """Write the report of a run or sweep, or list all.
@@ -175,13 +148,12 @@ def report(folder: Path | None, show: bool) -> None:
     HTML files that open offline; FOLDER/report/index.html is the front page. Without FOLDER: data/index.html,
     the index of all runs and sweeps.
     """
-    from lqrlab.workbench.runs import comparison, pipeline, sweep_run
-    from lqrlab.workbench.runs import report as reports
+    from lqrlab.workbench.runs import comparison, report, run_folder
 
     if folder is None:
-        index = reports.index(pipeline.find_source().parent / "data")
+        index = report.index(pipeline.find_source().parent / "data")
     else:
-        index = (comparison if (folder / sweep_run.RECORD).exists() else reports).write(folder)
+        index = (comparison if (folder / run_folder.SWEEP).exists() else report).write(folder)
     click.echo(index)
     if show:
         click.launch(index.resolve().as_uri())
@@ -206,58 +178,80 @@ def completion(shell: str) -> None:
 
 @main.command()
 @click.argument("name", required=False)
-@click.option(
-    "--html", "file", type=click.Path(path_type=Path), help="Write it as a page, with drawings that move."
-)
+@click.option("--html", "file", type=PATH, help="Write it as a page, with drawings that move.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a plant.")
 def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     """List the plants, or show one of them.
 
     Of one plant: its size, source, parameters, signals and open-loop modes in words.
     """
-    from lqrlab import compute
-    from lqrlab import systems as plants
+    from lqrlab import compute, systems
     from lqrlab.workbench.figures import catalogue_page
     from lqrlab.workbench.runs.terminal import table
 
     compute.setup()
+    plants = map(systems.make, [name] if name else systems.names())
     if file:
-        click.echo(
-            catalogue_page.page([name] if name else None, linear=name is None, unfolded=bool(name)).save(file)
-        )
-        return
-    if as_json:
-        for plant in [plants.make(family) for family in ([name] if name else plants.names())]:
+        page = catalogue_page.page([name] if name else None, linear=name is None, unfolded=bool(name))
+        click.echo(page.save(file))
+    elif as_json:
+        for plant in plants:
             click.echo(json.dumps(_described(plant), ensure_ascii=False))
-        return
-    if name is None:
-        listed = [plants.make(family) for family in plants.names()]
-        rows = [(p.name, p.n, p.m, f"{p.dt:g}", p.title, p.source) for p in listed]
+    elif name is None:
+        rows = [(p.name, p.n, p.m, f"{p.dt:g}", p.title, p.source) for p in plants]
         click.echo(table(rows, ("name", "n", "m", "dt [s]", "title", "source"), wide=False))
-        return
-    card = catalogue_page.card(plants.make(name), equations=False)
-    click.echo(f"{card.name}: {card.title}")
-    for label, words in card.facts.items():
-        click.echo(f"{label}: {words}")
-    for head, rows in card.tables.values():
-        click.echo("\n" + table(rows, head))
-    click.echo("\nopen-loop poles in words:")
-    for words in card.modes:
-        click.echo(f"  {words}")
+    else:
+        card = catalogue_page.card(next(plants), equations=False)
+        lines = [f"{card.name}: {card.title}", *(f"{label}: {words}" for label, words in card.facts.items())]
+        lines += ["\n" + table(rows, head) for head, rows in card.tables.values()]
+        click.echo(
+            "\n".join([*lines, "\nopen-loop poles in words:", *(f"  {words}" for words in card.modes)])
+        )
 
 
-def _described(plant: Any) -> dict[str, Any]:
+def _described(plant: "Plant") -> dict[str, object]:
     """A plant for a script: what it is, its signals, its parameters with their units and ranges."""
     from lqrlab.systems import parameter_fields
 
+    fields = parameter_fields(type(plant)).items()
+    kept = ("unit", "low", "high", "about")
+    parameters = {k: {"default": f.default, **{key: f.metadata[key] for key in kept}} for k, f in fields}
     signals = {kind: [dataclasses.asdict(s) for s in getattr(plant, kind)] for kind in ("states", "inputs")}
-    parameters = {
-        key: {"default": f.default, **{k: f.metadata[k] for k in ("unit", "low", "high", "about")}}
-        for key, f in parameter_fields(type(plant)).items()
-    }
-    said = {"name": plant.name, "title": plant.title, "source": plant.source, "dt": float(plant.dt)}
-    return said | signals | {"parameters": parameters}
+    head = {"name": plant.name, "title": plant.title, "source": plant.source, "dt": float(plant.dt)}
+    return {**head, **signals, "parameters": parameters}
 
 
-for command in (data.data, data.train, bench.bench, bench.doctor):
+STUDY = """# {name}
+
+Notebooks and profiles of lqrlab {version}. They are yours to change; `lqrlab run` executes those of this folder.
+
+    lqrlab run                    # 01 to 04 and a report: data/runs/quick/report/index.html
+    lqrlab run --profile tiny     # the same in a minute, to see that everything works
+    lqrlab run 15_swing_up        # one that goes deeper
+    lqrlab doctor                 # is the installation whole?
+    jupyter lab notebooks         # by hand
+
+What a run makes is in `data/runs/<profile>`. `lqrlab run --help`, `lqrlab sweep --help`: parameters and sweeps.
+"""
+
+
+@main.command()
+@click.argument("folder", type=PATH)
+def init(folder: Path) -> None:
+    """Make FOLDER, a study: the notebooks and profiles to run and to change, and a README."""
+    package = Path(lqrlab.__file__).parent
+    packaged = package / "workbench" / "notebooks"  # of a wheel; a checkout has them next to the package
+    source = packaged if packaged.is_dir() else package.parent / "notebooks"
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(f"{folder}: is there already and not empty; give a new folder")
+        shutil.copytree(source, folder / "notebooks", ignore=shutil.ignore_patterns(".*", "__pycache__"))
+        text = STUDY.format(name=folder.resolve().name, version=lqrlab.__version__)
+        (folder / "README.md").write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{folder}: cannot be made ({error.strerror or error})") from None
+    click.echo(f"made {folder}: cd {folder} && lqrlab run --profile tiny")
+
+
+for command in (data_commands.data, data_commands.train, bench.bench, bench.doctor):
     main.add_command(command)

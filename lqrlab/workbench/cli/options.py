@@ -1,32 +1,35 @@
-"""Options that several commands have: ``-p NAME=VALUE``, and what the Tab key offers for them."""
+"""Options that several commands have, ``-p NAME=VALUE`` among them, and what the Tab key offers for them."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
+
+from lqrlab.workbench.runs import notebooks, pipeline
+
+PATH = click.Path(path_type=Path)
+EXAMPLES = {"run": "learning_rate=1e-3", "sweep": "learning_rate=1e-3,3e-4", "generate": "variants=10"}
 
 
-def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
-    """What the Tab key offers for a notebook, a profile or ``-p NAME=``; nothing where there is none."""
+def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """What the Tab key offers for a notebook, a profile or ``-p NAME=``; nothing outside of a project."""
 
-    def offer(context: click.Context, parameter: click.Parameter, typed: str) -> list[Any]:
-        from click.shell_completion import CompletionItem
-
-        from lqrlab.workbench.runs import notebooks, pipeline
-
+    def offer(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
         try:
             source = pipeline.find_source(context.params.get("source"))
-            named = context.params.get("target") or context.params.get("only") or ()
+            chosen = context.params.get("target") or context.params.get("only") or ()
             if kind == "notebook":
-                words = [path.stem for path in sorted(source.glob("[0-9][0-9]_*.ipynb"))]
+                words = [path.stem for path in sorted(source.glob(notebooks.NUMBERED))]
                 if "/" in typed or not any(word.startswith(typed) for word in words):
                     return [CompletionItem(typed, type="file")]
             elif kind == "profile":
                 words = sorted(path.stem for path in (source / "profiles").glob("*.json"))
             else:
-                chosen = notebooks.named(source, [named] if isinstance(named, str) else named)
-                every = [p for nb in chosen or notebooks.find(source) for p in nb.parameters]
-                words = [f"{name}=" for name in dict.fromkeys(every) if name != "run"]
+                named = notebooks.named(source, [chosen] if isinstance(chosen, str) else chosen)
+                known = [p for nb in named or notebooks.find(source) for p in nb.parameters]
+                words = [f"{name}=" for name in dict.fromkeys(known) if name != "run"]
         except ValueError:
             return []
         return [CompletionItem(word) for word in words if word.startswith(typed)]
@@ -34,12 +37,34 @@ def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[
     return offer
 
 
-def settings(items: tuple[str, ...], example: str) -> dict[str, str]:
+def _settings(context: click.Context, parameter: click.Parameter, items: tuple[str, ...]) -> dict[str, str]:
     """``NAME=VALUE`` as typed after ``-p``, taken apart."""
     given = {}
     for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name:
+            example = EXAMPLES.get(str(context.info_name), EXAMPLES["run"])
             raise ValueError(f"-p {item}: expected NAME=VALUE, as in -p {example}")
         given[name.strip()] = value
     return given
+
+
+def overrides(what: str, metavar: str = "NAME=VALUE", **options: Any) -> Callable[[Callable], Callable]:
+    """``-p NAME=VALUE``; the command gets a dictionary."""
+    return click.option(
+        "-p", "overrides", multiple=True, metavar=metavar, help=what, callback=_settings, **options
+    )
+
+
+def profile(what: str, **options: Any) -> Callable[[Callable], Callable]:
+    """``--profile``."""
+    return click.option("--profile", help=what, shell_complete=complete("profile"), **options)
+
+
+def folder(what: str) -> Callable[[Callable], Callable]:
+    """``--folder``."""
+    return click.option("--folder", type=PATH, help=what)
+
+
+source = click.option("--notebooks", "source", type=PATH, help="Folder of the notebooks.")
+as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")

@@ -71,6 +71,7 @@ class Exporter(HTMLExporter):
         """nbconvert's settings, with the order in which we prefer one form of an output to another."""
         config = super().default_config
         config.NbConvertBase.display_data_priority = list(_SHOWN)
+        config.CoalesceStreamsPreprocessor.enabled = True  # text that was printed in pieces
         return config
 
     def default_filters(self) -> Iterable[tuple[str, Any]]:
@@ -99,29 +100,13 @@ def tidy(nb: Any) -> None:
         heading = [heading, *(text for _, text in notebooks.headings(cell))][-1]
         if cell.cell_type != "code":
             continue
-        cell.outputs = _joined([o for o in (_static(o) for o in cell.outputs) if o is not None])
+        cell.outputs = [output for output in map(_static, cell.outputs) if output is not None]
+        default = f"Figure in the section “{heading}”" if heading else "Figure"
         for output in cell.outputs:
-            for kind in ("image/png", "image/jpeg", "image/svg+xml"):
-                if kind in output.get("data", {}):
-                    about = output.metadata.setdefault(kind, {})
-                    about["alt"] = (
-                        about.get("alt")
-                        or output.metadata.get("alt")
-                        or cell.metadata.get("alt")
-                        or (f"Figure in the section “{heading}”" if heading else "Figure")
-                    )
-
-
-def _joined(outputs: list[Any]) -> list[Any]:
-    """Text that was printed in pieces, as one piece."""
-    joined: list[Any] = []
-    for output in outputs:
-        last = joined[-1] if joined else None
-        if last and output.output_type == last.output_type == "stream" and output.name == last.name:
-            last["text"] += output["text"]
-        else:
-            joined.append(output)
-    return joined
+            for kind in {"image/png", "image/jpeg", "image/svg+xml"} & set(output.get("data", {})):
+                about = output.metadata.setdefault(kind, {})
+                words = (about.get("alt"), output.metadata.get("alt"), cell.metadata.get("alt"), default)
+                about["alt"] = next(filter(None, words))
 
 
 def _static(output: Any) -> Any:

@@ -1,63 +1,69 @@
 """Work on dask.distributed: a cluster of processes on this machine, or one at an address."""
 
 import contextlib
+import logging
 import os
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lqrlab import __version__
 from lqrlab.workbench.runs.pipeline import RunError
 
-_PATIENCE = 8  # seconds
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+_PATIENCE = 8.0  # seconds
+
+
+Engine = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
+"""Does a function for each shard, here or elsewhere, and yields what it returns."""
 
 
 @contextlib.contextmanager
-def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterator[Any]:
-    """A client of the cluster at an address, or of one of our own with so many processes.
+def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterator["Client"]:
+    """A client of the cluster at an address, or of a new one with so many processes.
 
     Args:
-        scheduler: address, as tcp://head:8786; None for one of our own.
-        workers: processes of our own.
-        failures: how many deaths of a worker a task of our own cluster survives.
+        scheduler: address, as tcp://head:8786; None for a new cluster on this machine.
+        workers: processes of the new one.
+        failures: how many deaths of a worker a task of the new one survives.
 
     Raises:
         ValueError: it is no address, or no scheduler answers there.
     """
-    import logging
-
     import dask
     import distributed
 
     if scheduler is not None:
-        with _found(scheduler) as found:
-            yield found
+        with _connected(scheduler) as connected:
+            yield connected
         return
-    # a notebook computes in a process of its own, so that the worker's memory says nothing
     settings = {
         "distributed.scheduler.allowed-failures": failures,
         "distributed.logging.distributed": "critical",
     }
+    with socket.socket() as probe:
+        port = 0 if probe.connect_ex(("127.0.0.1", 8787)) == 0 else 8787
     with (
         dask.config.set(settings),
         distributed.LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
             processes=True,
-            memory_limit=0,
+            memory_limit=0,  # a notebook computes in another process: the worker's memory says nothing
             silence_logs=logging.CRITICAL,
-            dashboard_address="127.0.0.1:8787" if _free(8787) else "127.0.0.1:0",
+            dashboard_address=f"127.0.0.1:{port}",
         ) as cluster,
-        distributed.Client(cluster) as found,
+        distributed.Client(cluster) as connected,
     ):
-        yield found
+        yield connected
 
 
-def _found(address: str) -> Any:
+def _connected(address: str) -> "Client":
     """A client of the scheduler at an address, or an error in words within seconds."""
-    import logging
-
     import dask
     import distributed
 
@@ -65,16 +71,14 @@ def _found(address: str) -> Any:
         raise ValueError(
             f"--scheduler {address}: expected the address that `dask scheduler` prints, as tcp://head:8786"
         )
-    why: BaseException = TimeoutError(f"connected, but heard nothing for {_PATIENCE} s: another service?")
-    clients: list[Any] = []
+    outcome: list[Client | Exception] = []
 
     def connect() -> None:
-        nonlocal why
         try:
             with dask.config.set({"distributed.comm.timeouts.connect": _PATIENCE}):
-                clients.append(distributed.Client(address, timeout=_PATIENCE))
+                outcome.append(distributed.Client(address, timeout=_PATIENCE))
         except Exception as error:
-            why = error
+            outcome.append(error)
 
     # what dask would log with a traceback is said in words, here or where a shard is missing
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
@@ -82,24 +86,19 @@ def _found(address: str) -> Any:
     attempt = threading.Thread(target=connect, daemon=True)
     attempt.start()
     attempt.join(2 * _PATIENCE)
-    if not clients:
+    silence = TimeoutError(f"connected, but heard nothing for {_PATIENCE} s: another service?")
+    answer = outcome[0] if outcome else silence
+    if isinstance(answer, Exception):
         raise ValueError(
-            f"--scheduler {address}: no dask scheduler answers there ({why}); `dask scheduler` starts one"
-        ) from None
-    return clients[0]
-
-
-def _free(port: int) -> bool:
-    import socket
-
-    with socket.socket() as s:
-        return s.connect_ex(("127.0.0.1", port)) != 0
+            f"--scheduler {address}: no dask scheduler answers there ({answer}); `dask scheduler` starts one"
+        )
+    return answer
 
 
 @contextlib.contextmanager
 def engine(
     *, workers: int | None = None, scheduler: str | None = None, say: Callable[[str], None] = print
-) -> Iterator[Callable]:
+) -> Iterator[Engine]:
     """What ``lqrlab.dataset.generate`` takes as its engine: shards on the workers of a cluster.
 
     A shard whose worker died is tried again, at most three times in all; an error ends all. Where no worker is
@@ -118,53 +117,50 @@ def engine(
     """
     from distributed import wait
 
-    with client(scheduler, workers or os.cpu_count() or 1, failures=2) as found:
+    with client(scheduler, workers or os.cpu_count() or 1, failures=2) as connected:
+        address = connected.scheduler_info()["address"]
 
-        def result(shard: Any, future: Any) -> Any:
+        def result(future: "Future") -> Any:
             while not future.done():
                 with contextlib.suppress(TimeoutError):
                     wait(future, timeout=_PATIENCE)
-                if not future.done() and not found.nthreads():
-                    say(f"no worker; `dask worker {found.scheduler.address}` starts one")
+                if not future.done() and not connected.nthreads():
+                    say(f"no worker; `dask worker {address}` starts one")
             return future.result()
 
         def run(function: Callable[[Any], Any], shards: Sequence[Any]) -> Iterator[Any]:
-            futures = found.map(_prepared, shards, function=function, pure=False)
+            futures = connected.map(_prepared, shards, function=function, pure=False)
             try:
                 for shard, future in zip(shards, futures):
                     try:
-                        made = result(shard, future)
+                        made = result(future)
                     except ValueError:
                         raise
                     except Exception as error:
-                        raise RunError(_said(shard, error)) from error
+                        raise RunError(_explanation(shard.name, error)) from error
                     yield made
             finally:
                 with contextlib.suppress(OSError):  # where the scheduler is gone
-                    found.cancel(futures)
+                    connected.cancel(futures)
 
         yield run
 
 
-def _said(shard: Any, error: BaseException) -> str:
+def _explanation(name: str, error: BaseException) -> str:
     """Why a shard was not made, and what to do."""
     from distributed import CancelledError, KilledWorker
     from distributed.comm import CommClosedError
 
-    if isinstance(error, KilledWorker):
-        return (
-            f"{shard.name}: the workers that made it died three times over; out of memory? fewer --workers need "
-            "less, and the same command goes on from here"
-        )
-    if isinstance(error, CancelledError | CommClosedError):
-        return f"{shard.name}: the scheduler is gone; start it again, and the same command goes on from here"
-    if isinstance(error, OSError):
-        return f"{error}, said the worker that made {shard.name}; all workers must see the folder under this path"
-    if isinstance(error, ImportError):
-        return (
-            f"{shard.name}: its worker has not what is needed ({error}); install lqrlab {__version__} there"
-        )
-    return f"{shard.name}: {type(error).__name__}: {error}"
+    if isinstance(error, OSError) and not isinstance(error, CommClosedError):
+        return f"{error}, said the worker that made {name}; all workers must see the folder under this path"
+    again = "repeat the command: it resumes from here"
+    reasons: dict[type | tuple[type, ...], str] = {
+        KilledWorker: f"the workers that made it died three times over; out of memory? With fewer --workers, {again}",
+        (CancelledError, CommClosedError): f"the scheduler is gone; start it again and {again}",
+        ImportError: f"its worker lacks what is needed ({error}); install lqrlab {__version__} there",
+    }
+    reason = next((words for kind, words in reasons.items() if isinstance(error, kind)), None)
+    return f"{name}: {reason or f'{type(error).__name__}: {error}'}"
 
 
 def _prepared(shard: Any, function: Callable[[Any], Any]) -> Any:

@@ -7,7 +7,6 @@ however it ends, the pipe closes and the child takes its kernel down with it.
 
 import contextlib
 import json
-import math
 import os
 import queue
 import subprocess
@@ -15,22 +14,35 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, TextIO
+from types import SimpleNamespace
+from typing import IO, TypedDict
+
+from lqrlab.workbench.runs import run_folder, session
+from lqrlab.workbench.runs.notebooks import Notebook, Values
 
 KERNEL = "python3"
-OVER_TIME = "TimeLimit"  # how the error of a notebook that took too long begins
+TIME_LIMIT = "TimeLimit"
+"""How the error of a notebook begins that took too long."""
+
+
+class Event(TypedDict, total=False):
+    """What a child tells: the number of the cell that starts, a line that it prints, or the error it ended with."""
+
+    cell: int
+    note: str
+    error: str
+    source: str
+    traceback: str
+
+
+Listener = Callable[[Event], None]
 
 
 class CellError(RuntimeError):
-    """A notebook did not run to its end.
-
-    Attributes:
-        error: type and message in one line.
-        source: the failing cell, where one is known.
-        traceback: the last lines that tell why.
-    """
+    """A notebook did not run to its end: the error in one line, the failing cell, the last lines of its traceback."""
 
     def __init__(self, error: str, source: str = "", traceback: str = "") -> None:
         super().__init__(error)
@@ -51,35 +63,53 @@ def environment() -> dict[str, str]:
 
 
 def execute(
-    source: Path,
-    target: Path,
-    parameters: dict[str, Any],
-    cwd: Path,
+    nb: Notebook,
+    folder: Path,
+    values: Values,
+    fingerprint: str,
     *,
-    env: dict[str, str] | None = None,
-    on_event: Callable[[dict[str, Any]], None] = lambda event: None,
-    pass_fds: Sequence[int] = (),
+    on_event: Listener = lambda event: None,
     time_limit: float | None = None,
 ) -> None:
-    """Run ``source`` with ``parameters``, write the executed notebook to ``target``.
+    """Execute one notebook in a folder that is held, and make sure that it came to its end.
 
     Args:
-        source, target: notebook files; ``target`` appears in one piece, also when a cell fails.
-        parameters: what to inject, as Python values.
-        cwd: working directory of the kernel.
-        env: environment variables on top of :func:`environment`.
-        on_event: called with ``{"cell": number}`` when a code cell starts, ``{"note": text}`` when it prints,
-            and ``{}`` about once a second in between.
-        pass_fds: file descriptors that stay open as long as the notebook runs (a lock).
-        time_limit: seconds after which it is ended; None for no limit.
+        nb, folder, values: what is run, where, with which parameters.
+        fingerprint: filed with the result.
+        on_event: called with each event, and with an empty one about once a second in between.
+        time_limit: seconds after which the notebook is ended; None for no limit.
 
     Raises:
-        CellError: a cell failed, the kernel died, the time was over, or papermill could not start.
+        CellError: a cell failed, the kernel died, the time was over, papermill could not start, or the last cell
+            wrote no result. ``notebooks/<name>.failed.ipynb`` is executed up to there.
     """
-    partial = target.with_name(f".{target.name}.partial.ipynb")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    deadline = math.inf if time_limit is None else time.monotonic() + time_limit
-    job = {"source": str(source), "target": str(partial), "parameters": parameters, "cwd": str(cwd)}
+    executed, token = folder / "notebooks" / f"{nb.name}.ipynb", uuid.uuid4().hex
+    failed, partial = executed.with_suffix(".failed.ipynb"), executed.with_name(f".{nb.name}.partial.ipynb")
+    executed.parent.mkdir(exist_ok=True)
+    result = session.result_path(folder, nb.name)
+    result.unlink(missing_ok=True)
+    given = {k: v for k, v in values.items() if v != nb.parameters[k].default} | {"run": str(folder)}
+    paths = {"source": nb.path, "target": partial, "cwd": nb.path.parent.parent, "folder": folder}
+    job = {name: str(path) for name, path in paths.items()} | {"parameters": given}
+    env = environment() | {"LQRLAB_EXECUTION": token, "LQRLAB_FINGERPRINT": fingerprint}
+    try:
+        _in_child(job, env, on_event, time_limit)
+        if not run_folder.finished(folder, nb.name, fingerprint, token):
+            error = f"the notebook ended without writing {run_folder.short(result)}"
+            raise CellError(error, traceback="its last cell has to be session.finish(...)")
+    except CellError:
+        result.unlink(missing_ok=True)
+        raise
+    finally:
+        if partial.exists():
+            os.replace(partial, failed)
+    os.replace(failed, executed)
+
+
+def _in_child(
+    job: Mapping[str, object], env: Mapping[str, str], on_event: Listener, time_limit: float | None
+) -> None:
+    begun, failure = time.monotonic(), Event()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__],
@@ -87,13 +117,11 @@ def execute(
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=environment() | (env or {}),
-            pass_fds=pass_fds,
+            env=env,
             start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the child in order
         )
         assert child.stdin is not None
         assert child.stdout is not None
-        failure: dict[str, Any] = {}
         try:
             with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit code and log say why
                 child.stdin.write(json.dumps(job) + "\n")
@@ -103,59 +131,46 @@ def execute(
                     failure = event
                 else:
                     on_event(event)
-                if time.monotonic() > deadline:
-                    failure = {"error": f"{OVER_TIME}: not finished after {time_limit:g} s"}
+                if time_limit is not None and time.monotonic() - begun > time_limit:
+                    failure = {"error": f"{TIME_LIMIT}: not finished after {time_limit:g} s"}
                     break
         finally:
             with contextlib.suppress(BrokenPipeError):
                 child.stdin.close()  # should it still run, it ends now, its kernel first
             code = child.wait()
-        if partial.exists():
-            os.replace(partial, target)
         if failure or code:
             log.seek(0)
-            tail = "\n".join(log.read().strip().splitlines()[-8:])
             error = failure.get("error") or f"the process that runs the notebook ended with code {code}"
-            raise CellError(error, failure.get("source", ""), failure.get("traceback") or tail)
+            raise CellError(
+                error, failure.get("source", ""), failure.get("traceback") or _tail(log.read(), 8)
+            )
 
 
-def _events(stream: IO[str]) -> Iterator[dict[str, Any]]:
+def _events(stream: IO[str]) -> Iterator[Event]:
     """The child's events as they come, and an empty one for each second without."""
-    lines: queue.Queue[str | None] = queue.Queue()
+    lines: queue.Queue[str] = queue.Queue()
 
     def pump() -> None:
         for line in stream:
             lines.put(line)
-        lines.put(None)
+        lines.put("")
 
     threading.Thread(target=pump, daemon=True).start()
     while True:
         try:
             line = lines.get(timeout=1.0)
         except queue.Empty:
-            yield {}
-            continue
-        if line is None:
+            line = "{}"
+        if not line:
             return
         yield json.loads(line)
 
 
+def _tail(text: str, lines: int = 12) -> str:
+    return "\n".join(text.strip().splitlines()[-lines:])
+
+
 # The child ----------------------------------------------------------------------------------------------
-
-
-class _Notes:
-    """Stands in for a file: what the notebook prints becomes events."""
-
-    def __init__(self, send: Callable[..., None]) -> None:
-        self.send = send
-
-    def write(self, text: str) -> None:
-        lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
-        if lines:
-            self.send(note=lines[-1])
-
-    def flush(self) -> None:
-        pass
 
 
 def _end_with_parent() -> None:
@@ -170,45 +185,45 @@ def _end_with_parent() -> None:
     os._exit(130)
 
 
-def _tail(traceback: str, lines: int = 12) -> str:
-    return "\n".join(traceback.rstrip().splitlines()[-lines:])
-
-
 def main() -> int:
     """Run the job on standard input; events go to standard output, everything else to standard error."""
     job = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    events: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
-    def send(**event: Any) -> None:
+    def send(event: Event) -> None:
         events.write(json.dumps(event) + "\n")
         events.flush()
 
+    def note(text: str) -> None:
+        if lines := [line.strip() for line in text.splitlines() if line.strip()]:
+            send({"note": lines[-1]})
+
+    # checks web addresses in a notebook's metadata, and takes a second to import
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
     cells = iter(range(1, 1_000_000))
     try:
-        papermill.execute_notebook(
-            job["source"],
-            job["target"],
-            job["parameters"],
-            kernel_name=KERNEL,
-            cwd=job["cwd"],
-            progress_bar=False,
-            stdout_file=_Notes(send),
-            on_cell_execute=lambda **kwargs: send(cell=next(cells)),
-        )
+        with run_folder.use(Path(job["folder"])):
+            papermill.execute_notebook(
+                job["source"],
+                job["target"],
+                job["parameters"],
+                kernel_name=KERNEL,
+                cwd=job["cwd"],
+                progress_bar=False,
+                stdout_file=SimpleNamespace(write=note, flush=lambda: None),
+                on_cell_execute=lambda **kwargs: send({"cell": next(cells)}),
+            )
     except PapermillExecutionError as error:
-        send(
-            error=f"{error.ename}: {error.evalue}",
-            source=error.source,
-            traceback=_tail("\n".join(error.traceback)),
-        )
+        traceback = _tail("\n".join(error.traceback))
+        send({"error": f"{error.ename}: {error.evalue}", "source": error.source, "traceback": traceback})
         return 1
     except Exception as error:  # a dead kernel, a full disk: said in one line by the parent
-        send(error=f"{type(error).__name__}: {error}")
+        send({"error": f"{type(error).__name__}: {error}"})
         return 1
     return 0
 

@@ -1,7 +1,6 @@
-"""What frames the work of one notebook: its folder at the beginning, its numbers at the end.
+"""The beginning and the end of a notebook's work: its folder first, its numbers last.
 
-Used through :mod:`lqrlab.workbench.runs.pipeline`, in a notebook that somebody has open as well as in one that
-papermill or the pipeline executes.
+The same in a notebook that somebody has open as in one that papermill or ``lqrlab run`` executes.
 """
 
 import contextlib
@@ -15,9 +14,10 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import lqrlab
+from lqrlab.compute import files as disk
 
 if TYPE_CHECKING:
     from lqrlab.compute import Backend
@@ -27,10 +27,32 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy")
 _started: dict[str, "tuple[float, str, Backend | None]"] = {}
 
 
+class Result(TypedDict):
+    """What a notebook leaves in ``results/<name>.json``."""
+
+    notebook: str
+    numbers: dict[str, Any]
+    files: list[str]
+    execution: str | None
+    fingerprint: str | None
+    started: str
+    seconds: float
+    device: str
+    backend: dict[str, object] | None
+    versions: dict[str, str]
+
+
 def headless() -> bool:
     """Whether nobody is there to move a slider: widgets then draw a static figure."""
     someone = "JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ
     return "LQRLAB_HEADLESS" in os.environ or not someone
+
+
+def project() -> Path:
+    """The project's folder: the nearest, from here upwards, with ``notebooks`` or a ``pyproject.toml``; else here."""
+    here = Path.cwd()
+    marks = ("notebooks", "pyproject.toml")
+    return next((p for p in (here, *here.parents) if any((p / mark).exists() for mark in marks)), here)
 
 
 def begin(name: str, run: str | Path, backend: "Backend | None" = None) -> Path:
@@ -38,10 +60,10 @@ def begin(name: str, run: str | Path, backend: "Backend | None" = None) -> Path:
 
     Args:
         name: the notebook's name, as ``"03_training"``.
-        run: the folder; a relative one is meant from the project's folder (the nearest above with a
-            ``pyproject.toml``), so that it is the same one in JupyterLab, in papermill and in a pipeline.
+        run: the folder; a relative one is meant from the project's folder, see :func:`project`, so that it is the
+            same one in JupyterLab, in papermill and in a pipeline.
         backend: recorded with the result. Its device and precision hold from here on; all of it does where a
-            stage is given it, or within ``with backend.active()``.
+            function is given it, or within ``with backend.active()``.
     """
     import jax
 
@@ -51,13 +73,9 @@ def begin(name: str, run: str | Path, backend: "Backend | None" = None) -> Path:
     if backend is not None:
         jax.config.update("jax_default_matmul_precision", backend.precision)
         jax.config.update("jax_default_device", None if backend.device == "auto" else backend.jax_device)
-    here = Path.cwd()
-    root = next((p for p in (here, *here.parents) if (p / "pyproject.toml").exists()), here)
-    folder = (root / Path(run).expanduser()).resolve()
+    folder = (project() / Path(run).expanduser()).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    result_path(folder, name).unlink(
-        missing_ok=True
-    )  # what is there afterwards was written by this execution
+    result_path(folder, name).unlink(missing_ok=True)  # so that a result is one of this execution
     _started[name] = time.monotonic(), now(), backend
     return folder
 
@@ -84,29 +102,25 @@ def finish(name: str, folder: Path, numbers: Mapping[str, Any], files: Sequence[
     if missing:
         raise ValueError(f"{name}: says that it made {', '.join(missing)}, but {folder} has no such file")
     device = jax.devices()[0]
-    kind = (
-        f"{device.platform} ({device.device_kind})"
-        if device.device_kind != device.platform
-        else device.platform
-    )
-    return write_json(
-        result_path(folder, name),
-        {
-            "notebook": name,
-            "numbers": numbers,
-            "files": [str(f) for f in files],
-            "execution": os.environ.get("LQRLAB_EXECUTION"),
-            "fingerprint": os.environ.get("LQRLAB_FINGERPRINT"),
-            "started": started,
-            "seconds": round(time.monotonic() - begun, 3),
-            "device": f"{len(jax.devices())} × {kind}",
-            "backend": None if backend is None else dataclasses.asdict(backend),
-            "versions": versions(),
-        },
-    )
+    kind = f" ({device.device_kind})" if device.device_kind != device.platform else ""
+    result: Result = {
+        "notebook": name,
+        "numbers": _plain(numbers),
+        "files": [str(f) for f in files],
+        "execution": os.environ.get("LQRLAB_EXECUTION"),
+        "fingerprint": os.environ.get("LQRLAB_FINGERPRINT"),
+        "started": started,
+        "seconds": round(time.monotonic() - begun, 3),
+        "device": f"{len(jax.devices())} × {device.platform}{kind}",
+        "backend": None if backend is None else dataclasses.asdict(backend),
+        "versions": versions(),
+    }
+    path = result_path(folder, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return disk.write_json(path, result, ensure_ascii=False, allow_nan=False)
 
 
-def results(folder: Path, name: str) -> dict[str, Any]:
+def results(folder: Path, name: str) -> Result:
     """What the notebook ``name`` wrote at its end; a ``ValueError`` says which notebook to run first."""
     try:
         return json.loads(result_path(folder, name).read_text(encoding="utf-8"))
@@ -114,20 +128,27 @@ def results(folder: Path, name: str) -> dict[str, Any]:
         raise ValueError(f"{folder}: no result of {name}; run that notebook first") from None
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> Path:
-    """Write ``content`` to ``path`` in one piece: whoever reads it sees the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(_plain(content), file, indent=2, ensure_ascii=False, allow_nan=False)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    return path
+def result_path(folder: Path, name: str) -> Path:
+    """Where the notebook ``name`` writes its result."""
+    return folder / "results" / f"{name}.json"
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, lqrlab and of what computes for it."""
+    known = {"python": platform.python_version(), "lqrlab": lqrlab.__version__}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            known[package] = importlib.metadata.version(package)
+    return known
+
+
+def now() -> str:
+    """The time here, to the second."""
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: arrays as lists, numbers as Python's own, those that are not finite as text."""
+    """As JSON has it: arrays as lists, numbers as Python's, those that are not finite as text."""
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -137,22 +158,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if isinstance(value, bool | int | float | str | None) else str(value)
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python, lqrlab and of what computes for it."""
-    there = {"python": platform.python_version(), "lqrlab": lqrlab.__version__}
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            there[package] = importlib.metadata.version(package)
-    return there
-
-
-def result_path(folder: Path, name: str) -> Path:
-    """Where the notebook ``name`` writes its result."""
-    return folder / "results" / f"{name}.json"
-
-
-def now() -> str:
-    """The time here, to the second."""
-    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")

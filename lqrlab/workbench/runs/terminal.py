@@ -1,42 +1,40 @@
-"""What the command line shows: one line that moves on a terminal, sparse lines in a log, plain tables."""
+"""What the command line shows: tasks that move on a terminal, sparse lines in a log, plain tables."""
 
+import contextlib
+import dataclasses
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
 
 
-def table(rows: Iterable[Sequence[Any]], header: Sequence[str] = (), *, wide: bool = True) -> str:
+def table(rows: Iterable[Sequence[object]], header: Sequence[str] = (), *, wide: bool = True) -> str:
     """Rows as aligned columns, numbers to the right; cut to a person's terminal if not ``wide``."""
-    body = [[_cell(v) for v in row] for row in rows]
-    numeric = [all(_is_number(row[i]) for row in body) for i in range(len(body[0]))] if body else []
+    body = [[f"{v:.6g}" if isinstance(v, float) else str(v) for v in row] for row in rows]
     lines = ([list(header)] if header else []) + body
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))] if lines else []
-
-    def layout(line: list[str]) -> str:
-        padded = (v.rjust(w) if right else v.ljust(w) for v, w, right in zip(line, widths, numeric))
-        return "  ".join(padded).rstrip()
-
-    shown = [layout(line) for line in lines]
+    columns = [
+        (max(map(len, column)), all(map(_is_number, column[bool(header) :]))) for column in zip(*lines)
+    ]
     if header:
-        shown.insert(1, "  ".join("-" * w for w in widths))
+        lines.insert(1, ["-" * width for width, _ in columns])
+    shown = [
+        "  ".join(v.rjust(w) if number else v.ljust(w) for v, (w, number) in zip(line, columns)).rstrip()
+        for line in lines
+    ]
     if not wide and sys.stdout.isatty():  # into a file or a pipe goes all of it
         width = shutil.get_terminal_size().columns
         shown = [line if len(line) <= width else line[: width - 1] + "…" for line in shown]
     return "\n".join(shown)
 
 
-def _cell(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
 def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    with contextlib.suppress(ValueError):
+        return float(text) is not None
+    return False
 
 
 def clock(seconds: float) -> str:
@@ -46,52 +44,97 @@ def clock(seconds: float) -> str:
     return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d}"
 
 
+@dataclasses.dataclass
+class Task:
+    """How far one thing is that takes its time."""
+
+    step: int = 0
+    total: int = 1
+    title: str = ""
+    note: str = ""
+    begun: float = dataclasses.field(default_factory=time.monotonic)
+    logged: tuple[str, str] = ("", "")
+    logged_at: float = 0.0
+
+    @property
+    def took(self) -> str:
+        """The time since it began."""
+        return clock(time.monotonic() - self.begun)
+
+    @property
+    def words(self) -> str:
+        """Its step in words."""
+        return f"{self.title} · {self.note}" if self.note else self.title
+
+
 class Progress:
-    """Shows how far one task is: rewrites one line on a terminal, in a log adds a line at each new step.
+    """Shows how far tasks are: each a line that moves on a terminal, a line at each new step in a log.
 
     Args:
-        label: what is under way.
-        total: number of steps.
         stream: where to; standard output by default.
+        steps: whether a log has a line for each step, or only what is said and what has ended.
         every: seconds between two lines of a log within one step.
     """
 
-    def __init__(self, label: str, total: int, stream: TextIO | None = None, every: float = 15.0) -> None:
-        self.label, self.total, self.every = label, total, every
-        self.stream = stream or sys.stdout
-        self.live = self.stream.isatty()
-        self.start = time.monotonic()
-        self.step, self.title, self.note = 0, "", ""
-        self._shown: tuple[str, str] = ("", "")
-        self._last = 0.0
+    def __init__(self, stream: TextIO | None = None, *, steps: bool = True, every: float = 15.0) -> None:
+        self.stream, self.steps, self.every = stream or sys.stdout, steps, every
+        self.tasks: dict[str, Task] = {}
+        self.head = ""  # a line above the tasks, on a terminal
+        self._live = contextlib.ExitStack()
+        self._console: Console | None = None
 
-    def update(self, step: int | None = None, title: str | None = None, note: str | None = None) -> None:
-        """Take in what is new (a new step clears the note) and show it where it is time to."""
-        if step is not None:
-            self.step, self.note = step, ""
-        self.title = self.title if title is None else title
-        self.note = self.note if note is None else note
-        line = f"  {self.label}  {self.step:>2}/{self.total}  {self.title}"
-        if self.note:
-            line += f" · {self.note}"
-        took = clock(time.monotonic() - self.start)
-        if self.live:
-            width = shutil.get_terminal_size().columns - len(took) - 3
-            text = line if len(line) <= width else line[: width - 1] + "…"
-            self._write(f"\r\x1b[2K{text.ljust(width)}  {took}")
+    def __enter__(self) -> Self:
+        if self.stream.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._console = Console(file=self.stream, highlight=False)
+            self._live.enter_context(Live(console=self._console, transient=True, get_renderable=self._moving))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.close()
+        self._console = None
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._console:
+            self._console.print(text, markup=False, soft_wrap=True)
         else:
-            now = time.monotonic()
-            new_title = self.title != self._shown[0]
-            due = now - self._last >= self.every and (self.title, self.note) != self._shown
-            if self.step and (new_title or due):
-                self._write(f"{line}  ({took})\n")
-                self._shown, self._last = (self.title, self.note), now
+            self.stream.write(text + "\n")
+            self.stream.flush()
 
-    def close(self, mark: str, text: str) -> None:
-        """Leave one last line: a mark, the label, a text, the time taken."""
-        clear = "\r\x1b[2K" if self.live else ""
-        self._write(f"{clear}{mark} {self.label}  {text}  ({clock(time.monotonic() - self.start)})\n")
+    def update(
+        self,
+        name: str,
+        step: int | None = None,
+        title: str | None = None,
+        note: str | None = None,
+        total: int | None = None,
+    ) -> None:
+        """Take in what is new of a task (a new step clears the note) and show it where it is time to."""
+        task = self.tasks.setdefault(name, Task())
+        changes = {"step": step, "total": total, "title": title, "note": "" if step is not None else note}
+        for key, value in changes.items():
+            setattr(task, key, getattr(task, key) if value is None else value)
+        now, news = time.monotonic(), (task.title, task.note)
+        due = task.title != task.logged[0] or (now - task.logged_at >= self.every and news != task.logged)
+        if self._console is None and self.steps and task.step and due:
+            task.logged, task.logged_at = news, now
+            self.say(f"  {name}  {task.step:>2}/{task.total}  {task.words}  ({task.took})")
 
-    def _write(self, text: str) -> None:
-        self.stream.write(text)
-        self.stream.flush()
+    def close(self, name: str, mark: str, text: str) -> None:
+        """End a task with a line that stays: a mark, its name, a text, the time taken."""
+        self.say(f"{mark} {name}  {text}  ({self.tasks.pop(name, Task()).took})")
+
+    def _moving(self) -> "Group":
+        """The tasks under way, as many as fit on the terminal."""
+        from rich.console import Group
+        from rich.table import Table
+
+        grid = Table.grid(padding=(0, 2), expand=True)
+        for options in ({"no_wrap": True}, {"justify": "right"}, {"ratio": 1, "no_wrap": True}, {}):
+            grid.add_column(**options)
+        for name, task in sorted(self.tasks.items())[: shutil.get_terminal_size().lines - 4]:
+            grid.add_row(name, f"{task.step}/{task.total}", task.words, task.took)
+        return Group(self.head, grid) if self.head else Group(grid)

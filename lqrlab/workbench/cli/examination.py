@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import lqrlab
 from lqrlab.workbench.runs import execution, session
 
 
@@ -27,34 +28,39 @@ def examine() -> list[Finding]:
     return [python(), packages(), devices(), kernel(), disk(), memory()]
 
 
+def _install(extra: str = "") -> str:
+    """The command that installs what is missing, in a checkout and elsewhere."""
+    checkout = (Path(lqrlab.__file__).parents[1] / "Makefile").exists()
+    if checkout:
+        return f".venv/bin/pip install -c constraints.txt -e '.{extra}'" if extra else "make env"
+    return f"{sys.executable} -m pip install --upgrade 'lqrlab{extra}'"
+
+
 def python() -> Finding:
     """The interpreter, and whether it is one of a virtual or conda environment."""
-    version = sys.version.split()[0]
-    own = sys.prefix != sys.base_prefix or (Path(sys.prefix) / "conda-meta").exists()
-    remedy = "" if own else "this is the system's Python; make env keeps lqrlab apart from it"
-    return Finding("python", sys.version_info >= (3, 11), f"{version} in {sys.prefix}", remedy)
+    apart = sys.prefix != sys.base_prefix or (Path(sys.prefix) / "conda-meta").exists()
+    remedy = "" if apart else "this is the system's Python; a virtual environment keeps lqrlab apart from it"
+    text = f"{sys.version.split()[0]} in {sys.prefix}"
+    return Finding("python", sys.version_info >= (3, 11), text, remedy)
 
 
 def packages() -> Finding:
-    """Whether what pyproject.toml asks for is installed in versions that satisfy it."""
+    """Whether what lqrlab asks for is installed in versions that satisfy it."""
     from packaging.requirements import Requirement
 
     lacking = []
-    for line in importlib.metadata.requires("lqrlab") or []:
-        wanted = Requirement(line)
+    for wanted in map(Requirement, importlib.metadata.requires("lqrlab") or []):
         if wanted.marker and not wanted.marker.evaluate({"extra": ""}):
             continue
         try:
-            there = importlib.metadata.version(wanted.name)
+            version = importlib.metadata.version(wanted.name)
         except importlib.metadata.PackageNotFoundError:
             lacking.append(f"{wanted.name} is missing")
             continue
-        if not wanted.specifier.contains(there, prereleases=True):
-            lacking.append(f"{wanted.name} {there} is not {wanted.specifier}")
+        if not wanted.specifier.contains(version, prereleases=True):
+            lacking.append(f"{wanted.name} {version} is not {wanted.specifier}")
     if lacking:
-        return Finding(
-            "packages", False, "; ".join(lacking), "make env, or pip install -c constraints.txt -e ."
-        )
+        return Finding("packages", False, "; ".join(lacking), _install())
     seen = session.versions()
     return Finding("packages", True, ", ".join(f"{k} {seen[k]}" for k in session.PACKAGES if k in seen))
 
@@ -64,15 +70,12 @@ def devices() -> Finding:
     try:
         import jax
 
-        there = jax.devices()
+        found = jax.devices()
     except RuntimeError as error:
         return Finding("devices", False, f"JAX finds none: {error}", "JAX_PLATFORMS=cpu computes on the CPU")
-    text = ", ".join(f"{d.platform}:{d.id} {d.device_kind}" for d in there)
-    remedy = ""
-    if all(d.platform == "cpu" for d in there) and shutil.which("nvidia-smi"):
-        remedy = (
-            "there is an NVIDIA driver: .venv/bin/pip install -c constraints.txt -e '.[cuda]' uses the GPU"
-        )
+    text = ", ".join(f"{d.platform}:{d.id} {d.device_kind}" for d in found)
+    idle = all(d.platform == "cpu" for d in found) and shutil.which("nvidia-smi")
+    remedy = f"there is an NVIDIA driver: {_install('[cuda]')} uses the GPU" if idle else ""
     return Finding("devices", True, text, remedy)
 
 
@@ -80,24 +83,17 @@ def kernel() -> Finding:
     """Whether notebooks run in this very environment, asked of a kernel as the pipeline starts it."""
     ask = (
         "import sys; from jupyter_client.kernelspec import KernelSpecManager as M; "
-        f"print(M().get_kernel_spec({execution.KERNEL!r}).argv[0]); print(sys.prefix)"
+        f"print(M().get_kernel_spec({execution.KERNEL!r}).argv[0])"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", ask],
-        capture_output=True,
-        text=True,
-        env=execution.environment(),
-        timeout=60,
-    )
+    command, env = [sys.executable, "-P", "-c", ask], execution.environment()
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
     if done.returncode:
-        tail = done.stderr.strip().splitlines()[-1:]
-        return Finding(
-            "kernel", False, f"none named {execution.KERNEL}: {''.join(tail)}", "make env installs it"
-        )
+        tail = "".join(done.stderr.strip().splitlines()[-1:])
+        return Finding("kernel", False, f"none named {execution.KERNEL}: {tail}", f"{_install()} installs it")
     program = done.stdout.splitlines()[0]
     # Jupyter takes a bare name to mean the interpreter that starts the kernel
     ours = bool(re.fullmatch(r"python[\d.]*", program)) or Path(program).parent == Path(sys.executable).parent
-    remedy = "" if ours else "notebooks would compute elsewhere; make env, then make lab"
+    remedy = "" if ours else f"notebooks would compute elsewhere; {_install()}"
     return Finding("kernel", ours, f"{execution.KERNEL} runs {sys.executable if ours else program}", remedy)
 
 
@@ -105,14 +101,13 @@ def disk(needed: float = 5.0) -> Finding:
     """Free space where runs are written [GB]."""
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     remedy = (
-        "" if free >= needed else f"a quick run needs about {needed:g} GB; remove old folders in data/runs"
+        f"a quick run needs about {needed:g} GB; remove old folders in data/runs" if free < needed else ""
     )
-    writable = True
     try:
         tempfile.TemporaryFile(dir=Path.cwd()).close()
     except OSError:
-        writable, remedy = False, "this folder cannot be written to; start in one that can"
-    return Finding("disk", writable and free >= needed, f"{free:.0f} GB free here", remedy)
+        remedy = "this folder cannot be written to; start in one that can"
+    return Finding("disk", not remedy, f"{free:.0f} GB free here", remedy)
 
 
 def memory(needed: float = 4.0) -> Finding:
@@ -120,5 +115,5 @@ def memory(needed: float = 4.0) -> Finding:
     import psutil
 
     free = psutil.virtual_memory().available / 1e9
-    remedy = "" if free >= needed else f"a quick run takes up to {needed:g} GB; close something"
-    return Finding("memory", free >= needed, f"{free:.1f} GB free, {psutil.cpu_count()} cores", remedy)
+    remedy = f"a quick run takes up to {needed:g} GB; close something" if free < needed else ""
+    return Finding("memory", not remedy, f"{free:.1f} GB free, {psutil.cpu_count()} cores", remedy)

@@ -1,0 +1,128 @@
+"""``lqrlab data`` and ``lqrlab train``: a data set by itself, and a policy from one, without notebooks."""
+
+import contextlib
+import json
+import sys
+import typing
+from pathlib import Path
+
+import click
+
+from lqrlab.workbench.cli import options
+from lqrlab.workbench.cli.options import PATH
+from lqrlab.workbench.runs import notebooks, pipeline
+
+
+@click.group()
+def data() -> None:
+    """Make a data set by itself, or check one."""
+
+
+@data.command()
+@click.argument("path", type=PATH)
+@click.option("--config", type=PATH, help="JSON file with what to make.")
+@options.overrides("Set a part of the config.")
+@click.option("--workers", type=click.IntRange(1), help="Make it in so many processes of this machine.")
+@click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
+@click.option("--devices", is_flag=True, help="Use all devices that JAX sees here, a shard on each.")
+def generate(
+    path: Path,
+    config: Path | None,
+    overrides: dict[str, str],
+    workers: int | None,
+    scheduler: str | None,
+    devices: bool,
+) -> None:
+    """Make a data set in the folder PATH, or finish one that was begun there.
+
+    What is not set has its default; -p families=pendulum,cart_pole -p variants=10. With
+    -p keep_every=10 -p segment_length=64 one segment of 64 steps in every ten is kept of each trajectory.
+    Whoever makes it, in one process or many, the bytes are the same.
+    """
+    import jax
+
+    from lqrlab import compute, dataset
+    from lqrlab.workbench.figures import data_card
+    from lqrlab.workbench.runs import cluster
+    from lqrlab.workbench.runs.terminal import Progress
+
+    compute.setup()
+    try:
+        text = config.read_text() if config else "{}"
+    except OSError as error:
+        raise ValueError(f"--config {config}: cannot be read ({error.strerror})") from None
+    dataset.DataConfig.from_json(text)  # what is wrong in the file is told as such
+    kinds = typing.get_type_hints(dataset.DataConfig)
+    typed = {name: notebooks.from_text(value, kinds.get(name, str)) for name, value in overrides.items()}
+    wanted = dataset.DataConfig.from_json(json.dumps(json.loads(text) | typed))
+    name = str(path)
+    with contextlib.ExitStack() as held:
+        progress = held.enter_context(Progress())
+
+        def show(done: int, total: int, what: str) -> None:
+            progress.update(name, min(done + 1, total), what, total=total)
+
+        engine = None
+        if workers or scheduler is not None:
+            say = progress.say
+            engine = held.enter_context(cluster.engine(workers=workers, scheduler=scheduler, say=say))
+        local = jax.local_devices() if devices else None
+        made = dataset.generate(wanted, path, progress=show, engine=engine, devices=local)
+        rows = "segments of trajectories" if wanted.segmented else "trajectories"
+        counts = f"{made.record['variants']} variants, {made.record['trajectories']} {rows}"
+        progress.close(name, "✓", counts)
+    click.echo(f"card: {data_card.write(made)}")
+
+
+@data.command()
+@click.argument("path", type=PATH)
+def verify(path: Path) -> None:
+    """Check the data set in PATH: checksums, counts, split, consistency of its numbers."""
+    from lqrlab import compute, dataset
+
+    compute.setup()
+    verdict = dataset.verify(path)
+    click.echo(verdict, err=not verdict.ok)
+    if not verdict.ok:
+        sys.exit(1)
+
+
+@click.command()
+@click.argument("folder", type=PATH)
+@options.profile("Parameters to train with.", default="quick", show_default=True)
+@options.overrides("Set a parameter of 03_training.")
+@click.option("--processes", default=1, show_default=True, help="Processes here that train as one.")
+@options.source
+def train(folder: Path, profile: str, overrides: dict[str, str], processes: int, source: Path | None) -> None:
+    """Train on FOLDER/dataset as notebook 03 does, without the notebook, on one process or on several.
+
+    Several tasks of a Slurm step find each other: srun lqrlab train FOLDER. Interrupted, it resumes when the command
+    is repeated; lqrlab run 03_training --folder FOLDER then shows what was trained.
+    """
+    from lqrlab import compute, dataset, learning
+
+    if processes > 1 and not compute.grouped():
+        sys.exit(compute.start([sys.executable, "-m", "lqrlab.workbench", *sys.argv[1:]], processes))
+    compute.setup()
+    compute.join()
+    source = pipeline.find_source(source)
+    chain, given = notebooks.named(source, ("03_training",)), notebooks.read_profile(source, profile)
+    given = {name: values for name, values in given.items() if name == "03_training"}
+    values = notebooks.effective(chain, given, overrides)["03_training"]
+    values["checkpoint_every"] = 5 * int(str(values["report_every"]))
+
+    def line(row: dict[str, float]) -> None:
+        shown = ("step", "loss", "validation_loss", "validation_efficiency", "windows_per_second")
+        click.echo("  ".join(f"{name} {row[name]:.6g}" for name in shown))
+
+    chosen = {name: values[name] for name in ("batch_size", "window", "seed")}
+    fit = learning.fit(
+        dataset.source(dataset.open(folder / "dataset"), kind=values["loading"], **chosen),
+        notebooks.config(learning.ModelConfig, values),
+        notebooks.config(learning.TrainConfig, values),
+        folder,
+        backend=notebooks.config(compute.Backend, values),
+        progress=line,
+    )
+    if fit.stopped:
+        sys.exit(130)

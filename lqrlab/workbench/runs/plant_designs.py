@@ -1,0 +1,162 @@
+"""Designs for a plant at many points of its parameters, weights and sample time, each tried in closed loop."""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lqrlab import control, evaluation, simulation, systems
+from lqrlab.systems import Plant
+from lqrlab.workbench.runs.notebooks import Notebook, Parameter, Values
+
+NUMBERS = {  # of each design, and their units, in the order in which they are shown
+    "cost": "1",
+    "nominal_excess": "%",
+    "nonlinear_p95": "%",
+    "nonlinear_diverged": "%",
+    "nonlinear_median": "%",
+    "time_constant": "s",
+    "slowest": "1",
+    "gain": "1",
+}
+HORIZONS = (100, 200, 500, 1000, 2000)  # steps of a loop: two settling times of its slowest mode
+STARTS = 16  # initial states that each design is tried from
+_BYTES = 1e8  # of states that one program writes
+Rows = Iterator[list[tuple[int, Values]]]
+"""Positions of points and their numbers, as they become known."""
+
+
+@functools.cache
+def weighted(name: str) -> type[Plant]:
+    """The family ``name`` with its sample time and a factor for each diagonal weight as further parameters."""
+    cls = systems.family(name)
+    q, r = [f"q_{s.name}" for s in cls.states], [f"r_{s.name}" for s in cls.inputs]
+
+    def weights(self: Plant) -> tuple[jax.Array, ...]:
+        plain = super(made, self).weights()
+        factors = (jnp.broadcast_arrays(*(getattr(self, key) for key in keys)) for keys in (q, r))
+        roots = (jnp.sqrt(jnp.stack(f, axis=-1)) for f in factors)
+        return tuple(w * s[..., :, None] * s[..., None, :] for w, s in zip(plain, roots))
+
+    dt = float(cls.dt)
+    body: dict[str, Any] = {"dt": systems.param(dt, "s", "sample time", dt / 1000, dt * 1000)}
+    for key, signal in zip((*q, *r), (*cls.states, *cls.inputs)):
+        body[key] = systems.param(1.0, "1", f"factor of the weight of {signal.name}", 1e-9, 1e9)
+    body |= {"__annotations__": dict.fromkeys(body, Any), "__doc__": cls.__doc__, "weights": weights}
+    made: Any = type(cls)(cls.__name__, (cls,), body)  # type: ignore[misc]
+    return made
+
+
+def declaration(name: str) -> Notebook:
+    """What can be set of the plant ``name``, declared as a notebook declares its parameters."""
+    parameters = {"run": Parameter("run", str, "", "folder")}  # which all notebooks have
+    for key, f in systems.parameter_fields(weighted(name)).items():
+        unit = f.metadata["unit"]
+        about = f.metadata["about"] + (f" [{unit}]" if unit != "1" else "")
+        parameters[key] = Parameter(key, float, f.default, about)
+    title = systems.family(name).title.partition(";")[0]
+    heading = {"cell_type": "markdown", "metadata": {}, "source": f"# {title}"}
+    return Notebook(Path(name), (heading,), {}, parameters, kind="plant")
+
+
+def units(name: str) -> dict[str, str]:
+    """Units of what can be set of the plant and of what is computed."""
+    fields = systems.parameter_fields(weighted(name)).items()
+    return {key: f.metadata["unit"] for key, f in fields} | NUMBERS
+
+
+def plants(name: str, points: Sequence[Mapping[str, Any]]) -> Plant:
+    """The batch of plants at ``points``; a value outside of its range is refused by its name."""
+    cls, columns = weighted(name), {}
+    for key, f in systems.parameter_fields(cls).items():
+        column = np.array([point.get(key, f.default) for point in points], float)
+        given = any(key in point for point in points)
+        columns[key] = systems.check_parameter(cls, key, column) if given else jnp.asarray(column)
+    return cls(**columns)
+
+
+def designs(name: str, batch: Plant) -> Rows:
+    """Design for each plant and try it on the nonlinear plant; yields (position, numbers) as they are done.
+
+    The numbers: ``cost``, the mean x0ᵀP x0 of typical starts; ``nominal_excess`` [%], what the gain of the default
+    parameters pays above that on the linear plant, on average (inf where it does not stabilise);
+    ``nonlinear_p95`` and ``nonlinear_median`` [%], cost on the nonlinear plant above x0ᵀP x0 over 16 typical starts
+    (a gentle nonlinearity can make it less), and ``nonlinear_diverged`` [%], the share of them that diverge;
+    ``time_constant`` [s] and ``slowest`` |λ| of the loop's slowest mode; ``gain`` ‖K‖₂ in the signals' scales.
+    A point without a stabilizing design has an ``error`` in their place.
+    """
+    problem = (*batch.matrices(), *batch.weights(), batch.dt)
+    design = control.lqrd(*problem)
+    good = np.asarray(design.stabilizing)
+    bad = np.flatnonzero(~good)
+    if bad.size:
+        yield [(int(i), {"error": _why(*(a[i] for a in problem))}) for i in bad]
+    if not good.any():
+        return
+    table = _linear_numbers(name, batch, design)
+    # a point's numbers depend on no other point: its horizon follows from its own loop, and all points start from
+    # the same states
+    settled = 2 * control.settling_time(np.asarray(design.poles), 1.0)
+    horizon = np.array([next((n for n in HORIZONS if n >= least), HORIZONS[-1]) for least in settled])
+    x0 = batch[0].initial_state(key=jax.random.key(0), num=STARTS)
+    for steps in np.unique(horizon[good]):
+        left = np.flatnonzero(good & (horizon == steps))
+        size = 8 * STARTS * (int(steps) + 1) * (batch.n + batch.m + 1)
+        most = 2 ** np.ceil(np.log2(max(len(left), 64)))  # few shapes, few programs
+        chunk = int(min(max(_BYTES // size, 1), most))
+        for first in range(0, len(left), chunk):
+            rows = left[first : first + chunk]
+            padded = np.resize(rows, chunk)
+            loops = _nonlinear_numbers(batch[padded], design.K[padded], x0, int(steps))
+            part = {k: v[rows] for k, v in table.items()} | {k: v[: len(rows)] for k, v in loops.items()}
+            yield [(int(i), {k: float(part[k][j]) for k in NUMBERS}) for j, i in enumerate(rows)]
+
+
+def _linear_numbers(name: str, batch: Plant, design: control.LQR) -> dict[str, np.ndarray]:
+    """What follows from the design and the linearised plant alone."""
+    states, inputs = (np.asarray(s) for s in batch.scales)
+    slowest = np.abs(np.asarray(design.poles)).max(-1)
+    cost = np.einsum("vii,i->v", np.asarray(design.P), states**2)
+    usual = systems.make(name)
+    nominal = control.lqrd(*usual.matrices(), *usual.weights(), usual.dt)
+    paid = _mean_cost(batch, nominal.K, states)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            "cost": cost,
+            "nominal_excess": np.where(np.isfinite(paid), 100 * (paid / cost - 1), np.inf),
+            "time_constant": control.settling_time(np.asarray(design.poles), batch.dt, within=1 / np.e),
+            "slowest": slowest,
+            "gain": np.linalg.norm(np.nan_to_num(design.K) * states / inputs[:, None], 2, axis=(-2, -1)),
+        }
+
+
+def _mean_cost(batch: Plant, K: jax.Array, scale: np.ndarray) -> np.ndarray:
+    """What one constant gain pays on average on each plant, from starts of spread ``scale``; NaN if unstable."""
+    (A, B), (Q, R) = batch.matrices(), batch.weights()
+    A, B, Q, R, N = control.discretize(A, B, Q, R, batch.dt)
+    price = control.dlyap(jnp.swapaxes(A - B @ K, -1, -2), control.stage_weight(Q, R, N, K))
+    return np.einsum("vii,i->v", np.asarray(price), scale**2)
+
+
+def _nonlinear_numbers(batch: Plant, K: jax.Array, x0: jax.Array, steps: int) -> dict[str, np.ndarray]:
+    """What the loops on the nonlinear plants cost."""
+    policy, x0 = simulation.LinearPolicy(K), jnp.broadcast_to(x0, (len(K), *x0.shape))
+    key = jax.random.key(0)
+    score = evaluation.evaluate(policy, batch, key=key, x0=x0, num_steps=steps, linear=False)
+    above = 100 * (np.asarray(score.ratio) - 1)
+    median, high = np.quantile(above, (0.5, 0.95), axis=-1, method="higher")
+    diverged = 100 * np.asarray(jnp.mean(score.diverged, -1))
+    return {"nonlinear_p95": high, "nonlinear_diverged": diverged, "nonlinear_median": median}
+
+
+def _why(*problem: jax.Array) -> str:
+    """Why one plant has no design, as ``control`` puts it."""
+    try:
+        control.lqrd(*problem)
+    except ValueError as error:
+        return str(error)
+    return "no stabilizing design was found"
