@@ -1,6 +1,6 @@
 """The arrays, units and attributes of a shard, from its plants and closed loops."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import jax
@@ -59,7 +59,7 @@ def columns(config: DataConfig, shard: Shard, designs: "Designs") -> Columns:
     """Group ``variants``, in SI units: one row for each plant of a shard that has an optimum."""
     plants, linear, coordinates = designs.plants, designs.linear, designs.coordinates
     n, m, size = plants.n, plants.m, len(designs.stabilizing)
-    table = {
+    table: dict[str, Any] = {
         "family": np.full(size, shard.family, dtype=f"S{len(shard.family)}"),
         "variant": np.arange(shard.first, shard.first + size, dtype=np.int32),
         "split": splits(config, shard.family)[shard.first : shard.first + size],
@@ -67,8 +67,8 @@ def columns(config: DataConfig, shard: Shard, designs: "Designs") -> Columns:
         "B": linear.B,
         "Q": linear.Q,
         "R": linear.R,
-        "K": coordinates.unscale_gain(designs.problem.K, n, m),
-        "P": coordinates.unscale_cost(designs.problem.P, n),
+        "K": coordinates.unscale_gain(np.asarray(designs.problem.K), n, m),
+        "P": coordinates.unscale_cost(np.asarray(designs.problem.P), n),
         "dt": linear.dt,
         "scale_x": coordinates.scale_x[:, :n],
         "scale_u": coordinates.scale_u[:, :m],

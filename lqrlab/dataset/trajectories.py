@@ -128,8 +128,8 @@ def simulate(
         controller: runs the loops in place of the optimum.
 
     Returns:
-        The data of each loop that are written (``x0``, ``states``, ``controls``, ``cost``, of segments ``costs``), and in
-        scales those that decide whether it is kept (``start``, ``peak``, ``before``, ``last``, ``limited``, ``end``).
+        The data of each loop that are written (``x0``, ``states``, ``controls``, ``cost``, of segments ``costs``); in
+        scales, those that decide whether it is kept (``start``, ``peak``, ``before``, ``last``, ``limited``, ``end``).
     """
     gain, coordinates = np.asarray(designs.problem.K), designs.coordinates
     if config.gain_error:  # in the loops alone: what is recorded as the optimum stays so

@@ -74,7 +74,7 @@ def train_batch(table: VariantTable, windows: Windows, seed: ArrayLike, step: Ar
 
 def plants(table: VariantTable, rows: Array, key: Array) -> Plants:
     """Some rows of the table, each with an initial state."""
-    description = table.description[rows]
+    description = table.describe(rows)
     return Plants(description, table.problem[rows], initial_states(key, description.state_mask))
 
 
@@ -107,7 +107,7 @@ class Mixture:
         table = source.table
         if not config.random_systems:
             return cls(source, config, jax.device_put(table, device))
-        key, first = jax.random.key(config.seed), len(table.gain)
+        key, first = jax.random.key(config.seed), len(table)
         table = table.extended(*data.random_systems(key, config.random_systems))
         rows = jnp.arange(first, first + config.random_systems)
         excitation = source.data.config.excitation
@@ -117,8 +117,8 @@ class Mixture:
     @property
     def rows(self) -> Array:
         """Rows of the plants that are trained on."""
-        first = len(self.table.gain) - self.config.random_systems
-        return jnp.concatenate([self.table.train, jnp.arange(first, len(self.table.gain))])
+        first = len(self.table) - self.config.random_systems
+        return jnp.concatenate([self.table.train, jnp.arange(first, len(self.table))])
 
     def windows(self, step: int, count: int, seed: int) -> Windows:
         """What the ``count`` steps from ``step`` on learn from ``[count, batch_size, …]``."""
@@ -164,7 +164,7 @@ def _optimal_loops(
     key: Array, table: VariantTable, rows: Array, window: int, config: TrainConfig, excitation: float
 ) -> WindowSet:
     """One loop of each of some plants under its optimal gain with excitation, as a data set records them."""
-    problem, masks = table.problem[rows], table.description.coordinates
+    problem, masks = table.problem[rows], table.coordinates
     start, noise = jax.random.split(key)
     x0 = initial_states(start, masks.state_mask[rows])
     run = closed_loop_cost.rollout(
@@ -194,7 +194,7 @@ def on_policy_loops(policy: Any, table: VariantTable, rows: Array, key: Array, n
     Source: S. Ross, G. Gordon, D. Bagnell, A reduction of imitation learning and structured prediction to
     no-regret online learning, AISTATS 2011 (here the last round's loops alone are mixed with the data set).
     """
-    x0 = initial_states(key, table.description.state_mask[rows])
+    x0 = initial_states(key, table.coordinates.state_mask[rows])
     run = closed_loop_cost.rollout(policy, table.problem[rows], x0, num_steps)
     return recorded(run.xs, run.us, rows, policy.window)
 

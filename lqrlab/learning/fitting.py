@@ -109,7 +109,7 @@ def fit(
             f"source: expected windows of {model.window} steps, as the model sees them, but found {source.window}"
         )
     data = json.loads(source.data.config.to_json())
-    write_settings(folder / "checkpoints", model, config, data, source.order, backend)
+    write_settings(folder / "checkpoints", model, config, data, source.shuffling, backend)
     store = Checkpoints(folder / "checkpoints")
     with contextlib.closing(store), backend.active(), _interruptible() as interrupted:
         run = _Run(source, model, config, folder, backend, store)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.dataset import Description, describe
 from lqrlab.learning import models
@@ -95,25 +95,10 @@ def policy(model: nnx.Module, plants: Plant | Sequence[Plant]) -> NetworkPolicy:
         m, d = plants.m, describe(plants)
     else:
         m, d = M_MAX, jax.tree.map(lambda *a: jnp.concatenate(a), *(describe(p) for p in plants))
-    _check_weights(d)
     described = jax.tree.map(lambda a: a.astype(jnp.float32), d)
     graph, params = models.split(model)
     window = model.config.window  # type: ignore[attr-defined]
     return NetworkPolicy(params, _encode(graph, params, described), d.coordinates, graph, window, m)
-
-
-def _check_weights(d: Description) -> None:
-    """Refuse weights that the scaled coordinates do not absorb: the network would not know of them."""
-    if checks.traced(d):
-        return
-    for name, weight, mask in (("Q", d.Q, d.state_mask), ("R", d.R, d.input_mask)):
-        size = weight.shape[-1]
-        off = jnp.abs(weight - jnp.broadcast_to(jnp.eye(size), weight.shape) * mask[..., None])
-        if bool(jnp.max(off) > 1e-6):
-            raise ValueError(
-                f"plants: expected {name} to be diagonal and positive, so that it is absorbed into the units that "
-                "the network sees; with cross or zero weights its answer would not depend on them"
-            )
 
 
 @partial(jax.jit, static_argnums=0)

@@ -77,7 +77,7 @@ def dagger_loops(
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), 2), number)
     pick, start = jax.random.split(key)
     chosen = rows[jax.random.randint(pick, (ON_POLICY_LOOPS,), 0, len(rows))]
-    description = table.description[chosen]
+    description = table.describe(chosen)
     context = models.merge(recipe.graph, params).encode(description)
     policy = NetworkPolicy.scaled(recipe.graph, params, context, description.coordinates, recipe.model.window)
     return on_policy_loops(policy, table, chosen, start, config.on_policy_steps)

@@ -24,6 +24,7 @@ model is bounded.
 """
 
 import enum
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +41,9 @@ _CHANGE = 0.01  # from one quarter to the next, that is more than the sampling o
 _ROUNDING = 64  # times the rounding error of one scale: zero, for a loop that moves about an operating point
 
 
+Arrays = TypeVar("Arrays", Array, np.ndarray)
+
+
 class Verdict(enum.IntEnum):
     """What becomes of a closed loop; arrays of verdicts hold these numbers as int8."""
 
@@ -48,7 +52,7 @@ class Verdict(enum.IntEnum):
     DIVERGED = 2
 
 
-def size(xs: Array, scale_x: Array) -> Array:
+def size(xs: Arrays, scale_x: Arrays) -> Arrays:
     """max |x_i| / scale_i of states ``[*batch, *extra, n]`` in units ``[*batch, n]``: ``[*batch, *extra]``."""
     return abs(xs / expand_batch(scale_x, xs.ndim)).max(-1)
 
@@ -133,11 +137,12 @@ def of_gain(closed: Float[Array, "*batch n n"]) -> Int8[Array, "*batch"]:
         )
         return power, energy, growth, k + 1
 
-    def more(state):
+    def more(state: tuple[Array, Array, Array, Array]) -> Array:
         return jnp.any(undecided(state[0])) & (state[3] <= limits.nmant // 2)
 
     one = jnp.broadcast_to(jnp.eye(F.shape[-1], dtype=F.dtype), F.shape)
-    power, _, growth, _ = jax.lax.while_loop(more, double, (F, one, jnp.ones(F.shape[:-2], F.dtype), 0))
+    start = (F, one, jnp.ones(F.shape[:-2], F.dtype), jnp.int32(0))
+    power, _, growth, _ = jax.lax.while_loop(more, double, start)
     size = jnp.sum(power * power, axis=(-1, -2))
     converged = (size <= 0.25) | ((growth < 0.5) & (size < most))
     bounded = (growth <= 2) & (size < most)

@@ -13,7 +13,7 @@ import numpy as np
 
 from lqrlab.systems import drawing
 from lqrlab.systems.declaration import Signal
-from lqrlab.systems.plant import Plant, quick_jit, parameter_fields
+from lqrlab.systems.plant import Plant, parameter_fields, quick_jit
 
 T = TypeVar("T")
 

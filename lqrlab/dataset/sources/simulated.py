@@ -120,7 +120,8 @@ def _simulate(config: DataConfig, spec: BatchSpec, families: tuple[_Family, ...]
     if not stays.all():
         good = np.resize(np.flatnonzero(stays), total)
         rows, variant = rows[good], variant[good]
-    return WindowSet(*jax.device_put((rows, variant), spec.device), spec.window, config.num_steps)
+    signals, of = jax.device_put((rows, variant), spec.device)
+    return WindowSet(signals, of, spec.window, config.num_steps)
 
 
 def _simulate_family(

@@ -5,6 +5,7 @@ import json
 import sys
 import typing
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -108,7 +109,7 @@ def train(folder: Path, profile: str, overrides: dict[str, str], processes: int,
     source = pipeline.find_source(source)
     chain, given = notebooks.named(source, ("03_training",)), notebooks.read_profile(source, profile)
     given = {name: values for name, values in given.items() if name == "03_training"}
-    values = notebooks.effective(chain, given, overrides)["03_training"]
+    values: dict[str, Any] = dict(notebooks.effective(chain, given, overrides)["03_training"])
     values["checkpoint_every"] = 5 * int(str(values["report_every"]))
 
     def line(row: dict[str, float]) -> None:

@@ -53,7 +53,7 @@ def coverage(data: dataset.Dataset) -> Figure:
     shown = _shards(data)
     figure, left, right = _rows(shown)
     for row, number in enumerate(shown.values()):
-        x, u = dataset.card.looked_at(data, number)
+        x, u = dataset.card.sample(data, number)
         steps, third = _steps(data, len(x)), max(data.config.num_steps // 3, 1)
         for axis, a in ((left, x), (right, u)):
             at = steps[:, : a.shape[1]]
@@ -113,7 +113,7 @@ def examples(data: dataset.Dataset) -> Figure:
     shown = _shards(data)
     figure, axes = plots.grid(len(shown), 3, 1.5)
     for axis, (name, number) in zip(axes, shown.items()):
-        x, _ = dataset.card.looked_at(data, number, len(data.config.starts))
+        x, _ = dataset.card.sample(data, number, len(data.config.starts))
         steps = np.pad(_steps(data, len(x)), [(0, 0), (0, 1)])
         x = np.pad(x, [(0, 0), (0, 1), (0, 0)], constant_values=np.nan)  # a gap between segments
         axis.plot(float(data.tables[number]["dt"][0]) * steps.ravel(), x.reshape(-1, x.shape[2]), lw=1)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Complex, Float
 
@@ -40,7 +41,7 @@ def time_constant(poles: Poles, dt: ArrayLike) -> Float[np.ndarray, "*batch"]:
 def outcome(plant: Plant, run: Trajectory) -> verdict.Verdict:
     """Whether a run of one loop converged, is bounded or diverged, by the rule of :mod:`lqrlab.simulation.verdict`."""
     sizes = verdict.size(np.asarray(run.xs, float), np.asarray(plant.scales[0]))
-    return verdict.Verdict(int(verdict.of_sizes(sizes)))
+    return verdict.Verdict(int(verdict.of_sizes(jnp.asarray(sizes))))
 
 
 def mode_sentences(plant: Plant) -> list[str]:

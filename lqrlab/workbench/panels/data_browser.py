@@ -102,7 +102,7 @@ def picture(chosen: Selection, variant: int, number: int, signal: int | None = N
     found = chosen.of_variant(variant)
     at = int(found[min(number, len(found) - 1)])
     xs, us = (np.asarray(a[at], float) for a in (chosen.runs.states, chosen.runs.controls))
-    dt = float(chosen.plants.dt[variant])
+    dt = float(np.asarray(chosen.plants.dt)[variant])
     best = optimum(chosen, variant, np.asarray(chosen.runs.x0[at], float), len(us))
     recorded = Trajectory(dt * np.arange(len(xs)), xs, us, None)  # type: ignore[arg-type]
     runs = {"optimal": best, "as recorded": recorded}
@@ -132,7 +132,7 @@ def _spectrum(at: Rectangle, runs: dict[str, Trajectory], channel: charts.Channe
 
 
 def _words(chosen: Selection, variant: int, at: int, recorded: Trajectory) -> str:
-    dt, P, data = float(chosen.plants.dt[variant]), chosen.P[variant], chosen.data
+    dt, P, data = float(np.asarray(chosen.plants.dt)[variant]), chosen.P[variant], chosen.data
     x0, end = np.asarray(chosen.runs.x0[at], float), recorded.xs[-1]
     least, rest, paid = float(x0 @ P @ x0), float(end @ P @ end), float(chosen.runs.cost[at])
     row = chosen.rows[variant]
