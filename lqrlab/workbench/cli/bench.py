@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
