@@ -43,7 +43,7 @@ def bench_data(large: bool, regenerate: bool, loaders: bool, as_json: bool) -> N
     from lqrlab.benchmarks import data, loading
 
     compute.setup()
-    asked: list[tuple[bool, Callable[[], list[Row]]]] = [
+    asked: list[tuple[bool, Callable[[], list[Any]]]] = [
         (large, loading.bench_large),
         (regenerate, data.bench_regeneration),
         (loaders, loading.bench_loading),
