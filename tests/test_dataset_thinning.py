@@ -76,7 +76,7 @@ def test_rows_are_pieces_of_the_whole_trajectories(ways, tmp_path):
     assert not np.any(full.start)
     report = dataset.verify(tmp_path / "thinned")
     assert report.ok, report
-    assert f"{len(runs.cost)} stretches of trajectories" in str(report)
+    assert f"{len(runs.cost)} segments of trajectories" in str(report)
     # the cost of each, by the trapezoidal rule
     Q, R, dt = (data.column(name, None, "pendulum")[runs.variant] for name in ("Q", "R", "dt"))
     xs, us = runs.states.astype(float), runs.controls.astype(float)
@@ -224,38 +224,29 @@ def in_order(windows):
     return windows[np.lexsort(np.round(windows[:, [WINDOW * 13 - 10, WINDOW * 13 - 11, 0]].T, 5))]
 
 
-@pytest.mark.parametrize("mode", ["resident", "memory", "streaming"])
-def test_every_window_once_from_each_loader_and_host(mode, made):
-    arguments = {"batch_size": 9, "window": WINDOW, "mode": mode}
+@pytest.mark.parametrize("kind", ["resident", "memory", "streaming"])
+def test_every_window_once_from_each_source_and_process(kind, made):
+    arguments = {"batch_size": 9, "window": WINDOW, "kind": kind}
     expected = reference(made, "train")
     assert len(expected) == 3 * 4 * 9  # variants, trajectories, times
-    loader = dataset.loader(made, **arguments)
-    assert (loader.num_windows, len(loader)) == (108, 12)
-    np.testing.assert_allclose(lines(loader), expected, rtol=1e-5, atol=1e-6)
-    hosts = [dataset.loader(made, process_index=i, process_count=2, **arguments) for i in (0, 1)]
-    assert len(hosts[0]) == len(hosts[1])
-    if mode != "streaming":  # whose blocks are not of one size
-        both = [batch for host in hosts for batch in host]
+    source = dataset.source(made, **arguments)
+    assert (source.num_windows, len(source)) == (108, 12)
+    np.testing.assert_allclose(lines(source), expected, rtol=1e-5, atol=1e-6)
+    if (
+        kind != "streaming"
+    ):  # whose blocks are not of one size, so that the epochs of two processes differ in length
+        parts = [dataset.source(made, process_index=i, process_count=2, **arguments) for i in (0, 1)]
+        both = [batch for part in parts for batch in part]
         np.testing.assert_allclose(lines(both), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_drawn_windows_are_those_that_are_there(made):
-    loader = dataset.loader(
-        made, batch_size=50, window=WINDOW, mode="memory", family_weights={"pendulum": 1.0}
-    )
-    expected = reference(made, "train")
-    apart = np.abs(lines(loader)[:, None] - expected).max(2)
-    assert apart.min(1).max() < 1e-5
-    assert len(set(apart.argmin(1))) > 50  # of 108 in a hundred draws; two thirds are to be expected
-
-
 @pytest.mark.parametrize("linear", [True, False])
-def test_live_epochs_are_as_long_as_those_from_the_file(linear, made):
-    loader = dataset.loader(made, batch_size=12, window=WINDOW)
+def test_simulated_epochs_are_as_long_as_those_from_the_file(linear, made):
+    recorded = dataset.source(made, batch_size=12, window=WINDOW)
     config = dataclasses.replace(THINNED, linear=linear)
-    fresh = dataset.live(config, batch_size=12, window=WINDOW, at_once=4)
-    assert (len(fresh), fresh.num_windows) == (len(loader), loader.num_windows)
-    jax.tree.map(np.testing.assert_array_equal, fresh.table, loader.table)
+    fresh = dataset.source(config, kind="simulated", batch_size=12, window=WINDOW, loops=4)
+    assert (len(fresh), fresh.num_windows) == (len(recorded), recorded.num_windows)
+    jax.tree.map(np.testing.assert_array_equal, fresh.table, recorded.table)
     assert fresh.batch(len(fresh) - 1).x.shape == (12, WINDOW, 12)
 
 
@@ -265,11 +256,11 @@ def test_live_epochs_are_as_long_as_those_from_the_file(linear, made):
 def test_the_card_says_what_a_row_is(made):
     text = (made.path / "card.md").read_text()
     assert (
-        "120 stretches of 3 steps from closed loops of 17 steps of 10 plants from 2 families: 360 windows"
+        "120 segments of 3 steps from closed loops of 17 steps of 10 plants from 2 families: 360 windows"
         in text
     )
-    assert "Of every 2 stretches of 3 steps of a loop the first is kept, 3 of each loop" in text
-    assert "one row a stretch of a closed loop, which begins at its step `start`" in text
+    assert "Of every 2 segments of 3 steps of a loop the first is kept, 3 of each loop" in text
+    assert "one row a segment of a closed loop, which begins at its step `start`" in text
 
 
 def test_figures_place_a_row_at_its_own_time(made):

@@ -67,8 +67,8 @@ def _check_weights(plant: Linear, coordinates: Coordinates) -> None:
     masks = {"Q": coordinates.state_mask, "R": jnp.ones_like(coordinates.input_mask)}
     for name, mask in masks.items():
         weight = getattr(plant, name)
-        identity = jnp.eye(weight.shape[-1]) * mask[..., None, :]
-        if bool(jnp.max(jnp.abs(weight - identity.reshape(weight.shape))) > 1e-6):
+        identity = jnp.broadcast_to(jnp.eye(weight.shape[-1]), weight.shape) * mask[..., None, :]
+        if bool(jnp.max(jnp.abs(weight - identity)) > 1e-6):
             raise ValueError(
                 f"plant: expected {name} to be diagonal and positive, so that the units of the signals absorb it; with "
                 "cross or zero weights a network's output would not depend on them"

@@ -139,6 +139,8 @@ def simulate(
     world, K, units = (_scaled_env if scaled else _si_env)(config, designs, gain)
     policy = LinearPolicy(jnp.asarray(K)) if controller is None else controller(designs.plants)
     n, m = x0.shape[-1], designs.plants.m
+    if controller is not None:
+        simulation.check_policy(policy, jnp.asarray(x0), m)
     start = coordinates.scale_state(x0)[..., :n]
     scales = (np.ones(n), np.ones(m)) if scaled else (coordinates.scale_x[0, :n], coordinates.scale_u[0, :m])
     sizes = ((config.noise, scales[0]), (config.sensor_noise, scales[0]), (config.excitation, scales[1]))

@@ -110,7 +110,7 @@ class WindowSet:
     def gather(self, indices: Int[ArrayLike, " b"]) -> Windows:
         """Windows by number; can be called inside ``jit``."""
         indices = jnp.asarray(indices)
-        trajectory, t = indices // self.num_steps, (indices % self.num_steps).astype(jnp.int32)
+        trajectory, t = (a.astype(jnp.int32) for a in (indices // self.num_steps, indices % self.num_steps))
         # a window is one piece of its row: as a slice of the flat row XLA copies it in half the time
         rows, start = self.signals.reshape(len(self.signals), -1), t * CHANNELS
         size = (1, self.window * CHANNELS)

@@ -5,9 +5,9 @@ import jax
 from lqrlab.compute import checks
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.sources.base import BatchSpec, Source
-from lqrlab.dataset.sources.resident import resident
-from lqrlab.dataset.sources.simulated import simulated
-from lqrlab.dataset.sources.streaming import streaming
+from lqrlab.dataset.sources.resident import resident_source
+from lqrlab.dataset.sources.simulated import simulated_source
+from lqrlab.dataset.sources.streaming import streaming_source
 from lqrlab.dataset.store import Dataset
 from lqrlab.dataset.table import SPLITS
 from lqrlab.dataset.windows import row_bytes
@@ -64,7 +64,7 @@ def source(
     checks.choice("split", split, SPLITS)
     spec = BatchSpec(split=split, window=window, batch_size=batch_size, seed=seed, device=device, part=part)
     if kind == "simulated":
-        return simulated(data, spec, loops=loops)
+        return simulated_source(data, spec, loops=loops)
     if isinstance(data, DataConfig):
         raise ValueError(f"data: a {kind} source reads a data set; open one, or take kind='simulated'")
     if kind == "auto":
@@ -72,5 +72,5 @@ def source(
         size = share * data.num_trajectories * row_bytes(window, data.config.row_steps)
         kind = "resident" if size <= _RESIDENT_BYTES else "streaming"
     if kind == "streaming":
-        return streaming(data, spec, pool_bytes=pool_bytes)
-    return resident(data, spec, on_host=kind == "memory")
+        return streaming_source(data, spec, pool_bytes=pool_bytes)
+    return resident_source(data, spec, on_host=kind == "memory")

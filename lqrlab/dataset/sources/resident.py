@@ -32,10 +32,10 @@ class ResidentSource(Source):
 
     def of_split(self, split: str) -> Source:
         """See :class:`Source`."""
-        return resident(self.data, dataclasses.replace(self.spec, split=split), on_host=self.on_host)
+        return resident_source(self.data, dataclasses.replace(self.spec, split=split), on_host=self.on_host)
 
 
-def resident(data: Dataset, spec: BatchSpec, *, on_host: bool = False) -> ResidentSource:
+def resident_source(data: Dataset, spec: BatchSpec, *, on_host: bool = False) -> ResidentSource:
     """Read a split; see :func:`lqrlab.dataset.source`."""
     rows, variant = windows.read(data, spec.split, spec.window, spec.part)
     if not len(variant):

@@ -88,7 +88,7 @@ class SimulatedSource(Source):
 
     def of_split(self, split: str) -> Source:
         """See :class:`Source`."""
-        return simulated(self.data, dataclasses.replace(self.spec, split=split), loops=self.loops)
+        return simulated_source(self.data, dataclasses.replace(self.spec, split=split), loops=self.loops)
 
     @functools.cached_property
     def _round(self) -> Callable[[int], WindowSet]:
@@ -138,7 +138,7 @@ def _simulate_family(
     return of, kept[:, 0]
 
 
-def simulated(data: Dataset | DataConfig, spec: BatchSpec, *, loops: int) -> SimulatedSource:
+def simulated_source(data: Dataset | DataConfig, spec: BatchSpec, *, loops: int) -> SimulatedSource:
     """Draw and design the plants; see :func:`lqrlab.dataset.source`."""
     config = data if isinstance(data, DataConfig) else data.config
     drawn = data if isinstance(data, DrawnData) else DrawnData.of(config)

@@ -101,7 +101,9 @@ class StreamingSource(Source):
 
     def of_split(self, split: str) -> Source:
         """See :class:`Source`."""
-        return streaming(self.data, dataclasses.replace(self.spec, split=split), pool_bytes=self.pool_bytes)
+        return streaming_source(
+            self.data, dataclasses.replace(self.spec, split=split), pool_bytes=self.pool_bytes
+        )
 
     # Caches belong to one source and end with it; a reseeded source has others.
 
@@ -209,7 +211,7 @@ def _blocks(data: Dataset, split: str) -> Sequence[_Block]:
     return blocks
 
 
-def streaming(data: Dataset, spec: BatchSpec, *, pool_bytes: int) -> StreamingSource:
+def streaming_source(data: Dataset, spec: BatchSpec, *, pool_bytes: int) -> StreamingSource:
     """List the blocks to read; see :func:`lqrlab.dataset.source`."""
     blocks, (index, count) = _blocks(data, spec.split), spec.part
     if not blocks:

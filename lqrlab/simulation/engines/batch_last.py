@@ -90,7 +90,7 @@ def _on_cpu(
 ) -> dict[str, np.ndarray]:
     """Some blocks a call, a call a thread; what a call returns is copied to its place while it is in the cache."""
     buffers = _buffers.eval_shape(layout, loops, x0)
-    totals = program.eval_shape(layout, buffers, firsts[0], loops, x0, key)[1]
+    totals = jax.eval_shape(functools.partial(program, layout), buffers, firsts[0], loops, x0, key)[1]
     starts, length = layout.keep.rows(layout.num_steps)
     samples = {**dict.fromkeys(buffers[0], length + 1), **dict.fromkeys(buffers[1], length)}
     shaped = {
