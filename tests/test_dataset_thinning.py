@@ -121,12 +121,12 @@ def test_where_rows_begin():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"keep_every": 0}, r"keep_every: expected a whole number in \[1"),
+        ({"keep_every": 0}, r"keep_every: expected a whole number ≥ 1"),
         ({"keep_every": 2.0}, "keep_every: expected a whole number"),
-        ({"segment_length": 0}, r"segment_length: expected a whole number in \[1"),
+        ({"segment_length": 0}, r"segment_length: expected a whole number ≥ 1"),
         (
             {"segment_length": 18},
-            "segment_length: expected at most num_steps = 17, but found 18: nothing of a trajectory",
+            "segment_length: expected at most num_steps = 17 .else no segment fits",
         ),
     ],
 )

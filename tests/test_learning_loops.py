@@ -15,8 +15,8 @@ import scipy.integrate
 import scipy.linalg
 import scipy.stats
 
-from lqrlab import dataset, learning
-from lqrlab.learning import batches, losses
+from lqrlab import compute, dataset, learning, simulation
+from lqrlab.learning import batches, losses, programs
 
 KEY = jax.random.key(3)
 SMALL = {"kind": "gain", "window": 2, "width": 16, "depth": 1, "heads": 2, "hidden": 32}
@@ -33,6 +33,11 @@ def data(tmp_path_factory):
     return dataset.generate(config, tmp_path_factory.mktemp("data") / "set")
 
 
+def fit(data, model, config, folder, **options):
+    source = dataset.source(data, batch_size=config.batch_size, window=model.window, seed=config.seed)
+    return learning.fit(source, model, config, folder, **options)
+
+
 def wide(a, rows, cols):
     return np.pad(a, [(0, rows - a.shape[0]), (0, cols - a.shape[1])])
 
@@ -46,14 +51,12 @@ def random_problem(seed, n, m):
     P = scipy.linalg.solve_discrete_are(A, B, Q, R)
     S = R + B.T @ P @ B
     K = np.linalg.solve(S, B.T @ P @ A)
-    padded = (
-        wide(A, 12, 12),
-        wide(B, 12, 6),
-        wide(K, 6, 12),
-        wide(S, 6, 6) + np.diag(np.arange(6) >= m),
-        wide(P, 12, 12),
+    no_input = np.diag((np.arange(6) >= m).astype(float))
+    padded = {"A": wide(A, 12, 12), "B": wide(B, 12, 6), "Q": wide(Q, 12, 12), "R": wide(R, 6, 6) + no_input}
+    padded |= {"N": np.zeros((12, 6)), "K": wide(K, 6, 12), "P": wide(P, 12, 12)}
+    return (A, B, Q, R, K, P), simulation.SampledProblem(
+        **{k: jnp.asarray(a)[None] for k, a in padded.items()}
     )
-    return (A, B, Q, R, K, P), dataset.Problem(*(jnp.asarray(a)[None] for a in padded))
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (4, 2), (12, 6)])
@@ -61,20 +64,20 @@ def test_excess_of_a_gain_is_that_of_scipys_lyapunov_equation(n, m):
     (A, B, Q, R, K, P), problem = random_problem(n, n, m)
     worse = K + 0.02 * np.random.default_rng(1).normal(size=K.shape)
     X = scipy.linalg.solve_discrete_lyapunov((A - B @ worse).T, Q + worse.T @ R @ worse)
-    more, stable = learning.closed_loop_cost.gain_excess(jnp.asarray(wide(worse, 6, 12))[None], problem)
-    assert bool(stable[0])
+    more, verdict = learning.closed_loop_cost.gain_excess(jnp.asarray(wide(worse, 6, 12))[None], problem)
+    assert verdict[0] == simulation.Verdict.CONVERGED
     assert float(more[0]) == pytest.approx(np.trace(X) / np.trace(P) - 1, rel=1e-7)
     assert float(learning.closed_loop_cost.gain_excess(problem.K, problem)[0][0]) == 0.0
 
 
-def test_a_lost_loop_has_a_finite_cost_whose_descent_leads_back():
+def test_a_diverging_loop_has_a_finite_cost_whose_descent_leads_back():
     (A, B, *_), problem = random_problem(4, 4, 2)
     assert np.abs(np.linalg.eigvals(A)).max() > 1
     gain = jnp.zeros((1, 6, 12))
     slope = jax.jit(
         jax.value_and_grad(lambda g: jnp.log1p(learning.closed_loop_cost.gain_excess(g, problem)[0][0]))
     )
-    assert not bool(learning.closed_loop_cost.gain_excess(gain, problem)[1][0])
+    assert learning.closed_loop_cost.gain_excess(gain, problem)[1][0] == simulation.Verdict.DIVERGED
     for _ in range(60):
         value, way = slope(gain)
         assert np.isfinite(float(value))
@@ -93,15 +96,10 @@ def test_excess_of_a_rollout_is_its_cost_over_the_least():
         u = -worse @ x
         cost += x @ Q @ x + u @ R @ u
         x = A @ x + B @ u
-    gain = jnp.asarray(wide(worse, 6, 12))
+    policy = simulation.LinearPolicy(jnp.asarray(wide(worse, 6, 12))[None])
     start = jnp.pad(jnp.asarray(x0), (0, 9))[None]
-    xs, us = learning.closed_loop_cost.roll(lambda x, u, live: -x[:, -1] @ gain.T, 1, problem, start, 9)
-    assert float(learning.closed_loop_cost.excess(problem, xs, us)[0]) == pytest.approx(
-        (cost + x @ P @ x) / (x0 @ P @ x0) - 1
-    )
-    assert float(learning.closed_loop_cost.remaining(problem, xs)[0]) == pytest.approx(
-        (x @ P @ x) / (x0 @ P @ x0)
-    )
+    run = learning.closed_loop_cost.rollout(policy, problem, start, 9)
+    assert float(problem.excess(run.xs, run.us)[0]) == pytest.approx((cost + x @ P @ x) / (x0 @ P @ x0) - 1)
 
 
 def test_kl_is_the_integral_and_least_at_the_expert():
@@ -130,18 +128,18 @@ def test_a_stochastic_policy_learns_how_much_its_expert_explores(data, tmp_path)
         **{**BRIEF, "num_steps": 300, "steps_per_dispatch": 100, "report_every": 100, "checkpoint_every": 300,
            "loss": "gaussian_kl", "closed_loop": 0.0, "learning_rate": 1e-2}
     )  # fmt: skip
-    fit = learning.fit(data, learning.ModelConfig(**SMALL, stochastic=True), config, tmp_path / "run")
-    d = jax.tree.map(lambda a: a[:1], data.table().description)
-    assert float(jnp.exp(fit.model.encode(d).log_std)[0, 0]) == pytest.approx(data.config.excitation, rel=0.2)
+    run = fit(data, learning.ModelConfig(**SMALL, stochastic=True), config, tmp_path / "run")
+    d = data.table().describe(np.arange(1))
+    assert float(jnp.exp(run.model.encode(d).log_std)[0, 0]) == pytest.approx(data.config.excitation, rel=0.2)
     with pytest.raises(
         ValueError, match="gaussian_kl compares two distributions: expected a model with stochastic"
     ):
-        learning.fit(data, learning.ModelConfig(**SMALL), config, tmp_path / "sure")
+        fit(data, learning.ModelConfig(**SMALL), config, tmp_path / "sure")
 
 
 def test_excess_of_a_data_sets_plant_is_that_of_its_sampled_problem(data):
     """From the continuous plant on disk, by van Loan's exponential and SciPy's solvers alone."""
-    problem = dataset.problems(data)
+    problem = data.table().problem
     for family in data.config.families:
         row, linear = int(data.rows(None, family)[0]), data.linear(None, family)
         sx, su = (data.column(name, None, family)[0] for name in ("scale_x", "scale_u"))
@@ -158,16 +156,16 @@ def test_excess_of_a_data_sets_plant_is_that_of_its_sampled_problem(data):
         K = np.asarray(problem.K[row])[:m, :n] + 0.03
         feed = np.vstack([np.eye(n), -K])
         X = scipy.linalg.solve_discrete_lyapunov((A - B @ K).T, feed.T @ cost @ feed)
-        more, stable = learning.closed_loop_cost.gain_excess(
+        more, verdict = learning.closed_loop_cost.gain_excess(
             jnp.asarray(wide(K, 6, 12))[None], problem[row : row + 1]
         )
-        assert bool(stable[0])
+        assert verdict[0] == simulation.Verdict.CONVERGED
         assert float(more[0]) == pytest.approx(np.trace(X) / np.trace(P) - 1, rel=1e-6)
 
 
-def test_invented_plants_have_every_size_and_a_certified_optimum():
-    description, problem = dataset.random_systems(KEY, 60)
-    n, m = (np.asarray(a).sum(-1) for a in (description.state_mask, description.input_mask))
+def test_random_systems_have_all_sizes_and_a_certified_optimum():
+    problem, units = dataset.random_systems(KEY, 60)
+    n, m = (np.asarray(a).sum(-1) for a in (units.state_mask, units.input_mask))
     assert set(n) >= {1, 2, 3, 12}
     assert set(m) >= {1, 2, 3}
     open_loop = np.abs(np.linalg.eigvals(np.asarray(problem.A))).max(-1)
@@ -178,49 +176,55 @@ def test_invented_plants_have_every_size_and_a_certified_optimum():
         for a in (A[k:], A[:, k:], B[k:], B[:, l:], K[l:], K[:, k:]):
             assert not a.any()
         assert np.abs(np.linalg.eigvals(A - B @ K)).max() < 1
-        np.testing.assert_allclose(description.A[i], A, atol=1e-12)
 
 
-def test_own_loops_are_labelled_with_the_optimum_and_follow_from_the_anchor(data):
+def test_on_policy_loops_are_labelled_with_the_optimum_and_follow_from_the_anchor(data):
     config = learning.TrainConfig(**BRIEF, dagger_rounds=1, on_policy_steps=6, random_systems=20)
     model = learning.ModelConfig(**SMALL)
     graph, params = learning.models.split(learning.models.build(model))
-    given = batches.gather_sources(data, model.window, config)
-    run = jax.jit(lambda params, k: batches.own_loops(graph, params, given, config, k))
-    own = run(params, 1)
-    K = np.asarray(given.problem.K)[np.asarray(own.variant)]
-    np.testing.assert_allclose(
-        own.target[:, 1:], -np.einsum("bij,btj->bti", K, own.x[:, 1:]), rtol=1e-4, atol=1e-5
-    )
-    A, B = (np.asarray(a)[np.asarray(own.variant)] for a in (given.problem.A, given.problem.B))
-    after = np.einsum("bij,btj->bti", A, own.x[:, 1:-1]) + np.einsum("bij,btj->bti", B, own.u[:, 2:])
-    np.testing.assert_allclose(own.x[:, 2:], after, rtol=1e-3, atol=1e-4)
-    assert set(np.asarray(own.variant)) & set(np.asarray(given.random_rows))
-    assert not set(np.asarray(own.variant)) & set(np.asarray(given.table.validation))
-    again, other = run(params, 1), run(params, 2)
-    np.testing.assert_array_equal(own.x, again.x)
-    assert float(jnp.abs(own.x - other.x).max()) > 0.1
+    source = dataset.source(data, batch_size=config.batch_size, window=model.window)
+    mixture = batches.Mixture.of(source, config)
+    table, recipe = mixture.table, programs.Recipe(graph, model, config, compute.Backend(), 0.0)
+
+    def run(number):
+        return programs.dagger_loops(recipe, params, table, mixture.rows, np.int32(number))
+
+    held = run(1)
+    loops = held.gather(np.arange(held.num_windows)).batch(table)  # windows of two steps, loop after loop
+    rows, (x, u) = np.asarray(loops.variant), (np.asarray(a) for a in (loops.x, loops.u))
+    K, A, B = (np.asarray(a)[rows] for a in (table.problem.K, table.problem.A, table.problem.B))
+    np.testing.assert_allclose(loops.target, -np.einsum("bij,btj->bti", K, x), rtol=1e-4, atol=1e-5)
+    later = np.asarray(loops.time_mask)[:, 0] == 1
+    after = np.einsum("bij,bj->bi", A, x[:, 0]) + np.einsum("bij,bj->bi", B, u[:, 1])
+    np.testing.assert_allclose(x[later, 1], after[later], rtol=1e-3, atol=1e-4)
+    assert later.sum() == len(later) * 5 / 6
+    assert max(rows) >= len(data.variants)  # of random systems too
+    assert not set(rows) & set(np.asarray(table.validation))
+    np.testing.assert_array_equal(held.signals, run(1).signals)
+    assert float(jnp.abs(held.signals - run(2).signals).max()) > 0.1
     # and they are a part of what a step learns from
-    mixed = batches.gather(dataclasses.replace(given, own=own), config, jnp.asarray(3), 0)
-    assert mixed.batch.x.shape[0] == config.batch_size
-    assert batches.counts(config, 32, own=True) == (8, 8, 16)
+    mixed = dataclasses.replace(mixture, on_policy=held).windows(3, 2, 0)
+    assert mixed.signals.shape[:2] == (2, config.batch_size)
+    assert batches.shares(config, on_policy=True) == (8, 8, 16)
+    known = {line.tobytes() for line in np.asarray(held.gather(np.arange(held.num_windows)).signals)}
+    assert sum(line.tobytes() in known for line in np.asarray(mixed.signals[0])) == 16
 
 
 @pytest.mark.slow
-def test_rounds_averages_and_invented_plants_resume_to_the_bit(data, tmp_path):
+def test_rounds_averages_and_random_systems_resume_to_the_bit(data, tmp_path):
     config = learning.TrainConfig(**BRIEF, dagger_rounds=2, on_policy_steps=6, random_systems=20, ema=0.9)
     model = learning.ModelConfig(**SMALL)
-    whole = learning.fit(data, model, config, tmp_path / "whole")
+    whole = fit(data, model, config, tmp_path / "whole")
 
     def stop(row):
         if row["step"] == 8:  # in the second round, whose loops have to be run again
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        learning.fit(data, model, config, tmp_path / "part", progress=stop)
+        fit(data, model, config, tmp_path / "part", progress=stop)
     with pytest.raises(KeyboardInterrupt):
-        learning.fit(data, model, config, tmp_path / "part", progress=stop)
-    rest = learning.fit(data, model, config, tmp_path / "part")
+        fit(data, model, config, tmp_path / "part", progress=stop)
+    rest = fit(data, model, config, tmp_path / "part")
     a, b = (learning.models.split(f.model)[1] for f in (whole, rest))
     for name in a:
         np.testing.assert_array_equal(a[name], b[name])
@@ -244,25 +248,26 @@ def test_eight_devices_do_what_one_does_and_a_checkpoint_goes_from_one_to_the_ot
                     raise KeyboardInterrupt
             backend = compute.Backend(mesh=mesh)
             try:
-                found = learning.fit(data, model, config, folder + name, backend=backend, progress=progress)
+                source = dataset.source(data, batch_size=config.batch_size, window=model.window)
+                found = learning.fit(source, model, config, folder + name, backend=backend, progress=progress)
             except KeyboardInterrupt:
                 return
             return learning.models.split(found.model)[1]
 
         # a device's part of what is large enough, and of what the optimizer keeps for it
-        programs = learning.fitting.Programs
-        parts, many = [], programs.many
-        def looked(self, state, count):
-            state, metrics = many(self, state, count)
+        run = learning.fitting._Run
+        parts, dispatch = [], run.dispatch
+        def looked(self, *args):
+            dispatch(self, *args)
+            state = self.state
             whole = {str(a.shape): a.addressable_shards[0].data.shape for a in jax.tree.leaves(state)}
             parts.append((whole["(450, 32)"], sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(state)),
                           sum(a.nbytes for a in jax.tree.leaves(state))))
-            return state, metrics
 
         one, eight = fit("/one", ""), fit("/eight", "data=8")
-        programs.many = looked
+        run.dispatch = looked
         fit("/moved", "data=2,fsdp=4", stop=8)  # the checkpoint of step 4 was written by eight devices
-        programs.many = many
+        run.dispatch = dispatch
         assert {p[0] for p in parts} == {(450, 8)} and parts[-1][1] < 0.3 * parts[-1][2], parts
         moved = fit("/moved", "")
         for name in one:
@@ -295,7 +300,7 @@ def test_two_processes_do_what_one_does(data, tmp_path):
     settings = json.loads((tmp_path / "checkpoints" / "settings.json").read_text())
     assert settings["data"] == json.loads(data.config.to_json())
     model, config = learning.ModelConfig(**settings["model"]), learning.TrainConfig(**settings["train"])
-    one = learning.fit(data, model, config, tmp_path / "one")
+    one = fit(data, model, config, tmp_path / "one")
     a, b = (learning.models.split(m)[1] for m in (one.model, learning.load(tmp_path / "checkpoints")))
     for name in a:
         np.testing.assert_allclose(b[name], a[name], rtol=1e-3, atol=1e-5)
@@ -306,9 +311,10 @@ def test_two_processes_do_what_one_does(data, tmp_path):
 def test_seeds_and_rates_side_by_side_are_the_runs_one_by_one(data, tmp_path):
     config = learning.TrainConfig(**BRIEF)
     model = learning.ModelConfig(**SMALL)
-    curves = learning.grid(data, model, config, seeds=(0, 5), learning_rates=(2e-3, 5e-4))
+    source = dataset.source(data, batch_size=config.batch_size, window=model.window)
+    curves = learning.grid(source, model, config, seeds=(0, 5), learning_rates=(2e-3, 5e-4))
     assert curves.metrics["validation_loss"].shape == (2, 2, 3)
-    alone = learning.fit(
+    alone = fit(
         data,
         dataclasses.replace(model, seed=5),
         dataclasses.replace(config, seed=5, learning_rate=5e-4),
