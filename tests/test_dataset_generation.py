@@ -343,13 +343,13 @@ import jax
 from lqrlab.dataset import trajectories
 from lqrlab.workbench import cli
 
-seen, simulate = set(), trajectories.batch_last.simulate
+seen, record = set(), trajectories.simulation.record
 
 def watched(*arguments, **options):
     seen.update(device.id for device in jax.numpy.zeros(()).devices())
-    return simulate(*arguments, **options)
+    return record(*arguments, **options)
 
-trajectories.batch_last.simulate = watched
+trajectories.simulation.record = watched
 cli.main(sys.argv[1:], standalone_mode=False)
 print("simulated on", sorted(seen))
 """
@@ -360,7 +360,8 @@ print("simulated on", sorted(seen))
 def test_same_bytes_from_other_processes(made, tmp_path):
     """Two workers of a cluster, each of which sees two devices; and one process that uses both."""
     (tmp_path / "config.json").write_text(CONFIG.to_json())
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    environment = os.environ | {"XLA_FLAGS": flags}
     for name, start, engine in (
         ("workers", ["-m", "lqrlab.workbench"], ["--workers", "2"]),
         ("devices", ["-c", WATCHED], ["--devices"]),

@@ -484,7 +484,6 @@ def test_validation_is_of_the_validation_variants_and_best_is_the_least_wasteful
 
 def test_parameters_that_are_not_numbers_are_never_saved(data, tmp_path, monkeypatch):
     """The loss of a step is that of before its update: a bad update must not become the checkpoint."""
-    fit(data, SMALL, learning.TrainConfig(**{**json.loads(BRIEF.to_json())}), tmp_path / "good")
     inner = learning.training_step.optimizer
 
     def breaks_at_eight(config):
@@ -497,7 +496,7 @@ def test_parameters_that_are_not_numbers_are_never_saved(data, tmp_path, monkeyp
 
     monkeypatch.setattr(learning.programs, "optimizer", breaks_at_eight)
     with pytest.raises(learning.NonFiniteLossError, match="The checkpoint of step 4 is kept"):
-        fit(data, SMALL, BRIEF, tmp_path / "bad")
+        fit(data, SMALL, dataclasses.replace(BRIEF, seed=9), tmp_path / "bad")  # a run whose steps no test has compiled
     kept = learning.load(tmp_path / "bad" / "checkpoints")
     assert all(np.isfinite(a).all() for a in learning.models.split(kept)[1].values())
 

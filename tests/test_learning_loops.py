@@ -277,9 +277,10 @@ def test_eight_devices_do_what_one_does_and_a_checkpoint_goes_from_one_to_the_ot
         """
     )
     settings = learning.ModelConfig(**SMALL).to_json(), learning.TrainConfig(**BRIEF).to_json()
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     out = subprocess.run(
         [sys.executable, "-c", script, str(data.path), str(tmp_path), *settings],
-        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
         capture_output=True, text=True, timeout=290,
     )  # fmt: skip
     assert out.returncode == 0, out.stderr[-2000:]
