@@ -62,6 +62,7 @@ def generate(
     _check_controller(config, controller)
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
+    manifest.check_folder(folder, config)  # before the lock, whose file stays in the folder
     with locked(folder):
         manifest.claim(folder, config)
         manifest.remove_partial(folder, config)

@@ -28,8 +28,8 @@ Record = dict[str, Any]
 """The manifest's entry of a file."""
 
 
-def claim(folder: Path, config: DataConfig) -> None:
-    """Mark a folder as that of one config, before anything is computed.
+def check_folder(folder: Path, config: DataConfig) -> None:
+    """Refuse a folder in which this config's data set cannot be made.
 
     Raises:
         ValueError: it belongs to another config (the differing keys are named), or holds other files.
@@ -51,7 +51,13 @@ def claim(folder: Path, config: DataConfig) -> None:
         raise ValueError(
             f"path: expected an empty folder for the data set, but {folder} holds {', '.join(others[:5])}"
         )
-    write_atomic(mark, f"{config.to_json()}\n")
+
+
+def claim(folder: Path, config: DataConfig) -> None:
+    """Mark a folder as that of one config, before anything is computed; see :func:`check_folder`."""
+    check_folder(folder, config)
+    if not (folder / _CONFIG).exists():
+        write_atomic(folder / _CONFIG, f"{config.to_json()}\n")
 
 
 def remove_partial(folder: Path, config: DataConfig) -> None:
