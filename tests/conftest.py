@@ -1,8 +1,14 @@
-"""Settings of every test: on the CPU, in float64, and strict about shapes."""
+"""Settings of every test: on the CPU, in float64, quickly compiled, and strict about shapes."""
 
 import os
 
+import jaxlib
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+if jaxlib.__version__.startswith("0.10."):  # a flag that a jaxlib does not know ends the process
+    # tests compile far longer than they compute: this halves the time of the suite
+    quick = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick}"
 
 import jax
 import pytest

@@ -804,7 +804,7 @@ def harmed(arrays, name, change):
         ("variants/split", lambda a: a.__setitem__(0, b"validation"), "another split"),
         ("variants/variant", lambda a: a.__setitem__(0, a[1]), "at most once"),
         ("variants/family", lambda a: a.__setitem__(0, b"dc_motor"), "expected two_link_arm alone"),
-        ("trajectories/variant", lambda a: a.__setitem__(0, 9), "variants that are not there"),
+        ("trajectories/variant", lambda a: a.__setitem__(0, 9), "expected rows of the file.s variants"),
     ],
 )
 def test_numbers_that_break_a_law_are_found(name, change, words, copy):
