@@ -3,7 +3,7 @@
 from lqrlab.systems import drawing
 from lqrlab.systems.coordinates import M_MAX, N_MAX, Coordinates, pad, pad_matrix
 from lqrlab.systems.custom import Linear, from_control, from_dynamics, from_matrices
-from lqrlab.systems.declaration import Signal, gravity, param, with_rates
+from lqrlab.systems.declaration import Signal, gravity, param, signals, with_rates
 from lqrlab.systems.declaration_checks import check
 from lqrlab.systems.files import load
 from lqrlab.systems.mechanics import Mechanical
@@ -46,6 +46,7 @@ __all__ = [
     "parameter_fields",
     "register",
     "sample",
+    "signals",
     "stack",
     "with_rates",
 ]

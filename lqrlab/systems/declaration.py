@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 from typing import Any
 
 
@@ -24,9 +25,26 @@ class Signal:
         return f"{self.name.replace('_', ' ')} [{self.unit}]"
 
 
-def with_rates(*coordinates: Signal, time: float = 0.5) -> tuple[Signal, ...]:
+def signals(*texts: str) -> tuple[Signal, ...]:
+    """Signals as a data sheet lists them: ``"voltage = 9.3 ± 3 V"`` is operated at 9.3 V, and 3 V off is large.
+
+    ``"x, y ± 0.5 m, yaw ± 0.2 rad"`` are three signals, operated at zero; the first two have the same scale.
+    """
+    listed: list[Signal] = []
+    pending: list[str] = []
+    for item in ", ".join(texts).split(", "):
+        name, at, scale, unit = re.fullmatch(r"(\w+)(?: = (\S+))?(?: ± (\S+) (.+))?", item).groups()
+        pending.append(name)
+        if unit:
+            listed += [Signal(name, unit, float(scale), float(at or 0.0)) for name in pending]
+            pending.clear()
+    return tuple(listed)
+
+
+def with_rates(*coordinates: str, time: float = 0.5) -> tuple[Signal, ...]:
     """Coordinates, then their rates (``…_rate``), at rest, large when a scale is crossed in ``time`` [s]."""
-    return coordinates + tuple(Signal(f"{s.name}_rate", f"{s.unit}/s", s.scale / time) for s in coordinates)
+    given = signals(*coordinates)
+    return given + tuple(Signal(f"{s.name}_rate", f"{s.unit}/s", s.scale / time) for s in given)
 
 
 def param(

@@ -242,9 +242,4 @@ def dial(centre: Point, radius: Real, angle: Real, label: str = "") -> Drawing:
     """A shaft end-on: a disc with a mark, turned counter-clockwise by ``angle`` from the right."""
     tip = np.asarray(centre, float) + axes(angle, radius)[0]
     words = (Text(np.asarray(centre, float) - (0.0, 1.45 * radius), label),) if label else ()
-    return (
-        Disc(centre, radius, "faint"),
-        ring(centre, radius),
-        Line([centre, tip], "accent", 4.0),
-        *words,
-    )
+    return (Disc(centre, radius, "faint"), ring(centre, radius), Line([centre, tip], "accent", 4.0), *words)

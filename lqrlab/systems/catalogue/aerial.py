@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Plant, Signal, gravity, param, register
+from lqrlab.systems import Plant, Signal, gravity, param, register, signals
 from lqrlab.systems.drawing import Arrow, Disc, Drawing, Line, aircraft, axes, dial, mark
 
 
@@ -32,13 +32,11 @@ class FixedWing(Plant):
     cruise: Array = param(25.0, "m/s", "airspeed to hold", 8.0, 100.0)
     gravity: Array = gravity()
 
-    states = (
-        Signal("airspeed", "m/s", 2.0, at=25.0),
-        Signal("climb_angle", "rad", 0.1),
-        Signal("angle_of_attack", "rad", 0.1, at=0.05),
-        Signal("pitch_rate", "rad/s", 0.5),
+    states = signals(
+        "airspeed = 25 ± 2 m/s, climb_angle ± 0.1 rad",
+        "angle_of_attack = 0.05 ± 0.1 rad, pitch_rate ± 0.5 rad/s",
     )
-    inputs = (Signal("elevator", "rad", 0.2), Signal("thrust", "N", 10.0, at=10.0))
+    inputs = signals("elevator ± 0.2 rad, thrust = 10 ± 10 N")
     solve_for = ("angle_of_attack", "elevator", "thrust")
     dt = 0.05
 
@@ -101,13 +99,11 @@ class Airliner(Plant):
     cruise: Array = param(235.9152, "m/s", "airspeed to hold", 80.0, 300.0)
     gravity: Array = gravity(9.81456)
 
-    states = (
-        Signal("forward_velocity", "m/s", 5.0, at=235.9152),
-        Signal("down_velocity", "m/s", 3.0),
-        Signal("pitch_rate", "rad/s", 0.03),
-        Signal("pitch", "rad", 0.05),
+    states = signals(
+        "forward_velocity = 235.9152 ± 5 m/s, down_velocity ± 3 m/s",
+        "pitch_rate ± 0.03 rad/s, pitch ± 0.05 rad",
     )
-    inputs = (Signal("elevator", "rad", 0.05), Signal("thrust_over_mass", "m/s²", 0.5))
+    inputs = signals("elevator ± 0.05 rad, thrust_over_mass ± 0.5 m/s²")
     outputs = ("forward_velocity", Signal("climb_rate", "m/s", 3.0))
     dt = 0.1
 
@@ -162,13 +158,8 @@ class FixedWingLateral(Plant):
     speed: Array = param(235.9, "m/s", "airspeed", 30.0, 300.0)
     gravity: Array = gravity()
 
-    states = (
-        Signal("sideslip", "rad", 0.05),
-        Signal("yaw_rate", "rad/s", 0.03),
-        Signal("roll_rate", "rad/s", 0.1),
-        Signal("bank", "rad", 0.1),
-    )
-    inputs = (Signal("rudder", "rad", 0.1), Signal("aileron", "rad", 0.3))
+    states = signals("sideslip ± 0.05 rad, yaw_rate ± 0.03 rad/s, roll_rate ± 0.1 rad/s, bank ± 0.1 rad")
+    inputs = signals("rudder ± 0.1 rad, aileron ± 0.3 rad")
     outputs = ("yaw_rate", "bank")
     dt = 0.1
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Mechanical, Signal, gravity, param, register, with_rates
+from lqrlab.systems import Mechanical, gravity, param, register, signals, with_rates
 from lqrlab.systems.drawing import Drawing, Line, Spring, chain, ground, linkage
 from lqrlab.systems.mechanics import Rods, absolute
 
@@ -58,13 +58,11 @@ class TwoLinkArm(RodArm):
     friction: Array = param(0.2, "N·m·s/rad", "viscous friction of each joint", 0.0, 10.0)
     gravity: Array = gravity()
 
-    states = (
-        Signal("shoulder_angle", "rad", 0.3, at=0.6),
-        Signal("elbow_angle", "rad", 0.3, at=0.9),
-        Signal("shoulder_velocity", "rad/s", 1.0),
-        Signal("elbow_velocity", "rad/s", 1.0),
+    states = signals(
+        "shoulder_angle = 0.6 ± 0.3 rad, elbow_angle = 0.9 ± 0.3 rad",
+        "shoulder_velocity, elbow_velocity ± 1 rad/s",
     )
-    inputs = (Signal("shoulder_torque", "N·m", 10.0, at=8.24), Signal("elbow_torque", "N·m", 4.0, at=0.14))
+    inputs = signals("shoulder_torque = 8.24 ± 10 N·m, elbow_torque = 0.14 ± 4 N·m")
     dt = 0.02
 
 
@@ -86,15 +84,13 @@ class ThreeLinkArm(RodArm):
     gravity: Array = gravity()
 
     states = with_rates(
-        Signal("shoulder_angle", "rad", 0.3, at=0.9),
-        Signal("elbow_angle", "rad", 0.3, at=-0.8),
-        Signal("wrist_angle", "rad", 0.3, at=0.5),
+        "shoulder_angle = 0.9 ± 0.3 rad",
+        "elbow_angle = -0.8 ± 0.3 rad, wrist_angle = 0.5 ± 0.3 rad",
         time=0.3,
     )
-    inputs = (
-        Signal("shoulder_torque", "N·m", 20.0, at=20.79),
-        Signal("elbow_torque", "N·m", 8.0, at=7.68),
-        Signal("wrist_torque", "N·m", 1.0, at=0.65),
+    inputs = signals(
+        "shoulder_torque = 20.79 ± 20 N·m",
+        "elbow_torque = 7.68 ± 8 N·m, wrist_torque = 0.65 ± 1 N·m",
     )
     dt = 0.02
 
@@ -118,16 +114,16 @@ class DualArm(Arm):
     friction: Array = param(0.3, "N·m·s/rad", "viscous friction of each joint", 0.0, 10.0)
 
     states = with_rates(
-        Signal("left_shoulder", "rad", 0.2, at=2.2),
-        Signal("left_elbow", "rad", 0.2, at=-1.3),
-        Signal("right_shoulder", "rad", 0.2, at=0.94),
-        Signal("right_elbow", "rad", 0.2, at=1.3),
+        "left_shoulder = 2.2 ± 0.2 rad, left_elbow = -1.3 ± 0.2 rad",
+        "right_shoulder = 0.94 ± 0.2 rad, right_elbow = 1.3 ± 0.2 rad",
         time=0.2,
     )
-    inputs = tuple(
-        Signal(f"{side}_{joint}_torque", "N·m", size)
-        for side in ("left", "right")
-        for joint, size in (("shoulder", 10.0), ("elbow", 5.0))
+    inputs = signals(
+        *(
+            f"{side}_{joint}_torque ± {size} N·m"
+            for side in ("left", "right")
+            for joint, size in (("shoulder", 10.0), ("elbow", 5.0))
+        )
     )
     dt = 0.01
 
@@ -186,18 +182,20 @@ class SixJointArm(Arm):
 
     states = with_rates(
         *(
-            Signal(name, "rad", 0.3, at=at)
+            f"{name} = {at} ± 0.3 rad"
             for name, at in zip(
                 ("waist", "shoulder", "elbow", "roll", "wrist", "tool"), (0.3, 0.9, -1.2, 0.5, -0.4, 0.2)
             )
         ),
         time=0.3,
     )
-    inputs = tuple(
-        Signal(f"{joint}_torque", "N·m", size, at=at)
-        for joint, size, at in (
-            *(("waist", 60.0, 0.0), ("shoulder", 80.0, 56.97), ("elbow", 40.0, 21.3)),
-            *(("roll", 6.0, 0.26), ("wrist", 6.0, 0.97), ("tool", 4.0, 0.0)),
+    inputs = signals(
+        *(
+            f"{joint}_torque = {at} ± {size} N·m"
+            for joint, size, at in (
+                *(("waist", 60.0, 0.0), ("shoulder", 80.0, 56.97), ("elbow", 40.0, 21.3)),
+                *(("roll", 6.0, 0.26), ("wrist", 6.0, 0.97), ("tool", 4.0, 0.0)),
+            )
         )
     )
     dt = 0.02

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Mechanical, Signal, gravity, param, register, with_rates
+from lqrlab.systems import Mechanical, gravity, param, register, signals, with_rates
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, axes, cart, chain, ground, linkage, reach
 from lqrlab.systems.mechanics import Rods
 
@@ -24,13 +24,8 @@ class CartPole(Mechanical):
     friction: Array = param(0.1, "N·s/m", "viscous friction of the cart", 0.0, 10.0)
     gravity: Array = gravity(9.8)
 
-    states = (
-        Signal("position", "m", 0.5),
-        Signal("angle", "rad", 0.2),
-        Signal("velocity", "m/s", 1.0),
-        Signal("angular_velocity", "rad/s", 1.5),
-    )
-    inputs = (Signal("force", "N", 5.0),)
+    states = signals("position ± 0.5 m, angle ± 0.2 rad, velocity ± 1 m/s, angular_velocity ± 1.5 rad/s")
+    inputs = signals("force ± 5 N")
     dt = 0.02
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -69,15 +64,11 @@ class CartDoublePendulum(Mechanical):
     joint_friction: Array = param(5e-4, "N·m·s/rad", "viscous friction of each hinge", 0.0, 1.0)
     gravity: Array = gravity()
 
-    states = (
-        Signal("position", "m", 0.3),
-        Signal("lower_angle", "rad", 0.05),
-        Signal("upper_angle", "rad", 0.05),
-        Signal("velocity", "m/s", 0.6),
-        Signal("lower_velocity", "rad/s", 0.3),
-        Signal("upper_velocity", "rad/s", 0.3),
+    states = signals(
+        "position ± 0.3 m, lower_angle, upper_angle ± 0.05 rad",
+        "velocity ± 0.6 m/s, lower_velocity, upper_velocity ± 0.3 rad/s",
     )
-    inputs = (Signal("force", "N", 10.0),)
+    inputs = signals("force ± 10 N")
     dt = 0.01
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -111,13 +102,8 @@ class GantryCrane(Mechanical):
     friction: Array = param(2.0, "N·s/m", "viscous friction of the trolley", 0.0, 1e4)
     gravity: Array = gravity()
 
-    states = (
-        Signal("position", "m", 1.0),
-        Signal("swing", "rad", 0.2),
-        Signal("velocity", "m/s", 0.5),
-        Signal("swing_rate", "rad/s", 0.5),
-    )
-    inputs = (Signal("force", "N", 20.0),)
+    states = signals("position ± 1 m, swing ± 0.2 rad, velocity ± 0.5 m/s, swing_rate ± 0.5 rad/s")
+    inputs = signals("force ± 20 N")
     dt = 0.05
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -154,13 +140,8 @@ class BallAndBeam(Mechanical):
     beam_inertia: Array = param(0.02, "kg·m²", "beam about its pivot", 1e-3, 5.0)
     gravity: Array = gravity()
 
-    states = (
-        Signal("position", "m", 0.2),
-        Signal("tilt", "rad", 0.2),
-        Signal("velocity", "m/s", 0.4),
-        Signal("tilt_rate", "rad/s", 0.6),
-    )
-    inputs = (Signal("torque", "N·m", 0.3),)
+    states = signals("position ± 0.2 m, tilt ± 0.2 rad, velocity ± 0.4 m/s, tilt_rate ± 0.6 rad/s")
+    inputs = signals("torque ± 0.3 N·m")
     dt = 0.02
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -195,14 +176,8 @@ class BallAndPlate(Mechanical):
     friction: Array = param(0.05, "N·m·s/rad", "viscous friction of either motor", 0.0, 5.0)
     gravity: Array = gravity()
 
-    states = with_rates(
-        Signal("x", "m", 0.1),
-        Signal("y", "m", 0.1),
-        Signal("tilt_x", "rad", 0.15),
-        Signal("tilt_y", "rad", 0.15),
-        time=0.4,
-    )
-    inputs = (Signal("torque_x", "N·m", 0.2), Signal("torque_y", "N·m", 0.2))
+    states = with_rates("x, y ± 0.1 m, tilt_x, tilt_y ± 0.15 rad", time=0.4)
+    inputs = signals("torque_x, torque_y ± 0.2 N·m")
     dt = 0.02
 
     def kinetic(self, q: Array, v: Array) -> Array:

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Plant, Signal, gravity, param, register
+from lqrlab.systems import Plant, gravity, param, register, signals
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, circuit, dial, mark, ring
 
 
@@ -27,8 +27,8 @@ class DCMotor(Plant):
     resistance: Array = param(1.0, "Ω", "armature resistance", 0.05, 50.0)
     inductance: Array = param(0.5, "H", "armature inductance", 1e-3, 5.0)
 
-    states = (Signal("angle", "rad", 0.5), Signal("speed", "rad/s", 1.0), Signal("current", "A", 5.0))
-    inputs = (Signal("voltage", "V", 12.0),)
+    states = signals("angle ± 0.5 rad, speed ± 1 rad/s, current ± 5 A")
+    inputs = signals("voltage ± 12 V")
     outputs = ("angle",)
     dt = 0.05
 
@@ -60,12 +60,8 @@ class MagneticLevitation(Plant):
     nominal_gap: Array = param(0.01, "m", "gap to hold", 1e-3, 0.1)
     gravity: Array = gravity(9.8)
 
-    states = (
-        Signal("gap", "m", 0.001, at=0.01),
-        Signal("velocity", "m/s", 0.05),
-        Signal("current", "A", 1.0, at=7.0),
-    )
-    inputs = (Signal("voltage", "V", 5.0, at=7.0),)
+    states = signals("gap = 0.01 ± 0.001 m, velocity ± 0.05 m/s, current = 7 ± 1 A")
+    inputs = signals("voltage = 7 ± 5 V")
     outputs = ("gap",)
     dt = 0.005
 
@@ -109,12 +105,8 @@ class PMSM(Plant):
     load: Array = param(1.0, "N·m", "constant load torque", 0.0, 100.0)
     speed: Array = param(100.0, "rad/s", "speed to hold", 1.0, 1000.0)
 
-    states = (
-        Signal("current_d", "A", 3.0),
-        Signal("current_q", "A", 3.0, at=1.5),
-        Signal("rotor_speed", "rad/s", 10.0, at=100.0),
-    )
-    inputs = (Signal("voltage_d", "V", 20.0), Signal("voltage_q", "V", 20.0, at=50.0))
+    states = signals("current_d ± 3 A, current_q = 1.5 ± 3 A, rotor_speed = 100 ± 10 rad/s")
+    inputs = signals("voltage_d ± 20 V, voltage_q = 50 ± 20 V")
     dt = 5e-4
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -161,14 +153,11 @@ class InductionMotor(Plant):
     slip: Array = param(0.02, "1", "slip at which it runs", 0.002, 0.05)
     voltage: Array = param(180.0, "V", "amplitude of a phase's voltage", 5.0, 1000.0)
 
-    states = (
-        Signal("stator_current_d", "A", 5.0, at=4.2),
-        Signal("stator_current_q", "A", 5.0, at=-6.7),
-        Signal("rotor_flux_d", "V·s", 0.05, at=-0.009),
-        Signal("rotor_flux_q", "V·s", 0.05, at=-0.459),
-        Signal("rotor_speed", "rad/s", 5.0, at=184.7),
+    states = signals(
+        "stator_current_d = 4.2 ± 5 A, stator_current_q = -6.7 ± 5 A, rotor_flux_d = -0.009 ± 0.05 V·s",
+        "rotor_flux_q = -0.459 ± 0.05 V·s, rotor_speed = 184.7 ± 5 rad/s",
     )
-    inputs = (Signal("voltage_d", "V", 30.0, at=180.0), Signal("voltage_q", "V", 30.0))
+    inputs = signals("voltage_d = 180 ± 30 V, voltage_q ± 30 V")
     outputs = ("stator_current_d", "stator_current_q", "rotor_speed")
     dt = 1e-3
 
@@ -240,8 +229,8 @@ class SeriesRLC(RLC):
     Source: N. S. Nise, Control Systems Engineering, 6th ed. (2011), chapter 3, the RLC network in state space
     """
 
-    states = (Signal("capacitor_voltage", "V", 5.0), Signal("current", "A", 1.5))
-    inputs = (Signal("voltage", "V", 5.0),)
+    states = signals("capacitor_voltage ± 5 V, current ± 1.5 A")
+    inputs = signals("voltage ± 5 V")
     outputs = ("capacitor_voltage",)
 
     def dynamics(self, x: Array, u: Array) -> Array:
@@ -265,8 +254,8 @@ class ParallelRLC(RLC):
 
     resistance: Array = param(20.0, low=0.1, high=1e6)
 
-    states = (Signal("voltage", "V", 5.0), Signal("coil_current", "A", 1.5))
-    inputs = (Signal("current", "A", 1.5),)
+    states = signals("voltage ± 5 V, coil_current ± 1.5 A")
+    inputs = signals("current ± 1.5 A")
     outputs = ("voltage",)
 
     def dynamics(self, x: Array, u: Array) -> Array:

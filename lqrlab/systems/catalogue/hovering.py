@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Plant, Signal, gravity, param, register, with_rates
+from lqrlab.systems import Plant, gravity, param, register, signals, with_rates
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Real, Text, axes, dial, ground, ring
 from lqrlab.systems.mechanics import PlanarBody, euler_rates, spin_acceleration
 
@@ -25,15 +25,13 @@ class Quadrotor(Plant):
     torque_ratio: Array = param(0.0245, "m", "a rotor's drag torque over its thrust", 1e-3, 0.5)
     gravity: Array = gravity()
 
-    states = (
-        *(Signal(name, "m", 0.5) for name in ("x", "y", "z")),
-        *(Signal(name, "rad", 0.2) for name in ("roll", "pitch", "yaw")),
-        *(Signal(name, "m/s", 1.0) for name in ("x_velocity", "y_velocity", "z_velocity")),
-        *(Signal(name, "rad/s", 1.0) for name in ("roll_rate", "pitch_rate", "yaw_rate")),
+    states = signals(
+        *(f"{name} ± 0.5 m" for name in ("x", "y", "z")),
+        *(f"{name} ± 0.2 rad" for name in ("roll", "pitch", "yaw")),
+        *(f"{name} ± 1 m/s" for name in ("x_velocity", "y_velocity", "z_velocity")),
+        *(f"{name} ± 1 rad/s" for name in ("roll_rate", "pitch_rate", "yaw_rate")),
     )
-    inputs = tuple(
-        Signal(f"{name}_thrust", "N", 0.5, at=1.22625) for name in ("front", "left", "back", "right")
-    )
+    inputs = signals(*(f"{name}_thrust = 1.22625 ± 0.5 N" for name in ("front", "left", "back", "right")))
     dt = 0.02
     drawn_in = "m"
 
@@ -86,8 +84,8 @@ class PlanarQuadrotor(PlanarBody):
     inertia: Array = param(0.00383, "kg·m²", "about the pitch axis", 1e-5, 1.0)
     gravity: Array = gravity()
 
-    states = with_rates(Signal("x", "m", 0.5), Signal("z", "m", 0.5), Signal("pitch", "rad", 0.2))
-    inputs = (Signal("right_thrust", "N", 1.0, at=2.4), Signal("left_thrust", "N", 1.0, at=2.4))
+    states = with_rates("x, z ± 0.5 m, pitch ± 0.2 rad")
+    inputs = signals("right_thrust, left_thrust = 2.4 ± 1 N")
     dt = 0.02
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -120,8 +118,8 @@ class VTOL(PlanarBody):
     damping: Array = param(0.05, "N·s/m", "drag of sideways and vertical flight", 0.0, 500.0)
     gravity: Array = gravity(9.8)
 
-    states = with_rates(Signal("x", "m", 0.5), Signal("y", "m", 0.5), Signal("roll", "rad", 0.2))
-    inputs = (Signal("side_force", "N", 2.0), Signal("lift", "N", 10.0, at=39.2))
+    states = with_rates("x, y ± 0.5 m, roll ± 0.2 rad")
+    inputs = signals("side_force ± 2 N, lift = 39.2 ± 10 N")
     dt = 0.02
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -167,18 +165,13 @@ class Helicopter(Plant):
     torque_ratio: Array = param(0.06, "m", "main rotor's drag torque over its thrust", 1e-3, 2.0)
     gravity: Array = gravity()
 
-    states = (
-        *(Signal(name, "m/s", 0.5) for name in ("forward_velocity", "right_velocity", "down_velocity")),
-        Signal("roll", "rad", 0.15, at=0.07),
-        Signal("pitch", "rad", 0.15),
-        *(Signal(name, "rad/s", 0.4) for name in ("roll_rate", "pitch_rate", "yaw_rate")),
+    states = signals(
+        *(f"{name} ± 0.5 m/s" for name in ("forward_velocity", "right_velocity", "down_velocity")),
+        "roll = 0.07 ± 0.15 rad",
+        "pitch ± 0.15 rad",
+        *(f"{name} ± 0.4 rad/s" for name in ("roll_rate", "pitch_rate", "yaw_rate")),
     )
-    inputs = (
-        Signal("lift", "N", 15.0, at=80.0),
-        Signal("roll_cyclic", "rad", 0.05),
-        Signal("pitch_cyclic", "rad", 0.05),
-        Signal("tail_thrust", "N", 3.0, at=-5.3),
-    )
+    inputs = signals("lift = 80 ± 15 N, roll_cyclic, pitch_cyclic ± 0.05 rad, tail_thrust = -5.3 ± 3 N")
     solve_for = ("roll", "lift", "roll_cyclic", "tail_thrust")
     outputs = ("roll", "pitch", "roll_rate", "pitch_rate", "yaw_rate", "down_velocity")
     dt = 0.02

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Mechanical, Plant, Signal, gravity, param, register, with_rates
+from lqrlab.systems import Mechanical, Plant, gravity, param, register, signals, with_rates
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, axes, dial, ground, mark, reach, ring
 
 
@@ -33,8 +33,8 @@ class UnicycleRobot(Plant):
     cruise: Array = param(0.5, "m/s", "speed of the point it follows", 0.05, 10.0)
     slip: Array = param(0.0, "m", "how far ahead of the wheel its reference point lies", 0.0, 0.5)
 
-    states = (Signal("along", "m", 0.2), Signal("across", "m", 0.2), Signal("heading", "rad", 0.3))
-    inputs = (Signal("speed", "m/s", 0.3, at=0.5), Signal("turn_rate", "rad/s", 1.0))
+    states = signals("along, across ± 0.2 m, heading ± 0.3 rad")
+    inputs = signals("speed = 0.5 ± 0.3 m/s, turn_rate ± 1 rad/s")
     dt = 0.05
     drawn_in = "m"
 
@@ -69,14 +69,8 @@ class DifferentialDriveRobot(Plant):
     turn_friction: Array = param(0.2, "N·m·s/rad", "viscous friction of turning", 0.005, 50.0)
     cruise: Array = param(0.6, "m/s", "speed of the point it follows", 0.05, 5.0)
 
-    states = (
-        Signal("along", "m", 0.2),
-        Signal("across", "m", 0.2),
-        Signal("heading", "rad", 0.3),
-        Signal("speed", "m/s", 0.3, at=0.6),
-        Signal("yaw_rate", "rad/s", 0.6),
-    )
-    inputs = (Signal("left_torque", "N·m", 1.0, at=0.12), Signal("right_torque", "N·m", 1.0, at=0.12))
+    states = signals("along, across ± 0.2 m, heading ± 0.3 rad, speed = 0.6 ± 0.3 m/s, yaw_rate ± 0.6 rad/s")
+    inputs = signals("left_torque, right_torque = 0.12 ± 1 N·m")
     outputs = ("along", "across", "heading")
     dt = 0.05
     drawn_in = "m"
@@ -113,8 +107,8 @@ class OmnidirectionalRobot(Mechanical):
     arm: Array = param(0.2, "m", "centre to wheels", 0.03, 2.0)
     friction: Array = param(4.0, "N·s/m", "viscous rolling friction of a wheel", 0.0, 200.0)
 
-    states = with_rates(Signal("x", "m", 0.3), Signal("y", "m", 0.3), Signal("heading", "rad", 0.3))
-    inputs = tuple(Signal(f"torque{i}", "N·m", 0.5) for i in (1, 2, 3))
+    states = with_rates("x, y ± 0.3 m, heading ± 0.3 rad")
+    inputs = signals(*(f"torque{i} ± 0.5 N·m" for i in (1, 2, 3)))
     dt = 0.05
 
     _WHEELS = np.pi / 3 + 2 * np.pi / 3 * np.arange(3)
@@ -162,10 +156,8 @@ class Segway(Mechanical):
     friction: Array = param(0.01, "N·m·s/rad", "viscous friction between wheel and body", 0.0, 1.0)
     gravity: Array = gravity()
 
-    states = with_rates(
-        Signal("path", "m", 0.3), Signal("pitch", "rad", 0.15), Signal("yaw", "rad", 0.3), time=0.4
-    )
-    inputs = (Signal("left_torque", "N·m", 2.0), Signal("right_torque", "N·m", 2.0))
+    states = with_rates("path ± 0.3 m, pitch ± 0.15 rad, yaw ± 0.3 rad", time=0.4)
+    inputs = signals("left_torque, right_torque ± 2 N·m")
     dt = 0.02
 
     def kinetic(self, q: Array, v: Array) -> Array:

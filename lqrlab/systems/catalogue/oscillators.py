@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Mechanical, Signal, param, register, with_rates
+from lqrlab.systems import Mechanical, Signal, param, register, signals, with_rates
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Spring, axes, dial, ground
 
 
@@ -21,8 +21,8 @@ class MassSpringDamper(Mechanical):
     stiffness: Array = param(4.0, "N/m", "spring stiffness", 0.0, 1000.0)
     damping: Array = param(0.4, "N·s/m", "viscous damping", 0.0, 100.0)
 
-    states = (Signal("position", "m", 0.5), Signal("velocity", "m/s", 1.0))
-    inputs = (Signal("force", "N", 2.0),)
+    states = signals("position ± 0.5 m, velocity ± 1 m/s")
+    inputs = signals("force ± 2 N")
     dt = 0.05
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -49,8 +49,8 @@ class DoubleIntegrator(Mechanical):
 
     mass: Array = param(1.0, "kg", "mass", 0.01, 1000.0)
 
-    states = (Signal("position", "m", 1.0), Signal("velocity", "m/s", 1.0))
-    inputs = (Signal("force", "N", 1.0),)
+    states = signals("position ± 1 m, velocity ± 1 m/s")
+    inputs = signals("force ± 1 N")
     dt = 0.1
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -75,13 +75,8 @@ class TwoMassSpring(Mechanical):
     mass2: Array = param(1.0, "kg", "mass of the cart that follows", 0.05, 20.0)
     stiffness: Array = param(1.0, "N/m", "stiffness of the spring between them", 0.05, 100.0)
 
-    states = (
-        Signal("position1", "m", 0.5),
-        Signal("position2", "m", 0.5),
-        Signal("velocity1", "m/s", 0.5),
-        Signal("velocity2", "m/s", 0.5),
-    )
-    inputs = (Signal("force", "N", 1.0),)
+    states = signals("position1, position2 ± 0.5 m, velocity1, velocity2 ± 0.5 m/s")
+    inputs = signals("force ± 1 N")
     outputs = ("position2",)
     dt = 0.1
 
@@ -115,8 +110,8 @@ class MassTrain(Mechanical):
     damping: Array = param(0.2, "N·s/m", "viscous damping of a coupling", 0.0, 20.0)
     friction: Array = param(0.05, "N·s/m", "viscous friction of a wagon's wheels", 0.0, 20.0)
 
-    states = with_rates(*(Signal(f"position{i}", "m", 0.3) for i in range(1, 5)), time=0.3)
-    inputs = (Signal("front_force", "N", 3.0), Signal("rear_force", "N", 3.0))
+    states = with_rates(*(f"position{i} ± 0.3 m" for i in range(1, 5)), time=0.3)
+    inputs = signals("front_force, rear_force ± 3 N")
     dt = 0.05
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -161,14 +156,8 @@ class FlexibleBeam(Mechanical):
     hub_friction: Array = param(0.02, "N·m·s/rad", "viscous friction of the motor", 0.0, 5.0)
     structural_damping: Array = param(0.002, "s", "damping over stiffness of the beam's material", 0.0, 0.05)
 
-    states = with_rates(
-        Signal("hub_angle", "rad", 0.3),
-        Signal("mode1", "m", 0.02),
-        Signal("mode2", "m", 0.004),
-        Signal("mode3", "m", 0.001),
-        time=0.2,
-    )
-    inputs = (Signal("torque", "N·m", 2.0),)
+    states = with_rates("hub_angle ± 0.3 rad, mode1 ± 0.02 m, mode2 ± 0.004 m, mode3 ± 0.001 m", time=0.2)
+    inputs = signals("torque ± 2 N·m")
     outputs = ("hub_angle", Signal("tip_position", "m", 0.3))
     dt = 0.01
 

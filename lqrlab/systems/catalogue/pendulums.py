@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Mechanical, Plant, Signal, gravity, param, register
+from lqrlab.systems import Mechanical, Plant, gravity, param, register, signals
 from lqrlab.systems.drawing import Drawing, Line, chain, dial, ground, linkage, reach
 from lqrlab.systems.mechanics import Rods
 
@@ -21,8 +21,8 @@ class Pendulum(Mechanical):
     friction: Array = param(0.1, "N·m·s/rad", "viscous friction of the pivot", 0.0, 10.0)
     gravity: Array = gravity()
 
-    states = (Signal("angle", "rad", 0.3), Signal("angular_velocity", "rad/s", 1.5))
-    inputs = (Signal("torque", "N·m", 3.0),)
+    states = signals("angle ± 0.3 rad, angular_velocity ± 1.5 rad/s")
+    inputs = signals("torque ± 3 N·m")
     dt = 0.02
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -48,8 +48,8 @@ class HangingPendulum(Pendulum):
 
     friction: Array = param(0.05)
 
-    states = (Signal("angle", "rad", 0.5), Signal("angular_velocity", "rad/s", 2.0))
-    inputs = (Signal("torque", "N·m", 1.0),)
+    states = signals("angle ± 0.5 rad, angular_velocity ± 2 rad/s")
+    inputs = signals("torque ± 1 N·m")
     dt = 0.05
 
     def potential(self, q: Array) -> Array:
@@ -76,13 +76,8 @@ class DoublePendulum(Mechanical):
     friction2: Array = param(0.001, "N·m·s/rad", "viscous friction of the joint", 0.0, 5.0)
     gravity: Array = gravity()
 
-    states = (
-        Signal("lower_angle", "rad", 0.1),
-        Signal("upper_angle", "rad", 0.1),
-        Signal("lower_velocity", "rad/s", 0.6),
-        Signal("upper_velocity", "rad/s", 0.6),
-    )
-    inputs = (Signal("torque", "N·m", 2.0),)
+    states = signals("lower_angle, upper_angle ± 0.1 rad, lower_velocity, upper_velocity ± 0.6 rad/s")
+    inputs = signals("torque ± 2 N·m")
     dt = 0.01
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -117,12 +112,8 @@ class ReactionWheelPendulum(Plant):
     wheel_friction: Array = param(2e-6, "N·m·s/rad", "viscous friction of the axle", 0.0, 0.1)
     gravity: Array = gravity()
 
-    states = (
-        Signal("angle", "rad", 0.05),
-        Signal("angular_velocity", "rad/s", 0.4),
-        Signal("wheel_speed", "rad/s", 100.0),
-    )
-    inputs = (Signal("torque", "N·m", 0.05),)
+    states = signals("angle ± 0.05 rad, angular_velocity ± 0.4 rad/s, wheel_speed ± 100 rad/s")
+    inputs = signals("torque ± 0.05 N·m")
     dt = 0.01
 
     def dynamics(self, x: Array, u: Array) -> Array:
@@ -157,13 +148,11 @@ class FurutaPendulum(Mechanical):
     pendulum_friction: Array = param(2.8e-4, "N·m·s/rad", "viscous friction of the hinge", 0.0, 0.1)
     gravity: Array = gravity()
 
-    states = (
-        Signal("arm_angle", "rad", 0.5),
-        Signal("pendulum_angle", "rad", 0.2),
-        Signal("arm_velocity", "rad/s", 1.5),
-        Signal("pendulum_velocity", "rad/s", 1.5),
+    states = signals(
+        "arm_angle ± 0.5 rad, pendulum_angle ± 0.2 rad",
+        "arm_velocity, pendulum_velocity ± 1.5 rad/s",
     )
-    inputs = (Signal("torque", "N·m", 0.3),)
+    inputs = signals("torque ± 0.3 N·m")
     dt = 0.02
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -206,13 +195,11 @@ class Acrobot(Mechanical):
     inertia2: Array = param(0.33, "kg·m²", "second link about its centre of mass", 0.0, 10.0)
     gravity: Array = gravity(9.8)
 
-    states = (
-        Signal("shoulder_angle", "rad", 0.1),
-        Signal("elbow_angle", "rad", 0.2),
-        Signal("shoulder_velocity", "rad/s", 0.3),
-        Signal("elbow_velocity", "rad/s", 0.6),
+    states = signals(
+        "shoulder_angle ± 0.1 rad, elbow_angle ± 0.2 rad",
+        "shoulder_velocity ± 0.3 rad/s, elbow_velocity ± 0.6 rad/s",
     )
-    inputs = (Signal("torque", "N·m", 10.0),)
+    inputs = signals("torque ± 10 N·m")
     dt = 0.02
 
     def kinetic(self, q: Array, v: Array) -> Array:

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Plant, Signal, param, register
+from lqrlab.systems import Plant, Signal, param, register, signals
 from lqrlab.systems.catalogue.electrical import quarter_turn
 from lqrlab.systems.drawing import Arrow, Drawing, Line, Text, circuit, dial, ring
 
@@ -48,8 +48,8 @@ class BuckConverter(Converter):
     hold, a real switch could only stay closed.
     """
 
-    states = (Signal("current", "A", 2.0, at=2.0), Signal("voltage", "V", 2.0, at=10.0))
-    inputs = (Signal("duty", "1", 0.2, at=0.42),)
+    states = signals("current = 2 ± 2 A, voltage = 10 ± 2 V")
+    inputs = signals("duty = 0.42 ± 0.2 1")
     outputs = ("voltage",)
     dt = 2e-5
 
@@ -80,8 +80,8 @@ class BoostConverter(Converter):
     load: Array = param(20.0)
     output_voltage: Array = param(24.0, low=1.0, high=2000.0)
 
-    states = (Signal("current", "A", 2.0, at=2.4), Signal("voltage", "V", 3.0, at=24.0))
-    inputs = (Signal("duty", "1", 0.2, at=0.5),)
+    states = signals("current = 2.4 ± 2 A, voltage = 24 ± 3 V")
+    inputs = signals("duty = 0.5 ± 0.2 1")
     outputs = ("voltage",)
     dt = 5e-5
 
@@ -111,8 +111,8 @@ class BuckBoostConverter(BoostConverter):
 
     output_voltage: Array = param(15.0, about="size of the (negative) voltage to hold", low=0.5)
 
-    states = (Signal("current", "A", 2.0, at=1.7), Signal("voltage", "V", 3.0, at=15.0))
-    inputs = (Signal("duty", "1", 0.2, at=0.56),)
+    states = signals("current = 1.7 ± 2 A, voltage = 15 ± 3 V")
+    inputs = signals("duty = 0.56 ± 0.2 1")
     limits = ""
 
     def _swing(self) -> Array:
@@ -141,15 +141,11 @@ class GridInverter(Plant):
     grid_frequency: Array = param(314.159, "rad/s", "angular frequency of the grid", 50.0, 3000.0, vary=False)
     current: Array = param(15.0, "A", "current to feed, in phase with the grid", 0.0, 5000.0)
 
-    states = (
-        Signal("inverter_current_d", "A", 5.0, at=15.0),
-        Signal("inverter_current_q", "A", 5.0),
-        Signal("capacitor_voltage_d", "V", 40.0, at=325.0),
-        Signal("capacitor_voltage_q", "V", 40.0),
-        Signal("grid_current_d", "A", 5.0, at=15.0),
-        Signal("grid_current_q", "A", 5.0),
+    states = signals(
+        "inverter_current_d = 15 ± 5 A, inverter_current_q ± 5 A, capacitor_voltage_d = 325 ± 40 V",
+        "capacitor_voltage_q ± 40 V, grid_current_d = 15 ± 5 A, grid_current_q ± 5 A",
     )
-    inputs = (Signal("inverter_voltage_d", "V", 60.0, at=325.0), Signal("inverter_voltage_q", "V", 60.0))
+    inputs = signals("inverter_voltage_d = 325 ± 60 V, inverter_voltage_q ± 60 V")
     outputs = ("grid_current_d", "grid_current_q")
     dt = 5e-5
 
@@ -196,19 +192,15 @@ class TwoAreaPower(Plant):
     droop: Array = param(2.4, "Hz", "frequency lost a unit of power", 0.2, 20.0)
     tie: Array = param(0.545, "1/rad", "power over the tie line a unit of frequency and time, 2πT", 0.02, 5.0)
 
-    states = (
+    states = signals(
         *(
             s
             for area in (1, 2)
-            for s in (
-                Signal(f"frequency{area}", "Hz", 0.05),
-                Signal(f"turbine{area}", "1", 0.02),
-                Signal(f"governor{area}", "1", 0.02),
-            )
+            for s in (f"frequency{area} ± 0.05 Hz", f"turbine{area} ± 0.02 1", f"governor{area} ± 0.02 1")
         ),
-        Signal("tie_angle", "1/(2π) rad", 0.05),
+        "tie_angle ± 0.05 1/(2π) rad",
     )
-    inputs = (Signal("command1", "1", 0.05), Signal("command2", "1", 0.05))
+    inputs = signals("command1, command2 ± 0.05 1")
     outputs = ("frequency1", "frequency2", Signal("tie_power", "1", 0.02))
     dt = 0.05
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Plant, Signal, gravity, param, register
+from lqrlab.systems import Plant, gravity, param, register, signals
 from lqrlab.systems.drawing import Arrow, Box, Drawing, Line, Real, Text, dial, ground, mark, tank
 
 
@@ -36,8 +36,8 @@ class CoupledTanks(Plant):
     level: Array = param(0.15, "m", "lower level to hold", 0.01, 10.0)
     gravity: Array = gravity()
 
-    states = (Signal("upper_level", "m", 0.03, at=0.15), Signal("lower_level", "m", 0.03, at=0.15))
-    inputs = (Signal("voltage", "V", 3.0, at=9.3),)
+    states = signals("upper_level, lower_level = 0.15 ± 0.03 m")
+    inputs = signals("voltage = 9.3 ± 3 V")
     outputs = ("lower_level",)
     dt = 0.5
     drawn_in = "m"
@@ -84,13 +84,11 @@ class QuadrupleTank(Plant):
     voltage: Array = param(3.0, "V", "voltage of both pumps at rest", 0.5, 24.0)
     gravity: Array = gravity()
 
-    states = (
-        Signal("lower_left", "m", 0.02, at=0.124),
-        Signal("lower_right", "m", 0.02, at=0.127),
-        Signal("upper_left", "m", 0.005, at=0.018),
-        Signal("upper_right", "m", 0.005, at=0.014),
+    states = signals(
+        "lower_left = 0.124 ± 0.02 m, lower_right = 0.127 ± 0.02 m",
+        "upper_left = 0.018 ± 0.005 m, upper_right = 0.014 ± 0.005 m",
     )
-    inputs = (Signal("voltage1", "V", 1.0, at=3.0), Signal("voltage2", "V", 1.0, at=3.0))
+    inputs = signals("voltage1, voltage2 = 3 ± 1 V")
     outputs = ("lower_left", "lower_right")
     dt = 1.0
     drawn_in = "m"
@@ -145,11 +143,8 @@ class StirredTankReactor(Plant):
     feed_temperature: Array = param(350.0, "K", "temperature of the feed", 250.0, 500.0, vary=False)
     temperature: Array = param(350.0, "K", "temperature to hold", 300.0, 450.0, vary=False)
 
-    states = (
-        Signal("concentration", "mol/L", 0.05, at=0.5),
-        Signal("reactor_temperature", "K", 2.0, at=350.0),
-    )
-    inputs = (Signal("jacket_temperature", "K", 10.0, at=300.0),)
+    states = signals("concentration = 0.5 ± 0.05 mol/L, reactor_temperature = 350 ± 2 K")
+    inputs = signals("jacket_temperature = 300 ± 10 K")
     outputs = ("reactor_temperature",)
     dt = 2.0
 
@@ -202,8 +197,8 @@ class HeatedRod(Plant):
         293.0, "K", "temperature around, which it is to be brought to", 200.0, 500.0, vary=False
     )
 
-    states = tuple(Signal(f"temperature{i}", "K", 5.0, at=293.0) for i in range(1, 10))
-    inputs = (Signal("left_heat", "W", 10.0), Signal("right_heat", "W", 10.0))
+    states = signals(*(f"temperature{i} = 293 ± 5 K" for i in range(1, 10)))
+    inputs = signals("left_heat, right_heat ± 10 W")
     outputs = ("temperature1", "temperature5", "temperature9")
     dt = 2.0
 
@@ -243,8 +238,8 @@ class LotkaVolterra(Plant):
     yield_: Array = param(0.01, "1/s", "growth of the predators a prey", 1e-4, 5.0)
     hunger: Array = param(0.8, "1/s", "loss of predators alone", 0.01, 20.0)
 
-    states = (Signal("prey", "1", 15.0, at=80.0), Signal("predators", "1", 10.0, at=50.0))
-    inputs = (Signal("added_predators", "1/s", 20.0),)
+    states = signals("prey = 80 ± 15 1, predators = 50 ± 10 1")
+    inputs = signals("added_predators ± 20 1/s")
     dt = 0.05
 
     def operating_point(self) -> tuple[Array, Array]:
@@ -282,8 +277,8 @@ class PredatorPrey(Plant):
     yield_: Array = param(0.6, "1", "lynxes gained a hare eaten", 0.01, 5.0)
     death: Array = param(0.56, "1/s", "loss of lynxes", 0.01, 10.0)
 
-    states = (Signal("hares", "1", 4.0, at=20.6), Signal("lynxes", "1", 5.0, at=29.5))
-    inputs = (Signal("feeding", "1/s", 0.5),)
+    states = signals("hares = 20.6 ± 4 1, lynxes = 29.5 ± 5 1")
+    inputs = signals("feeding ± 0.5 1/s")
     dt = 0.05
 
     def _balance(self) -> tuple[Real, Real]:

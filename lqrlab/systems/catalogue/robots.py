@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Mechanical, Signal, gravity, param, register, with_rates
+from lqrlab.systems import Mechanical, gravity, param, register, signals, with_rates
 from lqrlab.systems.catalogue.arms import Arm
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, axes, chain, dial, ground, linkage, reach
 from lqrlab.systems.mechanics import PlanarBody, Rods, absolute
@@ -30,17 +30,13 @@ class Scara(Arm):
     gravity: Array = gravity()
 
     states = with_rates(
-        Signal("shoulder", "rad", 0.3, at=0.4),
-        Signal("elbow", "rad", 0.3, at=0.9),
-        Signal("height", "m", 0.05),
-        Signal("wrist", "rad", 0.5),
+        "shoulder = 0.4 ± 0.3 rad, elbow = 0.9 ± 0.3 rad",
+        "height ± 0.05 m, wrist ± 0.5 rad",
         time=0.25,
     )
-    inputs = (
-        Signal("shoulder_torque", "N·m", 20.0),
-        Signal("elbow_torque", "N·m", 8.0),
-        Signal("lift_force", "N", 20.0, at=9.81),
-        Signal("wrist_torque", "N·m", 0.5),
+    inputs = signals(
+        "shoulder_torque ± 20 N·m, elbow_torque ± 8 N·m",
+        "lift_force = 9.81 ± 20 N, wrist_torque ± 0.5 N·m",
     )
     dt = 0.01
 
@@ -82,13 +78,8 @@ class FlexibleJointRobot(Mechanical):
     motor_friction: Array = param(0.0046, "N·m·s/rad", "viscous friction of the motor", 0.0, 5.0)
     gravity: Array = gravity()
 
-    states = (
-        Signal("link_angle", "rad", 0.3),
-        Signal("motor_angle", "rad", 0.3),
-        Signal("link_velocity", "rad/s", 2.0),
-        Signal("motor_velocity", "rad/s", 2.0),
-    )
-    inputs = (Signal("torque", "N·m", 0.2),)
+    states = signals("link_angle, motor_angle ± 0.3 rad, link_velocity, motor_velocity ± 2 rad/s")
+    inputs = signals("torque ± 0.2 N·m")
     dt = 0.02
 
     def kinetic(self, q: Array, v: Array) -> Array:
@@ -125,11 +116,13 @@ class CableRobot(PlanarBody):
     friction: Array = param(3.0, "N·s/m", "viscous drag of the platform", 0.0, 500.0)
     gravity: Array = gravity()
 
-    states = with_rates(Signal("x", "m", 0.1), Signal("y", "m", 0.1), Signal("angle", "rad", 0.1), time=0.2)
-    inputs = tuple(
-        Signal(f"{where}_tension", "N", 20.0, at=at)
-        for where, at in zip(
-            ("upper_left", "upper_right", "lower_left", "lower_right"), (75.0, 75.0, 40.0, 40.0)
+    states = with_rates("x, y ± 0.1 m, angle ± 0.1 rad", time=0.2)
+    inputs = signals(
+        *(
+            f"{where}_tension = {at} ± 20 N"
+            for where, at in zip(
+                ("upper_left", "upper_right", "lower_left", "lower_right"), (75.0, 75.0, 40.0, 40.0)
+            )
         )
     )
     dt = 0.02
@@ -187,7 +180,7 @@ class PlanarBiped(Mechanical):
 
     states = with_rates(
         *(
-            Signal(f"{name}_angle", "rad", 0.1, at=at)
+            f"{name}_angle = {at} ± 0.1 rad"
             for name, at in zip(
                 ("stance_shank", "stance_thigh", "torso", "swing_thigh", "swing_shank"),
                 (0.2, -0.15, 0.05, -0.4, 0.1),
@@ -195,11 +188,13 @@ class PlanarBiped(Mechanical):
         ),
         time=0.15,
     )
-    inputs = tuple(
-        Signal(f"{joint}_torque", "N·m", size, at=at)
-        for joint, size, at in (
-            *(("ankle", 60.0, -20.12), ("stance_knee", 60.0, 3.58), ("stance_hip", 60.0, -11.31)),
-            *(("swing_hip", 40.0, -9.46), ("swing_knee", 15.0, 0.63)),
+    inputs = signals(
+        *(
+            f"{joint}_torque = {at} ± {size} N·m"
+            for joint, size, at in (
+                *(("ankle", 60.0, -20.12), ("stance_knee", 60.0, 3.58), ("stance_hip", 60.0, -11.31)),
+                *(("swing_hip", 40.0, -9.46), ("swing_knee", 15.0, 0.63)),
+            )
         )
     )
     dt = 0.01
@@ -261,11 +256,13 @@ class PlanarQuadruped(PlanarBody):
     height: Array = param(0.45, "m", "height of the centre of mass", 0.05, 2.0)
     gravity: Array = gravity()
 
-    states = with_rates(Signal("x", "m", 0.05), Signal("z", "m", 0.05), Signal("pitch", "rad", 0.1), time=0.1)
-    inputs = tuple(
-        Signal(f"{leg}_{way}", "N", 100.0, at=at)
-        for leg in ("front", "hind")
-        for way, at in (("forward_force", 0.0), ("upward_force", 210.0))
+    states = with_rates("x, z ± 0.05 m, pitch ± 0.1 rad", time=0.1)
+    inputs = signals(
+        *(
+            f"{leg}_{way} = {at} ± 100 N"
+            for leg in ("front", "hind")
+            for way, at in (("forward_force", 0.0), ("upward_force", 210.0))
+        )
     )
     dt = 0.01
 

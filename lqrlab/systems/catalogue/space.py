@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Plant, Signal, param, register
+from lqrlab.systems import Plant, param, register, signals
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, axes, dial, ring
 from lqrlab.systems.mechanics import euler_rates, spin_acceleration
 
@@ -22,11 +22,11 @@ class SatelliteAttitude(Plant):
     yaw_inertia: Array = param(900.0, "kg·m²", "about the direction of the Earth", 0.01, 1e6)
     orbit_rate: Array = param(1.1e-3, "rad/s", "angular rate of the orbit", 1e-5, 1.3e-3)
 
-    states = (
-        *(Signal(name, "rad", 0.05) for name in ("roll", "pitch", "yaw")),
-        *(Signal(name, "rad/s", 0.002) for name in ("roll_rate", "pitch_rate", "yaw_rate")),
+    states = signals(
+        *(f"{name} ± 0.05 rad" for name in ("roll", "pitch", "yaw")),
+        *(f"{name} ± 0.002 rad/s" for name in ("roll_rate", "pitch_rate", "yaw_rate")),
     )
-    inputs = tuple(Signal(f"{name}_torque", "N·m", 0.1) for name in ("roll", "pitch", "yaw"))
+    inputs = signals(*(f"{name}_torque ± 0.1 N·m" for name in ("roll", "pitch", "yaw")))
     outputs = ("roll", "pitch", "yaw")
     dt = 1.0
 
@@ -66,13 +66,11 @@ class SatelliteOrbit(Plant):
     )
     radius: Array = param(6.778e6, "m", "radius of the orbit", 0.5, 1e9)
 
-    states = (
-        Signal("distance", "m", 1000.0, at=6.778e6),
-        Signal("drift", "rad", 1.5e-4),
-        Signal("radial_speed", "m/s", 1.0),
-        Signal("angular_rate", "rad/s", 1.5e-7, at=1.1314e-3),
+    states = signals(
+        "distance = 6.778e+06 ± 1000 m, drift ± 0.00015 rad",
+        "radial_speed ± 1 m/s, angular_rate = 0.0011314 ± 1.5e-07 rad/s",
     )
-    inputs = (Signal("radial_thrust", "m/s²", 2e-3), Signal("tangential_thrust", "m/s²", 2e-3))
+    inputs = signals("radial_thrust, tangential_thrust ± 0.002 m/s²")
     outputs = ("distance", "drift")
     dt = 20.0
 

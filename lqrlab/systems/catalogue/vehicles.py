@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Mechanical, Plant, Signal, gravity, param, register, with_rates
+from lqrlab.systems import Mechanical, Plant, gravity, param, register, signals, with_rates
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Spring, Text, axes, car, ground, ring
 
 
@@ -24,13 +24,11 @@ class VehicleLateral(Plant):
     rear_stiffness: Array = param(80000.0, "N/rad", "cornering stiffness of a rear tyre", 5e3, 5e5)
     speed: Array = param(30.0, "m/s", "forward speed", 2.0, 70.0)
 
-    states = (
-        Signal("lateral_position", "m", 0.5),
-        Signal("heading", "rad", 0.05),
-        Signal("lateral_velocity", "m/s", 0.5),
-        Signal("yaw_rate", "rad/s", 0.2),
+    states = signals(
+        "lateral_position ± 0.5 m, heading ± 0.05 rad",
+        "lateral_velocity ± 0.5 m/s, yaw_rate ± 0.2 rad/s",
     )
-    inputs = (Signal("steering", "rad", 0.05),)
+    inputs = signals("steering ± 0.05 rad")
     outputs = ("lateral_position", "heading", "yaw_rate")
     dt = 0.02
     drawn_in = "m"
@@ -75,8 +73,8 @@ class CruiseControl(Plant):
     cruise: Array = param(20.0, "m/s", "speed to hold", 5.0, 60.0)
     gravity: Array = gravity(9.8)
 
-    states = (Signal("speed", "m/s", 2.0, at=20.0),)
-    inputs = (Signal("throttle", "1", 0.2, at=0.17),)
+    states = signals("speed = 20 ± 2 m/s")
+    inputs = signals("throttle = 0.17 ± 0.2 1")
     dt = 0.2
 
     def _torque(self, speed: Array) -> Array:
@@ -121,12 +119,10 @@ class Platoon(Plant):
     air_density: Array = param(1.2, "kg/m³", "density of the air", 0.0, 1.5, vary=False)
     cruise: Array = param(22.0, "m/s", "speed to hold", 1.0, 60.0)
 
-    states = tuple(
-        s
-        for i in range(1, 7)
-        for s in (Signal(f"speed{i}", "m/s", 1.0, at=22.0), Signal(f"gap{i}", "m", 2.0))[: 2 if i < 6 else 1]
+    states = signals(
+        *(s for i in range(1, 7) for s in (f"speed{i} = 22 ± 1 m/s", f"gap{i} ± 2 m")[: 2 if i < 6 else 1])
     )
-    inputs = tuple(Signal(f"force{i}", "N", 2000.0, at=1112.0) for i in range(1, 7))
+    inputs = signals(*(f"force{i} = 1112 ± 2000 N" for i in range(1, 7)))
     dt = 0.1
     drawn_in = "m"
 
@@ -168,8 +164,8 @@ class QuarterCar(Mechanical):
     tyre: Array = param(190000.0, "N/m", "stiffness of the tyre", 1e4, 2e6)
     tyre_damping: Array = param(0.0, "N·s/m", "damping of the tyre", 0.0, 30000.0)
 
-    states = with_rates(Signal("body_height", "m", 0.05), Signal("wheel_height", "m", 0.02), time=0.1)
-    inputs = (Signal("force", "N", 1000.0),)
+    states = with_rates("body_height ± 0.05 m, wheel_height ± 0.02 m", time=0.1)
+    inputs = signals("force ± 1000 N")
     dt = 0.01
     drawn_in = ""
 
@@ -214,14 +210,8 @@ class HalfCar(Mechanical):
     damper: Array = param(1000.0, "N·s/m", "damping of a suspension", 10.0, 30000.0)
     tyre: Array = param(200000.0, "N/m", "stiffness of a tyre", 1e4, 2e6)
 
-    states = with_rates(
-        Signal("heave", "m", 0.05),
-        Signal("pitch", "rad", 0.04),
-        Signal("front_wheel", "m", 0.02),
-        Signal("rear_wheel", "m", 0.02),
-        time=0.1,
-    )
-    inputs = (Signal("front_force", "N", 1000.0), Signal("rear_force", "N", 1000.0))
+    states = with_rates("heave ± 0.05 m, pitch ± 0.04 rad, front_wheel, rear_wheel ± 0.02 m", time=0.1)
+    inputs = signals("front_force, rear_force ± 1000 N")
     dt = 0.01
     drawn_in = ""
 
