@@ -126,52 +126,52 @@ class Function(_Given, static=("f", "labels")):
         return x
 
 
-def _finite(name: str, value: Numbers, ndim: int, why: str) -> Array:
+def _require(good: object, name: str, why: str) -> None:
+    if not good:
+        raise ValueError(f"{name}: {why}")
+
+
+def _finite(name: str, value: Numbers, ndim: int, what: str) -> Array:
     try:
         array = np.asarray(value, dtype=float)
     except (TypeError, ValueError):
-        raise ValueError(f"{name}: expected {why} of numbers, but found {value!r}") from None
-    if array.ndim < ndim:
-        raise ValueError(f"{name}: expected {why}, but found shape {array.shape}")
-    if not np.all(np.isfinite(array)):
-        raise ValueError(f"{name}: expected finite numbers, but found {array[~np.isfinite(array)][0]}")
+        raise ValueError(f"{name}: expected {what} of numbers, but found {value!r}") from None
+    _require(array.ndim >= ndim, name, f"expected {what}, but found shape {array.shape}")
+    strange = array[~np.isfinite(array)]
+    _require(not strange.size, name, f"expected finite numbers, but found {strange[:1].sum()}")
     return jnp.asarray(array)
 
 
-def _weight(name: str, value: Numbers | None, size: int, definite: bool) -> Array:
-    """A checked weight; None is the identity."""
-    w = np.eye(size) if value is None else np.asarray(_finite(name, value, 2, f"({size}, {size})"))
-    if w.shape[-2:] != (size, size):
-        raise ValueError(f"{name}: expected shape ({size}, {size}), but found {w.shape[-2:]}")
-    if not np.allclose(w, np.swapaxes(w, -1, -2), rtol=1e-8, atol=1e-12 * np.abs(w).max()):
-        raise ValueError(
-            f"{name}: expected a symmetric matrix; a cost xᵀ{name}x only sees the symmetric part"
-        )
-    low = np.linalg.eigvalsh(w).min()
-    if definite and low <= 0:
-        raise ValueError(
-            f"{name}: expected positive definite (every input must cost), but its lowest eigenvalue "
-            f"is {low:.3g}"
-        )
-    if low < -1e-10 * np.abs(w).max():
-        raise ValueError(
-            f"{name}: expected positive semidefinite, but its lowest eigenvalue is {low:.3g}: "
-            "some motion would earn instead of cost, and no optimum need exist"
-        )
-    return jnp.asarray(w)
+def _weights(Q: Numbers | None, R: Numbers | None, n: int, m: int) -> dict[str, Array]:
+    """Checked weights by name; None is the identity."""
+    weights = {}
+    for name, value, size in (("Q", Q, n), ("R", R, m)):
+        w = np.asarray(_finite(name, np.eye(size) if value is None else value, 2, f"({size}, {size})"))
+        shape, largest = w.shape[-2:], np.abs(w).max()
+        _require(shape == (size, size), name, f"expected shape ({size}, {size}), but found {shape}")
+        same = np.allclose(w, np.swapaxes(w, -1, -2), rtol=1e-8, atol=1e-12 * largest)
+        part = f"a cost xᵀ{name}x only sees the symmetric part"
+        _require(same, name, f"expected a symmetric matrix; {part}")
+        low = np.linalg.eigvalsh(w).min()
+        found = f"but its lowest eigenvalue is {low:.3g}"
+        costs = f"expected positive definite (every input must cost), {found}"
+        _require(name == "Q" or low > 0, name, costs)
+        earns = "some motion would earn instead of cost, and no optimum need exist"
+        _require(low >= -1e-10 * largest, name, f"expected positive semidefinite, {found}: {earns}")
+        weights[name] = jnp.asarray(w)
+    return weights
 
 
 def _sample_time(dt: Numbers) -> Array:
     step = _finite("dt", dt, 0, "a sample time")
-    if jnp.any(step <= 0):
-        raise ValueError(f"dt: expected a sample time above 0 s, but found {dt!r}")
+    _require(jnp.all(step > 0), "dt", f"expected a sample time above 0 s, but found {dt!r}")
     return step
 
 
 def _labels(states: Sequence[str], inputs: Sequence[str], n: int, m: int) -> Labels:
     for name, given, count in (("states", states, n), ("inputs", inputs, m)):
-        if given and len(given) != count:
-            raise ValueError(f"{name}: expected {count} names, but found {len(given)}: {', '.join(given)}")
+        wrong = f"expected {count} names, but found {len(given)}: {', '.join(given)}"
+        _require(len(given) in (0, count), name, wrong)
     return tuple(states), tuple(inputs)
 
 
@@ -201,15 +201,12 @@ def from_matrices(
     """
     A, B = _finite("A", A, 2, "a matrix [n, n]"), _finite("B", B, 2, "a matrix [n, m]")
     n, m = B.shape[-2:]
-    if A.shape[-2:] != (n, n):
-        raise ValueError(
-            f"A: expected shape ({n}, {n}) to go with B of shape ({n}, {m}), but found {A.shape[-2:]}"
-        )
-    arrays = {"A": A, "B": B, "Q": _weight("Q", Q, n, False), "R": _weight("R", R, m, True)}
+    fits = f"expected shape ({n}, {n}) to go with B of shape ({n}, {m}), but found {A.shape[-2:]}"
+    _require(A.shape[-2:] == (n, n), "A", fits)
+    arrays = {"A": A, "B": B, **_weights(Q, R, n, m)}
     if C is not None:
-        arrays["C"] = _finite("C", C, 2, "a matrix [p, n]")
-        if arrays["C"].shape[-1] != n:
-            raise ValueError(f"C: expected {n} columns, one a state, but found {arrays['C'].shape[-1]}")
+        C = arrays["C"] = _finite("C", C, 2, "a matrix [p, n]")
+        _require(C.shape[-1] == n, "C", f"expected {n} columns, one a state, but found {C.shape[-1]}")
     step = _sample_time(dt)
     lead = jnp.broadcast_shapes(*(a.shape[:-2] for a in arrays.values()), step.shape)
     full = {name: jnp.broadcast_to(a, lead + a.shape[-2:]) for name, a in arrays.items()}
@@ -248,22 +245,14 @@ def from_dynamics(
             f"f: f(x_eq, u_eq) or its derivative fails with {type(error).__name__}: "
             f"{str(error).splitlines()[0]}; write it with jax.numpy instead of numpy or math"
         ) from error
-    if dx.shape != x.shape:
-        raise ValueError(f"f: expected ẋ of shape {x.shape}, the state's, but found {dx.shape}")
-    if not float(jnp.max(jnp.abs(dx))) < 1e-6:
-        raise ValueError(
-            f"x_eq, u_eq: expected an equilibrium, but f(x_eq, u_eq) = {np.asarray(dx)}: "
-            "the plant would drift away from the point it is to be held at"
-        )
-    return Function(
-        f=f,
-        x_eq=x,
-        u_eq=u,
-        Q=_weight("Q", Q, len(x), False),
-        R=_weight("R", R, len(u), True),
-        dt=_sample_time(dt),
-        labels=_labels(states, inputs, len(x), len(u)),
+    shape = f"expected ẋ of shape {x.shape}, the state's, but found {dx.shape}"
+    _require(dx.shape == x.shape, "f", shape)
+    moves = (
+        f"expected an equilibrium, but f(x_eq, u_eq) = {np.asarray(dx)}: the plant would drift away from it"
     )
+    _require(jnp.max(jnp.abs(dx)) < 1e-6, "x_eq, u_eq", moves)
+    named = _labels(states, inputs, len(x), len(u))
+    return Function(f=f, x_eq=x, u_eq=u, dt=_sample_time(dt), labels=named, **_weights(Q, R, len(x), len(u)))
 
 
 def from_control(ss: Any, *, Q: Numbers | None = None, R: Numbers | None = None, dt: float = 0.01) -> Linear:
@@ -277,24 +266,16 @@ def from_control(ss: Any, *, Q: Numbers | None = None, R: Numbers | None = None,
     Raises:
         ValueError: no state space, a discrete-time one, one with feedthrough.
     """
-    if not all(hasattr(ss, name) for name in "ABCD"):
-        raise ValueError(
-            f"ss: expected a control.StateSpace, but found a {type(ss).__name__}; control.ss(...) makes one"
-        )
-    if getattr(ss, "dt", None) not in (None, 0):
-        raise ValueError(
-            f"ss: expected continuous time, but found a sampled system with dt = {ss.dt!r}; lqrlab samples "
-            "plants itself, so give it the one that this was sampled from"
-        )
-    if np.any(np.asarray(ss.D) != 0):
-        raise ValueError("ss: expected D = 0, but inputs feed through to outputs; the plant's y is C x alone")
-    return from_matrices(
-        ss.A,
-        ss.B,
-        ss.C,
-        Q=Q,
-        R=R,
-        dt=dt,
-        states=getattr(ss, "state_labels", None) or (),
-        inputs=getattr(ss, "input_labels", None) or (),
+    state_space = all(hasattr(ss, name) for name in "ABCD")
+    other = f"expected a control.StateSpace, but found a {type(ss).__name__}; control.ss(...) makes one"
+    _require(state_space, "ss", other)
+    step = getattr(ss, "dt", None)
+    sampled = (
+        f"expected continuous time, but found a sampled system with dt = {step!r}; lqrlab samples plants "
+        "itself, so give it the one that this was sampled from"
     )
+    _require(step in (None, 0), "ss", sampled)
+    through = "expected D = 0, but inputs feed through to outputs; the plant's y is C x alone"
+    _require(not np.any(ss.D), "ss", through)
+    names = {kind: getattr(ss, f"{kind[:-1]}_labels", None) or () for kind in ("states", "inputs")}
+    return from_matrices(ss.A, ss.B, ss.C, Q=Q, R=R, dt=dt, **names)

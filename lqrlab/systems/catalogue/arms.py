@@ -84,13 +84,10 @@ class ThreeLinkArm(RodArm):
     gravity: Array = gravity()
 
     states = with_rates(
-        "shoulder_angle = 0.9 ± 0.3 rad",
-        "elbow_angle = -0.8 ± 0.3 rad, wrist_angle = 0.5 ± 0.3 rad",
-        time=0.3,
+        "shoulder_angle = 0.9 ± 0.3 rad, elbow_angle = -0.8 ± 0.3 rad, wrist_angle = 0.5 ± 0.3 rad", time=0.3
     )
     inputs = signals(
-        "shoulder_torque = 20.79 ± 20 N·m",
-        "elbow_torque = 7.68 ± 8 N·m, wrist_torque = 0.65 ± 1 N·m",
+        "shoulder_torque = 20.79 ± 20 N·m, elbow_torque = 7.68 ± 8 N·m, wrist_torque = 0.65 ± 1 N·m"
     )
     dt = 0.02
 
@@ -119,11 +116,8 @@ class DualArm(Arm):
         time=0.2,
     )
     inputs = signals(
-        *(
-            f"{side}_{joint}_torque ± {size} N·m"
-            for side in ("left", "right")
-            for joint, size in (("shoulder", 10.0), ("elbow", 5.0))
-        )
+        "left_shoulder_torque ± 10 N·m, left_elbow_torque ± 5 N·m",
+        "right_shoulder_torque ± 10 N·m, right_elbow_torque ± 5 N·m",
     )
     dt = 0.01
 
@@ -181,22 +175,13 @@ class SixJointArm(Arm):
     gravity: Array = gravity()
 
     states = with_rates(
-        *(
-            f"{name} = {at} ± 0.3 rad"
-            for name, at in zip(
-                ("waist", "shoulder", "elbow", "roll", "wrist", "tool"), (0.3, 0.9, -1.2, 0.5, -0.4, 0.2)
-            )
-        ),
+        "waist = 0.3 ± 0.3 rad, shoulder = 0.9 ± 0.3 rad, elbow = -1.2 ± 0.3 rad",
+        "roll = 0.5 ± 0.3 rad, wrist = -0.4 ± 0.3 rad, tool = 0.2 ± 0.3 rad",
         time=0.3,
     )
     inputs = signals(
-        *(
-            f"{joint}_torque = {at} ± {size} N·m"
-            for joint, size, at in (
-                *(("waist", 60.0, 0.0), ("shoulder", 80.0, 56.97), ("elbow", 40.0, 21.3)),
-                *(("roll", 6.0, 0.26), ("wrist", 6.0, 0.97), ("tool", 4.0, 0.0)),
-            )
-        )
+        "waist_torque ± 60 N·m, shoulder_torque = 56.97 ± 80 N·m, elbow_torque = 21.3 ± 40 N·m",
+        "roll_torque = 0.26 ± 6 N·m, wrist_torque = 0.97 ± 6 N·m, tool_torque ± 4 N·m",
     )
     dt = 0.02
 

@@ -26,12 +26,10 @@ class Quadrotor(Plant):
     gravity: Array = gravity()
 
     states = signals(
-        *(f"{name} ± 0.5 m" for name in ("x", "y", "z")),
-        *(f"{name} ± 0.2 rad" for name in ("roll", "pitch", "yaw")),
-        *(f"{name} ± 1 m/s" for name in ("x_velocity", "y_velocity", "z_velocity")),
-        *(f"{name} ± 1 rad/s" for name in ("roll_rate", "pitch_rate", "yaw_rate")),
+        "x, y, z ± 0.5 m, roll, pitch, yaw ± 0.2 rad",
+        "x_velocity, y_velocity, z_velocity ± 1 m/s, roll_rate, pitch_rate, yaw_rate ± 1 rad/s",
     )
-    inputs = signals(*(f"{name}_thrust = 1.22625 ± 0.5 N" for name in ("front", "left", "back", "right")))
+    inputs = signals("front_thrust, left_thrust, back_thrust, right_thrust = 1.22625 ± 0.5 N")
     dt = 0.02
     drawn_in = "m"
 
@@ -166,10 +164,8 @@ class Helicopter(Plant):
     gravity: Array = gravity()
 
     states = signals(
-        *(f"{name} ± 0.5 m/s" for name in ("forward_velocity", "right_velocity", "down_velocity")),
-        "roll = 0.07 ± 0.15 rad",
-        "pitch ± 0.15 rad",
-        *(f"{name} ± 0.4 rad/s" for name in ("roll_rate", "pitch_rate", "yaw_rate")),
+        "forward_velocity, right_velocity, down_velocity ± 0.5 m/s, roll = 0.07 ± 0.15 rad, pitch ± 0.15 rad",
+        "roll_rate, pitch_rate, yaw_rate ± 0.4 rad/s",
     )
     inputs = signals("lift = 80 ± 15 N, roll_cyclic, pitch_cyclic ± 0.05 rad, tail_thrust = -5.3 ± 3 N")
     solve_for = ("roll", "lift", "roll_cyclic", "tail_thrust")

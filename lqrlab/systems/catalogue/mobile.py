@@ -108,7 +108,7 @@ class OmnidirectionalRobot(Mechanical):
     friction: Array = param(4.0, "N·s/m", "viscous rolling friction of a wheel", 0.0, 200.0)
 
     states = with_rates("x, y ± 0.3 m, heading ± 0.3 rad")
-    inputs = signals(*(f"torque{i} ± 0.5 N·m" for i in (1, 2, 3)))
+    inputs = signals("torque1, torque2, torque3 ± 0.5 N·m")
     dt = 0.05
 
     _WHEELS = np.pi / 3 + 2 * np.pi / 3 * np.arange(3)

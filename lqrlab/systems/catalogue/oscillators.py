@@ -110,7 +110,7 @@ class MassTrain(Mechanical):
     damping: Array = param(0.2, "N·s/m", "viscous damping of a coupling", 0.0, 20.0)
     friction: Array = param(0.05, "N·s/m", "viscous friction of a wagon's wheels", 0.0, 20.0)
 
-    states = with_rates(*(f"position{i} ± 0.3 m" for i in range(1, 5)), time=0.3)
+    states = with_rates("position1, position2, position3, position4 ± 0.3 m", time=0.3)
     inputs = signals("front_force, rear_force ± 3 N")
     dt = 0.05
 

@@ -193,12 +193,8 @@ class TwoAreaPower(Plant):
     tie: Array = param(0.545, "1/rad", "power over the tie line a unit of frequency and time, 2πT", 0.02, 5.0)
 
     states = signals(
-        *(
-            s
-            for area in (1, 2)
-            for s in (f"frequency{area} ± 0.05 Hz", f"turbine{area} ± 0.02 1", f"governor{area} ± 0.02 1")
-        ),
-        "tie_angle ± 0.05 1/(2π) rad",
+        "frequency1 ± 0.05 Hz, turbine1, governor1 ± 0.02 1",
+        "frequency2 ± 0.05 Hz, turbine2, governor2 ± 0.02 1, tie_angle ± 0.05 1/(2π) rad",
     )
     inputs = signals("command1, command2 ± 0.05 1")
     outputs = ("frequency1", "frequency2", Signal("tie_power", "1", 0.02))

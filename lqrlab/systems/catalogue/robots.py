@@ -118,12 +118,8 @@ class CableRobot(PlanarBody):
 
     states = with_rates("x, y ± 0.1 m, angle ± 0.1 rad", time=0.2)
     inputs = signals(
-        *(
-            f"{where}_tension = {at} ± 20 N"
-            for where, at in zip(
-                ("upper_left", "upper_right", "lower_left", "lower_right"), (75.0, 75.0, 40.0, 40.0)
-            )
-        )
+        "upper_left_tension, upper_right_tension = 75 ± 20 N",
+        "lower_left_tension, lower_right_tension = 40 ± 20 N",
     )
     dt = 0.02
 
@@ -179,23 +175,14 @@ class PlanarBiped(Mechanical):
     gravity: Array = gravity()
 
     states = with_rates(
-        *(
-            f"{name}_angle = {at} ± 0.1 rad"
-            for name, at in zip(
-                ("stance_shank", "stance_thigh", "torso", "swing_thigh", "swing_shank"),
-                (0.2, -0.15, 0.05, -0.4, 0.1),
-            )
-        ),
+        "stance_shank_angle = 0.2 ± 0.1 rad, stance_thigh_angle = -0.15 ± 0.1 rad",
+        "torso_angle = 0.05 ± 0.1 rad, swing_thigh_angle = -0.4 ± 0.1 rad, swing_shank_angle = 0.1 ± 0.1 rad",
         time=0.15,
     )
     inputs = signals(
-        *(
-            f"{joint}_torque = {at} ± {size} N·m"
-            for joint, size, at in (
-                *(("ankle", 60.0, -20.12), ("stance_knee", 60.0, 3.58), ("stance_hip", 60.0, -11.31)),
-                *(("swing_hip", 40.0, -9.46), ("swing_knee", 15.0, 0.63)),
-            )
-        )
+        "ankle_torque = -20.12 ± 60 N·m, stance_knee_torque = 3.58 ± 60 N·m",
+        "stance_hip_torque = -11.31 ± 60 N·m, swing_hip_torque = -9.46 ± 40 N·m",
+        "swing_knee_torque = 0.63 ± 15 N·m",
     )
     dt = 0.01
 
@@ -258,11 +245,8 @@ class PlanarQuadruped(PlanarBody):
 
     states = with_rates("x, z ± 0.05 m, pitch ± 0.1 rad", time=0.1)
     inputs = signals(
-        *(
-            f"{leg}_{way} = {at} ± 100 N"
-            for leg in ("front", "hind")
-            for way, at in (("forward_force", 0.0), ("upward_force", 210.0))
-        )
+        "front_forward_force ± 100 N, front_upward_force = 210 ± 100 N",
+        "hind_forward_force ± 100 N, hind_upward_force = 210 ± 100 N",
     )
     dt = 0.01
 

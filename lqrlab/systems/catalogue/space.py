@@ -22,11 +22,8 @@ class SatelliteAttitude(Plant):
     yaw_inertia: Array = param(900.0, "kg·m²", "about the direction of the Earth", 0.01, 1e6)
     orbit_rate: Array = param(1.1e-3, "rad/s", "angular rate of the orbit", 1e-5, 1.3e-3)
 
-    states = signals(
-        *(f"{name} ± 0.05 rad" for name in ("roll", "pitch", "yaw")),
-        *(f"{name} ± 0.002 rad/s" for name in ("roll_rate", "pitch_rate", "yaw_rate")),
-    )
-    inputs = signals(*(f"{name}_torque ± 0.1 N·m" for name in ("roll", "pitch", "yaw")))
+    states = signals("roll, pitch, yaw ± 0.05 rad, roll_rate, pitch_rate, yaw_rate ± 0.002 rad/s")
+    inputs = signals("roll_torque, pitch_torque, yaw_torque ± 0.1 N·m")
     outputs = ("roll", "pitch", "yaw")
     dt = 1.0
 
@@ -67,10 +64,10 @@ class SatelliteOrbit(Plant):
     radius: Array = param(6.778e6, "m", "radius of the orbit", 0.5, 1e9)
 
     states = signals(
-        "distance = 6.778e+06 ± 1000 m, drift ± 0.00015 rad",
-        "radial_speed ± 1 m/s, angular_rate = 0.0011314 ± 1.5e-07 rad/s",
+        "distance = 6.778e6 ± 1000 m, drift ± 1.5e-4 rad",
+        "radial_speed ± 1 m/s, angular_rate = 0.0011314 ± 1.5e-7 rad/s",
     )
-    inputs = signals("radial_thrust, tangential_thrust ± 0.002 m/s²")
+    inputs = signals("radial_thrust, tangential_thrust ± 2e-3 m/s²")
     outputs = ("distance", "drift")
     dt = 20.0
 

@@ -119,9 +119,7 @@ class Platoon(Plant):
     air_density: Array = param(1.2, "kg/m³", "density of the air", 0.0, 1.5, vary=False)
     cruise: Array = param(22.0, "m/s", "speed to hold", 1.0, 60.0)
 
-    states = signals(
-        *(s for i in range(1, 7) for s in (f"speed{i} = 22 ± 1 m/s", f"gap{i} ± 2 m")[: 2 if i < 6 else 1])
-    )
+    states = signals(*(f"speed{i} = 22 ± 1 m/s, gap{i} ± 2 m" for i in range(1, 6)), "speed6 = 22 ± 1 m/s")
     inputs = signals(*(f"force{i} = 1112 ± 2000 N" for i in range(1, 7)))
     dt = 0.1
     drawn_in = "m"
