@@ -96,7 +96,7 @@ def test_shapes_are_where_the_family_draws_them(name):
     assert len(markup + film.style) < 90_000
     reader = Reader(markup, film.style)
     for k in (0, 11, 26, 39):
-        expected = [(s, s.outline()) for s in drawings[k] if not isinstance(s, drawing.Text)]
+        expected = [(s, drawing.outline(s)) for s in drawings[k] if not isinstance(s, drawing.Text)]
         made = list(reader.points(0.9 * k / 39))
         for tag, kind in (("rect", drawing.Box), ("circle", drawing.Disc)):
             centres = [p.mean(axis=0) for t, p in made if t == tag]

@@ -75,7 +75,7 @@ def test_drawing_moves_with_the_state(name):
         assert all(isinstance(s, known) and s.ink in drawing.INKS for s in moved)
         assert np.isfinite(drawing.bounds(moved)).all()
         assert [type(s) for s in moved] == [type(s) for s in rest]  # so that a canvas can update in place
-    before, after = (np.concatenate([s.outline() for s in d]) for d in (rest, moved))
+    before, after = (np.concatenate([drawing.outline(s) for s in d]) for d in (rest, moved))
     assert not np.allclose(before, after)
 
 

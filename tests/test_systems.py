@@ -277,6 +277,19 @@ def test_the_line_at_fault_is_quoted():
         systems.register(Wrong)
 
 
+def test_signals_as_a_data_sheet_lists_them():
+    assert systems.signals("x, y ± 0.5 m", "voltage = -9.3 ± 3e2 V, angle ± 1 1/(2π) rad") == (
+        *(Signal(name, "m", 0.5) for name in "xy"),
+        Signal("voltage", "V", 300.0, at=-9.3),
+        Signal("angle", "1/(2π) rad", 1.0),
+    )
+    assert systems.with_rates("x = 2 ± 3 m", time=0.5)[1] == Signal("x_rate", "m/s", 6.0)
+    with pytest.raises(ValueError, match="but found 'voltage 9.3 ± 3 V'"):
+        systems.signals("x ± 1 m, voltage 9.3 ± 3 V")
+    with pytest.raises(ValueError, match="no scale and unit for x, y"):
+        systems.signals("z ± 1 m, x, y")
+
+
 def test_whole_numbers_are_a_state():
     p = systems.make("pendulum")
     np.testing.assert_array_equal(p.dynamics([1, 0], [0]), p.dynamics(np.array([1.0, 0.0]), np.zeros(1)))

@@ -33,16 +33,21 @@ def signals(*texts: str) -> tuple[Signal, ...]:
     listed: list[Signal] = []
     pending: list[str] = []
     for item in ", ".join(texts).split(", "):
-        name, at, scale, unit = re.fullmatch(r"(\w+)(?: = (\S+))?(?: ± (\S+) (.+))?", item).groups()
+        read = re.fullmatch(r"(\w+)(?:(?: = (\S+))? ± (\S+) (\S.*))?", item)
+        if read is None:
+            raise ValueError(f"signals: expected 'name = 9.3 ± 3 unit', but found {item!r}")
+        name, at, scale, unit = read.groups()
         pending.append(name)
         if unit:
             listed += [Signal(name, unit, float(scale), float(at or 0.0)) for name in pending]
             pending.clear()
+    if pending:
+        raise ValueError(f"signals: no scale and unit for {', '.join(pending)}; write them as '± 3 unit'")
     return tuple(listed)
 
 
 def with_rates(*coordinates: str, time: float = 0.5) -> tuple[Signal, ...]:
-    """Coordinates, then their rates (``…_rate``), at rest, large when a scale is crossed in ``time`` [s]."""
+    """:func:`signals`, then their rates (``…_rate``), at rest, large when a scale is crossed in ``time`` [s]."""
     given = signals(*coordinates)
     return given + tuple(Signal(f"{s.name}_rate", f"{s.unit}/s", s.scale / time) for s in given)
 

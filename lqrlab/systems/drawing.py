@@ -1,8 +1,8 @@
 """Plants as shapes: plain data in a plane, which plots, films and panels draw.
 
 A family's ``draw(x, u)`` returns a tuple of the shapes below, back to front, in metres (or in another unit that both
-axes share). ``ink`` is the part a shape plays: ``"body"`` moves, ``"accent"`` is where to
-look, ``"ground"`` stands still, ``"faint"`` is in the background, ``"fluid"`` fills a vessel.
+axes share). ``ink`` is the part a shape plays: ``"body"`` moves, ``"accent"`` is where to look, ``"ground"`` stands
+still, ``"faint"`` is in the background, ``"fluid"`` fills a vessel.
 """
 
 import dataclasses
@@ -27,10 +27,6 @@ class Line:
     width: Real = 2.0
     dashed: bool = False
 
-    def outline(self) -> np.ndarray:
-        """Points [k, 2] that the shape lies between."""
-        return np.asarray(self.points, float)
-
 
 @dataclasses.dataclass(frozen=True)
 class Box:
@@ -43,11 +39,6 @@ class Box:
     ink: str = "body"
     filled: bool = True
 
-    def outline(self) -> np.ndarray:
-        """Its corners [4, 2]."""
-        corners = np.array([(1, 1), (-1, 1), (-1, -1), (1, -1)]) * (self.width / 2, self.height / 2)
-        return np.asarray(self.centre, float) + corners @ np.array(axes(self.angle))
-
 
 @dataclasses.dataclass(frozen=True)
 class Disc:
@@ -57,10 +48,6 @@ class Disc:
     radius: Real
     ink: str = "body"
     filled: bool = True
-
-    def outline(self) -> np.ndarray:
-        """Its outermost points [4, 2]."""
-        return np.asarray(self.centre, float) + self.radius * np.array([(1, 0), (0, 1), (-1, 0), (0, -1)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,10 +60,6 @@ class Spring:
     coils: int = 6
     ink: str = "body"
 
-    def outline(self) -> np.ndarray:
-        """Points [k, 2] of its zigzag."""
-        return zigzag(self.a, self.b, self.radius, self.coils)
-
 
 @dataclasses.dataclass(frozen=True)
 class Arrow:
@@ -85,10 +68,6 @@ class Arrow:
     a: Point
     b: Point
     ink: str = "accent"
-
-    def outline(self) -> np.ndarray:
-        """Its ends [2, 2]."""
-        return np.array([self.a, self.b], float)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,21 +78,36 @@ class Text:
     text: str
     ink: str = "body"
 
-    def outline(self) -> np.ndarray:
-        """Its place [1, 2]."""
-        return np.array([self.at], float)
-
 
 Shape = Line | Box | Disc | Spring | Arrow | Text
 Drawing = tuple[Shape, ...]
 
 
+def outline(shape: Shape) -> np.ndarray:
+    """Points [k, 2] that a shape lies between."""
+    match shape:
+        case Line(points):
+            return np.asarray(points, float)
+        case Box(centre, width, height, angle):
+            corners = np.array([(1, 1), (-1, 1), (-1, -1), (1, -1)]) * (width / 2, height / 2)
+            return np.asarray(centre, float) + corners @ np.array(axes(angle))
+        case Disc(centre, radius):
+            return np.asarray(centre, float) + radius * np.array([(1, 0), (0, 1), (-1, 0), (0, -1)])
+        case Spring(a, b, radius, coils):
+            return zigzag(a, b, radius, coils)
+        case Arrow(a, b):
+            return np.array([a, b], float)
+        case Text(at):
+            return np.array([at], float)
+
+
 def bounds(*drawings: Drawing) -> tuple[float, float, float, float]:
     """(left, right, bottom, top) of all shapes of the drawings; no side shorter than a tenth of the other."""
-    points = np.concatenate([shape.outline() for d in drawings for shape in d])
+    points = np.concatenate([outline(shape) for drawing in drawings for shape in drawing])
     low, high = points.min(axis=0), points.max(axis=0)
     room = np.maximum(0.1 * np.max(high - low) - (high - low), 0.0) / 2
-    return tuple(float(v) for pair in zip(low - room, high + room) for v in pair)  # type: ignore[return-value]
+    (left, bottom), (right, top) = (low - room).tolist(), (high + room).tolist()
+    return left, right, bottom, top
 
 
 def axes(angle: Real, length: Real = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -187,11 +181,10 @@ def car(x: Real, y: Real, heading: Real, length: Real, width: Real, steer: Real 
 def aircraft(pitch: Real, length: Real) -> Drawing:
     """An aircraft about the origin from the side, nose to the right at pitch 0 (counter-clockwise)."""
     along, across = axes(pitch, length)
-    tail = -0.47 * along
-    fin = [(0.0, 0.0), (-0.05, 0.17), (0.02, 0.17), (0.12, 0.0), (0.0, 0.0)]
+    fin = [(-0.47, 0.0), (-0.52, 0.17), (-0.45, 0.17), (-0.35, 0.0), (-0.47, 0.0)]
     return (
-        Line([tail + a * along + b * across for a, b in fin], "body", 4.0),
-        Line([tail + 0.03 * across, tail - 0.08 * along + 0.05 * across], "accent", 4.0),
+        Line([a * along + b * across for a, b in fin], "body", 4.0),
+        Line([-0.47 * along + 0.03 * across, -0.55 * along + 0.05 * across], "accent", 4.0),
         Box(-0.02 * along, 0.9 * length, 0.09 * length, pitch),
         Disc(0.43 * along, 0.045 * length),
         Line([0.12 * along, -0.18 * along], "accent", 5.0),
@@ -240,6 +233,7 @@ def circuit(*elements: tuple[str, Real]) -> Drawing:
 
 def dial(centre: Point, radius: Real, angle: Real, label: str = "") -> Drawing:
     """A shaft end-on: a disc with a mark, turned counter-clockwise by ``angle`` from the right."""
-    tip = np.asarray(centre, float) + axes(angle, radius)[0]
-    words = (Text(np.asarray(centre, float) - (0.0, 1.45 * radius), label),) if label else ()
-    return (Disc(centre, radius, "faint"), ring(centre, radius), Line([centre, tip], "accent", 4.0), *words)
+    middle = np.asarray(centre, float)
+    hand = Line([middle, middle + axes(angle, radius)[0]], "accent", 4.0)
+    words = (Text(middle - (0.0, 1.45 * radius), label),) if label else ()
+    return (Disc(centre, radius, "faint"), ring(centre, radius), hand, *words)

@@ -9,7 +9,7 @@ import numpy as np
 
 from lqrlab.systems.custom import Linear, from_matrices
 
-_KNOWN = ("A", "B", "C", "Q", "R", "dt", "states", "inputs")
+Contents = dict[str, Any]
 _LIMIT = 64 * 2**20
 
 
@@ -39,45 +39,37 @@ def load(path: str | Path, *, dt: float | None = None) -> Linear:
     except MemoryError:
         raise
     except Exception as error:
-        raise ValueError(
-            f"{file}: cannot be read as {file.suffix} ({type(error).__name__}: {error}); it is truncated, "
-            "damaged or of another kind"
-        ) from error
-    missing = [name for name in "AB" if name not in content]
-    if missing:
-        names = ", ".join(sorted(content)) or "nothing"
-        raise ValueError(
-            f"{file}: expected the matrices A and B, but {missing[0]} is missing; it holds {names}"
-        )
-    given = {name: content[name] for name in _KNOWN if name in content}
-    step = float(np.squeeze(given.pop("dt", 0.01))) if dt is None else dt
-    given.pop("dt", None)
-    for name in ("states", "inputs"):
-        if name in given:
-            given[name] = [str(text).strip() for text in np.ravel(given[name])]
+        why = f"({type(error).__name__}: {error}); it is truncated, damaged or of another kind"
+        raise ValueError(f"{file}: cannot be read as {file.suffix} {why}") from error
+    for name in "AB":
+        if name not in content:
+            held = ", ".join(sorted(content)) or "nothing"
+            raise ValueError(f"{file}: expected the matrices A and B, but {name} is missing; it holds {held}")
+    step = content.get("dt", 0.01) if dt is None else dt
+    names = {key: [str(s).strip() for s in np.ravel(content.get(key, []))] for key in ("states", "inputs")}
+    matrices = {key: content[key] for key in ("A", "B", "C", "Q", "R") if key in content}
     try:
-        return from_matrices(**given, dt=step)
+        return from_matrices(**matrices, **names, dt=float(np.squeeze(step)))
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 
 
-def _npz(file: Path) -> dict[str, Any]:
+def _npz(file: Path) -> Contents:
     with zipfile.ZipFile(file) as archive:
         size = sum(entry.file_size for entry in archive.infolist())
-        if size > _LIMIT:
-            raise ValueError(f"it unpacks to {size / 2**20:.0f} MiB")
-    with np.load(file, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+    if size > _LIMIT:
+        raise ValueError(f"it unpacks to {size / 2**20:.0f} MiB")
+    with np.load(file, allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
-def _mat(file: Path) -> dict[str, Any]:
+def _mat(file: Path) -> Contents:
     import scipy.io  # 0.2 s that only this format costs
 
-    content = scipy.io.loadmat(file)
-    return {name: value for name, value in content.items() if not name.startswith("__")}
+    return scipy.io.loadmat(file)
 
 
-def _json(file: Path) -> dict[str, Any]:
+def _json(file: Path) -> Contents:
     content = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise ValueError(f"expected an object with A and B, but found a {type(content).__name__}")

@@ -51,36 +51,30 @@ def open_loop_modes(plant: Plant) -> list[OpenLoopMode]:
     for value in sorted(values, key=lambda v: (-v.real, abs(v.imag))):
         if value.imag < -near:  # its conjugate speaks for it
             continue
-        same = next((group for group in groups if abs(group[0] - value) < near), None)
-        if same is None:
-            groups.append([complex(value)])
-        else:
-            same.append(complex(value))
+        group = next((group for group in groups if abs(group[0] - value) < near), None)
+        if group is None:
+            groups.append(group := [])
+        group.append(complex(value))
     sizes = np.linalg.svd(A, compute_uv=False)
     chained = int(np.sum(sizes < 1e-9 * max(sizes[0], 1e-300))) < int(np.sum(np.abs(values) < near))
     return [_mode(complex(np.mean(group)), len(group), near, chained) for group in groups]
 
 
 def _mode(value: complex, count: int, near: float, chained: bool) -> OpenLoopMode:
-    size, still, real = abs(value), abs(value.real) < near, abs(value.imag) < near
-    frequency = 0.0 if size < near else size
-    damping = float("nan") if size < near else (0.0 if still else -value.real / size)
+    size, still, s = abs(value), abs(value.real) < near, "s" if count > 1 else ""
     time = float("inf") if still else 1 / abs(value.real)
-    s = "s" if count > 1 else ""
     number = _COUNT[count] if count < len(_COUNT) else str(count)
     if size < near:
         words = f"{number} integrator{s}" + (
             " in a row: a push grows on" if chained else ": what is put in stays"
         )
-    elif real:
+        return OpenLoopMode(value, count, 0.0, float("nan"), time, words)
+    damping = 0.0 if still else -value.real / size
+    if abs(value.imag) < near:
         way = "unstable" if value.real > 0 else "decaying"
         words = f"{number} {way} real mode{s}, time constant {time:.2g} s"
     else:
-        period = 2 * np.pi / abs(value.imag)
-        words = (
-            f"{number} {'undamped' if still else 'growing' if value.real > 0 else 'damped'} oscillation{s}"
-        )
-        words += f", period {period:.2g} s"
-        if not still:
-            words += f", damping ratio {damping:.2g}, time constant {time:.2g} s"
-    return OpenLoopMode(value, count, frequency, damping, time, words)
+        way = "undamped" if still else "growing" if value.real > 0 else "damped"
+        words = f"{number} {way} oscillation{s}, period {2 * np.pi / abs(value.imag):.2g} s"
+        words += "" if still else f", damping ratio {damping:.2g}, time constant {time:.2g} s"
+    return OpenLoopMode(value, count, size, damping, time, words)

@@ -89,7 +89,7 @@ def names() -> list[str]:
 
 
 def family(name: str) -> type[Plant]:
-    """The class of a family; an unknown name raises a ``ValueError`` that lists the near ones."""
+    """The class of a family; an unknown name is refused with the near ones."""
     if name not in _FAMILIES:
         hint = did_you_mean(name, _FAMILIES) or f"; known are {', '.join(_FAMILIES)}"
         raise ValueError(f"name: no plant is called {name!r}{hint}")
@@ -137,10 +137,9 @@ def check_parameter(cls: type[Plant], key: str, value: Numbers) -> Array:
         raise ValueError(f"{key}: expected a finite number, but found {value!r}")
     outside = np.maximum(f.metadata["low"] - array, array - f.metadata["high"])
     if np.any(outside > 0):
-        raise ValueError(
-            f"{key}: expected {cls.name}'s {f.metadata['about']} within {range_and_unit(f)}, but found "
-            f"{array.ravel()[np.argmax(outside)]:g}; outside, the model does not describe the plant"
-        )
+        expected = f"{key}: expected {cls.name}'s {f.metadata['about']} within {range_and_unit(f)}"
+        found = f"but found {array.ravel()[np.argmax(outside)]:g}"
+        raise ValueError(f"{expected}, {found}; outside, the model does not describe the plant")
     return jnp.asarray(array)
 
 

@@ -41,7 +41,6 @@ class FixedWing(Plant):
     dt = 0.05
 
     def operating_point(self) -> tuple[Array, Array]:
-        """Level flight at the cruise speed; the rest is solved for."""
         return self.point(airspeed=self.cruise)
 
     def dynamics(self, x: Array, u: Array) -> Array:
@@ -64,7 +63,6 @@ class FixedWing(Plant):
         return jnp.array([along / self.mass, climb_rate, pitch_rate - climb_rate, pitch_acceleration])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """From the side, with the path it climbs along."""
         path = Arrow((0, 0), axes(x[1], 0.08 * x[0])[0])
         return (mark(-2, 2.5), *aircraft(x[1] + x[2], 2.0), path)
 
@@ -108,7 +106,6 @@ class Airliner(Plant):
     dt = 0.1
 
     def operating_point(self) -> tuple[Array, Array]:
-        """Level flight in the axes of the airstream."""
         return self.point(forward_velocity=self.cruise)
 
     def dynamics(self, x: Array, u: Array) -> Array:
@@ -124,7 +121,6 @@ class Airliner(Plant):
         return jnp.stack([push - rate * down + weight[0], rate * forward - lift + weight[1], turn, rate])
 
     def output(self, x: Array) -> Array:
-        """Airspeed, and the rate at which it gains height."""
         return jnp.stack([x[0], x[0] * jnp.sin(x[3]) - x[1] * jnp.cos(x[3])])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
@@ -177,7 +173,6 @@ class FixedWingLateral(Plant):
         return jnp.stack([side + turn, yawing, rolling, roll + jnp.tan(self.attack) * yaw * jnp.cos(bank)])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """From behind, with dials for sideslip and yaw rate."""
         along, normal = axes(-x[3])
         wings, fin = Line([-2 * along, 2 * along], "body", 5.0), Line([(0, 0), 0.8 * normal], "body", 4.0)
         slip = dial((-1.6, -1.6), 0.4, np.pi / 2 - 4 * x[0], "sideslip")

@@ -143,7 +143,6 @@ class DualArm(Arm):
         return super().forces(q, v, u) - self.object_damping * back(rate)[0]
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """Both arms from above, the object between them."""
         lengths, half = [self.length1, self.length2], 0.6 * (self.length1 + self.length2)
         left = chain((-half, 0), lengths, np.pi / 2 - np.cumsum(x[:2]))
         right = chain((half, 0), lengths, np.pi / 2 - np.cumsum(x[2:4]))

@@ -112,7 +112,6 @@ class GantryCrane(Mechanical):
         return 0.5 * (self.trolley_mass * v[0] ** 2 + self.load_mass * (along**2 + up**2))
 
     def potential(self, q: Array) -> Array:
-        """Of the load, zero at its lowest."""
         return self.load_mass * self.gravity * self.rope_length * (1 - jnp.cos(q[1]))
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
@@ -194,7 +193,6 @@ class BallAndPlate(Mechanical):
         return jnp.concatenate([jnp.zeros(2), u - self.friction * v[2:]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """The plate from above, its slopes as arrows."""
         plate = (Box((0, 0), 0.5, 0.5, ink="faint"), Box((0, 0), 0.5, 0.5, ink="ground", filled=False))
         slopes = (Arrow((0, 0), (-0.5 * x[2], 0), "body"), Arrow((0, 0), (0, -0.5 * x[3]), "body"))
         return (*plate, *slopes, Disc((x[0], x[1]), self.ball_radius, "accent"))

@@ -40,7 +40,6 @@ class DCMotor(Plant):
         return jnp.array([speed, torque / self.inertia, drop / self.inductance])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """The shaft, and the armature's circuit beside it."""
         loop = circuit(("u", u[0] / 12), ("R", 0.0), ("L", x[2] / 5))
         return (*loop, *dial((6.0, 1.0), 1.0, x[0], "load"))
 
@@ -66,7 +65,6 @@ class MagneticLevitation(Plant):
     dt = 0.005
 
     def operating_point(self) -> tuple[Array, Array]:
-        """The gap to hold, with the current that carries the ball."""
         current = jnp.sqrt(self.mass * self.gravity * self.nominal_gap / self.magnet)
         return self.point(gap=self.nominal_gap, current=current, voltage=self.resistance * current)
 
@@ -128,7 +126,6 @@ class PMSM(Plant):
         return jnp.stack([rate_d, rate_q, torque / self.inertia])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """The rotor in its own frame with its current, and a dial for the speed."""
         rotor = (ring((0, 0), 1.0), Box((0, 0), 1.6, 0.4), Disc((0, 0), 0.2, "ground"))
         speed = dial((3.0, 0.0), 1.0, np.pi / 2 - (x[2] / self.speed - 1) * 2, "speed")
         return (*rotor, Arrow((0, 0), x[:2] / 3.0), *speed)
@@ -183,7 +180,6 @@ class InductionMotor(Plant):
         return current, flux, (1 - self.slip) * w / self.pole_pairs
 
     def operating_point(self) -> tuple[Array, Array]:
-        """Running at the slip, the supply's voltage along d."""
         current, flux, speed = self._steady()
         return jnp.concatenate([current, flux, speed[None]]), self.point(voltage_d=self.voltage)[1]
 
@@ -201,7 +197,6 @@ class InductionMotor(Plant):
         return jnp.concatenate([stator, rotor, (torque / self.inertia)[None]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """Current and flux in the supply's frame, and a dial for the speed."""
         current, flux = Arrow((0, 0), x[:2] / 20.0), Arrow((0, 0), 2.0 * x[2:4], "body")
         speed = np.pi / 2 - (x[4] * self.pole_pairs / self.supply - 1) * 10
         frame = (ring((0, 0), 1.0), Line([(0, 0), (1, 0)], "faint", 1.0))
@@ -218,7 +213,6 @@ class RLC(Plant):
     dt = 1e-4
 
     def energy(self, x: Array) -> Array:
-        """Stored in capacitor and coil [J]."""
         return 0.5 * (self.capacitance * x[0] ** 2 + self.inductance * x[1] ** 2)
 
 
@@ -234,13 +228,11 @@ class SeriesRLC(RLC):
     outputs = ("capacitor_voltage",)
 
     def dynamics(self, x: Array, u: Array) -> Array:
-        """Kirchhoff's voltage law; the capacitor fills."""
         voltage, current = x
         drop = u[0] - self.resistance * current - voltage
         return jnp.stack([current / self.capacitance, drop / self.inductance])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """The loop, each element as full as it is."""
         return circuit(("u", u[0] / 5), ("R", self.resistance * x[1] / 5), ("L", x[1] / 1.5), ("C", x[0] / 5))
 
 
@@ -265,6 +257,5 @@ class ParallelRLC(RLC):
         return jnp.stack([left / self.capacitance, voltage / self.inductance])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """The elements, each as full as it is."""
         drain = x[0] / self.resistance / 1.5
         return circuit(("i", u[0] / 1.5), ("C", x[0] / 5), ("L", x[1] / 1.5), ("R", drain))

@@ -124,7 +124,6 @@ class VTOL(PlanarBody):
         return self.point(lift=self.mass * self.gravity)
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Thrust in the body's axes, drag."""
         s, c = jnp.sin(q[2]), jnp.cos(q[2])
         drag = self.damping * v
         return jnp.stack([c * u[0] - s * u[1] - drag[0], s * u[0] + c * u[1] - drag[1], self.arm * u[0]])

@@ -39,7 +39,6 @@ class UnicycleRobot(Plant):
     drawn_in = "m"
 
     def operating_point(self) -> tuple[Array, Array]:
-        """On the point, as fast as it."""
         return self.point(speed=self.cruise)
 
     def dynamics(self, x: Array, u: Array) -> Array:
@@ -49,7 +48,6 @@ class UnicycleRobot(Plant):
         return jnp.stack([u[0] * c - swing * s - self.cruise, u[0] * s + swing * c, u[1]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """From above."""
         return _on_line(x, 0.3)
 
 
@@ -89,7 +87,6 @@ class DifferentialDriveRobot(Plant):
         return jnp.stack([along, across, yaw, force / self.mass, moment / self.inertia])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """From above."""
         return _on_line(x, self.track)
 
 
@@ -128,7 +125,6 @@ class OmnidirectionalRobot(Mechanical):
         return jnp.concatenate([push @ rolling, self.arm * jnp.sum(push)[None]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """From above."""
         at, nose = x[:2], x[:2] + axes(x[2], self.arm)[0]
         angles = x[2] + self._WHEELS
         wheels = [

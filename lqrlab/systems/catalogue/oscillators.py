@@ -90,7 +90,6 @@ class TwoMassSpring(Mechanical):
         return jnp.array([u[0], 0.0])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """Two blocks and a spring, two metres apart at rest."""
         a, b = x[0] - 1, x[1] + 1
         blocks = (Box((a, 0.3), 0.6, 0.6), Box((b, 0.3), 0.6, 0.6, ink="accent"))
         return (ground(-3, 3), Spring((a + 0.3, 0.3), (b - 0.3, 0.3), 0.15), *blocks)
@@ -127,7 +126,6 @@ class MassTrain(Mechanical):
         return ends - self.friction * v - jnp.pad(drag, (0, 1)) + jnp.pad(drag, (1, 0))
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """Four wagons, the first on the right."""
         at = x[:4] + np.array([3.0, 1.0, -1.0, -3.0])
         springs = [Spring((b + 0.4, 0.4), (a - 0.4, 0.4), 0.12) for a, b in itertools.pairwise(at)]
         wagons = [Box((a, 0.4), 0.8, 0.5, ink="accent" if i in (0, 3) else "body") for i, a in enumerate(at)]
@@ -169,7 +167,6 @@ class FlexibleBeam(Mechanical):
         return 0.5 * (rigid + swing + mass * jnp.sum(bend**2))
 
     def potential(self, q: Array) -> Array:
-        """Of bending, ½ EI ∫w″²."""
         return 0.5 * self.bending_stiffness / self.length**3 * jnp.sum(_ROOTS**4 * q[1:] ** 2)
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:

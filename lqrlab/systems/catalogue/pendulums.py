@@ -29,7 +29,6 @@ class Pendulum(Mechanical):
         return 0.5 * self.mass * (self.length * v[0]) ** 2
 
     def potential(self, q: Array) -> Array:
-        """Of the bob, zero at the pivot's height."""
         return self.mass * self.gravity * self.length * jnp.cos(q[0])
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
@@ -53,7 +52,6 @@ class HangingPendulum(Pendulum):
     dt = 0.05
 
     def potential(self, q: Array) -> Array:
-        """Zero at the bob's lowest."""
         return self.mass * self.gravity * self.length * (1 - jnp.cos(q[0]))
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
@@ -84,7 +82,6 @@ class DoublePendulum(Mechanical):
         return Rods.of(self).kinetic(q, v)
 
     def potential(self, q: Array) -> Array:
-        """Zero at the pivot's height."""
         return self.gravity * Rods.of(self).moment(q)[0]
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
@@ -210,7 +207,6 @@ class Acrobot(Mechanical):
         return 0.5 * (self.mass1 * (self.centre1 * v[0]) ** 2 + self.mass2 * link2 + rotation)
 
     def potential(self, q: Array) -> Array:
-        """Of both links, angles from upright."""
         first = self.mass1 * self.centre1 * jnp.cos(q[0])
         second = self.mass2 * (self.length1 * jnp.cos(q[0]) + self.centre2 * jnp.cos(q[0] + q[1]))
         return self.gravity * (first + second)

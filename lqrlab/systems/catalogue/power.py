@@ -24,7 +24,6 @@ class Converter(Plant):
         raise NotImplementedError
 
     def dynamics(self, x: Array, u: Array) -> Array:
-        """Coil and capacitor, averaged over a switching period."""
         current, voltage = x
         charged, emptied = self._shares(u[0])
         coil = charged * self.source_voltage - self.winding * current - emptied * voltage
@@ -54,7 +53,6 @@ class BuckConverter(Converter):
     dt = 2e-5
 
     def operating_point(self) -> tuple[Array, Array]:
-        """The voltage to hold, the load's current through the coil."""
         current = self.output_voltage / self.load
         duty = (self.output_voltage + self.winding * current) / self.source_voltage
         return self.point(current=current, voltage=self.output_voltage, duty=duty)
@@ -220,11 +218,9 @@ class TwoAreaPower(Plant):
         return jnp.stack([*first, *area(x[3], x[4], x[5], u[1], -flow), x[0] - x[3]])
 
     def output(self, x: Array) -> Array:
-        """Both frequencies and the power over the tie line."""
         return jnp.stack([x[0], x[3], self._tie_power(x[6])])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """Two areas with a dial for each frequency, the tie line's power as an arrow."""
         first = dial((0, 0), 1.0, np.pi / 2 - 10 * x[0], "area 1")
         second = dial((5, 0), 1.0, np.pi / 2 - 10 * x[3], "area 2")
         line = Line([(1, 0), (4, 0)], "ground", 3.0)

@@ -203,7 +203,6 @@ class HeatedRod(Plant):
     dt = 2.0
 
     def operating_point(self) -> tuple[Array, Array]:
-        """As warm as what is around it."""
         return jnp.broadcast_to(self.ambient, (9,)), jnp.zeros(2)
 
     def dynamics(self, x: Array, u: Array) -> Array:
@@ -217,7 +216,6 @@ class HeatedRod(Plant):
         return gained / (self.heat_capacity * section * piece)
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """The rod's pieces, each with a column as high as it is warm."""
         shapes: list = [ground(-0.5, 9.5)]
         for i, excess in enumerate((x - self.ambient) / 5.0):
             warm = Box((i + 0.5, excess / 2), 0.6, abs(excess), ink="accent")
@@ -243,7 +241,6 @@ class LotkaVolterra(Plant):
     dt = 0.05
 
     def operating_point(self) -> tuple[Array, Array]:
-        """Where births and deaths balance."""
         return self.point(prey=self.hunger / self.yield_, predators=self.growth / self.hunting)
 
     def dynamics(self, x: Array, u: Array) -> Array:
@@ -253,7 +250,6 @@ class LotkaVolterra(Plant):
         return jnp.stack([prey_rate, predators * (self.yield_ * prey - self.hunger) + u[0]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """A column for each, their balance dashed."""
         prey, predators = x[0] * self.yield_ / self.hunger, x[1] * self.hunting / self.growth
         return (ground(-0.8, 2.3), *_column(0.0, prey, "prey"), *_column(1.5, predators, "predators"))
 
@@ -287,7 +283,6 @@ class PredatorPrey(Plant):
         return hares, self.growth * (1 - hares / self.capacity) * (self.appetite + hares) / self.hunting
 
     def operating_point(self) -> tuple[Array, Array]:
-        """Where births and deaths balance."""
         hares, lynxes = self._balance()
         return self.point(hares=hares, lynxes=lynxes)
 
@@ -299,6 +294,5 @@ class PredatorPrey(Plant):
         return jnp.stack([born - eaten, self.yield_ * eaten - self.death * lynxes])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """A column for each, their balance dashed."""
         hares, lynxes = x / np.abs(self._balance())
         return (ground(-0.8, 2.3), *_column(0.0, hares, "hares"), *_column(1.5, lynxes, "lynxes"))

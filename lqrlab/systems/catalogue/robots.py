@@ -53,7 +53,6 @@ class Scara(Arm):
         return u - jnp.stack([self.friction, self.friction, self.spindle_friction, self.wrist_friction]) * v
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """From above, with the spindle's height beside it."""
         points = chain((0, 0), [self.length1, self.length2], np.pi / 2 - np.cumsum(x[:2]))
         tool = dial(points[-1], 0.05, x[0] + x[1] + x[3])
         right = 1.3 * (self.length1 + self.length2)
@@ -93,7 +92,6 @@ class FlexibleJointRobot(Mechanical):
         return jnp.stack([0.0 * v[0], u[0] - self.motor_friction * v[1]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """The link on its joint; the dial is the motor."""
         link = linkage([(0, 0), reach((0, 0), 2 * self.centre, np.pi - x[0])], 0.1 * self.centre)
         return (*link, *dial((0, 0), 0.4 * self.centre, x[1] - np.pi / 2))
 
@@ -190,7 +188,6 @@ class PlanarBiped(Mechanical):
     _JOINTS = np.eye(5) - np.eye(5, k=1)
 
     def operating_point(self) -> tuple[Array, Array]:
-        """Standing on one leg; torques balance gravity."""
         x, load = self.held()
         return x, jnp.asarray(np.linalg.inv(self._JOINTS)) @ load
 
@@ -219,7 +216,6 @@ class PlanarBiped(Mechanical):
         return joints @ (u - self.friction * (joints.T @ v))
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """The robot from its side, walking to the right."""
         stance = chain((0, 0), [self.shank_length, self.thigh_length], x[:2])
         swing = chain(stance[-1], [-self.thigh_length, -self.shank_length], x[3:5])
         torso = [stance[-1], reach(stance[-1], self.torso_length, x[2])]
@@ -262,7 +258,6 @@ class PlanarQuadruped(PlanarBody):
         return jnp.stack([u[0] + u[2], u[1] + u[3], turn])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """The trunk on two bent legs, with the feet's forces."""
         along, centre = axes(x[2])[0], np.array([x[0], self.height + x[1]])
         shapes: list = [ground(-1.0, 1.0)]
         size = self.mass * self.gravity / self.height

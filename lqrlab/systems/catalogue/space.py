@@ -75,7 +75,6 @@ class SatelliteOrbit(Plant):
         return jnp.sqrt(self.gravity_constant / self.radius**3)
 
     def operating_point(self) -> tuple[Array, Array]:
-        """The circular orbit, as fast as it must be."""
         return self.point(distance=self.radius, angular_rate=self._rate())
 
     def dynamics(self, x: Array, u: Array) -> Array:

@@ -46,7 +46,6 @@ class VehicleLateral(Plant):
         )
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """From above, in its lane."""
         edges = (Line([(-6, y), (6, y)], "ground", 1.5, dashed=True) for y in (-1.75, 1.75))
         return (*edges, *car(0, x[0], x[1], 4.5, 1.8, u[0]))
 
@@ -90,11 +89,9 @@ class CruiseControl(Plant):
         return self.point(speed=self.cruise, throttle=throttle)
 
     def dynamics(self, x: Array, u: Array) -> Array:
-        """Newton's law along the road."""
         return (self.gear * u * self._torque(x) - self._resistance(x)) / self.mass
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        """The car, with arrows for its speed and throttle."""
         body = (Box((0, 0.7), 4.0, 0.7), Box((-0.2, 1.25), 2.0, 0.5))
         wheels = (Disc((-1.2, 0.35), 0.35, "ground"), Disc((1.2, 0.35), 0.35, "ground"))
         wanted = Line([(2.2 + 0.2 * self.cruise, y) for y in (0.3, 1.3)], "faint", 2.0)
@@ -214,7 +211,6 @@ class HalfCar(Mechanical):
     drawn_in = ""
 
     def _stretch(self, q: Array) -> Array:
-        """Suspensions' stretch, front and rear."""
         s = jnp.sin(q[1])
         return q[0] + jnp.stack([self.front * s, -self.rear * s]) - q[2:]
 
