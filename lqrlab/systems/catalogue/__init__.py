@@ -2,11 +2,17 @@
 
 import importlib
 
+from lqrlab.systems.plant import Plant
+from lqrlab.systems.registry import enter
+
 FIELDS = (
     *("oscillators", "pendulums", "carts", "arms", "robots", "mobile", "vehicles"),
     *("aerial", "hovering", "space", "electrical", "power", "process"),
 )
-"""Modules of the catalogue."""
+"""Modules of the catalogue; each class in them that lists its inputs is a family."""
 
 for _field in FIELDS:
-    importlib.import_module(f"{__name__}.{_field}")
+    _module = importlib.import_module(f"{__name__}.{_field}")
+    for _cls in vars(_module).values():
+        if isinstance(_cls, type) and issubclass(_cls, Plant) and vars(_cls).get("inputs"):
+            enter(_cls)

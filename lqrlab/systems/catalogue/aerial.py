@@ -4,11 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Plant, Signal, gravity, param, register, signals
+from lqrlab.systems import Plant, Signal, gravity, param, signals
 from lqrlab.systems.drawing import Arrow, Disc, Drawing, Line, aircraft, axes, dial, mark
 
 
-@register
 class FixedWing(Plant):
     """Small fixed-wing aircraft in the vertical plane, kept in level flight by elevator and thrust.
 
@@ -67,7 +66,6 @@ class FixedWing(Plant):
         return (mark(-2, 2.5), *aircraft(x[1] + x[2], 2.0), path)
 
 
-@register
 class Airliner(Plant):
     """Large airliner in cruise, held in level flight by elevator and thrust.
 
@@ -130,7 +128,6 @@ class Airliner(Plant):
         return (mark(-2, 2.5), *aircraft(5 * x[3], 2.0), path)
 
 
-@register
 class FixedWingLateral(Plant):
     """Airliner flying straight ahead: sideslip, yaw, roll and bank under rudder and aileron.
 

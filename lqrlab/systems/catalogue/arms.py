@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Mechanical, gravity, param, register, signals, with_rates
+from lqrlab.systems import Mechanical, gravity, param, signals, with_rates
 from lqrlab.systems.drawing import Drawing, Line, Spring, chain, ground, linkage
 from lqrlab.systems.mechanics import Rods, absolute
 
@@ -43,7 +43,6 @@ class RodArm(Arm):
         return (ground(-0.15, 0.15), *linkage(chain((0, 0), lengths, angles), 0.03))
 
 
-@register
 class TwoLinkArm(RodArm):
     """Planar arm with a motor at shoulder and elbow, holding a bent pose against gravity.
 
@@ -66,7 +65,6 @@ class TwoLinkArm(RodArm):
     dt = 0.02
 
 
-@register
 class ThreeLinkArm(RodArm):
     """Planar arm with motors at shoulder, elbow and wrist, holding a bent pose against gravity.
 
@@ -92,7 +90,6 @@ class ThreeLinkArm(RodArm):
     dt = 0.02
 
 
-@register
 class DualArm(Arm):
     """Two planar arms on a table that hold one elastic object between their hands.
 
@@ -153,7 +150,6 @@ class DualArm(Arm):
 _Triple = tuple[Array, Array, Array]
 
 
-@register
 class SixJointArm(Arm):
     """Industrial arm with six joints from waist to tool, holding a pose against gravity.
 

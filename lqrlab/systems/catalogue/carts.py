@@ -4,12 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Mechanical, gravity, param, register, signals, with_rates
+from lqrlab.systems import Mechanical, gravity, param, signals, with_rates
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, axes, cart, chain, ground, linkage, reach
 from lqrlab.systems.mechanics import Rods
 
 
-@register
 class CartPole(Mechanical):
     """Cart on a rail with a pole hinged to it, balanced upright; angle 0 is up, + towards +position.
 
@@ -47,7 +46,6 @@ class CartPole(Mechanical):
         return (ground(-3 * size, 3 * size), *cart(x[0], 0.8 * size, 0.4 * size), *pole)
 
 
-@register
 class CartDoublePendulum(Mechanical):
     """Cart with two poles on top of one another, both balanced upright; angles from upright.
 
@@ -88,7 +86,6 @@ class CartDoublePendulum(Mechanical):
         return (ground(-1.5, 1.5), *cart(x[0], self.length1, roof), *poles)
 
 
-@register
 class GantryCrane(Mechanical):
     """Gantry crane: a trolley carries a load on a rope and must not let it swing.
 
@@ -125,7 +122,6 @@ class GantryCrane(Mechanical):
         return (ground(-2 * size, 2 * size), rope, trolley, Box(load, 0.2 * size, 0.2 * size, x[1], "accent"))
 
 
-@register
 class BallAndBeam(Mechanical):
     """Ball rolling on a beam that a motor tilts.
 
@@ -161,7 +157,6 @@ class BallAndBeam(Mechanical):
         return (Disc((0, 0), 0.02, "ground"), beam, Disc(x[0] * along + 0.03 * across, 0.03, "accent"))
 
 
-@register
 class BallAndPlate(Mechanical):
     """Ball rolling on a plate that two motors tilt.
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Plant, gravity, param, register, signals
+from lqrlab.systems import Plant, gravity, param, signals
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, circuit, dial, mark, ring
 
 
@@ -13,7 +13,6 @@ def quarter_turn(a: Array) -> Array:
     return jnp.stack([-a[1], a[0]])
 
 
-@register
 class DCMotor(Plant):
     """Permanent-magnet motor turning a load to an angle, driven by its armature voltage.
 
@@ -44,7 +43,6 @@ class DCMotor(Plant):
         return (*loop, *dial((6.0, 1.0), 1.0, x[0], "load"))
 
 
-@register
 class MagneticLevitation(Plant):
     """Steel ball held in the air under an electromagnet; the gap grows downwards.
 
@@ -85,7 +83,6 @@ class MagneticLevitation(Plant):
         return (*magnet, mark(-1, 1, -1), Disc((0, ball - size), size))
 
 
-@register
 class PMSM(Plant):
     """Permanent-magnet synchronous motor held at a speed through its two rotor-frame voltages.
 
@@ -131,7 +128,6 @@ class PMSM(Plant):
         return (*rotor, Arrow((0, 0), x[:2] / 3.0), *speed)
 
 
-@register
 class InductionMotor(Plant):
     """Induction motor held at a speed, driven by stator voltages in a frame that turns with the supply.
 
@@ -216,7 +212,6 @@ class RLC(Plant):
         return 0.5 * (self.capacitance * x[0] ** 2 + self.inductance * x[1] ** 2)
 
 
-@register
 class SeriesRLC(RLC):
     """Resistor, coil and capacitor in a row behind a voltage source.
 
@@ -236,7 +231,6 @@ class SeriesRLC(RLC):
         return circuit(("u", u[0] / 5), ("R", self.resistance * x[1] / 5), ("L", x[1] / 1.5), ("C", x[0] / 5))
 
 
-@register
 class ParallelRLC(RLC):
     """Resistor, coil and capacitor side by side at a current source.
 

@@ -4,12 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Plant, gravity, param, register, signals, with_rates
+from lqrlab.systems import Plant, gravity, param, signals, with_rates
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Real, Text, axes, dial, ground, ring
 from lqrlab.systems.mechanics import PlanarBody, euler_rates, spin_acceleration
 
 
-@register
 class Quadrotor(Plant):
     """Quadrotor in hover, driven by the thrusts of its four rotors (front, left, back, right).
 
@@ -70,7 +69,6 @@ class Quadrotor(Plant):
         return (*goals, *words, *behind, *thrusts, *rotors, *body)
 
 
-@register
 class PlanarQuadrotor(PlanarBody):
     """Quadrotor in a vertical plane, driven by the thrusts of two rotors.
 
@@ -102,7 +100,6 @@ class PlanarQuadrotor(PlanarBody):
         return (ring((0, 0), self.arm, "faint"), arm, *arrows, Disc(x[:2], 0.2 * self.arm, "accent"))
 
 
-@register
 class VTOL(PlanarBody):
     """Jet aircraft in hover on vectored thrust: pushed sideways and upwards in its own axes.
 
@@ -138,7 +135,6 @@ class VTOL(PlanarBody):
         return (ground(-1, 1, -1.0), ring((0, 0), self.arm, "faint"), wings, body, push, lift)
 
 
-@register
 class Helicopter(Plant):
     """Helicopter in hover: main rotor with two cyclic angles, tail rotor, six degrees of freedom.
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Mechanical, Plant, gravity, param, register, signals, with_rates
+from lqrlab.systems import Mechanical, Plant, gravity, param, signals, with_rates
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, axes, dial, ground, mark, reach, ring
 
 
@@ -22,7 +22,6 @@ def _on_line(x: np.ndarray, size: Array | float) -> Drawing:
     )
 
 
-@register
 class UnicycleRobot(Plant):
     """Robot on one steered wheel that follows a point moving along a straight line.
 
@@ -51,7 +50,6 @@ class UnicycleRobot(Plant):
         return _on_line(x, 0.3)
 
 
-@register
 class DifferentialDriveRobot(Plant):
     """Robot on two driven wheels that follows a point moving along a straight line.
 
@@ -90,7 +88,6 @@ class DifferentialDriveRobot(Plant):
         return _on_line(x, self.track)
 
 
-@register
 class OmnidirectionalRobot(Mechanical):
     """Robot on three omnidirectional wheels, which may move any way without turning first.
 
@@ -133,7 +130,6 @@ class OmnidirectionalRobot(Mechanical):
         return (ring((0, 0), self.arm, "faint"), *wheels, Disc(at, 0.8 * self.arm), Arrow(at, nose))
 
 
-@register
 class Segway(Mechanical):
     """Two-wheeled robot that balances upright while it drives and turns.
 

@@ -6,11 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Mechanical, Signal, param, register, signals, with_rates
+from lqrlab.systems import Mechanical, Signal, param, signals, with_rates
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Spring, axes, dial, ground
 
 
-@register
 class MassSpringDamper(Mechanical):
     """Mass on a spring and a damper, pushed by a force.
 
@@ -40,7 +39,6 @@ class MassSpringDamper(Mechanical):
         return (ground(-2, 2), wall, Spring((-2, 0.3), (x[0] - 0.3, 0.3), 0.15), block)
 
 
-@register
 class DoubleIntegrator(Mechanical):
     """Mass without friction, pushed by a force: the simplest plant there is.
 
@@ -63,7 +61,6 @@ class DoubleIntegrator(Mechanical):
         return (ground(-4, 4), Line([(0, 0), (0, -0.3)], "faint"), Box((x[0], 0.3), 0.8, 0.6))
 
 
-@register
 class TwoMassSpring(Mechanical):
     """Two carts joined by a spring, the first pushed to place the second.
 
@@ -95,7 +92,6 @@ class TwoMassSpring(Mechanical):
         return (ground(-3, 3), Spring((a + 0.3, 0.3), (b - 0.3, 0.3), 0.15), *blocks)
 
 
-@register
 class MassTrain(Mechanical):
     """Train of four wagons on springs that stiffen, held in place from both ends.
 
@@ -138,7 +134,6 @@ _ROOTS = np.array([1.8751040687, 4.6940911330, 7.8547574382])
 _SIGMA = (np.sinh(_ROOTS) - np.sin(_ROOTS)) / (np.cosh(_ROOTS) + np.cos(_ROOTS))
 
 
-@register
 class FlexibleBeam(Mechanical):
     """Flexible arm turned by a motor at its hub: the angle and three bending modes.
 

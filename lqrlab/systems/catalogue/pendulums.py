@@ -4,12 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Mechanical, Plant, gravity, param, register, signals
+from lqrlab.systems import Mechanical, Plant, gravity, param, signals
 from lqrlab.systems.drawing import Drawing, Line, chain, dial, ground, linkage, reach
 from lqrlab.systems.mechanics import Rods
 
 
-@register
 class Pendulum(Mechanical):
     """Pendulum held upright by a torque at its pivot; angle 0 is up.
 
@@ -38,7 +37,6 @@ class Pendulum(Mechanical):
         return (ground(-0.2, 0.2), *linkage(chain((0, 0), [self.length], [x[0]]), 0.06 * self.length))
 
 
-@register
 class HangingPendulum(Pendulum):
     """Pendulum brought to rest hanging by a torque at its pivot; angle 0 is down.
 
@@ -58,7 +56,6 @@ class HangingPendulum(Pendulum):
         return super().draw(np.pi - x, u)
 
 
-@register
 class DoublePendulum(Mechanical):
     """Double pendulum on a pivot, balanced upright by a motor at the pivot alone (the Pendubot).
 
@@ -93,7 +90,6 @@ class DoublePendulum(Mechanical):
         return (ground(-0.1, 0.1), *linkage(links, 0.06 * self.length1))
 
 
-@register
 class ReactionWheelPendulum(Plant):
     """Pendulum balanced upright by the reaction of a wheel that a motor spins at its tip.
 
@@ -128,7 +124,6 @@ class ReactionWheelPendulum(Plant):
         return (ground(-0.1, 0.1), Line([(0, 0), tip], "body", 5.0), *wheel)
 
 
-@register
 class FurutaPendulum(Mechanical):
     """Rotary pendulum: a motor turns a horizontal arm that carries a pendulum, balanced upright.
 
@@ -176,7 +171,6 @@ class FurutaPendulum(Mechanical):
         return (Line([(0, 0), hinge], "ground", 4.0), *pendulum, *arm)
 
 
-@register
 class Acrobot(Mechanical):
     """Two links hanging from a bar, balanced upright by a motor at the elbow alone.
 

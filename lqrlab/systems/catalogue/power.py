@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Plant, Signal, param, register, signals
+from lqrlab.systems import Plant, Signal, param, signals
 from lqrlab.systems.catalogue.electrical import quarter_turn
 from lqrlab.systems.drawing import Arrow, Drawing, Line, Text, circuit, dial, ring
 
@@ -36,7 +36,6 @@ class Converter(Plant):
         return circuit(("duty", u[0]), ("L", coil), ("C", capacitor), ("load", capacitor))
 
 
-@register
 class BuckConverter(Converter):
     """Step-down converter: its duty cycle sets how much of the source's voltage the load gets.
 
@@ -61,7 +60,6 @@ class BuckConverter(Converter):
         return duty, 1.0
 
 
-@register
 class BoostConverter(Converter):
     """Step-up converter: the coil is charged from the source and emptied into the load on top of it.
 
@@ -99,7 +97,6 @@ class BoostConverter(Converter):
         return 1.0, 1 - duty
 
 
-@register
 class BuckBoostConverter(BoostConverter):
     """Inverting converter: the coil is charged from the source and emptied into the load alone.
 
@@ -120,7 +117,6 @@ class BuckBoostConverter(BoostConverter):
         return duty, 1 - duty
 
 
-@register
 class GridInverter(Plant):
     """Inverter that feeds a grid through two coils and a capacitor, in the grid's turning frame.
 
@@ -175,7 +171,6 @@ class GridInverter(Plant):
         return (ring(left, 1.0), ring(right, 1.0), *words, *arrows)
 
 
-@register
 class TwoAreaPower(Plant):
     """Two power areas that share a tie line, each keeping its frequency with one turbine.
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Plant, gravity, param, register, signals
+from lqrlab.systems import Plant, gravity, param, signals
 from lqrlab.systems.drawing import Arrow, Box, Drawing, Line, Real, Text, dial, ground, mark, tank
 
 
@@ -22,7 +22,6 @@ def _column(
     return (bar, Text((x, -0.15), label), mark(x - half, x + half, level, 1.5))
 
 
-@register
 class CoupledTanks(Plant):
     """Two tanks in a row, one draining into the other, filled by a pump; the lower level is to be held.
 
@@ -60,7 +59,6 @@ class CoupledTanks(Plant):
         return (*lower, *upper, mark(-0.6 * high, 0.6 * high, self.level), inflow)
 
 
-@register
 class QuadrupleTank(Plant):
     """Four tanks fed crosswise by two pumps; the two lower levels are to be held.
 
@@ -121,7 +119,6 @@ class QuadrupleTank(Plant):
         return tuple(shape for group in (*tanks, *pumps) for shape in group)
 
 
-@register
 class StirredTankReactor(Plant):
     """Stirred tank in which a reaction heats itself, held at an unstable temperature by its jacket.
 
@@ -179,7 +176,6 @@ class StirredTankReactor(Plant):
         return (*vessel, *stirrer, *tubes)
 
 
-@register
 class HeatedRod(Plant):
     """Rod in nine pieces, heated or cooled at either end, losing heat along its length.
 
@@ -224,7 +220,6 @@ class HeatedRod(Plant):
         return (*shapes, Arrow((-0.6, -0.3), left), Arrow((9.6, -0.3), right))
 
 
-@register
 class LotkaVolterra(Plant):
     """Prey and predators, kept at their balance by taking some predators away or adding some.
 
@@ -254,7 +249,6 @@ class LotkaVolterra(Plant):
         return (ground(-0.8, 2.3), *_column(0.0, prey, "prey"), *_column(1.5, predators, "predators"))
 
 
-@register
 class PredatorPrey(Plant):
     """Hares with limited food and lynxes with limited appetite, steered by how well the hares are fed.
 

@@ -4,13 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Mechanical, gravity, param, register, signals, with_rates
+from lqrlab.systems import Mechanical, gravity, param, signals, with_rates
 from lqrlab.systems.catalogue.arms import Arm
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, axes, chain, dial, ground, linkage, reach
 from lqrlab.systems.mechanics import PlanarBody, Rods, absolute
 
 
-@register
 class Scara(Arm):
     """SCARA robot: two joints in the horizontal plane, a vertical spindle and a wrist about it.
 
@@ -60,7 +59,6 @@ class Scara(Arm):
         return (*linkage(points, 0.03), *tool, rail, Box((right, x[2]), 0.08, 0.05, ink="accent"))
 
 
-@register
 class FlexibleJointRobot(Mechanical):
     """Hanging link driven through a spring by its motor, so that motor and link can disagree.
 
@@ -96,7 +94,6 @@ class FlexibleJointRobot(Mechanical):
         return (*link, *dial((0, 0), 0.4 * self.centre, x[1] - np.pi / 2))
 
 
-@register
 class CableRobot(PlanarBody):
     """Platform hung in an upright frame on four cables, each wound by a winch.
 
@@ -154,7 +151,6 @@ class CableRobot(PlanarBody):
         return (frame, Box(x[:2], self.platform_width, self.platform_height, x[2]), *cables)
 
 
-@register
 class PlanarBiped(Mechanical):
     """Walking robot of five links standing on one leg, the other in the air, a motor at every joint.
 
@@ -224,7 +220,6 @@ class PlanarBiped(Mechanical):
         return (ground(-0.6, 0.6), foot, *legs, Line(torso, "body", 7.0), Disc(torso[-1], 0.07, "accent"))
 
 
-@register
 class PlanarQuadruped(PlanarBody):
     """Four-legged robot seen from its side: front and hind feet stand and push the trunk.
 

@@ -4,12 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Plant, param, register, signals
+from lqrlab.systems import Plant, param, signals
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, axes, dial, ring
 from lqrlab.systems.mechanics import euler_rates, spin_acceleration
 
 
-@register
 class SatelliteAttitude(Plant):
     """Satellite that points at the Earth, turned by three reaction wheels; gravity's gradient pulls at it.
 
@@ -50,7 +49,6 @@ class SatelliteAttitude(Plant):
         return (earth, panels, body, Arrow((0, 0), down), *roll, *yaw)
 
 
-@register
 class SatelliteOrbit(Plant):
     """Satellite kept on a circular orbit by radial and tangential thrust.
 

@@ -4,11 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from lqrlab.systems import Mechanical, Plant, gravity, param, register, signals, with_rates
+from lqrlab.systems import Mechanical, Plant, gravity, param, signals, with_rates
 from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, Spring, Text, axes, car, ground, ring
 
 
-@register
 class VehicleLateral(Plant):
     """Car keeping its lane at constant speed: a single-track model steered at the front.
 
@@ -50,7 +49,6 @@ class VehicleLateral(Plant):
         return (*edges, *car(0, x[0], x[1], 4.5, 1.8, u[0]))
 
 
-@register
 class CruiseControl(Plant):
     """Car held at a speed by its throttle, against rolling, air and a hill.
 
@@ -101,7 +99,6 @@ class CruiseControl(Plant):
         return (ground(-4.5, 7), *wheels, *body, wanted, speed, *pedal, Text((-3.6, 2.3), "throttle"))
 
 
-@register
 class Platoon(Plant):
     """Six vehicles one behind the other that keep their speed and the gaps between them.
 
@@ -143,7 +140,6 @@ class Platoon(Plant):
         return tuple(shapes)
 
 
-@register
 class QuarterCar(Mechanical):
     """A quarter of a car on its wheel, with an actuator beside spring and damper.
 
@@ -188,7 +184,6 @@ class QuarterCar(Mechanical):
         return (ground(-1, 1), spring, tyre, damper, *masses)
 
 
-@register
 class HalfCar(Mechanical):
     """Half a car with front and rear suspension, heaving and pitching, an actuator at each axle.
 
