@@ -55,13 +55,9 @@ class Coordinates:
             ValueError: more states or inputs than the padded size.
         """
         _check_size(scale_x.shape[-1], scale_u.shape[-1])
-        xp = _namespace(scale_x)
-        return cls(
-            _widened(scale_x, N_MAX, 1.0),
-            _widened(scale_u, M_MAX, 1.0),
-            _widened(xp.ones_like(scale_x), N_MAX, 0.0),
-            _widened(xp.ones_like(scale_u), M_MAX, 0.0),
-        )
+        both = ((scale_x, N_MAX), (scale_u, M_MAX))
+        masks = (_widened(_namespace(s).ones_like(s), size, 0.0) for s, size in both)
+        return cls(*(_widened(s, size, 1.0) for s, size in both), *masks)
 
     def __getitem__(self, index: Any) -> "Coordinates":
         """The coordinates of some members of the batch."""
@@ -107,17 +103,10 @@ class Coordinates:
 
     def scale_plant(self, plant: Linear) -> Linear:
         """A linear plant in these coordinates, padded: the same costs, the same time; see :func:`pad`."""
-        A, B, Q, R = plant.A, plant.B, plant.Q, plant.R
         x, u = self.scale_x, self.scale_u
-        return pad(
-            Linear(
-                A=A * _columns(x, A) / _rows(x, A),
-                B=B * _columns(u, B) / _rows(x, B),
-                Q=Q * _columns(x, Q) * _rows(x, Q),
-                R=R * _columns(u, R) * _rows(u, R),
-                dt=plant.dt,
-            )
-        )
+        A, B = (a * _columns(scale, a) / _rows(x, a) for a, scale in ((plant.A, x), (plant.B, u)))
+        Q, R = (w * _columns(scale, w) * _rows(scale, w) for w, scale in ((plant.Q, x), (plant.R, u)))
+        return pad(Linear(A=A, B=B, Q=Q, R=R, dt=plant.dt))
 
     def zero_padding(
         self, matrix: Float[T, "*batch k l"], rows: Literal["x", "u"], columns: Literal["x", "u"]
@@ -137,13 +126,8 @@ def pad(plant: Linear, n: int = N_MAX, m: int = M_MAX) -> Linear:
         ValueError: the plant is larger than that.
     """
     _check_size(plant.n, plant.m, n, m)
-    return Linear(
-        A=pad_matrix(plant.A, n, n, -1.0),
-        B=pad_matrix(plant.B, n, m),
-        Q=pad_matrix(plant.Q, n, n),
-        R=pad_matrix(plant.R, m, m, 1.0),
-        dt=plant.dt,
-    )
+    A, B = pad_matrix(plant.A, n, n, -1.0), pad_matrix(plant.B, n, m)
+    return Linear(A=A, B=B, Q=pad_matrix(plant.Q, n, n), R=pad_matrix(plant.R, m, m, 1.0), dt=plant.dt)
 
 
 def pad_matrix(

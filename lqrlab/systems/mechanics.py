@@ -90,8 +90,7 @@ class Mechanical(Plant):
         half = len(x) // 2
         slopes = jax.jacfwd(lambda z: self.balance(z[: 2 * half], z[2 * half :]))(jnp.concatenate([x, u]))
         a = linalg.solve(self.mass_matrix(x[:half]), slopes, definite=True)
-        top = jnp.eye(half, a.shape[1], half, dtype=a.dtype)
-        both = jnp.concatenate([top, a])
+        both = jnp.concatenate([jnp.eye(half, a.shape[1], half, dtype=a.dtype), a])
         return both[:, : 2 * half], both[:, 2 * half :]
 
     def energy(self, x: State) -> Energy:
@@ -174,9 +173,8 @@ def absolute(angles: Array) -> Array:
 def euler_rates(roll: Array, pitch: Array, spin: Float[Array, "3"]) -> Float[Array, "3"]:
     """Rates of the Euler angles roll, pitch, yaw (turned in the order yaw, pitch, roll) at body rates ``spin``."""
     turn = (spin[1] * jnp.sin(roll) + spin[2] * jnp.cos(roll)) / jnp.cos(pitch)
-    return jnp.stack(
-        [spin[0] + turn * jnp.sin(pitch), spin[1] * jnp.cos(roll) - spin[2] * jnp.sin(roll), turn]
-    )
+    tilt = spin[1] * jnp.cos(roll) - spin[2] * jnp.sin(roll)
+    return jnp.stack([spin[0] + turn * jnp.sin(pitch), tilt, turn])
 
 
 def spin_acceleration(

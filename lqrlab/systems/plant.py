@@ -59,9 +59,8 @@ def _over_batch(method: Callable) -> Callable:
         batch = self.batch_shape
         aligned = [_align(v, len(batch)) for v in vectors]
         extra = jnp.broadcast_shapes(*(v.shape[len(batch) : -1] for v in aligned))
-        full = [
-            jnp.broadcast_to(_align(v, len(batch), len(extra)), batch + extra + v.shape[-1:]) for v in aligned
-        ]
+        lead = batch + extra
+        full = [jnp.broadcast_to(_align(v, len(batch), len(extra)), lead + v.shape[-1:]) for v in aligned]
         fn: Callable = method
         for _ in extra:
             fn = jax.vmap(fn, in_axes=(None,) + (0,) * len(vectors))
@@ -183,8 +182,7 @@ class Plant:
         whole = self._broadcast(batch)
         if traced(index):
             return jax.tree.map(lambda a: a[index], whole)
-        if isinstance(index, list):
-            index = np.asarray(index)
+        index = np.asarray(index) if isinstance(index, list) else index
         rows = np.arange(math.prod(batch)).reshape(batch)[index]
         xp = jnp if traced(self) else np  # on the host nothing is compiled for each size
 
@@ -227,10 +225,10 @@ class Plant:
 
     def point(self, **values: ArrayLike) -> tuple[State, Input]:
         """``(x [n], u [m])`` with the signals named in ``values`` there, all others at their declared ``at``."""
-        signals = {s.name: s.at for s in (*self.states, *self.inputs)}
+        names = [s.name for s in (*self.states, *self.inputs)]
         for name in values:
-            if name not in signals:
-                raise ValueError(f"{name}: {self.name} has no such signal{did_you_mean(name, signals)}")
+            if name not in names:
+                raise ValueError(f"{name}: {self.name} has no such signal{did_you_mean(name, names)}")
 
         def vector(kind: tuple[Signal, ...]) -> Array:
             if not any(s.name in values for s in kind):
@@ -286,11 +284,12 @@ class Plant:
 
     def weights(self) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch m m"]]:
         """``(Q [n, n], R [m, m])`` of the cost ∫ xᵀQx + uᵀRu dt: Bryson's rule unless a family says so."""
-        q, r = (
-            np.diag(np.array([s.scale for s in signals]) ** -2.0) for signals in (self.states, self.inputs)
-        )
-        q, r = (np.broadcast_to(w, self.batch_shape + w.shape) for w in (q, r))
-        return jnp.asarray(q, float), jnp.asarray(r, float)
+
+        def bryson(signals: tuple[Signal, ...]) -> Array:
+            w = np.diag(np.array([s.scale for s in signals]) ** -2.0)
+            return jnp.asarray(np.broadcast_to(w, self.batch_shape + w.shape), float)
+
+        return bryson(self.states), bryson(self.inputs)
 
     def initial_state(self, *, key: PRNGKeyArray, num: int | None = None) -> Float[Array, "*batch n"]:
         """Typical initial states as deviations from the equilibrium: independent normal, one scale each.
@@ -303,9 +302,8 @@ class Plant:
             ``[*batch, n]`` or ``[*batch, num, n]``.
         """
         batch, extra = self.batch_shape, () if num is None else (num,)
-        return jax.random.normal(key, (*batch, *extra, self.n)) * _align(
-            self.scales[0], len(batch), len(extra)
-        )
+        scale = _align(self.scales[0], len(batch), len(extra))
+        return jax.random.normal(key, (*batch, *extra, self.n)) * scale
 
     @property
     def scales(self) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch m"]]:
