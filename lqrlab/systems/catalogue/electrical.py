@@ -76,11 +76,8 @@ class MagneticLevitation(Plant):
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """Magnet, ball and the gap, which is ten ball radii at rest."""
         ball, size = -x[0] / self.nominal_gap, 0.3
-        magnet = (
-            Box((0, 0.5), 1.2, 1.0, ink="ground"),
-            Box((0, 0.5), 0.25 * abs(x[2]) / 7.0, 1.0, ink="accent"),
-        )
-        return (*magnet, mark(-1, 1, -1), Disc((0, ball - size), size))
+        coil = Box((0, 0.5), 0.25 * abs(x[2]) / 7.0, 1.0, ink="accent")
+        return (Box((0, 0.5), 1.2, 1.0, ink="ground"), coil, mark(-1, 1, -1), Disc((0, ball - size), size))
 
 
 class PMSM(Plant):

@@ -52,20 +52,14 @@ class Quadrotor(Plant):
         """From behind on the left, from above on the right; arrows are thrusts."""
         arm, place, centre = self.arm, x[1:3], np.array([10 * self.arm + x[0], x[1]])
         tilt, normal = axes(-x[3])
-        size = 0.8 * arm / (self.mass * self.gravity / 4)
-        behind = (
-            Line([place - arm * tilt, place + arm * tilt], "body", 5.0),
-            Disc(place, 0.25 * arm, "accent"),
-        )
-        thrusts = [
-            Arrow(place + end * tilt, place + end * tilt + size * thrust * normal)
-            for end, thrust in ((-arm, u[1]), (arm, u[3]))
-        ]
+        left, right, size = place - arm * tilt, place + arm * tilt, 0.8 * arm / (self.mass * self.gravity / 4)
+        behind = (Line([left, right], "body", 5.0), Disc(place, 0.25 * arm, "accent"))
+        thrusts = [Arrow(end, end + size * thrust * normal) for end, thrust in ((left, u[1]), (right, u[3]))]
         rotors = [Disc(centre + axes(x[5] + k * np.pi / 2, arm)[0], 0.4 * arm, "faint") for k in range(4)]
         body = (Disc(centre, 0.25 * arm), Arrow(centre, centre + axes(x[5], arm)[0]))
         views = ((0.0, "from behind"), (10 * arm, "from above"))
-        goals = [ring((left, 0), arm, "faint") for left, _ in views]
-        words = [Text((left, -2.2 * arm), text, "faint") for left, text in views]
+        goals = [ring((middle, 0), arm, "faint") for middle, _ in views]
+        words = [Text((middle, -2.2 * arm), text, "faint") for middle, text in views]
         return (*goals, *words, *behind, *thrusts, *rotors, *body)
 
 
@@ -197,18 +191,12 @@ class Helicopter(Plant):
         """From the right and from behind, with arrows for its velocity; the dial shows how fast it yaws."""
         size = self.tail_length
 
-        def view(left: Real, angle: float, sideways: float, tail: bool) -> list:
+        def view(left: Real, angle: float, sideways: float, tail: bool) -> Drawing:
             at, (along, up) = np.array([left, 0.0]), axes(angle, size)
-            mast, hub = Line([at, at + 0.4 * up], "ground"), at + 0.4 * up
             boom = [Line([at, at - along, at - along + 0.2 * up], "body", 4.0)] if tail else []
+            body, hub = (Line([at, at + 0.4 * up], "ground"), Disc(at, 0.25 * size, "faint")), at + 0.4 * up
             flies = Arrow(at, at + size * np.array([sideways, -x[2]]), "body")
-            return [
-                *boom,
-                mast,
-                Disc(at, 0.25 * size, "faint"),
-                flies,
-                Line([hub - along, hub + along], "accent", 3.0),
-            ]
+            return (*boom, *body, flies, Line([hub - along, hub + along], "accent", 3.0))
 
         yaw = dial((2.0 * size, -0.2 * size), 0.45 * size, np.pi / 2 - 2 * x[7], "yaw rate")
         return (*view(0.0, x[4], x[0], True), *view(4.0 * size, -x[3], x[1], False), *yaw)

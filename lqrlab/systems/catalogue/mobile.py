@@ -10,16 +10,10 @@ from lqrlab.systems.drawing import Arrow, Box, Disc, Drawing, Line, axes, dial, 
 
 def _on_line(x: np.ndarray, size: Array | float) -> Drawing:
     """A robot from above on the line it follows, its place along it marked by a ring."""
-    (along, across), at = axes(x[2]), x[:2]
-    wheels = [Box(at + s * 0.5 * size * across, 0.5 * size, 0.12 * size, x[2], "ground") for s in (-1, 1)]
-    goal = ring((0, 0), 0.5 * size, "faint")
-    return (
-        mark(-4 * size, 4 * size, 0.0, 1.5),
-        goal,
-        *wheels,
-        Disc(at, 0.45 * size),
-        Arrow(at, at + 0.8 * size * along),
-    )
+    (along, across), at = axes(x[2], size), x[:2]
+    path = (mark(-4 * size, 4 * size, 0.0, 1.5), ring((0, 0), 0.5 * size, "faint"))
+    wheels = [Box(at + s * across, 0.5 * size, 0.12 * size, x[2], "ground") for s in (-0.5, 0.5)]
+    return (*path, *wheels, Disc(at, 0.45 * size), Arrow(at, at + 0.8 * along))
 
 
 class UnicycleRobot(Plant):
@@ -107,26 +101,20 @@ class OmnidirectionalRobot(Mechanical):
 
     _WHEELS = np.pi / 3 + 2 * np.pi / 3 * np.arange(3)
 
-    def _rolling(self, heading: Array) -> Array:
-        """Wheels' rolling directions [3, 2] for a heading."""
-        at = heading + self._WHEELS
-        return jnp.stack([-jnp.sin(at), jnp.cos(at)], axis=1)
-
     def kinetic(self, q: Array, v: Array) -> Array:
         return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + self.inertia * v[2] ** 2)
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
-        """Each wheel pushes along its rolling direction and slides freely across it."""
-        rolling = self._rolling(q[2])
+        """Each wheel pushes along its rolling direction [2] and slides freely across it."""
+        at = q[2] + self._WHEELS
+        rolling = jnp.stack([-jnp.sin(at), jnp.cos(at)], axis=1)
         push = u / self.wheel_radius - self.friction * (rolling @ v[:2] + self.arm * v[2])
         return jnp.concatenate([push @ rolling, self.arm * jnp.sum(push)[None]])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         at, nose = x[:2], x[:2] + axes(x[2], self.arm)[0]
-        angles = x[2] + self._WHEELS
-        wheels = [
-            Box(at + axes(a, self.arm)[0], 0.25 * self.arm, 0.6 * self.arm, a, "ground") for a in angles
-        ]
+        wide, long = 0.25 * self.arm, 0.6 * self.arm
+        wheels = [Box(at + axes(a, self.arm)[0], wide, long, a, "ground") for a in x[2] + self._WHEELS]
         return (ring((0, 0), self.arm, "faint"), *wheels, Disc(at, 0.8 * self.arm), Arrow(at, nose))
 
 

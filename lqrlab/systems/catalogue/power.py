@@ -200,17 +200,16 @@ class TwoAreaPower(Plant):
         """Each area's swing, turbine and governor; the tie line's angle."""
         flow = self._tie_power(x[6])
 
-        def area(
-            frequency: Array, turbine: Array, governor: Array, command: Array, out: Array
-        ) -> list[Array]:
+        def area(x: Array, command: Array, out: Array) -> list[Array]:
+            frequency, turbine, governor = x
             return [
                 (self.area_gain * (turbine - out) - frequency) / self.inertia_time,
                 (governor - turbine) / self.turbine_time,
                 (command - frequency / self.droop - governor) / self.governor_time,
             ]
 
-        first = area(x[0], x[1], x[2], u[0], flow)
-        return jnp.stack([*first, *area(x[3], x[4], x[5], u[1], -flow), x[0] - x[3]])
+        first, second = area(x[:3], u[0], flow), area(x[3:6], u[1], -flow)
+        return jnp.stack([*first, *second, x[0] - x[3]])
 
     def output(self, x: Array) -> Array:
         return jnp.stack([x[0], x[3], self._tie_power(x[6])])

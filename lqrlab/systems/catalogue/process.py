@@ -13,13 +13,11 @@ def _flow(hole: Array, gravity: Array, level: Array) -> Array:
     return hole * jnp.sqrt(2 * gravity * level)
 
 
-def _column(
-    x: float, height: float, label: str, level: float = 1.0, wide: float = 0.7, half: float = 0.5
-) -> Drawing:
+def _column(x: float, height: Real, label: str, level: float = 1.0, thin: bool = False) -> Drawing:
     """A labelled column with a mark at the level that its quantity is to be held at."""
-    tall = float(max(height, 0.0))
+    tall, (wide, half) = max(float(height), 0.0), (0.14, 0.15) if thin else (0.7, 0.5)
     bar = Box((x, tall / 2), wide, tall, ink="accent")
-    return (bar, Text((x, -0.15), label), mark(x - half, x + half, level, 1.5))
+    return (bar, Text((x, -0.12 if thin else -0.15), label), mark(x - half, x + half, level, 1.5))
 
 
 class CoupledTanks(Plant):
@@ -169,10 +167,7 @@ class StirredTankReactor(Plant):
         vessel = tank(0, 0, 1.0, 1.2, x[0] / self.feed_concentration)
         stirrer = (Line([(0, 1.5), (0, 0.3)], "ground"), Line([(-0.2, 0.3), (0.2, 0.3)], "ground", 4.0))
         inside, jacket = np.clip([0.8 + (x[1] - self.temperature) / 10, 0.8 + (u[0] - 300) / 50], 0.02, 1.6)
-        tubes = (
-            *_column(0.9, inside, "tank", 0.8, 0.14, 0.15),
-            *_column(1.5, jacket, "jacket", 0.8, 0.14, 0.15),
-        )
+        tubes = (*_column(0.9, inside, "tank", 0.8, True), *_column(1.5, jacket, "jacket", 0.8, True))
         return (*vessel, *stirrer, *tubes)
 
 

@@ -40,9 +40,8 @@ class VehicleLateral(Plant):
         side = front * jnp.cos(u[0])
         sideways = self.speed * jnp.sin(heading) + slide * jnp.cos(heading)
         slide_rate = (side + rear) / self.mass - self.speed * yaw
-        return jnp.stack(
-            [sideways, yaw, slide_rate, (self.front * side - self.rear * rear) / self.yaw_inertia]
-        )
+        turn = (self.front * side - self.rear * rear) / self.yaw_inertia
+        return jnp.stack([sideways, yaw, slide_rate, turn])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         edges = (Line([(-6, y), (6, y)], "ground", 1.5, dashed=True) for y in (-1.75, 1.75))
@@ -175,13 +174,10 @@ class QuarterCar(Mechanical):
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
         """Body over wheel over road, movements five times as large."""
         body, wheel = 1.1 + 5 * x[0], 0.4 + 5 * x[1]
-        spring, tyre = (
-            Spring((-0.15, wheel), (-0.15, body), 0.08),
-            Spring((0, 0), (0, wheel), 0.06, ink="ground"),
-        )
-        damper = Line([(0.15, wheel), (0.15, body)], "faint", 4.0)
+        spring, damper = Spring((-0.15, wheel), (-0.15, body), 0.08), [(0.15, wheel), (0.15, body)]
+        tyre = Spring((0, 0), (0, wheel), 0.06, ink="ground")
         masses = (Box((0, body + 0.15), 1.2, 0.3), Box((0, wheel), 0.5, 0.2, ink="accent"))
-        return (ground(-1, 1), spring, tyre, damper, *masses)
+        return (ground(-1, 1), spring, tyre, Line(damper, "faint", 4.0), *masses)
 
 
 class HalfCar(Mechanical):
