@@ -257,7 +257,10 @@ def test_a_parameter_that_hides_a_method_is_named():
     with pytest.raises(ValueError, match=r"parameter 'matrices' hides Plant\.matrices"):
         systems.register(
             declare(
-                **body, mass=None, energy_=param(1.0, "J", "x", 0, 2), matrices=param(1.0, "J", "x", 0, 2)
+                **body,
+                mass=None,
+                energy_=param(1.0, "J", "x", 0.0, 2.0),
+                matrices=param(1.0, "J", "x", 0.0, 2.0),
             )
         )
 

@@ -57,7 +57,7 @@ class Coordinates:
         _check_size(scale_x.shape[-1], scale_u.shape[-1])
         both = ((scale_x, N_MAX), (scale_u, M_MAX))
         masks = (_widened(_namespace(s).ones_like(s), size, 0.0) for s, size in both)
-        return cls(*(_widened(s, size, 1.0) for s, size in both), *masks)
+        return cls(*(_widened(s, size, 1.0) for s, size in both), *masks)  # type: ignore[arg-type]
 
     def __getitem__(self, index: Any) -> "Coordinates":
         """The coordinates of some members of the batch."""
@@ -147,24 +147,25 @@ def _namespace(a: Array | np.ndarray) -> ModuleType:
     return np if isinstance(a, np.ndarray) else jnp
 
 
-def _matching(scale: Any, a: Array | np.ndarray) -> Any:
+def _matching(scale: Arrays, a: T) -> T:
     """A scale or mask as NumPy's for a NumPy array, so that the array stays one."""
-    return np.asarray(scale) if isinstance(a, np.ndarray) and not traced(scale) else scale
+    host = isinstance(a, np.ndarray) and not traced(scale)
+    return np.asarray(scale) if host else scale  # type: ignore[return-value]
 
 
-def _rows(scale: Any, M: Array | np.ndarray) -> Any:
+def _rows(scale: Arrays, M: T) -> T:
     return _matching(scale, M)[..., : M.shape[-2], None]
 
 
-def _columns(scale: Any, M: Array | np.ndarray) -> Any:
+def _columns(scale: Arrays, M: T) -> T:
     return _matching(scale, M)[..., None, : M.shape[-1]]
 
 
-def _widened(a: Array | np.ndarray, size: int, fill: float) -> Any:
+def _widened(a: T, size: int, fill: float) -> T:
     return _namespace(a).pad(a, [(0, 0)] * (a.ndim - 1) + [(0, size - a.shape[-1])], constant_values=fill)
 
 
-def _per_vector(scale: Any, a: Array | np.ndarray) -> Any:
+def _per_vector(scale: Arrays, a: T) -> T:
     """A scale ``[*batch, 12]`` for each vector of a ``[*batch, *extra, k]``."""
     return linalg.expand_batch(_matching(scale, a)[..., : a.shape[-1]], a.ndim)
 

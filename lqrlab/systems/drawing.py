@@ -7,14 +7,14 @@ still, ``"faint"`` is in the background, ``"fluid"`` fills a vessel.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from jax import Array
 
 from lqrlab.systems.declaration import Signal
 
 INKS = ("body", "accent", "ground", "faint", "fluid")
-Real = Any  # a number, or anything that can stand for one
+Real = int | float | np.ndarray | Array  # a number
 Point = Sequence[Real] | np.ndarray
 
 
@@ -112,7 +112,7 @@ def bounds(*drawings: Drawing) -> tuple[float, float, float, float]:
 
 def axes(angle: Real, length: Real = 1.0) -> tuple[np.ndarray, np.ndarray]:
     """Two vectors of a length: turned counter-clockwise by ``angle`` [rad] from the right, and a quarter turn on."""
-    along = length * np.array([np.cos(angle), np.sin(angle)])
+    along = np.asarray(length) * np.array([np.cos(angle), np.sin(angle)])
     return along, np.array([-along[1], along[0]])
 
 

@@ -1,7 +1,7 @@
 """Mechanisms, written as energies, and the bodies that they are made of: rods, and rigid bodies in flight."""
 
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +35,8 @@ class Mechanical(Plant):
     Source: H. Goldstein, Classical Mechanics, 3rd ed. (2002), eq. (1.57) and section 1.5.
     """
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
+    def __init_subclass__(cls, static: tuple[str, ...] = ()) -> None:
+        super().__init_subclass__(static)
         if "draw" in vars(cls) and "drawn_in" not in vars(cls):
             cls.drawn_in = "m"
 

@@ -4,7 +4,7 @@ import collections
 import fractions
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import sympy
@@ -28,14 +28,14 @@ def _number(value: np.generic) -> Expr:
     return sympy.Float(float(value))
 
 
-def _function(function: type[sympy.Function], *arguments: Expr) -> Expr:
+def _function(function: Callable[..., Expr], *arguments: Expr) -> Expr:
     """A function as it is written, where SymPy would turn sin(ψ + π) into −sin ψ; of numbers its value."""
     if all(a.is_number for a in arguments):
         return _number(np.float64(function(*arguments)))
     return function(*arguments, evaluate=False)
 
 
-def _converted(a: Expr, dtype: np.dtype) -> Expr:
+def _converted(a: sympy.Basic, dtype: np.dtype) -> sympy.Basic:
     return sympy.Piecewise((1, a), (0, True)) if isinstance(a, Boolean) and dtype.kind != "b" else a
 
 

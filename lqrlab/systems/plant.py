@@ -34,6 +34,8 @@ Output = Float[Array, "p"]
 """The measurements of one plant."""
 Numbers = ArrayLike | Sequence
 """What NumPy makes an array of: numbers, arrays, lists of them."""
+Path = tuple[jax.tree_util.GetAttrKey, ...]
+"""Where a plant's array is in it."""
 if TYPE_CHECKING:
     Arrays = Array
 else:  # on the host, plants and coordinates hold NumPy arrays
@@ -55,7 +57,7 @@ def _over_batch(method: Callable) -> Callable:
     """
 
     @functools.wraps(method)
-    def call(self: "Plant", *vectors: Numbers) -> Any:
+    def call(self: "Plant", *vectors: Numbers) -> object:
         batch = self.batch_shape
         aligned = [_align(v, len(batch)) for v in vectors]
         extra = jnp.broadcast_shapes(*(v.shape[len(batch) : -1] for v in aligned))
@@ -110,8 +112,8 @@ class Plant:
     """How many axes follow those of the batch, for fields that hold vectors or matrices."""
     dt: Any = 0.0
 
-    def __init_subclass__(cls, static: tuple[str, ...] = (), **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
+    def __init_subclass__(cls, static: tuple[str, ...] = ()) -> None:
+        super().__init_subclass__()
         cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
         for key, text in documented(cls.__doc__ or cls.name).items():
             if key == "title" or "states" in vars(cls):  # a base class may have a source that is no model's
@@ -194,12 +196,12 @@ class Plant:
     def _broadcast(self, batch: tuple[int, ...]) -> "Plant":
         """The plant with all batch axes in each field, also in one that its members share."""
 
-        def full(path: Any, a: Array) -> Array:
+        def full(path: Path, a: Array) -> Array:
             return jnp.broadcast_to(a, batch + jnp.shape(a)[jnp.ndim(a) - self._axes(path) :])
 
         return jax.tree_util.tree_map_with_path(full, self)
 
-    def _axes(self, path: tuple[Any, ...]) -> int:
+    def _axes(self, path: Path) -> int:
         return self.field_axes.get(path[0].name, 0)
 
     # What follows ----------------------------------------------------------------------------------------

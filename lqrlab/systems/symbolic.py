@@ -4,7 +4,7 @@ So what is printed cannot drift from what is computed.
 """
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -88,7 +88,7 @@ def _traced(plant: Plant, method: str, notation: "Notation", *names: list[str]) 
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
 
-    def call(parameters: list[Any], *vectors: Any) -> Any:
+    def call(parameters: list[jax.Array], *vectors: jax.Array) -> jax.Array:
         return function(type(plant)(**dict(zip(fields, parameters))), *vectors)
 
     closed = jax.make_jaxpr(call)([jnp.zeros(())] * len(fields), *(jnp.zeros(len(v)) for v in names[1:]))

@@ -283,5 +283,5 @@ class PredatorPrey(Plant):
         return jnp.stack([born - eaten, self.yield_ * eaten - self.death * lynxes])
 
     def draw(self, x: np.ndarray, u: np.ndarray) -> Drawing:
-        hares, lynxes = x / np.abs(self._balance())
+        hares, lynxes = (level / abs(rest) for level, rest in zip(x, self._balance()))
         return (ground(-0.8, 2.3), *_column(0.0, hares, "hares"), *_column(1.5, lynxes, "lynxes"))
