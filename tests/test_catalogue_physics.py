@@ -152,7 +152,7 @@ def test_a_rigid_body_turns_as_its_rotation_matrix_says():
         pitch = jnp.array([[cp, 0, sp], [0, 1, 0], [-sp, 0, cp]])
         return yaw @ pitch @ jnp.array([[1, 0, 0], [0, cr, -sr], [0, sr, cr]])
 
-    rates = mechanics.euler_rates(angles[0], angles[1], jnp.asarray(spin))
+    rates = mechanics.euler_rates(*jnp.asarray(angles[:2]), jnp.asarray(spin))
     R, change = jax.jvp(rotation, (jnp.asarray(angles),), (rates,))
     np.testing.assert_allclose(change, R @ np.cross(np.eye(3), spin), atol=1e-14)
     acceleration = mechanics.spin_acceleration(*map(jnp.asarray, (inertia, spin, moment)))
