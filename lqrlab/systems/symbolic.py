@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from lqrlab.systems.notation import Notation
 
-LONGEST = 750
+LONGEST = 740
 """Characters of LaTeX beyond which letters stand for the sums that an equation repeats."""
 
 _NAMES = {"angle_of_attack": r"\alpha", "air_density": r"\rho", "climb_angle": r"\gamma"}
