@@ -287,7 +287,7 @@ def test_signals_as_a_data_sheet_lists_them():
         Signal("angle", "1/(2π) rad", 1.0),
     )
     assert systems.with_rates("x = 2 ± 3 m", time=0.5)[1] == Signal("x_rate", "m/s", 6.0)
-    with pytest.raises(ValueError, match="but found 'voltage 9.3 ± 3 V'"):
+    with pytest.raises(ValueError, match=r"but found 'voltage 9\.3 ± 3 V'"):
         systems.signals("x ± 1 m, voltage 9.3 ± 3 V")
     with pytest.raises(ValueError, match="no scale and unit for x, y"):
         systems.signals("z ± 1 m, x, y")

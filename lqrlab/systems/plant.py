@@ -90,10 +90,11 @@ class Plant:
     """A dynamical system ẋ = f(x, u) with an operating point, weights and a sample time.
 
     Subclasses declare parameters with :func:`param`, list ``states`` and ``inputs`` (tuples of :class:`Signal`, as
-    :func:`signals` makes them), set ``dt`` [s], and write :meth:`dynamics` and :meth:`draw`. Their docstring's first line is the title; its paragraphs "Source: …" and
-    "Limits: …" (or class attributes ``source``, ``limits``) say where the model comes from and what wide variants
-    cannot do, and why. All states are measured unless ``outputs`` names some of them (or lists further signals,
-    which :meth:`output` then computes); ``drawn_in`` is the unit of a drawing that is to scale.
+    :func:`signals` makes them), set ``dt`` [s], and write :meth:`dynamics` and :meth:`draw`. Their docstring's first
+    line is the title; its paragraphs "Source: …" and "Limits: …" (or class attributes ``source``, ``limits``) say
+    where the model comes from and what wide variants cannot do, and why. All states are measured unless ``outputs``
+    names some of them (or lists further signals, which :meth:`output` then computes); ``drawn_in`` is the unit of a
+    drawing that is to scale.
 
     Instances are frozen pytrees of arrays; ``systems.make`` checks their values, the bare constructor does not.
     """
