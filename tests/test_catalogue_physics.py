@@ -162,11 +162,11 @@ def test_a_rigid_body_turns_as_its_rotation_matrix_says():
 def test_circuits_lose_what_their_resistors_take():
     xs, us = np.random.default_rng(3).normal(size=(2, 20, 2))
     for x, u in zip(xs, us[:, :1]):
-        p = systems.make("series_rlc")
-        gained = jax.grad(p.energy)(jnp.asarray(x)) @ p.dynamics(x, u)
+        p, (_, energy) = systems.make("series_rlc"), OTHERS["series_rlc"]
+        gained = jax.grad(energy, argnums=1)(p, jnp.asarray(x)) @ p.dynamics(x, u)
         np.testing.assert_allclose(gained, u[0] * x[1] - p.resistance * x[1] ** 2, rtol=1e-9)
-        p = systems.make("parallel_rlc")
-        gained = jax.grad(p.energy)(jnp.asarray(x)) @ p.dynamics(x, u)
+        p, (_, energy) = systems.make("parallel_rlc"), OTHERS["parallel_rlc"]
+        gained = jax.grad(energy, argnums=1)(p, jnp.asarray(x)) @ p.dynamics(x, u)
         np.testing.assert_allclose(gained, u[0] * x[0] - x[0] ** 2 / p.resistance, rtol=1e-9)
 
 

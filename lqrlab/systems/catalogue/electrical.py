@@ -205,9 +205,6 @@ class RLC(Plant):
 
     dt = 1e-4
 
-    def energy(self, x: Array) -> Array:
-        return 0.5 * (self.capacitance * x[0] ** 2 + self.inductance * x[1] ** 2)
-
 
 class SeriesRLC(RLC):
     """Resistor, coil and capacitor in a row behind a voltage source.
