@@ -194,8 +194,8 @@ def test_equations_are_what_is_computed(name):
     found = symbolic.formulas(plant, formula)
     if isinstance(plant, systems.Mechanical):
         x_names = [*x_names[:half], *(rf"\dot{{{s}}}" for s in x_names[:half])]
-        energies = plant.kinetic(x[:half], x[half:]), plant.potential(x[:half])
-        expected = np.array([*energies, *plant.forces(x[:half], x[half:], u)])
+        q, v, push = jnp.asarray(x[:half]), jnp.asarray(x[half:]), jnp.asarray(u)
+        expected = np.array([plant.kinetic(q, v), plant.potential(q), *plant.forces(q, v, push)])
     else:
         expected = plant.dynamics(x, u)
     symbols = formula.symbols([*parameters, *x_names, *u_names])

@@ -10,7 +10,7 @@ from catalogue import BUILT_IN, variants
 from scipy_oracle import gain, relative, van_loan
 
 from lqrlab import control, systems
-from lqrlab.compute.compiling import quickly
+from lqrlab.compute import quick_jit
 
 BUCKETS = ((4, 2), (8, 4), (12, 6))
 TEXTBOOK = (
@@ -138,7 +138,7 @@ def loops(name, K, sizes, steps):
         for _ in range(inner):
             y = y @ flow.T + u @ held.T
         x = y
-    return np.asarray(quickly(jax.vmap(nonlinear))(jnp.asarray(x0))) / scale, x / scale
+    return np.asarray(quick_jit(jax.vmap(nonlinear))(jnp.asarray(x0))) / scale, x / scale
 
 
 LINEAR = (
