@@ -375,7 +375,7 @@ def test_panels_say_what_they_cannot_show(monkeypatch):
         (lambda: widgets.attraction_map(two, num=-4), "num: expected a whole number ≥ 1, but found -4"),
         (
             lambda: evaluation.attraction(two, idle(two), np.ones(2), num_steps=0),
-            "num_steps: expected at least",
+            "num_steps: expected a whole number ≥ 1",
         ),
     ):
         with pytest.raises(ValueError, match=refusal):

@@ -168,9 +168,7 @@ def _rollout(
     """The loop tick by tick, charged by Q and R instead of the plant's weights; one program from plant to costs."""
     world = simulation.env(plant, dt=tick, linear=linear, substeps=substeps)
     sampled = control.discretize(*plant.matrices(), Q, R, tick)
-    # zero as a number and not as a traced one: no noise, so no random key
-    world = dataclasses.replace(world, Q=Q, R=R, sampled=sampled, noise=np.zeros(plant.n))  # type: ignore[arg-type]
-    return simulation.rollout(world, policy, x0, ticks)
+    return simulation.rollout(dataclasses.replace(world, Q=Q, R=R, sampled=sampled), policy, x0, ticks)
 
 
 def picture(setting: Setting) -> svg.Picture:
