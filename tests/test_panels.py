@@ -455,7 +455,8 @@ def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp
         if row["step"] == 8:
             panel.keep.click()
 
-    fit = learning.fit(data, model, train, tmp_path, progress=progress)
+    source = dataset.source(data, batch_size=8, window=1)
+    fit = learning.fit(source, model, train, tmp_path, progress=progress)
     assert len(set(shown)) == len(fit.metrics) == 3
     assert "of 400" in shown[0]
     assert not fit.stopped
@@ -463,7 +464,7 @@ def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp
     best = max(row["validation_efficiency"] for row in fit.metrics)
     assert f"{100 * (1 - best):.3g} % at step" in shown[-1]
     assert learning.load(tmp_path / "checkpoints", "best") is not None
-    assert learning.fit(data, model, train, tmp_path).steps == 10  # it stays ended
+    assert learning.fit(source, model, train, tmp_path).steps == 10  # it stays ended
     (tmp_path / "metrics.jsonl").open("a").write('{"step": 11, "los')  # being written
     assert len(training_monitor.read(tmp_path)) == 3
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
