@@ -161,6 +161,7 @@ def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkey
 
     monkeypatch.setattr(bulk_sweeps, "grid", grid)
     monkeypatch.setattr(dataset, "open", lambda path: path)
+    monkeypatch.setattr(dataset, "source", lambda data, **options: asked.update(options) or data)
     (rows,) = sweep_program.trainings(dataclasses.replace(plan, source=tmp_path), points)
     assert [(i, row["loss"]) for i, row in rows] == [
         (0, 1.0),
