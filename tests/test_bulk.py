@@ -54,7 +54,7 @@ def by_scipy(point):
 
 def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(notebooks, "package_hash", lambda: "as it is")  # whoever edits it meanwhile
-    done = ask(tmp_path, *GIVEN, "--random", "12", "--no-report", "--road", "auto")  # the option's old name
+    done = ask(tmp_path, *GIVEN, "--random", "12", "--no-report", "--executor", "auto")
     assert done.exit_code == 0, done.output
     assert "executor: vmap: a plant's points need no notebook" in done.stdout
     frame = pd.read_parquet(tmp_path / "results.parquet")

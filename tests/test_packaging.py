@@ -339,7 +339,6 @@ def test_help_fits_one_screen_and_begins_with_what_matters():
     assert set(order) == set(main.commands)
     sweep = CliRunner().invoke(main, ["sweep", "--help"]).stdout
     assert "--executor" in sweep
-    assert "--road" not in sweep  # its old name is understood, and not shown
 
 
 def test_the_doctor_finds_this_environment_well():

@@ -25,15 +25,10 @@ PLAYING = svg.stylesheet("animation.css")
 
 @dataclasses.dataclass(frozen=True)
 class Animation(svg.Picture):
-    """A drawing that moves; the last expression of a cell shows it.
+    """A drawing that moves; the last expression of a cell shows it."""
 
-    Attributes:
-        seconds: that one round takes to play.
-        speed: seconds of the plant's time in a second of playing.
-    """
-
-    seconds: float = 0.0
-    speed: float = 1.0
+    seconds: float = 0.0  # that one round takes to play
+    speed: float = 1.0  # seconds of the plant's time in a second of playing
 
     @property
     def drawing(self) -> str:

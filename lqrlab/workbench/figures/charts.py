@@ -158,16 +158,10 @@ def logarithmic(
     decades: int = 100,
     named: bool = False,
 ) -> str:
-    """Positive curves on an axis of their log10.
+    """Positive curves (label → values over ``xs``) on an axis of their log10.
 
-    Args:
-        at: where.
-        xs, curves: abscissae of all curves, and label → values.
-        labels: of the horizontal and of the vertical axis.
-        x: range of the abscissae.
-        floor: value at which lower ones are drawn.
-        decades: at most so many are shown, the highest ones.
-        named: whether the curves' labels stand in the chart.
+    Values below ``floor`` are drawn there, at most the highest ``decades`` are shown; ``labels`` are of the two axes,
+    ``named`` writes those of the curves into the chart.
     """
     values = {k: np.maximum(np.nan_to_num(v, nan=floor, posinf=1e12), floor) for k, v in curves.items()}
     logs = {label: np.log10(v) for label, v in values.items()}
@@ -205,11 +199,10 @@ def over_time(
     labelled: bool = True,
     lead: int = 0,
 ) -> tuple[str, Axes]:
-    """A small chart of curves over time, and its axes; a curve ends where it is not finite or leaves the chart.
+    """A small chart of curves until a time [s], and its axes; a curve ends where it is not finite or leaves the chart.
 
     Args:
-        at: where.
-        curves: what is drawn.
+        at, curves: where, and what is drawn.
         title, unit: of the values.
         until: the last time [s].
         steps: whether values hold until the next.
@@ -278,13 +271,11 @@ def responses(
     named: bool = False,
     film: Film | None = None,
 ) -> tuple[str, float]:
-    """A small chart for each signal, ``columns`` a row; markup and the height at which they end.
+    """A small chart for each signal, at most ``columns`` a row; markup and the height at which they end.
 
     Args:
-        signals: what is shown.
-        runs: label → trajectory of one loop.
+        signals, runs: what is shown, label → trajectory of one loop.
         at: left, top and width [px].
-        columns: at most so many a row.
         lead: how many of the runs decide the ranges of time and values; all if 0.
         named: whether the runs' labels stand above.
         film: if given, a mark for the time runs through each chart.

@@ -28,9 +28,8 @@ _STEP = ";animation-timing-function:step-end"
 class Film:
     """Makes elements that move and gathers the keyframes that move them.
 
-    Args:
-        times: of the frames, as shares of a loop, from 0; after the last all stands still until the loop ends.
-        seconds: that one loop takes on the wall.
+    ``times`` of the frames are shares of a loop, from 0; after the last all stands still until the loop, which takes
+    ``seconds`` on the wall, ends.
     """
 
     def __init__(self, times: PerFrame, seconds: float) -> None:
@@ -61,12 +60,9 @@ class Film:
         return f"{digits(100 * self.times[frame], 2)}%"
 
     def carry(self, tag: str, marks: Marks, path: Path, size: tuple[float, float], words: str = "") -> str:
-        """An element carried along.
+        """An element, given as it stands unturned at its origin, carried along a path.
 
-        Args:
-            tag, marks, words: the element as it stands at its own origin, unturned.
-            path: where to.
-            size: how far it reaches from its origin along and across [px].
+        ``size`` is how far it reaches from its origin along and across [px].
         """
         path = np.array(path, float)
         path[:, 2] = np.unwrap(path[:, 2])
@@ -84,9 +80,8 @@ class Film:
         weighted = path * weight
         if np.ptp(weighted, axis=0).max() > _TOLERANCE / 2:
             keep = simplify(np.column_stack([self.times, weighted]), _TOLERANCE)
-            marks = self._animated(
-                self._rule(keep, lambda i: f"transform:{form(i, 'px', 'deg', ',')}"), marks
-            )
+            rule = self._rule(keep, lambda i: f"transform:{form(i, 'px', 'deg', ',')}")
+            marks = self._animated(rule, marks)
         return element(tag, marks, words)
 
     def widen(self, markup: str, widths: PerFrame) -> str:
@@ -122,13 +117,9 @@ class Film:
 
 
 def shapes(film: Film, drawings: Sequence[drawing.Drawing], scale: float, corner: tuple[float, float]) -> str:
-    """A plant's drawings, one a frame, as elements that move.
+    """A plant's drawings, one a frame, as elements that move; a shape's place in the tuple says which it is.
 
-    Args:
-        film: takes the keyframes.
-        drawings: one a frame, back to front; a shape's place in the tuple says which it is.
-        scale: pixels a unit of the drawing.
-        corner: the drawing's (left, top) at the pixel (0, 0).
+    ``scale`` is in pixels a unit of the drawing, ``corner`` the drawing's (left, top) at the pixel (0, 0).
     """
     pen, made = _Pen(film, scale, corner), []
     for i in range(max(map(len, drawings))):
@@ -150,10 +141,8 @@ def fit(
 ) -> tuple[float, tuple[float, float]]:
     """Scale and corner, as :func:`shapes` takes them, that put a part of the plane into the middle of a picture.
 
-    Args:
-        bounds: left, right, bottom and top of the part.
-        size: width and height of the picture [px].
-        room: what of them it may fill.
+    ``bounds`` are left, right, bottom and top of the part, ``size`` width and height of the picture [px], of which it may
+    fill ``room``.
     """
     left, right, bottom, top = bounds
     scale = min(room[0] / (right - left), room[1] / (top - bottom))
@@ -224,18 +213,15 @@ class _Pen:
             marks |= {"stroke-linejoin": "round", "d": polyline((p.real, p.imag) for p in about[0])}
             path, _ = _path(points[:, 0], turn, np.ones(2))
             return self.film.widen(self.film.carry("path", marks, path, (reach, reach)), widths)
-        pieces = (
-            self.straight(*_polar(*points[:, k : k + 2].swapaxes(0, 1)), marks) for k in range(z.shape[1] - 1)
-        )
-        return self.film.widen("".join(pieces), widths)
+        ends = (points[:, k : k + 2].swapaxes(0, 1) for k in range(z.shape[1] - 1))
+        return self.film.widen("".join(self.straight(*_polar(*pair), marks) for pair in ends), widths)
 
     def arrow(self, frames: Sequence[drawing.Arrow], ink: str) -> str:
         """A shaft and a head, which shrinks with a short arrow."""
         a, length, turn = _polar(self.pixels(frames, "a"), self.pixels(frames, "b"))
         head = np.minimum(length / (2 * _HEAD), 1.0)
-        shaft = self.straight(
-            a, length - 0.8 * _HEAD * head, turn, {"class": f"{ink} lq-open", "stroke-width": 1.8}
-        )
+        look: Marks = {"class": f"{ink} lq-open", "stroke-width": 1.8}
+        shaft = self.straight(a, length - 0.8 * _HEAD * head, turn, look)
         tips = a + length[:, None] * np.stack([np.cos(turn), np.sin(turn)], axis=1)
         tip: Marks = {"class": ink, "stroke-width": 0.5, "d": f"M0 0L{px(-_HEAD)} 3.6V-3.6Z"}
         path = np.column_stack([tips, turn, head, head])

@@ -24,16 +24,9 @@ _ALL = "all splits"
 
 
 def data_browser(path: str | Path) -> "Browser | Picture":
-    """A panel to leaf through a data set: family, split, variant, trajectory.
+    """A panel to leaf through the data set in a folder: family, split, variant, trajectory.
 
-    Args:
-        path: its folder.
-
-    Returns:
-        The panel; without a person the first trajectory.
-
-    Raises:
-        BadFile: it is no data set, or is damaged.
+    Without a person it is the first trajectory; a ``BadFile`` if there is no data set, or a damaged one.
     """
     data = dataset.open(path)
     return picture(Selection.of(data, data.config.families[0], None), 0, 0) if headless() else Browser(data)
@@ -90,14 +83,8 @@ def optimum(chosen: Selection, variant: int, x0: Float[np.ndarray, " n"], num_st
 def picture(chosen: Selection, variant: int, number: int, signal: int | None = None) -> Picture:
     """One trajectory and the optimum, the spectrum of a signal and the poles, with the words above them.
 
-    Args:
-        chosen: the family and split.
-        variant: which of its plants.
-        number: which of the variant's trajectories, or of their segments.
-        signal: whose spectrum: states first, then inputs; the first input if left out.
-
-    Raises:
-        ValueError: nothing was kept of this variant.
+    ``number`` counts the variant's trajectories or their segments, ``signal`` its states and then its inputs, of which
+    the first is the default. A ``ValueError`` if nothing was kept of this variant.
     """
     found = chosen.of_variant(variant)
     at = int(found[min(number, len(found) - 1)])
@@ -105,8 +92,7 @@ def picture(chosen: Selection, variant: int, number: int, signal: int | None = N
     dt = float(np.asarray(chosen.plants.dt)[variant])
     best = optimum(chosen, variant, np.asarray(chosen.runs.x0[at], float), len(us))
     recorded = Trajectory(dt * np.arange(len(xs)), xs, us, None)  # type: ignore[arg-type]
-    runs = {"optimal": best, "as recorded": recorded}
-    signals = chosen.signals
+    runs, signals = {"optimal": best, "as recorded": recorded}, chosen.signals
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, named=True)
     watched = signals[xs.shape[-1] if signal is None else signal]
     A, B = (np.asarray(a) for a in control.c2d(chosen.plants.A[variant], chosen.plants.B[variant], dt))
@@ -173,7 +159,7 @@ class Browser(Panel):
             ipywidgets.IntSlider(0, 0, 0, description=label, **WIDE) for label in ("variant", rows)
         )
         first = ipywidgets.HBox([self.family, self.split, self.signal])
-        super().__init__([first, ipywidgets.HBox([self.variant, self.trajectory])], beside=False)
+        super().__init__([first, ipywidgets.HBox([self.variant, self.trajectory])], above=True)
         self.watch(self.family, then=self._choose_family)
         self.watch(self.split, then=self._choose_split)
         self.watch(self.variant, self.trajectory, self.signal)

@@ -23,15 +23,10 @@ class Stopped(Exception):
 class Live:
     """A panel's work in threads: for the newest question, one at a time, with a button to stop it.
 
-    A newer question, or the button, ends work where it calls the check that it is given. Work that does not check is
-    finished and, unless it was stopped, shown: a picture follows a slider that is still being dragged.
-
-    Args:
-        work: ``work(question, check)`` → answer.
-        show: puts an answer into the panel.
-        settle: seconds that a question has to stand before it is worked on.
-
-    ``bar`` is the part of the panel that says what is going on (``status``) and has the button (``stop``).
+    ``work(question, check)`` answers a question that has stood for ``settle`` seconds, ``show(answer)`` puts it into
+    the panel. A newer question, or the button, ends work where it calls the check. Work that does not check is finished
+    and, unless it was stopped, shown: a picture follows a slider that is still being dragged. ``bar`` says what is
+    going on (``status``) and has the button (``stop``).
     """
 
     def __init__(
@@ -62,11 +57,7 @@ class Live:
                 self._write("<i>stopped; what is shown is from before</i>")
 
     def wait(self, timeout: float = 60.0) -> None:
-        """Until the newest question is answered, in a script or a test.
-
-        Raises:
-            TimeoutError: it takes longer than ``timeout`` seconds.
-        """
+        """Until the newest question is answered, in a script or a test; a ``TimeoutError`` after so many seconds."""
         if self._newest:
             self._thread.join(timeout)
         if self._thread.is_alive():
@@ -138,16 +129,9 @@ class Panel(ipywidgets.Box):
     """Controls, and a picture with words that follows them.
 
     A subclass makes its controls, lays them out by calling this class's ``__init__``, has them watched and says in
-    ``_question`` what they stand at and in ``_compute`` what :class:`svg.Picture` answers it. Errors of both are shown
-    in the panel. ``_show`` puts another kind of answer into the panel.
-
-    Args:
-        controls: what stands beside the picture, or above it.
-        beneath: what stands below the picture.
-        beside: whether the controls stand beside the picture.
-        settle: as for :class:`Live`.
-
-    ``picture`` and ``words`` are what is shown, ``live`` is the work: ``live.wait()`` until it is done.
+    ``_question`` what they stand at and in ``_compute`` what :class:`svg.Picture` answers it; errors of both are shown
+    in the panel. The controls stand to the left of the picture, or above it, ``beneath`` below it. ``picture`` and
+    ``words`` are what is shown, ``live`` is the work: ``live.wait()`` until it is done.
     """
 
     def __init__(
@@ -155,18 +139,18 @@ class Panel(ipywidgets.Box):
         controls: Sequence[ipywidgets.Widget],
         *,
         beneath: Sequence[ipywidgets.Widget] = (),
-        beside: bool = True,
+        above: bool = False,
         settle: float = 0.0,
     ) -> None:
         self.picture, self.words = ipywidgets.HTML(), ipywidgets.HTML()
         self.live = Live(self._compute, self._show, settle=settle)
         self._quiet = False
         children = [self.live.bar, self.words, self.picture, *beneath]
-        if beside:
+        if above:
+            super().__init__([*controls, *children], layout={"flex_flow": "column"})
+        else:
             left = ipywidgets.VBox(list(controls), layout={"flex": "0 0 28rem"})
             super().__init__([left, ipywidgets.VBox(children, layout={"flex": "1 1 auto"})])
-        else:
-            super().__init__([*controls, *children], layout={"flex_flow": "column"})
 
     def _question(self) -> Any:
         raise NotImplementedError

@@ -23,12 +23,8 @@ def plant_explorer(
 ) -> "Explorer | Animation":
     """A panel to get to know plants: choose one, change it, let it go from any state, with control and without.
 
-    Args:
-        plant: the family to begin with, or one plant of your own, which then is the only one to choose.
-        num_steps: samples that a run takes; until the nominal loop has settled if left out.
-
-    Returns:
-        The panel; without a person the drawing at its defaults.
+    It begins with a family; one plant of your own is the only one to choose. A run takes ``num_steps`` samples, or
+    until the nominal loop has settled. Without a person it is the drawing at its defaults.
     """
     if headless():
         nominal = controls.one_plant(plant)

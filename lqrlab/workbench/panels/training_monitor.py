@@ -29,14 +29,8 @@ def training_monitor(run: str | Path, *, every: float = 1.0) -> "Monitor | Pictu
     """A panel that follows the training in a run's folder, whoever does it: this notebook, another, ``lqrlab run``.
 
     Where this notebook trains, hand it to the loop, ``learning.fit(…, progress=monitor.progress)``, so that the button
-    is heard while the cell is running.
-
-    Args:
-        run: the run's folder, in which ``metrics.jsonl`` is or will be.
-        every: seconds between two looks at the file.
-
-    Returns:
-        The panel; without a person the curves as they are.
+    is heard while the cell is running. ``metrics.jsonl`` is looked at ``every`` so many seconds. Without a person it is
+    the curves as they are.
     """
     if not headless():
         return Monitor(run, every=every)
@@ -64,12 +58,9 @@ def picture(rows: Sequence[Row], total: int | None = None) -> Picture:
     last, best = log.iloc[-1], log.loc[log["cost wasted [%]"].idxmin()]
     x, wide, body = (0.0, max(float(total or 0), last["step"], 1.0)), (_WIDTH - 10) / 2, ""
     for k, (label, floor, columns) in enumerate(_CHARTS):
-        at, curves = (
-            (k * (wide + 10), 0.0, wide, _TALL),
-            {name: log[c].to_numpy() for name, c in columns.items()},
-        )
-        steps, labels = log["step"].to_numpy(), ("step", label)
-        body += charts.logarithmic(at, steps, curves, labels, x=x, floor=floor, named=True)
+        at, curves = (k * (wide + 10), 0.0, wide, _TALL), {n: log[c].to_numpy() for n, c in columns.items()}
+        labels = ("step", label)
+        body += charts.logarithmic(at, log["step"].to_numpy(), curves, labels, x=x, floor=floor, named=True)
     alt = f"Training and validation loss, and closed-loop waste, over {last['step']:.0f} steps"
     pace = rows[-1].get("windows_per_second", float("nan"))
     words = (
@@ -89,7 +80,7 @@ class Monitor(Panel):
         tooltip = "end the training, keep the best"
         self.keep = ipywidgets.Button(description="stop and keep", icon="stop", tooltip=tooltip)
         self.keep.on_click(lambda _: self._stop())
-        super().__init__([], beneath=[self.keep], beside=False)
+        super().__init__([], beneath=[self.keep], above=True)
         self.words.value = _waiting(self._run)
         self._closed = threading.Event()
         self.look()

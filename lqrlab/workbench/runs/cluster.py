@@ -24,15 +24,10 @@ Engine = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
 
 @contextlib.contextmanager
 def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterator["Client"]:
-    """A client of the cluster at an address, or of a new one with so many processes.
+    """A client of the cluster at an address, as tcp://head:8786, or of a new one with so many processes.
 
-    Args:
-        scheduler: address, as tcp://head:8786; None for a new cluster on this machine.
-        workers: processes of the new one.
-        failures: how many deaths of a worker a task of the new one survives.
-
-    Raises:
-        ValueError: it is no address, or no scheduler answers there.
+    A task of the new one survives ``failures`` deaths of a worker. A ``ValueError`` if it is no address, or no
+    scheduler answers there.
     """
     import dask
     import distributed
@@ -101,14 +96,9 @@ def engine(
 ) -> Iterator[Engine]:
     """What ``lqrlab.dataset.generate`` takes as its engine: shards on the workers of a cluster.
 
-    A shard whose worker died is tried again, at most three times in all; an error ends all. Where no worker is
-    left it waits for one and says so: those of a queue come when they come.
-
-    Args:
-        workers: processes on this machine; as many as there are cores by default.
-        scheduler: address of a dask scheduler; its workers must see the data set's folder under the same path
-            and have this package.
-        say: told, every few seconds, that nobody works.
+    They are processes of this machine, as many as it has cores by default, or those of a dask scheduler, which must
+    have this package and see the data set's folder under the same path. A shard whose worker died is tried again, at
+    most three times in all; any other error ends all. Where no worker is left it waits for one and says so.
 
     Raises:
         ValueError: there is no scheduler at the address.

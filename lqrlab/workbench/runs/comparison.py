@@ -40,9 +40,7 @@ def table(folder: str | Path) -> "DataFrame":
 def _point_row(entry: Entry, known: Values | None) -> Values:
     """The row of a point of one program: its numbers are in one file, or are not."""
     status = "not started" if known is None else "failed" if "error" in known else "finished"
-    numbers = {k: v for k, v in (known or {}).items() if k != "error"}
-    error = (known or {}).get("error", "")
-    return {"run": entry["run"], "status": status, **entry["point"], **numbers, "error": error}
+    return {"run": entry["run"], "status": status, **entry["point"], "error": "", **(known or {})}
 
 
 def _run_row(folder: Path, entry: Entry, sweep: Record) -> Values:
@@ -135,11 +133,7 @@ def cell(value: object) -> str:
 
 
 def write(folder: str | Path) -> Path:
-    """Write ``<folder>/report/index.html``, the comparison, and a report of each run that has none.
-
-    Raises:
-        ValueError: the folder is not a sweep's.
-    """
+    """Write ``<folder>/report/index.html``, the comparison of a sweep's runs, and a report of each that has none."""
     from lqrlab.workbench.runs import comparison_figures, report
 
     folder = Path(folder).resolve()
@@ -187,12 +181,10 @@ def _facts(frame: "DataFrame", record: Record) -> list[tuple[str, object]]:
     mapped = record["executor"] == "vmap"
     seconds = frame["seconds"].sum() if "seconds" in frame else record.get("seconds")
     devices = frame["device"].dropna() if "device" in frame else []
+    outcomes = ", ".join(f"{n} {s}" for s, n in frame["status"].value_counts().items())
     facts = [
         ("Plant" if record["kind"] == "plant" else "Notebook", Path(record["notebook"]).stem),
-        (
-            "Points" if mapped else "Runs",
-            ", ".join(f"{n} {s}" for s, n in frame["status"].value_counts().items()),
-        ),
+        ("Points" if mapped else "Runs", outcomes),
         ("Profile", record.get("profile")),
         ("Reads from", record.get("inputs")),
         ("Started", record["started"].replace("T", " ")[:16]),

@@ -25,9 +25,8 @@ def figures(
         if len(finite) >= 2:
             dropped = int(frame[number].notna().sum()) - len(finite)
             note = f"; {dropped} of {dropped + len(finite)} not finite, not drawn" if dropped else ""
-            made.append(
-                (_figure(finite, number, varying, units, note), _words(finite, number, varying, note))
-            )
+            figure = _figure(finite, number, varying, units, note)
+            made.append((figure, _words(finite, number, varying, note)))
     return made
 
 
