@@ -55,8 +55,13 @@ def write(folder: str | Path) -> Path:
     found = sorted((folder / "notebooks").glob("[0-9]*.ipynb"), reverse=True)  # of two the one that failed
     executed = {path.name.partition(".")[0]: path for path in found}
     if not executed:
-        raise ValueError(f"{folder}: no executed notebook to report on; lqrlab run --folder {folder} makes them")
-    run, pages = run_folder.read(folder / run_folder.RUN), [render(executed[name]) for name in sorted(executed)]
+        raise ValueError(
+            f"{folder}: no executed notebook to report on; lqrlab run --folder {folder} makes them"
+        )
+    run, pages = (
+        run_folder.read(folder / run_folder.RUN),
+        [render(executed[name]) for name in sorted(executed)],
+    )
     versions = run.get("versions") or next((p.result["versions"] for p in pages if p.result), {})
     shared = {"pages": pages, "run": run, "folder": folder.resolve().name, "versions": versions}
     for page in pages:

@@ -143,7 +143,9 @@ def _executor(nb: Notebook, values: Sequence[Values], asked: Sweep) -> tuple[str
     option = next((name for name, value in options.items() if value is not None), "")
     if nb.kind == "plant":
         if option := option or "--executor notebooks" * (asked.executor == "notebooks"):
-            raise ValueError(f"{option}: is for notebooks, but {nb.name} is a plant: one program does all points")
+            raise ValueError(
+                f"{option}: is for notebooks, but {nb.name} is a plant: one program does all points"
+            )
         return "vmap", "a plant's points need no notebook; all of them in compiled programs"
     varied = [k for k in nb.parameters if len({json.dumps(v[k]) for v in values}) > 1]
     why_not = sweep_program.why_not(nb, values, varied)
@@ -206,7 +208,9 @@ def _axis(
     if parameter is None or parameter.type not in (int, float) or between is None:
         return [_effective(nb, {}, {key: part})[key] for part in _split(text)]
     if not ranges:
-        raise ValueError(f"{key}={text}: a range is for a random search; add --random 20, or give values as in 1,2,4")
+        raise ValueError(
+            f"{key}={text}: a range is for a random search; add --random 20, or give values as in 1,2,4"
+        )
     low, high = (float(str(_effective(nb, {}, {key: part})[key])) for part in between.groups()[:2])
     log = bool(between[3])
     if not (0 if log else -float("inf")) < low < high:
