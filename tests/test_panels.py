@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from lqrlab import control, dataset, evaluation, learning, simulation, systems, workbench
+from lqrlab import control, dataset, evaluation, learning, simulation, systems
 from lqrlab.workbench import widgets
 from lqrlab.workbench.figures import svg
 from lqrlab.workbench.panels import (
@@ -69,12 +69,6 @@ def test_work_is_announced_stopped_and_taken_up_again():
     panel.wait(10)
     assert shown == ["quick"]
     assert panel.status.value == ""
-
-
-def test_all_panels_are_importable_from_the_room():
-    made = {name for name in widgets.__all__ if name.islower()}
-    assert made == set(workbench._PANELS)
-    assert all(getattr(workbench, name) is getattr(widgets, name) for name in made)
 
 
 def test_a_slider_stands_on_its_own_grid():

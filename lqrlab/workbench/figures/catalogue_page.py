@@ -45,8 +45,8 @@ class Page(svg.Shown):
 def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: bool = False) -> Page:
     """The catalogue page: families by field, each a small picture and a line that unfolds to all about it.
 
-    It moves the linear models that the gains are designed for, all in one go, or the nonlinear plants, which takes about
-    a second a family to compile; ``unfolded`` shows everything at once.
+    It moves the linear models that the gains are designed for, all in one go, or the nonlinear plants, which takes
+    about a second a family to compile; ``unfolded`` shows everything at once.
     """
     chosen = tuple(names or systems.names())
     plants = [systems.make(name) for name in chosen]

@@ -141,8 +141,8 @@ def fit(
 ) -> tuple[float, tuple[float, float]]:
     """Scale and corner, as :func:`shapes` takes them, that put a part of the plane into the middle of a picture.
 
-    ``bounds`` are left, right, bottom and top of the part, ``size`` width and height of the picture [px], of which it may
-    fill ``room``.
+    ``bounds`` are left, right, bottom and top of the part, ``size`` width and height of the picture [px], of which it
+    may fill ``room``.
     """
     left, right, bottom, top = bounds
     scale = min(room[0] / (right - left), room[1] / (top - bottom))

@@ -196,7 +196,7 @@ def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figu
 
 
 def parity(optimal: ArrayLike, learned: ArrayLike, groups: Sequence[str], quantity: str) -> Figure:
-    """Learned against optimal values ``[V, k]`` of a quantity, one colour a group of rows; on the diagonal they agree."""
+    """Learned against optimal values ``[V, k]`` of a quantity, a colour for each group of rows."""
     style()
     figure, axis = plt.subplots(figsize=(_WIDTH * 0.8, 4.2))
     optimal, learned = np.asarray(optimal), np.asarray(learned)

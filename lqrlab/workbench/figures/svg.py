@@ -97,8 +97,8 @@ class Picture(Shown):
 def document(body: str, width: float, height: float, alt: str, *, style: str = "", bare: bool = False) -> str:
     """An ``<svg>`` of ``width`` × ``height`` pixels around elements; it shrinks on narrow screens.
 
-    ``alt`` is text for those who cannot see it, ``style`` further rules; a ``bare`` one leaves the common style sheet to
-    another picture of the page.
+    ``alt`` is text for those who cannot see it, ``style`` further rules; a ``bare`` one leaves the common style sheet
+    to another picture of the page.
     """
     rules = ("" if bare else STYLE) + style
     sheet = f"<style>{rules}</style>" if rules else ""

@@ -48,14 +48,11 @@ class Explorer(Panel):
         if start not in names:
             systems.make(start)  # says which names there are
         self.family = ipywidgets.Dropdown(options=names, value=start, description="plant", **controls.WIDE)
-        self.loop = ipywidgets.ToggleButtons(
-            options=[_CLOSED, _OPEN], description="controller", **controls.WIDE
-        )
+        loops = [_CLOSED, _OPEN]
+        self.loop = ipywidgets.ToggleButtons(options=loops, description="controller", **controls.WIDE)
         self.reset = controls.button("back to the defaults", self._choose)
         self.playing = ipywidgets.ToggleButton(True, description="playing", icon="play")
-        self.time = ipywidgets.FloatSlider(
-            0.0, max=1.0, description="time [s]", readout_format=".3g", **controls.WIDE
-        )
+        self.time = controls.slider("time [s]", 0.0, 0.0, 1.0)
         self.moment = ipywidgets.HTML()
         self._pages = ipywidgets.VBox()
         film_bar = ipywidgets.HBox([self.playing, self.time])

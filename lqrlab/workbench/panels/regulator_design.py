@@ -60,9 +60,8 @@ class Setting:
     def weights(self) -> tuple[Array, Array]:
         """Q and R as the sliders make them."""
         Q, R = self.plant.weights()
-        return Q * np.sqrt(np.outer(self.states, self.states)), R * np.sqrt(
-            np.outer(self.inputs, self.inputs)
-        )
+        roots = [np.sqrt(factors) for factors in (self.states, self.inputs)]
+        return tuple(W * np.outer(r, r) for W, r in zip((Q, R), roots))  # type: ignore[return-value]
 
     @property
     def limits(self) -> Float[Array, " m"]:
@@ -148,9 +147,8 @@ def design(setting: Setting) -> Design:
 
     def run(K: Float[np.ndarray, "m _"], delay: int, limit: Float[Array, " m"], linear: bool) -> Trajectory:
         K = np.pad(K, [(0, 0), (0, s.plant.n + LATE * s.plant.m - K.shape[-1])])
-        policy = simulation.DelayedPolicy(
-            jnp.asarray(K), jnp.asarray(s.sample), jnp.asarray(delay), limit, LATE
-        )
+        times = jnp.asarray(s.sample), jnp.asarray(delay)
+        policy = simulation.DelayedPolicy(jnp.asarray(K), *times, limit, LATE)
         sizes = {"ticks": s.ticks, "substeps": s.substeps, "linear": linear}
         return jax.tree.map(np.asarray, _rollout(s.plant, Q, R, policy, s.x0, s.tick, **sizes))
 
@@ -231,7 +229,7 @@ def words(s: Setting, found: Design, margins: list[control.Margins]) -> str:
     if (s.states != 1).any() or (s.inputs != 1).any():
         excess = _percent(_excess_in_plant_weights(s, found.optimum.K))
         lines.append(
-            f"In the plant's own weights the gain costs {excess} their optimum, without delay and limits."
+            f"In the plant's weights the gain costs {excess} their optimum, without delay and limits."
         )
     size = float(np.abs(found.poles).max())
     if margins:

@@ -58,12 +58,8 @@ class Exporter(HTMLExporter):
     """nbconvert with our template; ``contents`` holds the headings of the notebook exported last."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(
-            template_name="base",
-            template_file="cells.html.j2",
-            extra_template_paths=[str(TEMPLATES)],
-            **options,
-        )
+        ours = {"template_file": "cells.html.j2", "extra_template_paths": [str(TEMPLATES)]}
+        super().__init__(template_name="base", **ours, **options)
         self.contents: list[tuple[int, str, str]] = []
 
     @property
@@ -113,10 +109,8 @@ def _static(output: Any) -> Any:
     data = output.get("data")
     if data is None:
         return output
-    widget = _WIDGET in data
-    kept = {
-        k: v for k, v in data.items() if k in _SHOWN and not (widget and k in ("text/plain", "text/html"))
-    }
+    hidden = ("text/plain", "text/html") if _WIDGET in data else ()
+    kept = {k: v for k, v in data.items() if k in _SHOWN and k not in hidden}
     if set(kept) == {"text/plain"} and re.match(r"<Figure size |<IPython\.core", str(kept["text/plain"])):
         kept = {}
     output["data"] = nbformat.NotebookNode(kept)

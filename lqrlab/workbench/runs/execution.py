@@ -169,9 +169,6 @@ def _tail(text: str, lines: int = 12) -> str:
     return "\n".join(text.strip().splitlines()[-lines:])
 
 
-# The child ----------------------------------------------------------------------------------------------
-
-
 def _end_with_parent() -> None:
     """Wait until the pipe to the parent closes, then end the kernel and this process."""
     import psutil

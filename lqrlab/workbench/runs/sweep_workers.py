@@ -113,9 +113,6 @@ def _record(plan: SweepPlan, point: Point) -> Path:
     return _folder(plan, point) / run_folder.RUN
 
 
-# On the worker ------------------------------------------------------------------------------------------
-
-
 class _Stopped(KeyboardInterrupt):
     """The sweep has ended: so must its runs."""
 
@@ -164,8 +161,7 @@ def perform(plan: SweepPlan, point: Point) -> Status:
         for attempt in range(tried + 1, plan.asked.retries + 2):
             news, before = _News(plan, point), run_folder.read(record)
             if attempt > 1:
-                said = f"{point.name}  {before.get('status')}: {before.get('error')}"
-                news.send(say=f"↻ {said}; tried again")
+                news.send(say=f"↻ {point.name}  {before.get('status')}: {before.get('error')}; tried again")
             with contextlib.suppress(pipeline.RunError, _Stopped):
                 _attempt(plan, point, attempt, news)
             if run_folder.read(record).get("status") in ("finished", "timed out", "stopped"):
@@ -186,9 +182,7 @@ def _attempt(plan: SweepPlan, point: Point, number: int, news: _News) -> None:
     }
     now = dataclasses.replace(plan, nb=nb).fingerprint(point, notebooks.package_hash())
     if now != point.fingerprint:
-        raise ValueError(
-            "the notebook, the package or what it reads was changed during the sweep; repeat the command"
-        )
+        raise ValueError("notebook, package or inputs were changed during the sweep; repeat the command")
     for name, target in plan.links.items():
         link = folder / name
         if link.is_symlink():
