@@ -436,7 +436,7 @@ def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp
         num_steps=400, batch_size=8, plants=8, closed_loop=0.0,
         steps_per_dispatch=2, report_every=4, checkpoint_every=100,
     )  # fmt: skip
-    panel = training_monitor.Monitor(tmp_path, every=30.0)
+    panel = training_monitor.Monitor(tmp_path, interval=30.0)
     assert "nothing to be seen yet" in panel.words.value
     panel.keep.click()
     assert "no training has begun" in panel.live.status.value

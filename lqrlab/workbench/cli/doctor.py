@@ -86,11 +86,11 @@ def devices() -> Finding:
     try:
         import jax
 
-        found = jax.devices()
+        present = jax.devices()
     except RuntimeError as error:
         return Finding("devices", False, f"JAX finds none: {error}", "JAX_PLATFORMS=cpu computes on the CPU")
-    text = ", ".join(f"{d.platform}:{d.id} {d.device_kind}" for d in found)
-    idle = all(d.platform == "cpu" for d in found) and shutil.which("nvidia-smi")
+    text = ", ".join(f"{d.platform}:{d.id} {d.device_kind}" for d in present)
+    idle = all(d.platform == "cpu" for d in present) and shutil.which("nvidia-smi")
     remedy = f"there is an NVIDIA driver: {_install('[cuda]')} uses the GPU" if idle else ""
     return Finding("devices", True, text, remedy)
 

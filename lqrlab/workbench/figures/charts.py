@@ -59,13 +59,13 @@ class Axes:
     def frame(self, below: str, above: str, body: str = "") -> str:
         """Grid, ticks, edges and labels below and above; ``body`` is cut off where it leaves the plane."""
         left, right, top, bottom = self.edges
-        every, grid = ((50, 30), f"{px(top)}V{px(bottom)}") if self.boxed else ((45, 22), f"{px(bottom)}v3")
+        spacing, grid = ((50, 30), f"{px(top)}V{px(bottom)}") if self.boxed else ((45, 22), f"{px(bottom)}v3")
         parts = [text(self.at[0] + 2, self.at[1] + 10, above, look="lq-soft")]
-        for v in ticks(*self.y, max(2, int((bottom - top) / every[1]))):
+        for v in ticks(*self.y, max(2, int((bottom - top) / spacing[1]))):
             y = float(self.place(0.0, v)[1])
             parts.append(f'<path class="lq-grid" d="M{px(left)} {px(y)}H{px(right)}"/>')
             parts.append(text(left - 4, y + 3.5, _number(v), anchor="end", look="lq-soft"))
-        for v in ticks(*self.x, max(2, int((right - left) / every[0]))):
+        for v in ticks(*self.x, max(2, int((right - left) / spacing[0]))):
             x = float(self.place(v, 0.0)[0])
             parts.append(f'<path class="lq-{"grid" if self.boxed else "axis"}" d="M{px(x)} {grid}"/>')
             parts.append(text(x, bottom + 12, _number(v), anchor="middle", look="lq-soft"))
@@ -120,9 +120,9 @@ class Axes:
 
 def ticks(low: float, high: float, count: int) -> list[float]:
     """Round numbers between low and high."""
-    found = MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    values = MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
     slack = 1e-9 * (high - low)
-    return [0.0 if abs(t) < slack else float(t) for t in found if low - slack <= t <= high + slack]
+    return [0.0 if abs(t) < slack else float(t) for t in values if low - slack <= t <= high + slack]
 
 
 def _number(value: float) -> str:

@@ -19,7 +19,7 @@ Marks = dict[str, object]
 PerFrame = Float[np.ndarray, " frames"]
 Points = Float[np.ndarray, "frames 2"]
 Path = Float[np.ndarray, "frames 5"]
-"""In each frame x, y [px], turn [rad] and stretch along and across itself."""
+"""In each frame x, y [px], turn [rad] and scale along and across itself."""
 _TOLERANCE = 0.35  # pixels that a shape may be off between two keyframes
 _HEAD = 8.0  # length of an arrow's head [px]
 _STEP = ";animation-timing-function:step-end"
@@ -245,7 +245,7 @@ class _Pen:
 def _path(
     at: Points, turn: ArrayLike, sizes: Float[np.ndarray, "*frames 2"]
 ) -> tuple[Path, tuple[float, float]]:
-    """A path whose stretch is the sizes' share of the largest, and the largest."""
+    """A path whose scale is the sizes' share of the largest, and the largest."""
     sizes = np.broadcast_to(sizes, (len(at), 2))
     along, across = (max(float(most), 1e-3) for most in sizes.max(axis=0))
     turns = np.broadcast_to(np.asarray(turn, float), (len(at),))

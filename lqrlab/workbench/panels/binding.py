@@ -18,8 +18,8 @@ Controller = nnx.Module | Policy | Callable[[Plant], Policy] | str | Path
 def bind(controller: Controller, plant: Plant) -> Policy:
     """The policy of a controller on one plant, or a ``ValueError``.
 
-    It is a network, which is given the plant's description; the ``checkpoints`` folder of a run, for its best network; a
-    policy, taken as it is; or a function from a plant to a policy.
+    It is a network, which is given the plant's description; the ``checkpoints`` folder of a run, for its best network;
+    a policy, taken as it is; or a function from a plant to a policy.
     """
     if isinstance(controller, str | Path):
         controller = learning.load(controller, "best")

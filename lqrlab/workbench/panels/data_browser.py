@@ -66,11 +66,11 @@ class Selection:
 
     def of_variant(self, variant: int) -> Int[np.ndarray, " trajectories"]:
         """Numbers of a variant's trajectories in :attr:`runs`; a ``ValueError`` if none was kept."""
-        found = np.flatnonzero(self.runs.variant == self.rows[variant])
-        if not len(found):
+        numbers = np.flatnonzero(self.runs.variant == self.rows[variant])
+        if not len(numbers):
             missing = left_out(self.data, self.family)
             raise ValueError(f"{self.family}, variant {variant}: no trajectory of it was kept; {missing}")
-        return found
+        return numbers
 
 
 def optimum(chosen: Selection, variant: int, x0: Float[np.ndarray, " n"], num_steps: int) -> Trajectory:
@@ -86,8 +86,8 @@ def picture(chosen: Selection, variant: int, number: int, signal: int | None = N
     ``number`` counts the variant's trajectories or their segments, ``signal`` its states and then its inputs, of which
     the first is the default. A ``ValueError`` if nothing was kept of this variant.
     """
-    found = chosen.of_variant(variant)
-    at = int(found[min(number, len(found) - 1)])
+    numbers = chosen.of_variant(variant)
+    at = int(numbers[min(number, len(numbers) - 1)])
     xs, us = (np.asarray(a[at], float) for a in (chosen.runs.states, chosen.runs.controls))
     dt = float(np.asarray(chosen.plants.dt)[variant])
     best = optimum(chosen, variant, np.asarray(chosen.runs.x0[at], float), len(us))

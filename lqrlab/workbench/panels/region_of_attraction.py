@@ -54,8 +54,8 @@ class Setting:
         if plane is not None:
             chosen = [plane] if isinstance(plane, str) else list(plane)
             if len(chosen) != 2 or chosen[0] == chosen[1] or not set(chosen) <= set(names):
-                found = ", ".join(map(str, chosen)) or "none"
-                raise ValueError(f"plane: expected two of {', '.join(names)}, but found {found}")
+                given = ", ".join(map(str, chosen)) or "none"
+                raise ValueError(f"plane: expected two of {', '.join(names)}, but found {given}")
             across, up = (names.index(name) for name in chosen)
         if not isinstance(policies, Mapping | None):
             raise ValueError(f"policies: expected {{label: policy}}, but found {type(policies).__name__}")
@@ -87,13 +87,13 @@ class Setting:
 
 def maps(setting: Setting, check: Check = lambda: None) -> dict[str, Attraction]:
     """The verdict on each start of the plane under each policy."""
-    x0, found = setting.starts(), {}
+    x0, regions = setting.starts(), {}
     for label, policy in setting.policies.items():
         try:
-            found[label] = evaluation.attraction(
+            regions[label] = evaluation.attraction(
                 setting.plant, binding.bind(policy, setting.plant), x0,
                 num_steps=setting.num_steps, limits=setting.limits, check=check,
             )  # fmt: skip
         except ValueError as error:
             raise ValueError(f"{label}: {error}") from error
-    return found
+    return regions

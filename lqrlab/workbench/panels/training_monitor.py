@@ -25,15 +25,15 @@ Row = Mapping[str, Any]
 """A line of ``metrics.jsonl``."""
 
 
-def training_monitor(run: str | Path, *, every: float = 1.0) -> "Monitor | Picture | ipywidgets.HTML":
+def training_monitor(run: str | Path, *, interval: float = 1.0) -> "Monitor | Picture | ipywidgets.HTML":
     """A panel that follows the training in a run's folder, whoever does it: this notebook, another, ``lqrlab run``.
 
     Where this notebook trains, hand it to the loop, ``learning.fit(…, progress=monitor.progress)``, so that the button
-    is heard while the cell is running. ``metrics.jsonl`` is looked at ``every`` so many seconds. Without a person it is
+    is heard while the cell is running. ``metrics.jsonl`` is looked at each ``interval`` seconds. Without a person it is
     the curves as they are.
     """
     if not headless():
-        return Monitor(run, every=every)
+        return Monitor(run, interval=interval)
     rows = read(Path(run))
     return picture(rows) if rows else ipywidgets.HTML(_waiting(Path(run)))
 
@@ -75,7 +75,7 @@ def picture(rows: Sequence[Row], total: int | None = None) -> Picture:
 class Monitor(Panel):
     """The panel; its button ``keep`` ends the training and keeps the best."""
 
-    def __init__(self, run: str | Path, *, every: float = 1.0) -> None:
+    def __init__(self, run: str | Path, *, interval: float = 1.0) -> None:
         self._run, self._rows = Path(run), 0
         tooltip = "end the training, keep the best"
         self.keep = ipywidgets.Button(description="stop and keep", icon="stop", tooltip=tooltip)
@@ -84,7 +84,9 @@ class Monitor(Panel):
         self.words.value = _waiting(self._run)
         self._closed = threading.Event()
         self.look()
-        threading.Thread(target=_follow, args=(weakref.ref(self), self._closed, every), daemon=True).start()
+        threading.Thread(
+            target=_follow, args=(weakref.ref(self), self._closed, interval), daemon=True
+        ).start()
 
     def look(self) -> None:
         """Read the file again, and show what is new."""
@@ -120,9 +122,9 @@ class Monitor(Panel):
         self.keep.description = "stopping…"
 
 
-def _follow(monitor: "weakref.ref[Monitor]", closed: threading.Event, every: float) -> None:
+def _follow(monitor: "weakref.ref[Monitor]", closed: threading.Event, interval: float) -> None:
     """Look again and again, as long as there is a panel."""
-    while not closed.wait(every):
+    while not closed.wait(interval):
         panel = monitor()
         if panel is None:
             return

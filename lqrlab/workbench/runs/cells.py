@@ -137,8 +137,8 @@ def clean(body: str) -> str:
             if elsewhere or runs or (name == "style" and _LOADS.search(text)):
                 del tag[name]
     for tag in soup.find_all("style"):  # kept: those that speak of one table (pandas' Styler) or of drawings
-        own = tag.find_parent("svg") or re.match(r"\s*(#T_|\.lq-)", tag.get_text())
-        if not own or _LOADS.search(tag.get_text()):
+        scoped = tag.find_parent("svg") or re.match(r"\s*(#T_|\.lq-)", tag.get_text())
+        if not scoped or _LOADS.search(tag.get_text()):
             tag.decompose()
     for tag in soup.select("[src], [poster]"):
         if not str(tag.get("src", "data:")).startswith("data:") or tag.get("poster"):

@@ -55,7 +55,7 @@ def _run_row(folder: Path, entry: Entry, sweep: Record) -> Values:
     elif run.get("fingerprint") not in (None, entry["fingerprint"]):
         row["status"], run = "not started", {}  # what is there belongs to other code or other inputs
     elif row["status"] == "finished":
-        row["status"] = "not started"  # and has lost its result since
+        row["status"] = "not started"  # its result is gone
     elif row["status"] == "running" and run.get("sweep") != sweep.get("sweep"):
         row["status"] = "stopped"
     return row | {"attempts": run.get("attempts"), "error": run.get("error") or ""}

@@ -52,8 +52,8 @@ def write(folder: str | Path) -> Path:
         ValueError: the folder holds no executed notebook.
     """
     folder = Path(folder)
-    found = sorted((folder / "notebooks").glob("[0-9]*.ipynb"), reverse=True)  # of two the one that failed
-    executed = {path.name.partition(".")[0]: path for path in found}
+    paths = sorted((folder / "notebooks").glob("[0-9]*.ipynb"), reverse=True)  # of two the one that failed
+    executed = {path.name.partition(".")[0]: path for path in paths}
     if not executed:
         raise ValueError(
             f"{folder}: no executed notebook to report on; lqrlab run --folder {folder} makes them"

@@ -55,12 +55,12 @@ def execute(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> Non
     local = min(asked.workers or max(1, (os.cpu_count() or 2) // 2), len(points))
 
     def show(event: tuple[float, dict[str, Any]]) -> None:
-        told = event[1]
-        if told["sweep"] == plan.id:  # a scheduler keeps what earlier sweeps told
-            if "say" in told:
-                progress.say(told["say"])
-            elif told["run"] in [point.name for point in list(running.values())]:
-                progress.update(told["run"], *told["news"][0], **told["news"][1])
+        content = event[1]
+        if content["sweep"] == plan.id:  # a scheduler keeps what earlier sweeps sent
+            if "say" in content:
+                progress.say(content["say"])
+            elif content["run"] in [point.name for point in list(running.values())]:
+                progress.update(content["run"], *content["news"][0], **content["news"][1])
 
     with cluster.client(asked.scheduler, local, failures=asked.retries + _UNSTARTED) as client:
         progress.say(f"dashboard: {client.dashboard_link}")
@@ -117,7 +117,7 @@ class _Stopped(KeyboardInterrupt):
     """The sweep has ended: so must its runs."""
 
 
-class _News(Progress):
+class _WorkerProgress(Progress):
     """Progress of a run, sent to whoever watches the sweep; about once a second it looks whether the sweep goes on."""
 
     def __init__(self, plan: SweepPlan, point: Point) -> None:
@@ -159,17 +159,19 @@ def perform(plan: SweepPlan, point: Point) -> Status:
         elif before.get("fingerprint") != point.fingerprint:
             run_folder.clear(folder)  # else an interrupted training resumes from its checkpoint
         for attempt in range(tried + 1, plan.asked.retries + 2):
-            news, before = _News(plan, point), run_folder.read(record)
+            progress, before = _WorkerProgress(plan, point), run_folder.read(record)
             if attempt > 1:
-                news.send(say=f"↻ {point.name}  {before.get('status')}: {before.get('error')}; tried again")
+                progress.send(
+                    say=f"↻ {point.name}  {before.get('status')}: {before.get('error')}; tried again"
+                )
             with contextlib.suppress(pipeline.RunError, _Stopped):
-                _attempt(plan, point, attempt, news)
+                _attempt(plan, point, attempt, progress)
             if run_folder.read(record).get("status") in ("finished", "timed out", "stopped"):
                 break
         return run_folder.read(record).get("status", "failed")
 
 
-def _attempt(plan: SweepPlan, point: Point, number: int, news: _News) -> None:
+def _attempt(plan: SweepPlan, point: Point, number: int, progress: _WorkerProgress) -> None:
     nb, folder = notebooks.read(plan.nb.path), _folder(plan, point)
     about: run_folder.Record = {
         "profile": plan.profile,
@@ -190,4 +192,4 @@ def _attempt(plan: SweepPlan, point: Point, number: int, news: _News) -> None:
         if not link.exists():
             link.symlink_to(target)
     step = pipeline.Step(nb, point.values, point.fingerprint)
-    pipeline.execute([step], folder, about, news, plan.asked.time_limit)
+    pipeline.execute([step], folder, about, progress, plan.asked.time_limit)
