@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -84,6 +85,10 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     assert len(page.select("#runs ~ .scroll tbody tr")) == 18
     found = {row.th.get_text(): row.select("td") for row in page.select("#spread ~ .scroll tbody tr")}
     assert found["cost"][-1].get_text() == f"{after['cost'].max():.4g}"
+    ask(
+        tmp_path, *GIVEN, "--random", "18", "--no-report"
+    )  # nothing is missing, and the units are still there
+    assert json.loads((tmp_path / "sweep.json").read_text())["units"]["time_constant"] == "s"
 
 
 def test_a_point_without_a_design_says_why_and_takes_none_along():

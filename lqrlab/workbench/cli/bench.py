@@ -3,11 +3,14 @@
 import dataclasses
 import json
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from lqrlab.workbench.cli.options import as_json
+
+if TYPE_CHECKING:
+    from lqrlab.benchmarks.riccati import Row
 
 
 @click.group()
@@ -59,7 +62,7 @@ def bench_train(repeats: int, as_json: bool) -> None:
     _show(lambda: training.bench_train(repeats=repeats), as_json)
 
 
-def _show(measure: Callable[[], Iterable[Any]], as_json: bool) -> None:
+def _show(measure: "Callable[[], Iterable[Row]]", as_json: bool) -> None:
     """A benchmark's rows as a table, or one JSON object a line."""
     from lqrlab import compute
     from lqrlab.workbench.runs.terminal import table

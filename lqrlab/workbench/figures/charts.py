@@ -161,7 +161,7 @@ def logarithmic(
     """Positive curves (label → values over ``xs``) on an axis of their log10.
 
     Values below ``floor`` are drawn there, at most the highest ``decades`` are shown; ``labels`` are of the two axes,
-    ``named`` writes those of the curves into the chart.
+    ``named`` writes those of the curves above the chart.
     """
     values = {k: np.maximum(np.nan_to_num(v, nan=floor, posinf=1e12), floor) for k, v in curves.items()}
     logs = {label: np.log10(v) for label, v in values.items()}
@@ -169,8 +169,9 @@ def logarithmic(
     low = max(math.floor(min(v.min() for v in logs.values())), high - decades)
     axes, looks = Axes(at, x, (low, max(high, low + 1))), strokes(curves)
     drawn = "".join(axes.curve(xs, np.maximum(v, low), looks[label]) for label, v in logs.items())
-    names = legend(axes.edges[0] + 8, axes.edges[2] + 12, looks) if named else ""
-    return axes.frame(labels[0], f"log10 of {labels[1]}") + drawn + names
+    above = f"log10 of {labels[1]}"
+    names = legend(at[0] + 20 + 5.6 * len(above), at[1] + 10, looks) if named else ""
+    return axes.frame(labels[0], above) + drawn + names
 
 
 def pole_map(at: Rectangle, groups: Mapping[str, Poles]) -> str:

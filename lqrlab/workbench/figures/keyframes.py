@@ -232,12 +232,12 @@ class _Pen:
         path, (most, _) = _path(a, turn, np.column_stack([length, np.ones_like(length)]))
         return self.film.carry("path", marks | {"d": f"M0 0H{px(most)}"}, path, (most, 0.0))
 
-    def pixels(self, frames: Sequence[Any], name: str) -> Float[np.ndarray, "frames *points 2"]:
+    def pixels(self, frames: Sequence[drawing.Shape], name: str) -> Float[np.ndarray, "frames *points 2"]:
         """A point or points of the shape."""
         p = np.asarray([getattr(f, name) for f in frames], float)
         return np.stack([p[..., 0] - self.corner[0], self.corner[1] - p[..., 1]], axis=-1) * self.scale
 
-    def sizes(self, frames: Sequence[Any], *names: str) -> Float[np.ndarray, "frames sizes"]:
+    def sizes(self, frames: Sequence[drawing.Shape], *names: str) -> Float[np.ndarray, "frames sizes"]:
         """Lengths of the shape in pixels."""
         return self.scale * np.abs(np.array([[float(getattr(f, name)) for name in names] for f in frames]))
 

@@ -128,7 +128,7 @@ def _words(setting: Setting, regions: Mapping[str, Attraction]) -> str:
     return "<br>".join(lines)
 
 
-class AttractionMap(Panel):
+class AttractionMap(Panel[Setting, Picture]):
     """The panel; its controls are attributes, ``parameters`` by name."""
 
     def __init__(self, setting: Setting) -> None:

@@ -145,7 +145,11 @@ def left_out(data: dataset.Dataset, family: str) -> str:
     return f"{', '.join(missing) or 'Nothing'}, {whole}."
 
 
-class Browser(Panel):
+Question = tuple[str, str | None, int, int, int | None]
+"""Family, split, numbers of the variant and of its trajectory, and of the signal with the spectrum."""
+
+
+class Browser(Panel[Question, tuple[Picture, Selection]]):
     """The panel; its controls are attributes."""
 
     def __init__(self, data: dataset.Dataset) -> None:
@@ -180,11 +184,11 @@ class Browser(Panel):
             self.signal.options = [("-", None)]
         self.ask()
 
-    def _question(self) -> tuple[str, str | None, int, int, int | None]:
+    def _question(self) -> Question:
         split = None if self.split.value == _ALL else self.split.value
         return self.family.value, split, self.variant.value, self.trajectory.value, self.signal.value
 
-    def _compute(self, question: tuple, check: Check) -> tuple[Picture, Selection]:
+    def _compute(self, question: Question, check: Check) -> tuple[Picture, Selection]:
         family, split, variant, number, signal = question
         if self._chosen is None or (self._chosen.family, self._chosen.split) != (family, split):
             self._chosen = Selection.of(self._data, family, split)
@@ -192,7 +196,7 @@ class Browser(Panel):
         return picture(self._chosen, variant, number, signal), self._chosen
 
     def _show(self, answer: tuple[Picture, Selection]) -> None:
-        super()._show(answer[0])
+        self.draw(answer[0])
         signals = answer[1].signals
         names = [(channel.name, i) for i, channel in enumerate(signals)]
         if [*self.signal.options] != names:

@@ -24,7 +24,7 @@ def lqr_designer(plant: str | Plant, *, num_steps: int | None = None) -> "Design
     return picture(Setting.of(plant, num_steps)) if headless() else Designer(plant, num_steps)
 
 
-class Designer(Panel):
+class Designer(Panel[Setting, tuple[Picture, str]]):
     """The panel; its controls are attributes, ``states``, ``inputs`` and ``parameters`` by name."""
 
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
@@ -77,7 +77,7 @@ class Designer(Panel):
         return picture(question), question.code
 
     def _show(self, answer: tuple[Picture, str]) -> None:
-        super()._show(answer[0])
+        self.draw(answer[0])
         self.code.value = (
             '<button class="jupyter-button" onclick="navigator.clipboard.writeText('
             "this.nextElementSibling.textContent);this.textContent='copied'\">copy</button>"

@@ -32,7 +32,11 @@ def plant_explorer(
     return Explorer(plant, num_steps)
 
 
-class Explorer(Panel):
+Question = tuple[Plant, Plant, np.ndarray, str]
+"""The plant at its defaults and as changed, the initial state, the loop to draw."""
+
+
+class Explorer(Panel[Question, Animation]):
     """The panel; its controls are attributes, ``parameters`` and ``initial`` by name.
 
     ``time`` is the moment of the drawing [s]; moving it stops the film. For that ``moment`` holds a style sheet of
@@ -75,11 +79,11 @@ class Explorer(Panel):
         self._pages.children = [controls.tabs(pages)]
         self.ask()
 
-    def _question(self) -> tuple[Plant, Plant, np.ndarray, str]:
+    def _question(self) -> Question:
         x0 = np.array([slider.value for slider in self.initial.values()])
         return self._nominal, controls.changed(self._nominal, self.parameters), x0, self.loop.value
 
-    def _compute(self, question: tuple[Plant, Plant, np.ndarray, str], check: Check) -> Animation:
+    def _compute(self, question: Question, check: Check) -> Animation:
         nominal, plant, x0, loop = question
         if nominal.name not in self._horizons:
             self._horizons[nominal.name] = demonstration.horizon(nominal, self._num_steps)
@@ -87,7 +91,7 @@ class Explorer(Panel):
         return film(plant, x0, self._horizons[nominal.name], loop)
 
     def _show(self, answer: Animation) -> None:
-        super()._show(answer)
+        self.draw(answer)
         self._speed = answer.speed
         with self.quietly():
             self.time.max = (answer.seconds - HOLD) * answer.speed

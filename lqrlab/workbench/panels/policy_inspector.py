@@ -148,7 +148,11 @@ def _plane(pair: Pair, runs: Runs, across: int, up: int) -> str:
     return axes.frame(a.label, b.label, body + svg.element("circle", start))
 
 
-class Inspector(Panel):
+Question = tuple[np.ndarray, Plant, int, int]
+"""The start, the plant, the states of the plane."""
+
+
+class Inspector(Panel[Question, tuple[str, Picture]]):
     """The panel; its controls are attributes, ``initial`` and ``parameters`` by name.
 
     ``plane`` is where a click chooses the start.
@@ -179,12 +183,12 @@ class Inspector(Panel):
                 slider.value = slider.min + share * (slider.max - slider.min)
         self.ask()
 
-    def _question(self) -> tuple[np.ndarray, Plant, int, int]:
+    def _question(self) -> Question:
         x0 = np.array([slider.value for slider in self.initial.values()])
         plant = controls.changed(self._nominal, self.parameters)
         return x0, plant, self.across.value, self.up.value
 
-    def _compute(self, question: tuple, check: Check) -> tuple[str, Picture]:
+    def _compute(self, question: Question, check: Check) -> tuple[str, Picture]:
         x0, plant, across, up = question
         values = tuple(float(value) for value in plant.parameters.values())
         if values not in self._pairs:
@@ -196,4 +200,4 @@ class Inspector(Panel):
 
     def _show(self, answer: tuple[str, Picture]) -> None:
         self.plane.svg = answer[0]
-        super()._show(answer[1])
+        self.draw(answer[1])

@@ -6,7 +6,6 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import ipywidgets
 
@@ -21,7 +20,7 @@ _CHARTS = (  # label, floor, name → column
     ("loss [1]", 1e-12, {"loss": "loss", "its imitation": "imitation", "imitation, unseen": "validation"}),
     ("share [%]", 1e-3, {name: f"{name} [%]" for name in ("cost wasted", "loops diverged")}),
 )
-Row = Mapping[str, Any]
+Row = Mapping[str, float]
 """A line of ``metrics.jsonl``."""
 
 
@@ -72,7 +71,7 @@ def picture(rows: Sequence[Row], total: int | None = None) -> Picture:
     return Picture(svg.document(body, _WIDTH, _TALL + 8, alt), alt, words)
 
 
-class Monitor(Panel):
+class Monitor(Panel[list[Row], Picture]):
     """The panel; its button ``keep`` ends the training and keeps the best."""
 
     def __init__(self, run: str | Path, *, interval: float = 1.0) -> None:

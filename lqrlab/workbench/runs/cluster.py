@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lqrlab import __version__
 from lqrlab.workbench.runs.pipeline import RunError
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 _PATIENCE = 8.0  # seconds
-
-
-Engine = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
+Engine = Callable[[Callable, Sequence], Iterator]
 """Does a function for each shard, here or elsewhere, and yields what it returns."""
 
 
@@ -110,7 +108,7 @@ def engine(
     with client(scheduler, workers or os.cpu_count() or 1, failures=2) as connected:
         address = connected.scheduler_info()["address"]
 
-        def result(future: "Future") -> Any:
+        def result(future: "Future") -> object:
             while not future.done():
                 with contextlib.suppress(TimeoutError):
                     wait(future, timeout=_PATIENCE)
@@ -118,7 +116,7 @@ def engine(
                     say(f"no worker; `dask worker {address}` starts one")
             return future.result()
 
-        def run(function: Callable[[Any], Any], shards: Sequence[Any]) -> Iterator[Any]:
+        def run(function: Callable, shards: Sequence) -> Iterator:
             futures = connected.map(_prepared, shards, function=function, pure=False)
             try:
                 for shard, future in zip(shards, futures):
@@ -153,7 +151,7 @@ def _explanation(name: str, error: BaseException) -> str:
     return f"{name}: {reason or f'{type(error).__name__}: {error}'}"
 
 
-def _prepared(shard: Any, function: Callable[[Any], Any]) -> Any:
+def _prepared(shard: object, function: Callable) -> object:
     """On a worker: JAX set up as it is here."""
     from lqrlab import compute
 

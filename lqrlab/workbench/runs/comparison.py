@@ -40,7 +40,9 @@ def table(folder: str | Path) -> "DataFrame":
 def _point_row(entry: Entry, known: Values | None) -> Values:
     """The row of a point of one program: its numbers are in one file, or are not."""
     status = "not started" if known is None else "failed" if "error" in known else "finished"
-    return {"run": entry["run"], "status": status, **entry["point"], "error": "", **(known or {})}
+    numbers = dict(known or {})
+    error = numbers.pop("error", "")
+    return {"run": entry["run"], "status": status, **entry["point"], **numbers, "error": error}
 
 
 def _run_row(folder: Path, entry: Entry, sweep: Record) -> Values:

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ def units(name: str) -> dict[str, str]:
     return {key: f.metadata["unit"] for key, f in fields} | NUMBERS
 
 
-def plants(name: str, points: Sequence[Mapping[str, Any]]) -> Plant:
+def plants(name: str, points: Sequence[Values]) -> Plant:
     """The batch of plants at ``points``; a value outside of its range is refused by its name."""
     cls, columns = weighted(name), {}
     for key, f in systems.parameter_fields(cls).items():

@@ -31,7 +31,7 @@ class Result(TypedDict):
     """What a notebook leaves in ``results/<name>.json``."""
 
     notebook: str
-    numbers: dict[str, Any]
+    numbers: dict[str, object]
     files: list[str]
     execution: str | None
     fingerprint: str | None
@@ -77,7 +77,7 @@ def begin(name: str, run: str | Path, backend: "Backend | None" = None) -> Path:
     return folder
 
 
-def finish(name: str, folder: Path, numbers: Mapping[str, Any], files: Sequence[str | Path] = ()) -> Path:
+def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequence[str | Path] = ()) -> Path:
     """End a notebook's work: write its numbers, atomically, to ``<folder>/results/<name>.json``, which is returned.
 
     Args:

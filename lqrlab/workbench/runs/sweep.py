@@ -84,6 +84,7 @@ def _run(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> None:
         profile=plan.profile,
         commit=run_folder.commit(plan.project),
         sweep=plan.id,
+        units=plan.units,
         runs=[{"run": p.name, "point": p.given, "fingerprint": p.fingerprint} for p in points],
     )
     begun = time.monotonic()

@@ -70,6 +70,7 @@ class SweepPlan:
     needs: list[str]  # the notebooks whose files are read
     source: Path | None = None  # the folder of the run that made these files
     links: dict[str, Path] = dataclasses.field(default_factory=dict)  # to them, in each run's folder
+    units: dict[str, str] = dataclasses.field(default_factory=dict)  # of parameters and numbers, where known
     id: str = dataclasses.field(
         default_factory=lambda: uuid.uuid4().hex
     )  # a run ends when its sweep has another
@@ -108,14 +109,16 @@ def planned(asked: Sweep) -> tuple[SweepPlan, list[Point]]:
     names = [f"{i:05d}" for i in range(1, len(given) + 1)]
     if executor == "notebooks":
         names = [_called(*pair) for pair in zip(given, values)]
+    units = {}
     if nb.kind == "plant":
         from lqrlab.workbench.runs import plant_designs
 
         plant_designs.plants(nb.name, given)  # refuses what is out of range
+        units = plant_designs.units(nb.name)
     folder = Path(asked.folder).expanduser() if asked.folder else project / "data" / "sweeps" / nb.name
     before = [p.stem for p in sorted(source.glob(notebooks.MAIN_JOB)) if p.stem < nb.name]
     needs = nb.metadata.get("needs", before if re.match("0[0-9]_", nb.name) else [])
-    plan = SweepPlan(asked, nb, executor, reason, profile, project, folder.resolve(), needs)
+    plan = SweepPlan(asked, nb, executor, reason, profile, project, folder.resolve(), needs, units=units)
     return plan, [Point(*fields) for fields in zip(names, given, values)]
 
 

@@ -104,8 +104,7 @@ def designs(plan: "SweepPlan", points: Sequence["Point"]) -> "Rows":
     from lqrlab.workbench.runs import plant_designs
 
     name = plan.nb.name
-    run_folder.note(plan.folder / run_folder.SWEEP, units=plant_designs.units(name))
-    yield from plant_designs.designs(name, plant_designs.plants(name, [point.given for point in points]))
+    return plant_designs.designs(name, plant_designs.plants(name, [point.given for point in points]))
 
 
 def trainings(plan: "SweepPlan", points: Sequence["Point"]) -> "Rows":
