@@ -260,7 +260,7 @@ def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch
     # the unstable mode s = √2 x + ẋ obeys ṡ = √2 s + u: with |u| ≤ 1 nothing beyond |s| = 1/√2 comes back
     reachable = np.abs(np.sqrt(2) * x0[..., 0] + x0[..., 1]) < 1 / np.sqrt(2)
     assert not (converged & ~reachable).any()
-    panel = widgets.AttractionMap(setting)
+    panel = attraction_map.AttractionMap(setting)
     panel.live.wait()
     assert f"{100 * found['optimal'].share:.1f} %" in panel.words.value
     assert "data:image/png" in panel.picture.value
@@ -389,7 +389,7 @@ def data(tmp_path_factory):
 
 
 def test_the_browser_shows_what_is_on_disk(data, monkeypatch):
-    panel = widgets.Browser(data)
+    panel = data_browser.Browser(data)
     panel.live.wait()
     assert panel.live.status.value == ""
     assert set(panel.split.options) == {"all splits", "train", "validation"}

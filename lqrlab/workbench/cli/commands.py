@@ -45,7 +45,10 @@ class _Group(click.Group):
 @click.version_option(lqrlab.__version__, prog_name="lqrlab")
 @click.option("--traceback", is_flag=True, help="Show where in the code an error comes from.")
 def main(traceback: bool) -> None:
-    """Optimal and learned control of dynamical systems: plants in, an honest score out."""
+    """Optimal and learned control of dynamical systems: plants in, an honest score out.
+
+    The Tab key completes commands, notebooks and parameters after eval "$(_LQRLAB_COMPLETE=bash_source lqrlab)".
+    """
 
 
 @contextmanager
@@ -147,21 +150,6 @@ def report(folder: Path | None, show: bool) -> None:
     click.echo(index)
     if show:
         click.launch(index.resolve().as_uri())
-
-
-@main.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print what makes the Tab key complete lqrlab.
-
-    bash: eval "$(lqrlab completion bash)" in ~/.bashrc; zsh likewise in ~/.zshrc; fish: lqrlab completion fish >
-    ~/.config/fish/completions/lqrlab.fish. Notebooks, profiles and
-    the notebooks' parameters complete, too.
-    """
-    from click.shell_completion import get_completion_class
-
-    script = get_completion_class(shell)(main, {}, "lqrlab", "_LQRLAB_COMPLETE")  # type: ignore[misc]
-    click.echo(script.source_template % script.source_vars())  # source() would start bash to ask its version
 
 
 @main.command()
