@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from lqrlab.workbench.runs import notebooks, pipeline, session, sweep_program
+from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session, sweep_program
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 
 _RANGE = re.compile(r"([^:]+):([^:]+?)(:log)?")
@@ -48,12 +48,18 @@ class Sweep:
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One run of a sweep: its name, what it sets, all its parameters, the fingerprint of its result."""
+    """One run of a sweep."""
 
     name: str
-    given: Values
-    values: Values
-    fingerprint: str = ""
+    given: Values  # what it sets
+    values: Values  # all its parameters
+    folder: Path  # that it has to itself, unless one program does all points
+    fingerprint: str = ""  # of its result
+
+    @property
+    def record(self) -> Path:
+        """The file that says how far it came."""
+        return self.folder / run_folder.RUN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,8 +124,9 @@ def planned(asked: Sweep) -> tuple[SweepPlan, list[Point]]:
     folder = Path(asked.folder).expanduser() if asked.folder else project / "data" / "sweeps" / nb.name
     before = [p.stem for p in sorted(source.glob(notebooks.MAIN_JOB)) if p.stem < nb.name]
     needs = nb.metadata.get("needs", before if re.match("0[0-9]_", nb.name) else [])
-    plan = SweepPlan(asked, nb, executor, reason, profile, project, folder.resolve(), needs, units=units)
-    return plan, [Point(*fields) for fields in zip(names, given, values)]
+    folder = folder.resolve()
+    plan = SweepPlan(asked, nb, executor, reason, profile, project, folder, needs, units=units)
+    return plan, [Point(*fields, folder / "runs" / fields[0]) for fields in zip(names, given, values)]
 
 
 def declared(target: str | Path) -> Notebook:

@@ -13,7 +13,6 @@ import platform
 import time
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lqrlab.workbench.runs import cluster, comparison, notebooks, pipeline, run_folder, session
@@ -32,14 +31,14 @@ _MARKS = {"finished": "✓", "stopped": "■"}
 
 def missing(plan: SweepPlan, points: Sequence[Point]) -> list[Point]:
     """The points without a result."""
-    return [p for p in points if not run_folder.finished(_folder(plan, p), plan.nb.name, p.fingerprint)]
+    return [p for p in points if not run_folder.finished(p.folder, plan.nb.name, p.fingerprint)]
 
 
 def clear(plan: SweepPlan, points: Sequence[Point]) -> None:
     """Remove what earlier runs left at these points."""
-    for folder in (_folder(plan, point) for point in points):
-        with run_folder.hold(folder):
-            run_folder.clear(folder)
+    for point in points:
+        with run_folder.hold(point.folder):
+            run_folder.clear(point.folder)
 
 
 def execute(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> None:
@@ -83,7 +82,7 @@ def execute(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> Non
             point = running.pop(future)
             status = _status(plan, point, future)
             counts[status] += 1
-            error = run_folder.read(_record(plan, point)).get("error")
+            error = run_folder.read(point.record).get("error")
             progress.close(point.name, _MARKS.get(status, "✗"), f"{status}: {error}" if error else status)
             comparison.save(plan.folder)
             submit()
@@ -100,17 +99,9 @@ def _status(plan: SweepPlan, point: Point, future: "Future") -> Status:
     died = error is None or type(error).__name__ == "KilledWorker"
     status: Status = "worker died" if died else "failed"
     words = "its worker died" if died else f"{type(error).__name__}: {error}"
-    _folder(plan, point).mkdir(parents=True, exist_ok=True)
-    run_folder.note(_record(plan, point), status=status, error=words, sweep=plan.id, ended=session.now())
+    point.folder.mkdir(parents=True, exist_ok=True)
+    run_folder.note(point.record, status=status, error=words, sweep=plan.id, ended=session.now())
     return status
-
-
-def _folder(plan: SweepPlan, point: Point) -> Path:
-    return plan.folder / "runs" / point.name
-
-
-def _record(plan: SweepPlan, point: Point) -> Path:
-    return _folder(plan, point) / run_folder.RUN
 
 
 class _Stopped(KeyboardInterrupt):
@@ -146,7 +137,7 @@ class _WorkerProgress(Progress):
 
 def perform(plan: SweepPlan, point: Point) -> Status:
     """Do one run, if need be several times, and leave the truth about it in its folder; returns how it ended."""
-    folder, record, tried = _folder(plan, point), _record(plan, point), 0
+    folder, record, tried = point.folder, point.record, 0
     if not plan.folder.is_dir():
         raise FileNotFoundError(f"{platform.node()} does not see {plan.folder}: a shared disk is needed")
     with run_folder.hold(folder, patience=_PATIENCE):
@@ -172,7 +163,7 @@ def perform(plan: SweepPlan, point: Point) -> Status:
 
 
 def _attempt(plan: SweepPlan, point: Point, number: int, progress: _WorkerProgress) -> None:
-    nb, folder = notebooks.read(plan.nb.path), _folder(plan, point)
+    nb, folder = notebooks.read(plan.nb.path), point.folder
     about: run_folder.Record = {
         "profile": plan.profile,
         "parameters": {nb.name: notebooks.without_run(point.values)},
