@@ -70,9 +70,8 @@ class Axes:
             parts.append(f'<path class="lq-{"grid" if self.boxed else "axis"}" d="M{px(x)} {grid}"/>')
             parts.append(text(x, bottom + 12, _number(v), anchor="middle", look="lq-soft"))
         parts.append(text(right, bottom + 23, below, anchor="end", look="lq-soft") if below else "")
-        parts.append(
-            element("svg", self._window | {"viewBox": " ".join(self._window.values())}, body) if body else ""
-        )
+        window = self._window | {"viewBox": " ".join(self._window.values())}
+        parts.append(element("svg", window, body) if body else "")
         box = f"V{px(top)}H{px(left)}Z" if self.boxed else ""
         return "".join(parts) + f'<path class="lq-axis" d="M{px(left)} {px(bottom)}H{px(right)}{box}"/>'
 

@@ -192,9 +192,8 @@ class _Pen:
         if isinstance(first, drawing.Disc):
             path, (radius, _) = _path(at, 0.0, self.sizes(frames, "radius", "radius"))
             return self.film.carry("circle", filled | {"r": px(radius)}, path, (radius, radius))
-        path, (wide, tall) = _path(
-            at, np.array([-float(f.angle) for f in frames]), self.sizes(frames, "width", "height")
-        )
+        turns = np.array([-float(f.angle) for f in frames])
+        path, (wide, tall) = _path(at, turns, self.sizes(frames, "width", "height"))
         box = {"x": px(-wide / 2), "y": px(-tall / 2), "width": px(wide), "height": px(tall)}
         return self.film.carry("rect", filled | box, path, (wide / 2, tall / 2))
 

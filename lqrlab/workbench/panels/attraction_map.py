@@ -123,7 +123,7 @@ def _words(setting: Setting, regions: Mapping[str, Attraction]) -> str:
         lines.append(f"{undecided:,} rollouts were undecided after {setting.num_steps} samples (grey).")
     if setting.limits is not None:
         lines.append(
-            "Inside the ellipse the linear loop never meets its limits. The stronger the colour, the sooner."
+            "Inside the ellipse the linear loop never meets its limits. Strong colours converge soon."
         )
     return "<br>".join(lines)
 

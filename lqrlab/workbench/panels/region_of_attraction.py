@@ -26,9 +26,7 @@ class Setting:
     span: float = 4.0  # how far the map reaches, in scales of its states
     limit: float = 1.0  # of the inputs, in units of what counts as large; controls.FREE or more for none
     num: int = 100_000  # rollouts, shared out among the policies
-    num_steps: int = (
-        500  # samples after which a loop that has neither converged nor diverged counts as undecided
-    )
+    num_steps: int = 500  # samples after which a loop that neither converged nor diverged is undecided
 
     def __post_init__(self) -> None:
         for name in ("span", "limit"):

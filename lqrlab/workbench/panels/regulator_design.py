@@ -186,9 +186,8 @@ def picture(setting: Setting) -> svg.Picture:
         f"{plant.title}: states, inputs, cost so far, Nyquist curve and poles of the optimum on the linear model "
         f"and of the loop as built, sampled every {charts.duration(setting.dt)}"
     )
-    return svg.Picture(
-        svg.document(body, _WIDTH + 8, bottom + 214, alt), alt, words(setting, result, margins)
-    )
+    drawing = svg.document(body, _WIDTH + 8, bottom + 214, alt)
+    return svg.Picture(drawing, alt, words(setting, result, margins))
 
 
 def _cost_so_far(result: Design, at: Rectangle) -> str:
@@ -234,9 +233,7 @@ def words(s: Setting, result: Design, margins: list[control.Margins]) -> str:
     lines = [_cost_words(s, result)]
     if (s.states != 1).any() or (s.inputs != 1).any():
         excess = _percent(_excess_in_plant_weights(s, result.optimum.K))
-        lines.append(
-            f"In the plant's weights the gain costs {excess} their optimum, without delay and limits."
-        )
+        lines.append(f"In the plant's weights the gain costs {excess} the optimum, without delay and limits.")
     size = float(np.abs(result.poles).max())
     if margins:
         lasts = charts.duration(demonstration.time_constant(result.poles, s.dt))

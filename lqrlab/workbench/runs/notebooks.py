@@ -201,9 +201,7 @@ def effective(chain: Sequence[Notebook], profile: Profile, given: Mapping[str, o
     read as typed on a command line. A ``ValueError`` names notebook and parameter, what was expected and what came.
     """
     if lacking := [nb.path for nb in chain if "run" not in nb.parameters]:
-        raise ValueError(
-            f"{lacking[0]}: declares no parameter 'run: str', the folder that it reads and writes"
-        )
+        raise ValueError(f"{lacking[0]}: declares no parameter 'run: str', its folder")
     by_name = {nb.name: nb for nb in chain}
     values: dict[str, Values] = {nb.name: {p.name: p.default for p in nb.parameters.values()} for nb in chain}
     for name, settings in profile.items():

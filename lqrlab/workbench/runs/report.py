@@ -55,9 +55,7 @@ def write(folder: str | Path) -> Path:
     paths = sorted((folder / "notebooks").glob("[0-9]*.ipynb"), reverse=True)  # of two the one that failed
     executed = {path.name.partition(".")[0]: path for path in paths}
     if not executed:
-        raise ValueError(
-            f"{folder}: no executed notebook to report on; lqrlab run --folder {folder} makes them"
-        )
+        raise ValueError(f"{folder}: no executed notebook; lqrlab run --folder {folder} makes them")
     run, pages = (
         run_folder.read(folder / run_folder.RUN),
         [render(executed[name]) for name in sorted(executed)],

@@ -31,13 +31,9 @@ class Sweep:
     num_random: int | None = None  # draw so many points instead of the grid
     seed: int = 0  # of the draws; the first k are the same however many there are
     profile: str | None = None  # that all runs have; ``quick`` by default where there is such a profile
-    inputs: str | Path | None = (
-        None  # folder of a run whose files are read; ``data/runs/<profile>`` by default
-    )
+    inputs: str | Path | None = None  # folder of a run that is read from; ``data/runs/<profile>`` by default
     folder: str | Path | None = None  # of the sweep; ``data/sweeps/<notebook>`` by default
-    executor: str = (
-        "auto"  # ``notebooks``, ``vmap``, or ``auto``: ``vmap`` for a plant and for many trainings
-    )
+    executor: str = "auto"  # or ``notebooks``, or ``vmap``: one program for all points
     workers: int | None = None  # runs at a time; by default half the cores, or all that a scheduler has
     scheduler: str | None = None  # address of a dask scheduler; by default a cluster on this machine
     time_limit: float | None = None  # of each run [s]
@@ -77,9 +73,7 @@ class SweepPlan:
     source: Path | None = None  # the folder of the run that made these files
     links: dict[str, Path] = dataclasses.field(default_factory=dict)  # to them, in each run's folder
     units: dict[str, str] = dataclasses.field(default_factory=dict)  # of parameters and numbers, where known
-    id: str = dataclasses.field(
-        default_factory=lambda: uuid.uuid4().hex
-    )  # a run ends when its sweep has another
+    id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)  # runs of another id end
 
     def fingerprint(self, point: Point, package: str) -> str:
         """Of the result at a point, with the package and the files read as they are now."""
@@ -153,9 +147,7 @@ def _executor(nb: Notebook, values: Sequence[Values], asked: Sweep) -> tuple[str
     option = next((name for name, value in options.items() if value is not None), "")
     if nb.kind == "plant":
         if option := option or "--executor notebooks" * (asked.executor == "notebooks"):
-            raise ValueError(
-                f"{option}: is for notebooks, but {nb.name} is a plant: one program does all points"
-            )
+            raise ValueError(f"{option}: is for notebooks, but {nb.name} is a plant")
         return "vmap", "a plant's points need no notebook; all of them in compiled programs"
     varied = [k for k in nb.parameters if len({json.dumps(v[k]) for v in values}) > 1]
     why_not = sweep_program.why_not(nb, values, varied)
@@ -218,9 +210,7 @@ def _axis(
     if parameter is None or parameter.type not in (int, float) or between is None:
         return [_effective(nb, {}, {key: part})[key] for part in _split(text)]
     if not ranges:
-        raise ValueError(
-            f"{key}={text}: a range is for a random search; add --random 20, or give values as in 1,2,4"
-        )
+        raise ValueError(f"{key}={text}: a range is for a random search, as with --random 20")
     low, high = (float(str(_effective(nb, {}, {key: part})[key])) for part in between.groups()[:2])
     log = bool(between[3])
     if not (0 if log else -float("inf")) < low < high:

@@ -91,9 +91,7 @@ def why_not(nb: Notebook, values: Sequence[Mapping[str, Any]], varied: Sequence[
         return f"the points are no full grid of {' and '.join(can)}"
     one = values[0]
     if one.get("dagger_rounds") or one["num_steps"] % one["report_every"]:
-        return (
-            "the runs do not all take the same steps, as with dagger_rounds = 0 and whole reports they would"
-        )
+        return "the runs do not all take the same steps, as with dagger_rounds = 0 they would"
     if not one.get("jit", True) or one.get("debug", "off") != "off" or one.get("mesh"):
         return "mesh, jit and debug are for one run at a time"
     return ""
