@@ -81,6 +81,7 @@ def execute(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> Non
         for future in ended:
             point = running.pop(future)
             status = _status(plan, point, future)
+            future.release()  # else the run is repeated when a later one takes the worker down
             counts[status] += 1
             error = run_folder.read(point.record).get("error")
             progress.close(point.name, _MARKS.get(status, "✗"), f"{status}: {error}" if error else status)
@@ -146,7 +147,8 @@ def perform(plan: SweepPlan, point: Point) -> Status:
         before = run_folder.read(record)
         if before.get("sweep") == plan.id:  # dask hands out again what its worker died of
             tried = before.get("attempts", 0)
-            run_folder.note(record, status="worker died", error="its worker died", ended=session.now())
+            if before.get("status") == "running":  # else it had ended before
+                run_folder.note(record, status="worker died", error="its worker died", ended=session.now())
         elif before.get("fingerprint") != point.fingerprint:
             run_folder.clear(folder)  # else an interrupted training resumes from its checkpoint
         for attempt in range(tried + 1, plan.asked.retries + 2):
