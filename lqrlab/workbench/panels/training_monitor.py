@@ -17,7 +17,7 @@ from lqrlab.workbench.runs.session import headless
 
 _WIDTH, _TALL = 860.0, 190.0
 _CHARTS = (  # label, floor, name → column
-    ("loss [1]", 1e-12, {"loss": "loss", "its imitation": "imitation", "imitation, unseen": "validation"}),
+    ("loss [1]", 1e-12, {"loss": "loss", "imitation": "imitation", "unseen": "validation"}),
     ("share [%]", 1e-3, {name: f"{name} [%]" for name in ("cost wasted", "loops diverged")}),
 )
 Row = Mapping[str, float]
