@@ -25,7 +25,10 @@ def attraction_map(
     policies: Mapping[str, binding.Controller] | None = None,
     *,
     plane: Sequence[str] | None = None,
-    **sizes: float,
+    span: float = 4.0,
+    limit: float = 1.0,
+    num: int = 100_000,
+    num_steps: int = 500,
 ) -> "AttractionMap | Picture":
     """A panel that shows from where the nonlinear plant converges under its LQR and under other policies.
 
@@ -33,12 +36,15 @@ def attraction_map(
         plant: a family of the catalogue, or one plant of your own.
         policies: label → policy, network, checkpoints folder or function plant → policy, besides the plant's LQR.
         plane: names of the two states that are varied; the others start at the equilibrium.
-        sizes: ``span``, ``limit``, ``num`` and ``num_steps`` of :class:`Setting`.
+        span: how far the map reaches, in scales of its states.
+        limit: of the inputs, in units of what counts as large; 100 or more for none.
+        num: rollouts a picture, shared out among the policies.
+        num_steps: samples after which a loop that has neither converged nor diverged counts as undecided.
 
     Returns:
         The panel; without a person the picture.
     """
-    setting = Setting.of(plant, policies, plane, **sizes)
+    setting = Setting.of(plant, policies, plane, span=span, limit=limit, num=num, num_steps=num_steps)
     return picture(setting) if headless() else AttractionMap(setting)
 
 
