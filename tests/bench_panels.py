@@ -18,8 +18,7 @@ import os
 os.environ["JPY_SESSION_NAME"] = "bench"
 from lqrlab import compute
 compute.setup()
-from lqrlab.workbench.figures import design_card
-from lqrlab.workbench.panels import lqr_designer, regulator
+from lqrlab.workbench.panels import lqr_designer, regulator_design
 panel = lqr_designer.Designer({plant!r})
 panel.live.wait(300)
 panel.delay.value = 1.0
@@ -35,10 +34,10 @@ def taken(work):
     times = []
     for _ in range({repeats}):
         begun = time.perf_counter()
-        work(panel.setting)
+        work(panel._question())
         times.append(1e3 * (time.perf_counter() - begun))
     return statistics.median(times)
-print(taken(regulator.design), taken(design_card.picture))
+print(taken(regulator_design.design), taken(regulator_design.picture))
 """
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -54,7 +55,7 @@ def by_scipy(point):
 
 def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(notebooks, "package_hash", lambda: "as it is")  # whoever edits it meanwhile
-    done = ask(tmp_path, *GIVEN, "--random", "12", "--no-report", "--road", "auto")  # the option's old name
+    done = ask(tmp_path, *GIVEN, "--random", "12", "--no-report", "--executor", "auto")
     assert done.exit_code == 0, done.output
     assert "executor: vmap: a plant's points need no notebook" in done.stdout
     frame = pd.read_parquet(tmp_path / "results.parquet")
@@ -84,6 +85,10 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     assert len(page.select("#runs ~ .scroll tbody tr")) == 18
     found = {row.th.get_text(): row.select("td") for row in page.select("#spread ~ .scroll tbody tr")}
     assert found["cost"][-1].get_text() == f"{after['cost'].max():.4g}"
+    ask(
+        tmp_path, *GIVEN, "--random", "18", "--no-report"
+    )  # nothing is missing, and the units are still there
+    assert json.loads((tmp_path / "sweep.json").read_text())["units"]["time_constant"] == "s"
 
 
 def test_a_point_without_a_design_says_why_and_takes_none_along():
@@ -161,6 +166,7 @@ def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkey
 
     monkeypatch.setattr(bulk_sweeps, "grid", grid)
     monkeypatch.setattr(dataset, "open", lambda path: path)
+    monkeypatch.setattr(dataset, "source", lambda data, **options: asked.update(options) or data)
     (rows,) = sweep_program.trainings(dataclasses.replace(plan, source=tmp_path), points)
     assert [(i, row["loss"]) for i, row in rows] == [
         (0, 1.0),

@@ -20,6 +20,7 @@ from lqrlab.workbench.runs import (
     comparison,
     notebooks,
     report,
+    run_folder,
     sweep,
     sweep_plan,
     sweep_workers,
@@ -150,6 +151,15 @@ def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
         sweep.sweep(asked, stream)
 
 
+def test_a_run_that_has_ended_is_not_ended_again_by_a_later_worker(toy, tmp_path):
+    """dask hands it out again if its worker dies of the next run before the result has been fetched."""
+    plan, (point,) = _replanned(Sweep(toy, {"rate": "2"}, folder=tmp_path / "sweep", retries=0), None)
+    point.folder.mkdir(parents=True)
+    for left, ended in (("kernel died", "kernel died"), ("running", "worker died")):
+        run_folder.begin(point.record, status=left, sweep=plan.id, attempts=1, fingerprint=point.fingerprint)
+        assert sweep_workers.perform(plan, point) == ended
+
+
 @pytest.mark.parametrize(
     ("given", "kwargs", "expected"),
     [
@@ -217,7 +227,6 @@ def test_the_shell_completes(words, offered):
     env = {"_LQRLAB_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(len(words.split()))}
     done = CliRunner().invoke(main, prog_name="lqrlab", env=env)
     assert done.stdout == f"plain,{offered}\n"
-    assert "_LQRLAB_COMPLETE=bash_complete" in CliRunner().invoke(main, ["completion", "bash"]).stdout
 
 
 def test_completion_does_not_wait_for_jax():

@@ -79,7 +79,7 @@ def test_a_figure_is_saved_with_letters_and_words(tmp_path):
             "x",
             " ",
             {},
-            "alt: expected words that stand for the figure where it cannot be seen, but found ' '",
+            "alt: expected words that stand for the figure, but found ' '",
         ),
     ):
         with pytest.raises(ValueError, match=refusal):

@@ -1,12 +1,12 @@
 """What people see and start: figures, panels, runs of notebooks, the command line.
 
 In four rooms: ``figures`` (plots, tables, drawings that move), ``panels`` (collected in ``widgets``), ``runs`` (a
-notebook's session, the pipeline, sweeps, reports), ``cli``. The names that notebooks use can be imported from here;
-each module is loaded when it is first named: the command line must not wait for JAX or matplotlib.
+notebook's session, the pipeline, sweeps, reports), ``cli``. The modules that notebooks use can be imported from here;
+each is loaded when it is first named: the command line must not wait for JAX or matplotlib.
 """
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 _MODULES = {
     **{name: name for name in ("cli", "figures", "panels", "runs", "widgets")},
@@ -15,23 +15,13 @@ _MODULES = {
     "regulator": "panels.regulator_design",
     **{name: f"runs.{name}" for name in ("notebooks", "pipeline", "report", "session", "sweep")},
 }
-_PANELS = (
-    "attraction_map",
-    "data_browser",
-    "lqr_designer",
-    "plant_explorer",
-    "policy_inspector",
-    "training_monitor",
-)
-__all__ = [*_MODULES, *_PANELS]
+__all__ = [*_MODULES]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _PANELS:
-        return getattr(importlib.import_module(f"{__name__}.widgets"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{_MODULES[name]}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __getattr__(name: str) -> ModuleType:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.{_MODULES[name]}")
 
 
 def __dir__() -> list[str]:

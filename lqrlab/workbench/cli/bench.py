@@ -1,14 +1,16 @@
-"""``lqrlab bench`` and ``lqrlab doctor``: how fast this machine is, and what its installation lacks."""
+"""``lqrlab bench``: how fast this machine is, beside other libraries."""
 
 import dataclasses
 import json
-import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from lqrlab.workbench.cli.options import as_json
+
+if TYPE_CHECKING:
+    from lqrlab.benchmarks.riccati import Row
 
 
 @click.group()
@@ -25,11 +27,12 @@ def bench() -> None:
 @as_json
 def bench_control(states: tuple[int, ...], num: int, hard: bool, as_json: bool) -> None:
     """Riccati designs in bulk, beside SciPy's, slycot's and contrax's on the same problems."""
-    from lqrlab import compute
     from lqrlab.benchmarks import riccati, riccati_acceptance
 
-    compute.setup()
-    _show(riccati_acceptance.acceptance(num=num) if hard else riccati.bench_control(states, num=num), as_json)
+    _show(
+        lambda: riccati_acceptance.acceptance(num=num) if hard else riccati.bench_control(states, num=num),
+        as_json,
+    )
 
 
 @bench.command("data")
@@ -39,16 +42,14 @@ def bench_control(states: tuple[int, ...], num: int, hard: bool, as_json: bool) 
 @as_json
 def bench_data(large: bool, regenerate: bool, loaders: bool, as_json: bool) -> None:
     """Closed loops beside NumPy, generation beside raw files, loaders beside PyTorch's and grain's if there."""
-    from lqrlab import compute
     from lqrlab.benchmarks import data, loading
 
-    compute.setup()
-    asked: list[tuple[bool, Callable[[], list[Any]]]] = [
+    asked = (
         (large, loading.bench_large),
         (regenerate, data.bench_regeneration),
         (loaders, loading.bench_loading),
-    ]
-    _show(next((measure for wanted, measure in asked if wanted), data.bench_data)(), as_json)
+    )
+    _show(next((measure for wanted, measure in asked if wanted), data.bench_data), as_json)
 
 
 @bench.command("train")
@@ -56,44 +57,24 @@ def bench_data(large: bool, regenerate: bool, loaders: bool, as_json: bool) -> N
 @as_json
 def bench_train(repeats: int, as_json: bool) -> None:
     """Train steps compiled and eager, and the transformer beside PyTorch's (if that is installed)."""
-    from lqrlab import compute
     from lqrlab.benchmarks import training
 
-    compute.setup()
-    _show(training.bench_train(repeats=repeats), as_json)
+    _show(lambda: training.bench_train(repeats=repeats), as_json)
 
 
-def _show(rows: Iterable[Any], as_json: bool) -> None:
+def _show(measure: "Callable[[], Iterable[Row]]", as_json: bool) -> None:
     """A benchmark's rows as a table, or one JSON object a line."""
+    from lqrlab import compute
     from lqrlab.workbench.runs.terminal import table
 
+    compute.setup()
     if as_json:
-        for row in rows:
+        for row in measure():
             click.echo(json.dumps(dataclasses.asdict(row), ensure_ascii=False))
         return
     words = {True: "yes", False: "no", None: ""}
     cells = [
         (r.name, f"{r.value:.4g}", r.unit, "" if r.target is None else f"{r.target:g}", words[r.reached])
-        for r in rows
+        for r in measure()
     ]
     click.echo(table(cells, ("figure", "value", "unit", "target", "reached")))
-
-
-@click.command()
-@as_json
-def doctor(as_json: bool) -> None:
-    """Check the installation and say what to do.
-
-    Versions, devices, the notebooks' kernel, disk and memory.
-    """
-    from lqrlab.workbench.cli.examination import examine
-
-    findings = examine()
-    for finding in findings:
-        if as_json:
-            click.echo(json.dumps(dataclasses.asdict(finding), ensure_ascii=False))
-        else:
-            click.echo(f"{'✓' if finding.good else '✗'} {finding.subject:<10}{finding.text}")
-            click.echo(f"  {'':<10}→ {finding.remedy}\n" * bool(finding.remedy), nl=False)
-    if not all(finding.good for finding in findings):
-        sys.exit(1)

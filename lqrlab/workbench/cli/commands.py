@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import lqrlab
-from lqrlab.workbench.cli import bench, data_commands, options
-from lqrlab.workbench.cli.options import PATH, complete
+from lqrlab.workbench.cli import bench, data_commands, doctor, options
+from lqrlab.workbench.cli.options import PATH, as_json, complete
 from lqrlab.workbench.runs import pipeline
 
 if TYPE_CHECKING:
@@ -25,15 +25,9 @@ MATTER = ("run", "report", "sweep", "systems", "doctor")
 class _Group(click.Group):
     """Turns what went wrong into one clean line: exit code 2 for a wrong request, 1 for a failed run."""
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """What matters most comes first, not the alphabet."""
-        names = list(self.commands)
-        first = [name for name in MATTER if name in names] or names
-        width = formatter.width - 6 - max(map(len, names))
-        for title, listed in (("Commands", first), ("Further", [n for n in names if n not in first])):
-            if listed:
-                with formatter.section(title):
-                    formatter.write_dl([(n, self.commands[n].get_short_help_str(width)) for n in listed])
+        return [*MATTER, *(name for name in self.commands if name not in MATTER)]
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> Any:
         args = sys.argv[1:] if args is None else args
@@ -51,7 +45,10 @@ class _Group(click.Group):
 @click.version_option(lqrlab.__version__, prog_name="lqrlab")
 @click.option("--traceback", is_flag=True, help="Show where in the code an error comes from.")
 def main(traceback: bool) -> None:
-    """Optimal and learned control of dynamical systems: plants in, an honest score out."""
+    """Optimal and learned control of dynamical systems: plants in, an honest score out.
+
+    The Tab key completes commands, notebooks and parameters after eval "$(_LQRLAB_COMPLETE=bash_source lqrlab)".
+    """
 
 
 @contextmanager
@@ -83,11 +80,7 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
         pipeline.run(profile, folder, overrides, **kwargs)
 
 
-@main.command(
-    context_settings={
-        "token_normalize_func": lambda name: {"road": "executor"}.get(name, name)
-    }  # its old name
-)
+@main.command()
 @click.argument("target", metavar="NOTEBOOK|PLANT", shell_complete=complete("notebook"))
 @options.overrides("Values, as in 1e-3,3e-4.", metavar="NAME=VALUES", shell_complete=complete("parameter"))
 @click.option("--list", "listed", type=PATH, help="CSV or JSON file, one point a row.")
@@ -115,7 +108,7 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
 @click.option("--retries", type=click.IntRange(0), default=1, show_default=True, help="Of a run that fails.")
 @click.option("--fresh", is_flag=True, help="Remove what earlier runs left at these points.")
 @click.option("--report/--no-report", default=True, help="Compare the runs on a page.  [default: yes]")
-@click.option("--json", "as_json", is_flag=True, help="The results as JSON, one run a line; progress aside.")
+@as_json
 def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: bool, **kwargs: Any) -> None:
     """Run a notebook, or design for a plant, at many points.
 
@@ -160,26 +153,9 @@ def report(folder: Path | None, show: bool) -> None:
 
 
 @main.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print what makes the Tab key complete lqrlab.
-
-    bash: eval "$(lqrlab completion bash)" in ~/.bashrc; zsh likewise in ~/.zshrc; fish: lqrlab completion fish >
-    ~/.config/fish/completions/lqrlab.fish. Notebooks, profiles and
-    the notebooks' parameters complete, too.
-    """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None
-    script = kind(main, {}, "lqrlab", "_LQRLAB_COMPLETE")
-    click.echo(script.source_template % script.source_vars())  # source() would start bash to ask its version
-
-
-@main.command()
 @click.argument("name", required=False)
 @click.option("--html", "file", type=PATH, help="Write it as a page, with drawings that move.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a plant.")
+@as_json
 def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     """List the plants, or show one of them.
 
@@ -204,9 +180,8 @@ def systems(name: str | None, file: Path | None, as_json: bool) -> None:
         card = catalogue_page.card(next(plants), equations=False)
         lines = [f"{card.name}: {card.title}", *(f"{label}: {words}" for label, words in card.facts.items())]
         lines += ["\n" + table(rows, head) for head, rows in card.tables.values()]
-        click.echo(
-            "\n".join([*lines, "\nopen-loop poles in words:", *(f"  {words}" for words in card.modes)])
-        )
+        lines += ["\nopen-loop poles in words:", *(f"  {words}" for words in card.modes)]
+        click.echo("\n".join(lines))
 
 
 def _described(plant: "Plant") -> dict[str, object]:
@@ -253,5 +228,5 @@ def init(folder: Path) -> None:
     click.echo(f"made {folder}: cd {folder} && lqrlab run --profile tiny")
 
 
-for command in (data_commands.data, data_commands.train, bench.bench, bench.doctor):
+for command in (data_commands.data, data_commands.train, bench.bench, doctor.doctor):
     main.add_command(command)

@@ -27,12 +27,7 @@ def data() -> None:
 @click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
 @click.option("--devices", is_flag=True, help="Use all devices that JAX sees here, a shard on each.")
 def generate(
-    path: Path,
-    config: Path | None,
-    overrides: dict[str, str],
-    workers: int | None,
-    scheduler: str | None,
-    devices: bool,
+    path: Path, config: Path | None, overrides: dict[str, str], devices: bool, **engine_options: Any
 ) -> None:
     """Make a data set in the folder PATH, or finish one that was begun there.
 
@@ -63,10 +58,8 @@ def generate(
         def show(done: int, total: int, what: str) -> None:
             progress.update(name, min(done + 1, total), what, total=total)
 
-        engine = None
-        if workers or scheduler is not None:
-            say = progress.say
-            engine = held.enter_context(cluster.engine(workers=workers, scheduler=scheduler, say=say))
+        asked = any(value is not None for value in engine_options.values())
+        engine = held.enter_context(cluster.engine(**engine_options, say=progress.say)) if asked else None
         local = jax.local_devices() if devices else None
         made = dataset.generate(wanted, path, progress=show, engine=engine, devices=local)
         rows = "segments of trajectories" if wanted.segmented else "trajectories"

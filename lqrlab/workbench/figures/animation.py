@@ -12,7 +12,7 @@ from lqrlab.systems import Plant, drawing
 from lqrlab.workbench.figures import charts, demonstration, keyframes, svg
 from lqrlab.workbench.figures.svg import px
 
-_FRAMES = 240  # at most; straight stretches between them need no keyframes
+_FRAMES = 240  # at most; straight pieces between them need no keyframes
 HOLD = 0.8  # seconds on the wall that the end is shown before it starts again
 _FAR = 50.0  # scales of a state beyond which a run that diverges is no longer drawn
 _FIT = 2.0  # share by which later runs may widen the frame that the first one sets
@@ -25,15 +25,10 @@ PLAYING = svg.stylesheet("animation.css")
 
 @dataclasses.dataclass(frozen=True)
 class Animation(svg.Picture):
-    """A drawing that moves; the last expression of a cell shows it.
+    """A drawing that moves; the last expression of a cell shows it."""
 
-    Attributes:
-        seconds: that one round takes to play.
-        speed: seconds of the plant's time in a second of playing.
-    """
-
-    seconds: float = 0.0
-    speed: float = 1.0
+    seconds: float = 0.0  # that one round takes to play
+    speed: float = 1.0  # seconds of the plant's time in a second of playing
 
     @property
     def drawing(self) -> str:

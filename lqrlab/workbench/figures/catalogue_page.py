@@ -45,11 +45,8 @@ class Page(svg.Shown):
 def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: bool = False) -> Page:
     """The catalogue page: families by field, each a small picture and a line that unfolds to all about it.
 
-    Args:
-        names: of families; all if left out.
-        linear: move the linear models that the gains are designed for, all in one go; else the nonlinear plants,
-            which takes about a second a family to compile.
-        unfolded: show everything at once.
+    It moves the linear models that the gains are designed for, all in one go, or the nonlinear plants, which takes
+    about a second a family to compile; ``unfolded`` shows everything at once.
     """
     chosen = tuple(names or systems.names())
     plants = [systems.make(name) for name in chosen]
@@ -68,12 +65,8 @@ def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: b
     )
     head = f"<style>{svg.STYLE}{animation.PLAYING}{svg.stylesheet('catalogue_page.css')}</style>"
     title = "Catalogue of plants" if len(chosen) > 1 else chosen[0].replace("_", " ").capitalize()
-    return Page(
-        f'<div class="lq-catalogue">{head}{top}{body}</div>', f"catalogue of {', '.join(chosen)}", title
-    )
-
-
-# The loops that are shown ------------------------------------------------------------------------------------
+    markup = f'<div class="lq-catalogue">{head}{top}{body}</div>'
+    return Page(markup, f"catalogue of {', '.join(chosen)}", title)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,9 +75,7 @@ class Demonstration:
 
     K: Float[np.ndarray, "m n"]  # gain of the sampled optimum
     released: dict[str, Trajectory]  # from an initial state
-    pushed: dict[
-        str, Trajectory
-    ]  # from rest, under a constant push on the first input, as large as its scale
+    pushed: dict[str, Trajectory]  # from rest, by a constant push on the first input, as large as its scale
 
 
 def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:
@@ -108,17 +99,12 @@ def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:
             for i, (p, t) in enumerate(zip(plants, steps))
         ]
 
-    released, pushed = (
+    shown = (
         [{"optimal": a, "no control": b} for a, b in zip(runs(kind, 1.0), runs(kind, 0.0))]
         for kind in (True, False)
     )
-    return [
-        Demonstration(np.asarray(K)[: p.m, : p.n], *shown)
-        for p, K, *shown in zip(plants, gains, released, pushed)
-    ]
-
-
-# HTML --------------------------------------------------------------------------------------------------------
+    Ks = (np.asarray(K)[: p.m, : p.n] for p, K in zip(plants, gains))
+    return list(map(Demonstration, Ks, *shown))
 
 
 def _field(plant: Plant) -> str:
@@ -162,24 +148,19 @@ def _entry(plant: Plant, shown: Demonstration, linear: bool, *, unfolded: bool) 
         width=_WIDTH,
         title="From an initial state" + ("" if linear else ", nonlinear plant"),
     )
-    modes = "; ".join(about.modes)
+    facts = about.facts | {"modes of the open loop": "; ".join(about.modes)}
     parts = [
         f'<div id="{_anchor(plant.name)}"></div><p>{html.escape(about.title)}.</p>',
-        *(_fact(label, words) for label, words in (*about.facts.items(), ("modes of the open loop", modes))),
+        *(f'<p class="lq-fact"><b>{label}</b> {html.escape(words)}</p>' for label, words in facts.items()),
         film.drawing.replace(svg.STYLE, "", 1).replace(animation.PLAYING, "", 1),
         _step(plant, shown.pushed),
         *(f'<div class="lq-formula">{mathml(line, display=True)}</div>' for line in about.equations),
         *(_table(caption, table) for caption, table in about.tables.items()),
     ]
     line = f"<b>{_spaced(about.name)}</b><br>{html.escape(phrase(about.title))}<br>"
-    summary = (
-        f"<summary>{_tile(plant)}<span>{line}<small>{about.size}; {about.modes[0]}</small></span></summary>"
-    )
+    small = f"<small>{about.size}; {about.modes[0]}</small>"
+    summary = f"<summary>{_tile(plant)}<span>{line}{small}</span></summary>"
     return f'<details class="lq-plant"{" open" * unfolded}>{summary}{"".join(parts)}</details>'
-
-
-def _fact(label: str, words: str) -> str:
-    return f'<p class="lq-fact"><b>{label}</b> {html.escape(words)}</p>'
 
 
 def _step(plant: Plant, runs: dict[str, Trajectory]) -> str:

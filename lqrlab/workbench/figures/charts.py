@@ -59,20 +59,19 @@ class Axes:
     def frame(self, below: str, above: str, body: str = "") -> str:
         """Grid, ticks, edges and labels below and above; ``body`` is cut off where it leaves the plane."""
         left, right, top, bottom = self.edges
-        every, grid = ((50, 30), f"{px(top)}V{px(bottom)}") if self.boxed else ((45, 22), f"{px(bottom)}v3")
+        spacing, grid = ((50, 30), f"{px(top)}V{px(bottom)}") if self.boxed else ((45, 22), f"{px(bottom)}v3")
         parts = [text(self.at[0] + 2, self.at[1] + 10, above, look="lq-soft")]
-        for v in ticks(*self.y, max(2, int((bottom - top) / every[1]))):
+        for v in ticks(*self.y, max(2, int((bottom - top) / spacing[1]))):
             y = float(self.place(0.0, v)[1])
             parts.append(f'<path class="lq-grid" d="M{px(left)} {px(y)}H{px(right)}"/>')
             parts.append(text(left - 4, y + 3.5, _number(v), anchor="end", look="lq-soft"))
-        for v in ticks(*self.x, max(2, int((right - left) / every[0]))):
+        for v in ticks(*self.x, max(2, int((right - left) / spacing[0]))):
             x = float(self.place(v, 0.0)[0])
             parts.append(f'<path class="lq-{"grid" if self.boxed else "axis"}" d="M{px(x)} {grid}"/>')
             parts.append(text(x, bottom + 12, _number(v), anchor="middle", look="lq-soft"))
         parts.append(text(right, bottom + 23, below, anchor="end", look="lq-soft") if below else "")
-        parts.append(
-            element("svg", self._window | {"viewBox": " ".join(self._window.values())}, body) if body else ""
-        )
+        window = self._window | {"viewBox": " ".join(self._window.values())}
+        parts.append(element("svg", window, body) if body else "")
         box = f"V{px(top)}H{px(left)}Z" if self.boxed else ""
         return "".join(parts) + f'<path class="lq-axis" d="M{px(left)} {px(bottom)}H{px(right)}{box}"/>'
 
@@ -120,9 +119,9 @@ class Axes:
 
 def ticks(low: float, high: float, count: int) -> list[float]:
     """Round numbers between low and high."""
-    found = MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
+    values = MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
     slack = 1e-9 * (high - low)
-    return [0.0 if abs(t) < slack else float(t) for t in found if low - slack <= t <= high + slack]
+    return [0.0 if abs(t) < slack else float(t) for t in values if low - slack <= t <= high + slack]
 
 
 def _number(value: float) -> str:
@@ -158,16 +157,10 @@ def logarithmic(
     decades: int = 100,
     named: bool = False,
 ) -> str:
-    """Positive curves on an axis of their log10.
+    """Positive curves (label → values over ``xs``) on an axis of their log10.
 
-    Args:
-        at: where.
-        xs, curves: abscissae of all curves, and label → values.
-        labels: of the horizontal and of the vertical axis.
-        x: range of the abscissae.
-        floor: value at which lower ones are drawn.
-        decades: at most so many are shown, the highest ones.
-        named: whether the curves' labels stand in the chart.
+    Values below ``floor`` are drawn there, at most the highest ``decades`` are shown; ``labels`` are of the two axes,
+    ``named`` writes those of the curves above the chart.
     """
     values = {k: np.maximum(np.nan_to_num(v, nan=floor, posinf=1e12), floor) for k, v in curves.items()}
     logs = {label: np.log10(v) for label, v in values.items()}
@@ -175,8 +168,9 @@ def logarithmic(
     low = max(math.floor(min(v.min() for v in logs.values())), high - decades)
     axes, looks = Axes(at, x, (low, max(high, low + 1))), strokes(curves)
     drawn = "".join(axes.curve(xs, np.maximum(v, low), looks[label]) for label, v in logs.items())
-    names = legend(axes.edges[0] + 8, axes.edges[2] + 12, looks) if named else ""
-    return axes.frame(labels[0], f"log10 of {labels[1]}") + drawn + names
+    above = f"log10 of {labels[1]}"
+    names = legend(at[0] + 20 + 5.6 * len(above), at[1] + 10, looks) if named else ""
+    return axes.frame(labels[0], above) + drawn + names
 
 
 def pole_map(at: Rectangle, groups: Mapping[str, Poles]) -> str:
@@ -205,11 +199,10 @@ def over_time(
     labelled: bool = True,
     lead: int = 0,
 ) -> tuple[str, Axes]:
-    """A small chart of curves over time, and its axes; a curve ends where it is not finite or leaves the chart.
+    """A small chart of curves until a time [s], and its axes; a curve ends where it is not finite or leaves the chart.
 
     Args:
-        at: where.
-        curves: what is drawn.
+        at, curves: where, and what is drawn.
         title, unit: of the values.
         until: the last time [s].
         steps: whether values hold until the next.
@@ -278,13 +271,11 @@ def responses(
     named: bool = False,
     film: Film | None = None,
 ) -> tuple[str, float]:
-    """A small chart for each signal, ``columns`` a row; markup and the height at which they end.
+    """A small chart for each signal, at most ``columns`` a row; markup and the height at which they end.
 
     Args:
-        signals: what is shown.
-        runs: label → trajectory of one loop.
+        signals, runs: what is shown, label → trajectory of one loop.
         at: left, top and width [px].
-        columns: at most so many a row.
         lead: how many of the runs decide the ranges of time and values; all if 0.
         named: whether the runs' labels stand above.
         film: if given, a mark for the time runs through each chart.

@@ -30,11 +30,11 @@ def left_out(data: dataset.Dataset) -> pd.DataFrame:
 
 def _shards(data: dataset.Dataset) -> dict[str, int]:
     """The first file of each family that has trajectories."""
-    found: dict[str, int] = {}
+    first: dict[str, int] = {}
     for number, shard in enumerate(data.shards):
         if shard["trajectories"]:
-            found.setdefault(shard["family"], number)
-    return found
+            first.setdefault(shard["family"], number)
+    return first
 
 
 def _rows(names: Iterable[str]) -> tuple[Figure, Axes, Axes]:

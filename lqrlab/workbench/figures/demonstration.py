@@ -1,6 +1,7 @@
 """A plant's closed loop as it is shown: where it starts, how long it takes, what becomes of it, its modes in words."""
 
 import dataclasses
+import math
 
 import jax.numpy as jnp
 import numpy as np
@@ -35,7 +36,7 @@ def horizon(plant: Plant, num_steps: int | None, most: int = 4000) -> int:
 
 def time_constant(poles: Poles, dt: ArrayLike) -> Float[np.ndarray, "*batch"]:
     """Seconds in which the slowest mode of a sampled loop falls by e."""
-    return control.settling_time(poles, dt, within=1 / np.e)
+    return control.settling_time(poles, dt, within=math.exp(-1))
 
 
 def outcome(plant: Plant, run: Trajectory) -> verdict.Verdict:

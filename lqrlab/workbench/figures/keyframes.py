@@ -19,7 +19,7 @@ Marks = dict[str, object]
 PerFrame = Float[np.ndarray, " frames"]
 Points = Float[np.ndarray, "frames 2"]
 Path = Float[np.ndarray, "frames 5"]
-"""In each frame x, y [px], turn [rad] and stretch along and across itself."""
+"""In each frame x, y [px], turn [rad] and scale along and across itself."""
 _TOLERANCE = 0.35  # pixels that a shape may be off between two keyframes
 _HEAD = 8.0  # length of an arrow's head [px]
 _STEP = ";animation-timing-function:step-end"
@@ -28,9 +28,8 @@ _STEP = ";animation-timing-function:step-end"
 class Film:
     """Makes elements that move and gathers the keyframes that move them.
 
-    Args:
-        times: of the frames, as shares of a loop, from 0; after the last all stands still until the loop ends.
-        seconds: that one loop takes on the wall.
+    ``times`` of the frames are shares of a loop, from 0; after the last all stands still until the loop, which takes
+    ``seconds`` on the wall, ends.
     """
 
     def __init__(self, times: PerFrame, seconds: float) -> None:
@@ -61,12 +60,9 @@ class Film:
         return f"{digits(100 * self.times[frame], 2)}%"
 
     def carry(self, tag: str, marks: Marks, path: Path, size: tuple[float, float], words: str = "") -> str:
-        """An element carried along.
+        """An element, given as it stands unturned at its origin, carried along a path.
 
-        Args:
-            tag, marks, words: the element as it stands at its own origin, unturned.
-            path: where to.
-            size: how far it reaches from its origin along and across [px].
+        ``size`` is how far it reaches from its origin along and across [px].
         """
         path = np.array(path, float)
         path[:, 2] = np.unwrap(path[:, 2])
@@ -84,9 +80,8 @@ class Film:
         weighted = path * weight
         if np.ptp(weighted, axis=0).max() > _TOLERANCE / 2:
             keep = simplify(np.column_stack([self.times, weighted]), _TOLERANCE)
-            marks = self._animated(
-                self._rule(keep, lambda i: f"transform:{form(i, 'px', 'deg', ',')}"), marks
-            )
+            rule = self._rule(keep, lambda i: f"transform:{form(i, 'px', 'deg', ',')}")
+            marks = self._animated(rule, marks)
         return element(tag, marks, words)
 
     def widen(self, markup: str, widths: PerFrame) -> str:
@@ -122,13 +117,9 @@ class Film:
 
 
 def shapes(film: Film, drawings: Sequence[drawing.Drawing], scale: float, corner: tuple[float, float]) -> str:
-    """A plant's drawings, one a frame, as elements that move.
+    """A plant's drawings, one a frame, as elements that move; a shape's place in the tuple says which it is.
 
-    Args:
-        film: takes the keyframes.
-        drawings: one a frame, back to front; a shape's place in the tuple says which it is.
-        scale: pixels a unit of the drawing.
-        corner: the drawing's (left, top) at the pixel (0, 0).
+    ``scale`` is in pixels a unit of the drawing, ``corner`` the drawing's (left, top) at the pixel (0, 0).
     """
     pen, made = _Pen(film, scale, corner), []
     for i in range(max(map(len, drawings))):
@@ -150,10 +141,8 @@ def fit(
 ) -> tuple[float, tuple[float, float]]:
     """Scale and corner, as :func:`shapes` takes them, that put a part of the plane into the middle of a picture.
 
-    Args:
-        bounds: left, right, bottom and top of the part.
-        size: width and height of the picture [px].
-        room: what of them it may fill.
+    ``bounds`` are left, right, bottom and top of the part, ``size`` width and height of the picture [px], of which it
+    may fill ``room``.
     """
     left, right, bottom, top = bounds
     scale = min(room[0] / (right - left), room[1] / (top - bottom))
@@ -203,9 +192,8 @@ class _Pen:
         if isinstance(first, drawing.Disc):
             path, (radius, _) = _path(at, 0.0, self.sizes(frames, "radius", "radius"))
             return self.film.carry("circle", filled | {"r": px(radius)}, path, (radius, radius))
-        path, (wide, tall) = _path(
-            at, np.array([-float(f.angle) for f in frames]), self.sizes(frames, "width", "height")
-        )
+        turns = np.array([-float(f.angle) for f in frames])
+        path, (wide, tall) = _path(at, turns, self.sizes(frames, "width", "height"))
         box = {"x": px(-wide / 2), "y": px(-tall / 2), "width": px(wide), "height": px(tall)}
         return self.film.carry("rect", filled | box, path, (wide / 2, tall / 2))
 
@@ -224,18 +212,15 @@ class _Pen:
             marks |= {"stroke-linejoin": "round", "d": polyline((p.real, p.imag) for p in about[0])}
             path, _ = _path(points[:, 0], turn, np.ones(2))
             return self.film.widen(self.film.carry("path", marks, path, (reach, reach)), widths)
-        pieces = (
-            self.straight(*_polar(*points[:, k : k + 2].swapaxes(0, 1)), marks) for k in range(z.shape[1] - 1)
-        )
-        return self.film.widen("".join(pieces), widths)
+        ends = (points[:, k : k + 2].swapaxes(0, 1) for k in range(z.shape[1] - 1))
+        return self.film.widen("".join(self.straight(*_polar(*pair), marks) for pair in ends), widths)
 
     def arrow(self, frames: Sequence[drawing.Arrow], ink: str) -> str:
         """A shaft and a head, which shrinks with a short arrow."""
         a, length, turn = _polar(self.pixels(frames, "a"), self.pixels(frames, "b"))
         head = np.minimum(length / (2 * _HEAD), 1.0)
-        shaft = self.straight(
-            a, length - 0.8 * _HEAD * head, turn, {"class": f"{ink} lq-open", "stroke-width": 1.8}
-        )
+        look: Marks = {"class": f"{ink} lq-open", "stroke-width": 1.8}
+        shaft = self.straight(a, length - 0.8 * _HEAD * head, turn, look)
         tips = a + length[:, None] * np.stack([np.cos(turn), np.sin(turn)], axis=1)
         tip: Marks = {"class": ink, "stroke-width": 0.5, "d": f"M0 0L{px(-_HEAD)} 3.6V-3.6Z"}
         path = np.column_stack([tips, turn, head, head])
@@ -246,12 +231,12 @@ class _Pen:
         path, (most, _) = _path(a, turn, np.column_stack([length, np.ones_like(length)]))
         return self.film.carry("path", marks | {"d": f"M0 0H{px(most)}"}, path, (most, 0.0))
 
-    def pixels(self, frames: Sequence[Any], name: str) -> Float[np.ndarray, "frames *points 2"]:
+    def pixels(self, frames: Sequence[drawing.Shape], name: str) -> Float[np.ndarray, "frames *points 2"]:
         """A point or points of the shape."""
         p = np.asarray([getattr(f, name) for f in frames], float)
         return np.stack([p[..., 0] - self.corner[0], self.corner[1] - p[..., 1]], axis=-1) * self.scale
 
-    def sizes(self, frames: Sequence[Any], *names: str) -> Float[np.ndarray, "frames sizes"]:
+    def sizes(self, frames: Sequence[drawing.Shape], *names: str) -> Float[np.ndarray, "frames sizes"]:
         """Lengths of the shape in pixels."""
         return self.scale * np.abs(np.array([[float(getattr(f, name)) for name in names] for f in frames]))
 
@@ -259,7 +244,7 @@ class _Pen:
 def _path(
     at: Points, turn: ArrayLike, sizes: Float[np.ndarray, "*frames 2"]
 ) -> tuple[Path, tuple[float, float]]:
-    """A path whose stretch is the sizes' share of the largest, and the largest."""
+    """A path whose scale is the sizes' share of the largest, and the largest."""
     sizes = np.broadcast_to(sizes, (len(at), 2))
     along, across = (max(float(most), 1e-3) for most in sizes.max(axis=0))
     turns = np.broadcast_to(np.asarray(turn, float), (len(at),))

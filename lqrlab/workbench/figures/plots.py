@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from lqrlab.simulation import Trajectory
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts, svg, tables
+from lqrlab.workbench.figures import charts, svg
 
 COLOURS = {label: colour for label, (colour, _) in zip(svg.LABELS, svg.CURVES)}
 """The colour that a label always has, in all figures."""
@@ -59,14 +59,7 @@ def png(figure: Figure, dpi: float = 110) -> bytes:
 def save(figure: Figure, stem: str | Path, alt: str, *, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write a figure for a paper: ``<stem>.pdf``, ``.svg`` and ``.png``; the text in the first two can be edited.
 
-    Args:
-        figure: any figure of matplotlib's.
-        stem: path without its ending; the folder is made if need be.
-        alt: words that stand for it, kept in each file's own record.
-        formats: which of the three.
-
-    Returns:
-        The files' paths.
+    The folder is made if need be; ``alt``, words that stand for the figure, are kept in each file. Returns the paths.
 
     Raises:
         ValueError: no words, another format, a path with an ending or in a folder that cannot be made.
@@ -82,9 +75,7 @@ def save(figure: Figure, stem: str | Path, alt: str, *, formats: Sequence[str] =
     style()
     stem = Path(stem).expanduser()
     if stem.suffix[1:].isalpha():  # gain_0.05 has none
-        raise ValueError(
-            f"stem: expected a path without an ending, but found {stem.name!r}; formats chooses the endings"
-        )
+        raise ValueError(f"stem: expected a path without an ending, but found {stem.name!r}")
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -103,9 +94,7 @@ def save(figure: Figure, stem: str | Path, alt: str, *, formats: Sequence[str] =
 
 def _check_words(alt: object) -> None:
     if not isinstance(alt, str) or not alt.strip():
-        raise ValueError(
-            f"alt: expected words that stand for the figure where it cannot be seen, but found {alt!r}"
-        )
+        raise ValueError(f"alt: expected words that stand for the figure, but found {alt!r}")
 
 
 def grid(count: int, columns: int = 3, height: float = 1.9, **options: Any) -> tuple[Figure, list[Axes]]:
@@ -206,36 +195,8 @@ def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figu
     return figure
 
 
-def training(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Losses, closed-loop waste and learning rate over steps, from the rows of ``metrics.jsonl``."""
-    figure, (left, middle, right) = grid(3, 3, 2.6)
-    log = tables.training(rows)
-    for axis, column, label, marker, colour in (
-        (left, "imitation", "training", "o", 0),
-        (left, "validation", "unseen variants", "s", 1),
-        (middle, "cost wasted [%]", "cost wasted", "s", 1),
-        (middle, "loops diverged [%]", "loops diverged", "^", 3),
-        (right, "learning rate", None, "", 2),
-    ):
-        ink = _palette(range(4))[colour]
-        axis.plot(log["step"], log[column], label=label, marker=marker, ms=2.5, color=ink)
-    left.set(yscale="log", xlabel="step", ylabel="loss over windows [1]", title="Imitation")
-    middle.set_yscale("symlog", linthresh=0.01)
-    middle.set(ylim=(0, None), xlabel="step", ylabel="share [%]", title="Unseen variants' loops")
-    right.set(xlabel="step", ylabel="learning rate [1]", title="Schedule", ylim=(0, None))
-    for axis in (left, middle):
-        axis.legend(fontsize=8)
-    return figure
-
-
 def parity(optimal: ArrayLike, learned: ArrayLike, groups: Sequence[str], quantity: str) -> Figure:
-    """Learned against optimal values, one colour a group; on the diagonal they agree.
-
-    Args:
-        optimal, learned: ``[V, k]`` or any shapes with the groups' axis first.
-        groups: a label for each row.
-        quantity: what it is, with its unit.
-    """
+    """Learned against optimal values ``[V, k]`` of a quantity, a colour for each group of rows."""
     style()
     figure, axis = plt.subplots(figsize=(_WIDTH * 0.8, 4.2))
     optimal, learned = np.asarray(optimal), np.asarray(learned)

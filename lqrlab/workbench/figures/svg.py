@@ -95,14 +95,10 @@ class Picture(Shown):
 
 
 def document(body: str, width: float, height: float, alt: str, *, style: str = "", bare: bool = False) -> str:
-    """An ``<svg>`` of ``width`` × ``height`` pixels around ``body``.
+    """An ``<svg>`` of ``width`` × ``height`` pixels around elements; it shrinks on narrow screens.
 
-    Args:
-        body: elements.
-        width, height: in pixels at which letters have their size; it shrinks on narrow screens.
-        alt: text for those who cannot see it.
-        style: further rules for this drawing.
-        bare: leave the common style sheet out; another picture of the page has it.
+    ``alt`` is text for those who cannot see it, ``style`` further rules; a ``bare`` one leaves the common style sheet
+    to another picture of the page.
     """
     rules = ("" if bare else STYLE) + style
     sheet = f"<style>{rules}</style>" if rules else ""

@@ -1,7 +1,6 @@
 """Tables: what is read off the catalogue, a training log or a score, as pandas frames that a report shows well."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -38,9 +37,7 @@ def parameters(plant: Plant) -> pd.DataFrame:
 def scores(by_policy: Mapping[str, Score], groups: Sequence[str]) -> pd.DataFrame:
     """One row a family and policy: excess cost in percent (median, p95, p99, worst), share that diverged.
 
-    Args:
-        by_policy: name → :class:`Score` over all variants.
-        groups: the family of each variant.
+    ``by_policy`` maps names to a score over all variants, ``groups`` has the family of each variant.
     """
     rows = []
     for family in dict.fromkeys(groups):
@@ -49,7 +46,7 @@ def scores(by_policy: Mapping[str, Score], groups: Sequence[str]) -> pd.DataFram
     return pd.DataFrame(rows).set_index(["plant", "controller"])
 
 
-def training(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def training(rows: Sequence[Mapping[str, float]]) -> pd.DataFrame:
     """One row a line of ``metrics.jsonl``: step, losses, what unseen variants' loops waste, how many diverge."""
     log = pd.DataFrame(list(rows))
     return pd.DataFrame().assign(**{
@@ -59,7 +56,6 @@ def training(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         "validation": log["validation_loss"],
         "cost wasted [%]": 100 * (1 - log["validation_efficiency"]),
         "loops diverged [%]": 100 * log["validation_diverged"],
-        "learning rate": log.get("learning_rate"),
     })  # fmt: skip
 
 

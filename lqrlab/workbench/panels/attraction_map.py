@@ -50,17 +50,17 @@ def attraction_map(
 
 def picture(setting: Setting, check: Check = lambda: None) -> Picture:
     """The maps side by side, and with two of them where they differ."""
-    found, strokes = maps(setting, check), svg.strokes(setting.policies)
+    regions, strokes = maps(setting, check), svg.strokes(setting.policies)
     plant, (wide, tall) = setting.plant, setting.reach
     across, up = plant.states[setting.across], plant.states[setting.up]
     images = {
         f"{label}: {100 * a.share:.1f} % converge": _shaded(svg.CURVES[strokes[label].colour][0], a)
-        for label, a in found.items()
+        for label, a in regions.items()
     }
     alt = f"{plant.title}: starts in the plane of {across.name} and {up.name} that converge; {'; '.join(images)}"
-    if len(found) == 2:
+    if len(regions) == 2:
         colours = [svg.CURVES[stroke.colour][0] for stroke in strokes.values()]
-        images["where only one converges, in its colour"] = _differing(found, colours)
+        images["where only one converges, in its colour"] = _differing(regions, colours)
     body = ""
     for k, (title, rgba) in enumerate(images.items()):
         left = k * (_SIDE + 10)
@@ -68,17 +68,17 @@ def picture(setting: Setting, check: Check = lambda: None) -> Picture:
         inner = axes.image(rgba) + ("" if k else _unsaturated(setting, axes))
         body += svg.text(left + 2, 14, title, look="lq-b") + axes.frame(across.label, up.label, inner)
     file = svg.document(body, len(images) * (_SIDE + 10), _SIDE + 26, alt)
-    return Picture(file, alt, _words(setting, found))
+    return Picture(file, alt, _words(setting, regions))
 
 
 def _rgb(colour: str) -> tuple[int, ...]:
     return tuple(bytes.fromhex(colour.removeprefix("#")))
 
 
-def _shaded(colour: str, found: Attraction) -> UInt8[np.ndarray, "rows columns 4"]:
+def _shaded(colour: str, region: Attraction) -> UInt8[np.ndarray, "rows columns 4"]:
     """In its colour what converges, the stronger the sooner; grey what is undecided; nothing where it diverges."""
-    converged, diverged = found.converged, found.diverged
-    seconds = found.seconds[converged]
+    converged, diverged = region.converged, region.diverged
+    seconds = region.seconds[converged]
     rgba = np.zeros((*converged.shape, 4), np.uint8)
     rgba[converged, :3] = _rgb(colour)
     rgba[converged, 3] = (255 * (1 - 0.6 * seconds / max(seconds.max(initial=0.0), 1e-9))).astype(np.uint8)
@@ -87,9 +87,9 @@ def _shaded(colour: str, found: Attraction) -> UInt8[np.ndarray, "rows columns 4
 
 
 def _differing(
-    found: Mapping[str, Attraction], colours: Sequence[str]
+    regions: Mapping[str, Attraction], colours: Sequence[str]
 ) -> UInt8[np.ndarray, "rows columns 4"]:
-    first, second = (a.converged for a in found.values())
+    first, second = (a.converged for a in regions.values())
     rgba = np.zeros((*first.shape, 4), np.uint8)
     rgba[first & second] = (128, 128, 128, 60)
     rgba[first & ~second] = (*_rgb(colours[0]), 255)
@@ -111,30 +111,30 @@ def _unsaturated(setting: Setting, axes: Axes) -> str:
     return axes.curve(x, y, Stroke(7))
 
 
-def _words(setting: Setting, found: Mapping[str, Attraction]) -> str:
-    starts = next(iter(found.values())).verdict.size
-    shares = "; ".join(f"<b>{label}</b> {100 * a.share:.1f} %" for label, a in found.items())
+def _words(setting: Setting, regions: Mapping[str, Attraction]) -> str:
+    starts = next(iter(regions.values())).verdict.size
+    shares = "; ".join(f"<b>{label}</b> {100 * a.share:.1f} %" for label, a in regions.items())
     lines = [
-        f"{setting.plant.name}, nonlinear, {controls.limit_words(setting.limit)}: {starts * len(found):,} rollouts. "
+        f"{setting.plant.name}, nonlinear, {controls.limit_words(setting.limit)}: {starts * len(regions):,} rollouts. "
         f"Of {starts:,} starts converge: {shares}."
     ]
-    if len(found) == 2:
-        (a, x), (b, y) = found.items()
+    if len(regions) == 2:
+        (a, x), (b, y) = regions.items()
         only = [100 * float(np.mean(p.converged & ~q.converged)) for p, q in ((x, y), (y, x))]
         lines.append(
             f"From {only[0]:.2g} % of them only <i>{a}</i> converges, from {only[1]:.2g} % only <i>{b}</i>."
         )
-    undecided = sum(int((~a.converged & ~a.diverged).sum()) for a in found.values())
+    undecided = sum(int((~a.converged & ~a.diverged).sum()) for a in regions.values())
     if undecided:
         lines.append(f"{undecided:,} rollouts were undecided after {setting.num_steps} samples (grey).")
     if setting.limits is not None:
         lines.append(
-            "Inside the ellipse the linear loop never meets its limits. The stronger the colour, the sooner."
+            "Inside the ellipse the linear loop never meets its limits. Strong colours converge soon."
         )
     return "<br>".join(lines)
 
 
-class AttractionMap(Panel):
+class AttractionMap(Panel[Setting, Picture]):
     """The panel; its controls are attributes, ``parameters`` by name."""
 
     def __init__(self, setting: Setting) -> None:

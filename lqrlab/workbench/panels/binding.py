@@ -16,15 +16,10 @@ Controller = nnx.Module | Policy | Callable[[Plant], Policy] | str | Path
 
 
 def bind(controller: Controller, plant: Plant) -> Policy:
-    """The policy of a controller on one plant.
+    """The policy of a controller on one plant, or a ``ValueError``.
 
-    Args:
-        controller: a network, which is given the plant's description; the ``checkpoints`` folder of a run, for its
-            best network; a policy, taken as it is; or a function from a plant to a policy.
-        plant: one plant.
-
-    Raises:
-        ValueError: it is none of these.
+    It is a network, which is given the plant's description; the ``checkpoints`` folder of a run, for its best network;
+    a policy, taken as it is; or a function from a plant to a policy.
     """
     if isinstance(controller, str | Path):
         controller = learning.load(controller, "best")
@@ -33,19 +28,15 @@ def bind(controller: Controller, plant: Plant) -> Policy:
         return _constant_gain(bound, plant) if controller.linear else bound  # type: ignore[attr-defined]
     if callable(controller) and hasattr(controller, "init"):
         return controller  # type: ignore[return-value]
-    expected = (
-        "policy: expected a network, a policy, a checkpoints folder or a function plant → policy, but found"
-    )
+    expected = "policy: expected a network, a policy, a checkpoints folder or a function plant → policy"
     if not callable(controller):
-        hint = (
-            "; the policy of a gain K is simulation.LinearPolicy(K)" if hasattr(controller, "shape") else ""
-        )
-        raise ValueError(f"{expected} {type(controller).__name__}{hint}")
+        hint = "; the policy of a gain K is simulation.LinearPolicy(K)" * hasattr(controller, "shape")
+        raise ValueError(f"{expected}, but found {type(controller).__name__}{hint}")
     signature = inspect.signature(controller)
     try:
         signature.bind(plant)
     except TypeError:
-        raise ValueError(f"{expected} a function of {signature}") from None
+        raise ValueError(f"{expected}, but found a function of {signature}") from None
     return controller(plant)
 
 

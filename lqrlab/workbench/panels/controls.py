@@ -110,11 +110,7 @@ def revealing_plane(plant: Plant) -> tuple[int, int]:
 
 
 def one_plant(plant: object) -> Plant:
-    """A family at its defaults, or one plant of your own.
-
-    Raises:
-        ValueError: it is neither, or a batch.
-    """
+    """A family at its defaults, or one plant of your own; a ``ValueError`` for anything else, or a batch."""
     if isinstance(plant, str):
         return systems.make(plant)
     if not isinstance(plant, Plant):

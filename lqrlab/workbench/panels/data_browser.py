@@ -24,16 +24,9 @@ _ALL = "all splits"
 
 
 def data_browser(path: str | Path) -> "Browser | Picture":
-    """A panel to leaf through a data set: family, split, variant, trajectory.
+    """A panel to leaf through the data set in a folder: family, split, variant, trajectory.
 
-    Args:
-        path: its folder.
-
-    Returns:
-        The panel; without a person the first trajectory.
-
-    Raises:
-        BadFile: it is no data set, or is damaged.
+    Without a person it is the first trajectory; a ``BadFile`` if there is no data set, or a damaged one.
     """
     data = dataset.open(path)
     return picture(Selection.of(data, data.config.families[0], None), 0, 0) if headless() else Browser(data)
@@ -73,11 +66,11 @@ class Selection:
 
     def of_variant(self, variant: int) -> Int[np.ndarray, " trajectories"]:
         """Numbers of a variant's trajectories in :attr:`runs`; a ``ValueError`` if none was kept."""
-        found = np.flatnonzero(self.runs.variant == self.rows[variant])
-        if not len(found):
+        numbers = np.flatnonzero(self.runs.variant == self.rows[variant])
+        if not len(numbers):
             missing = left_out(self.data, self.family)
             raise ValueError(f"{self.family}, variant {variant}: no trajectory of it was kept; {missing}")
-        return found
+        return numbers
 
 
 def optimum(chosen: Selection, variant: int, x0: Float[np.ndarray, " n"], num_steps: int) -> Trajectory:
@@ -90,23 +83,16 @@ def optimum(chosen: Selection, variant: int, x0: Float[np.ndarray, " n"], num_st
 def picture(chosen: Selection, variant: int, number: int, signal: int | None = None) -> Picture:
     """One trajectory and the optimum, the spectrum of a signal and the poles, with the words above them.
 
-    Args:
-        chosen: the family and split.
-        variant: which of its plants.
-        number: which of the variant's trajectories, or of their segments.
-        signal: whose spectrum: states first, then inputs; the first input if left out.
-
-    Raises:
-        ValueError: nothing was kept of this variant.
+    ``number`` counts the variant's trajectories or their segments, ``signal`` its states and then its inputs, of which
+    the first is the default. A ``ValueError`` if nothing was kept of this variant.
     """
-    found = chosen.of_variant(variant)
-    at = int(found[min(number, len(found) - 1)])
+    numbers = chosen.of_variant(variant)
+    at = int(numbers[min(number, len(numbers) - 1)])
     xs, us = (np.asarray(a[at], float) for a in (chosen.runs.states, chosen.runs.controls))
     dt = float(np.asarray(chosen.plants.dt)[variant])
     best = optimum(chosen, variant, np.asarray(chosen.runs.x0[at], float), len(us))
     recorded = Trajectory(dt * np.arange(len(xs)), xs, us, None)  # type: ignore[arg-type]
-    runs = {"optimal": best, "as recorded": recorded}
-    signals = chosen.signals
+    runs, signals = {"optimal": best, "as recorded": recorded}, chosen.signals
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, named=True)
     watched = signals[xs.shape[-1] if signal is None else signal]
     A, B = (np.asarray(a) for a in control.c2d(chosen.plants.A[variant], chosen.plants.B[variant], dt))
@@ -159,7 +145,11 @@ def left_out(data: dataset.Dataset, family: str) -> str:
     return f"{', '.join(missing) or 'Nothing'}, {whole}."
 
 
-class Browser(Panel):
+Question = tuple[str, str | None, int, int, int | None]
+"""Family, split, numbers of the variant and of its trajectory, and of the signal with the spectrum."""
+
+
+class Browser(Panel[Question, tuple[Picture, Selection]]):
     """The panel; its controls are attributes."""
 
     def __init__(self, data: dataset.Dataset) -> None:
@@ -173,7 +163,7 @@ class Browser(Panel):
             ipywidgets.IntSlider(0, 0, 0, description=label, **WIDE) for label in ("variant", rows)
         )
         first = ipywidgets.HBox([self.family, self.split, self.signal])
-        super().__init__([first, ipywidgets.HBox([self.variant, self.trajectory])], beside=False)
+        super().__init__([first, ipywidgets.HBox([self.variant, self.trajectory])], above=True)
         self.watch(self.family, then=self._choose_family)
         self.watch(self.split, then=self._choose_split)
         self.watch(self.variant, self.trajectory, self.signal)
@@ -194,11 +184,11 @@ class Browser(Panel):
             self.signal.options = [("-", None)]
         self.ask()
 
-    def _question(self) -> tuple[str, str | None, int, int, int | None]:
+    def _question(self) -> Question:
         split = None if self.split.value == _ALL else self.split.value
         return self.family.value, split, self.variant.value, self.trajectory.value, self.signal.value
 
-    def _compute(self, question: tuple, check: Check) -> tuple[Picture, Selection]:
+    def _compute(self, question: Question, check: Check) -> tuple[Picture, Selection]:
         family, split, variant, number, signal = question
         if self._chosen is None or (self._chosen.family, self._chosen.split) != (family, split):
             self._chosen = Selection.of(self._data, family, split)
@@ -206,7 +196,7 @@ class Browser(Panel):
         return picture(self._chosen, variant, number, signal), self._chosen
 
     def _show(self, answer: tuple[Picture, Selection]) -> None:
-        super()._show(answer[0])
+        self.draw(answer[0])
         signals = answer[1].signals
         names = [(channel.name, i) for i, channel in enumerate(signals)]
         if [*self.signal.options] != names:

@@ -7,10 +7,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Generic, TypeVar
 
 import ipywidgets
 
+from lqrlab.workbench.figures.svg import Picture
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
 Check = Callable[[], None]
 """Raises :class:`Stopped` when nobody waits for the answer any longer; slow work calls it now and then."""
 _SOON = 0.25  # seconds within which an answer needs no announcement
@@ -20,22 +24,21 @@ class Stopped(Exception):
     """Raised inside work whose answer nobody waits for any longer."""
 
 
-class Live:
+class Live(Generic[Question, Answer]):
     """A panel's work in threads: for the newest question, one at a time, with a button to stop it.
 
-    A newer question, or the button, ends work where it calls the check that it is given. Work that does not check is
-    finished and, unless it was stopped, shown: a picture follows a slider that is still being dragged.
-
-    Args:
-        work: ``work(question, check)`` → answer.
-        show: puts an answer into the panel.
-        settle: seconds that a question has to stand before it is worked on.
-
-    ``bar`` is the part of the panel that says what is going on (``status``) and has the button (``stop``).
+    ``work(question, check)`` answers a question that has stood for ``settle`` seconds, ``show(answer)`` puts it into
+    the panel. A newer question, or the button, ends work where it calls the check. Work that does not check is finished
+    and, unless it was stopped, shown: a picture follows a slider that is still being dragged. ``bar`` says what is
+    going on (``status``) and has the button (``stop``).
     """
 
     def __init__(
-        self, work: Callable[[Any, Check], Any], show: Callable[[Any], None], *, settle: float = 0.0
+        self,
+        work: Callable[[Question, Check], Answer],
+        show: Callable[[Answer], None],
+        *,
+        settle: float = 0.0,
     ) -> None:
         self._work, self._show, self._settle = work, show, settle
         self.status = ipywidgets.HTML()
@@ -47,7 +50,7 @@ class Live:
         self._thread = threading.Thread()
         _LIVING.add(self)
 
-    def ask(self, question: object) -> None:
+    def ask(self, question: Question) -> None:
         """Have the work done for a question; returns at once."""
         with self._asking:
             self._newest += 1
@@ -62,11 +65,7 @@ class Live:
                 self._write("<i>stopped; what is shown is from before</i>")
 
     def wait(self, timeout: float = 60.0) -> None:
-        """Until the newest question is answered, in a script or a test.
-
-        Raises:
-            TimeoutError: it takes longer than ``timeout`` seconds.
-        """
+        """Until the newest question is answered, in a script or a test; a ``TimeoutError`` after so many seconds."""
         if self._newest:
             self._thread.join(timeout)
         if self._thread.is_alive():
@@ -79,7 +78,7 @@ class Live:
     def _write(self, markup: str, *, button: bool = False) -> None:
         self.status.value, self.stop.layout.display = markup, "" if button else "none"
 
-    def _answer(self, question: object, number: int) -> None:
+    def _answer(self, question: Question, number: int) -> None:
         def check() -> None:
             if number < self._newest or number == self._stopped:
                 raise Stopped
@@ -134,19 +133,12 @@ def sentence(error: Exception) -> str:
     return first if isinstance(error, ValueError) and first else f"{type(error).__name__}: {first}"
 
 
-class Panel(ipywidgets.Box):
+class Panel(ipywidgets.Box, Generic[Question, Answer]):
     """Controls, and a picture with words that follows them.
 
     A subclass makes its controls, lays them out by calling this class's ``__init__``, has them watched and says in
-    ``_question`` what they stand at and in ``_compute`` what :class:`svg.Picture` answers it. Errors of both are shown
-    in the panel. ``_show`` puts another kind of answer into the panel.
-
-    Args:
-        controls: what stands beside the picture, or above it.
-        beneath: what stands below the picture.
-        beside: whether the controls stand beside the picture.
-        settle: as for :class:`Live`.
-
+    ``_question`` what they stand at and in ``_compute`` what answers it: a picture, or what ``_show`` puts into the
+    panel. Errors are shown there. The controls stand to the left of the picture, or above it, ``beneath`` below it.
     ``picture`` and ``words`` are what is shown, ``live`` is the work: ``live.wait()`` until it is done.
     """
 
@@ -155,27 +147,31 @@ class Panel(ipywidgets.Box):
         controls: Sequence[ipywidgets.Widget],
         *,
         beneath: Sequence[ipywidgets.Widget] = (),
-        beside: bool = True,
+        above: bool = False,
         settle: float = 0.0,
     ) -> None:
         self.picture, self.words = ipywidgets.HTML(), ipywidgets.HTML()
         self.live = Live(self._compute, self._show, settle=settle)
         self._quiet = False
         children = [self.live.bar, self.words, self.picture, *beneath]
-        if beside:
+        if above:
+            super().__init__([*controls, *children], layout={"flex_flow": "column"})
+        else:
             left = ipywidgets.VBox(list(controls), layout={"flex": "0 0 28rem"})
             super().__init__([left, ipywidgets.VBox(children, layout={"flex": "1 1 auto"})])
-        else:
-            super().__init__([*controls, *children], layout={"flex_flow": "column"})
 
-    def _question(self) -> Any:
+    def _question(self) -> Question:
         raise NotImplementedError
 
-    def _compute(self, question: Any, check: Check) -> Any:
+    def _compute(self, question: Question, check: Check) -> Answer:
         raise NotImplementedError
 
-    def _show(self, answer: Any) -> None:
-        self.picture.value, self.words.value = answer.drawing, answer.words
+    def _show(self, answer: Answer) -> None:
+        self.draw(answer)  # type: ignore[arg-type]
+
+    def draw(self, picture: Picture) -> None:
+        """Put a picture and its words into the panel."""
+        self.picture.value, self.words.value = picture.drawing, picture.words
 
     def ask(self) -> None:
         """Have the picture made that the controls now stand for."""

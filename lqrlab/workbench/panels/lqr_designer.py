@@ -18,17 +18,13 @@ from lqrlab.workbench.runs.session import headless
 def lqr_designer(plant: str | Plant, *, num_steps: int | None = None) -> "Designer | Picture":
     """A panel to design a plant's regulator: weights, sampling, delay, limits and parameters on sliders.
 
-    Args:
-        plant: a family of the catalogue, or one plant of your own.
-        num_steps: sample times that the curves take; until the nominal loop has settled if left out.
-
-    Returns:
-        The panel; without a person the picture at its defaults.
+    The plant is a family of the catalogue or one of your own; the curves take ``num_steps`` sample times, or until the
+    nominal loop has settled. Without a person it is the picture at its defaults.
     """
     return picture(Setting.of(plant, num_steps)) if headless() else Designer(plant, num_steps)
 
 
-class Designer(Panel):
+class Designer(Panel[Setting, tuple[Picture, str]]):
     """The panel; its controls are attributes, ``states``, ``inputs`` and ``parameters`` by name."""
 
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
@@ -81,7 +77,7 @@ class Designer(Panel):
         return picture(question), question.code
 
     def _show(self, answer: tuple[Picture, str]) -> None:
-        super()._show(answer[0])
+        self.draw(answer[0])
         self.code.value = (
             '<button class="jupyter-button" onclick="navigator.clipboard.writeText('
             "this.nextElementSibling.textContent);this.textContent='copied'\">copy</button>"

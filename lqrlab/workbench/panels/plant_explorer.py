@@ -23,12 +23,8 @@ def plant_explorer(
 ) -> "Explorer | Animation":
     """A panel to get to know plants: choose one, change it, let it go from any state, with control and without.
 
-    Args:
-        plant: the family to begin with, or one plant of your own, which then is the only one to choose.
-        num_steps: samples that a run takes; until the nominal loop has settled if left out.
-
-    Returns:
-        The panel; without a person the drawing at its defaults.
+    It begins with a family; one plant of your own is the only one to choose. A run takes ``num_steps`` samples, or
+    until the nominal loop has settled. Without a person it is the drawing at its defaults.
     """
     if headless():
         nominal = controls.one_plant(plant)
@@ -36,7 +32,11 @@ def plant_explorer(
     return Explorer(plant, num_steps)
 
 
-class Explorer(Panel):
+Question = tuple[Plant, Plant, np.ndarray, str]
+"""The plant at its defaults and as changed, the initial state, the loop to draw."""
+
+
+class Explorer(Panel[Question, Animation]):
     """The panel; its controls are attributes, ``parameters`` and ``initial`` by name.
 
     ``time`` is the moment of the drawing [s]; moving it stops the film. For that ``moment`` holds a style sheet of
@@ -52,14 +52,11 @@ class Explorer(Panel):
         if start not in names:
             systems.make(start)  # says which names there are
         self.family = ipywidgets.Dropdown(options=names, value=start, description="plant", **controls.WIDE)
-        self.loop = ipywidgets.ToggleButtons(
-            options=[_CLOSED, _OPEN], description="controller", **controls.WIDE
-        )
+        loops = [_CLOSED, _OPEN]
+        self.loop = ipywidgets.ToggleButtons(options=loops, description="controller", **controls.WIDE)
         self.reset = controls.button("back to the defaults", self._choose)
         self.playing = ipywidgets.ToggleButton(True, description="playing", icon="play")
-        self.time = ipywidgets.FloatSlider(
-            0.0, max=1.0, description="time [s]", readout_format=".3g", **controls.WIDE
-        )
+        self.time = controls.slider("time [s]", 0.0, 0.0, 1.0)
         self.moment = ipywidgets.HTML()
         self._pages = ipywidgets.VBox()
         film_bar = ipywidgets.HBox([self.playing, self.time])
@@ -82,11 +79,11 @@ class Explorer(Panel):
         self._pages.children = [controls.tabs(pages)]
         self.ask()
 
-    def _question(self) -> tuple[Plant, Plant, np.ndarray, str]:
+    def _question(self) -> Question:
         x0 = np.array([slider.value for slider in self.initial.values()])
         return self._nominal, controls.changed(self._nominal, self.parameters), x0, self.loop.value
 
-    def _compute(self, question: tuple[Plant, Plant, np.ndarray, str], check: Check) -> Animation:
+    def _compute(self, question: Question, check: Check) -> Animation:
         nominal, plant, x0, loop = question
         if nominal.name not in self._horizons:
             self._horizons[nominal.name] = demonstration.horizon(nominal, self._num_steps)
@@ -94,7 +91,7 @@ class Explorer(Panel):
         return film(plant, x0, self._horizons[nominal.name], loop)
 
     def _show(self, answer: Animation) -> None:
-        super()._show(answer)
+        self.draw(answer)
         self._speed = answer.speed
         with self.quietly():
             self.time.max = (answer.seconds - HOLD) * answer.speed

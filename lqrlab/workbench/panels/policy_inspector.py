@@ -29,17 +29,10 @@ _WIDTH = 600.0  # of the curves [px]
 def policy_inspector(
     policy: binding.Controller, family: str | Plant, *, label: str = "network", num_steps: int | None = None
 ) -> "Inspector | Picture":
-    """A panel that runs a policy and the plant's LQR from a start of one's choice.
+    """A panel that runs a policy, as :func:`binding.bind` takes it, and the plant's LQR from a start of one's choice.
 
-    Args:
-        policy: a network (given the plant as its sliders make it), a run's ``checkpoints`` folder, a policy, or a
-            function plant → policy.
-        family: a family of the catalogue, or one plant of your own.
-        label: what the policy is called.
-        num_steps: samples of a run; two settling times of the optimum if left out.
-
-    Returns:
-        The panel; without a person the picture at its defaults.
+    The plant is a family of the catalogue or one of your own, the policy is called ``label``, a run takes ``num_steps``
+    samples or two settling times of the optimum. Without a person it is the picture at its defaults.
     """
     plant = controls.one_plant(family)
     if not headless():
@@ -63,9 +56,7 @@ class Pair:
     def of(cls, plant: Plant, policy: binding.Controller, label: str, num_steps: int | None) -> "Pair":
         """Design the LQR and bind the policy."""
         if label == "optimal":
-            raise ValueError(
-                "label: expected a name for the policy, but found 'optimal', the name of the LQR"
-            )
+            raise ValueError("label: expected a name for the policy, but found 'optimal', the LQR's")
         design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
         steps = evaluation.settling_steps(design.poles) if num_steps is None else num_steps
         return cls(plant, design, binding.bind(policy, plant), label, checks.whole("num_steps", steps))
@@ -79,10 +70,12 @@ class Run(NamedTuple):
     ratio: float
 
 
-def compare(
-    pair: Pair, x0: Float[np.ndarray, " n"], check: Check = lambda: None
-) -> dict[str, dict[str, Run]]:
-    """Both policies from x0: ``linear`` and ``nonlinear`` plant → ``optimal`` and the policy's label → run."""
+Runs = dict[str, dict[str, Run]]
+"""``linear`` and ``nonlinear`` plant → ``optimal`` and the policy's label → run."""
+
+
+def compare(pair: Pair, x0: Float[np.ndarray, " n"], check: Check = lambda: None) -> Runs:
+    """Both policies from x0."""
     P = np.asarray(pair.design.P)
     least = float(x0 @ P @ x0)
 
@@ -103,7 +96,7 @@ def compare(
     }
 
 
-def words(pair: Pair, runs: dict[str, dict[str, Run]]) -> str:
+def words(pair: Pair, runs: Runs) -> str:
     """All costs in words."""
     (lqr_linear, linear), (lqr, nonlinear) = (kind.values() for kind in runs.values())
     x0, name = lqr.path.xs[0], pair.label
@@ -131,7 +124,7 @@ def words(pair: Pair, runs: dict[str, dict[str, Run]]) -> str:
     )
 
 
-def _picture(pair: Pair, runs: dict[str, dict[str, Run]], left: str = "") -> Picture:
+def _picture(pair: Pair, runs: Runs, left: str = "") -> Picture:
     """The curves, to the right of a plane if there is one, with the words above."""
     paths, x = {label: run.path for label, run in runs["nonlinear"].items()}, _SIDE + 10 if left else 0.0
     signals = charts.channels(pair.plant)
@@ -141,7 +134,7 @@ def _picture(pair: Pair, runs: dict[str, dict[str, Run]], left: str = "") -> Pic
     return Picture(file, alt, words(pair, runs))
 
 
-def _plane(pair: Pair, runs: dict[str, dict[str, Run]], across: int, up: int) -> str:
+def _plane(pair: Pair, runs: Runs, across: int, up: int) -> str:
     """Both runs in the plane of two states, and where they start."""
     (a, b), scales = (pair.plant.states[i] for i in (across, up)), np.asarray(pair.plant.scales[0])
     wide, tall = controls.REACH * scales[across], controls.REACH * scales[up]
@@ -155,7 +148,11 @@ def _plane(pair: Pair, runs: dict[str, dict[str, Run]], across: int, up: int) ->
     return axes.frame(a.label, b.label, body + svg.element("circle", start))
 
 
-class Inspector(Panel):
+Question = tuple[np.ndarray, Plant, int, int]
+"""The start, the plant, the states of the plane."""
+
+
+class Inspector(Panel[Question, tuple[str, Picture]]):
     """The panel; its controls are attributes, ``initial`` and ``parameters`` by name.
 
     ``plane`` is where a click chooses the start.
@@ -186,12 +183,12 @@ class Inspector(Panel):
                 slider.value = slider.min + share * (slider.max - slider.min)
         self.ask()
 
-    def _question(self) -> tuple[np.ndarray, Plant, int, int]:
+    def _question(self) -> Question:
         x0 = np.array([slider.value for slider in self.initial.values()])
         plant = controls.changed(self._nominal, self.parameters)
         return x0, plant, self.across.value, self.up.value
 
-    def _compute(self, question: tuple, check: Check) -> tuple[str, Picture]:
+    def _compute(self, question: Question, check: Check) -> tuple[str, Picture]:
         x0, plant, across, up = question
         values = tuple(float(value) for value in plant.parameters.values())
         if values not in self._pairs:
@@ -203,4 +200,4 @@ class Inspector(Panel):
 
     def _show(self, answer: tuple[str, Picture]) -> None:
         self.plane.svg = answer[0]
-        super()._show(answer[1])
+        self.draw(answer[1])

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -24,10 +23,10 @@ class Setting:
     policies: dict[str, binding.Controller]
     across: int  # number of the state that is varied along the plane's width; those not varied start at 0
     up: int  # and along its height
-    span: float  # how far the map reaches, in scales of its states
-    limit: float  # of the inputs, in units of what counts as large; controls.FREE or more for none
-    num: int  # rollouts, shared out among the policies
-    num_steps: int  # samples after which a loop that has neither converged nor diverged counts as undecided
+    span: float = 4.0  # how far the map reaches, in scales of its states
+    limit: float = 1.0  # of the inputs, in units of what counts as large; controls.FREE or more for none
+    num: int = 100_000  # rollouts, shared out among the policies
+    num_steps: int = 500  # samples after which a loop that neither converged nor diverged is undecided
 
     def __post_init__(self) -> None:
         for name in ("span", "limit"):
@@ -41,7 +40,7 @@ class Setting:
         plant: str | Plant,
         policies: Mapping[str, binding.Controller] | None,
         plane: Sequence[str] | None,
-        **sizes: Any,
+        **sizes: float,
     ) -> "Setting":
         """The plant's LQR and the policies, in a plane of two named states; ``sizes`` are the other attributes.
 
@@ -53,14 +52,14 @@ class Setting:
         if plane is not None:
             chosen = [plane] if isinstance(plane, str) else list(plane)
             if len(chosen) != 2 or chosen[0] == chosen[1] or not set(chosen) <= set(names):
-                found = ", ".join(map(str, chosen)) or "none"
-                raise ValueError(f"plane: expected two of {', '.join(names)}, but found {found}")
+                given = ", ".join(map(str, chosen)) or "none"
+                raise ValueError(f"plane: expected two of {', '.join(names)}, but found {given}")
             across, up = (names.index(name) for name in chosen)
         if not isinstance(policies, Mapping | None):
             raise ValueError(f"policies: expected {{label: policy}}, but found {type(policies).__name__}")
         if "optimal" in (policies or {}):
             raise ValueError("policies: expected other labels than 'optimal', which is the LQR's own")
-        return cls(plant, {"optimal": binding.optimal, **(policies or {})}, across, up, **sizes)
+        return cls(plant, {"optimal": binding.optimal, **(policies or {})}, across, up, **sizes)  # type: ignore[arg-type]
 
     @property
     def limits(self) -> tuple[Float[Array, " m"], Float[Array, " m"]] | None:
@@ -86,13 +85,13 @@ class Setting:
 
 def maps(setting: Setting, check: Check = lambda: None) -> dict[str, Attraction]:
     """The verdict on each start of the plane under each policy."""
-    x0, found = setting.starts(), {}
+    x0, regions = setting.starts(), {}
     for label, policy in setting.policies.items():
         try:
-            found[label] = evaluation.attraction(
+            regions[label] = evaluation.attraction(
                 setting.plant, binding.bind(policy, setting.plant), x0,
                 num_steps=setting.num_steps, limits=setting.limits, check=check,
             )  # fmt: skip
         except ValueError as error:
             raise ValueError(f"{label}: {error}") from error
-    return found
+    return regions

@@ -60,9 +60,8 @@ class Setting:
     def weights(self) -> tuple[Array, Array]:
         """Q and R as the sliders make them."""
         Q, R = self.plant.weights()
-        return Q * np.sqrt(np.outer(self.states, self.states)), R * np.sqrt(
-            np.outer(self.inputs, self.inputs)
-        )
+        roots = [np.sqrt(factors) for factors in (self.states, self.inputs)]
+        return tuple(W * np.outer(r, r) for W, r in zip((Q, R), roots))  # type: ignore[return-value]
 
     @property
     def limits(self) -> Float[Array, " m"]:
@@ -148,9 +147,8 @@ def design(setting: Setting) -> Design:
 
     def run(K: Float[np.ndarray, "m _"], delay: int, limit: Float[Array, " m"], linear: bool) -> Trajectory:
         K = np.pad(K, [(0, 0), (0, s.plant.n + LATE * s.plant.m - K.shape[-1])])
-        policy = simulation.DelayedPolicy(
-            jnp.asarray(K), jnp.asarray(s.sample), jnp.asarray(delay), limit, LATE
-        )
+        times = jnp.asarray(s.sample), jnp.asarray(delay)
+        policy = simulation.DelayedPolicy(jnp.asarray(K), *times, limit, LATE)
         sizes = {"ticks": s.ticks, "substeps": s.substeps, "linear": linear}
         return jax.tree.map(np.asarray, _rollout(s.plant, Q, R, policy, s.x0, s.tick, **sizes))
 
@@ -168,36 +166,39 @@ def _rollout(
     """The loop tick by tick, charged by Q and R instead of the plant's weights; one program from plant to costs."""
     world = simulation.env(plant, dt=tick, linear=linear, substeps=substeps)
     sampled = control.discretize(*plant.matrices(), Q, R, tick)
-    # zero as a number and not as a traced one: no noise, so no random key
-    world = dataclasses.replace(world, Q=Q, R=R, sampled=sampled, noise=np.zeros(plant.n))  # type: ignore[arg-type]
-    return simulation.rollout(world, policy, x0, ticks)
+    return simulation.rollout(dataclasses.replace(world, Q=Q, R=R, sampled=sampled), policy, x0, ticks)
 
 
 def picture(setting: Setting) -> svg.Picture:
     """Responses, effort, cost so far, margins and poles as one drawing, with the words above it."""
-    found = design(setting)
-    stable = np.abs(found.poles).max() < 1
-    margins = control.margins(found.A, found.B, found.K, setting.dt) if stable else []
+    result = design(setting)
+    stable = np.abs(result.poles).max() < 1
+    margins = control.margins(result.A, result.B, result.K, setting.dt) if stable else []
     plant = setting.plant
-    runs = {"optimal": found.best, "as built": found.built}
+    runs = {"optimal": result.best, "as built": result.built}
     signals, at = charts.channels(plant), (0, 0, _WIDTH)
     traces, bottom = charts.responses(signals, runs, at, columns=3, lead=1, named=True)
-    poles = {"optimal": np.asarray(found.optimum.poles), "as built": found.poles}
-    body = traces + _cost_so_far(found, (0, bottom + 6, 370, 200))
-    body += _nyquist(found, margins, setting.dt, (390, bottom + 6, 225, 200))
+    poles = {"optimal": np.asarray(result.optimum.poles), "as built": result.poles}
+    body = traces + _cost_so_far(result, (0, bottom + 6, 370, 200))
+    body += _nyquist(result, margins, setting.dt, (390, bottom + 6, 225, 200))
     body += charts.pole_map((635, bottom + 6, 225, 200), poles)
     alt = (
         f"{plant.title}: states, inputs, cost so far, Nyquist curve and poles of the optimum on the linear model "
         f"and of the loop as built, sampled every {charts.duration(setting.dt)}"
     )
-    return svg.Picture(svg.document(body, _WIDTH + 8, bottom + 214, alt), alt, words(setting, found, margins))
+    drawing = svg.document(body, _WIDTH + 8, bottom + 214, alt)
+    return svg.Picture(drawing, alt, words(setting, result, margins))
 
 
-def _cost_so_far(found: Design, at: Rectangle) -> str:
+def _cost_so_far(result: Design, at: Rectangle) -> str:
     """Cost so far of both loops; the optimum as a line across."""
-    runs, looks, ts = (found.best, found.built), svg.strokes(("optimal", "as built")).values(), found.best.ts
+    runs, looks, ts = (
+        (result.best, result.built),
+        svg.strokes(("optimal", "as built")).values(),
+        result.best.ts,
+    )
     curves = [(ts, np.concatenate([[0.0], np.cumsum(run.costs)]), look) for run, look in zip(runs, looks)]
-    curves.append((ts[[0, -1]], np.full(2, found.cost), Stroke(7, DASHES[2])))
+    curves.append((ts[[0, -1]], np.full(2, result.cost), Stroke(7, DASHES[2])))
     title = "cost so far; dotted: x0ᵀP x0, the least there is"
     return charts.over_time(at, curves, title, "1", float(ts[-1]), lead=1)[0]
 
@@ -207,11 +208,11 @@ def _weakest(margins: list[control.Margins]) -> int:
     return min(range(len(margins)), key=lambda i: margins[i].disk.alpha, default=0)
 
 
-def _nyquist(found: Design, margins: list[control.Margins], dt: float, at: Rectangle) -> str:
+def _nyquist(result: Design, margins: list[control.Margins], dt: float, at: Rectangle) -> str:
     """The loop gain at the most sensitive input, the point −1, and how far the curve stays away from it."""
     i = _weakest(margins)
     w = np.pi / dt * np.append(np.geomspace(1e-4, 0.99, 299), 1.0)
-    closed = np.asarray(control.sensitivity(found.A, found.B, found.K, w, dt))[:, i, i]
+    closed = np.asarray(control.sensitivity(result.A, result.B, result.K, w, dt))[:, i, i]
     with np.errstate(all="ignore"):
         L = 1 / closed - 1
     L = L[np.isfinite(L)]
@@ -227,17 +228,15 @@ def _nyquist(found: Design, margins: list[control.Margins], dt: float, at: Recta
     return axes.frame("Re L", label, body) + mark
 
 
-def words(s: Setting, found: Design, margins: list[control.Margins]) -> str:
+def words(s: Setting, result: Design, margins: list[control.Margins]) -> str:
     """What there is to say of a design: its cost against the optimum, modes, margins and effort."""
-    lines = [_cost_words(s, found)]
+    lines = [_cost_words(s, result)]
     if (s.states != 1).any() or (s.inputs != 1).any():
-        excess = _percent(_excess_in_plant_weights(s, found.optimum.K))
-        lines.append(
-            f"In the plant's own weights the gain costs {excess} their optimum, without delay and limits."
-        )
-    size = float(np.abs(found.poles).max())
+        excess = _percent(_excess_in_plant_weights(s, result.optimum.K))
+        lines.append(f"In the plant's weights the gain costs {excess} the optimum, without delay and limits.")
+    size = float(np.abs(result.poles).max())
     if margins:
-        lasts = charts.duration(demonstration.time_constant(found.poles, s.dt))
+        lasts = charts.duration(demonstration.time_constant(result.poles, s.dt))
         lines.append(f"<b>Poles.</b> Slowest mode |z| = {size:.4f}: time constant {lasts}.")
         worst = margins[_weakest(margins)]
         phase = "any phase" if math.isinf(worst.phase) else f"±{math.degrees(worst.phase):.0f}° of phase"
@@ -249,15 +248,15 @@ def words(s: Setting, found: Design, margins: list[control.Margins]) -> str:
     else:
         why = "; the delay that its gain ignores is too long" if s.delay and not s.known else ""
         lines.append(f"<b>Poles.</b> The loop is <b>unstable</b>: |z| = {size:.4f}{why}. It has no margins.")
-    peaks = np.nanmax(np.abs(found.built.us), axis=0)
+    peaks = np.nanmax(np.abs(result.built.us), axis=0)
     effort = ", ".join(f"{i.name.replace('_', ' ')} {p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks))
     return "<br>".join([*lines, f"<b>Effort.</b> Largest {effort}."])
 
 
-def _cost_words(s: Setting, found: Design) -> str:
-    paid = float(np.sum(found.built.costs))
-    cost = f"costs {paid:.4g}, <b>{_percent(paid / found.cost - 1)}</b> the optimum"
-    match demonstration.outcome(s.plant, found.built):
+def _cost_words(s: Setting, result: Design) -> str:
+    paid = float(np.sum(result.built.costs))
+    cost = f"costs {paid:.4g}, <b>{_percent(paid / result.cost - 1)}</b> the optimum"
+    match demonstration.outcome(s.plant, result.built):
         case Verdict.DIVERGED:
             cost = "<b>diverges</b>"
         case Verdict.BOUNDED:
@@ -269,7 +268,7 @@ def _cost_words(s: Setting, found: Design) -> str:
     if s.limit < controls.FREE:
         conditions.append(controls.limit_words(s.limit))
     return (
-        f"<b>Cost.</b> No controller of the linear plant pays less than {found.cost:.4g} from here. On the nonlinear "
+        f"<b>Cost.</b> No controller of the linear plant pays less than {result.cost:.4g} from here. On the nonlinear "
         f"plant, {', '.join(conditions)}, this one {cost}."
     )
 

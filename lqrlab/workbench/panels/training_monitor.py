@@ -6,7 +6,6 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import ipywidgets
 
@@ -18,28 +17,22 @@ from lqrlab.workbench.runs.session import headless
 
 _WIDTH, _TALL = 860.0, 190.0
 _CHARTS = (  # label, floor, name → column
-    ("loss [1]", 1e-12, {"loss": "loss", "its imitation": "imitation", "imitation, unseen": "validation"}),
+    ("loss [1]", 1e-12, {"loss": "loss", "imitation": "imitation", "unseen": "validation"}),
     ("share [%]", 1e-3, {name: f"{name} [%]" for name in ("cost wasted", "loops diverged")}),
 )
-Row = Mapping[str, Any]
+Row = Mapping[str, float]
 """A line of ``metrics.jsonl``."""
 
 
-def training_monitor(run: str | Path, *, every: float = 1.0) -> "Monitor | Picture | ipywidgets.HTML":
+def training_monitor(run: str | Path, *, interval: float = 1.0) -> "Monitor | Picture | ipywidgets.HTML":
     """A panel that follows the training in a run's folder, whoever does it: this notebook, another, ``lqrlab run``.
 
     Where this notebook trains, hand it to the loop, ``learning.fit(…, progress=monitor.progress)``, so that the button
-    is heard while the cell is running.
-
-    Args:
-        run: the run's folder, in which ``metrics.jsonl`` is or will be.
-        every: seconds between two looks at the file.
-
-    Returns:
-        The panel; without a person the curves as they are.
+    is heard while the cell is running. ``metrics.jsonl`` is looked at each ``interval`` seconds. Without a person it is
+    the curves as they are.
     """
     if not headless():
-        return Monitor(run, every=every)
+        return Monitor(run, interval=interval)
     rows = read(Path(run))
     return picture(rows) if rows else ipywidgets.HTML(_waiting(Path(run)))
 
@@ -64,12 +57,9 @@ def picture(rows: Sequence[Row], total: int | None = None) -> Picture:
     last, best = log.iloc[-1], log.loc[log["cost wasted [%]"].idxmin()]
     x, wide, body = (0.0, max(float(total or 0), last["step"], 1.0)), (_WIDTH - 10) / 2, ""
     for k, (label, floor, columns) in enumerate(_CHARTS):
-        at, curves = (
-            (k * (wide + 10), 0.0, wide, _TALL),
-            {name: log[c].to_numpy() for name, c in columns.items()},
-        )
-        steps, labels = log["step"].to_numpy(), ("step", label)
-        body += charts.logarithmic(at, steps, curves, labels, x=x, floor=floor, named=True)
+        at, curves = (k * (wide + 10), 0.0, wide, _TALL), {n: log[c].to_numpy() for n, c in columns.items()}
+        labels = ("step", label)
+        body += charts.logarithmic(at, log["step"].to_numpy(), curves, labels, x=x, floor=floor, named=True)
     alt = f"Training and validation loss, and closed-loop waste, over {last['step']:.0f} steps"
     pace = rows[-1].get("windows_per_second", float("nan"))
     words = (
@@ -81,19 +71,21 @@ def picture(rows: Sequence[Row], total: int | None = None) -> Picture:
     return Picture(svg.document(body, _WIDTH, _TALL + 8, alt), alt, words)
 
 
-class Monitor(Panel):
+class Monitor(Panel[list[Row], Picture]):
     """The panel; its button ``keep`` ends the training and keeps the best."""
 
-    def __init__(self, run: str | Path, *, every: float = 1.0) -> None:
+    def __init__(self, run: str | Path, *, interval: float = 1.0) -> None:
         self._run, self._rows = Path(run), 0
         tooltip = "end the training, keep the best"
         self.keep = ipywidgets.Button(description="stop and keep", icon="stop", tooltip=tooltip)
         self.keep.on_click(lambda _: self._stop())
-        super().__init__([], beneath=[self.keep], beside=False)
+        super().__init__([], beneath=[self.keep], above=True)
         self.words.value = _waiting(self._run)
         self._closed = threading.Event()
         self.look()
-        threading.Thread(target=_follow, args=(weakref.ref(self), self._closed, every), daemon=True).start()
+        threading.Thread(
+            target=_follow, args=(weakref.ref(self), self._closed, interval), daemon=True
+        ).start()
 
     def look(self) -> None:
         """Read the file again, and show what is new."""
@@ -129,9 +121,9 @@ class Monitor(Panel):
         self.keep.description = "stopping…"
 
 
-def _follow(monitor: "weakref.ref[Monitor]", closed: threading.Event, every: float) -> None:
+def _follow(monitor: "weakref.ref[Monitor]", closed: threading.Event, interval: float) -> None:
     """Look again and again, as long as there is a panel."""
-    while not closed.wait(every):
+    while not closed.wait(interval):
         panel = monitor()
         if panel is None:
             return

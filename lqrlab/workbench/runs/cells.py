@@ -1,15 +1,16 @@
 """The cells of an executed notebook as HTML that loads nothing, runs nothing and can be read by anyone."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import nbformat
 from bs4 import BeautifulSoup
 from nbconvert.exporters import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbformat import NotebookNode
+from traitlets.config import Config
 
 from lqrlab.workbench.figures.formulas import mathml
 from lqrlab.workbench.runs import notebooks
@@ -36,7 +37,7 @@ class _Renderer(IPythonRenderer):
         super().__init__(embed_images=True, exclude_anchor_links=True, **options)
         self.contents = contents
 
-    def heading(self, text: str, level: int, **attrs: Any) -> str:
+    def heading(self, text: str, level: int, **attrs: object) -> str:
         plain = BeautifulSoup(text, "html.parser").get_text()
         base = re.sub(r"[^\w]+", "-", plain.lower()).strip("-") or "section"
         taken = {anchor for _, anchor, _ in self.contents}
@@ -57,43 +58,39 @@ class _Renderer(IPythonRenderer):
 class Exporter(HTMLExporter):
     """nbconvert with our template; ``contents`` holds the headings of the notebook exported last."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(
-            template_name="base",
-            template_file="cells.html.j2",
-            extra_template_paths=[str(TEMPLATES)],
-            **options,
-        )
+    def __init__(self, **options: object) -> None:
+        ours = {"template_file": "cells.html.j2", "extra_template_paths": [str(TEMPLATES)]}
+        super().__init__(template_name="base", **ours, **options)
         self.contents: list[tuple[int, str, str]] = []
 
     @property
-    def default_config(self) -> Any:
+    def default_config(self) -> Config:
         """nbconvert's settings, with the order in which we prefer one form of an output to another."""
         config = super().default_config
         config.NbConvertBase.display_data_priority = list(_SHOWN)
         config.CoalesceStreamsPreprocessor.enabled = True  # text that was printed in pieces
         return config
 
-    def default_filters(self) -> Iterable[tuple[str, Any]]:
+    def default_filters(self) -> Iterable[tuple[str, Callable[..., str]]]:
         """nbconvert's filters, two of them ours."""
         yield from super().default_filters()
         yield "markdown2html", self._markdown
         yield "latex2html", _latex_output
 
     @jinja2.pass_context
-    def _markdown(self, context: Any, source: str) -> str:
+    def _markdown(self, context: Mapping[str, dict], source: str) -> str:
         attachments = context.get("cell", {}).get("attachments", {})
         path = context.get("resources", {}).get("metadata", {}).get("path", "")
         renderer = _Renderer(self.contents, escape=False, attachments=attachments, path=path)
         return MarkdownWithMath(renderer=renderer).render(source)
 
-    def from_notebook_node(self, nb: Any, resources: Any = None, **options: Any) -> Any:
-        """The body as HTML, and what nbconvert found out on the way."""
+    def from_notebook_node(self, nb: NotebookNode, *more: Any, **options: Any) -> Any:
+        """The body as HTML, and nbconvert's resources."""
         self.contents.clear()
-        return super().from_notebook_node(nb, resources, **options)
+        return super().from_notebook_node(nb, *more, **options)
 
 
-def tidy(nb: Any) -> None:
+def tidy(nb: NotebookNode) -> None:
     """Drop outputs that only a live page could show; give each image a text that stands for it."""
     heading = ""
     for cell in nb.cells:
@@ -109,21 +106,19 @@ def tidy(nb: Any) -> None:
                 about["alt"] = next(filter(None, words))
 
 
-def _static(output: Any) -> Any:
+def _static(output: NotebookNode) -> NotebookNode | None:
     data = output.get("data")
     if data is None:
         return output
-    widget = _WIDGET in data
-    kept = {
-        k: v for k, v in data.items() if k in _SHOWN and not (widget and k in ("text/plain", "text/html"))
-    }
+    hidden = ("text/plain", "text/html") if _WIDGET in data else ()
+    kept = {k: v for k, v in data.items() if k in _SHOWN and k not in hidden}
     if set(kept) == {"text/plain"} and re.match(r"<Figure size |<IPython\.core", str(kept["text/plain"])):
         kept = {}
-    output["data"] = nbformat.NotebookNode(kept)
+    output["data"] = NotebookNode(kept)
     return output if kept else None
 
 
-def origin(nb: Any) -> str:
+def origin(nb: NotebookNode) -> str:
     """The folder that pictures in Markdown are named from: the one of the notebook before it was executed."""
     source = nb.metadata.get("papermill", {}).get("input_path")
     return str(Path(source).parent) if source else ""
@@ -143,8 +138,8 @@ def clean(body: str) -> str:
             if elsewhere or runs or (name == "style" and _LOADS.search(text)):
                 del tag[name]
     for tag in soup.find_all("style"):  # kept: those that speak of one table (pandas' Styler) or of drawings
-        own = tag.find_parent("svg") or re.match(r"\s*(#T_|\.lq-)", tag.get_text())
-        if not own or _LOADS.search(tag.get_text()):
+        scoped = tag.find_parent("svg") or re.match(r"\s*(#T_|\.lq-)", tag.get_text())
+        if not scoped or _LOADS.search(tag.get_text()):
             tag.decompose()
     for tag in soup.select("[src], [poster]"):
         if not str(tag.get("src", "data:")).startswith("data:") or tag.get("poster"):

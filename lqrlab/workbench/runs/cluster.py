@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lqrlab import __version__
 from lqrlab.workbench.runs.pipeline import RunError
@@ -16,23 +16,16 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 _PATIENCE = 8.0  # seconds
-
-
-Engine = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[Any]]
+Engine = Callable[[Callable, Sequence], Iterator]
 """Does a function for each shard, here or elsewhere, and yields what it returns."""
 
 
 @contextlib.contextmanager
 def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterator["Client"]:
-    """A client of the cluster at an address, or of a new one with so many processes.
+    """A client of the cluster at an address, as tcp://head:8786, or of a new one with so many processes.
 
-    Args:
-        scheduler: address, as tcp://head:8786; None for a new cluster on this machine.
-        workers: processes of the new one.
-        failures: how many deaths of a worker a task of the new one survives.
-
-    Raises:
-        ValueError: it is no address, or no scheduler answers there.
+    A task of the new one survives ``failures`` deaths of a worker. A ``ValueError`` if it is no address, or no
+    scheduler answers there.
     """
     import dask
     import distributed
@@ -101,14 +94,9 @@ def engine(
 ) -> Iterator[Engine]:
     """What ``lqrlab.dataset.generate`` takes as its engine: shards on the workers of a cluster.
 
-    A shard whose worker died is tried again, at most three times in all; an error ends all. Where no worker is
-    left it waits for one and says so: those of a queue come when they come.
-
-    Args:
-        workers: processes on this machine; as many as there are cores by default.
-        scheduler: address of a dask scheduler; its workers must see the data set's folder under the same path
-            and have this package.
-        say: told, every few seconds, that nobody works.
+    They are processes of this machine, as many as it has cores by default, or those of a dask scheduler, which must
+    have this package and see the data set's folder under the same path. A shard whose worker died is tried again, at
+    most three times in all; any other error ends all. Where no worker is left it waits for one and says so.
 
     Raises:
         ValueError: there is no scheduler at the address.
@@ -120,7 +108,7 @@ def engine(
     with client(scheduler, workers or os.cpu_count() or 1, failures=2) as connected:
         address = connected.scheduler_info()["address"]
 
-        def result(future: "Future") -> Any:
+        def result(future: "Future") -> object:
             while not future.done():
                 with contextlib.suppress(TimeoutError):
                     wait(future, timeout=_PATIENCE)
@@ -128,7 +116,7 @@ def engine(
                     say(f"no worker; `dask worker {address}` starts one")
             return future.result()
 
-        def run(function: Callable[[Any], Any], shards: Sequence[Any]) -> Iterator[Any]:
+        def run(function: Callable, shards: Sequence) -> Iterator:
             futures = connected.map(_prepared, shards, function=function, pure=False)
             try:
                 for shard, future in zip(shards, futures):
@@ -163,7 +151,7 @@ def _explanation(name: str, error: BaseException) -> str:
     return f"{name}: {reason or f'{type(error).__name__}: {error}'}"
 
 
-def _prepared(shard: Any, function: Callable[[Any], Any]) -> Any:
+def _prepared(shard: object, function: Callable) -> object:
     """On a worker: JAX set up as it is here."""
     from lqrlab import compute
 

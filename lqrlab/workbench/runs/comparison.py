@@ -40,8 +40,8 @@ def table(folder: str | Path) -> "DataFrame":
 def _point_row(entry: Entry, known: Values | None) -> Values:
     """The row of a point of one program: its numbers are in one file, or are not."""
     status = "not started" if known is None else "failed" if "error" in known else "finished"
-    numbers = {k: v for k, v in (known or {}).items() if k != "error"}
-    error = (known or {}).get("error", "")
+    numbers = dict(known or {})
+    error = numbers.pop("error", "")
     return {"run": entry["run"], "status": status, **entry["point"], **numbers, "error": error}
 
 
@@ -57,7 +57,7 @@ def _run_row(folder: Path, entry: Entry, sweep: Record) -> Values:
     elif run.get("fingerprint") not in (None, entry["fingerprint"]):
         row["status"], run = "not started", {}  # what is there belongs to other code or other inputs
     elif row["status"] == "finished":
-        row["status"] = "not started"  # and has lost its result since
+        row["status"] = "not started"  # its result is gone
     elif row["status"] == "running" and run.get("sweep") != sweep.get("sweep"):
         row["status"] = "stopped"
     return row | {"attempts": run.get("attempts"), "error": run.get("error") or ""}
@@ -135,11 +135,7 @@ def cell(value: object) -> str:
 
 
 def write(folder: str | Path) -> Path:
-    """Write ``<folder>/report/index.html``, the comparison, and a report of each run that has none.
-
-    Raises:
-        ValueError: the folder is not a sweep's.
-    """
+    """Write ``<folder>/report/index.html``, the comparison of a sweep's runs, and a report of each that has none."""
     from lqrlab.workbench.runs import comparison_figures, report
 
     folder = Path(folder).resolve()
@@ -187,12 +183,10 @@ def _facts(frame: "DataFrame", record: Record) -> list[tuple[str, object]]:
     mapped = record["executor"] == "vmap"
     seconds = frame["seconds"].sum() if "seconds" in frame else record.get("seconds")
     devices = frame["device"].dropna() if "device" in frame else []
+    outcomes = ", ".join(f"{n} {s}" for s, n in frame["status"].value_counts().items())
     facts = [
         ("Plant" if record["kind"] == "plant" else "Notebook", Path(record["notebook"]).stem),
-        (
-            "Points" if mapped else "Runs",
-            ", ".join(f"{n} {s}" for s, n in frame["status"].value_counts().items()),
-        ),
+        ("Points" if mapped else "Runs", outcomes),
         ("Profile", record.get("profile")),
         ("Reads from", record.get("inputs")),
         ("Started", record["started"].replace("T", " ")[:16]),

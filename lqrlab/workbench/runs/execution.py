@@ -38,9 +38,6 @@ class Event(TypedDict, total=False):
     traceback: str
 
 
-Listener = Callable[[Event], None]
-
-
 class CellError(RuntimeError):
     """A notebook did not run to its end: the error in one line, the failing cell, the last lines of its traceback."""
 
@@ -68,7 +65,7 @@ def execute(
     values: Values,
     fingerprint: str,
     *,
-    on_event: Listener = lambda event: None,
+    on_event: Callable[[Event], None],
     time_limit: float | None = None,
 ) -> None:
     """Execute one notebook in a folder that is held, and make sure that it came to its end.
@@ -77,7 +74,7 @@ def execute(
         nb, folder, values: what is run, where, with which parameters.
         fingerprint: filed with the result.
         on_event: called with each event, and with an empty one about once a second in between.
-        time_limit: seconds after which the notebook is ended; None for no limit.
+        time_limit: seconds after which the notebook is ended.
 
     Raises:
         CellError: a cell failed, the kernel died, the time was over, papermill could not start, or the last cell
@@ -107,7 +104,10 @@ def execute(
 
 
 def _in_child(
-    job: Mapping[str, object], env: Mapping[str, str], on_event: Listener, time_limit: float | None
+    job: Mapping[str, object],
+    env: Mapping[str, str],
+    on_event: Callable[[Event], None],
+    time_limit: float | None,
 ) -> None:
     begun, failure = time.monotonic(), Event()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
@@ -141,9 +141,8 @@ def _in_child(
         if failure or code:
             log.seek(0)
             error = failure.get("error") or f"the process that runs the notebook ended with code {code}"
-            raise CellError(
-                error, failure.get("source", ""), failure.get("traceback") or _tail(log.read(), 8)
-            )
+            traceback = failure.get("traceback") or _tail(log.read(), 8)
+            raise CellError(error, failure.get("source", ""), traceback)
 
 
 def _events(stream: IO[str]) -> Iterator[Event]:
@@ -168,9 +167,6 @@ def _events(stream: IO[str]) -> Iterator[Event]:
 
 def _tail(text: str, lines: int = 12) -> str:
     return "\n".join(text.strip().splitlines()[-lines:])
-
-
-# The child ----------------------------------------------------------------------------------------------
 
 
 def _end_with_parent() -> None:

@@ -46,17 +46,15 @@ class Parameter:
 class Notebook:
     """A notebook file without its outputs; a plant that is swept over is declared as one, too.
 
-    Attributes:
-        metadata: what its metadata say under ``lqrlab``: ``needs`` lists the notebooks whose files it reads,
-            ``vmap`` the parameters that may differ between trainings in one program.
-        kind: what it is to a person, ``notebook`` or ``plant``.
+    Its metadata under ``lqrlab``: ``needs`` lists the notebooks whose files it reads, ``vmap`` the parameters that may
+    differ between trainings in one program.
     """
 
     path: Path
     cells: tuple[Cell, ...]
     metadata: Mapping[str, list[str]]
     parameters: dict[str, Parameter]
-    kind: str = "notebook"
+    kind: str = "notebook"  # to a person: notebook or plant
 
     @property
     def name(self) -> str:
@@ -96,9 +94,6 @@ def headings(cell: Cell) -> Iterator[tuple[int, str]]:
         prose = re.sub(r"^(```|~~~).*?^\1", "", source(cell), flags=re.M | re.S)
         for hashes, text in re.findall(r"^(#{1,6})\s+(.+?)\s*#*$", prose, flags=re.M):
             yield len(hashes), re.sub(r"[*`]|\b_|_\b", "", text)
-
-
-# Reading ------------------------------------------------------------------------------------------------
 
 
 def read(path: Path) -> Notebook:
@@ -184,9 +179,6 @@ def _kind(node: ast.expr) -> Kind:
     raise ValueError("not a plain type")
 
 
-# Values -------------------------------------------------------------------------------------------------
-
-
 def read_profile(source: Path, name: str) -> Profile:
     """The parameters that a profile, ``profiles/<name>.json`` in the notebooks' folder, sets."""
     path = source / "profiles" / f"{name}.json"
@@ -205,20 +197,11 @@ def read_profile(source: Path, name: str) -> Profile:
 def effective(chain: Sequence[Notebook], profile: Profile, given: Mapping[str, object]) -> dict[str, Values]:
     """The parameters that each notebook will run with: its defaults, then the profile, then what was given.
 
-    Args:
-        chain: the notebooks.
-        profile: see :data:`Profile`.
-        given: ``"notebook.parameter"``, or ``"parameter"`` for all notebooks that declare it → value; text is read
-            as typed on a command line.
-
-    Raises:
-        ValueError: naming the notebook, the parameter, what was expected and what came.
+    ``given`` maps ``"notebook.parameter"``, or ``"parameter"`` for all notebooks that declare it, to values; text is
+    read as typed on a command line. A ``ValueError`` names notebook and parameter, what was expected and what came.
     """
-    for nb in chain:
-        if "run" not in nb.parameters:
-            raise ValueError(
-                f"{nb.path}: declares no parameter 'run: str', the folder that it reads and writes"
-            )
+    if lacking := [nb.path for nb in chain if "run" not in nb.parameters]:
+        raise ValueError(f"{lacking[0]}: declares no parameter 'run: str', its folder")
     by_name = {nb.name: nb for nb in chain}
     values: dict[str, Values] = {nb.name: {p.name: p.default for p in nb.parameters.values()} for nb in chain}
     for name, settings in profile.items():
@@ -274,9 +257,6 @@ def config(kind: type[Config], values: Mapping[str, object]) -> Config:
     return kind(**{name: values[name] for name in names})
 
 
-# What a result depends on -------------------------------------------------------------------------------
-
-
 def package_hash(root: Path = Path(lqrlab.__file__).parent) -> str:
     """Hash of lqrlab's version and source files, without the workbench: starting and showing change no result."""
     digest = hashlib.sha256(lqrlab.__version__.encode())
@@ -299,9 +279,7 @@ def fingerprints(chain: Sequence[Notebook], values: Mapping[str, Values]) -> dic
     for nb in chain:
         needs = nb.metadata.get("needs", list(handed_on))
         if unknown := [name for name in needs if name not in handed_on]:
-            raise ValueError(
-                f"{nb.path}: its metadata say that it needs {unknown[0]!r}, which does not come before it"
-            )
+            raise ValueError(f"{nb.path}: its metadata need {unknown[0]!r}, which does not come before it")
         inputs = [handed_on[name] for name in needs]
         whole[nb.name] = fingerprint(nb, values[nb.name], inputs, package)
         code = [source(c) for c in nb.cells if c["cell_type"] == "code" and "parameters" not in tags(c)]
@@ -310,13 +288,7 @@ def fingerprints(chain: Sequence[Notebook], values: Mapping[str, Values]) -> dic
 
 
 def fingerprint(nb: Notebook, values: Values, inputs: Sequence[str | None], package: str) -> str:
-    """The hash of all that the result of one notebook follows from.
-
-    Args:
-        nb, values: its cells without their outputs, and its parameters.
-        inputs: what identifies the files that it reads.
-        package: from :func:`package_hash`.
-    """
+    """The hash of all that the result of one notebook follows from; ``inputs`` identify the files that it reads."""
     cells = [(c["cell_type"], tags(c), source(c)) for c in nb.cells]
     return _hash([cells, package, without_run(values), list(inputs)])
 

@@ -100,22 +100,11 @@ def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequen
 
 
 def execute(
-    steps: Sequence[Step],
-    folder: Path,
-    about: Record,
-    progress: Progress,
-    time_limit: float | None = None,
+    steps: Sequence[Step], folder: Path, about: Record, progress: Progress, time_limit: float | None = None
 ) -> None:
-    """Execute what is not finished in a folder that is held; the run's record says how far that came.
+    """Execute what is not finished in a folder that is held; its record, with ``about``, says how far that came.
 
-    Args:
-        steps, folder: what is run, and where.
-        about: what the record says besides.
-        progress: where it is shown.
-        time_limit: of each notebook [s].
-
-    Raises:
-        RunError: a notebook failed.
+    A ``RunError`` says which notebook failed, or took longer than ``time_limit`` seconds.
     """
     path, begun = folder / run_folder.RUN, time.monotonic()
     run_folder.begin(path, **about)

@@ -1,7 +1,8 @@
 """Designs for a plant at many points of its parameters, weights and sample time, each tried in closed loop."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def units(name: str) -> dict[str, str]:
     return {key: f.metadata["unit"] for key, f in fields} | NUMBERS
 
 
-def plants(name: str, points: Sequence[Mapping[str, Any]]) -> Plant:
+def plants(name: str, points: Sequence[Values]) -> Plant:
     """The batch of plants at ``points``; a value outside of its range is refused by its name."""
     cls, columns = weighted(name), {}
     for key, f in systems.parameter_fields(cls).items():
@@ -92,9 +93,7 @@ def designs(name: str, batch: Plant) -> Rows:
     problem = (*batch.matrices(), *batch.weights(), batch.dt)
     design = control.lqrd(*problem)
     good = np.asarray(design.stabilizing)
-    bad = np.flatnonzero(~good)
-    if bad.size:
-        yield [(int(i), {"error": _why(*(a[i] for a in problem))}) for i in bad]
+    yield [(int(i), {"error": _why(*(a[i] for a in problem))}) for i in np.flatnonzero(~good)]
     if not good.any():
         return
     table = _linear_numbers(name, batch, design)
@@ -119,7 +118,6 @@ def designs(name: str, batch: Plant) -> Rows:
 def _linear_numbers(name: str, batch: Plant, design: control.LQR) -> dict[str, np.ndarray]:
     """What follows from the design and the linearised plant alone."""
     states, inputs = (np.asarray(s) for s in batch.scales)
-    slowest = np.abs(np.asarray(design.poles)).max(-1)
     cost = np.einsum("vii,i->v", np.asarray(design.P), states**2)
     usual = systems.make(name)
     nominal = control.lqrd(*usual.matrices(), *usual.weights(), usual.dt)
@@ -128,8 +126,8 @@ def _linear_numbers(name: str, batch: Plant, design: control.LQR) -> dict[str, n
         return {
             "cost": cost,
             "nominal_excess": np.where(np.isfinite(paid), 100 * (paid / cost - 1), np.inf),
-            "time_constant": control.settling_time(np.asarray(design.poles), batch.dt, within=1 / np.e),
-            "slowest": slowest,
+            "time_constant": control.settling_time(np.asarray(design.poles), batch.dt, within=math.exp(-1)),
+            "slowest": np.abs(np.asarray(design.poles)).max(-1),
             "gain": np.linalg.norm(np.nan_to_num(design.K) * states / inputs[:, None], 2, axis=(-2, -1)),
         }
 

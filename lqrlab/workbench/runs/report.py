@@ -22,29 +22,17 @@ from lqrlab.workbench.runs.terminal import clock
 
 @dataclasses.dataclass
 class Page:
-    """One executed notebook, rendered.
-
-    Attributes:
-        name: of the notebook; the page is ``<name>.html``.
-        title: its first heading.
-        lead: its first paragraph, as HTML.
-        body: all cells, as HTML.
-        summary: outputs of the cells tagged ``summary``, as HTML.
-        contents: level, anchor and HTML text of each heading.
-        parameters: name, value, default and meaning of each parameter.
-        result: what the notebook wrote at its end; None where it did not.
-        failed: whether it stopped at an error.
-    """
+    """One executed notebook, rendered as HTML: the page ``<name>.html``."""
 
     name: str
-    title: str
-    lead: str
-    body: str
-    summary: str
-    contents: list[tuple[int, str, str]]
-    parameters: list[tuple[str, object, object, str]]
-    result: Result | None
-    failed: bool
+    title: str  # first heading
+    lead: str  # first paragraph
+    body: str  # all cells
+    summary: str  # outputs of the cells tagged ``summary``
+    contents: list[tuple[int, str, str]]  # level, anchor and text of each heading
+    parameters: list[tuple[str, object, object, str]]  # name, value, default and meaning of each
+    result: Result | None  # what the notebook wrote at its end
+    failed: bool  # whether it stopped at an error
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -58,24 +46,16 @@ class Page:
 
 
 def write(folder: str | Path) -> Path:
-    """Write ``<folder>/report`` from the executed notebooks in ``<folder>/notebooks``.
-
-    Args:
-        folder: a run's folder.
-
-    Returns:
-        The path of the front page, ``report/index.html``.
+    """Write a run's report from its executed notebooks; returns the front page, ``<folder>/report/index.html``.
 
     Raises:
         ValueError: the folder holds no executed notebook.
     """
     folder = Path(folder)
-    found = sorted((folder / "notebooks").glob("[0-9]*.ipynb"), reverse=True)  # of two the one that failed
-    executed = {path.name.partition(".")[0]: path for path in found}
+    paths = sorted((folder / "notebooks").glob("[0-9]*.ipynb"), reverse=True)  # of two the one that failed
+    executed = {path.name.partition(".")[0]: path for path in paths}
     if not executed:
-        raise ValueError(
-            f"{folder}: no executed notebook to report on; lqrlab run --folder {folder} makes them"
-        )
+        raise ValueError(f"{folder}: no executed notebook; lqrlab run --folder {folder} makes them")
     run, pages = (
         run_folder.read(folder / run_folder.RUN),
         [render(executed[name]) for name in sorted(executed)],
@@ -89,9 +69,8 @@ def write(folder: str | Path) -> Path:
 
 def fill(path: Path, template: str, **values: object) -> Path:
     """Write a page from one of our templates, in one piece; what is loaded from elsewhere has no place in it."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True
-    )
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
     environment.filters["value"] = _value
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     path.parent.mkdir(parents=True, exist_ok=True)

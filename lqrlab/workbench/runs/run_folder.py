@@ -122,26 +122,27 @@ def short(path: Path) -> str:
 
 @contextlib.contextmanager
 def hold(folder: Path, patience: float = 0.0) -> Iterator[None]:
-    """Keep the folder for one process that writes to it.
+    """Keep the folder, which is made if need be, for one process that writes to it.
 
-    Args:
-        folder: it is made if need be.
-        patience: how long to wait for those that use it [s].
-
-    Raises:
-        ValueError: another process writes to it or reads from it, or a notebook that it started is still running.
+    For so many seconds it waits for those that write to it or read from it, and for the notebooks that they started;
+    then a ``ValueError`` names them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + patience
+    users = folder / USERS
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(files.locked(folder, patience))
+            while any([_in_use(place) for place in users.glob("*")]):
+                if time.monotonic() >= deadline:
+                    raise ValueError
+                time.sleep(0.1)
         except ValueError:
-            raise _refused(folder) from None
-        while any([_in_use(place) for place in (folder / USERS).glob("*")]):
-            if time.monotonic() >= deadline:
-                raise _refused(folder)
-            time.sleep(0.1)
+            known = sorted({place.name.partition("-")[0] for place in users.glob("*")})
+            raise ValueError(
+                f"{short(folder)}: another run works in this folder (process {', '.join(known) or '?'}); wait for "
+                "it, end it, or give another --folder"
+            ) from None
         held.enter_context(use(folder))
         yield
 
@@ -169,11 +170,3 @@ def _in_use(place: Path) -> bool:
         return True
     shutil.rmtree(place, ignore_errors=True)
     return False
-
-
-def _refused(folder: Path) -> ValueError:
-    users = sorted({place.name.partition("-")[0] for place in (folder / USERS).glob("*")})
-    return ValueError(
-        f"{short(folder)}: another run works in this folder (process {', '.join(users) or '?'}); wait for it, "
-        "end it, or give another --folder"
-    )

@@ -31,7 +31,7 @@ class Result(TypedDict):
     """What a notebook leaves in ``results/<name>.json``."""
 
     notebook: str
-    numbers: dict[str, Any]
+    numbers: dict[str, object]
     files: list[str]
     execution: str | None
     fingerprint: str | None
@@ -58,12 +58,9 @@ def project() -> Path:
 def begin(name: str, run: str | Path, backend: "Backend | None" = None) -> Path:
     """Start a notebook's work: set JAX up and return the folder that the run reads and writes.
 
-    Args:
-        name: the notebook's name, as ``"03_training"``.
-        run: the folder; a relative one is meant from the project's folder, see :func:`project`, so that it is the
-            same one in JupyterLab, in papermill and in a pipeline.
-        backend: recorded with the result. Its device and precision hold from here on; all of it does where a
-            function is given it, or within ``with backend.active()``.
+    A relative folder is meant from the project's folder (:func:`project`), so that it is the same one in JupyterLab, in
+    papermill and in a pipeline. The backend is recorded with the result; its device and precision hold from here on,
+    all of it where a function is given it, or within ``with backend.active()``.
     """
     import jax
 
@@ -80,18 +77,13 @@ def begin(name: str, run: str | Path, backend: "Backend | None" = None) -> Path:
     return folder
 
 
-def finish(name: str, folder: Path, numbers: Mapping[str, Any], files: Sequence[str | Path] = ()) -> Path:
-    """End a notebook's work: write its numbers, atomically, to ``<folder>/results/<name>.json``.
+def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequence[str | Path] = ()) -> Path:
+    """End a notebook's work: write its numbers, atomically, to ``<folder>/results/<name>.json``, which is returned.
 
     Args:
-        name: as given to :func:`begin`.
-        folder: as returned by it.
-        numbers: what the notebook found out: numbers, strings, arrays, nested as they like.
-        files: what it made in ``folder`` for those after it. They must be there now; should one be missing
-            later, the notebook counts as not finished.
-
-    Returns:
-        The path of the result file.
+        name, folder: as given to and returned by :func:`begin`.
+        numbers: numbers, strings, arrays, nested as they like.
+        files: what the notebook made in ``folder`` for those after it; where one is missing it is not finished.
     """
     import jax
 

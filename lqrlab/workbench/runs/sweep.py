@@ -20,10 +20,6 @@ from lqrlab.workbench.runs.terminal import Progress
 def sweep(asked: Sweep, stream: TextIO | None = None) -> Path:
     """Run a notebook, or design for a plant, at each point that has no result yet, and gather the results of all.
 
-    Args:
-        asked: what is run, where and how.
-        stream: where progress is shown; standard output by default.
-
     Returns:
         The sweep's folder: ``results.csv``, ``results.parquet``, and ``runs/`` or ``numbers.jsonl``.
 
@@ -88,6 +84,7 @@ def _run(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> None:
         profile=plan.profile,
         commit=run_folder.commit(plan.project),
         sweep=plan.id,
+        units=plan.units,
         runs=[{"run": p.name, "point": p.given, "fingerprint": p.fingerprint} for p in points],
     )
     begun = time.monotonic()

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from lqrlab.workbench.runs import notebooks, pipeline, session, sweep_program
+from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session, sweep_program
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 
 _RANGE = re.compile(r"([^:]+):([^:]+?)(:log)?")
@@ -23,78 +23,57 @@ _RANGE = re.compile(r"([^:]+):([^:]+?)(:log)?")
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """What is asked for: a notebook, or designs for a plant, at many points.
+    """What is asked for: a notebook, or designs for a plant, at many points."""
 
-    Attributes:
-        target: path or name of a notebook; or the name of a plant, see ``plant_designs.designs``.
-        given: parameter → values as typed; several make a grid, or with ``num_random`` a choice or range.
-        rows: parameter → value for each row of a list; the grid is run for each of them.
-        num_random: draw so many points instead of the grid.
-        seed: of the draws; the first ``k`` draws are the same however many there are.
-        profile: parameters that all runs have; ``quick`` by default where the notebooks have such a profile.
-        inputs: folder of a run whose files the notebook reads (a data set, checkpoints). By default that of
-            the profile, ``data/runs/<profile>``; what is missing there is made first.
-        folder: of the sweep; ``data/sweeps/<notebook>`` in the project's folder by default.
-        executor: ``notebooks`` (each run a notebook, on dask), ``vmap`` (all in one program, where that can be) or
-            ``auto``, which takes ``vmap`` for a plant and for 16 or more trainings that may stand in one program.
-        workers: runs at a time; by default half as many as there are cores, or all that a scheduler has.
-        scheduler: address of a dask scheduler; by default a cluster of processes on this machine.
-        time_limit: of each run [s].
-        retries: how often a run is tried again that failed, or whose kernel or worker died.
-        fresh: remove what earlier runs left at these points.
-        report: write ``<folder>/report/index.html`` and a report of each run.
-    """
-
-    target: str | Path
-    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    rows: Sequence[Mapping[str, object]] = ({},)
-    num_random: int | None = None
-    seed: int = 0
-    profile: str | None = None
-    inputs: str | Path | None = None
-    folder: str | Path | None = None
-    executor: str = "auto"
-    workers: int | None = None
-    scheduler: str | None = None
-    time_limit: float | None = None
-    retries: int = 1
-    fresh: bool = False
-    report: bool = True
+    target: str | Path  # path or name of a notebook, or the name of a plant
+    given: Mapping[str, str] = dataclasses.field(default_factory=dict)  # parameter → values as typed
+    rows: Sequence[Mapping[str, object]] = ({},)  # of a list: parameter → value; the grid is run for each
+    num_random: int | None = None  # draw so many points instead of the grid
+    seed: int = 0  # of the draws; the first k are the same however many there are
+    profile: str | None = None  # that all runs have; ``quick`` by default where there is such a profile
+    inputs: str | Path | None = None  # folder of a run that is read from; ``data/runs/<profile>`` by default
+    folder: str | Path | None = None  # of the sweep; ``data/sweeps/<notebook>`` by default
+    executor: str = "auto"  # or ``notebooks``, or ``vmap``: one program for all points
+    workers: int | None = None  # runs at a time; by default half the cores, or all that a scheduler has
+    scheduler: str | None = None  # address of a dask scheduler; by default a cluster on this machine
+    time_limit: float | None = None  # of each run [s]
+    retries: int = 1  # of a run that failed, or whose kernel or worker died
+    fresh: bool = False  # remove what earlier runs left at these points
+    report: bool = True  # write ``<folder>/report/index.html`` and a report of each run
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One run of a sweep: its name, what it sets, all its parameters, the fingerprint of its result."""
+    """One run of a sweep."""
 
     name: str
-    given: Values
-    values: Values
-    fingerprint: str = ""
+    given: Values  # what it sets
+    values: Values  # all its parameters
+    folder: Path  # that it has to itself, unless one program does all points
+    fingerprint: str = ""  # of its result
+
+    @property
+    def record(self) -> Path:
+        """The file that says how far it came."""
+        return self.folder / run_folder.RUN
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep does, checked.
-
-    Attributes:
-        executor, reason: ``notebooks`` or ``vmap``, and why.
-        needs: the notebooks whose files are read.
-        source: the folder of the run that made these files.
-        links: what stands for them in each run's folder: name → path, linked, not copied.
-        id: identifies the sweep: a run ends when the sweep's record names another.
-    """
+    """What a sweep does, checked."""
 
     asked: Sweep
     nb: Notebook
-    executor: str
-    reason: str
+    executor: str  # ``notebooks`` or ``vmap``
+    reason: str  # why that one
     profile: str | None
     project: Path
     folder: Path
-    needs: list[str]
-    source: Path | None = None
-    links: dict[str, Path] = dataclasses.field(default_factory=dict)
-    id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+    needs: list[str]  # the notebooks whose files are read
+    source: Path | None = None  # the folder of the run that made these files
+    links: dict[str, Path] = dataclasses.field(default_factory=dict)  # to them, in each run's folder
+    units: dict[str, str] = dataclasses.field(default_factory=dict)  # of parameters and numbers, where known
+    id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)  # runs of another id end
 
     def fingerprint(self, point: Point, package: str) -> str:
         """Of the result at a point, with the package and the files read as they are now."""
@@ -118,10 +97,8 @@ def planned(asked: Sweep) -> tuple[SweepPlan, list[Point]]:
     source, common = nb.path.parent, Values()
     if nb.kind == "plant":
         project = session.project()
-        if profile or asked.inputs:
-            raise ValueError(
-                f"{'--profile' if profile else '--from'}: is for notebooks, but {nb.name} is a plant"
-            )
+        if option := "--profile" if profile else "--from" if asked.inputs else "":
+            raise ValueError(f"{option}: is for notebooks, but {nb.name} is a plant")
     else:
         project = source.parent
         profile = profile or ("quick" if (source / "profiles" / "quick.json").exists() else None)
@@ -132,15 +109,18 @@ def planned(asked: Sweep) -> tuple[SweepPlan, list[Point]]:
     names = [f"{i:05d}" for i in range(1, len(given) + 1)]
     if executor == "notebooks":
         names = [_called(*pair) for pair in zip(given, values)]
+    units = {}
     if nb.kind == "plant":
         from lqrlab.workbench.runs import plant_designs
 
         plant_designs.plants(nb.name, given)  # refuses what is out of range
+        units = plant_designs.units(nb.name)
     folder = Path(asked.folder).expanduser() if asked.folder else project / "data" / "sweeps" / nb.name
     before = [p.stem for p in sorted(source.glob(notebooks.MAIN_JOB)) if p.stem < nb.name]
     needs = nb.metadata.get("needs", before if re.match("0[0-9]_", nb.name) else [])
-    plan = SweepPlan(asked, nb, executor, reason, profile, project, folder.resolve(), needs)
-    return plan, [Point(*fields) for fields in zip(names, given, values)]
+    folder = folder.resolve()
+    plan = SweepPlan(asked, nb, executor, reason, profile, project, folder, needs, units=units)
+    return plan, [Point(*fields, folder / "runs" / fields[0]) for fields in zip(names, given, values)]
 
 
 def declared(target: str | Path) -> Notebook:
@@ -167,9 +147,7 @@ def _executor(nb: Notebook, values: Sequence[Values], asked: Sweep) -> tuple[str
     option = next((name for name, value in options.items() if value is not None), "")
     if nb.kind == "plant":
         if option := option or "--executor notebooks" * (asked.executor == "notebooks"):
-            raise ValueError(
-                f"{option}: is for notebooks, but {nb.name} is a plant: one program does all points"
-            )
+            raise ValueError(f"{option}: is for notebooks, but {nb.name} is a plant")
         return "vmap", "a plant's points need no notebook; all of them in compiled programs"
     varied = [k for k in nb.parameters if len({json.dumps(v[k]) for v in values}) > 1]
     why_not = sweep_program.why_not(nb, values, varied)
@@ -178,11 +156,10 @@ def _executor(nb: Notebook, values: Sequence[Values], asked: Sweep) -> tuple[str
         if why_not or option:
             raise ValueError(f"--executor vmap: {why_not or f'one program has no {option}'}")
         return "vmap", f"as asked for; {together}"
-    if asked.executor == "notebooks" or why_not or option:
-        return (
-            "notebooks",
-            "as asked for" if asked.executor == "notebooks" else why_not or f"{option} is given",
-        )
+    if asked.executor == "notebooks":
+        return "notebooks", "as asked for"
+    if why_not or option:
+        return "notebooks", why_not or f"{option} is given"
     if len(values) < sweep_program.MANY:
         apart = f"{len(values)} runs, each with a report and checkpoints"
         return "notebooks", f"{apart}; --executor vmap is one program"
@@ -195,9 +172,6 @@ def _called(point: Values, values: Values) -> str:
     text = ",".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in point.items())
     readable = re.sub(r"[^\w.=,+-]+", "_", text)[:80]
     return f"{readable or 'defaults'}-{hashlib.sha256(given.encode()).hexdigest()[:6]}"
-
-
-# Points -------------------------------------------------------------------------------------------------
 
 
 def points(nb: Notebook, asked: Sweep, profile: Values | None = None) -> list[Values]:
@@ -236,9 +210,7 @@ def _axis(
     if parameter is None or parameter.type not in (int, float) or between is None:
         return [_effective(nb, {}, {key: part})[key] for part in _split(text)]
     if not ranges:
-        raise ValueError(
-            f"{key}={text}: a range is for a random search; add --random 20, or give values as in 1,2,4"
-        )
+        raise ValueError(f"{key}={text}: a range is for a random search, as with --random 20")
     low, high = (float(str(_effective(nb, {}, {key: part})[key])) for part in between.groups()[:2])
     log = bool(between[3])
     if not (0 if log else -float("inf")) < low < high:

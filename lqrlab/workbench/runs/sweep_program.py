@@ -91,10 +91,7 @@ def why_not(nb: Notebook, values: Sequence[Mapping[str, Any]], varied: Sequence[
         return f"the points are no full grid of {' and '.join(can)}"
     one = values[0]
     if one.get("dagger_rounds") or one["num_steps"] % one["report_every"]:
-        return (
-            "the runs do not all take the same steps: dagger_rounds = 0 and num_steps a multiple of report_every "
-            "would"
-        )
+        return "the runs do not all take the same steps, as with dagger_rounds = 0 they would"
     if not one.get("jit", True) or one.get("debug", "off") != "off" or one.get("mesh"):
         return "mesh, jit and debug are for one run at a time"
     return ""
@@ -105,8 +102,7 @@ def designs(plan: "SweepPlan", points: Sequence["Point"]) -> "Rows":
     from lqrlab.workbench.runs import plant_designs
 
     name = plan.nb.name
-    run_folder.note(plan.folder / run_folder.SWEEP, units=plant_designs.units(name))
-    yield from plant_designs.designs(name, plant_designs.plants(name, [point.given for point in points]))
+    return plant_designs.designs(name, plant_designs.plants(name, [point.given for point in points]))
 
 
 def trainings(plan: "SweepPlan", points: Sequence["Point"]) -> "Rows":

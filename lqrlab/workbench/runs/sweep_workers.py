@@ -13,7 +13,6 @@ import platform
 import time
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lqrlab.workbench.runs import cluster, comparison, notebooks, pipeline, run_folder, session
@@ -32,14 +31,14 @@ _MARKS = {"finished": "✓", "stopped": "■"}
 
 def missing(plan: SweepPlan, points: Sequence[Point]) -> list[Point]:
     """The points without a result."""
-    return [p for p in points if not run_folder.finished(_folder(plan, p), plan.nb.name, p.fingerprint)]
+    return [p for p in points if not run_folder.finished(p.folder, plan.nb.name, p.fingerprint)]
 
 
 def clear(plan: SweepPlan, points: Sequence[Point]) -> None:
     """Remove what earlier runs left at these points."""
-    for folder in (_folder(plan, point) for point in points):
-        with run_folder.hold(folder):
-            run_folder.clear(folder)
+    for point in points:
+        with run_folder.hold(point.folder):
+            run_folder.clear(point.folder)
 
 
 def execute(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> None:
@@ -55,12 +54,12 @@ def execute(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> Non
     local = min(asked.workers or max(1, (os.cpu_count() or 2) // 2), len(points))
 
     def show(event: tuple[float, dict[str, Any]]) -> None:
-        told = event[1]
-        if told["sweep"] == plan.id:  # a scheduler keeps what earlier sweeps told
-            if "say" in told:
-                progress.say(told["say"])
-            elif told["run"] in [point.name for point in list(running.values())]:
-                progress.update(told["run"], *told["news"][0], **told["news"][1])
+        content = event[1]
+        if content["sweep"] == plan.id:  # a scheduler keeps what earlier sweeps sent
+            if "say" in content:
+                progress.say(content["say"])
+            elif content["run"] in [point.name for point in list(running.values())]:
+                progress.update(content["run"], *content["news"][0], **content["news"][1])
 
     with cluster.client(asked.scheduler, local, failures=asked.retries + _UNSTARTED) as client:
         progress.say(f"dashboard: {client.dashboard_link}")
@@ -82,8 +81,9 @@ def execute(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> Non
         for future in ended:
             point = running.pop(future)
             status = _status(plan, point, future)
+            future.release()  # else the run is repeated when a later one takes the worker down
             counts[status] += 1
-            error = run_folder.read(_record(plan, point)).get("error")
+            error = run_folder.read(point.record).get("error")
             progress.close(point.name, _MARKS.get(status, "✗"), f"{status}: {error}" if error else status)
             comparison.save(plan.folder)
             submit()
@@ -100,27 +100,16 @@ def _status(plan: SweepPlan, point: Point, future: "Future") -> Status:
     died = error is None or type(error).__name__ == "KilledWorker"
     status: Status = "worker died" if died else "failed"
     words = "its worker died" if died else f"{type(error).__name__}: {error}"
-    _folder(plan, point).mkdir(parents=True, exist_ok=True)
-    run_folder.note(_record(plan, point), status=status, error=words, sweep=plan.id, ended=session.now())
+    point.folder.mkdir(parents=True, exist_ok=True)
+    run_folder.note(point.record, status=status, error=words, sweep=plan.id, ended=session.now())
     return status
-
-
-def _folder(plan: SweepPlan, point: Point) -> Path:
-    return plan.folder / "runs" / point.name
-
-
-def _record(plan: SweepPlan, point: Point) -> Path:
-    return _folder(plan, point) / run_folder.RUN
-
-
-# On the worker ------------------------------------------------------------------------------------------
 
 
 class _Stopped(KeyboardInterrupt):
     """The sweep has ended: so must its runs."""
 
 
-class _News(Progress):
+class _WorkerProgress(Progress):
     """Progress of a run, sent to whoever watches the sweep; about once a second it looks whether the sweep goes on."""
 
     def __init__(self, plan: SweepPlan, point: Point) -> None:
@@ -149,7 +138,7 @@ class _News(Progress):
 
 def perform(plan: SweepPlan, point: Point) -> Status:
     """Do one run, if need be several times, and leave the truth about it in its folder; returns how it ended."""
-    folder, record, tried = _folder(plan, point), _record(plan, point), 0
+    folder, record, tried = point.folder, point.record, 0
     if not plan.folder.is_dir():
         raise FileNotFoundError(f"{platform.node()} does not see {plan.folder}: a shared disk is needed")
     with run_folder.hold(folder, patience=_PATIENCE):
@@ -158,23 +147,25 @@ def perform(plan: SweepPlan, point: Point) -> Status:
         before = run_folder.read(record)
         if before.get("sweep") == plan.id:  # dask hands out again what its worker died of
             tried = before.get("attempts", 0)
-            run_folder.note(record, status="worker died", error="its worker died", ended=session.now())
+            if before.get("status") == "running":  # else it had ended before
+                run_folder.note(record, status="worker died", error="its worker died", ended=session.now())
         elif before.get("fingerprint") != point.fingerprint:
             run_folder.clear(folder)  # else an interrupted training resumes from its checkpoint
         for attempt in range(tried + 1, plan.asked.retries + 2):
-            news, before = _News(plan, point), run_folder.read(record)
+            progress, before = _WorkerProgress(plan, point), run_folder.read(record)
             if attempt > 1:
-                said = f"{point.name}  {before.get('status')}: {before.get('error')}"
-                news.send(say=f"↻ {said}; tried again")
+                progress.send(
+                    say=f"↻ {point.name}  {before.get('status')}: {before.get('error')}; tried again"
+                )
             with contextlib.suppress(pipeline.RunError, _Stopped):
-                _attempt(plan, point, attempt, news)
+                _attempt(plan, point, attempt, progress)
             if run_folder.read(record).get("status") in ("finished", "timed out", "stopped"):
                 break
         return run_folder.read(record).get("status", "failed")
 
 
-def _attempt(plan: SweepPlan, point: Point, number: int, news: _News) -> None:
-    nb, folder = notebooks.read(plan.nb.path), _folder(plan, point)
+def _attempt(plan: SweepPlan, point: Point, number: int, progress: _WorkerProgress) -> None:
+    nb, folder = notebooks.read(plan.nb.path), point.folder
     about: run_folder.Record = {
         "profile": plan.profile,
         "parameters": {nb.name: notebooks.without_run(point.values)},
@@ -186,9 +177,7 @@ def _attempt(plan: SweepPlan, point: Point, number: int, news: _News) -> None:
     }
     now = dataclasses.replace(plan, nb=nb).fingerprint(point, notebooks.package_hash())
     if now != point.fingerprint:
-        raise ValueError(
-            "the notebook, the package or what it reads was changed during the sweep; repeat the command"
-        )
+        raise ValueError("notebook, package or inputs were changed during the sweep; repeat the command")
     for name, target in plan.links.items():
         link = folder / name
         if link.is_symlink():
@@ -196,4 +185,4 @@ def _attempt(plan: SweepPlan, point: Point, number: int, news: _News) -> None:
         if not link.exists():
             link.symlink_to(target)
     step = pipeline.Step(nb, point.values, point.fingerprint)
-    pipeline.execute([step], folder, about, news, plan.asked.time_limit)
+    pipeline.execute([step], folder, about, progress, plan.asked.time_limit)

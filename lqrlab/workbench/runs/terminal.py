@@ -73,11 +73,11 @@ class Progress:
     Args:
         stream: where to; standard output by default.
         steps: whether a log has a line for each step, or only what is said and what has ended.
-        every: seconds between two lines of a log within one step.
+        interval: seconds between two lines of a log within one step.
     """
 
-    def __init__(self, stream: TextIO | None = None, *, steps: bool = True, every: float = 15.0) -> None:
-        self.stream, self.steps, self.every = stream or sys.stdout, steps, every
+    def __init__(self, stream: TextIO | None = None, *, steps: bool = True, interval: float = 15.0) -> None:
+        self.stream, self.steps, self.interval = stream or sys.stdout, steps, interval
         self.tasks: dict[str, Task] = {}
         self.head = ""  # a line above the tasks, on a terminal
         self._live = contextlib.ExitStack()
@@ -118,7 +118,7 @@ class Progress:
         for key, value in changes.items():
             setattr(task, key, getattr(task, key) if value is None else value)
         now, news = time.monotonic(), (task.title, task.note)
-        due = task.title != task.logged[0] or (now - task.logged_at >= self.every and news != task.logged)
+        due = task.title != task.logged[0] or (now - task.logged_at >= self.interval and news != task.logged)
         if self._console is None and self.steps and task.step and due:
             task.logged, task.logged_at = news, now
             self.say(f"  {name}  {task.step:>2}/{task.total}  {task.words}  ({task.took})")

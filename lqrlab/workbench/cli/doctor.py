@@ -1,7 +1,8 @@
-"""What has to be right before a run: versions, devices, the notebooks' kernel, disk and memory."""
+"""``lqrlab doctor``: what has to be right before a run, and what to do where it is not."""
 
 import dataclasses
 import importlib.metadata
+import json
 import re
 import shutil
 import subprocess
@@ -9,7 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import click
+
 import lqrlab
+from lqrlab.workbench.cli.options import as_json
 from lqrlab.workbench.runs import execution, session
 
 
@@ -23,17 +27,29 @@ class Finding:
     remedy: str = ""
 
 
-def examine() -> list[Finding]:
-    """Look at everything."""
-    return [python(), packages(), devices(), kernel(), disk(), memory()]
+@click.command()
+@as_json
+def doctor(as_json: bool) -> None:
+    """Check the installation and say what to do.
+
+    Versions, devices, the notebooks' kernel, disk and memory.
+    """
+    findings = [python(), packages(), devices(), kernel(), disk(), memory()]
+    for finding in findings:
+        if as_json:
+            click.echo(json.dumps(dataclasses.asdict(finding), ensure_ascii=False))
+        else:
+            click.echo(f"{'✓' if finding.good else '✗'} {finding.subject:<10}{finding.text}")
+            click.echo(f"  {'':<10}→ {finding.remedy}\n" * bool(finding.remedy), nl=False)
+    if not all(finding.good for finding in findings):
+        sys.exit(1)
 
 
 def _install(extra: str = "") -> str:
     """The command that installs what is missing, in a checkout and elsewhere."""
-    checkout = (Path(lqrlab.__file__).parents[1] / "Makefile").exists()
-    if checkout:
-        return f".venv/bin/pip install -c constraints.txt -e '.{extra}'" if extra else "make env"
-    return f"{sys.executable} -m pip install --upgrade 'lqrlab{extra}'"
+    if not (Path(lqrlab.__file__).parents[1] / "Makefile").exists():
+        return f"{sys.executable} -m pip install --upgrade 'lqrlab{extra}'"
+    return f".venv/bin/pip install -c constraints.txt -e '.{extra}'" if extra else "make env"
 
 
 def python() -> Finding:
@@ -70,11 +86,11 @@ def devices() -> Finding:
     try:
         import jax
 
-        found = jax.devices()
+        present = jax.devices()
     except RuntimeError as error:
         return Finding("devices", False, f"JAX finds none: {error}", "JAX_PLATFORMS=cpu computes on the CPU")
-    text = ", ".join(f"{d.platform}:{d.id} {d.device_kind}" for d in found)
-    idle = all(d.platform == "cpu" for d in found) and shutil.which("nvidia-smi")
+    text = ", ".join(f"{d.platform}:{d.id} {d.device_kind}" for d in present)
+    idle = all(d.platform == "cpu" for d in present) and shutil.which("nvidia-smi")
     remedy = f"there is an NVIDIA driver: {_install('[cuda]')} uses the GPU" if idle else ""
     return Finding("devices", True, text, remedy)
 
@@ -100,9 +116,7 @@ def kernel() -> Finding:
 def disk(needed: float = 5.0) -> Finding:
     """Free space where runs are written [GB]."""
     free = shutil.disk_usage(Path.cwd()).free / 1e9
-    remedy = (
-        f"a quick run needs about {needed:g} GB; remove old folders in data/runs" if free < needed else ""
-    )
+    remedy = "" if free >= needed else f"a quick run needs about {needed:g} GB; remove old runs in data/runs"
     try:
         tempfile.TemporaryFile(dir=Path.cwd()).close()
     except OSError:
@@ -115,5 +129,5 @@ def memory(needed: float = 4.0) -> Finding:
     import psutil
 
     free = psutil.virtual_memory().available / 1e9
-    remedy = f"a quick run takes up to {needed:g} GB; close something" if free < needed else ""
+    remedy = "" if free >= needed else f"a quick run takes up to {needed:g} GB; close something"
     return Finding("memory", not remedy, f"{free:.1f} GB free, {psutil.cpu_count()} cores", remedy)
