@@ -12,6 +12,9 @@ if jaxlib.__version__.startswith("0.10."):  # a flag that a jaxlib does not know
 
 import jax
 import pytest
+from jaxtyping import install_import_hook
+
+install_import_hook("lqrlab", "typecheck.checked")  # the shapes and types that functions declare are checked
 
 from lqrlab import compute
 
