@@ -10,8 +10,8 @@ from jax import Array
 
 from lqrlab.compute.memory import aligned
 from lqrlab.compute.threads import on_threads
-from lqrlab.control import stage_weight
-from lqrlab.simulation.engines.models import LinearModel, Loops
+from lqrlab.control import Sampled, stage_weight
+from lqrlab.simulation.engines.models import Loops
 
 _STRIDES = 4, 64  # samples between checkpoints: for few loops of a plant, and for at least so many
 _ENTRIES = 64_000  # of matrices in a piece, which stay in the cache
@@ -20,7 +20,7 @@ _LOOPS = 1600  # at most, in a piece
 
 def applies(loops: Loops) -> bool:
     """Whether loops are of this kind, as far as they themselves say, and on a CPU."""
-    return jax.default_backend() == "cpu" and isinstance(loops.model, LinearModel) and loops.low is None
+    return jax.default_backend() == "cpu" and isinstance(loops.model, Sampled) and loops.low is None
 
 
 def simulate(loops: Loops, x0: Array, num_steps: int, keep: tuple[str, ...]) -> dict[str, np.ndarray] | None:
