@@ -58,9 +58,9 @@ def shapes(
 
 
 def segmented(keep: Keep, kept: Arrays, num_steps: int, points: bool) -> Arrays:
-    """Points or intervals ``[loop, t, …]`` cut into the segments of ``keep`` ``[loop, row, t, …]``."""
+    """The steps of points or intervals ``[loop, t, …]``, or the segments of ``keep`` ``[loop, row, t, …]``."""
     if not keep.starts:
-        return kept
+        return {name: a[:, : num_steps + points] for name, a in kept.items()}
     starts, length = keep.rows(num_steps)
     return {
         name: jnp.stack([a[:, first : first + length + points] for first in starts], axis=1)
@@ -89,7 +89,7 @@ def recorded(keep: Keep, xs: Array, us: Array, costs: Array, extra: object) -> A
     )
     return {
         **segmented(keep, points, T, True),
-        **segmented(keep, {name: a[:, :T] for name, a in intervals.items()}, T, False),
+        **segmented(keep, intervals, T, False),
         **{name: a.sum(1) for name, a in sums.items()},
         **{name: a.max(1) for name, a in peaks.items()},
         "end": xs[:, -1],
