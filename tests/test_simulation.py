@@ -168,7 +168,6 @@ def test_env_steps_are_the_rollout():
         x, cost = world.step(x, -K @ x)
         np.testing.assert_allclose(x, run.xs[t + 1], rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(cost, run.costs[t], rtol=1e-12)
-    assert world.reset(key=KEY, num=5).shape == (5, 2)
 
 
 def test_cost_differentiates_through_the_loop_to_a_physical_parameter():

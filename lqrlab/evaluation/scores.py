@@ -4,8 +4,7 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Array, ArrayLike, Float, Int8, PRNGKeyArray
 
 from lqrlab import control, simulation
 from lqrlab.compute import checks, pytree
@@ -15,7 +14,7 @@ from lqrlab.systems import Plant
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Score:
+class Score(verdict.Judged):
     """What closed loops cost, over what they need have cost; one entry a variant and start ``[*batch, S]``.
 
     Attributes:
@@ -25,19 +24,9 @@ class Score:
             optimal price: where it is not small, the ratio is only a lower bound.
     """
 
-    ratio: Array
-    verdict: Array
-    remaining: Array
-
-    @property
-    def converged(self) -> Array:
-        """Whether each loop converged."""
-        return self.verdict == Verdict.CONVERGED
-
-    @property
-    def diverged(self) -> Array:
-        """Whether each loop diverged."""
-        return self.verdict == Verdict.DIVERGED
+    ratio: Float[Array, "*loops"]
+    verdict: Int8[Array, "*loops"]
+    remaining: Float[Array, "*loops"]
 
     def __getitem__(self, index: object) -> "Score":
         """The scores of some variants."""
@@ -66,11 +55,11 @@ def evaluate(
     policy: Policy,
     plants: Plant,
     *,
-    key: Array,
+    key: PRNGKeyArray,
     num_initial: int = 16,
     num_steps: int | None = None,
     linear: bool = True,
-    x0: Array | None = None,
+    x0: Float[Array, "*batch S n"] | None = None,
 ) -> Score:
     """Run ``policy`` from typical initial states and compare its cost with the optimum.
 

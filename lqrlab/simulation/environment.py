@@ -1,4 +1,4 @@
-"""A plant under a sampled controller as pure functions: reset and step."""
+"""A plant under a sampled controller as a pure function: one sample time a step."""
 
 import dataclasses
 import math
@@ -55,15 +55,12 @@ class Env:
     substeps: int = dataclasses.field(metadata={"static": True})
 
     @classmethod
-    def of_problem(
-        cls, problem: SampledProblem, *, limit: ArrayLike = np.inf, noise: ArrayLike = 0.0
-    ) -> Self:
+    def of_problem(cls, problem: SampledProblem, *, limit: ArrayLike = np.inf) -> Self:
         """Step sampled problems of which nothing else is known, in whatever coordinates they are.
 
         Args:
             problem: ``[*batch, …]``.
             limit: of the inputs, as deviations: ±, scalar or ``[*batch, m]``.
-            noise: as for :func:`env`.
         """
         n, m = problem.B.shape[-2:]
         dtype, lead = problem.A.dtype, problem.B.shape[:-2]
@@ -78,7 +75,7 @@ class Env:
             dt=jnp.ones((), dtype),
             low=-high,
             high=high,
-            noise=spread("noise", noise, n, dtype),
+            noise=None,
             linear=True,
             substeps=1,
         )
@@ -98,13 +95,11 @@ class Env:
         """Leading axes of the plants."""
         return self.sampled.B.shape[:-2] if self.plant is None else self.plant.batch_shape
 
-    def reset(self, *, key: Array, num: int | None = None) -> Array:
-        """Typical initial deviations ``[*batch, (num,) n]``."""
-        if self.plant is None:
-            raise ValueError(
-                "reset: a sampled problem alone has no typical initial states; draw them yourself"
-            )
-        return self.plant.initial_state(key=key, num=num)
+    def astype(self, dtype: np.dtype) -> Self:
+        """The same with all floating numbers of this type."""
+        return jax.tree.map(
+            lambda a: jnp.asarray(a, dtype) if jnp.issubdtype(jnp.result_type(a), jnp.floating) else a, self
+        )
 
     def saturate(self, u: Array) -> Array:
         """What the actuators make of u ``[*batch, *extra, m]``."""

@@ -162,7 +162,7 @@ def rollout(
     if isinstance(policy, LinearPolicy) and fast_path.applies(world, policy, x0, disturbances, key):
         fields = fast_path.rollout(world, policy.K, x0, num_steps, tuple(keep), disturbances, key)
         return _trajectory(_times(world.dt, num_steps, x0.dtype), fields)
-    return _run(_cast(world, x0.dtype), policy, x0, disturbances, key, num_steps, tuple(keep))
+    return _run(world.astype(x0.dtype), policy, x0, disturbances, key, num_steps, tuple(keep))
 
 
 def record(
@@ -196,7 +196,7 @@ def record(
     """
     if isinstance(policy, LinearPolicy):
         return fast_path.record(world, policy.K, x0, num_steps, keep, noise, key, extra, total)
-    run = _run(_cast(world, x0.dtype), policy, x0, noise, key, num_steps, FIELDS)
+    run = _run(world.astype(x0.dtype), policy, x0, noise, key, num_steps, FIELDS)
     lead, depth = x0.shape[:-1], len(world.batch_shape)
 
     def of_loops(a: Array) -> Array:
@@ -231,10 +231,6 @@ def _check_times(times: tuple[int, ...], batch: tuple[int, ...], starts: tuple[i
             f"dt: expected one sample time, or as many as the first axes of x0 have (shape {starts}), but found "
             f"shape {times}; one start at several sample times is np.broadcast_to(x0, (*dt.shape, n))"
         )
-
-
-def _cast(world: Env, dtype: np.dtype) -> Env:
-    return jax.tree.map(lambda a: a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, world)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))

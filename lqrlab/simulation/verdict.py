@@ -29,7 +29,7 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int8
+from jaxtyping import Array, ArrayLike, Bool, Float, Int8
 
 from lqrlab.compute.linalg import expand_batch
 
@@ -40,7 +40,6 @@ AT_REST = 1e-4
 _CHANGE = 0.01  # from one quarter to the next, that is more than the sampling of a limit cycle makes
 _ROUNDING = 64  # times the rounding error of one scale: zero, for a loop that moves about an operating point
 
-
 Arrays = TypeVar("Arrays", Array, np.ndarray)
 
 
@@ -50,6 +49,22 @@ class Verdict(enum.IntEnum):
     CONVERGED = 0
     BOUNDED = 1
     DIVERGED = 2
+
+
+class Judged:
+    """Mixin of results that have a ``verdict`` on each loop."""
+
+    verdict: Array | np.ndarray
+
+    @property
+    def converged(self) -> Bool[ArrayLike, "*loops"]:
+        """Whether each loop converged."""
+        return self.verdict == Verdict.CONVERGED
+
+    @property
+    def diverged(self) -> Bool[ArrayLike, "*loops"]:
+        """Whether each loop diverged."""
+        return self.verdict == Verdict.DIVERGED
 
 
 def size(xs: Arrays, scale_x: Arrays) -> Arrays:
