@@ -19,6 +19,12 @@ from lqrlab.simulation.noise import drawing
 KEY = jax.random.key(3)
 
 
+@pytest.fixture(autouse=True)
+def engines_take_little_work(monkeypatch):
+    """That of a test does not pay for the compilation of an engine."""
+    monkeypatch.setattr(fast_path, "MUCH", 0)
+
+
 def gains(plants):
     return control.lqrd(*plants.matrices(), *plants.weights(), plants.dt).K
 

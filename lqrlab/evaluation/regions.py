@@ -126,7 +126,7 @@ class _Loops:
     def _note(self, here: Int[np.ndarray, " rows"], sample: int, size: Float[np.ndarray, " rows"]) -> None:
         """Take sizes from a sample on into the peaks of the parts of the run that it lies in."""
         before, last = self.quarters
-        inside = [True, before <= sample < last, last <= sample]
+        inside = np.array([True, before <= sample < last, last <= sample])
         at = np.ix_(inside, here)
         self.peaks[at] = np.maximum(self.peaks[at], size)
 

@@ -159,8 +159,8 @@ def rollout(
             raise ValueError("key: noise, sensor_noise and excitation need a random key")
     else:
         key = None
-    if isinstance(policy, LinearPolicy) and fast_path.applies(world, policy, x0, disturbances, key):
-        fields = fast_path.rollout(world, policy.K, x0, num_steps, tuple(keep), disturbances, key)
+    fields = fast_path.rollout(world, policy, x0, num_steps, tuple(keep), disturbances, key)
+    if fields is not None:
         return _trajectory(_times(world.dt, num_steps, x0.dtype), fields)
     return _run(world.astype(x0.dtype), policy, x0, disturbances, key, num_steps, tuple(keep))
 
@@ -195,7 +195,7 @@ def record(
         Name → array ``[loops, …]``, the loops of one plant one after another; and ``end``, the last states.
     """
     if isinstance(policy, LinearPolicy):
-        return fast_path.record(world, policy.K, x0, num_steps, keep, noise, key, extra, total)
+        return fast_path.record(world, policy, x0, num_steps, keep, noise, key, extra, total)
     run = _run(world.astype(x0.dtype), policy, x0, noise, key, num_steps, FIELDS)
     lead, depth = x0.shape[:-1], len(world.batch_shape)
 

@@ -2,16 +2,17 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jaxtyping import Array, Float, PyTree
 
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.control import ILQR, Schedule
+from lqrlab.systems import Plant
 
 
 class Policy(Protocol):
@@ -20,11 +21,11 @@ class Policy(Protocol):
     Being a pytree matters: a new gain is new data, not a new program, so nothing is compiled again.
     """
 
-    def init(self, batch_shape: tuple[int, ...]) -> Any:
+    def init(self, batch_shape: tuple[int, ...]) -> PyTree:
         """The memory that an episode starts with, for ``batch_shape`` loops at once."""
 
-    def __call__(self, carry: Any, x: Array) -> tuple[Any, Array]:
-        """``(carry, x [*batch_shape, n]) -> (carry, u [*batch_shape, m])``, both deviations."""
+    def __call__(self, carry: PyTree, x: Float[Array, "*loops n"]) -> tuple[PyTree, Float[Array, "*loops m"]]:
+        """The next memory and the input, both x and u deviations from the equilibrium."""
 
 
 @pytree
@@ -74,7 +75,7 @@ class TrackingPolicy:
         return carry + 1, expand_batch(us, x.ndim) - matvec(K, x - expand_batch(xs, x.ndim))
 
 
-def tracking(plant: Any, plan: ILQR) -> TrackingPolicy:
+def tracking(plant: Plant, plan: ILQR) -> TrackingPolicy:
     """The policy that follows a plan of :func:`lqrlab.control.ilqr`; roll it out with the plan's sample time."""
     equilibrium = plant.equilibrium()
     xs, us = (a - expand_batch(eq, a.ndim) for a, eq in zip((plan.xs, plan.us), equilibrium))
@@ -102,11 +103,13 @@ class SwitchingPolicy:
         level = expand_batch(jnp.asarray(self.level, x.dtype), x.ndim - 1, 0)
         return level >= quadratic(self.P.astype(x.dtype), x)
 
-    def init(self, batch_shape: tuple[int, ...]) -> tuple[Any, Any, Array]:
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[PyTree, PyTree, Array]:
         """Both begin; nobody has been caught."""
         return self.first.init(batch_shape), self.then.init(batch_shape), jnp.zeros(batch_shape, bool)
 
-    def __call__(self, carry: tuple[Any, Any, Array], x: Array) -> tuple[tuple[Any, Any, Array], Array]:
+    def __call__(
+        self, carry: tuple[PyTree, PyTree, Array], x: Array
+    ) -> tuple[tuple[PyTree, PyTree, Array], Array]:
         """The input of whichever is in charge; once handed over it stays so."""
         before, after, caught = carry
         caught = caught | self.inside(x)
@@ -143,7 +146,7 @@ class ScheduledPolicy:
         return None, u - expand_batch(self.u_eq.astype(x.dtype), u.ndim)
 
 
-def scheduled(plant: Any, schedule: Schedule, read: Callable[[Array], Array]) -> ScheduledPolicy:
+def scheduled(plant: Plant, schedule: Schedule, read: Callable[[Array], Array]) -> ScheduledPolicy:
     """The policy of a gain schedule on a plant; ``read`` takes the parameters from the absolute state.
 
     A plant whose last states are the moving parameters themselves may have a schedule for the others alone.
@@ -152,12 +155,12 @@ def scheduled(plant: Any, schedule: Schedule, read: Callable[[Array], Array]) ->
     return ScheduledPolicy(schedule, x_eq, u_eq, read)
 
 
-def no_control(plant: Any) -> LinearPolicy:
+def no_control(plant: Plant) -> LinearPolicy:
     """Inputs held at the equilibrium: what the plant does on its own."""
     return LinearPolicy(jnp.zeros((*plant.batch_shape, plant.m, plant.n)))
 
 
-def check_policy(policy: Any, x: Array, m: int) -> None:
+def check_policy(policy: Policy, x: Array, m: int) -> None:
     """Refuse what is no policy for states x ``[*batch, *extra, n]`` and m inputs, in words rather than from a trace.
 
     Raises:
@@ -178,7 +181,7 @@ def check_policy(policy: Any, x: Array, m: int) -> None:
         raise ValueError(f"policy: expected inputs of shape {(*x.shape[:-1], m)}, but found {u.shape}")
 
 
-def _gains(K: Any, x: Array, m: int) -> bool:
+def _gains(K: object, x: Array, m: int) -> bool:
     """Whether there is a gain for each of the first axes of x; refuses what cannot be any gain for it."""
     if not isinstance(K, jax.Array | np.ndarray):
         raise ValueError(f"policy: expected a gain K that is an array, but found {type(K).__name__}")

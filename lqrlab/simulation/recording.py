@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jaxtyping import Array
 
 Arrays = dict[str, Array]
 Recorder = Callable[[Array, Array, Array, Array, Any], Arrays]

@@ -57,14 +57,14 @@ class Judged:
     verdict: Array | np.ndarray
 
     @property
-    def converged(self) -> Bool[ArrayLike, "*loops"]:
+    def converged(self) -> Bool[np.ndarray, "*loops"]:
         """Whether each loop converged."""
-        return self.verdict == Verdict.CONVERGED
+        return np.asarray(self.verdict) == Verdict.CONVERGED
 
     @property
-    def diverged(self) -> Bool[ArrayLike, "*loops"]:
+    def diverged(self) -> Bool[np.ndarray, "*loops"]:
         """Whether each loop diverged."""
-        return self.verdict == Verdict.DIVERGED
+        return np.asarray(self.verdict) == Verdict.DIVERGED
 
 
 def size(xs: Arrays, scale_x: Arrays) -> Arrays:

@@ -26,8 +26,6 @@ from lqrlab.simulation.engines.models import Loops, runge_kutta, zero_order_hold
 from lqrlab.simulation.noise import Noise, drawing
 from lqrlab.simulation.recording import Arrays, Keep, evaluate, segmented, shapes
 
-_MUCH = 1_000_000  # steps of all loops that are worth a good compilation
-
 
 class Kept(NamedTuple):
     """Results of one call, block after block, the loops on the last axis.
@@ -50,7 +48,7 @@ def simulate(
     *,
     key: PRNGKeyArray | None = None,
     substeps: int = 1,
-    total: int = 0,
+    quick: bool = False,
 ) -> Mapping[str, np.ndarray | Array]:
     """Run all loops.
 
@@ -61,7 +59,7 @@ def simulate(
         keep: what is kept.
         key: each loop's noise follows from this and its position in x0.
         substeps: Runge-Kutta steps in a sample time.
-        total: loops of this and later calls alike, if known; many are worth a good compilation.
+        quick: compile quickly a program that then runs some times slower.
 
     Returns:
         As of :func:`lqrlab.simulation.record`; on a CPU NumPy arrays that a device takes over without a copy.
@@ -70,7 +68,7 @@ def simulate(
     device = next(iter(jnp.zeros(()).devices()))
     loops, x0, key = jax.device_put((loops, x0, key), device)
     layout, calls = cut(loops, x0, num_steps, substeps, keep, key is not None)
-    program = _program(max(len(x0), total) * num_steps * substeps > _MUCH)
+    program = _program(quick)
     if jax.default_backend() == "cpu":
         return _on_threads(program, layout, calls, loops, x0, key)
     kept = program(layout, calls[0], loops, x0, key)
@@ -118,9 +116,8 @@ def _on_threads(
 
 
 @functools.cache
-def _program(much: bool) -> Callable[..., Kept]:
-    """Little work is not worth the time of a good compilation."""
-    return (jax.jit if much else quick_jit)(_call, static_argnums=0)
+def _program(quick: bool) -> Callable[..., Kept]:
+    return (quick_jit if quick else jax.jit)(_call, static_argnums=0)
 
 
 def _call(layout: Layout, firsts: Array, loops: Loops, x0: Array, key: PRNGKeyArray | None) -> Kept:

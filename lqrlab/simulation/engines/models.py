@@ -1,12 +1,12 @@
 """The plants of many loops in batch-last layout, and one step of them: arrays ``[component, loop]``."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jaxtyping import Array, PyTree
 
 from lqrlab.compute.integration import rk4
 from lqrlab.compute.jaxprs import componentwise
@@ -45,7 +45,7 @@ class Loops(NamedTuple):
     low: Array | None = None
     high: Array | None = None
     noise: Noise = Noise()
-    extra: Any = None
+    extra: PyTree[Array] = None
 
     @property
     def plants(self) -> int:
@@ -53,7 +53,7 @@ class Loops(NamedTuple):
         return max(len(a) for a in jax.tree.leaves((self.model, self.K, self.low, self.noise)))
 
 
-def loops_of(world: Env, K: Array, noise: Noise, extra: Any = None) -> Loops:
+def loops_of(world: Env, K: Array, noise: Noise, extra: PyTree[Array] = None) -> Loops:
     """The plants of an Env under gains K ``[*batch, m, n]``, flattened; ``extra`` has the batch axes in front."""
     batch = world.batch_shape
     depth = max(len(batch), K.ndim - 2)
