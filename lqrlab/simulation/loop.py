@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.simulation.engines import fast_path
+from lqrlab.simulation.engines import batch_last, fast_path
+from lqrlab.simulation.engines.models import loops_of
 from lqrlab.simulation.environment import Env, env
 from lqrlab.simulation.noise import NONE, Noise, spread
 from lqrlab.simulation.policies import LinearPolicy, Policy, check_policy
@@ -21,9 +21,6 @@ from lqrlab.systems import Plant
 
 FIELDS = ("xs", "us", "costs")
 
-Carry = object
-"""What a policy remembers: a pytree of its own."""
-
 
 @pytree
 @dataclasses.dataclass(frozen=True)
@@ -31,30 +28,35 @@ class Trajectory:
     """What closed loops did, as deviations from the equilibrium.
 
     Attributes:
-        ts: times [s] ``[*batch, T+1]``, batch axes only where plants differ in dt.
-        xs: states ``[*lead, T+1, n]``.
-        us: inputs that reached the plant ``[*lead, T, m]``.
-        costs: continuous cost ∫ xᵀQx + uᵀRu dt of each step ``[*lead, T]``.
+        ts: times [s], with batch axes only where plants differ in dt.
+        xs: states.
+        us: inputs that reached the plant.
+        costs: continuous cost ∫ xᵀQx + uᵀRu dt of each step.
 
     A field that was not to be kept is None.
     """
 
-    ts: Array
-    xs: Array
-    us: Array
-    costs: Array
+    ts: Float[Array, "*times T+1"]
+    xs: Float[Array, "*lead T+1 n"] = None  # type: ignore[assignment]
+    us: Float[Array, "*lead T m"] = None  # type: ignore[assignment]
+    costs: Float[Array, "*lead T"] = None  # type: ignore[assignment]
 
     @property
-    def cost(self) -> Array:
-        """Total cost ``[*lead]``."""
+    def cost(self) -> Float[Array, "*lead"]:
+        """Total cost."""
         if self.costs is None:
             raise ValueError("cost: the costs were not kept; rollout(..., keep=(..., 'costs')) keeps them")
         return jnp.sum(self.costs, axis=-1)
 
 
 def step(
-    world: Env, policy: Policy, x: Array, carry: Carry, noise: Noise = NONE, key: Array | None = None
-) -> tuple[Array, Carry, tuple[Array, Array]]:
+    world: Env,
+    policy: Policy,
+    x: Float[Array, "*loops n"],
+    carry: PyTree,
+    noise: Noise = NONE,
+    key: PRNGKeyArray | None = None,
+) -> tuple[Float[Array, "*loops n"], PyTree, tuple[Float[Array, "*loops m"], Float[Array, "*loops"]]]:
     """One sample of a closed loop: the policy sees the state, the actuators hold its input, the plant moves.
 
     Args:
@@ -79,7 +81,7 @@ def step(
     return after, carry, (u, cost)
 
 
-def _drawn(key: Array | None, spread: Array, like: Array) -> Array:
+def _drawn(key: PRNGKeyArray | None, spread: Array, like: Array) -> Array:
     assert key is not None
     normal = jax.random.normal(key, like.shape, like.dtype)
     return normal * expand_batch(spread, like.ndim).astype(like.dtype)
@@ -93,7 +95,7 @@ def rollout(
     dt: float | Array | None = None,
     linear: bool = False,
     *,
-    key: Array | None = None,
+    key: PRNGKeyArray | None = None,
     limits: tuple[ArrayLike, ArrayLike] | None = None,
     noise: ArrayLike = 0.0,
     sensor_noise: ArrayLike = 0.0,
@@ -161,20 +163,20 @@ def rollout(
         key = None
     fields = fast_path.rollout(world, policy, x0, num_steps, tuple(keep), disturbances, key)
     if fields is not None:
-        return _trajectory(_times(world.dt, num_steps, x0.dtype), fields)
+        return Trajectory(_times(world.dt, num_steps, x0.dtype), **fields)
     return _run(world.astype(x0.dtype), policy, x0, disturbances, key, num_steps, tuple(keep))
 
 
 def record(
     world: Env,
     policy: Policy,
-    x0: Array,
+    x0: Float[Array, "*batch s n"],
     num_steps: int,
     keep: Keep,
     *,
-    key: Array | None = None,
+    key: PRNGKeyArray | None = None,
     noise: Noise = NONE,
-    extra: object = None,
+    extra: PyTree[Array] = None,
     total: int = 0,
 ) -> Mapping[str, np.ndarray | Array]:
     """Run loops and keep what functions of their states, inputs and costs return: data sets are made so.
@@ -194,18 +196,21 @@ def record(
     Returns:
         Name → array ``[loops, …]``, the loops of one plant one after another; and ``end``, the last states.
     """
+    n, batch = x0.shape[-1], world.batch_shape
     if isinstance(policy, LinearPolicy):
-        return fast_path.record(world, policy, x0, num_steps, keep, noise, key, extra, total)
+        loops, starts = loops_of(world, policy.K, noise, extra), x0.reshape(-1, n)
+        quick = max(len(starts), total) * num_steps * world.substeps < fast_path.MUCH
+        return batch_last.simulate(
+            loops, starts, num_steps, keep, key=key, substeps=world.substeps, quick=quick
+        )
     run = _run(world.astype(x0.dtype), policy, x0, noise, key, num_steps, FIELDS)
-    lead, depth = x0.shape[:-1], len(world.batch_shape)
+    xs, us, costs = (a.reshape(-1, *a.shape[x0.ndim - 1 :]) for a in (run.xs, run.us, run.costs))
 
     def of_loops(a: Array) -> Array:
-        a = jnp.broadcast_to(
-            expand_batch(a, len(lead) + a.ndim - depth, a.ndim - depth), (*lead, *a.shape[depth:])
-        )
-        return jnp.moveaxis(a.reshape(-1, *a.shape[len(lead) :]), 0, -1)
+        core = a.shape[len(batch) :]
+        of_plants = jnp.broadcast_to(a, (*batch, *core)).reshape(-1, *core)
+        return jnp.moveaxis(jnp.repeat(of_plants, len(xs) // len(of_plants), axis=0), 0, -1)
 
-    xs, us, costs = (a.reshape(-1, *a.shape[len(lead) :]) for a in (run.xs, run.us, run.costs))
     return recorded(keep, xs, us, costs, jax.tree.map(of_loops, extra))
 
 
@@ -235,13 +240,7 @@ def _check_times(times: tuple[int, ...], batch: tuple[int, ...], starts: tuple[i
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _times(dt: Array, num_steps: int, dtype: np.dtype) -> Array:
-    return dt.astype(dtype)[..., None] * jnp.broadcast_to(
-        jnp.arange(num_steps + 1, dtype=dtype), (*dt.shape, num_steps + 1)
-    )
-
-
-def _trajectory(ts: Array, fields: Mapping[str, Array]) -> Trajectory:
-    return Trajectory(ts, **{name: fields.get(name) for name in FIELDS})  # type: ignore[arg-type]
+    return jnp.multiply.outer(dt.astype(dtype), jnp.arange(num_steps + 1, dtype=dtype))
 
 
 def _loop(
@@ -249,15 +248,15 @@ def _loop(
     policy: Policy,
     x0: Array,
     noise: Noise,
-    key: Array | None,
+    key: PRNGKeyArray | None,
     num_steps: int,
     keep: tuple[str, ...],
 ) -> Trajectory:
     """The reference: one scan over the samples."""
 
     def sample(
-        state: tuple[Array, Carry], t: Array
-    ) -> tuple[tuple[Array, Carry], tuple[Array, Array, Array]]:
+        state: tuple[Array, PyTree], t: Array
+    ) -> tuple[tuple[Array, PyTree], tuple[Array, Array, Array]]:
         x, carry = state
         at = None if key is None else jax.random.fold_in(key, t)
         after, carry, (u, cost) = step(world, policy, x, carry, noise, at)
@@ -271,7 +270,7 @@ def _loop(
         "us": jnp.moveaxis(us, 0, -2),
         "costs": jnp.moveaxis(costs, 0, -1),
     }
-    return _trajectory(_times(world.dt, num_steps, x0.dtype), {name: fields[name] for name in keep})
+    return Trajectory(_times(world.dt, num_steps, x0.dtype), **{name: fields[name] for name in keep})
 
 
 _run = jax.jit(_loop, static_argnames=("num_steps", "keep"))

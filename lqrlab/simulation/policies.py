@@ -31,9 +31,9 @@ class Policy(Protocol):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class LinearPolicy:
-    """u = −Kx with K ``[*batch, m, n]``; the batch axes are those of the plants."""
+    """u = −Kx; the batch axes of K are those of the plants."""
 
-    K: Array
+    K: Float[Array, "*batch m n"]
 
     def init(self, batch_shape: tuple[int, ...]) -> None:
         """Nothing to remember."""
@@ -48,17 +48,12 @@ class LinearPolicy:
 class TrackingPolicy:
     """u = us[t] − K[t] (x − xs[t]), the steps counted from the start; afterwards the last point is held.
 
-    Deviations from the plant's equilibrium, as all policies see: :func:`tracking` makes them of a plan.
-
-    Attributes:
-        xs: ``[*batch, T+1, n]``.
-        us: ``[*batch, T, m]``.
-        K: ``[*batch, T, m, n]``.
+    xs and us are deviations from the plant's equilibrium: :func:`tracking` makes them of a plan.
     """
 
-    xs: Array
-    us: Array
-    K: Array
+    xs: Float[Array, "*batch T+1 n"]
+    us: Float[Array, "*batch T m"]
+    K: Float[Array, "*batch T m n"]
 
     def init(self, batch_shape: tuple[int, ...]) -> Array:
         """No step taken."""
@@ -66,12 +61,11 @@ class TrackingPolicy:
 
     def __call__(self, carry: Array, x: Array) -> tuple[Array, Array]:
         """One step along the trajectory."""
-
-        def now(a: Array, axis: int) -> Array:
-            return jax.lax.dynamic_index_in_dim(a.astype(x.dtype), at, a.ndim - axis, keepdims=False)
-
         at = jnp.minimum(carry, self.us.shape[-2] - 1)
-        xs, us, K = now(self.xs, 2), now(self.us, 2), now(self.K, 3)
+        xs, us, K = (
+            jax.lax.dynamic_index_in_dim(a.astype(x.dtype), at, a.ndim - axis, keepdims=False)
+            for a, axis in ((self.xs, 2), (self.us, 2), (self.K, 3))
+        )
         return carry + 1, expand_batch(us, x.ndim) - matvec(K, x - expand_batch(xs, x.ndim))
 
 
@@ -89,14 +83,13 @@ class SwitchingPolicy:
 
     Attributes:
         first, then: the two policies; both see every state, so either may remember.
-        P: ``[*batch, n, n]``.
-        level: ``[*batch]``; :func:`lqrlab.control.unsaturated_level` is one choice.
+        level: :func:`lqrlab.control.unsaturated_level` is one choice.
     """
 
     first: Policy
     then: Policy
-    P: Array
-    level: Array
+    P: Float[Array, "*batch n n"]
+    level: Float[Array, "*batch"]
 
     def inside(self, x: Array) -> Array:
         """Whether x ``[*batch, *extra, n]`` is where the second policy takes over, ``[*batch, *extra]``."""
@@ -201,7 +194,7 @@ class DelayedPolicy:
     """u = −K (x, inputs sent before), computed every ``hold`` steps, held, and acting ``delay`` steps later.
 
     A controller that is slower than the simulation: roll it out with a step that divides both its sample time and
-    its delay. All but the sizes is data, so another sample time, delay or limit is not another program.
+    its delay.
 
     Attributes:
         K: gain on the state and the d inputs sent before, the newest first ``[*batch, m, n + m d]``, as of

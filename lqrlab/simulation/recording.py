@@ -34,11 +34,6 @@ class Keep(NamedTuple):
     starts: tuple[int, ...] = ()
     length: int = 0
 
-    @property
-    def whole(self) -> "Keep":
-        """The same without segments."""
-        return self._replace(starts=(), length=0)
-
     def rows(self, num_steps: int) -> tuple[tuple[int, ...], int]:
         """The first samples of the segments, and their number of steps."""
         return self.starts or (0,), self.length or num_steps

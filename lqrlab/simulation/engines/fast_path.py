@@ -6,9 +6,10 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from lqrlab.compute import checks
+from lqrlab.control import Sampled
 from lqrlab.simulation.engines import batch_last, matrix_powers
 from lqrlab.simulation.engines.models import loops_of
 from lqrlab.simulation.environment import Env
@@ -50,7 +51,12 @@ def rollout(
         return None
     loops, starts = loops_of(world, policy.K, noise), x0.reshape(-1, x0.shape[-1])
     out: Mapping[str, np.ndarray | Array] | None = None
-    if key is None and matrix_powers.applies(loops):
+    if (
+        key is None
+        and isinstance(loops.model, Sampled)
+        and loops.low is None
+        and jax.default_backend() == "cpu"
+    ):
         out = matrix_powers.simulate(loops, starts, num_steps, keep)
     if out is None:
         if count * num_steps * (1 if world.linear else world.substeps) < MUCH:
@@ -59,23 +65,6 @@ def rollout(
     return {
         name: jax.device_put(out[name].reshape(*lead, *out[name].shape[1:]), may_alias=True) for name in keep
     }
-
-
-def record(
-    world: Env,
-    policy: LinearPolicy,
-    x0: Float[Array, "*lead n"],
-    num_steps: int,
-    keep: Keep,
-    noise: Noise,
-    key: PRNGKeyArray | None,
-    extra: PyTree[Array],
-    total: int,
-) -> Mapping[str, np.ndarray | Array]:
-    """See :func:`lqrlab.simulation.record`."""
-    loops, starts = loops_of(world, policy.K, noise, extra), x0.reshape(-1, x0.shape[-1])
-    quick = max(len(starts), total) * num_steps * world.substeps < MUCH
-    return batch_last.simulate(loops, starts, num_steps, keep, key=key, substeps=world.substeps, quick=quick)
 
 
 @functools.cache

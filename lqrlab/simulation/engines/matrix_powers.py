@@ -4,22 +4,16 @@ XLA's CPU compiler works the small products of a batch off one by one, several t
 NumPy; so these are NumPy's. Nothing is compiled, and the states come out as they are returned.
 """
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float
 
 from lqrlab.compute.memory import aligned
 from lqrlab.compute.threads import on_threads
-from lqrlab.control import Sampled, stage_weight
+from lqrlab.control import stage_weight
 from lqrlab.simulation.engines.models import Loops
 
 _ENTRIES = 64_000  # of matrices in a piece, which stay in the cache
 _LOOPS = 1600  # at most, in a piece
-
-
-def applies(loops: Loops) -> bool:
-    """Whether loops are of this kind, as far as they themselves say, and on a CPU."""
-    return jax.default_backend() == "cpu" and isinstance(loops.model, Sampled) and loops.low is None
 
 
 def simulate(
