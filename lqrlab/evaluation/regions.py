@@ -48,11 +48,10 @@ def attraction(
     limits: tuple[ArrayLike, ArrayLike] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Attraction:
-    """Roll a nonlinear plant out under a policy from many starts and say which converge to the equilibrium.
+    """Judge the loops of a nonlinear plant under a policy from many starts: which converge to the equilibrium?
 
     The verdict is that on a run of ``num_steps`` samples. Loops that are at rest or have left the model are not run
-    further. What comes to rest at another equilibrium (a pole a full turn further, a cart that stands elsewhere) is
-    bounded.
+    further. A loop at rest at another equilibrium (a pole a full turn further) is bounded.
 
     Args:
         plant: one plant.
@@ -74,15 +73,15 @@ def attraction(
     starts = starts if starts.dtype == np.float32 else starts.astype(float)
     check_policy(policy, jnp.zeros((1, plant.n), starts.dtype), plant.m)
     world = simulation.env(plant, dt=dt, limits=limits).astype(starts.dtype)
-    lead, flat = starts.shape[:-1], starts.reshape(-1, plant.n)
-    loops = _Loops(world, policy, flat, num_steps, np.asarray(plant.scales[0], flat.dtype))
+    scales = np.asarray(plant.scales[0], starts.dtype)
+    loops = _Loops(world, policy, starts.reshape(-1, plant.n), num_steps, scales)
     for first, steps in _looks(num_steps):
         if not len(loops.running):
             break
         check()
         loops.advance(first, steps)
-    judged = verdict.of_peaks(loops.start, *loops.peaks)
-    return Attraction(np.asarray(judged).reshape(lead), loops.seconds.reshape(lead))
+    judged = np.asarray(verdict.of_peaks(loops.start, *loops.peaks))
+    return Attraction(*(a.reshape(starts.shape[:-1]) for a in (judged, loops.seconds)))
 
 
 def _looks(num_steps: int) -> Iterator[tuple[int, int]]:
@@ -100,8 +99,11 @@ class _Loops:
 
     def __init__(self, world: Env, policy: Policy, x0: np.ndarray, num_steps: int, scales: np.ndarray):
         self.world, self.policy, self.scales = world, policy, scales
-        self.quarters, self.num_steps = verdict.quarters(num_steps), num_steps
-        self.block = min(_BLOCK, max(len(x0), 1))
+        self.quarters, self.num_steps, self.block = (
+            verdict.quarters(num_steps),
+            num_steps,
+            min(_BLOCK, len(x0)),
+        )
         self.running, self.x = np.arange(len(x0)), x0
         self.carry = jax.tree.map(np.asarray, policy.init((len(x0),)))
         self.start = verdict.size(x0, scales)
@@ -164,5 +166,4 @@ def _advance(
         after, carry, _paid = simulation.step(world, policy, x, carry)
         return (after, carry, largest), None
 
-    start = (x, carry, jnp.zeros(x.shape[:-1], x.dtype))
-    return jax.lax.scan(sample, start, length=steps)[0]
+    return jax.lax.scan(sample, (x, carry, jnp.zeros(x.shape[:-1], x.dtype)), length=steps)[0]

@@ -15,7 +15,7 @@ from lqrlab.systems import Plant
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Score(verdict.Judged):
-    """What closed loops cost, over what they need have cost; one entry a variant and start ``[*batch, S]``.
+    """The cost of closed loops over the optimal cost; one entry a variant and start ``[*batch, S]``.
 
     Attributes:
         ratio: cost / x0ᵀP x0, never below 1 for a linear plant; inf where the loop does not converge.
@@ -37,11 +37,10 @@ class Score(verdict.Judged):
         percent of the loops diverged, and are bounded without converging."""
         gap = (np.asarray(self.ratio, float).ravel() - 1) * 100
         quantiles = np.quantile(gap, (0.5, 0.95, 0.99, 1.0), method="higher")
-        verdicts = np.asarray(self.verdict)
         return {
             **{name: float(q) for name, q in zip(("median", "p95", "p99", "worst"), quantiles)},
-            "diverged": 100 * float(np.mean(verdicts == Verdict.DIVERGED)),
-            "bounded": 100 * float(np.mean(verdicts == Verdict.BOUNDED)),
+            "diverged": 100 * float(np.mean(self.diverged)),
+            "bounded": 100 * float(np.mean(np.asarray(self.verdict) == Verdict.BOUNDED)),
         }
 
 
@@ -88,8 +87,6 @@ def evaluate(
             f"plants: expected float64, but found {world.sampled.A.dtype}; call lqrlab.compute.setup() first: in "
             "float32 the optimum itself is wrong in the third digit"
         )
-    if num_steps is not None:
-        checks.whole("num_steps", num_steps)
     problem, stabilizing = SampledProblem.of(world.sampled)
     if not bool(jnp.all(stabilizing)):
         raise ValueError(
@@ -97,9 +94,9 @@ def evaluate(
             "to compare with; control.lqrd on one of them says why"
         )
     x0 = plants.initial_state(key=key, num=num_initial) if x0 is None else jnp.asarray(x0)
-    if num_steps is None:
-        num_steps = settling_steps(np.linalg.eigvals(np.asarray(problem.closed_loop())))
-    return _scored(world, problem, policy, x0, num_steps, plants.scales[0])
+    poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
+    steps = settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
+    return _scored(world, problem, policy, x0, steps, plants.scales[0])
 
 
 def _scored(

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -105,12 +106,11 @@ def rollout(
 ) -> Trajectory:
     """Run a policy on a plant, or on a batch of plants from many initial states.
 
-    Many loops under constant gains go through :mod:`lqrlab.simulation.engines`, many times as fast and on all
-    cores; the numbers are the same to rounding, the random ones others.
+    Many loops under constant gains take engines: the same numbers to rounding, but other random ones.
 
     Args:
         plant: one plant, or a batch with leading axes; or an :class:`Env` of them, which has been linearised and
-            sampled before and says itself what dt, linear, limits, noise and substeps would.
+            sampled before, with its dt, linear, limits, noise and substeps.
         policy: a :class:`Policy`; u = policy(x), both deviations from the equilibrium.
         x0: initial deviations ``[*batch, *extra, n]``: the plants' axes lead.
         num_steps: T.
@@ -131,40 +131,40 @@ def rollout(
         ValueError: shapes that do not fit, noise without a key, an Env with settings beside it.
     """
     x0 = _states(x0)
-    if isinstance(plant, Env):
-        world = plant
-        set_again = (
-            dt is not None or limits is not None or substeps is not None or (linear and not world.linear)
-        )
-        if set_again or checks.traced(noise) or np.any(np.asarray(noise)):
-            raise ValueError(
-                "plant: an Env says itself what dt, linear, limits, noise and substeps are; give them to env()"
-            )
-    else:
-        _check_shape(x0, plant.batch_shape, plant.n, plant.name)
-        world = env(plant, dt=dt, linear=linear, limits=limits, noise=noise, substeps=substeps)
-    batch = world.batch_shape
-    _check_shape(x0, batch, world.n, "the plant")
+    world = _world(plant, x0, dt=dt, linear=linear, limits=limits, noise=noise, substeps=substeps)
     num_steps = checks.whole("num_steps", num_steps)
     if not set(keep) <= set(FIELDS):
         raise ValueError(f"keep: expected a tuple of some of {', '.join(FIELDS)}, but found {keep!r}")
     if not checks.traced(x0):
         check_policy(policy, x0, world.m)
-    _check_times(world.dt.shape, batch, x0.shape)
-    disturbances = Noise(
-        None if world.noise is None else world.noise.astype(x0.dtype),
-        spread("sensor_noise", sensor_noise, world.n, x0.dtype),
-        spread("excitation", excitation, world.m, x0.dtype),
-    )
-    if any(a is not None for a in disturbances):
-        if key is None:
-            raise ValueError("key: noise, sensor_noise and excitation need a random key")
-    else:
+    state = None if world.noise is None else world.noise.astype(x0.dtype)
+    sensor = spread("sensor_noise", sensor_noise, world.n, x0.dtype)
+    disturbances = Noise(state, sensor, spread("excitation", excitation, world.m, x0.dtype))
+    if all(a is None for a in disturbances):
         key = None
+    elif key is None:
+        raise ValueError("key: noise, sensor_noise and excitation need a random key")
     fields = fast_path.rollout(world, policy, x0, num_steps, tuple(keep), disturbances, key)
     if fields is not None:
         return Trajectory(_times(world.dt, num_steps, x0.dtype), **fields)
     return _run(world.astype(x0.dtype), policy, x0, disturbances, key, num_steps, tuple(keep))
+
+
+def _world(plant: Plant | Env, x0: Array, *, linear: bool, noise: ArrayLike, **settings: Any) -> Env:
+    """The plant with its settings, linearised and sampled; refuses initial states of other plants."""
+    if isinstance(plant, Env):
+        given = any(value is not None for value in settings.values()) or (linear and not plant.linear)
+        if given or checks.traced(noise) or np.any(np.asarray(noise)):
+            raise ValueError(
+                "plant: an Env says itself what dt, linear, limits, noise and substeps are; give them to env()"
+            )
+        world = plant
+    else:
+        _check_shape(x0, plant.batch_shape, plant.n, plant.name)
+        world = env(plant, linear=linear, noise=noise, **settings)
+    _check_shape(x0, world.batch_shape, world.n, "the plant")
+    _check_times(world.dt.shape, world.batch_shape, x0.shape)
+    return world
 
 
 def record(
@@ -181,12 +181,11 @@ def record(
 ) -> Mapping[str, np.ndarray | Array]:
     """Run loops and keep what functions of their states, inputs and costs return: data sets are made so.
 
-    The loop is that of :func:`rollout`; arguments are as there, but not checked. Many loops under constant gains
-    never have their whole trajectories in memory.
+    The loop is that of :func:`rollout`; arguments are as there, but not checked. Under constant gains whole
+    trajectories are never in memory.
 
     Args:
-        world, policy, num_steps: as there.
-        x0: ``[*batch, s, n]``.
+        world, policy, x0, num_steps: as there.
         keep: what is kept, see :class:`Keep`.
         key: random key, where there is noise.
         noise: what disturbs the loops.

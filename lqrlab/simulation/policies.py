@@ -144,8 +144,7 @@ def scheduled(plant: Plant, schedule: Schedule, read: Callable[[Array], Array]) 
 
     A plant whose last states are the moving parameters themselves may have a schedule for the others alone.
     """
-    x_eq, u_eq = plant.equilibrium()
-    return ScheduledPolicy(schedule, x_eq, u_eq, read)
+    return ScheduledPolicy(schedule, *plant.equilibrium(), read)
 
 
 def no_control(plant: Plant) -> LinearPolicy:
@@ -154,11 +153,7 @@ def no_control(plant: Plant) -> LinearPolicy:
 
 
 def check_policy(policy: Policy, x: Array, m: int) -> None:
-    """Refuse what is no policy for states x ``[*batch, *extra, n]`` and m inputs, in words rather than from a trace.
-
-    Raises:
-        ValueError: it is none, it fails, or its inputs have another shape.
-    """
+    """Refuse what is no policy for states x ``[*batch, *extra, n]`` and m inputs, in words rather than from a trace."""
     if not (hasattr(policy, "init") and callable(policy)):
         raise ValueError(
             f"policy: expected something with init(batch_shape) and __call__(carry, x), such as LinearPolicy(K), "

@@ -78,12 +78,8 @@ class SampledProblem:
     ) -> Float[Array, "*loops"]:
         """The cost of runs above the optimum, were the optimum to take over at their end; relative to it.
 
-        Args:
-            xs: states ``[*batch, *extra, T+1, n]``.
-            us: inputs ``[*batch, *extra, T, m]``.
-
         Returns:
-            (J − x[0]ᵀPx[0]) / x[0]ᵀPx[0] ``[*batch, *extra]``, ≥ 0.
+            (J − x[0]ᵀPx[0]) / x[0]ᵀPx[0] ≥ 0, of states and inputs ``[*batch, *extra, T, …]``.
         """
         K, S = self.K.astype(xs.dtype), self.S.astype(xs.dtype)
         error = us + matvec(K, xs[..., :-1, :])

@@ -19,8 +19,7 @@ is judged by its largest sizes: in all, in its last quarter, and in the quarter 
 - *bounded*: neither. A limit cycle, another equilibrium, an input stuck at its limit, or a loop so slow that the run
   does not show what becomes of it.
 
-Noise or excitation keeps a loop moving, so growth and rest say nothing then: a disturbed loop that does not leave the
-model is bounded.
+Noise keeps a loop moving, so growth and rest say nothing: a disturbed loop that does not leave the model is bounded.
 """
 
 import enum

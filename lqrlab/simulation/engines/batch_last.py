@@ -55,8 +55,7 @@ def simulate(
     Args:
         loops: p plants with their gains.
         x0: initial states ``[p·s, n]``, the s of one plant one after another; or any number with p = 1.
-        num_steps: T.
-        keep: what is kept.
+        num_steps, keep: T, and what is kept.
         key: each loop's noise follows from this and its position in x0.
         substeps: Runge-Kutta steps in a sample time.
         quick: compile quickly a program that then runs some times slower.
@@ -180,7 +179,7 @@ def _block(layout: Layout, loops: Loops, x0: Array, draw: Callable[[int, Array],
 
 
 def _sample(layout: Layout, loops: Loops, dtype: np.dtype, drawn: Noise) -> tuple[Callable, Callable]:
-    """One sample of a block, and what of a whole chunk follows from its states at once.
+    """One sample of a block, and the inputs and costs of a chunk that follow from its states at once.
 
     Returns:
         ``(x, drawn) → (next x, (x, u, cost))`` and ``(xs, us, costs, drawn) → (us, costs)``; u is None where the
