@@ -99,11 +99,7 @@ class _Loops:
 
     def __init__(self, world: Env, policy: Policy, x0: np.ndarray, num_steps: int, scales: np.ndarray):
         self.world, self.policy, self.scales = world, policy, scales
-        self.quarters, self.num_steps, self.block = (
-            verdict.quarters(num_steps),
-            num_steps,
-            min(_BLOCK, len(x0)),
-        )
+        self.quarters, self.num_steps = verdict.quarters(num_steps), num_steps
         self.running, self.x = np.arange(len(x0)), x0
         self.carry = jax.tree.map(np.asarray, policy.init((len(x0),)))
         self.start = verdict.size(x0, scales)
@@ -138,7 +134,7 @@ class _Loops:
         Returns:
             States, what the policy remembers, and the largest size on the way.
         """
-        x, carry, block, rows = self.x, self.carry, self.block, len(self.x)
+        x, carry, block, rows = self.x, self.carry, min(_BLOCK, len(self.start)), len(self.x)
         constant = self.world, self.policy, self.scales
 
         def piece(start: int) -> tuple[np.ndarray, PyTree[np.ndarray], np.ndarray]:

@@ -118,10 +118,7 @@ def _scored(
     judged = jnp.where(jnp.isfinite(ratio), judged, Verdict.DIVERGED).astype(jnp.int8)
     converged = judged == Verdict.CONVERGED
     ratio = jnp.where(converged, ratio, jnp.inf)
-    lowest = float(jnp.min(ratio))
-    if world.linear and lowest < 1 - 1e-6:
-        raise AssertionError(
-            f"a loop cost {lowest:.9f} of the optimum: the reference or the simulation is wrong"
-        )
+    if world.linear and (lowest := float(jnp.min(ratio))) < 1 - 1e-6:
+        raise AssertionError(f"a loop cost {lowest:.9f} of the optimum: reference or simulation is wrong")
     remaining = jnp.where(converged, rest / jnp.where(paid > 0, paid, 1.0), 1.0)
     return Score(jnp.maximum(ratio, 1.0) if world.linear else ratio, judged, remaining)
