@@ -1,4 +1,6 @@
-"""Closed loops in bulk: the same numbers as a loop in NumPy, as SciPy's integrator, and as each plant's own code."""
+"""Engines: the same numbers as the reference scan, as a loop in NumPy, and as SciPy's integrator."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -6,22 +8,85 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
-from lqrlab import control, simulation, systems
+from lqrlab import compute, control, simulation, systems
 from lqrlab.compute import debugging
 from lqrlab.compute.jaxprs import componentwise
 from lqrlab.compute.trigonometry import sincos
-from lqrlab.simulation.engines import batch_last, fast_path
+from lqrlab.simulation import Keep, Noise
+from lqrlab.simulation.engines import blocks, fast_path
+from lqrlab.simulation.noise import drawing
 
 KEY = jax.random.key(3)
+
+
+@pytest.fixture(autouse=True)
+def engines_take_little_work(monkeypatch):
+    """That of a test does not pay for the compilation of an engine."""
+    monkeypatch.setattr(fast_path, "MUCH", 0)
 
 
 def gains(plants):
     return control.lqrd(*plants.matrices(), *plants.weights(), plants.dt).K
 
 
+def world_and_starts(linear, limited, batched, dtype):
+    """8 plants with 9 starts each, or one with 70."""
+    plants = systems.sample("pendulum", key=KEY, num=8)
+    plants = plants if batched else jax.tree.map(lambda a: a[0], plants)
+    limits = (-0.5, 0.5) if limited else None  # which about half of the loops reach
+    world = simulation.env(plants, linear=linear, limits=limits, noise=[0.001, 0.02], substeps=2)
+    return world, gains(plants), 0.3 * plants.initial_state(key=KEY, num=9 if batched else 70).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("limited", [True, False])
+@pytest.mark.parametrize("linear", [True, False])
+def test_engines_are_the_reference_scan(linear, limited, batched, dtype, monkeypatch):
+    world, K, x0 = world_and_starts(linear, limited, batched, dtype)
+    world = dataclasses.replace(world, noise=None)
+    policy = simulation.LinearPolicy(K)
+    fast = simulation.rollout(world, policy, x0, 13)
+    part = simulation.rollout(world, policy, x0, 13, keep=("costs",))
+    monkeypatch.setattr(fast_path, "MANY", 10**9)
+    reference = simulation.rollout(world, policy, x0, 13)
+    assert bool(jnp.any(jnp.abs(reference.us) > 0.5)) is not limited
+    tolerance = {"rtol": 1e-9, "atol": 1e-12} if dtype == np.float64 else {"rtol": 1e-3, "atol": 1e-5}
+    for name in ("ts", "xs", "us", "costs"):
+        ours, expected = getattr(fast, name), getattr(reference, name)
+        assert (ours.dtype, ours.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_allclose(ours, expected, **tolerance, err_msg=name)
+    np.testing.assert_allclose(part.costs, fast.costs, **tolerance)
+    assert part.xs is part.us is None
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("linear", [True, False])
+def test_disturbed_loops_follow_the_noise_that_is_drawn(linear, batched, dtype):
+    """Step by step with the same numbers, drawn by each loop's index and the time."""
+    world, K, x0 = world_and_starts(linear, True, batched, dtype)
+    disturbed = {"key": KEY, "sensor_noise": [0.001, 0.01], "excitation": 0.05}
+    run = simulation.rollout(world, simulation.LinearPolicy(K), x0, 60, **disturbed)
+    count, dtype = x0.size // 2, x0.dtype
+    spread = Noise(world.noise[:, None], jnp.array([[0.001], [0.01]]), jnp.array([[0.05]]))
+    draws = drawing(KEY, jnp.arange(count), spread, dtype)(60, jnp.int32(0))
+    push, sense, excite = (jnp.moveaxis(a, -1, 1).reshape(60, *x0.shape[:-1], -1) for a in draws)
+    world = jax.tree.map(lambda a: a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, world)
+    hold, policy = jax.jit(lambda x, u: world.step(x, u)), simulation.LinearPolicy(K)
+    x, tolerance = x0, {"rtol": 1e-8, "atol": 1e-10} if dtype == jnp.float64 else {"rtol": 1e-2, "atol": 1e-4}
+    for t in range(60):
+        u = world.saturate(policy(None, x + sense[t])[1].astype(dtype) + excite[t])
+        after, cost = hold(x, u)
+        np.testing.assert_allclose(run.us[..., t, :], u, **tolerance)
+        np.testing.assert_allclose(run.costs[..., t], cost, **tolerance)
+        x = after + push[t]
+        np.testing.assert_allclose(run.xs[..., t + 1, :], x, **tolerance)
+
+
 @pytest.mark.parametrize("limit", [None, 0.02])
 def test_linear_loops_are_the_recursion_in_numpy(limit, monkeypatch):
-    monkeypatch.setattr(batch_last, "_PIECE", 40_000)  # several pieces, the last one overlapping
+    monkeypatch.setattr(blocks, "CALL", 10_000)  # several blocks, the last one overlapping
     plants = systems.sample("quarter_car", key=KEY, num=25)
     K, x0 = gains(plants), plants.initial_state(key=KEY, num=7)
     _, u_eq = plants.equilibrium()
@@ -109,7 +174,7 @@ def test_each_loop_has_noise_of_its_own_whatever_the_blocks(monkeypatch):
     A = float(np.exp(-0.1))
     moved = run(noise=0.3).xs[..., 0]
     np.testing.assert_allclose((moved[:, 1:] - A * moved[:, :-1]).std(), 0.3, rtol=0.01)
-    monkeypatch.setattr(batch_last, "_PIECE", 100_000)
+    monkeypatch.setattr(blocks, "CALL", 30_000)
     np.testing.assert_array_equal(run(excitation=0.5).us, pushed)
 
 
@@ -125,22 +190,6 @@ def test_only_what_is_kept_is_returned_and_few_loops_are_many_loops(monkeypatch)
     np.testing.assert_allclose(many.cost, steps.cost, rtol=1e-9)
 
 
-def test_total_cost_is_the_sum_of_the_steps_whatever_the_horizon():
-    plants = systems.sample("cart_pole", key=KEY, num=40)
-    policy, x0 = simulation.LinearPolicy(0.9 * gains(plants)), plants.initial_state(key=KEY, num=2)
-    for steps in (1, 11):
-        stepped = simulation.rollout(plants, policy, x0, steps, linear=True).cost
-        np.testing.assert_allclose(
-            simulation.total_cost(plants, policy, x0, steps, linear=True), stepped, rtol=1e-9
-        )
-    tight = {"linear": True, "limits": (-1.0, 1.0)}
-    np.testing.assert_allclose(
-        simulation.total_cost(plants, policy, x0, 20, **tight),
-        simulation.rollout(plants, policy, x0, 20, **tight).cost,
-        rtol=1e-9,
-    )
-
-
 def test_many_loops_of_a_plant_share_its_matrices_whatever_the_blocks(monkeypatch):
     plants = systems.sample("cart_pole", key=KEY, num=3)
     policy, x0 = simulation.LinearPolicy(gains(plants)), plants.initial_state(key=KEY, num=101)
@@ -150,11 +199,12 @@ def test_many_loops_of_a_plant_share_its_matrices_whatever_the_blocks(monkeypatc
         return simulation.rollout(plants, policy, x0, 20, **options)
 
     runs = [run(linear) for linear in (True, False)]
-    monkeypatch.setattr(batch_last, "_ALONE", 10**9)  # blocks reach over plants
-    monkeypatch.setattr(batch_last, "_PIECE", 40_000)
+    monkeypatch.setattr(blocks, "SHARED", 10**9)  # blocks reach over plants
+    monkeypatch.setattr(blocks, "CALL", 10_000)
+    # noise is in single precision
     for linear, one in zip((True, False), runs):
-        np.testing.assert_allclose(run(linear).xs, one.xs, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(run(linear).costs, one.costs, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(run(linear).xs, one.xs, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(run(linear).costs, one.costs, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", systems.names())
@@ -166,7 +216,9 @@ def test_components_of_every_familys_dynamics_are_its_dynamics(name):
     u = u_eq[:, None] + random.normal(size=(plant.m, 3)) * np.asarray(plant.scales[1])[:, None] / 4
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a)), plant)
     many = componentwise(lambda plant, x, u: plant.dynamics(x, u), shapes, x_eq, u_eq)
-    assert many.__name__ == "componentwise", "not one operation of the catalogue is without a form on lanes"
+    assert many.__name__ == "componentwise", (
+        "not one operation of the catalogue is without an elementwise form"
+    )
     with jax.disable_jit():
         out = many(jax.tree.map(lambda a: jnp.asarray(a)[..., None], plant), jnp.asarray(x), jnp.asarray(u))
     for i in range(3):
@@ -210,7 +262,7 @@ def test_sine_and_cosine_are_numpys():
     assert not np.isfinite(sincos(jnp.array([np.inf, np.nan]))[0]).any()
 
 
-def test_the_road_of_an_accelerator_is_that_of_a_cpu(monkeypatch):
+def test_an_accelerators_numbers_are_a_cpus(monkeypatch):
     plants = systems.sample("cart_pole", key=KEY, num=30)
     policy, x0 = simulation.LinearPolicy(gains(plants)), plants.initial_state(key=KEY, num=3)
     expected = simulation.rollout(plants, policy, x0, 10, linear=True)
@@ -261,9 +313,9 @@ def test_a_gain_for_each_loop_is_that_loops_gain(linear, monkeypatch):
     ask = [plants, simulation.LinearPolicy(K), x0, 12]
     many = simulation.rollout(*ask, linear=linear)
     monkeypatch.setattr(fast_path, "MANY", 10**9)
-    np.testing.assert_allclose(many.xs, simulation.rollout(*ask, linear=linear).xs, rtol=1e-9, atol=1e-12)
-    expected = simulation.rollout(*ask, linear=linear).cost
-    np.testing.assert_allclose(simulation.total_cost(*ask, linear=linear), expected, rtol=1e-9)
+    few = simulation.rollout(*ask, linear=linear)
+    np.testing.assert_allclose(many.xs, few.xs, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(many.cost, few.cost, rtol=1e-9)
 
 
 def test_gains_that_do_not_lead_the_states_are_refused():
@@ -272,28 +324,6 @@ def test_gains_that_do_not_lead_the_states_are_refused():
     for num in (6, 100):
         with pytest.raises(ValueError, match="policy"):
             simulation.rollout(plant, simulation.LinearPolicy(K), jnp.ones((num, 2)), 5)
-
-
-def test_total_cost_refuses_what_a_rollout_refuses_and_is_traced_like_one():
-    plant = systems.make("pendulum")
-    policy, x0 = simulation.LinearPolicy(gains(plant)), 0.1 * jnp.ones((70, 2))
-    for change in (
-        {"num_steps": 0},
-        {"num_steps": -3},
-        {"x0": jnp.full((3, 2), jnp.nan)},
-        {"x0": jnp.ones((3, 3))},
-    ):
-        given = {"x0": x0, "num_steps": 5} | change
-        with pytest.raises(ValueError, match=next(iter(change))):
-            simulation.total_cost(plant, policy, **given, linear=True)
-    with pytest.raises(ValueError, match="Env"):
-        simulation.total_cost(simulation.env(plant, linear=True), policy, x0, 5, dt=0.5)
-
-    def cost(size):
-        return simulation.total_cost(plant, policy, size * x0, 5, linear=True).sum()
-
-    np.testing.assert_allclose(jax.jit(cost)(2.0), 4 * cost(1.0), rtol=1e-9)
-    np.testing.assert_allclose(jax.grad(cost)(1.0), 2 * cost(1.0), rtol=1e-9)
 
 
 def test_within_a_trace_many_loops_are_simulated_as_few_are():
@@ -322,30 +352,67 @@ def test_whole_numbers_and_choices_among_three_are_left_to_vmap():
         np.testing.assert_allclose(componentwise(fn, x[:, 0])(jnp.asarray(x)), expected, rtol=1e-12)
 
 
-def test_only_the_stretches_that_are_wanted_are_kept(monkeypatch):
-    """Of points and intervals; sums and the end are those of all steps."""
-    monkeypatch.setattr(batch_last, "_PIECE", 20_000)  # several pieces, the last one overlapping
+@compute.pytree
+@dataclasses.dataclass(frozen=True)
+class Unrecognised:
+    """A constant gain that no engine takes."""
+
+    K: jax.Array
+
+    def init(self, batch_shape):
+        return None
+
+    def __call__(self, carry, x):
+        return simulation.LinearPolicy(self.K)(carry, x)
+
+
+KEEP = Keep(
+    points=lambda xs, us, costs, t, extra: {"x": xs * extra[None]},
+    intervals=lambda xs, us, costs, t, extra: {"u": us, "paid": costs},
+    sums=lambda xs, us, costs, t, extra: {"cost": costs, "late": jnp.where(t[:, None] >= 90, costs, 0)},
+    peaks=lambda xs, us, costs, t, extra: {"peak": jnp.abs(xs[:, 0])},
+)
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_what_is_recorded_is_that_of_whole_trajectories(linear, monkeypatch):
+    """By an engine, by the reference scan, of segments, and on an accelerator."""
+    monkeypatch.setattr(blocks, "CALL", 20_000)  # several blocks, the last one overlapping
     plants = systems.sample("pendulum", key=KEY, num=30)
-    x0 = jnp.reshape(plants.initial_state(key=KEY, num=5), (-1, 2))
-    model = stepping.Linear(*control.discretize(*plants.matrices(), *plants.weights(), plants.dt))
-    loops = batch_last.Loops(model, gains(plants), None, None)
-    keep = batch_last.Keep(
-        lambda xs, us, costs, t, extra: {"x": xs},
-        lambda xs, us, costs, t, extra: {"u": us, "paid": costs},
-        lambda xs, us, costs, t, extra: {"cost": costs},
+    K, x0 = gains(plants), plants.initial_state(key=KEY, num=5)
+    world, extra = (
+        simulation.env(plants, linear=linear, limits=(-9.0, 9.0)),
+        jnp.linspace(1, 2, 60).reshape(30, 2),
     )
-    arguments = {"key": KEY, "noise": batch_last.Noise(input=jnp.ones(1))}
-    whole = batch_last.simulate(loops, x0, 130, keep, **arguments)
-    some = batch_last.simulate(loops, x0, 130, keep._replace(starts=(0, 44, 110), length=20), **arguments)
-    assert whole["x"].shape == (150, 131, 2)
-    assert (some["x"].shape, some["u"].shape, some["paid"].shape) == (
-        (150, 3, 21, 2),
-        (150, 3, 20, 1),
-        (150, 3, 20),
+
+    def record(policy, keep=KEEP):
+        return simulation.record(world, policy, x0, 130, keep, extra=extra)
+
+    whole, scanned = record(simulation.LinearPolicy(K)), record(Unrecognised(K))
+    shapes = {"x": (131, 2), "u": (130, 1), "paid": (130,), "cost": (), "late": (), "peak": (), "end": (2,)}
+    assert {name: a.shape for name, a in whole.items()} == {
+        name: (150, *shape) for name, shape in shapes.items()
+    }
+    for name in shapes:
+        np.testing.assert_allclose(whole[name], scanned[name], rtol=1e-8, atol=1e-12, err_msg=name)
+    run = simulation.rollout(world, simulation.LinearPolicy(K), x0, 130)
+    np.testing.assert_allclose(whole["cost"], run.cost.ravel(), rtol=1e-9)
+    np.testing.assert_allclose(whole["late"], run.costs[..., 90:].sum(-1).ravel(), rtol=1e-9)
+    np.testing.assert_allclose(whole["peak"], jnp.abs(run.xs[..., 0]).max(-1).ravel(), rtol=1e-9)
+    np.testing.assert_allclose(whole["end"], run.xs[..., -1, :].reshape(-1, 2), rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(
+        whole["x"].reshape(run.xs.shape), run.xs * extra[:, None, None], rtol=1e-8, atol=1e-12
     )
+    segments = KEEP._replace(starts=(0, 44, 110), length=20)
+    some, few = record(simulation.LinearPolicy(K), segments), record(Unrecognised(K), segments)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    accelerated = record(simulation.LinearPolicy(K), segments)
     for row, first in enumerate((0, 44, 110)):
         np.testing.assert_array_equal(some["x"][:, row], whole["x"][:, first : first + 21])
         for name in ("u", "paid"):
             np.testing.assert_array_equal(some[name][:, row], whole[name][:, first : first + 20])
-    for name in ("cost", "end"):
+    for name in shapes:
+        np.testing.assert_allclose(few[name], some[name], rtol=1e-8, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(accelerated[name], some[name], rtol=1e-8, atol=1e-12, err_msg=name)
+    for name in ("cost", "late", "peak", "end"):
         np.testing.assert_array_equal(some[name], whole[name])

@@ -67,7 +67,7 @@ def unsupported(jaxpr: Jaxpr, algebra: Algebra) -> str | None:
 
 
 def _unlike_numbers(e: JaxprEqn) -> bool:
-    """Whether a step means something else than among real numbers, or is batched, or empty."""
+    """Whether a step means something else than among real numbers, or is empty."""
     name, first = e.primitive.name, e.invars[0].aval if e.invars else None
     shape, dtype = getattr(first, "shape", ()), getattr(first, "dtype", np.float64)
     return (
@@ -75,7 +75,6 @@ def _unlike_numbers(e: JaxprEqn) -> bool:
         or (name == "round" and e.params["rounding_method"] != jax.lax.RoundingMethod.TO_NEAREST_EVEN)
         or (name == "select_n" and len(e.invars) != 3)
         or (name in _SUMS and 0 in shape)
-        or (name == "dot_general" and bool(e.params["dimension_numbers"][1][0]))
     )
 
 
@@ -109,7 +108,7 @@ def _apply(e: JaxprEqn, a: list[np.ndarray], algebra: Algebra) -> list[np.ndarra
     if name == "reduce_sum":
         return [_total(functions["add"], a[0], p["axes"])]
     if name == "dot_general":
-        return [_product(functions, a[0], a[1], p["dimension_numbers"][0])]
+        return [_product(functions, a[0], a[1], p["dimension_numbers"])]
     if name in _PARAMETERS:
         return [_each(lambda v: functions[name](v, p[_PARAMETERS[name]]), a[0])]
     return [_each(functions[name], *a)] if name in functions else _moved(e, a, algebra)
@@ -154,14 +153,19 @@ def _total(add: Callable[[Number, Number], Number], a: np.ndarray, axes: Sequenc
 
 
 def _product(
-    functions: Mapping[str, Callable], a: np.ndarray, b: np.ndarray, contracted: Sequence[Sequence[int]]
+    functions: Mapping[str, Callable],
+    a: np.ndarray,
+    b: np.ndarray,
+    dimensions: Sequence[Sequence[Sequence[int]]],
 ) -> np.ndarray:
-    left, right = contracted
-    a, b = np.moveaxis(a, left, range(-len(left), 0)), np.moveaxis(b, right, range(len(right)))
-    rows, inner, columns = a.shape[: a.ndim - len(left)], b.shape[: len(right)], b.shape[len(right) :]
-    a, b = a.reshape(-1, math.prod(inner)), b.reshape(math.prod(inner), -1)
-    products = _each(functions["mul"], a[:, :, None], b[None])
-    return _total(functions["add"], products, (1,)).reshape((*rows, *columns))
+    (left, right), (lead, leads) = dimensions
+    depth, inner = len(lead), math.prod(a.shape[axis] for axis in left)
+    a = np.moveaxis(a, (*lead, *left), (*range(depth), *range(-len(left), 0)))
+    b = np.moveaxis(b, (*leads, *right), range(depth + len(right)))
+    batch, rows, columns = a.shape[:depth], a.shape[depth : a.ndim - len(left)], b.shape[depth + len(right) :]
+    a, b = a.reshape(math.prod(batch), -1, inner), b.reshape(math.prod(batch), inner, -1)
+    products = _each(functions["mul"], a[..., None], b[:, None])
+    return _total(functions["add"], products, (2,)).reshape((*batch, *rows, *columns))
 
 
 # Arrays of many problems as numbers -------------------------------------------------------------------------

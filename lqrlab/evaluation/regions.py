@@ -2,21 +2,18 @@
 
 import dataclasses
 import itertools
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Array, ArrayLike, Float, Int, Int8, PyTree
 
 from lqrlab import simulation
 from lqrlab.compute import checks
-from lqrlab.simulation import Env, Policy, Verdict, check_policy, verdict
+from lqrlab.compute.threads import on_threads
+from lqrlab.simulation import Env, Policy, check_policy, verdict
 from lqrlab.systems import Plant
 
 _BLOCK = 1024  # loops of one call: what a core keeps in its cache
@@ -24,26 +21,16 @@ _LOOK = 25  # samples between two looks at which loops have decided
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Attraction:
-    """What became of each start, ``[*lead]``.
+class Attraction(verdict.Judged):
+    """The end of the loop from each start, ``[*lead]``.
 
     Attributes:
         verdict: converged, bounded or diverged, see :mod:`lqrlab.simulation.verdict`.
         seconds: until it was at rest or had left the model [s]; else the horizon.
     """
 
-    verdict: np.ndarray
-    seconds: np.ndarray
-
-    @property
-    def converged(self) -> np.ndarray:
-        """Whether each loop converged."""
-        return self.verdict == Verdict.CONVERGED
-
-    @property
-    def diverged(self) -> np.ndarray:
-        """Whether each loop diverged."""
-        return self.verdict == Verdict.DIVERGED
+    verdict: Int8[np.ndarray, "*lead"]
+    seconds: Float[np.ndarray, "*lead"]
 
     @property
     def share(self) -> float:
@@ -61,11 +48,10 @@ def attraction(
     limits: tuple[ArrayLike, ArrayLike] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Attraction:
-    """Roll a nonlinear plant out under a policy from many starts and say which converge to the equilibrium.
+    """Judge the loops of a nonlinear plant under a policy from many starts: which converge to the equilibrium?
 
     The verdict is that on a run of ``num_steps`` samples. Loops that are at rest or have left the model are not run
-    further. What comes to rest at another equilibrium (a pole a full turn further, a cart that stands elsewhere) is
-    bounded.
+    further. A loop at rest at another equilibrium (a pole a full turn further) is bounded.
 
     Args:
         plant: one plant.
@@ -86,112 +72,94 @@ def attraction(
     num_steps = checks.whole("num_steps", num_steps)
     starts = starts if starts.dtype == np.float32 else starts.astype(float)
     check_policy(policy, jnp.zeros((1, plant.n), starts.dtype), plant.m)
-    world = _cast(simulation.env(plant, dt=dt, limits=limits), starts.dtype)
-    lead, flat = starts.shape[:-1], starts.reshape(-1, plant.n)
-    loops = _Loops(world, policy, flat, num_steps, np.asarray(plant.scales[0], flat.dtype))
-    with ThreadPoolExecutor(os.cpu_count() if jax.default_backend() == "cpu" else 1) as pool:
-        for first, steps in _looks(num_steps):
-            if not len(loops.running):
-                break
-            check()
-            loops.advance(pool, first, steps)
-    judged = verdict.of_peaks(loops.start, loops.peak, loops.before, loops.last)
-    return Attraction(np.asarray(judged).reshape(lead), loops.seconds.reshape(lead))
+    world = simulation.env(plant, dt=dt, limits=limits).astype(starts.dtype)
+    scales = np.asarray(plant.scales[0], starts.dtype)
+    loops = _Loops(world, policy, starts.reshape(-1, plant.n), num_steps, scales)
+    for first, steps in _looks(num_steps):
+        if not len(loops.running):
+            break
+        check()
+        loops.advance(first, steps)
+    judged = np.asarray(verdict.of_peaks(loops.start, *loops.peaks))
+    return Attraction(*(a.reshape(starts.shape[:-1]) for a in (judged, loops.seconds)))
 
 
-def _looks(num_steps: int) -> list[tuple[int, int]]:
-    """(First sample, number of steps) of each stretch between two looks; the quarters of the run begin with one."""
+def _looks(num_steps: int) -> Iterator[tuple[int, int]]:
+    """(First sample, number of steps) between two looks; the quarters of the run begin with one."""
     ends = sorted({0, *verdict.quarters(num_steps), num_steps})
-    return [
-        (first, min(_LOOK, end - first))
-        for begin, end in itertools.pairwise(ends)
-        for first in range(begin, end, _LOOK)
-    ]
+    for begin, end in itertools.pairwise(ends):
+        yield from ((first, min(_LOOK, end - first)) for first in range(begin, end, _LOOK))
 
 
 class _Loops:
-    """Loops that are run together: those that still run, and what the verdict needs of all."""
+    """Loops that are run together: the states of those that still run, and what the verdict needs of all.
+
+    ``peaks`` are the largest sizes in the run, its last quarter but one, and its last ``[3, loops]``.
+    """
 
     def __init__(self, world: Env, policy: Policy, x0: np.ndarray, num_steps: int, scales: np.ndarray):
         self.world, self.policy, self.scales = world, policy, scales
         self.quarters, self.num_steps = verdict.quarters(num_steps), num_steps
-        self.block = min(_BLOCK, max(len(x0), 1))
         self.running, self.x = np.arange(len(x0)), x0
         self.carry = jax.tree.map(np.asarray, policy.init((len(x0),)))
         self.start = verdict.size(x0, scales)
-        self.peak, self.before, self.last = self.start.copy(), np.zeros(len(x0)), np.zeros(len(x0))
+        self.peaks = np.stack([self.start, np.zeros(len(x0)), np.zeros(len(x0))])
         self.seconds = np.full(len(x0), num_steps * float(world.dt))
 
-    def advance(self, pool: ThreadPoolExecutor, first: int, steps: int) -> None:
-        """Run all that still run from sample ``first`` on, and let those go whose fate is known."""
+    def advance(self, first: int, steps: int) -> None:
+        """Run all that still run from sample ``first`` on, and let those go whose verdict is known."""
         here = self.running
-        self.x, self.carry, largest = _advanced(pool, self, steps)
+        self.x, self.carry, largest = self._run(steps)
         self._note(here, first, largest)
         if first + steps == self.num_steps:
             self._note(here, self.num_steps, verdict.size(self.x, self.scales))
-        left = ~(self.peak[here] <= verdict.FAR * np.maximum(self.start[here], 1.0))
-        rested = largest <= verdict.AT_REST * self.peak[here]
-        self.before[here[rested]] = self.last[here[rested]] = largest[rested]
+        left = ~(self.peaks[0, here] <= verdict.FAR * np.maximum(self.start[here], 1.0))
+        rested = largest <= verdict.AT_REST * self.peaks[0, here]
+        self.peaks[1:, here[rested]] = largest[rested]
         gone = left | rested
         self.seconds[here[gone]] = (first + steps) * float(self.world.dt)
         self.carry = _rows(self.carry, len(here), ~gone)
         self.running, self.x = here[~gone], self.x[~gone]
 
-    def _note(self, here: np.ndarray, sample: int, size: np.ndarray) -> None:
-        """Take sizes from a sample on into the peaks of the run and of its last two quarters."""
+    def _note(self, here: Int[np.ndarray, " rows"], sample: int, size: Float[np.ndarray, " rows"]) -> None:
+        """Take sizes from a sample on into the peaks of the parts of the run that it lies in."""
         before, last = self.quarters
-        for peaks, inside in (
-            (self.peak, True),
-            (self.before, before <= sample < last),
-            (self.last, last <= sample),
-        ):
-            if inside:
-                peaks[here] = np.maximum(peaks[here], size)
+        inside = np.array([True, before <= sample < last, last <= sample])
+        at = np.ix_(inside, here)
+        self.peaks[at] = np.maximum(self.peaks[at], size)
+
+    def _run(self, steps: int) -> tuple[np.ndarray, PyTree[np.ndarray], np.ndarray]:
+        """Some samples, block by block on all cores; the last block is filled up with its last loop.
+
+        Returns:
+            States, what the policy remembers, and the largest size on the way.
+        """
+        x, carry, block, rows = self.x, self.carry, min(_BLOCK, len(self.start)), len(self.x)
+        constant = self.world, self.policy, self.scales
+
+        def piece(start: int) -> tuple[np.ndarray, PyTree[np.ndarray], np.ndarray]:
+            index = np.minimum(np.arange(start, start + block), rows - 1)
+            done = _advance(*constant, x[index], _rows(carry, rows, index), steps)
+            return _rows(jax.tree.map(np.asarray, done), block, np.arange(min(block, rows - start)))
+
+        program = (jax.tree.structure((constant, carry)), x.dtype, x.shape[1], block, steps)
+        pieces = on_threads(piece, range(0, rows, block), program)
+        return jax.tree.map(lambda *a: np.concatenate(a) if np.ndim(a[0]) else a[0], *pieces)
 
 
-def _rowed(a: Any, rows: int) -> bool:
-    """Whether a memory has a row a loop; a count of steps has none."""
-    return bool(np.ndim(a)) and len(a) == rows
-
-
-def _rows(carry: Any, rows: int, chosen: np.ndarray) -> Any:
-    return jax.tree.map(lambda a: a[chosen] if _rowed(a, rows) else a, carry)
-
-
-def _cast(tree: Any, dtype: np.dtype) -> Any:
-    return jax.tree.map(
-        lambda a: jnp.asarray(a, dtype) if jnp.issubdtype(jnp.result_type(a), jnp.floating) else a, tree
-    )
-
-
-def _advanced(pool: ThreadPoolExecutor, loops: _Loops, steps: int) -> tuple[np.ndarray, Any, np.ndarray]:
-    """All loops some samples on, block by block on all cores; the last block is filled up with its last loop.
-
-    Returns:
-        States, memories, and the largest size on the way.
-    """
-    x, carry, block, rows = loops.x, loops.carry, loops.block, len(loops.x)
-
-    def piece(start: int) -> tuple[np.ndarray, Any, np.ndarray]:
-        index = np.minimum(np.arange(start, start + block), rows - 1)
-        arguments = (loops.world, loops.policy, x[index], _rows(carry, rows, index), loops.scales, steps)
-        done = jax.tree.map(np.asarray, _advance(*arguments))
-        return _rows(done, block, np.arange(min(block, rows - start)))
-
-    starts = range(0, rows, block)
-    pieces = [piece(0), *pool.map(piece, starts[1:])]  # the first alone: two threads would compile twice
-    return jax.tree.map(lambda *a: np.concatenate(a) if np.ndim(a[0]) else a[0], *pieces)
+def _rows(carry: PyTree, rows: int, chosen: np.ndarray) -> PyTree:
+    """The chosen loops; what has no row for each loop, such as a count of steps, is left as it is."""
+    return jax.tree.map(lambda a: a[chosen] if np.ndim(a) and len(a) == rows else a, carry)
 
 
 @partial(jax.jit, static_argnames="steps")
 def _advance(
-    world: Env, policy: Policy, x: Array, carry: Any, scales: Array, steps: int
-) -> tuple[Array, Any, Array]:
-    def sample(state: tuple[Array, Any, Array], _: None) -> tuple[tuple[Array, Any, Array], None]:
+    world: Env, policy: Policy, scales: Array, x: Float[Array, "rows n"], carry: PyTree, steps: int
+) -> tuple[Float[Array, "rows n"], PyTree, Float[Array, " rows"]]:
+    def sample(state: tuple[Array, PyTree, Array], _: None) -> tuple[tuple[Array, PyTree, Array], None]:
         x, carry, largest = state
         largest = jnp.maximum(largest, verdict.size(x, scales))  # NaN stays
         after, carry, _paid = simulation.step(world, policy, x, carry)
         return (after, carry, largest), None
 
-    start = (x, carry, jnp.zeros(x.shape[:-1], x.dtype))
-    return jax.lax.scan(sample, start, length=steps)[0]
+    return jax.lax.scan(sample, (x, carry, jnp.zeros(x.shape[:-1], x.dtype)), length=steps)[0]

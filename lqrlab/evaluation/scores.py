@@ -4,8 +4,7 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Array, ArrayLike, Float, Int8, PRNGKeyArray
 
 from lqrlab import control, simulation
 from lqrlab.compute import checks, pytree
@@ -15,8 +14,8 @@ from lqrlab.systems import Plant
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Score:
-    """What closed loops cost, over what they need have cost; one entry a variant and start ``[*batch, S]``.
+class Score(verdict.Judged):
+    """The cost of closed loops over the optimal cost; one entry a variant and start ``[*batch, S]``.
 
     Attributes:
         ratio: cost / x0ᵀP x0, never below 1 for a linear plant; inf where the loop does not converge.
@@ -25,19 +24,9 @@ class Score:
             optimal price: where it is not small, the ratio is only a lower bound.
     """
 
-    ratio: Array
-    verdict: Array
-    remaining: Array
-
-    @property
-    def converged(self) -> Array:
-        """Whether each loop converged."""
-        return self.verdict == Verdict.CONVERGED
-
-    @property
-    def diverged(self) -> Array:
-        """Whether each loop diverged."""
-        return self.verdict == Verdict.DIVERGED
+    ratio: Float[Array, "*loops"]
+    verdict: Int8[Array, "*loops"]
+    remaining: Float[Array, "*loops"]
 
     def __getitem__(self, index: object) -> "Score":
         """The scores of some variants."""
@@ -48,11 +37,10 @@ class Score:
         percent of the loops diverged, and are bounded without converging."""
         gap = (np.asarray(self.ratio, float).ravel() - 1) * 100
         quantiles = np.quantile(gap, (0.5, 0.95, 0.99, 1.0), method="higher")
-        verdicts = np.asarray(self.verdict)
         return {
             **{name: float(q) for name, q in zip(("median", "p95", "p99", "worst"), quantiles)},
-            "diverged": 100 * float(np.mean(verdicts == Verdict.DIVERGED)),
-            "bounded": 100 * float(np.mean(verdicts == Verdict.BOUNDED)),
+            "diverged": 100 * float(np.mean(self.diverged)),
+            "bounded": 100 * float(np.mean(np.asarray(self.verdict) == Verdict.BOUNDED)),
         }
 
 
@@ -66,11 +54,11 @@ def evaluate(
     policy: Policy,
     plants: Plant,
     *,
-    key: Array,
+    key: PRNGKeyArray,
     num_initial: int = 16,
     num_steps: int | None = None,
     linear: bool = True,
-    x0: Array | None = None,
+    x0: Float[Array, "*batch S n"] | None = None,
 ) -> Score:
     """Run ``policy`` from typical initial states and compare its cost with the optimum.
 
@@ -99,8 +87,6 @@ def evaluate(
             f"plants: expected float64, but found {world.sampled.A.dtype}; call lqrlab.compute.setup() first: in "
             "float32 the optimum itself is wrong in the third digit"
         )
-    if num_steps is not None:
-        checks.whole("num_steps", num_steps)
     problem, stabilizing = SampledProblem.of(world.sampled)
     if not bool(jnp.all(stabilizing)):
         raise ValueError(
@@ -108,9 +94,9 @@ def evaluate(
             "to compare with; control.lqrd on one of them says why"
         )
     x0 = plants.initial_state(key=key, num=num_initial) if x0 is None else jnp.asarray(x0)
-    if num_steps is None:
-        num_steps = settling_steps(np.linalg.eigvals(np.asarray(problem.closed_loop())))
-    return _scored(world, problem, policy, x0, num_steps, plants.scales[0])
+    poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
+    steps = settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
+    return _scored(world, problem, policy, x0, steps, plants.scales[0])
 
 
 def _scored(
@@ -132,10 +118,7 @@ def _scored(
     judged = jnp.where(jnp.isfinite(ratio), judged, Verdict.DIVERGED).astype(jnp.int8)
     converged = judged == Verdict.CONVERGED
     ratio = jnp.where(converged, ratio, jnp.inf)
-    lowest = float(jnp.min(ratio))
-    if world.linear and lowest < 1 - 1e-6:
-        raise AssertionError(
-            f"a loop cost {lowest:.9f} of the optimum: the reference or the simulation is wrong"
-        )
+    if world.linear and (lowest := float(jnp.min(ratio))) < 1 - 1e-6:
+        raise AssertionError(f"a loop cost {lowest:.9f} of the optimum: reference or simulation is wrong")
     remaining = jnp.where(converged, rest / jnp.where(paid > 0, paid, 1.0), 1.0)
     return Score(jnp.maximum(ratio, 1.0) if world.linear else ratio, judged, remaining)

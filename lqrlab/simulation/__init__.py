@@ -1,7 +1,6 @@
 """Closed loops: the sampled problem, policies, one loop, one verdict."""
 
 from lqrlab.simulation import verdict
-from lqrlab.simulation.costs import total_cost
 from lqrlab.simulation.environment import Env, env
 from lqrlab.simulation.loop import Trajectory, record, rollout, step
 from lqrlab.simulation.noise import Noise
@@ -41,7 +40,6 @@ __all__ = [
     "rollout",
     "scheduled",
     "step",
-    "total_cost",
     "tracking",
     "verdict",
 ]

@@ -1,4 +1,4 @@
-"""A plant under a sampled controller as pure functions: reset and step."""
+"""A plant under a sampled controller as a pure function: one sample time a step."""
 
 import dataclasses
 import math
@@ -7,8 +7,7 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from lqrlab import control
 from lqrlab.compute import checks, pytree
@@ -18,8 +17,7 @@ from lqrlab.simulation.noise import spread
 from lqrlab.simulation.problem import SampledProblem
 from lqrlab.systems import Plant
 
-SUBSTEPS = 10
-"""Runge-Kutta steps in a sample time where the plant is traced, so that its fastest mode cannot be looked at."""
+_SUBSTEPS = 10  # where the plant is traced, so that its fastest mode cannot be looked at
 _ANGLE = 0.25  # rad that the fastest mode turns or decays by in a Runge-Kutta step
 
 
@@ -42,31 +40,28 @@ class Env:
     """
 
     plant: Plant | None
-    x_eq: Array
-    u_eq: Array
-    Q: Array
-    R: Array
+    x_eq: Float[Array, "*#batch n"]
+    u_eq: Float[Array, "*#batch m"]
+    Q: Float[Array, "*#batch n n"]
+    R: Float[Array, "*#batch m m"]
     sampled: control.Sampled
-    dt: Array
-    low: Array
-    high: Array
-    noise: Array | None
+    dt: Float[Array, "*times"]
+    low: Float[Array, "*#batch m"]
+    high: Float[Array, "*#batch m"]
+    noise: Float[Array, "*#batch n"] | None
     linear: bool = dataclasses.field(metadata={"static": True})
     substeps: int = dataclasses.field(metadata={"static": True})
 
     @classmethod
-    def of_problem(
-        cls, problem: SampledProblem, *, limit: ArrayLike = np.inf, noise: ArrayLike = 0.0
-    ) -> Self:
+    def of_problem(cls, problem: SampledProblem, *, limit: ArrayLike = np.inf) -> Self:
         """Step sampled problems of which nothing else is known, in whatever coordinates they are.
 
         Args:
             problem: ``[*batch, …]``.
             limit: of the inputs, as deviations: ±, scalar or ``[*batch, m]``.
-            noise: as for :func:`env`.
         """
-        n, m = problem.B.shape[-2:]
-        dtype, lead = problem.A.dtype, problem.B.shape[:-2]
+        *lead, n, m = problem.B.shape
+        dtype = problem.A.dtype
         high = jnp.broadcast_to(jnp.asarray(limit, dtype), (*lead, m))
         return cls(
             plant=None,
@@ -78,7 +73,7 @@ class Env:
             dt=jnp.ones((), dtype),
             low=-high,
             high=high,
-            noise=spread("noise", noise, n, dtype),
+            noise=None,
             linear=True,
             substeps=1,
         )
@@ -98,20 +93,20 @@ class Env:
         """Leading axes of the plants."""
         return self.sampled.B.shape[:-2] if self.plant is None else self.plant.batch_shape
 
-    def reset(self, *, key: Array, num: int | None = None) -> Array:
-        """Typical initial deviations ``[*batch, (num,) n]``."""
-        if self.plant is None:
-            raise ValueError(
-                "reset: a sampled problem alone has no typical initial states; draw them yourself"
-            )
-        return self.plant.initial_state(key=key, num=num)
+    def astype(self, dtype: np.dtype) -> Self:
+        """The same with all floating numbers of this type."""
+        return jax.tree.map(
+            lambda a: jnp.asarray(a, dtype) if jnp.issubdtype(jnp.result_type(a), jnp.floating) else a, self
+        )
 
-    def saturate(self, u: Array) -> Array:
-        """What the actuators make of u ``[*batch, *extra, m]``."""
+    def saturate(self, u: Float[Array, "*loops m"]) -> Float[Array, "*loops m"]:
+        """u ``[*batch, *extra, m]`` within what the actuators can do."""
         low, high = (expand_batch(a, u.ndim).astype(u.dtype) for a in (self.low, self.high))
         return jnp.clip(u, low, high)
 
-    def step(self, x: Array, u: Array, *, key: Array | None = None) -> tuple[Array, Array]:
+    def step(
+        self, x: Float[Array, "*loops n"], u: Float[Array, "*loops m"], *, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "*loops n"], Float[Array, "*loops"]]:
         """Hold u for one sample time.
 
         Args:
@@ -224,6 +219,6 @@ def _limits(limits: tuple[ArrayLike, ArrayLike] | None, u_eq: Array) -> tuple[Ar
 def _substeps(A: Array, dt: Array) -> int:
     """So many that the fastest mode turns or decays by at most a quarter radian in each."""
     if checks.traced(A, dt):
-        return SUBSTEPS
+        return _SUBSTEPS
     fastest = np.abs(np.linalg.eigvals(np.asarray(A))).max(-1)
     return max(2, math.ceil(float(np.max(fastest * np.asarray(dt))) / _ANGLE))

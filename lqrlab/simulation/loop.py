@@ -3,16 +3,17 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.simulation.engines import fast_path
+from lqrlab.simulation.engines import batch_last, fast_path
+from lqrlab.simulation.engines.models import loops_of
 from lqrlab.simulation.environment import Env, env
 from lqrlab.simulation.noise import NONE, Noise, spread
 from lqrlab.simulation.policies import LinearPolicy, Policy, check_policy
@@ -21,9 +22,6 @@ from lqrlab.systems import Plant
 
 FIELDS = ("xs", "us", "costs")
 
-Carry = object
-"""What a policy remembers: a pytree of its own."""
-
 
 @pytree
 @dataclasses.dataclass(frozen=True)
@@ -31,30 +29,35 @@ class Trajectory:
     """What closed loops did, as deviations from the equilibrium.
 
     Attributes:
-        ts: times [s] ``[*batch, T+1]``, batch axes only where plants differ in dt.
-        xs: states ``[*lead, T+1, n]``.
-        us: inputs that reached the plant ``[*lead, T, m]``.
-        costs: continuous cost ∫ xᵀQx + uᵀRu dt of each step ``[*lead, T]``.
+        ts: times [s], with batch axes only where plants differ in dt.
+        xs: states.
+        us: inputs that reached the plant.
+        costs: continuous cost ∫ xᵀQx + uᵀRu dt of each step.
 
     A field that was not to be kept is None.
     """
 
-    ts: Array
-    xs: Array
-    us: Array
-    costs: Array
+    ts: Float[Array, "*times T+1"]
+    xs: Float[Array, "*lead T+1 n"] = None  # type: ignore[assignment]
+    us: Float[Array, "*lead T m"] = None  # type: ignore[assignment]
+    costs: Float[Array, "*lead T"] = None  # type: ignore[assignment]
 
     @property
-    def cost(self) -> Array:
-        """Total cost ``[*lead]``."""
+    def cost(self) -> Float[Array, "*lead"]:
+        """Total cost."""
         if self.costs is None:
             raise ValueError("cost: the costs were not kept; rollout(..., keep=(..., 'costs')) keeps them")
         return jnp.sum(self.costs, axis=-1)
 
 
 def step(
-    world: Env, policy: Policy, x: Array, carry: Carry, noise: Noise = NONE, key: Array | None = None
-) -> tuple[Array, Carry, tuple[Array, Array]]:
+    world: Env,
+    policy: Policy,
+    x: Float[Array, "*loops n"],
+    carry: PyTree,
+    noise: Noise = NONE,
+    key: PRNGKeyArray | None = None,
+) -> tuple[Float[Array, "*loops n"], PyTree, tuple[Float[Array, "*loops m"], Float[Array, "*loops"]]]:
     """One sample of a closed loop: the policy sees the state, the actuators hold its input, the plant moves.
 
     Args:
@@ -79,7 +82,7 @@ def step(
     return after, carry, (u, cost)
 
 
-def _drawn(key: Array | None, spread: Array, like: Array) -> Array:
+def _drawn(key: PRNGKeyArray | None, spread: Array, like: Array) -> Array:
     assert key is not None
     normal = jax.random.normal(key, like.shape, like.dtype)
     return normal * expand_batch(spread, like.ndim).astype(like.dtype)
@@ -93,7 +96,7 @@ def rollout(
     dt: float | Array | None = None,
     linear: bool = False,
     *,
-    key: Array | None = None,
+    key: PRNGKeyArray | None = None,
     limits: tuple[ArrayLike, ArrayLike] | None = None,
     noise: ArrayLike = 0.0,
     sensor_noise: ArrayLike = 0.0,
@@ -103,12 +106,11 @@ def rollout(
 ) -> Trajectory:
     """Run a policy on a plant, or on a batch of plants from many initial states.
 
-    Many loops under constant gains go through :mod:`lqrlab.simulation.engines`, many times as fast and on all
-    cores; the numbers are the same to rounding, the random ones others.
+    Many loops under constant gains take engines: the same numbers to rounding, but other random ones.
 
     Args:
         plant: one plant, or a batch with leading axes; or an :class:`Env` of them, which has been linearised and
-            sampled before and says itself what dt, linear, limits, noise and substeps would.
+            sampled before, with its dt, linear, limits, noise and substeps.
         policy: a :class:`Policy`; u = policy(x), both deviations from the equilibrium.
         x0: initial deviations ``[*batch, *extra, n]``: the plants' axes lead.
         num_steps: T.
@@ -129,62 +131,61 @@ def rollout(
         ValueError: shapes that do not fit, noise without a key, an Env with settings beside it.
     """
     x0 = _states(x0)
-    if isinstance(plant, Env):
-        world = plant
-        set_again = (
-            dt is not None or limits is not None or substeps is not None or (linear and not world.linear)
-        )
-        if set_again or checks.traced(noise) or np.any(np.asarray(noise)):
-            raise ValueError(
-                "plant: an Env says itself what dt, linear, limits, noise and substeps are; give them to env()"
-            )
-    else:
-        _check_shape(x0, plant.batch_shape, plant.n, plant.name)
-        world = env(plant, dt=dt, linear=linear, limits=limits, noise=noise, substeps=substeps)
-    batch = world.batch_shape
-    _check_shape(x0, batch, world.n, "the plant")
+    world = _world(plant, x0, dt=dt, linear=linear, limits=limits, noise=noise, substeps=substeps)
     num_steps = checks.whole("num_steps", num_steps)
     if not set(keep) <= set(FIELDS):
         raise ValueError(f"keep: expected a tuple of some of {', '.join(FIELDS)}, but found {keep!r}")
     if not checks.traced(x0):
         check_policy(policy, x0, world.m)
-    _check_times(world.dt.shape, batch, x0.shape)
-    disturbances = Noise(
-        None if world.noise is None else world.noise.astype(x0.dtype),
-        spread("sensor_noise", sensor_noise, world.n, x0.dtype),
-        spread("excitation", excitation, world.m, x0.dtype),
-    )
-    if any(a is not None for a in disturbances):
-        if key is None:
-            raise ValueError("key: noise, sensor_noise and excitation need a random key")
-    else:
+    state = None if world.noise is None else world.noise.astype(x0.dtype)
+    sensor = spread("sensor_noise", sensor_noise, world.n, x0.dtype)
+    disturbances = Noise(state, sensor, spread("excitation", excitation, world.m, x0.dtype))
+    if all(a is None for a in disturbances):
         key = None
-    if isinstance(policy, LinearPolicy) and fast_path.applies(world, policy, x0, disturbances, key):
-        fields = fast_path.rollout(world, policy.K, x0, num_steps, tuple(keep), disturbances, key)
-        return _trajectory(_times(world.dt, num_steps, x0.dtype), fields)
-    return _run(_cast(world, x0.dtype), policy, x0, disturbances, key, num_steps, tuple(keep))
+    elif key is None:
+        raise ValueError("key: noise, sensor_noise and excitation need a random key")
+    fields = fast_path.rollout(world, policy, x0, num_steps, tuple(keep), disturbances, key)
+    if fields is not None:
+        return Trajectory(_times(world.dt, num_steps, x0.dtype), **fields)
+    return _run(world.astype(x0.dtype), policy, x0, disturbances, key, num_steps, tuple(keep))
+
+
+def _world(plant: Plant | Env, x0: Array, *, linear: bool, noise: ArrayLike, **settings: Any) -> Env:
+    """The plant with its settings, linearised and sampled; refuses initial states of other plants."""
+    if isinstance(plant, Env):
+        given = any(value is not None for value in settings.values()) or (linear and not plant.linear)
+        if given or checks.traced(noise) or np.any(np.asarray(noise)):
+            raise ValueError(
+                "plant: an Env says itself what dt, linear, limits, noise and substeps are; give them to env()"
+            )
+        world = plant
+    else:
+        _check_shape(x0, plant.batch_shape, plant.n, plant.name)
+        world = env(plant, linear=linear, noise=noise, **settings)
+    _check_shape(x0, world.batch_shape, world.n, "the plant")
+    _check_times(world.dt.shape, world.batch_shape, x0.shape)
+    return world
 
 
 def record(
     world: Env,
     policy: Policy,
-    x0: Array,
+    x0: Float[Array, "*batch s n"],
     num_steps: int,
     keep: Keep,
     *,
-    key: Array | None = None,
+    key: PRNGKeyArray | None = None,
     noise: Noise = NONE,
-    extra: object = None,
+    extra: PyTree[Array] = None,
     total: int = 0,
 ) -> Mapping[str, np.ndarray | Array]:
     """Run loops and keep what functions of their states, inputs and costs return: data sets are made so.
 
-    The loop is that of :func:`rollout`; arguments are as there, but not checked. Many loops under constant gains
-    never have their whole trajectories in memory.
+    The loop is that of :func:`rollout`; arguments are as there, but not checked. Under constant gains whole
+    trajectories are never in memory.
 
     Args:
-        world, policy, num_steps: as there.
-        x0: ``[*batch, s, n]``.
+        world, policy, x0, num_steps: as there.
         keep: what is kept, see :class:`Keep`.
         key: random key, where there is noise.
         noise: what disturbs the loops.
@@ -194,18 +195,21 @@ def record(
     Returns:
         Name → array ``[loops, …]``, the loops of one plant one after another; and ``end``, the last states.
     """
+    n, batch = x0.shape[-1], world.batch_shape
     if isinstance(policy, LinearPolicy):
-        return fast_path.record(world, policy.K, x0, num_steps, keep, noise, key, extra, total)
-    run = _run(_cast(world, x0.dtype), policy, x0, noise, key, num_steps, FIELDS)
-    lead, depth = x0.shape[:-1], len(world.batch_shape)
+        loops, starts = loops_of(world, policy.K, noise, extra), x0.reshape(-1, n)
+        quick = max(len(starts), total) * num_steps * world.substeps < fast_path.MUCH
+        return batch_last.simulate(
+            loops, starts, num_steps, keep, key=key, substeps=world.substeps, quick=quick
+        )
+    run = _run(world.astype(x0.dtype), policy, x0, noise, key, num_steps, FIELDS)
+    xs, us, costs = (a.reshape(-1, *a.shape[x0.ndim - 1 :]) for a in (run.xs, run.us, run.costs))
 
     def of_loops(a: Array) -> Array:
-        a = jnp.broadcast_to(
-            expand_batch(a, len(lead) + a.ndim - depth, a.ndim - depth), (*lead, *a.shape[depth:])
-        )
-        return jnp.moveaxis(a.reshape(-1, *a.shape[len(lead) :]), 0, -1)
+        core = a.shape[len(batch) :]
+        of_plants = jnp.broadcast_to(a, (*batch, *core)).reshape(-1, *core)
+        return jnp.moveaxis(jnp.repeat(of_plants, len(xs) // len(of_plants), axis=0), 0, -1)
 
-    xs, us, costs = (a.reshape(-1, *a.shape[len(lead) :]) for a in (run.xs, run.us, run.costs))
     return recorded(keep, xs, us, costs, jax.tree.map(of_loops, extra))
 
 
@@ -233,19 +237,9 @@ def _check_times(times: tuple[int, ...], batch: tuple[int, ...], starts: tuple[i
         )
 
 
-def _cast(world: Env, dtype: np.dtype) -> Env:
-    return jax.tree.map(lambda a: a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, world)
-
-
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _times(dt: Array, num_steps: int, dtype: np.dtype) -> Array:
-    return dt.astype(dtype)[..., None] * jnp.broadcast_to(
-        jnp.arange(num_steps + 1, dtype=dtype), (*dt.shape, num_steps + 1)
-    )
-
-
-def _trajectory(ts: Array, fields: Mapping[str, Array]) -> Trajectory:
-    return Trajectory(ts, **{name: fields.get(name) for name in FIELDS})  # type: ignore[arg-type]
+    return jnp.multiply.outer(dt.astype(dtype), jnp.arange(num_steps + 1, dtype=dtype))
 
 
 def _loop(
@@ -253,15 +247,15 @@ def _loop(
     policy: Policy,
     x0: Array,
     noise: Noise,
-    key: Array | None,
+    key: PRNGKeyArray | None,
     num_steps: int,
     keep: tuple[str, ...],
 ) -> Trajectory:
     """The reference: one scan over the samples."""
 
     def sample(
-        state: tuple[Array, Carry], t: Array
-    ) -> tuple[tuple[Array, Carry], tuple[Array, Array, Array]]:
+        state: tuple[Array, PyTree], t: Array
+    ) -> tuple[tuple[Array, PyTree], tuple[Array, Array, Array]]:
         x, carry = state
         at = None if key is None else jax.random.fold_in(key, t)
         after, carry, (u, cost) = step(world, policy, x, carry, noise, at)
@@ -275,7 +269,7 @@ def _loop(
         "us": jnp.moveaxis(us, 0, -2),
         "costs": jnp.moveaxis(costs, 0, -1),
     }
-    return _trajectory(_times(world.dt, num_steps, x0.dtype), {name: fields[name] for name in keep})
+    return Trajectory(_times(world.dt, num_steps, x0.dtype), **{name: fields[name] for name in keep})
 
 
 _run = jax.jit(_loop, static_argnames=("num_steps", "keep"))

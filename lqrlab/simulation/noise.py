@@ -1,4 +1,4 @@
-"""What disturbs a closed loop: noise on the state, on the sensors, on the input."""
+"""Noise in a closed loop: on the state, on the sensors, on the input."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,15 +6,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jax.typing import ArrayLike
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from lqrlab.compute import checks
 from lqrlab.compute.random import normals
 
 
 class Noise(NamedTuple):
-    """Standard deviations, each ``[components]`` or ``[*batch, components]``; None for what is not there.
+    """Standard deviations; None for none.
 
     Attributes:
         state: of what each step adds to the state.
@@ -22,9 +21,9 @@ class Noise(NamedTuple):
         input: of what is added to the policy's input (excitation).
     """
 
-    state: Array | None = None
-    sensor: Array | None = None
-    input: Array | None = None
+    state: Float[Array, "*#batch n"] | None = None
+    sensor: Float[Array, "*#batch n"] | None = None
+    input: Float[Array, "*#batch m"] | None = None
 
 
 NONE = Noise()
@@ -48,14 +47,16 @@ def spread(name: str, value: ArrayLike, size: int, dtype: np.dtype) -> Array | N
     return deviation if deviation.ndim > 1 else jnp.broadcast_to(deviation, (size,))
 
 
-def drawing(key: Array | None, loops: Array, noise: Noise, dtype: np.dtype) -> Callable[[int, Array], Noise]:
+def drawing(
+    key: PRNGKeyArray | None, loops: Int[Array, " width"], noise: Noise, dtype: np.dtype
+) -> Callable[[int, Array], Noise]:
     """The noise of some loops in batch-last layout, by each loop's number and the time.
 
     A loop's noise follows from the key, its number and the time alone, so it is the same in whatever block it runs.
 
     Args:
         key: random key; without one nothing is drawn.
-        loops: the loops' numbers ``[width]``.
+        loops: the loops' numbers.
         noise: standard deviations ``[components, width or 1]``.
         dtype: of what is drawn.
 

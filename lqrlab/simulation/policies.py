@@ -2,16 +2,17 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jaxtyping import Array, Float, PyTree
 
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.control import ILQR, Schedule
+from lqrlab.systems import Plant
 
 
 class Policy(Protocol):
@@ -20,19 +21,19 @@ class Policy(Protocol):
     Being a pytree matters: a new gain is new data, not a new program, so nothing is compiled again.
     """
 
-    def init(self, batch_shape: tuple[int, ...]) -> Any:
+    def init(self, batch_shape: tuple[int, ...]) -> PyTree:
         """The memory that an episode starts with, for ``batch_shape`` loops at once."""
 
-    def __call__(self, carry: Any, x: Array) -> tuple[Any, Array]:
-        """``(carry, x [*batch_shape, n]) -> (carry, u [*batch_shape, m])``, both deviations."""
+    def __call__(self, carry: PyTree, x: Float[Array, "*loops n"]) -> tuple[PyTree, Float[Array, "*loops m"]]:
+        """The next memory and the input, both x and u deviations from the equilibrium."""
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class LinearPolicy:
-    """u = −Kx with K ``[*batch, m, n]``; the batch axes are those of the plants."""
+    """u = −Kx; the batch axes of K are those of the plants."""
 
-    K: Array
+    K: Float[Array, "*batch m n"]
 
     def init(self, batch_shape: tuple[int, ...]) -> None:
         """Nothing to remember."""
@@ -47,17 +48,12 @@ class LinearPolicy:
 class TrackingPolicy:
     """u = us[t] − K[t] (x − xs[t]), the steps counted from the start; afterwards the last point is held.
 
-    Deviations from the plant's equilibrium, as all policies see: :func:`tracking` makes them of a plan.
-
-    Attributes:
-        xs: ``[*batch, T+1, n]``.
-        us: ``[*batch, T, m]``.
-        K: ``[*batch, T, m, n]``.
+    xs and us are deviations from the plant's equilibrium: :func:`tracking` makes them of a plan.
     """
 
-    xs: Array
-    us: Array
-    K: Array
+    xs: Float[Array, "*batch T+1 n"]
+    us: Float[Array, "*batch T m"]
+    K: Float[Array, "*batch T m n"]
 
     def init(self, batch_shape: tuple[int, ...]) -> Array:
         """No step taken."""
@@ -65,16 +61,15 @@ class TrackingPolicy:
 
     def __call__(self, carry: Array, x: Array) -> tuple[Array, Array]:
         """One step along the trajectory."""
-
-        def now(a: Array, axis: int) -> Array:
-            return jax.lax.dynamic_index_in_dim(a.astype(x.dtype), at, a.ndim - axis, keepdims=False)
-
         at = jnp.minimum(carry, self.us.shape[-2] - 1)
-        xs, us, K = now(self.xs, 2), now(self.us, 2), now(self.K, 3)
+        xs, us, K = (
+            jax.lax.dynamic_index_in_dim(a.astype(x.dtype), at, a.ndim - axis, keepdims=False)
+            for a, axis in ((self.xs, 2), (self.us, 2), (self.K, 3))
+        )
         return carry + 1, expand_batch(us, x.ndim) - matvec(K, x - expand_batch(xs, x.ndim))
 
 
-def tracking(plant: Any, plan: ILQR) -> TrackingPolicy:
+def tracking(plant: Plant, plan: ILQR) -> TrackingPolicy:
     """The policy that follows a plan of :func:`lqrlab.control.ilqr`; roll it out with the plan's sample time."""
     equilibrium = plant.equilibrium()
     xs, us = (a - expand_batch(eq, a.ndim) for a, eq in zip((plan.xs, plan.us), equilibrium))
@@ -88,25 +83,26 @@ class SwitchingPolicy:
 
     Attributes:
         first, then: the two policies; both see every state, so either may remember.
-        P: ``[*batch, n, n]``.
-        level: ``[*batch]``; :func:`lqrlab.control.unsaturated_level` is one choice.
+        level: :func:`lqrlab.control.unsaturated_level` is one choice.
     """
 
     first: Policy
     then: Policy
-    P: Array
-    level: Array
+    P: Float[Array, "*batch n n"]
+    level: Float[Array, "*batch"]
 
     def inside(self, x: Array) -> Array:
         """Whether x ``[*batch, *extra, n]`` is where the second policy takes over, ``[*batch, *extra]``."""
         level = expand_batch(jnp.asarray(self.level, x.dtype), x.ndim - 1, 0)
         return level >= quadratic(self.P.astype(x.dtype), x)
 
-    def init(self, batch_shape: tuple[int, ...]) -> tuple[Any, Any, Array]:
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[PyTree, PyTree, Array]:
         """Both begin; nobody has been caught."""
         return self.first.init(batch_shape), self.then.init(batch_shape), jnp.zeros(batch_shape, bool)
 
-    def __call__(self, carry: tuple[Any, Any, Array], x: Array) -> tuple[tuple[Any, Any, Array], Array]:
+    def __call__(
+        self, carry: tuple[PyTree, PyTree, Array], x: Array
+    ) -> tuple[tuple[PyTree, PyTree, Array], Array]:
         """The input of whichever is in charge; once handed over it stays so."""
         before, after, caught = carry
         caught = caught | self.inside(x)
@@ -143,26 +139,21 @@ class ScheduledPolicy:
         return None, u - expand_batch(self.u_eq.astype(x.dtype), u.ndim)
 
 
-def scheduled(plant: Any, schedule: Schedule, read: Callable[[Array], Array]) -> ScheduledPolicy:
+def scheduled(plant: Plant, schedule: Schedule, read: Callable[[Array], Array]) -> ScheduledPolicy:
     """The policy of a gain schedule on a plant; ``read`` takes the parameters from the absolute state.
 
     A plant whose last states are the moving parameters themselves may have a schedule for the others alone.
     """
-    x_eq, u_eq = plant.equilibrium()
-    return ScheduledPolicy(schedule, x_eq, u_eq, read)
+    return ScheduledPolicy(schedule, *plant.equilibrium(), read)
 
 
-def no_control(plant: Any) -> LinearPolicy:
+def no_control(plant: Plant) -> LinearPolicy:
     """Inputs held at the equilibrium: what the plant does on its own."""
     return LinearPolicy(jnp.zeros((*plant.batch_shape, plant.m, plant.n)))
 
 
-def check_policy(policy: Any, x: Array, m: int) -> None:
-    """Refuse what is no policy for states x ``[*batch, *extra, n]`` and m inputs, in words rather than from a trace.
-
-    Raises:
-        ValueError: it is none, it fails, or its inputs have another shape.
-    """
+def check_policy(policy: Policy, x: Array, m: int) -> None:
+    """Refuse what is no policy for states x ``[*batch, *extra, n]`` and m inputs, in words rather than from a trace."""
     if not (hasattr(policy, "init") and callable(policy)):
         raise ValueError(
             f"policy: expected something with init(batch_shape) and __call__(carry, x), such as LinearPolicy(K), "
@@ -178,7 +169,7 @@ def check_policy(policy: Any, x: Array, m: int) -> None:
         raise ValueError(f"policy: expected inputs of shape {(*x.shape[:-1], m)}, but found {u.shape}")
 
 
-def _gains(K: Any, x: Array, m: int) -> bool:
+def _gains(K: object, x: Array, m: int) -> bool:
     """Whether there is a gain for each of the first axes of x; refuses what cannot be any gain for it."""
     if not isinstance(K, jax.Array | np.ndarray):
         raise ValueError(f"policy: expected a gain K that is an array, but found {type(K).__name__}")
@@ -198,7 +189,7 @@ class DelayedPolicy:
     """u = −K (x, inputs sent before), computed every ``hold`` steps, held, and acting ``delay`` steps later.
 
     A controller that is slower than the simulation: roll it out with a step that divides both its sample time and
-    its delay. All but the sizes is data, so another sample time, delay or limit is not another program.
+    its delay.
 
     Attributes:
         K: gain on the state and the d inputs sent before, the newest first ``[*batch, m, n + m d]``, as of

@@ -1,11 +1,11 @@
 """The sampled-data regulator problem with its optimum: what a loop costs, and the least that it can cost."""
 
 import dataclasses
-from typing import Any, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jaxtyping import Array, Bool, Float
 
 from lqrlab import control
 from lqrlab.compute import pytree
@@ -24,30 +24,30 @@ class SampledProblem:
     so nothing cancels, and a ratio to the optimum can be had in float32 near the optimum too.
 
     Attributes:
-        A, B: ``[*batch, n, n]``, ``[*batch, n, m]``.
-        Q, R, N: ``[*batch, n, n]``, ``[*batch, m, m]``, ``[*batch, n, m]``.
-        K: optimal gain ``[*batch, m, n]``, u = −Kx.
-        P: optimal cost to go ``[*batch, n, n]``; of a padded plant zero in padding.
+        A, B: dynamics.
+        Q, R, N: weights of a step.
+        K: optimal gain, u = −Kx.
+        P: optimal cost to go; of a padded plant zero in padding.
 
     Source: M. Fazel, R. Ge, S. Kakade, M. Mesbahi, Global convergence of policy gradient methods for the linear
     quadratic regulator, ICML 2018, lemma 10 (the cost-difference lemma).
     """
 
-    A: Array
-    B: Array
-    Q: Array
-    R: Array
-    N: Array
-    K: Array
-    P: Array
+    A: Float[Array, "*batch n n"]
+    B: Float[Array, "*batch n m"]
+    Q: Float[Array, "*batch n n"]
+    R: Float[Array, "*batch m m"]
+    N: Float[Array, "*batch n m"]
+    K: Float[Array, "*batch m n"]
+    P: Float[Array, "*batch n n"]
 
     @classmethod
-    def of(cls, sampled: control.Sampled) -> tuple[Self, Array]:
-        """The problem of sampled plants, and whether each has a stabilizing optimum ``[*batch]``."""
+    def of(cls, sampled: control.Sampled) -> tuple[Self, Bool[Array, "*batch"]]:
+        """The problem of sampled plants, and whether each has a stabilizing optimum."""
         design = control.dlqr(*sampled)
         return cls(*sampled, K=design.K, P=design.P), design.stabilizing
 
-    def __getitem__(self, index: Any) -> Self:
+    def __getitem__(self, index: object) -> Self:
         """The problems of some members of the batch."""
         return jax.tree.map(lambda a: a[index], self)
 
@@ -57,31 +57,29 @@ class SampledProblem:
         return control.Sampled(self.A, self.B, self.Q, self.R, self.N)
 
     @property
-    def S(self) -> Array:
-        """R + BᵀPB, what an error of the input costs ``[*batch, m, m]``."""
+    def S(self) -> Float[Array, "*batch m m"]:
+        """R + BᵀPB, the cost of an error of the input."""
         return self.R + jnp.swapaxes(self.B, -1, -2) @ self.P @ self.B
 
-    def closed_loop(self, K: Array | None = None) -> Array:
-        """F = A − BK ``[*batch, n, n]``; of the optimal gain if none is given."""
+    def closed_loop(self, K: Float[Array, "*#batch m n"] | None = None) -> Float[Array, "*batch n n"]:
+        """F = A − BK; of the optimal gain if none is given."""
         return self.A - self.B @ (self.K if K is None else K)
 
-    def stage_weight(self, K: Array | None = None) -> Array:
-        """The weight of one step seen from the state, u = −Kx ``[*batch, n, n]``."""
+    def stage_weight(self, K: Float[Array, "*#batch m n"] | None = None) -> Float[Array, "*batch n n"]:
+        """The weight of one step seen from the state, u = −Kx."""
         return control.stage_weight(self.Q, self.R, self.N, self.K if K is None else K)
 
-    def optimal_cost(self, x: Array) -> Array:
-        """xᵀPx, the least that any controller can pay from x ``[*batch, *extra, n]`` on: ``[*batch, *extra]``."""
+    def optimal_cost(self, x: Float[Array, "*loops n"]) -> Float[Array, "*loops"]:
+        """xᵀPx, the least that any controller can pay from x ``[*batch, *extra, n]`` on."""
         return quadratic(self.P.astype(x.dtype), x)
 
-    def excess(self, xs: Array, us: Array) -> Array:
-        """What runs cost above the optimum, were the optimum to take over at their end; relative to it.
-
-        Args:
-            xs: states ``[*batch, *extra, T+1, n]``.
-            us: inputs ``[*batch, *extra, T, m]``.
+    def excess(
+        self, xs: Float[Array, "*loops T+1 n"], us: Float[Array, "*loops T m"]
+    ) -> Float[Array, "*loops"]:
+        """The cost of runs above the optimum, were the optimum to take over at their end; relative to it.
 
         Returns:
-            (J − x[0]ᵀPx[0]) / x[0]ᵀPx[0] ``[*batch, *extra]``, ≥ 0.
+            (J − x[0]ᵀPx[0]) / x[0]ᵀPx[0] ≥ 0, of states and inputs ``[*batch, *extra, T, …]``.
         """
         K, S = self.K.astype(xs.dtype), self.S.astype(xs.dtype)
         error = us + matvec(K, xs[..., :-1, :])

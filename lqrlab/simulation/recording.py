@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jaxtyping import Array
 
 Arrays = dict[str, Array]
 Recorder = Callable[[Array, Array, Array, Array, Any], Arrays]
@@ -34,11 +34,6 @@ class Keep(NamedTuple):
     starts: tuple[int, ...] = ()
     length: int = 0
 
-    @property
-    def whole(self) -> "Keep":
-        """The same without segments."""
-        return self._replace(starts=(), length=0)
-
     def rows(self, num_steps: int) -> tuple[tuple[int, ...], int]:
         """The first samples of the segments, and their number of steps."""
         return self.starts or (0,), self.length or num_steps
@@ -58,9 +53,9 @@ def shapes(
 
 
 def segmented(keep: Keep, kept: Arrays, num_steps: int, points: bool) -> Arrays:
-    """Points or intervals ``[loop, t, …]`` cut into the segments of ``keep`` ``[loop, row, t, …]``."""
+    """The steps of points or intervals ``[loop, t, …]``, or the segments of ``keep`` ``[loop, row, t, …]``."""
     if not keep.starts:
-        return kept
+        return {name: a[:, : num_steps + points] for name, a in kept.items()}
     starts, length = keep.rows(num_steps)
     return {
         name: jnp.stack([a[:, first : first + length + points] for first in starts], axis=1)
@@ -89,7 +84,7 @@ def recorded(keep: Keep, xs: Array, us: Array, costs: Array, extra: object) -> A
     )
     return {
         **segmented(keep, points, T, True),
-        **segmented(keep, {name: a[:, :T] for name, a in intervals.items()}, T, False),
+        **segmented(keep, intervals, T, False),
         **{name: a.sum(1) for name, a in sums.items()},
         **{name: a.max(1) for name, a in peaks.items()},
         "end": xs[:, -1],

@@ -19,8 +19,7 @@ is judged by its largest sizes: in all, in its last quarter, and in the quarter 
 - *bounded*: neither. A limit cycle, another equilibrium, an input stuck at its limit, or a loop so slow that the run
   does not show what becomes of it.
 
-Noise or excitation keeps a loop moving, so growth and rest say nothing then: a disturbed loop that does not leave the
-model is bounded.
+Noise keeps a loop moving, so growth and rest say nothing: a disturbed loop that does not leave the model is bounded.
 """
 
 import enum
@@ -29,7 +28,7 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int8
+from jaxtyping import Array, ArrayLike, Bool, Float, Int8
 
 from lqrlab.compute.linalg import expand_batch
 
@@ -40,7 +39,6 @@ AT_REST = 1e-4
 _CHANGE = 0.01  # from one quarter to the next, that is more than the sampling of a limit cycle makes
 _ROUNDING = 64  # times the rounding error of one scale: zero, for a loop that moves about an operating point
 
-
 Arrays = TypeVar("Arrays", Array, np.ndarray)
 
 
@@ -50,6 +48,22 @@ class Verdict(enum.IntEnum):
     CONVERGED = 0
     BOUNDED = 1
     DIVERGED = 2
+
+
+class Judged:
+    """Mixin of results that have a ``verdict`` on each loop."""
+
+    verdict: Array | np.ndarray
+
+    @property
+    def converged(self) -> Bool[np.ndarray, "*loops"]:
+        """Whether each loop converged."""
+        return np.asarray(self.verdict) == Verdict.CONVERGED
+
+    @property
+    def diverged(self) -> Bool[np.ndarray, "*loops"]:
+        """Whether each loop diverged."""
+        return np.asarray(self.verdict) == Verdict.DIVERGED
 
 
 def size(xs: Arrays, scale_x: Arrays) -> Arrays:

@@ -1,163 +1,128 @@
 """Closed loops under constant gains by the million, in batch-last layout.
 
 The same numbers as the reference scan, in another order: arrays ``[time, component, loop]`` in blocks that fit a
-core's cache, so that every operation is elementwise over contiguous memory, one block a thread at a time. A plant's
+core's cache, so that every operation is elementwise over contiguous memory, one call a thread at a time. A plant's
 matrices are read from the cache in all steps of its block.
 """
 
 import contextlib
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from lqrlab.compute import quick_jit
 from lqrlab.compute.linalg import stored
 from lqrlab.compute.linalg.batch_last import matvec
 from lqrlab.compute.memory import aligned
 from lqrlab.compute.threads import on_threads
+from lqrlab.control import Sampled
 from lqrlab.simulation.engines.blocks import Layout, cut
-from lqrlab.simulation.engines.models import (
-    LinearModel,
-    Loops,
-    runge_kutta,
-    zero_order_hold,
-)
+from lqrlab.simulation.engines.models import Loops, runge_kutta, zero_order_hold
 from lqrlab.simulation.noise import Noise, drawing
 from lqrlab.simulation.recording import Arrays, Keep, evaluate, segmented, shapes
 
-_MUCH = 1_000_000  # steps of all loops that are worth a good compilation
 
-Buffers = tuple[Arrays, Arrays]
-"""Points and intervals of one call, block after block ``[blocks · samples, …, width]``."""
+class Kept(NamedTuple):
+    """Results of one call, block after block, the loops on the last axis.
+
+    Attributes:
+        points, intervals: ``[blocks, samples, …, width]``.
+        totals: sums, peaks and last states ``[blocks, …, width]``.
+    """
+
+    points: Arrays
+    intervals: Arrays
+    totals: Arrays
 
 
 def simulate(
     loops: Loops,
-    x0: Array,
+    x0: Float[Array, "loops n"],
     num_steps: int,
     keep: Keep,
     *,
-    key: Array | None = None,
+    key: PRNGKeyArray | None = None,
     substeps: int = 1,
-    total: int = 0,
+    quick: bool = False,
 ) -> Mapping[str, np.ndarray | Array]:
     """Run all loops.
 
     Args:
         loops: p plants with their gains.
         x0: initial states ``[p·s, n]``, the s of one plant one after another; or any number with p = 1.
-        num_steps: T.
-        keep: what is kept.
+        num_steps, keep: T, and what is kept.
         key: each loop's noise follows from this and its position in x0.
         substeps: Runge-Kutta steps in a sample time.
-        total: loops of this and later calls alike, if known; many are worth a good compilation.
+        quick: compile quickly a program that then runs some times slower.
 
     Returns:
-        What was to be kept, the loops in front: ``[p·s, T + 1 or T, …]``, ``[p·s]``, or ``[p·s, row, length + 1 or
-        length, …]`` where there are segments; and ``end``, the last state ``[p·s, n]``. On a CPU NumPy arrays that a
-        device takes over without a copy.
+        As of :func:`lqrlab.simulation.record`; on a CPU NumPy arrays that a device takes over without a copy.
     """
     # a default device that a caller has set holds in the caller's thread only
     device = next(iter(jnp.zeros(()).devices()))
     loops, x0, key = jax.device_put((loops, x0, key), device)
-    layout, firsts = cut(loops, x0, num_steps, substeps, keep, key is not None)
-    program = _program(max(len(x0), total) * num_steps * substeps > _MUCH)
-    run = _on_cpu if jax.default_backend() == "cpu" else _on_accelerator
-    return run(program, layout, firsts, loops, x0, key)
-
-
-def _on_accelerator(
-    program: Any, layout: Layout, firsts: np.ndarray, loops: Loops, x0: Array, key: Array | None
-) -> dict[str, Array]:
-    """All loops in one block."""
-    (points, intervals), totals = program(layout, _buffers(layout, loops, x0), firsts[0], loops, x0, key)
-    T, keep = layout.num_steps, layout.keep
-    points, intervals = (
-        {name: jnp.moveaxis(a, -1, 0)[:, : T + more] for name, a in kept.items()}
-        for kept, more in ((points, 1), (intervals, 0))
+    layout, calls = cut(loops, x0, num_steps, substeps, keep, key is not None)
+    program = _program(quick)
+    if jax.default_backend() == "cpu":
+        return _on_threads(program, layout, calls, loops, x0, key)
+    kept = program(layout, calls[0], loops, x0, key)
+    points, intervals, totals = (
+        {name: jnp.moveaxis(a[0], -1, 0) for name, a in part.items()} for part in kept
     )
-    kept = segmented(keep, points, T, True) | segmented(keep, intervals, T, False)
-    return kept | {name: jnp.moveaxis(a[0], -1, 0) for name, a in totals.items()}
+    return segmented(keep, points, num_steps, True) | segmented(keep, intervals, num_steps, False) | totals
 
 
-def _on_cpu(
-    program: Any, layout: Layout, firsts: np.ndarray, loops: Loops, x0: Array, key: Array | None
+def _on_threads(
+    program: Callable[..., Kept],
+    layout: Layout,
+    calls: Int[np.ndarray, "calls blocks"],
+    loops: Loops,
+    x0: Array,
+    key: PRNGKeyArray | None,
 ) -> dict[str, np.ndarray]:
-    """Some blocks a call, a call a thread; what a call returns is copied to its place while it is in the cache."""
-    buffers = _buffers.eval_shape(layout, loops, x0)
-    totals = jax.eval_shape(functools.partial(program, layout), buffers, firsts[0], loops, x0, key)[1]
+    """A call a thread; what it returns is copied to its place while it is in the cache."""
     starts, length = layout.keep.rows(layout.num_steps)
-    samples = {**dict.fromkeys(buffers[0], length + 1), **dict.fromkeys(buffers[1], length)}
-    shaped = {
-        name: (len(starts), samples[name], *a.shape[1:-1]) for name, a in (buffers[0] | buffers[1]).items()
+    kept = jax.eval_shape(functools.partial(program, layout), calls[0], loops, x0, key)
+    samples = dict.fromkeys(kept.points, length + 1) | dict.fromkeys(kept.intervals, length)
+    result = {
+        name: aligned((len(x0), len(starts), samples[name], *a.shape[2:-1]), a.dtype)
+        for name, a in (kept.points | kept.intervals).items()
     }
-    shaped |= {name: a.shape[1:-1] for name, a in totals.items()}
-    dtypes = {name: a.dtype for name, a in (*buffers[0].items(), *buffers[1].items(), *totals.items())}
-    result = {name: aligned((len(x0), *shape), dtypes[name]) for name, shape in shaped.items()}
-    spare: list[Buffers] = []  # memory that one call has written to is used again by the next
+    result |= {name: aligned((len(x0), *a.shape[1:-1]), a.dtype) for name, a in kept.totals.items()}
     # float64 that a caller has switched on holds in the caller's thread only
     wide = jax.dtypes.canonicalize_dtype(float) == jnp.float64
 
-    def call(first: np.ndarray) -> None:
+    def call(firsts: Int[np.ndarray, " blocks"]) -> None:
         with jax.enable_x64(True) if wide else contextlib.nullcontext():
-            buffers = spare.pop() if spare else _buffers(layout, loops, x0)
-            buffers, totals = program(layout, buffers, first, loops, x0, key)
-        for name, a in (buffers[0] | buffers[1] | totals).items():
-            # seen through dlpack: JAX remembers an array made by NumPy, and would not write over the memory again
-            seen = np.from_dlpack(a)
-            blocks = seen.reshape(layout.blocks, -1, *a.shape[1:]) if name in samples else seen
-            for at, block in zip(first, blocks):
-                _copy(
-                    result[name][at : at + layout.width], np.moveaxis(block, -1, 0), starts, samples.get(name)
-                )
-            del seen, blocks, block
-        spare.append(buffers)
+            kept = program(layout, firsts, loops, x0, key)
+        for name, blocks in (kept.points | kept.intervals | kept.totals).items():
+            for at, block in zip(firsts, np.moveaxis(np.asarray(blocks), -1, 1)):
+                place = result[name][at : at + layout.width]
+                if name not in samples:
+                    place[...] = block
+                    continue
+                for row, first in enumerate(starts):
+                    place[:, row] = block[:, first : first + samples[name]]
 
-    arguments = (loops, x0, key)
-    signature = tuple((a.shape, a.dtype) for a in jax.tree.leaves(arguments))
-    on_threads(call, list(firsts), (program, layout, signature, jax.tree.structure(loops)))
+    signature = tuple((a.shape, a.dtype) for a in jax.tree.leaves((loops, x0, key)))
+    on_threads(call, list(calls), (program, layout, signature, jax.tree.structure(loops)))
     return {name: a[:, 0] if name in samples and not layout.keep.starts else a for name, a in result.items()}
 
 
-def _copy(to: np.ndarray, block: np.ndarray, starts: tuple[int, ...], samples: int | None) -> None:
-    """A block ``[loop, …]`` to its place: totals as they are, points and intervals segment by segment."""
-    if samples is None:
-        np.copyto(to, block)
-        return
-    for row, first in enumerate(starts):
-        np.copyto(to[:, row], block[:, first : first + samples])
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _buffers(layout: Layout, loops: Loops, x0: Array) -> Buffers:
-    """Memory for what one call keeps."""
-    extra = jax.tree.map(lambda a: jax.ShapeDtypeStruct((*a.shape[1:], layout.width), a.dtype), loops.extra)
-    samples = layout.blocks * layout.num_chunks * layout.chunk
-    m, n = loops.K.shape[-2:]
-    wanted = (layout.keep.points, layout.keep.intervals)
-    points, intervals = (shapes(f, samples, n, m, layout.width, x0.dtype, extra) for f in wanted)
-    return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), (points, intervals))
-
-
 @functools.cache
-def _program(much: bool) -> Any:
-    """Little work is not worth the time of a good compilation."""
-    compiled = jax.jit if much else quick_jit
-    return compiled(_call, static_argnums=0, donate_argnums=1)
+def _program(quick: bool) -> Callable[..., Kept]:
+    return (quick_jit if quick else jax.jit)(_call, static_argnums=0)
 
 
-def _call(
-    layout: Layout, buffers: Buffers, firsts: Array, loops: Loops, x0: Array, key: Array | None
-) -> tuple[Buffers, Arrays]:
-    """Some blocks of loops: what is kept of them in ``buffers``, and their totals ``[blocks, …, width]``."""
+def _call(layout: Layout, firsts: Array, loops: Loops, x0: Array, key: PRNGKeyArray | None) -> Kept:
+    """Run the blocks that begin with these loops."""
 
-    def block(buffers: Buffers, at: tuple[Array, Array]) -> tuple[Buffers, Arrays]:
-        number, first = at
+    def block(first: Array) -> Kept:
         numbers = first + jnp.arange(layout.width, dtype=jnp.int32)
 
         def of_block(a: Array) -> Array:
@@ -172,70 +137,61 @@ def _call(
 
         x = jnp.moveaxis(jax.lax.dynamic_slice_in_dim(x0, first, layout.width), 0, -1)
         these = jax.tree.map(of_block, loops)
-        draw = drawing(key, numbers, these.noise, x0.dtype)
-        return _block(layout, buffers, number, these, x, draw)
+        return _block(layout, these, x, drawing(key, numbers, these.noise, x0.dtype))
 
-    return jax.lax.scan(block, buffers, (jnp.arange(layout.blocks, dtype=jnp.int32), firsts))
-
-
-class _Kept(NamedTuple):
-    """What is kept of a block so far; ``last`` is the state at sample T once the last chunk is through."""
-
-    last: Array
-    sums: Arrays
-    peaks: Arrays
-    buffers: Buffers
+    return jax.lax.map(block, firsts)
 
 
-def _block(
-    layout: Layout,
-    buffers: Buffers,
-    number: Array,
-    loops: Loops,
-    x0: Array,
-    draw: Callable[[int, Array], Noise],
-) -> tuple[Buffers, Arrays]:
+def _block(layout: Layout, loops: Loops, x0: Array, draw: Callable[[int, Array], Noise]) -> Kept:
     """One block, chunk after chunk: its states stay in the cache until what is kept of them is written."""
-    length, keep = layout.chunk, layout.keep
+    T, length, keep = layout.num_steps, layout.chunk, layout.keep
     (m, n), width = loops.K.shape[:2], x0.shape[-1]
     step, complete = _sample(layout, loops, x0.dtype, draw(1, jnp.int32(0)))
 
-    def chunk(state: tuple[Array, _Kept], which: Array) -> tuple[tuple[Array, _Kept], None]:
-        x, kept = state
+    def chunk(
+        state: tuple[Array, Arrays], which: Array
+    ) -> tuple[tuple[Array, Arrays], tuple[Arrays, Arrays]]:
+        x, totals = state
         first = which * length
-        draws = draw(length, first)
+        draws, t = draw(length, first), first + jnp.arange(length)
         x, (xs, us, costs) = jax.lax.scan(step, x, draws, length=length)
         us, costs = complete(xs, us, costs, draws)
-        t = first + jnp.arange(length)
-        costs = jnp.where(t[:, None] < layout.num_steps, costs, 0)
-        row = (number * layout.num_chunks + which) * length
-        return (x, _record(layout, kept, row, xs, us, costs, t, loops.extra)), None
+        costs = jnp.where(t[:, None] < T, costs, 0)
+        points, intervals, added, highest = (evaluate(f, xs, us, costs, t, loops.extra) for f in keep[:4])
+        highest = {name: jnp.where((t <= T)[:, None], a, -jnp.inf) for name, a in highest.items()}
+        at_end = jnp.clip(T - first, 0, length - 1)  # once the last chunk is through, sample T
+        totals = {
+            **{name: totals[name] + jnp.sum(a, axis=0) for name, a in added.items()},
+            **{name: jnp.maximum(totals[name], jnp.max(a, axis=0)) for name, a in highest.items()},
+            "end": jax.lax.dynamic_index_in_dim(xs, at_end, 0, keepdims=False),
+        }
+        return (x, totals), (points, intervals)
 
-    def begun(f: Any, value: float) -> Arrays:
-        each = shapes(f, 1, n, m, width, x0.dtype, loops.extra)
-        return {name: jnp.full(a.shape[1:], value, a.dtype) for name, a in each.items()}
-
-    start = _Kept(x0, begun(keep.sums, 0.0), begun(keep.peaks, -jnp.inf), buffers)
+    totals = {
+        name: jnp.full(a.shape[1:], value, a.dtype)
+        for f, value in ((keep.sums, 0.0), (keep.peaks, -jnp.inf))
+        for name, a in shapes(f, 1, n, m, width, x0.dtype, loops.extra).items()
+    }
     chunks = jnp.arange(layout.num_chunks, dtype=jnp.int32)
-    (_, kept), _ = jax.lax.scan(chunk, (x0, start), chunks)
-    return kept.buffers, {**kept.sums, **kept.peaks, "end": kept.last}
+    (_, totals), kept = jax.lax.scan(chunk, (x0, {**totals, "end": x0}), chunks)
+    points, intervals = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), kept)
+    return Kept(points, intervals, totals)
 
 
 def _sample(layout: Layout, loops: Loops, dtype: np.dtype, drawn: Noise) -> tuple[Callable, Callable]:
-    """One sample of a block, and what of a whole chunk follows from its states at once.
+    """One sample of a block, and the inputs and costs of a chunk that follow from its states at once.
 
     Returns:
         ``(x, drawn) → (next x, (x, u, cost))`` and ``(xs, us, costs, drawn) → (us, costs)``; u is None where the
         linear plant's step does not need it (no limits, exact sensors), cost where it follows from x and u.
     """
     K = loops.K.astype(dtype)
-    linear = isinstance(loops.model, LinearModel)
-    direct = linear and loops.low is None and drawn.sensor is None
     price = None
-    if isinstance(loops.model, LinearModel):
+    if isinstance(loops.model, Sampled):
+        direct = loops.low is None and drawn.sensor is None
         advance, price = zero_order_hold(loops.model, loops.K, dtype, direct)
     else:
-        advance = runge_kutta(loops.model, dtype, layout.substeps)
+        direct, advance = False, runge_kutta(loops.model, dtype, layout.substeps)
 
     def control(x: Array, drawn: Noise) -> Array:
         u = -matvec(K, x if drawn.sensor is None else x + drawn.sensor)
@@ -260,24 +216,3 @@ def _sample(layout: Layout, loops: Loops, dtype: np.dtype, drawn: Noise) -> tupl
         return us, costs
 
     return step, complete
-
-
-def _record(
-    layout: Layout, kept: _Kept, row: Array, xs: Array, us: Array, costs: Array, t: Array, extra: Any
-) -> _Kept:
-    """Add a chunk to what is kept; ``row`` is its first row in the buffers."""
-    T = layout.num_steps
-    points, intervals, added, highest = (evaluate(f, xs, us, costs, t, extra) for f in layout.keep[:4])
-    inside = (t <= T)[:, None]
-    sums = {name: kept.sums[name] + jnp.sum(a, axis=0) for name, a in added.items()}
-    peaks = {
-        name: jnp.maximum(kept.peaks[name], jnp.max(jnp.where(inside, a, -jnp.inf), axis=0))
-        for name, a in highest.items()
-    }
-    last = jax.lax.dynamic_index_in_dim(xs, jnp.clip(T - t[0], 0, len(xs) - 1), 0, keepdims=False)
-    buffers = jax.tree.map(
-        lambda whole, a: jax.lax.dynamic_update_slice_in_dim(whole, a, row, 0),
-        kept.buffers,
-        (points, intervals),
-    )
-    return _Kept(last, sums, peaks, buffers)

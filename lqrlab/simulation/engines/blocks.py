@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jax import Array
+from jaxtyping import Array, Float, Int
 
 from lqrlab.simulation.engines.models import Loops, NonlinearModel
 from lqrlab.simulation.recording import Keep
@@ -52,16 +52,17 @@ class Layout(NamedTuple):
 
 
 def cut(
-    loops: Loops, x0: Array, num_steps: int, substeps: int, keep: Keep, noisy: bool
-) -> tuple[Layout, np.ndarray]:
-    """The layout, and the first loop of each block of each call ``[calls, blocks]``."""
+    loops: Loops, x0: Float[Array, "loops n"], num_steps: int, substeps: int, keep: Keep, noisy: bool
+) -> tuple[Layout, Int[np.ndarray, "calls blocks"]]:
+    """The layout, and the first loop of each block of each call."""
     count, n = x0.shape
     per_plant = max(count // loops.plants, 1)
-    chunk = _chunk(num_steps + 1, one=noisy or any((keep.intervals, keep.sums, keep.peaks)))
+    samples, only_states = num_steps + 1, not (noisy or keep.intervals or keep.sums or keep.peaks)
+    chunk = 1 if only_states else -(-samples // -(-samples // CHUNK))
     if jax.default_backend() != "cpu":
         layout = Layout(num_steps, substeps, count, 1, per_plant, False, chunk, keep)
         return layout, np.zeros((1, 1), np.int32)
-    row = x0.dtype.itemsize * (num_steps + 1) * (n + loops.K.shape[-2])
+    row = x0.dtype.itemsize * samples * (n + loops.K.shape[-2])
     widest = min(WIDEST[isinstance(loops.model, NonlinearModel)], max(4 * CALL // row, 72))
     shared = per_plant >= SHARED
     if shared:
@@ -77,9 +78,3 @@ def cut(
     filled = np.append(starts, np.repeat(starts[-1:], -len(starts) % blocks)).astype(np.int32)
     layout = Layout(num_steps, substeps, width, blocks, per_plant, shared, chunk, keep)
     return layout, filled.reshape(-1, blocks)
-
-
-def _chunk(samples: int, one: bool) -> int:
-    """Samples of a chunk: of equal chunks near :data:`CHUNK`, or single samples where only states are kept."""
-    chunks = max(1 if one else samples, -(-samples // CHUNK))
-    return -(-samples // chunks)

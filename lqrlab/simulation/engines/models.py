@@ -1,30 +1,21 @@
 """The plants of many loops in batch-last layout, and one step of them: arrays ``[component, loop]``."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jaxtyping import Array, PyTree
 
 from lqrlab.compute.integration import rk4
 from lqrlab.compute.jaxprs import componentwise
 from lqrlab.compute.linalg import stored
 from lqrlab.compute.linalg.batch_last import dot, matvec, product, t
+from lqrlab.control import Sampled
 from lqrlab.simulation.environment import Env
 from lqrlab.simulation.noise import Noise
 from lqrlab.systems import Plant
-
-
-class LinearModel(NamedTuple):
-    """Sampled linear plants: dynamics and weights of a step, each ``[p or 1, rows, columns]``."""
-
-    A: Array
-    B: Array
-    Q: Array
-    R: Array
-    N: Array
 
 
 class NonlinearModel(NamedTuple):
@@ -49,12 +40,12 @@ class Loops(NamedTuple):
         extra: further arrays, handed on to what records.
     """
 
-    model: LinearModel | NonlinearModel
+    model: Sampled | NonlinearModel
     K: Array
     low: Array | None = None
     high: Array | None = None
     noise: Noise = Noise()
-    extra: Any = None
+    extra: PyTree[Array] = None
 
     @property
     def plants(self) -> int:
@@ -62,7 +53,7 @@ class Loops(NamedTuple):
         return max(len(a) for a in jax.tree.leaves((self.model, self.K, self.low, self.noise)))
 
 
-def loops_of(world: Env, K: Array, noise: Noise, extra: Any = None) -> Loops:
+def loops_of(world: Env, K: Array, noise: Noise, extra: PyTree[Array] = None) -> Loops:
     """The plants of an Env under gains K ``[*batch, m, n]``, flattened; ``extra`` has the batch axes in front."""
     batch = world.batch_shape
     depth = max(len(batch), K.ndim - 2)
@@ -81,9 +72,9 @@ def loops_of(world: Env, K: Array, noise: Noise, extra: Any = None) -> Loops:
     def batched(a: Array) -> Array:
         return flat(a, jnp.ndim(a) - len(batch) if jnp.ndim(a) else 0)
 
-    model: LinearModel | NonlinearModel
+    model: Sampled | NonlinearModel
     if world.linear:
-        model = LinearModel(*(flat(a, 2) for a in world.sampled))
+        model = Sampled(*(flat(a, 2) for a in world.sampled))
     else:
         assert world.plant is not None
         rest = ((world.x_eq, 1), (world.u_eq, 1), (world.Q, 2), (world.R, 2), (world.dt / world.substeps, 0))
@@ -95,7 +86,7 @@ def loops_of(world: Env, K: Array, noise: Noise, extra: Any = None) -> Loops:
     return Loops(model, flat(K, 2), low, high, noise, jax.tree.map(batched, extra))
 
 
-def zero_order_hold(model: LinearModel, K: Array, dtype: np.dtype, direct: bool) -> tuple[Callable, Callable]:
+def zero_order_hold(model: Sampled, K: Array, dtype: np.dtype, direct: bool) -> tuple[Callable, Callable]:
     """A step under exact zero-order hold, and the costs of a chunk.
 
     Args:

@@ -1,0 +1,151 @@
+"""The verdict on closed loops: against exact poles, and on runs whose end is known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+
+from lqrlab import evaluation, simulation, systems
+from lqrlab.simulation import Verdict, verdict
+
+CONVERGED, BOUNDED, DIVERGED = Verdict
+
+
+def rotation(angle):
+    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+
+
+def jordan(block, coupling):
+    """A block above itself, as in two equal oscillators of which one drives the other."""
+    return np.kron(np.eye(2), block) + coupling * np.kron(np.eye(2, k=1), np.eye(len(block)))
+
+
+LOOPS = {
+    "nothing moves": (np.zeros((2, 2)), CONVERGED),
+    "deadbeat": (np.eye(3, k=1), CONVERGED),
+    "all modes decay": (np.diag([0.99, -0.5, 0.0]), CONVERGED),
+    "one mode grows": (np.diag([1.01, 0.5]), DIVERGED),
+    "one mode grows with alternating sign": (np.diag([-1.01, 0.5]), DIVERGED),
+    "damped oscillator": (0.999 * rotation(0.3), CONVERGED),
+    "undamped oscillator": (rotation(0.3), BOUNDED),
+    "growing oscillator": (1.001 * rotation(0.3), DIVERGED),
+    "two equal oscillators apart": (np.kron(np.eye(2), rotation(0.3)), BOUNDED),
+    "two equal oscillators, one driving the other": (jordan(rotation(0.3), 0.1), DIVERGED),
+    "integrator": (np.eye(1), BOUNDED),
+    "integrator beside what decays": (np.diag([1.0, 0.5, -0.2]), BOUNDED),
+    "a padded integrator": (np.diag([1.0, 0.0, 0.0, 0.0]), BOUNDED),
+    "sign that alternates": (np.diag([-1.0, 0.5]), BOUNDED),
+    "two integrators apart": (np.eye(2), BOUNDED),
+    "double integrator": (np.array([[1.0, 0.1], [0.0, 1.0]]), DIVERGED),
+    "triple integrator": (np.eye(3) + 0.1 * np.eye(3, k=1), DIVERGED),
+    "integrator driven by what decays": (np.array([[1.0, 1.0], [0.0, 0.9]]), BOUNDED),
+    "defective and decaying": (jordan(0.9 * np.eye(1), 1.0), CONVERGED),
+    "defective oscillator, decaying": (jordan(0.95 * rotation(0.3), 1.0), CONVERGED),
+    "large before it decays": (np.array([[0.5, 30.0], [0.0, 0.4]]), CONVERGED),
+    "not a number": (np.array([[0.5, np.nan], [0.0, 0.4]]), DIVERGED),
+    "beyond all numbers": (np.array([[np.inf, 0.0], [0.0, 0.4]]), DIVERGED),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_gain_is_judged_by_the_poles_and_chains_of_its_closed_loop(name, dtype):
+    F, expected = LOOPS[name]
+    turn = scipy.linalg.qr(np.random.default_rng(1).normal(size=F.shape))[0]
+    finite = np.isfinite(F).all()
+    seen = np.stack([F, turn @ F @ turn.T if finite else F, F])  # the same loop in other coordinates
+    judged = verdict.of_gain(jnp.asarray(seen, dtype))
+    assert judged.dtype == jnp.int8
+    assert judged.tolist() == [expected] * 3
+
+
+@pytest.mark.parametrize(
+    ("A", "expected"),
+    [
+        ([[0.0, 1.0], [-1.0, -0.02]], CONVERGED),
+        ([[0.0, 1.0], [-1.0, 0.0]], BOUNDED),
+        ([[0.0, 1.0], [-1.0, 0.02]], DIVERGED),
+        ([[0.0, 1.0], [0.0, -1.0]], BOUNDED),
+        ([[0.0, 1.0], [0.0, 0.0]], DIVERGED),
+    ],
+    ids=["damped", "undamped", "growing", "cart with friction", "cart without"],
+)
+def test_a_sampled_plant_left_alone_is_judged_as_its_poles_say(A, expected):
+    F = scipy.linalg.expm(0.02 * np.asarray(A))
+    assert int(verdict.of_gain(jnp.asarray(F))) == expected
+
+
+@pytest.mark.parametrize("radius", [0.9, 0.999, 0.999999, 1.000001, 1.001, 1.1])
+def test_random_loops_are_judged_by_their_spectral_radius(radius):
+    F = np.random.default_rng(0).normal(size=(50, 6, 6))
+    F = F * (radius / np.abs(np.linalg.eigvals(F)).max(-1))[:, None, None]
+    assert (verdict.of_gain(jnp.asarray(F)) == (CONVERGED if radius < 1 else DIVERGED)).all()
+
+
+T = np.arange(201.0)
+RUNS = {
+    "at rest from the start": (0 * T, CONVERGED),
+    "zero to rounding": (1e-16 * (1 + np.sin(T)), CONVERGED),
+    "decays to nothing": (0.9**T, CONVERGED),
+    "far out, then at rest": (500 * np.exp(-T / 10), CONVERGED),
+    "still decaying, within one scale": (2 * 0.99**T, CONVERGED),
+    "still decaying, within a tenth of the start": (200 * 0.98**T, CONVERGED),
+    "still decaying, far out": (20 * 0.995**T, BOUNDED),
+    "decays by less than a hundredth from quarter to quarter": (0.9999**T, BOUNDED),
+    "stays where it is": (0 * T + 0.3, BOUNDED),
+    "limit cycle": (np.abs(np.sin(T)), BOUNDED),
+    "another equilibrium": (5 - 4 * 0.9**T, BOUNDED),
+    "grows": (1.005**T, DIVERGED),
+    "grows like time": (T / 10, DIVERGED),
+    "leaves the model and comes back": (np.where(T == 50, 1001.0, 0.5**T), DIVERGED),
+    "within a thousand times a large start": (np.where(T == 50, 9000.0, 10 * 0.5**T), CONVERGED),
+    "not a number": (np.where(T == 100, np.nan, 0.9**T), DIVERGED),
+    "beyond all numbers": (np.where(T == 100, np.inf, 0.9**T), DIVERGED),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_is_judged_by_its_sizes(name, dtype):
+    sizes, expected = RUNS[name]
+    runs = jnp.asarray(np.stack([sizes, sizes]), dtype)
+    assert verdict.of_sizes(runs).tolist() == [expected] * 2
+    left = not np.all(sizes <= 1000 * max(sizes[0], 1))
+    disturbed = DIVERGED if left or name == "beyond all numbers" else BOUNDED
+    assert verdict.of_sizes(runs, disturbed=True).tolist() == [disturbed] * 2
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 200])
+def test_the_quarters_of_a_run_do_not_overlap(steps):
+    before, last = verdict.quarters(steps)
+    assert 0 <= before <= last <= steps
+    assert last - before in (steps + 1 - last, last)  # a run of two samples has no more
+
+
+def test_the_size_of_a_state_is_in_scales_of_its_plant():
+    xs, scales = np.array([[[1.0, -6.0], [3.0, 2.0]]]), np.array([[1.0, 3.0]])
+    np.testing.assert_array_equal(verdict.size(xs, scales), [[2.0, 3.0]])
+    np.testing.assert_array_equal(verdict.size(jnp.asarray(xs), jnp.asarray(scales)), [[2.0, 3.0]])
+
+
+def test_a_region_of_attraction_is_judged_as_whole_runs_are():
+    """Loops that have decided are not run further, which must not change the verdict on them."""
+    plant = systems.make("pendulum")
+    policy = simulation.LinearPolicy(jnp.array([[6.0, 1.0]]))
+    limits = (-0.6, 0.6)
+    x0 = np.stack(np.meshgrid(np.linspace(-3, 3, 9), np.linspace(-6, 6, 7)), axis=-1)
+    found = evaluation.attraction(plant, policy, x0, limits=limits, num_steps=330)
+    run = simulation.rollout(plant, policy, x0, 330, limits=limits)
+    expected = np.asarray(verdict.of_sizes(verdict.size(run.xs, plant.scales[0])))
+    assert {BOUNDED, CONVERGED} <= set(expected.ravel().tolist())
+    np.testing.assert_array_equal(found.verdict, expected)
+    assert found.share == np.mean(expected == CONVERGED)
+    np.testing.assert_array_equal(found.converged | found.diverged, expected != BOUNDED)
+    early = found.seconds < 330 * plant.dt
+    assert early.any(), "what is at rest is not run to the end"
+    assert (found.verdict[early] != BOUNDED).all()
+
+
+def test_gradients_do_not_pass_through_a_verdict():
+    assert float(jax.grad(lambda F: F.sum() + 0.0 * verdict.of_gain(F))(0.5 * jnp.eye(2))[0, 0]) == 1.0
