@@ -16,7 +16,7 @@ from jaxtyping import install_import_hook
 
 install_import_hook("lqrlab", "typecheck.checked")  # the shapes and types that functions declare are checked
 
-from lqrlab import compute
+from lqrlab import compute  # noqa: E402  (after the hook)
 
 compute.setup()
 jax.config.update("jax_numpy_rank_promotion", "raise")  # (64, 1) - (64,) is a bug, not a matrix
