@@ -49,7 +49,7 @@ def bench_loading(*, trajectories: int = 100, repeats: int = 5) -> list[Row]:
         data = dataset.generate(config(trajectories), Path(folder) / "data")
         rows = source_rows(data, repeats=repeats)
         fresh = dataset.source(data, kind="simulated", batch_size=BATCH, window=WINDOW)
-        return [*rows, row("source, simulated as they come", _speed(fresh, 2, most=100), _UNIT)]
+        return [*rows, row("loader, live: simulated as they come", _speed(fresh, 2, most=100), _UNIT)]
 
 
 def source_rows(data: dataset.Dataset, *, batch: int = BATCH, repeats: int = 5) -> list[Row]:
@@ -65,7 +65,7 @@ def source_rows(data: dataset.Dataset, *, batch: int = BATCH, repeats: int = 5) 
     rows = []
     for kind, target in TARGETS.items():
         source = dataset.source(data, kind=kind, batch_size=batch, window=WINDOW)
-        rows.append(row(f"source, {kind}", _speed(source, repeats), _UNIT, target))
+        rows.append(row(f"loader, {kind}", _speed(source, repeats), _UNIT, target))
     for kind in ("memory", "streaming"):
         waited = _wait(dataset.source(data, kind=kind, batch_size=batch, window=WINDOW))
         rows.append(row(f"a training step's wait for data, {kind}", waited, "%", 5, least=False))
