@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lqrlab import dataset
-from lqrlab.benchmarks.measurement import Row, measure, row, seconds
+from lqrlab.benchmarks.measurement import Row, measure, row
+from lqrlab.compute import seconds
 
 WINDOW, BATCH = 32, 2048
 TARGETS = {"resident": 2000, "memory": 2000, "streaming": 1000}

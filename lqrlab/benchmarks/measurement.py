@@ -1,10 +1,9 @@
 """Timings on a machine that others use too: what is compared takes turns, and the least time of each counts."""
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping
 
-import jax
+from lqrlab.compute import seconds
 
 Call = Callable[[], object]
 
@@ -24,13 +23,6 @@ def row(name: str, value: float, unit: str, target: float | None = None, *, leas
     """A row whose target is the least value wanted, or with ``least=False`` the largest."""
     reached = None if target is None else bool(value >= target if least else value <= target)
     return Row(name, float(value), unit, target, reached)
-
-
-def seconds(call: Call) -> float:
-    """Wall time of one call, its result waited for."""
-    start = time.perf_counter()
-    jax.block_until_ready(call())
-    return time.perf_counter() - start
 
 
 def measure(calls: Mapping[str, Call], repeats: int) -> dict[str, float]:

@@ -10,7 +10,8 @@ import scipy.linalg
 import slycot
 
 from lqrlab import control
-from lqrlab.benchmarks.measurement import Row, measure, row, seconds
+from lqrlab.benchmarks.measurement import Row, measure, row
+from lqrlab.compute import seconds
 
 Problems = tuple[np.ndarray, ...]
 """A, B, Q, R with a leading axis of problems."""

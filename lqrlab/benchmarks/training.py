@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lqrlab import dataset, learning
-from lqrlab.benchmarks.measurement import Call, Row, measure, row, seconds
-from lqrlab.compute import Backend
+from lqrlab.benchmarks.measurement import Call, Row, measure, row
+from lqrlab.compute import Backend, seconds
 from lqrlab.learning import ModelConfig, TrainBatch, TrainConfig, TrainState, batches, models, programs
 from lqrlab.learning.placement import Placement
 from lqrlab.learning.training_step import initial
