@@ -19,13 +19,7 @@ TARGETS = {4: (12, 1500, 1), 12: (12, 250, 1)}
 
 
 def simulation_rows(trajectories: int = 20_000, repeats: int = 5, steps: int = 200) -> list[Row]:
-    """Million states of a trajectory after a step, a second; float32, linear, exact zero-order hold.
-
-    Args:
-        trajectories: loops at once, each of another plant unless the row says otherwise.
-        repeats: the least time of so many runs counts; of twice as many where NumPy is compared with.
-        steps: of each loop.
-    """
+    """Steps a second, each trajectory of another plant unless the row says otherwise; float32, zero-order hold."""
     rows = []
     for n in TARGETS:
         rows += _linear(n, trajectories, repeats, steps)

@@ -14,16 +14,7 @@ from lqrlab.dataset.trajectories import make
 
 
 def bench_data(*, trajectories: int = 20_000, repeats: int = 5) -> list[Row]:
-    """Measure the data room on this machine.
-
-    Args:
-        trajectories: closed loops that are simulated at once.
-        repeats: the least time of so many runs counts.
-
-    Returns:
-        One :class:`Row` a figure. Simulation counts states of one trajectory after one step, each trajectory
-        of another plant, all states kept; sources count windows of 32 steps in batches of 2048.
-    """
+    """Measure closed loops (``trajectories`` at once), generation and sources; the least time of ``repeats`` counts."""
     return simulation_rows(trajectories, repeats) + _files(repeats) + bench_loading(repeats=repeats)
 
 

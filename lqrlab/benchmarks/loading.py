@@ -3,8 +3,6 @@
 import itertools
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lqrlab import dataset
-from lqrlab.benchmarks.measurement import Row, measure, row
+from lqrlab.benchmarks.measurement import Row, last_line, measure, row
 from lqrlab.compute import seconds
 
 WINDOW, BATCH = 32, 2048
@@ -40,12 +38,7 @@ def config(trajectories: int, variants: int = 60, per_shard: int = 30) -> datase
 
 
 def bench_loading(*, trajectories: int = 100, repeats: int = 5) -> list[Row]:
-    """All sources on a data set that fits everywhere (58 MB), one after the other.
-
-    Args:
-        trajectories: of each of 60 variants.
-        repeats: the fastest epoch of so many counts.
-    """
+    """All sources on a data set of 60 variants that fits everywhere (58 MB), one after the other."""
     with tempfile.TemporaryDirectory() as folder:
         data = dataset.generate(config(trajectories), Path(folder) / "data")
         rows = source_rows(data, repeats=repeats)
@@ -116,17 +109,12 @@ def _wait(source: dataset.Source, steps: int = 60) -> float:
 # Larger than memory ----------------------------------------------------------------------------------------
 
 
-def bench_large(gigabytes: float = 10.0, *, folder: str | Path | None = None) -> list[Row]:
-    """Stream a data set that is larger than the memory allowed, in a process of its own, and count its windows.
+def bench_large(gigabytes: float = 10.0) -> list[Row]:
+    """Stream a data set that is larger than the memory allowed, in another process, and count its windows.
 
-    Args:
-        gigabytes: of trajectories; as much disk is needed for some minutes.
-        folder: where to; the system's folder for temporary files by default.
-
-    Raises:
-        ValueError: too little space on the disk.
+    A ``ValueError`` says so where the folder for temporary files has too little space.
     """
-    place = str(folder or tempfile.gettempdir())
+    place = tempfile.gettempdir()
     free = shutil.disk_usage(place).free
     if free < 1.2e9 * gigabytes:
         raise ValueError(
@@ -134,14 +122,12 @@ def bench_large(gigabytes: float = 10.0, *, folder: str | Path | None = None) ->
             "where else"
         )
     wanted = config(max(round(gigabytes * 1e9 / 9.7e3 / 500), 1), variants=500, per_shard=5)
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+    with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "data"
         taken = seconds(lambda: dataset.generate(wanted, path))
         data = dataset.open(path)
         size = sum(shard["bytes"] for shard in data.shards)
-        child = [sys.executable, "-c", f"from {__name__} import stream; stream({str(path)!r})"]
-        done = subprocess.run(child, capture_output=True, text=True, check=True)
-        streamed, expected = json.loads(done.stdout.splitlines()[-1]), _expected(data)
+        streamed, expected = json.loads(last_line(stream, str(path))), _expected(data)
     name, once = f"{size / 1e9:.1f} GB", {key: streamed[key] for key in expected} == expected
     return [
         row(f"{name} generated", size / taken / 1e6, "MB/s"),

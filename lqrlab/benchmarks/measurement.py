@@ -1,6 +1,9 @@
 """Timings on a machine that others use too: what is compared takes turns, and the least time of each counts."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 
 from lqrlab.compute import seconds
@@ -34,3 +37,15 @@ def measure(calls: Mapping[str, Call], repeats: int) -> dict[str, float]:
         seconds(call)
     times = [{name: seconds(call) for name, call in calls.items()} for _ in range(repeats)]
     return {name: min(turn[name] for turn in times) for name in calls}
+
+
+def last_line(function: Callable[..., None], *args: str, **environment: str) -> str:
+    """The last line that a module's function prints, called with texts in another process.
+
+    Raises:
+        subprocess.CalledProcessError: the function fails.
+    """
+    code = f"import sys; from {function.__module__} import {function.__name__} as call; call(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, *args]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, check=True)
+    return done.stdout.splitlines()[-1]

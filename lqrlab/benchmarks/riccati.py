@@ -51,16 +51,13 @@ def problems(n: int, num: int, seed: int = 0) -> Problems:
 def bench_control(
     dimensions: Sequence[int] = (2, 4, 6, 12), *, num: int = 10_000, loops: int = 200, repeats: int = 7
 ) -> list[Row]:
-    """Measure the control room.
+    """Measure designs of ``num`` problems at once, by numbers of states; first calls have their own rows.
 
     Args:
         dimensions: numbers of states.
         num: problems in a batch.
-        loops: problems that the one-at-a-time solvers are timed on.
+        loops: problems that the solvers of one at a time are timed on.
         repeats: the least time of so many runs counts.
-
-    Returns:
-        One :class:`Row` a figure. First calls, with tracing and compilation, have rows of their own.
     """
     rows = [
         each

@@ -53,10 +53,10 @@ def acceptance(dimensions: Sequence[int] = tuple(range(1, 13)), *, num: int = 10
     """
     rows, each = [], -(-num // len(KINDS))
     for kind, draw in KINDS.items():
-        for judge in (_continuous, _sampled):
-            counts = [_counts(*judge(*draw(n, each, n))) for n in dimensions]
+        for continuous in (True, False):
+            counts = [_judged(*draw(n, each, n), continuous=continuous) for n in dimensions]
             accepted, certified, unstable, loose = (sum(column) for column in zip(*counts))
-            name, asked = f"{judge.__name__[1:]}, {kind}", each * len(dimensions)
+            name, asked = f"{'continuous' if continuous else 'sampled'}, {kind}", each * len(dimensions)
             rows += [
                 row(f"{name}: problems", asked, "problems"),
                 row(f"{name}: accepted", 100 * accepted / asked, "%"),
@@ -67,39 +67,30 @@ def acceptance(dimensions: Sequence[int] = tuple(range(1, 13)), *, num: int = 10
     return rows
 
 
-def _counts(edge: np.ndarray, terms: Sequence[np.ndarray]) -> tuple[int, int, int, int]:
-    """How many answers were accepted, are right to 1e-10, have an unstable loop, leave more than 1e-8.
-
-    Args:
-        edge: how far the closed loop of each accepted answer is beyond the stability boundary.
-        terms: of the Riccati equation with these answers; they sum to zero.
-    """
+def _judged(
+    A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray, *, continuous: bool
+) -> tuple[int, ...]:
+    """How many designs were accepted, are right to 1e-10, have an unstable loop, leave more than 1e-8."""
+    if continuous:
+        found, N = control.lqr(A, B, Q, R), np.zeros_like(B)
+    else:  # held for as long as the fastest mode takes
+        dt = 1 / np.abs(np.linalg.eigvals(A)).max(-1)
+        A, B, Q, R, N = (np.asarray(a) for a in control.discretize(A, B, Q, R, dt))
+        found = control.dlqr(A, B, Q, R, N)
+    good = np.asarray(found.stabilizing)
+    A, B, Q, N, K, P = (np.asarray(a)[good] for a in (A, B, Q, N, found.K, found.P))
+    closed, PA = A - B @ K, P @ A
+    poles = np.linalg.eigvals(closed)
+    if continuous:
+        edge = poles.real.max(-1) / np.linalg.norm(closed, axis=(1, 2))
+        terms = (PA, _t(PA), -(P @ B + N) @ K, Q)
+    else:
+        edge = np.abs(poles).max(-1) - 1
+        terms = (_t(A) @ PA, -P, -(_t(PA) @ B + N) @ K, Q)
     largest = np.max([np.abs(term).max((1, 2)) for term in terms], axis=0)
     residual = np.abs(sum(terms)).max((1, 2)) / largest
-    certified, unstable, loose = residual <= 1e-10, edge > 1e-14, residual > 1e-8
-    return len(edge), int(certified.sum()), int(unstable.sum()), int(loose.sum())
-
-
-def _continuous(*problem: np.ndarray) -> tuple[np.ndarray, Sequence[np.ndarray]]:
-    found = control.lqr(*problem)
-    good = np.asarray(found.stabilizing)
-    A, B, Q, _ = (a[good] for a in problem)
-    K, P = np.asarray(found.K)[good], np.asarray(found.P)[good]
-    closed = A - B @ K
-    edge = np.linalg.eigvals(closed).real.max(-1) / np.linalg.norm(closed, axis=(1, 2))
-    return edge, (P @ A, _t(P @ A), -P @ B @ K, Q)
-
-
-def _sampled(*problem: np.ndarray) -> tuple[np.ndarray, Sequence[np.ndarray]]:
-    A, B, Q, R = problem
-    dt = 1 / np.abs(np.linalg.eigvals(A)).max(-1)  # held for as long as the fastest mode takes
-    sampled = [np.asarray(a) for a in control.discretize(A, B, Q, R, dt)]
-    found = control.dlqr(*sampled)
-    good = np.asarray(found.stabilizing)
-    A, B, Q, _, N = (a[good] for a in sampled)
-    K, P = np.asarray(found.K)[good], np.asarray(found.P)[good]
-    edge = np.abs(np.linalg.eigvals(A - B @ K)).max(-1) - 1
-    return edge, (_t(A) @ P @ A, -P, -(_t(A) @ P @ B + N) @ K, Q)
+    counts = (residual <= 1e-10).sum(), (edge > 1e-14).sum(), (residual > 1e-8).sum()
+    return len(edge), *(int(count) for count in counts)
 
 
 def _t(a: np.ndarray) -> np.ndarray:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lqrlab import dataset, learning
-from lqrlab.benchmarks.measurement import Call, Row, measure, row
-from lqrlab.compute import Backend, seconds
+from lqrlab.benchmarks.measurement import Call, Row, last_line, measure, row
+from lqrlab.compute import Backend, seconds, setup
 from lqrlab.learning import ModelConfig, TrainBatch, TrainConfig, TrainState, batches, models, programs
 from lqrlab.learning.placement import Placement
 from lqrlab.learning.training_step import initial
@@ -86,14 +85,7 @@ class _Task:
 
 
 def bench_train(*, repeats: int = 10) -> list[Row]:
-    """Measure the learning room on this machine.
-
-    Args:
-        repeats: the least time of so many steps counts; more for small ones.
-
-    Returns:
-        One :class:`Row` a figure.
-    """
+    """Measure train steps; the least time of ``repeats`` steps counts, of more for small ones."""
     with _data() as data:
         rows = [each for kind in KINDS for each in _kind(data, kind, repeats)]
         rows += _smallest(data, repeats)
@@ -192,36 +184,27 @@ def _transformer(data: dataset.Dataset, model: ModelConfig, batch: int, repeats:
     return rows
 
 
-_TWO = """
-import sys
-from lqrlab import compute
-from lqrlab.benchmarks import training
-compute.setup()
-print(training.shared_out(compute.Backend(mesh="data=2"), *sys.argv[1:]))
-"""
-
-
 def _two_devices(model: ModelConfig, batch: int, repeats: int) -> float | None:
     """Time [s] of a step shared out over two virtual devices, in another process; None if that fails."""
     if jax.default_backend() != "cpu":
         return None
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
-    command = [sys.executable, "-c", _TWO, model.to_json(), str(batch), str(repeats)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"XLA_FLAGS": flags}, check=False
-    )
-    return float(done.stdout.split()[-1]) if done.returncode == 0 else None
+    try:
+        return float(last_line(shared_out, model.to_json(), str(batch), str(repeats), XLA_FLAGS=flags))
+    except subprocess.CalledProcessError:
+        return None
 
 
-def shared_out(backend: Backend, model: str, batch: str, repeats: str) -> float:
-    """Least time [s] of a step over the devices of ``backend``; arguments as on a command line."""
-    mesh = backend.jax_mesh
+def shared_out(model: str, batch: str, repeats: str) -> None:
+    """Print the least time [s] of a step shared out over two devices; arguments as on a command line."""
+    setup()
+    mesh = Backend(mesh="data=2").jax_mesh
     assert mesh is not None
     with _data() as data:
         task = _Task.of(data, ModelConfig.from_json(model), int(batch))
-        whole, shared = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in ((), ("data",)))
-        state, train_batch = jax.device_put(task.state, whole), jax.device_put(task.train_batch, shared)
-        return measure({"": _Task(state, train_batch, task.step).compiled()}, int(repeats))[""]
+    whole, shared = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in ((), ("data",)))
+    state, train_batch = jax.device_put(task.state, whole), jax.device_put(task.train_batch, shared)
+    print(measure({"": _Task(state, train_batch, task.step).compiled()}, int(repeats))[""])
 
 
 def _loop(data: dataset.Dataset, repeats: int) -> list[Row]:

@@ -1,5 +1,6 @@
 """Arguments of compiled functions: static ones made hashable, and what distinguishes two programs, in words."""
 
+import copy
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ _SETTINGS = (
     *("jax_enable_x64", "jax_default_matmul_precision", "jax_default_device", "jax_debug_nans"),
     *("jax_numpy_dtype_promotion", "jax_default_prng_impl"),
 )
+_CONTAINERS = (list, tuple, set, dict, np.ndarray)
 
 
 class Static:
@@ -41,7 +43,7 @@ class Static:
 
     def value(self) -> object:
         """The value, in new containers: what a function does to them stays with it."""
-        return _copy(self._value)
+        return copy.deepcopy(self._value) if isinstance(self._value, _CONTAINERS) else self._value
 
 
 def _key(value: Any) -> tuple:
@@ -73,17 +75,6 @@ def _key(value: Any) -> tuple:
             "arrays and hashable objects (a frozen dataclass, say) can be static"
         ) from None
     return kind, value
-
-
-def _copy(value: Any) -> Any:
-    kind = type(value)
-    if kind in (list, tuple):
-        return kind(map(_copy, value))
-    if isinstance(value, tuple) and hasattr(kind, "_make"):
-        return kind._make(map(_copy, value))
-    if kind in (dict, OrderedDict):
-        return kind((k, _copy(v)) for k, v in value.items())
-    return value.copy() if kind in (set, np.ndarray) else value
 
 
 Description = dict[str, object]

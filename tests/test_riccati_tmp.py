@@ -1,0 +1,192 @@
+"""The Riccati solvers where it is hard: textbook cases, bad scaling, slow loops, large batches."""
+
+from functools import partial
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+
+from lqrlab import control
+from lqrlab.compute import quick_jit as quickly
+from lqrlab.compute.linalg import batch_last
+from lqrlab.compute.threads import on_all_cores
+from lqrlab.control.riccati import doubling, matrix_sign
+
+with mock.patch.object(pytest.mark, "_config", None):  # it carries a marker of SciPy's own
+    from scipy.linalg.tests import test_solvers
+
+
+def textbook(kind, largest):
+    """SciPy's cases of the CAREX and DAREX collections (P. Benner et al., 1995), real and up to a size."""
+    for i, (A, B, Q, R, *_) in enumerate(getattr(test_solvers, f"TestSolve{kind}Are").cases):
+        matrices = [np.atleast_2d(a) for a in (A, B, Q, R)]
+        # number 16 (CAREX 17, a chain of 21 integrators) is out of reach in double precision, SciPy's too
+        if (
+            (kind, i) != ("Continuous", 16)
+            and len(matrices[0]) <= largest
+            and not any(np.iscomplexobj(a) for a in matrices)
+        ):
+            yield pytest.param(*(a.astype(float) for a in matrices), id=f"{kind.lower()}{i}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("A", "B", "Q", "R"), list(textbook("Continuous", 30)))
+def test_textbook_continuous(A, B, Q, R):
+    P = np.asarray(control.care(A, B, Q, R))
+    K = np.linalg.solve(R, B.T @ P)
+    terms = A.T @ P, P @ A, -P @ B @ K, Q
+    assert np.linalg.norm(sum(terms)) < 1e-10 * max(map(np.linalg.norm, terms))
+    assert np.linalg.eigvals(A - B @ K).real.max() < 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("A", "B", "Q", "R"), list(textbook("Discrete", 13)))
+def test_textbook_discrete(A, B, Q, R):
+    P = np.asarray(control.dare(A, B, Q, R))
+    K = np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A)
+    terms = A.T @ P @ A, -P, -A.T @ P @ B @ K, Q
+    assert np.linalg.norm(sum(terms)) < 1e-10 * max(map(np.linalg.norm, terms))
+    assert np.abs(np.linalg.eigvals(A - B @ K)).max() < 1
+
+
+@pytest.mark.parametrize("kind", ["C", "D"])
+def test_random_problems_equal_slycots(kind):
+    slycot = pytest.importorskip("slycot")
+    rng = np.random.default_rng(7)
+    A, B = rng.normal(size=(20, 5, 5)), rng.normal(size=(20, 5, 2))
+    result = (control.care if kind == "C" else control.dare)(A, B, np.eye(5), np.diag([1.0, 4.0]))
+    for a, b, P in zip(A, B, result):
+        G = b @ np.diag([1.0, 0.25]) @ b.T
+        # of the inverse symplectic matrix in discrete time; in continuous time hinv does nothing
+        theirs = slycot.sb02md(5, a.copy(), G.copy(), np.eye(5), kind, hinv="I")[0]
+        assert np.linalg.norm(P - theirs) < 1e-8 * np.linalg.norm(theirs)
+
+
+def chain(rng, count, masses):
+    """Masses on stiff springs, light damping, one force: x = (positions, speeds), over ten decades of stiffness."""
+    n = 2 * masses
+    A, B = np.zeros((count, n, n)), np.zeros((count, n, 1))
+    for i in range(count):
+        stiffness = 10 ** rng.uniform(-2, 8, masses)
+        mass = 10 ** rng.uniform(-2, 2, masses)
+        K = np.diag(stiffness) + np.diag(np.append(stiffness[1:], 0))
+        K -= np.diag(stiffness[1:], 1) + np.diag(stiffness[1:], -1)
+        A[i, :masses, masses:] = np.eye(masses)
+        A[i, masses:, :masses] = -K / mass[:, None]
+        A[i, masses:, masses:] = (
+            -(10 ** rng.uniform(-4, -1)) * K / np.sqrt(stiffness.max() * mass.max()) / mass[:, None]
+        )
+        B[i, masses, 0] = 1 / mass[0]
+    Q = np.broadcast_to(np.eye(n), A.shape)
+    R = 10 ** rng.uniform(-6, 2, (count, 1, 1))
+    return A, B, Q, R
+
+
+@pytest.mark.parametrize("masses", [1, 2, 3])
+def test_no_stiff_chain_is_falsely_accepted(masses):
+    A, B, Q, R = chain(np.random.default_rng(masses), 700, masses)
+    result = control.lqr(A, B, Q, R)
+    good = np.asarray(result.stabilizing)
+    assert good.mean() > 0.95  # each has a solution; SciPy's own fails for some, too
+    K = np.asarray(result.K)[good]
+    assert np.all(np.linalg.eigvals(A[good] - B[good] @ K).real.max(-1) < 0)
+    worst, seen = 0.0, 0
+    for i in np.flatnonzero(good)[:100]:
+        try:
+            P = scipy.linalg.solve_continuous_are(A[i], B[i], Q[i], R[i])
+        except np.linalg.LinAlgError:
+            continue  # SciPy finds the pencil too badly scaled
+        terms = A[i].T @ P, P @ A[i], -P @ B[i] @ B[i].T @ P / R[i], Q[i]
+        if np.linalg.norm(sum(terms)) > 1e-12 * np.linalg.norm(terms[0]):
+            continue  # its answer is too inexact to compare with
+        seen += 1
+        worst = max(worst, np.linalg.norm(result.P[i] - P) / np.linalg.norm(P))
+    assert seen > 20
+    assert worst < 1e-5
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_doubling_that_stalls_is_rescued(continuous):
+    # the second loop decays at a ten-thousandth of its speed: its weights are tiny, the plant does not decay
+    turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
+    A, B = turn if continuous else scipy.linalg.expm(turn), np.array([[0.0], [1.0]])
+    Q, R = np.stack([q * np.eye(2) for q in (1.0, 1e-8, 2.0)]), np.eye(1)
+    full = [jnp.stack([a] * 3, axis=-1) for a in (A, B)] + [jnp.moveaxis(Q, 0, -1)]
+    full += [jnp.ones((1, 1, 3)), jnp.zeros((2, 1, 3))]
+    _, error = quickly(partial(doubling.by_doubling, continuous=continuous))(*full)
+    assert np.array_equal(error > 1e-11, [False, True, False])
+    design = control.lqr if continuous else control.dlqr
+    solve = scipy.linalg.solve_continuous_are if continuous else scipy.linalg.solve_discrete_are
+    for result in (design(A, B, Q, R), quickly(design)(A, B, Q, R)):  # outside and inside a trace
+        assert bool(jnp.all(result.stabilizing))
+        assert np.allclose(result.P, [solve(A, B, q, R) for q in Q], rtol=1e-7)
+
+
+def test_a_singular_input_weight_is_left_to_scipy():
+    A, B, Q = np.array([[0.9, 1.0], [0.0, 1.1]]), np.array([[0.0], [1.0]]), np.diag([1.0, 0.0])
+    R = np.zeros((1, 1))
+    assert np.allclose(control.dare(A, B, Q, R), scipy.linalg.solve_discrete_are(A, B, Q, R))
+
+
+def test_a_closed_loop_on_the_imaginary_axis_has_no_answer():
+    result = control.care(np.array([[0.0, 1.0], [-1.0, 0.0]]), np.zeros((2, 1)), np.eye(2), np.eye(1))
+    assert np.all(np.isnan(result))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 7])
+def test_small_and_large_batches_give_the_same(n):
+    rng = np.random.default_rng(n)
+    A, b = rng.normal(size=(n, n, 40)) + 2 * np.eye(n)[:, :, None], rng.normal(size=(n, n, 40))
+    mul, inverted, positive = (quickly(f) for f in (batch_last.mul, batch_last.inverse, batch_last.positive))
+    one = np.moveaxis(A, -1, 0)
+    assert np.allclose(np.moveaxis(mul(A, b), -1, 0), one @ np.moveaxis(b, -1, 0), rtol=1e-12)
+    assert np.allclose(mul(A[..., :5], b[..., :5]), mul(A, b)[..., :5], rtol=1e-12)
+    inverse = np.moveaxis(np.linalg.inv(one), 0, -1)
+    assert np.allclose(inverted(A), inverse, rtol=1e-6, atol=1e-9)
+    assert np.allclose(inverted(A[..., :5]), inverse[..., :5], rtol=1e-9, atol=1e-12)
+    wide = np.moveaxis(one @ one.mT - 0.5 * np.eye(n), 0, -1)
+    assert np.array_equal(positive(wide), np.linalg.eigvalsh(np.moveaxis(wide, -1, 0)).min(-1) > 0)
+
+
+def test_balancing_undoes_bad_units():
+    rng = np.random.default_rng(0)
+    F, G, H = rng.normal(size=(4, 4)), np.eye(4), np.eye(4)
+    d = np.array([1e-4, 1.0, 1e3, 1e5])
+    bad = F * d[:, None] / d, G * np.outer(d, d), H / np.outer(d, d)
+    result = np.asarray(matrix_sign.scales(*(jnp.asarray(a)[:, :, None] for a in bad)))[:, 0]
+    assert np.ptp(np.log10(result / d)) < 1.5
+    assert np.all(np.log2(result) == np.round(np.log2(result)))
+
+
+@pytest.mark.parametrize("count", [625, 1251, 2600])
+def test_pieces_on_many_cores_are_put_together_in_order(count):
+    A = jnp.arange(float(count)).reshape(count, 1, 1)
+    result = on_all_cores(jax.jit(lambda a, b: a @ b), (A, 2), (jnp.ones((1, 1, 1)), 2))
+    assert np.array_equal(result, A)
+
+
+def test_threads_keep_the_callers_precision():
+    jax.config.update("jax_enable_x64", False)
+    try:
+        with jax.enable_x64(True):
+            A = jnp.full((1300, 1, 1), 0.1)
+            assert A.dtype == jnp.float64
+            result = on_all_cores(jax.jit(lambda a: a + jnp.asarray(0.2)), (A, 2))
+    finally:
+        jax.config.update("jax_enable_x64", True)
+    assert result.dtype == jnp.float64
+    assert np.ptp(result) == 0
+    assert float(result[0, 0, 0]) == 0.1 + 0.2
+
+
+def test_a_large_batch_equals_its_members():
+    rng = np.random.default_rng(4)
+    A, B = rng.normal(size=(1300, 3, 3)), rng.normal(size=(1300, 3, 2))
+    result = control.lqrd(A, B, np.eye(3), np.eye(2), 0.1)
+    some = [0, 649, 650, 1299]
+    few = control.lqrd(A[some], B[some], np.eye(3), np.eye(2), 0.1)
+    assert np.allclose(result.K[np.array(some)], few.K, rtol=1e-9)
+    assert np.allclose(few.K[1], control.lqrd(A[649], B[649], np.eye(3), np.eye(2), 0.1).K, rtol=1e-9)
