@@ -496,7 +496,9 @@ def test_parameters_that_are_not_numbers_are_never_saved(data, tmp_path, monkeyp
 
     monkeypatch.setattr(learning.programs, "optimizer", breaks_at_eight)
     with pytest.raises(learning.NonFiniteLossError, match="The checkpoint of step 4 is kept"):
-        fit(data, SMALL, dataclasses.replace(BRIEF, seed=9), tmp_path / "bad")  # a run whose steps no test has compiled
+        fit(
+            data, SMALL, dataclasses.replace(BRIEF, seed=9), tmp_path / "bad"
+        )  # a run whose steps no test has compiled
     kept = learning.load(tmp_path / "bad" / "checkpoints")
     assert all(np.isfinite(a).all() for a in learning.models.split(kept)[1].values())
 
