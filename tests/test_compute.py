@@ -82,7 +82,7 @@ def test_each_new_program_says_which_argument_changed():
         "tree['p'] (shape): [3] → [4]",
         "tree['p'] (dtype): float64 → float32",
         "y (dtype): float64 of a Python number → int64 of a Python number",
-        "mode: not given → given by position",
+        "mode (static): not given → 'a'",
         "mode (static): 'a' → 'b'",
         "tree['p'] (placement): free → cpu:0",
         "jax_default_matmul_precision (setting of JAX): None → highest",
@@ -375,7 +375,7 @@ def test_training_honours_its_backend(tmp_path, monkeypatch):
 
     monkeypatch.setattr(learning.models, "build", look)
     model, data = learning.ModelConfig(), types.SimpleNamespace(config=dataset.DataConfig())
-    source = types.SimpleNamespace(window=model.window, data=data, order="shuffled")
+    source = types.SimpleNamespace(window=model.window, data=data, shuffling={})
     backend = compute.Backend(precision="highest", jit=False, debug="nans")
     with pytest.raises(LookedError) as looked:
         learning.fit(source, model, learning.TrainConfig(), tmp_path, backend=backend)

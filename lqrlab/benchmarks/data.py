@@ -1,4 +1,4 @@
-"""How fast data is made and fed: closed loops beside NumPy, writing beside raw files, loaders beside a plain copy."""
+"""How fast data is made: closed loops, writing against raw files, and the sources that feed a learner."""
 
 import os
 import tempfile
@@ -6,34 +6,22 @@ import time
 from pathlib import Path
 
 from lqrlab import dataset, systems
-from lqrlab.benchmarks import loading
 from lqrlab.benchmarks.closed_loops import simulation_rows
-from lqrlab.benchmarks.riccati import Row, _best, _row
+from lqrlab.benchmarks.loading import bench_loading
+from lqrlab.benchmarks.measurement import Row, measure, row
 from lqrlab.dataset.plan import plan
 from lqrlab.dataset.trajectories import make
 
 
 def bench_data(*, trajectories: int = 20_000, repeats: int = 5) -> list[Row]:
-    """Measure the data room on this machine.
-
-    Args:
-        trajectories: closed loops that are simulated at once.
-        repeats: the least time of so many runs counts.
-
-    Returns:
-        One :class:`Row` a figure. Simulation counts states of one trajectory after one step, each trajectory
-        with a plant of its own, all states kept; loaders count windows of 32 steps in batches of 2048.
-    """
-    rows = simulation_rows(trajectories, repeats)
-    with tempfile.TemporaryDirectory() as folder:
-        rows += _files(Path(folder), repeats)
-    return rows + loading.bench_loading(repeats=repeats)
+    """Measure closed loops (``trajectories`` at once), generation and sources; the least time of ``repeats`` counts."""
+    return simulation_rows(trajectories, repeats) + _files(repeats) + bench_loading(repeats=repeats)
 
 
 def bench_regeneration(families: int = 50, variants: int = 50, trajectories: int = 500) -> list[Row]:
     """Compute a data set of a hundred million windows, shard by shard, and write nothing.
 
-    Trajectories of 2500 steps, all of them simulated; of every 31 stretches of 40 steps one is kept, two of each
+    Trajectories of 2500 steps, all of them simulated; of every 31 segments of 40 steps one is kept, two of each
     trajectory, and a window ends at each step of a segment: 50 × 50 × 500 × 80 windows. What a family's first shard
     takes longer than its second counts as compilation.
     """
@@ -47,42 +35,44 @@ def bench_regeneration(families: int = 50, variants: int = 50, trajectories: int
         segment_length=40,
         variants_per_shard=max(variants // 10, 1),
     )
-    taken: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     kept = 0
     for shard in plan(config):
         begin = time.perf_counter()
         kept += len(make(config, shard).arrays["trajectories/cost"])
-        taken.setdefault(shard.family, []).append(time.perf_counter() - begin)
-    every = sum(map(sum, taken.values()))
-    compiled = sum(max(each[0] - each[1], 0) for each in taken.values() if len(each) > 1)
+        times.setdefault(shard.family, []).append(time.perf_counter() - begin)
+    whole = sum(map(sum, times.values()))
+    compiled = sum(max(each[0] - each[1], 0) for each in times.values() if len(each) > 1)
     steps = len(config.families) * variants * trajectories * config.num_steps
     return [
-        _row("10⁸ windows' worth regenerated, first time included", every, "s"),
-        _row("the same without compilation", every - compiled, "s", 120, least=False),
-        _row("trajectory steps simulated for it", steps / 1e6, "million"),
-        _row("windows in what was kept", kept * config.row_steps / 1e6, "million"),
+        row("10⁸ windows' worth regenerated, first time included", whole, "s"),
+        row("the same without compilation", whole - compiled, "s", 120, least=False),
+        row("trajectory steps simulated for it", steps / 1e6, "million"),
+        row("windows in what was kept", kept * config.row_steps / 1e6, "million"),
     ]
 
 
-def _files(folder: Path, repeats: int) -> list[Row]:
+def _files(repeats: int) -> list[Row]:
     config = dataset.DataConfig(
         families=("cart_pole", "quadrotor"), held_out=(), variants=50, trajectories=200, num_steps=150
     )
-    dataset.generate(config, folder / "warm")
-    size = sum(file.stat().st_size for file in (folder / "warm").iterdir())
-    block = os.urandom(size)
+    with tempfile.TemporaryDirectory() as place:
+        folder, numbers = Path(place), iter(range(100))
+        dataset.generate(config, folder / "first")
+        size = sum(file.stat().st_size for file in (folder / "first").iterdir())
+        block = os.urandom(size)
 
-    def raw() -> None:
-        with (folder / "raw").open("wb") as file:
-            file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
+        def raw() -> None:
+            with (folder / "raw").open("wb") as file:
+                file.write(block)
+                file.flush()
+                os.fsync(file.fileno())
 
-    names = iter(range(100))
-    made = _best(lambda: dataset.generate(config, folder / f"cold{next(names)}"), 2)
-    written = _best(raw, repeats)
+        times = measure(
+            {"generate": lambda: dataset.generate(config, folder / f"{next(numbers)}"), "raw": raw}, repeats
+        )
     return [
-        _row("generation to disk, compiled", size / made / 1e6, "MB/s"),
-        _row("raw writing of the same bytes with fsync", size / written / 1e6, "MB/s"),
-        _row("generation over raw writing", 100 * written / made, "%", 60),
+        row("generation to disk, compiled", size / times["generate"] / 1e6, "MB/s"),
+        row("raw writing of the same bytes with fsync", size / times["raw"] / 1e6, "MB/s"),
+        row("generation over raw writing", 100 * times["raw"] / times["generate"], "%", 60),
     ]

@@ -5,19 +5,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from lqrlab import control
-from lqrlab.benchmarks.riccati import Row, problems
+from lqrlab.benchmarks.measurement import Row, row
+from lqrlab.benchmarks.riccati import Problems, problems
 
-KINDS = ("dense", "badly scaled", "stiff chain")
 
-
-def scaled(n: int, num: int, seed: int) -> tuple[np.ndarray, ...]:
+def scaled(n: int, num: int, seed: int) -> Problems:
     """Dense problems (A, B, Q, R) in units that differ by up to eight decades from state to state."""
     A, B, Q, R = problems(n, num, seed)
     d = 10 ** np.random.default_rng(seed).uniform(-4, 4, (num, n))
     return A * d[:, :, None] / d[:, None], B * d[:, :, None], Q / d[:, :, None] / d[:, None], R
 
 
-def chains(n: int, num: int, seed: int) -> tuple[np.ndarray, ...]:
+def chains(n: int, num: int, seed: int) -> Problems:
     """Masses on stiff springs with hardly any damping and a force on the first: ten decades of stiffness.
 
     With an odd n the last mass hangs on a damper alone and has no position.
@@ -40,6 +39,9 @@ def chains(n: int, num: int, seed: int) -> tuple[np.ndarray, ...]:
     return A, B, np.broadcast_to(np.eye(n), A.shape), 10 ** rng.uniform(-6, 2, (num, 1, 1))
 
 
+KINDS = {"dense": problems, "badly scaled": scaled, "stiff chain": chains}
+
+
 def acceptance(dimensions: Sequence[int] = tuple(range(1, 13)), *, num: int = 10_000) -> list[Row]:
     """Design for ``num`` problems a dimension, a third of each of :data:`KINDS`, continuous and sampled.
 
@@ -49,46 +51,46 @@ def acceptance(dimensions: Sequence[int] = tuple(range(1, 13)), *, num: int = 10
     Returns:
         For each kind of problem: how many were accepted, how many of these are wrong (none should be).
     """
-    rows = []
-    for kind, draw in zip(KINDS, (problems, scaled, chains)):
+    rows, each = [], -(-num // len(KINDS))
+    for kind, draw in KINDS.items():
         for continuous in (True, False):
-            asked = accepted = unstable = loose = certified = 0
-            for n in dimensions:
-                A, B, Q, R = draw(n, -(-num // len(KINDS)), n)
-                if continuous:
-                    found = control.lqr(A, B, Q, R)
-                else:  # held for as long as its fastest mode takes
-                    dt = 1 / np.abs(np.linalg.eigvals(A)).max(-1)
-                    A, B, Q, R, N = (np.asarray(a) for a in control.discretize(A, B, Q, R, dt))
-                    found = control.dlqr(A, B, Q, R, N)
-                good = np.asarray(found.stabilizing)
-                K, P = np.asarray(found.K)[good], np.asarray(found.P)[good]
-                a, b, q = A[good], B[good], Q[good]
-                cross = np.zeros_like(b) if continuous else N[good]
-                closed = np.linalg.eigvals(a - b @ K)
-                if continuous:
-                    edge = closed.real.max(-1) / np.linalg.norm(a - b @ K, axis=(1, 2))
-                    PA = P @ a
-                    terms = (PA, _t(PA), -(P @ b + cross) @ K, q)
-                else:
-                    edge = np.abs(closed).max(-1) - 1
-                    terms = (_t(a) @ P @ a, -P, -(_t(a) @ P @ b + cross) @ K, q)
-                largest = np.max([np.abs(term).max((1, 2)) for term in terms], axis=0)
-                residual = np.abs(sum(terms)).max((1, 2)) / largest
-                asked += len(A)
-                accepted += int(good.sum())
-                certified += int((residual <= 1e-10).sum())
-                unstable += int((edge > 1e-14).sum())
-                loose += int((residual > 1e-8).sum())
-            name = f"{'continuous' if continuous else 'sampled'}, {kind}"
+            counts = [_judged(*draw(n, each, n), continuous=continuous) for n in dimensions]
+            accepted, certified, unstable, loose = (sum(column) for column in zip(*counts))
+            name, asked = f"{'continuous' if continuous else 'sampled'}, {kind}", each * len(dimensions)
             rows += [
-                Row(f"{name}: problems", asked, "problems"),
-                Row(f"{name}: accepted", 100 * accepted / asked, "%"),
-                Row(f"{name}: accepted to 1e-10", 100 * certified / asked, "%"),
-                Row(f"{name}: accepted and unstable", unstable, "problems", 0, unstable == 0),
-                Row(f"{name}: accepted and above 1e-8", loose, "problems", 0, loose == 0),
+                row(f"{name}: problems", asked, "problems"),
+                row(f"{name}: accepted", 100 * accepted / asked, "%"),
+                row(f"{name}: accepted to 1e-10", 100 * certified / asked, "%"),
+                row(f"{name}: accepted and unstable", unstable, "problems", 0, least=False),
+                row(f"{name}: accepted and above 1e-8", loose, "problems", 0, least=False),
             ]
     return rows
+
+
+def _judged(
+    A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray, *, continuous: bool
+) -> tuple[int, ...]:
+    """How many designs were accepted, are right to 1e-10, have an unstable loop, leave more than 1e-8."""
+    if continuous:
+        found, N = control.lqr(A, B, Q, R), np.zeros_like(B)
+    else:  # held for as long as the fastest mode takes
+        dt = 1 / np.abs(np.linalg.eigvals(A)).max(-1)
+        A, B, Q, R, N = (np.asarray(a) for a in control.discretize(A, B, Q, R, dt))
+        found = control.dlqr(A, B, Q, R, N)
+    good = np.asarray(found.stabilizing)
+    A, B, Q, N, K, P = (np.asarray(a)[good] for a in (A, B, Q, N, found.K, found.P))
+    closed, PA = A - B @ K, P @ A
+    poles = np.linalg.eigvals(closed)
+    if continuous:
+        edge = poles.real.max(-1) / np.linalg.norm(closed, axis=(1, 2))
+        terms = (PA, _t(PA), -(P @ B + N) @ K, Q)
+    else:
+        edge = np.abs(poles).max(-1) - 1
+        terms = (_t(A) @ PA, -P, -(_t(PA) @ B + N) @ K, Q)
+    largest = np.max([np.abs(term).max((1, 2)) for term in terms], axis=0)
+    residual = np.abs(sum(terms)).max((1, 2)) / largest
+    counts = (residual <= 1e-10).sum(), (edge > 1e-14).sum(), (residual > 1e-8).sum()
+    return len(edge), *(int(count) for count in counts)
 
 
 def _t(a: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lqrlab.compute.processes import grouped, join, start
     from lqrlab.compute.pytrees import pytree
     from lqrlab.compute.quick import quick_jit
-    from lqrlab.compute.timing import Timing, timeit
+    from lqrlab.compute.timing import Timing, seconds, timeit
 
 _MODULES = {
     "backend": ("Backend", "setup"),
@@ -24,28 +24,14 @@ _MODULES = {
     "processes": ("grouped", "join", "start"),
     "pytrees": ("pytree",),
     "quick": ("quick_jit",),
-    "timing": ("Timing", "timeit"),
+    "timing": ("Timing", "seconds", "timeit"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
-    "Backend",
-    "CompileReport",
-    "Compiled",
-    "EagerFallbackWarning",
-    "Timing",
-    "broadcast",
-    "compile",
-    "debugging",
-    "grouped",
-    "join",
-    "linalg",
-    "pytree",
-    "quick_jit",
-    "setup",
-    "start",
-    "timeit",
-]
+    "Backend", "CompileReport", "Compiled", "EagerFallbackWarning", "Timing", "broadcast", "compile", "debugging",
+    "grouped", "join", "linalg", "pytree", "quick_jit", "seconds", "setup", "start", "timeit",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

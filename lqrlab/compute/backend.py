@@ -29,12 +29,11 @@ def setup(*, x64: bool = True, cache: bool = True, keep_pages: bool = True) -> N
 
     Args:
         x64: allow float64. Riccati design needs it: in float32 a few loops in a thousand come out unstable.
-        cache: keep compiled programs on disk (under ``$XDG_CACHE_HOME/lqrlab``), so that the next process
-            starts in a fraction of the time. What is kept there is executed later, so the folder is made
-            readable by its owner alone, and is not used if it belongs to somebody else.
-        keep_pages: let a process on Linux keep the memory that it has once used. XLA on a CPU takes fresh memory
-            for each call; to have the pages mapped and cleared again costs a large train step a third of its
-            time. Not done where a variable ``MALLOC_…`` says what is wanted; little use after JAX has computed.
+        cache: keep compiled programs on disk (under ``$XDG_CACHE_HOME/lqrlab``). They are executed later, so the
+            folder is made readable by its owner alone, and is not used if it belongs to somebody else.
+        keep_pages: let a process on Linux keep the memory that it has once used: mapping and clearing pages for
+            each call costs a large train step a third of its time. Not done where a variable ``MALLOC_…`` is
+            set; of little use after JAX has computed.
     """
     jax.config.update("jax_enable_x64", x64)
     if keep_pages and not any(name.startswith("MALLOC_") for name in os.environ):
@@ -54,13 +53,14 @@ def setup(*, x64: bool = True, cache: bool = True, keep_pages: bool = True) -> N
 @functools.cache
 def _keep_pages() -> None:
     """Tell the C library's allocator, where that is glibc's, to give nothing back and to map nothing apart."""
-    if platform.libc_ver()[0] != "glibc":
-        return
-    options = {"M_TRIM_THRESHOLD": (-1, 2**31 - 1), "M_MMAP_MAX": (-4, 0), "M_ARENA_MAX": (-8, 1)}
-    with contextlib.suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        for option, value in options.values():
-            mallopt(option, value)
+    if platform.libc_ver()[0] == "glibc":
+        with contextlib.suppress(OSError, AttributeError):
+            for option, value in (
+                (-1, 2**31 - 1),
+                (-4, 0),
+                (-8, 1),
+            ):  # M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX
+                ctypes.CDLL(None).mallopt(option, value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,16 +70,14 @@ class Backend(Config):
     Attributes:
         device: ``"auto"`` (JAX's default), a platform (``"cpu"``, ``"gpu"``) or one device (``"gpu:1"``).
         mesh: several devices at once, as ``"data=8"`` or ``"data=2,fsdp=4"``. A batch is shared out over all of
-            them; parameters and what the optimizer keeps for them are whole on each device, or cut along
-            ``fsdp`` where they would not fit (Rajbhandari et al., ZeRO, SC 2020). Empty: one device, or, among
-            several processes (:func:`lqrlab.compute.join`), all of theirs as ``data``.
+            them; parameters and the optimizer's state are whole on each, or cut along ``fsdp`` (Rajbhandari et
+            al., ZeRO, SC 2020). Empty: one device, or those of all processes (:func:`lqrlab.compute.join`).
         dtype: of parameters.
         compute_dtype: that networks compute in; parameters and their updates stay as they are.
         precision: of float32 matrix products on devices that would round them (``"highest"``: not at all).
         jit: False runs everything line by line, to look into it.
         debug: ``"compiles"``: each compilation and its reason are logged; ``"nans"``: stop where one arises.
-        seed: of what a stage draws by :attr:`key`. What is stored with a config of its own (data set, model,
-            training) is drawn from that config's seed.
+        seed: of :attr:`key`. Data sets, models and training draw from the seeds of their configs.
     """
 
     device: str = "auto"

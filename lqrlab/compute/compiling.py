@@ -1,4 +1,4 @@
-"""Compilation that says what it does: programs, why each was made, how fast they are, and what ran without."""
+"""``jax.jit`` with a report: how many programs were compiled and why, how fast they are, what ran eagerly."""
 
 import collections
 import copy
@@ -6,13 +6,12 @@ import dataclasses
 import functools
 import importlib.util
 import inspect
-import itertools
 import statistics
 import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +39,18 @@ class EagerFallbackWarning(UserWarning):
 
 @dataclasses.dataclass
 class CompileReport:
-    """What became of the calls of a compiled function; times are waited for, in seconds, None if there is none.
+    """Statistics of a compiled function; times [s] include waiting for the result, None before there is one.
 
     Attributes:
         name: of the function.
         calls: outside of traces.
         programs: compilations, those read from the persistent cache included.
-        from_disk: programs that were read from there.
-        hits: calls that found their program ready.
+        from_disk: programs that were read from the persistent cache.
+        hits: calls that found their program compiled.
         first, second: time of those calls.
-        sustained: median of later calls that compiled nothing.
-        changes: for each program after the first, what was new: argument, before, after.
-        eager: for each way of calling that runs without compilation, the reason and the line.
+        sustained: median time of later calls that compiled nothing.
+        changes: for each program after the first the argument that was new, before and after.
+        eager: for each way of calling that runs without compilation the reason and the line.
     """
 
     name: str
@@ -88,13 +87,12 @@ def compile(
     donate: str | Sequence[str] = (),
     strict: bool = False,
 ) -> Any:
-    """``jax.jit`` that keeps count: use it as ``compile(fn, ...)`` or as a decorator, ``@compile(...)``.
+    """``jax.jit`` with a report: use it as ``compile(fn, ...)`` or as a decorator, ``@compile(...)``.
 
     If tracing fails because Python needs a value (an ``if`` on an array, ``float()``, a boolean mask), the function
     runs eagerly for these static arguments from then on, and an :class:`EagerFallbackWarning` says once where and
-    why. What was done before that line, printing for example, is then done twice. Any other error is the caller's
-    own and is raised as it is. The first ten calls and one in ten after those are waited for, to time them; the
-    others return at once.
+    why. What was done before that line, printing for example, is then done twice. Any other error is raised as it is.
+    The first ten calls and one in ten after those are waited for, to time them; the others return at once.
 
     Args:
         fn: a function of arrays and of pytrees of arrays.
@@ -126,7 +124,7 @@ class Compiled:
     ):
         functools.update_wrapper(self, fn)
         self._fn, self._strict, self._static = fn, strict, (static,) if isinstance(static, str) else static
-        self._parameters = inspect.signature(fn).parameters.values()
+        self._signature = inspect.signature(fn)
 
         @functools.wraps(fn)
         def thawed(*args: PyTree, **kwargs: PyTree) -> PyTree:
@@ -134,9 +132,6 @@ class Compiled:
 
         self._jitted = jax.jit(thawed, static_argnames=static or None, donate_argnames=donate or None)
         self._restart()
-
-    def __get__(self, instance: object, kind: type | None = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
 
     def fresh(self) -> "Compiled":
         """The same function and its programs, with counts that begin at zero."""
@@ -150,38 +145,25 @@ class Compiled:
         self._seen: list[Description] = []
         self._eager: set[object] = set()
 
-    def _positions(self) -> Iterator[str]:
-        """Names of positional arguments, the further ones of ``*rest`` as ``rest[0]``, ``rest[1]``, …"""
-        for p in self._parameters:
-            if p.kind.name.startswith("POSITIONAL"):
-                yield p.name
-            elif p.kind.name == "VAR_POSITIONAL":
-                yield from (f"{p.name}[{i}]" for i in itertools.count())
-
-    def _freeze(
-        self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
-    ) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
-        """The arguments with those that are static made hashable."""
-
-        def frozen(name: str, value: PyTree) -> PyTree:
+    def _bind(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> inspect.BoundArguments:
+        """The arguments by name, those that are static made hashable."""
+        given = self._signature.bind(*args, **kwargs)
+        for name in given.arguments.keys() & self._static:
             try:
-                return Static(value) if name in self._static else value
+                given.arguments[name] = Static(given.arguments[name])
             except TypeError as error:
                 raise TypeError(f"{self._report.name}: static argument {name}: {error}") from None
-
-        positional = tuple(map(frozen, self._positions(), args)) if self._static else args
-        # what is one too many is left for the function to refuse
-        return (*positional, *args[len(positional) :]), {name: frozen(name, v) for name, v in kwargs.items()}
+        return given
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Call the function, compiled if it can be."""
-        frozen, report = self._freeze(args, kwargs), self._report
+        given, report = self._bind(args, kwargs), self._report
         count, programs = report.calls + 1, report.programs
         waited = count <= _WAITED or count % _WAITED == 0
         if waited:
             jax.block_until_ready((args, kwargs))
         start = time.perf_counter()
-        out = self._run(args, kwargs, *frozen)
+        out = self._run(given, args, kwargs)
         if checks.traced(out):  # part of somebody else's program
             return out
         report.calls = count
@@ -194,15 +176,17 @@ class Compiled:
                 self._times.append(seconds)
         return out
 
-    def _run(self, args: tuple, kwargs: dict, frozen: tuple, named: dict) -> PyTree:
-        choice = tuple((i, v) for i, v in (*enumerate(frozen), *named.items()) if isinstance(v, Static))
+    def _run(
+        self, given: inspect.BoundArguments, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+    ) -> PyTree:
+        choice = tuple((name, v) for name, v in given.arguments.items() if isinstance(v, Static))
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             self._note_eager("compilation is switched off")
         elif choice not in self._eager:
             events = _events()
             before = len(events)
             try:
-                out = self._jitted(*frozen, **named)
+                out = self._jitted(*given.args, **given.kwargs)
             except SURVIVABLE as error:
                 if self._strict:
                     error.add_note(
@@ -216,7 +200,7 @@ class Compiled:
             else:
                 if _COMPILED in events[before:]:
                     self._report.from_disk += _FROM_DISK in events[before:]
-                    self._note_program(described(zip(self._positions(), frozen), named.items()))
+                    self._note_program(described(given.arguments))
                 elif not checks.traced(out):
                     self._report.hits += 1
                 return out
@@ -240,8 +224,8 @@ class Compiled:
 
     def trace(self, *args: PyTree, **kwargs: PyTree) -> jax.stages.Traced:
         """As of a function under ``jax.jit``: ``.jaxpr``, ``.lower()``."""
-        frozen, named = self._freeze(args, kwargs)
-        return self._jitted.trace(*frozen, **named)
+        given = self._bind(args, kwargs)
+        return self._jitted.trace(*given.args, **given.kwargs)
 
 
 def _thaw(value: PyTree) -> PyTree:

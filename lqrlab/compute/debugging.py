@@ -1,7 +1,4 @@
-"""One switch for each question that comes up when a computation goes wrong; JAX's own tools behind all of them.
-
-To stop inside a program and look around, there is ``jax.debug.breakpoint()``, which needs a terminal.
-"""
+"""One switch for each question that comes up when a computation goes wrong; JAX's tools behind all of them."""
 
 import contextlib
 import functools
@@ -44,9 +41,9 @@ def checked(fn: Callable[..., T], *, on_error: Literal["raise", "nan"] = "raise"
 
     Args:
         fn: a function of arrays, compiled or not.
-        on_error: ``"raise"``: a ``ValueError`` with the operation; only outside of traces, where there is somebody to
-            raise it to. ``"nan"``: all that is returned is NaN (integers stay) and computation goes on, under ``jit``
-            and, element by element, under ``vmap`` too; outside of them a warning says what happened.
+        on_error: ``"raise"``: a ``ValueError`` that names the operation; only outside of traces. ``"nan"``: all
+            results are NaN (integers stay) and computation goes on, under ``jit`` and, element by element, under
+            ``vmap`` too; outside of them a warning says what happened.
     """
     checks.choice("on_error", on_error, ("raise", "nan"))
     errors = checkify.float_checks | checkify.index_checks | checkify.user_checks
@@ -58,12 +55,12 @@ def checked(fn: Callable[..., T], *, on_error: Literal["raise", "nan"] = "raise"
         # there is no public way to ask within a trace; these are flags, one for each kind of error
         failed = jnp.any(jnp.stack(list(error._pred.values()))) if error._pred else jnp.array(False)
         inside = checks.traced(failed)
+        if on_error == "raise" and inside:
+            raise ValueError(
+                "checked: on_error='raise' cannot raise within jit, vmap or grad: put checked around them, as in "
+                "checked(jax.vmap(fn)), or use on_error='nan'"
+            )
         if on_error == "raise":
-            if inside:
-                raise ValueError(
-                    "checked: on_error='raise' cannot raise within jit, vmap or grad: put checked around them, as in "
-                    "checked(jax.vmap(fn)), or use on_error='nan'"
-                )
             error.throw()
             return out
         if not inside and failed:
@@ -123,11 +120,8 @@ def memory_profile(path: str | Path) -> Path:
 def trace(folder: str | Path) -> Iterator[Path]:
     """Record what runs when, as ``perfetto_trace.json.gz`` in ``folder``; drop it onto https://ui.perfetto.dev.
 
-    What is to be seen in full has to be waited for within the block (``jax.block_until_ready``). What TensorBoard and
-    XProf read is written too.
-
-    Yields:
-        The path of the trace, which exists when the block has ended.
+    Results have to be waited for within the block (``jax.block_until_ready``). The path of the trace, which the block
+    is given, exists after the block; files for TensorBoard and XProf are written too.
     """
     path = Path(folder) / "perfetto_trace.json.gz"
     with jax.profiler.trace(str(folder), create_perfetto_trace=True):

@@ -19,9 +19,9 @@ def grouped() -> bool:
 def join() -> int:
     """Become one of several processes, if there are any; before JAX computes anything. Returns this one's number.
 
-    They are found by what :func:`start` put into the environment, or by the scheduler (Slurm, Open MPI): a job
-    step of more than one task is one such group. From then on ``jax.devices()`` are those of all processes,
-    every process has to call the same functions in the same order, and only process 0 should write files.
+    They are found by the environment that :func:`start` or a scheduler (Slurm, Open MPI) made. From then on
+    ``jax.devices()`` are those of all processes, every process has to call the same functions in the same order,
+    and only process 0 should write files.
     """
     if jax.distributed.is_initialized():
         return jax.process_index()

@@ -12,27 +12,24 @@ from lqrlab.compute import checks
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_OPTIONS = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
+
 
 @functools.cache
 def _quick_options() -> dict[str, object]:
-    """Compiler options that trade the speed of a program for that of its compilation, as this jaxlib knows them."""
-
-    def known(option: str, value: object) -> bool:
-        try:
-            jax.jit(lambda: 0, compiler_options={option: value})()
-        except Exception:  # whatever it calls an unknown option
-            return False
-        return True
-
-    wanted = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
-    return {k: v for k, v in wanted.items() if jax.default_backend() == "cpu" and known(k, v)}
+    """Options that make compilation fast and programs slow, if this backend and jaxlib know them."""
+    try:
+        jax.jit(lambda: 0, compiler_options=_OPTIONS)()
+    except Exception:  # an unknown option has no error class of its own
+        return {}
+    return dict(_OPTIONS) if jax.default_backend() == "cpu" else {}
 
 
 def quick_jit(fn: Callable[P, R], **options: Any) -> Callable[P, R]:
     """``jax.jit(fn, **options)`` for what runs a few times: compiled four times as fast, some times slower to run.
 
-    On devices other than the CPU, with a jaxlib that does not know the compiler's options, and as part of another
-    program, which cannot have options of its own, it is a plain ``jax.jit``.
+    On other devices, with a jaxlib that does not know the compiler's options, and as part of another program, which
+    cannot have options of its own, it is a plain ``jax.jit``.
     """
     plain = jax.jit(fn, **options)
     quick = functools.cache(lambda: jax.jit(fn, compiler_options=_quick_options(), **options))

@@ -1,8 +1,9 @@
-"""Arguments of compiled functions: static ones made hashable, and all that programs are told apart by, in words."""
+"""Arguments of compiled functions: static ones made hashable, and what distinguishes two programs, in words."""
 
+import copy
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ _SETTINGS = (
     *("jax_enable_x64", "jax_default_matmul_precision", "jax_default_device", "jax_debug_nans"),
     *("jax_numpy_dtype_promotion", "jax_default_prng_impl"),
 )
+_CONTAINERS = (list, tuple, set, dict, np.ndarray)
 
 
 class Static:
@@ -41,7 +43,7 @@ class Static:
 
     def value(self) -> object:
         """The value, in new containers: what a function does to them stays with it."""
-        return _copy(self._value)
+        return copy.deepcopy(self._value) if isinstance(self._value, _CONTAINERS) else self._value
 
 
 def _key(value: Any) -> tuple:
@@ -75,39 +77,26 @@ def _key(value: Any) -> tuple:
     return kind, value
 
 
-def _copy(value: Any) -> Any:
-    kind = type(value)
-    if kind in (list, tuple):
-        return kind(map(_copy, value))
-    if isinstance(value, tuple) and hasattr(kind, "_make"):
-        return kind._make(map(_copy, value))
-    if kind in (dict, OrderedDict):
-        return kind((k, _copy(v)) for k, v in value.items())
-    return value.copy() if kind in (set, np.ndarray) else value
+Description = dict[str, object]
+"""A property of an argument, as ``"x (shape)"`` → a value that can be compared and shown."""
 
 
-Description = dict[tuple[str, str], object]
-"""(argument, what of it) → a value that can be compared and shown."""
-
-
-def described(positional: Iterable[tuple[str, object]], named: Iterable[tuple[str, object]]) -> Description:
-    """All that programs are told apart by, of arguments given by position and by name, each with its name."""
-    found: Description = {}
-    for how, given in (("by position", positional), ("by name", named)):
-        for name, value in given:
-            found[name, ""] = f"given {how}"
-            if isinstance(value, Static):
-                found[name, " (static)"] = value
-                continue
-            leaves, structure = jax.tree_util.tree_flatten_with_path(value)
-            if [path for path, _ in leaves] != [()]:
-                found[name, " (structure)"] = structure
-            for path, leaf in leaves:
-                kind, at = jax.typeof(leaf), jax.tree_util.keystr(path)
-                found[name, f"{at} (shape)"] = list(kind.shape)
-                found[name, f"{at} (dtype)"] = kind.dtype.name + " of a Python number" * kind.weak_type
-                found[name, f"{at} (placement)"] = _placement(leaf)
-    return found | {(s, " (setting of JAX)"): getattr(jax.config, s, None) for s in _SETTINGS}
+def described(arguments: Mapping[str, object]) -> Description:
+    """All properties of named arguments that programs are told apart by."""
+    found: Description = {f"{name} (setting of JAX)": getattr(jax.config, name, None) for name in _SETTINGS}
+    for name, value in arguments.items():
+        if isinstance(value, Static):
+            found[f"{name} (static)"] = value
+            continue
+        leaves, structure = jax.tree_util.tree_flatten_with_path(value)
+        if [path for path, _ in leaves] != [()]:
+            found[f"{name} (structure)"] = structure
+        for path, leaf in leaves:
+            kind, at = jax.typeof(leaf), name + jax.tree_util.keystr(path)
+            found[f"{at} (shape)"] = list(kind.shape)
+            found[f"{at} (dtype)"] = kind.dtype.name + " of a Python number" * kind.weak_type
+            found[f"{at} (placement)"] = _placement(leaf)
+    return found
 
 
 def _placement(leaf: Any) -> str:
@@ -118,10 +107,6 @@ def _placement(leaf: Any) -> str:
 
 
 def differences(old: Description, new: Description) -> list[str]:
-    """``x (shape): [3] → [4]`` and so on; of an argument that is new or gone, only that it is."""
-    lines = []
-    for key in {**old, **new}:
-        one_sided = ((key[0], "") in old) != ((key[0], "") in new)
-        if old.get(key) != new.get(key) and not (one_sided and key[1]):
-            lines.append(f"{''.join(key)}: {old.get(key, 'not given')} → {new.get(key, 'not given')}")
-    return lines
+    """``x (shape): [3] → [4]`` and so on."""
+    values = {name: (old.get(name, "not given"), new.get(name, "not given")) for name in {**old, **new}}
+    return [f"{name}: {before} → {after}" for name, (before, after) in values.items() if before != after]

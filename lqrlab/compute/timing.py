@@ -1,4 +1,4 @@
-"""Honest timing: compilation apart, results waited for, the median told."""
+"""Wall times of calls whose results are waited for."""
 
 import dataclasses
 import statistics
@@ -18,20 +18,14 @@ class Timing:
     repeats: int
 
 
+def seconds(fn: Callable[..., object], *args: object, **kwargs: object) -> float:
+    """Time [s] of ``fn(*args, **kwargs)``, its result waited for."""
+    start = time.perf_counter()
+    jax.block_until_ready(fn(*args, **kwargs))
+    return time.perf_counter() - start
+
+
 def timeit(fn: Callable[..., object], *args: object, repeats: int = 10, **kwargs: object) -> Timing:
-    """Time ``fn(*args, **kwargs)``; every call is waited for with ``block_until_ready``.
-
-    Args:
-        fn: any function of arrays; what it returns is waited for.
-        args, kwargs: passed on.
-        repeats: calls counted after the first.
-    """
-
-    def once() -> float:
-        start = time.perf_counter()
-        jax.block_until_ready(fn(*args, **kwargs))
-        return time.perf_counter() - start
-
-    first = once()
-    times = [once() for _ in range(repeats)]
+    """Time ``fn(*args, **kwargs)`` once, then ``repeats`` times."""
+    first, *times = (seconds(fn, *args, **kwargs) for _ in range(1 + repeats))
     return Timing(first, statistics.median(times), min(times), repeats)

@@ -113,33 +113,18 @@ def pivoted(a: Float[Array, "n n width"], b: Float[Array, "n k width"]) -> Float
 
 
 def inverse(a: Float[Array, "n n width"]) -> Float[Array, "n n width"]:
-    """a⁻¹ without pivoting: fast, and good where the leading blocks are. Of few matrices pivoted.
+    """a⁻¹: the adjugate up to n = 2, then Gauss-Jordan elimination; of few matrices with pivoting.
 
-    By blocks up to n = 4, in place above. Measured on one core, ns a matrix: 32 by blocks and 46 in place for
-    n = 4, 670 and 350 for n = 12.
+    Without pivoting it is done in place, rolled into one loop: fast, and good where the leading blocks are.
     """
     n = a.shape[0]
-    if _narrow(a) and n > 2:
-        return pivoted(a, jnp.broadcast_to(eye(n, a), a.shape))
-    if n > 4:
-        return _swept(a)
     if n == 1:
         return 1 / a
     if n == 2:
         d = 1 / (a[0, 0] * a[1, 1] - a[0, 1] * a[1, 0])
         return jnp.stack([jnp.stack([a[1, 1], -a[0, 1]]), jnp.stack([-a[1, 0], a[0, 0]])]) * d[None, None]
-    h = n // 2
-    left = inverse(a[:h, :h])
-    below = mul(a[h:, :h], left)
-    right = inverse(a[h:, h:] - mul(below, a[:h, h:]))  # of the Schur complement
-    across, down = mul(left, a[:h, h:]), mul(right, below)
-    upper = jnp.concatenate([left + mul(across, down), -mul(across, right)], axis=1)
-    return jnp.concatenate([upper, jnp.concatenate([-down, right], axis=1)])
-
-
-def _swept(a: Array) -> Array:
-    """a⁻¹ by Gauss-Jordan elimination in place, without pivoting, rolled into one loop."""
-    n = a.shape[0]
+    if _narrow(a):
+        return pivoted(a, jnp.broadcast_to(eye(n, a), a.shape))
     one = jnp.arange(n)
 
     def pivot(a: Array, k: ArrayLike) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""``lqrlab bench``: how fast this machine is, beside other libraries."""
+"""``lqrlab bench``: how fast this machine is."""
 
 import dataclasses
 import json
@@ -10,12 +10,12 @@ import click
 from lqrlab.workbench.cli.options import as_json
 
 if TYPE_CHECKING:
-    from lqrlab.benchmarks.riccati import Row
+    from lqrlab.benchmarks import Row
 
 
 @click.group()
 def bench() -> None:
-    """Measure how fast this machine is, beside other libraries."""
+    """Measure how fast this machine is."""
 
 
 @bench.command("control")
@@ -26,11 +26,11 @@ def bench() -> None:
 )
 @as_json
 def bench_control(states: tuple[int, ...], num: int, hard: bool, as_json: bool) -> None:
-    """Riccati designs in bulk, beside SciPy's, slycot's and contrax's on the same problems."""
-    from lqrlab.benchmarks import riccati, riccati_acceptance
+    """Riccati designs in bulk, against loops over SciPy's and slycot's solvers on the same problems."""
+    from lqrlab import benchmarks
 
     _show(
-        lambda: riccati_acceptance.acceptance(num=num) if hard else riccati.bench_control(states, num=num),
+        lambda: benchmarks.acceptance(num=num) if hard else benchmarks.bench_control(states, num=num),
         as_json,
     )
 
@@ -41,25 +41,25 @@ def bench_control(states: tuple[int, ...], num: int, hard: bool, as_json: bool) 
 @click.option("--loaders", is_flag=True, help="Only the loaders.")
 @as_json
 def bench_data(large: bool, regenerate: bool, loaders: bool, as_json: bool) -> None:
-    """Closed loops beside NumPy, generation beside raw files, loaders beside PyTorch's and grain's if there."""
-    from lqrlab.benchmarks import data, loading
+    """Closed loops against NumPy, generation against raw files, and the sources of windows."""
+    from lqrlab import benchmarks
 
     asked = (
-        (large, loading.bench_large),
-        (regenerate, data.bench_regeneration),
-        (loaders, loading.bench_loading),
+        (large, benchmarks.bench_large),
+        (regenerate, benchmarks.bench_regeneration),
+        (loaders, benchmarks.bench_loading),
     )
-    _show(next((measure for wanted, measure in asked if wanted), data.bench_data), as_json)
+    _show(next((measure for wanted, measure in asked if wanted), benchmarks.bench_data), as_json)
 
 
 @bench.command("train")
 @click.option("--repeats", default=10, show_default=True, help="Steps of which the fastest counts.")
 @as_json
 def bench_train(repeats: int, as_json: bool) -> None:
-    """Train steps compiled and eager, and the transformer beside PyTorch's (if that is installed)."""
-    from lqrlab.benchmarks import training
+    """Train steps compiled and eager, and what fit adds to them."""
+    from lqrlab import benchmarks
 
-    _show(lambda: training.bench_train(repeats=repeats), as_json)
+    _show(lambda: benchmarks.bench_train(repeats=repeats), as_json)
 
 
 def _show(measure: "Callable[[], Iterable[Row]]", as_json: bool) -> None:

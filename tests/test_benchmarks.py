@@ -1,0 +1,44 @@
+"""What the rows of a benchmark mean; how fast anything is, no test says."""
+
+import dataclasses
+
+import pytest
+
+from lqrlab import benchmarks
+from lqrlab.benchmarks import measurement
+
+
+def test_calls_take_turns_and_the_least_time_counts(monkeypatch):
+    order, clock = [], iter([0.5, 0.1, 3.0, 5.0, 1.0, 7.0])
+    monkeypatch.setattr(measurement, "seconds", lambda call: call() or next(clock))
+    times = benchmarks.measure({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 2)
+    assert order == ["a", "b"] * 3
+    assert times == {"a": 1.0, "b": 5.0}  # without the first calls, which may compile
+
+
+def test_a_target_is_the_least_or_the_largest_value_wanted():
+    assert measurement.row("speed", 3, "×", 2) == benchmarks.Row("speed", 3.0, "×", 2, True)
+    assert measurement.row("wait", 3, "%", 2, least=False).reached is False
+    assert measurement.row("size", 3, "MB").reached is None
+
+
+def test_a_call_in_another_process_gives_its_last_line_or_fails():
+    assert float(measurement.last_line(print, "first", "1.5").split()[-1]) == 1.5
+    with pytest.raises(measurement.subprocess.CalledProcessError):
+        measurement.last_line(open, "/no such file")
+
+
+def test_hard_problems_are_judged_by_their_closed_loops_and_equations(monkeypatch):
+    rows = {row.name: row for row in benchmarks.acceptance((2,), num=30)}
+    assert rows["sampled, stiff chain: problems"].value == 10
+    assert all(row.reached for row in rows.values() if row.target is not None)
+    design = benchmarks.riccati_acceptance.control.lqr
+
+    def wrong(*problem):
+        found = design(*problem)
+        return dataclasses.replace(found, K=-found.K, P=2 * found.P)
+
+    monkeypatch.setattr(benchmarks.riccati_acceptance.control, "lqr", wrong)
+    rows = {row.name: row for row in benchmarks.acceptance((2,), num=30)}
+    assert not rows["continuous, dense: accepted and unstable"].reached
+    assert not rows["continuous, dense: accepted and above 1e-8"].reached
