@@ -11,7 +11,12 @@ _beartype = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
 
 def checked(fn: F) -> F:
-    """``fn`` with its arguments and its result checked, where beartype understands the hints."""
+    """``fn`` with its arguments and its result checked, where beartype understands the hints.
+
+    Constructors are not: JAX, and preparation on the host, put other things than JAX's arrays into a pytree's fields.
+    """
+    if fn.__name__ == "__init__":
+        return fn
     try:
         return _beartype(fn)
     except BeartypeDecorHintException:  # typing.Self, which means nothing to it outside of a class

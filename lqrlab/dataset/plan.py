@@ -5,7 +5,7 @@ import zlib
 
 import jax
 import numpy as np
-from jaxtyping import PRNGKeyArray, Shaped
+from jaxtyping import Array, Key, Shaped
 
 from lqrlab.dataset.config import DataConfig
 
@@ -35,7 +35,7 @@ def plan(config: DataConfig) -> tuple[Shard, ...]:
     )
 
 
-def keys(config: DataConfig, shard: Shard) -> PRNGKeyArray:
+def keys(config: DataConfig, shard: Shard) -> Key[Array, "3"]:
     """Three random keys of a shard, from the seed, the family's name and the block alone."""
     key = jax.random.key(config.seed, impl="threefry2x32")
     key = jax.random.fold_in(jax.random.fold_in(key, zlib.crc32(shard.family.encode())), shard.block)

@@ -35,7 +35,7 @@ def random_systems(key: PRNGKeyArray, num: int) -> tuple[SampledProblem, Coordin
         return sampled_problem(plants, coordinates, K, P), coordinates
 
 
-def _designed(key: PRNGKeyArray) -> tuple[Linear, Coordinates, Array, Array]:
+def _designed(key: PRNGKeyArray) -> tuple[Linear, Coordinates, np.ndarray, np.ndarray]:
     """Those of some plants that have an optimum with a moderate gain, on the host."""
     plants, coordinates = _drawn(key, _AT_ONCE)
     design = control.lqrd(plants.A, plants.B, plants.Q, plants.R, plants.dt)

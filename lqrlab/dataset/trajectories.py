@@ -152,7 +152,7 @@ def simulate(
         _keep(config),
         key=key if _disturbed(config) else None,
         noise=Noise(*(size * jnp.asarray(scale) if size else None for size, scale in sizes)),
-        extra=units,
+        extra=jax.tree.map(jnp.asarray, units),
         total=config.variants * config.trajectories,
     )
     lead = x0.shape[:2]

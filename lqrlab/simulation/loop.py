@@ -176,7 +176,7 @@ def record(
     *,
     key: PRNGKeyArray | None = None,
     noise: Noise = NONE,
-    extra: PyTree[Array] = None,
+    extra: PyTree = None,
     total: int = 0,
 ) -> Mapping[str, np.ndarray | Array]:
     """Run loops and keep what functions of their states, inputs and costs return: data sets are made so.

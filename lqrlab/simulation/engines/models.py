@@ -45,7 +45,7 @@ class Loops(NamedTuple):
     low: Array | None = None
     high: Array | None = None
     noise: Noise = Noise()
-    extra: PyTree[Array] = None
+    extra: PyTree = None
 
     @property
     def plants(self) -> int:
@@ -53,7 +53,7 @@ class Loops(NamedTuple):
         return max(len(a) for a in jax.tree.leaves((self.model, self.K, self.low, self.noise)))
 
 
-def loops_of(world: Env, K: Array, noise: Noise, extra: PyTree[Array] = None) -> Loops:
+def loops_of(world: Env, K: Array, noise: Noise, extra: PyTree = None) -> Loops:
     """The plants of an Env under gains K ``[*batch, m, n]``, flattened; ``extra`` has the batch axes in front."""
     batch = world.batch_shape
     depth = max(len(batch), K.ndim - 2)
