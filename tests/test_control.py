@@ -11,7 +11,7 @@ import scipy.linalg
 from scipy_oracle import gain, relative, van_loan
 
 from lqrlab import control, simulation, systems
-from lqrlab.compute.compiling import quickly
+from lqrlab.compute import quick_jit
 from lqrlab.control import checks
 
 FAMILIES = "pendulum", "magnetic_levitation", "cart_pole", "two_link_arm", "quadrotor"  # of five dimensions
@@ -148,9 +148,9 @@ def test_derivatives_equal_finite_differences(name):
         return sum(jnp.sum(x * y) for x, y in zip(a, b))
 
     slopes = jax.value_and_grad(value)
-    first = quickly(slopes)
-    forward = quickly(lambda push: jax.jvp(slopes, (args,), (push,))[1])
-    reverse = quickly(jax.grad(lambda args, push: inner(jax.grad(value)(args), push)))
+    first = quick_jit(slopes)
+    forward = quick_jit(lambda push: jax.jvp(slopes, (args,), (push,))[1])
+    reverse = quick_jit(jax.grad(lambda args, push: inner(jax.grad(value)(args), push)))
     gradient = first(args)[1]
     rng, h = np.random.default_rng(0), 1e-5
     for which in range(5):

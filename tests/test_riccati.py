@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 
 from lqrlab import control
-from lqrlab.compute.compiling import quickly
+from lqrlab.compute import quick_jit
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.threads import on_all_cores
 from lqrlab.control.riccati import doubling, matrix_sign
@@ -116,11 +116,11 @@ def test_doubling_that_stalls_is_rescued(continuous):
     Q, R = np.stack([q * np.eye(2) for q in (1.0, 1e-8, 2.0)]), np.eye(1)
     full = [jnp.stack([a] * 3, axis=-1) for a in (A, B)] + [jnp.moveaxis(Q, 0, -1)]
     full += [jnp.ones((1, 1, 3)), jnp.zeros((2, 1, 3))]
-    _, error = quickly(partial(doubling.by_doubling, continuous=continuous))(*full)
+    _, error = quick_jit(partial(doubling.by_doubling, continuous=continuous))(*full)
     assert np.array_equal(error > 1e-11, [False, True, False])
     design = control.lqr if continuous else control.dlqr
     solve = scipy.linalg.solve_continuous_are if continuous else scipy.linalg.solve_discrete_are
-    for result in (design(A, B, Q, R), quickly(design)(A, B, Q, R)):  # outside and inside a trace
+    for result in (design(A, B, Q, R), quick_jit(design)(A, B, Q, R)):  # outside and inside a trace
         assert bool(jnp.all(result.stabilizing))
         assert np.allclose(result.P, [solve(A, B, q, R) for q in Q], rtol=1e-7)
 
@@ -140,7 +140,7 @@ def test_a_closed_loop_on_the_imaginary_axis_has_no_answer():
 def test_small_and_large_batches_give_the_same(n):
     rng = np.random.default_rng(n)
     A, b = rng.normal(size=(n, n, 40)) + 2 * np.eye(n)[:, :, None], rng.normal(size=(n, n, 40))
-    mul, inverted, positive = (quickly(f) for f in (batch_last.mul, batch_last.inverse, batch_last.positive))
+    mul, inverted, positive = (quick_jit(f) for f in (batch_last.mul, batch_last.inverse, batch_last.positive))
     one = np.moveaxis(A, -1, 0)
     assert np.allclose(np.moveaxis(mul(A, b), -1, 0), one @ np.moveaxis(b, -1, 0), rtol=1e-12)
     assert np.allclose(mul(A[..., :5], b[..., :5]), mul(A, b)[..., :5], rtol=1e-12)
