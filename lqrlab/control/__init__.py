@@ -4,8 +4,8 @@ from lqrlab.control.analysis.controllability import ctrb, gram, obsv
 from lqrlab.control.analysis.diagnosis import Diagnosis, diagnose
 from lqrlab.control.analysis.eigenmodes import Mode, modes, settling_time
 from lqrlab.control.analysis.frequency import frequency_response, sensitivity, zeros
-from lqrlab.control.analysis.norms import covariance, h2_norm, hinf_norm, noise_cost
-from lqrlab.control.analysis.stability_margins import Disk, Margins, disk_margin, margins
+from lqrlab.control.analysis.norms import h2_norm, hinf_norm
+from lqrlab.control.analysis.stability_margins import Disk, Margins, margins
 from lqrlab.control.analysis.statespace import to_statespace
 from lqrlab.control.analysis.step import StepInfo, step_info, step_response
 from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed
@@ -13,7 +13,7 @@ from lqrlab.control.discretization import Sampled, c2d, discretize
 from lqrlab.control.estimation import LQG, Estimator, dlqe, lqe, lqg
 from lqrlab.control.horizon import TimeVaryingLQR, finite_horizon
 from lqrlab.control.inverse import Inverse, inverse_lqr
-from lqrlab.control.lyapunov import dlyap, is_stable, lyap
+from lqrlab.control.lyapunov import dlyap, lyap
 from lqrlab.control.pareto_front import Front, pareto
 from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, sampling_cost, unsaturated_level
 from lqrlab.control.riccati.equations import care, dare

@@ -1,7 +1,7 @@
-"""Finite-horizon regulators: step by step backwards, or all steps at once by an associative scan."""
+"""Finite-horizon regulators of plants and weights that may change with time, step by step backwards."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import jax
@@ -10,11 +10,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import broadcast, linalg, pytree
-from lqrlab.compute.checks import choice, traced, whole
+from lqrlab.compute.checks import traced, whole
 from lqrlab.control import checks
 from lqrlab.control.weights import stage_weight
-
-METHODS = ("auto", "sequential", "parallel")
 
 
 @pytree
@@ -29,7 +27,8 @@ class TimeVaryingLQR:
         return iter((self.K, self.P))
 
 
-def _sequential(A: Array, B: Array, Q: Array, R: Array, N: Array, Qf: Array) -> TimeVaryingLQR:
+@partial(jax.jit, static_argnames=("num_steps", "varying"))
+def _solve(args: tuple[Array, ...], num_steps: int, varying: str) -> TimeVaryingLQR:
     def back(P: Array, now: tuple) -> tuple[Array, tuple[Array, Array]]:
         A, B, Q, R, N = now
         K = linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
@@ -37,43 +36,11 @@ def _sequential(A: Array, B: Array, Q: Array, R: Array, N: Array, Qf: Array) -> 
         before = linalg.symmetric(closed.T @ P @ closed + stage_weight(Q, R, N, K))
         return before, (K, before)
 
-    _, (K, P) = jax.lax.scan(back, Qf, (A, B, Q, R, N), reverse=True)
-    return TimeVaryingLQR(K, jnp.concatenate([P, Qf[None]]))
-
-
-def _parallel(A: Array, B: Array, Q: Array, R: Array, N: Array, Qf: Array) -> TimeVaryingLQR:
-    """Source: S. Särkkä and Á. F. García-Fernández, Temporal parallelization of dynamic programming and linear
-    quadratic control, IEEE Trans. Autom. Control 68 (2023), section III-B (without the affine terms)."""
-    n = A.shape[-1]
-    invR = linalg.solve_many(R, jnp.concatenate([B.mT, N.mT], axis=-1))
-    RB, RN = invR[..., :n], invR[..., n:]
-    zero = jnp.zeros((1, n, n), A.dtype)
-    F = jnp.concatenate([A - B @ RN, zero])
-    G = jnp.concatenate([linalg.symmetric(B @ RB), zero])
-    H = jnp.concatenate([linalg.symmetric(Q - N @ RN), Qf[None]])
-    eye = jnp.eye(n, dtype=A.dtype)
-
-    def join(later: tuple, sooner: tuple) -> tuple:  # a reversed scan passes the later part first
-        (F2, G2, H2), (F1, G1, H1) = later, sooner
-        both = linalg.solve_many(
-            jnp.broadcast_to(eye, F1.shape) + G1 @ H2, jnp.concatenate([F1, G1], axis=-1)
-        )
-        WF, WG = both[..., :n], both[..., n:]
-        return F2 @ WF, G2 + linalg.symmetric(F2 @ WG @ F2.mT), H1 + linalg.symmetric(F1.mT @ H2 @ WF)
-
-    P = jax.lax.associative_scan(join, (F, G, H), reverse=True)[2]
-    after = P[1:]
-    K = linalg.solve_many(R + B.mT @ after @ B, B.mT @ after @ A + N.mT)
-    return TimeVaryingLQR(K, P)
-
-
-@partial(jax.jit, static_argnames=("num_steps", "varying", "parallel"))
-def _solve(args: tuple[Array, ...], num_steps: int, varying: str, parallel: bool) -> TimeVaryingLQR:
-    form: Callable[..., TimeVaryingLQR] = _parallel if parallel else _sequential
-
     def one(*args: Array) -> TimeVaryingLQR:
         *matrices, Qf = args
-        return form(*(jnp.broadcast_to(a, (num_steps, *a.shape[-2:])) for a in matrices), Qf)
+        steps = tuple(jnp.broadcast_to(a, (num_steps, *a.shape[-2:])) for a in matrices)
+        _, (K, P) = jax.lax.scan(back, Qf, steps, reverse=True)
+        return TimeVaryingLQR(K, jnp.concatenate([P, Qf[None]]))
 
     cores = [3 if name in varying else 2 for name in "ABQRN"]
     return broadcast(one, *zip(args, (*cores, 2)))
@@ -112,7 +79,7 @@ def _checked(
 
 def finite_horizon(
     A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, num_steps: int,
-    Qf: ArrayLike | None = None, N: ArrayLike | None = None, *, varying: str = "", method: str = "auto",
+    Qf: ArrayLike | None = None, N: ArrayLike | None = None, *, varying: str = "",
 ) -> TimeVaryingLQR:  # fmt: skip
     """Minimise x[T]ᵀQf x[T] + Σ_{t<T} xᵀQx + uᵀRu + 2xᵀNu for x[t+1] = Ax[t] + Bu[t].
 
@@ -121,8 +88,6 @@ def finite_horizon(
         num_steps: the horizon T.
         Qf: terminal weight ``[..., n, n]``; Q if left out, the last one if Q varies.
         varying: letters of the arguments that change with time, such as ``"AB"``.
-        method: ``"sequential"``, ``"parallel"`` (an associative scan: more arithmetic in fewer steps, for
-            accelerators; needs R > 0) or ``"auto"``: parallel on an accelerator from 64 steps.
 
     Returns:
         :class:`TimeVaryingLQR`: u[t] = −K[t] x[t].
@@ -136,10 +101,5 @@ def finite_horizon(
     [0.3333333333333333, 0.5]
     """
     whole("num_steps", num_steps)
-    choice("method", method, METHODS)
     given = {"A": A, "B": B, "Q": Q, "R": R} | ({} if N is None else {"N": N})
-    args = _checked(given, num_steps, varying, Qf)
-    parallel = method == "parallel" or (
-        method == "auto" and num_steps >= 64 and jax.default_backend() != "cpu"
-    )
-    return _solve(args, num_steps, varying, parallel)
+    return _solve(_checked(given, num_steps, varying, Qf), num_steps, varying)

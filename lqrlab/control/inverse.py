@@ -7,7 +7,6 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool, Float
 
 from lqrlab.control import checks
-from lqrlab.control.analysis.frequency import mode_frequencies
 from lqrlab.control.barrier import analytic_centre
 from lqrlab.control.discretization import c2d, discretize
 from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd
@@ -249,7 +248,9 @@ def _return_difference(loops: _Loops, inner: np.ndarray, least: np.ndarray) -> n
     (A, B), K = loops.plant(), loops.K
     dt = np.ones(len(A)) if loops.discrete else loops.dt
     closed = A - B @ K
-    speeds = mode_frequencies(A, closed, dt=dt)
+    poles = np.concatenate([np.linalg.eigvals(a) for a in (A, closed)], axis=-1).astype(complex)
+    with np.errstate(divide="ignore"):
+        speeds = np.abs(poles if dt is None else np.log(poles) / dt[:, None])
     speeds = np.where(np.isfinite(speeds), speeds, np.nan)
     speeds = np.where(speeds > 1e-9 * np.nanmax(speeds, axis=1, keepdims=True), speeds, np.nan)
     low, high = 1e-2 * np.nanmin(speeds, axis=1), 1e3 * np.nanmax(speeds, axis=1)

@@ -83,10 +83,3 @@ def sensitivity(
     """
     A, B, K = checks.matrices(A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
     return frequency_response(A - B @ K, B, -K, frequencies, jnp.eye(K.shape[-2], dtype=K.dtype), dt)
-
-
-def mode_frequencies(*matrices: np.ndarray, dt: float | np.ndarray | None) -> np.ndarray:
-    """|pole| [rad/s] of the modes of systems ``[..., n, n]``, all along the last axis; infinite or NaN at z = 0."""
-    poles = np.concatenate([np.linalg.eigvals(a) for a in matrices], axis=-1).astype(complex)
-    with np.errstate(divide="ignore"):
-        return np.abs(poles if dt is None else np.log(poles) / np.asarray(dt)[..., None])

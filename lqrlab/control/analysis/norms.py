@@ -1,4 +1,4 @@
-"""System norms, and the covariance and cost of a linear loop under white noise."""
+"""System norms: H2 and H∞."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,30 +7,6 @@ from jaxtyping import Array, ArrayLike, Float
 from lqrlab.control import checks
 from lqrlab.control.analysis.controllability import gram
 from lqrlab.control.analysis.statespace import to_statespace
-from lqrlab.control.lyapunov import dlyap, lyap
-
-
-def covariance(A: ArrayLike, W: ArrayLike, *, discrete: bool = False) -> Float[Array, "*batch n n"]:
-    """Stationary covariance of x' = Ax + w; batched, differentiable.
-
-    Args:
-        A: ``[..., n, n]``, stable: usually a closed loop.
-        W: intensity of the white noise w (covariance if ``discrete``) ``[..., n, n]``.
-
-    Returns:
-        ``[..., n, n]``; NaN where A is unstable.
-    """
-    return (dlyap if discrete else lyap)(A, W)
-
-
-def noise_cost(P: ArrayLike, W: ArrayLike) -> Float[Array, "*batch"]:
-    """Steady-state cost rate under white noise, tr(PW) ``[...]``: per second, or per step in discrete time.
-
-    Args:
-        P: cost to go of a regulator ``[..., n, n]``.
-        W: intensity of the noise (covariance in discrete time) ``[..., n, n]``.
-    """
-    return jnp.sum(jnp.asarray(P) * jnp.asarray(W).mT, axis=(-1, -2))
 
 
 def h2_norm(A: ArrayLike, B: ArrayLike, C: ArrayLike, *, discrete: bool = False) -> Float[Array, "*batch"]:
