@@ -1,4 +1,4 @@
-"""Finite-horizon regulators of plants and weights that may change with time, step by step backwards."""
+"""Finite-horizon regulators, step by step backwards."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -6,11 +6,10 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import broadcast, linalg, pytree
-from lqrlab.compute.checks import traced, whole
+from lqrlab.compute.checks import whole
 from lqrlab.control import checks
 from lqrlab.control.weights import stage_weight
 
@@ -27,67 +26,31 @@ class TimeVaryingLQR:
         return iter((self.K, self.P))
 
 
-@partial(jax.jit, static_argnames=("num_steps", "varying"))
-def _solve(args: tuple[Array, ...], num_steps: int, varying: str) -> TimeVaryingLQR:
-    def back(P: Array, now: tuple) -> tuple[Array, tuple[Array, Array]]:
-        A, B, Q, R, N = now
-        K = linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
-        closed = A - B @ K
-        before = linalg.symmetric(closed.T @ P @ closed + stage_weight(Q, R, N, K))
-        return before, (K, before)
+@partial(jax.jit, static_argnames="num_steps")
+def _solve(args: tuple[Array, ...], num_steps: int) -> TimeVaryingLQR:
+    def one(A: Array, B: Array, Q: Array, R: Array, N: Array, Qf: Array) -> TimeVaryingLQR:
+        def back(P: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
+            K = linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
+            closed = A - B @ K
+            before = linalg.symmetric(closed.T @ P @ closed + stage_weight(Q, R, N, K))
+            return before, (K, before)
 
-    def one(*args: Array) -> TimeVaryingLQR:
-        *matrices, Qf = args
-        steps = tuple(jnp.broadcast_to(a, (num_steps, *a.shape[-2:])) for a in matrices)
-        _, (K, P) = jax.lax.scan(back, Qf, steps, reverse=True)
+        _, (K, P) = jax.lax.scan(back, Qf, None, length=num_steps, reverse=True)
         return TimeVaryingLQR(K, jnp.concatenate([P, Qf[None]]))
 
-    cores = [3 if name in varying else 2 for name in "ABQRN"]
-    return broadcast(one, *zip(args, (*cores, 2)))
-
-
-def _checked(
-    given: dict[str, ArrayLike], num_steps: int, varying: str, Qf: ArrayLike | None
-) -> tuple[Array, ...]:
-    """A, B, Q, R, N, Qf as arrays of one type, those named in ``varying`` with their time axis; or a refusal."""
-    if set(varying) - set(given):
-        raise ValueError(
-            f"varying: expected letters among those of {', '.join(given)}, but found {varying!r}"
-        )
-    first = {name: jnp.asarray(a) for name, a in given.items()}
-    for name in varying:
-        shape = first[name].shape
-        if len(shape) < 3 or shape[-3] != num_steps:
-            raise ValueError(
-                f"{name}: expected a time axis of {num_steps}, [..., T, rows, columns], but found {shape}"
-            )
-        first[name] = first[name][..., 0, :, :]
-    full = dict(
-        zip("ABQRN", checks.arguments(first["A"], first["B"], first["Q"], first["R"], first.get("N")))
-    )
-    full |= {name: jnp.asarray(given[name], full[name].dtype) for name in varying}
-    last = full["Q"][..., -1, :, :] if "Q" in varying else full["Q"]
-    terminal = last if Qf is None else jnp.asarray(Qf, last.dtype)
-    if terminal.shape[-2:] != last.shape[-2:]:
-        raise ValueError(f"Qf: expected shape {last.shape[-2:]}, Q's, but found {terminal.shape[-2:]}")
-    single = all(a.ndim == (3 if name in varying else 2) for name, a in full.items())
-    if single and not traced(*full.values()):  # the steps after the first, too
-        checks.values({name: np.asarray(full[name]) for name in given})
-    checks.weight("Qf", terminal)
-    return (*full.values(), terminal)
+    return broadcast(one, *((a, 2) for a in args))
 
 
 def finite_horizon(
     A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, num_steps: int,
-    Qf: ArrayLike | None = None, N: ArrayLike | None = None, *, varying: str = "",
+    Qf: ArrayLike | None = None, N: ArrayLike | None = None,
 ) -> TimeVaryingLQR:  # fmt: skip
     """Minimise x[T]ᵀQf x[T] + Σ_{t<T} xᵀQx + uᵀRu + 2xᵀNu for x[t+1] = Ax[t] + Bu[t].
 
     Args:
-        A, B, Q, R, N: as in :func:`dlqr`; those named in ``varying`` have a time axis ``[..., T, rows, columns]``.
+        A, B, Q, R, N: as in :func:`dlqr`.
         num_steps: the horizon T.
-        Qf: terminal weight ``[..., n, n]``; Q if left out, the last one if Q varies.
-        varying: letters of the arguments that change with time, such as ``"AB"``.
+        Qf: terminal weight ``[..., n, n]``; Q if left out.
 
     Returns:
         :class:`TimeVaryingLQR`: u[t] = −K[t] x[t].
@@ -101,5 +64,10 @@ def finite_horizon(
     [0.3333333333333333, 0.5]
     """
     whole("num_steps", num_steps)
-    given = {"A": A, "B": B, "Q": Q, "R": R} | ({} if N is None else {"N": N})
-    return _solve(_checked(given, num_steps, varying, Qf), num_steps, varying)
+    args = checks.arguments(A, B, Q, R, N)
+    Q = args[2]
+    terminal = Q if Qf is None else jnp.asarray(Qf, Q.dtype)
+    if terminal.shape[-2:] != Q.shape[-2:]:
+        raise ValueError(f"Qf: expected shape {Q.shape[-2:]}, Q's, but found {terminal.shape[-2:]}")
+    checks.weight("Qf", terminal)
+    return _solve((*args, terminal), num_steps)

@@ -148,24 +148,6 @@ def lqrd(
     return _design((*args, checks.sample_time(dt, args[0].dtype)), continuous=True)
 
 
-def sampling_cost(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike
-) -> Float[Array, "*batch"]:
-    """How much more the sampled-data optimum costs than the continuous one, averaged over initial directions.
-
-    Args:
-        A, B, Q, R: as in :func:`lqr`.
-        dt: sample time [s], scalar or with the leading axes.
-
-    Returns:
-        tr(P_sampled)/tr(P) − 1 ``[...]``, ≥ 0.
-    """
-    sampled, continuous = (
-        jnp.trace(d.P, axis1=-2, axis2=-1) for d in (lqrd(A, B, Q, R, dt), lqr(A, B, Q, R))
-    )
-    return sampled / continuous - 1
-
-
 def unsaturated_level(K: ArrayLike, P: ArrayLike, limit: ArrayLike) -> Float[Array, "*batch"]:
     """The largest c such that u = −Kx stays within ±limit wherever xᵀPx ≤ c.
 

@@ -51,10 +51,7 @@ def diagnose(
     Raises:
         ValueError: wrong shapes, numbers that are not finite.
     """
-    checks.on_host("diagnose", A, B, Q, R, N)
-    problem = [np.asarray(x, float) for x in checks.arguments(A, B, Q, R, N, weights=False)]
-    if any(x.ndim != 2 for x in problem):
-        raise ValueError(f"diagnose: expected one problem, but found leading axes {problem[0].shape[:-2]}")
+    problem = [np.asarray(x, float) for x in checks.one_problem("diagnose", A, B, Q, R, N, weights=False)]
     a, b, q, *_ = problem
     plant_modes = modes(a, dt)
     values = [m.pole if dt is None else np.exp(m.pole * dt) for m in plant_modes]

@@ -1,13 +1,37 @@
-"""Frequency responses, sensitivity and zeros of linear systems."""
+"""Linear systems in the frequency domain: responses, sensitivity, zeros, H2 and H∞ norms."""
+
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Complex
+from jaxtyping import Array, ArrayLike, Complex, Float
 
 from lqrlab.compute import linalg
 from lqrlab.control import checks
-from lqrlab.control.analysis.statespace import to_statespace
+from lqrlab.control.analysis.controllability import gram
+
+if TYPE_CHECKING:
+    from control import StateSpace
+
+
+def to_statespace(
+    A: ArrayLike, B: ArrayLike, C: ArrayLike | None = None, D: ArrayLike | None = None,
+    dt: float | None = None,
+) -> "StateSpace":  # fmt: skip
+    """A ``control.StateSpace`` of one system; C is the identity and D zero if left out, continuous without dt.
+
+    The way back is :func:`lqrlab.systems.from_control`.
+
+    >>> control.to_statespace([[-1.0]], [[1.0]], dt=0.1).nstates
+    1
+    """
+    import control as python_control
+
+    A, B = np.asarray(A, float), np.asarray(B, float)
+    C = np.eye(len(A)) if C is None else np.asarray(C, float)
+    D = np.zeros((len(C), B.shape[1])) if D is None else np.asarray(D, float)
+    return python_control.ss(A, B, C, D, *(() if dt is None else (dt,)))
 
 
 def zeros(
@@ -83,3 +107,45 @@ def sensitivity(
     """
     A, B, K = checks.matrices(A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
     return frequency_response(A - B @ K, B, -K, frequencies, jnp.eye(K.shape[-2], dtype=K.dtype), dt)
+
+
+def h2_norm(A: ArrayLike, B: ArrayLike, C: ArrayLike, *, discrete: bool = False) -> Float[Array, "*batch"]:
+    """H2 norm of x' = Ax + Bw, y = Cx ``[...]``: the root mean square of y under unit white noise; differentiable.
+
+    NaN where A is unstable.
+
+    >>> control.h2_norm([[-0.5]], [[1.0]], [[2.0]])
+    Array(2., dtype=float64)
+    """
+    A, B, C = checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"))
+    return jnp.sqrt(jnp.trace(C @ gram(A, B, discrete=discrete) @ C.mT, axis1=-1, axis2=-2))
+
+
+def hinf_norm(
+    A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike | None = None, dt: float | None = None
+) -> tuple[float, float]:
+    """H∞ norm of one system, on the host: the largest gain over all frequencies, and where it is [rad/s].
+
+    Args:
+        A, B, C, D: ``[n, n]``, ``[n, m]``, ``[p, n]``, ``[p, m]`` (zero if left out).
+        dt: sample time [s] of a discrete system.
+
+    Raises:
+        ValueError: the system is not stable, so that its gain has no bound.
+
+    >>> control.hinf_norm([[-0.5]], [[1.0]], [[1.0]])  # 1 / (s + 0.5)
+    (2.0, 0.0)
+    """
+    import control as python_control
+
+    (a,) = checks.host_matrices("hinf_norm", A=(A, "nn"))
+    if not stable(a, dt):
+        raise ValueError("A: the system is not stable, so its H∞ norm is infinite")
+    gain, frequency = python_control.linfnorm(to_statespace(A, B, C, D, dt))
+    return float(gain), float(frequency)
+
+
+def stable(A: np.ndarray, dt: float | None) -> bool:
+    """Whether all modes of one system decay, on the host by its eigenvalues."""
+    poles = np.linalg.eigvals(A)
+    return bool(poles.real.max() < 0 if dt is None else np.abs(poles).max() < 1)

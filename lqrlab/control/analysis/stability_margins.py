@@ -7,7 +7,7 @@ import scipy.linalg
 from jaxtyping import ArrayLike
 
 from lqrlab.control import checks
-from lqrlab.control.analysis.norms import hinf_norm, stable
+from lqrlab.control.analysis.frequency import hinf_norm, stable
 
 
 @dataclasses.dataclass(frozen=True)

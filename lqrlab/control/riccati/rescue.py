@@ -93,7 +93,11 @@ def _gathered(
 
 
 def _replaced_by_scipy(
-    answers: list[np.ndarray], problems: tuple[Array | np.ndarray, ...], error: np.ndarray, *, continuous: bool
+    answers: list[np.ndarray],
+    problems: tuple[Array | np.ndarray, ...],
+    error: np.ndarray,
+    *,
+    continuous: bool,
 ) -> np.ndarray:
     """Overwrite answers whose error is still too large by SciPy's, where it has one; which these are."""
     improved = np.zeros(len(error), bool)

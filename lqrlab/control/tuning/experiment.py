@@ -46,9 +46,7 @@ class StepExperiment(NamedTuple):
         Raises:
             ValueError: bad arguments, no output that steps, or outputs that no constant input holds.
         """
-        a, b, q, weight, _ = checks.arguments(A, B, Q, R, None)
-        if a.ndim != 2:
-            raise ValueError(f"tune: expected one problem, but found leading axes {a.shape[:-2]}")
+        a, b, q, weight, _ = checks.one_problem("tune", A, B, Q, R)
         c = jnp.asarray(C, a.dtype)
         target = np.broadcast_to(np.asarray(r, float), (b.shape[1],))
         if not target.any() or not np.isfinite(target).all():
