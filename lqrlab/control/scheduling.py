@@ -91,19 +91,14 @@ def gain_schedule(
     shape = tuple(g.size for g in grid)
     if dt is not None and discrete:
         raise ValueError("dt: a discrete problem is sampled already; leave either dt or discrete out")
-    for name, a in zip("ABQRN", args):
-        if not _fits(a.shape[:-2], shape):
-            raise ValueError(f"{name}: expected leading axes {shape}, the grid's, but found {a.shape[:-2]}")
-    a, b, q, r, cross = full = tuple(jnp.broadcast_to(a, (*shape, *a.shape[-2:])) for a in args)
+    full = tuple(_on_grid(name, a, (*shape, *a.shape[-2:])) for name, a in zip("ABQRN", args))
+    a, b, q, r, cross = full
     design = lqrd(a, b, q, r, dt, cross) if dt is not None else (dlqr if discrete else lqr)(*full)
     if not traced(*full):
         _refuse_gaps(grid, design, full, continuous=not discrete)
     x_op, u_op = (jnp.asarray(v, a.dtype) for v in points or (jnp.zeros(n), jnp.zeros(m)))
-    if not (_fits(x_op.shape, (*shape, n)) and _fits(u_op.shape, (*shape, m))):
-        raise ValueError(
-            f"points: expected {(*shape, n)} and {(*shape, m)}, but found {x_op.shape} and {u_op.shape}"
-        )
-    return Schedule(grid, design, jnp.broadcast_to(x_op, (*shape, n)), jnp.broadcast_to(u_op, (*shape, m)))
+    x_op, u_op = _on_grid("points, x", x_op, (*shape, n)), _on_grid("points, u", u_op, (*shape, m))
+    return Schedule(grid, design, x_op, u_op)
 
 
 def _rising(axes: Sequence[ArrayLike], dtype: np.dtype) -> tuple[Array, ...]:
@@ -117,12 +112,12 @@ def _rising(axes: Sequence[ArrayLike], dtype: np.dtype) -> tuple[Array, ...]:
     return grid
 
 
-def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether an array of this shape broadcasts to the shape wanted."""
+def _on_grid(name: str, a: Array, shape: tuple[int, ...]) -> Array:
+    """An array for each point of the grid, or a refusal."""
     try:
-        return np.broadcast_shapes(shape, wanted) == wanted
+        return jnp.broadcast_to(a, shape)
     except ValueError:
-        return False
+        raise ValueError(f"{name}: expected shape {shape} over the grid, but found {a.shape}") from None
 
 
 def _refuse_gaps(grid: tuple[Array, ...], design: LQR, args: tuple[Array, ...], *, continuous: bool) -> None:

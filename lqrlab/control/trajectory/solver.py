@@ -16,7 +16,6 @@ from lqrlab.compute import broadcast, linalg, pytree
 from lqrlab.compute.checks import traced, whole
 from lqrlab.control import checks
 from lqrlab.control.trajectory.problem import TrajectoryProblem
-from lqrlab.control.trajectory.quadratic_program import box_qp, solve_free
 
 _ALPHAS = 1.1 ** -(np.arange(11.0) ** 2)  # step lengths tried at once, from 1 down to 7e-5
 _DAMPING = 1e-6, 1e10  # least and most; below the least there is none
@@ -263,7 +262,7 @@ def _backward(
         qu, Hux, Huu = q[n:], H[n:, :n], H[n:, n:]
         damped = Huu + damping * 2 * problem.dt * problem.R
         k, free = box_qp(damped, qu, problem.low - u, problem.high - u)
-        K = solve_free(damped, Hux, free)
+        K = _solve_free(damped, Hux, free)
         before = q[:n] - K.T @ (Huu @ k + qu) + Hux.T @ k
         V = linalg.symmetric(H[:n, :n] + K.T @ Huu @ K - K.T @ Hux - Hux.T @ K)
         return (before, V, gain - qu @ k - k @ Huu @ k / 2), (K, k, V)
@@ -271,3 +270,49 @@ def _backward(
     end = 2 * problem.Qf @ (xs[-1] - problem.x_goal), 2 * problem.Qf, jnp.zeros((), xs.dtype)
     (_, _, gain), (K, k, V) = jax.lax.scan(back, end, (A, B, gradient, hessian, us), reverse=True)
     return K, k, jnp.concatenate([V, 2 * problem.Qf[None]]), gain
+
+
+def box_qp(
+    H: Float[Array, "m m"], g: Float[Array, " m"], low: Float[Array, " m"], high: Float[Array, " m"]
+) -> tuple[Float[Array, " m"], Bool[Array, " m"]]:
+    """Minimise ½ uᵀHu + gᵀu over low ≤ u ≤ high, for H > 0, by projected Newton steps.
+
+    Returns:
+        u, and which inputs are free (not held at a limit).
+
+    Source: Y. Tassa, N. Mansard and E. Todorov, Control-limited differential dynamic programming, ICRA 2014,
+    section IV-A.
+    """
+
+    def slope_and_free(u: Array) -> tuple[Array, Array]:
+        slope = g + H @ u
+        return slope, ~(((u <= low) & (slope > 0)) | ((u >= high) & (slope < 0)))
+
+    def value(u: Array) -> Array:
+        return u @ (H @ u) / 2 + g @ u
+
+    def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        u, _, count = state
+        slope, free = slope_and_free(u)
+        newton = -_solve_free(H, jnp.where(free, slope, 0.0), free)
+        lengths = jnp.asarray(0.5 ** np.arange(8), u.dtype)
+        tried = jax.vmap(lambda a: jnp.clip(u + a * newton, low, high))(lengths)
+        values = jax.vmap(value)(tried)
+        best = jnp.argmin(values)
+        better = values[best] < value(u)
+        return jnp.where(better, tried[best], u), better, count + 1
+
+    start = jnp.clip(-_solve_free(H, g, jnp.ones(g.shape, bool)), low, high)
+    u, *_ = jax.lax.while_loop(
+        lambda s: s[1] & (s[2] < 10 * g.size), step, (start, jnp.asarray(True), jnp.asarray(0))
+    )
+    return u, slope_and_free(u)[1]
+
+
+def _solve_free(
+    H: Float[Array, "m m"], b: Float[Array, "m ..."], free: Bool[Array, " m"]
+) -> Float[Array, "m ..."]:
+    """H⁻¹ b among the free inputs, zero elsewhere."""
+    both = free[:, None] & free[None]
+    keep = free.reshape(-1, *(1,) * (b.ndim - 1))
+    return linalg.solve(jnp.where(both, H, jnp.eye(len(H), dtype=H.dtype)), jnp.where(keep, b, 0.0))
