@@ -105,8 +105,7 @@ def lqrd_delayed(
     Returns:
         :class:`LQR` of the extended state: u[t] = −K (x[t], u[t−1], …); its P is the cost to go from it.
     """
-    args, samples, rest = _arguments(A, B, Q, R, dt, delay, N)
-    problem, n = _within_a_sample(args, rest), args[0].shape[-1]
+    (problem, samples), n = _within_a_sample(A, B, Q, R, dt, delay, N), jnp.shape(A)[-1]
     design = dlqr(*problem)
     K, P = design.K, design.P
     for _ in range(
