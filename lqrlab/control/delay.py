@@ -110,7 +110,7 @@ def lqrd_delayed(
     K, P = design.K, design.P
     for _ in range(
         samples
-    ):  # no decision of now can change what the next step costs: act on the state after it
+    ):  # no input of now changes what the next step costs: it acts on the state after it
         ahead = jnp.concatenate([problem.A, problem.B], axis=-1)[..., _order(problem, n)]
         problem = _one_sample_later(problem, n)
         K, P = K @ ahead, problem.Q + ahead.mT @ P @ ahead

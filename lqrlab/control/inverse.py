@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool, Float
 
 from lqrlab.control import checks
+from lqrlab.control.analysis.frequency import sensitivity
 from lqrlab.control.discretization import c2d, discretize
 from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd
 from lqrlab.control.weights import stage_weight
@@ -258,10 +259,7 @@ def _return_difference(loops: _Loops, inner: np.ndarray, least: np.ndarray) -> n
     if dt is not None:
         high = np.pi / dt
     w = np.geomspace(np.minimum(low, high / 10), high, 400, axis=-1)
-    s = 1j * w if dt is None else np.exp(1j * w * dt[:, None])
-    S = np.eye(K.shape[1]) - K[:, None] @ np.linalg.solve(
-        s[..., None, None] * np.eye(A.shape[-1]) - closed[:, None], B[:, None]
-    )
+    S = np.asarray(sensitivity(A, B, K, w, dt))
 
     def factor(a: np.ndarray) -> np.ndarray:
         values, vectors = np.linalg.eigh(a)
