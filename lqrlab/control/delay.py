@@ -46,9 +46,9 @@ def _within_a_sample(
 ) -> tuple[Sampled, int]:
     """The checked, sampled problem with what its delay has beyond whole sample times, and how many these are."""
     delay = number("delay", delay, "a number of sample times ≥ 0, not traced", low=0)
-    args = checks.arguments(A, B, Q, R, N)
-    args = (*args, checks.sample_time(dt, args[0].dtype))
-    rest = jnp.asarray(delay % 1, args[0].dtype)
+    matrices = checks.arguments(A, B, Q, R, N)
+    dtype = matrices[0].dtype
+    args, rest = (*matrices, checks.sample_time(dt, dtype)), jnp.asarray(delay % 1, dtype)
     return _divided(args, rest) if delay % 1 else compiled(*args), math.floor(delay)
 
 

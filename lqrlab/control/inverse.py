@@ -9,7 +9,7 @@ from jaxtyping import ArrayLike, Bool, Float
 from lqrlab.control import checks
 from lqrlab.control.analysis.frequency import sensitivity
 from lqrlab.control.discretization import c2d, discretize
-from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd
+from lqrlab.control.regulator import LQR, lqr, lqrd
 from lqrlab.control.weights import stage_weight
 
 _LEAST = 1e-12  # barrier parameter at the end: ‖Gw‖ vanishes to about this, times the conditioning
@@ -18,18 +18,12 @@ _SAME = 1e-6  # relative error of a gain that counts as reproduced: badly condit
 
 
 class _Loops(NamedTuple):
-    """Loops u = −Kx of continuous plants, sampled where there is a dt, or of discrete ones; ``[N, ...]``."""
+    """Loops u = −Kx of continuous plants, sampled where there is a dt; ``[N, ...]``."""
 
     A: np.ndarray
     B: np.ndarray
     K: np.ndarray
     dt: np.ndarray | None
-    discrete: bool
-
-    @property
-    def sampled(self) -> bool:
-        """Whether the gain acts on a discrete system."""
-        return self.discrete or self.dt is not None
 
     def plant(self) -> tuple[np.ndarray, np.ndarray]:
         """The system that the gain acts on: the plant itself, or sampled."""
@@ -43,7 +37,7 @@ class _Loops(NamedTuple):
         finite = np.all([np.isfinite(x).all((1, 2)) for x in (self.A, self.B, self.K)], axis=0)
         A, B = self.plant()
         poles = np.linalg.eigvals(np.where(finite[:, None, None], A - B @ self.K, 0.0))
-        return finite & ((np.abs(poles) < 1) if self.sampled else (poles.real < 0)).all(1)
+        return finite & ((poles.real < 0) if self.dt is None else (np.abs(poles) < 1)).all(1)
 
     def scaled(self, x: np.ndarray, u: np.ndarray) -> "_Loops":
         """The same loops with states in units of x ``[N, n]`` and inputs in units of u ``[N, m]``."""
@@ -52,9 +46,7 @@ class _Loops(NamedTuple):
 
     def optimum(self, Q: np.ndarray, R: np.ndarray) -> LQR:
         """The optimal regulators of the plants with these weights."""
-        if self.dt is not None:
-            return lqrd(self.A, self.B, Q, R, self.dt)
-        return (dlqr if self.discrete else lqr)(self.A, self.B, Q, R)
+        return lqr(self.A, self.B, Q, R) if self.dt is None else lqrd(self.A, self.B, Q, R, self.dt)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +89,7 @@ class Inverse:
 
 
 def inverse_lqr(
-    A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: ArrayLike | None = None, *, discrete: bool = False,
-    diagonal: bool = False,
+    A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: ArrayLike | None = None, *, diagonal: bool = False
 ) -> Inverse:  # fmt: skip
     """Q and R for which u = −Kx is optimal; where there are none, those whose optimum comes near. On the host.
 
@@ -109,10 +100,9 @@ def inverse_lqr(
     loop moves all states and inputs alike).
 
     Args:
-        A, B: of ẋ = Ax + Bu (of x[t+1] = Ax[t] + Bu[t] if ``discrete``), ``[..., n, n]``, ``[..., n, m]``.
+        A, B: of ẋ = Ax + Bu, ``[..., n, n]``, ``[..., n, m]``.
         K: observed gain ``[..., m, n]``.
-        dt: sample time [s]: K holds its input, and Q and R are to be those of :func:`lqrd`.
-        discrete: Q and R are to be those of :func:`dlqr`.
+        dt: sample time [s]: K holds its input, and Q and R are to be those of :func:`lqrd`, else of :func:`lqr`.
         diagonal: look among diagonal weights only.
 
     Returns:
@@ -127,15 +117,13 @@ def inverse_lqr(
     section 10.6 [convexity].
     """
     checks.on_host("inverse_lqr", A, B, K, dt)
-    if dt is not None and discrete:
-        raise ValueError("dt: a discrete plant is sampled already; leave either dt or discrete out")
     a, b, k = (np.asarray(x, float) for x in (A, B, K))
     checks.shapes({"A": a, "B": b, "K": k}, {"A": "nn", "B": "nm", "K": "mn"})
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], k.shape[:-2])
     a, b, k = (np.broadcast_to(x, lead + x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (a, b, k))
     if dt is not None:
         dt = np.broadcast_to(np.asarray(checks.sample_time(dt, np.dtype(float))), lead).reshape(-1)
-    loops = _Loops(a, b, k, dt, discrete)
+    loops = _Loops(a, b, k, dt)
     stable = loops.stable()
     if not lead and not stable[0]:
         raise ValueError("K: the loop A − BK is not stable, so its cost is infinite whatever the weights")
@@ -183,7 +171,7 @@ def _scales(loops: _Loops) -> tuple[np.ndarray, np.ndarray]:
     inputs, closed = np.ones((len(A), B.shape[-1])), A - B @ K
     for _ in range(5):
         pushed = B * inputs[:, None]
-        X = _costs(closed.mT, (pushed @ pushed.mT)[:, None], discrete=loops.sampled)[:, 0]
+        X = _costs(closed.mT, (pushed @ pushed.mT)[:, None], discrete=loops.dt is not None)[:, 0]
         states = _sizes(X)
         inputs = _sizes(K @ X @ K.mT)
         inputs = inputs / np.exp(np.log(inputs).mean(1, keepdims=True))
@@ -229,8 +217,8 @@ def _weights(loops: _Loops, q: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, n
         Qd, Rd, Nd = (np.asarray(w) for w in (sampled.Q, sampled.R, sampled.N))
     K, closed = loops.K[:, None], A - B @ loops.K
     stages = np.broadcast_to(stage_weight(Qd, Rd, Nd, K), (len(A), *Qs.shape))
-    P = _costs(closed, stages, discrete=loops.sampled)
-    F = closed[:, None] if loops.sampled else np.eye(n)
+    P = _costs(closed, stages, discrete=loops.dt is not None)
+    F = np.eye(n) if loops.dt is None else closed[:, None]
     G = Rd @ K - Nd.mT - B.mT[:, None] @ P @ F
     w = _analytic_centre(G.reshape(*G.shape[:2], n * m).mT, Qs, Rs)
 
@@ -238,7 +226,7 @@ def _weights(loops: _Loops, q: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, n
         return np.einsum("ni,niab->nab", w, np.broadcast_to(parts, (*w.shape, *parts.shape[-2:])))
 
     Q, R, P, Qd, Rd, Nd = (total(e) for e in (Qs, Rs, P, Qd, Rd, Nd))
-    inner = Rd + B.mT @ P @ B if loops.sampled else Rd
+    inner = Rd if loops.dt is None else Rd + B.mT @ P @ B
     difference = _return_difference(loops, inner, Rd - Nd.mT @ np.linalg.solve(Qd, Nd))
     Q, R = Q / x[:, None] / x[..., None], R / u[:, None] / u[..., None]
     unit = np.exp(np.linalg.slogdet(R)[1] / m)[:, None, None]
@@ -247,8 +235,7 @@ def _weights(loops: _Loops, q: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, n
 
 def _return_difference(loops: _Loops, inner: np.ndarray, least: np.ndarray) -> np.ndarray:
     """Least singular value of inner^½ (I + L) least^−½ over frequencies ``[N]``."""
-    (A, B), K = loops.plant(), loops.K
-    dt = np.ones(len(A)) if loops.discrete else loops.dt
+    (A, B), K, dt = loops.plant(), loops.K, loops.dt
     closed = A - B @ K
     poles = np.concatenate([np.linalg.eigvals(a) for a in (A, closed)], axis=-1).astype(complex)
     with np.errstate(divide="ignore"):

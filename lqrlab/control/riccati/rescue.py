@@ -35,8 +35,8 @@ def _program(solve: Callable[..., PyTree[Array]], num_args: int = 5) -> Callable
     return jax.jit(lambda *args: native(*batch_last.together(cores, *args)))
 
 
-def _sampled_doubling(*args: Array) -> tuple[Solution, Array]:
-    return by_doubling(*discretization.sampled(*args), continuous=False)
+def _sampled_doubling(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array) -> tuple[Solution, Array]:
+    return by_doubling(*discretization.sampled(A, B, Q, R, N, dt), continuous=False)
 
 
 _doubling, _sign_function = (

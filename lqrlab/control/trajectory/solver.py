@@ -100,13 +100,10 @@ def ilqr(
     whole("num_steps", num_steps)
     whole("substeps", substeps)
     args = _arguments(x0, Q, R, num_steps, Qf, dt, goal, limits, us)
-    n, m, dtype = args[2].shape[-1], args[3].shape[-1], args[0].dtype
-    f = _as_pytree(f)
-    out = jax.eval_shape(f, *(jax.ShapeDtypeStruct(s, dtype) for s in ((n,), (m,))))
-    if getattr(out, "shape", None) != (n,):
-        raise ValueError(f"f: expected ẋ of shape ({n},), but found {out}")
+    dtype = args[0].dtype
     small = tolerance if tolerance is not None else 1e-8 if dtype == jnp.float64 else 1e-6
-    plan = _solve(f, args, jnp.asarray(small, dtype), jnp.asarray(max_iterations), substeps)
+    dynamics = _as_pytree(f, args[2].shape[-1], args[3].shape[-1], dtype)
+    plan = _solve(dynamics, args, jnp.asarray(small, dtype), jnp.asarray(max_iterations), substeps)
     if not traced(plan.cost) and plan.cost.ndim == 0 and not bool(jnp.isfinite(plan.cost)):
         raise ValueError(
             f"us: along the first guess of the inputs the plant diverges within {num_steps} steps; start from "
@@ -115,10 +112,13 @@ def ilqr(
     return plan
 
 
-def _as_pytree(f: Callable[[Array, Array], Array]) -> Partial:
+def _as_pytree(f: Callable[[Array, Array], Array], n: int, m: int, dtype: np.dtype) -> Partial:
     """f as data of a compiled function, so that the fields of a method's instance are not constants of the program."""
     if inspect.ismethod(f) and not jax.tree_util.all_leaves([f.__self__]):
-        return Partial(f.__func__, f.__self__)
+        f = Partial(f.__func__, f.__self__)
+    out = jax.eval_shape(f, *(jax.ShapeDtypeStruct((size,), dtype) for size in (n, m)))
+    if getattr(out, "shape", None) != (n,):
+        raise ValueError(f"f: expected ẋ of shape ({n},), but found {out}")
     return f if isinstance(f, Partial) else Partial(f)
 
 

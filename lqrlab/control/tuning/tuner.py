@@ -10,13 +10,13 @@ import optax
 import scipy.optimize
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.compute.checks import whole
 from lqrlab.control import checks
 from lqrlab.control.analysis.frequency import sensitivity, zeros
 from lqrlab.control.analysis.step import step_response
 from lqrlab.control.regulator import LQR, lqrd
 from lqrlab.control.tuning.specifications import StepExperiment, StepSpecs
 
+_STARTS, _ITERATIONS = 6, 200
 _INSIDE = 0.01  # the descent aims at specifications that are tighter by this, relative
 
 
@@ -45,7 +45,7 @@ class Tuned:
 
 def tune(
     A: ArrayLike, B: ArrayLike, C: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: float, specs: StepSpecs, *,
-    r: ArrayLike = 1.0, num_starts: int = 6, iterations: int = 200, seed: int = 0,
+    r: ArrayLike = 1.0, seed: int = 0,
 ) -> Tuned:  # fmt: skip
     """Weights of :func:`lqrd` for a loop that meets specifications when y = Cx steps from rest to r.
 
@@ -58,9 +58,7 @@ def tune(
         C: the outputs that step ``[m, n]``: as many outputs as inputs.
         specs: :class:`StepSpecs`.
         r: set-point ``[m]``, or one number for all; an output with r = 0 is to stay where it is.
-        num_starts: from the given weights and from others around them.
-        iterations: of Adam.
-        seed: of the starts.
+        seed: of the starts, which are the given weights and others around them.
 
     Returns:
         :class:`Tuned`: of the starts that meet all specifications, that with weights nearest to the given ones;
@@ -70,10 +68,8 @@ def tune(
         ValueError: bad arguments; an output that no constant input can hold.
     """
     checks.on_host("tune", A, B, C, Q, R, dt, r)
-    whole("num_starts", num_starts)
-    whole("iterations", iterations)
     step = StepExperiment.of(A, B, C, Q, R, dt, specs, r)
-    logs, *logs_without = _searched(step, specs, num_starts, iterations, seed)
+    logs, *logs_without = _searched(step, specs, seed)
     Qt, Rt = _weights(logs, step.Q, step.R)
     design = lqrd(step.A, step.B, Qt, Rt, dt)
     reached = step.reached(design, specs)
@@ -84,14 +80,12 @@ def tune(
     return Tuned(Qt, Rt, design, reached, met, tuple(sentences))
 
 
-def _searched(
-    step: StepExperiment, specs: StepSpecs, num_starts: int, iterations: int, seed: int
-) -> list[Array]:
+def _searched(step: StepExperiment, specs: StepSpecs, seed: int) -> list[Array]:
     """Logarithms of the best weights ``[n + m]``: for all specifications, then without each of them in turn."""
     (n, m), names, dtype = step.B.shape, specs.names, step.A.dtype
     groups = np.concatenate([np.ones((1, len(names))), 1 - np.eye(len(names))])
     groups = groups if len(names) > 1 else groups[:1]
-    random = np.random.default_rng(seed).normal(0, 2.0, (num_starts - 1, n + m))
+    random = np.random.default_rng(seed).normal(0, 2.0, (_STARTS - 1, n + m))
     starts = np.concatenate([np.zeros((1, n + m)), random])
     bounds = {name: jnp.asarray(getattr(specs, name), dtype) for name in (*names, "within")}
     if "effort" in bounds:
@@ -100,14 +94,13 @@ def _searched(
     vectors = (jnp.asarray(v, dtype) for v in (step.dt, step.r, frequencies))
     best, loss = _descend(
         jnp.tile(jnp.asarray(starts, dtype), (len(groups), 1)),
-        jnp.repeat(jnp.asarray(groups, dtype), num_starts, axis=0),
+        jnp.repeat(jnp.asarray(groups, dtype), _STARTS, axis=0),
         bounds,
         (step.A, step.B, step.C, step.Q, step.R, *step.plant, *vectors),
         step.num_steps,
-        iterations,
     )
     by_group = zip(
-        np.asarray(best).reshape(len(groups), num_starts, -1), np.asarray(loss).reshape(len(groups), -1)
+        np.asarray(best).reshape(len(groups), _STARTS, -1), np.asarray(loss).reshape(len(groups), -1)
     )
     return [jnp.asarray(logs[_nearest(logs, losses)]) for logs, losses in by_group]
 
@@ -157,10 +150,9 @@ def _excess(logs: Array, bounds: dict[str, Array], problem: tuple[Array, ...], n
     return jnp.stack(excess, axis=-1)
 
 
-@partial(jax.jit, static_argnames=("num_steps", "iterations"))
+@partial(jax.jit, static_argnames="num_steps")
 def _descend(
-    logs: Array, masks: Array, bounds: dict[str, Array], problem: tuple[Array, ...],
-    num_steps: int, iterations: int,
+    logs: Array, masks: Array, bounds: dict[str, Array], problem: tuple[Array, ...], num_steps: int
 ) -> tuple[Array, Array]:  # fmt: skip
     """Adam on all starts at once; the best weights that each has passed, and their loss."""
 
@@ -172,7 +164,7 @@ def _descend(
         each = losses(logs)
         return jnp.sum(each), each
 
-    optimiser = optax.adam(optax.cosine_decay_schedule(0.3, iterations, 0.03))
+    optimiser = optax.adam(optax.cosine_decay_schedule(0.3, _ITERATIONS, 0.03))
 
     def step(state: tuple, _: None) -> tuple[tuple, None]:
         logs, memory, best, least = state
@@ -189,7 +181,7 @@ def _descend(
         return (logs, memory, best, least), None
 
     start = (logs, optimiser.init(logs), logs, jnp.full(len(logs), jnp.inf, logs.dtype))
-    (_, _, best, least), _ = jax.lax.scan(step, start, None, length=iterations)
+    (_, _, best, least), _ = jax.lax.scan(step, start, None, length=_ITERATIONS)
     return best, least
 
 
