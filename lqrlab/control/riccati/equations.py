@@ -28,10 +28,6 @@ def certain(solution: Solution) -> Bool[Array, "*batch"]:
     return holds & (solution.stable > 0.5)
 
 
-def _twice_symmetric(a: Array) -> Array:
-    return a + a.mT
-
-
 def _differentiable(*, continuous: bool) -> Callable[..., Solution]:
     """The solver of problems whose leading axes are alike, with the derivative of its equation.
 
@@ -56,9 +52,8 @@ def _differentiable(*, continuous: bool) -> Callable[..., Solution]:
         K, P, F = out.K, out.P, out.closed
         D = dA - dB @ K
         PE, S = (P, R) if continuous else (P @ F, R + B.mT @ P @ B)
-        change = _twice_symmetric(PE.mT @ D - dN @ K) + (dQ + dQ.mT) / 2 + K.mT @ dR @ K
-        dP = solve_lyapunov(F.mT, change, continuous=continuous)
-        dP = _twice_symmetric(dP) / 2
+        change = linalg.symmetric(2 * (PE.mT @ D - dN @ K) + dQ) + K.mT @ dR @ K
+        dP = linalg.symmetric(solve_lyapunov(F.mT, change, continuous=continuous))
         right = dB.mT @ PE + B.mT @ (dP if continuous else dP @ F) + dN.mT - dR @ K
         dK = linalg.solve_many(S, right if continuous else right + B.mT @ P @ D)
         still = jnp.zeros_like(out.residual)

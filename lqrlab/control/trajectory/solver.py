@@ -31,11 +31,9 @@ class ILQR:
         xs: states at these times, absolute.
         us: inputs of the T steps, absolute, within the limits.
         K: gains; an input at its limit has a row of zeros.
-        k: how far the next step would still move the inputs.
         P: the cost to go near the trajectory is quadratic with these matrices.
         cost: ∫ xᵀQx + uᵀRu dt + the terminal cost, of deviations from the goal.
-        decrease: of the cost, relative to it, expected of a full step without damping.
-        converged: whether ``decrease`` is within the tolerance.
+        converged: whether the decrease of the cost expected of a full step is within the tolerance, relative.
         iterations: steps that were tried.
     """
 
@@ -43,10 +41,8 @@ class ILQR:
     xs: Float[Array, "*batch points n"]
     us: Float[Array, "*batch T m"]
     K: Float[Array, "*batch T m n"]
-    k: Float[Array, "*batch T m"]
     P: Float[Array, "*batch points n n"]
     cost: Float[Array, "*batch"]
-    decrease: Float[Array, "*batch"]
     converged: Bool[Array, "*batch"]
     iterations: Int[Array, "*batch"]
 
@@ -202,10 +198,9 @@ def _minimised(
         zero, zero + 1, jnp.asarray(False), jnp.asarray(-1),
     )  # fmt: skip
     s = jax.lax.while_loop(lambda s: ~s.done, improve, start)
-    decrease = s.gain / jnp.where(s.cost > 0, s.cost, 1.0)
-    converged = jnp.isfinite(s.cost) & (decrease <= tolerance)
+    converged = jnp.isfinite(s.cost) & (s.gain / jnp.where(s.cost > 0, s.cost, 1.0) <= tolerance)
     ts = problem.dt * jnp.arange(T + 1, dtype=dtype)
-    return ILQR(ts, s.xs, s.us, s.K, s.k, s.V / 2, s.cost, decrease, converged, s.steps)
+    return ILQR(ts, s.xs, s.us, s.K, s.V / 2, s.cost, converged, s.steps)
 
 
 def _line_search(problem: TrajectoryProblem, s: _Iterate) -> tuple[Array, Array, Array, Array]:

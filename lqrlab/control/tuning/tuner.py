@@ -83,26 +83,18 @@ def tune(
 def _searched(step: StepExperiment, specs: StepSpecs, seed: int) -> list[Array]:
     """Logarithms of the best weights ``[n + m]``: for all specifications, then without each of them in turn."""
     (n, m), names, dtype = step.B.shape, specs.names, step.A.dtype
-    groups = np.concatenate([np.ones((1, len(names))), 1 - np.eye(len(names))])
-    groups = groups if len(names) > 1 else groups[:1]
+    masks = np.concatenate([np.ones((1, len(names))), 1 - np.eye(len(names))])
+    masks = masks if len(names) > 1 else masks[:1]
     random = np.random.default_rng(seed).normal(0, 2.0, (_STARTS - 1, n + m))
     starts = np.concatenate([np.zeros((1, n + m)), random])
     bounds = {name: jnp.asarray(getattr(specs, name), dtype) for name in (*names, "within")}
     if "effort" in bounds:
         bounds["effort"] = jnp.asarray(specs.limits(m), dtype)
     frequencies = np.pi / step.dt * np.logspace(-4, 0, 160)
-    vectors = (jnp.asarray(v, dtype) for v in (step.dt, step.r, frequencies))
-    best, loss = _descend(
-        jnp.tile(jnp.asarray(starts, dtype), (len(groups), 1)),
-        jnp.repeat(jnp.asarray(groups, dtype), _STARTS, axis=0),
-        bounds,
-        (step.A, step.B, step.C, step.Q, step.R, *step.plant, *vectors),
-        step.num_steps,
-    )
-    by_group = zip(
-        np.asarray(best).reshape(len(groups), _STARTS, -1), np.asarray(loss).reshape(len(groups), -1)
-    )
-    return [jnp.asarray(logs[_nearest(logs, losses)]) for logs, losses in by_group]
+    starts, masks, *vectors = (jnp.asarray(v, dtype) for v in (starts, masks, step.dt, step.r, frequencies))
+    problem = (step.A, step.B, step.C, step.Q, step.R, *step.plant, *vectors)
+    best, loss = (np.asarray(a) for a in _descend(starts, masks, bounds, problem, step.num_steps))
+    return [jnp.asarray(logs[_nearest(logs, losses)]) for logs, losses in zip(best, loss)]
 
 
 def _nearest(logs: np.ndarray, losses: np.ndarray) -> int:
@@ -112,77 +104,66 @@ def _nearest(logs: np.ndarray, losses: np.ndarray) -> int:
 
 
 def _weights(log: Array, Q: Array, R: Array) -> tuple[Array, Array]:
-    """D Q D and E R E with the diagonals exp(log/2); ``[..., n + m]``."""
-    d = jnp.exp(log / 2)
-    d, e = d[..., : Q.shape[0]], d[..., Q.shape[0] :]
-    scaled = [
-        w.reshape((1,) * (log.ndim - 1) + w.shape) * s[..., None] * s[..., None, :]
-        for w, s in ((Q, d), (R, e))
-    ]
-    return scaled[0], scaled[1]
+    """D Q D and E R E with the diagonals exp(log/2) ``[n + m]``."""
+    d, e = jnp.split(jnp.exp(log / 2), [len(Q)])
+    return Q * jnp.outer(d, d), R * jnp.outer(e, e)
 
 
-def _excess(logs: Array, bounds: dict[str, Array], problem: tuple[Array, ...], num_steps: int) -> Array:
-    """How far each specification is missed, as a logarithm or relative; below zero where met ``[S, specs]``.
+def _excess(log: Array, bounds: dict[str, Array], problem: tuple[Array, ...], num_steps: int) -> Array:
+    """How far each specification is missed, as a logarithm or relative; below zero where met.
 
     Smooth in the weights where the settling time itself is not: the largest deviation after the time specified
     stands for it, and the peak of |S − ½| over frequencies, S the sensitivity at each input, for the disk margin.
     """
     A, B, C, Q, R, Ad, Bd, dt, r, frequencies = problem
-    K = lqrd(A, B, *_weights(logs, Q, R), dt).K
+    K = lqrd(A, B, *_weights(log, Q, R), dt).K
     ys, us = step_response(Ad, Bd, C, K, r, num_steps)
-    done = jnp.where((r != 0)[None, None], ys / jnp.where(r != 0, r, 1.0)[None, None], 1.0)
+    done = jnp.where((r != 0)[None], ys / jnp.where(r != 0, r, 1.0)[None], 1.0)
     excess = []
     if "settling" in bounds:
         late = jnp.arange(num_steps + 1) * dt > bounds["settling"] - 1e-9 * dt
-        outside = jnp.max(jnp.where(late[None, :, None], jnp.abs(done - 1), 0.0), axis=(1, 2))
+        outside = jnp.max(jnp.where(late[:, None], jnp.abs(done - 1), 0.0))
         excess.append(jnp.log(jnp.maximum(outside, 1e-6) / bounds["within"]))
     if "overshoot" in bounds:
-        over = jnp.max(done, axis=(1, 2)) - 1
-        excess.append((over - bounds["overshoot"]) / jnp.maximum(bounds["overshoot"], bounds["within"]))
+        over = jnp.max(done) - 1 - bounds["overshoot"]
+        excess.append(over / jnp.maximum(bounds["overshoot"], bounds["within"]))
     if "effort" in bounds:
-        used = jnp.max(jnp.abs(us) / bounds["effort"][None, None], axis=(1, 2))
-        excess.append(jnp.log(jnp.maximum(used, 1e-6)))
+        excess.append(jnp.log(jnp.maximum(jnp.max(jnp.abs(us) / bounds["effort"][None]), 1e-6)))
     if "margin" in bounds:
-        S = sensitivity(Ad, Bd, K, frequencies, dt)
-        half = jnp.diagonal(S, axis1=-2, axis2=-1) - 0.5
-        excess.append(jnp.log(bounds["margin"] * jnp.max(jnp.abs(half), axis=(1, 2))))
-    return jnp.stack(excess, axis=-1)
+        half = jnp.diagonal(sensitivity(Ad, Bd, K, frequencies, dt), axis1=-2, axis2=-1) - 0.5
+        excess.append(jnp.log(bounds["margin"] * jnp.max(jnp.abs(half))))
+    return jnp.stack(excess)
 
 
 @partial(jax.jit, static_argnames="num_steps")
 def _descend(
-    logs: Array, masks: Array, bounds: dict[str, Array], problem: tuple[Array, ...], num_steps: int
-) -> tuple[Array, Array]:  # fmt: skip
-    """Adam on all starts at once; the best weights that each has passed, and their loss."""
-
-    def losses(logs: Array) -> Array:
-        missed = jnp.maximum(_excess(logs, bounds, problem, num_steps) + _INSIDE, 0.0)
-        return jnp.sum(masks * missed**2, axis=-1)
-
-    def total(logs: Array) -> tuple[Array, Array]:
-        each = losses(logs)
-        return jnp.sum(each), each
-
+    starts: Array, masks: Array, bounds: dict[str, Array], problem: tuple[Array, ...], num_steps: int
+) -> tuple[Array, Array]:
+    """Adam from all starts under all masks of the specifications; the best weights passed, and their loss."""
     optimiser = optax.adam(optax.cosine_decay_schedule(0.3, _ITERATIONS, 0.03))
 
-    def step(state: tuple, _: None) -> tuple[tuple, None]:
-        logs, memory, best, least = state
-        slope, each = jax.grad(total, has_aux=True)(logs)
-        better = (each < least)[:, None]
-        best = jnp.where(better, logs, best)
-        least = jnp.minimum(jnp.where(jnp.isnan(each), jnp.inf, each), least)
-        sound = jnp.isfinite(slope).all(axis=-1, keepdims=True)
-        size = jnp.linalg.norm(slope, axis=-1, keepdims=True)  # a long slope would throw a start far off
-        slope = jnp.where(sound, slope / jnp.maximum(size, 1.0), 0.0)
-        change, memory = optimiser.update(slope, memory)
-        # a start that meets all its specifications stays where it is
-        logs = jnp.clip(jnp.where((each > 0)[:, None], logs + change, logs), -25.0, 25.0)
-        return (logs, memory, best, least), None
+    def loss(log: Array, mask: Array) -> Array:
+        missed = jnp.maximum(_excess(log, bounds, problem, num_steps) + _INSIDE, 0.0)
+        return jnp.sum(mask * missed**2)
 
-    start = (logs, optimiser.init(logs), logs, jnp.full(len(logs), jnp.inf, logs.dtype))
-    (_, _, best, least), _ = jax.lax.scan(step, start, None, length=_ITERATIONS)
-    return best, least
+    def one(log: Array, mask: Array) -> tuple[Array, Array]:
+        def step(state: tuple, _: None) -> tuple[tuple, None]:
+            log, memory, best, least = state
+            value, slope = jax.value_and_grad(loss)(log, mask)
+            best = jnp.where(value < least, log, best)
+            least = jnp.minimum(jnp.where(jnp.isnan(value), jnp.inf, value), least)
+            size = jnp.linalg.norm(slope)  # a long slope would throw the start far off
+            slope = jnp.where(jnp.isfinite(size), slope / jnp.maximum(size, 1.0), 0.0)
+            change, memory = optimiser.update(slope, memory)
+            # a start that meets all its specifications stays where it is
+            log = jnp.clip(jnp.where(value > 0, log + change, log), -25.0, 25.0)
+            return (log, memory, best, least), None
+
+        start = (log, optimiser.init(log), log, jnp.asarray(jnp.inf, log.dtype))
+        (_, _, best, least), _ = jax.lax.scan(step, start, None, length=_ITERATIONS)
+        return best, least
+
+    return jax.vmap(lambda mask: jax.vmap(one, (0, None))(starts, mask))(masks)
 
 
 def _conflicts(step: StepExperiment, specs: StepSpecs, logs_without: list[Array]) -> list[str]:
