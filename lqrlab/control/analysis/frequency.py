@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Complex, Float
 
-from lqrlab.compute import linalg
+from lqrlab.compute import broadcast, linalg
 from lqrlab.control import checks
 from lqrlab.control.analysis.controllability import gram
 
@@ -76,18 +76,15 @@ def frequency_response(
     """
     given = {"A": (A, "nn"), "B": (B, "nm"), "C": (C, "pn")} | ({} if D is None else {"D": (D, "pm")})
     A, B, C, *rest = checks.matrices(**given)
-    w = jnp.asarray(frequencies, A.dtype)
-    if dt is None:
-        s = 1j * w
-    else:
-        w, step = jnp.broadcast_arrays(w, jnp.asarray(dt, A.dtype)[..., None])
-        s = jnp.exp(1j * w * step)
     D = rest[0] if rest else jnp.zeros((C.shape[-2], B.shape[-1]), A.dtype)
-    one = jnp.eye(A.shape[-1], dtype=A.dtype)
-    s, one, A, B, C, D = checks.together(
-        s[..., None, None], *(a[..., None, :, :].astype(s.dtype) for a in (one, A, B, C, D))
-    )
-    return C @ linalg.solve_many(s * one - A, B) + D
+    w, step = (None if v is None else jnp.asarray(v, A.dtype) for v in (frequencies, dt))
+
+    def one(A: Array, B: Array, C: Array, D: Array, w: Array, dt: Array | None) -> Array:
+        s = 1j * w if dt is None else jnp.exp(1j * w * dt)
+        eye = jnp.eye(len(A), dtype=s.dtype)
+        return jax.vmap(lambda s: C @ linalg.solve(s * eye - A, B.astype(s.dtype)) + D)(s)
+
+    return broadcast(one, (A, 2), (B, 2), (C, 2), (D, 2), (w, 1), (step, 0))
 
 
 @jax.jit

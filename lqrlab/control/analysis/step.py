@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.compute import pytree
+from lqrlab.compute import broadcast, pytree
 from lqrlab.compute.checks import whole
 from lqrlab.control import checks
 from lqrlab.control.servo import feedforward
@@ -74,7 +74,7 @@ class StepInfo:
     settling: Float[Array, "*outputs"]
     overshoot: Float[Array, "*outputs"]
     undershoot: Float[Array, "*outputs"]
-    peak: Float[Array, "*peaks"]
+    peak: Float[Array, "*outputs"]
 
 
 def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.02) -> StepInfo:
@@ -97,22 +97,21 @@ def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.0
     ys = ys.astype(checks.floating(ys, r))
     if ys.ndim < 2:
         raise ValueError(f"ys: expected outputs [..., T+1, p], but found shape {ys.shape}")
-    lead = jnp.broadcast_shapes(ys.shape[:-2] + ys.shape[-1:], r.shape, (*jnp.shape(dt), 1))
-    goal = jnp.broadcast_to(jnp.where(r != 0, r, jnp.nan), lead)
-    step = jnp.broadcast_to(checks.sample_time(dt, ys.dtype)[..., None], lead)
-    done = jnp.moveaxis(jnp.broadcast_to(ys, (*lead[:-1], ys.shape[-2], lead[-1])), -2, 0) / goal[None]
 
-    def first(reached: Array) -> Array:
-        return jnp.where(reached.any(0), jnp.argmax(reached, axis=0), jnp.inf)
+    def one(y: Array, dt: Array, r: Array) -> StepInfo:
+        done = y / jnp.where(r != 0, r, jnp.nan)
+        outside = ~(jnp.abs(done - 1) <= within)
+        last = y.size - jnp.argmax(outside[::-1])  # one after the last outside
+        settled = jnp.where(outside.any(), jnp.where(last < y.size, last, jnp.inf), 0)
+        reached = [
+            jnp.where((done >= share).any(), jnp.argmax(done >= share), jnp.inf) for share in (0.1, 0.9)
+        ]
+        return StepInfo(
+            (reached[1] - reached[0]) * dt,
+            jnp.where(r != 0, settled * dt, jnp.nan),
+            jnp.maximum(jnp.max(done) - 1, 0),
+            jnp.maximum(-jnp.min(done), 0),
+            jnp.max(jnp.abs(y)),
+        )
 
-    outside = ~(jnp.abs(done - 1) <= within)
-    last = done.shape[0] - jnp.argmax(outside[::-1], axis=0)  # one after the last outside
-    steps = jnp.where(outside.any(0), jnp.where(last < done.shape[0], last, jnp.inf), 0)
-    blank = jnp.where(jnp.isnan(goal), jnp.nan, 0.0)
-    return StepInfo(
-        (first(done >= 0.9) - first(done >= 0.1)) * step + blank,
-        steps * step + blank,
-        jnp.maximum(jnp.max(done, axis=0) - 1, 0),
-        jnp.maximum(-jnp.min(done, axis=0), 0),
-        jnp.max(jnp.abs(ys), axis=-2),
-    )
+    return broadcast(one, (ys.mT, 1), (checks.sample_time(dt, ys.dtype)[..., None], 0), (r, 0))
