@@ -8,7 +8,6 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from lqrlab.compute import pytree
 from lqrlab.control import checks
-from lqrlab.control.analysis.step import free_response
 from lqrlab.control.discretization import Sampled, discretize
 from lqrlab.control.regulator import lqrd
 from lqrlab.control.weights import cost_to_go
@@ -76,7 +75,10 @@ def _measured(K: Array, state: Sampled, effort: Sampled, X0: Array) -> Front:
     first, second = cost(state), cost(effort)
     # the largest kᵀx over the ellipsoid is √(kᵀX0 k), and a row k of the gain acts on x[t] as (Fᵀ)ᵗ k does on x0
     A, B, gains = checks.together(state.A, state.B, K)
-    _, squares = free_response((A - B @ gains).mT, gains.mT, _STEPS, lambda k: jnp.sum((X0 @ k) * k, axis=-2))
+    turned = (A - B @ gains).mT
+    _, squares = jax.lax.scan(
+        lambda k, _: (turned @ k, jnp.sum((X0 @ k) * k, axis=-2)), gains.mT, None, length=_STEPS
+    )
     return Front(K, first, second, jnp.sqrt(jnp.max(squares, axis=0)), _dominated(first, second))
 
 

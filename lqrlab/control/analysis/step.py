@@ -1,7 +1,6 @@
-"""Responses of sampled linear loops: to an initial state and to a step of the set-point, with their figures."""
+"""Responses of sampled linear loops to a step of the set-point, with their figures."""
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -12,20 +11,6 @@ from lqrlab.compute import broadcast, pytree
 from lqrlab.compute.checks import whole
 from lqrlab.control import checks
 from lqrlab.control.servo import feedforward
-
-
-def free_response(
-    F: Array, x0: Array, num_steps: int, output: Callable[[Array], Array] = lambda x: x
-) -> tuple[Array, Array]:
-    """x[T] of x[t+1] = F x[t], and ``output(x[t])`` for t < T along a new first axis.
-
-    Args:
-        F: ``[..., n, n]``.
-        x0: initial states as columns ``[..., n, k]``, leading axes as F's.
-        num_steps: T.
-        output: function of each state that is kept.
-    """
-    return jax.lax.scan(lambda x, _: (F @ x, output(x)), x0, None, length=num_steps)
 
 
 @partial(jax.jit, static_argnames="num_steps")
@@ -49,12 +34,15 @@ def step_response(
     r = jnp.asarray(r, A.dtype)
     if r.shape[-1:] != C.shape[-2:-1]:
         raise ValueError(f"r: expected a set-point {C.shape[-2:-1]}, one an output, but found {r.shape}")
-    Nx, Nu = feedforward(A, B, C, discrete=True)
-    A, B, C, K, Nx, Nu, r = checks.together(A, B, C, K, Nx, Nu, r[..., None])
-    last, errors = free_response(A - B @ K, -Nx @ r, num_steps)  # of x − Nx r
-    us = (Nu @ r)[None] - K @ errors
-    ys = r[None] + C @ jnp.concatenate([errors, last[None]])
-    return jnp.moveaxis(ys[..., 0], 0, -2), jnp.moveaxis(us[..., 0], 0, -2)
+
+    def one(A: Array, B: Array, C: Array, K: Array, r: Array) -> tuple[Array, Array]:
+        Nx, Nu = feedforward(A, B, C, discrete=True)
+        closed = A - B @ K
+        last, errors = jax.lax.scan(lambda e, _: (closed @ e, e), -Nx @ r, None, length=num_steps)  # x − Nx r
+        ys = r[None] + jnp.concatenate([errors, last[None]]) @ C.T
+        return ys, (Nu @ r)[None] - errors @ K.T
+
+    return broadcast(one, (A, 2), (B, 2), (C, 2), (K, 2), (r, 1))
 
 
 @pytree
