@@ -215,32 +215,32 @@ def _impossible(step: StepExperiment, specs: StepSpecs) -> list[str]:
 def _least_effort(step: StepExperiment, specs: StepSpecs) -> float:
     """The least max |u|/limit of any inputs whose outputs settle in time.
 
-    A linear program over the inputs u[0], …, u[T−1] and s ≥ |u|/limit: minimise s such that the outputs are in
-    their band from the settling time on and overshoot no more than specified. A longer horizon T could only need
-    more, so the result is a lower bound.
+    A linear program over the inputs u[0], …, u[T−1] relative to their limits, and s ≥ |u|: minimise s such that the
+    outputs are in their band from the settling time on and overshoot no more than specified. A longer horizon T
+    could only need more, so the result is a lower bound.
     """
     late = specs.first_settled(step.dt)
     T, m = min(late + max(late // 2, 5), 240), len(step.r)
     moved = np.flatnonzero(step.r)
-    size = np.abs(step.r[moved])
-    ys = _input_to_output(step, T)[:, moved] * np.sign(step.r[moved])[None, :, None]
+    done = _input_to_output(step, T)[:, moved] / step.r[moved][None, :, None] * np.tile(specs.limits(m), T)
     settled = np.arange(1, T + 1) >= late
     over = np.where(settled, specs.within, np.inf)
     if specs.overshoot is not None:
         over = np.minimum(over, specs.overshoot)
-    bounded = np.isfinite(over)
-    inputs = np.eye(T * m)
-    rows = [ys[bounded].reshape(-1, T * m), -ys[settled].reshape(-1, T * m), inputs, -inputs]
-    highest, lowest = size[None] * (1 + over[bounded, None]), -size[None] * (1 - specs.within)
-    bounds = [highest.ravel(), np.tile(lowest[0], settled.sum()), np.zeros(2 * T * m)]
-    s = np.zeros(sum(map(len, rows)))
-    s[-2 * T * m :] = -np.tile(specs.limits(m), 2 * T)
+    bounded, inputs = np.isfinite(over), np.eye(T * m)
+    upper, lower = done[bounded].reshape(-1, T * m), -done[settled].reshape(-1, T * m)
+    s = np.repeat([0.0, -1.0], [len(upper) + len(lower), 2 * T * m])
     answer = scipy.optimize.linprog(
         np.append(np.zeros(T * m), 1.0),
-        np.column_stack([np.concatenate(rows), s]),
-        np.concatenate(bounds),
+        np.column_stack([np.concatenate([upper, lower, inputs, -inputs]), s]),
+        np.concatenate(
+            [
+                np.repeat(1 + over[bounded], len(moved)),
+                np.full(len(lower), specs.within - 1),
+                np.zeros(2 * T * m),
+            ]
+        ),
         bounds=[(None, None)] * (T * m) + [(0, None)],
-        method="highs",
     )
     return float(answer.fun) if answer.status == 0 else (np.inf if answer.status == 2 else np.nan)
 
