@@ -91,9 +91,9 @@ def _searched(step: StepExperiment, specs: StepSpecs, seed: int) -> list[Array]:
     if "effort" in bounds:
         bounds["effort"] = jnp.asarray(specs.limits(m), dtype)
     frequencies = np.pi / step.dt * np.logspace(-4, 0, 160)
-    starts, masks, *vectors = (jnp.asarray(v, dtype) for v in (starts, masks, step.dt, step.r, frequencies))
-    problem = (step.A, step.B, step.C, step.Q, step.R, *step.plant, *vectors)
-    best, loss = (np.asarray(a) for a in _descend(starts, masks, bounds, problem, step.num_steps))
+    arrays = [jnp.asarray(v, dtype) for v in (starts, masks, step.dt, step.r, frequencies)]
+    problem = (step.A, step.B, step.C, step.Q, step.R, *step.plant, *arrays[2:])
+    best, loss = (np.asarray(a) for a in _descend(*arrays[:2], bounds, problem, step.num_steps))
     return [jnp.asarray(logs[_nearest(logs, losses)]) for logs, losses in zip(best, loss)]
 
 
