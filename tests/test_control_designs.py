@@ -15,52 +15,27 @@ def plant(seed=0, n=3, m=2, p=2):
     return rng.normal(size=(n, n)), rng.normal(size=(n, m)), rng.normal(size=(p, n))
 
 
-def test_a_time_varying_horizon_equals_the_plain_recursion():
-    rng = np.random.default_rng(0)
-    T, n, m = 17, 3, 2
-    A, B = rng.normal(size=(T, n, n)), rng.normal(size=(T, n, m))
-    Q = np.stack([w * np.eye(n) for w in rng.uniform(0.5, 2, T)])
-    R, N, Qf = np.diag([1.0, 2.0]), 0.1 * rng.normal(size=(n, m)), 5 * np.eye(n)
-    P, gains = Qf, []
-    for t in reversed(range(T)):
-        K = np.linalg.inv(R + B[t].T @ P @ B[t]) @ (B[t].T @ P @ A[t] + N.T)
-        P = Q[t] + A[t].T @ P @ A[t] - (A[t].T @ P @ B[t] + N) @ K
-        gains.insert(0, K)
-    for method in ("sequential", "parallel"):
-        result = control.finite_horizon(A, B, Q, R, T, Qf, N, varying="ABQ", method=method)
-        assert np.allclose(result.K, gains, rtol=1e-8), method
-        assert np.allclose(result.P[0], P, rtol=1e-8), method
-
-
-def test_the_parallel_horizon_equals_the_sequential_one_in_a_batch():
+def test_the_finite_horizon_of_a_batch_equals_the_plain_recursion():
     A, B, _ = plant(1)
     weights = np.array([0.1, 1.0, 10.0])[:, None, None] * np.eye(3)
-    one, other = (
-        control.finite_horizon(A, B, weights, np.eye(2), 33, method=k) for k in ("sequential", "parallel")
-    )
-    assert one.K.shape == (3, 33, 2, 3)
-    assert np.allclose(one.K, other.K, rtol=1e-9)
-    assert np.allclose(one.P, other.P, rtol=1e-9)
+    R, N, Qf, T = np.diag([1.0, 2.0]), 0.1 * np.ones((3, 2)), 5 * np.eye(3), 17
+    result = control.finite_horizon(A, B, weights, R, T, Qf, N)
+    for i, Q in enumerate(weights):
+        P = Qf
+        for t in reversed(range(T)):
+            K = np.linalg.inv(R + B.T @ P @ B) @ (B.T @ P @ A + N.T)
+            P = Q + A.T @ P @ A - (A.T @ P @ B + N) @ K
+            assert np.allclose(result.K[i, t], K, rtol=1e-8)
+            assert np.allclose(result.P[i, t], P, rtol=1e-8)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"num_steps": 0}, "num_steps: expected a whole number ≥ 1"),
-        ({"method": "fast"}, "method: expected one of"),
-        ({"varying": "X"}, "varying: expected letters"),
-        ({"varying": "A"}, r"A: expected a time axis of 4"),
         ({"Qf": np.eye(2)}, r"Qf: expected shape \(3, 3\)"),
         ({"Qf": np.triu(np.ones((3, 3)))}, "Qf: expected a symmetric matrix"),
         ({"Qf": -np.eye(3)}, "Qf: expected positive semidefinite"),
-        ({"R": np.eye(2) * np.array([1, 1, 1, -1.0])[:, None, None], "varying": "R"}, "R: expected positive"),
-        (
-            {
-                "Q": np.eye(3) + np.triu([[np.ones((3, 3)) * (t == 3)] for t in range(4)], 1)[:, 0],
-                "varying": "Q",
-            },
-            "Q: expected a symmetric matrix",
-        ),
     ],
 )
 def test_a_bad_horizon_is_refused(change, message):
@@ -104,7 +79,8 @@ def test_integral_action_removes_a_constant_disturbance(discrete):
     one = np.eye(1) if discrete else np.zeros((1, 1))
     loop = np.block([[A - B @ result.K, -B @ result.Ki], [C, one]])
     rest = np.linalg.solve((np.eye(4) if discrete else np.zeros((4, 4))) - loop, np.append(push, -wanted))
-    assert bool(control.is_stable(loop, continuous=not discrete))
+    poles = np.linalg.eigvals(loop)
+    assert (np.abs(poles) if discrete else np.exp(poles.real)).max() < 1
     assert np.allclose(C @ rest[:3], wanted)
     alone = np.linalg.solve((np.eye(3) if discrete else 0) - (A - B @ result.K), push)
     assert abs((C @ alone)[0] - wanted[0]) > 1e-3  # without the integrals there is an error
@@ -223,9 +199,6 @@ def test_margins_of_a_loop_computed_by_hand():
     L = 0.5 / (1j * w * (1j * w + 1) ** 2)
     assert np.isclose(result.modulus_margin, np.abs(1 + L).min(), rtol=1e-6)
     assert np.isclose(result.disk.alpha, (2 * np.abs(1 + L) / np.abs(1 - L)).min(), rtol=1e-6)
-    assert np.isclose(
-        control.disk_margin(A, [[0.0], [0.0], [1.0]], [[0.5, 0.0, 0.0]]).alpha, result.disk.alpha
-    )
     with pytest.raises(ValueError, match="not stable"):
         control.margins(A, np.array([[0.0], [0.0], [1.0]]), np.array([[5.0, 0.0, 0.0]]))
 
@@ -233,7 +206,8 @@ def test_margins_of_a_loop_computed_by_hand():
 def test_the_diagnosis_names_what_is_wrong():
     A, B = np.diag([4.2, -1.0]), np.array([[0.0], [1.0]])
     result = control.diagnose(A, B, np.eye(2), np.eye(1))
-    assert "+4.2 rad/s (in state 0) is not stabilizable" in result.sentences[0]
+    assert "mode at +4.2 rad/s is not stabilizable" in result.sentences[0]
+    assert result.sentences[1:] == ("The mode at +4.2 rad/s (in state 0) is moved by no input.",)
     assert np.isnan(result.residual)
     fine = control.diagnose(
         np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [1.0]]), np.eye(2), np.eye(1)

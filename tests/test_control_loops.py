@@ -83,27 +83,6 @@ def test_a_frequency_response_has_a_gradient():
     assert np.isclose(jax.grad(peak)(0.6), (peak(0.6 + 1e-5) - peak(0.6 - 1e-5)) / 2e-5, rtol=1e-6)
 
 
-def test_a_disk_margin_of_several_inputs_is_where_the_loop_is_lost():
-    # python-control's example: fine at each input, bad at both (Seiler et al.)
-    a, b = np.array([[0.0, 10.0], [-10.0, 0.0]]), np.eye(2)
-    K = np.array([[1.0, -2.0], [0.0, 1.0]]) @ np.array([[1.0, 10.0], [-10.0, 1.0]])
-    both, single = control.disk_margin(a, b, K), [m.disk.alpha for m in control.margins(a, b, K)]
-    assert both.alpha < 0.6 * min(single)
-
-    def lost(alpha):  # over all pairs of complex gains on the rim of the disk
-        rim = alpha * np.exp(1j * np.linspace(0, 2 * np.pi, 121))
-        f = (1 + rim / 2) / (1 - rim / 2)
-        gains = np.stack(np.meshgrid(f, f), axis=-1).reshape(-1, 2)
-        return np.linalg.eigvals(a - b @ (gains[:, :, None] * K)).real.max() > 0
-
-    assert lost(1.03 * both.alpha)
-    assert not lost(0.99 * both.alpha)
-    low, high = both.gain
-    assert np.isclose(low * high, 1)
-    for factor in (1.001 * low, 0.999 * high):
-        assert np.linalg.eigvals(a - factor * b @ K).real.max() < 0
-
-
 def test_step_info_equals_python_controls():
     a, b = (np.asarray(x) for x in control.c2d(A, B, 0.05))
     c, T = np.array([[1.0, 0.0]]), 200

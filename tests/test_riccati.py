@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 
 from lqrlab import control
-from lqrlab.compute.compiling import quickly
+from lqrlab.compute import quick_jit
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.threads import on_all_cores
 from lqrlab.control.riccati import doubling, matrix_sign
@@ -29,26 +29,28 @@ def textbook(kind, largest):
             and len(matrices[0]) <= largest
             and not any(np.iscomplexobj(a) for a in matrices)
         ):
-            yield pytest.param(*(a.astype(float) for a in matrices), id=f"{kind.lower()}{i}")
+            # number 10 (CAREX 11): closed-loop poles at −4e-8 ± j, so rounding decides on the residual
+            tolerance = 1e-8 if (kind, i) == ("Continuous", 10) else 1e-10
+            yield pytest.param(*(a.astype(float) for a in matrices), tolerance, id=f"{kind.lower()}{i}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("A", "B", "Q", "R"), list(textbook("Continuous", 30)))
-def test_textbook_continuous(A, B, Q, R):
+@pytest.mark.parametrize(("A", "B", "Q", "R", "tolerance"), list(textbook("Continuous", 30)))
+def test_textbook_continuous(A, B, Q, R, tolerance):
     P = np.asarray(control.care(A, B, Q, R))
     K = np.linalg.solve(R, B.T @ P)
     terms = A.T @ P, P @ A, -P @ B @ K, Q
-    assert np.linalg.norm(sum(terms)) < 1e-10 * max(map(np.linalg.norm, terms))
+    assert np.linalg.norm(sum(terms)) < tolerance * max(map(np.linalg.norm, terms))
     assert np.linalg.eigvals(A - B @ K).real.max() < 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("A", "B", "Q", "R"), list(textbook("Discrete", 13)))
-def test_textbook_discrete(A, B, Q, R):
+@pytest.mark.parametrize(("A", "B", "Q", "R", "tolerance"), list(textbook("Discrete", 13)))
+def test_textbook_discrete(A, B, Q, R, tolerance):
     P = np.asarray(control.dare(A, B, Q, R))
     K = np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A)
     terms = A.T @ P @ A, -P, -A.T @ P @ B @ K, Q
-    assert np.linalg.norm(sum(terms)) < 1e-10 * max(map(np.linalg.norm, terms))
+    assert np.linalg.norm(sum(terms)) < tolerance * max(map(np.linalg.norm, terms))
     assert np.abs(np.linalg.eigvals(A - B @ K)).max() < 1
 
 
@@ -116,11 +118,11 @@ def test_doubling_that_stalls_is_rescued(continuous):
     Q, R = np.stack([q * np.eye(2) for q in (1.0, 1e-8, 2.0)]), np.eye(1)
     full = [jnp.stack([a] * 3, axis=-1) for a in (A, B)] + [jnp.moveaxis(Q, 0, -1)]
     full += [jnp.ones((1, 1, 3)), jnp.zeros((2, 1, 3))]
-    _, error = quickly(partial(doubling.by_doubling, continuous=continuous))(*full)
+    _, error = quick_jit(partial(doubling.by_doubling, continuous=continuous))(*full)
     assert np.array_equal(error > 1e-11, [False, True, False])
     design = control.lqr if continuous else control.dlqr
     solve = scipy.linalg.solve_continuous_are if continuous else scipy.linalg.solve_discrete_are
-    for result in (design(A, B, Q, R), quickly(design)(A, B, Q, R)):  # outside and inside a trace
+    for result in (design(A, B, Q, R), quick_jit(design)(A, B, Q, R)):  # outside and inside a trace
         assert bool(jnp.all(result.stabilizing))
         assert np.allclose(result.P, [solve(A, B, q, R) for q in Q], rtol=1e-7)
 
@@ -140,7 +142,9 @@ def test_a_closed_loop_on_the_imaginary_axis_has_no_answer():
 def test_small_and_large_batches_give_the_same(n):
     rng = np.random.default_rng(n)
     A, b = rng.normal(size=(n, n, 40)) + 2 * np.eye(n)[:, :, None], rng.normal(size=(n, n, 40))
-    mul, inverted, positive = (quickly(f) for f in (batch_last.mul, batch_last.inverse, batch_last.positive))
+    mul, inverted, positive = (
+        quick_jit(f) for f in (batch_last.mul, batch_last.inverse, batch_last.positive)
+    )
     one = np.moveaxis(A, -1, 0)
     assert np.allclose(np.moveaxis(mul(A, b), -1, 0), one @ np.moveaxis(b, -1, 0), rtol=1e-12)
     assert np.allclose(mul(A[..., :5], b[..., :5]), mul(A, b)[..., :5], rtol=1e-12)

@@ -10,7 +10,7 @@ import scipy.optimize
 from scipy.integrate import solve_ivp
 
 from lqrlab import control, simulation, systems
-from lqrlab.control.trajectory import quadratic_program
+from lqrlab.control.trajectory import solver
 
 Q, R, QF = np.diag([1.0, 0.1]), np.diag([0.4, 1.0]), 20 * np.eye(2)
 LIMITS, DT, STEPS = np.array([3.0, 1.5]), 0.1, 12
@@ -123,7 +123,7 @@ def test_quadratic_programs_in_a_box_equal_lsq_linear():
     L, b = rng.normal(size=(200, 5, 4)), 2 * rng.normal(size=(200, 5))
     low, high = -rng.uniform(0, 1, (200, 4)), rng.uniform(0, 1, (200, 4))
     H, g = np.einsum("kij,kil->kjl", L, L), -np.einsum("kij,ki->kj", L, b)
-    u, free = jax.jit(jax.vmap(quadratic_program.box_qp))(H, g, low, high)
+    u, free = jax.jit(jax.vmap(solver.box_qp))(H, g, low, high)
     for i in range(200):
         exact = scipy.optimize.lsq_linear(L[i], b[i], (low[i], high[i]), method="bvls", tol=1e-14)
         np.testing.assert_allclose(u[i], exact.x, atol=1e-9)
@@ -251,7 +251,7 @@ def test_a_schedule_does_not_pass_through_a_point_without_a_design():
         control.gain_schedule(pull, A, B, np.eye(2), np.eye(1))
     with pytest.raises(ValueError, match="grid: expected rising values"):
         control.gain_schedule(pull[::-1], A, B, np.eye(2), np.eye(1))
-    with pytest.raises(ValueError, match=r"B: expected leading axes \(2,\)"):
+    with pytest.raises(ValueError, match=r"B: expected shape \(2, 2, 1\) over the grid"):
         control.gain_schedule(pull[:2], A, B, np.eye(2), np.eye(1))
 
 

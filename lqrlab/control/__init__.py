@@ -3,19 +3,24 @@
 from lqrlab.control.analysis.controllability import ctrb, gram, obsv
 from lqrlab.control.analysis.diagnosis import Diagnosis, diagnose
 from lqrlab.control.analysis.eigenmodes import Mode, modes, settling_time
-from lqrlab.control.analysis.frequency import frequency_response, sensitivity, zeros
-from lqrlab.control.analysis.norms import covariance, h2_norm, hinf_norm, noise_cost
-from lqrlab.control.analysis.stability_margins import Disk, Margins, disk_margin, margins
-from lqrlab.control.analysis.statespace import to_statespace
+from lqrlab.control.analysis.frequency import (
+    frequency_response,
+    h2_norm,
+    hinf_norm,
+    sensitivity,
+    to_statespace,
+    zeros,
+)
+from lqrlab.control.analysis.stability_margins import Disk, Margins, margins
 from lqrlab.control.analysis.step import StepInfo, step_info, step_response
 from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed
 from lqrlab.control.discretization import Sampled, c2d, discretize
 from lqrlab.control.estimation import LQG, Estimator, dlqe, lqe, lqg
 from lqrlab.control.horizon import TimeVaryingLQR, finite_horizon
 from lqrlab.control.inverse import Inverse, inverse_lqr
-from lqrlab.control.lyapunov import dlyap, is_stable, lyap
+from lqrlab.control.lyapunov import dlyap, lyap
 from lqrlab.control.pareto_front import Front, pareto
-from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, sampling_cost, unsaturated_level
+from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
 from lqrlab.control.riccati.equations import care, dare
 from lqrlab.control.scheduling import Schedule, gain_schedule
 from lqrlab.control.servo import Integral, feedforward, lqi, place
@@ -27,9 +32,9 @@ from lqrlab.control.weights import cost_to_go, stage_weight
 __all__ = [
     "ILQR", "LQG", "LQR", "Diagnosis", "Disk", "Estimator", "Front", "Integral", "Inverse", "Margins", "Mode",
     "Sampled", "Schedule", "StepInfo", "StepSpecs", "TimeVaryingLQR", "Tuned", "c2d", "care", "cost_to_go",
-    "covariance", "ctrb", "dare", "delay_cost", "delayed", "diagnose", "discretize", "disk_margin", "dlqe", "dlqr",
+    "ctrb", "dare", "delay_cost", "delayed", "diagnose", "discretize", "dlqe", "dlqr",
     "dlyap", "feedforward", "finite_horizon", "frequency_response", "gain_schedule", "gram", "h2_norm", "hinf_norm",
-    "ilqr", "inverse_lqr", "is_stable", "lqe", "lqg", "lqi", "lqr", "lqrd", "lqrd_delayed", "lyap", "margins",
-    "modes", "noise_cost", "obsv", "pareto", "place", "sampling_cost", "sensitivity", "settling_time",
+    "ilqr", "inverse_lqr", "lqe", "lqg", "lqi", "lqr", "lqrd", "lqrd_delayed", "lyap", "margins",
+    "modes", "obsv", "pareto", "place", "sensitivity", "settling_time",
     "stage_weight", "step_info", "step_response", "to_statespace", "tune", "unsaturated_level", "zeros",
 ]  # fmt: skip

@@ -80,7 +80,7 @@ def host_matrices(function: str, **given: tuple[ArrayLike, str]) -> list[np.ndar
             raise ValueError(
                 f"{name}: expected a matrix, but found shape {a.shape}: {function} takes one problem"
             )
-        finite(name, a)
+        _finite(name, a)
     return list(arrays.values())
 
 
@@ -119,9 +119,25 @@ def arguments(
     if not n or not m:
         raise ValueError(f"B: expected at least one state and one input, but found shape {(n, m)}")
     if not traced(*arrays.values()) and all(a.ndim == 2 for a in arrays.values()):
-        values({name: np.asarray(a) for name, a in arrays.items()}, weights=weights)
+        single = {name: np.asarray(a) for name, a in arrays.items()}
+        for name, value in single.items():
+            _finite(name, value)
+        for name in "QR":
+            _symmetric(name, single[name])
+        if weights:
+            _bounded_below(single["Q"], single["R"], single.get("N"))
     cross = arrays.get("N", jnp.zeros((n, m), dtype))
     return arrays["A"], arrays["B"], arrays["Q"], arrays["R"], cross
+
+
+def one_problem(function: str, *args: ArrayLike | None, weights: bool = True) -> tuple[Array, ...]:
+    """:func:`arguments` of one problem, for a ``function`` that runs on the host."""
+    on_host(function, *args)
+    problem = arguments(*args, weights=weights)  # type: ignore[arg-type]
+    lead = np.broadcast_shapes(*(a.shape[:-2] for a in problem))
+    if lead:
+        raise ValueError(f"{function}: expected one problem, but found leading axes {lead}")
+    return problem
 
 
 @functools.cache
@@ -134,12 +150,10 @@ def _warn_of_float32() -> None:
     )
 
 
-def finite(name: str, a: np.ndarray) -> None:
-    """Refuse a matrix ``[..., rows, columns]`` with a number that is not finite."""
+def _finite(name: str, a: np.ndarray) -> None:
     if not np.all(np.isfinite(a)):
-        *step, i, j = at = np.argwhere(~np.isfinite(a))[0]
-        where = f"row {i}, column {j}" + (f" of step {step[0]}" if step else "")
-        raise ValueError(f"{name}: expected finite numbers, but found {a[tuple(at)]} in {where}")
+        i, j = np.argwhere(~np.isfinite(a))[0]
+        raise ValueError(f"{name}: expected finite numbers, but found {a[i, j]} in row {i}, column {j}")
 
 
 def tolerance(dtype: np.dtype) -> float:
@@ -148,21 +162,21 @@ def tolerance(dtype: np.dtype) -> float:
 
 
 def _symmetric(name: str, a: np.ndarray) -> None:
-    skew = np.max(np.abs(a - a.mT), axis=(-1, -2))
-    if np.any(skew > tolerance(a.dtype) * np.max(np.abs(a), axis=(-1, -2))):
+    skew = np.max(np.abs(a - a.T))
+    if skew > tolerance(a.dtype) * np.max(np.abs(a)):
         raise ValueError(
-            f"{name}: expected a symmetric matrix, but found entries that differ by {skew.max():.3g} across the "
+            f"{name}: expected a symmetric matrix, but found entries that differ by {skew:.3g} across the "
             f"diagonal; a quadratic cost sees only ({name} + {name}ᵀ)/2, pass that"
         )
 
 
-def _semidefinite(name: str, a: np.ndarray, like: np.ndarray) -> None:
-    low = np.linalg.eigvalsh((a + a.mT) / 2)[..., 0]
+def _semidefinite(name: str, a: np.ndarray, scale: float) -> None:
+    low = np.linalg.eigvalsh((a + a.T) / 2)[0]
     # an indefinite weight may still have an optimum (a sampled cost, a frequency-domain condition), but
     # nobody asks for one by hand; designs that make their own weights do not come through here
-    if np.any(low < -tolerance(a.dtype) * np.maximum(np.max(np.abs(like), axis=(-1, -2)), 1e-300)):
+    if low < -tolerance(a.dtype) * max(scale, 1e-300):
         raise ValueError(
-            f"{name}: expected positive semidefinite, but found the eigenvalue {low.min():.3g}: along that "
+            f"{name}: expected positive semidefinite, but found the eigenvalue {low:.3g}: along that "
             "direction the cost falls without bound; use weights ≥ 0"
         )
 
@@ -172,35 +186,23 @@ def weight(name: str, a: Array) -> None:
     if traced(a) or a.ndim != 2:
         return
     W = np.asarray(a)
-    finite(name, W)
+    _finite(name, W)
     _symmetric(name, W)
-    _semidefinite(name, W, W)
+    _semidefinite(name, W, np.abs(W).max())
 
 
-def values(arrays: dict[str, np.ndarray], *, weights: bool = True) -> None:
-    """Refuse numbers that are not finite and weights that bound no cost below.
-
-    Args:
-        arrays: A, B, Q, R and, if given, N: of one problem, or of each time step along one leading axis.
-        weights: as in :func:`arguments`.
-    """
-    for name, a in arrays.items():
-        finite(name, a)
-    for name in "QR":
-        _symmetric(name, arrays[name])
-    if not weights:
-        return
-    low = np.linalg.eigvalsh(arrays["R"]).min()
+def _bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray | None) -> None:
+    """Refuse weights that bound no cost below."""
+    low = np.linalg.eigvalsh(R)[0]
     if low <= 0:
         raise ValueError(
             f"R: expected positive definite, but found the eigenvalue {low:.3g}: an input that costs nothing "
             "would be used without bound; give every input a positive weight"
         )
-    Q, R, N = arrays["Q"], arrays["R"], arrays.get("N")
     if N is None:
-        _semidefinite("Q", Q, Q)
-        return
-    _semidefinite("Q − N R⁻¹ Nᵀ", Q - N @ np.linalg.solve(R, N.mT), Q)
+        _semidefinite("Q", Q, np.abs(Q).max())
+    else:
+        _semidefinite("Q − N R⁻¹ Nᵀ", Q - N @ np.linalg.solve(R, N.T), np.abs(Q).max())
 
 
 def sample_time(dt: ArrayLike, dtype: np.dtype) -> Array:

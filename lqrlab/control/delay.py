@@ -5,12 +5,12 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.compute import broadcast
 from lqrlab.compute.checks import number
 from lqrlab.control import checks
-from lqrlab.control.discretization import Sampled, sample_many
+from lqrlab.control.discretization import Sampled, compiled, sample_many
 from lqrlab.control.regulator import LQR, dlqr, lqrd
 from lqrlab.control.weights import cost_to_go
 
@@ -35,61 +35,60 @@ def delayed(
 
     Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 2.3.
     """
-    args, samples, rest = _arguments(A, B, Q, R, dt, delay, N)
-    return _extended(args, samples, rest)
+    problem, samples = _within_a_sample(A, B, Q, R, dt, delay, N)
+    for _ in range(samples):
+        problem = _one_sample_later(problem, jnp.shape(A)[-1])
+    return problem
 
 
-def _arguments(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike,
-    delay: float, N: ArrayLike | None,
-) -> tuple[tuple[Array, ...], int, float]:  # fmt: skip
-    """The checked problem with its sample time, the delay's whole sample times and the rest."""
+def _within_a_sample(
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, delay: float, N: ArrayLike | None
+) -> tuple[Sampled, int]:
+    """The checked, sampled problem with what its delay has beyond whole sample times, and how many these are."""
     delay = number("delay", delay, "a number of sample times ≥ 0, not traced", low=0)
-    args = checks.arguments(A, B, Q, R, N)
-    return (*args, checks.sample_time(dt, args[0].dtype)), math.floor(delay), delay - math.floor(delay)
+    matrices = checks.arguments(A, B, Q, R, N)
+    dtype = matrices[0].dtype
+    args, rest = (*matrices, checks.sample_time(dt, dtype)), jnp.asarray(delay % 1, dtype)
+    return _divided(args, rest) if delay % 1 else compiled(*args), math.floor(delay)
 
 
-def _part_of_a_sample(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array, rest: Array) -> Sampled:
-    """A delay below one sample time: the state is (x, u[t−1])."""
-    n, m = B.shape
-    old, new = (sample_many(A, B, Q, R, N, share * dt) for share in (rest, 1 - rest))
+@jax.jit
+def _divided(args: tuple[Array, ...], rest: Array) -> Sampled:
+    """A delay of the share ``rest`` of a sample time: the state is (x, u[t−1])."""
+    *problem, dt = args
+    old, new = (sample_many(*problem, share * dt) for share in (rest, 1 - rest))
     # at first the old input acts on x; where that ends the new one begins
-    end = jnp.concatenate([old.A, old.B], axis=1)
-    first = jnp.block([[old.Q, old.N], [old.N.T, old.R]])
-    below = jnp.zeros((m, n + m), A.dtype)
-    return Sampled(
-        jnp.concatenate([new.A @ end, below]),
-        jnp.concatenate([new.B, jnp.eye(m, dtype=A.dtype)]),
-        first + end.T @ new.Q @ end,
-        new.R,
-        end.T @ new.N,
-    )
+    end = jnp.concatenate([old.A, old.B], axis=-1)
+    one = jnp.broadcast_to(jnp.eye(new.R.shape[-1], dtype=rest.dtype), new.R.shape)
+    B = jnp.concatenate([new.B, one], axis=-2)
+    return Sampled(_zeros_below(new.A @ end, B), B, _joint(old) + end.mT @ new.Q @ end, new.R, end.mT @ new.N)
 
 
-def _extended(args: tuple[Array, ...], samples: int, rest: float) -> Sampled:
-    return _extend(args, jnp.asarray(rest, args[0].dtype), samples=samples, broken=rest > 0)
+def _joint(p: Sampled) -> Array:
+    """The weight of state and input."""
+    rows = jnp.concatenate([p.Q, p.N], axis=-1), jnp.concatenate([p.N.mT, p.R], axis=-1)
+    return jnp.concatenate(rows, axis=-2)
 
 
-@partial(jax.jit, static_argnames=("samples", "broken"))
-def _extend(args: tuple[Array, ...], rest: Array, *, samples: int, broken: bool) -> Sampled:
-    def one(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array, rest: Array) -> Sampled:
-        p = _part_of_a_sample(A, B, Q, R, N, dt, rest) if broken else sample_many(A, B, Q, R, N, dt)
-        n, m = B.shape
-        if not samples:
-            return p
-        # the input of p is u[t − samples]; the older one in the state of p, if any, comes after that
-        size, later = n + m * (samples + broken), slice(n + m * (samples - 1), n + m * samples)
-        A, Q, N = (jnp.zeros(s, A.dtype) for s in ((size, size), (size, size), (size, m)))
-        inner = jnp.concatenate([jnp.arange(n), jnp.arange(n + m * samples, size)])
-        rows, columns = inner[:, None], inner[None]
-        A = A.at[rows[:n], columns].set(p.A[:n]).at[:n, later].set(p.B[:n])
-        A = A.at[n + m :, n : size - m].set(jnp.eye(size - n - m, dtype=A.dtype))  # all inputs move on by one
-        Q = Q.at[rows, columns].set(p.Q).at[later, later].set(p.R)
-        Q = Q.at[inner, later].set(p.N).at[later, inner].set(p.N.T)
-        B = jnp.zeros((size, m), A.dtype).at[n : n + m].set(jnp.eye(m, dtype=A.dtype))
-        return Sampled(A, B, Q, jnp.zeros((m, m), A.dtype), N)
+def _zeros_below(a: Array, like: Array) -> Array:
+    """a with as many rows as ``like``."""
+    return jnp.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, like.shape[-2] - a.shape[-2]), (0, 0)])
 
-    return broadcast(one, *zip((*args, rest), (2, 2, 2, 2, 2, 0, 0)))
+
+def _order(p: Sampled, n: int) -> np.ndarray:
+    """Where (x, v, w) stands in (x, w, v): x has n entries, w are inputs in the state of p, v is its input."""
+    size, m = p.B.shape[-2:]
+    return np.r_[:n, size : size + m, n:size]
+
+
+@partial(jax.jit, static_argnames="n")
+def _one_sample_later(p: Sampled, n: int) -> Sampled:
+    """The problem whose input arrives one sample time later: the input on its way becomes a state after x."""
+    order, (size, m) = _order(p, n), p.B.shape[-2:]
+    B = jnp.broadcast_to(jnp.eye(size + m, m, -n, dtype=p.B.dtype), (*p.B.shape[:-2], size + m, m))
+    A, Q = _zeros_below(jnp.concatenate([p.A, p.B], axis=-1), B), _joint(p)
+    A, Q = (a[..., order, :][..., order] for a in (A, Q))
+    return Sampled(A, B, Q, jnp.zeros_like(p.R), jnp.zeros_like(B))
 
 
 def lqrd_delayed(
@@ -106,22 +105,16 @@ def lqrd_delayed(
     Returns:
         :class:`LQR` of the extended state: u[t] = −K (x[t], u[t−1], …); its P is the cost to go from it.
     """
-    args, samples, rest = _arguments(A, B, Q, R, dt, delay, N)
-    inner = dlqr(*_extended(args, 0, rest))
-    if not samples:
-        return inner
-    problem = _extended(args, samples, rest)
-    n, m = args[1].shape[-2:]
-    P = jnp.zeros_like(problem.Q)
-    ahead = jnp.broadcast_to(jnp.eye(problem.A.shape[-1], dtype=P.dtype), P.shape)
-    for _ in range(samples):  # no decision of now can change what these steps cost
-        P = P + ahead.mT @ problem.Q @ ahead
-        ahead = problem.A @ ahead
-    keep = jnp.concatenate([jnp.arange(n), jnp.arange(n + m * samples, P.shape[-1])])
-    then = ahead[..., keep, :]
-    K = inner.K @ then
-    P = P + then.mT @ inner.P @ then
-    return LQR(K, P, problem.A - problem.B @ K, inner.residual, inner.stabilizing)
+    (problem, samples), n = _within_a_sample(A, B, Q, R, dt, delay, N), jnp.shape(A)[-1]
+    design = dlqr(*problem)
+    K, P = design.K, design.P
+    for _ in range(
+        samples
+    ):  # no input of now changes what the next step costs: it acts on the state after it
+        ahead = jnp.concatenate([problem.A, problem.B], axis=-1)[..., _order(problem, n)]
+        problem = _one_sample_later(problem, n)
+        K, P = K @ ahead, problem.Q + ahead.mT @ P @ ahead
+    return LQR(K, P, problem.A - problem.B @ K, design.residual, design.stabilizing)
 
 
 def delay_cost(

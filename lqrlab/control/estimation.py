@@ -18,27 +18,21 @@ class Estimator:
     Attributes:
         L: gain: x̂' = Ax̂ + Bu + L(y − Cx̂), where x̂' is the derivative or the next state.
         P: covariance of the error; in discrete time of the prediction, before y is seen.
+        residual: of the Riccati equation, relative.
+        stabilizing: whether the error decays.
         dual: the regulator of (Aᵀ, Cᵀ) that it is.
     """
 
     L: Float[Array, "*batch n p"]
     P: Float[Array, "*batch n n"]
+    residual: Float[Array, "*batch"]
+    stabilizing: Bool[Array, "*batch"]
     dual: LQR
 
     @property
     def poles(self) -> Complex[Array, "*batch n"]:
         """Eigenvalues of A − LC ``[..., n]``."""
         return self.dual.poles
-
-    @property
-    def residual(self) -> Float[Array, "*batch"]:
-        """Of the Riccati equation, relative ``[...]``."""
-        return self.dual.residual
-
-    @property
-    def stabilizing(self) -> Bool[Array, "*batch"]:
-        """Whether the error decays ``[...]``."""
-        return self.dual.stabilizing
 
     def __iter__(self) -> Iterator[Array]:
         return iter((self.L, self.P, self.poles, self.residual, self.stabilizing))
@@ -53,7 +47,7 @@ def _filter(design: Callable[..., LQR], A: ArrayLike, C: ArrayLike, W: ArrayLike
             f"in the dual regulator problem (A → Aᵀ, B → Cᵀ, Q → W, R → V): {error}. There 'not stabilizable' means "
             "that no measurement shows the mode, 'not detectable' that no noise drives it"
         ) from error
-    return Estimator(dual.K.mT, dual.P, dual)
+    return Estimator(dual.K.mT, dual.P, dual.residual, dual.stabilizing, dual)
 
 
 def lqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:

@@ -7,28 +7,23 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool, Float
 
 from lqrlab.control import checks
-from lqrlab.control.analysis.frequency import mode_frequencies
-from lqrlab.control.barrier import analytic_centre
+from lqrlab.control.analysis.frequency import sensitivity
 from lqrlab.control.discretization import c2d, discretize
-from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd
+from lqrlab.control.regulator import LQR, lqr, lqrd
 from lqrlab.control.weights import stage_weight
 
+_LEAST = 1e-12  # barrier parameter at the end: ‖Gw‖ vanishes to about this, times the conditioning
+_NEWTON = 50  # steps for one barrier parameter; some five are usual
 _SAME = 1e-6  # relative error of a gain that counts as reproduced: badly conditioned designs know K no better
 
 
 class _Loops(NamedTuple):
-    """Loops u = −Kx of continuous plants, sampled where there is a dt, or of discrete ones; ``[N, ...]``."""
+    """Loops u = −Kx of continuous plants, sampled where there is a dt; ``[N, ...]``."""
 
     A: np.ndarray
     B: np.ndarray
     K: np.ndarray
     dt: np.ndarray | None
-    discrete: bool
-
-    @property
-    def sampled(self) -> bool:
-        """Whether the gain acts on a discrete system."""
-        return self.discrete or self.dt is not None
 
     def plant(self) -> tuple[np.ndarray, np.ndarray]:
         """The system that the gain acts on: the plant itself, or sampled."""
@@ -42,7 +37,7 @@ class _Loops(NamedTuple):
         finite = np.all([np.isfinite(x).all((1, 2)) for x in (self.A, self.B, self.K)], axis=0)
         A, B = self.plant()
         poles = np.linalg.eigvals(np.where(finite[:, None, None], A - B @ self.K, 0.0))
-        return finite & ((np.abs(poles) < 1) if self.sampled else (poles.real < 0)).all(1)
+        return finite & ((poles.real < 0) if self.dt is None else (np.abs(poles) < 1)).all(1)
 
     def scaled(self, x: np.ndarray, u: np.ndarray) -> "_Loops":
         """The same loops with states in units of x ``[N, n]`` and inputs in units of u ``[N, m]``."""
@@ -51,9 +46,7 @@ class _Loops(NamedTuple):
 
     def optimum(self, Q: np.ndarray, R: np.ndarray) -> LQR:
         """The optimal regulators of the plants with these weights."""
-        if self.dt is not None:
-            return lqrd(self.A, self.B, Q, R, self.dt)
-        return (dlqr if self.discrete else lqr)(self.A, self.B, Q, R)
+        return lqr(self.A, self.B, Q, R) if self.dt is None else lqrd(self.A, self.B, Q, R, self.dt)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +89,7 @@ class Inverse:
 
 
 def inverse_lqr(
-    A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: ArrayLike | None = None, *, discrete: bool = False,
-    diagonal: bool = False,
+    A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: ArrayLike | None = None, *, diagonal: bool = False
 ) -> Inverse:  # fmt: skip
     """Q and R for which u = −Kx is optimal; where there are none, those whose optimum comes near. On the host.
 
@@ -108,10 +100,9 @@ def inverse_lqr(
     loop moves all states and inputs alike).
 
     Args:
-        A, B: of ẋ = Ax + Bu (of x[t+1] = Ax[t] + Bu[t] if ``discrete``), ``[..., n, n]``, ``[..., n, m]``.
+        A, B: of ẋ = Ax + Bu, ``[..., n, n]``, ``[..., n, m]``.
         K: observed gain ``[..., m, n]``.
-        dt: sample time [s]: K holds its input, and Q and R are to be those of :func:`lqrd`.
-        discrete: Q and R are to be those of :func:`dlqr`.
+        dt: sample time [s]: K holds its input, and Q and R are to be those of :func:`lqrd`, else of :func:`lqr`.
         diagonal: look among diagonal weights only.
 
     Returns:
@@ -126,15 +117,13 @@ def inverse_lqr(
     section 10.6 [convexity].
     """
     checks.on_host("inverse_lqr", A, B, K, dt)
-    if dt is not None and discrete:
-        raise ValueError("dt: a discrete plant is sampled already; leave either dt or discrete out")
     a, b, k = (np.asarray(x, float) for x in (A, B, K))
     checks.shapes({"A": a, "B": b, "K": k}, {"A": "nn", "B": "nm", "K": "mn"})
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], k.shape[:-2])
     a, b, k = (np.broadcast_to(x, lead + x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (a, b, k))
     if dt is not None:
         dt = np.broadcast_to(np.asarray(checks.sample_time(dt, np.dtype(float))), lead).reshape(-1)
-    loops = _Loops(a, b, k, dt, discrete)
+    loops = _Loops(a, b, k, dt)
     stable = loops.stable()
     if not lead and not stable[0]:
         raise ValueError("K: the loop A − BK is not stable, so its cost is infinite whatever the weights")
@@ -182,7 +171,7 @@ def _scales(loops: _Loops) -> tuple[np.ndarray, np.ndarray]:
     inputs, closed = np.ones((len(A), B.shape[-1])), A - B @ K
     for _ in range(5):
         pushed = B * inputs[:, None]
-        X = _costs(closed.mT, (pushed @ pushed.mT)[:, None], discrete=loops.sampled)[:, 0]
+        X = _costs(closed.mT, (pushed @ pushed.mT)[:, None], discrete=loops.dt is not None)[:, 0]
         states = _sizes(X)
         inputs = _sizes(K @ X @ K.mT)
         inputs = inputs / np.exp(np.log(inputs).mean(1, keepdims=True))
@@ -213,7 +202,7 @@ def _weights(loops: _Loops, q: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, n
     """Q, R among the combinations of q and r, and the return difference, of stable loops ``[N, ...]``.
 
     With P the cost to go of the loop, K is optimal where the gradient G = RK − Nᵀ − BᵀPF vanishes, F = A − BK in
-    discrete and F = I in continuous time. G is linear in the weights; :func:`analytic_centre` brings it nearest to
+    discrete and F = I in continuous time. G is linear in the weights; :func:`_analytic_centre` brings it nearest to
     zero.
     """
     x, u = _scales(loops)
@@ -228,16 +217,16 @@ def _weights(loops: _Loops, q: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, n
         Qd, Rd, Nd = (np.asarray(w) for w in (sampled.Q, sampled.R, sampled.N))
     K, closed = loops.K[:, None], A - B @ loops.K
     stages = np.broadcast_to(stage_weight(Qd, Rd, Nd, K), (len(A), *Qs.shape))
-    P = _costs(closed, stages, discrete=loops.sampled)
-    F = closed[:, None] if loops.sampled else np.eye(n)
+    P = _costs(closed, stages, discrete=loops.dt is not None)
+    F = np.eye(n) if loops.dt is None else closed[:, None]
     G = Rd @ K - Nd.mT - B.mT[:, None] @ P @ F
-    w = analytic_centre(G.reshape(*G.shape[:2], n * m).mT, Qs, Rs)
+    w = _analytic_centre(G.reshape(*G.shape[:2], n * m).mT, Qs, Rs)
 
     def total(parts: np.ndarray) -> np.ndarray:
         return np.einsum("ni,niab->nab", w, np.broadcast_to(parts, (*w.shape, *parts.shape[-2:])))
 
     Q, R, P, Qd, Rd, Nd = (total(e) for e in (Qs, Rs, P, Qd, Rd, Nd))
-    inner = Rd + B.mT @ P @ B if loops.sampled else Rd
+    inner = Rd if loops.dt is None else Rd + B.mT @ P @ B
     difference = _return_difference(loops, inner, Rd - Nd.mT @ np.linalg.solve(Qd, Nd))
     Q, R = Q / x[:, None] / x[..., None], R / u[:, None] / u[..., None]
     unit = np.exp(np.linalg.slogdet(R)[1] / m)[:, None, None]
@@ -246,20 +235,18 @@ def _weights(loops: _Loops, q: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, n
 
 def _return_difference(loops: _Loops, inner: np.ndarray, least: np.ndarray) -> np.ndarray:
     """Least singular value of inner^½ (I + L) least^−½ over frequencies ``[N]``."""
-    (A, B), K = loops.plant(), loops.K
-    dt = np.ones(len(A)) if loops.discrete else loops.dt
+    (A, B), K, dt = loops.plant(), loops.K, loops.dt
     closed = A - B @ K
-    speeds = mode_frequencies(A, closed, dt=dt)
+    poles = np.concatenate([np.linalg.eigvals(a) for a in (A, closed)], axis=-1).astype(complex)
+    with np.errstate(divide="ignore"):
+        speeds = np.abs(poles if dt is None else np.log(poles) / dt[:, None])
     speeds = np.where(np.isfinite(speeds), speeds, np.nan)
     speeds = np.where(speeds > 1e-9 * np.nanmax(speeds, axis=1, keepdims=True), speeds, np.nan)
     low, high = 1e-2 * np.nanmin(speeds, axis=1), 1e3 * np.nanmax(speeds, axis=1)
     if dt is not None:
         high = np.pi / dt
     w = np.geomspace(np.minimum(low, high / 10), high, 400, axis=-1)
-    s = 1j * w if dt is None else np.exp(1j * w * dt[:, None])
-    S = np.eye(K.shape[1]) - K[:, None] @ np.linalg.solve(
-        s[..., None, None] * np.eye(A.shape[-1]) - closed[:, None], B[:, None]
-    )
+    S = np.asarray(sensitivity(A, B, K, w, dt))
 
     def factor(a: np.ndarray) -> np.ndarray:
         values, vectors = np.linalg.eigh(a)
@@ -267,3 +254,67 @@ def _return_difference(loops: _Loops, inner: np.ndarray, least: np.ndarray) -> n
 
     turned = factor(least)[:, None] @ S @ np.linalg.inv(factor(inner))[:, None]
     return 1 / np.linalg.norm(turned, 2, axis=(-2, -1)).max(-1)
+
+
+def _analytic_centre(
+    G: Float[np.ndarray, "N c k"], Qs: Float[np.ndarray, "k n n"], Rs: Float[np.ndarray, "k m m"]
+) -> Float[np.ndarray, "N k"]:
+    """w with the least ‖Gw‖ under Q = Σ wᵢQᵢ > 0, R = Σ wᵢRᵢ > 0 and tr Q/n + tr R/m = 2, for N problems at once.
+
+    For μ = 1, 0.1, … it minimises ψ(‖Gw/μ‖²) − log det Q − log det R by Newton's method. ψ(v) = √(1+v) − log(1+√(1+v))
+    is the barrier of the cone ‖Gw‖ ≤ s with the bound s minimised out. Of many w with Gw = 0 it thus ends at the one
+    farthest from singular weights.
+
+    Source: S. Boyd and L. Vandenberghe, Convex Optimization (2004), sections 9.6 (damped Newton steps on
+    self-concordant functions), 10.2 (an equality constraint) and 11.6 (logarithmic barriers of cones).
+    """
+    norms = np.linalg.norm(G, 2, axis=(1, 2))[:, None, None]
+    _, values, Vt = np.linalg.svd(G / np.where(norms > 0, norms, 1.0))
+    S = np.zeros((len(G), G.shape[2]))
+    S[:, : values.shape[1]] = values
+    # in the coordinates of G's singular vectors the large and the small parts of the Hessian stand apart
+    Q, R = (np.einsum("nji,iab->njab", Vt, e) for e in (Qs, Rs))
+    trace = np.einsum("njaa->nj", Q) / Qs.shape[-1] + np.einsum("njaa->nj", R) / Rs.shape[-1]
+    w = np.einsum("nji,i->nj", Vt, np.einsum("iaa->i", Qs) + np.einsum("iaa->i", Rs))  # Q = I, R = I
+    mu, active = np.ones((len(G), 1)), np.ones((len(G), 1), bool)
+    while active.any():
+        for _ in range(_NEWTON):
+            gradient, hessian, root = _derivatives(w, S / mu, (Q, R))
+            step = _newton_step(gradient, hessian, trace)
+            decrement = np.sqrt(np.maximum(-np.sum(gradient * step, axis=1), 0))[:, None]
+            # such a step stays inside: the barriers are self-concordant
+            w = w + np.where(active, step * np.where(decrement < 0.25, 1.0, 1 / (1 + decrement)), 0.0)
+            if not np.any(active & (decrement > 0.1)):
+                break
+        # where ‖Gw‖ stays above zero it is known to 1e-5 once it is 1e6 μ; below lies only rounding
+        active = active & (root < 1e6) & (mu > _LEAST) & (decrement < 0.1)
+        mu = np.where(active, mu / 10, mu)
+    return np.einsum("nj,nji->ni", w, Vt)
+
+
+def _derivatives(
+    w: np.ndarray, S: np.ndarray, cones: tuple[np.ndarray, ...]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gradient and Hessian of ψ(Σ (Sᵢwᵢ)²) − Σ log det over the cones, and √(1 + Σ (Sᵢwᵢ)²) ``[N, 1]``."""
+    size = w.shape[1]
+    gradient, hessian = np.zeros(w.shape), np.zeros((*w.shape, size))
+    for basis in cones:
+        F = np.linalg.inv(np.einsum("nj,njab->nab", w, basis))[:, None] @ basis
+        gradient -= np.einsum("njaa->nj", F)
+        hessian += np.einsum("niab,njba->nij", F, F)
+    pull = S**2 * w
+    root = np.sqrt(1 + np.sum(pull * w, axis=1))[:, None]
+    gradient += pull / (1 + root)
+    hessian += np.eye(size) * (S**2 / (1 + root))[:, None]
+    hessian -= pull[:, :, None] * pull[:, None] / (root * (1 + root) ** 2)[..., None]
+    return gradient, hessian, root
+
+
+def _newton_step(gradient: np.ndarray, hessian: np.ndarray, trace: np.ndarray) -> np.ndarray:
+    """The Newton step that keeps trace · w, from the Hessian with its diagonal scaled to one."""
+    scale = 1 / np.sqrt(np.einsum("nii->ni", hessian))
+    scaled = hessian * scale[:, None] * scale[..., None] + 1e-13 * np.eye(hessian.shape[-1])
+    right = np.stack([-gradient * scale, trace * scale], axis=-1)
+    down, along = np.moveaxis(np.linalg.solve(scaled, right), -1, 0)
+    share = np.sum(trace * scale * down, axis=1) / np.sum(trace * scale * along, axis=1)
+    return (down - share[:, None] * along) * scale

@@ -1,19 +1,18 @@
 """Pareto fronts of weights: state cost against effort, for thousands of designs at once."""
 
 import dataclasses
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from lqrlab.compute import pytree
-from lqrlab.compute.checks import whole
 from lqrlab.control import checks
-from lqrlab.control.analysis.step import free_response
 from lqrlab.control.discretization import Sampled, discretize
 from lqrlab.control.regulator import lqrd
 from lqrlab.control.weights import cost_to_go
+
+_STEPS = 300  # samples among which the peak is searched
 
 
 @pytree
@@ -38,7 +37,7 @@ class Front:
 
 def pareto(
     A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, Qs: ArrayLike, Rs: ArrayLike, *,
-    X0: ArrayLike | None = None, num_steps: int = 300,
+    X0: ArrayLike | None = None,
 ) -> Front:  # fmt: skip
     """Design with each of many weights and measure all loops by the same Q and R.
 
@@ -47,29 +46,27 @@ def pareto(
         Q, R: the weights that all loops are measured with ``[n, n]``, ``[m, m]``.
         Qs, Rs: weights to design with ``[N, n, n]``, ``[N, m, m]``; either may be one for all.
         X0: initial states as a covariance ``[n, n]``; the identity if left out.
-        num_steps: samples among which the peak is searched.
 
     Returns:
         :class:`Front`. The front of the two costs is convex, and all of it comes from Qs = Q, Rs = ρ R: other
         weights lie above it. They may still be better in another respect, such as the peak.
     """
-    whole("num_steps", num_steps)
     designs = lqrd(A, B, Qs, Rs, dt)
     if designs.K.ndim != 3:
         raise ValueError(f"Qs, Rs: expected a batch of weights [N, …], but found {designs.K.shape[:-2]}")
-    # sampling is linear in the weights: the difference of R and 2R leaves the effort
-    once, twice = (discretize(A, B, Q, factor * jnp.asarray(R), dt) for factor in (1.0, 2.0))
-    effort = Sampled(once.A, once.B, twice.Q - once.Q, twice.R - once.R, twice.N - once.N)
-    state = Sampled(once.A, once.B, once.Q - effort.Q, once.R - effort.R, once.N - effort.N)
-    start = jnp.eye(jnp.shape(A)[-1]) if X0 is None else jnp.asarray(X0)
-    if start.shape != state.Q.shape:
-        raise ValueError(f"X0: expected a covariance of shape {state.Q.shape}, but found {start.shape}")
+    problem = discretize(A, B, Q, R, dt)
+    held = jnp.asarray(dt) * jnp.broadcast_to(jnp.asarray(R), problem.R.shape)  # ∫ R over a held input
+    state = problem._replace(R=problem.R - held)
+    effort = problem._replace(Q=jnp.zeros_like(problem.Q), R=held, N=jnp.zeros_like(problem.N))
+    start = jnp.eye(len(problem.Q)) if X0 is None else jnp.asarray(X0)
+    if start.shape != problem.Q.shape:
+        raise ValueError(f"X0: expected a covariance of shape {problem.Q.shape}, but found {start.shape}")
     checks.weight("X0", start)
-    return _measured(designs.K, state, effort, start, num_steps)
+    return _measured(designs.K, state, effort, start)
 
 
-@partial(jax.jit, static_argnames="num_steps")
-def _measured(K: Array, state: Sampled, effort: Sampled, X0: Array, num_steps: int) -> Front:
+@jax.jit
+def _measured(K: Array, state: Sampled, effort: Sampled, X0: Array) -> Front:
     def cost(problem: Sampled) -> Array:
         P = cost_to_go(problem, K)
         total = jnp.sum(P * jnp.broadcast_to(X0, P.shape), axis=(-1, -2))
@@ -78,8 +75,9 @@ def _measured(K: Array, state: Sampled, effort: Sampled, X0: Array, num_steps: i
     first, second = cost(state), cost(effort)
     # the largest kᵀx over the ellipsoid is √(kᵀX0 k), and a row k of the gain acts on x[t] as (Fᵀ)ᵗ k does on x0
     A, B, gains = checks.together(state.A, state.B, K)
-    _, squares = free_response(
-        (A - B @ gains).mT, gains.mT, num_steps, lambda k: jnp.sum((X0 @ k) * k, axis=-2)
+    turned = (A - B @ gains).mT
+    _, squares = jax.lax.scan(
+        lambda k, _: (turned @ k, jnp.sum((X0 @ k) * k, axis=-2)), gains.mT, None, length=_STEPS
     )
     return Front(K, first, second, jnp.sqrt(jnp.max(squares, axis=0)), _dominated(first, second))
 

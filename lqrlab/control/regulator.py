@@ -12,10 +12,10 @@ from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 from lqrlab.compute import broadcast, linalg, pytree
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
-from lqrlab.control import checks, discretization
+from lqrlab.control import checks
 from lqrlab.control.analysis import controllability
-from lqrlab.control.riccati import equations, rescue
-from lqrlab.control.riccati.doubling import Solution, by_doubling
+from lqrlab.control.riccati import equations
+from lqrlab.control.riccati.doubling import Solution
 
 
 @pytree
@@ -85,34 +85,14 @@ def _bounded_below(Q: Array, R: Array, N: Array) -> Array:
     return batch_last.positive(R) & batch_last.positive(rest + some[None, None] * batch_last.eye(len(Q), Q))
 
 
-def _fast_sampled(*args: Array) -> tuple[Solution, Array]:
-    A, B, Q, R, N, dt = args
-    return by_doubling(*discretization.sampled(A, B, Q, R, N, dt), continuous=False)
+def _design(args: tuple[Array, ...], *, continuous: bool) -> LQR:
+    """The design of checked A, B, Q, R, N, and a sample time if that of the sampled problem is asked for.
 
-
-_sampled = rescue.program(_fast_sampled, 6)
-
-
-@jax.jit
-def _sampled_in_a_trace(*args: Array) -> Solution:
-    return equations.solve_discrete_riccati(*discretization.sample_many(*args))
-
-
-def _sampled_solution(args: tuple[Array, ...]) -> Solution:
-    """The sampled-data optimum of continuous problems A, B, Q, R, N, dt; sampled within the compiled solver."""
-    if traced(*args):
-        return _sampled_in_a_trace(*args)
-    return rescue.solved(args, continuous=False, fast=_sampled, before=discretization.compiled)
-
-
-def _design(args: tuple[Array, ...], *, continuous: bool, dt: Array | None = None) -> LQR:
-    """The design of checked arguments; a single one outside a trace without an answer is an error that says why."""
-    if dt is None:
-        solution = equations.solution(args, continuous=continuous)
-    else:
-        solution = _sampled_solution((*args, dt))
+    A single problem outside a trace that has no answer is an error that says why.
+    """
+    solution = equations.solution(args, continuous=continuous)
     single = solution.P.ndim == 2 and not traced(solution)
-    design = _certified(solution, *args[2:], weights_checked=single)
+    design = _certified(solution, *args[2:5], weights_checked=single)
     if single and not bool(design.stabilizing):
         A, B, Q = (np.asarray(a) for a in args[:3])
         raise ValueError(controllability.why_not(A, B, Q, continuous=continuous))
@@ -138,8 +118,7 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
 
     Source: B. D. O. Anderson and J. B. Moore, Optimal Control: Linear Quadratic Methods (1990), section 3.2.
     """
-    args = checks.arguments(A, B, Q, R, N)
-    return _design(args, continuous=True)
+    return _design(checks.arguments(A, B, Q, R, N), continuous=True)
 
 
 def dlqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None) -> LQR:
@@ -147,8 +126,7 @@ def dlqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | 
 
     Source: Anderson and Moore (1990), section 2.4 and chapter 3.
     """
-    args = checks.arguments(A, B, Q, R, N)
-    return _design(args, continuous=False)
+    return _design(checks.arguments(A, B, Q, R, N), continuous=False)
 
 
 def lqrd(
@@ -167,26 +145,7 @@ def lqrd(
     section 9.3.4.
     """
     args = checks.arguments(A, B, Q, R, N)
-    step = checks.sample_time(dt, args[0].dtype)
-    return _design(args, continuous=True, dt=step)
-
-
-def sampling_cost(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike
-) -> Float[Array, "*batch"]:
-    """How much more the sampled-data optimum costs than the continuous one, averaged over initial directions.
-
-    Args:
-        A, B, Q, R: as in :func:`lqr`.
-        dt: sample time [s], scalar or with the leading axes.
-
-    Returns:
-        tr(P_sampled)/tr(P) − 1 ``[...]``, ≥ 0.
-    """
-    sampled, continuous = (
-        jnp.trace(d.P, axis1=-2, axis2=-1) for d in (lqrd(A, B, Q, R, dt), lqr(A, B, Q, R))
-    )
-    return sampled / continuous - 1
+    return _design((*args, checks.sample_time(dt, args[0].dtype)), continuous=True)
 
 
 def unsaturated_level(K: ArrayLike, P: ArrayLike, limit: ArrayLike) -> Float[Array, "*batch"]:

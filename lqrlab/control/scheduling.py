@@ -12,7 +12,7 @@ from lqrlab.compute import pytree
 from lqrlab.compute.checks import traced
 from lqrlab.control import checks
 from lqrlab.control.analysis import controllability
-from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd
+from lqrlab.control.regulator import LQR, lqr, lqrd
 
 
 @pytree
@@ -59,7 +59,7 @@ class Schedule:
 
 def gain_schedule(
     grid: ArrayLike | Sequence[ArrayLike], A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike,
-    N: ArrayLike | None = None, *, dt: ArrayLike | None = None, discrete: bool = False,
+    N: ArrayLike | None = None, *, dt: ArrayLike | None = None,
     points: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> Schedule:  # fmt: skip
     """Regulators over a grid of parameters or operating points, designed in one batched call.
@@ -73,7 +73,6 @@ def gain_schedule(
         A, B, Q, R, N: continuous problems as in :func:`lqr`, their leading axes those of the grid (or none,
             where nothing changes). ``systems.make("gantry_crane", rope_length=grid).matrices()`` gives such.
         dt: sample time [s]: sampled-data designs (:func:`lqrd`); continuous ones if left out.
-        discrete: A and B are those of x[t+1] = Ax[t] + Bu[t] (:func:`dlqr`).
         points: operating points ``(x [*grid, n], u [*grid, m])``; the origin if left out.
 
     Returns:
@@ -89,21 +88,14 @@ def gain_schedule(
     n, m = args[1].shape[-2:]
     grid = _rising(axes, args[0].dtype)
     shape = tuple(g.size for g in grid)
-    if dt is not None and discrete:
-        raise ValueError("dt: a discrete problem is sampled already; leave either dt or discrete out")
-    for name, a in zip("ABQRN", args):
-        if not _fits(a.shape[:-2], shape):
-            raise ValueError(f"{name}: expected leading axes {shape}, the grid's, but found {a.shape[:-2]}")
-    a, b, q, r, cross = full = tuple(jnp.broadcast_to(a, (*shape, *a.shape[-2:])) for a in args)
-    design = lqrd(a, b, q, r, dt, cross) if dt is not None else (dlqr if discrete else lqr)(*full)
+    full = tuple(_on_grid(name, a, (*shape, *a.shape[-2:])) for name, a in zip("ABQRN", args))
+    a, b, q, r, cross = full
+    design = lqr(*full) if dt is None else lqrd(a, b, q, r, dt, cross)
     if not traced(*full):
-        _refuse_gaps(grid, design, full, continuous=not discrete)
+        _refuse_gaps(grid, design, full)
     x_op, u_op = (jnp.asarray(v, a.dtype) for v in points or (jnp.zeros(n), jnp.zeros(m)))
-    if not (_fits(x_op.shape, (*shape, n)) and _fits(u_op.shape, (*shape, m))):
-        raise ValueError(
-            f"points: expected {(*shape, n)} and {(*shape, m)}, but found {x_op.shape} and {u_op.shape}"
-        )
-    return Schedule(grid, design, jnp.broadcast_to(x_op, (*shape, n)), jnp.broadcast_to(u_op, (*shape, m)))
+    x_op, u_op = _on_grid("points, x", x_op, (*shape, n)), _on_grid("points, u", u_op, (*shape, m))
+    return Schedule(grid, design, x_op, u_op)
 
 
 def _rising(axes: Sequence[ArrayLike], dtype: np.dtype) -> tuple[Array, ...]:
@@ -117,22 +109,22 @@ def _rising(axes: Sequence[ArrayLike], dtype: np.dtype) -> tuple[Array, ...]:
     return grid
 
 
-def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether an array of this shape broadcasts to the shape wanted."""
+def _on_grid(name: str, a: Array, shape: tuple[int, ...]) -> Array:
+    """An array for each point of the grid, or a refusal."""
     try:
-        return np.broadcast_shapes(shape, wanted) == wanted
+        return jnp.broadcast_to(a, shape)
     except ValueError:
-        return False
+        raise ValueError(f"{name}: expected shape {shape} over the grid, but found {a.shape}") from None
 
 
-def _refuse_gaps(grid: tuple[Array, ...], design: LQR, args: tuple[Array, ...], *, continuous: bool) -> None:
+def _refuse_gaps(grid: tuple[Array, ...], design: LQR, args: tuple[Array, ...]) -> None:
     """Refuse a schedule with points that have no stabilizing design."""
     bad = np.argwhere(~np.asarray(design.stabilizing))
     if not len(bad):
         return
     first = tuple(bad[0])
     where = ", ".join(f"{float(g[i]):g}" for g, i in zip(grid, first))
-    why = controllability.why_not(*(np.asarray(a[first]) for a in args[:3]), continuous=continuous)
+    why = controllability.why_not(*(np.asarray(a[first]) for a in args[:3]), continuous=True)
     raise ValueError(
         f"grid: {len(bad)} of {design.stabilizing.size} points have no stabilizing design, the first at "
         f"{where}: {why}; a schedule must not pass through it: end the grid before, or change the plant there"

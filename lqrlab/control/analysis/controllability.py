@@ -70,25 +70,19 @@ def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool) ->
     margin = values.real if continuous else np.abs(values) - 1
     size = max(float(np.linalg.norm(A, 2)), 1e-300)
 
-    def name(value: complex) -> str:
-        where = f"{value.real:+.3g}" + (f" ± {abs(value.imag):.3g}j" if abs(value.imag) > 1e-9 * size else "")
-        return f"mode at {where}{' rad/s' if continuous else ' (discrete)'}"
-
     for i in np.argsort(-margin):
-        if margin[i] < -1e-9 * size:
-            break
-        if controllability_distance(A, B, values[i]) < 1e-9:
+        value, pair = values[i], abs(values[i].imag) > 1e-9 * size
+        where = f"{value.real:+.3g}" + (f" ± {abs(value.imag):.3g}j" if pair else "")
+        mode = f"mode at {where}{' rad/s' if continuous else ' (discrete)'}"
+        if margin[i] >= -1e-9 * size and controllability_distance(A, B, value) < 1e-9:
             states = ", ".join(map(str, dominant_states(vectors[:, i])))
             return (
-                f"{name(values[i])} is not stabilizable: no input moves it (it is dominated by state {states}); "
+                f"{mode} is not stabilizable: no input moves it (it is dominated by state {states}); "
                 "give the plant an input that reaches it, or leave the mode out"
             )
-    for i in np.argsort(np.abs(margin)):
-        if abs(margin[i]) > 1e-6 * size:
-            break
-        if controllability_distance(A.T, Q.T, values[i]) < 1e-9:
+        if abs(margin[i]) <= 1e-6 * size and controllability_distance(A.T, Q.T, value) < 1e-9:
             return (
-                f"{name(values[i])} lies on the stability boundary and Q does not see it (not detectable): the "
+                f"{mode} lies on the stability boundary and Q does not see it (not detectable): the "
                 "optimum leaves it alone and the loop is not stable; give the states it moves some weight"
             )
     return (

@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-from jaxtyping import ArrayLike, Complex, Float
+from jaxtyping import ArrayLike, Float
 
 from lqrlab.compute.checks import number
 from lqrlab.control import checks
@@ -19,7 +19,6 @@ class Mode:
         damping: −Re(pole)/|pole|; −1 … 1.
         time_constant: −1/Re(pole) [s]; negative for a mode that grows, infinite on the boundary.
         states: indices of the states that dominate it, the strongest first.
-        shape: its eigenvector, largest entry 1.
     """
 
     pole: complex
@@ -27,7 +26,6 @@ class Mode:
     damping: float
     time_constant: float
     states: tuple[int, ...]
-    shape: Complex[np.ndarray, " n"] | Float[np.ndarray, " n"]
 
     def __str__(self) -> str:
         sign = f"{self.pole.real:+.3g}" + (f" ± {abs(self.pole.imag):.3g}j" if self.pole.imag else "")
@@ -55,15 +53,13 @@ def modes(A: ArrayLike, dt: float | None = None) -> list[Mode]:
         p = complex(poles[i])
         if values[i].imag < 0:  # its conjugate stands for both
             continue
-        states = dominant_states(vectors[:, i])
         listed.append(
             Mode(
                 pole=p,
                 frequency=abs(p),
                 damping=-p.real / abs(p) if abs(p) > 0 else 1.0,
                 time_constant=-1 / p.real if p.real else np.inf,
-                states=states,
-                shape=vectors[:, i] / vectors[states[0], i],
+                states=dominant_states(vectors[:, i]),
             )
         )
     return listed

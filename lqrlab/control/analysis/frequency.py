@@ -1,13 +1,37 @@
-"""Frequency responses, sensitivity and zeros of linear systems."""
+"""Linear systems in the frequency domain: responses, sensitivity, zeros, H2 and H∞ norms."""
+
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Complex
+from jaxtyping import Array, ArrayLike, Complex, Float
 
-from lqrlab.compute import linalg
+from lqrlab.compute import broadcast, linalg
 from lqrlab.control import checks
-from lqrlab.control.analysis.statespace import to_statespace
+from lqrlab.control.analysis.controllability import gram
+
+if TYPE_CHECKING:
+    from control import StateSpace
+
+
+def to_statespace(
+    A: ArrayLike, B: ArrayLike, C: ArrayLike | None = None, D: ArrayLike | None = None,
+    dt: float | None = None,
+) -> "StateSpace":  # fmt: skip
+    """A ``control.StateSpace`` of one system; C is the identity and D zero if left out, continuous without dt.
+
+    The way back is :func:`lqrlab.systems.from_control`.
+
+    >>> control.to_statespace([[-1.0]], [[1.0]], dt=0.1).nstates
+    1
+    """
+    import control as python_control
+
+    A, B = np.asarray(A, float), np.asarray(B, float)
+    C = np.eye(len(A)) if C is None else np.asarray(C, float)
+    D = np.zeros((len(C), B.shape[1])) if D is None else np.asarray(D, float)
+    return python_control.ss(A, B, C, D, *(() if dt is None else (dt,)))
 
 
 def zeros(
@@ -52,18 +76,15 @@ def frequency_response(
     """
     given = {"A": (A, "nn"), "B": (B, "nm"), "C": (C, "pn")} | ({} if D is None else {"D": (D, "pm")})
     A, B, C, *rest = checks.matrices(**given)
-    w = jnp.asarray(frequencies, A.dtype)
-    if dt is None:
-        s = 1j * w
-    else:
-        w, step = jnp.broadcast_arrays(w, jnp.asarray(dt, A.dtype)[..., None])
-        s = jnp.exp(1j * w * step)
     D = rest[0] if rest else jnp.zeros((C.shape[-2], B.shape[-1]), A.dtype)
-    one = jnp.eye(A.shape[-1], dtype=A.dtype)
-    s, one, A, B, C, D = checks.together(
-        s[..., None, None], *(a[..., None, :, :].astype(s.dtype) for a in (one, A, B, C, D))
-    )
-    return C @ linalg.solve_many(s * one - A, B) + D
+    w, step = (None if v is None else jnp.asarray(v, A.dtype) for v in (frequencies, dt))
+
+    def one(A: Array, B: Array, C: Array, D: Array, w: Array, dt: Array | None) -> Array:
+        s = 1j * w if dt is None else jnp.exp(1j * w * dt)
+        eye = jnp.eye(len(A), dtype=s.dtype)
+        return jax.vmap(lambda s: C @ linalg.solve(s * eye - A, B.astype(s.dtype)) + D)(s)
+
+    return broadcast(one, (A, 2), (B, 2), (C, 2), (D, 2), (w, 1), (step, 0))
 
 
 @jax.jit
@@ -85,8 +106,43 @@ def sensitivity(
     return frequency_response(A - B @ K, B, -K, frequencies, jnp.eye(K.shape[-2], dtype=K.dtype), dt)
 
 
-def mode_frequencies(*matrices: np.ndarray, dt: float | np.ndarray | None) -> np.ndarray:
-    """|pole| [rad/s] of the modes of systems ``[..., n, n]``, all along the last axis; infinite or NaN at z = 0."""
-    poles = np.concatenate([np.linalg.eigvals(a) for a in matrices], axis=-1).astype(complex)
-    with np.errstate(divide="ignore"):
-        return np.abs(poles if dt is None else np.log(poles) / np.asarray(dt)[..., None])
+def h2_norm(A: ArrayLike, B: ArrayLike, C: ArrayLike, *, discrete: bool = False) -> Float[Array, "*batch"]:
+    """H2 norm of x' = Ax + Bw, y = Cx ``[...]``: the root mean square of y under unit white noise; differentiable.
+
+    NaN where A is unstable.
+
+    >>> control.h2_norm([[-0.5]], [[1.0]], [[2.0]])
+    Array(2., dtype=float64)
+    """
+    A, B, C = checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"))
+    return jnp.sqrt(jnp.trace(C @ gram(A, B, discrete=discrete) @ C.mT, axis1=-1, axis2=-2))
+
+
+def hinf_norm(
+    A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike | None = None, dt: float | None = None
+) -> tuple[float, float]:
+    """H∞ norm of one system, on the host: the largest gain over all frequencies, and where it is [rad/s].
+
+    Args:
+        A, B, C, D: ``[n, n]``, ``[n, m]``, ``[p, n]``, ``[p, m]`` (zero if left out).
+        dt: sample time [s] of a discrete system.
+
+    Raises:
+        ValueError: the system is not stable, so that its gain has no bound.
+
+    >>> control.hinf_norm([[-0.5]], [[1.0]], [[1.0]])  # 1 / (s + 0.5)
+    (2.0, 0.0)
+    """
+    import control as python_control
+
+    (a,) = checks.host_matrices("hinf_norm", A=(A, "nn"))
+    if not stable(a, dt):
+        raise ValueError("A: the system is not stable, so its H∞ norm is infinite")
+    gain, frequency = python_control.linfnorm(to_statespace(A, B, C, D, dt))
+    return float(gain), float(frequency)
+
+
+def stable(A: np.ndarray, dt: float | None) -> bool:
+    """Whether all modes of one system decay, on the host by its eigenvalues."""
+    poles = np.linalg.eigvals(A)
+    return bool(poles.real.max() < 0 if dt is None else np.abs(poles).max() < 1)

@@ -7,9 +7,7 @@ import scipy.linalg
 from jaxtyping import ArrayLike
 
 from lqrlab.control import checks
-from lqrlab.control.analysis.frequency import mode_frequencies
-from lqrlab.control.analysis.norms import hinf_norm, stable
-from lqrlab.control.analysis.statespace import to_statespace
+from lqrlab.control.analysis.frequency import hinf_norm, stable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +69,10 @@ def margins(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None) -
     Raises:
         ValueError: the loop is not stable, so it has no margins.
     """
-    A, B, K, closed = _stable_loop("margins", A, B, K, dt)
+    A, B, K = checks.host_matrices("margins", A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
+    closed = A - B @ K
+    if not stable(closed, dt):
+        raise ValueError("K: the loop A − BK is not stable, so it has no margins")
     at_inputs = []
     for i in range(B.shape[1]):
         others = [j for j in range(B.shape[1]) if j != i]
@@ -139,51 +140,3 @@ def _loop_gains(A: np.ndarray, b: np.ndarray, k: np.ndarray, z: np.ndarray) -> n
             return np.array([gain(v) for v in z])
         except np.linalg.LinAlgError:
             return np.array([gain(v * (1 + 1e-9) + 1e-12) for v in z])
-
-
-def disk_margin(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None) -> Disk:
-    """Symmetric disk margin of the loop u = −Kx when all inputs are off at once, independently of each other.
-
-    One problem, on the host. From the upper bound of the structured singular value (exact up to three inputs), so
-    the margin is guaranteed at the frequencies looked at: a grid that is refined around the worst.
-
-    Args:
-        A, B, K, dt: as in :func:`margins`.
-
-    Raises:
-        ValueError: the loop is not stable, so it has no margins.
-
-    Source: Seiler, Packard and Gahinet (2020), as in ``control.disk_margins``.
-
-    >>> control.disk_margin([[0.0]], [[1.0]], [[1.0]]).alpha  # L = 1/s
-    2.0
-    """
-    import control as python_control
-
-    A, B, K, closed = _stable_loop("disk_margin", A, B, K, dt)
-    if B.shape[1] == 1:
-        half, frequency = hinf_norm(closed, B, -K, np.full((1, 1), 0.5), dt)
-        return Disk(1 / half, frequency)
-    loop = to_statespace(A, B, K, dt=dt)
-    speeds = mode_frequencies(A, closed, dt=dt)
-    speeds = speeds[(speeds > 0) & np.isfinite(speeds)]
-    top = np.pi / dt if dt else 1e3 * speeds.max()
-    grid = np.unique(np.append(np.geomspace(min(1e-2 * speeds.min(), top / 10), top, 600), speeds))
-    grid = grid[grid <= top]
-    for _ in range(3):
-        alphas = python_control.disk_margins(loop, grid, returnall=True)[0]
-        i = int(np.argmin(alphas))
-        worst = Disk(float(alphas[i]), float(grid[i]))
-        grid = np.linspace(grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)], 41)
-    return worst
-
-
-def _stable_loop(
-    function: str, A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None
-) -> tuple[np.ndarray, ...]:
-    """A, B, K and A − BK of one stable loop, in NumPy."""
-    a, b, k = checks.host_matrices(function, A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
-    closed = a - b @ k
-    if not stable(closed, dt):
-        raise ValueError("K: the loop A − BK is not stable, so it has no margins")
-    return a, b, k, closed

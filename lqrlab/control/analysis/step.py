@@ -1,31 +1,16 @@
-"""Responses of sampled linear loops: to an initial state and to a step of the set-point, with their figures."""
+"""Responses of sampled linear loops to a step of the set-point, with their figures."""
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.compute import pytree
+from lqrlab.compute import broadcast, pytree
 from lqrlab.compute.checks import whole
 from lqrlab.control import checks
 from lqrlab.control.servo import feedforward
-
-
-def free_response(
-    F: Array, x0: Array, num_steps: int, output: Callable[[Array], Array] = lambda x: x
-) -> tuple[Array, Array]:
-    """x[T] of x[t+1] = F x[t], and ``output(x[t])`` for t < T along a new first axis.
-
-    Args:
-        F: ``[..., n, n]``.
-        x0: initial states as columns ``[..., n, k]``, leading axes as F's.
-        num_steps: T.
-        output: function of each state that is kept.
-    """
-    return jax.lax.scan(lambda x, _: (F @ x, output(x)), x0, None, length=num_steps)
 
 
 @partial(jax.jit, static_argnames="num_steps")
@@ -49,12 +34,15 @@ def step_response(
     r = jnp.asarray(r, A.dtype)
     if r.shape[-1:] != C.shape[-2:-1]:
         raise ValueError(f"r: expected a set-point {C.shape[-2:-1]}, one an output, but found {r.shape}")
-    Nx, Nu = feedforward(A, B, C, discrete=True)
-    A, B, C, K, Nx, Nu, r = checks.together(A, B, C, K, Nx, Nu, r[..., None])
-    last, errors = free_response(A - B @ K, -Nx @ r, num_steps)  # of x − Nx r
-    us = (Nu @ r)[None] - K @ errors
-    ys = r[None] + C @ jnp.concatenate([errors, last[None]])
-    return jnp.moveaxis(ys[..., 0], 0, -2), jnp.moveaxis(us[..., 0], 0, -2)
+
+    def one(A: Array, B: Array, C: Array, K: Array, r: Array) -> tuple[Array, Array]:
+        Nx, Nu = feedforward(A, B, C, discrete=True)
+        closed = A - B @ K
+        last, errors = jax.lax.scan(lambda e, _: (closed @ e, e), -Nx @ r, None, length=num_steps)  # x − Nx r
+        ys = r[None] + jnp.concatenate([errors, last[None]]) @ C.T
+        return ys, (Nu @ r)[None] - errors @ K.T
+
+    return broadcast(one, (A, 2), (B, 2), (C, 2), (K, 2), (r, 1))
 
 
 @pytree
@@ -74,7 +62,7 @@ class StepInfo:
     settling: Float[Array, "*outputs"]
     overshoot: Float[Array, "*outputs"]
     undershoot: Float[Array, "*outputs"]
-    peak: Float[Array, "*peaks"]
+    peak: Float[Array, "*outputs"]
 
 
 def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.02) -> StepInfo:
@@ -97,22 +85,21 @@ def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.0
     ys = ys.astype(checks.floating(ys, r))
     if ys.ndim < 2:
         raise ValueError(f"ys: expected outputs [..., T+1, p], but found shape {ys.shape}")
-    lead = jnp.broadcast_shapes(ys.shape[:-2] + ys.shape[-1:], r.shape, (*jnp.shape(dt), 1))
-    goal = jnp.broadcast_to(jnp.where(r != 0, r, jnp.nan), lead)
-    step = jnp.broadcast_to(checks.sample_time(dt, ys.dtype)[..., None], lead)
-    done = jnp.moveaxis(jnp.broadcast_to(ys, (*lead[:-1], ys.shape[-2], lead[-1])), -2, 0) / goal[None]
 
-    def first(reached: Array) -> Array:
-        return jnp.where(reached.any(0), jnp.argmax(reached, axis=0), jnp.inf)
+    def one(y: Array, dt: Array, r: Array) -> StepInfo:
+        done = y / jnp.where(r != 0, r, jnp.nan)
+        outside = ~(jnp.abs(done - 1) <= within)
+        last = y.size - jnp.argmax(outside[::-1])  # one after the last outside
+        settled = jnp.where(outside.any(), jnp.where(last < y.size, last, jnp.inf), 0)
+        reached = [
+            jnp.where((done >= share).any(), jnp.argmax(done >= share), jnp.inf) for share in (0.1, 0.9)
+        ]
+        return StepInfo(
+            (reached[1] - reached[0]) * dt,
+            jnp.where(r != 0, settled * dt, jnp.nan),
+            jnp.maximum(jnp.max(done) - 1, 0),
+            jnp.maximum(-jnp.min(done), 0),
+            jnp.max(jnp.abs(y)),
+        )
 
-    outside = ~(jnp.abs(done - 1) <= within)
-    last = done.shape[0] - jnp.argmax(outside[::-1], axis=0)  # one after the last outside
-    steps = jnp.where(outside.any(0), jnp.where(last < done.shape[0], last, jnp.inf), 0)
-    blank = jnp.where(jnp.isnan(goal), jnp.nan, 0.0)
-    return StepInfo(
-        (first(done >= 0.9) - first(done >= 0.1)) * step + blank,
-        steps * step + blank,
-        jnp.maximum(jnp.max(done, axis=0) - 1, 0),
-        jnp.maximum(-jnp.min(done, axis=0), 0),
-        jnp.max(jnp.abs(ys), axis=-2),
-    )
+    return broadcast(one, (ys.mT, 1), (checks.sample_time(dt, ys.dtype)[..., None], 0), (r, 0))

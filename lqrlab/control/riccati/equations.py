@@ -14,7 +14,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from lqrlab.compute import linalg
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
-from lqrlab.control import checks, lyapunov
+from lqrlab.control import checks, discretization
+from lqrlab.control.lyapunov import solve_lyapunov
 from lqrlab.control.riccati import rescue
 from lqrlab.control.riccati.doubling import Solution, by_doubling
 from lqrlab.control.riccati.matrix_sign import by_sign_function
@@ -27,10 +28,6 @@ def certain(solution: Solution) -> Bool[Array, "*batch"]:
     return holds & (solution.stable > 0.5)
 
 
-def _twice_symmetric(a: Array) -> Array:
-    return a + a.mT
-
-
 def _differentiable(*, continuous: bool) -> Callable[..., Solution]:
     """The solver of problems whose leading axes are alike, with the derivative of its equation.
 
@@ -38,7 +35,6 @@ def _differentiable(*, continuous: bool) -> Callable[..., Solution]:
     solves the Lyapunov equation of Fᵀ with the right-hand side sym(EᵀP D − dN K) + dQ + KᵀdR K, where sym(X) =
     X + Xᵀ, and S dK = dBᵀPE + BᵀdP E + [BᵀP D] + dNᵀ − dR K, the bracket in discrete time only.
     """
-    lyap = lyapunov.solve_continuous if continuous else lyapunov.solve_discrete
     doubling, sign_function = (
         partial(method, continuous=continuous) for method in (by_doubling, by_sign_function)
     )
@@ -56,8 +52,8 @@ def _differentiable(*, continuous: bool) -> Callable[..., Solution]:
         K, P, F = out.K, out.P, out.closed
         D = dA - dB @ K
         PE, S = (P, R) if continuous else (P @ F, R + B.mT @ P @ B)
-        dP = lyap(F.mT, _twice_symmetric(PE.mT @ D - dN @ K) + (dQ + dQ.mT) / 2 + K.mT @ dR @ K)
-        dP = _twice_symmetric(dP) / 2
+        change = linalg.symmetric(2 * (PE.mT @ D - dN @ K) + dQ) + K.mT @ dR @ K
+        dP = linalg.symmetric(solve_lyapunov(F.mT, change, continuous=continuous))
         right = dB.mT @ PE + B.mT @ (dP if continuous else dP @ F) + dN.mT - dR @ K
         dK = linalg.solve_many(S, right if continuous else right + B.mT @ P @ D)
         still = jnp.zeros_like(out.residual)
@@ -66,21 +62,23 @@ def _differentiable(*, continuous: bool) -> Callable[..., Solution]:
     return solve
 
 
-solve_continuous_riccati = _differentiable(continuous=True)
-solve_discrete_riccati = _differentiable(continuous=False)
+_SOLVERS = {continuous: _differentiable(continuous=continuous) for continuous in (True, False)}
 
 
-def _traced(solve: Callable[..., Solution]) -> Callable[..., Solution]:
-    return jax.jit(lambda *args: solve(*checks.together(*args)))
-
-
-_inside_a_trace = {True: _traced(solve_continuous_riccati), False: _traced(solve_discrete_riccati)}
+@partial(jax.jit, static_argnames="continuous")
+def _inside_a_trace(args: tuple[Array, ...], *, continuous: bool) -> Solution:
+    if len(args) == 6:
+        return _SOLVERS[False](*discretization.sample_many(*args))
+    return _SOLVERS[continuous](*checks.together(*args))
 
 
 def solution(args: tuple[Array, ...], *, continuous: bool) -> Solution:
-    """Solutions of problems A, B, Q, R, N whose leading axes broadcast; traced or concrete."""
+    """Solutions of problems A, B, Q, R, N whose leading axes broadcast; traced or concrete.
+
+    With a sample time as a sixth argument, those of the discrete problems that sampling makes of continuous ones.
+    """
     if traced(*args):
-        return _inside_a_trace[continuous](*args)
+        return _inside_a_trace(args, continuous=continuous)
     return rescue.solved(args, continuous=continuous)
 
 

@@ -1,6 +1,7 @@
 """Riccati equations outside a trace: doubling on all cores, then the sign function, at last SciPy.
 
 Only the problems that one method leaves unsolved are handed to the next, which is slower and harder to defeat.
+SciPy decomposes the extended matrix pencil (QZ) and needs no inverse of R, so R may be singular.
 """
 
 from collections.abc import Callable
@@ -9,11 +10,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jaxtyping import Array, PyTree
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.threads import on_all_cores
-from lqrlab.control.riccati import scipy_fallback
+from lqrlab.control import discretization
 from lqrlab.control.riccati.doubling import Solution, by_doubling
 from lqrlab.control.riccati.matrix_sign import by_sign_function
 
@@ -26,48 +28,46 @@ def accepted(dtype: np.dtype) -> float:
     return 1e-8 if jnp.finfo(dtype).eps < 1e-10 else 3e-4
 
 
-def program(solve: Callable[..., PyTree[Array]], num_args: int = 5) -> Callable[..., PyTree[Array]]:
+def _program(solve: Callable[..., PyTree[Array]], num_args: int = 5) -> Callable[..., PyTree[Array]]:
     """A batch-last solver as a compiled function of A, B, Q, R, N (and dt) whose leading axes broadcast."""
     cores = _CORES[:num_args]
     native = batch_last.solver(*cores)(solve)
     return jax.jit(lambda *args: native(*batch_last.together(cores, *args)))
 
 
+def _sampled_doubling(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array) -> tuple[Solution, Array]:
+    return by_doubling(*discretization.sampled(A, B, Q, R, N, dt), continuous=False)
+
+
 _doubling, _sign_function = (
-    {continuous: program(partial(method, continuous=continuous)) for continuous in (True, False)}
+    {continuous: _program(partial(method, continuous=continuous)) for continuous in (True, False)}
     for method in (by_doubling, by_sign_function)
 )
+_doubling_of_sampled = _program(_sampled_doubling, 6)
 
 
-def solved(
-    args: tuple[Array, ...],
-    *,
-    continuous: bool,
-    fast: Callable[..., tuple[Solution, Array]] | None = None,
-    before: Callable[..., tuple[Array, ...]] | None = None,
-) -> Solution:
-    """Solutions of concrete problems.
+def solved(args: tuple[Array, ...], *, continuous: bool) -> Solution:
+    """Solutions of concrete problems A, B, Q, R, N whose leading axes broadcast.
 
-    Args:
-        args: A, B, Q, R, N, and dt if ``before`` takes one; their leading axes broadcast.
-        continuous: which equation.
-        fast: solver of ``args`` that returns solutions and their errors; doubling if left out.
-        before: turns ``args`` into the problem that ``fast`` solves; ``args`` itself if left out.
+    With a sample time as a sixth argument, those of the discrete problems that sampling makes of continuous ones.
     """
-    answer, error = on_all_cores(fast or _doubling[continuous], *zip(args, _CORES))
+    sampling = len(args) == 6
+    continuous = continuous and not sampling
+    fast = _doubling_of_sampled if sampling else _doubling[continuous]
+    answer, error = on_all_cores(fast, *zip(args, _CORES))
     error = np.asarray(error)
     failed = np.flatnonzero(~(error <= batch_last.enough(args[0].dtype)))
     if not len(failed):
         return answer
     problems = _gathered(args, failed, error.shape)
-    if before:
-        problems = tuple(before(*problems))
+    if sampling:
+        problems = tuple(discretization.compiled(*problems))
     fresh, remaining = _sign_function[continuous](*problems)
     fresh = [np.array(a)[: len(failed)] for a in fresh]
     remaining = np.asarray(remaining)[: len(failed)]
     error = np.where(np.isnan(error), np.inf, error).reshape(-1)[failed]
     better = remaining < error
-    better |= _by_scipy(fresh, problems, np.minimum(remaining, error), continuous=continuous)
+    better |= _replaced_by_scipy(fresh, problems, np.minimum(remaining, error), continuous=continuous)
     if not better.any():
         return answer
 
@@ -92,7 +92,7 @@ def _gathered(
     )
 
 
-def _by_scipy(
+def _replaced_by_scipy(
     answers: list[np.ndarray],
     problems: tuple[Array | np.ndarray, ...],
     error: np.ndarray,
@@ -102,9 +102,33 @@ def _by_scipy(
     """Overwrite answers whose error is still too large by SciPy's, where it has one; which these are."""
     improved = np.zeros(len(error), bool)
     for i in np.flatnonzero(~(error < accepted(answers[1].dtype)))[:_BY_SCIPY]:
-        answer = scipy_fallback.solved(*(np.asarray(a[i], float) for a in problems), continuous=continuous)
+        answer = _by_scipy(*(np.asarray(a[i], float) for a in problems), continuous=continuous)
         if answer is not None:
             improved[i] = True
             for whole, part in zip(answers, (*answer, 1.0)):
                 whole[i] = part
     return improved
+
+
+def _by_scipy(
+    A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, continuous: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+    """``K, P, closed loop, relative residual`` of one problem, or None if SciPy finds no certified answer either."""
+    if not all(np.isfinite(a).all() for a in (A, B, Q, R, N)):
+        return None
+    solve = scipy.linalg.solve_continuous_are if continuous else scipy.linalg.solve_discrete_are
+    try:
+        P = solve(A, B, Q, R, s=N)
+        S = R if continuous else R + B.T @ P @ B
+        cross = (P @ B + N) if continuous else (A.T @ P @ B + N)
+        K = np.linalg.solve(S, cross.T)
+    except (np.linalg.LinAlgError, ValueError):
+        return None
+    closed = A - B @ K
+    poles = np.linalg.eigvals(closed)
+    stable = poles.real.max() < 0 if continuous else np.abs(poles).max() < 1
+    terms = (A.T @ P, P @ A, -cross @ K, Q) if continuous else (A.T @ P @ A, -P, -cross @ K, Q)
+    residual = np.linalg.norm(sum(terms)) / max(np.linalg.norm(t) for t in terms)
+    if not (stable and residual < 1e-8 and np.linalg.eigvalsh((S + S.T) / 2).min() > 0):
+        return None
+    return K, P, closed, np.asarray(residual)

@@ -16,7 +16,6 @@ from lqrlab.compute import broadcast, linalg, pytree
 from lqrlab.compute.checks import traced, whole
 from lqrlab.control import checks
 from lqrlab.control.trajectory.problem import TrajectoryProblem
-from lqrlab.control.trajectory.quadratic_program import box_qp, solve_free
 
 _ALPHAS = 1.1 ** -(np.arange(11.0) ** 2)  # step lengths tried at once, from 1 down to 7e-5
 _DAMPING = 1e-6, 1e10  # least and most; below the least there is none
@@ -32,11 +31,9 @@ class ILQR:
         xs: states at these times, absolute.
         us: inputs of the T steps, absolute, within the limits.
         K: gains; an input at its limit has a row of zeros.
-        k: how far the next step would still move the inputs.
         P: the cost to go near the trajectory is quadratic with these matrices.
         cost: ∫ xᵀQx + uᵀRu dt + the terminal cost, of deviations from the goal.
-        decrease: of the cost, relative to it, expected of a full step without damping.
-        converged: whether ``decrease`` is within the tolerance.
+        converged: whether the decrease of the cost expected of a full step is within the tolerance, relative.
         iterations: steps that were tried.
     """
 
@@ -44,10 +41,8 @@ class ILQR:
     xs: Float[Array, "*batch points n"]
     us: Float[Array, "*batch T m"]
     K: Float[Array, "*batch T m n"]
-    k: Float[Array, "*batch T m"]
     P: Float[Array, "*batch points n n"]
     cost: Float[Array, "*batch"]
-    decrease: Float[Array, "*batch"]
     converged: Bool[Array, "*batch"]
     iterations: Int[Array, "*batch"]
 
@@ -101,13 +96,10 @@ def ilqr(
     whole("num_steps", num_steps)
     whole("substeps", substeps)
     args = _arguments(x0, Q, R, num_steps, Qf, dt, goal, limits, us)
-    n, m, dtype = args[2].shape[-1], args[3].shape[-1], args[0].dtype
-    f = _as_pytree(f)
-    out = jax.eval_shape(f, *(jax.ShapeDtypeStruct(s, dtype) for s in ((n,), (m,))))
-    if getattr(out, "shape", None) != (n,):
-        raise ValueError(f"f: expected ẋ of shape ({n},), but found {out}")
+    dtype = args[0].dtype
     small = tolerance if tolerance is not None else 1e-8 if dtype == jnp.float64 else 1e-6
-    plan = _solve(f, args, jnp.asarray(small, dtype), jnp.asarray(max_iterations), substeps)
+    dynamics = _as_pytree(f, args[2].shape[-1], args[3].shape[-1], dtype)
+    plan = _solve(dynamics, args, jnp.asarray(small, dtype), jnp.asarray(max_iterations), substeps)
     if not traced(plan.cost) and plan.cost.ndim == 0 and not bool(jnp.isfinite(plan.cost)):
         raise ValueError(
             f"us: along the first guess of the inputs the plant diverges within {num_steps} steps; start from "
@@ -116,10 +108,13 @@ def ilqr(
     return plan
 
 
-def _as_pytree(f: Callable[[Array, Array], Array]) -> Partial:
+def _as_pytree(f: Callable[[Array, Array], Array], n: int, m: int, dtype: np.dtype) -> Partial:
     """f as data of a compiled function, so that the fields of a method's instance are not constants of the program."""
     if inspect.ismethod(f) and not jax.tree_util.all_leaves([f.__self__]):
-        return Partial(f.__func__, f.__self__)
+        f = Partial(f.__func__, f.__self__)
+    out = jax.eval_shape(f, *(jax.ShapeDtypeStruct((size,), dtype) for size in (n, m)))
+    if getattr(out, "shape", None) != (n,):
+        raise ValueError(f"f: expected ẋ of shape ({n},), but found {out}")
     return f if isinstance(f, Partial) else Partial(f)
 
 
@@ -203,10 +198,9 @@ def _minimised(
         zero, zero + 1, jnp.asarray(False), jnp.asarray(-1),
     )  # fmt: skip
     s = jax.lax.while_loop(lambda s: ~s.done, improve, start)
-    decrease = s.gain / jnp.where(s.cost > 0, s.cost, 1.0)
-    converged = jnp.isfinite(s.cost) & (decrease <= tolerance)
+    converged = jnp.isfinite(s.cost) & (s.gain / jnp.where(s.cost > 0, s.cost, 1.0) <= tolerance)
     ts = problem.dt * jnp.arange(T + 1, dtype=dtype)
-    return ILQR(ts, s.xs, s.us, s.K, s.k, s.V / 2, s.cost, decrease, converged, s.steps)
+    return ILQR(ts, s.xs, s.us, s.K, s.V / 2, s.cost, converged, s.steps)
 
 
 def _line_search(problem: TrajectoryProblem, s: _Iterate) -> tuple[Array, Array, Array, Array]:
@@ -263,7 +257,7 @@ def _backward(
         qu, Hux, Huu = q[n:], H[n:, :n], H[n:, n:]
         damped = Huu + damping * 2 * problem.dt * problem.R
         k, free = box_qp(damped, qu, problem.low - u, problem.high - u)
-        K = solve_free(damped, Hux, free)
+        K = _solve_free(damped, Hux, free)
         before = q[:n] - K.T @ (Huu @ k + qu) + Hux.T @ k
         V = linalg.symmetric(H[:n, :n] + K.T @ Huu @ K - K.T @ Hux - Hux.T @ K)
         return (before, V, gain - qu @ k - k @ Huu @ k / 2), (K, k, V)
@@ -271,3 +265,49 @@ def _backward(
     end = 2 * problem.Qf @ (xs[-1] - problem.x_goal), 2 * problem.Qf, jnp.zeros((), xs.dtype)
     (_, _, gain), (K, k, V) = jax.lax.scan(back, end, (A, B, gradient, hessian, us), reverse=True)
     return K, k, jnp.concatenate([V, 2 * problem.Qf[None]]), gain
+
+
+def box_qp(
+    H: Float[Array, "m m"], g: Float[Array, " m"], low: Float[Array, " m"], high: Float[Array, " m"]
+) -> tuple[Float[Array, " m"], Bool[Array, " m"]]:
+    """Minimise ½ uᵀHu + gᵀu over low ≤ u ≤ high, for H > 0, by projected Newton steps.
+
+    Returns:
+        u, and which inputs are free (not held at a limit).
+
+    Source: Y. Tassa, N. Mansard and E. Todorov, Control-limited differential dynamic programming, ICRA 2014,
+    section IV-A.
+    """
+
+    def slope_and_free(u: Array) -> tuple[Array, Array]:
+        slope = g + H @ u
+        return slope, ~(((u <= low) & (slope > 0)) | ((u >= high) & (slope < 0)))
+
+    def value(u: Array) -> Array:
+        return u @ (H @ u) / 2 + g @ u
+
+    def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        u, _, count = state
+        slope, free = slope_and_free(u)
+        newton = -_solve_free(H, jnp.where(free, slope, 0.0), free)
+        lengths = jnp.asarray(0.5 ** np.arange(8), u.dtype)
+        tried = jax.vmap(lambda a: jnp.clip(u + a * newton, low, high))(lengths)
+        values = jax.vmap(value)(tried)
+        best = jnp.argmin(values)
+        better = values[best] < value(u)
+        return jnp.where(better, tried[best], u), better, count + 1
+
+    start = jnp.clip(-_solve_free(H, g, jnp.ones(g.shape, bool)), low, high)
+    u, *_ = jax.lax.while_loop(
+        lambda s: s[1] & (s[2] < 10 * g.size), step, (start, jnp.asarray(True), jnp.asarray(0))
+    )
+    return u, slope_and_free(u)[1]
+
+
+def _solve_free(
+    H: Float[Array, "m m"], b: Float[Array, "m ..."], free: Bool[Array, " m"]
+) -> Float[Array, "m ..."]:
+    """H⁻¹ b among the free inputs, zero elsewhere."""
+    both = free[:, None] & free[None]
+    keep = free.reshape(-1, *(1,) * (b.ndim - 1))
+    return linalg.solve(jnp.where(both, H, jnp.eye(len(H), dtype=H.dtype)), jnp.where(keep, b, 0.0))

@@ -7,17 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import scipy.optimize
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.compute.checks import whole
 from lqrlab.control import checks
-from lqrlab.control.analysis.frequency import sensitivity
+from lqrlab.control.analysis.frequency import sensitivity, zeros
 from lqrlab.control.analysis.step import step_response
 from lqrlab.control.regulator import LQR, lqrd
-from lqrlab.control.tuning.experiment import StepExperiment
-from lqrlab.control.tuning.feasibility import impossible
-from lqrlab.control.tuning.specifications import StepSpecs
+from lqrlab.control.tuning.specifications import StepExperiment, StepSpecs
 
+_STARTS, _ITERATIONS = 6, 200
 _INSIDE = 0.01  # the descent aims at specifications that are tighter by this, relative
 
 
@@ -46,7 +45,7 @@ class Tuned:
 
 def tune(
     A: ArrayLike, B: ArrayLike, C: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: float, specs: StepSpecs, *,
-    r: ArrayLike = 1.0, num_starts: int = 6, iterations: int = 200, seed: int = 0,
+    r: ArrayLike = 1.0, seed: int = 0,
 ) -> Tuned:  # fmt: skip
     """Weights of :func:`lqrd` for a loop that meets specifications when y = Cx steps from rest to r.
 
@@ -59,9 +58,7 @@ def tune(
         C: the outputs that step ``[m, n]``: as many outputs as inputs.
         specs: :class:`StepSpecs`.
         r: set-point ``[m]``, or one number for all; an output with r = 0 is to stay where it is.
-        num_starts: from the given weights and from others around them.
-        iterations: of Adam.
-        seed: of the starts.
+        seed: of the starts, which are the given weights and others around them.
 
     Returns:
         :class:`Tuned`: of the starts that meet all specifications, that with weights nearest to the given ones;
@@ -71,46 +68,33 @@ def tune(
         ValueError: bad arguments; an output that no constant input can hold.
     """
     checks.on_host("tune", A, B, C, Q, R, dt, r)
-    whole("num_starts", num_starts)
-    whole("iterations", iterations)
     step = StepExperiment.of(A, B, C, Q, R, dt, specs, r)
-    logs, *logs_without = _searched(step, specs, num_starts, iterations, seed)
+    logs, *logs_without = _searched(step, specs, seed)
     Qt, Rt = _weights(logs, step.Q, step.R)
     design = lqrd(step.A, step.B, Qt, Rt, dt)
     reached = step.reached(design, specs)
     met = {name: specs.met(name, reached[name]) for name in specs.names}
     sentences = [specs.sentence(name, reached[name]) for name in specs.names]
     if not all(met.values()):
-        sentences += [*_conflicts(step, specs, logs_without), *impossible(step, specs)]
+        sentences += [*_conflicts(step, specs, logs_without), *_impossible(step, specs)]
     return Tuned(Qt, Rt, design, reached, met, tuple(sentences))
 
 
-def _searched(
-    step: StepExperiment, specs: StepSpecs, num_starts: int, iterations: int, seed: int
-) -> list[Array]:
+def _searched(step: StepExperiment, specs: StepSpecs, seed: int) -> list[Array]:
     """Logarithms of the best weights ``[n + m]``: for all specifications, then without each of them in turn."""
     (n, m), names, dtype = step.B.shape, specs.names, step.A.dtype
-    groups = np.concatenate([np.ones((1, len(names))), 1 - np.eye(len(names))])
-    groups = groups if len(names) > 1 else groups[:1]
-    random = np.random.default_rng(seed).normal(0, 2.0, (num_starts - 1, n + m))
+    masks = np.concatenate([np.ones((1, len(names))), 1 - np.eye(len(names))])
+    masks = masks if len(names) > 1 else masks[:1]
+    random = np.random.default_rng(seed).normal(0, 2.0, (_STARTS - 1, n + m))
     starts = np.concatenate([np.zeros((1, n + m)), random])
     bounds = {name: jnp.asarray(getattr(specs, name), dtype) for name in (*names, "within")}
     if "effort" in bounds:
         bounds["effort"] = jnp.asarray(specs.limits(m), dtype)
     frequencies = np.pi / step.dt * np.logspace(-4, 0, 160)
-    vectors = (jnp.asarray(v, dtype) for v in (step.dt, step.r, frequencies))
-    best, loss = _descend(
-        jnp.tile(jnp.asarray(starts, dtype), (len(groups), 1)),
-        jnp.repeat(jnp.asarray(groups, dtype), num_starts, axis=0),
-        bounds,
-        (step.A, step.B, step.C, step.Q, step.R, *step.plant, *vectors),
-        step.num_steps,
-        iterations,
-    )
-    by_group = zip(
-        np.asarray(best).reshape(len(groups), num_starts, -1), np.asarray(loss).reshape(len(groups), -1)
-    )
-    return [jnp.asarray(logs[_nearest(logs, losses)]) for logs, losses in by_group]
+    arrays = [jnp.asarray(v, dtype) for v in (starts, masks, step.dt, step.r, frequencies)]
+    problem = (step.A, step.B, step.C, step.Q, step.R, *step.plant, *arrays[2:])
+    best, loss = (np.asarray(a) for a in _descend(*arrays[:2], bounds, problem, step.num_steps))
+    return [jnp.asarray(logs[_nearest(logs, losses)]) for logs, losses in zip(best, loss)]
 
 
 def _nearest(logs: np.ndarray, losses: np.ndarray) -> int:
@@ -120,78 +104,66 @@ def _nearest(logs: np.ndarray, losses: np.ndarray) -> int:
 
 
 def _weights(log: Array, Q: Array, R: Array) -> tuple[Array, Array]:
-    """D Q D and E R E with the diagonals exp(log/2); ``[..., n + m]``."""
-    d = jnp.exp(log / 2)
-    d, e = d[..., : Q.shape[0]], d[..., Q.shape[0] :]
-    scaled = [
-        w.reshape((1,) * (log.ndim - 1) + w.shape) * s[..., None] * s[..., None, :]
-        for w, s in ((Q, d), (R, e))
-    ]
-    return scaled[0], scaled[1]
+    """D Q D and E R E with the diagonals exp(log/2) ``[n + m]``."""
+    d, e = jnp.split(jnp.exp(log / 2), [len(Q)])
+    return Q * jnp.outer(d, d), R * jnp.outer(e, e)
 
 
-def _excess(logs: Array, bounds: dict[str, Array], problem: tuple[Array, ...], num_steps: int) -> Array:
-    """How far each specification is missed, as a logarithm or relative; below zero where met ``[S, specs]``.
+def _excess(log: Array, bounds: dict[str, Array], problem: tuple[Array, ...], num_steps: int) -> Array:
+    """How far each specification is missed, as a logarithm or relative; below zero where met.
 
     Smooth in the weights where the settling time itself is not: the largest deviation after the time specified
     stands for it, and the peak of |S − ½| over frequencies, S the sensitivity at each input, for the disk margin.
     """
     A, B, C, Q, R, Ad, Bd, dt, r, frequencies = problem
-    K = lqrd(A, B, *_weights(logs, Q, R), dt).K
+    K = lqrd(A, B, *_weights(log, Q, R), dt).K
     ys, us = step_response(Ad, Bd, C, K, r, num_steps)
-    done = jnp.where((r != 0)[None, None], ys / jnp.where(r != 0, r, 1.0)[None, None], 1.0)
+    done = jnp.where((r != 0)[None], ys / jnp.where(r != 0, r, 1.0)[None], 1.0)
     excess = []
     if "settling" in bounds:
         late = jnp.arange(num_steps + 1) * dt > bounds["settling"] - 1e-9 * dt
-        outside = jnp.max(jnp.where(late[None, :, None], jnp.abs(done - 1), 0.0), axis=(1, 2))
+        outside = jnp.max(jnp.where(late[:, None], jnp.abs(done - 1), 0.0))
         excess.append(jnp.log(jnp.maximum(outside, 1e-6) / bounds["within"]))
     if "overshoot" in bounds:
-        over = jnp.max(done, axis=(1, 2)) - 1
-        excess.append((over - bounds["overshoot"]) / jnp.maximum(bounds["overshoot"], bounds["within"]))
+        over = jnp.max(done) - 1 - bounds["overshoot"]
+        excess.append(over / jnp.maximum(bounds["overshoot"], bounds["within"]))
     if "effort" in bounds:
-        used = jnp.max(jnp.abs(us) / bounds["effort"][None, None], axis=(1, 2))
-        excess.append(jnp.log(jnp.maximum(used, 1e-6)))
+        excess.append(jnp.log(jnp.maximum(jnp.max(jnp.abs(us) / bounds["effort"][None]), 1e-6)))
     if "margin" in bounds:
-        S = sensitivity(Ad, Bd, K, frequencies, dt)
-        half = jnp.diagonal(S, axis1=-2, axis2=-1) - 0.5
-        excess.append(jnp.log(bounds["margin"] * jnp.max(jnp.abs(half), axis=(1, 2))))
-    return jnp.stack(excess, axis=-1)
+        half = jnp.diagonal(sensitivity(Ad, Bd, K, frequencies, dt), axis1=-2, axis2=-1) - 0.5
+        excess.append(jnp.log(bounds["margin"] * jnp.max(jnp.abs(half))))
+    return jnp.stack(excess)
 
 
-@partial(jax.jit, static_argnames=("num_steps", "iterations"))
+@partial(jax.jit, static_argnames="num_steps")
 def _descend(
-    logs: Array, masks: Array, bounds: dict[str, Array], problem: tuple[Array, ...],
-    num_steps: int, iterations: int,
-) -> tuple[Array, Array]:  # fmt: skip
-    """Adam on all starts at once; the best weights that each has passed, and their loss."""
+    starts: Array, masks: Array, bounds: dict[str, Array], problem: tuple[Array, ...], num_steps: int
+) -> tuple[Array, Array]:
+    """Adam from all starts under all masks of the specifications; the best weights passed, and their loss."""
+    optimiser = optax.adam(optax.cosine_decay_schedule(0.3, _ITERATIONS, 0.03))
 
-    def losses(logs: Array) -> Array:
-        missed = jnp.maximum(_excess(logs, bounds, problem, num_steps) + _INSIDE, 0.0)
-        return jnp.sum(masks * missed**2, axis=-1)
+    def loss(log: Array, mask: Array) -> Array:
+        missed = jnp.maximum(_excess(log, bounds, problem, num_steps) + _INSIDE, 0.0)
+        return jnp.sum(mask * missed**2)
 
-    def total(logs: Array) -> tuple[Array, Array]:
-        each = losses(logs)
-        return jnp.sum(each), each
+    def one(log: Array, mask: Array) -> tuple[Array, Array]:
+        def step(state: tuple, _: None) -> tuple[tuple, None]:
+            log, memory, best, least = state
+            value, slope = jax.value_and_grad(loss)(log, mask)
+            best = jnp.where(value < least, log, best)
+            least = jnp.minimum(jnp.where(jnp.isnan(value), jnp.inf, value), least)
+            size = jnp.linalg.norm(slope)  # a long slope would throw the start far off
+            slope = jnp.where(jnp.isfinite(size), slope / jnp.maximum(size, 1.0), 0.0)
+            change, memory = optimiser.update(slope, memory)
+            # a start that meets all its specifications stays where it is
+            log = jnp.clip(jnp.where(value > 0, log + change, log), -25.0, 25.0)
+            return (log, memory, best, least), None
 
-    optimiser = optax.adam(optax.cosine_decay_schedule(0.3, iterations, 0.03))
+        start = (log, optimiser.init(log), log, jnp.asarray(jnp.inf, log.dtype))
+        (_, _, best, least), _ = jax.lax.scan(step, start, None, length=_ITERATIONS)
+        return best, least
 
-    def step(state: tuple, _: None) -> tuple[tuple, None]:
-        logs, memory, best, least = state
-        slope, each = jax.grad(total, has_aux=True)(logs)
-        better = (each < least)[:, None]
-        best = jnp.where(better, logs, best)
-        least = jnp.minimum(jnp.where(jnp.isnan(each), jnp.inf, each), least)
-        sound = jnp.isfinite(slope).all(axis=-1, keepdims=True)
-        size = jnp.linalg.norm(slope, axis=-1, keepdims=True)  # a long slope would throw a start far off
-        slope = jnp.where(sound, slope / jnp.maximum(size, 1.0), 0.0)
-        change, memory = optimiser.update(slope, memory)
-        # a start that meets all its specifications stays where it is
-        logs = jnp.clip(jnp.where((each > 0)[:, None], logs + change, logs), -25.0, 25.0)
-        return (logs, memory, best, least), None
-
-    start = (logs, optimiser.init(logs), logs, jnp.full(len(logs), jnp.inf, logs.dtype))
-    (_, _, best, least), _ = jax.lax.scan(step, start, None, length=iterations)
-    return best, least
+    return jax.vmap(lambda mask: jax.vmap(one, (0, None))(starts, mask))(masks)
 
 
 def _conflicts(step: StepExperiment, specs: StepSpecs, logs_without: list[Array]) -> list[str]:
@@ -203,3 +175,82 @@ def _conflicts(step: StepExperiment, specs: StepSpecs, logs_without: list[Array]
         if all(specs.met(other, reached[other]) for other in specs.names if other != name):
             sentences.append(specs.sentence_without(name, reached[name], step.num_steps * step.dt))
     return sentences
+
+
+def _impossible(step: StepExperiment, specs: StepSpecs) -> list[str]:
+    """The limits of the plant that no controller can overcome, in words; an empty list if none is known.
+
+    Source of the zero's bound: G. C. Goodwin, S. F. Graebe and M. E. Salgado, Control System Design (2001),
+    section 4.6.
+    """
+    sentences = []
+    held, limit = step.holding_input, specs.limits(len(step.r))
+    if np.any(np.abs(held) > limit):
+        i = int(np.argmax(np.abs(held) / limit))
+        sentences.append(
+            f"Holding the set-point takes {abs(held[i]):.3g} of input {i} permanently, above its limit of "
+            f"{limit[i]:.3g}: no controller can; ask for a smaller step or a stronger actuator."
+        )
+    elif specs.settling is not None and specs.effort is not None:
+        need = _least_effort(step, specs)
+        if need > 1 + 1e-6:
+            sentences.append(
+                f"No controller, linear or not, settles in {specs.settling:.3g} s within the input's limit: even the "
+                f"best sequence of inputs needs {need:.3g} times as much."
+            )
+    if len(step.r) == 1 and specs.settling is not None:
+        slow = [
+            z.real for z in zeros(step.A, step.B, step.C) if z.real > 1e-9 and abs(z.imag) < 1e-9 * abs(z)
+        ]
+        if slow:
+            # a response y that settles has ∫ exp(−zt) y dt = 0 for each zero z in the right half-plane
+            wrong = (1 - specs.within) / np.expm1(min(slow) * specs.settling)
+            sentences.append(
+                f"The plant has a zero at +{min(slow):.3g} rad/s: whatever settles in {specs.settling:.3g} s first "
+                f"goes at least {100 * wrong:.3g} % of the step the wrong way."
+            )
+    return sentences
+
+
+def _least_effort(step: StepExperiment, specs: StepSpecs) -> float:
+    """The least max |u|/limit of any inputs whose outputs settle in time.
+
+    A linear program over the inputs u[0], …, u[T−1] relative to their limits, and s ≥ |u|: minimise s such that the
+    outputs are in their band from the settling time on and overshoot no more than specified. A longer horizon T
+    could only need more, so the result is a lower bound.
+    """
+    late = specs.first_settled(step.dt)
+    T, m = min(late + max(late // 2, 5), 240), len(step.r)
+    moved = np.flatnonzero(step.r)
+    done = _input_to_output(step, T)[:, moved] / step.r[moved][None, :, None] * np.tile(specs.limits(m), T)
+    settled = np.arange(1, T + 1) >= late
+    over = np.where(settled, specs.within, np.inf)
+    if specs.overshoot is not None:
+        over = np.minimum(over, specs.overshoot)
+    bounded, inputs = np.isfinite(over), np.eye(T * m)
+    upper, lower = done[bounded].reshape(-1, T * m), -done[settled].reshape(-1, T * m)
+    s = np.repeat([0.0, -1.0], [len(upper) + len(lower), 2 * T * m])
+    answer = scipy.optimize.linprog(
+        np.append(np.zeros(T * m), 1.0),
+        np.column_stack([np.concatenate([upper, lower, inputs, -inputs]), s]),
+        np.concatenate(
+            [
+                np.repeat(1 + over[bounded], len(moved)),
+                np.full(len(lower), specs.within - 1),
+                np.zeros(2 * T * m),
+            ]
+        ),
+        bounds=[(None, None)] * (T * m) + [(0, None)],
+    )
+    return float(answer.fun) if answer.status == 0 else (np.inf if answer.status == 2 else np.nan)
+
+
+def _input_to_output(step: StepExperiment, T: int) -> np.ndarray:
+    """The map from inputs u[0], …, u[T−1] to outputs y[1], …, y[T] from rest: ``[T, m, T m]``, block Toeplitz."""
+    A, x, C = (np.asarray(a) for a in (*step.plant, step.C))
+    m = len(step.r)
+    G = np.zeros((T, m, T, m))
+    for lag in range(T):
+        G[np.arange(lag, T), :, np.arange(T - lag)] = C @ x
+        x = A @ x
+    return G.reshape(T, m, T * m)
