@@ -79,7 +79,7 @@ def reference(data, split):
 
 def joined(batches):
     """All batches of an epoch as one."""
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *batches)
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *batches)
 
 
 def rows(batch):

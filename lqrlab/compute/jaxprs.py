@@ -172,7 +172,7 @@ def _product(
 
 
 def _is(v: Number, value: float) -> bool:
-    return isinstance(v, np.generic | float | int) and v == value
+    return isinstance(v, np.generic | float | int) and bool(v == value)
 
 
 def _add(a: Number, b: Number) -> Number:

@@ -180,7 +180,7 @@ def _range(a: np.ndarray) -> str:
 
 def sample(
     data: "Dataset", number: int, count: int = _SHOWN
-) -> tuple[Float[np.ndarray, "N T+1 n"], Float[np.ndarray, "N T m"]]:
+) -> tuple[Float[np.ndarray, "N samples n"], Float[np.ndarray, "N T m"]]:
     """States and inputs of the first trajectories of a file, in units of their scales."""
     path = data.path / data.shards[number]["file"]
     with shards.opened(path, only=ARRAYS) as arrays:

@@ -139,7 +139,7 @@ def shuffled(held: WindowSet, first: Array, epoch: Array, count: int, seed: Arra
 _FEW = 256  # windows that are not worth a second thread
 _cutters = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-cut")
 
-Rows = Float[np.ndarray, "N window-1+T 18"]
+Rows = Float[np.ndarray, "N times 18"]
 """Trajectories as a :class:`WindowSet` has them, in host memory."""
 
 
@@ -178,7 +178,7 @@ def row_bytes(window: int, steps: int) -> int:
 def put(
     rows: Rows,
     window: int,
-    states: Float[np.ndarray, "N T+1 n"],
+    states: Float[np.ndarray, "N samples n"],
     controls: Float[np.ndarray, "N T m"],
     coordinates: Coordinates,
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from lqrlab import control, simulation
 from lqrlab.learning.network_policy import NetworkPolicy
@@ -106,7 +107,8 @@ def rollout(
     return simulation.rollout(world, policy, x0, num_steps, keep=("xs", "us"), **options)
 
 
-def efficiency(excess: Array, verdicts: Array) -> Array:
+def efficiency(excess: ArrayLike, verdicts: ArrayLike) -> Array:
     """J*/J, 1 at the optimum and 0 where a loop does not converge ``[b]``."""
-    good = (verdicts == Verdict.CONVERGED) & jnp.isfinite(excess)
+    excess = jnp.asarray(excess)
+    good = (jnp.asarray(verdicts) == Verdict.CONVERGED) & jnp.isfinite(excess)
     return jnp.where(good, 1 / (1 + jnp.where(good, excess, 0.0)), 0.0)

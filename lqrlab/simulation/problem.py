@@ -74,7 +74,7 @@ class SampledProblem:
         return quadratic(self.P.astype(x.dtype), x)
 
     def excess(
-        self, xs: Float[Array, "*loops T+1 n"], us: Float[Array, "*loops T m"]
+        self, xs: Float[Array, "*loops samples n"], us: Float[Array, "*loops T m"]
     ) -> Float[Array, "*loops"]:
         """The cost of runs above the optimum, were the optimum to take over at their end; relative to it.
 

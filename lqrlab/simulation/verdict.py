@@ -77,7 +77,7 @@ def quarters(num_steps: int) -> tuple[int, int]:
     return max(num_steps + 1 - 2 * quarter, 0), num_steps + 1 - quarter
 
 
-def of_sizes(sizes: Float[Array, "*lead T+1"], *, disturbed: bool = False) -> Int8[Array, "*lead"]:
+def of_sizes(sizes: Float[Array, "*lead samples"], *, disturbed: bool = False) -> Int8[Array, "*lead"]:
     """The verdict on simulated runs.
 
     Args:

@@ -213,7 +213,7 @@ def solver(*cores: int, rescue: Solve | None = None) -> Callable[[Solve], Solve]
             return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), out)
 
         @native.def_vmap
-        def rule(axis_size: int, in_batched: list[bool], *args: Array) -> tuple[PyTree[Array], list[bool]]:
+        def rule(axis_size: int, in_batched: list[bool], *args: Array) -> tuple[PyTree[Array], PyTree[bool]]:
             full = [a if b else jnp.broadcast_to(a, (axis_size, *a.shape)) for a, b in zip(args, in_batched)]
             out = native(*full)
             return out, jax.tree.map(lambda _: True, out)

@@ -170,7 +170,7 @@ def _plan_epoch(blocks: _Blocks, room: int, steps: int, seed: int, epoch: int) -
 def _read_blocks(data: Dataset, window: int, blocks: _Blocks) -> tuple[Rows, Int32[np.ndarray, " N"]]:
     """The trajectories of some blocks in host memory, and the row of the table of each."""
     at = np.cumsum([0, *map(len, blocks)])
-    rows = windows.zeros(at[-1], window, data.config.row_steps)
+    rows = windows.zeros(int(at[-1]), window, data.config.row_steps)
     variant = np.empty(at[-1], np.int32)
     for shard in sorted({block.shard for block in blocks}):
         path = data.path / data.shards[shard]["file"]

@@ -72,7 +72,7 @@ def coverage(data: dataset.Dataset) -> Figure:
     return figure
 
 
-def _steps(data: dataset.Dataset, rows: int) -> Int[np.ndarray, "rows T+1"]:
+def _steps(data: dataset.Dataset, rows: int) -> Int[np.ndarray, "rows samples"]:
     """The step of its trajectory that each state of the first rows of a file is at."""
     return np.resize(data.config.starts, rows)[:, None] + np.arange(data.config.row_steps + 1)
 
