@@ -7,12 +7,13 @@ STAMP := .venv/.installed
 # Whatever other Jupyter this machine has, the kernel named python3 is the one in .venv.
 export JUPYTER_PATH := $(CURDIR)/.venv/share/jupyter
 
-.PHONY: help env run test lab lint format clean
+.PHONY: help env run test lab docs lint format clean
 
 help:
 	@echo "make run    install into .venv if needed, then the main job (PROFILE=quick; tiny, full)"
 	@echo "make test   install if needed, then all tests"
 	@echo "make lab    JupyterLab on the notebooks"
+	@echo "make docs   the documentation with executed notebooks, into data/site (PROFILE=tiny; quick)"
 	@echo "make lint   ruff and mypy;  make format  let ruff rewrite"
 	@echo "make clean  remove .venv and caches; data/ is kept"
 
@@ -34,6 +35,13 @@ test: env
 
 lab: env
 	$(BIN)/python -m jupyterlab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks
+
+# the notebooks that go deeper run only when they are named
+docs: PROFILE = tiny
+docs: env
+	$(BIN)/lqrlab run --profile $(PROFILE)
+	$(BIN)/lqrlab run --profile $(PROFILE) $(basename $(notdir $(filter-out notebooks/0%,$(wildcard notebooks/*.ipynb))))
+	NO_MKDOCS_2_WARNING=1 RUN=data/runs/$(PROFILE) $(BIN)/mkdocs build
 
 lint: env
 	$(BIN)/ruff check .

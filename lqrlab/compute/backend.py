@@ -27,6 +27,10 @@ T = TypeVar("T")
 def setup(*, x64: bool = True, cache: bool = True, keep_pages: bool = True) -> None:
     """Set JAX up for lqrlab; notebooks, command line and tests call it first. Importing changes nothing.
 
+    >>> compute.setup()
+    >>> jnp.ones(2).dtype
+    dtype('float64')
+
     Args:
         x64: allow float64. Riccati design needs it: in float32 a few loops in a thousand come out unstable.
         cache: keep compiled programs on disk (under ``$XDG_CACHE_HOME/lqrlab``). They are executed later, so the
@@ -66,6 +70,9 @@ def _keep_pages() -> None:
 @dataclasses.dataclass(frozen=True)
 class Backend(Config):
     """Where a stage computes, and how exactly: hashable, JSON both ways, recorded with a run.
+
+    >>> compute.Backend.from_json('{"device": "cpu"}').device
+    'cpu'
 
     Attributes:
         device: ``"auto"`` (JAX's default), a platform (``"cpu"``, ``"gpu"``) or one device (``"gpu:1"``).

@@ -21,6 +21,9 @@ def broadcast(fn: Callable[..., R], *args: tuple[ArrayLike | None, int]) -> R:
 
     Returns:
         What ``fn`` returns, each leaf with the broadcast leading axes in front.
+
+    >>> compute.broadcast(lambda A, x: A @ x, (np.ones((5, 2, 3)), 2), (np.ones(3), 1)).shape
+    (5, 2)
     """
     given = [(jnp.asarray(a), core) for a, core in args if a is not None]
     lead = jnp.broadcast_shapes(*(a.shape[: a.ndim - core] for a, core in given))

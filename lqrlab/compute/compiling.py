@@ -106,6 +106,10 @@ def compile(
 
     Raises:
         ValueError: a name that ``fn`` has no argument for.
+
+    >>> double = compute.compile(lambda x: 2 * x)
+    >>> double(jnp.ones(3)).tolist(), double.report().programs
+    ([2.0, 2.0, 2.0], 1)
     """
     if fn is None:
         return functools.partial(compile, static=static, donate=donate, strict=strict)

@@ -10,7 +10,12 @@ import jax
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Seconds that a call took: ``first`` (tracing and compilation included), then ``median`` and ``best``."""
+    """Seconds that a call took: ``first`` (tracing and compilation included), then ``median`` and ``best``.
+
+    >>> timing = compute.timeit(jnp.sum, jnp.ones(10), repeats=3)
+    >>> timing.best <= timing.median, timing.repeats
+    (True, 3)
+    """
 
     first: float
     median: float

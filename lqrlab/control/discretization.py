@@ -126,6 +126,9 @@ def discretize(
     Args:
         A, B, Q, R, N: as in :func:`lqrlab.control.lqr`.
         dt: sample time [s], scalar or with the leading axes.
+
+    >>> float(control.discretize([[0.0]], [[1.0]], [[3.0]], [[1.0]], 1.0).R[0, 0].round(6))  # ∫ 1 + 3 t² dt
+    2.0
     """
     args = checks.arguments(A, B, Q, R, N)
     return compiled(*args, checks.sample_time(dt, args[0].dtype))
@@ -146,6 +149,10 @@ def c2d(
 
     Raises:
         ValueError: shapes that do not go together; outside a trace also dt ≤ 0.
+
+    >>> A, B = control.c2d([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], 0.1)
+    >>> np.asarray(A).round(6).tolist(), np.asarray(B).round(6).tolist()
+    ([[1.0, 0.1], [0.0, 1.0]], [[0.005], [0.1]])
     """
     A, B = checks.matrices(A=(A, "nn"), B=(B, "nm"))
     return _c2d(A, B, checks.sample_time(dt, A.dtype))

@@ -99,6 +99,9 @@ def dlyap(A: ArrayLike, Q: ArrayLike) -> Float[Array, "*batch n n"]:
 
     Returns:
         X ``[..., n, n]``; NaN where A is unstable and the sum that X is does not exist.
+
+    >>> control.dlyap([[0.5]], [[3.0]])
+    Array([[4.]], dtype=float64)
     """
     return solve_lyapunov(*checks.matrices(A=(A, "nn"), Q=(Q, "nn")), continuous=False)
 

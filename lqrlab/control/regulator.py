@@ -117,6 +117,9 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
             fault is named. In a batch or a trace such members carry NaN and ``stabilizing=False``.
 
     Source: B. D. O. Anderson and J. B. Moore, Optimal Control: Linear Quadratic Methods (1990), section 3.2.
+
+    >>> control.lqr([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], np.eye(2), [[1.0]]).K
+    Array([[1.        , 1.73205081]], dtype=float64)
     """
     return _design(checks.arguments(A, B, Q, R, N), continuous=True)
 
@@ -125,6 +128,9 @@ def dlqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | 
     """Minimise Σ xᵀQx + uᵀRu + 2xᵀNu for x[t+1] = Ax[t] + Bu[t]; arguments and errors as in :func:`lqr`.
 
     Source: Anderson and Moore (1990), section 2.4 and chapter 3.
+
+    >>> round(float(control.dlqr([[1.0]], [[1.0]], [[1.0]], [[1.0]]).P[0, 0]), 6)  # the golden ratio
+    1.618034
     """
     return _design(checks.arguments(A, B, Q, R, N), continuous=False)
 
@@ -143,6 +149,10 @@ def lqrd(
 
     Source: G. F. Franklin, J. D. Powell and M. Workman, Digital Control of Dynamic Systems, 3rd ed. (1998),
     section 9.3.4.
+
+    >>> design = control.lqrd([[0.0]], [[1.0]], [[1.0]], [[1.0]], dt=0.1)
+    >>> design.P.round(3).tolist(), bool(design.stabilizing)
+    ([[1.0]], True)
     """
     args = checks.arguments(A, B, Q, R, N)
     return _design((*args, checks.sample_time(dt, args[0].dtype)), continuous=True)

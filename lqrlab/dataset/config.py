@@ -53,6 +53,10 @@ class DataConfig(Config):
         variants_per_shard: variants in one file.
         compression: of trajectories on disk: None, or "blosc", which needs the package hdf5plugin to write and to
             read. Excited trajectories are mostly noise and hardly shrink; those of a bare regulator do.
+
+    >>> config = dataset.DataConfig(families=("pendulum",), variants=10)
+    >>> config.num_validation, dataset.DataConfig.from_json(config.to_json()) == config
+    (2, True)
     """
 
     families: tuple[str, ...] = FAMILIES

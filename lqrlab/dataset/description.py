@@ -46,6 +46,9 @@ def describe(plant: Plant) -> Description:
 
     Raises:
         ValueError: weights that the scaled coordinates do not absorb: the description would not show them.
+
+    >>> dataset.describe(systems.make("pendulum")).A.shape  # padded
+    (12, 12)
     """
     coordinates = Coordinates.of(plant)
     scaled = coordinates.scale_plant(systems.linearise(plant))

@@ -45,7 +45,11 @@ class Score(verdict.Judged):
 
 
 def settling_steps(poles: ArrayLike, *, times: float = 2.0, shortest: int = 100, longest: int = 2000) -> int:
-    """A horizon in which loops with these discrete poles have settled ``times`` over: to 10⁻³ is once."""
+    """A horizon in which loops with these discrete poles have settled ``times`` over: to 10⁻³ is once.
+
+    >>> evaluation.settling_steps([0.9, 0.5])
+    150
+    """
     steps = times * control.settling_time(np.asarray(poles), 1.0, within=1e-3).max()
     return int(np.clip(np.ceil(steps / 50) * 50, shortest, longest))
 
@@ -80,6 +84,12 @@ def evaluate(
 
     Returns:
         :class:`Score` ``[*batch, num_initial]``.
+
+    >>> plant = systems.make("pendulum")
+    >>> gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
+    >>> score = evaluation.evaluate(simulation.LinearPolicy(1.1 * gain), plant, key=jax.random.key(0))
+    >>> bool((score.ratio >= 1).all()), bool(score.converged.all())
+    (True, True)
     """
     world = simulation.env(plants, linear=linear)
     if world.sampled.A.dtype != jnp.float64:

@@ -22,6 +22,9 @@ class ModelConfig(Config):
         stochastic: whether it also says how sure it is: a Gaussian policy, for losses between distributions.
         remat: compute blocks again in the backward pass rather than keep what they computed: less memory.
         seed: of the initial parameters.
+
+    >>> learning.ModelConfig(width=16, heads=2).to_json() == learning.ModelConfig(heads=2, width=16).to_json()
+    True
     """
 
     kind: str = "transformer"

@@ -42,6 +42,9 @@ def masked_mse(prediction: Array, target: Array, weight: Array) -> Array:
     Args:
         prediction, target: ``[b, W, m]``.
         weight: the same shape; 1 where an entry counts, 0 where it does not exist.
+
+    >>> float(learning.losses.masked_mse(jnp.array([1.0, 9.0]), jnp.zeros(2), jnp.array([1.0, 0.0])))
+    1.0
     """
     # select before subtracting: a NaN behind the mask must not reach the gradient
     error = jnp.where(weight > 0, prediction, 0.0) - jnp.where(weight > 0, target, 0.0)

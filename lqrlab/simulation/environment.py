@@ -173,6 +173,11 @@ def env(
 
     Raises:
         ValueError: dt not above 0, limits that cross or do not contain the equilibrium input.
+
+    >>> world = simulation.env(systems.make("pendulum"), linear=True, limits=(-1.0, 1.0))
+    >>> x, cost = world.step(jnp.zeros(2), jnp.array([5.0]))  # saturated
+    >>> world.saturate(jnp.array([5.0])).tolist(), x.shape, cost.shape
+    ([1.0], (2,), ())
     """
     if substeps is not None:
         checks.whole("substeps", substeps)

@@ -35,6 +35,11 @@ class Trajectory:
         costs: continuous cost ∫ xᵀQx + uᵀRu dt of each step.
 
     A field that was not to be kept is None.
+
+    >>> plant = systems.make("pendulum")
+    >>> run = simulation.rollout(plant, simulation.no_control(plant), jnp.array([0.1, 0.0]), num_steps=3)
+    >>> run.xs.shape, run.us.shape, bool(run.xs[-1, 0] > 0.1)  # it falls
+    ((4, 2), (3, 1), True)
     """
 
     ts: Float[Array, "*times T+1"]

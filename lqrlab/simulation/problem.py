@@ -31,6 +31,10 @@ class SampledProblem:
 
     Source: M. Fazel, R. Ge, S. Kakade, M. Mesbahi, Global convergence of policy gradient methods for the linear
     quadratic regulator, ICML 2018, lemma 10 (the cost-difference lemma).
+
+    >>> problem, stabilizing = simulation.SampledProblem.of(control.discretize([[1.0]], [[1.0]], [[1.0]], [[1.0]], 0.1))
+    >>> bool(abs(problem.closed_loop()[0, 0]) < 1), bool(stabilizing)
+    (True, True)
     """
 
     A: Float[Array, "*batch n n"]

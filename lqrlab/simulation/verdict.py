@@ -129,6 +129,10 @@ def of_gain(closed: Float[Array, "*batch n n"]) -> Int8[Array, "*batch"]:
 
     Returns:
         See :class:`Verdict`. Not a number is diverged.
+
+    >>> F = jnp.array([[[0.9]], [[1.0]], [[1.1]]])
+    >>> [simulation.Verdict(int(v)).name for v in simulation.verdict.of_gain(F)]
+    ['CONVERGED', 'BOUNDED', 'DIVERGED']
     """
     F = jax.lax.stop_gradient(closed)
     limits = jnp.finfo(F.dtype)

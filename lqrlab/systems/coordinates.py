@@ -34,6 +34,10 @@ class Coordinates:
     Attributes:
         scale_x, scale_u: what one unit is, in SI units ``[*batch, 12]``, ``[*batch, 6]``; one in padding.
         state_mask, input_mask: 1 where a state or input exists, 0 in padding; shapes as the scales.
+
+    >>> coordinates = systems.Coordinates.of(systems.make("pendulum"))
+    >>> coordinates.state_mask[:3].tolist(), coordinates.scale_state(jnp.array([0.3, 0.0])).shape
+    ([1.0, 1.0, 0.0], (12,))
     """
 
     scale_x: Float[Arrays, "*batch n_max"]
@@ -124,6 +128,9 @@ def pad(plant: Linear, n: int = N_MAX, m: int = M_MAX) -> Linear:
 
     Raises:
         ValueError: the plant is larger than that.
+
+    >>> systems.pad(systems.linearise(systems.make("pendulum"))).n
+    12
     """
     _check_size(plant.n, plant.m, n, m)
     A, B = pad_matrix(plant.A, n, n, -1.0), pad_matrix(plant.B, n, m)

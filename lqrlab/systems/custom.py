@@ -198,6 +198,10 @@ def from_matrices(
 
     Raises:
         ValueError: a wrong shape, a number that is not finite, an indefinite weight.
+
+    >>> plant = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], states=["angle [rad]", "rate [rad/s]"])
+    >>> [signal.name for signal in plant.states]
+    ['angle', 'rate']
     """
     A, B = _finite("A", A, 2, "a matrix [n, n]"), _finite("B", B, 2, "a matrix [n, m]")
     n, m = B.shape[-2:]
@@ -235,6 +239,10 @@ def from_dynamics(
 
     Raises:
         ValueError: f has the wrong shape or x_eq, u_eq is no equilibrium.
+
+    >>> plant = systems.from_dynamics(lambda x, u: -x + u, x_eq=[0.0], u_eq=[0.0], Q=[[1]], R=[[1]], dt=0.1)
+    >>> plant.matrices()
+    (Array([[-1.]], dtype=float64), Array([[1.]], dtype=float64))
     """
     x, u = _finite("x_eq", x_eq, 1, "a vector [n]"), _finite("u_eq", u_eq, 1, "a vector [m]")
     try:

@@ -88,7 +88,11 @@ def _family_of(plant: Plant, name: str) -> type[Plant]:
 
 
 def names() -> list[str]:
-    """The names of all families in the catalogue, in the order in which they were registered."""
+    """The names of all families in the catalogue, in the order in which they were registered.
+
+    >>> "cart_pole" in systems.names()
+    True
+    """
     return list(_FAMILIES)
 
 
@@ -111,6 +115,10 @@ def make(name: str, **parameters: Numbers) -> Plant:
     Raises:
         ValueError: unknown family or parameter (near names are listed), a value that is not finite or is
             outside the range in which the model holds.
+
+    >>> plant = systems.make("pendulum", length=0.8)
+    >>> plant.n, plant.m, plant.dt
+    (2, 1, 0.02)
     """
     cls = family(name)
     fields = parameter_fields(cls)
@@ -174,6 +182,10 @@ def sample(name: str, *, key: PRNGKeyArray, num: int, spread: float = 0.2) -> Pl
         key: JAX random key.
         num: how many variants.
         spread: half-width relative to the default, 0 ≤ spread < 1.
+
+    >>> plants = systems.sample("pendulum", key=jax.random.key(0), num=5)
+    >>> plants.batch_shape, plants[:2].batch_shape
+    ((5,), (2,))
     """
     number("spread", spread, "a relative half-width in [0, 1)", low=0, below=1)
     whole("num", num)

@@ -26,6 +26,10 @@ def stack(plants: Sequence[Plant], n: int = N_MAX, m: int = M_MAX) -> Linear:
     Args:
         plants: each one plant or a batch with one leading axis.
         n, m: dimensions to pad to.
+
+    >>> both = systems.stack([systems.make("pendulum"), systems.make("cart_pole")])
+    >>> both.batch_shape, both.n, both.m
+    ((2,), 12, 6)
     """
     linear = [linearise(p) for p in plants]
     concrete = not traced(linear)

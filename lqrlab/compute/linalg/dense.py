@@ -71,6 +71,9 @@ def solve(a: Float[Array, "n n"], b: Array, *, definite: bool = False) -> Array:
 
     Returns:
         x, shaped as b. A singular a gives inf or NaN, never an error.
+
+    >>> compute.linalg.solve(jnp.array([[2.0, 0.0], [0.0, 4.0]]), jnp.array([[1.0], [1.0]])).tolist()
+    [[0.5], [0.25]]
     """
     method = _eliminate_definite if definite else eliminate
     x = jax.lax.custom_linear_solve(

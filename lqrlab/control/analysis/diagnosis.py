@@ -47,6 +47,9 @@ def diagnose(
 
     Raises:
         ValueError: wrong shapes, numbers that are not finite.
+
+    >>> "not stabilizable" in str(control.diagnose([[1.0]], [[0.0]], [[1.0]], [[1.0]]))
+    True
     """
     problem = [np.asarray(x, float) for x in checks.one_problem("diagnose", A, B, Q, R, N, weights=False)]
     a, b, q, *_ = problem

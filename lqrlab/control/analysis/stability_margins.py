@@ -68,6 +68,9 @@ def margins(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None) -
 
     Raises:
         ValueError: the loop is not stable, so it has no margins.
+
+    >>> round(control.margins([[0.0]], [[1.0]], [[2.0]])[0].phase * 180 / np.pi, 6)  # of 2 / s
+    90.0
     """
     A, B, K = checks.host_matrices("margins", A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
     closed = A - B @ K

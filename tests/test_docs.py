@@ -1,0 +1,208 @@
+"""The documentation: it builds without a warning, loads nothing from the network, and what it says runs."""
+
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+
+import lqrlab
+from lqrlab import compute, control, dataset, evaluation, learning, simulation, systems
+from lqrlab.workbench.cli import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+EXAMPLES = {  # public names that matter most: each has an example in its docstring
+    compute: "Backend Timing broadcast compile setup",
+    systems: "Coordinates from_dynamics from_matrices make names open_loop_modes pad sample stack",
+    control: "c2d care ctrb dare diagnose discretize dlqr dlyap feedforward finite_horizon "
+    "frequency_response gram h2_norm hinf_norm lqe lqi lqr lqrd lyap margins obsv place settling_time "
+    "step_info zeros",
+    simulation: "SampledProblem Trajectory env",
+    dataset: "DataConfig describe",
+    learning: "ModelConfig",
+    evaluation: "attraction evaluate settling_steps",
+}
+NAMES = [(room, name) for room, names in EXAMPLES.items() for name in names.split()]
+
+
+@pytest.mark.parametrize(("room", "name"), NAMES, ids=lambda value: getattr(value, "__name__", value))
+def test_names_that_matter_most_have_an_example(room, name):
+    assert ">>> " in getattr(room, name).__doc__
+
+
+def test_examples_in_docstrings_run():
+    rooms = (compute, control, dataset, evaluation, learning, simulation, systems)
+    known = {room.__name__.split(".")[1]: room for room in rooms} | {"jax": jax, "jnp": jnp, "np": np}
+    runner, finder = (
+        doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF),
+        doctest.DocTestFinder(exclude_empty=True),
+    )
+    examples = 0
+    for found in pkgutil.walk_packages(lqrlab.__path__, "lqrlab."):
+        if found.name.split(".")[1] in ("benchmarks", "workbench"):
+            continue
+        for test in finder.find(importlib.import_module(found.name), globs=dict(known)):
+            examples += len(test.examples)
+            runner.run(test)
+    assert runner.failures == 0
+    assert examples > len(NAMES)
+
+
+@pytest.fixture(scope="module")
+def blocks():
+    """Programs that were run before: the README and another page show the same one."""
+    return set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda p: p.stem
+)
+def test_code_on_pages_runs(page, blocks, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(systems.registry, "_FAMILIES", dict(systems.registry._FAMILIES))
+    for block in [block for block in BLOCK.findall(page.read_text()) if block not in blocks]:
+        blocks.add(block)
+        exec(compile(block.replace("num=1000", "num=10"), str(page), "exec"), {"__name__": page.stem})
+
+
+SHELL = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+COMMANDS = sorted(
+    {
+        line.partition("  #")[0].strip()
+        for page in PAGES
+        for block in SHELL.findall(page.read_text())
+        for line in block.splitlines()
+        if re.search(r"(^|[/ ])lqrlab ", line.partition("#")[0])
+    }
+)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_on_pages_exist(line):
+    words = shlex.split(line[re.search(r"(^|[/ ])lqrlab ", line).end() :].partition("&&")[0])
+    command: click.Command = main
+    while isinstance(command, click.Group):
+        command = command.commands[words.pop(0)]
+    known = {
+        option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 100
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        for target in re.findall(r"\]\(([^)#]+)", (ROOT / name).read_text()):
+            assert target.startswith("https://") or (ROOT / target).exists(), f"{name}: {target}"
+
+
+def test_what_is_cited_is_this_version():
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == lqrlab.__version__
+    assert f"{{{lqrlab.__version__}}}" in (ROOT / "docs" / "citation.md").read_text()
+
+
+def test_developers_can_build_the_documentation():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras["docs"]) <= set(extras["dev"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site without films and executed notebooks; a warning ends the build."""
+    pytest.importorskip("mkdocs")
+    folder = tmp_path_factory.mktemp("site")
+    env = os.environ | {
+        "RUN": "data/no_such_run",
+        "FILMS": "false",
+        "NO_MKDOCS_2_WARNING": "1",
+        "JAX_PLATFORMS": "cpu",
+    }
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    return {
+        name: BeautifulSoup(path.read_text(), "html.parser")
+        for name, path in site.items()
+        if name.endswith(".html")
+    }
+
+
+@pytest.mark.slow
+def test_the_site_loads_nothing_from_the_network(site, pages):
+    for name, page in pages.items():
+        loaded = [tag[kind] for tag in page.find_all() for kind in ("src", "data") if kind in tag.attrs]
+        loaded += [tag["href"] for tag in page.find_all("link")]
+        assert not [target for target in loaded if re.match(r"(https?:)?//", target)], name
+    for name, path in site.items():
+        if name.endswith(".css"):
+            assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", path.read_text()), name
+
+
+@pytest.mark.slow
+def test_links_within_the_site_lead_somewhere(site, pages):
+    anchors = {name: {tag["id"] for tag in page.find_all(id=True)} for name, page in pages.items()}
+    checked = 0
+    for name, page in pages.items():
+        if name == "404.html":  # shown at any depth
+            continue
+        for tag in page.find_all("a", href=True):
+            target, _, anchor = tag["href"].partition("#")
+            if re.match(r"[a-z]+:", target):
+                continue
+            path = os.path.normpath(os.path.join(os.path.dirname(name), target)) if target else name
+            assert path in site, f"{name}: {tag['href']}"
+            assert not anchor or path not in anchors or anchor in anchors[path] | {"__tabbed"}, (
+                f"{name}: {tag['href']}"
+            )
+            checked += 1
+    assert checked > 500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", lqrlab.__all__)
+def test_each_public_name_is_in_the_reference(room, pages):
+    shown = {tag["id"] for tag in pages[f"api/{room}.html"].find_all(id=True)}
+    module = importlib.import_module(f"lqrlab.{room}")
+    for name in getattr(module, "__all__", ()):
+        value = getattr(module, name)
+        home = getattr(value, "__module__", None) or module.__name__
+        places = {f"{module.__name__}.{name}", f"{home}.{name}", getattr(value, "__name__", ""), name}
+        assert places & shown, name
+
+
+@pytest.mark.slow
+def test_the_site_has_moving_pictures_drawings_and_formulas(site, pages):
+    assert "@keyframes" in site["film.svg"].read_text()
+    assert pages["index.html"].select_one(".lq-film svg") is not None
+    assert len(pages["index.html"].find_all("math")) >= 2
+    for room in lqrlab.__all__:
+        assert pages[f"rooms/{room}.html"].select_one("figure.flow svg text") is not None, room
+        source = (ROOT / "docs" / "rooms" / f"{room}.md").read_text()
+        assert len(source.splitlines()) <= 60
+        assert BLOCK.search(source)
+    for name, page in pages.items():
+        assert page.select_one(".arithmatex") is None, name
+        assert not re.search(r":(func|class|mod):<code", str(page)), name
+        assert page.find("blockquote") is None, name  # what Markdown makes of >>>
