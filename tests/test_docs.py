@@ -46,6 +46,13 @@ def test_names_that_matter_most_have_an_example(room, name):
 
 
 def test_examples_in_docstrings_run():
+    """As a user runs them, without the tests' check of types: examples write matrices as lists."""
+    done = subprocess.run([sys.executable, __file__], cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run_examples():
+    compute.setup()
     rooms = (compute, control, dataset, evaluation, learning, simulation, systems)
     known = {room.__name__.split(".")[1]: room for room in rooms} | {"jax": jax, "jnp": jnp, "np": np}
     runner, finder = (
@@ -206,3 +213,7 @@ def test_the_site_has_moving_pictures_drawings_and_formulas(site, pages):
         assert page.select_one(".arithmatex") is None, name
         assert not re.search(r":(func|class|mod):<code", str(page)), name
         assert page.find("blockquote") is None, name  # what Markdown makes of >>>
+
+
+if __name__ == "__main__":
+    run_examples()
