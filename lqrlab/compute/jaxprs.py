@@ -11,8 +11,8 @@ import dataclasses
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -146,8 +146,10 @@ def _each(f: Callable[..., Number], *arrays: np.ndarray) -> np.ndarray:
     return out
 
 
-def _total(add: Callable[[Number, Number], Number], a: np.ndarray, axes: Sequence[int]) -> np.ndarray:
-    for axis in sorted(axes, reverse=True):
+def _total(
+    add: Callable[[Number, Number], Number], a: np.ndarray, axes: Iterable[SupportsIndex]
+) -> np.ndarray:
+    for axis in sorted(map(int, axes), reverse=True):
         a = np.frompyfunc(add, 2, 1).reduce(a, axis, keepdims=True).reshape(np.delete(a.shape, axis))
     return a
 

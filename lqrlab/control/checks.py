@@ -59,9 +59,9 @@ def matrices(**given: tuple[ArrayLike, str]) -> list[Array]:
     return list(together(*(a.astype(dtype) for a in arrays.values())))
 
 
-def together(*arrays: Array) -> tuple[Array, ...]:
+def together(*arrays: ArrayLike) -> tuple[Array, ...]:
     """Matrices with their leading axes broadcast against each other."""
-    return batch_last.together((2,) * len(arrays), *arrays)
+    return batch_last.together((2,) * len(arrays), *map(jnp.asarray, arrays))
 
 
 def on_host(name: str, *args: object) -> None:
@@ -188,7 +188,7 @@ def weight(name: str, a: Array) -> None:
     W = np.asarray(a)
     _finite(name, W)
     _symmetric(name, W)
-    _semidefinite(name, W, np.abs(W).max())
+    _semidefinite(name, W, float(np.abs(W).max()))
 
 
 def _bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray | None) -> None:
@@ -200,9 +200,9 @@ def _bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray | None) -> None:
             "would be used without bound; give every input a positive weight"
         )
     if N is None:
-        _semidefinite("Q", Q, np.abs(Q).max())
+        _semidefinite("Q", Q, float(np.abs(Q).max()))
     else:
-        _semidefinite("Q − N R⁻¹ Nᵀ", Q - N @ np.linalg.solve(R, N.T), np.abs(Q).max())
+        _semidefinite("Q − N R⁻¹ Nᵀ", Q - N @ np.linalg.solve(R, N.T), float(np.abs(Q).max()))
 
 
 def sample_time(dt: ArrayLike, dtype: np.dtype) -> Array:

@@ -154,7 +154,7 @@ class Env:
 def env(
     plant: Plant,
     *,
-    dt: float | Array | None = None,
+    dt: ArrayLike | None = None,
     linear: bool = False,
     limits: tuple[ArrayLike, ArrayLike] | None = None,
     noise: ArrayLike = 0.0,

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, Inexact
 
 A = TypeVar("A", Array, np.ndarray)
 
@@ -61,7 +61,7 @@ def _eliminate_definite(a: Array, b: Array) -> Array:
     return ab[:, n:]
 
 
-def solve(a: Float[Array, "n n"], b: Array, *, definite: bool = False) -> Array:
+def solve(a: Inexact[Array, "n n"], b: Array, *, definite: bool = False) -> Array:
     """Solve a x = b for small matrices, differentiably and without LAPACK.
 
     Args:
@@ -85,7 +85,9 @@ def solve(a: Float[Array, "n n"], b: Array, *, definite: bool = False) -> Array:
     return x[:, 0] if b.ndim == 1 else x
 
 
-def solve_many(a: Float[Array, "*batch n n"], b: Float[Array, "*batch n k"]) -> Float[Array, "*batch n k"]:
+def solve_many(
+    a: Inexact[Array, "*batch n n"], b: Inexact[Array, "*batch n k"]
+) -> Inexact[Array, "*batch n k"]:
     """:func:`solve` over leading axes, which are alike."""
     many = solve
     for _ in a.shape[:-2]:

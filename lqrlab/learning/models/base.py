@@ -6,12 +6,14 @@ and near the origin never quite does; one that outputs a gain has it built in.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.typing import ArrayLike
 
 from lqrlab.compute import pytree
 from lqrlab.compute.registry import Registry
@@ -220,7 +222,7 @@ def split(model: nnx.Module) -> tuple[nnx.GraphDef, dict[str, Array]]:
     return graph, {"/".join(map(str, path)): leaf[...] for path, leaf in nnx.to_flat_state(state)}
 
 
-def merge(graph: nnx.GraphDef, params: dict[str, Array]) -> Any:
+def merge(graph: nnx.GraphDef, params: Mapping[str, ArrayLike]) -> Any:
     """The model that :func:`split` took apart, with these parameters."""
     paths: Any = {
         tuple(int(t) if t.isdigit() else t for t in path.split("/")): a for path, a in params.items()
