@@ -15,7 +15,16 @@ import pytest
 from jaxtyping import install_import_hook
 
 # the shapes and types that functions declare are checked where arrays are computed
-ROOMS = ("compute", "systems", "control", "simulation", "dataset", "learning", "evaluation")
+ROOMS = (
+    "compute.linalg",
+    "compute.jaxprs",
+    "systems",
+    "control",
+    "simulation",
+    "dataset",
+    "learning",
+    "evaluation",
+)
 install_import_hook([f"lqrlab.{room}" for room in ROOMS], "typecheck.checked")
 
 from lqrlab import compute  # noqa: E402  (after the hook)

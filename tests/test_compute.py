@@ -5,6 +5,7 @@ import functools
 import gzip
 import json
 import types
+import unittest.mock
 import warnings
 from unittest import mock
 
@@ -375,7 +376,7 @@ def test_training_honours_its_backend(tmp_path, monkeypatch):
 
     monkeypatch.setattr(learning.models, "build", look)
     model, data = learning.ModelConfig(), types.SimpleNamespace(config=dataset.DataConfig())
-    source = types.SimpleNamespace(window=model.window, data=data, shuffling={})
+    source = unittest.mock.Mock(spec=dataset.Source, window=model.window, data=data, shuffling={})
     backend = compute.Backend(precision="highest", jit=False, debug="nans")
     with pytest.raises(LookedError) as looked:
         learning.fit(source, model, learning.TrainConfig(), tmp_path, backend=backend)

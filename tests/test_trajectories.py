@@ -240,7 +240,7 @@ def test_a_schedule_is_the_pointwise_design_on_its_grid_and_linear_between():
     policy = simulation.ScheduledPolicy(made, x_eq, u_eq, lambda x: x)
     away = np.einsum("kij,kj->ki", between(inside), asked - inside)
     np.testing.assert_allclose(
-        policy(None, asked - np.asarray(x_eq))[1], inside[:, 1:] - away - 3.0, rtol=1e-9
+        policy(None, jnp.asarray(asked - np.asarray(x_eq)))[1], inside[:, 1:] - away - 3.0, rtol=1e-9
     )
 
 

@@ -79,7 +79,7 @@ def generate(
     return data
 
 
-def _check_controller(config: DataConfig, controller: Controller | None) -> None:
+def _check_controller(config: DataConfig, controller: object) -> None:
     """Refuse a controller that is no function of plants, or that the config does not name."""
     if (controller is None) != (config.controller == "lqr"):
         runner = "the optimum" if controller is None else "the policy that was given"

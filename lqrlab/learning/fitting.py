@@ -116,7 +116,8 @@ def fit(
         run.resume()
         while not run.finished(interrupted):
             run.dispatch(interrupted, progress)
-        trained = models.merge(run.recipe.graph, run.recipe.placement.whole(run.state.best))
+        best = jax.tree.map(jnp.asarray, run.recipe.placement.whole(run.state.best))
+        trained = models.merge(run.recipe.graph, best)
     return Fit(trained, run.rows, run.step < config.num_steps and not run.done, run.step)
 
 

@@ -44,7 +44,7 @@ class Curves:
 
     def model(self, seed: int, rate: int) -> nnx.Module:
         """The trained model of one entry, by its two positions."""
-        return models.merge(self.graph, {name: a[seed, rate] for name, a in self.params.items()})
+        return models.merge(self.graph, {name: jnp.asarray(a[seed, rate]) for name, a in self.params.items()})
 
 
 def grid(

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, Inexact
+from jaxtyping import Inexact
 
 A = TypeVar("A", Array, np.ndarray)
 
 
 def eliminate(
-    a: Float[Array, "n n *batch"], b: Float[Array, "n k *batch"], *, rolled: bool = False
-) -> Float[Array, "n k *batch"]:
+    a: Inexact[Array, "n n *batch"], b: Inexact[Array, "n k *batch"], *, rolled: bool = False
+) -> Inexact[Array, "n k *batch"]:
     """a⁻¹ b by Gauss-Jordan elimination with partial pivoting, for one problem or a batch on the last axes.
 
     Args:
@@ -95,12 +95,12 @@ def solve_many(
     return many(a, b)
 
 
-def symmetric(a: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
+def symmetric(a: Inexact[Array, "*batch n n"]) -> Inexact[Array, "*batch n n"]:
     """(a + aᵀ) / 2."""
     return (a + jnp.swapaxes(a, -1, -2)) / 2
 
 
-def stored(a: Float[Array, " *shape"]) -> Float[Array, " *shape"]:
+def stored(a: Inexact[Array, " *shape"]) -> Inexact[Array, " *shape"]:
     """a itself, as an array that XLA's CPU compiler writes down once.
 
     It merges elementwise steps into one loop and computes a product anew for every use of an element; an
