@@ -8,7 +8,7 @@ Source: J. Black and P. Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2
 over a balanced Feistel network; the round function is the finaliser of MurmurHash3 (A. Appleby, 2011).
 """
 
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,22 +17,25 @@ from jax import Array
 from jax.typing import ArrayLike
 
 _ROUNDS = 6
+Words = TypeVar("Words", Array, np.ndarray)
+"""uint32, in NumPy or in JAX."""
 
 
-def _mix(v: Any) -> Any:
+def _mix(v: Words) -> Words:
     """A bijection of uint32 in which every bit of the answer depends on every bit of v."""
     v = (v ^ (v >> 16)) * np.uint32(0x85EBCA6B)
     v = (v ^ (v >> 13)) * np.uint32(0xC2B2AE35)
     return v ^ (v >> 16)
 
 
-def _encipher(v: Any, word: Any, half: int) -> Any:
+def _encipher(v: Words, word: Words, half: int) -> Words:
     """One pass over 2·half bits."""
     mask = np.uint32((1 << half) - 1)
     left, right = v >> half, v & mask
     for i in range(_ROUNDS):
         # written without a constant that overflows: NumPy warns of it for scalars
-        left, right = right, left ^ (_mix(right ^ _mix(word + np.uint32(0x1234567 * (i + 1)))) & mask)
+        added = _mix(right ^ _mix(word + np.uint32(0x1234567 * (i + 1)))) & mask
+        left, right = right, left ^ added  # type: ignore[assignment]
     return (left << half) | right
 
 

@@ -5,7 +5,6 @@ import functools
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +14,7 @@ from lqrlab import systems
 from lqrlab.compute import checks
 from lqrlab.dataset import manifest, shards, table
 from lqrlab.dataset.config import DataConfig
+from lqrlab.dataset.manifest import Record
 from lqrlab.dataset.shards import BadFile
 from lqrlab.dataset.table import SPLITS, Columns, VariantTable
 from lqrlab.systems import Coordinates, Linear, Plant
@@ -72,10 +72,10 @@ class Dataset:
 
     path: Path
     config: DataConfig
-    record: dict[str, Any]
+    record: Record
 
     @property
-    def shards(self) -> tuple[dict[str, Any], ...]:
+    def shards(self) -> tuple[Record, ...]:
         """The manifest's entry of each file."""
         return tuple(self.record["shards"])
 
@@ -89,7 +89,7 @@ class Dataset:
         """For each family, how many variants or trajectories are missing and why, zeros included."""
         return self.record["left_out"]
 
-    def read(self, shard: dict[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
+    def read(self, shard: Record, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Arrays of one file, compared with the manifest's digests.
 
         Raises:
@@ -111,7 +111,7 @@ class Dataset:
     def tables(self) -> tuple[Columns, ...]:
         """Group ``variants`` of each file."""
 
-        def of_file(shard: dict[str, Any]) -> Columns:
+        def of_file(shard: Record) -> Columns:
             names = [name for name in shard["arrays"] if name.startswith("variants/")]
             return {name.removeprefix("variants/"): a for name, a in self.read(shard, names).items()}
 

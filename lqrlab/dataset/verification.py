@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -98,7 +97,7 @@ def verify(path: str | Path, *, progress: Callable[[int, int, str], None] | None
     return Report(folder, tuple(problems), worst=worst, segmented=config.segmented, **totals)
 
 
-def _bytes(content: shards.Content, digests: dict[str, str], entry: dict[str, Any]) -> Iterator[str]:
+def _bytes(content: shards.Content, digests: dict[str, str], entry: manifest.Record) -> Iterator[str]:
     """Differences from the checksums in the file and in the manifest."""
     listed = {name: header["sha256"] for name, header in entry["arrays"].items()} | {"": entry["attributes"]}
     actual = content.digests()

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,8 @@ from lqrlab.compute.files import write_json
 from lqrlab.learning import models
 from lqrlab.learning.config import ModelConfig, TrainConfig
 
+T = TypeVar("T")
+
 _SETTINGS = "settings.json"
 
 
@@ -25,8 +27,8 @@ def write_settings(
     folder: Path,
     model: ModelConfig,
     train: TrainConfig,
-    data: dict[str, Any],
-    source: dict[str, Any],
+    data: dict[str, object],
+    source: dict[str, str | int],
     backend: Backend,
 ) -> None:
     """Store what makes the run; refuse a folder that holds another one, naming the settings that differ."""
@@ -66,7 +68,7 @@ class Checkpoints:
 
         self._managers = {"last": manager("last", 2), "best": manager("best", 1)}
 
-    def save(self, which: str, step: int, state: Any) -> None:
+    def save(self, which: str, step: int, state: object) -> None:
         """Save, and return only when it is on disk."""
         manager = self._managers[which]
         if step in manager.all_steps():
@@ -78,13 +80,13 @@ class Checkpoints:
         """The newest step that is there."""
         return self._managers[which].latest_step()
 
-    def restore(self, which: str, like: Any) -> Any:
+    def restore(self, which: str, like: T) -> T:
         """The newest state, with the shapes, types and devices of ``like``."""
         manager = self._managers[which]
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         return manager.restore(manager.latest_step(), args=ocp.args.StandardRestore(target))
 
-    def restore_params(self, which: str) -> dict[str, Any]:
+    def restore_params(self, which: str) -> dict[str, jax.Array]:
         """The newest parameters alone, as host arrays."""
         manager = self._managers[which]
         step, here = manager.latest_step(), jax.sharding.SingleDeviceSharding(jax.local_devices()[0])

@@ -1,13 +1,13 @@
 """The compiled programs of a run: steps, the policy's own loops, validation. Runs of one shape share them."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
+from jax.typing import ArrayLike
 
 from lqrlab import compute
 from lqrlab.compute import Backend
@@ -121,11 +121,11 @@ def check_settings(config: TrainConfig, model: ModelConfig, expert_std: float, b
                 )
 
 
-def summary(loss: Any, excess: Any, verdicts: Any) -> dict[str, float]:
+def summary(loss: ArrayLike, excess: ArrayLike, verdicts: ArrayLike) -> dict[str, float]:
     """The numbers of a validation, of host arrays: ``validation_loss``, ``_efficiency`` and ``_diverged``."""
     efficient = np.asarray(closed_loop_cost.efficiency(excess, verdicts))
     return {
-        "validation_loss": float(loss),
+        "validation_loss": float(np.asarray(loss)),
         "validation_efficiency": float(np.mean(efficient)),
         "validation_diverged": float(np.mean(np.asarray(verdicts) == closed_loop_cost.Verdict.DIVERGED)),
     }

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -114,8 +113,8 @@ def _optimizer(config: TrainConfig, scale: Array) -> optax.GradientTransformatio
 
 
 @partial(jax.jit, static_argnums=0)
-def _initial(recipe: Recipe, params: Any, scales: Array) -> TrainState:
-    def one(params: Any, scale: Array) -> TrainState:
+def _initial(recipe: Recipe, params: dict[str, Array], scales: Array) -> TrainState:
+    def one(params: dict[str, Array], scale: Array) -> TrainState:
         opt_state = _optimizer(recipe.config, scale).init(params)
         return dataclasses.replace(initial(params, recipe.config), opt_state=opt_state)
 
@@ -138,9 +137,9 @@ def _steps(
 
 @partial(jax.jit, static_argnums=0)
 def _validate(
-    recipe: Recipe, params: Any, held_out: Windows, table: VariantTable, rows: Array
+    recipe: Recipe, params: dict[str, Array], held_out: Windows, table: VariantTable, rows: Array
 ) -> tuple[Array, Array, Array]:
-    def one(params: Any) -> tuple[Array, Array, Array]:
+    def one(params: dict[str, Array]) -> tuple[Array, Array, Array]:
         return programs.validate(recipe, params, held_out, table, rows)
 
     return jax.vmap(jax.vmap(one))(params)
@@ -148,8 +147,8 @@ def _validate(
 
 def _summaries(loss: Array, excess: Array, verdicts: Array) -> dict[str, np.ndarray]:
     """:func:`programs.summary` of each entry ``[seeds, rates]``."""
-    every = [
+    table = [
         [programs.summary(*entry) for entry in zip(*row)]
         for row in zip(*jax.device_get((loss, excess, verdicts)))
     ]
-    return {name: np.array([[entry[name] for entry in row] for row in every]) for name in every[0][0]}
+    return {name: np.array([[entry[name] for entry in row] for row in table]) for name in table[0][0]}

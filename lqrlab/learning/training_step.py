@@ -18,7 +18,7 @@ from lqrlab.learning.network_policy import NetworkPolicy
 from lqrlab.simulation import Verdict
 
 Metrics = dict[str, Array]
-Objective = Callable[[Any, Any], tuple[Array, Metrics]]
+Objective = Callable[[dict[str, Array], Any], tuple[Array, Metrics]]
 """``(params, train_batch) -> (scalar, metrics)``; every array of the batch has a leading axis to share out."""
 
 
@@ -36,7 +36,7 @@ class TrainState:
     """
 
     params: dict[str, Array]
-    opt_state: Any
+    opt_state: optax.OptState
     step: Array
     average: dict[str, Array] = dataclasses.field(default_factory=dict)
     anchor: dict[str, Array] = dataclasses.field(default_factory=dict)
