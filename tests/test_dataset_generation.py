@@ -451,7 +451,7 @@ def test_a_shard_depends_on_itself_alone(made):
     """Made alone, or in a set of other families, its arrays are the same."""
     config = changed(families=("dc_motor", "two_link_arm"), held_out=("dc_motor",))
     shard = next(s for s in dataset.plan.plan(config) if s.name == "two_link_arm-00001.h5")
-    alone = dataset.trajectories.make(config, shard).digests()
+    alone = dataset.contents.make(config, shard).digests()
     record = next(s for s in dataset.open(made).shards if s["file"] == shard.name)
     assert {name: alone[name] for name in record["arrays"]} == {
         n: a["sha256"] for n, a in record["arrays"].items()

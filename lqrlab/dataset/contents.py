@@ -1,6 +1,6 @@
-"""The arrays, units and attributes of a shard, from its plants and closed loops."""
+"""The contents of a shard: plants drawn and designed, closed loops, and their arrays, units and attributes."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import jax
@@ -9,21 +9,36 @@ from jaxtyping import Bool
 
 import lqrlab
 from lqrlab import systems
-from lqrlab.dataset import manifest, shards
+from lqrlab.dataset import manifest, shards, trajectories
 from lqrlab.dataset.config import DataConfig
-from lqrlab.dataset.plan import Shard, splits
+from lqrlab.dataset.plan import Shard, keys, splits
 from lqrlab.dataset.table import Columns
+from lqrlab.dataset.trajectories import Designs, Runs
 from lqrlab.systems import Plant
 
-if TYPE_CHECKING:
-    from lqrlab.dataset.trajectories import Designs, Runs
+
+def make(
+    config: DataConfig, shard: Shard, controller: trajectories.Controller | None = None
+) -> shards.Content:
+    """Everything in one shard, computed in float64."""
+    with jax.enable_x64(True):
+        designs = trajectories.drawn(config, shard)
+        _, begin, noise = keys(config, shard)
+        x0 = trajectories.initial_states(designs.plants, begin, config.trajectories, designs.coordinates)
+        error = jax.random.fold_in(begin, 1)
+        runs = trajectories.simulate(config, designs, x0, noise, gain_key=error, controller=controller)
+        # a whole block is computed and then cut: one compiled program for all shards, and the same bits in each
+        first = slice(shard.count)
+        designs, runs = designs[first], {name: a[first] for name, a in runs.items()}
+        chosen, left_out = trajectories.kept(config, designs, runs)
+        return content(config, shard, designs, runs, chosen, left_out)
 
 
 def content(
     config: DataConfig,
     shard: Shard,
-    designs: "Designs",
-    runs: "Runs",
+    designs: Designs,
+    runs: Runs,
     chosen: Bool[np.ndarray, "v s"],
     left_out: dict[str, int],
 ) -> shards.Content:
@@ -55,7 +70,7 @@ def content(
     return shards.Content(arrays, _units(plants, segments=config.segmented), about, config.compression)
 
 
-def columns(config: DataConfig, shard: Shard, designs: "Designs") -> Columns:
+def columns(config: DataConfig, shard: Shard, designs: Designs) -> Columns:
     """Group ``variants``, in SI units: one row for each plant of a shard that has an optimum."""
     plants, linear, coordinates = designs.plants, designs.linear, designs.coordinates
     n, m, size = plants.n, plants.m, len(designs.stabilizing)
@@ -78,7 +93,7 @@ def columns(config: DataConfig, shard: Shard, designs: "Designs") -> Columns:
     return {name: np.ascontiguousarray(a[designs.stabilizing]) for name, a in table.items()}
 
 
-def _rows(config: DataConfig, runs: "Runs") -> "Runs":
+def _rows(config: DataConfig, runs: Runs) -> Runs:
     """The data of each loop that are written ``[v, s, rows, …]``: a row for all of it, or for each segment."""
     if not config.segmented:
         return {name: runs[name][:, :, None] for name in ("x0", "states", "controls", "cost")}

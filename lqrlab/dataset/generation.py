@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 
 from lqrlab.compute.files import locked
-from lqrlab.dataset import card, manifest, shards, store, trajectories
+from lqrlab.dataset import card, contents, manifest, shards, store
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.manifest import Record
 from lqrlab.dataset.plan import Shard, plan
@@ -137,7 +137,7 @@ def produce(
     device = idle.get() if idle else None
     try:
         with jax.default_device(device) if idle else contextlib.nullcontext():
-            content = trajectories.make(config, shard, controller)
+            content = contents.make(config, shard, controller)
     finally:
         if idle:
             idle.put(device)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from lqrlab import control, simulation, systems
 from lqrlab.compute import pytree, quick_jit
-from lqrlab.dataset import contents, manifest, shards
+from lqrlab.dataset import manifest
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.plan import Shard, keys
 from lqrlab.simulation import Env, Keep, LinearPolicy, Noise, SampledProblem, verdict
@@ -47,21 +47,6 @@ class Designs:
     def __getitem__(self, rows: Any) -> "Designs":
         """The designs of some plants."""
         return jax.tree.map(lambda a: a[rows] if np.ndim(a) else a, self)
-
-
-def make(config: DataConfig, shard: Shard, controller: Controller | None = None) -> shards.Content:
-    """Everything in one shard, computed in float64."""
-    with jax.enable_x64(True):
-        designs = drawn(config, shard)
-        _, begin, noise = keys(config, shard)
-        x0 = initial_states(designs.plants, begin, config.trajectories, designs.coordinates)
-        error = jax.random.fold_in(begin, 1)
-        runs = simulate(config, designs, x0, noise, gain_key=error, controller=controller)
-        # a whole block is computed and then cut: one compiled program for all shards, and the same bits in each
-        first = slice(shard.count)
-        designs, runs = designs[first], {name: a[first] for name, a in runs.items()}
-        chosen, left_out = kept(config, designs, runs)
-        return contents.content(config, shard, designs, runs, chosen, left_out)
 
 
 def drawn(config: DataConfig, shard: Shard) -> Designs:
