@@ -9,8 +9,8 @@ from lqrlab import dataset, systems
 from lqrlab.benchmarks.closed_loops import simulation_rows
 from lqrlab.benchmarks.loading import bench_loading
 from lqrlab.benchmarks.measurement import Row, measure, row
+from lqrlab.dataset.contents import make
 from lqrlab.dataset.plan import plan
-from lqrlab.dataset.trajectories import make
 
 
 def bench_data(*, trajectories: int = 20_000, repeats: int = 5) -> list[Row]:

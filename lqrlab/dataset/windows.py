@@ -40,10 +40,18 @@ class Windows:
 
     def batch(self, table: VariantTable) -> "Batch":
         """With the optimal gains and masks of their plants."""
-        back = jnp.arange(self.signals.shape[1] - 1, -1, -1, dtype=self.t.dtype)
-        time_mask = (back[None, :] <= self.t[:, None]).astype(self.signals.dtype)
-        masks = (a[self.variant] for a in (table.coordinates.state_mask, table.coordinates.input_mask))
-        return Batch(self.variant, self.signals, table.gain(self.variant), time_mask, *masks)
+        known = gain_and_masks(self.t, self.variant, table, self.signals.shape[1])
+        return Batch(self.variant, self.signals, *known)
+
+
+def gain_and_masks(
+    t: Int32[Array, " b"], variant: Int32[Array, " b"], table: VariantTable, window: int
+) -> tuple[Array, Array, Array, Array]:
+    """Optimal gains, time masks, state masks and input masks of windows that end at times ``t``."""
+    back = jnp.arange(window - 1, -1, -1, dtype=t.dtype)
+    time_mask = (back[None, :] <= t[:, None]).astype(jnp.float32)
+    masks = (a[variant] for a in (table.coordinates.state_mask, table.coordinates.input_mask))
+    return table.gain(variant), time_mask, *masks
 
 
 @pytree

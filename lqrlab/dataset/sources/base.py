@@ -12,7 +12,7 @@ import jax
 from lqrlab.compute import checks
 from lqrlab.dataset.store import Dataset
 from lqrlab.dataset.table import VariantTable
-from lqrlab.dataset.windows import Batch, Windows
+from lqrlab.dataset.windows import Batch, Windows, gain_and_masks
 
 T = TypeVar("T")
 
@@ -90,7 +90,11 @@ class Source(abc.ABC):
     def batch(self, position: int) -> Batch:
         """A batch by its number, counted from the beginning of epoch 0."""
         checks.whole("position", position, 0)
-        return _batch(self.windows(position * self.batch_size, self.batch_size), self.table)
+        taken = self.windows(position * self.batch_size, self.batch_size)
+        # the signals do not pass through a program, which would copy them
+        return Batch(
+            taken.variant, taken.signals, *_gain_and_masks(taken.t, taken.variant, self.table, self.window)
+        )
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """Batches from number ``start`` on, made by a thread ahead of their use; one epoch if ``stop`` is left out."""
@@ -105,9 +109,7 @@ class Source(abc.ABC):
         return self.batches()
 
 
-@jax.jit
-def _batch(windows: Windows, table: VariantTable) -> Batch:
-    return windows.batch(table)
+_gain_and_masks = jax.jit(gain_and_masks, static_argnames="window")
 
 
 def prefetched(make: Callable[[int], T], positions: range) -> Iterator[T]:
