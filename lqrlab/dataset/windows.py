@@ -50,8 +50,8 @@ def gain_and_masks(
     """Optimal gains, time masks, state masks and input masks of windows that end at times ``t``."""
     back = jnp.arange(window - 1, -1, -1, dtype=t.dtype)
     time_mask = (back[None, :] <= t[:, None]).astype(jnp.float32)
-    masks = (a[variant] for a in (table.coordinates.state_mask, table.coordinates.input_mask))
-    return table.gain(variant), time_mask, *masks
+    units = table.coordinates
+    return table.gain(variant), time_mask, units.state_mask[variant], units.input_mask[variant]
 
 
 @pytree
