@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Float32, Int
 
 from lqrlab import control
 from lqrlab.compute import pytree
@@ -29,11 +29,13 @@ class VariantTable:
     Attributes:
         problem: their sampled problems with the optimum ``[V, …]``, float64 where that is allowed.
         coordinates: their units and masks ``[V, …]``, float32.
+        gains: their optimal gains, float32, as batches have them.
         train, validation, held_out: rows of each split.
     """
 
     problem: SampledProblem
     coordinates: Coordinates
+    gains: Float32[Array, "V 6 12"]
     train: Int[Array, " train"]
     validation: Int[Array, " validation"]
     held_out: Int[Array, " held_out"]
@@ -48,16 +50,16 @@ class VariantTable:
 
     def gain(self, rows: Any) -> Float[Array, "*rows 6 12"]:
         """Optimal gains of some plants, float32."""
-        return self.problem.K[rows].astype(jnp.float32)
+        return self.gains[rows]
 
     def extended(self, problem: SampledProblem, coordinates: Coordinates) -> "VariantTable":
         """The table with further plants after its rows, which belong to no split."""
-        problem, coordinates = jax.tree.map(
+        problem, coordinates, gains = jax.tree.map(
             lambda a, b: jnp.concatenate([a, jnp.asarray(b, a.dtype)]),
-            (self.problem, self.coordinates),
-            (problem, coordinates),
+            (self.problem, self.coordinates, self.gains),
+            (problem, coordinates, problem.K),
         )
-        return dataclasses.replace(self, problem=problem, coordinates=coordinates)
+        return dataclasses.replace(self, problem=problem, coordinates=coordinates, gains=gains)
 
 
 def build(parts: Sequence[Columns]) -> VariantTable:
@@ -71,7 +73,7 @@ def build(parts: Sequence[Columns]) -> VariantTable:
     wide = np.float64 if jax.config.read("jax_enable_x64") else np.float32
     return VariantTable(
         jax.tree.map(lambda a: jnp.asarray(a, wide), problem),
-        jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), coordinates),
+        *jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), (coordinates, problem.K)),
         *rows,
     )
 

@@ -131,9 +131,13 @@ class WindowSet:
         Can be called inside ``jit``; see :func:`lqrlab.dataset.shuffling.shuffled`.
         """
         positions = jnp.asarray(first, jnp.uint32) + jnp.arange(count, dtype=jnp.uint32)
-        num = self.num_windows
-        epochs = jnp.asarray(epoch, jnp.uint32) + positions // num
-        return self.gather(shuffling.shuffled(positions % num, num, seed, epochs))
+        num, epoch = self.num_windows, jnp.asarray(epoch, jnp.uint32)
+        indices = jax.lax.cond(
+            positions[-1] < num,  # as nearly always; then one epoch's cipher is enough, in half the time
+            lambda: shuffling.shuffled(positions, num, seed, epoch),
+            lambda: shuffling.shuffled(positions % num, num, seed, epoch + positions // num),
+        )
+        return self.gather(indices)
 
 
 @jax.jit(static_argnames="count")

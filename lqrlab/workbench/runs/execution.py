@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, TypedDict
+from typing import IO, Any, TypedDict
 
 from lqrlab.workbench.runs import run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
@@ -36,6 +36,9 @@ class Event(TypedDict, total=False):
     error: str
     source: str
     traceback: str
+
+
+_STARTS, _NEVER_STARTED = 3, "Kernel died before replying to kernel_info"
 
 
 class CellError(RuntimeError):
@@ -90,7 +93,7 @@ def execute(
     job = {name: str(path) for name, path in paths.items()} | {"parameters": given}
     env = environment() | {"LQRLAB_EXECUTION": token, "LQRLAB_FINGERPRINT": fingerprint}
     try:
-        _in_child(job, env, on_event, time_limit)
+        _in_child_that_starts(job, env, on_event, time_limit)
         if not run_folder.finished(folder, nb.name, fingerprint, token):
             error = f"the notebook ended without writing {run_folder.short(result)}"
             raise CellError(error, traceback="its last cell has to be session.finish(...)")
@@ -101,6 +104,17 @@ def execute(
         if partial.exists():
             os.replace(partial, failed)
     os.replace(failed, executed)
+
+
+def _in_child_that_starts(job: Mapping[str, object], *args: Any) -> None:
+    """:func:`_in_child`; again if its kernel never started, as when another process took the ports that it chose."""
+    for attempt in range(_STARTS):
+        try:
+            return _in_child(job, *args)
+        except CellError as error:
+            if _NEVER_STARTED not in error.error or attempt == _STARTS - 1:
+                raise
+    return None
 
 
 def _in_child(
