@@ -28,7 +28,7 @@ def source(
     window: int,
     seed: int = 0,
     device: jax.Device | None = None,
-    pool_bytes: int = 1 << 28,
+    pool_bytes: int = 1 << 26,
     loops: int = 1024,
     process_index: int = 0,
     process_count: int = 1,
