@@ -1,8 +1,8 @@
 """Layers with their gradients written out, because those that JAX derives take longer on a CPU.
 
-They compute what ``flax.nnx`` computes under the same names, with the same parameters. Time of flax's gradients over that
-of these, on two CPU cores with jax 0.10.2, for windows ``[512, 8, 32]`` and ``[256, 32, 128]``: Linear 2.7 and 2.1,
-LayerNorm 1.1 and 1.3, attention 1.1 and 1.2.
+They compute what ``flax.nnx`` computes under the same names, with the same parameters. Time of flax's gradients over
+that of these, on two CPU cores with jax 0.10.2, for windows ``[512, 8, 32]`` and ``[256, 32, 128]``: Linear 2.7 and
+2.1, LayerNorm 1.1 and 1.3, attention 1.1 and 1.2.
 """
 
 from typing import Any
