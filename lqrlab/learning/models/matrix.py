@@ -7,7 +7,8 @@ from jax import Array
 
 from lqrlab.dataset import Description
 from lqrlab.learning.config import ModelConfig
-from lqrlab.learning.models.base import Context, activation, apply_gain, check_shapes, register
+from lqrlab.learning.models.base import Context, activation, register
+from lqrlab.learning.models.gain import FixedGain, check_described
 from lqrlab.systems import M_MAX, N_MAX
 
 _INPUTS = 8
@@ -81,7 +82,7 @@ class Product(nnx.Module):
 
 
 @register("matrix")
-class MatrixNetwork(nnx.Module):
+class MatrixNetwork(FixedGain):
     """Description to gain by products of matrices: ũ = −Bᵀ M(A, BBᵀ) x̃.
 
     In scaled coordinates, where Q and R are the identity, a rotation T of the state turns the optimal gain with
@@ -92,11 +93,8 @@ class MatrixNetwork(nnx.Module):
     is learned. Plants of all sizes share all parameters, so what is learned from some holds for others.
     """
 
-    linear = True
-
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
-        if not config.description:
-            raise ValueError("description: a matrix network sees nothing but the description; leave it on")
+        check_described(config)
         self.config = config
         width = config.width
         start = jax.random.normal(rngs.params(), (_INPUTS, width), jnp.float32)
@@ -127,12 +125,3 @@ class MatrixNetwork(nnx.Module):
         if self.config.stochastic:
             log_std = log_std + self.log_std[...][None]
         return Context(live[..., :0], gain.reshape(-1, M_MAX * N_MAX), log_std, live, d.input_mask)
-
-    def __call__(
-        self, x: Array, u: Array, time_mask: Array, context: Context, *, last: bool = False
-    ) -> Array:
-        """See :class:`Model`; u is not looked at."""
-        check_shapes(x, u, time_mask, context, x.shape[1])
-        if last:
-            x, time_mask = x[:, -1:], time_mask[:, -1:]
-        return apply_gain(context.gain[:, None], x, time_mask, context)
