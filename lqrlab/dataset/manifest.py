@@ -14,7 +14,7 @@ _CONFIG, _MANIFEST = "config.json", "manifest.json"
 
 REASONS = {
     "no_stabilizing_design": "variants without a stabilizing optimal gain, and all their trajectories",
-    "diverged": "trajectories that diverged: a state a thousand scales from the equilibrium, or still growing",
+    "diverged": "trajectories that diverged: a state beyond 1000 scales (and 1000 times its start), or still growing",
     "saturated": "trajectories whose input stayed at its limit while the state moved away",
 }
 """Why a variant (the first) or a trajectory may be left out."""

@@ -102,7 +102,7 @@ def _mechanical(draw: _Draw, diagonal: Array, half: Array, i: Array, j: Array) -
 
 @partial(jax.jit, static_argnums=1)
 def _drawn(key: PRNGKeyArray, num: int) -> tuple[Linear, Coordinates]:
-    """Padded plants, whose units are one, and the masks of their states and inputs."""
+    """Padded plants, whose scales are 1, and the masks of their states and inputs."""
     draw = _Draw(key, num)
     n, m = _sizes(draw)
     i, j = jnp.arange(N_MAX)[None, :, None], jnp.arange(N_MAX)[None, None, :]
@@ -117,6 +117,7 @@ def _drawn(key: PRNGKeyArray, num: int) -> tuple[Linear, Coordinates]:
     B = jnp.where(is_mechanical & (i < half)[..., :1], 0.0, force)
     eye, exists = jnp.eye(N_MAX)[None], coordinates.state_mask[:, None, :]
     plants = Linear(
+        # padded states decay, so that the Riccati equation has a solution
         A=coordinates.zero_padding(A, "x", "x") - eye * (1 - exists),
         B=coordinates.zero_padding(B, "x", "u"),
         Q=eye * exists,

@@ -125,6 +125,7 @@ def _scored(
         judged = jnp.broadcast_to(judged[..., None], ratio.shape)
     else:
         judged = verdict.of_sizes(verdict.size(run.xs, scale_x))
+    # a cost beyond all numbers is that of a loop that has left the model, whatever its poles say
     judged = jnp.where(jnp.isfinite(ratio), judged, Verdict.DIVERGED).astype(jnp.int8)
     converged = judged == Verdict.CONVERGED
     ratio = jnp.where(converged, ratio, jnp.inf)

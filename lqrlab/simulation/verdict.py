@@ -140,28 +140,28 @@ def of_gain(closed: Float[Array, "*batch n n"]) -> Int8[Array, "*batch"]:
     F = jnp.clip(F, -most, most)
 
     def undecided(power: Array) -> Array:
-        size = jnp.sum(power * power, axis=(-1, -2))
-        return (size > 0.25) & (size < most)
+        squared = jnp.sum(power * power, axis=(-1, -2))
+        return (squared > 0.25) & (squared < most)
 
     def double(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         power, energy, growth, k = state
-        more = jnp.swapaxes(power, -1, -2) @ energy @ power
+        second = jnp.swapaxes(power, -1, -2) @ energy @ power  # of the run's second half
         go = undecided(power)
-        ratio = jnp.trace(more, axis1=-2, axis2=-1) / jnp.trace(energy, axis1=-2, axis2=-1)
+        ratio = jnp.trace(second, axis1=-2, axis2=-1) / jnp.trace(energy, axis1=-2, axis2=-1)
         growth = jnp.where(go, ratio, growth)
         power, energy = (
             jnp.where(go[..., None, None], new, old)
-            for new, old in ((power @ power, power), (energy + more, energy))
+            for new, old in ((power @ power, power), (energy + second, energy))
         )
         return power, energy, growth, k + 1
 
-    def more(state: tuple[Array, Array, Array, Array]) -> Array:
+    def go_on(state: tuple[Array, Array, Array, Array]) -> Array:
         return jnp.any(undecided(state[0])) & (state[3] <= limits.nmant // 2)
 
     one = jnp.broadcast_to(jnp.eye(F.shape[-1], dtype=F.dtype), F.shape)
     start = (F, one, jnp.ones(F.shape[:-2], F.dtype), jnp.int32(0))
-    power, _, growth, _ = jax.lax.while_loop(more, double, start)
-    size = jnp.sum(power * power, axis=(-1, -2))
-    converged = (size <= 0.25) | ((growth < 0.5) & (size < most))
-    bounded = (growth <= 2) & (size < most)
+    power, _, growth, _ = jax.lax.while_loop(go_on, double, start)
+    squared = jnp.sum(power * power, axis=(-1, -2))
+    converged = (squared <= 0.25) | ((growth < 0.5) & (squared < most))
+    bounded = (growth <= 2) & (squared < most)
     return jnp.where(converged, 0, jnp.where(bounded, 1, 2)).astype(jnp.int8)

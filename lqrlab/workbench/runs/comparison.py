@@ -81,7 +81,9 @@ def save(folder: Path) -> None:
         values = [None if pd.api.types.is_scalar(v) and pd.isna(v) else v for v in plain[column]]
         kinds = {type(v) for v in values if v is not None}
         if kinds & {list, dict} or (len(kinds) > 1 and not kinds <= {int, float}):
-            values = [json.dumps(v) if isinstance(v, list | dict) else v and str(v) for v in values]
+            values = [
+                json.dumps(v) if isinstance(v, list | dict) else None if v is None else str(v) for v in values
+            ]
         plain[column] = values
     writers: dict[str, Callable] = {"results.csv": plain.to_csv, "results.parquet": plain.to_parquet}
     for name, write_to in writers.items():
