@@ -467,3 +467,23 @@ def test_a_buffer_is_used_again_only_when_nothing_refers_to_it():
     del taken, second
     gc.collect()
     assert memory.aligned(shape).ctypes.data == address
+
+
+def test_what_could_not_be_read_is_read_when_it_is_there_again(tmp_path):
+    opened = dataset.generate(changed(families=("pendulum",), held_out=(), variants=4), tmp_path / "set")
+    some = source(opened, "streaming")
+    (tmp_path / "set").rename(tmp_path / "away")
+    with pytest.raises(dataset.BadFile, match="cannot be read"):
+        some.batch(0)
+    (tmp_path / "away").rename(tmp_path / "set")
+    assert some.batch(0).x.shape == (32, WINDOW, 12)
+
+
+def test_a_policys_loops_are_not_simulated_as_the_optimums():
+    with pytest.raises(ValueError, match="run by the policy 'mine'"):
+        source(changed(controller="mine"), "simulated")
+
+
+def test_a_path_is_no_opened_data_set(tmp_path):
+    with pytest.raises(ValueError, match=r"data: expected an opened data set, dataset.open\(path\)"):
+        source(tmp_path)

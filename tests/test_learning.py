@@ -659,3 +659,28 @@ def test_wrong_shapes_are_told_in_terms_of_plants_windows_and_channels(data):
     ):
         with pytest.raises(ValueError, match=words):
             net(*args, context)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"window": 5}, "window = 4, as the model sees, but found 5"),
+        ({"batch_size": 7}, "batch_size = 32, as in the config, but found 7"),
+        ({"split": "validation"}, "split = 'train'"),
+        (
+            {"process_index": 1, "process_count": 2},
+            r"part = \(0, 1\), each process of a training makes the same call",
+        ),
+    ],
+)
+def test_a_source_that_does_not_fit_a_training_is_refused(changes, words, data, tmp_path):
+    some = dataset.source(data, **({"batch_size": 32, "window": 4} | changes))
+    with pytest.raises(ValueError, match=words):
+        learning.fit(some, SMALL, BRIEF, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_is_resumed_with_the_same_order_of_windows_alone(data, tmp_path):
+    fit(data, SMALL, BRIEF, tmp_path)
+    with pytest.raises(ValueError, match="source.seed was 0 and is now 5"):
+        learning.fit(source(data).reseeded(5), SMALL, BRIEF, tmp_path)

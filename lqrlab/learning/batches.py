@@ -18,7 +18,7 @@ from lqrlab import dataset as data
 from lqrlab.compute import pytree
 from lqrlab.dataset import VariantTable, Windows, WindowSet
 from lqrlab.learning import closed_loop_cost
-from lqrlab.learning.config import TrainConfig
+from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.simulation import LinearPolicy, SampledProblem
 
 ON_POLICY_LOOPS = 512
@@ -132,6 +132,29 @@ class Mixture:
     def _of_source(self, step: int, count: int, size: int) -> Windows:
         windows = self.source.windows(step * size, count * size)
         return jax.tree.map(lambda a: a.reshape(count, size, *a.shape[1:]), windows)
+
+
+def check_source(source: data.Source, model: ModelConfig, config: TrainConfig) -> None:
+    """Refuse a source from which a model cannot be trained as the config says, before anything is computed."""
+    if not isinstance(source, data.Source):
+        raise ValueError(
+            f"source: expected windows, as of dataset.source(data, batch_size=…, window=…), but found "
+            f"{type(source).__name__}"
+        )
+    spec = source.spec
+    for name, found, wanted, why in (
+        ("window", spec.window, model.window, "as the model sees"),
+        ("batch_size", spec.batch_size, config.batch_size, "as in the config"),
+        ("split", spec.split, "train", "the others are for validation and tests"),
+        ("part", spec.part, (0, 1), "each process of a training makes the same call"),
+    ):
+        if found != wanted:
+            raise ValueError(f"source: expected {name} = {wanted!r}, {why}, but found {found!r}")
+    if not len(source.table.validation):
+        raise ValueError(
+            "source: its data set has no variant in the split 'validation', on which a run is judged; make it with "
+            "DataConfig(validation=…) above 0"
+        )
 
 
 def shares(config: TrainConfig, *, on_policy: bool) -> tuple[int, int, int]:

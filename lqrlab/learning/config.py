@@ -72,7 +72,7 @@ class TrainConfig(Config):
         steps_per_dispatch: steps compiled into one program; fewer where a report or checkpoint comes first.
         report_every: steps between progress lines and validations.
         checkpoint_every: steps between checkpoints.
-        seed: of the order of the batches, and of everything else that is drawn.
+        seed: of all that a training draws; the order of the windows is that of the source's seed.
     """
 
     num_steps: Count = 2000

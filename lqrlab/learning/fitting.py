@@ -20,7 +20,7 @@ from lqrlab.compute import Backend
 from lqrlab.dataset import Source, VariantTable, Windows
 from lqrlab.learning import metrics as log
 from lqrlab.learning import models, programs
-from lqrlab.learning.batches import Mixture
+from lqrlab.learning.batches import Mixture, check_source
 from lqrlab.learning.checkpoints import Checkpoints, write_settings
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.programs import Recipe
@@ -100,16 +100,14 @@ def fit(
             the first, second and sustained dispatch).
 
     Raises:
-        ValueError: the folder holds a run with other settings; the source's windows are not the model's.
+        ValueError: the folder holds a run with other settings; the source does not fit the model or the config.
         NonFiniteLossError: the loss stopped being a number; the last checkpoint is kept.
     """
     backend, folder = backend or Backend(), Path(folder)
-    if source.window != model.window:
-        raise ValueError(
-            f"source: expected windows of {model.window} steps, as the model sees them, but found {source.window}"
-        )
+    check_source(source, model, config)
     data = json.loads(source.data.config.to_json())
-    write_settings(folder / "checkpoints", model, config, data, source.shuffling, backend)
+    order = source.shuffling | {"seed": source.spec.seed}
+    write_settings(folder / "checkpoints", model, config, data, order, backend)
     store = Checkpoints(folder / "checkpoints")
     with contextlib.closing(store), backend.active(), _interruptible() as interrupted:
         run = _Run(source, model, config, folder, backend, store)

@@ -11,6 +11,8 @@ FILE = "metrics.jsonl"
 
 Row = dict[str, Any]
 
+_FORMER = {"validation_lost": "validation_diverged"}  # names in version 0.2
+
 
 def append(log: Path, row: Row) -> None:
     """Add a row."""
@@ -23,7 +25,7 @@ def read(log: Path) -> list[Row]:
     rows = []
     for line in log.read_text().splitlines() if log.exists() else ():
         with contextlib.suppress(json.JSONDecodeError):
-            rows.append(json.loads(line))
+            rows.append({_FORMER.get(name, name): value for name, value in json.loads(line).items()})
     return rows
 
 

@@ -14,7 +14,7 @@ from jax import Array
 from lqrlab.compute import Backend
 from lqrlab.dataset import Source, VariantTable, Windows
 from lqrlab.learning import models, programs
-from lqrlab.learning.batches import Mixture, train_batch
+from lqrlab.learning.batches import Mixture, check_source, train_batch
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.fitting import validation_rows, validation_windows
 from lqrlab.learning.programs import Recipe
@@ -67,6 +67,7 @@ def grid(
         learning_rates: peaks of the schedule; the config's own if left out.
         backend: where it is computed.
     """
+    check_source(source, model, config)
     rates = tuple(learning_rates) or (config.learning_rate,)
     if not seeds or min(rates) <= 0:
         raise ValueError(

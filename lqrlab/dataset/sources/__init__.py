@@ -9,7 +9,6 @@ from lqrlab.dataset.sources.resident import resident_source
 from lqrlab.dataset.sources.simulated import simulated_source
 from lqrlab.dataset.sources.streaming import streaming_source
 from lqrlab.dataset.store import Dataset
-from lqrlab.dataset.table import SPLITS
 from lqrlab.dataset.windows import row_bytes
 
 KINDS = ("auto", "resident", "memory", "streaming", "simulated")
@@ -55,18 +54,28 @@ def source(
     Raises:
         ValueError: an argument that does not fit, an empty split, a damaged file.
     """
+    if not isinstance(data, Dataset | DataConfig):
+        raise ValueError(
+            f"data: expected an opened data set, dataset.open(path), or a DataConfig, but found {type(data).__name__}"
+        )
     checks.choice("kind", kind, KINDS)
-    for name, value in (("batch_size", batch_size), ("window", window), ("loops", loops)):
+    for name, value in (
+        ("batch_size", batch_size),
+        ("window", window),
+        ("loops", loops),
+        ("pool_bytes", pool_bytes),
+    ):
         checks.whole(name, value)
     checks.whole("seed", seed, 0, 2**32 - 1)
     checks.whole("process_count", process_count)
     part = (checks.whole("process_index", process_index, 0, process_count - 1), process_count)
-    checks.choice("split", split, SPLITS)
     spec = BatchSpec(split=split, window=window, batch_size=batch_size, seed=seed, device=device, part=part)
     if kind == "simulated":
         return simulated_source(data, spec, loops=loops)
     if isinstance(data, DataConfig):
-        raise ValueError(f"data: a {kind} source reads a data set; open one, or take kind='simulated'")
+        raise ValueError(
+            f"data: a source of kind {kind!r} reads a data set; open one, or take kind='simulated'"
+        )
     if kind == "auto":
         share = len(data.rows(split)) / max(len(data.variants), 1)
         size = share * data.num_trajectories * row_bytes(window, data.config.row_steps)

@@ -11,7 +11,7 @@ import jax
 
 from lqrlab.compute import checks
 from lqrlab.dataset.store import Dataset
-from lqrlab.dataset.table import VariantTable
+from lqrlab.dataset.table import SPLITS, VariantTable
 from lqrlab.dataset.windows import Batch, Windows, gain_and_masks
 
 T = TypeVar("T")
@@ -38,6 +38,9 @@ class BatchSpec:
     seed: int = 0
     device: jax.Device | None = None
     part: tuple[int, int] = (0, 1)
+
+    def __post_init__(self) -> None:
+        checks.choice("split", self.split, SPLITS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

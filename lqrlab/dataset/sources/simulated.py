@@ -141,6 +141,11 @@ def _simulate_family(
 def simulated_source(data: Dataset | DataConfig, spec: BatchSpec, *, loops: int) -> SimulatedSource:
     """Draw and design the plants; see :func:`lqrlab.dataset.source`."""
     config = data if isinstance(data, DataConfig) else data.config
+    if config.controller != "lqr":
+        raise ValueError(
+            f"data: its loops are run by the policy {config.controller!r}, which a simulated source does not have; "
+            "read a data set made with it"
+        )
     drawn = data if isinstance(data, DrawnData) else DrawnData.of(config)
     total = len(drawn.rows(spec.split))
     if not total:

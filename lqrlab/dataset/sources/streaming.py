@@ -147,7 +147,12 @@ class _Ahead:
             held = self._held
             self._held = {k: held.get(k) or self._thread.submit(make, *k) for k in (key, following)}
             future = self._held[key]
-        return future.result()
+        try:
+            return future.result()
+        except Exception:  # what could not be read is read again when it is asked for again
+            with self._lock:
+                self._held.clear()
+            raise
 
 
 def _plan_epoch(blocks: _Blocks, room: int, steps: int, seed: int, epoch: int) -> _Epoch:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from lqrlab.compute import checks
 from lqrlab.workbench.cli import options
 from lqrlab.workbench.cli.options import PATH
 from lqrlab.workbench.runs import notebooks, pipeline
@@ -109,6 +110,7 @@ def train(folder: Path, profile: str, overrides: dict[str, str], processes: int,
         shown = ("step", "loss", "validation_loss", "validation_efficiency", "windows_per_second")
         click.echo("  ".join(f"{name} {row[name]:.6g}" for name in shown))
 
+    checks.choice("loading", values["loading"], dataset.sources.KINDS)
     chosen = {name: values[name] for name in ("batch_size", "window", "seed")}
     fit = learning.fit(
         dataset.source(dataset.open(folder / "dataset"), kind=values["loading"], **chosen),
