@@ -4,8 +4,6 @@ import dataclasses
 import functools
 import gzip
 import json
-import types
-import unittest.mock
 import warnings
 from unittest import mock
 
@@ -375,11 +373,13 @@ def test_training_honours_its_backend(tmp_path, monkeypatch):
         raise LookedError(*(getattr(jax.config, name) for name in names))
 
     monkeypatch.setattr(learning.models, "build", look)
-    model, data = learning.ModelConfig(), types.SimpleNamespace(config=dataset.DataConfig())
-    source = unittest.mock.Mock(spec=dataset.Source, window=model.window, data=data, shuffling={})
+    model, train = learning.ModelConfig(), learning.TrainConfig()
+    config = dataset.DataConfig(families=("pendulum",), held_out=(), variants=4, num_steps=20)
+    sizes = {"batch_size": train.batch_size, "window": model.window}
+    source = dataset.source(config, kind="simulated", **sizes)
     backend = compute.Backend(precision="highest", jit=False, debug="nans")
     with pytest.raises(LookedError) as looked:
-        learning.fit(source, model, learning.TrainConfig(), tmp_path, backend=backend)
+        learning.fit(source, model, train, tmp_path, backend=backend)
     assert looked.value.args == (True, True, "highest")
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import inspect
 import threading
 import time
 
@@ -383,7 +384,7 @@ def test_a_position_before_the_first_is_refused(data):
 
 
 def test_a_config_has_nothing_to_read():
-    with pytest.raises(ValueError, match="a resident source reads a data set"):
+    with pytest.raises(ValueError, match="a source of kind 'resident' reads a data set"):
         source(CONFIG)
 
 
@@ -485,5 +486,6 @@ def test_a_policys_loops_are_not_simulated_as_the_optimums():
 
 
 def test_a_path_is_no_opened_data_set(tmp_path):
+    plain = inspect.unwrap(dataset.source)  # without the type checker of these tests
     with pytest.raises(ValueError, match=r"data: expected an opened data set, dataset.open\(path\)"):
-        source(tmp_path)
+        plain(tmp_path, batch_size=32, window=WINDOW)
