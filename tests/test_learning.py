@@ -682,5 +682,5 @@ def test_a_source_that_does_not_fit_a_training_is_refused(changes, words, data, 
 
 def test_a_run_is_resumed_with_the_same_order_of_windows_alone(data, tmp_path):
     fit(data, SMALL, BRIEF, tmp_path)
-    with pytest.raises(ValueError, match="source.seed was 0 and is now 5"):
+    with pytest.raises(ValueError, match=r"source\.seed was 0 and is now 5"):
         learning.fit(source(data).reseeded(5), SMALL, BRIEF, tmp_path)

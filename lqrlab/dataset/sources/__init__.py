@@ -59,14 +59,8 @@ def source(
             f"data: expected an opened data set, dataset.open(path), or a DataConfig, but found {type(data).__name__}"
         )
     checks.choice("kind", kind, KINDS)
-    for name, value in (
-        ("batch_size", batch_size),
-        ("window", window),
-        ("loops", loops),
-        ("pool_bytes", pool_bytes),
-    ):
+    for name, value in (("loops", loops), ("pool_bytes", pool_bytes)):
         checks.whole(name, value)
-    checks.whole("seed", seed, 0, 2**32 - 1)
     checks.whole("process_count", process_count)
     part = (checks.whole("process_index", process_index, 0, process_count - 1), process_count)
     spec = BatchSpec(split=split, window=window, batch_size=batch_size, seed=seed, device=device, part=part)

@@ -41,6 +41,9 @@ class BatchSpec:
 
     def __post_init__(self) -> None:
         checks.choice("split", self.split, SPLITS)
+        checks.whole("window", self.window)
+        checks.whole("batch_size", self.batch_size)
+        checks.whole("seed", self.seed, 0, 2**32 - 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,8 +90,7 @@ class Source(abc.ABC):
 
     def reseeded(self, seed: int) -> Self:
         """The same windows in another order."""
-        spec = dataclasses.replace(self.spec, seed=checks.whole("seed", seed, 0, 2**32 - 1))
-        return dataclasses.replace(self, spec=spec)
+        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, seed=seed))
 
     def batch(self, position: int) -> Batch:
         """A batch by its number, counted from the beginning of epoch 0."""
