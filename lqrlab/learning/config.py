@@ -61,7 +61,7 @@ class TrainConfig(Config):
         closed_loop: weight of the logarithm of cost over optimal cost in the policy's own closed loop.
         plants: windows of a step whose plants' closed loops are costed.
         horizon: steps of such a loop; a policy that is a linear gain is costed over an infinite one.
-        random_systems: random linear plants to train on beside the data set's.
+        random_systems: random linear plants to train on, in addition to the data set's.
         random_share: their share of each batch.
         dagger_rounds: times that the policy is run, what it met is labelled with the optimum, and that is trained on.
         on_policy_share: share of each batch that comes from the policy's own loops, once there are any.

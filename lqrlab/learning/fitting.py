@@ -256,9 +256,9 @@ def validation_rows(table: VariantTable) -> np.ndarray:
 
 def steps_to_go(config: TrainConfig, step: int) -> int:
     """Steps of the next dispatch: it ends where something is to be done."""
-    every = (config.report_every, config.checkpoint_every)
+    intervals = (config.report_every, config.checkpoint_every)
     rounds = [start for start in config.dagger_starts if start > step]
-    ends = [config.num_steps - step, *(k - step % k for k in every), *(start - step for start in rounds)]
+    ends = [config.num_steps - step, *(k - step % k for k in intervals), *(start - step for start in rounds)]
     return min(config.steps_per_dispatch, *ends)
 
 

@@ -19,7 +19,7 @@ register = Registry("loss", "loss")
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """A policy's predictions to windows beside the expert's, all ``[b, W, 6]`` unless said otherwise.
+    """A policy's inputs for windows and the expert's, all ``[b, W, 6]`` unless said otherwise.
 
     Attributes:
         prediction: the policy's input, or its mean.
@@ -62,12 +62,12 @@ def gaussian_kl(mean: Array, log_std: Array, expert_mean: Array, expert_std: Arr
         expert_std: above 0, broadcast against them.
         weight: 1 where an entry counts, 0 where it does not exist.
     """
-    there = weight > 0
-    error = jnp.where(there, mean, 0.0) - jnp.where(there, expert_mean, 0.0)
+    exists = weight > 0
+    error = jnp.where(exists, mean, 0.0) - jnp.where(exists, expert_mean, 0.0)
     # the expert's standard deviation over the policy's
-    log_ratio = jnp.where(there, jnp.log(expert_std) - log_std, 0.0)
+    log_ratio = jnp.where(exists, jnp.log(expert_std) - log_std, 0.0)
     kl = -log_ratio + (jnp.exp(2 * log_ratio) * (1 + (error / expert_std) ** 2) - 1) / 2
-    return jnp.sum(weight * kl) / jnp.maximum(jnp.sum(there), 1)
+    return jnp.sum(weight * kl) / jnp.maximum(jnp.sum(exists), 1)
 
 
 @register("masked_mse")

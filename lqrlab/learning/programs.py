@@ -25,7 +25,7 @@ VALIDATION_STEPS = 128
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What a run's programs depend on beside arrays; hashable, so that equal runs share a compilation.
+    """Settings that a run's programs are compiled for; hashable, so that equal runs share a compilation.
 
     Attributes:
         graph: the model's structure.

@@ -78,7 +78,7 @@ def optimizer(config: TrainConfig) -> optax.GradientTransformation:
 
 
 def predictions(model: Any, context: Any, given: TrainBatch, expert_std: float = 0.0) -> losses.Predictions:
-    """A model's answers to windows beside the expert's."""
+    """A model's answers to windows, with the expert's."""
     batch = given.batch
     prediction = model(batch.x, batch.u, batch.time_mask, context).astype(batch.target.dtype)
     weight = batch.time_mask[..., None] * batch.input_mask[:, None] * given.weight[:, None, None]

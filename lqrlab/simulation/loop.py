@@ -133,7 +133,7 @@ def rollout(
         :class:`Trajectory`, in x0's floating type. A loop that diverges carries inf or NaN.
 
     Raises:
-        ValueError: shapes that do not fit, noise without a key, an Env with settings beside it.
+        ValueError: shapes that do not fit, noise without a key, settings that an Env has already.
     """
     x0 = _states(x0)
     world = _world(plant, x0, dt=dt, linear=linear, limits=limits, noise=noise, substeps=substeps)

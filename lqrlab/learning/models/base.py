@@ -100,17 +100,17 @@ class Model(Protocol):
 def check_shapes(x: Array, u: Array, time_mask: Array, context: Context, window: int) -> None:
     """Refuse what is not windows of these plants, in those words."""
     plants = context.state_mask.shape[0]
-    told = f"windows [plants, steps, channels] of {plants} plants and at most {window} steps"
+    expected = f"windows [plants, steps, channels] of {plants} plants and at most {window} steps"
     for name, a, channels, of in (("x", x, N_MAX, "states"), ("u", u, M_MAX, "inputs")):
         if a.ndim != 3 or a.shape[2] != channels:
             raise ValueError(
-                f"{name}: expected {told} with {channels} channels (the {of}, padded), but found {a.shape}"
+                f"{name}: expected {expected} with {channels} channels (the {of}, padded), but found {a.shape}"
             )
         if a.shape[0] != plants:
-            raise ValueError(f"{name}: expected {told}, but found windows of {a.shape[0]} plants")
+            raise ValueError(f"{name}: expected {expected}, but found windows of {a.shape[0]} plants")
     if x.shape[1] > window:
         raise ValueError(
-            f"x: expected {told}, but found windows of {x.shape[1]} steps; build the model with "
+            f"x: expected {expected}, but found windows of {x.shape[1]} steps; build the model with "
             f"ModelConfig(window={x.shape[1]}) or cut shorter windows"
         )
     if u.shape[1] != x.shape[1] or time_mask.shape != x.shape[:2]:
@@ -187,16 +187,16 @@ class HistoryNetwork(Described):
         # zero at first: what the history adds to the gain starts from nothing
         self.head = Linear(config.width, M_MAX * N_MAX, kernel_init=nnx.initializers.zeros, rngs=rngs)
 
-    def read(self, tokens: Array, prefix: Array, there: Array, rows: int) -> Array:
+    def read(self, tokens: Array, prefix: Array, exists: Array, rows: int) -> Array:
         """Features of the last ``rows`` steps ``[b, rows, width]``, each from itself and what came before.
 
         Args:
             tokens: ``[b, W, width]``.
             prefix: what is known of the plant ``[b, width]``; zero if nothing is.
-            there: whether a step exists ``[b, W]``.
+            exists: whether a step exists ``[b, W]``.
             rows: W, or 1 where the last step's answer alone is asked for.
         """
-        raise NotImplementedError(f"{type(self).__name__} declares no read(tokens, prefix, there, rows)")
+        raise NotImplementedError(f"{type(self).__name__} declares no read(tokens, prefix, exists, rows)")
 
     def __call__(
         self, x: Array, u: Array, time_mask: Array, context: Context, *, last: bool = False

@@ -23,11 +23,11 @@ class MLP(HistoryNetwork):
         self.last = Linear(wide, config.width, rngs=rngs)
         self.activate = activation[config.activation]
 
-    def read(self, tokens: Array, prefix: Array, there: Array, rows: int) -> Array:
+    def read(self, tokens: Array, prefix: Array, exists: Array, rows: int) -> Array:
         """See :class:`HistoryNetwork`."""
         b, w, width = tokens.shape
         window = self.config.window
-        tokens = tokens * there[..., None]
+        tokens = tokens * exists[..., None]
         padded = jnp.pad(tokens, ((0, 0), (window - 1, 0), (0, 0)))
         # each step's own window of tokens, side by side
         seen = jnp.stack([padded[:, w - rows + k : w + k] for k in range(window)], axis=2)

@@ -27,7 +27,7 @@ class Recurrent(HistoryNetwork):
         self.onward = Linear(width, 3 * width, use_bias=False, rngs=rngs)
         self.norm = LayerNorm(width, rngs=rngs)
 
-    def read(self, tokens: Array, prefix: Array, there: Array, rows: int) -> Array:
+    def read(self, tokens: Array, prefix: Array, exists: Array, rows: int) -> Array:
         """See :class:`HistoryNetwork`."""
         given = jnp.moveaxis(self.inward(tokens), 1, 0)
         weight = self.onward.kernel[...]
@@ -41,5 +41,5 @@ class Recurrent(HistoryNetwork):
             h = jnp.where(here[:, None], new, h)
             return h, h
 
-        _, found = jax.lax.scan(step, jnp.tanh(prefix), (given, jnp.moveaxis(there, 1, 0)))
+        _, found = jax.lax.scan(step, jnp.tanh(prefix), (given, jnp.moveaxis(exists, 1, 0)))
         return self.norm(jnp.moveaxis(found[-rows:], 0, 1))

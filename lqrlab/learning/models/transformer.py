@@ -52,12 +52,12 @@ class Transformer(HistoryNetwork):
         self.blocks = nnx.List([block[config.block](config, rngs=rngs) for _ in range(config.depth)])
         self.norm = LayerNorm(config.width, rngs=rngs)
 
-    def read(self, tokens: Array, prefix: Array, there: Array, rows: int) -> Array:
+    def read(self, tokens: Array, prefix: Array, exists: Array, rows: int) -> Array:
         """See :class:`HistoryNetwork`."""
         w = tokens.shape[1]
         h = tokens + prefix[:, None] + self.position[None, :w]
         # A step before the episode may attend to anything: what it answers is masked, and nobody attends to it.
-        allowed = jnp.tril(jnp.ones((w, w), bool))[None] & there[:, None, :]
+        allowed = jnp.tril(jnp.ones((w, w), bool))[None] & exists[:, None, :]
         for i, one in enumerate(self.blocks):
             kept = rows if i == len(self.blocks) - 1 else w
             if self.config.remat:  # computed again in the backward pass, so that it need not be kept

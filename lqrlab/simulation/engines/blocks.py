@@ -23,7 +23,7 @@ SHARED = 64
 
 
 class Layout(NamedTuple):
-    """What the compiled program depends on beside the arrays.
+    """The sizes and functions that the compiled program depends on, all but the arrays.
 
     Attributes:
         num_steps: T.

@@ -136,7 +136,7 @@ FIGURES = {
 
 
 def write(data: dataset.Dataset) -> Path:
-    """``card.html`` beside the manifest: the words of ``card.md`` and the figures, one file to open or mail."""
+    """``card.html``, next to the manifest: the words of ``card.md`` and the figures, one file to open or mail."""
     from nbconvert.filters import markdown2html
 
     body = markdown2html(dataset.card.write(data))
