@@ -31,6 +31,9 @@ from lqrlab import compute  # noqa: E402  (after the hook)
 
 compute.setup()
 jax.config.update("jax_numpy_rank_promotion", "raise")  # (64, 1) - (64,) is a bug, not a matrix
+jax.config.update(
+    "jax_numpy_dtype_promotion", "strict"
+)  # float32 meeting float64 is a conversion that was forgotten
 
 
 @pytest.fixture(autouse=True, scope="module")

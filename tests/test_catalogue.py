@@ -227,7 +227,12 @@ def test_formulas_of_branches_and_limits_and_what_has_none():
         a, b = x
         limited = jnp.clip(jnp.where(a > b, jnp.maximum(a, 2 * b), jnp.tanh(b)), -1.5, 1.5)
         return jnp.array(
-            [limited, jnp.arctan2(a, b) + (a < b), jnp.sign(a) * jnp.exp(-jnp.abs(b)), -((a + b) ** 2)]
+            [
+                limited,
+                jnp.arctan2(a, b) + jnp.where(a < b, 1.0, 0.0),
+                jnp.sign(a) * jnp.exp(-jnp.abs(b)),
+                -((a + b) ** 2),
+            ]
         )
 
     computed, missing = formula(fn)

@@ -236,7 +236,7 @@ def test_the_region_of_attraction_of_a_weak_motor_is_the_known_one():
 
 def test_the_region_of_attraction_of_a_nonlinear_plant_is_the_known_one():
     """ẋ = −x + x³ comes back from |x| < 1; y decides nothing."""
-    field = lambda x, u: np.array([1.0, 0.0]) * x[0] ** 3 - x + u  # noqa: E731
+    field = lambda x, u: np.array([1.0, 0.0], x.dtype) * x[0] ** 3 - x + u  # noqa: E731
     plant = systems.from_dynamics(field, x_eq=[0, 0], u_eq=[0, 0], Q=np.eye(2), R=np.eye(2), dt=0.1)
     x0 = np.stack(np.meshgrid(np.linspace(-1.5, 1.5, 31), [-0.5, 0.0, 0.7], indexing="ij"), axis=-1)
     x0 = x0[np.abs(np.abs(x0[:, 0, 0]) - 1) > 1e-9].astype(np.float32)

@@ -341,8 +341,8 @@ def test_within_a_trace_many_loops_are_simulated_as_few_are():
 
 def test_whole_numbers_and_choices_among_three_are_left_to_vmap():
     functions = [
-        lambda x: x * ((jnp.floor(x[0] * 10).astype(jnp.int32) & 5) + 0.5),
-        lambda x: x * jax.lax.div(jnp.floor(x[0] * 10).astype(jnp.int32), jnp.int32(3)),
+        lambda x: x * ((jnp.floor(x[0] * 10).astype(jnp.int32) & 5).astype(x.dtype) + 0.5),
+        lambda x: x * jax.lax.div(jnp.floor(x[0] * 10).astype(jnp.int32), jnp.int32(3)).astype(x.dtype),
         lambda x: jax.lax.select_n(jnp.full(x.shape, 2, jnp.int32), x, 2 * x, 3 * x),
         lambda x: jax.lax.round(x + 0.5),
     ]

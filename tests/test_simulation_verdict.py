@@ -148,4 +148,7 @@ def test_a_region_of_attraction_is_judged_as_whole_runs_are():
 
 
 def test_gradients_do_not_pass_through_a_verdict():
-    assert float(jax.grad(lambda F: F.sum() + 0.0 * verdict.of_gain(F))(0.5 * jnp.eye(2))[0, 0]) == 1.0
+    assert (
+        float(jax.grad(lambda F: F.sum() + 0.0 * verdict.of_gain(F).astype(float))(0.5 * jnp.eye(2))[0, 0])
+        == 1.0
+    )

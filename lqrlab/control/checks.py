@@ -4,6 +4,7 @@ import functools
 import warnings
 from collections.abc import Mapping
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
@@ -14,8 +15,9 @@ from lqrlab.compute.linalg import batch_last
 
 def floating(*arrays: Array) -> np.dtype:
     """The floating type to compute in: that of the arrays, or JAX's default where all are whole numbers."""
-    dtype = jnp.result_type(*arrays)
-    return jnp.result_type(dtype, jnp.float32 if jnp.issubdtype(dtype, jnp.inexact) else float)
+    with jax.numpy_dtype_promotion("standard"):  # here mixed types become one: nothing after it promotes
+        dtype = jnp.result_type(*arrays)
+        return jnp.result_type(dtype, jnp.float32 if jnp.issubdtype(dtype, jnp.inexact) else float)
 
 
 def shapes(arrays: Mapping[str, Array | np.ndarray], letters: dict[str, str]) -> None:

@@ -40,7 +40,7 @@ class LQR:
     @property
     def poles(self) -> Complex[Array, "*batch n"]:
         """Eigenvalues of the closed loop ``[..., n]``: in rad/s for :func:`lqr`, else of the discrete loop."""
-        dtype = jnp.result_type(self.closed_loop, jnp.complex64)
+        dtype = np.result_type(self.closed_loop.dtype, np.complex64)
         if not traced(self.closed_loop):
             return jnp.asarray(_eigenvalues(np.asarray(self.closed_loop)), dtype)
         shape = jax.ShapeDtypeStruct(self.closed_loop.shape[:-1], dtype)

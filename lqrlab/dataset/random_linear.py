@@ -69,7 +69,7 @@ def _sizes(draw: _Draw) -> tuple[Array, Array]:
     n = draw.integer(1, N_MAX + 1, 1)
     most = jnp.minimum(n, M_MAX)
     single = draw.uniform(0, 1, 1) < 0.5
-    return n, jnp.where(single, 1, 1 + jnp.floor(draw.uniform(0, 1, 1) * most).astype(int))
+    return n, jnp.where(single, 1, 1 + jnp.floor(draw.uniform(0, 1, 1) * most.astype(float)).astype(int))
 
 
 def _first_order(draw: _Draw, diagonal: Array) -> Array:
@@ -77,7 +77,7 @@ def _first_order(draw: _Draw, diagonal: Array) -> Array:
     couple = (
         draw.normal(N_MAX, N_MAX)
         * draw.log_uniform(0.01, 0.3, N_MAX, 1)
-        * (draw.uniform(0, 1, N_MAX, N_MAX) < draw.uniform(0, 1, 1, 1))
+        * (draw.uniform(0, 1, N_MAX, N_MAX) < draw.uniform(0, 1, 1, 1)).astype(float)
     )
     decays = draw.uniform(0, 1, N_MAX, 1) < 0.8
     rate = jnp.where(decays, -draw.log_uniform(1e-3, 0.5, N_MAX, 1), draw.uniform(0, 0.1, N_MAX, 1))
@@ -91,7 +91,7 @@ def _mechanical(draw: _Draw, diagonal: Array, half: Array, i: Array, j: Array) -
     springs = (
         draw.normal(N_MAX, N_MAX)
         * draw.log_uniform(0.005, 0.25, 1, 1)
-        * (draw.uniform(0, 1, N_MAX, N_MAX) < draw.uniform(0.2, 1, 1, 1))
+        * (draw.uniform(0, 1, N_MAX, N_MAX) < draw.uniform(0.2, 1, 1, 1)).astype(float)
     )
     damped = jnp.where(draw.uniform(0, 1, 1, 1) < 0.7, -draw.log_uniform(1e-3, 0.1, N_MAX, 1), 0.0)
     lag = jnp.where(i >= 2 * half, -draw.log_uniform(0.01, 0.5, N_MAX, 1), 0.0)

@@ -109,7 +109,7 @@ class _Loops:
         self.running, self.x = np.arange(len(x0)), x0
         self.carry = jax.tree.map(np.asarray, policy.init((len(x0),)))
         self.start = verdict.size(x0, scales)
-        self.peaks = np.stack([self.start, np.zeros(len(x0)), np.zeros(len(x0))])
+        self.peaks = np.stack([self.start, np.zeros_like(self.start), np.zeros_like(self.start)])
         self.seconds = np.full(len(x0), num_steps * float(world.dt))
 
     def advance(self, first: int, steps: int) -> None:

@@ -118,7 +118,9 @@ class Mixture:
     def rows(self) -> Array:
         """Rows of the plants that are trained on."""
         first = len(self.table) - self.config.random_systems
-        return jnp.concatenate([self.table.train, jnp.arange(first, len(self.table))])
+        return jnp.concatenate(
+            [self.table.train, jnp.arange(first, len(self.table), dtype=self.table.train.dtype)]
+        )
 
     def windows(self, step: int, count: int, seed: int) -> Windows:
         """What the ``count`` steps from ``step`` on learn from ``[count, batch_size, …]``."""

@@ -48,7 +48,7 @@ def masked_mse(prediction: Array, target: Array, weight: Array) -> Array:
     """
     # select before subtracting: a NaN behind the mask must not reach the gradient
     error = jnp.where(weight > 0, prediction, 0.0) - jnp.where(weight > 0, target, 0.0)
-    return jnp.sum(weight * error**2) / jnp.maximum(jnp.sum(weight > 0), 1)
+    return jnp.sum(weight * error**2) / jnp.maximum(jnp.sum(weight > 0, dtype=weight.dtype), 1)
 
 
 def gaussian_kl(mean: Array, log_std: Array, expert_mean: Array, expert_std: Array, weight: Array) -> Array:
@@ -67,7 +67,7 @@ def gaussian_kl(mean: Array, log_std: Array, expert_mean: Array, expert_std: Arr
     # the expert's standard deviation over the policy's
     log_ratio = jnp.where(exists, jnp.log(expert_std) - log_std, 0.0)
     kl = -log_ratio + (jnp.exp(2 * log_ratio) * (1 + (error / expert_std) ** 2) - 1) / 2
-    return jnp.sum(weight * kl) / jnp.maximum(jnp.sum(exists), 1)
+    return jnp.sum(weight * kl) / jnp.maximum(jnp.sum(exists, dtype=kl.dtype), 1)
 
 
 @register("masked_mse")

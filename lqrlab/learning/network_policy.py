@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
@@ -57,9 +58,10 @@ class NetworkPolicy:
         return cls(params, context, units, graph, window, M_MAX)
 
     def init(self, batch_shape: tuple[int, ...]) -> History:
-        """An empty history."""
+        """An empty history, at least in float32."""
         shape = (*batch_shape, self.window)
-        xs, us, mask = (jnp.zeros(size, jnp.float32) for size in ((*shape, N_MAX), (*shape, M_MAX), shape))
+        dtype = np.promote_types(next(iter(self.params.values())).dtype, np.float32)
+        xs, us, mask = (jnp.zeros(size, dtype) for size in ((*shape, N_MAX), (*shape, M_MAX), shape))
         return xs, us, mask
 
     def __call__(self, carry: History, x: Array) -> tuple[History, Array]:
@@ -75,7 +77,9 @@ class NetworkPolicy:
         u = models.merge(self.graph, self.params)(*flat, context, last=True)
         u = u.reshape(*lead, M_MAX).astype(us.dtype)
         us = jnp.concatenate([us[..., 1:, :], u[..., None, :]], axis=-2)
-        return (xs, us, mask), self.coordinates.unscale_input(u, self.m)
+        return (xs, us, mask), self.coordinates.unscale_input(
+            u.astype(self.coordinates.scale_u.dtype), self.m
+        )
 
 
 def _spread(a: Array, lead: tuple[int, ...], batch: int) -> Array:

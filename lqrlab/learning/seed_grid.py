@@ -94,7 +94,7 @@ def grid(
             put(validation_rows(mixture.table)),
         )
         params = jax.tree.map(lambda *a: jnp.stack(a).astype(backend.dtype), *(params for _, params in built))
-        scales = put(jnp.asarray(rates) / config.learning_rate)
+        scales = put(jnp.asarray(rates, backend.dtype) / config.learning_rate)
         state = _initial(recipe, put(params), scales)
         reports = []
         for first in range(0, config.num_steps, config.report_every):

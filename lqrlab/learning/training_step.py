@@ -106,10 +106,10 @@ def objective(
             params = jax.tree.map(lambda a: a.astype(backend.compute_dtype), params)
         model = models.merge(graph, params)
         context = model.encode(given.plants.description)
-        total, metrics = jnp.zeros(()), {}
+        terms, metrics = [], {}
         if config.imitation:
             metrics["imitation"] = loss(predictions(model, context, given, expert_std))
-            total = total + config.imitation * metrics["imitation"]
+            terms.append(config.imitation * metrics["imitation"])
         if config.closed_loop:
             some = slice(config.plants // config.accumulate)
             plants = given.plants[some]
@@ -122,8 +122,8 @@ def objective(
             )
             metrics["closed_loop"] = jnp.mean(jnp.log1p(excess))
             metrics["diverged"] = jnp.mean(verdicts == Verdict.DIVERGED)
-            total = total + config.closed_loop * metrics["closed_loop"]
-        return total, metrics
+            terms.append(config.closed_loop * metrics["closed_loop"])
+        return sum(term.astype(float) for term in terms), metrics
 
     return value
 
@@ -156,7 +156,8 @@ def train_step(
 
     def step(state: TrainState, given: Any) -> tuple[TrainState, Metrics]:
         (value, metrics), grads = gradient(state.params, given)
-        updates, opt_state = optimize.update(grads, state.opt_state, state.params)
+        with jax.numpy_dtype_promotion("standard"):  # Adam takes powers of its decay by a count of steps
+            updates, opt_state = optimize.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         average = (
             jax.tree.map(lambda old, new: ema * old + (1 - ema) * new, state.average, params) if ema else {}

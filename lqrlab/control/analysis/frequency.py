@@ -78,9 +78,12 @@ def frequency_response(
     A, B, C, *rest = checks.matrices(**given)
     D = rest[0] if rest else jnp.zeros((C.shape[-2], B.shape[-1]), A.dtype)
     w, step = (None if v is None else jnp.asarray(v, A.dtype) for v in (frequencies, dt))
+    # the matrices meet complex s
+    A, B, C, D = (M.astype(np.result_type(M.dtype, np.complex64)) for M in (A, B, C, D))
 
     def one(A: Array, B: Array, C: Array, D: Array, w: Array, dt: Array | None) -> Array:
-        s = 1j * w if dt is None else jnp.exp(1j * w * dt)
+        s = jax.lax.complex(jnp.zeros_like(w), w)
+        s = s if dt is None else jnp.exp(s * dt.astype(s.dtype))
         eye = jnp.eye(len(A), dtype=s.dtype)
         return jax.vmap(lambda s: C @ linalg.solve(s * eye - A, B.astype(s.dtype)) + D)(s)
 

@@ -82,17 +82,18 @@ def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.0
     Array([0.2], dtype=float64)
     """
     ys, r = jnp.asarray(ys), jnp.asarray(r)
-    ys = ys.astype(checks.floating(ys, r))
+    ys, r = (a.astype(checks.floating(ys, r)) for a in (ys, r))
     if ys.ndim < 2:
         raise ValueError(f"ys: expected outputs [..., T+1, p], but found shape {ys.shape}")
 
     def one(y: Array, dt: Array, r: Array) -> StepInfo:
         done = y / jnp.where(r != 0, r, jnp.nan)
         outside = ~(jnp.abs(done - 1) <= within)
-        last = y.size - jnp.argmax(outside[::-1])  # one after the last outside
+        last = y.size - jnp.argmax(outside[::-1]).astype(y.dtype)  # one after the last outside
         settled = jnp.where(outside.any(), jnp.where(last < y.size, last, jnp.inf), 0)
         reached = [
-            jnp.where((done >= share).any(), jnp.argmax(done >= share), jnp.inf) for share in (0.1, 0.9)
+            jnp.where((done >= share).any(), jnp.argmax(done >= share).astype(y.dtype), jnp.inf)
+            for share in (0.1, 0.9)
         ]
         return StepInfo(
             (reached[1] - reached[0]) * dt,

@@ -121,7 +121,7 @@ def _excess(log: Array, bounds: dict[str, Array], problem: tuple[Array, ...], nu
     done = jnp.where((r != 0)[None], ys / jnp.where(r != 0, r, 1.0)[None], 1.0)
     excess = []
     if "settling" in bounds:
-        late = jnp.arange(num_steps + 1) * dt > bounds["settling"] - 1e-9 * dt
+        late = jnp.arange(num_steps + 1, dtype=K.dtype) * dt > bounds["settling"] - 1e-9 * dt
         outside = jnp.max(jnp.where(late[:, None], jnp.abs(done - 1), 0.0))
         excess.append(jnp.log(jnp.maximum(outside, 1e-6) / bounds["within"]))
     if "overshoot" in bounds:
@@ -154,7 +154,8 @@ def _descend(
             least = jnp.minimum(jnp.where(jnp.isnan(value), jnp.inf, value), least)
             size = jnp.linalg.norm(slope)  # a long slope would throw the start far off
             slope = jnp.where(jnp.isfinite(size), slope / jnp.maximum(size, 1.0), 0.0)
-            change, memory = optimiser.update(slope, memory)
+            with jax.numpy_dtype_promotion("standard"):  # Adam takes powers of its decay by a count of steps
+                change, memory = optimiser.update(slope, memory)
             # a start that meets all its specifications stays where it is
             log = jnp.clip(jnp.where(value > 0, log + change, log), -25.0, 25.0)
             return (log, memory, best, least), None

@@ -15,7 +15,7 @@ from jax import Array
 
 def _wide(a: Array) -> Array:
     """At least float32."""
-    return a.astype(jnp.promote_types(a.dtype, jnp.float32))
+    return a if a.dtype.itemsize >= 4 else a.astype(jnp.float32)
 
 
 class Linear(nnx.Linear):
@@ -53,7 +53,7 @@ def _normal_forward(x: Array, scale: Array, bias: Array) -> tuple[Array, tuple[A
     inverse = jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1, keepdims=True) + _EPSILON)
     unit = centred * inverse
     lead = (1,) * (x.ndim - 1) + scale.shape
-    out = unit * scale.reshape(lead) + bias.reshape(lead)
+    out = unit * _wide(scale.reshape(lead)) + _wide(bias.reshape(lead))
     return out.astype(x.dtype), (unit.astype(x.dtype), inverse, scale)
 
 
@@ -61,7 +61,7 @@ def _normal_backward(kept: tuple[Array, Array, Array], slope: Array) -> tuple[Ar
     unit, inverse, scale = kept
     way = slope * scale.reshape((1,) * (slope.ndim - 1) + scale.shape)
     along = jnp.mean(_wide(way * unit), axis=-1, keepdims=True)
-    back = inverse * (_wide(way) - jnp.mean(_wide(way), axis=-1, keepdims=True) - unit * along)
+    back = inverse * (_wide(way) - jnp.mean(_wide(way), axis=-1, keepdims=True) - _wide(unit) * along)
     lead = tuple(range(slope.ndim - 1))
     to_scale, to_bias = jnp.sum(slope * unit, axis=lead), jnp.sum(slope, axis=lead)
     return back.astype(slope.dtype), to_scale.astype(scale.dtype), to_bias.astype(scale.dtype)
@@ -94,7 +94,7 @@ def _attend_backward(kept: tuple[Array, ...], slope: Array) -> tuple[Array, Arra
     q, k, v, share, allowed = kept
     to_share = jnp.einsum("bqhd,bkhd->bhqk", slope, v)
     mean = jnp.sum(_wide(to_share * share), axis=-1, keepdims=True)
-    to_score = jnp.where(allowed[:, None], share * (to_share - mean), 0.0) * q.shape[-1] ** -0.5
+    to_score = jnp.where(allowed[:, None], _wide(share) * (_wide(to_share) - mean), 0.0) * q.shape[-1] ** -0.5
     to_score = to_score.astype(q.dtype)
     return (
         jnp.einsum("bhqk,bkhd->bqhd", to_score, k),

@@ -27,7 +27,7 @@ class MLP(HistoryNetwork):
         """See :class:`HistoryNetwork`."""
         b, w, width = tokens.shape
         window = self.config.window
-        tokens = tokens * exists[..., None]
+        tokens = jnp.where(exists[..., None], tokens, 0)
         padded = jnp.pad(tokens, ((0, 0), (window - 1, 0), (0, 0)))
         # each step's own window of tokens, side by side
         seen = jnp.stack([padded[:, w - rows + k : w + k] for k in range(window)], axis=2)

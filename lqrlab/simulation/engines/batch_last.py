@@ -153,7 +153,7 @@ def _block(layout: Layout, loops: Loops, x0: Array, draw: Callable[[int, Array],
     ) -> tuple[tuple[Array, Arrays], tuple[Arrays, Arrays]]:
         x, totals = state
         first = which * length
-        draws, t = draw(length, first), first + jnp.arange(length)
+        draws, t = draw(length, first), first + jnp.arange(length, dtype=jnp.int32)
         x, (xs, us, costs) = jax.lax.scan(step, x, draws, length=length)
         us, costs = complete(xs, us, costs, draws)
         costs = jnp.where(t[:, None] < T, costs, 0)
