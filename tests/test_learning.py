@@ -323,13 +323,13 @@ def test_a_run_killed_at_random_goes_on_as_if_it_had_not(data, tmp_path):
     rng = np.random.default_rng(seed)
     for k in range(kills):
         last, delay = 80 * k + int(rng.integers(4, 70)), rng.uniform(0, 0.15)
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        for line in process.stdout:
-            if int(line) >= last:
-                break
-        time.sleep(delay)
-        process.kill()
-        assert process.wait() == -signal.SIGKILL, "it ended before it was killed"
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            for line in process.stdout:
+                if int(line) >= last:
+                    break
+            time.sleep(delay)
+            process.kill()
+            assert process.wait() == -signal.SIGKILL, "it ended before it was killed"
     rest = fit(data, model, config, part)
     whole = fit(data, model, config, tmp_path / "whole")
     a, b = (learning.models.split(f.model)[1] for f in (whole, rest))

@@ -164,8 +164,9 @@ def _events(stream: IO[str]) -> Iterator[Event]:
     lines: queue.Queue[str] = queue.Queue()
 
     def pump() -> None:
-        for line in stream:
-            lines.put(line)
+        with stream:
+            for line in stream:
+                lines.put(line)
         lines.put("")
 
     threading.Thread(target=pump, daemon=True).start()
