@@ -168,6 +168,7 @@ def test_the_nominal_gain_is_that_of_the_default_parameters(plants, references):
     assert not first[1:].any()
 
 
+@pytest.mark.filterwarnings("ignore:a Riccati")
 def test_float32_is_refused():
     with jax.enable_x64(False):
         plant = systems.make("pendulum")
