@@ -31,11 +31,9 @@ def simulate(
         ``xs`` ``[p·s, T+1, n]``, ``us`` ``[p·s, T, m]``, ``costs`` ``[p·s, T]`` in x0's precision, as far as they
         are kept; None where a power overflows, which a state need not do.
     """
-    A, B, Q, R, N, K = (np.asarray(a) for a in (*loops.model[:5], loops.K))
-    K = K.astype(A.dtype)
-    F, W = A - B @ K, stage_weight(Q, R, N, K)
-    (count, n), m, T = x0.shape, K.shape[-2], num_steps
-    plants = max(len(F), len(W))
+    matrices = [np.asarray(a) for a in (*loops.model[:5], loops.K)]
+    (count, n), m, T = x0.shape, loops.K.shape[-2], num_steps
+    plants = max(len(a) for a in matrices)
     each = count // plants
     starts = np.asarray(x0).reshape(plants, each, n)
     sizes = {"xs": (T + 1, n), "us": (T, m), "costs": (T,)}
@@ -45,17 +43,19 @@ def simulate(
 
     def piece(at: tuple[int, int]) -> bool:
         of, these = slice(at[0], at[0] + group), slice(at[1], at[1] + some)
-        closed, gain, weight = (a[:, None] if len(a) == 1 else a[of, None] for a in (F, K, W))
+        A, B, Q, R, N, K = (a[:, None] if len(a) == 1 else a[of, None] for a in matrices)
+        K = K.astype(A.dtype)
         begin, out = starts[of, these], {name: a[of, these] for name, a in result.items()}
         xs = out["xs"] if "xs" in out else np.empty((*begin.shape[:2], *sizes["xs"]), begin.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
-            if not _write_states(closed, begin, xs):
+            if not _write_states(A - B @ K, begin, xs):
                 return False
             before = xs[:, :, :-1]
             if "us" in out:
-                np.matmul(before, _t(-gain).astype(xs.dtype), out=out["us"])
+                np.matmul(before, _t(-K).astype(xs.dtype), out=out["us"])
             if "costs" in out:
-                np.einsum("pstn,pstn->pst", before, before @ weight.astype(xs.dtype), out=out["costs"])
+                weight = stage_weight(Q, R, N, K).astype(xs.dtype)
+                np.einsum("pstn,pstn->pst", before, before @ weight, out=out["costs"])
         return True
 
     pieces = [(p, s) for p in range(0, plants, group) for s in range(0, each, some)]
