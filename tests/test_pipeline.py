@@ -349,9 +349,86 @@ def test_a_folder_that_is_used_is_refused(source, tmp_path):
         assert not (folder / run_folder.USERS / "4711-killed").exists()
 
 
-def test_the_folder_of_the_notebooks_is_refused(source):
-    with pytest.raises(ValueError, match="holds the notebooks themselves"):
-        run(source, source.parent)
+def listing(place):
+    """All files under a folder with their contents, and all that is no file."""
+    return {path: path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        (".", "holds the notebooks themselves"),
+        ("notebooks", "holds the notebooks themselves"),
+        ("notebooks/profiles/..", "holds the notebooks themselves"),
+        ("notebooks/run", "inside of their folder"),
+        ("link", "holds the notebooks themselves"),
+        ("link/notebooks/run", "inside of their folder"),
+        ("linked", "holds the notebooks themselves"),
+        ("/", "holds the notebooks themselves"),
+        ("~", "holds the notebooks themselves"),
+        ("~/empty/..", "holds the notebooks themselves"),
+        ("file", "expected a folder, but found a file"),
+        ("thesis", r"expected a new folder or one with the record run.json, but found figures there"),
+        ("other", "but found notebooks there"),
+        ("sweep", "but found sweep.json there"),
+        ("record", "but found run.json there"),
+    ],
+)
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_folder_that_is_not_for_a_run_is_refused_and_not_touched(
+    source, tmp_path, monkeypatch, folder, message, fresh
+):
+    for name in ("thesis/figures/map.pdf", "other/notebooks/01_first.ipynb", "record/run.json", "file"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    for name in ("empty", "sweep", "linked"):
+        (tmp_path / name).mkdir()
+    run_folder.begin(tmp_path / "sweep" / "sweep.json")
+    run_folder.begin(tmp_path / "linked" / "run.json")
+    (tmp_path / "linked" / "notebooks").symlink_to(source)
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    before = listing(tmp_path)
+    line = ["run", "--profile", "toy", "--notebooks", "notebooks", "--folder", folder, *["--fresh"] * fresh]
+    done = CliRunner().invoke(main, line)
+    assert done.exit_code == 2
+    assert message in " ".join(done.stderr.split())
+    assert len(done.stderr.splitlines()) == 1
+    assert listing(tmp_path) == before
+
+
+def test_the_folder_of_home_is_refused(source, tmp_path, monkeypatch):
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.raises(ValueError, match="expected a folder for this alone"):
+        run(source, "~")
+    assert not any((tmp_path / "home").iterdir())
+
+
+def test_a_sweep_and_a_report_refuse_the_same_folders(source, tmp_path, monkeypatch):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "results.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    before = listing(tmp_path)
+    for line, message in [
+        (["sweep", "01_first", "-p", "rate=1,2", "--folder", "."], "holds the notebooks themselves"),
+        (["sweep", "01_first", "-p", "rate=1,2", "--folder", "thesis"], "but found results.csv there"),
+        (["report", "."], "but found no run.json, the record of one"),
+    ]:
+        done = CliRunner().invoke(main, line)
+        assert (done.exit_code, message in done.stderr) == (2, True), done.output
+    assert listing(tmp_path) == before
+
+
+def test_what_was_made_by_hand_is_gone_on_with(tmp_path):
+    """A data set, a training or notebooks run by hand: a run may follow in their folder."""
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset" / "manifest.json").touch()
+    run_folder.refuse_foreign(tmp_path)
+    (tmp_path / "notebooks").mkdir()
+    with pytest.raises(ValueError, match="but found dataset there"):
+        run_folder.refuse_foreign(tmp_path)
 
 
 def test_a_deeper_notebook_runs_when_named_and_only_then(source, tmp_path):
@@ -360,7 +437,9 @@ def test_a_deeper_notebook_runs_when_named_and_only_then(source, tmp_path):
     write_notebook(source / "12_deeper.ipynb", given, BEGIN, "finish('12_deeper', {'amount': amount})")
     (source / "profiles" / "toy.json").write_text(json.dumps({"12_deeper": {"amount": 7}}))
     folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({"parameters": {"01_first": {"amount": 4}}}))
+    (folder / "run.json").write_text(
+        json.dumps({"parameters": {"01_first": {"amount": 4}}, "versions": {"lqrlab": "1"}})
+    )
     assert [nb.name for nb in notebooks.find(source)] == ["01_first", "02_second"]
     shown = run(source, folder, only=["notebooks/12_deeper.ipynb"])
     assert "12_deeper" in shown
@@ -373,15 +452,38 @@ def test_a_deeper_notebook_runs_when_named_and_only_then(source, tmp_path):
         run(source, folder, only=["12_deepr"])
 
 
-def test_fresh_removes_only_what_runs_make(tmp_path):
-    for name in ("dataset/shard.h5", "checkpoints/1", "thesis.tex"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    run_folder.clear(tmp_path)  # not a run's folder: nothing is touched
-    assert (tmp_path / "dataset").exists()
-    (tmp_path / "run.json").touch()
+def test_fresh_removes_only_what_the_record_lists(tmp_path):
+    def make(*names):
+        for name in names:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).touch()
+
+    make("thesis.tex", "run.json", "figures/mine.pdf")
+    run_folder.clear(tmp_path)  # no record of a run: nothing is touched
+    assert (tmp_path / "figures").exists()
+    run_folder.begin(tmp_path / "run.json")
+    make("checkpoints/1", "metrics.jsonl")
+    run_folder.begin(tmp_path / "run.json")  # what the first has made, the second may not disown
+    with pytest.raises(ValueError, match="holds figures, but its record does not say that a run made that"):
+        run_folder.clear(tmp_path)
+    assert (tmp_path / "checkpoints" / "1").exists()
+    shutil.rmtree(tmp_path / "figures")
     run_folder.clear(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["thesis.tex"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "thesis.tex"]
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == "not started"
+
+
+def test_a_record_that_lists_other_places_removes_nothing_there(tmp_path):
+    folder, victim = tmp_path / "run", tmp_path / "victim"
+    victim.mkdir()
+    folder.mkdir()
+    (folder / "dataset").symlink_to(victim)
+    made = ["../victim", str(victim), "dataset", "thesis", {}, None]
+    (folder / "thesis").mkdir()
+    (folder / "run.json").write_text(json.dumps({"versions": {"lqrlab": "1"}, "made": made}))
+    run_folder.clear(folder)
+    assert victim.exists()
+    assert (folder / "thesis").exists()
 
 
 def test_rewording_a_notebook_reruns_it_alone_and_its_code_those_after(source):

@@ -11,7 +11,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from lqrlab.workbench.figures import formulas
-from lqrlab.workbench.runs import report
+from lqrlab.workbench.runs import report, run_folder
 
 new = nbformat.v4
 
@@ -95,7 +95,7 @@ def folder(tmp_path_factory):
     run = {
         "profile": "tiny",
         "commit": "abc+",
-        "versions": {"jax": "0.10.2"},
+        "versions": {"lqrlab": "0.1.0", "jax": "0.10.2"},
         "status": "failed at 03_training",
     }
     (folder / "run.json").write_text(json.dumps(run))
@@ -223,5 +223,6 @@ def test_a_notebook_that_failed_says_so(pages):
 
 
 def test_a_folder_without_notebooks_is_refused(tmp_path):
+    run_folder.begin(tmp_path / "run.json")
     with pytest.raises(ValueError, match="no executed notebook"):
         report.write(tmp_path)

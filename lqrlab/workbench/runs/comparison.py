@@ -26,7 +26,7 @@ def table(folder: str | Path) -> "DataFrame":
 
     folder = Path(folder)
     record = run_folder.read(folder / run_folder.SWEEP)
-    if not record:
+    if not run_folder.recorded(folder / run_folder.SWEEP):
         raise ValueError(f"{folder}: not the folder of a sweep, it has no {run_folder.SWEEP}")
     if record["executor"] == "vmap":
         known = sweep_program.read(folder)

@@ -51,7 +51,7 @@ def run(
         only: names or paths of the notebooks to execute, of the main job or of those numbered from 10; the whole
             main job if left out. What they read from others is to be there already.
         source: the folder of the notebooks.
-        fresh: remove what an earlier run left in ``folder``, and start from scratch.
+        fresh: remove what the record in ``folder`` lists as made by a run, and start from scratch.
         report: write ``<folder>/report``.
         stream: where progress is shown.
 
@@ -60,14 +60,13 @@ def run(
 
     Raises:
         ValueError: a parameter, profile or notebook is not right (nothing was started), or another run holds
-            the folder.
+            the folder, or the folder is not one for a run (:func:`run_folder.refuse_foreign`).
         RunError: a notebook failed; those before it are kept.
     """
     source = find_source(source)
     steps = _steps(source, profile, overrides or {}, only)
     folder = (Path(folder).expanduser() if folder else source.parent / "data" / "runs" / profile).resolve()
-    if folder / "notebooks" == source:
-        raise ValueError(f"--folder {short(folder)}: holds the notebooks themselves; give another")
+    run_folder.refuse_foreign(folder, source)
     with run_folder.hold(folder), Progress(stream) as progress:
         what = f"{len(steps)} notebooks" if len(steps) > 1 else steps[0].nb.name
         progress.say(f"lqrlab run · profile {profile} · {what} → {short(folder)}")

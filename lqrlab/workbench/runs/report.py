@@ -49,9 +49,14 @@ def write(folder: str | Path) -> Path:
     """Write a run's report from its executed notebooks; returns the front page, ``<folder>/report/index.html``.
 
     Raises:
-        ValueError: the folder holds no executed notebook.
+        ValueError: the folder is not a run's, or holds no executed notebook.
     """
     folder = Path(folder)
+    if not run_folder.recorded(folder / run_folder.RUN):
+        raise ValueError(
+            f"{folder}: expected the folder of a run or sweep, but found no {run_folder.RUN}, the record of one; "
+            f"lqrlab run --folder {folder} makes one"
+        )
     paths = sorted((folder / "notebooks").glob("[0-9]*.ipynb"), reverse=True)  # of two the one that failed
     executed = {path.name.partition(".")[0]: path for path in paths}
     if not executed:

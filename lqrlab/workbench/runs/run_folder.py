@@ -1,4 +1,4 @@
-"""The folder of one run: its record, who uses it, which results are there, and what a run may remove from it."""
+"""The folder of one run: its record, its users, which results are there, where a run may write and what it removes."""
 
 import contextlib
 import json
@@ -18,8 +18,9 @@ from lqrlab.workbench.runs.notebooks import Values
 
 RUN, SWEEP = "run.json", "sweep.json"
 """The record of a run and of a sweep: its presence says what a folder is."""
-PRODUCTS = ("notebooks", "figures", "dataset", "checkpoints", "metrics.jsonl", "results", "report", RUN)
-"""What runs make in their folder."""
+_BY_HAND = ("figures", "dataset", "checkpoints", "metrics.jsonl", "results")
+PRODUCTS = ("notebooks", "report", *_BY_HAND)
+"""What runs make in their folder, next to their record."""
 USERS = ".in_use"
 
 Status = Literal[
@@ -50,6 +51,7 @@ class Record(TypedDict, total=False):
     device: str | None
     sweep: str | None  # identifies the sweep
     # of a run
+    made: list[str]  # those of PRODUCTS that were not there before
     parameters: dict[str, Values]
     fingerprint: str
     attempts: int
@@ -65,9 +67,12 @@ class Record(TypedDict, total=False):
 
 
 def begin(path: Path, **fields: Unpack[Record]) -> None:
-    """Write the record of what starts now."""
+    """Write the record of what starts now, before it makes anything."""
+    before = _made(path.parent)
+    made = [name for name in PRODUCTS if name in before or not os.path.lexists(path.parent / name)]
     about = {"versions": session.versions(), "platform": platform.platform(), "started": session.now()}
-    files.write_json(path, {**about, "status": "running", **fields}, ensure_ascii=False)
+    listed = {"made": made} if path.name == RUN else {}
+    files.write_json(path, {**about, **listed, "status": "running", **fields}, ensure_ascii=False)
 
 
 def note(path: Path, **changes: Unpack[Record]) -> None:
@@ -78,9 +83,16 @@ def note(path: Path, **changes: Unpack[Record]) -> None:
 def read(path: Path) -> Record:
     """A record; empty where there is none."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
+    return content if isinstance(content, dict) else {}
+
+
+def recorded(path: Path) -> bool:
+    """Whether the file is the record of a run or sweep, not something else of this name."""
+    versions = read(path).get("versions")
+    return isinstance(versions, dict) and "lqrlab" in versions
 
 
 def commit(folder: Path) -> str | None:
@@ -104,15 +116,80 @@ def finished(folder: Path, name: str, fingerprint: str, execution: str | None = 
     return result.get("fingerprint") == fingerprint and all(path.exists() for path in made)
 
 
+def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) -> None:
+    """Refuse a folder that is not for a run (for a sweep with its ``record``) to write to; nothing is touched.
+
+    Args:
+        folder: where results are to go, resolved. It may be new, empty, a run's, or hold nothing but what a data set, a
+            training or notebooks that were run by hand left there.
+        source: the folder of the notebooks.
+        record: the file that says of a folder that it is a run's, or a sweep's.
+
+    Raises:
+        ValueError: the folder holds the notebooks, or is inside of their folder; it is a file; it holds other things.
+    """
+    name = f"--folder {short(folder)}"
+    if source is not None:
+        places = [folder, *(folder / product for product in PRODUCTS)]  # each may be a link to somewhere
+        if any(_within(source, place) or _within(place, source) for place in map(Path.resolve, places)):
+            raise ValueError(
+                f"{name}: holds the notebooks themselves, or is inside of their folder {short(source)}; give another"
+            )
+    if folder in (Path(folder.anchor), Path(os.path.expanduser("~")).resolve()):
+        raise ValueError(f"{name}: expected a folder for this alone; give another")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{name}: expected a folder, but found a file; give another")
+    ours = (files.LOCK, USERS, record + files.PART)  # of a run that ended before it had a record
+    found = sorted(p.name for p in folder.iterdir() if p.name not in ours) if folder.exists() else []
+    if found and not recorded(folder / record) and not (record == RUN and _by_hand(folder, found)):
+        raise ValueError(
+            f"{name}: expected a new folder or one with the record {record}, but found {found[0]} there and no such "
+            "record; give another"
+        )
+
+
+def _within(place: Path, folder: Path) -> bool:
+    """Whether ``place`` is ``folder`` or in it, under whatever name."""
+    known = [p for p in (place, *place.parents) if p.exists()] if folder.exists() else []
+    return any(p.samefile(folder) for p in known)
+
+
+def _by_hand(folder: Path, found: list[str]) -> bool:
+    """Whether all that is found was left by ``lqrlab data``, ``lqrlab train`` or notebooks run by hand."""
+    results = [
+        path for path in (folder / "results").glob("*.json") if read(path).get("notebook") == path.stem
+    ]
+    return set(found) <= {*_BY_HAND} and (bool(results) or (folder / "dataset" / "manifest.json").is_file())
+
+
+def _made(folder: Path) -> list[str]:
+    """What the record of a run lists as made by it; whatever else it lists does not count."""
+    listed = read(folder / RUN).get("made")
+    return [name for name in PRODUCTS if isinstance(listed, list) and name in listed]
+
+
 def clear(folder: Path) -> None:
-    """Remove what runs make, and nothing else, from a folder that was a run's."""
-    if (folder / RUN).exists():
-        for name in PRODUCTS:
-            path = folder / name
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+    """Remove what the record of a folder lists as made by runs; without a record nothing.
+
+    Raises:
+        ValueError: something is there of which the record does not say that a run made it; nothing was removed.
+    """
+    if not recorded(folder / RUN):
+        return
+    made = _made(folder)
+    for name in PRODUCTS:
+        if name not in made and (folder / name).exists() and not (folder / name).is_symlink():
+            raise ValueError(
+                f"{short(folder)}: holds {name}, but its record does not say that a run made that; remove it yourself, "
+                "or give another --folder"
+            )
+    for path in (folder / name for name in made):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    blank: Record = {"versions": session.versions(), "made": made, "status": "not started"}
+    files.write_json(folder / RUN, blank, ensure_ascii=False)
 
 
 def short(path: Path) -> str:

@@ -24,10 +24,12 @@ def sweep(asked: Sweep, stream: TextIO | None = None) -> Path:
         The sweep's folder: ``results.csv``, ``results.parquet``, and ``runs/`` or ``numbers.jsonl``.
 
     Raises:
-        ValueError: a parameter is not right, an input is missing, or another sweep holds the folder; nothing
-            was started.
+        ValueError: a parameter is not right, an input is missing, another sweep holds the folder, or the folder is
+            not one for a sweep; nothing was started.
     """
     plan, points = planned(asked)
+    notebooks = None if plan.nb.kind == "plant" else plan.nb.path.parent
+    run_folder.refuse_foreign(plan.folder, notebooks, run_folder.SWEEP)
     with contextlib.ExitStack() as held:
         held.enter_context(run_folder.hold(plan.folder))
         if plan.needs:
