@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -194,28 +195,58 @@ def test_declarations_are_read_as_papermill_reads_them(source):
         assert ours[name].about == of_it["help"]
 
 
-@pytest.mark.parametrize(
-    "declaration",
-    [
-        "x: __import__('pathlib').Path('MARK').touch() = 1",
-        "x: (lambda: open('MARK', 'w'))() = 1",
-        "x: [open('MARK', 'w') for _ in '1'] = 1",
-        "x: list[open('MARK', 'w')] = []",
-        "x: int | open('MARK', 'w') = 1",
-        "x: ().__class__.__base__.__subclasses__() = 1",
-        "x: f\"{open('MARK', 'w')}\" = 1",
-        "x: \"open('MARK', 'w')\" = 1",
-        "x: dict[str, exec(\"open('MARK', 'w')\")] = {}",
-        "x: int = open('MARK', 'w')",
-        "x: (y := open('MARK', 'w')) = 1",
-        "x: " + "list[" * 3000 + "int" + "]" * 3000 + " = []",
-    ],
-)
+HOSTILE = [
+    "x: __import__('pathlib').Path('MARK').touch() = 1",
+    "x: (lambda: open('MARK', 'w'))() = 1",
+    "x: [open('MARK', 'w') for _ in '1'] = 1",
+    "x: list[open('MARK', 'w')] = []",
+    "x: int | open('MARK', 'w') = 1",
+    "x: ().__class__.__base__.__subclasses__() = 1",
+    "x: f\"{open('MARK', 'w')}\" = 1",
+    "x: \"open('MARK', 'w')\" = 1",
+    "x: dict[str, exec(\"open('MARK', 'w')\")] = {}",
+    "x: int = open('MARK', 'w')",
+    "x: (y := open('MARK', 'w')) = 1",
+    "x: " + "list[" * 3000 + "int" + "]" * 3000 + " = []",
+]
+
+
+@pytest.mark.parametrize("declaration", HOSTILE)
 def test_reading_a_notebook_runs_nothing(tmp_path, declaration):
     mark = tmp_path / "mark"
     text = RUN + declaration.replace("MARK", str(mark))
     with pytest.raises(ValueError, match=r"a plain value and a type made of|is not Python"):
         notebooks.read(write_notebook(tmp_path / "01_hostile.ipynb", text))
+    assert not mark.exists()
+
+
+def offered(words):
+    """What the Tab key offers after these words of the command line."""
+    env = {"_LQRLAB_COMPLETE": "bash_complete", "COMP_WORDS": f"lqrlab {words}"}
+    return CliRunner().invoke(main, prog_name="lqrlab", env=env | {"COMP_CWORD": str(len(words.split()))})
+
+
+@pytest.mark.parametrize("declaration", HOSTILE)
+def test_no_command_runs_what_a_notebook_declares(tmp_path, monkeypatch, declaration):
+    """Nor does the Tab key; the notebook stands among the sources, and executed in a run's folder."""
+    mark, place = tmp_path / "mark", tmp_path / "data" / "runs" / "toy"
+    text = RUN + declaration.replace("MARK", str(mark))
+    for path in (tmp_path / "notebooks" / "01_hostile.ipynb", place / "notebooks" / "01_hostile.ipynb"):
+        write_notebook(path, text)
+    (tmp_path / "notebooks" / "profiles").mkdir()
+    (tmp_path / "notebooks" / "profiles" / "toy.json").write_text("{}")
+    run_folder.begin(place / "run.json")
+    monkeypatch.chdir(tmp_path)
+    for line in (
+        ["run", "--profile", "toy"],
+        ["sweep", "notebooks/01_hostile.ipynb", "-p", "x=1"],
+        ["report", str(place)],
+    ):
+        done = CliRunner().invoke(main, line)
+        assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
+        assert re.search(r"a plain value and a type made of|is not Python", done.stderr)
+    for words in ("run 01_hostile -p x", "sweep 01_hostile -p x"):
+        assert offered(words).stdout.strip() == ""
     assert not mark.exists()
 
 

@@ -103,7 +103,7 @@ def read(path: Path) -> Notebook:
         cells = tuple(content["cells"])
         declared = [source(cell) for cell in cells if "parameters" in tags(cell)]
         metadata = content.get("metadata", {}).get("lqrlab", {})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path}: not a notebook that can be read ({error})") from None
     if len(declared) > 1:
         raise ValueError(f"{path}: one cell may be tagged 'parameters', but found {len(declared)}")
