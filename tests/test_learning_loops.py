@@ -14,9 +14,11 @@ import pytest
 import scipy.integrate
 import scipy.linalg
 import scipy.stats
+from click.testing import CliRunner
 
 from lqrlab import compute, dataset, learning, simulation
 from lqrlab.learning import batches, losses, programs
+from lqrlab.workbench.cli import main
 
 KEY = jax.random.key(3)
 SMALL = {"kind": "gain", "window": 2, "width": 16, "depth": 1, "heads": 2, "hidden": 32}
@@ -307,6 +309,18 @@ def test_two_processes_do_what_one_does(data, tmp_path):
         np.testing.assert_allclose(b[name], a[name], rtol=1e-3, atol=1e-5)
     metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["loss"] for row in metrics] == pytest.approx([row["loss"] for row in one.metrics], rel=1e-4)
+
+
+def test_a_loss_that_is_no_number_ends_the_training_in_a_sentence(tmp_path, monkeypatch):
+    def fails(*args, **kwargs):
+        raise learning.NonFiniteLossError("the loss is nan at step 3; lower learning_rate")
+
+    monkeypatch.setattr(dataset, "open", lambda path: None)
+    monkeypatch.setattr(dataset, "source", lambda *args, **kwargs: None)
+    monkeypatch.setattr(learning, "fit", fails)
+    done = CliRunner().invoke(main, ["train", str(tmp_path), "--profile", "tiny"])
+    assert done.stderr == "\nlqrlab: the loss is nan at step 3; lower learning_rate\n"
+    assert done.exit_code == 1
 
 
 def test_seeds_and_rates_side_by_side_are_the_runs_one_by_one(data, tmp_path):

@@ -1,5 +1,6 @@
 """The pipeline on toy notebooks: order, checks, failure, killing, resuming, locking."""
 
+import errno
 import io
 import json
 import re
@@ -460,6 +461,79 @@ def test_what_was_made_by_hand_is_gone_on_with(tmp_path):
     (tmp_path / "notebooks").mkdir()
     with pytest.raises(ValueError, match="but found dataset there"):
         run_folder.refuse_foreign(tmp_path)
+
+
+def test_parameters_of_one_line_are_no_magic_of_ipython(source, tmp_path):
+    """``run: str = …`` as a cell of its own would be ``%run``, of the file ``:.py`` if there is one."""
+    mark = tmp_path / "mark"
+    (tmp_path / ":.py").write_text(f"open({str(mark)!r}, 'w').close()")
+    write_notebook(
+        source / "01_first.ipynb", "run: str = 'data/runs/default'", BEGIN, "finish('01_first', {})"
+    )
+    (source / "profiles" / "toy.json").write_text("{}")
+    run(source, tmp_path / "run", only=["01_first"])
+    assert numbers(tmp_path / "run", "01_first") == {}
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device", "run/x"),
+            1,
+            "lqrlab: run/x: No space left on device; make room there and repeat the command",
+        ),
+        (
+            OSError(errno.EROFS, "Read-only file system", "run"),
+            1,
+            "lqrlab: run: Read-only file system; give a folder that may be written to",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied"), 1, "lqrlab: Permission denied; give a folder"),
+        (
+            NotADirectoryError(errno.ENOTDIR, "Not a directory", "file/run"),
+            1,
+            "lqrlab: file/run: Not a directory",
+        ),
+        (TimeoutError("nobody answers"), 1, "lqrlab: nobody answers"),
+        (ConnectionResetError(), 1, "lqrlab: ConnectionResetError"),
+        (KeyboardInterrupt(), 130, "stopped; it resumes when the command is repeated"),
+    ],
+)
+def test_what_fails_ends_in_a_sentence_and_an_exit_code(monkeypatch, error, code, words):
+    def fails(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(pipeline, "run", fails)
+    done = CliRunner().invoke(main, ["run"])
+    assert done.exit_code == code
+    assert done.stderr.strip().startswith(words)
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_disk_that_is_full_is_said_with_the_file(source, tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("lqrlab.compute.files.os.fsync", full)
+    line = ["run", "--profile", "toy", "--notebooks", str(source), "--folder", str(tmp_path / "run")]
+    done = CliRunner().invoke(main, line)
+    where = tmp_path / "run" / "run.json"
+    assert done.stderr == (
+        f"\nlqrlab: {where}: could not be written: No space left on device; make room there and repeat the command\n"
+    )
+    assert done.exit_code == 1
+    assert not list((tmp_path / "run").glob("run.json*"))
+
+
+def test_a_folder_below_a_file_or_a_link_to_itself_is_refused(source, tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    for folder in ("file/run", "loop", "loop/run"):
+        line = ["run", "--profile", "toy", "--notebooks", str(source), "--folder", str(tmp_path / folder)]
+        done = CliRunner().invoke(main, line)
+        assert (done.exit_code, len(done.stderr.strip().splitlines())) == (1, 1), done.output
+        assert str(tmp_path / folder.partition("/")[0]) in done.stderr
 
 
 def test_a_deeper_notebook_runs_when_named_and_only_then(source, tmp_path):

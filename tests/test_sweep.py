@@ -213,6 +213,30 @@ def test_wrong_points_are_refused_before_anything_starts(toy, tmp_path, args, me
     assert not (tmp_path / "data").exists()
 
 
+def test_a_dask_that_does_not_start_ends_in_a_sentence(toy, tmp_path, monkeypatch):
+    import distributed
+
+    def fails(*args, **kwargs):
+        raise RuntimeError("Nanny failed to start.")
+
+    monkeypatch.setattr(distributed, "LocalCluster", fails)
+    done = command(toy, "-p", "rate=1,2", "--workers", 2, "--folder", tmp_path / "sweep")
+    assert done.exit_code == 1
+    assert done.stderr.strip().startswith(
+        "lqrlab: --workers 2: dask could not start so many processes here (RuntimeError: Nanny failed to start.)"
+    )
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert json.loads((tmp_path / "sweep" / "sweep.json").read_text())["status"] == "stopped"
+
+
+def test_a_second_sweep_in_a_folder_is_refused(toy, tmp_path):
+    with run_folder.hold(tmp_path / "sweep"):
+        done = command(toy, "-p", "rate=1,2", "--folder", tmp_path / "sweep")
+    assert done.exit_code == 2
+    assert f"another run works in this folder (process {os.getpid()}); wait for it" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "offered"),
     [

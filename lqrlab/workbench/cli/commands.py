@@ -1,11 +1,11 @@
 """The command line: ``lqrlab --help``. JAX is imported only by the commands that compute."""
 
 import dataclasses
+import errno
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from lqrlab.systems import Plant
 
 MATTER = ("run", "report", "sweep", "systems", "doctor")
+RESUMED = ("run", "sweep", "data", "train")
+_DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there and repeat the command")
+_DISK |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give a folder that may be written to")
 
 
 class _Group(click.Group):
@@ -33,12 +36,30 @@ class _Group(click.Group):
         args = sys.argv[1:] if args is None else args
         try:
             return super().main(args, *more, **kwargs)
-        except (ValueError, pipeline.RunError) as error:
+        except (ValueError, OSError, pipeline.RunError) as error:
             if "--traceback" in args:
                 raise
-            failed = isinstance(error, pipeline.RunError)
-            click.echo(("\n" if failed else "") + f"lqrlab: {error}", err=True)
+            failed = not isinstance(error, ValueError)
+            words = _in_words(error) if isinstance(error, OSError) else str(error)
+            click.echo(("\n" if failed else "") + f"lqrlab: {words}", err=True)
             sys.exit(1 if failed else 2)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Ctrl-C ends with a sentence."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            resumes = ctx.invoked_subcommand in RESUMED
+            click.echo("\nstopped" + "; it resumes when the command is repeated" * resumes, err=True)
+            sys.exit(130)
+
+
+def _in_words(error: OSError) -> str:
+    """Which file, what the operating system said of it, what to do."""
+    said = error.strerror or str(error) or type(error).__name__
+    where = f"{error.filename}: " if error.filename is not None else ""
+    advice = _DISK.get(error.errno or 0)
+    return f"{where}{said}" + (f"; {advice}" if advice else "")
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -49,16 +70,6 @@ def main(traceback: bool) -> None:
 
     The Tab key completes commands, notebooks and parameters after eval "$(_LQRLAB_COMPLETE=bash_source lqrlab)".
     """
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Ctrl-C ends with a sentence."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo("\nstopped; it resumes when the command is repeated", err=True)
-        sys.exit(130)
 
 
 @main.command()
@@ -76,8 +87,7 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
     NAME is notebook.parameter, as in -p 03_training.learning_rate=1e-3, or a parameter alone for all
     notebooks that have it.
     """
-    with _stoppable():
-        pipeline.run(profile, folder, overrides, **kwargs)
+    pipeline.run(profile, folder, overrides, **kwargs)
 
 
 @main.command()
@@ -123,8 +133,7 @@ def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: 
 
     rows = sweep_plan.read_list(listed) if listed else ({},)
     asked = sweep_plan.Sweep(target, overrides, rows, **kwargs)
-    with _stoppable():
-        folder = sweep.sweep(asked, stream=sys.stderr if as_json else None)
+    folder = sweep.sweep(asked, stream=sys.stderr if as_json else None)
     frame = comparison.table(folder)
     if as_json:
         click.echo(frame.to_json(orient="records", lines=True).rstrip())

@@ -112,13 +112,16 @@ def train(folder: Path, profile: str, overrides: dict[str, str], processes: int,
 
     checks.choice("loading", values["loading"], dataset.sources.KINDS)
     chosen = {name: values[name] for name in ("batch_size", "window", "seed")}
-    fit = learning.fit(
-        dataset.source(dataset.open(folder / "dataset"), kind=values["loading"], **chosen),
-        notebooks.config(learning.ModelConfig, values),
-        notebooks.config(learning.TrainConfig, values),
-        folder,
-        backend=notebooks.config(compute.Backend, values),
-        progress=line,
-    )
+    try:
+        fit = learning.fit(
+            dataset.source(dataset.open(folder / "dataset"), kind=values["loading"], **chosen),
+            notebooks.config(learning.ModelConfig, values),
+            notebooks.config(learning.TrainConfig, values),
+            folder,
+            backend=notebooks.config(compute.Backend, values),
+            progress=line,
+        )
+    except learning.NonFiniteLossError as error:
+        raise pipeline.RunError(str(error)) from None
     if fit.stopped:
         sys.exit(130)

@@ -24,8 +24,11 @@ Engine = Callable[[Callable, Sequence], Iterator]
 def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterator["Client"]:
     """A client of the cluster at an address, as tcp://head:8786, or of a new one with so many processes.
 
-    A task of the new one survives ``failures`` deaths of a worker. A ``ValueError`` if it is no address, or no
-    scheduler answers there.
+    A task of the new one survives ``failures`` deaths of a worker.
+
+    Raises:
+        ValueError: it is no address, or no scheduler answers there.
+        RunError: the processes could not be started.
     """
     import dask
     import distributed
@@ -40,18 +43,23 @@ def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterato
     }
     with socket.socket() as probe:
         port = 0 if probe.connect_ex(("127.0.0.1", 8787)) == 0 else 8787
-    with (
-        dask.config.set(settings),
-        distributed.LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            memory_limit=0,  # a notebook computes in another process: the worker's memory says nothing
-            silence_logs=logging.CRITICAL,
-            dashboard_address=f"127.0.0.1:{port}",
-        ) as cluster,
-        distributed.Client(cluster) as connected,
-    ):
+    with contextlib.ExitStack() as held:
+        held.enter_context(dask.config.set(settings))
+        try:
+            cluster = distributed.LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                memory_limit=0,  # a notebook computes in another process: the worker's memory says nothing
+                silence_logs=logging.CRITICAL,
+                dashboard_address=f"127.0.0.1:{port}",
+            )
+            connected = held.enter_context(distributed.Client(held.enter_context(cluster)))
+        except Exception as error:
+            raise RunError(
+                f"--workers {workers}: dask could not start so many processes here ({type(error).__name__}: {error}); "
+                "ask for fewer, or start them yourself and give --scheduler"
+            ) from error
         yield connected
 
 

@@ -24,6 +24,7 @@ from lqrlab.workbench.runs import run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 
 KERNEL = "python3"
+_PLAIN = ["--InteractiveShell.automagic=False"]  # else a cell of one line, run: str = "…", is the magic %run
 TIME_LIMIT = "TimeLimit"
 """How the error of a notebook begins that took too long."""
 
@@ -224,6 +225,7 @@ def main() -> int:
                 job["target"],
                 job["parameters"],
                 kernel_name=KERNEL,
+                extra_arguments=_PLAIN,
                 cwd=job["cwd"],
                 progress_bar=False,
                 stdout_file=SimpleNamespace(write=note, flush=lambda: None),

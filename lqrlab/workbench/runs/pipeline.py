@@ -4,6 +4,7 @@
 when its process ended well *and* the last cell of that very execution wrote its result file.
 """
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -65,7 +66,8 @@ def run(
     """
     source = find_source(source)
     steps = _steps(source, profile, overrides or {}, only)
-    folder = (Path(folder).expanduser() if folder else source.parent / "data" / "runs" / profile).resolve()
+    folder = Path(folder).expanduser() if folder else source.parent / "data" / "runs" / profile
+    folder = Path(os.path.realpath(folder))  # which ends, even where a link leads to itself
     run_folder.refuse_foreign(folder, source)
     with run_folder.hold(folder), Progress(stream) as progress:
         what = f"{len(steps)} notebooks" if len(steps) > 1 else steps[0].nb.name

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from lqrlab.compute import files
 from lqrlab.workbench.runs import session
@@ -83,10 +83,10 @@ def note(path: Path, **changes: Unpack[Record]) -> None:
 def read(path: Path) -> Record:
     """A record; empty where there is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return content if isinstance(content, dict) else {}
+    return content if isinstance(content, dict) else {}  # type: ignore[return-value]
 
 
 def recorded(path: Path) -> bool:
@@ -131,7 +131,10 @@ def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) 
     name = f"--folder {short(folder)}"
     if source is not None:
         places = [folder, *(folder / product for product in PRODUCTS)]  # each may be a link to somewhere
-        if any(_within(source, place) or _within(place, source) for place in map(Path.resolve, places)):
+        if any(
+            _within(source, place) or _within(place, source)
+            for place in map(Path, map(os.path.realpath, places))
+        ):
             raise ValueError(
                 f"{name}: holds the notebooks themselves, or is inside of their folder {short(source)}; give another"
             )

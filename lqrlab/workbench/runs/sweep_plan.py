@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import os
 import random
 import re
 import uuid
@@ -118,7 +119,7 @@ def planned(asked: Sweep) -> tuple[SweepPlan, list[Point]]:
     folder = Path(asked.folder).expanduser() if asked.folder else project / "data" / "sweeps" / nb.name
     before = [p.stem for p in sorted(source.glob(notebooks.MAIN_JOB)) if p.stem < nb.name]
     needs = nb.metadata.get("needs", before if re.match("0[0-9]_", nb.name) else [])
-    folder = folder.resolve()
+    folder = Path(os.path.realpath(folder))
     plan = SweepPlan(asked, nb, executor, reason, profile, project, folder, needs, units=units)
     return plan, [Point(*fields, folder / "runs" / fields[0]) for fields in zip(names, given, values)]
 
