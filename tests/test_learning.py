@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -275,6 +276,195 @@ def test_one_linear_plant_is_learned_to_its_optimum(data):
     assert int(state.step) == 800
 
 
+GAIN = dataclasses.replace(SMALL, kind="gain")
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory):
+    """A run of a small network, with checkpoints of steps 8 and 12: its folder, and what it ended with."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    return folder, fit(data, GAIN, BRIEF, folder)
+
+
+def emptied(folder):
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def flipped(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def largest(folder):
+    return max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+
+
+def assert_same_run(one, other):
+    """Equal to the bit, but for the clock."""
+    a, b = (learning.models.split(f.model)[1] for f in (one, other))
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name])
+    told = ("step", "loss", "validation_loss", "validation_efficiency")
+    assert [[row[k] for k in told] for row in one.metrics] == [
+        [row[k] for k in told] for row in other.metrics
+    ]
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda d: (d / "last/12/default/manifest.ocdbt").write_bytes(b"\x0c"), "manifest.ocdbt is not what"),
+        (lambda d: (d / "last/12/default/_METADATA").unlink(), "_METADATA is missing"),
+        (lambda d: emptied(d / "last/12"), "it cannot be read"),
+        (lambda d: flipped(largest(d / "last/12")), "is not what was written"),
+        (lambda d: flipped(d / "last/12/metrics.jsonl"), "metrics.jsonl is not what was written"),
+        (lambda d: (d / "last/12/sha256.json").write_bytes(b""), "sha256.json cannot be read"),
+    ],
+    ids=["cut short", "deleted", "emptied", "bit flip", "bit flip in the rows", "no digests"],
+)
+def test_a_damaged_newest_checkpoint_costs_the_steps_since_the_one_before(
+    damage, words, data, finished, tmp_path
+):
+    whole, run = finished
+    shutil.copytree(whole, tmp_path / "run")
+    damage(tmp_path / "run" / "checkpoints")
+    with pytest.warns(UserWarning, match=rf"'last' .*step 12: .*{words}.* that of step 8 is taken"):
+        loaded = learning.load(tmp_path / "run" / "checkpoints")
+    older = learning.models.split(loaded)[1]
+    assert any((older[k] != a).any() for k, a in learning.models.split(run.model)[1].items())
+    with pytest.warns(UserWarning, match=words):
+        rest = fit(data, GAIN, BRIEF, tmp_path / "run")
+    assert_same_run(rest, run)
+    assert_same_run(fit(data, GAIN, BRIEF, tmp_path / "run"), run)  # and is whole again: no warning
+    assert [row["step"] for row in learning.metrics.read(tmp_path / "run" / "metrics.jsonl")] == [4, 8, 12]
+
+
+def test_checkpoints_none_of_which_is_whole_are_refused_with_what_to_do(data, finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "run")
+    for step in ("last/8", "last/12", "best/12"):
+        flipped(largest(tmp_path / "run" / "checkpoints" / step))
+    words = "no '{}' checkpoint in .* is whole .*; put a copy of one back.* from scratch"
+    with pytest.raises(ValueError, match=words.format("last")):
+        fit(data, GAIN, BRIEF, tmp_path / "run")
+    for which in ("last", "best"):
+        with pytest.raises(ValueError, match=words.format(which)):
+            learning.load(tmp_path / "run" / "checkpoints", which)
+    assert (tmp_path / "run" / "checkpoints" / "last" / "12").exists()  # nothing is removed
+
+
+def test_checkpoints_of_version_0_2_which_have_no_digests_are_restored(data, finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "run")
+    for name in ("sha256.json", "settings.json", "metrics.jsonl"):
+        for path in (tmp_path / "run" / "checkpoints").glob(f"*/*/{name}"):
+            path.unlink()
+    log = tmp_path / "run" / "metrics.jsonl"
+    log.write_text('{"step": "?"}\n' + log.read_text())
+    with pytest.warns(UserWarning, match="lines that are no rows"):
+        assert_same_run(fit(data, GAIN, BRIEF, tmp_path / "run"), finished[1])
+    (tmp_path / "run" / "checkpoints" / "last" / "12" / "default" / "manifest.ocdbt").write_bytes(b"")
+    with pytest.warns(UserWarning, match="step 12: it cannot be read"):
+        assert_same_run(fit(data, GAIN, BRIEF, tmp_path / "run"), finished[1])
+
+
+def test_a_damaged_best_checkpoint_is_made_again(data, finished, tmp_path):
+    whole = finished[0] / "checkpoints"
+    (best,) = (p.name for p in (whole / "best").glob("[0-9]*"))
+    assert best == "12"
+    shutil.copytree(finished[0], tmp_path / "run")
+    flipped(largest(tmp_path / "run" / "checkpoints" / "best" / best))
+    with pytest.warns(UserWarning, match="the 'best' checkpoint of step 12 is damaged .* it is made again"):
+        fit(data, GAIN, BRIEF, tmp_path / "run")
+    a, b = (learning.models.split(learning.load(d / "checkpoints", "best"))[1]
+            for d in (finished[0], tmp_path / "run"))  # fmt: skip
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name])
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"model": 1}', '{"model": {', None], ids=repr)
+def test_damaged_settings_are_those_of_the_newest_checkpoint(content, data, finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "run")
+    path = tmp_path / "run" / "checkpoints" / "settings.json"
+    original = path.read_text()
+    path.write_text(content) if content is not None else path.unlink()
+    with pytest.warns(UserWarning, match=r"settings\.json: .* those of the checkpoint of step 12"):
+        learning.load(path.parent)
+    with (
+        pytest.warns(UserWarning, match="settings"),
+        pytest.raises(ValueError, match=r"model\.kind was 'gain' and is now 'mlp'"),
+    ):
+        fit(data, dataclasses.replace(GAIN, kind="mlp"), BRIEF, tmp_path / "run")
+    with pytest.warns(UserWarning, match="settings"):
+        assert_same_run(fit(data, GAIN, BRIEF, tmp_path / "run"), finished[1])
+    assert path.read_text() == original
+
+
+def test_settings_that_nothing_is_left_of_are_refused_with_what_to_do(data, finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "run")
+    checkpoints = tmp_path / "run" / "checkpoints"
+    for path in checkpoints.rglob("settings.json"):
+        path.write_text("")
+    for call in (lambda: fit(data, GAIN, BRIEF, tmp_path / "run"), lambda: learning.load(checkpoints)):
+        with pytest.raises(
+            ValueError, match=r"settings\.json is damaged or missing.*put a copy .* from scratch"
+        ):
+            call()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"\xff\xfe", b"[1]", b"3", b'{"step": 4}', b'{"step": "4"}', b'{"step": 8, "loss', b"[" * 100_000],
+    ids=lambda line: repr(line)[:20],
+)
+def test_lines_that_are_no_rows_of_metrics_are_told_of_and_left_out(line, data, finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "run")
+    log = tmp_path / "run" / "metrics.jsonl"
+    first, second, third = log.read_bytes().splitlines()
+    log.write_bytes(b"\n".join([first, line, second[:30], third, b""]))  # the second row is lost too
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl: lines that are no rows .* \(2 of them\)"):
+        assert_same_run(fit(data, GAIN, BRIEF, tmp_path / "run"), finished[1])
+    assert log.read_bytes().splitlines() == [first, second, third]
+
+
+def test_metrics_are_read_from_a_path_and_from_a_text(finished, tmp_path):
+    log = finished[0] / "metrics.jsonl"
+    assert learning.metrics.read(str(log)) == learning.metrics.read(log) == finished[1].metrics
+    assert learning.metrics.read(str(tmp_path / "none.jsonl")) == []
+    learning.metrics.append(str(tmp_path / "one.jsonl"), {"step": 1, "name": "a\u2028b"})
+    assert learning.metrics.read(tmp_path / "one.jsonl") == [{"step": 1, "name": "a\u2028b"}]
+
+
+def test_a_second_training_in_a_folder_is_refused_and_a_killed_one_is_in_nobodys_way(
+    data, finished, tmp_path
+):
+    shutil.copytree(finished[0], tmp_path / "run")
+    script = (
+        "import sys, time; from lqrlab.compute import files\n"
+        "with files.locked(sys.argv[1]): print('held', flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "run" / "checkpoints")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout.readline() == "held\n"
+            before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+            with pytest.raises(ValueError, match="checkpoints: the folder is locked by another process"):
+                fit(data, GAIN, BRIEF, tmp_path / "run")
+            assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+        finally:
+            other.kill()
+    assert_same_run(fit(data, GAIN, BRIEF, tmp_path / "run"), finished[1])
+    seen = []
+
+    def again(row):
+        with pytest.raises(ValueError, match="locked by another process"):
+            fit(data, GAIN, BRIEF, tmp_path / "new")
+        seen.append(row["step"])
+
+    fit(data, GAIN, BRIEF, tmp_path / "new", progress=again)
+    assert seen == [4, 8, 12]
+
+
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(data, tmp_path, monkeypatch):
     whole = fit(data, SMALL, BRIEF, tmp_path / "whole")
     stop_after = []
@@ -534,6 +724,35 @@ def test_configs_go_through_json_and_refuse_unknown_keys():
         learning.TrainConfig(learning_rate=float("nan"))
     with pytest.raises(ValueError, match="kind: expected a registered model"):
         learning.models.build(learning.ModelConfig(kind="oracle"))
+
+
+def test_settings_of_version_0_2_are_refused_with_their_new_names():
+    former = {
+        "invented": "random_systems",
+        "invented_share": "random_share",
+        "rounds": "dagger_rounds",
+        "own_share": "on_policy_share",
+        "own_steps": "on_policy_steps",
+    }
+    for old, new in former.items():
+        with pytest.raises(ValueError, match=f"{old}: TrainConfig has no such setting; .* renamed {new}$"):
+            learning.TrainConfig.from_json(json.dumps({old: 1}))
+        assert new in learning.TrainConfig.__dataclass_fields__
+
+
+@pytest.mark.parametrize(
+    "value", [1j, float("nan"), float("inf"), 10**400, np.ones(2), b"1"], ids=lambda v: repr(v)[:9]
+)
+def test_a_setting_that_is_no_number_is_refused_in_words(value):
+    for name in ("learning_rate", "warmup", "seed"):
+        with pytest.raises(ValueError, match=f"{name}: expected .* but found"):
+            learning.TrainConfig(**{name: value})
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "NaN", "[" * 100_000, b"\xff", None], ids=lambda t: repr(t)[:9])
+def test_a_config_of_what_is_no_json_object_is_refused_in_words(text):
+    with pytest.raises(ValueError, match="TrainConfig: expected"):
+        learning.TrainConfig.from_json(text)
 
 
 def test_schedule_warms_up_and_ends_at_a_hundredth():

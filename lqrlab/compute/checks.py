@@ -46,7 +46,10 @@ def number(
         finite: refuse inf as well (NaN always is).
     """
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    found = float(value) if real else math.nan  # type: ignore[arg-type]
+    try:
+        found = float(value) if real else math.nan  # type: ignore[arg-type]
+    except OverflowError:  # a whole number beyond the floats
+        found = math.nan
     good = (
         low <= found <= high
         and (above < found or above == -math.inf)

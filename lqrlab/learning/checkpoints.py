@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,16 +13,17 @@ import orbax.checkpoint as ocp
 from flax import nnx
 
 from lqrlab.compute import Backend
-from lqrlab.compute.files import write_json
-from lqrlab.learning import models
+from lqrlab.compute.files import write_atomic, write_json
+from lqrlab.learning import digests, models
 from lqrlab.learning.config import ModelConfig, TrainConfig
 
 T = TypeVar("T")
 
-_SETTINGS = "settings.json"
-
+SETTINGS = "settings.json"
+"""The file beside the checkpoints that says what the run was made with."""
 
 _HOW = ("dtype", "compute_dtype", "precision")  # of a backend: what a run cannot be gone on with another of
+_SCRATCH = "start the run from scratch (remove its checkpoints, or `lqrlab run --fresh`)"
 
 
 def write_settings(
@@ -30,14 +33,13 @@ def write_settings(
     data: dict[str, object],
     source: dict[str, str | int],
     backend: Backend,
-) -> None:
-    """Store what makes the run; refuse a folder that holds another one, naming the settings that differ."""
+) -> dict[str, Any]:
+    """Store what makes the run, and return it; refuse a folder of another run, naming the settings that differ."""
     parts: dict[str, Any] = {"model": model, "train": train, "backend": backend}
     new = {name: dataclasses.asdict(part) for name, part in parts.items()} | {"data": data, "source": source}
     new = json.loads(json.dumps(new))  # as it will be read back: tuples as lists
-    path = folder / _SETTINGS
-    if path.exists():
-        old = json.loads(path.read_text())
+    old = _read_settings(folder)
+    if old is not None:
         differ = [
             f"{part}.{key} was {old.get(part, {}).get(key)!r} and is now {new[part].get(key)!r}"
             for part in new
@@ -47,17 +49,53 @@ def write_settings(
         if differ:
             raise ValueError(
                 f"folder: {folder} holds a run made with other settings ({'; '.join(differ)}); "
-                "give another folder, or start this one from scratch (remove it, or `lqrlab run --fresh`)"
+                f"give another folder, or {_SCRATCH}"
             )
-        return
-    if jax.process_index():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, new)
+        new = old
+    if not jax.process_index() and _parse_settings(folder / SETTINGS) != new:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / SETTINGS, new)
+    return new
+
+
+def _read_settings(folder: Path) -> dict[str, Any] | None:
+    """What a run was made with: as its newest whole checkpoint says, else as the file beside them does."""
+    path = folder / SETTINGS
+    steps = [place for which in ("last", "best") for place in (folder / which).glob("[0-9]*")]
+    steps.sort(key=lambda place: int(place.name) if place.name.isdigit() else -1, reverse=True)
+    beside = _parse_settings(path)
+    for place in steps:
+        kept = _parse_settings(place / SETTINGS)
+        if kept is not None and not digests.flaw(place):
+            if kept != beside:
+                warnings.warn(
+                    f"{path}: the file is damaged; the settings are those of the checkpoint of step {place.name}",
+                    stacklevel=4,
+                )
+            return kept
+    if beside is None and steps:
+        raise ValueError(
+            f"folder: {path} is damaged or missing, so that it is not known what the checkpoints were made with; "
+            f"put a copy of the file back, or {_SCRATCH}"
+        )
+    return beside
+
+
+def _parse_settings(path: Path) -> dict[str, Any] | None:
+    """The settings in a file; None if there are none, or what is there is something else."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    good = isinstance(found, dict) and all(isinstance(part, dict) for part in found.values())
+    return found if good and {"model", "train"} <= set(found) else None
 
 
 class Checkpoints:
-    """The last and the best state of a run in ``folder/last`` and ``folder/best``."""
+    """The last two states of a run in ``folder/last``, the best one in ``folder/best``.
+
+    In each step's folder lie the digests of its files, and as texts what else a run goes on from.
+    """
 
     def __init__(self, folder: Path):
         def manager(name: str, keep: int) -> ocp.CheckpointManager:
@@ -66,59 +104,126 @@ class Checkpoints:
                 (folder / name).absolute(), item_handlers=ocp.StandardCheckpointHandler(), options=options
             )
 
+        self._folder = folder
         self._managers = {"last": manager("last", 2), "best": manager("best", 1)}
 
-    def save(self, which: str, step: int, state: object) -> None:
-        """Save, and return only when it is on disk."""
+    def path(self, which: str, step: int) -> Path:
+        """The folder of a checkpoint."""
+        return self._folder / which / str(step)
+
+    def save(self, which: str, step: int, state: object, texts: Mapping[str, str]) -> None:
+        """Save a state with texts, name → content, and return only when all is on disk."""
         manager = self._managers[which]
         if step in manager.all_steps():
             return
         manager.save(step, args=ocp.args.StandardSave(state))
         manager.wait_until_finished()
+        if not jax.process_index():
+            for name, text in texts.items():
+                write_atomic(self.path(which, step) / name, text)
+            digests.write(self.path(which, step))
 
     def step(self, which: str) -> int | None:
         """The newest step that is there."""
         return self._managers[which].latest_step()
 
-    def restore(self, which: str, like: T) -> T:
-        """The newest state, with the shapes, types and devices of ``like``."""
+    def restore(self, which: str, like: T) -> tuple[int, T] | None:
+        """The newest whole state and its step, with the shapes, types and devices of ``like``; None if none is there.
+
+        Damaged ones that are newer are told of and removed, for they will be made again.
+
+        Raises:
+            ValueError: there are some, but none is whole.
+        """
         manager = self._managers[which]
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        return manager.restore(manager.latest_step(), args=ocp.args.StandardRestore(target))
+        found, flaws = self._newest(
+            which, lambda step: manager.restore(step, args=ocp.args.StandardRestore(target))
+        )
+        self._tell(which, found and found[0], flaws)
+        self._remove(which, flaws)
+        return found
 
     def restore_params(self, which: str) -> dict[str, jax.Array]:
-        """The newest parameters alone, as host arrays."""
-        manager = self._managers[which]
-        step, here = manager.latest_step(), jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        # the devices that it was made on need not be there
-        target = jax.tree.map(
-            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=here), manager.item_metadata(step).tree
-        )
-        return manager.restore(step, args=ocp.args.StandardRestore(target))["params"]
+        """The newest whole parameters alone, as host arrays; nothing is removed."""
+        found, flaws = self._newest(which, lambda step: self._params(which, step))
+        self._tell(which, found and found[0], flaws)
+        if found is None:
+            raise ValueError(f"which: {self._folder} holds no {which!r} checkpoint; train for longer first")
+        return found[1]
+
+    def remove_damaged(self, which: str) -> dict[int, str]:
+        """Remove checkpoints that are not whole; their steps, with what is wrong with each."""
+        _, flaws = self._newest(which, lambda step: self._managers[which].item_metadata(step).tree)
+        self._remove(which, flaws)
+        return flaws
 
     def close(self) -> None:
         """Let go of the folder."""
         for manager in self._managers.values():
             manager.close()
 
+    def _params(self, which: str, step: int) -> dict[str, jax.Array]:
+        manager = self._managers[which]
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        # the devices that it was made on need not be there
+        target = jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=here), manager.item_metadata(step).tree
+        )
+        return manager.restore(step, args=ocp.args.StandardRestore(target))["params"]
+
+    def _newest(self, which: str, read: Callable[[int], T]) -> tuple[tuple[int, T] | None, dict[int, str]]:
+        """The newest step that is whole with what is read there, and what is wrong with those after it."""
+        flaws = {}
+        for step in sorted(self._managers[which].all_steps(), reverse=True):
+            if flaw := digests.flaw(self.path(which, step)):
+                flaws[step] = flaw
+                continue
+            try:
+                return (step, read(step)), flaws
+            except Exception as error:  # a reader of damaged files fails in any way
+                reason = str(error).strip() or type(error).__name__
+                flaws[step] = f"it cannot be read, {reason.splitlines()[0][:150]}"
+        return None, flaws
+
+    def _tell(self, which: str, found: int | None, flaws: dict[int, str]) -> None:
+        """Say which checkpoints are damaged; refuse to go on without any."""
+        if not flaws:
+            return
+        damaged = "; ".join(f"step {step}: {flaw}" for step, flaw in flaws.items())
+        if found is None:
+            other = ', load "last"' if which == "best" else ""
+            raise ValueError(
+                f"folder: no {which!r} checkpoint in {self._folder} is whole ({damaged}); put a copy of one back"
+                f"{other}, or {_SCRATCH}"
+            )
+        warnings.warn(
+            f"{self._folder}: the newest {which!r} checkpoint is damaged ({damaged}); that of step {found} is taken",
+            stacklevel=5,
+        )
+
+    def _remove(self, which: str, steps: Mapping[int, str]) -> None:
+        for step in steps:
+            self._managers[which].delete(step)
+
 
 def load(folder: str | Path, which: str = "last") -> nnx.Module:
-    """The trained model of a run.
+    """The trained model of a run; of the newest whole checkpoint, with a warning, if newer ones are damaged.
 
     Args:
         folder: the run's ``checkpoints`` folder.
         which: ``"last"`` or ``"best"`` (highest ``validation_efficiency``).
 
     Raises:
-        ValueError: there is no such checkpoint; says what is there and what to do.
+        ValueError: there is no such checkpoint, or none is whole; says what is there and what to do.
     """
     folder = Path(folder)
-    path = folder / _SETTINGS
-    if not path.exists():
+    settings = _read_settings(folder)
+    if settings is None:
         raise ValueError(
-            f"folder: {folder} holds no training run (no {_SETTINGS}); run notebook 03_training first"
+            f"folder: {folder} holds no training run (no {SETTINGS}); run notebook 03_training first"
         )
-    config = ModelConfig.from_json(json.dumps(json.loads(path.read_text())["model"]))
+    config = ModelConfig.from_dict(settings["model"])
     graph, params = models.split(models.build(config))
     store = Checkpoints(folder)
     try:
@@ -129,6 +234,6 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
         store.close()
     if {k: a.shape for k, a in kept.items()} != {k: a.shape for k, a in params.items()}:
         raise ValueError(
-            f"folder: the checkpoint in {folder} does not fit the model that {_SETTINGS} describes"
+            f"folder: the checkpoint in {folder} does not fit the model that {SETTINGS} describes"
         )
     return models.merge(graph, {k: jnp.asarray(kept[k], a.dtype) for k, a in params.items()})

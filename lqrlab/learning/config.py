@@ -1,8 +1,18 @@
 """What a model and a training run are made from: plain numbers and strings, checked, JSON both ways."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Self
 
 from lqrlab.compute.config import Config, Count, Natural, NonNegative, Positive, Seed, Share
+
+_FORMER = {
+    "invented": "random_systems",
+    "invented_share": "random_share",
+    "rounds": "dagger_rounds",
+    "own_share": "on_policy_share",
+    "own_steps": "on_policy_steps",
+}  # names of settings in version 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +124,16 @@ class TrainConfig(Config):
         random = self.random_share if self.random_systems else 0.0
         mine = self.on_policy_share if self.dagger_rounds else 0.0
         self.require("on_policy_share", random + mine < 1, "what leaves a part of each batch to the data set")
+
+    @classmethod
+    def from_dict(cls, values: object) -> Self:
+        """As :meth:`from_json`, of what JSON has been read to; names of version 0.2 are told with their successors."""
+        for key in values if isinstance(values, Mapping) else ():
+            if key in _FORMER:
+                raise ValueError(
+                    f"{key}: TrainConfig has no such setting; since version 0.2 it was renamed {_FORMER[key]}"
+                )
+        return super().from_dict(values)
 
     @property
     def dagger_starts(self) -> tuple[int, ...]:

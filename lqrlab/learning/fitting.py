@@ -5,7 +5,7 @@ import dataclasses
 import json
 import signal
 import threading
-import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from flax import nnx
 from jax.experimental import multihost_utils
 
 from lqrlab.compute import Backend
+from lqrlab.compute.files import locked
 from lqrlab.dataset import Source, VariantTable, Windows
 from lqrlab.learning import metrics as log
 from lqrlab.learning import models, programs
 from lqrlab.learning.batches import Mixture, check_source
-from lqrlab.learning.checkpoints import Checkpoints, write_settings
+from lqrlab.learning.checkpoints import SETTINGS, Checkpoints, write_settings
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.programs import Recipe
 from lqrlab.learning.training_step import Metrics, TrainState, initial, learning_rate
@@ -100,17 +101,22 @@ def fit(
             the first, second and sustained dispatch).
 
     Raises:
-        ValueError: the folder holds a run with other settings; the source does not fit the model or the config.
+        ValueError: another training writes to the folder; it holds a run with other settings, or checkpoints of which
+            none is whole (if the newest is damaged, a warning says so and the run resumes from the one before); the
+            source does not fit the model or the config.
         NonFiniteLossError: the loss stopped being a number; the last checkpoint is kept.
     """
     backend, folder = backend or Backend(), Path(folder)
     check_source(source, model, config)
     data = json.loads(source.data.config.to_json())
     order = source.shuffling | {"seed": source.spec.seed}
-    write_settings(folder / "checkpoints", model, config, data, order, backend)
-    store = Checkpoints(folder / "checkpoints")
-    with contextlib.closing(store), backend.active(), _interruptible() as interrupted:
-        run = _Run(source, model, config, folder, backend, store)
+    with contextlib.ExitStack() as held:
+        held.enter_context(_alone(folder / "checkpoints"))
+        settings = write_settings(folder / "checkpoints", model, config, data, order, backend)
+        store = held.enter_context(contextlib.closing(Checkpoints(folder / "checkpoints")))
+        held.enter_context(backend.active())
+        interrupted = held.enter_context(_interruptible())
+        run = _Run(source, model, config, folder, backend, store, settings)
         run.resume()
         while not run.finished(interrupted):
             run.dispatch(interrupted, progress)
@@ -130,8 +136,10 @@ class _Run:
         folder: Path,
         backend: Backend,
         store: Checkpoints,
+        settings: dict[str, Any],
     ):
         self.source, self.config, self.folder, self.store = source, config, folder, store
+        self.settings = settings
         graph, params = models.split(models.build(model))
         expert_std = source.data.config.excitation
         programs.check_settings(config, model, expert_std, backend)
@@ -146,17 +154,36 @@ class _Run:
         self.steps = programs.run_steps.fresh()
         self.step, self.round, self.rows, self.best = 0, 0, list[log.Row](), -np.inf
         self.ending = self.done = False
-        self.watch = _Watch(config.batch_size)
+        self.watch = log.Watch(config.batch_size)
 
     def resume(self) -> None:
-        """Go on from the last checkpoint, if there is one."""
-        self.step = self.store.step("last") or 0
-        if self.step:
-            self.state = self.store.restore("last", self.state)
-        self.rows = log.cut_back(self.folder / log.FILE, self.step, write=_writes())
+        """Go on from the newest whole checkpoint, if there is one."""
+        if found := self.store.restore("last", self.state):
+            self.step, self.state = found
+        kept = self.store.path("last", self.step) / log.FILE
+        self.rows = log.cut_back(self.folder / log.FILE, self.step, kept, write=_writes())
         self.best = max((row["validation_efficiency"] for row in self.rows), default=-np.inf)
+        self._mend_best()
         requested = bool(self.rows) and _stop_file(self.folder).exists()
         self.done = patience_exhausted(self.rows, self.config.patience) or requested
+
+    def _save(self, which: str, state: object) -> None:
+        """With all that a run goes on from, should the files beside the checkpoints be lost."""
+        texts = {SETTINGS: json.dumps(self.settings), log.FILE: log.text(self.rows)}
+        self.store.save(which, self.step, state, texts)
+
+    def _mend_best(self) -> None:
+        """Make a damaged best checkpoint again, at once or when its step comes; else the best from here on counts."""
+        for step, flaw in self.store.remove_damaged("best").items():
+            lost = step < self.step
+            self.best = -np.inf if lost else self.best
+            what = "the best report from here on takes its place" if lost else "it is made again"
+            warnings.warn(
+                f"{self.folder}: the 'best' checkpoint of step {step} is damaged ({flaw}); {what}",
+                stacklevel=4,
+            )
+            if step == self.step:
+                self._save("best", {"params": self.state.best})
 
     def finished(self, interrupted: threading.Event) -> bool:
         """Whether nothing is left to be done, or somebody has interrupted the run."""
@@ -187,7 +214,7 @@ class _Run:
             self.done = patience_exhausted(self.rows, config.patience) or requested
             (self.ending,) = _agreed(self.ending or interrupted.is_set())
         if save or self.done or self.ending:
-            self.store.save("last", self.step, self.state)
+            self._save("last", self.state)
 
     def _begin_round(self) -> None:
         """Run the policy if a DAgger round begins with this step, or again if the run was resumed within one."""
@@ -214,7 +241,7 @@ class _Run:
             log.append(self.folder / log.FILE, row)
         if row["validation_efficiency"] > self.best:
             self.best = row["validation_efficiency"]
-            self.store.save("best", self.step, {"params": self.state.best})
+            self._save("best", {"params": self.state.best})
         if progress and _writes():
             progress(row)
         self.watch.restart()
@@ -268,30 +295,6 @@ def patience_exhausted(rows: list[log.Row], patience: int) -> bool:
     return bool(patience) and len(scores) > patience and len(scores) - 1 - int(np.argmax(scores)) >= patience
 
 
-class _Watch:
-    """Metrics of the dispatches since the last report, left on the device until they are looked at."""
-
-    def __init__(self, batch_size: int):
-        self.batch_size = batch_size
-        self.restart()
-
-    def restart(self) -> None:
-        self.since, self.taken = time.perf_counter(), 0
-        self.seen: list[Metrics] = []
-
-    def add(self, count: int, metrics: Metrics) -> None:
-        if self.seen:  # at most two dispatches are under way, so that a signal is heard
-            jax.block_until_ready(self.seen[-1])
-        self.taken += count
-        self.seen.append(metrics)
-
-    def look(self) -> dict[str, Any]:
-        fetched = jax.device_get(self.seen)
-        row = {name: float(np.mean(np.concatenate([m[name] for m in fetched]))) for name in fetched[0]}
-        seconds = time.perf_counter() - self.since
-        return row | {"windows_per_second": self.taken * self.batch_size / seconds, "seconds": seconds}
-
-
 @jax.jit
 def _all_finite(leaves: list[jax.Array]) -> jax.Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in leaves]))
@@ -312,6 +315,17 @@ def _agreed(*heard: bool) -> tuple[bool, ...]:
     if jax.process_count() == 1:
         return heard
     return tuple(map(bool, multihost_utils.broadcast_one_to_all(np.array(heard))))
+
+
+@contextlib.contextmanager
+def _alone(checkpoints: Path) -> Iterator[None]:
+    """Keep the run for this training, of whose processes one writes; refuse if another one has it."""
+    if not _writes():
+        yield
+        return
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    with locked(checkpoints):
+        yield
 
 
 @contextlib.contextmanager

@@ -1,11 +1,16 @@
-"""The file of a run's metrics: one JSON object a line, so that whatever was written survives."""
+"""A run's metrics: means since its last report, and their file, which has one JSON object a line."""
 
-import contextlib
 import json
+import time
+import warnings
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
 from lqrlab.compute.files import write_atomic
+from lqrlab.learning.training_step import Metrics
 
 FILE = "metrics.jsonl"
 
@@ -14,24 +19,86 @@ Row = dict[str, Any]
 _FORMER = {"validation_lost": "validation_diverged"}  # names in version 0.2
 
 
-def append(log: Path, row: Row) -> None:
+def append(log: str | Path, row: Row) -> None:
     """Add a row."""
-    with log.open("a") as file:
+    with Path(log).open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
 
 
-def read(log: Path) -> list[Row]:
-    """All rows; a line cut short is left out."""
-    rows = []
-    for line in log.read_text().splitlines() if log.exists() else ():
-        with contextlib.suppress(json.JSONDecodeError):
-            rows.append({_FORMER.get(name, name): value for name, value in json.loads(line).items()})
-    return rows
+def text(rows: list[Row]) -> str:
+    """The rows as a file has them."""
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def cut_back(log: Path, step: int, *, write: bool) -> list[Row]:
-    """The rows up to the checkpoint of ``step``; later ones are dropped, for they will be measured again."""
-    rows = [row for row in read(log) if row["step"] <= step]
+def read(log: str | Path) -> list[Row]:
+    """All rows; a line that is cut short or no JSON object is left out."""
+    return [row for row in map(_parse, _lines(log)) if row is not None]
+
+
+def cut_back(log: str | Path, step: int, kept: str | Path, *, write: bool) -> list[Row]:
+    """The rows up to the checkpoint of ``step``; later ones are dropped, for they will be measured again.
+
+    Args:
+        log: the file; lines that are no rows of a training are told of and dropped.
+        step: of the checkpoint.
+        kept: a file of the rows up to the checkpoint; if it is there, it is believed and the log is not.
+        write: whether to write the rows back.
+    """
+    foreign = sum(
+        not _of_training(_parse(line)) for line in _lines(log)[:-1]
+    )  # the last may have been cut short
+    if foreign and write:
+        warnings.warn(
+            f"{log}: lines that are no rows of metrics are left out ({foreign} of them)", stacklevel=4
+        )
+    found = read(kept if Path(kept).is_file() else log)
+    rows = {row["step"]: row for row in found if _of_training(row) and row["step"] <= step}
     if write:
-        write_atomic(log, "".join(json.dumps(row) + "\n" for row in rows))
-    return rows
+        write_atomic(log, text(list(rows.values())))
+    return list(rows.values())
+
+
+def _lines(log: str | Path) -> list[bytes]:
+    return Path(log).read_bytes().splitlines() if Path(log).exists() else []
+
+
+def _parse(line: bytes) -> Row | None:
+    try:
+        row = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+    return {_FORMER.get(name, name): value for name, value in row.items()} if isinstance(row, dict) else None
+
+
+def _of_training(row: Row | None) -> bool:
+    """Whether a row says what resuming needs."""
+    return (
+        row is not None and type(row.get("step")) is int and type(row.get("validation_efficiency")) is float
+    )
+
+
+class Watch:
+    """Metrics of the dispatches since the last report, left on the device until they are looked at."""
+
+    def __init__(self, batch_size: int):
+        self.batch_size = batch_size
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew."""
+        self.since, self.taken = time.perf_counter(), 0
+        self.seen: list[Metrics] = []
+
+    def add(self, count: int, metrics: Metrics) -> None:
+        """Take in a dispatch of so many steps."""
+        if self.seen:  # at most two dispatches are under way, so that a signal is heard
+            jax.block_until_ready(self.seen[-1])
+        self.taken += count
+        self.seen.append(metrics)
+
+    def look(self) -> Row:
+        """Means over the steps, windows per second, seconds."""
+        fetched = jax.device_get(self.seen)
+        row = {name: float(np.mean(np.concatenate([m[name] for m in fetched]))) for name in fetched[0]}
+        seconds = time.perf_counter() - self.since
+        return row | {"windows_per_second": self.taken * self.batch_size / seconds, "seconds": seconds}

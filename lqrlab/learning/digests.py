@@ -1,0 +1,36 @@
+"""Digests of a folder's files, written when it is made, so that later it can be seen whether it is whole."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from lqrlab.compute.files import write_json
+
+FILE = "sha256.json"
+
+
+def write(folder: Path) -> None:
+    """List all files of ``folder`` with their digests."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    write_json(folder / FILE, {path.relative_to(folder).as_posix(): _digest(path) for path in files})
+
+
+def flaw(folder: Path) -> str:
+    """What is wrong with the files that :func:`write` listed; empty if nothing is, or if none were listed."""
+    path = folder / FILE
+    if not path.is_file():
+        return ""
+    try:
+        for name, digest in json.loads(path.read_bytes()).items():
+            if not (folder / name).is_file():
+                return f"{name} is missing"
+            if _digest(folder / name) != digest:
+                return f"{name} is not what was written"
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return f"{FILE} cannot be read"
+    return ""
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
