@@ -83,7 +83,7 @@ class Config:
         """
         try:
             values = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"{cls.__name__}: expected JSON, but found {error}") from None
         return cls.from_dict(values)
 
