@@ -29,9 +29,8 @@ def write_atomic(path: str | Path, data: str | bytes | memoryview) -> Path:
     path = Path(path)
     part = path.with_name(path.name + PART)
     try:
-        part.unlink(
-            missing_ok=True
-        )  # of a killed process; and whatever else it is, it is not written through
+        # of a killed process; if it is a link, what it points at is not written to
+        part.unlink(missing_ok=True)
         with open(part, "xb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
