@@ -11,13 +11,14 @@ import orbax.checkpoint as ocp
 from flax import nnx
 
 from lqrlab.compute import Backend
-from lqrlab.compute.files import write_json
+from lqrlab.compute.files import read_object, write_json
 from lqrlab.learning import models
 from lqrlab.learning.config import ModelConfig, TrainConfig
 
 T = TypeVar("T")
 
 _SETTINGS = "settings.json"
+_REMEDY = "train again from scratch in another folder"
 
 
 _HOW = ("dtype", "compute_dtype", "precision")  # of a backend: what a run cannot be gone on with another of
@@ -37,7 +38,7 @@ def write_settings(
     new = json.loads(json.dumps(new))  # as it will be read back: tuples as lists
     path = folder / _SETTINGS
     if path.exists():
-        old = json.loads(path.read_text())
+        old = _read_settings(path)
         differ = [
             f"{part}.{key} was {old.get(part, {}).get(key)!r} and is now {new[part].get(key)!r}"
             for part in new
@@ -54,6 +55,18 @@ def write_settings(
         return
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, new)
+
+
+def _read_settings(path: Path) -> dict[str, dict[str, Any]]:
+    """The settings of a run, each part a table of names and values."""
+    try:
+        settings = read_object(path)
+    except ValueError as error:
+        raise ValueError(f"folder: {path} is damaged: {error}; {_REMEDY}") from None
+    for part in ("model", *settings):
+        if not isinstance(settings.get(part), dict):
+            raise ValueError(f"folder: {path} is damaged: it has no table of settings {part!r}; {_REMEDY}")
+    return settings
 
 
 class Checkpoints:
@@ -118,7 +131,7 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
         raise ValueError(
             f"folder: {folder} holds no training run (no {_SETTINGS}); run notebook 03_training first"
         )
-    config = ModelConfig.from_json(json.dumps(json.loads(path.read_text())["model"]))
+    config = ModelConfig.from_dict(_read_settings(path)["model"])
     graph, params = models.split(models.build(config))
     store = Checkpoints(folder)
     try:
