@@ -5,11 +5,13 @@ import hashlib
 import inspect
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 
 import h5py
 import jax
@@ -471,10 +473,83 @@ def test_resume_makes_only_what_is_missing(made, copy):
     (copy / "pendulum-00000.h5.part").write_bytes(b"half of a file")
     with pytest.raises(dataset.BadFile, match="begun but not finished"):
         dataset.open(copy)
-    dataset.generate(CONFIG, copy)
+    with pytest.warns(UserWarning, match=r"pendulum-00001\.h5 was made again: trajectories/states|damaged"):
+        dataset.generate(CONFIG, copy)
     assert files(copy) == files(made)
     kept = {p.name for p in copy.iterdir() if p.stat().st_mtime_ns == before.get(p.name)}
     assert kept == set(files(made)) - {"manifest.json", "two_link_arm-00000.h5", "pendulum-00001.h5"}
+
+
+def test_nothing_is_deleted_from_a_folder_that_is_not_the_data_sets(tmp_path):
+    for name in ("pendulum-00000.h5.part", "manifest.json.part", "thesis.part", ".lock"):
+        (tmp_path / name).write_text("years of work")
+    before = files(tmp_path)
+    done = CliRunner().invoke(main, ["data", "generate", str(tmp_path), "-p", "families=pendulum"])
+    assert isinstance(done.exception, ValueError | SystemExit)
+    assert files(tmp_path) == before
+
+
+def test_what_a_killed_run_left_stops_nothing_and_other_files_stay(made, copy):
+    names = [name for name in files(made) if name != "manifest.json"]
+    (copy / "manifest.json").unlink()
+    for name in (*names, "manifest.json"):
+        (copy / f"{name}.part").write_text("half of it")
+    (copy / ".lock").write_text("4711")
+    (copy / "thesis.part").write_text("years of work")
+    dataset.generate(CONFIG, copy)
+    (copy / "thesis.part").unlink()  # it is there still
+    assert files(copy) == files(made)
+
+
+def test_a_part_that_leads_elsewhere_is_not_written_through(tmp_path):
+    (tmp_path / "thesis").write_text("years of work")
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "config.json.part").symlink_to(tmp_path / "thesis")
+    dataset.manifest.claim(tmp_path / "made", CONFIG)
+    assert (tmp_path / "thesis").read_text() == "years of work"
+
+
+def swap(folder):
+    a, b = (folder / name for name in ("pendulum-00000.h5", "two_link_arm-00000.h5"))
+    a.rename(folder / "c")
+    b.rename(a)
+    (folder / "c").rename(b)
+    return [a, b]
+
+
+def swap_blocks(folder):
+    shutil.copy(folder / "pendulum-00001.h5", folder / "pendulum-00000.h5")
+    return [folder / "pendulum-00000.h5"]
+
+
+def append(folder):
+    with (folder / "pendulum-00000.h5").open("ab") as file:
+        file.write(b"junk" * 10)
+    return [folder / "pendulum-00000.h5"]
+
+
+def inexact(folder):
+    content, _ = dataset.shards.read(folder / SHARD)
+    reseal(folder, SHARD, {"trajectories/cost": content.arrays["trajectories/cost"] / 2})
+    return [folder / SHARD]
+
+
+def pipe(folder):
+    (folder / SHARD).unlink()
+    os.mkfifo(folder / SHARD)
+    return [folder / SHARD]
+
+
+@pytest.mark.parametrize("harm", [swap, swap_blocks, append, inexact, pipe])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_only_a_file_that_verifies_is_kept(harm, sealed, made, copy):
+    harmed = harm(copy)
+    if not sealed:
+        (copy / "manifest.json").unlink()
+    said = []
+    dataset.generate(CONFIG, copy, say=said.append)
+    assert files(copy) == files(made)
+    assert [text.split(" was made again: ")[0] for text in said] == [str(path) for path in harmed]
 
 
 def test_another_config_or_folder_is_refused(made, tmp_path):
@@ -672,6 +747,104 @@ def test_a_hostile_file_is_refused_before_it_is_read(harm, words, copy):
     report = dataset.verify(copy)
     assert not report.ok
     assert {path.name for path, _ in report.problems} == {SHARD}
+
+
+def linked(folder):
+    """Five hundred names of one file, all of them in the manifest."""
+    config = changed(families=("pendulum",), held_out=(), variants=500, variants_per_shard=1)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    entry = manifest["shards"][0]
+    names = [shard.name for shard in dataset.plan.plan(config)]
+    manifest |= {"config": json.loads(config.to_json()), "shards": [entry | {"file": name} for name in names]}
+    manifest["left_out"] = {"pendulum": manifest["left_out"]["pendulum"]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    for name in names[1:]:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).hardlink_to(folder / names[0])
+
+
+def edited(**values):
+    """A manifest with other settings in its config."""
+
+    def change(folder):
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["config"] |= values
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+
+    return change
+
+
+def replaced(text):
+    return lambda folder: (folder / "manifest.json").write_text(text)
+
+
+def in_file(fill):
+    return lambda folder: grown(folder / SHARD, fill)
+
+
+def shared(file):
+    """A hundred names of one array: each would be read."""
+    for k in range(100):
+        file[f"trajectories/{k}"] = file["trajectories/states"]
+
+
+def crowded(file):
+    for k in range(5000):
+        file[f"variants/{k}"] = file["variants/dt"]
+
+
+def no_file(folder):
+    (folder / "manifest.json").unlink()
+    os.mkfifo(folder / "manifest.json")
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (replaced("[" * 200_000), "nested too deeply"),
+        (replaced('{"a":' * 200_000), "nested too deeply"),
+        (replaced("[]"), "expected a JSON object, but found a JSON value of type list"),
+        (replaced('{"format": "lqrlab data set 1", "config": []}'), "expected a JSON object"),
+        (replaced(""), "found no JSON"),
+        (replaced("\ud800".encode("utf-16", "surrogatepass").decode("latin1")), "found no JSON"),
+        (edited(variants=10**9), "variants: expected a whole number in"),
+        (edited(variants=10**7, variants_per_shard=1), "at most 20000 files"),
+        (edited(num_steps=10**12, keep_every=2, segment_length=1), "num_steps: expected a whole number"),
+        (edited(families=["a"] * 500_000), "config: expected at most"),
+        (no_file, r"has no manifest\.json"),
+        (pipe, "is no regular file"),
+        (linked, "is the same file as pendulum-00000.h5"),
+        (in_file(shared), "its arrays together claim"),
+        (in_file(crowded), "items, more than a data set has"),
+        (in_file(lambda file: file.__setitem__("variants/again", file["/"])), "is no group of a data set"),
+    ],
+)
+def test_whatever_lies_in_the_folder_is_refused_in_words_and_soon(harm, words, copy):
+    harm(copy)
+    began = time.monotonic()
+    report = dataset.verify(copy)
+    with pytest.raises(dataset.BadFile, match=words):
+        dataset.open(copy)
+    assert time.monotonic() - began < 3
+    assert re.search(words, str(report)), str(report)[:500]
+
+
+def test_verifying_raises_nothing_whatever_goes_wrong_in_a_file(copy, monkeypatch):
+    def broken(*_):
+        raise RecursionError("as deep as it goes")
+
+    monkeypatch.setattr(dataset.consistency, "check", broken)
+    report = dataset.verify(copy)
+    assert not report.ok
+    assert all("cannot be checked: RecursionError" in why for _, why in report.problems)
+
+
+def test_many_foreign_files_are_counted(copy):
+    for k in range(300):
+        (copy / f"spare-{k}.h5").touch()
+    report = dataset.verify(copy)
+    assert len(report.problems) == 101
+    assert report.problems[-1] == (copy, "200 more files are not part of the data set")
 
 
 @pytest.mark.parametrize("keep", [0, 100, 3000, -1])

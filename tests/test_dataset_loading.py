@@ -378,9 +378,21 @@ def test_bad_arguments(arguments, words, data):
         source(data, **arguments)
 
 
-def test_a_position_before_the_first_is_refused(data):
-    with pytest.raises(ValueError, match="position: expected a whole number ≥ 0"):
-        source(data).batch(-1)
+@pytest.mark.parametrize("kind", [*FROM_FILES, "simulated"])
+def test_positions_before_the_first_and_after_the_last_epoch_are_refused(kind, data):
+    some = source(data, kind)
+    last = some.num_positions // some.batch_size - 1
+    for position in (-1, last + 1, 10**30):
+        with pytest.raises(ValueError, match=r"position: expected a whole number in \[0, "):
+            some.batch(position)
+        with pytest.raises(ValueError, match=r"first: expected a whole number in \[0, "):
+            some.windows(position * some.batch_size, some.batch_size)
+    with pytest.raises(ValueError, match="count: expected a whole number ≥ 1"):
+        some.windows(0, 0)
+    with pytest.raises(ValueError, match="start: expected a whole number ≥ 0"):
+        some.batches(-1)
+    if kind != "simulated":  # which compiles for seconds
+        assert np.isfinite(some.batch(last).signals).all()
 
 
 def test_a_config_has_nothing_to_read():

@@ -821,6 +821,16 @@ def test_an_accumulated_gradient_is_the_mean_of_its_parts():
     assert float(metrics["loss"]) == pytest.approx(float(jnp.mean((m @ params["w"]) ** 2)))
 
 
+@pytest.mark.parametrize("text", ["", "[]", "null", "{}", '{"model": 3}', "[" * 100_000])
+def test_settings_that_are_no_table_are_refused_in_words(text, tmp_path):
+    (tmp_path / "settings.json").write_text(text)
+    with pytest.raises(ValueError, match=r"settings\.json is damaged: .*; train again from scratch"):
+        learning.load(tmp_path)
+    config = (learning.ModelConfig(), learning.TrainConfig(), {}, {}, compute.Backend())
+    with pytest.raises(ValueError, match=r"settings\.json is damaged"):
+        learning.checkpoints.write_settings(tmp_path, *config)
+
+
 def test_what_is_registered_in_a_cell_works_in_fit_and_load(data, tmp_path):
     @learning.models.activation("bent")
     def bent(a):

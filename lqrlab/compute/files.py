@@ -14,6 +14,8 @@ PART = ".part"
 LOCK = ".lock"
 """The file in a folder that whoever works there holds."""
 
+_MOST_BYTES = 1 << 27  # of JSON: some ten seconds and a gigabyte to read
+
 
 def write_atomic(path: str | Path, data: str | bytes | memoryview) -> Path:
     """Give a file new contents: a process killed at any moment leaves the old ones or the new ones.
@@ -27,7 +29,9 @@ def write_atomic(path: str | Path, data: str | bytes | memoryview) -> Path:
     path = Path(path)
     part = path.with_name(path.name + PART)
     try:
-        with open(part, "wb") as file:
+        # of a killed process; if it is a link, what it points at is not written to
+        part.unlink(missing_ok=True)
+        with open(part, "xb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
@@ -48,6 +52,32 @@ def write_atomic(path: str | Path, data: str | bytes | memoryview) -> Path:
 def write_json(path: str | Path, content: Any, **options: Any) -> Path:
     """:func:`write_atomic` of ``content`` as JSON."""
     return write_atomic(path, json.dumps(content, indent=2, **options) + "\n")
+
+
+def read_object(path: str | Path, most: int = _MOST_BYTES) -> dict[str, Any]:
+    """The JSON object in a file that anyone may have written.
+
+    Raises:
+        ValueError: no regular file, more than ``most`` bytes, no JSON, or JSON of something else; the caller names
+            the file.
+        OSError: it cannot be read.
+    """
+    path = Path(path)
+    if not path.is_file():  # a pipe would be waited for
+        raise ValueError("expected a regular file with a JSON object, but found none")
+    if (size := path.stat().st_size) > most:
+        raise ValueError(f"expected a JSON object of at most {most} bytes, but found {size} bytes")
+    try:
+        content = json.loads(path.read_bytes())
+    except RecursionError:
+        raise ValueError(
+            "expected a JSON object, but found one that is nested too deeply to be read"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"expected a JSON object, but found no JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"expected a JSON object, but found a JSON value of type {type(content).__name__}")
+    return content
 
 
 @contextlib.contextmanager

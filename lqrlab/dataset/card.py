@@ -14,7 +14,7 @@ from lqrlab.dataset.windows import ARRAYS
 if TYPE_CHECKING:
     from lqrlab.dataset.store import Dataset
 
-FILE = "card.md"
+FILE = manifest.CARD
 _SHOWN = 64  # trajectories of each family
 
 REASONS = manifest.REASONS

@@ -19,6 +19,11 @@ HELD_OUT = ("furuta_pendulum", "dc_motor")
 """Families that are held out by default, where the data set has them all."""
 
 _SEGMENT = 64
+_MOST_FILES = 20_000
+MOST_BYTES = 1 << 17
+"""Of a config as JSON: a longer text is not one, and reading it would take its time."""
+
+_Counted = Annotated[int, Range(1, 10**7)]  # so that what is counted in a foreign manifest fits into memory
 _FORMER = {"thinning": "keep_every", "stretch": "segment_length"}  # names of settings in version 0.2
 _Deviation = Annotated[float, Range(0, words="a standard deviation ≥ 0 in units of the signal's scale")]
 
@@ -50,7 +55,7 @@ class DataConfig(Config):
         linear: simulate the linearised plants exactly; else the nonlinear ones by Runge-Kutta 4.
         saturation: limit of the inputs around the equilibrium, in units of the input's scale; None for none.
         seed: of all random numbers.
-        variants_per_shard: variants in one file.
+        variants_per_shard: variants in one file; there are at most 20,000 files.
         compression: of trajectories on disk: None, or "blosc", which needs the package hdf5plugin to write and to
             read. Excited trajectories are mostly noise and hardly shrink; those of a bare regulator do.
 
@@ -61,11 +66,11 @@ class DataConfig(Config):
 
     families: tuple[str, ...] = FAMILIES
     held_out: tuple[str, ...] | None = None
-    variants: Count = 100
+    variants: _Counted = 100
     spread: Share = 0.2
     validation: Share = 0.2
-    trajectories: Count = 20
-    num_steps: Count = 150
+    trajectories: _Counted = 20
+    num_steps: Annotated[int, Range(1, 10**6)] = 150
     keep_every: Count = 1
     segment_length: Count = _SEGMENT
     excitation: _Deviation = 0.3
@@ -88,6 +93,11 @@ class DataConfig(Config):
         if self.keep_every == 1:  # equal configs for equal bytes
             object.__setattr__(self, "segment_length", _SEGMENT)
         self._check_families()
+        self.require(
+            "variants_per_shard",
+            len(self.families) * -(-self.variants // self.variants_per_shard) <= _MOST_FILES,
+            f"so many that there are at most {_MOST_FILES} files",
+        )
         self.require(
             "segment_length",
             self.keep_every == 1 or self.segment_length <= self.num_steps,
@@ -156,7 +166,7 @@ class DataConfig(Config):
     def is_written(self, text: object) -> bool:
         """Whether a text is this config's JSON, by this version or an earlier one."""
         try:
-            return isinstance(text, str) and type(self).from_json(text) == self
+            return isinstance(text, str) and len(text) <= MOST_BYTES and type(self).from_json(text) == self
         except ValueError:
             return False
 

@@ -2,7 +2,9 @@
 
 import concurrent.futures
 import contextlib
+import os
 import queue
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import jax
 
 from lqrlab.compute.files import locked
-from lqrlab.dataset import card, contents, manifest, shards, store
+from lqrlab.dataset import card, contents, manifest, shards, store, verification
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.manifest import Record
 from lqrlab.dataset.plan import Shard, plan
@@ -22,6 +24,7 @@ Engine = Callable[[Callable[[Shard], Record], Sequence[Shard]], Iterable[Record]
 """Calls a function, which can be pickled, for each shard, anywhere; returns results in the order of the shards."""
 
 _WRITERS = 2
+_MADE_AGAIN = "made_again"  # in an entry on its way from the process that made the file
 
 
 def generate(
@@ -32,11 +35,12 @@ def generate(
     engine: Engine | None = None,
     devices: Sequence[jax.Device] | None = None,
     controller: Controller | None = None,
+    say: Callable[[str], object] = warnings.warn,
 ) -> "store.Dataset":
     """Make a data set, or finish one that was begun.
 
     Each shard is written to a temporary file, flushed and renamed; the manifest comes last. After a kill, the same
-    call keeps the files whose checksums are right, makes the others, and ends in the same bytes.
+    call keeps the files in which :func:`verify` finds nothing wrong, makes the others, and ends in the same bytes.
 
     Args:
         config: what to make.
@@ -48,6 +52,7 @@ def generate(
         controller: plants → :class:`lqrlab.simulation.Policy` that runs their loops in place of the optimum, such as
             ``functools.partial(learning.policy, model)`` for rounds on a policy's loops; the config's ``controller``
             names it. Targets remain the optimum's. To make the data set again, the same policy is needed.
+        say: called with a sentence about each file that was there but had to be made again.
 
     Returns:
         The data set, opened.
@@ -71,6 +76,8 @@ def generate(
         engine = engine or partial(_threads, devices or [here])
         _report(progress, todo, 0)
         for record in engine(partial(produce, config, folder.resolve(), controller=controller), todo):
+            if why := record.pop(_MADE_AGAIN, ""):
+                say(f"{folder / record['file']} was made again: {why}")
             records.append(record)
             _report(progress, todo, len(records))
         manifest.seal(folder, config, records)
@@ -122,6 +129,9 @@ def produce(
 ) -> Record:
     """Make one shard, unless it is complete already, and return its entry of the manifest.
 
+    A file that is there is kept if :func:`lqrlab.dataset.verify` finds nothing wrong with it; else the entry also says
+    what was wrong.
+
     Args:
         config: of the data set.
         folder: of the data set.
@@ -130,10 +140,9 @@ def produce(
         idle: devices that compute nothing; one is taken while the shard is computed. By default JAX's default one.
     """
     path = folder / shard.name
-    if kept := shards.sound(path):
-        content, digests = kept
-        if config.is_written(content.attributes.get("config")):
-            return manifest.record(path, shard.family, content, digests)
+    found = verification.examine(path, config, shard) if os.path.lexists(path) else None
+    if found and not found.problems and found.content and found.digests:
+        return manifest.record(path, shard.family, found.content, found.digests)
     device = idle.get() if idle else None
     try:
         with jax.default_device(device) if idle else contextlib.nullcontext():
@@ -141,4 +150,5 @@ def produce(
     finally:
         if idle:
             idle.put(device)
-    return manifest.record(path, shard.family, content, shards.write(path, content))
+    record = manifest.record(path, shard.family, content, shards.write(path, content))
+    return record | {_MADE_AGAIN: found.problems[0]} if found else record

@@ -1,6 +1,7 @@
 """The files that a config makes, and what each follows from: its name, its random keys, the split of its plants."""
 
 import dataclasses
+import functools
 import zlib
 
 import jax
@@ -42,8 +43,9 @@ def keys(config: DataConfig, shard: Shard) -> Key[Array, "3"]:
     return jax.random.split(key, 3)
 
 
+@functools.lru_cache(4)  # all files of a family ask for it
 def splits(config: DataConfig, family: str) -> Shaped[np.ndarray, " variants"]:
-    """The name of the split of each variant of a family."""
+    """The name of the split of each variant of a family; not to be written to."""
     if family in (config.held_out or ()):
         return np.full(config.variants, "held_out", dtype="S10")
     word = f"{config.seed}/{family}/split".encode()

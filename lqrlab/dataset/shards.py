@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import math
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from lqrlab.compute.files import write_atomic
 _KINDS = "iufS"  # plain numbers and texts: no references, no variable lengths, no Python objects
 _SHRINKS = 64  # largest believable ratio of compression
 _CHUNK = 1 << 18
+_GROUPS = ("variants", "variants/parameters", "trajectories")
+_MOST = 200  # arrays or attributes in one place
 _PARTED = ("trajectories/states", "trajectories/controls")  # read in parts, so kept in chunks
 
 
@@ -126,14 +129,17 @@ def opened(path: Path, only: Sequence[str] | None = None) -> Iterator[dict[str, 
             claims more bytes than the file has.
     """
     try:
-        size = path.stat().st_size
+        about = path.stat()
     except OSError as error:
         raise BadFile(path, f"cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(about.st_mode):  # a pipe would be waited for
+        raise BadFile(path, "is no regular file")
     with _damage(path, "is no HDF5 file, or is cut off or damaged"):
         file = h5py.File(path, "r")
     with file:
         with _damage(path, "is damaged"):
-            arrays = dict(_checked(path, file, "", size, only))
+            arrays = dict(_checked(path, file, "", about.st_size, only))
+            _check_total(path, arrays, about.st_size)
         yield arrays
 
 
@@ -152,6 +158,8 @@ def _checked(
     path: Path, group: h5py.Group, prefix: str, size: int, only: Sequence[str] | None
 ) -> Iterator[tuple[str, h5py.Dataset]]:
     """The arrays in a group and in the groups below it, each checked."""
+    if only is None and len(group) > _MOST:
+        raise BadFile(path, f"{prefix or '/'} holds {len(group)} items, more than a data set has")
     below = (name.removeprefix(prefix) for name in only or () if name.startswith(prefix))
     for key in group if only is None else sorted({name.split("/")[0] for name in below}):
         name = prefix + key
@@ -164,10 +172,21 @@ def _checked(
             if why := _refused(item, size):
                 raise BadFile(path, f"{name} {why}")
             yield name, item
-        elif name.count("/") > 2:
-            raise BadFile(path, f"{name}: groups are nested deeper than in a data set")
+        elif name not in _GROUPS:
+            raise BadFile(path, f"{name} is no group of a data set")
         else:
             yield from _checked(path, item, name + "/", size, only)
+
+
+def _check_total(path: Path, arrays: dict[str, h5py.Dataset], size: int) -> None:
+    """Refuse arrays that together are more than a file of so many bytes holds: they share their values then."""
+    held = sum(item.nbytes / (_SHRINKS if _compressed(item) else 1) for item in arrays.values())
+    if held > size:
+        raise BadFile(path, f"its arrays together claim {held:.0f} bytes, but the file has {size}")
+
+
+def _compressed(item: h5py.Dataset) -> bool:
+    return item.id.get_create_plist().get_nfilters() > item.fletcher32
 
 
 def _refused(item: Any, size: int) -> str:
@@ -178,7 +197,7 @@ def _refused(item: Any, size: int) -> str:
         return "keeps its values in another file, which is not read"
     if item.dtype.kind not in _KINDS:
         return f"holds {item.dtype}, not plain numbers"
-    compressed = item.id.get_create_plist().get_nfilters() > item.fletcher32
+    compressed = _compressed(item)
     if compressed:
         try:
             import hdf5plugin  # noqa: F401
@@ -208,18 +227,13 @@ def read(path: Path) -> tuple[Content, dict[str, str]]:
         if not found:
             raise BadFile(path, "holds no arrays")
         file = next(iter(found.values())).file
+        if over := path.stat().st_size - len(file.id.get_file_image()):
+            raise BadFile(path, f"has {over} bytes after its end that are not of a data set")
+        if len(file.attrs) > _MOST:
+            raise BadFile(path, f"has {len(file.attrs)} attributes, more than a data set has")
         arrays = {name: item[...] for name, item in found.items()}
         units = {name: str(item.attrs["unit"]) for name, item in found.items() if "unit" in item.attrs}
         digests = {name: str(item.attrs.get("sha256", "")) for name, item in found.items()}
         attributes = {k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()}
     digests[""] = str(attributes.pop("sha256", ""))
     return Content(arrays, units, attributes), digests
-
-
-def sound(path: Path) -> tuple[Content, dict[str, str]] | None:
-    """The contents of a file and its digests if it is whole and all digests are right, else None."""
-    try:
-        content, digests = read(path)
-    except BadFile:
-        return None
-    return (content, digests) if digests == content.digests() else None

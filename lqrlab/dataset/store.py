@@ -12,7 +12,7 @@ from jaxtyping import Float, Float32, Float64, Int, Shaped
 
 from lqrlab import systems
 from lqrlab.compute import checks
-from lqrlab.dataset import manifest, shards, table
+from lqrlab.dataset import layout, manifest, shards, table
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.manifest import Record
 from lqrlab.dataset.shards import BadFile
@@ -205,16 +205,15 @@ def open(path: str | Path) -> Dataset:
     """
     folder = Path(path)
     dataset = Dataset(folder, *manifest.read(folder))
-    for shard in dataset.shards:
-        file = folder / shard["file"]
-        size = file.stat().st_size if file.is_file() else -1
-        if size != shard["bytes"]:
-            why = "is missing" if size < 0 else f"has {size} bytes where the manifest says {shard['bytes']}"
-            raise BadFile(file, f"{why}; generate() with the same config makes it again")
+    for shard, (file, why) in zip(dataset.shards, manifest.looked_over(folder, dataset.shards)):
+        if why:
+            raise BadFile(file, why)
         with shards.opened(file) as arrays:
             headers = {name: shards.header(item) for name, item in arrays.items()}
         listed = {name: header | {"sha256": None} for name, header in shard["arrays"].items()}
         if headers != listed:
             odd = sorted(name for name in headers | listed if headers.get(name) != listed.get(name))
             raise BadFile(file, f"does not hold what the manifest says: {', '.join(odd)}")
+        for why in layout.wrong(headers, dataset.config):
+            raise BadFile(file, why)
     return dataset

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from lqrlab.dataset import consistency, manifest, shards
+from lqrlab.dataset import consistency, layout, manifest, shards
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.plan import Shard, plan, splits
 from lqrlab.dataset.shards import BadFile
+
+_SHOWN = 100  # foreign files in a report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,50 @@ class Report:
         return f"{self.path}: {self.variants} variants and {self.trajectories} {rows} are as they were made ({checked})"
 
 
+@dataclasses.dataclass(frozen=True)
+class Examined:
+    """A file after a full reading.
+
+    Attributes:
+        problems: what is wrong with it, in words.
+        content, digests: as :func:`lqrlab.dataset.shards.read` returns them; None if it could not be read.
+        worst: see :class:`Report`.
+    """
+
+    problems: tuple[str, ...]
+    content: shards.Content | None = None
+    digests: dict[str, str] | None = None
+    worst: float | None = None
+
+
+def examine(file: Path, config: DataConfig, shard: Shard, entry: manifest.Record | None = None) -> Examined:
+    """Read a file and check all of it; raises nothing, whatever the file is.
+
+    Args:
+        file: anything.
+        config: of the data set.
+        shard: the place of the file in it.
+        entry: of the manifest; before there is one the file's own checksums are compared.
+    """
+    try:
+        content, digests = shards.read(file)
+        headers = {name: shards.header(a) for name, a in content.arrays.items()}
+        wrong = (
+            list(_bytes(content, digests, entry))
+            or list(layout.wrong(headers, config))
+            or list(_counts(content, config, shard))
+        )
+        worst = None
+        if not wrong and config.linear and not config.noise:
+            with np.errstate(all="ignore"):  # numbers out of any range are found as such
+                worst, wrong = consistency.check(content.arrays, config)
+        return Examined(tuple(wrong), content, digests, worst)
+    except BadFile as error:
+        return Examined((error.why,))
+    except Exception as error:  # of what a foreign file may hold there is no end
+        return Examined((f"cannot be checked: {error!r:.300}",))
+
+
 def verify(path: str | Path, *, progress: Callable[[int, int, str], None] | None = None) -> Report:
     """Check all of a data set again; raises nothing, but lists what is wrong.
 
@@ -61,35 +107,28 @@ def verify(path: str | Path, *, progress: Callable[[int, int, str], None] | None
     folder = Path(path)
     try:
         config, record = manifest.read(folder)
+        problems = list(_strangers(folder, config))
     except BadFile as error:
         return Report(folder, ((error.path, error.why),))
-    problems: list[tuple[Path, str]] = [
-        (file, "is not part of the data set")
-        for file in sorted(folder.glob("*.h5"))
-        if file.name not in {shard["file"] for shard in record["shards"]}
-    ]
+    except (OSError, ValueError) as error:  # no folder may have such a path
+        return Report(folder, ((folder, f"cannot be read: {error}"),))
     totals = {"variants": 0, "trajectories": 0}
     worst: float | None = None
     left_out = {family: dict.fromkeys(manifest.REASONS, 0) for family in config.families}
-    for done, (shard, entry) in enumerate(zip(plan(config), record["shards"])):
+    entries = record["shards"]
+    files = zip(plan(config), entries, manifest.looked_over(folder, entries))
+    for done, (shard, entry, (file, why)) in enumerate(files):
         if progress:
-            progress(done, len(record["shards"]), shard.name)
-        file = folder / shard.name
-        try:
-            content, digests = shards.read(file)
-        except BadFile as error:
-            problems.append((error.path, error.why))
-            continue
-        wrong = list(_bytes(content, digests, entry)) or list(_counts(content, config, shard))
-        if not wrong:
+            progress(done, len(entries), shard.name)
+        found = Examined((why,)) if why else examine(file, config, shard, entry)
+        problems += [(file, problem) for problem in found.problems]
+        if found.worst is not None:
+            worst = max(worst or 0.0, found.worst)
+        if found.content and not found.problems:
             for name in totals:
-                totals[name] += len(content.arrays[f"{name}/variant"])
+                totals[name] += len(found.content.arrays[f"{name}/variant"])
             for reason in manifest.REASONS:
-                left_out[shard.family][reason] += content.attributes[f"left_out_{reason}"]
-            if config.linear and not config.noise:
-                error_of_shard, wrong = consistency.check(content.arrays, config)
-                worst = max(worst or 0.0, error_of_shard)
-        problems += [(file, why) for why in wrong]
+                left_out[shard.family][reason] += found.content.attributes[f"left_out_{reason}"]
     counted = totals | {"left_out": left_out}
     listed = {key: record.get(key) for key in counted}
     if not problems and listed != counted:
@@ -97,9 +136,22 @@ def verify(path: str | Path, *, progress: Callable[[int, int, str], None] | None
     return Report(folder, tuple(problems), worst=worst, segmented=config.segmented, **totals)
 
 
-def _bytes(content: shards.Content, digests: dict[str, str], entry: manifest.Record) -> Iterator[str]:
-    """Differences from the checksums in the file and in the manifest."""
-    listed = {name: header["sha256"] for name, header in entry["arrays"].items()} | {"": entry["attributes"]}
+def _strangers(folder: Path, config: DataConfig) -> Iterator[tuple[Path, str]]:
+    """Files that look like those of the data set; many are counted, not listed."""
+    names = {shard.name for shard in plan(config)}
+    found = sorted(file for file in folder.glob("*.h5") if file.name not in names)
+    for file in found[:_SHOWN]:
+        yield file, "is not part of the data set"
+    if len(found) > _SHOWN:
+        yield folder, f"{len(found) - _SHOWN} more files are not part of the data set"
+
+
+def _bytes(content: shards.Content, digests: dict[str, str], entry: manifest.Record | None) -> Iterator[str]:
+    """Differences from the checksums in the file and, if there is its entry, in the manifest."""
+    listed, headers = digests, {}
+    if entry is not None:
+        headers = entry["arrays"]
+        listed = {name: header["sha256"] for name, header in headers.items()} | {"": entry["attributes"]}
     actual = content.digests()
     for name in sorted(actual.keys() | listed.keys()):
         what = name or "an attribute or unit"
@@ -108,25 +160,23 @@ def _bytes(content: shards.Content, digests: dict[str, str], entry: manifest.Rec
         elif name not in listed:
             yield f"{what} is not in the manifest"
         elif actual[name] != listed[name]:
-            yield f"{what} has changed since it was written: its checksum is not the manifest's"
+            yield f"{what} has changed since it was written: its checksum differs"
         elif actual[name] != digests.get(name):
             yield f"{what} does not have the checksum that the file has for it"
+        elif name in headers and shards.header(content.arrays[name]) != headers[name] | {"sha256": None}:
+            yield f"{what} is not what the manifest says it is"
 
 
 def _counts(content: shards.Content, config: DataConfig, shard: Shard) -> Iterator[str]:
-    """Errors in shapes, counts, starts, finiteness; then those of the table of variants."""
+    """Errors in counts, starts, finiteness; then those of the table of variants."""
     arrays, about = content.arrays, content.attributes
     if not config.is_written(about.get("config")):
-        yield "was made from another config than the manifest's"
+        yield "was made from another config than that of the data set"
         return
+    if about.get("family") != shard.family or about.get("first_variant") != shard.first:
+        found = f"{about.get('family')!r:.100} from variant {about.get('first_variant')!r:.100} on"
+        yield f"expected {shard.family} from variant {shard.first} on, but found {found}"
     variants, runs = len(arrays["variants/variant"]), len(arrays["trajectories/variant"])
-    (n, m), steps = arrays["variants/B"].shape[1:], config.row_steps
-    shapes = {"x0": (runs, n), "states": (runs, steps + 1, n), "controls": (runs, steps, m), "cost": (runs,)}
-    for name, shape in (shapes | ({"start": (runs,)} if config.segmented else {})).items():
-        actual = arrays[f"trajectories/{name}"].shape
-        if actual != shape:
-            yield f"trajectories/{name}: expected shape {shape}, but found {actual}"
-            return
     missing = [about.get(f"left_out_{reason}", -1) for reason in manifest.REASONS]
     if not all(isinstance(number, int) and number >= 0 for number in missing):
         yield "does not count what was left out"
@@ -139,8 +189,10 @@ def _counts(content: shards.Content, config: DataConfig, shard: Shard) -> Iterat
             f"has {runs / rows:g} trajectories and left out {sum(missing[1:])}, of {variants * config.trajectories}"
             + (f", each in {rows} rows" if config.segmented else "")
         )
-    elif config.segmented and not np.array_equal(
-        arrays["trajectories/start"], np.tile(config.starts, runs // rows)
+    elif (
+        config.segmented
+        and runs
+        and not np.array_equal(arrays["trajectories/start"], np.tile(config.starts, runs // rows))
     ):
         yield f"trajectories/start: expected {', '.join(map(str, config.starts))} of each trajectory in turn"
     of = arrays["trajectories/variant"]

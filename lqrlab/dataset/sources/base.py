@@ -75,9 +75,19 @@ class Source(abc.ABC):
         """Windows in a batch."""
         return self.spec.batch_size
 
-    @abc.abstractmethod
     def windows(self, first: int, count: int) -> Windows:
         """The ``count`` windows from position ``first`` on, counted from the beginning of epoch 0."""
+        count = checks.whole("count", count)
+        return self._gather(checks.whole("first", first, 0, self.num_positions - count), count)
+
+    @abc.abstractmethod
+    def _gather(self, first: int, count: int) -> Windows:
+        """:meth:`windows` at positions that there are."""
+
+    @property
+    def num_positions(self) -> int:
+        """Windows in all epochs: they are numbered in 32 bits, and the next one would be epoch 0 again."""
+        return 2**32 * self.num_windows
 
     @property
     def shuffling(self) -> dict[str, str | int]:
@@ -94,7 +104,7 @@ class Source(abc.ABC):
 
     def batch(self, position: int) -> Batch:
         """A batch by its number, counted from the beginning of epoch 0."""
-        checks.whole("position", position, 0)
+        position = checks.whole("position", position, 0, self.num_positions // self.batch_size - 1)
         taken = self.windows(position * self.batch_size, self.batch_size)
         # the signals do not pass through a program, which would copy them
         return Batch(
@@ -103,7 +113,8 @@ class Source(abc.ABC):
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """Batches from number ``start`` on, made by a thread ahead of their use; one epoch if ``stop`` is left out."""
-        stop = start + len(self) if stop is None else stop
+        start = checks.whole("start", start, 0)
+        stop = start + len(self) if stop is None else checks.whole("stop", stop, 0)
         return prefetched(self.batch, range(start, stop))
 
     def __len__(self) -> int:

@@ -24,7 +24,7 @@ class ResidentSource(Source):
     held: WindowSet
     on_host: bool = False
 
-    def windows(self, first: int, count: int) -> Windows:
+    def _gather(self, first: int, count: int) -> Windows:
         """See :class:`Source`."""
         epoch, start = (np.uint32(i) for i in divmod(first, self.num_windows))
         taken = windows.shuffled(self.held, start, epoch, count, np.uint32(self.spec.seed))

@@ -75,7 +75,12 @@ class SimulatedSource(Source):
         """See :class:`Source`."""
         return {"shuffling": "rounds", "loops": self.loops}
 
-    def windows(self, first: int, count: int) -> Windows:
+    @property
+    def num_positions(self) -> int:
+        """See :class:`Source`; here it is rounds that are numbered."""
+        return 2**32 * self.loops * self.data.config.num_steps
+
+    def _gather(self, first: int, count: int) -> Windows:
         """See :class:`Source`; windows may end at any step of a loop."""
         parts, per_round = [], self.loops * self.data.config.num_steps
         while count:

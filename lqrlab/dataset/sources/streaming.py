@@ -80,7 +80,7 @@ class StreamingSource(Source):
             return super().shuffling
         return {"shuffling": "pools", "pool_bytes": self.pool_bytes}
 
-    def windows(self, first: int, count: int) -> Windows:
+    def _gather(self, first: int, count: int) -> Windows:
         """See :class:`Source`."""
         signals = aligned((count, self.window, CHANNELS))
         t, variant = np.empty(count, np.int32), np.empty(count, np.int32)

@@ -62,7 +62,7 @@ def generate(
         asked = any(value is not None for value in engine_options.values())
         engine = held.enter_context(cluster.engine(**engine_options, say=progress.say)) if asked else None
         local = jax.local_devices() if devices else None
-        made = dataset.generate(wanted, path, progress=show, engine=engine, devices=local)
+        made = dataset.generate(wanted, path, progress=show, engine=engine, devices=local, say=progress.say)
         rows = "segments of trajectories" if wanted.segmented else "trajectories"
         counts = f"{made.record['variants']} variants, {made.record['trajectories']} {rows}"
         progress.close(name, "✓", counts)
