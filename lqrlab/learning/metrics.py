@@ -64,7 +64,7 @@ def _lines(log: str | Path) -> list[bytes]:
 
 def _parse(line: bytes) -> Row | None:
     try:
-        row = json.loads(line.decode())
+        row: Row = json.loads(line.decode())
     except (ValueError, RecursionError):
         return None
     return {_FORMER.get(name, name): value for name, value in row.items()} if isinstance(row, dict) else None
