@@ -2,9 +2,11 @@
 
 import dataclasses
 import functools
+import gc
 import gzip
 import json
 import warnings
+import weakref
 from unittest import mock
 
 import jax
@@ -14,9 +16,14 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from lqrlab import compute, dataset, learning
+from lqrlab import compute, dataset, learning, systems
 from lqrlab.compute import debugging, pytree
 from lqrlab.compute.random import normals, words
+from lqrlab.control.trajectory import solver
+from lqrlab.evaluation import regions
+from lqrlab.simulation import loop
+from lqrlab.simulation.engines import batch_last
+from lqrlab.workbench.panels import regulator_design
 
 
 def test_static_containers_come_back_as_they_were_and_tell_programs_apart():
@@ -406,3 +413,26 @@ def test_words_are_jaxs_and_normals_are_normal_and_independent():
     assert abs(scipy.stats.kurtosis(z.ravel())) < 6 * np.sqrt(24 / z.size)
     for a, b in ((z[:, 1:], z[:, :-1]), (z[1:], z[:-1])):  # neighbours in either direction
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 6 / np.sqrt(z.size)
+
+
+def test_programs_of_functions_that_nobody_holds_any_more_are_forgotten():
+    compiled = compute.jit_by_function(lambda f, x: f(x))
+    held = []
+    for i in range(30):
+        f = jax.tree_util.Partial(lambda x, i=i: i * x)
+        assert float(compiled(f, jnp.ones(()))) == i
+        held.append(weakref.ref(f.func))
+    del f
+    gc.collect()
+    assert sum(f() is not None for f in held) == compiled.kept().currsize == 16
+
+
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        *(systems.custom.Function.dynamics, systems.custom.Function.matrices, loop._run),
+        *(batch_last._program(False), regions._advance, solver._solve, regulator_design._rollout),
+    ],
+)
+def test_whatever_takes_a_plant_of_a_users_function_forgets_it(compiled):
+    assert compiled.kept().maxsize == 16
