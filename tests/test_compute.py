@@ -434,3 +434,28 @@ def test_programs_of_functions_that_nobody_holds_any_more_are_forgotten():
 )
 def test_whatever_takes_a_plant_of_a_users_function_forgets_it(compiled):
     assert compiled.kept().maxsize == 16
+
+
+@pytest.mark.parametrize(
+    ("environment", "address"),
+    [
+        (
+            {"LQRLAB_COORDINATOR": "127.0.0.1:4711", "LQRLAB_PROCESSES": "2", "LQRLAB_PROCESS": "0"},
+            "127.0.0.1:4711",
+        ),
+        ({"SLURM_STEP_NUM_TASKS": "2", "JAX_COORDINATOR_ADDRESS": "10.0.0.7:4711"}, "10.0.0.7:4711"),
+    ],
+)
+def test_the_first_of_several_processes_listens_on_one_address_alone(environment, address, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with mock.patch("jax.distributed.initialize") as initialize:
+        compute.join()
+    assert initialize.call_args.kwargs["coordinator_bind_address"] == address
+
+
+def test_a_schedulers_processes_are_asked_for_an_address(monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    monkeypatch.delenv("JAX_COORDINATOR_ADDRESS", raising=False)
+    with pytest.raises(ValueError, match="JAX_COORDINATOR_ADDRESS: expected host:port of process 0"):
+        compute.join()
