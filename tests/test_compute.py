@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 import gzip
 import json
 import warnings
@@ -14,9 +15,14 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from lqrlab import compute, dataset, learning
+from lqrlab import compute, dataset, learning, systems
 from lqrlab.compute import debugging, pytree
 from lqrlab.compute.random import normals, words
+from lqrlab.control.trajectory import solver
+from lqrlab.evaluation import regions
+from lqrlab.simulation import loop
+from lqrlab.simulation.engines import batch_last
+from lqrlab.workbench.panels import regulator_design
 
 
 def test_static_containers_come_back_as_they_were_and_tell_programs_apart():
@@ -406,3 +412,50 @@ def test_words_are_jaxs_and_normals_are_normal_and_independent():
     assert abs(scipy.stats.kurtosis(z.ravel())) < 6 * np.sqrt(24 / z.size)
     for a, b in ((z[:, 1:], z[:, :-1]), (z[1:], z[:-1])):  # neighbours in either direction
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 6 / np.sqrt(z.size)
+
+
+def test_programs_of_functions_that_nobody_holds_any_more_are_forgotten():
+    def programs():
+        gc.collect()
+        return len(jax.extend.backend.get_backend().live_executables())
+
+    compiled, before = compute.jit_by_function(lambda f, x: f(x)), programs()
+    for i in range(30):
+        assert float(compiled(jax.tree_util.Partial(lambda x, i=i: i * x), np.float64(1.0))) == i
+    assert programs() - before == compiled.kept().currsize == 16
+
+
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        *(systems.custom.Function.dynamics, systems.custom.Function.matrices, loop._run),
+        *(batch_last._program(False), regions._advance, solver._solve, regulator_design._rollout),
+    ],
+)
+def test_whatever_takes_a_plant_of_a_users_function_forgets_it(compiled):
+    assert compiled.kept().maxsize == 16
+
+
+@pytest.mark.parametrize(
+    ("environment", "address"),
+    [
+        (
+            {"LQRLAB_COORDINATOR": "127.0.0.1:4711", "LQRLAB_PROCESSES": "2", "LQRLAB_PROCESS": "0"},
+            "127.0.0.1:4711",
+        ),
+        ({"SLURM_STEP_NUM_TASKS": "2", "JAX_COORDINATOR_ADDRESS": "10.0.0.7:4711"}, "10.0.0.7:4711"),
+    ],
+)
+def test_the_first_of_several_processes_listens_on_one_address_alone(environment, address, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with mock.patch("jax.distributed.initialize") as initialize:
+        compute.join()
+    assert initialize.call_args.kwargs["coordinator_bind_address"] == address
+
+
+def test_a_schedulers_processes_are_asked_for_an_address(monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    monkeypatch.delenv("JAX_COORDINATOR_ADDRESS", raising=False)
+    with pytest.raises(ValueError, match="JAX_COORDINATOR_ADDRESS: expected host:port of process 0"):
+        compute.join()

@@ -190,7 +190,7 @@ def test_cost_differentiates_through_the_loop_to_a_physical_parameter():
         ({"noise": -0.1, "key": KEY}, "noise: expected a standard deviation"),
         ({"dt": -1.0}, "dt: expected a sample time above 0 s"),
         ({"x0": np.array([0.0, np.nan])}, "x0: expected finite numbers"),
-        ({"substeps": 0}, "substeps: expected a whole number ≥ 1"),
+        ({"substeps": 0}, r"substeps: expected a whole number in \[1, 10000\]"),
         ({"policy": np.ones((1, 2))}, r"policy: expected something with init\(batch_shape\)"),
         (
             {"policy": simulation.LinearPolicy(jnp.ones((3, 2)))},
@@ -264,3 +264,48 @@ def test_noises_are_independent_of_each_other():
     seen = -np.asarray(run.us)[:, 0, 0]
     pushed = np.asarray(run.xs)[:, 1, 0] + seen
     assert abs(np.corrcoef(seen, pushed)[0, 1]) < 0.06
+
+
+def test_a_fast_plant_takes_the_same_substeps_inside_a_trace_as_outside():
+    plant = systems.from_dynamics(
+        lambda x, u: jnp.array([2000 * (u[0] - x[0]) - x[1], x[0] - x[1]]),
+        x_eq=[0.0, 0.0],
+        u_eq=[0.0],
+        dt=0.02,
+    )
+    policy, x0 = simulation.LinearPolicy(jnp.array([[0.1, 0.1]])), jnp.ones((2, 2))
+
+    def cost(x0, dt=None):
+        return simulation.rollout(plant, policy, x0, 5, dt=dt).cost
+
+    assert simulation.env(plant).substeps == 160  # of a quarter radian each
+    outside = cost(x0)
+    assert np.isfinite(outside).all()
+    for inside in (jax.jit(cost), jax.vmap(cost), jax.jit(lambda x0: jax.value_and_grad(cost)(x0[0])[0])):
+        np.testing.assert_allclose(inside(x0), outside, rtol=1e-12)
+    with pytest.raises(ValueError, match=r"^substeps: inside jit or vmap over the plant's parameters or dt"):
+        jax.jit(cost)(x0, 0.02)
+
+
+def test_a_slope_in_a_physical_parameter_knows_its_substeps_only_outside_of_jit():
+    policy = simulation.LinearPolicy(jnp.array([[40.0, 8.0]]))
+
+    def cost(length):
+        plant = systems.make("pendulum", length=length)
+        return simulation.rollout(plant, policy, jnp.array([0.1, 0.0]), 50).cost
+
+    value, slope = jax.value_and_grad(cost)(0.5)
+    assert float(value) == pytest.approx(float(cost(0.5)), rel=1e-12)
+    numeric = (float(cost(0.5 + 1e-5)) - float(cost(0.5 - 1e-5))) / 2e-5
+    assert float(slope) == pytest.approx(numeric, rel=1e-6)
+    with pytest.raises(ValueError, match="pass substeps="):
+        jax.vmap(cost)(jnp.array([0.5, 0.6]))
+
+
+def test_a_sample_time_that_would_take_for_ever_is_refused():
+    plant = systems.make("pendulum")
+    with pytest.raises(ValueError, match=r"^dt: the fastest mode .* more than 10000 steps"):
+        simulation.env(plant, dt=1e6)
+    with pytest.raises(ValueError, match=r"^substeps: expected a whole number in \[1, 10000\]"):
+        simulation.env(plant, substeps=10**9)
+    assert simulation.env(plant, dt=1e6, linear=True).substeps == 1

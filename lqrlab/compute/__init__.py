@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from lqrlab.compute import debugging, linalg
     from lqrlab.compute.backend import Backend, setup
     from lqrlab.compute.broadcasting import broadcast
+    from lqrlab.compute.by_function import jit_by_function
     from lqrlab.compute.compiling import Compiled, CompileReport, EagerFallbackWarning, compile
     from lqrlab.compute.processes import grouped, join, start
     from lqrlab.compute.pytrees import pytree
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "backend": ("Backend", "setup"),
     "broadcasting": ("broadcast",),
+    "by_function": ("jit_by_function",),
     "compiling": ("CompileReport", "Compiled", "EagerFallbackWarning", "compile"),
     "processes": ("grouped", "join", "start"),
     "pytrees": ("pytree",),
@@ -30,7 +32,7 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Backend", "CompileReport", "Compiled", "EagerFallbackWarning", "Timing", "broadcast", "compile", "debugging",
-    "grouped", "join", "linalg", "pytree", "quick_jit", "seconds", "setup", "start", "timeit",
+    "grouped", "jit_by_function", "join", "linalg", "pytree", "quick_jit", "seconds", "setup", "start", "timeit",
 ]  # fmt: skip
 
 

@@ -22,14 +22,31 @@ def join() -> int:
     They are found by the environment that :func:`start` or a scheduler (Slurm, Open MPI) made. From then on
     ``jax.devices()`` are those of all processes, every process has to call the same functions in the same order,
     and only process 0 should write files.
+
+    Process 0 listens for the others, and who reaches it can join them: it does so on this machine's loopback alone
+    for :func:`start`, and on the address of ``JAX_COORDINATOR_ADDRESS`` (host:port of process 0, the same in all
+    processes) under a scheduler, never on all of a machine's interfaces; ``JAX_COORDINATOR_BIND_ADDRESS`` names
+    another address.
+
+    Raises:
+        ValueError: a scheduler's processes without ``JAX_COORDINATOR_ADDRESS``.
     """
     if jax.distributed.is_initialized():
         return jax.process_index()
     if grouped():
         count, rank = int(os.environ[_COUNT]), int(os.environ[_RANK])
-        jax.distributed.initialize(os.environ[_COORDINATOR], count, rank)
+        address = os.environ[_COORDINATOR]
+        jax.distributed.initialize(address, count, rank, coordinator_bind_address=address)
     elif any(int(os.environ.get(name, 1)) > 1 for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")):
-        jax.distributed.initialize()
+        address = os.environ.get("JAX_COORDINATOR_ADDRESS", "")
+        if not address.rpartition(":")[0]:
+            raise ValueError(
+                "JAX_COORDINATOR_ADDRESS: expected host:port of process 0, where the scheduler's processes find each "
+                f"other, but found {address!r}; set it for all of them: without it process 0 would listen on all "
+                "interfaces of its machine"
+            )
+        bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", address)
+        jax.distributed.initialize(coordinator_bind_address=bind)
     return jax.process_index()
 
 
@@ -47,8 +64,8 @@ def start(command: Sequence[str], count: int, **environment: str) -> int:
         0, or the exit status of the first that failed.
     """
     with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        address = f"localhost:{probe.getsockname()[1]}"
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
     base = os.environ | environment | {_COORDINATOR: address, _COUNT: str(count)}
     running = [subprocess.Popen(command, env=base | {_RANK: str(k)}) for k in range(count)]
     try:

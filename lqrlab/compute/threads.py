@@ -17,8 +17,9 @@ from jaxtyping import PyTree
 T = TypeVar("T")
 S = TypeVar("S")
 
+_NAMES = 4096  # programs that are remembered as compiled
 _PIECE = 2500  # problems that one thread takes at a time
-_compiled: set[Hashable] = set()
+_compiled: set[int] = set()  # hashes: a program's name may hold functions that nobody else holds any more
 
 
 @functools.cache
@@ -34,10 +35,13 @@ def on_threads(fn: Callable[[T], S], items: Sequence[T], program: Hashable) -> l
         items: what it is called with.
         program: names the program: its first call is made alone, for two threads would compile it twice.
     """
-    if program in _compiled:
+    name = hash(program)
+    if name in _compiled:
         return list(_pool().map(fn, items))
     done = [fn(items[0]), *_pool().map(fn, items[1:])]
-    _compiled.add(program)
+    if len(_compiled) >= _NAMES:
+        _compiled.clear()
+    _compiled.add(name)
     return done
 
 

@@ -210,6 +210,6 @@ def _bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray | None) -> None:
 def sample_time(dt: ArrayLike, dtype: np.dtype) -> Array:
     """dt [s] as an array; a ``ValueError`` if it is not above 0."""
     step = jnp.asarray(dt, dtype)
-    if not traced(step) and not bool(jnp.all(jnp.isfinite(step) & (step > 0))):
+    if not traced(step) and not np.all(np.isfinite(step) & (np.asarray(step) > 0)):
         raise ValueError(f"dt: expected a sample time above 0 s, but found {dt}")
     return step

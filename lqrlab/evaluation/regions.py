@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Int8, PyTree
 
 from lqrlab import simulation
-from lqrlab.compute import checks
+from lqrlab.compute import checks, jit_by_function
 from lqrlab.compute.threads import on_threads
 from lqrlab.simulation import Env, Policy, check_policy, verdict
 from lqrlab.systems import Plant
@@ -158,7 +158,7 @@ def _rows(carry: PyTree, rows: int, chosen: np.ndarray) -> PyTree:
     return jax.tree.map(lambda a: a[chosen] if np.ndim(a) and len(a) == rows else a, carry)
 
 
-@partial(jax.jit, static_argnames="steps")
+@partial(jit_by_function, static_argnames="steps")
 def _advance(
     world: Env, policy: Policy, scales: Array, x: Float[Array, "rows n"], carry: PyTree, steps: int
 ) -> tuple[Float[Array, "rows n"], PyTree, Float[Array, " rows"]]:

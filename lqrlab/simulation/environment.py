@@ -17,7 +17,8 @@ from lqrlab.simulation.noise import spread
 from lqrlab.simulation.problem import SampledProblem
 from lqrlab.systems import Plant
 
-_SUBSTEPS = 10  # where the plant is traced, so that its fastest mode cannot be looked at
+MOST_SUBSTEPS = 10_000
+"""Runge-Kutta steps in a sample time, at most: a mode 2500 times as fast as the sampling."""
 _ANGLE = 0.25  # rad that the fastest mode turns or decays by in a Runge-Kutta step
 
 
@@ -169,10 +170,12 @@ def env(
         limits: ``(low, high)``, each a scalar or ``[m]``: what the actuators can do, in absolute units.
         noise: standard deviation of the disturbance added to the state at each step, scalar, ``[n]`` or
             ``[*batch, n]``.
-        substeps: Runge-Kutta steps in a sample time; if left out, enough for the plant's fastest mode.
+        substeps: Runge-Kutta steps in a sample time; if left out, enough for the plant's fastest mode. Inside
+            ``jit`` or ``vmap`` over the plant's parameters or dt that mode is not known, so they have to be given.
 
     Raises:
-        ValueError: dt not above 0, limits that cross or do not contain the equilibrium input.
+        ValueError: dt not above 0, limits that cross or do not contain the equilibrium input, more than
+            :data:`MOST_SUBSTEPS` Runge-Kutta steps in a sample time.
 
     >>> world = simulation.env(systems.make("pendulum"), linear=True, limits=(-1.0, 1.0))
     >>> x, cost = world.step(jnp.zeros(2), jnp.array([5.0]))  # saturated
@@ -180,10 +183,11 @@ def env(
     ([1.0], (2,), ())
     """
     if substeps is not None:
-        checks.whole("substeps", substeps)
+        checks.whole("substeps", substeps, 1, MOST_SUBSTEPS)
     x_eq, u_eq = plant.equilibrium()
     (A, B), (Q, R) = plant.matrices(), plant.weights()
-    step = control.checks.sample_time(plant.dt if dt is None else dt, A.dtype)
+    dt = plant.dt if dt is None else dt
+    step = control.checks.sample_time(dt, A.dtype)
     try:
         np.broadcast_shapes(step.shape, plant.batch_shape)
     except ValueError:
@@ -204,7 +208,7 @@ def env(
         high=high,
         noise=spread("noise", noise, plant.n, A.dtype),
         linear=linear,
-        substeps=_substeps(A, step) if substeps is None else substeps,
+        substeps=1 if linear else _substeps(plant, A, dt) if substeps is None else substeps,
     )
 
 
@@ -221,9 +225,25 @@ def _limits(limits: tuple[ArrayLike, ArrayLike] | None, u_eq: Array) -> tuple[Ar
     return low, high
 
 
-def _substeps(A: Array, dt: Array) -> int:
+def _substeps(plant: Plant, A: Array, dt: ArrayLike) -> int:
     """So many that the fastest mode turns or decays by at most a quarter radian in each."""
+    if checks.traced(A) and not checks.traced(plant):  # a known plant in the trace of something else
+        with jax.ensure_compile_time_eval():
+            A = plant.matrices()[0]
+    if checks.traced(A, dt):  # of what is differentiated, and no more, the numbers are known
+        A, dt = jax.lax.stop_gradient((A, dt))
     if checks.traced(A, dt):
-        return _SUBSTEPS
-    fastest = np.abs(np.linalg.eigvals(np.asarray(A))).max(-1)
-    return max(2, math.ceil(float(np.max(fastest * np.asarray(dt))) / _ANGLE))
+        raise ValueError(
+            "substeps: inside jit or vmap over the plant's parameters or dt its fastest mode is not known, and with "
+            "it how many Runge-Kutta steps a sample time needs; pass substeps=, such as simulation.env(plant).substeps "
+            "of the fastest plant outside, or give a batch of plants as it is instead of vmap"
+        )
+    if not np.all(np.isfinite(A)):
+        raise ValueError(f"plant: expected a finite linearisation, but found A = {np.asarray(A)}")
+    turns = float(np.max(np.abs(np.linalg.eigvals(np.asarray(A))).max(-1) * np.asarray(dt)))
+    if turns > MOST_SUBSTEPS * _ANGLE:
+        raise ValueError(
+            f"dt: the fastest mode of the plant turns or decays by {turns:.3g} rad in a sample time, and Runge-Kutta "
+            f"would need more than {MOST_SUBSTEPS} steps for that; take a shorter dt, or linear=True, which is exact"
+        )
+    return max(2, math.ceil(turns / _ANGLE))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.simulation.engines import batch_last, fast_path
 from lqrlab.simulation.engines.models import loops_of
@@ -277,4 +277,4 @@ def _loop(
     return Trajectory(_times(world.dt, num_steps, x0.dtype), **{name: fields[name] for name in keep})
 
 
-_run = jax.jit(_loop, static_argnames=("num_steps", "keep"))
+_run = jit_by_function(_loop, static_argnames=("num_steps", "keep"))

@@ -21,7 +21,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, PRNGKeyArray
 
-from lqrlab.compute import linalg, pytrees, quick_jit
+from lqrlab.compute import jit_by_function, linalg, pytrees, quick_jit
 from lqrlab.compute.checks import did_you_mean, traced
 from lqrlab.systems.declaration import Signal, complete, documented, param
 from lqrlab.systems.drawing import Drawing, gauges
@@ -71,7 +71,7 @@ def _over_batch(method: Callable) -> Callable:
         return fn(self._broadcast(batch), *full)
 
     often = method.__name__ in _BROADCAST[:3]
-    return functools.wraps(method)((jax.jit if often else quick_jit)(call))
+    return jit_by_function(call, jax.jit if often else quick_jit)
 
 
 def _align(v: Numbers, batch: int, extra: int = 0) -> Array:

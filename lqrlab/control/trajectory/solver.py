@@ -12,7 +12,7 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from lqrlab.compute import broadcast, linalg, pytree
+from lqrlab.compute import broadcast, jit_by_function, linalg, pytree
 from lqrlab.compute.checks import traced, whole
 from lqrlab.control import checks
 from lqrlab.control.trajectory.problem import TrajectoryProblem
@@ -148,7 +148,7 @@ def _arguments(
     return x0, us, Q, R, Qf, x_goal, u_goal, low, high, step
 
 
-@partial(jax.jit, static_argnames=("substeps",))
+@partial(jit_by_function, static_argnames=("substeps",))
 def _solve(
     f: Partial, args: tuple[Array, ...], tolerance: Array, max_iterations: Array, substeps: int
 ) -> ILQR:

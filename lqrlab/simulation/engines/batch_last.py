@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from lqrlab.compute import quick_jit
+from lqrlab.compute import jit_by_function, quick_jit
 from lqrlab.compute.linalg import stored
 from lqrlab.compute.linalg.batch_last import matvec
 from lqrlab.compute.memory import aligned
@@ -116,7 +116,7 @@ def _on_threads(
 
 @functools.cache
 def _program(quick: bool) -> Callable[..., Kept]:
-    return (quick_jit if quick else jax.jit)(_call, static_argnums=0)
+    return jit_by_function(_call, quick_jit if quick else jax.jit, static_argnums=0)
 
 
 def _call(layout: Layout, firsts: Array, loops: Loops, x0: Array, key: PRNGKeyArray | None) -> Kept:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lqrlab import control, simulation, systems
+from lqrlab.compute import jit_by_function
 from lqrlab.simulation import Trajectory
 from lqrlab.simulation.problem import SampledProblem
 from lqrlab.simulation.verdict import Verdict
@@ -158,7 +159,7 @@ def design(setting: Setting) -> Design:
     return Design(optimum, K, a, b, np.linalg.eigvals(a - b @ K), best, built, cost)
 
 
-@partial(jax.jit, static_argnames=("ticks", "substeps", "linear"))
+@partial(jit_by_function, static_argnames=("ticks", "substeps", "linear"))
 def _rollout(
     plant: Plant, Q: Array, R: Array, policy: simulation.Policy, x0: Array, tick: Array,
     *, ticks: int, substeps: int, linear: bool,
