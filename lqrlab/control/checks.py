@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from lqrlab.compute.checks import traced
+from lqrlab.compute.checks import number, real, traced
 from lqrlab.compute.linalg import batch_last
 
 
@@ -55,7 +55,7 @@ def matrices(**given: tuple[ArrayLike, str]) -> list[Array]:
     Raises:
         ValueError: as :func:`shapes`.
     """
-    arrays = {name: jnp.asarray(a) for name, (a, _) in given.items()}
+    arrays = {name: jnp.asarray(real(name, a)) for name, (a, _) in given.items()}
     shapes(arrays, {name: letters for name, (_, letters) in given.items()})
     dtype = floating(*arrays.values())
     return list(together(*(a.astype(dtype) for a in arrays.values())))
@@ -75,7 +75,7 @@ def on_host(name: str, *args: object) -> None:
 def host_matrices(function: str, **given: tuple[ArrayLike, str]) -> list[np.ndarray]:
     """Finite matrices of one problem in NumPy, for a ``function`` that runs on the host."""
     on_host(function, *(a for a, _ in given.values()))
-    arrays = {name: np.asarray(a, float) for name, (a, _) in given.items()}
+    arrays = {name: np.asarray(real(name, a), float) for name, (a, _) in given.items()}
     shapes(arrays, {name: letters for name, (_, letters) in given.items()})
     for name, a in arrays.items():
         if a.ndim > 2:
@@ -104,14 +104,9 @@ def arguments(
             answer is marked.
     """
     given = {"B": B, "A": A, "Q": Q, "R": R} | ({} if N is None else {"N": N})
-    arrays = {name: jnp.asarray(value) for name, value in given.items()}
+    arrays = {name: jnp.asarray(real(name, value)) for name, value in given.items()}
     if arrays["R"].ndim == 0:
         arrays["R"] = arrays["R"].reshape(1, 1)
-    for name, a in arrays.items():
-        if jnp.iscomplexobj(a):
-            raise ValueError(
-                f"{name}: expected real numbers, but found {a.dtype}: make states of the real and imaginary parts"
-            )
     dtype = floating(*arrays.values())
     arrays = {name: a.astype(dtype) for name, a in arrays.items()}
     if dtype == jnp.float32:
@@ -207,9 +202,19 @@ def _bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray | None) -> None:
         _semidefinite("Q − N R⁻¹ Nᵀ", Q - N @ np.linalg.solve(R, N.T), float(np.abs(Q).max()))
 
 
+def host_sample_time(function: str, dt: object) -> float | None:
+    """dt [s] of one problem as a float above 0, None for continuous time, for a ``function`` on the host."""
+    on_host(function, dt)
+    # a scalar array of any library is a number too
+    step = None if dt is None else real("dt", dt)
+    if step is not None and step.ndim:
+        raise ValueError(f"dt: expected one sample time, but found shape {step.shape}")
+    return None if step is None else number("dt", step.item(), "a sample time above 0 s", above=0)
+
+
 def sample_time(dt: ArrayLike, dtype: np.dtype) -> Array:
     """dt [s] as an array; a ``ValueError`` if it is not above 0."""
-    step = jnp.asarray(dt, dtype)
+    step = jnp.asarray(real("dt", dt), dtype)
     if not traced(step) and not bool(jnp.all(jnp.isfinite(step) & (step > 0))):
         raise ValueError(f"dt: expected a sample time above 0 s, but found {dt}")
     return step

@@ -173,7 +173,7 @@ def unsaturated_level(K: ArrayLike, P: ArrayLike, limit: ArrayLike) -> Float[Arr
         c ``[...]`` = min over inputs of limit² / (K P⁻¹ Kᵀ).
     """
     K, P = checks.matrices(K=(K, "mn"), P=(P, "nn"))
-    limit = jnp.asarray(limit, K.dtype)
+    limit = jnp.asarray(checks.real("limit", limit), K.dtype)
     limit = jnp.broadcast_to(limit, jnp.broadcast_shapes(limit.shape, K.shape[-2:-1]))
 
     def one(K: Array, P: Array, limit: Array) -> Array:
