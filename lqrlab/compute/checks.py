@@ -21,6 +21,12 @@ def traced(*args: object) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
 
 
+def on_host(name: str, *args: object) -> None:
+    """Refuse traced arguments of a function that runs in NumPy."""
+    if traced(*args):
+        raise ValueError(f"{name}: runs on the host, so not inside jit, vmap or grad; call it outside")
+
+
 def real(name: str, value: object, *, or_complex: bool = False) -> "np.ndarray | Array":
     """``value`` as an array of real numbers, or a ``ValueError``: complex, truth values, text, objects.
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from lqrlab.compute.checks import number, real, traced
+from lqrlab.compute.checks import number, on_host, real, traced
 from lqrlab.compute.linalg import batch_last
 
 
@@ -66,12 +66,6 @@ def together(*arrays: ArrayLike) -> tuple[Array, ...]:
     return batch_last.together((2,) * len(arrays), *map(jnp.asarray, arrays))
 
 
-def on_host(name: str, *args: object) -> None:
-    """Refuse traced arguments of a function that runs in NumPy."""
-    if traced(*args):
-        raise ValueError(f"{name}: runs on the host, so not inside jit, vmap or grad")
-
-
 def host_matrices(function: str, **given: tuple[ArrayLike, str]) -> list[np.ndarray]:
     """Finite matrices of one problem in NumPy, for a ``function`` that runs on the host."""
     on_host(function, *(a for a, _ in given.values()))
@@ -90,13 +84,17 @@ _DESIGN = {"B": "nm", "A": "nn", "Q": "nn", "R": "mm", "N": "nm"}
 
 
 def arguments(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, *, weights: bool = True
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, *,
+    weights: bool = True, certified: bool = False, singular_R: bool = False,
 ) -> tuple[Array, Array, Array, Array, Array]:  # fmt: skip
     """The five matrices of a design as arrays of one floating type, checked; N defaults to zero.
 
     Args:
         A, B, Q, R, N: as given; a scalar R is the weight of a single input.
         weights: refuse an indefinite weight. An equation, unlike a cost, may have one.
+        certified: the answer will have a certificate, so a weight of a single problem that is indefinite by the
+            rounding of a printed table is taken, with a warning.
+        singular_R: likewise an R that is singular: in discrete time R + BᵀPB > 0 is enough.
 
     Raises:
         ValueError: a wrong shape (always); outside a trace also a number that is not finite, an asymmetric
@@ -122,7 +120,7 @@ def arguments(
         for name in "QR":
             _symmetric(name, single[name])
         if weights:
-            _bounded_below(single["Q"], single["R"], single.get("N"))
+            _bounded_below(single["Q"], single["R"], single.get("N"), certified, singular_R)
     cross = arrays.get("N", jnp.zeros((n, m), dtype))
     return arrays["A"], arrays["B"], arrays["Q"], arrays["R"], cross
 
@@ -167,8 +165,21 @@ def _symmetric(name: str, a: np.ndarray) -> None:
         )
 
 
-def _semidefinite(name: str, a: np.ndarray, scale: float) -> None:
+_PRINTED = 5e-4
+"""Half a unit in the fourth digit, relative to a largest entry of 1.000: what printing a weight may have changed."""
+_GIVEN_IF = "the design is given only if its equation holds and its loop is stable"
+
+
+def _semidefinite(name: str, a: np.ndarray, scale: float, certified: bool = False) -> None:
     low = np.linalg.eigvalsh((a + a.T) / 2)[0]
+    if certified and -_PRINTED * scale <= low < -tolerance(a.dtype) * scale:
+        # where a stabilizing solution exists, it is the optimum among all inputs that bring the state to rest
+        warnings.warn(
+            f"{name}: expected positive semidefinite, but found the eigenvalue {low:.3g}, which the rounding of a "
+            f"table printed to four digits explains; {_GIVEN_IF}",
+            stacklevel=5,
+        )
+        return
     # an indefinite weight may still have an optimum (a sampled cost, a frequency-domain condition), but
     # nobody asks for one by hand; designs that make their own weights do not come through here
     if low < -tolerance(a.dtype) * max(scale, 1e-300):
@@ -188,18 +199,30 @@ def weight(name: str, a: Array) -> None:
     _semidefinite(name, W, float(np.abs(W).max()))
 
 
-def _bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray | None) -> None:
+def _bounded_below(
+    Q: np.ndarray, R: np.ndarray, N: np.ndarray | None, certified: bool, singular_R: bool
+) -> None:
     """Refuse weights that bound no cost below."""
     low = np.linalg.eigvalsh(R)[0]
+    size = float(np.abs(R).max())
+    if singular_R and -tolerance(R.dtype) * size <= low <= 0:
+        warnings.warn(
+            f"R: expected positive definite, but found the eigenvalue {low:.3g}: an input that costs nothing is "
+            f"bounded by what its effect costs, R + BᵀPB > 0, where it has one; {_GIVEN_IF}",
+            stacklevel=4,
+        )
+        cross = np.zeros((len(Q), len(R))) if N is None else N
+        joint = np.block([[Q, cross], [cross.T, R]])
+        return _semidefinite("[Q N; Nᵀ R]", joint, float(np.abs(joint).max()), certified)
     if low <= 0:
         raise ValueError(
             f"R: expected positive definite, but found the eigenvalue {low:.3g}: an input that costs nothing "
             "would be used without bound; give every input a positive weight"
         )
     if N is None:
-        _semidefinite("Q", Q, float(np.abs(Q).max()))
+        _semidefinite("Q", Q, float(np.abs(Q).max()), certified)
     else:
-        _semidefinite("Q − N R⁻¹ Nᵀ", Q - N @ np.linalg.solve(R, N.T), float(np.abs(Q).max()))
+        _semidefinite("Q − N R⁻¹ Nᵀ", Q - N @ np.linalg.solve(R, N.T), float(np.abs(Q).max()), certified)
 
 
 def host_sample_time(function: str, dt: object) -> float | None:

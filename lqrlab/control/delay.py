@@ -31,7 +31,7 @@ def delayed(
 
     Returns:
         :class:`Sampled` with n + m⌈delay⌉ states. Its R is zero from a delay of one sample time on: such an input is
-        charged later, through the state, so :func:`dlqr` refuses it; :func:`lqrd_delayed` does not.
+        charged later, through the state, so :func:`dlqr` warns of it; :func:`lqrd_delayed` does not.
 
     Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 2.3.
     """

@@ -1,8 +1,8 @@
 """Riccati equations outside a trace: doubling on all cores, then the sign function, SciPy, at last sixty digits.
 
 Only the problems that one method leaves unsolved are handed to the next, which is slower and harder to defeat.
-SciPy decomposes the extended matrix pencil (QZ) and needs no inverse of R, so R may be singular. What is left has modes that its inputs hardly move (or do not), and is
-solved in decimal arithmetic.
+SciPy decomposes the extended matrix pencil (QZ) and needs no inverse of R, so R may be singular. What it leaves
+unsolved has modes that its inputs hardly move, or do not; decimal arithmetic tells these apart.
 """
 
 from collections.abc import Callable
@@ -113,7 +113,8 @@ def _replaced_by_scipy(
         if answer is None and tried < _BY_DECIMALS and _worthwhile(*problem, continuous=continuous):
             tried += 1
             found = sixty_digits.solved(*problem, continuous=continuous)
-            answer = found and _certified(*problem, *found, continuous=continuous)
+            if found is not None:
+                answer = _certified(*problem, found[0], found[1], continuous=continuous)
         if answer is not None:
             improved[i] = True
             for whole, part in zip(answers, (*answer, 1.0)):
