@@ -114,7 +114,7 @@ def _replaced_by_scipy(
             tried += 1
             found = sixty_digits.solved(*problem, continuous=continuous)
             if found is not None:
-                answer = _certified(*problem, found[0], found[1], continuous=continuous)
+                answer = _certified(*[*problem, *found], continuous=continuous)
         if answer is not None:
             improved[i] = True
             for whole, part in zip(answers, (*answer, 1.0)):
