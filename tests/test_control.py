@@ -198,6 +198,7 @@ def test_an_unweighted_integrator_is_named():
     [
         ({"R": -np.eye(1)}, "R: expected positive definite, but found the eigenvalue -1"),
         ({"R": np.zeros((1, 1))}, "R: expected positive definite"),
+        ({"Q": np.diag([6.0, -4e-3])}, "Q: expected positive semidefinite, but found the eigenvalue -0.004"),
         ({"Q": np.diag([1.0, -2.0])}, "Q: expected positive semidefinite, but found the eigenvalue -2"),
         ({"Q": np.array([[1.0, 1.0], [0.0, 1.0]])}, "Q: expected a symmetric matrix"),
         (
@@ -216,6 +217,56 @@ def test_bad_matrices_are_refused_in_words(change, message):
     args = dict(zip("ABQR", DOUBLE)) | change
     with pytest.raises(ValueError, match=message):
         control.lqr(**args)
+
+
+@pytest.mark.parametrize("design", [control.lqr, control.dlqr])
+def test_a_weight_that_printing_made_indefinite_is_answered_with_a_warning(design):
+    rng = np.random.default_rng(0)
+    V, A, B = np.linalg.qr(rng.normal(size=(3, 3)))[0], rng.normal(size=(3, 3)), rng.normal(size=(3, 1))
+    Q = V @ np.diag([6.0, 1.0, -5e-4]) @ V.T
+    Q = (Q + Q.T) / 2
+    with pytest.warns(
+        UserWarning, match=r"Q: .* found the eigenvalue -0\.0005, which the rounding of a table"
+    ):
+        result = design(A, B, Q, np.eye(1))
+    K, P = gain(A, B, Q, np.eye(1), np.zeros((3, 1)), discrete=design is control.dlqr)
+    assert relative(result.K, K) < 1e-10
+    assert relative(result.P, P) < 1e-10
+
+
+def test_inputs_that_cost_nothing_give_a_deadbeat_controller_in_discrete_time():
+    A, B = np.array([[0.9, 1.0], [0.3, 1.1]]), np.array([[0.0], [1.0]])
+    with pytest.warns(
+        UserWarning, match="R: .* an input that costs nothing is bounded by what its effect costs"
+    ):
+        result = control.dlqr(A, B, np.diag([1.0, 0.0]), np.zeros((1, 1)))
+    assert np.allclose(np.linalg.matrix_power(A - B @ np.asarray(result.K), 2), 0, atol=1e-12)
+    assert np.allclose(result.P, scipy.linalg.solve_discrete_are(A, B, np.diag([1.0, 0.0]), np.zeros((1, 1))))
+    with (
+        pytest.warns(UserWarning, match="R: "),
+        pytest.raises(ValueError, match="no input moves it"),
+    ):
+        control.dlqr(A, 0 * B, np.eye(2), np.zeros((1, 1)))  # without effect nothing bounds it
+    with pytest.raises(ValueError, match="R: expected positive definite, but found the eigenvalue -"):
+        control.dlqr(A, B, np.eye(2), [[-0.1]])
+
+
+def test_a_sample_time_that_rounds_the_plant_away_is_said():
+    A, B, Q, R = DOUBLE
+    fine = np.asarray(control.lqr(A, B, Q, R).K)
+    for dt, lost in ((1e-12, 1e-3), (1e-9, 1e-6)):
+        with pytest.warns(
+            UserWarning, match="dt: a loop moves by only .* choose a longer sample time, or lqr"
+        ):
+            assert relative(control.lqrd(A, B, Q, R, dt).K, fine) < lost
+    assert relative(control.lqrd(A, B, Q, R, 1e-7).K, fine) < 2e-7
+
+
+def test_the_reason_of_a_refusal_survives_the_debugging_of_nans():
+    with jax.debug_nans(True):
+        with pytest.raises(ValueError, match="is not stabilizable: no input moves it"):
+            control.lqr([[2.0]], [[0.0]], [[1.0]], [[1.0]])
+        assert np.isnan(control.care([[2.0]], [[0.0]], [[1.0]], [[1.0]]))
 
 
 @pytest.mark.parametrize("dt", [0.0, -0.1, np.nan, np.inf])

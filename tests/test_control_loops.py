@@ -1,12 +1,14 @@
 """Zeros, frequency responses, margins, steps and delays, against python-control and dense simulation."""
 
+from functools import partial
+
 import control as python_control
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lqrlab import control
+from lqrlab import control, systems
 
 A = np.array([[0.0, 1.0], [2.0, -0.3]])
 B = np.array([[0.0], [1.0]])
@@ -153,3 +155,84 @@ def test_delay_costs_are_batched_and_say_where_the_loop_is_lost():
             control.delay_cost(A, B, Q, R, 0.1, bad)
     with pytest.raises(ValueError, match="has another gain"):
         control.delay_cost(A, B, Q, R, 0.1, 1.0, K=np.ones((1, 2)), aware=True)
+
+
+ONE, TWO, GAIN = np.eye(1), np.eye(2), np.array([[1.0, 1.0]])
+TAKES_NUMBERS = {
+    "lqr": (control.lqr, {"A": A, "B": B, "Q": TWO, "R": ONE, "N": B}),
+    "lqrd": (control.lqrd, {"A": A, "B": B, "Q": TWO, "R": ONE, "dt": 0.1}),
+    "care": (control.care, {"A": A, "B": B, "Q": TWO, "R": ONE}),
+    "c2d": (control.c2d, {"A": A, "B": B, "dt": 0.1}),
+    "lyap": (control.lyap, {"A": A, "Q": TWO}),
+    "dlyap": (control.dlyap, {"A": A, "Q": TWO}),
+    "ctrb": (control.ctrb, {"A": A, "B": B}),
+    "obsv": (control.obsv, {"A": A, "C": GAIN}),
+    "gram": (control.gram, {"A": A, "B": B}),
+    "h2_norm": (control.h2_norm, {"A": A, "B": B, "C": GAIN}),
+    "hinf_norm": (control.hinf_norm, {"A": -TWO, "B": B, "C": GAIN, "D": ONE}),
+    "zeros": (control.zeros, {"A": A, "B": B, "C": GAIN, "D": ONE}),
+    "to_statespace": (control.to_statespace, {"A": A, "B": B, "C": GAIN, "D": ONE}),
+    "modes": (control.modes, {"A": A}),
+    "margins": (control.margins, {"A": A, "B": B, "K": GAIN}),
+    "frequency_response": (
+        control.frequency_response,
+        {"A": A, "B": B, "C": GAIN, "frequencies": np.ones(1)},
+    ),
+    "sensitivity": (control.sensitivity, {"A": A, "B": B, "K": GAIN, "frequencies": np.ones(1), "dt": 0.1}),
+    "step_response": (
+        partial(control.step_response, num_steps=3),
+        {"A": A, "B": B, "C": GAIN, "K": GAIN, "r": np.ones(1)},
+    ),
+    "step_info": (control.step_info, {"ys": np.ones((3, 1)), "dt": 0.1, "r": np.ones(1)}),
+    "finite_horizon": (
+        partial(control.finite_horizon, num_steps=3),
+        {"A": A, "B": B, "Q": TWO, "R": ONE, "Qf": TWO},
+    ),
+    "lqe": (control.lqe, {"A": A, "C": GAIN, "W": TWO, "V": ONE}),
+    "lqg": (control.lqg, {"A": A, "B": B, "C": GAIN, "Q": TWO, "R": ONE, "W": TWO, "V": ONE}),
+    "lqi": (control.lqi, {"A": A, "B": B, "C": GAIN, "Q": TWO, "Qi": ONE, "R": ONE}),
+    "feedforward": (control.feedforward, {"A": A, "B": B, "C": GAIN}),
+    "place": (control.place, {"A": A, "B": B}),
+    "inverse_lqr": (control.inverse_lqr, {"A": A, "B": B, "K": GAIN, "dt": 0.1}),
+    "unsaturated_level": (control.unsaturated_level, {"K": GAIN, "P": TWO, "limit": np.ones(1)}),
+    "from_matrices": (systems.from_matrices, {"A": A, "B": B, "C": GAIN, "Q": TWO, "R": ONE, "dt": 0.1}),
+    "make": (partial(systems.make, "pendulum"), {"length": np.ones(1), "mass": np.ones(1)}),
+}
+
+
+@pytest.mark.parametrize("name", TAKES_NUMBERS)
+def test_complex_numbers_and_text_are_refused_never_cut_to_real(name):
+    function, good = TAKES_NUMBERS[name]
+    more = {"poles": [-1.0, -2.0]} if name == "place" else {}
+    for argument, value in good.items():
+        for bad in (np.asarray(value) + 10j, np.asarray(value).astype(str), np.asarray(value).astype(object)):
+            with pytest.raises(ValueError, match=f"(^|: ){argument}: expected real numbers, but found"):
+                function(**(good | more | {argument: bad}))
+
+
+def test_poles_are_numbers():
+    for bad in (["-1", "-2"], [None, -1.0]):
+        with pytest.raises(ValueError, match="poles: expected numbers, but found"):
+            control.place(A, B, np.asarray(bad))
+        with pytest.raises(ValueError, match="poles: expected numbers, but found"):
+            control.settling_time(np.asarray(bad))
+
+
+@pytest.mark.parametrize("dt", [np.nan, np.inf, 0.0, -1.0])
+def test_a_sample_time_of_one_system_is_above_zero(dt):
+    for call in (control.modes, lambda a, dt: control.hinf_norm(a, B, [[1.0, 0.0]], dt=dt)):
+        with pytest.raises(ValueError, match="dt: expected a sample time above 0 s"):
+            call(A / 10, dt=dt)
+
+
+def test_functions_on_the_host_say_so_inside_a_trace():
+    for name, function in (
+        ("margins", lambda a: control.margins(a, B, GAIN)),
+        ("hinf_norm", lambda a: control.hinf_norm(a, B, GAIN)),
+        ("hinf_norm", lambda a: control.hinf_norm(A, B, GAIN * a[0, 0])),
+        ("zeros", lambda a: control.zeros(a, B, GAIN)),
+        ("modes", control.modes),
+        ("place", lambda a: control.place(a, B, [-1.0, -2.0])),
+    ):
+        with pytest.raises(ValueError, match=f"{name}: runs on the host, so not inside jit"):
+            jax.jit(function)(A)

@@ -174,3 +174,11 @@ def test_float32_is_refused():
         plant = systems.make("pendulum")
         with pytest.raises(ValueError, match="plants: expected float64, but found float32"):
             evaluation.evaluate(simulation.no_control(plant), plant, key=KEY)
+
+
+def test_scores_are_measured_outside_a_trace():
+    plant = systems.make("pendulum")
+    with pytest.raises(ValueError, match="evaluate: runs on the host, so not inside jit, vmap or grad"):
+        jax.jit(
+            lambda K: evaluation.evaluate(simulation.LinearPolicy(K), plant, key=jax.random.key(0)).ratio
+        )(np.ones((1, 2)))

@@ -1,5 +1,6 @@
 """The Riccati solvers where it is hard: textbook cases, bad scaling, slow loops, large batches."""
 
+import decimal
 from functools import partial
 from unittest import mock
 
@@ -13,7 +14,7 @@ from lqrlab import control
 from lqrlab.compute import quick_jit
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.threads import on_all_cores
-from lqrlab.control.riccati import doubling, matrix_sign
+from lqrlab.control.riccati import doubling, matrix_sign, sixty_digits
 
 with mock.patch.object(pytest.mark, "_config", None):  # it carries a marker of SciPy's own
     from scipy.linalg.tests import test_solvers
@@ -131,6 +132,35 @@ def test_a_singular_input_weight_is_left_to_scipy():
     A, B, Q = np.array([[0.9, 1.0], [0.0, 1.1]]), np.array([[0.0], [1.0]]), np.diag([1.0, 0.0])
     R = np.zeros((1, 1))
     assert np.allclose(control.dare(A, B, Q, R), scipy.linalg.solve_discrete_are(A, B, Q, R))
+
+
+@pytest.mark.parametrize(("continuous", "member"), [(True, 5085), (False, 3164)])
+def test_a_plant_that_its_input_hardly_moves_is_solved_in_sixty_digits(continuous, member):
+    # of 10,000 random problems the one that neither the iterations nor SciPy solve to 1e-8: P is 1e11
+    rng = np.random.default_rng(2)
+    A, B = (rng.normal(size=(10000, 4, k))[member] for k in (4, 1))
+    result = (control.lqr if continuous else control.dlqr)(A, B, np.eye(4), np.eye(1))
+    assert bool(result.stabilizing)
+    assert float(jnp.abs(result.P).max()) > 1e10
+    poles = np.linalg.eigvals(A - B @ np.asarray(result.K))
+    assert (poles.real < 0).all() if continuous else (np.abs(poles) < 1).all()
+    # in 60 digits the equation holds to the rounding of P
+    with decimal.localcontext(prec=60):
+        a, b, K, P = (sixty_digits.exact(np.asarray(x)) for x in (A, B, result.K, result.P))
+        left = a.T @ P + P @ a if continuous else a.T @ P @ a - P
+        terms = left, (P @ b if continuous else a.T @ P @ b) @ K, sixty_digits.exact(np.eye(4))
+        residual = np.abs(terms[0] - terms[1] + terms[2]).max() / np.abs(P).max()
+    assert float(residual) < 1e-9
+
+
+def test_what_no_input_moves_is_not_solved_by_its_rounding():
+    rng = np.random.default_rng(0)
+    T = rng.normal(size=(4, 4))
+    # an unstable mode that no input moves, in coordinates in which rounding seems to move it
+    A = T @ np.diag([1.0, -1.0, -2.0, -3.0]) @ np.linalg.inv(T)
+    B = T @ np.array([[0.0], [1.0], [1.0], [1.0]])
+    with pytest.raises(ValueError, match="not stabilizable: no input moves it"):
+        control.lqr(A, B, np.eye(4), np.eye(1))
 
 
 def test_a_closed_loop_on_the_imaginary_axis_has_no_answer():

@@ -162,7 +162,7 @@ def test_files_that_are_refused(tmp_path):
     np.savez(tmp_path / "nan.npz", A=A * np.nan, B=B)
     refused("nan.npz", "A: expected finite numbers")
     (tmp_path / "words.json").write_text('{"A": "one", "B": [[1]]}')
-    refused("words.json", "A: expected a matrix")
+    refused("words.json", "A: expected real numbers")
     np.savez(tmp_path / "object.npz", A=np.array([print], dtype=object), B=B)
     refused("object.npz", "pickle")
 
@@ -436,7 +436,7 @@ def test_a_parameter_is_checked_by_name():
     for value, why in (
         ([1.0, 90.0], r"expected pendulum's mass of the bob within \[0\.01, 50\] kg, but found 90"),
         (float("nan"), "mass: expected a finite number"),
-        ("heavy", "mass: expected a number in kg, but found 'heavy'"),
+        ("heavy", "mass: expected real numbers, but found 'heavy'"),
     ):
         with pytest.raises(ValueError, match=why):
             systems.check_parameter(cls, "mass", value)

@@ -3,8 +3,13 @@
 import difflib
 import math
 import numbers
+import textwrap
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jax import Array
 
 T = TypeVar("T")
 
@@ -14,6 +19,48 @@ def traced(*args: object) -> bool:
     import jax  # here, so that the command line checks its arguments without waiting for JAX
 
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
+
+
+def on_host(name: str, *args: object) -> None:
+    """Refuse traced arguments of a function that runs in NumPy."""
+    if traced(*args):
+        raise ValueError(f"{name}: runs on the host, so not inside jit, vmap or grad; call it outside")
+
+
+def real(name: str, value: object, *, or_complex: bool = False) -> "np.ndarray | Array":
+    """``value`` as an array of real numbers, or a ``ValueError``: complex, truth values, text, objects.
+
+    Args:
+        name: of the argument.
+        value: what was given, traced or not; JAX's arrays stay what they are, anything else becomes NumPy's.
+        or_complex: let complex numbers pass.
+    """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    try:
+        array = (
+            jnp.asarray(value)
+            if traced(value)
+            else value
+            if isinstance(value, jax.Array)
+            else np.asarray(value)
+        )
+    except (TypeError, ValueError):
+        array = np.asarray(None)
+    if any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.integer, jnp.floating)):
+        return array
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        if or_complex:
+            return array
+        raise ValueError(
+            f"{name}: expected real numbers, but found {array.dtype}: make states of the real and imaginary parts, or "
+            "pass .real where the imaginary part is rounding"
+        )
+    found = textwrap.shorten(repr(value), 60, placeholder=" …")
+    wanted = "numbers" if or_complex else "real numbers"
+    raise ValueError(f"{name}: expected {wanted}, but found {found} ({type(value).__name__})")
 
 
 def whole(name: str, value: object, low: int | None = 1, high: int | None = None) -> int:

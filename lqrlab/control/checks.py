@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike
 
-from lqrlab.compute.checks import traced
+from lqrlab.compute.checks import number, on_host, real, traced
 from lqrlab.compute.linalg import batch_last
 
 
@@ -55,7 +55,7 @@ def matrices(**given: tuple[ArrayLike, str]) -> list[Array]:
     Raises:
         ValueError: as :func:`shapes`.
     """
-    arrays = {name: jnp.asarray(a) for name, (a, _) in given.items()}
+    arrays = {name: jnp.asarray(real(name, a)) for name, (a, _) in given.items()}
     shapes(arrays, {name: letters for name, (_, letters) in given.items()})
     dtype = floating(*arrays.values())
     return list(together(*(a.astype(dtype) for a in arrays.values())))
@@ -66,16 +66,10 @@ def together(*arrays: ArrayLike) -> tuple[Array, ...]:
     return batch_last.together((2,) * len(arrays), *map(jnp.asarray, arrays))
 
 
-def on_host(name: str, *args: object) -> None:
-    """Refuse traced arguments of a function that runs in NumPy."""
-    if traced(*args):
-        raise ValueError(f"{name}: runs on the host, so not inside jit, vmap or grad")
-
-
 def host_matrices(function: str, **given: tuple[ArrayLike, str]) -> list[np.ndarray]:
     """Finite matrices of one problem in NumPy, for a ``function`` that runs on the host."""
     on_host(function, *(a for a, _ in given.values()))
-    arrays = {name: np.asarray(a, float) for name, (a, _) in given.items()}
+    arrays = {name: np.asarray(real(name, a), float) for name, (a, _) in given.items()}
     shapes(arrays, {name: letters for name, (_, letters) in given.items()})
     for name, a in arrays.items():
         if a.ndim > 2:
@@ -90,13 +84,17 @@ _DESIGN = {"B": "nm", "A": "nn", "Q": "nn", "R": "mm", "N": "nm"}
 
 
 def arguments(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, *, weights: bool = True
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, *,
+    weights: bool = True, certified: bool = False, singular_R: bool = False,
 ) -> tuple[Array, Array, Array, Array, Array]:  # fmt: skip
     """The five matrices of a design as arrays of one floating type, checked; N defaults to zero.
 
     Args:
         A, B, Q, R, N: as given; a scalar R is the weight of a single input.
         weights: refuse an indefinite weight. An equation, unlike a cost, may have one.
+        certified: the answer will have a certificate, so a weight of a single problem that is indefinite by the
+            rounding of a printed table is taken, with a warning.
+        singular_R: likewise an R that is singular: in discrete time R + BᵀPB > 0 is enough.
 
     Raises:
         ValueError: a wrong shape (always); outside a trace also a number that is not finite, an asymmetric
@@ -104,14 +102,9 @@ def arguments(
             answer is marked.
     """
     given = {"B": B, "A": A, "Q": Q, "R": R} | ({} if N is None else {"N": N})
-    arrays = {name: jnp.asarray(value) for name, value in given.items()}
+    arrays = {name: jnp.asarray(real(name, value)) for name, value in given.items()}
     if arrays["R"].ndim == 0:
         arrays["R"] = arrays["R"].reshape(1, 1)
-    for name, a in arrays.items():
-        if jnp.iscomplexobj(a):
-            raise ValueError(
-                f"{name}: expected real numbers, but found {a.dtype}: make states of the real and imaginary parts"
-            )
     dtype = floating(*arrays.values())
     arrays = {name: a.astype(dtype) for name, a in arrays.items()}
     if dtype == jnp.float32:
@@ -127,7 +120,7 @@ def arguments(
         for name in "QR":
             _symmetric(name, single[name])
         if weights:
-            _bounded_below(single["Q"], single["R"], single.get("N"))
+            _bounded_below(single["Q"], single["R"], single.get("N"), certified, singular_R)
     cross = arrays.get("N", jnp.zeros((n, m), dtype))
     return arrays["A"], arrays["B"], arrays["Q"], arrays["R"], cross
 
@@ -172,8 +165,21 @@ def _symmetric(name: str, a: np.ndarray) -> None:
         )
 
 
-def _semidefinite(name: str, a: np.ndarray, scale: float) -> None:
+_PRINTED = 5e-4
+"""Half a unit in the fourth digit, relative to a largest entry of 1.000: what printing a weight may have changed."""
+_GIVEN_IF = "the design is given only if its equation holds and its loop is stable"
+
+
+def _semidefinite(name: str, a: np.ndarray, scale: float, certified: bool = False) -> None:
     low = np.linalg.eigvalsh((a + a.T) / 2)[0]
+    if certified and -_PRINTED * scale <= low < -tolerance(a.dtype) * scale:
+        # where a stabilizing solution exists, it is the optimum among all inputs that bring the state to rest
+        warnings.warn(
+            f"{name}: expected positive semidefinite, but found the eigenvalue {low:.3g}, which the rounding of a "
+            f"table printed to four digits explains; {_GIVEN_IF}",
+            stacklevel=5,
+        )
+        return
     # an indefinite weight may still have an optimum (a sampled cost, a frequency-domain condition), but
     # nobody asks for one by hand; designs that make their own weights do not come through here
     if low < -tolerance(a.dtype) * max(scale, 1e-300):
@@ -193,23 +199,45 @@ def weight(name: str, a: Array) -> None:
     _semidefinite(name, W, float(np.abs(W).max()))
 
 
-def _bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray | None) -> None:
+def _bounded_below(
+    Q: np.ndarray, R: np.ndarray, N: np.ndarray | None, certified: bool, singular_R: bool
+) -> None:
     """Refuse weights that bound no cost below."""
     low = np.linalg.eigvalsh(R)[0]
+    size = float(np.abs(R).max())
+    if singular_R and -tolerance(R.dtype) * size <= low <= 0:
+        warnings.warn(
+            f"R: expected positive definite, but found the eigenvalue {low:.3g}: an input that costs nothing is "
+            f"bounded by what its effect costs, R + BᵀPB > 0, where it has one; {_GIVEN_IF}",
+            stacklevel=4,
+        )
+        cross = np.zeros((len(Q), len(R))) if N is None else N
+        joint = np.block([[Q, cross], [cross.T, R]])
+        return _semidefinite("[Q N; Nᵀ R]", joint, float(np.abs(joint).max()), certified)
     if low <= 0:
         raise ValueError(
             f"R: expected positive definite, but found the eigenvalue {low:.3g}: an input that costs nothing "
             "would be used without bound; give every input a positive weight"
         )
     if N is None:
-        _semidefinite("Q", Q, float(np.abs(Q).max()))
+        _semidefinite("Q", Q, float(np.abs(Q).max()), certified)
     else:
-        _semidefinite("Q − N R⁻¹ Nᵀ", Q - N @ np.linalg.solve(R, N.T), float(np.abs(Q).max()))
+        _semidefinite("Q − N R⁻¹ Nᵀ", Q - N @ np.linalg.solve(R, N.T), float(np.abs(Q).max()), certified)
+
+
+def host_sample_time(function: str, dt: object) -> float | None:
+    """dt [s] of one problem as a float above 0, None for continuous time, for a ``function`` on the host."""
+    on_host(function, dt)
+    # a scalar array of any library is a number too
+    step = None if dt is None else real("dt", dt)
+    if step is not None and step.ndim:
+        raise ValueError(f"dt: expected one sample time, but found shape {step.shape}")
+    return None if step is None else number("dt", step.item(), "a sample time above 0 s", above=0)
 
 
 def sample_time(dt: ArrayLike, dtype: np.dtype) -> Array:
     """dt [s] as an array; a ``ValueError`` if it is not above 0."""
-    step = jnp.asarray(dt, dtype)
+    step = jnp.asarray(real("dt", dt), dtype)
     if not traced(step) and not np.all(np.isfinite(step) & (np.asarray(step) > 0)):
         raise ValueError(f"dt: expected a sample time above 0 s, but found {dt}")
     return step

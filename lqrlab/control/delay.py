@@ -31,7 +31,7 @@ def delayed(
 
     Returns:
         :class:`Sampled` with n + m⌈delay⌉ states. Its R is zero from a delay of one sample time on: such an input is
-        charged later, through the state, so :func:`dlqr` refuses it; :func:`lqrd_delayed` does not.
+        charged later, through the state, so :func:`dlqr` warns of it; :func:`lqrd_delayed` does not.
 
     Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 2.3.
     """
@@ -139,7 +139,7 @@ def delay_cost(
         late = lqrd_delayed(A, B, Q, R, dt, delay).P
     else:
         problem = delayed(A, B, Q, R, dt, delay)
-        gain = prompt.K if K is None else jnp.asarray(K)
+        gain = prompt.K if K is None else jnp.asarray(checks.real("K", K))
         on_inputs = jnp.zeros((*gain.shape[:-1], problem.A.shape[-1] - n), gain.dtype)
         late = cost_to_go(problem, jnp.concatenate([gain, on_inputs], axis=-1))
     late, first = (jnp.trace(P[..., :n, :n], axis1=-2, axis2=-1) for P in (late, prompt.P))

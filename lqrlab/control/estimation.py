@@ -3,10 +3,10 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 
-import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 
 from lqrlab.compute import pytree
+from lqrlab.control import checks
 from lqrlab.control.regulator import LQR, dlqr, lqr
 
 
@@ -40,8 +40,10 @@ class Estimator:
 
 def _filter(design: Callable[..., LQR], A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
     """The filter that is dual to the regulator of Aᵀ, Cᵀ with the weights W, V."""
+    A, C = checks.matrices(A=(A, "nn"), C=(C, "pn"))
+    W, V = (checks.real(name, a) for name, a in (("W", W), ("V", V)))
     try:
-        dual = design(jnp.asarray(A).mT, jnp.asarray(C).mT, W, V)
+        dual = design(A.mT, C.mT, W, V)
     except ValueError as error:
         raise ValueError(
             f"in the dual regulator problem (A → Aᵀ, B → Cᵀ, Q → W, R → V): {error}. There 'not stabilizable' means "
@@ -113,7 +115,7 @@ def lqg(
 
     Source: Anderson and Moore (1990), section 8.1.
     """
-    A, B, C = (jnp.asarray(a) for a in (A, B, C))
+    A, B, C = checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"))
     regulator = (dlqr if discrete else lqr)(A, B, Q, R, N)
     estimator = (dlqe if discrete else lqe)(A, C, W, V)
     inner = A - B @ regulator.K - estimator.L @ C

@@ -66,7 +66,7 @@ def finite_horizon(
     whole("num_steps", num_steps)
     args = checks.arguments(A, B, Q, R, N)
     Q = args[2]
-    terminal = Q if Qf is None else jnp.asarray(Qf, Q.dtype)
+    terminal = Q if Qf is None else jnp.asarray(checks.real("Qf", Qf), Q.dtype)
     if terminal.shape[-2:] != Q.shape[-2:]:
         raise ValueError(f"Qf: expected shape {Q.shape[-2:]}, Q's, but found {terminal.shape[-2:]}")
     checks.weight("Qf", terminal)

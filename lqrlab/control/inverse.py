@@ -117,7 +117,7 @@ def inverse_lqr(
     section 10.6 [convexity].
     """
     checks.on_host("inverse_lqr", A, B, K, dt)
-    a, b, k = (np.asarray(x, float) for x in (A, B, K))
+    a, b, k = (np.asarray(checks.real(name, x), float) for name, x in zip("ABK", (A, B, K)))
     checks.shapes({"A": a, "B": b, "K": k}, {"A": "nn", "B": "nm", "K": "mn"})
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], k.shape[:-2])
     a, b, k = (np.broadcast_to(x, lead + x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (a, b, k))

@@ -76,6 +76,7 @@ _SOLVERS = {c: batch_last.solver(2, 2)(partial(_bounded, continuous=c)) for c in
 # With the batch in front -------------------------------------------------------------------------------------
 
 
+@partial(jax.jit, static_argnames="continuous")
 def solve_lyapunov(
     a: Float[Array, "*batch n n"], q: Float[Array, "*batch n n"], *, continuous: bool
 ) -> Float[Array, "*batch n n"]:
@@ -89,7 +90,6 @@ def solve_lyapunov(
     )
 
 
-@jax.jit
 def dlyap(A: ArrayLike, Q: ArrayLike) -> Float[Array, "*batch n n"]:
     """Solve A X Aᵀ − X + Q = 0.
 
@@ -106,7 +106,6 @@ def dlyap(A: ArrayLike, Q: ArrayLike) -> Float[Array, "*batch n n"]:
     return solve_lyapunov(*checks.matrices(A=(A, "nn"), Q=(Q, "nn")), continuous=False)
 
 
-@jax.jit
 def lyap(A: ArrayLike, Q: ArrayLike) -> Float[Array, "*batch n n"]:
     """Solve A X + X Aᵀ + Q = 0.
 

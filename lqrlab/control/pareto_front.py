@@ -58,7 +58,7 @@ def pareto(
     held = jnp.asarray(dt) * jnp.broadcast_to(jnp.asarray(R), problem.R.shape)  # ∫ R over a held input
     state = problem._replace(R=problem.R - held)
     effort = problem._replace(Q=jnp.zeros_like(problem.Q), R=held, N=jnp.zeros_like(problem.N))
-    start = jnp.eye(len(problem.Q)) if X0 is None else jnp.asarray(X0)
+    start = jnp.eye(len(problem.Q)) if X0 is None else jnp.asarray(checks.real("X0", X0))
     if start.shape != problem.Q.shape:
         raise ValueError(f"X0: expected a covariance of shape {problem.Q.shape}, but found {start.shape}")
     checks.weight("X0", start)

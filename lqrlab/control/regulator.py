@@ -1,6 +1,7 @@
 """Linear-quadratic regulators: continuous, discrete and sampled-data."""
 
 import dataclasses
+import warnings
 from collections.abc import Iterator
 from functools import partial
 
@@ -16,6 +17,7 @@ from lqrlab.control import checks
 from lqrlab.control.analysis import controllability
 from lqrlab.control.riccati import equations
 from lqrlab.control.riccati.doubling import Solution
+from lqrlab.control.riccati.rescue import accepted
 
 
 @pytree
@@ -90,9 +92,10 @@ def _design(args: tuple[Array, ...], *, continuous: bool) -> LQR:
 
     A single problem outside a trace that has no answer is an error that says why.
     """
-    solution = equations.solution(args, continuous=continuous)
-    single = solution.P.ndim == 2 and not traced(solution)
-    design = _certified(solution, *args[2:5], weights_checked=single)
+    with jax.debug_nans(False):  # NaN marks what has no answer; a single problem's reason is said below
+        solution = equations.solution(args, continuous=continuous)
+        single = solution.P.ndim == 2 and not traced(solution)
+        design = _certified(solution, *args[2:5], weights_checked=single)
     if single and not bool(design.stabilizing):
         A, B, Q = (np.asarray(a) for a in args[:3])
         raise ValueError(controllability.why_not(A, B, Q, continuous=continuous))
@@ -105,7 +108,8 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
     Args:
         A: ``[..., n, n]`` [1/s].
         B: ``[..., n, m]``.
-        Q: ``[..., n, n]``, symmetric, ≥ 0.
+        Q: ``[..., n, n]``, symmetric, ≥ 0; of a single problem ≥ 0 up to the rounding of a printed table, with a
+            warning.
         R: ``[..., m, m]``, symmetric, > 0.
         N: ``[..., n, m]`` cross weight; zero if left out.
 
@@ -121,18 +125,20 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
     >>> control.lqr([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], np.eye(2), [[1.0]]).K
     Array([[1.        , 1.73205081]], dtype=float64)
     """
-    return _design(checks.arguments(A, B, Q, R, N), continuous=True)
+    return _design(checks.arguments(A, B, Q, R, N, certified=True), continuous=True)
 
 
 def dlqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None) -> LQR:
     """Minimise Σ xᵀQx + uᵀRu + 2xᵀNu for x[t+1] = Ax[t] + Bu[t]; arguments and errors as in :func:`lqr`.
+
+    R of a single problem may be singular, with a warning, if R + BᵀPB > 0: R = 0 gives a deadbeat controller.
 
     Source: Anderson and Moore (1990), section 2.4 and chapter 3.
 
     >>> round(float(control.dlqr([[1.0]], [[1.0]], [[1.0]], [[1.0]]).P[0, 0]), 6)  # the golden ratio
     1.618034
     """
-    return _design(checks.arguments(A, B, Q, R, N), continuous=False)
+    return _design(checks.arguments(A, B, Q, R, N, certified=True, singular_R=True), continuous=False)
 
 
 def lqrd(
@@ -145,7 +151,8 @@ def lqrd(
         dt: sample time [s], scalar or with the leading axes.
 
     Returns:
-        :class:`LQR` with the discrete gain u[t] = −K x[t]; x0ᵀP x0 is the continuous cost that it reaches.
+        :class:`LQR` with the discrete gain u[t] = −K x[t]; x0ᵀP x0 is the continuous cost that it reaches. Where
+        dt is so short that sampling rounds the plant away, a warning says how many digits the gain has.
 
     Source: G. F. Franklin, J. D. Powell and M. Workman, Digital Control of Dynamic Systems, 3rd ed. (1998),
     section 9.3.4.
@@ -154,8 +161,25 @@ def lqrd(
     >>> design.P.round(3).tolist(), bool(design.stabilizing)
     ([[1.0]], True)
     """
-    args = checks.arguments(A, B, Q, R, N)
-    return _design((*args, checks.sample_time(dt, args[0].dtype)), continuous=True)
+    args = checks.arguments(A, B, Q, R, N, certified=True)
+    design = _design((*args, checks.sample_time(dt, args[0].dtype)), continuous=True)
+    if not traced(design):
+        _warn_of_lost_digits(np.asarray(design.closed_loop), np.asarray(design.stabilizing))
+    return design
+
+
+def _warn_of_lost_digits(closed: np.ndarray, good: np.ndarray) -> None:
+    """Say so where a loop moves so little within a sample that I + A dt has not kept the digits of A."""
+    motion = np.abs(closed - np.eye(closed.shape[-1], dtype=closed.dtype)).max(axis=(-1, -2))
+    least = float(np.min(motion, where=good, initial=np.inf))
+    lost = float(np.finfo(closed.dtype).eps) / max(least, 1e-300)
+    if lost > accepted(closed.dtype):
+        warnings.warn(
+            f"dt: a loop moves by only {least:.1g} of its state within a sample, and a sampled plant in {closed.dtype} "
+            f"keeps that to a relative {lost:.1g}: no better is the gain; choose a longer sample time, or lqr, which "
+            "the optimum approaches",
+            stacklevel=3,
+        )
 
 
 def unsaturated_level(K: ArrayLike, P: ArrayLike, limit: ArrayLike) -> Float[Array, "*batch"]:
@@ -173,7 +197,7 @@ def unsaturated_level(K: ArrayLike, P: ArrayLike, limit: ArrayLike) -> Float[Arr
         c ``[...]`` = min over inputs of limit² / (K P⁻¹ Kᵀ).
     """
     K, P = checks.matrices(K=(K, "mn"), P=(P, "nn"))
-    limit = jnp.asarray(limit, K.dtype)
+    limit = jnp.asarray(checks.real("limit", limit), K.dtype)
     limit = jnp.broadcast_to(limit, jnp.broadcast_shapes(limit.shape, K.shape[-2:-1]))
 
     def one(K: Array, P: Array, limit: Array) -> Array:

@@ -39,7 +39,7 @@ class Schedule:
 
         Beyond the grid the nearest point of its edge is used: nothing is extrapolated.
         """
-        at = jnp.asarray(value, self.x_op.dtype)
+        at = jnp.asarray(checks.real("value", value), self.x_op.dtype)
         axes = len(self.grid)
         if at.shape[-1:] != (axes,):
             raise ValueError(
@@ -93,14 +93,16 @@ def gain_schedule(
     design = lqr(*full) if dt is None else lqrd(a, b, q, r, dt, cross)
     if not traced(*full):
         _refuse_gaps(grid, design, full)
-    x_op, u_op = (jnp.asarray(v, a.dtype) for v in points or (jnp.zeros(n), jnp.zeros(m)))
+    x_op, u_op = (
+        jnp.asarray(checks.real("points", v), a.dtype) for v in points or (jnp.zeros(n), jnp.zeros(m))
+    )
     x_op, u_op = _on_grid("points, x", x_op, (*shape, n)), _on_grid("points, u", u_op, (*shape, m))
     return Schedule(grid, design, x_op, u_op)
 
 
 def _rising(axes: Sequence[ArrayLike], dtype: np.dtype) -> tuple[Array, ...]:
     """The axes of the grid as arrays of rising values, or a refusal."""
-    grid = tuple(jnp.asarray(g, dtype) for g in axes)
+    grid = tuple(jnp.asarray(checks.real("grid", g), dtype) for g in axes)
     for i, g in enumerate(grid):
         if g.ndim != 1 or g.size < 2:
             raise ValueError(f"grid: expected two values or more along axis {i}, but found shape {g.shape}")

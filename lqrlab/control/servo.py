@@ -108,7 +108,7 @@ def place(A: ArrayLike, B: ArrayLike, poles: ArrayLike) -> Float[Array, "m n"]:
     """
     a, b = checks.host_matrices("place", A=(A, "nn"), B=(B, "nm"))
     checks.on_host("place", poles)
-    wanted = np.atleast_1d(np.asarray(poles, complex))
+    wanted = np.atleast_1d(np.asarray(checks.real("poles", poles, or_complex=True), complex))
     if wanted.shape != (len(a),):
         raise ValueError(f"poles: expected n poles, {len(a)}, but found shape {wanted.shape}")
     try:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from operator import attrgetter, matmul
 from typing import TypeVar
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
@@ -42,5 +41,6 @@ def cost_to_go(problem: Sampled, K: ArrayLike) -> Float[Array, "*batch n n"]:
     Returns:
         The solution of P = FᵀPF + Q + KᵀRK − NK − KᵀNᵀ with F = A − BK; NaN where the loop is unstable.
     """
-    A, B, Q, R, N, K = checks.together(*problem, jnp.asarray(K))
+    given = zip("ABQRNK", (*problem, K))
+    A, B, Q, R, N, K = checks.together(*(checks.real(name, a) for name, a in given))
     return dlyap((A - B @ K).mT, stage_weight(Q, R, N, K))

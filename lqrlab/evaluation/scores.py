@@ -91,6 +91,7 @@ def evaluate(
     >>> bool((score.ratio >= 1).all()), bool(score.converged.all())
     (True, True)
     """
+    checks.on_host("evaluate", policy, plants, key, x0)
     world = simulation.env(plants, linear=linear)
     if world.sampled.A.dtype != jnp.float64:
         raise ValueError(

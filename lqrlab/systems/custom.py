@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from lqrlab.compute.checks import traced
+from lqrlab.compute.checks import real, traced
 from lqrlab.systems.declaration import Signal
 from lqrlab.systems.plant import Arrays, Input, Numbers, Output, Plant, State
 
@@ -132,10 +132,10 @@ def _require(good: object, name: str, why: str) -> None:
 
 
 def _finite(name: str, value: Numbers, ndim: int, what: str) -> Array:
-    try:
-        array = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name}: expected {what} of numbers, but found {value!r}") from None
+    _require(
+        not traced(value), name, "expected numbers, but found a traced array: make the plant outside jit"
+    )
+    array = np.asarray(real(name, value), dtype=float)
     _require(array.ndim >= ndim, name, f"expected {what}, but found shape {array.shape}")
     strange = array[~np.isfinite(array)]
     _require(not strange.size, name, f"expected finite numbers, but found {strange[:1].sum()}")

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import PRNGKeyArray
 
-from lqrlab.compute.checks import did_you_mean, number, traced, whole
+from lqrlab.compute.checks import did_you_mean, number, real, traced, whole
 from lqrlab.systems.declaration import param
 from lqrlab.systems.declaration_checks import check, range_and_unit
 from lqrlab.systems.drawing import Drawing
@@ -139,12 +139,10 @@ def check_parameter(cls: type[Plant], key: str, value: Numbers) -> Array:
             values are unknown, nothing is refused.
     """
     f = parameter_fields(cls)[key]
+    value = real(key, value)
     if traced(value):
         return jnp.asarray(value)
-    try:
-        array = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
-        raise ValueError(f"{key}: expected a number in {f.metadata['unit']}, but found {value!r}") from None
+    array = np.asarray(value, dtype=float)
     if not np.all(np.isfinite(array)):
         raise ValueError(f"{key}: expected a finite number, but found {value!r}")
     outside = np.maximum(f.metadata["low"] - array, array - f.metadata["high"])

@@ -66,6 +66,14 @@ def controllability_distance(A: np.ndarray, B: np.ndarray, value: complex) -> fl
 
 def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool) -> str:
     """Why one problem has no stabilizing optimum: the mode at fault, and a remedy."""
+    return fault(A, B, Q, continuous=continuous) or (
+        "no stabilizing solution was found although every unstable mode can be reached: the problem is close to "
+        "one that has none, or badly scaled; rescale states and inputs to deviations of order one"
+    )
+
+
+def fault(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool) -> str | None:
+    """The mode, in words, because of which one problem has no stabilizing optimum; None if there is no such mode."""
     values, vectors = np.linalg.eig(A)
     margin = values.real if continuous else np.abs(values) - 1
     size = max(float(np.linalg.norm(A, 2)), 1e-300)
@@ -85,7 +93,4 @@ def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool) ->
                 f"{mode} lies on the stability boundary and Q does not see it (not detectable): the "
                 "optimum leaves it alone and the loop is not stable; give the states it moves some weight"
             )
-    return (
-        "no stabilizing solution was found although every unstable mode can be reached: the problem is close to "
-        "one that has none, or badly scaled; rescale states and inputs to deviations of order one"
-    )
+    return None

@@ -45,6 +45,7 @@ def modes(A: ArrayLike, dt: float | None = None) -> list[Mode]:
         ValueError: not one square matrix of finite numbers.
     """
     (a,) = checks.host_matrices("modes", A=(A, "nn"))
+    dt = checks.host_sample_time("modes", dt)
     values, vectors = np.linalg.eig(a)
     with np.errstate(divide="ignore"):
         poles = values if dt is None else np.log(values.astype(complex)) / dt
@@ -84,7 +85,7 @@ def settling_time(
     """
     checks.on_host("settling_time", poles, dt)
     number("within", within, "a share between 0 and 1", above=0, below=1)
-    values = np.asarray(poles)
+    values = np.asarray(checks.real("poles", poles, or_complex=True))
     with np.errstate(divide="ignore"):
         rates = -values.real if dt is None else -np.log(np.abs(values))
     slowest = np.asarray(rates.min(axis=-1), float)

@@ -28,10 +28,12 @@ def to_statespace(
     """
     import control as python_control
 
-    A, B = np.asarray(A, float), np.asarray(B, float)
-    C = np.eye(len(A)) if C is None else np.asarray(C, float)
-    D = np.zeros((len(C), B.shape[1])) if D is None else np.asarray(D, float)
-    return python_control.ss(A, B, C, D, *(() if dt is None else (dt,)))
+    step = checks.host_sample_time("to_statespace", dt)
+    C = np.eye(np.shape(A)[-1] if np.ndim(A) else 1) if C is None else C
+    given = {"A": (A, "nn"), "B": (B, "nm"), "C": (C, "pn")} | ({} if D is None else {"D": (D, "pm")})
+    A, B, C, *rest = checks.host_matrices("to_statespace", **given)
+    D = rest[0] if rest else np.zeros((len(C), B.shape[1]))
+    return python_control.ss(A, B, C, D, *(() if step is None else (step,)))
 
 
 def zeros(
@@ -52,11 +54,11 @@ def zeros(
     >>> control.zeros([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], [[-1.0, 1.0]]).real  # (s − 1) / s²
     array([1.])
     """
+    checks.on_host("zeros", A, B, C, D, dt)
     values = np.asarray(to_statespace(A, B, C, D, dt).zeros(), complex)
     return values[np.argsort(-(values.real if dt is None else np.abs(values)), kind="stable")]
 
 
-@jax.jit
 def frequency_response(
     A: ArrayLike, B: ArrayLike, C: ArrayLike, frequencies: ArrayLike, D: ArrayLike | None = None,
     dt: ArrayLike | None = None,
@@ -77,7 +79,13 @@ def frequency_response(
     given = {"A": (A, "nn"), "B": (B, "nm"), "C": (C, "pn")} | ({} if D is None else {"D": (D, "pm")})
     A, B, C, *rest = checks.matrices(**given)
     D = rest[0] if rest else jnp.zeros((C.shape[-2], B.shape[-1]), A.dtype)
-    w, step = (None if v is None else jnp.asarray(v, A.dtype) for v in (frequencies, dt))
+    w = jnp.asarray(checks.real("frequencies", frequencies), A.dtype)
+    step = None if dt is None else checks.sample_time(dt, A.dtype)
+    return _response(A, B, C, D, w, step)
+
+
+@jax.jit
+def _response(A: Array, B: Array, C: Array, D: Array, w: Array, step: Array | None) -> Array:
     # the matrices meet complex s
     A, B, C, D = (M.astype(np.result_type(M.dtype, np.complex64)) for M in (A, B, C, D))
 
@@ -90,7 +98,6 @@ def frequency_response(
     return broadcast(one, (A, 2), (B, 2), (C, 2), (D, 2), (w, 1), (step, 0))
 
 
-@jax.jit
 def sensitivity(
     A: ArrayLike, B: ArrayLike, K: ArrayLike, frequencies: ArrayLike, dt: ArrayLike | None = None
 ) -> Complex[Array, "*batch f m m"]:
@@ -138,7 +145,9 @@ def hinf_norm(
     """
     import control as python_control
 
+    checks.on_host("hinf_norm", A, B, C, D, dt)
     (a,) = checks.host_matrices("hinf_norm", A=(A, "nn"))
+    dt = checks.host_sample_time("hinf_norm", dt)
     if not stable(a, dt):
         raise ValueError("A: the system is not stable, so its H∞ norm is infinite")
     gain, frequency = python_control.linfnorm(to_statespace(A, B, C, D, dt))

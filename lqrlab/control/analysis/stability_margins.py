@@ -73,6 +73,7 @@ def margins(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None) -
     90.0
     """
     A, B, K = checks.host_matrices("margins", A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
+    dt = checks.host_sample_time("margins", dt)
     closed = A - B @ K
     if not stable(closed, dt):
         raise ValueError("K: the loop A − BK is not stable, so it has no margins")

@@ -13,7 +13,6 @@ from lqrlab.control import checks
 from lqrlab.control.servo import feedforward
 
 
-@partial(jax.jit, static_argnames="num_steps")
 def step_response(
     A: ArrayLike, B: ArrayLike, C: ArrayLike, K: ArrayLike, r: ArrayLike, num_steps: int
 ) -> tuple[Float[Array, "*batch points m"], Float[Array, "*batch steps m"]]:
@@ -31,10 +30,14 @@ def step_response(
     """
     whole("num_steps", num_steps)
     A, B, C, K = checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "mn"), K=(K, "mn"))
-    r = jnp.asarray(r, A.dtype)
+    r = jnp.asarray(checks.real("r", r), A.dtype)
     if r.shape[-1:] != C.shape[-2:-1]:
         raise ValueError(f"r: expected a set-point {C.shape[-2:-1]}, one an output, but found {r.shape}")
+    return _run(A, B, C, K, r, num_steps)
 
+
+@partial(jax.jit, static_argnames="num_steps")
+def _run(A: Array, B: Array, C: Array, K: Array, r: Array, num_steps: int) -> tuple[Array, Array]:
     def one(A: Array, B: Array, C: Array, K: Array, r: Array) -> tuple[Array, Array]:
         Nx, Nu = feedforward(A, B, C, discrete=True)
         closed = A - B @ K
@@ -81,7 +84,7 @@ def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.0
     >>> control.step_info([[0.0], [0.5], [1.0], [1.0]], 0.1, [1.0]).settling
     Array([0.2], dtype=float64)
     """
-    ys, r = jnp.asarray(ys), jnp.asarray(r)
+    ys, r = jnp.asarray(checks.real("ys", ys)), jnp.asarray(checks.real("r", r))
     ys, r = (a.astype(checks.floating(ys, r)) for a in (ys, r))
     if ys.ndim < 2:
         raise ValueError(f"ys: expected outputs [..., T+1, p], but found shape {ys.shape}")

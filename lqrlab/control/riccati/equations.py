@@ -102,7 +102,8 @@ def dare(
     >>> control.dare([[2.0]], [[1.0]], [[0.0]], [[1.0]])  # the least input that stabilizes: K = 1.5
     Array([[3.]], dtype=float64)
     """
-    return _certified(solution(checks.arguments(A, B, Q, R, N, weights=False), continuous=False))
+    with jax.debug_nans(False):  # NaN is the answer where there is none
+        return _certified(solution(checks.arguments(A, B, Q, R, N, weights=False), continuous=False))
 
 
 def care(
@@ -116,4 +117,5 @@ def care(
     >>> control.care([[0.0]], [[1.0]], [[4.0]], [[1.0]])
     Array([[2.]], dtype=float64)
     """
-    return _certified(solution(checks.arguments(A, B, Q, R, N, weights=False), continuous=True))
+    with jax.debug_nans(False):  # NaN is the answer where there is none
+        return _certified(solution(checks.arguments(A, B, Q, R, N, weights=False), continuous=True))

@@ -1,7 +1,8 @@
-"""Riccati equations outside a trace: doubling on all cores, then the sign function, at last SciPy.
+"""Riccati equations outside a trace: doubling on all cores, then the sign function, SciPy, at last sixty digits.
 
 Only the problems that one method leaves unsolved are handed to the next, which is slower and harder to defeat.
-SciPy decomposes the extended matrix pencil (QZ) and needs no inverse of R, so R may be singular.
+SciPy decomposes the extended matrix pencil (QZ) and needs no inverse of R, so R may be singular. What it leaves
+unsolved has modes that its inputs hardly move, or do not; decimal arithmetic tells these apart.
 """
 
 from collections.abc import Callable
@@ -16,10 +17,13 @@ from jaxtyping import Array, PyTree
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.threads import on_all_cores
 from lqrlab.control import discretization
+from lqrlab.control.analysis import controllability
+from lqrlab.control.riccati import sixty_digits
 from lqrlab.control.riccati.doubling import Solution, by_doubling
 from lqrlab.control.riccati.matrix_sign import by_sign_function
 
 _BY_SCIPY = 256  # members of a batch, at most, that are left to SciPy in the end
+_BY_DECIMALS = 32  # of these, at most, that SciPy leaves to decimal arithmetic
 _CORES = (2, 2, 2, 2, 2, 0)  # core dimensions of A, B, Q, R, N and a sample time
 
 
@@ -100,9 +104,17 @@ def _replaced_by_scipy(
     continuous: bool,
 ) -> np.ndarray:
     """Overwrite answers whose error is still too large by SciPy's, where it has one; which these are."""
-    improved = np.zeros(len(error), bool)
+    improved, tried = np.zeros(len(error), bool), 0
     for i in np.flatnonzero(~(error < accepted(answers[1].dtype)))[:_BY_SCIPY]:
-        answer = _by_scipy(*(np.asarray(a[i], float) for a in problems), continuous=continuous)
+        problem = [np.asarray(a[i], float) for a in problems]
+        if not all(np.isfinite(a).all() for a in problem):
+            continue
+        answer = _by_scipy(*problem, continuous=continuous)
+        if answer is None and tried < _BY_DECIMALS and _worthwhile(*problem, continuous=continuous):
+            tried += 1
+            found = sixty_digits.solved(*problem, continuous=continuous)
+            if found is not None:
+                answer = _certified(*[*problem, *found], continuous=continuous)
         if answer is not None:
             improved[i] = True
             for whole, part in zip(answers, (*answer, 1.0)):
@@ -110,20 +122,41 @@ def _replaced_by_scipy(
     return improved
 
 
+def _worthwhile(
+    A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, continuous: bool
+) -> bool:
+    """Whether more digits may find an answer: R > 0, and no mode at fault, to rounding."""
+    positive = bool(np.linalg.eigvalsh((R + R.T) / 2).min() > 0)
+    return positive and controllability.fault(A, B, Q, continuous=continuous) is None
+
+
 def _by_scipy(
     A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, continuous: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
     """``K, P, closed loop, relative residual`` of one problem, or None if SciPy finds no certified answer either."""
-    if not all(np.isfinite(a).all() for a in (A, B, Q, R, N)):
-        return None
     solve = scipy.linalg.solve_continuous_are if continuous else scipy.linalg.solve_discrete_are
     try:
         P = solve(A, B, Q, R, s=N)
-        S = R if continuous else R + B.T @ P @ B
-        cross = (P @ B + N) if continuous else (A.T @ P @ B + N)
+        S, cross = _gain_terms(A, B, R, N, P, continuous=continuous)
         K = np.linalg.solve(S, cross.T)
     except (np.linalg.LinAlgError, ValueError):
         return None
+    return _certified(A, B, Q, R, N, K, P, continuous=continuous)
+
+
+def _gain_terms(
+    A: np.ndarray, B: np.ndarray, R: np.ndarray, N: np.ndarray, P: np.ndarray, *, continuous: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """S and M of the gain K = S⁻¹Mᵀ."""
+    return (R, P @ B + N) if continuous else (R + B.T @ P @ B, A.T @ P @ B + N)
+
+
+def _certified(
+    A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray, N: np.ndarray, K: np.ndarray, P: np.ndarray, *,
+    continuous: bool,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:  # fmt: skip
+    """``K, P, closed loop, relative residual`` if the loop is stable and the equation holds, else None."""
+    S, cross = _gain_terms(A, B, R, N, P, continuous=continuous)
     closed = A - B @ K
     poles = np.linalg.eigvals(closed)
     stable = poles.real.max() < 0 if continuous else np.abs(poles).max() < 1
