@@ -260,7 +260,7 @@ def lqrlab_command(*args: str) -> tuple[int, str, str]:
         (["systems", "cart_pool"], "no plant is called 'cart_pool'; did you mean cart_pole"),
         (["run", "-p", "rate"], "-p rate: expected NAME=VALUE, as in -p learning_rate=1e-3"),
         (["run", "--notebooks", "/nowhere"], "found none named 01_"),
-        (["report", "/nowhere"], "no executed notebook"),
+        (["report", "/nowhere"], "found no run.json, the record of one"),
     ],
 )
 def test_a_wrong_request_gets_one_line(args, message):
