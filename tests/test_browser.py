@@ -3,6 +3,8 @@
 Pictures of what was looked at are left in ``data/browser`` (or in ``$LQRLAB_ARTEFACTS``).
 """
 
+import dataclasses
+import html
 import json
 import os
 import shutil
@@ -12,10 +14,12 @@ import sys
 import time
 from pathlib import Path
 
+import hostile_html
 import pytest
 import test_report
 
-from lqrlab.workbench.figures import catalogue_page
+from lqrlab import dataset, systems
+from lqrlab.workbench.figures import catalogue_page, data_card
 from lqrlab.workbench.runs import comparison, report, sweep_program
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -213,3 +217,78 @@ def test_pages_need_no_network_and_shut_nobody_out(chromium, site, artefacts, sc
     assert tables >= 1
     assert shown["sweep"][1] == 2  # a figure for each number that differs
     assert shown["plants"][2] >= 2
+
+
+def hostile_site(folder):
+    """A page of each kind, with names and outputs that would run a script."""
+    name = "".join(hostile_html.PAYLOADS)
+    report.write(hostile_html.run(folder / "runs" / "run"))
+    sweep = folder / "sweeps" / "sweep"
+    sweep.mkdir(parents=True)
+    (sweep / sweep_program.FILE).write_text(json.dumps({"fingerprint": "0", "error": name}))
+    record = {
+        "notebook": name,
+        "title": name,
+        "executor": "vmap",
+        "kind": "plant",
+        "status": name,
+        "profile": name,
+    }
+    record |= {"started": name, "versions": {name: name}, "units": {}, "commit": name, "device": name}
+    record["runs"] = [{"point": {name: name}, "run": name, "fingerprint": "0"}]
+    (sweep / "sweep.json").write_text(json.dumps(record))
+    comparison.write(sweep)
+    report.index(folder)
+    plant = systems.load(hostile_html.plant_file(folder / "plant.json"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(systems, "make", lambda _: plant)
+        patch.setattr(type(plant), "title", name)
+        catalogue_page.page([name], unfolded=True).save(folder / "plants.html")
+        config = dataset.DataConfig(
+            families=("dc_motor",), held_out=(), variants=2, num_steps=9, trajectories=1
+        )
+    made = dataset.generate(config, folder / "set")
+    named = dataclasses.replace(config, controller="".join(hostile_html.PAYLOADS[-8:])[:200])
+    data_card.write(dataclasses.replace(made, config=named))
+    return sorted(folder.rglob("*.html"))
+
+
+RAN = r"""async () => {
+  const wait = () => new Promise(later => setTimeout(later, 300));
+  const follows = link => /^\s*(java|vb)script:/i.test(String(link.href.animVal ?? link.href));
+  await wait();
+  const frames = [...document.querySelectorAll("iframe.bare")].map(frame => frame.contentDocument);
+  for (const page of [document, ...frames]) {
+    page.addEventListener("click", event => {
+      const link = event.target.closest("a");
+      if (link && !follows(link)) event.preventDefault();
+    }, true);
+    for (const e of page.querySelectorAll("a, a *, button, input"))
+      e.dispatchEvent(new MouseEvent("click", {bubbles: true, cancelable: true}));
+  }
+  await wait();
+  return Object.keys(window).filter(name => /^ran\d+$/.test(name));
+}"""
+
+
+@pytest.mark.filterwarnings("ignore:No lexer found")  # for the language that the notebook claims
+def test_no_name_and_no_output_runs_a_script(chromium, tmp_path):
+    """Not even where the page's content security policy is switched off; and the payloads run where they stand bare."""
+    pages = hostile_site(tmp_path)
+    assert len(pages) == 6
+    for bypass in (False, True):
+        context = chromium.new_context(bypass_csp=bypass)
+        page = context.new_page()
+        for path in pages:
+            page.goto(path.as_uri())
+            assert page.evaluate(RAN) == [], (path, bypass)
+            assert "default-src 'none'" in page.locator("meta[http-equiv]").get_attribute("content")
+        context.close()
+    page = chromium.new_page()
+    bare = (html.escape(payload) for payload in hostile_html.PAYLOADS)
+    (tmp_path / "bare.html").write_text(
+        "".join(f'<iframe class="bare" srcdoc="{text}"></iframe>' for text in bare)
+    )
+    page.goto((tmp_path / "bare.html").as_uri())
+    assert len(page.evaluate(RAN)) >= 40
+    page.close()

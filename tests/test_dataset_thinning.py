@@ -4,13 +4,15 @@ import dataclasses
 import json
 
 import h5py
+import hostile_html
 import jax
 import numpy as np
 import pytest
+from bs4 import BeautifulSoup
 
 from lqrlab import control, dataset, simulation
 from lqrlab.dataset import DataConfig
-from lqrlab.workbench.figures import data_card
+from lqrlab.workbench.figures import data_card, safe_html
 from lqrlab.workbench.panels import data_browser
 
 WINDOW, STEPS = 4, 3
@@ -275,6 +277,20 @@ def test_figures_place_a_row_at_its_own_time(made):
     np.testing.assert_allclose(line.get_ydata()[live], first, rtol=1e-6)
     data_card.coverage(made)
     data_card.plots.plt.close("all")
+
+
+def test_a_controllers_name_is_text_in_the_card(made, monkeypatch):
+    monkeypatch.setattr(data_card, "FIGURES", {})
+    for name in hostile_html.PAYLOADS:
+        named = dataclasses.replace(made, config=dataclasses.replace(made.config, controller=name))
+        path = data_card.write(named)
+        page = BeautifulSoup(path.read_text(), "html.parser")
+        path.unlink()
+        assert not page.body.select(
+            "img, svg, script, iframe, math, form, video, input, details, object, base"
+        )
+        assert json.dumps(name) in page.get_text()  # in the config
+        assert page.select_one("meta[http-equiv]")["content"] == safe_html.POLICY
 
 
 def test_the_browser_leafs_through_stretches(made):

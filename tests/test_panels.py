@@ -3,12 +3,15 @@
 import re
 import threading
 import time
+from pathlib import Path
 
+import hostile_html
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+from bs4 import BeautifulSoup
 
 from lqrlab import control, dataset, evaluation, learning, simulation, systems
 from lqrlab.workbench import widgets
@@ -216,6 +219,50 @@ def test_with_nobody_there_the_designer_is_a_picture(monkeypatch):
     assert isinstance(still, svg.Picture)
     assert "least" in still.words
     assert "poles of the optimum" in still.svg  # its alternative text
+
+
+DRAWN = {
+    "b",
+    "br",
+    "circle",
+    "div",
+    "ellipse",
+    "g",
+    "i",
+    "image",
+    "input",
+    "label",
+    "p",
+    "path",
+    "rect",
+    "span",
+}
+DRAWN |= {"style", "svg", "text"}
+
+
+def test_names_of_others_are_text_in_what_panels_show(panel, monkeypatch, tmp_path):
+    plant, name = (
+        systems.load(hostile_html.plant_file(tmp_path / "plant.json")),
+        "".join(hostile_html.PAYLOADS),
+    )
+    gain, ends = simulation.LinearPolicy(jnp.array([[1.0, 1.0]])), np.zeros(4)
+    region = evaluation.Attraction(ends.astype(np.int8), ends)
+    setting = region_of_attraction.Setting(plant, {}, 0, 1)
+    question = panel._question()
+    design = regulator.design(question)
+    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
+    monkeypatch.setattr(type(plant), "title", name)
+    monkeypatch.setattr(type(question.plant), "inputs", (systems.Signal(name, name, 1.0),))
+    for shown in (
+        widgets.plant_explorer(plant, num_steps=20),
+        widgets.policy_inspector(gain, plant, label=name, num_steps=20),
+        svg.Picture("", "", regulator.words(question, design, [])),
+        svg.Picture("", "", attraction_map._words(setting, {name: region, "b": region})),
+        svg.Picture("", "", training_monitor._waiting(Path(name))),
+    ):
+        page = BeautifulSoup(shown.html, "html.parser")
+        assert {tag.name for tag in page.find_all(True)} <= DRAWN
+        assert hostile_html.PAYLOADS[-1] in page.get_text() + shown.alt
 
 
 # Regions of attraction ---------------------------------------------------------------------------------------

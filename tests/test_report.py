@@ -6,11 +6,13 @@ import re
 import struct
 import zlib
 
+import hostile_html
 import nbformat
+import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
 
-from lqrlab.workbench.figures import formulas
+from lqrlab.workbench.figures import catalogue_page, formulas, safe_html, svg, tables
 from lqrlab.workbench.runs import report, run_folder
 
 new = nbformat.v4
@@ -153,7 +155,7 @@ def test_formulas_are_mathml(pages):
 
 def test_what_latex_cannot_do_is_shown_as_written():
     assert formulas.mathml(r"a < \frac{") == '<code class="latex">a &lt; \\frac{</code>'
-    assert '<mo form="prefix">&#x02212;</mo><mi>K</mi>' in formulas.mathml("u = -K")
+    assert '<mo form="prefix">−</mo><mi>K</mi>' in formulas.mathml("u = -K")
     assert "prefix" not in formulas.mathml("(u) - K")
 
 
@@ -226,3 +228,82 @@ def test_a_folder_without_notebooks_is_refused(tmp_path):
     run_folder.begin(tmp_path / "run.json")
     with pytest.raises(ValueError, match="no executed notebook"):
         report.write(tmp_path)
+
+
+_RUNNING = (
+    "animate base button embed foreignobject form iframe link meta noscript object script set style template"
+)
+_SCHEME = re.compile(r"(?!(https?|mailto):|data:(image|video|audio)/)[\0-\x20a-z0-9+.-]*:", re.I)
+
+
+def runs(markup):
+    """What in the markup could run a script or load something."""
+    found = []
+    for tag in BeautifulSoup(markup, "html.parser").find_all(True):
+        links = [name for name in ("href", "xlink:href", "src") if _SCHEME.match(tag.get(name, ""))]
+        found += (
+            [tag.name] * (tag.name in _RUNNING.split())
+            + [name for name in tag.attrs if name.startswith("on")]
+            + links
+        )
+    return found
+
+
+def test_nothing_that_was_sanitised_runs():
+    for payload in hostile_html.PAYLOADS:
+        clean = safe_html.sanitise(payload)
+        assert not runs(clean), payload
+        assert safe_html.sanitise(clean) == clean  # read again, it is the same
+        assert not runs(formulas.mathml(rf"\text{{{payload}}}_{{{payload}}}")), payload
+
+
+def test_a_name_is_shown_as_it_is_written(tmp_path):
+    def page(path):
+        return BeautifulSoup(path.read_text(), "html.parser")
+
+    for payload in hostile_html.PAYLOADS:
+        drawing = svg.Picture(svg.document(svg.text(0, 0, payload), 9, 9, payload), payload)
+        shown = page(drawing.save(tmp_path / "a.html"))
+        assert shown.find("text").get_text() == shown.title.get_text() == shown.svg["aria-label"] == payload
+        shown = page(catalogue_page.Page("", "", payload).save(tmp_path / "b.html"))
+        assert shown.h1.get_text() == shown.title.get_text() == payload
+        assert shown.select_one("meta[http-equiv]")["content"] == safe_html.POLICY
+
+
+def test_a_table_shows_names_as_they_are_written():
+    names, together = list(hostile_html.PAYLOADS), "".join(hostile_html.PAYLOADS)
+    frame = pd.DataFrame([names], columns=names, index=pd.Index([together], name="i"))
+    shown = BeautifulSoup(tables.show(frame, together).to_html(), "html.parser")
+    assert shown.caption.get_text() == together
+    assert [cell.get_text() for cell in shown.find_all(["th", "td"])] == ["i", *names, together, *names]
+
+
+def test_drawings_tables_and_formulas_are_kept_as_they_are():
+    drawing = (
+        '<svg class="lq-all" viewBox="0 0 9 9" role="img" aria-label="a"><g class="lq-m" style="animation-name:q1">'
+        '<path class="lq-curve" d="M0 0h9" transform="translate(1 2)" vector-effect="non-scaling-stroke"></path></g>'
+        '<svg x="1" preserveAspectRatio="none"></svg><image href="data:image/png;base64,AA"></image></svg>'
+    )
+    box = '<label class="lq-play"><input type="checkbox"><span class="lq-pause"> pause</span></label>'
+    table = '<table id="T_1"><tbody><tr><td style="text-align: left">1 &lt; 2</td></tr></tbody></table>'
+    for markup in (drawing, box, table, formulas.mathml(r"\frac{1}{2}x_k^\top")):
+        assert safe_html.sanitise(markup) == markup
+
+
+@pytest.mark.parametrize(
+    "style", ["background:url(//x)", "@import 'x'", r"background:u\72l(//x)", "background:image-set('x')"]
+)
+def test_a_style_that_loads_is_left_out(style):
+    assert not safe_html.plain_css(style)
+    assert safe_html.sanitise(f'<p style="{style}">x</p>') == "<p>x</p>"
+
+
+@pytest.mark.filterwarnings("ignore:No lexer found")  # for the language that the notebook claims
+def test_a_report_of_hostile_names_runs_nothing_and_lacks_nothing(tmp_path):
+    front = report.write(hostile_html.run(tmp_path / "run"))
+    for path in (front, front.with_name("01_names.html")):
+        head, _, body = path.read_text().partition("<body>")
+        assert head.count(safe_html.POLICY) == 1
+        assert not [what for what in runs(body) if what != "style"]
+    assert body.count("The end.") == 1
+    assert body.rindex("The end.") > body.rindex("stream error")

@@ -18,6 +18,7 @@ from lqrlab.systems import Plant
 from lqrlab.workbench.figures import animation, charts, demonstration, keyframes, svg
 from lqrlab.workbench.figures.formulas import mathml
 from lqrlab.workbench.figures.plant_card import Card, Table, card, phrase
+from lqrlab.workbench.figures.safe_html import write_page
 
 __all__ = ["Card", "Demonstration", "Page", "card", "demonstrations", "page"]
 _WIDTH = 720.0
@@ -39,7 +40,7 @@ class Page(svg.Shown):
             "body{max-width:60rem;margin:2rem auto;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif}</style>"
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
         )
-        return svg.write_page(path, self.title, f"<main><h1>{self.title}</h1>{body}</main>", style)
+        return write_page(path, self.title, f"<main><h1>{html.escape(self.title)}</h1>{body}</main>", style)
 
 
 def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: bool = False) -> Page:
@@ -117,7 +118,7 @@ def _field(plant: Plant) -> str:
 
 
 def _anchor(name: str) -> str:
-    return "plant-" + name.replace("_", "-")
+    return html.escape("plant-" + name.replace("_", "-"))
 
 
 def _spaced(name: str) -> str:
@@ -158,7 +159,7 @@ def _entry(plant: Plant, shown: Demonstration, linear: bool, *, unfolded: bool) 
         *(_table(caption, table) for caption, table in about.tables.items()),
     ]
     line = f"<b>{_spaced(about.name)}</b><br>{html.escape(phrase(about.title))}<br>"
-    small = f"<small>{about.size}; {about.modes[0]}</small>"
+    small = f"<small>{about.size}; {html.escape(about.modes[0])}</small>"
     summary = f"<summary>{_tile(plant)}<span>{line}{small}</span></summary>"
     return f'<details class="lq-plant"{" open" * unfolded}>{summary}{"".join(parts)}</details>'
 

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from lqrlab import control, dataset
 from lqrlab.workbench.figures import demonstration, plots, svg
+from lqrlab.workbench.figures.safe_html import sanitise, write_page
 
 _CLOSED, _OPEN, _, _PLANT = (light for light, _ in svg.CURVES[:4])
 
@@ -137,13 +138,14 @@ FIGURES = {
 
 def write(data: dataset.Dataset) -> Path:
     """``card.html``, next to the manifest: the words of ``card.md`` and the figures, one file to open or mail."""
-    from nbconvert.filters import markdown2html
+    from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
-    body = markdown2html(dataset.card.write(data))
+    words = MarkdownWithMath(renderer=IPythonRenderer(escape=True)).render(dataset.card.write(data))
+    body = sanitise(words)  # the card names families and a controller: no tag in a name is one
     for figure, alt in FIGURES.items():
         picture = base64.b64encode(plots.png(drawn := figure(data))).decode()
         plots.plt.close(drawn)
         image = f'<img alt="{alt}" src="data:image/png;base64,{picture}">'
         body += f"<figure>{image}<figcaption>{alt}.</figcaption></figure>"
     style = f"<style>{svg.stylesheet('data_card.css')}</style>"
-    return svg.write_page(data.path / "card.html", "Data card", body, style)
+    return write_page(data.path / "card.html", "Data card", body, style)

@@ -2,6 +2,7 @@
 
 import html
 import re
+from xml.etree import ElementTree
 
 import latex2mathml.converter
 
@@ -27,8 +28,8 @@ _REWRITTEN = (
 
 # a sign after an operator or a space belongs to what follows: = −Kx, not = − Kx
 _SIGN = re.compile(
-    r"((?:<mo(?: [^>]*)?>(?!&#x00029;|&#x0005D;|&#x0007D;|&#x0007C;|&#x02016;)[^<]*</mo>|<mspace[^>]*/>))"
-    r"<mo>(&#x02212;|&#x0002B;)</mo>"
+    r"((?:<mo(?: [^>]*)?>(?![)\]}|‖])[^<]*</mo>|<mspace[^>]*/>))"
+    r"<mo>([−+])</mo>"
 )
 
 
@@ -40,7 +41,11 @@ def mathml(latex: str, *, display: bool = False) -> str:
     if display:  # below, where a formula stands alone
         text = re.sub(r"\\(min|max|inf|sup|lim)_", r"\\\1\\limits_", text)
     try:
-        tree = latex2mathml.converter.convert(text, display="block" if display else "inline")
+        tree = latex2mathml.converter.convert_to_element(text, display="block" if display else "inline")
     except Exception:  # its parser raises many kinds, some of them built-in ones
         return f'<code class="latex">{html.escape(latex.strip())}</code>'
-    return _SIGN.sub(r'\1<mo form="prefix">\2</mo>', tree)
+    for part in tree.iter():
+        part.text = html.unescape(part.text or "")
+        for name in {"href", "style", "class", "id"} & part.attrib.keys():
+            del part.attrib[name]
+    return _SIGN.sub(r'\1<mo form="prefix">\2</mo>', ElementTree.tostring(tree, encoding="unicode"))

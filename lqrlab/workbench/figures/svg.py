@@ -14,6 +14,8 @@ from typing import NamedTuple, SupportsFloat
 import numpy as np
 from jaxtyping import Float, Int
 
+from lqrlab.workbench.figures.safe_html import write_page
+
 Pixels = Float[np.ndarray, " points"]
 # light, dark: first of the labels below in order, then the rest of Okabe and Ito's
 CURVES = (
@@ -57,17 +59,12 @@ class Shown:
         return {"text/html": self.html, "text/plain": self.alt}, {}
 
 
-def write_page(path: str | Path, title: str, body: str, head: str = "") -> Path:
-    """Write a complete HTML file."""
-    head = f'<head><meta charset="utf-8"><title>{html.escape(title)}</title>{head}</head>'
-    page = f'<!DOCTYPE html><html lang="en-GB">{head}<body>{body}</body></html>'
-    Path(path).write_text(page, encoding="utf-8")
-    return Path(path)
-
-
 @dataclasses.dataclass(frozen=True)
 class Picture(Shown):
-    """A drawing: a complete SVG file, text for those who cannot see it, and HTML that is shown above it."""
+    """A drawing: a complete SVG file, text for those who cannot see it, and HTML that is shown above it.
+
+    ``alt`` is text; ``svg`` and ``words`` are markup, in which those who write them have escaped all names.
+    """
 
     svg: str
     alt: str

@@ -1,5 +1,6 @@
 """Tables: what is read off the catalogue, a training log or a score, as pandas frames that a report shows well."""
 
+import html
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -78,14 +79,16 @@ def show(
     if flat[first].dtype.kind not in "biufc":
         flat[first] = flat[first].where(flat[first] != flat[first].shift(), "")
     words = [c for c in flat.columns if flat[c].dtype.kind not in "biufc"]
-    styler = flat.style.hide(axis="index")
-    styler = styler.format(formatter="{:.4g}", subset=[c for c in flat.columns if flat[c].dtype.kind == "f"])
-    styler = styler.format(formatter=dict(formats)) if formats else styler
+    digits: dict[str, str | Callable[..., str]] = {
+        c: "{:.4g}" for c in flat.columns if flat[c].dtype.kind == "f"
+    }
+    styler = flat.style.hide(axis="index").format(digits | dict(formats or {}), escape="html")
+    styler = styler.format_index(escape="html", axis="columns")
     left = {"text-align": "left", "white-space": "normal"}
     styler = styler.set_properties(subset=words, **left)
     heads = {c: [{"selector": "th", "props": [("text-align", "left")]}] for c in words}
     styler = styler.set_table_styles(heads, overwrite=False)
-    return styler.set_caption(caption) if caption else styler
+    return styler.set_caption(html.escape(caption)) if caption else styler
 
 
 def show_scores(frame: pd.DataFrame, caption: str = "") -> Styler:

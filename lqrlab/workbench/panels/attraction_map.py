@@ -1,6 +1,7 @@
 """The map of regions of attraction: a panel, the pictures of the maps and the words for them."""
 
 import dataclasses
+import html
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -113,13 +114,14 @@ def _unsaturated(setting: Setting, axes: Axes) -> str:
 
 def _words(setting: Setting, regions: Mapping[str, Attraction]) -> str:
     starts = next(iter(regions.values())).verdict.size
-    shares = "; ".join(f"<b>{label}</b> {100 * a.share:.1f} %" for label, a in regions.items())
+    shares = "; ".join(f"<b>{html.escape(label)}</b> {100 * a.share:.1f} %" for label, a in regions.items())
+    name = html.escape(setting.plant.name)
     lines = [
-        f"{setting.plant.name}, nonlinear, {controls.limit_words(setting.limit)}: {starts * len(regions):,} rollouts. "
+        f"{name}, nonlinear, {controls.limit_words(setting.limit)}: {starts * len(regions):,} rollouts. "
         f"Of {starts:,} starts converge: {shares}."
     ]
     if len(regions) == 2:
-        (a, x), (b, y) = regions.items()
+        (a, x), (b, y) = ((html.escape(label), region) for label, region in regions.items())
         only = [100 * float(np.mean(p.converged & ~q.converged)) for p, q in ((x, y), (y, x))]
         lines.append(
             f"From {only[0]:.2g} % of them only <i>{a}</i> converges, from {only[1]:.2g} % only <i>{b}</i>."

@@ -123,12 +123,13 @@ def _words(chosen: Selection, variant: int, at: int, recorded: Trajectory) -> st
     least, rest, paid = float(x0 @ P @ x0), float(end @ P @ end), float(chosen.runs.cost[at])
     row = chosen.rows[variant]
     values = (f"{k.replace('_', ' ')} {v:.4g}" for k, v in chosen.parameters(variant).items())
+    split = html.escape(str(data.variants.split[row]))
     took = f"{recorded.ts[-1]:.3g} s"
     if data.config.keep_every > 1:
         took += f" from {dt * chosen.runs.start[at]:.3g} s on"
     excess = f"{100 * ((paid + rest) / least - 1):.3g} % above" if least > 0 else "not comparable with"
     return (
-        f"<b>{html.escape(chosen.family)}</b>, variant {data.variants.variant[row]} ({data.variants.split[row]}): "
+        f"<b>{html.escape(chosen.family)}</b>, variant {data.variants.variant[row]} ({split}): "
         f"{html.escape(', '.join(values))}.<br>"
         f"<b>Cost.</b> The optimum from this start is x0ᵀP x0 = {least:.4g}. Recorded: {paid:.4g} in {took}, "
         f"and {rest:.3g} still to be paid at the end: {excess} the optimum.<br>"

@@ -1,6 +1,7 @@
 """The plant explorer: any family, its parameters and initial state on sliders, its drawing in motion."""
 
 import dataclasses
+import html
 
 import ipywidgets
 import jax.numpy as jnp
@@ -122,8 +123,9 @@ def film(plant: Plant, x0: Float[np.ndarray | Array, " n"], num_steps: int, loop
     drawn = animation(plant, {loop: runs[loop]}, curves={other: runs[other]}, signals=signals, width=640)
     lasts = demonstration.time_constant(np.asarray(design.poles), float(plant.dt))
     cost = float(jnp.asarray(x0) @ design.P @ jnp.asarray(x0))
+    modes = "; ".join(demonstration.mode_sentences(plant))
     words = (
-        f"{plant.title}.<br><b>Open loop:</b> {'; '.join(demonstration.mode_sentences(plant))}.<br>"
+        f"{html.escape(plant.title)}.<br><b>Open loop:</b> {html.escape(modes)}.<br>"
         f"<b>Under its optimum:</b> slowest time constant {lasts:.2g} s; this start costs {cost:.4g}, on the nonlinear "
         f"plant {float(runs[_CLOSED].cost):.4g}."
     )

@@ -1,6 +1,7 @@
 """The policy inspector: a policy and the LQR from the same start, chosen by a click in a plane of two states."""
 
 import dataclasses
+import html
 from typing import NamedTuple
 
 import ipywidgets
@@ -99,7 +100,7 @@ def compare(pair: Pair, x0: Float[np.ndarray, " n"], check: Check = lambda: None
 def words(pair: Pair, runs: Runs) -> str:
     """All costs in words."""
     (lqr_linear, linear), (lqr, nonlinear) = (kind.values() for kind in runs.values())
-    x0, name = lqr.path.xs[0], pair.label
+    x0, name = lqr.path.xs[0], html.escape(pair.label)
     least = float(x0 @ np.asarray(pair.design.P) @ x0)
     if not least > 0:
         return "This start is the equilibrium: its cost is zero. Choose another."

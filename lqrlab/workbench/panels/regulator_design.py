@@ -1,6 +1,7 @@
 """A sampled regulator as the designer's sliders describe it: its gain, its loop as built, both drawn and in words."""
 
 import dataclasses
+import html
 import math
 from functools import partial
 
@@ -251,7 +252,7 @@ def words(s: Setting, result: Design, margins: list[control.Margins]) -> str:
         lines.append(f"<b>Poles.</b> The loop is <b>unstable</b>: |z| = {size:.4f}{why}. It has no margins.")
     peaks = np.nanmax(np.abs(result.built.us), axis=0)
     effort = ", ".join(f"{i.name.replace('_', ' ')} {p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks))
-    return "<br>".join([*lines, f"<b>Effort.</b> Largest {effort}."])
+    return "<br>".join([*lines, f"<b>Effort.</b> Largest {html.escape(effort)}."])
 
 
 def _cost_words(s: Setting, result: Design) -> str:

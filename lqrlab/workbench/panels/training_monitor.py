@@ -1,6 +1,7 @@
 """The training monitor: loss and closed-loop score of a run while it trains, here or in another process."""
 
 import contextlib
+import html
 import json
 import threading
 import weakref
@@ -48,7 +49,7 @@ def read(run: Path) -> list[Row]:
 
 
 def _waiting(run: Path) -> str:
-    return f"nothing to be seen yet: {run} has no metrics.jsonl with a row in it"
+    return f"nothing to be seen yet: {html.escape(str(run))} has no metrics.jsonl with a row in it"
 
 
 def picture(rows: Sequence[Row], total: int | None = None) -> Picture:

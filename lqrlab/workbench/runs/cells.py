@@ -13,6 +13,7 @@ from nbformat import NotebookNode
 from traitlets.config import Config
 
 from lqrlab.workbench.figures.formulas import mathml
+from lqrlab.workbench.figures.safe_html import plain_css, sanitise
 from lqrlab.workbench.runs import notebooks
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -26,8 +27,6 @@ _SHOWN = (
     "image/jpeg",
     "text/plain",
 )
-_LOADING = "script, iframe, object, embed, link, meta, base, form, noscript"
-_LOADS = re.compile(r"@import|url\(\s*['\"]?(?!data:|#)", re.I)
 
 
 class _Renderer(IPythonRenderer):
@@ -42,7 +41,7 @@ class _Renderer(IPythonRenderer):
         base = re.sub(r"[^\w]+", "-", plain.lower()).strip("-") or "section"
         taken = {anchor for _, anchor, _ in self.contents}
         anchor = next(a for i in range(10_000) if (a := base if not i else f"{base}-{i + 1}") not in taken)
-        self.contents.append((level, anchor, re.sub(r"</?a\b[^>]*>", "", text)))
+        self.contents.append((level, anchor, sanitise(re.sub(r"</?a\b[^>]*>", "", text))))
         return f'<h{level} id="{anchor}">{text}</h{level}>\n'
 
     def inline_math(self, body: str) -> str:
@@ -56,12 +55,17 @@ class _Renderer(IPythonRenderer):
 
 
 class Exporter(HTMLExporter):
-    """nbconvert with our template; ``contents`` holds the headings of the notebook exported last."""
+    """nbconvert with our template; ``contents`` holds the headings of the notebook exported last.
+
+    Each output and each piece of Markdown is cleaned by itself, so that a tag left open in one does not swallow the
+    next, and then all that came out once more.
+    """
 
     def __init__(self, **options: object) -> None:
         ours = {"template_file": "cells.html.j2", "extra_template_paths": [str(TEMPLATES)]}
         super().__init__(template_name="base", **ours, **options)
         self.contents: list[tuple[int, str, str]] = []
+        self._styles: list[str] = []
 
     @property
     def default_config(self) -> Config:
@@ -72,22 +76,30 @@ class Exporter(HTMLExporter):
         return config
 
     def default_filters(self) -> Iterable[tuple[str, Callable[..., str]]]:
-        """nbconvert's filters, two of them ours."""
+        """nbconvert's filters, three of them ours."""
         yield from super().default_filters()
         yield "markdown2html", self._markdown
-        yield "latex2html", _latex_output
+        yield "latex2html", lambda text: self._cleaned(_latex_output(text))
+        yield "clean", self._cleaned
 
     @jinja2.pass_context
     def _markdown(self, context: Mapping[str, dict], source: str) -> str:
         attachments = context.get("cell", {}).get("attachments", {})
         path = context.get("resources", {}).get("metadata", {}).get("path", "")
         renderer = _Renderer(self.contents, escape=False, attachments=attachments, path=path)
-        return MarkdownWithMath(renderer=renderer).render(source)
+        return self._cleaned(MarkdownWithMath(renderer=renderer).render(source))
+
+    def _cleaned(self, markup: str) -> str:
+        styles, markup = clean(markup)
+        self._styles += styles
+        return markup
 
     def from_notebook_node(self, nb: NotebookNode, *more: Any, **options: Any) -> Any:
         """The body as HTML, and nbconvert's resources."""
         self.contents.clear()
-        return super().from_notebook_node(nb, *more, **options)
+        self._styles.clear()
+        body, resources = super().from_notebook_node(nb, *more, **options)
+        return "".join(self._styles) + sanitise(body), resources
 
 
 def tidy(nb: NotebookNode) -> None:
@@ -124,23 +136,17 @@ def origin(nb: NotebookNode) -> str:
     return str(Path(source).parent) if source else ""
 
 
-def clean(body: str) -> str:
-    """Take out what would load or run anything; let wide tables scroll; point at pages, not notebooks."""
+def clean(body: str) -> tuple[list[str], str]:
+    """Keep what neither loads nor runs anything; let wide tables scroll; point at pages, not notebooks.
+
+    Returns the style elements that are kept, and the rest.
+    """
     soup = BeautifulSoup(body, "html.parser")
-    for tag in soup.select(_LOADING):
-        tag.decompose()
-    for tag in soup.find_all(True):
-        for name, value in list(tag.attrs.items()):
-            text = str(value).strip()
-            linked = name in ("href", "xlink:href") and tag.name != "a"
-            elsewhere = name == "srcset" or (linked and not text.startswith(("#", "data:")))
-            runs = name.startswith("on") or text.lower().startswith("javascript:")
-            if elsewhere or runs or (name == "style" and _LOADS.search(text)):
-                del tag[name]
+    styles = []
     for tag in soup.find_all("style"):  # kept: those that speak of one table (pandas' Styler) or of drawings
-        scoped = tag.find_parent("svg") or re.match(r"\s*(#T_|\.lq-)", tag.get_text())
-        if not scoped or _LOADS.search(tag.get_text()):
-            tag.decompose()
+        text, drawing = tag.get_text(), tag.find_parent("svg")
+        if (drawing or re.match(r"\s*(#T_|\.lq-)", text)) and plain_css(text):
+            styles.append(f"<style>{text}</style>")
     for tag in soup.select("[src], [poster]"):
         if not str(tag.get("src", "data:")).startswith("data:") or tag.get("poster"):
             tag.replace_with(f"[{tag.get('alt') or 'picture'}: not part of this file]")
@@ -149,15 +155,13 @@ def clean(body: str) -> str:
         image["decoding"] = "async"
     for link in soup.select('a[href*=".ipynb"]'):
         link["href"] = re.sub(r"^(?!\w+:)(?:.*/)?([\w-]+)\.ipynb", r"\1.html", str(link["href"]))
-    for link in soup.select('a[href^="http"]'):
-        link["rel"] = "noreferrer"
     for table in soup.find_all("table"):
         del table["border"]
         caption = table.find("caption")
         label = caption.get_text(" ", strip=True) if caption else "Table"
         around = {"class": "scroll", "tabindex": "0", "role": "group", "aria-label": label}
         table.wrap(soup.new_tag("div", attrs=around))
-    return str(soup)
+    return styles, sanitise(str(soup))  # last: nothing is written after it that it has not seen
 
 
 def _latex_output(text: str) -> str:

@@ -14,8 +14,9 @@ import nbformat
 from bs4 import BeautifulSoup
 
 from lqrlab.compute import files
+from lqrlab.workbench.figures.safe_html import POLICY, sanitise
 from lqrlab.workbench.runs import notebooks, run_folder, session
-from lqrlab.workbench.runs.cells import TEMPLATES, Exporter, clean, origin, tidy
+from lqrlab.workbench.runs.cells import TEMPLATES, Exporter, origin, tidy
 from lqrlab.workbench.runs.session import Result
 from lqrlab.workbench.runs.terminal import clock
 
@@ -79,7 +80,9 @@ def fill(path: Path, template: str, **values: object) -> Path:
     environment.filters["value"] = _value
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     path.parent.mkdir(parents=True, exist_ok=True)
-    return files.write_atomic(path, environment.get_template(template).render(style=style, **values))
+    return files.write_atomic(
+        path, environment.get_template(template).render(style=style, policy=POLICY, **values)
+    )
 
 
 def index(data: str | Path) -> Path:
@@ -119,9 +122,9 @@ def render(path: Path) -> Page:
     return Page(
         name=name,
         title=declared.title,
-        lead=str(next((p for p in prose if p.get_text(strip=True)), "")),
-        body=clean(body),
-        summary=clean(summary),
+        lead=sanitise(str(next((p for p in prose if p.get_text(strip=True)), ""))),
+        body=body,
+        summary=summary,
         contents=contents,
         parameters=[
             (p.name, given.get(p.name, p.default), p.default, p.about)
