@@ -7,11 +7,12 @@ STAMP := .venv/.installed
 # Whatever other Jupyter this machine has, the kernel named python3 is the one in .venv.
 export JUPYTER_PATH := $(CURDIR)/.venv/share/jupyter
 
-.PHONY: help env run test lab docs lint format clean
+.PHONY: help env run test fuzz torture lab docs lint format clean
 
 help:
 	@echo "make run    install into .venv if needed, then the main job (PROFILE=quick; tiny, full)"
 	@echo "make test   install if needed, then all tests"
+	@echo "make fuzz, make torture   wrong arguments; kills and damaged files: an hour each (CALLS=20000, KILLS=200, FLIPS=1000)"
 	@echo "make lab    JupyterLab on the notebooks"
 	@echo "make docs   the documentation with executed notebooks, into data/site (PROFILE=tiny; quick)"
 	@echo "make lint   ruff and mypy;  make format  let ruff rewrite"
@@ -32,6 +33,17 @@ run: env
 
 test: env
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+CALLS := 20000
+KILLS := 200
+FLIPS := 1000
+SEED := 0
+
+fuzz: env
+	$(BIN)/python tests/fuzz.py --calls $(CALLS) --seed $(SEED)
+
+torture: env
+	$(BIN)/python tests/torture.py --kills $(KILLS) --flips $(FLIPS) --seed $(SEED)
 
 lab: env
 	$(BIN)/python -m jupyterlab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks
