@@ -4,7 +4,10 @@ import difflib
 import math
 import numbers
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from jax import Array
 
 T = TypeVar("T")
 
@@ -55,6 +58,25 @@ def number(
     if not good or (finite and math.isinf(found)):
         raise ValueError(f"{name}: expected {expected}, but found {value!r}")
     return found
+
+
+def real(name: str, value: Any) -> "Array":
+    """``value`` as an array of JAX, or a ``ValueError``: text, complex numbers, rows of different lengths."""
+    import jax.numpy as jnp
+    import numpy as np
+
+    try:
+        listed = isinstance(value, str | bytes | list | tuple) and not traced(value)
+        if listed and np.asarray(value).dtype.kind not in "biufc":  # JAX takes some texts for names of types
+            raise TypeError
+        array = jnp.asarray(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: expected real numbers, but found {value!r}") from None
+    if jnp.iscomplexobj(array):
+        raise ValueError(
+            f"{name}: expected real numbers, but found {array.dtype}: make states of the real and imaginary parts"
+        )
+    return array
 
 
 def choice(name: str, value: T, allowed: Iterable[object], what: str = "one of") -> T:
