@@ -182,3 +182,30 @@ def test_scores_are_measured_outside_a_trace():
         jax.jit(
             lambda K: evaluation.evaluate(simulation.LinearPolicy(K), plant, key=jax.random.key(0)).ratio
         )(np.ones((1, 2)))
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-200, 1.0, 1e200])
+def test_the_optimum_scores_one_from_any_size_of_start(size):
+    plant = systems.make("pendulum")
+    policy = simulation.LinearPolicy(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
+    score = evaluation.evaluate(policy, plant, key=KEY, x0=jnp.full((1, 2), size))
+    np.testing.assert_allclose(score.ratio, 1.0, atol=1e-8)
+    assert score.converged.all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x0": np.array([[1j, 0.0]])}, "x0: expected real numbers"),
+        ({"x0": "text"}, "x0: expected real numbers, but found 'text'"),
+        ({"x0": np.zeros((0, 2))}, "x0: expected starts"),
+        ({"x0": np.zeros(2)}, "x0: expected starts"),
+        ({"x0": np.full((1, 2), 1e200), "linear": False}, "x0: expected deviations of a finite cost"),
+        ({"num_initial": 0}, "num_initial: expected a whole number"),
+        ({"num_steps": 1.5}, "num_steps: expected a whole number"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_in_words(change, message):
+    plant = systems.make("pendulum")
+    with pytest.raises(ValueError, match=message):
+        evaluation.evaluate(simulation.no_control(plant), plant, **{"key": KEY} | change)

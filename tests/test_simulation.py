@@ -1,6 +1,7 @@
 """Closed loops: against solve_ivp, closed forms and a plain NumPy loop, none of which shares code with ours."""
 
 import dataclasses
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -196,6 +197,16 @@ def test_cost_differentiates_through_the_loop_to_a_physical_parameter():
             {"policy": simulation.LinearPolicy(jnp.ones((3, 2)))},
             r"policy: expected a gain K of shape \[..., 1, 2\]",
         ),
+        ({"x0": np.array([1j, 0.0])}, "x0: expected real numbers, but found complex128"),
+        ({"x0": ["a", "b"]}, "x0: expected real numbers"),
+        ({"limits": ("a", "b")}, "limits: expected real numbers"),
+        ({"limits": (-np.ones(3), np.ones(3))}, "limits: expected numbers, or one for each of 1 inputs"),
+        ({"noise": 1j, "key": KEY}, "noise: expected real numbers"),
+        ({"noise": np.ones(3), "key": KEY}, "noise: expected a number, or one for each of 2 signals"),
+        (
+            {"policy": simulation.LinearPolicy(jnp.full((1, 2), 1j))},
+            "policy: expected a gain K of real numbers",
+        ),
         ({"policy": simulation.LinearPolicy([[1.0, 2.0]])}, "policy: expected a gain K that is an array"),
         ({"policy": simulation.LinearPolicy(jnp.ones(2))}, r"inputs by states, but found \(2,\)"),
     ],
@@ -309,3 +320,9 @@ def test_a_sample_time_that_would_take_for_ever_is_refused():
     with pytest.raises(ValueError, match=r"^substeps: expected a whole number in \[1, 10000\]"):
         simulation.env(plant, substeps=10**9)
     assert simulation.env(plant, dt=1e6, linear=True).substeps == 1
+
+
+def test_the_name_of_a_plant_is_no_plant():
+    env = inspect.unwrap(simulation.env)  # as it is without the checks of types that the tests switch on
+    with pytest.raises(TypeError, match=r"plant: expected a plant, but found 'cart_pole'; systems.make"):
+        env("cart_pole")

@@ -2,19 +2,18 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import jax
 from jax.tree_util import PyTreeDef
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 KEPT = 16
 """Functions whose programs are kept, for each compiled function."""
 
 
-def jit_by_function(fn: Callable[P, R], jit: Callable = jax.jit, **options: Any) -> Callable[P, R]:
+def jit_by_function(fn: Callable[..., R], jit: Callable = jax.jit, **options: Any) -> Callable[..., R]:
     """``jit(fn, **options)`` that forgets: of functions among its static arguments, those of the last few calls stay.
 
     A program is specialised to a function that is static: the dynamics of a plant, what reads the parameters of a
@@ -28,14 +27,14 @@ def jit_by_function(fn: Callable[P, R], jit: Callable = jax.jit, **options: Any)
         options: for ``jit``.
     """
 
-    def compiled() -> Callable[P, R]:
+    def compiled() -> Callable[..., R]:
         return jit(functools.wraps(fn)(lambda *args, **kwargs: fn(*args, **kwargs)), **options)
 
     always = compiled()
     of_functions = functools.lru_cache(KEPT)(lambda found: compiled())
 
     @functools.wraps(fn)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call(*args: Any, **kwargs: Any) -> R:
         leaves, structure = jax.tree.flatten((args, kwargs))
         found = (*filter(_is_function, leaves), *_static_functions(structure))
         return (of_functions(found) if found else always)(*args, **kwargs)

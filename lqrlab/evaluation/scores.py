@@ -104,7 +104,12 @@ def evaluate(
             f"plants: {int(jnp.sum(~stabilizing))} of {stabilizing.size} have no stabilizing optimum "
             "to compare with; control.lqrd on one of them says why"
         )
-    x0 = plants.initial_state(key=key, num=num_initial) if x0 is None else jnp.asarray(x0)
+    if x0 is None:
+        x0 = plants.initial_state(key=key, num=checks.whole("num_initial", num_initial))
+    x0 = jnp.asarray(checks.real("x0", x0))
+    x0 = x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
+    if x0.ndim < 2 or not x0.size:
+        raise ValueError(f"x0: expected starts [*batch, S, n], at least one, but found shape {x0.shape}")
     poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
     steps = settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
     return _scored(world, problem, policy, x0, steps, plants.scales[0])
@@ -119,6 +124,10 @@ def _scored(
     run = simulation.rollout(world, policy, x0, num_steps)
     start, rest = problem.optimal_cost(run.xs[..., 0, :]), problem.optimal_cost(run.xs[..., -1, :])
     paid = run.cost + rest
+    if not np.all(np.isfinite(start)):
+        raise ValueError(
+            f"x0: expected deviations of a finite cost, but found up to {float(jnp.max(jnp.abs(x0)))}"
+        )
     nothing = start == 0  # a loop that begins at rest has nothing to pay
     ratio = jnp.where(nothing & (paid == 0), 1.0, paid / jnp.where(nothing, 1.0, start))
     if linear_loop:

@@ -182,6 +182,7 @@ def env(
     >>> world.saturate(jnp.array([5.0])).tolist(), x.shape, cost.shape
     ([1.0], (2,), ())
     """
+    check_plant(plant)
     if substeps is not None:
         checks.whole("substeps", substeps, 1, MOST_SUBSTEPS)
     x_eq, u_eq = plant.equilibrium()
@@ -212,11 +213,27 @@ def env(
     )
 
 
+def check_plant(plant: object) -> None:
+    """Refuse what is no plant, such as the name of one."""
+    if not isinstance(plant, Plant):
+        raise TypeError(
+            f"plant: expected a plant, but found {plant!r}; systems.make makes one of a name, such as "
+            "systems.make('cart_pole')"
+        )
+
+
 def _limits(limits: tuple[ArrayLike, ArrayLike] | None, u_eq: Array) -> tuple[Array, Array]:
     """Limits as deviations from the equilibrium input ``[*batch, m]``."""
     if limits is None:
         return jnp.full(u_eq.shape, -jnp.inf, u_eq.dtype), jnp.full(u_eq.shape, jnp.inf, u_eq.dtype)
-    low, high = (jnp.broadcast_to(jnp.asarray(a, u_eq.dtype), u_eq.shape) - u_eq for a in limits)
+    if not isinstance(limits, tuple | list) or len(limits) != 2:
+        raise ValueError(f"limits: expected a pair (low, high), but found {limits!r}")
+    ends = [jnp.asarray(checks.real("limits", a), u_eq.dtype) for a in limits]
+    if any(a.ndim and a.shape[-1] not in (1, u_eq.shape[-1]) for a in ends):
+        raise ValueError(
+            f"limits: expected numbers, or one for each of {u_eq.shape[-1]} inputs, but found {limits!r}"
+        )
+    low, high = (jnp.broadcast_to(a, u_eq.shape) - u_eq for a in ends)
     if not checks.traced(low, high) and not bool(jnp.all((low <= 0) & (high >= 0))):
         raise ValueError(
             f"limits: expected a range around the equilibrium input {np.asarray(u_eq)}, but found {limits}: "

@@ -14,7 +14,7 @@ from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.simulation.engines import batch_last, fast_path
 from lqrlab.simulation.engines.models import loops_of
-from lqrlab.simulation.environment import Env, env
+from lqrlab.simulation.environment import Env, check_plant, env
 from lqrlab.simulation.noise import NONE, Noise, spread
 from lqrlab.simulation.policies import LinearPolicy, Policy, check_policy
 from lqrlab.simulation.recording import Keep, recorded
@@ -165,6 +165,7 @@ def _world(plant: Plant | Env, x0: Array, *, linear: bool, noise: ArrayLike, **s
             )
         world = plant
     else:
+        check_plant(plant)
         _check_shape(x0, plant.batch_shape, plant.n, plant.name)
         world = env(plant, linear=linear, noise=noise, **settings)
     _check_shape(x0, world.batch_shape, world.n, "the plant")
@@ -219,7 +220,7 @@ def record(
 
 
 def _states(x0: ArrayLike) -> Array:
-    x0 = jnp.asarray(x0)
+    x0 = jnp.asarray(checks.real("x0", x0))
     x0 = x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
     if not checks.traced(x0) and not np.all(np.isfinite(x0)):
         raise ValueError("x0: expected finite numbers, but found inf or NaN")

@@ -38,12 +38,14 @@ def spread(name: str, value: ArrayLike, size: int, dtype: np.dtype) -> Array | N
         ValueError: a standard deviation that is negative or not finite.
     """
     if not checks.traced(value):
-        given = np.asarray(value)
+        given = np.asarray(checks.real(name, value))
         if not np.all(np.isfinite(given) & (given >= 0)):
             raise ValueError(f"{name}: expected a standard deviation ≥ 0, but found {value}")
         if not given.any():
             return None
     deviation = jnp.asarray(value, dtype)
+    if deviation.ndim and deviation.shape[-1] not in (1, size):
+        raise ValueError(f"{name}: expected a number, or one for each of {size} signals, but found {value!r}")
     return deviation if deviation.ndim > 1 else jnp.broadcast_to(deviation, (size,))
 
 

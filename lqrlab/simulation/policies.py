@@ -177,6 +177,8 @@ def _gains(K: object, x: Array, m: int) -> bool:
         raise ValueError(
             f"policy: expected a gain K of shape [..., {m}, {x.shape[-1]}], inputs by states, but found {K.shape}"
         )
+    if jnp.iscomplexobj(K):
+        raise ValueError(f"policy: expected a gain K of real numbers, but found {K.dtype}")
     lead = K.shape[:-2]
     if set(lead) - {1} and lead != x.shape[:-1][: len(lead)]:
         raise ValueError(f"policy: gains of batch shape {lead} do not lead states of shape {x.shape}")
