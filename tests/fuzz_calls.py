@@ -56,8 +56,26 @@ ARRAYS = {
     "at random": lambda a, rng: rng.normal(size=a.shape) * 10.0 ** rng.integers(-3, 4),
     "all alike": lambda a, _: np.ones_like(a),
 }
-NUMBERS = [0, -1, 0.5, 1e-300, 1e-12, 1e6, 1e300, np.nan, np.inf, -np.inf, 1j, 10**30, True, None, "x", "0.1", [], [0.1], {},
-           np.ones(3), np.float32(0.1), np.zeros(()), object(), b"1"]  # fmt: skip
+NUMBERS = [
+    *(
+        0,
+        -1,
+        0.5,
+        1e-300,
+        1e-12,
+        1e6,
+        1e300,
+        np.nan,
+        np.inf,
+        -np.inf,
+        1j,
+        10**30,
+        True,
+        np.float32(0.1),
+        np.zeros(()),
+    ),
+    *(None, "x", "0.1", b"1", [], [0.1], {}, np.ones(3), object()),
+]
 OTHERS = [None, 3, 0.5, "x", "", "cart_pole", object(), [], {}, np.ones((2, 2)), 1j, len]
 
 
@@ -166,7 +184,16 @@ _ab, _abc, _design = {"A": A, "B": B}, {"A": STABLE, "B": B, "C": C}, {"A": A, "
 _sampled = {"A": F, "B": G, "Q": Q, "R": R}
 _loop = {"A": A, "B": B, "K": K}
 _run = {"plant": PENDULUM, "policy": GAIN, "x0": np.array([0.1, 0.0]), "num_steps": 5}
-_w = np.array([0.5, 1.0])
+_w, _x0, _d = np.array([0.5, 1.0]), np.array([0.1, 0.0]), _abc | {"D": D}
+_kalman = {"C": C, "W": Q, "V": R}
+_step = {"A": F, "B": G, "C": C, "K": K, "r": np.ones(1), "num_steps": 4}
+_ys = {"ys": np.array([[0.0], [0.5], [1.0]]), "dt": DT, "r": np.ones(1)}
+_grid = {"grid": [_w], "A": np.stack([A, A]), "B": np.stack([B, B]), "Q": Q, "R": R}
+_plan = {"f": field, "x0": _x0, "Q": Q, "R": R, "num_steps": 5, "dt": DT}
+_plant = {"f": field, "x_eq": np.zeros(2), "u_eq": np.zeros(1), "Q": Q, "R": R, "dt": DT}
+_score = {"policy": GAIN, "plants": PENDULUM, "key": KEY, "num_initial": 2, "num_steps": 20}
+_region = {"plant": PENDULUM, "policy": GAIN, "x0": _x0[None], "num_steps": 20}
+_data = {"families": ("pendulum",), "variants": 3, "trajectories": 2, "num_steps": 5}
 
 CALLS = {
     "control.lqr": (control.lqr, _design | {"N": N}, gain()),
@@ -183,39 +210,39 @@ CALLS = {
     "control.delay_cost": (control.delay_cost, _design | {"dt": DT, "delay": 0.05}, plain),
     "control.lqrd_delayed": (control.lqrd_delayed, _design | {"dt": DT, "delay": 0.05}, plain),
     "control.diagnose": (control.diagnose, _design, plain),
-    "control.lqe": (control.lqe, {"A": A, "C": C, "W": Q, "V": R}, plain),
-    "control.dlqe": (control.dlqe, {"A": F, "C": C, "W": Q, "V": R}, plain),
-    "control.lqg": (control.lqg, _design | {"C": C, "W": Q, "V": R}, plain),
+    "control.lqe": (control.lqe, {"A": A} | _kalman, plain),
+    "control.dlqe": (control.dlqe, {"A": F} | _kalman, plain),
+    "control.lqg": (control.lqg, _design | _kalman, plain),
     "control.lqi": (control.lqi, _design | {"C": C, "Qi": R}, plain),
     "control.feedforward": (control.feedforward, _abc, plain),
     "control.ctrb": (control.ctrb, _ab, plain),
     "control.obsv": (control.obsv, {"A": A, "C": C}, plain),
     "control.gram": (control.gram, {"A": STABLE, "B": B}, plain),
     "control.h2_norm": (control.h2_norm, _abc, plain),
-    "control.hinf_norm": (control.hinf_norm, _abc | {"D": D}, plain),
-    "control.zeros": (control.zeros, _abc | {"D": D}, plain),
+    "control.hinf_norm": (control.hinf_norm, _d, plain),
+    "control.zeros": (control.zeros, _d, plain),
     "control.modes": (control.modes, {"A": A, "dt": DT}, plain),
     "control.margins": (control.margins, _loop, plain),
     "control.sensitivity": (control.sensitivity, _loop | {"frequencies": _w}, plain),
     "control.frequency_response": (control.frequency_response, _abc | {"frequencies": _w}, plain),
-    "control.step_response": (control.step_response, {"A": F, "B": G, "C": C, "K": K, "r": np.ones(1), "num_steps": 4}, plain),
-    "control.step_info": (control.step_info, {"ys": np.array([[0.0], [0.5], [1.0]]), "dt": DT, "r": np.ones(1)}, plain),
+    "control.step_response": (control.step_response, _step, plain),
+    "control.step_info": (control.step_info, _ys, plain),
     "control.settling_time": (control.settling_time, {"poles": np.array([0.5, 0.2]), "dt": DT}, lambda *_: ""),
     "control.place": (control.place, _ab | {"poles": np.array([-1.0, -2.0])}, plain),
     "control.inverse_lqr": (control.inverse_lqr, _loop, plain),
-    "control.gain_schedule": (control.gain_schedule, {"grid": [_w], "A": np.stack([A, A]), "B": np.stack([B, B]), "Q": Q, "R": R}, plain),
-    "control.to_statespace": (control.to_statespace, _abc | {"D": D}, plain),
+    "control.gain_schedule": (control.gain_schedule, _grid, plain),
+    "control.to_statespace": (control.to_statespace, _d, plain),
     "control.unsaturated_level": (control.unsaturated_level, {"K": K, "P": Q, "limit": 1.0}, plain),
-    "control.ilqr": (control.ilqr, {"f": field, "x0": np.array([0.1, 0.0]), "Q": Q, "R": R, "num_steps": 5, "dt": DT}, plain),
+    "control.ilqr": (control.ilqr, _plan, plain),
     "control.StepSpecs": (control.StepSpecs, {"settling": 1.0, "overshoot": 0.1, "margin": 0.5}, plain),
     "systems.make": (systems.make, {"name": "pendulum", "length": 0.5}, lambda *_: ""),
     "systems.sample": (systems.sample, {"name": "pendulum", "key": KEY, "num": 3, "spread": 0.2}, lambda *_: ""),
     "systems.from_matrices": (systems.from_matrices, _abc | {"Q": Q, "R": R, "dt": DT}, plain),
-    "systems.from_dynamics": (systems.from_dynamics, {"f": field, "x_eq": np.zeros(2), "u_eq": np.zeros(1), "Q": Q, "R": R, "dt": DT}, plain),
+    "systems.from_dynamics": (systems.from_dynamics, _plant, plain),
     "simulation.env": (simulation.env, {"plant": PENDULUM, "dt": DT, "substeps": 2}, plain),
     "simulation.rollout": (simulation.rollout, _run, rollout_is_recursion),
     "simulation.rollout, linear": (simulation.rollout, _run | {"linear": True, "noise": 0.1, "key": KEY}, plain),
-    "evaluation.evaluate": (evaluation.evaluate, {"policy": GAIN, "plants": PENDULUM, "key": KEY, "num_initial": 2, "num_steps": 20}, plain),
-    "evaluation.attraction": (evaluation.attraction, {"plant": PENDULUM, "policy": GAIN, "x0": np.array([[0.1, 0.0]]), "num_steps": 20}, plain),
-    "dataset.DataConfig": (dataset.DataConfig, {"families": ("pendulum",), "variants": 3, "trajectories": 2, "num_steps": 5}, lambda *_: ""),
+    "evaluation.evaluate": (evaluation.evaluate, _score, plain),
+    "evaluation.attraction": (evaluation.attraction, _region, plain),
+    "dataset.DataConfig": (dataset.DataConfig, _data, lambda *_: ""),
 }  # fmt: skip

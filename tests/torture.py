@@ -7,6 +7,7 @@ and of a checkpoint are flipped: what is read afterwards is what was written, or
 """
 
 import argparse
+import collections
 import csv
 import json
 import os
@@ -107,9 +108,9 @@ def _steady(row: dict[str, object]) -> dict[str, object]:
     return {k: _steady(v) if isinstance(v, dict) else v for k, v in kept.items()}
 
 
-def flipped(good: Path, flips: int, rng: np.random.Generator, read) -> dict[str, int]:
+def flipped(good: Path, flips: int, rng: np.random.Generator, read) -> collections.Counter:
     """Flip one bit of one file at a time; count what was refused, and what was read as it was written."""
-    counts, expected = {"refused": 0, "as written": 0}, read(good)
+    counts, expected = collections.Counter(), read(good)
     files = [p for p in sorted(good.rglob("*")) if p.is_file() and p.stat().st_size and p.suffix != ".lock"]
     sizes = np.array([p.stat().st_size for p in files], float)
     for number in range(flips):
@@ -122,8 +123,7 @@ def flipped(good: Path, flips: int, rng: np.random.Generator, read) -> dict[str,
         try:
             found = read(good)
         except (ValueError, OSError) as error:
-            assert str(error), f"bit {bit} of byte {at} in {path}: refused without a word"
-            counts["refused"] += 1
+            counts["refused" if str(error) else "refused without a word"] += 1
         else:
             assert found == expected, f"bit {bit} of byte {at} in {path} changed what is read"
             counts["as written"] += 1
@@ -169,7 +169,7 @@ def main() -> None:
     for name, good, read in (("data set", place / "generation-whole", windows),
                              ("checkpoint", place / "run-whole" / "checkpoints", parameters)):  # fmt: skip
         print(
-            f"{name}: {flipped(good, given.flips // 2, rng, read)} of {given.flips // 2} flipped bits",
+            f"{name}: {dict(flipped(good, given.flips // 2, rng, read))} of {given.flips // 2} flipped bits",
             flush=True,
         )
     shutil.rmtree(place)
