@@ -5,6 +5,8 @@ import functools
 import gc
 import gzip
 import json
+import subprocess
+import sys
 import warnings
 from unittest import mock
 
@@ -459,3 +461,36 @@ def test_a_schedulers_processes_are_asked_for_an_address(monkeypatch):
     monkeypatch.delenv("JAX_COORDINATOR_ADDRESS", raising=False)
     with pytest.raises(ValueError, match="JAX_COORDINATOR_ADDRESS: expected host:port of process 0"):
         compute.join()
+
+
+_FORK = """
+import os, signal, subprocess, warnings
+import jax.numpy as jnp
+from lqrlab import compute
+warnings.simplefilter("ignore")  # JAX itself warns the parent
+
+def child(compute_something):
+    if pid := os.fork():
+        return os.waitpid(pid, 0)[1]
+    signal.alarm(5)
+    try:
+        compute_something()
+        print("computed", flush=True)
+    except RuntimeError as error:
+        print(error, flush=True)
+    os._exit(0)
+
+assert child(lambda: jnp.ones(2)) == 0  # before JAX has computed a child may
+x = jnp.ones(2)
+assert child(lambda: x + 1) == 0
+assert subprocess.run(["true"], preexec_fn=lambda: None).returncode == 0
+print((x + 1).sum())
+"""
+
+
+def test_a_child_after_fork_is_told_so_instead_of_hanging():
+    run = subprocess.run([sys.executable, "-c", _FORK], capture_output=True, text=True, timeout=60)
+    first, second, last = run.stdout.splitlines()
+    assert (first, last, run.stderr) == ("computed", "4.0", "")
+    assert "made by fork" in second
+    assert "'spawn'" in second

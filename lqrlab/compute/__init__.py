@@ -7,6 +7,8 @@ command line, which must not wait for JAX.
 import importlib
 from typing import TYPE_CHECKING
 
+from lqrlab.compute.forking import refuse_in_children
+
 if TYPE_CHECKING:
     from lqrlab.compute import debugging, linalg
     from lqrlab.compute.backend import Backend, setup
@@ -34,6 +36,8 @@ __all__ = [
     "Backend", "CompileReport", "Compiled", "EagerFallbackWarning", "Timing", "broadcast", "compile", "debugging",
     "grouped", "jit_by_function", "join", "linalg", "pytree", "quick_jit", "seconds", "setup", "start", "timeit",
 ]  # fmt: skip
+
+refuse_in_children()
 
 
 def __getattr__(name: str) -> object:
