@@ -124,6 +124,8 @@ def run(folder: Path) -> Path:
     metadata = {"language_info": language, "papermill": {"parameters": {"p0": together}}}
     nbformat.write(new.new_notebook(cells=cells, metadata=metadata), folder / "notebooks" / "01_names.ipynb")
     (folder / "run.json").write_text(
-        json.dumps({"profile": together, "status": together, "commit": together})
+        json.dumps(
+            {"profile": together, "status": together, "commit": together, "versions": {"lqrlab": together}}
+        )
     )
     return folder

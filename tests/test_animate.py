@@ -205,10 +205,16 @@ def test_what_cannot_be_drawn_is_refused_in_words(loops):
         animation.animation(plant, runs, signals=["speed"])
 
 
+def cleaned(markup):
+    """What a report keeps of an output."""
+    styles, rest = cells.clean(markup)
+    return BeautifulSoup("".join([*styles, rest]), "html.parser")
+
+
 def test_a_report_keeps_it_playing_and_loads_nothing(loops):
     plant, runs = loops
     film = animation.animation(plant, runs)
-    page = BeautifulSoup(cells.clean(film._repr_mimebundle_()[0]["text/html"]), "html.parser")
+    page = cleaned(film._repr_mimebundle_()[0]["text/html"])
     assert not page.select("script, [src], [href], foreignobject")
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", str(page))
     kept = "".join(s.get_text() for s in page.select("style"))
@@ -222,7 +228,7 @@ def test_a_report_keeps_it_playing_and_loads_nothing(loops):
 
 def test_the_catalogue_page_tells_all_of_a_plant(tmp_path):
     made = catalogue_page.page(["cart_pole", "mass_spring_damper"])
-    page = BeautifulSoup(cells.clean(made.html), "html.parser")
+    page = cleaned(made.html)
     entries = page.select("details.lq-plant")
     assert {e.summary.b.get_text() for e in entries} == {"mass spring damper", "cart pole"}
     cart = next(e for e in entries if e.summary.b.get_text() == "cart pole")

@@ -221,7 +221,7 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
     settings = _read_settings(folder)
     if settings is None:
         raise ValueError(
-            f"folder: {folder} holds no training run (no {SETTINGS}); run notebook 03_training first"
+            f"folder: {folder} holds no training run (no {SETTINGS} that is whole); run notebook 03_training first"
         )
     config = ModelConfig.from_dict(settings["model"])
     graph, params = models.split(models.build(config))
