@@ -239,7 +239,7 @@ def test_the_catalogue_page_tells_all_of_a_plant(tmp_path):
         assert name in words
         assert field.metadata["about"] in words
     assert len(cart.select("math")) == 5
-    assert "@keyframes" in str(cart)
+    assert "@keyframes" in str(page)
     assert not page.select("script, [src]")
     assert any(".lq-group{display: grid" in style.get_text() for style in page.select("style"))
     assert not [h for h in re.findall(r'href="([^"]*)"', str(page)) if not h.startswith("#")]
