@@ -155,7 +155,8 @@ def residual(of):
         if words or a.ndim != 2 or q.ndim != 2 or not np.isfinite(X).all():
             return words
         with np.errstate(all="ignore"):
-            left, size = of(a, X, q), np.abs(of(np.abs(a), np.abs(X), np.abs(q))).max()
+            left = of(a, X, q)
+            size = abs(X).max() * (1 + abs(a).max() + abs(a).max() ** 2) + abs(q).max()
         return (
             ""
             if not np.isfinite(size) or abs(left).max() <= 1e-6 * max(size, 1e-300)

@@ -158,6 +158,8 @@ def _certified(
     """``K, P, closed loop, relative residual`` if the loop is stable and the equation holds, else None."""
     S, cross = _gain_terms(A, B, R, N, P, continuous=continuous)
     closed = A - B @ K
+    if not np.isfinite(closed).all():
+        return None
     poles = np.linalg.eigvals(closed)
     stable = poles.real.max() < 0 if continuous else np.abs(poles).max() < 1
     terms = (A.T @ P, P @ A, -cross @ K, Q) if continuous else (A.T @ P @ A, -P, -cross @ K, Q)
