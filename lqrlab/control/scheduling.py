@@ -83,7 +83,7 @@ def gain_schedule(
 
     Source: W. J. Rugh and J. S. Shamma, Research on gain scheduling, Automatica 36 (2000).
     """
-    axes = tuple(grid) if isinstance(grid, tuple | list) and np.ndim(grid[0]) else (grid,)
+    axes = tuple(grid) if isinstance(grid, tuple | list) and grid and np.ndim(grid[0]) else (grid,)
     args = checks.arguments(A, B, Q, R, N)
     n, m = args[1].shape[-2:]
     grid = _rising(axes, args[0].dtype)

@@ -157,7 +157,8 @@ def _certified(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:  # fmt: skip
     """``K, P, closed loop, relative residual`` if the loop is stable and the equation holds, else None."""
     S, cross = _gain_terms(A, B, R, N, P, continuous=continuous)
-    closed = A - B @ K
+    with np.errstate(over="ignore", invalid="ignore"):
+        closed = A - B @ K
     if not np.isfinite(closed).all():
         return None
     poles = np.linalg.eigvals(closed)
