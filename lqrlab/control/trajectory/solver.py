@@ -110,6 +110,8 @@ def ilqr(
 
 def _as_pytree(f: Callable[[Array, Array], Array], n: int, m: int, dtype: np.dtype) -> Partial:
     """f as data of a compiled function, so that the fields of a method's instance are not constants of the program."""
+    if not callable(f):
+        raise TypeError(f"f: expected a function of x and u, but found {f!r}")
     if inspect.ismethod(f) and not jax.tree_util.all_leaves([f.__self__]):
         f = Partial(f.__func__, f.__self__)
     out = jax.eval_shape(f, *(jax.ShapeDtypeStruct((size,), dtype) for size in (n, m)))
@@ -123,18 +125,24 @@ def _arguments(
     goal: tuple[ArrayLike, ArrayLike] | None, limits: tuple[ArrayLike, ArrayLike] | None, us: ArrayLike | None,
 ) -> tuple[Array, ...]:  # fmt: skip
     """x0, first guess, Q, R, Qf, goal, limits and dt as arrays of one type; or a refusal."""
-    dtype = checks.floating(*(jnp.asarray(a) for a in (x0, Q, R)))
-    x0, Q, R = (jnp.asarray(a, dtype) for a in (x0, Q, R))
+    given = [jnp.asarray(checks.real(*pair)) for pair in (("x0", x0), ("Q", Q), ("R", R))]
+    dtype = checks.floating(*given)
+    x0, Q, R = (a.astype(dtype) for a in given)
+    for name, weight in (("Q", Q), ("R", R)):
+        if weight.ndim < 2:
+            raise ValueError(f"{name}: expected a matrix, but found shape {weight.shape}")
     n, m = Q.shape[-1], R.shape[-1]
     _, _, Q, R, _ = checks.arguments(jnp.zeros((n, n), dtype), jnp.zeros((n, m), dtype), Q, R, None)
     step = checks.sample_time(dt, dtype)
-    Qf = jnp.zeros_like(Q) if Qf is None else jnp.asarray(Qf, dtype)
-    x_goal, u_goal = (jnp.asarray(a, dtype) for a in goal or (jnp.zeros(n), jnp.zeros(m)))
-    low, high = (jnp.asarray(a, dtype) for a in limits or (-jnp.inf, jnp.inf))
+    Qf = jnp.zeros_like(Q) if Qf is None else jnp.asarray(checks.real("Qf", Qf), dtype)
+    x_goal, u_goal = (
+        jnp.asarray(checks.real("goal", a), dtype) for a in goal or (jnp.zeros(n), jnp.zeros(m))
+    )
+    low, high = (jnp.asarray(checks.real("limits", a), dtype) for a in limits or (-jnp.inf, jnp.inf))
     low, high = (jnp.broadcast_to(a, jnp.broadcast_shapes(a.shape, (m,))) for a in (low, high))
     if us is None:
         us = jnp.broadcast_to(u_goal[..., None, :], (*u_goal.shape[:-1], num_steps, m))
-    us = jnp.asarray(us, dtype)
+    us = jnp.asarray(checks.real("us", us), dtype)
     shapes = {
         "x0": (x0, (n,)), "Qf": (Qf, (n, n)), "us": (us, (num_steps, m)), "goal": (x_goal, (n,)),
         "goal's input": (u_goal, (m,)),
