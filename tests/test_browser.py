@@ -234,7 +234,13 @@ def hostile_site(folder):
         "status": name,
         "profile": name,
     }
-    record |= {"started": name, "versions": {name: name}, "units": {}, "commit": name, "device": name}
+    record |= {
+        "started": name,
+        "versions": {"lqrlab": name, name: name},
+        "units": {},
+        "commit": name,
+        "device": name,
+    }
     record["runs"] = [{"point": {name: name}, "run": name, "fingerprint": "0"}]
     (sweep / "sweep.json").write_text(json.dumps(record))
     comparison.write(sweep)

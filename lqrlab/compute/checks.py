@@ -63,6 +63,19 @@ def real(name: str, value: object, *, or_complex: bool = False) -> "np.ndarray |
     raise ValueError(f"{name}: expected {wanted}, but found {found} ({type(value).__name__})")
 
 
+def random_key(value: object) -> None:
+    """Refuse what is no single random key."""
+    import jax
+    import jax.numpy as jnp
+
+    if isinstance(value, jax.Array):
+        if jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and value.ndim == 0:
+            return
+        if value.dtype == jnp.uint32 and value.shape in ((2,), (4,)):  # of before there were typed keys
+            return
+    raise ValueError(f"key: expected a random key, such as jax.random.key(0), but found {value!r}")
+
+
 def whole(name: str, value: object, low: int | None = 1, high: int | None = None) -> int:
     """``value`` as an int, or a ``ValueError``: expected a whole number ≥ low (in [low, high])."""
     count = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None

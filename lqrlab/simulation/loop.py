@@ -149,6 +149,8 @@ def rollout(
         key = None
     elif key is None:
         raise ValueError("key: noise, sensor_noise and excitation need a random key")
+    else:
+        checks.random_key(key)
     fields = fast_path.rollout(world, policy, x0, num_steps, tuple(keep), disturbances, key)
     if fields is not None:
         return Trajectory(_times(world.dt, num_steps, x0.dtype), **fields)

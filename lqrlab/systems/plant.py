@@ -22,7 +22,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, PRNGKeyArray
 
 from lqrlab.compute import jit_by_function, linalg, pytrees, quick_jit
-from lqrlab.compute.checks import did_you_mean, traced
+from lqrlab.compute.checks import did_you_mean, random_key, traced
 from lqrlab.systems.declaration import Signal, complete, documented, param
 from lqrlab.systems.drawing import Drawing, gauges
 
@@ -304,6 +304,7 @@ class Plant:
         Returns:
             ``[*batch, n]`` or ``[*batch, num, n]``.
         """
+        random_key(key)
         batch, extra = self.batch_shape, () if num is None else (num,)
         scale = _align(self.scales[0], len(batch), len(extra))
         return jax.random.normal(key, (*batch, *extra, self.n)) * scale

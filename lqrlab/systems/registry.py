@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import PRNGKeyArray
 
-from lqrlab.compute.checks import did_you_mean, number, real, traced, whole
+from lqrlab.compute.checks import did_you_mean, number, random_key, real, traced, whole
 from lqrlab.systems.declaration import param
 from lqrlab.systems.declaration_checks import check, range_and_unit
 from lqrlab.systems.drawing import Drawing
@@ -98,7 +98,7 @@ def names() -> list[str]:
 
 def family(name: str) -> type[Plant]:
     """The class of a family; an unknown name is refused with the near ones."""
-    if name not in _FAMILIES:
+    if not isinstance(name, str) or name not in _FAMILIES:
         hint = did_you_mean(name, _FAMILIES) or f"; known are {', '.join(_FAMILIES)}"
         raise ValueError(f"name: no plant is called {name!r}{hint}")
     return _FAMILIES[name]
@@ -187,6 +187,7 @@ def sample(name: str, *, key: PRNGKeyArray, num: int, spread: float = 0.2) -> Pl
     """
     number("spread", spread, "a relative half-width in [0, 1)", low=0, below=1)
     whole("num", num)
+    random_key(key)
     cls = family(name)
     fields = parameter_fields(cls)
     rows = [
