@@ -34,7 +34,7 @@ def jit_by_function(fn: Callable[..., R], jit: Callable = jax.jit, **options: An
     of_functions = functools.lru_cache(KEPT)(lambda found: compiled())
 
     @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> R:
+    def call(*args: object, **kwargs: object) -> R:
         leaves, structure = jax.tree.flatten((args, kwargs))
         found = (*filter(_is_function, leaves), *_static_functions(structure))
         return (of_functions(found) if found else always)(*args, **kwargs)

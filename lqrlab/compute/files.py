@@ -49,7 +49,7 @@ def write_atomic(path: str | Path, data: str | bytes | memoryview) -> Path:
     return path
 
 
-def write_json(path: str | Path, content: Any, **options: Any) -> Path:
+def write_json(path: str | Path, content: object, **options: Any) -> Path:
     """:func:`write_atomic` of ``content`` as JSON."""
     return write_atomic(path, json.dumps(content, indent=2, **options) + "\n")
 

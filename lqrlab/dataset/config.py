@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from lqrlab import systems
 from lqrlab.compute.config import Config, Count, OneOf, Range, Seed, Share
@@ -180,7 +180,7 @@ class DataConfig(Config):
         return json.dumps(values, indent=2)
 
     @classmethod
-    def from_dict(cls, values: Any) -> Self:
+    def from_dict(cls, values: object) -> Self:
         """The config of a JSON object, also of one that version 0.2 wrote."""
         if isinstance(values, Mapping):
             values = {_FORMER.get(key, key): value for key, value in values.items()}

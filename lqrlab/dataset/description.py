@@ -1,7 +1,6 @@
 """A plant as a network sees it: sampled, in scaled and padded coordinates."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +35,7 @@ class Description:
         """1 where an input exists, 0 in padding."""
         return self.coordinates.input_mask
 
-    def __getitem__(self, rows: Any) -> "Description":
+    def __getitem__(self, rows: object) -> "Description":
         """The descriptions of some plants."""
         return jax.tree.map(lambda a: a[rows], self)
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,12 +42,12 @@ class VariantTable:
     def __len__(self) -> int:
         return len(self.problem.A)
 
-    def describe(self, rows: Any) -> Description:
+    def describe(self, rows: object) -> Description:
         """Some plants as a network sees them, float32."""
         A, B = (a[rows].astype(jnp.float32) for a in (self.problem.A, self.problem.B))
         return Description(A, B, jax.tree.map(lambda a: a[rows], self.coordinates))
 
-    def gain(self, rows: Any) -> Float[Array, "*rows 6 12"]:
+    def gain(self, rows: object) -> Float[Array, "*rows 6 12"]:
         """Optimal gains of some plants, float32."""
         return self.gains[rows]
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ class Designs:
     problem: SampledProblem
     stabilizing: Bool[np.ndarray, " v"]
 
-    def __getitem__(self, rows: Any) -> "Designs":
+    def __getitem__(self, rows: object) -> "Designs":
         """The designs of some plants."""
         return jax.tree.map(lambda a: a[rows] if np.ndim(a) else a, self)
 

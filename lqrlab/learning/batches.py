@@ -35,7 +35,7 @@ class Plants:
     problem: SampledProblem
     x0: Array
 
-    def __getitem__(self, rows: Any) -> "Plants":
+    def __getitem__(self, rows: object) -> "Plants":
         """Some of them."""
         return jax.tree.map(lambda a: a[rows], self)
 

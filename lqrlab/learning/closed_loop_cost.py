@@ -100,7 +100,7 @@ def closed_loop(
 
 
 def rollout(
-    policy: Any, problem: SampledProblem, x0: Array, num_steps: int, **options: Any
+    policy: simulation.Policy, problem: SampledProblem, x0: Array, num_steps: int, **options: Any
 ) -> simulation.Trajectory:
     """Run a policy in scaled, padded coordinates on the plants of a problem, from x0 ``[b, 12]``; see there."""
     world = Env.of_problem(problem)

@@ -7,7 +7,7 @@ All functions take NumPy and JAX arrays: NumPy arrays stay NumPy arrays, on the 
 
 import dataclasses
 from types import ModuleType
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +63,7 @@ class Coordinates:
         masks = (_widened(_namespace(s).ones_like(s), size, 0.0) for s, size in both)
         return cls(*(_widened(s, size, 1.0) for s, size in both), *masks)  # type: ignore[arg-type]
 
-    def __getitem__(self, index: Any) -> "Coordinates":
+    def __getitem__(self, index: object) -> "Coordinates":
         """The coordinates of some members of the batch."""
         return jax.tree.map(lambda a: a[index], self)
 

@@ -44,7 +44,7 @@ class _Group(click.Group):
             click.echo(("\n" if failed else "") + f"lqrlab: {words}", err=True)
             sys.exit(1 if failed else 2)
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         """Ctrl-C ends with a sentence."""
         try:
             return super().invoke(ctx)

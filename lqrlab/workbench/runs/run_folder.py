@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 from lqrlab.compute import files
 from lqrlab.workbench.runs import session
@@ -83,7 +83,7 @@ def note(path: Path, **changes: Unpack[Record]) -> None:
 def read(path: Path) -> Record:
     """A record; empty where there is none."""
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        content: object = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}  # type: ignore[return-value]
