@@ -1,11 +1,11 @@
 """The Riccati solvers where it is hard: textbook cases, bad scaling, slow loops, large batches."""
 
-import decimal
 from functools import partial
 from unittest import mock
 
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 import scipy.linalg
@@ -14,7 +14,7 @@ from lqrlab import control
 from lqrlab.compute import quick_jit
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.threads import on_all_cores
-from lqrlab.control.riccati import doubling, matrix_sign, sixty_digits
+from lqrlab.control.riccati import doubling, matrix_sign
 
 with mock.patch.object(pytest.mark, "_config", None):  # it carries a marker of SciPy's own
     from scipy.linalg.tests import test_solvers
@@ -145,10 +145,11 @@ def test_a_plant_that_its_input_hardly_moves_is_solved_in_sixty_digits(continuou
     poles = np.linalg.eigvals(A - B @ np.asarray(result.K))
     assert (poles.real < 0).all() if continuous else (np.abs(poles) < 1).all()
     # in 60 digits the equation holds to the rounding of P
-    with decimal.localcontext(prec=60):
-        a, b, K, P = (sixty_digits.exact(np.asarray(x)) for x in (A, B, result.K, result.P))
+    exact = np.vectorize(mpmath.mpf, otypes=[object])
+    with mpmath.workdps(60):
+        a, b, K, P = (exact(np.asarray(x)) for x in (A, B, result.K, result.P))
         left = a.T @ P + P @ a if continuous else a.T @ P @ a - P
-        terms = left, (P @ b if continuous else a.T @ P @ b) @ K, sixty_digits.exact(np.eye(4))
+        terms = left, (P @ b if continuous else a.T @ P @ b) @ K, exact(np.eye(4))
         residual = np.abs(terms[0] - terms[1] + terms[2]).max() / np.abs(P).max()
     assert float(residual) < 1e-9
 

@@ -70,8 +70,7 @@ def attraction(
     >>> evaluation.attraction(plant, simulation.LinearPolicy(gain), starts, limits=(-2.0, 2.0)).converged.tolist()
     [True, False]
     """
-    checks.real("x0", x0)
-    starts = np.asarray(x0)
+    starts = np.asarray(checks.real("x0", x0))
     if plant.batch_shape:
         raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
     if starts.shape[-1:] != (plant.n,):

@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 from flax import nnx
 
 from lqrlab.compute import Backend
-from lqrlab.compute.files import write_atomic, write_json
+from lqrlab.compute.files import read_object, write_atomic, write_json
 from lqrlab.learning import digests, models
 from lqrlab.learning.config import ModelConfig, TrainConfig
 
@@ -84,10 +84,10 @@ def _read_settings(folder: Path) -> dict[str, Any] | None:
 def _parse_settings(path: Path) -> dict[str, Any] | None:
     """The settings in a file; None if there are none, or what is there is something else."""
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        found = read_object(path)
+    except (OSError, ValueError):
         return None
-    good = isinstance(found, dict) and all(isinstance(part, dict) for part in found.values())
+    good = all(isinstance(part, dict) for part in found.values())
     return found if good and {"model", "train"} <= set(found) else None
 
 

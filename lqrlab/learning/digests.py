@@ -1,10 +1,9 @@
 """Digests of a folder's files, written when it is made, so that later it can be seen whether it is whole."""
 
 import hashlib
-import json
 from pathlib import Path
 
-from lqrlab.compute.files import write_json
+from lqrlab.compute.files import read_object, write_json
 
 FILE = "sha256.json"
 
@@ -21,12 +20,12 @@ def flaw(folder: Path) -> str:
     if not path.is_file():
         return ""
     try:
-        for name, digest in json.loads(path.read_bytes()).items():
+        for name, digest in read_object(path).items():
             if not (folder / name).is_file():
                 return f"{name} is missing"
             if _digest(folder / name) != digest:
                 return f"{name} is not what was written"
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except (OSError, ValueError):
         return f"{FILE} cannot be read"
     return ""
 

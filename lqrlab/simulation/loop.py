@@ -145,16 +145,21 @@ def rollout(
     state = None if world.noise is None else world.noise.astype(x0.dtype)
     sensor = spread("sensor_noise", sensor_noise, world.n, x0.dtype)
     disturbances = Noise(state, sensor, spread("excitation", excitation, world.m, x0.dtype))
-    if all(a is None for a in disturbances):
-        key = None
-    elif key is None:
-        raise ValueError("key: noise, sensor_noise and excitation need a random key")
-    else:
-        checks.random_key(key)
+    key = _needed(key, disturbances)
     fields = fast_path.rollout(world, policy, x0, num_steps, tuple(keep), disturbances, key)
     if fields is not None:
         return Trajectory(_times(world.dt, num_steps, x0.dtype), **fields)
     return _run(world.astype(x0.dtype), policy, x0, disturbances, key, num_steps, tuple(keep))
+
+
+def _needed(key: PRNGKeyArray | None, noise: Noise) -> PRNGKeyArray | None:
+    """The key where something is drawn, else None."""
+    if all(a is None for a in noise):
+        return None
+    if key is None:
+        raise ValueError("key: noise, sensor_noise and excitation need a random key")
+    checks.random_key(key)
+    return key
 
 
 def _world(plant: Plant | Env, x0: Array, *, linear: bool, noise: ArrayLike, **settings: Any) -> Env:

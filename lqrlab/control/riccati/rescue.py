@@ -2,7 +2,7 @@
 
 Only the problems that one method leaves unsolved are handed to the next, which is slower and harder to defeat.
 SciPy decomposes the extended matrix pencil (QZ) and needs no inverse of R, so R may be singular. What it leaves
-unsolved has modes that its inputs hardly move, or do not; decimal arithmetic tells these apart.
+unsolved has modes that its inputs hardly move, or do not; sixty digits tell these apart.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from lqrlab.control.riccati.doubling import Solution, by_doubling
 from lqrlab.control.riccati.matrix_sign import by_sign_function
 
 _BY_SCIPY = 256  # members of a batch, at most, that are left to SciPy in the end
-_BY_DECIMALS = 32  # of these, at most, that SciPy leaves to decimal arithmetic
+_BY_DIGITS = 32  # of these, at most, that SciPy leaves to sixty digits
 _CORES = (2, 2, 2, 2, 2, 0)  # core dimensions of A, B, Q, R, N and a sample time
 
 
@@ -110,7 +110,7 @@ def _replaced_by_scipy(
         if not all(np.isfinite(a).all() for a in problem):
             continue
         answer = _by_scipy(*problem, continuous=continuous)
-        if answer is None and tried < _BY_DECIMALS and _worthwhile(*problem, continuous=continuous):
+        if answer is None and tried < _BY_DIGITS and _worthwhile(*problem, continuous=continuous):
             tried += 1
             found = sixty_digits.solved(*problem, continuous=continuous)
             if found is not None:

@@ -128,9 +128,7 @@ def _arguments(
     given = [jnp.asarray(checks.real(*pair)) for pair in (("x0", x0), ("Q", Q), ("R", R))]
     dtype = checks.floating(*given)
     x0, Q, R = (a.astype(dtype) for a in given)
-    for name, weight in (("Q", Q), ("R", R)):
-        if weight.ndim < 2:
-            raise ValueError(f"{name}: expected a matrix, but found shape {weight.shape}")
+    checks.shapes({"Q": Q, "R": R}, {"Q": "nn", "R": "mm"})
     n, m = Q.shape[-1], R.shape[-1]
     _, _, Q, R, _ = checks.arguments(jnp.zeros((n, n), dtype), jnp.zeros((n, m), dtype), Q, R, None)
     step = checks.sample_time(dt, dtype)

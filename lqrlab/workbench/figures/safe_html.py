@@ -10,6 +10,8 @@ from pathlib import Path
 
 import nh3
 
+from lqrlab.compute.files import write_atomic
+
 POLICY = (
     "default-src 'none'; img-src data:; media-src data:; font-src data:; style-src 'unsafe-inline'; "
     "base-uri 'none'; form-action 'none'"
@@ -96,5 +98,4 @@ def write_page(path: str | Path, title: str, body: str, head: str = "") -> Path:
     policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     head = f'<head><meta charset="utf-8">{policy}<title>{html.escape(title)}</title>{head}</head>'
     page = f'<!DOCTYPE html><html lang="en-GB">{head}<body>{body}</body></html>'
-    Path(path).write_text(page, encoding="utf-8")
-    return Path(path)
+    return write_atomic(path, page)

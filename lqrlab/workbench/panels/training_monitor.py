@@ -2,15 +2,15 @@
 
 import contextlib
 import html
-import json
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import ipywidgets
 
 from lqrlab import learning
+from lqrlab.compute.files import read_object
 from lqrlab.workbench.figures import charts, svg, tables
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels.live_panel import Check, Panel, sentence
@@ -21,7 +21,7 @@ _CHARTS = (  # label, floor, name → column
     ("loss [1]", 1e-12, {"loss": "loss", "imitation": "imitation", "unseen": "validation"}),
     ("share [%]", 1e-3, {name: f"{name} [%]" for name in ("cost wasted", "loops diverged")}),
 )
-Row = Mapping[str, float]
+Row = learning.metrics.Row
 """A line of ``metrics.jsonl``."""
 
 
@@ -39,13 +39,8 @@ def training_monitor(run: str | Path, *, interval: float = 1.0) -> "Monitor | Pi
 
 
 def read(run: Path) -> list[Row]:
-    """The rows of ``metrics.jsonl``; a line that is still being written is left for the next time."""
-    rows = []
-    with contextlib.suppress(FileNotFoundError):
-        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(json.JSONDecodeError):
-                rows.append(json.loads(line))
-    return [row for row in rows if isinstance(row, dict)]
+    """The rows of a run's metrics; a line that is still being written is left for the next time."""
+    return learning.metrics.read(run / learning.metrics.FILE)
 
 
 def _waiting(run: Path) -> str:
@@ -108,8 +103,7 @@ class Monitor(Panel[list[Row], Picture]):
     def _compute(self, question: list[Row], check: Check) -> Picture:
         total = None
         with contextlib.suppress(OSError, ValueError, KeyError):
-            settings = (self._run / "checkpoints" / "settings.json").read_text(encoding="utf-8")
-            total = json.loads(settings)["train"]["num_steps"]
+            total = read_object(self._run / "checkpoints" / "settings.json")["train"]["num_steps"]
         return picture(question, total)
 
     def _stop(self) -> None:

@@ -1,7 +1,6 @@
 """The folder of one run: its record, its users, which results are there, where a run may write and what it removes."""
 
 import contextlib
-import json
 import os
 import platform
 import shutil
@@ -83,10 +82,9 @@ def note(path: Path, **changes: Unpack[Record]) -> None:
 def read(path: Path) -> Record:
     """A record; empty where there is none."""
     try:
-        content: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return files.read_object(path)  # type: ignore[return-value]
+    except (OSError, ValueError):
         return {}
-    return content if isinstance(content, dict) else {}  # type: ignore[return-value]
 
 
 def recorded(path: Path) -> bool:
