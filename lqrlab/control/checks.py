@@ -238,6 +238,6 @@ def host_sample_time(function: str, dt: object) -> float | None:
 def sample_time(dt: ArrayLike, dtype: np.dtype) -> Array:
     """dt [s] as an array; a ``ValueError`` if it is not above 0."""
     step = jnp.asarray(real("dt", dt), dtype)
-    if not traced(step) and not np.all(np.isfinite(step) & (np.asarray(step) > 0)):
+    if not traced(step) and not (step.size and np.all(np.isfinite(step) & (np.asarray(step) > 0))):
         raise ValueError(f"dt: expected a sample time above 0 s, but found {dt}")
     return step

@@ -198,6 +198,8 @@ def unsaturated_level(K: ArrayLike, P: ArrayLike, limit: ArrayLike) -> Float[Arr
     """
     K, P = checks.matrices(K=(K, "mn"), P=(P, "nn"))
     limit = jnp.asarray(checks.real("limit", limit), K.dtype)
+    if not traced(limit) and not (limit.size and np.all(limit >= 0)):
+        raise ValueError(f"limit: expected numbers ≥ 0, but found {limit}")
     limit = jnp.broadcast_to(limit, jnp.broadcast_shapes(limit.shape, K.shape[-2:-1]))
 
     def one(K: Array, P: Array, limit: Array) -> Array:

@@ -49,6 +49,7 @@ def describe(plant: Plant) -> Description:
     >>> dataset.describe(systems.make("pendulum")).A.shape  # padded
     (12, 12)
     """
+    systems.check_plant(plant)
     coordinates = Coordinates.of(plant)
     scaled = coordinates.scale_plant(systems.linearise(plant))
     _check_weights(scaled, coordinates)

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab import control
+from lqrlab.compute import checks
 from lqrlab.dataset.table import sampled_problem
 from lqrlab.simulation import SampledProblem
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Linear
@@ -27,6 +28,8 @@ def random_systems(key: PRNGKeyArray, num: int) -> tuple[SampledProblem, Coordin
     Returns:
         Problems and coordinates ``[num, …]``; plants with gains above 25 or without an optimum are left out.
     """
+    checks.random_key(key)
+    checks.whole("num", num)
     with jax.enable_x64(True):
         kept: list[tuple] = []
         while sum(len(part[-1]) for part in kept) < num:  # the same numbers are drawn, whatever num is

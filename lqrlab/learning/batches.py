@@ -15,7 +15,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab import dataset as data
-from lqrlab.compute import pytree
+from lqrlab.compute import checks, pytree
 from lqrlab.dataset import VariantTable, Windows, WindowSet
 from lqrlab.learning import closed_loop_cost
 from lqrlab.learning.config import ModelConfig, TrainConfig
@@ -143,6 +143,8 @@ def check_source(source: data.Source, model: ModelConfig, config: TrainConfig) -
             f"source: expected windows, as of dataset.source(data, batch_size=…, window=…), but found "
             f"{type(source).__name__}"
         )
+    checks.instance("model", model, ModelConfig, "a ModelConfig")
+    checks.instance("config", config, TrainConfig, "a TrainConfig")
     spec = source.spec
     for name, found, wanted, why in (
         ("window", spec.window, model.window, "as the model sees"),

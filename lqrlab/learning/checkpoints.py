@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from flax import nnx
 
-from lqrlab.compute import Backend
+from lqrlab.compute import Backend, checks
 from lqrlab.compute.files import read_object, write_atomic, write_json
 from lqrlab.learning import digests, models
 from lqrlab.learning.config import ModelConfig, TrainConfig
@@ -217,7 +217,8 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
     Raises:
         ValueError: there is no such checkpoint, or none is whole; says what is there and what to do.
     """
-    folder = Path(folder)
+    folder = checks.path("folder", folder)
+    checks.choice("which", which, ("last", "best"))
     settings = _read_settings(folder)
     if settings is None:
         raise ValueError(
@@ -227,7 +228,7 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
     graph, params = models.split(models.build(config))
     store = Checkpoints(folder)
     try:
-        if which not in ("last", "best") or store.step(which) is None:
+        if store.step(which) is None:
             raise ValueError(f"which: {folder} holds no {which!r} checkpoint; train for longer first")
         kept = store.restore_params(which)
     finally:

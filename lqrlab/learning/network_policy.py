@@ -95,6 +95,12 @@ def policy(model: nnx.Module, plants: Plant | Sequence[Plant]) -> NetworkPolicy:
         model: a trained (or any) network; see :mod:`lqrlab.learning.models`.
         plants: a plant or a batch; or several batches of one leading axis, for ``systems.stack`` of them.
     """
+    if not isinstance(model, nnx.Module) or not hasattr(model, "config"):
+        raise ValueError(
+            f"model: expected a network, as learning.load gives, but found {type(model).__name__}"
+        )
+    if not isinstance(plants, Plant) and not (isinstance(plants, Sequence) and plants):
+        raise ValueError(f"plants: expected a plant or a list of batches of plants, but found {plants!r}")
     if isinstance(plants, Plant):
         m, d = plants.m, describe(plants)
     else:

@@ -12,6 +12,7 @@ from flax import nnx
 from jax import Array
 
 from lqrlab.compute import Backend
+from lqrlab.compute.config import Positive, Seed, checked
 from lqrlab.dataset import Source, VariantTable, Windows
 from lqrlab.learning import models, programs
 from lqrlab.learning.batches import Mixture, check_source, train_batch
@@ -68,11 +69,10 @@ def grid(
         backend: where it is computed.
     """
     check_source(source, model, config)
-    rates = tuple(learning_rates) or (config.learning_rate,)
-    if not seeds or min(rates) <= 0:
-        raise ValueError(
-            f"seeds, learning_rates: expected seeds and rates > 0, but found {seeds} and {rates}"
-        )
+    seeds = checked("seeds", seeds, tuple[Seed, ...])
+    rates = checked("learning_rates", learning_rates, tuple[Positive, ...]) or (config.learning_rate,)
+    if not seeds:
+        raise ValueError("seeds: expected at least one, but found none")
     if config.dagger_rounds or config.patience or config.num_steps % config.report_every:
         raise ValueError(
             "config: runs side by side take the same steps: expected dagger_rounds = 0, patience = 0 and num_steps a "

@@ -8,7 +8,7 @@ from lqrlab.systems.declaration_checks import check
 from lqrlab.systems.files import load
 from lqrlab.systems.mechanics import Mechanical
 from lqrlab.systems.open_loop import OpenLoopMode, open_loop_modes
-from lqrlab.systems.plant import Plant, parameter_fields
+from lqrlab.systems.plant import Plant, check_plant, parameter_fields
 from lqrlab.systems.registry import check_parameter, family, make, names, register, sample
 from lqrlab.systems.stacking import linearise, stack
 from lqrlab.systems.symbolic import equations
@@ -28,6 +28,7 @@ __all__ = [
     "catalogue",
     "check",
     "check_parameter",
+    "check_plant",
     "drawing",
     "equations",
     "family",

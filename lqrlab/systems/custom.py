@@ -147,8 +147,11 @@ def _weights(Q: Numbers | None, R: Numbers | None, n: int, m: int) -> dict[str, 
     weights = {}
     for name, value, size in (("Q", Q, n), ("R", R, m)):
         w = np.asarray(_finite(name, np.eye(size) if value is None else value, 2, f"({size}, {size})"))
-        shape, largest = w.shape[-2:], np.abs(w).max()
-        _require(shape == (size, size), name, f"expected shape ({size}, {size}), but found {shape}")
+        shape = w.shape[-2:]
+        _require(
+            w.size and shape == (size, size), name, f"expected shape ({size}, {size}), but found {w.shape}"
+        )
+        largest = np.abs(w).max()
         same = np.allclose(w, np.swapaxes(w, -1, -2), rtol=1e-8, atol=1e-12 * largest)
         part = f"a cost xᵀ{name}x only sees the symmetric part"
         _require(same, name, f"expected a symmetric matrix; {part}")
@@ -170,6 +173,12 @@ def _sample_time(dt: Numbers) -> Array:
 
 def _labels(states: Sequence[str], inputs: Sequence[str], n: int, m: int) -> Labels:
     for name, given, count in (("states", states, n), ("inputs", inputs, m)):
+        texts = isinstance(given, Sequence) and all(isinstance(label, str) for label in given)
+        _require(
+            texts and not isinstance(given, str),
+            name,
+            f"expected a list of {count} names, such as 'angle [rad]', but found {given!r}",
+        )
         wrong = f"expected {count} names, but found {len(given)}: {', '.join(given)}"
         _require(len(given) in (0, count), name, wrong)
     return tuple(states), tuple(inputs)
@@ -284,6 +293,6 @@ def from_control(ss: Any, *, Q: Numbers | None = None, R: Numbers | None = None,
     )
     _require(step in (None, 0), "ss", sampled)
     through = "expected D = 0, but inputs feed through to outputs; the plant's y is C x alone"
-    _require(not np.any(ss.D), "ss", through)
+    _require(not np.any(real("D", ss.D)), "ss", through)
     names = {kind: getattr(ss, f"{kind[:-1]}_labels", None) or () for kind in ("states", "inputs")}
     return from_matrices(ss.A, ss.B, ss.C, Q=Q, R=R, dt=dt, **names)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lqrlab.compute import checks
 from lqrlab.systems.custom import Linear, from_matrices
 
 Contents = dict[str, Any]
@@ -25,7 +26,7 @@ def load(path: str | Path, *, dt: float | None = None) -> Linear:
         ValueError: naming the file and what is wrong with it: missing, truncated, foreign, without A or B,
             or with matrices that do not fit.
     """
-    file = Path(path)
+    file = checks.path("path", path)
     readers = {".npz": _npz, ".mat": _mat, ".json": _json}
     reader = readers.get(file.suffix.lower())
     if reader is None:
@@ -49,9 +50,17 @@ def load(path: str | Path, *, dt: float | None = None) -> Linear:
     names = {key: [str(s).strip() for s in np.ravel(content.get(key, []))] for key in ("states", "inputs")}
     matrices = {key: content[key] for key in ("A", "B", "C", "Q", "R") if key in content}
     try:
-        return from_matrices(**matrices, **names, dt=float(np.squeeze(step)))
+        return from_matrices(**matrices, **names, dt=_one("dt", step))
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
+
+
+def _one(name: str, value: object) -> float:
+    """The one number in an array of whatever shape, as MATLAB writes it."""
+    array = np.asarray(checks.real(name, value))
+    if array.size != 1:
+        raise ValueError(f"{name}: expected one number, but found shape {array.shape}")
+    return array.item()
 
 
 def _npz(file: Path) -> Contents:

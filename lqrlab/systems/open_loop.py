@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from lqrlab.systems.plant import Plant
+from lqrlab.systems.plant import Plant, check_plant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,7 @@ def open_loop_modes(plant: Plant) -> list[OpenLoopMode]:
     >>> [mode.sentence for mode in systems.open_loop_modes(systems.make("pendulum"))]
     ['one unstable real mode, time constant 0.24 s', 'one decaying real mode, time constant 0.22 s']
     """
+    check_plant(plant)
     if plant.batch_shape:
         raise ValueError(
             f"open_loop_modes: expected one plant, but found a batch of shape {plant.batch_shape}"

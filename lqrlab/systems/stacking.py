@@ -1,6 +1,6 @@
 """Plants of many families as one batch: linearised, padded to one size, stacked."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +9,12 @@ import numpy as np
 from lqrlab.compute.checks import traced
 from lqrlab.systems.coordinates import M_MAX, N_MAX, pad
 from lqrlab.systems.custom import Linear
-from lqrlab.systems.plant import Plant
+from lqrlab.systems.plant import Plant, check_plant
 
 
 def linearise(plant: Plant) -> Linear:
     """The linear plant that describes deviations from ``plant``'s equilibrium; batch axes stay."""
+    check_plant(plant)
     (A, B), (Q, R) = plant.matrices(), plant.weights()
     lead = plant.batch_shape
     A, B, Q, R = (jnp.broadcast_to(a, lead + a.shape[-2:]) for a in (A, B, Q, R))
@@ -31,6 +32,8 @@ def stack(plants: Sequence[Plant], n: int = N_MAX, m: int = M_MAX) -> Linear:
     >>> both.batch_shape, both.n, both.m
     ((2,), 12, 6)
     """
+    if not isinstance(plants, Iterable) or not (plants := list(plants)):
+        raise ValueError(f"plants: expected a list of at least one plant, but found {plants!r}")
     linear = [linearise(p) for p in plants]
     concrete = not traced(linear)
     if concrete:  # on the host, where nothing is compiled for each size

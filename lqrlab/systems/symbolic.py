@@ -12,7 +12,7 @@ import numpy as np
 
 from lqrlab.compute import jaxprs
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.plant import Plant, parameter_fields
+from lqrlab.systems.plant import Plant, check_plant, parameter_fields
 
 if TYPE_CHECKING:
     from sympy import Expr
@@ -111,6 +111,7 @@ def equations(plant: Plant) -> list[str]:
     """
     from lqrlab.systems.notation import Notation  # SymPy takes half a second to import
 
+    check_plant(plant)
     if not parameter_fields(type(plant)):
         raise ValueError(f"{plant.name}: equations are read from a family's code; this plant has none")
     notation = Notation()

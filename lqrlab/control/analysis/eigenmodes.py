@@ -86,6 +86,8 @@ def settling_time(
     checks.on_host("settling_time", poles, dt)
     number("within", within, "a share between 0 and 1", above=0, below=1)
     values = np.asarray(checks.real("poles", poles, or_complex=True))
+    if not values.ndim or not values.size:
+        raise ValueError(f"poles: expected at least one, but found shape {values.shape}")
     with np.errstate(divide="ignore"):
         rates = -values.real if dt is None else -np.log(np.abs(values))
     slowest = np.asarray(rates.min(axis=-1), float)

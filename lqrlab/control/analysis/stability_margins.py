@@ -117,7 +117,11 @@ def _crossings(A: np.ndarray, b: np.ndarray, k: np.ndarray, discrete: bool) -> t
 
     def on_boundary(*rows: list[np.ndarray]) -> np.ndarray:
         """Loop gains at the eigenvalues of the matrix with these first and last rows, and at the ends of the axis."""
-        z = scipy.linalg.eigvals(np.block([rows[0], mirrored[0], rows[1]]), right)
+        try:
+            z = scipy.linalg.eigvals(np.block([rows[0], mirrored[0], rows[1]]), right)
+        except np.linalg.LinAlgError as error:
+            why = "expected numbers nearer to one: where the loop crosses the boundary of stability cannot be computed"
+            raise ValueError(f"A, B, K: {why} ({error}); choose other units") from error
         z = z[np.isfinite(z)]
         off, size = (np.abs(z) - 1, 1.0) if discrete else (z.real, np.maximum(np.abs(z), 1e-9))
         z = z[np.abs(off) < 1e-4 * size]  # a double one is off by the root of the rounding
