@@ -6,11 +6,12 @@ right         an answer that agrees with an independent check, or that says itse
 refused       a ValueError or TypeError in the package's words, which names the argument
 cryptic       any other exception, or other words
 wrong         an answer where there is none: complex numbers or text taken for real ones, a failed check
-hang, crash   more than two minutes, or the end of the process
+hang, crash   more than --limit seconds, or the end of the process
 """
 
 import argparse
 import collections
+import itertools
 import json
 import os
 import queue
@@ -23,7 +24,9 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-LIMIT = 120.0  # seconds without a word from the process that makes the calls
+ENVIRONMENT = os.environ | {
+    "XLA_FLAGS": "--xla_backend_optimization_level=0"
+}  # compiling takes longer than the calls
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,66 +35,71 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--calls", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--functions", default="", help="only those whose name contains this")
-    parser.add_argument("--in-process", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds that a call may take")
+    parser.add_argument("--todo", type=json.loads, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    if given.in_process:
-        return _calls(given.functions, given.calls, given.seed)
-    outcomes, shown = collections.Counter(), set()
-    shares = _shares(given.functions)
-    for name, share in shares.items():
-        calls = max(round(given.calls * share / sum(shares.values())), 1)
-        found = _function(name, calls, given.seed, shown)
-        outcomes += found
-        print(f"{name}: {_counts(found)}", flush=True)
-    total = outcomes.total()
-    print(f"seed {given.seed}: {total} calls of {len(shares)} functions: {_counts(outcomes)}")
-    return outcomes["wrong"] + outcomes["hang"] + outcomes["crash"] + (outcomes["cryptic"] > total / 200)
+    if given.todo:
+        return _calls(given.todo, given.seed)
+    todo, shown, seed = _shared(given.functions, given.calls), set(), given.seed
+    outcomes = {name: collections.Counter() for name in todo}
+    while todo:
+        _process(todo, seed, given.limit, outcomes, shown)
+        seed += 1
+    total = sum(outcomes.values(), collections.Counter())
+    count = total.total()
+    print(f"seed {given.seed}: {count} calls of {len(outcomes)} functions: {_counts(total)}")
+    return total["wrong"] + total["hang"] + total["crash"] + (total["cryptic"] > count / 200)
 
 
 def _counts(outcomes: collections.Counter) -> str:
     return ", ".join(f"{kind} {count}" for kind, count in outcomes.most_common())
 
 
-def _shares(part: str) -> dict[str, float]:
-    """The functions whose name contains ``part``, and what share of the calls each gets."""
+def _shared(part: str, calls: int) -> dict[str, int]:
+    """The functions whose name contains ``part``, and how many of the calls each gets."""
     import fuzz_calls
 
-    return {name: 1 / fuzz_calls.SLOW.get(name, 1) for name in fuzz_calls.CALLS if part in name}
+    shares = {name: 1 / fuzz_calls.SLOW.get(name, 1) for name in fuzz_calls.CALLS if part in name}
+    return {name: max(round(calls * share / sum(shares.values())), 1) for name, share in shares.items()}
 
 
-def _function(name: str, calls: int, seed: int, shown: set[str]) -> collections.Counter:
-    """All calls of one function; after a hang or a crash another process makes those that are missing."""
-    outcomes = collections.Counter()
-    while calls > 0:
-        command = [sys.executable, __file__, "--in-process", "--functions", name]
-        command += ["--calls", str(calls), "--seed", str(seed)]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(
-            target=lambda c=child, q=lines: [q.put(x) for x in [*c.stdout, ""]], daemon=True
-        ).start()
-        call, line, limit = "before the first call", "-", 5 * LIMIT  # a busy machine imports slowly
-        while line:
-            try:
-                line = lines.get(timeout=limit)
-            except queue.Empty:
-                child.kill()
-                ended = "hang"
-                break
-            row, limit = json.loads(line or "{}"), LIMIT
-            call = row.get("call", call)
-            if "outcome" in row:
-                calls -= 1
-                outcomes[row["outcome"]] += 1
-                _show(row["outcome"], call, row["words"], shown)
-        else:
-            if child.wait() == 0:
-                break
+def _process(todo: dict[str, int], seed: int, limit: float, outcomes: dict, shown: set[str]) -> None:
+    """Make calls in another process, until all are made, one crashes it, or one hangs; ``todo`` is what is left."""
+    command = [sys.executable, __file__, "--todo", json.dumps(todo), "--seed", str(seed)]
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT
+    )
+    lines: queue.Queue[str] = queue.Queue()
+    threading.Thread(
+        target=lambda: [*map(lines.put, itertools.chain(child.stdout, [""]))], daemon=True
+    ).start()
+    name, call, ended = "", "", ""
+    while not ended:
+        try:
+            line = lines.get(timeout=limit if name else 5 * limit)  # a busy machine imports slowly
+        except queue.Empty:
+            child.kill()
+            ended = "hang"
+            continue
+        if not line:
+            if not todo:
+                return
             ended = "crash"
-        calls, seed = calls - 1, seed + 1
-        outcomes[ended] += 1
-        _show(ended, call, "", shown)
-    return outcomes
+            continue
+        row = json.loads(line) if line.startswith("{") else {}
+        name, call = row.get("function", name), row.get("call", call)
+        if "outcome" in row:
+            todo[name] -= 1
+            outcomes[name][row["outcome"]] += 1
+            _show(row["outcome"], call, row["words"], shown)
+        if "done" in row:
+            del todo[name]
+            print(f"{name}: {_counts(outcomes[name])}", flush=True)
+    if not name:
+        raise SystemExit(f"{ended} before the first call: {' '.join(command)}")
+    todo[name] -= 1
+    outcomes[name][ended] += 1
+    _show(ended, call, "", shown)
 
 
 def _show(outcome: str, call: str, words: str, shown: set[str]) -> None:
@@ -102,11 +110,21 @@ def _show(outcome: str, call: str, words: str, shown: set[str]) -> None:
         print(f"{outcome}: {call}\n    {words}", flush=True)
 
 
-def _calls(name: str, calls: int, seed: int) -> int:
-    """Make calls of one function and write a line before and after each."""
+def _calls(todo: dict[str, int], seed: int) -> int:
+    """Make calls and write a line before and after each."""
+    import jax
+
+    def say(row: dict) -> None:
+        print(json.dumps(row), flush=True)
+
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)  # where a file name is asked for, and "x" is given
-        make_calls(name, calls, seed, lambda row: print(json.dumps(row), flush=True))
+        for name, calls in todo.items():
+            say({"function": name, "call": f"{name} before its first call"})
+            if calls > 0:
+                make_calls(name, calls, seed, say)
+            say({"done": name})
+            jax.clear_caches()
         os.chdir("/")
     return 0
 
