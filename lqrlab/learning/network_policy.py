@@ -107,7 +107,7 @@ def policy(model: nnx.Module, plants: Plant | Sequence[Plant]) -> NetworkPolicy:
         m, d = M_MAX, jax.tree.map(lambda *a: jnp.concatenate(a), *(describe(p) for p in plants))
     described = jax.tree.map(lambda a: a.astype(jnp.float32), d)
     graph, params = models.split(model)
-    window = model.config.window  # type: ignore[attr-defined]
+    window = model.config.window
     return NetworkPolicy(params, _encode(graph, params, described), d.coordinates, graph, window, m)
 
 

@@ -168,7 +168,7 @@ def no_control(plant: Plant) -> LinearPolicy:
 
 def check_policy(policy: Policy, x: Array, m: int) -> None:
     """Refuse what is no policy for states x ``[*batch, *extra, n]`` and m inputs, in words rather than from a trace."""
-    x = checks.real("x", x)
+    x = jnp.asarray(checks.real("x", x))
     if not x.ndim:
         raise ValueError("x: expected states [..., n], but found one number")
     checks.whole("m", m)

@@ -142,7 +142,7 @@ def pad_matrix(
     a: Float[T, "*batch k l"], rows: int, columns: int, diagonal: float = 0.0
 ) -> Float[T, "*batch rows columns"]:
     """A matrix ``[..., k, l]`` widened to ``[..., rows, columns]``; ``diagonal`` in the added diagonal entries."""
-    a = real("a", a)
+    a = real("a", a)  # type: ignore[assignment]
     if a.ndim < 2:
         raise ValueError(f"a: expected a matrix [..., k, l], but found shape {a.shape}")
     k, l = a.shape[-2:]
