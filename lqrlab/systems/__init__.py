@@ -4,11 +4,11 @@ from lqrlab.systems import drawing
 from lqrlab.systems.coordinates import M_MAX, N_MAX, Coordinates, pad, pad_matrix
 from lqrlab.systems.custom import Linear, from_control, from_dynamics, from_matrices
 from lqrlab.systems.declaration import Signal, gravity, param, signals, with_rates
-from lqrlab.systems.declaration_checks import check
+from lqrlab.systems.declaration_checks import check, check_plant
 from lqrlab.systems.files import load
 from lqrlab.systems.mechanics import Mechanical
 from lqrlab.systems.open_loop import OpenLoopMode, open_loop_modes
-from lqrlab.systems.plant import Plant, check_plant, parameter_fields
+from lqrlab.systems.plant import Plant, parameter_fields
 from lqrlab.systems.registry import check_parameter, family, make, names, register, sample
 from lqrlab.systems.stacking import linearise, stack
 from lqrlab.systems.symbolic import equations

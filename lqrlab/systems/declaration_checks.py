@@ -39,6 +39,15 @@ def check(cls: type[Plant]) -> None:
     declaration.attempt("draw", lambda: drawing.bounds(plant.drawing(x, u)))
 
 
+def check_plant(plant: object) -> None:
+    """Refuse what is no plant, such as the name of one."""
+    if not isinstance(plant, Plant):
+        raise TypeError(
+            f"plant: expected a plant, but found {plant!r}; systems.make makes one of a name, such as "
+            "systems.make('cart_pole')"
+        )
+
+
 def range_and_unit(field: dataclasses.Field) -> str:
     """``"[0.1, 10] kg"`` of a declared parameter."""
     return f"[{field.metadata['low']:g}, {field.metadata['high']:g}] {field.metadata['unit']}"

@@ -4,7 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from lqrlab.systems.plant import Plant, check_plant
+from lqrlab.systems.declaration_checks import check_plant
+from lqrlab.systems.plant import Plant
 
 
 @dataclasses.dataclass(frozen=True)

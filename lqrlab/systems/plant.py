@@ -333,15 +333,6 @@ for _method in ("operating_point", "equilibrium", "matrices", "output", "output_
     setattr(Plant, _method, _over_batch(getattr(Plant, _method)))
 
 
-def check_plant(plant: object) -> None:
-    """Refuse what is no plant, such as the name of one."""
-    if not isinstance(plant, Plant):
-        raise TypeError(
-            f"plant: expected a plant, but found {plant!r}; systems.make makes one of a name, such as "
-            "systems.make('cart_pole')"
-        )
-
-
 def check_class(cls: object) -> None:
     """Refuse what is no class of plants, such as a plant."""
     if not (isinstance(cls, type) and issubclass(cls, Plant)):

@@ -9,7 +9,8 @@ import numpy as np
 from lqrlab.compute.checks import traced
 from lqrlab.systems.coordinates import M_MAX, N_MAX, pad
 from lqrlab.systems.custom import Linear
-from lqrlab.systems.plant import Plant, check_plant
+from lqrlab.systems.declaration_checks import check_plant
+from lqrlab.systems.plant import Plant
 
 
 def linearise(plant: Plant) -> Linear:

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from lqrlab.compute import jaxprs
+from lqrlab.systems.declaration_checks import check_plant
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.plant import Plant, check_plant, parameter_fields
+from lqrlab.systems.plant import Plant, parameter_fields
 
 if TYPE_CHECKING:
     from sympy import Expr
