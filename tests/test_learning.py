@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import textwrap
 import time
 
+import hostile_files
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -412,6 +414,28 @@ def test_settings_that_nothing_is_left_of_are_refused_with_what_to_do(data, fini
             call()
 
 
+def test_a_training_whose_checkpoints_find_no_room_says_so_and_resumes(data, finished, tmp_path, capfd):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"could not be written: File too large: '.*checkpoints/best/4'"):
+            fit(data, GAIN, BRIEF, tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "Traceback" not in capfd.readouterr().err
+    assert_same_run(fit(data, GAIN, BRIEF, tmp_path / "run"), finished[1])
+
+
+@pytest.mark.parametrize("case", hostile_files.CHECKPOINTS, ids=lambda case: case.name)
+def test_checkpoints_of_others_are_refused_or_replaced_in_words_and_soon(case, finished, tmp_path):
+    hostile_files.met("checkpoints", case, tmp_path / "place", finished[0] / "checkpoints")
+
+
+@pytest.mark.parametrize("case", hostile_files.METRICS, ids=lambda case: case.name)
+def test_metrics_are_read_or_refused_whatever_they_are(case, tmp_path):
+    hostile_files.met("metrics", case, tmp_path / "place")
+
+
 @pytest.mark.parametrize(
     "line",
     [b"\xff\xfe", b"[1]", b"3", b'{"step": 4}', b'{"step": "4"}', b'{"step": 8, "loss', b"[" * 100_000],
@@ -704,7 +728,7 @@ def test_loading_says_what_is_missing(tmp_path):
     ("change", "message"),
     [
         ({"width": 10, "heads": 4}, "width: expected a multiple of heads = 4, but found 10"),
-        ({"depth": 0}, "depth: expected a whole number ≥ 1, but found 0"),
+        ({"depth": 0}, "depth: expected a whole number in .*, but found 0"),
         ({"description": "false"}, "description: expected True or False, but found 'false'"),
         ({"seed": 1.5}, r"seed: expected a whole number in \[0, 4294967295\], but found 1\.5"),
     ],
