@@ -570,7 +570,7 @@ CHECKPOINTS = [
     Case("a width of 10¹²", sealed(other_model(width=10**12)), "width: expected"),
     Case("a depth of 10⁹", sealed(other_model(kind="transformer", depth=10**9)), UNFIT),
     Case("a window of 10⁹", sealed(other_model(kind="transformer", window=10**9)), UNFIT),
-    Case("a hidden width of 10⁹", sealed(other_model(hidden=10**9)), UNFIT),
+    Case("a hidden width of 10⁹", sealed(other_model(kind="mlp", hidden=10**9)), UNFIT),
     Case("arrays of a terabyte", huge, "is whole|does not fit"),
     Case("metadata in metadata", sealed(part(NO_JSON["lists in lists"], "default/_METADATA")), "is whole"),
 ]  # fmt: skip

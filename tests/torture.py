@@ -13,6 +13,7 @@ import collections
 import contextlib
 import csv
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -31,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = "families=pendulum,cart_pole variants=40 variants_per_shard=10 trajectories=6 num_steps=60"
 TRAIN = "num_steps=300 report_every=20"
 SWEEP = "sweep cart_pole -p pole_length=0.1:1 -p dt=0.01,0.02 --random 3000 --no-report --folder"
-SHARE = {"generation": 0.5, "sweep": 0.3, "run": 0.2}
+SHARE = {"generation": 0.45, "sweep": 0.35, "train": 0.12, "run": 0.08}
 """Of the kills, to each kind of work."""
 VOLATILE = ("second", "time", "megabytes", "rate", "per_", "started", "compil", "folder", "memory")
 """Parts of names of numbers that differ from run to run."""
@@ -45,7 +46,7 @@ def command(kind: str, folder: Path) -> list[str]:
         "train": ["train", "--profile", "tiny", str(folder), *given(TRAIN)],
         "sweep": [*SWEEP.split(), str(folder)],
     }
-    return [sys.executable, "-m", "lqrlab.workbench", *rest[kind]]
+    return rest[kind] + ["03_training"] * (kind == "run" and folder.exists())
 
 
 def given(text: str, prefix: str = "") -> list[str]:
@@ -53,38 +54,62 @@ def given(text: str, prefix: str = "") -> list[str]:
     return [word for setting in text.split() for word in ("-p", prefix + setting)]
 
 
-def done(line: list[str]) -> float:
-    """Let a command end; the seconds that it took."""
+def started(line: list[str], log: Path) -> multiprocessing.process.BaseProcess:
+    """The command in a process of its own, forked from one that has imported what it needs: half of its time."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torture_imports"])
+    process = context.Process(target=_work, args=(line, log))
+    process.start()
+    return process
+
+
+def _work(line: list[str], log: Path) -> None:
+    os.setsid()
+    os.chdir(ROOT)
+    with log.open("wb") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+    from lqrlab.workbench.cli import main
+
+    main(line)
+
+
+def ended(line: list[str], log: Path) -> tuple[int | None, str]:
+    """Let a command end: its exit code, and what it says."""
+    process = started(line, log)
+    process.join()
+    return process.exitcode, log.read_text(errors="replace")
+
+
+def done(line: list[str], log: Path) -> float:
+    """Let a command end well; the seconds that it took."""
     began = time.monotonic()
-    ended = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0, (
-        f"{' '.join(line)} does not end:\n{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}"
-    )
+    code, told = ended(line, log)
+    assert code == 0, f"lqrlab {' '.join(line)} ends with {code}:\n{told[-3000:]}"
     return time.monotonic() - began
 
 
 # Kills -----------------------------------------------------------------------------------------------------
 
 
-def killed(line: list[str], kills: int, longest: float, rng: np.random.Generator) -> int:
+def killed(line: list[str], log: Path, kills: int, longest: float, rng: np.random.Generator) -> int:
     """Kill a command at random moments; how many kills met it alive."""
     met = 0
     for _ in range(kills):
-        process = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                   start_new_session=True)  # fmt: skip
-        time.sleep(rng.uniform(0.3, longest))
-        met += process.poll() is None
+        process = started(line, log)
+        process.join(rng.uniform(0.1, longest))
+        met += process.is_alive()
         _kill(process.pid)
-        process.wait()
+        process.join()
     return met
 
 
-def _kill(group: int) -> None:
+def _kill(pid: int) -> None:
     """The process and all that it started, the kernels that lead groups of their own too."""
     import psutil
 
     try:
-        family = [psutil.Process(group), *psutil.Process(group).children(recursive=True)]
+        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     except psutil.NoSuchProcess:
         return
     for process in family:
@@ -114,18 +139,17 @@ def begin(kind: str, whole: Path, folder: Path, rng: np.random.Generator) -> Non
 
 def kills(kind: str, count: int, place: Path, rng: np.random.Generator) -> str:
     """So many kills of one kind of work, some before each comparison with what was not disturbed."""
-    whole, folder = place / f"{kind}-whole", place / f"{kind}-killed"
+    whole, folder, log = (place / f"{kind}-{what}" for what in ("whole", "killed", "log"))
     met = begun = rounds = 0
-    longest = 20.0
+    longest = 10.0
     while begun < count:
         some = min(int(rng.integers(2, 8)), count - begun)
         shutil.rmtree(folder, ignore_errors=True)
-        line = command(kind, folder)
-        if rounds or kind == "run":  # once from nothing, then from what was done in part
+        if rounds or kind in ("run", "train"):  # once from nothing, then from what was done in part
             begin(kind, whole, folder, rng)
-            line += ["03_training"] * (kind == "run")
-        met, begun, rounds = met + killed(line, some, longest, rng), begun + some, rounds + 1
-        longest = 0.7 * longest + 0.3 * done(line)  # others may work on this machine, too
+        line = command(kind, folder)
+        met, begun, rounds = met + killed(line, log, some, longest, rng), begun + some, rounds + 1
+        longest = 0.7 * longest + 0.3 * done(line, log)  # others may work on this machine, too
         assert left(kind, folder) == left(kind, whole), f"{kind}: differs after {some} kills, see {place}"
         print(f"  {kind}: {begun} kills", flush=True)
     return f"{begun} kills, {met} of them before the end; {rounds} times compared: nothing lost, the same numbers"
@@ -209,7 +233,7 @@ def disks(kind: str, count: int, place: Path, rng: np.random.Generator) -> str:
         for _ in range(count):
             folder = place / "disk" / "work"
             begin(kind, whole, folder, rng)
-            line = command(kind, folder) + ["03_training"] * (kind == "run")
+            line = command(kind, folder)
             used, needed = (
                 sum(p.stat().st_blocks for p in f.rglob("*")) * 512 for f in (place / "disk", whole)
             )
@@ -219,19 +243,16 @@ def disks(kind: str, count: int, place: Path, rng: np.random.Generator) -> str:
                 (f"rw,size={room}", "No space left on device"),
             ):
                 mount(options)
-                ended = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
-                told = ended.stdout + ended.stderr
-                if ended.returncode == 0 and "rw" in options:
+                code, told = ended(line, place / "disk-log")
+                if code == 0 and "rw" in options:
                     said["had room enough"] += 1
                     continue
-                assert ended.returncode in (1, 2), (
-                    f"{kind}, {options}: exit code {ended.returncode}\n{told[-3000:]}"
-                )
+                assert code in (1, 2), f"{kind}, {options}: exit code {code}\n{told[-3000:]}"
                 assert words in told, f"{kind}, {options}: says nothing of it\n{told[-3000:]}"
                 assert "Traceback" not in told, f"{kind}, {options}: a traceback\n{told[-3000:]}"
                 said[words] += 1
             mount("rw,size=64m")
-            done(line)
+            done(line, place / "disk-log")
             assert left(kind, folder) == left(kind, whole), f"{kind}: differs after a full disk, see {place}"
             shutil.rmtree(folder)
     return f"{dict(said)}; resumed {count} times: nothing lost, the same numbers"
@@ -259,11 +280,11 @@ def hostile(place: Path) -> str:
 def wholes(place: Path) -> None:
     """Each kind of work, undisturbed."""
     for kind in ("generation", "run", "sweep"):
-        done(command(kind, place / f"{kind}-whole"))
+        done(command(kind, place / f"{kind}-whole"), place / "log")
     shutil.copytree(
         place / "run-whole", place / "train-whole", ignore=lambda *_: ["checkpoints", "metrics.jsonl"]
     )
-    done(command("train", place / "train-whole"))
+    done(command("train", place / "train-whole"), place / "log")
 
 
 def main() -> None:
@@ -271,7 +292,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--flips", type=int, default=1000)
-    parser.add_argument("--disks", type=int, default=3, help="times that each kind of work meets a full disk")
+    parser.add_argument("--disks", type=int, default=2, help="times that each kind of work meets a full disk")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     rng, place = np.random.default_rng(asked.seed), Path(tempfile.mkdtemp(prefix="torture-"))

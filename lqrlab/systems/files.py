@@ -50,7 +50,7 @@ def load(path: str | Path, *, dt: float | None = None) -> Linear:
     step = content.get("dt", 0.01) if dt is None else dt
     names = {key: [str(s).strip() for s in np.ravel(content.get(key, []))] for key in ("states", "inputs")}
     try:
-        matrices = {
+        matrices: Contents = {
             key: checks.real(key, content[key]) for key in ("A", "B", "C", "Q", "R") if key in content
         }
         return from_matrices(**matrices, **names, dt=_scalar(step))
