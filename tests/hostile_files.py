@@ -639,7 +639,7 @@ KINDS = {
 
 
 def met(kind: str, case: Case, place: Path, good: Path | None = None) -> float:
-    """Read a hostile thing, in a new folder ``place``; the seconds that it took to end as it should.
+    """Read a hostile thing, in a new folder ``place``; the processor's seconds until it ended as it should.
 
     Raises:
         AssertionError: it did not; says how it ended.
@@ -651,17 +651,17 @@ def met(kind: str, case: Case, place: Path, good: Path | None = None) -> float:
         shutil.copytree(good, path)
     target = bait(path)
     case.make(path)
-    before, began = contents(place), time.monotonic()
+    before, began, clock = contents(place), time.process_time(), time.monotonic()
     try:
         with warnings.catch_warnings(action="error", category=UserWarning):  # an older checkpoint, in words
             found, words = read(path), ""
     except (ValueError, OSError, UserWarning) as error:
         found, words = None, str(error)
-    took = time.monotonic() - began
+    took = time.process_time() - began
     assert re.search(case.words, words) if case.words else not words, (
         f"{kind}, {case.name}: {words or found!r:.500}"
     )
-    assert took < HANGS, f"{kind}, {case.name}: {took:.1f} s"
+    assert time.monotonic() - clock < HANGS, f"{kind}, {case.name}: takes too long"
     assert SECRET not in words, f"{kind}, {case.name}: tells what another file holds"
     assert contents(place) == before, f"{kind}, {case.name}: something was written"
     assert target.exists()

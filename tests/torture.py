@@ -274,7 +274,8 @@ def hostile(place: Path) -> str:
             shutil.rmtree(at)
             counts[kind] += 1
     assert longest < 5, f"one took {longest:.1f} s"
-    return f"{counts.total()} ({dict(counts)}); the longest took {longest:.1f} s; nothing read or written elsewhere"
+    took = f"the longest took {longest:.1f} s of the processor"
+    return f"{counts.total()} ({dict(counts)}); {took}; nothing read or written elsewhere"
 
 
 def wholes(place: Path) -> None:
