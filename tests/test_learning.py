@@ -414,6 +414,13 @@ def test_settings_that_nothing_is_left_of_are_refused_with_what_to_do(data, fini
             call()
 
 
+def test_a_best_checkpoint_of_a_later_step_than_the_last_is_in_nobodys_way(data, finished, tmp_path):
+    """Of a run that was cut off after it had kept its best, and before its next checkpoint."""
+    shutil.copytree(finished[0], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "last")
+    assert_same_run(fit(data, GAIN, BRIEF, tmp_path / "run"), finished[1])
+
+
 def test_a_training_whose_checkpoints_find_no_room_says_so_and_resumes(data, finished, tmp_path, capfd):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, before[1]))

@@ -132,7 +132,8 @@ def begin(kind: str, whole: Path, folder: Path, rng: np.random.Generator) -> Non
         with (folder / "numbers.jsonl").open("r+b") as file:  # to the byte: the last line is cut short
             file.truncate(int(rng.integers(0, file.seek(0, 2))))
     else:
-        (folder / "results" / "03_training.json").unlink(missing_ok=True)
+        if kind == "run":
+            (folder / "results" / "03_training.json").unlink()
         (folder / "metrics.jsonl").unlink()
         shutil.rmtree(folder / "checkpoints")
 

@@ -126,7 +126,9 @@ class Checkpoints:
             OSError: the disk is full, or may not be written to.
         """
         manager = self._managers[which]
-        if step in manager.all_steps():
+        if step <= (
+            manager.latest_step() or 0
+        ):  # by the same run before it was cut off; it will come there again
             return
         try:
             with _quiet():
