@@ -319,7 +319,7 @@ def assert_same_run(one, other):
     [
         (lambda d: (d / "last/12/default/manifest.ocdbt").write_bytes(b"\x0c"), "manifest.ocdbt is not what"),
         (lambda d: (d / "last/12/default/_METADATA").unlink(), "_METADATA is missing"),
-        (lambda d: emptied(d / "last/12"), "it cannot be read"),
+        (lambda d: emptied(d / "last/12"), "manifest.ocdbt is missing"),
         (lambda d: flipped(largest(d / "last/12")), "is not what was written"),
         (lambda d: flipped(d / "last/12/metrics.jsonl"), "metrics.jsonl is not what was written"),
         (lambda d: (d / "last/12/sha256.json").write_bytes(b""), "sha256.json cannot be read"),

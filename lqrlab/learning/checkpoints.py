@@ -29,6 +29,7 @@ SETTINGS = "settings.json"
 """The file beside the checkpoints that says what the run was made with."""
 
 _STEP = "step.txt"  # in a step's folder: its number, whatever the folder is called
+_ARRAYS = "default/manifest.ocdbt"
 _SHRINKS = 64  # largest believable ratio of compression
 _HOW = ("dtype", "compute_dtype", "precision")  # of a backend: what a run cannot be gone on with another of
 _SCRATCH = "start the run from scratch (remove its checkpoints, or `lqrlab run --fresh`)"
@@ -198,7 +199,7 @@ class Checkpoints:
         flaws = {}
         for step in sorted(self._managers[which].all_steps(), reverse=True):
             place = self.path(which, step)
-            if flaw := digests.flaw(place) or _other_step(place):
+            if flaw := _flaw(place):
                 flaws[step] = flaw
                 continue
             try:
@@ -294,8 +295,12 @@ def _system_code(error: Exception) -> int | None:
     return int(found[1]) if found else None
 
 
-def _other_step(place: Path) -> str:
-    """Whether a checkpoint lies in the folder of another step, in words; empty if not, or if it does not say."""
+def _flaw(place: Path) -> str:
+    """What is wrong with a checkpoint, as far as it is seen before its arrays are read; empty if nothing is."""
+    if flaw := digests.flaw(place):
+        return flaw
+    if not (place / _ARRAYS).is_file():  # tensorstore fails at this in hundreds of lines
+        return f"{_ARRAYS} is missing"
     mark = place / _STEP
     said = read_bytes(mark, 100).decode(errors="replace") if mark.exists() else place.name
     return "" if said == place.name else f"it is of step {said!r}"
