@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import textwrap
 import time
 
+import hostile_files
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -317,7 +319,7 @@ def assert_same_run(one, other):
     [
         (lambda d: (d / "last/12/default/manifest.ocdbt").write_bytes(b"\x0c"), "manifest.ocdbt is not what"),
         (lambda d: (d / "last/12/default/_METADATA").unlink(), "_METADATA is missing"),
-        (lambda d: emptied(d / "last/12"), "it cannot be read"),
+        (lambda d: emptied(d / "last/12"), "manifest.ocdbt is missing"),
         (lambda d: flipped(largest(d / "last/12")), "is not what was written"),
         (lambda d: flipped(d / "last/12/metrics.jsonl"), "metrics.jsonl is not what was written"),
         (lambda d: (d / "last/12/sha256.json").write_bytes(b""), "sha256.json cannot be read"),
@@ -410,6 +412,35 @@ def test_settings_that_nothing_is_left_of_are_refused_with_what_to_do(data, fini
             ValueError, match=r"settings\.json is damaged or missing.*put a copy .* from scratch"
         ):
             call()
+
+
+def test_a_best_checkpoint_of_a_later_step_than_the_last_is_in_nobodys_way(data, finished, tmp_path):
+    """Of a run that was cut off after it had kept its best, and before its next checkpoint."""
+    shutil.copytree(finished[0], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "last")
+    assert_same_run(fit(data, GAIN, BRIEF, tmp_path / "run"), finished[1])
+
+
+def test_a_training_whose_checkpoints_find_no_room_says_so_and_resumes(data, finished, tmp_path, capfd):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"could not be written: File too large: '.*checkpoints/best/4'"):
+            fit(data, GAIN, BRIEF, tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "Traceback" not in capfd.readouterr().err
+    assert_same_run(fit(data, GAIN, BRIEF, tmp_path / "run"), finished[1])
+
+
+@pytest.mark.parametrize("case", hostile_files.CHECKPOINTS, ids=lambda case: case.name)
+def test_checkpoints_of_others_are_refused_or_replaced_in_words_and_soon(case, finished, tmp_path):
+    hostile_files.met("checkpoints", case, tmp_path / "place", finished[0] / "checkpoints")
+
+
+@pytest.mark.parametrize("case", hostile_files.METRICS, ids=lambda case: case.name)
+def test_metrics_are_read_or_refused_whatever_they_are(case, tmp_path):
+    hostile_files.met("metrics", case, tmp_path / "place")
 
 
 @pytest.mark.parametrize(
@@ -704,7 +735,7 @@ def test_loading_says_what_is_missing(tmp_path):
     ("change", "message"),
     [
         ({"width": 10, "heads": 4}, "width: expected a multiple of heads = 4, but found 10"),
-        ({"depth": 0}, "depth: expected a whole number ≥ 1, but found 0"),
+        ({"depth": 0}, "depth: expected a whole number in .*, but found 0"),
         ({"description": "false"}, "description: expected True or False, but found 'false'"),
         ({"seed": 1.5}, r"seed: expected a whole number in \[0, 4294967295\], but found 1\.5"),
     ],

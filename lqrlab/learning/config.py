@@ -2,9 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Self
+from typing import Annotated, Self
 
-from lqrlab.compute.config import Config, Count, Natural, NonNegative, Positive, Seed, Share
+from lqrlab.compute.config import Config, Count, Natural, NonNegative, Positive, Range, Seed, Share
+
+_Size = Annotated[int, Range(1, 10**9)]
 
 _FORMER = {
     "invented": "random_systems",
@@ -38,12 +40,12 @@ class ModelConfig(Config):
     """
 
     kind: str = "transformer"
-    window: Count = 8
-    width: Count = 32
-    depth: Count = 2
-    heads: Count = 4
+    window: _Size = 8
+    width: _Size = 32
+    depth: _Size = 2
+    heads: _Size = 4
     description: bool = True
-    hidden: Count = 256
+    hidden: _Size = 256
     block: str = "attention"
     activation: str = "gelu"
     stochastic: bool = False

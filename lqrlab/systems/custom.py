@@ -136,7 +136,7 @@ def _finite(name: str, value: Numbers, ndim: int, what: str) -> Array:
         not traced(value), name, "expected numbers, but found a traced array: make the plant outside jit"
     )
     array = np.asarray(real(name, value), dtype=float)
-    _require(array.ndim >= ndim, name, f"expected {what}, but found shape {array.shape}")
+    _require(array.ndim >= ndim and array.size, name, f"expected {what}, but found shape {array.shape}")
     strange = array[~np.isfinite(array)]
     _require(not strange.size, name, f"expected finite numbers, but found {strange[:1].sum()}")
     return jnp.asarray(array)

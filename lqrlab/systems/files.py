@@ -1,6 +1,7 @@
 """Plants from files with matrices."""
 
 import json
+import math
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -48,26 +49,31 @@ def load(path: str | Path, *, dt: float | None = None) -> Linear:
             raise ValueError(f"{file}: expected the matrices A and B, but {name} is missing; it holds {held}")
     step = content.get("dt", 0.01) if dt is None else dt
     names = {key: [str(s).strip() for s in np.ravel(content.get(key, []))] for key in ("states", "inputs")}
-    matrices = {key: content[key] for key in ("A", "B", "C", "Q", "R") if key in content}
     try:
-        return from_matrices(**matrices, **names, dt=_one("dt", step))
+        matrices: Contents = {
+            key: checks.real(key, content[key]) for key in ("A", "B", "C", "Q", "R") if key in content
+        }
+        return from_matrices(**matrices, **names, dt=_scalar(step))
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 
 
-def _one(name: str, value: object) -> float:
-    """The one number in an array of whatever shape, as MATLAB writes it."""
-    array = np.asarray(checks.real(name, value))
+def _scalar(step: object) -> float:
+    """A sample time, of which MATLAB makes a matrix."""
+    array = checks.real("dt", step)
     if array.size != 1:
-        raise ValueError(f"{name}: expected one number, but found shape {array.shape}")
-    return array.item()
+        raise ValueError(f"dt: expected one sample time, but found shape {array.shape}")
+    return float(array.item())
+
+
+def _check_size(size: int) -> None:
+    if size > _LIMIT:
+        raise ValueError(f"it unpacks to {size / 2**20:.0f} MiB")
 
 
 def _npz(file: Path) -> Contents:
     with zipfile.ZipFile(file) as archive:
-        size = sum(entry.file_size for entry in archive.infolist())
-    if size > _LIMIT:
-        raise ValueError(f"it unpacks to {size / 2**20:.0f} MiB")
+        _check_size(sum(entry.file_size for entry in archive.infolist()))
     with np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)
 
@@ -75,6 +81,7 @@ def _npz(file: Path) -> Contents:
 def _mat(file: Path) -> Contents:
     import scipy.io  # 0.2 s that only this format costs
 
+    _check_size(8 * sum(math.prod(shape) for _, shape, _ in scipy.io.whosmat(file)))
     return scipy.io.loadmat(file)
 
 

@@ -219,7 +219,7 @@ class HistoryNetwork(Described):
 def split(model: nnx.Module) -> tuple[nnx.GraphDef, dict[str, Array]]:
     """A model as its structure and its parameters, a flat dict ``"blocks/0/qkv/kernel" → array``."""
     graph, state = nnx.split(model)
-    return graph, {"/".join(map(str, path)): leaf[...] for path, leaf in nnx.to_flat_state(state)}
+    return graph, {"/".join(map(str, path)): leaf.get_value() for path, leaf in nnx.to_flat_state(state)}
 
 
 def merge(graph: nnx.GraphDef, params: Mapping[str, ArrayLike]) -> Any:
