@@ -1029,3 +1029,8 @@ def test_without_excitation_the_cost_is_the_optimum(made, tmp_path):
     _, found = dataset.consistency.check(content.arrays, changed(excitation=0.0))
     assert any("is not the optimum" in why for why in found)
     assert dataset.consistency.check(content.arrays, CONFIG)[1] == []
+
+
+def test_data_sets_of_other_seeds_share_a_program():
+    recorders, other = (dataset.trajectories._keep(changed(seed=seed)) for seed in (1, 2))
+    assert recorders == other
