@@ -368,3 +368,9 @@ def test_the_cost_to_go_of_any_gain_is_what_its_loop_pays(scale):
         x = problem.A @ x + problem.B @ u
     assert np.isclose(x0 @ P @ x0, paid, rtol=1e-9)
     assert (relative(P, np.asarray(design.P)) < 1e-12) == (scale == 1)
+
+
+def test_a_plant_whose_products_overflow_is_refused_as_too_large():
+    A, B, Q, R = DOUBLE
+    with pytest.raises(ValueError, match="B: its entry of size 1e\\+300 is too large"):
+        control.lqr(A, 1e300 * np.asarray(B), Q, R)

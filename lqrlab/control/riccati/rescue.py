@@ -136,9 +136,10 @@ def _by_scipy(
     """``K, P, closed loop, relative residual`` of one problem, or None if SciPy finds no certified answer either."""
     solve = scipy.linalg.solve_continuous_are if continuous else scipy.linalg.solve_discrete_are
     try:
-        P = solve(A, B, Q, R, s=N)
-        S, cross = _gain_terms(A, B, R, N, P, continuous=continuous)
-        K = np.linalg.solve(S, cross.T)
+        with np.errstate(over="ignore", invalid="ignore"):
+            P = solve(A, B, Q, R, s=N)
+            S, cross = _gain_terms(A, B, R, N, P, continuous=continuous)
+            K = np.linalg.solve(S, cross.T)
     except (np.linalg.LinAlgError, ValueError):
         return None
     return _certified(A, B, Q, R, N, K, P, continuous=continuous)
