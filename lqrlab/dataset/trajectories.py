@@ -228,7 +228,13 @@ def kept(config: DataConfig, designs: Designs, runs: Runs) -> tuple[Bool[np.ndar
     """
     start = runs["start"]
     quarters = (runs.get(name, runs["peak"]) for name in ("before", "last"))
-    judged = verdict.of_peaks(np.abs(start).max(-1), runs["peak"], *quarters, disturbed=_disturbed(config))
+    judged = verdict.of_peaks(
+        np.abs(start).max(-1),
+        runs["peak"],
+        *quarters,
+        num_steps=config.num_steps,
+        disturbed=_disturbed(config),
+    )
     stays = np.asarray(judged) != verdict.Verdict.DIVERGED
     stuck = np.zeros_like(stays)
     if config.saturation is not None:
