@@ -135,7 +135,7 @@ class Compiled:
             fn, static_argnames=static or None, donate_argnames=donate or None
         )  # refuses names of no argument
 
-        def jitted(choice: "_Choice") -> Callable[..., PyTree]:
+        def jitted(choice: "_Choice") -> Any:
             """The program of one choice, which JAX does not see: it would keep 4096 of them."""
 
             def chosen(**given: PyTree) -> PyTree:
