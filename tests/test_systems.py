@@ -154,7 +154,7 @@ def test_files_that_are_refused(tmp_path):
     (tmp_path / "photo.npz").write_bytes(b"\x89PNG" * 100)
     refused("photo.npz", "cannot be read")
     (tmp_path / "list.json").write_text("[1, 2]")
-    refused("list.json", "an object with A and B")
+    refused("list.json", "expected a JSON object")
     np.savez(tmp_path / "half.npz", A=A, X=B)
     refused("half.npz", "B is missing; it holds A, X")
     np.savez(tmp_path / "misfit.npz", A=A, B=np.ones((3, 1)))

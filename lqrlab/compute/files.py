@@ -54,21 +54,31 @@ def write_json(path: str | Path, content: object, **options: Any) -> Path:
     return write_atomic(path, json.dumps(content, indent=2, **options) + "\n")
 
 
-def read_object(path: str | Path, most: int = _MOST_BYTES) -> dict[str, Any]:
-    """The JSON object in a file that anyone may have written.
+def read_whole(path: str | Path, most: int = _MOST_BYTES) -> bytes:
+    """What is in a file that anyone may have written.
 
     Raises:
-        ValueError: no regular file, more than ``most`` bytes, no JSON, or JSON of something else; the caller names
-            the file.
+        ValueError: no regular file, or more than ``most`` bytes; the caller names the file.
         OSError: it cannot be read.
     """
     path = Path(path)
     if not path.is_file():  # a pipe would be waited for
-        raise ValueError("expected a regular file with a JSON object, but found none")
+        raise ValueError("expected a regular file, but found none")
     if (size := path.stat().st_size) > most:
-        raise ValueError(f"expected a JSON object of at most {most} bytes, but found {size} bytes")
+        raise ValueError(f"expected a file of at most {most} bytes, but found {size} bytes")
+    return path.read_bytes()
+
+
+def read_object(path: str | Path, most: int = _MOST_BYTES) -> dict[str, Any]:
+    """The JSON object in a file that anyone may have written.
+
+    Raises:
+        ValueError: as :func:`read_whole`, or no JSON, or JSON of something else; the caller names the file.
+        OSError: it cannot be read.
+    """
+    data = read_whole(path, most)
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(data)
     except RecursionError:
         raise ValueError(
             "expected a JSON object, but found one that is nested too deeply to be read"
