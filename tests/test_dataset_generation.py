@@ -867,3 +867,17 @@ def test_without_excitation_the_cost_is_the_optimum(made, tmp_path):
     _, found = dataset.consistency.check(content.arrays, changed(excitation=0.0))
     assert any("is not the optimum" in why for why in found)
     assert dataset.consistency.check(content.arrays, CONFIG)[1] == []
+
+
+def test_data_sets_of_other_seeds_share_a_program():
+    recorders, other = (dataset.trajectories._keep(changed(seed=seed)) for seed in (1, 2))
+    assert recorders == other
+
+
+def test_a_config_that_is_no_file_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    said = CliRunner().invoke(
+        main, ["data", "generate", str(tmp_path / "d"), "--config", str(tmp_path / "pipe.json")]
+    )
+    assert said.exit_code
+    assert "expected a regular file" in str(said.output) + str(said.exception)

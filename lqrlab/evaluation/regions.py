@@ -89,7 +89,7 @@ def attraction(
             break
         check()
         loops.advance(first, steps)
-    judged = np.asarray(verdict.of_peaks(loops.start, *loops.peaks))
+    judged = np.asarray(verdict.of_peaks(loops.start, *loops.peaks, num_steps=num_steps))
     return Attraction(*(a.reshape(starts.shape[:-1]) for a in (judged, loops.seconds)))
 
 

@@ -111,7 +111,9 @@ class Mixture:
         table = table.extended(*data.random_systems(key, config.random_systems))
         rows = jnp.arange(first, first + config.random_systems)
         excitation = source.data.config.excitation
-        loops = _optimal_loops(jax.random.fold_in(key, 1), table, rows, source.window, config, excitation)
+        loops = _optimal_loops(
+            jax.random.fold_in(key, 1), table, rows, source.window, config.on_policy_steps, excitation
+        )
         return cls(source, config, *jax.device_put((table, loops), device))
 
     @property
@@ -186,9 +188,9 @@ def _mixed(parts: list[Windows], sizes: tuple[int, ...]) -> Windows:
     return jax.tree.map(lambda *a: jnp.concatenate(a, axis=1)[:, order], *parts)
 
 
-@partial(jax.jit, static_argnames=("window", "config", "excitation"))
+@partial(jax.jit, static_argnames=("window", "num_steps", "excitation"))
 def _optimal_loops(
-    key: Array, table: VariantTable, rows: Array, window: int, config: TrainConfig, excitation: float
+    key: Array, table: VariantTable, rows: Array, window: int, num_steps: int, excitation: float
 ) -> WindowSet:
     """One loop of each of some plants under its optimal gain with excitation, as a data set records them."""
     problem, masks = table.problem[rows], table.coordinates
@@ -198,7 +200,7 @@ def _optimal_loops(
         LinearPolicy(problem.K.astype(jnp.float32)),
         problem,
         x0,
-        config.on_policy_steps,
+        num_steps,
         key=noise,
         excitation=excitation * masks.input_mask[rows].astype(jnp.float32),
     )

@@ -1,6 +1,5 @@
 """Plants from files with matrices."""
 
-import json
 import math
 import zipfile
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from lqrlab.compute import checks
+from lqrlab.compute.files import read_object
 from lqrlab.systems.custom import Linear, from_matrices
 
 Contents = dict[str, Any]
@@ -86,7 +86,4 @@ def _mat(file: Path) -> Contents:
 
 
 def _json(file: Path) -> Contents:
-    content = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError(f"expected an object with A and B, but found a {type(content).__name__}")
-    return content
+    return read_object(file, _LIMIT)
