@@ -37,5 +37,6 @@ __all__ = [
     "dlyap", "feedforward", "finite_horizon", "frequency_response", "gain_schedule", "gram", "h2_norm", "hinf_norm",
     "ilqr", "inverse_lqr", "lqe", "lqg", "lqi", "lqr", "lqrd", "lqrd_delayed", "lyap", "margins",
     "modes", "obsv", "pareto", "place", "policy_iteration", "sensitivity", "settling_time",
-    "spectral_radius", "stage_weight", "step_info", "step_response", "to_statespace", "tune", "unsaturated_level", "zeros",
+    "spectral_radius", "stage_weight", "step_info", "step_response", "to_statespace", "tune", "unsaturated_level",
+    "zeros",
 ]  # fmt: skip

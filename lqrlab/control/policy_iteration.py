@@ -44,7 +44,7 @@ def newton_step(A: Array, B: Array, Q: Array, R: Array, N: Array, K: Array) -> S
 
 @newton_step.defjvp
 def _tangent(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Solution, Solution]:
-    A, B, Q, R, N, K = primals
+    A, B, _, R, N, K = primals
     dA, dB, dQ, dR, dN, dK = tangents
     out = newton_step(*primals)
     P, after, S = out.P, out.closed, R + B.mT @ out.P @ B

@@ -2,14 +2,17 @@
 
 from lqrlab.learning import batches, closed_loop_cost, losses, metrics, models
 from lqrlab.learning.batches import Plants, TrainBatch
+from lqrlab.learning.certificate import Certificate, certify
 from lqrlab.learning.checkpoints import load
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
+from lqrlab.learning.gains import repair
 from lqrlab.learning.network_policy import NetworkPolicy, policy
 from lqrlab.learning.seed_grid import Curves, grid
 from lqrlab.learning.training_step import TrainState, learning_rate, objective, optimizer, train_step
 
 __all__ = [
+    "Certificate",
     "Curves",
     "Fit",
     "ModelConfig",
@@ -20,6 +23,7 @@ __all__ = [
     "TrainConfig",
     "TrainState",
     "batches",
+    "certify",
     "closed_loop_cost",
     "fit",
     "grid",
@@ -31,6 +35,7 @@ __all__ = [
     "objective",
     "optimizer",
     "policy",
+    "repair",
     "stop",
     "train_step",
 ]
