@@ -1029,3 +1029,13 @@ def test_without_excitation_the_cost_is_the_optimum(made, tmp_path):
     _, found = dataset.consistency.check(content.arrays, changed(excitation=0.0))
     assert any("is not the optimum" in why for why in found)
     assert dataset.consistency.check(content.arrays, CONFIG)[1] == []
+
+
+def test_folds_hold_each_family_out_once_and_a_wrong_one_is_refused():
+    families = systems.names()
+    folds = [dataset.fold(families, f"{k}/4") for k in range(1, 5)]
+    assert sorted(name for fold in folds for name in fold) == sorted(families)
+    assert max(map(len, folds)) - min(map(len, folds)) <= 1
+    for wrong in ("0/4", "5/4", "1/1", "1", "1/61", ""):
+        with pytest.raises(ValueError, match="fold: expected k/n"):
+            dataset.fold(families, wrong)

@@ -84,7 +84,7 @@ def _repairs(n: int, args: Problems, repeats: int) -> list[Row]:
     mixed = near.copy()
     mixed[::10] = 0.0  # no control: most of these plants are unstable
     step = jax.jit(lambda K: control.policy_iteration(*problem, K=K).K)
-    calls = {
+    calls: dict[str, Callable] = {
         "Newton step from a stabilizing gain": partial(step, jnp.asarray(near)),
         "Newton step, a tenth of the gains zero": lambda: control.policy_iteration(*problem, K=mixed).K,
     }

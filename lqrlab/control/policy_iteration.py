@@ -91,9 +91,9 @@ def _stabilised(problem: tuple[Array, ...], K: Array) -> Array:
     decay faster, so that the plant's own loop grows less, until it does not grow.
     """
     A, B, Q, R, N = problem
-    size = sum(jnp.trace(w, axis1=-1, axis2=-2) / w.shape[-1] for w in (Q, R))
+    state, control = (jnp.trace(w, axis1=-1, axis2=-2) / w.shape[-1] for w in (Q, R))
     one = jnp.broadcast_to(jnp.eye(Q.shape[-1], dtype=Q.dtype), Q.shape)
-    Q = Q + _ADDED * size[..., None, None] * one
+    Q = Q + _ADDED * (state + control)[..., None, None] * one
 
     def step(state: tuple[Array, Array]) -> tuple[Array, Array]:
         K, size = state
@@ -174,9 +174,7 @@ def policy_iteration(
     """
     steps = arguments.whole("steps", steps, 0)
     problem = checks.arguments(A, B, Q, R, N, weights=False)
-    letters = zip("ABQRN", ("nn", "nm", "nn", "mm", "nm"))
-    *problem, K = checks.matrices(
-        **{name: (a, axes) for a, (name, axes) in zip(problem, letters)}, K=(K, "mn")
-    )
+    letters = zip("ABQRN", problem, ("nn", "nm", "nn", "mm", "nm"))
+    *matrices, K = checks.matrices(**{name: (a, axes) for name, a, axes in letters}, K=(K, "mn"))
     with jax.debug_nans(False):  # NaN marks what has no answer
-        return _improve(tuple(problem), _stable_start(tuple(problem), K), steps)
+        return _improve(tuple(matrices), _stable_start(tuple(matrices), K), steps)

@@ -1,6 +1,6 @@
 """One network for all plants: models, losses, closed-loop cost, the train step, fit, checkpoints."""
 
-from lqrlab.learning import batches, closed_loop_cost, losses, metrics, models
+from lqrlab.learning import batches, certificate, closed_loop_cost, gains, losses, metrics, models
 from lqrlab.learning.batches import Plants, TrainBatch
 from lqrlab.learning.certificate import Certificate, certify
 from lqrlab.learning.checkpoints import load
@@ -23,9 +23,11 @@ __all__ = [
     "TrainConfig",
     "TrainState",
     "batches",
+    "certificate",
     "certify",
     "closed_loop_cost",
     "fit",
+    "gains",
     "grid",
     "learning_rate",
     "load",
