@@ -247,7 +247,8 @@ def ladders():
         patch.setattr("lqrlab.evaluation.textbook.designs", lambda: some)
         patch.setattr(systems, "names", lambda: ("pendulum", "cart_pole", "two_mass_spring", "dc_motor"))
         options = {"trained": ("pendulum", "cart_pole"), "key": KEY, "variants": 3, "starts": 2}
-        return {name: evaluation.ladder(bind, **options) for name, bind in binds.items()}
+        found = {name: evaluation.ladder(bind, **options) for name, bind in binds.items()}
+        return found | {"still": evaluation.ladder(binds["gains"], spread=0.0, **options)}
 
 
 @pytest.mark.slow
@@ -272,6 +273,14 @@ def test_the_ladder_has_all_other_families_and_designs_from_outside(ladders):
     assert len(found.rows()) == 5 + 5 + 5 + 4
     *_, last = found.plants
     assert list(found.by_plant(last)) == OUTSIDE
+
+
+@pytest.mark.slow
+def test_at_the_default_parameters_nominal_gain_and_nearest_neighbour_are_the_optimum(ladders):
+    home, wide, *_ = ladders["still"].scores.values()
+    for name in ("nominal gain", "nearest neighbour"):
+        assert home[name].ratio.max() == pytest.approx(1, abs=1e-8)
+        assert wide[name].ratio.min() > 1 + 1e-6
 
 
 @pytest.mark.slow
