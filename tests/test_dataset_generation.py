@@ -881,3 +881,13 @@ def test_a_config_that_is_no_file_is_not_waited_for(tmp_path):
     )
     assert said.exit_code
     assert "expected a regular file" in str(said.output) + str(said.exception)
+
+
+def test_folds_hold_each_family_out_once_and_a_wrong_one_is_refused():
+    families = systems.names()
+    folds = [dataset.fold(families, f"{k}/4") for k in range(1, 5)]
+    assert sorted(name for fold in folds for name in fold) == sorted(families)
+    assert max(map(len, folds)) - min(map(len, folds)) <= 1
+    for wrong in ("0/4", "5/4", "1/1", "1", "1/61", ""):
+        with pytest.raises(ValueError, match="fold: expected k/n"):
+            dataset.fold(families, wrong)

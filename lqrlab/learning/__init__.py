@@ -1,15 +1,18 @@
 """One network for all plants: models, losses, closed-loop cost, the train step, fit, checkpoints."""
 
-from lqrlab.learning import batches, closed_loop_cost, losses, metrics, models
+from lqrlab.learning import batches, certificate, closed_loop_cost, gains, losses, metrics, models
 from lqrlab.learning.batches import Plants, TrainBatch
+from lqrlab.learning.certificate import Certificate, certify
 from lqrlab.learning.checkpoints import load
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
+from lqrlab.learning.gains import repair
 from lqrlab.learning.network_policy import NetworkPolicy, policy
 from lqrlab.learning.seed_grid import Curves, grid
 from lqrlab.learning.training_step import TrainState, learning_rate, objective, optimizer, train_step
 
 __all__ = [
+    "Certificate",
     "Curves",
     "Fit",
     "ModelConfig",
@@ -20,8 +23,11 @@ __all__ = [
     "TrainConfig",
     "TrainState",
     "batches",
+    "certificate",
+    "certify",
     "closed_loop_cost",
     "fit",
+    "gains",
     "grid",
     "learning_rate",
     "load",
@@ -31,6 +37,7 @@ __all__ = [
     "objective",
     "optimizer",
     "policy",
+    "repair",
     "stop",
     "train_step",
 ]

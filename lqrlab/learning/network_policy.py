@@ -12,10 +12,10 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from lqrlab.compute import pytree
+from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.dataset import Description, describe
-from lqrlab.learning import models
+from lqrlab.learning import gains, models
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
 History = tuple[Array, Array, Array]
@@ -57,6 +57,13 @@ class NetworkPolicy:
         units = Coordinates(*ones, coordinates.state_mask, coordinates.input_mask)
         return cls(params, context, units, graph, window, M_MAX)
 
+    @property
+    def scaled_gain(self) -> Array | None:
+        """The gain of ũ = −K̃x̃ ``[*batch, 6, 12]`` if that is all that the network answers, else None."""
+        if not models.merge(self.graph, self.params).linear:
+            return None
+        return self.context.gain.reshape(*self.context.gain.shape[:-1], M_MAX, N_MAX)
+
     def init(self, batch_shape: tuple[int, ...]) -> History:
         """An empty history, at least in float32."""
         shape = (*batch_shape, self.window)
@@ -88,12 +95,14 @@ def _spread(a: Array, lead: tuple[int, ...], batch: int) -> Array:
     return jnp.broadcast_to(expand_batch(a, len(lead) + core, core), (*lead, *a.shape[batch:]))
 
 
-def policy(model: nnx.Module, plants: Plant | Sequence[Plant]) -> NetworkPolicy:
+def policy(model: nnx.Module, plants: Plant | Sequence[Plant], *, repair: int = 0) -> NetworkPolicy:
     """Bind a network to what it is to control, seen in training or not.
 
     Args:
         model: a trained (or any) network; see :mod:`lqrlab.learning.models`.
         plants: a plant or a batch; or several batches of one leading axis, for ``systems.stack`` of them.
+        repair: so many Newton steps are made from the network's gain, see :func:`lqrlab.learning.repair`. This
+            needs the plants' matrices and hides the network's quality; a network that answers with a gain only.
     """
     if not isinstance(model, nnx.Module) or not hasattr(model, "config"):
         raise ValueError(
@@ -101,6 +110,11 @@ def policy(model: nnx.Module, plants: Plant | Sequence[Plant]) -> NetworkPolicy:
         )
     if not isinstance(plants, Plant) and not (isinstance(plants, Sequence) and plants):
         raise ValueError(f"plants: expected a plant or a list of batches of plants, but found {plants!r}")
+    if checks.whole("repair", repair, 0) and not model.linear:  # type: ignore[attr-defined]
+        raise ValueError(
+            f"repair: expected a network that answers with a gain, such as gain or matrix, but found "
+            f"{model.config.kind}, whose answer depends on the history; leave repair out"
+        )
     if isinstance(plants, Plant):
         m, d = plants.m, describe(plants)
     else:
@@ -108,7 +122,18 @@ def policy(model: nnx.Module, plants: Plant | Sequence[Plant]) -> NetworkPolicy:
     described = jax.tree.map(lambda a: a.astype(jnp.float32), d)
     graph, params = models.split(model)
     window = model.config.window
-    return NetworkPolicy(params, _encode(graph, params, described), d.coordinates, graph, window, m)
+    bound = NetworkPolicy(params, _encode(graph, params, described), d.coordinates, graph, window, m)
+    return _repaired(bound, plants, repair) if repair else bound
+
+
+def _repaired(bound: NetworkPolicy, plants: Plant | Sequence[Plant], steps: int) -> NetworkPolicy:
+    problem, coordinates = gains.sampled(plants)
+    n, m = (plants.n, plants.m) if isinstance(plants, Plant) else (N_MAX, M_MAX)
+    gain = gains.scaled_gain(bound, coordinates)
+    assert gain is not None
+    better = gains.improved(problem, gain.astype(problem.A.dtype), steps, n, m)
+    flat = better.reshape(bound.context.gain.shape).astype(bound.context.gain.dtype)
+    return dataclasses.replace(bound, context=dataclasses.replace(bound.context, gain=flat))
 
 
 @partial(jax.jit, static_argnums=0)

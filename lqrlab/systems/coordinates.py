@@ -49,7 +49,7 @@ class Coordinates:
     def of(cls, plant: Plant) -> "Coordinates":
         """The coordinates of a plant or a batch, from the scales of its signals."""
         lead = plant.batch_shape
-        return cls.from_scales(*(jnp.broadcast_to(s, (*lead, s.shape[-1])) for s in plant.scales))
+        return cls.from_scales(*(_namespace(s).broadcast_to(s, (*lead, s.shape[-1])) for s in plant.scales))
 
     @classmethod
     def from_scales(cls, scale_x: Float[T, "*batch n"], scale_u: Float[T, "*batch m"]) -> "Coordinates":

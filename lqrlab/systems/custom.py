@@ -30,12 +30,13 @@ class _Given(Plant, static=("labels",)):
         return self.Q, self.R
 
     @property
-    def scales(self) -> tuple[Array, Array]:
+    def scales(self) -> tuple[Float[Arrays, "*batch n"], Float[Arrays, "*batch m"]]:
         """Bryson's rule read backwards: 1/√ of the weights' diagonals, 1 where a weight is zero."""
 
-        def scale(w: Array) -> Array:
-            d = jnp.diagonal(w, axis1=-2, axis2=-1)
-            return jnp.where(d > 0, jnp.where(d > 0, d, 1.0) ** -0.5, 1.0)
+        def scale(w: Float[Arrays, "*batch k k"]) -> Float[Arrays, "*batch k"]:
+            library = np if isinstance(w, np.ndarray) else jnp
+            d = library.diagonal(w, axis1=-2, axis2=-1)
+            return library.where(d > 0, library.where(d > 0, d, 1.0) ** -0.5, 1.0)
 
         return scale(self.Q), scale(self.R)
 

@@ -14,12 +14,16 @@ from lqrlab.systems.plant import Plant
 
 
 def linearise(plant: Plant) -> Linear:
-    """The linear plant that describes deviations from ``plant``'s equilibrium; batch axes stay."""
+    """The linear plant that describes deviations from ``plant``'s equilibrium; batch axes stay.
+
+    A linear plant of NumPy arrays stays one: nothing is compiled for its size.
+    """
     check_plant(plant)
     (A, B), (Q, R) = plant.matrices(), plant.weights()
-    lead = plant.batch_shape
-    A, B, Q, R = (jnp.broadcast_to(a, lead + a.shape[-2:]) for a in (A, B, Q, R))
-    return Linear(A=A, B=B, Q=Q, R=R, dt=jnp.broadcast_to(jnp.asarray(plant.dt, A.dtype), lead))
+    lead, dt = plant.batch_shape, plant.dt
+    library = np if all(isinstance(a, np.ndarray) for a in (A, B, Q, R, dt)) else jnp
+    A, B, Q, R = (library.broadcast_to(a, lead + a.shape[-2:]) for a in (A, B, Q, R))
+    return Linear(A=A, B=B, Q=Q, R=R, dt=library.broadcast_to(library.asarray(dt, A.dtype), lead))
 
 
 def stack(plants: Sequence[Plant], n: int = N_MAX, m: int = M_MAX) -> Linear:
