@@ -4,10 +4,11 @@ from lqrlab.compute.linalg.dense import (
     expand_batch,
     matvec,
     quadratic,
+    radius,
     solve,
     solve_many,
     stored,
     symmetric,
 )
 
-__all__ = ["expand_batch", "matvec", "quadratic", "solve", "solve_many", "stored", "symmetric"]
+__all__ = ["expand_batch", "matvec", "quadratic", "radius", "solve", "solve_many", "stored", "symmetric"]

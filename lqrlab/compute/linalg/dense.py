@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Inexact
+from jaxtyping import Float, Inexact
 
 A = TypeVar("A", Array, np.ndarray)
 
@@ -98,6 +98,26 @@ def solve_many(
 def symmetric(a: Inexact[Array, "*batch n n"]) -> Inexact[Array, "*batch n n"]:
     """(a + aᵀ) / 2."""
     return (a + jnp.swapaxes(a, -1, -2)) / 2
+
+
+def radius(A: Float[Array, "*batch n n"], squarings: int = 10) -> Float[Array, "*batch"]:
+    """An upper bound on the spectral radius, ‖A^k‖^(1/k) with k = 2^squarings: for k = 1024 within 1 % or so of it.
+
+    Source: I. Gelfand, Normierte Ringe, Mat. Sbornik 9 (1941).
+    """
+
+    def norm(A: Array) -> Array:
+        return jnp.sqrt(jnp.sum(A * A, axis=(-1, -2)) + jnp.finfo(A.dtype).tiny)
+
+    def square(state: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], None]:
+        A, log, weight = state
+        size = norm(A)
+        A = A / size[..., None, None]
+        return (A @ A, log + weight * jnp.log(size), weight / 2), None
+
+    start = (A, jnp.zeros(A.shape[:-2], A.dtype), jnp.ones((), A.dtype))
+    (A, log, weight), _ = jax.lax.scan(square, start, length=squarings)
+    return jnp.exp(log + weight * jnp.log(norm(A)))
 
 
 def stored(a: Inexact[Array, " *shape"]) -> Inexact[Array, " *shape"]:
