@@ -182,7 +182,7 @@ def _modes(draw: _Draw, exists: Array) -> Array:
     A = A + jnp.where(chain, draw.log_uniform(0.02, 0.5, N_MAX, 1), 0.0)
     drives = draw.happens(0.5, 1, 1) & (_J > _I + 1)
     A = A + jnp.where(drives, 0.3 * _sparse(draw, 0.01, 1.0), 0.0)
-    turned, back = (_X, _X)
+    turned = back = jnp.asarray(_X)
     for _ in range(3):
         v = draw.normal(N_MAX, 1) * exists[..., None]
         mirror = _X - 2 * v @ jnp.swapaxes(v, -1, -2) / jnp.sum(v * v, axis=1, keepdims=True)
@@ -200,14 +200,14 @@ def _weights(draw: _Draw, coordinates: Coordinates, full: Array) -> tuple[Array,
     u = jnp.where(draw.happens(0.4, 1, 1), draw.normal(N_MAX, M_MAX), 0.0)
     mixed = draw.normal(M_MAX, M_MAX)
     each = jnp.where(draw.happens(0.7, N_MAX, 1), draw.log_uniform(0.05, 5.0, N_MAX, 1), 0.0)
-    own = _U * draw.log_uniform(0.1, 3.0, M_MAX, 1)
-    Q = jnp.where(diagonal, _X * each, jnp.swapaxes(x, -1, -2) @ x / N_MAX)
+    own = draw.log_uniform(0.1, 3.0, M_MAX, 1) * _U
+    Q = jnp.where(diagonal, each * _X, jnp.swapaxes(x, -1, -2) @ x / N_MAX)
     both = jnp.swapaxes(mixed, -1, -2) @ mixed + jnp.swapaxes(u, -1, -2) @ u
     R = own + jnp.where(diagonal, 0.0, both / N_MAX)
     N = jnp.where(given & ~diagonal, jnp.swapaxes(x, -1, -2) @ u / N_MAX, 0.0)
-    masked, padded = coordinates.zero_padding, 1 - coordinates.input_mask
-    R = masked(jnp.where(given, R, _U), "u", "u") + _U * padded[:, None]
-    return masked(jnp.where(given, Q, _X), "x", "x"), R, masked(N, "x", "u")
+    masked, padded = coordinates.zero_padding, jnp.asarray(1 - coordinates.input_mask)
+    Q, R = jnp.where(given, Q, _X), jnp.where(given, R, _U)
+    return masked(Q, "x", "x"), masked(R, "u", "u") + padded[:, None] * _U, masked(N, "x", "u")
 
 
 def _drawn(key: PRNGKeyArray, num: int, full_weights: Array) -> tuple[Linear, Array, Coordinates]:

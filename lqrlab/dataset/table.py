@@ -44,8 +44,8 @@ class VariantTable:
 
     def describe(self, rows: object) -> Description:
         """Some plants as a network sees them, float32."""
-        A, B = (a[rows].astype(jnp.float32) for a in (self.problem.A, self.problem.B))
-        return Description(A, B, jax.tree.map(lambda a: a[rows], self.coordinates))
+        A, B, Q, R, N = (a[rows].astype(jnp.float32) for a in self.problem.sampled)
+        return Description(A, B, Q, R, N, self.coordinates[rows])
 
     def gain(self, rows: object) -> Float[Array, "*rows 6 12"]:
         """Optimal gains of some plants, float32."""

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
+from jax.typing import ArrayLike
 
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.dataset import Description, describe
+from lqrlab.dataset import Description, describe, description
 from lqrlab.learning import models
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
@@ -88,21 +89,36 @@ def _spread(a: Array, lead: tuple[int, ...], batch: int) -> Array:
     return jnp.broadcast_to(expand_batch(a, len(lead) + core, core), (*lead, *a.shape[batch:]))
 
 
-def policy(model: nnx.Module, plants: Plant | Sequence[Plant]) -> NetworkPolicy:
+def policy(
+    model: nnx.Module, plants: Plant | Sequence[Plant], *, N: ArrayLike | None = None
+) -> NetworkPolicy:
     """Bind a network to what it is to control, seen in training or not.
 
     Args:
         model: a trained (or any) network; see :mod:`lqrlab.learning.models`.
         plants: a plant or a batch; or several batches of one leading axis, for ``systems.stack`` of them.
+        N: cross weight of the cost of one plant or batch ``[*batch, n, m]``; none if left out.
+
+    Raises:
+        ValueError: weights that this kind of network is not told; a cross weight for several batches.
     """
-    if isinstance(plants, Plant):
-        m, d = plants.m, describe(plants)
+    single = isinstance(plants, Plant)
+    if N is not None and not single:
+        raise ValueError("N: expected one plant or one batch with a cross weight, but found several batches")
+    batches: Sequence[Plant] = [plants] if single else plants  # type: ignore[list-item, assignment]
+    if not getattr(model, "any_weights", False):
+        for batch in batches:
+            description.check_absorbed(batch, N)
+    m, d = M_MAX, [describe(batch, N) for batch in batches]
+    if single:
+        m, described = batches[0].m, d[0]
     else:
-        m, d = M_MAX, jax.tree.map(lambda *a: jnp.concatenate(a), *(describe(p) for p in plants))
-    described = jax.tree.map(lambda a: a.astype(jnp.float32), d)
+        described = jax.tree.map(lambda *a: jnp.concatenate(a), *d)
+    coordinates = described.coordinates
+    described = jax.tree.map(lambda a: a.astype(jnp.float32), described)
     graph, params = models.split(model)
     window = model.config.window  # type: ignore[attr-defined]
-    return NetworkPolicy(params, _encode(graph, params, described), d.coordinates, graph, window, m)
+    return NetworkPolicy(params, _encode(graph, params, described), coordinates, graph, window, m)
 
 
 @partial(jax.jit, static_argnums=0)
