@@ -639,6 +639,15 @@ def test_the_normal_form_has_the_optimum_of_the_problem():
     assert not np.asarray(found)[:, 6:].any()
 
 
+def test_an_unstable_plant_whose_state_costs_nothing_has_a_finite_normal_form():
+    """Without a floor its size is that of rounding, the optimal cost there is 1e30, and training meets NaN."""
+    A, B = np.diag([1.2, 0.9]), np.ones((2, 1))
+    form = learning.models.normal_form.NormalForm.of(described(A, B, np.zeros((2, 2)), np.eye(1), 0 * B))
+    P = scipy.linalg.solve_discrete_are(np.diag([1.2, 0.9]), B, 1e-12 * np.eye(2), np.eye(1))
+    back = np.linalg.inv(np.asarray(form.into)[0, :2, :2])
+    assert 0.1 < np.linalg.norm(back.T @ P @ back, 2) < 1e4
+
+
 def test_a_policy_on_a_batch_and_on_stacked_families_is_the_same_policy(model):
     model = perturbed(model)
     plants = [systems.sample(n, key=KEY, num=2) for n in ("pendulum", "two_link_arm")]
