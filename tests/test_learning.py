@@ -612,25 +612,71 @@ def test_another_run_in_the_same_folder_is_refused(data, tmp_path):
         fit(data, SMALL, other, tmp_path)
 
 
-def test_a_matrix_network_turns_its_gain_with_the_coordinates():
-    """K(TATᵀ, TBV) = Vᵀ K(A, B) Tᵀ for rotations T, V, as the optimum does and no other model here."""
+def any_problem(rng, n, m):
+    """A, B and full weights Q, R, N of a sampled problem; Q is singular."""
+    joint = rng.normal(size=(n + m - 1, n + m))
+    joint = joint.T @ joint
+    A, B = 0.2 * rng.normal(size=(n, n)) + np.eye(n), rng.normal(size=(n, m))
+    L = rng.normal(size=(n - 2, n))
+    Q, R = L.T @ L, joint[n:, n:] + np.eye(m)
+    N = 0.2 * L.T @ rng.normal(size=(n - 2, m))
+    return A, B, Q + N @ np.linalg.solve(R, N.T), R, N
+
+
+def described(A, B, Q, R, N):
+    """One sampled problem as a network is told of it, float64."""
+    n, m = B.shape
+    wide = [
+        np.pad(a, [(0, 12 - n), (0, (12 if a.shape[1] == n else 6) - a.shape[1])])[None] for a in (A, B, Q)
+    ]
+    R = np.pad(R, [(0, 6 - m), (0, 6 - m)]) + np.diag(np.arange(6) >= m)
+    live = (np.arange(12) < n).astype(float)[None], (np.arange(6) < m).astype(float)[None]
+    units = systems.Coordinates(np.ones((1, 12)), np.ones((1, 6)), *live)
+    wide += [R[None], np.pad(N, [(0, 12 - n), (0, 6 - m)])[None]]
+    return dataset.Description(*jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), (*wide, units)))
+
+
+def test_a_matrix_network_turns_its_gain_with_the_coordinates_whatever_the_weights():
+    """K(TATᵀ, TBV, TQTᵀ, VᵀRV, TNV) = VᵀK Tᵀ for rotations T and V⁻¹K Tᵀ for any change V of the inputs."""
     rng = np.random.default_rng(0)
-    A, B = 0.2 * rng.normal(size=(5, 5)) + np.eye(5), rng.normal(size=(5, 2))
-    T, V = (np.linalg.qr(rng.normal(size=(k, k)))[0] for k in (5, 2))
-    live = (np.arange(12) < 5).astype(float)[None], (np.arange(6) < 2).astype(float)[None]
+    A, B, Q, R, N = any_problem(rng, 5, 2)
+    T, V = np.linalg.qr(rng.normal(size=(5, 5)))[0], rng.normal(size=(2, 2))
 
-    def gain(kind, A, B):
-        A, B = np.pad(A, [(0, 7), (0, 7)])[None], np.pad(B, [(0, 7), (0, 4)])[None]
-        units = systems.Coordinates(np.ones((1, 12)), np.ones((1, 6)), *live)
-        d = dataset.Description(*jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), (A, B, units)))
-        net = learning.models.build(learning.ModelConfig(kind=kind, width=16, depth=3))
-        return np.asarray(net.encode(d).gain, float).reshape(6, 12)[:2, :5]
+    def gain(kind, *problem):
+        net = learning.models.build(learning.ModelConfig(kind=kind, width=8, depth=2))
+        return np.asarray(jax.jit(net.encode)(described(*problem)).gain, float).reshape(6, 12)[:2, :5]
 
-    turned = V.T @ gain("matrix", A, B) @ T.T
-    np.testing.assert_allclose(
-        gain("matrix", T @ A @ T.T, T @ B @ V), turned, atol=1e-4 * np.abs(turned).max()
-    )
-    assert np.abs(gain("gain", T @ A @ T.T, T @ B @ V) - V.T @ gain("gain", A, B) @ T.T).max() > 1e-2
+    other = T @ A @ T.T, T @ B @ V, T @ Q @ T.T, V.T @ R @ V, T @ N @ V
+    turned = np.linalg.solve(V, gain("matrix", A, B, Q, R, N) @ T.T)
+    np.testing.assert_allclose(gain("matrix", *other), turned, atol=1e-4 * np.abs(turned).max())
+    plain = np.linalg.solve(V, gain("gain", A, B, Q, R, N) @ T.T)
+    assert np.abs(gain("gain", *other) - plain).max() > 1e-2
+
+
+def test_the_normal_form_has_the_optimum_of_the_problem():
+    """A gain found in normal form is the one of SciPy's solution in the plant's coordinates, with any weights."""
+    problem = any_problem(np.random.default_rng(1), 6, 3)
+    A, B, Q, R, N = problem
+    P = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
+    K = np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
+    form = learning.models.normal_form.NormalForm.of(described(*problem))
+    D, B, H = (np.asarray(a)[0, :6] for a in (form.D, form.B, form.H))
+    F, B, H = D[:, :6] + np.eye(6), B[:, :3], H[:, :6]
+    P = scipy.linalg.solve_discrete_are(F, B, H + 1e-15 * np.eye(6), np.eye(3))
+    inner = np.linalg.solve(np.eye(3) + B.T @ P @ B, B.T @ P @ F)
+    found = form.gain(jnp.asarray(np.pad(inner, [(0, 3), (0, 6)]))[None])[0]
+    np.testing.assert_allclose(found[:3, :6], K, rtol=1e-6, atol=1e-8)
+    assert not np.asarray(found)[3:].any()
+    assert not np.asarray(found)[:, 6:].any()
+
+
+def test_an_unstable_plant_whose_state_costs_nothing_has_a_finite_normal_form():
+    """Without a floor its size is that of rounding, the optimal cost there is 1e30, and training meets NaN."""
+    A, B = np.diag([1.2, 0.9]), np.ones((2, 1))
+    form = learning.models.normal_form.NormalForm.of(described(A, B, np.zeros((2, 2)), np.eye(1), 0 * B))
+    P = scipy.linalg.solve_discrete_are(np.diag([1.2, 0.9]), B, 1e-12 * np.eye(2), np.eye(1))
+    back = np.linalg.inv(np.asarray(form.into)[0, :2, :2])
+    assert 0.1 < np.linalg.norm(back.T @ P @ back, 2) < 1e4
 
 
 def test_a_policy_on_a_batch_and_on_stacked_families_is_the_same_policy(model):
@@ -682,8 +728,19 @@ def test_a_network_that_writes_the_optimal_gain_is_the_optimal_policy(model):
 
 def test_weights_that_the_network_cannot_see_are_refused(model):
     plant = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], Q=[[2.0, 0.9], [0.9, 1.0]])
+    diagonal = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], Q=np.diag([2.0, 1.0]))
+    cross = np.array([[0.3], [0.1]])
+    assert model.any_weights == (model.config.kind == "matrix")
+    if model.any_weights:
+        for bound in (learning.policy(model, plant), learning.policy(model, diagonal, N=cross)):
+            assert np.isfinite(bound.context.gain).all()
+        with pytest.raises(ValueError, match="N: expected one plant or one batch with a cross weight"):
+            learning.policy(model, [plant], N=cross)
+        return
     with pytest.raises(ValueError, match="plant: expected Q to be diagonal"):
         learning.policy(model, plant)
+    with pytest.raises(ValueError, match="N: expected no cross weight"):
+        learning.policy(model, diagonal, N=cross)
 
 
 def test_validation_is_of_the_validation_variants_and_best_is_the_least_wasteful(data, tmp_path):

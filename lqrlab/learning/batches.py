@@ -102,13 +102,15 @@ class Mixture:
     on_policy: WindowSet | None = None
 
     @classmethod
-    def of(cls, source: data.Source, config: TrainConfig, device: Any = None) -> "Mixture":
-        """Draw the random systems, design for them and run their loops."""
+    def of(
+        cls, source: data.Source, config: TrainConfig, device: Any = None, *, full_weights: bool = False
+    ) -> "Mixture":
+        """Draw the random systems, some with ``full_weights`` or none, design for them and run their loops."""
         table = source.table
         if not config.random_systems:
             return cls(source, config, jax.device_put(table, device))
         key, first = jax.random.key(config.seed), len(table)
-        table = table.extended(*data.random_systems(key, config.random_systems))
+        table = table.extended(*data.random_systems(key, config.random_systems, full_weights=full_weights))
         rows = jnp.arange(first, first + config.random_systems)
         excitation = source.data.config.excitation
         loops = _optimal_loops(

@@ -20,7 +20,6 @@ from lqrlab.learning.network_policy import NetworkPolicy
 from lqrlab.simulation import Env, SampledProblem, Verdict, verdict
 from lqrlab.systems import M_MAX, N_MAX
 
-_SQUARINGS = 10
 _NEARLY = 1 - 1e-4
 
 
@@ -55,7 +54,7 @@ def gain_excess(gain: Array, problem: SampledProblem) -> tuple[Array, Array]:
     input_mask = jnp.max(jnp.abs(problem.B), axis=-2) > 0
     gain = jnp.where(input_mask[..., :, None] & state_mask[..., None, :], gain, 0.0)
     error, closed = gain - problem.K, problem.closed_loop(gain)
-    size = jax.lax.stop_gradient(control.spectral_radius(closed, squarings=_SQUARINGS))
+    size = jax.lax.stop_gradient(control.spectral_radius(closed, squarings=10))
     discount = jnp.where(size < _NEARLY, 1.0, 0.99 / size)
     X = control.dlyap(_t(closed) * discount[..., None, None], _t(error) @ problem.S @ error)
     return _trace(X) / _trace(problem.P), verdict.of_gain(jax.lax.stop_gradient(closed))

@@ -27,7 +27,7 @@ class ModelConfig(Config):
         width: channels of a token.
         depth: transformer blocks.
         heads: attention heads; they share ``width``.
-        description: whether it is told the plant's A and B (weights absorbed); else it has the history only.
+        description: whether it is told the plant (of kind matrix also its weights); else it has the history only.
         hidden: width of the description's encoder.
         block: a registered block of the transformer.
         activation: a registered activation.

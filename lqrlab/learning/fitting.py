@@ -141,14 +141,17 @@ class _Run:
     ):
         self.source, self.config, self.folder, self.store = source, config, folder, store
         self.settings = settings
-        graph, params = models.split(models.build(model))
+        built = models.build(model)
+        graph, params = models.split(built)
         expert_std = source.data.config.excitation
         programs.check_settings(config, model, expert_std, backend)
         self.recipe = Recipe(graph, model, config, backend, expert_std)
         placement = self.recipe.placement
         params = jax.tree.map(lambda a: a.astype(backend.dtype), params)
         self.state = placement.put_state(initial(params, config))
-        self.mixture = Mixture.of(source, config, placement.everywhere)
+        self.mixture = Mixture.of(
+            source, config, placement.everywhere, full_weights=getattr(built, "any_weights", False)
+        )
         self.table = self.mixture.table
         self.held_out = placement.put(validation_windows(source))
         self.validation_rows = placement.put(validation_rows(self.table))

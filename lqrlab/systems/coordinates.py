@@ -105,6 +105,10 @@ class Coordinates:
         P = P[..., :n, :n]
         return P / _rows(self.scale_x, P) / _columns(self.scale_x, P)
 
+    def scale_cross(self, N: Float[T, "*batch n m"]) -> Float[T, "*batch n_max m_max"]:
+        """N ``[*batch, n, m]`` of the cost 2xᵀNu → Ñ ``[*batch, 12, 6]`` of 2x̃ᵀÑũ, zero in padding."""
+        return pad_matrix(N * _rows(self.scale_x, N) * _columns(self.scale_u, N), N_MAX, M_MAX)
+
     def scale_plant(self, plant: Linear) -> Linear:
         """A linear plant in these coordinates, padded: the same costs, the same time; see :func:`pad`."""
         x, u = self.scale_x, self.scale_u
