@@ -162,7 +162,7 @@ def lqrd(
     ([[1.0]], True)
     """
     args = checks.arguments(A, B, Q, R, N, certified=True)
-    design = _design((*args, checks.sample_time(dt, args[0].dtype)), continuous=True)
+    design = _design((*args, checks.sample_time(dt, args[0].dtype, *args)), continuous=True)
     if not traced(design):
         _warn_of_lost_digits(np.asarray(design.closed_loop), np.asarray(design.stabilizing))
     return design
