@@ -57,6 +57,9 @@ def matrices(**given: tuple[ArrayLike, str]) -> list[Array]:
     """
     arrays = {name: jnp.asarray(real(name, a)) for name, (a, _) in given.items()}
     shapes(arrays, {name: letters for name, (_, letters) in given.items()})
+    for name, a in arrays.items():
+        if 0 in a.shape[-2:]:
+            raise ValueError(f"{name}: expected at least one row and column, but found shape {a.shape}")
     dtype = floating(*arrays.values())
     return list(together(*(a.astype(dtype) for a in arrays.values())))
 
@@ -271,9 +274,16 @@ def host_sample_time(function: str, dt: object) -> float | None:
     return None if step is None else number("dt", step.item(), "a sample time above 0 s", above=0)
 
 
-def sample_time(dt: ArrayLike, dtype: np.dtype) -> Array:
-    """dt [s] as an array; a ``ValueError`` if it is not above 0."""
+def sample_time(dt: ArrayLike, dtype: np.dtype, *matrices: Array | np.ndarray) -> Array:
+    """dt [s] as an array; a ``ValueError`` if it is not above 0, or does not go with the axes of batched matrices."""
     step = jnp.asarray(real("dt", dt), dtype)
     if not traced(step) and not (step.size and np.all(np.isfinite(step) & (np.asarray(step) > 0))):
         raise ValueError(f"dt: expected a sample time above 0 s, but found {dt}")
+    try:
+        np.broadcast_shapes(step.shape, *(a.shape[:-2] for a in matrices))
+    except ValueError:
+        leading = ", ".join(str(a.shape[:-2]) for a in matrices)
+        raise ValueError(
+            f"dt: expected one sample time, or leading axes that broadcast with {leading}, but found {step.shape}"
+        ) from None
     return step

@@ -52,7 +52,7 @@ def _within_a_sample(
     delay = number("delay", delay, words, low=0, high=LONGEST)
     matrices = checks.arguments(A, B, Q, R, N)
     dtype = matrices[0].dtype
-    args, rest = (*matrices, checks.sample_time(dt, dtype)), jnp.asarray(delay % 1, dtype)
+    args, rest = (*matrices, checks.sample_time(dt, dtype, *matrices)), jnp.asarray(delay % 1, dtype)
     return _divided(args, rest) if delay % 1 else compiled(*args), math.floor(delay)
 
 

@@ -186,7 +186,8 @@ def lqrd(
     ([[1.0]], True)
     """
     args = checks.arguments(A, B, Q, R, N, certified=True, singular_R=True)
-    design = _design((*args, checks.sample_time(dt, args[0].dtype)), continuous=True, singular_R=True)
+    step = checks.sample_time(dt, args[0].dtype, *args)
+    design = _design((*args, step), continuous=True, singular_R=True)
     if not traced(design):
         _warn_of_lost_digits(np.asarray(design.closed_loop), np.asarray(design.stabilizing))
     return design

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, Inexact
+from jaxtyping import Inexact
 
 A = TypeVar("A", Array, np.ndarray)
 

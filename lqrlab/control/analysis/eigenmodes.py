@@ -92,6 +92,6 @@ def settling_time(
         rates = -values.real if dt is None else -np.log(np.abs(values))
     slowest = np.asarray(rates.min(axis=-1), float)
     if dt is not None:
-        slowest = slowest / np.asarray(checks.sample_time(dt, np.dtype(float)))
+        slowest = slowest / np.asarray(checks.sample_time(dt, np.dtype(float), values[..., None]))
     settles = slowest > 0
     return np.where(settles, np.log(1 / within) / np.where(settles, slowest, 1.0), np.inf)

@@ -162,6 +162,8 @@ def hinf_norm(
 
 
 def stable(A: np.ndarray, dt: float | None) -> bool:
-    """Whether all modes of one system decay, on the host by its eigenvalues."""
+    """Whether all modes of one system decay, on the host by its eigenvalues; not if it is not finite."""
+    if not np.isfinite(A).all():
+        return False
     poles = np.linalg.eigvals(A)
     return bool(poles.real.max() < 0 if dt is None else np.abs(poles).max() < 1)

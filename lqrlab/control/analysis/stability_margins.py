@@ -74,7 +74,8 @@ def margins(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None) -
     """
     A, B, K = checks.host_matrices("margins", A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
     dt = checks.host_sample_time("margins", dt)
-    closed = A - B @ K
+    with np.errstate(over="ignore", invalid="ignore"):  # a loop beyond all numbers is not stable
+        closed = A - B @ K
     if not stable(closed, dt):
         raise ValueError("K: the loop A − BK is not stable, so it has no margins")
     at_inputs = []

@@ -87,7 +87,7 @@ def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.0
     ys, r = jnp.asarray(checks.real("ys", ys)), jnp.asarray(checks.real("r", r))
     ys, r = (a.astype(checks.floating(ys, r)) for a in (ys, r))
     number("within", within, "a share of the set-point above 0", above=0)
-    if ys.ndim < 2:
+    if ys.ndim < 2 or not ys.size:
         raise ValueError(f"ys: expected outputs [..., T+1, p], but found shape {ys.shape}")
 
     def one(y: Array, dt: Array, r: Array) -> StepInfo:
@@ -107,4 +107,4 @@ def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.0
             jnp.max(jnp.abs(y)),
         )
 
-    return broadcast(one, (ys.mT, 1), (checks.sample_time(dt, ys.dtype)[..., None], 0), (r, 0))
+    return broadcast(one, (ys.mT, 1), (checks.sample_time(dt, ys.dtype, ys)[..., None], 0), (r, 0))
