@@ -3,5 +3,17 @@
 from lqrlab.evaluation.baselines import baselines
 from lqrlab.evaluation.regions import Attraction, attraction
 from lqrlab.evaluation.scores import Score, evaluate, settling_steps
+from lqrlab.evaluation.unknown import Regret, Unknown, undescribed, unknown
 
-__all__ = ["Attraction", "Score", "attraction", "baselines", "evaluate", "settling_steps"]
+__all__ = [
+    "Attraction",
+    "Regret",
+    "Score",
+    "Unknown",
+    "attraction",
+    "baselines",
+    "evaluate",
+    "settling_steps",
+    "undescribed",
+    "unknown",
+]

@@ -1,6 +1,7 @@
 """One network for all plants: models, losses, closed-loop cost, the train step, fit, checkpoints."""
 
 from lqrlab.learning import batches, closed_loop_cost, losses, metrics, models
+from lqrlab.learning.adaptive import AdaptivePolicy, Families, Known, Prior, adaptive, families, ridge, wide
 from lqrlab.learning.batches import Plants, TrainBatch
 from lqrlab.learning.checkpoints import load
 from lqrlab.learning.config import ModelConfig, TrainConfig
@@ -10,17 +11,23 @@ from lqrlab.learning.seed_grid import Curves, grid
 from lqrlab.learning.training_step import TrainState, learning_rate, objective, optimizer, train_step
 
 __all__ = [
+    "AdaptivePolicy",
     "Curves",
+    "Families",
     "Fit",
+    "Known",
     "ModelConfig",
     "NetworkPolicy",
     "NonFiniteLossError",
     "Plants",
+    "Prior",
     "TrainBatch",
     "TrainConfig",
     "TrainState",
+    "adaptive",
     "batches",
     "closed_loop_cost",
+    "families",
     "fit",
     "grid",
     "learning_rate",
@@ -31,6 +38,8 @@ __all__ = [
     "objective",
     "optimizer",
     "policy",
+    "ridge",
     "stop",
     "train_step",
+    "wide",
 ]
