@@ -4,16 +4,20 @@ from lqrlab.evaluation.baselines import baselines
 from lqrlab.evaluation.regions import Attraction, attraction
 from lqrlab.evaluation.scores import Score, evaluate, settling_steps
 from lqrlab.evaluation.unknown import Regret, Unknown, undescribed, unknown
+from lqrlab.evaluation.unknown_baselines import BankPolicy, family_known, unknown_baselines
 
 __all__ = [
     "Attraction",
+    "BankPolicy",
     "Regret",
     "Score",
     "Unknown",
     "attraction",
     "baselines",
     "evaluate",
+    "family_known",
     "settling_steps",
     "undescribed",
     "unknown",
+    "unknown_baselines",
 ]
