@@ -52,10 +52,11 @@ class Unknown:
     def disturbed(self, noise: ArrayLike, sensor_noise: ArrayLike = 0.0) -> "Unknown":
         """The same plants under other noise: standard deviations, for all plants or one for each ``[V]``."""
         noise, sensor = (
-            _deviations(name, a, len(self))
-            for name, a in (("noise", noise), ("sensor_noise", sensor_noise))
+            _deviations(name, a, len(self)) for name, a in (("noise", noise), ("sensor_noise", sensor_noise))
         )
-        return dataclasses.replace(self, known=dataclasses.replace(self.known, noise=noise, sensor_noise=sensor))
+        return dataclasses.replace(
+            self, known=dataclasses.replace(self.known, noise=noise, sensor_noise=sensor)
+        )
 
 
 @pytree
@@ -105,13 +106,8 @@ class Regret:
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class _Reference(LinearPolicy):
-    """The optimal gain; not of the type that takes another engine, which draws other noise."""
-
-
-def optimal(plants: Unknown) -> Policy:
-    """The exact LQR of plants that are described to it: the reference."""
-    return _Reference(plants.problem.K)
+class Fixed(LinearPolicy):
+    """A constant gain; not of the type that takes another engine, which draws other noise."""
 
 
 def undescribed(
@@ -146,7 +142,9 @@ def undescribed(
 def _problem(plant: Plant) -> tuple[SampledProblem, Known]:
     """A batch of plants with their optimum, and what is told of them."""
     if not isinstance(plant, Plant):
-        raise ValueError(f"plants: expected plants, but found {plant!r}; systems.sample draws some of a family")
+        raise ValueError(
+            f"plants: expected plants, but found {plant!r}; systems.sample draws some of a family"
+        )
     if len(plant.batch_shape) != 1 or not plant.batch_shape[0]:
         raise ValueError(
             f"plants: expected a batch with one leading axis, but found {plant.name} of batch shape "
@@ -161,7 +159,9 @@ def _problem(plant: Plant) -> tuple[SampledProblem, Known]:
             "compare with; control.lqrd on one of them says why"
         )
     exists = d.state_mask[:, :, None] * d.state_mask[:, None, :]
-    problem = dataclasses.replace(problem, P=problem.P * exists)  # nothing is paid for states that are padding
+    problem = dataclasses.replace(
+        problem, P=problem.P * exists
+    )  # nothing is paid for states that are padding
     return problem, Known.of(plant).scaled()
 
 
@@ -171,7 +171,9 @@ def _deviations(name: str, value: ArrayLike, num: int) -> Array:
     if not np.all(np.isfinite(given) & (given >= 0)):
         raise ValueError(f"{name}: expected a standard deviation ≥ 0, but found {value}")
     if given.shape not in ((), (num,)):
-        raise ValueError(f"{name}: expected a number, or one for each of {num} plants, but found shape {given.shape}")
+        raise ValueError(
+            f"{name}: expected a number, or one for each of {num} plants, but found shape {given.shape}"
+        )
     return jnp.broadcast_to(jnp.asarray(given), (num,))
 
 
@@ -197,7 +199,8 @@ def unknown(
         num_steps: T.
 
     >>> plants = evaluation.undescribed(systems.sample("pendulum", key=jax.random.key(0), num=2))
-    >>> regret = evaluation.unknown(lambda known: learning.adaptive(known, learning.wide()), plants, key=jax.random.key(1))
+    >>> controller = lambda known: learning.adaptive(known, learning.wide())
+    >>> regret = evaluation.unknown(controller, plants, key=jax.random.key(1))
     >>> regret.ratio.shape, bool(regret.diverged.any())
     ((2, 4), False)
     """
@@ -222,7 +225,7 @@ def unknown(
     def run(policy: Policy) -> simulation.Trajectory:
         return simulation.rollout(world, policy, x0, num_steps, key=noise, sensor_noise=sensor)
 
-    return _compared(plants, run(controller(told)), run(optimal(plants)))
+    return _compared(plants, run(controller(told)), run(Fixed(plants.problem.K)))
 
 
 @jax.jit

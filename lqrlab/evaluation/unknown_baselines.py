@@ -12,7 +12,7 @@ from lqrlab import control, learning
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.dataset import Description
-from lqrlab.evaluation.unknown import Unknown
+from lqrlab.evaluation.unknown import Fixed, Unknown
 from lqrlab.learning import AdaptivePolicy, Known, Prior
 from lqrlab.simulation import Policy
 from lqrlab.systems import M_MAX, N_MAX
@@ -37,7 +37,7 @@ def cautious(size: float = 0.3, probe: float = 0.15, caution: float = 0.1) -> Pr
 
 
 def of_size(training: Sequence[Description], inflate: float = 1.0, rank: int = 24) -> Prior:
-    """Mean and covariance of all training plants of the same numbers of states and inputs; ridge where there is none."""
+    """Mean and covariance of all training plants with as many states and inputs; where there are none, ridge."""
     groups: dict[tuple[int, int], list[Description]] = {}
     for d in training:
         groups.setdefault(_size(d), []).append(d)
@@ -167,7 +167,10 @@ def unknown_baselines(training: Sequence[Description]) -> dict[str, Controller]:
         "training plants of this size": of_size(training),
         "likeliest family": likeliest(training),
     }
-    return {name: of_prior(prior) for name, prior in priors.items()} | {"bank of 500": bank(training)}
+    nothing = {"no control": lambda known: Fixed(jnp.zeros((*known.noise.shape, M_MAX, N_MAX)))}
+    return (
+        nothing | {name: of_prior(prior) for name, prior in priors.items()} | {"bank of 500": bank(training)}
+    )
 
 
 def _size(d: Description) -> tuple[int, int]:
