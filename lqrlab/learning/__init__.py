@@ -7,6 +7,7 @@ from lqrlab.learning.checkpoints import load
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
 from lqrlab.learning.network_policy import NetworkPolicy, policy
+from lqrlab.learning.pretrained import pretrained
 from lqrlab.learning.seed_grid import Curves, grid
 from lqrlab.learning.training_step import TrainState, learning_rate, objective, optimizer, train_step
 
@@ -38,6 +39,7 @@ __all__ = [
     "objective",
     "optimizer",
     "policy",
+    "pretrained",
     "ridge",
     "stop",
     "train_step",

@@ -1,4 +1,4 @@
-"""A controller that learns the plant while it controls it: of the plant it is told units, sample time and noise, no more."""
+"""A controller that learns the plant while it controls it: it is told units, sample time and noise."""
 
 from lqrlab.learning.adaptive.belief import Belief
 from lqrlab.learning.adaptive.known import Known

@@ -8,7 +8,8 @@ from jaxtyping import Array, Float, Int
 
 from lqrlab.compute import pytree
 from lqrlab.learning.adaptive.known import Known
-from lqrlab.learning.adaptive.prior import Families, Prior, components
+from lqrlab.learning.adaptive.prior import Families, Prior, Z, components
+from lqrlab.systems import N_MAX
 
 _FLOOR = 1e-4
 """Noise that is assumed at least, in units of the state: without it the first exact equation ends all doubt."""
@@ -24,7 +25,8 @@ class Belief:
         spread: covariances of their rows: those of positions, and the others ``[K, 2, Z, Z]``.
         odds: logarithms of the weights of plants at large, then families ``[K + F]``.
         position: which rows are positions ``[12]``.
-        w: means of the families' coefficients ``[F, r]``.
+        family: the families of the plant's size, as many as fit ``[F]``.
+        w: means of their coefficients ``[F, r]``.
         W: their covariances ``[F, r, r]``.
     """
 
@@ -32,6 +34,7 @@ class Belief:
     spread: Float[Array, "*batch K 2 z z"]
     odds: Float[Array, "*batch all"]
     position: Float[Array, "*batch n"]
+    family: Int[Array, "*batch F"]
     w: Float[Array, "*batch F r"]
     W: Float[Array, "*batch F r r"]
 
@@ -39,14 +42,19 @@ class Belief:
 def start(prior: Prior, known: Known) -> Belief:
     """The belief in one plant before its first step."""
     theta, spread, odds, position = components(prior, known)
-    of_families = prior.known
-    if of_families is None:
-        return Belief(theta, spread, odds, position, jnp.zeros((0, 0)), jnp.zeros((0, 0, 0)))
+    known_families = prior.known
+    if known_families is None:
+        nothing = jnp.zeros(0)
+        return Belief(
+            theta, spread, odds, position, nothing.astype(int), nothing[:, None], nothing[:, None, None]
+        )
     size = jnp.stack([jnp.sum(known.coordinates.state_mask), jnp.sum(known.coordinates.input_mask)])
-    fits = jnp.all(of_families.sizes == size.astype(float), axis=-1)
-    odds = jnp.concatenate([odds, jnp.where(fits, 0.0, -jnp.inf)])
-    W = prior.inflate * of_families.variance[..., None] * jnp.eye(of_families.variance.shape[-1])
-    return Belief(theta, spread, odds, position, jnp.zeros(of_families.variance.shape), W)
+    fits = jnp.where(jnp.all(known_families.sizes == size.astype(float), axis=-1), 0.0, -jnp.inf)
+    log_odds, family = jax.lax.top_k(fits, known_families.most)
+    variance = prior.inflate * known_families.variance[family]
+    odds = jnp.concatenate([odds, log_odds])
+    w, W = jnp.zeros_like(variance), variance[..., None] * jnp.eye(variance.shape[-1])
+    return Belief(theta, spread, odds, position, family, w, W)
 
 
 def learn(belief: Belief, prior: Prior, known: Known, z: Array, x: Array) -> Belief:
@@ -66,16 +74,20 @@ def learn(belief: Belief, prior: Prior, known: Known, z: Array, x: Array) -> Bel
     if prior.known is not None:
         w, W, likelihood = _learn_families(belief, prior.known, variance, exists, z, x)
         odds = odds.at[len(theta) :].add(likelihood)
-    return Belief(theta, spread, odds - jnp.max(odds), belief.position, w, W)
+    return Belief(theta, spread, odds - jnp.max(odds), belief.position, belief.family, w, W)
 
 
 def _learn_families(
     belief: Belief, known: Families, variance: Array, exists: Array, z: Array, x: Array
 ) -> tuple[Array, Array, Array]:
     """Coefficients, their covariances and the log likelihood of a step ``[F]``, row by row of x."""
-    regressors = jnp.einsum("frzn,z->nfr", known.directions, z)
-    errors = x[:, None] - jnp.einsum("fzn,z->nf", known.mean, z)
-    variance = variance + known.rest * jnp.sum(z * z)
+    # of all families at once, which is one product of matrices for all plants, then those that fit
+    num, r = known.variance.shape
+    regressors = (z @ known.directions.transpose(2, 0, 1, 3).reshape(Z, -1)).reshape(num, r, N_MAX)
+    errors = x - (z @ known.mean.transpose(1, 0, 2).reshape(Z, -1)).reshape(num, N_MAX)
+    regressors = jnp.moveaxis(regressors[belief.family], -1, 0)
+    errors = errors[belief.family].T
+    variance = variance + known.rest[belief.family] * jnp.sum(z * z)
 
     def row(carry: tuple[Array, Array, Array], seen: tuple[Array, Array, Array]) -> tuple:
         w, W, likelihood = carry
@@ -96,8 +108,12 @@ def likeliest(
 ) -> tuple[Int[Array, " 2"], Float[Array, " 2"], Float[Array, "2 z n"]]:
     """The two likeliest components: which, their weights, their θ."""
     odds, which = jax.lax.top_k(belief.odds, 2)
-    means = belief.theta
     if prior.known is not None:
         known = prior.known
-        means = jnp.concatenate([means, known.mean + jnp.einsum("fr,frzn->fzn", belief.w, known.directions)])
-    return which, jax.nn.softmax(odds), means[which]
+        at = jnp.maximum(which - len(belief.theta), 0)
+        family, w = belief.family[at], belief.w[at]
+        of_family = known.mean[family] + jnp.einsum("kr,krzn->kzn", w, known.directions[family])
+        large = belief.theta[jnp.minimum(which, len(belief.theta) - 1)] if len(belief.theta) else of_family
+        means = jnp.where((which < len(belief.theta))[:, None, None], large, of_family)
+        return which, jax.nn.softmax(odds), means
+    return which, jax.nn.softmax(odds), belief.theta[which]

@@ -69,7 +69,7 @@ class AdaptivePolicy:
     def init(self, batch_shape: tuple[int, ...]) -> Memory:
         """The prior, for each loop."""
         known, lead = self._flat(batch_shape)
-        memory = jax.vmap(lambda one: _begin(self.prior, one))(known)
+        memory = jax.vmap(lambda one: begin(self.prior, one))(known)
         return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), memory)
 
     def __call__(self, carry: Memory, x: Array) -> tuple[Memory, Array]:
@@ -78,7 +78,7 @@ class AdaptivePolicy:
         seen = self.known.coordinates.scale_state(x).astype(float).reshape(math.prod(lead), N_MAX)
         num = math.prod(lead)
         flat = jax.tree.map(lambda a: a.reshape(num, *a.shape[len(lead) :]), carry)
-        memory, u = jax.vmap(lambda *one: _step(self.prior, self.sweeps, *one))(known, flat, seen)
+        memory, u = jax.vmap(lambda *one: step(self.prior, self.sweeps, *one))(known, flat, seen)
         memory = jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), memory)
         return memory, self.known.coordinates.unscale_input(u.reshape(*lead, M_MAX), self.m).astype(x.dtype)
 
@@ -94,13 +94,14 @@ class AdaptivePolicy:
         return jax.tree.map(spread, self.known), lead
 
 
-def _begin(prior: Prior, known: Known) -> Memory:
+def begin(prior: Prior, known: Known) -> Memory:
+    """The memory of one loop before its first step."""
     belief = beliefs.start(prior, known)
     P = prior.start * jnp.diag(known.coordinates.state_mask.astype(float))
     return Memory(belief, jnp.zeros(Z), jnp.zeros((), int), P, jnp.full((), -1))
 
 
-def _step(prior: Prior, sweeps: int, known: Known, memory: Memory, x: Array) -> tuple[Memory, Array]:
+def step(prior: Prior, sweeps: int, known: Known, memory: Memory, x: Array) -> tuple[Memory, Array]:
     """One plant, one step, in scaled and padded coordinates."""
     learned = beliefs.learn(memory.belief, prior, known, memory.z, x)
     first = memory.t == 0
@@ -108,8 +109,8 @@ def _step(prior: Prior, sweeps: int, known: Known, memory: Memory, x: Array) -> 
     which, weights, theta = beliefs.likeliest(belief, prior)
     large, P = belief.spread.shape[0], memory.P
     if prior.known is not None:  # a family that is recognised brings its cost to go
-        family = which[0] - large
-        P = jnp.where((family >= 0) & (which[0] != memory.component), prior.known.cost[family], P)
+        family = belief.family[jnp.maximum(which[0] - large, 0)]
+        P = jnp.where((which[0] >= large) & (which[0] != memory.component), prior.known.cost[family], P)
     P, K = _designed(prior, sweeps, belief, known, P, (which, weights, theta))
     inputs = known.coordinates.input_mask.astype(float)
     u = (_probe(prior, known, memory.t, jnp.sum(jnp.where(which < large, weights, 0.0))) - K @ x) * inputs

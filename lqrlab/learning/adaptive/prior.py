@@ -1,7 +1,8 @@
 """What is believed of a plant before its first step: a mixture of families that are known, and of plants at large."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +30,7 @@ class Families:
         rest: mean squared deviation per row that the directions leave ``[F]``.
         sizes: numbers of states and inputs ``[F, 2]``; a plant of another size is of another family.
         cost: optimal cost to go of the mean ``[F, 12, 12]``, with Q = R = I.
+        most: so many families are of one size, at most.
     """
 
     mean: Float[Array, "F z n"]
@@ -37,6 +39,7 @@ class Families:
     rest: Float[Array, " F"]
     sizes: Float[Array, "F 2"]
     cost: Float[Array, "F n n"]
+    most: int = dataclasses.field(metadata={"static": True})
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -48,7 +51,7 @@ def transition(d: Description) -> np.ndarray:
     return np.concatenate([A, B], axis=-2)
 
 
-def families(plants: Sequence[Description], *, rank: int = 8) -> Families:
+def families(plants: Sequence[Description], *, rank: int = 6) -> Families:
     """Fit a Gaussian to each of some batches of plants, one a family.
 
     Args:
@@ -74,7 +77,13 @@ def families(plants: Sequence[Description], *, rank: int = 8) -> Families:
                 _cost(mean, n),
             )
         )
-    return Families(*(jnp.asarray(np.stack(column)) for column in zip(*parts)))
+    columns = [np.stack(column) for column in zip(*parts)]
+    return Families(*map(jnp.asarray, columns), _most(columns[4]))
+
+
+def _most(sizes: np.ndarray) -> int:
+    """How many families share a size, at most."""
+    return int(np.unique(sizes, axis=0, return_counts=True)[1].max())
 
 
 def _cost(theta: np.ndarray, n: int) -> np.ndarray:
@@ -120,6 +129,23 @@ class Prior:
     start: Float[Array, ""]
     inflate: Float[Array, ""]
     known: Families | None
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Name → array, for a file; those of the families as ``families/…``."""
+        own = {
+            f.name: np.asarray(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "known"
+        }
+        if self.known is None:
+            return own
+        stored = (f.name for f in dataclasses.fields(self.known) if f.name != "most")
+        return own | {f"families/{name}": np.asarray(getattr(self.known, name)) for name in stored}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Array]) -> Self:
+        """What :meth:`to_arrays` returned."""
+        kept = {name.partition("/")[2]: a for name, a in arrays.items() if "/" in name}
+        known = Families(**kept, most=_most(np.asarray(kept["sizes"]))) if kept else None
+        return cls(**{name: a for name, a in arrays.items() if "/" not in name}, known=known)
 
 
 def wide(known: Families | None = None) -> Prior:
