@@ -237,8 +237,8 @@ def _compared(plants: Unknown, run: simulation.Trajectory, best: simulation.Traj
     xs = run.xs[..., :-1, :]
     error = run.us + matvec(problem.K, xs)
     above = jnp.cumsum(quadratic(problem.S, error)[..., ::-1], -1)[..., ::-1]
-    left = jnp.arange(xs.shape[-2], 0, -1)
+    left = jnp.arange(xs.shape[-2], 0, -1).astype(float)
     disturbance = plants.known.noise**2 * jnp.trace(problem.P, axis1=-2, axis2=-1)
-    excess = above / (problem.optimal_cost(xs) + disturbance[:, None, None] * left)
+    excess = above / (problem.optimal_cost(xs) + disturbance[:, None, None] * left[None, None])
     regret = jnp.cumsum(run.costs, -1) - jnp.cumsum(best.costs, -1)
     return Regret(jnp.where(diverged, jnp.inf, ratio), diverged, regret, excess)

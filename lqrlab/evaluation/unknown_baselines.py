@@ -1,7 +1,8 @@
 """What to compare a controller of unknown plants with: the textbook's answers, tuned on training families only."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,35 +24,74 @@ Controller = Callable[[Known], Policy]
 _FLOOR = 1e-4
 _LAST = -1e6  # log odds of what is believed only where nothing else can be
 
-
-def ridge(size: float = 0.3, probe: float = 0.15) -> Prior:
-    """Recursive ridge regression towards x⁺ = x, and the design for its mean: certainty equivalence."""
-    return cautious(size, probe, 0.0)
-
-
-def cautious(size: float = 0.3, probe: float = 0.15, caution: float = 0.1) -> Prior:
-    """The same, with a share of the covariance as multiplicative noise in the design."""
-    prior = learning.ridge(size=size, caution=caution, probe=probe)
-    twin = jnp.concatenate([prior.dense, prior.dense.at[:, 2].set(-jnp.inf)])  # a belief has two components
-    return dataclasses.replace(prior, dense=twin, doubt=jnp.array(0.0))
+SETTINGS: Mapping[str, Mapping[str, float]] = {
+    "ridge": {"size": 0.1, "input_size": 1.0, "probe": 0.15, "sweeps": 6},
+    "cautious ridge": {"size": 0.03, "input_size": 0.3, "probe": 0.15, "sweeps": 6, "caution": 0.1},
+    "training plants of this size": {"inflate": 2.0, "rank": 24},
+    "likeliest family": {"inflate": 4.0},
+    "bank of 500": {"misfit": 0.1},
+    "family known": {"inflate": 4.0},
+}
+"""The best of the grid in :mod:`.unknown_tuning`, each, on plants of the training families."""
 
 
-def of_size(training: Sequence[Description], inflate: float = 1.0, rank: int = 24) -> Prior:
+def baseline(
+    name: str, training: Sequence[Description], plants: Unknown | None = None, **settings: float
+) -> Controller:
+    """One of the baselines, with its settings of :data:`SETTINGS` where none are given.
+
+    Args:
+        name: which.
+        training: plants of each family that may be known beforehand.
+        plants: those to be controlled, in the order of these families; needed where the family is known.
+        settings: of :data:`unknown_tuning.GRID`.
+    """
+    given: Mapping[str, Any] = {**SETTINGS[name], **settings}
+    if name == "family known":
+        assert plants is not None, "a family is known of some plants"
+        return family_known(training, plants, **given)
+    if name == "bank of 500":
+        return bank(training, **given)
+    sweeps = int(given.get("sweeps", 6))
+    numbers = {key: value for key, value in given.items() if key != "sweeps"}
+    if name in ("ridge", "cautious ridge"):
+        prior = ridge(**numbers)
+    elif name == "likeliest family":
+        prior = likeliest(training, **numbers)
+    else:
+        prior = of_size(training, **numbers)
+    return lambda known: learning.adaptive(known, prior, sweeps=sweeps)
+
+
+def ridge(size: float, input_size: float, probe: float, caution: float = 0.0) -> Prior:
+    """Recursive ridge regression towards x⁺ = x, and the design for its mean: certainty equivalence.
+
+    Args:
+        size: standard deviation of the entries of A − I.
+        input_size: of those of B.
+        probe: amplitude of the probing input at the start.
+        caution: share of the covariance that is multiplicative noise in the design.
+    """
+    prior = learning.ridge(caution=caution, probe=probe)
+    return dataclasses.replace(prior, dense=jnp.array([[size, input_size, 0.0]]), doubt=jnp.array(0.0))
+
+
+def of_size(training: Sequence[Description], inflate: float, rank: float) -> Prior:
     """Mean and covariance of all training plants with as many states and inputs; where there are none, ridge."""
     groups: dict[tuple[int, int], list[Description]] = {}
     for d in training:
         groups.setdefault(_size(d), []).append(d)
     pooled = [jax.tree.map(lambda *a: jnp.concatenate(a), *group) for group in groups.values()]
-    base = ridge()
+    base = ridge(**{name: value for name, value in SETTINGS["ridge"].items() if name != "sweeps"})
     return dataclasses.replace(
         base,
         dense=base.dense.at[0, 2].set(_LAST),
         inflate=jnp.array(inflate),
-        known=learning.families(pooled, rank=rank),
+        known=learning.families(pooled, rank=int(rank)),
     )
 
 
-def likeliest(training: Sequence[Description], inflate: float = 1.0) -> Prior:
+def likeliest(training: Sequence[Description], inflate: float) -> Prior:
     """The likeliest of the training families, and certainty equivalence from its prior; no control of other sizes."""
     return _families_alone(learning.families(training), inflate)
 
@@ -86,7 +126,8 @@ class BankPolicy:
         """The last state and input, and the log odds of each plant of the bank."""
         masks = self.known.coordinates.state_mask, self.known.coordinates.input_mask
         size = jnp.stack([jnp.sum(mask, -1) for mask in masks], -1)
-        odds = jnp.where(jnp.all(size[..., None, :] == self.sizes, -1), 0.0, -jnp.inf)
+        fits = jnp.all(size[..., None, :] == jnp.expand_dims(self.sizes, tuple(range(size.ndim - 1))), -1)
+        odds = jnp.where(fits, 0.0, -jnp.inf)
         odds = jnp.broadcast_to(expand_batch(odds, len(batch_shape) + 1), (*batch_shape, len(self.K)))
         return jnp.zeros((*batch_shape, N_MAX + M_MAX)), odds
 
@@ -108,7 +149,7 @@ class BankPolicy:
         return (jnp.concatenate([x, u], -1), odds), u
 
 
-def bank(training: Sequence[Description], misfit: float = 0.02, num: int = 500) -> Controller:
+def bank(training: Sequence[Description], misfit: float, num: int = 500) -> Controller:
     """The gains of ``num`` training plants, as many of each family, by likelihood."""
     each = num // len(training)
     plants = jax.tree.map(lambda *a: jnp.concatenate([b[:each] for b in a]), *training)
@@ -133,7 +174,9 @@ class _EachItsOwn:
         return jax.vmap(lambda policy, carry, x: policy(carry, x))(self.policies, carry, x)
 
 
-def family_known(described: Sequence[Description], plants: Unknown, inflate: float = 1.0) -> Controller:
+def family_known(
+    described: Sequence[Description], plants: Unknown, inflate: float = SETTINGS["family known"]["inflate"]
+) -> Controller:
     """Certainty equivalence from the prior of the plant's own family, whichever it is: one bracket of the table.
 
     Args:
@@ -142,17 +185,13 @@ def family_known(described: Sequence[Description], plants: Unknown, inflate: flo
         inflate: factor on the families' variances.
     """
     families = learning.families(described)
-    own = jax.tree.map(lambda a: jnp.repeat(a[plants.family][:, None], 2, axis=1), families)
+    own = jax.tree.map(lambda a: a[plants.family][:, None], families)
+    own = dataclasses.replace(own, most=1)
     base = _families_alone(jax.tree.map(lambda a: a[:1], families), inflate)
     rest = dataclasses.replace(base, known=None)
     spread = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(plants), *a.shape)), rest)
     prior = dataclasses.replace(spread, known=own)
     return lambda known: _EachItsOwn(AdaptivePolicy(prior, known, M_MAX))
-
-
-def of_prior(prior: Prior) -> Controller:
-    """The adaptive regulator with a prior."""
-    return lambda known: learning.adaptive(known, prior)
 
 
 def unknown_baselines(training: Sequence[Description]) -> dict[str, Controller]:
@@ -161,16 +200,8 @@ def unknown_baselines(training: Sequence[Description]) -> dict[str, Controller]:
     Args:
         training: at least 50 plants of each family that may be known beforehand.
     """
-    priors = {
-        "ridge": ridge(),
-        "cautious ridge": cautious(),
-        "training plants of this size": of_size(training),
-        "likeliest family": likeliest(training),
-    }
     nothing = {"no control": lambda known: Fixed(jnp.zeros((*known.noise.shape, M_MAX, N_MAX)))}
-    return (
-        nothing | {name: of_prior(prior) for name, prior in priors.items()} | {"bank of 500": bank(training)}
-    )
+    return nothing | {name: baseline(name, training) for name in SETTINGS if name != "family known"}
 
 
 def _size(d: Description) -> tuple[int, int]:

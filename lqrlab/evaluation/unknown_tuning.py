@@ -7,27 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from lqrlab import learning
 from lqrlab.dataset import Description
 from lqrlab.evaluation.unknown import MOST, Regret, Unknown, unknown
-from lqrlab.evaluation.unknown_baselines import (
-    Controller,
-    bank,
-    cautious,
-    family_known,
-    likeliest,
-    of_size,
-    ridge,
-)
+from lqrlab.evaluation.unknown_baselines import baseline
 
-_RIDGE = {"size": (0.1, 0.3, 1.0), "probe": (0.05, 0.15, 0.3)}
+_RIDGE = {"size": (0.03, 0.1, 0.3), "input_size": (0.1, 0.3, 1.0), "probe": (0.05, 0.15), "sweeps": (6, 20)}
 GRID: Mapping[str, Mapping[str, Sequence[float]]] = {
-    "ridge": {**_RIDGE, "sweeps": (6, 20)},
-    "cautious ridge": {**_RIDGE, "caution": (0.03, 0.1, 0.3, 1.0)},
-    "training plants of this size": {"inflate": (1.0, 2.0, 4.0), "rank": (8, 24)},
-    "likeliest family": {"inflate": (1.0, 2.0, 4.0)},
-    "bank of 500": {"misfit": (0.003, 0.01, 0.03, 0.1)},
-    "family known": {"inflate": (1.0, 2.0, 4.0)},
+    "ridge": _RIDGE,
+    "cautious ridge": {**_RIDGE, "caution": (0.1, 1.0)},
+    "training plants of this size": {"inflate": (1.0, 2.0, 4.0), "rank": (8, 24, 60)},
+    "likeliest family": {"inflate": (1.0, 4.0, 16.0)},
+    "bank of 500": {"misfit": (0.01, 0.03, 0.1, 0.3)},
+    "family known": {"inflate": (1.0, 4.0, 16.0)},
 }
 """Values tried of each setting, all combinations."""
 
@@ -63,7 +54,7 @@ def tune_baselines(
     for name, grid in GRID.items():
         for values in itertools.product(*grid.values()):
             settings = dict(zip(grid, values))
-            controller = _controller(name, training, plants, dict(settings))
+            controller = baseline(name, training, plants, **settings)
             regret = unknown(controller, plants, key=key, num_initial=num_initial)
             yield Tuned(name, settings, mean_ratio(regret), regret.summary())
 
@@ -71,20 +62,3 @@ def tune_baselines(
 def mean_ratio(regret: Regret) -> float:
     """Geometric mean of the cost over the optimum, with :data:`MOST` for a loop that diverged."""
     return float(np.exp(np.mean(np.log(np.minimum(np.asarray(regret.ratio), MOST)))))
-
-
-def _controller(
-    name: str, training: Sequence[Description], plants: Unknown, settings: dict[str, float]
-) -> Controller:
-    if name == "family known":
-        return family_known(training, plants, **settings)
-    if name == "bank of 500":
-        return bank(training, **settings)
-    sweeps = int(settings.pop("sweeps", 6))
-    prior = {
-        "ridge": lambda: ridge(**settings),
-        "cautious ridge": lambda: cautious(**settings),
-        "training plants of this size": lambda: of_size(training, settings["inflate"], int(settings["rank"])),
-        "likeliest family": lambda: likeliest(training, **settings),
-    }[name]()
-    return lambda known: learning.adaptive(known, prior, sweeps=sweeps)

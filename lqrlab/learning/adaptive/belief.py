@@ -49,11 +49,11 @@ def start(prior: Prior, known: Known) -> Belief:
             theta, spread, odds, position, nothing.astype(int), nothing[:, None], nothing[:, None, None]
         )
     size = jnp.stack([jnp.sum(known.coordinates.state_mask), jnp.sum(known.coordinates.input_mask)])
-    fits = jnp.where(jnp.all(known_families.sizes == size.astype(float), axis=-1), 0.0, -jnp.inf)
+    fits = jnp.where(jnp.all(known_families.sizes == size.astype(float)[None], axis=-1), 0.0, -jnp.inf)
     log_odds, family = jax.lax.top_k(fits, known_families.most)
     variance = prior.inflate * known_families.variance[family]
     odds = jnp.concatenate([odds, log_odds])
-    w, W = jnp.zeros_like(variance), variance[..., None] * jnp.eye(variance.shape[-1])
+    w, W = jnp.zeros_like(variance), variance[..., None] * jnp.eye(variance.shape[-1])[None]
     return Belief(theta, spread, odds, position, family, w, W)
 
 
@@ -64,11 +64,11 @@ def learn(belief: Belief, prior: Prior, known: Known, z: Array, x: Array) -> Bel
     rows = jnp.stack([belief.position, exists - belief.position])
     Sz = belief.spread @ z  # [K, 2, Z]
     expected = variance + Sz @ z
-    error = x - jnp.einsum("kzn,z->kn", belief.theta, z)
+    error = x[None] - jnp.einsum("kzn,z->kn", belief.theta, z)
     gain = jnp.einsum("kgz,gn->kzn", Sz / expected[..., None], rows)
     theta = belief.theta + gain * error[:, None]
     spread = belief.spread - Sz[..., :, None] * (Sz / expected[..., None])[..., None, :]
-    surprise = rows.sum(-1) * jnp.log(expected) + (error**2 @ rows.T) / expected
+    surprise = rows.sum(-1)[None] * jnp.log(expected) + (error**2 @ rows.T) / expected
     odds = belief.odds.at[: len(theta)].add(-jnp.sum(surprise, -1) / 2)
     w, W = belief.w, belief.W
     if prior.known is not None:
@@ -84,7 +84,7 @@ def _learn_families(
     # of all families at once, which is one product of matrices for all plants, then those that fit
     num, r = known.variance.shape
     regressors = (z @ known.directions.transpose(2, 0, 1, 3).reshape(Z, -1)).reshape(num, r, N_MAX)
-    errors = x - (z @ known.mean.transpose(1, 0, 2).reshape(Z, -1)).reshape(num, N_MAX)
+    errors = x[None] - (z @ known.mean.transpose(1, 0, 2).reshape(Z, -1)).reshape(num, N_MAX)
     regressors = jnp.moveaxis(regressors[belief.family], -1, 0)
     errors = errors[belief.family].T
     variance = variance + known.rest[belief.family] * jnp.sum(z * z)
@@ -107,7 +107,12 @@ def likeliest(
     belief: Belief, prior: Prior
 ) -> tuple[Int[Array, " 2"], Float[Array, " 2"], Float[Array, "2 z n"]]:
     """The two likeliest components: which, their weights, their θ."""
-    odds, which = jax.lax.top_k(belief.odds, 2)
+    count = belief.odds.shape[-1]
+    padded = jnp.pad(
+        belief.odds, (0, max(0, 2 - count)), constant_values=-jnp.inf
+    )  # of one there is no second
+    odds, which = jax.lax.top_k(padded, 2)
+    which = jnp.minimum(which, count - 1)
     if prior.known is not None:
         known = prior.known
         at = jnp.maximum(which - len(belief.theta), 0)

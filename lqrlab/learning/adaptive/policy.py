@@ -154,7 +154,7 @@ def _probe(prior: Prior, known: Known, t: Array, at_large: Array) -> Array:
     """The probing input of a step: as strong as the plant is unknown, and dying away."""
     size = jnp.sum(known.coordinates.state_mask) + jnp.sum(known.coordinates.input_mask)
     constant, of_noise, times = prior.probe
-    amplitude = (constant + of_noise * known.noise) * jnp.exp(-t / (times * size.astype(float)))
+    amplitude = (constant + of_noise * known.noise) * jnp.exp(-t.astype(float) / (times * size.astype(float)))
     return at_large * amplitude * jnp.asarray(_SIGNS)[t % len(_SIGNS)]
 
 

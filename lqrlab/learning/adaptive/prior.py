@@ -179,25 +179,26 @@ def components(prior: Prior, known: Known) -> tuple[Array, Array, Array, Array]:
     """The plants at large for one plant: θ ``[K, Z, 12]``, covariances ``[K, 2, Z, Z]`` of the rows of positions and of
     the other rows, log weights ``[K]``, and which rows are positions ``[12]``."""
     exists, inputs = known.coordinates.state_mask.astype(float), known.coordinates.input_mask.astype(float)
-    half = jnp.sum(exists) // 2
+    half = (jnp.sum(exists) // 2).astype(int)
     i = jnp.arange(N_MAX)
     position = (i < half).astype(float)
-    paired = (i[None, :] == i[:, None] + half.astype(int)) & (i[:, None] < half)
+    paired = (i[None, :] == i[:, None] + half) & (i[:, None] < half)
     step = jnp.where(paired, known.steps, 0.0)
-    still = jnp.concatenate([jnp.eye(N_MAX), jnp.zeros((M_MAX, N_MAX))]) * exists
+    still = jnp.concatenate([jnp.eye(N_MAX), jnp.zeros((M_MAX, N_MAX))]) * exists[None]
     moving = still.at[:N_MAX].add(step.T)
     ones, force = jnp.ones(N_MAX), jnp.ones(M_MAX)
     a, b, odds = prior.dense.T
-    free = jnp.concatenate([a[:, None] * ones, b[:, None] * force], axis=-1)
+    free = jnp.concatenate([a[:, None] * ones[None], b[:, None] * force[None]], axis=-1)
     q, v, push, kinematic_odds = prior.kinematic.T
     rate = jnp.concatenate(
-        [q[:, None] * position + v[:, None] * (ones - position), push[:, None] * force], axis=-1
+        [q[:, None] * position[None] + v[:, None] * (ones - position)[None], push[:, None] * force[None]],
+        axis=-1,
     )
-    shorter = 0.5 * jnp.sum(step) / jnp.maximum(half, 1.0) * prior.half
+    shorter = 0.5 * jnp.sum(step) / jnp.maximum(half, 1).astype(float) * prior.half
     size = jnp.concatenate([jnp.stack([free, free], 1), jnp.stack([rate * shorter + 1e-4, rate], 1)])
-    size = size * jnp.concatenate([exists, inputs])
+    size = size * jnp.concatenate([exists, inputs])[None, None]
     theta = jnp.concatenate(
         [jnp.broadcast_to(mean, (k, Z, N_MAX)) for mean, k in ((still, len(a)), (moving, len(q)))]
     )
     odds = jnp.concatenate([odds, jnp.where(half >= 1, kinematic_odds, -jnp.inf)])
-    return theta, size[..., None] ** 2 * jnp.eye(Z), odds, position
+    return theta, size[..., None] ** 2 * jnp.eye(Z)[None, None], odds, position
