@@ -208,6 +208,7 @@ def test_without_noise_the_excess_from_the_first_step_on_is_the_regret(plants):
     regret = evaluation.unknown(gains(quiet, 1.2), quiet, key=KEY, num_initial=3, num_steps=30)
     assert float(regret.ratio.min()) > 1.0001
     np.testing.assert_allclose(1 + regret.excess[..., 0], regret.ratio, rtol=1e-9)
+    assert float(jnp.diff(regret.regret).min()) >= -1e-9
 
 
 def test_the_same_key_gives_the_same_loops_and_another_one_others(plants):

@@ -67,7 +67,8 @@ class Regret:
     Attributes:
         ratio: cost over that of the exact LQR under the same noise; inf where the loop diverged.
         diverged: whether it cost more than :data:`MOST` times the optimum, or its state exceeded :data:`LARGEST`.
-        regret: cost so far minus the exact LQR's so far.
+        regret: cost so far and the least that then remains to be paid, minus the same of the exact LQR's loop; it
+            only grows where there is no noise.
         excess: what the loop's inputs cost above the optimal ones from this step to the end, over the least cost
             that can be expected from the state of this step on: Σ (u + Kx)ᵀ(R + BᵀPB)(u + Kx) over xᵀP x plus the
             noise's share. Zero for the optimal gain whatever the noise; a controller that has learned its plant by
@@ -231,8 +232,10 @@ def unknown(
 @jax.jit
 def _compared(plants: Unknown, run: simulation.Trajectory, best: simulation.Trajectory) -> Regret:
     problem = plants.problem
-    paid, owed = (each.cost + problem.optimal_cost(each.xs[..., -1, :]) for each in (run, best))
-    ratio = paid / owed
+    paid, owed = (
+        jnp.cumsum(each.costs, -1) + problem.optimal_cost(each.xs[..., 1:, :]) for each in (run, best)
+    )
+    ratio = paid[..., -1] / owed[..., -1]
     diverged = ~(ratio <= MOST) | ~(jnp.max(jnp.abs(run.xs), (-1, -2)) <= LARGEST)
     xs = run.xs[..., :-1, :]
     error = run.us + matvec(problem.K, xs)
@@ -240,5 +243,4 @@ def _compared(plants: Unknown, run: simulation.Trajectory, best: simulation.Traj
     left = jnp.arange(xs.shape[-2], 0, -1).astype(float)
     disturbance = plants.known.noise**2 * jnp.trace(problem.P, axis1=-2, axis2=-1)
     excess = above / (problem.optimal_cost(xs) + disturbance[:, None, None] * left[None, None])
-    regret = jnp.cumsum(run.costs, -1) - jnp.cumsum(best.costs, -1)
-    return Regret(jnp.where(diverged, jnp.inf, ratio), diverged, regret, excess)
+    return Regret(jnp.where(diverged, jnp.inf, ratio), diverged, paid - owed, excess)
