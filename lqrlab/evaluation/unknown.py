@@ -95,7 +95,7 @@ def undescribed(
     problem, stabilizing = SampledProblem.of(control.Sampled(d.A, d.B, *weights, jnp.zeros_like(d.B)))
     if not bool(jnp.all(stabilizing)):
         raise ValueError(f"plants: {int(jnp.sum(~stabilizing))} of {len(d.A)} have no stabilizing optimum")
-    known = Known.of(plants, noise=noise, sensor_noise=sensor_noise).scaled()
+    known = Known.of(plants, noise=noise, sensor_noise=sensor_noise, limit=limit).scaled()
     return Unknown(problem, known, jnp.asarray(limit))
 
 
