@@ -133,7 +133,11 @@ def test_a_plant_that_is_known_is_regulated_by_scipys_gain(training):
     families = learning.families([d, d])
     families = dataclasses.replace(families, cost=jnp.zeros_like(families.cost))
     prior = dataclasses.replace(
-        learning.wide(families), dense=jnp.zeros((0, 3)), kinematic=jnp.zeros((0, 4)), caution=jnp.array(0.0)
+        learning.wide(families),
+        dense=jnp.zeros((0, 3)),
+        kinematic=jnp.zeros((0, 4)),
+        caution=jnp.array(0.0),
+        restraint=jnp.array(0.0),
     )
     A, B = (np.asarray(a)[0] for a in (d.A, d.B))
     policy = learning.adaptive(one(systems.make("cart_pole")), prior)

@@ -134,13 +134,13 @@ def undescribed(
     batches = [plants] if isinstance(plants, Plant) else plants
     if not isinstance(batches, Sequence) or isinstance(batches, str) or not batches:
         raise ValueError(f"plants: expected a batch of plants, or several in a list, but found {plants!r}")
-    parts = [_problem(plant) for plant in batches]
+    parts = [_problem(plant, limit) for plant in batches]
     problem, known = jax.tree.map(lambda *a: jnp.concatenate(a), *parts)
     family = jnp.asarray(np.repeat(np.arange(len(parts)), [len(problem.A) for problem, _ in parts]))
     return Unknown(problem, known, jnp.asarray(limit), family).disturbed(noise, sensor_noise)
 
 
-def _problem(plant: Plant) -> tuple[SampledProblem, Known]:
+def _problem(plant: Plant, limit: float) -> tuple[SampledProblem, Known]:
     """A batch of plants with their optimum, and what is told of them."""
     if not isinstance(plant, Plant):
         raise ValueError(
@@ -160,10 +160,9 @@ def _problem(plant: Plant) -> tuple[SampledProblem, Known]:
             "compare with; control.lqrd on one of them says why"
         )
     exists = d.state_mask[:, :, None] * d.state_mask[:, None, :]
-    problem = dataclasses.replace(
-        problem, P=problem.P * exists
-    )  # nothing is paid for states that are padding
-    return problem, Known.of(plant).scaled()
+    # nothing is paid for states that are padding
+    problem = dataclasses.replace(problem, P=problem.P * exists)
+    return problem, Known.of(plant, limit=limit).scaled()
 
 
 def _deviations(name: str, value: ArrayLike, num: int) -> Array:

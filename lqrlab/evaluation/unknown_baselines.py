@@ -25,8 +25,8 @@ _FLOOR = 1e-4
 _LAST = -1e6  # log odds of what is believed only where nothing else can be
 
 SETTINGS: Mapping[str, Mapping[str, float]] = {
-    "ridge": {"size": 0.1, "input_size": 1.0, "probe": 0.15, "sweeps": 6},
-    "cautious ridge": {"size": 0.1, "input_size": 1.0, "probe": 0.05, "sweeps": 6, "caution": 0.1},
+    "ridge": {"size": 0.1, "input_size": 1.0, "probe": 0.15, "doublings": 5},
+    "cautious ridge": {"size": 0.1, "input_size": 1.0, "probe": 0.05, "doublings": 5, "caution": 0.1},
     "training plants of this size": {"inflate": 2.0, "rank": 24},
     "likeliest family": {"inflate": 4.0},
     "bank of 500": {"misfit": 0.1},
@@ -52,15 +52,15 @@ def baseline(
         return family_known(training, plants, **given)
     if name == "bank of 500":
         return bank(training, **given)
-    sweeps = int(given.get("sweeps", 6))
-    numbers = {key: value for key, value in given.items() if key != "sweeps"}
+    doublings = int(given.get("doublings", 5))
+    numbers = {key: value for key, value in given.items() if key != "doublings"}
     if name in ("ridge", "cautious ridge"):
         prior = ridge(**numbers)
     elif name == "likeliest family":
         prior = likeliest(training, **numbers)
     else:
         prior = of_size(training, **numbers)
-    return lambda known: learning.adaptive(known, prior, sweeps=sweeps)
+    return lambda known: learning.adaptive(known, prior, doublings=doublings)
 
 
 def ridge(size: float, input_size: float, probe: float, caution: float = 0.0) -> Prior:
@@ -73,7 +73,8 @@ def ridge(size: float, input_size: float, probe: float, caution: float = 0.0) ->
         caution: share of the covariance that is multiplicative noise in the design.
     """
     prior = learning.ridge(caution=caution, probe=probe)
-    return dataclasses.replace(prior, dense=jnp.array([[size, input_size, 0.0]]), doubt=jnp.array(0.0))
+    still = {"doubt": jnp.array(0.0), "restraint": jnp.array(0.0)}
+    return dataclasses.replace(prior, dense=jnp.array([[size, input_size, 0.0]]), **still)
 
 
 def of_size(training: Sequence[Description], inflate: float, rank: float) -> Prior:
@@ -82,7 +83,7 @@ def of_size(training: Sequence[Description], inflate: float, rank: float) -> Pri
     for d in training:
         groups.setdefault(_size(d), []).append(d)
     pooled = [jax.tree.map(lambda *a: jnp.concatenate(a), *group) for group in groups.values()]
-    base = ridge(**{name: value for name, value in SETTINGS["ridge"].items() if name != "sweeps"})
+    base = ridge(**{name: value for name, value in SETTINGS["ridge"].items() if name != "doublings"})
     return dataclasses.replace(
         base,
         dense=base.dense.at[0, 2].set(_LAST),
@@ -99,8 +100,8 @@ def likeliest(training: Sequence[Description], inflate: float) -> Prior:
 def _families_alone(families: learning.Families, inflate: float) -> Prior:
     base = learning.wide(families)
     none = {"dense": base.dense[:0], "kinematic": base.kinematic[:0]}
-    still = {"caution": jnp.array(0.0), "doubt": jnp.array(0.0), "inflate": jnp.array(inflate)}
-    return dataclasses.replace(base, **none, **still)
+    bold = {name: jnp.array(0.0) for name in ("caution", "doubt", "restraint")}
+    return dataclasses.replace(base, **none, **bold, inflate=jnp.array(inflate))
 
 
 @pytree
@@ -145,7 +146,8 @@ class BankPolicy:
         weights = jax.nn.softmax(jnp.where(jnp.isfinite(odds), odds, -jnp.inf))
         K = (weights @ self.K.reshape(len(self.K), -1)).reshape(*x.shape[:-1], M_MAX, N_MAX)
         u = -(K @ x[..., None])[..., 0] * expand_batch(self.known.coordinates.input_mask, x.ndim)
-        u = jnp.where(jnp.isfinite(u), u, 0.0)
+        limit = expand_batch(self.known.limit, x.ndim - 1, 0)[..., None]
+        u = jnp.clip(jnp.where(jnp.isfinite(u), u, 0.0), -limit, limit)
         return (jnp.concatenate([x, u], -1), odds), u
 
 

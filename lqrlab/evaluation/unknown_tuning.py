@@ -11,11 +11,11 @@ from lqrlab.dataset import Description
 from lqrlab.evaluation.unknown import MOST, Regret, Unknown, unknown
 from lqrlab.evaluation.unknown_baselines import baseline
 
-_RIDGE = {"size": (0.03, 0.1, 0.3), "input_size": (0.1, 0.3, 1.0), "probe": (0.05, 0.15), "sweeps": (6, 20)}
+_RIDGE = {"size": (0.03, 0.1, 0.3), "input_size": (0.3, 1.0), "probe": (0.05, 0.15), "doublings": (1, 5)}
 GRID: Mapping[str, Mapping[str, Sequence[float]]] = {
     "ridge": _RIDGE,
     "cautious ridge": {**_RIDGE, "caution": (0.1, 1.0)},
-    "training plants of this size": {"inflate": (1.0, 2.0, 4.0), "rank": (8, 24, 60)},
+    "training plants of this size": {"inflate": (1.0, 2.0, 4.0), "rank": (8, 24)},
     "likeliest family": {"inflate": (1.0, 4.0, 16.0)},
     "bank of 500": {"misfit": (0.01, 0.03, 0.1, 0.3)},
     "family known": {"inflate": (1.0, 4.0, 16.0)},

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Self
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import pytree
@@ -21,15 +22,24 @@ class Known:
             j's unit over i's ``[*batch, 12, 12]``.
         noise: standard deviation of the disturbance of the scaled state at each step.
         sensor_noise: the same of the measured state.
+        limit: of the scaled inputs, ±; what is asked for beyond it does not arrive.
     """
 
     coordinates: Coordinates
     steps: Float[Array, "*batch n n"]
     noise: Float[Array, "*batch"]
     sensor_noise: Float[Array, "*batch"]
+    limit: Float[Array, "*batch"]
 
     @classmethod
-    def of(cls, plant: Plant, *, noise: ArrayLike = 0.0, sensor_noise: ArrayLike = 0.0) -> Self:
+    def of(
+        cls,
+        plant: Plant,
+        *,
+        noise: ArrayLike = 0.0,
+        sensor_noise: ArrayLike = 0.0,
+        limit: ArrayLike = np.inf,
+    ) -> Self:
         """Of a plant or a batch, whose equations are not looked at.
 
         >>> learning.Known.of(systems.make("pendulum"), noise=0.01).coordinates.scale_x.shape
@@ -41,7 +51,7 @@ class Known:
         return cls(
             coordinates,
             steps,
-            *(jnp.broadcast_to(jnp.asarray(a, float), lead) for a in (noise, sensor_noise)),
+            *(jnp.broadcast_to(jnp.asarray(a, float), lead) for a in (noise, sensor_noise, limit)),
         )
 
     def scaled(self) -> Self:

@@ -58,40 +58,41 @@ def families(plants: Sequence[Description], *, rank: int = 6) -> Families:
         plants: descriptions ``[num, …]`` of at least two variants a family, all of one size.
         rank: directions kept of a family.
     """
-    parts = []
-    for d in plants:
-        theta, (n, m) = transition(d), (int(np.sum(np.asarray(a)[0])) for a in (d.state_mask, d.input_mask))
-        mean = theta.mean(0)
-        flat = (theta - mean).reshape(len(theta), -1)
-        rank_here = min(rank, *flat.shape)
-        _, size, directions = np.linalg.svd(flat, full_matrices=False)
-        left = flat - flat @ directions[:rank_here].T @ directions[:rank_here]
-        fill = rank - rank_here
-        parts.append(
-            (
-                mean,
-                np.pad(directions[:rank_here], ((0, fill), (0, 0))).reshape(rank, Z, N_MAX),
-                np.pad(size[:rank_here] ** 2 / len(theta), (0, fill)),
-                (left**2).mean(0).reshape(Z, N_MAX).sum(0).max(),
-                np.array([n, m], float),
-                _cost(mean, n),
-            )
-        )
-    columns = [np.stack(column) for column in zip(*parts)]
+    columns = [np.stack(column) for column in zip(*(_family(d, rank) for d in plants))]
     return Families(*map(jnp.asarray, columns), _most(columns[4]))
+
+
+def _family(d: Description, rank: int) -> tuple[np.ndarray, ...]:
+    """The columns of :class:`Families` for one family."""
+    theta, (n, m) = transition(d), (int(np.sum(np.asarray(a)[0])) for a in (d.state_mask, d.input_mask))
+    mean = theta.mean(0)
+    flat = (theta - mean).reshape(len(theta), -1)
+    kept = min(rank, len(theta) - 1, flat.shape[1])
+    _, size, directions = np.linalg.svd(flat, full_matrices=False)
+    directions, size = directions[:kept], size[:kept]
+    w = flat @ directions.T
+    rest = ((flat - w @ directions) ** 2).mean(0).reshape(Z, N_MAX).sum(0).max()
+    fill = ((0, rank - kept), (0, 0))
+    return (
+        mean,
+        np.pad(directions, fill).reshape(rank, Z, N_MAX),
+        np.pad(size**2 / len(theta), fill[0]),
+        rest,
+        np.array([n, m], float),
+        _cost(mean, n),
+    )
+
+
+def _cost(theta: np.ndarray, n: int) -> np.ndarray:
+    """P of one plant with Q = R = I, zero in padding."""
+    P = np.asarray(control.dlqr(theta[:N_MAX].T, theta[N_MAX:].T, np.eye(N_MAX), np.eye(M_MAX)).P)
+    exists = (np.arange(N_MAX) < n).astype(float)
+    return P * exists[:, None] * exists
 
 
 def _most(sizes: np.ndarray) -> int:
     """How many families share a size, at most."""
     return int(np.unique(sizes, axis=0, return_counts=True)[1].max())
-
-
-def _cost(theta: np.ndarray, n: int) -> np.ndarray:
-    """P of one plant with Q = R = I, zero in padding."""
-    A, B = theta[:N_MAX].T, theta[N_MAX:].T
-    P = np.asarray(control.dlqr(A, B, np.eye(N_MAX), np.eye(M_MAX)).P)
-    exists = (np.arange(N_MAX) < n).astype(float)
-    return P * exists[:, None] * exists
 
 
 @pytree
@@ -110,6 +111,8 @@ class Prior:
         half: standard deviation of a position's row in units of that of its rate's, times half the time step.
         caution: weight of what is not known within a component, in the design.
         doubt: the same of the difference between the two likeliest components.
+        restraint: the gain is multiplied by this power of the probability that two draws from the belief are of one
+            kind: as long as families cannot be told apart, little is done.
         probe: amplitude of the probing input: constant, per unit of the noise, and over how many times n + m steps it
             decays ``[3]``.
         start: cost to go per unit of the state's square that a design starts from.
@@ -125,6 +128,7 @@ class Prior:
     half: Float[Array, ""]
     caution: Float[Array, ""]
     doubt: Float[Array, ""]
+    restraint: Float[Array, ""]
     probe: Float[Array, " 3"]
     start: Float[Array, ""]
     inflate: Float[Array, ""]
@@ -155,7 +159,8 @@ def wide(known: Families | None = None) -> Prior:
         kinematic=jnp.array([[0.03, 0.02, 0.1, -4.0], [0.15, 0.1, 0.3, -4.0], [0.15, 0.1, 1.5, -4.0]]),
         half=jnp.array(1.0),
         caution=jnp.array(0.1),
-        doubt=jnp.array(0.1),
+        doubt=jnp.array(1.0),
+        restraint=jnp.array(1.0),
         probe=jnp.array([0.05, 2.0, 1.0]),
         start=jnp.array(10.0),
         inflate=jnp.array(2.0),

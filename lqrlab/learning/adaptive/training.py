@@ -22,6 +22,7 @@ from lqrlab.simulation import SampledProblem
 from lqrlab.systems import M_MAX, N_MAX, Plant
 
 _LARGEST = 1e3  # of a state: where a loop has got so far away, its gradient says nothing any more
+_LIMIT = 20.0  # of the scaled inputs
 _CLIP = 1.0  # of one loop's gradient: a loop near divergence must not drown all others
 _MOVES = 0.02  # of a unit in a step
 _SEGMENT = 10  # steps whose inner values are computed again in the backward pass
@@ -55,7 +56,7 @@ class Lessons:
     ) -> Self:
         """A loop of each of some plants, at one level of noise; those without an optimum are left out."""
         d = plants if isinstance(plants, Description) else describe(plants)
-        known = Known.of(plants, noise=noise).scaled() if known is None else known  # type: ignore[arg-type]
+        known = Known.of(plants, noise=noise, limit=_LIMIT).scaled() if known is None else known  # type: ignore[arg-type]
         A, B = d.A.astype(float), d.B.astype(float)
         weights = (jnp.broadcast_to(jnp.eye(k), (len(A), k, k)) for k in (N_MAX, M_MAX))
         problem, stabilizing = SampledProblem.of(control.Sampled(A, B, *weights, jnp.zeros_like(B)))
@@ -89,7 +90,7 @@ def lessons(
     for noise in noises:
         for k, plants in enumerate(batches):
             parts += [Lessons.of(plants, noise=noise, hidden=hidden) for hidden in (-1, k)]
-        known = Known(drawn.coordinates, steps, *(jnp.full(randoms, a) for a in (noise, 0.0)))
+        known = Known(drawn.coordinates, steps, *(jnp.full(randoms, a) for a in (noise, 0.0, _LIMIT)))
         parts.append(Lessons.of(drawn, noise=noise, known=known))
         share = len(batches) * len(parts[0]) / len(parts[-1])
         weight += [np.ones(len(part)) for part in parts[-2 * len(batches) - 1 : -1]] + [
@@ -102,7 +103,7 @@ def numbers(prior: Prior) -> dict[str, Array]:
     """What is learned of a prior: its positive numbers by their logarithms, log odds as they are."""
     log = {
         name: jnp.log(getattr(prior, name))
-        for name in ("half", "caution", "doubt", "probe", "start", "inflate")
+        for name in ("half", "caution", "doubt", "restraint", "probe", "start", "inflate")
     }
     return log | {
         "dense": prior.dense.at[:, :2].set(jnp.log(prior.dense[:, :2])),
@@ -120,7 +121,7 @@ def with_numbers(prior: Prior, values: dict[str, Array]) -> Prior:
 
 
 def excess(
-    prior: Prior, lesson: Lessons, key: PRNGKeyArray, num_steps: int, sweeps: int, limit: float = 20.0
+    prior: Prior, lesson: Lessons, key: PRNGKeyArray, num_steps: int, doublings: int, limit: float = 20.0
 ) -> Array:
     """log(J / x0ᵀP x0 …) of one loop: what it costs above the same loop under the optimal gain, as a logarithm."""
     known = lesson.known
@@ -135,8 +136,8 @@ def excess(
 
     def step(state: tuple, noise: Array) -> tuple[tuple, None]:
         x, memory, best, paid, least, lost = state
-        memory, u = regulator.step(prior, sweeps, known, memory, x)
-        u, v = jnp.clip(u, -limit, limit), jnp.clip(-K @ best, -limit, limit)
+        memory, u = regulator.step(prior, doublings, known, memory, x)
+        u, v = jnp.clip(u, -_LIMIT, _LIMIT), jnp.clip(-K @ best, -_LIMIT, _LIMIT)
         paid, least = paid + jnp.where(lost, 0.0, cost(x, u)), least + cost(best, v)
         after = A @ x + B @ u + noise
         lost = lost | ~(jnp.max(jnp.abs(after)) < _LARGEST)
@@ -169,7 +170,7 @@ def learn(
     num_updates: int = 60,
     batch: int = 128,
     num_steps: int = 150,
-    sweeps: int = 4,
+    doublings: int = 5,
     learning_rate: float = 0.1,
     report: Report | None = None,
 ) -> Prior:
@@ -182,7 +183,7 @@ def learn(
         lessons: loops to draw from.
         weight: how often each is drawn, relative.
         key: of draws, initial states and noise.
-        num_updates, batch, num_steps, sweeps, learning_rate: the usual ones; Adam.
+        num_updates, batch, num_steps, doublings, learning_rate: the usual ones; Adam.
         report: called with step, mean loss, and share lost.
     """
     optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, num_updates, 0.05))
@@ -192,7 +193,7 @@ def learn(
         pick, run = jax.random.split(jax.random.fold_in(key, i))
         rows = jax.random.choice(pick, len(lessons), (batch,), p=weight / jnp.sum(weight))
         loss, lost, grads = _slope(
-            values, prior, lessons[rows], jax.random.split(run, batch), num_steps, sweeps
+            values, prior, lessons[rows], jax.random.split(run, batch), num_steps, doublings
         )
         with jax.numpy_dtype_promotion("standard"):  # Adam takes powers of its decay by a count of steps
             updates, state = optimizer.update(grads, state)
@@ -204,10 +205,10 @@ def learn(
 
 @partial(jax.jit, static_argnums=(4, 5))
 def _slope(
-    values: dict[str, Array], prior: Prior, lessons: Lessons, keys: Array, num_steps: int, sweeps: int
+    values: dict[str, Array], prior: Prior, lessons: Lessons, keys: Array, num_steps: int, doublings: int
 ) -> tuple[Array, Array, dict[str, Array]]:
     def one(values: dict[str, Array], lesson: Lessons, key: Array) -> tuple[Array, Array]:
-        found = excess(with_numbers(prior, values), lesson, key, num_steps, sweeps)
+        found = excess(with_numbers(prior, values), lesson, key, num_steps, doublings)
         return jnp.minimum(found, jnp.log(50.0)), found
 
     (loss, found), grads = jax.vmap(jax.value_and_grad(one, has_aux=True), in_axes=(None, 0, 0))(
