@@ -174,7 +174,7 @@ def test_a_loop_in_si_units_is_the_padded_one(scaled):
     _, x0, expected = scaled
     pendulums = sampled("pendulum", 2)
     scale_x, scale_u = (np.asarray(s).reshape(-1, 1, 1, s.shape[-1]) for s in pendulums.scales)
-    policy = learning.adaptive(pendulums, learning.wide())
+    policy = learning.adaptive(pendulums, learning.wide(), limit=20.0)
     run = simulation.rollout(pendulums, policy, np.asarray(x0)[..., :2] * scale_x[:, 0], 20, linear=True)
     np.testing.assert_allclose(np.asarray(run.xs) / scale_x, expected.xs[..., :2], rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(np.asarray(run.us) / scale_u, expected.us[..., :1], rtol=1e-6, atol=1e-9)

@@ -77,7 +77,7 @@ def _family(d: Description, rank: int) -> tuple[np.ndarray, ...]:
         mean,
         np.pad(directions, fill).reshape(rank, Z, N_MAX),
         np.pad(size**2 / len(theta), fill[0]),
-        rest,
+        np.asarray(rest),
         np.array([n, m], float),
         _cost(mean, n),
     )
