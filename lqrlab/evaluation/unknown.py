@@ -152,8 +152,8 @@ def _problem(plant: Plant, limit: float) -> tuple[SampledProblem, Known]:
             f"{plant.batch_shape}; systems.sample draws one"
         )
     d = dataset.describe(plant)
-    weights = (jnp.broadcast_to(jnp.eye(k), (len(d.A), k, k)) for k in (N_MAX, M_MAX))
-    problem, stabilizing = SampledProblem.of(control.Sampled(d.A, d.B, *weights, jnp.zeros_like(d.B)))
+    Q, R = (jnp.broadcast_to(jnp.eye(k), (len(d.A), k, k)) for k in (N_MAX, M_MAX))
+    problem, stabilizing = SampledProblem.of(control.Sampled(d.A, d.B, Q, R, jnp.zeros_like(d.B)))
     if not bool(jnp.all(stabilizing)):
         raise ValueError(
             f"plants: {int(jnp.sum(~stabilizing))} of {len(d.A)} of {plant.name} have no stabilizing optimum to "

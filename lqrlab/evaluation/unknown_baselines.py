@@ -73,8 +73,8 @@ def ridge(size: float, input_size: float, probe: float, caution: float = 0.0) ->
         caution: share of the covariance that is multiplicative noise in the design.
     """
     prior = learning.ridge(caution=caution, probe=probe)
-    still = {"doubt": jnp.array(0.0), "restraint": jnp.array(0.0)}
-    return dataclasses.replace(prior, dense=jnp.array([[size, input_size, 0.0]]), **still)
+    zero = jnp.array(0.0)
+    return dataclasses.replace(prior, dense=jnp.array([[size, input_size, 0.0]]), doubt=zero, restraint=zero)
 
 
 def of_size(training: Sequence[Description], inflate: float, rank: float) -> Prior:
@@ -99,9 +99,16 @@ def likeliest(training: Sequence[Description], inflate: float) -> Prior:
 
 def _families_alone(families: learning.Families, inflate: float) -> Prior:
     base = learning.wide(families)
-    none = {"dense": base.dense[:0], "kinematic": base.kinematic[:0]}
-    bold = {name: jnp.array(0.0) for name in ("caution", "doubt", "restraint")}
-    return dataclasses.replace(base, **none, **bold, inflate=jnp.array(inflate))
+    zero = jnp.array(0.0)
+    return dataclasses.replace(
+        base,
+        dense=base.dense[:0],
+        kinematic=base.kinematic[:0],
+        caution=zero,
+        doubt=zero,
+        restraint=zero,
+        inflate=jnp.array(inflate),
+    )
 
 
 @pytree

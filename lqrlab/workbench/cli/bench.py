@@ -75,20 +75,17 @@ def bench_unknown(quick: bool, families: bool, tune: bool, as_json: bool) -> Non
     from lqrlab import benchmarks, compute
 
     compute.setup()
-    if tune:
-        header, cells = ("controller", "settings", "mean ratio", "median %", "p95 %", "diverged %"), _tuned
-        rows: Iterable = benchmarks.tune_unknown()
-    else:
-        header, cells = (
-            ("controller", "plants", "σ", "median %", "p95 %", "diverged %", "learned by"),
-            _regulated,
-        )
-        rows = benchmarks.bench_unknown(benchmarks.QUICK if quick else benchmarks.FULL, families=families)
+    size = benchmarks.QUICK if quick else benchmarks.FULL
+    rows: Iterable = benchmarks.tune_unknown() if tune else benchmarks.bench_unknown(size, families=families)
     if as_json:
         for row in rows:
             click.echo(json.dumps(_finite(dataclasses.asdict(row)), ensure_ascii=False))
-        return
-    click.echo(table([cells(row) for row in rows], header))
+    elif tune:
+        header = ("controller", "settings", "mean ratio", "median %", "p95 %", "diverged %")
+        click.echo(table(map(_tuned, rows), header))
+    else:
+        heads = ("controller", "plants", "σ", "median %", "p95 %", "diverged %", "learned by")
+        click.echo(table(map(_regulated, rows), heads))
 
 
 def _finite(value: object) -> object:
