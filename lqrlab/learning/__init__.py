@@ -1,6 +1,7 @@
 """One network for all plants: models, losses, closed-loop cost, the train step, fit, checkpoints."""
 
 from lqrlab.learning import batches, certificate, closed_loop_cost, gains, losses, metrics, models
+from lqrlab.learning.adaptive import AdaptivePolicy, Families, Known, Prior, adaptive, families, ridge, wide
 from lqrlab.learning.batches import Plants, TrainBatch
 from lqrlab.learning.certificate import Certificate, certify
 from lqrlab.learning.checkpoints import load
@@ -8,24 +9,31 @@ from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
 from lqrlab.learning.gains import repair
 from lqrlab.learning.network_policy import NetworkPolicy, policy
+from lqrlab.learning.pretrained import pretrained
 from lqrlab.learning.seed_grid import Curves, grid
 from lqrlab.learning.training_step import TrainState, learning_rate, objective, optimizer, train_step
 
 __all__ = [
+    "AdaptivePolicy",
     "Certificate",
     "Curves",
+    "Families",
     "Fit",
+    "Known",
     "ModelConfig",
     "NetworkPolicy",
     "NonFiniteLossError",
     "Plants",
+    "Prior",
     "TrainBatch",
     "TrainConfig",
     "TrainState",
+    "adaptive",
     "batches",
     "certificate",
     "certify",
     "closed_loop_cost",
+    "families",
     "fit",
     "gains",
     "grid",
@@ -38,6 +46,9 @@ __all__ = [
     "optimizer",
     "policy",
     "repair",
+    "pretrained",
+    "ridge",
     "stop",
     "train_step",
+    "wide",
 ]

@@ -1,0 +1,207 @@
+"""The adaptive regulator: it believes, designs for what it believes, and probes what it does not know."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int
+
+from lqrlab.compute import pytree
+from lqrlab.compute.linalg import expand_batch, solve
+from lqrlab.learning.adaptive import belief as beliefs
+from lqrlab.learning.adaptive.belief import Belief
+from lqrlab.learning.adaptive.known import Known
+from lqrlab.learning.adaptive.prior import Prior, Z
+from lqrlab.systems import M_MAX, N_MAX, Plant
+
+_LARGEST_COST = 1e6  # of a belief that nothing stabilises; beyond it the design only keeps its direction
+_SURE = 0.95  # weight of a component that is taken for certain
+_SIGNS = np.random.default_rng(0).choice([-1.0, 1.0], (64, M_MAX))
+"""Of the probing inputs, over steps: fixed, so that the same loop is the same run."""
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """What an adaptive regulator remembers of each loop.
+
+    Attributes:
+        belief: of its plant.
+        z: the last state and input, scaled.
+        t: steps taken.
+        P: cost to go of the design.
+        component: the component of the belief that is nearly certain; −1 if none is.
+    """
+
+    belief: Belief
+    z: Float[Array, "*batch z"]
+    t: Int[Array, "*batch"]
+    P: Float[Array, "*batch n n"]
+    component: Int[Array, "*batch"]
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class AdaptivePolicy:
+    """A regulator of plants that nobody has described to it; a :class:`lqrlab.simulation.Policy`.
+
+    At each step the belief in A and B takes in what the last input did (exact Bayesian regression), a few doublings of
+    value iteration carry the cost to go on for the likeliest plant, with what is not known about it as multiplicative
+    noise (so an input whose effect is uncertain is dear), and an input that probes is added while it is new.
+
+    Attributes:
+        prior: what is believed before the first step, and how boldly to act.
+        known: what is known of the plants ``[*batch]``.
+        m: the plants' number of inputs.
+        doublings: 2 to this power steps of policy evaluation are made a step.
+
+    Source: J. Sternby, A simple dual control problem with an analytical solution, IEEE TAC 21 (1976), and
+    B. Wittenmark, Adaptive dual control methods: an overview, IFAC 1995 (caution and probing); W. De Koning,
+    Infinite horizon optimal control of linear discrete time systems with stochastic parameters, Automatica 18 (1982).
+    """
+
+    prior: Prior
+    known: Known
+    m: int = dataclasses.field(metadata={"static": True})
+    doublings: int = dataclasses.field(default=5, metadata={"static": True})
+
+    def init(self, batch_shape: tuple[int, ...]) -> Memory:
+        """The prior, for each loop."""
+        known, lead = self._flat(batch_shape)
+        memory = jax.vmap(lambda one: begin(self.prior, one))(known)
+        return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), memory)
+
+    def __call__(self, carry: Memory, x: Array) -> tuple[Memory, Array]:
+        """Learn from x ``[*batch, *extra, n]`` and answer with u ``[*batch, *extra, m]``."""
+        known, lead = self._flat(x.shape[:-1])
+        seen = self.known.coordinates.scale_state(x).astype(float).reshape(math.prod(lead), N_MAX)
+        num = math.prod(lead)
+        flat = jax.tree.map(lambda a: a.reshape(num, *a.shape[len(lead) :]), carry)
+        memory, u = jax.vmap(lambda *one: step(self.prior, self.doublings, *one))(known, flat, seen)
+        memory = jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), memory)
+        return memory, self.known.coordinates.unscale_input(u.reshape(*lead, M_MAX), self.m).astype(x.dtype)
+
+    def _flat(self, lead: tuple[int, ...]) -> tuple[Known, tuple[int, ...]]:
+        """What is known of each loop, one after another."""
+        batch = self.known.noise.ndim
+
+        def spread(a: Array) -> Array:
+            core = a.shape[batch:]
+            a = expand_batch(a, len(lead) + len(core), len(core))
+            return jnp.broadcast_to(a, (*lead, *core)).reshape(math.prod(lead), *core)
+
+        return jax.tree.map(spread, self.known), lead
+
+
+def begin(prior: Prior, known: Known) -> Memory:
+    """The memory of one loop before its first step."""
+    belief = beliefs.start(prior, known)
+    P = prior.start * jnp.diag(known.coordinates.state_mask.astype(float))
+    return Memory(belief, jnp.zeros(Z), jnp.zeros((), int), P, jnp.full((), -1))
+
+
+def step(prior: Prior, doublings: int, known: Known, memory: Memory, x: Array) -> tuple[Memory, Array]:
+    """One plant, one step, in scaled and padded coordinates."""
+    learned = beliefs.learn(memory.belief, prior, known, memory.z, x)
+    first = memory.t == 0
+    belief = jax.tree.map(lambda old, new: jnp.where(first, old, new), memory.belief, learned)
+    which, weights, theta = beliefs.likeliest(belief, prior)
+    large, P = len(belief.spread), memory.P
+    component = jnp.where(weights[0] > _SURE, which[0], -1)
+    if prior.known is not None:  # a family that is recognised brings its cost to go
+        family = belief.family[jnp.maximum(which[0] - large, 0)]
+        P = jnp.where((component >= large) & (component != memory.component), prior.known.cost[family], P)
+    P, K = _designed(prior, doublings, belief, known, P, (which, weights, theta))
+    inputs = known.coordinates.input_mask.astype(float)
+    odds = jax.nn.softmax(belief.odds)
+    at_large = jnp.sum(odds[:large])
+    certainty = at_large**2 + jnp.sum(odds[large:] ** 2)  # 1 where one family is left, 1/k of k alike
+    u = _probe(prior, known, memory.t, at_large) - certainty**prior.restraint * (K @ x)
+    u = u * inputs
+    u = jnp.clip(jnp.where(jnp.isfinite(u), u, 0.0), -known.limit, known.limit)
+    return Memory(belief, jnp.concatenate([x, u]), memory.t + 1, P, component), u
+
+
+def _designed(
+    prior: Prior,
+    doublings: int,
+    belief: Belief,
+    known: Known,
+    P: Array,
+    likeliest: tuple[Array, Array, Array],
+) -> tuple[Array, Array]:
+    """Cost to go and gain for the two likeliest components: a step of optimistic policy iteration from P on.
+
+    What is not known of θ is as noise that multiplies z: it adds E[δθ P δθᵀ] to the weights of z. That price is
+    computed from the last step's P.
+    """
+    which, weights, theta = likeliest
+    mean, between, large = jnp.tensordot(weights, theta, 1), theta[0] - theta[1], len(belief.spread)
+    price = jnp.eye(Z) + prior.doubt * weights[0] * weights[1] * (between @ P @ between.T)
+    if large:
+        share = jnp.where(which < large, weights, 0.0)
+        spread = jnp.tensordot(share, belief.spread[jnp.minimum(which, large - 1)], 1)
+        exists = known.coordinates.state_mask.astype(float)
+        rows = jnp.stack([belief.position, exists - belief.position])
+        price = price + prior.caution * jnp.tensordot(rows @ jnp.diagonal(P), spread, 1)
+    _, K = _greedy(mean, price, P)
+    F, act = mean[:N_MAX].T - mean[N_MAX:].T @ K, jnp.concatenate([jnp.eye(N_MAX), -K])
+    S = act.T @ price @ act
+    for _ in range(doublings):
+        S, F = S + F.T @ S @ F, F @ F
+    P = S + F.T @ P @ F
+    P = (P + P.T) / 2
+    P = jnp.where(
+        jnp.all(jnp.isfinite(P)),
+        P * jnp.minimum(1.0, _LARGEST_COST / jnp.trace(P)),
+        _LARGEST_COST * jnp.eye(N_MAX),
+    )
+    return _greedy(mean, price, P)
+
+
+def _greedy(theta: Array, price: Array, P: Array) -> tuple[Array, Array]:
+    """One step of value iteration: the cost to go one step earlier, and the gain that brings it about."""
+    H = theta @ P @ theta.T + price
+    K = solve(H[N_MAX:, N_MAX:], H[N_MAX:, :N_MAX], definite=True)
+    return H[:N_MAX, :N_MAX] - H[:N_MAX, N_MAX:] @ K, K
+
+
+def _probe(prior: Prior, known: Known, t: Array, at_large: Array) -> Array:
+    """The probing input of a step: as strong as the plant is unknown, and dying away."""
+    size = jnp.sum(known.coordinates.state_mask) + jnp.sum(known.coordinates.input_mask)
+    constant, of_noise, times = prior.probe
+    amplitude = (constant + of_noise * known.noise) * jnp.exp(-t.astype(float) / (times * size.astype(float)))
+    return at_large * amplitude * jnp.asarray(_SIGNS)[t % len(_SIGNS)]
+
+
+def adaptive(
+    plants: Plant | Known,
+    prior: Prior,
+    *,
+    noise: ArrayLike = 0.0,
+    sensor_noise: ArrayLike = 0.0,
+    limit: ArrayLike = np.inf,
+    doublings: int = 5,
+) -> AdaptivePolicy:
+    """A regulator for plants of which only units, sample time and noise are told.
+
+    Args:
+        plants: a plant or a batch, whose equations are not looked at; or what is known of one.
+        prior: what is believed beforehand.
+        noise: standard deviation of the disturbance of the state at each step, in units of the state's scale.
+        sensor_noise: the same of what is measured.
+        limit: of the inputs, ± in units of their scale.
+        doublings: 2 to this power steps of policy evaluation are made a step.
+
+    >>> plant = systems.make("pendulum")
+    >>> policy = learning.adaptive(plant, learning.wide())
+    >>> run = simulation.rollout(plant, policy, jnp.array([0.1, 0.0]), num_steps=200)
+    >>> bool(abs(run.xs[-1]).max() < 1e-3)
+    True
+    """
+    if isinstance(plants, Known):
+        return AdaptivePolicy(prior, plants, M_MAX, doublings)
+    known = Known.of(plants, noise=noise, sensor_noise=sensor_noise, limit=limit)
+    return AdaptivePolicy(prior, known, plants.m, doublings)
