@@ -137,7 +137,6 @@ def test_a_plant_that_is_known_is_regulated_by_scipys_gain(training):
         dense=jnp.zeros((0, 3)),
         kinematic=jnp.zeros((0, 4)),
         caution=jnp.array(0.0),
-        restraint=jnp.array(0.0),
     )
     A, B = (np.asarray(a)[0] for a in (d.A, d.B))
     policy = learning.adaptive(one(systems.make("cart_pole")), prior)

@@ -73,8 +73,7 @@ def ridge(size: float, input_size: float, probe: float, caution: float = 0.0) ->
         caution: share of the covariance that is multiplicative noise in the design.
     """
     prior = learning.ridge(caution=caution, probe=probe)
-    zero = jnp.array(0.0)
-    return dataclasses.replace(prior, dense=jnp.array([[size, input_size, 0.0]]), doubt=zero, restraint=zero)
+    return dataclasses.replace(prior, dense=jnp.array([[size, input_size, 0.0]]))
 
 
 def of_size(training: Sequence[Description], inflate: float, rank: float) -> Prior:
@@ -99,14 +98,11 @@ def likeliest(training: Sequence[Description], inflate: float) -> Prior:
 
 def _families_alone(families: learning.Families, inflate: float) -> Prior:
     base = learning.wide(families)
-    zero = jnp.array(0.0)
     return dataclasses.replace(
         base,
         dense=base.dense[:0],
         kinematic=base.kinematic[:0],
-        caution=zero,
-        doubt=zero,
-        restraint=zero,
+        caution=jnp.array(0.0),
         inflate=jnp.array(inflate),
     )
 

@@ -103,22 +103,21 @@ def _learn_families(
     return jax.lax.scan(row, start, (regressors, errors, exists))[0]
 
 
-def likeliest(
-    belief: Belief, prior: Prior
-) -> tuple[Int[Array, " 2"], Float[Array, " 2"], Float[Array, "2 z n"]]:
-    """The two likeliest components: which, their weights, their θ."""
-    count = belief.odds.shape[-1]
-    padded = jnp.pad(
-        belief.odds, (0, max(0, 2 - count)), constant_values=-jnp.inf
-    )  # of one there is no second
-    odds, which = jax.lax.top_k(padded, 2)
-    which = jnp.minimum(which, count - 1)
+def hypotheses(belief: Belief, prior: Prior) -> tuple[Array, Array, Array]:
+    """What the plant may be: each family that fits, then plants at large as one.
+
+    Returns:
+        Weights ``[F + 1]``, θ ``[F + 1, Z, 12]``, and covariances of the rows of the last ``[2, Z, Z]``.
+    """
+    odds, large = jax.nn.softmax(belief.odds), len(belief.theta)
+    if large:
+        size = jnp.argmax(belief.odds[:large])
+        theta, spread = belief.theta[size], belief.spread[size]
+    else:
+        theta, spread = jnp.zeros((Z, N_MAX)), jnp.zeros((2, Z, Z))
+    weights, thetas = jnp.sum(odds[:large])[None], theta[None]
     if prior.known is not None:
-        known = prior.known
-        at = jnp.maximum(which - len(belief.theta), 0)
-        family, w = belief.family[at], belief.w[at]
-        of_family = known.mean[family] + jnp.einsum("kr,krzn->kzn", w, known.directions[family])
-        large = belief.theta[jnp.minimum(which, len(belief.theta) - 1)] if len(belief.theta) else of_family
-        means = jnp.where((which < len(belief.theta))[:, None, None], large, of_family)
-        return which, jax.nn.softmax(odds), means
-    return which, jax.nn.softmax(odds), belief.theta[which]
+        mean, directions = prior.known.mean[belief.family], prior.known.directions[belief.family]
+        of_families = mean + jnp.einsum("fr,frzn->fzn", belief.w, directions)
+        weights, thetas = jnp.concatenate([odds[large:], weights]), jnp.concatenate([of_families, thetas])
+    return weights, thetas, spread

@@ -107,65 +107,61 @@ def step(prior: Prior, doublings: int, known: Known, memory: Memory, x: Array) -
     learned = beliefs.learn(memory.belief, prior, known, memory.z, x)
     first = memory.t == 0
     belief = jax.tree.map(lambda old, new: jnp.where(first, old, new), memory.belief, learned)
-    which, weights, theta = beliefs.likeliest(belief, prior)
-    large, P = len(belief.spread), memory.P
-    component = jnp.where(weights[0] > _SURE, which[0], -1)
-    if prior.known is not None:  # a family that is recognised brings its cost to go
-        family = belief.family[jnp.maximum(which[0] - large, 0)]
-        P = jnp.where((component >= large) & (component != memory.component), prior.known.cost[family], P)
-    P, K = _designed(prior, doublings, belief, known, P, (which, weights, theta))
+    K, P, component = _designed(prior, doublings, known, belief, memory)
     inputs = known.coordinates.input_mask.astype(float)
-    odds = jax.nn.softmax(belief.odds)
-    at_large = jnp.sum(odds[:large])
-    certainty = at_large**2 + jnp.sum(odds[large:] ** 2)  # 1 where one family is left, 1/k of k alike
-    u = _probe(prior, known, memory.t, at_large) - certainty**prior.restraint * (K @ x)
-    u = u * inputs
+    at_large = jnp.sum(jax.nn.softmax(belief.odds)[: len(belief.theta)])
+    u = (_probe(prior, known, memory.t, at_large) - K @ x) * inputs
     u = jnp.clip(jnp.where(jnp.isfinite(u), u, 0.0), -known.limit, known.limit)
     return Memory(belief, jnp.concatenate([x, u]), memory.t + 1, P, component), u
 
 
 def _designed(
-    prior: Prior,
-    doublings: int,
-    belief: Belief,
-    known: Known,
-    P: Array,
-    likeliest: tuple[Array, Array, Array],
-) -> tuple[Array, Array]:
-    """Cost to go and gain for the two likeliest components: a step of optimistic policy iteration from P on.
+    prior: Prior, doublings: int, known: Known, belief: Belief, memory: Memory
+) -> tuple[Array, Array, Array]:
+    """The gain, the likeliest hypothesis's cost to go, and that hypothesis where it is nearly certain, else −1.
 
-    What is not known of θ is as noise that multiplies z: it adds E[δθ P δθᵀ] to the weights of z. That price is
-    computed from the last step's P.
+    The input is the best one if the next step told which hypothesis is true: it minimises the expected cost to go,
+    each hypothesis's by its own P and in units of tr P, since it is the cost over the optimum that counts. What is not known of a plant at large is as noise that multiplies z: it adds
+    E[δθ P δθᵀ] to the weights of z.
     """
-    which, weights, theta = likeliest
-    mean, between, large = jnp.tensordot(weights, theta, 1), theta[0] - theta[1], len(belief.spread)
-    price = jnp.eye(Z) + prior.doubt * weights[0] * weights[1] * (between @ P @ between.T)
-    if large:
-        share = jnp.where(which < large, weights, 0.0)
-        spread = jnp.tensordot(share, belief.spread[jnp.minimum(which, large - 1)], 1)
-        exists = known.coordinates.state_mask.astype(float)
-        rows = jnp.stack([belief.position, exists - belief.position])
-        price = price + prior.caution * jnp.tensordot(rows @ jnp.diagonal(P), spread, 1)
-    _, K = _greedy(mean, price, P)
-    F, act = mean[:N_MAX].T - mean[N_MAX:].T @ K, jnp.concatenate([jnp.eye(N_MAX), -K])
+    weights, theta, spread = beliefs.hypotheses(belief, prior)
+    at_large = len(weights) - 1
+    best = jnp.argmax(weights)
+    component = jnp.where(weights[best] > _SURE, best, -1)
+    P = memory.P
+    if at_large:  # a family that is recognised brings its cost to go
+        assert prior.known is not None
+        costs = prior.known.cost[belief.family]
+        new = (component >= 0) & (component < at_large) & (component != memory.component)
+        P = jnp.where(new, costs[jnp.minimum(best, at_large - 1)], P)
+    exists = known.coordinates.state_mask.astype(float)
+    rows = jnp.stack([belief.position, exists - belief.position])
+    dear = prior.caution * jnp.tensordot(rows @ jnp.diagonal(P), spread, 1)
+    P = _improved(theta[best], jnp.eye(Z) + jnp.where(best == at_large, dear, 0.0), P, doublings)
+    H = weights[-1] / jnp.maximum(jnp.trace(P), 1.0) * (theta[-1] @ P @ theta[-1].T + dear + jnp.eye(Z))
+    if at_large:
+        mine = jnp.where((jnp.arange(at_large) == component)[:, None, None], P, costs)
+        of_families = jnp.einsum("fzn,fnm,fym->fzy", theta[:-1], mine, theta[:-1]) + jnp.eye(Z)
+        size = jnp.maximum(jnp.trace(mine, axis1=-2, axis2=-1), 1.0)
+        H = H + jnp.tensordot(weights[:-1] / size, of_families, 1)
+    return _greedy(H), P, component
+
+
+def _improved(theta: Array, price: Array, P: Array, doublings: int) -> Array:
+    """P after a step of optimistic policy iteration: of the gain that is best for P, many steps' cost, then P."""
+    K = _greedy(theta @ P @ theta.T + price)
+    F, act = theta[:N_MAX].T - theta[N_MAX:].T @ K, jnp.concatenate([jnp.eye(N_MAX), -K])
     S = act.T @ price @ act
     for _ in range(doublings):
         S, F = S + F.T @ S @ F, F @ F
     P = S + F.T @ P @ F
-    P = (P + P.T) / 2
-    P = jnp.where(
-        jnp.all(jnp.isfinite(P)),
-        P * jnp.minimum(1.0, _LARGEST_COST / jnp.trace(P)),
-        _LARGEST_COST * jnp.eye(N_MAX),
-    )
-    return _greedy(mean, price, P)
+    good, P = jnp.all(jnp.isfinite(P)), (P + P.T) / 2
+    return jnp.where(good, P * jnp.minimum(1.0, _LARGEST_COST / jnp.trace(P)), _LARGEST_COST * jnp.eye(N_MAX))
 
 
-def _greedy(theta: Array, price: Array, P: Array) -> tuple[Array, Array]:
-    """One step of value iteration: the cost to go one step earlier, and the gain that brings it about."""
-    H = theta @ P @ theta.T + price
-    K = solve(H[N_MAX:, N_MAX:], H[N_MAX:, :N_MAX], definite=True)
-    return H[:N_MAX, :N_MAX] - H[:N_MAX, N_MAX:] @ K, K
+def _greedy(H: Array) -> Array:
+    """The gain that minimises zᵀHz for z = [x; −Kx]."""
+    return solve(H[N_MAX:, N_MAX:], H[N_MAX:, :N_MAX], definite=True)
 
 
 def _probe(prior: Prior, known: Known, t: Array, at_large: Array) -> Array:

@@ -109,10 +109,7 @@ class Prior:
         dense: standard deviations of the entries of A − I and of B, log prior odds ``[k, 3]``.
         kinematic: standard deviations of the rates' rows: positions' and rates' columns, B; log prior odds ``[l, 4]``.
         half: standard deviation of a position's row in units of that of its rate's, times half the time step.
-        caution: weight of what is not known within a component, in the design.
-        doubt: the same of the difference between the two likeliest components.
-        restraint: the gain is multiplied by this power of the probability that two draws from the belief are of one
-            kind: as long as families cannot be told apart, little is done.
+        caution: weight of what is not known of a plant at large, in the design.
         probe: amplitude of the probing input: constant, per unit of the noise, and over how many times n + m steps it
             decays ``[3]``.
         start: cost to go per unit of the state's square that a design starts from.
@@ -127,8 +124,6 @@ class Prior:
     kinematic: Float[Array, "l 4"]
     half: Float[Array, ""]
     caution: Float[Array, ""]
-    doubt: Float[Array, ""]
-    restraint: Float[Array, ""]
     probe: Float[Array, " 3"]
     start: Float[Array, ""]
     inflate: Float[Array, ""]
@@ -159,8 +154,6 @@ def wide(known: Families | None = None) -> Prior:
         kinematic=jnp.array([[0.03, 0.02, 0.1, -4.0], [0.15, 0.1, 0.3, -4.0], [0.15, 0.1, 1.5, -4.0]]),
         half=jnp.array(1.0),
         caution=jnp.array(0.1),
-        doubt=jnp.array(1.0),
-        restraint=jnp.array(1.0),
         probe=jnp.array([0.05, 2.0, 1.0]),
         start=jnp.array(10.0),
         inflate=jnp.array(2.0),

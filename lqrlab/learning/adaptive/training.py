@@ -101,10 +101,7 @@ def lessons(
 
 def numbers(prior: Prior) -> dict[str, Array]:
     """What is learned of a prior: its positive numbers by their logarithms, log odds as they are."""
-    log = {
-        name: jnp.log(getattr(prior, name))
-        for name in ("half", "caution", "doubt", "restraint", "probe", "start", "inflate")
-    }
+    log = {name: jnp.log(getattr(prior, name)) for name in ("half", "caution", "probe", "start", "inflate")}
     return log | {
         "dense": prior.dense.at[:, :2].set(jnp.log(prior.dense[:, :2])),
         "kinematic": prior.kinematic.at[:, :3].set(jnp.log(prior.kinematic[:, :3])),
