@@ -29,8 +29,9 @@ def pretrained(name: str) -> Any:
     """Trained weights that come with the package.
 
     Args:
-        name: ``"adaptive"``: a :class:`Prior` for :func:`lqrlab.learning.adaptive`, which regulates plants that nobody has
-            described to it. ``"regulator"``: a matrix network for :func:`lqrlab.learning.policy`, which is told A and B.
+        name: ``"adaptive"``: a :class:`Prior` for :func:`lqrlab.learning.adaptive`, which regulates plants that
+            nobody has described to it. ``"regulator"``: a matrix network for :func:`lqrlab.learning.policy`, which is
+            told A and B.
 
     >>> plant = systems.make("cart_pole")
     >>> policy = learning.adaptive(plant, learning.pretrained("adaptive"))
@@ -52,7 +53,7 @@ def _file(name: str) -> Path:
 
 
 def read(file: str | Path) -> Any:
-    """The model or prior in a file of :func:`write`, which may be a stranger's: numbers and names, nothing that runs."""
+    """The model or prior in a file of :func:`write`, which may be a stranger's: nothing in it runs."""
     arrays, card = _opened(Path(file))
     kind = card.get("kind")
     if kind == "prior":
@@ -75,7 +76,7 @@ def _opened(file: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     try:
         with safe_open(file, "np") as opened:
             card = json.loads((opened.metadata() or {}).get("card", "{}"))
-            arrays = {k: opened.get_tensor(k) for k in opened.keys()}
+            arrays = {k: opened.get_tensor(k) for k in opened.keys()}  # noqa: SIM118 (no mapping)
     except (SafetensorError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"file: {file} holds no weights that can be read: {error}") from error
     if not isinstance(card, dict):

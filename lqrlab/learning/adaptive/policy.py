@@ -47,9 +47,9 @@ class Memory:
 class AdaptivePolicy:
     """A regulator of plants that nobody has described to it; a :class:`lqrlab.simulation.Policy`.
 
-    At each step the belief in A and B takes in what the last input did (exact Bayesian regression), a few doublings of
-    value iteration carry the cost to go on for the likeliest plant, with what is not known about it as multiplicative
-    noise (so an input whose effect is uncertain is dear), and an input that probes is added while it is new.
+    At each step the belief in A and B takes in what the last input did (exact Bayesian regression), a step of policy
+    iteration improves the cost to go of the likeliest plant, with what is not known about it as multiplicative noise
+    (so an input whose effect is uncertain is dear), and a probing input is added while the plant is new.
 
     Attributes:
         prior: what is believed before the first step, and how boldly to act.
@@ -121,8 +121,8 @@ def _designed(
     """The gain, the likeliest hypothesis's cost to go, and that hypothesis where it is nearly certain, else −1.
 
     The input is the best one if the next step told which hypothesis is true: it minimises the expected cost to go,
-    each hypothesis's by its own P and in units of tr P, since it is the cost over the optimum that counts. What is not known of a plant at large is as noise that multiplies z: it adds
-    E[δθ P δθᵀ] to the weights of z.
+    each hypothesis's by its own P and in units of tr P, since it is the cost over the optimum that counts. What is not
+    known of a plant at large is as noise that multiplies z: it adds E[δθ P δθᵀ] to the weights of z.
     """
     weights, theta, spread = beliefs.hypotheses(belief, prior)
     at_large = len(weights) - 1
