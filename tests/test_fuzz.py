@@ -105,7 +105,7 @@ STARTS = np.zeros((2, 2))
         (lambda: control.ilqr(len, [0.0], [[1.0]], [[1.0]], 2, dt=0.1), "f: fails on a state"),
         (lambda: systems.stack([]), "plants: expected a list of at least one plant"),
         (lambda: systems.pad_matrix(np.eye(2), 1, 2), "rows: expected a whole number ≥ 2"),
-        (lambda: systems.from_matrices(np.eye(2), np.eye(2), Q=np.zeros((0, 2))), "Q: expected shape"),
+        (lambda: systems.from_matrices(np.eye(2), np.eye(2), Q=np.zeros((0, 2))), r"Q: expected \(2, 2\)"),
         (lambda: systems.check_parameter(type(VARIANTS), "lenght", 1.0), "lenght: pendulum has no such"),
         (lambda: systems.with_rates("x ± 1 m", time=0.0), "time: expected a time above 0 s"),
         (lambda: VARIANTS.initial_state(key=jax.random.key(0), num=-1), "num: expected a whole number"),

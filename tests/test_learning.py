@@ -779,7 +779,7 @@ def test_parameters_that_are_not_numbers_are_never_saved(data, tmp_path, monkeyp
         )  # a run whose steps no test has compiled
     kept = learning.load(tmp_path / "bad" / "checkpoints")
     assert all(np.isfinite(a).all() for a in learning.models.split(kept)[1].values())
-    with pytest.raises(ValueError, match="holds no 'newest' checkpoint"):
+    with pytest.raises(ValueError, match="which: expected one of last, best"):
         learning.load(tmp_path / "bad" / "checkpoints", "newest")
 
 
