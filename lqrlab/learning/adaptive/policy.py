@@ -65,7 +65,7 @@ class AdaptivePolicy:
     prior: Prior
     known: Known
     m: int = dataclasses.field(metadata={"static": True})
-    doublings: int = dataclasses.field(default=5, metadata={"static": True})
+    doublings: int = dataclasses.field(default=2, metadata={"static": True})
 
     def init(self, batch_shape: tuple[int, ...]) -> Memory:
         """The prior, for each loop."""
@@ -141,7 +141,7 @@ def _designed(
     H = weights[-1] / jnp.maximum(jnp.trace(P), 1.0) * (theta[-1] @ P @ theta[-1].T + dear + jnp.eye(Z))
     if at_large:
         mine = jnp.where((jnp.arange(at_large) == component)[:, None, None], P, costs)
-        of_families = jnp.einsum("fzn,fnm,fym->fzy", theta[:-1], mine, theta[:-1]) + jnp.eye(Z)
+        of_families = jnp.einsum("fzn,fnm,fym->fzy", theta[:-1], mine, theta[:-1]) + jnp.eye(Z)[None]
         size = jnp.maximum(jnp.trace(mine, axis1=-2, axis2=-1), 1.0)
         H = H + jnp.tensordot(weights[:-1] / size, of_families, 1)
     return _greedy(H), P, component
@@ -179,7 +179,7 @@ def adaptive(
     noise: ArrayLike = 0.0,
     sensor_noise: ArrayLike = 0.0,
     limit: ArrayLike = np.inf,
-    doublings: int = 5,
+    doublings: int = 2,
 ) -> AdaptivePolicy:
     """A regulator for plants of which only units, sample time and noise are told.
 

@@ -167,7 +167,7 @@ def learn(
     num_updates: int = 60,
     batch: int = 128,
     num_steps: int = 150,
-    doublings: int = 5,
+    doublings: int = 2,
     learning_rate: float = 0.1,
     report: Report | None = None,
 ) -> Prior:
