@@ -9,9 +9,9 @@ from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
 from lqrlab.learning.gains import repair
 from lqrlab.learning.network_policy import NetworkPolicy, policy
-from lqrlab.learning.pretrained import pretrained
 from lqrlab.learning.seed_grid import Curves, grid
 from lqrlab.learning.training_step import TrainState, learning_rate, objective, optimizer, train_step
+from lqrlab.learning.weights import card, pretrained
 
 __all__ = [
     "AdaptivePolicy",
@@ -30,6 +30,7 @@ __all__ = [
     "TrainState",
     "adaptive",
     "batches",
+    "card",
     "certificate",
     "certify",
     "closed_loop_cost",

@@ -15,7 +15,7 @@ from lqrlab.learning import models
 from lqrlab.learning.adaptive import Prior
 from lqrlab.learning.config import ModelConfig
 
-_FOLDER = "weights"
+_FOLDER = "trained"
 _MOST_BYTES = 1 << 26
 
 
