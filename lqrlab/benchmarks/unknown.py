@@ -72,19 +72,14 @@ def bench_unknown(
         families: also one row a family.
     """
     tests = [_tests(size, seed) for seed in range(size.seeds)]
-    every = range(len(systems.names()))
-    chosen: dict[str, Callable[[evaluation.Unknown], Controller]] = {
-        name: lambda plants, controller=controller: controller
-        for name, controller in (controllers or _contenders()).items()
-    }
+    each = {name: [made] * len(tests) for name, made in (controllers or _contenders()).items()}
     if controllers is None:
-        chosen["family known"] = partial(evaluation.family_known, _described(every))
-    for name, controller in chosen.items():
+        described = _described(range(len(systems.names())))
+        each["family known"] = [evaluation.family_known(described, plants) for plants in tests]
+    for name, made in each.items():
         regrets = [
-            evaluation.unknown(
-                controller(plants), plants, key=jax.random.key(seed), num_initial=size.num_initial
-            )
-            for seed, plants in enumerate(tests)
+            evaluation.unknown(controller, plants, key=jax.random.key(seed), num_initial=size.num_initial)
+            for seed, (controller, plants) in enumerate(zip(made, tests))
         ]
         yield from _rows(name, tests[0], regrets, families)
 

@@ -95,7 +95,8 @@ def write(file: str | Path, weights: Any, card: Mapping[str, Any]) -> None:
         card: what it was made from, how it scores, and where it must not be used.
     """
     if isinstance(weights, Prior):
-        arrays, told = weights.to_arrays(), {"kind": "prior"}
+        arrays: Mapping[str, Any] = weights.to_arrays()
+        told: dict[str, Any] = {"kind": "prior"}
     else:
         _, arrays = models.split(weights)
         told = {"kind": "network", "model": json.loads(weights.config.to_json())}

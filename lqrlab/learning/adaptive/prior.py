@@ -59,7 +59,8 @@ def families(plants: Sequence[Description], *, rank: int = 6) -> Families:
         rank: directions kept of a family.
     """
     columns = [np.stack(column) for column in zip(*(_family(d, rank) for d in plants))]
-    return Families(*map(jnp.asarray, columns), _most(columns[4]))
+    mean, directions, variance, rest, sizes, cost = (jnp.asarray(column) for column in columns)
+    return Families(mean, directions, variance, rest, sizes, cost, _most(columns[4]))
 
 
 def _family(d: Description, rank: int) -> tuple[np.ndarray, ...]:

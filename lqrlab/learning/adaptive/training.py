@@ -54,8 +54,8 @@ class Lessons:
     def of(cls, A: Array, B: Array, known: Known, hidden: int = -1) -> Self:
         """A loop of each of some plants ``[L, …]``; those without an optimum are left out."""
         A, B = A.astype(float), B.astype(float)
-        weights = (jnp.broadcast_to(jnp.eye(k), (len(A), k, k)) for k in (N_MAX, M_MAX))
-        problem, stabilizing = SampledProblem.of(control.Sampled(A, B, *weights, jnp.zeros_like(B)))
+        Q, R = (jnp.broadcast_to(jnp.eye(k), (len(A), k, k)) for k in (N_MAX, M_MAX))
+        problem, stabilizing = SampledProblem.of(control.Sampled(A, B, Q, R, jnp.zeros_like(B)))
         return cls(problem, known, jnp.full(len(A), float(hidden)))[np.asarray(stabilizing)]
 
 
@@ -117,7 +117,7 @@ def numbers(prior: Prior) -> dict[str, Array]:
 def with_numbers(prior: Prior, values: dict[str, Array]) -> Prior:
     """The prior with these learned numbers."""
     dense, kinematic = values["dense"], values["kinematic"]
-    of = {k: jnp.exp(a) for k, a in values.items() if k not in ("dense", "kinematic")}
+    of: dict[str, Any] = {k: jnp.exp(a) for k, a in values.items() if k not in ("dense", "kinematic")}
     of["dense"] = jnp.concatenate([jnp.exp(dense[:, :2]), dense[:, 2:]], axis=-1)
     of["kinematic"] = jnp.concatenate([jnp.exp(kinematic[:, :3]), kinematic[:, 3:]], axis=-1)
     return dataclasses.replace(prior, **of)
