@@ -1,6 +1,7 @@
 """Unknown plants: beliefs against dense posteriors from NumPy and SciPy, loops against what must hold of any."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,9 @@ from lqrlab import dataset, evaluation, learning, simulation, systems
 from lqrlab.evaluation.unknown import Fixed
 from lqrlab.evaluation.unknown_baselines import SETTINGS, bank, baseline
 from lqrlab.evaluation.unknown_tuning import GRID
-from lqrlab.learning import weights
+from lqrlab.learning import weight_files
 from lqrlab.learning.adaptive import belief as beliefs
-from lqrlab.learning.adaptive import training as training_of
+from lqrlab.learning.adaptive import lessons as lessons_of
 from lqrlab.systems import N_MAX
 
 KEY = jax.random.key(3)
@@ -334,7 +335,7 @@ def test_settings_of_the_baselines_are_of_the_grid():
 def loops():
     """Loops to learn from, without and with noise: both families, each also taken out, and random systems."""
     batches = [sampled(name, 3, seed=2) for name in FAMILIES]
-    return training_of.lessons(batches, jax.random.key(5), randoms=2, noises=(0.0, 0.01))
+    return lessons_of.lessons(batches, jax.random.key(5), randoms=2, noises=(0.0, 0.01))
 
 
 def test_loops_to_learn_from_have_scipys_optimum_and_each_kind_is_drawn_alike(loops):
@@ -355,14 +356,14 @@ def test_the_slope_of_a_loops_cost_is_that_of_finite_differences(loops):
     # of one hypothesis: where the likeliest of several changes, the cost jumps
     prior, key = learning.wide(), jax.random.key(8)
     prior = dataclasses.replace(prior, dense=prior.dense[:0], kinematic=prior.kinematic[1:2])
-    values = training_of.numbers(prior)
+    values = lessons_of.numbers(prior)
     direction = jax.tree.map(lambda a: jnp.linspace(0.5, 1.0, a.size).reshape(a.shape), values)
 
     @jax.jit
     def cost(size):
         moved = jax.tree.map(lambda a, d: a + size * d, values, direction)
         # a cart-pole, with noise
-        return training_of.excess(training_of.with_numbers(prior, moved), lessons[23], key, 10, 2)
+        return lessons_of.excess(lessons_of.with_numbers(prior, moved), lessons[23], key, 10, 2)
 
     slope = float(jax.jit(jax.grad(cost))(0.0))
     assert slope == pytest.approx(float(cost(1e-5) - cost(-1e-5)) / 2e-5, rel=1e-4)
@@ -374,7 +375,7 @@ def test_learning_a_prior_lowers_the_cost_of_its_loops(loops, training):
     rows = np.asarray(lessons.hidden) >= 0
     prior, seen = learning.wide(learning.families(training)), []
     prior = dataclasses.replace(prior, probe=prior.probe.at[0].set(2.0))  # far too curious
-    better = training_of.learn(
+    better = lessons_of.learn(
         prior, lessons[rows], weight[rows], key=KEY, num_updates=6, batch=8, num_steps=20, learning_rate=0.3,
         report=seen.append,
     )  # fmt: skip
@@ -385,15 +386,15 @@ def test_learning_a_prior_lowers_the_cost_of_its_loops(loops, training):
 
 def test_weights_come_back_from_a_file_and_a_strangers_file_is_refused(tmp_path, training):
     prior = learning.wide(learning.families(training))
-    weights.write(tmp_path / "prior.safetensors", prior, {"limits": "none"})
-    back = weights.read(tmp_path / "prior.safetensors")
-    jax.tree.map(np.testing.assert_array_equal, prior, back)
+    weight_files.write(tmp_path / "prior.safetensors", prior, {"limits": "none"})
+    back = weight_files.read(tmp_path / "prior.safetensors")
+    jax.tree.map(partial(np.testing.assert_array_equal, strict=True), prior, back)
     model = learning.models.build(learning.ModelConfig(kind="matrix", window=1, width=4, depth=1))
-    weights.write(tmp_path / "network.safetensors", model, {})
-    _, params = learning.models.split(weights.read(tmp_path / "network.safetensors"))
-    jax.tree.map(np.testing.assert_array_equal, learning.models.split(model)[1], params)
+    weight_files.write(tmp_path / "network.safetensors", model, {})
+    _, params = learning.models.split(weight_files.read(tmp_path / "network.safetensors"))
+    jax.tree.map(partial(np.testing.assert_array_equal, strict=True), learning.models.split(model)[1], params)
     (tmp_path / "text.safetensors").write_text("hello")
     with pytest.raises(ValueError, match="holds no weights"):
-        weights.read(tmp_path / "text.safetensors")
+        weight_files.read(tmp_path / "text.safetensors")
     with pytest.raises(ValueError, match="name: expected one of"):
         learning.pretrained("nothing")

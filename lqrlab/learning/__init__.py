@@ -11,7 +11,7 @@ from lqrlab.learning.gains import repair
 from lqrlab.learning.network_policy import NetworkPolicy, policy
 from lqrlab.learning.seed_grid import Curves, grid
 from lqrlab.learning.training_step import TrainState, learning_rate, objective, optimizer, train_step
-from lqrlab.learning.weights import card, pretrained
+from lqrlab.learning.weight_files import card, pretrained
 
 __all__ = [
     "AdaptivePolicy",

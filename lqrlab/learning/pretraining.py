@@ -5,7 +5,7 @@ import jax
 from lqrlab import systems
 from lqrlab.dataset import describe
 from lqrlab.dataset.config import FAMILIES, HELD_OUT
-from lqrlab.learning.adaptive import Prior, families, training, wide
+from lqrlab.learning.adaptive import Prior, families, lessons, wide
 
 TRAINED = tuple(name for name in FAMILIES if name not in HELD_OUT)
 """Families that a prior knows."""
@@ -24,21 +24,21 @@ def adaptive_prior(
     num_updates: int = 100,
     batch: int = 96,
     num_steps: int = 100,
-    report: training.Report | None = None,
+    report: lessons.Report | None = None,
 ) -> Prior:
     """A prior that knows the families of the default data set, learned on them, on each of them taken out, and on
     random systems; some ten minutes on two cores.
 
     Args:
         seed: of the draws.
-        num_updates, batch, num_steps: see :func:`.adaptive.training.learn`.
+        num_updates, batch, num_steps: see :func:`.adaptive.lessons.learn`.
         report: called after each update with step, mean loss and share lost.
     """
     known = families([describe(variants(name, _KNOWN, 100)) for name in TRAINED])
-    loops, weight = training.lessons(
+    loops, weight = lessons.lessons(
         [variants(name, _LESSONS, 24) for name in TRAINED], jax.random.key(1000 + seed)
     )
-    return training.learn(
+    return lessons.learn(
         wide(known),
         loops,
         weight,

@@ -99,7 +99,7 @@ def _most(sizes: np.ndarray) -> int:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Prior:
-    """Beliefs before the first step, and how boldly to act on them. All numbers are learned: :mod:`.training`.
+    """Beliefs before the first step, and how boldly to act on them. All numbers are learned: :mod:`.lessons`.
 
     Two kinds of plants at large: *dense* ones, whose A − I and B are Gaussian entry by entry, and *kinematic* ones, in
     which the first half of the states are positions and the second half their rates, so that

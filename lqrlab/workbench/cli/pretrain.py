@@ -29,7 +29,7 @@ def pretrain() -> None:
 def pretrain_adaptive(file: Path, updates: int, seed: int, quick: bool) -> None:
     """The adaptive regulator's prior: some ten minutes, and as many to score it."""
     from lqrlab import benchmarks, compute, learning
-    from lqrlab.learning import pretraining, weights
+    from lqrlab.learning import pretraining, weight_files
     from lqrlab.workbench.runs import session
 
     compute.setup()
@@ -43,7 +43,7 @@ def pretrain_adaptive(file: Path, updates: int, seed: int, quick: bool) -> None:
         "scores": [session.plain(dataclasses.asdict(row)) for row in rows],
         "limits": _LIMITS["adaptive"],
     }
-    weights.write(file, prior, card)
+    weight_files.write(file, prior, card)
     click.echo(f"wrote {file}")
 
 
@@ -57,7 +57,7 @@ def pretrain_regulator(file: Path, folder: Path, variants: int) -> None:
 
     from lqrlab import compute, evaluation, learning
     from lqrlab.compute.files import read_object
-    from lqrlab.learning import weights
+    from lqrlab.learning import weight_files
     from lqrlab.workbench.runs import session
 
     compute.setup()
@@ -75,7 +75,7 @@ def pretrain_regulator(file: Path, folder: Path, variants: int) -> None:
         "scores": [session.plain(row) for row in ladder.rows() if row["controller"] in wanted],
         "limits": _LIMITS["regulator"],
     }
-    weights.write(file, model, card)
+    weight_files.write(file, model, card)
     click.echo(f"wrote {file}")
 
 

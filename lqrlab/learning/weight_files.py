@@ -101,5 +101,5 @@ def write(file: str | Path, weights: Any, card: Mapping[str, Any]) -> None:
         _, arrays = models.split(weights)
         told = {"kind": "network", "model": json.loads(weights.config.to_json())}
     save_file(
-        {k: np.ascontiguousarray(a) for k, a in arrays.items()}, file, {"card": json.dumps({**card, **told})}
+        {k: np.asarray(a, order="C") for k, a in arrays.items()}, file, {"card": json.dumps({**card, **told})}
     )
