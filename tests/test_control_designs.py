@@ -56,6 +56,91 @@ def test_estimators_equal_python_controls():
         assert bool(result.stabilizing)
 
 
+def test_a_filter_of_noises_that_come_together_solves_scipys_riccati_equation():
+    A, _, C = plant(2)
+    W, V, S = np.diag([1.0, 2.0, 0.5]), np.diag([0.1, 0.3]), 0.1 * np.ones((3, 2))
+    result = control.dlqe(A, C, W, V, S)
+    P = scipy.linalg.solve_discrete_are(A.T, C.T, W, V, s=S)
+    Y = C @ P @ C.T + V
+    assert np.allclose(result.P, P, rtol=1e-8)
+    assert np.allclose(result.L, (A @ P @ C.T + S) @ np.linalg.inv(Y), rtol=1e-7)
+    assert np.allclose(result.M, P @ C.T @ np.linalg.inv(Y), rtol=1e-7)
+    continuous = control.lqe(A, C, W, V, S)
+    P = scipy.linalg.solve_continuous_are(A.T, C.T, W, V, s=S)
+    assert np.allclose(continuous.L, (P @ C.T + S) @ np.linalg.inv(V), rtol=1e-7)
+    assert continuous.M is None
+
+
+def test_sampled_noise_is_van_loans_integral():
+    A, W, dt = plant(2)[0], np.diag([1.0, 0.0, 0.5]), 0.3
+    block = scipy.linalg.expm(np.block([[-A, W], [np.zeros((3, 3)), A.T]]) * dt)
+    expected = block[3:, 3:].T @ block[:3, 3:]
+    assert np.allclose(control.sampled_noise(A, W, dt), expected, rtol=1e-10)
+    assert np.allclose(control.sampled_noise(np.stack([A, 2 * A]), W, [dt, dt])[0], expected)
+
+
+def test_a_filter_from_a_known_start_equals_the_plain_recursion():
+    A, _, C = plant(2)
+    W, V, S, P = np.diag([1.0, 2.0, 0.5]), np.diag([0.1, 0.3]), 0.1 * np.ones((3, 2)), 5 * np.eye(3)
+    result = control.finite_dlqe(A, C, W, V, 60, P, S)
+    for L, expected in zip(result.L, result.P):
+        assert np.allclose(expected, P, rtol=1e-8)
+        gain = (A @ P @ C.T + S) @ np.linalg.inv(C @ P @ C.T + V)
+        assert np.allclose(L, gain, rtol=1e-8)
+        P = A @ P @ A.T + W - gain @ (C @ P @ C.T + V) @ gain.T
+    assert np.allclose(result.L[-1], control.dlqe(A, C, W, V, S).L)
+
+
+def test_the_filter_form_is_the_optimum_under_noises_that_come_together():
+    A, B, C = plant(3)
+    Q, R, N = np.eye(3), np.eye(2), 0.2 * np.ones((3, 2))
+    root = np.random.default_rng(0).normal(size=(5, 5))
+    noise = root @ root.T / 5
+    W, V, S = noise[:3, :3], noise[3:, 3:], noise[:3, 3:]
+
+    def cost(z):
+        """A step's mean cost of the controller (A, B; C, D) in z."""
+        a, b, c, d = z[:3, :3], z[:3, 3:], z[3:, :3], z[3:, 3:]
+        loop = np.block([[A + B @ d @ C, B @ c], [b @ C, a]])
+        enter = np.block([[np.eye(3), B @ d], [np.zeros((3, 3)), b]])
+        seen = np.block([[np.eye(3), np.zeros((3, 3))], [d @ C, c]])
+        X = scipy.linalg.solve_discrete_lyapunov(loop, enter @ noise @ enter.T)
+        weight = np.block([[Q, N], [N.T, R]])
+        return np.trace(weight @ seen @ X @ seen.T) + np.trace(R @ d @ V @ d.T)
+
+    costs, at_best = {}, None
+    for form in ("predictor", "filter"):
+        design = control.lqg(A, B, C, Q, R, W, V, N, S, discrete=True, form=form)
+        at_best = np.block([[design.A, design.B], [design.C, design.D]])
+        costs[form] = cost(at_best)
+    assert costs["filter"] < 0.99 * costs["predictor"]
+    for seed in range(10):
+        step = 1e-4 * np.random.default_rng(seed).normal(size=(5, 5))
+        slope = (cost(at_best + step) - cost(at_best - step)) / costs["filter"]
+        assert abs(slope) < 1e-6
+
+
+def test_margins_of_output_feedback_equal_python_controls():
+    A, B, C = plant(6, m=1, p=1)
+    for form, dt in (("predictor", None), ("predictor", 0.1), ("filter", 0.1)):
+        a = A if dt is None else 0.6 * A
+        design = control.lqg(
+            a, B, C, np.eye(3), np.eye(1), np.eye(3), np.eye(1), discrete=dt is not None, form=form
+        )
+        time = () if dt is None else (dt,)
+        controller = python_control.ss(design.A, design.B, design.C, design.D, *time)
+        loop = -python_control.ss(a, B, C, 0, *time) * controller
+        w = np.geomspace(1e-3, 1e3 if dt is None else np.pi / dt, 20001)
+        modulus = np.abs(1 + loop(1j * w if dt is None else np.exp(1j * w * dt))).min()
+        (ours,), (output,) = design.margins(dt), design.margins(dt, at="output")
+        assert ours.modulus_margin == pytest.approx(modulus, rel=1e-3)
+        assert output.modulus_margin == pytest.approx(
+            ours.modulus_margin, rel=1e-6
+        )  # one loop, opened elsewhere
+        with pytest.raises(ValueError, match="dt: expected"):
+            design.margins(0.1 if dt is None else None)
+
+
 def test_an_unseen_unstable_mode_is_named_through_the_dual():
     with pytest.raises(ValueError, match="no measurement shows the mode"):
         control.lqe(np.diag([1.0, -1.0]), np.array([[0.0, 1.0]]), np.eye(2), np.eye(1))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Self
 
 import jax
@@ -125,6 +126,21 @@ class Env:
             after = after + jax.random.normal(key, x.shape, x.dtype) * deviation
         return after.astype(x.dtype), cost.astype(x.dtype)
 
+    def linearised(
+        self, x: Float[Array, "*loops n"], u: Float[Array, "*loops m"]
+    ) -> tuple[Float[Array, "*loops n n"], Float[Array, "*loops n m"], Float[Array, "*loops n"]]:
+        """A, B of one step about (x, u), by exact differentiation, and the next deviation; u is not saturated.
+
+        x[t+1] ≈ next + A (x[t] − x) + B (u[t] − u). Along a trajectory ``xs[..., :-1, :], us`` these are the matrices
+        of a time-varying design, such as :func:`lqrlab.control.lq_tracking`.
+        """
+        move = self._hold if self.linear else self._integrate
+        return (
+            derivative(lambda x: move(x, u)[0], x),
+            derivative(lambda u: move(x, u)[0], u),
+            move(x, u)[0],
+        )
+
     def _hold(self, x: Array, u: Array) -> tuple[Array, Array]:
         """The linearised plant by exact zero-order hold."""
         A, B, Q, R, N = self.sampled
@@ -150,6 +166,15 @@ class Env:
         start = (x, jnp.zeros(x.shape[:-1], x.dtype))
         h = jnp.broadcast_to(h, x.shape[:-1])
         return rk4(rates, start, (h[..., None], h), self.substeps)
+
+
+def derivative(f: Callable[[Array], Array], x: Float[Array, "*loops k"]) -> Float[Array, "*loops p k"]:
+    """∂f/∂x of a function that takes each loop's vector to another one, whatever the leading axes."""
+
+    def along(direction: Array) -> Array:
+        return jax.jvp(f, (x,), (jnp.broadcast_to(direction, x.shape),))[1]
+
+    return jax.vmap(along, out_axes=-1)(jnp.eye(x.shape[-1], dtype=x.dtype))
 
 
 def env(
@@ -197,7 +222,7 @@ def env(
             f"dt: expected one sample time, or one for each plant of the batch {plant.batch_shape}, but found shape "
             f"{step.shape}"
         ) from None
-    low, high = _limits(limits, u_eq)
+    low, high = input_limits(limits, u_eq)
     return Env(
         plant=plant,
         x_eq=x_eq,
@@ -214,7 +239,7 @@ def env(
     )
 
 
-def _limits(limits: tuple[ArrayLike, ArrayLike] | None, u_eq: Array) -> tuple[Array, Array]:
+def input_limits(limits: tuple[ArrayLike, ArrayLike] | None, u_eq: Array) -> tuple[Array, Array]:
     """Limits as deviations from the equilibrium input ``[*batch, m]``."""
     if limits is None:
         return jnp.full(u_eq.shape, -jnp.inf, u_eq.dtype), jnp.full(u_eq.shape, jnp.inf, u_eq.dtype)
