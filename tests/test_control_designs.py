@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+from scipy.integrate import solve_ivp
 
 from lqrlab import control
 
@@ -42,6 +43,68 @@ def test_a_bad_horizon_is_refused(change, message):
     A, B, _ = plant()
     with pytest.raises(ValueError, match=message):
         control.finite_horizon(**({"A": A, "B": B, "Q": np.eye(3), "R": np.eye(2), "num_steps": 4} | change))
+
+
+@pytest.mark.parametrize("horizon", [0.7, 200.0])
+def test_the_continuous_horizon_solves_the_riccati_differential_equation(horizon):
+    A, B, _ = plant(1)
+    Q, R, N, Qf = np.diag([1.0, 0.0, 2.0]), np.diag([1.0, 2.0]), 0.1 * np.ones((3, 2)), 5 * np.eye(3)
+    N[1] = 0
+    ts = horizon * np.array([0.0, 0.3, 0.9, 1.0])
+    K, P = control.continuous_horizon(A, B, Q, R, ts, Qf, N)
+
+    def backwards(_, p):
+        P = p.reshape(3, 3)
+        gain = np.linalg.solve(R, B.T @ P + N.T)
+        return (A.T @ P + P @ A - gain.T @ R @ gain + Q).ravel()
+
+    back = solve_ivp(
+        backwards,
+        (0, horizon),
+        Qf.ravel(),
+        t_eval=(horizon - ts)[::-1],
+        rtol=1e-9,
+        atol=1e-10,
+        method="LSODA",
+    )
+    expected = back.y.T[::-1].reshape(4, 3, 3)
+    np.testing.assert_allclose(P, expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(K[1], np.linalg.solve(R, B.T @ expected[1] + N.T), rtol=1e-6, atol=1e-6)
+    if horizon > 100:
+        np.testing.assert_allclose(P[0], control.lqr(A, B, Q, R, N).P, rtol=1e-9)
+
+
+def test_tracking_is_the_least_squares_optimum():
+    rng, (T, n, m) = np.random.default_rng(0), (6, 3, 2)
+    A, B, c = rng.normal(size=(T, n, n)), rng.normal(size=(T, n, m)), rng.normal(size=(T, n))
+    xs, us, x0 = rng.normal(size=(T + 1, n)), rng.normal(size=(T, m)), rng.normal(size=n)
+    Q, R, N, Qf = np.diag([1.0, 2.0, 3.0]), np.diag([1.0, 0.5]), 0.1 * np.ones((n, m)), 4 * np.eye(n)
+    plan = control.lq_tracking(A, B, Q, R, xs, us, Qf, N, c=c)
+
+    def run(inputs):
+        x = [x0]
+        for t in range(T):
+            x.append(A[t] @ x[t] + B[t] @ inputs[t] + c[t])
+        return np.array(x)
+
+    root = np.linalg.cholesky(np.block([[Q, N], [N.T, R]])).T
+
+    def residual(flat):
+        inputs = flat.reshape(T, m)
+        x = run(inputs)
+        stage = np.concatenate([x[:-1] - xs[:-1], inputs - us], axis=1) @ root.T
+        return np.concatenate([stage.ravel(), 2 * (x[-1] - xs[-1])])
+
+    base = residual(np.zeros(T * m))
+    columns = np.stack([residual(e) - base for e in np.eye(T * m)], axis=1)
+    best = np.linalg.lstsq(columns, -base, rcond=None)[0].reshape(T, m)
+    x = x0
+    for t in range(T):
+        u = np.asarray(plan.us[t] - plan.K[t] @ (x - plan.xs[t]))
+        np.testing.assert_allclose(u, best[t], rtol=1e-7, atol=1e-9)
+        x = A[t] @ x + B[t] @ u + c[t]
+    still = control.lq_tracking(A[0], B[0], Q, R, np.zeros((T + 1, n)), Qf=Qf, N=N)
+    np.testing.assert_allclose(still.K, control.finite_horizon(A[0], B[0], Q, R, T, Qf, N).K, rtol=1e-9)
 
 
 def test_estimators_equal_python_controls():

@@ -30,8 +30,11 @@ def test_output_feedback_is_a_plain_kalman_filter_that_knows_what_was_cut_off(ca
     K, L, M = (np.asarray(a) for a in (design.regulator.K, design.estimator.L, design.estimator.M))
     limit, x, guess = 3.0, np.array([0.1, 0.1, 0.0, 0.0]), np.zeros(4)
     policy = simulation.estimated(plant, design, limits=(-limit, limit))
-    run = simulation.rollout(plant, policy, x, 80, linear=True, limits=(-limit, limit))
+    kept = {"keep": ("xs", "us", "memory"), "limits": (-limit, limit)}
+    run = simulation.rollout(plant, policy, np.stack([x, 2 * x]), 80, linear=True, **kept)
+    run = jax.tree.map(lambda a: a[0], dataclasses.replace(run, ts=run.ts[None]))
     for t in range(80):
+        np.testing.assert_allclose(run.memory[0][t], guess, rtol=1e-7, atol=1e-10)
         surprise = C @ (x - guess)
         u = np.clip(-K @ (guess + (M @ surprise if form == "filter" else 0)), -limit, limit)
         np.testing.assert_allclose(run.us[t], u, rtol=1e-7, atol=1e-10)
@@ -186,3 +189,24 @@ def test_nonlinear_filters_catch_a_pole_that_the_linear_one_loses(cart):
 def test_a_design_of_another_plant_is_refused(cart, call, message):
     with pytest.raises(ValueError, match=message):
         call(cart[0], lqg(cart))
+
+
+def test_a_time_varying_regulator_follows_a_trajectory_far_from_any_equilibrium():
+    plant = systems.make("pendulum")
+    world, T = simulation.env(plant), 120
+    us = 2.0 * jnp.sin(0.3 * jnp.arange(T, dtype=float))[:, None]
+    start = jnp.array([np.pi, 0.0])
+    ahead = jax.lax.scan(lambda x, u: (world.step(x, u)[0],) * 2, start, us)[1]
+    xs = jnp.concatenate([start[None], ahead])
+    A, B, after = world.linearised(xs[:-1], us)
+    np.testing.assert_allclose(after, xs[1:], rtol=1e-12)
+    affine = after - (A @ xs[:-1, :, None] + B @ us[..., None])[..., 0]
+    plan = control.lq_tracking(A, B, *plant.weights(), xs, us, c=affine)
+    np.testing.assert_allclose(plan.us, us, atol=1e-9)  # a motion of the plant needs no correction
+    off = xs[0] + jnp.array([0.3, 0.0])
+    run = simulation.rollout(plant, simulation.tracking(plant, plan), off, T)
+    assert float(jnp.abs(run.xs[-1] - xs[-1]).max()) < 0.01
+    horizon = control.finite_horizon(A[0], B[0], *plant.weights(), T)
+    gain = simulation.tracking(plant, horizon)
+    first = simulation.rollout(plant, gain, jnp.array([0.1, 0.0]), 5)
+    np.testing.assert_allclose(first.us[0], -horizon.K[0] @ first.xs[0], rtol=1e-12)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Self
 
 import jax
@@ -12,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from lqrlab import control
 from lqrlab.compute import checks, pytree
+from lqrlab.compute.differentiation import derivative
 from lqrlab.compute.integration import rk4
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.simulation.noise import spread
@@ -166,15 +166,6 @@ class Env:
         start = (x, jnp.zeros(x.shape[:-1], x.dtype))
         h = jnp.broadcast_to(h, x.shape[:-1])
         return rk4(rates, start, (h[..., None], h), self.substeps)
-
-
-def derivative(f: Callable[[Array], Array], x: Float[Array, "*loops k"]) -> Float[Array, "*loops p k"]:
-    """∂f/∂x of a function that takes each loop's vector to another one, whatever the leading axes."""
-
-    def along(direction: Array) -> Array:
-        return jax.jvp(f, (x,), (jnp.broadcast_to(direction, x.shape),))[1]
-
-    return jax.vmap(along, out_axes=-1)(jnp.eye(x.shape[-1], dtype=x.dtype))
 
 
 def env(

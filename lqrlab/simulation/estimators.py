@@ -8,8 +8,9 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lqrlab import control
 from lqrlab.compute import checks, linalg, pytree
+from lqrlab.compute.differentiation import derivative
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.simulation.environment import Env, derivative
+from lqrlab.simulation.environment import Env
 from lqrlab.simulation.policies import Policy
 from lqrlab.simulation.sensors import Measured, Outputs, measure
 
