@@ -210,7 +210,8 @@ class LQG:
                 "the sample time of a discrete design" if self.discrete else "none for a continuous design"
             )
             raise ValueError(f"dt: expected {expected}, but found {dt}")
-        return margins(*map(np.asarray, self.loop(at)), dt=dt)
+        A, B, K = map(np.asarray, self.loop(at))
+        return margins(A, B, K, dt)
 
 
 def lqg(

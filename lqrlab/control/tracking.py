@@ -60,7 +60,7 @@ def lq_tracking(
     T = xs.shape[-2] - 1
     A, B = (jnp.asarray(checks.real(name, a)) for name, a in (("A", A), ("B", B)))
     first = [a[..., 0, :, :] if a.ndim > 2 else a for a in (A, B)]
-    *_, Q, R, N = checks.arguments(*first, Q, R, N)
+    *_, Q, R, N = checks.arguments(first[0], first[1], Q, R, N)
     terminal = Q if Qf is None else jnp.asarray(checks.real("Qf", Qf), Q.dtype)
     checks.weight("Qf", terminal)
     n, m = first[1].shape[-2:]

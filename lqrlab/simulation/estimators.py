@@ -18,8 +18,6 @@ from lqrlab.simulation.sensors import Measured, Outputs, measure
 class StateEstimator(Protocol):
     """What turns outputs and inputs into states; ``[*loops, …]`` throughout, deviations from the equilibrium."""
 
-    sensor: Array | Outputs
-
     def init(self, batch_shape: tuple[int, ...]) -> PyTree:
         """The memory that it starts with."""
 

@@ -79,8 +79,8 @@ def tracking(plant: Plant, plan: ILQR | LQTracking | TimeVaryingLQR) -> Tracking
     """
     check_plant(plant)
     if isinstance(plan, TimeVaryingLQR):
-        *batch, T, m, n = plan.K.shape
-        plan = LQTracking(jnp.zeros((*batch, T + 1, n)), jnp.zeros((*batch, T, m)), plan.K, plan.P)
+        *lead, T, m, n = plan.K.shape
+        plan = LQTracking(jnp.zeros((*lead, T + 1, n)), jnp.zeros((*lead, T, m)), plan.K, plan.P)
     if not isinstance(plan, ILQR | LQTracking):
         made = "as control.ilqr, lq_tracking or finite_horizon make"
         raise ValueError(f"plan: expected a plan, {made}, but found {type(plan).__name__}")

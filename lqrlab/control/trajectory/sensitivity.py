@@ -38,10 +38,14 @@ def moved(
         return jax.grad(_lagrangian, argnums=2)(TrajectoryProblem(f, problem.substeps, *arrays), x0, point)  # type: ignore[arg-type]
 
     given = problem.f, tuple(problem[2:]), x0
-    change = jax.jvp(lambda *p: slope(*p, point), given, (changes[0].f, tuple(changes[0][2:]), changes[1]))[1]
+    change = jax.jvp(
+        lambda f, arrays, x0: slope(f, arrays, x0, point),
+        given,
+        (changes[0].f, tuple(changes[0][2:]), changes[1]),
+    )[1]
 
     def hessian(step: Point) -> Point:
-        return jax.jvp(lambda point: slope(*given, point), (point,), (step,))[1]
+        return jax.jvp(lambda point: slope(given[0], given[1], x0, point), (point,), (step,))[1]
 
     # a limit that there is none of moves nothing
     low, high = (jnp.broadcast_to(a, us.shape) for a in (changes[0].low, changes[0].high))

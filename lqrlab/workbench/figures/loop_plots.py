@@ -155,11 +155,11 @@ def phase_plane(
     return figure
 
 
-def _axes(count: int, height: float, **options: bool) -> tuple[Figure, list[Axes]]:
+def _axes(count: int, height: float, sharex: bool = False) -> tuple[Figure, list[Axes]]:
     """Axes one above the other in a figure that pyplot does not know: a panel draws in a thread of its own."""
     plots.style()
     figure = Figure(figsize=(6.0, height * count), layout="constrained")
-    return figure, list(figure.subplots(count, 1, squeeze=False, **options).flat)
+    return figure, list(figure.subplots(count, 1, squeeze=False, sharex=sharex).flat)
 
 
 def _named(figure: Figure, axis: Axes, labels: Mapping[str, object]) -> Figure:
@@ -184,8 +184,8 @@ def _frequencies(systems: Mapping[str, System], dt: float | None) -> Float[np.nd
 def _response(
     system: System, w: Float[np.ndarray, " f"], dt: float | None, channel: tuple[int, int]
 ) -> Complex[np.ndarray, " f"]:
-    A, B, C, *D = system
-    return np.asarray(control.frequency_response(A, B, C, w, *D, dt=dt))[:, channel[0], channel[1]]
+    (A, B, C), D = system[:3], system[3] if len(system) > 3 else None
+    return np.asarray(control.frequency_response(A, B, C, w, D, dt))[:, channel[0], channel[1]]
 
 
 def _poles(

@@ -4,6 +4,7 @@ import base64
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -52,7 +53,7 @@ def _phase_plane(s: "Setting", d: "Design") -> Figure:
         x = np.zeros((len(points), plant.n))
         x[:, pair] = points
         u = np.clip(-x @ d.K[:, : plant.n].T, -limit, limit)
-        return np.asarray(plant.dynamics(x_eq + x, u_eq + u))[:, pair]
+        return np.asarray(plant.dynamics(jnp.asarray(x_eq + x), jnp.asarray(u_eq + u)))[:, pair]
 
     names = plant.states[pair[0]].label, plant.states[pair[1]].label
     box = (-size[0], size[0]), (-size[1], size[1])
