@@ -227,6 +227,16 @@ def test_backend_settings_hold_within_their_block():
     assert compute.Backend.from_json(whole.to_json()) == whole
 
 
+def test_a_backend_computes_in_the_type_that_it_names_or_says_why_not():
+    assert compute.Backend(dtype="float64").compute_dtype == "float64"
+    assert compute.Backend(dtype="float64", compute_dtype="float32").compute_dtype == "float32"
+    with pytest.raises(ValueError, match="compute_dtype: expected bfloat16: below the range of float16"):
+        compute.Backend(compute_dtype="float16")
+    refused = pytest.raises(ValueError, match=r"dtype: expected float32, or lqrlab.compute.setup\(\) before")
+    with jax.enable_x64(False), refused, compute.Backend(dtype="float64").active():
+        pass
+
+
 def test_backend_puts_arrays_on_its_device_or_whole_on_its_mesh():
     tree = {"a": np.ones((2, 2))}
     assert compute.Backend().put(tree)["a"].sharding.is_fully_replicated
