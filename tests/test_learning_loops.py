@@ -21,7 +21,7 @@ from lqrlab.learning import batches, losses, programs
 from lqrlab.workbench.cli import main
 
 KEY = jax.random.key(3)
-SMALL = {"kind": "gain", "window": 2, "width": 16, "depth": 1, "heads": 2, "hidden": 32}
+SMALL = {"kind": "gain", "window": 2, "hidden": 32}
 BRIEF = {
     "num_steps": 12, "batch_size": 32, "plants": 16, "horizon": 4, "steps_per_dispatch": 2,
     "report_every": 4, "checkpoint_every": 4,
