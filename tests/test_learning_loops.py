@@ -10,6 +10,7 @@ import textwrap
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import scipy.integrate
 import scipy.linalg
@@ -137,6 +138,46 @@ def test_a_stochastic_policy_learns_how_much_its_expert_explores(data, tmp_path)
         ValueError, match="gaussian_kl compares two distributions: expected a model with stochastic"
     ):
         fit(data, learning.ModelConfig(**SMALL), config, tmp_path / "sure")
+
+
+def test_steps_with_a_python_if_are_the_compiled_ones():
+    def steps(objective):
+        step = learning.train_step(objective, optax.sgd(0.1), accumulate=2)
+        params = {"w": jnp.ones(2)}
+        start = learning.TrainState(params, optax.sgd(0.1).init(params), jnp.int32(0))
+        run = compute.compile(lambda state, xs: learning.training_step.scan(step, state, xs))
+        return run(start, jnp.arange(24.0).reshape(3, 4, 2))
+
+    def plain(params, x):
+        return jnp.mean((x @ params["w"]) ** 2), {}
+
+    def branching(params, x):
+        value, _ = plain(params, x)
+        return (value, {}) if value > 0 else (-value, {})
+
+    with pytest.warns(compute.EagerFallbackWarning, match="if value > 0"):
+        found = steps(branching)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, steps(plain))
+
+
+@pytest.mark.slow
+def test_a_loss_with_a_python_if_is_told_of_once_and_computed_step_by_step(data, tmp_path):
+    @losses.register("branching")
+    def branching(predictions):
+        error = losses.masked_mse(predictions.prediction, predictions.target, predictions.weight)
+        if error > 1e6:
+            return 0 * error
+        return error
+
+    brief = {**BRIEF, "num_steps": 2, "accumulate": 2, "closed_loop": 0.0, "report_every": 2}
+    model = learning.ModelConfig(**SMALL)
+    with pytest.warns(compute.EagerFallbackWarning) as told:
+        run = fit(data, model, learning.TrainConfig(**brief, loss="branching"), tmp_path / "eager")
+    assert len(told) == 1
+    assert "run_steps cannot be compiled" in str(told[0].message)
+    assert "if error > 1e6" in str(told[0].message)
+    assert run.steps == 2
+    assert 0 < run.metrics[-1]["loss"] < 1e6
 
 
 def test_excess_of_a_data_sets_plant_is_that_of_its_sampled_problem(data):

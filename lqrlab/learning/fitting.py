@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 from jax.experimental import multihost_utils
 
-from lqrlab.compute import Backend, checks
+from lqrlab.compute import Backend, EagerFallbackWarning, checks
 from lqrlab.compute.files import locked
 from lqrlab.dataset import Source, VariantTable, Windows
 from lqrlab.learning import metrics as log
@@ -85,6 +85,9 @@ def fit(
 
     Every batch follows from the seed and the step, so a run that was stopped and resumed is the run that was
     not stopped. Ctrl-C and SIGTERM save and return, to go on another time; :func:`stop` ends a run for good.
+
+    A loss that asks for a number where a program has none (a Python ``if``) is computed step by step, uncompiled; an
+    :class:`lqrlab.compute.EagerFallbackWarning` says so once, with the line.
 
     Args:
         source: the windows of the trained split, see :func:`lqrlab.dataset.source`; its seed is the order's.
@@ -233,9 +236,12 @@ class _Run:
             self.round = number
 
     def _report(self, row: log.Row, progress: Progress | None) -> None:
-        judged = programs.validate(
-            self.recipe, self.state.best, self.held_out, self.table, self.validation_rows
-        )
+        with warnings.catch_warnings():
+            if self.steps.report().eager:  # the steps have told of it
+                warnings.simplefilter("ignore", EagerFallbackWarning)
+            judged = programs.validate(
+                self.recipe, self.state.best, self.held_out, self.table, self.validation_rows
+            )
         row |= {"epoch": self.step * self.config.batch_size / self.source.num_windows}
         row |= programs.summary(*self.recipe.placement.whole(judged))
         row |= {"learning_rate": float(learning_rate(self.config)(self.step))}

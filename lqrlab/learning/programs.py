@@ -17,7 +17,15 @@ from lqrlab.learning.batches import ON_POLICY_LOOPS, on_policy_loops, plants, tr
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.network_policy import NetworkPolicy
 from lqrlab.learning.placement import Placement
-from lqrlab.learning.training_step import Metrics, TrainState, objective, optimizer, predictions, train_step
+from lqrlab.learning.training_step import (
+    Metrics,
+    TrainState,
+    objective,
+    optimizer,
+    predictions,
+    scan,
+    train_step,
+)
 
 VALIDATION_STEPS = 128
 """Of the closed loops that a policy is validated on."""
@@ -48,7 +56,7 @@ class Recipe:
 
 @compute.compile(static="recipe", donate="state")
 def run_steps(
-    recipe: Recipe, state: TrainState, windows: Windows, table: VariantTable, seed: Array
+    recipe: Recipe, state: TrainState, windows: Windows, table: VariantTable, seed: ArrayLike
 ) -> tuple[TrainState, Metrics]:
     """As many steps as there are windows ``[steps, batch, …]``, in one program; metrics ``[steps]``."""
     config, placement = recipe.config, recipe.placement
@@ -64,7 +72,7 @@ def run_steps(
         state, metrics = step(state, given)
         return placement.constrain_state(state), metrics
 
-    state, metrics = jax.lax.scan(body, state, windows)
+    state, metrics = scan(body, state, windows)
     return state, placement.constrain_whole(metrics)
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from lqrlab.learning.config import TrainConfig
 from lqrlab.learning.network_policy import NetworkPolicy
 from lqrlab.simulation import Verdict
 
+C, X, Y = TypeVar("C"), TypeVar("X"), TypeVar("Y")
 Metrics = dict[str, Array]
 Objective = Callable[[dict[str, Array], Any], tuple[Array, Metrics]]
 """``(params, train_batch) -> (scalar, metrics)``; every array of the batch has a leading axis to share out."""
@@ -133,6 +134,17 @@ def objective(
     return value
 
 
+def scan(body: Callable[[C, X], tuple[C, Y]], carry: C, xs: X) -> tuple[C, Y]:
+    """``jax.lax.scan``; outside of traces a plain loop, in which a loss may ask for numbers."""
+    if checks.traced(carry, xs):
+        return jax.lax.scan(body, carry, xs)
+    ys = []
+    for i in range(len(jax.tree.leaves(xs)[0])):
+        carry, y = body(carry, jax.tree.map(lambda a, i=i: a[i], xs))
+        ys.append(y)
+    return carry, jax.tree.map(lambda *a: jnp.stack(a), *ys)
+
+
 def train_step(
     objective: Objective, optimize: optax.GradientTransformation, *, accumulate: int = 1, ema: float = 0.0
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
@@ -155,11 +167,14 @@ def train_step(
             return slope(params, given)
         # every part takes each k-th member, so that it is mixed as the whole is
         parts = jax.tree.map(lambda a: jnp.moveaxis(a.reshape(-1, accumulate, *a.shape[1:]), 1, 0), given)
-        like = jax.eval_shape(slope, params, jax.tree.map(lambda a: a[0], parts))
-        total, _ = jax.lax.scan(
-            lambda total, part: (jax.tree.map(jnp.add, total, slope(params, part)), None),
-            jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), like),
-            parts,
+        first = jax.tree.map(lambda a: a[0], parts)
+        if checks.traced(params, given):
+            like = jax.eval_shape(slope, params, first)
+            start = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), like)
+        else:
+            start, parts = slope(params, first), jax.tree.map(lambda a: a[1:], parts)
+        total, _ = scan(
+            lambda total, part: (jax.tree.map(jnp.add, total, slope(params, part)), None), start, parts
         )
         return jax.tree.map(lambda a: a / accumulate, total)
 
