@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int8, PRNGKeyArray
 
 from lqrlab import control, simulation
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import Backend, checks, pytree
 from lqrlab.simulation import Env, LinearPolicy, Policy, SampledProblem, Verdict, verdict
 from lqrlab.systems import Plant
 
@@ -67,6 +67,7 @@ def evaluate(
     num_steps: int | None = None,
     linear: bool = True,
     x0: Float[Array, "*batch S n"] | None = None,
+    backend: Backend | None = None,
 ) -> Score:
     """Run ``policy`` from typical initial states and compare its cost with the optimum.
 
@@ -85,6 +86,8 @@ def evaluate(
         linear: on the linearised plants; else on the nonlinear ones, where the optimum is only that of the
             linearisation and a ratio below 1 can occur.
         x0: initial deviations ``[*batch, S, n]`` instead of drawn ones.
+        backend: where the loops are run: on a mesh they are shared out by their first axis, if it divides that, and
+            so is the score.
 
     Returns:
         :class:`Score` ``[*batch, num_initial]``.
@@ -117,7 +120,12 @@ def evaluate(
         raise ValueError(f"x0: expected starts [*batch, S, n], at least one, but found shape {x0.shape}")
     poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
     steps = settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
-    return _scored(world, problem, policy, x0, steps, plants.scales[0])
+    if backend is None:
+        return _scored(world, problem, policy, x0, steps, plants.scales[0])
+    checks.instance("backend", backend, Backend, "a Backend")
+    with backend.active():
+        world, problem, policy, scale = backend.put((world, problem, policy, plants.scales[0]))
+        return _scored(world, problem, policy, backend.share(x0), steps, scale)
 
 
 def _scored(

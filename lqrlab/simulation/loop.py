@@ -111,7 +111,8 @@ def rollout(
 ) -> Trajectory:
     """Run a policy on a plant, or on a batch of plants from many initial states.
 
-    Many loops under constant gains take engines: the same numbers to rounding, but other random ones.
+    Many loops under constant gains take engines: the same numbers to rounding, but other random ones. Loops that are
+    shared out over several devices (``Backend.share(x0)``) stay there, and the trajectory with them.
 
     Args:
         plant: one plant, or a batch with leading axes; or an :class:`Env` of them, which has been linearised and
