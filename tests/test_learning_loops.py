@@ -140,6 +140,34 @@ def test_a_stochastic_policy_learns_how_much_its_expert_explores(data, tmp_path)
         fit(data, learning.ModelConfig(**SMALL), config, tmp_path / "sure")
 
 
+def test_the_stochastic_expert_is_lqg_at_a_known_state():
+    """Against SciPy's Riccati solution of the filter, and the information form of a measurement."""
+    (A, B, _, _, K, _), problem = random_problem(4, 3, 2)
+    config = dataset.DataConfig(**CONFIG, noise=0.1, sensor_noise=0.2, excitation=0.3)
+    W, V = 0.01 * np.eye(3) + 0.09 * B @ B.T, 0.04 * np.eye(3)
+    predicted = scipy.linalg.solve_discrete_are(A.T, np.eye(3), W, V)
+    error = np.linalg.inv(np.linalg.inv(predicted) + np.linalg.inv(V))
+    found = batches.expert_std(problem, config)[0]
+    np.testing.assert_allclose(found[:2], np.sqrt(np.diag(K @ error @ K.T) + 0.09), rtol=1e-5)
+    np.testing.assert_allclose(found[2:], 0.3, rtol=1e-6)
+    sure = dataset.DataConfig(**CONFIG, excitation=0.3)
+    np.testing.assert_allclose(batches.expert_std(problem, sure), 0.3, rtol=1e-6)
+
+
+def test_inputs_are_drawn_with_a_stochastic_networks_own_deviation(data):
+    plants = data.plants(split="validation", family="pendulum")
+    model = learning.models.build(learning.ModelConfig(**SMALL, stochastic=True))
+    model.log_std[...] = jnp.log(jnp.full(6, 0.2))
+    policy = learning.policy(model, plants)
+    std = np.asarray(policy.std)
+    np.testing.assert_allclose(std[0], 0.2 * np.asarray(plants.scales[1]), rtol=1e-5)
+    start = np.zeros((*plants.batch_shape, 2000, plants.n))
+    run = simulation.rollout(plants, policy, start, 1, linear=True, key=KEY, excitation=policy.std)
+    np.testing.assert_allclose(np.std(run.us[..., 0, :], axis=1), std, rtol=0.1)
+    sure = learning.policy(learning.models.build(learning.ModelConfig(**SMALL)), plants)
+    assert not np.any(sure.std)
+
+
 def test_steps_with_a_python_if_are_the_compiled_ones():
     def steps(objective):
         step = learning.train_step(objective, optax.sgd(0.1), accumulate=2)
@@ -241,7 +269,7 @@ def test_on_policy_loops_are_labelled_with_the_optimum_and_follow_from_the_ancho
     graph, params = learning.models.split(learning.models.build(model))
     source = dataset.source(data, batch_size=config.batch_size, window=model.window)
     mixture = batches.Mixture.of(source, config)
-    table, recipe = mixture.table, programs.Recipe(graph, model, config, compute.Backend(), 0.0)
+    table, recipe = mixture.table, programs.Recipe(graph, model, config, compute.Backend())
 
     def run(number):
         return programs.dagger_loops(recipe, params, table, mixture.rows, np.int32(number))

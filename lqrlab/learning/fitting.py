@@ -146,9 +146,8 @@ class _Run:
         self.settings = settings
         built = models.build(model)
         graph, params = models.split(built)
-        expert_std = source.data.config.excitation
-        programs.check_settings(config, model, expert_std, backend)
-        self.recipe = Recipe(graph, model, config, backend, expert_std)
+        programs.check_settings(config, model, source.data.config.excitation, backend)
+        self.recipe = Recipe(graph, model, config, backend)
         placement = self.recipe.placement
         params = jax.tree.map(lambda a: a.astype(backend.dtype), params)
         self.state = placement.put_state(initial(params, config))

@@ -80,31 +80,29 @@ def optimizer(config: TrainConfig) -> optax.GradientTransformation:
     )
 
 
-def predictions(model: Any, context: Any, given: TrainBatch, expert_std: float = 0.0) -> losses.Predictions:
+def predictions(model: Any, context: Any, given: TrainBatch) -> losses.Predictions:
     """A model's answers to windows, with the expert's."""
     batch = given.batch
     prediction = model(batch.x, batch.u, batch.time_mask, context).astype(batch.target.dtype)
     weight = batch.time_mask[..., None] * batch.input_mask[:, None] * given.weight[:, None, None]
-    log_std = jnp.broadcast_to(context.log_std[:, None].astype(prediction.dtype), prediction.shape)
-    return losses.Predictions(
-        prediction, batch.target, weight, log_std, jnp.asarray(expert_std, prediction.dtype)
+    std = jnp.zeros_like(context.log_std) if given.expert_std is None else given.expert_std
+    log_std, std = (
+        jnp.broadcast_to(a[:, None].astype(prediction.dtype), prediction.shape)
+        for a in (context.log_std, std)
     )
+    return losses.Predictions(prediction, batch.target, weight, log_std, std)
 
 
-def objective(
-    graph: nnx.GraphDef, config: TrainConfig, expert_std: float = 0.0, backend: Backend | None = None
-) -> Objective:
+def objective(graph: nnx.GraphDef, config: TrainConfig, backend: Backend | None = None) -> Objective:
     """What ``config`` says is to be made small: a loss over windows, and costs of closed loops.
 
     Args:
         graph: the model's structure, from ``models.split``.
         config: its ``loss``, weights and horizon are looked at.
-        expert_std: standard deviation of the expert's exploration, in units of the input's scale.
         backend: its ``compute_dtype`` is.
     """
     checks.instance("graph", graph, nnx.GraphDef, "a model's structure, as models.split gives")
     checks.instance("config", config, TrainConfig, "a TrainConfig")
-    checks.number("expert_std", expert_std, "a standard deviation ≥ 0", low=0)
     loss, backend = losses.register[config.loss], backend or Backend()
 
     def value(params: dict[str, Array], given: TrainBatch) -> tuple[Array, Metrics]:
@@ -114,7 +112,7 @@ def objective(
         context = model.encode(given.plants.description)
         terms, metrics = [], {}
         if config.imitation:
-            metrics["imitation"] = loss(predictions(model, context, given, expert_std))
+            metrics["imitation"] = loss(predictions(model, context, given))
             terms.append(config.imitation * metrics["imitation"])
         if config.closed_loop:
             some = slice(config.plants // config.accumulate)
