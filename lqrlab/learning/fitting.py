@@ -86,8 +86,7 @@ def fit(
     Every batch follows from the seed and the step, so a run that was stopped and resumed is the run that was
     not stopped. Ctrl-C and SIGTERM save and return, to go on another time; :func:`stop` ends a run for good.
 
-    A loss that asks for a number where a program has none (a Python ``if``) is computed step by step, uncompiled; an
-    :class:`lqrlab.compute.EagerFallbackWarning` says so once, with the line.
+    A loss with a Python ``if`` on an array is computed uncompiled; an ``EagerFallbackWarning`` tells of the line, once.
 
     Args:
         source: the windows of the trained split, see :func:`lqrlab.dataset.source`; its seed is the order's.
@@ -238,9 +237,8 @@ class _Run:
         with warnings.catch_warnings():
             if self.steps.report().eager:  # the steps have told of it
                 warnings.simplefilter("ignore", EagerFallbackWarning)
-            judged = programs.validate(
-                self.recipe, self.state.best, self.held_out, self.table, self.validation_rows
-            )
+            known = self.held_out, self.table, self.validation_rows
+            judged = programs.validate(self.recipe, self.state.best, *known)
         row |= {"epoch": self.step * self.config.batch_size / self.source.num_windows}
         row |= programs.summary(*self.recipe.placement.whole(judged))
         row |= {"learning_rate": float(learning_rate(self.config)(self.step))}

@@ -17,7 +17,9 @@ from lqrlab.learning.config import TrainConfig
 from lqrlab.learning.network_policy import NetworkPolicy
 from lqrlab.simulation import Verdict
 
-C, X, Y = TypeVar("C"), TypeVar("X"), TypeVar("Y")
+C = TypeVar("C")
+X = TypeVar("X")
+Y = TypeVar("Y")
 Metrics = dict[str, Array]
 Objective = Callable[[dict[str, Array], Any], tuple[Array, Metrics]]
 """``(params, train_batch) -> (scalar, metrics)``; every array of the batch has a leading axis to share out."""
