@@ -46,7 +46,7 @@ def setup(*, x64: bool = True, cache: bool = True, keep_pages: bool = True) -> N
         _keep_pages()
     if not cache or jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         return
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lqrlab" / "jax"
+    folder = cache_folder() / "jax"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -54,6 +54,11 @@ def setup(*, x64: bool = True, cache: bool = True, keep_pages: bool = True) -> N
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+def cache_folder() -> Path:
+    """Where lqrlab keeps what it may lose."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lqrlab"
 
 
 @functools.cache
