@@ -86,8 +86,7 @@ def evaluate(
         linear: on the linearised plants; else on the nonlinear ones, where the optimum is only that of the
             linearisation and a ratio below 1 can occur.
         x0: initial deviations ``[*batch, S, n]`` instead of drawn ones.
-        backend: where the loops are run: on a mesh they are shared out by their first axis, if it divides that, and
-            so is the score.
+        backend: where loops run: a mesh shares them out, and the score, by the first axis that it has to divide.
 
     Returns:
         :class:`Score` ``[*batch, num_initial]``.
@@ -112,20 +111,21 @@ def evaluate(
             "to compare with; control.lqrd on one of them says why"
         )
     checks.whole("num_initial", num_initial)
-    if x0 is None:
-        x0 = plants.initial_state(key=key, num=num_initial)
-    x0 = jnp.asarray(checks.real("x0", x0))
-    x0 = x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
-    if x0.ndim < 2 or not x0.size:
-        raise ValueError(f"x0: expected starts [*batch, S, n], at least one, but found shape {x0.shape}")
+    x0 = _starts(plants.initial_state(key=key, num=num_initial) if x0 is None else x0)
     poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
     steps = settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
     if backend is None:
         return _scored(world, problem, policy, x0, steps, plants.scales[0])
-    checks.instance("backend", backend, Backend, "a Backend")
-    with backend.active():
-        world, problem, policy, scale = backend.put((world, problem, policy, plants.scales[0]))
-        return _scored(world, problem, policy, backend.share(x0), steps, scale)
+    with checks.instance("backend", backend, Backend, "a Backend").active():
+        placed = backend.put((world, problem, policy))
+        return _scored(*placed, backend.share(x0), steps, backend.put(plants.scales[0]))
+
+
+def _starts(x0: ArrayLike) -> Array:
+    x0 = jnp.asarray(checks.real("x0", x0))
+    if x0.ndim < 2 or not x0.size:
+        raise ValueError(f"x0: expected starts [*batch, S, n], at least one, but found shape {x0.shape}")
+    return x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
 
 
 def _scored(
