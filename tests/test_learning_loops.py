@@ -425,3 +425,10 @@ def test_seeds_and_rates_side_by_side_are_the_runs_one_by_one(data, tmp_path):
         curves.metrics["loss"][1, 1], [row["loss"] for row in alone.metrics], rtol=1e-3
     )
     assert float(np.ptp(curves.metrics["loss"][:, 0, 0])) > 0
+
+
+def test_a_stochastic_model_can_be_asked_for_on_the_command_line(tmp_path):
+    asked = ["train", str(tmp_path), "-p", "stochastic=maybe", "-p", "loss=gaussian_kl"]
+    done = CliRunner().invoke(main, asked)
+    assert "stochastic" in done.stderr
+    assert "expected True or False" in done.stderr

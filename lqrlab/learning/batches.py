@@ -79,10 +79,11 @@ def train_batch(table: VariantTable, windows: Windows, seed: ArrayLike, step: Ar
 def expert_std(problem: SampledProblem, config: data.DataConfig) -> np.ndarray:
     """Standard deviations of the LQG expert's inputs at a known state x ``[V, 6]``, float32, scaled.
 
-    The expert feeds a Kalman filter's estimate of the state to the optimal gain, and explores. The estimate is off by
-    the filter's error, so its input is distributed as N(−Kx, K Σ Kᵀ + σ² I): Σ is the covariance of the stationary
-    error after a measurement of all states, under the data set's noise, σ the excitation, which the filter sees as a
-    disturbance. Without noise of the sensors the state is known, and exploration is all that is left.
+    The expert feeds a Kalman filter's estimate of the state to the optimal gain, and explores. With the estimate's
+    error taken as independent of the state, its input is distributed as N(−Kx, K Σ Kᵀ + σ² I): Σ is the covariance of
+    the stationary error after a measurement of all states, under the data set's noise, σ the excitation, which the
+    filter sees as a disturbance. Without noise of the sensors the state is known, and exploration is all that is left.
+    The recorded loops themselves are those of the config's controller: they give the states, not this scatter.
 
     Args:
         problem: ``[V, …]`` in scaled, padded coordinates.
