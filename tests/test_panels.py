@@ -506,7 +506,7 @@ def test_the_browser_draws_the_optimum_that_scipy_finds(data):
 
 
 def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp_path, monkeypatch):
-    model = learning.ModelConfig(kind="gain", window=1, width=16, heads=2, hidden=16)
+    model = learning.ModelConfig(kind="gain", window=1, hidden=16)
     train = learning.TrainConfig(
         num_steps=400, batch_size=8, plants=8, closed_loop=0.0,
         steps_per_dispatch=2, report_every=4, checkpoint_every=100,

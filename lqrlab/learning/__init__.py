@@ -2,7 +2,7 @@
 
 from lqrlab.learning import batches, certificate, closed_loop_cost, gains, losses, metrics, models
 from lqrlab.learning.adaptive import AdaptivePolicy, Families, Known, Prior, adaptive, families, ridge, wide
-from lqrlab.learning.batches import Plants, TrainBatch
+from lqrlab.learning.batches import Plants, TrainBatch, expert_std
 from lqrlab.learning.certificate import Certificate, certify
 from lqrlab.learning.checkpoints import load
 from lqrlab.learning.config import ModelConfig, TrainConfig
@@ -34,6 +34,7 @@ __all__ = [
     "certificate",
     "certify",
     "closed_loop_cost",
+    "expert_std",
     "families",
     "fit",
     "gains",

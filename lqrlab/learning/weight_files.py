@@ -59,7 +59,7 @@ def read(file: str | Path) -> Any:
     if kind == "prior":
         return Prior.of_arrays({k: jnp.asarray(a) for k, a in arrays.items()})
     if kind == "network":
-        model = models.build(ModelConfig.from_dict(card["model"]))
+        model = models.build(models.used(ModelConfig.from_dict(card["model"])))
         graph, params = models.split(model)
         wanted = {k: a.shape for k, a in params.items()}
         if {k: a.shape for k, a in arrays.items()} != wanted:

@@ -102,7 +102,7 @@ def rollout(
     x0: ArrayLike,
     num_steps: int,
     dt: float | Array | None = None,
-    linear: bool = False,
+    linear: bool | None = None,
     *,
     key: PRNGKeyArray | None = None,
     limits: tuple[ArrayLike, ArrayLike] | None = None,
@@ -114,7 +114,8 @@ def rollout(
 ) -> Trajectory:
     """Run a policy on a plant, or on a batch of plants from many initial states.
 
-    Many loops under constant gains take engines: the same numbers to rounding, but other random ones.
+    Many loops under constant gains take engines: the same numbers to rounding, but other random ones. Loops that are
+    shared out over several devices (``Backend.share(x0)``) stay there, and the trajectory with them.
 
     Args:
         plant: one plant, or a batch with leading axes; or an :class:`Env` of them, which has been linearised and
@@ -123,7 +124,8 @@ def rollout(
         x0: initial deviations ``[*batch, *extra, n]``: the plants' axes lead.
         num_steps: T.
         dt: sample time [s], or several, one for each of x0's first axes; the plant's if left out.
-        linear: simulate the linearised plant by exact zero-order hold; else Runge-Kutta 4 on the nonlinear one.
+        linear: simulate the linearised plant by exact zero-order hold; else, and if left out for a plant, Runge-Kutta
+            4 on the nonlinear one.
         key: random key; needed if any of the three noises is not zero.
         limits: ``(low, high)`` of the actuators, absolute, scalars or ``[m]``.
         noise: standard deviation of the disturbance of the state at each step, scalar, ``[n]`` or ``[*batch, n]``.
@@ -169,10 +171,10 @@ def _needed(key: PRNGKeyArray | None, noise: Noise) -> PRNGKeyArray | None:
     return key
 
 
-def _world(plant: Plant | Env, x0: Array, *, linear: bool, noise: ArrayLike, **settings: Any) -> Env:
+def _world(plant: Plant | Env, x0: Array, *, linear: bool | None, noise: ArrayLike, **settings: Any) -> Env:
     """The plant with its settings, linearised and sampled; refuses initial states of other plants."""
     if isinstance(plant, Env):
-        given = any(value is not None for value in settings.values()) or (linear and not plant.linear)
+        given = any(value is not None for value in settings.values()) or linear not in (None, plant.linear)
         if given or checks.traced(noise) or np.any(np.asarray(noise)):
             raise ValueError(
                 "plant: an Env says itself what dt, linear, limits, noise and substeps are; give them to env()"
@@ -181,7 +183,7 @@ def _world(plant: Plant | Env, x0: Array, *, linear: bool, noise: ArrayLike, **s
     else:
         check_plant(plant)
         _check_shape(x0, plant.batch_shape, plant.n, plant.name)
-        world = env(plant, linear=linear, noise=noise, **settings)
+        world = env(plant, linear=False if linear is None else linear, noise=noise, **settings)
     _check_shape(x0, world.batch_shape, world.n, "the plant")
     _check_times(world.dt.shape, world.batch_shape, x0.shape)
     return world
