@@ -6,6 +6,8 @@ from lqrlab.learning.checkpoints import load
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
 from lqrlab.learning.network_policy import NetworkPolicy, policy
+from lqrlab.learning.recovery import Recovery, RecoveryConfig, train_recovery
+from lqrlab.learning.recovery_policy import RecoveryPolicy
 from lqrlab.learning.seed_grid import Curves, grid
 from lqrlab.learning.training_step import TrainState, learning_rate, objective, optimizer, train_step
 
@@ -16,6 +18,9 @@ __all__ = [
     "NetworkPolicy",
     "NonFiniteLossError",
     "Plants",
+    "Recovery",
+    "RecoveryConfig",
+    "RecoveryPolicy",
     "TrainBatch",
     "TrainConfig",
     "TrainState",
@@ -32,5 +37,6 @@ __all__ = [
     "optimizer",
     "policy",
     "stop",
+    "train_recovery",
     "train_step",
 ]

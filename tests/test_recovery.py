@@ -1,0 +1,116 @@
+"""Policies that recover what the LQR loses: where they start, what they never do, gradients, and that they learn."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lqrlab import control, learning, simulation, systems
+from lqrlab.learning import recovery
+from lqrlab.learning.recovery_policy import RecoveryPolicy, Regulator
+
+KEY = jax.random.key(4)
+BRIEF = learning.RecoveryConfig(num_steps=4, report_every=2, loops=8, window=4, width=8, longest=20)
+
+
+def limits_of(plant, strength=1.0):
+    u_eq, scale = plant.equilibrium()[1], plant.scales[1]
+    return u_eq - strength * scale, u_eq + strength * scale
+
+
+def disturbed(policy, size, key=KEY):
+    """The policy with random numbers in all layers."""
+    leaves, tree = jax.tree.flatten(policy.layers)
+    keys = jax.random.split(key, len(leaves))
+    moved = [a + size * jax.random.normal(k, a.shape, a.dtype) for k, a in zip(keys, leaves)]
+    return dataclasses.replace(policy, layers=jax.tree.unflatten(tree, moved))
+
+
+@pytest.mark.parametrize("family", ["cart_pole", "quadrotor"])
+def test_it_starts_as_the_lqr_exactly(family):
+    plant = systems.make(family)
+    limits = limits_of(plant)
+    gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
+    policy = RecoveryPolicy.start(Regulator.of(plant, limits, "float64"), 8, key=KEY)
+    world, x0 = simulation.env(plant, limits=limits), plant.initial_state(key=KEY, num=20)
+    u, expected = policy(None, x0)[1], world.saturate(simulation.LinearPolicy(gain)(None, x0)[1])
+    np.testing.assert_allclose(u, expected, rtol=1e-12)
+
+
+def test_near_the_equilibrium_it_is_the_lqr_whatever_it_has_learned():
+    plant = systems.make("cart_pole")
+    policy = disturbed(
+        RecoveryPolicy.start(Regulator.of(plant, limits_of(plant), "float64"), 8, key=KEY), 0.5
+    )
+    gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
+    slope = jax.jacfwd(lambda x: policy(None, x)[1])(jnp.zeros(plant.n))
+    np.testing.assert_allclose(slope, -gain, rtol=1e-9)
+
+
+def test_no_input_exceeds_its_limits():
+    plant = systems.make("quadrotor")
+    limits = limits_of(plant, jnp.array([0.2, 0.4, 0.6, 0.8]))
+    policy = disturbed(RecoveryPolicy.start(Regulator.of(plant, limits), 8, key=KEY), 3.0)
+    u = policy(None, 8 * plant.initial_state(key=KEY, num=500).astype(jnp.float32))[1]
+    u_eq = plant.equilibrium()[1]
+    low, high = (np.asarray(a - u_eq, np.float32)[None] for a in limits)
+    u = np.asarray(u)
+    assert (u >= low - 1e-6).all()
+    assert (u <= high + 1e-6).all()
+    assert ((u < low + 1e-6) | (u > high - 1e-6)).mean() > 0.5  # else nothing has been tried
+
+
+def test_the_gradient_of_a_window_is_that_of_finite_differences():
+    plant = systems.make("pendulum")
+    config = dataclasses.replace(BRIEF, steepest=1e9)
+    task = jax.tree.map(
+        lambda a: a.astype(float), recovery.task_of(plant, limits_of(plant, 20.0), config)
+    )  # limits that no input reaches: there is a kink
+    start = RecoveryPolicy.start(task.regulator, 4, key=KEY)
+    actor = disturbed(start, 0.01).layers
+    critic = recovery.perceptron(task.regulator, 4, 1, key=KEY)
+    x0 = 0.3 * plant.initial_state(key=KEY, num=3)
+
+    way = disturbed(start, 1.0, jax.random.key(9)).layers
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(shift):
+        moved = jax.tree.map(lambda a, d: a + shift * d, actor, way)
+        return recovery.window_loss(task, moved, critic, x0)[0]
+
+    (_, slope), h = loss(0.0), 1e-5
+    assert abs(slope) > 1e-4
+    np.testing.assert_allclose((loss(h)[0] - loss(-h)[0]) / (2 * h), slope, rtol=1e-6)
+
+
+def test_a_steep_gradient_of_a_loop_is_cut_and_no_other():
+    slopes = jnp.array([[3.0, 4.0], [0.3, 0.4]])
+    cut = jax.grad(lambda x: jnp.sum(recovery.clipped(x, 1.0) * slopes))(jnp.ones((2, 2)))
+    np.testing.assert_allclose(cut, [[0.6, 0.8], [0.3, 0.4]], rtol=1e-5)
+
+
+def test_the_same_seed_gives_the_same_parameters_and_another_seed_others():
+    plant = systems.make("pendulum")
+    first, again, other = (
+        learning.train_recovery(plant, limits_of(plant), dataclasses.replace(BRIEF, seed=seed))
+        for seed in (1, 1, 2)
+    )
+    assert [row["step"] for row in first.metrics] == [0, 2, 4]
+    assert np.isfinite([row["loss"] for row in first.metrics[1:]]).all()
+    np.testing.assert_equal(first.metrics, again.metrics)
+    for a, b in zip(jax.tree.leaves(first.policy), jax.tree.leaves(again.policy)):
+        np.testing.assert_array_equal(a, b)
+    assert first.metrics[1]["loss"] != other.metrics[1]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"), [((-np.inf, np.inf), "finite"), ((1.0, 2.0), "around the equilibrium input")]
+)
+def test_limits_that_leave_nothing_to_recover_are_refused(limits, message):
+    with pytest.raises(ValueError, match=message):
+        learning.train_recovery(systems.make("pendulum"), limits, BRIEF)
+    with pytest.raises(ValueError, match="expected one plant"):
+        learning.train_recovery(systems.sample("pendulum", key=KEY, num=2), (-3.0, 3.0), BRIEF)
