@@ -32,7 +32,7 @@ _FAR = 100.0  # scales at which a loop of training is lost
 _REST = 0.5  # of the ellipsoid where the LQR does not saturate: a loop that has come so near starts anew
 _EXCESS = 0.01  # weight of demands beyond the limits, where no gradient would lead back
 _TINY = 1e-6  # of cost, that its logarithm is finite
-_JUDGED = 128  # starts of a validation
+_JUDGED, _JUDGED_STEPS = 128, 600  # starts of a validation, and samples of their loops
 _SIZES = (1.0, 2.0, 4.0)  # of these starts, in state scales
 
 
@@ -75,7 +75,8 @@ class Recovery:
 
     Attributes:
         policy: the best of all validations, the LQR itself among them.
-        metrics: a row a report: step, loss, critic_loss, and the shares of the validation's starts recovered.
+        metrics: a row a report: step, loss, critic_loss, the shares of the validation's starts recovered, and their
+            log_cost.
     """
 
     policy: RecoveryPolicy
@@ -147,26 +148,30 @@ def train_recovery(
         progress: called with each row of the metrics.
 
     Returns:
-        :class:`Recovery`. The policy kept is the one that recovers the largest share of the validation's starts (of
-        one, two and four state scales); starts of an evaluation must come from another key.
+        :class:`Recovery`. The policy kept is, of all that recover no less of the validation's starts than the LQR at
+        one, two and four state scales, the one whose mean logarithm of the cost is least, lost loops included. Starts
+        of an evaluation must come from another key.
     """
     config = config or RecoveryConfig()
     task = task_of(plant, limits, config)
     *keys, loops_key, judge_key = jax.random.split(jax.random.key(config.seed), 5)
     learner = _started(task, keys)
     judged = jax.random.normal(judge_key, (_JUDGED, plant.n), jnp.float32) * task.regulator.scale_x[None]
-    metrics, best, most = [], learner.actor, -1.0
+    metrics: list[dict[str, float]] = []
+    best, least = learner.actor, jnp.inf
     for step in range(0, config.num_steps + 1, config.report_every):
         losses = (jnp.nan, jnp.nan)
         if step:
             learner, losses = _steps(task, learner, jax.random.fold_in(loops_key, step))
-        shares = _recovered(task, learner.actor, judged)
+        shares, cost = _recovered(task, learner.actor, judged)
         row = {"step": float(step), "loss": float(losses[0]), "critic_loss": float(losses[1])}
         row |= {f"recovered_{size:g}": float(share) for size, share in zip(_SIZES, shares)}
-        metrics.append(row)
-        progress(row)
-        if float(jnp.sum(shares)) > most:
-            best, most = learner.actor, float(jnp.sum(shares))
+        metrics.append(row | {"log_cost": float(cost)})
+        progress(metrics[-1])
+        if cost < least and all(
+            row[name] >= metrics[0][name] for name in row if name.startswith("recovered")
+        ):
+            best, least = learner.actor, cost
     return Recovery(RecoveryPolicy(best, task.regulator), metrics)
 
 
@@ -185,9 +190,8 @@ def _started(task: Task, keys: list[Array]) -> _Learner:
     actor = RecoveryPolicy.start(r, config.width, key=keys[0]).layers
     critic = perceptron(r, config.width, 1, key=keys[1])
     x, age = task.starts(keys[2], config.loops), jnp.arange(config.loops) * config.longest // config.loops
-    return _Learner(
-        actor, critic, critic, *(opt.init(a) for opt, a in zip(_optimizers(config), (actor, critic))), x, age
-    )
+    first, second = _optimizers(config)
+    return _Learner(actor, critic, critic, first.init(actor), second.init(critic), x, age)
 
 
 def _optimizers(config: RecoveryConfig) -> tuple[optax.GradientTransformation, ...]:
@@ -268,10 +272,8 @@ def _steps(task: Task, learner: _Learner, key: Array) -> tuple[_Learner, tuple[A
             critic, critic_state = _updated(critic_opt, grad, critic_state, critic)
         target = jax.tree.map(lambda a, b: a + 0.02 * (b - a), s.target, critic)
         x, age = _renewed(task, seen, s.age + config.window, key)
-        return _Learner(actor, critic, target, actor_state, critic_state, x, age), (
-            loss / config.loops,
-            error,
-        )
+        done = _Learner(actor, critic, target, actor_state, critic_state, x, age)
+        return done, (loss / config.loops, error)
 
     learner, losses = jax.lax.scan(step, learner, jax.random.split(key, config.report_every))
     return learner, jax.tree.map(jnp.mean, losses)
@@ -297,10 +299,15 @@ def _renewed(task: Task, seen: _Window, age: Array, key: Array) -> tuple[Array, 
 
 
 @jax.jit
-def _recovered(task: Task, actor: Layers, x0: Array) -> Array:
-    """Shares of starts ``[num, n]`` recovered, one for each of the sizes that they are taken times."""
+def _recovered(task: Task, actor: Layers, x0: Array) -> tuple[Array, Array]:
+    """Shares of starts ``[num, n]`` recovered, one for each of the sizes that they are taken times.
+
+    And the mean logarithm of the cost, where a loop that does not converge costs as much as one that is lost.
+    """
     sizes = jnp.asarray(_SIZES, x0.dtype)
     starts = sizes[:, None, None] * x0[None]
-    run = simulation.rollout(task.world, RecoveryPolicy(actor, task.regulator), starts, 600, keep=("xs",))
-    judged = verdict.of_sizes(verdict.size(run.xs, task.regulator.scale_x))
-    return jnp.mean(judged == Verdict.CONVERGED, axis=-1, dtype=x0.dtype)
+    policy = RecoveryPolicy(actor, task.regulator)
+    run = simulation.rollout(task.world, policy, starts, _JUDGED_STEPS, keep=("xs", "costs"))
+    back = verdict.of_sizes(verdict.size(run.xs, task.regulator.scale_x)) == Verdict.CONVERGED
+    cost = jnp.where(back, run.cost, task.lost)
+    return jnp.mean(back, axis=-1, dtype=x0.dtype), jnp.mean(jnp.log(cost + _TINY))
