@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lqrlab import control, learning, simulation, systems
+from lqrlab import control, evaluation, learning, simulation, systems
 from lqrlab.learning import recovery
 from lqrlab.learning.recovery_policy import RecoveryPolicy, Regulator
 
 KEY = jax.random.key(4)
-BRIEF = learning.RecoveryConfig(num_steps=4, report_every=2, loops=8, window=4, width=8, longest=20)
+BRIEF = learning.RecoveryConfig(num_steps=2, report_every=2, loops=8, window=4, width=8, longest=20)
 
 
 def limits_of(plant, strength=1.0):
@@ -98,7 +98,7 @@ def test_the_same_seed_gives_the_same_parameters_and_another_seed_others():
         learning.train_recovery(plant, limits_of(plant), dataclasses.replace(BRIEF, seed=seed))
         for seed in (1, 1, 2)
     )
-    assert [row["step"] for row in first.metrics] == [0, 2, 4]
+    assert [row["step"] for row in first.metrics] == [0, 2]
     assert np.isfinite([row["loss"] for row in first.metrics[1:]]).all()
     np.testing.assert_equal(first.metrics, again.metrics)
     for a, b in zip(jax.tree.leaves(first.policy), jax.tree.leaves(again.policy)):
@@ -114,3 +114,32 @@ def test_limits_that_leave_nothing_to_recover_are_refused(limits, message):
         learning.train_recovery(systems.make("pendulum"), limits, BRIEF)
     with pytest.raises(ValueError, match="expected one plant"):
         learning.train_recovery(systems.sample("pendulum", key=KEY, num=2), (-3.0, 3.0), BRIEF)
+
+
+def unstable():
+    """ẋ = x + 2u with its LQR; with |u| ≤ 0.5 it can be held where |x| < 1."""
+    plant = systems.from_matrices([[1.0]], [[2.0]], Q=[[1.0]], R=[[1.0]], dt=0.05)
+    return plant, simulation.LinearPolicy(control.lqrd([[1.0]], [[2.0]], [[1.0]], [[1.0]], 0.05).K)
+
+
+def test_starts_of_a_plant_whose_limit_is_known_are_recovered_within_it():
+    plant, lqr = unstable()
+    settings = {"key": KEY, "limits": (-0.5, 0.5), "sizes": (0.5, 2.0), "num": 64, "num_steps": 400}
+    found = evaluation.recoveries(plant, {"LQR": lqr}, **settings)["LQR"]
+    starts = np.array([0.5, 2.0])[:, None] * np.asarray(plant.initial_state(key=KEY, num=64))[:, 0]
+    np.testing.assert_array_equal(found.converged, abs(starts) < 1)
+    assert 0 < found.converged[1].sum() < found.converged[0].sum()
+
+
+def test_the_best_known_cost_is_the_optimum_where_that_is_known():
+    plant, lqr = unstable()
+    starts = jnp.array([[0.1], [-0.2], [3.0]])
+    keen = simulation.LinearPolicy(2 * lqr.K)
+    best, paid = evaluation.best_known_cost(
+        plant, {"LQR": lqr, "keen": keen}, starts, limits=(-0.5, 0.5), key=KEY, horizon=60, num_steps=200
+    )
+    P = control.lqrd([[1.0]], [[2.0]], [[1.0]], [[1.0]], 0.05).P
+    np.testing.assert_allclose(best[:2], P[0, 0] * starts[:2, 0] ** 2, rtol=1e-4)  # no input at its limit
+    assert (best <= paid["LQR"]).all()
+    assert (best[:2] < paid["keen"][:2]).all()
+    assert np.isinf(paid["LQR"][2])  # no input brings it back

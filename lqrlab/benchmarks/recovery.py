@@ -10,7 +10,12 @@ from lqrlab import control, evaluation, learning, simulation, systems
 from lqrlab.benchmarks.measurement import Row, row
 
 FAMILIES = ("cart_pole", "furuta_pendulum", "acrobot", "pendulum", "quadrotor")
-SETTINGS: dict[str, dict[str, float]] = {}
+SETTINGS: dict[str, dict[str, float]] = {
+    "furuta_pendulum": {"num_steps": 3000},
+    "acrobot": {"num_steps": 3500, "spread": 3.0},
+    "pendulum": {"num_steps": 1000},
+    "quadrotor": {"num_steps": 1200},
+}
 """What is set otherwise than by default for a family."""
 _SIZES = (1.0, 2.0, 4.0)
 _TIMES = {"cart_pole": 1.5, "furuta_pendulum": 1.5, "acrobot": 1.5}

@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 
 from lqrlab import control, simulation
 from lqrlab.compute import checks
+from lqrlab.compute.linalg import expand_batch
 from lqrlab.evaluation.regions import Attraction, attraction
 from lqrlab.simulation import Policy
 from lqrlab.systems import Plant
@@ -98,7 +99,8 @@ def best_known_cost(
         paid[name] = np.where(judged == simulation.Verdict.CONVERGED, run.cost, np.inf)
         guesses.append(jnp.where(jnp.isfinite(run.us), run.us, 0.0)[:, :horizon])
     held = -(-horizon // 10)
-    noise = jax.random.normal(key, (num_random, len(x0), held, plant.m)) * (world.high - world.low) / 4
+    spread = expand_batch((world.high - world.low) / 4, 4)
+    noise = spread * jax.random.normal(key, (num_random, len(x0), held, plant.m))
     guesses += list(jnp.repeat(noise, 10, axis=2)[:, :, :horizon])
     plans = control.ilqr(
         plant.dynamics,
@@ -110,7 +112,7 @@ def best_known_cost(
         dt=plant.dt,
         goal=(x_eq, u_eq),
         limits=limits,
-        us=u_eq + world.saturate(jnp.stack(guesses)),
+        us=expand_batch(u_eq, 4) + world.saturate(jnp.stack(guesses)),
         tolerance=1e-5,
         max_iterations=max_iterations,
     )
