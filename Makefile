@@ -7,12 +7,13 @@ STAMP := .venv/.installed
 # Whatever other Jupyter this machine has, the kernel named python3 is the one in .venv.
 export JUPYTER_PATH := $(CURDIR)/.venv/share/jupyter
 
-.PHONY: help env run test fuzz torture lab docs lint format clean
+.PHONY: help env run test fuzz torture soak lab docs lint format clean
 
 help:
 	@echo "make run    install into .venv if needed, then the main job (PROFILE=quick; tiny, full)"
 	@echo "make test   install if needed, then all tests"
 	@echo "make fuzz, make torture   wrong arguments; kills and damaged files: an hour each (CALLS=20000, KILLS=200, FLIPS=1000)"
+	@echo "make soak   everything again and again: does memory grow? (HOURS=4)"
 	@echo "make lab    JupyterLab on the notebooks"
 	@echo "make docs   the documentation with executed notebooks, into data/site (PROFILE=tiny; quick)"
 	@echo "make lint   ruff and mypy;  make format  let ruff rewrite"
@@ -44,6 +45,11 @@ fuzz: env
 
 torture: env
 	$(BIN)/python tests/torture.py --kills $(KILLS) --flips $(FLIPS) --seed $(SEED)
+
+HOURS := 4
+
+soak: env
+	$(BIN)/python tests/soak.py --hours $(HOURS)
 
 lab: env
 	$(BIN)/python -m jupyterlab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks

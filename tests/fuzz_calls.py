@@ -1,15 +1,18 @@
-"""Correct calls of the public functions, what is done to their arguments, and checks of what comes out."""
+"""Correct calls of the public functions, and what their answers are checked by."""
+
+import functools
+import tempfile
+import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from hypothesis import strategies as st
+from fuzz_damage import KEY, Made, anything, gain, residual, starts_at_x0
 
-from lqrlab import compute, control, dataset, evaluation, simulation, systems
+from lqrlab import compute, control, dataset, evaluation, learning, simulation, systems
 
-compute.setup()
-KEY = jax.random.key(0)
 A, B, C, D = (
     np.array([[0.0, 1.0], [2.0, -0.5]]),
     np.array([[0.0], [1.0]]),
@@ -17,12 +20,20 @@ A, B, C, D = (
     np.array([[0.0]]),
 )
 Q, R, N, DT = np.eye(2), np.array([[1.0]]), np.array([[0.1], [0.0]]), 0.1
-F = scipy.linalg.expm(A * DT)
-G = np.array([[0.005], [0.1]])
-K = np.array([[5.0, 3.0]])
+F, G, K = scipy.linalg.expm(A * DT), np.array([[0.005], [0.1]]), np.array([[5.0, 3.0]])
 STABLE = np.array([[-1.0, 0.5], [0.0, -2.0]])
 PENDULUM = systems.make("pendulum")
+LINEAR = systems.linearise(PENDULUM)
+VARIANTS = systems.sample("pendulum", key=KEY, num=2)
 GAIN = simulation.LinearPolicy(control.lqrd(*PENDULUM.matrices(), *PENDULUM.weights(), PENDULUM.dt).K)
+SPECS = control.StepSpecs(settling=3.0)
+DATA = dataset.DataConfig(families=("pendulum",), variants=4, trajectories=2, num_steps=16)
+MODEL = learning.ModelConfig(window=2, width=4, depth=1, heads=1, hidden=4)
+TRAIN = learning.TrainConfig(
+    num_steps=2, batch_size=4, plants=2, horizon=2, report_every=1, checkpoint_every=1
+)
+FOLDER = tempfile.TemporaryDirectory()
+RUN = Path(FOLDER.name) / "run"
 
 
 def field(x, u):
@@ -30,220 +41,296 @@ def field(x, u):
     return jnp.stack([x[1], jnp.sin(x[0]) + u[0]])
 
 
-# Damage -----------------------------------------------------------------------------------------------------
-
-ARRAYS = {
-    "+ 1j": lambda a, _: a + 1j,
-    "as text": lambda a, _: a.astype(str),
-    "as objects": lambda a, _: a.astype(object),
-    "as whole numbers": lambda a, _: np.round(a).astype(int),
-    "as truth values": lambda a, _: a.astype(bool),
-    "in float32": lambda a, _: a.astype(np.float32),
-    "as list": lambda a, _: a.tolist(),
-    "with NaN": lambda a, rng: np.where(rng.random(a.shape) < 0.5, np.nan, a),
-    "with inf": lambda a, rng: np.where(rng.random(a.shape) < 0.5, np.inf, a),
-    "· 1e300": lambda a, _: a * 1e300,
-    "· 1e12": lambda a, _: a * 1e12,
-    "· 1e-12": lambda a, _: a * 1e-12,
-    "· 1e-300": lambda a, _: a * 1e-300,
-    "= 0": lambda a, _: np.zeros_like(a),
-    "negative": lambda a, _: -a,
-    "transposed": lambda a, _: a.T,
-    "cut": lambda a, _: a[:-1],
-    "with one axis more": lambda a, _: a[None],
-    "three times": lambda a, _: np.stack([a] * 3),
-    "empty": lambda a, _: a[:0],
-    "at random": lambda a, rng: rng.normal(size=a.shape) * 10.0 ** rng.integers(-3, 4),
-    "all alike": lambda a, _: np.ones_like(a),
-}
-NUMBERS = [
-    *(
-        0,
-        -1,
-        0.5,
-        1e-300,
-        1e-12,
-        1e6,
-        1e300,
-        np.nan,
-        np.inf,
-        -np.inf,
-        1j,
-        10**30,
-        True,
-        np.float32(0.1),
-        np.zeros(()),
-    ),
-    *(None, "x", "0.1", b"1", [], [0.1], {}, np.ones(3), object()),
-]
-OTHERS = [None, 3, 0.5, "x", "", "cart_pole", object(), [], {}, np.ones((2, 2)), 1j, len]
+def read(x):
+    """The parameter of the schedule."""
+    return x[..., :1]
 
 
-def _is_number(value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+# Things that take a while to be made: once, when a call needs them -------------------------------------------
 
 
-@st.composite
-def arguments(draw, valid: dict):
-    """(Arguments of a call of which one or two are damaged, what was done to them in words)."""
-    given, words = dict(valid), []
-    for name in draw(st.lists(st.sampled_from(sorted(valid)), min_size=1, max_size=2, unique=True)):
-        value, rng = valid[name], np.random.default_rng(draw(st.integers(0, 2**32)))
-        if isinstance(value, np.ndarray) and draw(st.integers(0, 9)):
-            way = draw(st.sampled_from(sorted(ARRAYS)))
-            given[name] = ARRAYS[way](value, rng)
-            words.append(f"{name} {way}")
-            continue
-        given[name] = draw(st.sampled_from(NUMBERS if _is_number(value) else OTHERS))
-        words.append(f"{name} = {str(given[name])[:40]!r}")
-    return given, words
+@functools.cache
+def data() -> dataset.Dataset:
+    """A data set on disk."""
+    return dataset.generate(DATA, Path(FOLDER.name) / "data")
 
 
-# Checks -----------------------------------------------------------------------------------------------------
+@functools.cache
+def source(kind: str = "resident") -> dataset.Source:
+    """Its windows."""
+    return dataset.source(data(), kind=kind, batch_size=4, window=2)
 
 
-def plain(found, given, damage) -> str:
-    """Nothing that is no real number was taken for one."""
-    for name, value in given.items():
-        kind = np.asarray(value).dtype.kind if isinstance(value, np.ndarray | complex | str | bytes) else "f"
-        if kind in "cUS" and not isinstance(value, str):
-            return f"{name} was taken for real numbers"
-        if kind in "US" and f"{name} = " in " ".join(damage) and value not in ("", "cart_pole"):
-            return f"the text {value!r} was taken for {name}"
-    return ""
+@functools.cache
+def trained() -> learning.Fit:
+    """A network after two steps; its run is in the folder ``run``."""
+    return learning.fit(source(), MODEL, TRAIN, RUN)
 
 
-def gain(discrete: bool = False, sampled: bool = False):
-    """Of a regulator: what is called stabilizing is."""
-
-    def check(found, given, damage) -> str:
-        words = plain(found, given, damage)
-        A, B = (np.asarray(given[name], float) for name in "AB")
-        gains, said = np.asarray(found.K), np.asarray(found.stabilizing)
-        if words or A.ndim != 2 or B.ndim != 2 or gains.ndim != 2 or not said:
-            return words
-        if not np.isfinite(gains).all():
-            return "called stabilizing, but the gain is not finite"
-        if sampled:
-            block = np.zeros((3, 3))
-            block[:2] = np.hstack([A, B]) * float(given["dt"])
-            with np.errstate(all="ignore"):
-                whole = (
-                    scipy.linalg.expm(block) if np.isfinite(block).all() and abs(block).max() < 50 else None
-                )
-            if whole is None:
-                return ""
-            A, B = whole[:2, :2], whole[:2, 2:]
-        with np.errstate(all="ignore"):
-            closed = A - B @ gains
-        if not np.isfinite(closed).all():
-            return ""
-        poles = np.linalg.eigvals(closed)
-        scale = np.finfo(float).eps ** 0.5 * max(abs(closed).max(), 1.0)
-        limit = abs(poles).max() - 1 if discrete or sampled else poles.real.max()
-        return "" if limit <= scale else f"called stabilizing, but a pole is {limit:.2g} beyond the border"
-
-    return check
+@functools.cache
+def a_file() -> Path:
+    """A plant on disk."""
+    np.savez(file := Path(FOLDER.name) / "plant.npz", A=A, B=B)
+    return file
 
 
-def residual(of):
-    """What an equation leaves is small against its terms."""
-
-    def check(found, given, damage) -> str:
-        words = plain(found, given, damage)
-        X, a, q = np.asarray(found), *(np.asarray(given[k], float) for k in "AQ")
-        if words or a.ndim != 2 or q.ndim != 2 or not np.isfinite(X).all():
-            return words
-        with np.errstate(all="ignore"):
-            left = of(a, X, q)
-            size = abs(X).max() * (1 + abs(a).max() + abs(a).max() ** 2) + abs(q).max()
-        return (
-            ""
-            if not np.isfinite(size) or abs(left).max() <= 1e-6 * max(size, 1e-300)
-            else "the equation is not solved"
-        )
-
-    return check
+def a_folder() -> Path:
+    """A folder that is not there yet."""
+    return Path(tempfile.mkdtemp(dir=FOLDER.name)) / "made"
 
 
-def rollout_is_recursion(found, given, damage) -> str:
-    """Of a linear loop."""
-    words = plain(found, given, damage)
-    xs, x0 = np.asarray(found.xs), np.asarray(given["x0"], float)
-    if (
-        words
-        or xs.shape[:-2] != x0.shape[:-1]
-        or not np.allclose(xs[..., 0, :], x0, rtol=1e-5, equal_nan=True)
-    ):
-        return words or "the first state is not x0"
-    return ""
+@functools.cache
+def schedule() -> control.Schedule:
+    """Gains over one parameter."""
+    return control.gain_schedule([_w], np.stack([A, A]), np.stack([B, B]), Q, R)
+
+
+@functools.cache
+def plan() -> control.ILQR:
+    """A planned trajectory."""
+    return control.ilqr(PENDULUM.dynamics, _x0, Q, R, 5, dt=PENDULUM.dt)
+
+
+# Public functions that take more than plain arguments, by plain arguments -------------------------------------
+
+
+def cost_to_go(A, B, Q, R, N, K):
+    """control.cost_to_go of a problem by its matrices."""
+    return control.cost_to_go(control.Sampled(A, B, Q, R, N), K)
+
+
+def from_control(A, B, C, D, Q, R, dt):
+    """systems.from_control of what looks like a state space."""
+    return systems.from_control(types.SimpleNamespace(A=A, B=B, C=C, D=D, dt=0), Q=Q, R=R, dt=dt)
+
+
+def with_rates(text, time):
+    """systems.with_rates of one line of a data sheet."""
+    return systems.with_rates(text, time=time)
+
+
+def register(cls, name):
+    """systems.register; what it has entered is taken out again."""
+    before = systems.names()
+    try:
+        return systems.register(cls, name=name)
+    finally:
+        for entered in {*systems.names()} - {*before}:
+            systems.registry._FAMILIES.pop(entered)
+
+
+def declared(default, unit, about, low, high):
+    """A plant class with one parameter, checked."""
+
+    class Declared(systems.Plant):
+        states, inputs = systems.signals("level ± 1 m"), systems.signals("flow ± 1 m³/s")
+        dt, source = 0.1, "none"
+        area: jax.Array = systems.param(default, unit, about, low, high)
+
+        def dynamics(self, x, u):
+            return u / self.area
+
+    return systems.check(Declared)
+
+
+def rolled_out(x0, K, num_steps):
+    """A rollout under a gain."""
+    return simulation.rollout(PENDULUM, simulation.LinearPolicy(K), x0, num_steps)
+
+
+def baselines(plant):
+    """evaluation.baselines of one family."""
+    return evaluation.baselines({"pendulum": plant})
+
+
+def windows(data, **settings):
+    """A batch of dataset.source."""
+    return dataset.source(data, **settings).windows(0, 1)
+
+
+def objective(config, expert_std):
+    """learning.objective of the network."""
+    return learning.objective(learning.models.split(trained().model)[0], config, expert_std)
+
+
+def train_step(accumulate, ema):
+    """learning.train_step of some objective."""
+    return learning.train_step(len, learning.optimizer(TRAIN), accumulate=accumulate, ema=ema)
+
+
+def setup(x64, cache, keep_pages):
+    """compute.setup, undone."""
+    try:
+        compute.setup(x64=x64, cache=cache, keep_pages=keep_pages)
+    finally:
+        compute.setup()
 
 
 # Calls ------------------------------------------------------------------------------------------------------
 
 _ab, _abc, _design = {"A": A, "B": B}, {"A": STABLE, "B": B, "C": C}, {"A": A, "B": B, "Q": Q, "R": R}
 _sampled = {"A": F, "B": G, "Q": Q, "R": R}
-_loop = {"A": A, "B": B, "K": K}
+_loop, _costs = {"A": A, "B": B, "K": K}, {"Q": Q, "R": R, "N": N, "K": K}
 _run = {"plant": PENDULUM, "policy": GAIN, "x0": np.array([0.1, 0.0]), "num_steps": 5}
 _w, _x0, _d = np.array([0.5, 1.0]), np.array([0.1, 0.0]), _abc | {"D": D}
+_noise = {"noise": 0.1, "sensor_noise": 0.1, "excitation": np.array([0.1]), "key": KEY}
 _kalman = {"C": C, "W": Q, "V": R}
 _step = {"A": F, "B": G, "C": C, "K": K, "r": np.ones(1), "num_steps": 4}
-_ys = {"ys": np.array([[0.0], [0.5], [1.0]]), "dt": DT, "r": np.ones(1)}
+_ys = {"ys": np.array([[0.0], [0.5], [1.0]]), "dt": DT, "r": np.ones(1), "within": 0.02}
 _grid = {"grid": [_w], "A": np.stack([A, A]), "B": np.stack([B, B]), "Q": Q, "R": R}
 _plan = {"f": field, "x0": _x0, "Q": Q, "R": R, "num_steps": 5, "dt": DT}
+_tune = {"A": A, "B": B, "C": C, "Q": Q, "R": R, "dt": DT, "specs": SPECS, "r": 1.0, "seed": 0}
+_specs = {"settling": 1.0, "overshoot": 0.1, "effort": 2.0, "margin": 0.5, "within": 0.02}
+_front = _design | {"dt": DT, "Qs": np.stack([Q, 2 * Q]), "Rs": np.stack([R, R]), "X0": Q}
 _plant = {"f": field, "x_eq": np.zeros(2), "u_eq": np.zeros(1), "Q": Q, "R": R, "dt": DT}
-_score = {"policy": GAIN, "plants": PENDULUM, "key": KEY, "num_initial": 2, "num_steps": 20}
-_region = {"plant": PENDULUM, "policy": GAIN, "x0": _x0[None], "num_steps": 20}
-_data = {"families": ("pendulum",), "variants": 3, "trajectories": 2, "num_steps": 5}
+_given = _abc | {"Q": Q, "R": R, "dt": DT, "states": ["angle [rad]", "rate [rad/s]"]}
+_score = {"policy": GAIN, "plants": PENDULUM, "key": KEY, "num_initial": 2, "num_steps": 20, "linear": True}
+_score_x0 = _score | {"x0": _x0[None]}
+_region = {
+    "plant": PENDULUM,
+    "policy": GAIN,
+    "x0": _x0[None],
+    "num_steps": 20,
+    "dt": 0.02,
+    "limits": (-9.0, 9.0),
+}
+_data = {"families": ("pendulum",), "variants": 3, "spread": 0.2, "trajectories": 2, "num_steps": 5, "seed": 0,
+         "excitation": 0.1, "saturation": 5.0, "linear": True, "controller": "lqr"}  # fmt: skip
+_windows = {"kind": "auto", "split": "train", "batch_size": 2, "window": 2, "seed": 0, "pool_bytes": 10**6,
+            "loops": 4, "process_index": 0, "process_count": 1}  # fmt: skip
+_env = {"plant": PENDULUM, "dt": DT, "linear": False, "limits": (-9.0, 9.0), "noise": 0.1, "substeps": 2}
+_declared = {"default": 1.0, "unit": "m²", "about": "area", "low": 0.1, "high": 10.0}
+_length = {"cls": type(PENDULUM), "key": "length", "value": 0.5}
+_scheduled = {"plant": PENDULUM, "schedule": Made(schedule), "read": read}
+_stored = {"folder": Made(lambda: trained() and RUN / "checkpoints"), "which": "last"}
+_model = {"kind": "transformer", "window": 8, "width": 32, "heads": 4, "description": True, "seed": 0}
+_train = {"num_steps": 20, "batch_size": 8, "learning_rate": 1e-3, "warmup": 0.05, "loss": "masked_mse", "plants": 4,
+          "accumulate": 1, "ema": 0.0, "random_systems": 0}  # fmt: skip
+_backend = {"device": "cpu", "mesh": "", "dtype": "float32", "jit": True, "seed": 0}
+_fit = {"source": Made(source), "model": MODEL, "config": TRAIN}
 
 CALLS = {
     "control.lqr": (control.lqr, _design | {"N": N}, gain()),
     "control.dlqr": (control.dlqr, _sampled | {"N": N}, gain(discrete=True)),
     "control.lqrd": (control.lqrd, _design | {"dt": DT, "N": N}, gain(sampled=True)),
-    "control.care": (control.care, _design, plain),
-    "control.dare": (control.dare, _sampled, plain),
+    "control.care": (control.care, _design, anything),
+    "control.dare": (control.dare, _sampled, anything),
     "control.lyap": (control.lyap, {"A": STABLE, "Q": Q}, residual(lambda a, X, q: a @ X + X @ a.T + q)),
     "control.dlyap": (control.dlyap, {"A": F / 2, "Q": Q}, residual(lambda a, X, q: a @ X @ a.T - X + q)),
-    "control.c2d": (control.c2d, _ab | {"dt": DT}, plain),
-    "control.discretize": (control.discretize, _design | {"dt": DT, "N": N}, plain),
-    "control.finite_horizon": (control.finite_horizon, _sampled | {"num_steps": 3, "Qf": Q}, plain),
-    "control.delayed": (control.delayed, _design | {"dt": DT, "delay": 0.05}, plain),
-    "control.delay_cost": (control.delay_cost, _design | {"dt": DT, "delay": 0.05}, plain),
-    "control.lqrd_delayed": (control.lqrd_delayed, _design | {"dt": DT, "delay": 0.05}, plain),
-    "control.diagnose": (control.diagnose, _design, plain),
-    "control.lqe": (control.lqe, {"A": A} | _kalman, plain),
-    "control.dlqe": (control.dlqe, {"A": F} | _kalman, plain),
-    "control.lqg": (control.lqg, _design | _kalman, plain),
-    "control.lqi": (control.lqi, _design | {"C": C, "Qi": R}, plain),
-    "control.feedforward": (control.feedforward, _abc, plain),
-    "control.ctrb": (control.ctrb, _ab, plain),
-    "control.obsv": (control.obsv, {"A": A, "C": C}, plain),
-    "control.gram": (control.gram, {"A": STABLE, "B": B}, plain),
-    "control.h2_norm": (control.h2_norm, _abc, plain),
-    "control.hinf_norm": (control.hinf_norm, _d, plain),
-    "control.zeros": (control.zeros, _d, plain),
-    "control.modes": (control.modes, {"A": A, "dt": DT}, plain),
-    "control.margins": (control.margins, _loop, plain),
-    "control.sensitivity": (control.sensitivity, _loop | {"frequencies": _w}, plain),
-    "control.frequency_response": (control.frequency_response, _abc | {"frequencies": _w}, plain),
-    "control.step_response": (control.step_response, _step, plain),
-    "control.step_info": (control.step_info, _ys, plain),
-    "control.settling_time": (control.settling_time, {"poles": np.array([0.5, 0.2]), "dt": DT}, lambda *_: ""),
-    "control.place": (control.place, _ab | {"poles": np.array([-1.0, -2.0])}, plain),
-    "control.inverse_lqr": (control.inverse_lqr, _loop, plain),
-    "control.gain_schedule": (control.gain_schedule, _grid, plain),
-    "control.to_statespace": (control.to_statespace, _d, plain),
-    "control.unsaturated_level": (control.unsaturated_level, {"K": K, "P": Q, "limit": 1.0}, plain),
-    "control.ilqr": (control.ilqr, _plan, plain),
-    "control.StepSpecs": (control.StepSpecs, {"settling": 1.0, "overshoot": 0.1, "margin": 0.5}, plain),
-    "systems.make": (systems.make, {"name": "pendulum", "length": 0.5}, lambda *_: ""),
-    "systems.sample": (systems.sample, {"name": "pendulum", "key": KEY, "num": 3, "spread": 0.2}, lambda *_: ""),
-    "systems.from_matrices": (systems.from_matrices, _abc | {"Q": Q, "R": R, "dt": DT}, plain),
-    "systems.from_dynamics": (systems.from_dynamics, _plant, plain),
-    "simulation.env": (simulation.env, {"plant": PENDULUM, "dt": DT, "substeps": 2}, plain),
-    "simulation.rollout": (simulation.rollout, _run, rollout_is_recursion),
-    "simulation.rollout, linear": (simulation.rollout, _run | {"linear": True, "noise": 0.1, "key": KEY}, plain),
-    "evaluation.evaluate": (evaluation.evaluate, _score, plain),
-    "evaluation.attraction": (evaluation.attraction, _region, plain),
-    "dataset.DataConfig": (dataset.DataConfig, _data, lambda *_: ""),
+    "control.c2d": (control.c2d, _ab | {"dt": DT}, anything),
+    "control.discretize": (control.discretize, _design | {"dt": DT, "N": N}, anything),
+    "control.cost_to_go": (cost_to_go, _sampled | _costs, anything),
+    "control.stage_weight": (control.stage_weight, _costs, anything),
+    "control.finite_horizon": (control.finite_horizon, _sampled | {"num_steps": 3, "Qf": Q}, anything),
+    "control.delayed": (control.delayed, _design | {"dt": DT, "delay": 0.05}, anything),
+    "control.delay_cost": (control.delay_cost, _design | {"dt": DT, "delay": 0.05}, anything),
+    "control.lqrd_delayed": (control.lqrd_delayed, _design | {"dt": DT, "delay": 0.05}, anything),
+    "control.diagnose": (control.diagnose, _design, anything),
+    "control.lqe": (control.lqe, {"A": A} | _kalman, anything),
+    "control.dlqe": (control.dlqe, {"A": F} | _kalman, anything),
+    "control.lqg": (control.lqg, _design | _kalman, anything),
+    "control.lqi": (control.lqi, _design | {"C": C, "Qi": R}, anything),
+    "control.feedforward": (control.feedforward, _abc | {"discrete": False}, anything),
+    "control.ctrb": (control.ctrb, _ab, anything),
+    "control.obsv": (control.obsv, {"A": A, "C": C}, anything),
+    "control.gram": (control.gram, {"A": STABLE, "B": B}, anything),
+    "control.h2_norm": (control.h2_norm, _abc, anything),
+    "control.hinf_norm": (control.hinf_norm, _d, anything),
+    "control.zeros": (control.zeros, _d, anything),
+    "control.modes": (control.modes, {"A": A, "dt": DT}, anything),
+    "control.margins": (control.margins, _loop, anything),
+    "control.sensitivity": (control.sensitivity, _loop | {"frequencies": _w}, anything),
+    "control.frequency_response": (control.frequency_response, _abc | {"frequencies": _w}, anything),
+    "control.step_response": (control.step_response, _step, anything),
+    "control.step_info": (control.step_info, _ys, anything),
+    "control.settling_time": (control.settling_time, {"poles": np.array([0.5, 0.2]), "dt": DT}, anything),
+    "control.place": (control.place, _ab | {"poles": np.array([-1.0, -2.0])}, anything),
+    "control.inverse_lqr": (control.inverse_lqr, _loop, anything),
+    "control.gain_schedule": (control.gain_schedule, _grid, anything),
+    "control.to_statespace": (control.to_statespace, _d, anything),
+    "control.unsaturated_level": (control.unsaturated_level, {"K": K, "P": Q, "limit": 1.0}, anything),
+    "control.pareto": (control.pareto, _front, anything),
+    "control.tune": (control.tune, _tune, anything),
+    "control.ilqr": (control.ilqr, _plan, anything),
+    "control.StepSpecs": (control.StepSpecs, _specs, anything),
+    "systems.family": (systems.family, {"name": "pendulum"}, anything),
+    "systems.make": (systems.make, {"name": "pendulum", "length": 0.5}, anything),
+    "systems.sample": (systems.sample, {"name": "pendulum", "key": KEY, "num": 3, "spread": 0.2}, anything),
+    "systems.from_matrices": (systems.from_matrices, _given, anything),
+    "systems.from_dynamics": (systems.from_dynamics, _plant, anything),
+    "systems.from_control": (from_control, _d | {"Q": Q, "R": R, "dt": DT}, anything),
+    "systems.load": (systems.load, {"path": Made(a_file), "dt": DT}, anything),
+    "systems.linearise": (systems.linearise, {"plant": PENDULUM}, anything),
+    "systems.pad": (systems.pad, {"plant": LINEAR, "n": 3, "m": 2}, anything),
+    "systems.pad_matrix": (systems.pad_matrix, {"a": Q, "rows": 3, "columns": 4, "diagonal": 1.0}, anything),
+    "systems.stack": (systems.stack, {"plants": [PENDULUM, VARIANTS], "n": 3, "m": 2}, anything),
+    "systems.open_loop_modes": (systems.open_loop_modes, {"plant": PENDULUM}, anything),
+    "systems.equations": (systems.equations, {"plant": PENDULUM}, anything),
+    "systems.check": (systems.check, {"cls": type(PENDULUM)}, anything),
+    "systems.check_parameter": (systems.check_parameter, _length, anything),
+    "systems.parameter_fields": (systems.parameter_fields, {"cls": type(PENDULUM)}, anything),
+    "systems.register": (register, {"cls": LINEAR, "name": "my_plant"}, anything),
+    "systems.param": (declared, _declared, anything),
+    "systems.signals": (lambda text: systems.signals(text), {"text": "x, y = 0.1 ± 0.5 m"}, anything),
+    "systems.with_rates": (with_rates, {"text": "x ± 1 m", "time": 0.5}, anything),
+    "systems.initial_state": (PENDULUM.initial_state, {"key": KEY, "num": 2}, anything),
+    "simulation.env": (simulation.env, _env, anything),
+    "simulation.rollout": (simulation.rollout, _run | {"dt": DT, "substeps": 2}, starts_at_x0),
+    "simulation.rollout, linear": (simulation.rollout, _run | {"linear": True, "keep": ("xs",)} | _noise, starts_at_x0),
+    "simulation.rollout, gain": (rolled_out, {"x0": _x0, "K": K, "num_steps": 5}, starts_at_x0),
+    "simulation.no_control": (simulation.no_control, {"plant": PENDULUM}, anything),
+    "simulation.scheduled": (simulation.scheduled, _scheduled, anything),
+    "simulation.tracking": (simulation.tracking, {"plant": PENDULUM, "plan": Made(plan)}, anything),
+    "simulation.check_policy": (simulation.check_policy, {"policy": GAIN, "x": _x0, "m": 1}, anything),
+    "evaluation.evaluate": (evaluation.evaluate, _score, anything),
+    "evaluation.evaluate, x0": (evaluation.evaluate, _score_x0, anything),
+    "evaluation.attraction": (evaluation.attraction, _region, anything),
+    "evaluation.baselines": (evaluation.baselines, {"plants": {"pendulum": VARIANTS}}, anything),
+    "evaluation.baselines, one": (baselines, {"plant": VARIANTS}, anything),
+    "evaluation.settling_steps": (evaluation.settling_steps, {"poles": np.array([0.9, 0.5]), "times": 2.0,
+                                                              "shortest": 100, "longest": 2000}, anything),
+    "dataset.DataConfig": (dataset.DataConfig, _data, anything),
+    "dataset.describe": (dataset.describe, {"plant": PENDULUM}, anything),
+    "dataset.random_systems": (dataset.random_systems, {"key": KEY, "num": 2}, anything),
+    "dataset.generate": (dataset.generate, {"config": DATA, "path": Made(a_folder)}, anything),
+    "dataset.open": (dataset.open, {"path": Made(lambda: data().path)}, anything),
+    "dataset.verify": (dataset.verify, {"path": Made(lambda: data().path)}, anything),
+    "dataset.source": (windows, {"data": Made(data)} | _windows, anything),
+    "dataset.source, simulated": (windows, {"data": DATA} | _windows | {"kind": "simulated"}, anything),
+    "learning.ModelConfig": (learning.ModelConfig, _model, anything),
+    "learning.TrainConfig": (learning.TrainConfig, _train, anything),
+    "learning.learning_rate": (learning.learning_rate, {"config": TRAIN}, anything),
+    "learning.optimizer": (learning.optimizer, {"config": TRAIN}, anything),
+    "learning.objective": (objective, {"config": TRAIN, "expert_std": 0.1}, anything),
+    "learning.train_step": (train_step, {"accumulate": 1, "ema": 0.5}, anything),
+    "learning.fit": (learning.fit, _fit | {"folder": Made(a_folder)}, anything),
+    "learning.grid": (learning.grid, _fit | {"seeds": [0], "learning_rates": [1e-3]}, anything),
+    "learning.load": (learning.load, _stored, anything),
+    "learning.policy": (learning.policy, {"model": Made(lambda: trained().model), "plants": PENDULUM}, anything),
+    "learning.stop": (learning.stop, {"folder": Made(lambda: trained() and RUN)}, anything),
+    "compute.Backend": (compute.Backend, _backend, anything),
+    "compute.setup": (setup, {"x64": True, "cache": False, "keep_pages": True}, anything),
+    "compute.start": (compute.start, {"command": ["true"], "count": 1}, anything),
+    "compute.timeit": (lambda repeats: compute.timeit(list, repeats=repeats), {"repeats": 2}, anything),
 }  # fmt: skip
+
+SLOW = {
+    "control.tune": 20,
+    "evaluation.baselines": 4,
+    "evaluation.baselines, one": 4,
+    "dataset.random_systems": 4,
+    "learning.fit": 20,
+    "learning.grid": 20,
+    "learning.load": 4,
+    "dataset.generate": 4,
+}
+"""Functions that are called so many times less often than the others."""
+
+NOT_CALLED = {
+    "systems.names": "takes nothing",
+    "systems.check_plant": "all that takes a plant calls it",
+    "systems.gravity": "is systems.param with one argument",
+    "simulation.record": "checks nothing: rollout without its checks, for generation",
+    "simulation.step": "checks nothing: the body of rollout's scan",
+}
+"""Public functions of control, systems, simulation and evaluation that are not among the calls, and why."""

@@ -427,6 +427,19 @@ def test_programs_of_functions_that_nobody_holds_any_more_are_forgotten():
     assert programs() - before == compiled.kept().currsize == 16
 
 
+def test_programs_of_the_last_static_arguments_are_kept():
+    def programs():
+        gc.collect()
+        return len(jax.extend.backend.get_backend().live_executables())
+
+    compiled, before = compute.compile(lambda k, x: k * x, static="k"), programs()
+    for i in range(30):
+        assert float(compiled(i, np.float64(1.0))) == i
+    assert programs() - before == 16
+    assert float(compiled(29, np.float64(1.0))) == 29
+    assert compiled.report().programs == 30
+
+
 @pytest.mark.parametrize(
     "compiled",
     [

@@ -12,6 +12,7 @@ from scipy_oracle import gain, relative, van_loan
 from lqrlab import control, simulation, systems
 from lqrlab.compute import quick_jit
 from lqrlab.control import checks
+from lqrlab.control.riccati import rescue
 
 FAMILIES = "pendulum", "magnetic_levitation", "cart_pole", "two_link_arm", "quadrotor"  # of five dimensions
 DOUBLE = (np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [1.0]]), np.diag([2.0, 1.0]), np.eye(1))
@@ -251,6 +252,42 @@ def test_inputs_that_cost_nothing_give_a_deadbeat_controller_in_discrete_time():
         control.dlqr(A, B, np.eye(2), [[-0.1]])
 
 
+@pytest.mark.parametrize("design", [control.lqr, control.dlqr, lambda *args: control.lqrd(*args, 0.1)])
+def test_a_batch_answers_weights_that_printing_made_indefinite_as_a_single_problem_does(design):
+    rng = np.random.default_rng(0)
+    A, B, R = rng.normal(size=(3, 3)), rng.normal(size=(3, 1)), np.eye(1)
+    Q = np.diag([6.0, 1.0, -5e-4])
+    with pytest.warns(UserWarning, match=r"Q: .* found the eigenvalue -0\.0005"):
+        alone = design(A, B, Q, R)
+    Qs = np.stack([np.eye(3), Q, Q - 0.1 * np.eye(3), Q + np.eye(3, k=1)])
+    with pytest.warns(
+        UserWarning, match="1 with a Q that the rounding of a table .* made indefinite;"
+    ) as said:
+        batch = design(A, B, Qs, R)
+    assert len(said) == 1
+    assert batch.stabilizing.tolist() == [True, True, False, False]
+    assert relative(batch.K[1], np.asarray(alone.K)) < 1e-12
+    assert jax.jit(design)(A, B, Qs, R).stabilizing.tolist() == [True, False, False, False]
+
+
+@pytest.mark.parametrize("design", [control.dlqr, lambda *args: control.lqrd(*args, 0.1)])
+def test_a_batch_answers_inputs_that_cost_nothing_as_a_single_problem_does(design, monkeypatch):
+    monkeypatch.setattr(rescue, "_BY_SCIPY", 1)  # holds for other members
+    A, B = np.array([[0.9, 1.0], [0.3, 1.1]]), np.array([[0.0], [1.0]])
+    Q, R = np.diag([1.0, 0.0]), np.zeros((5, 1, 1))
+    with pytest.warns(UserWarning, match="R: .* an input that costs nothing is bounded"):
+        alone = design(A, B, Q, R[0])
+    R[:2, 0, 0] = 1.0, -0.1
+    with pytest.warns(UserWarning, match="3 with a singular R, which") as said:
+        batch = design(A, B, Q, R)
+    assert len(said) == 1
+    assert np.flatnonzero(~batch.stabilizing).tolist() == [1]
+    assert relative(batch.K[2:], np.broadcast_to(alone.K, (3, 1, 2))) < 1e-8
+    with pytest.raises(ValueError, match="R: expected positive definite, but found the eigenvalue 0"):
+        control.lqr(A, B, Q, R[2])
+    assert not control.lqr(A, B, Q, R[2:]).stabilizing.any()
+
+
 def test_a_sample_time_that_rounds_the_plant_away_is_said():
     A, B, Q, R = DOUBLE
     fine = np.asarray(control.lqr(A, B, Q, R).K)
@@ -368,3 +405,9 @@ def test_the_cost_to_go_of_any_gain_is_what_its_loop_pays(scale):
         x = problem.A @ x + problem.B @ u
     assert np.isclose(x0 @ P @ x0, paid, rtol=1e-9)
     assert (relative(P, np.asarray(design.P)) < 1e-12) == (scale == 1)
+
+
+def test_a_plant_whose_products_overflow_is_refused_as_too_large():
+    A, B, Q, R = DOUBLE
+    with pytest.raises(ValueError, match="B: its entry of size 1e\\+300 is too large"):
+        control.lqr(A, 1e300 * np.asarray(B), Q, R)

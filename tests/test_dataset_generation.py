@@ -5,15 +5,14 @@ import hashlib
 import inspect
 import json
 import os
-import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
 
 import h5py
+import hostile_files
 import jax
 import numpy as np
 import pytest
@@ -535,8 +534,7 @@ def inexact(folder):
 
 
 def pipe(folder):
-    (folder / SHARD).unlink()
-    os.mkfifo(folder / SHARD)
+    hostile_files.fifo(folder / SHARD)
     return [folder / SHARD]
 
 
@@ -685,148 +683,9 @@ def test_killed_over_and_over(uninterrupted, tmp_path):
 SHARD = "two_link_arm-00000.h5"
 
 
-def grown(path, fill):
-    """Change a file with h5py and let the manifest agree with its new size."""
-    with h5py.File(path, "r+") as file:
-        fill(file)
-    manifest = json.loads((path.parent / "manifest.json").read_text())
-    next(s for s in manifest["shards"] if s["file"] == path.name)["bytes"] = path.stat().st_size
-    (path.parent / "manifest.json").write_text(json.dumps(manifest))
-
-
-def external_link(file):
-    del file["trajectories/cost"]
-    file["trajectories/cost"] = h5py.ExternalLink("/etc/hostname", "/x")
-
-
-def soft_link(file):
-    del file["trajectories/cost"]
-    file["trajectories/cost"] = h5py.SoftLink("/trajectories/x0")
-
-
-def virtual(file):
-    del file["trajectories/cost"]
-    layout = h5py.VirtualLayout((12,), np.float64)
-    layout[:] = h5py.VirtualSource("elsewhere.h5", "x", (12,))
-    file["trajectories"].create_virtual_dataset("cost", layout)
-
-
-def external_storage(file):
-    del file["trajectories/cost"]
-    file["trajectories"].create_dataset("cost", (12,), np.float64, external=[("/etc/hostname", 0, 96)])
-
-
-def huge(file):
-    del file["trajectories/cost"]
-    file["trajectories"].create_dataset("cost", (2**40,), np.float64, chunks=(2**20,))
-
-
-def objects(file):
-    del file["trajectories/cost"]
-    file["trajectories/cost"] = np.array(["text"] * 12, dtype=h5py.string_dtype())
-
-
-@pytest.mark.parametrize(
-    ("harm", "words"),
-    [
-        (external_link, "is a link"),
-        (soft_link, "is a link"),
-        (virtual, "another file"),
-        (external_storage, "another file"),
-        (huge, "claims 8796093022208 bytes"),
-        (objects, "not plain numbers"),
-        (lambda file: file.__delitem__("variants/K"), "does not hold what the manifest says: variants/K"),
-        (lambda file: file.create_dataset("variants/extra", data=1.0), "variants/extra"),
-    ],
-)
-def test_a_hostile_file_is_refused_before_it_is_read(harm, words, copy):
-    grown(copy / SHARD, harm)
-    with pytest.raises(dataset.BadFile, match=words) as error:
-        dataset.open(copy)
-    assert str(copy / SHARD) in str(error.value)
-    report = dataset.verify(copy)
-    assert not report.ok
-    assert {path.name for path, _ in report.problems} == {SHARD}
-
-
-def linked(folder):
-    """Five hundred names of one file, all of them in the manifest."""
-    config = changed(families=("pendulum",), held_out=(), variants=500, variants_per_shard=1)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    entry = manifest["shards"][0]
-    names = [shard.name for shard in dataset.plan.plan(config)]
-    manifest |= {"config": json.loads(config.to_json()), "shards": [entry | {"file": name} for name in names]}
-    manifest["left_out"] = {"pendulum": manifest["left_out"]["pendulum"]}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    for name in names[1:]:
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).hardlink_to(folder / names[0])
-
-
-def edited(**values):
-    """A manifest with other settings in its config."""
-
-    def change(folder):
-        manifest = json.loads((folder / "manifest.json").read_text())
-        manifest["config"] |= values
-        (folder / "manifest.json").write_text(json.dumps(manifest))
-
-    return change
-
-
-def replaced(text):
-    return lambda folder: (folder / "manifest.json").write_text(text)
-
-
-def in_file(fill):
-    return lambda folder: grown(folder / SHARD, fill)
-
-
-def shared(file):
-    """A hundred names of one array: each would be read."""
-    for k in range(100):
-        file[f"trajectories/{k}"] = file["trajectories/states"]
-
-
-def crowded(file):
-    for k in range(5000):
-        file[f"variants/{k}"] = file["variants/dt"]
-
-
-def no_file(folder):
-    (folder / "manifest.json").unlink()
-    os.mkfifo(folder / "manifest.json")
-
-
-@pytest.mark.parametrize(
-    ("harm", "words"),
-    [
-        (replaced("[" * 200_000), "nested too deeply"),
-        (replaced('{"a":' * 200_000), "nested too deeply"),
-        (replaced("[]"), "expected a JSON object, but found a JSON value of type list"),
-        (replaced('{"format": "lqrlab data set 1", "config": []}'), "expected a JSON object"),
-        (replaced(""), "found no JSON"),
-        (replaced("\ud800".encode("utf-16", "surrogatepass").decode("latin1")), "found no JSON"),
-        (edited(variants=10**9), "variants: expected a whole number in"),
-        (edited(variants=10**7, variants_per_shard=1), "at most 20000 files"),
-        (edited(num_steps=10**12, keep_every=2, segment_length=1), "num_steps: expected a whole number"),
-        (edited(families=["a"] * 500_000), "config: expected at most"),
-        (no_file, r"has no manifest\.json"),
-        (pipe, "is no regular file"),
-        (linked, "is the same file as pendulum-00000.h5"),
-        (in_file(shared), "its arrays together claim"),
-        (in_file(crowded), "items, more than a data set has"),
-        (in_file(lambda file: file.__setitem__("variants/again", file["/"])), "is no group of a data set"),
-    ],
-)
-def test_whatever_lies_in_the_folder_is_refused_in_words_and_soon(harm, words, copy):
-    harm(copy)
-    began = time.monotonic()
-    report = dataset.verify(copy)
-    with pytest.raises(dataset.BadFile, match=words):
-        dataset.open(copy)
-    assert time.monotonic() - began < 3
-    assert re.search(words, str(report)), str(report)[:500]
+@pytest.mark.parametrize("case", hostile_files.DATA_SETS, ids=lambda case: case.name)
+def test_whatever_lies_in_the_folder_is_refused_in_words_and_soon(case, made, tmp_path):
+    hostile_files.met("data set", case, tmp_path / "place", made)
 
 
 def test_verifying_raises_nothing_whatever_goes_wrong_in_a_file(copy, monkeypatch):
@@ -872,27 +731,6 @@ def test_foreign_files_are_refused(copy, tmp_path):
     (copy / SHARD).unlink()
     with pytest.raises(dataset.BadFile, match=f"{SHARD}: is missing"):
         dataset.open(copy)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda m: m.pop("shards"),
-        lambda m: m.update(format="lqrlab data set 99"),
-        lambda m: m["shards"][0].update(file="../../etc/passwd"),
-        lambda m: m["shards"].pop(),
-        lambda m: m["shards"][0].update(bytes="many"),
-        lambda m: m["config"].update(seed=-1),
-        lambda m: m["shards"][0]["arrays"].pop("variants/K"),
-    ],
-)
-def test_a_foreign_manifest_is_refused(change, copy):
-    manifest = json.loads((copy / "manifest.json").read_text())
-    change(manifest)
-    (copy / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(dataset.BadFile, match=r"manifest\.json: is no manifest"):
-        dataset.open(copy)
-    assert not dataset.verify(copy).ok
 
 
 def test_any_flipped_bit_is_found(made, copy):
@@ -1029,3 +867,27 @@ def test_without_excitation_the_cost_is_the_optimum(made, tmp_path):
     _, found = dataset.consistency.check(content.arrays, changed(excitation=0.0))
     assert any("is not the optimum" in why for why in found)
     assert dataset.consistency.check(content.arrays, CONFIG)[1] == []
+
+
+def test_data_sets_of_other_seeds_share_a_program():
+    recorders, other = (dataset.trajectories._keep(changed(seed=seed)) for seed in (1, 2))
+    assert recorders == other
+
+
+def test_a_config_that_is_no_file_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    said = CliRunner().invoke(
+        main, ["data", "generate", str(tmp_path / "d"), "--config", str(tmp_path / "pipe.json")]
+    )
+    assert said.exit_code
+    assert "expected a regular file" in str(said.output) + str(said.exception)
+
+
+def test_folds_hold_each_family_out_once_and_a_wrong_one_is_refused():
+    families = systems.names()
+    folds = [dataset.fold(families, f"{k}/4") for k in range(1, 5)]
+    assert sorted(name for fold in folds for name in fold) == sorted(families)
+    assert max(map(len, folds)) - min(map(len, folds)) <= 1
+    for wrong in ("0/4", "5/4", "1/1", "1", "1/61", ""):
+        with pytest.raises(ValueError, match="fold: expected k/n"):
+            dataset.fold(families, wrong)

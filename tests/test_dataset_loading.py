@@ -236,6 +236,21 @@ def test_description_is_exact_zero_order_hold():
     assert np.asarray(described.state_mask).tolist() == [1.0] * 4 + [0.0] * 8
 
 
+def test_a_description_holds_any_weights_of_the_plant():
+    """dlqr of what is described, in the plant's units again, is lqrd of the plant."""
+    Q = np.array([[4.0, 1.0, 0.0], [1.0, 0.5, 0.0], [0.0, 0.0, 0.0]])
+    R, N = np.array([[2.0, 0.3], [0.3, 0.5]]), np.array([[0.4, 0.0], [0.1, 0.1], [0.0, 0.0]])
+    A, B = np.diag([0.5, -1.0, -3.0]) + np.eye(3, k=1), np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 1.0]])
+    plant = systems.from_matrices(A, B, Q=Q, R=R, dt=0.1)
+    described = dataset.describe(plant, N)
+    weights = (described.A, described.B, described.Q, described.R, described.N)
+    found = control.dlqr(*weights).K
+    expected = control.lqrd(A, B, Q, R, 0.1, N).K
+    np.testing.assert_allclose(
+        described.coordinates.unscale_gain(found, 3, 2), expected, rtol=1e-8, atol=1e-10
+    )
+
+
 def test_windows_in_a_scan(data):
     """What a train step does: one compiled loop that makes its own batches."""
     some = source(data, seed=3)

@@ -9,6 +9,7 @@ import pytest
 import scipy.linalg
 
 from lqrlab import compute, control, evaluation, simulation, systems
+from lqrlab.evaluation import textbook
 from lqrlab.simulation import Verdict
 
 KEY = jax.random.key(5)
@@ -209,3 +210,107 @@ def test_what_cannot_be_scored_is_refused_in_words(change, message):
     plant = systems.make("pendulum")
     with pytest.raises(ValueError, match=message):
         evaluation.evaluate(simulation.no_control(plant), plant, **{"key": KEY} | change)
+
+
+@compute.pytree
+@dataclasses.dataclass(frozen=True)
+class Disguised:
+    """Gains of a batch that the ladder cannot recognise as such."""
+
+    K: jax.Array
+
+    def init(self, batch_shape):
+        return None
+
+    def __call__(self, carry, x):
+        return None, -compute.linalg.matvec(self.K, x)
+
+
+OUTSIDE = ["third_order_plant", "position_servo"]
+
+
+@pytest.fixture(scope="module")
+def ladders():
+    """Of nine tenths of each optimum, as gains, as any policy, and of no control; over four families."""
+
+    def gains(plants, share=0.9):
+        stacked = systems.stack(plants)
+        return share * control.lqrd(*stacked.matrices(), *stacked.weights(), stacked.dt).K
+
+    binds = {
+        "gains": lambda plants: simulation.LinearPolicy(gains(plants)),
+        "any": lambda plants: Disguised(gains(plants)),
+        "none": lambda plants: simulation.LinearPolicy(gains(plants, 0.0)),
+    }
+    some = {name: textbook.DESIGNS[name].plant() for name in OUTSIDE}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lqrlab.evaluation.textbook.designs", lambda: some)
+        patch.setattr(systems, "names", lambda: ("pendulum", "cart_pole", "two_mass_spring", "dc_motor"))
+        options = {"trained": ("pendulum", "cart_pole"), "key": KEY, "variants": 3, "starts": 2}
+        found = {name: evaluation.ladder(bind, **options) for name, bind in binds.items()}
+        return found | {"still": evaluation.ladder(binds["gains"], spread=0.0, **options)}
+
+
+@pytest.mark.slow
+def test_the_ladder_has_all_other_families_and_designs_from_outside(ladders):
+    found = ladders["gains"]
+    assert [sorted(set(names)) for names in found.plants.values()] == [
+        ["cart_pole", "pendulum"],
+        ["cart_pole", "pendulum"],
+        ["dc_motor", "two_mass_spring"],
+        sorted(OUTSIDE),
+    ]
+    home, *_, outside = found.scores.values()
+    assert list(home) == [
+        "network", "network, one Newton step", "nominal gain", "nearest neighbour", "optimal",
+    ]  # fmt: skip
+    assert "nominal gain" not in outside
+    for by in found.summary().values():
+        assert by["optimal"]["worst"] == pytest.approx(0, abs=1e-6)
+        assert 0 < by["network, one Newton step"]["median"] < by["network"]["median"]
+    assert home["nominal gain"].ratio.min() > 1 + 1e-6
+    assert home["nearest neighbour"].ratio.shape == (6, 2)
+    assert len(found.rows()) == 5 + 5 + 5 + 4
+    *_, last = found.plants
+    assert list(found.by_plant(last)) == OUTSIDE
+
+
+@pytest.mark.slow
+def test_at_the_default_parameters_nominal_gain_and_nearest_neighbour_are_the_optimum(ladders):
+    home, wide, *_ = ladders["still"].scores.values()
+    for name in ("nominal gain", "nearest neighbour"):
+        assert home[name].ratio.max() == pytest.approx(1, abs=1e-8)
+        assert wide[name].ratio.min() > 1 + 1e-6
+
+
+@pytest.mark.slow
+def test_the_ladder_scores_gains_exactly_and_other_policies_as_evaluate_does(ladders):
+    for rung, by in ladders["any"].scores.items():
+        assert "network, one Newton step" not in by
+        exact = ladders["gains"].scores[rung]["network"]
+        simulated = by["network"]
+        assert (exact.converged == simulated.converged).all()
+        np.testing.assert_allclose(simulated.ratio, exact.ratio, rtol=2e-3)
+
+
+@pytest.mark.slow
+def test_loops_that_diverge_are_infinite_on_the_ladder_and_repaired(ladders):
+    first = next(iter(ladders["none"].scores.values()))
+    assert first["network"].diverged.all()
+    assert first["network"].summary()["median"] == np.inf
+    assert first["network, one Newton step"].converged.all()
+
+
+def test_the_ladder_refuses_what_is_no_policy_and_no_family():
+    with pytest.raises(ValueError, match="policy: expected a trained model, or a function"):
+        evaluation.ladder(3.0, trained=("pendulum",), key=KEY)
+    with pytest.raises(ValueError, match="no plant is called 'pendulums'"):
+        evaluation.ladder(3.0, trained=("pendulums",), key=KEY)
+
+
+@pytest.mark.parametrize("name", [name for name, design in textbook.DESIGNS.items() if design.K])
+def test_designs_from_outside_have_the_gains_that_their_sources_print(name):
+    design = textbook.DESIGNS[name]
+    plant = design.plant()
+    K = control.lqr(plant.A, plant.B, plant.Q, plant.R).K[0]
+    np.testing.assert_allclose(K, design.K, rtol=1e-4, atol=5e-5)

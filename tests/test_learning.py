@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import textwrap
 import time
 
+import hostile_files
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -317,7 +319,7 @@ def assert_same_run(one, other):
     [
         (lambda d: (d / "last/12/default/manifest.ocdbt").write_bytes(b"\x0c"), "manifest.ocdbt is not what"),
         (lambda d: (d / "last/12/default/_METADATA").unlink(), "_METADATA is missing"),
-        (lambda d: emptied(d / "last/12"), "it cannot be read"),
+        (lambda d: emptied(d / "last/12"), "manifest.ocdbt is missing"),
         (lambda d: flipped(largest(d / "last/12")), "is not what was written"),
         (lambda d: flipped(d / "last/12/metrics.jsonl"), "metrics.jsonl is not what was written"),
         (lambda d: (d / "last/12/sha256.json").write_bytes(b""), "sha256.json cannot be read"),
@@ -410,6 +412,35 @@ def test_settings_that_nothing_is_left_of_are_refused_with_what_to_do(data, fini
             ValueError, match=r"settings\.json is damaged or missing.*put a copy .* from scratch"
         ):
             call()
+
+
+def test_a_best_checkpoint_of_a_later_step_than_the_last_is_in_nobodys_way(data, finished, tmp_path):
+    """Of a run that was cut off after it had kept its best, and before its next checkpoint."""
+    shutil.copytree(finished[0], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "last")
+    assert_same_run(fit(data, GAIN, BRIEF, tmp_path / "run"), finished[1])
+
+
+def test_a_training_whose_checkpoints_find_no_room_says_so_and_resumes(data, finished, tmp_path, capfd):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"could not be written: File too large: '.*checkpoints/best/4'"):
+            fit(data, GAIN, BRIEF, tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "Traceback" not in capfd.readouterr().err
+    assert_same_run(fit(data, GAIN, BRIEF, tmp_path / "run"), finished[1])
+
+
+@pytest.mark.parametrize("case", hostile_files.CHECKPOINTS, ids=lambda case: case.name)
+def test_checkpoints_of_others_are_refused_or_replaced_in_words_and_soon(case, finished, tmp_path):
+    hostile_files.met("checkpoints", case, tmp_path / "place", finished[0] / "checkpoints")
+
+
+@pytest.mark.parametrize("case", hostile_files.METRICS, ids=lambda case: case.name)
+def test_metrics_are_read_or_refused_whatever_they_are(case, tmp_path):
+    hostile_files.met("metrics", case, tmp_path / "place")
 
 
 @pytest.mark.parametrize(
@@ -581,25 +612,71 @@ def test_another_run_in_the_same_folder_is_refused(data, tmp_path):
         fit(data, SMALL, other, tmp_path)
 
 
-def test_a_matrix_network_turns_its_gain_with_the_coordinates():
-    """K(TATᵀ, TBV) = Vᵀ K(A, B) Tᵀ for rotations T, V, as the optimum does and no other model here."""
+def any_problem(rng, n, m):
+    """A, B and full weights Q, R, N of a sampled problem; Q is singular."""
+    joint = rng.normal(size=(n + m - 1, n + m))
+    joint = joint.T @ joint
+    A, B = 0.2 * rng.normal(size=(n, n)) + np.eye(n), rng.normal(size=(n, m))
+    L = rng.normal(size=(n - 2, n))
+    Q, R = L.T @ L, joint[n:, n:] + np.eye(m)
+    N = 0.2 * L.T @ rng.normal(size=(n - 2, m))
+    return A, B, Q + N @ np.linalg.solve(R, N.T), R, N
+
+
+def described(A, B, Q, R, N):
+    """One sampled problem as a network is told of it, float64."""
+    n, m = B.shape
+    wide = [
+        np.pad(a, [(0, 12 - n), (0, (12 if a.shape[1] == n else 6) - a.shape[1])])[None] for a in (A, B, Q)
+    ]
+    R = np.pad(R, [(0, 6 - m), (0, 6 - m)]) + np.diag(np.arange(6) >= m)
+    live = (np.arange(12) < n).astype(float)[None], (np.arange(6) < m).astype(float)[None]
+    units = systems.Coordinates(np.ones((1, 12)), np.ones((1, 6)), *live)
+    wide += [R[None], np.pad(N, [(0, 12 - n), (0, 6 - m)])[None]]
+    return dataset.Description(*jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), (*wide, units)))
+
+
+def test_a_matrix_network_turns_its_gain_with_the_coordinates_whatever_the_weights():
+    """K(TATᵀ, TBV, TQTᵀ, VᵀRV, TNV) = VᵀK Tᵀ for rotations T and V⁻¹K Tᵀ for any change V of the inputs."""
     rng = np.random.default_rng(0)
-    A, B = 0.2 * rng.normal(size=(5, 5)) + np.eye(5), rng.normal(size=(5, 2))
-    T, V = (np.linalg.qr(rng.normal(size=(k, k)))[0] for k in (5, 2))
-    live = (np.arange(12) < 5).astype(float)[None], (np.arange(6) < 2).astype(float)[None]
+    A, B, Q, R, N = any_problem(rng, 5, 2)
+    T, V = np.linalg.qr(rng.normal(size=(5, 5)))[0], rng.normal(size=(2, 2))
 
-    def gain(kind, A, B):
-        A, B = np.pad(A, [(0, 7), (0, 7)])[None], np.pad(B, [(0, 7), (0, 4)])[None]
-        units = systems.Coordinates(np.ones((1, 12)), np.ones((1, 6)), *live)
-        d = dataset.Description(*jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), (A, B, units)))
-        net = learning.models.build(learning.ModelConfig(kind=kind, width=16, depth=3))
-        return np.asarray(net.encode(d).gain, float).reshape(6, 12)[:2, :5]
+    def gain(kind, *problem):
+        net = learning.models.build(learning.ModelConfig(kind=kind, width=8, depth=2))
+        return np.asarray(jax.jit(net.encode)(described(*problem)).gain, float).reshape(6, 12)[:2, :5]
 
-    turned = V.T @ gain("matrix", A, B) @ T.T
-    np.testing.assert_allclose(
-        gain("matrix", T @ A @ T.T, T @ B @ V), turned, atol=1e-4 * np.abs(turned).max()
-    )
-    assert np.abs(gain("gain", T @ A @ T.T, T @ B @ V) - V.T @ gain("gain", A, B) @ T.T).max() > 1e-2
+    other = T @ A @ T.T, T @ B @ V, T @ Q @ T.T, V.T @ R @ V, T @ N @ V
+    turned = np.linalg.solve(V, gain("matrix", A, B, Q, R, N) @ T.T)
+    np.testing.assert_allclose(gain("matrix", *other), turned, atol=1e-4 * np.abs(turned).max())
+    plain = np.linalg.solve(V, gain("gain", A, B, Q, R, N) @ T.T)
+    assert np.abs(gain("gain", *other) - plain).max() > 1e-2
+
+
+def test_the_normal_form_has_the_optimum_of_the_problem():
+    """A gain found in normal form is the one of SciPy's solution in the plant's coordinates, with any weights."""
+    problem = any_problem(np.random.default_rng(1), 6, 3)
+    A, B, Q, R, N = problem
+    P = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
+    K = np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
+    form = learning.models.normal_form.NormalForm.of(described(*problem))
+    D, B, H = (np.asarray(a)[0, :6] for a in (form.D, form.B, form.H))
+    F, B, H = D[:, :6] + np.eye(6), B[:, :3], H[:, :6]
+    P = scipy.linalg.solve_discrete_are(F, B, H + 1e-15 * np.eye(6), np.eye(3))
+    inner = np.linalg.solve(np.eye(3) + B.T @ P @ B, B.T @ P @ F)
+    found = form.gain(jnp.asarray(np.pad(inner, [(0, 3), (0, 6)]))[None])[0]
+    np.testing.assert_allclose(found[:3, :6], K, rtol=1e-6, atol=1e-8)
+    assert not np.asarray(found)[3:].any()
+    assert not np.asarray(found)[:, 6:].any()
+
+
+def test_an_unstable_plant_whose_state_costs_nothing_has_a_finite_normal_form():
+    """Without a floor its size is that of rounding, the optimal cost there is 1e30, and training meets NaN."""
+    A, B = np.diag([1.2, 0.9]), np.ones((2, 1))
+    form = learning.models.normal_form.NormalForm.of(described(A, B, np.zeros((2, 2)), np.eye(1), 0 * B))
+    P = scipy.linalg.solve_discrete_are(np.diag([1.2, 0.9]), B, 1e-12 * np.eye(2), np.eye(1))
+    back = np.linalg.inv(np.asarray(form.into)[0, :2, :2])
+    assert 0.1 < np.linalg.norm(back.T @ P @ back, 2) < 1e4
 
 
 def test_a_policy_on_a_batch_and_on_stacked_families_is_the_same_policy(model):
@@ -651,8 +728,19 @@ def test_a_network_that_writes_the_optimal_gain_is_the_optimal_policy(model):
 
 def test_weights_that_the_network_cannot_see_are_refused(model):
     plant = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], Q=[[2.0, 0.9], [0.9, 1.0]])
+    diagonal = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], Q=np.diag([2.0, 1.0]))
+    cross = np.array([[0.3], [0.1]])
+    assert model.any_weights == (model.config.kind == "matrix")
+    if model.any_weights:
+        for bound in (learning.policy(model, plant), learning.policy(model, diagonal, N=cross)):
+            assert np.isfinite(bound.context.gain).all()
+        with pytest.raises(ValueError, match="N: expected one plant or one batch with a cross weight"):
+            learning.policy(model, [plant], N=cross)
+        return
     with pytest.raises(ValueError, match="plant: expected Q to be diagonal"):
         learning.policy(model, plant)
+    with pytest.raises(ValueError, match="N: expected no cross weight"):
+        learning.policy(model, diagonal, N=cross)
 
 
 def test_validation_is_of_the_validation_variants_and_best_is_the_least_wasteful(data, tmp_path):
@@ -691,7 +779,7 @@ def test_parameters_that_are_not_numbers_are_never_saved(data, tmp_path, monkeyp
         )  # a run whose steps no test has compiled
     kept = learning.load(tmp_path / "bad" / "checkpoints")
     assert all(np.isfinite(a).all() for a in learning.models.split(kept)[1].values())
-    with pytest.raises(ValueError, match="holds no 'newest' checkpoint"):
+    with pytest.raises(ValueError, match="which: expected one of last, best"):
         learning.load(tmp_path / "bad" / "checkpoints", "newest")
 
 
@@ -704,7 +792,7 @@ def test_loading_says_what_is_missing(tmp_path):
     ("change", "message"),
     [
         ({"width": 10, "heads": 4}, "width: expected a multiple of heads = 4, but found 10"),
-        ({"depth": 0}, "depth: expected a whole number ≥ 1, but found 0"),
+        ({"depth": 0}, "depth: expected a whole number in .*, but found 0"),
         ({"description": "false"}, "description: expected True or False, but found 'false'"),
         ({"seed": 1.5}, r"seed: expected a whole number in \[0, 4294967295\], but found 1\.5"),
     ],

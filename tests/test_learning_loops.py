@@ -16,7 +16,7 @@ import scipy.linalg
 import scipy.stats
 from click.testing import CliRunner
 
-from lqrlab import compute, dataset, learning, simulation
+from lqrlab import compute, control, dataset, learning, simulation
 from lqrlab.learning import batches, losses, programs
 from lqrlab.workbench.cli import main
 
@@ -165,19 +165,33 @@ def test_excess_of_a_data_sets_plant_is_that_of_its_sampled_problem(data):
         assert float(more[0]) == pytest.approx(np.trace(X) / np.trace(P) - 1, rel=1e-6)
 
 
-def test_random_systems_have_all_sizes_and_a_certified_optimum():
-    problem, units = dataset.random_systems(KEY, 60)
-    n, m = (np.asarray(a).sum(-1) for a in (units.state_mask, units.input_mask))
-    assert set(n) >= {1, 2, 3, 12}
-    assert set(m) >= {1, 2, 3}
-    open_loop = np.abs(np.linalg.eigvals(np.asarray(problem.A))).max(-1)
-    assert 0.2 < (open_loop > 1 + 1e-6).mean() < 0.9
-    for i in range(60):
-        k, l = int(n[i]), int(m[i])
-        A, B, K = (np.asarray(a[i]) for a in (problem.A, problem.B, problem.K))
-        for a in (A[k:], A[:, k:], B[k:], B[:, l:], K[l:], K[:, k:]):
-            assert not a.any()
-        assert np.abs(np.linalg.eigvals(A - B @ K)).max() < 1
+@pytest.mark.parametrize("full_weights", [False, True])
+def test_random_systems_are_as_wide_as_the_world_and_have_a_certified_optimum(full_weights):
+    problem, units = dataset.random_systems(KEY, 400, full_weights=full_weights)
+    n, m = (np.asarray(a).sum(-1).astype(int) for a in (units.state_mask, units.input_mask))
+    assert set(n) == set(range(1, 13))
+    assert set(m) == set(range(1, 7))
+    A, B, Q, R, N, K = (np.asarray(a) for a in (*problem.sampled, problem.K))
+    state, actor = np.asarray(units.state_mask) > 0, np.asarray(units.input_mask) > 0
+    for nothing in (A[~state], B[~state], K[~actor], B.swapaxes(1, 2)[~actor]):
+        assert not nothing.any()
+    assert np.abs(np.linalg.eigvals(A - B @ K)).max() < 1
+    modes = np.linalg.eigvals(A)
+    assert 0.2 < (np.abs(modes).max(-1) > 1 + 1e-6).mean() < 0.9
+    gain, change = (
+        np.linalg.norm(K, axis=(1, 2)),
+        np.linalg.norm(A - np.eye(12) * state[:, None], axis=(1, 2)),
+    )
+    assert 150 < gain.max() < 1000
+    assert 0.01 < (gain > 100).mean() < 0.2
+    assert (change > 1).mean() > 0.3
+    assert change.max() > 20
+    turning = (np.abs(np.angle(modes)) > 0.5) & (np.abs(modes) > 0.98)
+    assert 0.03 < turning.any(-1).mean() < 0.5  # fast and lightly damped
+    low = np.linalg.eigvalsh(np.block([[Q, N], [N.swapaxes(1, 2), R]])).min(-1)
+    assert low.min() > -1e-7 * np.abs(Q).max()
+    error = control.dlqr(*problem[:20].sampled).K - K[:20]
+    assert np.abs(error).max() < 1e-6 * gain[:20].max()
 
 
 def test_on_policy_loops_are_labelled_with_the_optimum_and_follow_from_the_anchor(data):

@@ -12,7 +12,7 @@ from bs4 import BeautifulSoup
 from click.testing import CliRunner
 
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import notebooks
+from lqrlab.workbench.runs import notebooks, sweep_plan
 
 SOURCE = Path(__file__).parents[1] / "notebooks"
 PATHS = sorted(SOURCE.glob("[0-9]*.ipynb"))
@@ -109,3 +109,34 @@ def test_each_deeper_notebook_by_its_name(lqrlab_run, name, tmp_path):
     page = BeautifulSoup((tmp_path / "report" / f"{name}.html").read_text(), "html.parser")
     assert not page.select("pre.error, script, code.latex")
     assert_all_pictures_are_in_words(page)
+
+
+def _pipe(path):
+    os.mkfifo(path)
+
+
+def _huge(path):
+    path.touch()
+    os.truncate(path, 2**27 + 1)  # zeros that take no room on the disk
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(_pipe, "expected a regular file"), (_huge, "expected a file of at most 134217728 bytes")],
+)
+@pytest.mark.parametrize(
+    ("read", "name"),
+    [
+        (notebooks.read, "01_x.ipynb"),
+        (lambda path: notebooks.read_profile(path.parents[1], "x"), "profiles/x.json"),
+        (sweep_plan.read_list, "points.json"),
+        (sweep_plan.read_list, "points.csv"),
+    ],
+)
+def test_a_file_that_is_no_file_or_too_large_is_not_read(read, name, make, words, tmp_path):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    make(path)
+    with pytest.raises(ValueError, match=words) as said:
+        read(path)
+    assert str(path) in str(said.value)

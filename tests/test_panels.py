@@ -1,11 +1,14 @@
 """Panels by their traits: what they show is what an independent computation says."""
 
+import gc
 import re
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import hostile_html
+import ipywidgets
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -263,6 +266,22 @@ def test_names_of_others_are_text_in_what_panels_show(panel, monkeypatch, tmp_pa
         page = BeautifulSoup(shown.html, "html.parser")
         assert {tag.name for tag in page.find_all(True)} <= DRAWN
         assert hostile_html.PAYLOADS[-1] in page.get_text() + shown.alt
+
+
+@pytest.mark.parametrize("kind", ["policy_inspector", "lqr_designer"])
+def test_a_closed_panel_is_given_back(kind, monkeypatch):
+    monkeypatch.setenv("JPY_SESSION_NAME", "x")
+    monkeypatch.delenv("LQRLAB_HEADLESS", raising=False)
+    before = set(ipywidgets.widgets.widget._instances)
+    given = (simulation.no_control, "pendulum") if kind == "policy_inspector" else ("pendulum",)
+    made = getattr(widgets, kind)(*given, num_steps=20)
+    made.live.wait()
+    made.close()
+    assert set(ipywidgets.widgets.widget._instances) == before
+    held = weakref.ref(made)
+    del made
+    gc.collect()
+    assert held() is None
 
 
 # Regions of attraction ---------------------------------------------------------------------------------------

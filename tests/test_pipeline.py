@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import hostile_files
 import nbformat
 import numpy as np
 import papermill
@@ -196,29 +197,9 @@ def test_declarations_are_read_as_papermill_reads_them(source):
         assert ours[name].about == of_it["help"]
 
 
-HOSTILE = [
-    "x: __import__('pathlib').Path('MARK').touch() = 1",
-    "x: (lambda: open('MARK', 'w'))() = 1",
-    "x: [open('MARK', 'w') for _ in '1'] = 1",
-    "x: list[open('MARK', 'w')] = []",
-    "x: int | open('MARK', 'w') = 1",
-    "x: ().__class__.__base__.__subclasses__() = 1",
-    "x: f\"{open('MARK', 'w')}\" = 1",
-    "x: \"open('MARK', 'w')\" = 1",
-    "x: dict[str, exec(\"open('MARK', 'w')\")] = {}",
-    "x: int = open('MARK', 'w')",
-    "x: (y := open('MARK', 'w')) = 1",
-    "x: " + "list[" * 3000 + "int" + "]" * 3000 + " = []",
-]
-
-
-@pytest.mark.parametrize("declaration", HOSTILE)
-def test_reading_a_notebook_runs_nothing(tmp_path, declaration):
-    mark = tmp_path / "mark"
-    text = RUN + declaration.replace("MARK", str(mark))
-    with pytest.raises(ValueError, match=r"a plain value and a type made of|is not Python"):
-        notebooks.read(write_notebook(tmp_path / "01_hostile.ipynb", text))
-    assert not mark.exists()
+@pytest.mark.parametrize("case", hostile_files.NOTEBOOKS, ids=lambda case: case.name)
+def test_reading_a_notebook_runs_nothing_and_ends(case, tmp_path):
+    hostile_files.met("notebook", case, tmp_path / "place")
 
 
 def offered(words):
@@ -227,7 +208,7 @@ def offered(words):
     return CliRunner().invoke(main, prog_name="lqrlab", env=env | {"COMP_CWORD": str(len(words.split()))})
 
 
-@pytest.mark.parametrize("declaration", HOSTILE)
+@pytest.mark.parametrize("declaration", hostile_files.DECLARATIONS)
 def test_no_command_runs_what_a_notebook_declares(tmp_path, monkeypatch, declaration):
     """Nor does the Tab key; the notebook stands among the sources, and executed in a run's folder."""
     mark, place = tmp_path / "mark", tmp_path / "data" / "runs" / "toy"
@@ -636,6 +617,17 @@ def test_results_hold_arrays_and_numbers_that_are_not_finite(tmp_path):
     path = session.finish("01_first", folder, numbers)
     assert json.loads(path.read_text())["numbers"] == {"k": [0, 1], "worst": "inf", "at": "x"}
     assert [p.name for p in path.parent.iterdir()] == ["01_first.json"]
+
+
+@pytest.mark.parametrize("make", (hostile_files.NO_FILE | hostile_files.NO_JSON).values())
+def test_what_is_no_result_or_profile_is_refused_in_words(make, source, tmp_path):
+    (tmp_path / "results").mkdir()
+    make(tmp_path / "results" / "01_first.json")
+    with pytest.raises(ValueError, match="no result of 01_first"):
+        session.results(tmp_path, "01_first")
+    make(source / "profiles" / "toy.json")
+    with pytest.raises(ValueError, match=r"profile: there is no|expected \{notebook: \{parameter: value"):
+        notebooks.read_profile(source, "toy")
 
 
 @pytest.mark.parametrize("mark", ["pyproject.toml", "notebooks"])

@@ -307,3 +307,16 @@ def test_a_report_of_hostile_names_runs_nothing_and_lacks_nothing(tmp_path):
         assert not [what for what in runs(body) if what != "style"]
     assert body.count("The end.") == 1
     assert body.rindex("The end.") > body.rindex("stream error")
+
+
+def test_a_page_that_is_not_lqrlabs_is_not_overwritten(tmp_path):
+    page = tmp_path / "index.html"
+    page.write_text("<p>mine")
+    with pytest.raises(
+        ValueError, match=r"index.html: expected a list of runs .* found another page; move it"
+    ):
+        report.index(tmp_path)
+    assert page.read_text() == "<p>mine"
+    page.write_text("<meta " + report._GENERATOR.decode() + ">")
+    with pytest.raises(ValueError, match="no run and no sweep to list"):
+        report.index(tmp_path)

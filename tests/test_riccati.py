@@ -225,3 +225,84 @@ def test_a_large_batch_equals_its_members():
     few = control.lqrd(A[some], B[some], np.eye(3), np.eye(2), 0.1)
     assert np.allclose(result.K[np.array(some)], few.K, rtol=1e-9)
     assert np.allclose(few.K[1], control.lqrd(A[649], B[649], np.eye(3), np.eye(2), 0.1).K, rtol=1e-9)
+
+
+def improvable(spread, num=40, n=3, m=2):
+    """Problems with a cross weight, their optimum, and gains that far from it."""
+    rng = np.random.default_rng(3)
+    A, B = 1.2 * rng.normal(size=(num, n, n)), rng.normal(size=(num, n, m))
+    problem = A, B, np.eye(n) + 0 * A, np.eye(m), 0.1 * rng.normal(size=(num, n, m))
+    optimum = control.dlqr(*problem)
+    return problem, optimum, np.asarray(optimum.K) + spread * rng.normal(size=(num, m, n))
+
+
+def test_a_step_of_policy_iteration_is_hewers():
+    problem, _, K = improvable(0.05)
+    better = control.policy_iteration(*problem, K=K)
+    stable = np.abs(np.linalg.eigvals(problem[0] - problem[1] @ K)).max(-1) < 1
+    assert stable.sum() > 20
+    for i in np.flatnonzero(stable):
+        A, B, Q, R, N = (np.broadcast_to(a, (40, *a.shape[-2:]))[i] for a in problem)
+
+        def cost(K, A=A, B=B, Q=Q, R=R, N=N):
+            stage = Q + K.T @ R @ K - N @ K - K.T @ N.T
+            return scipy.linalg.solve_discrete_lyapunov((A - B @ K).T, stage)
+
+        P = cost(K[i])
+        expected = np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
+        np.testing.assert_allclose(better.K[i], expected, rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(better.P[i], cost(expected), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3, 10.0])
+def test_policy_iteration_ends_at_the_optimum_from_gains_that_do_not_stabilise(spread):
+    problem, optimum, K = improvable(spread)
+    K = K if spread else np.zeros_like(K)
+    unstable = np.abs(np.linalg.eigvals(problem[0] - problem[1] @ K)).max(-1) >= 1
+    assert unstable.mean() > 0.3
+    first = control.policy_iteration(*problem, K=K, steps=0)
+    assert first.stabilizing.all()
+    np.testing.assert_array_equal(first.K[~unstable], K[~unstable])
+    reached = control.policy_iteration(*problem, K=K, steps=12)
+    np.testing.assert_allclose(reached.K, optimum.K, rtol=1e-6, atol=1e-8)
+    traced = jax.jit(partial(control.policy_iteration, steps=12))(*problem, K=K)
+    np.testing.assert_allclose(traced.K, optimum.K, rtol=1e-6, atol=1e-8)
+
+
+def test_policy_iteration_stabilises_a_mode_that_costs_nothing_and_says_where_none_can():
+    A = np.array([[[2.0, 0.0], [0.0, 0.5]], [[0.5, 0.0], [0.0, 2.0]]])  # the input moves the first state only
+    found = control.policy_iteration(A, [[1.0], [0.0]], np.zeros((2, 2)), [[1.0]], K=[[0.0, 0.0]], steps=8)
+    assert found.stabilizing.tolist() == [True, False]
+    np.testing.assert_allclose(found.K[0], [[1.5, 0.0]], atol=1e-6)
+    assert np.isnan(found.K[1]).all()
+
+
+def slopes(function, args):
+    """Of a function of arrays along a random direction: forward, backward, and by finite differences."""
+    rng = np.random.default_rng(0)
+    args, compiled = [jnp.asarray(a) for a in args], quick_jit(function)
+    along = [jnp.asarray(rng.normal(size=a.shape)) for a in args]
+    along = [a + a.mT if a.shape[-1] == a.shape[-2] else a for a in along]
+    _, forward = quick_jit(lambda *a: jax.jvp(function, a, tuple(along)))(*args)
+    backward = quick_jit(jax.grad(function, argnums=tuple(range(len(args)))))(*args)
+    ahead, behind = (compiled(*(a + s * 1e-6 * d for a, d in zip(args, along))) for s in (1, -1))
+    pulled = sum(float(jnp.sum(g * d)) for g, d in zip(backward, along))
+    return float(forward), pulled, float(ahead - behind) / 2e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("spread", "steps"), [(0.02, 1), (2.0, 12)])
+def test_policy_iteration_has_the_slope_of_finite_differences(spread, steps):
+    """From a stabilizing gain of each step's; from another, near the optimum, of the Riccati equation's."""
+    (A, B, Q, R, N), _, K = improvable(spread, num=2)
+    unstable = np.abs(np.linalg.eigvals(A - B @ K)).max(-1) >= 1
+    assert unstable.all() == (spread == 2.0)
+
+    def total(A, B, Q, R, N, K):
+        reached = control.policy_iteration(A, B, Q, R, N, K=K, steps=steps)
+        return jnp.sum(jnp.sin(reached.K)) + jnp.sum(jnp.log(jnp.abs(reached.P)))
+
+    args = (np.broadcast_to(a, (2, *a.shape[-2:])) for a in (A, B, Q, R, N, K))
+    forward, backward, differences = slopes(total, args)
+    assert forward == pytest.approx(differences, rel=1e-4)
+    assert forward == pytest.approx(backward, rel=1e-8)

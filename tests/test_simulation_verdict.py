@@ -152,3 +152,10 @@ def test_gradients_do_not_pass_through_a_verdict():
         float(jax.grad(lambda F: F.sum() + 0.0 * verdict.of_gain(F).astype(float))(0.5 * jnp.eye(2))[0, 0])
         == 1.0
     )
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 6])
+def test_a_swing_seen_for_a_few_samples_is_no_growth(num_steps):
+    swing = 1 + 0.5 * jnp.arange(num_steps + 1.0)
+    assert int(simulation.verdict.of_sizes(swing)) == BOUNDED
+    assert int(simulation.verdict.of_sizes(swing.at[-1].set(jnp.nan))) == DIVERGED

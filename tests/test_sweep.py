@@ -23,6 +23,7 @@ from lqrlab.workbench.runs import (
     run_folder,
     sweep,
     sweep_plan,
+    sweep_program,
     sweep_workers,
 )
 from lqrlab.workbench.runs.sweep_plan import Sweep
@@ -263,3 +264,10 @@ def test_completion_does_not_wait_for_jax():
     code += "print(sorted({'jax', 'numpy', 'papermill'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | env)
     assert done.stdout == "plain,learning_rate=\n[]\n", done.stderr
+
+
+def test_damaged_lines_of_numbers_are_points_that_are_missing(tmp_path):
+    good = b'{"fingerprint": "a", "cost": 1.0}\n'
+    bad = (b"\xff\xfe", b"[1]", b"3", b'{"cost": 2.0}', b'{"fingerprint": []}', b"[" * 100_000, good[:20])
+    (tmp_path / sweep_program.FILE).write_bytes(b"\n".join(bad) + b"\n" + good)
+    assert sweep_program.read(tmp_path) == {"a": {"cost": 1.0}}

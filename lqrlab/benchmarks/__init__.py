@@ -1,4 +1,4 @@
-"""How fast this machine is: lqrlab, NumPy, SciPy and slycot on the same problems, in turns."""
+"""How fast this machine is, beside other libraries on the same problems in turns; and how good controllers are."""
 
 from lqrlab.benchmarks.data import bench_data, bench_regeneration
 from lqrlab.benchmarks.loading import bench_large, bench_loading, source_rows
@@ -7,9 +7,14 @@ from lqrlab.benchmarks.recovery import bench_recovery
 from lqrlab.benchmarks.riccati import bench_control
 from lqrlab.benchmarks.riccati_acceptance import acceptance
 from lqrlab.benchmarks.training import bench_train
+from lqrlab.benchmarks.unknown import FULL, QUICK, Size, UnknownRow, bench_unknown, tune_unknown
 
 __all__ = [
+    "FULL",
+    "QUICK",
     "Row",
+    "Size",
+    "UnknownRow",
     "acceptance",
     "bench_control",
     "bench_data",
@@ -18,6 +23,8 @@ __all__ = [
     "bench_recovery",
     "bench_regeneration",
     "bench_train",
+    "bench_unknown",
     "measure",
     "source_rows",
+    "tune_unknown",
 ]

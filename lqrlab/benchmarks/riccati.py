@@ -65,7 +65,37 @@ def bench_control(
         for kind in DESIGNS
         for each in _designs(kind, n, problems(n, num), min(loops, num), repeats)
     ]
-    return rows + _single(repeats)
+    return (
+        rows
+        + [each for n in dimensions for each in _repairs(n, problems(n, num), repeats)]
+        + _single(repeats)
+    )
+
+
+def _repairs(n: int, args: Problems, repeats: int) -> list[Row]:
+    """A Newton step from gains near the optimum, and from others that do not stabilise, against the design itself."""
+    problem, rng = [jnp.asarray(a) for a in args], np.random.default_rng(1)
+    optimum = control.dlqr(*problem)
+    K, closed = np.asarray(optimum.K), np.asarray(optimum.closed_loop)
+    B, room = np.asarray(args[1]), 1 - np.abs(np.linalg.eigvals(closed)).max(-1)
+    error = rng.normal(size=K.shape)
+    norms = np.linalg.norm(B @ error, axis=(-1, -2))
+    near = K + (0.1 * room / norms)[:, None, None] * error
+    mixed = near.copy()
+    mixed[::10] = 0.0  # no control: most of these plants are unstable
+    step = jax.jit(lambda K: control.policy_iteration(*problem, K=K).K)
+    calls: dict[str, Callable] = {
+        "Newton step from a stabilizing gain": partial(step, jnp.asarray(near)),
+        "Newton step, a tenth of the gains zero": lambda: control.policy_iteration(*problem, K=mixed).K,
+    }
+    times = measure({"": partial(control.dlqr, *problem), **calls}, repeats)
+    design = times.pop("")
+    rows = []
+    for name, time in times.items():
+        rows.append(row(f"discrete n={n}: {name}", 1e6 * time / len(K), "µs"))
+        target = 2 if "stabilizing" in name else None
+        rows.append(row(f"discrete n={n}: {name}, over a design", time / design, "×", target, least=False))
+    return rows
 
 
 def _designs(kind: str, n: int, args: Problems, loops: int, repeats: int) -> list[Row]:

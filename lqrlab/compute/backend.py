@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lqrlab.compute import debugging
+from lqrlab.compute import checks, debugging
 from lqrlab.compute.config import Config, OneOf, Seed
 
 AXES = ("data", "fsdp")
@@ -39,6 +39,8 @@ def setup(*, x64: bool = True, cache: bool = True, keep_pages: bool = True) -> N
             each call costs a large train step a third of its time. Not done where a variable ``MALLOC_…`` is
             set; of little use after JAX has computed.
     """
+    for name, value in (("x64", x64), ("cache", cache), ("keep_pages", keep_pages)):
+        checks.flag(name, value)
     jax.config.update("jax_enable_x64", x64)
     if keep_pages and not any(name.startswith("MALLOC_") for name in os.environ):
         _keep_pages()

@@ -10,7 +10,7 @@ from jax.tree_util import PyTreeDef
 R = TypeVar("R")
 
 KEPT = 16
-"""Functions whose programs are kept, for each compiled function."""
+"""Functions, or choices of static arguments, whose programs are kept, for each compiled function."""
 
 
 def jit_by_function(fn: Callable[..., R], jit: Callable = jax.jit, **options: Any) -> Callable[..., R]:

@@ -3,8 +3,10 @@
 import difflib
 import math
 import numbers
+import os
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -58,9 +60,48 @@ def real(name: str, value: object, *, or_complex: bool = False) -> "np.ndarray |
             f"{name}: expected real numbers, but found {array.dtype}: make states of the real and imaginary parts, or "
             "pass .real where the imaginary part is rounding"
         )
-    found = textwrap.shorten(repr(value), 60, placeholder=" …")
     wanted = "numbers" if or_complex else "real numbers"
-    raise ValueError(f"{name}: expected {wanted}, but found {found} ({type(value).__name__})")
+    raise ValueError(f"{name}: expected {wanted}, but found {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    """What was given and its type, in a few words."""
+    return f"{textwrap.shorten(repr(value), 60, placeholder=' …')} ({type(value).__name__})"
+
+
+def instance(name: str, value: object, kind: type[T], expected: str) -> T:
+    """``value``, or a ``ValueError`` that says what was ``expected`` where it is of another type than ``kind``."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{name}: expected {expected}, but found {_shown(value)}")
+    return value
+
+
+def flag(name: str, value: object) -> bool:
+    """``value`` as True or False, or a ``ValueError``: 0, None, text and arrays are neither."""
+    import numpy as np
+
+    if not isinstance(value, bool | np.bool):
+        raise ValueError(f"{name}: expected True or False, but found {_shown(value)}")
+    return bool(value)
+
+
+def text(name: str, value: object, expected: str = "a text") -> str:
+    """``value``, or a ``ValueError`` where it is no text."""
+    return instance(name, value, str, expected)
+
+
+def path(name: str, value: object) -> Path:
+    """``value`` as a path, or a ``ValueError`` where it is neither text nor a path."""
+    if not isinstance(value, str | os.PathLike):
+        raise ValueError(f"{name}: expected a path, but found {_shown(value)}")
+    return Path(value)
+
+
+def function(name: str, value: object, expected: str = "a function") -> Callable:
+    """``value``, or a ``ValueError`` where it cannot be called."""
+    if not callable(value):
+        raise ValueError(f"{name}: expected {expected}, but found {_shown(value)}")
+    return value
 
 
 def random_key(value: object) -> None:
@@ -77,11 +118,14 @@ def random_key(value: object) -> None:
 
 
 def whole(name: str, value: object, low: int | None = 1, high: int | None = None) -> int:
-    """``value`` as an int, or a ``ValueError``: expected a whole number ≥ low (in [low, high])."""
+    """``value`` as an int, or a ``ValueError``: expected a whole number ≥ low (in [low, high]), of 64 bits at most."""
     count = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
-    if count is not None and (low is None or low <= count) and (high is None or count <= high):
+    least, most = -(2**63) if low is None else low, 2**63 - 1 if high is None else high
+    if count is not None and least <= count <= most:
         return count
     wanted = "" if low is None else f" ≥ {low}" if high is None else f" in [{low}, {high}]"
+    if count is not None and high is None and count > most:
+        wanted += " that fits into 64 bits"
     raise ValueError(f"{name}: expected a whole number{wanted}, but found {value!r}")
 
 
@@ -123,7 +167,7 @@ def number(
 def choice(name: str, value: T, allowed: Iterable[object], what: str = "one of") -> T:
     """``value``, or a ``ValueError`` that lists what is allowed and the near names."""
     allowed = list(allowed)
-    if not any(value == option and type(value) is type(option) for option in allowed):
+    if not any(type(value) is type(option) and value == option for option in allowed):
         options = ", ".join(map(str, allowed))
         raise ValueError(
             f"{name}: expected {what} {options}, but found {value!r}{did_you_mean(value, allowed)}"

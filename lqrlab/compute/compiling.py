@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import jax
 from jaxtyping import PyTree
 
 from lqrlab.compute import checks
+from lqrlab.compute.by_function import KEPT
 from lqrlab.compute.static import Description, Static, described, differences
 
 # Python needed a value where a trace has none; without a trace it is there. (A leaked tracer, by contrast, is
@@ -97,7 +99,7 @@ def compile(
     Args:
         fn: a function of arrays and of pytrees of arrays.
         static: names of arguments to specialise programs to: any hashable value, and lists, sets, dicts and
-            NumPy arrays, which ``fn`` gets as they were.
+            NumPy arrays, which ``fn`` gets as they were. The programs of the last 16 choices are kept.
         donate: names of arguments whose memory the results may take; they are gone after the call.
         strict: never run eagerly: raise what tracing raised.
 
@@ -129,12 +131,22 @@ class Compiled:
         functools.update_wrapper(self, fn)
         self._fn, self._strict, self._static = fn, strict, (static,) if isinstance(static, str) else static
         self._signature = inspect.signature(fn)
+        jax.jit(
+            fn, static_argnames=static or None, donate_argnames=donate or None
+        )  # refuses names of no argument
 
-        @functools.wraps(fn)
-        def thawed(*args: PyTree, **kwargs: PyTree) -> PyTree:
-            return fn(*map(_thaw, args), **{name: _thaw(v) for name, v in kwargs.items()})
+        def jitted(choice: "_Choice") -> Any:
+            """The program of one choice, which JAX does not see: it would keep 4096 of them."""
 
-        self._jitted = jax.jit(thawed, static_argnames=static or None, donate_argnames=donate or None)
+            def chosen(**given: PyTree) -> PyTree:
+                every = OrderedDict(given | {name: value.value() for name, value in choice})
+                bound = inspect.BoundArguments(self._signature, every)
+                return fn(*bound.args, **bound.kwargs)
+
+            chosen.__name__ = getattr(fn, "__name__", type(fn).__name__)
+            return jax.jit(chosen, donate_argnames=donate or None)
+
+        self._jitted = functools.lru_cache(KEPT)(jitted)
         self._restart()
 
     def fresh(self) -> "Compiled":
@@ -183,14 +195,14 @@ class Compiled:
     def _run(
         self, given: inspect.BoundArguments, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
     ) -> PyTree:
-        choice = tuple((name, v) for name, v in given.arguments.items() if isinstance(v, Static))
+        choice = _choice(given)
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             self._note_eager("compilation is switched off")
         elif choice not in self._eager:
             events = _events()
             before = len(events)
             try:
-                out = self._jitted(*given.args, **given.kwargs)
+                out = self._jitted(choice)(**_free(given))
             except SURVIVABLE as error:
                 if self._strict:
                     error.add_note(
@@ -229,11 +241,20 @@ class Compiled:
     def trace(self, *args: PyTree, **kwargs: PyTree) -> jax.stages.Traced:
         """As of a function under ``jax.jit``: ``.jaxpr``, ``.lower()``."""
         given = self._bind(args, kwargs)
-        return self._jitted.trace(*given.args, **given.kwargs)
+        return self._jitted(_choice(given)).trace(**_free(given))
 
 
-def _thaw(value: PyTree) -> PyTree:
-    return value.value() if isinstance(value, Static) else value
+_Choice = tuple[tuple[str, Static], ...]
+
+
+def _choice(given: inspect.BoundArguments) -> _Choice:
+    """The static arguments of a call."""
+    return tuple((name, v) for name, v in given.arguments.items() if isinstance(v, Static))
+
+
+def _free(given: inspect.BoundArguments) -> dict[str, PyTree]:
+    """The other arguments of a call."""
+    return {name: v for name, v in given.arguments.items() if not isinstance(v, Static)}
 
 
 _COMPILED, _FROM_DISK = "/jax/core/compile/backend_compile_duration", "/jax/compilation_cache/cache_hits"

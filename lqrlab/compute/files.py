@@ -54,21 +54,31 @@ def write_json(path: str | Path, content: object, **options: Any) -> Path:
     return write_atomic(path, json.dumps(content, indent=2, **options) + "\n")
 
 
+def read_bytes(path: str | Path, most: int = _MOST_BYTES) -> bytes:
+    """The content of a file that anyone may have written.
+
+    Raises:
+        ValueError: no regular file, or more than ``most`` bytes; the caller names the file.
+        OSError: it cannot be read.
+    """
+    path = Path(path)
+    if not path.is_file():  # a pipe would be waited for, a device has no end
+        raise ValueError("expected a regular file, but found none")
+    if (size := path.stat().st_size) > most:
+        raise ValueError(f"expected a file of at most {most} bytes, but found {size} bytes")
+    return path.read_bytes()
+
+
 def read_object(path: str | Path, most: int = _MOST_BYTES) -> dict[str, Any]:
     """The JSON object in a file that anyone may have written.
 
     Raises:
-        ValueError: no regular file, more than ``most`` bytes, no JSON, or JSON of something else; the caller names
-            the file.
+        ValueError: see :func:`read_bytes`; no JSON, or JSON of something else.
         OSError: it cannot be read.
     """
-    path = Path(path)
-    if not path.is_file():  # a pipe would be waited for
-        raise ValueError("expected a regular file with a JSON object, but found none")
-    if (size := path.stat().st_size) > most:
-        raise ValueError(f"expected a JSON object of at most {most} bytes, but found {size} bytes")
+    data = read_bytes(path, most)
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(data)
     except RecursionError:
         raise ValueError(
             "expected a JSON object, but found one that is nested too deeply to be read"
@@ -78,6 +88,27 @@ def read_object(path: str | Path, most: int = _MOST_BYTES) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"expected a JSON object, but found a JSON value of type {type(content).__name__}")
     return content
+
+
+def read_rows(path: str | Path, most: int = _MOST_BYTES) -> list[dict[str, Any] | None]:
+    """The JSON objects in the lines of a file, none if it is not there; None for a line that is something else.
+
+    Raises:
+        ValueError: no regular file, or too large a one; says which.
+    """
+    try:
+        lines = read_bytes(path, most).splitlines() if os.path.lexists(path) else []
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return [_row(line) for line in lines]
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
 
 
 @contextlib.contextmanager

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import jax
 
+from lqrlab.compute import checks
+
 _COORDINATOR, _COUNT, _RANK = "LQRLAB_COORDINATOR", "LQRLAB_PROCESSES", "LQRLAB_PROCESS"
 
 
@@ -63,6 +65,10 @@ def start(command: Sequence[str], count: int, **environment: str) -> int:
     Returns:
         0, or the exit status of the first that failed.
     """
+    checks.whole("count", count)
+    words = isinstance(command, Sequence) and not isinstance(command, str)
+    if not (words and command and all(isinstance(word, str | os.PathLike) for word in command)):
+        raise ValueError(f"command: expected a program and its arguments, as texts, but found {command!r}")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import jax
 
+from lqrlab.compute import checks
+
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
@@ -32,5 +34,6 @@ def seconds(fn: Callable[..., object], *args: object, **kwargs: object) -> float
 
 def timeit(fn: Callable[..., object], *args: object, repeats: int = 10, **kwargs: object) -> Timing:
     """Time ``fn(*args, **kwargs)`` once, then ``repeats`` times."""
+    checks.whole("repeats", repeats)
     first, *times = (seconds(fn, *args, **kwargs) for _ in range(1 + repeats))
     return Timing(first, statistics.median(times), min(times), repeats)

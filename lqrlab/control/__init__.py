@@ -20,6 +20,7 @@ from lqrlab.control.horizon import TimeVaryingLQR, finite_horizon
 from lqrlab.control.inverse import Inverse, inverse_lqr
 from lqrlab.control.lyapunov import dlyap, lyap
 from lqrlab.control.pareto_front import Front, pareto
+from lqrlab.control.policy_iteration import policy_iteration, spectral_radius
 from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
 from lqrlab.control.riccati.equations import care, dare
 from lqrlab.control.scheduling import Schedule, gain_schedule
@@ -35,6 +36,7 @@ __all__ = [
     "ctrb", "dare", "delay_cost", "delayed", "diagnose", "discretize", "dlqe", "dlqr",
     "dlyap", "feedforward", "finite_horizon", "frequency_response", "gain_schedule", "gram", "h2_norm", "hinf_norm",
     "ilqr", "inverse_lqr", "lqe", "lqg", "lqi", "lqr", "lqrd", "lqrd_delayed", "lyap", "margins",
-    "modes", "obsv", "pareto", "place", "sensitivity", "settling_time",
-    "stage_weight", "step_info", "step_response", "to_statespace", "tune", "unsaturated_level", "zeros",
+    "modes", "obsv", "pareto", "place", "policy_iteration", "sensitivity", "settling_time",
+    "spectral_radius", "stage_weight", "step_info", "step_response", "to_statespace", "tune", "unsaturated_level",
+    "zeros",
 ]  # fmt: skip

@@ -57,6 +57,9 @@ def matrices(**given: tuple[ArrayLike, str]) -> list[Array]:
     """
     arrays = {name: jnp.asarray(real(name, a)) for name, (a, _) in given.items()}
     shapes(arrays, {name: letters for name, (_, letters) in given.items()})
+    for name, a in arrays.items():
+        if 0 in a.shape[-2:]:
+            raise ValueError(f"{name}: expected at least one row and column, but found shape {a.shape}")
     dtype = floating(*arrays.values())
     return list(together(*(a.astype(dtype) for a in arrays.values())))
 
@@ -93,7 +96,7 @@ def arguments(
         A, B, Q, R, N: as given; a scalar R is the weight of a single input.
         weights: refuse an indefinite weight. An equation, unlike a cost, may have one.
         certified: the answer will have a certificate, so a weight of a single problem that is indefinite by the
-            rounding of a printed table is taken, with a warning.
+            rounding of a printed table is taken, with a warning; of a batch, see :func:`nearly_bounded_below`.
         singular_R: likewise an R that is singular: in discrete time R + BᵀPB > 0 is enough.
 
     Raises:
@@ -225,6 +228,42 @@ def _bounded_below(
         _semidefinite("Q − N R⁻¹ Nᵀ", Q - N @ np.linalg.solve(R, N.T), float(np.abs(Q).max()), certified)
 
 
+def nearly_bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, singular_R: bool) -> np.ndarray:
+    """Which members of a batch have weights that a single problem is taken with, with one warning for all of them."""
+    transposed = np.swapaxes(N, -1, -2)
+    joint = np.block([[Q, N], [transposed, R]])
+    low = np.linalg.eigvalsh(R)[..., 0]
+    definite = low > 0
+    rest = Q - N @ np.linalg.solve(
+        np.where(definite[..., None, None], R, np.eye(R.shape[-1], dtype=R.dtype)), transposed
+    )
+    some = tolerance(R.dtype)
+
+    def largest(a: np.ndarray) -> np.ndarray:
+        return np.abs(a).max(axis=(-1, -2))
+
+    def symmetric(a: np.ndarray) -> np.ndarray:
+        return largest(a - np.swapaxes(a, -1, -2)) <= some * largest(a)
+
+    def printed(a: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        return np.linalg.eigvalsh((a + np.swapaxes(a, -1, -2)) / 2)[..., 0] >= -_PRINTED * scale
+
+    singular = singular_R & ~definite & (low >= -some * largest(R))
+    taken = definite & printed(rest, largest(Q)) | singular & printed(joint, largest(joint))
+    taken &= symmetric(Q) & symmetric(R)
+    found = {
+        "with a Q that the rounding of a table printed to four digits made indefinite": taken & definite,
+        "with a singular R, which R + BᵀPB > 0 makes up for": taken & singular,
+    }
+    counts = [f"{np.sum(which)} {what}" for what, which in found.items() if which.any()]
+    if counts:
+        warnings.warn(
+            f"Q, R: expected Q ≥ 0 and R > 0, but found in the batch {' and '.join(counts)}; {_GIVEN_IF}",
+            stacklevel=5,
+        )
+    return taken
+
+
 def host_sample_time(function: str, dt: object) -> float | None:
     """dt [s] of one problem as a float above 0, None for continuous time, for a ``function`` on the host."""
     on_host(function, dt)
@@ -235,9 +274,16 @@ def host_sample_time(function: str, dt: object) -> float | None:
     return None if step is None else number("dt", step.item(), "a sample time above 0 s", above=0)
 
 
-def sample_time(dt: ArrayLike, dtype: np.dtype) -> Array:
-    """dt [s] as an array; a ``ValueError`` if it is not above 0."""
+def sample_time(dt: ArrayLike, dtype: np.dtype, *matrices: Array | np.ndarray) -> Array:
+    """dt [s] as an array; a ``ValueError`` if it is not above 0, or does not go with the axes of batched matrices."""
     step = jnp.asarray(real("dt", dt), dtype)
-    if not traced(step) and not np.all(np.isfinite(step) & (np.asarray(step) > 0)):
+    if not traced(step) and not (step.size and np.all(np.isfinite(step) & (np.asarray(step) > 0))):
         raise ValueError(f"dt: expected a sample time above 0 s, but found {dt}")
+    try:
+        np.broadcast_shapes(step.shape, *(a.shape[:-2] for a in matrices))
+    except ValueError:
+        leading = ", ".join(str(a.shape[:-2]) for a in matrices)
+        raise ValueError(
+            f"dt: expected one sample time, or leading axes that broadcast with {leading}, but found {step.shape}"
+        ) from None
     return step

@@ -14,6 +14,9 @@ from lqrlab.control.discretization import Sampled, compiled, sample_many
 from lqrlab.control.regulator import LQR, dlqr, lqrd
 from lqrlab.control.weights import cost_to_go
 
+LONGEST = 500
+"""Sample times that an input may be on its way: each adds states, and a program that is compiled."""
+
 
 def delayed(
     A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike,
@@ -27,7 +30,7 @@ def delayed(
 
     Args:
         A, B, Q, R, dt, N: the continuous problem and its sample time [s], as in :func:`lqrd`.
-        delay: in sample times, ≥ 0, whole or not; the same for all members of a batch.
+        delay: in sample times, 0 … :data:`LONGEST`, whole or not; the same for all members of a batch.
 
     Returns:
         :class:`Sampled` with n + m⌈delay⌉ states. Its R is zero from a delay of one sample time on: such an input is
@@ -45,10 +48,11 @@ def _within_a_sample(
     A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, delay: float, N: ArrayLike | None
 ) -> tuple[Sampled, int]:
     """The checked, sampled problem with what its delay has beyond whole sample times, and how many these are."""
-    delay = number("delay", delay, "a number of sample times ≥ 0, not traced", low=0)
+    words = f"a number of sample times in [0, {LONGEST}], not traced"
+    delay = number("delay", delay, words, low=0, high=LONGEST)
     matrices = checks.arguments(A, B, Q, R, N)
     dtype = matrices[0].dtype
-    args, rest = (*matrices, checks.sample_time(dt, dtype)), jnp.asarray(delay % 1, dtype)
+    args, rest = (*matrices, checks.sample_time(dt, dtype, *matrices)), jnp.asarray(delay % 1, dtype)
     return _divided(args, rest) if delay % 1 else compiled(*args), math.floor(delay)
 
 

@@ -131,7 +131,7 @@ def discretize(
     2.0
     """
     args = checks.arguments(A, B, Q, R, N)
-    return compiled(*args, checks.sample_time(dt, args[0].dtype))
+    return compiled(*args, checks.sample_time(dt, args[0].dtype, *args))
 
 
 def c2d(
@@ -155,4 +155,4 @@ def c2d(
     ([[1.0, 0.1], [0.0, 1.0]], [[0.005], [0.1]])
     """
     A, B = checks.matrices(A=(A, "nn"), B=(B, "nm"))
-    return _c2d(A, B, checks.sample_time(dt, A.dtype))
+    return _c2d(A, B, checks.sample_time(dt, A.dtype, A, B))

@@ -34,9 +34,11 @@ class _Loops(NamedTuple):
 
     def stable(self) -> np.ndarray:
         """Which loops are finite and stable ``[N]``."""
-        finite = np.all([np.isfinite(x).all((1, 2)) for x in (self.A, self.B, self.K)], axis=0)
         A, B = self.plant()
-        poles = np.linalg.eigvals(np.where(finite[:, None, None], A - B @ self.K, 0.0))
+        with np.errstate(over="ignore", invalid="ignore"):  # a loop beyond all numbers is not stable
+            closed = A - B @ self.K
+        finite = np.all([np.isfinite(x).all((1, 2)) for x in (self.A, self.B, self.K, closed)], axis=0)
+        poles = np.linalg.eigvals(np.where(finite[:, None, None], closed, 0.0))
         return finite & ((poles.real < 0) if self.dt is None else (np.abs(poles) < 1)).all(1)
 
     def scaled(self, x: np.ndarray, u: np.ndarray) -> "_Loops":

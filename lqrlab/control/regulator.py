@@ -62,19 +62,22 @@ def _eigenvalues(a: ArrayLike) -> np.ndarray:
 
 
 @partial(jax.jit, static_argnames="weights_checked")
-def _certified(solution: Solution, Q: Array, R: Array, N: Array, *, weights_checked: bool) -> LQR:
+def _certified(
+    solution: Solution, Q: Array, R: Array, N: Array, *, weights_checked: bool
+) -> tuple[LQR, Array]:
     """The design, NaN where it is not certified: not stable, the equation does not hold, no bound below.
 
     The equation may have a solution although R > 0 or [Q N; Nᵀ R] ≥ 0 does not hold and the cost has no lower
-    bound. A single problem outside a trace has been refused beforehand, by eigenvalues.
+    bound: which these are is the second result. A single problem outside a trace has been refused beforehand, by
+    eigenvalues.
     """
-    sound = equations.certain(solution)
+    holds = sound = equations.certain(solution)
     if not weights_checked:
         Q, R, N = (jax.lax.stop_gradient(a) for a in checks.together(Q, R, N))
         sound = sound & _bounded_below(Q, R, N)
     nan = jnp.asarray(jnp.nan, solution.P.dtype)
     K, P = (jnp.where(sound[..., None, None], a, nan) for a in (solution.K, solution.P))
-    return LQR(K, P, solution.closed, solution.residual, sound)
+    return LQR(K, P, solution.closed, solution.residual, sound), holds & ~sound
 
 
 @batch_last.solver(2, 2, 2)
@@ -87,7 +90,21 @@ def _bounded_below(Q: Array, R: Array, N: Array) -> Array:
     return batch_last.positive(R) & batch_last.positive(rest + some[None, None] * batch_last.eye(len(Q), Q))
 
 
-def _design(args: tuple[Array, ...], *, continuous: bool) -> LQR:
+def _with_weights_taken(
+    design: LQR, solution: Solution, weights: tuple[Array, ...], doubtful: np.ndarray, *, singular_R: bool
+) -> LQR:
+    """The design of a batch with those doubtful members whose weights a single problem is taken with."""
+    at = np.nonzero(doubtful)
+    found = [np.broadcast_to(a, (*doubtful.shape, *a.shape[-2:]))[at] for a in map(np.asarray, weights)]
+    taken = np.zeros(doubtful.shape, bool)
+    taken[at] = checks.nearly_bounded_below(*found, singular_R=singular_R)
+    K, P = (
+        jnp.where(taken[..., None, None], a, b) for a, b in ((solution.K, design.K), (solution.P, design.P))
+    )
+    return dataclasses.replace(design, K=K, P=P, stabilizing=design.stabilizing | taken)
+
+
+def _design(args: tuple[Array, ...], *, continuous: bool, singular_R: bool = False) -> LQR:
     """The design of checked A, B, Q, R, N, and a sample time if that of the sampled problem is asked for.
 
     A single problem outside a trace that has no answer is an error that says why.
@@ -95,7 +112,11 @@ def _design(args: tuple[Array, ...], *, continuous: bool) -> LQR:
     with jax.debug_nans(False):  # NaN marks what has no answer; a single problem's reason is said below
         solution = equations.solution(args, continuous=continuous)
         single = solution.P.ndim == 2 and not traced(solution)
-        design = _certified(solution, *args[2:5], weights_checked=single)
+        design, doubtful = _certified(solution, *args[2:5], weights_checked=single)
+        if not traced(solution) and np.any(doubtful):
+            design = _with_weights_taken(
+                design, solution, args[2:5], np.asarray(doubtful), singular_R=singular_R
+            )
     if single and not bool(design.stabilizing):
         A, B, Q = (np.asarray(a) for a in args[:3])
         raise ValueError(controllability.why_not(A, B, Q, continuous=continuous))
@@ -108,7 +129,7 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
     Args:
         A: ``[..., n, n]`` [1/s].
         B: ``[..., n, m]``.
-        Q: ``[..., n, n]``, symmetric, ≥ 0; of a single problem ≥ 0 up to the rounding of a printed table, with a
+        Q: ``[..., n, n]``, symmetric, ≥ 0; outside a trace ≥ 0 up to the rounding of a printed table, with a
             warning.
         R: ``[..., m, m]``, symmetric, > 0.
         N: ``[..., n, m]`` cross weight; zero if left out.
@@ -118,7 +139,8 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
 
     Raises:
         ValueError: bad arguments, or (a single problem, outside a trace) no stabilizing optimum: the mode at
-            fault is named. In a batch or a trace such members carry NaN and ``stabilizing=False``.
+            fault is named. In a batch or a trace such members carry NaN and ``stabilizing=False``; in a trace
+            so do those that are answered with a warning outside.
 
     Source: B. D. O. Anderson and J. B. Moore, Optimal Control: Linear Quadratic Methods (1990), section 3.2.
 
@@ -131,14 +153,16 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
 def dlqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None) -> LQR:
     """Minimise Σ xᵀQx + uᵀRu + 2xᵀNu for x[t+1] = Ax[t] + Bu[t]; arguments and errors as in :func:`lqr`.
 
-    R of a single problem may be singular, with a warning, if R + BᵀPB > 0: R = 0 gives a deadbeat controller.
+    R may be singular outside a trace, with a warning, if R + BᵀPB > 0: R = 0 gives a deadbeat controller.
 
     Source: Anderson and Moore (1990), section 2.4 and chapter 3.
 
     >>> round(float(control.dlqr([[1.0]], [[1.0]], [[1.0]], [[1.0]]).P[0, 0]), 6)  # the golden ratio
     1.618034
     """
-    return _design(checks.arguments(A, B, Q, R, N, certified=True, singular_R=True), continuous=False)
+    return _design(
+        checks.arguments(A, B, Q, R, N, certified=True, singular_R=True), continuous=False, singular_R=True
+    )
 
 
 def lqrd(
@@ -147,7 +171,7 @@ def lqrd(
     """Minimise the *continuous* cost ∫ xᵀQx + uᵀRu + 2xᵀNu dt over inputs held for dt: the sampled-data optimum.
 
     Args:
-        A, B, Q, R, N: the continuous problem, as in :func:`lqr`.
+        A, B, Q, R, N: the continuous problem, as in :func:`lqr`; R may be singular as in :func:`dlqr`.
         dt: sample time [s], scalar or with the leading axes.
 
     Returns:
@@ -161,8 +185,9 @@ def lqrd(
     >>> design.P.round(3).tolist(), bool(design.stabilizing)
     ([[1.0]], True)
     """
-    args = checks.arguments(A, B, Q, R, N, certified=True)
-    design = _design((*args, checks.sample_time(dt, args[0].dtype)), continuous=True)
+    args = checks.arguments(A, B, Q, R, N, certified=True, singular_R=True)
+    step = checks.sample_time(dt, args[0].dtype, *args)
+    design = _design((*args, step), continuous=True, singular_R=True)
     if not traced(design):
         _warn_of_lost_digits(np.asarray(design.closed_loop), np.asarray(design.stabilizing))
     return design
@@ -198,6 +223,8 @@ def unsaturated_level(K: ArrayLike, P: ArrayLike, limit: ArrayLike) -> Float[Arr
     """
     K, P = checks.matrices(K=(K, "mn"), P=(P, "nn"))
     limit = jnp.asarray(checks.real("limit", limit), K.dtype)
+    if not traced(limit) and not (limit.size and np.all(limit >= 0)):
+        raise ValueError(f"limit: expected numbers ≥ 0, but found {limit}")
     limit = jnp.broadcast_to(limit, jnp.broadcast_shapes(limit.shape, K.shape[-2:-1]))
 
     def one(K: Array, P: Array, limit: Array) -> Array:

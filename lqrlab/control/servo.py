@@ -8,6 +8,7 @@ import scipy.signal
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import linalg, pytree
+from lqrlab.compute.checks import flag
 from lqrlab.control import checks
 from lqrlab.control.regulator import LQR, dlqr, lqr
 
@@ -86,6 +87,7 @@ def feedforward(
     (1.0, 2.0)
     """
     A, B, C = checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"))
+    flag("discrete", discrete)
     n, m = B.shape[-2:]
     if C.shape[-2:] != (m, n):
         raise ValueError(f"C: expected shape ({m}, {n}), as many outputs as inputs, but found {C.shape[-2:]}")

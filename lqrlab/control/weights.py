@@ -27,6 +27,10 @@ def stage_weight(
     Returns:
         ``[*batch, n, n]``.
     """
+    if mul is matmul:
+        given = {name: checks.real(name, a) for name, a in zip("QRNK", (Q, R, N, K))}
+        checks.shapes(given, {"Q": "nn", "R": "mm", "N": "nm", "K": "mn"})
+        Q, R, N, K = given.values()  # type: ignore[assignment]
     NK = mul(N, K)
     return Q + mul(t(K), mul(R, K)) - NK - t(NK)
 
@@ -41,6 +45,6 @@ def cost_to_go(problem: Sampled, K: ArrayLike) -> Float[Array, "*batch n n"]:
     Returns:
         The solution of P = FᵀPF + Q + KᵀRK − NK − KᵀNᵀ with F = A − BK; NaN where the loop is unstable.
     """
-    given = zip("ABQRNK", (*problem, K))
-    A, B, Q, R, N, K = checks.together(*(checks.real(name, a) for name, a in given))
+    given = zip("ABQRNK", (*problem, K), ("nn", "nm", "nn", "mm", "nm", "mn"))
+    A, B, Q, R, N, K = checks.matrices(**{name: (a, letters) for name, a, letters in given})
     return dlyap((A - B @ K).mT, stage_weight(Q, R, N, K))

@@ -1,7 +1,7 @@
 """Data sets on disk, optimally controlled trajectories of many plants, and the sources that feed a learner."""
 
 from lqrlab.dataset import card, consistency, description, sources
-from lqrlab.dataset.config import DataConfig
+from lqrlab.dataset.config import DataConfig, fold
 from lqrlab.dataset.description import Description, describe
 from lqrlab.dataset.generation import generate
 from lqrlab.dataset.random_linear import random_systems
@@ -30,6 +30,7 @@ __all__ = [
     "consistency",
     "describe",
     "description",
+    "fold",
     "generate",
     "open",
     "random_systems",

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Self
 
 from lqrlab import systems
@@ -17,6 +17,25 @@ FAMILIES = (
 
 HELD_OUT = ("furuta_pendulum", "dc_motor")
 """Families that are held out by default, where the data set has them all."""
+
+
+def fold(families: Sequence[str], which: str) -> tuple[str, ...]:
+    """The families that are held out in one of several folds: in fold 2/4 every fourth one, from the second on.
+
+    Over all folds each family is held out once. Neighbours in the catalogue, which are alike, are in different folds.
+
+    >>> dataset.fold(("pendulum", "cart_pole", "acrobot", "dc_motor", "segway"), "1/4")
+    ('pendulum', 'segway')
+    """
+    number = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", which)
+    k, n = (int(part) for part in number.groups()) if number else (0, 0)
+    if not 1 <= k <= n or not 2 <= n <= len(families):
+        raise ValueError(
+            f"fold: expected k/n with 1 ≤ k ≤ n and 2 ≤ n ≤ {len(families)}, the number of families, such as 1/4, but "
+            f"found {which!r}"
+        )
+    return tuple(families[k - 1 :: n])
+
 
 _SEGMENT = 64
 _MOST_FILES = 20_000

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 
+from lqrlab.compute import checks
 from lqrlab.compute.files import locked
 from lqrlab.dataset import card, contents, manifest, shards, store, verification
 from lqrlab.dataset.config import DataConfig
@@ -61,11 +62,12 @@ def generate(
         ValueError: an unknown family; a controller that the config does not name; a folder that holds something else,
             with the differing keys, or that is locked by another process.
     """
+    checks.instance("config", config, DataConfig, "a DataConfig")
     config.check_registered()
     if engine and devices:
         raise ValueError("devices: are those of this process, and engine hands the work to others; give one")
     _check_controller(config, controller)
-    folder = Path(path)
+    folder = checks.path("path", path)
     folder.mkdir(parents=True, exist_ok=True)
     manifest.check_folder(folder, config)  # before the lock, whose file stays in the folder
     with locked(folder):

@@ -159,8 +159,8 @@ def _wrong(entry: Record, config: DataConfig, place: Shard) -> Iterator[str]:
     if entry.get("family") != place.family:
         yield f"family: expected {place.family}, but found {entry.get('family')!r:.100}"
     for key in ("bytes", "variants", "trajectories"):
-        if _typed(key, entry.get(key), int) < 0:
-            yield f"{key} is {entry[key]}"
+        if not 0 <= _typed(key, entry.get(key), int) < 2**63:
+            yield f"{key} is {entry[key]!s:.100}"
     _check_left_out(entry.get("left_out"))
     _typed("attributes", entry.get("attributes"), str)
     arrays = _typed("arrays", entry.get("arrays"), dict)

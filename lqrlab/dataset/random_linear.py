@@ -9,119 +9,240 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab import control
+from lqrlab.compute import checks
 from lqrlab.dataset.table import sampled_problem
 from lqrlab.simulation import SampledProblem
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Linear
 
 _AT_ONCE = 500
-_SMALLEST_GAIN, _LARGEST_GAIN, _LARGEST_COST = 0.05, 25.0, 2000.0
+_SMALLEST_GAIN, _LARGEST_GAIN, _LARGEST_COST = 1e-2, 1e3, 1e6
+_UNIFORM, _NORMAL = 850, 950  # random numbers a system
+_SLOWEST = 1 - 2e-4  # mode of an optimal loop, a sample time
 
 
-def random_systems(key: PRNGKeyArray, num: int) -> tuple[SampledProblem, Coordinates]:
+def random_systems(
+    key: PRNGKeyArray, num: int, *, full_weights: bool = False
+) -> tuple[SampledProblem, Coordinates]:
     """Random linear plants with their optimum, stable and unstable, of 1 to 12 states and 1 to 6 inputs.
 
-    They are drawn in coordinates in which Q and R are the identity and one sample takes one unit of time, so
-    that their entries are of the size that the catalogue's plants have there. Half are first-order systems
-    coupled at random, half are mechanical: positions, their rates, forces that act on the rates.
+    They are drawn in coordinates in which one sample takes one unit of time, in equal shares of four kinds:
+    first-order systems coupled at random; mechanical ones, positions and rates with forces between them; chains of
+    masses on springs, some upside down; and modes of all kinds (decaying, growing, lightly damped, chains of
+    integrators) mixed by a random change of coordinates. Rates, frequencies up to about half a turn a sample, units of
+    states and strengths of inputs are drawn over orders of magnitude.
+
+    Args:
+        key: of all that is drawn.
+        num: how many.
+        full_weights: half of them have weights drawn at random too: Q full or diagonal and often singular, R full,
+            some with a cross weight. Else Q and R are the identity, as the units of signals make them.
 
     Returns:
-        Problems and coordinates ``[num, …]``; plants with gains above 25 or without an optimum are left out.
+        Problems and coordinates ``[num, …]``; plants with gains above 1000 or without an optimum are left out.
     """
+    checks.random_key(key)
+    checks.whole("num", num)
     with jax.enable_x64(True):
         kept: list[tuple] = []
         while sum(len(part[-1]) for part in kept) < num:  # the same numbers are drawn, whatever num is
-            kept.append(_designed(jax.random.fold_in(key, len(kept))))
-        plants, coordinates, K, P = jax.tree.map(lambda *a: jnp.asarray(np.concatenate(a)[:num]), *kept)
-        return sampled_problem(plants, coordinates, K, P), coordinates
+            kept.append(_designed(jax.random.fold_in(key, len(kept)), full_weights))
+        plants, N, coordinates, K, P = jax.tree.map(lambda *a: jnp.asarray(np.concatenate(a)[:num]), *kept)
+        return sampled_problem(plants, coordinates, K, P, N), coordinates
 
 
-def _designed(key: PRNGKeyArray) -> tuple[Linear, Coordinates, np.ndarray, np.ndarray]:
+def _designed(key: PRNGKeyArray, full_weights: bool) -> tuple:
     """Those of some plants that have an optimum with a moderate gain, on the host."""
-    plants, coordinates = _drawn(key, _AT_ONCE)
-    design = control.lqrd(plants.A, plants.B, plants.Q, plants.R, plants.dt)
+    *drawn, good = jax.tree.map(np.asarray, _candidates(key, _AT_ONCE, jnp.asarray(full_weights)))
+    return jax.tree.map(lambda a: a[good], tuple(drawn))
+
+
+@partial(jax.jit, static_argnums=1)
+def _candidates(key: PRNGKeyArray, num: int, full_weights: Array) -> tuple:
+    """Plants, cross weights, coordinates, optimal gains and costs, and whether a plant is kept.
+
+    Compiled as one, so that a design that does not converge is left out; outside, slower methods would be tried.
+    """
+    plants, N, coordinates = _drawn(key, num, full_weights)
+    design = control.lqrd(plants.A, plants.B, plants.Q, plants.R, plants.dt, N)
     size, cost = jnp.sqrt(jnp.sum(design.K**2, axis=(-1, -2))), jnp.trace(design.P, axis1=-2, axis2=-1)
     moderate = (size > _SMALLEST_GAIN) & (size < _LARGEST_GAIN) & (cost < _LARGEST_COST)
-    good = np.asarray(design.stabilizing & moderate)
-    return jax.tree.map(lambda a: np.asarray(a)[good], (plants, coordinates, design.K, design.P))
+    sampled = control.discretize(plants.A, plants.B, plants.Q, plants.R, plants.dt, N)
+    settles = control.spectral_radius(sampled.A - sampled.B @ design.K, squarings=16) < _SLOWEST
+    return plants, N, coordinates, design.K, design.P, design.stabilizing & moderate & settles
 
 
 class _Draw:
-    """Independent random numbers for ``num`` systems, a new key each time."""
+    """Independent random numbers for ``num`` systems: pieces of two arrays, which compile sooner than many arrays."""
 
     def __init__(self, key: PRNGKeyArray, num: int):
-        self.keys, self.num = iter(jax.random.split(key, 24)), num
+        uniform, normal = jax.random.split(key)
+        self.num, self.used = num, [0, 0]
+        self.drawn = (
+            jax.random.uniform(uniform, (num, _UNIFORM), float),
+            jax.random.normal(normal, (num, _NORMAL), float),
+        )
+
+    def _next(self, which: int, shape: tuple[int, ...]) -> Array:
+        first, count = self.used[which], math.prod(shape)
+        self.used[which] += count
+        assert self.used[which] <= self.drawn[which].shape[1], "too few random numbers were drawn"
+        return self.drawn[which][:, first : first + count].reshape(self.num, *shape)
 
     def uniform(self, low: float, high: float, *shape: int) -> Array:
-        return jax.random.uniform(next(self.keys), (self.num, *shape), float, low, high)
+        return low + (high - low) * self._next(0, shape)
 
     def log_uniform(self, low: float, high: float, *shape: int) -> Array:
         return jnp.exp(self.uniform(math.log(low), math.log(high), *shape))
 
     def normal(self, *shape: int) -> Array:
-        return jax.random.normal(next(self.keys), (self.num, *shape), float)
+        return self._next(1, shape)
 
     def integer(self, low: int, high: int, *shape: int) -> Array:
-        return jax.random.randint(next(self.keys), (self.num, *shape), low, high)
+        return jnp.floor(self.uniform(low, high, *shape)).astype(int)
+
+    def happens(self, share: float, *shape: int) -> Array:
+        return self.uniform(0, 1, *shape) < share
+
+
+_X, _U = np.eye(N_MAX)[None], np.eye(M_MAX)[None]
+_I, _J = np.arange(N_MAX)[None, :, None], np.arange(N_MAX)[None, None, :]
 
 
 def _sizes(draw: _Draw) -> tuple[Array, Array]:
     """Numbers of states and inputs ``[num, 1]``."""
     n = draw.integer(1, N_MAX + 1, 1)
     most = jnp.minimum(n, M_MAX)
-    single = draw.uniform(0, 1, 1) < 0.5
+    single = draw.happens(0.4, 1)
     return n, jnp.where(single, 1, 1 + jnp.floor(draw.uniform(0, 1, 1) * most.astype(float)).astype(int))
 
 
-def _first_order(draw: _Draw, diagonal: Array) -> Array:
+def _sparse(draw: _Draw, low: float, high: float, rows: int = 1) -> Array:
+    """Entries of one size each row, a random share of them zero."""
+    present = draw.uniform(0, 1, N_MAX, N_MAX) < draw.uniform(0, 1, 1, 1)
+    return draw.normal(N_MAX, N_MAX) * draw.log_uniform(low, high, rows, 1) * present.astype(float)
+
+
+def _first_order(draw: _Draw) -> Array:
     """A of states that decay (or grow slowly) and are coupled at random."""
-    couple = (
-        draw.normal(N_MAX, N_MAX)
-        * draw.log_uniform(0.01, 0.3, N_MAX, 1)
-        * (draw.uniform(0, 1, N_MAX, N_MAX) < draw.uniform(0, 1, 1, 1)).astype(float)
-    )
-    decays = draw.uniform(0, 1, N_MAX, 1) < 0.8
-    rate = jnp.where(decays, -draw.log_uniform(1e-3, 0.5, N_MAX, 1), draw.uniform(0, 0.1, N_MAX, 1))
-    return jnp.where(diagonal, rate, couple)
+    decays = draw.happens(0.8, N_MAX, 1)
+    rate = jnp.where(decays, -draw.log_uniform(1e-3, 1.0, N_MAX, 1), draw.uniform(0, 0.15, N_MAX, 1))
+    return jnp.where(_I == _J, rate, _sparse(draw, 0.005, 0.5, N_MAX))
 
 
-def _mechanical(draw: _Draw, diagonal: Array, half: Array, i: Array, j: Array) -> Array:
+def _mechanical(draw: _Draw, half: Array) -> Array:
     """A of positions, their rates with springs and dampers between them, and an actuator's lag if n is odd."""
-    position, rate = i < half, (i >= half) & (i < 2 * half)
-    moves = jnp.where(position & (j == i + half), draw.log_uniform(0.03, 0.3, N_MAX, 1), 0.0)
-    springs = (
-        draw.normal(N_MAX, N_MAX)
-        * draw.log_uniform(0.005, 0.25, 1, 1)
-        * (draw.uniform(0, 1, N_MAX, N_MAX) < draw.uniform(0.2, 1, 1, 1)).astype(float)
+    position, rate = half > _I, (half <= _I) & (2 * half > _I)
+    moves = jnp.where(position & (half + _I == _J), draw.log_uniform(0.02, 0.5, N_MAX, 1), 0.0)
+    springs = _sparse(draw, 0.005, 0.5)
+    damped = jnp.where(draw.happens(0.7, 1, 1), -draw.log_uniform(1e-3, 0.3, N_MAX, 1), 0.0)
+    lag = jnp.where(2 * half <= _I, -draw.log_uniform(0.01, 1.0, N_MAX, 1), 0.0)
+    pushed = rate & ((half > _J) | (2 * half <= _J))
+    return moves + jnp.where(pushed, springs, 0.0) + jnp.where(_I == _J, jnp.where(rate, damped, lag), 0.0)
+
+
+def _masses(draw: _Draw, half: Array) -> Array:
+    """A of masses in a row on springs, lightly damped, some pushed away from where they stand; scaled rates."""
+    position, rate = half > _I, (half <= _I) & (2 * half > _I)
+    # link k joins mass k to the next; anchor k joins it to the ground
+    stiff = draw.log_uniform(0.02, 1.4, 1, 1) ** 2
+    link = jnp.where(half - 1 > _I, draw.log_uniform(0.1, 1.0, N_MAX, 1), 0.0)
+    anchor = jnp.where(draw.happens(0.4, N_MAX, 1), draw.log_uniform(0.01, 1.0, N_MAX, 1), 0.0)
+    anchor = jnp.where(draw.happens(0.3, N_MAX, 1), -0.1 * anchor, anchor)
+    before = jnp.roll(link, 1, axis=1)
+    own = link + before + anchor
+    spring = (
+        jnp.where(_I == _J, own, 0.0)
+        - jnp.where(_J == _I + 1, link, 0.0)
+        - jnp.where(_J + 1 == _I, before, 0.0)
     )
-    damped = jnp.where(draw.uniform(0, 1, 1, 1) < 0.7, -draw.log_uniform(1e-3, 0.1, N_MAX, 1), 0.0)
-    lag = jnp.where(i >= 2 * half, -draw.log_uniform(0.01, 0.5, N_MAX, 1), 0.0)
-    pushed = rate & ((j < half) | (j >= 2 * half))
-    A = moves + jnp.where(pushed, springs, 0.0) + jnp.where(diagonal & rate, damped, 0.0)
-    return A + jnp.where(diagonal, lag, 0.0)
+    spring = stiff * spring / draw.log_uniform(0.5, 4.0, N_MAX, 1)
+    damping = draw.log_uniform(1e-3, 0.5, 1, 1) * spring / jnp.sqrt(stiff)
+    shift = jax.nn.one_hot(_I[..., 0] - half[..., 0], N_MAX)  # row of a mass's rate → that of its position
+    force, brake = -shift @ spring, -shift @ damping @ jnp.swapaxes(shift, -1, -2)
+    unit = draw.log_uniform(0.05, 20.0, 1, 1)  # of a rate over that of a position
+    moves = jnp.where(position & (half + _I == _J), unit, 0.0)
+    lag = jnp.where((_I == _J) & (2 * half <= _I), -draw.log_uniform(0.01, 1.0, N_MAX, 1), 0.0)
+    lagged = jnp.where(rate & (2 * half <= _J), draw.normal(N_MAX, N_MAX), 0.0)
+    return (
+        moves + jnp.where(rate & (half > _J), force, 0.0) / unit + jnp.where(rate, brake, 0.0) + lag + lagged
+    )
 
 
-@partial(jax.jit, static_argnums=1)
-def _drawn(key: PRNGKeyArray, num: int) -> tuple[Linear, Coordinates]:
-    """Padded plants, whose scales are 1, and the masks of their states and inputs."""
+def _modes(draw: _Draw, exists: Array) -> Array:
+    """A of modes, two by two, some of which drive the next ones, in other coordinates."""
+    first = (_I % 2 == 0) & (_J == _I + 1)
+    second = (_I % 2 == 1) & (_J == _I - 1)
+    pair = lambda a: jnp.repeat(a, 2, axis=1)  # noqa: E731
+    turn = pair(jnp.where(draw.happens(0.5, N_MAX // 2, 1), draw.log_uniform(0.01, 2.0, N_MAX // 2, 1), 0.0))
+    decay = draw.log_uniform(1e-3, 1.0, N_MAX, 1)
+    decay = jnp.where(turn > 0, pair(draw.log_uniform(1e-3, 0.7, N_MAX // 2, 1)) * turn, decay)
+    growing = pair(draw.happens(0.15, N_MAX // 2, 1))
+    still = pair(draw.happens(0.2, N_MAX // 2, 1))
+    rate = jnp.where(still, 0.0, jnp.where(growing, jnp.minimum(decay, 0.3), -decay))
+    chain = still & (turn == 0) & (_J == _I + 1)
+    A = jnp.where(_I == _J, rate, 0.0) + jnp.where(first, turn, 0.0) - jnp.where(second, turn, 0.0)
+    A = A + jnp.where(chain, draw.log_uniform(0.02, 0.5, N_MAX, 1), 0.0)
+    drives = draw.happens(0.5, 1, 1) & (_J > _I + 1)
+    A = A + jnp.where(drives, 0.3 * _sparse(draw, 0.01, 1.0), 0.0)
+    turned = back = jnp.asarray(_X)
+    for _ in range(3):
+        v = draw.normal(N_MAX, 1) * exists[..., None]
+        mirror = _X - 2 * v @ jnp.swapaxes(v, -1, -2) / jnp.sum(v * v, axis=1, keepdims=True)
+        size = draw.log_uniform(0.5, 2.0, N_MAX, 1)
+        turned, back = size * (mirror @ turned), back @ mirror / jnp.swapaxes(size, -1, -2)
+    return turned @ A @ back
+
+
+def _weights(draw: _Draw, coordinates: Coordinates, full: Array) -> tuple[Array, Array, Array]:
+    """Q, R and N: the identity; where ``full``, of half of them diagonal or full ones, Q often singular."""
+    given, diagonal = draw.happens(0.5, 1, 1) & full, draw.happens(0.3, 1, 1)
+    # a Gram matrix of x and u is a weight without a direction of negative cost
+    x = draw.normal(N_MAX, N_MAX) * draw.log_uniform(0.1, 3.0, 1, N_MAX)
+    x = jnp.where(draw.uniform(0, 1, N_MAX, 1) < draw.uniform(0.2, 1, 1, 1), x, 0.0)
+    u = jnp.where(draw.happens(0.4, 1, 1), draw.normal(N_MAX, M_MAX), 0.0)
+    mixed = draw.normal(M_MAX, M_MAX)
+    each = jnp.where(draw.happens(0.7, N_MAX, 1), draw.log_uniform(0.05, 5.0, N_MAX, 1), 0.0)
+    own = draw.log_uniform(0.1, 3.0, M_MAX, 1) * _U
+    Q = jnp.where(diagonal, each * _X, jnp.swapaxes(x, -1, -2) @ x / N_MAX)
+    both = jnp.swapaxes(mixed, -1, -2) @ mixed + jnp.swapaxes(u, -1, -2) @ u
+    R = own + jnp.where(diagonal, 0.0, both / N_MAX)
+    N = jnp.where(given & ~diagonal, jnp.swapaxes(x, -1, -2) @ u / N_MAX, 0.0)
+    masked, padded = coordinates.zero_padding, jnp.asarray(1 - coordinates.input_mask)
+    Q, R = jnp.where(given, Q, _X), jnp.where(given, R, _U)
+    return masked(Q, "x", "x"), masked(R, "u", "u") + padded[:, None] * _U, masked(N, "x", "u")
+
+
+def _drawn(key: PRNGKeyArray, num: int, full_weights: Array) -> tuple[Linear, Array, Coordinates]:
+    """Padded plants, whose scales are 1, their cross weights, and the masks of their states and inputs."""
     draw = _Draw(key, num)
     n, m = _sizes(draw)
-    i, j = jnp.arange(N_MAX)[None, :, None], jnp.arange(N_MAX)[None, None, :]
     masks = ((jnp.arange(size)[None] < count).astype(float) for size, count in ((N_MAX, n), (M_MAX, m)))
     coordinates = Coordinates(jnp.ones((num, N_MAX)), jnp.ones((num, M_MAX)), *masks)
-    half, diagonal = n[..., None] // 2, i == j
-    first_order = _first_order(draw, diagonal)
-    mechanical = _mechanical(draw, diagonal, half, i, j)
-    force = draw.normal(N_MAX, M_MAX) * draw.log_uniform(0.04, 2.5, 1, M_MAX)
-    is_mechanical = (draw.uniform(0, 1, 1, 1) < 0.5) & (n[..., None] > 1)
-    A = jnp.where(is_mechanical, mechanical, first_order)
-    B = jnp.where(is_mechanical & (i < half)[..., :1], 0.0, force)
-    eye, exists = jnp.eye(N_MAX)[None], coordinates.state_mask[:, None, :]
+    half = n[..., None] // 2
+    kind = jnp.where(n[..., None] > 1, draw.integer(0, 4, 1, 1), 0)
+    kinds = (
+        _first_order(draw),
+        _mechanical(draw, half),
+        _masses(draw, half),
+        _modes(draw, coordinates.state_mask),
+    )
+    A = sum((jnp.where(kind == k, made, 0.0) for k, made in enumerate(kinds)), jnp.zeros(()))
+    force = (
+        draw.normal(N_MAX, M_MAX) * draw.log_uniform(0.02, 5.0, 1, M_MAX) * draw.log_uniform(0.2, 3.0, 1, 1)
+    )
+    force = force * (draw.uniform(0, 1, N_MAX, M_MAX) < draw.uniform(0.1, 1, 1, 1)).astype(float)
+    pushes = ((kind == 1) | (kind == 2)) & (half > _I)
+    B = jnp.where(pushes[..., :1], 0.0, force)
+    unit = jnp.where(draw.happens(0.3, 1, 1), draw.log_uniform(0.2, 5.0, N_MAX, 1), 1.0)
+    A, B = unit * A / jnp.swapaxes(unit, -1, -2), unit * B
+    exists = coordinates.state_mask[:, None, :]
+    Q, R, N = _weights(draw, coordinates, full_weights)
     plants = Linear(
         # padded states decay, so that the Riccati equation has a solution
-        A=coordinates.zero_padding(A, "x", "x") - eye * (1 - exists),
+        A=coordinates.zero_padding(A, "x", "x") - _X * (1 - exists),
         B=coordinates.zero_padding(B, "x", "u"),
-        Q=eye * exists,
-        R=jnp.broadcast_to(jnp.eye(M_MAX)[None], (num, M_MAX, M_MAX)),
+        Q=Q,
+        R=R,
         dt=jnp.ones(num),
     )
-    return plants, coordinates
+    return plants, N, coordinates

@@ -195,7 +195,7 @@ def _refused(item: Any, size: int) -> str:
         return f"is a {type(item).__name__}, not an array"
     if item.is_virtual or item.external:
         return "keeps its values in another file, which is not read"
-    if item.dtype.kind not in _KINDS:
+    if item.shape is None or item.dtype.kind not in _KINDS:
         return f"holds {item.dtype}, not plain numbers"
     compressed = _compressed(item)
     if compressed:

@@ -203,7 +203,7 @@ def open(path: str | Path) -> Dataset:
         BadFile: (a ``ValueError``) naming the file and why: missing, cut off, another format, another size,
             other arrays than the manifest lists, anything that leads out of the folder.
     """
-    folder = Path(path)
+    folder = checks.path("path", path)
     dataset = Dataset(folder, *manifest.read(folder))
     for shard, (file, why) in zip(dataset.shards, manifest.looked_over(folder, dataset.shards)):
         if why:

@@ -44,8 +44,8 @@ class VariantTable:
 
     def describe(self, rows: object) -> Description:
         """Some plants as a network sees them, float32."""
-        A, B = (a[rows].astype(jnp.float32) for a in (self.problem.A, self.problem.B))
-        return Description(A, B, jax.tree.map(lambda a: a[rows], self.coordinates))
+        A, B, Q, R, N = (a[rows].astype(jnp.float32) for a in self.problem.sampled)
+        return Description(A, B, Q, R, N, self.coordinates[rows])
 
     def gain(self, rows: object) -> Float[Array, "*rows 6 12"]:
         """Optimal gains of some plants, float32."""
@@ -90,6 +90,7 @@ def sampled_problem(
     coordinates: Coordinates,
     K: Float[ArrayLike, "V 6 12"],
     P: Float[ArrayLike, "V 12 12"],
+    N: Float[ArrayLike, "V 12 6"] | None = None,
 ) -> SampledProblem:
     """The sampled problem of scaled, padded plants whose optimum is known, zero in padding.
 
@@ -97,8 +98,9 @@ def sampled_problem(
         plant: ``[V, …]``, as ``coordinates.scale_plant`` returns it.
         coordinates: the plants' units and masks ``[V, …]``.
         K, P: optimal gain and cost to go in scaled coordinates.
+        N: cross weight of the continuous cost in scaled coordinates; none if left out.
     """
-    A, B, Q, R, N = control.discretize(plant.A, plant.B, plant.Q, plant.R, plant.dt)
+    A, B, Q, R, N = control.discretize(plant.A, plant.B, plant.Q, plant.R, plant.dt, N)
     masked = coordinates.zero_padding
     return SampledProblem(
         A=masked(A, "x", "x"),

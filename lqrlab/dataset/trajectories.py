@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from lqrlab import control, simulation, systems
 from lqrlab.compute import pytree, quick_jit
+from lqrlab.compute.by_function import KEPT
 from lqrlab.dataset import manifest
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.plan import Shard, keys
@@ -170,35 +171,39 @@ def _si_env(config: DataConfig, designs: Designs, gain: np.ndarray) -> tuple[Env
     return world, coordinates.unscale_gain(gain, n, m), units
 
 
-@functools.cache
 def _keep(config: DataConfig) -> Keep:
     """The data of a loop that are written, and those that decide whether it is kept."""
-    third, last = verdict.quarters(config.num_steps)
-    late = config.num_steps - _tail(config)
+    keep = _recorders(config.num_steps, config.saturation, config.segmented, _disturbed(config))
+    return keep._replace(starts=config.starts, length=config.row_steps) if config.segmented else keep
+
+
+@functools.lru_cache(KEPT)  # a program is compiled for each
+def _recorders(num_steps: int, saturation: float | None, segmented: bool, disturbed: bool) -> Keep:
+    third, last = verdict.quarters(num_steps)
+    late = num_steps - _tail(num_steps)
 
     def points(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
         return {"states": (xs * units.x[None]).astype(jnp.float32)}
 
     def intervals(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
         controls = {"controls": (us * units.u[None]).astype(jnp.float32)}
-        return controls | {"costs": costs} if config.segmented else controls
+        return controls | {"costs": costs} if segmented else controls
 
     def sums(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
-        if config.saturation is None:
+        if saturation is None:
             return {"cost": costs}
-        limited = _largest(us, units.relative_u) > 0.999 * config.saturation
-        counts = (t >= late) & (t < config.num_steps)
+        limited = _largest(us, units.relative_u) > 0.999 * saturation
+        counts = (t >= late) & (t < num_steps)
         return {"cost": costs, "limited": (limited & counts[:, None]).astype(costs.dtype)}
 
     def peaks(xs: Array, us: Array, costs: Array, t: Array, units: _Units) -> dict[str, Array]:
         size = _largest(xs, units.relative_x)
-        if _disturbed(config):  # growth says nothing then
+        if disturbed:  # growth says nothing then
             return {"peak": size}
         before, after = ((t >= third) & (t < last))[:, None], (t >= last)[:, None]
         return {"peak": size, "before": jnp.where(before, size, 0), "last": jnp.where(after, size, 0)}
 
-    keep = Keep(points, intervals, sums, peaks)
-    return keep._replace(starts=config.starts, length=config.row_steps) if config.segmented else keep
+    return Keep(points, intervals, sums, peaks)
 
 
 def _largest(a: Array, relative: Array | np.ndarray) -> Array:
@@ -210,9 +215,9 @@ def _disturbed(config: DataConfig) -> bool:
     return any((config.excitation, config.noise, config.sensor_noise))
 
 
-def _tail(config: DataConfig) -> int:
+def _tail(num_steps: int) -> int:
     """Samples of the last quarter."""
-    return max(config.num_steps // 4, 1)
+    return max(num_steps // 4, 1)
 
 
 def kept(config: DataConfig, designs: Designs, runs: Runs) -> tuple[Bool[np.ndarray, "v s"], dict[str, int]]:
@@ -223,14 +228,20 @@ def kept(config: DataConfig, designs: Designs, runs: Runs) -> tuple[Bool[np.ndar
     """
     start = runs["start"]
     quarters = (runs.get(name, runs["peak"]) for name in ("before", "last"))
-    judged = verdict.of_peaks(np.abs(start).max(-1), runs["peak"], *quarters, disturbed=_disturbed(config))
+    judged = verdict.of_peaks(
+        np.abs(start).max(-1),
+        runs["peak"],
+        *quarters,
+        num_steps=config.num_steps,
+        disturbed=_disturbed(config),
+    )
     stays = np.asarray(judged) != verdict.Verdict.DIVERGED
     stuck = np.zeros_like(stays)
     if config.saturation is not None:
         n = start.shape[-1]
         ends = np.where(stays[..., None, None], np.stack([start, runs["end"]], axis=2), 0.0)
         value = np.einsum("vski,vij,vskj->vsk", ends, np.nan_to_num(designs.problem.P[:, :n, :n]), ends)
-        stuck = (runs["limited"] > 0.5 * _tail(config)) & (value[..., 1] > value[..., 0])
+        stuck = (runs["limited"] > 0.5 * _tail(config.num_steps)) & (value[..., 1] > value[..., 0])
     optimal = designs.stabilizing[:, None]
     left_out = (~designs.stabilizing, optimal & ~stays, optimal & stays & stuck)
     return optimal & stays & ~stuck, {name: int(a.sum()) for name, a in zip(manifest.REASONS, left_out)}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lqrlab.compute import checks
 from lqrlab.dataset import consistency, layout, manifest, shards
 from lqrlab.dataset.config import DataConfig
 from lqrlab.dataset.plan import Shard, plan, splits
@@ -94,7 +95,7 @@ def examine(file: Path, config: DataConfig, shard: Shard, entry: manifest.Record
 
 
 def verify(path: str | Path, *, progress: Callable[[int, int, str], None] | None = None) -> Report:
-    """Check all of a data set again; raises nothing, but lists what is wrong.
+    """Check all of a data set again; whatever is at ``path``, raises nothing, but lists what is wrong.
 
     Checksums of all arrays and attributes; the counts of what is in the files and of what was left out; finiteness;
     the split, made again from the config; and for linear data without disturbances, from each trajectory: the
@@ -104,7 +105,7 @@ def verify(path: str | Path, *, progress: Callable[[int, int, str], None] | None
         path: its folder.
         progress: called as ``(shards done, shards in all, file)``.
     """
-    folder = Path(path)
+    folder = checks.path("path", path)
     try:
         config, record = manifest.read(folder)
         problems = list(_strangers(folder, config))

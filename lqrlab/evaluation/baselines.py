@@ -27,8 +27,16 @@ def baselines(plants: Mapping[str, Plant]) -> dict[str, LinearPolicy]:
         parameters, for all its variants: what a network must beat to have learned more than a table.
         ``no control``: inputs held at the equilibrium.
     """
-    if not plants:
-        raise ValueError("plants: expected at least one family, but found none")
+    if not isinstance(plants, Mapping) or not plants:
+        raise ValueError(f"plants: expected a table of families and their plants, but found {plants!r}")
+    for name, batch in plants.items():
+        family = systems.family(name)
+        systems.check_plant(batch)
+        if (batch.n, batch.m) != (len(family.states), len(family.inputs)) or len(batch.batch_shape) > 1:
+            raise ValueError(
+                f"plants: expected variants of {name} with one leading axis, but found {type(batch).__name__} of batch "
+                f"shape {batch.batch_shape}"
+            )
     stacked = systems.stack(list(plants.values()))
     nominal = []
     for name, batch in plants.items():

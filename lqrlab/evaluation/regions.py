@@ -14,7 +14,7 @@ from lqrlab import simulation
 from lqrlab.compute import checks, jit_by_function
 from lqrlab.compute.threads import on_threads
 from lqrlab.simulation import Env, Policy, check_policy, verdict
-from lqrlab.systems import Plant
+from lqrlab.systems import Plant, check_plant
 
 _BLOCK = 1024  # loops of one call: what a core keeps in its cache
 _LOOK = 25  # samples between two looks at which loops have decided
@@ -70,7 +70,10 @@ def attraction(
     >>> evaluation.attraction(plant, simulation.LinearPolicy(gain), starts, limits=(-2.0, 2.0)).converged.tolist()
     [True, False]
     """
+    check_plant(plant)
     starts = np.asarray(checks.real("x0", x0))
+    if not np.isfinite(starts).all():
+        raise ValueError("x0: expected finite numbers, but found inf or NaN")
     if plant.batch_shape:
         raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
     if starts.shape[-1:] != (plant.n,):
@@ -86,7 +89,7 @@ def attraction(
             break
         check()
         loops.advance(first, steps)
-    judged = np.asarray(verdict.of_peaks(loops.start, *loops.peaks))
+    judged = np.asarray(verdict.of_peaks(loops.start, *loops.peaks, num_steps=num_steps))
     return Attraction(*(a.reshape(starts.shape[:-1]) for a in (judged, loops.seconds)))
 
 

@@ -50,8 +50,12 @@ def settling_steps(poles: ArrayLike, *, times: float = 2.0, shortest: int = 100,
     >>> evaluation.settling_steps([0.9, 0.5])
     150
     """
+    checks.number("times", times, "a number above 0", above=0)
+    low, high = checks.whole("shortest", shortest), checks.whole("longest", longest)
+    if low > high:
+        raise ValueError(f"shortest, longest: expected shortest ≤ longest, but found {low} and {high}")
     steps = times * control.settling_time(np.asarray(poles), 1.0, within=1e-3).max()
-    return int(np.clip(np.ceil(steps / 50) * 50, shortest, longest))
+    return int(np.clip(np.ceil(steps / 50) * 50, low, high))
 
 
 def evaluate(
@@ -104,8 +108,9 @@ def evaluate(
             f"plants: {int(jnp.sum(~stabilizing))} of {stabilizing.size} have no stabilizing optimum "
             "to compare with; control.lqrd on one of them says why"
         )
+    checks.whole("num_initial", num_initial)
     if x0 is None:
-        x0 = plants.initial_state(key=key, num=checks.whole("num_initial", num_initial))
+        x0 = plants.initial_state(key=key, num=num_initial)
     x0 = jnp.asarray(checks.real("x0", x0))
     x0 = x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
     if x0.ndim < 2 or not x0.size:

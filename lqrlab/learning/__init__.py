@@ -1,32 +1,46 @@
 """One network for all plants: models, losses, closed-loop cost, the train step, fit, checkpoints."""
 
-from lqrlab.learning import batches, closed_loop_cost, losses, metrics, models
+from lqrlab.learning import batches, certificate, closed_loop_cost, gains, losses, metrics, models
+from lqrlab.learning.adaptive import AdaptivePolicy, Families, Known, Prior, adaptive, families, ridge, wide
 from lqrlab.learning.batches import Plants, TrainBatch
+from lqrlab.learning.certificate import Certificate, certify
 from lqrlab.learning.checkpoints import load
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
+from lqrlab.learning.gains import repair
 from lqrlab.learning.network_policy import NetworkPolicy, policy
+from lqrlab.learning.pretrained import pretrained
 from lqrlab.learning.recovery import Recovery, RecoveryConfig, train_recovery
 from lqrlab.learning.recovery_policy import RecoveryPolicy
 from lqrlab.learning.seed_grid import Curves, grid
 from lqrlab.learning.training_step import TrainState, learning_rate, objective, optimizer, train_step
 
 __all__ = [
+    "AdaptivePolicy",
+    "Certificate",
     "Curves",
+    "Families",
     "Fit",
+    "Known",
     "ModelConfig",
     "NetworkPolicy",
     "NonFiniteLossError",
     "Plants",
+    "Prior",
     "Recovery",
     "RecoveryConfig",
     "RecoveryPolicy",
     "TrainBatch",
     "TrainConfig",
     "TrainState",
+    "adaptive",
     "batches",
+    "certificate",
+    "certify",
     "closed_loop_cost",
+    "families",
     "fit",
+    "gains",
     "grid",
     "learning_rate",
     "load",
@@ -36,7 +50,11 @@ __all__ = [
     "objective",
     "optimizer",
     "policy",
+    "pretrained",
+    "repair",
+    "ridge",
     "stop",
     "train_recovery",
     "train_step",
+    "wide",
 ]

@@ -15,7 +15,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from lqrlab import dataset as data
-from lqrlab.compute import pytree
+from lqrlab.compute import checks, pytree
 from lqrlab.dataset import VariantTable, Windows, WindowSet
 from lqrlab.learning import closed_loop_cost
 from lqrlab.learning.config import ModelConfig, TrainConfig
@@ -102,16 +102,20 @@ class Mixture:
     on_policy: WindowSet | None = None
 
     @classmethod
-    def of(cls, source: data.Source, config: TrainConfig, device: Any = None) -> "Mixture":
-        """Draw the random systems, design for them and run their loops."""
+    def of(
+        cls, source: data.Source, config: TrainConfig, device: Any = None, *, full_weights: bool = False
+    ) -> "Mixture":
+        """Draw the random systems, some with ``full_weights`` or none, design for them and run their loops."""
         table = source.table
         if not config.random_systems:
             return cls(source, config, jax.device_put(table, device))
         key, first = jax.random.key(config.seed), len(table)
-        table = table.extended(*data.random_systems(key, config.random_systems))
+        table = table.extended(*data.random_systems(key, config.random_systems, full_weights=full_weights))
         rows = jnp.arange(first, first + config.random_systems)
         excitation = source.data.config.excitation
-        loops = _optimal_loops(jax.random.fold_in(key, 1), table, rows, source.window, config, excitation)
+        loops = _optimal_loops(
+            jax.random.fold_in(key, 1), table, rows, source.window, config.on_policy_steps, excitation
+        )
         return cls(source, config, *jax.device_put((table, loops), device))
 
     @property
@@ -143,6 +147,8 @@ def check_source(source: data.Source, model: ModelConfig, config: TrainConfig) -
             f"source: expected windows, as of dataset.source(data, batch_size=…, window=…), but found "
             f"{type(source).__name__}"
         )
+    checks.instance("model", model, ModelConfig, "a ModelConfig")
+    checks.instance("config", config, TrainConfig, "a TrainConfig")
     spec = source.spec
     for name, found, wanted, why in (
         ("window", spec.window, model.window, "as the model sees"),
@@ -184,9 +190,9 @@ def _mixed(parts: list[Windows], sizes: tuple[int, ...]) -> Windows:
     return jax.tree.map(lambda *a: jnp.concatenate(a, axis=1)[:, order], *parts)
 
 
-@partial(jax.jit, static_argnames=("window", "config", "excitation"))
+@partial(jax.jit, static_argnames=("window", "num_steps", "excitation"))
 def _optimal_loops(
-    key: Array, table: VariantTable, rows: Array, window: int, config: TrainConfig, excitation: float
+    key: Array, table: VariantTable, rows: Array, window: int, num_steps: int, excitation: float
 ) -> WindowSet:
     """One loop of each of some plants under its optimal gain with excitation, as a data set records them."""
     problem, masks = table.problem[rows], table.coordinates
@@ -196,7 +202,7 @@ def _optimal_loops(
         LinearPolicy(problem.K.astype(jnp.float32)),
         problem,
         x0,
-        config.on_policy_steps,
+        num_steps,
         key=noise,
         excitation=excitation * masks.input_mask[rows].astype(jnp.float32),
     )

@@ -1,19 +1,25 @@
 """Saving and restoring: JSON for the settings, orbax for the arrays, nothing that executes."""
 
+import contextlib
 import dataclasses
 import json
+import logging
+import math
+import os
+import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from flax import nnx
 
-from lqrlab.compute import Backend
-from lqrlab.compute.files import read_object, write_atomic, write_json
+from lqrlab.compute import Backend, checks
+from lqrlab.compute.files import read_bytes, read_object, write_atomic, write_json
 from lqrlab.learning import digests, models
 from lqrlab.learning.config import ModelConfig, TrainConfig
 
@@ -22,6 +28,9 @@ T = TypeVar("T")
 SETTINGS = "settings.json"
 """The file beside the checkpoints that says what the run was made with."""
 
+_STEP = "step.txt"  # in a step's folder: its number, whatever the folder is called
+_ARRAYS = "default/manifest.ocdbt"
+_SHRINKS = 64  # largest believable ratio of compression
 _HOW = ("dtype", "compute_dtype", "precision")  # of a backend: what a run cannot be gone on with another of
 _SCRATCH = "start the run from scratch (remove its checkpoints, or `lqrlab run --fresh`)"
 
@@ -112,14 +121,27 @@ class Checkpoints:
         return self._folder / which / str(step)
 
     def save(self, which: str, step: int, state: object, texts: Mapping[str, str]) -> None:
-        """Save a state with texts, name → content, and return only when all is on disk."""
+        """Save a state with texts, name → content, and return only when all is on disk.
+
+        Raises:
+            OSError: the disk is full, or may not be written to.
+        """
         manager = self._managers[which]
-        if step in manager.all_steps():
+        if step <= (
+            manager.latest_step() or 0
+        ):  # by the same run before it was cut off; it will come there again
             return
-        manager.save(step, args=ocp.args.StandardSave(state))
-        manager.wait_until_finished()
+        try:
+            with _quiet():
+                manager.save(step, args=ocp.args.StandardSave(state))
+                manager.wait_until_finished()
+        except Exception as error:
+            if code := _system_code(error):
+                why = f"could not be written: {os.strerror(code)}"
+                raise OSError(code, why, str(self.path(which, step))) from error
+            raise
         if not jax.process_index():
-            for name, text in texts.items():
+            for name, text in {**texts, _STEP: str(step)}.items():
                 write_atomic(self.path(which, step) / name, text)
             digests.write(self.path(which, step))
 
@@ -176,15 +198,26 @@ class Checkpoints:
         """The newest step that is whole with what is read there, and what is wrong with those after it."""
         flaws = {}
         for step in sorted(self._managers[which].all_steps(), reverse=True):
-            if flaw := digests.flaw(self.path(which, step)):
+            place = self.path(which, step)
+            if flaw := _flaw(place):
                 flaws[step] = flaw
                 continue
             try:
-                return (step, read(step)), flaws
+                with _quiet():
+                    self._check_size(which, step)
+                    return (step, read(step)), flaws
             except Exception as error:  # a reader of damaged files fails in any way
                 reason = str(error).strip() or type(error).__name__
                 flaws[step] = f"it cannot be read, {reason.splitlines()[0][:150]}"
         return None, flaws
+
+    def _check_size(self, which: str, step: int) -> None:
+        """Refuse arrays of many more bytes than the files have: to read them would take their memory."""
+        leaves = jax.tree.leaves(self._managers[which].item_metadata(step).tree)
+        claimed = sum(math.prod(a.shape) * np.dtype(a.dtype).itemsize for a in leaves)
+        held = sum(path.stat().st_size for path in self.path(which, step).rglob("*") if path.is_file())
+        if claimed > _SHRINKS * held:
+            raise ValueError(f"its arrays claim {claimed} bytes, but its files have {held}")
 
     def _tell(self, which: str, found: int | None, flaws: dict[int, str]) -> None:
         """Say which checkpoints are damaged; refuse to go on without any."""
@@ -217,23 +250,70 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
     Raises:
         ValueError: there is no such checkpoint, or none is whole; says what is there and what to do.
     """
-    folder = Path(folder)
+    folder = checks.path("folder", folder)
+    checks.choice("which", which, ("last", "best"))
     settings = _read_settings(folder)
     if settings is None:
         raise ValueError(
             f"folder: {folder} holds no training run (no {SETTINGS} that is whole); run notebook 03_training first"
         )
     config = ModelConfig.from_dict(settings["model"])
-    graph, params = models.split(models.build(config))
     store = Checkpoints(folder)
     try:
-        if which not in ("last", "best") or store.step(which) is None:
+        if store.step(which) is None:
             raise ValueError(f"which: {folder} holds no {which!r} checkpoint; train for longer first")
         kept = store.restore_params(which)
     finally:
         store.close()
-    if {k: a.shape for k, a in kept.items()} != {k: a.shape for k, a in params.items()}:
+    fits = _least_entries(config) <= sum(a.size for a in kept.values())
+    if fits:
+        graph, params = models.split(models.build(config))
+        fits = {k: a.shape for k, a in kept.items()} == {k: a.shape for k, a in params.items()}
+    if not fits:
         raise ValueError(
             f"folder: the checkpoint in {folder} does not fit the model that {SETTINGS} describes"
         )
     return models.merge(graph, {k: jnp.asarray(kept[k], a.dtype) for k, a in params.items()})
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep orbax from printing tracebacks of errors that it also raises."""
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _system_code(error: Exception) -> int | None:
+    """The operating system's number of an error that tensorstore has put into words."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"os_error_code='(\d+)'", str(error))
+    return int(found[1]) if found else None
+
+
+def _flaw(place: Path) -> str:
+    """What is wrong with a checkpoint, as far as it is seen before its arrays are read; empty if nothing is."""
+    if flaw := digests.flaw(place):
+        return flaw
+    if not (place / _ARRAYS).is_file():  # tensorstore fails at this in hundreds of lines
+        return f"{_ARRAYS} is missing"
+    mark = place / _STEP
+    said = read_bytes(mark, 100).decode(errors="replace") if mark.exists() else place.name
+    return "" if said == place.name else f"it is of step {said!r}"
+
+
+def _least_entries(config: ModelConfig) -> int:
+    """Entries that a model's parameters have at the least; none is made, whatever sizes the settings say."""
+
+    def entries(depth: int) -> int:
+        shallow = dataclasses.replace(config, depth=depth)
+        params = jax.eval_shape(lambda: models.split(models.build(shallow))[1])
+        return sum(math.prod(a.shape) for a in params.values())
+
+    one = entries(1)
+    return one if config.depth == 1 else one + (config.depth - 1) * (entries(2) - one)

@@ -2,9 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Self
+from typing import Annotated, Self
 
-from lqrlab.compute.config import Config, Count, Natural, NonNegative, Positive, Seed, Share
+from lqrlab.compute.config import Config, Count, Natural, NonNegative, Positive, Range, Seed, Share
+
+_Size = Annotated[int, Range(1, 10**9)]
 
 _FORMER = {
     "invented": "random_systems",
@@ -25,7 +27,7 @@ class ModelConfig(Config):
         width: channels of a token.
         depth: transformer blocks.
         heads: attention heads; they share ``width``.
-        description: whether it is told the plant's A and B (weights absorbed); else it has the history only.
+        description: whether it is told the plant (of kind matrix also its weights); else it has the history only.
         hidden: width of the description's encoder.
         block: a registered block of the transformer.
         activation: a registered activation.
@@ -38,12 +40,12 @@ class ModelConfig(Config):
     """
 
     kind: str = "transformer"
-    window: Count = 8
-    width: Count = 32
-    depth: Count = 2
-    heads: Count = 4
+    window: _Size = 8
+    width: _Size = 32
+    depth: _Size = 2
+    heads: _Size = 4
     description: bool = True
-    hidden: Count = 256
+    hidden: _Size = 256
     block: str = "attention"
     activation: str = "gelu"
     stochastic: bool = False

@@ -16,14 +16,17 @@ def write(folder: Path) -> None:
 
 def flaw(folder: Path) -> str:
     """What is wrong with the files that :func:`write` listed; empty if nothing is, or if none were listed."""
-    path = folder / FILE
-    if not path.is_file():
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    for name, path in found.items():
+        if not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+            return f"{name} is no regular file"
+    if FILE not in found:
         return ""
     try:
-        for name, digest in read_object(path).items():
-            if not (folder / name).is_file():
+        for name, digest in read_object(found[FILE]).items():
+            if name not in found or found[name].is_dir():  # what lies elsewhere is not looked at
                 return f"{name} is missing"
-            if _digest(folder / name) != digest:
+            if _digest(found[name]) != digest:
                 return f"{name} is not what was written"
     except (OSError, ValueError):
         return f"{FILE} cannot be read"

@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 from jax.experimental import multihost_utils
 
-from lqrlab.compute import Backend
+from lqrlab.compute import Backend, checks
 from lqrlab.compute.files import locked
 from lqrlab.dataset import Source, VariantTable, Windows
 from lqrlab.learning import metrics as log
@@ -62,7 +62,7 @@ def stop(folder: str | Path) -> None:
     Raises:
         ValueError: no training has begun there.
     """
-    checkpoints = Path(folder) / "checkpoints"
+    checkpoints = checks.path("folder", folder) / "checkpoints"
     if not checkpoints.is_dir():
         raise ValueError(f"folder: no training has begun in {folder}, so there is none to stop")
     _stop_file(folder).touch()
@@ -106,7 +106,8 @@ def fit(
             source does not fit the model or the config.
         NonFiniteLossError: the loss stopped being a number; the last checkpoint is kept.
     """
-    backend, folder = backend or Backend(), Path(folder)
+    backend, folder = backend or Backend(), checks.path("folder", folder)
+    checks.instance("backend", backend, Backend, "a Backend")
     check_source(source, model, config)
     data = json.loads(source.data.config.to_json())
     order = source.shuffling | {"seed": source.spec.seed}
@@ -140,14 +141,17 @@ class _Run:
     ):
         self.source, self.config, self.folder, self.store = source, config, folder, store
         self.settings = settings
-        graph, params = models.split(models.build(model))
+        built = models.build(model)
+        graph, params = models.split(built)
         expert_std = source.data.config.excitation
         programs.check_settings(config, model, expert_std, backend)
         self.recipe = Recipe(graph, model, config, backend, expert_std)
         placement = self.recipe.placement
         params = jax.tree.map(lambda a: a.astype(backend.dtype), params)
         self.state = placement.put_state(initial(params, config))
-        self.mixture = Mixture.of(source, config, placement.everywhere)
+        self.mixture = Mixture.of(
+            source, config, placement.everywhere, full_weights=getattr(built, "any_weights", False)
+        )
         self.table = self.mixture.table
         self.held_out = placement.put(validation_windows(source))
         self.validation_rows = placement.put(validation_rows(self.table))

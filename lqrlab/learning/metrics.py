@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lqrlab.compute.files import write_atomic
+from lqrlab.compute.files import read_rows, write_atomic
 from lqrlab.learning.training_step import Metrics
 
 FILE = "metrics.jsonl"
@@ -32,7 +32,7 @@ def text(rows: list[Row]) -> str:
 
 def read(log: str | Path) -> list[Row]:
     """All rows; a line that is cut short or no JSON object is left out."""
-    return [row for row in map(_parse, _lines(log)) if row is not None]
+    return [row for row in _rows(log) if row is not None]
 
 
 def cut_back(log: str | Path, step: int, kept: str | Path, *, write: bool) -> list[Row]:
@@ -44,9 +44,7 @@ def cut_back(log: str | Path, step: int, kept: str | Path, *, write: bool) -> li
         kept: a file of the rows up to the checkpoint; if it is there, it is believed and the log is not.
         write: whether to write the rows back.
     """
-    foreign = sum(
-        not _of_training(_parse(line)) for line in _lines(log)[:-1]
-    )  # the last may have been cut short
+    foreign = sum(not _of_training(row) for row in _rows(log)[:-1])  # the last may have been cut short
     if foreign and write:
         warnings.warn(
             f"{log}: lines that are no rows of metrics are left out ({foreign} of them)", stacklevel=4
@@ -58,16 +56,8 @@ def cut_back(log: str | Path, step: int, kept: str | Path, *, write: bool) -> li
     return list(rows.values())
 
 
-def _lines(log: str | Path) -> list[bytes]:
-    return Path(log).read_bytes().splitlines() if Path(log).exists() else []
-
-
-def _parse(line: bytes) -> Row | None:
-    try:
-        row: Row = json.loads(line.decode())
-    except (ValueError, RecursionError):
-        return None
-    return {_FORMER.get(name, name): value for name, value in row.items()} if isinstance(row, dict) else None
+def _rows(log: str | Path) -> list[Row | None]:
+    return [row and {_FORMER.get(name, name): value for name, value in row.items()} for row in read_rows(log)]
 
 
 def _of_training(row: Row | None) -> bool:

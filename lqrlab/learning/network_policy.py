@@ -11,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
+from jax.typing import ArrayLike
 
-from lqrlab.compute import pytree
+from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.dataset import Description, describe
-from lqrlab.learning import models
+from lqrlab.control import Sampled
+from lqrlab.dataset import Description, describe, description
+from lqrlab.learning import gains, models
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
 History = tuple[Array, Array, Array]
@@ -57,6 +59,13 @@ class NetworkPolicy:
         units = Coordinates(*ones, coordinates.state_mask, coordinates.input_mask)
         return cls(params, context, units, graph, window, M_MAX)
 
+    @property
+    def scaled_gain(self) -> Array | None:
+        """The gain of ũ = −K̃x̃ ``[*batch, 6, 12]`` if that is all that the network answers, else None."""
+        if not models.merge(self.graph, self.params).linear:
+            return None
+        return self.context.gain.reshape(*self.context.gain.shape[:-1], M_MAX, N_MAX)
+
     def init(self, batch_shape: tuple[int, ...]) -> History:
         """An empty history, at least in float32."""
         shape = (*batch_shape, self.window)
@@ -88,21 +97,63 @@ def _spread(a: Array, lead: tuple[int, ...], batch: int) -> Array:
     return jnp.broadcast_to(expand_batch(a, len(lead) + core, core), (*lead, *a.shape[batch:]))
 
 
-def policy(model: nnx.Module, plants: Plant | Sequence[Plant]) -> NetworkPolicy:
+def policy(
+    model: nnx.Module,
+    plants: Plant | Sequence[Plant],
+    *,
+    N: ArrayLike | None = None,
+    repair: int = 0,
+) -> NetworkPolicy:
     """Bind a network to what it is to control, seen in training or not.
 
     Args:
         model: a trained (or any) network; see :mod:`lqrlab.learning.models`.
         plants: a plant or a batch; or several batches of one leading axis, for ``systems.stack`` of them.
+        N: cross weight of the cost of one plant or batch ``[*batch, n, m]``; none if left out.
+        repair: so many Newton steps are made from the network's gain, see :func:`lqrlab.learning.repair`. This
+            needs the plants' matrices and hides the network's quality; a network that answers with a gain only.
+
+    Raises:
+        ValueError: weights that this kind of network is not told; a cross weight for several batches.
     """
-    if isinstance(plants, Plant):
-        m, d = plants.m, describe(plants)
-    else:
-        m, d = M_MAX, jax.tree.map(lambda *a: jnp.concatenate(a), *(describe(p) for p in plants))
-    described = jax.tree.map(lambda a: a.astype(jnp.float32), d)
+    batches = _batches(model, plants, N)
+    if checks.whole("repair", repair, 0) and not model.linear:  # type: ignore[attr-defined]
+        kind = model.config.kind  # type: ignore[attr-defined]
+        raise ValueError(
+            f"repair: expected a network that answers with a gain, such as gain or matrix, but found {kind}, whose "
+            "answer depends on the history; leave repair out"
+        )
+    each = [describe(batch, N) for batch in batches]
+    single = isinstance(plants, Plant)
+    d = each[0] if single else jax.tree.map(lambda *a: jnp.concatenate(a), *each)
+    n, m = (batches[0].n, batches[0].m) if single else (N_MAX, M_MAX)
     graph, params = models.split(model)
+    context = _encode(graph, params, jax.tree.map(lambda a: a.astype(jnp.float32), d))
+    if repair:
+        problem = Sampled(d.A, d.B, d.Q, d.R, d.N)
+        gain = context.gain.reshape(*context.gain.shape[:-1], M_MAX, N_MAX).astype(d.A.dtype)
+        gain = d.coordinates.zero_padding(gain, "u", "x")
+        better = gains.improved(problem, gain, repair, n, m).reshape(context.gain.shape)
+        context = dataclasses.replace(context, gain=better.astype(context.gain.dtype))
     window = model.config.window  # type: ignore[attr-defined]
-    return NetworkPolicy(params, _encode(graph, params, described), d.coordinates, graph, window, m)
+    return NetworkPolicy(params, context, d.coordinates, graph, window, m)
+
+
+def _batches(model: object, plants: Plant | Sequence[Plant], N: ArrayLike | None) -> Sequence[Plant]:
+    """The batches of plants; refuses what is no network, no plants, and weights that the network is not told."""
+    if not isinstance(model, nnx.Module) or not hasattr(model, "config"):
+        raise ValueError(
+            f"model: expected a network, as learning.load gives, but found {type(model).__name__}"
+        )
+    if not isinstance(plants, Plant) and not (isinstance(plants, Sequence) and plants):
+        raise ValueError(f"plants: expected a plant or a list of batches of plants, but found {plants!r}")
+    batches = [plants] if isinstance(plants, Plant) else plants
+    if N is not None and not isinstance(plants, Plant):
+        raise ValueError("N: expected one plant or one batch with a cross weight, but found several batches")
+    if not getattr(model, "any_weights", False):
+        for batch in batches:
+            description.check_absorbed(batch, N)
+    return batches
 
 
 @partial(jax.jit, static_argnums=0)

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,9 @@ import optax
 from flax import nnx
 from jax import Array
 
+from lqrlab import compute
 from lqrlab.compute import Backend
+from lqrlab.compute.config import Positive, Seed, checked
 from lqrlab.dataset import Source, VariantTable, Windows
 from lqrlab.learning import models, programs
 from lqrlab.learning.batches import Mixture, check_source, train_batch
@@ -68,11 +69,10 @@ def grid(
         backend: where it is computed.
     """
     check_source(source, model, config)
-    rates = tuple(learning_rates) or (config.learning_rate,)
-    if not seeds or min(rates) <= 0:
-        raise ValueError(
-            f"seeds, learning_rates: expected seeds and rates > 0, but found {seeds} and {rates}"
-        )
+    seeds = checked("seeds", seeds, tuple[Seed, ...])
+    rates = checked("learning_rates", learning_rates, tuple[Positive, ...]) or (config.learning_rate,)
+    if not seeds:
+        raise ValueError("seeds: expected at least one, but found none")
     if config.dagger_rounds or config.patience or config.num_steps % config.report_every:
         raise ValueError(
             "config: runs side by side take the same steps: expected dagger_rounds = 0, patience = 0 and num_steps a "
@@ -113,7 +113,7 @@ def _optimizer(config: TrainConfig, scale: Array) -> optax.GradientTransformatio
     return optax.chain(optimizer(config), optax.scale(scale))
 
 
-@partial(jax.jit, static_argnums=0)
+@compute.compile(static="recipe")
 def _initial(recipe: Recipe, params: dict[str, Array], scales: Array) -> TrainState:
     def one(params: dict[str, Array], scale: Array) -> TrainState:
         opt_state = _optimizer(recipe.config, scale).init(params)
@@ -122,7 +122,7 @@ def _initial(recipe: Recipe, params: dict[str, Array], scales: Array) -> TrainSt
     return jax.vmap(jax.vmap(one, (None, 0)), (0, None))(params, scales)
 
 
-@partial(jax.jit, static_argnums=0, donate_argnums=1)
+@compute.compile(static="recipe", donate="state")
 def _steps(
     recipe: Recipe, state: TrainState, scales: Array, windows: Windows, table: VariantTable, seeds: Array
 ) -> tuple[TrainState, Metrics]:
@@ -136,7 +136,7 @@ def _steps(
     return jax.vmap(jax.vmap(one, (0, 0, None, None)), (0, None, 0, 0))(state, scales, windows, seeds)
 
 
-@partial(jax.jit, static_argnums=0)
+@compute.compile(static="recipe")
 def _validate(
     recipe: Recipe, params: dict[str, Array], held_out: Windows, table: VariantTable, rows: Array
 ) -> tuple[Array, Array, Array]:

@@ -10,7 +10,7 @@ import optax
 from flax import nnx
 from jax import Array
 
-from lqrlab.compute import Backend, pytree
+from lqrlab.compute import Backend, checks, pytree
 from lqrlab.learning import closed_loop_cost, losses, models
 from lqrlab.learning.batches import TrainBatch
 from lqrlab.learning.config import TrainConfig
@@ -59,6 +59,7 @@ def initial(params: dict[str, Array], config: TrainConfig) -> TrainState:
 
 def learning_rate(config: TrainConfig) -> optax.Schedule:
     """Learning rate over steps: linear warm-up, cosine to a hundredth of the peak at the last step."""
+    checks.instance("config", config, TrainConfig, "a TrainConfig")
     warm = round(config.warmup * config.num_steps)
     return optax.warmup_cosine_decay_schedule(
         0.0 if warm else config.learning_rate,
@@ -71,6 +72,7 @@ def learning_rate(config: TrainConfig) -> optax.Schedule:
 
 def optimizer(config: TrainConfig) -> optax.GradientTransformation:
     """AdamW under :func:`learning_rate`, gradients clipped to a global norm."""
+    checks.instance("config", config, TrainConfig, "a TrainConfig")
     return optax.chain(
         optax.clip_by_global_norm(config.clip),
         optax.adamw(learning_rate(config), weight_decay=config.weight_decay),
@@ -99,6 +101,9 @@ def objective(
         expert_std: standard deviation of the expert's exploration, in units of the input's scale.
         backend: its ``compute_dtype`` is.
     """
+    checks.instance("graph", graph, nnx.GraphDef, "a model's structure, as models.split gives")
+    checks.instance("config", config, TrainConfig, "a TrainConfig")
+    checks.number("expert_std", expert_std, "a standard deviation ≥ 0", low=0)
     loss, backend = losses.register[config.loss], backend or Backend()
 
     def value(params: dict[str, Array], given: TrainBatch) -> tuple[Array, Metrics]:
@@ -139,6 +144,10 @@ def train_step(
         accumulate: parts that the batch is gone through in, one after another, to save memory.
         ema: decay of the running mean of the parameters.
     """
+    checks.function("objective", objective)
+    checks.instance("optimize", optimize, optax.GradientTransformation, "an optax transformation")
+    checks.whole("accumulate", accumulate)
+    checks.number("ema", ema, "a decay in [0, 1)", low=0, below=1)
     slope = jax.value_and_grad(objective, has_aux=True)
 
     def gradient(params: dict[str, Array], given: Any) -> tuple[tuple[Array, Metrics], dict[str, Array]]:

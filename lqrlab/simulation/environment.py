@@ -15,7 +15,7 @@ from lqrlab.compute.integration import rk4
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.simulation.noise import spread
 from lqrlab.simulation.problem import SampledProblem
-from lqrlab.systems import Plant
+from lqrlab.systems import Plant, check_plant
 
 MOST_SUBSTEPS = 10_000
 """Runge-Kutta steps in a sample time, at most: a mode 2500 times as fast as the sampling."""
@@ -183,6 +183,7 @@ def env(
     ([1.0], (2,), ())
     """
     check_plant(plant)
+    checks.flag("linear", linear)
     if substeps is not None:
         checks.whole("substeps", substeps, 1, MOST_SUBSTEPS)
     x_eq, u_eq = plant.equilibrium()
@@ -207,19 +208,10 @@ def env(
         dt=step,
         low=low,
         high=high,
-        noise=spread("noise", noise, plant.n, A.dtype),
+        noise=spread("noise", noise, plant.n, A.dtype, plant.batch_shape),
         linear=linear,
         substeps=1 if linear else _substeps(plant, A, dt) if substeps is None else substeps,
     )
-
-
-def check_plant(plant: object) -> None:
-    """Refuse what is no plant, such as the name of one."""
-    if not isinstance(plant, Plant):
-        raise TypeError(
-            f"plant: expected a plant, but found {plant!r}; systems.make makes one of a name, such as "
-            "systems.make('cart_pole')"
-        )
 
 
 def _limits(limits: tuple[ArrayLike, ArrayLike] | None, u_eq: Array) -> tuple[Array, Array]:

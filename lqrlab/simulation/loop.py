@@ -14,11 +14,11 @@ from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.simulation.engines import batch_last, fast_path
 from lqrlab.simulation.engines.models import loops_of
-from lqrlab.simulation.environment import Env, check_plant, env
+from lqrlab.simulation.environment import Env, env
 from lqrlab.simulation.noise import NONE, Noise, spread
 from lqrlab.simulation.policies import LinearPolicy, Policy, check_policy
 from lqrlab.simulation.recording import Keep, recorded
-from lqrlab.systems import Plant
+from lqrlab.systems import Plant, check_plant
 
 FIELDS = ("xs", "us", "costs")
 
@@ -138,13 +138,14 @@ def rollout(
     x0 = _states(x0)
     world = _world(plant, x0, dt=dt, linear=linear, limits=limits, noise=noise, substeps=substeps)
     num_steps = checks.whole("num_steps", num_steps)
-    if not set(keep) <= set(FIELDS):
+    if not isinstance(keep, tuple | list) or not set(keep) <= set(FIELDS):
         raise ValueError(f"keep: expected a tuple of some of {', '.join(FIELDS)}, but found {keep!r}")
     if not checks.traced(x0):
         check_policy(policy, x0, world.m)
     state = None if world.noise is None else world.noise.astype(x0.dtype)
-    sensor = spread("sensor_noise", sensor_noise, world.n, x0.dtype)
-    disturbances = Noise(state, sensor, spread("excitation", excitation, world.m, x0.dtype))
+    batch = world.batch_shape
+    sensor = spread("sensor_noise", sensor_noise, world.n, x0.dtype, batch)
+    disturbances = Noise(state, sensor, spread("excitation", excitation, world.m, x0.dtype, batch))
     key = _needed(key, disturbances)
     fields = fast_path.rollout(world, policy, x0, num_steps, tuple(keep), disturbances, key)
     if fields is not None:
@@ -235,7 +236,7 @@ def _states(x0: ArrayLike) -> Array:
 
 
 def _check_shape(x0: Array, batch: tuple[int, ...], n: int, name: str) -> None:
-    if x0.shape[-1:] != (n,) or x0.shape[: len(batch)] != batch:
+    if x0.shape[-1:] != (n,) or x0.shape[:-1][: len(batch)] != batch:
         expected = "[" + ", ".join([*map(str, batch), "…", str(n)]) + "]"
         raise ValueError(f"x0: expected shape {expected} for {name}, but found {x0.shape}")
 

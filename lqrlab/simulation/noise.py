@@ -29,8 +29,10 @@ class Noise(NamedTuple):
 NONE = Noise()
 
 
-def spread(name: str, value: ArrayLike, size: int, dtype: np.dtype) -> Array | None:
-    """A standard deviation for each of ``size`` components, None if it is zero.
+def spread(
+    name: str, value: ArrayLike, size: int, dtype: np.dtype, batch: tuple[int, ...] = ()
+) -> Array | None:
+    """A standard deviation for each of ``size`` components (of each plant of the ``batch``), None if it is zero.
 
     Inside a trace nobody can tell whether an array is zero, so noise is drawn.
 
@@ -46,6 +48,11 @@ def spread(name: str, value: ArrayLike, size: int, dtype: np.dtype) -> Array | N
     deviation = jnp.asarray(value, dtype)
     if deviation.ndim and deviation.shape[-1] not in (1, size):
         raise ValueError(f"{name}: expected a number, or one for each of {size} signals, but found {value!r}")
+    lead = deviation.shape[:-1]
+    if lead and (len(lead) != len(batch) or any(k not in (1, full) for k, full in zip(lead, batch))):
+        raise ValueError(
+            f"{name}: expected leading axes {batch}, those of the plants, but found {deviation.shape}"
+        )
     return deviation if deviation.ndim > 1 else jnp.broadcast_to(deviation, (size,))
 
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from lqrlab.compute import pytree
+from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.control import ILQR, Schedule
-from lqrlab.systems import Plant
+from lqrlab.systems import Plant, check_plant
 
 
 class Policy(Protocol):
@@ -71,6 +71,16 @@ class TrackingPolicy:
 
 def tracking(plant: Plant, plan: ILQR) -> TrackingPolicy:
     """The policy that follows a plan of :func:`lqrlab.control.ilqr`; roll it out with the plan's sample time."""
+    check_plant(plant)
+    checks.instance("plan", plan, ILQR, "a plan, as control.ilqr makes")
+    if (plan.xs.shape[-1], plan.us.shape[-1]) != (plant.n, plant.m):
+        sizes = f"{plant.n} states and {plant.m} inputs"
+        raise ValueError(
+            f"plan: expected {sizes}, as the plant has, but found {plan.xs.shape}, {plan.us.shape}"
+        )
+    batch = plant.batch_shape
+    if plan.xs.shape[:-2][: len(batch)] != batch:
+        raise ValueError(f"plan: expected a plan for each of the plants {batch}, but found {plan.xs.shape}")
     equilibrium = plant.equilibrium()
     xs, us = (a - expand_batch(eq, a.ndim) for a, eq in zip((plan.xs, plan.us), equilibrium))
     return TrackingPolicy(xs, us, plan.K)
@@ -144,16 +154,24 @@ def scheduled(plant: Plant, schedule: Schedule, read: Callable[[Array], Array]) 
 
     A plant whose last states are the moving parameters themselves may have a schedule for the others alone.
     """
+    check_plant(plant)
+    checks.instance("schedule", schedule, Schedule, "a schedule, as control.gain_schedule makes")
+    checks.function("read", read, "a function that takes the parameters from the state")
     return ScheduledPolicy(schedule, *plant.equilibrium(), read)
 
 
 def no_control(plant: Plant) -> LinearPolicy:
     """Inputs held at the equilibrium: what the plant does on its own."""
+    check_plant(plant)
     return LinearPolicy(jnp.zeros((*plant.batch_shape, plant.m, plant.n)))
 
 
 def check_policy(policy: Policy, x: Array, m: int) -> None:
     """Refuse what is no policy for states x ``[*batch, *extra, n]`` and m inputs, in words rather than from a trace."""
+    x = jnp.asarray(checks.real("x", x))
+    if not x.ndim:
+        raise ValueError("x: expected states [..., n], but found one number")
+    checks.whole("m", m)
     if not (hasattr(policy, "init") and callable(policy)):
         raise ValueError(
             f"policy: expected something with init(batch_shape) and __call__(carry, x), such as LinearPolicy(K), "
@@ -177,7 +195,7 @@ def _gains(K: object, x: Array, m: int) -> bool:
         raise ValueError(
             f"policy: expected a gain K of shape [..., {m}, {x.shape[-1]}], inputs by states, but found {K.shape}"
         )
-    if jnp.iscomplexobj(K):
+    if not any(jnp.issubdtype(K.dtype, kind) for kind in (jnp.integer, jnp.floating)):
         raise ValueError(f"policy: expected a gain K of real numbers, but found {K.dtype}")
     lead = K.shape[:-2]
     if set(lead) - {1} and lead != x.shape[:-1][: len(lead)]:

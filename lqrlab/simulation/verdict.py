@@ -19,6 +19,8 @@ is judged by its largest sizes: in all, in its last quarter, and in the quarter 
 - *bounded*: neither. A limit cycle, another equilibrium, an input stuck at its limit, or a loop so slow that the run
   does not show what becomes of it.
 
+A run of fewer than eight samples does not show growth: quarters of one sample say where in a swing a loop is.
+
 Noise keeps a loop moving, so growth and rest say nothing: a disturbed loop that does not leave the model is bounded.
 """
 
@@ -37,6 +39,7 @@ FAR = 1e3
 AT_REST = 1e-4
 """Share of a run's largest size below which a loop is at rest."""
 _CHANGE = 0.01  # from one quarter to the next, that is more than the sampling of a limit cycle makes
+_FEWEST = 8  # samples in a run that shows growth
 _ROUNDING = 64  # times the rounding error of one scale: zero, for a loop that moves about an operating point
 
 Arrays = TypeVar("Arrays", Array, np.ndarray)
@@ -89,11 +92,17 @@ def of_sizes(sizes: Float[Array, "*lead samples"], *, disturbed: bool = False) -
     """
     third, last = quarters(sizes.shape[-1] - 1)
     peaks = (jnp.max(sizes[..., a:b], axis=-1) for a, b in ((0, None), (third, last), (last, None)))
-    return of_peaks(sizes[..., 0], *peaks, disturbed=disturbed)
+    return of_peaks(sizes[..., 0], *peaks, num_steps=sizes.shape[-1] - 1, disturbed=disturbed)
 
 
 def of_peaks(
-    start: ArrayLike, peak: ArrayLike, before: ArrayLike, last: ArrayLike, *, disturbed: bool = False
+    start: ArrayLike,
+    peak: ArrayLike,
+    before: ArrayLike,
+    last: ArrayLike,
+    *,
+    num_steps: int,
+    disturbed: bool = False,
 ) -> Int8[Array, "*lead"]:
     """As :func:`of_sizes`, for runs whose states were not kept.
 
@@ -101,13 +110,14 @@ def of_peaks(
         start: size of the first state ``[*lead]``.
         peak: largest size, NaN if there was one, ``[*lead]``.
         before, last: largest sizes in the last but one and in the last quarter, see :func:`quarters`, ``[*lead]``.
+        num_steps: T.
         disturbed: whether noise or excitation acted.
     """
     start, peak, before, last = (jnp.asarray(a) for a in (start, peak, before, last))
     gone = ~(peak <= FAR * jnp.maximum(start, 1)) | jnp.isinf(peak)
     if disturbed:
         return jnp.where(gone, Verdict.DIVERGED, Verdict.BOUNDED).astype(jnp.int8)
-    growing = (last >= peak) & (last > (1 + _CHANGE) * before)
+    growing = (last >= peak) & (last > (1 + _CHANGE) * before) & (num_steps + 1 >= _FEWEST)
     near = last <= jnp.maximum(1, start / 10)
     falling = near & (last < (1 - _CHANGE) * before)
     at_rest = last <= jnp.maximum(AT_REST * peak, _ROUNDING * jnp.finfo(last.dtype).eps)

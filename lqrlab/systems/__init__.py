@@ -4,7 +4,7 @@ from lqrlab.systems import drawing
 from lqrlab.systems.coordinates import M_MAX, N_MAX, Coordinates, pad, pad_matrix
 from lqrlab.systems.custom import Linear, from_control, from_dynamics, from_matrices
 from lqrlab.systems.declaration import Signal, gravity, param, signals, with_rates
-from lqrlab.systems.declaration_checks import check
+from lqrlab.systems.declaration_checks import check, check_plant
 from lqrlab.systems.files import load
 from lqrlab.systems.mechanics import Mechanical
 from lqrlab.systems.open_loop import OpenLoopMode, open_loop_modes
@@ -28,6 +28,7 @@ __all__ = [
     "catalogue",
     "check",
     "check_parameter",
+    "check_plant",
     "drawing",
     "equations",
     "family",

@@ -16,7 +16,7 @@ from jax import Array
 from jaxtyping import Float
 
 from lqrlab.compute import linalg, pytree
-from lqrlab.compute.checks import traced
+from lqrlab.compute.checks import instance, number, real, traced, whole
 from lqrlab.systems.custom import Linear
 from lqrlab.systems.plant import Arrays, Plant
 
@@ -49,7 +49,7 @@ class Coordinates:
     def of(cls, plant: Plant) -> "Coordinates":
         """The coordinates of a plant or a batch, from the scales of its signals."""
         lead = plant.batch_shape
-        return cls.from_scales(*(jnp.broadcast_to(s, (*lead, s.shape[-1])) for s in plant.scales))
+        return cls.from_scales(*(_namespace(s).broadcast_to(s, (*lead, s.shape[-1])) for s in plant.scales))
 
     @classmethod
     def from_scales(cls, scale_x: Float[T, "*batch n"], scale_u: Float[T, "*batch m"]) -> "Coordinates":
@@ -105,6 +105,10 @@ class Coordinates:
         P = P[..., :n, :n]
         return P / _rows(self.scale_x, P) / _columns(self.scale_x, P)
 
+    def scale_cross(self, N: Float[T, "*batch n m"]) -> Float[T, "*batch n_max m_max"]:
+        """N ``[*batch, n, m]`` of the cost 2xᵀNu → Ñ ``[*batch, 12, 6]`` of 2x̃ᵀÑũ, zero in padding."""
+        return pad_matrix(N * _rows(self.scale_x, N) * _columns(self.scale_u, N), N_MAX, M_MAX)
+
     def scale_plant(self, plant: Linear) -> Linear:
         """A linear plant in these coordinates, padded: the same costs, the same time; see :func:`pad`."""
         x, u = self.scale_x, self.scale_u
@@ -132,7 +136,8 @@ def pad(plant: Linear, n: int = N_MAX, m: int = M_MAX) -> Linear:
     >>> systems.pad(systems.linearise(systems.make("pendulum"))).n
     12
     """
-    _check_size(plant.n, plant.m, n, m)
+    instance("plant", plant, Linear, "a linear plant, as systems.linearise makes of any")
+    _check_size(plant.n, plant.m, whole("n", n), whole("m", m))
     A, B = pad_matrix(plant.A, n, n, -1.0), pad_matrix(plant.B, n, m)
     return Linear(A=A, B=B, Q=pad_matrix(plant.Q, n, n), R=pad_matrix(plant.R, m, m, 1.0), dt=plant.dt)
 
@@ -141,11 +146,16 @@ def pad_matrix(
     a: Float[T, "*batch k l"], rows: int, columns: int, diagonal: float = 0.0
 ) -> Float[T, "*batch rows columns"]:
     """A matrix ``[..., k, l]`` widened to ``[..., rows, columns]``; ``diagonal`` in the added diagonal entries."""
+    a = real("a", a)  # type: ignore[assignment]
+    if a.ndim < 2:
+        raise ValueError(f"a: expected a matrix [..., k, l], but found shape {a.shape}")
     k, l = a.shape[-2:]
+    rows, columns = whole("rows", rows, k), whole("columns", columns, l)
+    number("diagonal", diagonal)
     wide = _namespace(a).pad(a, [(0, 0)] * (a.ndim - 2) + [(0, rows - k), (0, columns - l)])
     if not diagonal or k == rows:
         return wide
-    added = np.diag(diagonal * (np.arange(rows) >= k)).astype(a.dtype)
+    added = diagonal * np.eye(rows, columns, dtype=a.dtype) * (np.arange(rows) >= k)[:, None]
     return wide + added.reshape((1,) * (a.ndim - 2) + added.shape)
 
 

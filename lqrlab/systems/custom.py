@@ -30,12 +30,13 @@ class _Given(Plant, static=("labels",)):
         return self.Q, self.R
 
     @property
-    def scales(self) -> tuple[Array, Array]:
+    def scales(self) -> tuple[Float[Arrays, "*batch n"], Float[Arrays, "*batch m"]]:
         """Bryson's rule read backwards: 1/√ of the weights' diagonals, 1 where a weight is zero."""
 
-        def scale(w: Array) -> Array:
-            d = jnp.diagonal(w, axis1=-2, axis2=-1)
-            return jnp.where(d > 0, jnp.where(d > 0, d, 1.0) ** -0.5, 1.0)
+        def scale(w: Float[Arrays, "*batch k k"]) -> Float[Arrays, "*batch k"]:
+            library = np if isinstance(w, np.ndarray) else jnp
+            d = library.diagonal(w, axis1=-2, axis2=-1)
+            return library.where(d > 0, library.where(d > 0, d, 1.0) ** -0.5, 1.0)
 
         return scale(self.Q), scale(self.R)
 
@@ -136,7 +137,7 @@ def _finite(name: str, value: Numbers, ndim: int, what: str) -> Array:
         not traced(value), name, "expected numbers, but found a traced array: make the plant outside jit"
     )
     array = np.asarray(real(name, value), dtype=float)
-    _require(array.ndim >= ndim, name, f"expected {what}, but found shape {array.shape}")
+    _require(array.ndim >= ndim and array.size, name, f"expected {what}, but found shape {array.shape}")
     strange = array[~np.isfinite(array)]
     _require(not strange.size, name, f"expected finite numbers, but found {strange[:1].sum()}")
     return jnp.asarray(array)
@@ -147,8 +148,11 @@ def _weights(Q: Numbers | None, R: Numbers | None, n: int, m: int) -> dict[str, 
     weights = {}
     for name, value, size in (("Q", Q, n), ("R", R, m)):
         w = np.asarray(_finite(name, np.eye(size) if value is None else value, 2, f"({size}, {size})"))
-        shape, largest = w.shape[-2:], np.abs(w).max()
-        _require(shape == (size, size), name, f"expected shape ({size}, {size}), but found {shape}")
+        shape = w.shape[-2:]
+        _require(
+            w.size and shape == (size, size), name, f"expected shape ({size}, {size}), but found {w.shape}"
+        )
+        largest = np.abs(w).max()
         same = np.allclose(w, np.swapaxes(w, -1, -2), rtol=1e-8, atol=1e-12 * largest)
         part = f"a cost xᵀ{name}x only sees the symmetric part"
         _require(same, name, f"expected a symmetric matrix; {part}")
@@ -170,6 +174,12 @@ def _sample_time(dt: Numbers) -> Array:
 
 def _labels(states: Sequence[str], inputs: Sequence[str], n: int, m: int) -> Labels:
     for name, given, count in (("states", states, n), ("inputs", inputs, m)):
+        texts = isinstance(given, Sequence) and all(isinstance(label, str) for label in given)
+        _require(
+            texts and not isinstance(given, str),
+            name,
+            f"expected a list of {count} names, such as 'angle [rad]', but found {given!r}",
+        )
         wrong = f"expected {count} names, but found {len(given)}: {', '.join(given)}"
         _require(len(given) in (0, count), name, wrong)
     return tuple(states), tuple(inputs)
@@ -284,6 +294,6 @@ def from_control(ss: Any, *, Q: Numbers | None = None, R: Numbers | None = None,
     )
     _require(step in (None, 0), "ss", sampled)
     through = "expected D = 0, but inputs feed through to outputs; the plant's y is C x alone"
-    _require(not np.any(ss.D), "ss", through)
+    _require(not np.any(real("D", ss.D)), "ss", through)
     names = {kind: getattr(ss, f"{kind[:-1]}_labels", None) or () for kind in ("states", "inputs")}
     return from_matrices(ss.A, ss.B, ss.C, Q=Q, R=R, dt=dt, **names)

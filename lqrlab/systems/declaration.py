@@ -5,6 +5,9 @@ import inspect
 import re
 from typing import Any
 
+from lqrlab.compute import checks
+from lqrlab.compute.checks import number
+
 
 @dataclasses.dataclass(frozen=True)
 class Signal:
@@ -32,6 +35,8 @@ def signals(*texts: str) -> tuple[Signal, ...]:
     """
     listed: list[Signal] = []
     pending: list[str] = []
+    for text in texts:
+        checks.text("signals", text, "texts such as 'voltage = 9.3 ± 3 V'")
     for item in ", ".join(texts).split(", "):
         read = re.fullmatch(r"(\w+)(?:(?: = (\S+))? ± (\S+) (\S.*))?", item)
         if read is None:
@@ -48,6 +53,7 @@ def signals(*texts: str) -> tuple[Signal, ...]:
 
 def with_rates(*coordinates: str, time: float = 0.5) -> tuple[Signal, ...]:
     """:func:`signals`, then their rates (``…_rate``), at rest, large when a scale is crossed in ``time`` [s]."""
+    number("time", time, "a time above 0 s", above=0)
     given = signals(*coordinates)
     return given + tuple(Signal(f"{s.name}_rate", f"{s.unit}/s", s.scale / time) for s in given)
 
@@ -73,6 +79,7 @@ def param(
     A parameter of a base class that is declared again inherits what is left out. Without a base class,
     registration refuses a parameter that lacks a unit, a meaning or a range.
     """
+    number("default", default)
     given = {"unit": unit, "about": about, "low": low, "high": high, "vary": vary}
     return dataclasses.field(default=default, metadata=given)
 
@@ -97,7 +104,7 @@ def complete(declared: dataclasses.Field, inherited: dataclasses.Field | None) -
     """A declared parameter with what it leaves out taken from the base class's parameter of that name."""
     base = {"vary": True} if inherited is None else inherited.metadata
     given = {
-        key: base.get(key, value) if value in ("", None) else value
+        key: base.get(key, value) if value is None or (isinstance(value, str) and not value) else value
         for key, value in declared.metadata.items()
     }
     return dataclasses.field(default=declared.default, metadata=given)

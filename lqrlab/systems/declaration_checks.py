@@ -13,7 +13,7 @@ import numpy as np
 from lqrlab.compute import quick_jit
 from lqrlab.systems import drawing
 from lqrlab.systems.declaration import Signal
-from lqrlab.systems.plant import Plant, parameter_fields
+from lqrlab.systems.plant import Plant, check_class, parameter_fields
 
 T = TypeVar("T")
 
@@ -25,6 +25,7 @@ def check(cls: type[Plant]) -> None:
         ValueError: a signal without unit or scale, a parameter without unit, meaning or range, a missing source
             or sample time, an array of the wrong shape, no equilibrium, an indefinite weight, …
     """
+    check_class(cls)
     declaration = _Declaration(cls)
     declaration.check_signals()
     declaration.check_parameters()
@@ -36,6 +37,15 @@ def check(cls: type[Plant]) -> None:
     declaration.check_equilibrium(x, u, rate, pace=max(1.0, *(float(np.abs(a).max()) for a in matrices)))
     declaration.check_weights(weights)
     declaration.attempt("draw", lambda: drawing.bounds(plant.drawing(x, u)))
+
+
+def check_plant(plant: object) -> None:
+    """Refuse what is no plant, such as the name of one."""
+    if not isinstance(plant, Plant):
+        raise TypeError(
+            f"plant: expected a plant, but found {plant!r}; systems.make makes one of a name, such as "
+            "systems.make('cart_pole')"
+        )
 
 
 def range_and_unit(field: dataclasses.Field) -> str:
@@ -98,10 +108,12 @@ class _Declaration:
                 ("unit", "use '1' for a pure number"),
                 ("about", "say in a few words what it is"),
             ):
-                self.require(f.metadata[what], f"parameter {f.name!r} has no {what} ({hint})", f.name)
+                given = isinstance(f.metadata[what], str) and f.metadata[what]
+                self.require(given, f"parameter {f.name!r} has no {what} ({hint})", f.name)
             low, high = f.metadata["low"], f.metadata["high"]
             no_range = f"parameter {f.name!r} has no range (low, high) in which the model means anything"
-            self.require(low is not None and high is not None and low < high, no_range, f.name)
+            numbers = all(isinstance(end, int | float) for end in (low, high))
+            self.require(numbers and low < high, no_range, f.name)
             outside = f"parameter {f.name!r}: default {f.default:g} is outside {range_and_unit(f)}"
             self.require(low <= f.default <= high, outside, f.name)
         self.require(fields, f"declares no parameters; declare them {declare}", "class")

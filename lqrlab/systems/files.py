@@ -1,12 +1,14 @@
 """Plants from files with matrices."""
 
-import json
+import math
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lqrlab.compute import checks
+from lqrlab.compute.files import read_object
 from lqrlab.systems.custom import Linear, from_matrices
 
 Contents = dict[str, Any]
@@ -25,7 +27,7 @@ def load(path: str | Path, *, dt: float | None = None) -> Linear:
         ValueError: naming the file and what is wrong with it: missing, truncated, foreign, without A or B,
             or with matrices that do not fit.
     """
-    file = Path(path)
+    file = checks.path("path", path)
     readers = {".npz": _npz, ".mat": _mat, ".json": _json}
     reader = readers.get(file.suffix.lower())
     if reader is None:
@@ -47,18 +49,31 @@ def load(path: str | Path, *, dt: float | None = None) -> Linear:
             raise ValueError(f"{file}: expected the matrices A and B, but {name} is missing; it holds {held}")
     step = content.get("dt", 0.01) if dt is None else dt
     names = {key: [str(s).strip() for s in np.ravel(content.get(key, []))] for key in ("states", "inputs")}
-    matrices = {key: content[key] for key in ("A", "B", "C", "Q", "R") if key in content}
     try:
-        return from_matrices(**matrices, **names, dt=float(np.squeeze(step)))
+        matrices: Contents = {
+            key: checks.real(key, content[key]) for key in ("A", "B", "C", "Q", "R") if key in content
+        }
+        return from_matrices(**matrices, **names, dt=_scalar(step))
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 
 
-def _npz(file: Path) -> Contents:
-    with zipfile.ZipFile(file) as archive:
-        size = sum(entry.file_size for entry in archive.infolist())
+def _scalar(step: object) -> float:
+    """A sample time, of which MATLAB makes a matrix."""
+    array = checks.real("dt", step)
+    if array.size != 1:
+        raise ValueError(f"dt: expected one sample time, but found shape {array.shape}")
+    return float(array.item())
+
+
+def _check_size(size: int) -> None:
     if size > _LIMIT:
         raise ValueError(f"it unpacks to {size / 2**20:.0f} MiB")
+
+
+def _npz(file: Path) -> Contents:
+    with zipfile.ZipFile(file) as archive:
+        _check_size(sum(entry.file_size for entry in archive.infolist()))
     with np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)
 
@@ -66,11 +81,9 @@ def _npz(file: Path) -> Contents:
 def _mat(file: Path) -> Contents:
     import scipy.io  # 0.2 s that only this format costs
 
+    _check_size(8 * sum(math.prod(shape) for _, shape, _ in scipy.io.whosmat(file)))
     return scipy.io.loadmat(file)
 
 
 def _json(file: Path) -> Contents:
-    content = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError(f"expected an object with A and B, but found a {type(content).__name__}")
-    return content
+    return read_object(file, _LIMIT)

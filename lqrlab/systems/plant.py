@@ -22,7 +22,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, PRNGKeyArray
 
 from lqrlab.compute import jit_by_function, linalg, pytrees, quick_jit
-from lqrlab.compute.checks import did_you_mean, random_key, traced
+from lqrlab.compute.checks import did_you_mean, random_key, traced, whole
 from lqrlab.systems.declaration import Signal, complete, documented, param
 from lqrlab.systems.drawing import Drawing, gauges
 
@@ -305,7 +305,7 @@ class Plant:
             ``[*batch, n]`` or ``[*batch, num, n]``.
         """
         random_key(key)
-        batch, extra = self.batch_shape, () if num is None else (num,)
+        batch, extra = self.batch_shape, () if num is None else (whole("num", num),)
         scale = _align(self.scales[0], len(batch), len(extra))
         return jax.random.normal(key, (*batch, *extra, self.n)) * scale
 
@@ -333,6 +333,13 @@ for _method in ("operating_point", "equilibrium", "matrices", "output", "output_
     setattr(Plant, _method, _over_batch(getattr(Plant, _method)))
 
 
+def check_class(cls: object) -> None:
+    """Refuse what is no class of plants, such as a plant."""
+    if not (isinstance(cls, type) and issubclass(cls, Plant)):
+        raise ValueError(f"cls: expected a subclass of Plant, but found {cls!r}")
+
+
 def parameter_fields(cls: type[Plant]) -> dict[str, dataclasses.Field]:
     """The declared parameters of a plant class, in order: name → field with unit, range, about."""
+    check_class(cls)
     return {f.name: f for f in dataclasses.fields(cls) if "about" in f.metadata}  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import PRNGKeyArray
 
-from lqrlab.compute.checks import did_you_mean, number, random_key, real, traced, whole
+from lqrlab.compute.checks import did_you_mean, number, random_key, real, text, traced, whole
 from lqrlab.systems.declaration import param
 from lqrlab.systems.declaration_checks import check, range_and_unit
 from lqrlab.systems.drawing import Drawing
@@ -32,6 +32,7 @@ def register(cls: object = None, *, name: str = "") -> Any:
     Raises:
         ValueError: naming the line of the declaration at fault.
     """
+    text("name", name)
     if cls is None:
         return functools.partial(register, name=name)
     if isinstance(cls, Plant):
@@ -122,10 +123,6 @@ def make(name: str, **parameters: Numbers) -> Plant:
     """
     cls = family(name)
     fields = parameter_fields(cls)
-    for key in parameters:
-        if key not in fields:
-            hint = did_you_mean(key, fields) or f"; it has {', '.join(fields)}"
-            raise ValueError(f"{key}: {name} has no such parameter{hint}")
     values = {key: check_parameter(cls, key, value) for key, value in parameters.items()}
     full = [jnp.asarray(values.get(key, f.default), float) for key, f in fields.items()]
     return cls(**dict(zip(fields, jnp.broadcast_arrays(*full))))
@@ -135,10 +132,14 @@ def check_parameter(cls: type[Plant], key: str, value: Numbers) -> Array:
     """Values of the parameter ``key`` of a plant class as an array, or a ``ValueError`` that says what is wrong.
 
     Raises:
-        ValueError: no numbers, one that is not finite or is outside the parameter's range. Inside a trace, where
-            values are unknown, nothing is refused.
+        ValueError: an unknown parameter, no numbers, one that is not finite or is outside the parameter's range.
+            Inside a trace, where values are unknown, nothing is refused.
     """
-    f = parameter_fields(cls)[key]
+    fields = parameter_fields(cls)
+    if text("key", key) not in fields:
+        hint = did_you_mean(key, fields) or f"; it has {', '.join(fields)}"
+        raise ValueError(f"{key or 'key'}: {cls.name} has no such parameter{hint}")
+    f = fields[key]
     value = real(key, value)
     if traced(value):
         return jnp.asarray(value)

@@ -1,6 +1,6 @@
 """Plants of many families as one batch: linearised, padded to one size, stacked."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +9,21 @@ import numpy as np
 from lqrlab.compute.checks import traced
 from lqrlab.systems.coordinates import M_MAX, N_MAX, pad
 from lqrlab.systems.custom import Linear
+from lqrlab.systems.declaration_checks import check_plant
 from lqrlab.systems.plant import Plant
 
 
 def linearise(plant: Plant) -> Linear:
-    """The linear plant that describes deviations from ``plant``'s equilibrium; batch axes stay."""
+    """The linear plant that describes deviations from ``plant``'s equilibrium; batch axes stay.
+
+    A linear plant of NumPy arrays stays one: nothing is compiled for its size.
+    """
+    check_plant(plant)
     (A, B), (Q, R) = plant.matrices(), plant.weights()
-    lead = plant.batch_shape
-    A, B, Q, R = (jnp.broadcast_to(a, lead + a.shape[-2:]) for a in (A, B, Q, R))
-    return Linear(A=A, B=B, Q=Q, R=R, dt=jnp.broadcast_to(jnp.asarray(plant.dt, A.dtype), lead))
+    lead, dt = plant.batch_shape, plant.dt
+    library = np if all(isinstance(a, np.ndarray) for a in (A, B, Q, R, dt)) else jnp
+    A, B, Q, R = (library.broadcast_to(a, lead + a.shape[-2:]) for a in (A, B, Q, R))
+    return Linear(A=A, B=B, Q=Q, R=R, dt=library.broadcast_to(library.asarray(dt, A.dtype), lead))
 
 
 def stack(plants: Sequence[Plant], n: int = N_MAX, m: int = M_MAX) -> Linear:
@@ -31,6 +37,8 @@ def stack(plants: Sequence[Plant], n: int = N_MAX, m: int = M_MAX) -> Linear:
     >>> both.batch_shape, both.n, both.m
     ((2,), 12, 6)
     """
+    if not isinstance(plants, Iterable) or not (plants := list(plants)):
+        raise ValueError(f"plants: expected a list of at least one plant, but found {plants!r}")
     linear = [linearise(p) for p in plants]
     concrete = not traced(linear)
     if concrete:  # on the host, where nothing is compiled for each size

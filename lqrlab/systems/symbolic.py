@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lqrlab.compute import jaxprs
+from lqrlab.systems.declaration_checks import check_plant
 from lqrlab.systems.mechanics import Mechanical
 from lqrlab.systems.plant import Plant, parameter_fields
 
@@ -111,6 +112,7 @@ def equations(plant: Plant) -> list[str]:
     """
     from lqrlab.systems.notation import Notation  # SymPy takes half a second to import
 
+    check_plant(plant)
     if not parameter_fields(type(plant)):
         raise ValueError(f"{plant.name}: equations are read from a family's code; this plant has none")
     notation = Notation()

@@ -66,6 +66,12 @@ def controllability_distance(A: np.ndarray, B: np.ndarray, value: complex) -> fl
 
 def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool) -> str:
     """Why one problem has no stabilizing optimum: the mode at fault, and a remedy."""
+    for name, a in (("A", A), ("B", B), ("Q", Q)):
+        if (largest := float(np.abs(a).max())) > float(np.finfo(a.dtype).max) ** (1 / 3):
+            return (
+                f"{name}: its entry of size {largest:.3g} is too large: products with it overflow in {a.dtype}; "
+                "rescale states and inputs to deviations of order one"
+            )
     return fault(A, B, Q, continuous=continuous) or (
         "no stabilizing solution was found although every unstable mode can be reached: the problem is close to "
         "one that has none, or badly scaled; rescale states and inputs to deviations of order one"

@@ -86,10 +86,12 @@ def settling_time(
     checks.on_host("settling_time", poles, dt)
     number("within", within, "a share between 0 and 1", above=0, below=1)
     values = np.asarray(checks.real("poles", poles, or_complex=True))
+    if not values.ndim or not values.size:
+        raise ValueError(f"poles: expected at least one, but found shape {values.shape}")
     with np.errstate(divide="ignore"):
         rates = -values.real if dt is None else -np.log(np.abs(values))
     slowest = np.asarray(rates.min(axis=-1), float)
     if dt is not None:
-        slowest = slowest / np.asarray(checks.sample_time(dt, np.dtype(float)))
+        slowest = slowest / np.asarray(checks.sample_time(dt, np.dtype(float), values[..., None]))
     settles = slowest > 0
     return np.where(settles, np.log(1 / within) / np.where(settles, slowest, 1.0), np.inf)

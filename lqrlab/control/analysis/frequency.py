@@ -80,6 +80,8 @@ def frequency_response(
     A, B, C, *rest = checks.matrices(**given)
     D = rest[0] if rest else jnp.zeros((C.shape[-2], B.shape[-1]), A.dtype)
     w = jnp.asarray(checks.real("frequencies", frequencies), A.dtype)
+    if not w.ndim:
+        raise ValueError("frequencies: expected an array [..., f], but found one number; put it into a list")
     step = None if dt is None else checks.sample_time(dt, A.dtype)
     return _response(A, B, C, D, w, step)
 
@@ -150,11 +152,18 @@ def hinf_norm(
     dt = checks.host_sample_time("hinf_norm", dt)
     if not stable(a, dt):
         raise ValueError("A: the system is not stable, so its H∞ norm is infinite")
-    gain, frequency = python_control.linfnorm(to_statespace(A, B, C, D, dt))
+    system = to_statespace(A, B, C, D, dt)
+    try:
+        gain, frequency = python_control.linfnorm(system)
+    except ArithmeticError as error:  # SLICOT's, of entries near the largest numbers
+        why = "expected numbers nearer to one: their H∞ norm cannot be computed"
+        raise ValueError(f"A, B, C, D: {why} ({' '.join(str(error).split())}); choose other units") from error
     return float(gain), float(frequency)
 
 
 def stable(A: np.ndarray, dt: float | None) -> bool:
-    """Whether all modes of one system decay, on the host by its eigenvalues."""
+    """Whether all modes of one system decay, on the host by its eigenvalues; not if it is not finite."""
+    if not np.isfinite(A).all():
+        return False
     poles = np.linalg.eigvals(A)
     return bool(poles.real.max() < 0 if dt is None else np.abs(poles).max() < 1)

@@ -74,7 +74,8 @@ def margins(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None) -
     """
     A, B, K = checks.host_matrices("margins", A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
     dt = checks.host_sample_time("margins", dt)
-    closed = A - B @ K
+    with np.errstate(over="ignore", invalid="ignore"):  # a loop beyond all numbers is not stable
+        closed = A - B @ K
     if not stable(closed, dt):
         raise ValueError("K: the loop A − BK is not stable, so it has no margins")
     at_inputs = []
@@ -117,7 +118,11 @@ def _crossings(A: np.ndarray, b: np.ndarray, k: np.ndarray, discrete: bool) -> t
 
     def on_boundary(*rows: list[np.ndarray]) -> np.ndarray:
         """Loop gains at the eigenvalues of the matrix with these first and last rows, and at the ends of the axis."""
-        z = scipy.linalg.eigvals(np.block([rows[0], mirrored[0], rows[1]]), right)
+        try:
+            z = scipy.linalg.eigvals(np.block([rows[0], mirrored[0], rows[1]]), right)
+        except np.linalg.LinAlgError as error:
+            why = "expected numbers nearer to one: where the loop crosses the boundary of stability cannot be computed"
+            raise ValueError(f"A, B, K: {why} ({error}); choose other units") from error
         z = z[np.isfinite(z)]
         off, size = (np.abs(z) - 1, 1.0) if discrete else (z.real, np.maximum(np.abs(z), 1e-9))
         z = z[np.abs(off) < 1e-4 * size]  # a double one is off by the root of the rounding

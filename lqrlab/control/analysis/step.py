@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import broadcast, pytree
-from lqrlab.compute.checks import whole
+from lqrlab.compute.checks import number, whole
 from lqrlab.control import checks
 from lqrlab.control.servo import feedforward
 
@@ -86,7 +86,8 @@ def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.0
     """
     ys, r = jnp.asarray(checks.real("ys", ys)), jnp.asarray(checks.real("r", r))
     ys, r = (a.astype(checks.floating(ys, r)) for a in (ys, r))
-    if ys.ndim < 2:
+    number("within", within, "a share of the set-point above 0", above=0)
+    if ys.ndim < 2 or not ys.size:
         raise ValueError(f"ys: expected outputs [..., T+1, p], but found shape {ys.shape}")
 
     def one(y: Array, dt: Array, r: Array) -> StepInfo:
@@ -106,4 +107,4 @@ def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.0
             jnp.max(jnp.abs(y)),
         )
 
-    return broadcast(one, (ys.mT, 1), (checks.sample_time(dt, ys.dtype)[..., None], 0), (r, 0))
+    return broadcast(one, (ys.mT, 1), (checks.sample_time(dt, ys.dtype, ys)[..., None], 0), (r, 0))

@@ -22,7 +22,7 @@ from lqrlab.control.riccati import sixty_digits
 from lqrlab.control.riccati.doubling import Solution, by_doubling
 from lqrlab.control.riccati.matrix_sign import by_sign_function
 
-_BY_SCIPY = 256  # members of a batch, at most, that are left to SciPy in the end
+_BY_SCIPY = 256  # members of a batch, at most, that are left to SciPy in the end; those of a singular R, all
 _BY_DIGITS = 32  # of these, at most, that SciPy leaves to sixty digits
 _CORES = (2, 2, 2, 2, 2, 0)  # core dimensions of A, B, Q, R, N and a sample time
 
@@ -105,7 +105,10 @@ def _replaced_by_scipy(
 ) -> np.ndarray:
     """Overwrite answers whose error is still too large by SciPy's, where it has one; which these are."""
     improved, tried = np.zeros(len(error), bool), 0
-    for i in np.flatnonzero(~(error < accepted(answers[1].dtype)))[:_BY_SCIPY]:
+    left = np.flatnonzero(~(error < accepted(answers[1].dtype)))
+    with np.errstate(all="ignore"):
+        only_scipy = not continuous and np.linalg.det(np.asarray(problems[3])[left]) == 0  # R is singular
+    for i in left[(np.arange(len(left)) < _BY_SCIPY) | only_scipy]:
         problem = [np.asarray(a[i], float) for a in problems]
         if not all(np.isfinite(a).all() for a in problem):
             continue
@@ -136,9 +139,10 @@ def _by_scipy(
     """``K, P, closed loop, relative residual`` of one problem, or None if SciPy finds no certified answer either."""
     solve = scipy.linalg.solve_continuous_are if continuous else scipy.linalg.solve_discrete_are
     try:
-        P = solve(A, B, Q, R, s=N)
-        S, cross = _gain_terms(A, B, R, N, P, continuous=continuous)
-        K = np.linalg.solve(S, cross.T)
+        with np.errstate(over="ignore", invalid="ignore"):
+            P = solve(A, B, Q, R, s=N)
+            S, cross = _gain_terms(A, B, R, N, P, continuous=continuous)
+            K = np.linalg.solve(S, cross.T)
     except (np.linalg.LinAlgError, ValueError):
         return None
     return _certified(A, B, Q, R, N, K, P, continuous=continuous)

@@ -114,7 +114,11 @@ def _as_pytree(f: Callable[[Array, Array], Array], n: int, m: int, dtype: np.dty
         raise TypeError(f"f: expected a function of x and u, but found {f!r}")
     if inspect.ismethod(f) and not jax.tree_util.all_leaves([f.__self__]):
         f = Partial(f.__func__, f.__self__)
-    out = jax.eval_shape(f, *(jax.ShapeDtypeStruct((size,), dtype) for size in (n, m)))
+    try:
+        out = jax.eval_shape(f, *(jax.ShapeDtypeStruct((size,), dtype) for size in (n, m)))
+    except Exception as error:
+        why = f"fails on a state [{n}] and an input [{m}] with {type(error).__name__}: {error}"
+        raise ValueError(f"f: {why}; write it with jax.numpy instead of numpy or math") from error
     if getattr(out, "shape", None) != (n,):
         raise ValueError(f"f: expected ẋ of shape ({n},), but found {out}")
     return f if isinstance(f, Partial) else Partial(f)

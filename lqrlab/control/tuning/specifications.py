@@ -129,7 +129,12 @@ class StepExperiment(NamedTuple):
         """
         a, b, q, weight, _ = checks.one_problem("tune", A, B, Q, R)
         c = jnp.asarray(C, a.dtype)
-        target = np.broadcast_to(np.asarray(r, float), (b.shape[1],))
+        target = np.asarray(checks.real("r", r), float)
+        if target.shape not in ((), (1,), (b.shape[1],)):
+            raise ValueError(
+                f"r: expected a number, or one for each of {b.shape[1]} outputs, but found {target.shape}"
+            )
+        target = np.broadcast_to(target, (b.shape[1],))
         if not target.any() or not np.isfinite(target).all():
             raise ValueError(
                 f"r: expected at least one output to step, but found the set-point {target.tolist()}"

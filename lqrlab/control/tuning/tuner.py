@@ -10,6 +10,7 @@ import optax
 import scipy.optimize
 from jaxtyping import Array, ArrayLike, Float
 
+from lqrlab.compute.checks import instance, whole
 from lqrlab.control import checks
 from lqrlab.control.analysis.frequency import sensitivity, zeros
 from lqrlab.control.analysis.step import step_response
@@ -68,6 +69,8 @@ def tune(
         ValueError: bad arguments; an output that no constant input can hold.
     """
     checks.on_host("tune", A, B, C, Q, R, dt, r)
+    instance("specs", specs, StepSpecs, "specifications, control.StepSpecs(settling=…)")
+    whole("seed", seed, 0)
     step = StepExperiment.of(A, B, C, Q, R, dt, specs, r)
     logs, *logs_without = _searched(step, specs, seed)
     Qt, Rt = _weights(logs, step.Q, step.R)

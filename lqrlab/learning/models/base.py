@@ -73,11 +73,13 @@ class Model(Protocol):
     """What a registered class must offer.
 
     ``config`` is what it was built from. ``linear`` says that its answer is −K x̃ with the context's gain
-    whatever the history: then a closed loop's cost is exact, by a Lyapunov equation.
+    whatever the history: then a closed loop's cost is exact, by a Lyapunov equation. ``any_weights`` says that it
+    reads the weights of a description; else plants are refused whose weights the scaled coordinates do not absorb.
     """
 
     config: ModelConfig
     linear: bool
+    any_weights: bool
 
     def encode(self, d: Description) -> Context:
         """From descriptions ``[b, …]``, what need not be done at each step."""
@@ -147,6 +149,7 @@ class Described(nnx.Module):
     """The part that all models share: from the description a gain, an embedding and how sure it is."""
 
     linear = False
+    any_weights = False
 
     def __init__(self, config: ModelConfig, width: int, *, rngs: nnx.Rngs):
         self.config, self.width = config, width
@@ -219,7 +222,7 @@ class HistoryNetwork(Described):
 def split(model: nnx.Module) -> tuple[nnx.GraphDef, dict[str, Array]]:
     """A model as its structure and its parameters, a flat dict ``"blocks/0/qkv/kernel" → array``."""
     graph, state = nnx.split(model)
-    return graph, {"/".join(map(str, path)): leaf[...] for path, leaf in nnx.to_flat_state(state)}
+    return graph, {"/".join(map(str, path)): leaf.get_value() for path, leaf in nnx.to_flat_state(state)}
 
 
 def merge(graph: nnx.GraphDef, params: Mapping[str, ArrayLike]) -> Any:

@@ -2,20 +2,23 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import click
 
 from lqrlab.workbench.cli.options import as_json
+from lqrlab.workbench.runs.terminal import table
 
 if TYPE_CHECKING:
-    from lqrlab.benchmarks import Row
+    from lqrlab.benchmarks import Row, UnknownRow
+    from lqrlab.evaluation import Tuned
 
 
 @click.group()
 def bench() -> None:
-    """Measure how fast this machine is."""
+    """Measure how fast this machine is, and how good controllers are."""
 
 
 @bench.command("control")
@@ -79,10 +82,58 @@ def bench_recovery(families: tuple[str, ...], seeds: int, num_steps: int | None,
     _show(lambda: benchmarks.bench_recovery(families or FAMILIES, seeds=seeds, num_steps=num_steps), as_json)
 
 
+@bench.command("unknown")
+@click.option("--quick", is_flag=True, help="One loop of each family; within a minute.")
+@click.option("--families", is_flag=True, help="Also a row for each family.")
+@click.option("--tune", is_flag=True, help="Only: the grid that the baselines' settings are from.")
+@as_json
+def bench_unknown(quick: bool, families: bool, tune: bool, as_json: bool) -> None:
+    """Controllers of plants that nobody has described to them: cost above the exact LQR's, and what diverges."""
+    from lqrlab import benchmarks, compute
+
+    compute.setup()
+    size = benchmarks.QUICK if quick else benchmarks.FULL
+    rows: Iterable = benchmarks.tune_unknown() if tune else benchmarks.bench_unknown(size, families=families)
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(_finite(dataclasses.asdict(row)), ensure_ascii=False))
+    elif tune:
+        header = ("controller", "settings", "mean ratio", "median %", "p95 %", "diverged %")
+        click.echo(table(map(_tuned, rows), header))
+    else:
+        heads = ("controller", "plants", "σ", "median %", "p95 %", "diverged %", "learned by")
+        click.echo(table(map(_regulated, rows), heads))
+
+
+def _finite(value: object) -> object:
+    """The same with None for what JSON has no number for."""
+    if isinstance(value, dict):
+        return {name: _finite(a) for name, a in value.items()}
+    if isinstance(value, tuple):
+        return [_finite(a) for a in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _tuned(row: "Tuned") -> tuple[str, ...]:
+    settings = ", ".join(f"{name} {value:g}" for name, value in row.settings.items())
+    figures = (f"{row.summary[name]:.3g}" for name in ("median", "p95", "diverged"))
+    return row.controller, settings, f"{row.mean_ratio:.4f}", *figures
+
+
+def _regulated(row: "UnknownRow") -> tuple[str, ...]:
+    figures = (_span(a) for a in (row.median, row.p95, row.diverged, row.learned))
+    return row.controller, row.plants, f"{row.noise:g}", *figures
+
+
+def _span(figure: tuple[float, float, float]) -> str:
+    """Median over seeds, and from where to where they are."""
+    middle, low, high = (f"{a:.3g}".replace("inf", "∞") for a in figure)
+    return middle if low == high else f"{middle} [{low}, {high}]"
+
+
 def _show(measure: "Callable[[], Iterable[Row]]", as_json: bool) -> None:
     """A benchmark's rows as a table, or one JSON object a line."""
     from lqrlab import compute
-    from lqrlab.workbench.runs.terminal import table
 
     compute.setup()
     if as_json:

@@ -39,19 +39,22 @@ def generate(
     import jax
 
     from lqrlab import compute, dataset
+    from lqrlab.compute.files import read_object
     from lqrlab.workbench.figures import data_card
     from lqrlab.workbench.runs import cluster
     from lqrlab.workbench.runs.terminal import Progress
 
     compute.setup()
     try:
-        text = config.read_text() if config else "{}"
+        given = read_object(config) if config else {}
     except OSError as error:
         raise ValueError(f"--config {config}: cannot be read ({error.strerror})") from None
-    dataset.DataConfig.from_json(text)  # what is wrong in the file is told as such
+    except ValueError as error:
+        raise ValueError(f"--config {config}: {error}") from None
+    dataset.DataConfig.from_dict(given)  # what is wrong in the file is told as such
     kinds = typing.get_type_hints(dataset.DataConfig)
     typed = {name: notebooks.from_text(value, kinds.get(name, str)) for name, value in overrides.items()}
-    wanted = dataset.DataConfig.from_json(json.dumps(json.loads(text) | typed))
+    wanted = dataset.DataConfig.from_json(json.dumps(given | typed))
     name = str(path)
     with contextlib.ExitStack() as held:
         progress = held.enter_context(Progress())

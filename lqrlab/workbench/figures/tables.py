@@ -8,7 +8,7 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from lqrlab import systems
-from lqrlab.evaluation import Score
+from lqrlab.evaluation import Ladder, Score
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import demonstration, plant_card
 
@@ -45,6 +45,11 @@ def scores(by_policy: Mapping[str, Score], groups: Sequence[str]) -> pd.DataFram
         members = np.flatnonzero(np.array(groups) == family)
         rows += [{"plant": family, "controller": k, **s[members].summary()} for k, s in by_policy.items()]
     return pd.DataFrame(rows).set_index(["plant", "controller"])
+
+
+def ladder(found: Ladder) -> pd.DataFrame:
+    """One row a rung and controller, as :func:`scores` has them for families."""
+    return pd.DataFrame(found.rows()).set_index(["plants", "controller"])
 
 
 def training(rows: Sequence[Mapping[str, float]]) -> pd.DataFrame:

@@ -16,7 +16,8 @@ class Plane(anywidget.AnyWidget):
         point: where it was clicked last, across and up in the plane, 0 … 1; what a test sets.
     """
 
-    _esm = Path(__file__).with_suffix(".js")
+    # as a path, anywidget would watch the file and hold every plane for ever
+    _esm = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
     svg: Any = traitlets.Unicode("").tag(sync=True)
     frame: Any = traitlets.List([0.0, 1.0, 0.0, 1.0]).tag(sync=True)
     point: Any = traitlets.List([]).tag(sync=True)

@@ -173,6 +173,13 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         """Put a picture and its words into the panel."""
         self.picture.value, self.words.value = picture.drawing, picture.words
 
+    def close(self) -> None:
+        """Stop the work and close all widgets in the panel: ipywidgets keeps those that are not closed."""
+        self.live.interrupt()
+        _close_all(self.children)
+        self.layout.close()
+        super().close()
+
     def ask(self) -> None:
         """Have the picture made that the controls now stand for."""
         if self._quiet:
@@ -195,3 +202,12 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
             yield
         finally:
             self._quiet = before
+
+
+def _close_all(widgets: Sequence[ipywidgets.Widget]) -> None:
+    for widget in widgets:
+        _close_all(getattr(widget, "children", ()))
+        for part in ("layout", "style"):
+            if hasattr(widget, part):
+                getattr(widget, part).close()
+        widget.close()

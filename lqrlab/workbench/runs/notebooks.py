@@ -19,6 +19,7 @@ from typing import Any
 import lqrlab
 from lqrlab.compute import checks
 from lqrlab.compute.config import checked
+from lqrlab.compute.files import read_object
 
 Cell = Mapping[str, Any]
 Kind = type | types.GenericAlias | types.UnionType | None
@@ -99,7 +100,7 @@ def headings(cell: Cell) -> Iterator[tuple[int, str]]:
 def read(path: Path) -> Notebook:
     """Read a notebook; a ``ValueError`` names a file that is not one, or a parameter not declared well."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_object(path)
         cells = tuple(content["cells"])
         declared = [source(cell) for cell in cells if "parameters" in tags(cell)]
         metadata = content.get("metadata", {}).get("lqrlab", {})
@@ -186,10 +187,10 @@ def read_profile(source: Path, name: str) -> Profile:
         known = ", ".join(sorted(p.stem for p in path.parent.glob("*.json"))) or "none"
         raise ValueError(f"profile: there is no {name!r} in {path.parent}; there are {known}")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_object(path)
     except ValueError as error:
-        raise ValueError(f"{path}: not JSON ({error})") from None
-    if not isinstance(content, dict) or not all(isinstance(v, dict) for v in content.values()):
+        raise ValueError(f"{path}: expected {{notebook: {{parameter: value}}}}; {error}") from None
+    if not all(isinstance(v, dict) for v in content.values()):
         raise ValueError(f"{path}: expected {{notebook: {{parameter: value}}}}")
     return content
 

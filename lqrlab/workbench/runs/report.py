@@ -46,6 +46,9 @@ class Page:
         return [*seed, ("Run on", started), ("Took", took), ("Device", self.result["device"])]
 
 
+_GENERATOR = b'name="generator" content="lqrlab"'  # in templates/base.html.j2
+
+
 def write(folder: str | Path) -> Path:
     """Write a run's report from its executed notebooks; returns the front page, ``<folder>/report/index.html``.
 
@@ -89,9 +92,14 @@ def index(data: str | Path) -> Path:
     """Write ``<data>/index.html``: all runs and sweeps in ``data/runs`` and ``data/sweeps``, the latest first.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none; a page of that name is not lqrlab's.
     """
     data = Path(data).resolve()
+    old = data / "index.html"
+    if old.exists() and _GENERATOR not in old.read_bytes()[:1000]:
+        raise ValueError(
+            f"{old}: expected a list of runs to write anew, but found another page; move it away"
+        )
     listed: dict[str, list[dict[str, object]]] = {}
     for kind, name in (("Runs", run_folder.RUN), ("Sweeps", run_folder.SWEEP)):
         entries = []

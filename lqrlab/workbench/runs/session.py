@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
-import json
 import math
 import os
 import platform
@@ -115,7 +114,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
 def results(folder: Path, name: str) -> Result:
     """What the notebook ``name`` wrote at its end; a ``ValueError`` says which notebook to run first."""
     try:
-        return json.loads(result_path(folder, name).read_text(encoding="utf-8"))
+        return disk.read_object(result_path(folder, name))  # type: ignore[return-value]
     except (OSError, ValueError):
         raise ValueError(f"{folder}: no result of {name}; run that notebook first") from None
 

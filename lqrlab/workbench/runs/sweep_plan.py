@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from lqrlab.compute.files import read_bytes
 from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session, sweep_program
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 
@@ -247,7 +248,7 @@ def _split(text: str) -> list[str]:
 def read_list(path: Path) -> list[dict[str, object]]:
     """The points of a CSV file (a header of parameters) or of a JSON file (a list of objects)."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_bytes(path).decode("utf-8-sig")
         lines = csv.DictReader(text.splitlines(), skipinitialspace=True, strict=True)
         rows = json.loads(text) if path.suffix.lower() == ".json" else list(lines)
     except OSError as error:

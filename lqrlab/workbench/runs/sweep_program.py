@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lqrlab.compute.files import read_rows
 from lqrlab.workbench.runs import notebooks, run_folder
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 from lqrlab.workbench.runs.terminal import Progress
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 FILE = "numbers.jsonl"
 """What is known of each point, a line each."""
+_MOST_BYTES = 1 << 32  # ten million points
 MANY = 16
 """Trainings from which on one program is taken by default."""
 
@@ -65,14 +67,12 @@ def execute(plan: "SweepPlan", points: Sequence["Point"], progress: Progress) ->
 
 def read(folder: Path) -> dict[str, Values]:
     """What is known: fingerprint of a point → its numbers, or its ``error``. A line cut short is none."""
-    known, path = {}, folder / FILE
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            row = json.loads(line)
-            known[row.pop("fingerprint")] = row
-        except (ValueError, KeyError):
-            continue
-    return known
+    rows = [
+        row
+        for row in read_rows(folder / FILE, _MOST_BYTES)
+        if row and isinstance(row.get("fingerprint"), str)
+    ]
+    return {row.pop("fingerprint"): row for row in rows}
 
 
 def why_not(nb: Notebook, values: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> str:

@@ -1,0 +1,166 @@
+"""Controllers of plants that nobody has described to them, side by side: the table, not how fast."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+
+import jax
+import numpy as np
+
+from lqrlab import evaluation, learning, systems
+from lqrlab.dataset import Description
+from lqrlab.dataset.config import FAMILIES, HELD_OUT
+from lqrlab.learning import Known
+from lqrlab.simulation import Policy
+
+Controller = Callable[[Known], Policy]
+TRAINED = tuple(name for name in FAMILIES if name not in HELD_OUT)
+"""Families that a controller may know beforehand."""
+NOISES = (0.0, 0.01, 0.05)
+"""Standard deviations of the disturbance of the state at each step, in units of the state's scale."""
+_FIT = 50  # plants of each family that priors are fitted to
+_KNOWN, _TUNING, _TEST = 11, 7, 12  # seeds of plants, never the same
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """How many loops: variants of each trained and of each other family, starts of each, seeds."""
+
+    trained: int
+    others: int
+    num_initial: int
+    seeds: int
+
+
+FULL = Size(8, 3, 2, 3)
+"""Some minutes on two cores."""
+QUICK = Size(1, 1, 1, 1)
+"""A minute."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UnknownRow:
+    """What a controller's loops cost above the exact LQR's; each figure (median, least, largest) over seeds.
+
+    Attributes:
+        controller: its name.
+        plants: which.
+        noise: standard deviation of the disturbance.
+        loops: of one seed.
+        median, p95: of the excess cost in percent; inf where the loop diverged.
+        diverged: percent of the loops.
+        learned: p95 of the steps after which a loop costs no more than a tenth above the optimum.
+    """
+
+    controller: str
+    plants: str
+    noise: float
+    loops: int
+    median: tuple[float, float, float]
+    p95: tuple[float, float, float]
+    diverged: tuple[float, float, float]
+    learned: tuple[float, float, float]
+
+
+def bench_unknown(
+    size: Size = FULL,
+    *,
+    families: bool = False,
+    extra: Mapping[str, Controller] | None = None,
+) -> Iterator[UnknownRow]:
+    """Regulate plants of the trained families and of all others, ±20 %, with each controller, seed by seed.
+
+    Args:
+        size: :data:`FULL` or :data:`QUICK`.
+        families: also one row a family.
+        extra: further controllers, name → function from what is known to a policy.
+    """
+    training = _training()
+    prior = learning.wide(learning.families(training))
+    tests = [_tests(size, seed) for seed in range(size.seeds)]
+    controllers = {**(extra or {}), "adaptive": lambda known: learning.adaptive(known, prior)}
+    controllers |= evaluation.unknown_baselines(training)
+    described = _described(range(len(systems.names())))
+    for name in [*controllers, "family known"]:
+        regrets = []
+        for seed, plants in enumerate(tests):
+            controller = controllers.get(name) or evaluation.family_known(described, plants)
+            key = jax.random.key(seed)
+            regrets.append(evaluation.unknown(controller, plants, key=key, num_initial=size.num_initial))
+        yield from _rows(name, tests[0], regrets, families)
+
+
+def tune_unknown() -> Iterator[evaluation.Tuned]:
+    """Every setting of every baseline, on plants of the trained families that are in no table."""
+    plants = _drawn([systems.names().index(name) for name in TRAINED], _TUNING, 4)
+    yield from evaluation.tune_baselines(_training(), _noisy(plants), key=jax.random.key(_TUNING))
+
+
+def _drawn(which: list[int] | range, seed: int, num: int) -> evaluation.Unknown:
+    """``num`` plants of each of these families, those of other seeds aside."""
+    names = systems.names()
+    batches = [
+        systems.sample(names[i], key=jax.random.fold_in(jax.random.key(seed), i), num=_FIT, spread=0.2)
+        for i in which
+    ]
+    return evaluation.undescribed(batches)[np.tile(np.arange(_FIT) < num, len(batches))]
+
+
+def _described(which: list[int] | range) -> list[Description]:
+    """The plants that a prior may know, a batch for each of these families."""
+    plants = _drawn(which, _KNOWN, _FIT)
+    every = Description(plants.problem.A, plants.problem.B, plants.known.coordinates)
+    return [every[np.asarray(plants.family) == i] for i in range(len(which))]
+
+
+def _training() -> list[Description]:
+    return _described([systems.names().index(name) for name in TRAINED])
+
+
+def _tests(size: Size, seed: int) -> evaluation.Unknown:
+    """Fresh plants of all families under each noise; ``family`` counts in the order of ``systems.names()``."""
+    names = systems.names()
+    plants = _drawn(range(len(names)), _TEST + 100 * seed, max(size.trained, size.others))
+    family = np.asarray(plants.family)
+    position = np.arange(len(plants)) - np.searchsorted(family, family)
+    allowed = np.array([size.trained if name in TRAINED else size.others for name in names])
+    return _noisy(plants[position < allowed[family]])
+
+
+def _noisy(plants: evaluation.Unknown) -> evaluation.Unknown:
+    """The same plants under each of the noises, one after another."""
+    num = len(plants)
+    return plants[np.tile(np.arange(num), len(NOISES))].disturbed(np.repeat(NOISES, num))
+
+
+def _rows(
+    name: str, plants: evaluation.Unknown, regrets: list[evaluation.Regret], families: bool
+) -> Iterator[UnknownRow]:
+    names, family, noise = systems.names(), np.asarray(plants.family), np.asarray(plants.known.noise)
+    trained = np.isin(np.array(names)[family], TRAINED)
+    masks = (
+        np.asarray(a) for a in (plants.known.coordinates.state_mask, plants.known.coordinates.input_mask)
+    )
+    n, m = (mask.sum(-1) for mask in masks)
+    small = ~trained & (n <= 6) & (m <= 4)
+    kinds = {
+        f"{len(TRAINED)} trained families": trained,
+        f"{len(set(family[~trained]))} never trained on": ~trained,
+        f"{len(set(family[small]))} of those, n ≤ 6, m ≤ 4": small,
+    }
+    if families:
+        kinds |= {names[i]: family == i for i in np.unique(family)}
+    for kind, chosen in kinds.items():
+        for level in NOISES:
+            at = chosen & (noise == level)
+            found = [regret[at].summary() for regret in regrets]
+            figures = {
+                key: _spread([each[of] for each in found])
+                for key, of in (("median",) * 2, ("p95",) * 2, ("diverged",) * 2, ("learned", "learned_p95"))
+            }
+            yield UnknownRow(name, kind, level, regrets[0].ratio[at].size, **figures)
+
+
+def _spread(values: list[float]) -> tuple[float, float, float]:
+    """Median, least and largest."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2], ordered[0], ordered[-1]

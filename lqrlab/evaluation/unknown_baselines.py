@@ -1,0 +1,213 @@
+"""What to compare a controller of unknown plants with: the textbook's answers, tuned on training families only."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from lqrlab import control, learning
+from lqrlab.compute import pytree
+from lqrlab.compute.linalg import expand_batch
+from lqrlab.dataset import Description
+from lqrlab.evaluation.unknown import Fixed, Unknown
+from lqrlab.learning import AdaptivePolicy, Known, Prior
+from lqrlab.simulation import Policy
+from lqrlab.systems import M_MAX, N_MAX
+
+Controller = Callable[[Known], Policy]
+"""From what is known of plants to a policy for them."""
+
+_FLOOR = 1e-4
+_LAST = -1e6  # log odds of what is believed only where nothing else can be
+
+SETTINGS: Mapping[str, Mapping[str, float]] = {
+    "ridge": {"size": 0.1, "input_size": 1.0, "probe": 0.05, "doublings": 1},
+    "cautious ridge": {"size": 0.1, "input_size": 0.3, "probe": 0.15, "doublings": 1, "caution": 0.1},
+    "training plants of this size": {"inflate": 2.0, "rank": 24},
+    "likeliest family": {"inflate": 4.0},
+    "bank of 500": {"misfit": 0.1},
+    "family known": {"inflate": 4.0},
+}
+"""The best of the grid in :mod:`.unknown_tuning`, each, on plants of the training families."""
+
+
+def baseline(
+    name: str, training: Sequence[Description], plants: Unknown | None = None, **settings: float
+) -> Controller:
+    """One of the baselines, with its settings of :data:`SETTINGS` where none are given.
+
+    Args:
+        name: which.
+        training: plants of each family that may be known beforehand.
+        plants: those to be controlled, in the order of these families; needed where the family is known.
+        settings: of :data:`unknown_tuning.GRID`.
+    """
+    given: Mapping[str, Any] = {**SETTINGS[name], **settings}
+    if name == "family known":
+        assert plants is not None, "a family is known of some plants"
+        return family_known(training, plants, **given)
+    if name == "bank of 500":
+        return bank(training, **given)
+    doublings = int(given.get("doublings", 5))
+    numbers = {key: value for key, value in given.items() if key != "doublings"}
+    if name in ("ridge", "cautious ridge"):
+        prior = ridge(**numbers)
+    elif name == "likeliest family":
+        prior = likeliest(training, **numbers)
+    else:
+        prior = of_size(training, **numbers)
+    return lambda known: learning.adaptive(known, prior, doublings=doublings)
+
+
+def ridge(size: float, input_size: float, probe: float, caution: float = 0.0) -> Prior:
+    """Recursive ridge regression towards x⁺ = x, and the design for its mean: certainty equivalence.
+
+    Args:
+        size: standard deviation of the entries of A − I.
+        input_size: of those of B.
+        probe: amplitude of the probing input at the start.
+        caution: share of the covariance that is multiplicative noise in the design.
+    """
+    prior = learning.ridge(caution=caution, probe=probe)
+    return dataclasses.replace(prior, dense=jnp.array([[size, input_size, 0.0]]))
+
+
+def of_size(training: Sequence[Description], inflate: float, rank: float) -> Prior:
+    """Mean and covariance of all training plants with as many states and inputs; where there are none, ridge."""
+    groups: dict[tuple[int, int], list[Description]] = {}
+    for d in training:
+        groups.setdefault(_size(d), []).append(d)
+    pooled = [jax.tree.map(lambda *a: jnp.concatenate(a), *group) for group in groups.values()]
+    base = ridge(**{name: value for name, value in SETTINGS["ridge"].items() if name != "doublings"})
+    return dataclasses.replace(
+        base,
+        dense=base.dense.at[0, 2].set(_LAST),
+        inflate=jnp.array(inflate),
+        known=learning.families(pooled, rank=int(rank)),
+    )
+
+
+def likeliest(training: Sequence[Description], inflate: float) -> Prior:
+    """The likeliest of the training families, and certainty equivalence from its prior; no control of other sizes."""
+    return _families_alone(learning.families(training), inflate)
+
+
+def _families_alone(families: learning.Families, inflate: float) -> Prior:
+    base = learning.wide(families)
+    return dataclasses.replace(
+        base,
+        dense=base.dense[:0],
+        kinematic=base.kinematic[:0],
+        caution=jnp.array(0.0),
+        inflate=jnp.array(inflate),
+    )
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class BankPolicy:
+    """The gains of some plants that are known, each weighted by how well its plant explains what was seen.
+
+    Attributes:
+        theta: the plants, x⁺ = θᵀ[x; u] ``[V, 18, 12]``.
+        K: their optimal gains ``[V, 6, 12]``.
+        sizes: their numbers of states and inputs ``[V, 2]``; only plants of the right size have a say.
+        misfit: error that a plant of the bank may make a step, per unit of [x; u].
+        known: what is known of the plants to control ``[*batch]``.
+    """
+
+    theta: Float[Array, "V z n"]
+    K: Float[Array, "V m n"]
+    sizes: Float[Array, "V 2"]
+    misfit: Float[Array, ""]
+    known: Known
+
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """The last state and input, and the log odds of each plant of the bank."""
+        masks = self.known.coordinates.state_mask, self.known.coordinates.input_mask
+        size = jnp.stack([jnp.sum(mask, -1) for mask in masks], -1)
+        fits = jnp.all(size[..., None, :] == jnp.expand_dims(self.sizes, tuple(range(size.ndim - 1))), -1)
+        odds = jnp.where(fits, 0.0, -jnp.inf)
+        odds = jnp.broadcast_to(expand_batch(odds, len(batch_shape) + 1), (*batch_shape, len(self.K)))
+        return jnp.zeros((*batch_shape, N_MAX + M_MAX)), odds
+
+    def __call__(self, carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
+        """Weigh the plants by how they explain x ``[*batch, *extra, 12]``, and answer with u ``[…, 6]``."""
+        z, odds = carry
+        floor = _FLOOR**2 + self.known.noise**2 + 2 * self.known.sensor_noise**2
+        variance = expand_batch(floor, x.ndim - 1, 0) + self.misfit**2 * jnp.sum(z * z, -1)
+        flat = jnp.moveaxis(self.theta, 1, 0).reshape(N_MAX + M_MAX, -1)
+        error = x[..., None, :] - (z @ flat).reshape(*x.shape[:-1], len(self.K), N_MAX)
+        likelihood = -jnp.sum(error**2, -1) / (2 * variance[..., None])
+        started = jnp.any(z != 0, axis=-1, keepdims=True)
+        odds = odds + jnp.where(started, likelihood, 0.0)
+        odds = odds - jnp.maximum(jnp.max(odds, -1, keepdims=True), -1e30)
+        weights = jax.nn.softmax(jnp.where(jnp.isfinite(odds), odds, -jnp.inf))
+        K = (weights @ self.K.reshape(len(self.K), -1)).reshape(*x.shape[:-1], M_MAX, N_MAX)
+        u = -(K @ x[..., None])[..., 0] * expand_batch(self.known.coordinates.input_mask, x.ndim)
+        limit = expand_batch(self.known.limit, x.ndim - 1, 0)[..., None]
+        u = jnp.clip(jnp.where(jnp.isfinite(u), u, 0.0), -limit, limit)
+        return (jnp.concatenate([x, u], -1), odds), u
+
+
+def bank(training: Sequence[Description], misfit: float, num: int = 500) -> Controller:
+    """The gains of ``num`` training plants, as many of each family, by likelihood."""
+    each = num // len(training)
+    plants = jax.tree.map(lambda *a: jnp.concatenate([b[:each] for b in a]), *training)
+    A, B = plants.A, plants.B
+    K = control.dlqr(A, B, np.eye(N_MAX), np.eye(M_MAX)).K
+    theta = jnp.concatenate([jnp.swapaxes(A, -1, -2), jnp.swapaxes(B, -1, -2)], axis=-2)
+    sizes = jnp.stack([jnp.sum(plants.state_mask, -1), jnp.sum(plants.input_mask, -1)], -1)
+    return lambda known: BankPolicy(theta, K, sizes, jnp.asarray(misfit), known)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class _EachItsOwn:
+    """A policy of its own for each plant ``[V, …]``."""
+
+    policies: AdaptivePolicy
+
+    def init(self, batch_shape: tuple[int, ...]) -> object:
+        return jax.vmap(lambda policy: policy.init(batch_shape[1:]))(self.policies)
+
+    def __call__(self, carry: object, x: Array) -> tuple[object, Array]:
+        return jax.vmap(lambda policy, carry, x: policy(carry, x))(self.policies, carry, x)
+
+
+def family_known(
+    described: Sequence[Description], plants: Unknown, inflate: float = SETTINGS["family known"]["inflate"]
+) -> Controller:
+    """Certainty equivalence from the prior of the plant's own family, whichever it is: one bracket of the table.
+
+    Args:
+        described: other plants of each family, in the order of ``plants.family``.
+        plants: those to be controlled.
+        inflate: factor on the families' variances.
+    """
+    families = learning.families(described)
+    own = jax.tree.map(lambda a: a[plants.family][:, None], families)
+    own = dataclasses.replace(own, most=1)
+    base = _families_alone(jax.tree.map(lambda a: a[:1], families), inflate)
+    rest = dataclasses.replace(base, known=None)
+    spread = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(plants), *a.shape)), rest)
+    prior = dataclasses.replace(spread, known=own)
+    return lambda known: _EachItsOwn(AdaptivePolicy(prior, known, M_MAX))
+
+
+def unknown_baselines(training: Sequence[Description]) -> dict[str, Controller]:
+    """Controllers to compare with, tuned on the training families by ``lqrlab bench unknown --tune``.
+
+    Args:
+        training: at least 50 plants of each family that may be known beforehand.
+    """
+    nothing = {"no control": lambda known: Fixed(jnp.zeros((*known.noise.shape, M_MAX, N_MAX)))}
+    return nothing | {name: baseline(name, training) for name in SETTINGS if name != "family known"}
+
+
+def _size(d: Description) -> tuple[int, int]:
+    return int(d.state_mask[0].sum()), int(d.input_mask[0].sum())

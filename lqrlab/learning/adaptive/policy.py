@@ -1,0 +1,203 @@
+"""The adaptive regulator: it believes, designs for what it believes, and probes what it does not know."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int
+
+from lqrlab.compute import pytree
+from lqrlab.compute.linalg import expand_batch, solve
+from lqrlab.learning.adaptive import belief as beliefs
+from lqrlab.learning.adaptive.belief import Belief
+from lqrlab.learning.adaptive.known import Known
+from lqrlab.learning.adaptive.prior import Prior, Z
+from lqrlab.systems import M_MAX, N_MAX, Plant
+
+_LARGEST_COST = 1e6  # of a belief that nothing stabilises; beyond it the design only keeps its direction
+_SURE = 0.95  # weight of a component that is taken for certain
+_SIGNS = np.random.default_rng(0).choice([-1.0, 1.0], (64, M_MAX))
+"""Of the probing inputs, over steps: fixed, so that the same loop is the same run."""
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """What an adaptive regulator remembers of each loop.
+
+    Attributes:
+        belief: of its plant.
+        z: the last state and input, scaled.
+        t: steps taken.
+        P: cost to go of the design.
+        component: the component of the belief that is nearly certain; −1 if none is.
+    """
+
+    belief: Belief
+    z: Float[Array, "*batch z"]
+    t: Int[Array, "*batch"]
+    P: Float[Array, "*batch n n"]
+    component: Int[Array, "*batch"]
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class AdaptivePolicy:
+    """A regulator of plants that nobody has described to it; a :class:`lqrlab.simulation.Policy`.
+
+    At each step the belief in A and B takes in what the last input did (exact Bayesian regression), a step of policy
+    iteration improves the cost to go of the likeliest plant, with what is not known about it as multiplicative noise
+    (so an input whose effect is uncertain is dear), and a probing input is added while the plant is new.
+
+    Attributes:
+        prior: what is believed before the first step, and how boldly to act.
+        known: what is known of the plants ``[*batch]``.
+        m: the plants' number of inputs.
+        doublings: 2 to this power steps of policy evaluation are made a step.
+
+    Source: J. Sternby, A simple dual control problem with an analytical solution, IEEE TAC 21 (1976), and
+    B. Wittenmark, Adaptive dual control methods: an overview, IFAC 1995 (caution and probing); W. De Koning,
+    Infinite horizon optimal control of linear discrete time systems with stochastic parameters, Automatica 18 (1982).
+    """
+
+    prior: Prior
+    known: Known
+    m: int = dataclasses.field(metadata={"static": True})
+    doublings: int = dataclasses.field(default=2, metadata={"static": True})
+
+    def init(self, batch_shape: tuple[int, ...]) -> Memory:
+        """The prior, for each loop."""
+        known, lead = self._flat(batch_shape)
+        memory = jax.vmap(lambda one: begin(self.prior, one))(known)
+        return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), memory)
+
+    def __call__(self, carry: Memory, x: Array) -> tuple[Memory, Array]:
+        """Learn from x ``[*batch, *extra, n]`` and answer with u ``[*batch, *extra, m]``."""
+        known, lead = self._flat(x.shape[:-1])
+        seen = self.known.coordinates.scale_state(x).astype(float).reshape(math.prod(lead), N_MAX)
+        num = math.prod(lead)
+        flat = jax.tree.map(lambda a: a.reshape(num, *a.shape[len(lead) :]), carry)
+        memory, u = jax.vmap(lambda *one: step(self.prior, self.doublings, *one))(known, flat, seen)
+        memory = jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), memory)
+        return memory, self.known.coordinates.unscale_input(u.reshape(*lead, M_MAX), self.m).astype(x.dtype)
+
+    def _flat(self, lead: tuple[int, ...]) -> tuple[Known, tuple[int, ...]]:
+        """What is known of each loop, one after another."""
+        batch = self.known.noise.ndim
+
+        def spread(a: Array) -> Array:
+            core = a.shape[batch:]
+            a = expand_batch(a, len(lead) + len(core), len(core))
+            return jnp.broadcast_to(a, (*lead, *core)).reshape(math.prod(lead), *core)
+
+        return jax.tree.map(spread, self.known), lead
+
+
+def begin(prior: Prior, known: Known) -> Memory:
+    """The memory of one loop before its first step."""
+    belief = beliefs.start(prior, known)
+    P = prior.start * jnp.diag(known.coordinates.state_mask.astype(float))
+    return Memory(belief, jnp.zeros(Z), jnp.zeros((), int), P, jnp.full((), -1))
+
+
+def step(prior: Prior, doublings: int, known: Known, memory: Memory, x: Array) -> tuple[Memory, Array]:
+    """One plant, one step, in scaled and padded coordinates."""
+    learned = beliefs.learn(memory.belief, prior, known, memory.z, x)
+    first = memory.t == 0
+    belief = jax.tree.map(lambda old, new: jnp.where(first, old, new), memory.belief, learned)
+    K, P, component = _designed(prior, doublings, known, belief, memory)
+    inputs = known.coordinates.input_mask.astype(float)
+    at_large = jnp.sum(jax.nn.softmax(belief.odds)[: len(belief.theta)])
+    u = (_probe(prior, known, memory.t, at_large) - K @ x) * inputs
+    u = jnp.clip(jnp.where(jnp.isfinite(u), u, 0.0), -known.limit, known.limit)
+    return Memory(belief, jnp.concatenate([x, u]), memory.t + 1, P, component), u
+
+
+def _designed(
+    prior: Prior, doublings: int, known: Known, belief: Belief, memory: Memory
+) -> tuple[Array, Array, Array]:
+    """The gain, the likeliest hypothesis's cost to go, and that hypothesis where it is nearly certain, else −1.
+
+    The input is the best one if the next step told which hypothesis is true: it minimises the expected cost to go,
+    each hypothesis's by its own P and in units of tr P, since it is the cost over the optimum that counts. What is not
+    known of a plant at large is as noise that multiplies z: it adds E[δθ P δθᵀ] to the weights of z.
+    """
+    weights, theta, spread = beliefs.hypotheses(belief, prior)
+    at_large = len(weights) - 1
+    best = jnp.argmax(weights)
+    component = jnp.where(weights[best] > _SURE, best, -1)
+    P = memory.P
+    if at_large:  # a family that is recognised brings its cost to go
+        assert prior.known is not None
+        costs = prior.known.cost[belief.family]
+        new = (component >= 0) & (component < at_large) & (component != memory.component)
+        P = jnp.where(new, costs[jnp.minimum(best, at_large - 1)], P)
+    exists = known.coordinates.state_mask.astype(float)
+    rows = jnp.stack([belief.position, exists - belief.position])
+    dear = prior.caution * jnp.tensordot(rows @ jnp.diagonal(P), spread, 1)
+    P = _improved(theta[best], jnp.eye(Z) + jnp.where(best == at_large, dear, 0.0), P, doublings)
+    H = weights[-1] / jnp.maximum(jnp.trace(P), 1.0) * (theta[-1] @ P @ theta[-1].T + dear + jnp.eye(Z))
+    if at_large:
+        mine = jnp.where((jnp.arange(at_large) == component)[:, None, None], P, costs)
+        of_families = jnp.einsum("fzn,fnm,fym->fzy", theta[:-1], mine, theta[:-1]) + jnp.eye(Z)[None]
+        size = jnp.maximum(jnp.trace(mine, axis1=-2, axis2=-1), 1.0)
+        H = H + jnp.tensordot(weights[:-1] / size, of_families, 1)
+    return _greedy(H), P, component
+
+
+def _improved(theta: Array, price: Array, P: Array, doublings: int) -> Array:
+    """P after a step of optimistic policy iteration: of the gain that is best for P, many steps' cost, then P."""
+    K = _greedy(theta @ P @ theta.T + price)
+    F, act = theta[:N_MAX].T - theta[N_MAX:].T @ K, jnp.concatenate([jnp.eye(N_MAX), -K])
+    S = act.T @ price @ act
+    for _ in range(doublings):
+        S, F = S + F.T @ S @ F, F @ F
+    P = S + F.T @ P @ F
+    good, P = jnp.all(jnp.isfinite(P)), (P + P.T) / 2
+    return jnp.where(good, P * jnp.minimum(1.0, _LARGEST_COST / jnp.trace(P)), _LARGEST_COST * jnp.eye(N_MAX))
+
+
+def _greedy(H: Array) -> Array:
+    """The gain that minimises zᵀHz for z = [x; −Kx]."""
+    return solve(H[N_MAX:, N_MAX:], H[N_MAX:, :N_MAX], definite=True)
+
+
+def _probe(prior: Prior, known: Known, t: Array, at_large: Array) -> Array:
+    """The probing input of a step: as strong as the plant is unknown, and dying away."""
+    size = jnp.sum(known.coordinates.state_mask) + jnp.sum(known.coordinates.input_mask)
+    constant, of_noise, times = prior.probe
+    amplitude = (constant + of_noise * known.noise) * jnp.exp(-t.astype(float) / (times * size.astype(float)))
+    return at_large * amplitude * jnp.asarray(_SIGNS)[t % len(_SIGNS)]
+
+
+def adaptive(
+    plants: Plant | Known,
+    prior: Prior,
+    *,
+    noise: ArrayLike = 0.0,
+    sensor_noise: ArrayLike = 0.0,
+    limit: ArrayLike = np.inf,
+    doublings: int = 2,
+) -> AdaptivePolicy:
+    """A regulator for plants of which only units, sample time and noise are told.
+
+    Args:
+        plants: a plant or a batch, whose equations are not looked at; or what is known of one.
+        prior: what is believed beforehand.
+        noise: standard deviation of the disturbance of the state at each step, in units of the state's scale.
+        sensor_noise: the same of what is measured.
+        limit: of the inputs, ± in units of their scale.
+        doublings: 2 to this power steps of policy evaluation are made a step.
+
+    >>> plant = systems.make("pendulum")
+    >>> policy = learning.adaptive(plant, learning.wide())
+    >>> run = simulation.rollout(plant, policy, jnp.array([0.1, 0.0]), num_steps=200)
+    >>> bool(abs(run.xs[-1]).max() < 1e-3)
+    True
+    """
+    if isinstance(plants, Known):
+        return AdaptivePolicy(prior, plants, M_MAX, doublings)
+    known = Known.of(plants, noise=noise, sensor_noise=sensor_noise, limit=limit)
+    return AdaptivePolicy(prior, known, plants.m, doublings)

@@ -1,0 +1,202 @@
+"""What is believed of a plant before its first step: a mixture of families that are known, and of plants at large."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from lqrlab import control
+from lqrlab.compute import pytree
+from lqrlab.dataset import Description
+from lqrlab.learning.adaptive.known import Known
+from lqrlab.systems import M_MAX, N_MAX
+
+Z = N_MAX + M_MAX
+"""Entries of z = [x; u]; a plant is θ ``[Z, N_MAX]`` with x⁺ = θᵀz."""
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Families:
+    """Families of plants as Gaussians: θ = mean + Σ w direction, w ~ N(0, variance).
+
+    Attributes:
+        mean: ``[F, Z, 12]``.
+        directions: orthonormal ``[F, r, Z, 12]``.
+        variance: of w ``[F, r]``.
+        rest: mean squared deviation per row that the directions leave ``[F]``.
+        sizes: numbers of states and inputs ``[F, 2]``; a plant of another size is of another family.
+        cost: optimal cost to go of the mean ``[F, 12, 12]``, with Q = R = I.
+        most: so many families are of one size, at most.
+    """
+
+    mean: Float[Array, "F z n"]
+    directions: Float[Array, "F r z n"]
+    variance: Float[Array, "F r"]
+    rest: Float[Array, " F"]
+    sizes: Float[Array, "F 2"]
+    cost: Float[Array, "F n n"]
+    most: int = dataclasses.field(metadata={"static": True})
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+
+def transition(d: Description) -> np.ndarray:
+    """θ of described plants ``[*batch, Z, 12]``, float64."""
+    A, B = (np.swapaxes(np.asarray(a, float), -1, -2) for a in (d.A, d.B))
+    return np.concatenate([A, B], axis=-2)
+
+
+def families(plants: Sequence[Description], *, rank: int = 6) -> Families:
+    """Fit a Gaussian to each of some batches of plants, one a family.
+
+    Args:
+        plants: descriptions ``[num, …]`` of at least two variants a family, all of one size.
+        rank: directions kept of a family.
+    """
+    columns = [np.stack(column) for column in zip(*(_family(d, rank) for d in plants))]
+    return Families(*map(jnp.asarray, columns), _most(columns[4]))
+
+
+def _family(d: Description, rank: int) -> tuple[np.ndarray, ...]:
+    """The columns of :class:`Families` for one family."""
+    theta, (n, m) = transition(d), (int(np.sum(np.asarray(a)[0])) for a in (d.state_mask, d.input_mask))
+    mean = theta.mean(0)
+    flat = (theta - mean).reshape(len(theta), -1)
+    kept = min(rank, len(theta) - 1, flat.shape[1])
+    _, size, directions = np.linalg.svd(flat, full_matrices=False)
+    directions, size = directions[:kept], size[:kept]
+    w = flat @ directions.T
+    rest = ((flat - w @ directions) ** 2).mean(0).reshape(Z, N_MAX).sum(0).max()
+    fill = ((0, rank - kept), (0, 0))
+    return (
+        mean,
+        np.pad(directions, fill).reshape(rank, Z, N_MAX),
+        np.pad(size**2 / len(theta), fill[0]),
+        np.asarray(rest),
+        np.array([n, m], float),
+        _cost(mean, n),
+    )
+
+
+def _cost(theta: np.ndarray, n: int) -> np.ndarray:
+    """P of one plant with Q = R = I, zero in padding."""
+    P = np.asarray(control.dlqr(theta[:N_MAX].T, theta[N_MAX:].T, np.eye(N_MAX), np.eye(M_MAX)).P)
+    exists = (np.arange(N_MAX) < n).astype(float)
+    return P * exists[:, None] * exists
+
+
+def _most(sizes: np.ndarray) -> int:
+    """How many families share a size, at most."""
+    return int(np.unique(sizes, axis=0, return_counts=True)[1].max())
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Prior:
+    """Beliefs before the first step, and how boldly to act on them. All numbers are learned: :mod:`.training`.
+
+    Two kinds of plants at large: *dense* ones, whose A − I and B are Gaussian entry by entry, and *kinematic* ones, in
+    which the first half of the states are positions and the second half their rates, so that
+    x⁺ᵢ = xᵢ + (dt · unit of the rate / unit of the position) x_{i+n/2} is known from the units, and the rates' rows are
+    Gaussian. Several of each stand for several sizes of the entries; what the plant does tells them apart.
+
+    Attributes:
+        dense: standard deviations of the entries of A − I and of B, log prior odds ``[k, 3]``.
+        kinematic: standard deviations of the rates' rows: positions' and rates' columns, B; log prior odds ``[l, 4]``.
+        half: standard deviation of a position's row in units of that of its rate's, times half the time step.
+        caution: weight of what is not known of a plant at large, in the design.
+        probe: amplitude of the probing input: constant, per unit of the noise, and over how many times n + m steps it
+            decays ``[3]``.
+        start: cost to go per unit of the state's square that a design starts from.
+        inflate: factor on the families' variances.
+        known: the families; None for no prior knowledge.
+
+    Source: the prior is in the spirit of H. Jeffreys' hypothesis mixtures as in D. Lainiotis, Optimal adaptive
+    estimation: structure and parameter adaptation, IEEE TAC 16 (1971).
+    """
+
+    dense: Float[Array, "k 3"]
+    kinematic: Float[Array, "l 4"]
+    half: Float[Array, ""]
+    caution: Float[Array, ""]
+    probe: Float[Array, " 3"]
+    start: Float[Array, ""]
+    inflate: Float[Array, ""]
+    known: Families | None
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Name → array, for a file; those of the families as ``families/…``."""
+        own = {
+            f.name: np.asarray(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "known"
+        }
+        if self.known is None:
+            return own
+        stored = (f.name for f in dataclasses.fields(self.known) if f.name != "most")
+        return own | {f"families/{name}": np.asarray(getattr(self.known, name)) for name in stored}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Array]) -> Self:
+        """What :meth:`to_arrays` returned."""
+        kept = {name.partition("/")[2]: a for name, a in arrays.items() if "/" in name}
+        known = Families(**kept, most=_most(np.asarray(kept["sizes"]))) if kept else None
+        return cls(**{name: a for name, a in arrays.items() if "/" not in name}, known=known)
+
+
+def wide(known: Families | None = None) -> Prior:
+    """The prior before anything is learned: round numbers."""
+    return Prior(
+        dense=jnp.array([[0.05, 0.05, -6.0], [0.3, 0.5, -6.0]]),
+        kinematic=jnp.array([[0.03, 0.02, 0.1, -4.0], [0.15, 0.1, 0.3, -4.0], [0.15, 0.1, 1.5, -4.0]]),
+        half=jnp.array(1.0),
+        caution=jnp.array(0.1),
+        probe=jnp.array([0.05, 2.0, 1.0]),
+        start=jnp.array(10.0),
+        inflate=jnp.array(2.0),
+        known=known,
+    )
+
+
+def ridge(*, size: float = 0.3, caution: float = 0.0, probe: float = 0.15) -> Prior:
+    """No knowledge at all: ridge regression towards x⁺ = x. With ``caution`` 0 it is certainty equivalence."""
+    base = wide()
+    return dataclasses.replace(
+        base,
+        dense=jnp.array([[size, size, 0.0]]),
+        kinematic=base.kinematic[:0],
+        caution=jnp.asarray(caution),
+        probe=jnp.array([probe, 0.0, 1.0]),
+    )
+
+
+def components(prior: Prior, known: Known) -> tuple[Array, Array, Array, Array]:
+    """The plants at large for one plant: θ ``[K, Z, 12]``, covariances ``[K, 2, Z, Z]`` of the rows of positions and of
+    the other rows, log weights ``[K]``, and which rows are positions ``[12]``."""
+    exists, inputs = known.coordinates.state_mask.astype(float), known.coordinates.input_mask.astype(float)
+    half = (jnp.sum(exists) // 2).astype(int)
+    i = jnp.arange(N_MAX)
+    position = (i < half).astype(float)
+    paired = (i[None, :] == i[:, None] + half) & (i[:, None] < half)
+    step = jnp.where(paired, known.steps, 0.0)
+    still = jnp.concatenate([jnp.eye(N_MAX), jnp.zeros((M_MAX, N_MAX))]) * exists[None]
+    moving = still.at[:N_MAX].add(step.T)
+    ones, force = jnp.ones(N_MAX), jnp.ones(M_MAX)
+    a, b, odds = prior.dense.T
+    free = jnp.concatenate([a[:, None] * ones[None], b[:, None] * force[None]], axis=-1)
+    q, v, push, kinematic_odds = prior.kinematic.T
+    rate = jnp.concatenate(
+        [q[:, None] * position[None] + v[:, None] * (ones - position)[None], push[:, None] * force[None]],
+        axis=-1,
+    )
+    shorter = 0.5 * jnp.sum(step) / jnp.maximum(half, 1).astype(float) * prior.half
+    size = jnp.concatenate([jnp.stack([free, free], 1), jnp.stack([rate * shorter + 1e-4, rate], 1)])
+    size = size * jnp.concatenate([exists, inputs])[None, None]
+    theta = jnp.concatenate(
+        [jnp.broadcast_to(mean, (k, Z, N_MAX)) for mean, k in ((still, len(a)), (moving, len(q)))]
+    )
+    odds = jnp.concatenate([odds, jnp.where(half >= 1, kinematic_odds, -jnp.inf)])
+    return theta, size[..., None] ** 2 * jnp.eye(Z)[None, None], odds, position

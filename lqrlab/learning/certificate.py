@@ -1,0 +1,194 @@
+"""What can be said of a policy on given plants: exactly of a gain, else by the statistics of simulated loops."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from lqrlab import control, simulation, systems
+from lqrlab.compute import checks
+from lqrlab.learning import gains
+from lqrlab.simulation import Policy, SampledProblem, Verdict, verdict
+from lqrlab.systems import Coordinates, Plant
+
+CONFIDENCE = 0.95
+"""Of the bound on the share of loops that do not converge."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """Whether a policy stabilises plants, what it costs above the optimum, how far it is from instability.
+
+    Of a constant gain (``exact``) all of it holds for the linearised, sampled plants, from every initial state. Of any
+    other policy it is read off simulated loops: it holds for starts like theirs, and says nothing of others.
+
+    Attributes:
+        exact: whether the policy is a constant gain.
+        stable: of each plant; of a policy that is no gain, whether all of its loops converged.
+        excess: cost above the optimum as a share of it, over all directions of the initial state alike (of a gain),
+            or over the simulated loops; infinite where not stable.
+        radius: spectral radius of A − BK; NaN if not exact.
+        distance: the smallest change of A − BK, by its largest singular value and with states in units of their
+            scales, with which the loop is not stable: min over ω of σ_min(e^{jω}I − A + BK). 0 where it is not
+            stable already, NaN if not exact.
+        loops, failed: loops simulated, and of these those that did not converge; 0 if exact.
+        num_steps: samples of a simulated loop; 0 if exact.
+    """
+
+    exact: bool
+    stable: Bool[np.ndarray, "*batch"]
+    excess: Float[np.ndarray, "*batch"]
+    radius: Float[np.ndarray, "*batch"]
+    distance: Float[np.ndarray, "*batch"]
+    loops: int = 0
+    failed: int = 0
+    num_steps: int = 0
+
+    @property
+    def bound(self) -> float:
+        """An upper bound on the share of loops like those simulated that do not converge; 0 or 1 if exact.
+
+        Source: C. J. Clopper and E. S. Pearson, Biometrika 26 (1934), one-sided.
+        """
+        if self.exact:
+            return float(not self.stable.all())
+        if self.failed == self.loops:
+            return 1.0
+        return float(scipy.stats.beta.ppf(CONFIDENCE, self.failed + 1, self.loops - self.failed))
+
+    def words(self) -> str:
+        """The certificate in sentences, with its assumptions."""
+        return self._of_gain() if self.exact else self._of_loops()
+
+    __str__ = words
+
+    def _of_gain(self) -> str:
+        many = self.stable.size > 1
+        good = int(self.stable.sum())
+        says = f"on {good} of {self.stable.size} plants" if many else "" if good else "not "
+        parts = [f"Stable {says}:" if many else f"{says}stable:".capitalize()]
+        largest = "the largest spectral radius" if many else "the spectral radius"
+        parts.append(f"{largest} of A - BK is {np.max(self.radius):.6g}.")
+        if good:
+            excess, distance = 100 * self.excess[self.stable], self.distance[self.stable].min()
+            where = "Where stable, it" if good < self.stable.size else "It"
+            cost = f"between {excess.min():.3g} and {excess.max():.3g}" if many else f"{excess.max():.3g}"
+            parts += [
+                f"{where} costs {cost} % above the optimum, over all directions of the initial state alike.",
+                f"A change of A - BK smaller than {distance:.3g} (largest singular value, states in units of their "
+                f"scales) leaves {'each of these loops' if many else 'the loop'} stable.",
+            ]
+        return " ".join([*parts, "Exact for the linearised, sampled plant" + "s" * many + "."])
+
+    def _of_loops(self) -> str:
+        count = "none" if not self.failed else f"{self.failed}"
+        parts = [
+            f"Not proved: {count} of {self.loops} simulated loops failed to converge within {self.num_steps} samples.",
+            f"Of loops like these at most {100 * self.bound:.2g} % fail, with {100 * CONFIDENCE:.0f} % confidence.",
+        ]
+        if self.stable.any():
+            cost = 100 * np.median(self.excess)
+            parts.append(
+                f"The median cost is {cost:.3g} % above the optimum."
+                if np.isfinite(cost)
+                else "The median cost is infinite."
+            )
+        return " ".join(
+            [
+                *parts,
+                "Assumed: the linearised plants, initial states drawn at random about one scale from the equilibrium, "
+                "no noise; of other starts, longer times and the nonlinear plants it says nothing.",
+            ]
+        )
+
+
+def certify(
+    policy: Policy,
+    plants: Plant | Sequence[Plant],
+    *,
+    loops: int = 300,
+    key: PRNGKeyArray | None = None,
+) -> Certificate:
+    """Whether a policy stabilises plants, what it costs above the optimum, and how far it is from instability.
+
+    Args:
+        policy: bound to ``plants``.
+        plants: a plant or a batch; or several batches of one leading axis, for ``systems.stack`` of them.
+        loops: simulated, at least, of a policy that is no constant gain.
+        key: of their initial states.
+
+    Raises:
+        ValueError: a plant has no stabilizing optimum to compare with.
+
+    >>> plant = systems.make("pendulum")
+    >>> optimum = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
+    >>> certificate = learning.certify(simulation.LinearPolicy(0.8 * optimum.K), plant)
+    >>> bool(certificate.stable), 0 < certificate.distance < 1 - certificate.radius, round(float(certificate.excess), 3)
+    (True, True, 0.028)
+    """
+    checks.on_host("certify", policy, plants, key)
+    sampled, coordinates = gains.sampled(plants)
+    problem, stabilizing = SampledProblem.of(sampled)
+    if not bool(jnp.all(stabilizing)):
+        raise ValueError(
+            f"plants: {int(jnp.sum(~stabilizing))} of {stabilizing.size} have no stabilizing optimum to compare with; "
+            "control.lqrd on one of them says why"
+        )
+    gain = gains.scaled_gain(policy, coordinates)
+    if gain is not None:
+        return _of_gain(gain, problem, coordinates)
+    stacked = plants if isinstance(plants, Plant) else systems.stack(plants)
+    return _of_loops(policy, stacked, checks.whole("loops", loops), jax.random.key(0) if key is None else key)
+
+
+def _of_gain(gain: Array, problem: SampledProblem, coordinates: Coordinates) -> Certificate:
+    closed, live = np.asarray(problem.closed_loop(gain)), np.asarray(coordinates.state_mask) > 0
+    radius, distance = (np.zeros(closed.shape[:-2]) for _ in range(2))
+    for index in np.ndindex(radius.shape):
+        F = closed[index][np.ix_(live[index], live[index])]
+        finite = bool(np.isfinite(F).all())
+        radius[index] = np.abs(np.linalg.eigvals(F)).max() if finite else np.inf
+        if radius[index] < 1:
+            one = np.eye(len(F))
+            distance[index] = 1 / control.hinf_norm(F, one, one, dt=1.0)[0]
+    stable = np.asarray(verdict.of_gain(jnp.asarray(closed))) == Verdict.CONVERGED
+    return Certificate(True, stable, excess(gain, problem), radius, np.where(stable, distance, 0.0))
+
+
+def excess(gain: Float[Array, "*batch 6 12"], problem: SampledProblem) -> Float[np.ndarray, "*batch"]:
+    """What scaled gains cost above the optimum as a share of it, over all directions of x0 alike; inf if unstable."""
+    paid, least = (jnp.trace(M, axis1=-1, axis2=-2) for M in (extra_cost(gain, problem), problem.P))
+    return np.asarray(paid / least)
+
+
+def extra_cost(gain: Float[Array, "*batch 6 12"], problem: SampledProblem) -> Float[Array, "*batch 12 12"]:
+    """X with which the loop from x0 costs x0ᵀX x0 above the optimum; infinite where it does not converge.
+
+    It solves X = FᵀXF + (K − K*)ᵀS(K − K*), F the closed loop: nothing cancels.
+    """
+    error, closed = gain - problem.K, problem.closed_loop(gain)
+    X = control.dlyap(closed.mT, error.mT @ problem.S @ error)
+    stable = verdict.of_gain(closed) == Verdict.CONVERGED
+    return jnp.where(stable[..., None, None] & jnp.isfinite(X), X, jnp.inf)
+
+
+def _of_loops(policy: Policy, plants: Plant, loops: int, key: PRNGKeyArray) -> Certificate:
+    world = simulation.env(plants, linear=True)
+    problem, _ = SampledProblem.of(world.sampled)
+    poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
+    settled = 2 * control.settling_time(poles, 1.0, within=1e-3).max()
+    num_steps = int(np.clip(np.ceil(settled), 100, 2000))
+    number = -(-loops // max(1, int(np.prod(plants.batch_shape))))
+    x0 = plants.initial_state(key=key, num=number)
+    run = simulation.rollout(world, policy, x0, num_steps, keep=("xs", "us"))
+    judged = np.asarray(verdict.of_sizes(verdict.size(run.xs, plants.scales[0])))
+    good = judged == Verdict.CONVERGED
+    paid = np.where(good, np.asarray(problem.excess(run.xs, run.us)), np.inf)
+    nothing = np.full(plants.batch_shape, np.nan)
+    return Certificate(
+        False, good.all(-1), paid.mean(-1), nothing, nothing, good.size, int((~good).sum()), num_steps
+    )

@@ -1,0 +1,673 @@
+"""Files that anyone may have written, to break what reads them: for the tests and for ``torture.py``.
+
+A case harms a copy of a good data set or of good checkpoints, or writes a file, at the path that it is given; its
+words are a pattern of the sentence in which reading ends. Where they are empty, the file is read as it was written.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+DEEP = 200_000
+HANGS = 60.0
+"""Seconds after which something hangs, even on a machine that is busy."""
+SECRET = "what only the owner of this machine may read"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One hostile thing; ``file`` is its name where it is a file by itself."""
+
+    name: str
+    make: Callable[[Path], object]
+    words: str
+    file: str = ""
+
+
+def bait(path: Path) -> Path:
+    """A file next to the hostile one, which links and names in it lead to."""
+    place = path.parent / "elsewhere.json"
+    place.write_text(json.dumps({"secret": SECRET, "A": [[0.0]], "B": [[1.0]], "step": 1}))
+    return place
+
+
+# What any file may be instead ------------------------------------------------------------------------------
+
+
+def removed(path: Path) -> None:
+    """Nothing, where something was."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def fifo(path: Path) -> None:
+    """A pipe, which a reader waits for."""
+    removed(path)
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    """A folder."""
+    removed(path)
+    path.mkdir()
+
+
+def link(target: str) -> Callable[[Path], None]:
+    """A symbolic link."""
+
+    def make(path: Path) -> None:
+        removed(path)
+        path.symlink_to(target)
+
+    return make
+
+
+def text(content: str | bytes) -> Callable[[Path], object]:
+    """A file with this content."""
+    return lambda path: path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def sparse(path: Path) -> None:
+    """A terabyte of zeros that takes no room."""
+    removed(path)
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+NO_FILE = {"a pipe": fifo, "a folder": folder, "endless": link("/dev/zero"), "a loop": link("loop")}
+"""What is no file, or one without an end."""
+
+NO_JSON = {
+    "lists in lists": text("[" * DEEP),
+    "tables in tables": text('{"a":' * DEEP),
+    "a list": text("[]"),
+    "nothing": text(""),
+    "no text": text("\ud800".encode("utf-16", "surrogatepass")),
+    "a number of 5000 digits": text('{"a": ' + "9" * 5000 + "}"),
+}
+"""Texts that are no JSON object."""
+
+
+# Data sets -------------------------------------------------------------------------------------------------
+
+
+def shard(folder: Path) -> Path:
+    """The last file of a data set."""
+    return folder / json.loads((folder / "manifest.json").read_text())["shards"][-1]["file"]
+
+
+def agree(path: Path) -> None:
+    """Let the manifest agree with the size of a file."""
+    manifest = json.loads((path.parent / "manifest.json").read_text())
+    next(s for s in manifest["shards"] if s["file"] == path.name)["bytes"] = path.stat().st_size
+    (path.parent / "manifest.json").write_text(json.dumps(manifest))
+
+
+def grown(path: Path, fill: Callable[[h5py.File], object]) -> None:
+    """Change a file with h5py and let the manifest agree with its new size."""
+    with h5py.File(path, "r+") as file:
+        fill(file)
+    agree(path)
+
+
+def replaced(make: Callable[[h5py.Group], object]) -> Callable[[h5py.File], object]:
+    """Put something else in the place of the costs."""
+
+    def fill(file: h5py.File) -> None:
+        del file["trajectories/cost"]
+        make(file["trajectories"])
+
+    return fill
+
+
+def virtual(group: h5py.Group) -> None:
+    """An array that is another file's."""
+    layout = h5py.VirtualLayout((12,), np.float64)
+    layout[:] = h5py.VirtualSource("elsewhere.h5", "x", (12,))
+    group.create_virtual_dataset("cost", layout)
+
+
+def external(group: h5py.Group) -> None:
+    """An array whose values are bytes of another file."""
+    group.create_dataset("cost", (12,), np.float64, external=[("/etc/hostname", 0, 96)])
+
+
+def unknown_filter(group: h5py.Group) -> None:
+    """An array in chunks that went through a filter of which nobody knows."""
+    space, kind = h5py.h5s.create_simple((12,)), h5py.h5t.NATIVE_DOUBLE
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_chunk((12,))
+    plan.set_filter(31999, h5py.h5z.FLAG_OPTIONAL)
+    h5py.h5d.create(group.id, b"cost", kind, space, plan)
+
+
+def nested(file: h5py.File) -> None:
+    """Groups in groups."""
+    group = file["variants"]
+    for _ in range(1000):
+        group = group.create_group("a")
+
+
+def many(prefix: str, source: str, count: int) -> Callable[[h5py.File], None]:
+    """Many names of one array: each would be read."""
+
+    def fill(file: h5py.File) -> None:
+        for k in range(count):
+            file[f"{prefix}/{k}"] = file[source]
+
+    return fill
+
+
+def attributes(file: h5py.File) -> None:
+    """More attributes than anyone needs."""
+    for k in range(1000):
+        file.attrs[f"a{k}"] = k
+
+
+PAIR = np.dtype([("a", "f8"), ("b", "f8")])
+SHARDS: list[tuple[str, Callable[[h5py.File], object], str]] = [
+    ("external link", replaced(lambda g: g.__setitem__("cost", h5py.ExternalLink("/etc/hostname", "/x"))), "is a link"),
+    ("soft link", replaced(lambda g: g.__setitem__("cost", h5py.SoftLink("/trajectories/x0"))), "is a link"),
+    ("soft link to itself", replaced(lambda g: g.__setitem__("cost", h5py.SoftLink("cost"))), "cost is"),
+    ("virtual array", replaced(virtual), "another file"),
+    ("values in another file", replaced(external), "another file"),
+    ("unknown filter", replaced(unknown_filter), "is compressed|does not hold|damaged|has changed"),
+    ("eight terabytes", replaced(lambda g: g.create_dataset("cost", (2**40,), "f8", chunks=(2**20,))), "claims 8796"),
+    ("objects", replaced(lambda g: g.__setitem__("cost", np.array(["a"] * 12, h5py.string_dtype()))), "not plain"),
+    ("pairs", replaced(lambda g: g.create_dataset("cost", (12,), PAIR)), "not plain numbers"),
+    ("references", replaced(lambda g: g.create_dataset("cost", (12,), h5py.ref_dtype)), "not plain numbers"),
+    ("nothing in it", replaced(lambda g: g.create_dataset("cost", data=h5py.Empty("f8"))), "cost|damaged"),
+    ("a group", replaced(lambda g: g.create_group("cost")), "is no group of a data set"),
+    ("a type", replaced(lambda g: g.__setitem__("cost", np.dtype("f8"))), "is a Datatype, not an array"),
+    ("without gains", lambda file: file.__delitem__("variants/K"), "variants/K"),
+    ("with more", lambda file: file.create_dataset("variants/extra", data=1.0), "variants/extra"),
+    ("a hundred names of one array", many("trajectories", "trajectories/states", 100), "its arrays together claim"),
+    ("5000 arrays", many("variants", "variants/dt", 5000), "items, more than a data set has"),
+    ("a group in itself", lambda file: file.__setitem__("variants/again", file["/"]), "is no group of a data set"),
+    ("groups in groups", nested, "is no group of a data set"),
+]  # fmt: skip
+"""What an HDF5 file of a data set may hold: a name, a change of the opened file, the words."""
+
+
+def edited(**values: object) -> Callable[[Path], None]:
+    """A manifest with other settings in its config."""
+    return changed(lambda manifest: manifest["config"].update(values))
+
+
+def changed(change: Callable[[dict], object]) -> Callable[[Path], None]:
+    """A manifest with anything else in it."""
+
+    def make(folder: Path) -> None:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        change(manifest)
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+
+    return make
+
+
+def linked(folder: Path) -> None:
+    """Five hundred names of one file, all of them in the manifest."""
+    from lqrlab import dataset
+
+    manifest = json.loads((folder / "manifest.json").read_text())
+    other = {"families": ["pendulum"], "held_out": [], "variants": 500, "variants_per_shard": 1}
+    manifest["config"] |= other
+    names = [s.name for s in dataset.plan.plan(dataset.DataConfig.from_dict(manifest["config"]))]
+    manifest["shards"] = [manifest["shards"][0] | {"file": name} for name in names]
+    manifest["left_out"] = {"pendulum": manifest["left_out"]["pendulum"]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    for name in names[1:]:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).hardlink_to(folder / names[0])
+
+
+def cut(share: float) -> Callable[[Path], None]:
+    """A file that ends early, and a manifest that agrees with it."""
+
+    def make(folder: Path) -> None:
+        whole = shard(folder).read_bytes()
+        shard(folder).write_bytes(whole[: int(share * len(whole))])
+        agree(shard(folder))
+
+    return make
+
+
+def at_bait(folder: Path) -> None:
+    """A link to another file, of which the manifest knows the size."""
+    path = shard(folder)
+    target = bait(folder)
+    path.unlink()
+    path.symlink_to(target.absolute())
+    agree(path)
+
+
+def no_hdf5(path: Path) -> None:
+    """A picture, by its first bytes."""
+    path.write_bytes(b"\x89PNG" * 1000)
+    agree(path)
+
+
+def in_shard(fill: Callable[[h5py.File], object]) -> Callable[[Path], None]:
+    return lambda folder: grown(shard(folder), fill)
+
+
+def part(make: Callable[[Path], object], name: str) -> Callable[[Path], object]:
+    """Something else in the place of one file of a folder."""
+    return lambda folder: make(folder / name)
+
+
+def as_manifest(number: str) -> Callable[[Path], None]:
+    """A manifest in which a count is this number."""
+
+    def make(folder: Path) -> None:
+        text = (folder / "manifest.json").read_text()
+        (folder / "manifest.json").write_text(text.replace('"bytes": ', f'"bytes": {number}, "was": ', 1))
+
+    return make
+
+
+MANIFESTS = [
+    *(Case(f"manifest: {name}", part(make, "manifest.json"), "is no manifest") for name, make in NO_JSON.items()),
+    *(Case(f"manifest: {name}", part(make, "manifest.json"), "has no manifest") for name, make in NO_FILE.items()),
+    Case("manifest: a terabyte", part(sparse, "manifest.json"), "at most 134217728 bytes"),
+    *(Case(f"bytes are {n:.10}", as_manifest(n), "is no manifest")
+      for n in ("NaN", "1e999", "-1", "9" * 4000, "true", '"12"', "[[]]")),
+    Case("twice the same file", changed(lambda m: m["shards"].append(m["shards"][0])), "not those of its config"),
+    Case("a billion variants", edited(variants=10**9), "variants: expected a whole number in"),
+    Case("ten million files", edited(variants=10**7, variants_per_shard=1), "at most 20000 files"),
+    Case("10¹² steps", edited(num_steps=10**12, keep_every=2, segment_length=1), "num_steps: expected a"),
+    Case("half a million families", edited(families=["a"] * 500_000), "config: expected at most"),
+    Case("a file above", changed(lambda m: m["shards"][0].update(file="../../etc/passwd")), "is no manifest"),
+    Case("a file from the root", changed(lambda m: m["shards"][0].update(file="/etc/passwd")), "is no manifest"),
+    Case("a name with a zero", changed(lambda m: m["shards"][0].update(file="a\0.h5")), "is no manifest"),
+    Case("no files", changed(lambda m: m.pop("shards")), "is no manifest"),
+    Case("fewer files", changed(lambda m: m["shards"].pop()), "is no manifest"),
+    Case("another format", changed(lambda m: m.update(format="lqrlab data set 99")), "is no manifest"),
+    Case("a negative seed", changed(lambda m: m["config"].update(seed=-1)), "is no manifest"),
+    Case("an array left out", changed(lambda m: m["shards"][0]["arrays"].pop("variants/K")), "is no manifest"),
+]  # fmt: skip
+DATA_SETS = [
+    *MANIFESTS,
+    *(Case(name, in_shard(fill), words) for name, fill, words in SHARDS),
+    *(Case(f"cut at {share}", cut(share), "cut off or damaged") for share in (0, 0.01, 0.3, 0.5, 0.77, 0.999)),
+    Case("no HDF5", lambda folder: no_hdf5(shard(folder)), "no HDF5 file"),
+    Case("a pipe", lambda folder: fifo(shard(folder)), "is no regular file"),
+    Case("a folder", lambda place: folder(shard(place)), "is no regular file"),
+    Case("endless", lambda folder: link("/dev/zero")(shard(folder)), "is no regular file"),
+    Case("a loop", lambda folder: link("loop")(shard(folder)), "cannot be read|is missing"),
+    Case("another's file", at_bait, "no HDF5 file"),
+    Case("500 names of one file", linked, "is the same file as"),
+]  # fmt: skip
+"""Copies of a data set that were harmed."""
+
+
+# Plants ----------------------------------------------------------------------------------------------------
+
+
+def arrays(**content: object) -> Callable[[Path], None]:
+    """A NumPy archive."""
+    return lambda path: np.savez(path, **{"A": np.eye(2), "B": np.ones((2, 1))} | content)
+
+
+def member(name: str, content: bytes, size: int | None = None) -> Callable[[Path], None]:
+    """A NumPy archive of which one member is these bytes."""
+
+    def make(path: Path) -> None:
+        arrays()(path)
+        with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(name, content)
+
+    return make
+
+
+def npy(shape: str, kind: str = "<f8") -> bytes:
+    """A NumPy array of this shape without its values."""
+    about = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + len(about).to_bytes(2, "little") + about
+
+
+def bomb(path: Path) -> None:
+    """A small archive that unpacks to 65 megabytes."""
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("A.npy", "w", force_zip64=True) as file,
+    ):
+        for _ in range(65):
+            file.write(bytes(1 << 20))
+
+
+class Touch:
+    """What makes a file when it is unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return os.system, (f"touch {self.path}",)
+
+
+def pickled(path: Path) -> None:
+    """An archive with an object that runs a command."""
+    arrays(A=np.array([Touch(path.parent / "ran")], object))(path)
+
+
+def matlab(**content: object) -> Callable[[Path], None]:
+    """A MATLAB file."""
+
+    def make(path: Path) -> None:
+        import scipy.io
+
+        scipy.io.savemat(path, {"A": np.eye(2), "B": np.ones((2, 1))} | content)
+
+    return make
+
+
+def matlab_bomb(path: Path) -> None:
+    """A small file whose matrix is of 65 megabytes."""
+    import scipy.io
+
+    scipy.io.savemat(path, {"A": np.zeros((1 << 10, 65 << 7)), "B": np.ones((2, 1))}, do_compression=True)
+
+
+def plant(**content: object) -> str:
+    """A plant as JSON."""
+    return json.dumps({"A": [[0.0]], "B": [[1.0]]} | content)
+
+
+FORMATS = ("json", "npz", "mat")
+CANNOT = "cannot be read as"
+PLANTS = [
+    *(Case(f"json: {name}", make, CANNOT, "plant.json") for name, make in NO_JSON.items() if "digits" not in name),
+    *(Case(f"{kind}: {name}", make, "there is no such file", f"plant.{kind}")
+      for name, make in NO_FILE.items() for kind in FORMATS),
+    *(Case(f"{kind}: a terabyte", sparse, "expected some matrices", f"plant.{kind}") for kind in FORMATS),
+    *(Case(f"{kind}: no such thing", text(b"\x89PNG" * 100), CANNOT, f"plant.{kind}") for kind in FORMATS),
+    Case("a number of 5000 digits", text('{"A": [[' + "9" * 5000 + ']], "B": [[1]]}'), CANNOT, "plant.json"),
+    Case("a number of 400 digits", text(plant(A=[[10**400]])), "A: expected", "plant.json"),
+    Case("not a number", text(plant(A=[[float("nan")]])), "A: expected finite numbers", "plant.json"),
+    Case("words", text(plant(A="one")), "A: expected real numbers", "plant.json"),
+    Case("a table", text(plant(A={"a": 1})), "A: expected", "plant.json"),
+    Case("ragged rows", text(plant(A=[[1, 2], [3]])), "A: expected", "plant.json"),
+    Case("lists in a list", text('{"B": [[1]], "A": ' + "[" * 99 + "1" + "]" * 99 + "}"), "A: expected", "plant.json"),
+    *(Case(f"dt is {dt:.10}", text(f'{{"A": [[0]], "B": [[1]], "dt": {dt}}}'), "dt: expected", "plant.json")
+      for dt in ("[]", "{}", "null", '"a"', "NaN", "-1", "[1, 2]", "1" + "0" * 400)),
+    Case("names of another kind", text(plant(states=[{"a": []}])), "", "plant.json"),
+    Case("more names than states", text(plant(states=["a"] * 5)), "states", "plant.json"),
+    Case("A twice", text('{"A": [[1, 2, 3]], "A": [[0]], "B": [[1]]}'), "", "plant.json"),
+    Case("an object that runs a command", pickled, "pickle", "plant.npz"),
+    Case("no values", member("C.npy", npy("(2, 2)")), CANNOT, "plant.npz"),
+    Case("an exabyte", member("C.npy", npy("(1073741824, 1073741824)")), CANNOT, "plant.npz"),
+    Case("a negative shape", member("C.npy", npy("(-1, 2)")), CANNOT, "plant.npz"),
+    Case("a shape that is a call", member("C.npy", npy("(__import__('os').getpid(),)")), CANNOT, "plant.npz"),
+    Case("a member above the folder", member("../../A.npy", npy("(0,)")), "", "plant.npz"),
+    Case("unpacks to more than a plant", bomb, "it unpacks to 65 MiB", "plant.npz"),
+    Case("complex numbers", arrays(A=1j * np.eye(2)), "A: expected real numbers", "plant.npz"),
+    Case("a misfit", arrays(B=np.ones((3, 1))), r"A: expected shape \(3, 3\)", "plant.npz"),
+    Case("no rows", arrays(A=np.ones((0, 0)), B=np.ones((0, 1))), "expected", "plant.npz"),
+    Case("cells", matlab(A=np.array([print.__name__, 1], object)), "A: expected", "plant.mat"),
+    Case("structures", matlab(A={"a": 1}), "A: expected", "plant.mat"),
+    Case("unpacks to more than a plant", matlab_bomb, "it unpacks to 65 MiB", "plant.mat"),
+]  # fmt: skip
+"""Files of plants."""
+
+
+# Metrics and notebooks -------------------------------------------------------------------------------------
+
+ROW = b'{"step": 4, "validation_efficiency": 0.5}\n'
+METRICS = [
+    *(Case(f"metrics: {name}", make, "metrics.jsonl", "metrics.jsonl") for name, make in NO_FILE.items()),
+    Case("metrics: a terabyte", sparse, "metrics.jsonl", "metrics.jsonl"),
+    *(Case(f"metrics: {name}", lambda path, line=line: path.write_bytes(line + b"\n" + ROW), "", "metrics.jsonl")
+      for name, line in {"no text": b"\xff\xfe\0\0", "lists in lists": b"[" * DEEP, "tables in tables": b'{"a":' * DEEP,
+                         "a number of 5000 digits": b'{"step": ' + b"9" * 5000 + b"}", "half a row": ROW[:20]}.items()),
+]  # fmt: skip
+"""Metrics of a training; those without words hold one good row."""
+
+DECLARATIONS = [
+    "x: __import__('pathlib').Path('MARK').touch() = 1",
+    "x: (lambda: open('MARK', 'w'))() = 1",
+    "x: [open('MARK', 'w') for _ in '1'] = 1",
+    "x: list[open('MARK', 'w')] = []",
+    "x: int | open('MARK', 'w') = 1",
+    "x: ().__class__.__base__.__subclasses__() = 1",
+    "x: f\"{open('MARK', 'w')}\" = 1",
+    "x: \"open('MARK', 'w')\" = 1",
+    "x: dict[str, exec(\"open('MARK', 'w')\")] = {}",
+    "x: int = open('MARK', 'w')",
+    "x: (y := open('MARK', 'w')) = 1",
+    "x: " + "list[" * 3000 + "int" + "]" * 3000 + " = []",
+]
+"""Parameters that run code if they are evaluated: each would make the file MARK."""
+
+
+def notebook(declaration: str) -> Callable[[Path], object]:
+    """A notebook with a parameter that runs code."""
+
+    def make(path: Path) -> None:
+        text = "run: str = 'a'\n" + declaration.replace("MARK", str(path.parent / "ran"))
+        cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": text}
+        path.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+
+    return make
+
+
+NO_NOTEBOOK = "not a notebook that can be read"
+NOTEBOOKS = [
+    *(Case(f"notebook: {line[:40]}", notebook(line), "a plain value and a type made of|is not Python", "01_a.ipynb")
+      for line in DECLARATIONS),
+    *(Case(f"notebook: {name}", make, NO_NOTEBOOK, "01_a.ipynb") for name, make in (NO_FILE | NO_JSON).items()),
+    Case("notebook: a terabyte", sparse, NO_NOTEBOOK, "01_a.ipynb"),
+    *(Case(f"notebook: cells are {cells}", text(f'{{"cells": {cells}}}'), NO_NOTEBOOK, "01_a.ipynb")
+      for cells in ("3", "[3]", '[{"metadata": 3}]', '[{"metadata": {"tags": ["parameters"]}, "source": 3}]')),
+]  # fmt: skip
+"""Notebooks, as they are listed, completed and swept over."""
+
+
+# Checkpoints -----------------------------------------------------------------------------------------------
+
+
+def steps(folder: Path) -> list[Path]:
+    """The folders of the last checkpoints, oldest first."""
+    return sorted((folder / "last").glob("[0-9]*"), key=lambda path: int(path.name))
+
+
+def newest(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Harm the newest checkpoint."""
+    return lambda folder: make(steps(folder)[-1])
+
+
+def sealed(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    """Harm all checkpoints, and write digests that agree, as a dishonest maker would."""
+
+    def harm(folder: Path) -> None:
+        for step in (*steps(folder), *(folder / "best").glob("[0-9]*")):
+            make(step)
+            (step / "sha256.json").unlink()
+            found = sorted(path for path in step.rglob("*") if path.is_file())
+            digests = {
+                p.relative_to(step).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in found
+            }
+            (step / "sha256.json").write_text(json.dumps(digests))
+        with contextlib.suppress(FileNotFoundError):  # the settings lie beside the checkpoints too
+            make(folder)
+
+    return harm
+
+
+def other_model(**values: object) -> Callable[[Path], None]:
+    """Settings of another model."""
+
+    def make(step: Path) -> None:
+        settings = json.loads((step / "settings.json").read_text())
+        settings["model"] |= values
+        (step / "settings.json").write_text(json.dumps(settings))
+
+    return make
+
+
+def swapped(folder: Path) -> None:
+    """The older checkpoint under the name of the newer one, and the other way round."""
+    old, new = steps(folder)[-2:]
+    old.rename(folder / "last" / "x")
+    new.rename(old)
+    (folder / "last" / "x").rename(new)
+
+
+def outside(step: Path) -> None:
+    """Digests of a file that is not in the folder."""
+    target = bait(step)
+    content = {f"../{target.name}": hashlib.sha256(target.read_bytes()).hexdigest(), "settings.json": ""}
+    (step / "sha256.json").write_text(json.dumps(content))
+
+
+def huge(folder: Path) -> None:
+    """Checkpoints of arrays of a terabyte, of which nothing was written."""
+    import tensorstore as ts
+
+    for step in (*steps(folder), *(folder / "best").glob("[0-9]*")):
+        kvstore = {"driver": "ocdbt", "base": f"file://{step.absolute()}/default"}
+        store = ts.KvStore.open(kvstore).result()
+        for key in store.list().result():
+            if key.endswith(b".zarray"):
+                about = json.loads(store.read(key).result().value)
+                about["shape"] = [1 << 18] * max(len(about["shape"]), 2)
+                about["chunks"] = [1 << 9] * len(about["shape"])
+                store.write(key, json.dumps(about).encode()).result()
+    sealed(lambda step: None)(folder)
+
+
+UNFIT = "does not fit the model"
+CHECKPOINTS = [
+    Case("no manifest.ocdbt", newest(part(removed, "default/manifest.ocdbt")), "manifest.ocdbt is missing"),
+    Case("no manifest.ocdbt anywhere", sealed(part(removed, "default/manifest.ocdbt")), "is whole|holds no"),
+    Case("a pipe", newest(part(fifo, "default/_METADATA")), "_METADATA is missing|no regular file"),
+    Case("pipes everywhere", sealed(part(fifo, "default/_METADATA")), "no regular file"),
+    Case("endless", newest(part(link("/dev/zero"), "default/manifest.ocdbt")), "manifest.ocdbt is missing|no regular"),
+    Case("steps swapped", swapped, "is of step"),
+    Case("digests of other files", newest(outside), "elsewhere.json is missing"),
+    *(Case(f"digests: {name}", newest(part(make, "sha256.json")), "sha256.json cannot be read|no regular file")
+      for name, make in (NO_FILE | NO_JSON).items() if name not in ("a list", "a number of 5000 digits")),
+    *(Case(f"settings: {name}", part(make, "settings.json"), "those of the checkpoint of step")
+      for name, make in (NO_FILE | NO_JSON).items()),
+    *(Case(f"settings: {name}", sealed(part(make, "settings.json")), "is damaged or missing")
+      for name, make in NO_JSON.items()),
+    Case("settings of another model", sealed(other_model(width=64, kind="mlp")), UNFIT),
+    Case("settings of a model of unknown kind", sealed(other_model(kind="__import__")), "kind: "),
+    Case("a width of 10¹²", sealed(other_model(width=10**12)), "width: expected"),
+    Case("a depth of 10⁹", sealed(other_model(kind="transformer", depth=10**9)), UNFIT),
+    Case("a window of 10⁹", sealed(other_model(kind="transformer", window=10**9)), UNFIT),
+    Case("a hidden width of 10⁹", sealed(other_model(kind="mlp", hidden=10**9)), UNFIT),
+    Case("arrays of a terabyte", huge, "is whole|does not fit"),
+    Case("metadata in metadata", sealed(part(NO_JSON["lists in lists"], "default/_METADATA")), "is whole"),
+]  # fmt: skip
+"""Copies of a run's checkpoints that were harmed."""
+
+
+# Reading them ----------------------------------------------------------------------------------------------
+
+
+def data_set(path: Path) -> object:
+    """All that training would read of a data set that verifies."""
+    import jax
+
+    from lqrlab import dataset
+
+    report = dataset.verify(path)
+    if not report.ok:
+        with contextlib.suppress(dataset.BadFile):  # what it finds at a glance
+            dataset.open(path)
+        raise ValueError(str(report))
+    source = dataset.source(dataset.open(path), kind="memory", batch_size=64, window=4)
+    leaves = jax.tree.leaves(source.windows(0, 4))
+    return {str(i): np.asarray(a).tobytes() for i, a in enumerate(leaves)}
+
+
+def parameters(path: Path) -> object:
+    """The trained parameters as bytes."""
+    from lqrlab import learning
+
+    model = learning.load(path)
+    return {name: np.asarray(a).tobytes() for name, a in learning.models.split(model)[1].items()}
+
+
+def matrices(path: Path) -> object:
+    """A and B of a plant, which are to be numbers."""
+    from lqrlab import systems
+
+    A, B = systems.load(path).matrices()
+    assert np.isfinite(np.hstack([A, B])).all()
+    return None
+
+
+def rows(path: Path) -> object:
+    """The rows of a training's metrics."""
+    from lqrlab import learning
+
+    assert learning.metrics.read(path) == [json.loads(ROW)]
+    return None
+
+
+def declared(path: Path) -> object:
+    """The parameters of a notebook."""
+    from lqrlab.workbench.runs import notebooks
+
+    return notebooks.read(path).parameters
+
+
+KINDS = {
+    "data set": (data_set, DATA_SETS),
+    "checkpoints": (parameters, CHECKPOINTS),
+    "plant": (matrices, PLANTS),
+    "metrics": (rows, METRICS),
+    "notebook": (declared, NOTEBOOKS),
+}
+"""For each kind what reads it, and the cases."""
+
+
+def met(kind: str, case: Case, place: Path, good: Path | None = None) -> float:
+    """Read a hostile thing, in a new folder ``place``; the processor's seconds until it ended as it should.
+
+    Raises:
+        AssertionError: it did not; says how it ended.
+    """
+    read, _ = KINDS[kind]
+    place.mkdir(parents=True)
+    path = place / (case.file or "thing")
+    if good is not None:
+        shutil.copytree(good, path)
+    target = bait(path)
+    case.make(path)
+    before, began, clock = contents(place), time.process_time(), time.monotonic()
+    try:
+        with warnings.catch_warnings(action="error", category=UserWarning):  # an older checkpoint, in words
+            found, words = read(path), ""
+    except (ValueError, OSError, UserWarning) as error:
+        found, words = None, str(error)
+    took = time.process_time() - began
+    assert re.search(case.words, words) if case.words else not words, (
+        f"{kind}, {case.name}: {words or found!r:.500}"
+    )
+    assert time.monotonic() - clock < HANGS, f"{kind}, {case.name}: takes too long"
+    assert SECRET not in words, f"{kind}, {case.name}: tells what another file holds"
+    assert contents(place) == before, f"{kind}, {case.name}: something was written"
+    assert target.exists()
+    return took
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    """All regular files next to a hostile one."""
+    return {p.name: p.read_bytes() for p in place.iterdir() if p.is_file() and p.stat().st_size < 1 << 20}

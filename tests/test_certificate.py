@@ -1,0 +1,105 @@
+"""What is said of policies on given plants, and gains that are repaired."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+
+from lqrlab import compute, control, learning, simulation, systems
+
+KEY = jax.random.key(4)
+
+
+def optimum(plant):
+    return control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
+
+
+@compute.pytree
+@dataclasses.dataclass(frozen=True)
+class Unrecognised:
+    """A constant gain that nobody can see to be one."""
+
+    K: jax.Array
+
+    def init(self, batch_shape):
+        return None
+
+    def __call__(self, carry, x):
+        return None, -(self.K[..., None, :, :] @ x[..., None])[..., 0]
+
+
+@pytest.fixture(scope="module")
+def plants():
+    return systems.sample("cart_pole", key=KEY, num=3)
+
+
+def test_a_certificate_of_gains_is_exact(plants):
+    K = optimum(plants).K * jnp.array([1.1, 0.8, 0.1])[:, None, None]
+    found = learning.certify(simulation.LinearPolicy(K), plants)
+    assert found.exact
+    assert found.stable.tolist() == [True, True, False]
+    assert found.distance[2] == 0
+    assert np.isinf(found.excess[2])
+    T = np.diag(np.asarray(plants.scales[0]))
+    problem = control.discretize(*plants.matrices(), *plants.weights(), plants.dt)
+    A, B, Q, R, N = (np.asarray(a) for a in problem)
+    for i in range(2):
+        k = np.asarray(K[i])
+        F = np.linalg.inv(T) @ (A[i] - B[i] @ k) @ T  # in units of the scales
+        assert found.radius[i] == pytest.approx(np.abs(np.linalg.eigvals(F)).max(), rel=1e-9)
+        z = np.exp(1j * np.linspace(0, 0.4, 20001))[:, None, None]
+        distance = np.linalg.svd(z * np.eye(4) - F, compute_uv=False)[:, -1].min()
+        assert found.distance[i] == pytest.approx(distance, rel=1e-4)
+        stage = Q[i] + k.T @ R[i] @ k - N[i] @ k - k.T @ N[i].T
+        cost = T @ scipy.linalg.solve_discrete_lyapunov((A[i] - B[i] @ k).T, stage) @ T
+        least = T @ np.asarray(optimum(plants).P[i]) @ T
+        assert found.excess[i] == pytest.approx(np.trace(cost) / np.trace(least) - 1, rel=1e-5)
+    words = found.words()
+    assert words.startswith("Stable on 2 of 3 plants: the largest spectral radius of A - BK is 1.")
+    assert "Exact for the linearised, sampled plants." in words
+    assert (
+        learning.certify(simulation.LinearPolicy(K[0]), plants[0]).words().startswith("Stable: the spectral")
+    )
+
+
+def test_a_certificate_of_any_other_policy_is_a_statement_about_loops_like_those_simulated(plants):
+    K = 0.9 * optimum(plants).K
+    found = learning.certify(Unrecognised(K), plants, key=KEY)
+    assert (found.exact, found.loops, found.failed) == (False, 300, 0)
+    assert found.bound == pytest.approx(1 - 0.05 ** (1 / 300))
+    assert "at most 0.99 % fail, with 95 % confidence" in found.words()
+    exact = learning.certify(simulation.LinearPolicy(K), plants)
+    assert found.excess.mean() == pytest.approx(exact.excess.mean(), rel=0.5)
+    bad = learning.certify(Unrecognised(K * jnp.array([1.0, 1.0, 0.1])[:, None, None]), plants, key=KEY)
+    assert bad.failed == 100
+    assert 1 / 3 < bad.bound < 0.4
+    assert bad.stable.tolist() == [True, True, False]
+
+
+def test_gains_are_repaired_in_their_own_units_and_inside_a_trace(plants):
+    K = jnp.zeros((3, 1, 4))
+    wanted = optimum(plants).K
+    np.testing.assert_allclose(learning.repair(K, plants, steps=8), wanted, rtol=1e-6)
+    inside = jax.jit(lambda K, plants: learning.repair(K, plants, steps=8))(K, plants)
+    np.testing.assert_allclose(inside, wanted, rtol=1e-6)
+    both = [plants, systems.sample("pendulum", key=KEY, num=2)]
+    stacked = systems.stack(both)
+    wide = learning.repair(jnp.zeros((5, 6, 12)), both, steps=8)
+    np.testing.assert_allclose(wide, optimum(stacked).K, rtol=1e-6, atol=1e-9)
+    with pytest.raises(ValueError, match=r"K: expected gains \(3, 1, 4\), inputs by states"):
+        learning.repair(jnp.zeros((3, 2, 4)), plants)
+
+
+def test_a_network_is_repaired_where_it_answers_with_a_gain(plants):
+    model = learning.models.build(learning.ModelConfig(kind="gain", window=1, hidden=8))
+    before = learning.certify(learning.policy(model, plants), plants)
+    after = learning.certify(learning.policy(model, plants, repair=8), plants)
+    assert not before.stable.any()
+    assert after.stable.all()
+    assert after.excess.max() < 1e-6
+    history = learning.models.build(learning.ModelConfig(window=2, width=8, depth=1, heads=2))
+    with pytest.raises(ValueError, match="repair: expected a network that answers with a gain"):
+        learning.policy(history, plants, repair=1)

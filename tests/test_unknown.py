@@ -1,0 +1,328 @@
+"""Unknown plants: beliefs against dense posteriors from NumPy and SciPy, loops against what must hold of any."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.stats
+
+from lqrlab import dataset, evaluation, learning, simulation, systems
+from lqrlab.evaluation.unknown import Fixed
+from lqrlab.evaluation.unknown_baselines import SETTINGS, bank, baseline
+from lqrlab.evaluation.unknown_tuning import GRID
+from lqrlab.learning.adaptive import belief as beliefs
+from lqrlab.systems import N_MAX
+
+KEY = jax.random.key(3)
+FAMILIES = ("pendulum", "cart_pole")
+
+
+def sampled(name, num, seed=0):
+    return systems.sample(name, key=jax.random.key(seed), num=num)
+
+
+def one(plant, **noise):
+    """What is known of one plant, in scaled coordinates."""
+    return learning.Known.of(plant, **noise).scaled()
+
+
+@pytest.fixture(scope="module")
+def plants():
+    return evaluation.undescribed([sampled(name, 2) for name in FAMILIES], noise=0.02)
+
+
+@pytest.fixture(scope="module")
+def training():
+    """Described plants of two families, of which no test plant is one."""
+    return [dataset.describe(sampled(name, 12, seed=1)) for name in FAMILIES]
+
+
+@pytest.fixture(scope="module")
+def seen():
+    """States and inputs of a cart-pole that is pushed about, and what is known of it."""
+    rng = np.random.default_rng(0)
+    d = dataset.describe(sampled("cart_pole", 1)[0])
+    A, B = np.asarray(d.A), np.asarray(d.B)
+    x, zs, xs = np.pad(rng.normal(size=4), (0, 8)), [], []
+    for _ in range(12):
+        u = np.pad(rng.normal(size=1), (0, 5))
+        zs.append(np.concatenate([x, u]))
+        x = A @ x + B @ u + 0.02 * np.pad(rng.normal(size=4), (0, 8))
+        xs.append(x)
+    return np.array(zs), np.array(xs), one(systems.make("cart_pole"), noise=0.02)
+
+
+def learned(prior, seen):
+    zs, xs, known = seen
+    first = belief = beliefs.start(prior, known)
+    learn = jax.jit(beliefs.learn)
+    for z, x in zip(zs, xs):
+        belief = learn(belief, prior, known, jnp.asarray(z), jnp.asarray(x))
+    return first, belief
+
+
+VARIANCE = 0.02**2 + 1e-4**2
+ROWS, COLUMNS = np.arange(4), np.array([0, 1, 2, 3, 12])  # of a cart-pole that are no padding
+
+
+@pytest.fixture(scope="module")
+def at_large(seen):
+    """The belief in plants at large, and for each component and row (mean, covariance, log evidence) from NumPy."""
+    first, belief = learned(learning.wide(), seen)
+    dense = {}
+    for k in range(len(first.theta)):
+        for i in ROWS:
+            prior_mean = np.asarray(first.theta)[k, COLUMNS, i]
+            S = np.asarray(first.spread)[k, 0 if i < 2 else 1][np.ix_(COLUMNS, COLUMNS)]
+            Z, target = seen[0][:, COLUMNS], seen[1][:, i]
+            precision = np.linalg.inv(S) + Z.T @ Z / VARIANCE
+            mean = np.linalg.solve(precision, np.linalg.solve(S, prior_mean) + Z.T @ target / VARIANCE)
+            expected = Z @ S @ Z.T + VARIANCE * np.eye(len(Z))
+            evidence = scipy.stats.multivariate_normal(Z @ prior_mean, expected).logpdf(target)
+            dense[k, int(i)] = mean, np.linalg.inv(precision), evidence
+    return first, belief, dense
+
+
+def test_regression_step_by_step_is_the_dense_posterior(at_large):
+    _, belief, dense = at_large
+    for (k, i), (mean, covariance, _) in dense.items():
+        np.testing.assert_allclose(np.asarray(belief.theta)[k, COLUMNS, i], mean, atol=1e-6)
+        spread = np.asarray(belief.spread)[k, 0 if i < 2 else 1][np.ix_(COLUMNS, COLUMNS)]
+        np.testing.assert_allclose(spread, covariance, rtol=1e-4, atol=1e-9)
+
+
+def test_odds_of_the_components_are_their_normal_densities(at_large):
+    first, belief, dense = at_large
+    evidence = np.array([sum(dense[k, int(i)][2] for i in ROWS) for k in range(len(first.theta))])
+    expected = np.asarray(first.odds) + evidence
+    np.testing.assert_allclose(np.asarray(belief.odds), expected - expected.max(), atol=1e-5)
+
+
+def test_a_family_is_learned_as_a_normal_density_of_its_coefficients(training, seen, at_large):
+    dense = at_large[2]
+    families = learning.families(training, rank=4)
+    first, belief = learned(learning.wide(families), seen)
+    which = int(np.argmax(np.asarray(belief.family) == 1))  # the cart-poles
+    mean, directions = (np.asarray(a)[1] for a in (families.mean, families.directions))
+    zs, xs, _ = seen
+    H = np.einsum("rzn,tz->tnr", directions, zs)[:, ROWS].reshape(-1, 4)
+    error = (xs - zs @ mean)[:, ROWS].ravel()
+    noise = np.repeat(VARIANCE + float(families.rest[1]) * (zs**2).sum(1), 4)
+    W = np.asarray(first.W)[which]
+    live = np.diag(W) > 0
+    covariance = np.linalg.inv(np.linalg.inv(W[np.ix_(live, live)]) + (H[:, live].T / noise) @ H[:, live])
+    w = covariance @ (H[:, live].T / noise) @ error
+    np.testing.assert_allclose(np.asarray(belief.w)[which][live], w, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(
+        np.asarray(belief.W)[which][np.ix_(live, live)], covariance, rtol=1e-4, atol=1e-12
+    )
+    large = len(first.theta)
+    evidence = scipy.stats.multivariate_normal(np.zeros(len(H)), H @ W @ H.T + np.diag(noise)).logpdf(error)
+    found = np.asarray(belief.odds)[large + which] - np.asarray(belief.odds)[0]
+    expected = np.asarray(first.odds)[large + which] + evidence - np.asarray(first.odds)[0]
+    expected -= sum(dense[0, int(i)][2] for i in ROWS)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_a_plant_that_is_known_is_regulated_by_scipys_gain(training):
+    """Twins as a family leave nothing to learn; from no cost to go on the design still ends at the optimum."""
+    d = training[1][np.array([0, 0])]
+    families = learning.families([d, d])
+    families = dataclasses.replace(families, cost=jnp.zeros_like(families.cost))
+    prior = dataclasses.replace(
+        learning.wide(families),
+        dense=jnp.zeros((0, 3)),
+        kinematic=jnp.zeros((0, 4)),
+        caution=jnp.array(0.0),
+    )
+    A, B = (np.asarray(a)[0] for a in (d.A, d.B))
+    policy = learning.adaptive(one(systems.make("cart_pole")), prior)
+    x = jnp.asarray(np.pad(np.ones(4), (0, 8)))
+    step = jax.jit(lambda carry, x: policy(carry, x))
+    carry = policy.init(())
+    for _ in range(60):
+        carry, u = step(carry, x)
+        x, before = jnp.asarray(A) @ x + jnp.asarray(B) @ u, x
+    A, B = A[:4, :4], B[:4, :1]
+    P = scipy.linalg.solve_discrete_are(A, B, np.eye(4), np.eye(1))
+    K = np.linalg.solve(np.eye(1) + B.T @ P @ B, B.T @ P @ A)
+    np.testing.assert_allclose(u[:1], -K @ np.asarray(before)[:4], rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def scaled(plants):
+    """Loops of the adaptive regulator on the pendulums, in scaled and padded coordinates, without noise."""
+    quiet = plants[:2].disturbed(0.0)
+    world = simulation.Env.of_problem(quiet.problem)
+    policy = learning.adaptive(quiet.known, learning.wide())
+    x0 = jax.random.normal(KEY, (2, 3, N_MAX), float) * quiet.known.coordinates.state_mask[:, None]
+    return policy, x0, simulation.rollout(world, policy, x0, 20)
+
+
+def test_what_is_padding_stays_zero(scaled):
+    _, _, run = scaled
+    assert not np.any(run.xs[..., 2:])
+    assert not np.any(run.us[..., 1:])
+    assert np.any(run.us[..., 0])
+
+
+def test_a_loop_in_si_units_is_the_padded_one(scaled):
+    _, x0, expected = scaled
+    pendulums = sampled("pendulum", 2)
+    scale_x, scale_u = (np.asarray(s).reshape(-1, 1, 1, s.shape[-1]) for s in pendulums.scales)
+    policy = learning.adaptive(pendulums, learning.wide(), limit=20.0)
+    run = simulation.rollout(pendulums, policy, np.asarray(x0)[..., :2] * scale_x[:, 0], 20, linear=True)
+    np.testing.assert_allclose(np.asarray(run.xs) / scale_x, expected.xs[..., :2], rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(np.asarray(run.us) / scale_u, expected.us[..., :1], rtol=1e-6, atol=1e-9)
+
+
+def test_a_loop_in_a_batch_is_the_same_alone(scaled, plants):
+    _, x0, expected = scaled
+    alone = plants.disturbed(0.0)[np.array([1])]
+    known = jax.tree.map(lambda a: a[0], alone.known)
+    policy = learning.adaptive(known, learning.wide())
+    world = simulation.Env.of_problem(jax.tree.map(lambda a: a[0], alone.problem))
+    run = simulation.rollout(world, policy, x0[1, 2], 20)
+    np.testing.assert_allclose(run.us, expected.us[1, 2], rtol=1e-8, atol=1e-10)
+
+
+def gains(plants, times=1.0):
+    """A controller that knows too much: the optimal gains, multiplied."""
+    K = plants.problem.K * jnp.asarray(times, float).reshape(-1, 1, 1)
+    return lambda known: Fixed(K)
+
+
+def test_the_exact_gain_has_ratio_one_and_nothing_to_learn_whatever_the_noise(plants):
+    regret = evaluation.unknown(gains(plants), plants, key=KEY, num_initial=3, num_steps=30)
+    assert regret.ratio.shape == (4, 3)
+    np.testing.assert_allclose(regret.ratio, 1.0, atol=1e-12)
+    np.testing.assert_allclose(regret.regret, 0.0, atol=1e-12)
+    np.testing.assert_allclose(regret.excess, 0.0, atol=1e-12)
+    assert not regret.steps_until().any()
+    assert regret.summary() == {"median": 0, "p95": 0, "diverged": 0, "learned": 0, "learned_p95": 0}
+
+
+def test_without_noise_the_excess_from_the_first_step_on_is_the_regret(plants):
+    """The cost-difference lemma: cost above x0ᵀP x0 is what the inputs were off, squared."""
+    quiet = plants.disturbed(0.0)
+    regret = evaluation.unknown(gains(quiet, 1.2), quiet, key=KEY, num_initial=3, num_steps=30)
+    assert float(regret.ratio.min()) > 1.0001
+    np.testing.assert_allclose(1 + regret.excess[..., 0], regret.ratio, rtol=1e-9)
+    assert float(jnp.diff(regret.regret).min()) >= -1e-9
+
+
+def test_the_same_key_gives_the_same_loops_and_another_one_others(plants):
+    runs = [
+        evaluation.unknown(gains(plants, 1.2), plants, key=key, num_initial=2, num_steps=10)
+        for key in (KEY, KEY, jax.random.key(4))
+    ]
+    assert np.array_equal(runs[0].ratio, runs[1].ratio)
+    assert not np.isclose(runs[0].ratio, runs[2].ratio).any()
+
+
+@pytest.mark.parametrize("factor", [-40.0, np.nan], ids=["wrong sign", "no number"])
+def test_a_loop_that_diverges_counts_and_leaves_its_neighbours_alone(plants, factor):
+    expected = evaluation.unknown(gains(plants), plants, key=KEY, num_initial=2, num_steps=60)
+    regret = evaluation.unknown(
+        gains(plants, [1.0, factor, 1.0, 1.0]), plants, key=KEY, num_initial=2, num_steps=60
+    )
+    assert np.asarray(regret.diverged).tolist() == [[False] * 2, [True] * 2, [False] * 2, [False] * 2]
+    assert np.isinf(regret.ratio[1]).all()
+    others = np.array([0, 2, 3])
+    np.testing.assert_array_equal(regret.ratio[others], expected.ratio[others])
+    summary = regret.summary()
+    assert (summary["diverged"], summary["p95"]) == (25.0, np.inf)
+    assert (regret.steps_until()[1] == 60).all()
+
+
+def test_steps_until_learned_end_after_the_last_step_that_cost_too_much():
+    excess = jnp.array([[[0.5, 0.05, 0.2, 0.01], [0.0, 0.0, 0.0, 0.0], [9.0, 9.0, 9.0, jnp.nan]]])
+    regret = evaluation.Regret(jnp.ones((1, 3)), jnp.zeros((1, 3), bool), excess, excess)
+    assert regret.steps_until().tolist() == [[3, 0, 4]]
+    assert regret.steps_until(0.3).tolist() == [[1, 0, 4]]
+
+
+def test_families_are_joined_and_taken_apart_again(plants):
+    assert np.asarray(plants.family).tolist() == [0, 0, 1, 1]
+    alone = evaluation.undescribed(sampled("cart_pole", 2), noise=0.02)
+    part = plants[np.asarray(plants.family) == 1]
+    jax.tree.map(np.testing.assert_array_equal, (part.problem, part.known), (alone.problem, alone.known))
+    twice = plants[np.array([3, 3])].disturbed(np.array([0.0, 0.1]), 0.2)
+    assert np.asarray(twice.known.noise).tolist() == [0.0, 0.1]
+    assert np.asarray(twice.known.sensor_noise).tolist() == [0.2, 0.2]
+    np.testing.assert_array_equal(twice.problem.A[0], plants.problem.A[3])
+
+
+def test_the_controller_sees_the_measured_state(plants):
+    noisy = plants.disturbed(0.0, 0.3)
+    regret = evaluation.unknown(gains(noisy), noisy, key=KEY, num_initial=2, num_steps=10)
+    np.testing.assert_allclose(regret.ratio, 1.0, atol=1e-12)  # as the reference does
+    assert float(regret.excess.min()) > 0  # but the state's optimum pays less
+
+
+WRONG = {
+    "no plants": (lambda: evaluation.undescribed([]), "plants: expected a batch"),
+    "one plant": (lambda: evaluation.undescribed(systems.make("pendulum")), "one leading axis"),
+    "negative noise": (
+        lambda: evaluation.undescribed(sampled("pendulum", 1), noise=-1.0),
+        "noise: expected a st",
+    ),
+    "noise of others": (
+        lambda: evaluation.undescribed(sampled("pendulum", 2), noise=[0.1] * 3),
+        "each of 2 plants",
+    ),
+    "no limit": (
+        lambda: evaluation.undescribed(sampled("pendulum", 1), limit=0.0),
+        "limit: expected a number > 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_plants_are_refused_in_words(wrong):
+    call, words = WRONG[wrong]
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_wrong_controllers_are_refused_in_words(plants):
+    policy = simulation.LinearPolicy(plants.problem.K)
+    wrong = {"function from what is known": policy, "init": lambda known: known}
+    for words, controller in wrong.items():
+        with pytest.raises(ValueError, match=words):
+            evaluation.unknown(controller, plants, key=KEY)
+    with pytest.raises(ValueError, match="excess: expected a number > 0"):
+        evaluation.unknown(gains(plants), plants, key=KEY, num_steps=2).steps_until(0.0)
+
+
+def test_a_bank_that_holds_the_plant_soon_has_its_gain(plants):
+    described = [dataset.describe(sampled(name, 2)) for name in FAMILIES]
+    controller = bank(described, misfit=1e-3, num=4)
+    regret = evaluation.unknown(controller, plants.disturbed(0.0), key=KEY, num_initial=2, num_steps=60)
+    assert float(regret.ratio.max()) < 1.5
+    assert float(regret.excess[..., 10].max()) < 0.01
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_each_baseline_regulates_the_families_that_it_knows(training, plants, name):
+    regret = evaluation.unknown(
+        baseline(name, training, plants), plants, key=KEY, num_initial=2, num_steps=60
+    )
+    assert float(jnp.median(regret.ratio)) < (3.0 if "ridge" in name else 1.3)
+    assert not regret.diverged.any()
+
+
+def test_the_baselines_are_named_and_no_control_is_one(training, plants):
+    found = evaluation.unknown_baselines(training)
+    assert found.keys() == {"no control", *SETTINGS} - {"family known"}
+    assert evaluation.unknown(found["no control"], plants, key=KEY, num_steps=60).diverged.all()
+
+
+def test_settings_of_the_baselines_are_of_the_grid():
+    assert SETTINGS.keys() == GRID.keys()
+    for name, settings in SETTINGS.items():
+        assert settings.keys() == GRID[name].keys()
+        assert all(value in GRID[name][key] for key, value in settings.items())
