@@ -15,15 +15,13 @@ from lqrlab.evaluation.regions import Attraction, attraction
 from lqrlab.simulation import Policy
 from lqrlab.systems import Plant
 
-Limits = tuple[ArrayLike, ArrayLike]
-
 
 def recoveries(
     plant: Plant,
     policies: Mapping[str, Policy],
     *,
     key: Array,
-    limits: Limits,
+    limits: tuple[ArrayLike, ArrayLike],
     sizes: Sequence[float] = (1.0, 2.0, 4.0),
     num: int = 512,
     num_steps: int = 1000,
@@ -61,7 +59,7 @@ def best_known_cost(
     policies: Mapping[str, Policy],
     x0: ArrayLike,
     *,
-    limits: Limits,
+    limits: tuple[ArrayLike, ArrayLike],
     key: Array,
     horizon: int = 250,
     num_random: int = 1,

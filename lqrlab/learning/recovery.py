@@ -68,6 +68,11 @@ class RecoveryConfig(Config):
     report_every: Count = 200
     seed: Seed = 0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole = self.num_steps % self.report_every == 0
+        self.require("num_steps", whole, f"a multiple of report_every = {self.report_every}")
+
 
 @dataclasses.dataclass(frozen=True)
 class Recovery:
@@ -148,9 +153,9 @@ def train_recovery(
         progress: called with each row of the metrics.
 
     Returns:
-        :class:`Recovery`. The policy kept is, of all that recover no less of the validation's starts than the LQR at
-        one, two and four state scales, the one whose mean logarithm of the cost is least, lost loops included. Starts
-        of an evaluation must come from another key.
+        :class:`Recovery`. Kept is, of the policies validated that recover no less of the validation's starts than the
+        LQR at one, two and four state scales, the one whose mean logarithm of the cost is least, lost loops included.
+        Starts of an evaluation must come from another key.
     """
     config = config or RecoveryConfig()
     task = task_of(plant, limits, config)
@@ -158,19 +163,18 @@ def train_recovery(
     learner = _started(task, keys)
     judged = jax.random.normal(judge_key, (_JUDGED, plant.n), jnp.float32) * task.regulator.scale_x[None]
     metrics: list[dict[str, float]] = []
-    best, least = learner.actor, jnp.inf
+    best, least, lqr = learner.actor, jnp.inf, jnp.zeros(len(_SIZES))
     for step in range(0, config.num_steps + 1, config.report_every):
         losses = (jnp.nan, jnp.nan)
         if step:
             learner, losses = _steps(task, learner, jax.random.fold_in(loops_key, step))
         shares, cost = _recovered(task, learner.actor, judged)
+        lqr = lqr if step else shares
         row = {"step": float(step), "loss": float(losses[0]), "critic_loss": float(losses[1])}
         row |= {f"recovered_{size:g}": float(share) for size, share in zip(_SIZES, shares)}
         metrics.append(row | {"log_cost": float(cost)})
         progress(metrics[-1])
-        if cost < least and all(
-            row[name] >= metrics[0][name] for name in row if name.startswith("recovered")
-        ):
+        if cost < least and jnp.all(shares >= lqr):
             best, least = learner.actor, cost
     return Recovery(RecoveryPolicy(best, task.regulator), metrics)
 
