@@ -3,6 +3,7 @@
 from lqrlab.benchmarks.data import bench_data, bench_regeneration
 from lqrlab.benchmarks.loading import bench_large, bench_loading, source_rows
 from lqrlab.benchmarks.measurement import Row, measure
+from lqrlab.benchmarks.recovery import bench_recovery
 from lqrlab.benchmarks.riccati import bench_control
 from lqrlab.benchmarks.riccati_acceptance import acceptance
 from lqrlab.benchmarks.training import bench_train
@@ -19,6 +20,7 @@ __all__ = [
     "bench_data",
     "bench_large",
     "bench_loading",
+    "bench_recovery",
     "bench_regeneration",
     "bench_train",
     "bench_unknown",

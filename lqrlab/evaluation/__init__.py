@@ -1,6 +1,7 @@
 """How close to optimal: closed-loop scores against the true optimum, and the baselines that give them meaning."""
 
 from lqrlab.evaluation.baselines import baselines
+from lqrlab.evaluation.headroom import best_known_cost, recoveries
 from lqrlab.evaluation.ladder import Ladder, ladder
 from lqrlab.evaluation.regions import Attraction, attraction
 from lqrlab.evaluation.scores import Score, evaluate, settling_steps
@@ -18,9 +19,11 @@ __all__ = [
     "Unknown",
     "attraction",
     "baselines",
+    "best_known_cost",
     "evaluate",
     "family_known",
     "ladder",
+    "recoveries",
     "settling_steps",
     "tune_baselines",
     "undescribed",

@@ -9,6 +9,8 @@ from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
 from lqrlab.learning.gains import repair
 from lqrlab.learning.network_policy import NetworkPolicy, policy
+from lqrlab.learning.recovery import Recovery, RecoveryConfig, train_recovery
+from lqrlab.learning.recovery_policy import RecoveryPolicy
 from lqrlab.learning.seed_grid import Curves, grid
 from lqrlab.learning.training_step import TrainState, learning_rate, objective, optimizer, train_step
 from lqrlab.learning.weight_files import card, pretrained
@@ -25,6 +27,9 @@ __all__ = [
     "NonFiniteLossError",
     "Plants",
     "Prior",
+    "Recovery",
+    "RecoveryConfig",
+    "RecoveryPolicy",
     "TrainBatch",
     "TrainConfig",
     "TrainState",
@@ -51,6 +56,7 @@ __all__ = [
     "repair",
     "ridge",
     "stop",
+    "train_recovery",
     "train_step",
     "wide",
 ]

@@ -64,6 +64,23 @@ def bench_train(repeats: int, as_json: bool) -> None:
     _show(lambda: benchmarks.bench_train(repeats=repeats), as_json)
 
 
+@bench.command("recovery")
+@click.option("--family", "families", multiple=True, help="A plant; may be repeated. All five if left out.")
+@click.option(
+    "--seeds", default=3, show_default=True, type=click.IntRange(1), help="Trainings of each plant."
+)
+@click.option(
+    "--num-steps", type=click.IntRange(1), help="Optimizer steps of a training, if not the plant's."
+)
+@as_json
+def bench_recovery(families: tuple[str, ...], seeds: int, num_steps: int | None, as_json: bool) -> None:
+    """Not how fast but from where: starts that policies recover which were trained through the simulator."""
+    from lqrlab import benchmarks
+    from lqrlab.benchmarks.recovery import FAMILIES
+
+    _show(lambda: benchmarks.bench_recovery(families or FAMILIES, seeds=seeds, num_steps=num_steps), as_json)
+
+
 @bench.command("unknown")
 @click.option("--quick", is_flag=True, help="One loop of each family; within a minute.")
 @click.option("--families", is_flag=True, help="Also a row for each family.")

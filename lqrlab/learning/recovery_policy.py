@@ -1,0 +1,170 @@
+"""A regulator with a network that corrects it where its inputs saturate or its plant is no longer linear."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from lqrlab import control
+from lqrlab.compute import checks, pytree
+from lqrlab.compute.linalg import expand_batch, matvec, quadratic
+from lqrlab.systems import Plant
+
+Layers = list[tuple[Array, Array]]
+"""Weights ``[in, out]`` and biases ``[out]`` of a perceptron, one pair a layer."""
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Regulator:
+    """The LQR of one plant in scaled coordinates, x̃ = x / scale_x and ũ = u / scale_u, and what its inputs can do.
+
+    Attributes:
+        K, P: gain and cost to go.
+        root: its rows are P's eigenvectors, each times the square root of its eigenvalue.
+        level: the largest c for which the gain stays within the limits wherever x̃ᵀP x̃ ≤ c.
+        scale_x, scale_u: units of the signals.
+        low, high: limits of the inputs, as deviations from the equilibrium, in these units.
+        angles: places of the states that are angles.
+    """
+
+    K: Array
+    P: Array
+    root: Array
+    level: Array
+    scale_x: Array
+    scale_u: Array
+    low: Array
+    high: Array
+    angles: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+
+    @classmethod
+    def of(cls, plant: Plant, limits: tuple[ArrayLike, ArrayLike], dtype: str = "float32") -> "Regulator":
+        """Design it.
+
+        Args:
+            plant: one plant.
+            limits: ``(low, high)`` of the inputs, absolute, scalars or ``[m]``; finite.
+            dtype: of the result; the design itself is made in float64.
+        """
+        if plant.batch_shape:
+            raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
+        (A, B), (Q, R), (_, u_eq) = plant.matrices(), plant.weights(), plant.equilibrium()
+        design = control.lqrd(A, B, Q, R, plant.dt)
+        scale_x, scale_u = (np.asarray(scale) for scale in plant.scales)
+        low, high = ((np.asarray(checks.real("limits", a)) - u_eq) / scale_u for a in limits)
+        if not np.all((low < 0) & (high > 0) & np.isfinite(low) & np.isfinite(high)):
+            raise ValueError(
+                f"limits: expected finite (low, high) around the equilibrium input {np.asarray(u_eq)}, but found "
+                f"{limits}; without limits the LQR loses little, and there is nothing to recover"
+            )
+        K, P = (
+            np.asarray(design.K) * scale_x / scale_u[:, None],
+            np.asarray(design.P) * np.outer(scale_x, scale_x),
+        )
+        level = control.unsaturated_level(K, P, np.minimum(-low, high))
+        values, vectors = np.linalg.eigh(P)
+        root = np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
+        angles = tuple(i for i, state in enumerate(plant.states) if state.unit == "rad")
+        return cls(*(jnp.asarray(a, dtype) for a in (K, P, root, level, scale_x, scale_u, low, high)), angles)
+
+    @property
+    def num_features(self) -> int:
+        """Entries of :meth:`features`."""
+        m, n = self.K.shape
+        return 2 * n + 2 * len(self.angles) + m
+
+    def scaled(self, x: Array) -> Array:
+        """Deviations ``[..., n]`` in units of their scales."""
+        return x.astype(self.K.dtype) / expand_batch(self.scale_x, x.ndim)
+
+    def saturate(self, u: Array) -> Array:
+        """Scaled inputs ``[..., m]`` within the limits."""
+        return jnp.clip(u, expand_batch(self.low, u.ndim), expand_batch(self.high, u.ndim))
+
+    def unscaled_input(self, u: Array) -> Array:
+        """Scaled inputs ``[..., m]`` in SI units."""
+        return u * expand_batch(self.scale_u, u.ndim)
+
+    def input(self, x: Array) -> Array:
+        """−K x̃ within the limits ``[..., m]``, of scaled states."""
+        return self.saturate(-matvec(self.K, x))
+
+    def features(self, x: Array) -> Array:
+        """What a network is shown of scaled states ``[..., num_features]``.
+
+        Each state, near and far alike; combinations of them whose squares sum up to x̃ᵀP x̃, because a state that is
+        nearly lost differs from one that is not in a combination that costs much; angles as the plant sees them;
+        the LQR's input.
+        """
+        angles = np.array(self.angles, int)
+        turned = x[..., angles] * expand_batch(self.scale_x[angles], x.ndim)
+        cost = matvec(self.root, x)
+        parts = jnp.arcsinh(x), jnp.arcsinh(cost), jnp.sin(turned), jnp.cos(turned) - 1, self.input(x)
+        return jnp.concatenate(parts, axis=-1)
+
+    def beyond(self, x: Array) -> Array:
+        """0 at the equilibrium, where the linear design is right, to 1 far outside of its ellipsoid ``[...]``."""
+        size = quadratic(self.P, x)
+        return size / (size + self.level)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class RecoveryPolicy:
+    """u = sat(sat(−Kx) + w(x) v(x)): v a network, w from 0 at the equilibrium to 1 far from it; nothing remembered.
+
+    With all of v's last layer zero it *is* the saturated LQR. Whatever v is, its linearisation at the equilibrium is
+    the LQR's, because w is quadratic there, and no input exceeds the limits.
+
+    Attributes:
+        layers: of v.
+        regulator: the plant's LQR and limits.
+    """
+
+    layers: Layers
+    regulator: Regulator
+
+    @classmethod
+    def start(cls, regulator: Regulator, width: int, *, key: Array) -> "RecoveryPolicy":
+        """As the LQR, with a network of two hidden layers."""
+        return cls(perceptron(regulator, width, len(regulator.K), key=key), regulator)
+
+    def init(self, batch_shape: tuple[int, ...]) -> None:
+        """Nothing to remember."""
+
+    def __call__(self, carry: None, x: Array) -> tuple[None, Array]:
+        """The input within the limits, as a deviation from the equilibrium."""
+        within = self.regulator.saturate(self.demand(x))
+        return None, self.regulator.unscaled_input(within).astype(x.dtype)
+
+    def demand(self, x: Array) -> Array:
+        """What is asked for before it is saturated, in units of the inputs' scales ``[..., m]``."""
+        r = self.regulator
+        scaled = r.scaled(x)
+        reach = expand_batch(r.high - r.low, x.ndim) * r.beyond(scaled)[..., None]
+        return r.input(scaled) + reach * applied(self.layers, r.features(scaled))
+
+
+def perceptron(regulator: Regulator, width: int, outputs: int, *, key: Array) -> Layers:
+    """Two hidden layers on a regulator's features; the last layer is zero."""
+    sizes = [regulator.num_features, width, width, outputs]
+    dtype = regulator.K.dtype
+
+    def layer(key: Array, before: int, after: int) -> tuple[Array, Array]:
+        return jax.random.normal(key, (before, after), dtype) * before**-0.5, jnp.zeros(after, dtype)
+
+    layers = [layer(k, *pair) for k, pair in zip(jax.random.split(key, 3), itertools.pairwise(sizes))]
+    return [*layers[:-1], (jnp.zeros_like(layers[-1][0]), layers[-1][1])]
+
+
+def applied(layers: Layers, features: Array) -> Array:
+    """A perceptron's outputs."""
+    *hidden, (last, offset) = layers
+    for weight, bias in hidden:
+        features = jnp.tanh(features @ weight + expand_batch(bias, features.ndim))
+    return features @ last + expand_batch(offset, features.ndim)

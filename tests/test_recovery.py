@@ -1,0 +1,207 @@
+"""Policies that recover what the LQR loses: where they start, what they never do, gradients, and that they learn."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lqrlab import benchmarks, control, evaluation, learning, simulation, systems
+from lqrlab.learning import recovery
+from lqrlab.learning.recovery_policy import RecoveryPolicy, Regulator
+
+KEY = jax.random.key(4)
+BRIEF = learning.RecoveryConfig(num_steps=2, report_every=2, loops=8, window=4, width=8, longest=20)
+
+
+def limits_of(plant, strength=1.0):
+    u_eq, scale = plant.equilibrium()[1], plant.scales[1]
+    return u_eq - strength * scale, u_eq + strength * scale
+
+
+def disturbed(policy, size, key=KEY):
+    """The policy with random numbers in all layers."""
+    leaves, tree = jax.tree.flatten(policy.layers)
+    keys = jax.random.split(key, len(leaves))
+    moved = [a + size * jax.random.normal(k, a.shape, a.dtype) for k, a in zip(keys, leaves)]
+    return dataclasses.replace(policy, layers=jax.tree.unflatten(tree, moved))
+
+
+@pytest.mark.parametrize("family", ["cart_pole", "quadrotor"])
+def test_it_starts_as_the_lqr_exactly(family):
+    plant = systems.make(family)
+    limits = limits_of(plant)
+    gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
+    policy = RecoveryPolicy.start(Regulator.of(plant, limits, "float64"), 8, key=KEY)
+    world, x0 = simulation.env(plant, limits=limits), plant.initial_state(key=KEY, num=20)
+    u, expected = policy(None, x0)[1], world.saturate(simulation.LinearPolicy(gain)(None, x0)[1])
+    np.testing.assert_allclose(u, expected, rtol=1e-12)
+
+
+def test_near_the_equilibrium_it_is_the_lqr_whatever_it_has_learned():
+    plant = systems.make("cart_pole")
+    policy = disturbed(
+        RecoveryPolicy.start(Regulator.of(plant, limits_of(plant), "float64"), 8, key=KEY), 0.5
+    )
+    gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
+    slope = jax.jacfwd(lambda x: policy(None, x)[1])(jnp.zeros(plant.n))
+    np.testing.assert_allclose(slope, -gain, rtol=1e-9)
+
+
+def test_no_input_exceeds_its_limits():
+    plant = systems.make("quadrotor")
+    limits = limits_of(plant, jnp.array([0.2, 0.4, 0.6, 0.8]))
+    policy = disturbed(RecoveryPolicy.start(Regulator.of(plant, limits), 8, key=KEY), 3.0)
+    u = policy(None, 8 * plant.initial_state(key=KEY, num=500).astype(jnp.float32))[1]
+    u_eq = plant.equilibrium()[1]
+    low, high = (np.asarray(a - u_eq, np.float32)[None] for a in limits)
+    u = np.asarray(u)
+    assert (u >= low - 1e-6).all()
+    assert (u <= high + 1e-6).all()
+    assert ((u < low + 1e-6) | (u > high - 1e-6)).mean() > 0.5  # else nothing has been tried
+
+
+def test_the_gradient_of_a_window_is_that_of_finite_differences():
+    plant = systems.make("pendulum")
+    config = dataclasses.replace(BRIEF, steepest=1e9)
+    task = jax.tree.map(
+        lambda a: a.astype(float), recovery.task_of(plant, limits_of(plant, 20.0), config)
+    )  # limits that no input reaches: there is a kink
+    start = RecoveryPolicy.start(task.regulator, 4, key=KEY)
+    actor = disturbed(start, 0.01).layers
+    critic = recovery.perceptron(task.regulator, 4, 1, key=KEY)
+    x0 = 0.3 * plant.initial_state(key=KEY, num=3)
+
+    way = disturbed(start, 1.0, jax.random.key(9)).layers
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(shift):
+        moved = jax.tree.map(lambda a, d: a + shift * d, actor, way)
+        return recovery.window_loss(task, moved, critic, x0)[0]
+
+    (_, slope), h = loss(0.0), 1e-5
+    assert abs(slope) > 1e-4
+    np.testing.assert_allclose((loss(h)[0] - loss(-h)[0]) / (2 * h), slope, rtol=1e-6)
+
+
+def test_a_steep_gradient_of_a_loop_is_cut_and_no_other():
+    slopes = jnp.array([[3.0, 4.0], [0.3, 0.4]])
+    cut = jax.grad(lambda x: jnp.sum(recovery.clipped(x, 1.0) * slopes))(jnp.ones((2, 2)))
+    np.testing.assert_allclose(cut, [[0.6, 0.8], [0.3, 0.4]], rtol=1e-5)
+
+
+def test_the_same_seed_gives_the_same_parameters_and_another_seed_others():
+    plant = systems.make("pendulum")
+    first, again, other = (
+        learning.train_recovery(plant, limits_of(plant), dataclasses.replace(BRIEF, seed=seed))
+        for seed in (1, 1, 2)
+    )
+    assert [row["step"] for row in first.metrics] == [0, 2]
+    assert np.isfinite([row["loss"] for row in first.metrics[1:]]).all()
+    np.testing.assert_equal(first.metrics, again.metrics)
+    for a, b in zip(jax.tree.leaves(first.policy), jax.tree.leaves(again.policy)):
+        np.testing.assert_array_equal(a, b)
+    assert first.metrics[1]["loss"] != other.metrics[1]["loss"]
+
+
+def test_the_policy_kept_recovers_no_less_than_the_lqr_at_any_size_and_costs_least(monkeypatch):
+    found = iter([(0.5, 0.5, 0.5, 3.0), (0.6, 0.6, 0.4, 1.0), (0.6, 0.5, 0.5, 2.0), (0.9, 0.9, 0.9, 2.5)])
+    seen = []
+
+    def judged(task, actor, x0):
+        seen.append((actor, x0))
+        *shares, cost = next(found)
+        return jnp.array(shares), jnp.array(cost)
+
+    monkeypatch.setattr(recovery, "_recovered", judged)
+    plant, config = systems.make("pendulum"), dataclasses.replace(BRIEF, num_steps=6)
+    kept = learning.train_recovery(plant, limits_of(plant), config).policy.layers
+    assert [kept is actor for actor, _ in seen] == [False, False, True, False]
+    assert all(x0 is seen[0][1] for _, x0 in seen)  # one set of starts judges all
+
+
+def test_no_start_of_a_training_or_of_its_validation_is_one_of_the_test(monkeypatch):
+    drawn = []
+    starts, recovered = recovery.Task.starts, recovery._recovered
+
+    def seen(x):
+        jax.debug.callback(lambda a: drawn.append(np.array(a)), x)
+        return x
+
+    monkeypatch.setattr(recovery.Task, "starts", lambda task, key, num: seen(starts(task, key, num)))
+    monkeypatch.setattr(recovery, "_recovered", lambda task, actor, x0: recovered(task, actor, seen(x0)))
+    plant = systems.make("pendulum")
+    config = dataclasses.replace(BRIEF, loops=9)  # as in no other test: compiled here, with seen
+    learning.train_recovery(plant, limits_of(plant), config)
+    jax.effects_barrier()
+    assert sorted(len(x) for x in drawn) == [9, 9, 9, 128, 128]
+
+    def directions(x):
+        scaled = np.concatenate(x) / np.asarray(plant.scales[0])
+        return scaled / np.linalg.norm(scaled, axis=-1, keepdims=True)
+
+    key = jax.random.key(0)  # of the benchmark and of the notebook
+    single = np.asarray(jax.random.normal(key, (512, plant.n), jnp.float32))
+    tested = [plant.initial_state(key=key, num=512), single * np.asarray(plant.scales[0])]
+    distance = abs(directions(drawn)[:, None] - directions(tested)[None]).max(-1)
+    assert distance.min() > 1e-7
+
+
+def test_steps_that_no_validation_would_see_are_refused():
+    with pytest.raises(ValueError, match=r"num_steps: .*a multiple of report_every = 200"):
+        learning.RecoveryConfig(num_steps=300)
+
+
+def test_the_benchmark_says_share_and_cost_of_the_lqr_beside_those_of_each_training():
+    plant, lqr = unstable()
+    policies = {"LQR": lqr, "seed 0": simulation.LinearPolicy(0 * lqr.K), "seed 1": lqr}
+    rows = list(benchmarks.recovery.measured(plant, policies, (-0.5, 0.5)))
+    shares = {row.name.split(": ")[1]: row.value for row in rows}
+    assert shares["starts at 1 scales recovered, LQR"] == shares["starts at 1 scales recovered, most"] > 60
+    assert shares["starts at 1 scales recovered, least"] == 0
+    middle = next(row for row in rows if row.name.endswith("recovered, median of 2 seeds"))
+    assert middle.target == rows[0].value > middle.value
+    assert not middle.reached
+    assert benchmarks.recovery._above(np.array([2.0, np.inf, 3.0]), np.array([1.0, 1.0, 3.0])) == 25
+    config = benchmarks.recovery.config_of("acrobot", 5, 300)
+    assert (config.seed, config.spread, config.num_steps, config.report_every) == (5, 3.0, 300, 100)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"), [((-np.inf, np.inf), "finite"), ((1.0, 2.0), "around the equilibrium input")]
+)
+def test_limits_that_leave_nothing_to_recover_are_refused(limits, message):
+    with pytest.raises(ValueError, match=message):
+        learning.train_recovery(systems.make("pendulum"), limits, BRIEF)
+    with pytest.raises(ValueError, match="expected one plant"):
+        learning.train_recovery(systems.sample("pendulum", key=KEY, num=2), (-3.0, 3.0), BRIEF)
+
+
+def unstable():
+    """ẋ = x + 2u with its LQR; with |u| ≤ 0.5 it can be held where |x| < 1."""
+    plant = systems.from_matrices([[1.0]], [[2.0]], Q=[[1.0]], R=[[1.0]], dt=0.05)
+    return plant, simulation.LinearPolicy(control.lqrd([[1.0]], [[2.0]], [[1.0]], [[1.0]], 0.05).K)
+
+
+def test_starts_of_a_plant_whose_limit_is_known_are_recovered_within_it():
+    plant, lqr = unstable()
+    settings = {"key": KEY, "limits": (-0.5, 0.5), "sizes": (0.5, 2.0), "num": 64, "num_steps": 400}
+    found = evaluation.recoveries(plant, {"LQR": lqr}, **settings)["LQR"]
+    starts = np.array([0.5, 2.0])[:, None] * np.asarray(plant.initial_state(key=KEY, num=64))[:, 0]
+    np.testing.assert_array_equal(found.converged, abs(starts) < 1)
+    assert 0 < found.converged[1].sum() < found.converged[0].sum()
+
+
+def test_the_best_known_cost_is_the_optimum_where_that_is_known():
+    plant, lqr = unstable()
+    starts = jnp.array([[0.1], [-0.2], [3.0]])
+    keen = simulation.LinearPolicy(2 * lqr.K)
+    best, paid = evaluation.best_known_cost(
+        plant, {"keen": keen}, starts, limits=(-0.5, 0.5), key=KEY, horizon=60, num_steps=200
+    )
+    P = control.lqrd([[1.0]], [[2.0]], [[1.0]], [[1.0]], 0.05).P
+    np.testing.assert_allclose(best[:2], P[0, 0] * starts[:2, 0] ** 2, rtol=1e-4)  # no input at its limit
+    assert (best[:2] < paid["keen"][:2]).all()
+    assert np.isinf(paid["keen"][2])  # no input brings it back
