@@ -178,11 +178,12 @@ def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figu
             shown = np.clip(np.where(diverged, edge, values), floor, edge)
             name = None if row else label
             axis.scatter(shown, y + jitter, s=4, alpha=0.35, color=colour, lw=0, label=name)
-            if not diverged.all():
-                median = np.quantile(shown, 0.5, method="higher")
-                axis.plot([median] * 2, [y - 0.14, y + 0.14], color=colour, lw=2.2)
+            median = np.quantile(values, 0.5, method="higher")
+            if np.isfinite(median):
+                axis.plot([max(median, floor)] * 2, [y - 0.14, y + 0.14], color=colour, lw=2.2)
             if diverged.any():
-                share = f"{100 * diverged.mean():.0f}% diverged"
+                share = f"{100 * diverged.mean():.0f} % diverged"
+                share += "" if np.isfinite(median) else ", median ∞"
                 axis.text(edge * 1.25, y, share, color=colour, va="center", fontsize=7)
     optimum: dict[str, Any] = {"color": COLOURS["optimal"], "lw": 3, "label": "optimum: 0, at the left edge"}
     axis.plot([floor * 0.8] * 2, [0, 1], transform=axis.get_xaxis_transform(), clip_on=False, **optimum)

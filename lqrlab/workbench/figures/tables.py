@@ -5,12 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from IPython.display import HTML
 from pandas.io.formats.style import Styler
 
 from lqrlab import systems
 from lqrlab.evaluation import Ladder, Score
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import demonstration, plant_card
+
+_ROUNDING = 1e-6  # percent: less is what float64 leaves of a zero
 
 
 def catalogue(names: Sequence[str]) -> pd.DataFrame:
@@ -52,6 +55,46 @@ def ladder(found: Ladder) -> pd.DataFrame:
     return pd.DataFrame(found.rows()).set_index(["plants", "controller"])
 
 
+def answer(found: Ladder) -> str:
+    """The ladder in a few sentences, for somebody who reads nothing else."""
+    summary, sentences = found.summary(), []
+    for rung in found.scores:
+        by = summary[rung]
+        mine, loops = by["network"], found.scores[rung]["network"].ratio.size
+        plants = found.by_plant(rung)
+        worst = max(plants, key=lambda name: plants[name]["worst"])
+        said = f"**{rung[0].upper()}{rung[1:]}:** over {loops:,} loops the network costs "
+        said += (
+            f"{percent(mine['median'])} % more than the optimum (median; p99 {percent(mine['p99'])} %, worst "
+        )
+        said += f"{percent(mine['worst'])} %, {worst.replace('_', ' ')}) and {_loses(mine)}"
+        if "nominal gain" in by:
+            theirs, nominal = by["nominal gain"], found.by_plant(rung, "nominal gain")
+            behind = [name for name in plants if plants[name]["p95"] > nominal[name]["p95"]]
+            said += f"; one gain a family costs {percent(theirs['median'])} % and {_loses(theirs)}"
+            said += f". At p95 it is worse than that gain on {_listed(behind)}" if behind else ""
+        sentences.append(said + ".")
+    return "\n\n".join(sentences)
+
+
+def _loses(numbers: Mapping[str, float]) -> str:
+    lost = numbers["diverged"] + numbers["bounded"]
+    return f"loses {percent(lost)} % of them" if lost else "loses none"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """A few names; of many only how many they are."""
+    words = [name.replace("_", " ") for name in names]
+    if len(words) > 4:
+        return f"{len(words)} families"
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def folded(styler: Styler, what: str) -> HTML:
+    """A long table behind a line that opens it."""
+    return HTML(f"<details><summary>{html.escape(what)}</summary>{styler.to_html()}</details>")
+
+
 def training(rows: Sequence[Mapping[str, float]]) -> pd.DataFrame:
     """One row a line of ``metrics.jsonl``: step, losses, what unseen variants' loops waste, how many diverge."""
     log = pd.DataFrame(list(rows))
@@ -69,6 +112,8 @@ def percent(value: float) -> str:
     """A percentage with three significant digits, or what it means that there is none."""
     if not np.isfinite(value):
         return "∞"
+    if abs(value) < _ROUNDING:
+        return "0"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -99,4 +144,7 @@ def show(
 def show_scores(frame: pd.DataFrame, caption: str = "") -> Styler:
     """A frame from :func:`scores`, with units in its head."""
     names = {c: f"{c} [%]" for c in frame.columns}
-    return show(frame.rename(columns=names), caption, {c: percent for c in names.values()})
+    styler = show(frame.rename(columns=names), caption, {c: percent for c in names.values()})
+    # the table is about the network: its rows stand out
+    mine = [str(name) == "network" for name in frame.index.get_level_values("controller")]
+    return styler.set_properties(subset=pd.IndexSlice[mine, :], **{"font-weight": "bold"})
