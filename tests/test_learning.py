@@ -169,6 +169,25 @@ def train_batch(data, num=16):
     return learning.batches.train_batch(table, some, 7, jnp.int32(0))
 
 
+def test_under_noise_the_optimal_gain_has_no_excess_and_another_gain_more_than_without(data):
+    """J − J* = Σ (u + Kx)ᵀS(u + Kx) along the loop, whatever disturbs it."""
+    given = train_batch(data).plants
+    graph, params = learning.models.split(learning.models.build(learning.ModelConfig(kind="gain", window=1)))
+    context = learning.models.merge(graph, params).encode(given.description)
+
+    def excess(factor, noise):
+        mine = dataclasses.replace(context, gain=factor * given.problem.K.reshape(16, -1))
+        policy = learning.NetworkPolicy.scaled(graph, params, mine, given.description.coordinates, 1)
+        found, _ = learning.closed_loop_cost.closed_loop(
+            policy, False, given.problem, given.x0, 30, noise, given.key[0]
+        )
+        return np.asarray(found)
+
+    np.testing.assert_allclose(excess(1.0, 0.3), 0, atol=1e-5)
+    assert excess(0.9, 0.3).mean() > 2 * excess(0.9, 0.0).mean()
+    assert np.all(excess(0.9, 0.0) > 0)
+
+
 @pytest.mark.parametrize("kind", ["transformer", "gain"])
 def test_gradient_equals_finite_differences(data, kind):
     """Of the whole objective, imitation and closed loop, by rollout and by the Lyapunov equation."""

@@ -398,3 +398,25 @@ def test_weights_come_back_from_a_file_and_a_strangers_file_is_refused(tmp_path,
         weight_files.read(tmp_path / "text.safetensors")
     with pytest.raises(ValueError, match="name: expected one of"):
         learning.pretrained("nothing")
+
+
+def test_a_network_without_a_description_enters_the_table_and_one_with_it_is_refused(plants):
+    small = {"kind": "transformer", "window": 4, "width": 8, "depth": 1, "heads": 2}
+    blind = learning.models.build(learning.ModelConfig(description=False, **small))
+    seen = []
+
+    def controller(known):
+        seen.append(known)
+        return learning.policy(blind, known)
+
+    regret = evaluation.unknown(controller, plants, key=KEY, num_initial=1, num_steps=10)
+    assert regret.ratio.shape == (4, 1)
+    # an untrained one answers as it does to plants whose matrices it is not told either
+    batch = sampled("pendulum", 2)
+    told, untold = learning.policy(blind, batch), learning.policy(blind, learning.Known.of(batch))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 2)))
+    u = told(told.init((2,)), x)[1]
+    padded = untold(untold.init((2,)), jnp.pad(x, ((0, 0), (0, 10))))[1]
+    np.testing.assert_allclose(padded[:, :1], u, rtol=1e-5)
+    with pytest.raises(ValueError, match="plants: expected plants with their matrices"):
+        learning.policy(learning.models.build(learning.ModelConfig(**small)), seen[0])

@@ -30,11 +30,12 @@ _LARGEST = 3.0  # state of a recorded loop, in units of its scale
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Plants:
-    """Plants as a network sees them and as a score does, with initial states; each ``[b, …]``."""
+    """Plants as a network sees them and as a score does, with initial states and keys of noise; each ``[b, …]``."""
 
     description: data.Description
     problem: SampledProblem
     x0: Array
+    key: Array
 
     def __getitem__(self, rows: object) -> "Plants":
         """Some of them."""
@@ -107,7 +108,10 @@ def expert_std(problem: SampledProblem, config: data.DataConfig) -> np.ndarray:
 def plants(table: VariantTable, rows: Array, key: Array) -> Plants:
     """Some rows of the table, each with an initial state."""
     description = table.describe(rows)
-    return Plants(description, table.problem[rows], initial_states(key, description.state_mask))
+    x0 = initial_states(key, description.state_mask)
+    return Plants(
+        description, table.problem[rows], x0, jax.random.split(jax.random.fold_in(key, 1), len(rows))
+    )
 
 
 def initial_states(key: Array, state_mask: Array) -> Array:

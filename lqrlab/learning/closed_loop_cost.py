@@ -8,6 +8,7 @@ pays above the optimum is a sum over its *own* trajectory (see :class:`lqrlab.si
 so there is nothing to cancel, and a ratio to the optimal cost can be had in float32 near the optimum too.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -61,7 +62,13 @@ def gain_excess(gain: Array, problem: SampledProblem) -> tuple[Array, Array]:
 
 
 def closed_loop(
-    policy: NetworkPolicy, linear: bool, problem: SampledProblem, x0: Array, horizon: int
+    policy: NetworkPolicy,
+    linear: bool,
+    problem: SampledProblem,
+    x0: Array,
+    horizon: int,
+    noise: float = 0.0,
+    key: Array | None = None,
 ) -> tuple[Array, Array]:
     """Excess cost ``[b]`` and the verdict on each loop ``[b]``: exact for linear gains, else by a rollout.
 
@@ -70,19 +77,27 @@ def closed_loop(
         linear: whether its answer is −Kx with its context's gain.
         problem: ``[b, …]``.
         x0, horizon: of the rollout; not looked at where the policy is linear.
+        noise, key: standard deviation of the disturbance of the scaled state at each step of the rollout, and what
+            it is drawn with. The optimal gain pays it too and has no excess.
     """
     if linear:
         return gain_excess(policy.context.gain.reshape(-1, M_MAX, N_MAX), problem)
-    run = rollout(policy, problem, x0, horizon)
+    noisy: dict[str, Any] = {"noise": noise * policy.coordinates.state_mask, "key": key} if noise else {}
+    run = rollout(policy, problem, x0, horizon, **noisy)
     sizes = verdict.size(run.xs, jnp.ones(run.xs.shape[-1:], run.xs.dtype))
     return problem.excess(run.xs, run.us), verdict.of_sizes(jax.lax.stop_gradient(sizes))
 
 
 def rollout(
-    policy: simulation.Policy, problem: SampledProblem, x0: Array, num_steps: int, **options: Any
+    policy: simulation.Policy,
+    problem: SampledProblem,
+    x0: Array,
+    num_steps: int,
+    noise: Array | None = None,
+    **options: Any,
 ) -> simulation.Trajectory:
     """Run a policy in scaled, padded coordinates on the plants of a problem, from x0 ``[b, 12]``; see there."""
-    world = Env.of_problem(problem)
+    world = dataclasses.replace(Env.of_problem(problem), noise=noise)
     return simulation.rollout(world, policy, x0, num_steps, keep=("xs", "us"), **options)
 
 

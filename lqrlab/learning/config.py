@@ -69,6 +69,7 @@ class TrainConfig(Config):
         closed_loop: weight of the logarithm of cost over optimal cost in the policy's own closed loop.
         plants: windows of a step whose plants' closed loops are costed.
         horizon: steps of such a loop; a policy that is a linear gain is costed over an infinite one.
+        loop_noise: standard deviation of the disturbance of the scaled state at each step of such a loop.
         random_systems: random linear plants to train on, in addition to the data set's.
         random_share: their share of each batch.
         dagger_rounds: times that the policy is run, what it met is labelled with the optimum, and that is trained on.
@@ -94,6 +95,7 @@ class TrainConfig(Config):
     closed_loop: NonNegative = 1.0
     plants: Count = 64
     horizon: Count = 16
+    loop_noise: NonNegative = 0.0
     random_systems: Natural = 0
     random_share: Share = 0.25
     dagger_rounds: Natural = 0

@@ -18,6 +18,7 @@ from lqrlab.compute.linalg import expand_batch
 from lqrlab.control import Sampled
 from lqrlab.dataset import Description, describe, description
 from lqrlab.learning import gains, models
+from lqrlab.learning.adaptive.known import Known
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
 History = tuple[Array, Array, Array]
@@ -109,7 +110,7 @@ def _spread(a: Array, lead: tuple[int, ...], batch: int) -> Array:
 
 def policy(
     model: nnx.Module,
-    plants: Plant | Sequence[Plant],
+    plants: Plant | Sequence[Plant] | Known,
     *,
     N: ArrayLike | None = None,
     repair: int = 0,
@@ -118,7 +119,8 @@ def policy(
 
     Args:
         model: a trained (or any) network; see :mod:`lqrlab.learning.models`.
-        plants: a plant or a batch; or several batches of one leading axis, for ``systems.stack`` of them.
+        plants: a plant or a batch; or several batches of one leading axis, for ``systems.stack`` of them; or what is
+            known of plants that nobody describes (:class:`Known`), to a network with ``description=False``.
         N: cross weight of the cost of one plant or batch ``[*batch, n, m]``; none if left out.
         repair: so many Newton steps are made from the network's gain, see :func:`lqrlab.learning.repair`. This
             needs the plants' matrices and hides the network's quality; a network that answers with a gain only.
@@ -126,6 +128,8 @@ def policy(
     Raises:
         ValueError: weights that this kind of network is not told; a cross weight for several batches.
     """
+    if isinstance(plants, Known):
+        return _undescribed(model, plants)
     batches = _batches(model, plants, N)
     if checks.whole("repair", repair, 0) and not model.linear:  # type: ignore[attr-defined]
         kind = model.config.kind  # type: ignore[attr-defined]
@@ -147,6 +151,22 @@ def policy(
         context = dataclasses.replace(context, gain=better.astype(context.gain.dtype))
     window = model.config.window  # type: ignore[attr-defined]
     return NetworkPolicy(params, context, d.coordinates, graph, window, m)
+
+
+def _undescribed(model: nnx.Module, known: Known) -> NetworkPolicy:
+    """A network that looks at the history alone, for plants of which only units and sizes are told."""
+    if model.config.description:  # type: ignore[attr-defined]
+        raise ValueError(
+            "plants: expected plants with their matrices, which this network is told, but found only what is known of "
+            "undescribed ones; train a network with description=False"
+        )
+    units, lead = jax.tree.map(lambda a: a.astype(jnp.float32), known.coordinates), known.noise.shape
+    shapes = ((N_MAX, N_MAX), (N_MAX, M_MAX), (N_MAX, N_MAX), (M_MAX, M_MAX), (N_MAX, M_MAX))
+    untold = Description(*(jnp.zeros((*lead, *shape), jnp.float32) for shape in shapes), units)
+    graph, params = models.split(model)
+    return NetworkPolicy(
+        params, _encode(graph, params, untold), known.coordinates, graph, model.config.window, M_MAX
+    )  # type: ignore[attr-defined]
 
 
 def _batches(model: object, plants: Plant | Sequence[Plant], N: ArrayLike | None) -> Sequence[Plant]:

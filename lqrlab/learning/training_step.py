@@ -124,7 +124,13 @@ def objective(graph: nnx.GraphDef, config: TrainConfig, backend: Backend | None 
                 graph, params, here, plants.description.coordinates, model.config.window
             )
             excess, verdicts = closed_loop_cost.closed_loop(
-                policy, model.linear, plants.problem, plants.x0, config.horizon
+                policy,
+                model.linear,
+                plants.problem,
+                plants.x0,
+                config.horizon,
+                config.loop_noise,
+                plants.key[0],
             )
             metrics["closed_loop"] = jnp.mean(jnp.log1p(excess))
             metrics["diverged"] = jnp.mean(verdicts == Verdict.DIVERGED)

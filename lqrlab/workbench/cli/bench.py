@@ -3,11 +3,13 @@
 import dataclasses
 import json
 from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from lqrlab.workbench.cli.options import as_json
+from lqrlab.workbench.cli.options import PATH, as_json
 from lqrlab.workbench.runs.terminal import table
 
 if TYPE_CHECKING:
@@ -85,15 +87,23 @@ def bench_recovery(families: tuple[str, ...], seeds: int, num_steps: int | None,
 @click.option("--quick", is_flag=True, help="One loop of each family; within a minute.")
 @click.option("--families", is_flag=True, help="Also a row for each family.")
 @click.option("--tune", is_flag=True, help="Only: the grid that the baselines' settings are from.")
+@click.option(
+    "--run", "folder", type=PATH, help="Only: the network of a run, trained with description=false."
+)
 @as_json
-def bench_unknown(quick: bool, families: bool, tune: bool, as_json: bool) -> None:
+def bench_unknown(quick: bool, families: bool, tune: bool, folder: Path | None, as_json: bool) -> None:
     """Controllers of plants that nobody has described to them: cost above the exact LQR's, and what diverges."""
-    from lqrlab import benchmarks, compute
+    from lqrlab import benchmarks, compute, learning
     from lqrlab.workbench.runs import session
 
     compute.setup()
     size = benchmarks.QUICK if quick else benchmarks.FULL
-    rows: Iterable = benchmarks.tune_unknown() if tune else benchmarks.bench_unknown(size, families=families)
+    only = None
+    if folder is not None:
+        only = {f"network of {folder.name}": partial(learning.policy, learning.load(folder / "checkpoints"))}
+    rows: Iterable = (
+        benchmarks.tune_unknown() if tune else benchmarks.bench_unknown(size, only, families=families)
+    )
     if as_json:
         for row in rows:
             click.echo(json.dumps(session.plain(dataclasses.asdict(row)), ensure_ascii=False))
