@@ -148,9 +148,9 @@ def windows(data, **settings):
     return dataset.source(data, **settings).windows(0, 1)
 
 
-def objective(config, expert_std):
+def objective(config):
     """learning.objective of the network."""
-    return learning.objective(learning.models.split(trained().model)[0], config, expert_std)
+    return learning.objective(learning.models.split(trained().model)[0], config)
 
 
 def train_step(accumulate, ema):
@@ -301,7 +301,7 @@ CALLS = {
     "learning.TrainConfig": (learning.TrainConfig, _train, anything),
     "learning.learning_rate": (learning.learning_rate, {"config": TRAIN}, anything),
     "learning.optimizer": (learning.optimizer, {"config": TRAIN}, anything),
-    "learning.objective": (objective, {"config": TRAIN, "expert_std": 0.1}, anything),
+    "learning.objective": (objective, {"config": TRAIN}, anything),
     "learning.train_step": (train_step, {"accumulate": 1, "ema": 0.5}, anything),
     "learning.fit": (learning.fit, _fit | {"folder": Made(a_folder)}, anything),
     "learning.grid": (learning.grid, _fit | {"seeds": [0], "learning_rates": [1e-3]}, anything),

@@ -26,7 +26,7 @@ BOUNDS = {"MiB": 0.5, "handles": 0.01, "threads": 0.01, "children": 0.01, "widge
 """The largest slopes a round that count as flat: what JAX and Orbax note of each new program and folder, and none."""
 WARM = 20  # rounds that fill the caches of the last few functions
 
-SMALL = learning.ModelConfig(kind="gain", window=1, width=16, heads=2, hidden=16)
+SMALL = learning.ModelConfig(kind="gain", window=1, hidden=16)
 TRAIN = {"num_steps": 4, "batch_size": 8, "plants": 8, "closed_loop": 0.0, "steps_per_dispatch": 2}
 TRAIN |= {"report_every": 4, "checkpoint_every": 4}
 

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from flax import nnx
 
-from lqrlab import compute, dataset, learning, systems
-from lqrlab.compute import debugging, pytree
+from lqrlab import compute, dataset, learning, simulation, systems
+from lqrlab.compute import debugging, program, pytree
 from lqrlab.compute.random import normals, words
 from lqrlab.control.trajectory import solver
 from lqrlab.evaluation import regions
@@ -225,6 +226,101 @@ def test_backend_settings_hold_within_their_block():
         compute.Backend(device="cpu:0", mesh="data=2")
     whole = compute.Backend(mesh="data=1, fsdp=1", seed=3, jit=False)
     assert compute.Backend.from_json(whole.to_json()) == whole
+
+
+def network():
+    return nnx.Linear(4, 2, rngs=nnx.Rngs(0))
+
+
+def gain():
+    return simulation.LinearPolicy(jnp.arange(8.0).reshape(2, 4))
+
+
+@pytest.mark.parametrize("kind", ["network", "policy", "function"])
+def test_a_network_a_policy_and_a_function_are_one_kind_of_object(kind, monkeypatch):
+    monkeypatch.setattr(program, "speed", lambda: program.Speed(1.0, 1e-9, 1e-3, 1e-2, 1e-6, 1e-7))
+    x = jnp.ones((3, 4), jnp.float32 if kind == "network" else float)
+    model = {"network": network(), "policy": gain(), "function": lambda K, x: -x @ K.mT}[kind]
+    one = compute.compile(model, compute.Backend(), shapes="batch 4")
+    params = gain().K if kind == "function" else one.params
+    expected = model(x) if kind == "network" else -x @ gain().K.mT
+    np.testing.assert_allclose(one.evaluate(params, [x]), expected, rtol=1e-6)
+    (slope,) = (a for a in jax.tree.leaves(one.gradients(params, [x], jnp.sum)) if a.ndim == 2)
+    np.testing.assert_allclose(slope, np.full(slope.shape, 3.0 if kind == "network" else -3.0))
+    assert one.outputs(params, batch=7).shape == (7, 2)
+    with pytest.raises(ValueError, match=r"inputs\[0\]: expected shape \[batch, 4\], but found \(3, 5\)"):
+        one.evaluate(params, [jnp.ones((3, 5))])
+    with pytest.raises(ValueError, match="batch: expected its size, as in outputs"):
+        one.outputs(params)
+
+
+def test_a_program_says_which_inputs_do_not_go_together_and_what_a_model_cannot_take():
+    two = compute.compile(lambda p, x, y: p @ x + y, shapes=("k batch", "m batch"))
+    with pytest.raises(
+        ValueError, match=r"inputs\[1\]: expected shape \[m, batch\] with batch = 3, but found \(2, 4\)"
+    ):
+        two.evaluate(jnp.ones((2, 5)), [jnp.ones((5, 3)), jnp.ones((2, 4))])
+    with pytest.raises(ValueError, match=r"inputs: expected 2, .* but found 1"):
+        two.evaluate(jnp.ones((2, 5)), [jnp.ones((5, 3))])
+    with pytest.raises(
+        ValueError, match=r"inputs: the model cannot take \(6, 3\), \(2, 3\) with these parameters: "
+    ):
+        two.evaluate(jnp.ones((2, 5)), [jnp.ones((6, 3)), jnp.ones((2, 3))])
+
+
+def test_a_program_is_compiled_as_far_as_its_work_is_worth(monkeypatch):
+    ways = {}
+    for way, speed in (
+        ("eager", program.Speed(1e-6, 1e-9, 1.0, 2.0, 1e-9, 1e-9)),
+        ("quick", program.Speed(1.0, 1e-9, 1e-3, 1.0, 1e-9, 1e-9)),
+        ("full", program.Speed(1.0, 1e-9, 1e-3, 2e-3, 1.0, 1e-9)),
+    ):
+        monkeypatch.setattr(program, "speed", lambda speed=speed: speed)
+        one = compute.compile(gain(), shapes="batch 4")
+        assert one.report() == "not called yet"
+        ways[way] = np.asarray(one.evaluate(one.params, [jnp.ones((5, 4))]))
+        assert one.report().startswith(f"evaluate (5, 4): {way} (")
+    np.testing.assert_allclose(ways["full"], ways["eager"])
+    np.testing.assert_allclose(ways["quick"], ways["eager"])
+    # more calls than were thought of are worth a compilation
+    monkeypatch.setattr(program, "speed", lambda: program.Speed(1e-3, 1e-9, 0.02, 0.5, 1e-9, 1e-9))
+    monkeypatch.setattr(program, "CALLS", 4)
+    seen = [one.report() for _ in range(40) if one.evaluate(gain(), [jnp.ones((2, 4))]) is not None]
+    assert "evaluate (2, 4): eager" in seen[0]
+    assert "evaluate (2, 4): quick" in seen[-1]
+    branching = compute.compile(lambda p, x: p * x if x.sum() > 0 else x, shapes="batch")
+    np.testing.assert_array_equal(branching.evaluate(2.0, [np.ones(3)]), 2 * np.ones(3))
+    assert "eager, for it cannot be traced: TracerBoolConversionError" in branching.report()
+
+
+def test_many_loops_of_a_policy_are_shared_out_over_threads_if_that_is_faster(monkeypatch):
+    monkeypatch.setattr(program, "speed", lambda: program.Speed(1.0, 1e-9, 1.0, 1e-6, 1.0, 1e-9))
+    times = iter((2.0, 2.0, 2.0, 1.0, 1.0, 1.0))
+    monkeypatch.setattr(program, "seconds", lambda *_: next(times))
+    one, x = compute.compile(gain(), shapes="loops 4"), np.random.default_rng(0).normal(size=(6000, 4))
+    np.testing.assert_allclose(one.evaluate(one.params, [x]), -x @ np.asarray(gain().K).T, rtol=1e-12)
+    assert "on threads 1 s a call, 2 s whole" in one.report()
+
+
+def test_the_speed_of_a_machine_is_measured_once_and_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = program.speed.__wrapped__()
+    assert min(dataclasses.astuple(first)) > 0
+    monkeypatch.setattr(program, "_measured", None)
+    assert program.speed.__wrapped__() == first
+    (tmp_path / "lqrlab" / "speed.json").write_text("{")
+    monkeypatch.setattr(program, "_measured", lambda *_: "again")
+    assert program.speed.__wrapped__() == "again"
+
+
+def test_a_backend_computes_in_the_type_that_it_names_or_says_why_not():
+    assert compute.Backend(dtype="float64").compute_dtype == "float64"
+    assert compute.Backend(dtype="float64", compute_dtype="float32").compute_dtype == "float32"
+    with pytest.raises(ValueError, match="compute_dtype: expected bfloat16: below the range of float16"):
+        compute.Backend(compute_dtype="float16")
+    refused = pytest.raises(ValueError, match=r"dtype: expected float32, or lqrlab.compute.setup\(\) before")
+    with jax.enable_x64(False), refused, compute.Backend(dtype="float64").active():
+        pass
 
 
 def test_backend_puts_arrays_on_its_device_or_whole_on_its_mesh():

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+from scipy.integrate import solve_ivp
 
 from lqrlab import control
 
@@ -44,6 +45,68 @@ def test_a_bad_horizon_is_refused(change, message):
         control.finite_horizon(**({"A": A, "B": B, "Q": np.eye(3), "R": np.eye(2), "num_steps": 4} | change))
 
 
+@pytest.mark.parametrize("horizon", [0.7, 200.0])
+def test_the_continuous_horizon_solves_the_riccati_differential_equation(horizon):
+    A, B, _ = plant(1)
+    Q, R, N, Qf = np.diag([1.0, 0.0, 2.0]), np.diag([1.0, 2.0]), 0.1 * np.ones((3, 2)), 5 * np.eye(3)
+    N[1] = 0
+    ts = horizon * np.array([0.0, 0.3, 0.9, 1.0])
+    K, P = control.continuous_horizon(A, B, Q, R, ts, Qf, N)
+
+    def backwards(_, p):
+        P = p.reshape(3, 3)
+        gain = np.linalg.solve(R, B.T @ P + N.T)
+        return (A.T @ P + P @ A - gain.T @ R @ gain + Q).ravel()
+
+    back = solve_ivp(
+        backwards,
+        (0, horizon),
+        Qf.ravel(),
+        t_eval=(horizon - ts)[::-1],
+        rtol=1e-9,
+        atol=1e-10,
+        method="LSODA",
+    )
+    expected = back.y.T[::-1].reshape(4, 3, 3)
+    np.testing.assert_allclose(P, expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(K[1], np.linalg.solve(R, B.T @ expected[1] + N.T), rtol=1e-6, atol=1e-6)
+    if horizon > 100:
+        np.testing.assert_allclose(P[0], control.lqr(A, B, Q, R, N).P, rtol=1e-9)
+
+
+def test_tracking_is_the_least_squares_optimum():
+    rng, (T, n, m) = np.random.default_rng(0), (6, 3, 2)
+    A, B, c = rng.normal(size=(T, n, n)), rng.normal(size=(T, n, m)), rng.normal(size=(T, n))
+    xs, us, x0 = rng.normal(size=(T + 1, n)), rng.normal(size=(T, m)), rng.normal(size=n)
+    Q, R, N, Qf = np.diag([1.0, 2.0, 3.0]), np.diag([1.0, 0.5]), 0.1 * np.ones((n, m)), 4 * np.eye(n)
+    plan = control.lq_tracking(A, B, Q, R, xs, us, Qf, N, c=c)
+
+    def run(inputs):
+        x = [x0]
+        for t in range(T):
+            x.append(A[t] @ x[t] + B[t] @ inputs[t] + c[t])
+        return np.array(x)
+
+    root = np.linalg.cholesky(np.block([[Q, N], [N.T, R]])).T
+
+    def residual(flat):
+        inputs = flat.reshape(T, m)
+        x = run(inputs)
+        stage = np.concatenate([x[:-1] - xs[:-1], inputs - us], axis=1) @ root.T
+        return np.concatenate([stage.ravel(), 2 * (x[-1] - xs[-1])])
+
+    base = residual(np.zeros(T * m))
+    columns = np.stack([residual(e) - base for e in np.eye(T * m)], axis=1)
+    best = np.linalg.lstsq(columns, -base, rcond=None)[0].reshape(T, m)
+    x = x0
+    for t in range(T):
+        u = np.asarray(plan.us[t] - plan.K[t] @ (x - plan.xs[t]))
+        np.testing.assert_allclose(u, best[t], rtol=1e-7, atol=1e-9)
+        x = A[t] @ x + B[t] @ u + c[t]
+    still = control.lq_tracking(A[0], B[0], Q, R, np.zeros((T + 1, n)), Qf=Qf, N=N)
+    np.testing.assert_allclose(still.K, control.finite_horizon(A[0], B[0], Q, R, T, Qf, N).K, rtol=1e-9)
+
+
 def test_estimators_equal_python_controls():
     A, _, C = plant(2)
     W, V = np.diag([1.0, 2.0, 0.5]), np.diag([0.1, 0.3])
@@ -54,6 +117,91 @@ def test_estimators_equal_python_controls():
         assert np.allclose(np.sort_complex(result.poles), np.sort_complex(poles), rtol=1e-6)
         assert np.allclose(result.L, L, rtol=1e-7)
         assert bool(result.stabilizing)
+
+
+def test_a_filter_of_noises_that_come_together_solves_scipys_riccati_equation():
+    A, _, C = plant(2)
+    W, V, S = np.diag([1.0, 2.0, 0.5]), np.diag([0.1, 0.3]), 0.1 * np.ones((3, 2))
+    result = control.dlqe(A, C, W, V, S)
+    P = scipy.linalg.solve_discrete_are(A.T, C.T, W, V, s=S)
+    Y = C @ P @ C.T + V
+    assert np.allclose(result.P, P, rtol=1e-8)
+    assert np.allclose(result.L, (A @ P @ C.T + S) @ np.linalg.inv(Y), rtol=1e-7)
+    assert np.allclose(result.M, P @ C.T @ np.linalg.inv(Y), rtol=1e-7)
+    continuous = control.lqe(A, C, W, V, S)
+    P = scipy.linalg.solve_continuous_are(A.T, C.T, W, V, s=S)
+    assert np.allclose(continuous.L, (P @ C.T + S) @ np.linalg.inv(V), rtol=1e-7)
+    assert continuous.M is None
+
+
+def test_sampled_noise_is_van_loans_integral():
+    A, W, dt = plant(2)[0], np.diag([1.0, 0.0, 0.5]), 0.3
+    block = scipy.linalg.expm(np.block([[-A, W], [np.zeros((3, 3)), A.T]]) * dt)
+    expected = block[3:, 3:].T @ block[:3, 3:]
+    assert np.allclose(control.sampled_noise(A, W, dt), expected, rtol=1e-10)
+    assert np.allclose(control.sampled_noise(np.stack([A, 2 * A]), W, [dt, dt])[0], expected)
+
+
+def test_a_filter_from_a_known_start_equals_the_plain_recursion():
+    A, _, C = plant(2)
+    W, V, S, P = np.diag([1.0, 2.0, 0.5]), np.diag([0.1, 0.3]), 0.1 * np.ones((3, 2)), 5 * np.eye(3)
+    result = control.finite_dlqe(A, C, W, V, 60, P, S)
+    for L, expected in zip(result.L, result.P):
+        assert np.allclose(expected, P, rtol=1e-8)
+        gain = (A @ P @ C.T + S) @ np.linalg.inv(C @ P @ C.T + V)
+        assert np.allclose(L, gain, rtol=1e-8)
+        P = A @ P @ A.T + W - gain @ (C @ P @ C.T + V) @ gain.T
+    assert np.allclose(result.L[-1], control.dlqe(A, C, W, V, S).L)
+
+
+def test_the_filter_form_is_the_optimum_under_noises_that_come_together():
+    A, B, C = plant(3)
+    Q, R, N = np.eye(3), np.eye(2), 0.2 * np.ones((3, 2))
+    root = np.random.default_rng(0).normal(size=(5, 5))
+    noise = root @ root.T / 5
+    W, V, S = noise[:3, :3], noise[3:, 3:], noise[:3, 3:]
+
+    def cost(z):
+        """A step's mean cost of the controller (A, B; C, D) in z."""
+        a, b, c, d = z[:3, :3], z[:3, 3:], z[3:, :3], z[3:, 3:]
+        loop = np.block([[A + B @ d @ C, B @ c], [b @ C, a]])
+        enter = np.block([[np.eye(3), B @ d], [np.zeros((3, 3)), b]])
+        seen = np.block([[np.eye(3), np.zeros((3, 3))], [d @ C, c]])
+        X = scipy.linalg.solve_discrete_lyapunov(loop, enter @ noise @ enter.T)
+        weight = np.block([[Q, N], [N.T, R]])
+        return np.trace(weight @ seen @ X @ seen.T) + np.trace(R @ d @ V @ d.T)
+
+    costs, at_best = {}, None
+    for form in ("predictor", "filter"):
+        design = control.lqg(A, B, C, Q, R, W, V, N, S, discrete=True, form=form)
+        at_best = np.block([[design.A, design.B], [design.C, design.D]])
+        costs[form] = cost(at_best)
+    assert costs["filter"] < 0.99 * costs["predictor"]
+    for seed in range(10):
+        step = 1e-4 * np.random.default_rng(seed).normal(size=(5, 5))
+        slope = (cost(at_best + step) - cost(at_best - step)) / costs["filter"]
+        assert abs(slope) < 1e-6
+
+
+def test_margins_of_output_feedback_equal_python_controls():
+    A, B, C = plant(6, m=1, p=1)
+    for form, dt in (("predictor", None), ("predictor", 0.1), ("filter", 0.1)):
+        a = A if dt is None else 0.6 * A
+        design = control.lqg(
+            a, B, C, np.eye(3), np.eye(1), np.eye(3), np.eye(1), discrete=dt is not None, form=form
+        )
+        time = () if dt is None else (dt,)
+        controller = python_control.ss(design.A, design.B, design.C, design.D, *time)
+        loop = -python_control.ss(a, B, C, 0, *time) * controller
+        w = np.geomspace(1e-3, 1e3 if dt is None else np.pi / dt, 20001)
+        modulus = np.abs(1 + loop(1j * w if dt is None else np.exp(1j * w * dt))).min()
+        (ours,), (output,) = design.margins(dt), design.margins(dt, at="output")
+        assert ours.modulus_margin == pytest.approx(modulus, rel=1e-3)
+        assert output.modulus_margin == pytest.approx(
+            ours.modulus_margin, rel=1e-6
+        )  # one loop, opened elsewhere
+        with pytest.raises(ValueError, match="dt: expected"):
+            design.margins(0.1 if dt is None else None)
 
 
 def test_an_unseen_unstable_mode_is_named_through_the_dual():

@@ -1,6 +1,9 @@
 """Scores: against exact costs from SciPy's Lyapunov solver, and the laws that any score must keep."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -314,3 +317,38 @@ def test_designs_from_outside_have_the_gains_that_their_sources_print(name):
     plant = design.plant()
     K = control.lqr(plant.A, plant.B, plant.Q, plant.R).K[0]
     np.testing.assert_allclose(K, design.K, rtol=1e-4, atol=5e-5)
+
+
+MESH = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+from lqrlab import compute, control, evaluation, simulation, systems
+
+compute.setup()
+backend = compute.Backend(mesh="data=8")
+plants = systems.sample("pendulum", key=jax.random.key(0), num=8, spread=0.1)
+gain = simulation.LinearPolicy(1.05 * control.lqrd(*plants.matrices(), *plants.weights(), plants.dt).K)
+x0 = plants.initial_state(key=jax.random.key(1), num=16)
+for linear in (True, False):
+    one = simulation.rollout(plants, gain, x0, 20, linear=linear)
+    eight = simulation.rollout(plants, backend.put(gain), backend.share(x0), 20, linear=linear)
+    for a, b in ((one.xs, eight.xs), (one.us, eight.us), (one.costs, eight.costs)):
+        assert len(b.devices()) == 8 and b.addressable_shards[0].data.shape[0] == 1, b.sharding
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+given = {"key": jax.random.key(2), "x0": x0, "num_steps": 20}
+one, eight = (evaluation.evaluate(gain, plants, **given, backend=b) for b in (None, backend))
+assert eight.ratio.addressable_shards[0].data.shape == (1, 16), eight.ratio.sharding
+np.testing.assert_allclose(one.ratio, eight.ratio, rtol=1e-9)
+np.testing.assert_array_equal(one.verdict, eight.verdict)
+three = backend.share(np.zeros((3, 2)))
+assert three.sharding.is_fully_replicated
+"""
+
+
+def test_rollouts_and_scores_stay_on_eight_devices_and_equal_one():
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    done = subprocess.run(
+        [sys.executable, "-c", MESH], capture_output=True, text=True, timeout=120,
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]

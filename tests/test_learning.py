@@ -49,16 +49,9 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module", params=["transformer", "history only", "recurrent", "mlp", "gain", "matrix"])
 def model(request):
     kind = "transformer" if request.param == "history only" else request.param
+    described = request.param != "history only"
     return learning.models.build(
-        learning.ModelConfig(
-            kind=kind,
-            window=4,
-            width=16,
-            depth=2,
-            heads=2,
-            hidden=32,
-            description=request.param != "history only",
-        )
+        learning.models.used(dataclasses.replace(SMALL, kind=kind, description=described))
     )
 
 
@@ -179,7 +172,7 @@ def train_batch(data, num=16):
 @pytest.mark.parametrize("kind", ["transformer", "gain"])
 def test_gradient_equals_finite_differences(data, kind):
     """Of the whole objective, imitation and closed loop, by rollout and by the Lyapunov equation."""
-    config = learning.ModelConfig(**{**json.loads(SMALL.to_json()), "kind": kind})
+    config = learning.models.used(dataclasses.replace(SMALL, kind=kind))
     graph, params = learning.models.split(learning.models.build(config))
     given = train_batch(data)
     params, given = (jax.tree.map(lambda a: a.astype(jnp.float64) if a.dtype == jnp.float32 else a, t)
@@ -245,10 +238,10 @@ def test_gradients_that_are_written_out_are_those_that_jax_derives():
 
 def test_a_compiled_step_is_the_eager_one_for_every_model_and_loss(data, model):
     graph, params = learning.models.split(perturbed(model))
-    given = train_batch(data)
+    given = dataclasses.replace(train_batch(data), expert_std=jnp.full((16, 6), 0.3, jnp.float32))
     for loss in ("masked_mse", "gaussian_kl") if model.config.kind == "gain" else ("masked_mse",):
         config = learning.TrainConfig(batch_size=16, plants=4, closed_loop=0.0, loss=loss)
-        value = jax.value_and_grad(learning.objective(graph, config, 0.3), has_aux=True)
+        value = jax.value_and_grad(learning.objective(graph, config), has_aux=True)
         (eager, _), slow = value(params, given)
         (compiled, _), fast = jax.jit(value)(params, given)
         assert float(compiled) == pytest.approx(float(eager), rel=1e-5)
@@ -278,7 +271,7 @@ def test_one_linear_plant_is_learned_to_its_optimum(data):
     assert int(state.step) == 800
 
 
-GAIN = dataclasses.replace(SMALL, kind="gain")
+GAIN = learning.ModelConfig(kind="gain", window=4, hidden=32)
 
 
 @pytest.fixture(scope="module")
@@ -526,7 +519,7 @@ def test_a_run_killed_at_random_goes_on_as_if_it_had_not(data, tmp_path):
     """``kill -9`` at so many random moments, most of them within a save: two here, LQRLAB_KILLS=10 for ten."""
     kills = int(os.environ.get("LQRLAB_KILLS", "2"))
     config = learning.TrainConfig(**{**json.loads(BRIEF.to_json()), "num_steps": 80 * (kills + 1)})
-    model = learning.ModelConfig(**{**json.loads(SMALL.to_json()), "kind": "gain"})
+    model = GAIN
     script = textwrap.dedent(
         """
         import sys
@@ -643,7 +636,7 @@ def test_a_matrix_network_turns_its_gain_with_the_coordinates_whatever_the_weigh
     T, V = np.linalg.qr(rng.normal(size=(5, 5)))[0], rng.normal(size=(2, 2))
 
     def gain(kind, *problem):
-        net = learning.models.build(learning.ModelConfig(kind=kind, width=8, depth=2))
+        net = learning.models.build(learning.models.used(learning.ModelConfig(kind=kind, width=8, depth=2)))
         return np.asarray(jax.jit(net.encode)(described(*problem)).gain, float).reshape(6, 12)[:2, :5]
 
     other = T @ A @ T.T, T @ B @ V, T @ Q @ T.T, V.T @ R @ V, T @ N @ V
@@ -792,6 +785,19 @@ def test_loading_says_what_is_missing(tmp_path):
     ("change", "message"),
     [
         ({"width": 10, "heads": 4}, "width: expected a multiple of heads = 4, but found 10"),
+        (
+            {"kind": "gain", "block": "nonsense"},
+            "block: a model of kind gain has no such setting; there are kind, ",
+        ),
+        (
+            {"kind": "gain", "width": 16},
+            "width: a model of kind gain has no such setting; there are kind, window",
+        ),
+        (
+            {"kind": "recurrent", "remat": True},
+            "remat: a model of kind recurrent has no such setting; there are ",
+        ),
+        ({"block": "attension"}, "block: expected a registered block .*did you mean attention"),
         ({"depth": 0}, "depth: expected a whole number in .*, but found 0"),
         ({"description": "false"}, "description: expected True or False, but found 'false'"),
         ({"seed": 1.5}, r"seed: expected a whole number in \[0, 4294967295\], but found 1\.5"),
@@ -799,7 +805,7 @@ def test_loading_says_what_is_missing(tmp_path):
 )
 def test_a_bad_model_config_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        learning.ModelConfig(**change)
+        learning.models.build(learning.ModelConfig(**change))
 
 
 def test_configs_go_through_json_and_refuse_unknown_keys():
@@ -947,13 +953,12 @@ def test_a_run_that_no_longer_improves_ends_and_stays_ended(data, tmp_path):
     still = learning.TrainConfig(
         **{**json.loads(BRIEF.to_json()), "num_steps": 400, "learning_rate": 1e-12, "patience": 2}
     )
-    gain = learning.ModelConfig(**{**json.loads(SMALL.to_json()), "kind": "gain"})
-    run = fit(data, gain, still, tmp_path)
+    run = fit(data, GAIN, still, tmp_path)
     assert not run.stopped
     scores = [row["validation_efficiency"] for row in run.metrics]
     assert len(scores) - 1 - int(np.argmax(scores)) == 2
     assert run.steps == 4 * len(scores) < 400
-    again = fit(data, gain, still, tmp_path)
+    again = fit(data, GAIN, still, tmp_path)
     assert again.steps == run.steps
     assert len(again.metrics) == len(run.metrics)
 

@@ -10,6 +10,7 @@ import textwrap
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import scipy.integrate
 import scipy.linalg
@@ -21,7 +22,7 @@ from lqrlab.learning import batches, losses, programs
 from lqrlab.workbench.cli import main
 
 KEY = jax.random.key(3)
-SMALL = {"kind": "gain", "window": 2, "width": 16, "depth": 1, "heads": 2, "hidden": 32}
+SMALL = {"kind": "gain", "window": 2, "hidden": 32}
 BRIEF = {
     "num_steps": 12, "batch_size": 32, "plants": 16, "horizon": 4, "steps_per_dispatch": 2,
     "report_every": 4, "checkpoint_every": 4,
@@ -139,6 +140,74 @@ def test_a_stochastic_policy_learns_how_much_its_expert_explores(data, tmp_path)
         fit(data, learning.ModelConfig(**SMALL), config, tmp_path / "sure")
 
 
+def test_the_stochastic_expert_is_lqg_at_a_known_state():
+    """Against SciPy's Riccati solution of the filter, and the information form of a measurement."""
+    (A, B, _, _, K, _), problem = random_problem(4, 3, 2)
+    config = dataset.DataConfig(**CONFIG, noise=0.1, sensor_noise=0.2, excitation=0.3)
+    W, V = 0.01 * np.eye(3) + 0.09 * B @ B.T, 0.04 * np.eye(3)
+    predicted = scipy.linalg.solve_discrete_are(A.T, np.eye(3), W, V)
+    error = np.linalg.inv(np.linalg.inv(predicted) + np.linalg.inv(V))
+    found = batches.expert_std(problem, config)[0]
+    np.testing.assert_allclose(found[:2], np.sqrt(np.diag(K @ error @ K.T) + 0.09), rtol=1e-5)
+    np.testing.assert_allclose(found[2:], 0.3, rtol=1e-6)
+    sure = dataset.DataConfig(**CONFIG, excitation=0.3)
+    np.testing.assert_allclose(batches.expert_std(problem, sure), 0.3, rtol=1e-6)
+
+
+def test_inputs_are_drawn_with_a_stochastic_networks_own_deviation(data):
+    plants = data.plants(split="validation", family="pendulum")
+    model = learning.models.build(learning.ModelConfig(**SMALL, stochastic=True))
+    model.log_std[...] = jnp.log(jnp.full(6, 0.2))
+    policy = learning.policy(model, plants)
+    std = np.asarray(policy.std)
+    np.testing.assert_allclose(std[0], 0.2 * np.asarray(plants.scales[1]), rtol=1e-5)
+    start = np.zeros((*plants.batch_shape, 2000, plants.n))
+    run = simulation.rollout(plants, policy, start, 1, linear=True, key=KEY, excitation=policy.std)
+    np.testing.assert_allclose(np.std(run.us[..., 0, :], axis=1), std, rtol=0.1)
+    sure = learning.policy(learning.models.build(learning.ModelConfig(**SMALL)), plants)
+    assert not np.any(sure.std)
+
+
+def test_steps_with_a_python_if_are_the_compiled_ones():
+    def steps(objective):
+        step = learning.train_step(objective, optax.sgd(0.1), accumulate=2)
+        params = {"w": jnp.ones(2)}
+        start = learning.TrainState(params, optax.sgd(0.1).init(params), jnp.int32(0))
+        run = compute.compile(lambda state, xs: learning.training_step.scan(step, state, xs))
+        return run(start, jnp.arange(24.0).reshape(3, 4, 2))
+
+    def plain(params, x):
+        return jnp.mean((x @ params["w"]) ** 2), {}
+
+    def branching(params, x):
+        value, _ = plain(params, x)
+        return (value, {}) if value > 0 else (-value, {})
+
+    with pytest.warns(compute.EagerFallbackWarning, match="if value > 0"):
+        found = steps(branching)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, steps(plain))
+
+
+@pytest.mark.slow
+def test_a_loss_with_a_python_if_is_told_of_once_and_computed_step_by_step(data, tmp_path):
+    @losses.register("branching")
+    def branching(predictions):
+        error = losses.masked_mse(predictions.prediction, predictions.target, predictions.weight)
+        if error > 1e6:
+            return 0 * error
+        return error
+
+    brief = {**BRIEF, "num_steps": 2, "accumulate": 2, "closed_loop": 0.0, "report_every": 2}
+    model = learning.ModelConfig(**SMALL)
+    with pytest.warns(compute.EagerFallbackWarning) as told:
+        run = fit(data, model, learning.TrainConfig(**brief, loss="branching"), tmp_path / "eager")
+    assert len(told) == 1
+    assert "run_steps cannot be compiled" in str(told[0].message)
+    assert "if error > 1e6" in str(told[0].message)
+    assert run.steps == 2
+    assert 0 < run.metrics[-1]["loss"] < 1e6
+
+
 def test_excess_of_a_data_sets_plant_is_that_of_its_sampled_problem(data):
     """From the continuous plant on disk, by van Loan's exponential and SciPy's solvers alone."""
     problem = data.table().problem
@@ -200,7 +269,7 @@ def test_on_policy_loops_are_labelled_with_the_optimum_and_follow_from_the_ancho
     graph, params = learning.models.split(learning.models.build(model))
     source = dataset.source(data, batch_size=config.batch_size, window=model.window)
     mixture = batches.Mixture.of(source, config)
-    table, recipe = mixture.table, programs.Recipe(graph, model, config, compute.Backend(), 0.0)
+    table, recipe = mixture.table, programs.Recipe(graph, model, config, compute.Backend())
 
     def run(number):
         return programs.dagger_loops(recipe, params, table, mixture.rows, np.int32(number))
@@ -356,3 +425,10 @@ def test_seeds_and_rates_side_by_side_are_the_runs_one_by_one(data, tmp_path):
         curves.metrics["loss"][1, 1], [row["loss"] for row in alone.metrics], rtol=1e-3
     )
     assert float(np.ptp(curves.metrics["loss"][:, 0, 0])) > 0
+
+
+def test_a_stochastic_model_can_be_asked_for_on_the_command_line(tmp_path):
+    asked = ["train", str(tmp_path), "-p", "stochastic=maybe", "-p", "loss=gaussian_kl"]
+    done = CliRunner().invoke(main, asked)
+    assert "stochastic" in done.stderr
+    assert "expected True or False" in done.stderr

@@ -145,6 +145,15 @@ def test_the_designer_has_a_slider_for_everything(panel):
     assert (panel.words.value, panel.picture.value) in seen
 
 
+def test_the_designer_shows_each_picture_of_its_loop(panel):
+    pictures = [changed(panel, panel.view, name)[1] for name in panel.view.options]
+    images = [picture.partition("data:image/png;base64,")[2] for picture in pictures]
+    assert not images[0]
+    assert len(set(images)) == 7
+    panel.view.value = panel.view.options[0]
+    panel.live.wait()
+
+
 def test_the_designer_runs_what_it_says():
     """Delay, sampling and limits against SciPy's own zero-order hold of the linear plant, tick by tick."""
     A, B = np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([[0.0], [1.0]])
@@ -497,7 +506,7 @@ def test_the_browser_draws_the_optimum_that_scipy_finds(data):
 
 
 def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp_path, monkeypatch):
-    model = learning.ModelConfig(kind="gain", window=1, width=16, heads=2, hidden=16)
+    model = learning.ModelConfig(kind="gain", window=1, hidden=16)
     train = learning.TrainConfig(
         num_steps=400, batch_size=8, plants=8, closed_loop=0.0,
         steps_per_dispatch=2, report_every=4, checkpoint_every=100,

@@ -161,6 +161,19 @@ def test_a_new_gain_compiles_nothing():
     assert len(programs()) == before
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"noise": 0.5, "key": KEY}, {"linear": False}, {"dt": 0.1}, {"limits": (-1, 1)}, {"substeps": 3}],
+)
+def test_an_env_is_run_as_it_is_or_not_at_all(settings):
+    plant = systems.make("pendulum")
+    policy, x0 = simulation.no_control(plant), np.array([0.1, 0.0])
+    with pytest.raises(ValueError, match="plant: an Env says itself what dt, linear, limits, noise"):
+        simulation.rollout(simulation.env(plant, linear=True), policy, x0, 3, **settings)
+    same = simulation.rollout(simulation.env(plant, linear=True), policy, x0, 3, linear=True)
+    np.testing.assert_allclose(same.xs, simulation.rollout(plant, policy, x0, 3, linear=True).xs, rtol=1e-12)
+
+
 def test_env_steps_are_the_rollout():
     plant = systems.make("pendulum")
     K = regulator(plant).K

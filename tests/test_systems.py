@@ -1,6 +1,7 @@
 """The user's own plants, what is said of mistakes in them, files, modes in words."""
 
 import dataclasses
+import itertools
 import json
 import re
 
@@ -11,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.io
+import sympy
+from sympy.polys.matrices import DomainMatrix
 
 from lqrlab import control, systems
 from lqrlab.systems import Plant, Signal, param, registry
@@ -489,3 +492,60 @@ def test_modes_in_numbers():
     assert [mode.count for mode in orbit] == [1, 2]
     with pytest.raises(ValueError, match="expected one plant, but found a batch"):
         systems.open_loop_modes(systems.sample("pendulum", key=jax.random.key(0), num=2))
+
+
+def test_plants_are_linearised_anywhere_with_their_affine_term():
+    plants = systems.sample("cart_pole", key=jax.random.key(0), num=2)
+    rng, h = np.random.default_rng(0), 1e-6
+    x, u = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 3, 1))
+    found = systems.linearise(plants, x, u)
+    np.testing.assert_allclose(found.c, plants.dynamics(x, u), rtol=1e-12)
+    for j, e in enumerate(np.eye(4)):
+        slope = (plants.dynamics(x + h * e, u) - plants.dynamics(x - h * e, u)) / (2 * h)
+        np.testing.assert_allclose(found.A[..., j], slope, rtol=1e-5, atol=1e-6)
+    slope = (plants.dynamics(x, u + h) - plants.dynamics(x, u - h)) / (2 * h)
+    np.testing.assert_allclose(found.B[..., 0], slope, rtol=1e-5, atol=1e-6)
+    one = systems.make("cart_pole")
+    with pytest.raises(ValueError, match="x, u: expected both"):
+        systems.linearise(one, np.zeros(4))
+    with pytest.raises(ValueError, match=r"x, u: expected states \[..., 4\]"):
+        systems.linearise(one, np.zeros(3), np.zeros(1))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "quadrotor",
+        "planar_quadruped",
+        "unicycle_robot",
+        "vtol",
+        "scara",
+        "platoon",
+        "two_mass_spring",
+        "dc_motor",
+        "pendulum",
+    ],
+)
+def test_integrators_are_counted_chain_by_chain_as_exact_arithmetic_finds_them(name):
+    """Jordan blocks at zero by the ranks of powers in rational arithmetic."""
+    plant = systems.make(name)
+    A = np.asarray(plant.matrices()[0], float)
+    exact = DomainMatrix.from_Matrix(sympy.Matrix([[sympy.Rational(float(a)) for a in row] for row in A]))
+    power, ranks = exact.to_field(), [len(A)]
+    while len(ranks) == 1 or ranks[-1] < ranks[-2]:
+        ranks.append(power.rank())
+        power = power * exact.to_field()
+    longer = [before - after for before, after in itertools.pairwise(ranks)]
+    chains = [sum(count > i for count in longer) for i in range(longer[0])]
+    numbers = ("no", "one", "two", "three", "four", "five", "six", "twelve")
+    number = numbers[min(sum(chains), 7)]
+    several = f"{number} integrator{'s' if sum(chains) > 1 else ''}"
+    lengths = [numbers[length] for length in chains]
+    expected = [several + ": what is put in stays"]
+    if max(chains, default=0) > 1:
+        *most, last = lengths
+        expected = [several + f" in chains of {', '.join(most)} and {last}: a push grows on"]
+        if len(chains) == 1:
+            expected = [several + " in a row: a push grows on"]
+    sentences = [mode.sentence for mode in systems.open_loop_modes(plant)]
+    assert [words for words in sentences if "integrator" in words] == (expected if chains else [])

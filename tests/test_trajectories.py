@@ -1,6 +1,9 @@
 """Trajectories within limits, and schedules, against SciPy's optimisers, integrators and Riccati solver."""
 
+import dataclasses
+
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -116,6 +119,47 @@ def test_plans_in_a_batch_are_followed_each_by_its_own_gains():
 def test_a_plant_in_single_precision_stays_there():
     plant = jax.tree.map(lambda a: a.astype(jnp.float32), systems.make("pendulum"))
     assert plant.dynamics(jnp.ones(2, jnp.float32), jnp.ones(1, jnp.float32)).dtype == jnp.float32
+
+
+def test_the_gradient_of_an_optimum_is_that_of_finite_differences():
+    plant = systems.make("pendulum")
+    Q, R = plant.weights()
+
+    def planned(length, x0, limit, weight):
+        f = dataclasses.replace(plant, length=length).dynamics
+        return control.ilqr(
+            f,
+            x0,
+            weight * Q,
+            R,
+            25,
+            10 * Q,
+            dt=0.05,
+            limits=(-limit, limit),
+            tolerance=1e-14,
+            max_iterations=200,
+        )
+
+    at = jnp.asarray(0.7), jnp.array([1.0, 0.3]), jnp.asarray(9.0), jnp.asarray(1.3)
+    plan = planned(*at)
+    limited = jnp.abs(plan.us) >= 9.0
+    assert 2 < int(limited.sum()) < 20
+
+    def summary(*p):
+        plan = planned(*p)
+        return (
+            jnp.sum(jnp.cos(plan.xs))
+            + jnp.sum(plan.us**3)
+            + jnp.sum(plan.K)
+            + plan.cost
+            + jnp.sum(plan.P**2) / 1e4
+        )
+
+    slopes = jax.grad(summary, argnums=(0, 1, 2, 3))(*at)
+    flat, put_back = jax.flatten_util.ravel_pytree(at)
+    for i, e in enumerate(np.eye(len(flat))):
+        expected = (summary(*put_back(flat + 1e-5 * e)) - summary(*put_back(flat - 1e-5 * e))) / 2e-5
+        np.testing.assert_allclose(jax.flatten_util.ravel_pytree(slopes)[0][i], expected, rtol=2e-4)
 
 
 def test_quadratic_programs_in_a_box_equal_lsq_linear():

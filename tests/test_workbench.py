@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
+import control as python_control
 import jax.numpy as jnp
 import matplotlib
 
@@ -14,7 +15,7 @@ import pytest
 from PIL import Image
 
 from lqrlab import control, evaluation, simulation, systems
-from lqrlab.workbench.figures import plots, tables
+from lqrlab.workbench.figures import loop_plots, plots, tables
 from lqrlab.workbench.runs import terminal
 
 
@@ -126,3 +127,32 @@ def test_a_table_is_cut_to_a_terminal_and_goes_whole_into_a_file(monkeypatch):
     monkeypatch.setattr(terminal.sys, "stdout", SimpleNamespace(isatty=lambda: True))
     assert len(terminal.table(rows, wide=False)) == 60
     assert len(terminal.table(rows)) > 300
+
+
+def test_pictures_of_a_loop_equal_python_controls():
+    A, B, C = np.array([[0.0, 1.0], [-4.0, -0.8]]), np.array([[0.0], [1.0]]), np.array([[2.0, -1.0]])
+    w = np.geomspace(0.1, 50, 30)
+    system = python_control.ss(A, B, C, 0)
+    expected = system(1j * w)
+    above, below = loop_plots.bode({"loop": (A, B, C)}, frequencies=w).axes
+    np.testing.assert_allclose(above.lines[0].get_ydata(), 20 * np.log10(np.abs(expected)), rtol=1e-9)
+    np.testing.assert_allclose(
+        below.lines[0].get_ydata(), np.rad2deg(np.unwrap(np.angle(expected))), rtol=1e-9
+    )
+    (axis,) = loop_plots.nyquist({"loop": (A, B, C)}, frequencies=w).axes
+    np.testing.assert_allclose(axis.lines[0].get_ydata(), expected.imag, rtol=1e-9)
+    (axis,) = loop_plots.pole_zero(A, B, C).axes
+    marks = {
+        line.get_label(): line.get_xdata() + 1j * np.asarray(line.get_ydata()) for line in axis.lines[:2]
+    }
+    np.testing.assert_allclose(np.sort_complex(marks["poles"]), np.sort_complex(system.poles()), rtol=1e-9)
+    np.testing.assert_allclose(marks["zeros"], system.zeros(), rtol=1e-9)
+    (axis,) = loop_plots.root_locus(A, B, C, factors=[0.5]).axes
+    found = axis.lines[0].get_xdata() + 1j * axis.lines[0].get_ydata()
+    np.testing.assert_allclose(np.sort_complex(found), np.sort_complex(np.linalg.eigvals(A - 0.5 * B @ C)))
+    discrete = python_control.sample_system(system, 0.1)
+    (axis,) = loop_plots.step({"loop": (discrete.A, discrete.B, discrete.C, discrete.D)}, 0.1, 40).axes
+    _, ys = python_control.step_response(discrete, 0.1 * np.arange(41))
+    np.testing.assert_allclose(axis.lines[0].get_ydata(), ys, atol=1e-12)
+    figure = loop_plots.phase_plane(lambda x: x @ A.T, ((-1, 1), (-2, 2)), [[0.5, 0.5]], runs=[np.eye(2)])
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), [0.0, 1.0])

@@ -7,7 +7,7 @@ from lqrlab.benchmarks.recovery import bench_recovery
 from lqrlab.benchmarks.riccati import bench_control
 from lqrlab.benchmarks.riccati_acceptance import acceptance
 from lqrlab.benchmarks.training import bench_train
-from lqrlab.benchmarks.unknown import FULL, QUICK, Size, UnknownRow, bench_unknown, tune_unknown
+from lqrlab.benchmarks.unknown_plants import FULL, QUICK, Size, UnknownRow, bench_unknown, tune_unknown
 
 __all__ = [
     "FULL",

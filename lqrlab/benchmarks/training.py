@@ -215,7 +215,7 @@ def _loop(data: dataset.Dataset, repeats: int) -> list[Row]:
     )
     graph, params = models.split(models.build(SMALL))
     source = dataset.source(data, kind="resident", batch_size=32, window=SMALL.window)
-    recipe = programs.Recipe(graph, SMALL, config, Backend(), data.config.excitation)
+    recipe = programs.Recipe(graph, SMALL, config, Backend())
     mixture, count = batches.Mixture.of(source, config), config.steps_per_dispatch
     with Backend().active(), tempfile.TemporaryDirectory() as folder:
         kept = [Placement(Backend()).put_state(initial(params, config))]

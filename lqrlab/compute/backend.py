@@ -46,7 +46,7 @@ def setup(*, x64: bool = True, cache: bool = True, keep_pages: bool = True) -> N
         _keep_pages()
     if not cache or jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         return
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lqrlab" / "jax"
+    folder = cache_folder() / "jax"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -54,6 +54,11 @@ def setup(*, x64: bool = True, cache: bool = True, keep_pages: bool = True) -> N
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+def cache_folder() -> Path:
+    """Where lqrlab keeps what it may lose."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lqrlab"
 
 
 @functools.cache
@@ -82,7 +87,9 @@ class Backend(Config):
             them; parameters and the optimizer's state are whole on each, or cut along ``fsdp`` (Rajbhandari et
             al., ZeRO, SC 2020). Empty: one device, or those of all processes (:func:`lqrlab.compute.join`).
         dtype: of parameters.
-        compute_dtype: that networks compute in; parameters and their updates stay as they are.
+        compute_dtype: that networks compute in; parameters and their updates stay as they are. As ``dtype`` if left
+            out. Not float16: gradients vanish below its range unless each step scales its loss, while bfloat16, of
+            the same size, has the range of float32.
         precision: of float32 matrix products on devices that would round them (``"highest"``: not at all).
         jit: False runs everything line by line, to look into it.
         debug: ``"compiles"``: each compilation and its reason are logged; ``"nans"``: stop where one arises.
@@ -92,14 +99,17 @@ class Backend(Config):
     device: str = "auto"
     mesh: str = ""
     dtype: Annotated[str, OneOf("float32", "float64")] = "float32"
-    compute_dtype: Annotated[str, OneOf("float32", "bfloat16", "float64")] = "float32"
+    compute_dtype: Annotated[str, OneOf("", "float32", "bfloat16", "float64")] = ""
     precision: Annotated[str, OneOf("default", "high", "highest")] = "high"
     jit: bool = True
     debug: Annotated[str, OneOf("off", "compiles", "nans")] = "off"
     seed: Seed = 0
 
     def __post_init__(self) -> None:
+        half = "bfloat16: below the range of float16 gradients vanish unless each step scales its loss"
+        self.require("compute_dtype", self.compute_dtype != "float16", half)
         super().__post_init__()
+        object.__setattr__(self, "compute_dtype", self.compute_dtype or self.dtype)
         self.require(
             "device", bool(re.fullmatch(r"\w+(:\d+)?", self.device)), "'auto', 'cpu', 'gpu' or 'gpu:1'"
         )
@@ -158,9 +168,28 @@ class Backend(Config):
         """The arrays of a pytree in :attr:`place`."""
         return jax.device_put(tree, self.place)
 
+    def share(self, tree: T) -> T:
+        """The arrays of a pytree shared out over the mesh by their first axis; whole where it does not divide."""
+        mesh = self.jax_mesh
+        if mesh is None:
+            return self.put(tree)
+        cut = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+        even = jax.tree.map(lambda a: np.ndim(a) > 0 and np.shape(a)[0] % mesh.size == 0, tree)
+        return jax.device_put(tree, jax.tree.map(lambda fits: cut if fits else self.place, even))
+
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Let all of these settings hold within a block, for any stage: ``with backend.active(): ...``."""
+        """Let device, precision, jit and debug hold within a block, for any stage: ``with backend.active(): ...``.
+
+        Of the others JAX has no such settings: arrays go to the mesh by :meth:`put` and :meth:`share`, and what takes
+        a backend, such as :func:`lqrlab.learning.fit`, looks at the types and the seed.
+
+        Raises:
+            ValueError: float64 that JAX is not allowed to compute in.
+        """
+        for name in ("dtype", "compute_dtype"):
+            allowed = jax.config.read("jax_enable_x64") or getattr(self, name) != "float64"
+            self.require(name, allowed, "float32, or lqrlab.compute.setup() before, which allows float64")
         with contextlib.ExitStack() as stack:
             stack.enter_context(jax.default_matmul_precision(self.precision))
             if self.device != "auto":

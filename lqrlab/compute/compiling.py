@@ -20,6 +20,7 @@ import jax
 from jaxtyping import PyTree
 
 from lqrlab.compute import checks
+from lqrlab.compute.backend import Backend
 from lqrlab.compute.by_function import KEPT
 from lqrlab.compute.static import Description, Static, described, differences
 
@@ -84,12 +85,18 @@ class CompileReport:
 
 def compile(
     fn: Callable[..., PyTree] | None = None,
+    backend: Backend | None = None,
     *,
+    shapes: Sequence[str] | None = None,
     static: str | Sequence[str] = (),
     donate: str | Sequence[str] = (),
     strict: bool = False,
 ) -> Any:
     """``jax.jit`` with a report: use it as ``compile(fn, ...)`` or as a decorator, ``@compile(...)``.
+
+    With ``shapes`` a network, a policy or a function of ``(params, *inputs)`` becomes one object with
+    ``evaluate(params, inputs)`` and ``gradients(params, inputs, loss)``, that is compiled as far as its amount of work
+    is worth it on this machine: :class:`lqrlab.compute.program.Program`.
 
     If tracing fails because Python needs a value (an ``if`` on an array, ``float()``, a boolean mask), the function
     runs eagerly for these static arguments from then on, and an :class:`EagerFallbackWarning` says once where and
@@ -98,6 +105,8 @@ def compile(
 
     Args:
         fn: a function of arrays and of pytrees of arrays.
+        backend: where a model with ``shapes`` computes; JAX's default if left out.
+        shapes: of a model's inputs, such as ``("batch 4", "batch 2")``; sizes with a name are free, but equal.
         static: names of arguments to specialise programs to: any hashable value, and lists, sets, dicts and
             NumPy arrays, which ``fn`` gets as they were. The programs of the last 16 choices are kept.
         donate: names of arguments whose memory the results may take; they are gone after the call.
@@ -109,10 +118,21 @@ def compile(
     Raises:
         ValueError: a name that ``fn`` has no argument for.
 
+    >>> scale = compute.compile(lambda k, x: k * x, shapes=("batch 4",))
+    >>> scale.outputs(jnp.ones(()), batch=3).shape
+    (3, 4)
     >>> double = compute.compile(lambda x: 2 * x)
     >>> double(jnp.ones(3)).tolist(), double.report().programs
     ([2.0, 2.0, 2.0], 1)
     """
+    if shapes is not None or backend is not None:
+        from lqrlab.compute.program import Program  # which needs Flax, and that takes long to import
+
+        if fn is None or shapes is None or static or donate or strict:
+            raise ValueError(
+                "shapes: expected a model, a backend and shapes together, without static, donate, strict"
+            )
+        return Program(fn, backend, (shapes,) if isinstance(shapes, str) else shapes)
     if fn is None:
         return functools.partial(compile, static=static, donate=donate, strict=strict)
     return Compiled(fn, static, donate, strict)
@@ -210,7 +230,7 @@ class Compiled:
                     )
                     raise
                 self._eager.add(choice)
-                self._note_eager(reason := _reason(error))
+                self._note_eager(reason := where_it_failed(error))
                 says = f"{self._report.name} cannot be compiled and runs eagerly, which is slow: {reason}"
                 warnings.warn(says, EagerFallbackWarning, stacklevel=3)
             else:
@@ -283,7 +303,7 @@ _SPECS = [importlib.util.find_spec(name) for name in ("jax", "jaxlib", "flax", "
 _LIBRARIES = (__file__, "<", *(str(Path(spec.origin).parent) for spec in _SPECS if spec and spec.origin))
 
 
-def _reason(error: Exception) -> str:
+def where_it_failed(error: Exception) -> str:
     """The kind of a tracing error, the user's line that it came from, and what JAX says first."""
     steps = [
         step for step in traceback.extract_tb(error.__traceback__) if not step.filename.startswith(_LIBRARIES)

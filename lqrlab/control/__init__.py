@@ -15,8 +15,17 @@ from lqrlab.control.analysis.stability_margins import Disk, Margins, margins
 from lqrlab.control.analysis.step import StepInfo, step_info, step_response
 from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed
 from lqrlab.control.discretization import Sampled, c2d, discretize
-from lqrlab.control.estimation import LQG, Estimator, dlqe, lqe, lqg
-from lqrlab.control.horizon import TimeVaryingLQR, finite_horizon
+from lqrlab.control.estimation import (
+    LQG,
+    Estimator,
+    TimeVaryingEstimator,
+    dlqe,
+    finite_dlqe,
+    lqe,
+    lqg,
+    sampled_noise,
+)
+from lqrlab.control.horizon import TimeVaryingLQR, continuous_horizon, finite_horizon
 from lqrlab.control.inverse import Inverse, inverse_lqr
 from lqrlab.control.lyapunov import dlyap, lyap
 from lqrlab.control.pareto_front import Front, pareto
@@ -25,18 +34,19 @@ from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
 from lqrlab.control.riccati.equations import care, dare
 from lqrlab.control.scheduling import Schedule, gain_schedule
 from lqrlab.control.servo import Integral, feedforward, lqi, place
+from lqrlab.control.tracking import LQTracking, lq_tracking
 from lqrlab.control.trajectory.solver import ILQR, ilqr
 from lqrlab.control.tuning.specifications import StepSpecs
 from lqrlab.control.tuning.tuner import Tuned, tune
 from lqrlab.control.weights import cost_to_go, stage_weight
 
 __all__ = [
-    "ILQR", "LQG", "LQR", "Diagnosis", "Disk", "Estimator", "Front", "Integral", "Inverse", "Margins", "Mode",
-    "Sampled", "Schedule", "StepInfo", "StepSpecs", "TimeVaryingLQR", "Tuned", "c2d", "care", "cost_to_go",
-    "ctrb", "dare", "delay_cost", "delayed", "diagnose", "discretize", "dlqe", "dlqr",
-    "dlyap", "feedforward", "finite_horizon", "frequency_response", "gain_schedule", "gram", "h2_norm", "hinf_norm",
-    "ilqr", "inverse_lqr", "lqe", "lqg", "lqi", "lqr", "lqrd", "lqrd_delayed", "lyap", "margins",
-    "modes", "obsv", "pareto", "place", "policy_iteration", "sensitivity", "settling_time",
-    "spectral_radius", "stage_weight", "step_info", "step_response", "to_statespace", "tune", "unsaturated_level",
-    "zeros",
+    "ILQR", "LQG", "LQR", "Diagnosis", "Disk", "Estimator", "Front", "Integral", "Inverse", "LQTracking",
+    "Margins", "Mode", "Sampled", "Schedule", "StepInfo", "StepSpecs", "TimeVaryingEstimator", "TimeVaryingLQR",
+    "Tuned", "c2d", "care", "continuous_horizon", "cost_to_go", "ctrb", "dare", "delay_cost", "delayed",
+    "diagnose", "discretize", "dlqe", "dlqr", "dlyap", "feedforward", "finite_dlqe", "finite_horizon",
+    "frequency_response", "gain_schedule", "gram", "h2_norm", "hinf_norm", "ilqr", "inverse_lqr", "lq_tracking",
+    "lqe", "lqg", "lqi", "lqr", "lqrd", "lqrd_delayed", "lyap", "margins", "modes", "obsv", "pareto", "place",
+    "policy_iteration", "sampled_noise", "sensitivity", "settling_time", "spectral_radius", "stage_weight",
+    "step_info", "step_response", "to_statespace", "tune", "unsaturated_level", "zeros",
 ]  # fmt: skip

@@ -3,10 +3,16 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 
-from lqrlab.compute import pytree
+from lqrlab.compute import broadcast, linalg, pytree
+from lqrlab.compute.checks import choice, flag
 from lqrlab.control import checks
+from lqrlab.control.analysis.stability_margins import Margins, margins
+from lqrlab.control.discretization import compiled
+from lqrlab.control.horizon import finite_horizon
 from lqrlab.control.regulator import LQR, dlqr, lqr
 
 
@@ -21,6 +27,7 @@ class Estimator:
         residual: of the Riccati equation, relative.
         stabilizing: whether the error decays.
         dual: the regulator of (Aᵀ, Cᵀ) that it is.
+        M: in discrete time the gain of the filter form, x̂[t|t] = x̂[t|t−1] + M (y[t] − Cx̂[t|t−1]); else None.
     """
 
     L: Float[Array, "*batch n p"]
@@ -28,6 +35,7 @@ class Estimator:
     residual: Float[Array, "*batch"]
     stabilizing: Bool[Array, "*batch"]
     dual: LQR
+    M: Float[Array, "*batch n p"] | None = None
 
     @property
     def poles(self) -> Complex[Array, "*batch n"]:
@@ -38,21 +46,31 @@ class Estimator:
         return iter((self.L, self.P, self.poles, self.residual, self.stabilizing))
 
 
-def _filter(design: Callable[..., LQR], A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
-    """The filter that is dual to the regulator of Aᵀ, Cᵀ with the weights W, V."""
+def _filter(
+    design: Callable[..., LQR], A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike, S: ArrayLike | None
+) -> Estimator:
+    """The filter that is dual to the regulator of Aᵀ, Cᵀ with the weights W, V, S."""
     A, C = checks.matrices(A=(A, "nn"), C=(C, "pn"))
     W, V = (checks.real(name, a) for name, a in (("W", W), ("V", V)))
     try:
-        dual = design(A.mT, C.mT, W, V)
+        dual = design(A.mT, C.mT, W, V, S)
     except ValueError as error:
         raise ValueError(
-            f"in the dual regulator problem (A → Aᵀ, B → Cᵀ, Q → W, R → V): {error}. There 'not stabilizable' means "
-            "that no measurement shows the mode, 'not detectable' that no noise drives it"
+            f"in the dual regulator problem (A → Aᵀ, B → Cᵀ, Q → W, R → V, N → S): {error}. There 'not stabilizable' "
+            "means that no measurement shows the mode, 'not detectable' that no noise drives it"
         ) from error
-    return Estimator(dual.K.mT, dual.P, dual.residual, dual.stabilizing, dual)
+    M = None
+    if design is dlqr:
+        M = broadcast(_innovation_gain, (dual.P, 2), (C, 2), (jnp.asarray(V, C.dtype), 2))
+    return Estimator(dual.K.mT, dual.P, dual.residual, dual.stabilizing, dual, M)
 
 
-def lqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
+def _innovation_gain(P: Array, C: Array, V: Array) -> Array:
+    """PCᵀ (CPCᵀ + V)⁻¹."""
+    return linalg.solve(C @ P @ C.T + V, C @ P).T
+
+
+def lqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike, S: ArrayLike | None = None) -> Estimator:
     """The stationary Kalman-Bucy filter of ẋ = Ax + Bu + w, y = Cx + v.
 
     Args:
@@ -60,6 +78,7 @@ def lqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
         C: ``[..., p, n]``.
         W: intensity of the white noise w ``[..., n, n]``, ≥ 0.
         V: intensity of v ``[..., p, p]``, > 0.
+        S: cross intensity of w and v ``[..., n, p]``, E[w vᵀ]; zero if left out.
 
     Raises:
         ValueError: bad arguments, or an unstable mode that is not seen; named as in the dual regulator.
@@ -69,54 +88,165 @@ def lqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
     >>> control.lqe([[0.0]], [[1.0]], [[4.0]], [[1.0]]).L
     Array([[2.]], dtype=float64)
     """
-    return _filter(lqr, A, C, W, V)
+    return _filter(lqr, A, C, W, V, S)
 
 
-def dlqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike) -> Estimator:
-    """The stationary one-step predictor of x[t+1] = Ax[t] + Bu[t] + w[t], y[t] = Cx[t] + v[t].
+def dlqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike, S: ArrayLike | None = None) -> Estimator:
+    """The stationary Kalman filter of x[t+1] = Ax[t] + Bu[t] + w[t], y[t] = Cx[t] + v[t].
 
-    Arguments as in :func:`lqe`, with covariances for intensities.
+    Its predictor form has the gain L, its filter form M. Arguments as in :func:`lqe`, with covariances for
+    intensities; that of a continuous disturbance over a sample is :func:`sampled_noise`.
 
     Source: B. D. O. Anderson and J. B. Moore, Optimal Filtering (1979), section 4.4.
     """
-    return _filter(dlqr, A, C, W, V)
+    return _filter(dlqr, A, C, W, V, S)
+
+
+def sampled_noise(A: ArrayLike, W: ArrayLike, dt: ArrayLike) -> Float[Array, "*batch n n"]:
+    """Covariance of what white noise of intensity W adds to ẋ = Ax + w in a sample time: ∫ exp(As) W exp(Aᵀs) ds.
+
+    Args:
+        A, W: ``[..., n, n]``.
+        dt: sample time [s], scalar or with the leading axes.
+
+    Source: C. F. Van Loan, IEEE Trans. Autom. Control 23 (1978), theorem 1.
+
+    >>> round(float(control.sampled_noise([[0.0]], [[2.0]], 0.1)[0, 0]), 12)
+    0.2
+    """
+    A, W = checks.matrices(A=(A, "nn"), W=(W, "nn"))
+    checks.weight("W", W)
+    none = jnp.zeros((A.shape[-1], 1), A.dtype)
+    return compiled(A.mT, none, W, jnp.eye(1, dtype=A.dtype), none, checks.sample_time(dt, A.dtype, A, W)).Q
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class TimeVaryingEstimator:
+    """Gains ``L [..., T, n, p]`` of the predictor form and covariances of the prediction ``P [..., T+1, n, n]``."""
+
+    L: Float[Array, "*batch T n p"]
+    P: Float[Array, "*batch T+1 n n"]
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter((self.L, self.P))
+
+
+def finite_dlqe(
+    A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike, num_steps: int, P0: ArrayLike,
+    S: ArrayLike | None = None,
+) -> TimeVaryingEstimator:  # fmt: skip
+    """The Kalman filter from a known start: x̂[t+1] = Ax̂[t] + Bu[t] + L[t] (y[t] − Cx̂[t]).
+
+    Args:
+        A, C, W, V, S: as in :func:`dlqe`.
+        num_steps: T.
+        P0: covariance of the initial state ``[..., n, n]``, ≥ 0.
+
+    Returns:
+        :class:`TimeVaryingEstimator`; in the long run it is :func:`dlqe`'s.
+
+    >>> control.finite_dlqe([[1.0]], [[1.0]], [[0.0]], [[1.0]], 3, P0=[[1.0]]).L[:, 0, 0]  # a mean of more and more
+    Array([0.5       , 0.33333333, 0.25      ], dtype=float64)
+    """
+    A, C = checks.matrices(A=(A, "nn"), C=(C, "pn"))
+    K, P = finite_horizon(A.mT, C.mT, W, V, num_steps, P0, S)
+    return TimeVaryingEstimator(jnp.flip(K, -3).mT, jnp.flip(P, -3))
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
 class LQG:
-    """Output feedback: z' = Az + By, u = Cz, where z' is the derivative or the next state.
+    """Output feedback: z' = Az + By, u = Cz + Dy, where z' is the derivative or the next state.
+
+    In predictor form u = −Kz, D = 0. In filter form (discrete) the newest y counts already: u = −Kz − J (y − Cz).
 
     Attributes:
-        A: A − BK − LC.
-        B: L.
-        C: −K.
+        A: A − LC − B(K − JC).
+        B: L − BJ.
+        C: −(K − JC).
+        D: −J.
         regulator: :class:`LQR` of the state.
         estimator: :class:`Estimator` of the state.
+        plant: its A, B, C.
+        discrete: whether z' is the next state.
     """
 
     A: Float[Array, "*batch n n"]
     B: Float[Array, "*batch n p"]
     C: Float[Array, "*batch m n"]
+    D: Float[Array, "*batch m p"]
     regulator: LQR
     estimator: Estimator
+    plant: tuple[Array, Array, Array]
+    discrete: bool = dataclasses.field(metadata={"static": True})
+
+    def loop(self, at: str = "input") -> tuple[Array, Array, Array]:
+        """The opened loop as ``(A, B, K)``, closed by u = −Kx: what :func:`margins` and :func:`sensitivity` take.
+
+        Args:
+            at: where it is opened, at the plant's ``"input"`` or at its ``"output"``.
+        """
+        choice("at", at, ("input", "output"))
+        A, B, C = self.plant
+        zero = jnp.zeros_like(self.A)
+        if at == "input":
+            inside = jnp.block([[A, zero], [self.B @ C, self.A]])
+            port = jnp.concatenate([B, jnp.zeros_like(B)], axis=-2)
+            return inside, port, -jnp.concatenate([self.D @ C, self.C], axis=-1)
+        inside = jnp.block([[A, B @ self.C], [zero, self.A]])
+        port = jnp.concatenate([B @ self.D, self.B], axis=-2)
+        return inside, port, -jnp.concatenate([C, jnp.zeros_like(C)], axis=-1)
+
+    def margins(self, dt: float | None = None, at: str = "input") -> list[Margins]:
+        """:func:`margins` at each input (or output) of one design; ``dt`` [s] of a discrete one.
+
+        >>> design = control.lqg([[0.0]], [[1.0]], [[1.0]], [[1.0]], [[1.0]], [[1.0]], [[1.0]])
+        >>> round(design.margins()[0].gain_up, 6)  # the loop gain is 1 / (s (s + 2))
+        inf
+        """
+        if self.discrete != (dt is not None):
+            expected = (
+                "the sample time of a discrete design" if self.discrete else "none for a continuous design"
+            )
+            raise ValueError(f"dt: expected {expected}, but found {dt}")
+        A, B, K = map(np.asarray, self.loop(at))
+        return margins(A, B, K, dt)
 
 
 def lqg(
     A: ArrayLike, B: ArrayLike, C: ArrayLike, Q: ArrayLike, R: ArrayLike, W: ArrayLike, V: ArrayLike,
-    N: ArrayLike | None = None, *, discrete: bool = False,
+    N: ArrayLike | None = None, S: ArrayLike | None = None, *, discrete: bool = False, form: str = "predictor",
 ) -> LQG:  # fmt: skip
-    """The linear-quadratic-Gaussian controller: the regulator of Q, R, N fed by the estimator of W, V.
+    """The linear-quadratic-Gaussian controller: the regulator of Q, R, N fed by the estimator of W, V, S.
 
     Args:
         A, B, Q, R, N: as in :func:`lqr` (or :func:`dlqr` if ``discrete``).
-        C, W, V: as in :func:`lqe` (or :func:`dlqe`).
+        C, W, V, S: as in :func:`lqe` (or :func:`dlqe`).
         discrete: of x[t+1] = Ax[t] + Bu[t] instead of ẋ = Ax + Bu.
+        form: ``"predictor"``: u[t] follows from y until t − 1, which leaves a sample time for its computation; or
+            ``"filter"``: y[t] too, which costs less. A continuous design has one form.
 
-    Source: Anderson and Moore (1990), section 8.1.
+    The policy for :func:`lqrlab.simulation.rollout` is :func:`lqrlab.simulation.estimated`.
+
+    Source: Anderson and Moore (1990), section 8.1; the filter form in G. F. Franklin, J. D. Powell and
+    M. Workman, Digital Control of Dynamic Systems, 3rd ed. (1998), section 8.2.4 (current estimators).
     """
+    flag("discrete", discrete)
+    choice("form", form, ("predictor", "filter") if discrete else ("predictor",))
     A, B, C = checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"))
     regulator = (dlqr if discrete else lqr)(A, B, Q, R, N)
-    estimator = (dlqe if discrete else lqe)(A, C, W, V)
-    inner = A - B @ regulator.K - estimator.L @ C
-    return LQG(inner, estimator.L, -regulator.K, regulator, estimator)
+    estimator = (dlqe if discrete else lqe)(A, C, W, V, S)
+    K, P, L, M = regulator.K, regulator.P, estimator.L, estimator.M
+    M = L if M is None else M
+
+    def fed_through(A: Array, B: Array, R: Array, K: Array, P: Array, L: Array, M: Array) -> Array:
+        # of a disturbance that comes with the noise of the sensors y tells something too: its mean is (L − AM)(y − Cz)
+        return K @ M + linalg.solve(R + B.T @ P @ B, B.T @ P @ (L - A @ M))
+
+    R = jnp.asarray(R, K.dtype)
+    J = broadcast(fed_through, *((a, 2) for a in (A, B, R, K, P, L, M)))
+    J = J if form == "filter" else jnp.zeros_like(J)
+    A, B, C, K, L = (jnp.broadcast_to(a, (*J.shape[:-2], *a.shape[-2:])) for a in (A, B, C, K, L))
+    K = K - J @ C
+    return LQG(A - L @ C - B @ K, L - B @ J, -K, -J, regulator, estimator, (A, B, C), discrete)

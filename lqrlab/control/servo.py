@@ -22,11 +22,15 @@ class Integral:
         K: gain on the state.
         Ki: gain on the integrals.
         design: :class:`LQR` of the state (x, z).
+        C: the outputs that are held.
+        discrete: whether z is a sum.
     """
 
     K: Float[Array, "*batch m n"]
     Ki: Float[Array, "*batch m p"]
     design: LQR
+    C: Float[Array, "*batch p n"]
+    discrete: bool = dataclasses.field(metadata={"static": True})
 
 
 def _zeros(like: Array, rows: int, columns: int) -> Array:
@@ -34,16 +38,18 @@ def _zeros(like: Array, rows: int, columns: int) -> Array:
 
 
 def lqi(
-    A: ArrayLike, B: ArrayLike, C: ArrayLike, Q: ArrayLike, R: ArrayLike, Qi: ArrayLike, *,
-    discrete: bool = False,
+    A: ArrayLike, B: ArrayLike, C: ArrayLike, Q: ArrayLike, R: ArrayLike, Qi: ArrayLike,
+    N: ArrayLike | None = None, *, discrete: bool = False,
 ) -> Integral:  # fmt: skip
     """A regulator with integral action: constant disturbances leave no error in y = Cx.
 
     Args:
-        A, B, Q, R: as in :func:`lqr` (or :func:`dlqr` if ``discrete``).
+        A, B, Q, R, N: as in :func:`lqr` (or :func:`dlqr` if ``discrete``).
         C: the outputs to be held ``[..., p, n]``, p ≤ m.
         Qi: weight of the integrals ``[..., p, p]``, > 0.
         discrete: sum the error step by step instead of integrating it.
+
+    The policy for :func:`lqrlab.simulation.rollout` is :func:`lqrlab.simulation.integrating`.
 
     Raises:
         ValueError: bad arguments, or a plant that cannot hold y: a transmission zero at the origin.
@@ -61,8 +67,9 @@ def lqi(
     dynamics = jnp.block([[A, _zeros(A, n, p)], [C, memory]])
     inputs = jnp.block([[B], [_zeros(B, p, m)]])
     weight = jnp.block([[Q, _zeros(Q, n, p)], [_zeros(Q, p, n), Qi]])
-    design = (dlqr if discrete else lqr)(dynamics, inputs, weight, R)
-    return Integral(design.K[..., :n], design.K[..., n:], design)
+    cross = None if N is None else jnp.block([[jnp.asarray(checks.real("N", N), A.dtype)], [_zeros(B, p, m)]])
+    design = (dlqr if discrete else lqr)(dynamics, inputs, weight, R, cross)
+    return Integral(design.K[..., :n], design.K[..., n:], design, C, discrete)
 
 
 def feedforward(

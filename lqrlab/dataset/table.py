@@ -30,6 +30,7 @@ class VariantTable:
         coordinates: their units and masks ``[V, …]``, float32.
         gains: their optimal gains, float32, as batches have them.
         train, validation, held_out: rows of each split.
+        input_std: standard deviations of a stochastic expert's inputs, scaled, where somebody has designed one.
     """
 
     problem: SampledProblem
@@ -38,6 +39,7 @@ class VariantTable:
     train: Int[Array, " train"]
     validation: Int[Array, " validation"]
     held_out: Int[Array, " held_out"]
+    input_std: Float32[Array, "V 6"] | None = None
 
     def __len__(self) -> int:
         return len(self.problem.A)
@@ -58,7 +60,9 @@ class VariantTable:
             (self.problem, self.coordinates, self.gains),
             (problem, coordinates, problem.K),
         )
-        return dataclasses.replace(self, problem=problem, coordinates=coordinates, gains=gains)
+        return dataclasses.replace(
+            self, problem=problem, coordinates=coordinates, gains=gains, input_std=None
+        )
 
 
 def build(parts: Sequence[Columns]) -> VariantTable:

@@ -99,8 +99,7 @@ def ladder(
     0.0
     """
     checks.random_key(key)
-    whole = {"variants": variants, "starts": starts}
-    variants, starts = (checks.whole(name, value) for name, value in whole.items())
+    variants, starts = checks.whole("variants", variants), checks.whole("starts", starts)
     if not trained:
         raise ValueError("trained: expected at least one family, but found none")
     for name in trained:

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int8, PRNGKeyArray
 
 from lqrlab import control, simulation
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import Backend, checks, pytree
 from lqrlab.simulation import Env, LinearPolicy, Policy, SampledProblem, Verdict, verdict
 from lqrlab.systems import Plant
 
@@ -67,6 +67,7 @@ def evaluate(
     num_steps: int | None = None,
     linear: bool = True,
     x0: Float[Array, "*batch S n"] | None = None,
+    backend: Backend | None = None,
 ) -> Score:
     """Run ``policy`` from typical initial states and compare its cost with the optimum.
 
@@ -85,6 +86,7 @@ def evaluate(
         linear: on the linearised plants; else on the nonlinear ones, where the optimum is only that of the
             linearisation and a ratio below 1 can occur.
         x0: initial deviations ``[*batch, S, n]`` instead of drawn ones.
+        backend: where loops run: a mesh shares them out, and the score, by the first axis that it has to divide.
 
     Returns:
         :class:`Score` ``[*batch, num_initial]``.
@@ -109,15 +111,21 @@ def evaluate(
             "to compare with; control.lqrd on one of them says why"
         )
     checks.whole("num_initial", num_initial)
-    if x0 is None:
-        x0 = plants.initial_state(key=key, num=num_initial)
-    x0 = jnp.asarray(checks.real("x0", x0))
-    x0 = x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
-    if x0.ndim < 2 or not x0.size:
-        raise ValueError(f"x0: expected starts [*batch, S, n], at least one, but found shape {x0.shape}")
+    x0 = _starts(plants.initial_state(key=key, num=num_initial) if x0 is None else x0)
     poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
     steps = settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
-    return _scored(world, problem, policy, x0, steps, plants.scales[0])
+    if backend is None:
+        return _scored(world, problem, policy, x0, steps, plants.scales[0])
+    with checks.instance("backend", backend, Backend, "a Backend").active():
+        placed = backend.put((world, problem, policy))
+        return _scored(*placed, backend.share(x0), steps, backend.put(plants.scales[0]))
+
+
+def _starts(x0: ArrayLike) -> Array:
+    x0 = jnp.asarray(checks.real("x0", x0))
+    if x0.ndim < 2 or not x0.size:
+        raise ValueError(f"x0: expected starts [*batch, S, n], at least one, but found shape {x0.shape}")
+    return x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
 
 
 def _scored(

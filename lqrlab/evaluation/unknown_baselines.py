@@ -25,9 +25,9 @@ _FLOOR = 1e-4
 _LAST = -1e6  # log odds of what is believed only where nothing else can be
 
 SETTINGS: Mapping[str, Mapping[str, float]] = {
-    "ridge": {"size": 0.1, "input_size": 1.0, "probe": 0.05, "doublings": 1},
-    "cautious ridge": {"size": 0.1, "input_size": 0.3, "probe": 0.15, "doublings": 1, "caution": 0.1},
-    "training plants of this size": {"inflate": 2.0, "rank": 24},
+    "ridge": {"size": 0.1, "input_size": 0.3, "probe": 0.15, "doublings": 1},
+    "cautious ridge": {"size": 0.1, "input_size": 0.3, "probe": 0.15, "doublings": 1, "caution": 1.0},
+    "training plants of this size": {"inflate": 1.0, "rank": 24},
     "likeliest family": {"inflate": 4.0},
     "bank of 500": {"misfit": 0.1},
     "family known": {"inflate": 4.0},

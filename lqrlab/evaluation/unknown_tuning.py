@@ -11,7 +11,12 @@ from lqrlab.dataset import Description
 from lqrlab.evaluation.unknown import MOST, Regret, Unknown, unknown
 from lqrlab.evaluation.unknown_baselines import baseline
 
-_RIDGE = {"size": (0.03, 0.1, 0.3), "input_size": (0.3, 1.0), "probe": (0.05, 0.15), "doublings": (1, 5)}
+_RIDGE = {
+    "size": (0.03, 0.1, 0.3),
+    "input_size": (0.3, 1.0),
+    "probe": (0.05, 0.15),
+    "doublings": (0, 1, 2, 5),
+}
 GRID: Mapping[str, Mapping[str, Sequence[float]]] = {
     "ridge": _RIDGE,
     "cautious ridge": {**_RIDGE, "caution": (0.1, 1.0)},

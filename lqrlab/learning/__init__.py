@@ -2,18 +2,18 @@
 
 from lqrlab.learning import batches, certificate, closed_loop_cost, gains, losses, metrics, models
 from lqrlab.learning.adaptive import AdaptivePolicy, Families, Known, Prior, adaptive, families, ridge, wide
-from lqrlab.learning.batches import Plants, TrainBatch
+from lqrlab.learning.batches import Plants, TrainBatch, expert_std
 from lqrlab.learning.certificate import Certificate, certify
 from lqrlab.learning.checkpoints import load
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
 from lqrlab.learning.gains import repair
 from lqrlab.learning.network_policy import NetworkPolicy, policy
-from lqrlab.learning.pretrained import pretrained
 from lqrlab.learning.recovery import Recovery, RecoveryConfig, train_recovery
 from lqrlab.learning.recovery_policy import RecoveryPolicy
 from lqrlab.learning.seed_grid import Curves, grid
 from lqrlab.learning.training_step import TrainState, learning_rate, objective, optimizer, train_step
+from lqrlab.learning.weight_files import card, pretrained
 
 __all__ = [
     "AdaptivePolicy",
@@ -35,9 +35,11 @@ __all__ = [
     "TrainState",
     "adaptive",
     "batches",
+    "card",
     "certificate",
     "certify",
     "closed_loop_cost",
+    "expert_std",
     "families",
     "fit",
     "gains",

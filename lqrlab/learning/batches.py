@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from lqrlab import control
 from lqrlab import dataset as data
 from lqrlab.compute import checks, pytree
 from lqrlab.dataset import VariantTable, Windows, WindowSet
@@ -49,11 +50,13 @@ class TrainBatch:
         batch: windows ``[b, …]``.
         weight: of each window ``[b]``, see :func:`weights`.
         plants: that the windows are of ``[b, …]``.
+        expert_std: standard deviations of the expert's inputs ``[b, 6]``, see :func:`expert_std`; else None.
     """
 
     batch: data.Batch
     weight: Array
     plants: Plants
+    expert_std: Array | None = None
 
 
 def weights(gain: Array) -> Array:
@@ -69,7 +72,36 @@ def train_batch(table: VariantTable, windows: Windows, seed: ArrayLike, step: Ar
     """Windows with what is known of their plants, and initial states drawn for the step; can be called in ``jit``."""
     batch = windows.batch(table)
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 3), step)
-    return TrainBatch(batch, weights(batch.gain), plants(table, batch.variant, key))
+    std = None if table.input_std is None else table.input_std[batch.variant]
+    return TrainBatch(batch, weights(batch.gain), plants(table, batch.variant, key), std)
+
+
+def expert_std(problem: SampledProblem, config: data.DataConfig) -> np.ndarray:
+    """Standard deviations of the LQG expert's inputs at a known state x ``[V, 6]``, float32, scaled.
+
+    The expert feeds a Kalman filter's estimate of the state to the optimal gain, and explores. With the estimate's
+    error taken as independent of the state, its input is distributed as N(−Kx, K Σ Kᵀ + σ² I): Σ is the covariance of
+    the stationary error after a measurement of all states, under the data set's noise, σ the excitation, which the
+    filter sees as a disturbance. Without noise of the sensors the state is known, and exploration is all that is left.
+    The recorded loops themselves are those of the config's controller: they give the states, not this scatter.
+
+    Args:
+        problem: ``[V, …]`` in scaled, padded coordinates.
+        config: its ``noise``, ``sensor_noise`` and ``excitation`` are looked at.
+
+    Source: Anderson and Moore, Optimal Filtering (1979), section 3.1.
+    """
+    A, B, K = (np.asarray(a) for a in (problem.A, problem.B, problem.K))
+    variance = np.full(K.shape[:-1], config.excitation**2)
+    if config.sensor_noise:
+        eye = np.eye(A.shape[-1], dtype=A.dtype)
+        exists = np.any(np.asarray(problem.P) != 0, axis=-1)
+        W = config.noise**2 * eye * exists[..., None] + config.excitation**2 * B @ B.mT
+        V = config.sensor_noise**2 * eye
+        P = np.asarray(control.dlqe(A, eye, W, V).P)
+        error = P @ np.linalg.solve(P + V, np.broadcast_to(V, P.shape))  # P − P (P + V)⁻¹ P
+        variance = variance + np.einsum("vij,vjk,vik->vi", K, error, K)
+    return np.sqrt(variance).astype(np.float32)
 
 
 def plants(table: VariantTable, rows: Array, key: Array) -> Plants:
@@ -108,7 +140,7 @@ class Mixture:
         """Draw the random systems, some with ``full_weights`` or none, design for them and run their loops."""
         table = source.table
         if not config.random_systems:
-            return cls(source, config, jax.device_put(table, device))
+            return cls(source, config, jax.device_put(_with_expert(table, source), device))
         key, first = jax.random.key(config.seed), len(table)
         table = table.extended(*data.random_systems(key, config.random_systems, full_weights=full_weights))
         rows = jnp.arange(first, first + config.random_systems)
@@ -116,7 +148,7 @@ class Mixture:
         loops = _optimal_loops(
             jax.random.fold_in(key, 1), table, rows, source.window, config.on_policy_steps, excitation
         )
-        return cls(source, config, *jax.device_put((table, loops), device))
+        return cls(source, config, *jax.device_put((_with_expert(table, source), loops), device))
 
     @property
     def rows(self) -> Array:
@@ -138,6 +170,11 @@ class Mixture:
     def _of_source(self, step: int, count: int, size: int) -> Windows:
         windows = self.source.windows(step * size, count * size)
         return jax.tree.map(lambda a: a.reshape(count, size, *a.shape[1:]), windows)
+
+
+def _with_expert(table: VariantTable, source: data.Source) -> VariantTable:
+    std = expert_std(table.problem, source.data.config)
+    return dataclasses.replace(table, input_std=jnp.asarray(std))
 
 
 def check_source(source: data.Source, model: ModelConfig, config: TrainConfig) -> None:

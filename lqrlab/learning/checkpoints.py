@@ -257,7 +257,7 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
         raise ValueError(
             f"folder: {folder} holds no training run (no {SETTINGS} that is whole); run notebook 03_training first"
         )
-    config = ModelConfig.from_dict(settings["model"])
+    config = models.used(ModelConfig.from_dict(settings["model"]))  # former versions wrote what does nothing
     store = Checkpoints(folder)
     try:
         if store.step(which) is None:
@@ -312,7 +312,7 @@ def _least_entries(config: ModelConfig) -> int:
 
     def entries(depth: int) -> int:
         shallow = dataclasses.replace(config, depth=depth)
-        params = jax.eval_shape(lambda: models.split(models.build(shallow))[1])
+        params = jax.eval_shape(lambda: models.split(models.build(models.used(shallow)))[1])
         return sum(math.prod(a.shape) for a in params.values())
 
     one = entries(1)

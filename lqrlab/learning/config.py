@@ -19,7 +19,7 @@ _FORMER = {
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(Config):
-    """A network's shape.
+    """A network's shape. A kind has some of these settings: ``models.build`` refuses others that are no defaults.
 
     Attributes:
         kind: a registered model.
@@ -51,10 +51,6 @@ class ModelConfig(Config):
     stochastic: bool = False
     remat: bool = False
     seed: Seed = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require("width", self.width % self.heads == 0, f"a multiple of heads = {self.heads}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 from jax.experimental import multihost_utils
 
-from lqrlab.compute import Backend, checks
+from lqrlab.compute import Backend, EagerFallbackWarning, checks
 from lqrlab.compute.files import locked
 from lqrlab.dataset import Source, VariantTable, Windows
 from lqrlab.learning import metrics as log
@@ -86,6 +86,8 @@ def fit(
     Every batch follows from the seed and the step, so a run that was stopped and resumed is the run that was
     not stopped. Ctrl-C and SIGTERM save and return, to go on another time; :func:`stop` ends a run for good.
 
+    A loss with a Python ``if`` on an array is computed uncompiled; an ``EagerFallbackWarning`` tells of the line, once.
+
     Args:
         source: the windows of the trained split, see :func:`lqrlab.dataset.source`; its seed is the order's.
         model: what to train.
@@ -143,9 +145,8 @@ class _Run:
         self.settings = settings
         built = models.build(model)
         graph, params = models.split(built)
-        expert_std = source.data.config.excitation
-        programs.check_settings(config, model, expert_std, backend)
-        self.recipe = Recipe(graph, model, config, backend, expert_std)
+        programs.check_settings(config, model, source.data.config.excitation, backend)
+        self.recipe = Recipe(graph, model, config, backend)
         placement = self.recipe.placement
         params = jax.tree.map(lambda a: a.astype(backend.dtype), params)
         self.state = placement.put_state(initial(params, config))
@@ -233,9 +234,11 @@ class _Run:
             self.round = number
 
     def _report(self, row: log.Row, progress: Progress | None) -> None:
-        judged = programs.validate(
-            self.recipe, self.state.best, self.held_out, self.table, self.validation_rows
-        )
+        with warnings.catch_warnings():
+            if self.steps.report().eager:  # the steps have told of it
+                warnings.simplefilter("ignore", EagerFallbackWarning)
+            known = self.held_out, self.table, self.validation_rows
+            judged = programs.validate(self.recipe, self.state.best, *known)
         row |= {"epoch": self.step * self.config.batch_size / self.source.num_windows}
         row |= programs.summary(*self.recipe.placement.whole(judged))
         row |= {"learning_rate": float(learning_rate(self.config)(self.step))}

@@ -26,7 +26,7 @@ class Predictions:
         target: the expert's.
         weight: of an entry; 0 where it does not exist.
         log_std: logarithm of the policy's standard deviation (zero where the model has none).
-        expert_std: standard deviation of the expert's exploration, in units of the input's scale, a scalar.
+        expert_std: standard deviation of the expert's; zero where nobody has designed a stochastic expert.
     """
 
     prediction: Array
@@ -54,7 +54,9 @@ def masked_mse(prediction: Array, target: Array, weight: Array) -> Array:
 def gaussian_kl(mean: Array, log_std: Array, expert_mean: Array, expert_std: Array, weight: Array) -> Array:
     """Mean over existing entries of KL(expert ‖ policy) for independent Gaussians; zero only where they are equal.
 
-    The expert is the optimal regulator with exploration noise, N(−Kx, expert_std²).
+    The expert is the LQG regulator of each window's plant, N(−Kx, expert_std²), see
+    :func:`lqrlab.learning.expert_std`. Where its inputs are correlated, these are their marginals, which the
+    best policy of independent inputs has too.
 
     Args:
         mean, log_std: the policy's, ``[b, W, m]``.

@@ -17,7 +17,15 @@ from lqrlab.learning.batches import ON_POLICY_LOOPS, on_policy_loops, plants, tr
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.network_policy import NetworkPolicy
 from lqrlab.learning.placement import Placement
-from lqrlab.learning.training_step import Metrics, TrainState, objective, optimizer, predictions, train_step
+from lqrlab.learning.training_step import (
+    Metrics,
+    TrainState,
+    objective,
+    optimizer,
+    predictions,
+    scan,
+    train_step,
+)
 
 VALIDATION_STEPS = 128
 """Of the closed loops that a policy is validated on."""
@@ -31,14 +39,12 @@ class Recipe:
         graph: the model's structure.
         model, config: the run's settings.
         backend: a device, or a mesh over which batches are shared out and, along ``fsdp``, parameters.
-        expert_std: standard deviation of the expert's exploration, in units of the input's scale.
     """
 
     graph: nnx.GraphDef
     model: ModelConfig
     config: TrainConfig
     backend: Backend
-    expert_std: float
 
     @property
     def placement(self) -> Placement:
@@ -48,12 +54,12 @@ class Recipe:
 
 @compute.compile(static="recipe", donate="state")
 def run_steps(
-    recipe: Recipe, state: TrainState, windows: Windows, table: VariantTable, seed: Array
+    recipe: Recipe, state: TrainState, windows: Windows, table: VariantTable, seed: ArrayLike
 ) -> tuple[TrainState, Metrics]:
     """As many steps as there are windows ``[steps, batch, …]``, in one program; metrics ``[steps]``."""
     config, placement = recipe.config, recipe.placement
     step = train_step(
-        objective(recipe.graph, config, recipe.expert_std, recipe.backend),
+        objective(recipe.graph, config, recipe.backend),
         optimizer(config),
         accumulate=config.accumulate,
         ema=config.ema,
@@ -64,7 +70,7 @@ def run_steps(
         state, metrics = step(state, given)
         return placement.constrain_state(state), metrics
 
-    state, metrics = jax.lax.scan(body, state, windows)
+    state, metrics = scan(body, state, windows)
     return state, placement.constrain_whole(metrics)
 
 
@@ -92,7 +98,7 @@ def validate(
     model = models.merge(recipe.graph, params)
     given = train_batch(table, windows, seed, jnp.int32(0))
     context = model.encode(given.plants.description)
-    loss = losses.register[recipe.config.loss](predictions(model, context, given, recipe.expert_std))
+    loss = losses.register[recipe.config.loss](predictions(model, context, given))
     some = plants(table, rows, jax.random.fold_in(jax.random.key(seed), 4))
     coordinates = some.description.coordinates
     policy = NetworkPolicy.scaled(
@@ -102,13 +108,13 @@ def validate(
     return loss, *judged
 
 
-def check_settings(config: TrainConfig, model: ModelConfig, expert_std: float, backend: Backend) -> None:
+def check_settings(config: TrainConfig, model: ModelConfig, excitation: float, backend: Backend) -> None:
     """Refuse settings that do not go together, before anything is compiled."""
     losses.register[config.loss]
-    if config.loss == "gaussian_kl" and not (model.stochastic and expert_std > 0):
+    if config.loss == "gaussian_kl" and not (model.stochastic and excitation > 0):
         raise ValueError(
             "loss: gaussian_kl compares two distributions: expected a model with stochastic=True and a data set with "
-            f"excitation > 0, but found stochastic={model.stochastic} and excitation={expert_std:g}"
+            f"excitation > 0, but found stochastic={model.stochastic} and excitation={excitation:g}"
         )
     mesh = backend.jax_mesh
     if mesh is not None:

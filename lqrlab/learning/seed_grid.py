@@ -82,9 +82,8 @@ def grid(
     backend = backend or Backend()
     with backend.active():
         built = [models.split(models.build(dataclasses.replace(model, seed=int(s)))) for s in seeds]
-        expert_std = source.data.config.excitation
-        programs.check_settings(config, model, expert_std, backend)
-        recipe = Recipe(built[0][0], model, config, backend, expert_std)
+        programs.check_settings(config, model, source.data.config.excitation, backend)
+        recipe = Recipe(built[0][0], model, config, backend)
         put = recipe.placement.put
         mixture = Mixture.of(source, config, recipe.placement.everywhere)
         mixtures = [dataclasses.replace(mixture, source=source.reseeded(int(s))) for s in seeds]
@@ -127,7 +126,7 @@ def _steps(
     recipe: Recipe, state: TrainState, scales: Array, windows: Windows, table: VariantTable, seeds: Array
 ) -> tuple[TrainState, Metrics]:
     config = recipe.config
-    value = objective(recipe.graph, config, recipe.expert_std, recipe.backend)
+    value = objective(recipe.graph, config, recipe.backend)
 
     def one(state: TrainState, scale: Array, windows: Windows, seed: Array) -> tuple[TrainState, Metrics]:
         step = train_step(value, _optimizer(config, scale), accumulate=config.accumulate, ema=config.ema)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,9 @@ from lqrlab.learning.config import TrainConfig
 from lqrlab.learning.network_policy import NetworkPolicy
 from lqrlab.simulation import Verdict
 
+C = TypeVar("C")
+X = TypeVar("X")
+Y = TypeVar("Y")
 Metrics = dict[str, Array]
 Objective = Callable[[dict[str, Array], Any], tuple[Array, Metrics]]
 """``(params, train_batch) -> (scalar, metrics)``; every array of the batch has a leading axis to share out."""
@@ -79,31 +82,29 @@ def optimizer(config: TrainConfig) -> optax.GradientTransformation:
     )
 
 
-def predictions(model: Any, context: Any, given: TrainBatch, expert_std: float = 0.0) -> losses.Predictions:
+def predictions(model: Any, context: Any, given: TrainBatch) -> losses.Predictions:
     """A model's answers to windows, with the expert's."""
     batch = given.batch
     prediction = model(batch.x, batch.u, batch.time_mask, context).astype(batch.target.dtype)
     weight = batch.time_mask[..., None] * batch.input_mask[:, None] * given.weight[:, None, None]
-    log_std = jnp.broadcast_to(context.log_std[:, None].astype(prediction.dtype), prediction.shape)
-    return losses.Predictions(
-        prediction, batch.target, weight, log_std, jnp.asarray(expert_std, prediction.dtype)
+    std = jnp.zeros_like(context.log_std) if given.expert_std is None else given.expert_std
+    log_std, std = (
+        jnp.broadcast_to(a[:, None].astype(prediction.dtype), prediction.shape)
+        for a in (context.log_std, std)
     )
+    return losses.Predictions(prediction, batch.target, weight, log_std, std)
 
 
-def objective(
-    graph: nnx.GraphDef, config: TrainConfig, expert_std: float = 0.0, backend: Backend | None = None
-) -> Objective:
+def objective(graph: nnx.GraphDef, config: TrainConfig, backend: Backend | None = None) -> Objective:
     """What ``config`` says is to be made small: a loss over windows, and costs of closed loops.
 
     Args:
         graph: the model's structure, from ``models.split``.
         config: its ``loss``, weights and horizon are looked at.
-        expert_std: standard deviation of the expert's exploration, in units of the input's scale.
         backend: its ``compute_dtype`` is.
     """
     checks.instance("graph", graph, nnx.GraphDef, "a model's structure, as models.split gives")
     checks.instance("config", config, TrainConfig, "a TrainConfig")
-    checks.number("expert_std", expert_std, "a standard deviation ≥ 0", low=0)
     loss, backend = losses.register[config.loss], backend or Backend()
 
     def value(params: dict[str, Array], given: TrainBatch) -> tuple[Array, Metrics]:
@@ -113,7 +114,7 @@ def objective(
         context = model.encode(given.plants.description)
         terms, metrics = [], {}
         if config.imitation:
-            metrics["imitation"] = loss(predictions(model, context, given, expert_std))
+            metrics["imitation"] = loss(predictions(model, context, given))
             terms.append(config.imitation * metrics["imitation"])
         if config.closed_loop:
             some = slice(config.plants // config.accumulate)
@@ -131,6 +132,17 @@ def objective(
         return sum(term.astype(float) for term in terms), metrics
 
     return value
+
+
+def scan(body: Callable[[C, X], tuple[C, Y]], carry: C, xs: X) -> tuple[C, Y]:
+    """``jax.lax.scan``; outside of traces a plain loop, in which a loss may ask for numbers."""
+    if checks.traced(carry, xs):
+        return jax.lax.scan(body, carry, xs)
+    ys = []
+    for i in range(len(jax.tree.leaves(xs)[0])):
+        carry, y = body(carry, jax.tree.map(lambda a, i=i: a[i], xs))
+        ys.append(y)
+    return carry, jax.tree.map(lambda *a: jnp.stack(a), *ys)
 
 
 def train_step(
@@ -155,11 +167,14 @@ def train_step(
             return slope(params, given)
         # every part takes each k-th member, so that it is mixed as the whole is
         parts = jax.tree.map(lambda a: jnp.moveaxis(a.reshape(-1, accumulate, *a.shape[1:]), 1, 0), given)
-        like = jax.eval_shape(slope, params, jax.tree.map(lambda a: a[0], parts))
-        total, _ = jax.lax.scan(
-            lambda total, part: (jax.tree.map(jnp.add, total, slope(params, part)), None),
-            jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), like),
-            parts,
+        first = jax.tree.map(lambda a: a[0], parts)
+        if checks.traced(params, given):
+            like = jax.eval_shape(slope, params, first)
+            start = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), like)
+        else:
+            start, parts = slope(params, first), jax.tree.map(lambda a: a[1:], parts)
+        total, _ = scan(
+            lambda total, part: (jax.tree.map(jnp.add, total, slope(params, part)), None), start, parts
         )
         return jax.tree.map(lambda a: a / accumulate, total)
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from lqrlab import control
 from lqrlab.compute import checks, pytree
+from lqrlab.compute.differentiation import derivative
 from lqrlab.compute.integration import rk4
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.simulation.noise import spread
@@ -125,6 +126,21 @@ class Env:
             after = after + jax.random.normal(key, x.shape, x.dtype) * deviation
         return after.astype(x.dtype), cost.astype(x.dtype)
 
+    def linearised(
+        self, x: Float[Array, "*loops n"], u: Float[Array, "*loops m"]
+    ) -> tuple[Float[Array, "*loops n n"], Float[Array, "*loops n m"], Float[Array, "*loops n"]]:
+        """A, B of one step about (x, u), by exact differentiation, and the next deviation; u is not saturated.
+
+        x[t+1] ≈ next + A (x[t] − x) + B (u[t] − u). Along a trajectory ``xs[..., :-1, :], us`` these are the matrices
+        of a time-varying design, such as :func:`lqrlab.control.lq_tracking`.
+        """
+        move = self._hold if self.linear else self._integrate
+        return (
+            derivative(lambda x: move(x, u)[0], x),
+            derivative(lambda u: move(x, u)[0], u),
+            move(x, u)[0],
+        )
+
     def _hold(self, x: Array, u: Array) -> tuple[Array, Array]:
         """The linearised plant by exact zero-order hold."""
         A, B, Q, R, N = self.sampled
@@ -197,7 +213,7 @@ def env(
             f"dt: expected one sample time, or one for each plant of the batch {plant.batch_shape}, but found shape "
             f"{step.shape}"
         ) from None
-    low, high = _limits(limits, u_eq)
+    low, high = input_limits(limits, u_eq)
     return Env(
         plant=plant,
         x_eq=x_eq,
@@ -214,7 +230,7 @@ def env(
     )
 
 
-def _limits(limits: tuple[ArrayLike, ArrayLike] | None, u_eq: Array) -> tuple[Array, Array]:
+def input_limits(limits: tuple[ArrayLike, ArrayLike] | None, u_eq: Array) -> tuple[Array, Array]:
     """Limits as deviations from the equilibrium input ``[*batch, m]``."""
     if limits is None:
         return jnp.full(u_eq.shape, -jnp.inf, u_eq.dtype), jnp.full(u_eq.shape, jnp.inf, u_eq.dtype)

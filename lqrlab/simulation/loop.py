@@ -21,6 +21,7 @@ from lqrlab.simulation.recording import Keep, recorded
 from lqrlab.systems import Plant, check_plant
 
 FIELDS = ("xs", "us", "costs")
+KEEPABLE = (*FIELDS, "memory")
 
 
 @pytree
@@ -33,6 +34,7 @@ class Trajectory:
         xs: states.
         us: inputs that reached the plant.
         costs: continuous cost ∫ xᵀQx + uᵀRu dt of each step.
+        memory: what the policy remembered before each sample, such as its estimate of the state, time after the loops.
 
     A field that was not to be kept is None.
 
@@ -46,6 +48,7 @@ class Trajectory:
     xs: Float[Array, "*lead T+1 n"] = None  # type: ignore[assignment]
     us: Float[Array, "*lead T m"] = None  # type: ignore[assignment]
     costs: Float[Array, "*lead T"] = None  # type: ignore[assignment]
+    memory: PyTree = None
 
     @property
     def cost(self) -> Float[Array, "*lead"]:
@@ -99,7 +102,7 @@ def rollout(
     x0: ArrayLike,
     num_steps: int,
     dt: float | Array | None = None,
-    linear: bool = False,
+    linear: bool | None = None,
     *,
     key: PRNGKeyArray | None = None,
     limits: tuple[ArrayLike, ArrayLike] | None = None,
@@ -111,7 +114,8 @@ def rollout(
 ) -> Trajectory:
     """Run a policy on a plant, or on a batch of plants from many initial states.
 
-    Many loops under constant gains take engines: the same numbers to rounding, but other random ones.
+    Many loops under constant gains take engines: the same numbers to rounding, but other random ones. Loops that are
+    shared out over several devices (``Backend.share(x0)``) stay there, and the trajectory with them.
 
     Args:
         plant: one plant, or a batch with leading axes; or an :class:`Env` of them, which has been linearised and
@@ -120,14 +124,16 @@ def rollout(
         x0: initial deviations ``[*batch, *extra, n]``: the plants' axes lead.
         num_steps: T.
         dt: sample time [s], or several, one for each of x0's first axes; the plant's if left out.
-        linear: simulate the linearised plant by exact zero-order hold; else Runge-Kutta 4 on the nonlinear one.
+        linear: simulate the linearised plant by exact zero-order hold; else, and if left out for a plant, Runge-Kutta
+            4 on the nonlinear one.
         key: random key; needed if any of the three noises is not zero.
         limits: ``(low, high)`` of the actuators, absolute, scalars or ``[m]``.
         noise: standard deviation of the disturbance of the state at each step, scalar, ``[n]`` or ``[*batch, n]``.
         sensor_noise: the same for what the policy sees.
         excitation: the same for what is added to its input, scalar, ``[m]`` or ``[*batch, m]``.
         substeps: Runge-Kutta steps in a sample time.
-        keep: which of ``xs``, ``us``, ``costs`` are wanted; what is not kept need not be written.
+        keep: which of ``xs``, ``us``, ``costs`` and the policy's ``memory`` are wanted; what is not kept need not be
+            written.
 
     Returns:
         :class:`Trajectory`, in x0's floating type. A loop that diverges carries inf or NaN.
@@ -138,8 +144,8 @@ def rollout(
     x0 = _states(x0)
     world = _world(plant, x0, dt=dt, linear=linear, limits=limits, noise=noise, substeps=substeps)
     num_steps = checks.whole("num_steps", num_steps)
-    if not isinstance(keep, tuple | list) or not set(keep) <= set(FIELDS):
-        raise ValueError(f"keep: expected a tuple of some of {', '.join(FIELDS)}, but found {keep!r}")
+    if not isinstance(keep, tuple | list) or not set(keep) <= set(KEEPABLE):
+        raise ValueError(f"keep: expected a tuple of some of {', '.join(KEEPABLE)}, but found {keep!r}")
     if not checks.traced(x0):
         check_policy(policy, x0, world.m)
     state = None if world.noise is None else world.noise.astype(x0.dtype)
@@ -147,7 +153,9 @@ def rollout(
     sensor = spread("sensor_noise", sensor_noise, world.n, x0.dtype, batch)
     disturbances = Noise(state, sensor, spread("excitation", excitation, world.m, x0.dtype, batch))
     key = _needed(key, disturbances)
-    fields = fast_path.rollout(world, policy, x0, num_steps, tuple(keep), disturbances, key)
+    fields = None
+    if "memory" not in keep:  # an engine's policies have none
+        fields = fast_path.rollout(world, policy, x0, num_steps, tuple(keep), disturbances, key)
     if fields is not None:
         return Trajectory(_times(world.dt, num_steps, x0.dtype), **fields)
     return _run(world.astype(x0.dtype), policy, x0, disturbances, key, num_steps, tuple(keep))
@@ -163,10 +171,10 @@ def _needed(key: PRNGKeyArray | None, noise: Noise) -> PRNGKeyArray | None:
     return key
 
 
-def _world(plant: Plant | Env, x0: Array, *, linear: bool, noise: ArrayLike, **settings: Any) -> Env:
+def _world(plant: Plant | Env, x0: Array, *, linear: bool | None, noise: ArrayLike, **settings: Any) -> Env:
     """The plant with its settings, linearised and sampled; refuses initial states of other plants."""
     if isinstance(plant, Env):
-        given = any(value is not None for value in settings.values()) or (linear and not plant.linear)
+        given = any(value is not None for value in settings.values()) or linear not in (None, plant.linear)
         if given or checks.traced(noise) or np.any(np.asarray(noise)):
             raise ValueError(
                 "plant: an Env says itself what dt, linear, limits, noise and substeps are; give them to env()"
@@ -175,7 +183,7 @@ def _world(plant: Plant | Env, x0: Array, *, linear: bool, noise: ArrayLike, **s
     else:
         check_plant(plant)
         _check_shape(x0, plant.batch_shape, plant.n, plant.name)
-        world = env(plant, linear=linear, noise=noise, **settings)
+        world = env(plant, linear=False if linear is None else linear, noise=noise, **settings)
     _check_shape(x0, world.batch_shape, world.n, "the plant")
     _check_times(world.dt.shape, world.batch_shape, x0.shape)
     return world
@@ -269,19 +277,21 @@ def _loop(
 
     def sample(
         state: tuple[Array, PyTree], t: Array
-    ) -> tuple[tuple[Array, PyTree], tuple[Array, Array, Array]]:
+    ) -> tuple[tuple[Array, PyTree], tuple[Array, Array, Array, PyTree]]:
         x, carry = state
+        before = carry if "memory" in keep else None
         at = None if key is None else jax.random.fold_in(key, t)
         after, carry, (u, cost) = step(world, policy, x, carry, noise, at)
-        return (after, carry), (after, u, cost)
+        return (after, carry), (after, u, cost, before)
 
     start = (x0, policy.init(x0.shape[:-1]))
-    _, (xs, us, costs) = jax.lax.scan(sample, start, jnp.arange(num_steps))
+    _, (xs, us, costs, memory) = jax.lax.scan(sample, start, jnp.arange(num_steps))
     xs = jnp.concatenate([x0[None], xs])
     fields = {
         "xs": jnp.moveaxis(xs, 0, -2),
         "us": jnp.moveaxis(us, 0, -2),
         "costs": jnp.moveaxis(costs, 0, -1),
+        "memory": jax.tree.map(lambda a: jnp.moveaxis(a, 0, min(a.ndim, x0.ndim) - 1), memory),
     }
     return Trajectory(_times(world.dt, num_steps, x0.dtype), **{name: fields[name] for name in keep})
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
-from lqrlab.control import ILQR, Schedule
+from lqrlab.control import ILQR, LQTracking, Schedule, TimeVaryingLQR
 from lqrlab.systems import Plant, check_plant
 
 
@@ -69,10 +69,21 @@ class TrackingPolicy:
         return carry + 1, expand_batch(us, x.ndim) - matvec(K, x - expand_batch(xs, x.ndim))
 
 
-def tracking(plant: Plant, plan: ILQR) -> TrackingPolicy:
-    """The policy that follows a plan of :func:`lqrlab.control.ilqr`; roll it out with the plan's sample time."""
+def tracking(plant: Plant, plan: ILQR | LQTracking | TimeVaryingLQR) -> TrackingPolicy:
+    """The policy of a plan over a finite horizon; roll it out with the plan's sample time.
+
+    Args:
+        plant: one plant, or the batch that the plan is for.
+        plan: of :func:`lqrlab.control.ilqr`, in absolute states and inputs; or of :func:`lqrlab.control.lq_tracking`
+            or :func:`lqrlab.control.finite_horizon`, in deviations from the equilibrium.
+    """
     check_plant(plant)
-    checks.instance("plan", plan, ILQR, "a plan, as control.ilqr makes")
+    if isinstance(plan, TimeVaryingLQR):
+        *lead, T, m, n = plan.K.shape
+        plan = LQTracking(jnp.zeros((*lead, T + 1, n)), jnp.zeros((*lead, T, m)), plan.K, plan.P)
+    if not isinstance(plan, ILQR | LQTracking):
+        made = "as control.ilqr, lq_tracking or finite_horizon make"
+        raise ValueError(f"plan: expected a plan, {made}, but found {type(plan).__name__}")
     if (plan.xs.shape[-1], plan.us.shape[-1]) != (plant.n, plant.m):
         sizes = f"{plant.n} states and {plant.m} inputs"
         raise ValueError(
@@ -81,6 +92,8 @@ def tracking(plant: Plant, plan: ILQR) -> TrackingPolicy:
     batch = plant.batch_shape
     if plan.xs.shape[:-2][: len(batch)] != batch:
         raise ValueError(f"plan: expected a plan for each of the plants {batch}, but found {plan.xs.shape}")
+    if isinstance(plan, LQTracking):
+        return TrackingPolicy(plan.xs, plan.us, plan.K)
     equilibrium = plant.equilibrium()
     xs, us = (a - expand_batch(eq, a.ndim) for a, eq in zip((plan.xs, plan.us), equilibrium))
     return TrackingPolicy(xs, us, plan.K)

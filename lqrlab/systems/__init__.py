@@ -10,7 +10,7 @@ from lqrlab.systems.mechanics import Mechanical
 from lqrlab.systems.open_loop import OpenLoopMode, open_loop_modes
 from lqrlab.systems.plant import Plant, parameter_fields
 from lqrlab.systems.registry import check_parameter, family, make, names, register, sample
-from lqrlab.systems.stacking import linearise, stack
+from lqrlab.systems.stacking import Linearisation, linearise, stack
 from lqrlab.systems.symbolic import equations
 
 # isort: split
@@ -21,6 +21,7 @@ __all__ = [
     "N_MAX",
     "Coordinates",
     "Linear",
+    "Linearisation",
     "Mechanical",
     "OpenLoopMode",
     "Plant",

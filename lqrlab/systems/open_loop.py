@@ -1,8 +1,10 @@
 """Open-loop modes, in numbers and in words."""
 
 import dataclasses
+import itertools
 
 import numpy as np
+import scipy.linalg
 
 from lqrlab.systems.declaration_checks import check_plant
 from lqrlab.systems.plant import Plant
@@ -60,19 +62,42 @@ def open_loop_modes(plant: Plant) -> list[OpenLoopMode]:
         if group is None:
             groups.append(group := [])
         group.append(complex(value))
-    sizes = np.linalg.svd(A, compute_uv=False)
-    chained = int(np.sum(sizes < 1e-9 * max(sizes[0], 1e-300))) < int(np.sum(np.abs(values) < near))
-    return [_mode(complex(np.mean(group)), len(group), near, chained) for group in groups]
+    return [_mode(complex(np.mean(group)), len(group), near, _chains(A, near)) for group in groups]
 
 
-def _mode(value: complex, count: int, near: float, chained: bool) -> OpenLoopMode:
+def _chains(A: np.ndarray, near: float) -> list[int]:
+    """How many integrators follow one another in each chain of them, the longest first: A's Jordan blocks at zero.
+
+    As many chains have at least k integrators as the rank of Aᵏ is below that of Aᵏ⁻¹, on the part of the space that
+    the zero eigenvalues span, so that fast modes do not hide slow ones.
+    """
+    T, _, num = scipy.linalg.schur(A, output="complex", sort=lambda value: abs(value) < near)
+    T, power = T[:num, :num], np.eye(num)
+    size = max(np.linalg.norm(T, 2), 1e-300) if num else 1.0
+    ranks = [num]
+    while ranks[-1]:
+        power = power @ T / size
+        ranks.append(min(int(np.linalg.matrix_rank(power, tol=1e-9)), ranks[-1] - 1))
+    longer = [before - after for before, after in itertools.pairwise(ranks)]
+    return [sum(count > i for count in longer) for i in range(longer[0])] if longer else []
+
+
+def _together(chains: list[int]) -> str:
+    """How integrators follow one another, and what that does."""
+    if max(chains) == 1:
+        return ": what is put in stays"
+    if len(chains) == 1:
+        return " in a row: a push grows on"
+    *most, last = (_COUNT[length] for length in chains)
+    return f" in chains of {', '.join(most)} and {last}: a push grows on"
+
+
+def _mode(value: complex, count: int, near: float, chains: list[int]) -> OpenLoopMode:
     size, still, s = abs(value), abs(value.real) < near, "s" if count > 1 else ""
     time = float("inf") if still else 1 / abs(value.real)
     number = _COUNT[count] if count < len(_COUNT) else str(count)
     if size < near:
-        words = f"{number} integrator{s}" + (
-            " in a row: a push grows on" if chained else ": what is put in stays"
-        )
+        words = f"{number} integrator{s}{_together(chains)}"
         return OpenLoopMode(value, count, 0.0, float("nan"), time, words)
     damping = 0.0 if still else -value.real / size
     if abs(value.imag) < near:

@@ -10,7 +10,10 @@ from types import ModuleType
 
 _MODULES = {
     **{name: name for name in ("cli", "figures", "panels", "runs", "widgets")},
-    **{name: f"figures.{name}" for name in ("animation", "catalogue_page", "data_card", "plots", "tables")},
+    **{
+        name: f"figures.{name}"
+        for name in ("animation", "catalogue_page", "data_card", "loop_plots", "plots", "tables")
+    },
     "region_of_attraction": "panels.region_of_attraction",
     "regulator": "panels.regulator_design",
     **{name: f"runs.{name}" for name in ("notebooks", "pipeline", "report", "session", "sweep")},

@@ -15,7 +15,9 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from lqrlab.compute import broadcast, jit_by_function, linalg, pytree
 from lqrlab.compute.checks import traced, whole
 from lqrlab.control import checks
+from lqrlab.control.trajectory.box_qp import box_qp, solve_free
 from lqrlab.control.trajectory.problem import TrajectoryProblem
+from lqrlab.control.trajectory.sensitivity import free_inputs, moved
 
 _ALPHAS = 1.1 ** -(np.arange(11.0) ** 2)  # step lengths tried at once, from 1 down to 7e-5
 _DAMPING = 1e-6, 1e10  # least and most; below the least there is none
@@ -63,6 +65,9 @@ def ilqr(
     e = x − x_goal and v = u − u_goal. The plant is integrated by Runge-Kutta 4 and the cost by the same rule, so
     ``cost`` is that of :func:`lqrlab.simulation.rollout` for the same inputs. The optimum is a local one: which
     depends on the first guess ``us``; several may be tried along a leading axis.
+
+    Forward and reverse derivatives are those of the optimum, by the implicit function theorem, in x0, the weights, dt,
+    goal, limits and the parameters of the plant; they are as good as the optimum is: take a small ``tolerance``.
 
     Args:
         f: ẋ [n] of x [n] and u [m], written with ``jax.numpy``. A method of a pytree, such as
@@ -163,9 +168,56 @@ def _solve(
     f: Partial, args: tuple[Array, ...], tolerance: Array, max_iterations: Array, substeps: int
 ) -> ILQR:
     def one(x0: Array, us: Array, *problem: Array) -> ILQR:
-        return _minimised(TrajectoryProblem(f, substeps, *problem), x0, us, tolerance, max_iterations)
+        return _optimum(substeps, f, problem, x0, us, tolerance, max_iterations)
 
     return broadcast(one, *zip(args, (1, 2, 2, 2, 2, 1, 1, 1, 1, 0)))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _optimum(
+    substeps: int, f: Partial, problem: tuple[Array, ...], x0: Array, us: Array, tolerance: Array, most: Array
+) -> ILQR:
+    """The search; its derivative is the optimum's, not that of the steps towards it."""
+    return _minimised(TrajectoryProblem(f, substeps, *problem), x0, us, tolerance, most)
+
+
+@_optimum.defjvp
+def _of_optimum(substeps: int, primals: tuple, tangents: tuple) -> tuple[ILQR, ILQR]:
+    plan = _optimum(substeps, *primals)
+    (f, arrays, x0, *_), (df, changes, dx0, *_) = primals, tangents
+    problem, change = (TrajectoryProblem(g, substeps, *a) for g, a in ((f, arrays), (df, changes)))
+    step = moved(problem, x0, (change, dx0), plan.xs, plan.us)
+    free = free_inputs(problem, plan.us)
+
+    def follows(f: Partial, arrays: tuple[Array, ...], xs: Array, us: Array) -> tuple[Array, ...]:
+        """Times, gains, costs to go and cost of a trajectory."""
+        problem = TrajectoryProblem(f, substeps, *arrays)
+        K, V = _gains(problem, xs, us, free)
+        cost = jnp.sum(jax.vmap(problem.step)(xs[:-1], us)[1]) + problem.final(xs[-1])
+        return problem.dt * jnp.arange(len(xs), dtype=xs.dtype), K, V / 2, cost
+
+    at = f, arrays, plan.xs, plan.us
+    ts, K, P, cost = jax.jvp(follows, at, (df, changes, *step))[1]
+    none = np.zeros((), jax.dtypes.float0)
+    return plan, ILQR(ts, *step, K, P, cost, none, none)  # type: ignore[arg-type]
+
+
+def _gains(problem: TrajectoryProblem, xs: Array, us: Array, free: Array) -> tuple[Array, Array]:
+    """K and V of :func:`_backward` at an optimum, with the inputs that are free there known."""
+    n = xs.shape[-1]
+    A, B, _, hessian = jax.vmap(problem.expand)(xs[:-1], us)
+
+    def back(V: Array, now: tuple) -> tuple[Array, tuple[Array, Array]]:
+        A, B, L, free = now
+        AB = jnp.concatenate([A, B], axis=1)
+        H = linalg.symmetric(L + AB.T @ V @ AB)
+        K = solve_free(H[n:, n:], H[n:, :n], free)
+        before = linalg.symmetric(H[:n, :n] - H[:n, n:] @ K)
+        return before, (K, before)
+
+    end = 2 * problem.Qf
+    _, (K, V) = jax.lax.scan(back, end, (A, B, hessian, free), reverse=True)
+    return K, jnp.concatenate([V, end[None]])
 
 
 class _Iterate(NamedTuple):
@@ -267,7 +319,7 @@ def _backward(
         qu, Hux, Huu = q[n:], H[n:, :n], H[n:, n:]
         damped = Huu + damping * 2 * problem.dt * problem.R
         k, free = box_qp(damped, qu, problem.low - u, problem.high - u)
-        K = _solve_free(damped, Hux, free)
+        K = solve_free(damped, Hux, free)
         before = q[:n] - K.T @ (Huu @ k + qu) + Hux.T @ k
         V = linalg.symmetric(H[:n, :n] + K.T @ Huu @ K - K.T @ Hux - Hux.T @ K)
         return (before, V, gain - qu @ k - k @ Huu @ k / 2), (K, k, V)
@@ -275,49 +327,3 @@ def _backward(
     end = 2 * problem.Qf @ (xs[-1] - problem.x_goal), 2 * problem.Qf, jnp.zeros((), xs.dtype)
     (_, _, gain), (K, k, V) = jax.lax.scan(back, end, (A, B, gradient, hessian, us), reverse=True)
     return K, k, jnp.concatenate([V, 2 * problem.Qf[None]]), gain
-
-
-def box_qp(
-    H: Float[Array, "m m"], g: Float[Array, " m"], low: Float[Array, " m"], high: Float[Array, " m"]
-) -> tuple[Float[Array, " m"], Bool[Array, " m"]]:
-    """Minimise ½ uᵀHu + gᵀu over low ≤ u ≤ high, for H > 0, by projected Newton steps.
-
-    Returns:
-        u, and which inputs are free (not held at a limit).
-
-    Source: Y. Tassa, N. Mansard and E. Todorov, Control-limited differential dynamic programming, ICRA 2014,
-    section IV-A.
-    """
-
-    def slope_and_free(u: Array) -> tuple[Array, Array]:
-        slope = g + H @ u
-        return slope, ~(((u <= low) & (slope > 0)) | ((u >= high) & (slope < 0)))
-
-    def value(u: Array) -> Array:
-        return u @ (H @ u) / 2 + g @ u
-
-    def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        u, _, count = state
-        slope, free = slope_and_free(u)
-        newton = -_solve_free(H, jnp.where(free, slope, 0.0), free)
-        lengths = jnp.asarray(0.5 ** np.arange(8), u.dtype)
-        tried = jax.vmap(lambda a: jnp.clip(u + a * newton, low, high))(lengths)
-        values = jax.vmap(value)(tried)
-        best = jnp.argmin(values)
-        better = values[best] < value(u)
-        return jnp.where(better, tried[best], u), better, count + 1
-
-    start = jnp.clip(-_solve_free(H, g, jnp.ones(g.shape, bool)), low, high)
-    u, *_ = jax.lax.while_loop(
-        lambda s: s[1] & (s[2] < 10 * g.size), step, (start, jnp.asarray(True), jnp.asarray(0))
-    )
-    return u, slope_and_free(u)[1]
-
-
-def _solve_free(
-    H: Float[Array, "m m"], b: Float[Array, "m ..."], free: Bool[Array, " m"]
-) -> Float[Array, "m ..."]:
-    """H⁻¹ b among the free inputs, zero elsewhere."""
-    both = free[:, None] & free[None]
-    keep = free.reshape(-1, *(1,) * (b.ndim - 1))
-    return linalg.solve(jnp.where(both, H, jnp.eye(len(H), dtype=H.dtype)), jnp.where(keep, b, 0.0))

@@ -59,7 +59,8 @@ def families(plants: Sequence[Description], *, rank: int = 6) -> Families:
         rank: directions kept of a family.
     """
     columns = [np.stack(column) for column in zip(*(_family(d, rank) for d in plants))]
-    return Families(*map(jnp.asarray, columns), _most(columns[4]))
+    mean, directions, variance, rest, sizes, cost = (jnp.asarray(column) for column in columns)
+    return Families(mean, directions, variance, rest, sizes, cost, _most(columns[4]))
 
 
 def _family(d: Description, rank: int) -> tuple[np.ndarray, ...]:
@@ -98,7 +99,7 @@ def _most(sizes: np.ndarray) -> int:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Prior:
-    """Beliefs before the first step, and how boldly to act on them. All numbers are learned: :mod:`.training`.
+    """Beliefs before the first step, and how boldly to act on them. All numbers are learned: :mod:`.lessons`.
 
     Two kinds of plants at large: *dense* ones, whose A − I and B are Gaussian entry by entry, and *kinematic* ones, in
     which the first half of the states are positions and the second half their rates, so that

@@ -17,6 +17,7 @@ from lqrlab.learning.models.base import (
     merge,
     register,
     split,
+    used,
 )
 from lqrlab.learning.models.gain import GainNetwork
 from lqrlab.learning.models.layers import LayerNorm, Linear, attend
@@ -48,4 +49,5 @@ __all__ = [
     "merge",
     "register",
     "split",
+    "used",
 ]

@@ -28,14 +28,34 @@ register = Registry("kind", "model")
 activation = Registry("activation", "activation")
 """Decorator that enters an activation, a function of one array."""
 
+COMMON = ("kind", "window", "description", "stochastic", "seed")
+"""Settings that every kind of model has."""
+
 for _name in ("gelu", "relu", "silu", "tanh"):
     activation(_name)(getattr(jax.nn, _name))
 
 
 def build(config: ModelConfig) -> Any:
     """A freshly initialised model; the same config and seed give the same parameters."""
+    if idle := config.differences(used(config)):
+        there = ", ".join(_options(config))
+        raise ValueError(
+            f"{idle[0].split()[0]}: a model of kind {config.kind} has no such setting; there are {there}"
+        )
     activation[config.activation]
     return register[config.kind](config, rngs=nnx.Rngs(config.seed))
+
+
+def used(config: ModelConfig) -> ModelConfig:
+    """The settings that a config's kind has, the others at their defaults."""
+    own = {name: getattr(config, name) for name in _options(config)}
+    return ModelConfig(**own)
+
+
+def _options(config: ModelConfig) -> tuple[str, ...]:
+    """Names of the settings that a config's kind has; all of them where its class does not say."""
+    every = tuple(f.name for f in dataclasses.fields(config))
+    return (*COMMON, *getattr(register[config.kind], "options", every[len(COMMON) :]))
 
 
 def features(d: Description) -> Array:
@@ -75,6 +95,7 @@ class Model(Protocol):
     ``config`` is what it was built from. ``linear`` says that its answer is −K x̃ with the context's gain
     whatever the history: then a closed loop's cost is exact, by a Lyapunov equation. ``any_weights`` says that it
     reads the weights of a description; else plants are refused whose weights the scaled coordinates do not absorb.
+    ``options`` names the settings of a config that it has beside :data:`COMMON`; all, where a class does not say.
     """
 
     config: ModelConfig
@@ -150,6 +171,7 @@ class Described(nnx.Module):
 
     linear = False
     any_weights = False
+    options: tuple[str, ...] = ("hidden", "activation")
 
     def __init__(self, config: ModelConfig, width: int, *, rngs: nnx.Rngs):
         self.config, self.width = config, width
@@ -183,6 +205,8 @@ class HistoryNetwork(Described):
     Tokens are scaled by the largest state seen so far, so that the gain does not depend on the amplitude.
     With the description off the plant must be inferred from them.
     """
+
+    options = (*Described.options, "width")
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         super().__init__(config, config.width, rngs=rngs)

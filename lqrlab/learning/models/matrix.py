@@ -148,6 +148,7 @@ class MatrixNetwork(FixedGain):
     """
 
     any_weights = True
+    options = ("width", "depth", "activation")
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         check_described(config)

@@ -15,6 +15,8 @@ from lqrlab.learning.models.layers import Linear
 class MLP(HistoryNetwork):
     """The last ``window`` tokens side by side, and layers as wide as four of them."""
 
+    options = (*HistoryNetwork.options, "depth")
+
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
         wide = 4 * config.width

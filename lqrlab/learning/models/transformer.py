@@ -20,6 +20,7 @@ class Attention(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         width = config.width
+        config.require("width", width % config.heads == 0, f"a multiple of heads = {config.heads}")
         self.heads = config.heads
         self.activate = activation[config.activation]
         self.norm1 = LayerNorm(width, rngs=rngs)
@@ -44,6 +45,8 @@ class Attention(nnx.Module):
 @register("transformer")
 class Transformer(HistoryNetwork):
     """Causal transformer over the history; what is known of the plant is added to every token."""
+
+    options = (*HistoryNetwork.options, "depth", "heads", "block", "remat")
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)

@@ -34,8 +34,8 @@ def rollout(
 ) -> dict[str, Array] | None:
     """``xs``, ``us`` and ``costs``, as far as they are kept; None for loops that are the reference scan's.
 
-    An engine takes many loops under constant gains, outside of traces. NumPy, which has no bfloat16, must know the
-    numbers; and where JAX is to look for NaN, it has to see each step.
+    An engine takes many loops under constant gains, outside of traces, on one device. NumPy, which has no bfloat16,
+    must know the numbers; and where JAX is to look for NaN, it has to see each step.
     """
     lead, count = x0.shape[:-1], x0.size // x0.shape[-1]
     watched = jax.config.jax_debug_nans  # type: ignore[attr-defined]
@@ -43,6 +43,7 @@ def rollout(
         type(policy) is not LinearPolicy
         or count < MANY
         or watched
+        or _shared_out(x0, policy.K, world.sampled.A)
         or not np.issubdtype(x0.dtype, np.floating)
     ):
         return None
@@ -65,6 +66,11 @@ def rollout(
     return {
         name: jax.device_put(out[name].reshape(*lead, *out[name].shape[1:]), may_alias=True) for name in keep
     }
+
+
+def _shared_out(*arrays: object) -> bool:
+    """Whether any is on several devices, where a scan leaves it and an engine would not."""
+    return any(len(a.devices()) > 1 for a in arrays if isinstance(a, jax.Array) and not checks.traced(a))
 
 
 @functools.cache

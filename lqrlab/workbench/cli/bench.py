@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -90,28 +89,20 @@ def bench_recovery(families: tuple[str, ...], seeds: int, num_steps: int | None,
 def bench_unknown(quick: bool, families: bool, tune: bool, as_json: bool) -> None:
     """Controllers of plants that nobody has described to them: cost above the exact LQR's, and what diverges."""
     from lqrlab import benchmarks, compute
+    from lqrlab.workbench.runs import session
 
     compute.setup()
     size = benchmarks.QUICK if quick else benchmarks.FULL
     rows: Iterable = benchmarks.tune_unknown() if tune else benchmarks.bench_unknown(size, families=families)
     if as_json:
         for row in rows:
-            click.echo(json.dumps(_finite(dataclasses.asdict(row)), ensure_ascii=False))
+            click.echo(json.dumps(session.plain(dataclasses.asdict(row)), ensure_ascii=False))
     elif tune:
         header = ("controller", "settings", "mean ratio", "median %", "p95 %", "diverged %")
         click.echo(table(map(_tuned, rows), header))
     else:
         heads = ("controller", "plants", "σ", "median %", "p95 %", "diverged %", "learned by")
         click.echo(table(map(_regulated, rows), heads))
-
-
-def _finite(value: object) -> object:
-    """The same with None for what JSON has no number for."""
-    if isinstance(value, dict):
-        return {name: _finite(a) for name, a in value.items()}
-    if isinstance(value, tuple):
-        return [_finite(a) for a in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _tuned(row: "Tuned") -> tuple[str, ...]:

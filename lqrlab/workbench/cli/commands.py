@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import lqrlab
-from lqrlab.workbench.cli import bench, data_commands, doctor, options
+from lqrlab.workbench.cli import bench, data_commands, doctor, options, pretrain
 from lqrlab.workbench.cli.options import PATH, as_json, complete
 from lqrlab.workbench.runs import pipeline
 
@@ -237,5 +237,5 @@ def init(folder: Path) -> None:
     click.echo(f"made {folder}: cd {folder} && lqrlab run --profile tiny")
 
 
-for command in (data_commands.data, data_commands.train, bench.bench, doctor.doctor):
+for command in (data_commands.data, data_commands.train, bench.bench, pretrain.pretrain, doctor.doctor):
     main.add_command(command)

@@ -28,10 +28,10 @@ _WIDTH = 7.6  # inches: the width of a report's column
 def style() -> None:
     """Set matplotlib up; each function here calls it."""
     plt.style.use(Path(__file__).with_suffix(".mplstyle"))
-    plt.rcParams["axes.prop_cycle"] = plt.cycler(color=_palette(range(7)))
+    plt.rcParams["axes.prop_cycle"] = plt.cycler(color=palette(range(7)))
 
 
-def _palette(labels: Iterable[object]) -> list[str]:
+def palette(labels: Iterable[object]) -> list[str]:
     """The colours of labels, each on white."""
     return [svg.CURVES[stroke.colour][0] for stroke in svg.strokes(map(str, labels)).values()]
 
@@ -121,7 +121,7 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
     figure, axes = grid(len(channels), 3, 1.75, sharex=True)
     for axis, channel in zip(axes, channels):
         held = channel.field == "us"
-        for label, run, colour, dashes in zip(runs, runs.values(), _palette(runs), cycle(_DASHES)):
+        for label, run, colour, dashes in zip(runs, runs.values(), palette(runs), cycle(_DASHES)):
             values, ts = channel.values(run), np.asarray(run.ts)
             look: dict[str, Any] = {"color": colour, "label": label, "ls": dashes}
             if values.ndim > 1:
@@ -169,7 +169,7 @@ def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figu
     high = max((float(v.max(initial=floor)) for v in finite), default=1.0)
     edge = 10 ** (np.ceil(np.log10(max(high, 100.0))) + 0.5)
     rng = np.random.default_rng(0)
-    for k, ((label, by_family), colour) in enumerate(zip(scores.items(), _palette(scores))):
+    for k, ((label, by_family), colour) in enumerate(zip(scores.items(), palette(scores))):
         for row, family in enumerate(families):
             values = np.asarray(by_family[family], float).ravel()
             diverged = ~np.isfinite(values)
@@ -201,7 +201,7 @@ def parity(optimal: ArrayLike, learned: ArrayLike, groups: Sequence[str], quanti
     figure, axis = plt.subplots(figsize=(_WIDTH * 0.8, 4.2))
     optimal, learned = np.asarray(optimal), np.asarray(learned)
     names = list(dict.fromkeys(groups))
-    for name, colour, marker in zip(names, _palette(range(len(names))), cycle("osD^v<>ph*Xd")):
+    for name, colour, marker in zip(names, palette(range(len(names))), cycle("osD^v<>ph*Xd")):
         rows = np.array([g == name for g in groups])
         x, y = optimal[rows].ravel(), learned[rows].ravel()
         real = x != 0  # not padding

@@ -9,7 +9,7 @@ import numpy as np
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts
 from lqrlab.workbench.figures.svg import Picture
-from lqrlab.workbench.panels import controls
+from lqrlab.workbench.panels import controls, loop_views
 from lqrlab.workbench.panels.live_panel import Check, Panel
 from lqrlab.workbench.panels.regulator_design import LATE, TICKS, Setting, picture
 from lqrlab.workbench.runs.session import headless
@@ -41,12 +41,15 @@ class Designer(Panel[Setting, tuple[Picture, str]]):
         self.known = ipywidgets.Checkbox(True, description="the gain knows the delay", indent=False)
         self.limit = controls.limit_slider(controls.FREE)
         self.size = controls.slider("initial state, ×", 1.0, 0.05, 3.0)
+        self.view = ipywidgets.Dropdown(
+            options=(loop_views.OVERVIEW, *loop_views.VIEWS), description="picture", **controls.WIDE
+        )
         self.parameters = controls.parameter_sliders(default.plant)
         self.reset = controls.button("back to the defaults", self._reset)
         self.code = ipywidgets.HTML()
         pages = {
             "weights": [*self.states.values(), *self.inputs.values()],
-            "loop": [self.sample, self.delay, self.known, self.limit, self.size],
+            "loop": [self.sample, self.delay, self.known, self.limit, self.size, self.view],
             "parameters": list(self.parameters.values()),
         }
         self._defaults = {control: control.value for page in pages.values() for control in page}
@@ -71,6 +74,7 @@ class Designer(Panel[Setting, tuple[Picture, str]]):
             known=self.known.value,
             limit=self.limit.value,
             size=self.size.value,
+            view=self.view.value,
         )
 
     def _compute(self, question: Setting, check: Check) -> tuple[Picture, str]:

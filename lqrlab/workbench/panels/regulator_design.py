@@ -20,7 +20,7 @@ from lqrlab.workbench.figures import charts, demonstration, svg
 from lqrlab.workbench.figures.charts import Axes, Rectangle
 from lqrlab.workbench.figures.demonstration import Poles
 from lqrlab.workbench.figures.svg import DASHES, Stroke
-from lqrlab.workbench.panels import controls
+from lqrlab.workbench.panels import controls, loop_views
 
 TICKS = 4  # that the plant's sample time is divided into: the grid of sample times and delays
 LATE = 2  # sample times of delay at most
@@ -43,6 +43,7 @@ class Setting:
     known: bool = True  # whether the gain is made for the delay
     limit: float = controls.FREE  # of the inputs, in units of a large one
     size: float = 1.0  # of the initial state
+    view: str = loop_views.OVERVIEW  # which picture of the loop
 
     @classmethod
     def of(cls, plant: str | Plant, num_steps: int | None = None) -> "Setting":
@@ -177,6 +178,9 @@ def picture(setting: Setting) -> svg.Picture:
     stable = np.abs(result.poles).max() < 1
     margins = control.margins(result.A, result.B, result.K, setting.dt) if stable else []
     plant = setting.plant
+    if setting.view != loop_views.OVERVIEW:
+        alt = f"{plant.title}: {setting.view} of the loop, sampled every {charts.duration(setting.dt)}"
+        return svg.Picture(loop_views.drawn(setting, result, alt), alt, words(setting, result, margins))
     runs = {"optimal": result.best, "as built": result.built}
     signals, at = charts.channels(plant), (0, 0, _WIDTH)
     traces, bottom = charts.responses(signals, runs, at, columns=3, lead=1, named=True)

@@ -96,7 +96,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
     kind = f" ({device.device_kind})" if device.device_kind != device.platform else ""
     result: Result = {
         "notebook": name,
-        "numbers": _plain(numbers),
+        "numbers": plain(numbers),
         "files": [str(f) for f in files],
         "execution": os.environ.get("LQRLAB_EXECUTION"),
         "fingerprint": os.environ.get("LQRLAB_FINGERPRINT"),
@@ -138,14 +138,14 @@ def now() -> str:
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """As JSON has it: arrays as lists, numbers as Python's, those that are not finite as text."""
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if hasattr(value, "tolist"):  # NumPy and JAX arrays and scalars
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if isinstance(value, bool | int | float | str | None) else str(value)

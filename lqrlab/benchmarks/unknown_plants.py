@@ -2,19 +2,18 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import jax
 import numpy as np
 
-from lqrlab import evaluation, learning, systems
+from lqrlab import dataset, evaluation, learning, systems
 from lqrlab.dataset import Description
-from lqrlab.dataset.config import FAMILIES, HELD_OUT
 from lqrlab.learning import Known
+from lqrlab.learning.pretraining import TRAINED, variants
 from lqrlab.simulation import Policy
 
 Controller = Callable[[Known], Policy]
-TRAINED = tuple(name for name in FAMILIES if name not in HELD_OUT)
-"""Families that a controller may know beforehand."""
 NOISES = (0.0, 0.01, 0.05)
 """Standard deviations of the disturbance of the state at each step, in units of the state's scale."""
 _FIT = 50  # plants of each family that priors are fitted to
@@ -62,31 +61,32 @@ class UnknownRow:
 
 
 def bench_unknown(
-    size: Size = FULL,
-    *,
-    families: bool = False,
-    extra: Mapping[str, Controller] | None = None,
+    size: Size = FULL, controllers: Mapping[str, Controller] | None = None, *, families: bool = False
 ) -> Iterator[UnknownRow]:
     """Regulate plants of the trained families and of all others, ±20 %, with each controller, seed by seed.
 
     Args:
         size: :data:`FULL` or :data:`QUICK`.
+        controllers: name → function from what is known to a policy; if left out, the adaptive regulator with the
+            weights that come with the package, the baselines, and the prior of the plant's own family.
         families: also one row a family.
-        extra: further controllers, name → function from what is known to a policy.
     """
-    training = _training()
-    prior = learning.wide(learning.families(training))
     tests = [_tests(size, seed) for seed in range(size.seeds)]
-    controllers = {**(extra or {}), "adaptive": lambda known: learning.adaptive(known, prior)}
-    controllers |= evaluation.unknown_baselines(training)
-    described = _described(range(len(systems.names())))
-    for name in [*controllers, "family known"]:
-        regrets = []
-        for seed, plants in enumerate(tests):
-            controller = controllers.get(name) or evaluation.family_known(described, plants)
-            key = jax.random.key(seed)
-            regrets.append(evaluation.unknown(controller, plants, key=key, num_initial=size.num_initial))
+    each = {name: [made] * len(tests) for name, made in (controllers or _contenders()).items()}
+    if controllers is None:
+        described = _described(range(len(systems.names())))
+        each["family known"] = [evaluation.family_known(described, plants) for plants in tests]
+    for name, made in each.items():
+        regrets = [
+            evaluation.unknown(controller, plants, key=jax.random.key(seed), num_initial=size.num_initial)
+            for seed, (controller, plants) in enumerate(zip(made, tests))
+        ]
         yield from _rows(name, tests[0], regrets, families)
+
+
+def _contenders() -> dict[str, Controller]:
+    adaptive = partial(learning.adaptive, prior=learning.pretrained("adaptive"))
+    return {"adaptive": adaptive} | evaluation.unknown_baselines(_training())
 
 
 def tune_unknown() -> Iterator[evaluation.Tuned]:
@@ -98,18 +98,14 @@ def tune_unknown() -> Iterator[evaluation.Tuned]:
 def _drawn(which: list[int] | range, seed: int, num: int) -> evaluation.Unknown:
     """``num`` plants of each of these families, those of other seeds aside."""
     names = systems.names()
-    batches = [
-        systems.sample(names[i], key=jax.random.fold_in(jax.random.key(seed), i), num=_FIT, spread=0.2)
-        for i in which
-    ]
+    batches = [variants(names[i], seed, _FIT) for i in which]
     return evaluation.undescribed(batches)[np.tile(np.arange(_FIT) < num, len(batches))]
 
 
 def _described(which: list[int] | range) -> list[Description]:
     """The plants that a prior may know, a batch for each of these families."""
-    plants = _drawn(which, _KNOWN, _FIT)
-    every = Description(plants.problem.A, plants.problem.B, plants.known.coordinates)
-    return [every[np.asarray(plants.family) == i] for i in range(len(which))]
+    names = systems.names()
+    return [dataset.describe(variants(names[i], _KNOWN, _FIT)) for i in which]
 
 
 def _training() -> list[Description]:

@@ -15,7 +15,7 @@ from lqrlab.learning import models
 from lqrlab.learning.adaptive import Prior
 from lqrlab.learning.config import ModelConfig
 
-_FOLDER = "weights"
+_FOLDER = "trained"
 _MOST_BYTES = 1 << 26
 
 
@@ -59,7 +59,7 @@ def read(file: str | Path) -> Any:
     if kind == "prior":
         return Prior.of_arrays({k: jnp.asarray(a) for k, a in arrays.items()})
     if kind == "network":
-        model = models.build(ModelConfig.from_dict(card["model"]))
+        model = models.build(models.used(ModelConfig.from_dict(card["model"])))
         graph, params = models.split(model)
         wanted = {k: a.shape for k, a in params.items()}
         if {k: a.shape for k, a in arrays.items()} != wanted:
@@ -95,10 +95,11 @@ def write(file: str | Path, weights: Any, card: Mapping[str, Any]) -> None:
         card: what it was made from, how it scores, and where it must not be used.
     """
     if isinstance(weights, Prior):
-        arrays, told = weights.to_arrays(), {"kind": "prior"}
+        arrays: Mapping[str, Any] = weights.to_arrays()
+        told: dict[str, Any] = {"kind": "prior"}
     else:
         _, arrays = models.split(weights)
         told = {"kind": "network", "model": json.loads(weights.config.to_json())}
     save_file(
-        {k: np.ascontiguousarray(a) for k, a in arrays.items()}, file, {"card": json.dumps({**card, **told})}
+        {k: np.asarray(a, order="C") for k, a in arrays.items()}, file, {"card": json.dumps({**card, **told})}
     )

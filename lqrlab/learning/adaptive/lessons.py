@@ -14,12 +14,12 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 
 from lqrlab import control
 from lqrlab.compute import pytree
-from lqrlab.dataset import Description, describe, random_systems
+from lqrlab.dataset import describe, random_systems
 from lqrlab.learning.adaptive import policy as regulator
 from lqrlab.learning.adaptive.known import Known
 from lqrlab.learning.adaptive.prior import Prior
 from lqrlab.simulation import SampledProblem
-from lqrlab.systems import M_MAX, N_MAX, Plant
+from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
 _LARGEST = 1e3  # of a state: where a loop has got so far away, its gradient says nothing any more
 _LIMIT = 20.0  # of the scaled inputs
@@ -51,17 +51,12 @@ class Lessons:
         return jax.tree.map(lambda a: a[rows], self)
 
     @classmethod
-    def of(
-        cls, plants: Plant | Description, *, noise: float, hidden: int = -1, known: Known | None = None
-    ) -> Self:
-        """A loop of each of some plants, at one level of noise; those without an optimum are left out."""
-        d = plants if isinstance(plants, Description) else describe(plants)
-        known = Known.of(plants, noise=noise, limit=_LIMIT).scaled() if known is None else known  # type: ignore[arg-type]
-        A, B = d.A.astype(float), d.B.astype(float)
-        weights = (jnp.broadcast_to(jnp.eye(k), (len(A), k, k)) for k in (N_MAX, M_MAX))
-        problem, stabilizing = SampledProblem.of(control.Sampled(A, B, *weights, jnp.zeros_like(B)))
-        lessons = cls(problem, known, jnp.full(len(A), float(hidden)))
-        return lessons[np.asarray(stabilizing)]
+    def of(cls, A: Array, B: Array, known: Known, hidden: int = -1) -> Self:
+        """A loop of each of some plants ``[L, …]``; those without an optimum are left out."""
+        A, B = A.astype(float), B.astype(float)
+        Q, R = (jnp.broadcast_to(jnp.eye(k), (len(A), k, k)) for k in (N_MAX, M_MAX))
+        problem, stabilizing = SampledProblem.of(control.Sampled(A, B, Q, R, jnp.zeros_like(B)))
+        return cls(problem, known, jnp.full(len(A), float(hidden)))[np.asarray(stabilizing)]
 
 
 def lessons(
@@ -82,21 +77,32 @@ def lessons(
     Returns:
         The loops and how often each is to be drawn: a third of the draws for each of the three kinds.
     """
-    problem, coordinates = random_systems(key, randoms)
-    drawn = Description(problem.A, problem.B, jax.tree.map(lambda a: jnp.asarray(a, float), coordinates))
+    described = [describe(plants) for plants in batches]
+    drawn, coordinates = _moderate(key, randoms)
     # these have no units: where a state moves another, that is what its unit would have told
-    steps = jnp.where(problem.A > _MOVES, problem.A, 0.1).astype(float)
+    steps = jnp.where(drawn.A > _MOVES, drawn.A, 0.1)
     parts, weight = [], []
     for noise in noises:
-        for k, plants in enumerate(batches):
-            parts += [Lessons.of(plants, noise=noise, hidden=hidden) for hidden in (-1, k)]
-        known = Known(drawn.coordinates, steps, *(jnp.full(randoms, a) for a in (noise, 0.0, _LIMIT)))
-        parts.append(Lessons.of(drawn, noise=noise, known=known))
-        share = len(batches) * len(parts[0]) / len(parts[-1])
-        weight += [np.ones(len(part)) for part in parts[-2 * len(batches) - 1 : -1]] + [
-            np.full(len(parts[-1]), share)
+        of_families = [
+            Lessons.of(d.A, d.B, Known.of(plants, noise=noise, limit=_LIMIT).scaled(), hidden)
+            for k, (d, plants) in enumerate(zip(described, batches))
+            for hidden in (-1, k)
         ]
+        told = (jnp.full(randoms, value) for value in (noise, 0.0, _LIMIT))
+        of_random = Lessons.of(drawn.A, drawn.B, Known(coordinates, steps, *told))
+        parts += [*of_families, of_random]
+        share = sum(map(len, of_families)) / 2 / len(of_random)
+        weight += [*(np.ones(len(part)) for part in of_families), np.full(len(of_random), share)]
     return jax.tree.map(lambda *a: jnp.concatenate(a), *parts), jnp.asarray(np.concatenate(weight))
+
+
+def _moderate(key: PRNGKeyArray, num: int) -> tuple[SampledProblem, Coordinates]:
+    """Random systems that can be regulated within the inputs' limit while they are learned, float64."""
+    problem, coordinates = random_systems(key, 4 * num)
+    easy = np.flatnonzero(np.max(np.abs(np.asarray(problem.K)), (-1, -2)) < _LIMIT / 2)[:num]
+    if len(easy) < num:
+        raise RuntimeError(f"of {4 * num} random systems only {len(easy)} have moderate gains; draw more")
+    return jax.tree.map(lambda a: jnp.asarray(a[easy], float), (problem, coordinates))
 
 
 def numbers(prior: Prior) -> dict[str, Array]:
@@ -111,7 +117,7 @@ def numbers(prior: Prior) -> dict[str, Array]:
 def with_numbers(prior: Prior, values: dict[str, Array]) -> Prior:
     """The prior with these learned numbers."""
     dense, kinematic = values["dense"], values["kinematic"]
-    of = {k: jnp.exp(a) for k, a in values.items() if k not in ("dense", "kinematic")}
+    of: dict[str, Any] = {k: jnp.exp(a) for k, a in values.items() if k not in ("dense", "kinematic")}
     of["dense"] = jnp.concatenate([jnp.exp(dense[:, :2]), dense[:, 2:]], axis=-1)
     of["kinematic"] = jnp.concatenate([jnp.exp(kinematic[:, :3]), kinematic[:, 3:]], axis=-1)
     return dataclasses.replace(prior, **of)
@@ -125,7 +131,7 @@ def excess(
     mask = known.coordinates.state_mask.astype(float)
     start, noise = jax.random.split(key)
     x0 = jax.random.normal(start, (N_MAX,), float) * mask
-    w = jax.random.normal(noise, (num_steps, N_MAX), float) * mask * known.noise
+    w = jax.random.normal(noise, (num_steps, N_MAX), float) * (mask * known.noise)[None]
     A, B, K, P = lesson.problem.A, lesson.problem.B, lesson.problem.K, lesson.problem.P
 
     def cost(x: Array, u: Array) -> Array:

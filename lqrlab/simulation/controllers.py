@@ -1,0 +1,166 @@
+"""Policies of designs with a memory: output feedback, integral action, inputs that are on their way."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from lqrlab.compute import checks, linalg, pytree
+from lqrlab.compute.linalg import expand_batch, matvec
+from lqrlab.control import LQG, LQR, Integral
+from lqrlab.simulation.environment import input_limits
+from lqrlab.simulation.policies import DelayedPolicy
+from lqrlab.simulation.sensors import Measured
+from lqrlab.systems import Plant, check_plant
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class LinearController:
+    """u = Cz + Dy with z[t+1] = Az + By + b + E (v − u), where v is u within what the actuators can do.
+
+    The term E (v − u) tells the controller what the plant really got: without it an integrator winds up, and an
+    estimator believes in inputs that never were.
+
+    Attributes:
+        A, B, C, D: ``[*batch, k, k]``, ``[*batch, k, p]``, ``[*batch, m, k]``, ``[*batch, m, p]``.
+        E: ``[*batch, k, m]``.
+        b: constant input of the controller, such as minus the set-point of an integrator ``[*batch, k]``.
+        low, high: limits as deviations from the equilibrium input ``[*batch, m]``; ∓inf for none.
+
+    Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 9.4 (anti-windup).
+    """
+
+    A: Float[Array, "*batch k k"]
+    B: Float[Array, "*batch k p"]
+    C: Float[Array, "*batch m k"]
+    D: Float[Array, "*batch m p"]
+    E: Float[Array, "*batch k m"]
+    b: Float[Array, "*batch k"]
+    low: Float[Array, "*batch m"]
+    high: Float[Array, "*batch m"]
+
+    def init(self, batch_shape: tuple[int, ...]) -> Array:
+        """z = 0."""
+        return jnp.zeros((*batch_shape, self.A.shape[-1]), self.A.dtype)
+
+    def __call__(self, carry: Array, x: Array) -> tuple[Array, Array]:
+        """v of the outputs (or states) that it is given."""
+        y = x.astype(carry.dtype)
+        u = matvec(self.C, carry) + matvec(self.D, y)
+        v = jnp.clip(u, *(expand_batch(a, u.ndim) for a in (self.low, self.high)))
+        z = matvec(self.A, carry) + matvec(self.B, y) + expand_batch(self.b, y.ndim) + matvec(self.E, v - u)
+        return z, v.astype(x.dtype)
+
+
+def estimated(plant: Plant, design: LQG, *, limits: tuple[ArrayLike, ArrayLike] | None = None) -> Measured:
+    """The policy of an LQG design on a plant, linear or not: it sees y = Cx, and estimates the rest.
+
+    Args:
+        plant: one plant, or the batch that the design is of.
+        design: of :func:`lqrlab.control.lqg` with ``discrete=True``, for the sampled plant, in either form.
+        limits: ``(low, high)`` of the actuators, absolute, as for :func:`rollout`: its estimator knows them.
+
+    >>> plant = systems.make("pendulum")
+    >>> A, B, Q, R, N = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
+    >>> design = control.lqg(A, B, [[1.0, 0.0]], Q, R, 1e-4 * np.eye(2), [[1e-4]], N, discrete=True)
+    >>> run = simulation.rollout(plant, simulation.estimated(plant, design), jnp.array([0.2, 0.0]), 600)
+    >>> bool(jnp.abs(run.xs[-1]).max() < 1e-3)  # the rate was never measured
+    True
+    """
+    check_plant(plant)
+    checks.instance("design", design, LQG, "an LQG design, as control.lqg makes")
+    _check_sampled(design.discrete)
+    _, B, C = design.plant
+    _check_sizes(plant, C.shape[-1], B.shape[-1])
+    low, high = input_limits(limits, plant.equilibrium()[1])
+    nothing = jnp.zeros(design.A.shape[:-1], design.A.dtype)
+    inner = LinearController(design.A, design.B, design.C, design.D, B, nothing, low, high)
+    return Measured(inner, C)
+
+
+def integrating(
+    plant: Plant, design: Integral, r: ArrayLike | None = None, *,
+    limits: tuple[ArrayLike, ArrayLike] | None = None, anti_windup: float = 1.0,
+) -> LinearController:  # fmt: skip
+    """The policy of a regulator with integral action, which holds Cx = r; it sees the state.
+
+    Args:
+        plant: one plant, or the batch that the design is of.
+        design: of :func:`lqrlab.control.lqi` with ``discrete=True``, for the sampled plant.
+        r: set-point ``[*batch, p]``, as a deviation from the equilibrium; zero if left out.
+        limits: ``(low, high)`` of the actuators, absolute, as for :func:`rollout`.
+        anti_windup: the share of the input that was cut off which the integrals give back at each sample, 0 … 1.
+
+    >>> plant = systems.make("pendulum")
+    >>> A, B, Q, R, N = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
+    >>> design = control.lqi(A, B, [[1.0, 0.0]], Q, R, Q[:1, :1], N, discrete=True)
+    >>> run = simulation.rollout(plant, simulation.integrating(plant, design, [0.1]), jnp.zeros(2), 300)
+    >>> round(float(run.xs[-1, 0]), 6)  # leaning, by a torque that nobody told it
+    0.1
+    """
+    check_plant(plant)
+    checks.instance("design", design, Integral, "a regulator with integral action, as control.lqi makes")
+    _check_sampled(design.discrete)
+    _check_sizes(plant, design.K.shape[-1], design.K.shape[-2])
+    share = checks.number("anti_windup", anti_windup, "a share from 0 to 1", low=0, high=1)
+    Ki, (*lead, p, _) = design.Ki, design.C.shape
+    set_point = jnp.zeros(p) if r is None else jnp.asarray(checks.real("r", r), Ki.dtype)
+    if set_point.shape[-1:] != (p,):
+        raise ValueError(f"r: expected {p} numbers, one for each output, but found shape {set_point.shape}")
+    # Ki times this is the identity on what the integrals can do to the inputs
+    back = -share * linalg.solve_many(Ki.mT @ Ki, Ki.mT)
+    low, high = input_limits(limits, plant.equilibrium()[1])
+    sums = jnp.broadcast_to(jnp.eye(p, dtype=Ki.dtype), (*lead, p, p))
+    return LinearController(sums, design.C, -Ki, -design.K, back, -set_point, low, high)
+
+
+def delayed(
+    plant: Plant, design: LQR, delay: float, *, ticks: int = 1, limit: ArrayLike = np.inf
+) -> DelayedPolicy:
+    """The loop of a controller that knows its delay: inputs act late, and those on their way are remembered.
+
+    Args:
+        plant: one plant, or the batch that the design is of.
+        design: of :func:`lqrlab.control.lqrd_delayed` for this ``delay`` and the plant's sample time.
+        delay: in sample times.
+        ticks: steps of the simulation in a sample time, so many that ``delay * ticks`` is a whole number: roll it out
+            with ``dt / ticks``.
+        limit: magnitude at which an input is cut, as a deviation, scalar or ``[m]``.
+
+    >>> plant = systems.make("pendulum")
+    >>> late = control.lqrd_delayed(*plant.matrices(), *plant.weights(), plant.dt, delay=1.5)
+    >>> policy = simulation.delayed(plant, late, 1.5, ticks=2)
+    >>> x0, dt = jnp.array([0.05, 0.0]), plant.dt / 2
+    >>> run = simulation.rollout(plant, policy, x0, 400, dt=dt, linear=True)
+    >>> bool(abs(run.cost / (x0 @ late.P[:2, :2] @ x0) - 1) < 1e-3)  # what the design said
+    True
+    """
+    check_plant(plant)
+    checks.instance("design", design, LQR, "a regulator, as control.lqrd_delayed makes")
+    delay = checks.number("delay", delay, "a number of sample times ≥ 0", low=0)
+    steps = delay * checks.whole("ticks", ticks)
+    if abs(steps - round(steps)) > 1e-9:
+        raise ValueError(
+            f"ticks: expected so many that delay * ticks is whole, but found {delay:g} * {ticks} = {steps:g}"
+        )
+    memory = int(np.ceil(delay))
+    _check_sizes(plant, design.K.shape[-1] - memory * plant.m, design.K.shape[-2])
+    cut = jnp.broadcast_to(jnp.asarray(checks.real("limit", limit), design.K.dtype), (plant.m,))
+    return DelayedPolicy(design.K, jnp.asarray(ticks), jnp.asarray(round(steps)), cut, memory)
+
+
+def _check_sampled(discrete: bool) -> None:
+    if not discrete:
+        raise ValueError(
+            "design: expected one for the sampled plant, but found a continuous one; design it with discrete=True for "
+            "the matrices of control.discretize"
+        )
+
+
+def _check_sizes(plant: Plant, n: int, m: int) -> None:
+    if (n, m) != (plant.n, plant.m):
+        raise ValueError(
+            f"design: expected {plant.n} states and {plant.m} inputs, as {plant.name} has, but found {n} and {m}"
+        )

@@ -1,0 +1,218 @@
+"""State estimators in a loop: policies that act on the estimate of a nonlinear, time-varying Kalman filter."""
+
+import dataclasses
+from typing import Protocol
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, PyTree
+
+from lqrlab import control
+from lqrlab.compute import checks, linalg, pytree
+from lqrlab.compute.differentiation import derivative
+from lqrlab.compute.linalg import expand_batch
+from lqrlab.simulation.environment import Env
+from lqrlab.simulation.policies import Policy
+from lqrlab.simulation.sensors import Measured, Outputs, measure
+
+
+class StateEstimator(Protocol):
+    """What turns outputs and inputs into states; ``[*loops, …]`` throughout, deviations from the equilibrium."""
+
+    def init(self, batch_shape: tuple[int, ...]) -> PyTree:
+        """The memory that it starts with."""
+
+    def update(self, memory: PyTree, y: Array) -> tuple[PyTree, Array]:
+        """The memory and the estimate x̂[t|t], once y[t] is known."""
+
+    def predict(self, memory: PyTree, u: Array) -> PyTree:
+        """The memory for the next sample, with u held until then."""
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class OutputFeedback:
+    """A policy of the state that is given an estimate instead: u[t] follows from y[0 … t]."""
+
+    policy: Policy
+    estimator: StateEstimator
+
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[PyTree, PyTree]:
+        """Both begin."""
+        return self.policy.init(batch_shape), self.estimator.init(batch_shape)
+
+    def __call__(self, carry: tuple[PyTree, PyTree], x: Array) -> tuple[tuple[PyTree, PyTree], Array]:
+        """The policy's input for the estimate that the output ``x`` leads to."""
+        own, memory = carry
+        memory, guess = self.estimator.update(memory, x)
+        own, u = self.policy(own, guess)
+        return (own, self.estimator.predict(memory, u)), u.astype(x.dtype)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class ExtendedKalmanFilter:
+    """The Kalman filter of the plant linearised about each estimate, by exact differentiation of its step.
+
+    On a linear environment it is the time-varying Kalman filter, whose gain ends as that of
+    :func:`lqrlab.control.dlqe`; :func:`extended_kalman` checks its arguments.
+
+    Attributes:
+        world: the plants, with their sample time and limits.
+        sensor: matrix C or :class:`Outputs`.
+        W, V: covariances of the disturbance of a step ``[*batch, n, n]`` and of the sensors ``[*batch, p, p]``.
+        P0: of the initial deviation, ``[*batch, n, n]``.
+
+    Source: B. D. O. Anderson and J. B. Moore, Optimal Filtering (1979), section 8.2.
+    """
+
+    world: Env
+    sensor: Array | Outputs
+    W: Float[Array, "*#batch n n"]
+    V: Float[Array, "*#batch p p"]
+    P0: Float[Array, "*#batch n n"]
+
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """At the equilibrium, as uncertain as P0 says."""
+        n = self.world.n
+        P0 = expand_batch(self.P0, len(batch_shape) + 2, 2)
+        return jnp.zeros((*batch_shape, n), P0.dtype), jnp.broadcast_to(P0, (*batch_shape, n, n))
+
+    def update(self, memory: tuple[Array, Array], y: Array) -> tuple[tuple[Array, Array], Array]:
+        """x̂ and P with y taken into account."""
+        x, P = memory
+        H = derivative(lambda x: measure(self.sensor, x), x)
+        HP = H @ P
+        memory = _corrected(x, P, HP, HP @ H.mT + self._v(x), y.astype(x.dtype) - measure(self.sensor, x))
+        return memory, memory[0]
+
+    def predict(self, memory: tuple[Array, Array], u: Array) -> tuple[Array, Array]:
+        """x̂ and P a sample later."""
+        x, P = memory
+        A, _, after = self.world.linearised(x, self.world.saturate(u.astype(x.dtype)))
+        return after, linalg.symmetric(A @ P @ A.mT + self._w(x))
+
+    def _v(self, x: Array) -> Array:
+        return expand_batch(self.V, x.ndim + 1, 2)
+
+    def _w(self, x: Array) -> Array:
+        return expand_batch(self.W, x.ndim + 1, 2)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class UnscentedKalmanFilter(ExtendedKalmanFilter):
+    """Mean and covariance carried by 2n + 1 states around the estimate, each moved by the plant itself.
+
+    Attributes:
+        kappa: weight κ ≥ 0 of the middle one, κ/(n + κ); the others lie √(n + κ) standard deviations away. 3 − n, for
+            n < 3, is exact to the fourth moment of a normal distribution.
+
+    Source: S. J. Julier and J. K. Uhlmann, Unscented filtering and nonlinear estimation, Proc. IEEE 92 (2004).
+    """
+
+    kappa: float = dataclasses.field(default=1.0, metadata={"static": True})
+
+    def update(self, memory: tuple[Array, Array], y: Array) -> tuple[tuple[Array, Array], Array]:
+        """x̂ and P with y taken into account."""
+        x, P = memory
+        points = self._points(x, P)
+        mean, shown = self._mean(measure(self.sensor, points))
+        _, off = self._mean(points)
+        weighted = self._weights(shown) * shown
+        memory = _corrected(
+            x, P, weighted.mT @ off, weighted.mT @ shown + self._v(x), y.astype(x.dtype) - mean
+        )
+        return memory, memory[0]
+
+    def predict(self, memory: tuple[Array, Array], u: Array) -> tuple[Array, Array]:
+        """x̂ and P a sample later."""
+        x, P = memory
+        points = self._points(x, P)
+        held = jnp.broadcast_to(u.astype(x.dtype)[..., None, :], (*points.shape[:-1], u.shape[-1]))
+        mean, off = self._mean(self.world.step(points, held)[0])
+        return mean, linalg.symmetric(off.mT @ (self._weights(off) * off) + self._w(x))
+
+    def _weights(self, points: Array) -> Array:
+        n = self.world.n
+        each = jnp.full((2 * n + 1, 1), 0.5 / (n + self.kappa), points.dtype)
+        return expand_batch(each.at[0].set(self.kappa / (n + self.kappa)), points.ndim, 2)
+
+    def _points(self, x: Array, P: Array) -> Array:
+        """The states ``[*loops, 2n + 1, n]`` that stand for the distribution."""
+        off = jnp.sqrt(x.shape[-1] + self.kappa) * _root(P).mT
+        return x[..., None, :] + jnp.concatenate([jnp.zeros_like(off[..., :1, :]), off, -off], axis=-2)
+
+    def _mean(self, points: Array) -> tuple[Array, Array]:
+        mean = jnp.sum(self._weights(points) * points, axis=-2, keepdims=True)
+        return mean[..., 0, :], points - mean
+
+
+def _corrected(x: Array, P: Array, HP: Array, Y: Array, surprise: Array) -> tuple[Array, Array]:
+    """x̂ and P after a surprise of covariance Y, whose covariance with x is HP."""
+    gain = linalg.solve_many(Y, HP).mT
+    after = x + (gain @ surprise[..., None])[..., 0]
+    return after, linalg.symmetric(P - gain @ HP)
+
+
+def _root(P: Array) -> Array:
+    """Lower triangular L with LLᵀ = P, without LAPACK; a direction without uncertainty has a column of zeros."""
+    L, n = jnp.zeros_like(P), P.shape[-1]
+    for j in range(n):
+        column = P[..., :, j] - (L @ L[..., j, :, None])[..., 0]
+        pivot = column[..., j, None]
+        scaled = jnp.where(pivot > 0, column / jnp.sqrt(jnp.where(pivot > 0, pivot, 1.0)), 0.0)
+        L = L.at[..., j:, j].set(scaled[..., j:])
+    return L
+
+
+def extended_kalman(
+    policy: Policy, world: Env, sensor: ArrayLike | Outputs, W: ArrayLike, V: ArrayLike, P0: ArrayLike
+) -> Measured:
+    """``policy`` on the estimate of an :class:`ExtendedKalmanFilter`, of what ``sensor`` shows.
+
+    Args:
+        policy: of the state.
+        world: what the filter takes the plant for, of :func:`env`: with the loop's sample time and limits.
+        sensor: matrix C ``[p, n]``, or :func:`outputs` of the plant.
+        W, V, P0: covariances of the disturbance of a step ``[n, n]``, of the sensors' noise ``[p, p]`` and of the
+            initial deviation ``[n, n]``.
+
+    >>> plant = systems.make("cart_pole")
+    >>> gain = simulation.LinearPolicy(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
+    >>> world, C = simulation.env(plant), np.eye(4)[:2]  # the rates are not measured
+    >>> policy = simulation.extended_kalman(gain, world, C, 1e-6 * np.eye(4), 1e-6 * np.eye(2), 0.1 * np.eye(4))
+    >>> run = simulation.rollout(world, policy, jnp.array([0.0, 0.3, 0.0, 0.0]), 300)
+    >>> bool(jnp.abs(run.xs[-1]).max() < 1e-2)
+    True
+    """
+    return _filtered(ExtendedKalmanFilter, policy, world, sensor, W, V, P0)
+
+
+def unscented_kalman(
+    policy: Policy, world: Env, sensor: ArrayLike | Outputs, W: ArrayLike, V: ArrayLike, P0: ArrayLike
+) -> Measured:
+    """``policy`` on the estimate of an :class:`UnscentedKalmanFilter`; arguments as in :func:`extended_kalman`."""
+    return _filtered(UnscentedKalmanFilter, policy, world, sensor, W, V, P0)
+
+
+def _filtered(
+    kind: type[ExtendedKalmanFilter],
+    policy: Policy,
+    world: Env,
+    sensor: ArrayLike | Outputs,
+    *noise: ArrayLike,
+) -> Measured:
+    checks.instance("world", world, Env, "an environment, as simulation.env makes")
+    eye = jnp.eye(world.n)
+    sensor = (
+        sensor if isinstance(sensor, Outputs) else control.checks.matrices(C=(sensor, "pn"), I=(eye, "nn"))[0]
+    )
+    p = sensor.shape[-2]
+    covariances = {}
+    for name, a, size in zip(("W", "V", "P0"), noise, (world.n, p, world.n)):
+        covariances[name] = a = jnp.asarray(checks.real(name, a), world.sampled.A.dtype)
+        if a.shape[-2:] != (size, size):
+            raise ValueError(f"{name}: expected a covariance of shape ({size}, {size}), but found {a.shape}")
+        control.checks.weight(name, a)
+    estimator = kind(world, sensor, **covariances)
+    return Measured(OutputFeedback(policy, estimator), sensor)

@@ -1,0 +1,212 @@
+"""Policies of designs with a memory, sensors and estimators: against plain NumPy loops and the designs' own figures."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lqrlab import control, dataset, evaluation, simulation, systems
+
+
+@pytest.fixture(scope="module")
+def cart():
+    """A cart-pole of which the positions are measured, sampled, with covariances."""
+    plant = systems.make("cart_pole")
+    A, B, Q, R, N = (np.asarray(a) for a in control.discretize(*plant.matrices(), *plant.weights(), plant.dt))
+    return plant, A, B, np.eye(4)[:2], Q, R, N, 1e-4 * np.diag([1.0, 2.0, 3.0, 4.0]), 1e-4 * np.eye(2)
+
+
+def lqg(cart, form="predictor"):
+    _, A, B, C, Q, R, N, W, V = cart
+    return control.lqg(A, B, C, Q, R, W, V, N, discrete=True, form=form)
+
+
+@pytest.mark.parametrize("form", ["predictor", "filter"])
+def test_output_feedback_is_a_plain_kalman_filter_that_knows_what_was_cut_off(cart, form):
+    plant, A, B, C = cart[:4]
+    design = lqg(cart, form)
+    K, L, M = (np.asarray(a) for a in (design.regulator.K, design.estimator.L, design.estimator.M))
+    limit, x, guess = 3.0, np.array([0.1, 0.1, 0.0, 0.0]), np.zeros(4)
+    policy = simulation.estimated(plant, design, limits=(-limit, limit))
+    kept = {"keep": ("xs", "us", "memory"), "limits": (-limit, limit)}
+    run = simulation.rollout(plant, policy, np.stack([x, 2 * x]), 80, linear=True, **kept)
+    run = jax.tree.map(lambda a: a[0], dataclasses.replace(run, ts=run.ts[None]))
+    for t in range(80):
+        np.testing.assert_allclose(run.memory[0][t], guess, rtol=1e-7, atol=1e-10)
+        surprise = C @ (x - guess)
+        u = np.clip(-K @ (guess + (M @ surprise if form == "filter" else 0)), -limit, limit)
+        np.testing.assert_allclose(run.us[t], u, rtol=1e-7, atol=1e-10)
+        x, guess = A @ x + B @ u, A @ guess + B @ u + L @ surprise
+        np.testing.assert_allclose(run.xs[t + 1], x, rtol=1e-7, atol=1e-10)
+    assert np.abs(run.us).max() == limit
+
+
+def test_output_feedback_is_scored_mapped_and_written_down_like_any_policy(cart, tmp_path):
+    plant = cart[0]
+    policy = simulation.estimated(plant, lqg(cart))
+    starts = 0.05 * np.random.default_rng(0).normal(size=(5, 4))
+    for linear in (True, False):
+        score = evaluation.evaluate(policy, plant, key=jax.random.key(0), x0=starts, linear=linear)
+        assert bool(score.converged.all())
+        assert float(score.ratio.min()) > 1.0
+    region = evaluation.attraction(plant, policy, starts, limits=(-20.0, 20.0))
+    assert bool(region.converged.all())
+
+    def controller(plants):
+        sampled = control.discretize(*plants.matrices(), *plants.weights(), plants.dt)
+        design = control.lqg(*sampled[:2], cart[3], *sampled[2:4], *cart[7:], sampled.N, discrete=True)
+        return simulation.estimated(plants, design)
+
+    config = dataset.DataConfig(
+        families=("cart_pole",), variants=6, trajectories=2, num_steps=20, controller="lqg"
+    )
+    dataset.generate(config, tmp_path / "data", controller=controller)
+    assert dataset.verify(tmp_path / "data")
+
+
+def test_integral_action_finds_the_input_that_holds_the_set_point(cart):
+    plant, A, B, _, Q, R, N = cart[:7]
+    design = control.lqi(A, B, np.eye(4)[:1], Q, R, Q[:1, :1], N, discrete=True)
+    heavy = systems.make("cart_pole", pole_mass=1.3 * plant.pole_mass)
+    run = simulation.rollout(heavy, simulation.integrating(plant, design, [0.4]), np.zeros(4), 1200)
+    np.testing.assert_allclose(run.xs[-1], [0.4, 0.0, 0.0, 0.0], atol=1e-6)
+
+
+def test_anti_windup_keeps_the_integral_of_a_limited_loop_small():
+    plant = systems.from_matrices([[0.0]], [[1.0]], Q=[[1.0]], R=[[1.0]], dt=0.1)
+    A, B, Q, R, N = control.discretize(*plant.matrices(), *plant.weights(), 0.1)
+    design = control.lqi(A, B, [[1.0]], Q, R, 0.1 * Q, N, discrete=True)
+    overshoot = {}
+    for share in (0.0, 1.0):
+        policy = simulation.integrating(plant, design, [2.0], limits=(-0.2, 0.2), anti_windup=share)
+        run = simulation.rollout(plant, policy, np.zeros(1), 600, linear=True, limits=(-0.2, 0.2))
+        overshoot[share] = float(run.xs.max()) / 2 - 1
+        z, x = 0.0, 0.0
+        back = -share / float(design.Ki[0, 0])
+        for t in range(600):
+            u = float(-design.K[0, 0] * x - design.Ki[0, 0] * z)
+            v = np.clip(u, -0.2, 0.2)
+            x, z = float(A[0, 0] * x + B[0, 0] * v), z + x - 2.0 + back * (v - u)
+            np.testing.assert_allclose(run.xs[t + 1, 0], x, rtol=1e-7, atol=1e-9)
+    assert overshoot[0.0] > 0.2
+    assert overshoot[1.0] < 0.05
+
+
+def test_inputs_and_measurements_are_late_by_whole_samples(cart):
+    plant, K = cart[0], control.lqrd(*cart[0].matrices(), *cart[0].weights(), cart[0].dt).K
+    prompt, x0 = simulation.LinearPolicy(K), np.array([0.0, 0.02, 0.0, 0.0])
+    run = simulation.rollout(plant, simulation.Delayed(prompt, 1, 2), x0, 6)
+    np.testing.assert_array_equal(run.us[:2], 0)
+    np.testing.assert_allclose(run.us[2:], -run.xs[:-3] @ K.T, rtol=1e-12)
+    late = simulation.rollout(plant, simulation.Measured(prompt, np.eye(4), delay=2), x0, 6)
+    np.testing.assert_allclose(late.us, run.us, rtol=1e-12)
+    none = simulation.rollout(plant, simulation.Delayed(prompt, 1, 0), x0, 6)
+    np.testing.assert_allclose(none.us, -none.xs[:-1] @ K.T, rtol=1e-12)
+
+
+def test_a_slow_controller_holds_its_input_and_its_memory(cart):
+    plant, design = cart[0], lqg(cart)
+    policy, x0 = simulation.estimated(plant, design), np.array([0.1, 0.05, 0.0, 0.0])
+    slow = simulation.rollout(plant, policy, x0, 20, linear=True)
+    fast = simulation.rollout(
+        plant, simulation.Held(policy, 1, 4), x0, 80, dt=float(plant.dt) / 4, linear=True
+    )
+    np.testing.assert_allclose(fast.xs[::4], slow.xs, rtol=1e-7, atol=1e-10)
+    np.testing.assert_array_equal(fast.us[0::4], fast.us[3::4])
+
+
+def test_coarse_sensors_show_multiples_of_their_quantum(cart):
+    plant = cart[0]
+    policy = simulation.Measured(
+        simulation.LinearPolicy(jnp.ones((1, 2))), cart[3], quantum=np.array([0.1, 0.0])
+    )
+    run = simulation.rollout(plant, policy, np.array([0.26, 0.123, 0.0, 0.0]), 1)
+    np.testing.assert_allclose(run.us[0], [-0.3 - 0.123], rtol=1e-12)
+
+
+def test_a_step_is_linearised_exactly_anywhere(cart):
+    world = simulation.env(cart[0])
+    x, u = jnp.array([[0.1, 1.2, 0.3, -0.5], [0.0, 3.0, 0.0, 1.0]]), jnp.array([[3.0], [-2.0]])
+    h = 1e-6
+    A, B, after = world.linearised(x, u)
+    np.testing.assert_allclose(after, world.step(x, u)[0], rtol=1e-12)
+    for j, e in enumerate(np.eye(4)):
+        slope = (world.step(x + h * e[None], u)[0] - world.step(x - h * e[None], u)[0]) / (2 * h)
+        np.testing.assert_allclose(A[..., j], slope, atol=1e-7)
+    np.testing.assert_allclose(
+        B[..., 0], (world.step(x, u + h)[0] - world.step(x, u - h)[0]) / (2 * h), atol=1e-7
+    )
+
+
+def test_on_a_linear_plant_both_nonlinear_filters_are_the_time_varying_kalman_filter(cart):
+    plant, A, B, C, _, _, _, W, V = cart
+    world, P0 = simulation.env(plant, linear=True), 1e-2 * np.eye(4)
+    K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
+    gain = simulation.LinearPolicy(jnp.asarray(K))
+    Ls, Ps = (np.asarray(a) for a in control.finite_dlqe(A, C, W, V, 25, P0))
+    x, guess = np.array([0.1, 0.05, 0.0, 0.0]), np.zeros(4)
+    runs = [
+        simulation.rollout(world, make(gain, world, C, W, V, P0), np.stack([x, 2 * x]), 25)
+        for make in (simulation.extended_kalman, simulation.unscented_kalman)
+    ]
+    for t, (L, P) in enumerate(zip(Ls, Ps)):
+        surprise = C @ (x - guess)
+        u = -K @ (guess + P @ C.T @ np.linalg.solve(C @ P @ C.T + V, surprise))
+        for run in runs:
+            np.testing.assert_allclose(run.us[0, t], u, rtol=1e-6, atol=1e-9)
+        x, guess = A @ x + B @ u, A @ guess + B @ u + L @ surprise
+
+
+def test_nonlinear_filters_catch_a_pole_that_the_linear_one_loses(cart):
+    plant, A, B, C, Q, R, N, W, V = cart
+    W = 0.01 * W
+    world, P0 = simulation.env(plant), np.diag([1e-4, 1.0, 1e-4, 4.0])
+    gain = simulation.LinearPolicy(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
+    x0 = np.array([0.0, 0.9, 0.0, 0.0])
+
+    def end(policy):
+        run = simulation.rollout(world, policy, x0, 400, sensor_noise=0.01, key=jax.random.key(0))
+        return float(jnp.abs(run.xs[-1, 1]))
+
+    assert end(simulation.extended_kalman(gain, world, C, W, V, P0)) < 0.1
+    assert end(simulation.unscented_kalman(gain, world, C, W, V, P0)) < 0.1
+    design = control.lqg(A, B, C, Q, R, W, V, N, discrete=True)
+    assert not end(simulation.estimated(plant, design)) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda p, d: simulation.estimated(systems.make("pendulum"), d), "design: expected 2 states"),
+        (lambda p, d: simulation.estimated(p, dataclasses.replace(d, discrete=False)), "design: expected one for the"),
+        (lambda p, d: simulation.delayed(p, d.regulator, 1.5), "ticks: expected so many"),
+        (lambda p, d: simulation.extended_kalman(simulation.no_control(p), simulation.env(p), np.eye(4),
+                                                 np.eye(4), np.eye(3), np.eye(4)), "V: expected a covariance"),
+    ],
+)  # fmt: skip
+def test_a_design_of_another_plant_is_refused(cart, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(cart[0], lqg(cart))
+
+
+def test_a_time_varying_regulator_follows_a_trajectory_far_from_any_equilibrium():
+    plant = systems.make("pendulum")
+    world, T = simulation.env(plant), 120
+    us = 2.0 * jnp.sin(0.3 * jnp.arange(T, dtype=float))[:, None]
+    start = jnp.array([np.pi, 0.0])
+    ahead = jax.lax.scan(lambda x, u: (world.step(x, u)[0],) * 2, start, us)[1]
+    xs = jnp.concatenate([start[None], ahead])
+    A, B, after = world.linearised(xs[:-1], us)
+    np.testing.assert_allclose(after, xs[1:], rtol=1e-12)
+    affine = after - (A @ xs[:-1, :, None] + B @ us[..., None])[..., 0]
+    plan = control.lq_tracking(A, B, *plant.weights(), xs, us, c=affine)
+    np.testing.assert_allclose(plan.us, us, atol=1e-9)  # a motion of the plant needs no correction
+    off = xs[0] + jnp.array([0.3, 0.0])
+    run = simulation.rollout(plant, simulation.tracking(plant, plan), off, T)
+    assert float(jnp.abs(run.xs[-1] - xs[-1]).max()) < 0.01
+    horizon = control.finite_horizon(A[0], B[0], *plant.weights(), T)
+    gain = simulation.tracking(plant, horizon)
+    first = simulation.rollout(plant, gain, jnp.array([0.1, 0.0]), 5)
+    np.testing.assert_allclose(first.us[0], -horizon.K[0] @ first.xs[0], rtol=1e-12)
