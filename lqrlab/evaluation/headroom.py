@@ -89,13 +89,10 @@ def best_known_cost(
     x0 = jnp.asarray(checks.real("x0", x0), float)
     (A, B), (Q, R), (x_eq, u_eq) = plant.matrices(), plant.weights(), plant.equilibrium()
     world = simulation.env(plant, limits=limits)
-    scales = plant.scales[0]
-    paid, guesses = {}, [jnp.zeros((len(x0), horizon, plant.m))]
-    for name, policy in policies.items():
-        run = simulation.rollout(world, policy, x0, num_steps)
-        judged = simulation.verdict.of_sizes(simulation.verdict.size(run.xs, scales))
-        paid[name] = np.where(judged == simulation.Verdict.CONVERGED, run.cost, np.inf)
-        guesses.append(jnp.where(jnp.isfinite(run.us), run.us, 0.0)[:, :horizon])
+    runs = {name: simulation.rollout(world, policy, x0, num_steps) for name, policy in policies.items()}
+    paid = {name: _cost(run, plant) for name, run in runs.items()}
+    guesses = [jnp.zeros((len(x0), horizon, plant.m))]
+    guesses += [jnp.where(jnp.isfinite(run.us), run.us, 0.0)[:, :horizon] for run in runs.values()]
     held = -(-horizon // 10)
     spread = expand_batch((world.high - world.low) / 4, 4)
     noise = spread * jax.random.normal(key, (num_random, len(x0), held, plant.m))
@@ -116,3 +113,9 @@ def best_known_cost(
     )
     found = np.where(np.isfinite(plans.cost), plans.cost, np.inf)
     return np.min([*found, *paid.values()], axis=0), paid
+
+
+def _cost(run: simulation.Trajectory, plant: Plant) -> np.ndarray:
+    """Of each loop, inf where it does not converge."""
+    judged = simulation.verdict.of_sizes(simulation.verdict.size(run.xs, plant.scales[0]))
+    return np.where(judged == simulation.Verdict.CONVERGED, run.cost, np.inf)

@@ -67,10 +67,12 @@ class Regulator:
             np.asarray(design.P) * np.outer(scale_x, scale_x),
         )
         level = control.unsaturated_level(K, P, np.minimum(-low, high))
-        values, vectors = np.linalg.eigh(P)
-        root = np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
+        sizes, vectors = np.linalg.eigh(P)
+        root = np.sqrt(np.maximum(sizes, 0))[:, None] * vectors.T
         angles = tuple(i for i, state in enumerate(plant.states) if state.unit == "rad")
-        return cls(*(jnp.asarray(a, dtype) for a in (K, P, root, level, scale_x, scale_u, low, high)), angles)
+        values = {"K": K, "P": P, "root": root, "level": level, "scale_x": scale_x, "scale_u": scale_u}
+        arrays = {name: jnp.asarray(a, dtype) for name, a in (values | {"low": low, "high": high}).items()}
+        return cls(**arrays, angles=angles)
 
     @property
     def num_features(self) -> int:
