@@ -29,7 +29,7 @@ def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[
             else:
                 named = notebooks.named(source, [chosen] if isinstance(chosen, str) else chosen)
                 known = [p for nb in named or notebooks.find(source) for p in nb.parameters]
-                words = [f"{name}=" for name in dict.fromkeys(known) if name != "run"]
+                words = [f"{name}=" for name in dict.fromkeys(known) if name not in notebooks.BY_OPTION]
         except ValueError:
             return []
         return [CompletionItem(word) for word in words if word.startswith(typed)]
