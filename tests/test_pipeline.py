@@ -24,6 +24,7 @@ from toys import BEGIN, numbers, write_notebook
 
 import lqrlab
 from lqrlab import learning
+from lqrlab.systems import registry
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session
 from lqrlab.workbench.runs import report as reports
@@ -613,6 +614,11 @@ def test_the_package_counts_with_its_version_and_without_what_only_starts_and_sh
     assert after != before
     monkeypatch.setattr(lqrlab, "__version__", "9.9")
     assert notebooks.package_hash(tmp_path) != after
+    (tmp_path / "mine.toml").write_text("[a]")
+    monkeypatch.setenv("LQRLAB_PLANTS", str(tmp_path / "mine.toml"))
+    with_plants = notebooks.package_hash(tmp_path)
+    (tmp_path / "mine.toml").write_text("[b]")
+    assert notebooks.package_hash(tmp_path) != with_plants
 
 
 def test_results_hold_arrays_and_numbers_that_are_not_finite(tmp_path):
@@ -664,6 +670,15 @@ def test_a_notebook_opened_by_a_person_finds_the_latest_run_and_names_the_others
     assert 'run = "data/runs/quick"' in shown
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     assert session.begin("01_first", "latest") == opened / "default"
+
+
+def test_a_notebook_takes_a_file_of_plants_relative_to_the_project(opened, monkeypatch, capsys):
+    (opened.parents[1] / "mine.toml").write_text("[slide]\nA = [[0]]\nB = [[1]]\n")
+    monkeypatch.setenv("LQRLAB_PLANTS", "")
+    monkeypatch.setattr(registry, "FAMILIES", dict(registry.FAMILIES))
+    session.begin("01_first", "latest", plants="mine.toml")
+    assert "plants of mine.toml: slide" in capsys.readouterr().out
+    assert "slide" in registry.FAMILIES
 
 
 def test_a_new_folder_of_a_person_reads_the_data_of_the_latest_run(opened, capsys):

@@ -61,6 +61,35 @@ def profile(what: str, **options: Any) -> Callable[[Callable], Callable]:
     return click.option("--profile", help=what, shell_complete=complete("profile"), **options)
 
 
+def _enter_plants(context: click.Context, parameter: click.Parameter, files: tuple[Path, ...]) -> None:
+    """Enter the user's plants into the catalogue before anything else is looked at."""
+    if files and not context.resilient_parsing:
+        from lqrlab import compute, systems
+
+        compute.setup()
+        for file in files:
+            systems.register_file(file)
+
+
+def with_plants(command: click.Command) -> None:
+    """Give a command, and those below it, ``--plants``."""
+    what = "Plants of your own: a .toml file, or a .py file to execute."
+    command.params.append(
+        click.Option(
+            ["--plants"],
+            type=PATH,
+            multiple=True,
+            metavar="FILE",
+            help=what,
+            is_eager=True,
+            expose_value=False,
+            callback=_enter_plants,
+        )
+    )
+    for below in getattr(command, "commands", {}).values():
+        with_plants(below)
+
+
 def folder(what: str) -> Callable[[Callable], Callable]:
     """``--folder``."""
     return click.option("--folder", type=PATH, help=what)

@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import os
 import re
 import tokenize
 import types
@@ -19,7 +20,7 @@ from typing import Any
 import lqrlab
 from lqrlab.compute import checks
 from lqrlab.compute.config import checked
-from lqrlab.compute.files import read_object
+from lqrlab.compute.files import PLANT_FILES, read_object
 
 Cell = Mapping[str, Any]
 Kind = type | types.GenericAlias | types.UnionType | None
@@ -30,7 +31,7 @@ Profile = Mapping[str, Mapping[str, object]]
 """Notebook → parameter → value."""
 Config = typing.TypeVar("Config")
 MAIN_JOB, NUMBERED = "0[0-9]_*.ipynb", "[0-9][0-9]_*.ipynb"
-BY_OPTION = {"run": "the run's folder (--folder)", "profile": "--profile"}
+BY_OPTION = {"run": "the run's folder (--folder)", "profile": "--profile", "plants_file": "--plants FILE"}
 """Parameters that a person sets in a notebook, and the command line by an option."""
 _TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
 
@@ -263,12 +264,17 @@ def config(kind: type[Config], values: Mapping[str, object]) -> Config:
 
 
 def package_hash(root: Path = Path(lqrlab.__file__).parent) -> str:
-    """Hash of lqrlab's version and source files, without the workbench: starting and showing change no result."""
+    """Hash of lqrlab's version and source files, and of the user's files of plants.
+
+    The workbench is left out: starting and showing change no result.
+    """
     digest = hashlib.sha256(lqrlab.__version__.encode())
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
         if not name.startswith("workbench/"):
             digest.update(name.encode() + b"\0" + path.read_bytes())
+    for file in filter(None, os.environ.get(PLANT_FILES, "").split(os.pathsep)):
+        digest.update(Path(file).read_bytes())
     return digest.hexdigest()[:16]
 
 

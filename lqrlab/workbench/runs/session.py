@@ -115,7 +115,9 @@ def _borrow(folder: Path, reads: str) -> None:
         print(f"{reads}: that of {lender}, to which {folder} has a link")
 
 
-def begin(name: str, run: str | Path, backend: "Backend | None" = None, *, reads: str = "") -> Path:
+def begin(
+    name: str, run: str | Path, backend: "Backend | None" = None, *, reads: str = "", plants: str | Path = ""
+) -> Path:
     """Start a notebook's work: set JAX up and return the folder that the run reads and writes.
 
     A relative folder is meant from the project's folder (:func:`project`), so that it is the same one in JupyterLab, in
@@ -128,6 +130,7 @@ def begin(name: str, run: str | Path, backend: "Backend | None" = None, *, reads
         run: the folder, or ``"latest"``.
         backend: where and how to compute.
         reads: what the folder has to hold; a person's new folder gets a link to that of the latest run.
+        plants: a file of plants (:func:`lqrlab.systems.register_file`), relative to the project's folder.
     """
     import jax
 
@@ -137,6 +140,12 @@ def begin(name: str, run: str | Path, backend: "Backend | None" = None, *, reads
     if backend is not None:
         jax.config.update("jax_default_matmul_precision", backend.precision)
         jax.config.update("jax_default_device", None if backend.device == "auto" else backend.jax_device)
+    if plants:
+        from lqrlab import systems
+
+        print(
+            f"plants of {plants}: {', '.join(systems.register_file(project() / Path(plants).expanduser()))}"
+        )
     folder = _folder(run)
     folder.mkdir(parents=True, exist_ok=True)
     if reads and not headless():
