@@ -116,7 +116,7 @@ def register(cls, name):
         return systems.register(cls, name=name)
     finally:
         for entered in {*systems.names()} - {*before}:
-            systems.registry._FAMILIES.pop(entered)
+            systems.registry.FAMILIES.pop(entered)
 
 
 def declared(default, unit, about, low, high):

@@ -24,7 +24,7 @@ def test_how_a_notebook_is_written(path):
     nb = notebooks.read(path)
     declared = papermill.inspect_notebook(path)
     assert nb.parameters.keys() >= declared.keys()
-    assert nb.parameters["run"].default == "data/runs/default"
+    assert nb.parameters["run"].default == "latest"
     for parameter in nb.parameters.values():
         assert parameter.about, f"{parameter.name}: say what it means, after a #"
     assert any(level == 1 for level, _ in notebooks.headings(nb.cells[0]))

@@ -18,6 +18,7 @@ import yaml
 from click.testing import CliRunner
 
 import lqrlab
+from lqrlab.systems import plant_files, registry
 from lqrlab.workbench.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -323,6 +324,25 @@ def test_a_data_set_from_the_command_line(tmp_path):
         code, _, err = lqrlab_command("data", "generate", path, *wrong)
         assert code == 2
         assert words in err
+
+
+def test_plants_of_a_file_are_listed_and_make_data_like_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("LQRLAB_PLANTS", "")
+    monkeypatch.setattr(registry, "FAMILIES", dict(registry.FAMILIES))
+    monkeypatch.setattr(plant_files, "_entered", {"files": "", "packages": "none"})
+    file = tmp_path / "mine.toml"
+    file.write_text("[slide]\nA = [[0, 1], [0, 0]]\nB = [[0], [1]]\ndt = 0.1\n")
+    code, out, err = lqrlab_command("systems", "slide", "--json", "--plants", str(file))
+    assert (code, json.loads(out or "{}").get("dt")) == (0, 0.1), err
+    small = ["-p", "families=slide", "-p", "variants=2", "-p", "trajectories=1", "-p", "num_steps=3"]
+    code, out, err = lqrlab_command("--plants", str(file), "data", "generate", str(tmp_path / "set"), *small)
+    assert code == 0, err
+    code, _, err = lqrlab_command("systems", "--plants", str(tmp_path / "nowhere.toml"))
+    assert (code, "there is no such file" in err) == (2, True)
+    assert all(
+        any(p.name == "plants" for p in command.params)
+        for command in (*main.commands.values(), *main.commands["data"].commands.values())
+    )
 
 
 def test_help_fits_one_screen_and_begins_with_what_matters():

@@ -1,8 +1,10 @@
 """The pipeline on toy notebooks: order, checks, failure, killing, resuming, locking."""
 
+import dataclasses
 import errno
 import io
 import json
+import os
 import re
 import shutil
 import signal
@@ -21,8 +23,11 @@ from click.testing import CliRunner
 from toys import BEGIN, numbers, write_notebook
 
 import lqrlab
+from lqrlab import learning
+from lqrlab.systems import registry
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session
+from lqrlab.workbench.runs import report as reports
 
 RUN = "run: str = 'data/runs/default'  # folder that this run reads and writes\n"
 FIRST = [
@@ -609,6 +614,11 @@ def test_the_package_counts_with_its_version_and_without_what_only_starts_and_sh
     assert after != before
     monkeypatch.setattr(lqrlab, "__version__", "9.9")
     assert notebooks.package_hash(tmp_path) != after
+    (tmp_path / "mine.toml").write_text("[a]")
+    monkeypatch.setenv("LQRLAB_PLANTS", str(tmp_path / "mine.toml"))
+    with_plants = notebooks.package_hash(tmp_path)
+    (tmp_path / "mine.toml").write_text("[b]")
+    assert notebooks.package_hash(tmp_path) != with_plants
 
 
 def test_results_hold_arrays_and_numbers_that_are_not_finite(tmp_path):
@@ -636,6 +646,92 @@ def test_relative_folders_are_meant_from_the_projects_folder(tmp_path, monkeypat
     (tmp_path / "study" / "thoughts").mkdir()
     monkeypatch.chdir(tmp_path / "study" / "thoughts")
     assert session.begin("01_first", "here") == tmp_path / "study" / "here"
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch):
+    """A study in which somebody has a notebook open, and two runs: quick, and tiny, which is newer."""
+    (tmp_path / "notebooks").mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JPY_SESSION_NAME", "x")
+    monkeypatch.delenv("LQRLAB_HEADLESS", raising=False)
+    for age, name in enumerate(("tiny", "quick")):
+        folder = tmp_path / "data" / "runs" / name
+        (folder / "dataset").mkdir(parents=True)
+        (folder / "run.json").write_text("{}")
+        os.utime(folder / "run.json", (1e9 - age, 1e9 - age))
+    return tmp_path / "data" / "runs"
+
+
+def test_a_notebook_opened_by_a_person_finds_the_latest_run_and_names_the_others(opened, monkeypatch, capsys):
+    assert session.begin("01_first", "latest") == opened / "tiny"
+    shown = capsys.readouterr().out
+    assert 'run = "data/runs/tiny", the latest run' in shown
+    assert 'run = "data/runs/quick"' in shown
+    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
+    assert session.begin("01_first", "latest") == opened / "default"
+
+
+def test_a_notebook_takes_a_file_of_plants_relative_to_the_project(opened, monkeypatch, capsys):
+    (opened.parents[1] / "mine.toml").write_text("[slide]\nA = [[0]]\nB = [[1]]\n")
+    monkeypatch.setenv("LQRLAB_PLANTS", "")
+    monkeypatch.setattr(registry, "FAMILIES", dict(registry.FAMILIES))
+    session.begin("01_first", "latest", plants="mine.toml")
+    assert "plants of mine.toml: slide" in capsys.readouterr().out
+    assert "slide" in registry.FAMILIES
+
+
+def test_a_new_folder_of_a_person_reads_the_data_of_the_latest_run(opened, capsys):
+    folder = session.begin("03_training", "data/runs/mine", reads="dataset")
+    assert (folder / "dataset").resolve() == opened / "tiny" / "dataset"
+    assert "a link" in capsys.readouterr().out
+
+
+def test_what_was_trained_is_shown_to_a_person_and_refused_with_nobody_there(opened, monkeypatch, capsys):
+    asked, made = learning.TrainConfig(num_steps=5), learning.TrainConfig(num_steps=7)
+    assert session.settings(opened, [asked], [made]) == [made]
+    assert "num_steps (7 against 5). What was made there is shown; to use" in capsys.readouterr().out
+    assert session.settings(opened, [asked], None) == [asked]
+    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
+    assert session.settings(opened, [asked], [made]) == [asked]
+
+
+def test_the_settings_of_a_training_are_read_from_its_checkpoints(tmp_path):
+    assert learning.settings(tmp_path) is None
+    model, train = learning.ModelConfig(window=3), learning.TrainConfig(num_steps=7)
+    parts = {"model": dataclasses.asdict(model), "train": dataclasses.asdict(train)}
+    (tmp_path / "settings.json").write_text(json.dumps(parts))
+    assert learning.settings(tmp_path) == (learning.models.used(model), train)
+
+
+def test_a_person_takes_a_profile_and_a_command_by_its_option(source, opened, capsys):
+    assert session.profile("01_first", "toy") == {"amount": 4}
+    assert "amount = 4" in capsys.readouterr().out
+    assert session.profile("01_first", "") == {}
+    with pytest.raises(ValueError, match="there is no 'tyo'"):
+        session.profile("01_first", "tyo")
+    with pytest.raises(ValueError, match=r"01_first.profile: is set by --profile"):
+        notebooks.effective(notebooks.find(source), {}, {"01_first.profile": "toy"})
+
+
+def test_a_person_who_looks_at_a_run_does_not_replace_its_results(opened, monkeypatch, capsys):
+    folder = session.begin("01_first", "latest")
+    monkeypatch.setenv("LQRLAB_FINGERPRINT", "abc")
+    session.finish("01_first", folder, {"a": 1})
+    monkeypatch.delenv("LQRLAB_FINGERPRINT")
+    session.begin("01_first", "latest")
+    session.finish("01_first", folder, {"a": 2})
+    assert numbers(folder, "01_first") == {"a": 1}
+    assert "is of lqrlab run and stays" in capsys.readouterr().out
+
+
+def test_a_run_ends_with_what_to_open_next(again, tmp_path, monkeypatch):
+    monkeypatch.setattr(reports, "write", lambda folder: folder / "report" / "index.html")
+    stream = io.StringIO()
+    pipeline.run("toy", again[0], GIVEN, source=tmp_path / "notebooks", stream=stream)
+    last = stream.getvalue().splitlines()[-1]
+    assert last.startswith(f"next: lqrlab report {again[0]} --open; then 04_performance_analysis")
+    assert last.endswith(f'with run = "{again[0]}"')
 
 
 def test_plain_papermill_does_as_well(source, tmp_path):

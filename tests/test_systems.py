@@ -3,7 +3,9 @@
 import dataclasses
 import itertools
 import json
+import os
 import re
+from types import SimpleNamespace
 
 import control as python_control
 import hostile_files
@@ -16,7 +18,7 @@ import sympy
 from sympy.polys.matrices import DomainMatrix
 
 from lqrlab import control, systems
-from lqrlab.systems import Plant, Signal, param, registry
+from lqrlab.systems import Plant, Signal, param, plant_files, registry
 
 A = np.array([[0.0, 1.0], [2.0, -0.1]])
 B = np.array([[0.0], [3.0]])
@@ -25,7 +27,7 @@ C = np.array([[1.0, 0.0]])
 
 @pytest.fixture(autouse=True)
 def catalogue_as_before(monkeypatch):
-    monkeypatch.setattr(registry, "_FAMILIES", dict(registry._FAMILIES))
+    monkeypatch.setattr(registry, "FAMILIES", dict(registry.FAMILIES))
 
 
 def works_everywhere(plant):
@@ -187,7 +189,7 @@ MISTAKES = [
     (dict(mass=param(2.0, "kg", "mass")), r"parameter 'mass' has no range \(low, high\)"),
     (dict(mass=param(2.0, "kg", "mass", 3.0, 1.0)), "parameter 'mass' has no range"),
     (dict(mass=param(20.0, "kg", "mass", 0.1, 10.0)), r"'mass': default 20 is outside \[0\.1, 10\] kg"),
-    (dict(mass=2.0), "field 'mass': declare it with param"),
+    (dict(mass=2.0), "field 'mass': write mass: Array = systems.param"),
     (dict(states=None), "declares no states"),
     (dict(inputs=()), "declares no inputs"),
     (dict(inputs=Signal("force", "N", 1.0)), "inputs: expected a tuple of Signal"),
@@ -549,3 +551,121 @@ def test_integrators_are_counted_chain_by_chain_as_exact_arithmetic_finds_them(n
             expected = [several + " in a row: a push grows on"]
     sentences = [mode.sentence for mode in systems.open_loop_modes(plant)]
     assert [words for words in sentences if "integrator" in words] == (expected if chains else [])
+
+
+TANK = """
+import jax.numpy as jnp
+from jax import Array
+from lqrlab import systems
+
+
+@systems.register
+class LeakyTank(systems.Plant):
+    \"\"\"A tank with a hole in its bottom.
+
+    Source: Torricelli's law.
+    \"\"\"
+
+    area: Array = systems.param(0.5, "m²", "cross-section of the tank", 0.01, 10.0)
+    states = systems.signals("level = 1 ± 0.2 m")
+    inputs = systems.signals("inflow = 0.005 ± 0.001 m³/s")
+    dt = 5.0
+    solve_for = ("inflow",)
+
+    def dynamics(self, x: Array, u: Array) -> Array:
+        return (u - 1e-3 * jnp.sqrt(2 * 9.81 * x)) / self.area
+"""
+
+
+@pytest.fixture
+def tank(catalogue_as_before, monkeypatch, tmp_path):
+    """A file of the user's that registers a plant."""
+    monkeypatch.setenv("LQRLAB_PLANTS", "")
+    monkeypatch.setattr(plant_files, "_entered", {"files": "", "packages": "none"})
+    (tmp_path / "tank.py").write_text(TANK)
+    return tmp_path / "tank.py"
+
+
+def test_plants_of_a_file_stand_in_the_catalogue_here_and_in_processes_started_from_here(tank, monkeypatch):
+    assert systems.register_file(tank) == ["leaky_tank"]
+    assert systems.sample("leaky_tank", key=jax.random.key(0), num=3).batch_shape == (3,)
+    assert os.environ["LQRLAB_PLANTS"] == str(tank)
+    registry.FAMILIES.pop("leaky_tank")  # as in a process that has only the variable
+    monkeypatch.setattr(plant_files, "_entered", {"files": "", "packages": "none"})
+    assert "leaky_tank" in systems.names()
+
+
+def test_a_toml_file_lists_plants_by_their_matrices_or_files(tank):
+    (tank.parent / "motor.json").write_text('{"A": [[-1.0]], "B": [[2.0]]}')
+    file = tank.with_suffix(".toml")
+    file.write_text(
+        '[slide]\nA = [[0, 1], [0, 0]]\nB = [[0], [1]]\ndt = 0.02\nstates = ["x [m]", "v [m/s]"]\n'
+        '[motor]\nfile = "motor.json"\ninputs = ["voltage [V]"]\n'
+    )
+    assert systems.register_file(file) == ["slide", "motor"]
+    slide, motor = systems.make("slide", input_gain=2.0), systems.make("motor")
+    assert (slide.name, slide.dt, slide.states[1].label) == ("slide", 0.02, "v [m/s]")
+    np.testing.assert_allclose(slide.matrices()[1], [[0.0], [2.0]])
+    assert motor.inputs[0].label == "voltage [V]"
+
+
+@pytest.mark.parametrize(
+    ("ending", "text", "message"),
+    [
+        (".py", "a = 1", "registers no plant; put @systems.register above the class"),
+        (".py", "a = 1\nb = a / 0", r"line 2: ZeroDivisionError"),
+        (".py", "def (", r"line 1: SyntaxError"),
+        (".toml", "[slide]\nA = [[0]]\nb = 1", r"\[slide\]: key: expected one of .* found 'b'"),
+        (".toml", "[slide]\nA = [[0]]", r"\[slide\]: B: expected a matrix"),
+        (".toml", "[cart_pole]\nA = [[0]]\nB = [[1]]", "is in the catalogue already"),
+        (".toml", "slide", "is no TOML"),
+        (".txt", "", "expected a file ending in .py or .toml"),
+    ],
+)
+def test_a_file_of_plants_is_refused_with_the_line_or_table(tank, ending, text, message):
+    file = tank.with_name("mine" + ending)
+    file.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        systems.register_file(file)
+    assert os.environ["LQRLAB_PLANTS"] == ""
+
+
+def test_plants_of_installed_packages_are_entered_and_a_broken_package_only_warns(tank, monkeypatch):
+    mine = systems.from_matrices([[0.0]], [[1.0]], name="mine")
+    points = [SimpleNamespace(name="mine", value="p:mine", load=lambda: mine)]
+    points += [SimpleNamespace(name="bad", value="p:bad", load=lambda: 1 / 0)]
+    monkeypatch.setattr(plant_files.importlib.metadata, "entry_points", lambda group: points)
+    monkeypatch.setattr(plant_files, "_entered", {"files": "", "packages": ""})
+    with pytest.warns(UserWarning, match="the plants of p:bad are left out: ZeroDivisionError"):
+        assert systems.names()[-1] == "mine"
+
+
+def test_plants_given_by_the_caller_have_names_and_units(tmp_path):
+    signals = {"states": ["speed [m/s]"], "inputs": ["force [N]"]}
+    (tmp_path / "a.json").write_text('{"A": [[-1]], "B": [[1]]}')
+    matrices = SimpleNamespace(A=[[-1]], B=[[1]], C=[[1]], D=0, dt=0)
+    for plant in (
+        systems.from_dynamics(lambda x, u: u - x, x_eq=[0.0], u_eq=[0.0], name="slide", **signals),
+        systems.from_matrices([[-1.0]], [[1.0]], name="slide", **signals),
+        systems.from_control(matrices, name="slide", **signals),
+        systems.load(tmp_path / "a.json", name="slide", **signals),
+    ):
+        assert plant.describe().startswith("slide: 1 states")
+        assert [s.label for s in (*plant.states, *plant.inputs)] == ["speed [m/s]", "force [N]"]
+    assert systems.from_matrices([[-1.0]], [[1.0]]).name == "linear"
+    with pytest.raises(ValueError, match="name: expected letters, digits and _, such as 'my_plant'"):
+        systems.from_matrices([[-1.0]], [[1.0]], name="my plant")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("area = 0.5", r"instead of area = 0.5, write area: Array = systems.param\(0.5, 'unit', .*0.05, 5\)"),
+        ("area: float = 0.5", r"field 'area': write area: Array = systems.param\(0.5"),
+        ("area = systems.param(0.5, 'm²', 'it', 0.01, 10.0)", r"write area: Array = param\(...\)"),
+    ],
+)
+def test_a_naive_class_is_told_what_to_write(tank, line, message):
+    tank.write_text(re.sub(r"area: Array = .*", line, TANK))
+    with pytest.raises(ValueError, match=message):
+        systems.register_file(tank)

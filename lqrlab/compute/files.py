@@ -13,6 +13,8 @@ PART = ".part"
 """Ending of a file that is not whole yet."""
 LOCK = ".lock"
 """The file in a folder that whoever works there holds."""
+PLANT_FILES = "LQRLAB_PLANTS"
+"""Environment variable: files of the user's plants, for the processes that are started from one that was given them."""
 
 _MOST_BYTES = 1 << 27  # of JSON: some ten seconds and a gigabyte to read
 

@@ -4,7 +4,7 @@ from lqrlab.learning import batches, certificate, closed_loop_cost, gains, losse
 from lqrlab.learning.adaptive import AdaptivePolicy, Families, Known, Prior, adaptive, families, ridge, wide
 from lqrlab.learning.batches import Plants, TrainBatch, expert_std
 from lqrlab.learning.certificate import Certificate, certify
-from lqrlab.learning.checkpoints import load
+from lqrlab.learning.checkpoints import load, settings
 from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
 from lqrlab.learning.gains import repair
@@ -55,6 +55,7 @@ __all__ = [
     "pretrained",
     "repair",
     "ridge",
+    "settings",
     "stop",
     "train_recovery",
     "train_step",

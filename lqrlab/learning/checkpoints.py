@@ -67,6 +67,14 @@ def write_settings(
     return new
 
 
+def settings(folder: str | Path) -> tuple[ModelConfig, TrainConfig] | None:
+    """What the run whose ``checkpoints`` folder this is was made with; None where nothing was trained."""
+    found = _read_settings(checks.path("folder", folder))
+    if found is None:
+        return None
+    return models.used(ModelConfig.from_dict(found["model"])), TrainConfig.from_dict(found["train"])
+
+
 def _read_settings(folder: Path) -> dict[str, Any] | None:
     """What a run was made with: as its newest whole checkpoint says, else as the file beside them does."""
     path = folder / SETTINGS

@@ -9,6 +9,7 @@ from lqrlab.systems.files import load
 from lqrlab.systems.mechanics import Mechanical
 from lqrlab.systems.open_loop import OpenLoopMode, open_loop_modes
 from lqrlab.systems.plant import Plant, parameter_fields
+from lqrlab.systems.plant_files import register_file
 from lqrlab.systems.registry import check_parameter, family, make, names, register, sample
 from lqrlab.systems.stacking import Linearisation, linearise, stack
 from lqrlab.systems.symbolic import equations
@@ -47,6 +48,7 @@ __all__ = [
     "param",
     "parameter_fields",
     "register",
+    "register_file",
     "sample",
     "signals",
     "stack",

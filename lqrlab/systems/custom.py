@@ -17,13 +17,14 @@ from lqrlab.systems.plant import Arrays, Input, Numbers, Output, Plant, State
 Labels = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-class _Given(Plant, static=("labels",)):
+class _Given(Plant, static=("labels", "name")):
     """A plant whose weights and sample time are given rather than declared."""
 
     Q: Float[Arrays, "*#batch n n"]
     R: Float[Arrays, "*#batch m m"]
     dt: Float[Arrays, "*#batch"] | float
     labels: Labels = ((), ())
+    name: str = "given"  # type: ignore[misc]  # each plant's
 
     def weights(self) -> tuple[Array, Array]:
         """Q, R as they were given."""
@@ -77,12 +78,13 @@ def _signals(labels: tuple[str, ...], letter: str, scales: Array) -> tuple[Signa
     return tuple(Signal(p[1], p[2] or "1", float(size)) for p, size in zip(parts, sizes) if p)
 
 
-class Linear(_Given, static=("labels",)):
+class Linear(_Given, static=("labels", "name")):
     """Linear plant ẋ = A x + B u, y = C x; what every plant becomes when families are stacked."""
 
     A: Float[Arrays, "*#batch n n"]
     B: Float[Arrays, "*#batch n m"]
     C: Float[Arrays, "*#batch p n"] | None = None
+    name: str = "linear"  # type: ignore[misc]
 
     source = "matrices given by the caller"
     field_axes: ClassVar = {"A": 2, "B": 2, "C": 2, "Q": 2, "R": 2}
@@ -104,12 +106,13 @@ class Linear(_Given, static=("labels",)):
         return self.A, self.B
 
 
-class Function(_Given, static=("f", "labels")):
+class Function(_Given, static=("f", "labels", "name")):
     """A plant given as a plain function ẋ = f(x, u)."""
 
     f: Callable[[Array, Array], Array]
     x_eq: Float[Arrays, "*#batch n"]
     u_eq: Float[Arrays, "*#batch m"]
+    name: str = "function"  # type: ignore[misc]
 
     source = "function given by the caller"
     field_axes: ClassVar = {"x_eq": 1, "u_eq": 1, "Q": 2, "R": 2}
@@ -185,6 +188,13 @@ def _labels(states: Sequence[str], inputs: Sequence[str], n: int, m: int) -> Lab
     return tuple(states), tuple(inputs)
 
 
+def _named(name: str) -> dict[str, str]:
+    """The name of a plant as a field, which its kind has where none is given."""
+    good = isinstance(name, str) and (not name or name.isidentifier())
+    _require(good, "name", f"expected letters, digits and _, such as 'my_plant', but found {name!r}")
+    return {"name": name} if name else {}
+
+
 def from_matrices(
     A: Numbers,
     B: Numbers,
@@ -193,6 +203,7 @@ def from_matrices(
     Q: Numbers | None = None,
     R: Numbers | None = None,
     dt: Numbers = 0.01,
+    name: str = "",
     states: Sequence[str] = (),
     inputs: Sequence[str] = (),
 ) -> Linear:
@@ -204,6 +215,7 @@ def from_matrices(
         C: ``[..., p, n]``; all states are measured if left out.
         Q, R: weights ``[..., n, n]``, ``[..., m, m]``; identity if left out.
         dt: sample time [s].
+        name: what the plant is called in what is printed and drawn, and in the catalogue if it is registered.
         states, inputs: names with units, as ``"angle [rad]"``.
 
     Raises:
@@ -224,7 +236,8 @@ def from_matrices(
     step = _sample_time(dt)
     lead = jnp.broadcast_shapes(*(a.shape[:-2] for a in arrays.values()), step.shape)
     full = {name: jnp.broadcast_to(a, lead + a.shape[-2:]) for name, a in arrays.items()}
-    return Linear(**full, dt=jnp.broadcast_to(step, lead), labels=_labels(states, inputs, n, m))
+    labels = _labels(states, inputs, n, m)
+    return Linear(**full, dt=jnp.broadcast_to(step, lead), labels=labels, **_named(name))
 
 
 def from_dynamics(
@@ -235,6 +248,7 @@ def from_dynamics(
     Q: Numbers | None = None,
     R: Numbers | None = None,
     dt: float = 0.01,
+    name: str = "",
     states: Sequence[str] = (),
     inputs: Sequence[str] = (),
 ) -> Function:
@@ -245,6 +259,7 @@ def from_dynamics(
         x_eq, u_eq: the equilibrium to control around, ``[n]`` and ``[m]``.
         Q, R: weights; identity if left out.
         dt: sample time [s].
+        name: what the plant is called in what is printed and drawn, and in the catalogue if it is registered.
         states, inputs: names with units, as ``"angle [rad]"``.
 
     Raises:
@@ -269,17 +284,28 @@ def from_dynamics(
         f"expected an equilibrium, but f(x_eq, u_eq) = {np.asarray(dx)}: the plant would drift away from it"
     )
     _require(jnp.max(jnp.abs(dx)) < 1e-6, "x_eq, u_eq", moves)
-    named = _labels(states, inputs, len(x), len(u))
-    return Function(f=f, x_eq=x, u_eq=u, dt=_sample_time(dt), labels=named, **_weights(Q, R, len(x), len(u)))
+    given = {"labels": _labels(states, inputs, len(x), len(u)), **_named(name)}
+    return Function(f=f, x_eq=x, u_eq=u, dt=_sample_time(dt), **given, **_weights(Q, R, len(x), len(u)))
 
 
-def from_control(ss: Any, *, Q: Numbers | None = None, R: Numbers | None = None, dt: float = 0.01) -> Linear:
+def from_control(
+    ss: Any,
+    *,
+    Q: Numbers | None = None,
+    R: Numbers | None = None,
+    dt: float = 0.01,
+    name: str = "",
+    states: Sequence[str] = (),
+    inputs: Sequence[str] = (),
+) -> Linear:
     """A plant from a continuous-time ``control.StateSpace`` (python-control), with its C and its names.
 
     Args:
         ss: the state space; what feeds through (D) must be zero.
         Q, R: weights; identity if left out.
         dt: sample time [s] that it is to be controlled with.
+        name: what the plant is called.
+        states, inputs: names with units, as ``"angle [rad]"``; those of ``ss`` if left out.
 
     Raises:
         ValueError: no state space, a discrete-time one, one with feedthrough.
@@ -296,4 +322,5 @@ def from_control(ss: Any, *, Q: Numbers | None = None, R: Numbers | None = None,
     through = "expected D = 0, but inputs feed through to outputs; the plant's y is C x alone"
     _require(not np.any(real("D", ss.D)), "ss", through)
     names = {kind: getattr(ss, f"{kind[:-1]}_labels", None) or () for kind in ("states", "inputs")}
-    return from_matrices(ss.A, ss.B, ss.C, Q=Q, R=R, dt=dt, **names)
+    names |= {kind: given for kind, given in (("states", states), ("inputs", inputs)) if len(given)}
+    return from_matrices(ss.A, ss.B, ss.C, Q=Q, R=R, dt=dt, name=name, **names)

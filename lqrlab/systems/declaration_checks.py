@@ -48,6 +48,16 @@ def check_plant(plant: object) -> None:
         )
 
 
+def _as_parameter(name: str, default: object) -> str:
+    """What to write for a parameter whose value is ``default``."""
+    value = float(default) if isinstance(default, int | float) and default else 1.0
+    ends = ", ".join(f"{end:g}" for end in sorted((value / 10, value * 10)))
+    return (
+        f"write {name}: Array = systems.param({value:g}, 'unit', 'what it is', {ends}), the last two being the range "
+        "in which the model holds"
+    )
+
+
 def range_and_unit(field: dataclasses.Field) -> str:
     """``"[0.1, 10] kg"`` of a declared parameter."""
     return f"[{field.metadata['low']:g}, {field.metadata['high']:g}] {field.metadata['unit']}"
@@ -99,9 +109,9 @@ class _Declaration:
             self.require(name in names, unknown, "solve_for")
 
     def check_parameters(self) -> None:
-        fields, declare = parameter_fields(self.cls), "with param(default, unit, about, low, high)"
+        fields = parameter_fields(self.cls)
         for f in dataclasses.fields(self.cls):  # type: ignore[arg-type]
-            self.require(f.name in fields, f"field {f.name!r}: declare it {declare}", f.name)
+            self.require(f.name in fields, f"field {f.name!r}: {_as_parameter(f.name, f.default)}", f.name)
             hides = f"parameter {f.name!r} hides Plant.{f.name}; choose another name"
             self.require(not hasattr(Plant, f.name), hides, f.name)
             for what, hint in (
@@ -116,7 +126,13 @@ class _Declaration:
             self.require(numbers and low < high, no_range, f.name)
             outside = f"parameter {f.name!r}: default {f.default:g} is outside {range_and_unit(f)}"
             self.require(low <= f.default <= high, outside, f.name)
-        self.require(fields, f"declares no parameters; declare them {declare}", "class")
+        plain = [k for k, v in vars(self.cls).items() if isinstance(v, int | float) and k != "dt"]
+        hint = [
+            f"instead of {k} = {vars(self.cls)[k]:g}, {_as_parameter(k, vars(self.cls)[k])}" for k in plain
+        ]
+        self.require(
+            fields, f"declares no parameters; {(hint or [_as_parameter('length', 1.0)])[0]}", "class"
+        )
 
     def check_shapes(self, plant: Plant) -> None:
         """Trace the equations of motion and refuse a result of the wrong shape."""

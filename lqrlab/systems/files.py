@@ -2,6 +2,7 @@
 
 import math
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,22 @@ Contents = dict[str, Any]
 _LIMIT = 64 * 2**20
 
 
-def load(path: str | Path, *, dt: float | None = None) -> Linear:
+def load(
+    path: str | Path,
+    *,
+    dt: float | None = None,
+    name: str = "",
+    states: Sequence[str] = (),
+    inputs: Sequence[str] = (),
+) -> Linear:
     """A plant from a file that holds A and B, and perhaps C, Q, R, dt, states, inputs.
 
     Args:
         path: ``.npz`` (NumPy), ``.mat`` (MATLAB up to version 7) or ``.json`` (lists of rows). Nothing in it
             is executed: pickled objects are refused.
         dt: sample time [s]; the file's, or 0.01 s, if left out.
+        name: what the plant is called.
+        states, inputs: names with units, as ``"angle [rad]"``; the file's if left out.
 
     Raises:
         ValueError: naming the file and what is wrong with it: missing, truncated, foreign, without A or B,
@@ -43,17 +53,22 @@ def load(path: str | Path, *, dt: float | None = None) -> Linear:
     except Exception as error:
         why = f"({type(error).__name__}: {error}); it is truncated, damaged or of another kind"
         raise ValueError(f"{file}: cannot be read as {file.suffix} {why}") from error
-    for name in "AB":
-        if name not in content:
+    for matrix in "AB":
+        if matrix not in content:
             held = ", ".join(sorted(content)) or "nothing"
-            raise ValueError(f"{file}: expected the matrices A and B, but {name} is missing; it holds {held}")
+            raise ValueError(
+                f"{file}: expected the matrices A and B, but {matrix} is missing; it holds {held}"
+            )
     step = content.get("dt", 0.01) if dt is None else dt
-    names = {key: [str(s).strip() for s in np.ravel(content.get(key, []))] for key in ("states", "inputs")}
+    names: Contents = {
+        key: given if len(given) else [str(s).strip() for s in np.ravel(content.get(key, []))]
+        for key, given in (("states", states), ("inputs", inputs))
+    }
     try:
         matrices: Contents = {
             key: checks.real(key, content[key]) for key in ("A", "B", "C", "Q", "R") if key in content
         }
-        return from_matrices(**matrices, **names, dt=_scalar(step))
+        return from_matrices(**matrices, **names, dt=_scalar(step), name=name)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 

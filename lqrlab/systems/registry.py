@@ -1,6 +1,7 @@
 """The catalogue's register: names to plant classes, and the factories that check what they are given."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,7 +16,10 @@ from lqrlab.systems.declaration_checks import check, range_and_unit
 from lqrlab.systems.drawing import Drawing
 from lqrlab.systems.plant import Input, Numbers, Output, Plant, State, parameter_fields
 
-_FAMILIES: dict[str, type[Plant]] = {}
+FAMILIES: dict[str, type[Plant]] = {}
+"""The catalogue, without what is entered only when somebody looks into it."""
+BEFORE: list[Callable[[], None]] = []
+"""Called before somebody looks into the catalogue: a plant is checked when JAX has been set up, not on import."""
 
 
 def register(cls: object = None, *, name: str = "") -> Any:
@@ -24,7 +28,7 @@ def register(cls: object = None, *, name: str = "") -> Any:
     Args:
         cls: a subclass of :class:`Plant`; or one plant, as ``from_dynamics``, ``from_matrices`` or ``load``
             make, whose variants then differ in time scale and input gain.
-        name: its name in the catalogue; the class's, in snake case, if left out.
+        name: its name in the catalogue; the plant's, or the class's in snake case, if left out.
 
     Returns:
         The class.
@@ -42,7 +46,7 @@ def register(cls: object = None, *, name: str = "") -> Any:
     if name:
         cls.name = name
     check(cls)
-    if cls.name in _FAMILIES and _FAMILIES[cls.name].__module__ != cls.__module__:
+    if cls.name in FAMILIES and FAMILIES[cls.name].__module__ != cls.__module__:
         raise ValueError(f"{cls.__name__}: {cls.name!r} is in the catalogue already; choose another name")
     enter(cls)
     return cls
@@ -50,11 +54,12 @@ def register(cls: object = None, *, name: str = "") -> Any:
 
 def enter(cls: type[Plant]) -> None:
     """Enter a class into the catalogue unchecked: the built-in families are checked by the tests."""
-    _FAMILIES[cls.name] = cls
+    FAMILIES[cls.name] = cls
 
 
 def _family_of(plant: Plant, name: str) -> type[Plant]:
     """A family around one plant of the user's."""
+    name = name or (plant.name if plant.name != type(plant).name else "")
     if not name.isidentifier():
         raise ValueError(f"name: expected what the plant is to be called, as 'my_plant', but found {name!r}")
     if plant.batch_shape:
@@ -88,21 +93,30 @@ def _family_of(plant: Plant, name: str) -> type[Plant]:
     return Given
 
 
+def _catalogue() -> dict[str, type[Plant]]:
+    for enter_others in BEFORE:
+        enter_others()
+    return FAMILIES
+
+
 def names() -> list[str]:
     """The names of all families in the catalogue, in the order in which they were registered.
 
     >>> "cart_pole" in systems.names()
     True
     """
-    return list(_FAMILIES)
+    return list(_catalogue())
 
 
 def family(name: str) -> type[Plant]:
     """The class of a family; an unknown name is refused with the near ones."""
-    if not isinstance(name, str) or name not in _FAMILIES:
-        hint = did_you_mean(name, _FAMILIES) or f"; known are {', '.join(_FAMILIES)}"
-        raise ValueError(f"name: no plant is called {name!r}{hint}")
-    return _FAMILIES[name]
+    if not isinstance(name, str) or name not in _catalogue():
+        hint = did_you_mean(name, FAMILIES) or f"; known are {', '.join(FAMILIES)}"
+        raise ValueError(
+            f"name: no plant is called {name!r}{hint}; one of a file of yours needs --plants FILE, in a notebook "
+            "plants_file, in Python systems.register_file(FILE)"
+        )
+    return FAMILIES[name]
 
 
 def make(name: str, **parameters: Numbers) -> Plant:

@@ -66,7 +66,7 @@ def _in_words(error: OSError) -> str:
 @click.version_option(lqrlab.__version__, prog_name="lqrlab")
 @click.option("--traceback", is_flag=True, help="Show where in the code an error comes from.")
 def main(traceback: bool) -> None:
-    """Optimal and learned control of dynamical systems: plants in, an honest score out.
+    """Optimal and learned control: plants in, an honest score out.
 
     The Tab key completes commands, notebooks and parameters after eval "$(_LQRLAB_COMPLETE=bash_source lqrlab)".
     """
@@ -239,3 +239,4 @@ def init(folder: Path) -> None:
 
 for command in (data_commands.data, data_commands.train, bench.bench, pretrain.pretrain, doctor.doctor):
     main.add_command(command)
+options.with_plants(main)

@@ -29,7 +29,7 @@ def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[
             else:
                 named = notebooks.named(source, [chosen] if isinstance(chosen, str) else chosen)
                 known = [p for nb in named or notebooks.find(source) for p in nb.parameters]
-                words = [f"{name}=" for name in dict.fromkeys(known) if name != "run"]
+                words = [f"{name}=" for name in dict.fromkeys(known) if name not in notebooks.BY_OPTION]
         except ValueError:
             return []
         return [CompletionItem(word) for word in words if word.startswith(typed)]
@@ -59,6 +59,35 @@ def overrides(what: str, metavar: str = "NAME=VALUE", **options: Any) -> Callabl
 def profile(what: str, **options: Any) -> Callable[[Callable], Callable]:
     """``--profile``."""
     return click.option("--profile", help=what, shell_complete=complete("profile"), **options)
+
+
+def _enter_plants(context: click.Context, parameter: click.Parameter, files: tuple[Path, ...]) -> None:
+    """Enter the user's plants into the catalogue before anything else is looked at."""
+    if files and not context.resilient_parsing:
+        from lqrlab import compute, systems
+
+        compute.setup()
+        for file in files:
+            systems.register_file(file)
+
+
+def with_plants(command: click.Command) -> None:
+    """Give a command, and those below it, ``--plants``."""
+    what = "Plants of your own: a .toml file, or a .py file to execute."
+    command.params.append(
+        click.Option(
+            ["--plants"],
+            type=PATH,
+            multiple=True,
+            metavar="FILE",
+            help=what,
+            is_eager=True,
+            expose_value=False,
+            callback=_enter_plants,
+        )
+    )
+    for below in getattr(command, "commands", {}).values():
+        with_plants(below)
 
 
 def folder(what: str) -> Callable[[Callable], Callable]:

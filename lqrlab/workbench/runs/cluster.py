@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from lqrlab import __version__
+from lqrlab.compute.files import PLANT_FILES
 from lqrlab.workbench.runs.pipeline import RunError
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ def engine(
             return future.result()
 
         def run(function: Callable, shards: Sequence) -> Iterator:
-            futures = connected.map(_prepared, shards, function=function, pure=False)
+            plants = os.environ.get(PLANT_FILES, "")
+            futures = connected.map(_prepared, shards, function=function, plants=plants, pure=False)
             try:
                 for shard, future in zip(shards, futures):
                     try:
@@ -159,9 +161,10 @@ def _explanation(name: str, error: BaseException) -> str:
     return f"{name}: {reason or f'{type(error).__name__}: {error}'}"
 
 
-def _prepared(shard: object, function: Callable) -> object:
-    """On a worker: JAX set up as it is here."""
+def _prepared(shard: object, function: Callable, plants: str) -> object:
+    """On a worker: JAX set up as it is here, and the same files of plants."""
     from lqrlab import compute
 
     compute.setup()
+    os.environ[PLANT_FILES] = plants
     return function(shard)

@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import os
 import re
 import tokenize
 import types
@@ -19,7 +20,7 @@ from typing import Any
 import lqrlab
 from lqrlab.compute import checks
 from lqrlab.compute.config import checked
-from lqrlab.compute.files import read_object
+from lqrlab.compute.files import PLANT_FILES, read_object
 
 Cell = Mapping[str, Any]
 Kind = type | types.GenericAlias | types.UnionType | None
@@ -30,6 +31,8 @@ Profile = Mapping[str, Mapping[str, object]]
 """Notebook → parameter → value."""
 Config = typing.TypeVar("Config")
 MAIN_JOB, NUMBERED = "0[0-9]_*.ipynb", "[0-9][0-9]_*.ipynb"
+BY_OPTION = {"run": "the run's folder (--folder)", "profile": "--profile", "plants_file": "--plants FILE"}
+"""Parameters that a person sets in a notebook, and the command line by an option."""
 _TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
 
 
@@ -131,7 +134,7 @@ def named(folder: Path, names: Sequence[str]) -> list[Notebook]:
 
 def near(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: the near ones, else all."""
-    names = [n for n in known if n != "run"]
+    names = [n for n in known if n not in BY_OPTION]
     return checks.did_you_mean(name, names) or (f"; there are {', '.join(names)}" if names else "")
 
 
@@ -160,7 +163,9 @@ def _parameters(path: Path, text: str) -> dict[str, Parameter]:
                 f"{path}, parameter {name}: expected 'name: type = value', a plain value and a type made of "
                 f"{', '.join(_TYPES)} and None, but found {ast.get_source_segment(text, node)!r}"
             ) from None
-        parameters[name] = Parameter(name, kind, default, comments.get(node.end_lineno or 0, ""))
+        lines = range(node.lineno, 1 + (node.end_lineno or 0))  # a formatter may break a long one
+        about = " ".join(comments[line] for line in lines if line in comments)
+        parameters[name] = Parameter(name, kind, default, about)
     return parameters
 
 
@@ -223,8 +228,8 @@ def effective(chain: Sequence[Notebook], profile: Profile, given: Mapping[str, o
 
 
 def _value(nb: Notebook, key: str, value: object, *, typed: bool = False) -> object:
-    if key == "run":
-        raise ValueError(f"{nb.name}.run: is set by the run's folder (--folder), not as a parameter")
+    if key in BY_OPTION:
+        raise ValueError(f"{nb.name}.{key}: is set by {BY_OPTION[key]}, not as a parameter")
     if key not in nb.parameters:
         raise ValueError(f"{nb.name}.{key}: the {nb.kind} has no such parameter{near(key, nb.parameters)}")
     parameter = nb.parameters[key]
@@ -259,12 +264,17 @@ def config(kind: type[Config], values: Mapping[str, object]) -> Config:
 
 
 def package_hash(root: Path = Path(lqrlab.__file__).parent) -> str:
-    """Hash of lqrlab's version and source files, without the workbench: starting and showing change no result."""
+    """Hash of lqrlab's version and source files, and of the user's files of plants.
+
+    The workbench is left out: starting and showing change no result.
+    """
     digest = hashlib.sha256(lqrlab.__version__.encode())
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
         if not name.startswith("workbench/"):
             digest.update(name.encode() + b"\0" + path.read_bytes())
+    for file in filter(None, os.environ.get(PLANT_FILES, "").split(os.pathsep)):
+        digest.update(Path(file).read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -295,8 +305,8 @@ def fingerprint(nb: Notebook, values: Values, inputs: Sequence[str | None], pack
 
 
 def without_run(values: Values) -> Values:
-    """The parameters without the folder, which may be moved."""
-    return {k: v for k, v in values.items() if k != "run"}
+    """The parameters without the folder, which may be moved, and without the profile, whose values they are."""
+    return {k: v for k, v in values.items() if k not in BY_OPTION}
 
 
 def _hash(content: object) -> str:

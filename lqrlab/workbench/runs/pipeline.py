@@ -84,6 +84,9 @@ def run(
             from lqrlab.workbench.runs import report as reports
 
             progress.say(f"report: {short(reports.write(folder))}")
+            place = "" if [folder] == session.runs()[:1] else f' with run = "{short(folder)}"'
+            look = f"lqrlab report {short(folder)} --open"
+            progress.say(f"next: {look}; then 04_performance_analysis (jupyter lab notebooks){place}")
     return folder
 
 

@@ -137,7 +137,7 @@ def render(path: Path) -> Page:
         parameters=[
             (p.name, given.get(p.name, p.default), p.default, p.about)
             for p in declared.parameters.values()
-            if p.name != "run"
+            if p.name not in notebooks.BY_OPTION
         ],
         result=result,
         failed=path.name.endswith(".failed.ipynb"),

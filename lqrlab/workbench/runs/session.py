@@ -13,14 +13,17 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import lqrlab
 from lqrlab.compute import files as disk
+from lqrlab.workbench.runs import notebooks
 
 if TYPE_CHECKING:
     from lqrlab.compute import Backend
 
+C = TypeVar("C")
+LATEST, DEFAULT = "latest", "data/runs/default"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy")
 
 _started: dict[str, "tuple[float, str, Backend | None]"] = {}
@@ -54,12 +57,80 @@ def project() -> Path:
     return next((p for p in (here, *here.parents) if any((p / mark).exists() for mark in marks)), here)
 
 
-def begin(name: str, run: str | Path, backend: "Backend | None" = None) -> Path:
+def runs() -> list[Path]:
+    """The folders of ``data/runs`` in which something was run, the newest first."""
+
+    def ended(folder: Path) -> float:
+        marks = (folder / "run.json", folder / "results")
+        return max((mark.stat().st_mtime for mark in marks if mark.exists()), default=0.0)
+
+    found = {folder: ended(folder) for folder in (project() / DEFAULT).parent.glob("*")}
+    return sorted((folder for folder, when in found.items() if when), key=lambda f: -found[f])
+
+
+def profile(name: str, profile: str) -> dict[str, object]:
+    """What a profile sets for the notebook ``name``, for a person: ``globals().update(...)``; nothing without one."""
+    if not profile:
+        return {}
+    source = project() / "notebooks"
+    settings = notebooks.read_profile(source, profile).get(name, {})
+    values = notebooks.effective(notebooks.named(source, [name]), {name: settings}, {})[name]
+    print(f"values of the profile {profile}: {', '.join(f'{key} = {values[key]!r}' for key in settings)}")
+    return {key: values[key] for key in settings}
+
+
+def settings(folder: Path, asked: Sequence[C], found: Sequence[C] | None) -> Sequence[C]:
+    """The settings to go on with: those ``asked`` for, or for a person those with which the folder was ``found``.
+
+    With nobody there, the difference is left to whoever refuses it.
+    """
+    differ = [] if found is None else [d for a, f in zip(asked, found) for d in f.differences(a)]  # type: ignore[attr-defined]
+    if found is None or not differ or headless():
+        return asked
+    print(
+        f"{folder} was made with other settings than this cell's: {', '.join(differ)}. What was made there is shown; "
+        'to use this cell\'s settings, give another folder, such as run = "data/runs/mine"'
+    )
+    return found
+
+
+def _folder(run: str | Path) -> Path:
+    """The folder of a run; for a person, ``"latest"`` is the newest, and a line says which others there are."""
+    if str(run) != LATEST:
+        return (project() / Path(run).expanduser()).resolve()
+    there = [] if headless() else runs()
+    folder = there[0] if there else project() / DEFAULT
+    lines = [f'run = "{path.relative_to(project()).as_posix()}"' for path in there or [folder]]
+    if not headless():
+        others = f"; others, for the cell of parameters: {', '.join(lines[1:6])}" if lines[1:] else ""
+        print(lines[0] + (", the latest run" if there else ", a new run") + others)
+    return folder.resolve()
+
+
+def _borrow(folder: Path, reads: str) -> None:
+    """Link to what a person's new folder lacks in the latest run that has it."""
+    lender = next((other for other in runs() if (other / reads).exists()), None)
+    if lender and not os.path.lexists(folder / reads):
+        (folder / reads).symlink_to(lender / reads)
+        print(f"{reads}: that of {lender}, to which {folder} has a link")
+
+
+def begin(
+    name: str, run: str | Path, backend: "Backend | None" = None, *, reads: str = "", plants: str | Path = ""
+) -> Path:
     """Start a notebook's work: set JAX up and return the folder that the run reads and writes.
 
     A relative folder is meant from the project's folder (:func:`project`), so that it is the same one in JupyterLab, in
-    papermill and in a pipeline. The backend is recorded with the result; its device and precision hold from here on,
-    all of it where a function is given it, or within ``with backend.active()``.
+    papermill and in a pipeline. ``"latest"`` is the newest run for a person, and ``data/runs/default`` otherwise. The
+    backend is recorded with the result; its device and precision hold from here on, all of it where a function is
+    given it, or within ``with backend.active()``.
+
+    Args:
+        name: of the notebook.
+        run: the folder, or ``"latest"``.
+        backend: where and how to compute.
+        reads: what the folder has to hold; a person's new folder gets a link to that of the latest run.
+        plants: a file of plants (:func:`lqrlab.systems.register_file`), relative to the project's folder.
     """
     import jax
 
@@ -69,11 +140,28 @@ def begin(name: str, run: str | Path, backend: "Backend | None" = None) -> Path:
     if backend is not None:
         jax.config.update("jax_default_matmul_precision", backend.precision)
         jax.config.update("jax_default_device", None if backend.device == "auto" else backend.jax_device)
-    folder = (project() / Path(run).expanduser()).resolve()
+    if plants:
+        from lqrlab import systems
+
+        print(
+            f"plants of {plants}: {', '.join(systems.register_file(project() / Path(plants).expanduser()))}"
+        )
+    folder = _folder(run)
     folder.mkdir(parents=True, exist_ok=True)
-    result_path(folder, name).unlink(missing_ok=True)  # so that a result is one of this execution
+    if reads and not headless():
+        _borrow(folder, reads)
+    if not _kept(folder, name):
+        result_path(folder, name).unlink(missing_ok=True)  # so that a result is one of this execution
     _started[name] = time.monotonic(), now(), backend
     return folder
+
+
+def _kept(folder: Path, name: str) -> bool:
+    """Whether a result is one of ``lqrlab run``, which a person who looks at the run does not replace."""
+    try:
+        return not headless() and results(folder, name).get("fingerprint") is not None
+    except ValueError:
+        return False
 
 
 def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequence[str | Path] = ()) -> Path:
@@ -83,6 +171,8 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
         name, folder: as given to and returned by :func:`begin`.
         numbers: numbers, strings, arrays, nested as they like.
         files: what the notebook made in ``folder`` for those after it; where one is missing it is not finished.
+
+    A result of ``lqrlab run`` stays when a person runs the notebook on that run.
     """
     import jax
 
@@ -107,6 +197,9 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
         "versions": versions(),
     }
     path = result_path(folder, name)
+    if _kept(folder, name):
+        print(f"{path} is of lqrlab run and stays; for a result of your own, give another folder as run")
+        return path
     path.parent.mkdir(parents=True, exist_ok=True)
     return disk.write_json(path, result, ensure_ascii=False, allow_nan=False)
 

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from lqrlab.compute.files import read_bytes
+from lqrlab.compute.files import PLANT_FILES, read_bytes
 from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session, sweep_program
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 
@@ -75,6 +75,9 @@ class SweepPlan:
     source: Path | None = None  # the folder of the run that made these files
     links: dict[str, Path] = dataclasses.field(default_factory=dict)  # to them, in each run's folder
     units: dict[str, str] = dataclasses.field(default_factory=dict)  # of parameters and numbers, where known
+    plants: str = dataclasses.field(
+        default_factory=lambda: os.environ.get(PLANT_FILES, "")
+    )  # files of the user's
     id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)  # runs of another id end
 
     def fingerprint(self, point: Point, package: str) -> str:

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from lqrlab.compute.files import PLANT_FILES
 from lqrlab.workbench.runs import cluster, comparison, notebooks, pipeline, run_folder, session
 from lqrlab.workbench.runs.run_folder import Status
 from lqrlab.workbench.runs.sweep_plan import Point, SweepPlan
@@ -139,6 +140,7 @@ class _WorkerProgress(Progress):
 def perform(plan: SweepPlan, point: Point) -> Status:
     """Do one run, if need be several times, and leave the truth about it in its folder; returns how it ended."""
     folder, record, tried = point.folder, point.record, 0
+    os.environ[PLANT_FILES] = plan.plants  # a worker of somebody's scheduler was not started from here
     if not plan.folder.is_dir():
         raise FileNotFoundError(f"{platform.node()} does not see {plan.folder}: a shared disk is needed")
     with run_folder.hold(folder, patience=_PATIENCE):

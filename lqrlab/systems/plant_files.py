@@ -1,0 +1,129 @@
+"""Families of the user's in the catalogue: from files that they name, and from packages that they installed."""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import tomllib
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from lqrlab.compute import checks
+from lqrlab.compute.files import PLANT_FILES, read_bytes
+from lqrlab.systems import registry
+from lqrlab.systems.custom import from_matrices
+from lqrlab.systems.files import load
+from lqrlab.systems.plant import Plant
+
+GROUP = "lqrlab.plants"
+"""Entry points of installed packages: each names a module that registers plants, a plant class, or a plant."""
+_KEYS = ("file", "A", "B", "C", "Q", "R", "dt", "states", "inputs")
+_entered = {"files": "", "packages": ""}
+
+
+def register_file(path: str | Path) -> list[str]:
+    """Enter the families of a file into the catalogue, here and in all processes that are started from here.
+
+    Args:
+        path: a Python file, which is executed and registers plants itself; or a ``.toml`` file with a table for each
+            plant: ``[my_plant]``, then ``A``, ``B`` (and ``C``, ``Q``, ``R``, ``dt``, ``states``, ``inputs``), or a
+            ``file`` that :func:`lqrlab.systems.load` reads.
+
+    Returns:
+        The names of its families.
+
+    Raises:
+        ValueError: naming the file, and the line or table at fault.
+    """
+    _enter_named()
+    file = checks.path("path", path).expanduser().resolve()
+    readers = {".py": _execute, ".toml": _read}
+    if file.suffix not in readers:
+        raise ValueError(f"{file}: expected a file ending in .py or .toml, but found {file.suffix!r}")
+    if not file.is_file():
+        raise ValueError(f"{file}: there is no such file")
+    if os.pathsep in str(file):
+        raise ValueError(f"{file}: expected a path without {os.pathsep!r}; rename the file")
+    before = dict(registry.FAMILIES)
+    readers[file.suffix](file)
+    found = [name for name, cls in registry.FAMILIES.items() if before.get(name) is not cls]
+    if not found:
+        raise ValueError(
+            f"{file}: registers no plant; put @systems.register above the class, or write "
+            "systems.register(plant, name='my_plant')"
+        )
+    known = [other for other in os.environ.get(PLANT_FILES, "").split(os.pathsep) if other]
+    os.environ[PLANT_FILES] = os.pathsep.join(dict.fromkeys([*known, str(file)]))
+    _entered["files"] = os.environ[PLANT_FILES]
+    return found
+
+
+def _execute(file: Path) -> None:
+    """Import a Python file under a name of its own, anew each time."""
+    name = f"plants_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
+        line = lines[-1] if lines else getattr(error, "lineno", None)
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"{file}{f', line {line}' if line else ''}: {kind}{error}") from error
+
+
+def _read(file: Path) -> None:
+    """Register the plants of a TOML file; nothing in it is executed."""
+    try:
+        tables = tomllib.loads(read_bytes(file).decode())
+    except ValueError as error:
+        raise ValueError(f"{file}: is no TOML: {error}") from None
+    for name, table in tables.items():
+        try:
+            checks.instance(name, table, dict, f"a table [{name}] with A and B, or file")
+            for key in table:
+                checks.choice("key", key, _KEYS)
+            given = dict(table)
+            if source := given.pop("file", None):
+                plant = load(file.parent / source, **given)
+            else:
+                plant = from_matrices(**{"A": [], "B": []} | given)
+            registry.register(plant, name=name)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{file} [{name}]: {error}") from None
+
+
+def _enter_named() -> None:
+    """Enter the plants of the files that a parent process was given, and of installed packages."""
+    value = os.environ.get(PLANT_FILES, "")
+    if value != _entered["files"]:
+        _entered["files"] = value
+        for path in filter(None, value.split(os.pathsep)):
+            register_file(path)
+    if not _entered["packages"]:
+        _entered["packages"] = GROUP
+        for point in importlib.metadata.entry_points(group=GROUP):
+            with _warned(point.value):
+                loaded = point.load()
+                if not isinstance(loaded, ModuleType):
+                    name = point.name if isinstance(loaded, Plant) else ""
+                    registry.register(loaded, name=name)
+
+
+@contextlib.contextmanager
+def _warned(name: str) -> Iterator[None]:
+    """One package that is broken does not end what uses others."""
+    try:
+        yield
+    except Exception as error:
+        warnings.warn(f"the plants of {name} are left out: {type(error).__name__}: {error}", stacklevel=6)
+
+
+registry.BEFORE.append(_enter_named)
