@@ -28,7 +28,7 @@ VARIANTS = systems.sample("pendulum", key=KEY, num=2)
 GAIN = simulation.LinearPolicy(control.lqrd(*PENDULUM.matrices(), *PENDULUM.weights(), PENDULUM.dt).K)
 SPECS = control.StepSpecs(settling=3.0)
 DATA = dataset.DataConfig(families=("pendulum",), variants=4, trajectories=2, num_steps=16)
-MODEL = learning.ModelConfig(window=2, width=4, depth=1, heads=1, hidden=4)
+MODEL = learning.ModelConfig(kind="transformer", window=2, width=4, depth=1, heads=1, hidden=4)
 TRAIN = learning.TrainConfig(
     num_steps=2, batch_size=4, plants=2, horizon=2, report_every=1, checkpoint_every=1
 )

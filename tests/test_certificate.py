@@ -100,6 +100,8 @@ def test_a_network_is_repaired_where_it_answers_with_a_gain(plants):
     assert not before.stable.any()
     assert after.stable.all()
     assert after.excess.max() < 1e-6
-    history = learning.models.build(learning.ModelConfig(window=2, width=8, depth=1, heads=2))
+    history = learning.models.build(
+        learning.ModelConfig(kind="transformer", window=2, width=8, depth=1, heads=2)
+    )
     with pytest.raises(ValueError, match="repair: expected a network that answers with a gain"):
         learning.policy(history, plants, repair=1)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import hostile_files
 import jax
@@ -20,9 +21,10 @@ import pytest
 import scipy.linalg
 
 from lqrlab import compute, control, dataset, learning, simulation, systems
+from lqrlab.workbench.runs import notebooks
 
 KEY = jax.random.key(7)
-SMALL = learning.ModelConfig(window=4, width=16, depth=2, heads=2, hidden=32)
+SMALL = learning.ModelConfig(kind="transformer", window=4, width=16, depth=2, heads=2, hidden=32)
 BRIEF = learning.TrainConfig(
     num_steps=12,
     batch_size=32,
@@ -809,7 +811,7 @@ def test_loading_says_what_is_missing(tmp_path):
             "block: a model of kind gain has no such setting; there are kind, ",
         ),
         (
-            {"kind": "gain", "width": 16},
+            {"kind": "gain", "width": 24},
             "width: a model of kind gain has no such setting; there are kind, window",
         ),
         (
@@ -824,7 +826,17 @@ def test_loading_says_what_is_missing(tmp_path):
 )
 def test_a_bad_model_config_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        learning.models.build(learning.ModelConfig(**change))
+        learning.models.build(learning.ModelConfig(**{"kind": "transformer"} | change))
+
+
+def test_the_defaults_of_the_configs_are_those_of_notebook_03():
+    nb = notebooks.read(Path(__file__).parents[1] / "notebooks" / "03_training.ipynb")
+    defaults = {name: parameter.default for name, parameter in nb.parameters.items()}
+    assert notebooks.config(learning.ModelConfig, defaults) == learning.ModelConfig()
+
+
+def test_a_model_without_heads_has_any_width():
+    assert learning.models.build(learning.ModelConfig(kind="matrix", width=6, depth=1))
 
 
 def test_configs_go_through_json_and_refuse_unknown_keys():

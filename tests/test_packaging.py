@@ -345,6 +345,61 @@ def test_plants_of_a_file_are_listed_and_make_data_like_others(tmp_path, monkeyp
     )
 
 
+def test_notebooks_are_listed_with_their_questions_and_parameters():
+    code, out, err = lqrlab_command("list")
+    assert code == 0, err
+    assert "01_system_exploration: What are these plants, and what does optimal control do with them?" in out
+    assert re.search(r"^  kind +str +'matrix' +the model, one of matrix, gain, ", out, flags=re.M)
+    code, out, _ = lqrlab_command("list", "03_training")
+    assert "01_system" not in out
+    assert "plants_file" not in out
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("kind=resnet", "03_training.kind .*: expected one of matrix, gain, .* found 'resnet'"),
+        ("loading=memry", "found 'memry'; did you mean memory"),
+        (
+            "num_variants=0",
+            r"01_system_exploration.num_variants .*: expected a whole number ≥ 1, but found 0",
+        ),
+        ("02_data_generation.spread=1", "spread .*: expected a number ≥ 0 and < 1, but found 1"),
+        (
+            "held_out=cart_pol",
+            "02_data_generation.held_out: no plant is called 'cart_pol'; did you mean cart_pole",
+        ),
+        (
+            "family=pendlum",
+            "01_system_exploration.family: no plant is called 'pendlum'; did you mean pendulum",
+        ),
+        ("03_training.device=tpu", "03_training.device: 'tpu' is not on this machine"),
+    ],
+)
+def test_values_are_checked_before_anything_starts(setting, words, tmp_path):
+    code, out, err = lqrlab_command("run", "-p", setting, "--folder", str(tmp_path / "run"))
+    assert (code, out) == (2, "")
+    assert re.search(words, err), err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_held_out_family_is_one_of_the_data_sets(tmp_path):
+    given = ["-p", "02_data_generation.families=pendulum,cart_pole", "-p", "held_out=acrobot"]
+    code, _, err = lqrlab_command("run", *given, "--folder", str(tmp_path / "run"))
+    assert code == 2
+    assert "held_out: expected some of families: pendulum, cart_pole, but found 'acrobot'" in err
+
+
+def test_a_dry_run_says_what_would_run_and_starts_nothing(tmp_path):
+    code, out, err = lqrlab_command(
+        "run", "--dry-run", "-p", "learning_rate=0.5", "--folder", str(tmp_path / "run")
+    )
+    assert code == 0, err
+    assert f"03_training: would run in {tmp_path / 'run'}" in out
+    assert "learning_rate = 0.5  (default 0.002)" in out
+    assert not (tmp_path / "run").exists()
+
+
 def test_help_fits_one_screen_and_begins_with_what_matters():
     shown = CliRunner().invoke(main, ["--help"]).stdout
     assert len(shown.splitlines()) <= 24

@@ -28,6 +28,7 @@ from lqrlab.systems import registry
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session
 from lqrlab.workbench.runs import report as reports
+from lqrlab.workbench.runs.terminal import Progress
 
 RUN = "run: str = 'data/runs/default'  # folder that this run reads and writes\n"
 FIRST = [
@@ -723,6 +724,27 @@ def test_a_person_who_looks_at_a_run_does_not_replace_its_results(opened, monkey
     session.finish("01_first", folder, {"a": 2})
     assert numbers(folder, "01_first") == {"a": 1}
     assert "is of lqrlab run and stays" in capsys.readouterr().out
+
+
+def test_a_dry_run_says_what_is_kept(again, tmp_path):
+    stream = io.StringIO()
+    given = GIVEN | {"02_second.rate": "3"}
+    pipeline.run("toy", again[0], given, source=tmp_path / "notebooks", stream=stream, dry_run=True)
+    assert f"01_first: finished before, is kept in {again[0]}" in stream.getvalue()
+    assert f"02_second: would run in {again[0]}\n  rate = 3.0  (default 1.0)" in stream.getvalue()
+
+
+def test_a_log_is_never_silent_for_long():
+    stream = io.StringIO()
+    with Progress(stream, steps=False, interval=0.15, even=True) as progress:
+        progress.update("cart_pole", 0, "compiling", total=50)
+        time.sleep(0.4)
+        progress.update("cart_pole", 10, "points")
+        time.sleep(0.4)
+    lines = stream.getvalue().splitlines()
+    assert "  cart_pole  0/50  compiling  (0:00)" in lines
+    assert re.fullmatch(r"  cart_pole  10/50  points  \(0:00, \S+/s, 0:0\d left\)", lines[-1])
+    assert 3 <= len(lines) <= 12
 
 
 def test_a_run_ends_with_what_to_open_next(again, tmp_path, monkeypatch):

@@ -271,3 +271,12 @@ def test_damaged_lines_of_numbers_are_points_that_are_missing(tmp_path):
     bad = (b"\xff\xfe", b"[1]", b"3", b'{"cost": 2.0}', b'{"fingerprint": []}', b"[" * 100_000, good[:20])
     (tmp_path / sweep_program.FILE).write_bytes(b"\n".join(bad) + b"\n" + good)
     assert sweep_program.read(tmp_path) == {"a": {"cost": 1.0}}
+
+
+def test_a_dry_run_says_the_points_and_starts_nothing(tmp_path):
+    stream = io.StringIO()
+    asked = sweep_plan.Sweep("cart_pole", {"pole_length": "0.5,1"}, folder=tmp_path / "s", dry_run=True)
+    sweep.sweep(asked, stream)
+    assert f"cart_pole: 2 points in {tmp_path / 's'}" in stream.getvalue()
+    assert "{'pole_length': 0.5}" in stream.getvalue()
+    assert not (tmp_path / "s").exists()

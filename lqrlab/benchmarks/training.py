@@ -19,7 +19,7 @@ from lqrlab.learning import ModelConfig, TrainBatch, TrainConfig, TrainState, ba
 from lqrlab.learning.placement import Placement
 from lqrlab.learning.training_step import initial
 
-LARGE = ModelConfig(window=32, width=128, depth=4, heads=4, description=False)
+LARGE = ModelConfig(kind="transformer", window=32, width=128, depth=4, heads=4, description=False)
 SMALL = dataclasses.replace(LARGE, width=32, depth=2)
 SMALLEST = ModelConfig(kind="gain", window=1, hidden=16)
 KINDS = ("gain", "matrix", "mlp", "recurrent", "transformer")
@@ -96,7 +96,8 @@ def bench_train(*, repeats: int = 10) -> list[Row]:
 
 def _kind(data: dataset.Dataset, kind: str, repeats: int) -> list[Row]:
     """A model's step compiled, and run operation by operation."""
-    task = _Task.of(data, ModelConfig(kind=kind, window=1 if kind in ("gain", "matrix") else 8), 32)
+    config = ModelConfig(kind=kind, window=1 if kind in ("gain", "matrix") else 8, width=32, depth=2)
+    task = _Task.of(data, models.used(config), 32)
     run = task.compiled()
     first, second = seconds(run), seconds(run)
     eager = measure({"eager": task.eager()}, max(3, repeats // 3))["eager"]

@@ -19,7 +19,8 @@ _FORMER = {
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(Config):
-    """A network's shape. A kind has some of these settings: ``models.build`` refuses others that are no defaults.
+    """A network's shape, by default notebook 03's. A kind has some of these settings: ``models.build`` refuses others
+    that are no defaults.
 
     Attributes:
         kind: a registered model.
@@ -39,10 +40,10 @@ class ModelConfig(Config):
     True
     """
 
-    kind: str = "transformer"
-    window: _Size = 8
-    width: _Size = 32
-    depth: _Size = 2
+    kind: str = "matrix"
+    window: _Size = 1
+    width: _Size = 16
+    depth: _Size = 8
     heads: _Size = 4
     description: bool = True
     hidden: _Size = 256

@@ -188,11 +188,11 @@ def _labels(states: Sequence[str], inputs: Sequence[str], n: int, m: int) -> Lab
     return tuple(states), tuple(inputs)
 
 
-def _named(name: str) -> dict[str, str]:
-    """The name of a plant as a field, which its kind has where none is given."""
+def _named(name: str, usual: str) -> str:
+    """The name of a plant, or that of its kind where none is given."""
     good = isinstance(name, str) and (not name or name.isidentifier())
     _require(good, "name", f"expected letters, digits and _, such as 'my_plant', but found {name!r}")
-    return {"name": name} if name else {}
+    return name or usual
 
 
 def from_matrices(
@@ -237,7 +237,7 @@ def from_matrices(
     lead = jnp.broadcast_shapes(*(a.shape[:-2] for a in arrays.values()), step.shape)
     full = {name: jnp.broadcast_to(a, lead + a.shape[-2:]) for name, a in arrays.items()}
     labels = _labels(states, inputs, n, m)
-    return Linear(**full, dt=jnp.broadcast_to(step, lead), labels=labels, **_named(name))
+    return Linear(**full, dt=jnp.broadcast_to(step, lead), labels=labels, name=_named(name, "linear"))
 
 
 def from_dynamics(
@@ -284,8 +284,9 @@ def from_dynamics(
         f"expected an equilibrium, but f(x_eq, u_eq) = {np.asarray(dx)}: the plant would drift away from it"
     )
     _require(jnp.max(jnp.abs(dx)) < 1e-6, "x_eq, u_eq", moves)
-    given = {"labels": _labels(states, inputs, len(x), len(u)), **_named(name)}
-    return Function(f=f, x_eq=x, u_eq=u, dt=_sample_time(dt), **given, **_weights(Q, R, len(x), len(u)))
+    labels, weights = _labels(states, inputs, len(x), len(u)), _weights(Q, R, len(x), len(u))
+    called = _named(name, "function")
+    return Function(f=f, x_eq=x, u_eq=u, dt=_sample_time(dt), labels=labels, name=called, **weights)
 
 
 def from_control(

@@ -126,12 +126,10 @@ class _Declaration:
             self.require(numbers and low < high, no_range, f.name)
             outside = f"parameter {f.name!r}: default {f.default:g} is outside {range_and_unit(f)}"
             self.require(low <= f.default <= high, outside, f.name)
-        plain = [k for k, v in vars(self.cls).items() if isinstance(v, int | float) and k != "dt"]
-        hint = [
-            f"instead of {k} = {vars(self.cls)[k]:g}, {_as_parameter(k, vars(self.cls)[k])}" for k in plain
-        ]
+        plain = [(k, v) for k, v in vars(self.cls).items() if isinstance(v, int | float) and k != "dt"]
+        told = [f"instead of {k} = {v:g}, {_as_parameter(k, v)}" for k, v in plain]
         self.require(
-            fields, f"declares no parameters; {(hint or [_as_parameter('length', 1.0)])[0]}", "class"
+            fields, f"declares no parameters; {(told or [_as_parameter('length', 1.0)])[0]}", "class"
         )
 
     def check_shapes(self, plant: Plant) -> None:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from lqrlab.compute import checks
 from lqrlab.compute.files import PLANT_FILES, read_bytes
@@ -90,11 +91,11 @@ def _read(file: Path) -> None:
             checks.instance(name, table, dict, f"a table [{name}] with A and B, or file")
             for key in table:
                 checks.choice("key", key, _KEYS)
-            given = dict(table)
+            given: dict[str, Any] = {"A": [], "B": []} | table
             if source := given.pop("file", None):
-                plant = load(file.parent / source, **given)
+                plant = load(file.parent / source, **{key: v for key, v in given.items() if key not in "AB"})
             else:
-                plant = from_matrices(**{"A": [], "B": []} | given)
+                plant = from_matrices(**given)
             registry.register(plant, name=name)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{file} [{name}]: {error}") from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import lqrlab
-from lqrlab.workbench.cli import bench, data_commands, doctor, options, pretrain
+from lqrlab.workbench.cli import bench, data_commands, doctor, listing, options, pretrain
 from lqrlab.workbench.cli.options import PATH, as_json, complete
 from lqrlab.workbench.runs import pipeline
 
@@ -68,7 +68,7 @@ def _in_words(error: OSError) -> str:
 def main(traceback: bool) -> None:
     """Optimal and learned control: plants in, an honest score out.
 
-    The Tab key completes commands, notebooks and parameters after eval "$(_LQRLAB_COMPLETE=bash_source lqrlab)".
+    The Tab key completes after eval "$(_LQRLAB_COMPLETE=bash_source lqrlab)".
     """
 
 
@@ -78,14 +78,15 @@ def main(traceback: bool) -> None:
 @options.folder("Folder of the run.  [default: data/runs/PROFILE]")
 @options.overrides("Set a parameter of the notebooks.", shell_complete=complete("parameter"))
 @click.option("--fresh", is_flag=True, help="Remove what an earlier run left there, start from scratch.")
+@click.option("--dry-run", is_flag=True, help="Say what would run, with which values, and what is kept.")
 @options.source
 def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: Any) -> None:
-    """Run the notebooks 01 to 09 in order, or each NOTEBOOK named, and write the report.
+    """Run the notebooks 01 to 04 in order, or each NOTEBOOK named, and write the report.
 
     What is finished and up to date is skipped, so an interrupted run resumes when the command is repeated.
 
     NAME is notebook.parameter, as in -p 03_training.learning_rate=1e-3, or a parameter alone for all
-    notebooks that have it.
+    notebooks that have it; lqrlab list shows them.
     """
     pipeline.run(profile, folder, overrides, **kwargs)
 
@@ -118,6 +119,7 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
 @click.option("--retries", type=click.IntRange(0), default=1, show_default=True, help="Of a run that fails.")
 @click.option("--fresh", is_flag=True, help="Remove what earlier runs left at these points.")
 @click.option("--report/--no-report", default=True, help="Compare the runs on a page.  [default: yes]")
+@click.option("--dry-run", is_flag=True, help="Say what would run, and start nothing.")
 @as_json
 def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: bool, **kwargs: Any) -> None:
     """Run a notebook, or design for a plant, at many points.
@@ -134,6 +136,8 @@ def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: 
     rows = sweep_plan.read_list(listed) if listed else ({},)
     asked = sweep_plan.Sweep(target, overrides, rows, **kwargs)
     folder = sweep.sweep(asked, stream=sys.stderr if as_json else None)
+    if asked.dry_run:
+        return
     frame = comparison.table(folder)
     if as_json:
         click.echo(frame.to_json(orient="records", lines=True).rstrip())
@@ -171,33 +175,36 @@ def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     Of one plant: its size, source, parameters, signals and open-loop modes in words.
     """
     from lqrlab import compute, systems
-    from lqrlab.workbench.figures import catalogue_page
     from lqrlab.workbench.runs.terminal import table
 
     compute.setup()
-    plants = map(systems.make, [name] if name else systems.names())
+    families = map(systems.family, [name] if name else systems.names())  # no plant is made to be listed
     if file:
+        from lqrlab.workbench.figures import catalogue_page
+
         page = catalogue_page.page([name] if name else None, linear=name is None, unfolded=bool(name))
         click.echo(page.save(file))
     elif as_json:
-        for plant in plants:
-            click.echo(json.dumps(_described(plant), ensure_ascii=False))
+        for cls in families:
+            click.echo(json.dumps(_described(cls), ensure_ascii=False))
     elif name is None:
-        rows = [(p.name, p.n, p.m, f"{p.dt:g}", p.title, p.source) for p in plants]
+        rows = [(c.name, len(c.states), len(c.inputs), f"{c.dt:g}", c.title, c.source) for c in families]
         click.echo(table(rows, ("name", "n", "m", "dt [s]", "title", "source"), wide=False))
     else:
-        card = catalogue_page.card(next(plants), equations=False)
+        from lqrlab.workbench.figures import plant_card
+
+        card = plant_card.card(systems.make(name), equations=False)
         lines = [f"{card.name}: {card.title}", *(f"{label}: {words}" for label, words in card.facts.items())]
         lines += ["\n" + table(rows, head) for head, rows in card.tables.values()]
         lines += ["\nopen-loop poles in words:", *(f"  {words}" for words in card.modes)]
         click.echo("\n".join(lines))
 
 
-def _described(plant: "Plant") -> dict[str, object]:
+def _described(plant: "type[Plant]") -> dict[str, object]:
     """A plant for a script: what it is, its signals, its parameters with their units and ranges."""
     from lqrlab.systems import parameter_fields
 
-    fields = parameter_fields(type(plant)).items()
+    fields = parameter_fields(plant).items()
     kept = ("unit", "low", "high", "about")
     parameters = {k: {"default": f.default, **{key: f.metadata[key] for key in kept}} for k, f in fields}
     signals = {kind: [dataclasses.asdict(s) for s in getattr(plant, kind)] for kind in ("states", "inputs")}
@@ -237,6 +244,13 @@ def init(folder: Path) -> None:
     click.echo(f"made {folder}: cd {folder} && lqrlab run --profile tiny")
 
 
-for command in (data_commands.data, data_commands.train, bench.bench, pretrain.pretrain, doctor.doctor):
+for command in (
+    data_commands.data,
+    data_commands.train,
+    bench.bench,
+    pretrain.pretrain,
+    doctor.doctor,
+    listing.listing,
+):
     main.add_command(command)
 options.with_plants(main)

@@ -57,7 +57,7 @@ def generate(
     wanted = dataset.DataConfig.from_json(json.dumps(given | typed))
     name = str(path)
     with contextlib.ExitStack() as held:
-        progress = held.enter_context(Progress())
+        progress = held.enter_context(Progress(even=True))
 
         def show(done: int, total: int, what: str) -> None:
             progress.update(name, min(done + 1, total), what, total=total)

@@ -15,11 +15,11 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import lqrlab
 from lqrlab.compute import checks
-from lqrlab.compute.config import checked
+from lqrlab.compute.config import OneOf, Range, checked
 from lqrlab.compute.files import PLANT_FILES, read_object
 
 Cell = Mapping[str, Any]
@@ -31,6 +31,7 @@ Profile = Mapping[str, Mapping[str, object]]
 """Notebook → parameter → value."""
 Config = typing.TypeVar("Config")
 MAIN_JOB, NUMBERED = "0[0-9]_*.ipynb", "[0-9][0-9]_*.ipynb"
+_BOUNDS = {"≥": "low", ">": "above", "≤": "high", "<": "below"}
 BY_OPTION = {"run": "the run's folder (--folder)", "profile": "--profile", "plants_file": "--plants FILE"}
 """Parameters that a person sets in a notebook, and the command line by an option."""
 _TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
@@ -44,6 +45,15 @@ class Parameter:
     type: Kind
     default: object
     about: str = ""
+
+    @property
+    def limits(self) -> tuple[Range | OneOf, ...]:
+        """What its comment says of its values: bounds as ``≥ 0`` and ``< 1``, or ``one of a, b`` up to a semicolon."""
+        if choices := re.search(r"\bone of ([^;]+)", self.about):
+            return (OneOf(*(word.strip() for word in choices[1].split(","))),)
+        found = re.findall(r"([≥>≤<]) (-?\d[\d.e+-]*)", self.about)
+        bounds: dict[str, Any] = {_BOUNDS[sign]: float(end.rstrip(".")) for sign, end in found}
+        return (Range(**bounds),) if bounds else ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +79,13 @@ class Notebook:
     def title(self) -> str:
         """Its first heading."""
         return next((text for cell in self.cells for _, text in headings(cell)), self.name)
+
+    @property
+    def question(self) -> str:
+        """What it answers: the first bold sentence that ends in a question mark."""
+        prose = "\n".join(source(cell) for cell in self.cells if cell["cell_type"] == "markdown")
+        found = re.search(r"\*\*([^*]+\?)\*\*", prose)
+        return " ".join(found[1].split()) if found else ""
 
     @property
     def steps(self) -> list[str]:
@@ -235,7 +252,10 @@ def _value(nb: Notebook, key: str, value: object, *, typed: bool = False) -> obj
     parameter = nb.parameters[key]
     about = f" ({parameter.about})" if parameter.about else ""
     value = from_text(str(value), parameter.type) if typed else value
-    return checked(f"{nb.name}.{key}{about}", value, parameter.type)
+    kind: Any = parameter.type
+    for limit in parameter.limits:
+        kind = Annotated[kind, limit]
+    return checked(f"{nb.name}.{key}{about}", value, kind)
 
 
 def from_text(text: str, kind: Kind) -> object:

@@ -5,13 +5,14 @@ when its process ended well *and* the last cell of that very execution wrote its
 """
 
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 import lqrlab
-from lqrlab.workbench.runs import execution, notebooks, run_folder, session
+from lqrlab.workbench.runs import execution, named_values, notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 from lqrlab.workbench.runs.run_folder import Record, Status, short
 from lqrlab.workbench.runs.terminal import Progress, clock
@@ -40,6 +41,7 @@ def run(
     source: str | Path | None = None,
     fresh: bool = False,
     report: bool = True,
+    dry_run: bool = False,
     stream: TextIO | None = None,
 ) -> Path:
     """Execute the notebooks in order, each unless its result is there and up to date, then write the report.
@@ -54,6 +56,7 @@ def run(
         source: the folder of the notebooks.
         fresh: remove what the record in ``folder`` lists as made by a run, and start from scratch.
         report: write ``<folder>/report``.
+        dry_run: check everything, say what would be executed and with which values, and start nothing.
         stream: where progress is shown.
 
     Returns:
@@ -69,6 +72,8 @@ def run(
     folder = Path(folder).expanduser() if folder else source.parent / "data" / "runs" / profile
     folder = Path(os.path.realpath(folder))  # which ends, even where a link leads to itself
     run_folder.refuse_foreign(folder, source)
+    if dry_run:
+        return _only_say(steps, folder, fresh, stream)
     with run_folder.hold(folder), Progress(stream) as progress:
         what = f"{len(steps)} notebooks" if len(steps) > 1 else steps[0].nb.name
         progress.say(f"lqrlab run · profile {profile} · {what} → {short(folder)}")
@@ -84,10 +89,31 @@ def run(
             from lqrlab.workbench.runs import report as reports
 
             progress.say(f"report: {short(reports.write(folder))}")
-            place = "" if [folder] == session.runs()[:1] else f' with run = "{short(folder)}"'
-            look = f"lqrlab report {short(folder)} --open"
-            progress.say(f"next: {look}; then 04_performance_analysis (jupyter lab notebooks){place}")
+            progress.say(_next(folder))
     return folder
+
+
+def _next(folder: Path) -> str:
+    """What to open after a run."""
+    place = "" if [folder] == session.runs()[:1] else f' with run = "{short(folder)}"'
+    look = f"lqrlab report {short(folder)} --open"
+    return f"next: {look}; then 04_performance_analysis (jupyter lab notebooks){place}"
+
+
+def _only_say(steps: Sequence[Step], folder: Path, fresh: bool, stream: TextIO | None) -> Path:
+    for step in steps:
+        (stream or sys.stdout).write(_intention(step, folder, fresh))
+    return folder
+
+
+def _intention(step: Step, folder: Path, fresh: bool) -> str:
+    """What would become of a notebook, and its values, those marked that are not its defaults."""
+    kept = not fresh and run_folder.finished(folder, step.nb.name, step.fingerprint)
+    lines = [f"{step.nb.name}: {'finished before, is kept' if kept else 'would run'} in {short(folder)}"]
+    for name, value in notebooks.without_run(step.values).items():
+        usual = step.nb.parameters[name].default
+        lines.append(f"  {name} = {value!r}" + ("" if value == usual else f"  (default {usual!r})"))
+    return "\n".join(lines) + "\n"
 
 
 def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequence[str]) -> list[Step]:
@@ -98,6 +124,7 @@ def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequen
     others = {path.stem for path in source.glob(notebooks.NUMBERED)} - names
     settings = {k: v for k, v in notebooks.read_profile(source, profile).items() if k not in others}
     values = notebooks.effective(chain, settings, given)
+    named_values.check(values, given)
     prints = notebooks.fingerprints(chain, values)
     wanted = {nb.name for nb in chosen} or names
     return [Step(nb, values[nb.name], prints[nb.name]) for nb in chain if nb.name in wanted]

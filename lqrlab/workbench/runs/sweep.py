@@ -7,6 +7,7 @@ Two executors. ``notebooks``: each run a notebook in a folder of its own, on das
 
 import contextlib
 import dataclasses
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,16 @@ def sweep(asked: Sweep, stream: TextIO | None = None) -> Path:
     plan, points = planned(asked)
     notebooks = None if plan.nb.kind == "plant" else plan.nb.path.parent
     run_folder.refuse_foreign(plan.folder, notebooks, run_folder.SWEEP)
+    if asked.dry_run:
+        lines = [
+            f"{plan.nb.name}: {len(points)} points in {plan.folder}",
+            f"executor: {plan.executor}: {plan.reason}",
+        ]
+        lines += [f"  {point.given}" for point in points[:10]] + [f"  and {len(points) - 10} more"] * (
+            len(points) > 10
+        )
+        (stream or sys.stdout).write("\n".join(lines) + "\n")
+        return plan.folder
     with contextlib.ExitStack() as held:
         held.enter_context(run_folder.hold(plan.folder))
         if plan.needs:
@@ -37,7 +48,8 @@ def sweep(asked: Sweep, stream: TextIO | None = None) -> Path:
             with run_folder.hold(source):
                 held.enter_context(run_folder.use(source))  # nobody rewrites it meanwhile
             plan = dataclasses.replace(plan, source=source, links=_links(source, plan.needs))
-        progress = held.enter_context(Progress(stream, steps=plan.executor == "vmap"))
+        together = plan.executor == "vmap"
+        progress = held.enter_context(Progress(stream, steps=together, even=together))
         _run(plan, plan.identified(points), progress)
         progress.say(comparison.summary(plan.folder))
         progress.say(f"table: {plan.folder / 'results.csv'} and .parquet")

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lqrlab.compute.files import PLANT_FILES, read_bytes
-from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session, sweep_program
+from lqrlab.workbench.runs import named_values, notebooks, pipeline, run_folder, session, sweep_program
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 
 _RANGE = re.compile(r"([^:]+):([^:]+?)(:log)?")
@@ -42,6 +42,7 @@ class Sweep:
     retries: int = 1  # of a run that failed, or whose kernel or worker died
     fresh: bool = False  # remove what earlier runs left at these points
     report: bool = True  # write ``<folder>/report/index.html`` and a report of each run
+    dry_run: bool = False  # say what would be done, and do nothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +111,8 @@ def planned(asked: Sweep) -> tuple[SweepPlan, list[Point]]:
         common = dict(notebooks.read_profile(source, profile).get(nb.name, {})) if profile else {}
     given = points(nb, asked, common)
     values = [_effective(nb, common, point) for point in given]
+    for each in values if nb.kind == "notebook" else ():
+        named_values.check({nb.name: each}, asked.given)
     executor, reason = _executor(nb, values, asked)
     names = [f"{i:05d}" for i in range(1, len(given) + 1)]
     if executor == "notebooks":

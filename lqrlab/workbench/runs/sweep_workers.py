@@ -19,7 +19,7 @@ from lqrlab.compute.files import PLANT_FILES
 from lqrlab.workbench.runs import cluster, comparison, notebooks, pipeline, run_folder, session
 from lqrlab.workbench.runs.run_folder import Status
 from lqrlab.workbench.runs.sweep_plan import Point, SweepPlan
-from lqrlab.workbench.runs.terminal import Progress
+from lqrlab.workbench.runs.terminal import Progress, Task
 
 if TYPE_CHECKING:
     from distributed import Future
@@ -49,7 +49,7 @@ def execute(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> Non
     """
     from distributed import as_completed
 
-    asked, waiting = plan.asked, list(points)
+    asked, waiting, begun = plan.asked, list(points), time.monotonic()
     running: dict[Future, Point] = {}
     counts: collections.Counter[str] = collections.Counter()
     local = min(asked.workers or max(1, (os.cpu_count() or 2) // 2), len(points))
@@ -76,7 +76,8 @@ def execute(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> Non
                 running[future] = point
                 ended.add(future)
             words = {**counts, "running": len(running), "waiting": len(waiting)}
-            progress.head = " · ".join(f"{number} {word}" for word, number in words.items())
+            pace = Task(counts.total(), len(points), begun=begun).pace
+            progress.head = " · ".join(f"{number} {word}" for word, number in words.items()) + pace
 
         submit()
         for future in ended:

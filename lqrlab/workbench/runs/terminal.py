@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Self, TextIO
@@ -62,6 +63,12 @@ class Task:
         return clock(time.monotonic() - self.begun)
 
     @property
+    def pace(self) -> str:
+        """Steps a second since it began, and the time left at that pace."""
+        rate = self.step / max(time.monotonic() - self.begun, 1e-3)
+        return f", {rate:.3g}/s, {clock((self.total - self.step) / rate)} left" if self.step else ""
+
+    @property
     def words(self) -> str:
         """Its step in words."""
         return f"{self.title} · {self.note}" if self.note else self.title
@@ -73,11 +80,20 @@ class Progress:
     Args:
         stream: where to; standard output by default.
         steps: whether a log has a line for each step, or only what is said and what has ended.
-        interval: seconds between two lines of a log within one step.
+        interval: seconds between two lines of a log within one step; where nothing is new, how far it is stands there.
+        even: whether steps take equally long, so that their rate tells the time left.
     """
 
-    def __init__(self, stream: TextIO | None = None, *, steps: bool = True, interval: float = 15.0) -> None:
-        self.stream, self.steps, self.interval = stream or sys.stdout, steps, interval
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        steps: bool = True,
+        interval: float = 15.0,
+        even: bool = False,
+    ) -> None:
+        self.stream, self.steps, self.interval, self.even = stream or sys.stdout, steps, interval, even
+        self._said = time.monotonic()
         self.tasks: dict[str, Task] = {}
         self.head = ""  # a line above the tasks, on a terminal
         self._live = contextlib.ExitStack()
@@ -90,14 +106,33 @@ class Progress:
 
             self._console = Console(file=self.stream, highlight=False)
             self._live.enter_context(Live(console=self._console, transient=True, get_renderable=self._moving))
+        else:
+            ended = threading.Event()
+            self._live.callback(ended.set)
+            threading.Thread(target=self._break_silence, args=(ended,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._live.close()
         self._console = None
 
+    def _break_silence(self, ended: threading.Event) -> None:
+        """A log in which nothing is new says how far things are."""
+        while not ended.wait(self.interval / 15):
+            if time.monotonic() - self._said < self.interval * 14 / 15:
+                continue
+            tasks = list(self.tasks.items())
+            shown = [
+                f"{name}  {task.step}/{task.total}  {task.words}  ({task.took}{task.pace * self.even})"
+                for name, task in tasks[:3]
+            ]
+            more = [f"and {len(tasks) - 3} more"] * (len(tasks) > 3)
+            if lines := [line for line in (self.head, *shown, *more) if line]:
+                self.say("\n".join(f"  {line}" for line in lines))
+
     def say(self, text: str) -> None:
         """A line that stays."""
+        self._said = time.monotonic()
         if self._console:
             self._console.print(text, markup=False, soft_wrap=True)
         else:
