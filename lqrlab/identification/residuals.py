@@ -88,7 +88,7 @@ def _sentences(log: Log, auto: np.ndarray, cross: np.ndarray, band: float) -> tu
                     f"{y.name}: residuals follow {u.name}: the input does more than the model says; raise the order, "
                     "or look for what it leaves out (delay, friction, saturation)"
                 )
-            if np.abs(cross[: lags + 1, i, j]).max() > 2 * band:
+            if np.abs(cross[: lags + 1, i, j]).max() > 1.4 * band:  # one of many lags
                 found.append(
                     f"{u.name} follows the residuals of {y.name}: the log was made in feedback; estimates by "
                     "simulation error are then biased, take prediction error"
