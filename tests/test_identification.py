@@ -1,6 +1,7 @@
 """From a log to a plant: reading, linear models, physical parameters, and what is said of them."""
 
 import dataclasses
+import json
 
 import control as python_control
 import jax
@@ -9,10 +10,12 @@ import pandas as pd
 import pytest
 import scipy.io
 import scipy.signal
+from click.testing import CliRunner
 
 from lqrlab import control, identification, simulation, systems
 from lqrlab.identification import Log
 from lqrlab.systems import Signal
+from lqrlab.workbench.cli import main
 
 RANDOM = np.random.default_rng(0)
 
@@ -564,3 +567,28 @@ def test_predicted_errors_are_those_of_fits_and_designs_tell_more():
     ys = log.ys + sigma * np.random.default_rng(0).normal(size=log.ys.shape)
     found = identification.fit(plant, dataclasses.replace(log, ys=ys), starts=1)
     assert found.std / found.values == pytest.approx(plain.std, rel=0.2)
+
+
+def test_the_command_writes_a_plant_that_other_commands_read(tmp_path):
+    truth, log = closed_loop_log("mass_spring_damper", 0, 200)
+    t = log.dt * np.arange(len(log))
+    columns = {"t": t, "force": log.us[:, 0], "position": 1000 * log.ys[:, 0], "velocity": log.ys[:, 1]}
+    pd.DataFrame(columns).to_csv(tmp_path / "log.csv", index=False)
+    signals = ["--input", "force", "--output", "position,velocity", "--unit", "position=mm"]
+    call = ["identify", str(tmp_path / "log.csv"), *signals]
+    done = CliRunner().invoke(
+        main, [*call, "--plant", "mass_spring_damper", "-o", str(tmp_path / "plant.json")]
+    )
+    assert done.exit_code == 0, done.output
+    assert "position: converted from mm to m" in done.output
+    plant = systems.load(tmp_path / "plant.json")
+    assert float(plant.stiffness) == pytest.approx(float(truth.stiffness), rel=0.02)
+    shown = CliRunner().invoke(main, ["systems", str(tmp_path / "plant.json"), "--json"])
+    assert json.loads(shown.output)["name"] == "mass_spring_damper"
+    done = CliRunner().invoke(main, [*call, "--order", "2", "-o", str(tmp_path / "linear.json"), "--json"])
+    assert done.exit_code == 0, done.output
+    assert min(json.loads(done.output)["fit on the held-out part [%]"].values()) > 90
+    assert systems.load(tmp_path / "linear.json").n == 2
+    refused = CliRunner().invoke(main, [*call[:2], "--input", "forse", "--output", "position"])
+    assert refused.exit_code == 2
+    assert "did you mean force" in refused.output

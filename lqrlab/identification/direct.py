@@ -11,10 +11,10 @@ from lqrlab.identification.log import Log, require_excitation
 def direct_lqr(log: Log, Q: ArrayLike, R: ArrayLike, *, robustness: float = 0.0) -> Float[Array, "m n"]:
     """The gain K, u = −Kx, that is optimal for x[t+1] = Ax + Bu as a persistently exciting record shows it.
 
-    With U, X, X₊ the record's inputs, states and next states as columns, any loop is X₊G with XG = I, −K = UG. Minimised
-    over G is the cost Σ xᵀQx + uᵀRu + ``robustness`` · ‖Gx‖², whose last term keeps out combinations of many samples,
-    which noise would make look better than they are. That is a linear-quadratic problem in the free part of G, so one
-    Riccati equation solves the semidefinite program.
+    With U, X, X₊ the record's inputs, states and next states as columns, any loop is X₊G with XG = I and −K = UG.
+    Minimised over G is the cost Σ xᵀQx + uᵀRu + ``robustness`` · ‖Gx‖²; its last term keeps out combinations of many
+    samples, which noise would make look better than they are. That is a linear-quadratic problem in the free part of G,
+    so one Riccati equation solves the semidefinite program.
 
     Args:
         log: whose outputs are all the states, as deviations from the equilibrium (:meth:`Log.detrended`).
@@ -30,9 +30,7 @@ def direct_lqr(log: Log, Q: ArrayLike, R: ArrayLike, *, robustness: float = 0.0)
     Q, R = (np.asarray(checks.real(name, a), float) for name, a in (("Q", Q), ("R", R)))
     n, m = log.ys.shape[1], log.us.shape[1]
     if Q.shape != (n, n) or R.shape != (m, m):
-        raise ValueError(
-            f"Q, R: expected shapes {(n, n)} and {(m, m)}, as states and inputs, but found {Q.shape}, {R.shape}"
-        )
+        raise ValueError(f"Q, R: expected shapes {(n, n)} and {(m, m)}, but found {Q.shape} and {R.shape}")
     weight = checks.number("robustness", robustness, "a weight ≥ 0", low=0)
     require_excitation(log, n + m + 1)
     U, X, after = (

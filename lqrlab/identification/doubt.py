@@ -55,7 +55,7 @@ class Doubt:
 
 
 def under_doubt(plants: Plant, K: ArrayLike) -> Doubt:
-    """What the gain K ``[m, n]`` (u = −Kx, sampled) costs on each of a batch of plants, as :meth:`Fit.sample` draws them.
+    """What the gain K ``[m, n]`` (u = −Kx, sampled) costs on each plant of a batch, as :meth:`Fit.sample` draws it.
 
     Costs are those of initial states as large as the states' scales, independent of one another.
     """

@@ -13,7 +13,8 @@ from jaxtyping import Array, ArrayLike, Float
 from lqrlab import simulation
 from lqrlab.compute import checks
 from lqrlab.compute.integration import rk4
-from lqrlab.identification.physical import _free, _in_words
+from lqrlab.identification.estimate import in_words
+from lqrlab.identification.physical import free_parameters
 from lqrlab.identification.shooting import Coordinates
 from lqrlab.systems import Plant, check_plant
 
@@ -116,7 +117,7 @@ class Experiment:
         values, vectors = np.linalg.eigh(self.information)
         said = [f"{n}: ± {100 * s:.2g} %" for n, s in zip(self.names, self.std)]
         weak = vectors[:, values < 4.0]
-        return "\n".join([", ".join(said), *(_in_words(self.names, v, self.positive) for v in weak.T)])
+        return "\n".join([", ".join(said), *(in_words(self.names, v, self.positive) for v in weak.T)])
 
 
 def experiment(
@@ -227,7 +228,7 @@ def _setting(
         raise ValueError(f"noise: expected standard deviations above 0, but found {noise!r}")
     K = jnp.zeros((plant.m, plant.n)) if gain is None else jnp.asarray(checks.real("gain", gain), float)
     substeps = simulation.env(plant).substeps
-    coordinates = Coordinates.of(plant, _free(plant, parameters))
+    coordinates = Coordinates.of(plant, free_parameters(plant, parameters))
     return _Setting(plant, coordinates, which, sigma, K, plant.equilibrium(), substeps)
 
 

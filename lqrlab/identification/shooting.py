@@ -7,6 +7,7 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.optimize
 from jaxtyping import Array, Float
 
 from lqrlab import control
@@ -242,6 +243,32 @@ def _finite(rows: Float[np.ndarray, "*batch r f"]) -> Float[np.ndarray, "*batch 
     told = np.zeros(rows.shape[-1])
     told[-1] = 1e6
     return np.where(lost, told, rows)
+
+
+def minimised(
+    segments: Segments, free: np.ndarray, sigma: np.ndarray, iterations: int, defect: float = DEFECT,
+    tolerance: float = 1e-7,
+) -> tuple[np.ndarray, float]:  # fmt: skip
+    """The unknowns that miss the log least, and half the sum of squares."""
+    kept: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+
+    def both(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if v.tobytes() not in kept:
+            kept.clear()
+            kept[v.tobytes()] = segments.condensed(v, sigma, defect)
+        return kept[v.tobytes()]
+
+    c = segments.coordinates
+    rest = len(free) - len(c.names)
+    bounds = (
+        np.append(c.low - 1e-9, np.full(rest, -np.inf)),
+        np.append(c.high + 1e-9, np.full(rest, np.inf)),
+    )
+    found = scipy.optimize.least_squares(
+        lambda v: both(v)[0], free, lambda v: both(v)[1], bounds=bounds, x_scale="jac", max_nfev=iterations,
+        xtol=1e-8, ftol=tolerance, gtol=1e-10,
+    )  # fmt: skip
+    return found.x, float(found.cost)
 
 
 def first_states(segments: Segments, log: Log) -> Float[np.ndarray, "S n"]:

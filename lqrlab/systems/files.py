@@ -9,18 +9,21 @@ import numpy as np
 
 from lqrlab.compute import checks
 from lqrlab.compute.files import read_object
-from lqrlab.systems.custom import Linear, from_matrices
+from lqrlab.systems.custom import from_matrices
+from lqrlab.systems.plant import Plant
+from lqrlab.systems.registry import make
 
 Contents = dict[str, Any]
 _LIMIT = 64 * 2**20
 
 
-def load(path: str | Path, *, dt: float | None = None) -> Linear:
-    """A plant from a file that holds A and B, and perhaps C, Q, R, dt, states, inputs.
+def load(path: str | Path, *, dt: float | None = None) -> Plant:
+    """A plant from a file: A and B, and perhaps C, Q, R, dt, states, inputs; or a family and its parameters.
 
     Args:
-        path: ``.npz`` (NumPy), ``.mat`` (MATLAB up to version 7) or ``.json`` (lists of rows). Nothing in it
-            is executed: pickled objects are refused.
+        path: ``.npz`` (NumPy), ``.mat`` (MATLAB up to version 7) or ``.json`` (lists of rows, or
+            ``{"family": …, "parameters": {…}}`` as ``lqrlab identify`` writes it). Nothing in it is executed: pickled
+            objects are refused.
         dt: sample time [s]; the file's, or 0.01 s, if left out.
 
     Raises:
@@ -43,6 +46,8 @@ def load(path: str | Path, *, dt: float | None = None) -> Linear:
     except Exception as error:
         why = f"({type(error).__name__}: {error}); it is truncated, damaged or of another kind"
         raise ValueError(f"{file}: cannot be read as {file.suffix} {why}") from error
+    if "family" in content and file.suffix.lower() == ".json":
+        return _of_family(file, content)
     for name in "AB":
         if name not in content:
             held = ", ".join(sorted(content)) or "nothing"
@@ -54,6 +59,16 @@ def load(path: str | Path, *, dt: float | None = None) -> Linear:
             key: checks.real(key, content[key]) for key in ("A", "B", "C", "Q", "R") if key in content
         }
         return from_matrices(**matrices, **names, dt=_scalar(step))
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def _of_family(file: Path, content: Contents) -> Plant:
+    parameters = content.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise ValueError(f"{file}: expected parameters by name, but found {parameters!r}")
+    try:
+        return make(content["family"], **parameters)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 

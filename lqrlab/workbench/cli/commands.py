@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import lqrlab
-from lqrlab.workbench.cli import bench, data_commands, doctor, options, pretrain
+from lqrlab.workbench.cli import bench, data_commands, doctor, identify, options, pretrain
 from lqrlab.workbench.cli.options import PATH, as_json, complete
 from lqrlab.workbench.runs import pipeline
 
@@ -168,14 +168,15 @@ def report(folder: Path | None, show: bool) -> None:
 def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     """List the plants, or show one of them.
 
-    Of one plant: its size, source, parameters, signals and open-loop modes in words.
+    Of one plant, by its name or from a file of lqrlab identify: its size, source, parameters, signals and
+    open-loop modes in words.
     """
     from lqrlab import compute, systems
     from lqrlab.workbench.figures import catalogue_page
     from lqrlab.workbench.runs.terminal import table
 
     compute.setup()
-    plants = map(systems.make, [name] if name else systems.names())
+    plants = map(options.plant, [name] if name else systems.names())
     if file:
         page = catalogue_page.page([name] if name else None, linear=name is None, unfolded=bool(name))
         click.echo(page.save(file))
@@ -237,5 +238,12 @@ def init(folder: Path) -> None:
     click.echo(f"made {folder}: cd {folder} && lqrlab run --profile tiny")
 
 
-for command in (data_commands.data, data_commands.train, bench.bench, pretrain.pretrain, doctor.doctor):
+for command in (
+    identify.identify,
+    data_commands.data,
+    data_commands.train,
+    bench.bench,
+    pretrain.pretrain,
+    doctor.doctor,
+):
     main.add_command(command)
