@@ -203,7 +203,8 @@ class Fit:
         for z in grid:
             moved = self.z.copy()
             moved[i] = z
-            plant = dataclasses.replace(self.plant, **{name: c.values(moved)[i]})
+            held = {name: c.values(moved)[i]}
+            plant = dataclasses.replace(self.plant, **held)  # type: ignore[type-var]
             own = dataclasses.replace(self.segments, plant=plant, coordinates=c.of(plant, others))
             free = own.packed(np.zeros(len(others)), self.offsets, self.x0)
             rows.append((float(c.values(moved)[i]), minimised(own, free, self.noise, 60)[1]))
@@ -214,7 +215,7 @@ class Fit:
 def in_words(names: Sequence[str], v: np.ndarray, logarithmic: np.ndarray) -> str:
     """The combination of parameters along v, along which the outputs hardly change."""
     v = v / np.abs(v).max()
-    parts = np.flatnonzero(np.abs(v) > 0.03)
+    parts = [int(i) for i in np.flatnonzero(np.abs(v) > 0.03)]
     named = [names[i] for i in parts]
     if len(parts) == 1:
         return f"{named[0]} has no effect that this log shows: fix it, or excite what it acts on"

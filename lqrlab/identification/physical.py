@@ -159,7 +159,7 @@ def _finished(
     z, offsets, starts = segments.unpacked(free)
     k = len(z)
     J = segments.condensed(free, sigma, defect, 0.0)[1]
-    R = np.linalg.qr(np.concatenate([J[:, k:], J[:, :k]], 1), mode="r")[
+    R = np.asarray(np.linalg.qr(np.concatenate([J[:, k:], J[:, :k]], 1), mode="r"))[
         -k:, -k:
     ]  # all but the parameters eliminated
     c = segments.coordinates

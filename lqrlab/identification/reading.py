@@ -117,6 +117,10 @@ def _of_trajectory(run: Trajectory, plant: Plant | None, outputs: Sequence[str])
     x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
     xs, us = np.asarray(run.xs) + x_eq, np.asarray(run.us) + u_eq
     T, n = us.shape[-2], xs.shape[-1]
+    if not (np.isfinite(xs).all() and np.isfinite(us).all()):
+        raise ValueError(
+            "source: the trajectory is not finite: a loop diverged; take a shorter one, or a better regulator"
+        )
     states = [s.name for s in plant.states]
     chosen = [checks.choice("outputs", s.name, states) for s in signals_of(outputs)] or states
     xs = xs.reshape(-1, T + 1, n)[:, :-1, [states.index(name) for name in chosen]]
@@ -124,8 +128,8 @@ def _of_trajectory(run: Trajectory, plant: Plant | None, outputs: Sequence[str])
     first = tuple(range(0, len(us) * T, T))
     signals = tuple(plant.states[states.index(name)] for name in chosen)
     step = float(np.ravel(run.ts)[1] - np.ravel(run.ts)[0])
-    flat = (a.reshape(-1, a.shape[-1]).astype(float) for a in (us, xs))
-    return Log(*flat, step, tuple(plant.inputs), signals, first)
+    us, xs = (a.reshape(-1, a.shape[-1]).astype(float) for a in (us, xs))
+    return Log(us, xs, step, tuple(plant.inputs), signals, first)
 
 
 # Files --------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def refine(
         e = np.linalg.solve(weight, found.fun.reshape(-1, p).T).T
         weight = np.linalg.inv(np.linalg.cholesky(_covariance(e)))
     A, B, C, D, K, _, y_mean = _unpacked(jnp.asarray(z0), fixed, tuple(free), (n, m, p))
-    made = {name: np.asarray(a) for name, a in zip(given, (A, B, C, D, K))}
+    made: dict[str, Any] = {name: np.asarray(a) for name, a in zip(given, (A, B, C, D, K))}
     if focus == "simulation":
         made["K"] = np.zeros((n, p))
     if stable and np.abs(np.linalg.eigvals(made["A"])).max() >= 1:

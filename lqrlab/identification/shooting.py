@@ -68,7 +68,7 @@ class Coordinates:
     def plant(self, plant: Plant, z: Float[Array, "*batch k"] | Float[np.ndarray, "*batch k"]) -> Plant:
         """The plant with these values."""
         values = self.values(z)
-        return dataclasses.replace(plant, **{n: values[..., i] for i, n in enumerate(self.names)})
+        return dataclasses.replace(plant, **{n: values[..., i] for i, n in enumerate(self.names)})  # type: ignore[type-var]
 
 
 @pytree
@@ -215,7 +215,7 @@ class Segments:
         by_offset = np.broadcast_to(np.eye(p)[:, self.offsets], (S, L, p, o))
         J = np.concatenate([yz, by_offset, yx * self.scale], -1) * w[..., None]
         joint = _finite(np.concatenate([J, r[..., None]], -1).reshape(S, L * p, -1))
-        R = np.linalg.qr(joint, mode="r")  # [S, k + o + n + 1, …]
+        R = np.asarray(np.linalg.qr(joint, mode="r"))  # [S, k + o + n + 1, …]
         rows = R.shape[1]
         full = np.zeros((S, rows, len(free)))
         full[:, :, : k + o] = R[:, :, : k + o]
@@ -225,7 +225,7 @@ class Segments:
         residuals = [R[:, :, -1].ravel(), pull * z]
         jacobian = [full.reshape(S * rows, -1), pull * np.eye(k, len(free))]
         weight = 1 / (defect * self.scale)
-        for s in np.flatnonzero(self.follows):
+        for s in map(int, np.flatnonzero(self.follows)):
             gap, at = np.zeros((n, len(free))), k + o + s * n
             gap[:, :k] = xz[s - 1]
             gap[:, at - n : at] = xx[s - 1] * self.scale
@@ -233,7 +233,7 @@ class Segments:
             residuals.append((ends[s - 1] - starts[s]) * weight)
             jacobian.append(gap * weight[:, None])
         tall = np.concatenate([np.concatenate(jacobian), np.concatenate(residuals)[:, None]], 1)
-        square = np.linalg.qr(_finite(tall), mode="r")
+        square = np.asarray(np.linalg.qr(_finite(tall), mode="r"))
         return square[:, -1], square[:, :-1]
 
 

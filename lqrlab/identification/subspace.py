@@ -86,7 +86,7 @@ def _project(log: Log, i: int, method: str) -> _Projection:
         if len(u) >= 2 * i:
             U, Y = hankel(u / scale_u, 2 * i), hankel(y / scale_y, 2 * i)
             blocks.append(np.concatenate([U[i * m :], U[: i * m], Y[: i * p], Y[i * p :]]))
-    L = np.linalg.qr(np.concatenate(blocks, 1).T, mode="r").T
+    L = np.asarray(np.linalg.qr(np.concatenate(blocks, 1).T, mode="r")).T
     a, b = i * m, i * m + i * (m + p)
     # future outputs = (future inputs) + past · past inputs and outputs + noise
     if np.linalg.cond(L[:a, :a]) > 1e10:
@@ -120,12 +120,12 @@ def _realised(log: Log, found: _Projection, order: int, i: int, feedthrough: boo
     if stable:
         A = mirrored(A)
     to_state = np.linalg.pinv(gamma) @ found.past
-    states, later, us, ys = [], [], [], []
+    parts: list[tuple[np.ndarray, ...]] = []
     for u, y in ((u - found.means[0], y - found.means[1]) for u, y in log.records):
         if len(u) > i + 1:
             x = (to_state @ np.concatenate([hankel(u, i), hankel(y, i)])).T  # x[i], x[i + 1], …
-            states.append(x[:-2]), later.append(x[1:-1]), us.append(u[i:-1]), ys.append(y[i:-1])
-    X, X1, U, Y = (np.concatenate(a) for a in (states, later, us, ys))
+            parts.append((x[:-2], x[1:-1], u[i:-1], y[i:-1]))
+    X, X1, U, Y = (np.concatenate(a) for a in zip(*parts))
     known = np.concatenate([X, U], 1)
     e = Y - (known if feedthrough else X) @ np.linalg.lstsq(known if feedthrough else X, Y, rcond=None)[0]
     w = X1 - known @ np.linalg.lstsq(known, X1, rcond=None)[0]
