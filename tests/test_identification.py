@@ -592,3 +592,12 @@ def test_the_command_writes_a_plant_that_other_commands_read(tmp_path):
     refused = CliRunner().invoke(main, [*call[:2], "--input", "forse", "--output", "position"])
     assert refused.exit_code == 2
     assert "did you mean force" in refused.output
+
+
+@pytest.mark.slow
+def test_a_chaotic_plant_is_fitted_because_segments_need_not_meet_at_first():
+    truth, log = closed_loop_log("double_pendulum", 0, 200)
+    found = identification.fit(systems.make("double_pendulum"), log, starts=1)
+    assert np.all(found.noise < 1.15 * 0.01 * log.ys.std(0))
+    assert not found.unidentifiable
+    assert np.all(np.abs(found.values - [float(getattr(truth, k)) for k in found.names]) < 3.5 * found.std)

@@ -13,6 +13,7 @@ from lqrlab.identification.shooting import DEFECT, Segments, first_states, minim
 from lqrlab.systems import Plant, check_plant, parameter_fields
 
 METHODS = ("auto", "single", "multiple")
+_LOOSE = 1e-2  # by which segments may fail to meet at first, relative to the states' scales
 
 
 def fit(
@@ -63,14 +64,19 @@ def fit(
     if len(zs) > 1:
         costs = np.asarray(segments.costs(jnp.asarray(zs), jnp.asarray(begin), jnp.asarray(sigma)))
         zs = zs[np.argsort(np.where(np.isfinite(costs), costs, np.inf), kind="stable")][:3]
+    gaps = np.geomspace(
+        max(_LOOSE, defect), defect, 4
+    )  # segments that need not meet at once converge from afar
     reached = []
     for z in zs:
         free = segments.packed(z, np.zeros(len(sigma)), begin)
-        reached.append(minimised(segments, free, sigma, iterations, defect, 1e-3))
+        reached.append(minimised(segments, free, sigma, iterations, gaps[0], 1e-3))
+        if len(reached) == 2 and np.isclose(reached[0][1], reached[1][1], rtol=0.02):
+            break  # the same minimum from two sides
     best = min(reached, key=lambda r: r[1])[0]
-    for _ in range(3):  # the noise, and what it weighs
+    for gap in gaps:  # the noise, and what it weighs, are found along
         sigma = _noise(segments, best, len(names))
-        best, _ = minimised(segments, best, sigma, iterations, defect)
+        best, _ = minimised(segments, best, sigma, iterations, gap)
     return _finished(
         segments, best, _noise(segments, best, len(names)), defect, np.array([c for _, c in reached]), log
     )
@@ -103,7 +109,7 @@ def _cut(
     plant: Plant, log: Log, names: tuple[str, ...], method: str, segment: int | None, offsets: np.ndarray,
     substeps: int | None = None,
 ) -> Segments:  # fmt: skip
-    """Segments in which errors grow by a factor of ten at most."""
+    """Segments in which errors grow by a factor of some fifty at most."""
     growth = float(np.linalg.eigvals(np.asarray(plant.matrices()[0])).real.max())
     longest = max(len(u) for u, _ in log.records)
     if method == "auto":
@@ -111,7 +117,7 @@ def _cut(
     if method == "single":
         length = None
     else:
-        fits = round(2.0 / max(growth * log.dt, 1e-9)) if growth > 0 else longest // 10
+        fits = round(4.0 / max(growth * log.dt, 1e-9)) if growth > 0 else longest // 10
         length = checks.whole("segment", segment) if segment else int(np.clip(fits, 5, max(longest // 2, 5)))
     substeps = simulation.env(plant, dt=log.dt, substeps=substeps).substeps
     return Segments.of(plant, log, names, length, substeps, offsets)

@@ -247,7 +247,7 @@ def _finite(rows: Float[np.ndarray, "*batch r f"]) -> Float[np.ndarray, "*batch 
 
 def minimised(
     segments: Segments, free: np.ndarray, sigma: np.ndarray, iterations: int, defect: float = DEFECT,
-    tolerance: float = 1e-7,
+    tolerance: float = 1e-8,
 ) -> tuple[np.ndarray, float]:  # fmt: skip
     """The unknowns that miss the log least, and half the sum of squares."""
     kept: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
