@@ -601,3 +601,32 @@ def test_a_chaotic_plant_is_fitted_because_segments_need_not_meet_at_first():
     assert np.all(found.noise < 1.15 * 0.01 * log.ys.std(0))
     assert not found.unidentifiable
     assert np.all(np.abs(found.values - [float(getattr(truth, k)) for k in found.names]) < 3.5 * found.std)
+
+
+def disturbed_log(seed):
+    """A pendulum that is pushed about, measured well."""
+    plant = systems.make("pendulum", mass=0.6, friction=0.05)
+    gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
+    run = simulation.rollout(
+        plant, simulation.LinearPolicy(gain), np.zeros(2), 250, excitation=0.5, noise=np.array([0.002, 0.03]),
+        key=jax.random.key(seed),
+    )  # fmt: skip
+    log = identification.read(run, plant=plant)
+    return plant, dataclasses.replace(
+        log, ys=log.ys + 0.002 * np.random.default_rng(seed).normal(size=log.ys.shape)
+    )
+
+
+@pytest.mark.slow
+def test_the_filter_knows_that_a_plant_is_disturbed():
+    z = []
+    for seed in range(4):
+        plant, log = disturbed_log(seed)
+        found = identification.fit(
+            systems.make("pendulum"), log, ["mass", "friction"], starts=1, method="filter"
+        )
+        z.append((found.values - [float(plant.mass), float(plant.friction)]) / found.std)
+    z = np.array(z)
+    assert np.mean(np.abs(z) < 3) >= 0.9
+    assert 0.4 < np.sqrt(np.mean(z**2)) < 1.6
+    assert found.residuals().white

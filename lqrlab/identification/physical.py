@@ -8,11 +8,12 @@ import numpy as np
 from lqrlab import simulation
 from lqrlab.compute import checks
 from lqrlab.identification.estimate import Fit
+from lqrlab.identification.filtering import filtered
 from lqrlab.identification.log import Log, require_excitation
 from lqrlab.identification.shooting import DEFECT, Segments, first_states, minimised
 from lqrlab.systems import Plant, check_plant, parameter_fields
 
-METHODS = ("auto", "single", "multiple")
+METHODS = ("auto", "single", "multiple", "filter")
 _LOOSE = 1e-2  # by which segments may fail to meet at first, relative to the states' scales
 
 
@@ -32,7 +33,9 @@ def fit(
         log: the record or records.
         parameters: names of those that are free; all that vary between variants if left out.
         method: ``"single"`` shooting simulates each record in one go; ``"multiple"`` in segments that have to meet,
-            which unstable plants and long records need; ``"auto"`` looks at the plant's poles.
+            which unstable plants and long records need; ``"auto"`` looks at the plant's poles. ``"filter"``
+            goes on from there by prediction error: the likelihood of an extended Kalman filter, with process noise, for
+            plants that are disturbed; without it disturbances make the errors look smaller than they are.
         starts: parameter values tried, the plant's own and others around them; the best few are followed.
         offsets: free constant offsets, of all outputs or of those named.
         defect: by how much segments may fail to meet, relative to the states' scales: larger allows for disturbances.
@@ -55,6 +58,7 @@ def fit(
     names = free_parameters(plant, parameters)
     checks.whole("starts", starts)
     checks.choice("method", method, METHODS)
+    defect = max(defect, _LOOSE) if method == "filter" else defect
     segments = _cut(plant, log, names, method, segment, _offset(log, offsets), substeps)
     require_excitation(log, len(names) + plant.n)
     _plausible(segments, log)
@@ -77,9 +81,10 @@ def fit(
     for gap in gaps:  # the noise, and what it weighs, are found along
         sigma = _noise(segments, best, len(names))
         best, _ = minimised(segments, best, sigma, iterations, gap)
-    return _finished(
+    found = _finished(
         segments, best, _noise(segments, best, len(names)), defect, np.array([c for _, c in reached]), log
     )
+    return filtered(found, log, iterations) if method == "filter" else found
 
 
 def free_parameters(plant: Plant, parameters: Sequence[str] | None) -> tuple[str, ...]:
@@ -112,7 +117,7 @@ def _cut(
     """Segments in which errors grow by a factor of some fifty at most."""
     growth = float(np.linalg.eigvals(np.asarray(plant.matrices()[0])).real.max())
     longest = max(len(u) for u, _ in log.records)
-    if method == "auto":
+    if method in ("auto", "filter"):
         method = "multiple" if segment or growth * longest * log.dt > 3 else "single"
     if method == "single":
         length = None
