@@ -127,6 +127,13 @@ def test_what_is_wrong_with_a_log_is_said(change, message):
         identification.read(**given)
 
 
+def test_several_files_are_one_log_of_several_records(tmp_path):
+    paths = [write(table(rows), tmp_path / f"{rows}.csv") for rows in (10, 15)]
+    log = identification.read(paths, ["force"], ["angle"])
+    assert log.first == (0, 10)
+    assert [len(u) for u, _ in log.records] == [10, 15]
+
+
 def test_an_hdf5_file_that_points_elsewhere_is_refused(tmp_path):
     import h5py
 

@@ -1,5 +1,7 @@
 """Parameters of a plant that is disturbed: the likelihood of what an extended Kalman filter did not expect."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,31 +60,37 @@ def filtered(first: Fit, log: Log, iterations: int) -> Fit:
         options={"maxiter": 5 * iterations, "ftol": 1e-12},
     )
     v = found.x
+    known = np.append(
+        np.zeros(k, bool), v[k : k + n] <= floor[:n] + 1e-6
+    )  # a noise that is not there is no unknown
+    information = _information(slope, v, k, np.append(known, np.zeros(rest - n, bool)))
+    expected = np.asarray(_filter(whole, jnp.asarray(v))[0])[whole.mask]
+    return _finished(whole, v, information, expected, found.fun, log)
+
+
+def _finished(
+    whole: Segments, v: np.ndarray, information: np.ndarray, expected: np.ndarray, cost: float, log: Log
+) -> Fit:
+    c = whole.coordinates
+    k, n, p = len(c.names), len(whole.scale), len(whole.which)
+    z, noise = v[:k], np.exp(v[k + n : k + n + p])
+    x0 = v[k + n + p :].reshape(-1, n) * whole.scale
+    plant, values = c.plant(whole.plant, jnp.asarray(z)), np.asarray(c.values(z))
+    return Fit(
+        plant, c.names, values, z, information, noise, np.zeros(p), x0, expected, np.array([cost]), whole, log
+    )
+
+
+def _information(
+    slope: Callable[[np.ndarray], tuple[float, np.ndarray]], v: np.ndarray, k: int, known: np.ndarray
+) -> Float[np.ndarray, "k k"]:
+    """The Hessian of the first k unknowns, the others eliminated but for those that are known."""
     h = 1e-4
     H = np.stack([(slope(v + h * row)[1] - slope(v - h * row)[1]) / (2 * h) for row in np.eye(len(v))])
     H = (H + H.T) / 2
-    free = np.arange(len(v)) >= k
-    free[k : k + n] &= v[k : k + n] > floor[:n] + 1e-6  # a noise that is not there is no unknown
-    inner = H[np.ix_(free, free)]
-    information = H[:k, :k] - H[:k, free] @ np.linalg.pinv(inner, hermitian=True) @ H[free, :k]
-    expected = np.asarray(_filter(whole, jnp.asarray(v))[0])[whole.mask]
-    z = v[:k]
-    noise, x0 = np.exp(v[k + n : k + n + p]), v[k + n + p :].reshape(-1, n) * whole.scale
-    plant, values = c.plant(whole.plant, jnp.asarray(z)), np.asarray(c.values(z))
-    return Fit(
-        plant,
-        c.names,
-        values,
-        z,
-        information,
-        noise,
-        np.zeros(p),
-        x0,
-        expected,
-        np.array([found.fun]),
-        whole,
-        log,
-    )
+    free = (np.arange(len(v)) >= k) & ~known
+    inner = np.linalg.pinv(H[np.ix_(free, free)], hermitian=True)
+    return H[:k, :k] - H[:k, free] @ inner @ H[free, :k]
 
 
 @jax.jit

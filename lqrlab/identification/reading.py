@@ -61,19 +61,14 @@ def read(
     >>> round(log.dt, 6), round(float(log.ys[1, 0] / np.pi), 6), log.outputs[0].unit
     (0.1, 0.1, 'rad')
     """
-    if isinstance(source, list | tuple) and not np.isscalar(source[0] if source else 0):
-        logs = [read(s, inputs, outputs, dt, time, units=units, plant=plant, gap=gap) for s in source]
-        return join(logs)
+    if isinstance(source, list | tuple):
+        return join([read(s, inputs, outputs, dt, time, units=units, plant=plant, gap=gap) for s in source])
     if isinstance(source, Trajectory):
         return _of_trajectory(source, plant, outputs)
     if plant is not None:
         inputs = inputs or [s.name for s in plant.inputs]
         outputs = outputs or [s.name for s in plant.outputs]
-    for name, given in (("inputs", inputs), ("outputs", outputs)):
-        if isinstance(given, str) or not len(given):
-            raise ValueError(
-                f"{name}: expected a list of column names, such as ['force'], but found {given!r}"
-            )
+    _check_names(inputs=inputs, outputs=outputs)
     where, frame = _table(source, [*inputs, *outputs])
     columns = _columns(where, frame, units or {})
     wanted = [_found(where, columns, s.name) for s in signals_of([*inputs, *outputs])]
@@ -87,6 +82,14 @@ def read(
     values, m = values[rows], len(inputs)
     signals = tuple(s for s, _ in converted)
     return Log(values[:, :m], values[:, m:], step, signals[:m], signals[m:], first, tuple(notes))
+
+
+def _check_names(**given: Sequence[str]) -> None:
+    for name, names in given.items():
+        if isinstance(names, str) or not len(names):
+            raise ValueError(
+                f"{name}: expected a list of column names, such as ['force'], but found {names!r}"
+            )
 
 
 def join(logs: Sequence[Log]) -> Log:
