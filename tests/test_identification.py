@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import control as python_control
 import jax
@@ -637,3 +638,18 @@ def test_the_filter_knows_that_a_plant_is_disturbed():
     assert np.mean(np.abs(z) < 3) >= 0.9
     assert 0.4 < np.sqrt(np.mean(z**2)) < 1.6
     assert found.residuals().white
+
+
+@pytest.mark.parametrize(
+    ("along", "said"),
+    [
+        ([1.0, -1.0, 0.0], "a and b enter only as their product"),
+        ([0.0, 0.7, 0.7], "b and c enter only as their ratio"),
+        ([0.0, 0.0, -1.0], "c has no effect"),
+        ([1.0, -2.0, 0.5], "a, b and c cannot be told apart: a -5 %, b \\+10 %, c -2 %"),
+    ],
+)
+def test_a_combination_that_changes_nothing_is_put_into_words(along, said):
+    words = identification.estimate.in_words("abc", -np.array(along), np.ones(3, bool))
+    words_of_other_sign = identification.estimate.in_words("abc", np.array(along), np.ones(3, bool))
+    assert any(re.match(said, w) for w in (words, words_of_other_sign))
