@@ -22,6 +22,7 @@ ROOMS = (
     "control",
     "simulation",
     "dataset",
+    "identification",
     "learning",
     "evaluation",
 )

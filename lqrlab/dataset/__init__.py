@@ -5,7 +5,7 @@ from lqrlab.dataset.config import DataConfig, fold
 from lqrlab.dataset.description import Description, describe
 from lqrlab.dataset.generation import generate
 from lqrlab.dataset.random_linear import random_systems
-from lqrlab.dataset.shards import BadFile
+from lqrlab.dataset.shards import BadFile, read_arrays
 from lqrlab.dataset.sources import Source, source
 from lqrlab.dataset.store import Dataset, Recorded, Variants, open
 from lqrlab.dataset.table import SPLITS, VariantTable
@@ -34,6 +34,7 @@ __all__ = [
     "generate",
     "open",
     "random_systems",
+    "read_arrays",
     "source",
     "sources",
     "verify",

@@ -217,6 +217,17 @@ def rows(
         return arrays[name][...] if first is None else arrays[name][first:last]
 
 
+def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of an HDF5 file of anyone's, such as a log: numbers in its root, no links, nothing outside of it.
+
+    Raises:
+        BadFile: see :func:`opened`.
+    """
+    path = Path(path)
+    with opened(path) as arrays:
+        return {name: rows(path, arrays, name) for name in arrays}
+
+
 def read(path: Path) -> tuple[Content, dict[str, str]]:
     """All of a file, and the digests that are written in it (compare them with :meth:`Content.digests`).
 

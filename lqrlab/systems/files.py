@@ -10,7 +10,9 @@ import numpy as np
 
 from lqrlab.compute import checks
 from lqrlab.compute.files import read_object
-from lqrlab.systems.custom import Linear, from_matrices
+from lqrlab.systems.custom import from_matrices
+from lqrlab.systems.plant import Plant
+from lqrlab.systems.registry import make
 
 Contents = dict[str, Any]
 _LIMIT = 64 * 2**20
@@ -23,12 +25,13 @@ def load(
     name: str = "",
     states: Sequence[str] = (),
     inputs: Sequence[str] = (),
-) -> Linear:
-    """A plant from a file that holds A and B, and perhaps C, Q, R, dt, states, inputs.
+) -> Plant:
+    """A plant from a file: A and B, and perhaps C, Q, R, dt, states, inputs; or a family and its parameters.
 
     Args:
-        path: ``.npz`` (NumPy), ``.mat`` (MATLAB up to version 7) or ``.json`` (lists of rows). Nothing in it
-            is executed: pickled objects are refused.
+        path: ``.npz`` (NumPy), ``.mat`` (MATLAB up to version 7) or ``.json`` (lists of rows, or
+            ``{"family": …, "parameters": {…}}`` as ``lqrlab identify`` writes it). Nothing in it is executed: pickled
+            objects are refused.
         dt: sample time [s]; the file's, or 0.01 s, if left out.
         name: what the plant is called.
         states, inputs: names with units, as ``"angle [rad]"``; the file's if left out.
@@ -53,6 +56,8 @@ def load(
     except Exception as error:
         why = f"({type(error).__name__}: {error}); it is truncated, damaged or of another kind"
         raise ValueError(f"{file}: cannot be read as {file.suffix} {why}") from error
+    if "family" in content and file.suffix.lower() == ".json":
+        return _of_family(file, content)
     for matrix in "AB":
         if matrix not in content:
             held = ", ".join(sorted(content)) or "nothing"
@@ -69,6 +74,16 @@ def load(
             key: checks.real(key, content[key]) for key in ("A", "B", "C", "Q", "R") if key in content
         }
         return from_matrices(**matrices, **names, dt=_scalar(step), name=name)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def _of_family(file: Path, content: Contents) -> Plant:
+    parameters = content.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise ValueError(f"{file}: expected parameters by name, but found {parameters!r}")
+    try:
+        return make(content["family"], **parameters)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import lqrlab
-from lqrlab.workbench.cli import bench, data_commands, doctor, listing, options, pretrain
+from lqrlab.workbench.cli import bench, data_commands, doctor, identify, listing, options, pretrain
 from lqrlab.workbench.cli.options import PATH, as_json, complete
 from lqrlab.workbench.runs import pipeline
 
@@ -172,13 +172,15 @@ def report(folder: Path | None, show: bool) -> None:
 def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     """List the plants, or show one of them.
 
-    Of one plant: its size, source, parameters, signals and open-loop modes in words.
+    Of one plant, by its name or from a file of lqrlab identify: its size, source, parameters, signals and
+    open-loop modes in words.
     """
     from lqrlab import compute, systems
     from lqrlab.workbench.runs.terminal import table
 
     compute.setup()
-    families = map(systems.family, [name] if name else systems.names())  # no plant is made to be listed
+    # no plant is made to be listed
+    families = map(systems.family, systems.names()) if name is None else [type(options.plant(name))]
     if file:
         from lqrlab.workbench.figures import catalogue_page
 
@@ -193,7 +195,7 @@ def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     else:
         from lqrlab.workbench.figures import plant_card
 
-        card = plant_card.card(systems.make(name), equations=False)
+        card = plant_card.card(options.plant(name), equations=False)
         lines = [f"{card.name}: {card.title}", *(f"{label}: {words}" for label, words in card.facts.items())]
         lines += ["\n" + table(rows, head) for head, rows in card.tables.values()]
         lines += ["\nopen-loop poles in words:", *(f"  {words}" for words in card.modes)]
@@ -245,6 +247,7 @@ def init(folder: Path) -> None:
 
 
 for command in (
+    identify.identify,
     data_commands.data,
     data_commands.train,
     bench.bench,

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from lqrlab.workbench.runs import notebooks, pipeline
+
+if TYPE_CHECKING:
+    from lqrlab.systems import Plant
 
 PATH = click.Path(path_type=Path)
 EXAMPLES = {"run": "learning_rate=1e-3", "sweep": "learning_rate=1e-3,3e-4", "generate": "variants=10"}
@@ -93,6 +96,13 @@ def with_plants(command: click.Command) -> None:
 def folder(what: str) -> Callable[[Callable], Callable]:
     """``--folder``."""
     return click.option("--folder", type=PATH, help=what)
+
+
+def plant(name: str) -> "Plant":
+    """A plant by its name in the catalogue, or from a file, as ``lqrlab identify`` writes it."""
+    from lqrlab import systems
+
+    return systems.load(name) if Path(name).suffix in (".json", ".npz", ".mat") else systems.make(name)
 
 
 source = click.option("--notebooks", "source", type=PATH, help="Folder of the notebooks.")

@@ -1,0 +1,192 @@
+"""Physical parameters of a plant from a log: output error by single or multiple shooting, from many starts."""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from lqrlab import simulation
+from lqrlab.compute import checks
+from lqrlab.identification.estimate import Fit
+from lqrlab.identification.filtering import filtered
+from lqrlab.identification.log import Log, require_excitation
+from lqrlab.identification.shooting import DEFECT, Segments, first_states, minimised
+from lqrlab.systems import Plant, check_plant, parameter_fields
+
+METHODS = ("auto", "single", "multiple", "filter")
+_LOOSE = 1e-2  # by which segments may fail to meet at first, relative to the states' scales
+
+
+def fit(
+    plant: Plant, log: Log, parameters: Sequence[str] | None = None, *, method: str = "auto", starts: int = 8,
+    offsets: bool | Sequence[str] = False, defect: float = DEFECT, segment: int | None = None,
+    substeps: int | None = None, seed: int = 0, iterations: int = 100,
+) -> Fit:  # fmt: skip
+    """Physical parameters of a plant from a log of its inputs and (some) outputs, named as the plant names them.
+
+    Minimised is the sum of squares of the outputs' errors in units of their noise, which is estimated along, over the
+    parameters, the initial state of each record, and offsets. SciPy's trust-region least squares is the solver: it
+    keeps bounds, needs no new dependency, and gets exact Jacobians from JAX; starts are compared under ``vmap``.
+
+    Args:
+        plant: of any class, with values to start from.
+        log: the record or records.
+        parameters: names of those that are free; all that vary between variants if left out.
+        method: ``"single"`` shooting simulates each record in one go; ``"multiple"`` in segments that have to meet,
+            which unstable plants and long records need; ``"auto"`` looks at the plant's poles. ``"filter"``
+            goes on from there by prediction error: the likelihood of an extended Kalman filter, with process noise, for
+            plants that are disturbed; without it disturbances make the errors look smaller than they are.
+        starts: parameter values tried, the plant's own and others around them; the best few are followed.
+        offsets: free constant offsets, of all outputs or of those named.
+        defect: by how much segments may fail to meet, relative to the states' scales: larger allows for disturbances.
+        segment: samples in a segment; from the plant's fastest unstable mode if left out.
+        substeps: Runge-Kutta steps in a sample time; enough for the plant's fastest mode at its operating point if left
+            out.
+        seed: of the starts.
+        iterations: at most so many evaluations from each start.
+
+    Raises:
+        ValueError: signals that the plant does not have, nothing excited, too few samples; says what to do.
+
+    Source: H. G. Bock, Recent advances in parameter identification techniques for ODE (1983), multiple shooting;
+    L. Ljung, System Identification, 2nd ed. (1999), chapters 7, 9.
+    """
+    check_plant(plant)
+    if plant.batch_shape:
+        raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
+    checks.instance("log", log, Log, "a log, as identification.read makes")
+    names = free_parameters(plant, parameters)
+    checks.whole("starts", starts)
+    checks.choice("method", method, METHODS)
+    defect = max(defect, _LOOSE) if method == "filter" else defect
+    segments = _cut(plant, log, names, method, segment, _offset(log, offsets), substeps)
+    require_excitation(log, len(names) + plant.n)
+    _plausible(segments, log)
+    begin = first_states(segments, log)
+    zs = _candidates(segments, starts, seed)
+    sigma = np.maximum(0.05 * log.ys.std(0), 1e-12)
+    if len(zs) > 1:
+        costs = np.asarray(segments.costs(jnp.asarray(zs), jnp.asarray(begin), jnp.asarray(sigma)))
+        zs = zs[np.argsort(np.where(np.isfinite(costs), costs, np.inf), kind="stable")][:3]
+    gaps = np.geomspace(
+        max(_LOOSE, defect), defect, 4
+    )  # segments that need not meet at once converge from afar
+    reached = []
+    for z in zs:
+        free = segments.packed(z, np.zeros(len(sigma)), begin)
+        reached.append(minimised(segments, free, sigma, iterations, gaps[0], 1e-3))
+        if len(reached) == 2 and np.isclose(reached[0][1], reached[1][1], rtol=0.02):
+            break  # the same minimum from two sides
+    best = min(reached, key=lambda r: r[1])[0]
+    for gap in gaps:  # the noise, and what it weighs, are found along
+        sigma = _noise(segments, best, len(names))
+        best, _ = minimised(segments, best, sigma, iterations, gap)
+    found = _finished(
+        segments, best, _noise(segments, best, len(names)), defect, np.array([c for _, c in reached]), log
+    )
+    return filtered(found, log, iterations) if method == "filter" else found
+
+
+def free_parameters(plant: Plant, parameters: Sequence[str] | None) -> tuple[str, ...]:
+    """The parameters named, checked; all that vary between variants if none are."""
+    fields = parameter_fields(type(plant))
+    if not fields:
+        raise ValueError(
+            f"plant: {plant.name} declares no parameters; write a class with systems.param, or use subspace"
+        )
+    if parameters is None:
+        return tuple(name for name, f in fields.items() if f.metadata["vary"])
+    for name in parameters:
+        checks.choice("parameters", name, fields, f"some of {plant.name}'s parameters:")
+    return tuple(parameters)
+
+
+def _offset(log: Log, offsets: bool | Sequence[str]) -> np.ndarray:
+    names = [s.name for s in log.outputs]
+    if isinstance(offsets, bool):
+        return np.full(len(names), offsets)
+    for name in offsets:
+        checks.choice("offsets", name, names, "outputs of the log:")
+    return np.array([name in offsets for name in names])
+
+
+def _cut(
+    plant: Plant, log: Log, names: tuple[str, ...], method: str, segment: int | None, offsets: np.ndarray,
+    substeps: int | None = None,
+) -> Segments:  # fmt: skip
+    """Segments in which errors grow by a factor of some fifty at most."""
+    growth = float(np.linalg.eigvals(np.asarray(plant.matrices()[0])).real.max())
+    longest = max(len(u) for u, _ in log.records)
+    if method in ("auto", "filter"):
+        method = "multiple" if segment or growth * longest * log.dt > 3 else "single"
+    if method == "single":
+        length = None
+    else:
+        fits = round(4.0 / max(growth * log.dt, 1e-9)) if growth > 0 else longest // 10
+        length = checks.whole("segment", segment) if segment else int(np.clip(fits, 5, max(longest // 2, 5)))
+    substeps = simulation.env(plant, dt=log.dt, substeps=substeps).substeps
+    return Segments.of(plant, log, names, length, substeps, offsets)
+
+
+def _plausible(segments: Segments, log: Log) -> None:
+    """Refuse signals that are far from anything that the plant means: most likely another unit."""
+    plant = segments.plant
+    scales, at = {s.name: s for s in (*plant.inputs, *plant.states)}, dict(log.signals)
+    for signal, a in at.items():
+        s = scales.get(signal.name)
+        if s is not None and s.scale and np.abs(a - s.at).max() > 1e3 * s.scale + 1e3 * abs(s.at):
+            raise ValueError(
+                f"log: {signal.name} reaches {np.abs(a).max():.3g}, where {s.scale:g} {s.unit} is large for "
+                f"{plant.name}: is it in another unit? read(..., units={{'{signal.name}': 'deg'}}) converts"
+            )
+
+
+def _candidates(segments: Segments, starts: int, seed: int) -> np.ndarray:
+    """The plant's own values, and others within a factor of some four of them."""
+    c = segments.coordinates
+    draws = np.random.default_rng(seed).uniform(-1.4, 1.4, (starts, len(c.names)))
+    draws[:, c.span != 0] = np.abs(draws[:, c.span != 0]) * 2 - 1
+    draws[0] = 0.0
+    return np.clip(draws, c.low, c.high)
+
+
+def _outputs(segments: Segments, free: np.ndarray) -> np.ndarray:
+    z, offsets, starts = segments.unpacked(free)
+    return (np.asarray(segments.outputs(jnp.asarray(z), jnp.asarray(starts))[0]) + offsets)[segments.mask]
+
+
+def _noise(segments: Segments, free: np.ndarray, k: int) -> np.ndarray:
+    """Standard deviation of each output's error, less the freedom of the fit."""
+    e = _outputs(segments, free) - segments.ys[segments.mask]
+    records = int(np.sum(~segments.follows))
+    used = (k + records * segments.plant.n) / e.shape[1] + segments.offsets
+    rms = np.sqrt(np.sum(e**2, 0) / np.maximum(len(e) - used, 1))
+    return np.maximum(rms, 1e-9 * np.maximum(segments.ys[segments.mask].std(0), 1e-12))
+
+
+def _finished(
+    segments: Segments, free: np.ndarray, sigma: np.ndarray, defect: float, costs: np.ndarray, log: Log
+) -> Fit:
+    z, offsets, starts = segments.unpacked(free)
+    k = len(z)
+    J = segments.condensed(free, sigma, defect, 0.0)[1]
+    R = np.asarray(np.linalg.qr(np.concatenate([J[:, k:], J[:, :k]], 1), mode="r"))[
+        -k:, -k:
+    ]  # all but the parameters eliminated
+    c = segments.coordinates
+    plant = c.plant(segments.plant, jnp.asarray(z))
+    values = np.asarray(c.values(z))
+    return Fit(
+        plant,
+        c.names,
+        values,
+        z,
+        R.T @ R,
+        sigma,
+        offsets,
+        starts,
+        _outputs(segments, free),
+        costs,
+        segments,
+        log,
+    )

@@ -1,0 +1,655 @@
+"""From a log to a plant: reading, linear models, physical parameters, and what is said of them."""
+
+import dataclasses
+import json
+import re
+
+import control as python_control
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.io
+import scipy.signal
+from click.testing import CliRunner
+
+from lqrlab import control, identification, simulation, systems
+from lqrlab.identification import Log
+from lqrlab.systems import Signal
+from lqrlab.workbench.cli import main
+
+RANDOM = np.random.default_rng(0)
+
+
+def signals(letter, count):
+    return tuple(Signal(f"{letter}{i + 1}", "1") for i in range(count))
+
+
+def linear_log(A, B, C, K, samples=1000, sigma=0.05, seed=0, records=1):
+    """Records of x[t+1] = Ax + Bu + Ke, y = Cx + e under white inputs."""
+    random = np.random.default_rng(seed)
+    n, m, p = len(A), B.shape[1], len(C)
+    us = random.normal(size=(records, samples, m))
+    e = sigma * random.normal(size=(records, samples, p))
+    ys = np.empty((records, samples, p))
+    for r in range(records):
+        x = np.zeros(n)
+        for t in range(samples):
+            ys[r, t] = C @ x + e[r, t]
+            x = A @ x + B @ us[r, t] + K @ e[r, t]
+    first = tuple(range(0, records * samples, samples))
+    return Log(us.reshape(-1, m), ys.reshape(-1, p), 0.1, signals("u", m), signals("y", p), first)
+
+
+A = np.array([[0.9, 0.2, 0.0], [-0.2, 0.9, 0.1], [0.0, 0.0, 0.6]])
+B = np.array([[0.0], [0.5], [1.0]])
+C = np.array([[1.0, 0.0, 0.0]])
+K = np.array([[0.3], [0.1], [0.0]])
+
+
+def pulses(model, num=20):
+    return model.markov(num)[1:]
+
+
+def true_pulses(num=20):
+    return np.stack([C @ np.linalg.matrix_power(A, k) @ B for k in range(num - 1)])
+
+
+# Logs -------------------------------------------------------------------------------------------------------------
+
+
+def table(rows=40):
+    t = 0.1 * np.arange(rows)
+    return pd.DataFrame({"time": t, "force [N]": np.sin(t), "angle [deg]": 180 * np.cos(t)})
+
+
+def write(frame, path):
+    columns = {c.partition(" ")[0]: frame[c].to_numpy() for c in frame}
+    if path.suffix == ".parquet":
+        frame.to_parquet(path)
+    elif path.suffix == ".mat":
+        scipy.io.savemat(path, columns)
+    elif path.suffix == ".h5":
+        import h5py
+
+        with h5py.File(path, "w") as file:
+            for name, values in columns.items():
+                file[name] = values
+    elif path.suffix == ".txt":
+        np.savetxt(path, frame.to_numpy()[:, 1:])
+    else:
+        frame.to_csv(path, index=False, sep=";" if path.stem == "semicolons" else ",")
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.csv", "semicolons.csv", "a.parquet", "a.mat", "a.h5", "a.txt"])
+def test_each_kind_of_file_gives_the_same_log(name, tmp_path):
+    path = write(table(), tmp_path / name)
+    dt = 0.1 if name == "a.txt" else None
+    log = identification.read(path, ["force"], ["angle"], dt, units={"angle": "deg"})
+    assert log.dt == pytest.approx(0.1)
+    assert np.allclose(log.us[:, 0], np.sin(0.1 * np.arange(40)))
+    assert np.allclose(log.ys[:, 0], np.pi * np.cos(0.1 * np.arange(40)))
+    assert log.outputs[0] == Signal("angle", "rad")
+    assert any("converted from deg to rad" in note for note in log.notes)
+
+
+def test_gaps_and_rows_without_numbers_begin_new_records_and_jitter_is_named():
+    frame = table().drop(index=[10, 11, 12]).reset_index(drop=True)
+    frame.loc[20, "force [N]"] = np.nan
+    frame.loc[30, "time"] += 0.02
+    log = identification.read(frame, ["force"], ["angle"])
+    assert log.first == (0, 10, 20)
+    assert len(log) == 36
+    said = " ".join(log.notes)
+    assert "1 gap in" in said
+    assert "jitters by up to 20%" in said
+    assert "1 of 37 rows" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"inputs": ["forse"]}, "has no column 'forse'; did you mean force"),
+        ({"outputs": []}, "outputs: expected a list of column names"),
+        ({"dt": 0.2}, "the time column steps by 0.1"),
+        ({"source": table().iloc[::-1]}, "time does not increase"),
+        ({"source": table().assign(**{"force [N]": "1,5"})}, "decimal mark a comma"),
+        ({"source": np.zeros((5, 3))}, "has no headings and 3 columns"),
+        ({"source": "log.xyz"}, "expected a file ending in .csv"),
+        ({"source": "log.csv"}, "there is no such file"),
+        ({"source": table().drop(columns="time")}, "say the sample time"),
+        ({"units": {"angel": "deg"}}, "has no column 'angel'"),
+    ],
+)
+def test_what_is_wrong_with_a_log_is_said(change, message):
+    given = {"source": table(), "inputs": ["force"], "outputs": ["angle"]} | change
+    with pytest.raises(ValueError, match=message):
+        identification.read(**given)
+
+
+def test_several_files_are_one_log_of_several_records(tmp_path):
+    paths = [write(table(rows), tmp_path / f"{rows}.csv") for rows in (10, 15)]
+    log = identification.read(paths, ["force"], ["angle"])
+    assert log.first == (0, 10)
+    assert [len(u) for u, _ in log.records] == [10, 15]
+
+
+def test_an_hdf5_file_that_points_elsewhere_is_refused(tmp_path):
+    import h5py
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["force"] = h5py.ExternalLink("/etc/hostname", "/x")
+    with pytest.raises(ValueError, match="is a link"):
+        identification.read(tmp_path / "a.h5", ["force"], ["angle"], 0.1)
+
+
+def test_a_trajectory_is_a_log_of_absolute_values():
+    plant = systems.make("coupled_tanks")
+    x0 = plant.initial_state(key=jax.random.key(0), num=2)
+    run = simulation.rollout(plant, simulation.no_control(plant), x0, 5)
+    log = identification.read(run, plant=plant)
+    assert log.first == (0, 5)
+    x_eq, u_eq = plant.equilibrium()
+    assert np.allclose(log.ys[5], x0[1] + x_eq)
+    assert np.allclose(log.us, u_eq)
+
+
+def test_resampling_filtering_detrending_and_splitting_keep_what_they_should():
+    t = 0.01 * np.arange(2000)
+    slow, fast = np.sin(2 * np.pi * 0.5 * t), np.sin(2 * np.pi * 30 * t)
+    log = identification.read({"u": slow + 1, "y": slow + fast + 2 + t}, ["u"], ["y"], 0.01)
+    inner = slice(300, -300)
+    flat = log.detrended("linear").filtered(5.0)
+    assert (
+        np.abs(flat.ys[inner, 0] - slow[inner]).max() < 0.15
+    )  # no phase; the line is fitted to the sine too
+    coarse = log.resampled(0.05)
+    assert coarse.dt == 0.05
+    assert np.abs(coarse.us[20:-20, 0] - 1 - slow[::5][20:-20]).max() < 0.01
+    first, last = log.split(0.25)
+    assert (len(first), len(last)) == (500, 1500)
+    assert np.array_equal(np.concatenate([first.ys, last.ys]), log.ys)
+
+
+def test_a_log_says_what_a_careful_engineer_would_notice():
+    random = np.random.default_rng(1)
+    u, t = random.normal(size=800), 0.01 * np.arange(800)
+    y = scipy.signal.lfilter([0.1], [1, -0.9], u)
+    columns = {
+        "u": u, "twin": 2 * u + 1, "still": 0 * u + 3, "y": np.clip(y, -0.2, 0.25), "coarse": np.round(y * 20) / 20,
+        "alone": random.normal(size=800),
+    }  # fmt: skip
+    log = identification.read(columns | {"time": t}, ["u", "twin"], ["y", "coarse", "still", "alone"])
+    said = "\n".join(log.remarks())
+    assert "still: is constant" in said
+    assert "y: is at its upper limit, 0.25" in said
+    assert "coarse: comes in steps of 0.05" in said
+    assert "u and twin move together" in said
+    assert "alone: no input explains it" in said
+    f, coherence = log.coherence()
+    assert coherence.shape == (4, len(f))
+    assert coherence[0].mean() > 0.5 > coherence[3].mean()
+
+
+# Linear models --------------------------------------------------------------------------------------------------
+
+
+def test_least_squares_errors_mean_what_they_say():
+    """Of 60 records, the errors of A and B are as large as their standard errors say."""
+    plain, push, z = A[:2, :2], B[:2], []
+    for seed in range(60):
+        log = linear_log(plain, push, np.eye(2), np.zeros((2, 2)), 1)
+        random = np.random.default_rng(seed)
+        x, us, xs = np.zeros(2), random.normal(size=(200, 1)), []
+        for u in us:
+            xs.append(x)
+            x = plain @ x + push @ u + 0.1 * random.normal(size=2)
+        log = dataclasses.replace(log, us=us, ys=np.array(xs))
+        found = identification.least_squares(log)
+        std = np.sqrt(np.diagonal(found.covariance))[:6]
+        z.append(np.concatenate([(found.A - plain).ravel(), (found.B - push).ravel()]) / std)
+    z = np.array(z)
+    assert 0.85 < np.sqrt(np.mean(z**2)) < 1.15
+    assert np.mean(np.abs(z) < 3) > 0.98
+
+
+@pytest.mark.parametrize("method", ["n4sid", "moesp", "cva"])
+def test_subspace_recovers_a_plant_without_noise_exactly(method):
+    log = linear_log(A, B, C, K, 400, 0.0, records=2)
+    model = identification.subspace(log, 3, method=method)
+    # the records' means are taken off, and a plant at rest responds to that as to a step
+    assert np.abs(pulses(model) - true_pulses()).max() < 0.02
+    assert np.allclose(np.sort(np.abs(model.poles)), np.sort(np.abs(np.linalg.eigvals(A))), atol=0.01)
+
+
+@pytest.mark.parametrize("method", ["n4sid", "moesp", "cva"])
+def test_subspace_then_prediction_error_is_near_the_truth_and_its_errors_are_true(method):
+    log = linear_log(A, B, C, K, 2000, 0.3)
+    model = identification.subspace(log, 3, method=method)
+    assert np.abs(pulses(model) - true_pulses()).max() < 0.15
+    better = identification.refine(model, log)
+    assert np.abs(pulses(better) - true_pulses()).max() < 0.05
+    truth = np.linalg.eigvals(A)
+    for pole, std in zip(better.poles, better.pole_std):
+        error = pole - truth[np.argmin(np.abs(truth - pole))]
+        assert abs(error.real) < 4 * std[0]
+        assert abs(error.imag) < 4 * std[1] + 1e-9
+    assert better.residuals(log).white
+    assert better.noise[0, 0] == pytest.approx(0.09, rel=0.1)
+    # the Kalman gain comes with it: C K is free of the state's coordinates
+    assert (better.C @ better.K)[0, 0] == pytest.approx((C @ K)[0, 0], abs=0.08)
+
+
+def test_the_eigensystem_realisation_is_that_of_python_control():
+    ours = identification.realise(true_pulses(31), 3)
+    theirs, _ = python_control.eigensys_realization(
+        np.moveaxis(np.concatenate([np.zeros((1, 1, 1)), true_pulses(31)]), 0, -1), 3, m=15, n=15
+    )
+    a, b, c = (np.stack([C @ np.linalg.matrix_power(A, k) @ B for k in range(30)]) for A, B, C in (
+        ours[:3], (theirs.A, theirs.B, theirs.C), (A, B, C)))  # fmt: skip
+    assert np.abs(a - c).max() < 1e-9
+    assert np.abs(a - b).max() < 1e-9
+
+
+def test_okid_and_regression_find_the_pulse_responses():
+    log = linear_log(A, B, C, K, 2000, 0.05)
+    assert np.abs(pulses(identification.era(log, 3)) - true_pulses()).max() < 0.02
+    assert np.abs(pulses(identification.arx(log, 8), 8) - true_pulses(8)).max() < 0.02
+
+
+def test_orders_name_the_true_one_and_subspace_takes_it():
+    log = linear_log(A, B, C, K, 1500, 0.2)
+    rows = identification.orders(log, range(1, 7))
+    assert rows["BIC"].idxmin() == 3
+    assert rows["predicted [%]"].idxmax() >= 3
+    assert identification.subspace(log).order <= 4
+
+
+def test_feedback_around_an_unstable_plant_does_not_bias_prediction_error():
+    unstable, gain = np.array([[1.1, 0.2], [0.0, 0.9]]), np.array([[2.5, 1.0]])
+    push, random = np.array([[0.1], [0.3]]), np.random.default_rng(3)
+    x, us, ys = np.zeros(2), [], []
+    for _ in range(2000):
+        e = 0.1 * random.normal(size=2)
+        ys.append(x + e)
+        us.append(-gain @ ys[-1] + random.normal(size=1))
+        x = unstable @ x + push @ us[-1]
+    log = Log(np.array(us), np.array(ys), 0.1, signals("u", 1), signals("y", 2))
+    model = identification.refine(identification.least_squares(log), log)
+    assert np.sort(model.poles.real) == pytest.approx([0.9, 1.1], abs=0.02)
+    assert any("made in feedback" in words for words in model.residuals(log).sentences)
+
+
+def test_poles_outside_are_moved_inside_on_wish():
+    log = linear_log(np.diag([1.002, 0.5]), np.ones((2, 1)), np.ones((1, 2)), np.zeros((2, 1)), 300, 0.1)
+    assert np.abs(identification.subspace(log, 2, stable=True).poles).max() < 1
+
+
+def test_the_jacobian_of_the_filter_is_that_of_finite_differences():
+    from lqrlab.identification import refinement
+
+    log = linear_log(A, B, C, K, 50)
+    model = identification.subspace(linear_log(A, B, C, K, 400), 3)
+    fixed = {name: np.asarray(getattr(model, name)) for name in "ABCDK"}
+    z = np.concatenate([model.A.ravel(), model.K.ravel(), np.ones(3), [0.1]])
+    args = (
+        {k: jax.numpy.asarray(v) for k, v in fixed.items()},
+        [(log.us, log.ys)],
+        np.eye(1),
+        ("A", "K"),
+        (3, 1, 1),
+    )
+    exact = refinement._slopes(z, *args)
+    for i in range(len(z)):
+        h = 1e-6 * np.eye(len(z))[i]
+        numeric = (refinement._missed(z + h, *args) - refinement._missed(z - h, *args)) / 2e-6
+        assert np.abs(numeric - exact[:, i]).max() < 1e-6 * (1 + np.abs(numeric).max())
+
+
+def test_from_a_record_to_a_regulator():
+    """Discrete to continuous and back, python-control, and an LQG loop that holds the true plant."""
+    log = linear_log(A, B, C, K, 2000, 0.1)
+    model = identification.refine(identification.subspace(log, 3), log)
+    plant = model.plant()
+    assert np.allclose(control.c2d(*plant.matrices(), plant.dt)[0], model.A, atol=1e-9)
+    space = model.to_statespace()
+    assert np.allclose(
+        python_control.impulse_response(space, T=0.1 * np.arange(9)).outputs * 0.1, model.markov(9)[:, 0, 0]
+    )
+    lqg = model.lqg(model.C.T @ model.C, np.eye(1))
+    loop = np.block([[A, B @ np.asarray(lqg.C)], [np.asarray(lqg.B) @ C, np.asarray(lqg.A)]])
+    assert np.abs(np.linalg.eigvals(loop)).max() < 1
+
+
+def test_logs_that_tell_nothing_are_refused_in_words():
+    log = linear_log(A, B, C, K, 200)
+    still = dataclasses.replace(log, us=0 * log.us + 3)
+    tone = dataclasses.replace(log, us=np.sin(np.arange(200))[:, None])
+    twins = dataclasses.replace(log, us=np.repeat(log.us, 2, 1), inputs=signals("u", 2))
+    for bad, message in (
+        (still, "u1 is constant"),
+        (twins, "u1 and u2 move together"),
+        (tone, "do not excite"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            identification.subspace(bad, 3)
+    with pytest.raises(ValueError, match="record longer"):
+        identification.subspace(log.cut(0, 1.0), 8)
+    feedback = dataclasses.replace(log, us=-2 * log.ys)
+    with pytest.raises(ValueError, match="hides the plant"):
+        identification.arx(feedback, 2)
+    with pytest.raises(ValueError, match="belongs to no continuous plant"):
+        identification.least_squares(
+            linear_log(np.diag([0.9, -0.5]), np.ones((2, 1)), np.eye(2), np.zeros((2, 2)), 400, 0.01)
+        ).plant()
+
+
+# Physical parameters --------------------------------------------------------------------------------------------
+
+
+def closed_loop_log(name, seed=0, steps=300, noise=0.01, excitation=0.5, spread=0.2):
+    """A variant of a family, unknown to its regulator, excited; the log of all its states with noise."""
+    nominal = systems.make(name)
+    plant = systems.sample(name, key=jax.random.key(seed), num=1, spread=spread)[0]
+    gain = control.lqrd(*nominal.matrices(), *nominal.weights(), nominal.dt).K
+    x0 = 0.3 * plant.initial_state(key=jax.random.key(seed + 1))
+    run = simulation.rollout(
+        plant, simulation.LinearPolicy(gain), x0, steps, excitation=excitation * nominal.scales[1],
+        key=jax.random.key(seed + 2),
+    )  # fmt: skip
+    log = identification.read(run, plant=plant)
+    sigma = noise * np.maximum(log.ys.std(0), 1e-9)
+    ys = log.ys + sigma * np.random.default_rng(seed).normal(size=log.ys.shape)
+    return plant, dataclasses.replace(log, ys=ys)
+
+
+def told(name, truth, log):
+    """A fit of what the log tells: of what it does not, one parameter after the other is fixed at its true value."""
+    nominal, fixed = systems.make(name), set()
+    while True:
+        plant = dataclasses.replace(nominal, **{k: getattr(truth, k) for k in fixed})
+        free = [
+            k
+            for k, f in systems.parameter_fields(type(plant)).items()
+            if f.metadata["vary"] and k not in fixed
+        ]
+        fitted = identification.fit(plant, log, free, starts=1)
+        if not fitted.unidentifiable:
+            return fitted
+        fixed.add(free[int(np.argmax(np.abs(fitted.eigen[1][:, 0])))])
+
+
+FAMILIES = ("mass_spring_damper", "pendulum", pytest.param("dc_motor", marks=pytest.mark.slow))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_standard_errors_of_parameters_mean_what_they_say(name):
+    """Of six variants, the errors are as large as they are said to be."""
+    z = []
+    for seed in range(6):
+        truth, log = closed_loop_log(name, seed, 200)
+        found = told(name, truth, log)
+        z.append((found.values - [float(getattr(truth, k)) for k in found.names]) / found.std)
+    z = np.concatenate(z)
+    assert np.mean(np.abs(z) < 3) >= 0.95
+    assert 0.6 < np.sqrt(np.mean(z**2)) < 1.5
+
+
+def test_what_a_log_cannot_tell_is_said():
+    _, log = closed_loop_log("pendulum", 0, 200)
+    found = identification.fit(
+        systems.make("pendulum"), log, ["mass", "length", "friction", "gravity"], starts=1
+    )
+    assert len(found.unidentifiable) == 1
+    assert "gravity" in found.unidentifiable[0]
+    assert "fix one of them" in str(found)
+    tanks = systems.make("coupled_tanks")
+    _, log = closed_loop_log("coupled_tanks", 0, 100)
+    said = "\n".join(identification.fit(tanks, log, ["area", "pump", "level"], starts=1).unidentifiable)
+    assert said.startswith("level has no effect")
+
+
+def test_an_unstable_plant_is_fitted_by_multiple_shooting_from_a_wrong_start():
+    truth, log = closed_loop_log("cart_pole", 5, 200)
+    start = dataclasses.replace(systems.make("cart_pole"), pole_inertia=truth.pole_inertia)
+    found = identification.fit(start, log, ["cart_mass", "pole_mass", "pole_length", "friction"], starts=6)
+    assert len(found.segments.us) > 5
+    true = np.array([float(getattr(truth, name)) for name in found.names])
+    assert np.all(np.abs(found.values - true) < 4 * found.std)
+    assert np.all(np.abs(found.values / true - 1) < 0.1)
+    assert found.r2.min() > 0.99
+    assert found.residuals().white
+
+
+def shooting(method, segment=None):
+    _, log = closed_loop_log("pendulum", 1, 60)
+    return identification.fit(
+        systems.make("pendulum"),
+        log,
+        ["mass", "friction"],
+        starts=1,
+        method=method,
+        segment=segment,
+        iterations=3,
+    )
+
+
+@pytest.mark.parametrize(("method", "segment"), [("single", None), ("multiple", 13)])
+def test_the_condensed_jacobian_is_that_of_finite_differences(method, segment):
+    """Rotated rows: what stays is JᵀJ, Jᵀr and rᵀr."""
+    s = shooting(method, segment).segments
+    starts = 0.1 + 0.0 * np.zeros((len(s.us), 2))
+    free = s.packed(np.array([0.1, -0.2]), np.zeros(2), starts)
+    sigma = np.array([0.1, 0.2])
+    r, J = s.condensed(free, sigma, 0.1)
+    cost = lambda v: 0.5 * np.sum(s.condensed(v, sigma, 0.1)[0] ** 2)  # noqa: E731
+    for i in range(len(free)):
+        h = 1e-5 * np.eye(len(free))[i]
+        assert (J.T @ r)[i] == pytest.approx((cost(free + h) - cost(free - h)) / 2e-5, rel=1e-5, abs=1e-3)
+    z, _, x0 = s.unpacked(free)
+    ys, ends = (np.asarray(a) for a in s.outputs(z, x0))
+    gaps = (ends[:-1] - x0[1:])[s.follows[1:]] / s.scale / 0.1
+    plain = np.sum((((ys - s.ys) / sigma)[s.mask]) ** 2) + np.sum(gaps**2) + np.sum((0.03 * z) ** 2)
+    assert np.sum(r**2) == pytest.approx(plain, rel=1e-9)
+
+
+def test_a_fit_is_validated_sampled_and_profiled():
+    _, log = closed_loop_log("mass_spring_damper", 3, 300)
+    first, second = log.split(0.6)
+    found = identification.fit(systems.make("mass_spring_damper"), first, starts=4, offsets=["position"])
+    missed = second.ys - found.simulate(second)
+    assert np.all(missed.std(0) < 1.3 * found.noise)
+    plants = found.sample(jax.random.key(0), 200)
+    assert plants.batch_shape == (200,)
+    assert np.std(plants.stiffness) == pytest.approx(found.std[found.names.index("stiffness")], rel=0.2)
+    profile = found.profile("damping", 3, widths=2.0)
+    assert profile["excess"].to_numpy() == pytest.approx([4, 0, 4], rel=0.3, abs=0.1)
+    assert np.allclose(np.diagonal(found.correlation), 1)
+    assert np.allclose(found.hessian @ found.covariance, np.eye(3), atol=1e-6)
+    assert abs(found.offsets[0]) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"names": {"torque": "moment"}}, "expected the input torque of pendulum, but found moment"),
+        (
+            {"names": {"angle": "angel"}},
+            "angel is neither a state nor an output of pendulum.*did you mean angle",
+        ),
+        ({"parameters": ["masse"]}, "but found 'masse'; did you mean mass"),
+        ({"factor": 1e6}, "is it in another unit"),
+        ({"still": True}, "torque is constant"),
+    ],
+)
+def test_what_does_not_fit_a_plant_is_said(change, message):
+    _, log = closed_loop_log("pendulum", 0, 30)
+    log = log.renamed(change.get("names", {}))
+    log = dataclasses.replace(log, ys=log.ys * change.get("factor", 1.0))
+    if "still" in change:
+        log = dataclasses.replace(log, us=0 * log.us)
+    with pytest.raises(ValueError, match=message):
+        identification.fit(systems.make("pendulum"), log, change.get("parameters"))
+
+
+# Design under doubt, straight from data, experiments -------------------------------------------------------------
+
+
+def test_a_gain_is_judged_on_all_plants_and_made_for_all():
+    plants = systems.sample("cart_pole", key=jax.random.key(0), num=40, spread=0.5)
+    nominal = systems.make("cart_pole")
+    K = control.lqrd(*nominal.matrices(), *nominal.weights(), nominal.dt).K
+    doubt = identification.under_doubt(plants, K)
+    one = plants[3]
+    sampled = control.discretize(*one.matrices(), *one.weights(), one.dt)
+    P = control.dlyap(
+        (sampled.A - sampled.B @ K).T, sampled.Q + K.T @ sampled.R @ K - sampled.N @ K - K.T @ sampled.N.T
+    )
+    start = np.diag(np.asarray(one.scales[0]) ** 2)
+    best = control.dlqr(*sampled).P
+    assert doubt.excess[3] == pytest.approx(np.trace(P @ start) / np.trace(best @ start) - 1, rel=1e-6)
+    assert 0 < doubt.stable <= 1
+    better = identification.under_doubt(plants, identification.robust_gain(plants, K=K, iterations=20))
+    assert better.stable >= doubt.stable
+    assert better.mean < doubt.mean
+    assert "% of 40 plants are stable" in str(better)
+    assert identification.under_doubt(plants, 0 * K).stable == 0
+
+
+def test_more_data_buy_less_regret():
+    _, log = closed_loop_log("mass_spring_damper", 2, 400, noise=0.05)
+    rows = identification.regret(
+        systems.make("mass_spring_damper"),
+        log,
+        [len(log) * log.dt / 4, len(log) * log.dt],
+        key=jax.random.key(0),
+    )
+    assert rows["mean"].iloc[0] > 1.5 * rows["mean"].iloc[1] > 0
+    assert rows["c/T"].iloc[0] == pytest.approx(4 * rows["mean"].iloc[1])
+
+
+@pytest.mark.parametrize("robustness", [0.0, 1e-9])
+def test_the_regulator_comes_straight_from_a_record_without_noise(robustness):
+    log = linear_log(A, B, np.eye(3), np.zeros((3, 3)), 40, 0.0)
+    Q, R = np.diag([1.0, 2.0, 0.5]), np.array([[0.7]])
+    K = identification.direct_lqr(log, Q, R, robustness=robustness)
+    assert np.abs(K - control.dlqr(A, B, Q, R).K).max() < 1e-5
+    with pytest.raises(ValueError, match="not persistently exciting"):
+        identification.direct_lqr(dataclasses.replace(log, us=log.ys[:, :1] * 2), Q, R)
+
+
+def test_the_direct_regulator_with_noise_is_certainty_equivalence_or_more_careful():
+    log = linear_log(A, B, np.eye(3), np.zeros((3, 3)), 60, 0.05)
+    rows, after = np.concatenate([log.ys, log.us], 1)[:-1], log.ys[1:]
+    AB = np.linalg.lstsq(rows, after, rcond=None)[0].T
+    K = control.dlqr(AB[:, :3], AB[:, 3:], np.eye(3), np.eye(1)).K
+    assert np.abs(identification.direct_lqr(log, np.eye(3), np.eye(1)) - K).max() < 1e-8
+    careful = identification.direct_lqr(log, np.eye(3), np.eye(1), robustness=10.0)
+    assert np.abs(np.linalg.eigvals(A - B @ careful)).max() < 1
+
+
+@pytest.mark.parametrize("kind", ["prbs", "multisine", "chirp", "steps"])
+def test_excitations_keep_their_limits_and_excite(kind):
+    us = identification.excitation(kind, 300, 0.01, amplitude=[2.0, 0.5], seed=1, hold=2)
+    assert us.shape == (300, 2)
+    assert np.allclose(np.abs(us).max(0), [2.0, 0.5])
+    assert np.linalg.cond(us) < 100
+    slow = identification.excitation(kind, 300, 0.01, amplitude=2.0, rate=5.0)
+    assert np.abs(np.diff(slow[:, 0])).max() <= 0.05 + 1e-12
+
+
+def test_predicted_errors_are_those_of_fits_and_designs_tell_more():
+    plant = systems.make("mass_spring_damper")
+    sigma, u_eq = np.array([0.01, 0.01]), np.asarray(plant.equilibrium()[1])
+    states = [s.name for s in plant.states]
+    us = identification.excitation("prbs", 200, float(plant.dt), amplitude=2.0, hold=5)
+    plain = identification.experiment(plant, us, sigma, outputs=states)
+    best = identification.design(plant, 200, sigma, amplitude=2.0, outputs=states, num_lines=6, iterations=15)
+    assert best.logdet > plain.logdet
+    assert np.abs(best.us).max() <= 2.0 + 1e-9
+    tape = simulation.TrackingPolicy(np.zeros((201, 2)), us, np.zeros((200, 1, 2)))
+    run = simulation.rollout(plant, tape, np.zeros(2), 200)
+    log = identification.read(run, plant=plant)
+    assert np.allclose(log.us, us + u_eq)
+    ys = log.ys + sigma * np.random.default_rng(0).normal(size=log.ys.shape)
+    found = identification.fit(plant, dataclasses.replace(log, ys=ys), starts=1)
+    assert found.std / found.values == pytest.approx(plain.std, rel=0.2)
+
+
+def test_the_command_writes_a_plant_that_other_commands_read(tmp_path):
+    truth, log = closed_loop_log("mass_spring_damper", 0, 200)
+    t = log.dt * np.arange(len(log))
+    columns = {"t": t, "force": log.us[:, 0], "position": 1000 * log.ys[:, 0], "velocity": log.ys[:, 1]}
+    pd.DataFrame(columns).to_csv(tmp_path / "log.csv", index=False)
+    signals = ["--input", "force", "--output", "position,velocity", "--unit", "position=mm"]
+    call = ["identify", str(tmp_path / "log.csv"), *signals]
+    done = CliRunner().invoke(
+        main, [*call, "--plant", "mass_spring_damper", "-o", str(tmp_path / "plant.json")]
+    )
+    assert done.exit_code == 0, done.output
+    assert "position: converted from mm to m" in done.output
+    plant = systems.load(tmp_path / "plant.json")
+    assert float(plant.stiffness) == pytest.approx(float(truth.stiffness), rel=0.02)
+    shown = CliRunner().invoke(main, ["systems", str(tmp_path / "plant.json"), "--json"])
+    assert json.loads(shown.output)["name"] == "mass_spring_damper"
+    done = CliRunner().invoke(main, [*call, "--order", "2", "-o", str(tmp_path / "linear.json"), "--json"])
+    assert done.exit_code == 0, done.output
+    assert min(json.loads(done.output)["fit on the held-out part [%]"].values()) > 90
+    assert systems.load(tmp_path / "linear.json").n == 2
+    refused = CliRunner().invoke(main, [*call[:2], "--input", "forse", "--output", "position"])
+    assert refused.exit_code == 2
+    assert "did you mean force" in refused.output
+
+
+@pytest.mark.slow
+def test_a_chaotic_plant_is_fitted_because_segments_need_not_meet_at_first():
+    truth, log = closed_loop_log("double_pendulum", 0, 200)
+    found = identification.fit(systems.make("double_pendulum"), log, starts=1)
+    assert np.all(found.noise < 1.15 * 0.01 * log.ys.std(0))
+    assert not found.unidentifiable
+    assert np.all(np.abs(found.values - [float(getattr(truth, k)) for k in found.names]) < 3.5 * found.std)
+
+
+def disturbed_log(seed):
+    """A pendulum that is pushed about, measured well."""
+    plant = systems.make("pendulum", mass=0.6, friction=0.05)
+    gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
+    run = simulation.rollout(
+        plant, simulation.LinearPolicy(gain), np.zeros(2), 250, excitation=0.5, noise=np.array([0.002, 0.03]),
+        key=jax.random.key(seed),
+    )  # fmt: skip
+    log = identification.read(run, plant=plant)
+    return plant, dataclasses.replace(
+        log, ys=log.ys + 0.002 * np.random.default_rng(seed).normal(size=log.ys.shape)
+    )
+
+
+@pytest.mark.slow
+def test_the_filter_knows_that_a_plant_is_disturbed():
+    z = []
+    for seed in range(4):
+        plant, log = disturbed_log(seed)
+        found = identification.fit(
+            systems.make("pendulum"), log, ["mass", "friction"], starts=1, method="filter"
+        )
+        z.append((found.values - [float(plant.mass), float(plant.friction)]) / found.std)
+    z = np.array(z)
+    assert np.mean(np.abs(z) < 3) >= 0.9
+    assert 0.4 < np.sqrt(np.mean(z**2)) < 1.6
+    assert found.residuals().white
+
+
+@pytest.mark.parametrize(
+    ("along", "said"),
+    [
+        ([1.0, -1.0, 0.0], "a and b enter only as their product"),
+        ([0.0, 0.7, 0.7], "b and c enter only as their ratio"),
+        ([0.0, 0.0, -1.0], "c has no effect"),
+        ([1.0, -2.0, 0.5], "a, b and c cannot be told apart: a -5 %, b \\+10 %, c -2 %"),
+    ],
+)
+def test_a_combination_that_changes_nothing_is_put_into_words(along, said):
+    words = identification.estimate.in_words("abc", -np.array(along), np.ones(3, bool))
+    words_of_other_sign = identification.estimate.in_words("abc", np.array(along), np.ones(3, bool))
+    assert any(re.match(said, w) for w in (words, words_of_other_sign))
