@@ -24,6 +24,7 @@ ROOMS = (
     "dataset",
     "learning",
     "evaluation",
+    "environments",
 )
 install_import_hook([f"lqrlab.{room}" for room in ROOMS], "typecheck.checked")
 

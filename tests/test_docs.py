@@ -20,7 +20,7 @@ import yaml
 from bs4 import BeautifulSoup
 
 import lqrlab
-from lqrlab import compute, control, dataset, evaluation, learning, simulation, systems
+from lqrlab import compute, control, dataset, environments, evaluation, learning, simulation, systems
 from lqrlab.workbench.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +36,7 @@ EXAMPLES = {  # public names that matter most: each has an example in its docstr
     dataset: "DataConfig describe",
     learning: "ModelConfig",
     evaluation: "attraction evaluate settling_steps",
+    environments: "make",
 }
 NAMES = [(room, name) for room, names in EXAMPLES.items() for name in names.split()]
 
@@ -53,7 +54,7 @@ def test_examples_in_docstrings_run():
 
 def run_examples():
     compute.setup()
-    rooms = (compute, control, dataset, evaluation, learning, simulation, systems)
+    rooms = (compute, control, dataset, environments, evaluation, learning, simulation, systems)
     known = {room.__name__.split(".")[1]: room for room in rooms} | {"jax": jax, "jnp": jnp, "np": np}
     runner, finder = (
         doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF),
