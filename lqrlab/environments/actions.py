@@ -180,7 +180,7 @@ def stop_if(bad: Array, pause: bool) -> None:
         jax.lax.cond(bad, lambda: jax.debug.callback(functools.partial(refuse, pause)), lambda: None)
         return bad
 
-    @watch.def_vmap  # type: ignore[untyped-decorator]
+    @watch.def_vmap
     def _(size: int, batched: list[bool], bad: Array) -> tuple[Array, bool]:
         return watch(jnp.any(bad)), False
 

@@ -132,16 +132,16 @@ def _plants(plant: Any, settings: Settings) -> Plant:
 
 def _pool(plants: Plant, settings: Settings) -> Model:
     """The plants' models ``[variants, …]``, in float64."""
-    limits, absolute = settings.limits, not isinstance(settings.limits, str | None)
-    ends = tuple(np.asarray(a) for a in limits) if absolute else None  # type: ignore[union-attr]
-    world = env(plants, dt=settings.dt, linear=settings.linear, limits=ends, noise=np.asarray(settings.noise))  # type: ignore[arg-type]
+    limits = settings.limits
+    ends = None if isinstance(limits, str | None) else (np.asarray(limits[0]), np.asarray(limits[1]))
+    world = env(plants, dt=settings.dt, linear=settings.linear, limits=ends, noise=np.asarray(settings.noise))
     problem, stabilizing = SampledProblem.of(world.sampled)
     lead = plants.batch_shape or (1,)
 
     def full(a: Array, axes: int) -> Array:
         return jnp.broadcast_to(a, lead + a.shape[a.ndim - axes :])
 
-    vectors = {
+    vectors: dict[str, Any] = {
         name: None if (a := getattr(world, name)) is None else full(a, 1)
         for name in ("x_eq", "u_eq", "low", "high", "noise")
     }
@@ -149,7 +149,7 @@ def _pool(plants: Plant, settings: Settings) -> Model:
         world, plant=plants._broadcast(lead), Q=full(world.Q, 2), R=full(world.R, 2), dt=full(world.dt, 0),
         sampled=control.Sampled(*(full(a, 2) for a in world.sampled)), **vectors,
     )  # fmt: skip
-    pool = Model(world, *(full(a, 2) for a in (problem.K, problem.P, problem.S)), full(plants.scales[0], 1))
+    pool = Model(world, full(problem.K, 2), full(problem.P, 2), full(problem.S, 2), full(plants.scales[0], 1))
     if not bool(jnp.all(stabilizing)):
         raise ValueError(
             f"plant: {int(jnp.sum(~stabilizing))} of {stabilizing.size} have no stabilizing optimum to compare with; "
@@ -165,7 +165,7 @@ def _pool(plants: Plant, settings: Settings) -> Model:
     return dataclasses.replace(pool, world=dataclasses.replace(pool.world, low=-half, high=half))
 
 
-def _offset(plants: Plant, task: str) -> tuple[float, ...]:
+def _offset(plants: Plant, task: str) -> np.ndarray:
     """Where starts lie about: the equilibrium, or half a turn from it."""
     offset = np.zeros(plants.n)
     if task == "swing_up":
@@ -174,7 +174,7 @@ def _offset(plants: Plant, task: str) -> tuple[float, ...]:
                 f"task: expected one of {', '.join(_HANGING)} to swing up, but found {plants.name}"
             )
         offset[[s.name for s in plants.states].index(_HANGING[plants.name])] = np.pi
-    return tuple(offset.tolist())
+    return offset
 
 
 def _track(pool: Model, plants: Plant, settings: Settings) -> tuple[np.ndarray, np.ndarray] | None:

@@ -1,5 +1,7 @@
 """Plants' drawings as pixels, for films of episodes."""
 
+from collections.abc import Callable
+
 import numpy as np
 from PIL import Image, ImageDraw
 
@@ -45,7 +47,7 @@ def frame(
     return np.asarray(image.resize(size, Image.Resampling.LANCZOS))
 
 
-def _paint(canvas: ImageDraw.ImageDraw, shape: drawing.Shape, pixels, scale: float) -> None:  # type: ignore[no-untyped-def]
+def _paint(canvas: ImageDraw.ImageDraw, shape: drawing.Shape, pixels: Callable, scale: float) -> None:
     colour, line = COLOURS.get(shape.ink, "#000000"), 3 * _SHARP
     match shape:
         case drawing.Line(points, _, width, _):

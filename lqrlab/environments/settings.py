@@ -131,7 +131,7 @@ class Settings:
     @property
     def far(self) -> float:
         """Scales at which an episode ends."""
-        return {"diverged": verdict.FAR, "never": np.inf}.get(self.terminate, self.terminate)  # type: ignore[arg-type, return-value]
+        return {"diverged": verdict.FAR, "never": np.inf}.get(self.terminate, self.terminate)  # type: ignore[arg-type]
 
 
 def _count(name: str, text: object, word: str) -> int:

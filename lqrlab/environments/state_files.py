@@ -40,7 +40,7 @@ def save(state: State, path: str | Path, *, key: Any = None) -> Path:
     if key is not None:
         typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
         arrays["key_typed" if typed else "key"] = np.asarray(jax.random.key_data(key) if typed else key)
-    arrays["format"] = np.int32(_FORMAT)
+    arrays["format"] = np.array(_FORMAT, np.int32)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return write_atomic(checks.path("path", path), buffer.getvalue())
