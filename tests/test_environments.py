@@ -1,5 +1,6 @@
 """Plants as environments: the optimum scores 1 through every interface, resets, actions, records, states on disk."""
 
+import dataclasses
 import subprocess
 import sys
 import warnings
@@ -100,7 +101,7 @@ def test_a_loop_of_steps_is_the_one_closed_loop():
     policy = simulation.LinearPolicy(environments.optimal(env).K)
     _, state = env.reset(KEY)
     x0 = 0.1 * np.asarray(state.x)
-    state = state.__class__(**{**vars(state), "x": jnp.asarray(x0)})
+    state = dataclasses.replace(state, x=jnp.asarray(x0))
     run = simulation.rollout(plant, policy, x0, 20)
     for t in range(20):
         _, state, reward, *_ = env.step_env(KEY, state, -policy.K @ state.x)
@@ -138,6 +139,20 @@ def test_a_batch_is_its_environments_one_by_one(pendulum):
         one = pendulum.step(keys[i], jax.tree.map(lambda a: a[i], states), actions[i])  # noqa: B023
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(many)):
             np.testing.assert_allclose(a, b[i], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("ending", [0, 1, 2, 40])
+def test_new_episodes_are_the_same_however_many_begin(pendulum, ending):
+    keys = jax.random.split(KEY, 40)
+    _, states = environments.batch_reset(pendulum, keys)
+    time = jnp.where(jnp.arange(40) * 7 % 40 < ending, 19, 3).astype(jnp.int32)
+    states = dataclasses.replace(states, time=time)
+    u = jnp.zeros((40, 1), jnp.float32)
+    obs, after, *_ = environments.batch_step(pendulum, keys, states, u)
+    one_by_one = jax.jit(jax.vmap(pendulum.step))(keys, states, u)
+    assert int((after.time == 0).sum()) == ending
+    np.testing.assert_allclose(obs, one_by_one[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(after.optimum, one_by_one[1].optimum, rtol=1e-5)
 
 
 @pytest.mark.parametrize("linear", [True, False])

@@ -15,7 +15,7 @@ from lqrlab.compute import checks
 from lqrlab.environments.actions import refuse
 from lqrlab.environments.core import Environment, Step
 from lqrlab.environments.making import make
-from lqrlab.environments.many import advance_batch, batch_reset
+from lqrlab.environments.many import advance_batch, batch_reset, renewed
 from lqrlab.environments.model import State
 from lqrlab.environments.raster import frame
 from lqrlab.environments.spaces import Box, Discrete
@@ -235,8 +235,7 @@ def _vector_step(
     obs, new, reward, terminated, truncated, info = jax.vmap(env._advance)(keys, state, given)
     if mode is AutoresetMode.DISABLED:
         return (obs, new, reward, terminated, truncated, info), over | terminated | truncated
-    fresh = jax.lax.cond(jnp.any(over), lambda: batch_reset(env, keys), lambda: (obs, new))
-    obs, new = _chosen(over, fresh, (obs, new))
+    obs, new = renewed(env, keys, over, obs, new)
     reward, cost = (jnp.where(over, jnp.zeros_like(a), a) for a in (reward, info["cost"]))
     terminated, truncated = terminated & ~over, truncated & ~over
     info = info | {"cost": cost, "invalid": info["invalid"] & ~over}

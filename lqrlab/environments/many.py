@@ -5,13 +5,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, PRNGKeyArray
+from jaxtyping import Array, Bool
 
 from lqrlab.compute import checks
 from lqrlab.environments import actions
 from lqrlab.environments.core import Environment, Step, told
 from lqrlab.environments.model import State
 from lqrlab.systems import Plant
+
+_FEW = 16
+"""Of this share of a batch the resets are drawn one by one."""
 
 
 def batch_reset(env: Environment, keys: Array, plants: Plant | None = None) -> tuple[Array, State]:
@@ -42,15 +45,34 @@ def advance_batch(env: Environment, keys: Array, states: State, given: Any, stop
         actions.stop_if(jnp.any(info["invalid"]), env.settings.on_error == "breakpoint")
     over = terminated | truncated
 
-    def again(obs: Array, state: State) -> tuple[Array, State]:
-        def one(key: PRNGKeyArray, over: Bool[Array, ""], obs: Array, state: State) -> tuple[Array, State]:
-            fresh = env._reset(jax.random.fold_in(key, 0), state.model)
-            return jax.tree.map(lambda new, old: jnp.where(over, new, old), fresh, (obs, state))
-
-        return jax.vmap(one)(keys, over, obs, state)
-
-    obs, state = jax.lax.cond(jnp.any(over), again, lambda obs, state: (obs, state), obs, state)
+    obs, state = renewed(env, keys, over, obs, state)
     return obs, state, reward, terminated, truncated, info
+
+
+def renewed(
+    env: Environment, keys: Array, over: Bool[Array, " envs"], obs: Array, state: State
+) -> tuple[Array, State]:
+    """New episodes where ``over`` is True; none are drawn where none is, and few where few are."""
+    few = len(over) // _FEW
+
+    def fresh(keys: Array, state: State) -> tuple[Array, State]:
+        return jax.vmap(lambda key, state: env._reset(jax.random.fold_in(key, 0), state.model))(keys, state)
+
+    def all_anew() -> tuple[Array, State]:
+        new = fresh(keys, state)
+        return jax.tree.map(
+            lambda a, b: jnp.where(over.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, (obs, state)
+        )
+
+    def some_anew() -> tuple[Array, State]:
+        (at,) = jnp.nonzero(over, size=few, fill_value=len(over))
+        new = fresh(keys[at], jax.tree.map(lambda a: a[at], state))
+        return jax.tree.map(lambda a, b: b.at[at].set(a, mode="drop"), new, (obs, state))
+
+    number = jnp.sum(over)
+    ways = (lambda: (obs, state), some_anew, all_anew) if few else (lambda: (obs, state), all_anew)
+    which = jnp.where(number == 0, 0, jnp.where(number <= few, 1, len(ways) - 1))
+    return jax.lax.switch(which, ways)
 
 
 @functools.partial(jax.jit, static_argnums=0)
