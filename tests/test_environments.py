@@ -83,7 +83,7 @@ def test_the_optimum_scores_one_through_gymnax_and_brax():
     assert abs(info["ratio"] - 1) < 1e-6
     assert state.time == 0  # of the next episode
     older = environments.gymnax(env, returns=5)
-    assert len(older.step(KEY, state, agent(obs))) == 5
+    assert len(older.step(KEY, state, agent(obs)[0])) == 5  # one input without its axis
     body = environments.brax(env)
     step, state = jax.jit(body.step), jax.jit(body.reset)(KEY)
     assert (body.observation_size, body.action_size) == (2, 1)

@@ -5,6 +5,7 @@ from lqrlab.benchmarks.loading import bench_large, bench_loading, source_rows
 from lqrlab.benchmarks.measurement import Row, measure
 from lqrlab.benchmarks.riccati import bench_control
 from lqrlab.benchmarks.riccati_acceptance import acceptance
+from lqrlab.benchmarks.stepping import bench_env
 from lqrlab.benchmarks.training import bench_train
 from lqrlab.benchmarks.unknown import FULL, QUICK, Size, UnknownRow, bench_unknown, tune_unknown
 
@@ -17,6 +18,7 @@ __all__ = [
     "acceptance",
     "bench_control",
     "bench_data",
+    "bench_env",
     "bench_large",
     "bench_loading",
     "bench_regeneration",

@@ -165,6 +165,8 @@ def gymnax(env: Environment, *, returns: int = 6) -> Any:
             return env.reset(key)
 
         def step_env(self, key: PRNGKeyArray, state: State, action: Any, params: Any) -> tuple:
+            if returns == 5 and not hasattr(action, "to_input"):  # rejax squeezes the only input of one
+                action = jnp.reshape(action, env.action_space.shape)
             obs, state, reward, terminated, _, info = env.step_env(key, state, action)
             return obs, state, reward, terminated, info
 
