@@ -89,7 +89,7 @@ def test_the_optimum_scores_one_through_gymnax_and_brax():
     assert (body.observation_size, body.action_size) == (2, 1)
     for _ in range(30):
         assert not state.done
-        state = step(state, agent(state.obs))
+        state = step(state, agent(state.obs) / env.action_high)
     assert state.done
     assert state.info["truncation"] == 1
     assert abs(state.metrics["ratio"] - 1) < 1e-6

@@ -27,7 +27,8 @@ def bench_env(num_envs: int = 4096, steps: int = 100, repeats: int = 5) -> Itera
         env = environments.make("cart_pole", linear=linear, limits=(-10.0, 10.0), on_error="nan")
         calls[name] = _ours(env, num_envs, steps)
     for name in ("CartPole-v1", "Pendulum-v1"):
-        calls[f"gymnax {name}"] = _theirs(*gymnax.make(name), num_envs, steps)
+        theirs, params = gymnax.make(name)
+        calls[f"gymnax {name}"] = _theirs(theirs, params, num_envs, steps)
     few = 64
     sync = gymnasium.make_vec("CartPole-v1", num_envs=few, vectorization_mode="sync")
     calls["gymnasium"] = _on_host(sync, 10)

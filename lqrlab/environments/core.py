@@ -82,12 +82,12 @@ class Environment:
     @property
     def action_low(self) -> np.ndarray:
         """Lowest inputs, in the environment's units."""
-        return np.asarray(self.pool.world.low[0] / self.unit_u)
+        return np.asarray(self.pool.world.low[0] / self.unit_u, self.dtype)
 
     @property
     def action_high(self) -> np.ndarray:
         """Highest inputs, in the environment's units."""
-        return np.asarray(self.pool.world.high[0] / self.unit_u)
+        return np.asarray(self.pool.world.high[0] / self.unit_u, self.dtype)
 
     @property
     def action_space(self) -> Box | Discrete:

@@ -199,7 +199,7 @@ class BraxState:
 
 
 class BraxEnv:
-    """An environment with brax's interface; actions within ±1, so it is made with ``units="scaled"``."""
+    """An environment with brax's interface; its actions, within ±1, reach the actuators' limits."""
 
     backend = "lqrlab"
 
@@ -237,7 +237,7 @@ class BraxEnv:
     def step(self, state: BraxState, action: Array) -> BraxState:
         """One sample time; brax's wrappers reset."""
         rng, key = jax.random.split(state.info["rng"])
-        out = self.env.step_env(key, state.pipeline_state, action)
+        out = self.env.step_env(key, state.pipeline_state, action * self.env.action_high)
         obs, inner, reward, terminated, truncated, info = out
         done, cut = ((a).astype(self.env.dtype) for a in (terminated | truncated, truncated))
         metrics = state.metrics | {"reward": reward, "ratio": info["ratio"]}
@@ -250,6 +250,8 @@ class BraxEnv:
 def brax(env: Environment) -> BraxEnv:
     """An environment with brax's interface, for ``brax.training`` and its wrappers."""
     _need(env)
-    if env.settings.levels or env.settings.units != "scaled":
-        raise ValueError("env: brax acts within ±1; make it with units='scaled' and action='full'")
+    if env.settings.levels or np.any(np.isinf(env.action_high) | (env.action_high != -env.action_low)):
+        raise ValueError(
+            "env: brax acts within ±1 of limits that are finite and symmetric; leave limits='plant', action='full'"
+        )
     return BraxEnv(env)

@@ -98,8 +98,7 @@ def _units(pool: Model, plants: Plant, settings: Settings) -> tuple[np.ndarray, 
     outputs, scaled = settings.observe == "outputs", settings.units == "scaled"
     if not scaled:
         return np.ones(len(plants.outputs) if outputs else plants.n), np.ones(plants.m)
-    high = np.maximum(np.asarray(pool.world.high[0]), -np.asarray(pool.world.low[0]))
-    unit_u = np.where(np.isfinite(high), high, np.asarray(plants.scales[1]).reshape(-1, plants.m)[0])
+    unit_u = np.asarray(plants.scales[1]).reshape(-1, plants.m)[0]
     return np.ones(len(plants.outputs)) if outputs else np.asarray(pool.scale[0]), unit_u
 
 

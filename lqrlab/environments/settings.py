@@ -42,7 +42,7 @@ class Settings:
         observe: ``"state"``, ``"outputs"``, or ``"history:8"`` (the last eight states and the inputs before them).
         action: ``"full"``, or ``"levels:3"`` (a grid of three values an input, chosen by one whole number).
         unaddressed: whether inputs that a structured action leaves out are ``"zero"`` or ``"hold"``.
-        units: ``"physical"``, or ``"scaled"``: states in their scales, inputs in halves of the actuators' range.
+        units: ``"physical"``, or ``"scaled"``: states and inputs in their scales.
         reward: ``"cost"`` (minus the cost of the step), ``"excess"`` (minus what the action cost above the optimum's),
             ``"relative"`` (minus the cost over the whole optimum), or a function ``(x, u, x_next, cost)``.
         terminate: ``"diverged"`` (1000 scales: the verdict's rule), ``"never"``, or a number of scales. The last reward
