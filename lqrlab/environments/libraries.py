@@ -122,6 +122,16 @@ def host_agent(predict: Callable, env: Environment) -> Callable[[Array], Array]:
     return lambda obs: jax.pure_callback(call, result, obs, vmap_method="expand_dims")
 
 
+def _gymnax_space(space: Box | Discrete) -> Any:
+    """The same space in gymnax's words."""
+    from gymnax.environments import spaces
+
+    if isinstance(space, Discrete):
+        return spaces.Discrete(space.n)
+    low, high = (jnp.asarray(a, space.dtype) for a in (space.low, space.high))
+    return spaces.Box(low, high, space.shape, jnp.dtype(space.dtype))
+
+
 @functools.lru_cache(64)
 def gymnax(env: Environment, *, returns: int = 6) -> Any:
     """An environment with gymnax's interface (``step(key, state, action, params)``, ``default_params``, spaces).
@@ -131,16 +141,10 @@ def gymnax(env: Environment, *, returns: int = 6) -> Any:
         returns: 6 values of a step, as gymnax 1.0 has them; or 5 (``obs, state, reward, done, info``), as what was
             written for gymnax before 1.0 expects, rejax 0.1.3 for one.
     """
-    from gymnax.environments import environment, spaces
+    from gymnax.environments import environment
 
     _need(env)
     checks.choice("returns", returns, (5, 6))
-
-    def translated(space: Box | Discrete) -> Any:
-        if isinstance(space, Discrete):
-            return spaces.Discrete(space.n)
-        low, high = (jnp.asarray(a, space.dtype) for a in (space.low, space.high))
-        return spaces.Box(low, high, space.shape, jnp.dtype(space.dtype))
 
     @struct.dataclass
     class Params(environment.EnvParams):
@@ -178,10 +182,10 @@ def gymnax(env: Environment, *, returns: int = 6) -> Any:
             return obs, state, reward, terminated | truncated, info
 
         def observation_space(self, params: Any) -> Any:
-            return translated(env.observation_space)
+            return _gymnax_space(env.observation_space)
 
         def action_space(self, params: Any = None) -> Any:
-            return translated(env.action_space)
+            return _gymnax_space(env.action_space)
 
     return PlantEnvironment()
 
