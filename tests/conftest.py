@@ -25,6 +25,7 @@ ROOMS = (
     "identification",
     "learning",
     "evaluation",
+    "environments",
 )
 install_import_hook([f"lqrlab.{room}" for room in ROOMS], "typecheck.checked")
 

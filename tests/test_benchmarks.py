@@ -42,3 +42,10 @@ def test_hard_problems_are_judged_by_their_closed_loops_and_equations(monkeypatc
     rows = {row.name: row for row in benchmarks.acceptance((2,), num=30)}
     assert not rows["continuous, dense: accepted and unstable"].reached
     assert not rows["continuous, dense: accepted and above 1e-8"].reached
+
+
+@pytest.mark.slow
+def test_environments_step_beside_gymnax_and_gymnasium():
+    rows = list(benchmarks.bench_env(8, steps=5, repeats=1))
+    assert len(rows) == 10
+    assert all(row.value > 0 for row in rows)

@@ -20,7 +20,17 @@ import yaml
 from bs4 import BeautifulSoup
 
 import lqrlab
-from lqrlab import compute, control, dataset, evaluation, identification, learning, simulation, systems
+from lqrlab import (
+    compute,
+    control,
+    dataset,
+    environments,
+    evaluation,
+    identification,
+    learning,
+    simulation,
+    systems,
+)
 from lqrlab.workbench.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +47,7 @@ EXAMPLES = {  # public names that matter most: each has an example in its docstr
     identification: "Log excitation read",
     learning: "ModelConfig",
     evaluation: "attraction evaluate settling_steps",
+    environments: "make",
 }
 NAMES = [(room, name) for room, names in EXAMPLES.items() for name in names.split()]
 
@@ -54,7 +65,17 @@ def test_examples_in_docstrings_run():
 
 def run_examples():
     compute.setup()
-    rooms = (compute, control, dataset, evaluation, identification, learning, simulation, systems)
+    rooms = (
+        compute,
+        control,
+        dataset,
+        environments,
+        evaluation,
+        identification,
+        learning,
+        simulation,
+        systems,
+    )
     known = {room.__name__.split(".")[1]: room for room in rooms} | {"jax": jax, "jnp": jnp, "np": np}
     runner, finder = (
         doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF),

@@ -124,7 +124,11 @@ def test_the_hook_strips_what_papermill_leaves(tmp_path):
 
 DISTRIBUTIONS = {"IPython": "ipython", "PIL": "pillow", "bs4": "beautifulsoup4", "orbax": "orbax-checkpoint"}
 """Where what is imported has another name than what is installed."""
-NOT_DECLARED = {"hdf5plugin"}  # an extra: only data sets that are packed with blosc take it
+NOT_DECLARED = {
+    "hdf5plugin",
+    "gymnasium",
+    "gymnax",
+}  # extras: data sets packed with blosc, environments of others
 NOT_IMPORTED = {
     "bokeh": "dask draws its dashboard with it",
     "ipykernel": "the notebooks' kernel",

@@ -6,6 +6,7 @@ from lqrlab.benchmarks.measurement import Row, measure
 from lqrlab.benchmarks.recovery import bench_recovery
 from lqrlab.benchmarks.riccati import bench_control
 from lqrlab.benchmarks.riccati_acceptance import acceptance
+from lqrlab.benchmarks.stepping import bench_env
 from lqrlab.benchmarks.training import bench_train
 from lqrlab.benchmarks.unknown_plants import FULL, QUICK, Size, UnknownRow, bench_unknown, tune_unknown
 
@@ -18,6 +19,7 @@ __all__ = [
     "acceptance",
     "bench_control",
     "bench_data",
+    "bench_env",
     "bench_large",
     "bench_loading",
     "bench_recovery",

@@ -83,6 +83,16 @@ def bench_recovery(families: tuple[str, ...], seeds: int, num_steps: int | None,
     _show(lambda: benchmarks.bench_recovery(families or FAMILIES, seeds=seeds, num_steps=num_steps), as_json)
 
 
+@bench.command("env")
+@click.option("--envs", default=4096, show_default=True, help="Environments at once.")
+@as_json
+def bench_env(envs: int, as_json: bool) -> None:
+    """Environment steps a second, beside gymnax and Gymnasium on this machine."""
+    from lqrlab import benchmarks
+
+    _show(lambda: benchmarks.bench_env(envs), as_json)
+
+
 @bench.command("unknown")
 @click.option("--quick", is_flag=True, help="One loop of each family; within a minute.")
 @click.option("--families", is_flag=True, help="Also a row for each family.")

@@ -1,0 +1,261 @@
+"""The same environments in the words of other libraries, and their agents as policies of lqrlab's."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+from lqrlab.compute import checks, pytree
+from lqrlab.compute.linalg import matvec
+from lqrlab.environments.actions import Action, Full, Levels
+from lqrlab.environments.core import Environment
+from lqrlab.environments.model import State
+from lqrlab.environments.spaces import Box, Discrete
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class OptimalAgent:
+    """u = v − K e, in an environment's units: what no agent beats on its linear plant."""
+
+    K: Float[Array, "m n"]
+    follows: bool = dataclasses.field(metadata={"static": True})
+
+    def __call__(self, obs: Array) -> Array:
+        """The action on an observation ``[..., size]``, whose first entries are the state."""
+        m, n = self.K.shape
+        u = -matvec(self.K, obs[..., :n])
+        return u + obs[..., -m:] if self.follows else u
+
+
+def optimal(env: Environment) -> OptimalAgent:
+    """The LQR as an agent; of an environment with many plants, that of the first."""
+    _need(env)
+    if env.settings.observe == "outputs" or env.settings.levels:
+        raise ValueError(
+            "env: the LQR sees the state and chooses any input; leave observe='state', action='full'"
+        )
+    K = env.pool.K[0] * env.unit_x / env.unit_u[:, None]
+    return OptimalAgent(jnp.asarray(K.astype(env.dtype)), env.reference is not None)
+
+
+def _need(env: object) -> None:
+    checks.instance("env", env, Environment, "an environment, as environments.make makes")
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class AgentPolicy:
+    """An agent as a :class:`lqrlab.simulation.Policy`, for ``evaluation.evaluate``, rollouts and panels.
+
+    Attributes:
+        agent: a pure function of one observation, or a pytree that can be called.
+        env: what it was trained in: says what it sees, and what its actions mean.
+    """
+
+    agent: Any
+    env: Environment = dataclasses.field(metadata={"static": True})
+
+    @classmethod
+    def of(cls, env: Environment, agent: Callable[[Array], Any]) -> "AgentPolicy":
+        """The policy of an agent."""
+        _need(env)
+        checks.function("agent", agent, "a function from an observation to an action")
+        if env.settings.task == "track" or env.settings.observe == "outputs":
+            raise ValueError(
+                "env: a policy is given the state; its agent has to see it too, without a reference"
+            )
+        return cls(jax.tree_util.Partial(agent) if jax.tree_util.all_leaves([agent]) else agent, env)
+
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """Nothing seen, nothing sent."""
+        sizes = ((self.env.settings.memory, self.env.n + self.env.m), (self.env.m,))
+        return tuple(jnp.zeros((*batch_shape, *size), self.env.dtype) for size in sizes)  # type: ignore[return-value]
+
+    def __call__(self, carry: tuple[Array, Array], x: ArrayLike) -> tuple[tuple[Array, Array], Array]:
+        """The input at deviations x ``[..., n]``."""
+        env, x = self.env, jnp.asarray(x)
+        unit_x, unit_u = (jnp.asarray(a, env.dtype) for a in (env.unit_x, env.unit_u))
+        world = jax.tree.map(lambda a: jnp.asarray(a[0]), env.pool.world)
+
+        def one(carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
+            history, sent = carry
+            obs = x.astype(env.dtype) / unit_x
+            if env.settings.memory:
+                history = jnp.concatenate([jnp.concatenate([obs, sent])[None], history[:-1]])
+                obs = history.reshape(-1)
+            action = self.agent(obs)
+            given = (
+                action if isinstance(action, Action) else (Levels if env.settings.levels else Full)(action)
+            )
+            sent = given.to_input(env, sent)
+            u = world.saturate(sent * unit_u)
+            return (history, u / unit_u), u.astype(x.dtype)
+
+        call = one
+        for _ in x.shape[:-1]:
+            call = jax.vmap(call)
+        return call(carry, x)
+
+
+def host_agent(predict: Callable, env: Environment) -> Callable[[Array], Array]:
+    """The agent of a library that runs on the host, such as ``model.predict`` of Stable-Baselines3.
+
+    Args:
+        predict: ``(observations, deterministic=True) -> (actions, state)``.
+        env: says the actions' shape.
+    """
+    _need(env)
+    space = env.action_space
+    result = jax.ShapeDtypeStruct(space.shape, np.dtype(space.dtype))
+
+    def call(obs: Any) -> np.ndarray:
+        action, _ = predict(np.asarray(obs), deterministic=True)
+        return np.asarray(action, result.dtype).reshape(np.shape(obs)[:-1] + space.shape)
+
+    return lambda obs: jax.pure_callback(call, result, obs, vmap_method="expand_dims")
+
+
+def _gymnax_space(space: Box | Discrete) -> Any:
+    """The same space in gymnax's words."""
+    from gymnax.environments import spaces
+
+    if isinstance(space, Discrete):
+        return spaces.Discrete(space.n)
+    low, high = (jnp.asarray(a, space.dtype) for a in (space.low, space.high))
+    return spaces.Box(low, high, space.shape, jnp.dtype(space.dtype))
+
+
+@functools.lru_cache(64)
+def gymnax(env: Environment, *, returns: int = 6) -> Any:
+    """An environment with gymnax's interface (``step(key, state, action, params)``, ``default_params``, spaces).
+
+    Args:
+        env: as :func:`make` makes.
+        returns: 6 values of a step, as gymnax 1.0 has them; or 5 (``obs, state, reward, done, info``), as what was
+            written for gymnax before 1.0 expects, rejax 0.1.3 for one.
+    """
+    from gymnax.environments import environment
+
+    _need(env)
+    checks.choice("returns", returns, (5, 6))
+
+    @struct.dataclass
+    class Params(environment.EnvParams):
+        max_steps_in_episode: int = env.settings.horizon
+
+    class PlantEnvironment(environment.Environment):
+        _supports_transition_gradients = _transition_gradients_enabled = True
+
+        @property
+        def default_params(self) -> Params:
+            return Params()
+
+        @property
+        def name(self) -> str:
+            return env.name
+
+        @property
+        def num_actions(self) -> int:
+            return env.action_space.n if isinstance(env.action_space, Discrete) else env.m
+
+        def reset_env(self, key: PRNGKeyArray, params: Any) -> tuple[Array, State]:
+            return env.reset(key)
+
+        def step_env(self, key: PRNGKeyArray, state: State, action: Any, params: Any) -> tuple:
+            if returns == 5 and not hasattr(action, "to_input"):  # rejax squeezes the only input of one
+                action = jnp.reshape(action, env.action_space.shape)
+            obs, state, reward, terminated, _, info = env.step_env(key, state, action)
+            return obs, state, reward, terminated, info
+
+        def step(self, key: PRNGKeyArray, state: State, action: Any, params: Any = None) -> tuple:
+            out = super().step(key, state, action, params)
+            if returns == 6:
+                return out
+            obs, state, reward, terminated, truncated, info = out
+            return obs, state, reward, terminated | truncated, info
+
+        def observation_space(self, params: Any) -> Any:
+            return _gymnax_space(env.observation_space)
+
+        def action_space(self, params: Any = None) -> Any:
+            return _gymnax_space(env.action_space)
+
+    return PlantEnvironment()
+
+
+@struct.dataclass
+class BraxState:
+    """The fields of brax's own state, which its wrappers and its training read."""
+
+    pipeline_state: Any
+    obs: Array
+    reward: Array
+    done: Array
+    metrics: dict[str, Array]
+    info: dict[str, Any]
+
+
+class BraxEnv:
+    """An environment with brax's interface; its actions, within ±1, reach the actuators' limits."""
+
+    backend = "lqrlab"
+
+    def __init__(self, env: Environment):
+        self.env = env
+
+    @property
+    def observation_size(self) -> int:
+        """Length of an observation."""
+        return self.env.observation_space.shape[0]
+
+    @property
+    def action_size(self) -> int:
+        """Number of inputs."""
+        return self.env.m
+
+    @property
+    def dt(self) -> float:
+        """Sample time [s]."""
+        return float(self.env.pool.world.dt[0])
+
+    @property
+    def unwrapped(self) -> "BraxEnv":
+        """Itself."""
+        return self
+
+    def reset(self, rng: PRNGKeyArray) -> BraxState:
+        """The first state of an episode."""
+        start, rng = jax.random.split(rng)
+        obs, state = self.env.reset(start)
+        zero = jnp.zeros((), self.env.dtype)
+        metrics = {"reward": zero, "ratio": jnp.ones((), self.env.dtype)}
+        return BraxState(state, obs, zero, zero, metrics, {"rng": rng, "truncation": zero})
+
+    def step(self, state: BraxState, action: Array) -> BraxState:
+        """One sample time; brax's wrappers reset."""
+        rng, key = jax.random.split(state.info["rng"])
+        out = self.env.step_env(key, state.pipeline_state, action * self.env.action_high)
+        obs, inner, reward, terminated, truncated, info = out
+        done, cut = ((a).astype(self.env.dtype) for a in (terminated | truncated, truncated))
+        metrics = state.metrics | {"reward": reward, "ratio": info["ratio"]}
+        noted = state.info | {"rng": rng, "truncation": cut}
+        return state.replace(  # type: ignore[attr-defined]
+            pipeline_state=inner, obs=obs, reward=reward, done=done, metrics=metrics, info=noted
+        )
+
+
+def brax(env: Environment) -> BraxEnv:
+    """An environment with brax's interface, for ``brax.training`` and its wrappers."""
+    _need(env)
+    if env.settings.levels or np.any(np.isinf(env.action_high) | (env.action_high != -env.action_low)):
+        raise ValueError(
+            "env: brax acts within ±1 of limits that are finite and symmetric; leave limits='plant', action='full'"
+        )
+    return BraxEnv(env)

@@ -1,0 +1,144 @@
+"""What a task is: checked when it is built, frozen and hashable."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from lqrlab.compute import checks
+from lqrlab.simulation import verdict
+
+CHOICES = {
+    "task": ("regulate", "swing_up", "track"),
+    "unaddressed": ("zero", "hold"),
+    "units": ("physical", "scaled"),
+    "dtype": ("float32", "float64"),
+    "on_error": ("raise", "nan", "clip", "breakpoint"),
+}
+REWARDS = ("cost", "excess", "relative")
+Limits = tuple[float | Sequence[float], float | Sequence[float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The arguments of :func:`make`, but for the plant.
+
+    Attributes:
+        task: ``"regulate"``; ``"swing_up"`` (pendulum, cart_pole, acrobot) from hanging; ``"track"`` a reference
+            (with ``linear=True``): observations are the error, the reference, and the input that follows it.
+        linear: the linearised plant, sampled exactly: then ``info["ratio"]`` is never below 1, and is 1 of the LQR.
+        horizon: steps until an episode is truncated.
+        dt: sample time [s]; the plant's if left out.
+        spread: half-width of the parameters' variation; each reset draws one of ``variants`` plants, drawn by ``seed``.
+        variants, seed: see ``spread``.
+        start: size of the starts, in scales of the states.
+        noise, sensor_noise: standard deviations, one for all states or one each, of what is added at each step to the
+            state, and to what is seen of it.
+        delay: samples until an input acts.
+        limits: of the actuators: ``"plant"`` (wide enough for the optimum from practically all starts), absolute
+            ``(low, high)``, or None.
+        observe: ``"state"``, ``"outputs"``, or ``"history:8"`` (the last eight states and the inputs before them).
+        action: ``"full"``, or ``"levels:3"`` (a grid of three values an input, chosen by one whole number).
+        unaddressed: whether inputs that a structured action leaves out are ``"zero"`` or ``"hold"``.
+        units: ``"physical"``, or ``"scaled"``: states and inputs in their scales.
+        reward: ``"cost"`` (minus the cost of the step), ``"excess"`` (minus what the action cost above the optimum's),
+            ``"relative"`` (minus the cost over the whole optimum), or a function ``(x, u, x_next, cost)``.
+        terminate: ``"diverged"`` (1000 scales: the verdict's rule), ``"never"``, or a number of scales. The last reward
+            is paid for each step that is left.
+        reference: set points of the ``"track"`` task, added to the inputs of a regulated plant ``[horizon, m]``; a sine
+            of the inputs' scales if left out.
+        on_error: what an invalid action does: ``"raise"``, ``"nan"``, ``"clip"``, ``"breakpoint"``; if left out, what
+            the environment variable ``LQRLAB_ON_ERROR`` says, else ``"raise"``.
+        dtype: ``"float32"`` or ``"float64"``; the optimum is always computed in float64.
+    """
+
+    task: str
+    linear: bool
+    horizon: int
+    dt: float | None
+    spread: float
+    variants: int
+    seed: int
+    start: float
+    noise: Any
+    sensor_noise: Any
+    delay: int
+    limits: Any
+    observe: str
+    action: str
+    unaddressed: str
+    units: str
+    reward: str | Callable
+    terminate: str | float
+    reference: Any
+    on_error: str | None
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.on_error is None:
+            object.__setattr__(self, "on_error", os.environ.get("LQRLAB_ON_ERROR", "raise"))
+        for name, allowed in CHOICES.items():
+            checks.choice(name, getattr(self, name), allowed)
+        checks.flag("linear", self.linear)
+        for name, low in (("horizon", 1), ("variants", 1), ("delay", 0), ("seed", 0)):
+            checks.whole(name, getattr(self, name), low)
+        checks.number("spread", self.spread, "a relative half-width in [0, 1)", low=0, below=1)
+        checks.number("start", self.start, "a number ≥ 0", low=0)
+        if self.terminate not in ("diverged", "never"):
+            expected = "'diverged', 'never', or a number of scales > 0"
+            checks.number("terminate", self.terminate, expected, above=0)
+        if not callable(self.reward):
+            checks.choice("reward", self.reward, REWARDS, "a function, or one of")
+        self._check_texts()
+        for name in ("noise", "sensor_noise", "reference"):  # as what has a hash
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _plain(name, getattr(self, name)))
+        if not isinstance(self.limits, str | None):
+            object.__setattr__(self, "limits", tuple(_plain("limits", a) for a in self.limits))
+
+    def _check_texts(self) -> None:
+        """What is said in words, and what does not go together."""
+        if self.observe not in ("state", "outputs") and not self.memory:
+            raise ValueError(
+                f"observe: expected 'state', 'outputs' or 'history:8', but found {self.observe!r}"
+            )
+        if self.action != "full" and not self.levels:
+            raise ValueError(f"action: expected 'full' or 'levels:3', but found {self.action!r}")
+        pair = isinstance(self.limits, tuple | list) and len(self.limits) == 2
+        if self.limits not in ("plant", None) and not pair:
+            raise ValueError(
+                f"limits: expected 'plant', a pair (low, high) or None, but found {self.limits!r}"
+            )
+        if self.task == "track" and (not self.linear or self.observe != "state" or self.delay):
+            raise ValueError(
+                "task: 'track' needs linear=True, observe='state' and delay=0, where its optimum is known"
+            )
+        if self.task == "swing_up" and self.linear:
+            raise ValueError("task: 'swing_up' needs the nonlinear plant; leave linear=False")
+
+    @property
+    def memory(self) -> int:
+        """How many states are seen at once, 0 if only the present one."""
+        return _count("observe", self.observe, "history")
+
+    @property
+    def levels(self) -> int:
+        """Values an input of a grid of actions, 0 without a grid."""
+        return _count("action", self.action, "levels")
+
+    @property
+    def far(self) -> float:
+        """Scales at which an episode ends."""
+        return {"diverged": verdict.FAR, "never": np.inf}.get(self.terminate, self.terminate)  # type: ignore[arg-type]
+
+
+def _count(name: str, text: object, word: str) -> int:
+    """The number in ``"word:number"``; 0 of anything else."""
+    head, colon, number = checks.text(name, text).partition(":")
+    return int(number) if head == word and colon and number.isdigit() else 0
+
+
+def _plain(name: str, value: Any) -> tuple[float, ...]:
+    return tuple(np.asarray(checks.real(name, value), float).ravel().tolist())

@@ -1,0 +1,57 @@
+"""What observations and actions can be: boxes and finite choices, drawn from and asked inside compiled code."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, PRNGKeyArray
+
+_WIDE = 1.0  # half the width that an unbounded component is drawn from
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """Vectors between ``low`` and ``high``, a bound for each component; they may be infinite."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    dtype: str = "float32"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """One axis, as long as the bounds."""
+        return (len(self.low),)
+
+    def sample(self, key: PRNGKeyArray) -> Array:
+        """Uniform between the bounds; within ±1 where there are none."""
+        low, high = (np.asarray(a, self.dtype) for a in (self.low, self.high))
+        low, high = np.where(np.isfinite(low), low, -_WIDE), np.where(np.isfinite(high), high, _WIDE)
+        return low + jax.random.uniform(key, self.shape, self.dtype) * (high - low)
+
+    def contains(self, value: ArrayLike) -> Array:
+        """Whether a vector is within the bounds; not a number is not."""
+        a = jnp.asarray(value, self.dtype)
+        if a.shape != self.shape:
+            return jnp.asarray(False)
+        return jnp.all((a >= np.asarray(self.low, self.dtype)) & (a <= np.asarray(self.high, self.dtype)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Discrete:
+    """The whole numbers 0 … n − 1."""
+
+    n: int
+    dtype: str = "int32"
+    shape: tuple[int, ...] = ()
+
+    def sample(self, key: PRNGKeyArray) -> Array:
+        """Uniform."""
+        return jax.random.randint(key, (), 0, self.n, self.dtype)
+
+    def contains(self, value: ArrayLike) -> Array:
+        """Whether a number is one of them."""
+        a = jnp.asarray(value)
+        if a.shape != () or not jnp.issubdtype(a.dtype, jnp.integer):
+            return jnp.asarray(False)
+        return (a >= 0) & (a < self.n)

@@ -1,0 +1,616 @@
+"""Plants as environments: the optimum scores 1 through every interface, resets, actions, records, states on disk."""
+
+import dataclasses
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+
+from lqrlab import environments, evaluation, simulation, systems
+from lqrlab.environments import ids
+
+ROOT = Path(__file__).parents[1]
+KEY = jax.random.key(0)
+
+
+@pytest.fixture(scope="module")
+def cart():
+    return environments.make("cart_pole", linear=True, horizon=60)
+
+
+@pytest.fixture(scope="module")
+def pendulum():
+    return environments.make("pendulum", linear=True, horizon=20, limits=None)
+
+
+def one_step(env, action, key=KEY, **reset):
+    _, state = env.reset(key, **reset)
+    return env.step_env(key, state, action)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"units": "scaled"}, {"delay": 0, "observe": "history:2"}, {"task": "track"}]
+)
+def test_the_optimum_scores_one_on_a_linear_task(settings):
+    env = environments.make("pendulum", linear=True, horizon=40, **settings)
+    played = environments.play(env, environments.optimal(env), key=KEY, num=5)
+    np.testing.assert_allclose(played.ratio, 1.0, rtol=1e-6)
+    assert not played.terminated.any()
+    lazy = environments.play(env, lambda obs: jnp.zeros(1, jnp.float32), key=KEY, num=5)
+    assert (lazy.ratio > 1.01).all()
+
+
+def test_the_optimum_scores_one_through_gymnasium_and_its_vectors(cart):
+    K = np.asarray(environments.optimal(cart).K)
+    settings = {"linear": True, "horizon": 60}
+    with gymnasium.make("lqrlab.environments:lqrlab/CartPole-v0", **settings) as single:
+        obs, _ = single.reset(seed=3)
+        over = False
+        while not over:
+            obs, _, terminated, over, info = single.step(-K @ obs)
+            assert not terminated
+        assert abs(info["ratio"] - 1) < 1e-6
+    many = gymnasium.make_vec("lqrlab/CartPole-v0", num_envs=7, **settings)
+    obs, _ = many.reset(seed=3)
+    for _ in range(60):
+        obs, _, terminated, truncated, info = many.step(-obs @ K.T)
+    assert truncated.all()
+    assert not terminated.any()
+    np.testing.assert_allclose(info["ratio"], 1.0, rtol=1e-6)
+
+
+def test_the_optimum_scores_one_through_gymnax_and_brax():
+    env = environments.make("pendulum", linear=True, horizon=30, units="scaled")
+    agent = environments.optimal(env)
+    wrapped = environments.gymnax(env)
+    params = wrapped.default_params
+    obs, state = wrapped.reset(KEY, params)
+    assert wrapped.observation_space(params).shape == obs.shape
+    for i in range(30):
+        obs, state, _, terminated, truncated, info = wrapped.step(
+            jax.random.key(i), state, agent(obs), params
+        )
+    assert truncated
+    assert not terminated
+    assert abs(info["ratio"] - 1) < 1e-6
+    assert state.time == 0  # of the next episode
+    older = environments.gymnax(env, returns=5)
+    assert len(older.step(KEY, state, agent(obs)[0])) == 5  # one input without its axis
+    body = environments.brax(env)
+    step, state = jax.jit(body.step), jax.jit(body.reset)(KEY)
+    assert (body.observation_size, body.action_size) == (2, 1)
+    for _ in range(30):
+        assert not state.done
+        state = step(state, agent(state.obs) / env.action_high)
+    assert state.done
+    assert state.info["truncation"] == 1
+    assert abs(state.metrics["ratio"] - 1) < 1e-6
+
+
+def test_a_loop_of_steps_is_the_one_closed_loop():
+    env = environments.make("cart_pole", horizon=50, dtype="float64")
+    plant = systems.make("cart_pole")
+    policy = simulation.LinearPolicy(environments.optimal(env).K)
+    _, state = env.reset(KEY)
+    x0 = 0.1 * np.asarray(state.x)
+    state = dataclasses.replace(state, x=jnp.asarray(x0))
+    run = simulation.rollout(plant, policy, x0, 20)
+    for t in range(20):
+        _, state, reward, *_ = env.step_env(KEY, state, -policy.K @ state.x)
+        np.testing.assert_allclose(state.x, run.xs[t + 1], rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(-reward, run.costs[t], rtol=1e-12)
+
+
+def test_an_episode_that_ends_begins_anew_and_shows_its_last_observation(pendulum):
+    obs, state = pendulum.reset(KEY)
+    for i in range(20):
+        key = jax.random.key(i)
+        kept = pendulum.step_env(key, state, jnp.zeros(1))
+        obs, state, reward, terminated, truncated, info = pendulum.step(key, state, jnp.zeros(1))
+        assert truncated == (i == 19)
+        assert not terminated
+        assert reward == kept[2]
+        np.testing.assert_array_equal(info["final_observation"], kept[0])
+    assert state.time == 0
+    fresh, _ = pendulum.reset(jax.random.fold_in(key, 0))
+    np.testing.assert_array_equal(obs, fresh)
+    with pytest.raises(AssertionError):
+        np.testing.assert_array_equal(obs, info["final_observation"])
+
+
+def test_a_batch_is_its_environments_one_by_one(pendulum):
+    keys = jax.random.split(KEY, 3)
+    obs, states = environments.batch_reset(pendulum, keys)
+    assert len(np.unique(np.asarray(obs)[:, 0])) == 3
+    states = states.__class__(
+        **{**vars(states), "time": jnp.array([0, 19, 5], jnp.int32)}
+    )  # one is about to end
+    actions = jnp.array([[0.1], [0.2], [0.3]], jnp.float32)
+    many = environments.batch_step(pendulum, keys, states, actions)
+    for i in range(3):
+        one = pendulum.step(keys[i], jax.tree.map(lambda a: a[i], states), actions[i])  # noqa: B023
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(many)):
+            np.testing.assert_allclose(a, b[i], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("ending", [0, 1, 2, 40])
+def test_new_episodes_are_the_same_however_many_begin(pendulum, ending):
+    keys = jax.random.split(KEY, 40)
+    _, states = environments.batch_reset(pendulum, keys)
+    time = jnp.where(jnp.arange(40) * 7 % 40 < ending, 19, 3).astype(jnp.int32)
+    states = dataclasses.replace(states, time=time)
+    u = jnp.zeros((40, 1), jnp.float32)
+    obs, after, *_ = environments.batch_step(pendulum, keys, states, u)
+    one_by_one = jax.jit(jax.vmap(pendulum.step))(keys, states, u)
+    assert int((after.time == 0).sum()) == ending
+    np.testing.assert_allclose(obs, one_by_one[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(after.optimum, one_by_one[1].optimum, rtol=1e-5)
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_not_a_number_stays_in_its_own_row(linear):
+    env = environments.make("cart_pole", linear=linear, horizon=20, on_error="nan", limits=None)
+    keys = jax.random.split(KEY, 4)
+    _, states = environments.batch_reset(env, keys)
+    good = jnp.full((4, 1), 0.5, jnp.float32)
+    clean = environments.batch_step(env, keys, states, good)
+    obs, after, reward, terminated, _, info = environments.batch_step(
+        env, keys, states, good.at[2].set(jnp.nan)
+    )
+    assert terminated.tolist() == [False, False, True, False]
+    assert np.isinf(info["ratio"][2])
+    assert np.isfinite(obs).all()  # its next episode has begun
+    assert np.isnan(info["final_observation"][2]).any()
+    rest = np.array([0, 1, 3])
+    for a, b in (
+        (obs, clean[0]),
+        (reward, clean[2]),
+        (after.x, clean[1].x),
+        (info["ratio"], clean[5]["ratio"]),
+    ):
+        np.testing.assert_array_equal(np.asarray(a)[rest], np.asarray(b)[rest])
+
+
+def test_a_gradient_through_a_step_is_that_of_finite_differences():
+    env = environments.make("pendulum", horizon=10, dtype="float64", limits=None)
+
+    def cost(u, length):
+        _, state = env.reset(KEY, systems.make("pendulum", length=length))
+        total = 0.0
+        for _ in range(2):
+            _, state, reward, *_ = env.step(KEY, state, u)
+            total = total - reward
+        return total
+
+    u, length, h = jnp.array([0.3]), 0.6, 1e-5
+    by_u, by_length = jax.jit(jax.grad(cost, argnums=(0, 1)))(u, length)
+    cost = jax.jit(cost)
+    np.testing.assert_allclose(by_u[0], (cost(u + h, length) - cost(u - h, length)) / (2 * h), rtol=1e-6)
+    np.testing.assert_allclose(by_length, (cost(u, length + h) - cost(u, length - h)) / (2 * h), rtol=1e-5)
+
+
+def test_each_environment_can_have_its_own_plant(pendulum):
+    plants = systems.sample("pendulum", key=KEY, num=3)
+    keys = jnp.stack([KEY] * 3)
+    _, states = environments.batch_reset(pendulum, keys, plants)
+    _, after, *_ = environments.batch_step(pendulum, keys, states, jnp.zeros((3, 1), jnp.float32))
+    assert len(np.unique(np.asarray(after.x)[:, 1])) == 3  # from one start, under one input
+    world = simulation.env(plants[1], linear=True)
+    expected, _ = world.step(states.x[1].astype(float), jnp.zeros(1))
+    np.testing.assert_allclose(after.x[1], expected, rtol=1e-5)
+
+
+def test_a_spread_draws_another_variant_at_each_reset():
+    env = environments.make("pendulum", linear=True, spread=0.2, variants=8, horizon=5)
+    _, states = environments.batch_reset(env, jax.random.split(KEY, 50))
+    assert set(np.asarray(states.variant).tolist()) == set(range(8))
+    played = environments.play(env, environments.optimal(env), key=KEY, num=20)
+    assert (played.ratio >= 1 - 1e-6).all()
+    assert (played.ratio > 1 + 1e-6).any()  # the first variant's gain is not the others'
+
+
+def test_noise_delay_and_outputs_are_in_what_is_seen():
+    quiet = environments.make("pendulum", linear=True, horizon=9, limits=None)
+    late = environments.make("pendulum", linear=True, horizon=9, delay=2, limits=None)
+    kicks = [one_step(env, jnp.full(1, 5.0, jnp.float32))[0] for env in (quiet, late)]
+    idle = one_step(quiet, jnp.zeros(1, jnp.float32))[0]
+    np.testing.assert_array_equal(kicks[1], idle)
+    assert kicks[0][1] > idle[1]
+    noisy = environments.make("pendulum", linear=True, horizon=9, noise=0.1)
+    assert (
+        one_step(noisy, jnp.zeros(1), jax.random.key(1))[1].x[0]
+        != one_step(quiet, jnp.zeros(1), jax.random.key(1))[1].x[0]
+    )
+    sensed = environments.make("pendulum", linear=True, horizon=9, sensor_noise=[0.1, 0.0])
+    obs, state = sensed.reset(KEY)
+    assert obs[0] != state.x[0]
+    assert obs[1] == state.x[1]
+    levels = environments.make("coupled_tanks", observe="outputs", horizon=9)
+    obs, state = levels.reset(KEY)
+    np.testing.assert_allclose(
+        obs, np.asarray(systems.make("coupled_tanks").output_matrix()) @ np.asarray(state.x), rtol=1e-3
+    )
+
+
+def test_a_swing_up_begins_hanging_and_its_optimum_is_not_known():
+    env = environments.make("acrobot", task="swing_up", start=0.0, horizon=9)
+    obs, state = env.reset(KEY)
+    np.testing.assert_allclose(obs, [np.pi, 0, 0, 0], atol=1e-6)
+    assert np.isnan(env.step(KEY, state, jnp.zeros(1))[5]["ratio"])
+
+
+def test_leaving_the_model_pays_for_the_rest_of_the_horizon():
+    env = environments.make("pendulum", horizon=10, terminate=1.0, start=0.0, limits=None)
+    _, state = env.reset(KEY)
+    _, _, reward, terminated, truncated, info = env.step(KEY, state, jnp.full(1, 1e3, jnp.float32))
+    assert terminated
+    assert not truncated
+    np.testing.assert_allclose(reward, -10 * info["cost"], rtol=1e-6)
+
+
+def test_rewards_are_of_the_kind_that_was_asked_for():
+    u = jnp.full(1, 0.7, jnp.float32)
+    rewards = {}
+    for kind in ("cost", "excess", "relative", lambda x, u, after, cost: u[0]):
+        env = environments.make("pendulum", linear=True, horizon=9, reward=kind)
+        _, _, rewards[kind], _, _, info = one_step(env, u)
+    assert list(rewards.values())[3] == u[0]
+    np.testing.assert_allclose(rewards["relative"], rewards["cost"] / info["optimum"], rtol=1e-6)
+    np.testing.assert_allclose(1 - rewards["excess"] / info["optimum"], info["ratio"], rtol=1e-6)
+
+
+# Actions ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """A plant of several inputs."""
+    return {
+        hold: environments.make("dual_arm", horizon=9, linear=True, unaddressed=hold)
+        for hold in ("zero", "hold")
+    }
+
+
+def test_structured_actions_address_what_they_name(wide):
+    env, m = wide["zero"], wide["zero"].m
+    held = jnp.arange(10.0, 10.0 + m, dtype=jnp.float32)
+    cases = {
+        environments.Full: (environments.Full(held), held),
+        environments.Channel: (environments.Channel(1, 3.0), jnp.zeros(m).at[1].set(3.0)),
+        environments.Range: (environments.Range(1, 3, value=jnp.ones(2)), jnp.zeros(m).at[1:3].set(1.0)),
+        environments.Mask: (environments.Mask(jnp.arange(m) == 0, jnp.ones(m)), jnp.zeros(m).at[0].set(1.0)),
+    }  # fmt: skip
+    for action, expected in cases.values():
+        np.testing.assert_allclose(action.to_input(env), expected)
+        assert one_step(env, action)[5]["invalid"] == False  # noqa: E712
+    kept = environments.Channel(1, 3.0).to_input(wide["hold"], held)
+    np.testing.assert_allclose(kept, held.at[1].set(3.0))
+    _, state = wide["hold"].reset(KEY)
+    _, state, *_ = wide["hold"].step_env(KEY, state, environments.Channel(0, 2.0))
+    _, state, *_ = wide["hold"].step_env(KEY, state, environments.Channel(1, 3.0))
+    assert state.held[:2].tolist() == [2.0, 3.0]
+
+
+def test_a_grid_of_levels_reaches_from_limit_to_limit():
+    env = environments.make("pendulum", action="levels:3", limits=(-2.0, 2.0), linear=True)
+    inputs = [float(environments.Levels(i).to_input(env)[0]) for i in range(3)]
+    assert inputs == [-2.0, 0.0, 2.0]
+    assert env.action_space == environments.Discrete(3)
+    environments.batch_step(env, KEY[None], environments.batch_reset(env, KEY[None])[1], jnp.array([2]))
+
+
+BAD = {
+    "a number that is none": (np.float32([np.nan]), {}),
+    "an index out of range": (environments.Channel(7, 1.0), {}),
+    "a level out of range": (9, {"action": "levels:3"}),
+}
+
+
+@pytest.mark.parametrize("bad", BAD, ids=str)
+def test_an_invalid_action_does_what_on_error_says(bad, monkeypatch):
+    action, settings = BAD[bad]
+    made = lambda **more: environments.make("pendulum", linear=True, horizon=9, **settings, **more)  # noqa: E731
+    with pytest.raises(ValueError, match="action: expected finite inputs"):
+        one_step(made(), action)
+    _, after, _, terminated, *_ = one_step(made(on_error="nan"), action)
+    assert terminated
+    assert np.isnan(after.x).any()
+    assert not one_step(made(on_error="clip"), action)[3]
+    monkeypatch.setenv("LQRLAB_ON_ERROR", "clip")
+    assert not one_step(made(), action)[3]
+    stopped = []
+    monkeypatch.setattr(sys, "breakpointhook", lambda *a, **k: stopped.append(1))
+    one_step(made(on_error="breakpoint"), action)
+    assert stopped
+
+
+def test_an_invalid_action_raises_from_compiled_and_batched_code(pendulum):
+    keys = jax.random.split(KEY, 3)
+    _, states = environments.batch_reset(pendulum, keys)
+    step = jax.jit(lambda u: jax.vmap(pendulum.step)(keys, states, u)[0])
+    jax.block_until_ready(step(jnp.zeros((3, 1), jnp.float32)))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"(?s)action: expected finite inputs"):
+        jax.block_until_ready(step(jnp.zeros((3, 1), jnp.float32).at[1].set(jnp.nan)))
+
+
+@pytest.mark.parametrize(
+    "action", [np.zeros(2, np.float32), np.zeros((1, 1), np.float32), "left", environments.Mask([1.0], [1.0])]
+)
+def test_a_wrong_shape_of_action_is_refused_inside_a_trace_too(pendulum, action):
+    _, state = pendulum.reset(KEY)
+    with pytest.raises((ValueError, TypeError), match=r"action|mask"):
+        jax.jit(lambda s: pendulum.step(KEY, s, action))(state)
+
+
+# Arguments -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"plant": "cart_pool"}, "did you mean cart_pole"),
+        ({"task": "balance"}, "task: expected"),
+        ({"horizon": 0}, "horizon: expected a whole number ≥ 1"),
+        ({"dtype": "float16"}, "dtype: expected"),
+        ({"observe": "history:x"}, "observe: expected"),
+        ({"action": "levels:1"}, "action: expected at least 2 levels"),
+        ({"action": "levels:3", "limits": None}, "needs limits"),
+        ({"limits": "wide"}, "limits: expected"),
+        ({"on_error": "ignore"}, "on_error: expected"),
+        ({"terminate": -1.0}, "terminate: expected"),
+        ({"task": "swing_up", "plant": "dc_motor"}, "task: expected one of pendulum"),
+        ({"task": "track"}, "needs linear=True"),
+        ({"reward": "return"}, "reward: expected"),
+        ({"spread": 1.5}, "spread: expected"),
+        ({"plant": systems.from_matrices([[0.1]], [[0.0]])}, "not stabilizable"),
+        ({"plant": systems.from_matrices([[0.1]], [[1.0]]), "spread": 0.1}, "spread: only families"),
+    ],
+)  # fmt: skip
+def test_wrong_settings_are_refused_in_words(settings, message):
+    settings = {"plant": "pendulum"} | settings
+    with pytest.raises(ValueError, match=message):
+        environments.make(settings.pop("plant"), **settings)
+
+
+def test_plants_of_ones_own_are_environments_too(tmp_path):
+    class Tank(systems.Plant):
+        """A tank.
+
+        Source: made up for this test
+        """
+
+        area: jax.Array = systems.param(1.0, "m²", "area", 0.1, 10.0)
+        states = systems.signals("level ± 1 m")
+        inputs = systems.signals("flow ± 1 m³/s")
+        dt = 0.1
+
+        def dynamics(self, x, u):
+            return (u - x) / self.area
+
+    np.savez(tmp_path / "plant.npz", A=[[-1.0]], B=[[1.0]])
+    plain = systems.from_dynamics(lambda x, u: -x + u, x_eq=[0.0], u_eq=[0.0], dt=0.1)
+    batch = systems.from_matrices([[[-1.0]], [[-2.0]]], [[[1.0]], [[1.0]]], dt=0.1)
+    for plant in (Tank, plain, str(tmp_path / "plant.npz"), batch):
+        env = environments.make(plant, linear=True, horizon=8)
+        played = environments.play(env, environments.optimal(env), key=KEY, num=2)
+        assert (played.ratio < 1.2).all()
+
+
+def test_equal_settings_are_equal_environments_and_share_a_program(pendulum):
+    again = environments.make("pendulum", linear=True, horizon=20, limits=None)
+    other = environments.make("pendulum", linear=True, horizon=21, limits=None)
+    assert again == pendulum != other
+    assert hash(again) == hash(pendulum)
+    from lqrlab.environments.core import _step
+
+    one_step(pendulum, jnp.zeros(1, jnp.float32))
+    before = _step._cache_size()
+    one_step(again, jnp.zeros(1, jnp.float32))
+    assert _step._cache_size() == before
+
+
+def test_the_same_key_is_the_same_episode_and_another_is_another(pendulum):
+    a, b, c = (pendulum.reset(jax.random.key(i))[0] for i in (1, 1, 2))
+    np.testing.assert_array_equal(a, b)
+    assert (a != c).all()
+    with pytest.raises((ValueError, TypeError)):
+        pendulum.reset(3)
+    with pytest.raises(ValueError, match="keys: expected one random key for each"):
+        environments.batch_reset(pendulum, KEY)
+
+
+# Records and files -----------------------------------------------------------------------------------------------
+
+
+def test_records_hold_what_was_asked_for_and_no_more(cart):
+    agent = environments.optimal(cart)
+    logs = {
+        keep: environments.play(cart, agent, key=KEY, num=2, keep=keep).log
+        for keep in ("full", "every:7", "ring:5", "summary")
+    }
+    full = logs["full"]
+    assert full["x"].shape == (2, 60, 4)
+    np.testing.assert_array_equal(logs["every:7"]["x"], full["x"][:, ::7])
+    order = (np.arange(55, 60) % 5).argsort()
+    np.testing.assert_array_equal(logs["ring:5"]["x"], np.asarray(full["x"])[:, 55:][:, order])
+    np.testing.assert_allclose(logs["summary"]["sum"], full["x"].sum(1), rtol=1e-4)
+    np.testing.assert_array_equal(logs["summary"]["peak"], np.abs(full["x"]).max(1))
+    np.testing.assert_allclose(logs["summary"]["cost"], full["cost"].sum(1), rtol=1e-5)
+    with pytest.raises(ValueError, match="keep: expected"):
+        environments.Recorder(cart, "every:")
+
+
+def test_a_channel_and_a_summary_take_a_hundredth_of_a_full_record():
+    env = environments.make(systems.from_matrices(-np.eye(12), np.eye(12, 6)), linear=True, horizon=1000)
+    _, state = env.reset(KEY)
+
+    def size(recorder, action):
+        return sum(a.nbytes for a in jax.tree.leaves(recorder.init(state, action)))
+
+    full = size(environments.Recorder(env), jnp.zeros(6, jnp.float32))
+    small = size(environments.Recorder(env, "summary", compact=True), environments.Channel(2, 1.0))
+    assert full >= 1000 * 18 * 4
+    assert small <= 0.01 * full
+
+
+def test_a_state_on_disk_is_small_and_goes_on_bit_for_bit(tmp_path):
+    plants = systems.sample("mass_train", key=KEY, num=128)
+    env = environments.make("mass_train", linear=True, horizon=9, delay=1)
+    keys = jax.random.split(KEY, 128)
+    _, states = environments.batch_reset(env, keys, plants)
+    actions = jnp.ones((128, env.m), jnp.float32)
+    states = environments.batch_step(env, keys, states, actions)[1]
+    file = environments.save(states, tmp_path / "state", key=KEY)
+    whole = sum(np.asarray(a).nbytes for a in jax.tree.leaves(states))
+    assert file.stat().st_size <= 0.1 * whole
+    again, key = environments.load(file, env)
+    assert key == KEY
+    after, after_again = (environments.batch_step(env, keys, s, actions) for s in (states, again))
+    for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(after_again)):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_torn_and_foreign_state_files_are_refused(tmp_path, pendulum, cart):
+    _, state = pendulum.reset(KEY)
+    file = environments.save(state, tmp_path / "state")
+    with pytest.raises(ValueError, match="of another environment"):
+        environments.load(file, cart)
+    data = file.read_bytes()
+    flipped = data[:200] + bytes([data[200] ^ 1]) + data[201:]
+    np.savez(tmp_path / "other.npz", a=1)
+    for wrong in (data[:-30], b"", b"hello", flipped, (tmp_path / "other.npz").read_bytes()):
+        file.write_bytes(wrong)
+        with pytest.raises(ValueError, match=r"that environments\.save wrote"):
+            environments.load(file, pendulum)
+    with pytest.raises(ValueError, match="regular file"):
+        environments.load(tmp_path / "none", pendulum)
+
+
+# Gymnasium -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["cart_pole", "dc_motor", "quadrotor", "coupled_tanks"])
+def test_gymnasium_finds_nothing_wrong(family):
+    env = gymnasium.make(ids.gymnasium_id(family), horizon=20, disable_env_checker=True).unwrapped
+    with warnings.catch_warnings():  # of spaces without bounds, and of none between -1 and 1
+        warnings.simplefilter("ignore", UserWarning)
+        check_env(env, skip_render_check=True)
+
+
+def test_every_family_has_an_id():
+    assert list(ids.FAMILIES) == [name for name in systems.names() if name in ids.FAMILIES]
+    built_in = {
+        name
+        for name in systems.names()
+        if systems.family(name).__module__.startswith("lqrlab.systems.catalogue")
+    }
+    assert set(ids.FAMILIES) == built_in
+    assert all(ids.gymnasium_id(name) in gymnasium.registry for name in ids.FAMILIES)
+
+
+def test_importing_lqrlab_after_gymnasium_names_the_ids_and_does_not_wait_for_jax():
+    code = "import sys, gymnasium, lqrlab; print('lqrlab/CartPole-v0' in gymnasium.registry, 'jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+def test_pictures_show_the_plant_moving():
+    with gymnasium.make(
+        "lqrlab/CartPole-v0", render_mode="rgb_array", horizon=20, disable_env_checker=True
+    ) as env:
+        env.reset(seed=0)
+        first = env.render()
+        for _ in range(5):
+            env.step(env.action_space.high)
+        second = env.render()
+    assert first.shape == (360, 480, 3)
+    assert first.dtype == np.uint8
+    assert 0.01 < (first != second).any(-1).mean() < 0.5
+
+
+def vectors(mode, num=3, **settings):
+    env = gymnasium.make_vec(
+        "lqrlab/Pendulum-v0", num_envs=num, autoreset_mode=mode, horizon=4, linear=True, **settings
+    )
+    return env, env.reset(seed=5)[0]
+
+
+def test_vectors_reset_at_the_next_step():
+    env, first = vectors(AutoresetMode.NEXT_STEP)
+    assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    action = np.zeros((3, 1), np.float32)
+    for _ in range(4):
+        obs, reward, terminated, truncated, _ = env.step(action)
+    assert truncated.all()
+    last = obs
+    obs, reward, terminated, truncated, _ = env.step(np.full((3, 1), 50, np.float32))
+    assert not truncated.any() | terminated.any()
+    assert (reward == 0).all()
+    assert (obs != last).all()
+    assert (obs != first).all()
+    assert np.abs(obs[:, 0]).max() < 2  # a start, not what the action would have made
+
+
+def test_vectors_reset_at_once_or_when_told():
+    env, _ = vectors(AutoresetMode.SAME_STEP)
+    action = np.zeros((3, 1), np.float32)
+    for _ in range(4):
+        obs, _, _, truncated, info = env.step(action)
+    assert truncated.all()
+    assert info["_final_obs"].all()
+    assert (info["final_obs"] != obs).all()
+    assert "final_obs" not in env.step(action)[4]
+    env, _ = vectors(AutoresetMode.DISABLED)
+    for _ in range(4):
+        last = env.step(action)[0]
+    with pytest.raises(ValueError, match="reset_mask"):
+        env.step(action)
+    obs, _ = env.reset(options={"reset_mask": np.array([True, False, True])})
+    assert (obs != last).all(1).tolist() == [True, False, True]
+
+
+def test_vectors_are_reproducible_and_refuse_what_is_wrong():
+    a, b = (vectors(AutoresetMode.NEXT_STEP, noise=0.1) for _ in range(2))
+    np.testing.assert_array_equal(a[1], b[1])
+    action = np.zeros((3, 1), np.float32)
+    np.testing.assert_array_equal(a[0].step(action)[0], b[0].step(action)[0])
+    assert len(np.unique(a[1][:, 0])) == 3
+    for wrong, message in (
+        (np.zeros((2, 1)), "action: expected shape"),
+        (np.full((3, 1), np.nan), "action: expected finite"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            a[0].step(wrong)
+    with pytest.raises(ValueError, match="num_envs: expected a whole number ≥ 1"):
+        gymnasium.make_vec("lqrlab/Pendulum-v0", num_envs=0)
+    with pytest.raises(ValueError, match="plant: expected"):
+        gymnasium.make("lqrlab/Plant-v0")
+
+
+# Agents as policies ----------------------------------------------------------------------------------------------
+
+
+def test_agents_stand_in_evaluations_tables():
+    plant = systems.make("pendulum")
+    for settings in ({"units": "scaled"}, {"observe": "history:3"}):
+        env = environments.make("pendulum", linear=True, **settings)
+        policy = environments.AgentPolicy.of(env, environments.optimal(env))
+        score = evaluation.evaluate(policy, plant, key=KEY, num_initial=4)
+        np.testing.assert_allclose(score.ratio, 1.0, rtol=1e-5)
+
+
+def test_agents_of_a_library_on_the_host_are_policies_too():
+    env = environments.make("pendulum", linear=True, horizon=20)
+    K = np.asarray(environments.optimal(env).K)
+    agent = environments.host_agent(lambda obs, deterministic: (-obs @ K.T, None), env)
+    policy = environments.AgentPolicy.of(env, agent)
+    x = np.float64([[0.1, 0.2], [0.3, -0.1]])
+    np.testing.assert_allclose(policy(policy.init((2,)), x)[1], -x @ K.T, rtol=1e-5)
