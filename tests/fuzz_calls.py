@@ -41,6 +41,11 @@ def field(x, u):
     return jnp.stack([x[1], jnp.sin(x[0]) + u[0]])
 
 
+def spectral_radius(A, squarings):
+    """control.spectral_radius takes arrays that are JAX's already."""
+    return control.spectral_radius(jnp.asarray(A), squarings=squarings)
+
+
 def read(x):
     """The parameter of the schedule."""
     return x[..., :1]
@@ -230,6 +235,11 @@ CALLS = {
     "control.dlqe": (control.dlqe, {"A": F} | _kalman, anything),
     "control.lqg": (control.lqg, _design | _kalman, anything),
     "control.lqi": (control.lqi, _design | {"C": C, "Qi": R}, anything),
+    "control.continuous_horizon": (control.continuous_horizon, _design | {"horizon": 1.0, "num_steps": 3}, anything),
+    "control.finite_dlqe": (control.finite_dlqe, {"A": F, "C": C, "W": Q, "V": R, "P0": Q, "num_steps": 3}, anything),
+    "control.policy_iteration": (control.policy_iteration, _sampled | {"N": N, "K": K}, anything),
+    "control.sampled_noise": (control.sampled_noise, {"A": A, "W": Q, "dt": DT}, anything),
+    "control.spectral_radius": (spectral_radius, {"A": F, "squarings": 20}, anything),
     "control.feedforward": (control.feedforward, _abc | {"discrete": False}, anything),
     "control.ctrb": (control.ctrb, _ab, anything),
     "control.obsv": (control.obsv, {"A": A, "C": C}, anything),
@@ -281,10 +291,13 @@ CALLS = {
     "simulation.no_control": (simulation.no_control, {"plant": PENDULUM}, anything),
     "simulation.scheduled": (simulation.scheduled, _scheduled, anything),
     "simulation.tracking": (simulation.tracking, {"plant": PENDULUM, "plan": Made(plan)}, anything),
+    "simulation.outputs": (simulation.outputs, {"plant": PENDULUM}, anything),
     "simulation.check_policy": (simulation.check_policy, {"policy": GAIN, "x": _x0, "m": 1}, anything),
     "evaluation.evaluate": (evaluation.evaluate, _score, anything),
     "evaluation.evaluate, x0": (evaluation.evaluate, _score_x0, anything),
     "evaluation.attraction": (evaluation.attraction, _region, anything),
+    "evaluation.undescribed": (evaluation.undescribed, {"plants": VARIANTS, "noise": 0.01, "sensor_noise": 0.0,
+                                                        "limit": 20.0}, anything),
     "evaluation.baselines": (evaluation.baselines, {"plants": {"pendulum": VARIANTS}}, anything),
     "evaluation.baselines, one": (baselines, {"plant": VARIANTS}, anything),
     "evaluation.settling_steps": (evaluation.settling_steps, {"poles": np.array([0.9, 0.5]), "times": 2.0,
@@ -330,6 +343,28 @@ NOT_CALLED = {
     "systems.names": "takes nothing",
     "systems.check_plant": "all that takes a plant calls it",
     "systems.gravity": "is systems.param with one argument",
+    "systems.register_file": "names families for the whole process",
+    "control.lq_tracking": "its sequences of matrices are refused in words in test_control_designs",
+    **dict.fromkeys(
+        ("simulation.delayed", "simulation.estimated", "simulation.integrating"),
+        "takes a design, which is called; another plant's is refused in words in test_simulation_policies",
+    ),
+    **dict.fromkeys(
+        ("simulation.extended_kalman", "simulation.unscented_kalman"),
+        "takes an Env and a policy, which are called; see test_simulation_policies",
+    ),
+    **dict.fromkeys(
+        (
+            "evaluation.best_known_cost",
+            "evaluation.recoveries",
+            "evaluation.ladder",
+            "evaluation.unknown",
+            "evaluation.unknown_baselines",
+            "evaluation.family_known",
+            "evaluation.tune_baselines",
+        ),
+        "takes seconds to minutes a call; wrong arguments are in test_recovery, test_ladder, test_unknown",
+    ),
     "simulation.record": "checks nothing: rollout without its checks, for generation",
     "simulation.step": "checks nothing: the body of rollout's scan",
 }

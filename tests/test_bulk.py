@@ -177,7 +177,7 @@ def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkey
     assert (asked["seeds"], asked["learning_rates"]) == ([3, 5], [1e-3, 2e-3])
     made, wanted = (
         points[0].values | {"learning": learning, "compute": compute},
-        {"model_config", "train_config", "backend"},
+        {"settings", "model_config", "train_config", "backend"},
     )
     for cell in plan.nb.cells:
         for node in ast.parse(notebooks.source(cell)).body if cell["cell_type"] == "code" else ():

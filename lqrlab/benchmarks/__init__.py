@@ -3,7 +3,7 @@
 from lqrlab.benchmarks.data import bench_data, bench_regeneration
 from lqrlab.benchmarks.loading import bench_large, bench_loading, source_rows
 from lqrlab.benchmarks.measurement import Row, measure
-from lqrlab.benchmarks.recovery import bench_recovery
+from lqrlab.benchmarks.recovered import bench_recovery
 from lqrlab.benchmarks.riccati import bench_control
 from lqrlab.benchmarks.riccati_acceptance import acceptance
 from lqrlab.benchmarks.stepping import bench_env

@@ -27,13 +27,15 @@ def bench_env(num_envs: int = 4096, steps: int = 100, repeats: int = 5) -> Itera
         env = environments.make("cart_pole", linear=linear, limits=(-10.0, 10.0), on_error="nan")
         calls[name] = _ours(env, num_envs, steps)
     for name in ("CartPole-v1", "Pendulum-v1"):
-        theirs, params = gymnax.make(name)
-        calls[f"gymnax {name}"] = _theirs(theirs, params, num_envs, steps)
+        with jax.numpy_dtype_promotion("standard"):
+            theirs, params = gymnax.make(name)
+            calls[f"gymnax {name}"] = _theirs(theirs, params, num_envs, steps)
     few = 64
     sync = gymnasium.make_vec("CartPole-v1", num_envs=few, vectorization_mode="sync")
     calls["gymnasium"] = _on_host(sync, 10)
     count = {"gymnasium": few * 10, "make_vec": num_envs * (steps // 5)}
-    with jax.enable_x64(False):  # gymnax mixes precisions where there are two
+    # gymnax mixes precisions where there are two, and integers with reals
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
         first = seconds(lambda: _vector(num_envs))
         calls["make_vec"] = _on_host(_vector(num_envs), steps // 5)
         times = measure(calls, repeats)

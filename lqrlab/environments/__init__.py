@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from lqrlab.environments.libraries import AgentPolicy, BraxEnv, brax, gymnax, host_agent, optimal
     from lqrlab.environments.making import make
     from lqrlab.environments.many import batch_reset, batch_step
-    from lqrlab.environments.model import Model, State
     from lqrlab.environments.spaces import Box, Discrete
+    from lqrlab.environments.state import Model, State
     from lqrlab.environments.state_files import load, save
 
 _MODULES = {
@@ -26,7 +26,7 @@ _MODULES = {
     "libraries": ("AgentPolicy", "BraxEnv", "brax", "gymnax", "host_agent", "optimal"),
     "making": ("make",),
     "many": ("batch_reset", "batch_step"),
-    "model": ("Model", "State"),
+    "state": ("Model", "State"),
     "spaces": ("Box", "Discrete"),
     "state_files": ("load", "save"),
 }

@@ -14,9 +14,9 @@ from jaxtyping import Array, ArrayLike, PRNGKeyArray
 from lqrlab.compute import checks
 from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.environments import actions
-from lqrlab.environments.model import Model, State
 from lqrlab.environments.settings import Settings
 from lqrlab.environments.spaces import Box, Discrete
+from lqrlab.environments.state import Model, State
 from lqrlab.simulation import SampledProblem, env, verdict
 from lqrlab.systems import Plant
 

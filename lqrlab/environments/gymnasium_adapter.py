@@ -16,9 +16,9 @@ from lqrlab.environments.actions import refuse
 from lqrlab.environments.core import Environment, Step
 from lqrlab.environments.making import make
 from lqrlab.environments.many import advance_batch, batch_reset, renewed
-from lqrlab.environments.model import State
 from lqrlab.environments.raster import frame
 from lqrlab.environments.spaces import Box, Discrete
+from lqrlab.environments.state import State
 from lqrlab.systems import Plant, drawing
 
 _MODES = (None, "rgb_array", "human")

@@ -13,7 +13,7 @@ from jaxtyping import Array, PRNGKeyArray
 from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.environments.actions import Action, Channel, Full, Levels, Mask, Range
 from lqrlab.environments.core import Environment
-from lqrlab.environments.model import State
+from lqrlab.environments.state import State
 
 Log = dict[str, Any]
 

@@ -15,8 +15,8 @@ from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec
 from lqrlab.environments.actions import Action, Full, Levels
 from lqrlab.environments.core import Environment
-from lqrlab.environments.model import State
 from lqrlab.environments.spaces import Box, Discrete
+from lqrlab.environments.state import State
 
 
 @pytree

@@ -12,8 +12,8 @@ from jaxtyping import Array
 
 from lqrlab import control, systems
 from lqrlab.environments.core import Environment
-from lqrlab.environments.model import Model
 from lqrlab.environments.settings import Limits, Settings
+from lqrlab.environments.state import Model
 from lqrlab.simulation import SampledProblem, env
 from lqrlab.systems import Plant
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool
 from lqrlab.compute import checks
 from lqrlab.environments import actions
 from lqrlab.environments.core import Environment, Step, told
-from lqrlab.environments.model import State
+from lqrlab.environments.state import State
 from lqrlab.systems import Plant
 
 _FEW = 16

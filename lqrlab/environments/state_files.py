@@ -15,7 +15,7 @@ import numpy as np
 from lqrlab.compute import checks
 from lqrlab.compute.files import read_bytes, write_atomic
 from lqrlab.environments.core import Environment
-from lqrlab.environments.model import Model, State
+from lqrlab.environments.state import Model, State
 
 _FORMAT = 1
 _MOST_BYTES = 1 << 30

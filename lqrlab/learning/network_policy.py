@@ -153,20 +153,22 @@ def policy(
     return NetworkPolicy(params, context, d.coordinates, graph, window, m)
 
 
-def _undescribed(model: nnx.Module, known: Known) -> NetworkPolicy:
+def _undescribed(model: Any, known: Known) -> NetworkPolicy:
     """A network that looks at the history alone, for plants of which only units and sizes are told."""
-    if model.config.description:  # type: ignore[attr-defined]
+    if model.config.description:
         raise ValueError(
             "plants: expected plants with their matrices, which this network is told, but found only what is known of "
             "undescribed ones; train a network with description=False"
         )
     units, lead = jax.tree.map(lambda a: a.astype(jnp.float32), known.coordinates), known.noise.shape
-    shapes = ((N_MAX, N_MAX), (N_MAX, M_MAX), (N_MAX, N_MAX), (M_MAX, M_MAX), (N_MAX, M_MAX))
-    untold = Description(*(jnp.zeros((*lead, *shape), jnp.float32) for shape in shapes), units)
+
+    def untold(rows: int, columns: int) -> Array:
+        return jnp.zeros((*lead, rows, columns), jnp.float32)
+
+    A, B, R = untold(N_MAX, N_MAX), untold(N_MAX, M_MAX), untold(M_MAX, M_MAX)
     graph, params = models.split(model)
-    return NetworkPolicy(
-        params, _encode(graph, params, untold), known.coordinates, graph, model.config.window, M_MAX
-    )  # type: ignore[attr-defined]
+    context = _encode(graph, params, Description(A, B, A, R, B, units))
+    return NetworkPolicy(params, context, known.coordinates, graph, model.config.window, M_MAX)
 
 
 def _batches(model: object, plants: Plant | Sequence[Plant], N: ArrayLike | None) -> Sequence[Plant]:

@@ -78,7 +78,7 @@ def bench_train(repeats: int, as_json: bool) -> None:
 def bench_recovery(families: tuple[str, ...], seeds: int, num_steps: int | None, as_json: bool) -> None:
     """Not how fast but from where: starts that policies recover which were trained through the simulator."""
     from lqrlab import benchmarks
-    from lqrlab.benchmarks.recovery import FAMILIES
+    from lqrlab.benchmarks.recovered import FAMILIES
 
     _show(lambda: benchmarks.bench_recovery(families or FAMILIES, seeds=seeds, num_steps=num_steps), as_json)
 

@@ -16,7 +16,7 @@ _LIMITS = {
 }
 
 
-@click.group()
+@click.group(hidden=True)  # for who publishes the package
 def pretrain() -> None:
     """Make the weights that come with the package, with a card that says how they score."""
 
