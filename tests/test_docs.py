@@ -65,18 +65,7 @@ def test_examples_in_docstrings_run():
 
 def run_examples():
     compute.setup()
-    rooms = (
-        compute,
-        control,
-        dataset,
-        environments,
-        evaluation,
-        identification,
-        learning,
-        simulation,
-        systems,
-    )
-    known = {room.__name__.split(".")[1]: room for room in rooms} | {"jax": jax, "jnp": jnp, "np": np}
+    known = {room.__name__.split(".")[1]: room for room in EXAMPLES} | {"jax": jax, "jnp": jnp, "np": np}
     runner, finder = (
         doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF),
         doctest.DocTestFinder(exclude_empty=True),

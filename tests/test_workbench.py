@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from lqrlab import control, evaluation, simulation, systems
+from lqrlab.simulation.verdict import Verdict
 from lqrlab.workbench.figures import loop_plots, plots, tables
 from lqrlab.workbench.runs import terminal
 
@@ -156,3 +157,25 @@ def test_pictures_of_a_loop_equal_python_controls():
     np.testing.assert_allclose(axis.lines[0].get_ydata(), ys, atol=1e-12)
     figure = loop_plots.phase_plane(lambda x: x @ A.T, ((-1, 1), (-2, 2)), [[0.5, 0.5]], runs=[np.eye(2)])
     np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), [0.0, 1.0])
+
+
+def test_the_ladder_in_sentences_names_what_diverges_and_where_a_family_s_gain_is_better():
+    ratio = {"good": np.array([1.001, 1.003]), "bad": np.array([1.02, np.inf])}
+
+    def score(values):
+        ratio = np.concatenate(values)[:, None]
+        verdict = np.where(np.isfinite(ratio), int(Verdict.CONVERGED), int(Verdict.DIVERGED)).astype(np.int8)
+        return evaluation.Score(jnp.asarray(ratio), jnp.asarray(verdict), jnp.zeros(ratio.shape))
+
+    rung = {
+        "network": score([ratio["good"], ratio["bad"]]),
+        "nominal gain": score([ratio["good"] + 0.01, np.array([1.5, 2.0])]),
+    }
+    plants = {"trained families, ±20 %": ("pendulum", "pendulum", "cart_pole", "cart_pole")}
+    words = tables.answer(evaluation.Ladder({next(iter(plants)): rung}, plants, {}))
+    assert "over 4 loops the network costs 2 % more" in words
+    assert "worst ∞ %, cart pole" in words
+    assert "25 % of its loops do not converge" in words
+    assert words.endswith(
+        "one gain a family costs 50 % and all its loops converge. At p95 it is worse than that gain on cart pole."
+    )

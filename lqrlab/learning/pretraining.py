@@ -32,7 +32,7 @@ def adaptive_prior(
     Args:
         seed: of the draws.
         num_updates, batch, num_steps: see :func:`.adaptive.lessons.learn`.
-        report: called after each update with step, mean loss and share lost.
+        report: called after each update with step, mean loss and the share of loops that diverged.
     """
     known = families([describe(variants(name, _KNOWN, 100)) for name in TRAINED])
     loops, weight = lessons.lessons(

@@ -138,13 +138,14 @@ def excess(
         return jnp.sum(x * x) + jnp.sum(u * u)
 
     def step(state: tuple, noise: Array) -> tuple[tuple, None]:
-        x, memory, best, paid, least, lost = state
+        x, memory, best, paid, least, diverged = state
         memory, u = regulator.step(prior, doublings, known, memory, x)
         u, v = jnp.clip(u, -_LIMIT, _LIMIT), jnp.clip(-K @ best, -_LIMIT, _LIMIT)
-        paid, least = paid + jnp.where(lost, 0.0, cost(x, u)), least + cost(best, v)
+        paid, least = paid + jnp.where(diverged, 0.0, cost(x, u)), least + cost(best, v)
         after = A @ x + B @ u + noise
-        lost = lost | ~(jnp.max(jnp.abs(after)) < _LARGEST)
-        return (jnp.where(lost, x, after), memory, A @ best + B @ v + noise, paid, least, lost), None
+        diverged = diverged | ~(jnp.max(jnp.abs(after)) < _LARGEST)
+        x = jnp.where(diverged, x, after)
+        return (x, memory, A @ best + B @ v + noise, paid, least, diverged), None
 
     memory = regulator.begin(prior, known)
     odds = memory.belief.odds
@@ -179,7 +180,7 @@ def learn(
 ) -> Prior:
     """Improve a prior's numbers by stochastic gradients through whole loops, each with its own noise.
 
-    Each loop's gradient is clipped by itself; a loop that was lost teaches by what it cost until then, capped.
+    Each loop's gradient is clipped by itself; a loop that diverges teaches by what it cost until then, capped.
 
     Args:
         prior: to begin with.
@@ -187,7 +188,7 @@ def learn(
         weight: how often each is drawn, relative.
         key: of draws, initial states and noise.
         num_updates, batch, num_steps, doublings, learning_rate: the usual ones; Adam.
-        report: called with step, mean loss, and share lost.
+        report: called after each update with step, mean loss and the share of loops that diverged.
     """
     optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, num_updates, 0.05))
     values = numbers(prior)
@@ -195,14 +196,14 @@ def learn(
     for i in range(num_updates):
         pick, run = jax.random.split(jax.random.fold_in(key, i))
         rows = jax.random.choice(pick, len(lessons), (batch,), p=weight / jnp.sum(weight))
-        loss, lost, grads = _slope(
+        loss, diverged, grads = _slope(
             values, prior, lessons[rows], jax.random.split(run, batch), num_steps, doublings
         )
         with jax.numpy_dtype_promotion("standard"):  # Adam takes powers of its decay by a count of steps
             updates, state = optimizer.update(grads, state)
         values = optax.apply_updates(values, updates)
         if report is not None:
-            report({"step": i + 1, "loss": float(loss), "lost": float(lost)})
+            report({"step": i + 1, "loss": float(loss), "diverged": float(diverged)})
     return with_numbers(prior, values)
 
 
@@ -223,5 +224,5 @@ def _slope(
     clipped = jax.tree.map(
         lambda g: jnp.tensordot(factor, jnp.where(good.reshape(-1, *[1] * (g.ndim - 1)), g, 0.0), 1), grads
     )
-    lost: Bool[Array, " L"] = ~(found < jnp.log(10.0))
-    return jnp.mean(jnp.where(good, loss, jnp.log(50.0))), jnp.mean(lost.astype(float)), clipped
+    diverged: Bool[Array, " L"] = ~(found < jnp.log(10.0))
+    return jnp.mean(jnp.where(good, loss, jnp.log(50.0))), jnp.mean(diverged.astype(float)), clipped

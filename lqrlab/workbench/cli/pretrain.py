@@ -11,7 +11,7 @@ from lqrlab.workbench.cli.options import PATH
 
 _LIMITS = {
     "adaptive": "States are measured; units, sample time and noise are known; at most 12 states and 6 inputs. Plants "
-    "whose error doubles in fewer samples than they have states and inputs are often lost, under strong noise most.",
+    "whose error doubles in fewer samples than they have states and inputs often diverge, under strong noise most.",
     "regulator": "At most 12 states and 6 inputs. Nothing is proved of plants that it has not met: certify each loop.",
 }
 
@@ -80,4 +80,4 @@ def pretrain_regulator(file: Path, folder: Path, variants: int) -> None:
 
 
 def _line(row: dict[str, Any]) -> None:
-    click.echo(f"{row['step']:4d}  loss {row['loss']:.3f}  lost {100 * row['lost']:.1f} %")
+    click.echo(f"{row['step']:4d}  loss {row['loss']:.3f}  diverged {100 * row['diverged']:.1f} %")
