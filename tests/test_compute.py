@@ -7,6 +7,7 @@ import gzip
 import json
 import subprocess
 import sys
+import time
 import warnings
 from unittest import mock
 
@@ -195,6 +196,20 @@ def test_donated_arguments_are_gone_and_times_are_waited_for():
     # as part of another program it does not count
     jax.jit(lambda x: f(x, step=0.0))(jnp.ones((2, 2))).block_until_ready()
     assert f.report().calls == 6
+
+
+def test_each_call_that_is_timed_is_waited_for():
+    class Late:
+        """A result that is there a hundredth of a second after it was returned."""
+
+        def block_until_ready(self):
+            time.sleep(0.01)
+            waited.append(self)
+
+    waited = []
+    timing = compute.timeit(Late, repeats=3)
+    assert len(waited) == 4
+    assert min(timing.first, timing.median, timing.best) >= 0.01
 
 
 def test_backend_settings_hold_within_their_block():

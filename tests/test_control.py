@@ -411,3 +411,15 @@ def test_a_plant_whose_products_overflow_is_refused_as_too_large():
     A, B, Q, R = DOUBLE
     with pytest.raises(ValueError, match="B: its entry of size 1e\\+300 is too large"):
         control.lqr(A, 1e300 * np.asarray(B), Q, R)
+
+
+def test_below_its_level_an_input_is_just_not_saturated():
+    rng = np.random.default_rng(6)
+    K, half, limit = rng.normal(size=(3, 2, 4)), rng.normal(size=(3, 4, 4)), np.array([0.5, 2.0])
+    P = half @ half.mT + 0.1 * np.eye(4)
+    level = control.unsaturated_level(K, P, limit)
+    for gains, weight, c in zip(K, P, level):
+        # the largest (Kx)² where xᵀPx = 1 is an eigenvalue of a pencil
+        largest = [scipy.linalg.eigh(np.outer(k, k), weight, eigvals_only=True)[-1] for k in gains]
+        assert np.isclose((np.sqrt(c * np.array(largest)) / limit).max(), 1, rtol=1e-9)
+    assert np.allclose(control.unsaturated_level(K, P, 3.0), 9 * control.unsaturated_level(K, P, 1.0))

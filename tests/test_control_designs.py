@@ -347,6 +347,9 @@ def test_margins_of_a_loop_computed_by_hand():
     L = 0.5 / (1j * w * (1j * w + 1) ** 2)
     assert np.isclose(result.modulus_margin, np.abs(1 + L).min(), rtol=1e-6)
     assert np.isclose(result.disk.alpha, (2 * np.abs(1 + L) / np.abs(1 - L)).min(), rtol=1e-6)
+    # the disk of factors f = (1 + δ/2)/(1 − δ/2), |δ| < α: it ends at both gains and, on |f| = 1, at the phase
+    for edge in (*result.disk.gain, np.exp(1j * result.disk.phase)):
+        assert np.isclose(abs(2 * (edge - 1) / (edge + 1)), result.disk.alpha, rtol=1e-9)
     with pytest.raises(ValueError, match="not stable"):
         control.margins(A, np.array([[0.0], [0.0], [1.0]]), np.array([[5.0, 0.0, 0.0]]))
 
@@ -363,6 +366,10 @@ def test_the_diagnosis_names_what_is_wrong():
     assert str(fine).startswith("The regulator exists")
     integrator = control.diagnose(np.diag([0.0, -1.0]), np.ones((2, 1)), np.diag([0.0, 1.0]), np.eye(1))
     assert "Q does not see it" in str(integrator)
+    decaying = control.diagnose(np.diag([-3.0, -1.0]), B, np.eye(2), np.eye(1))
+    assert decaying.sentences[0] == "The mode at -3 rad/s (in state 0) is moved by no input, but decays."
+    barely = control.diagnose(np.diag([-3.0, -1.0]), [[1e-8], [1.0]], np.eye(2), np.eye(1)).sentences[0]
+    assert barely.startswith("The mode at -3 rad/s (in state 0) is barely controllable: a relative change of")
     units = np.array([[0.0, 1e8], [-1e-8, 0.0]])
     scaled = control.diagnose(units, np.array([[0.0], [1e-8]]), np.diag([1e-16, 1.0]), np.eye(1))
     assert "scaling is bad" in str(scaled)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 from lqrlab import control, systems
 
@@ -66,6 +67,10 @@ def test_whole_numbers_are_numbers():
         (lambda: control.c2d(A, B, -0.1), "dt: expected a sample time above 0 s"),
         (lambda: control.ctrb(A, np.ones((3, 1))), r"B: expected shape \(2, 1\)"),
         (lambda: control.lqi(A, B, [1.0, 0.0], Q, R, R), r"C: expected a matrix \[p, n\]"),
+        (
+            lambda: control.lqi(A, B, np.eye(2), Q, R, np.eye(2)),
+            "^C: 1 inputs cannot hold 2 outputs at will; choose at most 1",
+        ),
         (lambda: control.margins(A * np.nan, B, [[8.0, 4.0]]), "A: expected finite numbers"),
         (lambda: control.lqr(A, np.zeros((2, 0)), Q, np.zeros((0, 0))), "at least one state and one input"),
         (lambda: control.step_info(np.ones(5), 0.1, 1.0), "ys: expected outputs"),
@@ -102,6 +107,14 @@ def test_step_info_equals_python_controls():
         assert np.isclose(result.settling[i, 0], info["SettlingTime"])
         assert np.isclose(100 * result.overshoot[i, 0], info["Overshoot"], atol=1e-6)
         assert np.isclose(result.peak[i, 0], info["Peak"])
+    # a zero in the right half plane: at first the wrong way
+    system = python_control.sample_system(python_control.tf([-1.0, 1.0], [1.0, 1.2, 1.0]), 0.05)
+    t, y = python_control.step_response(system, np.arange(T + 1) * 0.05)
+    info = python_control.step_info(y, T=t, final_output=1.0)
+    assert info["Undershoot"] > 10
+    wrong_way = control.step_info(-2.0 * y[:, None], 0.05, np.array([-2.0]))
+    assert np.isclose(100 * wrong_way.undershoot[0], info["Undershoot"])
+    assert np.isclose(100 * wrong_way.overshoot[0], info["Overshoot"])
     assert us.shape == (2, T, 1)
     assert np.isposinf(control.step_info(ys[:, :10], 0.05, np.array([-2.0])).settling).all()
     assert np.isnan(control.step_info(ys, 0.05, np.array([0.0])).settling).all()
@@ -110,9 +123,19 @@ def test_step_info_equals_python_controls():
 # Delay -----------------------------------------------------------------------------------------------------
 
 
-def simulated(delay, K, dt, parts=4, steps=300):
+def held(dt, N):
+    """The sampled problem of (A, B) by SciPy's exponential of van Loan's block matrix: A, B, Q, R, N."""
+    flow = np.block([[A, B], [np.zeros((1, 3))]])
+    weight = np.block([[Q, N], [N.T, R]])
+    block = scipy.linalg.expm(np.block([[-flow.T, weight], [np.zeros((3, 3)), flow]]) * dt)
+    moved = block[3:, 3:]
+    cost = moved.T @ block[:3, 3:]
+    return moved[:2, :2], moved[:2, 2:], cost[:2, :2], cost[2:, 2:], cost[:2, 2:]
+
+
+def simulated(delay, K, dt, N=((0.0,), (0.0,)), parts=4, steps=300):
     """Cost of u[t] = −K (x[t], u[t−1], …), a delayed zero-order hold on a grid ``parts`` times finer."""
-    a, b, q, r, n = (np.asarray(x) for x in control.discretize(A, B, Q, R, dt / parts))
+    a, b, q, r, n = held(dt / parts, np.array(N))
     x, us, total = np.eye(2), [], 0.0  # both unit vectors at once
     late = round(delay * parts)
     for k in range(steps * parts):
@@ -125,6 +148,16 @@ def simulated(delay, K, dt, parts=4, steps=300):
     return total
 
 
+def by_dynamic_programming(problem):
+    """The cost to go of a long horizon."""
+    a, b, q, r, n = (np.asarray(x) for x in problem)
+    P = q
+    for _ in range(600):
+        S, G = r + b.T @ P @ b, b.T @ P @ a + n.T
+        P = q + a.T @ P @ a - G.T @ np.linalg.pinv(S) @ G
+    return P
+
+
 @pytest.mark.parametrize("delay", [0.25, 2.25])
 def test_the_cost_of_delay_is_what_a_dense_simulation_pays(delay):
     dt = 0.1
@@ -135,13 +168,21 @@ def test_the_cost_of_delay_is_what_a_dense_simulation_pays(delay):
     assert np.isclose(late, simulated(delay, prompt.K, dt) / base - 1, rtol=1e-8)
     assert np.isclose(best, simulated(delay, aware.K, dt) / base - 1, rtol=1e-8)
     assert 0 < best < late
+    K = 0.8 * prompt.K
+    other = control.delay_cost(A, B, Q, R, dt, delay, K=K)
+    assert np.isclose(other, simulated(delay, K, dt) / base - 1, rtol=1e-8)
 
     # the optimum: dynamic programming over the widened plant, long enough
-    a, b, q, r, n = (np.asarray(x) for x in control.delayed(A, B, Q, R, dt, delay))
-    P = q
-    for _ in range(600):
-        S, G = r + b.T @ P @ b, b.T @ P @ a + n.T
-        P = q + a.T @ P @ a - G.T @ np.linalg.pinv(S) @ G
+    P = by_dynamic_programming(control.delayed(A, B, Q, R, dt, delay))
+    assert np.allclose(aware.P, P, rtol=1e-9, atol=1e-9 * np.abs(P).max())
+
+
+@pytest.mark.parametrize("delay", [0.25, 1.25])
+def test_a_late_input_pays_its_cross_weight_when_it_acts(delay):
+    dt, N = 0.1, np.array([[0.2], [0.1]])
+    aware = control.lqrd_delayed(A, B, Q, R, dt, delay, N)
+    assert np.isclose(jnp.trace(aware.P[:2, :2]), simulated(delay, aware.K, dt, N), rtol=1e-8)
+    P = by_dynamic_programming(control.delayed(A, B, Q, R, dt, delay, N))
     assert np.allclose(aware.P, P, rtol=1e-9, atol=1e-9 * np.abs(P).max())
 
 

@@ -363,6 +363,40 @@ def test_simulated_batches_of_nonlinear_plants_are_disturbed_as_the_config_says(
         source(wild, "simulated", batch_size=20, window=2, loops=20).batch(0)
 
 
+@pytest.mark.parametrize("kind", ["file", "live"])
+def test_linear_loops_are_disturbed_and_limited_as_the_config_says(kind, data, tmp_path):
+    """What x[t+1] leaves over is the disturbance; −Kx, where no limit is near, the noise of the sensors times K."""
+    values = {"noise": 0.03, "sensor_noise": 0.1, "saturation": 1.0, "excitation": 0.0, "trajectories": 40}
+    config = changed(families=("pendulum",), held_out=(), **values)
+    if kind == "file":
+        made = dataset.generate(config, tmp_path).trajectories(None, "pendulum")
+        of = np.repeat(made.variant, STEPS)
+    else:
+        batch = source(config, "simulated", batch_size=3000, window=2, loops=300).batch(0)
+        pairs = np.asarray(batch.time_mask).all(axis=1)
+        of = np.asarray(batch.variant)[pairs]
+    # the plants are those of the other data set: a family's do not depend on the other families
+    A, B, K, sx, su = (
+        data.column(name, None, "pendulum")[of] for name in ("A", "B", "K", "scale_x", "scale_u")
+    )
+    if kind == "file":
+        x, after = (a.reshape(-1, 2) / sx for a in (made.states[:, :-1], made.states[:, 1:]))
+        u = made.controls.reshape(-1, 1) / su
+    else:
+        x, after = (np.asarray(batch.x, float)[pairs, i, :2] for i in (0, 1))
+        u = np.asarray(batch.u, float)[pairs, 1, :1]
+    dt = float(systems.make("pendulum").dt)
+    flow = np.concatenate([np.concatenate([A, B], axis=2), np.zeros((len(A), 1, 3))], axis=1)
+    moved = np.einsum("pij,pj->pi", scipy.linalg.expm(flow * dt), np.hstack([x * sx, u * su]))[:, :2] / sx
+    np.testing.assert_allclose((after - moved).std(0), 0.03, rtol=0.1)
+    K = K[:, 0] / su * sx
+    wanted, sensed = -np.sum(K * x, axis=1), 0.1 * np.linalg.norm(K, axis=1)
+    free, cut = (np.abs(wanted) + 4 * sensed < 1.0, np.abs(wanted) - 4 * sensed > 1.0)
+    assert min(free.sum(), cut.sum()) > 200
+    assert np.std((u[free, 0] - wanted[free]) / sensed[free]) == pytest.approx(1.0, rel=0.15)
+    np.testing.assert_allclose(u[cut, 0], np.sign(wanted[cut]), rtol=1e-5)
+
+
 def test_placing_on_the_cpu_copies_nothing(data):
     """Windows are gathered from the buffer that the files were read into; the pools' batches too."""
     read, _ = windows.read(data, "train", WINDOW)

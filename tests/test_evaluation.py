@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.integrate
 import scipy.linalg
 
 from lqrlab import compute, control, evaluation, simulation, systems
@@ -57,6 +58,30 @@ def test_a_gain_scores_its_lyapunov_cost(plants, references):
         cost = scipy.linalg.solve_discrete_lyapunov(closed.T, stage)
         expected = np.einsum("si,ij,sj->s", x0[i], cost, x0[i]) / np.einsum("si,ij,sj->s", x0[i], own, x0[i])
         np.testing.assert_allclose(score.ratio[i], expected, rtol=1e-4)
+
+
+def test_a_nonlinear_plant_is_scored_on_its_own_equations():
+    """ẋ = x³ + u, an integrator at the origin: its P is √(1 + dt²/12), and solve_ivp runs the loop."""
+    dt = 0.2
+    plant = systems.from_dynamics(
+        lambda x, u: x**3 + u, x_eq=[0.0], u_eq=[0.0], Q=np.eye(1), R=np.eye(1), dt=dt
+    )
+    P = np.sqrt(1 + dt**2 / 12)
+    k = (P * dt + dt**2 / 2) / (dt + dt**3 / 3 + dt**2 * P)
+    policy, starts = simulation.LinearPolicy(jnp.array([[k]])), [0.6, -0.5]
+    score = evaluation.evaluate(policy, plant, key=KEY, x0=jnp.array(starts)[:, None], linear=False)
+    for x0, ratio in zip(starts, score.ratio):
+        x, cost = x0, 0.0
+        for _ in range(100):
+            u = -k * x
+            found = scipy.integrate.solve_ivp(
+                lambda _, z, u=u: [z[0] ** 3 + u, z[0] ** 2 + u**2], (0, dt), [x, cost], rtol=1e-9, atol=1e-12
+            )
+            x, cost = found.y[:, -1]
+        assert cost / (P * x0**2) > 1.1
+        assert ratio == pytest.approx(cost / (P * x0**2), rel=1e-4)
+    linear = evaluation.evaluate(policy, plant, key=KEY, x0=jnp.array(starts)[:, None])
+    np.testing.assert_allclose(linear.ratio, 1.0, rtol=1e-8)
 
 
 def test_nothing_costs_less_than_the_optimum_even_over_a_short_horizon(plants):

@@ -10,11 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.io
+import scipy.linalg
+import scipy.optimize
 import scipy.signal
+import scipy.stats
 from click.testing import CliRunner
 
 from lqrlab import control, identification, simulation, systems
-from lqrlab.identification import Log
+from lqrlab.identification import Log, filtering
 from lqrlab.systems import Signal
 from lqrlab.workbench.cli import main
 
@@ -517,6 +520,39 @@ def test_a_gain_is_judged_on_all_plants_and_made_for_all():
     assert identification.under_doubt(plants, 0 * K).stable == 0
 
 
+@pytest.mark.parametrize("objective", ["mean", "p95"])
+def test_a_robust_gain_is_the_one_that_a_plain_search_finds(objective):
+    plants = systems.sample("pendulum", key=jax.random.key(1), num=20, spread=0.4)
+    start = np.diag(np.asarray(plants[0].scales[0]) ** 2)
+    problems = [
+        [np.asarray(a[i]) for a in control.discretize(*plants.matrices(), *plants.weights(), plants.dt)]
+        for i in range(20)
+    ]
+    least = [np.trace(scipy.linalg.solve_discrete_are(*p[:4], s=p[4]) @ start) for p in problems]
+
+    def score(K):
+        excess = []
+        for (A, B, Q, R, N), paid in zip(problems, least):
+            loop = A - B @ K[None]
+            if np.abs(np.linalg.eigvals(loop)).max() >= 1:
+                return np.inf
+            stage = (
+                np.block([np.eye(2), -K[:, None]]) @ np.block([[Q, N], [N.T, R]]) @ np.vstack([np.eye(2), -K])
+            )
+            excess.append(np.trace(scipy.linalg.solve_discrete_lyapunov(loop.T, stage) @ start) / paid - 1)
+        return (
+            np.mean(excess) if objective == "mean" else np.sort(excess)[-2:].mean()
+        )  # about the 95th percentile
+
+    A, B, Q, R, N = problems[0]
+    P = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
+    first = np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)[0]
+    best = scipy.optimize.minimize(score, first, method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-9})
+    found = np.asarray(identification.robust_gain(plants, objective))[0]
+    assert score(found) == pytest.approx(best.fun, rel=1e-3)
+    assert score(first) > 1.05 * best.fun
+
+
 def test_more_data_buy_less_regret():
     _, log = closed_loop_log("mass_spring_damper", 2, 400, noise=0.05)
     rows = identification.regret(
@@ -577,6 +613,22 @@ def test_predicted_errors_are_those_of_fits_and_designs_tell_more():
     assert found.std / found.values == pytest.approx(plain.std, rel=0.2)
 
 
+def test_inputs_are_designed_to_keep_the_states_within_their_limits():
+    plant, limits = systems.make("mass_spring_damper"), np.array([0.6, 0.95])
+    names = [s.name for s in plant.states]
+    best = identification.design(
+        plant, 100, 0.01, amplitude=2.0, outputs=names, num_lines=4, iterations=30, state_limits=limits
+    )
+    assert np.abs(best.us).max() == pytest.approx(2.0)
+    flow = np.block([[*plant.matrices()], [np.zeros((1, 3))]])
+    flow, x, largest = scipy.linalg.expm(flow * float(plant.dt)), np.zeros(2), np.zeros(2)
+    for u in best.us:
+        x = flow[:2] @ np.append(x, u)
+        largest = np.maximum(largest, np.abs(x))
+    assert np.all(largest < 1.2 * limits)  # a penalty; without it they are twice as large
+    assert largest.max() > 0.5
+
+
 def test_the_command_writes_a_plant_that_other_commands_read(tmp_path):
     truth, log = closed_loop_log("mass_spring_damper", 0, 200)
     t = log.dt * np.arange(len(log))
@@ -623,6 +675,27 @@ def disturbed_log(seed):
     return plant, dataclasses.replace(
         log, ys=log.ys + 0.002 * np.random.default_rng(seed).normal(size=log.ys.shape)
     )
+
+
+def test_the_filters_likelihood_is_the_density_of_all_samples_at_once():
+    _, log = closed_loop_log("mass_spring_damper", 1, 40)
+    s = identification.fit(
+        systems.make("mass_spring_damper"), log, starts=1, method="single", iterations=2
+    ).segments
+    z, x0, scale = np.array([0.1, -0.2, 0.15]), np.array([0.3, -0.4]), np.asarray(s.scale)
+    q, r = np.array([0.02, 0.05]), np.array([0.3, 0.2]) * log.ys.std(0)
+    (costs,) = filtering._filter(s, jax.numpy.asarray(np.concatenate([z, np.log(q), np.log(r), x0])))[1]
+    A, B = s.coordinates.plant(s.plant, jax.numpy.asarray(z)).matrices()
+    flow = scipy.linalg.expm(np.block([[A, B], [np.zeros((1, 3))]]) * float(s.dt))
+    A, B, T = flow[:2, :2], flow[:2, 2:], len(log)
+    means, effects = [x0 * scale], [np.eye(2, 2 * T)]  # of the unsure start and of each disturbance
+    for t in range(T - 1):
+        means.append(A @ means[-1] + B @ log.us[t])
+        effects.append(A @ effects[-1] + np.eye(2, 2 * T, 2 * (t + 1)))
+    effects = np.concatenate(effects) * np.append(0.3 * scale, np.tile(q * scale, T - 1))
+    joint = scipy.stats.multivariate_normal(np.ravel(means), effects @ effects.T + np.diag(np.tile(r**2, T)))
+    expected = -joint.logpdf(log.ys.ravel()) - T * np.log(2 * np.pi)
+    assert np.sum(costs) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.slow

@@ -110,6 +110,9 @@ def test_masked_mse_is_a_mean_over_live_entries():
     assert float(learning.losses.masked_mse(*(jnp.concatenate([a, a]) for a in args))) == pytest.approx(
         expected
     )
+    weight = live * rng.choice([0.5, 1.0, 2.0], size=(5, 1, 1))
+    weighted = (weight * (prediction - target) ** 2).sum() / live.sum()
+    assert float(learning.losses.masked_mse(*args[:2], jnp.asarray(weight))) == pytest.approx(weighted)
 
 
 def test_masked_entries_have_no_gradient_even_if_they_are_nan():
@@ -888,6 +891,48 @@ def test_schedule_warms_up_and_ends_at_a_hundredth():
     assert float(rate(100)) == pytest.approx(0.01)
     assert float(rate(550)) == pytest.approx(0.5 * (0.01 + 0.0001), rel=1e-6)
     assert float(rate(1000)) == pytest.approx(0.0001)
+
+
+def test_the_optimizer_is_adamw_of_clipped_gradients():
+    """Loshchilov and Hutter's recursion by NumPy; two arrays have one norm."""
+    config = learning.TrainConfig(num_steps=5, learning_rate=0.1, warmup=0.0, weight_decay=0.3, clip=2.0)
+    optimize, rng = learning.optimizer(config), np.random.default_rng(0)
+    params = {"a": jnp.asarray(rng.normal(size=(2, 3))), "b": jnp.asarray(rng.normal(size=4))}
+    p, state = np.concatenate([np.ravel(a) for a in params.values()]), optimize.init(params)
+    m, v = np.zeros(10), np.zeros(10)
+    for t, size in enumerate((30.0, 0.5, 4.0, 1.0, 0.1)):
+        g = rng.normal(size=10)
+        g *= size / np.linalg.norm(g)
+        with jax.numpy_dtype_promotion("standard"):
+            updates, state = optimize.update(
+                {"a": jnp.asarray(g[:6].reshape(2, 3)), "b": jnp.asarray(g[6:])}, state, params
+            )
+        params = optax.apply_updates(params, updates)
+        g *= min(1, 2.0 / size)
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        way = m / (1 - 0.9 ** (t + 1)) / (np.sqrt(v / (1 - 0.999 ** (t + 1))) + 1e-8)
+        rate = 0.001 + 0.099 * (1 + np.cos(np.pi * t / 5)) / 2
+        p = p - rate * (way + 0.3 * p)
+        np.testing.assert_allclose(np.concatenate([np.ravel(a) for a in params.values()]), p, rtol=1e-6)
+
+
+def test_the_terms_of_the_objective_count_as_much_as_their_weights(data):
+    graph, params = learning.models.split(perturbed(learning.models.build(GAIN)))
+    given = train_batch(data)
+
+    def value(**weights):
+        config = learning.TrainConfig(plants=16, **weights)
+        return float(learning.objective(graph, config)(params, given)[0])
+
+    imitation, closed_loop = value(imitation=1.0, closed_loop=0.0), value(imitation=0.0, closed_loop=1.0)
+    assert min(imitation, closed_loop) > 0.01
+    both = value(imitation=2.0, closed_loop=0.3)
+    assert both == pytest.approx(2 * imitation + 0.3 * closed_loop, rel=1e-6)
+    # and each window as much as its own, which is 1/√‖K‖
+    size = np.linalg.norm(np.asarray(given.batch.gain, float), axis=(1, 2))
+    np.testing.assert_allclose(given.weight, size**-0.5, rtol=1e-5)
+    given = dataclasses.replace(given, weight=4 * given.weight)
+    assert value(imitation=1.0, closed_loop=0.0) == pytest.approx(4 * imitation, rel=1e-6)
 
 
 def test_backend_says_what_there_is():

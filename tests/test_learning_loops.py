@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from lqrlab import compute, control, dataset, learning, simulation
 from lqrlab.learning import batches, losses, programs
+from lqrlab.learning.placement import Placement
 from lqrlab.workbench.cli import main
 
 KEY = jax.random.key(3)
@@ -108,15 +109,16 @@ def test_excess_of_a_rollout_is_its_cost_over_the_least():
 def test_kl_is_the_integral_and_least_at_the_expert():
     live = jnp.ones((1, 1, 1))
 
-    def kl(mean, log_std):
+    def kl(mean, log_std, weight=1.0):
         a = (jnp.full((1, 1, 1), v) for v in (mean, log_std, 0.4))
-        return losses.gaussian_kl(*a, jnp.asarray(0.3), live)
+        return losses.gaussian_kl(*a, jnp.asarray(0.3), weight * live)
 
     expert, policy = scipy.stats.norm(0.4, 0.3), scipy.stats.norm(0.9, np.exp(-0.5))
     integral, _ = scipy.integrate.quad(
         lambda u: expert.pdf(u) * (expert.logpdf(u) - policy.logpdf(u)), -3, 4, epsabs=1e-12
     )
     assert float(kl(0.9, -0.5)) == pytest.approx(integral, rel=1e-6)
+    assert float(kl(0.9, -0.5, 2.0)) == pytest.approx(2 * integral, rel=1e-6)
     best = (0.4, float(np.log(0.3)))
     assert float(kl(*best)) == pytest.approx(0.0, abs=1e-12)
     np.testing.assert_allclose(jax.grad(kl, argnums=(0, 1))(*best), [0.0, 0.0], atol=1e-6)
@@ -293,6 +295,35 @@ def test_on_policy_loops_are_labelled_with_the_optimum_and_follow_from_the_ancho
     assert batches.shares(config, on_policy=True) == (8, 8, 16)
     known = {line.tobytes() for line in np.asarray(held.gather(np.arange(held.num_windows)).signals)}
     assert sum(line.tobytes() in known for line in np.asarray(mixed.signals[0])) == 16
+
+
+def test_a_training_learns_from_random_systems_and_from_its_own_loops(data, tmp_path, monkeypatch):
+    """Counted in what each step is given: windows of the data set are known, random systems have rows behind it."""
+    model = learning.ModelConfig(**SMALL)
+    config = learning.TrainConfig(
+        **BRIEF | {"num_steps": 4, "closed_loop": 0.0}, dagger_rounds=1, on_policy_steps=6, random_systems=20
+    )
+    held = dataset.source(data, kind="resident", batch_size=32, window=model.window).held
+    known = {line.tobytes() for line in np.asarray(held.gather(np.arange(held.num_windows)).signals)}
+    steps, put = [], Placement.put_batches
+
+    def noted(placement, windows):
+        for signals, variant in zip(np.asarray(windows.signals), np.asarray(windows.variant)):
+            from_data = sum(line.tobytes() in known for line in signals)
+            steps.append((from_data, int(np.sum(variant >= len(data.variants)))))
+        if len(steps) == config.num_steps:
+            raise KeyboardInterrupt
+        return put(placement, windows)
+
+    monkeypatch.setattr(Placement, "put_batches", noted)
+    with pytest.raises(KeyboardInterrupt):
+        fit(data, model, config, tmp_path)
+    assert steps[:2] == [(24, 8), (24, 8)]  # a quarter of 32 are random systems
+    assert [from_data for from_data, _ in steps[2:]] == [
+        8,
+        8,
+    ]  # from step 2 on half are the policy's own loops
+    assert all(random >= 8 for _, random in steps[2:])
 
 
 @pytest.mark.slow

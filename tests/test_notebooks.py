@@ -6,11 +6,13 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import papermill
 import pytest
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
 
+from lqrlab import control
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import notebooks, sweep_plan
 
@@ -48,6 +50,17 @@ def test_a_notebook_waits_only_for_those_that_it_reads():
     assert needs.pop("03_training") == ["02_data_generation"]
     assert needs.pop("04_performance_analysis") == ["02_data_generation", "03_training"]
     assert not any(needs.values())
+
+
+def test_the_price_of_sampling_in_notebook_12_is_that_of_an_integrator():
+    """The cost of ẋ = u with unit weights is 1, and √(1 + dt²/12) where its input is held for dt."""
+    nb = notebooks.read(SOURCE / "12_sampling_and_delay.ipynb")
+    code = next(s for s in map(notebooks.source, nb.cells) if s.startswith("def extra_cost("))
+    found = {"control": control, "np": np}
+    exec(ast.unparse(ast.parse(code).body[0]), found)
+    times, one = np.array([0.1, 1.0, 3.0]), np.eye(1)
+    price = found["extra_cost"](0 * one, one, one, one, times)
+    np.testing.assert_allclose(price, 100 * (np.sqrt(1 + times**2 / 12) - 1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("profile", sorted(p.stem for p in (SOURCE / "profiles").glob("*.json")))

@@ -732,6 +732,12 @@ def test_a_dry_run_says_what_is_kept(again, tmp_path):
     pipeline.run("toy", again[0], given, source=tmp_path / "notebooks", stream=stream, dry_run=True)
     assert f"01_first: finished before, is kept in {again[0]}" in stream.getvalue()
     assert f"02_second: would run in {again[0]}\n  rate = 3.0  (default 1.0)" in stream.getvalue()
+    assert "\n  rate = 0.5\n" in stream.getvalue()  # the first one's, as it is by default
+    stream = io.StringIO()
+    source = tmp_path / "notebooks"
+    pipeline.run("toy", again[0], GIVEN, source=source, stream=stream, dry_run=True, fresh=True)
+    assert f"01_first: would run in {again[0]}" in stream.getvalue()
+    assert numbers(again[0], "01_first")["rate"] == 0.5, "nothing was removed"
 
 
 def test_a_log_is_never_silent_for_long():

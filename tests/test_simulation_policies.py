@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 from lqrlab import control, dataset, evaluation, simulation, systems
 
@@ -44,13 +45,25 @@ def test_output_feedback_is_a_plain_kalman_filter_that_knows_what_was_cut_off(ca
 
 
 def test_output_feedback_is_scored_mapped_and_written_down_like_any_policy(cart, tmp_path):
-    plant = cart[0]
-    policy = simulation.estimated(plant, lqg(cart))
+    plant, A, B, C, Q, R, N, *_ = cart
+    design = lqg(cart)
+    policy = simulation.estimated(plant, design)
     starts = 0.05 * np.random.default_rng(0).normal(size=(5, 4))
-    for linear in (True, False):
-        score = evaluation.evaluate(policy, plant, key=jax.random.key(0), x0=starts, linear=linear)
-        assert bool(score.converged.all())
-        assert float(score.ratio.min()) > 1.0
+    scores = [
+        evaluation.evaluate(policy, plant, key=jax.random.key(0), x0=starts, linear=linear)
+        for linear in (True, False)
+    ]
+    # what a loop of state and estimate costs, by SciPy
+    F, G, H = (np.asarray(a) for a in (design.A, design.B, design.C))
+    loop = np.block([[A, B @ H], [G @ C, F]])
+    weight = np.block([[Q, N @ H], [(N @ H).T, H.T @ R @ H]])
+    paid = scipy.linalg.solve_discrete_lyapunov(loop.T, weight)[:4, :4]
+    least = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
+    ratio = np.einsum("si,ij,sj->s", starts, paid, starts) / np.einsum("si,ij,sj->s", starts, least, starts)
+    assert ratio.min() > 1.1
+    np.testing.assert_allclose(scores[0].ratio, ratio, rtol=1e-4)
+    np.testing.assert_allclose(scores[1].ratio, ratio, rtol=0.1)  # near the equilibrium
+    assert all(bool(score.converged.all()) for score in scores)
     region = evaluation.attraction(plant, policy, starts, limits=(-20.0, 20.0))
     assert bool(region.converged.all())
 
@@ -60,10 +73,16 @@ def test_output_feedback_is_scored_mapped_and_written_down_like_any_policy(cart,
         return simulation.estimated(plants, design)
 
     config = dataset.DataConfig(
-        families=("cart_pole",), variants=6, trajectories=2, num_steps=20, controller="lqg"
+        families=("cart_pole",), variants=6, trajectories=2, num_steps=20, controller="lqg", excitation=0.0
     )
-    dataset.generate(config, tmp_path / "data", controller=controller)
-    assert dataset.verify(tmp_path / "data")
+    data = dataset.generate(config, tmp_path / "data", controller=controller)
+    assert dataset.verify(tmp_path / "data").ok
+    runs = data.trajectories(None, "cart_pole")
+    of_one, one = runs.variant == 2, data.plants(None, "cart_pole")[2]
+    assert of_one.any()
+    alone = simulation.rollout(one, controller(one), runs.x0[of_one], 20, linear=True)
+    np.testing.assert_allclose(runs.states[of_one], alone.xs, rtol=1e-5, atol=1e-5)
+    assert not runs.controls[:, 0].any()  # before the first measurement nothing is known
 
 
 def test_integral_action_finds_the_input_that_holds_the_set_point(cart):
@@ -159,6 +178,34 @@ def test_on_a_linear_plant_both_nonlinear_filters_are_the_time_varying_kalman_fi
         x, guess = A @ x + B @ u, A @ guess + B @ u + L @ surprise
 
 
+@pytest.mark.parametrize("kind", ["extended", "unscented"])
+def test_nonlinear_filters_are_their_textbook_recursions_by_numpy(cart, kind):
+    """Far from the equilibrium, so that a filter of the linearised plant would be another."""
+    plant, _, _, C, *_, W, V = cart
+    world, P = simulation.env(plant), np.diag([1e-4, 0.3, 1e-4, 1.0])
+    K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
+    make = simulation.extended_kalman if kind == "extended" else simulation.unscented_kalman
+    policy = make(simulation.LinearPolicy(jnp.asarray(K)), world, C, W, V, P)
+    run = simulation.rollout(world, policy, np.array([0.0, 0.9, 0.0, 0.0]), 8)
+    move = jax.jit(lambda x, u: world.step(x, u)[0])
+    x = np.zeros(4)
+    for before, u in zip(np.asarray(run.xs), np.asarray(run.us)):
+        y = C @ before
+        gain = P @ C.T @ np.linalg.inv(C @ P @ C.T + V)
+        x, P = x + gain @ (y - C @ x), P - gain @ C @ P
+        np.testing.assert_allclose(u, -K @ x, rtol=1e-5)
+        if kind == "extended":
+            h = 1e-5 * np.eye(4)
+            slopes = np.stack([(move(x + d, u) - move(x - d, u)) / 2e-5 for d in h], axis=1)
+            x, P = np.asarray(move(x, u)), slopes @ P @ slopes.T + W
+        else:  # of weights 1/5 in the middle and 1/10 elsewhere, √5 standard deviations away
+            off = np.sqrt(5) * np.linalg.cholesky(P).T
+            points = np.array([move(p, u) for p in np.concatenate([x[None], x + off, x - off])])
+            weights = np.array([0.2] + 8 * [0.1])
+            x = weights @ points
+            P = (points - x).T @ np.diag(weights) @ (points - x) + W
+
+
 def test_nonlinear_filters_catch_a_pole_that_the_linear_one_loses(cart):
     plant, A, B, C, Q, R, N, W, V = cart
     W = 0.01 * W
@@ -176,12 +223,20 @@ def test_nonlinear_filters_catch_a_pole_that_the_linear_one_loses(cart):
     assert not end(simulation.estimated(plant, design)) < 0.1
 
 
+def integrator(discrete):
+    one = np.eye(1)
+    return control.lqi(one, one, one, one, one, one, discrete=discrete)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda p, d: simulation.estimated(systems.make("pendulum"), d), "design: expected 2 states"),
         (lambda p, d: simulation.estimated(p, dataclasses.replace(d, discrete=False)), "design: expected one for the"),
         (lambda p, d: simulation.delayed(p, d.regulator, 1.5), "ticks: expected so many"),
+        (lambda p, d: simulation.delayed(p, d.regulator, 1.0), "design: expected 4 states .* found 3 and 1"),
+        (lambda p, d: simulation.integrating(p, integrator(discrete=True)), "design: expected 4 states"),
+        (lambda p, d: simulation.integrating(p, integrator(discrete=False)), "design: expected one for the"),
         (lambda p, d: simulation.extended_kalman(simulation.no_control(p), simulation.env(p), np.eye(4),
                                                  np.eye(4), np.eye(3), np.eye(4)), "V: expected a covariance"),
     ],

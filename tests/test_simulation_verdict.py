@@ -1,12 +1,14 @@
 """The verdict on closed loops: against exact poles, and on runs whose end is known."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
 
-from lqrlab import evaluation, simulation, systems
+from lqrlab import compute, control, evaluation, simulation, systems
 from lqrlab.simulation import Verdict, verdict
 
 CONVERGED, BOUNDED, DIVERGED = Verdict
@@ -145,6 +147,75 @@ def test_a_region_of_attraction_is_judged_as_whole_runs_are():
     early = found.seconds < 330 * plant.dt
     assert early.any(), "what is at rest is not run to the end"
     assert (found.verdict[early] != BOUNDED).all()
+
+
+@compute.pytree
+@dataclasses.dataclass(frozen=True)
+class Tiring:
+    """A gain for so many samples, and then nothing; each loop counts for itself."""
+
+    K: jax.Array
+    samples: int = 60
+
+    def init(self, batch_shape):
+        return jnp.zeros(batch_shape)
+
+    def __call__(self, count, x):
+        return count + 1, jnp.where(count[..., None] < self.samples, -x @ self.K.T, 0.0)
+
+
+def test_policies_keep_their_memory_on_a_region_of_attraction():
+    plant = systems.make("pendulum")
+    K = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
+    x0 = np.array([[0.3, 0.0], [0.0, 0.0], [-0.2, 0.5]])  # the second is at rest from the first look on
+    assert evaluation.attraction(plant, simulation.LinearPolicy(K), x0, num_steps=400).converged.all()
+    tired = evaluation.attraction(plant, Tiring(K), x0, num_steps=400)
+    run = simulation.rollout(plant, Tiring(K), x0, 400)
+    expected = np.asarray(verdict.of_sizes(verdict.size(run.xs, plant.scales[0])))
+    np.testing.assert_array_equal(tired.verdict, expected)
+    assert (expected != CONVERGED).tolist() == [True, False, True]  # it falls
+
+
+def attracted(A, x0, num_steps, dt, scale=1.0):
+    """Verdicts and seconds of loops that are left to themselves."""
+    Q = np.eye(len(A)) / scale**2  # which is where the scales of such a plant come from
+    plant = systems.from_matrices(A, np.zeros((len(A), 1)), Q=Q, dt=dt)
+    policy = simulation.no_control(plant)
+    found = evaluation.attraction(plant, policy, np.array(x0, float), num_steps=num_steps)
+    return found.verdict.tolist(), found.seconds
+
+
+def test_a_loop_is_run_until_it_has_left_the_model_or_is_at_rest():
+    """By closed forms: e^t; a chain that swings up to 1000/e times its start beside a state that stands still; e^-t."""
+    num_steps, dt = 400, 0.05
+    look = 25 * dt
+    verdicts, seconds = attracted([[1.0]], [[0.1], [5.0]], num_steps, dt)
+    assert verdicts == [DIVERGED] * 2
+    left = np.log([1e4, 1e3])  # a thousand scales, and a thousand times the start
+    assert np.all((left <= seconds) & (seconds <= left + look + dt))
+    # up to 1800 scales, 370 times the start, and then at 5 for ever: neither far away nor at rest
+    verdicts, seconds = attracted([[-1, 1000, 0], [0, -1, 0], [0, 0, 0]], [[0, 5, 5]], num_steps, dt)
+    assert verdicts == [BOUNDED]
+    np.testing.assert_allclose(seconds, num_steps * dt)
+    verdicts, seconds = attracted([[-1.0]], [[3.0]], num_steps, dt)
+    assert verdicts == [CONVERGED]
+    assert np.log(1e4) <= seconds[0] <= np.log(1e4) + 2 * look
+
+
+@pytest.mark.parametrize(
+    ("rate", "start", "scale", "expected"),
+    [
+        (0.006, 1.0, 1.0, DIVERGED),  # sample 7 is more than 1 % above sample 5, sample 6 is not
+        (0.004, 1.0, 1.0, BOUNDED),
+        (-0.02, 0.9, 1.0, CONVERGED),  # within one scale and still falling
+        (-0.02, 0.9, 0.01, BOUNDED),  # 80 scales away
+        (-0.43, 20.0, 1.0, CONVERGED),  # within a tenth of the start
+        (-0.30, 20.0, 1.0, BOUNDED),
+    ],
+)
+def test_a_short_run_is_judged_by_its_last_two_quarters(rate, start, scale, expected):
+    """e^(rate k) at the samples 0 … 7, of which 4, 5 and 6, 7 are the last quarters."""
+    assert attracted([[rate]], [[start]], 7, 1.0, scale)[0] == [expected]
 
 
 def test_gradients_do_not_pass_through_a_verdict():

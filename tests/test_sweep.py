@@ -280,3 +280,7 @@ def test_a_dry_run_says_the_points_and_starts_nothing(tmp_path):
     assert f"cart_pole: 2 points in {tmp_path / 's'}" in stream.getvalue()
     assert "{'pole_length': 0.5}" in stream.getvalue()
     assert not (tmp_path / "s").exists()
+    asked = ["sweep", "cart_pole", "-p", "pole_length=0.5,1", "--folder", str(tmp_path / "s"), "--dry-run"]
+    done = CliRunner().invoke(main, asked)
+    assert (done.exit_code, done.stdout) == (0, stream.getvalue())
+    assert not (tmp_path / "s").exists()

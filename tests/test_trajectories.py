@@ -259,6 +259,18 @@ def test_swing_ups_end_in_the_regulators_hands(name, hanging, num_steps):
     assert us.min() < -0.99 * limit.max()
 
 
+def held_gain(A, B, cross, dt):
+    """The sampled gain of one input with unit weights, by SciPy: exact hold, van Loan's cost, Riccati."""
+    flow = np.block([[A, B], [np.zeros((1, 3))]])
+    weight = np.eye(3)
+    weight[:2, 2] = weight[2, :2] = cross
+    block = scipy.linalg.expm(np.block([[-flow.T, weight], [np.zeros((3, 3)), flow]]) * dt)
+    W = block[3:, 3:].T @ block[:3, 3:]
+    A, B = block[3:5, 3:5], block[3:5, 5:]
+    P = scipy.linalg.solve_discrete_are(A, B, W[:2, :2], W[2:, 2:], s=W[:2, 2:])
+    return np.linalg.solve(W[2:, 2:] + B.T @ P @ B, B.T @ P @ A + W[2:, :2])
+
+
 def test_a_schedule_is_the_pointwise_design_on_its_grid_and_linear_between():
     masses, pulls = np.array([0.5, 1.0, 2.0, 4.0]), np.array([0.0, 3.0, 9.0])
     m, k = np.meshgrid(masses, pulls, indexing="ij")
@@ -272,6 +284,11 @@ def test_a_schedule_is_the_pointwise_design_on_its_grid_and_linear_between():
         P = scipy.linalg.solve_continuous_are(A[i], B[i], np.eye(2), np.eye(1))
         gains[i] = B[i].T @ P
     np.testing.assert_allclose(made.design.K, gains, rtol=1e-9)
+    sampled = control.gain_schedule(
+        (masses, pulls), A, B, np.eye(2), np.eye(1), 0.3 * np.ones((2, 1)), dt=0.1
+    )
+    for i in np.ndindex(4, 3):
+        np.testing.assert_allclose(sampled.design.K[i], held_gain(A[i], B[i], 0.3, 0.1), rtol=1e-8)
     asked = np.array([[0.5, 0.0], [4.0, 9.0], [1.7, 4.0], [3.9, 0.1], [9.0, -5.0]])
     between = scipy.interpolate.RegularGridInterpolator((masses, pulls), gains)
     K, x_op, u_op = made(asked)
@@ -320,13 +337,8 @@ def test_a_schedule_follows_a_plant_whose_parameter_moves():
     x0 = np.array([0.5, 0.0, 1.0])
     run = simulation.rollout(plant, policy, x0 - plant.x_eq, T)
 
-    def pointwise(x):  # a design at every instant, by SciPy: exact hold, van Loan's cost, Riccati
-        M = np.block([[np.array([[0, 1], [x[2], 0]]), np.array([[0.0], [1.0]])], [np.zeros((1, 3))]])
-        big = scipy.linalg.expm(np.block([[-M.T, np.eye(3)], [np.zeros((3, 3)), M]]) * dt)
-        W = big[3:, 3:].T @ big[:3, 3:]
-        Ad, Bd = big[3:5, 3:5], big[3:5, 5:]
-        P = scipy.linalg.solve_discrete_are(Ad, Bd, W[:2, :2], W[2:, 2:], s=W[:2, 2:])
-        return np.linalg.solve(W[2:, 2:] + Bd.T @ P @ Bd, Bd.T @ P @ Ad + W[2:, :2]) @ x[:2]
+    def pointwise(x):  # a design at every instant
+        return held_gain(np.array([[0, 1], [x[2], 0]]), np.array([[0.0], [1.0]]), 0.0, dt) @ x[:2]
 
     x, xs = x0, [x0]
     for _ in range(T):
