@@ -9,6 +9,7 @@ import pytest
 import scipy.linalg
 
 from lqrlab import control, dataset, evaluation, simulation, systems
+from lqrlab.compute import pytree
 
 
 @pytest.fixture(scope="module")
@@ -265,3 +266,39 @@ def test_a_time_varying_regulator_follows_a_trajectory_far_from_any_equilibrium(
     gain = simulation.tracking(plant, horizon)
     first = simulation.rollout(plant, gain, jnp.array([0.1, 0.0]), 5)
     np.testing.assert_allclose(first.us[0], -horizon.K[0] @ first.xs[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("delay", "ticks"), [(1.5, 2), (0.75, 4), (2.0, 1)])
+def test_late_inputs_are_a_plain_loop_that_remembers_what_it_sent(delay, ticks):
+    plant, limit = systems.make("pendulum"), 0.8
+    A, B = (np.asarray(a) for a in plant.matrices())
+    design = control.lqrd_delayed(A, B, *plant.weights(), plant.dt, delay=delay)
+    policy = simulation.delayed(plant, design, delay, ticks=ticks, limit=limit)
+    x, dt, K = np.array([0.1, 0.1]), float(plant.dt) / ticks, np.asarray(design.K)
+    run = simulation.rollout(plant, policy, x, 60 * ticks, dt=dt, linear=True)
+    held = scipy.linalg.expm(np.block([[A, B], [np.zeros((1, 3))]]) * dt)
+    sent = []
+    for k in range(60 * ticks):
+        if k % ticks == 0:
+            past = [*reversed(sent), *[np.zeros(1)] * K.shape[1]][: K.shape[1] - 2]
+            sent.append(np.clip(-K @ np.concatenate([x, *past]), -limit, limit))
+        late = k - round(delay * ticks)
+        u = sent[late // ticks] if late >= 0 else np.zeros(1)
+        np.testing.assert_allclose(run.us[k] - plant.equilibrium()[1], u, rtol=1e-8, atol=1e-11)
+        x = held[:2, :2] @ x + held[:2, 2:] @ u
+        np.testing.assert_allclose(run.xs[k + 1] - plant.equilibrium()[0], x, rtol=1e-8, atol=1e-11)
+    assert max(np.abs(u).max() for u in sent) == limit
+
+
+def test_a_policy_with_too_many_inputs_is_refused():
+    @pytree
+    @dataclasses.dataclass(frozen=True)
+    class Two:
+        def init(self, batch_shape):
+            return ()
+
+        def __call__(self, carry, x):
+            return carry, jnp.zeros((*x.shape[:-1], 2))
+
+    with pytest.raises(ValueError, match=r"policy: expected inputs of shape \(1,\), but found \(2,\)"):
+        simulation.check_policy(Two(), jnp.zeros(2), 1)
