@@ -212,7 +212,14 @@ def test_an_unseen_unstable_mode_is_named_through_the_dual():
 @pytest.mark.parametrize("discrete", [False, True])
 def test_output_feedback_separates(discrete):
     A, B, C = plant(3)
-    result = control.lqg(A, B, C, np.eye(3), np.eye(2), np.eye(3), np.eye(2), discrete=discrete)
+    Q, R, W, V = np.diag([1.0, 2.0, 0.5]), np.diag([0.3, 1.0]), np.diag([2.0, 0.1, 1.0]), np.diag([0.2, 0.7])
+    result = control.lqg(A, B, C, Q, R, W, V, discrete=discrete)
+    solve = scipy.linalg.solve_discrete_are if discrete else scipy.linalg.solve_continuous_are
+    P, S = solve(A, B, Q, R), solve(A.T, C.T, W, V)
+    K = np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A) if discrete else np.linalg.solve(R, B.T @ P)
+    L = A @ S @ C.T @ np.linalg.inv(C @ S @ C.T + V) if discrete else S @ C.T @ np.linalg.inv(V)
+    for ours, expected in ((result.A, A - B @ K - L @ C), (result.B, L), (result.C, -K)):
+        assert np.allclose(ours, expected, rtol=1e-7)
     loop = np.block([[A, B @ result.C], [result.B @ C, result.A]])
     expected = np.concatenate([result.regulator.poles, result.estimator.poles])
     assert np.allclose(np.sort_complex(np.linalg.eigvals(loop)), np.sort_complex(expected), rtol=1e-6)

@@ -551,6 +551,9 @@ def test_a_robust_gain_is_the_one_that_a_plain_search_finds(objective):
     found = np.asarray(identification.robust_gain(plants, objective))[0]
     assert score(found) == pytest.approx(best.fun, rel=1e-3)
     assert score(first) > 1.05 * best.fun
+    lost = 0.05 * first  # all loops fall over: what they count shows the way back
+    assert not np.isfinite(score(lost))
+    assert np.isfinite(score(np.asarray(identification.robust_gain(plants, objective, K=lost[None]))[0]))
 
 
 def test_more_data_buy_less_regret():
@@ -591,6 +594,8 @@ def test_excitations_keep_their_limits_and_excite(kind):
     assert us.shape == (300, 2)
     assert np.allclose(np.abs(us).max(0), [2.0, 0.5])
     assert np.linalg.cond(us) < 100
+    if kind in ("prbs", "steps"):
+        np.testing.assert_array_equal(us[::2], us[1::2])
     slow = identification.excitation(kind, 300, 0.01, amplitude=2.0, rate=5.0)
     assert np.abs(np.diff(slow[:, 0])).max() <= 0.05 + 1e-12
 
@@ -684,7 +689,8 @@ def test_the_filters_likelihood_is_the_density_of_all_samples_at_once():
     ).segments
     z, x0, scale = np.array([0.1, -0.2, 0.15]), np.array([0.3, -0.4]), np.asarray(s.scale)
     q, r = np.array([0.02, 0.05]), np.array([0.3, 0.2]) * log.ys.std(0)
-    (costs,) = filtering._filter(s, jax.numpy.asarray(np.concatenate([z, np.log(q), np.log(r), x0])))[1]
+    v = jax.numpy.asarray(np.concatenate([z, np.log(q), np.log(r), x0]))
+    (costs,) = filtering._filter(s, v)[1]
     A, B = s.coordinates.plant(s.plant, jax.numpy.asarray(z)).matrices()
     flow = scipy.linalg.expm(np.block([[A, B], [np.zeros((1, 3))]]) * float(s.dt))
     A, B, T = flow[:2, :2], flow[:2, 2:], len(log)
@@ -696,6 +702,9 @@ def test_the_filters_likelihood_is_the_density_of_all_samples_at_once():
     joint = scipy.stats.multivariate_normal(np.ravel(means), effects @ effects.T + np.diag(np.tile(r**2, T)))
     expected = -joint.logpdf(log.ys.ravel()) - T * np.log(2 * np.pi)
     assert np.sum(costs) == pytest.approx(expected, rel=1e-5)
+    # the first state is known as well as 0.3 of its scale
+    value, _ = filtering._unlikely_slope(s, v, jax.numpy.zeros((1, 2)))
+    assert value == pytest.approx(expected + 0.5 * np.sum((x0 / 0.3) ** 2), rel=1e-5)
 
 
 @pytest.mark.slow
