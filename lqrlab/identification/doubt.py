@@ -118,7 +118,8 @@ def robust_gain(
         problem.K[:: max(len(plants) // 8, 1)] if K is None else [jnp.asarray(checks.real("K", K), float)]
     )
     first = min(starts, key=lambda k: float(value(k)[0]))
-    unit = np.maximum(np.abs(np.asarray(first)), 1e-3 * np.abs(np.asarray(first)).max() + 1e-12)
+    size = np.abs(np.asarray(first))
+    unit = np.maximum(size, 1e-3 * size.max()) if size.any() else np.ones_like(size)  # a start from no control
 
     def flat(k: np.ndarray) -> tuple[float, np.ndarray]:
         v, slope = value(jnp.asarray(k.reshape(shape) * unit))
