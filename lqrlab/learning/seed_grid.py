@@ -12,6 +12,7 @@ from jax import Array
 
 from lqrlab import compute
 from lqrlab.compute import Backend
+from lqrlab.compute.compiling import SURVIVABLE, where_it_failed
 from lqrlab.compute.config import Positive, Seed, checked
 from lqrlab.dataset import Source, VariantTable, Windows
 from lqrlab.learning import models, programs
@@ -67,6 +68,10 @@ def grid(
         seeds: at least one.
         learning_rates: peaks of the schedule; the config's own if left out.
         backend: where it is computed.
+
+    Raises:
+        ValueError: settings that runs side by side cannot have, or a loss that needs numbers in Python, such as an
+            ``if`` on an array; :func:`fit` computes it uncompiled.
     """
     check_source(source, model, config)
     seeds = checked("seeds", seeds, tuple[Seed, ...])
@@ -99,7 +104,13 @@ def grid(
         for first in range(0, config.num_steps, config.report_every):
             parts = [m.windows(first, config.report_every, int(s)) for m, s in zip(mixtures, seeds)]
             windows = put(jax.tree.map(lambda *a: jnp.stack(a), *parts))
-            state, metrics = _steps(recipe, state, scales, windows, table, jnp.asarray(seeds, jnp.uint32))
+            try:
+                state, metrics = _steps(recipe, state, scales, windows, table, jnp.asarray(seeds, jnp.uint32))
+            except SURVIVABLE as error:
+                raise ValueError(
+                    "config: runs side by side are one program, in which no Python if, float() or mask can look at a "
+                    f"number: {where_it_failed(error)}; write {config.loss!r} with jnp.where, or fit one after another"
+                ) from error
             judged = _validate(recipe, state.best, held_out, table, rows)
             reports.append({"loss": np.asarray(metrics["loss"]).mean(-1)} | _summaries(*judged))
         steps = config.report_every * np.arange(1, len(reports) + 1)
@@ -121,7 +132,7 @@ def _initial(recipe: Recipe, params: dict[str, Array], scales: Array) -> TrainSt
     return jax.vmap(jax.vmap(one, (None, 0)), (0, None))(params, scales)
 
 
-@compute.compile(static="recipe", donate="state")
+@compute.compile(static="recipe", donate="state", strict=True)
 def _steps(
     recipe: Recipe, state: TrainState, scales: Array, windows: Windows, table: VariantTable, seeds: Array
 ) -> tuple[TrainState, Metrics]:
