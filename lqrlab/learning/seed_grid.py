@@ -1,7 +1,8 @@
 """Several seeds and learning rates in one program, so that a curve comes with its spread."""
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -92,11 +93,8 @@ def grid(
         put = recipe.placement.put
         mixture = Mixture.of(source, config, recipe.placement.everywhere)
         mixtures = [dataclasses.replace(mixture, source=source.reseeded(int(s))) for s in seeds]
-        table, held_out, rows = (
-            mixture.table,
-            put(validation_windows(source)),
-            put(validation_rows(mixture.table)),
-        )
+        table = mixture.table
+        held_out, rows = put(validation_windows(source)), put(validation_rows(table))
         params = jax.tree.map(lambda *a: jnp.stack(a).astype(backend.dtype), *(params for _, params in built))
         scales = put(jnp.asarray(rates, backend.dtype) / config.learning_rate)
         state = _initial(recipe, put(params), scales)
@@ -104,18 +102,25 @@ def grid(
         for first in range(0, config.num_steps, config.report_every):
             parts = [m.windows(first, config.report_every, int(s)) for m, s in zip(mixtures, seeds)]
             windows = put(jax.tree.map(lambda *a: jnp.stack(a), *parts))
-            try:
+            with _told(config.loss):
                 state, metrics = _steps(recipe, state, scales, windows, table, jnp.asarray(seeds, jnp.uint32))
-            except SURVIVABLE as error:
-                raise ValueError(
-                    "config: runs side by side are one program, in which no Python if, float() or mask can look at a "
-                    f"number: {where_it_failed(error)}; write {config.loss!r} with jnp.where, or fit one after another"
-                ) from error
             judged = _validate(recipe, state.best, held_out, table, rows)
             reports.append({"loss": np.asarray(metrics["loss"]).mean(-1)} | _summaries(*judged))
         steps = config.report_every * np.arange(1, len(reports) + 1)
         curves = {name: np.stack([r[name] for r in reports], axis=-1) for name in reports[0]}
     return Curves(tuple(int(s) for s in seeds), rates, steps, curves, state.best, recipe.graph)
+
+
+@contextlib.contextmanager
+def _told(loss: str) -> Iterator[None]:
+    """Tracing errors in the words of somebody who wrote a loss."""
+    try:
+        yield
+    except SURVIVABLE as error:
+        raise ValueError(
+            "config: runs side by side are one program, in which no Python if, float() or mask can look at a "
+            f"number: {where_it_failed(error)}; write {loss!r} with jnp.where, or fit one after another"
+        ) from error
 
 
 def _optimizer(config: TrainConfig, scale: Array) -> optax.GradientTransformation:

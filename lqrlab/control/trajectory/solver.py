@@ -65,9 +65,8 @@ def ilqr(
     ``cost`` is that of :func:`lqrlab.simulation.rollout` for the same inputs. The optimum is a local one: which
     depends on the first guess ``us``; several may be tried along a leading axis.
 
-    Forward and reverse derivatives are those of the optimum, by the implicit function theorem, in x0, the weights, dt,
-    goal, limits and the parameters of the plant; they are as good as the optimum is: take a small ``tolerance``.
-    With ``x_limits`` there are none.
+    Forward and reverse derivatives (not with ``x_limits``) are those of the optimum, by the implicit function theorem,
+    in x0, weights, dt, goal, limits and the plant's parameters; as good as the optimum is: take a small ``tolerance``.
 
     Args:
         f: ẋ [n] of x [n] and u [m], written with ``jax.numpy``. A method of a pytree, such as
@@ -89,8 +88,7 @@ def ilqr(
         max_iterations: after so many it stops, not converged; with ``x_limits`` each of at most 15 searches does.
 
     Returns:
-        :class:`ILQR`; leading axes broadcast. Look at ``converged``, and with ``x_limits`` at ``violation``: limits
-        that no inputs within theirs can keep end so.
+        :class:`ILQR`; leading axes broadcast. Look at ``converged``, and with ``x_limits`` at ``violation``.
 
     Raises:
         ValueError: bad arguments, or (a single problem, outside a trace) a first guess along which the plant
