@@ -82,4 +82,5 @@ def _range(name: str, given: Pair, size: int, dtype: np.dtype) -> tuple[Array, A
             raise ValueError(f"{name}: expected numbers, or shape ('…', {size}), but found {a.shape}")
     if not traced(low, high) and not bool(jnp.all(low <= high)):
         raise ValueError(f"{name}: expected low ≤ high, but found {given}")
-    return tuple(jnp.broadcast_to(a, jnp.broadcast_shapes(a.shape, (size,))) for a in (low, high))
+    low, high = (jnp.broadcast_to(a, jnp.broadcast_shapes(a.shape, (size,))) for a in (low, high))
+    return low, high

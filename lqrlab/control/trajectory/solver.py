@@ -213,7 +213,8 @@ def _minimised(
         zero, zero + 1, jnp.asarray(False), jnp.asarray(-1),
     )  # fmt: skip
     if limits is None:
-        s, held, violation = _search(problem, None, start, tolerance, most), True, jnp.zeros_like(x0)
+        s, held = _search(problem, None, start, tolerance, most), jnp.asarray(True)
+        violation = jnp.zeros_like(x0)
     else:
         s, held, violation = _search_within(problem, limits, start, tolerance, most)
     converged = held & jnp.isfinite(s.cost) & (s.gain / jnp.where(s.cost > 0, s.cost, 1.0) <= tolerance)
