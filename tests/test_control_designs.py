@@ -361,6 +361,23 @@ def test_margins_of_a_loop_computed_by_hand():
         control.margins(A, np.array([[0.0], [0.0], [1.0]]), np.array([[5.0, 0.0, 0.0]]))
 
 
+def test_a_loop_whose_gain_stays_below_one_has_no_phase_to_lose_and_one_that_touches_it_has():
+    resonance = np.array([[0.0, 1.0], [-1.0, -0.4]]), np.array([[0.0], [1.0]])
+    unit = 0.4 * np.sqrt(0.96)  # of k / (s² + 0.4 s + 1) the peak is one
+    lag = np.array([[-1.0]]), np.array([[1.0]])
+    for (A, B), k, touching in (
+        (resonance, 1.0001 * unit, False), (resonance, unit, True), (resonance, 0.9999 * unit, False),
+        (lag, 1.0001, False), (lag, 1.0, True), (lag, 0.9999, False), (lag, -0.9999, False),
+    ):  # fmt: skip
+        K = k * np.eye(1, len(A))
+        crossings = python_control.stability_margins(python_control.ss(A, B, K, 0), returnall=True)[1]
+        (ours,) = control.margins(A, B, K)
+        expected = min(np.deg2rad(crossings), default=np.inf)
+        if touching and not np.isfinite(expected):  # at no frequency, where python-control does not look
+            expected = np.pi
+        np.testing.assert_allclose(ours.phase, expected, rtol=1e-5)
+
+
 def test_the_diagnosis_names_what_is_wrong():
     A, B = np.diag([4.2, -1.0]), np.array([[0.0], [1.0]])
     result = control.diagnose(A, B, np.eye(2), np.eye(1))

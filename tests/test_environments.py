@@ -380,6 +380,12 @@ def test_wrong_settings_are_refused_in_words(settings, message):
         environments.make(settings.pop("plant"), **settings)
 
 
+def test_an_environment_takes_no_covariance_for_its_noise():
+    settings = environments.make("pendulum").settings
+    with pytest.raises(ValueError, match="sensor_noise: expected standard deviations, one for all states"):
+        dataclasses.replace(settings, sensor_noise=((0.1, 0.0), (0.0, 0.1)))
+
+
 def test_plants_of_ones_own_are_environments_too(tmp_path):
     class Tank(systems.Plant):
         """A tank.

@@ -458,6 +458,21 @@ def test_seeds_and_rates_side_by_side_are_the_runs_one_by_one(data, tmp_path):
     assert float(np.ptp(curves.metrics["loss"][:, 0, 0])) > 0
 
 
+def test_seeds_side_by_side_refuse_a_loss_with_a_python_if_and_name_the_line(data):
+    @losses.register("branching_side_by_side")
+    def branching(predictions):
+        error = losses.masked_mse(predictions.prediction, predictions.target, predictions.weight)
+        return error if error < 1e6 else 0 * error
+
+    config = learning.TrainConfig(**BRIEF, loss="branching_side_by_side")
+    model = learning.ModelConfig(**SMALL)
+    source = dataset.source(data, batch_size=config.batch_size, window=model.window)
+    with pytest.raises(
+        ValueError, match=r"config: runs side by side .* if error < 1e6 .* fit one after another"
+    ):
+        learning.grid(source, model, config, seeds=(0,))
+
+
 def test_a_stochastic_model_can_be_asked_for_on_the_command_line(tmp_path):
     asked = ["train", str(tmp_path), "-p", "stochastic=maybe", "-p", "loss=gaussian_kl"]
     done = CliRunner().invoke(main, asked)

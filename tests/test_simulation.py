@@ -12,6 +12,7 @@ import scipy.linalg
 from scipy.integrate import solve_ivp
 
 from lqrlab import compute, control, simulation, systems
+from lqrlab.simulation.engines.models import loops_of
 
 KEY = jax.random.key(3)
 
@@ -137,6 +138,36 @@ def test_noise_has_the_spread_that_was_asked_for():
     np.testing.assert_array_equal(pushed.us, again.us)
 
 
+def test_disturbances_have_the_covariance_of_van_loan_that_the_filter_takes():
+    A, still = np.array([[-1.0, 2.0], [0.0, -3.0]]), np.zeros((2, 1))
+    plant = systems.from_matrices(A, still, dt=0.2)
+    W = control.sampled_noise(A, np.diag([0.0, 1.0]), 0.2)
+    given = {"linear": True, "key": KEY, "keep": ("xs",)}
+    many = simulation.rollout(
+        plant, simulation.no_control(plant), jnp.zeros((25_000, 2)), 40, noise=W, **given
+    )
+    flow = scipy.linalg.expm(A * 0.2)
+    # white noise that enters at the second state: what the continuous plant does at rest, whatever the sampling
+    at_rest = scipy.linalg.solve_continuous_lyapunov(A, -np.diag([0.0, 1.0]))
+    np.testing.assert_allclose(scipy.linalg.solve_discrete_lyapunov(flow, W), at_rest, rtol=1e-9)
+    np.testing.assert_allclose(np.cov(many.xs[:, -1].T), at_rest, rtol=0.04)
+    # one direction only, for plants in a batch
+    pair = jax.tree.map(lambda a: jnp.stack([a, a]), plant)
+    line = np.outer([1.0, -2.0], [1.0, -2.0])
+    start = jnp.zeros((2, 50, 2))
+    both = simulation.rollout(pair, simulation.no_control(pair), start, 1, noise=line[None], **given)
+    moved = np.asarray(both.xs[:, :, 1])
+    np.testing.assert_allclose(moved[..., 1], -2 * moved[..., 0], atol=1e-12)
+    assert np.std(moved[0, :, 0]) == pytest.approx(1.0, rel=0.3)
+    each = simulation.rollout(
+        pair, simulation.no_control(pair), start, 1, noise=line * np.array([1.0, 4.0])[:, None, None], **given
+    )
+    np.testing.assert_allclose(each.xs[1], 2 * both.xs[1], atol=1e-12)
+    world = simulation.env(plant, linear=True, noise=W)
+    with pytest.raises(ValueError, match="noise: expected standard deviations, but found a covariance"):
+        loops_of(world, jnp.zeros((1, 2)), simulation.Noise(world.noise))
+
+
 def test_sensor_noise_reaches_the_policy_and_not_the_state():
     plant = systems.from_matrices([[0.0]], [[1.0]], dt=1.0)
     policy = simulation.LinearPolicy(jnp.array([[1.0]]))
@@ -218,6 +249,12 @@ def test_cost_differentiates_through_the_loop_to_a_physical_parameter():
         ({"limits": (-np.ones(3), np.ones(3))}, "limits: expected numbers, or one for each of 1 inputs"),
         ({"noise": 1j, "key": KEY}, "noise: expected real numbers"),
         ({"noise": np.ones(3), "key": KEY}, "noise: expected a number, or one for each of 2 signals"),
+        ({"noise": np.eye(3), "key": KEY}, r"noise: expected a covariance of shape \(2, 2\), or standard"),
+        ({"noise": np.diag([1.0, -1.0]), "key": KEY}, "noise: expected .*positive semidefinite"),
+        (
+            {"sensor_noise": np.array([[1.0, 0.5], [0.0, 1.0]]), "key": KEY},
+            "sensor_noise: expected .*symmetric",
+        ),
         (
             {"policy": simulation.LinearPolicy(jnp.full((1, 2), 1j))},
             "policy: expected a gain K of real numbers",

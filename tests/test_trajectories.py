@@ -174,6 +174,77 @@ def test_quadratic_programs_in_a_box_equal_lsq_linear():
         np.testing.assert_array_equal(free[i], exact.active_mask == 0)
 
 
+def moving_mass(x, u):
+    return jnp.stack([x[1], u[0]])
+
+
+def test_a_mass_with_a_speed_limit_moves_as_scipys_quadratic_program():
+    T, dt, rest, fastest = 20, 0.1, np.array([1.0, 0.0]), 0.7
+
+    def states(us):  # exact: the force is held
+        v = np.concatenate([[0.0], np.cumsum(us) * dt])
+        return np.concatenate([[0.0], np.cumsum(v[:-1] * dt + us * dt**2 / 2)]), v
+
+    def cost(us):
+        x, v = states(us)
+        t = dt * (np.polynomial.legendre.leggauss(3)[0] + 1) / 2  # exact for these parabolas
+        between = x[:-1, None] + v[:-1, None] * t + us[:, None] * t**2 / 2 - 1.0
+        paid = np.sum(between**2 @ np.polynomial.legendre.leggauss(3)[1]) * dt / 2
+        return paid + 0.1 * dt * us @ us + 10 * ((x[-1] - 1) ** 2 + v[-1] ** 2)
+
+    speeds = dt * np.tril(np.ones((T, T)))
+    held = {"type": "ineq", "fun": lambda us: fastest - speeds @ us, "jac": lambda us: -speeds}
+    best = scipy.optimize.minimize(
+        cost, np.zeros(T), bounds=[(-2, 2)] * T, constraints=held, method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 500},
+    )  # fmt: skip
+    given = {"dt": dt, "goal": (rest, [0.0]), "limits": (-2.0, 2.0)}
+    problem = moving_mass, np.zeros(2), np.diag([1.0, 0.0]), [[0.1]], T, 10 * np.eye(2)
+    ends = np.array([[-0.2, -np.inf], [np.inf, fastest]])
+    plan = control.ilqr(*problem, **given, x_limits=(ends[0], ends[1]))
+    free = control.ilqr(*problem, **given)
+    assert bool(plan.converged)
+    assert float(np.max(plan.P)) < 1e3, "multipliers spare the stiffness"
+    np.testing.assert_allclose(plan.us[:, 0], best.x, atol=2e-4)
+    np.testing.assert_allclose(plan.cost, cost(best.x), rtol=1e-6)
+    assert np.max(free.xs[:, 1]) > 1.1 * fastest, "the limit binds"
+    np.testing.assert_allclose(plan.violation, np.maximum(np.max(plan.xs, axis=0) - ends[1], 0), atol=1e-15)
+    assert np.all(plan.violation < 1e-6)
+    # limits that do not bind change nothing, those that cannot be kept are told of
+    loose, tight = (control.ilqr(*problem, **given, x_limits=(-np.inf, [top, 9.0])) for top in (1.5, 0.0))
+    np.testing.assert_allclose(loose.us, free.us, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(free.violation, 0.0)
+    assert bool(loose.converged)
+    hopeless = control.ilqr(moving_mass, [0.0, 5.0], *problem[2:], **given, x_limits=(-np.inf, [0.1, np.inf]))
+    assert not bool(hopeless.converged)
+    assert float(hopeless.violation[0]) == pytest.approx(5.9)  # braking with all its force, all the way
+    assert bool(tight.converged)
+    np.testing.assert_allclose(tight.xs[:, 0], 0.0, atol=1e-6)
+
+
+def test_a_cart_that_backs_off_before_it_moves_does_so_within_its_rail():
+    plant = systems.make("cart_pole")
+    (A, B), (Q, R) = plant.matrices(), plant.weights()
+    P, x0 = control.lqrd(A, B, Q, R, plant.dt).P, np.array([-0.28, 0.0, 0.0, 0.0])
+
+    def planned(Q, end):
+        low = jnp.array([end, *[-np.inf] * 3])
+        return control.ilqr(plant.dynamics, x0, Q, R, 60, P, dt=plant.dt, x_limits=(low, np.inf))
+
+    free, plan = planned(Q, -np.inf), planned(Q, -0.285)
+    assert bool(plan.converged)
+    assert float(free.xs[:, 0].min()) < -0.29
+    assert float(plan.xs[:, 0].min()) == pytest.approx(-0.285, abs=1e-6)
+    assert float(plan.cost) > 1.01 * float(free.cost)
+    world = simulation.env(plant, substeps=2)
+    run = simulation.rollout(world, simulation.tracking(plant, plan), x0, 60)
+    np.testing.assert_allclose(run.xs, plan.xs, atol=1e-9)
+    left = run.xs[-1] @ P @ run.xs[-1]
+    np.testing.assert_allclose(run.cost + left, plan.cost, rtol=1e-9)
+    with pytest.raises(ValueError, match="x_limits: derivatives of a trajectory whose states are limited"):
+        jax.grad(lambda weight: planned(weight * Q, -0.285).cost)(1.0)
+
+
 def test_a_member_that_diverges_is_marked_and_the_rest_solved():
     def f(x, u):
         return x**3 + u
@@ -199,6 +270,13 @@ def test_a_member_that_diverges_is_marked_and_the_rest_solved():
         ({"us": np.zeros((4, 2))}, r"us: expected shape \('…', 12, 2\)"),
         ({"Qf": np.eye(3)}, "Qf: expected shape"),
         ({"limits": (1.0, -1.0)}, "limits: expected low ≤ high"),
+        ({"limits": (np.zeros(3), 1.0)}, r"limits: expected numbers, or shape \('…', 2\), but found \(3,\)"),
+        ({"x_limits": (1.0, -1.0)}, "x_limits: expected low ≤ high"),
+        ({"x_limits": (np.zeros(3), 1.0)}, r"x_limits: expected numbers, or shape \('…', 2\)"),
+        (
+            {"x0": np.array([0.0, 3.0]), "x_limits": (-1.0, [1.0, 2.0])},
+            "x0: state 1 starts at 3, outside its limits from -1 to 2, and no input",
+        ),
         ({"dt": 0.0}, "dt: expected a sample time above 0 s"),
         ({"R": -R}, "R: expected positive definite"),
         ({"f": lambda x, u: x[0]}, r"f: expected ẋ of shape \(2,\)"),

@@ -92,6 +92,9 @@ class Settings:
         if not callable(self.reward):
             checks.choice("reward", self.reward, REWARDS, "a function, or one of")
         self._check_texts()
+        for name in ("noise", "sensor_noise"):
+            if np.ndim(getattr(self, name)) > 1:
+                raise ValueError(f"{name}: expected standard deviations, one for all states or one each")
         for name in ("noise", "sensor_noise", "reference"):  # as what has a hash
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _plain(name, getattr(self, name)))

@@ -99,6 +99,20 @@ def evaluate(
     """
     checks.on_host("evaluate", policy, plants, key, x0)
     world = simulation.env(plants, linear=linear)
+    problem = _optimum(world)
+    checks.whole("num_initial", num_initial)
+    x0 = _starts(plants.initial_state(key=key, num=num_initial) if x0 is None else x0)
+    poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
+    steps = settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
+    if backend is None:
+        return _scored(world, problem, policy, x0, steps, plants.scales[0])
+    with checks.instance("backend", backend, Backend, "a Backend").active():
+        placed = backend.put((world, problem, policy))
+        return _scored(*placed, backend.share(x0), steps, backend.put(plants.scales[0]))
+
+
+def _optimum(world: Env) -> SampledProblem:
+    """What policies are compared with, or why there is none."""
     if world.sampled.A.dtype != jnp.float64:
         raise ValueError(
             f"plants: expected float64, but found {world.sampled.A.dtype}; call lqrlab.compute.setup() first: in "
@@ -110,15 +124,7 @@ def evaluate(
             f"plants: {int(jnp.sum(~stabilizing))} of {stabilizing.size} have no stabilizing optimum "
             "to compare with; control.lqrd on one of them says why"
         )
-    checks.whole("num_initial", num_initial)
-    x0 = _starts(plants.initial_state(key=key, num=num_initial) if x0 is None else x0)
-    poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
-    steps = settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
-    if backend is None:
-        return _scored(world, problem, policy, x0, steps, plants.scales[0])
-    with checks.instance("backend", backend, Backend, "a Backend").active():
-        placed = backend.put((world, problem, policy))
-        return _scored(*placed, backend.share(x0), steps, backend.put(plants.scales[0]))
+    return problem
 
 
 def _starts(x0: ArrayLike) -> Array:

@@ -63,27 +63,15 @@ def fit(
     require_excitation(log, len(names) + plant.n)
     _plausible(segments, log)
     begin = first_states(segments, log)
-    zs = _candidates(segments, starts, seed)
+    # segments that need not meet at once converge from afar
+    gaps = np.geomspace(max(_LOOSE, defect), defect, 4)
     sigma = np.maximum(0.05 * log.ys.std(0), 1e-12)
-    if len(zs) > 1:
-        costs = np.asarray(segments.costs(jnp.asarray(zs), jnp.asarray(begin), jnp.asarray(sigma)))
-        zs = zs[np.argsort(np.where(np.isfinite(costs), costs, np.inf), kind="stable")][:3]
-    gaps = np.geomspace(
-        max(_LOOSE, defect), defect, 4
-    )  # segments that need not meet at once converge from afar
-    reached = []
-    for z in zs:
-        free = segments.packed(z, np.zeros(len(sigma)), begin)
-        reached.append(minimised(segments, free, sigma, iterations, gaps[0], 1e-3))
-        if len(reached) == 2 and np.isclose(reached[0][1], reached[1][1], rtol=0.02):
-            break  # the same minimum from two sides
-    best = min(reached, key=lambda r: r[1])[0]
+    zs = _candidates(segments, starts, seed)
+    best, costs = _best_of_starts(segments, zs, begin, sigma, iterations, gaps[0])
     for gap in gaps:  # the noise, and what it weighs, are found along
         sigma = _noise(segments, best, len(names))
         best, _ = minimised(segments, best, sigma, iterations, gap)
-    found = _finished(
-        segments, best, _noise(segments, best, len(names)), defect, np.array([c for _, c in reached]), log
-    )
+    found = _finished(segments, best, _noise(segments, best, len(names)), defect, costs, log)
     return filtered(found, log, iterations) if method == "filter" else found
 
 
@@ -150,6 +138,22 @@ def _candidates(segments: Segments, starts: int, seed: int) -> np.ndarray:
     return np.clip(draws, c.low, c.high)
 
 
+def _best_of_starts(
+    segments: Segments, zs: np.ndarray, begin: np.ndarray, sigma: np.ndarray, iterations: int, gap: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where the search from the most promising parameter values ends, and the costs that they lead to."""
+    if len(zs) > 1:
+        costs = np.asarray(segments.costs(jnp.asarray(zs), jnp.asarray(begin), jnp.asarray(sigma)))
+        zs = zs[np.argsort(np.where(np.isfinite(costs), costs, np.inf), kind="stable")][:3]
+    reached: list[tuple[np.ndarray, float]] = []
+    for z in zs:
+        free = segments.packed(z, np.zeros(len(sigma)), begin)
+        reached.append(minimised(segments, free, sigma, iterations, gap, 1e-3))
+        if len(reached) == 2 and np.isclose(reached[0][1], reached[1][1], rtol=0.02):
+            break  # the same minimum from two sides
+    return min(reached, key=lambda r: r[1])[0], np.array([cost for _, cost in reached])
+
+
 def _outputs(segments: Segments, free: np.ndarray) -> np.ndarray:
     z, offsets, starts = segments.unpacked(free)
     return (np.asarray(segments.outputs(jnp.asarray(z), jnp.asarray(starts))[0]) + offsets)[segments.mask]
@@ -170,9 +174,8 @@ def _finished(
     z, offsets, starts = segments.unpacked(free)
     k = len(z)
     J = segments.condensed(free, sigma, defect, 0.0)[1]
-    R = np.asarray(np.linalg.qr(np.concatenate([J[:, k:], J[:, :k]], 1), mode="r"))[
-        -k:, -k:
-    ]  # all but the parameters eliminated
+    # all but the parameters eliminated
+    R = np.asarray(np.linalg.qr(np.concatenate([J[:, k:], J[:, :k]], 1), mode="r"))[-k:, -k:]
     c = segments.coordinates
     plant = c.plant(segments.plant, jnp.asarray(z))
     values = np.asarray(c.values(z))

@@ -1,7 +1,8 @@
 """Several seeds and learning rates in one program, so that a curve comes with its spread."""
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from jax import Array
 
 from lqrlab import compute
 from lqrlab.compute import Backend
+from lqrlab.compute.compiling import SURVIVABLE, where_it_failed
 from lqrlab.compute.config import Positive, Seed, checked
 from lqrlab.dataset import Source, VariantTable, Windows
 from lqrlab.learning import models, programs
@@ -67,6 +69,10 @@ def grid(
         seeds: at least one.
         learning_rates: peaks of the schedule; the config's own if left out.
         backend: where it is computed.
+
+    Raises:
+        ValueError: settings that runs side by side cannot have, or a loss that needs numbers in Python, such as an
+            ``if`` on an array; :func:`fit` computes it uncompiled.
     """
     check_source(source, model, config)
     seeds = checked("seeds", seeds, tuple[Seed, ...])
@@ -87,11 +93,8 @@ def grid(
         put = recipe.placement.put
         mixture = Mixture.of(source, config, recipe.placement.everywhere)
         mixtures = [dataclasses.replace(mixture, source=source.reseeded(int(s))) for s in seeds]
-        table, held_out, rows = (
-            mixture.table,
-            put(validation_windows(source)),
-            put(validation_rows(mixture.table)),
-        )
+        table = mixture.table
+        held_out, rows = put(validation_windows(source)), put(validation_rows(table))
         params = jax.tree.map(lambda *a: jnp.stack(a).astype(backend.dtype), *(params for _, params in built))
         scales = put(jnp.asarray(rates, backend.dtype) / config.learning_rate)
         state = _initial(recipe, put(params), scales)
@@ -99,12 +102,25 @@ def grid(
         for first in range(0, config.num_steps, config.report_every):
             parts = [m.windows(first, config.report_every, int(s)) for m, s in zip(mixtures, seeds)]
             windows = put(jax.tree.map(lambda *a: jnp.stack(a), *parts))
-            state, metrics = _steps(recipe, state, scales, windows, table, jnp.asarray(seeds, jnp.uint32))
+            with _told(config.loss):
+                state, metrics = _steps(recipe, state, scales, windows, table, jnp.asarray(seeds, jnp.uint32))
             judged = _validate(recipe, state.best, held_out, table, rows)
             reports.append({"loss": np.asarray(metrics["loss"]).mean(-1)} | _summaries(*judged))
         steps = config.report_every * np.arange(1, len(reports) + 1)
         curves = {name: np.stack([r[name] for r in reports], axis=-1) for name in reports[0]}
     return Curves(tuple(int(s) for s in seeds), rates, steps, curves, state.best, recipe.graph)
+
+
+@contextlib.contextmanager
+def _told(loss: str) -> Iterator[None]:
+    """Tracing errors in the words of somebody who wrote a loss."""
+    try:
+        yield
+    except SURVIVABLE as error:
+        raise ValueError(
+            "config: runs side by side are one program, in which no Python if, float() or mask can look at a "
+            f"number: {where_it_failed(error)}; write {loss!r} with jnp.where, or fit one after another"
+        ) from error
 
 
 def _optimizer(config: TrainConfig, scale: Array) -> optax.GradientTransformation:
@@ -121,7 +137,7 @@ def _initial(recipe: Recipe, params: dict[str, Array], scales: Array) -> TrainSt
     return jax.vmap(jax.vmap(one, (None, 0)), (0, None))(params, scales)
 
 
-@compute.compile(static="recipe", donate="state")
+@compute.compile(static="recipe", donate="state", strict=True)
 def _steps(
     recipe: Recipe, state: TrainState, scales: Array, windows: Windows, table: VariantTable, seeds: Array
 ) -> tuple[TrainState, Metrics]:

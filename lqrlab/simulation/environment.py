@@ -14,7 +14,7 @@ from lqrlab.compute import checks, pytree
 from lqrlab.compute.differentiation import derivative
 from lqrlab.compute.integration import rk4
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
-from lqrlab.simulation.noise import spread
+from lqrlab.simulation.noise import Correlated, drawn, spread
 from lqrlab.simulation.problem import SampledProblem
 from lqrlab.systems import Plant, check_plant
 
@@ -35,8 +35,8 @@ class Env:
         sampled: the exact sampled problem of the linearised plant.
         dt: sample time [s], scalar or ``[*batch]``.
         low, high: what the actuators can do, as deviations from u_eq ``[*batch, m]``.
-        noise: standard deviation of the disturbance that each step adds to the state ``[n]`` or ``[*batch, n]``;
-            None for none.
+        noise: standard deviation of the disturbance that each step adds to the state ``[n]`` or ``[*batch, n]``, or
+            what is correlated; None for none.
         linear: step the linearised plant by exact zero-order hold; else the nonlinear one by Runge-Kutta 4.
         substeps: Runge-Kutta steps in a sample time.
     """
@@ -50,7 +50,7 @@ class Env:
     dt: Float[Array, "*times"]
     low: Float[Array, "*#batch m"]
     high: Float[Array, "*#batch m"]
-    noise: Float[Array, "*#batch n"] | None
+    noise: Float[Array, "*#batch n"] | Correlated | None
     linear: bool = dataclasses.field(metadata={"static": True})
     substeps: int = dataclasses.field(metadata={"static": True})
 
@@ -122,8 +122,7 @@ class Env:
         u = self.saturate(u)
         after, cost = self._hold(x, u) if self.linear else self._integrate(x, u)
         if key is not None and self.noise is not None:
-            deviation = expand_batch(self.noise, x.ndim).astype(x.dtype)
-            after = after + jax.random.normal(key, x.shape, x.dtype) * deviation
+            after = after + drawn(key, self.noise, x)
         return after.astype(x.dtype), cost.astype(x.dtype)
 
     def linearised(
@@ -184,8 +183,9 @@ def env(
         dt: sample time [s]; the plant's own if left out.
         linear: simulate the linearised plant exactly instead of the nonlinear one.
         limits: ``(low, high)``, each a scalar or ``[m]``: what the actuators can do, in absolute units.
-        noise: standard deviation of the disturbance added to the state at each step, scalar, ``[n]`` or
-            ``[*batch, n]``.
+        noise: standard deviation of the disturbance added to the state at each step, scalar, ``[n]``, ``[*batch, n]``;
+            or its covariance ``[*batch, n, n]``, as :func:`lqrlab.control.sampled_noise` makes it and Kalman filters
+            take it (one for all of a batch: ``W[None]``).
         substeps: Runge-Kutta steps in a sample time; if left out, enough for the plant's fastest mode. Inside
             ``jit`` or ``vmap`` over the plant's parameters or dt that mode is not known, so they have to be given.
 
@@ -206,13 +206,7 @@ def env(
     (A, B), (Q, R) = plant.matrices(), plant.weights()
     dt = plant.dt if dt is None else dt
     step = control.checks.sample_time(dt, A.dtype)
-    try:
-        np.broadcast_shapes(step.shape, plant.batch_shape)
-    except ValueError:
-        raise ValueError(
-            f"dt: expected one sample time, or one for each plant of the batch {plant.batch_shape}, but found shape "
-            f"{step.shape}"
-        ) from None
+    _one_of_each(step.shape, plant.batch_shape)
     low, high = input_limits(limits, u_eq)
     return Env(
         plant=plant,
@@ -228,6 +222,16 @@ def env(
         linear=linear,
         substeps=1 if linear else _substeps(plant, A, dt) if substeps is None else substeps,
     )
+
+
+def _one_of_each(times: tuple[int, ...], batch: tuple[int, ...]) -> None:
+    """Refuse sample times that do not fit the plants."""
+    try:
+        np.broadcast_shapes(times, batch)
+    except ValueError:
+        raise ValueError(
+            f"dt: expected one sample time, or one for each plant of the batch {batch}, but found shape {times}"
+        ) from None
 
 
 def input_limits(limits: tuple[ArrayLike, ArrayLike] | None, u_eq: Array) -> tuple[Array, Array]:

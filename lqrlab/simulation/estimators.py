@@ -11,6 +11,7 @@ from lqrlab.compute import checks, linalg, pytree
 from lqrlab.compute.differentiation import derivative
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.simulation.environment import Env
+from lqrlab.simulation.noise import root
 from lqrlab.simulation.policies import Policy
 from lqrlab.simulation.sensors import Measured, Outputs, measure
 
@@ -139,7 +140,7 @@ class UnscentedKalmanFilter(ExtendedKalmanFilter):
 
     def _points(self, x: Array, P: Array) -> Array:
         """The states ``[*loops, 2n + 1, n]`` that stand for the distribution."""
-        off = jnp.sqrt(x.shape[-1] + self.kappa) * _root(P).mT
+        off = jnp.sqrt(x.shape[-1] + self.kappa) * root(P).mT
         return x[..., None, :] + jnp.concatenate([jnp.zeros_like(off[..., :1, :]), off, -off], axis=-2)
 
     def _mean(self, points: Array) -> tuple[Array, Array]:
@@ -152,17 +153,6 @@ def _corrected(x: Array, P: Array, HP: Array, Y: Array, surprise: Array) -> tupl
     gain = linalg.solve_many(Y, HP).mT
     after = x + (gain @ surprise[..., None])[..., 0]
     return after, linalg.symmetric(P - gain @ HP)
-
-
-def _root(P: Array) -> Array:
-    """Lower triangular L with LLᵀ = P, without LAPACK; a direction without uncertainty has a column of zeros."""
-    L, n = jnp.zeros_like(P), P.shape[-1]
-    for j in range(n):
-        column = P[..., :, j] - (L @ L[..., j, :, None])[..., 0]
-        pivot = column[..., j, None]
-        scaled = jnp.where(pivot > 0, column / jnp.sqrt(jnp.where(pivot > 0, pivot, 1.0)), 0.0)
-        L = L.at[..., j:, j].set(scaled[..., j:])
-    return L
 
 
 def extended_kalman(

@@ -11,11 +11,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
 from lqrlab.compute import checks, jit_by_function, pytree
-from lqrlab.compute.linalg import expand_batch
 from lqrlab.simulation.engines import batch_last, fast_path
 from lqrlab.simulation.engines.models import loops_of
 from lqrlab.simulation.environment import Env, env
-from lqrlab.simulation.noise import NONE, Noise, spread
+from lqrlab.simulation.noise import NONE, Correlated, Noise, drawn, spread
 from lqrlab.simulation.policies import LinearPolicy, Policy, check_policy
 from lqrlab.simulation.recording import Keep, recorded
 from lqrlab.systems import Plant, check_plant
@@ -82,18 +81,12 @@ def step(
     disturb = sense = excite = None
     if key is not None:
         disturb, sense, excite = jax.random.split(key, 3)
-    seen = x if noise.sensor is None else x + _drawn(sense, noise.sensor, x)
+    seen = x if noise.sensor is None else x + drawn(sense, noise.sensor, x)
     carry, u = policy(carry, seen)
     u = u.astype(x.dtype)
-    u = world.saturate(u if noise.input is None else u + _drawn(excite, noise.input, u))
+    u = world.saturate(u if noise.input is None else u + drawn(excite, noise.input, u))
     after, cost = world.step(x, u, key=None if noise.state is None else disturb)
     return after, carry, (u, cost)
-
-
-def _drawn(key: PRNGKeyArray | None, spread: Array, like: Array) -> Array:
-    assert key is not None
-    normal = jax.random.normal(key, like.shape, like.dtype)
-    return normal * expand_batch(spread, like.ndim).astype(like.dtype)
 
 
 def rollout(
@@ -128,7 +121,8 @@ def rollout(
             4 on the nonlinear one.
         key: random key; needed if any of the three noises is not zero.
         limits: ``(low, high)`` of the actuators, absolute, scalars or ``[m]``.
-        noise: standard deviation of the disturbance of the state at each step, scalar, ``[n]`` or ``[*batch, n]``.
+        noise: standard deviation of the disturbance of the state at each step, scalar, ``[n]`` or ``[*batch, n]``; or
+            its covariance ``[*batch, n, n]``, as :func:`lqrlab.control.sampled_noise` makes.
         sensor_noise: the same for what the policy sees.
         excitation: the same for what is added to its input, scalar, ``[m]`` or ``[*batch, m]``.
         substeps: Runge-Kutta steps in a sample time.
@@ -143,22 +137,33 @@ def rollout(
     """
     x0 = _states(x0)
     world = _world(plant, x0, dt=dt, linear=linear, limits=limits, noise=noise, substeps=substeps)
-    num_steps = checks.whole("num_steps", num_steps)
-    if not isinstance(keep, tuple | list) or not set(keep) <= set(KEEPABLE):
-        raise ValueError(f"keep: expected a tuple of some of {', '.join(KEEPABLE)}, but found {keep!r}")
+    num_steps, keep = checks.whole("num_steps", num_steps), _kept(keep)
     if not checks.traced(x0):
         check_policy(policy, x0, world.m)
-    state = None if world.noise is None else world.noise.astype(x0.dtype)
-    batch = world.batch_shape
-    sensor = spread("sensor_noise", sensor_noise, world.n, x0.dtype, batch)
-    disturbances = Noise(state, sensor, spread("excitation", excitation, world.m, x0.dtype, batch))
+    disturbances = _disturbances(world, sensor_noise, excitation, x0.dtype)
     key = _needed(key, disturbances)
     fields = None
-    if "memory" not in keep:  # an engine's policies have none
-        fields = fast_path.rollout(world, policy, x0, num_steps, tuple(keep), disturbances, key)
+    # an engine's policies have no memory, and its noises nothing to do with each other
+    if "memory" not in keep and not any(isinstance(a, Correlated) for a in disturbances):
+        fields = fast_path.rollout(world, policy, x0, num_steps, keep, disturbances, key)
     if fields is not None:
         return Trajectory(_times(world.dt, num_steps, x0.dtype), **fields)
-    return _run(world.astype(x0.dtype), policy, x0, disturbances, key, num_steps, tuple(keep))
+    return _run(world.astype(x0.dtype), policy, x0, disturbances, key, num_steps, keep)
+
+
+def _kept(keep: tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    if not isinstance(keep, tuple | list) or not set(keep) <= set(KEEPABLE):
+        raise ValueError(f"keep: expected a tuple of some of {', '.join(KEEPABLE)}, but found {keep!r}")
+    return tuple(keep)
+
+
+def _disturbances(world: Env, sensor_noise: ArrayLike, excitation: ArrayLike, dtype: np.dtype) -> Noise:
+    batch = world.batch_shape
+    return Noise(
+        jax.tree.map(lambda a: a.astype(dtype), world.noise),
+        spread("sensor_noise", sensor_noise, world.n, dtype, batch),
+        spread("excitation", excitation, world.m, dtype, batch),
+    )
 
 
 def _needed(key: PRNGKeyArray | None, noise: Noise) -> PRNGKeyArray | None:

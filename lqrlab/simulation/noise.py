@@ -1,5 +1,6 @@
 """Noise in a closed loop: on the state, on the sensors, on the input."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -8,12 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
-from lqrlab.compute import checks
+from lqrlab import control
+from lqrlab.compute import checks, pytree
+from lqrlab.compute.linalg import expand_batch
 from lqrlab.compute.random import normals
 
 
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Correlated:
+    """Noise whose components go together: a lower triangular root L of its covariance LLᵀ."""
+
+    root: Float[Array, "*#batch n n"]
+
+
 class Noise(NamedTuple):
-    """Standard deviations; None for none.
+    """Standard deviations, or what is :class:`Correlated`; None for none.
 
     Attributes:
         state: of what each step adds to the state.
@@ -21,24 +32,58 @@ class Noise(NamedTuple):
         input: of what is added to the policy's input (excitation).
     """
 
-    state: Float[Array, "*#batch n"] | None = None
-    sensor: Float[Array, "*#batch n"] | None = None
-    input: Float[Array, "*#batch m"] | None = None
+    state: Float[Array, "*#batch n"] | Correlated | None = None
+    sensor: Float[Array, "*#batch n"] | Correlated | None = None
+    input: Float[Array, "*#batch m"] | Correlated | None = None
 
 
 NONE = Noise()
 
 
+class Drawn(NamedTuple):
+    """Noise of some samples, as the engines add it; None for none."""
+
+    state: Array | None
+    sensor: Array | None
+    input: Array | None
+
+
+def drawn(
+    key: PRNGKeyArray | None, spread: Array | Correlated, like: Float[Array, "*loops k"]
+) -> Float[Array, "*loops k"]:
+    """Normal noise in the shape and type of ``like``."""
+    assert key is not None
+    normal = jax.random.normal(key, like.shape, like.dtype)
+    if isinstance(spread, Correlated):
+        root = expand_batch(spread.root, like.ndim + 1, 2).astype(like.dtype)
+        return (root @ normal[..., None])[..., 0]
+    return normal * expand_batch(spread, like.ndim).astype(like.dtype)
+
+
+def root(P: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
+    """Lower triangular L with LLᵀ = P, without LAPACK; a direction without uncertainty has a column of zeros."""
+    L, n = jnp.zeros_like(P), P.shape[-1]
+    for j in range(n):
+        column = P[..., :, j] - (L @ L[..., j, :, None])[..., 0]
+        pivot = column[..., j, None]
+        scaled = jnp.where(pivot > 0, column / jnp.sqrt(jnp.where(pivot > 0, pivot, 1.0)), 0.0)
+        L = L.at[..., j:, j].set(scaled[..., j:])
+    return L
+
+
 def spread(
     name: str, value: ArrayLike, size: int, dtype: np.dtype, batch: tuple[int, ...] = ()
-) -> Array | None:
+) -> Array | Correlated | None:
     """A standard deviation for each of ``size`` components (of each plant of the ``batch``), None if it is zero.
 
-    Inside a trace nobody can tell whether an array is zero, so noise is drawn.
+    What has two axes more than the batch is a covariance ``[*batch, size, size]``. Inside a trace nobody can tell
+    whether an array is zero, so noise is drawn.
 
     Raises:
-        ValueError: a standard deviation that is negative or not finite.
+        ValueError: a standard deviation that is negative or not finite, a covariance that is none.
     """
+    if np.ndim(value) == len(batch) + 2:
+        return _correlated(name, value, size, dtype, batch)
     if not checks.traced(value):
         given = np.asarray(checks.real(name, value))
         if not np.all(np.isfinite(given) & (given >= 0)):
@@ -56,9 +101,27 @@ def spread(
     return deviation if deviation.ndim > 1 else jnp.broadcast_to(deviation, (size,))
 
 
+def _correlated(
+    name: str, value: ArrayLike, size: int, dtype: np.dtype, batch: tuple[int, ...]
+) -> Correlated | None:
+    covariance = jnp.asarray(checks.real(name, value), dtype)
+    *lead, rows, columns = covariance.shape
+    if (rows, columns) != (size, size) or any(k not in (1, full) for k, full in zip(lead, batch)):
+        raise ValueError(
+            f"{name}: expected a covariance of shape {(*batch, size, size)}, or standard deviations {(*batch, size)}, "
+            f"but found {covariance.shape}"
+        )
+    if not checks.traced(covariance):
+        for W in covariance.reshape(-1, size, size):
+            control.checks.weight(name, W)
+        if not np.any(covariance):
+            return None
+    return Correlated(root(covariance))
+
+
 def drawing(
     key: PRNGKeyArray | None, loops: Int[Array, " width"], noise: Noise, dtype: np.dtype
-) -> Callable[[int, Array], Noise]:
+) -> Callable[[int, Array], Drawn]:
     """The noise of some loops in batch-last layout, by each loop's number and the time.
 
     A loop's noise follows from the key, its number and the time alone, so it is the same in whatever block it runs.
@@ -70,12 +133,13 @@ def drawing(
         dtype: of what is drawn.
 
     Returns:
-        ``(steps, first) → Noise`` of arrays ``[steps, components, width]`` for the samples from ``first`` on.
+        ``(steps, first) → Drawn`` of arrays ``[steps, components, width]`` for the samples from ``first`` on.
     """
 
-    def signal(which: int, spread: Array | None, steps: int, first: Array) -> Array | None:
+    def signal(which: int, spread: Array | Correlated | None, steps: int, first: Array) -> Array | None:
         if spread is None or key is None:
             return None
+        assert not isinstance(spread, Correlated), "engines draw each component by itself"
         words = jax.random.bits(jax.random.fold_in(key, which), (2,), jnp.uint32)
         number, row = loops.astype(jnp.uint32)[None], jnp.arange(len(spread), dtype=jnp.uint32)[:, None]
 
@@ -87,4 +151,4 @@ def drawing(
         # a loop of its own writes it down, where XLA's CPU compiler would draw it anew for each use
         return jax.lax.map(sample, first + jnp.arange(steps, dtype=jnp.int32))
 
-    return lambda steps, first: Noise(*(signal(i, spread, steps, first) for i, spread in enumerate(noise)))
+    return lambda steps, first: Drawn(*(signal(i, spread, steps, first) for i, spread in enumerate(noise)))

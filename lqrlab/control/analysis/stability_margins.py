@@ -9,6 +9,8 @@ from jaxtyping import ArrayLike
 from lqrlab.control import checks
 from lqrlab.control.analysis.frequency import hinf_norm, stable
 
+_TOUCH = 1e-8  # a peak of |L| so near to one has its eigenvalues off the axis by the root of it, within 1e-4
+
 
 @dataclasses.dataclass(frozen=True)
 class Disk:
@@ -45,7 +47,8 @@ class Margins:
 
     Attributes:
         gain_down, gain_up: factors that the loop gain may be multiplied by, 0 ≤ down < 1 < up.
-        phase: margin [rad].
+        phase: margin [rad]: the least angle that L(jω) can be turned by to pass through −1; infinite where |L| < 1 at
+            all frequencies, for then none does. That |L| touches 1 counts as reaching it, as far as 1e-8 can tell.
         modulus_margin: least distance of the loop gain from −1, min |1 + L(jω)|; at least 1 for a continuous LQR.
         frequency: where that is [rad/s]; infinite if at no finite frequency.
         disk: symmetric disk margin, for gain and phase at once.
@@ -134,7 +137,10 @@ def _crossings(A: np.ndarray, b: np.ndarray, k: np.ndarray, discrete: bool) -> t
     moderate = (np.abs(L) > 1e-8) & (np.abs(L) < 1e8)
     L = L[moderate & (np.abs(L.imag) < 1e-3 * np.abs(L)) & (L.real < 0)]
     unity = on_boundary([A, b @ k, column], [-k, row, np.ones((1, 1))])
-    unity = unity[np.abs(np.abs(unity) - 1) < 1e-3]
+    # that |L| is one at an eigenvalue is known but for rounding, at the ends of the axis it is not
+    close = np.full(len(unity), 1e-3)
+    close[len(unity) - (2 if discrete else 1) :] = _TOUCH
+    unity = unity[np.abs(np.abs(unity) - 1) < close]
     return -1 / L.real, np.abs(np.angle(-unity))
 
 

@@ -1,7 +1,6 @@
 """Iterative LQR: trajectories of nonlinear plants whose inputs have limits, and the gains that follow them."""
 
 import dataclasses
-import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -14,13 +13,15 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from lqrlab.compute import broadcast, jit_by_function, linalg, pytree
 from lqrlab.compute.checks import traced, whole
-from lqrlab.control import checks
+from lqrlab.control.trajectory.arguments import Pair, as_arrays, as_pytree
 from lqrlab.control.trajectory.box_qp import box_qp, solve_free
 from lqrlab.control.trajectory.problem import TrajectoryProblem
 from lqrlab.control.trajectory.sensitivity import free_inputs, moved
+from lqrlab.control.trajectory.state_limits import StateLimits
 
 _ALPHAS = 1.1 ** -(np.arange(11.0) ** 2)  # step lengths tried at once, from 1 down to 7e-5
 _DAMPING = 1e-6, 1e10  # least and most; below the least there is none
+_ROUNDS = 15  # searches with limits on the states, at most
 
 
 @pytree
@@ -35,8 +36,10 @@ class ILQR:
         K: gains; an input at its limit has a row of zeros.
         P: the cost to go near the trajectory is quadratic with these matrices.
         cost: ∫ xᵀQx + uᵀRu dt + the terminal cost, of deviations from the goal.
-        converged: whether the decrease of the cost expected of a full step is within the tolerance, relative.
+        converged: whether the decrease of the cost expected of a full step is within the tolerance, relative, and
+            limits of the states, if there are some, are kept.
         iterations: steps that were tried.
+        violation: by how much each state leaves its limits at most, in its unit; 0 within them.
     """
 
     ts: Float[Array, "*batch points"]
@@ -47,18 +50,14 @@ class ILQR:
     cost: Float[Array, "*batch"]
     converged: Bool[Array, "*batch"]
     iterations: Int[Array, "*batch"]
+    violation: Float[Array, "*batch n"]
 
 
 def ilqr(
     f: Callable[[Array, Array], Array], x0: ArrayLike, Q: ArrayLike, R: ArrayLike, num_steps: int,
-    Qf: ArrayLike | None = None, *,
-    dt: ArrayLike,
-    goal: tuple[ArrayLike, ArrayLike] | None = None,
-    limits: tuple[ArrayLike, ArrayLike] | None = None,
-    us: ArrayLike | None = None,
-    substeps: int = 2,
-    tolerance: float | None = None,
-    max_iterations: int = 500,
+    Qf: ArrayLike | None = None, *, dt: ArrayLike, goal: Pair | None = None, limits: Pair | None = None,
+    x_limits: Pair | None = None, us: ArrayLike | None = None, substeps: int = 2,
+    tolerance: float | None = None, max_iterations: int = 500,
 ) -> ILQR:  # fmt: skip
     """Minimise ∫ eᵀQe + vᵀRv dt + e(T)ᵀQf e(T) for ẋ = f(x, u), u held for dt at a time, within limits.
 
@@ -66,8 +65,8 @@ def ilqr(
     ``cost`` is that of :func:`lqrlab.simulation.rollout` for the same inputs. The optimum is a local one: which
     depends on the first guess ``us``; several may be tried along a leading axis.
 
-    Forward and reverse derivatives are those of the optimum, by the implicit function theorem, in x0, the weights, dt,
-    goal, limits and the parameters of the plant; they are as good as the optimum is: take a small ``tolerance``.
+    Forward and reverse derivatives (not with ``x_limits``) are those of the optimum, by the implicit function theorem,
+    in x0, weights, dt, goal, limits and the plant's parameters; as good as the optimum is: take a small ``tolerance``.
 
     Args:
         f: ẋ [n] of x [n] and u [m], written with ``jax.numpy``. A method of a pytree, such as
@@ -75,19 +74,21 @@ def ilqr(
         x0: initial state ``[..., n]``, absolute.
         Q, R: weights ``[..., n, n]`` ≥ 0 and ``[..., m, m]`` > 0.
         num_steps: the horizon T.
-        Qf: terminal weight ``[..., n, n]``; zero if left out. A regulator's P there stands for the cost
-            after the horizon.
+        Qf: terminal weight ``[..., n, n]``; zero if left out. A regulator's P is the cost after the horizon.
         dt: sample time [s], scalar or with the leading axes.
         goal: ``(x [..., n], u [..., m])``; the origin if left out.
         limits: ``(low, high)`` of the inputs, each a scalar or ``[..., m]``; none if left out.
+        x_limits: ``(low, high)`` of the states at the sample times, each a scalar or ``[..., n]``, absolute, infinite
+            where there is none; none if left out. They are kept to a millionth (in float32 a thousandth) of how far
+            each state moves without them; while one is at its limit K and P hold it there. A start outside is refused.
         us: first guess of the inputs ``[..., T, m]``; the goal's input if left out.
         substeps: Runge-Kutta steps in a sample time.
         tolerance: relative decrease of the cost below which the search has converged; 1e-8 in float64, 1e-6 in
             float32. A loose one takes a plateau on the way for the end.
-        max_iterations: after so many it stops, not converged.
+        max_iterations: after so many it stops, not converged; with ``x_limits`` each of at most 15 searches does.
 
     Returns:
-        :class:`ILQR`; leading axes broadcast. Look at ``converged``.
+        :class:`ILQR`; leading axes broadcast. Look at ``converged``, and with ``x_limits`` at ``violation``.
 
     Raises:
         ValueError: bad arguments, or (a single problem, outside a trace) a first guess along which the plant
@@ -96,15 +97,16 @@ def ilqr(
 
     Source: Y. Tassa, N. Mansard and E. Todorov, Control-limited differential dynamic programming, ICRA 2014, with
     Gauss-Newton Hessians (iLQR); damping as in Y. Tassa, T. Erez and E. Todorov, Synthesis and stabilization of
-    complex behaviors through online trajectory optimization, IROS 2012, but of the inputs, in units of R.
+    complex behaviors through online trajectory optimization, IROS 2012, but of the inputs, in units of R. Limits on
+    states are kept by an augmented Lagrangian, as in T. A. Howell, B. E. Jackson and Z. Manchester, ALTRO, IROS 2019.
     """
     whole("num_steps", num_steps)
     whole("substeps", substeps)
-    args = _arguments(x0, Q, R, num_steps, Qf, dt, goal, limits, us)
+    args, inside = as_arrays(x0, Q, R, num_steps, Qf, dt, goal, limits, x_limits, us)
     dtype = args[0].dtype
     small = tolerance if tolerance is not None else 1e-8 if dtype == jnp.float64 else 1e-6
-    dynamics = _as_pytree(f, args[2].shape[-1], args[3].shape[-1], dtype)
-    plan = _solve(dynamics, args, jnp.asarray(small, dtype), jnp.asarray(max_iterations), substeps)
+    dynamics = as_pytree(f, args[2].shape[-1], args[3].shape[-1], dtype)
+    plan = _solve(dynamics, args, inside, jnp.asarray(small, dtype), jnp.asarray(max_iterations), substeps)
     if not traced(plan.cost) and plan.cost.ndim == 0 and not bool(jnp.isfinite(plan.cost)):
         raise ValueError(
             f"us: along the first guess of the inputs the plant diverges within {num_steps} steps; start from "
@@ -113,76 +115,38 @@ def ilqr(
     return plan
 
 
-def _as_pytree(f: Callable[[Array, Array], Array], n: int, m: int, dtype: np.dtype) -> Partial:
-    """f as data of a compiled function, so that the fields of a method's instance are not constants of the program."""
-    if not callable(f):
-        raise TypeError(f"f: expected a function of x and u, but found {f!r}")
-    if inspect.ismethod(f) and not jax.tree_util.all_leaves([f.__self__]):
-        f = Partial(f.__func__, f.__self__)
-    try:
-        out = jax.eval_shape(f, *(jax.ShapeDtypeStruct((size,), dtype) for size in (n, m)))
-    except Exception as error:
-        why = f"fails on a state [{n}] and an input [{m}] with {type(error).__name__}: {error}"
-        raise ValueError(f"f: {why}; write it with jax.numpy instead of numpy or math") from error
-    if getattr(out, "shape", None) != (n,):
-        raise ValueError(f"f: expected ẋ of shape ({n},), but found {out}")
-    return f if isinstance(f, Partial) else Partial(f)
-
-
-def _arguments(
-    x0: ArrayLike, Q: ArrayLike, R: ArrayLike, num_steps: int, Qf: ArrayLike | None, dt: ArrayLike,
-    goal: tuple[ArrayLike, ArrayLike] | None, limits: tuple[ArrayLike, ArrayLike] | None, us: ArrayLike | None,
-) -> tuple[Array, ...]:  # fmt: skip
-    """x0, first guess, Q, R, Qf, goal, limits and dt as arrays of one type; or a refusal."""
-    given = [jnp.asarray(checks.real(*pair)) for pair in (("x0", x0), ("Q", Q), ("R", R))]
-    dtype = checks.floating(*given)
-    x0, Q, R = (a.astype(dtype) for a in given)
-    checks.shapes({"Q": Q, "R": R}, {"Q": "nn", "R": "mm"})
-    n, m = Q.shape[-1], R.shape[-1]
-    _, _, Q, R, _ = checks.arguments(jnp.zeros((n, n), dtype), jnp.zeros((n, m), dtype), Q, R, None)
-    step = checks.sample_time(dt, dtype)
-    Qf = jnp.zeros_like(Q) if Qf is None else jnp.asarray(checks.real("Qf", Qf), dtype)
-    x_goal, u_goal = (
-        jnp.asarray(checks.real("goal", a), dtype) for a in goal or (jnp.zeros(n), jnp.zeros(m))
-    )
-    low, high = (jnp.asarray(checks.real("limits", a), dtype) for a in limits or (-jnp.inf, jnp.inf))
-    low, high = (jnp.broadcast_to(a, jnp.broadcast_shapes(a.shape, (m,))) for a in (low, high))
-    if us is None:
-        us = jnp.broadcast_to(u_goal[..., None, :], (*u_goal.shape[:-1], num_steps, m))
-    us = jnp.asarray(checks.real("us", us), dtype)
-    shapes = {
-        "x0": (x0, (n,)), "Qf": (Qf, (n, n)), "us": (us, (num_steps, m)), "goal": (x_goal, (n,)),
-        "goal's input": (u_goal, (m,)),
-    }  # fmt: skip
-    for name, (a, shape) in shapes.items():
-        if a.shape[max(a.ndim - len(shape), 0) :] != shape:
-            raise ValueError(f"{name}: expected shape {('…', *shape)}, but found {a.shape}")
-    checks.weight("Qf", Qf)
-    if not traced(low, high) and not bool(jnp.all(low <= high)):
-        raise ValueError(f"limits: expected low ≤ high, but found {limits}")
-    return x0, us, Q, R, Qf, x_goal, u_goal, low, high, step
-
-
 @partial(jit_by_function, static_argnames=("substeps",))
 def _solve(
-    f: Partial, args: tuple[Array, ...], tolerance: Array, max_iterations: Array, substeps: int
-) -> ILQR:
-    def one(x0: Array, us: Array, *problem: Array) -> ILQR:
-        return _optimum(substeps, f, problem, x0, us, tolerance, max_iterations)
+    f: Partial, args: tuple[Array, ...], inside: tuple[Array, Array] | None, tolerance: Array,
+    max_iterations: Array, substeps: int,
+) -> ILQR:  # fmt: skip
+    def one(x0: Array, us: Array, *rest: Array | None) -> ILQR:
+        problem, x_limits = rest[:-2], None if inside is None else rest[-2:]
+        return _optimum(substeps, f, problem, x0, us, tolerance, max_iterations, x_limits)
 
-    return broadcast(one, *zip(args, (1, 2, 2, 2, 2, 1, 1, 1, 1, 0)))
+    return broadcast(one, *zip((*args, *(inside or (None, None))), (1, 2, 2, 2, 2, 1, 1, 1, 1, 0, 1, 1)))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _optimum(
-    substeps: int, f: Partial, problem: tuple[Array, ...], x0: Array, us: Array, tolerance: Array, most: Array
-) -> ILQR:
+    substeps: int, f: Partial, problem: tuple[Array, ...], x0: Array, us: Array, tolerance: Array, most: Array,
+    x_limits: tuple[Array, Array] | None,
+) -> ILQR:  # fmt: skip
     """The search; its derivative is the optimum's, not that of the steps towards it."""
-    return _minimised(TrajectoryProblem(f, substeps, *problem), x0, us, tolerance, most)
+    limits = None
+    if x_limits is not None:
+        none, one = jnp.zeros_like(x0), jnp.ones_like(x0)
+        limits = StateLimits(*x_limits, jnp.zeros((2, len(us) + 1, x0.size), x0.dtype), none, one)
+    return _minimised(TrajectoryProblem(f, substeps, *problem), limits, x0, us, tolerance, most)
 
 
 @_optimum.defjvp
 def _of_optimum(substeps: int, primals: tuple, tangents: tuple) -> tuple[ILQR, ILQR]:
+    if primals[-1] is not None:
+        raise ValueError(
+            "x_limits: derivatives of a trajectory whose states are limited are not available; leave x_limits out "
+            "and weigh those states by Q, or take finite differences"
+        )
     plan = _optimum(substeps, *primals)
     (f, arrays, x0, *_), (df, changes, dx0, *_) = primals, tangents
     problem, change = (TrajectoryProblem(g, substeps, *a) for g, a in ((f, arrays), (df, changes)))
@@ -199,7 +163,7 @@ def _of_optimum(substeps: int, primals: tuple, tangents: tuple) -> tuple[ILQR, I
     at = f, arrays, plan.xs, plan.us
     ts, K, P, cost = jax.jvp(follows, at, (df, changes, *step))[1]
     none = np.zeros((), jax.dtypes.float0)
-    return plan, ILQR(ts, *step, K, P, cost, none, none)  # type: ignore[arg-type]
+    return plan, ILQR(ts, *step, K, P, cost, none, none, jnp.zeros_like(x0))  # type: ignore[arg-type]
 
 
 def _gains(problem: TrajectoryProblem, xs: Array, us: Array, free: Array) -> tuple[Array, Array]:
@@ -237,21 +201,10 @@ class _Iterate(NamedTuple):
 
 
 def _minimised(
-    problem: TrajectoryProblem, x0: Array, us: Array, tolerance: Array, max_iterations: Array
-) -> ILQR:
-    """Steps of a line search along (K, k), followed by a backward pass, until the expected gain is small."""
+    problem: TrajectoryProblem, limits: StateLimits | None, x0: Array, us: Array, tolerance: Array, most: Array,
+) -> ILQR:  # fmt: skip
+    """The best trajectory; with limits on the states, that of the last of many searches."""
     n, (T, m), dtype = x0.size, us.shape, x0.dtype
-
-    def improve(s: _Iterate) -> _Iterate:
-        xs, us, cost, better = _line_search(problem, s)
-        damping, factor = _next_damping(s, better | ((s.gain <= tolerance * s.cost) & (s.damping > 0)))
-        failed = (damping > _DAMPING[1]) | ~jnp.isfinite(cost)
-        last = failed | (s.steps + 1 >= max_iterations)
-        damping = jnp.where(last, 0.0, damping)
-        K, k, V, gain = _backward(problem, xs, us, damping)
-        done = last | ((gain <= tolerance * cost) & (damping == 0))
-        return _Iterate(xs, us, cost, K, k, V, gain, damping, factor, done, s.steps + 1)
-
     zero = jnp.zeros((), dtype)
     # along the first guess there is nothing to follow yet: its cost is better than the infinite one here
     start = _Iterate(
@@ -259,15 +212,71 @@ def _minimised(
         jnp.zeros((T, m, n), dtype), jnp.zeros((T, m), dtype), jnp.zeros((T + 1, n, n), dtype), zero + jnp.inf,
         zero, zero + 1, jnp.asarray(False), jnp.asarray(-1),
     )  # fmt: skip
-    s = jax.lax.while_loop(lambda s: ~s.done, improve, start)
-    converged = jnp.isfinite(s.cost) & (s.gain / jnp.where(s.cost > 0, s.cost, 1.0) <= tolerance)
+    if limits is None:
+        s, held = _search(problem, None, start, tolerance, most), jnp.asarray(True)
+        violation = jnp.zeros_like(x0)
+    else:
+        s, held, violation = _search_within(problem, limits, start, tolerance, most)
+    converged = held & jnp.isfinite(s.cost) & (s.gain / jnp.where(s.cost > 0, s.cost, 1.0) <= tolerance)
     ts = problem.dt * jnp.arange(T + 1, dtype=dtype)
-    return ILQR(ts, s.xs, s.us, s.K, s.V / 2, s.cost, converged, s.steps)
+    return ILQR(ts, s.xs, s.us, s.K, s.V / 2, s.cost, converged, s.steps, violation)
 
 
-def _line_search(problem: TrajectoryProblem, s: _Iterate) -> tuple[Array, Array, Array, Array]:
+def _search_within(
+    problem: TrajectoryProblem, limits: StateLimits, start: _Iterate, tolerance: Array, most: Array
+) -> tuple[_Iterate, Array, Array]:
+    """Searches with ever better multipliers: the first without any, which shows the sizes; the second from the first
+    guess again, for a bang-bang optimum outside the limits holds on to itself; each other from the one before it.
+
+    Returns:
+        The last iterate, with all steps and the cost of the trajectory alone; whether it keeps the limits; by how
+        much it does not.
+    """
+    within = 1e-6 if start.xs.dtype == jnp.float64 else 1e-3
+
+    def again(state: tuple) -> tuple:
+        s, limits, before, rounds, steps, _ = state
+        # the gains follow the last trajectory, whose cost has changed with the multipliers
+        last = start._replace(xs=s.xs, us=s.us, K=s.K, V=s.V)
+        begin = jax.tree.map(partial(jnp.where, rounds < 2), start, last)
+        s = _search(problem, limits, begin, tolerance, most)
+        gap = limits.gap(s.xs)
+        held = limits.held(gap, within)
+        done = held | ~jnp.isfinite(s.cost) | (rounds + 1 >= _ROUNDS)
+        return s, limits.tightened(s.xs, s.cost, before), gap, rounds + 1, steps + s.steps, (done, held)
+
+    no, none = jnp.asarray(False), jnp.asarray(0)
+    first = start, limits, jnp.full_like(limits.low, jnp.inf), none, none, (no, no)
+    s, _, _, _, steps, (_, held) = jax.lax.while_loop(lambda state: ~state[-1][0], again, first)
+    cost = jnp.sum(jax.vmap(problem.step)(s.xs[:-1], s.us)[1]) + problem.final(s.xs[-1])
+    violation = jnp.maximum(jnp.max(limits.excess(s.xs), axis=(0, 1)), 0.0)
+    return s._replace(cost=cost, steps=steps), held, violation
+
+
+def _search(
+    problem: TrajectoryProblem, limits: StateLimits | None, start: _Iterate, tolerance: Array, most: Array
+) -> _Iterate:
+    """Steps of a line search along (K, k), followed by a backward pass, until the expected gain is small."""
+
+    def improve(s: _Iterate) -> _Iterate:
+        xs, us, cost, better = _line_search(problem, limits, s)
+        damping, factor = _next_damping(s, better | ((s.gain <= tolerance * s.cost) & (s.damping > 0)))
+        failed = (damping > _DAMPING[1]) | ~jnp.isfinite(cost)
+        last = failed | (s.steps + 1 >= most)
+        damping = jnp.where(last, 0.0, damping)
+        K, k, V, gain = _backward(problem, limits, xs, us, damping)
+        done = last | ((gain <= tolerance * cost) & (damping == 0))
+        return _Iterate(xs, us, cost, K, k, V, gain, damping, factor, done, s.steps + 1)
+
+    return jax.lax.while_loop(lambda s: ~s.done, improve, start)
+
+
+def _line_search(
+    problem: TrajectoryProblem, limits: StateLimits | None, s: _Iterate
+) -> tuple[Array, Array, Array, Array]:
     """States, inputs and cost of the best step length, and whether it lowers the cost: the old ones if not."""
     xs, us, costs = jax.vmap(lambda a: _forward(problem, s, a))(jnp.asarray(_ALPHAS, s.xs.dtype))
+    costs = costs if limits is None else costs + jax.vmap(limits.cost)(xs)
     costs = jnp.where(jnp.isfinite(costs), costs, jnp.inf)
     best = jnp.argmin(costs)
     better = costs[best] < s.cost
@@ -300,7 +309,7 @@ def _forward(problem: TrajectoryProblem, s: _Iterate, alpha: Array) -> tuple[Arr
 
 
 def _backward(
-    problem: TrajectoryProblem, xs: Array, us: Array, damping: Array
+    problem: TrajectoryProblem, limits: StateLimits | None, xs: Array, us: Array, damping: Array
 ) -> tuple[Array, Array, Array, Array]:
     """K, k, the Hessians V of the cost to go, and by how much a full step should lower the cost.
 
@@ -310,6 +319,12 @@ def _backward(
     """
     n = xs.shape[-1]
     A, B, gradient, hessian = jax.vmap(problem.expand)(xs[:-1], us)
+    last = 2 * problem.Qf @ (xs[-1] - problem.x_goal), 2 * problem.Qf
+    if limits is not None:
+        slope, curvature = limits.expand(xs)
+        gradient = gradient.at[:, :n].add(slope[:-1])
+        hessian = hessian.at[:, :n, :n].add(curvature[:-1])
+        last = last[0] + slope[-1], last[1] + curvature[-1]
 
     def back(after: tuple, now: tuple) -> tuple[tuple, tuple]:
         v, V, gain = after
@@ -324,6 +339,6 @@ def _backward(
         V = linalg.symmetric(H[:n, :n] + K.T @ Huu @ K - K.T @ Hux - Hux.T @ K)
         return (before, V, gain - qu @ k - k @ Huu @ k / 2), (K, k, V)
 
-    end = 2 * problem.Qf @ (xs[-1] - problem.x_goal), 2 * problem.Qf, jnp.zeros((), xs.dtype)
+    end = *last, jnp.zeros((), xs.dtype)
     (_, _, gain), (K, k, V) = jax.lax.scan(back, end, (A, B, gradient, hessian, us), reverse=True)
-    return K, k, jnp.concatenate([V, 2 * problem.Qf[None]]), gain
+    return K, k, jnp.concatenate([V, last[1][None]]), gain

@@ -23,7 +23,7 @@ from lqrlab.compute.threads import on_threads
 from lqrlab.control import Sampled
 from lqrlab.simulation.engines.blocks import Layout, cut
 from lqrlab.simulation.engines.models import Loops, runge_kutta, zero_order_hold
-from lqrlab.simulation.noise import Noise, drawing
+from lqrlab.simulation.noise import Drawn, drawing
 from lqrlab.simulation.recording import Arrays, Keep, evaluate, segmented, shapes
 
 
@@ -142,7 +142,7 @@ def _call(layout: Layout, firsts: Array, loops: Loops, x0: Array, key: PRNGKeyAr
     return jax.lax.map(block, firsts)
 
 
-def _block(layout: Layout, loops: Loops, x0: Array, draw: Callable[[int, Array], Noise]) -> Kept:
+def _block(layout: Layout, loops: Loops, x0: Array, draw: Callable[[int, Array], Drawn]) -> Kept:
     """One block, chunk after chunk: its states stay in the cache until what is kept of them is written."""
     T, length, keep = layout.num_steps, layout.chunk, layout.keep
     (m, n), width = loops.K.shape[:2], x0.shape[-1]
@@ -178,7 +178,7 @@ def _block(layout: Layout, loops: Loops, x0: Array, draw: Callable[[int, Array],
     return Kept(points, intervals, totals)
 
 
-def _sample(layout: Layout, loops: Loops, dtype: np.dtype, drawn: Noise) -> tuple[Callable, Callable]:
+def _sample(layout: Layout, loops: Loops, dtype: np.dtype, drawn: Drawn) -> tuple[Callable, Callable]:
     """One sample of a block, and the inputs and costs of a chunk that follow from its states at once.
 
     Returns:
@@ -193,20 +193,20 @@ def _sample(layout: Layout, loops: Loops, dtype: np.dtype, drawn: Noise) -> tupl
     else:
         direct, advance = False, runge_kutta(loops.model, dtype, layout.substeps)
 
-    def control(x: Array, drawn: Noise) -> Array:
+    def control(x: Array, drawn: Drawn) -> Array:
         u = -matvec(K, x if drawn.sensor is None else x + drawn.sensor)
         u = u if drawn.input is None else u + drawn.input
         if loops.low is not None and loops.high is not None:
             u = jnp.clip(u, loops.low.astype(u.dtype), loops.high.astype(u.dtype))
         return stored(u) if x.shape[0] > 6 else u
 
-    def step(x: Array, drawn: Noise) -> tuple[Array, tuple]:
+    def step(x: Array, drawn: Drawn) -> tuple[Array, tuple]:
         u = drawn.input if direct else control(x, drawn)
         after, cost = advance(x, u)
         after = after if drawn.state is None else after + drawn.state
         return after, (x, None if direct else u, cost)
 
-    def complete(xs: Array, us: Array | None, costs: Array | None, drawn: Noise) -> tuple[Array, Array]:
+    def complete(xs: Array, us: Array | None, costs: Array | None, drawn: Drawn) -> tuple[Array, Array]:
         if us is None:
             us = -jnp.stack([matvec(xs, K[i]) for i in range(len(K))], axis=1)
             us = us if drawn.input is None else us + drawn.input

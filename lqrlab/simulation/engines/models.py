@@ -14,7 +14,7 @@ from lqrlab.compute.linalg import stored
 from lqrlab.compute.linalg.batch_last import dot, matvec, product, t
 from lqrlab.control import Sampled
 from lqrlab.simulation.environment import Env
-from lqrlab.simulation.noise import Noise
+from lqrlab.simulation.noise import Correlated, Noise
 from lqrlab.systems import Plant
 
 
@@ -82,7 +82,11 @@ def loops_of(world: Env, K: Array, noise: Noise, extra: PyTree = None) -> Loops:
     ends = (world.low, world.high)
     clipped = any(np.isfinite(a).any() for a in ends)
     low, high = (flat(a, 1) if clipped else None for a in ends)
-    noise = Noise(*(None if a is None else flat(a, 1) for a in noise))
+    if any(isinstance(a, Correlated) for a in noise):
+        raise ValueError(
+            "noise: expected standard deviations, but found a covariance; rollout takes it, record does not"
+        )
+    noise = jax.tree.map(lambda a: flat(a, 1), noise)
     return Loops(model, flat(K, 2), low, high, noise, jax.tree.map(batched, extra))
 
 

@@ -1,0 +1,86 @@
+"""Arguments of a trajectory optimisation as arrays of one type, or a refusal that says why."""
+
+import inspect
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+from jaxtyping import Array, ArrayLike
+
+from lqrlab.compute.checks import traced
+from lqrlab.control import checks
+
+Pair = tuple[ArrayLike, ArrayLike]
+
+
+def as_pytree(f: Callable[[Array, Array], Array], n: int, m: int, dtype: np.dtype) -> Partial:
+    """f as data of a compiled function, so that the fields of a method's instance are not constants of the program."""
+    if not callable(f):
+        raise TypeError(f"f: expected a function of x and u, but found {f!r}")
+    if inspect.ismethod(f) and not jax.tree_util.all_leaves([f.__self__]):
+        f = Partial(f.__func__, f.__self__)
+    try:
+        out = jax.eval_shape(f, *(jax.ShapeDtypeStruct((size,), dtype) for size in (n, m)))
+    except Exception as error:
+        why = f"fails on a state [{n}] and an input [{m}] with {type(error).__name__}: {error}"
+        raise ValueError(f"f: {why}; write it with jax.numpy instead of numpy or math") from error
+    if getattr(out, "shape", None) != (n,):
+        raise ValueError(f"f: expected ẋ of shape ({n},), but found {out}")
+    return f if isinstance(f, Partial) else Partial(f)
+
+
+def as_arrays(
+    x0: ArrayLike, Q: ArrayLike, R: ArrayLike, num_steps: int, Qf: ArrayLike | None, dt: ArrayLike,
+    goal: Pair | None, limits: Pair | None, x_limits: Pair | None, us: ArrayLike | None,
+) -> tuple[tuple[Array, ...], tuple[Array, Array] | None]:  # fmt: skip
+    """x0, first guess, Q, R, Qf, goal, limits, dt, and limits of the states as arrays of one type; or a refusal."""
+    given = [jnp.asarray(checks.real(*pair)) for pair in (("x0", x0), ("Q", Q), ("R", R))]
+    dtype = checks.floating(*given)
+    x0, Q, R = (a.astype(dtype) for a in given)
+    checks.shapes({"Q": Q, "R": R}, {"Q": "nn", "R": "mm"})
+    n, m = Q.shape[-1], R.shape[-1]
+    _, _, Q, R, _ = checks.arguments(jnp.zeros((n, n), dtype), jnp.zeros((n, m), dtype), Q, R, None)
+    step = checks.sample_time(dt, dtype)
+    Qf = jnp.zeros_like(Q) if Qf is None else jnp.asarray(checks.real("Qf", Qf), dtype)
+    x_goal, u_goal = (
+        jnp.asarray(checks.real("goal", a), dtype) for a in goal or (jnp.zeros(n), jnp.zeros(m))
+    )
+    low, high = _range("limits", (-jnp.inf, jnp.inf) if limits is None else limits, m, dtype)
+    if us is None:
+        us = jnp.broadcast_to(u_goal[..., None, :], (*u_goal.shape[:-1], num_steps, m))
+    us = jnp.asarray(checks.real("us", us), dtype)
+    shapes = {
+        "x0": (x0, (n,)), "Qf": (Qf, (n, n)), "us": (us, (num_steps, m)), "goal": (x_goal, (n,)),
+        "goal's input": (u_goal, (m,)),
+    }  # fmt: skip
+    for name, (a, shape) in shapes.items():
+        if a.shape[max(a.ndim - len(shape), 0) :] != shape:
+            raise ValueError(f"{name}: expected shape {('…', *shape)}, but found {a.shape}")
+    checks.weight("Qf", Qf)
+    inside = None if x_limits is None else _range("x_limits", x_limits, n, dtype)
+    if inside is not None and not traced(x0, *inside):
+        start, *ends = np.broadcast_arrays(x0, *inside)
+        out = np.argwhere((start < ends[0]) | (start > ends[1]))
+        if len(out):
+            i = tuple(out[0])
+            raise ValueError(
+                f"x0: state {i[-1]} starts at {start[i]:g}, outside its limits from {ends[0][i]:g} to {ends[1][i]:g}, "
+                "and no input can change where it starts; move x0 or widen x_limits"
+            )
+    return (x0, us, Q, R, Qf, x_goal, u_goal, low, high, step), inside
+
+
+def _range(name: str, given: Pair, size: int, dtype: np.dtype) -> tuple[Array, Array]:
+    """Both ends of a pair of limits, ``[..., size]``."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise ValueError(f"{name}: expected a pair (low, high), but found {given!r}")
+    low, high = (jnp.asarray(checks.real(name, a), dtype) for a in given)
+    for a in (low, high):
+        if a.ndim and a.shape[-1] not in (1, size):
+            raise ValueError(f"{name}: expected numbers, or shape ('…', {size}), but found {a.shape}")
+    if not traced(low, high) and not bool(jnp.all(low <= high)):
+        raise ValueError(f"{name}: expected low ≤ high, but found {given}")
+    low, high = (jnp.broadcast_to(a, jnp.broadcast_shapes(a.shape, (size,))) for a in (low, high))
+    return low, high
