@@ -7,13 +7,14 @@ STAMP := .venv/.installed
 # Whatever other Jupyter this machine has, the kernel named python3 is the one in .venv.
 export JUPYTER_PATH := $(CURDIR)/.venv/share/jupyter
 
-.PHONY: help env run test fuzz torture soak lab docs lint format clean
+.PHONY: help env run test fuzz torture soak mutants lab docs lint format clean
 
 help:
 	@echo "make run    install into .venv if needed, then the main job (PROFILE=quick; tiny, full)"
 	@echo "make test   install if needed, then all tests"
 	@echo "make fuzz, make torture   wrong arguments; kills and damaged files: an hour each (CALLS=20000, KILLS=200, FLIPS=1000)"
 	@echo "make soak   everything again and again: does memory grow? (HOURS=4)"
+	@echo "make mutants   single faults in the package: do the tests notice? (NUM=400)"
 	@echo "make lab    JupyterLab on the notebooks"
 	@echo "make docs   the documentation with executed notebooks, into data/site (PROFILE=tiny; quick)"
 	@echo "make lint   ruff and mypy;  make format  let ruff rewrite"
@@ -50,6 +51,11 @@ HOURS := 4
 
 soak: env
 	$(BIN)/python tests/soak.py --hours $(HOURS)
+
+NUM := 400
+
+mutants: env
+	$(BIN)/python tests/mutants.py --num $(NUM) --seed $(SEED)
 
 lab: env
 	$(BIN)/python -m jupyterlab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks
