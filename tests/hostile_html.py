@@ -1,5 +1,7 @@
 """Names and markup that run a script where they are taken for HTML: number i sets ``ran<i>`` of the window."""
 
+import base64
+import gzip
 import json
 from pathlib import Path
 
@@ -94,6 +96,35 @@ def plant_file(path: Path) -> Path:
     return path
 
 
+def designs() -> str:
+    """What the script of a report's sliders looks for, with names and numbers that are none."""
+    rows = [{"label": text, "words": [text] * 3, "at": 0} for text in PAYLOADS]
+    chart = {"x": [text := "".join(PAYLOADS), text], "y": [text, text], "hold": True}
+    poles = {**chart, "mark": text, "at": [[[text, text]]] * 3}
+    scene = {
+        **rows[0],
+        "sizes": [3, 2, 2],
+        "fine": 1,
+        "fixed": [text] * 7,
+        "moving": [],
+        "poles": [[]] * 3,
+        "every": 1,
+    }
+    data = {
+        "axes": rows[:1],
+        "charts": [chart],
+        "curves": [[[text, text]] * 3],
+        "poles": poles,
+        "words": rows,
+    }
+    packed = base64.b64encode(gzip.compress(json.dumps(data | {"scene": scene}).encode())).decode()
+    row = '<div class="lq-row"><span></span><span class="lq-slot"></span><b></b></div>'
+    parts = '<circle class="lq-part"/><text class="lq-part"/><path class="lq-part" d="M0 0"/>'
+    lines = '<path class="lq-live"/><path class="lq-live"/><path class="lq-now"/>'
+    said = f'<div class="lq-said">{"<b></b>" * len(rows)}</div><p class="lq-note"><span></span></p>'
+    return f'<div class="lq-designs" data-designs="{packed}">{row * 2}<svg>{parts}{lines}</svg>{said}</div>'
+
+
 def run(folder: Path) -> Path:
     """An executed notebook: in its title, headings, parameters, outputs and errors, one after another and together."""
 
@@ -109,7 +140,7 @@ def run(folder: Path) -> Path:
     cells.append(new.new_markdown_cell("".join(links)))
     error = new.new_output("error", ename=together, evalue=together, traceback=[together])
     quoted = 'AA" onerror="top.ran0=1" x="'
-    outputs = [output("text/html", text) for text in PAYLOADS]
+    outputs = [output("text/html", text) for text in (*PAYLOADS, designs())]
     outputs += [output(f"text/{kind}", together) for kind in ("markdown", "latex", "plain")]
     outputs += [
         output("image/png", quoted, {"alt": together, "width": quoted}),

@@ -7,6 +7,7 @@ import dataclasses
 import html
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -16,10 +17,11 @@ from pathlib import Path
 
 import hostile_html
 import pytest
+import test_design_page
 import test_report
 
 from lqrlab import dataset, systems
-from lqrlab.workbench.figures import catalogue_page, data_card
+from lqrlab.workbench.figures import catalogue_page, data_card, design_page
 from lqrlab.workbench.runs import comparison, report, sweep_program
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -171,6 +173,7 @@ def site(tmp_path_factory):
     comparison.write(folder)
     report.index(data)
     catalogue_page.page(["mass_spring_damper"]).save(data / "plants.html")
+    test_design_page.reported(design_page.page("cart_pole"), data / "mailed")
     return data
 
 
@@ -180,6 +183,7 @@ PAGES = {
     "sweep": "sweeps/cart_pole/report/index.html",
     "all": "index.html",
     "plants": "plants.html",
+    "designs": "mailed/report/01_exploration.html",
 }
 
 
@@ -219,6 +223,99 @@ def test_pages_need_no_network_and_shut_nobody_out(chromium, site, artefacts, sc
     assert shown["plants"][2] >= 2
 
 
+LIVE = "[...document.querySelectorAll('.lq-live, .lq-part')].map(line => line.outerHTML)"
+PAINTED = """async () => {
+  const input = document.querySelectorAll('.lq-slot input')[1], took = [];
+  for (let k = 0; k < 18; k++) {
+    const begun = performance.now();
+    input.value = k % 9;
+    input.dispatchEvent(new Event('input'));
+    await new Promise(later => requestAnimationFrame(() => setTimeout(later)));
+    took.push(performance.now() - begun);
+  }
+  return took;
+}"""
+
+
+def numbers(markup):
+    """All numbers of some elements: those of the pictures at the defaults are drawn before the script draws them."""
+    return [float(word) for word in re.findall(r"-?\d+\.?\d*", "".join(markup))]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_reader_moves_the_designs_of_a_mailed_report(chromium, site, artefacts, width, scheme):
+    """Offline, by the keyboard: curves, poles, drawing and numbers follow; nothing else moves, nothing is too wide."""
+    context = chromium.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+    context.set_offline(True)
+    page, wrong = context.new_page(), []
+    page.on("console", lambda said: wrong.append(said.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on(
+        "request", lambda request: wrong.append(request.url) if not request.url.startswith("file:") else None
+    )
+    page.goto((site / PAGES["designs"]).as_uri())
+    handles = page.get_by_role("slider")
+    handles.first.wait_for()
+    named = ["sample time", "weight of force", "pole length", "time"]
+    assert [handles.nth(i).get_attribute("aria-label") for i in range(handles.count())] == named
+    figure, usual = page.locator(".lq-designs"), page.evaluate(LIVE)
+    size, said = figure.bounding_box(), page.inner_text(".lq-said")
+    for name, keys in {"sample time": 3, "weight of force": -2, "pole length": 1, "time": 2}.items():
+        handle, before = page.get_by_role("slider", name=name, exact=True), page.evaluate(LIVE)
+        handle.focus()
+        for _ in range(abs(keys)):
+            page.keyboard.press("ArrowRight" if keys > 0 else "ArrowLeft")
+        after = page.evaluate(LIVE)
+        assert before != after
+        assert (before[-6:] == after[-6:]) == (name == "time")  # which moves the drawing alone
+    assert handles.first.get_attribute("aria-valuetext") == "160 ms"
+    assert page.inner_text(".lq-said") != said
+    assert figure.bounding_box() == size
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.screenshot(path=artefacts / f"designs_{width}_{scheme}.png", full_page=True)
+    page.get_by_role("button", name="back to the defaults").click()
+    assert page.inner_text(".lq-said") == said
+    assert numbers(page.evaluate(LIVE)) == pytest.approx(numbers(usual), abs=0.11)
+    took = page.evaluate(PAINTED)
+    assert statistics.median(took) < 50, took
+    context.close()
+    assert wrong == []
+
+
+def test_without_scripts_a_mailed_report_shows_the_defaults(chromium, site, artefacts):
+    """In the same place and as large as with them."""
+    found = []
+    for scripts in (False, True):
+        context = chromium.new_context(java_script_enabled=scripts, viewport={"width": 400, "height": 900})
+        page = context.new_page()
+        page.goto((site / PAGES["designs"]).as_uri())
+        if scripts:
+            page.get_by_role("slider").first.wait_for()
+        found.append((page.locator(".lq-designs").bounding_box(), page.inner_text(".lq-said")))
+        assert page.get_by_role("slider").count() == (4 if scripts else 0)
+        page.screenshot(
+            path=artefacts / f"designs_{'with' if scripts else 'without'}_scripts.png", full_page=True
+        )
+        context.close()
+    assert found[0] == found[1]
+
+
+def test_the_policy_of_a_page_with_a_script_lets_no_other_run(chromium, site, tmp_path):
+    """Nor the same one, changed."""
+    text, page = (site / PAGES["designs"]).read_text(), chromium.new_page()
+    for name, changed, sliders in (
+        ("more", text.replace("<main", "<script>top.ran1 = 1</script><main"), 4),
+        ("other", text.replace("})();\n</script>", "top.ran1 = 1;})();\n</script>"), 0),
+    ):
+        assert changed != text
+        (tmp_path / f"{name}.html").write_text(changed)
+        page.goto((tmp_path / f"{name}.html").as_uri())
+        assert page.evaluate(RAN) == []
+        assert page.get_by_role("slider").count() == sliders
+    page.close()
+
+
 def hostile_site(folder):
     """A page of each kind, with names and outputs that would run a script."""
     name = "".join(hostile_html.PAYLOADS)
@@ -250,6 +347,7 @@ def hostile_site(folder):
         patch.setattr(systems, "make", lambda _: plant)
         patch.setattr(type(plant), "title", name)
         catalogue_page.page([name], unfolded=True).save(folder / "plants.html")
+        design_page.page(plant).save(folder / "designs.html")
         config = dataset.DataConfig(
             families=("dc_motor",), held_out=(), variants=2, num_steps=9, trajectories=1
         )
@@ -281,7 +379,7 @@ RAN = r"""async () => {
 def test_no_name_and_no_output_runs_a_script(chromium, tmp_path):
     """Not even where the page's content security policy is switched off; and the payloads run where they stand bare."""
     pages = hostile_site(tmp_path)
-    assert len(pages) == 6
+    assert len(pages) == 7
     for bypass in (True, False):  # what runs without the policy is named first
         context = chromium.new_context(bypass_csp=bypass)
         page = context.new_page()

@@ -12,7 +12,15 @@ _MODULES = {
     **{name: name for name in ("cli", "figures", "panels", "runs", "widgets")},
     **{
         name: f"figures.{name}"
-        for name in ("animation", "catalogue_page", "data_card", "loop_plots", "plots", "tables")
+        for name in (
+            "animation",
+            "catalogue_page",
+            "data_card",
+            "design_page",
+            "loop_plots",
+            "plots",
+            "tables",
+        )
     },
     "region_of_attraction": "panels.region_of_attraction",
     "regulator": "panels.regulator_design",

@@ -24,7 +24,7 @@ Range = tuple[float, float]
 """Lowest and highest value."""
 Values = Float[np.ndarray | Array, " points"]
 _FAR = 1e4  # pixels from the middle: points that are farther away are put there, in their direction
-_MARKS = {"○": "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0", "×": "m-4 -4l8 8m0 -8l-8 8", "+": "m-4 0h8m-4 -4v8"}
+MARKS = {"○": "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0", "×": "m-4 -4l8 8m0 -8l-8 8", "+": "m-4 0h8m-4 -4v8"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Axes:
 
     def marks(self, xs: Values, ys: Values, shape: str, stroke: Stroke) -> str:
         """A mark at each point: ``○``, ``×`` or ``+``."""
-        return stroke.path("".join(f"M{px(x)} {px(y)}{_MARKS[shape]}" for x, y in zip(*self.place(xs, ys))))
+        return stroke.path("".join(f"M{px(x)} {px(y)}{MARKS[shape]}" for x, y in zip(*self.place(xs, ys))))
 
     def image(self, rgba: UInt8[np.ndarray, "rows columns 4"]) -> str:
         """Pixels that fill the plane, the first row at the bottom."""
@@ -209,14 +209,7 @@ def over_time(
         labelled: whether to write the time's unit below.
         lead: how many of the curves decide the range; others may widen it to three times that. All if 0.
     """
-    low, high = _range(curves[: lead or None])
-    if lead and len(curves) > lead:
-        span, wide = max(high - low, 1e-12), _range(curves)
-        low, high = max(wide[0], low - span), min(wide[1], high + span)
-    room = 1.0 if high - low < 1e-12 else 0.06 * (high - low)
-    low, high = low - room, high + room
-    power = math.floor(math.log10(max(abs(low), abs(high))))
-    power = 0 if -2 <= power < 4 else 3 * (power // 3)
+    low, high, power = value_range(curves, lead)
     factor = f"10{str(power).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))} " if power else ""
     label = f"{title} [{factor}{unit}]"
     label = label if len(label) <= int((at[2] - 4) / 5.6) else label.replace(" of ", " ")
@@ -231,6 +224,18 @@ def over_time(
             values = np.clip(np.nan_to_num(values[:end], nan=high), low, high)
             parts.append(axes.curve(ts[:end] / second, values / one, stroke, steps=steps))
     return "".join(parts), axes
+
+
+def value_range(curves: Sequence[Curve], lead: int = 0) -> tuple[float, float, int]:
+    """Lowest and highest value of a chart of curves, and the power of ten that its labels leave out."""
+    low, high = _range(curves[: lead or None])
+    if lead and len(curves) > lead:
+        span, wide = max(high - low, 1e-12), _range(curves)
+        low, high = max(wide[0], low - span), min(wide[1], high + span)
+    room = 1.0 if high - low < 1e-12 else 0.06 * (high - low)
+    low, high = low - room, high + room
+    power = math.floor(math.log10(max(abs(low), abs(high))))
+    return low, high, 0 if -2 <= power < 4 else 3 * (power // 3)
 
 
 def _range(curves: Sequence[Curve]) -> Range:

@@ -124,11 +124,11 @@ def shapes(film: Film, drawings: Sequence[drawing.Drawing], scale: float, corner
     pen, made = _Pen(film, scale, corner), []
     for i in range(max(map(len, drawings))):
         frames = [d[i] if i < len(d) else None for d in drawings]
-        looks = [_look(shape) for shape in frames]
-        for look in dict.fromkeys(looks):
-            if look is None:
+        looks = [look(shape) for shape in frames]
+        for kind in dict.fromkeys(looks):
+            if kind is None:
                 continue
-            present = np.array([other == look for other in looks])
+            present = np.array([other == kind for other in looks])
             # where it is absent it waits at its nearest place
             known = np.flatnonzero(present)
             nearest = known[np.abs(known[None] - np.arange(len(frames))[:, None]).argmin(axis=1)]
@@ -154,7 +154,7 @@ def still(drawn: drawing.Drawing, bounds: tuple[float, ...], width: float, heigh
     return shapes(Film(np.zeros(1), 1.0), [drawn], *fit(bounds, (width, height), (width - 8, height - 8)))
 
 
-def _look(shape: drawing.Shape | None) -> tuple | None:
+def look(shape: drawing.Shape | None) -> tuple | None:
     """What of a shape cannot move: shapes that look alike are one piece."""
     if shape is None:
         return None

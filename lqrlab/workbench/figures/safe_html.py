@@ -4,6 +4,8 @@ Names, units, titles and messages are text and are escaped where they are writte
 of a notebook or its Markdown, goes through :func:`sanitise`, which keeps the elements and attributes listed here.
 """
 
+import base64
+import hashlib
 import html
 import re
 from pathlib import Path
@@ -16,7 +18,14 @@ POLICY = (
     "default-src 'none'; img-src data:; media-src data:; font-src data:; style-src 'unsafe-inline'; "
     "base-uri 'none'; form-action 'none'"
 )
-"""The content security policy of each page: no script, no form, and nothing from elsewhere."""
+"""The content security policy of a page: no script, no form, and nothing from elsewhere."""
+
+
+def policy(script: str) -> str:
+    """The policy of a page with one script of ours: this text and no other may run."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"{POLICY}; script-src 'sha256-{digest}'"
+
 
 _TEXT = """
 a abbr article aside b bdi bdo blockquote br caption cite code col colgroup dd del details dfn div dl dt em figcaption
@@ -73,13 +82,15 @@ def _kept(tag: str, name: str, value: str) -> str | None:
         return value if value.startswith("#") else None
     if name == "href":
         return None if re.sub(r"[\0-\x20]", "", value).lower().startswith("data:") else value
+    if name == "data-designs":
+        return value if re.fullmatch(r"[\w+/]*={0,2}", value, re.A) else None
     return None if name in _STYLED and not plain_css(value) else value
 
 
 _CLEANER = nh3.Cleaner(
     tags=set((_TEXT + _FORMULAS + _DRAWINGS).split()),
     clean_content_tags=set(_GONE.split()),
-    attributes={"*": set(_ATTRIBUTES.split())},
+    attributes={"*": set(_ATTRIBUTES.split()), "div": {"data-designs"}},  # numbers for design_page.js
     generic_attribute_prefixes={"aria-"},
     attribute_filter=_kept,
     set_tag_attribute_values={"input": {"type": "checkbox"}},
@@ -93,9 +104,9 @@ def sanitise(markup: str) -> str:
     return _CLEANER.clean(markup)
 
 
-def write_page(path: str | Path, title: str, body: str, head: str = "") -> Path:
-    """Write a complete HTML file; ``title`` is text, ``body`` and ``head`` are markup."""
-    policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-    head = f'<head><meta charset="utf-8">{policy}<title>{html.escape(title)}</title>{head}</head>'
+def write_page(path: str | Path, title: str, body: str, head: str = "", allowed: str = POLICY) -> Path:
+    """Write a complete HTML file; ``title`` is text, ``body`` and ``head`` are markup, ``allowed`` is its policy."""
+    held = f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
+    head = f'<head><meta charset="utf-8">{held}<title>{html.escape(title)}</title>{head}</head>'
     page = f'<!DOCTYPE html><html lang="en-GB">{head}<body>{body}</body></html>'
     return write_atomic(path, page)

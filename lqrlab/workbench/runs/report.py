@@ -1,4 +1,4 @@
-"""Executed notebooks as a report: HTML files that need no network, no script and no other file.
+"""Executed notebooks as a report: HTML files that need no network and no other file, and can be read without a script.
 
 nbconvert walks through the notebooks with a template of ours (``templates/cells.html.j2``), LaTeX becomes
 MathML, images are inlined with a text that stands for them, and what would load anything from elsewhere is
@@ -8,13 +8,15 @@ taken out. The front page gathers the outputs of the cells that are tagged ``sum
 import contextlib
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import nbformat
 from bs4 import BeautifulSoup
 
 from lqrlab.compute import files
-from lqrlab.workbench.figures.safe_html import POLICY, sanitise
+from lqrlab.workbench.figures import design_page
+from lqrlab.workbench.figures.safe_html import POLICY, policy, sanitise
 from lqrlab.workbench.runs import notebooks, run_folder, session
 from lqrlab.workbench.runs.cells import TEMPLATES, Exporter, origin, tidy
 from lqrlab.workbench.runs.session import Result
@@ -70,22 +72,27 @@ def write(folder: str | Path) -> Path:
         [render(executed[name]) for name in sorted(executed)],
     )
     versions = run.get("versions") or next((p.result["versions"] for p in pages if p.result), {})
-    shared = {"pages": pages, "run": run, "folder": folder.resolve().name, "versions": versions}
+    shared: dict[str, Any] = {
+        "pages": pages,
+        "run": run,
+        "folder": folder.resolve().name,
+        "versions": versions,
+    }
     for page in pages:
-        fill(folder / "report" / f"{page.name}.html", "page.html.j2", page=page, **shared)
+        script = design_page.SCRIPT if design_page.MARK in page.body else ""
+        fill(folder / "report" / f"{page.name}.html", "page.html.j2", script, page=page, **shared)
     return fill(folder / "report" / "index.html", "index.html.j2", **shared)
 
 
-def fill(path: Path, template: str, **values: object) -> Path:
-    """Write a page from one of our templates, in one piece; what is loaded from elsewhere has no place in it."""
+def fill(path: Path, template: str, script: str = "", **values: object) -> Path:
+    """Write a page from one of our templates, in one piece; nothing is loaded, and no script but this one runs."""
     loader = jinja2.FileSystemLoader(TEMPLATES)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
     environment.filters["value"] = _value
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     path.parent.mkdir(parents=True, exist_ok=True)
-    return files.write_atomic(
-        path, environment.get_template(template).render(style=style, policy=POLICY, **values)
-    )
+    ours = {"style": style, "script": script, "policy": policy(script) if script else POLICY}
+    return files.write_atomic(path, environment.get_template(template).render(**ours, **values))
 
 
 def index(data: str | Path) -> Path:

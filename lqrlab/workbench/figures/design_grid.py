@@ -1,0 +1,158 @@
+"""A plant's regulator at a grid of sample times, weights and values of one parameter, each tried in closed loop."""
+
+import dataclasses
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Complex, Float, Int
+
+from lqrlab import control, simulation, systems
+from lqrlab.compute import jit_by_function
+from lqrlab.simulation import verdict
+from lqrlab.systems import Plant, Signal
+from lqrlab.workbench.figures import demonstration
+
+_TICKS = 4  # that the plant's sample time is divided into
+_SAMPLES = np.array([1, 2, 4, 8, 16, 32, 64])  # ticks in the sample times
+_FACTORS = 10.0 ** np.linspace(-2, 2, 9)  # of the weight
+_SIDE = 3  # values of the parameter to each side of its default
+_REACH = 2.0  # the parameter goes from its default over this to its default times this, within its range
+_POINTS = 96  # of a curve, at most
+_MOST_STEPS = 400  # sample times of the plant that the curves take
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Grid:
+    """Designs and what became of their loops; axes: sample time, factor of the weight, value of the parameter."""
+
+    plant: Plant  # at its defaults
+    weight: Signal  # whose weight moves
+    parameter: str  # that moves; empty if there is none
+    times: Float[np.ndarray, " s"]  # sample times [s]
+    factors: Float[np.ndarray, " w"]
+    values: Float[np.ndarray, " p"]  # of the parameter
+    at: tuple[int, int, int]  # position of the defaults
+    found: Bool[np.ndarray, "s w p"]  # whether there is a stabilising gain
+    poles: Complex[np.ndarray, "s w p n"]
+    ts: Float[np.ndarray, " points"]  # times of the curves [s]
+    xs: Float[np.ndarray, "s w p points n"]
+    us: Float[np.ndarray, "s w p points m"]
+    peaks: Float[np.ndarray, "s w p m"]  # largest magnitude of each input
+    costs: Float[np.ndarray, "s w p"]  # paid until the last time, in the plant's own weights
+    verdicts: Int[np.ndarray, "s w p"]
+
+
+def grid(plant: Plant, parameter: str | None = None, weight: str | None = None) -> Grid:
+    """Design at each point of the grid, and run each loop on the nonlinear plant; arguments as of ``page``."""
+    signal, which = _weight(plant, weight)
+    name, values = _parameter(plant, parameter)
+    A, B, Q, R = _problems(plant, {name: values} if name else {}, len(values))
+    roots = [np.ones((len(_FACTORS), 1, len(signals))) for signals in (plant.states, plant.inputs)]
+    roots[which[0]][..., which[1]] = np.sqrt(_FACTORS)[:, None]
+    Q, R = (W * r[..., None] * r[..., None, :] for W, r in zip((Q, R), roots))
+    tick = float(plant.dt) / _TICKS
+    times = tick * _SAMPLES
+    shape = (len(times), len(_FACTORS), len(values))
+    A, B, Q, R = (np.broadcast_to(M, (*shape, *M.shape[-2:])) for M in (A, B, Q, R))
+    design = control.lqrd(A, B, Q, R, np.broadcast_to(times[:, None, None], shape))
+    least = _TICKS * demonstration.horizon(plant, None, most=_MOST_STEPS)
+    every = 2 ** math.ceil(math.log2(max(least / _POINTS, 1)))
+    fastest = float(np.abs(np.linalg.eigvals(np.asarray(A))).max())
+    sizes = {
+        "name": name,
+        "points": -(-least // every),
+        "every": every,
+        "substeps": max(1, math.ceil(fastest * tick / 0.25)),
+    }
+    x0 = jnp.asarray(demonstration.start(plant))
+    holds = jnp.asarray(_SAMPLES)
+    xs, us, *rest = map(np.asarray, _loops(plant, jnp.asarray(values), design.K, holds, x0, tick, **sizes))
+    middle = int(np.argmin(np.abs(values - getattr(plant, name)))) if name else 0
+    at = (int(np.flatnonzero(_SAMPLES == _TICKS)[0]), len(_FACTORS) // 2, middle)
+    found, poles = np.asarray(design.stabilizing), np.asarray(design.poles)
+    ts = every * tick * np.arange(xs.shape[-2])
+    return Grid(plant, signal, name, times, _FACTORS, values, at, found, poles, ts, xs, us, *rest)
+
+
+def _weight(plant: Plant, name: str | None) -> tuple[Signal, tuple[int, int]]:
+    """The signal whose weight moves; whether it is an input, and its place."""
+    places = {
+        s.name: (s, (k, i)) for k, of in enumerate((plant.states, plant.inputs)) for i, s in enumerate(of)
+    }
+    name = plant.inputs[0].name if name is None else name
+    if name not in places:
+        raise ValueError(f"weight: expected one of {', '.join(places)}, but found {name!r}")
+    return places[name]
+
+
+def _parameter(plant: Plant, name: str | None) -> tuple[str, Float[np.ndarray, " p"]]:
+    """The parameter that moves, and its values: about its default, within its range."""
+    fields = systems.parameter_fields(type(plant))
+    if name is not None and name not in fields:
+        raise ValueError(f"parameter: expected one of {', '.join(fields)}, but found {name!r}")
+    spans = {}
+    for key, f in fields.items():
+        usual = float(getattr(plant, key))
+        low, high = sorted((usual / _REACH, usual * _REACH))
+        low, high = max(low, min(f.metadata["low"], usual)), min(high, max(f.metadata["high"], usual))
+        if low < high and (key == name or (name is None and f.metadata["vary"])):
+            sides = np.linspace(low, usual, _SIDE + 1)[:-1], np.linspace(usual, high, _SIDE + 1)
+            spans[key] = np.unique(np.concatenate(sides))
+    if name is not None and not spans:
+        raise ValueError(f"parameter: {name} is {float(getattr(plant, name)):g} and has no range to move in")
+    name = max(effects, key=lambda key: effects[key]) if (effects := _effects(plant, spans)) else ""
+    return name, spans.get(name, np.zeros(1))
+
+
+def _effects(plant: Plant, spans: dict[str, Float[np.ndarray, " p"]]) -> dict[str, float]:
+    """By what factor each parameter changes the optimal cost from the initial state within its span."""
+    columns = {key: np.full((len(spans), 2), float(getattr(plant, key))) for key in spans}
+    for row, (key, span) in enumerate(spans.items()):
+        columns[key][row] = span[[0, -1]]
+    if not spans:
+        return {}
+    problems = _problems(plant, {key: column.ravel() for key, column in columns.items()}, 2 * len(spans))
+    costs = [_cost(plant, *(M[i] for M in problems)) for i in range(2 * len(spans))]
+    ratios = np.log(np.reshape(costs, (-1, 2)))
+    return dict(zip(spans, np.abs(ratios[:, 1] - ratios[:, 0]).tolist()))
+
+
+def _cost(plant: Plant, A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray) -> float:
+    """The optimal cost from the initial state; one where there is none."""
+    x0 = demonstration.start(plant)
+    try:
+        return max(float(x0 @ control.lqrd(A, B, Q, R, plant.dt).P @ x0), 1e-300)
+    except ValueError:
+        return 1.0
+
+
+def _problems(plant: Plant, columns: dict[str, Float[np.ndarray, " p"]], count: int) -> list[np.ndarray]:
+    """A, B, Q, R of ``count`` plants whose parameters are in columns."""
+    values = {key: jnp.asarray(column) for key, column in columns.items()}
+    batch = dataclasses.replace(plant, **values)  # type: ignore[type-var]
+    matrices = *batch.matrices(), *batch.weights()
+    return [np.broadcast_to(M, (count, *M.shape[-2:])) for M in matrices]
+
+
+@partial(jit_by_function, static_argnames=("name", "points", "every", "substeps"))
+def _loops(
+    plant: Plant, values: Array, K: Array, holds: Array, x0: Array, tick: float,
+    *, name: str, points: int, every: int, substeps: int,
+) -> tuple[Array, ...]:  # fmt: skip
+    """Each loop tick by tick, its input held over sample times; of states and inputs every so many ticks are kept."""
+
+    def loop(K: Array, hold: Array, value: Array) -> tuple[Array, ...]:
+        changed = dataclasses.replace(plant, **{name: value}) if name else plant  # type: ignore[type-var]
+        world = simulation.env(changed, dt=tick, substeps=substeps)
+        free = jnp.full(plant.m, jnp.inf)
+        policy = simulation.DelayedPolicy(K, hold, jnp.zeros((), int), free, 0)
+        run = simulation.rollout(world, policy, x0, points * every)
+        judged = verdict.of_sizes(verdict.size(run.xs, changed.scales[0]))
+        us = jnp.concatenate([run.us, run.us[-1:]])
+        return run.xs[::every], us[::every], jnp.abs(run.us).max(0), run.cost, judged
+
+    over = jax.vmap(jax.vmap(jax.vmap(loop, (0, None, 0)), (0, None, None)), (0, 0, None))
+    return over(K, holds, values)
