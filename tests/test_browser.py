@@ -108,7 +108,15 @@ WATCH = """() => {
 }"""
 
 
-def test_a_slider_moves_the_curve_in_jupyterlab(jupyterlab, page, record_property):
+LETTERS = """svg => {
+  const wide = svg.getBoundingClientRect().width, zoom = wide / svg.viewBox.baseVal.width;
+  const sizes = [...svg.querySelectorAll('text')].map(t => parseFloat(getComputedStyle(t).fontSize) * zoom);
+  return [wide, Math.min(...sizes)];
+}"""
+"""Width of a picture and size of its smallest letters, in pixels of the screen."""
+
+
+def test_a_slider_moves_the_curve_in_jupyterlab(jupyterlab, page, artefacts, record_property):
     address, work = jupyterlab
     shutil.copy(NOTEBOOK, work)
     errors = []
@@ -122,6 +130,15 @@ def test_a_slider_moves_the_curve_in_jupyterlab(jupyterlab, page, record_propert
     picture = page.locator(".jp-OutputArea .widget-html svg").first
     picture.wait_for(timeout=60_000)
     idle.wait_for(timeout=60_000)  # and all cells below have run
+    for width, least in ((1280, 700), (1920, 700)):  # below the controls, and beside them
+        page.set_viewport_size({"width": width, "height": 1000})
+        wide, letters = picture.evaluate(LETTERS)
+        assert wide >= least
+        assert letters >= 9.0
+        picture.scroll_into_view_if_needed()
+        page.screenshot(path=artefacts / f"designer_{width}.png")
+    names = page.locator(".jp-OutputArea .noUi-handle").evaluate_all("hs => hs.map(h => h.ariaLabel)")
+    assert {"position", "delay [samples]", "cart mass [kg]"} <= {*names}
     handle = page.locator(".jp-OutputArea .noUi-handle").first
     page.evaluate(WATCH)
     before = picture.screenshot()

@@ -523,10 +523,13 @@ def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp
         shown.append(panel.words.value)
         if row["step"] == 8:
             panel.keep.click()
+            assert panel.keep.disabled
+            assert panel.keep.description == "stopping…"
 
     source = dataset.source(data, batch_size=8, window=1)
     fit = learning.fit(source, model, train, tmp_path, progress=progress)
     assert len(set(shown)) == len(fit.metrics) == 3
+    assert panel.keep.description == "stopped, best kept"
     assert "of 400" in shown[0]
     assert not fit.stopped
     assert fit.steps == fit.metrics[-1]["step"] == 10
@@ -539,4 +542,9 @@ def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp
     assert len(training_monitor.read(tmp_path)) == 3
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     assert "Step 10" in widgets.training_monitor(tmp_path).words
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join((tmp_path / "metrics.jsonl").read_text().splitlines(True)[:1])
+    )
+    panel.look()  # trained anew
+    assert (panel.keep.disabled, panel.keep.description) == (False, "stop and keep")
     panel.close()

@@ -7,8 +7,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Generic, TypeVar
 
+import anywidget
 import ipywidgets
 
 from lqrlab.workbench.figures.svg import Picture
@@ -133,6 +135,12 @@ def sentence(error: Exception) -> str:
     return first if isinstance(error, ValueError) and first else f"{type(error).__name__}: {first}"
 
 
+class _SliderNames(anywidget.AnyWidget):
+    """Nothing to be seen: tells screen readers what the sliders are called."""
+
+    _esm = Path(__file__).with_name("slider_names.js").read_text(encoding="utf-8")
+
+
 class Panel(ipywidgets.Box, Generic[Question, Answer]):
     """Controls, and a picture with words that follows them.
 
@@ -153,12 +161,14 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         self.picture, self.words = ipywidgets.HTML(), ipywidgets.HTML()
         self.live = Live(self._compute, self._show, settle=settle)
         self._quiet = False
-        children = [self.live.bar, self.words, self.picture, *beneath]
+        children = [self.live.bar, self.words, self.picture, *beneath, _SliderNames()]
         if above:
             super().__init__([*controls, *children], layout={"flex_flow": "column"})
         else:
-            left = ipywidgets.VBox(list(controls), layout={"flex": "0 0 28rem"})
-            super().__init__([left, ipywidgets.VBox(children, layout={"flex": "1 1 auto"})])
+            left = ipywidgets.VBox(list(controls), layout={"flex": "1 1 30rem", "align_items": "flex-start"})
+            # beside the controls only where there is room for letters that can be read, else below them
+            right = ipywidgets.VBox(children, layout={"flex": "100 1 44rem", "min_width": "0"})
+            super().__init__([left, right], layout={"flex_flow": "row wrap"})
 
     def _question(self) -> Question:
         raise NotImplementedError

@@ -54,7 +54,9 @@ class Designer(Panel[Setting, tuple[Picture, str]]):
         }
         self._defaults = {control: control.value for page in pages.values() for control in page}
         note = ipywidgets.HTML("log10 of the factor of each weight")
-        code = ipywidgets.Accordion([self.code], titles=("copy as code",), layout={"width": "27rem"})
+        code = ipywidgets.Accordion(
+            [self.code], titles=("copy as code",), layout={"width": "30rem", "max_width": "100%"}
+        )
         tabs = controls.tabs(pages | {"weights": [note, *pages["weights"]]})
         super().__init__([tabs, self.reset, code])
         self.watch(*self._defaults)

@@ -87,7 +87,8 @@ class Monitor(Panel[list[Row], Picture]):
         """Read the file again, and show what is new."""
         rows = read(self._run)
         if len(rows) != self._rows:
-            self._rows = len(rows)
+            anew, self._rows = len(rows) < self._rows, len(rows)
+            self._button(rows, anew)
             self.live.ask(rows)
 
     def progress(self, row: Row) -> None:
@@ -101,19 +102,30 @@ class Monitor(Panel[list[Row], Picture]):
         super().close()
 
     def _compute(self, question: list[Row], check: Check) -> Picture:
-        total = None
+        return picture(question, self._total())
+
+    def _total(self) -> int | None:
         with contextlib.suppress(OSError, ValueError, KeyError):
-            total = read_object(self._run / "checkpoints" / "settings.json")["train"]["num_steps"]
-        return picture(question, total)
+            return read_object(self._run / "checkpoints" / "settings.json")["train"]["num_steps"]
+        return None
+
+    def _button(self, rows: list[Row], anew: bool) -> None:
+        """A training that was told to stop reports once more, and has stopped; one begun anew can be stopped again."""
+        stopping, total = self.keep.disabled and not anew, self._total()
+        finished = bool(rows and total) and rows[-1]["step"] >= total
+        self.keep.disabled = stopping or finished
+        words = "stopped, best kept" if stopping else "finished" if finished else "stop and keep"
+        self.keep.description, self.keep.icon = words, "check" if self.keep.disabled else "stop"
 
     def _stop(self) -> None:
         try:
+            self.look()
             learning.stop(self._run)
         except ValueError as error:
             self.live.say(sentence(error))
             return
-        self.keep.disabled = True
-        self.keep.description = "stopping…"
+        if not self.keep.disabled:
+            self.keep.disabled, self.keep.description = True, "stopping…"
 
 
 def _follow(monitor: "weakref.ref[Monitor]", closed: threading.Event, interval: float) -> None:
