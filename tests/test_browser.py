@@ -204,15 +204,28 @@ PAGES = {
 }
 
 
+WIDE, NARROW = {"width": 1200, "height": 900}, {"width": 400, "height": 800}
+PHONE = """() => {
+  const all = tag => [...document.querySelectorAll(tag)].filter(e => e.getBoundingClientRect().width > 0);
+  const letters = all('svg').flatMap(svg => [...svg.querySelectorAll('text')].map(t =>
+    parseFloat(getComputedStyle(t).fontSize) * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width));
+  const moved = e => e && (['auto', 'scroll'].includes(getComputedStyle(e).overflowX) || moved(e.parentElement));
+  const cut = all('table, img, svg, pre').filter(e => e.getBoundingClientRect().right > innerWidth && !moved(e));
+  return {page: document.documentElement.scrollWidth, letters: Math.min(99, ...letters),
+          cut: cut.map(e => e.outerHTML.slice(0, 80))};
+}"""
+"""Of a page on a phone: its width, its smallest letters in a picture, and what can be seen only in part."""
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_pages_need_no_network_and_shut_nobody_out(chromium, site, artefacts, scheme):
     """Offline, nothing is asked for and nothing is missing; axe-core finds nothing that bars anyone."""
     axe = pytest.importorskip(
         "axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python"
     )
-    context = chromium.new_context(color_scheme=scheme, viewport={"width": 1200, "height": 900})
+    context = chromium.new_context(color_scheme=scheme, viewport=WIDE)
     context.set_offline(True)
-    page, wrong = context.new_page(), []
+    page, wrong, phone = context.new_page(), [], {}
     page.on("requestfailed", lambda request: wrong.append(f"failed: {request.url[:80]}"))
     page.on("request", lambda r: wrong.append(r.url) if not r.url.startswith(("file:", "data:")) else None)
     page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
@@ -230,9 +243,17 @@ def test_pages_need_no_network_and_shut_nobody_out(chromium, site, artefacts, sc
                 f"{name}: {found['impact']}, {found['help']}, {len(found['nodes'])} times, as in {where}"
             )
         page.screenshot(path=artefacts / f"{name}_{scheme}.png", full_page=True)
+        page.set_viewport_size(NARROW)
+        phone[name] = page.evaluate(PHONE)
+        page.screenshot(path=artefacts / f"{name}_{scheme}_phone.png", full_page=True)
+        page.set_viewport_size(WIDE)
     context.close()
     assert wrong == []
     assert barred == []
+    for name, seen in phone.items():
+        assert seen["page"] <= NARROW["width"], name  # what is wider is moved sideways by itself
+        assert seen["letters"] >= 9.0, name
+        assert seen["cut"] == [], name
     math, images, _, tables = shown["notebook"]
     assert (math, images) == (4, 3)  # all that test_report's notebook has: none is left as LaTeX or empty
     assert tables >= 1
