@@ -112,6 +112,29 @@ def test_families_are_held_out_by_default_where_all_of_them_are_there():
     assert DataConfig.from_json('{"families": ["cart_pole"]}').held_out == ()
 
 
+@pytest.mark.parametrize(
+    ("share", "variants", "kept"),
+    [
+        (0.0, 5, 0),
+        (0.2, 10, 2),
+        (0.2, 2, 1),
+        (0.01, 5, 1),
+        (0.26, 10, 3),
+        (0.95, 4, 3),
+        (0.95, 2, 1),
+        (0.6, 5, 3),
+    ],
+)
+def test_a_share_of_the_variants_is_kept_for_validation_and_some_are_trained_on(share, variants, kept):
+    config = changed(
+        validation=share, variants=variants, families=("pendulum", "dc_motor"), held_out=("dc_motor",)
+    )
+    assert config.num_validation == kept
+    split = dataset.plan.splits(config, "pendulum").tolist()
+    assert (split.count(b"validation"), split.count(b"train")) == (kept, variants - kept)
+    assert set(dataset.plan.splits(config, "dc_motor").tolist()) == {b"held_out"}
+
+
 def test_config_refuses_foreign_json():
     with pytest.raises(ValueError, match="wariants: DataConfig has no such setting; did you mean variants"):
         DataConfig.from_json('{"wariants": 3}')
@@ -730,6 +753,21 @@ def test_foreign_files_are_refused(copy, tmp_path):
         dataset.open(copy)
     (copy / SHARD).unlink()
     with pytest.raises(dataset.BadFile, match=f"{SHARD}: is missing"):
+        dataset.open(copy)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"diverged": -1}, {"diverged": 0.5}, {"bored": 1}, {"diverged": True}, [1], None]
+)
+@pytest.mark.parametrize("where", ["of a family", "of a file"])
+def test_a_manifest_that_does_not_count_what_was_left_out_is_refused(where, wrong, copy):
+    manifest = json.loads((copy / "manifest.json").read_text())
+    place, key = (
+        (manifest["left_out"], "pendulum") if where == "of a family" else (manifest["shards"][0], "left_out")
+    )
+    place[key] = wrong
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(dataset.BadFile, match="left_out: expected a count for each reason, but found"):
         dataset.open(copy)
 
 

@@ -800,6 +800,17 @@ def test_parameters_that_are_not_numbers_are_never_saved(data, tmp_path, monkeyp
         learning.load(tmp_path / "bad" / "checkpoints", "newest")
 
 
+def test_the_settings_of_a_run_are_those_it_was_made_with_and_none_where_nothing_was_trained(
+    finished, tmp_path
+):
+    for folder in (finished[0] / "checkpoints", str(finished[0] / "checkpoints")):
+        model, train = learning.checkpoints.settings(folder)
+        assert (model.kind, model.window, model.hidden) == ("gain", 4, 32)
+        assert model == learning.models.used(GAIN)
+        assert train == BRIEF
+    assert learning.checkpoints.settings(tmp_path) is None
+
+
 def test_loading_says_what_is_missing(tmp_path):
     with pytest.raises(ValueError, match="holds no training run"):
         learning.load(tmp_path)

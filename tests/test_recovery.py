@@ -92,6 +92,27 @@ def test_a_steep_gradient_of_a_loop_is_cut_and_no_other():
     np.testing.assert_allclose(cut, [[0.6, 0.8], [0.3, 0.4]], rtol=1e-5)
 
 
+def test_both_networks_descend_by_adam_on_gradients_of_length_one_at_a_rate_that_warms_up_and_falls():
+    config = dataclasses.replace(BRIEF, num_steps=120, learning_rate=0.02, critic_rate=0.5)
+    slopes = np.random.default_rng(0).normal(0, 1.5, (130, 3))
+    for optimizer, peak in zip(recovery._optimizers(config), (0.02, 0.5)):
+
+        def step(state, slope, optimizer=optimizer):
+            change, state = optimizer.update(slope, state)
+            return state, change
+
+        with jax.numpy_dtype_promotion("standard"):
+            changes = jax.lax.scan(step, optimizer.init(jnp.zeros(3)), jnp.asarray(slopes))[1]
+        mean = square = np.zeros(3)
+        for t, slope in enumerate(slopes):
+            cut = slope / max(np.linalg.norm(slope), 1.0)
+            mean, square = 0.9 * mean + 0.1 * cut, 0.999 * square + 0.001 * cut**2
+            ahead = min((t - 50) / (120 - 50), 1)
+            rate = peak * (t / 50 if t < 50 else 0.05 + 0.95 * (1 + np.cos(np.pi * ahead)) / 2)
+            step_by = mean / (1 - 0.9 ** (t + 1)) / (np.sqrt(square / (1 - 0.999 ** (t + 1))) + 1e-8)
+            np.testing.assert_allclose(changes[t], -rate * step_by, rtol=1e-5, atol=1e-12)
+
+
 def test_the_same_seed_gives_the_same_parameters_and_another_seed_others():
     plant = systems.make("pendulum")
     first, again, other = (

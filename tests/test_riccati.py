@@ -9,12 +9,13 @@ import mpmath
 import numpy as np
 import pytest
 import scipy.linalg
+from scipy_oracle import gain, relative
 
 from lqrlab import control
 from lqrlab.compute import quick_jit
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.threads import on_all_cores
-from lqrlab.control.riccati import doubling, matrix_sign
+from lqrlab.control.riccati import doubling, equations, matrix_sign, sixty_digits
 
 with mock.patch.object(pytest.mark, "_config", None):  # it carries a marker of SciPy's own
     from scipy.linalg.tests import test_solvers
@@ -152,6 +153,43 @@ def test_a_plant_that_its_input_hardly_moves_is_solved_in_sixty_digits(continuou
         terms = left, (P @ b if continuous else a.T @ P @ b) @ K, exact(np.eye(4))
         residual = np.abs(terms[0] - terms[1] + terms[2]).max() / np.abs(P).max()
     assert float(residual) < 1e-9
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_sixty_digits_give_scipys_answer_with_a_cross_weight_and_none_to_pay_where_nothing_costs(continuous):
+    rng = np.random.default_rng(5)
+    A, B, L = 0.4 * rng.normal(size=(3, 3)), rng.normal(size=(3, 2)), rng.normal(size=(5, 5))
+    W = L @ L.T + np.eye(5)
+    Q, R, N = W[:3, :3], W[3:, 3:], W[:3, 3:]
+    found = sixty_digits.solved(A, B, Q, R, N, continuous=continuous)
+    for result, expected in zip(found, gain(A, B, Q, R, N, discrete=not continuous)):
+        assert relative(result, expected) < 1e-12
+    stable = A - 2 * np.eye(3) if continuous else A
+    for result in sixty_digits.solved(stable, B, 0 * Q, R, 0 * N, continuous=continuous):
+        np.testing.assert_array_equal(result, 0)
+
+
+@pytest.mark.parametrize(("dtype", "enough", "more"), [(np.float64, 9e-9, 1e-6), (np.float32, 2e-4, 1e-3)])
+def test_an_answer_holds_to_the_digits_of_its_type_and_its_loop_is_stable(dtype, enough, more):
+    one = np.ones((4, 1, 1), dtype)
+    P = one * np.array([1, 1, np.nan, 1], dtype)[:, None, None]
+    residual = np.array([enough, more, enough, enough], dtype)
+    found = doubling.Solution(one, P, one, residual, np.array([1, 1, 1, 0], dtype))
+    assert equations.certain(doubling.Solution(*map(jnp.asarray, found))).tolist() == [True] + 3 * [False]
+
+
+def test_a_design_whose_equation_holds_to_six_digits_only_is_not_given(monkeypatch):
+    A, B, Q, R = (np.broadcast_to(a, (2, *np.shape(a))) for a in (np.eye(2), np.eye(2), np.eye(2), np.eye(2)))
+    exact = equations.solution
+    inexact = jnp.array([0.0, 1e-6])
+    monkeypatch.setattr(
+        equations, "solution", lambda *args, **how: exact(*args, **how)._replace(residual=inexact)
+    )
+    for result in (control.dlqr(A, B, Q, R), control.lqr(A, B, Q, R), control.lqrd(A, B, Q, R, 0.1)):
+        assert result.stabilizing.tolist() == [True, False]
+        assert np.isfinite(result.K[0]).all()
+        assert np.isnan(result.K[1]).all()
+        assert np.isnan(result.P[1]).all()
 
 
 def test_what_no_input_moves_is_not_solved_by_its_rounding():
