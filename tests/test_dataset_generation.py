@@ -20,7 +20,7 @@ import scipy.linalg
 from click.testing import CliRunner
 
 from lqrlab import control, dataset, simulation, systems
-from lqrlab.dataset import DataConfig
+from lqrlab.dataset import DataConfig, layout
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import cluster
 
@@ -754,6 +754,37 @@ def test_foreign_files_are_refused(copy, tmp_path):
     (copy / SHARD).unlink()
     with pytest.raises(dataset.BadFile, match=f"{SHARD}: is missing"):
         dataset.open(copy)
+
+
+def test_arrays_of_wrong_shapes_and_types_are_named(made):
+    entry = json.loads((made / "manifest.json").read_text())["shards"][0]["arrays"]
+    config = dataset.open(made).config
+    assert not list(layout.wrong(entry, config))
+    plants, n, m = entry["variants/B"]["shape"]
+
+    def said(name, **changes):
+        return list(layout.wrong(entry | {name: {"shape": [plants], "dtype": "<f8"} | changes}, config))
+
+    for shape in (
+        [plants, n],
+        [plants, n, m, 1],
+        [plants, 13, m],
+        [plants, 0, m],
+        [plants, n, 7],
+        [plants, n, 0],
+    ):
+        (words,) = said("variants/B", shape=shape)
+        assert f"expected plants and their trajectories, but found shapes {shape}, " in words
+    (words,) = said("trajectories/variant", shape=[3, 1], dtype="<i4")
+    assert "expected plants and their trajectories" in words
+    assert said("variants/K", shape=[plants, m, n + 1]) == [
+        f"variants/K: expected shape {(plants, m, n)}, but found {(plants, m, n + 1)}"
+    ]
+    assert said("variants/dt", dtype="<f4") == ["variants/dt holds <f4, not the type of a data set"]
+    assert said("variants/wariants") == ["variants/wariants is no array of a data set"]
+    assert said("variants/parameters/mass") == []
+    (words,) = layout.wrong({name: a for name, a in entry.items() if name != "variants/R"}, config)
+    assert words == "variants/R are missing"
 
 
 @pytest.mark.parametrize(

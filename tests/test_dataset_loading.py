@@ -502,6 +502,30 @@ def test_an_order_is_uniform():
     assert abs(chi - seen.sum()) < 6 * np.sqrt(2 * seen.sum())
 
 
+def test_pools_hold_all_blocks_once_no_more_than_fit_and_in_order_where_all_fit():
+    sizes = np.random.default_rng(0).integers(1, 6, 20)
+    blocks = tuple(streaming._Block(0, i, i + 1, np.arange(size)) for i, size in enumerate(sizes))
+    whole = int(sizes.sum())
+    for room in (whole, whole + 7):
+        (pool,) = (epoch := streaming._plan_epoch(blocks, room, 3, 5, 1)).pools
+        assert pool == blocks
+        assert epoch.starts == [0, 3 * whole]
+    seen = []
+    for number in range(3):
+        epoch = streaming._plan_epoch(blocks, 11, 3, 5, number)
+        held = [sum(map(len, pool)) for pool in epoch.pools]
+        assert max(held) <= 11
+        # the next block would not have fitted into the pool before
+        assert all(a + len(pool[0]) > 11 for a, pool in zip(held, epoch.pools[1:]))
+        assert epoch.starts == [0, *(3 * np.cumsum(held)).tolist()]
+        order = [block.first for pool in epoch.pools for block in pool]
+        assert sorted(order) == list(range(20))
+        seen.append(order)
+    assert len({tuple(order) for order in (*seen, range(20))}) == 4
+    (alone,) = streaming._plan_epoch(blocks, whole - 1, 3, 5, 0).pools[1:]
+    assert len(alone) == 1
+
+
 def test_streaming_shuffles_uniformly(tmp_path):
     """Over epochs every window is as likely at the start of an epoch as at its end, across pools."""
     config = changed(families=("pendulum",), held_out=(), variants=16, validation=0.0)

@@ -113,6 +113,37 @@ def test_no_stiff_chain_is_falsely_accepted(masses):
 
 
 @pytest.mark.parametrize("continuous", [True, False])
+def test_a_newton_step_is_kleinmans_or_hewers_and_an_answers_error_is_that_of_its_equation(continuous):
+    rng = np.random.default_rng(2)
+    A, B, L = rng.normal(size=(2, 4, 4)), rng.normal(size=(2, 4, 2)), rng.normal(size=(2, 6, 6))
+    W = L @ L.mT + np.eye(6)
+    Q, R, N = W[:, :4, :4], W[:, 4:, 4:], W[:, :4, 4:]
+    P = np.stack([1.1 * gain(*args, discrete=not continuous)[1] for args in zip(A, B, Q, R, N)])
+    last = [jnp.moveaxis(jnp.asarray(a), 0, -1) for a in (A, B, Q, R, N, P)]
+    problem = doubling.DoublingProblem(*last[:5])
+    better, stable = quick_jit(partial(problem.newton_step, continuous=continuous))(last[5])
+    found, error = quick_jit(partial(problem.finished, continuous=continuous))(last[5], stable)
+    assert stable.all()
+    for i, (a, b, q, r, n, p) in enumerate(zip(A, B, Q, R, N, P)):
+        S, M = (r, p @ b + n) if continuous else (r + b.T @ p @ b, a.T @ p @ b + n)
+        K = np.linalg.solve(S, M.T)
+        stage, closed = q + K.T @ r @ K - n @ K - K.T @ n.T, (a - b @ K).T
+        if continuous:
+            expected, terms = scipy.linalg.solve_continuous_lyapunov(closed, -stage), (p @ a, a.T @ p)
+        else:
+            expected, terms = scipy.linalg.solve_discrete_lyapunov(closed, stage), (a.T @ p @ a, -p)
+        assert relative(better[..., i] - p, expected - p) < 1e-5  # six digits of a step are enough
+        assert relative(found.K[..., i], K) < 1e-9
+        assert relative(found.closed[..., i], closed.T) < 1e-9
+        terms = *terms, -M @ K, q
+        wrong = np.abs(sum(terms)).max() / max(np.abs(term).max() for term in terms)
+        assert float(error[i]) == float(found.residual[i]) == pytest.approx(wrong, rel=1e-7)
+    found, error = problem.finished(last[5], jnp.array([True, False]), continuous=continuous)
+    assert np.isfinite(error).tolist() == [True, False]
+    assert found.stable.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("continuous", [True, False])
 def test_doubling_that_stalls_is_rescued(continuous):
     # the second loop decays at a ten-thousandth of its speed: its weights are tiny, the plant does not decay
     turn = np.array([[0.0, 1.0], [-1.0, 0.0]])

@@ -14,6 +14,7 @@ from scipy.integrate import solve_ivp
 
 from lqrlab import control, simulation, systems
 from lqrlab.control.trajectory import solver
+from lqrlab.control.trajectory.problem import TrajectoryProblem
 
 Q, R, QF = np.diag([1.0, 0.1]), np.diag([0.4, 1.0]), 20 * np.eye(2)
 LIMITS, DT, STEPS = np.array([3.0, 1.5]), 0.1, 12
@@ -43,6 +44,43 @@ def cost_of(us, x0):
             k4 = rates(z + h * k3, us[:, t])
             z = z + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
     return z[:, 2] + np.einsum("ki,ij,kj->k", z[:, :2], QF, z[:, :2])
+
+
+def test_a_step_towards_a_goal_costs_what_solve_ivp_says_and_has_the_slopes_of_finite_differences():
+    x_goal, u_goal, x, u = (np.array(a) for a in ([0.5, -0.2], [0.3, 0.1], [0.9, 0.4], [-0.5, 0.8]))
+    goal = map(jnp.asarray, (Q, R, QF, x_goal, u_goal, -LIMITS, LIMITS, 0.2))
+    problem = TrajectoryProblem(two_torques, 20, *goal)
+
+    def rates(_, z):
+        x1, x2, _ = z
+        e = z[:2] - x_goal
+        return [x2, np.sin(x1) - 0.1 * x2 + u[0] + np.cos(x1) * u[1], e @ Q @ e]
+
+    end = solve_ivp(rates, (0, 0.2), [*x, 0], rtol=1e-11, atol=1e-12).y[:, -1]
+    step = jax.jit(problem.step)
+    after, cost = step(jnp.asarray(x), jnp.asarray(u))
+    np.testing.assert_allclose(after, end[:2], rtol=1e-8)
+    np.testing.assert_allclose(cost, end[2] + 0.2 * (u - u_goal) @ R @ (u - u_goal), rtol=1e-8)
+    e = x - x_goal
+    np.testing.assert_allclose(problem.final(jnp.asarray(x)), e @ QF @ e)
+
+    def moved(i, h):
+        z = np.concatenate([x, u]) + h * np.eye(4)[i]
+        return [np.asarray(a) for a in step(jnp.asarray(z[:2]), jnp.asarray(z[2:]))]
+
+    A, B, gradient, hessian = problem.expand(jnp.asarray(x), jnp.asarray(u))
+    slopes = [[(a - b) / 2e-5 for a, b in zip(moved(i, 1e-5), moved(i, -1e-5))] for i in range(4)]
+    np.testing.assert_allclose(np.hstack([A, B]), np.stack([s[0] for s in slopes], axis=1), atol=1e-8)
+    np.testing.assert_allclose(gradient, [s[1] for s in slopes], atol=1e-8)
+    # Gauss-Newton: 2 ∫ SᵀQS with the slopes S of the state over the step
+    held = [
+        problem._replace(dt=jnp.asarray(t)).expand(jnp.asarray(x), jnp.asarray(u))[:2]
+        for t in 0.1 * (np.polynomial.legendre.leggauss(5)[0] + 1)
+    ]
+    weights = 0.1 * np.polynomial.legendre.leggauss(5)[1]
+    expected = sum(2 * w * np.hstack(S).T @ Q @ np.hstack(S) for w, S in zip(weights, held))
+    expected[2:, 2:] += 2 * 0.2 * R
+    np.testing.assert_allclose(hessian, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_a_linear_problem_takes_one_step_and_is_the_finite_horizon():

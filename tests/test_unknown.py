@@ -17,6 +17,7 @@ from lqrlab.evaluation.unknown_tuning import GRID
 from lqrlab.learning import weight_files
 from lqrlab.learning.adaptive import belief as beliefs
 from lqrlab.learning.adaptive import lessons as lessons_of
+from lqrlab.learning.adaptive import prior as priors
 from lqrlab.systems import N_MAX
 
 KEY = jax.random.key(3)
@@ -87,6 +88,40 @@ def at_large(seen):
             evidence = scipy.stats.multivariate_normal(Z @ prior_mean, expected).logpdf(target)
             dense[k, int(i)] = mean, np.linalg.inv(precision), evidence
     return first, belief, dense
+
+
+def test_plants_at_large_are_entries_of_either_size_and_positions_that_their_rates_move():
+    """Of three states, four and one: an odd one out is no position."""
+    prior = dataclasses.replace(learning.wide(), half=jnp.array(0.7))
+    for plant in ("dc_motor", "two_link_arm", "cruise_control"):
+        known = one(systems.make(plant))
+        n, m = (int(np.sum(a)) for a in (known.coordinates.state_mask, known.coordinates.input_mask))
+        half = n // 2
+        theta, spread, odds, position = (np.asarray(a) for a in priors.components(prior, known))
+        assert position.tolist() == [1.0] * half + [0.0] * (12 - half)
+        steps = [float(known.steps[i, i + half]) for i in range(half)]
+        shorter = 0.5 * sum(steps) / max(half, 1) * 0.7
+        for k in range(5):
+            mean, sizes = np.zeros((18, 12)), np.zeros((2, 18))
+            mean[:n, :n] = np.eye(n)
+            row = np.zeros(18)
+            if k < 2:
+                entry, push, log_odds = np.asarray(prior.dense)[k]
+                row[:n], row[12 : 12 + m] = entry, push
+                sizes[:] = row
+            else:
+                place, rate, push, log_odds = np.asarray(prior.kinematic)[k - 2]
+                row[:half], row[half:n], row[12 : 12 + m] = place, rate, push
+                sizes[0, :n], sizes[0, 12 : 12 + m] = (
+                    shorter * row[a] + 1e-4 for a in (slice(n), slice(12, 12 + m))
+                )
+                sizes[1] = row
+                for i in range(half):
+                    mean[i + half, i] += steps[i]
+                log_odds = log_odds if half else -np.inf
+            np.testing.assert_allclose(theta[k], mean, rtol=1e-12)
+            np.testing.assert_allclose(spread[k], [np.diag(a**2) for a in sizes], rtol=1e-12)
+            assert odds[k] == log_odds
 
 
 def test_regression_step_by_step_is_the_dense_posterior(at_large):
