@@ -756,6 +756,57 @@ def test_foreign_files_are_refused(copy, tmp_path):
         dataset.open(copy)
 
 
+def test_what_is_no_plain_array_in_a_file_is_not_read_and_said_why(tmp_path):
+    path, other = tmp_path / "strange.h5", tmp_path / "other.h5"
+    with h5py.File(other, "w") as file:
+        file["a"] = np.arange(3.0)
+
+    def virtual(file):
+        layout = h5py.VirtualLayout((3,), "<f8")
+        layout[:] = h5py.VirtualSource(other, "a", (3,))
+        file.create_virtual_dataset("x", layout)
+
+    def link(target):
+        return lambda file: file.__setitem__("x", target)
+
+    def array(*shape, **how):
+        return lambda file: file.create_dataset("x", *shape, **how)
+
+    cases = [
+        (array(data=h5py.Empty("<f8")), "holds float64, not plain numbers"),
+        (array((2,), dtype=h5py.string_dtype()), "holds object, not plain numbers"),
+        (array((2,), dtype="<c16"), "holds complex128, not plain numbers"),
+        (array((2,), dtype=[("a", "<f8")]), "not plain numbers"),
+        (
+            array((2,), dtype="<f8", external=[(str(tmp_path / "raw"), 0, 16)]),
+            "keeps its values in another file",
+        ),
+        (virtual, "keeps its values in another file"),
+        (link(h5py.ExternalLink(str(other), "a")), "x is a link; links are not followed"),
+        (link(h5py.SoftLink("/y")), "x is a link; links are not followed"),
+        (array((10**4,), dtype="<f8"), r"claims 80000 bytes of shape \(10000,\), but the file has"),
+        (
+            array((10**7,), dtype="<f8", chunks=(10**6,), compression="gzip"),
+            r"claims 80000000 bytes of shape",
+        ),
+        (lambda file: file.create_group("x"), "x is no group of a data set"),
+        (link(np.dtype("<f8")), "x is a Datatype, not an array"),
+    ]
+    for make, words in cases:
+        with h5py.File(path, "w") as file:
+            file["y"] = np.arange(3.0)
+            make(file)
+        with pytest.raises(dataset.BadFile, match=f"strange.h5: x?.*{words}"):
+            dataset.shards.read_arrays(path)
+    with h5py.File(path, "w") as file:
+        file["text"], file["whole"] = np.array([b"ab", b"c"]), np.array([[1, 2]], "<i4")
+        file.create_dataset("small", data=np.zeros(1000), chunks=(1000,), compression="gzip")
+    found = dataset.shards.read_arrays(path)
+    assert found["text"].tolist() == [b"ab", b"c"]
+    assert found["whole"].tolist() == [[1, 2]]
+    assert found["small"].shape == (1000,)
+
+
 def test_arrays_of_wrong_shapes_and_types_are_named(made):
     entry = json.loads((made / "manifest.json").read_text())["shards"][0]["arrays"]
     config = dataset.open(made).config

@@ -415,6 +415,7 @@ def test_placing_on_the_cpu_copies_nothing(data):
         ({"batch_size": 0}, "batch_size: expected a whole number"),
         ({"window": 0}, "window: expected a whole number"),
         ({"seed": -1}, "seed: expected"),
+        ({"seed": 2**32}, "seed: expected"),
         ({"process_index": 2, "process_count": 2}, r"process_index: expected a whole number in \[0, 1\]"),
         ({"process_count": 0}, "process_count: expected a whole number ≥ 1"),
         ({"kind": "streaming", "process_count": 9}, "4 blocks, too few for 9 parts"),
@@ -484,6 +485,43 @@ def test_an_order_is_a_permutation_and_the_same_everywhere(num):
     if num > 100:
         for other in (shuffling.shuffled_on_host(at, num, 8, 2), shuffling.shuffled_on_host(at, num, 7, 3)):
             assert np.mean(other == here) < 0.1
+
+
+def test_an_order_is_that_of_the_published_cipher_in_whole_numbers():
+    """And so it stays from one version to the next: a run that is resumed goes on in the order it began with."""
+
+    def mix(v):
+        v = (v ^ v >> 16) * 0x85EBCA6B % 2**32
+        v = (v ^ v >> 13) * 0xC2B2AE35 % 2**32
+        return v ^ v >> 16
+
+    def walked(v, num, seed, epoch):
+        bits = 1
+        while 4**bits < num:
+            bits += 1
+        word = mix(mix(seed) ^ epoch * 0x9E3779B9 % 2**32)
+        while True:
+            left, right = v >> bits, v % 2**bits
+            for i in range(6):
+                left, right = right, left ^ mix(right ^ mix((word + 0x1234567 * (i + 1)) % 2**32)) % 2**bits
+            v = left << bits | right
+            if v < num:
+                return v
+
+    for num, seed, epoch in (
+        (1, 0, 0),
+        (2, 3, 1),
+        (5, 1, 0),
+        (17, 2**32 - 1, 9),
+        (70_000, 4, 2),
+        (2**32 - 1, 1, 1),
+    ):
+        at = np.unique(np.linspace(0, num - 1, 50).astype(np.int64))
+        found = shuffling.shuffled_on_host(at, num, seed, epoch)
+        assert found.tolist() == [walked(int(v), num, seed, epoch) for v in at]
+    for num in (0, 2**32):
+        with pytest.raises(ValueError, match="num: expected between 1 and"):
+            shuffling.shuffled_on_host(np.arange(1), num, 0, 0)
 
 
 def test_an_order_is_uniform():

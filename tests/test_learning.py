@@ -228,7 +228,7 @@ def test_gradient_equals_finite_differences(data, kind):
 def test_gradients_that_are_written_out_are_those_that_jax_derives():
     """Of layer norm, attention (a row with nothing allowed too) and products of matrices, against plain formulas."""
     layers, matrix = learning.models.layers, learning.models.matrix
-    keys = iter(jax.random.split(KEY, 9))
+    keys = iter(jax.random.split(KEY, 11))
 
     def draw(*shape):
         return jax.random.normal(next(keys), shape, jnp.float64)
@@ -245,12 +245,18 @@ def test_gradients_that_are_written_out_are_those_that_jax_derives():
         weight = jnp.exp(score - score.max(-1, keepdims=True))
         return jnp.einsum("bhqk,bkhd->bqhd", weight / weight.sum(-1, keepdims=True), v)
 
+    def resolvent(V):
+        return jnp.linalg.inv(jnp.eye(4)[(None,) * (V.ndim - 2)] + V @ V.mT)
+
+    definite = jnp.eye(4)[None] + (V := draw(2, 4, 4)) @ V.mT
     allowed = jnp.tril(jnp.ones((3, 3), bool))[None] & jnp.array([[False, True, True]])[:, None, :]
     tokens = draw(2, 3, 2, 4), draw(2, 3, 2, 4), draw(2, 3, 2, 4)
     for ours, plain, args, fixed in (
         (layers._normal, norm, (draw(2, 3, 5), draw(5), draw(5)), ()),
         (layers.attend, attend, tokens, (jnp.broadcast_to(allowed, (2, 3, 3)),)),
         (matrix._product, jnp.matmul, (draw(2, 4, 4), draw(2, 4, 4)), ()),
+        (matrix._inverted, jnp.linalg.inv, (definite,), ()),
+        (matrix._resolvent, resolvent, (draw(3, 2, 4, 4),), ()),
     ):
         value, back = jax.vjp(lambda *a, fn=ours, f=fixed: fn(*a, *f), *args)
         expected, expected_back = jax.vjp(lambda *a, fn=plain, f=fixed: fn(*a, *f), *args)

@@ -265,6 +265,26 @@ def test_random_systems_are_as_wide_as_the_world_and_have_a_certified_optimum(fu
     assert np.abs(error).max() < 1e-6 * gain[:20].max()
 
 
+def test_recorded_loops_are_windows_of_state_and_input_before_and_shrunk_as_a_whole_where_they_grow():
+    rng = np.random.default_rng(0)
+    xs, us = rng.normal(size=(4, 6, 12)) / 3, rng.normal(size=(4, 5, 6))
+    xs[1, 3, 2] = -30.0  # ten times the largest state that is learned from
+    xs[2, 4, 0], xs[3, 5, 1] = np.nan, np.inf
+    held = batches.recorded(*(jnp.asarray(a, jnp.float32) for a in (xs, us)), jnp.array([7, 8, 9, 5]), 3)
+    assert held.num_windows == 20
+    assert held.variant.tolist() == [7, 8, 9, 5]
+    found = held.gather(np.arange(20))
+    for i in range(20):
+        loop, t = divmod(i, 5)
+        expected = np.zeros((3, 18))
+        for row, time in enumerate(range(t - 2, t + 1)):
+            if time >= 0 and loop < 2:
+                expected[row, :12] = xs[loop, time]
+                expected[row, 12:] = us[loop, time - 1] if time else 0
+        np.testing.assert_allclose(found.signals[i], expected / (10 if loop == 1 else 1), rtol=1e-6)
+        assert (int(found.t[i]), int(found.variant[i])) == (t, [7, 8, 9, 5][loop])
+
+
 def test_on_policy_loops_are_labelled_with_the_optimum_and_follow_from_the_anchor(data):
     config = learning.TrainConfig(**BRIEF, dagger_rounds=1, on_policy_steps=6, random_systems=20)
     model = learning.ModelConfig(**SMALL)

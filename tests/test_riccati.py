@@ -255,6 +255,25 @@ def test_small_and_large_batches_give_the_same(n):
     assert np.array_equal(positive(wide), np.linalg.eigvalsh(np.moveaxis(wide, -1, 0)).min(-1) > 0)
 
 
+@pytest.mark.parametrize("continuous", [True, False])
+def test_the_sign_function_alone_gives_scipys_answer_in_any_units(continuous):
+    rng = np.random.default_rng(8)
+    A, B, L = rng.normal(size=(3, 3)), rng.normal(size=(3, 2)), rng.normal(size=(5, 5))
+    W = L @ L.T + np.eye(5)
+    Q, R, N = W[:3, :3], W[3:, 3:], W[:3, 3:]
+    K, P = gain(A, B, Q, R, N, discrete=not continuous)
+    x, u = np.array([1e-3, 1.0, 1e4]), np.array([1e2, 1e-3])  # of states and inputs
+    units = A * x[:, None] / x, B * x[:, None] / u, Q / x[:, None] / x, R / u[:, None] / u, N / x[:, None] / u
+    solve = quick_jit(partial(matrix_sign.by_sign_function, continuous=continuous))
+    for problem, scale in (((A, B, Q, R, N), (np.ones(3), np.ones(2))), (units, (x, u))):
+        found, error = solve(*(jnp.asarray(a)[..., None] for a in problem))
+        assert float(error[0]) < 1e-11
+        assert found.stable.tolist() == [1]
+        x, u = scale
+        assert relative(np.asarray(found.P)[..., 0] * x[:, None] * x, P) < 1e-9
+        assert relative(np.asarray(found.K)[..., 0] / u[:, None] * x, K) < 1e-9
+
+
 def test_balancing_undoes_bad_units():
     rng = np.random.default_rng(0)
     F, G, H = rng.normal(size=(4, 4)), np.eye(4), np.eye(4)
