@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import h5py
 import hostile_files
@@ -22,7 +23,7 @@ from click.testing import CliRunner
 from lqrlab import control, dataset, simulation, systems
 from lqrlab.dataset import DataConfig, layout
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import cluster
+from lqrlab.workbench.runs import cluster, notebooks
 
 FAMILIES = ("pendulum", "two_link_arm", "dc_motor")
 CONFIG = DataConfig(
@@ -133,6 +134,25 @@ def test_a_share_of_the_variants_is_kept_for_validation_and_some_are_trained_on(
     split = dataset.plan.splits(config, "pendulum").tolist()
     assert (split.count(b"validation"), split.count(b"train")) == (kept, variants - kept)
     assert set(dataset.plan.splits(config, "dc_motor").tolist()) == {b"held_out"}
+
+
+def test_the_defaults_of_a_config_are_those_of_notebook_02_and_of_its_documentation():
+    nb = notebooks.read(Path(__file__).parents[1] / "notebooks" / "02_data_generation.ipynb")
+    plain, compared = dataclasses.asdict(DataConfig()), 0
+    for name, parameter in nb.parameters.items():
+        if name in plain and name not in ("families", "held_out"):
+            assert plain[name] == parameter.default, name
+            compared += 1
+    assert compared >= 9
+    assert DataConfig(families=("pendulum",), variants=10).num_validation == 2
+    config = DataConfig()
+    assert (config.linear, config.saturation, config.sensor_noise, config.gain_error) == (
+        True,
+        None,
+        0.0,
+        0.0,
+    )
+    assert (config.controller, config.compression, config.variants_per_shard) == ("lqr", None, 50)
 
 
 def test_config_refuses_foreign_json():
@@ -365,6 +385,7 @@ def test_same_bytes_while_a_profiler_looks(tmp_path):
 
 WATCHED = """
 import sys
+from pathlib import Path
 import jax
 from lqrlab.dataset import trajectories
 from lqrlab.workbench import cli

@@ -16,7 +16,7 @@ import scipy.linalg
 from lqrlab import control, dataset, simulation, systems
 from lqrlab.compute import memory
 from lqrlab.dataset import DataConfig, shuffling, sources, windows
-from lqrlab.dataset.sources import resident, streaming
+from lqrlab.dataset.sources import resident, simulated, streaming
 
 WINDOW, STEPS = 5, 12
 CONFIG = DataConfig(
@@ -307,6 +307,34 @@ def test_simulated_batches_are_loops_of_the_same_plants_each_time_others(data):
         assert not set(rows(other)) & set(rows(batches[0]))
     spread = np.asarray(joined(batches).u + 0.0)
     assert np.std(spread[..., 0][np.abs(spread[..., 0]) > 0]) > 0.8 * CONFIG.excitation
+
+
+def test_loops_that_are_not_kept_give_their_places_to_those_that_are(monkeypatch):
+    stays = np.ones(5, bool)
+
+    def simulate(config, family, key, rows, window):
+        first = 10 * int(family.rows[0])
+        rows[:] = (first + np.arange(family.loops))[:, None, None]
+        return np.arange(family.loops) % len(family.rows), stays[: family.loops] if first else stays[3:]
+
+    monkeypatch.setattr(simulated, "_simulate_family", simulate)
+    families = tuple(
+        simulated._Family(np.array(rows), None, loops) for rows, loops in (([0], 2), ([4, 9], 3))
+    )
+    spec = simulated.BatchSpec(split="train", window=WINDOW, batch_size=4)
+
+    def round_of():
+        found = simulated._simulate(CONFIG, spec, families, 0)
+        assert found.signals.shape == (5, WINDOW - 1 + STEPS, 18)
+        assert np.ptp(np.asarray(found.signals), axis=(1, 2)).max() == 0
+        return np.asarray(found.signals)[:, 0, 0].tolist(), found.variant.tolist()
+
+    assert round_of() == ([0, 1, 40, 41, 42], [0, 0, 4, 9, 4])
+    stays[:] = True, False, True, False, True
+    assert round_of() == ([1, 40, 42, 1, 40], [0, 4, 4, 0, 4])
+    stays[:] = False
+    with pytest.raises(ValueError, match="all loops of a round diverge"):
+        round_of()
 
 
 def test_simulated_batches_of_nonlinear_plants_are_their_rollouts(data):

@@ -995,6 +995,20 @@ def test_options_of_the_step_change_how_but_not_what_is_computed(data):
         np.testing.assert_allclose(mean.best[name], expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"ema": 1.0}, r"ema: expected a decay in \[0, 1\)"),
+        ({"ema": -0.1}, r"ema: expected a decay in \[0, 1\)"),
+        ({"accumulate": 0}, "accumulate: expected a whole number ≥ 1"),
+    ],
+)
+def test_options_of_a_step_that_mean_nothing_are_refused(option, message):
+    learning.train_step(lambda p, m: (jnp.zeros(()), {}), optax.sgd(1.0), accumulate=1, ema=0.999)
+    with pytest.raises(ValueError, match=message):
+        learning.train_step(lambda p, m: (jnp.zeros(()), {}), optax.sgd(1.0), **option)
+
+
 def test_an_accumulated_gradient_is_the_mean_of_its_parts():
     graph_free = learning.train_step(
         lambda p, m: (jnp.mean((m @ p["w"]) ** 2), {}), optax.sgd(1.0), accumulate=4

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy_oracle import gain, van_loan
 
 from lqrlab import benchmarks, control, evaluation, learning, simulation, systems
 from lqrlab.learning import recovery
@@ -37,6 +38,41 @@ def test_it_starts_as_the_lqr_exactly(family):
     world, x0 = simulation.env(plant, limits=limits), plant.initial_state(key=KEY, num=20)
     u, expected = policy(None, x0)[1], world.saturate(simulation.LinearPolicy(gain)(None, x0)[1])
     np.testing.assert_allclose(u, expected, rtol=1e-12)
+
+
+def test_a_policy_is_its_formula_by_numpy():
+    plant = systems.make("cart_pole", pole_length=0.4)
+    low, high = -8.0, 12.0
+    sx, su = (np.asarray(a) for a in plant.scales)
+    K, P = gain(*van_loan(*(np.asarray(a) for a in (*plant.matrices(), *plant.weights())), float(plant.dt)))
+    K, P = K * sx / su[:, None], P * np.outer(sx, sx)
+    level = 64.0 / su[0] ** 2 / (K @ np.linalg.solve(P, K.T))[0, 0]
+    start = RecoveryPolicy.start(Regulator.of(plant, (low, high), "float64"), 8, key=KEY)
+    policy = disturbed(start, 0.3)
+    (W1, b1), (W2, b2), (W3, b3) = (map(np.asarray, layer) for layer in policy.layers)
+    angles = [i for i, state in enumerate(plant.states) if state.name == "pole_angle" or state.unit == "rad"]
+    assert angles == [1]
+    size, V = np.linalg.eigh(P)
+    seen = []
+    for x in 2 * np.asarray(plant.initial_state(key=KEY, num=10)):
+        z = x / sx
+        cost = np.arcsinh(np.sqrt(size) * (V.T @ z))
+        lqr = np.clip(-K @ z, low / su, high / su)
+        signs = np.asarray(policy.regulator.root) @ z
+        np.testing.assert_allclose(np.abs(np.arcsinh(signs)), np.abs(cost), rtol=1e-7)
+        features = [np.arcsinh(z), np.arcsinh(signs), np.sin(x[angles]), np.cos(x[angles]) - 1, lqr]
+        v = np.tanh(np.tanh(np.concatenate(features) @ W1 + b1) @ W2 + b2) @ W3 + b3
+        beyond = z @ P @ z / (z @ P @ z + level)
+        u = su * np.clip(lqr + (high - low) / su * beyond * v, low / su, high / su)
+        np.testing.assert_allclose(policy(None, jnp.asarray(x))[1], u, rtol=1e-7)
+        seen.append(u[0])
+    assert np.ptp(seen) > 1
+    # a network starts with activations of one size, whatever its width, and answers zero
+    layers = recovery.perceptron(start.regulator, 200, 3, key=KEY)
+    assert [w.shape for w, _ in layers] == [(2 * 4 + 2 + 1, 200), (200, 200), (200, 3)]
+    for (w, b), inputs in zip(layers, (11, 200, None)):
+        assert not np.any(b)
+        assert float(jnp.std(w)) == pytest.approx(inputs**-0.5 if inputs else 0, rel=0.05)
 
 
 def test_near_the_equilibrium_it_is_the_lqr_whatever_it_has_learned():

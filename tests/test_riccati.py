@@ -256,12 +256,22 @@ def test_small_and_large_batches_give_the_same(n):
 
 
 @pytest.mark.parametrize("continuous", [True, False])
-def test_the_sign_function_alone_gives_scipys_answer_in_any_units(continuous):
+def test_doubling_alone_gives_scipys_answer_and_the_sign_function_in_any_units(continuous):
     rng = np.random.default_rng(8)
-    A, B, L = rng.normal(size=(3, 3)), rng.normal(size=(3, 2)), rng.normal(size=(5, 5))
+    A, B, L = np.tril(rng.normal(size=(3, 3))), rng.normal(size=(3, 2)), rng.normal(size=(5, 5))
     W = L @ L.T + np.eye(5)
     Q, R, N = W[:3, :3], W[3:, 3:], W[:3, 3:]
     K, P = gain(A, B, Q, R, N, discrete=not continuous)
+    doubled = quick_jit(partial(doubling.by_doubling, continuous=continuous))
+    for F, cross in (
+        (A, N),
+        (A - B @ np.linalg.solve(R, N.T), 0 * N),
+        (np.triu(A), 0 * N),
+    ):  # alone, in SI units
+        found, error = doubled(*(jnp.asarray(a)[..., None] for a in (F, B, Q, R, cross)))
+        assert float(error[0]) < 1e-12
+        for result, expected in zip((found.K, found.P), gain(F, B, Q, R, cross, discrete=not continuous)):
+            assert relative(result[..., 0], expected) < 1e-10
     x, u = np.array([1e-3, 1.0, 1e4]), np.array([1e2, 1e-3])  # of states and inputs
     units = A * x[:, None] / x, B * x[:, None] / u, Q / x[:, None] / x, R / u[:, None] / u, N / x[:, None] / u
     solve = quick_jit(partial(matrix_sign.by_sign_function, continuous=continuous))
