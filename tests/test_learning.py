@@ -849,6 +849,47 @@ def test_a_bad_model_config_is_refused(change, message):
         learning.models.build(learning.ModelConfig(**{"kind": "transformer"} | change))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"imitation": 0.0, "closed_loop": 0.0}, "closed_loop: expected a weight above 0 with imitation = 0"),
+        ({"accumulate": 3}, "accumulate: expected a divisor of batch_size = 512"),
+        ({"accumulate": 4, "plants": 6}, "plants: expected a multiple of accumulate = 4"),
+        ({"plants": 513}, "plants: expected at most batch_size = 512"),
+        ({"num_steps": 5, "dagger_rounds": 5}, "dagger_rounds: expected fewer than num_steps = 5"),
+        (
+            {"random_systems": 9, "dagger_rounds": 1, "random_share": 0.5},
+            "on_policy_share: expected what leaves a part of each batch to the data set",
+        ),
+    ],
+)
+def test_a_bad_train_config_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        learning.TrainConfig(**change)
+
+
+def test_settings_at_the_edge_of_what_is_refused_are_taken():
+    learning.TrainConfig(plants=512, accumulate=512, imitation=0.0)
+    learning.TrainConfig(imitation=1.0, closed_loop=0.0, random_share=0.9)  # of which none are drawn
+    config = learning.TrainConfig(num_steps=10, dagger_rounds=2, random_systems=9, random_share=0.49)
+    assert config.dagger_starts == (3, 7)
+    assert dataclasses.replace(config, num_steps=100, dagger_rounds=3).dagger_starts == (25, 50, 75)
+    assert learning.TrainConfig().dagger_starts == ()
+    assert dataclasses.replace(config, num_steps=3).dagger_starts == (1, 2)
+
+
+def test_rows_of_metrics_say_how_often_the_data_were_gone_through_and_how_fast_it_learned(data, finished):
+    train = [family for family in CONFIG["families"] if family != "dc_motor"]
+    counted = sum(len(data.trajectories("train", family).cost) for family in train) * CONFIG["num_steps"]
+    peak, warm = BRIEF.learning_rate, round(BRIEF.warmup * 12)
+    assert [row["step"] for row in finished[1].metrics] == [4, 8, 12]
+    for row in finished[1].metrics:
+        assert row["epoch"] == pytest.approx(row["step"] * 32 / counted)
+        ahead = (row["step"] - warm) / (12 - warm)
+        rate = peak * (0.01 + 0.99 * (1 + np.cos(np.pi * ahead)) / 2)
+        assert row["learning_rate"] == pytest.approx(rate, rel=1e-5)
+
+
 def test_the_defaults_of_the_configs_are_those_of_notebook_03():
     nb = notebooks.read(Path(__file__).parents[1] / "notebooks" / "03_training.ipynb")
     defaults = {name: parameter.default for name, parameter in nb.parameters.items()}
