@@ -234,6 +234,11 @@ def test_a_weight_that_printing_made_indefinite_is_answered_with_a_warning(desig
         van_loan(A, B, Q, np.eye(1), 0.1) if design == "lqrd" else (A, B, Q, np.eye(1), np.zeros((3, 1)))
     )
     K, P = gain(*problem, discrete=design != "lqr")
+    with warnings.catch_warnings():  # a state that costs nothing is no reason for one
+        warnings.simplefilter("error")
+        getattr(control, design)(
+            A, B, np.diag([2.0, 1.0, 0.0]), np.eye(1), *([0.1] if design == "lqrd" else [])
+        )
     assert relative(result.K, K) < 1e-10
     assert relative(result.P, P) < 1e-10
 

@@ -606,6 +606,16 @@ def test_streaming_shuffles_uniformly(tmp_path):
     assert np.all(early > 0)
 
 
+@pytest.mark.parametrize("count", [1, 511, 512, 701])
+def test_windows_are_cut_whole_however_many_threads_cut_them(count):
+    rng = np.random.default_rng(count)
+    rows = rng.normal(size=(9, 20, 18)).astype(np.float32)
+    at, out = rng.integers(0, 176, count), np.full((count, 5, 18), np.nan, np.float32)
+    windows.cut(rows, at, out)
+    times = rows.reshape(180, 18)
+    np.testing.assert_array_equal(out, [times[i : i + 5] for i in at])
+
+
 def test_a_buffer_is_used_again_only_when_nothing_refers_to_it():
     shape = (7, 5, 3)  # a size of its own
     first = memory.aligned(shape)

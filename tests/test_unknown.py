@@ -405,6 +405,41 @@ def test_the_slope_of_a_loops_cost_is_that_of_finite_differences(loops):
     assert abs(slope) > 1e-3
 
 
+def test_each_loops_gradient_is_cut_by_itself_and_a_lost_loop_counts_fifty_times_and_teaches_nothing(
+    loops, monkeypatch
+):
+    prior = learning.wide()
+    fifty, ten = np.log(50.0), np.log(10.0)
+    shares = np.array([0.01, 0.5, 2.0, np.nan, np.inf])
+    lessons = dataclasses.replace(loops[0][jnp.zeros(5, int)], hidden=jnp.asarray(shares))
+
+    def excess(prior, lesson, key, num_steps, doublings):
+        return lesson.hidden * (jnp.sum(prior.probe**2) / 4 + jnp.sum(prior.kinematic[:, 3]) / 10 + 3.0)
+
+    monkeypatch.setattr(lessons_of, "excess", excess)
+    probe, odds = np.asarray(prior.probe), np.asarray(prior.kinematic)[:, 3]
+    whole = (probe**2).sum() / 4 + odds.sum() / 10 + 3.0
+    costs = shares[:3] * whole
+    assert costs[1] < ten < costs[1] * 5
+    assert costs[2] > ten
+    values, keys = lessons_of.numbers(prior), jax.random.split(KEY, 5)
+    loss, diverged, slopes = lessons_of._slope(values, prior, lessons, keys, 7, 2)
+    assert float(loss) == pytest.approx((np.minimum(costs, fifty).sum() + 2 * fifty) / 5)
+    assert float(diverged) == pytest.approx(np.mean([cost >= ten for cost in costs] + [True, True]))
+    expected, lengths = np.zeros(3), []
+    down = np.zeros(3)
+    for share, cost in zip(shares, costs):
+        if cost < fifty:
+            own, other = share * probe**2 / 2, share * np.full(3, 0.1)
+            lengths.append(np.linalg.norm([*own, *other]))
+            cut = min(1.0, 1.0 / lengths[-1]) / 5
+            expected, down = expected + cut * own, down + cut * other
+    assert lengths[0] < 1 < lengths[-1]
+    np.testing.assert_allclose(slopes["probe"], expected, rtol=1e-9)
+    np.testing.assert_allclose(slopes["kinematic"], np.column_stack([np.zeros((3, 3)), down]), rtol=1e-9)
+    assert not np.any(slopes["dense"])
+
+
 def test_learning_a_prior_lowers_the_cost_of_its_loops(loops, training):
     lessons, weight = loops
     rows = np.asarray(lessons.hidden) >= 0
