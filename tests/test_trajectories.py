@@ -13,7 +13,7 @@ import scipy.optimize
 from scipy.integrate import solve_ivp
 
 from lqrlab import control, simulation, systems
-from lqrlab.control.trajectory import solver
+from lqrlab.control.trajectory import sensitivity, solver
 from lqrlab.control.trajectory.problem import TrajectoryProblem
 
 Q, R, QF = np.diag([1.0, 0.1]), np.diag([0.4, 1.0]), 20 * np.eye(2)
@@ -157,6 +157,50 @@ def test_plans_in_a_batch_are_followed_each_by_its_own_gains():
 def test_a_plant_in_single_precision_stays_there():
     plant = jax.tree.map(lambda a: a.astype(jnp.float32), systems.make("pendulum"))
     assert plant.dynamics(jnp.ones(2, jnp.float32), jnp.ones(1, jnp.float32)).dtype == jnp.float32
+
+
+def test_an_optimum_moves_with_one_weight_alone_as_its_normal_equations_say():
+    """Of ẋ = u; forward, transposed, as reverse-mode derivatives do it, and to the second order."""
+    dt, r, end, start = 0.2, 0.7, 3.0, 1.5
+
+    def optimum(q):
+        """Inputs u[0], u[1], u[2] with ∫ (x + ut)² dt = dt x² + dt² x u + dt³ u²/3 for each step."""
+        x, H, g = np.zeros(3), dt * r * np.eye(3), np.zeros(3)
+        for t in range(3):
+            e = np.eye(3)[t]
+            H = H + q * (dt * np.outer(x, x) + dt**2 * (np.outer(x, e) + np.outer(e, x)) / 2)
+            H = H + q * dt**3 / 3 * np.outer(e, e)
+            g = g + q * start * (dt * x + dt**2 * e / 2)
+            x = x + dt * e
+        return -np.linalg.solve(H + end * np.outer(x, x), g + end * start * x)
+
+    q, h = 1.3, 1e-4
+    us = optimum(q)
+    first = (optimum(q + h) - optimum(q - h)) / (2 * h)
+    second = (optimum(q + h) - 2 * us + optimum(q - h)) / h**2
+    xs = start + dt * np.concatenate([[0.0], np.cumsum(us)])
+    one = lambda a: jnp.full((1, 1), a)  # noqa: E731
+    problem = TrajectoryProblem(
+        jax.tree_util.Partial(lambda x, u: u), 1, one(q), one(r), one(end), *jnp.array([[0.0], [0], [-9], [9]]),
+        jnp.asarray(dt),
+    )  # fmt: skip
+    still, x0 = jax.tree.map(jnp.zeros_like, problem), jnp.array([start])
+
+    at = one(q), jnp.asarray(xs)[:, None], jnp.asarray(us)[:, None]
+
+    def follow(change, q=at[0], xs=at[1], us=at[2]):
+        return sensitivity.moved(problem._replace(Q=q), x0, (still._replace(Q=change), 0 * x0), xs, us)
+
+    (dx, du), back = jax.vjp(jax.jit(follow), one(1.0))
+    np.testing.assert_allclose(du[:, 0], first, rtol=1e-6)
+    np.testing.assert_allclose(
+        dx[:, 0], dt * np.concatenate([[0.0], np.cumsum(first)]), rtol=1e-6, atol=1e-12
+    )
+    (pulled,) = back((jnp.zeros((4, 1)), jnp.array([[1.0], [2.0], [-3.0]])))
+    np.testing.assert_allclose(pulled.item(), first @ [1, 2, -3], rtol=1e-6)
+
+    again = jax.jvp(lambda *at: follow(one(1.0), *at)[1], at, (one(1.0), dx, du))[1]
+    np.testing.assert_allclose(again[:, 0], second, rtol=1e-4)
 
 
 def test_the_gradient_of_an_optimum_is_that_of_finite_differences():
