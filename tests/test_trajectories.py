@@ -13,6 +13,7 @@ import scipy.optimize
 from scipy.integrate import solve_ivp
 
 from lqrlab import control, simulation, systems
+from lqrlab.compute import quick_jit
 from lqrlab.control.trajectory import sensitivity, solver
 from lqrlab.control.trajectory.problem import TrajectoryProblem
 
@@ -159,48 +160,48 @@ def test_a_plant_in_single_precision_stays_there():
     assert plant.dynamics(jnp.ones(2, jnp.float32), jnp.ones(1, jnp.float32)).dtype == jnp.float32
 
 
-def test_an_optimum_moves_with_one_weight_alone_as_its_normal_equations_say():
+def test_an_optimum_moves_with_each_number_alone_as_its_normal_equations_say():
     """Of ẋ = u; forward, transposed, as reverse-mode derivatives do it, and to the second order."""
-    dt, r, end, start = 0.2, 0.7, 3.0, 1.5
 
-    def optimum(q):
-        """Inputs u[0], u[1], u[2] with ∫ (x + ut)² dt = dt x² + dt² x u + dt³ u²/3 for each step."""
-        x, H, g = np.zeros(3), dt * r * np.eye(3), np.zeros(3)
+    def optimum(q, r, end, x_goal, u_goal, start, dt):
+        """States and inputs with ∫ (x + ut)² dt = dt x² + dt² x u + dt³ u²/3 for each of three steps."""
+        x, H, g, away = np.zeros(3), dt * r * np.eye(3), -dt * r * u_goal * np.ones(3), start - x_goal
         for t in range(3):
             e = np.eye(3)[t]
             H = H + q * (dt * np.outer(x, x) + dt**2 * (np.outer(x, e) + np.outer(e, x)) / 2)
             H = H + q * dt**3 / 3 * np.outer(e, e)
-            g = g + q * start * (dt * x + dt**2 * e / 2)
+            g = g + q * away * (dt * x + dt**2 * e / 2)
             x = x + dt * e
-        return -np.linalg.solve(H + end * np.outer(x, x), g + end * start * x)
+        us = -np.linalg.solve(H + end * np.outer(x, x), g + end * away * x)
+        return np.concatenate([start + dt * np.cumsum([0.0, *us]), us])
 
-    q, h = 1.3, 1e-4
-    us = optimum(q)
-    first = (optimum(q + h) - optimum(q - h)) / (2 * h)
-    second = (optimum(q + h) - 2 * us + optimum(q - h)) / h**2
-    xs = start + dt * np.concatenate([[0.0], np.cumsum(us)])
-    one = lambda a: jnp.full((1, 1), a)  # noqa: E731
-    problem = TrajectoryProblem(
-        jax.tree_util.Partial(lambda x, u: u), 1, one(q), one(r), one(end), *jnp.array([[0.0], [0], [-9], [9]]),
-        jnp.asarray(dt),
-    )  # fmt: skip
-    still, x0 = jax.tree.map(jnp.zeros_like, problem), jnp.array([start])
+    at, h = np.array([1.3, 0.7, 3.0, 0.2, -0.1, 1.5, 0.2]), 1e-4
+    ways = h * np.eye(7)
+    firsts = [(optimum(*(at + way)) - optimum(*(at - way))) / (2 * h) for way in ways]
+    second = (optimum(*(at + ways[0])) - 2 * optimum(*at) + optimum(*(at - ways[0]))) / h**2
+    xs, us = (jnp.asarray(a)[:, None] for a in np.split(optimum(*at), [4]))
 
-    at = one(q), jnp.asarray(xs)[:, None], jnp.asarray(us)[:, None]
+    point, f = jnp.asarray(at), jax.tree_util.Partial(lambda x, u: u)
 
-    def follow(change, q=at[0], xs=at[1], us=at[2]):
-        return sensitivity.moved(problem._replace(Q=q), x0, (still._replace(Q=change), 0 * x0), xs, us)
+    def stated(p, limit):
+        q, r, end = (p[i].reshape(1, 1) for i in range(3))
+        ends = jnp.array([-limit]), jnp.array([limit])
+        return TrajectoryProblem(f, 1, q, r, end, p[3:4], p[4:5], *ends, p[6]), p[5:6]
 
-    (dx, du), back = jax.vjp(jax.jit(follow), one(1.0))
-    np.testing.assert_allclose(du[:, 0], first, rtol=1e-6)
-    np.testing.assert_allclose(
-        dx[:, 0], dt * np.concatenate([[0.0], np.cumsum(first)]), rtol=1e-6, atol=1e-12
-    )
-    (pulled,) = back((jnp.zeros((4, 1)), jnp.array([[1.0], [2.0], [-3.0]])))
-    np.testing.assert_allclose(pulled.item(), first @ [1, 2, -3], rtol=1e-6)
+    def follow(change, p=point, xs=xs, us=us):
+        found = sensitivity.moved(*stated(p, 9.0), stated(change, 0.0), xs, us)
+        return jnp.concatenate(found)[:, 0]
 
-    again = jax.jvp(lambda *at: follow(one(1.0), *at)[1], at, (one(1.0), dx, du))[1]
-    np.testing.assert_allclose(again[:, 0], second, rtol=1e-4)
+    compiled = quick_jit(follow)
+    for i, first in enumerate(firsts):
+        np.testing.assert_allclose(compiled(jnp.eye(7)[i]), first, rtol=1e-6, atol=1e-9)
+    # of the weight alone: not all conditions of the optimum depend on it
+    _, back = jax.vjp(lambda q: compiled(jnp.zeros(7).at[0].set(q)), jnp.asarray(1.0))
+    pulled = jnp.array([0.0, 0, 0, 0, 1, 2, -3])
+    np.testing.assert_allclose(back(pulled)[0], firsts[0] @ np.asarray(pulled), rtol=1e-6)
+    slopes = tuple(jnp.asarray(a)[:, None] for a in np.split(firsts[0], [4]))
+    again = jax.jvp(lambda *now: compiled(jnp.eye(7)[0], *now), (point, xs, us), (jnp.eye(7)[0], *slopes))
+    np.testing.assert_allclose(again[1][4:], second[4:], rtol=1e-4)
 
 
 def test_the_gradient_of_an_optimum_is_that_of_finite_differences():
