@@ -119,9 +119,7 @@ def robust_gain(
     )
     first = min(starts, key=lambda k: float(value(k)[0]))
     size = np.abs(np.asarray(first))
-    unit = (
-        np.maximum(size, 1e-3 * size.max()) if size.any() else np.ones_like(size)
-    )  # a start from no control
+    unit = np.maximum(size, 1e-3 * size.max()) if size.any() else np.ones_like(size)  # a start from no control
 
     def flat(k: np.ndarray) -> tuple[float, np.ndarray]:
         v, slope = value(jnp.asarray(k.reshape(shape) * unit))
