@@ -73,6 +73,11 @@ def test_a_certificate_of_any_other_policy_is_a_statement_about_loops_like_those
     assert "at most 0.99 % fail, with 95 % confidence" in found.words()
     exact = learning.certify(simulation.LinearPolicy(K), plants)
     assert found.excess.mean() == pytest.approx(exact.excess.mean(), rel=0.5)
+    few, drawn = (
+        learning.certify(Unrecognised(K), plants, loops=30, **how) for how in ({}, {"key": jax.random.key(0)})
+    )
+    assert few.loops == 30
+    np.testing.assert_array_equal(few.excess, drawn.excess)
     bad = learning.certify(Unrecognised(K * jnp.array([1.0, 1.0, 0.1])[:, None, None]), plants, key=KEY)
     assert bad.failed == 100
     assert 1 / 3 < bad.bound < 0.4

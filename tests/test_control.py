@@ -11,7 +11,7 @@ from scipy_oracle import gain, relative, van_loan
 
 from lqrlab import control, simulation, systems
 from lqrlab.compute import quick_jit
-from lqrlab.control import checks
+from lqrlab.control import checks, regulator
 from lqrlab.control.riccati import rescue
 
 FAMILIES = "pendulum", "magnetic_levitation", "cart_pole", "two_link_arm", "quadrotor"  # of five dimensions
@@ -220,7 +220,7 @@ def test_bad_matrices_are_refused_in_words(change, message):
         control.lqr(**args)
 
 
-@pytest.mark.parametrize("design", [control.lqr, control.dlqr])
+@pytest.mark.parametrize("design", ["lqr", "dlqr", "lqrd"])
 def test_a_weight_that_printing_made_indefinite_is_answered_with_a_warning(design):
     rng = np.random.default_rng(0)
     V, A, B = np.linalg.qr(rng.normal(size=(3, 3)))[0], rng.normal(size=(3, 3)), rng.normal(size=(3, 1))
@@ -229,8 +229,16 @@ def test_a_weight_that_printing_made_indefinite_is_answered_with_a_warning(desig
     with pytest.warns(
         UserWarning, match=r"Q: .* found the eigenvalue -0\.0005, which the rounding of a table"
     ):
-        result = design(A, B, Q, np.eye(1))
-    K, P = gain(A, B, Q, np.eye(1), np.zeros((3, 1)), discrete=design is control.dlqr)
+        result = getattr(control, design)(A, B, Q, np.eye(1), *([0.1] if design == "lqrd" else []))
+    problem = (
+        van_loan(A, B, Q, np.eye(1), 0.1) if design == "lqrd" else (A, B, Q, np.eye(1), np.zeros((3, 1)))
+    )
+    K, P = gain(*problem, discrete=design != "lqr")
+    with warnings.catch_warnings():  # a state that costs nothing is no reason for one
+        warnings.simplefilter("error")
+        getattr(control, design)(
+            A, B, np.diag([2.0, 1.0, 0.0]), np.eye(1), *([0.1] if design == "lqrd" else [])
+        )
     assert relative(result.K, K) < 1e-10
     assert relative(result.P, P) < 1e-10
 
@@ -268,6 +276,27 @@ def test_a_batch_answers_weights_that_printing_made_indefinite_as_a_single_probl
     assert batch.stabilizing.tolist() == [True, True, False, False]
     assert relative(batch.K[1], np.asarray(alone.K)) < 1e-12
     assert jax.jit(design)(A, B, Qs, R).stabilizing.tolist() == [True, False, False, False]
+
+
+def test_weights_bound_a_cost_below_as_their_eigenvalues_say():
+    rng = np.random.default_rng(3)
+    Q, R, N = (rng.normal(size=(300, *shape)) for shape in ((3, 3), (2, 2), (3, 2)))
+    Q, R, N = Q @ Q.mT + 0.5 * (Q + Q.mT), R @ R.mT + 0.3 * (R + R.mT), 0.2 * N
+    first = np.linalg.eigvalsh(R).min(-1)
+    rest = np.linalg.eigvalsh(Q - N @ np.linalg.solve(R, N.mT)).min(-1)
+    clear = (np.abs(first) > 1e-3) & (np.abs(rest) > 1e-3)
+    bounded = (first > 0) & (rest > 0)
+    for one, other in ((True, True), (True, False), (False, True)):
+        assert np.sum(clear & ((first > 0) == one) & ((rest > 0) == other)) > 10
+    found = regulator._bounded_below(*map(jnp.asarray, (Q, R, N)))
+    np.testing.assert_array_equal(found[clear], bounded[clear])
+    # a weight that is singular but for rounding is none that is negative
+    V = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    Q = np.stack([V @ np.diag([1e3, 1.0, low]) @ V.T for low in (-1e-7, -1e-3)])
+    assert regulator._bounded_below(jnp.asarray(Q), jnp.eye(1)[None], jnp.zeros((1, 3, 1))).tolist() == [
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("design", [control.dlqr, lambda *args: control.lqrd(*args, 0.1)])

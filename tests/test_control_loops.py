@@ -75,6 +75,10 @@ def test_whole_numbers_are_numbers():
         (lambda: control.lqr(A, np.zeros((2, 0)), Q, np.zeros((0, 0))), "at least one state and one input"),
         (lambda: control.step_info(np.ones(5), 0.1, 1.0), "ys: expected outputs"),
         (lambda: control.step_response(A, B, [[1.0, 0.0]], [[8.0, 4.0]], [1.0, 2.0], 5), "r: expected a set"),
+        (
+            lambda: control.step_response(A, B, [[1.0, 0.0]], [[8.0, 4.0]], [1.0], 0),
+            "num_steps: expected a whole",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(call, message):
@@ -118,6 +122,8 @@ def test_step_info_equals_python_controls():
     assert us.shape == (2, T, 1)
     assert np.isposinf(control.step_info(ys[:, :10], 0.05, np.array([-2.0])).settling).all()
     assert np.isnan(control.step_info(ys, 0.05, np.array([0.0])).settling).all()
+    at_once = control.step_info(np.full((6, 1), -2.0), 0.05, np.array([-2.0]))
+    assert (at_once.settling.item(), at_once.overshoot.item(), at_once.undershoot.item()) == (0.0, 0.0, 0.0)
 
 
 # Delay -----------------------------------------------------------------------------------------------------

@@ -4,8 +4,12 @@ import control as python_control
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
+from scipy_oracle import gain, van_loan
 
 from lqrlab import control
+from lqrlab.control.tuning import tuner
+from lqrlab.control.tuning.specifications import StepExperiment
 
 A = np.array([[0.0, 1.0], [0.0, 0.0]])
 B = np.array([[0.0], [1.0]])
@@ -93,3 +97,132 @@ def test_the_front_is_measured_and_sorted_out_rightly():
     assert np.isclose(y[0], DT * R[0, 0] * np.sum(us**2), rtol=1e-9)
     turned = np.stack([np.cos(phi := np.linspace(0, 2 * np.pi, 2001)), np.sin(phi)])
     assert np.isclose(result.peak[0, 0], np.abs(us[:, 0] @ turned).max(), rtol=1e-5)
+
+
+TWO = (np.array([[0.0, 1.0, 0.0], [-1.0, -0.4, 0.5], [0.3, 0.0, 0.2]]), np.array([[0.0, 0], [1, 0], [0, 1]]))
+
+
+def experiment(plant, C, dt, r=1.0, **specs):
+    """One that tunes from weights of one."""
+    A, B = plant
+    specs = control.StepSpecs(**specs)
+    return StepExperiment.of(A, B, C, np.eye(len(A)), np.eye(B.shape[1]), dt, specs, r), specs
+
+
+def test_how_far_specifications_are_missed_is_read_off_a_loop_by_numpy():
+    C, r, limits = np.eye(3)[[0, 2]], np.array([2.0, 0.0]), (3.0, 0.5)
+    step, specs = experiment(TWO, C, 0.1, r, settling=1.0, overshoot=0.05, effort=limits, margin=0.9)
+    log, T = np.array([1.0, -2.0, 0.5, -1.0, 0.7]), 40
+    d, e = np.exp(log[:3]), np.exp(log[3:])
+    A, B, *weights = van_loan(*TWO, np.diag(d), np.diag(e), 0.1)
+    K, _ = gain(A, B, *weights)
+    held = np.linalg.solve(np.block([[A - np.eye(3), B], [C, np.zeros((2, 2))]]), np.r_[0, 0, 0, r])
+    x, y, u = np.zeros(3), [], []
+    for _ in range(T + 1):
+        y.append(C @ x)
+        u.append(held[3:] - K @ (x - held[:3]))
+        x = A @ x + B @ u[-1]
+    done = np.array(y)[:, 0] / 2.0  # the other output is to stay where it is
+    frequencies = np.pi / 0.1 * np.logspace(-4, 0, 160)
+    S = [
+        np.linalg.inv(np.eye(2) + K @ np.linalg.inv(np.exp(0.1j * w) * np.eye(3) - A) @ B)
+        for w in frequencies
+    ]
+    expected = [
+        np.log(np.abs(done - 1)[10:].max() / 0.02),
+        (done.max() - 1.05) / 0.05,
+        np.log(np.abs(np.array(u)[:-1] / limits).max()),
+        np.log(0.9 * max(np.abs(np.diag(s) - 0.5).max() for s in S)),
+    ]
+    assert expected[1] > -1  # it overshoots, or nothing would be compared
+    bounds = {
+        name: jnp.asarray(getattr(specs, name)) for name in ("settling", "overshoot", "margin", "within")
+    }
+    bounds["effort"] = jnp.asarray(limits)
+    problem = (
+        step.A,
+        step.B,
+        step.C,
+        step.Q,
+        step.R,
+        *step.plant,
+        jnp.asarray(0.1),
+        jnp.asarray(r),
+        frequencies,
+    )
+    result = tuner._excess(jnp.asarray(log), bounds, tuple(map(jnp.asarray, problem)), T)
+    np.testing.assert_allclose(result, expected, rtol=1e-7)
+    for name in ("settling", "overshoot", "effort", "margin"):  # each by itself
+        few = {k: v for k, v in bounds.items() if k in (name, "within")}
+        one = tuner._excess(jnp.asarray(log), few, tuple(map(jnp.asarray, problem)), T)
+        np.testing.assert_allclose(one, [expected[["settling", "overshoot", "effort", "margin"].index(name)]])
+
+
+def test_of_starts_without_excess_that_nearest_to_the_given_weights_is_taken():
+    logs = np.array([[3.0, 0.0], [0.0, 2.0], [1.0, 1.0], [0.0, 0.0]])
+    assert tuner._nearest(logs, np.array([0.0, -1.0, 0.0, 0.1])) == 2
+    assert tuner._nearest(logs, np.array([0.3, 0.2, 0.1, np.inf])) == 2
+    assert tuner._nearest(logs, np.array([0.1, 0.2, 0.3, 0.4])) == 0
+
+
+@pytest.mark.parametrize("overshoot", [None, 0.0, 0.5])
+def test_the_least_effort_is_that_of_a_linear_program_in_states_and_inputs(overshoot):
+    """An integrator takes u t = 0.98; two inputs share theirs as another form of the program says."""
+    lone, specs = experiment(
+        (np.zeros((1, 1)), np.ones((1, 1))), np.ones((1, 1)), 0.1, settling=1.0, effort=0.5
+    )
+    assert tuner._least_effort(lone, specs) == pytest.approx(0.98 / 0.5)
+
+    C, r, limits, T, late = np.eye(3)[[0, 2]], np.array([1.0, -0.5]), np.array([4.0, 0.7]), 18, 12
+    step, specs = experiment(TWO, C, 0.1, r, settling=1.2, effort=tuple(limits), overshoot=overshoot)
+    A, B, *_ = van_loan(*TWO, np.eye(3), np.eye(2), 0.1)
+    size = 5 * T + 1  # x[1], …, x[T], then u[0], …, u[T − 1], then s
+    moves, outputs, most, inputs = [], [], [], []
+    for t in range(T):
+        row = np.zeros((3, size))
+        row[:, 3 * t : 3 * t + 3] = np.eye(3)
+        if t:
+            row[:, 3 * t - 3 : 3 * t] = -A
+        row[:, 3 * T + 2 * t : 3 * T + 2 * t + 2] = -B
+        moves.append(row)
+        for i in range(2):
+            y, u = np.zeros(size), np.zeros(size)
+            y[3 * t : 3 * t + 3] = C[i] / r[i]
+            u[3 * T + 2 * t + i], u[-1] = 1, -limits[i]
+            inputs += [u, np.r_[-u[:-1], u[-1]]]
+            over = min(0.02 if t + 1 >= late else np.inf, np.inf if overshoot is None else overshoot)
+            if np.isfinite(over):
+                outputs.append(y)
+                most.append(1 + over)
+            if t + 1 >= late:
+                outputs.append(-y)
+                most.append(-0.98)
+    least = scipy.optimize.linprog(
+        np.eye(size)[-1],
+        np.array(outputs + inputs),
+        np.r_[most, np.zeros(len(inputs))],
+        np.concatenate(moves),
+        np.zeros(3 * T),
+        bounds=(None, None),
+    )
+    assert tuner._least_effort(step, specs) == pytest.approx(least.fun, rel=1e-6)
+
+
+def test_limits_of_a_plant_are_told_with_their_numbers():
+    spring = (np.array([[0.0, 1.0], [-4.0, -1.0]]), B)
+    (said,) = tuner._impossible(*experiment(spring, C, 0.1, 0.5, settling=1.0, effort=1.5))
+    assert "takes 2 of input 0 permanently, above its limit of 1.5" in said
+    (said,) = tuner._impossible(*experiment((A, B), C, 0.1, settling=1.0, effort=1.5))
+    step, specs = experiment((A, B), C, 0.1, settling=1.0, effort=1.5)
+    assert "settles in 1 s within the input's limit: even the best sequence of inputs needs " in said
+    assert f"needs {tuner._least_effort(step, specs):.3g} times as much" in said
+    assert tuner._impossible(*experiment((A, B), C, 0.1, settling=1.0, effort=15.0)) == []
+    # a third of (s + 1)³ with zeros at 2 and 5, at −2 and −5, and at 1 ± j
+    chain = (np.array([[0.0, 1, 0], [0, 0, 1], [-1, -3, -3]]), np.eye(3)[:, 2:])
+    (said,) = tuner._impossible(*experiment(chain, [[10.0, -7.0, 1.0]], 0.1, settling=1.0, within=0.05))
+    share = 100 * 0.95 / (np.exp(2.0) - 1)
+    assert (
+        f"a zero at +2 rad/s: whatever settles in 1 s first goes at least {share:.3g} % of the step" in said
+    )
+    for numerator in ([10.0, 7.0, 1.0], [2.0, -2.0, 1.0]):
+        assert tuner._impossible(*experiment(chain, [numerator], 0.1, settling=1.0)) == []

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import h5py
 import hostile_files
@@ -20,9 +21,9 @@ import scipy.linalg
 from click.testing import CliRunner
 
 from lqrlab import control, dataset, simulation, systems
-from lqrlab.dataset import DataConfig
+from lqrlab.dataset import DataConfig, layout
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import cluster
+from lqrlab.workbench.runs import cluster, notebooks
 
 FAMILIES = ("pendulum", "two_link_arm", "dc_motor")
 CONFIG = DataConfig(
@@ -110,6 +111,48 @@ def test_families_are_held_out_by_default_where_all_of_them_are_there():
     assert DataConfig(families=("pendulum", *usual)).held_out == usual
     assert DataConfig(families=("cart_pole", "dc_motor")).held_out == ()
     assert DataConfig.from_json('{"families": ["cart_pole"]}').held_out == ()
+
+
+@pytest.mark.parametrize(
+    ("share", "variants", "kept"),
+    [
+        (0.0, 5, 0),
+        (0.2, 10, 2),
+        (0.2, 2, 1),
+        (0.01, 5, 1),
+        (0.26, 10, 3),
+        (0.95, 4, 3),
+        (0.95, 2, 1),
+        (0.6, 5, 3),
+    ],
+)
+def test_a_share_of_the_variants_is_kept_for_validation_and_some_are_trained_on(share, variants, kept):
+    config = changed(
+        validation=share, variants=variants, families=("pendulum", "dc_motor"), held_out=("dc_motor",)
+    )
+    assert config.num_validation == kept
+    split = dataset.plan.splits(config, "pendulum").tolist()
+    assert (split.count(b"validation"), split.count(b"train")) == (kept, variants - kept)
+    assert set(dataset.plan.splits(config, "dc_motor").tolist()) == {b"held_out"}
+
+
+def test_the_defaults_of_a_config_are_those_of_notebook_02_and_of_its_documentation():
+    nb = notebooks.read(Path(__file__).parents[1] / "notebooks" / "02_data_generation.ipynb")
+    plain, compared = dataclasses.asdict(DataConfig()), 0
+    for name, parameter in nb.parameters.items():
+        if name in plain and name not in ("families", "held_out"):
+            assert plain[name] == parameter.default, name
+            compared += 1
+    assert compared >= 9
+    assert DataConfig(families=("pendulum",), variants=10).num_validation == 2
+    config = DataConfig()
+    assert (config.linear, config.saturation, config.sensor_noise, config.gain_error) == (
+        True,
+        None,
+        0.0,
+        0.0,
+    )
+    assert (config.controller, config.compression, config.variants_per_shard) == ("lqr", None, 50)
 
 
 def test_config_refuses_foreign_json():
@@ -342,6 +385,7 @@ def test_same_bytes_while_a_profiler_looks(tmp_path):
 
 WATCHED = """
 import sys
+from pathlib import Path
 import jax
 from lqrlab.dataset import trajectories
 from lqrlab.workbench import cli
@@ -730,6 +774,103 @@ def test_foreign_files_are_refused(copy, tmp_path):
         dataset.open(copy)
     (copy / SHARD).unlink()
     with pytest.raises(dataset.BadFile, match=f"{SHARD}: is missing"):
+        dataset.open(copy)
+
+
+def test_what_is_no_plain_array_in_a_file_is_not_read_and_said_why(tmp_path):
+    path, other = tmp_path / "strange.h5", tmp_path / "other.h5"
+    with h5py.File(other, "w") as file:
+        file["a"] = np.arange(3.0)
+
+    def virtual(file):
+        layout = h5py.VirtualLayout((3,), "<f8")
+        layout[:] = h5py.VirtualSource(other, "a", (3,))
+        file.create_virtual_dataset("x", layout)
+
+    def link(target):
+        return lambda file: file.__setitem__("x", target)
+
+    def array(*shape, **how):
+        return lambda file: file.create_dataset("x", *shape, **how)
+
+    cases = [
+        (array(data=h5py.Empty("<f8")), "holds float64, not plain numbers"),
+        (array((2,), dtype=h5py.string_dtype()), "holds object, not plain numbers"),
+        (array((2,), dtype="<c16"), "holds complex128, not plain numbers"),
+        (array((2,), dtype=[("a", "<f8")]), "not plain numbers"),
+        (
+            array((2,), dtype="<f8", external=[(str(tmp_path / "raw"), 0, 16)]),
+            "keeps its values in another file",
+        ),
+        (virtual, "keeps its values in another file"),
+        (link(h5py.ExternalLink(str(other), "a")), "x is a link; links are not followed"),
+        (link(h5py.SoftLink("/y")), "x is a link; links are not followed"),
+        (array((10**4,), dtype="<f8"), r"claims 80000 bytes of shape \(10000,\), but the file has"),
+        (
+            array((10**7,), dtype="<f8", chunks=(10**6,), compression="gzip"),
+            r"claims 80000000 bytes of shape",
+        ),
+        (lambda file: file.create_group("x"), "x is no group of a data set"),
+        (link(np.dtype("<f8")), "x is a Datatype, not an array"),
+    ]
+    for make, words in cases:
+        with h5py.File(path, "w") as file:
+            file["y"] = np.arange(3.0)
+            make(file)
+        with pytest.raises(dataset.BadFile, match=f"strange.h5: x?.*{words}"):
+            dataset.shards.read_arrays(path)
+    with h5py.File(path, "w") as file:
+        file["text"], file["whole"] = np.array([b"ab", b"c"]), np.array([[1, 2]], "<i4")
+        file.create_dataset("small", data=np.zeros(1000), chunks=(1000,), compression="gzip")
+    found = dataset.shards.read_arrays(path)
+    assert found["text"].tolist() == [b"ab", b"c"]
+    assert found["whole"].tolist() == [[1, 2]]
+    assert found["small"].shape == (1000,)
+
+
+def test_arrays_of_wrong_shapes_and_types_are_named(made):
+    entry = json.loads((made / "manifest.json").read_text())["shards"][0]["arrays"]
+    config = dataset.open(made).config
+    assert not list(layout.wrong(entry, config))
+    plants, n, m = entry["variants/B"]["shape"]
+
+    def said(name, **changes):
+        return list(layout.wrong(entry | {name: {"shape": [plants], "dtype": "<f8"} | changes}, config))
+
+    for shape in (
+        [plants, n],
+        [plants, n, m, 1],
+        [plants, 13, m],
+        [plants, 0, m],
+        [plants, n, 7],
+        [plants, n, 0],
+    ):
+        (words,) = said("variants/B", shape=shape)
+        assert f"expected plants and their trajectories, but found shapes {shape}, " in words
+    (words,) = said("trajectories/variant", shape=[3, 1], dtype="<i4")
+    assert "expected plants and their trajectories" in words
+    assert said("variants/K", shape=[plants, m, n + 1]) == [
+        f"variants/K: expected shape {(plants, m, n)}, but found {(plants, m, n + 1)}"
+    ]
+    assert said("variants/dt", dtype="<f4") == ["variants/dt holds <f4, not the type of a data set"]
+    assert said("variants/wariants") == ["variants/wariants is no array of a data set"]
+    assert said("variants/parameters/mass") == []
+    (words,) = layout.wrong({name: a for name, a in entry.items() if name != "variants/R"}, config)
+    assert words == "variants/R are missing"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"diverged": -1}, {"diverged": 0.5}, {"bored": 1}, {"diverged": True}, [1], None]
+)
+@pytest.mark.parametrize("where", ["of a family", "of a file"])
+def test_a_manifest_that_does_not_count_what_was_left_out_is_refused(where, wrong, copy):
+    manifest = json.loads((copy / "manifest.json").read_text())
+    place, key = (
+        (manifest["left_out"], "pendulum") if where == "of a family" else (manifest["shards"][0], "left_out")
+    )
+    place[key] = wrong
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(dataset.BadFile, match="left_out: expected a count for each reason, but found"):
         dataset.open(copy)
 
 

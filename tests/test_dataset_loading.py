@@ -16,7 +16,7 @@ import scipy.linalg
 from lqrlab import control, dataset, simulation, systems
 from lqrlab.compute import memory
 from lqrlab.dataset import DataConfig, shuffling, sources, windows
-from lqrlab.dataset.sources import resident, streaming
+from lqrlab.dataset.sources import resident, simulated, streaming
 
 WINDOW, STEPS = 5, 12
 CONFIG = DataConfig(
@@ -309,6 +309,34 @@ def test_simulated_batches_are_loops_of_the_same_plants_each_time_others(data):
     assert np.std(spread[..., 0][np.abs(spread[..., 0]) > 0]) > 0.8 * CONFIG.excitation
 
 
+def test_loops_that_are_not_kept_give_their_places_to_those_that_are(monkeypatch):
+    stays = np.ones(5, bool)
+
+    def simulate(config, family, key, rows, window):
+        first = 10 * int(family.rows[0])
+        rows[:] = (first + np.arange(family.loops))[:, None, None]
+        return np.arange(family.loops) % len(family.rows), stays[: family.loops] if first else stays[3:]
+
+    monkeypatch.setattr(simulated, "_simulate_family", simulate)
+    families = tuple(
+        simulated._Family(np.array(rows), None, loops) for rows, loops in (([0], 2), ([4, 9], 3))
+    )
+    spec = simulated.BatchSpec(split="train", window=WINDOW, batch_size=4)
+
+    def round_of():
+        found = simulated._simulate(CONFIG, spec, families, 0)
+        assert found.signals.shape == (5, WINDOW - 1 + STEPS, 18)
+        assert np.ptp(np.asarray(found.signals), axis=(1, 2)).max() == 0
+        return np.asarray(found.signals)[:, 0, 0].tolist(), found.variant.tolist()
+
+    assert round_of() == ([0, 1, 40, 41, 42], [0, 0, 4, 9, 4])
+    stays[:] = True, False, True, False, True
+    assert round_of() == ([1, 40, 42, 1, 40], [0, 4, 4, 0, 4])
+    stays[:] = False
+    with pytest.raises(ValueError, match="all loops of a round diverge"):
+        round_of()
+
+
 def test_simulated_batches_of_nonlinear_plants_are_their_rollouts(data):
     """Whole trajectories under saturation, against each plant's own rollout from where they began."""
     config = changed(linear=False, saturation=0.3, excitation=0.0)
@@ -415,6 +443,7 @@ def test_placing_on_the_cpu_copies_nothing(data):
         ({"batch_size": 0}, "batch_size: expected a whole number"),
         ({"window": 0}, "window: expected a whole number"),
         ({"seed": -1}, "seed: expected"),
+        ({"seed": 2**32}, "seed: expected"),
         ({"process_index": 2, "process_count": 2}, r"process_index: expected a whole number in \[0, 1\]"),
         ({"process_count": 0}, "process_count: expected a whole number ≥ 1"),
         ({"kind": "streaming", "process_count": 9}, "4 blocks, too few for 9 parts"),
@@ -486,6 +515,43 @@ def test_an_order_is_a_permutation_and_the_same_everywhere(num):
             assert np.mean(other == here) < 0.1
 
 
+def test_an_order_is_that_of_the_published_cipher_in_whole_numbers():
+    """And so it stays from one version to the next: a run that is resumed goes on in the order it began with."""
+
+    def mix(v):
+        v = (v ^ v >> 16) * 0x85EBCA6B % 2**32
+        v = (v ^ v >> 13) * 0xC2B2AE35 % 2**32
+        return v ^ v >> 16
+
+    def walked(v, num, seed, epoch):
+        bits = 1
+        while 4**bits < num:
+            bits += 1
+        word = mix(mix(seed) ^ epoch * 0x9E3779B9 % 2**32)
+        while True:
+            left, right = v >> bits, v % 2**bits
+            for i in range(6):
+                left, right = right, left ^ mix(right ^ mix((word + 0x1234567 * (i + 1)) % 2**32)) % 2**bits
+            v = left << bits | right
+            if v < num:
+                return v
+
+    for num, seed, epoch in (
+        (1, 0, 0),
+        (2, 3, 1),
+        (5, 1, 0),
+        (17, 2**32 - 1, 9),
+        (70_000, 4, 2),
+        (2**32 - 1, 1, 1),
+    ):
+        at = np.unique(np.linspace(0, num - 1, 50).astype(np.int64))
+        found = shuffling.shuffled_on_host(at, num, seed, epoch)
+        assert found.tolist() == [walked(int(v), num, seed, epoch) for v in at]
+    for num in (0, 2**32):
+        with pytest.raises(ValueError, match="num: expected between 1 and"):
+            shuffling.shuffled_on_host(np.arange(1), num, 0, 0)
+
+
 def test_an_order_is_uniform():
     """Where each index goes over many epochs, and how far neighbours are thrown apart, by χ² at six σ."""
     num, epochs = 48, 4000
@@ -502,6 +568,30 @@ def test_an_order_is_uniform():
     assert abs(chi - seen.sum()) < 6 * np.sqrt(2 * seen.sum())
 
 
+def test_pools_hold_all_blocks_once_no_more_than_fit_and_in_order_where_all_fit():
+    sizes = np.random.default_rng(0).integers(1, 6, 20)
+    blocks = tuple(streaming._Block(0, i, i + 1, np.arange(size)) for i, size in enumerate(sizes))
+    whole = int(sizes.sum())
+    for room in (whole, whole + 7):
+        (pool,) = (epoch := streaming._plan_epoch(blocks, room, 3, 5, 1)).pools
+        assert pool == blocks
+        assert epoch.starts == [0, 3 * whole]
+    seen = []
+    for number in range(3):
+        epoch = streaming._plan_epoch(blocks, 11, 3, 5, number)
+        held = [sum(map(len, pool)) for pool in epoch.pools]
+        assert max(held) <= 11
+        # the next block would not have fitted into the pool before
+        assert all(a + len(pool[0]) > 11 for a, pool in zip(held, epoch.pools[1:]))
+        assert epoch.starts == [0, *(3 * np.cumsum(held)).tolist()]
+        order = [block.first for pool in epoch.pools for block in pool]
+        assert sorted(order) == list(range(20))
+        seen.append(order)
+    assert len({tuple(order) for order in (*seen, range(20))}) == 4
+    (alone,) = streaming._plan_epoch(blocks, whole - 1, 3, 5, 0).pools[1:]
+    assert len(alone) == 1
+
+
 def test_streaming_shuffles_uniformly(tmp_path):
     """Over epochs every window is as likely at the start of an epoch as at its end, across pools."""
     config = changed(families=("pendulum",), held_out=(), variants=16, validation=0.0)
@@ -514,6 +604,16 @@ def test_streaming_shuffles_uniformly(tmp_path):
     share = early.reshape(4, 4).sum(1) / early.sum()
     assert np.all(np.abs(share - 0.25) < 6 * np.sqrt(0.25 * 0.75 / epochs))
     assert np.all(early > 0)
+
+
+@pytest.mark.parametrize("count", [1, 511, 512, 701])
+def test_windows_are_cut_whole_however_many_threads_cut_them(count):
+    rng = np.random.default_rng(count)
+    rows = rng.normal(size=(9, 20, 18)).astype(np.float32)
+    at, out = rng.integers(0, 176, count), np.full((count, 5, 18), np.nan, np.float32)
+    windows.cut(rows, at, out)
+    times = rows.reshape(180, 18)
+    np.testing.assert_array_equal(out, [times[i : i + 5] for i in at])
 
 
 def test_a_buffer_is_used_again_only_when_nothing_refers_to_it():

@@ -228,7 +228,7 @@ def test_gradient_equals_finite_differences(data, kind):
 def test_gradients_that_are_written_out_are_those_that_jax_derives():
     """Of layer norm, attention (a row with nothing allowed too) and products of matrices, against plain formulas."""
     layers, matrix = learning.models.layers, learning.models.matrix
-    keys = iter(jax.random.split(KEY, 9))
+    keys = iter(jax.random.split(KEY, 11))
 
     def draw(*shape):
         return jax.random.normal(next(keys), shape, jnp.float64)
@@ -245,12 +245,18 @@ def test_gradients_that_are_written_out_are_those_that_jax_derives():
         weight = jnp.exp(score - score.max(-1, keepdims=True))
         return jnp.einsum("bhqk,bkhd->bqhd", weight / weight.sum(-1, keepdims=True), v)
 
+    def resolvent(V):
+        return jnp.linalg.inv(jnp.eye(4)[(None,) * (V.ndim - 2)] + V @ V.mT)
+
+    definite = jnp.eye(4)[None] + (V := draw(2, 4, 4)) @ V.mT
     allowed = jnp.tril(jnp.ones((3, 3), bool))[None] & jnp.array([[False, True, True]])[:, None, :]
     tokens = draw(2, 3, 2, 4), draw(2, 3, 2, 4), draw(2, 3, 2, 4)
     for ours, plain, args, fixed in (
         (layers._normal, norm, (draw(2, 3, 5), draw(5), draw(5)), ()),
         (layers.attend, attend, tokens, (jnp.broadcast_to(allowed, (2, 3, 3)),)),
         (matrix._product, jnp.matmul, (draw(2, 4, 4), draw(2, 4, 4)), ()),
+        (matrix._inverted, jnp.linalg.inv, (definite,), ()),
+        (matrix._resolvent, resolvent, (draw(3, 2, 4, 4),), ()),
     ):
         value, back = jax.vjp(lambda *a, fn=ours, f=fixed: fn(*a, *f), *args)
         expected, expected_back = jax.vjp(lambda *a, fn=plain, f=fixed: fn(*a, *f), *args)
@@ -800,6 +806,17 @@ def test_parameters_that_are_not_numbers_are_never_saved(data, tmp_path, monkeyp
         learning.load(tmp_path / "bad" / "checkpoints", "newest")
 
 
+def test_the_settings_of_a_run_are_those_it_was_made_with_and_none_where_nothing_was_trained(
+    finished, tmp_path
+):
+    for folder in (finished[0] / "checkpoints", str(finished[0] / "checkpoints")):
+        model, train = learning.checkpoints.settings(folder)
+        assert (model.kind, model.window, model.hidden) == ("gain", 4, 32)
+        assert model == learning.models.used(GAIN)
+        assert train == BRIEF
+    assert learning.checkpoints.settings(tmp_path) is None
+
+
 def test_loading_says_what_is_missing(tmp_path):
     with pytest.raises(ValueError, match="holds no training run"):
         learning.load(tmp_path)
@@ -830,6 +847,47 @@ def test_loading_says_what_is_missing(tmp_path):
 def test_a_bad_model_config_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         learning.models.build(learning.ModelConfig(**{"kind": "transformer"} | change))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"imitation": 0.0, "closed_loop": 0.0}, "closed_loop: expected a weight above 0 with imitation = 0"),
+        ({"accumulate": 3}, "accumulate: expected a divisor of batch_size = 512"),
+        ({"accumulate": 4, "plants": 6}, "plants: expected a multiple of accumulate = 4"),
+        ({"plants": 513}, "plants: expected at most batch_size = 512"),
+        ({"num_steps": 5, "dagger_rounds": 5}, "dagger_rounds: expected fewer than num_steps = 5"),
+        (
+            {"random_systems": 9, "dagger_rounds": 1, "random_share": 0.5},
+            "on_policy_share: expected what leaves a part of each batch to the data set",
+        ),
+    ],
+)
+def test_a_bad_train_config_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        learning.TrainConfig(**change)
+
+
+def test_settings_at_the_edge_of_what_is_refused_are_taken():
+    learning.TrainConfig(plants=512, accumulate=512, imitation=0.0)
+    learning.TrainConfig(imitation=1.0, closed_loop=0.0, random_share=0.9)  # of which none are drawn
+    config = learning.TrainConfig(num_steps=10, dagger_rounds=2, random_systems=9, random_share=0.49)
+    assert config.dagger_starts == (3, 7)
+    assert dataclasses.replace(config, num_steps=100, dagger_rounds=3).dagger_starts == (25, 50, 75)
+    assert learning.TrainConfig().dagger_starts == ()
+    assert dataclasses.replace(config, num_steps=3).dagger_starts == (1, 2)
+
+
+def test_rows_of_metrics_say_how_often_the_data_were_gone_through_and_how_fast_it_learned(data, finished):
+    train = [family for family in CONFIG["families"] if family != "dc_motor"]
+    counted = sum(len(data.trajectories("train", family).cost) for family in train) * CONFIG["num_steps"]
+    peak, warm = BRIEF.learning_rate, round(BRIEF.warmup * 12)
+    assert [row["step"] for row in finished[1].metrics] == [4, 8, 12]
+    for row in finished[1].metrics:
+        assert row["epoch"] == pytest.approx(row["step"] * 32 / counted)
+        ahead = (row["step"] - warm) / (12 - warm)
+        rate = peak * (0.01 + 0.99 * (1 + np.cos(np.pi * ahead)) / 2)
+        assert row["learning_rate"] == pytest.approx(rate, rel=1e-5)
 
 
 def test_the_defaults_of_the_configs_are_those_of_notebook_03():
@@ -976,6 +1034,20 @@ def test_options_of_the_step_change_how_but_not_what_is_computed(data):
     for name in plain.params:
         expected = 0.75 * start[name] + 0.25 * plain.params[name]
         np.testing.assert_allclose(mean.best[name], expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"ema": 1.0}, r"ema: expected a decay in \[0, 1\)"),
+        ({"ema": -0.1}, r"ema: expected a decay in \[0, 1\)"),
+        ({"accumulate": 0}, "accumulate: expected a whole number ≥ 1"),
+    ],
+)
+def test_options_of_a_step_that_mean_nothing_are_refused(option, message):
+    learning.train_step(lambda p, m: (jnp.zeros(()), {}), optax.sgd(1.0), accumulate=1, ema=0.999)
+    with pytest.raises(ValueError, match=message):
+        learning.train_step(lambda p, m: (jnp.zeros(()), {}), optax.sgd(1.0), **option)
 
 
 def test_an_accumulated_gradient_is_the_mean_of_its_parts():

@@ -18,6 +18,7 @@ import scipy.stats
 from click.testing import CliRunner
 
 from lqrlab import compute, control, dataset, learning, simulation
+from lqrlab.dataset import random_linear
 from lqrlab.learning import batches, losses, programs
 from lqrlab.learning.placement import Placement
 from lqrlab.workbench.cli import main
@@ -263,6 +264,201 @@ def test_random_systems_are_as_wide_as_the_world_and_have_a_certified_optimum(fu
     assert low.min() > -1e-7 * np.abs(Q).max()
     error = control.dlqr(*problem[:20].sampled).K - K[:20]
     assert np.abs(error).max() < 1e-6 * gain[:20].max()
+
+
+def drawn_by_hand(uniform, normal):
+    """One random system in loops, of its raw numbers in the order in which they are drawn; zero-based as x[0]."""
+    at = {"u": 0, "n": 0}
+
+    def take(which, *shape):
+        source, first = (uniform, at["u"]) if which == "u" else (normal, at["n"])
+        at[which] += int(np.prod(shape))
+        return source[first : at[which]].reshape(shape)
+
+    def between(low, high, *shape):
+        return low + (high - low) * take("u", *shape)
+
+    def over(low, high, *shape):
+        return low * (high / low) ** take("u", *shape)
+
+    def happens(share, *shape):
+        return take("u", *shape) < share
+
+    def sparse(low, high, rows):
+        present = take("u", 12, 12) < take("u")
+        return take("n", 12, 12) * np.broadcast_to(over(low, high, rows, 1), (12, 12)) * present
+
+    n = int(1 + 12 * take("u"))
+    single = happens(0.4)
+    m = int(1 + take("u") * min(n, 6))
+    m = 1 if single else m
+    half = n // 2
+    kind = int(4 * take("u")) if n > 1 else (take("u"), 0)[1]
+
+    # coupled first-order systems
+    decays, decay, grow = happens(0.8, 12), over(1e-3, 1, 12), between(0, 0.15, 12)
+    first = sparse(0.005, 0.5, 12)
+    for i in range(12):
+        first[i, i] = -decay[i] if decays[i] else grow[i]
+
+    # positions, rates, and a lag behind them
+    mechanical, speed = np.zeros((12, 12)), over(0.02, 0.5, 12)
+    springs = sparse(0.005, 0.5, 1)
+    damps, damping, lags = happens(0.7), over(1e-3, 0.3, 12), over(0.01, 1, 12)
+    for i in range(12):
+        if i < half:
+            mechanical[i, i + half] = speed[i]
+        elif i < 2 * half:
+            for j in (*range(half), *range(2 * half, 12)):
+                mechanical[i, j] = springs[i, j]
+            mechanical[i, i] = -damping[i] if damps else 0
+        else:
+            mechanical[i, i] = -lags[i]
+
+    # masses in a row
+    stiff, links = over(0.02, 1.4) ** 2, over(0.1, 1, 12)
+    held, anchors, pushed, mass = happens(0.4, 12), over(0.01, 1, 12), happens(0.3, 12), over(0.5, 4, 12)
+    damping, unit, lags, lagged = over(1e-3, 0.5), over(0.05, 20), over(0.01, 1, 12), take("n", 12, 12)
+    spring, masses = np.zeros((12, 12)), np.zeros((12, 12))
+    for k in range(12):
+        anchor = anchors[k] * (-0.1 if pushed[k] else 1) if held[k] else 0
+        spring[k, k] += anchor
+        if k < half - 1:
+            spring[k : k + 2, k : k + 2] += links[k] * np.array([[1, -1], [-1, 1]])
+    spring *= stiff / mass[:, None]
+    for i in range(12):
+        if i < half:
+            masses[i, i + half] = unit
+        elif i < 2 * half:
+            for j in range(half):
+                masses[i, j] = -spring[i - half, j] / unit
+                masses[i, j + half] = -damping / np.sqrt(stiff) * spring[i - half, j]
+            masses[i, 2 * half :] = lagged[i, 2 * half :]
+        else:
+            masses[i, i] = -lags[i]
+
+    # modes, two by two, in other coordinates
+    turns, turn, decay = happens(0.5, 6), over(0.01, 2, 6), over(1e-3, 1, 12)
+    damped, growing, still = over(1e-3, 0.7, 6), happens(0.15, 6), happens(0.2, 6)
+    chain, drives = over(0.02, 0.5, 12), happens(0.5)
+    driven, modes = sparse(0.01, 1, 1), np.zeros((12, 12))
+    for i in range(12):
+        pair = i // 2
+        speed = damped[pair] * turn[pair] if turns[pair] else decay[i]
+        modes[i, i] = 0 if still[pair] else min(speed, 0.3) if growing[pair] else -speed
+        if turns[pair]:
+            modes[i, i ^ 1] += turn[pair] * (1 if i % 2 == 0 else -1)
+        elif still[pair] and i < 11:
+            modes[i, i + 1] += chain[i]
+        if drives:
+            modes[i, i + 2 :] += 0.3 * driven[i, i + 2 :]
+    T = np.eye(12)
+    for _ in range(3):
+        v = take("n", 12) * (np.arange(12) < n)
+        size = over(0.5, 2, 12)
+        T = size[:, None] * ((np.eye(12) - 2 * np.outer(v, v) / (v @ v)) @ T)
+    A = [first, mechanical, masses, T @ modes @ np.linalg.inv(T)][kind]
+
+    force = take("n", 12, 6) * over(0.02, 5, 6) * over(0.2, 3)
+    force *= take("u", 12, 6) < between(0.1, 1)
+    if kind in (1, 2):
+        force[:half] = 0
+    rescaled, unit = happens(0.3), over(0.2, 5, 12)
+    unit = unit if rescaled else np.ones(12)
+    A, B = A * unit[:, None] / unit, force * unit[:, None]
+
+    given, diagonal = happens(0.5), happens(0.3)
+    x = take("n", 12, 12) * over(0.1, 3, 12)
+    x *= (take("u", 12) < between(0.2, 1))[:, None]
+    u = happens(0.4) * take("n", 12, 6)
+    mixed, weighted, each, own = take("n", 6, 6), happens(0.7, 12), over(0.05, 5, 12), over(0.1, 3, 6)
+    Q, R, N = np.eye(12), np.eye(6), np.zeros((12, 6))
+    if given and diagonal:
+        Q, R = np.diag(weighted * each), np.diag(own)
+    elif given:
+        Q, R, N = x.T @ x / 12, np.diag(own) + (mixed.T @ mixed + u.T @ u) / 12, x.T @ u / 12
+    return A[:n, :n], B[:n, :m], Q[:n, :n], R[:m, :m], N[:n, :m]
+
+
+def test_random_systems_are_what_their_numbers_say_in_loops():
+    key, num = jax.random.key(11), 150
+    plants, N, units = random_linear._drawn(key, num, jnp.asarray(True))
+    raw = [np.asarray(a) for a in random_linear._Draw(key, num).drawn]
+    kinds = set()
+    for i in range(num):
+        expected = drawn_by_hand(raw[0][i], raw[1][i])
+        n, m = expected[1].shape
+        assert units.state_mask[i].tolist() == [1.0] * n + [0.0] * (12 - n)
+        assert units.input_mask[i].tolist() == [1.0] * m + [0.0] * (6 - m)
+        # padding decays and costs nothing that is coupled to anything
+        A, Q, R = -np.eye(12), np.zeros((12, 12)), np.eye(6)
+        B, cross = np.zeros((2, 12, 6))
+        A[:n, :n], B[:n, :m], Q[:n, :n], R[:m, :m], cross[:n, :m] = expected
+        for found, wanted in zip((plants.A, plants.B, plants.Q, plants.R, N), (A, B, Q, R, cross)):
+            np.testing.assert_allclose(found[i], wanted, rtol=1e-9, atol=1e-9 * max(1, np.abs(wanted).max()))
+        kinds.add((n, m))
+    assert len(kinds) > 30
+    np.testing.assert_array_equal(plants.dt, np.ones(num))
+
+
+@pytest.mark.parametrize("which", ["random", "on_policy", "both"])
+def test_a_batch_is_mixed_of_its_shares_evenly_and_goes_through_each_set(which, data):
+    config = learning.TrainConfig(**BRIEF, dagger_rounds=1, on_policy_steps=6, random_systems=20)
+    source = dataset.source(data, batch_size=32, window=2)
+    shown = jnp.arange(1, 241, dtype=jnp.float32).reshape(20, 12, 1)
+    states = jnp.pad(jnp.broadcast_to(shown, (20, 12, 12)), ((0, 0), (0, 1), (0, 0))) / 100
+    mine, others = (
+        batches.recorded(states + offset, jnp.zeros((20, 12, 6), jnp.float32), jnp.full(20, variant), 2)
+        for offset, variant in ((0.0, 900), (0.001, 901))
+    )
+    sizes = {"random": (24, 8, 0), "on_policy": (16, 0, 16), "both": (8, 8, 16)}[which]
+    if which == "on_policy":
+        config = dataclasses.replace(config, random_systems=0)
+    mixture = batches.Mixture(
+        source, config, source.table, mine if sizes[1] else None, others if sizes[2] else None
+    )
+    found = mixture.windows(0, 60, 5)
+    variant = np.asarray(found.variant)
+    belongs = np.where(variant == 900, 1, np.where(variant == 901, 2, 0))
+    for k, size in enumerate(sizes):
+        assert np.all(np.sum(belongs == k, axis=1) == size)
+        # of any part of a batch its share, to one window
+        so_far = np.cumsum(belongs == k, axis=1)
+        assert np.abs(so_far - np.arange(1, 33) * size / 32).max() <= 1
+    for k, held in ((1, mine), (2, others)):
+        if not sizes[k]:
+            continue
+        lines = np.asarray(found.signals)[belongs == k].reshape(60, sizes[k], -1)
+        epoch = 240 // sizes[k]  # as many steps go through all windows once, the next ones in another order
+        first, second = (np.concatenate(a)[:, 18] for a in (lines[:epoch], lines[epoch : 2 * epoch]))
+        assert len(set(first.tolist())) == 240 == held.num_windows
+        assert set(second.tolist()) == set(first.tolist())
+        assert np.mean(first == second) < 0.1
+    if sizes[0]:
+        own = source.windows(0, 60 * sizes[0]).signals.reshape(60, sizes[0], 2, 18)
+        np.testing.assert_array_equal(np.asarray(found.signals)[belongs == 0].reshape(own.shape), own)
+    later = mixture.windows(7, 2, 5)
+    np.testing.assert_array_equal(later.signals, found.signals[7:9])
+
+
+def test_recorded_loops_are_windows_of_state_and_input_before_and_shrunk_as_a_whole_where_they_grow():
+    rng = np.random.default_rng(0)
+    xs, us = rng.normal(size=(4, 6, 12)) / 3, rng.normal(size=(4, 5, 6))
+    xs[1, 3, 2] = -30.0  # ten times the largest state that is learned from
+    xs[2, 4, 0], xs[3, 5, 1] = np.nan, np.inf
+    held = batches.recorded(*(jnp.asarray(a, jnp.float32) for a in (xs, us)), jnp.array([7, 8, 9, 5]), 3)
+    assert held.num_windows == 20
+    assert held.variant.tolist() == [7, 8, 9, 5]
+    found = held.gather(np.arange(20))
+    for i in range(20):
+        loop, t = divmod(i, 5)
+        expected = np.zeros((3, 18))
+        for row, time in enumerate(range(t - 2, t + 1)):
+            if time >= 0 and loop < 2:
+                expected[row, :12] = xs[loop, time]
+                expected[row, 12:] = us[loop, time - 1] if time else 0
+        np.testing.assert_allclose(found.signals[i], expected / (10 if loop == 1 else 1), rtol=1e-6)
+        assert (int(found.t[i]), int(found.variant[i])) == (t, [7, 8, 9, 5][loop])
 
 
 def test_on_policy_loops_are_labelled_with_the_optimum_and_follow_from_the_anchor(data):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy_oracle import gain, van_loan
 
 from lqrlab import benchmarks, control, evaluation, learning, simulation, systems
 from lqrlab.learning import recovery
@@ -37,6 +38,41 @@ def test_it_starts_as_the_lqr_exactly(family):
     world, x0 = simulation.env(plant, limits=limits), plant.initial_state(key=KEY, num=20)
     u, expected = policy(None, x0)[1], world.saturate(simulation.LinearPolicy(gain)(None, x0)[1])
     np.testing.assert_allclose(u, expected, rtol=1e-12)
+
+
+def test_a_policy_is_its_formula_by_numpy():
+    plant = systems.make("cart_pole", pole_length=0.4)
+    low, high = -8.0, 12.0
+    sx, su = (np.asarray(a) for a in plant.scales)
+    K, P = gain(*van_loan(*(np.asarray(a) for a in (*plant.matrices(), *plant.weights())), float(plant.dt)))
+    K, P = K * sx / su[:, None], P * np.outer(sx, sx)
+    level = 64.0 / su[0] ** 2 / (K @ np.linalg.solve(P, K.T))[0, 0]
+    start = RecoveryPolicy.start(Regulator.of(plant, (low, high), "float64"), 8, key=KEY)
+    policy = disturbed(start, 0.3)
+    (W1, b1), (W2, b2), (W3, b3) = (map(np.asarray, layer) for layer in policy.layers)
+    angles = [i for i, state in enumerate(plant.states) if state.name == "pole_angle" or state.unit == "rad"]
+    assert angles == [1]
+    size, V = np.linalg.eigh(P)
+    seen = []
+    for x in 2 * np.asarray(plant.initial_state(key=KEY, num=10)):
+        z = x / sx
+        cost = np.arcsinh(np.sqrt(size) * (V.T @ z))
+        lqr = np.clip(-K @ z, low / su, high / su)
+        signs = np.asarray(policy.regulator.root) @ z
+        np.testing.assert_allclose(np.abs(np.arcsinh(signs)), np.abs(cost), rtol=1e-7)
+        features = [np.arcsinh(z), np.arcsinh(signs), np.sin(x[angles]), np.cos(x[angles]) - 1, lqr]
+        v = np.tanh(np.tanh(np.concatenate(features) @ W1 + b1) @ W2 + b2) @ W3 + b3
+        beyond = z @ P @ z / (z @ P @ z + level)
+        u = su * np.clip(lqr + (high - low) / su * beyond * v, low / su, high / su)
+        np.testing.assert_allclose(policy(None, jnp.asarray(x))[1], u, rtol=1e-7)
+        seen.append(u[0])
+    assert np.ptp(seen) > 1
+    # a network starts with activations of one size, whatever its width, and answers zero
+    layers = recovery.perceptron(start.regulator, 200, 3, key=KEY)
+    assert [w.shape for w, _ in layers] == [(2 * 4 + 2 + 1, 200), (200, 200), (200, 3)]
+    for (w, b), inputs in zip(layers, (11, 200, None)):
+        assert not np.any(b)
+        assert float(jnp.std(w)) == pytest.approx(inputs**-0.5 if inputs else 0, rel=0.05)
 
 
 def test_near_the_equilibrium_it_is_the_lqr_whatever_it_has_learned():
@@ -90,6 +126,27 @@ def test_a_steep_gradient_of_a_loop_is_cut_and_no_other():
     slopes = jnp.array([[3.0, 4.0], [0.3, 0.4]])
     cut = jax.grad(lambda x: jnp.sum(recovery.clipped(x, 1.0) * slopes))(jnp.ones((2, 2)))
     np.testing.assert_allclose(cut, [[0.6, 0.8], [0.3, 0.4]], rtol=1e-5)
+
+
+def test_both_networks_descend_by_adam_on_gradients_of_length_one_at_a_rate_that_warms_up_and_falls():
+    config = dataclasses.replace(BRIEF, num_steps=120, learning_rate=0.02, critic_rate=0.5)
+    slopes = np.random.default_rng(0).normal(0, 1.5, (130, 3))
+    for optimizer, peak in zip(recovery._optimizers(config), (0.02, 0.5)):
+
+        def step(state, slope, optimizer=optimizer):
+            change, state = optimizer.update(slope, state)
+            return state, change
+
+        with jax.numpy_dtype_promotion("standard"):
+            changes = jax.lax.scan(step, optimizer.init(jnp.zeros(3)), jnp.asarray(slopes))[1]
+        mean = square = np.zeros(3)
+        for t, slope in enumerate(slopes):
+            cut = slope / max(np.linalg.norm(slope), 1.0)
+            mean, square = 0.9 * mean + 0.1 * cut, 0.999 * square + 0.001 * cut**2
+            ahead = min((t - 50) / (120 - 50), 1)
+            rate = peak * (t / 50 if t < 50 else 0.05 + 0.95 * (1 + np.cos(np.pi * ahead)) / 2)
+            step_by = mean / (1 - 0.9 ** (t + 1)) / (np.sqrt(square / (1 - 0.999 ** (t + 1))) + 1e-8)
+            np.testing.assert_allclose(changes[t], -rate * step_by, rtol=1e-5, atol=1e-12)
 
 
 def test_the_same_seed_gives_the_same_parameters_and_another_seed_others():

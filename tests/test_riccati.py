@@ -9,12 +9,13 @@ import mpmath
 import numpy as np
 import pytest
 import scipy.linalg
+from scipy_oracle import gain, relative
 
 from lqrlab import control
 from lqrlab.compute import quick_jit
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.threads import on_all_cores
-from lqrlab.control.riccati import doubling, matrix_sign
+from lqrlab.control.riccati import doubling, equations, matrix_sign, sixty_digits
 
 with mock.patch.object(pytest.mark, "_config", None):  # it carries a marker of SciPy's own
     from scipy.linalg.tests import test_solvers
@@ -112,6 +113,37 @@ def test_no_stiff_chain_is_falsely_accepted(masses):
 
 
 @pytest.mark.parametrize("continuous", [True, False])
+def test_a_newton_step_is_kleinmans_or_hewers_and_an_answers_error_is_that_of_its_equation(continuous):
+    rng = np.random.default_rng(2)
+    A, B, L = rng.normal(size=(2, 4, 4)), rng.normal(size=(2, 4, 2)), rng.normal(size=(2, 6, 6))
+    W = L @ L.mT + np.eye(6)
+    Q, R, N = W[:, :4, :4], W[:, 4:, 4:], W[:, :4, 4:]
+    P = np.stack([1.1 * gain(*args, discrete=not continuous)[1] for args in zip(A, B, Q, R, N)])
+    last = [jnp.moveaxis(jnp.asarray(a), 0, -1) for a in (A, B, Q, R, N, P)]
+    problem = doubling.DoublingProblem(*last[:5])
+    better, stable = quick_jit(partial(problem.newton_step, continuous=continuous))(last[5])
+    found, error = quick_jit(partial(problem.finished, continuous=continuous))(last[5], stable)
+    assert stable.all()
+    for i, (a, b, q, r, n, p) in enumerate(zip(A, B, Q, R, N, P)):
+        S, M = (r, p @ b + n) if continuous else (r + b.T @ p @ b, a.T @ p @ b + n)
+        K = np.linalg.solve(S, M.T)
+        stage, closed = q + K.T @ r @ K - n @ K - K.T @ n.T, (a - b @ K).T
+        if continuous:
+            expected, terms = scipy.linalg.solve_continuous_lyapunov(closed, -stage), (p @ a, a.T @ p)
+        else:
+            expected, terms = scipy.linalg.solve_discrete_lyapunov(closed, stage), (a.T @ p @ a, -p)
+        assert relative(better[..., i] - p, expected - p) < 1e-5  # six digits of a step are enough
+        assert relative(found.K[..., i], K) < 1e-9
+        assert relative(found.closed[..., i], closed.T) < 1e-9
+        terms = *terms, -M @ K, q
+        wrong = np.abs(sum(terms)).max() / max(np.abs(term).max() for term in terms)
+        assert float(error[i]) == float(found.residual[i]) == pytest.approx(wrong, rel=1e-7)
+    found, error = problem.finished(last[5], jnp.array([True, False]), continuous=continuous)
+    assert np.isfinite(error).tolist() == [True, False]
+    assert found.stable.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("continuous", [True, False])
 def test_doubling_that_stalls_is_rescued(continuous):
     # the second loop decays at a ten-thousandth of its speed: its weights are tiny, the plant does not decay
     turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
@@ -154,6 +186,43 @@ def test_a_plant_that_its_input_hardly_moves_is_solved_in_sixty_digits(continuou
     assert float(residual) < 1e-9
 
 
+@pytest.mark.parametrize("continuous", [True, False])
+def test_sixty_digits_give_scipys_answer_with_a_cross_weight_and_none_to_pay_where_nothing_costs(continuous):
+    rng = np.random.default_rng(5)
+    A, B, L = 0.4 * rng.normal(size=(3, 3)), rng.normal(size=(3, 2)), rng.normal(size=(5, 5))
+    W = L @ L.T + np.eye(5)
+    Q, R, N = W[:3, :3], W[3:, 3:], W[:3, 3:]
+    found = sixty_digits.solved(A, B, Q, R, N, continuous=continuous)
+    for result, expected in zip(found, gain(A, B, Q, R, N, discrete=not continuous)):
+        assert relative(result, expected) < 1e-12
+    stable = A - 2 * np.eye(3) if continuous else A
+    for result in sixty_digits.solved(stable, B, 0 * Q, R, 0 * N, continuous=continuous):
+        np.testing.assert_array_equal(result, 0)
+
+
+@pytest.mark.parametrize(("dtype", "enough", "more"), [(np.float64, 9e-9, 1e-6), (np.float32, 2e-4, 1e-3)])
+def test_an_answer_holds_to_the_digits_of_its_type_and_its_loop_is_stable(dtype, enough, more):
+    one = np.ones((4, 1, 1), dtype)
+    P = one * np.array([1, 1, np.nan, 1], dtype)[:, None, None]
+    residual = np.array([enough, more, enough, enough], dtype)
+    found = doubling.Solution(one, P, one, residual, np.array([1, 1, 1, 0], dtype))
+    assert equations.certain(doubling.Solution(*map(jnp.asarray, found))).tolist() == [True] + 3 * [False]
+
+
+def test_a_design_whose_equation_holds_to_six_digits_only_is_not_given(monkeypatch):
+    A, B, Q, R = (np.broadcast_to(a, (2, *np.shape(a))) for a in (np.eye(2), np.eye(2), np.eye(2), np.eye(2)))
+    exact = equations.solution
+    inexact = jnp.array([0.0, 1e-6])
+    monkeypatch.setattr(
+        equations, "solution", lambda *args, **how: exact(*args, **how)._replace(residual=inexact)
+    )
+    for result in (control.dlqr(A, B, Q, R), control.lqr(A, B, Q, R), control.lqrd(A, B, Q, R, 0.1)):
+        assert result.stabilizing.tolist() == [True, False]
+        assert np.isfinite(result.K[0]).all()
+        assert np.isnan(result.K[1]).all()
+        assert np.isnan(result.P[1]).all()
+
+
 def test_what_no_input_moves_is_not_solved_by_its_rounding():
     rng = np.random.default_rng(0)
     T = rng.normal(size=(4, 4))
@@ -184,6 +253,35 @@ def test_small_and_large_batches_give_the_same(n):
     assert np.allclose(inverted(A[..., :5]), inverse[..., :5], rtol=1e-9, atol=1e-12)
     wide = np.moveaxis(one @ one.mT - 0.5 * np.eye(n), 0, -1)
     assert np.array_equal(positive(wide), np.linalg.eigvalsh(np.moveaxis(wide, -1, 0)).min(-1) > 0)
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_doubling_alone_gives_scipys_answer_and_the_sign_function_in_any_units(continuous):
+    rng = np.random.default_rng(8)
+    A, B, L = np.tril(rng.normal(size=(3, 3))), rng.normal(size=(3, 2)), rng.normal(size=(5, 5))
+    W = L @ L.T + np.eye(5)
+    Q, R, N = W[:3, :3], W[3:, 3:], W[:3, 3:]
+    K, P = gain(A, B, Q, R, N, discrete=not continuous)
+    doubled = quick_jit(partial(doubling.by_doubling, continuous=continuous))
+    for F, cross in (
+        (A, N),
+        (A - B @ np.linalg.solve(R, N.T), 0 * N),
+        (np.triu(A), 0 * N),
+    ):  # alone, in SI units
+        found, error = doubled(*(jnp.asarray(a)[..., None] for a in (F, B, Q, R, cross)))
+        assert float(error[0]) < 1e-12
+        for result, expected in zip((found.K, found.P), gain(F, B, Q, R, cross, discrete=not continuous)):
+            assert relative(result[..., 0], expected) < 1e-10
+    x, u = np.array([1e-3, 1.0, 1e4]), np.array([1e2, 1e-3])  # of states and inputs
+    units = A * x[:, None] / x, B * x[:, None] / u, Q / x[:, None] / x, R / u[:, None] / u, N / x[:, None] / u
+    solve = quick_jit(partial(matrix_sign.by_sign_function, continuous=continuous))
+    for problem, scale in (((A, B, Q, R, N), (np.ones(3), np.ones(2))), (units, (x, u))):
+        found, error = solve(*(jnp.asarray(a)[..., None] for a in problem))
+        assert float(error[0]) < 1e-11
+        assert found.stable.tolist() == [1]
+        x, u = scale
+        assert relative(np.asarray(found.P)[..., 0] * x[:, None] * x, P) < 1e-9
+        assert relative(np.asarray(found.K)[..., 0] / u[:, None] * x, K) < 1e-9
 
 
 def test_balancing_undoes_bad_units():

@@ -140,8 +140,10 @@ def test_a_power_beyond_all_numbers_is_no_state_beyond_them():
     assert np.isfinite(run.xs).all()
 
 
-def test_nonlinear_loops_and_their_cost_follow_solve_ivp():
-    plants = systems.sample("two_link_arm", key=KEY, num=2)
+@pytest.mark.parametrize("name", ["two_link_arm", "planar_quadrotor", "quadruple_tank"])
+def test_nonlinear_loops_and_their_cost_follow_solve_ivp(name):
+    """Of which the second rests on its inputs, and the third has levels that are not zero either."""
+    plants = systems.sample(name, key=KEY, num=2)
     K, x0 = gains(plants), plants.initial_state(key=KEY, num=40)
     run = simulation.rollout(plants, simulation.LinearPolicy(K), x0, 3, substeps=30)
     (x_eq, u_eq), (Q, R) = plants.equilibrium(), plants.weights()

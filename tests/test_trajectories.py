@@ -13,7 +13,9 @@ import scipy.optimize
 from scipy.integrate import solve_ivp
 
 from lqrlab import control, simulation, systems
-from lqrlab.control.trajectory import solver
+from lqrlab.compute import quick_jit
+from lqrlab.control.trajectory import sensitivity, solver
+from lqrlab.control.trajectory.problem import TrajectoryProblem
 
 Q, R, QF = np.diag([1.0, 0.1]), np.diag([0.4, 1.0]), 20 * np.eye(2)
 LIMITS, DT, STEPS = np.array([3.0, 1.5]), 0.1, 12
@@ -43,6 +45,43 @@ def cost_of(us, x0):
             k4 = rates(z + h * k3, us[:, t])
             z = z + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
     return z[:, 2] + np.einsum("ki,ij,kj->k", z[:, :2], QF, z[:, :2])
+
+
+def test_a_step_towards_a_goal_costs_what_solve_ivp_says_and_has_the_slopes_of_finite_differences():
+    x_goal, u_goal, x, u = (np.array(a) for a in ([0.5, -0.2], [0.3, 0.1], [0.9, 0.4], [-0.5, 0.8]))
+    goal = map(jnp.asarray, (Q, R, QF, x_goal, u_goal, -LIMITS, LIMITS, 0.2))
+    problem = TrajectoryProblem(two_torques, 20, *goal)
+
+    def rates(_, z):
+        x1, x2, _ = z
+        e = z[:2] - x_goal
+        return [x2, np.sin(x1) - 0.1 * x2 + u[0] + np.cos(x1) * u[1], e @ Q @ e]
+
+    end = solve_ivp(rates, (0, 0.2), [*x, 0], rtol=1e-11, atol=1e-12).y[:, -1]
+    step = jax.jit(problem.step)
+    after, cost = step(jnp.asarray(x), jnp.asarray(u))
+    np.testing.assert_allclose(after, end[:2], rtol=1e-8)
+    np.testing.assert_allclose(cost, end[2] + 0.2 * (u - u_goal) @ R @ (u - u_goal), rtol=1e-8)
+    e = x - x_goal
+    np.testing.assert_allclose(problem.final(jnp.asarray(x)), e @ QF @ e)
+
+    def moved(i, h):
+        z = np.concatenate([x, u]) + h * np.eye(4)[i]
+        return [np.asarray(a) for a in step(jnp.asarray(z[:2]), jnp.asarray(z[2:]))]
+
+    A, B, gradient, hessian = problem.expand(jnp.asarray(x), jnp.asarray(u))
+    slopes = [[(a - b) / 2e-5 for a, b in zip(moved(i, 1e-5), moved(i, -1e-5))] for i in range(4)]
+    np.testing.assert_allclose(np.hstack([A, B]), np.stack([s[0] for s in slopes], axis=1), atol=1e-8)
+    np.testing.assert_allclose(gradient, [s[1] for s in slopes], atol=1e-8)
+    # Gauss-Newton: 2 ∫ SᵀQS with the slopes S of the state over the step
+    held = [
+        problem._replace(dt=jnp.asarray(t)).expand(jnp.asarray(x), jnp.asarray(u))[:2]
+        for t in 0.1 * (np.polynomial.legendre.leggauss(5)[0] + 1)
+    ]
+    weights = 0.1 * np.polynomial.legendre.leggauss(5)[1]
+    expected = sum(2 * w * np.hstack(S).T @ Q @ np.hstack(S) for w, S in zip(weights, held))
+    expected[2:, 2:] += 2 * 0.2 * R
+    np.testing.assert_allclose(hessian, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_a_linear_problem_takes_one_step_and_is_the_finite_horizon():
@@ -119,6 +158,50 @@ def test_plans_in_a_batch_are_followed_each_by_its_own_gains():
 def test_a_plant_in_single_precision_stays_there():
     plant = jax.tree.map(lambda a: a.astype(jnp.float32), systems.make("pendulum"))
     assert plant.dynamics(jnp.ones(2, jnp.float32), jnp.ones(1, jnp.float32)).dtype == jnp.float32
+
+
+def test_an_optimum_moves_with_each_number_alone_as_its_normal_equations_say():
+    """Of ẋ = u; forward, transposed, as reverse-mode derivatives do it, and to the second order."""
+
+    def optimum(q, r, end, x_goal, u_goal, start, dt):
+        """States and inputs with ∫ (x + ut)² dt = dt x² + dt² x u + dt³ u²/3 for each of three steps."""
+        x, H, g, away = np.zeros(3), dt * r * np.eye(3), -dt * r * u_goal * np.ones(3), start - x_goal
+        for t in range(3):
+            e = np.eye(3)[t]
+            H = H + q * (dt * np.outer(x, x) + dt**2 * (np.outer(x, e) + np.outer(e, x)) / 2)
+            H = H + q * dt**3 / 3 * np.outer(e, e)
+            g = g + q * away * (dt * x + dt**2 * e / 2)
+            x = x + dt * e
+        us = -np.linalg.solve(H + end * np.outer(x, x), g + end * away * x)
+        return np.concatenate([start + dt * np.cumsum([0.0, *us]), us])
+
+    at, h = np.array([1.3, 0.7, 3.0, 0.2, -0.1, 1.5, 0.2]), 1e-4
+    ways = h * np.eye(7)
+    firsts = [(optimum(*(at + way)) - optimum(*(at - way))) / (2 * h) for way in ways]
+    second = (optimum(*(at + ways[0])) - 2 * optimum(*at) + optimum(*(at - ways[0]))) / h**2
+    xs, us = (jnp.asarray(a)[:, None] for a in np.split(optimum(*at), [4]))
+
+    point, f = jnp.asarray(at), jax.tree_util.Partial(lambda x, u: u)
+
+    def stated(p, limit):
+        q, r, end = (p[i].reshape(1, 1) for i in range(3))
+        ends = jnp.array([-limit]), jnp.array([limit])
+        return TrajectoryProblem(f, 1, q, r, end, p[3:4], p[4:5], *ends, p[6]), p[5:6]
+
+    def follow(change, p=point, xs=xs, us=us):
+        found = sensitivity.moved(*stated(p, 9.0), stated(change, 0.0), xs, us)
+        return jnp.concatenate(found)[:, 0]
+
+    compiled = quick_jit(follow)
+    for i, first in enumerate(firsts):
+        np.testing.assert_allclose(compiled(jnp.eye(7)[i]), first, rtol=1e-6, atol=1e-9)
+    # of the weight alone: not all conditions of the optimum depend on it
+    _, back = jax.vjp(lambda q: compiled(jnp.zeros(7).at[0].set(q)), jnp.asarray(1.0))
+    pulled = jnp.array([0.0, 0, 0, 0, 1, 2, -3])
+    np.testing.assert_allclose(back(pulled)[0], firsts[0] @ np.asarray(pulled), rtol=1e-6)
+    slopes = tuple(jnp.asarray(a)[:, None] for a in np.split(firsts[0], [4]))
+    again = jax.jvp(lambda *now: compiled(jnp.eye(7)[0], *now), (point, xs, us), (jnp.eye(7)[0], *slopes))
+    np.testing.assert_allclose(again[1][4:], second[4:], rtol=1e-4)
 
 
 def test_the_gradient_of_an_optimum_is_that_of_finite_differences():

@@ -17,6 +17,7 @@ from lqrlab.evaluation.unknown_tuning import GRID
 from lqrlab.learning import weight_files
 from lqrlab.learning.adaptive import belief as beliefs
 from lqrlab.learning.adaptive import lessons as lessons_of
+from lqrlab.learning.adaptive import prior as priors
 from lqrlab.systems import N_MAX
 
 KEY = jax.random.key(3)
@@ -87,6 +88,40 @@ def at_large(seen):
             evidence = scipy.stats.multivariate_normal(Z @ prior_mean, expected).logpdf(target)
             dense[k, int(i)] = mean, np.linalg.inv(precision), evidence
     return first, belief, dense
+
+
+def test_plants_at_large_are_entries_of_either_size_and_positions_that_their_rates_move():
+    """Of three states, four and one: an odd one out is no position."""
+    prior = dataclasses.replace(learning.wide(), half=jnp.array(0.7))
+    for plant in ("dc_motor", "two_link_arm", "cruise_control"):
+        known = one(systems.make(plant))
+        n, m = (int(np.sum(a)) for a in (known.coordinates.state_mask, known.coordinates.input_mask))
+        half = n // 2
+        theta, spread, odds, position = (np.asarray(a) for a in priors.components(prior, known))
+        assert position.tolist() == [1.0] * half + [0.0] * (12 - half)
+        steps = [float(known.steps[i, i + half]) for i in range(half)]
+        shorter = 0.5 * sum(steps) / max(half, 1) * 0.7
+        for k in range(5):
+            mean, sizes = np.zeros((18, 12)), np.zeros((2, 18))
+            mean[:n, :n] = np.eye(n)
+            row = np.zeros(18)
+            if k < 2:
+                entry, push, log_odds = np.asarray(prior.dense)[k]
+                row[:n], row[12 : 12 + m] = entry, push
+                sizes[:] = row
+            else:
+                place, rate, push, log_odds = np.asarray(prior.kinematic)[k - 2]
+                row[:half], row[half:n], row[12 : 12 + m] = place, rate, push
+                sizes[0, :n], sizes[0, 12 : 12 + m] = (
+                    shorter * row[a] + 1e-4 for a in (slice(n), slice(12, 12 + m))
+                )
+                sizes[1] = row
+                for i in range(half):
+                    mean[i + half, i] += steps[i]
+                log_odds = log_odds if half else -np.inf
+            np.testing.assert_allclose(theta[k], mean, rtol=1e-12)
+            np.testing.assert_allclose(spread[k], [np.diag(a**2) for a in sizes], rtol=1e-12)
+            assert odds[k] == log_odds
 
 
 def test_regression_step_by_step_is_the_dense_posterior(at_large):
@@ -368,6 +403,41 @@ def test_the_slope_of_a_loops_cost_is_that_of_finite_differences(loops):
     slope = float(jax.jit(jax.grad(cost))(0.0))
     assert slope == pytest.approx(float(cost(1e-5) - cost(-1e-5)) / 2e-5, rel=1e-4)
     assert abs(slope) > 1e-3
+
+
+def test_each_loops_gradient_is_cut_by_itself_and_a_lost_loop_counts_fifty_times_and_teaches_nothing(
+    loops, monkeypatch
+):
+    prior = learning.wide()
+    fifty, ten = np.log(50.0), np.log(10.0)
+    shares = np.array([0.01, 0.5, 2.0, np.nan, np.inf])
+    lessons = dataclasses.replace(loops[0][jnp.zeros(5, int)], hidden=jnp.asarray(shares))
+
+    def excess(prior, lesson, key, num_steps, doublings):
+        return lesson.hidden * (jnp.sum(prior.probe**2) / 4 + jnp.sum(prior.kinematic[:, 3]) / 10 + 3.0)
+
+    monkeypatch.setattr(lessons_of, "excess", excess)
+    probe, odds = np.asarray(prior.probe), np.asarray(prior.kinematic)[:, 3]
+    whole = (probe**2).sum() / 4 + odds.sum() / 10 + 3.0
+    costs = shares[:3] * whole
+    assert costs[1] < ten < costs[1] * 5
+    assert costs[2] > ten
+    values, keys = lessons_of.numbers(prior), jax.random.split(KEY, 5)
+    loss, diverged, slopes = lessons_of._slope(values, prior, lessons, keys, 7, 2)
+    assert float(loss) == pytest.approx((np.minimum(costs, fifty).sum() + 2 * fifty) / 5)
+    assert float(diverged) == pytest.approx(np.mean([cost >= ten for cost in costs] + [True, True]))
+    expected, lengths = np.zeros(3), []
+    down = np.zeros(3)
+    for share, cost in zip(shares, costs):
+        if cost < fifty:
+            own, other = share * probe**2 / 2, share * np.full(3, 0.1)
+            lengths.append(np.linalg.norm([*own, *other]))
+            cut = min(1.0, 1.0 / lengths[-1]) / 5
+            expected, down = expected + cut * own, down + cut * other
+    assert lengths[0] < 1 < lengths[-1]
+    np.testing.assert_allclose(slopes["probe"], expected, rtol=1e-9)
+    np.testing.assert_allclose(slopes["kinematic"], np.column_stack([np.zeros((3, 3)), down]), rtol=1e-9)
+    assert not np.any(slopes["dense"])
 
 
 def test_learning_a_prior_lowers_the_cost_of_its_loops(loops, training):

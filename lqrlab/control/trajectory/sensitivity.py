@@ -1,7 +1,10 @@
 """How a locally optimal trajectory changes with its problem: by the implicit function theorem, in one Riccati pass."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool
 
 from lqrlab.compute import linalg
@@ -57,12 +60,17 @@ def moved(
         x, u, p = hessian((step[0], jnp.where(free, step[1], 0.0), step[2]))
         return x, jnp.where(free, u, step[1]), p
 
-    def solve(_: object, right: Point) -> Point:
-        return _newton_step(problem, point, free, right)
+    # as one vector: JAX transposes a solve only if all parts of its right-hand side depend on what is differentiated
+    right, parts = ravel_pytree((x, jnp.where(free, u, 0.0), p))
 
-    dx, du, _ = jax.lax.custom_linear_solve(
-        conditions, (x, jnp.where(free, u, 0.0), p), solve, symmetric=True
+    def along(function: Callable[[Point], Point]) -> Callable[[Array], Array]:
+        return lambda step: ravel_pytree(function(parts(step)))[0]
+
+    solve = along(lambda right: _newton_step(problem, point, free, right))
+    step = jax.lax.custom_linear_solve(
+        along(conditions), right, lambda _, right: solve(right), symmetric=True
     )
+    dx, du, _ = parts(step)
     return dx, du + held
 
 
