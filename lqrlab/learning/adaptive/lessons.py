@@ -123,9 +123,7 @@ def with_numbers(prior: Prior, values: dict[str, Array]) -> Prior:
     return dataclasses.replace(prior, **of)
 
 
-def excess(
-    prior: Prior, lesson: Lessons, key: PRNGKeyArray, num_steps: int, doublings: int, limit: float = 20.0
-) -> Array:
+def excess(prior: Prior, lesson: Lessons, key: PRNGKeyArray, num_steps: int, doublings: int) -> Array:
     """log(J / x0ᵀP x0 …) of one loop: what it costs above the same loop under the optimal gain, as a logarithm."""
     known = lesson.known
     mask = known.coordinates.state_mask.astype(float)
