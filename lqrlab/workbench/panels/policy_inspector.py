@@ -2,7 +2,8 @@
 
 import dataclasses
 import html
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import ipywidgets
 import jax
@@ -20,7 +21,8 @@ from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import binding, controls
 from lqrlab.workbench.panels.click_plane import Plane
-from lqrlab.workbench.panels.live_panel import Check, Panel
+from lqrlab.workbench.panels.live_panel import Check
+from lqrlab.workbench.panels.panel import Panel
 from lqrlab.workbench.runs.session import headless
 
 _SIDE = 300.0  # of the plane [px]
@@ -28,16 +30,22 @@ _WIDTH = 600.0  # of the curves [px]
 
 
 def policy_inspector(
-    policy: binding.Controller, family: str | Plant, *, label: str = "network", num_steps: int | None = None
+    policy: binding.Controller,
+    family: str | Plant,
+    *,
+    label: str = "network",
+    num_steps: int | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> "Inspector | Picture":
     """A panel that runs a policy, as :func:`binding.bind` takes it, and the plant's LQR from a start of one's choice.
 
     The plant is a family of the catalogue or one of your own, the policy is called ``label``, a run takes ``num_steps``
-    samples or two settling times of the optimum. Without a person it is the picture at its defaults.
+    samples or two settling times of the optimum. ``values`` is what the controls begin
+    at, as *copy as code* writes it. Without a person it is the picture.
     """
     plant = controls.one_plant(family)
-    if not headless():
-        return Inspector(plant, policy, label, num_steps)
+    if values is not None or not headless():
+        return Inspector(plant, policy, label, num_steps).at(values)
     pair = Pair.of(plant, policy, label, num_steps)
     runs = compare(pair, demonstration.start(plant))
     return _picture(pair, runs, _plane(pair, runs, *controls.revealing_plane(plant)))
@@ -171,9 +179,11 @@ class Inspector(Panel[Question, tuple[str, Picture]]):
         self.plane = Plane(frame=[edge / _SIDE for edge in axes.edges])
         pages = {"initial state": list(self.initial.values()), "parameters": list(self.parameters.values())}
         note = ipywidgets.HTML("Click to choose the start in this plane:")
-        super().__init__([self.across, self.up, note, self.plane, controls.tabs(pages)])
-        self.plane.observe(lambda _: self._clicked(), names="point")
-        self.watch(self.across, self.up, *pages["initial state"], *pages["parameters"])
+        arguments = {"policy": policy, "family": plant, "label": label, "num_steps": num_steps}
+        shown = [self.across, self.up, note, self.plane, controls.tabs(pages)]
+        super().__init__(shown, call=("policy_inspector", arguments))
+        self.plane.observe(lambda _: self._guarded(self._clicked)(), names="point")
+        self.track(across=self.across, up=self.up, initial=self.initial, parameters=self.parameters)
         self.ask()
 
     def _clicked(self) -> None:
