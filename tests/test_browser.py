@@ -137,6 +137,11 @@ def test_a_slider_moves_the_curve_in_jupyterlab(jupyterlab, page, artefacts, rec
         assert letters >= 9.0
         picture.scroll_into_view_if_needed()
         page.screenshot(path=artefacts / f"designer_{width}.png")
+    long = page.locator(".jp-OutputArea .noUi-base").evaluate_all(
+        "bars => bars.map(bar => bar.getBoundingClientRect().width).filter(wide => wide > 0)"
+    )
+    assert min(long) >= 200  # a pixel a step
+    assert page.locator(".jp-OutputArea button:text-is('undo'):enabled").count() == 0
     names = page.locator(".jp-OutputArea .noUi-handle").evaluate_all("hs => hs.map(h => h.ariaLabel)")
     assert {"position", "delay [samples]", "cart mass [kg]"} <= {*names}
     handle = page.locator(".jp-OutputArea .noUi-handle").first

@@ -657,6 +657,17 @@ def test_a_slider_that_is_dragged_is_one_step_to_undo(panel):
     panel.live.wait()
 
 
+def test_what_a_browser_rounds_is_not_a_step_to_undo(panel):
+    steps = len(panel._past)
+    panel.limit.value -= 1e-6
+    panel.parameters["length"].value *= 1 - 1e-8
+    panel.live.wait()
+    assert len(panel._past) == steps
+    assert "values" not in code(panel)
+    panel.reset.click()
+    panel.live.wait()
+
+
 def test_values_that_cannot_be_are_refused_in_words(panel):
     for values, refusal in (
         ({"wheels": 4}, "values: expected some of states.angle, .*, but found 'wheels'"),

@@ -15,7 +15,10 @@ from lqrlab.systems import Plant, Signal
 from lqrlab.workbench.figures import demonstration
 
 Sliders = dict[str, ipywidgets.FloatSlider]
-WIDE: dict[str, Any] = {"style": {"description_width": "11rem"}, "layout": {"width": "27rem"}}
+WIDE: dict[str, Any] = {
+    "style": {"description_width": "11rem"},
+    "layout": {"width": "29.5rem", "max_width": "100%"},
+}
 FREE = 100.0  # limits from here on, in units of a large input, count as none
 REACH = 3.0  # how far sliders of an initial state go, in scales of the states
 
@@ -40,7 +43,7 @@ def button(label: str, then: Callable[[], None]) -> ipywidgets.Button:
 def tabs(pages: Mapping[str, Sequence[ipywidgets.Widget]]) -> ipywidgets.Tab:
     """Pages of controls, by title."""
     boxes = [ipywidgets.VBox(list(page)) for page in pages.values()]
-    return ipywidgets.Tab(boxes, titles=tuple(pages), layout={"width": "30rem", "max_width": "100%"})
+    return ipywidgets.Tab(boxes, titles=tuple(pages), layout={"width": "33rem", "max_width": "100%"})
 
 
 def parameter_sliders(plant: Plant, **options: object) -> Sliders:

@@ -59,14 +59,14 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         self._moved: tuple[set[str], float] = set(), 0.0
         self.undo.disabled = True
         folded = ipywidgets.Accordion(
-            [self.code], titles=("copy as code",), layout={"width": "30rem", "max_width": "100%"}
+            [self.code], titles=("copy as code",), layout={"width": "33rem", "max_width": "100%"}
         )
         tools = [ipywidgets.HBox([self.undo, self.reset]), folded]
         children = [self.live.bar, self.words, self.picture, *beneath, _SliderNames()]
         if above:
             super().__init__([*controls, *children, *tools], layout={"flex_flow": "column"})
         else:
-            layout = {"flex": "1 1 30rem", "align_items": "flex-start"}
+            layout = {"flex": "1 1 33rem", "align_items": "flex-start"}
             left = ipywidgets.VBox([*controls, *tools], layout=layout)
             # beside the controls only where there is room for letters that can be read, else below them
             right = ipywidgets.VBox(children, layout={"flex": "100 1 44rem", "min_width": "0"})
@@ -177,11 +177,11 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
 
     def _codes(self, question: Question) -> list[str]:
         """Lines to copy: those that make the panel as it stands; a subclass may know more."""
-        return [made.call(*self._call, {k: v for k, v in self.values.items() if v != self._defaults[k]})]
+        return [made.call(*self._call, _moved(self._defaults, self.values))]
 
     def _remember(self) -> None:
         values, now = self.values, time.monotonic()
-        moved = {name for name, value in values.items() if value != self._present.get(name)}
+        moved = set(_moved(self._present, values))
         if moved and self._present:
             if moved != self._moved[0] or now - self._moved[1] > _STROKE:
                 self._past.append(self._present)
@@ -215,8 +215,7 @@ def _move(kept: Mapping[str, ipywidgets.Widget], name: str, value: Any) -> None:
     control, range_ = kept[name], ""
     with contextlib.suppress(traitlets.TraitError, TypeError):
         control.value = value
-        same = math.isclose(control.value, value) if isinstance(value, float) else control.value == value
-        if same:
+        if _same(control.value, value):
             return
     if options := getattr(control, "options", ()):
         range_ = f"one of {', '.join(repr(o[1] if isinstance(o, tuple) else o) for o in options)}"
@@ -225,6 +224,17 @@ def _move(kept: Mapping[str, ipywidgets.Widget], name: str, value: Any) -> None:
         low, high = (base**a if base else a for a in (control.min, control.max))
         range_ = f"a number from {low:.4g} to {high:.4g}"
     raise ValueError(f"values: {name}: expected {range_ or 'True or False'}, but found {value!r}")
+
+
+def _moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """What is not as before; not what a browser has only rounded when it first showed it."""
+    return {name: value for name, value in after.items() if not _same(value, before.get(name))}
+
+
+def _same(value: object, other: object) -> bool:
+    if isinstance(value, float) and isinstance(other, int | float):
+        return math.isclose(value, other, rel_tol=1e-6, abs_tol=1e-9)
+    return value == other
 
 
 def _copied(code: str) -> str:
