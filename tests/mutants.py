@@ -206,9 +206,9 @@ def _report(drawn: list[Mutation], outcomes: dict[str, dict[str, Any]]) -> float
         rooms[fault.path.split("/")[1]][outcomes[_name(fault)]["outcome"]] += 1
     total = sum(rooms.values(), collections.Counter())
     for room, counts in [*rooms.items(), ("all", total)]:
-        share = 100 * counts["killed"] / counts.total()
+        share = 100 * counts["killed"] / max(counts.total(), 1)
         print(f"{room:12s} {counts.total():4d} faults, killed {share:.1f} %, {dict(counts)}")
-    return 100 * total["killed"] / total.total()
+    return 100 * total["killed"] / max(total.total(), 1)
 
 
 if __name__ == "__main__":

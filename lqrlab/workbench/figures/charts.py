@@ -214,7 +214,7 @@ def over_time(
     label = f"{title} [{factor}{unit}]"
     label = label if len(label) <= int((at[2] - 4) / 5.6) else label.replace(" of ", " ")
     (name, second), one = duration_unit(until), 10.0**power
-    margins = (30, 6, 16, 25 if labelled else 14)
+    margins = (36, 6, 16, 25 if labelled else 14)  # the widest label: −0.05
     axes = Axes(at, (0.0, until / second), (low / one, high / one), margins, boxed=False)
     parts = [axes.frame(f"time [{name}]" if labelled else "", label)]
     for ts, values, stroke in curves:
