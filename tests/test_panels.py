@@ -120,6 +120,27 @@ def test_work_of_other_panels_waits_for_the_one_asked_last():
     assert order == ["slider", "map"]
 
 
+def test_work_asked_for_earlier_waits_even_if_it_begins_later():
+    order, begun = [], threading.Event()
+
+    def settled(asked, check):
+        begun.set()
+        check()
+        order.append(asked)
+
+    def touched(asked, check):
+        assert begun.wait(10)
+        check()
+        order.append(asked)
+
+    background, newest = live_panel.Live(settled, print, settle=0.2), live_panel.Live(touched, print)
+    background.ask("map")
+    newest.ask("slider")
+    newest.wait(10)
+    background.wait(10)
+    assert order == ["slider", "map"]
+
+
 def test_an_error_is_one_sentence_in_the_panel():
     def work(asked, check):
         raise asked
@@ -609,6 +630,29 @@ def any_panel(request, data, tmp_path_factory):
         made.close()
 
 
+@pytest.mark.parametrize("kind", MOVES)
+def test_without_a_person_values_of_nothing_change_nothing(kind, data, monkeypatch):
+    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
+    given = {"data_browser": (data.path,), "policy_inspector": (simulation.no_control, "pendulum")}
+    panel, arguments = getattr(widgets, kind), given.get(kind, ("pendulum",))
+    options = {"num": 40} if kind == "attraction_map" else {}
+    if kind != "data_browser":
+        options["num_steps"] = 40
+    assert panel(*arguments, **options, values={}) == panel(*arguments, **options)
+
+
+def test_sliders_of_a_plant_that_was_left_are_given_back(monkeypatch):
+    monkeypatch.setenv("JPY_SESSION_NAME", "x")
+    monkeypatch.delenv("LQRLAB_HEADLESS", raising=False)
+    panel = widgets.plant_explorer("pendulum", num_steps=20)
+    before = len(ipywidgets.widgets.widget._instances)
+    panel.set({"family": "mass_spring_damper"})
+    panel.set({"family": "pendulum"})
+    panel.live.wait()
+    assert len(ipywidgets.widgets.widget._instances) == before
+    panel.close()
+
+
 def code(panel):
     return BeautifulSoup(panel.code.value, "html.parser").find_all("pre")[-1].text
 
@@ -721,3 +765,23 @@ def test_a_panel_bears_all_its_sliders_at_their_ends(any_panel):
         panel.live.wait()
         assert panel.live.status.value == ""
         assert "nan" not in panel.picture.value + panel.words.value
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind != "data_browser"])
+def test_a_panel_bears_a_loop_that_ends_at_infinity(kind, monkeypatch):
+    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
+    plant = systems.from_matrices(
+        [[0.0, 1.0], [2000.0, 0.0]], [[0.0], [1.0]], Q=np.eye(2), R=[[1.0]], dt=0.05
+    )
+    free = simulation.LinearPolicy(jnp.zeros((1, 2)))
+    assert not np.isfinite(simulation.rollout(plant, free, jnp.ones(2), 400).xs).all()
+    first = (free,) if kind == "policy_inspector" else ()
+    values = {
+        "lqr_designer": {"limit": controls.limit_slider(0.0).value, "size": 3.0},
+        "plant_explorer": {"loop": "no control"},
+        "attraction_map": {"limit": controls.limit_slider(0.0).value},
+        "policy_inspector": {},
+    }[kind]
+    options = {"num": 40} if kind == "attraction_map" else {}
+    shown = getattr(widgets, kind)(*first, plant, num_steps=400, values=values, **options)
+    assert re.search(r"\b(nan|inf|infinity)\b", shown.html, re.IGNORECASE) is None

@@ -26,13 +26,13 @@ class _Turns:
     """The work of all panels: that of the panel asked last goes on, all other waits where it checks."""
 
     def __init__(self) -> None:
-        self._changed, self._working = threading.Condition(), list["Live"]()
+        self._changed, self._working = threading.Condition(), set["Live"]()
 
     @contextlib.contextmanager
     def taken(self, live: "Live") -> Iterator[None]:
-        """Ahead of all others, until another one is asked."""
+        """Take part in the turns."""
         with self._changed:
-            self._working.append(live)
+            self._working.add(live)
         try:
             yield
         finally:
@@ -44,7 +44,7 @@ class _Turns:
         """Until nobody asked later is at work; what ``check`` raises ends the waiting."""
         check()
         with self._changed:
-            while self._working[-1] is not live:
+            while max(self._working, key=lambda other: other.asked) is not live:
                 self._changed.wait(0.05)
                 check()
 
@@ -78,6 +78,7 @@ class Live(Generic[Question, Answer]):
         self._asking, self._turn = threading.Lock(), threading.Lock()
         self._newest = self._stopped = 0  # numbers of questions
         self._thread = threading.Thread()
+        self.asked = 0.0  # when, by a clock that only goes forwards
         self.error: Exception | None = None  # that the newest work ended with
         _LIVING.add(self)
 
@@ -85,6 +86,7 @@ class Live(Generic[Question, Answer]):
         """Have the work done for a question; returns at once."""
         with self._asking:
             self._newest += 1
+            self.asked = time.monotonic()
             self._thread = threading.Thread(target=self._answer, args=(question, self._newest), daemon=True)
             self._thread.start()
 
@@ -140,6 +142,7 @@ class Live(Generic[Question, Answer]):
                 with self._asking:
                     done.set()
                 timer.cancel()
+                timer.join()  # it holds the panel
             with self._asking:
                 if self._stopped < number:
                     self.say(trouble)

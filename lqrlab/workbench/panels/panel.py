@@ -50,7 +50,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         self.live = Live(self._compute, self._show, settle=settle)
         self.undo = made.button("undo", self._guarded(self._undo))
         self.reset = made.button("back to the defaults", self._guarded(self._reset))
-        self._quiet, self._call = False, call
+        self._quiet, self._call, self._drawn = False, call, Picture("", "")
         self._kept: dict[str, ipywidgets.Widget] = {}
         self._choosers: list[str] = []
         self._defaults: dict[str, Any] = {}
@@ -84,12 +84,13 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
 
     def draw(self, picture: Picture) -> None:
         """Put a picture and its words into the panel."""
+        self._drawn = picture
         self.picture.value, self.words.value = picture.drawing, picture.words
 
     def close(self) -> None:
         """Stop the work and close all widgets in the panel: ipywidgets keeps those that are not closed."""
         self.live.interrupt()
-        _close_all(self.children)
+        close_all(self.children)
         self.layout.close()
         super().close()
 
@@ -171,9 +172,13 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         self.live.wait(600)
         if self.live.error:
             raise self.live.error
-        still = Picture(self.picture.value, self._call[0].replace("_", " "), self.words.value)
+        still = self._still()
         self.close()
         return still
+
+    def _still(self) -> Picture:
+        """What the panel shows, all in one picture."""
+        return self._drawn
 
     def _codes(self, question: Question) -> list[str]:
         """Lines to copy: those that make the panel as it stands; a subclass may know more."""
@@ -246,9 +251,10 @@ def _copied(code: str) -> str:
     )
 
 
-def _close_all(widgets: Sequence[ipywidgets.Widget]) -> None:
+def close_all(widgets: Sequence[ipywidgets.Widget]) -> None:
+    """Close widgets and all that they are made of."""
     for widget in widgets:
-        _close_all(getattr(widget, "children", ()))
+        close_all(getattr(widget, "children", ()))
         for part in ("layout", "style"):
             if hasattr(widget, part):
                 getattr(widget, part).close()

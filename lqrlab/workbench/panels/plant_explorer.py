@@ -17,7 +17,7 @@ from lqrlab.workbench.figures.animation import HOLD, Animation, animation
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
 from lqrlab.workbench.panels.live_panel import Check
-from lqrlab.workbench.panels.panel import Panel
+from lqrlab.workbench.panels.panel import Panel, close_all
 from lqrlab.workbench.runs.session import headless
 
 _CLOSED, _OPEN = "optimal", "no control"
@@ -85,7 +85,8 @@ class Explorer(Panel[Question, Animation]):
         self.initial = controls.initial_sliders(nominal, continuous_update=False)
         pages = {"parameters": list(self.parameters.values()), "initial state": list(self.initial.values())}
         self.track(parameters=self.parameters, initial=self.initial)
-        self._pages.children = [controls.tabs(pages)]
+        before, self._pages.children = self._pages.children, [controls.tabs(pages)]
+        close_all(before)
         self.ask()
 
     def _question(self) -> Question:

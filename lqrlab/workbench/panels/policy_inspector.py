@@ -9,7 +9,7 @@ import ipywidgets
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from lqrlab import control, evaluation, simulation
 from lqrlab.compute import checks
@@ -47,8 +47,13 @@ def policy_inspector(
     if values is not None or not headless():
         return Inspector(plant, policy, label, num_steps).at(values)
     pair = Pair.of(plant, policy, label, num_steps)
-    runs = compare(pair, demonstration.start(plant))
-    return _picture(pair, runs, _plane(pair, runs, *controls.revealing_plane(plant)))
+    return picture(pair, demonstration.start(plant), *controls.revealing_plane(plant))
+
+
+def picture(pair: "Pair", x0: Float[np.ndarray | Array, " n"], across: int, up: int) -> Picture:
+    """Both policies from x0: the plane of two states, the curves and the words."""
+    runs = compare(pair, x0)
+    return _picture(pair, runs, _plane(pair, runs, across, up))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,7 +88,7 @@ Runs = dict[str, dict[str, Run]]
 """``linear`` and ``nonlinear`` plant → ``optimal`` and the policy's label → run."""
 
 
-def compare(pair: Pair, x0: Float[np.ndarray, " n"], check: Check = lambda: None) -> Runs:
+def compare(pair: Pair, x0: Float[np.ndarray | Array, " n"], check: Check = lambda: None) -> Runs:
     """Both policies from x0."""
     P = np.asarray(pair.design.P)
     least = float(x0 @ P @ x0)
@@ -208,6 +213,11 @@ class Inspector(Panel[Question, tuple[str, Picture]]):
         runs = compare(pair, x0, check)
         plane = svg.document(_plane(pair, runs, across, up), _SIDE, _SIDE, "plane of two states")
         return plane, _picture(pair, runs)
+
+    def _still(self) -> Picture:
+        x0, _, across, up = self._question()
+        (pair,) = self._pairs.values()
+        return picture(pair, x0, across, up)
 
     def _show(self, answer: tuple[str, Picture]) -> None:
         self.plane.svg = answer[0]
