@@ -64,12 +64,12 @@ def machine() -> dict[str, str | int]:
     }
     devices = ", ".join(sorted({device.device_kind for device in jax.devices()}))
     python = platform.python_version()
-    return {
+    found: dict[str, str | int] = {
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
         "devices": devices,
-        "python": python,
-    } | versions
+    }
+    return found | {"python": python} | versions
 
 
 def _processor() -> str:
