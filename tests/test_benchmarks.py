@@ -3,9 +3,11 @@
 import dataclasses
 
 import pytest
+from click.testing import CliRunner
 
 from lqrlab import benchmarks
-from lqrlab.benchmarks import measurement
+from lqrlab.benchmarks import measurement, records
+from lqrlab.workbench.cli import main
 
 
 def test_calls_take_turns_and_the_least_time_counts(monkeypatch):
@@ -49,3 +51,45 @@ def test_environments_step_beside_gymnax_and_gymnasium():
     rows = list(benchmarks.bench_env(8, steps=5, repeats=1))
     assert len(rows) == 10
     assert all(row.value > 0 for row in rows)
+
+
+def test_a_record_goes_on_where_it_was_stopped(tmp_path):
+    path, measured = tmp_path / "record.json", []
+
+    def speed():
+        measured.append("speed")
+        yield measurement.row("speed", 3, "×", 2)
+
+    def killed():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(benchmarks.measure_all(path, {"a": speed, "b": killed}))
+    rows = list(benchmarks.measure_all(path, {"a": speed, "b": speed}))
+    assert measured == ["speed", "speed"]
+    assert [row.reached for row in rows] == [True, True]
+    assert "| speed | 3 | × | ≥ 2 | yes |" in benchmarks.page(benchmarks.read(path))
+    path.write_text(path.read_text().replace('"cores": ', '"cores": 1'))
+    with pytest.raises(ValueError, match="of this machine"):
+        list(benchmarks.measure_all(path, {"a": speed}))
+    path.write_text('{"parts": {"a": 1}}')
+    with pytest.raises(ValueError, match="lqrlab bench all --json wrote"):
+        list(benchmarks.measure_all(path, {"a": speed}))
+
+
+def test_a_ratio_that_became_a_fifth_worse_is_said(tmp_path):
+    def written(name, *values):
+        times = [("over SciPy", "×", True), ("gradient over solve", "×", False), ("first call", "s", False)]
+        rows = [measurement.row(n, v, unit, least=least) for (n, unit, least), v in zip(times, values)]
+        list(records.measure_all(tmp_path / name, {"control": lambda: rows}))
+        return str(tmp_path / name)
+
+    old, same, worse = written("old", 10, 2, 1), written("same", 9, 2.2, 90), written("worse", 11, 2.5, 1)
+    assert [c.regression for c in benchmarks.compare(tmp_path / "old", tmp_path / "worse")] == [True, False]
+    calm = CliRunner().invoke(main, ["bench", "compare", old, same])
+    assert calm.exit_code == 0
+    assert "0 of 2 ratios" in calm.output
+    said = CliRunner().invoke(main, ["bench", "compare", old, worse])
+    assert said.exit_code == 1
+    assert "gradient over solve" in said.output
+    assert "over SciPy" not in said.output

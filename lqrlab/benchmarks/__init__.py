@@ -3,9 +3,11 @@
 from lqrlab.benchmarks.data import bench_data, bench_regeneration
 from lqrlab.benchmarks.loading import bench_large, bench_loading, source_rows
 from lqrlab.benchmarks.measurement import Row, measure
+from lqrlab.benchmarks.records import Change, compare, measure_all, page, read
 from lqrlab.benchmarks.recovered import bench_recovery
 from lqrlab.benchmarks.riccati import bench_control
 from lqrlab.benchmarks.riccati_acceptance import acceptance
+from lqrlab.benchmarks.starting import bench_start
 from lqrlab.benchmarks.stepping import bench_env
 from lqrlab.benchmarks.training import bench_train
 from lqrlab.benchmarks.unknown_plants import FULL, QUICK, Size, UnknownRow, bench_unknown, tune_unknown
@@ -13,6 +15,7 @@ from lqrlab.benchmarks.unknown_plants import FULL, QUICK, Size, UnknownRow, benc
 __all__ = [
     "FULL",
     "QUICK",
+    "Change",
     "Row",
     "Size",
     "UnknownRow",
@@ -24,9 +27,14 @@ __all__ = [
     "bench_loading",
     "bench_recovery",
     "bench_regeneration",
+    "bench_start",
     "bench_train",
     "bench_unknown",
+    "compare",
     "measure",
+    "measure_all",
+    "page",
+    "read",
     "source_rows",
     "tune_unknown",
 ]

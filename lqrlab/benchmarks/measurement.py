@@ -13,19 +13,21 @@ Call = Callable[[], object]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One figure: what was measured, its value and unit, what was aimed at, and whether that was reached."""
+    """One figure: what was measured, its value and unit, what was aimed at, whether that was reached, whether more is
+    better."""
 
     name: str
     value: float
     unit: str
     target: float | None = None
     reached: bool | None = None
+    least: bool = True
 
 
 def row(name: str, value: float, unit: str, target: float | None = None, *, least: bool = True) -> Row:
     """A row whose target is the least value wanted, or with ``least=False`` the largest."""
     reached = None if target is None else bool(value >= target if least else value <= target)
-    return Row(name, float(value), unit, target, reached)
+    return Row(name, float(value), unit, target, reached, least)
 
 
 def measure(calls: Mapping[str, Call], repeats: int) -> dict[str, float]:

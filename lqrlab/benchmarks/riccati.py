@@ -1,5 +1,6 @@
 """How fast Riccati designs are: a batch at once against loops over the solvers of SciPy and slycot."""
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -10,8 +11,8 @@ import scipy.linalg
 import slycot
 
 from lqrlab import control
-from lqrlab.benchmarks.measurement import Row, measure, row
-from lqrlab.compute import seconds
+from lqrlab.benchmarks.measurement import Call, Row, last_line, measure, row
+from lqrlab.compute import Backend, seconds, setup
 
 Problems = tuple[np.ndarray, ...]
 """A, B, Q, R with a leading axis of problems."""
@@ -68,6 +69,7 @@ def bench_control(
     return (
         rows
         + [each for n in dimensions for each in _repairs(n, problems(n, num), repeats)]
+        + [each for n in dimensions for each in _cores(n, num, repeats)]
         + _single(repeats)
     )
 
@@ -133,6 +135,43 @@ def _quality(name: str, found: control.LQR, args: Problems, *, continuous: bool)
         row(f"{name}: certified", 100 * certified.mean(), "%"),
         row(f"{name}: falsely accepted", int(unstable.sum()), "problems", 0, least=False),
     ]
+
+
+def _cores(n: int, num: int, repeats: int) -> list[Row]:
+    """Designs inside a program of the user's own: on one core, and split over all; outside, where threads take all."""
+    cores = os.cpu_count() or 1
+    if jax.default_backend() != "cpu" or cores < 2:
+        return []
+    times = [
+        float(a)
+        for a in last_line(inside_and_outside, *map(str, (n, num // cores * cores, repeats, cores))).split()
+    ]
+    one, split, outside = (1e6 * time / num for time in times)
+    name = f"continuous n={n}: inside a jit"
+    return [
+        row(f"{name}, on one core", one, "µs"),
+        row(f"{name}, split over {cores} cores", split, "µs"),
+        row(f"{name}, {cores} cores over one", one / split, "×", 1.7),
+        row(f"continuous n={n}: outside, over one core inside", one / outside, "×", 1.7),
+    ]
+
+
+def inside_and_outside(n: str, num: str, repeats: str, cores: str) -> None:
+    """Print the least times [s] of designs: inside a ``jit``, there split over the cores, and outside."""
+    setup(cpu_devices=int(cores))
+    batch = [jnp.asarray(a) for a in problems(int(n), int(num))]
+    backend = Backend(mesh=f"data={cores}")
+
+    def gain(*problem: jax.Array) -> jax.Array:
+        return control.lqr(*problem).K
+
+    shared = backend.share(batch)
+    calls: dict[str, Call] = {
+        "one": partial(jax.jit(gain), *batch),
+        "split": partial(jax.jit(backend.split(gain)), *shared),
+        "outside": partial(control.lqr, *batch),
+    }
+    print(*measure(calls, int(repeats)).values())
 
 
 def _single(repeats: int) -> list[Row]:

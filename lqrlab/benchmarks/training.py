@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -189,16 +188,15 @@ def _two_devices(model: ModelConfig, batch: int, repeats: int) -> float | None:
     """Time [s] of a step shared out over two virtual devices, in another process; None if that fails."""
     if jax.default_backend() != "cpu":
         return None
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     try:
-        return float(last_line(shared_out, model.to_json(), str(batch), str(repeats), XLA_FLAGS=flags))
+        return float(last_line(shared_out, model.to_json(), str(batch), str(repeats)))
     except subprocess.CalledProcessError:
         return None
 
 
 def shared_out(model: str, batch: str, repeats: str) -> None:
     """Print the least time [s] of a step shared out over two devices; arguments as on a command line."""
-    setup()
+    setup(cpu_devices=2)
     mesh = Backend(mesh="data=2").jax_mesh
     assert mesh is not None
     with _data() as data:

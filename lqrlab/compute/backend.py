@@ -8,7 +8,7 @@ import math
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from lqrlab.compute import checks, debugging
 from lqrlab.compute.config import Config, OneOf, Seed
@@ -24,7 +25,9 @@ AXES = ("data", "fsdp")
 T = TypeVar("T")
 
 
-def setup(*, x64: bool = True, cache: bool = True, keep_pages: bool = True) -> None:
+def setup(
+    *, x64: bool = True, cache: bool = True, keep_pages: bool = True, cpu_devices: int | None = None
+) -> None:
     """Set JAX up for lqrlab; notebooks, command line and tests call it first. Importing changes nothing.
 
     >>> compute.setup()
@@ -38,7 +41,21 @@ def setup(*, x64: bool = True, cache: bool = True, keep_pages: bool = True) -> N
         keep_pages: let a process on Linux keep the memory that it has once used: mapping and clearing pages for
             each call costs a large train step a third of its time. Not done where a variable ``MALLOC_…`` is
             set; of little use after JAX has computed.
+        cpu_devices: as how many devices the processor appears, so that a batch that :meth:`Backend.split` shares out
+            over them takes as many cores within one program; as one if left out.
+
+    Raises:
+        ValueError: ``cpu_devices`` after JAX has computed.
     """
+    if cpu_devices is not None:
+        checks.whole("cpu_devices", cpu_devices)
+        try:
+            jax.config.update("jax_num_cpu_devices", cpu_devices)
+        except RuntimeError:
+            raise ValueError(
+                f"cpu_devices: expected before JAX computes for the first time, but found {len(jax.devices())} devices "
+                "in use; restart the kernel and call setup first"
+            ) from None
     for name, value in (("x64", x64), ("cache", cache), ("keep_pages", keep_pages)):
         checks.flag(name, value)
     jax.config.update("jax_enable_x64", x64)
@@ -154,7 +171,7 @@ class Backend(Config):
         if count > len(devices):
             raise ValueError(
                 f"mesh: {self.mesh!r} asks for {count} devices, but there are {len(devices)}; on a CPU, "
-                f"XLA_FLAGS=--xla_force_host_platform_device_count={count}, set before JAX starts, makes as many"
+                f"compute.setup(cpu_devices={count}), called before JAX computes, makes as many"
             )
         return Mesh(np.array(devices[:count]).reshape(*sizes.values()), tuple(sizes))
 
@@ -176,6 +193,38 @@ class Backend(Config):
         cut = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
         even = jax.tree.map(lambda a: np.ndim(a) > 0 and np.shape(a)[0] % mesh.size == 0, tree)
         return jax.device_put(tree, jax.tree.map(lambda fits: cut if fits else self.place, even))
+
+    def split(self, fn: Callable[..., PyTree[Array]]) -> Callable[..., PyTree[Array]]:
+        """``fn`` of batches such that each device of the mesh works on its share, also inside ``jit`` and ``grad``.
+
+        XLA runs a program of many small steps on one core of a CPU. With one device for each core
+        (:func:`setup`) all of them work, and none waits for another's slowest problem.
+
+        >>> design = jax.jit(compute.Backend(mesh="data=1").split(lambda A: control.dlqr(A, A, A, A).K))
+        >>> design(jnp.ones((6, 1, 1))).shape
+        (6, 1, 1)
+
+        Args:
+            fn: of arrays and pytrees of arrays whose first axes are of one length, that the number of devices divides;
+                its results have that axis too.
+        """
+        mesh = self.jax_mesh
+        if mesh is None:
+            return fn
+        spec = PartitionSpec(mesh.axis_names)
+        shared = jax.shard_map(fn, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+
+        @functools.wraps(fn)
+        def call(*args: PyTree) -> PyTree[Array]:
+            lengths = {np.shape(a)[:1] for a in jax.tree.leaves(args)}
+            if len(lengths) != 1 or not all(axis and axis[0] % mesh.size == 0 for axis in lengths):
+                found = ", ".join(str(np.shape(a)) for a in jax.tree.leaves(args))
+                raise ValueError(
+                    f"args: expected first axes of one length that {mesh.size} devices divide, but found shapes {found}"
+                )
+            return shared(*args)
+
+        return call
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

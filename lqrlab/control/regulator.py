@@ -83,9 +83,10 @@ def _certified(
 @batch_last.solver(2, 2, 2)
 def _bounded_below(Q: Array, R: Array, N: Array) -> Array:
     """Whether R > 0 and Q − NR⁻¹Nᵀ ≥ 0, to rounding; the batch on the last axis."""
-    some = checks.tolerance(Q.dtype) * jnp.maximum(
-        batch_last.largest(Q), float(jnp.finfo(Q.dtype).tiny) ** 0.5
-    )
+    scale = jnp.maximum(batch_last.largest(Q), float(jnp.finfo(Q.dtype).tiny) ** 0.5)
+    some = linalg.stored(
+        checks.tolerance(Q.dtype) * scale
+    )  # else each entry of the sum below looks for it again
     rest = Q - batch_last.mul(N, batch_last.mul(batch_last.inverse(R), batch_last.t(N)))
     return batch_last.positive(R) & batch_last.positive(rest + some[None, None] * batch_last.eye(len(Q), Q))
 

@@ -1,9 +1,9 @@
-"""Policies that bring back what the LQR loses, trained by gradients through the simulator.
+"""Policies that stabilise starts from which the LQR diverges, trained by gradients through the simulator.
 
-With limited inputs and nonlinear dynamics what a regulator leaves to be won is not cost but *recovery*: from where its
-loop comes back at all. The gradient through a whole recovery explodes, or ends at the nearest local optimum (a pole
-that hangs still). So each step differentiates a short window of many loops, and a critic, a second network, stands for
-all the cost after it. Both start from the LQR: the policy is its saturated gain, the critic its xᵀPx.
+With limited inputs and nonlinear dynamics there is less to gain in cost than in *recovery*: in the set of starts from
+which the loop converges at all. The gradient through a whole recovery explodes, or ends at the nearest local optimum
+(a pole that hangs still). So each step differentiates a short window of many loops, and a critic, a second network,
+stands for all the cost after it. Both start from the LQR: the policy is its saturated gain, the critic its xᵀPx.
 
 Source: J. Xu, V. Makoviychuk, Y. Narang, F. Ramos, W. Matusik, A. Garg, M. Macklin, Accelerated policy learning with
 parallel differentiable simulation, ICLR 2022 (SHAC).
@@ -28,8 +28,8 @@ from lqrlab.learning.recovery_policy import Layers, RecoveryPolicy, Regulator, a
 from lqrlab.simulation import Env, Verdict, verdict
 from lqrlab.systems import Plant
 
-_FAR = 100.0  # scales at which a loop of training is lost
-_REST = 0.5  # of the ellipsoid where the LQR does not saturate: a loop that has come so near starts anew
+_FAR = 100.0  # scales beyond which a loop of training counts as diverged
+_REST = 0.5  # of the ellipsoid where the LQR does not saturate: a loop that is inside gets a new start
 _EXCESS = 0.01  # weight of demands beyond the limits, where no gradient would lead back
 _TINY = 1e-6  # of cost, that its logarithm is finite
 _JUDGED, _JUDGED_STEPS = 128, 1000  # starts of a validation, and samples of their loops
@@ -44,7 +44,7 @@ class RecoveryConfig(Config):
         num_steps: optimizer steps.
         loops: that are run side by side.
         window: samples of them that a step differentiates through.
-        longest: samples after which a loop starts anew.
+        longest: samples after which a loop gets a new start.
         spread: starts are normal, with up to so many state scales.
         width: of the two networks' hidden layers.
         learning_rate: Adam's peak; linear warm-up, then cosine to a twentieth.
@@ -117,16 +117,16 @@ class Task:
 
     world: Env
     regulator: Regulator
-    lost: Array  # the cost of a loop that has left the model: as if it stayed at the edge for ever
+    diverged: Array  # the cost of a diverged loop: as if it stayed at the edge for ever
     config: RecoveryConfig = dataclasses.field(metadata={"static": True})
 
     def value(self, critic: Layers, x: Array) -> Array:
-        """The critic's cost to go ``[...]``: xᵀPx, cut at that of a lost loop, times what a network has learned."""
+        """The critic's cost to go ``[...]``: xᵀPx, limited to that of a diverged loop, times a learned factor."""
         r = self.regulator
         scaled = r.scaled(x)
         size = quadratic(r.P, scaled)
         learned = applied(critic, r.features(scaled))[..., 0]
-        return (size + _TINY) / (1 + size / self.lost) * jnp.exp(r.beyond(scaled) * learned)
+        return (size + _TINY) / (1 + size / self.diverged) * jnp.exp(r.beyond(scaled) * learned)
 
     def starts(self, key: Array, num: int) -> Array:
         """Initial states ``[num, n]``."""
@@ -154,8 +154,8 @@ def train_recovery(
 
     Returns:
         :class:`Recovery`. Kept is, of the policies validated that recover no less of the validation's starts than the
-        LQR at one, two and four state scales, the one whose mean logarithm of the cost is least, lost loops included.
-        Starts of an evaluation must come from another key.
+        LQR at one, two and four state scales, the one whose mean logarithm of the cost is least, diverged ones
+        included. Starts of an evaluation must come from another key.
     """
     config = config or RecoveryConfig()
     task = task_of(plant, limits, config)
@@ -184,12 +184,12 @@ def task_of(plant: Plant, limits: tuple[ArrayLike, ArrayLike], config: RecoveryC
     regulator = Regulator.of(plant, limits)
     world = simulation.env(plant, limits=limits).astype(regulator.K.dtype)
     weight = jnp.mean(jnp.diag(world.Q) * regulator.scale_x**2)
-    lost = _FAR**2 * weight * world.dt / (1 - config.discount)
-    return Task(world, regulator, lost, dataclasses.replace(config, seed=0))  # one program for all seeds
+    diverged = _FAR**2 * weight * world.dt / (1 - config.discount)
+    return Task(world, regulator, diverged, dataclasses.replace(config, seed=0))  # one program for all seeds
 
 
 def _started(task: Task, keys: list[Array]) -> _Learner:
-    """The LQR and its cost to go; the loops' ages are spread, that not all start anew at once."""
+    """The LQR and its cost to go; the loops' ages are spread, so that not all get new starts at once."""
     config, r = task.config, task.regulator
     actor = RecoveryPolicy.start(r, config.width, key=keys[0]).layers
     critic = perceptron(r, config.width, 1, key=keys[1])
@@ -223,7 +223,7 @@ clipped.defvjp(lambda x, steepest: (x, None), _clip_back)
 def window_loss(task: Task, actor: Layers, target: Layers, x0: Array) -> tuple[Array, _Window]:
     """The sum over loops of the logarithm of the cost from x0 ``[loops, n]``: a window of it, then the critic's.
 
-    The logarithm makes a loop that is nearly lost weigh as much as one that is nearly at rest.
+    The logarithm makes a loop that almost diverges weigh as much as one that is nearly at rest.
     """
     policy, config = RecoveryPolicy(actor, task.regulator), task.config
     r = task.regulator
@@ -247,14 +247,14 @@ def window_loss(task: Task, actor: Layers, target: Layers, x0: Array) -> tuple[A
         to_go = jnp.where(counted, cost + config.discount * to_go, to_go)
         return to_go, to_go
 
-    last = jnp.where(alive, task.value(target, end), task.lost)
+    last = jnp.where(alive, task.value(target, end), task.diverged)
     total, to_go = jax.lax.scan(back, last, (costs, counts), reverse=True)
     loss = jnp.sum(jnp.log(total + _TINY) + _EXCESS * excess / config.window)
     return loss, jax.lax.stop_gradient(_Window(xs, to_go, counts, end, alive))
 
 
 def _critic_loss(critic: Layers, task: Task, seen: _Window) -> Array:
-    error = jnp.log(task.value(critic, seen.xs)) - jnp.log(jnp.clip(seen.to_go, _TINY, task.lost))
+    error = jnp.log(task.value(critic, seen.xs)) - jnp.log(jnp.clip(seen.to_go, _TINY, task.diverged))
     return jnp.sum(jnp.where(seen.counts, error**2, 0.0)) / jnp.sum(seen.counts, dtype=error.dtype)
 
 
@@ -295,7 +295,7 @@ def _updated(
 
 
 def _renewed(task: Task, seen: _Window, age: Array, key: Array) -> tuple[Array, Array]:
-    """The loops' states and ages: those that are lost, at rest, or old start anew."""
+    """The loops' states and ages: those that diverged, are at rest, or are old get new starts."""
     r = task.regulator
     rested = quadratic(r.P, r.scaled(seen.end)) < _REST * r.level
     done = ~seen.alive | rested | (age >= task.config.longest) | ~jnp.all(jnp.isfinite(seen.end), -1)
@@ -306,12 +306,12 @@ def _renewed(task: Task, seen: _Window, age: Array, key: Array) -> tuple[Array, 
 def _recovered(task: Task, actor: Layers, x0: Array) -> tuple[Array, Array]:
     """Shares of starts ``[num, n]`` recovered, one for each of the sizes that they are taken times.
 
-    And the mean logarithm of the cost, where a loop that does not converge costs as much as one that is lost.
+    And the mean logarithm of the cost, where a loop that does not converge costs as much as one that diverges.
     """
     sizes = jnp.asarray(_SIZES, x0.dtype)
     starts = sizes[:, None, None] * x0[None]
     policy = RecoveryPolicy(actor, task.regulator)
     run = simulation.rollout(task.world, policy, starts, _JUDGED_STEPS, keep=("xs", "costs"))
     back = verdict.of_sizes(verdict.size(run.xs, task.regulator.scale_x)) == Verdict.CONVERGED
-    cost = jnp.where(back, run.cost, task.lost)
+    cost = jnp.where(back, run.cost, task.diverged)
     return jnp.mean(back, axis=-1, dtype=x0.dtype), jnp.mean(jnp.log(cost + _TINY))

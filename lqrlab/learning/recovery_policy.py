@@ -99,9 +99,9 @@ class Regulator:
     def features(self, x: Array) -> Array:
         """What a network is shown of scaled states ``[..., num_features]``.
 
-        Each state, near and far alike; combinations of them whose squares sum up to x̃ᵀP x̃, because a state that is
-        nearly lost differs from one that is not in a combination that costs much; angles as the plant sees them;
-        the LQR's input.
+        Each state, near and far alike; combinations of them whose squares sum up to x̃ᵀP x̃, because a state from
+        which the loop almost diverges differs from others in a combination that costs much; angles as the plant sees
+        them; the LQR's input.
         """
         angles = np.array(self.angles, int)
         turned = x[..., angles] * expand_batch(self.scale_x[angles], x.ndim)

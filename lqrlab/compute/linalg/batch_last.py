@@ -145,11 +145,14 @@ def inverse(a: Float[Array, "n n width"]) -> Float[Array, "n n width"]:
 
 def positive(a: Float[Array, "n n width"]) -> Bool[Array, " width"]:
     """Whether symmetric a is positive definite: all pivots of its elimination are above zero."""
-    good = jnp.ones(a.shape[2:], bool)
-    for _ in range(a.shape[0]):
-        good = good & (a[0, 0] > 0)
-        a = a[1:, 1:] - a[1:, :1] * a[:1, 1:] / a[:1, :1]
-    return good
+
+    def eliminated(k: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        a, good = state
+        row, column = (jax.lax.dynamic_index_in_dim(a, k, axis, keepdims=True) for axis in (0, 1))
+        pivot = jax.lax.dynamic_index_in_dim(row, k, 1, keepdims=True)
+        return a - column * (row / pivot), good & (pivot[0, 0] > 0)
+
+    return jax.lax.fori_loop(0, len(a), eliminated, (a, jnp.ones(a.shape[2:], bool)))[1]
 
 
 # Solvers for any leading axes -------------------------------------------------------------------------------

@@ -66,6 +66,46 @@ def bench_train(repeats: int, as_json: bool) -> None:
     _show(lambda: benchmarks.bench_train(repeats=repeats), as_json)
 
 
+@bench.command("start")
+@as_json
+def bench_start(as_json: bool) -> None:
+    """How long a person waits at first: new processes, with and without compiled programs on disk; some minutes."""
+    from lqrlab import benchmarks
+
+    _show(benchmarks.bench_start, as_json)
+
+
+@bench.command("all")
+@click.option(
+    "--json", "path", required=True, type=PATH, help="File to write; the same command goes on with it."
+)
+@click.option("--markdown", type=PATH, help="Also write a page of Markdown.")
+def bench_all(path: Path, markdown: Path | None) -> None:
+    """All of control, data, env, train and start into one file, for compare; about half an hour."""
+    from lqrlab import benchmarks
+    from lqrlab.compute import files
+
+    _show(lambda: benchmarks.measure_all(path), as_json=False)
+    if markdown is not None:
+        files.write_atomic(markdown, benchmarks.page(benchmarks.read(path)))
+
+
+@bench.command("compare")
+@click.argument("old", type=PATH)
+@click.argument("new", type=PATH)
+def compare(old: Path, new: Path) -> None:
+    """Which ratios in NEW are more than 20 % worse than in OLD, both written by bench all; exit status 1 if any is."""
+    from lqrlab import benchmarks
+
+    changes = benchmarks.compare(old, new)
+    worse = [change for change in changes if change.regression]
+    cells = [(c.name, f"{c.old:.4g}", f"{c.new:.4g}", f"{c.better:.2f}") for c in worse or changes[:3]]
+    click.echo(table(cells, ("ratio", "old", "new", "times better")))
+    click.echo(f"{len(worse)} of {len(changes)} ratios are more than 20 % worse")
+    if worse:
+        raise SystemExit(1)
+
+
 @bench.command("recovery")
 @click.option("--family", "families", multiple=True, help="A plant; may be repeated. All five if left out.")
 @click.option(
