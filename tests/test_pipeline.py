@@ -677,9 +677,12 @@ def test_a_notebook_takes_a_file_of_plants_relative_to_the_project(opened, monke
     (opened.parents[1] / "mine.toml").write_text("[slide]\nA = [[0]]\nB = [[1]]\n")
     monkeypatch.setenv("LQRLAB_PLANTS", "")
     monkeypatch.setattr(registry, "FAMILIES", dict(registry.FAMILIES))
-    session.begin("01_first", "latest", plants="mine.toml")
+    folder = session.begin("01_first", "latest", plants="mine.toml")
     assert "plants of mine.toml: slide" in capsys.readouterr().out
     assert "slide" in registry.FAMILIES
+    run_folder.begin(folder / "run.json")
+    for record in (session.finish("01_first", folder, {}), folder / "run.json"):
+        assert json.loads(record.read_text())["plants"] == [str(opened.parents[1] / "mine.toml")]
 
 
 def test_a_new_folder_of_a_person_reads_the_data_of_the_latest_run(opened, capsys):

@@ -19,6 +19,11 @@ PLANT_FILES = "LQRLAB_PLANTS"
 _MOST_BYTES = 1 << 27  # of JSON: some ten seconds and a gigabyte to read
 
 
+def plant_files() -> list[str]:
+    """The user's files of plants that this process was given."""
+    return [file for file in os.environ.get(PLANT_FILES, "").split(os.pathsep) if file]
+
+
 def write_atomic(path: str | Path, data: str | bytes | memoryview) -> Path:
     """Give a file new contents: a process killed at any moment leaves the old ones or the new ones.
 

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from lqrlab.compute import checks
-from lqrlab.compute.files import PLANT_FILES, read_bytes
+from lqrlab.compute.files import PLANT_FILES, plant_files, read_bytes
 from lqrlab.systems import registry
 from lqrlab.systems.custom import from_matrices
 from lqrlab.systems.files import load
@@ -58,8 +58,7 @@ def register_file(path: str | Path) -> list[str]:
             f"{file}: registers no plant; put @systems.register above the class, or write "
             "systems.register(plant, name='my_plant')"
         )
-    known = [other for other in os.environ.get(PLANT_FILES, "").split(os.pathsep) if other]
-    os.environ[PLANT_FILES] = os.pathsep.join(dict.fromkeys([*known, str(file)]))
+    os.environ[PLANT_FILES] = os.pathsep.join(dict.fromkeys([*plant_files(), str(file)]))
     _entered["files"] = os.environ[PLANT_FILES]
     return found
 
@@ -106,7 +105,7 @@ def _enter_named() -> None:
     value = os.environ.get(PLANT_FILES, "")
     if value != _entered["files"]:
         _entered["files"] = value
-        for path in filter(None, value.split(os.pathsep)):
+        for path in plant_files():
             register_file(path)
     if not _entered["packages"]:
         _entered["packages"] = GROUP

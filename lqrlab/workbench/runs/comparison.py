@@ -191,6 +191,7 @@ def _facts(frame: "DataFrame", record: Record) -> list[tuple[str, object]]:
         ("Points" if mapped else "Runs", outcomes),
         ("Profile", record.get("profile")),
         ("Reads from", record.get("inputs")),
+        ("Plants of", ", ".join(record.get("plants", []))),
         ("Started", record["started"].replace("T", " ")[:16]),
         ("Computing", clock(seconds) if seconds else None),
         ("Device", record.get("device") or next(iter(devices), None)),

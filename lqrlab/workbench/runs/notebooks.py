@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import os
 import re
 import tokenize
 import types
@@ -20,7 +19,7 @@ from typing import Annotated, Any
 import lqrlab
 from lqrlab.compute import checks
 from lqrlab.compute.config import OneOf, Range, checked
-from lqrlab.compute.files import PLANT_FILES, read_object
+from lqrlab.compute.files import plant_files, read_object
 
 Cell = Mapping[str, Any]
 Kind = type | types.GenericAlias | types.UnionType | None
@@ -293,7 +292,7 @@ def package_hash(root: Path = Path(lqrlab.__file__).parent) -> str:
         name = path.relative_to(root).as_posix()
         if not name.startswith("workbench/"):
             digest.update(name.encode() + b"\0" + path.read_bytes())
-    for file in filter(None, os.environ.get(PLANT_FILES, "").split(os.pathsep)):
+    for file in plant_files():
         digest.update(Path(file).read_bytes())
     return digest.hexdigest()[:16]
 

@@ -45,6 +45,7 @@ class Record(TypedDict, total=False):
     seconds: float
     profile: str | None
     versions: dict[str, str]
+    plants: list[str]  # files of the user's plants
     commit: str | None
     platform: str
     device: str | None
@@ -70,6 +71,7 @@ def begin(path: Path, **fields: Unpack[Record]) -> None:
     before = _made(path.parent)
     made = [name for name in PRODUCTS if name in before or not os.path.lexists(path.parent / name)]
     about = {"versions": session.versions(), "platform": platform.platform(), "started": session.now()}
+    about |= {"plants": files.plant_files()}
     listed = {"made": made} if path.name == RUN else {}
     files.write_json(path, {**about, **listed, "status": "running", **fields}, ensure_ascii=False)
 

@@ -42,6 +42,7 @@ class Result(TypedDict):
     device: str
     backend: dict[str, object] | None
     versions: dict[str, str]
+    plants: list[str]
 
 
 def headless() -> bool:
@@ -195,6 +196,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
         "device": f"{len(jax.devices())} × {device.platform}{kind}",
         "backend": None if backend is None else dataclasses.asdict(backend),
         "versions": versions(),
+        "plants": disk.plant_files(),
     }
     path = result_path(folder, name)
     if _kept(folder, name):
