@@ -263,6 +263,7 @@ def lqrlab_command(*args: str) -> tuple[int, str, str]:
         (["run", "-p", "rate"], "-p rate: expected NAME=VALUE, as in -p learning_rate=1e-3"),
         (["run", "--notebooks", "/nowhere"], "found none named 01_"),
         (["report", "/nowhere"], "found no run.json, the record of one"),
+        (["run", "width=6"], "'width=6' is none; values are given with -p, as in -p width=6"),
     ],
 )
 def test_a_wrong_request_gets_one_line(args, message):
@@ -274,6 +275,17 @@ def test_a_wrong_request_gets_one_line(args, message):
     assert message in err
     with pytest.raises(ValueError, match=re.escape(message)):  # shown with all lines of code
         CliRunner().invoke(main, ["--traceback", *args], catch_exceptions=False)
+
+
+def test_a_value_without_its_p_and_a_misspelt_folder_are_recognized(tmp_path):
+    code, _, err = lqrlab_command("sweep", "03_training", "learning_rate=1e-3")
+    assert (code, "values are given with -p, as in -p learning_rate=1e-3" in err) == (2, True)
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "run.json").touch()
+    code, _, err = lqrlab_command("report", str(tmp_path / "tyni"))
+    assert (code, "the record of one; there are tiny" in err) == (2, True)
+    code, _, err = lqrlab_command("report", str(tmp_path / "tinny"))
+    assert (code, "the record of one; did you mean tiny?" in err) == (2, True)
 
 
 def test_systems_are_listed_and_shown():

@@ -45,9 +45,13 @@ class _Group(click.Group):
             sys.exit(1 if failed else 2)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Ctrl-C ends with a sentence."""
+        """Ctrl-C ends with a sentence; a value without its ``-p`` is recognized."""
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            if "unexpected extra argument" in error.message and "=" in error.message:
+                error.message += "; values are given with -p, as in -p learning_rate=1e-3"
+            raise
         except KeyboardInterrupt:
             resumes = ctx.invoked_subcommand in RESUMED
             click.echo("\nstopped" + "; it resumes when the command is repeated" * resumes, err=True)

@@ -143,6 +143,8 @@ def named(folder: Path, names: Sequence[str]) -> list[Notebook]:
     paths = {path.stem: path for path in sorted(folder.glob(NUMBERED))}
     wanted = dict.fromkeys(Path(name).name.removesuffix(".ipynb") for name in names)
     for name in wanted:
+        if "=" in name:
+            raise ValueError(f"notebooks: {name!r} is none; values are given with -p, as in -p {name}")
         if name not in paths:
             raise ValueError(f"notebooks: there is no {name!r} in {folder}{near(name, paths)}")
     return [read(paths[name]) for name in wanted]

@@ -59,9 +59,11 @@ def write(folder: str | Path) -> Path:
     """
     folder = Path(folder)
     if not run_folder.recorded(folder / run_folder.RUN):
+        others = [record.parent.name for record in folder.parent.glob(f"*/{run_folder.RUN}")]
+        advice = notebooks.near(folder.name, others) or f"; lqrlab run --folder {folder} makes one"
         raise ValueError(
-            f"{folder}: expected the folder of a run or sweep, but found no {run_folder.RUN}, the record of one; "
-            f"lqrlab run --folder {folder} makes one"
+            f"{folder}: expected the folder of a run or sweep, but found no {run_folder.RUN}, the record of one"
+            + advice
         )
     paths = sorted((folder / "notebooks").glob("[0-9]*.ipynb"), reverse=True)  # of two the one that failed
     executed = {path.name.partition(".")[0]: path for path in paths}
