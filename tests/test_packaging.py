@@ -259,7 +259,7 @@ def lqrlab_command(*args: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["systems", "cart_pool"], "no plant is called 'cart_pool'; did you mean cart_pole"),
+        (["systems", "cart_pool"], "no plant is called 'cart_pool'; did you mean cart_pole? One of"),
         (["run", "-p", "rate"], "-p rate: expected NAME=VALUE, as in -p learning_rate=1e-3"),
         (["run", "--notebooks", "/nowhere"], "found none named 01_"),
         (["report", "/nowhere"], "found no run.json, the record of one"),

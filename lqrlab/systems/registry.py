@@ -111,9 +111,9 @@ def names() -> list[str]:
 def family(name: str) -> type[Plant]:
     """The class of a family; an unknown name is refused with the near ones."""
     if not isinstance(name, str) or name not in _catalogue():
-        hint = did_you_mean(name, FAMILIES) or f"; known are {', '.join(FAMILIES)}"
+        hint = did_you_mean(name, FAMILIES) or f"; known are {', '.join(FAMILIES)}."
         raise ValueError(
-            f"name: no plant is called {name!r}{hint}; one of a file of yours needs --plants FILE, in a notebook "
+            f"name: no plant is called {name!r}{hint} One of a file of yours needs --plants FILE, in a notebook "
             "plants_file, in Python systems.register_file(FILE)"
         )
     return FAMILIES[name]
