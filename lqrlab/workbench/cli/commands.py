@@ -49,9 +49,10 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            if "unexpected extra argument" in error.message and "=" in error.message:
-                error.message += "; values are given with -p, as in -p learning_rate=1e-3"
-            raise
+            if not ("unexpected extra argument" in error.message and "=" in error.message):
+                raise
+            words = f"{error.message}; values are given with -p, as in -p learning_rate=1e-3"
+            raise click.UsageError(words, error.ctx) from None
         except KeyboardInterrupt:
             resumes = ctx.invoked_subcommand in RESUMED
             click.echo("\nstopped" + "; it resumes when the command is repeated" * resumes, err=True)
