@@ -122,6 +122,38 @@ def test_the_gradient_of_a_window_is_that_of_finite_differences():
     np.testing.assert_allclose((loss(h)[0] - loss(-h)[0]) / (2 * h), slope, rtol=1e-6)
 
 
+def test_the_loss_of_a_window_is_that_of_loops_by_numpy():
+    """Of demands beyond the limits it takes a hundredth of their mean square, in units of the range of the input."""
+    plant, lqr = unstable()
+    config = dataclasses.replace(BRIEF, steepest=1e9)
+    task = jax.tree.map(lambda a: a.astype(float), recovery.task_of(plant, (-0.5, 0.5), config))
+    start = RecoveryPolicy.start(task.regulator, 4, key=KEY).layers
+    actor = [*start[:-1], (start[-1][0], start[-1][1] + 2.0)]  # asks for twice the range where w is 1
+    critic = recovery.perceptron(task.regulator, 4, 1, key=KEY)
+    one = np.ones((1, 1))
+    a, b, q, r, cross = (w.item() for w in van_loan(one, 2 * one, one, one, 0.05))
+    k, p, far = lqr.K.item(), control.lqrd(one, 2 * one, one, one, 0.05).P.item(), float(task.lost)
+    level, x0 = 0.25 * p / k**2, np.array([0.2, 0.5, -0.8, 60.0, 99.5])  # the last is lost at once
+    expected = 0.0
+    for x in x0:
+        costs, excess, alive = [], 0.0, True
+        for _ in range(config.window):
+            w = p * x * x / (p * x * x + level)
+            asked = np.clip(-k * x, -0.5, 0.5) + 1.0 * w * 2.0
+            u = np.clip(asked, -0.5, 0.5)
+            if alive:
+                costs.append(q * x * x + r * u * u + 2 * cross * x * u)
+            excess += (asked - u) ** 2
+            alive = alive and abs(a * x + b * u) < 100
+            x = a * x + b * u if alive else x
+        total = p * x * x / (1 + p * x * x / far) if alive else far
+        for cost in reversed(costs):
+            total = cost + config.discount * total
+        expected += np.log(total) + 0.01 * excess / config.window
+    loss, _ = recovery.window_loss(task, actor, critic, jnp.asarray(x0)[:, None])
+    assert float(loss) == pytest.approx(expected, rel=1e-4)
+
+
 def test_a_steep_gradient_of_a_loop_is_cut_and_no_other():
     slopes = jnp.array([[3.0, 4.0], [0.3, 0.4]])
     cut = jax.grad(lambda x: jnp.sum(recovery.clipped(x, 1.0) * slopes))(jnp.ones((2, 2)))
