@@ -86,6 +86,13 @@ def test_a_certificate_of_any_other_policy_is_a_statement_about_loops_like_those
     assert bad.stable.tolist() == [True, True, False]
 
 
+def test_a_gain_that_is_no_number_is_certified_as_unstable(plants):
+    found = learning.certify(simulation.LinearPolicy(jnp.full((3, 1, 4), jnp.nan)), plants)
+    assert not found.stable.any()
+    assert np.isinf(found.radius).all()
+    assert not found.distance.any()
+
+
 def test_several_batches_are_certified_as_their_stack(plants):
     both = [plants, systems.sample("cart_pole", key=jax.random.key(9), num=2)]
     stacked = systems.stack(both)
