@@ -61,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(TESTS)])
+    sys.path[:0] = [str(ROOT), str(TESTS)]  # before a package installed from elsewhere, which has no fault
     if not (given.folder / "seconds.json").exists():
         _measure(given.folder, given.jobs)
     drawn = _draw(given.num, given.seed, given.part)
@@ -113,7 +114,8 @@ def _draw(num: int, seed: int, part: str) -> list[Mutation]:
             if part in name:
                 every += mutations(name, path.read_bytes())
     random.Random(seed).shuffle(every)
-    return every[:num]  # more of them with the same seed begin with these
+    # more of them with the same seed begin with these
+    return [fault for fault in every if not fault.same][:num]
 
 
 def _outcomes(drawn: list[Mutation], folder: Path, jobs: int, budget: float) -> dict[str, dict[str, Any]]:
@@ -184,7 +186,6 @@ def _child(fault: Mutation, tests: list[str]) -> None:
         **({"mtime": 1, "size": len(mutant)} if name == path else {}),
     }
     os.chdir(ROOT)
-    silence = os.open(os.devnull, os.O_WRONLY)
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)

@@ -7,13 +7,17 @@ from typing import NamedTuple
 
 
 class Mutation(NamedTuple):
-    """The text between two offsets of a file exchanged; ``lines`` are those of the statement around it."""
+    """The text between two offsets of a file exchanged; ``lines`` are those of the statement around it.
+
+    ``same``: nothing that is computed changes, see :func:`_without_effect`.
+    """
 
     path: str
     start: int
     end: int
     text: str
     lines: tuple[int, int]
+    same: bool = False
 
     def applied(self, source: bytes) -> bytes:
         """The file with the fault."""
@@ -40,12 +44,37 @@ def mutations(path: str, source: bytes) -> Iterator[Mutation]:
     begins = [0]
     for line in source.splitlines(keepends=True):
         begins.append(begins[-1] + len(line))
-    for statement, node in _nodes(ast.parse(source), None):
+    tree = ast.parse(source)
+    same = {id(node) for node in _without_effect(tree)}
+    for statement, node in _nodes(tree, None):
         for old, new in _faults(node):
             start = begins[old.lineno - 1] + old.col_offset
             end = begins[old.end_lineno - 1] + old.end_col_offset
             text = new if isinstance(new, str) else f"({ast.unparse(new)})"
-            yield Mutation(path, start, end, text, (statement.lineno, _last_line(statement)))
+            yield Mutation(path, start, end, text, (statement.lineno, _last_line(statement)), id(old) in same)
+
+
+def _without_effect(tree: ast.AST) -> Iterator[ast.AST]:
+    """What no test can find another result of, by construction."""
+    for node in ast.walk(tree):
+        match node:
+            # which of two engines of one result runs: a machine that tests has one kind of device
+            case ast.Compare(left=ast.Call(func=ast.Attribute(attr="default_backend"))):
+                yield node
+            # (M @ v[..., None])[..., 0]: JAX takes an index beyond an axis of length one for its last
+            case ast.Subscript(
+                value=ast.BinOp(
+                    op=ast.MatMult(),
+                    right=ast.Subscript(slice=ast.Tuple(elts=[*_, ast.Constant(value=None)])),
+                ),
+                slice=ast.Tuple(elts=[*_, ast.Constant(value=0) as last]),
+            ):
+                yield last
+            # reshape(-1, ...): NumPy takes any negative number for what is left, and JAX -1 alone
+            case ast.Call(func=ast.Attribute(attr="reshape")):
+                for size in node.args:
+                    if isinstance(size, ast.UnaryOp) and isinstance(size.op, ast.USub):
+                        yield size.operand
 
 
 def _nodes(node: ast.AST, statement: ast.stmt | None) -> Iterator[tuple[ast.stmt, ast.AST]]:

@@ -78,10 +78,28 @@ def test_a_certificate_of_any_other_policy_is_a_statement_about_loops_like_those
     )
     assert few.loops == 30
     np.testing.assert_array_equal(few.excess, drawn.excess)
+    other = learning.certify(Unrecognised(K), plants, loops=30, key=KEY)
+    assert not np.any(other.excess == drawn.excess)
     bad = learning.certify(Unrecognised(K * jnp.array([1.0, 1.0, 0.1])[:, None, None]), plants, key=KEY)
     assert bad.failed == 100
     assert 1 / 3 < bad.bound < 0.4
     assert bad.stable.tolist() == [True, True, False]
+
+
+def test_a_gain_that_is_no_number_is_certified_as_unstable(plants):
+    found = learning.certify(simulation.LinearPolicy(jnp.full((3, 1, 4), jnp.nan)), plants)
+    assert not found.stable.any()
+    assert np.isinf(found.radius).all()
+    assert not found.distance.any()
+
+
+def test_several_batches_are_certified_as_their_stack(plants):
+    both = [plants, systems.sample("cart_pole", key=jax.random.key(9), num=2)]
+    stacked = systems.stack(both)
+    policy = Unrecognised(0.9 * optimum(stacked).K)
+    found, expected = (learning.certify(policy, given, loops=20) for given in (both, stacked))
+    assert found.excess.shape == (5,)
+    np.testing.assert_array_equal(found.excess, expected.excess)
 
 
 def test_gains_are_repaired_in_their_own_units_and_inside_a_trace(plants):

@@ -299,6 +299,14 @@ def test_weights_bound_a_cost_below_as_their_eigenvalues_say():
     ]
 
 
+def test_a_batch_takes_a_weight_that_printing_made_indefinite_only_if_it_is_symmetric():
+    Q = np.array([[[1.0, 0.0], [0.0, -1e-5]], [[1.0, 0.01], [0.0, -1e-5]], [[1.0, 0.0], [0.0, -1e-2]]])
+    R, N = np.broadcast_to(np.eye(1), (3, 1, 1)), np.zeros((3, 2, 1))
+    with pytest.warns(UserWarning, match="found in the batch 1 with a Q that the rounding"):
+        taken = checks.nearly_bounded_below(Q, R, N, singular_R=False)
+    assert taken.tolist() == [True, False, False]
+
+
 @pytest.mark.parametrize("design", [control.dlqr, lambda *args: control.lqrd(*args, 0.1)])
 def test_a_batch_answers_inputs_that_cost_nothing_as_a_single_problem_does(design, monkeypatch):
     monkeypatch.setattr(rescue, "_BY_SCIPY", 1)  # holds for other members

@@ -82,3 +82,9 @@ def test_bad_gains_are_marked_or_refused():
         control.inverse_lqr(A, B, np.ones((2, 2)))
     with pytest.raises(ValueError, match="runs on the host"):
         jax.jit(lambda K: control.inverse_lqr(A, B, K).Q)(K[0])
+
+
+def test_the_return_difference_is_searched_down_to_the_slowest_mode_of_the_loop():
+    # 1 + L = (s + 0.001) / (s + 1): least at rest, far below the plant's own mode
+    result = control.inverse_lqr([[-1.0]], [[1.0]], [[-0.999]])
+    assert np.isclose(result.return_difference, 1e-3, rtol=1e-2)

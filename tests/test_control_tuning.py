@@ -226,3 +226,14 @@ def test_limits_of_a_plant_are_told_with_their_numbers():
     )
     for numerator in ([10.0, 7.0, 1.0], [2.0, -2.0, 1.0]):
         assert tuner._impossible(*experiment(chain, [numerator], 0.1, settling=1.0)) == []
+
+
+def test_a_step_is_simulated_four_times_as_long_as_it_may_take_or_until_the_given_weights_settle():
+    spring = (np.array([[0.0, 1.0], [-4.0, -1.0]]), B)
+    for settling, num_steps in ((0.9, 50), (2.0, 100), (12.0, 800)):
+        assert experiment(spring, C, 0.1, settling=settling)[0].num_steps == num_steps
+    a, b, *weights = van_loan(*spring, np.eye(2), np.eye(1), 0.03)
+    slowest = np.abs(np.linalg.eigvals(a - b @ gain(a, b, *weights)[0])).max()
+    needed = np.log(1e-3) / np.log(slowest)
+    assert 200 < needed < 400  # or the sizes would not tell
+    assert experiment(spring, C, 0.03, overshoot=0.1)[0].num_steps == 400

@@ -297,6 +297,31 @@ def test_what_is_left_out_is_counted_with_its_reason(tmp_path):
     assert dataset.verify(tmp_path).ok
 
 
+@pytest.mark.parametrize("linear", [True, False])
+def test_loops_are_judged_in_units_of_their_scales_and_at_their_limits_in_the_last_quarter(linear):
+    config = changed(
+        families=("pendulum",), held_out=(), linear=linear, saturation=1.0, excitation=0.0, num_steps=14
+    )
+    plants = systems.sample("pendulum", key=jax.random.key(1), num=3)
+    designs = dataset.trajectories.designed(plants)
+    scale_x, scale_u = (np.asarray(a) for a in plants.scales)
+    key, x0 = jax.random.key(0), np.linspace(0.1, 1.0, 24).reshape(3, 4, 2) * scale_x
+    runs = dataset.trajectories.simulate(config, designs, x0, key, gain_key=key)
+    size = np.abs(runs["states"] / scale_x).max(-1)
+    at_limit = np.abs(runs["controls"] / scale_u).max(-1) > 0.999
+    expected = {
+        "start": x0 / scale_x,
+        "end": runs["states"][:, :, -1] / scale_x,
+        "peak": size.max(-1),
+        "before": size[:, :, 9:12].max(-1),  # the last but one quarter of 15 samples
+        "last": size[:, :, 12:].max(-1),
+        "limited": at_limit[:, :, 11:].sum(-1),  # of 14 inputs
+    }
+    assert len(np.unique(expected["limited"])) > 2
+    for name, value in expected.items():
+        np.testing.assert_allclose(runs[name], value, rtol=2e-6, atol=1e-7, err_msg=name)
+
+
 def test_the_card_tells_a_stranger_what_it_is_and_how_to_read_it(made, monkeypatch):
     """Its Python lines are run as they stand, without our package."""
     text = (made / "card.md").read_text()

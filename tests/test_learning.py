@@ -481,6 +481,12 @@ def test_lines_that_are_no_rows_of_metrics_are_told_of_and_left_out(line, data, 
     assert log.read_bytes().splitlines() == [first, second, third]
 
 
+def test_the_number_of_a_failure_is_read_where_there_is_one():
+    full = ValueError("Error writing: No space left on device [os_error_code='28' source]")
+    failures = (OSError(30, "read-only"), full, ValueError("not a checkpoint"))
+    assert [learning.checkpoints._system_code(e) for e in failures] == [30, 28, None]
+
+
 def test_metrics_are_read_from_a_path_and_from_a_text(finished, tmp_path):
     log = finished[0] / "metrics.jsonl"
     assert learning.metrics.read(str(log)) == learning.metrics.read(log) == finished[1].metrics
@@ -1048,6 +1054,30 @@ def test_options_of_a_step_that_mean_nothing_are_refused(option, message):
     learning.train_step(lambda p, m: (jnp.zeros(()), {}), optax.sgd(1.0), accumulate=1, ema=0.999)
     with pytest.raises(ValueError, match=message):
         learning.train_step(lambda p, m: (jnp.zeros(()), {}), optax.sgd(1.0), **option)
+
+
+def test_the_running_mean_of_the_parameters_is_that_of_numbers():
+    step = learning.train_step(lambda p, g: (p["w"] * g, {}), optax.sgd(0.1), ema=0.75)
+    params = {"w": jnp.float32(2.0)}
+    state = learning.TrainState(params, optax.sgd(0.1).init(params), jnp.int32(0), average=params)
+    w = mean = 2.0
+    for slope in (3.0, -1.0):
+        state = step(state, jnp.float32(slope))[0]
+        w = w - 0.1 * slope
+        mean = 0.75 * mean + 0.25 * w
+    assert float(state.params["w"]) == pytest.approx(w)
+    assert float(state.average["w"]) == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "transformer"])
+def test_a_network_without_a_description_has_no_parameters_for_one(kind):
+    def names(description):
+        size = {"width": 8, "depth": 1, "heads": 2} if kind == "transformer" else {}
+        config = learning.ModelConfig(kind=kind, window=2, description=description, hidden=8, **size)
+        return set(learning.models.split(learning.models.build(config))[1])
+
+    assert any("encoder" in name for name in names(True) - names(False))
+    assert not any("encoder" in name for name in names(False))
 
 
 def test_an_accumulated_gradient_is_the_mean_of_its_parts():

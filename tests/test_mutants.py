@@ -39,6 +39,25 @@ def test_each_operator_condition_number_and_statement_is_broken_and_no_sentence_
         assert ast.dump(ast.parse(fault.applied(SOURCE))) != ast.dump(ast.parse(SOURCE))
 
 
+@pytest.mark.parametrize(
+    ("code", "old", "text"),
+    [
+        (
+            "jax.default_backend() == 'cpu'",
+            "jax.default_backend() == 'cpu'",
+            "(jax.default_backend() != 'cpu')",
+        ),
+        ("(A @ v[..., None])[..., 0]", "0", "1"),
+        ("v.reshape(-1, 3)", "1", "2"),
+    ],
+)
+def test_a_fault_without_effect_by_construction_is_marked_and_its_neighbours_are_not(code, old, text):
+    same = [f for f in mutations("toy.py", f"y = {code}".encode()) if f.same]
+    assert [(f"y = {code}"[f.start : f.end], f.text) for f in same] == [(old, text)]
+    for other in ("(A @ v[..., i])[..., 0]", "(A @ v[..., None])[..., 0, i]", "v.reshape(1)", "x == 'cpu'"):
+        assert not any(f.same for f in mutations("toy.py", f"y = {other}".encode()))
+
+
 @pytest.mark.slow
 def test_a_fault_is_killed_by_the_tests_of_its_line_and_an_unchanged_file_survives_them():
     path, right, wrong = (

@@ -122,6 +122,38 @@ def test_the_gradient_of_a_window_is_that_of_finite_differences():
     np.testing.assert_allclose((loss(h)[0] - loss(-h)[0]) / (2 * h), slope, rtol=1e-6)
 
 
+def test_the_loss_of_a_window_is_that_of_loops_by_numpy():
+    """Of demands beyond the limits it takes a hundredth of their mean square, in units of the range of the input."""
+    plant, lqr = unstable()
+    config = dataclasses.replace(BRIEF, steepest=1e9)
+    task = jax.tree.map(lambda a: a.astype(float), recovery.task_of(plant, (-0.5, 0.5), config))
+    start = RecoveryPolicy.start(task.regulator, 4, key=KEY).layers
+    actor = [*start[:-1], (start[-1][0], start[-1][1] + 2.0)]  # asks for twice the range where w is 1
+    critic = recovery.perceptron(task.regulator, 4, 1, key=KEY)
+    one = np.ones((1, 1))
+    a, b, q, r, cross = (w.item() for w in van_loan(one, 2 * one, one, one, 0.05))
+    k, p, far = lqr.K.item(), control.lqrd(one, 2 * one, one, one, 0.05).P.item(), float(task.lost)
+    level, x0 = 0.25 * p / k**2, np.array([0.2, 0.5, -0.8, 60.0, 99.5])  # the last is lost at once
+    expected = 0.0
+    for x in x0:
+        costs, excess, alive = [], 0.0, True
+        for _ in range(config.window):
+            w = p * x * x / (p * x * x + level)
+            asked = np.clip(-k * x, -0.5, 0.5) + 1.0 * w * 2.0
+            u = np.clip(asked, -0.5, 0.5)
+            if alive:
+                costs.append(q * x * x + r * u * u + 2 * cross * x * u)
+            excess += (asked - u) ** 2
+            alive = alive and abs(a * x + b * u) < 100
+            x = a * x + b * u if alive else x
+        total = p * x * x / (1 + p * x * x / far) if alive else far
+        for cost in reversed(costs):
+            total = cost + config.discount * total
+        expected += np.log(total) + 0.01 * excess / config.window
+    loss, _ = recovery.window_loss(task, actor, critic, jnp.asarray(x0)[:, None])
+    assert float(loss) == pytest.approx(expected, rel=1e-4)
+
+
 def test_a_steep_gradient_of_a_loop_is_cut_and_no_other():
     slopes = jnp.array([[3.0, 4.0], [0.3, 0.4]])
     cut = jax.grad(lambda x: jnp.sum(recovery.clipped(x, 1.0) * slopes))(jnp.ones((2, 2)))
@@ -262,3 +294,33 @@ def test_the_best_known_cost_is_the_optimum_where_that_is_known():
     np.testing.assert_allclose(best[:2], P[0, 0] * starts[:2, 0] ** 2, rtol=1e-4)  # no input at its limit
     assert (best[:2] < paid["keen"][:2]).all()
     assert np.isinf(paid["keen"][2])  # no input brings it back
+
+
+def test_loops_of_a_training_begin_at_ages_spread_evenly_over_the_longest():
+    plant = systems.make("pendulum")
+    task = recovery.task_of(plant, limits_of(plant), BRIEF)
+    ages = np.asarray(recovery._started(task, list(jax.random.split(KEY, 3))).age)
+    np.testing.assert_array_equal(ages, [0, 2, 5, 7, 10, 12, 15, 17])  # 8 loops, at most 20 samples
+
+
+def test_shares_recovered_and_the_mean_log_cost_are_those_of_loops_by_numpy(monkeypatch):
+    monkeypatch.setattr(recovery, "_JUDGED_STEPS", 400)
+    plant, lqr = unstable()
+    task = recovery.task_of(plant, (-0.5, 0.5), BRIEF)
+    one = np.ones((1, 1))
+    a, b, q, r, cross = (x.item() for x in van_loan(one, 2 * one, one, one, 0.05))
+    k, starts, shares, logs = float(lqr.K[0, 0]), np.array([0.1, -0.2, 0.3, -0.6, 0.9, 1.5]), [], []
+    for size in (1.0, 2.0, 4.0):
+        x, cost = size * starts, 0.0
+        back = np.abs(x) < 1  # |2 u| ≤ 1 holds it there
+        for _ in range(400):
+            u = np.clip(-k * x, -0.5, 0.5)
+            cost = cost + q * x * x + r * u * u + 2 * cross * x * u
+            x = np.where(back, a * x + b * u, x)
+        shares.append(back.mean())
+        logs.append(np.log(np.where(back, cost, float(task.lost))))
+    assert len(set(shares)) == 3
+    actor = RecoveryPolicy.start(task.regulator, BRIEF.width, key=KEY).layers
+    found, log_cost = recovery._recovered(task, actor, jnp.asarray(starts[:, None], jnp.float32))
+    np.testing.assert_allclose(found, shares, rtol=1e-6)
+    assert float(log_cost) == pytest.approx(np.mean(logs), rel=1e-4)

@@ -352,6 +352,14 @@ def test_a_step_of_policy_iteration_is_hewers():
         np.testing.assert_allclose(better.P[i], cost(expected), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("squarings", [0, 3])
+def test_the_bound_on_a_spectral_radius_is_the_root_of_a_power_by_numpy(squarings):
+    A, N = np.random.default_rng(0).normal(size=(2, 3, 3)), 2**squarings
+    expected = [np.linalg.norm(np.linalg.matrix_power(a, N)) ** (1 / N) for a in A]
+    found = control.spectral_radius(jnp.asarray(A), squarings=squarings)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("spread", [0.0, 0.3, 10.0])
 def test_policy_iteration_ends_at_the_optimum_from_gains_that_do_not_stabilise(spread):
     problem, optimum, K = improvable(spread)

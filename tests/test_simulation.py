@@ -374,6 +374,12 @@ def test_a_sample_time_that_would_take_for_ever_is_refused():
     assert simulation.env(plant, dt=1e6, linear=True).substeps == 1
 
 
+def test_inside_a_trace_a_known_plant_whose_linearisation_is_not_finite_is_refused():
+    plant = jax.tree.map(lambda a: jnp.full_like(a, jnp.nan), systems.make("pendulum"))
+    with pytest.raises(ValueError, match="plant: expected a finite linearisation, but found A = "):
+        jax.jit(lambda x0: simulation.rollout(plant, simulation.no_control(plant), x0, 2).xs)(jnp.zeros(2))
+
+
 def test_the_name_of_a_plant_is_no_plant():
     env = inspect.unwrap(simulation.env)  # as it is without the checks of types that the tests switch on
     with pytest.raises(TypeError, match=r"plant: expected a plant, but found 'cart_pole'; systems.make"):

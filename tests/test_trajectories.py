@@ -105,6 +105,25 @@ def test_a_linear_problem_takes_one_step_and_is_the_finite_horizon():
     np.testing.assert_allclose(plan.us, -np.einsum("tij,tj->ti", exact.K, plan.xs[:-1]), atol=1e-7)
 
 
+def test_a_step_is_expected_to_lower_a_quadratic_cost_by_what_it_does_lower_it():
+    a, b, q, r, qf, dt = -0.5, 2.0, 3.0, 0.7, 4.0, 0.1
+    given = (jnp.array([[w]]) for w in (q, r, qf))
+    zero, far = jnp.zeros(1), jnp.full(1, 1e6)
+    problem = TrajectoryProblem(lambda x, u: a * x + b * u, 20, *given, zero, zero, -far, far, dt)
+    one = np.ones((1, 1))
+    A, B, Qd, Rd, Nd = (
+        np.asarray(w).item() for w in control.discretize(a * one, b * one, q * one, r * one, dt)
+    )
+    xs, us = A ** np.arange(6) * 2.0, np.zeros(5)
+    way = (jnp.asarray(a[:, None]) for a in (xs, us))
+    *_, gain = solver._backward(problem, None, *way, jnp.zeros(()))
+    P = qf
+    for _ in range(5):
+        P = Qd + A * A * P - (A * B * P + Nd) ** 2 / (Rd + B * B * P)
+    now = Qd * np.sum(xs[:-1] ** 2) + qf * xs[-1] ** 2
+    assert float(gain) == pytest.approx(now - P * xs[0] ** 2, rel=1e-6)
+
+
 def test_inputs_within_limits_are_those_of_scipys_optimiser():
     x0 = np.array([[1.5, 0.0], [-1.8, 0.3]])
     plan = control.ilqr(
