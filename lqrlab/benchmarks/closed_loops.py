@@ -43,6 +43,7 @@ def _linear(n: int, count: int, repeats: int, steps: int) -> list[Row]:
     calls: dict[str, Call] = {
         "states": _rollout(world, K, x0, steps),
         "all": _rollout(world, K, x0, steps, ("xs", "us", "costs")),
+        "costs": _rollout(world, K, x0, steps, ("costs",)),
         "one plant": _rollout(first, K[0], x0, steps),
         **_numpy_linear(np.asarray(world.sampled.A - world.sampled.B @ K, np.float32), x0, steps),
     }
@@ -52,6 +53,7 @@ def _linear(n: int, count: int, repeats: int, steps: int) -> list[Row]:
     rows = [
         row(f"{name}: states kept", rate["states"], UNIT),
         row(f"{name}: states, inputs and costs kept", rate["all"], UNIT),
+        row(f"{name}: costs alone", rate["costs"], UNIT),
         row(f"{name}: NumPy, vectorised, states kept", rate["NumPy"], UNIT),
         row(f"{name}: states kept, over NumPy", over[0], "×", kept),
         row(f"{name}: one plant for all, states kept", rate["one plant"], UNIT),

@@ -7,6 +7,7 @@ matrices are read from the cache in all steps of its block.
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -28,11 +29,11 @@ from lqrlab.simulation.recording import Arrays, Keep, evaluate, segmented, shape
 
 
 class Kept(NamedTuple):
-    """Results of one call, block after block, the loops on the last axis.
+    """Results of one call, block after block.
 
     Attributes:
-        points, intervals: ``[blocks, samples, …, width]``.
-        totals: sums, peaks and last states ``[blocks, …, width]``.
+        points, intervals: ``[blocks, width, samples, …]``.
+        totals: sums, peaks and last states ``[blocks, width, …]``.
     """
 
     points: Arrays
@@ -71,9 +72,7 @@ def simulate(
     if jax.default_backend() == "cpu":
         return _on_threads(program, layout, calls, loops, x0, key)
     kept = program(layout, calls[0], loops, x0, key)
-    points, intervals, totals = (
-        {name: jnp.moveaxis(a[0], -1, 0) for name, a in part.items()} for part in kept
-    )
+    points, intervals, totals = jax.tree.map(lambda a: a[0], kept)
     return segmented(keep, points, num_steps, True) | segmented(keep, intervals, num_steps, False) | totals
 
 
@@ -90,10 +89,10 @@ def _on_threads(
     kept = jax.eval_shape(functools.partial(program, layout), calls[0], loops, x0, key)
     samples = dict.fromkeys(kept.points, length + 1) | dict.fromkeys(kept.intervals, length)
     result = {
-        name: aligned((len(x0), len(starts), samples[name], *a.shape[2:-1]), a.dtype)
+        name: aligned((len(x0), len(starts), samples[name], *a.shape[3:]), a.dtype)
         for name, a in (kept.points | kept.intervals).items()
     }
-    result |= {name: aligned((len(x0), *a.shape[1:-1]), a.dtype) for name, a in kept.totals.items()}
+    result |= {name: aligned((len(x0), *a.shape[2:]), a.dtype) for name, a in kept.totals.items()}
     # float64 that a caller has switched on holds in the caller's thread only
     wide = jax.dtypes.canonicalize_dtype(float) == jnp.float64
 
@@ -101,7 +100,7 @@ def _on_threads(
         with jax.enable_x64(True) if wide else contextlib.nullcontext():
             kept = program(layout, firsts, loops, x0, key)
         for name, blocks in (kept.points | kept.intervals | kept.totals).items():
-            for at, block in zip(firsts, np.moveaxis(np.asarray(blocks), -1, 1)):
+            for at, block in zip(firsts, np.asarray(blocks)):
                 place = result[name][at : at + layout.width]
                 if name not in samples:
                     place[...] = block
@@ -139,6 +138,8 @@ def _call(layout: Layout, firsts: Array, loops: Loops, x0: Array, key: PRNGKeyAr
         these = jax.tree.map(of_block, loops)
         return _block(layout, these, x, drawing(key, numbers, these.noise, x0.dtype))
 
+    if layout.blocks == 1:
+        return jax.tree.map(lambda a: a[None], block(firsts[0]))
     return jax.lax.map(block, firsts)
 
 
@@ -146,16 +147,13 @@ def _block(layout: Layout, loops: Loops, x0: Array, draw: Callable[[int, Array],
     """One block, chunk after chunk: its states stay in the cache until what is kept of them is written."""
     T, length, keep = layout.num_steps, layout.chunk, layout.keep
     (m, n), width = loops.K.shape[:2], x0.shape[-1]
-    step, complete = _sample(layout, loops, x0.dtype, draw(1, jnp.int32(0)))
+    step = _sample(layout, loops, x0.dtype, draw(1, jnp.int32(0)))
 
-    def chunk(
-        state: tuple[Array, Arrays], which: Array
-    ) -> tuple[tuple[Array, Arrays], tuple[Arrays, Arrays]]:
-        x, totals = state
+    def chunk(which: Array, state: tuple[Array, Arrays, Arrays]) -> tuple[Array, Arrays, Arrays]:
+        x, totals, rows = state
         first = which * length
         draws, t = draw(length, first), first + jnp.arange(length, dtype=jnp.int32)
         x, (xs, us, costs) = jax.lax.scan(step, x, draws, length=length)
-        us, costs = complete(xs, us, costs, draws)
         costs = jnp.where(t[:, None] < T, costs, 0)
         points, intervals, added, highest = (evaluate(f, xs, us, costs, t, loops.extra) for f in keep[:4])
         highest = {name: jnp.where((t <= T)[:, None], a, -jnp.inf) for name, a in highest.items()}
@@ -165,33 +163,49 @@ def _block(layout: Layout, loops: Loops, x0: Array, draw: Callable[[int, Array],
             **{name: jnp.maximum(totals[name], jnp.max(a, axis=0)) for name, a in highest.items()},
             "end": jax.lax.dynamic_index_in_dim(xs, at_end, 0, keepdims=False),
         }
-        return (x, totals), (points, intervals)
+        rows = {
+            name: jax.lax.dynamic_update_slice_in_dim(rows[name], _rows(a), which * _size(a), 1)
+            for name, a in (points | intervals).items()
+        }
+        return x, totals, rows
 
+    kinds = [shapes(f, length, n, m, width, x0.dtype, loops.extra) for f in keep[:4]]
     totals = {
         name: jnp.full(a.shape[1:], value, a.dtype)
-        for f, value in ((keep.sums, 0.0), (keep.peaks, -jnp.inf))
-        for name, a in shapes(f, 1, n, m, width, x0.dtype, loops.extra).items()
+        for kind, value in ((kinds[2], 0.0), (kinds[3], -jnp.inf))
+        for name, a in kind.items()
     }
-    chunks = jnp.arange(layout.num_chunks, dtype=jnp.int32)
-    (_, totals), kept = jax.lax.scan(chunk, (x0, {**totals, "end": x0}), chunks)
-    points, intervals = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), kept)
-    return Kept(points, intervals, totals)
+    rows = {
+        name: jnp.zeros((width, layout.num_chunks * _size(a)), a.dtype)
+        for name, a in (kinds[0] | kinds[1]).items()
+    }
+    start = (x0, {**totals, "end": x0}, rows)
+    _, totals, rows = jax.lax.fori_loop(0, layout.num_chunks, chunk, start)
+    points, intervals = (
+        {name: rows[name].reshape(width, -1, *a.shape[1:-1]) for name, a in kind.items()}
+        for kind in kinds[:2]
+    )
+    return Kept(points, intervals, {name: jnp.moveaxis(a, -1, 0) for name, a in totals.items()})
 
 
-def _sample(layout: Layout, loops: Loops, dtype: np.dtype, drawn: Drawn) -> tuple[Callable, Callable]:
-    """One sample of a block, and the inputs and costs of a chunk that follow from its states at once.
+def _size(a: Array | jax.ShapeDtypeStruct) -> int:
+    """Numbers of each loop in what was kept of a chunk ``[t, …, loop]``."""
+    return math.prod(a.shape[:-1])
 
-    Returns:
-        ``(x, drawn) → (next x, (x, u, cost))`` and ``(xs, us, costs, drawn) → (us, costs)``; u is None where the
-        linear plant's step does not need it (no limits, exact sensors), cost where it follows from x and u.
-    """
+
+def _rows(a: Array) -> Array:
+    """Each loop's numbers one after another: a chunk is transposed while it is in the cache."""
+    return a.reshape(-1, a.shape[-1]).T
+
+
+def _sample(layout: Layout, loops: Loops, dtype: np.dtype, drawn: Drawn) -> Callable:
+    """One sample of a block: ``(x, drawn) → (next x, (x, u, cost))``."""
     K = loops.K.astype(dtype)
-    price = None
     if isinstance(loops.model, Sampled):
         direct = loops.low is None and drawn.sensor is None
-        advance, price = zero_order_hold(loops.model, loops.K, dtype, direct)
+        advance = zero_order_hold(loops.model, loops.K, dtype, direct)
     else:
-        direct, advance = False, runge_kutta(loops.model, dtype, layout.substeps)
+        advance = runge_kutta(loops.model, dtype, layout.substeps)
 
     def control(x: Array, drawn: Drawn) -> Array:
         u = -matvec(K, x if drawn.sensor is None else x + drawn.sensor)
@@ -200,19 +214,9 @@ def _sample(layout: Layout, loops: Loops, dtype: np.dtype, drawn: Drawn) -> tupl
             u = jnp.clip(u, loops.low.astype(u.dtype), loops.high.astype(u.dtype))
         return stored(u) if x.shape[0] > 6 else u
 
-    def step(x: Array, drawn: Drawn) -> tuple[Array, tuple]:
-        u = drawn.input if direct else control(x, drawn)
-        after, cost = advance(x, u)
-        after = after if drawn.state is None else after + drawn.state
-        return after, (x, None if direct else u, cost)
+    def step(x: Array, drawn: Drawn) -> tuple[Array, tuple[Array, Array, Array]]:
+        u = control(x, drawn)
+        after, cost = advance(x, u, drawn.input)
+        return after if drawn.state is None else after + drawn.state, (x, u, cost)
 
-    def complete(xs: Array, us: Array | None, costs: Array | None, drawn: Drawn) -> tuple[Array, Array]:
-        if us is None:
-            us = -jnp.stack([matvec(xs, K[i]) for i in range(len(K))], axis=1)
-            us = us if drawn.input is None else us + drawn.input
-        if price is not None:
-            costs = price(xs, us)
-        assert costs is not None
-        return us, costs
-
-    return step, complete
+    return step

@@ -16,8 +16,8 @@ CALL = 4_000_000
 """Bytes of trajectories that one call of the program makes, and a fourth of what makes a block narrower."""
 WIDEST = 800, 200
 """Loops in a block, of linear plants and of others, which have more intermediate results."""
-CHUNK = 48
-"""Samples whose states are in the cache together."""
+CHUNK = 16
+"""Samples whose states are in the cache together until what is kept of them has its loops in front."""
 SHARED = 64
 """Loops of one plant that fill a block: its matrices are then numbers that all of them share."""
 
@@ -57,8 +57,8 @@ def cut(
     """The layout, and the first loop of each block of each call."""
     count, n = x0.shape
     per_plant = max(count // loops.plants, 1)
-    samples, only_states = num_steps + 1, not (noisy or keep.intervals or keep.sums or keep.peaks)
-    chunk = 1 if only_states else -(-samples // -(-samples // CHUNK))
+    samples = num_steps + 1
+    chunk = -(-samples // -(-samples // CHUNK))
     if jax.default_backend() != "cpu":
         layout = Layout(num_steps, substeps, count, 1, per_plant, False, chunk, keep)
         return layout, np.zeros((1, 1), np.int32)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from lqrlab.compute import checks
 from lqrlab.control import Sampled
 from lqrlab.simulation.engines import batch_last, matrix_powers
+from lqrlab.simulation.engines.blocks import SHARED
 from lqrlab.simulation.engines.models import loops_of
 from lqrlab.simulation.environment import Env
 from lqrlab.simulation.noise import Noise
@@ -21,6 +22,10 @@ MANY = 64
 """From so many loops on matrix powers are faster than the reference scan, which has to be compiled."""
 MUCH = 1_000_000
 """Steps of all loops from which on the batch-last engine gains more than its compilation costs."""
+PLENTY = 4_000_000
+"""The same where matrix powers, which need no compilation, would do."""
+SMALL = 6
+"""States up to which the batch-last engine is then the faster one, of loops that share no plant."""
 
 
 def rollout(
@@ -57,6 +62,7 @@ def rollout(
         and isinstance(loops.model, Sampled)
         and loops.low is None
         and jax.default_backend() == "cpu"
+        and not (x0.shape[-1] <= SMALL and count < SHARED * loops.plants and count * num_steps >= PLENTY)
     ):
         out = matrix_powers.simulate(loops, starts, num_steps, keep)
     if out is None:

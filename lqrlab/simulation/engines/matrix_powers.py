@@ -10,10 +10,13 @@ from jaxtyping import Array, Float
 from lqrlab.compute.memory import aligned
 from lqrlab.compute.threads import on_threads
 from lqrlab.control import stage_weight
+from lqrlab.simulation.engines.blocks import SHARED
 from lqrlab.simulation.engines.models import Loops
 
 _ENTRIES = 64_000  # of matrices in a piece, which stay in the cache
 _LOOPS = 1600  # at most, in a piece
+_SAMPLES = 200  # that one product makes of loops that share their plant
+_MULTIPLICATIONS = 260_000  # in one product: above, OpenBLAS starts threads beside those of this room
 
 
 def simulate(
@@ -35,11 +38,12 @@ def simulate(
     (count, n), m, T = x0.shape, loops.K.shape[-2], num_steps
     plants = max(len(a) for a in matrices)
     each = count // plants
+    shared = each >= SHARED
     starts = np.asarray(x0).reshape(plants, each, n)
     sizes = {"xs": (T + 1, n), "us": (T, m), "costs": (T,)}
     result = {name: aligned((plants, each, *sizes[name]), starts.dtype) for name in keep}
     size = max(min(_LOOPS, _ENTRIES // n**2), 1)
-    group, some = max(size // each, 1), min(size, each)
+    group, some = 1 if shared else max(size // each, 1), min(size, each)
 
     def piece(at: tuple[int, int]) -> bool:
         of, these = slice(at[0], at[0] + group), slice(at[1], at[1] + some)
@@ -48,14 +52,17 @@ def simulate(
         begin, out = starts[of, these], {name: a[of, these] for name, a in result.items()}
         xs = out["xs"] if "xs" in out else np.empty((*begin.shape[:2], *sizes["xs"]), begin.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
-            if not _write_states(A - B @ K, begin, xs):
+            write = _write_shared if shared else _write_states
+            if not write(A - B @ K, begin, xs):
                 return False
             before = xs[:, :, :-1]
             if "us" in out:
                 np.matmul(before, _t(-K).astype(xs.dtype), out=out["us"])
             if "costs" in out:
                 weight = stage_weight(Q, R, N, K).astype(xs.dtype)
-                np.einsum("pstn,pstn->pst", before, before @ weight, out=out["costs"])
+                terms = before @ weight
+                np.multiply(terms, before, out=terms)
+                np.matmul(terms, np.ones((n, 1), terms.dtype), out=out["costs"][..., None])
         return True
 
     pieces = [(p, s) for p in range(0, plants, group) for s in range(0, each, some)]
@@ -82,4 +89,24 @@ def _write_states(F: np.ndarray, x0: np.ndarray, out: np.ndarray) -> bool:
             return False
         np.matmul(out[:, :, :new], factor, out=out[:, :, known : known + new])
         power, known = power @ power, known + new
+    return True
+
+
+def _write_shared(F: np.ndarray, x0: np.ndarray, out: np.ndarray) -> bool:
+    """The same for one plant ``[1, s, …]``: x times the powers of F, one after another in a row, is many samples."""
+    n, steps = x0.shape[-1], out.shape[2] - 1
+    some = min(steps, _SAMPLES)
+    powers = np.empty((1, n, some + 1, n), F.dtype)
+    _write_states(F, np.eye(n, dtype=F.dtype)[None], powers)
+    factor = powers[0, :, 1:].reshape(n, -1).astype(out.dtype)
+    if not np.isfinite(factor).all():
+        return False
+    out[:, :, 0] = x0
+    rows = max(_MULTIPLICATIONS // factor.size, 1)
+    loops = out[0].reshape(len(x0[0]), -1)
+    whole = len(loops) // rows * rows
+    for part in (loops[:whole].reshape(-1, rows, loops.shape[1]), loops[None, whole:]):
+        for first in range(0, steps * n, some * n):
+            new = part[:, :, first + n : first + n + some * n]
+            np.matmul(part[:, :, first : first + n], factor[:, : new.shape[2]], out=new)
     return True

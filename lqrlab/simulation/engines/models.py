@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 from lqrlab.compute.integration import rk4
 from lqrlab.compute.jaxprs import componentwise
 from lqrlab.compute.linalg import stored
-from lqrlab.compute.linalg.batch_last import dot, matvec, product, t
+from lqrlab.compute.linalg.batch_last import dot, matvec, mul, product, t
 from lqrlab.control import Sampled
 from lqrlab.simulation.environment import Env
 from lqrlab.simulation.noise import Correlated, Noise
@@ -90,41 +90,50 @@ def loops_of(world: Env, K: Array, noise: Noise, extra: PyTree = None) -> Loops:
     return Loops(model, flat(K, 2), low, high, noise, jax.tree.map(batched, extra))
 
 
-def zero_order_hold(model: Sampled, K: Array, dtype: np.dtype, direct: bool) -> tuple[Callable, Callable]:
-    """A step under exact zero-order hold, and the costs of a chunk.
+def zero_order_hold(model: Sampled, K: Array, dtype: np.dtype, direct: bool) -> Callable:
+    """A step under exact zero-order hold, and its cost.
 
     Args:
         model: of one block, ``[rows, columns, width or 1]``.
         K: gains ``[m, n, width or 1]``.
         dtype: to step in.
-        direct: step by A − BK; the input that is handed in is what is added to −Kx (or None).
+        direct: step by A − BK and what is added to the input −Kx.
 
     Returns:
-        ``(x, u) → (next x, None)`` and ``(xs [t, n, loop], us [t, m, loop]) → costs [t, loop]``.
+        ``(x, u, added or None) → (next x, cost)``.
     """
-    closed = (model.A - product(model.B, K.astype(model.A.dtype))).astype(dtype)
-    A, B, Q, R, N = (a.astype(dtype) for a in model)
+    A, B, Q, R, N = model
+    K = K.astype(A.dtype)
+    closed = (A - product(B, K)).astype(dtype)
+    stage = (Q - mul(N, K) + mul(t(K), mul(R, K) - t(N))).astype(dtype)
+    rows = ([Q, N], [t(N), R])
+    weight = jnp.concatenate([jnp.concatenate(row, 1) for row in rows]).astype(dtype)
+    A, B = A.astype(dtype), B.astype(dtype)
 
-    def advance(x: Array, u: Array | None) -> tuple[Array, None]:
-        after = matvec(closed if direct else A, x)
-        return (after if u is None else after + matvec(B, u)), None
+    def advance(x: Array, u: Array, added: Array | None) -> tuple[Array, Array]:
+        if not direct:
+            return matvec(A, x) + matvec(B, u), _square(weight, [*x, *u])
+        after = matvec(closed, x)
+        if added is None:
+            return after, _square(stage, [*x])
+        return after + matvec(B, added), _square(weight, [*x, *u])
 
-    def price(xs: Array, us: Array) -> Array:
-        rows = jnp.concatenate([jnp.concatenate([Q, N], 1), jnp.concatenate([t(N), R], 1)])
-        z = [xs[:, i] for i in range(xs.shape[1])] + [us[:, i] for i in range(us.shape[1])]
-        total = jnp.zeros_like(z[0])
-        for i, zi in enumerate(z):  # one sum for the whole of zᵀWz: XLA writes no intermediate down
-            row = rows[i, i][None] * zi
-            for j in range(i + 1, len(z)):
-                row = row + 2 * rows[i, j][None] * z[j]
-            total = total + row * zi
-        return total
+    return advance
 
-    return advance, price
+
+def _square(weight: Array, z: list[Array]) -> Array:
+    """zᵀ weight z of a symmetric weight, as one sum: XLA writes no intermediate down."""
+    twice, total = 2 * weight, jnp.zeros_like(z[0])
+    for i, zi in enumerate(z):
+        row = weight[i, i] * zi
+        for j in range(i + 1, len(z)):
+            row = row + twice[i, j] * z[j]
+        total = total + row * zi
+    return total
 
 
 def runge_kutta(model: NonlinearModel, dtype: np.dtype, substeps: int) -> Callable:
-    """A step of the plant's equations, its cost integrated along: ``(x, u) → (next x, cost)``."""
+    """A step of the plant's equations, its cost integrated along: ``(x, u, _) → (next x, cost)``."""
     model = jax.tree.map(lambda a: a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, model)
     _, x_eq, u_eq, Q, R, h = model
 
@@ -135,7 +144,7 @@ def runge_kutta(model: NonlinearModel, dtype: np.dtype, substeps: int) -> Callab
     single = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[:-1], a.dtype), example)
     dynamics = componentwise(one, *single)
 
-    def advance(x: Array, u: Array) -> tuple[Array, Array]:
+    def advance(x: Array, u: Array, _: Array | None) -> tuple[Array, Array]:
         forced = u + u_eq
         effort = dot(u, matvec(R, u))
 
