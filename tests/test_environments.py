@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 
 from lqrlab import environments, evaluation, simulation, systems
 from lqrlab.environments import ids
+from lqrlab.workbench.panels import policy_inspector, region_of_attraction
 
 ROOT = Path(__file__).parents[1]
 KEY = jax.random.key(0)
@@ -613,10 +614,46 @@ def test_agents_stand_in_evaluations_tables():
         np.testing.assert_allclose(score.ratio, 1.0, rtol=1e-5)
 
 
-def test_agents_of_a_library_on_the_host_are_policies_too():
+class Model:
+    """What a library's model has that runs on the host."""
+
+    def __init__(self, env, memory=None):
+        self.K, self.memory = np.asarray(environments.optimal(env).K), memory
+
+    def predict(self, obs, deterministic):
+        assert deterministic
+        return -obs @ self.K.T, self.memory
+
+
+def test_models_of_a_library_on_the_host_are_policies_too():
     env = environments.make("pendulum", linear=True, horizon=20)
-    K = np.asarray(environments.optimal(env).K)
-    agent = environments.host_agent(lambda obs, deterministic: (-obs @ K.T, None), env)
-    policy = environments.AgentPolicy.of(env, agent)
+    model = Model(env)
+    policy = environments.AgentPolicy.of(env, model)
     x = np.float64([[0.1, 0.2], [0.3, -0.1]])
-    np.testing.assert_allclose(policy(policy.init((2,)), x)[1], -x @ K.T, rtol=1e-5)
+    np.testing.assert_allclose(policy(policy.init((2,)), x)[1], -x @ model.K.T, rtol=1e-5)
+    score = evaluation.evaluate(policy, systems.make("pendulum"), key=KEY, num_initial=2)
+    np.testing.assert_allclose(score.ratio, 1.0, rtol=1e-5)
+    recurrent = environments.host_agent(Model(env, memory=()).predict, env)
+    with pytest.raises(Exception, match="predict: expected an agent without memory"):
+        recurrent(jnp.zeros(2, jnp.float32))
+    with pytest.raises(ValueError, match="agent: expected a function"):
+        environments.AgentPolicy.of(env, 3)
+
+
+def test_an_inference_function_of_brax_reaches_the_limits():
+    env = environments.make("pendulum", linear=True, limits=(-2.0, 2.0))
+    agent = environments.brax_agent(lambda obs, key: (jnp.tanh(-obs[..., :1]), {}), env)
+    np.testing.assert_allclose(agent(jnp.array([0.5, 0.0], jnp.float32)), [-2 * np.tanh(0.5)], rtol=1e-6)
+
+
+def test_agents_stand_in_the_panels():
+    plant = systems.make("pendulum")
+    env = environments.make(plant, linear=True, limits=None)
+    policy = environments.AgentPolicy.of(env, Model(env))
+    pair = policy_inspector.Pair.of(plant, policy, "agent", 150)
+    runs = policy_inspector.compare(pair, np.array([0.1, 0.0]))["linear"]
+    np.testing.assert_allclose(runs["agent"].ratio, 1.0, rtol=1e-5)
+    setting = region_of_attraction.Setting.of(plant, {"agent": policy}, None, num=200, num_steps=100)
+    optimal, agent = region_of_attraction.maps(setting).values()
+    np.testing.assert_array_equal(agent.converged, optimal.converged)
+    assert 0 < optimal.share < 1
