@@ -509,7 +509,7 @@ def test_torn_and_foreign_state_files_are_refused(tmp_path, pendulum, cart):
 # Gymnasium -------------------------------------------------------------------------------------------------------
 
 
-SAMPLE = ("cart_pole", "dc_motor", "quadrotor", "coupled_tanks")
+SAMPLE = ("cart_pole", "dc_motor", "omnidirectional_robot", "coupled_tanks")
 FAMILIES = [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.slow) for name in ids.FAMILIES]
 
 

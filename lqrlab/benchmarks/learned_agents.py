@@ -108,8 +108,8 @@ def compare(
 
 def task(plant: str, **settings: Any) -> Environment:
     """A plant about its equilibrium, linear, in its scales; the reward is minus the cost above the optimum's."""
-    settings = {"reward": "excess", "linear": True, "units": "scaled", "on_error": "nan"} | settings
-    return environments.make(plant, **settings)
+    usual: dict[str, Any] = {"reward": "excess", "linear": True, "units": "scaled", "on_error": "nan"}
+    return environments.make(plant, **usual | settings)
 
 
 def excess_percent(
@@ -186,7 +186,7 @@ def through_simulator(env: Environment, size: Training) -> Loss:
 
     def episode(params: Any, key: PRNGKeyArray) -> Array:
         def step(carry: tuple, _: None) -> tuple[tuple, Array]:
-            obs, state, reward, *_ = env.step_env(key, carry[1], network(params, carry[0]))
+            obs, state, reward, *_more = env.step_env(key, carry[1], network(params, carry[0]))
             return (obs, state), reward
 
         return -jnp.sum(jax.lax.scan(step, env.reset(key), length=size.window)[1])

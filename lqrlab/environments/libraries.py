@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec
-from lqrlab.environments.actions import Action, Full, Levels
+from lqrlab.environments.actions import structured
 from lqrlab.environments.core import Environment
 from lqrlab.environments.spaces import Box, Discrete
 from lqrlab.environments.state import State
@@ -94,11 +94,7 @@ class AgentPolicy:
             if env.settings.memory:
                 history = jnp.concatenate([jnp.concatenate([obs, sent])[None], history[:-1]])
                 obs = history.reshape(-1)
-            action = self.agent(obs)
-            given = (
-                action if isinstance(action, Action) else (Levels if env.settings.levels else Full)(action)
-            )
-            sent = given.to_input(env, sent)
+            sent = structured(self.agent(obs), env).to_input(env, sent)
             u = world.saturate(sent * unit_u)
             return (history, u / unit_u), u.astype(x.dtype)
 
