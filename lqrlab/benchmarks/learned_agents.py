@@ -101,9 +101,9 @@ def compare(
             agents = jax.block_until_ready(learn(keys))
             seconds = time.perf_counter() - began
             excess = excess_percent(env, agents, jax.random.key(seed + 1), episodes)
-            figures = np.quantile(excess, (0.5, 0.95, 1.0), method="higher").tolist()
+            median, p95, worst = np.quantile(excess, (0.5, 0.95, 1.0), method="higher").tolist()
             diverged = 100 * float(np.mean(np.isinf(excess)))
-            yield AgentRow(name, policy, *figures, diverged, steps, seconds), agents
+            yield AgentRow(name, policy, median, p95, worst, diverged, steps, seconds), agents
 
 
 def task(plant: str, **settings: Any) -> Environment:
