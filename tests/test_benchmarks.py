@@ -1,12 +1,13 @@
 """What the rows of a benchmark mean; how fast anything is, no test says."""
 
 import dataclasses
+import json
 
 import pytest
 from click.testing import CliRunner
 
 from lqrlab import benchmarks
-from lqrlab.benchmarks import measurement, records
+from lqrlab.benchmarks import learned_agents, measurement, records
 from lqrlab.workbench.cli import main
 
 
@@ -93,3 +94,44 @@ def test_a_ratio_that_became_a_fifth_worse_is_said(tmp_path):
     assert said.exit_code == 1
     assert "gradient over solve" in said.output
     assert "over SciPy" not in said.output
+
+
+SMALL = benchmarks.Training(width=8, updates=30, batch=8, window=10, ppo_steps=0)
+
+
+def test_learned_policies_stand_in_a_table_with_the_optimum():
+    rows = {row.policy: row for row in benchmarks.bench_rl(["pendulum"], seeds=2, size=SMALL, episodes=8)}
+    assert list(rows) == ["LQR", "imitation", "gradient"]
+    assert abs(rows["LQR"].worst) < 1e-4  # percent
+    for name in ("imitation", "gradient"):
+        assert 1e-3 < rows[name].median <= rows[name].p95 <= rows[name].worst
+    assert (rows["imitation"].steps, rows["gradient"].steps) == (64 * 200, 30 * 8 * 10)
+
+
+def test_a_policy_that_leaves_the_model_is_infinitely_far_from_the_optimum(monkeypatch):
+    lost = {"lost": (0, lambda keys: [lambda obs: obs[:1] * 1e9])}
+    monkeypatch.setattr(learned_agents, "ways", lambda env, size: lost)
+    (row,) = benchmarks.bench_rl(["pendulum"], seeds=1, episodes=4)
+    assert (row.median, row.diverged) == (float("inf"), 100.0)
+
+
+def test_the_command_shows_learned_policies_or_one_object_a_line(monkeypatch):
+    row = benchmarks.AgentRow("pendulum", "PPO", 1.25, 30.0, float("inf"), 0.5, 200_000, 2.0)
+    asked = []
+    monkeypatch.setattr(benchmarks, "bench_rl", lambda *args, **kwargs: asked.append((args, kwargs)) or [row])
+    command = ["bench", "rl", "--family", "pendulum", "--seeds", "2", "--steps", "0"]
+    shown = CliRunner().invoke(main, command)
+    assert asked == [((("pendulum",),), {"seeds": 2, "size": benchmarks.Training(ppo_steps=0)})]
+    assert shown.stdout.splitlines()[2].split() == [
+        "pendulum",
+        "PPO",
+        "1.25",
+        "30",
+        "∞",
+        "0.5",
+        "200000",
+        "2",
+    ]
+    assert json.loads(CliRunner().invoke(main, [*command, "--json"]).stdout)["p95"] == 30.0
+    monkeypatch.setattr(learned_agents, "has_ppo", lambda: False)
+    assert "PPO is left out" in CliRunner().invoke(main, [*command[:-1], "10"]).stderr

@@ -1,21 +1,27 @@
 """Plants as environments: the optimum scores 1 through every interface, resets, actions, records, states on disk."""
 
+import base64
 import dataclasses
+import io
 import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
+import IPython
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
+from PIL import Image
 
 from lqrlab import environments, evaluation, simulation, systems
 from lqrlab.environments import ids
+from lqrlab.workbench.panels import policy_inspector, region_of_attraction
 
 ROOT = Path(__file__).parents[1]
 KEY = jax.random.key(0)
@@ -503,12 +509,28 @@ def test_torn_and_foreign_state_files_are_refused(tmp_path, pendulum, cart):
 # Gymnasium -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["cart_pole", "dc_motor", "quadrotor", "coupled_tanks"])
-def test_gymnasium_finds_nothing_wrong(family):
-    env = gymnasium.make(ids.gymnasium_id(family), horizon=20, disable_env_checker=True).unwrapped
-    with warnings.catch_warnings():  # of spaces without bounds, and of none between -1 and 1
+SAMPLE = ("cart_pole", "dc_motor", "omnidirectional_robot", "coupled_tanks")
+FAMILIES = [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.slow) for name in ids.FAMILIES]
+
+
+@pytest.fixture
+def checked(request):
+    """A family's environment, while its checker may warn of spaces without bounds, and of none between -1 and 1."""
+    env = gymnasium.make(ids.gymnasium_id(request.param), horizon=20, disable_env_checker=True).unwrapped
+    with warnings.catch_warnings(), jax.numpy_dtype_promotion("standard"):
         warnings.simplefilter("ignore", UserWarning)
-        check_env(env, skip_render_check=True)
+        yield env
+
+
+@pytest.mark.parametrize("checked", FAMILIES, indirect=True)
+def test_gymnasium_finds_nothing_wrong(checked):
+    check_env(checked, skip_render_check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checked", ids.FAMILIES, indirect=True)
+def test_stable_baselines_finds_nothing_wrong(checked):
+    pytest.importorskip("stable_baselines3.common.env_checker").check_env(checked)
 
 
 def test_every_family_has_an_id():
@@ -540,6 +562,35 @@ def test_pictures_show_the_plant_moving():
     assert first.shape == (360, 480, 3)
     assert first.dtype == np.uint8
     assert 0.01 < (first != second).any(-1).mean() < 0.5
+
+
+def test_an_episode_is_recorded_as_a_film(tmp_path):
+    pytest.importorskip("moviepy")
+    env = gymnasium.make("lqrlab/CartPole-v0", render_mode="rgb_array", horizon=5)
+    with gymnasium.wrappers.RecordVideo(env, str(tmp_path / "films"), disable_logger=True) as recorded:
+        recorded.reset(seed=0)
+        for _ in range(5):
+            recorded.step(np.zeros(1, np.float32))
+    (film,) = (tmp_path / "films").glob("*.mp4")
+    assert film.stat().st_size > 1000
+
+
+def test_a_notebook_shows_each_frame_in_place_of_the_last(monkeypatch):
+    with gymnasium.make("lqrlab/Pendulum-v0", render_mode="human", horizon=5) as env:
+        with pytest.raises(ValueError, match="render_mode: 'human' shows frames in a notebook"):
+            env.reset(seed=0)
+        shown = []
+        publisher = SimpleNamespace(
+            clear_output=lambda wait: shown.append(wait), publish=lambda data: shown.append(data["image/png"])
+        )
+        monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(display_pub=publisher))
+        env.reset(seed=0)
+        env.step(np.float32([1.0]))
+        wait, first, _, second = shown
+        assert wait is True
+        assert first != second
+        assert env.render() is None
+    assert Image.open(io.BytesIO(base64.b64decode(second))).size == (480, 360)
 
 
 def vectors(mode, num=3, **settings):
@@ -613,10 +664,46 @@ def test_agents_stand_in_evaluations_tables():
         np.testing.assert_allclose(score.ratio, 1.0, rtol=1e-5)
 
 
-def test_agents_of_a_library_on_the_host_are_policies_too():
+class Model:
+    """What a library's model has that runs on the host."""
+
+    def __init__(self, env, memory=None):
+        self.K, self.memory = np.asarray(environments.optimal(env).K), memory
+
+    def predict(self, obs, deterministic):
+        assert deterministic
+        return -obs @ self.K.T, self.memory
+
+
+def test_models_of_a_library_on_the_host_are_policies_too():
     env = environments.make("pendulum", linear=True, horizon=20)
-    K = np.asarray(environments.optimal(env).K)
-    agent = environments.host_agent(lambda obs, deterministic: (-obs @ K.T, None), env)
-    policy = environments.AgentPolicy.of(env, agent)
+    model = Model(env)
+    policy = environments.AgentPolicy.of(env, model)
     x = np.float64([[0.1, 0.2], [0.3, -0.1]])
-    np.testing.assert_allclose(policy(policy.init((2,)), x)[1], -x @ K.T, rtol=1e-5)
+    np.testing.assert_allclose(policy(policy.init((2,)), x)[1], -x @ model.K.T, rtol=1e-5)
+    score = evaluation.evaluate(policy, systems.make("pendulum"), key=KEY, num_initial=2)
+    np.testing.assert_allclose(score.ratio, 1.0, rtol=1e-5)
+    recurrent = environments.host_agent(Model(env, memory=()).predict, env)
+    with pytest.raises(Exception, match="predict: expected an agent without memory"):
+        recurrent(jnp.zeros(2, jnp.float32))
+    with pytest.raises(ValueError, match="agent: expected a function"):
+        environments.AgentPolicy.of(env, 3)
+
+
+def test_an_inference_function_of_brax_reaches_the_limits():
+    env = environments.make("pendulum", linear=True, limits=(-2.0, 2.0))
+    agent = environments.brax_agent(lambda obs, key: (jnp.tanh(-obs[..., :1]), {}), env)
+    np.testing.assert_allclose(agent(jnp.array([0.5, 0.0], jnp.float32)), [-2 * np.tanh(0.5)], rtol=1e-6)
+
+
+def test_agents_stand_in_the_panels():
+    plant = systems.make("pendulum")
+    env = environments.make(plant, linear=True, limits=None)
+    policy = environments.AgentPolicy.of(env, Model(env))
+    pair = policy_inspector.Pair.of(plant, policy, "agent", 150)
+    runs = policy_inspector.compare(pair, np.array([0.1, 0.0]))["linear"]
+    np.testing.assert_allclose(runs["agent"].ratio, 1.0, rtol=1e-5)
+    setting = region_of_attraction.Setting.of(plant, {"agent": policy}, None, num=200, num_steps=100)
+    optimal, agent = region_of_attraction.maps(setting).values()
+    np.testing.assert_array_equal(agent.converged, optimal.converged)
+    assert 0 < optimal.share < 1

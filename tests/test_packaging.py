@@ -130,7 +130,8 @@ NOT_DECLARED = {
     "hdf5plugin",
     "gymnasium",
     "gymnax",
-}  # extras: data sets packed with blosc, environments of others
+    "rejax",
+}  # extras: data sets packed with blosc, environments and an algorithm of others
 NOT_IMPORTED = {
     "bokeh": "dask draws its dashboard with it",
     "ipykernel": "the notebooks' kernel",

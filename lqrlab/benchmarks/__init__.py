@@ -1,6 +1,7 @@
 """How fast this machine is, beside other libraries on the same problems in turns; and how good controllers are."""
 
 from lqrlab.benchmarks.data import bench_data, bench_regeneration
+from lqrlab.benchmarks.learned_agents import AgentRow, Training, bench_rl
 from lqrlab.benchmarks.loading import bench_large, bench_loading, source_rows
 from lqrlab.benchmarks.measurement import Row, measure
 from lqrlab.benchmarks.records import Change, compare, measure_all, page, read
@@ -15,9 +16,11 @@ from lqrlab.benchmarks.unknown_plants import FULL, QUICK, Size, UnknownRow, benc
 __all__ = [
     "FULL",
     "QUICK",
+    "AgentRow",
     "Change",
     "Row",
     "Size",
+    "Training",
     "UnknownRow",
     "acceptance",
     "bench_control",
@@ -27,6 +30,7 @@ __all__ = [
     "bench_loading",
     "bench_recovery",
     "bench_regeneration",
+    "bench_rl",
     "bench_start",
     "bench_train",
     "bench_unknown",

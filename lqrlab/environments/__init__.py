@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from lqrlab.environments.actions import Action, Channel, Full, Levels, Mask, Range
     from lqrlab.environments.core import Environment
     from lqrlab.environments.keeping import Recorder, play
-    from lqrlab.environments.libraries import AgentPolicy, BraxEnv, brax, gymnax, host_agent, optimal
+    from lqrlab.environments.libraries import (
+        AgentPolicy,
+        BraxEnv,
+        brax,
+        brax_agent,
+        gymnax,
+        host_agent,
+        optimal,
+    )
     from lqrlab.environments.making import make
     from lqrlab.environments.many import batch_reset, batch_step
     from lqrlab.environments.spaces import Box, Discrete
@@ -23,7 +31,7 @@ _MODULES = {
     "actions": ("Action", "Channel", "Full", "Levels", "Mask", "Range"),
     "core": ("Environment",),
     "keeping": ("Recorder", "play"),
-    "libraries": ("AgentPolicy", "BraxEnv", "brax", "gymnax", "host_agent", "optimal"),
+    "libraries": ("AgentPolicy", "BraxEnv", "brax", "brax_agent", "gymnax", "host_agent", "optimal"),
     "making": ("make",),
     "many": ("batch_reset", "batch_step"),
     "state": ("Model", "State"),
@@ -34,8 +42,8 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Action", "AgentPolicy", "Box", "BraxEnv", "Channel", "Discrete", "Environment", "Full", "Levels", "Mask", "Model",
-    "Range", "Recorder", "State", "batch_reset", "batch_step", "brax", "gymnax", "host_agent", "load", "make",
-    "optimal", "play", "save",
+    "Range", "Recorder", "State", "batch_reset", "batch_step", "brax", "brax_agent", "gymnax", "host_agent", "load",
+    "make", "optimal", "play", "save",
 ]  # fmt: skip
 
 

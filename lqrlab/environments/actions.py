@@ -7,7 +7,7 @@ decides what becomes of that. A wrong shape is refused at once, also inside ``ji
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -113,6 +113,13 @@ class Levels(Action):
         low, high = (jnp.asarray(a, env.dtype) for a in (env.action_low, env.action_high))
         u = low + (high - low) * digits.astype(env.dtype) / (env.settings.levels - 1)
         return jnp.where((index >= 0) & (index < env.settings.levels**env.m), u, jnp.nan)
+
+
+def structured(action: Any, env: "Environment") -> Action:
+    """An action as one of these structures: a plain one is all inputs, or the index of a grid."""
+    if isinstance(action, Action):
+        return action
+    return (Levels if env.settings.levels else Full)(action)
 
 
 def _rest(env: "Environment", held: Array | None) -> Array:

@@ -214,12 +214,7 @@ class Environment:
     def _advance(self, key: PRNGKeyArray, state: State, action: Any) -> Step:
         """A sample time, whatever the action is."""
         f = self.dtype
-        given = (
-            action
-            if isinstance(action, actions.Action)
-            else (actions.Levels if self.settings.levels else actions.Full)(action)
-        )
-        asked, bad = actions.settled(given.to_input(self, state.held), self)
+        asked, bad = actions.settled(actions.structured(action, self).to_input(self, state.held), self)
         model = self.model_of(state)
         world, x = model.world, state.x
         u = sent = world.saturate(asked * jnp.asarray(self.unit_u, f))

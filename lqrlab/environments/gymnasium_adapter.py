@@ -15,7 +15,7 @@ from lqrlab.compute import checks
 from lqrlab.environments.actions import refuse
 from lqrlab.environments.core import Environment, Step
 from lqrlab.environments.making import make
-from lqrlab.environments.many import advance_batch, batch_reset, renewed
+from lqrlab.environments.many import advance_batch, batch_reset, chosen, renewed
 from lqrlab.environments.raster import frame
 from lqrlab.environments.spaces import Box, Discrete
 from lqrlab.environments.state import State
@@ -165,13 +165,13 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
         if mask is not None:
             if self._state is None:
                 raise ValueError("reset_mask: there is no state yet; reset all environments first")
-            chosen = np.asarray(mask)
-            if chosen.shape != (self.num_envs,) or chosen.dtype != bool or not chosen.any():
+            where = np.asarray(mask)
+            if where.shape != (self.num_envs,) or where.dtype != bool or not where.any():
                 raise ValueError(
                     f"reset_mask: expected {self.num_envs} truth values, some True, but found {mask!r}"
                 )
-            obs, state = _chosen(jnp.asarray(chosen), (obs, state), (self._obs, self._state))
-            self._over = self._over & ~chosen
+            obs, state = chosen(jnp.asarray(where), (obs, state), (self._obs, self._state))
+            self._over = self._over & ~where
         else:
             self._over = jnp.zeros(self.num_envs, bool)
         self._obs, self._state = obs, state
@@ -211,11 +211,6 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
             infos |= {"final_obs": np.asarray(info["final_observation"]), "_final_obs": ended}
             infos |= {"final_info": _numbers(info), "_final_info": ended}
         return np.asarray(obs), *(np.asarray(a) for a in (reward, terminated, truncated)), infos  # type: ignore[return-value]
-
-
-def _chosen(mask: Array, new: Any, old: Any) -> Any:
-    """``new`` where the mask ``[num_envs]`` is True."""
-    return jax.tree.map(lambda a, b: jnp.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=4)

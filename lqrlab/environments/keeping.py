@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab.compute import checks, jit_by_function, pytree
-from lqrlab.environments.actions import Action, Channel, Full, Levels, Mask, Range
+from lqrlab.environments.actions import Action, Channel, Levels, Mask, Range, structured
 from lqrlab.environments.core import Environment
 from lqrlab.environments.state import State
 
@@ -36,16 +36,17 @@ class Recorder:
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        word, _, number = self.keep.partition(":")
+        word, colon, number = self.keep.partition(":")
+        counted = word in ("every", "ring")
         if (
             word not in ("full", "summary", "every", "ring")
-            or (word in ("every", "ring")) != number.isdigit()
+            or counted != number.isdigit()
+            or counted != bool(colon)
         ):
             raise ValueError(
                 f"keep: expected 'full', 'every:10', 'ring:64' or 'summary', but found {self.keep!r}"
             )
-        if number.isdigit():
-            checks.whole("keep", int(number))
+        checks.whole("keep", self._word[1])
 
     @property
     def _word(self) -> tuple[str, int]:
@@ -59,8 +60,7 @@ class Recorder:
         return {"full": steps, "every": math.ceil(steps / number), "ring": number, "summary": 0}[word]
 
     def _action(self, action: Any) -> Log:
-        if not isinstance(action, Action):
-            action = Levels(action) if self.env.settings.levels else Full(action)
+        action = structured(action, self.env)
         if self.compact:
             return narrowed(action, self.env)
         return {"u": action.to_input(self.env, jnp.zeros(self.env.m, self.env.dtype))}

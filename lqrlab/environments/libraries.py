@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec
-from lqrlab.environments.actions import Action, Full, Levels
+from lqrlab.environments.actions import structured
 from lqrlab.environments.core import Environment
 from lqrlab.environments.spaces import Box, Discrete
 from lqrlab.environments.state import State
@@ -63,10 +63,14 @@ class AgentPolicy:
     env: Environment = dataclasses.field(metadata={"static": True})
 
     @classmethod
-    def of(cls, env: Environment, agent: Callable[[Array], Any]) -> "AgentPolicy":
-        """The policy of an agent."""
+    def of(cls, env: Environment, agent: Any) -> "AgentPolicy":
+        """The policy of an agent: a function of one observation, or a model of Stable-Baselines3 or SBX."""
         _need(env)
-        checks.function("agent", agent, "a function from an observation to an action")
+        if hasattr(agent, "predict"):
+            agent = host_agent(agent.predict, env)
+        checks.function(
+            "agent", agent, "a function from an observation to an action, or a model with predict"
+        )
         if env.settings.task == "track" or env.settings.observe == "outputs":
             raise ValueError(
                 "env: a policy is given the state; its agent has to see it too, without a reference"
@@ -90,11 +94,7 @@ class AgentPolicy:
             if env.settings.memory:
                 history = jnp.concatenate([jnp.concatenate([obs, sent])[None], history[:-1]])
                 obs = history.reshape(-1)
-            action = self.agent(obs)
-            given = (
-                action if isinstance(action, Action) else (Levels if env.settings.levels else Full)(action)
-            )
-            sent = given.to_input(env, sent)
+            sent = structured(self.agent(obs), env).to_input(env, sent)
             u = world.saturate(sent * unit_u)
             return (history, u / unit_u), u.astype(x.dtype)
 
@@ -116,10 +116,26 @@ def host_agent(predict: Callable, env: Environment) -> Callable[[Array], Array]:
     result = jax.ShapeDtypeStruct(space.shape, np.dtype(space.dtype))
 
     def call(obs: Any) -> np.ndarray:
-        action, _ = predict(np.asarray(obs), deterministic=True)
+        action, memory = predict(np.asarray(obs), deterministic=True)
+        if memory is not None:
+            raise ValueError(
+                "predict: expected an agent without memory, but found a recurrent one; train one with "
+                "observe='history:8' instead"
+            )
         return np.asarray(action, result.dtype).reshape(np.shape(obs)[:-1] + space.shape)
 
     return lambda obs: jax.pure_callback(call, result, obs, vmap_method="expand_dims")
+
+
+def brax_agent(inference: Callable, env: Environment) -> Callable[[Array], Array]:
+    """The agent of what brax's ``make_inference_fn(params, deterministic=True)`` returns.
+
+    Args:
+        inference: ``(observation, key) -> (action within ±1, extras)``.
+        env: whose limits the actions are scaled to, as :func:`brax` does.
+    """
+    high = brax(env).env.action_high
+    return lambda obs: (inference(obs, jax.random.key(0))[0] * high).astype(env.dtype)
 
 
 def _gymnax_space(space: Box | Discrete) -> Any:

@@ -43,9 +43,7 @@ def advance_batch(env: Environment, keys: Array, states: State, given: Any, stop
     obs, state, reward, terminated, truncated, info = jax.vmap(env._advance)(keys, states, given)
     if stop and env.settings.on_error in ("raise", "breakpoint"):
         actions.stop_if(jnp.any(info["invalid"]), env.settings.on_error == "breakpoint")
-    over = terminated | truncated
-
-    obs, state = renewed(env, keys, over, obs, state)
+    obs, state = renewed(env, keys, terminated | truncated, obs, state)
     return obs, state, reward, terminated, truncated, info
 
 
@@ -59,10 +57,7 @@ def renewed(
         return jax.vmap(lambda key, state: env._reset(jax.random.fold_in(key, 0), state.model))(keys, state)
 
     def all_anew() -> tuple[Array, State]:
-        new = fresh(keys, state)
-        return jax.tree.map(
-            lambda a, b: jnp.where(over.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, (obs, state)
-        )
+        return chosen(over, fresh(keys, state), (obs, state))
 
     def some_anew() -> tuple[Array, State]:
         (at,) = jnp.nonzero(over, size=few, fill_value=len(over))
@@ -73,6 +68,11 @@ def renewed(
     ways = (lambda: (obs, state), some_anew, all_anew) if few else (lambda: (obs, state), all_anew)
     which = jnp.where(number == 0, 0, jnp.where(number <= few, 1, len(ways) - 1))
     return jax.lax.switch(which, ways)
+
+
+def chosen(mask: Bool[Array, " envs"], new: Any, old: Any) -> Any:
+    """``new`` where the mask is True, along the first axis of all arrays."""
+    return jax.tree.map(lambda a, b: jnp.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old)
 
 
 @functools.partial(jax.jit, static_argnums=0)

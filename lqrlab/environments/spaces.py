@@ -1,11 +1,10 @@
-"""What observations and actions can be: boxes and finite choices, drawn from and asked inside compiled code."""
+"""What observations and actions can be: boxes and finite choices, drawn from inside compiled code."""
 
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 _WIDE = 1.0  # half the width that an unbounded component is drawn from
 
@@ -29,13 +28,6 @@ class Box:
         low, high = np.where(np.isfinite(low), low, -_WIDE), np.where(np.isfinite(high), high, _WIDE)
         return low + jax.random.uniform(key, self.shape, self.dtype) * (high - low)
 
-    def contains(self, value: ArrayLike) -> Array:
-        """Whether a vector is within the bounds; not a number is not."""
-        a = jnp.asarray(value, self.dtype)
-        if a.shape != self.shape:
-            return jnp.asarray(False)
-        return jnp.all((a >= np.asarray(self.low, self.dtype)) & (a <= np.asarray(self.high, self.dtype)))
-
 
 @dataclasses.dataclass(frozen=True)
 class Discrete:
@@ -48,10 +40,3 @@ class Discrete:
     def sample(self, key: PRNGKeyArray) -> Array:
         """Uniform."""
         return jax.random.randint(key, (), 0, self.n, self.dtype)
-
-    def contains(self, value: ArrayLike) -> Array:
-        """Whether a number is one of them."""
-        a = jnp.asarray(value)
-        if a.shape != () or not jnp.issubdtype(a.dtype, jnp.integer):
-            return jnp.asarray(False)
-        return (a >= 0) & (a < self.n)

@@ -106,7 +106,7 @@ class OmnidirectionalRobot(Mechanical):
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
         """Each wheel pushes along its rolling direction [2] and slides freely across it."""
-        at = q[2] + self._WHEELS
+        at = q[2] + jnp.asarray(self._WHEELS, q.dtype)
         rolling = jnp.stack([-jnp.sin(at), jnp.cos(at)], axis=1)
         push = u / self.wheel_radius - self.friction * (rolling @ v[:2] + self.arm * v[2])
         return jnp.concatenate([push @ rolling, self.arm * jnp.sum(push)[None]])

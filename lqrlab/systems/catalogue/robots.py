@@ -131,10 +131,12 @@ class CableRobot(PlanarBody):
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
         """Each cable pulls its corner towards its winch; drag spread along the platform."""
-        arms = self._CROSSED * jnp.stack([self.platform_width, self.platform_height])[None]
+        arms = (
+            jnp.asarray(self._CROSSED, q.dtype) * jnp.stack([self.platform_width, self.platform_height])[None]
+        )
         s, c = jnp.sin(q[2]), jnp.cos(q[2])
         arms = arms @ jnp.stack([jnp.stack([c, s]), jnp.stack([-s, c])])
-        winches = self._CORNERS * jnp.stack([self.frame_width, self.frame_height])[None]
+        winches = jnp.asarray(self._CORNERS, q.dtype) * jnp.stack([self.frame_width, self.frame_height])[None]
         cables = winches - arms - q[None, :2]
         pull = (u / jnp.sqrt(jnp.sum(cables**2, axis=1)))[:, None] * cables
         turn = jnp.sum(arms[:, 0] * pull[:, 1] - arms[:, 1] * pull[:, 0])

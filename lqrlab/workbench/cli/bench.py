@@ -133,6 +133,42 @@ def bench_env(envs: int, as_json: bool) -> None:
     _show(lambda: benchmarks.bench_env(envs), as_json)
 
 
+@bench.command("rl")
+@click.option("--family", "families", multiple=True, help="A plant; may be repeated. Eight if left out.")
+@click.option("--seeds", default=5, show_default=True, type=click.IntRange(1), help="Trainings of each kind.")
+@click.option(
+    "--steps", default=200_000, show_default=True, type=click.IntRange(0), help="Of PPO; 0 leaves it out."
+)
+@as_json
+def bench_rl(families: tuple[str, ...], seeds: int, steps: int, as_json: bool) -> None:
+    """Cost above the optimum of learned policies: imitation, gradient through the simulator, PPO, the LQR itself."""
+    from lqrlab import benchmarks, compute
+    from lqrlab.benchmarks import learned_agents
+
+    compute.setup()
+    if steps and not learned_agents.has_ppo():
+        click.echo("PPO is left out: pip install 'lqrlab[rl]'", err=True)
+    rows = benchmarks.bench_rl(
+        families or learned_agents.PLANTS, seeds=seeds, size=benchmarks.Training(ppo_steps=steps)
+    )
+    if as_json:
+        return _lines(rows)
+    heads = ("plant", "policy", "median %", "p95 %", "worst %", "diverged %", "environment steps", "seconds")
+    click.echo(table((tuple(map(_shown, dataclasses.astuple(row))) for row in rows), heads))
+
+
+def _shown(value: str | int | float) -> str:
+    return f"{value:.3g}".replace("inf", "∞") if isinstance(value, float) else str(value)
+
+
+def _lines(rows: Iterable) -> None:
+    """One JSON object a line."""
+    from lqrlab.workbench.runs import session
+
+    for row in rows:
+        click.echo(json.dumps(session.plain(dataclasses.asdict(row)), ensure_ascii=False))
+
+
 @bench.command("unknown")
 @click.option("--quick", is_flag=True, help="One loop of each family; within a minute.")
 @click.option("--families", is_flag=True, help="Also a row for each family.")
@@ -144,7 +180,6 @@ def bench_env(envs: int, as_json: bool) -> None:
 def bench_unknown(quick: bool, families: bool, tune: bool, folder: Path | None, as_json: bool) -> None:
     """Controllers of plants that nobody has described to them: cost above the exact LQR's, and what diverges."""
     from lqrlab import benchmarks, compute, learning
-    from lqrlab.workbench.runs import session
 
     compute.setup()
     size = benchmarks.QUICK if quick else benchmarks.FULL
@@ -155,8 +190,7 @@ def bench_unknown(quick: bool, families: bool, tune: bool, folder: Path | None, 
         benchmarks.tune_unknown() if tune else benchmarks.bench_unknown(size, only, families=families)
     )
     if as_json:
-        for row in rows:
-            click.echo(json.dumps(session.plain(dataclasses.asdict(row)), ensure_ascii=False))
+        _lines(rows)
     elif tune:
         header = ("controller", "settings", "mean ratio", "median %", "p95 %", "diverged %")
         click.echo(table(map(_tuned, rows), header))
@@ -188,9 +222,7 @@ def _show(measure: "Callable[[], Iterable[Row]]", as_json: bool) -> None:
 
     compute.setup()
     if as_json:
-        for row in measure():
-            click.echo(json.dumps(dataclasses.asdict(row), ensure_ascii=False))
-        return
+        return _lines(measure())
     words = {True: "yes", False: "no", None: ""}
     cells = [
         (r.name, f"{r.value:.4g}", r.unit, "" if r.target is None else f"{r.target:g}", words[r.reached])
