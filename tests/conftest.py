@@ -1,8 +1,12 @@
 """Settings of every test: on the CPU, in float64, quickly compiled, and strict about shapes."""
 
+import ctypes
+import gc
 import os
+import sys
 
 import jaxlib
+import psutil
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if jaxlib.__version__.startswith("0.10."):  # a flag that a jaxlib does not know ends the process
@@ -38,8 +42,34 @@ jax.config.update(
 )  # float32 meeting float64 is a conversion that was forgotten
 
 
+GB = 1e9
+ONE_PROCESS = 4 * GB  # that a worker of the tests may need
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """``-n auto``: a worker a core, but no more than there is memory for."""
+    return max(1, min(len(os.sched_getaffinity(0)), int(psutil.virtual_memory().available / ONE_PROCESS)))
+
+
+def give_back():
+    """Compiled programs, and the pages that they leave behind."""
+    jax.clear_caches()
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def programs_are_given_back():
     """Compiled programs of a whole run are more than a process may map into memory: XLA crashes then."""
     yield
-    jax.clear_caches()
+    give_back()
+
+
+@pytest.fixture(autouse=True)
+def memory_is_bounded():
+    """Those of one module are gigabytes too."""
+    yield
+    if psutil.Process().memory_info().rss > 0.7 * ONE_PROCESS:
+        give_back()

@@ -137,6 +137,11 @@ def test_a_slider_moves_the_curve_in_jupyterlab(jupyterlab, page, artefacts, rec
         assert letters >= 9.0
         picture.scroll_into_view_if_needed()
         page.screenshot(path=artefacts / f"designer_{width}.png")
+    long = page.locator(".jp-OutputArea .noUi-base").evaluate_all(
+        "bars => bars.map(bar => bar.getBoundingClientRect().width).filter(wide => wide > 0)"
+    )
+    assert min(long) >= 200  # a pixel a step
+    assert page.locator(".jp-OutputArea button:text-is('undo'):enabled").count() == 0
     names = page.locator(".jp-OutputArea .noUi-handle").evaluate_all("hs => hs.map(h => h.ariaLabel)")
     assert {"position", "delay [samples]", "cart mass [kg]"} <= {*names}
     handle = page.locator(".jp-OutputArea .noUi-handle").first
@@ -217,6 +222,12 @@ PHONE = """() => {
 """Of a page on a phone: its width, its smallest letters in a picture, and what can be seen only in part."""
 
 
+PAPER = {"width": 643, "height": 972}  # A4 within its margins
+PRINTED = """() => [...document.querySelectorAll('img, svg')]
+  .filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80))"""
+"""Pictures that do not fit on paper, where nothing can be moved sideways."""
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_pages_need_no_network_and_shut_nobody_out(chromium, site, artefacts, scheme):
     """Offline, nothing is asked for and nothing is missing; axe-core finds nothing that bars anyone."""
@@ -225,7 +236,7 @@ def test_pages_need_no_network_and_shut_nobody_out(chromium, site, artefacts, sc
     )
     context = chromium.new_context(color_scheme=scheme, viewport=WIDE)
     context.set_offline(True)
-    page, wrong, phone = context.new_page(), [], {}
+    page, wrong, phone, printed = context.new_page(), [], {}, {}
     page.on("requestfailed", lambda request: wrong.append(f"failed: {request.url[:80]}"))
     page.on("request", lambda r: wrong.append(r.url) if not r.url.startswith(("file:", "data:")) else None)
     page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
@@ -246,6 +257,10 @@ def test_pages_need_no_network_and_shut_nobody_out(chromium, site, artefacts, sc
         page.set_viewport_size(NARROW)
         phone[name] = page.evaluate(PHONE)
         page.screenshot(path=artefacts / f"{name}_{scheme}_phone.png", full_page=True)
+        page.set_viewport_size(PAPER)
+        page.emulate_media(media="print")
+        printed[name] = page.evaluate(PRINTED)
+        page.emulate_media(media="screen")
         page.set_viewport_size(WIDE)
     context.close()
     assert wrong == []
@@ -254,6 +269,7 @@ def test_pages_need_no_network_and_shut_nobody_out(chromium, site, artefacts, sc
         assert seen["page"] <= NARROW["width"], name  # what is wider is moved sideways by itself
         assert seen["letters"] >= 9.0, name
         assert seen["cut"] == [], name
+    assert {name: cut for name, cut in printed.items() if cut} == {}
     math, images, _, tables = shown["notebook"]
     assert (math, images) == (4, 3)  # all that test_report's notebook has: none is left as LaTeX or empty
     assert tables >= 1
@@ -351,6 +367,23 @@ def test_the_policy_of_a_page_with_a_script_lets_no_other_run(chromium, site, tm
         page.goto((tmp_path / f"{name}.html").as_uri())
         assert page.evaluate(RAN) == []
         assert page.get_by_role("slider").count() == sliders
+    page.close()
+
+
+def test_on_paper_the_rows_of_a_plant_stay_with_its_name(chromium, site):
+    page = chromium.new_page()
+    page.goto((site / PAGES["notebook"]).as_uri())
+    page.emulate_media(media="print", color_scheme="dark")
+    rows = "".join(f"<tr><td>{name}</td><td>1</td></tr>" for name in ("pendulum", "", "", "cart_pole"))
+    stay = page.evaluate(
+        """rows => {
+      document.querySelector('main').innerHTML = `<table class="parameters"><tbody>${rows}</tbody></table>`;
+      return [...document.querySelectorAll('tr')].map(row => getComputedStyle(row).breakAfter);
+    }""",
+        rows,
+    )
+    assert stay == ["avoid", "avoid", "auto", "auto"]
+    assert page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--mark')") == "#fff3d6"
     page.close()
 
 

@@ -10,9 +10,11 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+import types
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -475,3 +477,11 @@ def test_ci_types_what_a_reader_types():
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
     commands = [line for line in lines if line and not line.startswith(("#", "set ", "cd "))]
     assert commands == ["make test"]
+
+
+def test_no_more_workers_are_started_than_memory_allows(request, monkeypatch):
+    hook = request.config.hook.pytest_xdist_auto_num_workers
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    for free, workers in ((64e9, 16), (9e9, 2), (1e9, 1)):
+        monkeypatch.setattr(psutil, "virtual_memory", lambda free=free: types.SimpleNamespace(available=free))
+        assert hook(config=request.config) == workers

@@ -93,6 +93,54 @@ def test_a_slider_stands_on_its_own_grid():
         assert (high - low) / made.step == pytest.approx(200, rel=0.25)
 
 
+def test_work_of_other_panels_waits_for_the_one_asked_last():
+    order, begun, going = [], threading.Event(), threading.Event()
+
+    def slow(asked, check):
+        begun.set()
+        assert going.wait(10)
+        check()
+        order.append(asked)
+
+    def quick(asked, check):
+        going.set()  # the other one may go on, and does not
+        time.sleep(0.1)
+        order.append(asked)
+
+    background, touched = live_panel.Live(slow, lambda _: None), live_panel.Live(quick, lambda _: None)
+    background.ask("map")
+    assert begun.wait(10)
+    touched.ask("slider")
+    touched.wait(10)
+    background.wait(10)
+    assert order == ["slider", "map"]
+    background.ask("stopped")
+    background.interrupt()
+    background.wait(10)
+    assert order == ["slider", "map"]
+
+
+def test_work_asked_for_earlier_waits_even_if_it_begins_later():
+    order, begun = [], threading.Event()
+
+    def settled(asked, check):
+        begun.set()
+        check()
+        order.append(asked)
+
+    def touched(asked, check):
+        assert begun.wait(10)
+        check()
+        order.append(asked)
+
+    background, newest = live_panel.Live(settled, print, settle=0.2), live_panel.Live(touched, print)
+    background.ask("map")
+    newest.ask("slider")
+    newest.wait(10)
+    background.wait(10)
+    assert order == ["slider", "map"]
+
+
 def test_an_error_is_one_sentence_in_the_panel():
     def work(asked, check):
         raise asked
@@ -196,7 +244,7 @@ def test_the_designer_hands_out_code_that_makes_the_same(panel):
     panel.parameters["length"].value, panel.states["angle"].value, panel.limit.value = 0.7, 0.6, 0.8
     panel.sample.value = 8
     panel.live.wait()
-    code = re.search(r"<pre[^>]*>(.*)</pre>", panel.code.value, re.S)[1].replace("&quot;", '"')
+    code = re.search(r"<pre[^>]*>(.*?)</pre>", panel.code.value, re.S)[1].replace("&quot;", '"')
     made = {}
     exec(code, made)
     found = regulator.design(panel._question())
@@ -548,3 +596,192 @@ def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp
     panel.look()  # trained anew
     assert (panel.keep.disabled, panel.keep.description) == (False, "stop and keep")
     panel.close()
+
+
+# All panels --------------------------------------------------------------------------------------------------
+
+MOVES = {
+    "lqr_designer": {"states.angle": 0.6, "delay": 0.5, "parameters.length": 0.7},
+    "plant_explorer": {"family": "mass_spring_damper", "initial.position": 0.1, "loop": "no control"},
+    "attraction_map": {"span": 3.05, "limit": 0.5},
+    "policy_inspector": {"initial.angle": 0.3, "up": 0, "across": 1},
+    "data_browser": {"split": "train", "trajectory": 1, "signal": 0},
+}
+
+
+@pytest.fixture(scope="module", params=[*MOVES, "training_monitor"])
+def any_panel(request, data, tmp_path_factory):
+    """A panel, and what the names in its code stand for."""
+    known = {"widgets": widgets, "systems": systems, "policy": simulation.no_control}
+    given = {
+        "lqr_designer": {"plant": "pendulum", "num_steps": 40},
+        "plant_explorer": {"plant": "pendulum", "num_steps": 40},
+        "attraction_map": {"plant": "pendulum", "num": 40, "num_steps": 40},
+        "policy_inspector": {"policy": simulation.no_control, "family": "pendulum", "num_steps": 40},
+        "data_browser": {"path": data.path},
+        "training_monitor": {"run": tmp_path_factory.mktemp("run")},
+    }[request.param]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JPY_SESSION_NAME", "x")
+        patch.delenv("LQRLAB_HEADLESS", raising=False)
+        made = getattr(widgets, request.param)(**given)
+        made.live.wait()
+        yield request.param, made, known
+        made.close()
+
+
+@pytest.mark.parametrize("kind", MOVES)
+def test_without_a_person_values_of_nothing_change_nothing(kind, data, monkeypatch):
+    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
+    given = {"data_browser": (data.path,), "policy_inspector": (simulation.no_control, "pendulum")}
+    panel, arguments = getattr(widgets, kind), given.get(kind, ("pendulum",))
+    options = {"num": 40} if kind == "attraction_map" else {}
+    if kind != "data_browser":
+        options["num_steps"] = 40
+    assert panel(*arguments, **options, values={}) == panel(*arguments, **options)
+
+
+def test_sliders_of_a_plant_that_was_left_are_given_back(monkeypatch):
+    monkeypatch.setenv("JPY_SESSION_NAME", "x")
+    monkeypatch.delenv("LQRLAB_HEADLESS", raising=False)
+    panel = widgets.plant_explorer("pendulum", num_steps=20)
+    before = len(ipywidgets.widgets.widget._instances)
+    panel.set({"family": "mass_spring_damper"})
+    panel.set({"family": "pendulum"})
+    panel.live.wait()
+    assert len(ipywidgets.widgets.widget._instances) == before
+    panel.close()
+
+
+def code(panel):
+    return BeautifulSoup(panel.code.value, "html.parser").find_all("pre")[-1].text
+
+
+def standing(panel):
+    panel.live.wait()
+    assert panel.live.status.value == ""
+    return panel.values, panel.picture.value, panel.words.value
+
+
+def test_a_panel_is_undone_reset_and_made_again_by_its_own_code(any_panel, monkeypatch):
+    name, panel, known = any_panel
+    moves, steps = MOVES.get(name, {}), [panel.live.wait() or standing(panel)]
+    for moved, value in moves.items():
+        panel.set({moved: value})
+        steps.append(standing(panel))
+    exec(code(panel), known)
+    again = eval(code(panel).splitlines()[-1], known)
+    again.live.wait()
+    assert moves.items() <= again.values.items()
+    assert (again.values, again.picture.value, again.words.value) == standing(panel) == steps[-1]
+    with monkeypatch.context() as patch:
+        patch.setenv("LQRLAB_HEADLESS", "1")
+        still = eval(code(panel).splitlines()[-1], known)
+    assert getattr(still, "words", still.value if not moves else "") == panel.words.value
+    for step in steps[-2::-1]:
+        assert not panel.undo.disabled
+        panel.undo.click()
+        assert standing(panel) == step
+    assert panel.undo.disabled
+    panel.set(moves)
+    panel.reset.click()
+    panel.live.wait()
+    chosen = {"family", "split"}  # what chooses which controls there are stays
+    moved = {k for k, v in panel.values.items() if v != panel._defaults[k]}
+    assert moved <= chosen & set(moves)
+    again.close()
+
+
+def test_a_slider_that_is_dragged_is_one_step_to_undo(panel):
+    before = panel.values
+    for value in (0.03, 0.06, 0.09):
+        panel.states["angle"].value = value
+    panel.undo.click()
+    assert panel.values == before
+    panel.live.wait()
+
+
+def test_what_a_browser_rounds_is_not_a_step_to_undo(panel):
+    steps = len(panel._past)
+    panel.limit.value -= 1e-6
+    panel.parameters["length"].value *= 1 - 1e-8
+    panel.live.wait()
+    assert len(panel._past) == steps
+    assert "values" not in code(panel)
+    panel.reset.click()
+    panel.live.wait()
+
+
+def test_values_that_cannot_be_are_refused_in_words(panel):
+    for values, refusal in (
+        ({"wheels": 4}, "values: expected some of states.angle, .*, but found 'wheels'"),
+        ({"delay": 9.0}, "values: delay: expected a number from 0 to 2, but found 9.0"),
+        ({"limit": 1e9}, "values: limit: expected a number from 0.03162 to 100, but found"),
+        ({"sample": 5}, "values: sample: expected one of 1, 2, 3, .*, but found 5"),
+        ({"size": "x"}, "values: size: expected a number from 0.05 to 3, but found 'x'"),
+        ({"known": 3}, "values: known: expected True or False, but found 3"),
+        ([1], "values: expected {control: value}, but found list"),
+    ):
+        with pytest.raises(ValueError, match=refusal):
+            panel.set(values)
+    panel.reset.click()
+    panel.live.wait()
+
+
+def test_what_goes_wrong_is_said_in_the_panel(any_panel, monkeypatch):
+    """In the work, in what a control asks for, and in what is done when it moves."""
+    name, panel, _ = any_panel
+
+    def fail(*args, **kwargs):
+        raise RuntimeError("a <real> exception")
+
+    said = "<b>RuntimeError: a &lt;real&gt; exception</b>"
+    if name == "training_monitor":
+        with monkeypatch.context() as patch:
+            patch.setattr(learning.metrics, "read", fail)
+            panel.keep.click()
+        assert panel.live.status.value == said
+        panel.live.say("")
+        return
+    for part in ("_compute", "_question", "_codes"):
+        with monkeypatch.context() as patch:
+            patch.setattr(panel, part, fail)
+            patch.setattr(panel.live, "_work", panel._compute)
+            panel.reset.click()
+            panel.live.wait()
+        assert panel.live.status.value == said
+        panel.reset.click()
+        standing(panel)
+
+
+def test_a_panel_bears_all_its_sliders_at_their_ends(any_panel):
+    _, panel, _ = any_panel
+    for end in ("min", "max") if panel.values else ():
+        values = {k: getattr(c, end) for k, c in panel._kept.items() if hasattr(c, end)}
+        logarithmic = {
+            k: panel._kept[k].base ** v for k, v in values.items() if hasattr(panel._kept[k], "base")
+        }
+        panel.set(values | logarithmic)
+        panel.live.wait()
+        assert panel.live.status.value == ""
+        assert "nan" not in panel.picture.value + panel.words.value
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind != "data_browser"])
+def test_a_panel_bears_a_loop_that_ends_at_infinity(kind, monkeypatch):
+    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
+    plant = systems.from_matrices(
+        [[0.0, 1.0], [2000.0, 0.0]], [[0.0], [1.0]], Q=np.eye(2), R=[[1.0]], dt=0.05
+    )
+    free = simulation.LinearPolicy(jnp.zeros((1, 2)))
+    assert not np.isfinite(simulation.rollout(plant, free, jnp.ones(2), 400).xs).all()
+    first = (free,) if kind == "policy_inspector" else ()
+    values = {
+        "lqr_designer": {"limit": controls.limit_slider(0.0).value, "size": 3.0},
+        "plant_explorer": {"loop": "no control"},
+        "attraction_map": {"limit": controls.limit_slider(0.0).value},
+        "policy_inspector": {},
+    }[kind]
+    options = {"num": 40} if kind == "attraction_map" else {}
+    shown = getattr(widgets, kind)(*first, plant, num_steps=400, values=values, **options)
+    assert re.search(r"\b(nan|inf|infinity)\b", shown.html, re.IGNORECASE) is None

@@ -16,7 +16,7 @@ from PIL import Image
 
 from lqrlab import control, evaluation, simulation, systems
 from lqrlab.simulation.verdict import Verdict
-from lqrlab.workbench.figures import loop_plots, plots, tables
+from lqrlab.workbench.figures import loop_plots, plant_card, plots, tables
 from lqrlab.workbench.runs import terminal
 
 
@@ -53,6 +53,11 @@ def test_responses_from_many_starts_are_a_distribution(run):
         at = wide[np.isclose(wide[:, 0], t), 1]
         np.testing.assert_allclose((at.min(), at.max()), np.sort(expected[[15, 285]] * x), rtol=1e-6)
     plt.close(figure)
+
+
+def test_the_first_phrase_of_a_title_tells_the_plants_apart():
+    phrases = {plant_card.phrase(systems.family(name).title) for name in systems.names()}
+    assert len(phrases) == len(systems.names())
 
 
 def test_a_figure_is_saved_with_letters_and_words(tmp_path):

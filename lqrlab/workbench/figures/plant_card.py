@@ -64,5 +64,5 @@ def parameter_rows(plant: Plant) -> list[tuple[str, float, str, str, str]]:
 
 
 def phrase(title: str) -> str:
-    """The first phrase of a title."""
-    return re.split("[;:,]", title)[0]
+    """The first phrase of a title, which is enough to tell the plants of the catalogue apart."""
+    return re.split("[;:]", title)[0]

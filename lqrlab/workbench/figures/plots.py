@@ -201,7 +201,7 @@ def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figu
             jitter = 0.1 * (rng.random(values.size) - 0.5)
             shown = np.clip(np.where(diverged, edge, values), floor, edge)
             name = None if row else label
-            axis.scatter(shown, y + jitter, s=4, alpha=0.35, color=colour, lw=0, label=name)
+            axis.scatter(shown, y + jitter, s=6, alpha=0.6, color=colour, lw=0, label=name)
             median = np.quantile(values, 0.5, method="higher")
             if np.isfinite(median):
                 axis.plot([max(median, floor)] * 2, [y - 0.14, y + 0.14], color=colour, lw=2.2)

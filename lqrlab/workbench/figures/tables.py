@@ -21,7 +21,7 @@ def catalogue(names: Sequence[str]) -> pd.DataFrame:
     rows = [
         {
             "plant": plant.name,
-            "what it is": plant.title.split(";")[0].split(":")[0],
+            "what it is": plant_card.phrase(plant.title),
             "states": plant.n,
             "inputs": plant.m,
             "dt [ms]": 1e3 * float(plant.dt),

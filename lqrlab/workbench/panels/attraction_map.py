@@ -3,6 +3,7 @@
 import dataclasses
 import html
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -14,7 +15,8 @@ from lqrlab.workbench.figures import svg
 from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.svg import Picture, Stroke
 from lqrlab.workbench.panels import binding, controls
-from lqrlab.workbench.panels.live_panel import Check, Panel
+from lqrlab.workbench.panels.live_panel import Check
+from lqrlab.workbench.panels.panel import Panel
 from lqrlab.workbench.panels.region_of_attraction import Setting, maps
 from lqrlab.workbench.runs.session import headless
 
@@ -30,6 +32,7 @@ def attraction_map(
     limit: float = 1.0,
     num: int = 100_000,
     num_steps: int = 500,
+    values: Mapping[str, Any] | None = None,
 ) -> "AttractionMap | Picture":
     """A panel that shows from where the nonlinear plant converges under its LQR and under other policies.
 
@@ -41,12 +44,15 @@ def attraction_map(
         limit: of the inputs, in units of what counts as large; 100 or more for none.
         num: rollouts a picture, shared out among the policies.
         num_steps: samples after which a loop that has neither converged nor diverged counts as undecided.
+        values: what the panel's controls begin at, as *copy as code* writes it.
 
     Returns:
         The panel; without a person the picture.
     """
     setting = Setting.of(plant, policies, plane, span=span, limit=limit, num=num, num_steps=num_steps)
-    return picture(setting) if headless() else AttractionMap(setting)
+    if headless() and values is None:
+        return picture(setting)
+    return AttractionMap(setting).at(values)
 
 
 def picture(setting: Setting, check: Check = lambda: None) -> Picture:
@@ -149,8 +155,14 @@ class AttractionMap(Panel[Setting, Picture]):
             "map": [self.across, self.up, self.span, self.limit],
             "parameters": list(self.parameters.values()),
         }
-        super().__init__([controls.tabs(pages)], settle=0.3)
-        self.watch(*pages["map"], *pages["parameters"])
+        names = [s.name for s in setting.plant.states]
+        arguments = {
+            "plant": setting.plant,
+            "policies": dict(setting.policies) if len(setting.policies) > 1 else None,
+            "plane": [names[setting.across], names[setting.up]],
+        } | {name: getattr(setting, name) for name in ("span", "limit", "num", "num_steps")}
+        super().__init__([controls.tabs(pages)], settle=0.3, call=("attraction_map", arguments))
+        self.track(**{n: getattr(self, n) for n in ("across", "up", "span", "limit", "parameters")})
         self.ask()
 
     def _question(self) -> Setting:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ipywidgets
@@ -14,7 +15,10 @@ from lqrlab.systems import Plant, Signal
 from lqrlab.workbench.figures import demonstration
 
 Sliders = dict[str, ipywidgets.FloatSlider]
-WIDE: dict[str, Any] = {"style": {"description_width": "11rem"}, "layout": {"width": "27rem"}}
+WIDE: dict[str, Any] = {
+    "style": {"description_width": "11rem"},
+    "layout": {"width": "29.5rem", "max_width": "100%"},
+}
 FREE = 100.0  # limits from here on, in units of a large input, count as none
 REACH = 3.0  # how far sliders of an initial state go, in scales of the states
 
@@ -39,7 +43,7 @@ def button(label: str, then: Callable[[], None]) -> ipywidgets.Button:
 def tabs(pages: Mapping[str, Sequence[ipywidgets.Widget]]) -> ipywidgets.Tab:
     """Pages of controls, by title."""
     boxes = [ipywidgets.VBox(list(page)) for page in pages.values()]
-    return ipywidgets.Tab(boxes, titles=tuple(pages), layout={"width": "30rem", "max_width": "100%"})
+    return ipywidgets.Tab(boxes, titles=tuple(pages), layout={"width": "33rem", "max_width": "100%"})
 
 
 def parameter_sliders(plant: Plant, **options: object) -> Sliders:
@@ -95,6 +99,32 @@ def plane_choosers(states: Sequence[Signal], across: int, up: int) -> list[ipywi
         ipywidgets.Dropdown(options=options, value=value, description=label, **WIDE)
         for label, value in (("across", across), ("up", up))
     ]
+
+
+def call(function: str, arguments: Mapping[str, object], values: Mapping[str, object]) -> str:
+    """Code that makes a panel with its controls at such values; an object that cannot be written goes by its name."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    written = [f"{name}={_literal(value) or name}" for name, value in given.items()]
+    if values:
+        # ten digits: a browser moves what is off a slider's grid onto it
+        numbers = {k: float(f"{v:.10g}") if isinstance(v, float) else v for k, v in values.items()}
+        written.append("values={" + ", ".join(f"{k!r}: {v!r}" for k, v in numbers.items()) + "}")
+    makes = any(part.partition("=")[2].startswith("systems.") for part in written)
+    lines = ["from lqrlab import systems"] * makes + ["from lqrlab.workbench import widgets", ""]
+    return "\n".join([*lines, f"widgets.{function}({', '.join(written)})"])
+
+
+def _literal(value: object) -> str:
+    """A value as code; nothing for what has none."""
+    if isinstance(value, Plant):
+        if value.name not in systems.names() or type(value) is not systems.family(value.name):
+            return ""
+        usual = systems.make(value.name).parameters
+        moved = {k: float(v) for k, v in value.parameters.items() if float(v) != float(usual[k])}
+        return f"systems.make({value.name!r}{''.join(f', {k}={v!r}' for k, v in moved.items())})"
+    if isinstance(value, Path):
+        return repr(str(value))
+    return repr(value) if isinstance(value, str | int | float | list | tuple) else ""
 
 
 def revealing_plane(plant: Plant) -> tuple[int, int]:

@@ -2,7 +2,9 @@
 
 import dataclasses
 import html
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import ipywidgets
 import jax
@@ -16,20 +18,24 @@ from lqrlab.workbench.figures import charts, svg
 from lqrlab.workbench.figures.charts import Rectangle
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels.controls import WIDE
-from lqrlab.workbench.panels.live_panel import Check, Panel
+from lqrlab.workbench.panels.live_panel import Check
+from lqrlab.workbench.panels.panel import Panel
 from lqrlab.workbench.runs.session import headless
 
 _WIDTH = 860.0
 _ALL = "all splits"
 
 
-def data_browser(path: str | Path) -> "Browser | Picture":
+def data_browser(path: str | Path, *, values: Mapping[str, Any] | None = None) -> "Browser | Picture":
     """A panel to leaf through the data set in a folder: family, split, variant, trajectory.
 
-    Without a person it is the first trajectory; a ``BadFile`` if there is no data set, or a damaged one.
+    ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it
+    is the first trajectory; a ``BadFile`` if there is no data set, or a damaged one.
     """
     data = dataset.open(path)
-    return picture(Selection.of(data, data.config.families[0], None), 0, 0) if headless() else Browser(data)
+    if headless() and values is None:
+        return picture(Selection.of(data, data.config.families[0], None), 0, 0)
+    return Browser(data).at(values)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,7 +61,7 @@ class Selection:
     @property
     def signals(self) -> list[charts.Channel]:
         """States and inputs by the family's names; a plant that is not registered here has x1, …, u1, …."""
-        return charts.channels(systems.family(self.family) if self.family in systems.names() else self.plants)
+        return _signals(self.family, self.plants)
 
     def parameters(self, variant: int) -> dict[str, float]:
         """A variant's parameters by name."""
@@ -71,6 +77,10 @@ class Selection:
             missing = left_out(self.data, self.family)
             raise ValueError(f"{self.family}, variant {variant}: no trajectory of it was kept; {missing}")
         return numbers
+
+
+def _signals(family: str, plants: systems.Linear) -> list[charts.Channel]:
+    return charts.channels(systems.family(family) if family in systems.names() else plants)
 
 
 def optimum(chosen: Selection, variant: int, x0: Float[np.ndarray, " n"], num_steps: int) -> Trajectory:
@@ -146,11 +156,11 @@ def left_out(data: dataset.Dataset, family: str) -> str:
     return f"{', '.join(missing) or 'Nothing'}, {whole}."
 
 
-Question = tuple[str, str | None, int, int, int | None]
+Question = tuple[str, str | None, int, int, int]
 """Family, split, numbers of the variant and of its trajectory, and of the signal with the spectrum."""
 
 
-class Browser(Panel[Question, tuple[Picture, Selection]]):
+class Browser(Panel[Question, Picture]):
     """The panel; its controls are attributes."""
 
     def __init__(self, data: dataset.Dataset) -> None:
@@ -158,22 +168,27 @@ class Browser(Panel[Question, tuple[Picture, Selection]]):
         self._chosen: Selection | None = None
         self.family = ipywidgets.Dropdown(options=data.config.families, description="family", **WIDE)
         self.split = ipywidgets.Dropdown(options=[_ALL], description="split", **WIDE)
-        self.signal = ipywidgets.Dropdown(options=[("-", None)], description="spectrum of", **WIDE)
+        self.signal = ipywidgets.Dropdown(options=[("-", 0)], description="spectrum of", **WIDE)
         rows = "trajectory" if data.config.keep_every == 1 else "segment"
         self.variant, self.trajectory = (
             ipywidgets.IntSlider(0, 0, 0, description=label, **WIDE) for label in ("variant", rows)
         )
-        first = ipywidgets.HBox([self.family, self.split, self.signal])
-        super().__init__([first, ipywidgets.HBox([self.variant, self.trajectory])], above=True)
-        self.watch(self.family, then=self._choose_family)
-        self.watch(self.split, then=self._choose_split)
-        self.watch(self.variant, self.trajectory, self.signal)
+        wrap = {"flex_flow": "row wrap"}
+        first = ipywidgets.HBox([self.family, self.split, self.signal], layout=wrap)
+        shown = [first, ipywidgets.HBox([self.variant, self.trajectory], layout=wrap)]
+        super().__init__(shown, above=True, call=("data_browser", {"path": data.path}))
+        self.track(then=self._choose_family, family=self.family)
+        self.track(then=self._choose_split, split=self.split)
+        self.track(variant=self.variant, trajectory=self.trajectory, signal=self.signal)
         self._choose_family()
 
     def _choose_family(self) -> None:
         with self.quietly():
             present = [s for s in dataset.store.SPLITS if len(self._data.rows(s, self.family.value))]
             self.split.options = [_ALL, *present]
+            signals = _signals(self.family.value, self._data.linear(None, self.family.value))
+            self.signal.options = [(channel.name, i) for i, channel in enumerate(signals)]
+            self.signal.value = self._defaults["signal"] = [c.field for c in signals].index("us")
         self._choose_split()
 
     def _choose_split(self) -> None:
@@ -182,25 +197,15 @@ class Browser(Panel[Question, tuple[Picture, Selection]]):
             self.variant.value = self.trajectory.value = 0
             self.variant.max = max(len(self._data.rows(split, self.family.value)) - 1, 0)
             self.trajectory.max = config.trajectories * len(config.starts) - 1
-            self.signal.options = [("-", None)]
         self.ask()
 
     def _question(self) -> Question:
         split = None if self.split.value == _ALL else self.split.value
         return self.family.value, split, self.variant.value, self.trajectory.value, self.signal.value
 
-    def _compute(self, question: Question, check: Check) -> tuple[Picture, Selection]:
+    def _compute(self, question: Question, check: Check) -> Picture:
         family, split, variant, number, signal = question
         if self._chosen is None or (self._chosen.family, self._chosen.split) != (family, split):
             self._chosen = Selection.of(self._data, family, split)
         check()
-        return picture(self._chosen, variant, number, signal), self._chosen
-
-    def _show(self, answer: tuple[Picture, Selection]) -> None:
-        self.draw(answer[0])
-        signals = answer[1].signals
-        names = [(channel.name, i) for i, channel in enumerate(signals)]
-        if [*self.signal.options] != names:
-            with self.quietly():
-                self.signal.options = names
-                self.signal.value = [channel.field for channel in signals].index("us")
+        return picture(self._chosen, variant, number, signal)

@@ -1,4 +1,4 @@
-"""The base of all panels: controls, and a picture with words that a thread computes for their newest values."""
+"""The work of a panel: a thread computes the answer to the newest question, and says what goes wrong."""
 
 import atexit
 import contextlib
@@ -6,14 +6,10 @@ import html
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-import anywidget
 import ipywidgets
-
-from lqrlab.workbench.figures.svg import Picture
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
@@ -26,8 +22,40 @@ class Stopped(Exception):
     """Raised inside work whose answer nobody waits for any longer."""
 
 
+class _Turns:
+    """The work of all panels: that of the panel asked last goes on, all other waits where it checks."""
+
+    def __init__(self) -> None:
+        self._changed, self._working = threading.Condition(), set["Live"]()
+
+    @contextlib.contextmanager
+    def taken(self, live: "Live") -> Iterator[None]:
+        """Take part in the turns."""
+        with self._changed:
+            self._working.add(live)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._working.remove(live)
+                self._changed.notify_all()
+
+    def wait(self, live: "Live", check: Check) -> None:
+        """Until nobody asked later is at work; what ``check`` raises ends the waiting."""
+        check()
+        with self._changed:
+            while max(self._working, key=lambda other: other.asked) is not live:
+                self._changed.wait(0.05)
+                check()
+
+
+_TURNS = _Turns()
+
+
 class Live(Generic[Question, Answer]):
     """A panel's work in threads: for the newest question, one at a time, with a button to stop it.
+
+    Of several panels the one asked last comes first: the work of the others waits where it calls the check.
 
     ``work(question, check)`` answers a question that has stood for ``settle`` seconds, ``show(answer)`` puts it into
     the panel. A newer question, or the button, ends work where it calls the check. Work that does not check is finished
@@ -50,12 +78,15 @@ class Live(Generic[Question, Answer]):
         self._asking, self._turn = threading.Lock(), threading.Lock()
         self._newest = self._stopped = 0  # numbers of questions
         self._thread = threading.Thread()
+        self.asked = 0.0  # when, by a clock that only goes forwards
+        self.error: Exception | None = None  # that the newest work ended with
         _LIVING.add(self)
 
     def ask(self, question: Question) -> None:
         """Have the work done for a question; returns at once."""
         with self._asking:
             self._newest += 1
+            self.asked = time.monotonic()
             self._thread = threading.Thread(target=self._answer, args=(question, self._newest), daemon=True)
             self._thread.start()
 
@@ -94,22 +125,24 @@ class Live(Generic[Question, Answer]):
         with self._turn:
             if number < self._newest or number == self._stopped:
                 return
-            done, trouble = threading.Event(), ""
+            done, trouble, self.error = threading.Event(), "", None
             timer = threading.Timer(_SOON, announce)
             timer.daemon = True
             timer.start()
             try:
-                answer = self._work(question, check)
+                with _TURNS.taken(self):
+                    answer = self._work(question, lambda: _TURNS.wait(self, check))
                 if self._stopped < number:
                     self._show(answer)
             except Stopped:
                 return
             except Exception as error:  # whatever it is, the panel says it and stays alive
-                trouble = sentence(error)
+                trouble, self.error = sentence(error), error
             finally:
                 with self._asking:
                     done.set()
                 timer.cancel()
+                timer.join()  # it holds the panel
             with self._asking:
                 if self._stopped < number:
                     self.say(trouble)
@@ -133,91 +166,3 @@ def sentence(error: Exception) -> str:
     first = (str(error).strip().splitlines() or [""])[0]
     first = first if len(first) < 400 else first[:400] + "…"
     return first if isinstance(error, ValueError) and first else f"{type(error).__name__}: {first}"
-
-
-class _SliderNames(anywidget.AnyWidget):
-    """Nothing to be seen: tells screen readers what the sliders are called."""
-
-    _esm = Path(__file__).with_name("slider_names.js").read_text(encoding="utf-8")
-
-
-class Panel(ipywidgets.Box, Generic[Question, Answer]):
-    """Controls, and a picture with words that follows them.
-
-    A subclass makes its controls, lays them out by calling this class's ``__init__``, has them watched and says in
-    ``_question`` what they stand at and in ``_compute`` what answers it: a picture, or what ``_show`` puts into the
-    panel. Errors are shown there. The controls stand to the left of the picture, or above it, ``beneath`` below it.
-    ``picture`` and ``words`` are what is shown, ``live`` is the work: ``live.wait()`` until it is done.
-    """
-
-    def __init__(
-        self,
-        controls: Sequence[ipywidgets.Widget],
-        *,
-        beneath: Sequence[ipywidgets.Widget] = (),
-        above: bool = False,
-        settle: float = 0.0,
-    ) -> None:
-        self.picture, self.words = ipywidgets.HTML(), ipywidgets.HTML()
-        self.live = Live(self._compute, self._show, settle=settle)
-        self._quiet = False
-        children = [self.live.bar, self.words, self.picture, *beneath, _SliderNames()]
-        if above:
-            super().__init__([*controls, *children], layout={"flex_flow": "column"})
-        else:
-            left = ipywidgets.VBox(list(controls), layout={"flex": "1 1 30rem", "align_items": "flex-start"})
-            # beside the controls only where there is room for letters that can be read, else below them
-            right = ipywidgets.VBox(children, layout={"flex": "100 1 44rem", "min_width": "0"})
-            super().__init__([left, right], layout={"flex_flow": "row wrap"})
-
-    def _question(self) -> Question:
-        raise NotImplementedError
-
-    def _compute(self, question: Question, check: Check) -> Answer:
-        raise NotImplementedError
-
-    def _show(self, answer: Answer) -> None:
-        self.draw(answer)  # type: ignore[arg-type]
-
-    def draw(self, picture: Picture) -> None:
-        """Put a picture and its words into the panel."""
-        self.picture.value, self.words.value = picture.drawing, picture.words
-
-    def close(self) -> None:
-        """Stop the work and close all widgets in the panel: ipywidgets keeps those that are not closed."""
-        self.live.interrupt()
-        _close_all(self.children)
-        self.layout.close()
-        super().close()
-
-    def ask(self) -> None:
-        """Have the picture made that the controls now stand for."""
-        if self._quiet:
-            return
-        try:
-            self.live.ask(self._question())
-        except ValueError as error:
-            self.live.say(sentence(error))
-
-    def watch(self, *controls: ipywidgets.Widget, then: Callable[[], None] | None = None) -> None:
-        """Ask anew, or do something else, whenever one of the controls changes."""
-        for control in controls:
-            control.observe(lambda _: (then or self.ask)(), names="value")
-
-    @contextlib.contextmanager
-    def quietly(self) -> Iterator[None]:
-        """Within this, controls change without a question."""
-        self._quiet, before = True, self._quiet
-        try:
-            yield
-        finally:
-            self._quiet = before
-
-
-def _close_all(widgets: Sequence[ipywidgets.Widget]) -> None:
-    for widget in widgets:
-        _close_all(getattr(widget, "children", ()))
-        for part in ("layout", "style"):
-            if hasattr(widget, part):
-                getattr(widget, part).close()
-        widget.close()

@@ -74,6 +74,6 @@ def drawn(setting: "Setting", design: "Design", alt: str) -> str:
     """The setting's view of a design as an SVG document that holds it as an image."""
     figure = VIEWS[setting.view](setting, design)
     width, height = (100 * float(a) for a in figure.get_size_inches())
-    data = base64.b64encode(plots.png(figure, dpi=150)).decode()
+    data = base64.b64encode(plots.png(figure, dpi=200)).decode()
     image = f'<image width="{svg.px(width)}" height="{svg.px(height)}" href="data:image/png;base64,{data}"/>'
     return svg.document(image, width, height, alt)

@@ -1,7 +1,8 @@
 """The LQR designer: weights, sample time, delay, limits and parameters of a plant, and what becomes of its loop."""
 
 import dataclasses
-import html
+from collections.abc import Mapping
+from typing import Any
 
 import ipywidgets
 import numpy as np
@@ -10,21 +11,27 @@ from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls, loop_views
-from lqrlab.workbench.panels.live_panel import Check, Panel
+from lqrlab.workbench.panels.live_panel import Check
+from lqrlab.workbench.panels.panel import Panel
 from lqrlab.workbench.panels.regulator_design import LATE, TICKS, Setting, picture
 from lqrlab.workbench.runs.session import headless
 
 
-def lqr_designer(plant: str | Plant, *, num_steps: int | None = None) -> "Designer | Picture":
+def lqr_designer(
+    plant: str | Plant, *, num_steps: int | None = None, values: Mapping[str, Any] | None = None
+) -> "Designer | Picture":
     """A panel to design a plant's regulator: weights, sampling, delay, limits and parameters on sliders.
 
     The plant is a family of the catalogue or one of your own; the curves take ``num_steps`` sample times, or until the
-    nominal loop has settled. Without a person it is the picture at its defaults.
+    nominal loop has settled. ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it
+    is the picture.
     """
-    return picture(Setting.of(plant, num_steps)) if headless() else Designer(plant, num_steps)
+    if headless() and values is None:
+        return picture(Setting.of(plant, num_steps))
+    return Designer(plant, num_steps).at(values)
 
 
-class Designer(Panel[Setting, tuple[Picture, str]]):
+class Designer(Panel[Setting, Picture]):
     """The panel; its controls are attributes, ``states``, ``inputs`` and ``parameters`` by name."""
 
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
@@ -45,21 +52,16 @@ class Designer(Panel[Setting, tuple[Picture, str]]):
             options=(loop_views.OVERVIEW, *loop_views.VIEWS), description="picture", **controls.WIDE
         )
         self.parameters = controls.parameter_sliders(default.plant)
-        self.reset = controls.button("back to the defaults", self._reset)
-        self.code = ipywidgets.HTML()
         pages = {
             "weights": [*self.states.values(), *self.inputs.values()],
             "loop": [self.sample, self.delay, self.known, self.limit, self.size, self.view],
             "parameters": list(self.parameters.values()),
         }
-        self._defaults = {control: control.value for page in pages.values() for control in page}
         note = ipywidgets.HTML("log10 of the factor of each weight")
-        code = ipywidgets.Accordion(
-            [self.code], titles=("copy as code",), layout={"width": "30rem", "max_width": "100%"}
-        )
         tabs = controls.tabs(pages | {"weights": [note, *pages["weights"]]})
-        super().__init__([tabs, self.reset, code])
-        self.watch(*self._defaults)
+        super().__init__([tabs], call=("lqr_designer", {"plant": plant, "num_steps": num_steps}))
+        names = ("states", "inputs", "sample", "delay", "known", "limit", "size", "view", "parameters")
+        self.track(**{name: getattr(self, name) for name in names})
         self.ask()
 
     def _question(self) -> Setting:
@@ -79,19 +81,8 @@ class Designer(Panel[Setting, tuple[Picture, str]]):
             view=self.view.value,
         )
 
-    def _compute(self, question: Setting, check: Check) -> tuple[Picture, str]:
-        return picture(question), question.code
+    def _compute(self, question: Setting, check: Check) -> Picture:
+        return picture(question)
 
-    def _show(self, answer: tuple[Picture, str]) -> None:
-        self.draw(answer[0])
-        self.code.value = (
-            '<button class="jupyter-button" onclick="navigator.clipboard.writeText('
-            "this.nextElementSibling.textContent);this.textContent='copied'\">copy</button>"
-            f'<pre style="user-select:all;white-space:pre-wrap;line-height:1.35">{html.escape(answer[1])}</pre>'
-        )
-
-    def _reset(self) -> None:
-        with self.quietly():
-            for control, value in self._defaults.items():
-                control.value = value
-        self.ask()
+    def _codes(self, question: Setting) -> list[str]:
+        return [question.code, *super()._codes(question)]

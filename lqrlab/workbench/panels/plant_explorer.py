@@ -2,6 +2,8 @@
 
 import dataclasses
 import html
+from collections.abc import Mapping
+from typing import Any
 
 import ipywidgets
 import jax.numpy as jnp
@@ -12,25 +14,31 @@ from lqrlab import control, simulation, systems
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import demonstration
 from lqrlab.workbench.figures.animation import HOLD, Animation, animation
+from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
-from lqrlab.workbench.panels.live_panel import Check, Panel
+from lqrlab.workbench.panels.live_panel import Check
+from lqrlab.workbench.panels.panel import Panel, close_all
 from lqrlab.workbench.runs.session import headless
 
 _CLOSED, _OPEN = "optimal", "no control"
 
 
 def plant_explorer(
-    plant: str | Plant = "cart_pole", *, num_steps: int | None = None
-) -> "Explorer | Animation":
+    plant: str | Plant = "cart_pole",
+    *,
+    num_steps: int | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> "Explorer | Animation | Picture":
     """A panel to get to know plants: choose one, change it, let it go from any state, with control and without.
 
     It begins with a family; one plant of your own is the only one to choose. A run takes ``num_steps`` samples, or
-    until the nominal loop has settled. Without a person it is the drawing at its defaults.
+    until the nominal loop has settled. ``values`` is what its controls begin at, as *copy as
+    code* writes it. Without a person it is the drawing.
     """
-    if headless():
+    if headless() and values is None:
         nominal = controls.one_plant(plant)
         return film(nominal, demonstration.start(nominal), demonstration.horizon(nominal, num_steps), _CLOSED)
-    return Explorer(plant, num_steps)
+    return Explorer(plant, num_steps).at(values)
 
 
 Question = tuple[Plant, Plant, np.ndarray, str]
@@ -55,16 +63,16 @@ class Explorer(Panel[Question, Animation]):
         self.family = ipywidgets.Dropdown(options=names, value=start, description="plant", **controls.WIDE)
         loops = [_CLOSED, _OPEN]
         self.loop = ipywidgets.ToggleButtons(options=loops, description="controller", **controls.WIDE)
-        self.reset = controls.button("back to the defaults", self._choose)
         self.playing = ipywidgets.ToggleButton(True, description="playing", icon="play")
         self.time = controls.slider("time [s]", 0.0, 0.0, 1.0)
         self.moment = ipywidgets.HTML()
         self._pages = ipywidgets.VBox()
         film_bar = ipywidgets.HBox([self.playing, self.time])
-        super().__init__([self.family, self.loop, self._pages, self.reset], beneath=[film_bar, self.moment])
+        call = "plant_explorer", {"plant": plant, "num_steps": num_steps}
+        super().__init__([self.family, self.loop, self._pages], beneath=[film_bar, self.moment], call=call)
         self.picture.add_class("lq-explorer")
-        self.watch(self.loop)
-        self.watch(self.family, then=self._choose)
+        self.track(then=self._choose, family=self.family)
+        self.track(loop=self.loop)
         self.watch(self.time, then=self._stop)
         self.watch(self.playing, then=self._show_moment)
         self._choose()
@@ -76,8 +84,9 @@ class Explorer(Panel[Question, Animation]):
         self.parameters = controls.parameter_sliders(nominal, continuous_update=False)
         self.initial = controls.initial_sliders(nominal, continuous_update=False)
         pages = {"parameters": list(self.parameters.values()), "initial state": list(self.initial.values())}
-        self.watch(*pages["parameters"], *pages["initial state"])
-        self._pages.children = [controls.tabs(pages)]
+        self.track(parameters=self.parameters, initial=self.initial)
+        before, self._pages.children = self._pages.children, [controls.tabs(pages)]
+        close_all(before)
         self.ask()
 
     def _question(self) -> Question:

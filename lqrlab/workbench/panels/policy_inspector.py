@@ -2,13 +2,14 @@
 
 import dataclasses
 import html
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import ipywidgets
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from lqrlab import control, evaluation, simulation
 from lqrlab.compute import checks
@@ -20,7 +21,8 @@ from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import binding, controls
 from lqrlab.workbench.panels.click_plane import Plane
-from lqrlab.workbench.panels.live_panel import Check, Panel
+from lqrlab.workbench.panels.live_panel import Check
+from lqrlab.workbench.panels.panel import Panel
 from lqrlab.workbench.runs.session import headless
 
 _SIDE = 300.0  # of the plane [px]
@@ -28,19 +30,30 @@ _WIDTH = 600.0  # of the curves [px]
 
 
 def policy_inspector(
-    policy: binding.Controller, family: str | Plant, *, label: str = "network", num_steps: int | None = None
+    policy: binding.Controller,
+    family: str | Plant,
+    *,
+    label: str = "network",
+    num_steps: int | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> "Inspector | Picture":
     """A panel that runs a policy, as :func:`binding.bind` takes it, and the plant's LQR from a start of one's choice.
 
     The plant is a family of the catalogue or one of your own, the policy is called ``label``, a run takes ``num_steps``
-    samples or two settling times of the optimum. Without a person it is the picture at its defaults.
+    samples or two settling times of the optimum. ``values`` is what the controls begin
+    at, as *copy as code* writes it. Without a person it is the picture.
     """
     plant = controls.one_plant(family)
-    if not headless():
-        return Inspector(plant, policy, label, num_steps)
+    if values is not None or not headless():
+        return Inspector(plant, policy, label, num_steps).at(values)
     pair = Pair.of(plant, policy, label, num_steps)
-    runs = compare(pair, demonstration.start(plant))
-    return _picture(pair, runs, _plane(pair, runs, *controls.revealing_plane(plant)))
+    return picture(pair, demonstration.start(plant), *controls.revealing_plane(plant))
+
+
+def picture(pair: "Pair", x0: Float[np.ndarray | Array, " n"], across: int, up: int) -> Picture:
+    """Both policies from x0: the plane of two states, the curves and the words."""
+    runs = compare(pair, x0)
+    return _picture(pair, runs, _plane(pair, runs, across, up))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,7 +88,7 @@ Runs = dict[str, dict[str, Run]]
 """``linear`` and ``nonlinear`` plant → ``optimal`` and the policy's label → run."""
 
 
-def compare(pair: Pair, x0: Float[np.ndarray, " n"], check: Check = lambda: None) -> Runs:
+def compare(pair: Pair, x0: Float[np.ndarray | Array, " n"], check: Check = lambda: None) -> Runs:
     """Both policies from x0."""
     P = np.asarray(pair.design.P)
     least = float(x0 @ P @ x0)
@@ -171,9 +184,11 @@ class Inspector(Panel[Question, tuple[str, Picture]]):
         self.plane = Plane(frame=[edge / _SIDE for edge in axes.edges])
         pages = {"initial state": list(self.initial.values()), "parameters": list(self.parameters.values())}
         note = ipywidgets.HTML("Click to choose the start in this plane:")
-        super().__init__([self.across, self.up, note, self.plane, controls.tabs(pages)])
-        self.plane.observe(lambda _: self._clicked(), names="point")
-        self.watch(self.across, self.up, *pages["initial state"], *pages["parameters"])
+        arguments = {"policy": policy, "family": plant, "label": label, "num_steps": num_steps}
+        shown = [self.across, self.up, note, self.plane, controls.tabs(pages)]
+        super().__init__(shown, call=("policy_inspector", arguments))
+        self.plane.observe(lambda _: self._guarded(self._clicked)(), names="point")
+        self.track(across=self.across, up=self.up, initial=self.initial, parameters=self.parameters)
         self.ask()
 
     def _clicked(self) -> None:
@@ -198,6 +213,11 @@ class Inspector(Panel[Question, tuple[str, Picture]]):
         runs = compare(pair, x0, check)
         plane = svg.document(_plane(pair, runs, across, up), _SIDE, _SIDE, "plane of two states")
         return plane, _picture(pair, runs)
+
+    def _still(self) -> Picture:
+        x0, _, across, up = self._question()
+        (pair,) = self._pairs.values()
+        return picture(pair, x0, across, up)
 
     def _show(self, answer: tuple[str, Picture]) -> None:
         self.plane.svg = answer[0]

@@ -13,7 +13,8 @@ from lqrlab import learning
 from lqrlab.compute.files import read_object
 from lqrlab.workbench.figures import charts, svg, tables
 from lqrlab.workbench.figures.svg import Picture
-from lqrlab.workbench.panels.live_panel import Check, Panel, sentence
+from lqrlab.workbench.panels.live_panel import Check
+from lqrlab.workbench.panels.panel import Panel
 from lqrlab.workbench.runs.session import headless
 
 _WIDTH, _TALL = 860.0, 190.0
@@ -74,18 +75,22 @@ class Monitor(Panel[list[Row], Picture]):
         self._run, self._rows = Path(run), 0
         tooltip = "end the training, keep the best"
         self.keep = ipywidgets.Button(description="stop and keep", icon="stop", tooltip=tooltip)
-        self.keep.on_click(lambda _: self._stop())
-        super().__init__([], beneath=[self.keep], above=True)
+        self.keep.on_click(lambda _: self._guarded(self._stop)())
+        super().__init__([], beneath=[self.keep], above=True, call=("training_monitor", {"run": self._run}))
+        self.undo.layout.display = self.reset.layout.display = "none"  # it has nothing to be moved
         self.words.value = _waiting(self._run)
         self._closed = threading.Event()
-        self.look()
+        self._guarded(self.look)()
         threading.Thread(
             target=_follow, args=(weakref.ref(self), self._closed, interval), daemon=True
         ).start()
 
     def look(self) -> None:
         """Read the file again, and show what is new."""
-        rows = read(self._run)
+        try:
+            rows = read(self._run)
+        except OSError:  # the next look will do
+            return
         if len(rows) != self._rows:
             anew, self._rows = len(rows) < self._rows, len(rows)
             self._button(rows, anew)
@@ -118,12 +123,8 @@ class Monitor(Panel[list[Row], Picture]):
         self.keep.description, self.keep.icon = words, "check" if self.keep.disabled else "stop"
 
     def _stop(self) -> None:
-        try:
-            self.look()
-            learning.stop(self._run)
-        except ValueError as error:
-            self.live.say(sentence(error))
-            return
+        self.look()
+        learning.stop(self._run)
         if not self.keep.disabled:
             self.keep.disabled, self.keep.description = True, "stopping…"
 
@@ -134,8 +135,7 @@ def _follow(monitor: "weakref.ref[Monitor]", closed: threading.Event, interval: 
         panel = monitor()
         if panel is None:
             return
-        with contextlib.suppress(OSError):  # the next look will do
-            panel.look()
+        panel._guarded(panel.look)()
         del panel
 
 

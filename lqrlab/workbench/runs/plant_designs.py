@@ -12,6 +12,7 @@ import numpy as np
 
 from lqrlab import control, evaluation, simulation, systems
 from lqrlab.systems import Plant
+from lqrlab.workbench.figures.plant_card import phrase
 from lqrlab.workbench.runs.notebooks import Notebook, Parameter, Values
 
 NUMBERS = {  # of each design, and their units, in the order in which they are shown
@@ -59,7 +60,7 @@ def declaration(name: str) -> Notebook:
         unit = f.metadata["unit"]
         about = f.metadata["about"] + (f" [{unit}]" if unit != "1" else "")
         parameters[key] = Parameter(key, float, f.default, about)
-    title = systems.family(name).title.partition(";")[0]
+    title = phrase(systems.family(name).title)
     heading = {"cell_type": "markdown", "metadata": {}, "source": f"# {title}"}
     return Notebook(Path(name), (heading,), {}, parameters, kind="plant")
 

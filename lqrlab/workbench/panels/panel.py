@@ -1,0 +1,261 @@
+"""The base of all panels: controls, and a picture with words that a thread computes for their newest values."""
+
+import contextlib
+import html
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, Self
+
+import anywidget
+import ipywidgets
+import traitlets
+
+from lqrlab.workbench.figures.svg import Picture
+from lqrlab.workbench.panels import controls as made
+from lqrlab.workbench.panels.live_panel import Answer, Check, Live, Question, sentence
+from lqrlab.workbench.runs.session import headless
+
+_STROKE = 1.0  # seconds within which further moves of the same control are one step to undo
+
+
+class _SliderNames(anywidget.AnyWidget):
+    """Nothing to be seen: tells screen readers what the sliders are called."""
+
+    _esm = Path(__file__).with_name("slider_names.js").read_text(encoding="utf-8")
+
+
+class Panel(ipywidgets.Box, Generic[Question, Answer]):
+    """Controls, and a picture with words that follows them.
+
+    A subclass makes its controls, lays them out by calling this class's ``__init__``, names those whose values are
+    its state (:meth:`track`) and says in ``_question`` what they stand at and in ``_compute`` what answers it: a
+    picture, or what ``_show`` puts into the panel. Errors are shown there. The controls stand to the left of the
+    picture, or above it, ``beneath`` below it. ``picture`` and ``words`` are what is shown, ``live`` is the work:
+    ``live.wait()`` until it is done. ``undo``, ``reset`` and ``code`` are the same in all panels; ``call`` is the
+    function that makes the panel and its arguments, which ``code`` writes.
+    """
+
+    def __init__(
+        self,
+        controls: Sequence[ipywidgets.Widget],
+        *,
+        call: tuple[str, Mapping[str, object]],
+        beneath: Sequence[ipywidgets.Widget] = (),
+        above: bool = False,
+        settle: float = 0.0,
+    ) -> None:
+        self.picture, self.words, self.code = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
+        self.live = Live(self._compute, self._show, settle=settle)
+        self.undo = made.button("undo", self._guarded(self._undo))
+        self.reset = made.button("back to the defaults", self._guarded(self._reset))
+        self._quiet, self._call, self._drawn = False, call, Picture("", "")
+        self._kept: dict[str, ipywidgets.Widget] = {}
+        self._choosers: list[str] = []
+        self._defaults: dict[str, Any] = {}
+        self._present: dict[str, Any] = {}
+        self._past: list[dict[str, Any]] = []
+        self._moved: tuple[set[str], float] = set(), 0.0
+        self.undo.disabled = True
+        folded = ipywidgets.Accordion(
+            [self.code], titles=("copy as code",), layout={"width": "33rem", "max_width": "100%"}
+        )
+        tools = [ipywidgets.HBox([self.undo, self.reset]), folded]
+        children = [self.live.bar, self.words, self.picture, *beneath, _SliderNames()]
+        if above:
+            super().__init__([*controls, *children, *tools], layout={"flex_flow": "column"})
+        else:
+            layout = {"flex": "1 1 33rem", "align_items": "flex-start"}
+            left = ipywidgets.VBox([*controls, *tools], layout=layout)
+            # beside the controls only where there is room for letters that can be read, else below them
+            right = ipywidgets.VBox(children, layout={"flex": "100 1 44rem", "min_width": "0"})
+            super().__init__([left, right], layout={"flex_flow": "row wrap"})
+        self.code.value = _copied(made.call(*call, {}))
+
+    def _question(self) -> Question:
+        raise NotImplementedError
+
+    def _compute(self, question: Question, check: Check) -> Answer:
+        raise NotImplementedError
+
+    def _show(self, answer: Answer) -> None:
+        self.draw(answer)  # type: ignore[arg-type]
+
+    def draw(self, picture: Picture) -> None:
+        """Put a picture and its words into the panel."""
+        self._drawn = picture
+        self.picture.value, self.words.value = picture.drawing, picture.words
+
+    def close(self) -> None:
+        """Stop the work and close all widgets in the panel: ipywidgets keeps those that are not closed."""
+        self.live.interrupt()
+        close_all(self.children)
+        self.layout.close()
+        super().close()
+
+    def ask(self) -> None:
+        """Have the picture made that the controls now stand for."""
+        if self._quiet:
+            return
+        self._remember()
+        try:
+            question = self._question()
+            self.code.value = "".join(map(_copied, self._codes(question)))
+            self.live.ask(question)
+        except Exception as error:  # whatever it is, the panel says it
+            self.live.say(sentence(error))
+
+    def watch(self, *controls: ipywidgets.Widget, then: Callable[[], None] | None = None) -> None:
+        """Ask anew, or do something else, whenever one of the controls changes."""
+        for control in controls:
+            control.observe(lambda _: self._guarded(then or self.ask)(), names="value")
+
+    def _guarded(self, then: Callable[[], None]) -> Callable[[], None]:
+        """The same, with what goes wrong said in the panel; in a callback nobody else would hear of it."""
+
+        def guarded() -> None:
+            try:
+                then()
+            except Exception as error:
+                self.live.say(sentence(error))
+
+        return guarded
+
+    # What the controls stand at --------------------------------------------------------------------------
+
+    def track(
+        self,
+        then: Callable[[], None] | None = None,
+        **controls: ipywidgets.Widget | Mapping[str, ipywidgets.Widget],
+    ) -> None:
+        """Watch controls whose values are the panel's state: undone, reset, copied as code, taken as ``values``.
+
+        Their names are those of the panel's attributes; a group of controls goes by ``group.name`` and takes the place
+        of the group that had its name before. Those with a ``then`` choose what other controls there are: a reset
+        leaves them alone.
+        """
+        for group, given in controls.items():
+            named = (
+                {f"{group}.{k}": c for k, c in given.items()}
+                if isinstance(given, Mapping)
+                else {group: given}
+            )
+            gone = [name for name in self._kept if name.partition(".")[0] == group]
+            for name in gone:
+                del self._kept[name], self._defaults[name]
+            self._kept |= named
+            self._defaults |= {name: control.value for name, control in named.items()}
+            self._choosers += named if then else []
+            self.watch(*named.values(), then=then)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What the controls stand at, by name."""
+        return {name: control.value for name, control in self._kept.items()}
+
+    def set(self, values: Mapping[str, Any]) -> None:
+        """Move controls, as named in :attr:`values`, in one step; a ``ValueError`` if one is not there or cannot."""
+        if not isinstance(values, Mapping):
+            raise ValueError(f"values: expected {{control: value}}, but found {type(values).__name__}")
+        with self.quietly():
+            for name in sorted(values, key=lambda name: name not in self._choosers):
+                _move(self._kept, name, values[name])
+        self.ask()
+
+    def at(self, values: Mapping[str, Any] | None) -> Self | Picture:
+        """The panel with its controls at such values; without a person what it then shows."""
+        if values is not None:
+            self.set(values)
+        if not headless():
+            return self
+        self.live.wait(600)
+        if self.live.error:
+            raise self.live.error
+        still = self._still()
+        self.close()
+        return still
+
+    def _still(self) -> Picture:
+        """What the panel shows, all in one picture."""
+        return self._drawn
+
+    def _codes(self, question: Question) -> list[str]:
+        """Lines to copy: those that make the panel as it stands; a subclass may know more."""
+        return [made.call(*self._call, _moved(self._defaults, self.values))]
+
+    def _remember(self) -> None:
+        values, now = self.values, time.monotonic()
+        moved = set(_moved(self._present, values))
+        if moved and self._present:
+            if moved != self._moved[0] or now - self._moved[1] > _STROKE:
+                self._past.append(self._present)
+            self._moved = moved, now
+        self._present, self.undo.disabled = values, not self._past
+
+    def _undo(self) -> None:
+        if self._past:
+            self._present = self._past.pop()
+            self._moved = set(), 0.0
+            self.set(self._present)
+
+    def _reset(self) -> None:
+        self._moved = set(), 0.0
+        self.set({name: value for name, value in self._defaults.items() if name not in self._choosers})
+
+    @contextlib.contextmanager
+    def quietly(self) -> Iterator[None]:
+        """Within this, controls change without a question."""
+        self._quiet, before = True, self._quiet
+        try:
+            yield
+        finally:
+            self._quiet = before
+
+
+def _move(kept: Mapping[str, ipywidgets.Widget], name: str, value: Any) -> None:
+    """Set a control, or say what it can be."""
+    if name not in kept:
+        raise ValueError(f"values: expected some of {', '.join(kept)}, but found {name!r}")
+    control, range_ = kept[name], ""
+    with contextlib.suppress(traitlets.TraitError, TypeError):
+        control.value = value
+        if _same(control.value, value):
+            return
+    if options := getattr(control, "options", ()):
+        range_ = f"one of {', '.join(repr(o[1] if isinstance(o, tuple) else o) for o in options)}"
+    elif hasattr(control, "min"):
+        base = getattr(control, "base", None)
+        low, high = (base**a if base else a for a in (control.min, control.max))
+        range_ = f"a number from {low:.4g} to {high:.4g}"
+    raise ValueError(f"values: {name}: expected {range_ or 'True or False'}, but found {value!r}")
+
+
+def _moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """What is not as before; not what a browser has only rounded when it first showed it."""
+    return {name: value for name, value in after.items() if not _same(value, before.get(name))}
+
+
+def _same(value: object, other: object) -> bool:
+    if isinstance(value, float) and isinstance(other, int | float):
+        return math.isclose(value, other, rel_tol=1e-6, abs_tol=1e-9)
+    return value == other
+
+
+def _copied(code: str) -> str:
+    """Code with a button that copies it."""
+    return (
+        '<button class="jupyter-button" onclick="navigator.clipboard.writeText('
+        "this.nextElementSibling.textContent);this.textContent='copied'\">copy</button>"
+        f'<pre style="user-select:all;white-space:pre-wrap;line-height:1.35">{html.escape(code)}</pre>'
+    )
+
+
+def close_all(widgets: Sequence[ipywidgets.Widget]) -> None:
+    """Close widgets and all that they are made of."""
+    for widget in widgets:
+        close_all(getattr(widget, "children", ()))
+        for part in ("layout", "style"):
+            if hasattr(widget, part):
+                getattr(widget, part).close()
+        widget.close()
