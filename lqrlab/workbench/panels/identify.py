@@ -115,7 +115,8 @@ class Identifier(Panel[Setting, Finding]):
         for box in self.parameters.values():
             box.disabled = linear
         return Setting(
-            *(_ticked(group) for group in (self.inputs, self.outputs)),
+            _ticked(self.inputs),
+            _ticked(self.outputs),
             self.estimation.value,
             self.validation.value,
             self.order.value if linear else None,
