@@ -3,11 +3,12 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from lqrlab import benchmarks
-from lqrlab.benchmarks import learned_agents, measurement, records
+from lqrlab.benchmarks import identifying, learned_agents, measurement, records
 from lqrlab.workbench.cli import main
 
 
@@ -135,3 +136,20 @@ def test_the_command_shows_learned_policies_or_one_object_a_line(monkeypatch):
     assert json.loads(CliRunner().invoke(main, [*command, "--json"]).stdout)["p95"] == 30.0
     monkeypatch.setattr(learned_agents, "has_ppo", lambda: False)
     assert "PPO is left out" in CliRunner().invoke(main, [*command[:-1], "10"]).stderr
+
+
+def test_errors_of_models_do_not_depend_on_their_coordinates_and_plants_are_found(monkeypatch):
+    *_, plants = identifying.records(4, 1, samples=10)
+    A, B, C = plants[0]
+    T = np.triu(np.ones((4, 4)))
+    other = T @ A @ np.linalg.inv(T), T @ B, C @ np.linalg.inv(T)
+    np.testing.assert_allclose(identifying._errors(other, plants[0]), 0, atol=1e-10)
+    assert identifying._errors((A, 1.1 * B, C), plants[0]) == pytest.approx((0.1, 0.0))
+    assert identifying._errors((1.1 * A, B, C), plants[0])[1] == pytest.approx(
+        0.1 * np.abs(np.linalg.eigvals(A)).min(), rel=1.0
+    )
+    monkeypatch.setattr(identifying, "_MANY", 2)
+    rows = {row.name: row for row in identifying._linear(2, 2, 1)}
+    assert rows["n=2: subspaces, all at once: error of the pulse response, median"].value < 3
+    assert rows["n=2: subspace and refine: error of the pulse response, median"].value < 3
+    assert rows["n=2: subspaces, all at once"].unit == "records/s"

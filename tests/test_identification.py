@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from lqrlab import control, identification, simulation, systems
 from lqrlab.identification import Log, filtering
 from lqrlab.systems import Signal
+from lqrlab.workbench import widgets
 from lqrlab.workbench.cli import main
 
 RANDOM = np.random.default_rng(0)
@@ -226,6 +227,25 @@ def test_subspace_recovers_a_plant_without_noise_exactly(method):
     assert np.allclose(np.sort(np.abs(model.poles)), np.sort(np.abs(np.linalg.eigvals(A))), atol=0.01)
 
 
+def test_models_of_many_records_are_those_of_each_alone():
+    logs = [linear_log(A, B, C, 0 * K, samples=300, sigma=sigma, seed=2) for sigma in (0.0, 0.05)]
+    found = identification.subspaces(
+        np.stack([log.us for log in logs]), np.stack([log.ys for log in logs]), 3
+    )
+    for k, log in enumerate(logs):
+        alone = identification.subspace(log, 3)
+        poles = np.sort_complex(np.linalg.eigvals(np.asarray(found.A[k])))
+        np.testing.assert_allclose(poles, np.sort_complex(alone.poles), rtol=1e-6)
+        pulse = [
+            np.asarray(found.C[k] @ np.linalg.matrix_power(found.A[k], j) @ found.B[k]) for j in range(19)
+        ]
+        np.testing.assert_allclose(pulse, true_pulses(20), atol=1e-3 if k == 0 else 0.05)
+    with pytest.raises(ValueError, match="order 3 with horizon 10 needs 60 samples, but found 59"):
+        identification.subspaces(np.ones((2, 59, 1)), np.ones((2, 59, 1)), 3)
+    with pytest.raises(ValueError, match="of the same N and T"):
+        identification.subspaces(np.ones((2, 59, 1)), np.ones((2, 60, 1)), 3)
+
+
 @pytest.mark.parametrize("method", ["n4sid", "moesp", "cva"])
 def test_subspace_then_prediction_error_is_near_the_truth_and_its_errors_are_true(method):
     log = linear_log(A, B, C, K, 2000, 0.3)
@@ -423,6 +443,8 @@ def test_an_unstable_plant_is_fitted_by_multiple_shooting_from_a_wrong_start():
     assert np.all(np.abs(found.values / true - 1) < 0.1)
     assert found.r2.min() > 0.99
     assert found.residuals().white
+    simulated = identification.residuals.fit_percent(log.ys, found.simulate(log))
+    np.testing.assert_allclose(simulated, found.fit_percent, atol=2)
 
 
 def shooting(method, segment=None):
@@ -634,7 +656,7 @@ def test_inputs_are_designed_to_keep_the_states_within_their_limits():
     assert largest.max() > 0.5
 
 
-def test_the_command_writes_a_plant_that_other_commands_read(tmp_path):
+def test_the_command_writes_a_plant_that_other_commands_read(tmp_path, monkeypatch):
     truth, log = closed_loop_log("mass_spring_damper", 0, 200)
     t = log.dt * np.arange(len(log))
     columns = {"t": t, "force": log.us[:, 0], "position": 1000 * log.ys[:, 0], "velocity": log.ys[:, 1]}
@@ -654,9 +676,92 @@ def test_the_command_writes_a_plant_that_other_commands_read(tmp_path):
     assert done.exit_code == 0, done.output
     assert min(json.loads(done.output)["fit on the held-out part [%]"].values()) > 90
     assert systems.load(tmp_path / "linear.json").n == 2
+    monkeypatch.setattr(systems.registry, "FAMILIES", dict(systems.registry.FAMILIES))
+    monkeypatch.setenv("LQRLAB_PLANTS", "")  # as everywhere where a family goes
+    swept = CliRunner().invoke(
+        main, ["sweep", "plant", "-p", "q_position=1,2", "--plants", str(tmp_path / "plant.json"), "--folder",
+               str(tmp_path / "sweep")],
+    )  # fmt: skip
+    assert swept.exit_code == 0, swept.output
+    assert float(systems.make("plant").stiffness) == float(plant.stiffness)
+    assert systems.register_file(tmp_path / "linear.json") == ["linear"]
     refused = CliRunner().invoke(main, [*call[:2], "--input", "forse", "--output", "position"])
     assert refused.exit_code == 2
     assert "did you mean force" in refused.output
+
+
+@pytest.fixture(scope="module")
+def identifier():
+    """The panel of a linear plant of order 3, at order 2, with an input that does nothing."""
+    log = linear_log(A, B, C, K, samples=300)
+    idle = Signal("idle", "1")
+    log = dataclasses.replace(log, us=log.us.repeat(2, 1) * [1.0, 0.0], inputs=(*log.inputs, idle))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JPY_SESSION_NAME", "x")
+        patch.delenv("LQRLAB_HEADLESS", raising=False)
+        panel = widgets.identify(log, values={"inputs.idle": False})
+        panel.live.wait()
+        yield panel
+        panel.close()
+
+
+def test_the_panel_shows_what_a_model_of_another_order_does_beside_the_one_before(identifier):
+    log, before = identifier._log.chosen(["u1"], ["y1"]), identifier._now.percent
+    identifier.set({"order": 3})
+    identifier.live.wait()
+    assert not identifier.live.error
+    model = identification.refine(identification.subspace(log.cut(0, 21), 3), log.cut(0, 21))
+    expected = model.fit_percent(log.cut(21, 30))
+    np.testing.assert_allclose(identifier._now.percent, expected, rtol=1e-6)
+    assert expected[0] > before[0] + 2
+    assert f"{expected[0]:.1f} % (before {before[0]:.1f} %)" in identifier.words.value
+    spreads = np.sqrt(np.diagonal(identifier._now.spreads, axis1=1, axis2=2))
+    order = np.argsort(-np.abs(identifier._now.poles), kind="stable")
+    np.testing.assert_allclose(spreads[order].sum(), model.pole_std.sum(), rtol=0.3)
+    middle, low, high = identifier._now.steps[:, :20, 0]
+    true = np.cumsum(true_pulses(20)[:, 0, 0])
+    assert np.all(np.abs(true - middle[1:]) <= (high - low)[1:])  # four standard errors
+    assert np.all(low[1:] < middle[1:])
+    assert np.all(middle[1:] < high[1:])
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            {"inputs.u1": False, "inputs.idle": False},
+            "inputs: expected one or more of u1, idle, but found none",
+        ),
+        ({"inputs.idle": True}, "idle is constant"),
+        ({"estimation": (0.0, 0.6)}, "estimation: expected a range of at least 20 samples, 2 s, but found 6"),
+        ({"estimation": (0.0, 4.5), "order": 8}, "needs records of"),
+    ],
+)
+def test_what_cannot_be_identified_is_said_in_the_panel(identifier, values, said):
+    shown, start = identifier.picture.value, identifier.values
+    identifier.set(values)
+    identifier.live.wait()
+    assert said in identifier.live.status.value
+    assert identifier.picture.value == shown
+    identifier.set(start)
+    identifier.live.wait()
+    assert identifier.live.status.value == ""
+
+
+def test_the_panel_of_a_plant_is_a_picture_without_a_person(monkeypatch):
+    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
+    truth, log = closed_loop_log("mass_spring_damper", 0, 200)
+    values = {"model": "mass_spring_damper", "parameters.mass": False}
+    still = widgets.identify(log, "mass_spring_damper", values=values)
+    stiffness = float(re.search(r"stiffness = ([\d.]+)", still.words)[1])
+    held = systems.make("mass_spring_damper").mass / truth.mass
+    assert stiffness == pytest.approx(float(truth.stiffness) * float(held), rel=0.1)
+    assert "fit" in still.svg
+    with pytest.raises(ValueError, match=r"log: expected a log, as identification\.read makes, but found"):
+        widgets.identify(np.eye(3))
+    nothing = values | {"parameters.stiffness": False, "parameters.damping": False}
+    with pytest.raises(ValueError, match="parameters: expected one or more"):
+        widgets.identify(log, "mass_spring_damper", values=nothing)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """How fast this machine is, beside other libraries on the same problems in turns; and how good controllers are."""
 
 from lqrlab.benchmarks.data import bench_data, bench_regeneration
+from lqrlab.benchmarks.identifying import bench_identify
 from lqrlab.benchmarks.learned_agents import AgentRow, Training, bench_rl
 from lqrlab.benchmarks.loading import bench_large, bench_loading, source_rows
 from lqrlab.benchmarks.measurement import Row, measure
@@ -26,6 +27,7 @@ __all__ = [
     "bench_control",
     "bench_data",
     "bench_env",
+    "bench_identify",
     "bench_large",
     "bench_loading",
     "bench_recovery",

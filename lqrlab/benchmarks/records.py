@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from lqrlab.benchmarks.data import bench_data
+from lqrlab.benchmarks.identifying import bench_identify
 from lqrlab.benchmarks.measurement import Row
 from lqrlab.benchmarks.riccati import bench_control
 from lqrlab.benchmarks.starting import bench_start
@@ -24,6 +25,7 @@ PARTS: dict[str, Callable[[], Iterable[Row]]] = {
     "data": bench_data,
     "env": bench_env,
     "train": bench_train,
+    "identify": bench_identify,
     "start": bench_start,
 }
 """What is measured for a record, in this order."""

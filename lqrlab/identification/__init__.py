@@ -5,6 +5,7 @@ from lqrlab.identification.doubt import Doubt, regret, robust_gain, under_doubt
 from lqrlab.identification.estimate import Fit
 from lqrlab.identification.excitation import Experiment, design, excitation, experiment
 from lqrlab.identification.log import Log
+from lqrlab.identification.many import Realisations, subspaces
 from lqrlab.identification.model import Model
 from lqrlab.identification.physical import fit
 from lqrlab.identification.reading import join, read
@@ -14,7 +15,7 @@ from lqrlab.identification.residuals import Residuals
 from lqrlab.identification.subspace import era, orders, realise, subspace
 
 __all__ = [
-    "Doubt", "Experiment", "Fit", "Log", "Model", "Residuals", "arx", "design", "direct_lqr", "era", "excitation",
-    "experiment", "fit", "join", "least_squares", "orders", "read", "realise", "refine", "regret", "robust_gain",
-    "subspace", "under_doubt",
+    "Doubt", "Experiment", "Fit", "Log", "Model", "Realisations", "Residuals", "arx", "design",
+    "direct_lqr", "era", "excitation", "experiment", "fit", "join", "least_squares", "orders", "read",
+    "realise", "refine", "regret", "robust_gain", "subspace", "subspaces", "under_doubt",
 ]  # fmt: skip

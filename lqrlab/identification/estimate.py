@@ -156,12 +156,15 @@ class Fit:
     ) -> Float[np.ndarray, "T p"]:
         """Outputs of the plant for another log's inputs.
 
+        A plant that was fitted in segments (an unstable one) is simulated in such segments too, which have to meet.
+
         Args:
             log: of the same signals.
-            x0: initial state of each record; fitted to the record if left out.
+            x0: initial state of each record, then simulated in one go; fitted to the record if left out.
         """
         c = self.segments
-        own = Segments.of(self.plant, log, (), None, c.substeps, np.zeros(len(c.which), bool))
+        length = c.us.shape[1] if c.follows.any() and x0 is None else None
+        own = Segments.of(self.plant, log, (), length, c.substeps, np.zeros(len(c.which), bool))
         if x0 is None:
             states = first_states(own, log)
             free = own.packed(np.zeros(0), np.zeros(len(c.which)), states)

@@ -137,6 +137,20 @@ class Log:
 
         return dataclasses.replace(self, inputs=rename(self.inputs), outputs=rename(self.outputs))
 
+    def chosen(self, inputs: Sequence[str], outputs: Sequence[str]) -> Self:
+        """With these signals alone."""
+        kept = []
+        for kind, given, wanted in (("inputs", self.inputs, inputs), ("outputs", self.outputs, outputs)):
+            known = [s.name for s in given]
+            if not wanted:
+                raise ValueError(f"{kind}: expected one or more of {', '.join(known)}, but found none chosen")
+            kept.append([known.index(checks.choice(kind, name, known)) for name in wanted])
+        i, j = kept
+        return dataclasses.replace(
+            self, us=self.us[:, i], ys=self.ys[:, j],
+            inputs=tuple(self.inputs[k] for k in i), outputs=tuple(self.outputs[k] for k in j),
+        )  # fmt: skip
+
     def remarks(self) -> list[str]:
         """What a careful engineer would notice in the signals: notes of reading, constants, saturation, steps.
 

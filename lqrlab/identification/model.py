@@ -4,9 +4,10 @@ import dataclasses
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 import scipy.linalg
-from jaxtyping import ArrayLike, Complex, Float
+from jaxtyping import ArrayLike, Complex, Float, PRNGKeyArray
 
 from lqrlab import control, systems
 from lqrlab.compute import checks
@@ -83,6 +84,22 @@ class Model:
             out.append(self.C @ X)
             X = self.A @ X
         return np.stack(out)
+
+    def sample(self, key: PRNGKeyArray, num: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """A, B, C, D, each with a leading axis, of models as likely as the log makes them (normal, to first order)."""
+        checks.random_key(key)
+        if self.covariance is None:
+            raise ValueError(
+                "sample: this method gives no covariance; identification.refine(model, log) does"
+            )
+        values, vectors = np.linalg.eigh(self.covariance)
+        half = vectors * np.sqrt(np.maximum(values, 0))
+        parts = (self.A, self.B, self.C, self.D)
+        draws = np.asarray(jax.random.normal(key, (checks.whole("num", num), len(half)))) @ half.T
+        cuts = np.cumsum([a.size for a in parts])
+        moved = (d.reshape(num, *a.shape) for d, a in zip(np.split(draws, cuts, axis=1), parts))
+        A, B, C, D = (a + d for a, d in zip(parts, moved))
+        return A, B, C, D
 
     # On a log ------------------------------------------------------------------------------------------------
 

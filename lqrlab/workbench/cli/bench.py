@@ -66,6 +66,16 @@ def bench_train(repeats: int, as_json: bool) -> None:
     _show(lambda: benchmarks.bench_train(repeats=repeats), as_json)
 
 
+@bench.command("identify")
+@click.option("--num", default=50, show_default=True, type=click.IntRange(1), help="Records of each order.")
+@as_json
+def bench_identify(num: int, as_json: bool) -> None:
+    """How near to the truth, and how fast, plants are found in logs; beside nfoursid where it is installed."""
+    from lqrlab import benchmarks
+
+    _show(lambda: benchmarks.bench_identify(num=num), as_json)
+
+
 @bench.command("start")
 @as_json
 def bench_start(as_json: bool) -> None:
@@ -81,7 +91,7 @@ def bench_start(as_json: bool) -> None:
 )
 @click.option("--markdown", type=PATH, help="Also write a page of Markdown.")
 def bench_all(path: Path, markdown: Path | None) -> None:
-    """All of control, data, env, train and start into one file, for compare; about half an hour."""
+    """All of control, data, env, train, identify and start into one file, for compare; about half an hour."""
     from lqrlab import benchmarks
     from lqrlab.compute import files
 

@@ -76,7 +76,9 @@ def _enter_plants(context: click.Context, parameter: click.Parameter, files: tup
 
 def with_plants(command: click.Command) -> None:
     """Give a command, and those below it, ``--plants``."""
-    what = "Plants of your own: a .toml file, or a .py file to execute."
+    what = (
+        "Plants of your own: a .toml file, a .py file to execute, or a .json of lqrlab identify, by its name."
+    )
     command.params.append(
         click.Option(
             ["--plants"],
