@@ -1,8 +1,9 @@
-"""How long from a slider to a new picture: ``python tests/bench_panels.py [plant …]``; not a test.
+"""How long from a slider to a new picture: ``python tests/bench_panels.py [plant …] [--six]``; not a test.
 
 A real kernel, spoken to as JupyterLab does: a message that a slider has moved goes in, and the clock runs until the
 message with the new picture has come out. What the browser then takes to draw it is not in it. *Compute* is the design
-and both loops alone, in a process without a kernel.
+and both loops alone, in a process without a kernel. With ``--six`` all six panels stand in one kernel, and a slider of
+each moves; its first move, which may compile, counts apart.
 """
 
 import argparse
@@ -39,6 +40,31 @@ def taken(work):
     return statistics.median(times)
 print(taken(regulator_design.design), taken(regulator_design.picture))
 """
+SIX = """
+import os, tempfile
+os.environ["JPY_SESSION_NAME"] = "bench"
+from lqrlab import compute, dataset, simulation
+compute.setup()
+from lqrlab.workbench import widgets
+folder = tempfile.mkdtemp()
+config = dataset.DataConfig(families=("pendulum", "cart_pole"), held_out=(), variants=4, trajectories=4)
+data = dataset.generate(config, folder + "/set")
+panels = {{
+    "lqr_designer": widgets.lqr_designer({plant!r}),
+    "plant_explorer": widgets.plant_explorer({plant!r}),
+    "attraction_map": widgets.attraction_map({plant!r}, num=10_000),
+    "policy_inspector": widgets.policy_inspector(simulation.no_control, {plant!r}),
+    "data_browser": widgets.data_browser(folder + "/set"),
+    "training_monitor": widgets.training_monitor(folder),
+}}
+for panel in panels.values():
+    panel.live.wait(300)
+for name, panel in panels.items():
+    moved = [c for c in panel._kept.values() if hasattr(c, "step") and c.max > c.min]
+    if moved:
+        first = moved[0]
+        print(name, first.comm.comm_id, panel.picture.comm.comm_id, first.min, first.max, first.step)
+"""
 
 
 def run(client, code: str) -> str:
@@ -68,15 +94,41 @@ def latency(client, slider: str, picture: str, value: float) -> float:
             return 1e3 * (time.perf_counter() - begun)
 
 
+def six(client, plant: str, repeats: int) -> None:
+    """Print a row for each of six panels in one kernel whose sliders move one after another."""
+    for line in run(client, SIX.format(plant=plant)).splitlines():
+        name, slider, picture, *numbers = line.split()
+        low, high, step = map(float, numbers)
+        whole = step >= 1 and step.is_integer()
+        places = [low + (high - low) * (i % 10 + 0.5) / 11 for i in range(repeats + 1)]
+        first, *times = (
+            latency(client, slider, picture, int(v) + i % 2 if whole else v) for i, v in enumerate(places)
+        )
+        row = {
+            "panel": name,
+            "first move [ms]": round(first),
+            "median [ms]": round(statistics.median(times), 1),
+        }
+        print(
+            json.dumps(
+                row | {"90 % below [ms]": round(statistics.quantiles(times, n=10)[-1], 1)}, ensure_ascii=False
+            )
+        )
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("plants", nargs="*", default=["cart_pole", "quadrotor"])
     parser.add_argument("--repeats", type=int, default=60)
+    parser.add_argument("--six", action="store_true")
     given = parser.parse_args()
     for plant in given.plants:
         manager, client = start_new_kernel(kernel_name="python3")
         try:
+            if given.six:
+                six(client, plant, given.repeats)
+                continue
             slider, picture = run(client, OPEN.format(plant=plant)).split()
             times = []
             for i in range(given.repeats):

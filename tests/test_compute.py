@@ -344,7 +344,7 @@ def test_backend_puts_arrays_on_its_device_or_whole_on_its_mesh():
     assert compute.Backend(device="cpu:0").put(tree)["a"].committed
     backend = compute.Backend(mesh="data=1")
     assert backend.put(tree)["a"].sharding == jax.NamedSharding(backend.jax_mesh, jax.P())
-    with pytest.raises(ValueError, match=r"mesh: 'data=64' asks for 64 devices.*device_count=64"):
+    with pytest.raises(ValueError, match=r"mesh: 'data=64' asks for 64 devices.*cpu_devices=64"):
         compute.Backend(mesh="data=64").put(tree)
 
 

@@ -132,7 +132,7 @@ def test_the_loss_of_a_window_is_that_of_loops_by_numpy():
     critic = recovery.perceptron(task.regulator, 4, 1, key=KEY)
     one = np.ones((1, 1))
     a, b, q, r, cross = (w.item() for w in van_loan(one, 2 * one, one, one, 0.05))
-    k, p, far = lqr.K.item(), control.lqrd(one, 2 * one, one, one, 0.05).P.item(), float(task.lost)
+    k, p, far = lqr.K.item(), control.lqrd(one, 2 * one, one, one, 0.05).P.item(), float(task.diverged)
     level, x0 = 0.25 * p / k**2, np.array([0.2, 0.5, -0.8, 60.0, 99.5])  # the last is lost at once
     expected = 0.0
     for x in x0:
@@ -318,7 +318,7 @@ def test_shares_recovered_and_the_mean_log_cost_are_those_of_loops_by_numpy(monk
             cost = cost + q * x * x + r * u * u + 2 * cross * x * u
             x = np.where(back, a * x + b * u, x)
         shares.append(back.mean())
-        logs.append(np.log(np.where(back, cost, float(task.lost))))
+        logs.append(np.log(np.where(back, cost, float(task.diverged))))
     assert len(set(shares)) == 3
     actor = RecoveryPolicy.start(task.regulator, BRIEF.width, key=KEY).layers
     found, log_cost = recovery._recovered(task, actor, jnp.asarray(starts[:, None], jnp.float32))

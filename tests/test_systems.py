@@ -619,7 +619,7 @@ def test_a_toml_file_lists_plants_by_their_matrices_or_files(tank):
         (".toml", "[slide]\nA = [[0]]", r"\[slide\]: B: expected a matrix"),
         (".toml", "[cart_pole]\nA = [[0]]\nB = [[1]]", "is in the catalogue already"),
         (".toml", "slide", "is no TOML"),
-        (".txt", "", "expected a file ending in .py or .toml"),
+        (".txt", "", "expected a file ending in .py, .toml"),
     ],
 )
 def test_a_file_of_plants_is_refused_with_the_line_or_table(tank, ending, text, message):

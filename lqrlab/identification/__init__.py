@@ -5,7 +5,6 @@ from lqrlab.identification.doubt import Doubt, regret, robust_gain, under_doubt
 from lqrlab.identification.estimate import Fit
 from lqrlab.identification.excitation import Experiment, design, excitation, experiment
 from lqrlab.identification.log import Log
-from lqrlab.identification.many import Realisations, subspaces
 from lqrlab.identification.model import Model
 from lqrlab.identification.physical import fit
 from lqrlab.identification.reading import join, read
@@ -13,6 +12,7 @@ from lqrlab.identification.refinement import refine
 from lqrlab.identification.regression import arx, least_squares
 from lqrlab.identification.residuals import Residuals
 from lqrlab.identification.subspace import era, orders, realise, subspace
+from lqrlab.identification.subspace_batch import Realisations, subspaces
 
 __all__ = [
     "Doubt", "Experiment", "Fit", "Log", "Model", "Realisations", "Residuals", "arx", "design",

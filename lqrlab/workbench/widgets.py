@@ -2,7 +2,7 @@
 
 from lqrlab.workbench.panels.attraction_map import attraction_map
 from lqrlab.workbench.panels.data_browser import data_browser
-from lqrlab.workbench.panels.identify import identify
+from lqrlab.workbench.panels.identify_panel import identify
 from lqrlab.workbench.panels.lqr_designer import lqr_designer
 from lqrlab.workbench.panels.plant_explorer import plant_explorer
 from lqrlab.workbench.panels.policy_inspector import policy_inspector
