@@ -101,9 +101,9 @@ def six(client, plant: str, repeats: int) -> None:
         low, high, step = map(float, numbers)
         whole = step >= 1 and step.is_integer()
         places = [low + (high - low) * (i % 10 + 0.5) / 11 for i in range(repeats + 1)]
-        first, *times = (
-            latency(client, slider, picture, int(v) + i % 2 if whole else v) for i, v in enumerate(places)
-        )
+        if whole:  # else some moves would lead nowhere
+            places = [int(low if i % 2 else high) for i in range(repeats + 1)]
+        first, *times = (latency(client, slider, picture, value) for value in places)
         row = {
             "panel": name,
             "first move [ms]": round(first),

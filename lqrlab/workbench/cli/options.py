@@ -76,7 +76,7 @@ def _enter_plants(context: click.Context, parameter: click.Parameter, files: tup
 
 def with_plants(command: click.Command) -> None:
     """Give a command, and those below it, ``--plants``."""
-    what = "Plants of your own: a .toml, a .py to execute, a .json of identify."
+    what = "Your plants: a .toml, a .py to execute, a .json of identify."
     command.params.append(
         click.Option(
             ["--plants"],
