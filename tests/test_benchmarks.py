@@ -3,11 +3,13 @@
 import dataclasses
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lqrlab import benchmarks
+from lqrlab import benchmarks, environments, evaluation, systems
 from lqrlab.benchmarks import identifying, learned_agents, measurement, records
 from lqrlab.workbench.cli import main
 
@@ -97,7 +99,7 @@ def test_a_ratio_that_became_a_fifth_worse_is_said(tmp_path):
     assert "over SciPy" not in said.output
 
 
-SMALL = benchmarks.Training(width=8, updates=30, batch=8, window=10, ppo_steps=0)
+SMALL = benchmarks.Training(width=8, updates=30, batch=8, window=10, ppo_steps=0, sac_steps=0)
 
 
 def test_learned_policies_stand_in_a_table_with_the_optimum():
@@ -107,6 +109,46 @@ def test_learned_policies_stand_in_a_table_with_the_optimum():
     for name in ("imitation", "gradient"):
         assert 1e-3 < rows[name].median <= rows[name].p95 <= rows[name].worst
     assert (rows["imitation"].steps, rows["gradient"].steps) == (64 * 200, 30 * 8 * 10)
+
+
+def test_ppo_and_sac_are_learned_where_their_library_is_and_each_has_its_number_of_steps(monkeypatch):
+    env = learned_agents.task("pendulum")
+    monkeypatch.setattr(learned_agents, "has_rejax", lambda: True)
+    found = learned_agents.ways(env, benchmarks.Training(ppo_steps=30, sac_steps=20))
+    assert (found["PPO"][0], found["SAC"][0]) == (30, 20)
+    assert found["SAC"][1].func is learned_agents.sac
+    assert not {"PPO", "SAC"} & set(learned_agents.ways(env, SMALL))
+    monkeypatch.setattr(learned_agents, "has_rejax", lambda: False)
+    assert "SAC" not in learned_agents.ways(env, benchmarks.Training())
+
+
+def test_the_reward_of_sac_is_the_root_of_what_an_action_costs_above_the_optimum():
+    env = learned_agents.task("pendulum")
+    rooted = learned_agents.task("pendulum", reward=learned_agents.root_of_excess(env))
+    obs, state = env.reset(jax.random.key(0))
+    for shift in (0.0, 0.5):
+        u = environments.optimal(env)(obs) + jnp.float32(shift)
+        excess, root = (float(world.step_env(jax.random.key(1), state, u)[2]) for world in (env, rooted))
+        assert root == pytest.approx(-np.sqrt(-excess), rel=1e-3, abs=1e-3)
+    assert root < -0.01
+
+
+@pytest.mark.slow
+def test_sac_learns_agents_that_act_within_the_limits_and_are_scored_like_any_policy():
+    pytest.importorskip("rejax")
+    env = learned_agents.task("mass_spring_damper")
+    size = benchmarks.Training(sac_steps=2000)
+    agents = learned_agents.sac(env, size, jax.random.split(jax.random.key(0), 2))
+    assert len(agents) == 2
+    u = agents[0](jnp.full(env.n, 100.0, jnp.float32))
+    assert u.shape == (env.m,)
+    assert (u >= env.action_low).all() & (u <= env.action_high).all()
+    excess = learned_agents.excess_percent(env, agents, jax.random.key(1), 20)
+    assert excess.shape == (40,)
+    assert (excess > -1e-3).all()
+    policy = environments.AgentPolicy.of(env, agents[0])
+    plants = systems.sample("mass_spring_damper", key=jax.random.key(0), num=2, spread=0.1)
+    assert evaluation.evaluate(policy, plants, key=jax.random.key(1), num_initial=2).ratio.shape == (2, 2)
 
 
 def test_a_policy_that_leaves_the_model_is_infinitely_far_from_the_optimum(monkeypatch):
@@ -123,6 +165,8 @@ def test_the_command_shows_learned_policies_or_one_object_a_line(monkeypatch):
     command = ["bench", "rl", "--family", "pendulum", "--seeds", "2", "--steps", "0"]
     shown = CliRunner().invoke(main, command)
     assert asked == [((("pendulum",),), {"seeds": 2, "size": benchmarks.Training(ppo_steps=0)})]
+    CliRunner().invoke(main, [*command, "--sac-steps", "0"])
+    assert asked.pop()[1]["size"] == benchmarks.Training(ppo_steps=0, sac_steps=0)
     assert shown.stdout.splitlines()[2].split() == [
         "pendulum",
         "PPO",
@@ -134,8 +178,8 @@ def test_the_command_shows_learned_policies_or_one_object_a_line(monkeypatch):
         "2",
     ]
     assert json.loads(CliRunner().invoke(main, [*command, "--json"]).stdout)["p95"] == 30.0
-    monkeypatch.setattr(learned_agents, "has_ppo", lambda: False)
-    assert "PPO is left out" in CliRunner().invoke(main, [*command[:-1], "10"]).stderr
+    monkeypatch.setattr(learned_agents, "has_rejax", lambda: False)
+    assert "PPO and SAC are left out" in CliRunner().invoke(main, [*command[:-1], "10"]).stderr
 
 
 def test_errors_of_models_do_not_depend_on_their_coordinates_and_plants_are_found(monkeypatch):

@@ -190,10 +190,10 @@ def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkey
 
 def test_a_points_numbers_are_its_own_and_each_point_is_checked(tmp_path):
     def numbers(*lengths):
-        given = [{"pole_length": length} for length in lengths]
-        batch = plant_designs.plants("cart_pole", given)
-        return dict(pair for part in plant_designs.designs("cart_pole", batch) for pair in part)
+        given = [{"length": length} for length in lengths]
+        batch = plant_designs.plants("pendulum", given)
+        return dict(pair for part in plant_designs.designs("pendulum", batch) for pair in part)
 
     assert numbers(0.3, 0.8)[1] == pytest.approx(numbers(0.8, 1.5)[0], rel=1e-6)
-    with pytest.raises(ValueError, match="pole_mass"):
-        plant_designs.plants("cart_pole", [{"pole_length": 0.5}, {"pole_mass": -1.0}])
+    with pytest.raises(ValueError, match="mass"):
+        plant_designs.plants("pendulum", [{"length": 0.5}, {"mass": -1.0}])

@@ -3,9 +3,11 @@
 import base64
 import dataclasses
 import io
+import os
 import subprocess
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -509,8 +511,9 @@ def test_torn_and_foreign_state_files_are_refused(tmp_path, pendulum, cart):
 # Gymnasium -------------------------------------------------------------------------------------------------------
 
 
-SAMPLE = ("cart_pole", "dc_motor", "omnidirectional_robot", "coupled_tanks")
-FAMILIES = [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.slow) for name in ids.FAMILIES]
+# the adapter is the same for all; LQRLAB_FAMILIES=all asks for all of them
+SAMPLE = ("cart_pole", "dc_motor", "omnidirectional_robot", "cable_robot", "coupled_tanks", "quadrotor")
+FAMILIES = ids.FAMILIES if os.environ.get("LQRLAB_FAMILIES") == "all" else SAMPLE
 
 
 @pytest.fixture
@@ -527,8 +530,8 @@ def test_gymnasium_finds_nothing_wrong(checked):
     check_env(checked, skip_render_check=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("checked", ids.FAMILIES, indirect=True)
+@pytest.mark.skipif(find_spec("stable_baselines3") is None, reason="needs stable_baselines3")
+@pytest.mark.parametrize("checked", FAMILIES, indirect=True)
 def test_stable_baselines_finds_nothing_wrong(checked):
     pytest.importorskip("stable_baselines3.common.env_checker").check_env(checked)
 
@@ -548,6 +551,15 @@ def test_importing_lqrlab_after_gymnasium_names_the_ids_and_does_not_wait_for_ja
     code = "import sys, gymnasium, lqrlab; print('lqrlab/CartPole-v0' in gymnasium.registry, 'jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+def test_importing_environments_does_not_wait_for_scipys_modules():
+    code = (
+        "import sys, lqrlab.environments.gymnasium_adapter\n"
+        "print({f'scipy.{name}' for name in ('signal', 'linalg', 'optimize', 'stats')} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "set()", done.stderr
 
 
 def test_pictures_show_the_plant_moving():

@@ -131,7 +131,8 @@ NOT_DECLARED = {
     "gymnasium",
     "gymnax",
     "rejax",
-}  # extras: data sets packed with blosc, environments and an algorithm of others
+    "blackjax",
+}  # extras: data sets packed with blosc, environments and algorithms of others
 NOT_IMPORTED = {
     "bokeh": "dask draws its dashboard with it",
     "ipykernel": "the notebooks' kernel",

@@ -12,8 +12,7 @@ import scipy.stats
 
 from lqrlab import dataset, evaluation, learning, simulation, systems
 from lqrlab.evaluation.unknown import Fixed
-from lqrlab.evaluation.unknown_baselines import SETTINGS, bank, baseline
-from lqrlab.evaluation.unknown_tuning import GRID
+from lqrlab.evaluation.unknown_baselines import GRID, SETTINGS, bank, baseline
 from lqrlab.learning import weight_files
 from lqrlab.learning.adaptive import belief as beliefs
 from lqrlab.learning.adaptive import lessons as lessons_of

@@ -1,7 +1,9 @@
-"""How near to the truth, and how fast, plants are found in logs: beside nfoursid, and SciPy's finite differences."""
+"""How near to the truth, and how fast, plants are found in logs: beside nfoursid, jax-sysid and SciPy alone."""
 
+import contextlib
 import dataclasses
-import importlib
+import importlib.util
+import io
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -15,6 +17,7 @@ from lqrlab import control, identification, simulation, systems
 from lqrlab.benchmarks.measurement import Call, Row, measure, row
 from lqrlab.compute import seconds
 from lqrlab.identification import Log
+from lqrlab.identification.shooting import DEFECT, PULL, first_states
 from lqrlab.systems import Signal
 
 Matrices = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -47,7 +50,7 @@ def records(
 def bench_identify(orders: Sequence[int] = (2, 4), *, num: int = 50, repeats: int = 3) -> list[Row]:
     """Errors of linear models on ``num`` records and their rate, then a fit of a cart-pole's five parameters.
 
-    nfoursid is measured beside where it is installed (``pip install nfoursid``).
+    nfoursid and jax-sysid are measured beside where they are installed (``pip install nfoursid jax-sysid``).
     """
     return [each for n in orders for each in _linear(n, num, repeats)] + _physical(repeats)
 
@@ -58,11 +61,11 @@ def _linear(n: int, num: int, repeats: int) -> list[Row]:
         "subspaces, all at once": lambda: _together(us, ys, n),
         "subspace, one by one": lambda: [_alone(u, y, n) for u, y in zip(us, ys)],
     }
-    try:
-        other = importlib.import_module("nfoursid.nfoursid").NFourSID
-        methods["nfoursid"] = lambda: [_nfoursid(other, u, y, n) for u, y in zip(us, ys)]
-    except ImportError:
-        pass
+    others = {
+        library: partial(find, n) for library, find in (("nfoursid", _nfoursid), ("jax_sysid", _jax_sysid))
+        if importlib.util.find_spec(library)
+    }  # fmt: skip
+    methods |= {name: partial(_each, find, us, ys) for name, find in others.items()}
     found = {name: method() for name, method in methods.items()}
     found["subspace and refine"] = [_alone(u, y, n, refined=True) for u, y in zip(us, ys)]
     errors = {
@@ -79,14 +82,17 @@ def _linear(n: int, num: int, repeats: int) -> list[Row]:
         rows.append(row(f"n={n}: {name}: error of the pulse response, median", 100 * pulses, "%"))
         rows.append(row(f"n={n}: {name}: error of the poles, median", poles, "1"))
     rows += [row(f"n={n}: {name}", 1 / t, "records/s") for name, t in times.items()]
-    if "nfoursid" not in methods:
-        return rows
-    for name in ("subspaces, all at once", "subspace and refine"):
-        for what, ratio in zip(("pulse response", "poles"), errors[name] / errors["nfoursid"]):
-            title = f"n={n}: {name}: error of the {what} over nfoursid's"
+    for library in others:
+        for what, ratio in zip(("pulse response", "poles"), errors["subspace and refine"] / errors[library]):
+            title = f"n={n}: subspace and refine: error of the {what} over {library}'s"
             rows.append(row(title, ratio, "×", 1.05, least=False))
-    rate = times["nfoursid"] / times["subspaces, all at once"]
-    return [*rows, row(f"n={n}: records a second over nfoursid's", rate, "×", 20)]
+        rate = times[library] / times["subspaces, all at once"]
+        rows.append(row(f"n={n}: records a second over {library}'s", rate, "×", 20))
+    return rows
+
+
+def _each(find: Callable[..., Matrices], us: np.ndarray, ys: np.ndarray) -> list[Matrices]:
+    return [find(u, y) for u, y in zip(us, ys)]
 
 
 def _errors(found: Matrices, true: Matrices) -> tuple[float, float]:
@@ -111,12 +117,23 @@ def _alone(u: np.ndarray, y: np.ndarray, n: int, *, refined: bool = False) -> Ma
     return model.A, model.B, model.C
 
 
-def _nfoursid(kind: Callable, u: np.ndarray, y: np.ndarray, n: int) -> Matrices:
+def _nfoursid(n: int, u: np.ndarray, y: np.ndarray) -> Matrices:
     frame = pd.DataFrame({"u": u[:, 0], "y": y[:, 0]})
-    problem = kind(frame, output_columns=["y"], input_columns=["u"], num_block_rows=10)
+    library = importlib.import_module("nfoursid.nfoursid")
+    problem = library.NFourSID(frame, output_columns=["y"], input_columns=["u"], num_block_rows=10)
     problem.subspace_identification()
     model = problem.system_identification(rank=n)[0]
     return model.a, model.b, model.c
+
+
+def _jax_sysid(n: int, u: np.ndarray, y: np.ndarray) -> Matrices:
+    model = importlib.import_module("jax_sysid.models").LinearModel(n, 1, 1, feedthrough=False)
+    model.loss(rho_x0=1e-6, rho_th=1e-6)
+    model.optimization(adam_epochs=0, lbfgs_epochs=1000, iprint=-1)
+    with contextlib.redirect_stdout(io.StringIO()):
+        model.fit(y, u)
+    A, B, C = (np.asarray(a) for a in model.params[:3])
+    return A, B, C
 
 
 def _physical(repeats: int) -> list[Row]:
@@ -135,10 +152,16 @@ def _physical(repeats: int) -> list[Row]:
     best = min(seconds(fit) for _ in range(max(repeats - 1, 1)))
     found = fit()
     other = min(seconds(partial(_finite_differences, found)) for _ in range(repeats))
+    same = seconds(partial(_same_unknowns, found))
     return [
         *rows,
         row("cart-pole, 5 parameters, 64 starts", best, "s", 2, least=False),
         row("cart-pole: SciPy with finite differences, one start, segments' states known", other, "s"),
+        row(
+            "cart-pole: SciPy with finite differences, three steps from one start, the same unknowns",
+            same,
+            "s",
+        ),
     ]
 
 
@@ -151,3 +174,18 @@ def _finite_differences(found: identification.Fit) -> np.ndarray:
         return (np.nan_to_num(e, nan=1e6) / found.noise)[s.mask].ravel()
 
     return scipy.optimize.least_squares(missed, np.zeros(len(found.z)), x_scale="jac").x
+
+
+def _same_unknowns(found: identification.Fit) -> np.ndarray:
+    """The parameters and the states that segments begin with, from where our fit begins."""
+    s = found.segments
+    begin = s.packed(np.zeros(len(found.z)), np.zeros(len(found.noise)), first_states(s, found.log))
+
+    def missed(free: np.ndarray) -> np.ndarray:
+        z, _, starts = s.unpacked(free)
+        ys, ends = (np.asarray(a) for a in s.outputs(jnp.asarray(z), jnp.asarray(starts)))
+        gaps = ((ends[:-1] - starts[1:]) / (DEFECT * s.scale))[s.follows[1:]]
+        e = ((ys - s.ys) / found.noise)[s.mask]
+        return np.nan_to_num(np.concatenate([e.ravel(), gaps.ravel(), PULL * z]), nan=1e6)
+
+    return scipy.optimize.least_squares(missed, begin, x_scale="jac", max_nfev=3).x  # all of it takes minutes

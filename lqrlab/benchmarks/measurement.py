@@ -13,8 +13,13 @@ Call = Callable[[], object]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One figure: what was measured, its value and unit, what was aimed at, whether that was reached, whether more is
-    better."""
+    """One figure.
+
+    Attributes:
+        name, value, unit: what was measured.
+        target, reached: what was aimed at, and whether the value is as good.
+        least: whether more is better, so that the target is the least value wanted.
+    """
 
     name: str
     value: float

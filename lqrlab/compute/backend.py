@@ -70,7 +70,7 @@ def setup(
     except OSError:  # a read-only or foreign home: compile anew each time
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def cache_folder() -> Path:

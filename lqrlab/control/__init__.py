@@ -25,7 +25,7 @@ from lqrlab.control.estimation import (
     lqg,
     sampled_noise,
 )
-from lqrlab.control.horizon import TimeVaryingLQR, continuous_horizon, finite_horizon
+from lqrlab.control.horizon import LQTracking, TimeVaryingLQR, continuous_horizon, finite_horizon, lq_tracking
 from lqrlab.control.inverse import Inverse, inverse_lqr
 from lqrlab.control.lyapunov import dlyap, lyap
 from lqrlab.control.pareto_front import Front, pareto
@@ -34,7 +34,6 @@ from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
 from lqrlab.control.riccati.equations import care, dare
 from lqrlab.control.scheduling import Schedule, gain_schedule
 from lqrlab.control.servo import Integral, feedforward, lqi, place
-from lqrlab.control.tracking import LQTracking, lq_tracking
 from lqrlab.control.trajectory.solver import ILQR, ilqr
 from lqrlab.control.tuning.specifications import StepSpecs
 from lqrlab.control.tuning.tuner import Tuned, tune

@@ -84,9 +84,8 @@ def _certified(
 def _bounded_below(Q: Array, R: Array, N: Array) -> Array:
     """Whether R > 0 and Q − NR⁻¹Nᵀ ≥ 0, to rounding; the batch on the last axis."""
     scale = jnp.maximum(batch_last.largest(Q), float(jnp.finfo(Q.dtype).tiny) ** 0.5)
-    some = linalg.stored(
-        checks.tolerance(Q.dtype) * scale
-    )  # else each entry of the sum below looks for it again
+    # stored, else each entry of the sum below would look for the largest one again
+    some = linalg.stored(checks.tolerance(Q.dtype) * scale)
     rest = Q - batch_last.mul(N, batch_last.mul(batch_last.inverse(R), batch_last.t(N)))
     return batch_last.positive(R) & batch_last.positive(rest + some[None, None] * batch_last.eye(len(Q), Q))
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
-import scipy.signal
+import scipy  # its modules load when they are first used
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import linalg, pytree

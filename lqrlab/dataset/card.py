@@ -1,5 +1,6 @@
 """The data card: what a data set is, in words and numbers, for a reader who has the folder alone."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,38 +20,7 @@ _SHOWN = 64  # trajectories of each family
 
 REASONS = manifest.REASONS
 
-_READING = """\
-## Reading it without this program
-
-Each `.h5` file is complete in itself: plain HDF5, numbers only, SI units (each array says its own), deviations from
-the equilibrium. `variants/*` has one row a plant (`A`, `B`, `Q`, `R`: continuous; `K`, `P`: optimum of the sampled
-problem; `dt`; `scale_x`, `scale_u`; `parameters/*`; `split`), `trajectories/*` one row a closed loop: `states`
-[N, T+1, n], `controls` [N, T, m], `x0`, `cost`, and `variant`, the row of its plant in the same file. The optimal
-input at any state is `-K x`.
-
-Python, with h5py alone (PyTorch: `torch.from_numpy`):
-
-```python
-import h5py
-with h5py.File("{file}") as f:
-    t, v = f["trajectories"], f["variants"]
-    of = t["variant"][...]                                    # row of each trajectory's plant
-    x, u = t["states"][...], t["controls"][...]
-    target = -(v["K"][...][of][:, None] @ x[:, :-1, :, None])[..., 0]
-    train = v["split"][...][of] == b"train"                   # split by plant, never by window
-```
-
-MATLAB (which counts from 1 and lists dimensions the other way round):
-
-```matlab
-x  = h5read('{file}', '/trajectories/states');       % n x (T+1) x N
-u  = h5read('{file}', '/trajectories/controls');     % m x T x N
-of = h5read('{file}', '/trajectories/variant') + 1;  % row of each trajectory's plant
-K  = permute(h5read('{file}', '/variants/K'), [2 1 3]);      % m x n x variants
-```
-
-`manifest.json` has the SHA-256 of every array; `lqrlab data verify .` checks them, and the consistency of the numbers.
-"""
+_READING = Path(__file__).with_name("card_reading.txt")
 
 
 def write(data: "Dataset") -> str:
@@ -102,7 +72,7 @@ def write(data: "Dataset") -> str:
 
 def _reading(config: DataConfig, file: str) -> str:
     """How to read the files without this package."""
-    text = _READING.replace("{file}", file)
+    text = _READING.read_text(encoding="utf-8").replace("{file}", file)
     if config.segmented:
         row = "a segment of a closed loop, which begins at its step `start`"
         text = text.replace("one row a closed loop", f"one row {row}")

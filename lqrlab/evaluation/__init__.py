@@ -1,13 +1,17 @@
 """How close to optimal: closed-loop scores against the true optimum, and the baselines that give them meaning."""
 
 from lqrlab.evaluation.baselines import baselines
-from lqrlab.evaluation.headroom import best_known_cost, recoveries
 from lqrlab.evaluation.ladder import Ladder, ladder
-from lqrlab.evaluation.regions import Attraction, attraction
+from lqrlab.evaluation.regions import Attraction, attraction, best_known_cost, recoveries
 from lqrlab.evaluation.scores import Score, evaluate, settling_steps
 from lqrlab.evaluation.unknown import Regret, Unknown, undescribed, unknown
-from lqrlab.evaluation.unknown_baselines import BankPolicy, family_known, unknown_baselines
-from lqrlab.evaluation.unknown_tuning import Tuned, tune_baselines
+from lqrlab.evaluation.unknown_baselines import (
+    BankPolicy,
+    Tuned,
+    family_known,
+    tune_baselines,
+    unknown_baselines,
+)
 
 __all__ = [
     "Attraction",

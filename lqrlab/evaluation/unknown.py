@@ -153,12 +153,8 @@ def _problem(plant: Plant, limit: float) -> tuple[SampledProblem, Known]:
         )
     d = dataset.describe(plant)
     Q, R = (jnp.broadcast_to(jnp.eye(k), (len(d.A), k, k)) for k in (N_MAX, M_MAX))
-    problem, stabilizing = SampledProblem.of(control.Sampled(d.A, d.B, Q, R, jnp.zeros_like(d.B)))
-    if not bool(jnp.all(stabilizing)):
-        raise ValueError(
-            f"plants: {int(jnp.sum(~stabilizing))} of {len(d.A)} of {plant.name} have no stabilizing optimum to "
-            "compare with; control.lqrd on one of them says why"
-        )
+    sampled = control.Sampled(d.A, d.B, Q, R, jnp.zeros_like(d.B))
+    problem = SampledProblem.to_compare(sampled, f" of {plant.name}")
     exists = d.state_mask[:, :, None] * d.state_mask[:, None, :]
     # nothing is paid for states that are padding
     problem = dataclasses.replace(problem, P=problem.P * exists)

@@ -1,19 +1,20 @@
 """What to compare a controller of unknown plants with: the textbook's answers, tuned on training families only."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from lqrlab import control, learning
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.dataset import Description
-from lqrlab.evaluation.unknown import Fixed, Unknown
+from lqrlab.evaluation.unknown import MOST, Fixed, Regret, Unknown, unknown
 from lqrlab.learning import AdaptivePolicy, Known, Prior
 from lqrlab.simulation import Policy
 from lqrlab.systems import M_MAX, N_MAX
@@ -32,7 +33,7 @@ SETTINGS: Mapping[str, Mapping[str, float]] = {
     "bank of 500": {"misfit": 0.1},
     "family known": {"inflate": 4.0},
 }
-"""The best of the grid in :mod:`.unknown_tuning`, each, on plants of the training families."""
+"""The best of :data:`GRID`, each, on plants of the training families."""
 
 
 def baseline(
@@ -44,7 +45,7 @@ def baseline(
         name: which.
         training: plants of each family that may be known beforehand.
         plants: those to be controlled, in the order of these families; needed where the family is known.
-        settings: of :data:`unknown_tuning.GRID`.
+        settings: of :data:`GRID`.
     """
     given: Mapping[str, Any] = {**SETTINGS[name], **settings}
     if name == "family known":
@@ -211,3 +212,61 @@ def unknown_baselines(training: Sequence[Description]) -> dict[str, Controller]:
 
 def _size(d: Description) -> tuple[int, int]:
     return int(d.state_mask[0].sum()), int(d.input_mask[0].sum())
+
+
+_RIDGE = {
+    "size": (0.03, 0.1, 0.3),
+    "input_size": (0.3, 1.0),
+    "probe": (0.05, 0.15),
+    "doublings": (0, 1, 2, 5),
+}
+GRID: Mapping[str, Mapping[str, Sequence[float]]] = {
+    "ridge": _RIDGE,
+    "cautious ridge": {**_RIDGE, "caution": (0.1, 1.0)},
+    "training plants of this size": {"inflate": (1.0, 2.0, 4.0), "rank": (8, 24)},
+    "likeliest family": {"inflate": (1.0, 4.0, 16.0)},
+    "bank of 500": {"misfit": (0.01, 0.03, 0.1, 0.3)},
+    "family known": {"inflate": (1.0, 4.0, 16.0)},
+}
+"""Values tried of each setting, all combinations."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """One setting of one baseline and how it did on the plants that it was tuned on.
+
+    Attributes:
+        controller: which baseline.
+        settings: name → value.
+        mean_ratio: geometric mean of the cost over the optimum, with ten for a loop that diverged.
+        summary: see :meth:`Regret.summary`.
+    """
+
+    controller: str
+    settings: dict[str, float]
+    mean_ratio: float
+    summary: dict[str, float]
+
+
+def tune_baselines(
+    training: Sequence[Description], plants: Unknown, *, key: PRNGKeyArray, num_initial: int = 2
+) -> Iterator[Tuned]:
+    """Try every setting of :data:`GRID`; a baseline's best has the least ``mean_ratio``.
+
+    Args:
+        training: plants of each family that may be known beforehand.
+        plants: other plants of these families, in their order; no test plants.
+        key: of initial states and noise.
+        num_initial: loops a plant.
+    """
+    for name, grid in GRID.items():
+        for values in itertools.product(*grid.values()):
+            settings = dict(zip(grid, values))
+            controller = baseline(name, training, plants, **settings)
+            regret = unknown(controller, plants, key=key, num_initial=num_initial)
+            yield Tuned(name, settings, mean_ratio(regret), regret.summary())
+
+
+def mean_ratio(regret: Regret) -> float:
+    """Geometric mean of the cost over the optimum, with :data:`MOST` for a loop that diverged."""
+    return float(np.exp(np.mean(np.log(np.minimum(np.asarray(regret.ratio), MOST)))))

@@ -7,6 +7,7 @@ from lqrlab.identification.excitation import Experiment, design, excitation, exp
 from lqrlab.identification.log import Log
 from lqrlab.identification.model import Model
 from lqrlab.identification.physical import fit
+from lqrlab.identification.posterior import Posterior, posterior
 from lqrlab.identification.reading import join, read
 from lqrlab.identification.refinement import refine
 from lqrlab.identification.regression import arx, least_squares
@@ -15,7 +16,7 @@ from lqrlab.identification.subspace import era, orders, realise, subspace
 from lqrlab.identification.subspace_batch import Realisations, subspaces
 
 __all__ = [
-    "Doubt", "Experiment", "Fit", "Log", "Model", "Realisations", "Residuals", "arx", "design",
-    "direct_lqr", "era", "excitation", "experiment", "fit", "join", "least_squares", "orders", "read",
+    "Doubt", "Experiment", "Fit", "Log", "Model", "Posterior", "Realisations", "Residuals", "arx", "design",
+    "direct_lqr", "era", "excitation", "experiment", "fit", "join", "least_squares", "orders", "posterior", "read",
     "realise", "refine", "regret", "robust_gain", "subspace", "subspaces", "under_doubt",
 ]  # fmt: skip

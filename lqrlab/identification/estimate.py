@@ -37,6 +37,7 @@ class Fit:
         starts: sum of squares reached from each start that was followed to its end.
         segments: the problem as it was solved.
         log: what was explained.
+        disturbed: whether the states were found with process noise.
     """
 
     plant: Plant
@@ -51,6 +52,7 @@ class Fit:
     starts: Float[np.ndarray, " s"]
     segments: Segments
     log: Log
+    disturbed: bool = False
 
     @property
     def fit_percent(self) -> Float[np.ndarray, " p"]:
@@ -80,9 +82,8 @@ class Fit:
     def _covariance(self, prior: bool = False) -> np.ndarray:
         """Of z. With ``prior`` the ranges count as what was known before."""
         c = self.segments.coordinates
-        width = np.clip(np.minimum(c.high, self.z + 3) - np.maximum(c.low, self.z - 3), 1e-9, None) / np.sqrt(
-            12
-        )
+        width = np.minimum(c.high, self.z + 3) - np.maximum(c.low, self.z - 3)
+        width = np.clip(width, 1e-9, None) / np.sqrt(12)
         H = self.information + (np.diag(width**-2.0) if prior else 0.0)
         values, vectors = np.linalg.eigh(H)
         floor = 1e-12 * max(values.max(initial=0), 1e-300)
@@ -182,8 +183,11 @@ class Fit:
         values, vectors = np.linalg.eigh(P)
         half = vectors * np.sqrt(np.maximum(values, 0))
         draws = np.asarray(jax.random.normal(key, (num, len(self.z)))) @ half.T
-        zs = np.clip(self.z + draws, c.low, c.high)
-        batch = c.plant(self.segments.plant, jnp.asarray(zs))
+        return self.plants(np.clip(self.z + draws, c.low, c.high))
+
+    def plants(self, zs: Float[np.ndarray, "num k"]) -> Plant:
+        """A batch of plants with these scaled parameters."""
+        batch, num = self.segments.coordinates.plant(self.segments.plant, jnp.asarray(zs)), len(zs)
         return jax.tree.map(
             lambda a: (
                 jnp.broadcast_to(jnp.asarray(a), (num, *np.shape(a)[1:])) if np.ndim(a) else jnp.full(num, a)

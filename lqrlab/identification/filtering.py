@@ -77,7 +77,19 @@ def _finished(
     x0 = v[k + n + p :].reshape(-1, n) * whole.scale
     plant, values = c.plant(whole.plant, jnp.asarray(z)), np.asarray(c.values(z))
     return Fit(
-        plant, c.names, values, z, information, noise, np.zeros(p), x0, expected, np.array([cost]), whole, log
+        plant,
+        c.names,
+        values,
+        z,
+        information,
+        noise,
+        np.zeros(p),
+        x0,
+        expected,
+        np.array([cost]),
+        whole,
+        log,
+        disturbed=True,
     )
 
 

@@ -86,20 +86,38 @@ class Model:
         return np.stack(out)
 
     def sample(self, key: PRNGKeyArray, num: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """A, B, C, D, each with a leading axis, of models as likely as the log makes them (normal, to first order)."""
+        """A, B, C, D ``[num, …]`` of models as likely as the log makes them: normal, to first order.
+
+        The log says nothing of the state's coordinates, and a step along them that is not small would change the
+        model: draws have no part along such steps, which to first order takes nothing from what can be seen.
+
+        Raises:
+            ValueError: the method that found the model gives no covariance.
+        """
         checks.random_key(key)
         if self.covariance is None:
             raise ValueError(
                 "sample: this method gives no covariance; identification.refine(model, log) does"
             )
-        values, vectors = np.linalg.eigh(self.covariance)
-        half = vectors * np.sqrt(np.maximum(values, 0))
         parts = (self.A, self.B, self.C, self.D)
+        idle = self._coordinate_steps()
+        k = len(idle)
+        rest = np.eye(k) - idle @ np.linalg.pinv(idle)
+        values, vectors = np.linalg.eigh(rest @ self.covariance[:k, :k] @ rest)
+        half = vectors * np.sqrt(np.maximum(values, 0))
         draws = np.asarray(jax.random.normal(key, (checks.whole("num", num), len(half)))) @ half.T
         cuts = np.cumsum([a.size for a in parts])
         moved = (d.reshape(num, *a.shape) for d, a in zip(np.split(draws, cuts, axis=1), parts))
         A, B, C, D = (a + d for a, d in zip(parts, moved))
         return A, B, C, D
+
+    def _coordinate_steps(self) -> Float[np.ndarray, "k n_n"]:
+        """How the entries of A, B, C, D move with each entry of X where the state becomes (I + X) x."""
+        A, B, C, D = self.A, self.B, self.C, self.D
+        n = len(A)
+        units = np.eye(n * n).reshape(-1, n, n)
+        steps = ((X @ A - A @ X, X @ B, -C @ X, 0 * D) for X in units)
+        return np.stack([np.concatenate([a.ravel() for a in step]) for step in steps], 1)
 
     # On a log ------------------------------------------------------------------------------------------------
 

@@ -70,7 +70,8 @@ def fit(
     best, costs = _best_of_starts(segments, zs, begin, sigma, iterations, gaps[0])
     for gap in gaps:  # the noise, and what it weighs, are found along
         sigma = _noise(segments, best, len(names))
-        best, _ = minimised(segments, best, sigma, iterations, gap)
+        last = gap == gaps[-1]
+        best, _ = minimised(segments, best, sigma, iterations, gap, 1e-8 if last else 1e-4)
     found = _finished(segments, best, _noise(segments, best, len(names)), defect, costs, log)
     return filtered(found, log, iterations) if method == "filter" else found
 
@@ -102,7 +103,7 @@ def _cut(
     plant: Plant, log: Log, names: tuple[str, ...], method: str, segment: int | None, offsets: np.ndarray,
     substeps: int | None = None,
 ) -> Segments:  # fmt: skip
-    """Segments in which errors grow by a factor of some fifty at most."""
+    """Segments in which errors grow by a factor of some 150 at most."""
     growth = float(np.linalg.eigvals(np.asarray(plant.matrices()[0])).real.max())
     longest = max(len(u) for u, _ in log.records)
     if method in ("auto", "filter"):
@@ -110,7 +111,7 @@ def _cut(
     if method == "single":
         length = None
     else:
-        fits = round(4.0 / max(growth * log.dt, 1e-9)) if growth > 0 else longest // 10
+        fits = round(5.0 / max(growth * log.dt, 1e-9)) if growth > 0 else longest // 10
         length = checks.whole("segment", segment) if segment else int(np.clip(fits, 5, max(longest // 2, 5)))
     substeps = simulation.env(plant, dt=log.dt, substeps=substeps).substeps
     return Segments.of(plant, log, names, length, substeps, offsets)

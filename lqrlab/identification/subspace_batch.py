@@ -54,9 +54,13 @@ def subspaces(us: ArrayLike, ys: ArrayLike, order: int, *, horizon: int | None =
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
-@functools.partial(jax.vmap, in_axes=(0, 0, None, None))
 def _all(us: Array, ys: Array, n: int, i: int) -> Realisations:
-    """One record."""
+    # not vmap: on two cores jaxlib's batched LAPACK calls can wait for each other for ever
+    return jax.lax.map(lambda record: _one(record[0], record[1], n, i), (us, ys))
+
+
+def _one(us: Array, ys: Array, n: int, i: int) -> Realisations:
+    """The model of one record."""
     (T, m), p = us.shape, ys.shape[1]
     us, ys = (a - a.mean(0, keepdims=True) for a in (us, ys))
     U, Y = _hankel(us, 2 * i), _hankel(ys, 2 * i)
@@ -71,17 +75,23 @@ def _all(us: Array, ys: Array, n: int, i: int) -> Realisations:
     gamma = left[:, :n] * jnp.sqrt(values[None, :n])
     C, A = gamma[:p], jnp.linalg.pinv(gamma[:-p]) @ gamma[p:]
 
-    def step(X: Array, u: Array) -> tuple[Array, Array]:
-        driven = jnp.kron(u[None], jnp.eye(n))
-        return A @ X + jnp.pad(driven, ((0, 0), (0, n))), C @ X
-
-    # the columns of X: states driven by each input into each state alone, and free from each unit state
-    seen = jax.lax.scan(step, jnp.concatenate([jnp.zeros((n, m * n)), jnp.eye(n)], 1), us)[1].reshape(
-        T * p, -1
-    )
+    # outputs from each unit state, C Aᵗ, and with them those of each input into each state alone
+    free = _powers(C, A, T)
+    spectra = (jnp.fft.rfft(a, 2 * T, 0) for a in (free, us))
+    driven = jnp.fft.irfft(jnp.einsum("tpn,tm->tpnm", *spectra), axis=0)[: T - 1]
+    driven = jnp.pad(driven, ((1, 0), (0, 0), (0, 0), (0, 0)))
+    seen = jnp.concatenate([driven.reshape(T * p, -1), free.reshape(T * p, -1)], 1)
     joint = jnp.linalg.qr(jnp.concatenate([seen, ys.reshape(-1, 1)], 1), mode="r")
-    free = jnp.linalg.pinv(joint[:-1, :-1]) @ joint[:-1, -1]
-    return Realisations(A, free[: m * n].reshape(m, n).T, C, values)
+    found = jnp.linalg.pinv(joint[:-1, :-1]) @ joint[:-1, -1]
+    return Realisations(A, found[: n * m].reshape(n, m), C, values)
+
+
+def _powers(C: Float[Array, "p n"], A: Float[Array, "n n"], num: int) -> Float[Array, "num p n"]:
+    """C, CA, CA², …, each round twice as many."""
+    made, power = C[None], A
+    while len(made) < num:
+        made, power = jnp.concatenate([made, made @ power]), power @ power
+    return made[:num]
 
 
 def _hankel(a: Float[Array, "T k"], rows: int) -> Float[Array, "N rows_k"]:

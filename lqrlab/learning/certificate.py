@@ -134,12 +134,7 @@ def certify(
     """
     checks.on_host("certify", policy, plants, key)
     sampled, coordinates = gains.sampled(plants)
-    problem, stabilizing = SampledProblem.of(sampled)
-    if not bool(jnp.all(stabilizing)):
-        raise ValueError(
-            f"plants: {int(jnp.sum(~stabilizing))} of {stabilizing.size} have no stabilizing optimum to compare with; "
-            "control.lqrd on one of them says why"
-        )
+    problem = SampledProblem.to_compare(sampled)
     gain = gains.scaled_gain(policy, coordinates)
     if gain is not None:
         return _of_gain(gain, problem, coordinates)

@@ -24,10 +24,6 @@ from lqrlab.systems import M_MAX, N_MAX
 _NEARLY = 1 - 1e-4
 
 
-def _t(a: Array) -> Array:
-    return jnp.swapaxes(a, -1, -2)
-
-
 def _trace(a: Array) -> Array:
     return jnp.trace(a, axis1=-2, axis2=-1)
 
@@ -57,7 +53,7 @@ def gain_excess(gain: Array, problem: SampledProblem) -> tuple[Array, Array]:
     error, closed = gain - problem.K, problem.closed_loop(gain)
     size = jax.lax.stop_gradient(control.spectral_radius(closed, squarings=10))
     discount = jnp.where(size < _NEARLY, 1.0, 0.99 / size)
-    X = control.dlyap(_t(closed) * discount[..., None, None], _t(error) @ problem.S @ error)
+    X = control.dlyap(closed.mT * discount[..., None, None], error.mT @ problem.S @ error)
     return _trace(X) / _trace(problem.P), verdict.of_gain(jax.lax.stop_gradient(closed))
 
 

@@ -147,15 +147,14 @@ class _Run:
         graph, params = models.split(built)
         programs.check_settings(config, model, source.data.config.excitation, backend)
         self.recipe = Recipe(graph, model, config, backend)
-        placement = self.recipe.placement
         params = jax.tree.map(lambda a: a.astype(backend.dtype), params)
-        self.state = placement.put_state(initial(params, config))
+        self.state = self.recipe.placement.put_state(initial(params, config))
         self.mixture = Mixture.of(
-            source, config, placement.everywhere, full_weights=getattr(built, "any_weights", False)
+            source, config, backend.place, full_weights=getattr(built, "any_weights", False)
         )
         self.table = self.mixture.table
-        self.held_out = placement.put(validation_windows(source))
-        self.validation_rows = placement.put(validation_rows(self.table))
+        self.held_out = backend.put(validation_windows(source))
+        self.validation_rows = backend.put(validation_rows(self.table))
         self.steps = programs.run_steps.fresh()
         self.step, self.round, self.rows, self.best = 0, 0, list[log.Row](), -np.inf
         self.ending = self.done = False

@@ -29,19 +29,10 @@ class Placement:
         """None on a single device."""
         return self.backend.jax_mesh
 
-    @property
-    def everywhere(self) -> jax.Device | Sharding:
-        """The device, or whole on each device of the mesh."""
-        return self.backend.place
-
-    def put(self, tree: T) -> T:
-        """Place arrays where the run is, whole."""
-        return self.backend.put(tree)
-
     def put_batches(self, tree: T) -> T:
         """Place arrays ``[steps, batch, …]``, the second axis shared out."""
         if self.mesh is None:
-            return jax.device_put(tree, self.everywhere)
+            return jax.device_put(tree, self.backend.place)
         return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec(None, self.mesh.axis_names)))
 
     def put_state(self, state: T) -> T:
@@ -50,7 +41,7 @@ class Placement:
 
     def whole(self, tree: T) -> T:
         """Arrays as the host's, from wherever their parts are."""
-        return jax.device_get(jax.device_put(tree, self.everywhere) if jax.process_count() > 1 else tree)
+        return jax.device_get(jax.device_put(tree, self.backend.place) if jax.process_count() > 1 else tree)
 
     def constrain_batch(self, tree: T) -> T:
         """Inside ``jit``: leading axes shared out."""
@@ -67,13 +58,13 @@ class Placement:
 
     def constrain_whole(self, tree: T) -> T:
         """Inside ``jit``: whole on every device."""
-        return jax.lax.with_sharding_constraint(tree, self.everywhere) if self.mesh else tree
+        return jax.lax.with_sharding_constraint(tree, self.backend.place) if self.mesh else tree
 
     def _sharding(self, shape: tuple[int, ...]) -> jax.Device | Sharding:
         """Of an array of the state: cut along its longest axis that ``fsdp`` divides, if it is worth it."""
         count = dict(self.mesh.shape).get("fsdp", 1) if self.mesh else 1
         axes = [(size, -i) for i, size in enumerate(shape) if size % count == 0]
         if self.mesh is None or count == 1 or not axes or math.prod(shape) < _WORTH_CUTTING:
-            return self.everywhere
+            return self.backend.place
         cut = -max(axes)[1]
         return NamedSharding(self.mesh, PartitionSpec(*(None,) * cut, "fsdp"))

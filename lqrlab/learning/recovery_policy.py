@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from lqrlab import control
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
-from lqrlab.systems import Plant
+from lqrlab.systems import Plant, check_plant
 
 Layers = list[tuple[Array, Array]]
 """Weights ``[in, out]`` and biases ``[out]`` of a perceptron, one pair a layer."""
@@ -51,8 +51,7 @@ class Regulator:
             limits: ``(low, high)`` of the inputs, absolute, scalars or ``[m]``; finite.
             dtype: of the result; the design itself is made in float64.
         """
-        if plant.batch_shape:
-            raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
+        check_plant(plant, one=True)
         (A, B), (Q, R), (_, u_eq) = plant.matrices(), plant.weights(), plant.equilibrium()
         design = control.lqrd(A, B, Q, R, plant.dt)
         scale_x, scale_u = (np.asarray(scale) for scale in plant.scales)

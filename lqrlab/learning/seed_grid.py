@@ -90,8 +90,8 @@ def grid(
         built = [models.split(models.build(dataclasses.replace(model, seed=int(s)))) for s in seeds]
         programs.check_settings(config, model, source.data.config.excitation, backend)
         recipe = Recipe(built[0][0], model, config, backend)
-        put = recipe.placement.put
-        mixture = Mixture.of(source, config, recipe.placement.everywhere)
+        put = recipe.backend.put
+        mixture = Mixture.of(source, config, recipe.backend.place)
         mixtures = [dataclasses.replace(mixture, source=source.reseeded(int(s))) for s in seeds]
         table = mixture.table
         held_out, rows = put(validation_windows(source)), put(validation_rows(table))

@@ -51,6 +51,17 @@ class SampledProblem:
         design = control.dlqr(*sampled)
         return cls(*sampled, K=design.K, P=design.P), design.stabilizing
 
+    @classmethod
+    def to_compare(cls, sampled: control.Sampled, whose: str = "") -> Self:
+        """The problem of sampled plants; a ``ValueError`` if one has no optimum to compare anything with."""
+        problem, stabilizing = cls.of(sampled)
+        if not bool(jnp.all(stabilizing)):
+            raise ValueError(
+                f"plants: {int(jnp.sum(~stabilizing))} of {stabilizing.size}{whose} have no stabilizing optimum to "
+                "compare with; control.lqrd on one of them says why"
+            )
+        return problem
+
     def __getitem__(self, index: object) -> Self:
         """The problems of some members of the batch."""
         return jax.tree.map(lambda a: a[index], self)

@@ -7,6 +7,7 @@ from lqrlab.systems.declaration import Signal, gravity, param, signals, with_rat
 from lqrlab.systems.declaration_checks import check, check_plant
 from lqrlab.systems.files import load
 from lqrlab.systems.mechanics import Mechanical
+from lqrlab.systems.mujoco_plants import from_mujoco
 from lqrlab.systems.open_loop import OpenLoopMode, open_loop_modes
 from lqrlab.systems.plant import Plant, parameter_fields
 from lqrlab.systems.plant_files import register_file
@@ -37,6 +38,7 @@ __all__ = [
     "from_control",
     "from_dynamics",
     "from_matrices",
+    "from_mujoco",
     "gravity",
     "linearise",
     "load",

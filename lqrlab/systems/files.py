@@ -11,6 +11,8 @@ import numpy as np
 from lqrlab.compute import checks
 from lqrlab.compute.files import read_object
 from lqrlab.systems.custom import from_matrices
+from lqrlab.systems.mujoco_files import SUFFIXES
+from lqrlab.systems.mujoco_plants import from_mujoco
 from lqrlab.systems.plant import Plant
 from lqrlab.systems.registry import make
 
@@ -25,16 +27,18 @@ def load(
     name: str = "",
     states: Sequence[str] = (),
     inputs: Sequence[str] = (),
+    actuated: Sequence[str] = (),
 ) -> Plant:
-    """A plant from a file: A and B, and perhaps C, Q, R, dt, states, inputs; or a family and its parameters.
+    """A plant from a file: A and B, and perhaps C, Q, R, dt, states, inputs; a family and its parameters; or a robot.
 
     Args:
         path: ``.npz`` (NumPy), ``.mat`` (MATLAB up to version 7) or ``.json`` (lists of rows, or
-            ``{"family": …, "parameters": {…}}`` as ``lqrlab identify`` writes it). Nothing in it is executed: pickled
-            objects are refused.
+            ``{"family": …, "parameters": {…}}`` as ``lqrlab identify`` writes it); a robot's file, for which see
+            :func:`from_mujoco`. Nothing in it is executed: pickled objects are refused.
         dt: sample time [s]; the file's, or 0.01 s, if left out.
         name: what the plant is called.
         states, inputs: names with units, as ``"angle [rad]"``; the file's if left out.
+        actuated: joints of a robot that a motor is added to.
 
     Raises:
         ValueError: naming the file and what is wrong with it: missing, truncated, foreign, without A or B,
@@ -42,9 +46,16 @@ def load(
     """
     file = checks.path("path", path)
     readers = {".npz": _npz, ".mat": _mat, ".json": _json}
+    if file.suffix.lower() in SUFFIXES:
+        if len(states) or len(inputs):
+            raise ValueError(
+                f"{file}: a robot's states and inputs are called as its joints and actuators are"
+            )
+        return from_mujoco(file, actuated=actuated, dt=dt, name=name)
     reader = readers.get(file.suffix.lower())
     if reader is None:
-        raise ValueError(f"{file}: expected a file ending in {', '.join(readers)}, but found {file.suffix!r}")
+        known = ", ".join((*readers, *SUFFIXES))
+        raise ValueError(f"{file}: expected a file ending in {known}, but found {file.suffix!r}")
     if not file.is_file():
         raise ValueError(f"{file}: there is no such file")
     if file.stat().st_size > _LIMIT:

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 
 import numpy as np
-import scipy.linalg
+import scipy  # its modules load when they are first used
 
 from lqrlab.systems.declaration_checks import check_plant
 from lqrlab.systems.plant import Plant
@@ -45,11 +45,7 @@ def open_loop_modes(plant: Plant) -> list[OpenLoopMode]:
     >>> [mode.sentence for mode in systems.open_loop_modes(systems.make("pendulum"))]
     ['one unstable real mode, time constant 0.24 s', 'one decaying real mode, time constant 0.22 s']
     """
-    check_plant(plant)
-    if plant.batch_shape:
-        raise ValueError(
-            f"open_loop_modes: expected one plant, but found a batch of shape {plant.batch_shape}"
-        )
+    check_plant(plant, one=True)
     scale = np.asarray(plant.scales[0], float)
     A = np.asarray(plant.matrices()[0], float) * scale / scale[:, None]
     values = np.linalg.eigvals(A)

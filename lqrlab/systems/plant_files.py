@@ -14,19 +14,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from jaxtyping import Array
-
 from lqrlab.compute import checks
 from lqrlab.compute.files import PLANT_FILES, plant_files, read_bytes
 from lqrlab.systems import registry
 from lqrlab.systems.custom import Linear, from_matrices
-from lqrlab.systems.declaration import param
 from lqrlab.systems.files import load
+from lqrlab.systems.mujoco_files import SUFFIXES
+from lqrlab.systems.multibody import Multibody
 from lqrlab.systems.plant import Plant
 
 GROUP = "lqrlab.plants"
 """Entry points of installed packages: each names a module that registers plants, a plant class, or a plant."""
-_KEYS = ("file", "A", "B", "C", "Q", "R", "dt", "states", "inputs")
+_KEYS = ("file", "A", "B", "C", "Q", "R", "dt", "states", "inputs", "actuated")
 _entered = {"files": "", "packages": ""}
 
 
@@ -36,8 +35,9 @@ def register_file(path: str | Path) -> list[str]:
     Args:
         path: a Python file, which is executed and registers plants itself; or a ``.toml`` file with a table for each
             plant: ``[my_plant]``, then ``A``, ``B`` (and ``C``, ``Q``, ``R``, ``dt``, ``states``, ``inputs``), or a
-            ``file`` that :func:`lqrlab.systems.load` reads; or such a file itself, as ``lqrlab identify`` writes it:
-            the plant is called as the file is, and a family's parameters have the file's values for defaults.
+            ``file`` that :func:`lqrlab.systems.load` reads; or such a file itself (a robot's, or as ``lqrlab
+            identify`` writes it): the plant is called as the file is, its parameters have the file's values for
+            defaults.
 
     Returns:
         The names of its families.
@@ -47,7 +47,11 @@ def register_file(path: str | Path) -> list[str]:
     """
     _enter_named()
     file = checks.path("path", path).expanduser().resolve()
-    readers = {".py": _execute, ".toml": _read, **dict.fromkeys((".json", ".npz", ".mat"), _enter_one)}
+    readers = {
+        ".py": _execute,
+        ".toml": _read,
+        **dict.fromkeys((".json", ".npz", ".mat", *SUFFIXES), _enter_one),
+    }
     if file.suffix not in readers:
         raise ValueError(f"{file}: expected a file ending in {', '.join(readers)}, but found {file.suffix!r}")
     if not file.is_file():
@@ -105,20 +109,13 @@ def _read(file: Path) -> None:
 
 
 def _enter_one(file: Path) -> None:
-    """Register the plant of a file by the file's name: a family with other defaults, or around matrices."""
+    """Register the plant of a file by the file's name: a robot, a family with other defaults, or around matrices."""
     name = file.stem
     if not name.isidentifier():
         raise ValueError(f"{file}: expected a file called as the plant, as my_plant.json; rename it")
     plant = load(file, name=name)
-    registry.register(plant if isinstance(plant, Linear) else _with_defaults(plant), name=name)
-
-
-def _with_defaults(plant: Plant) -> type[Plant]:
-    """The plant's class with the plant's parameters for defaults."""
-    members: dict[str, Any] = {key: param(float(value)) for key, value in plant.parameters.items()}
-    about = {"__annotations__": dict.fromkeys(members, Array), "__module__": __name__}
-    cls = type(plant)
-    return type(cls.__name__, (cls,), members | about | {"__doc__": cls.__doc__})
+    whole = isinstance(plant, Linear | Multibody)
+    registry.register(plant if whole else registry.with_defaults(plant), name=name)
 
 
 def _enter_named() -> None:

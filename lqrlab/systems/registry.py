@@ -14,6 +14,7 @@ from lqrlab.compute.checks import did_you_mean, number, random_key, real, text, 
 from lqrlab.systems.declaration import param
 from lqrlab.systems.declaration_checks import check, range_and_unit
 from lqrlab.systems.drawing import Drawing
+from lqrlab.systems.multibody import Multibody
 from lqrlab.systems.plant import Input, Numbers, Output, Plant, State, parameter_fields
 
 FAMILIES: dict[str, type[Plant]] = {}
@@ -27,7 +28,7 @@ def register(cls: object = None, *, name: str = "") -> Any:
 
     Args:
         cls: a subclass of :class:`Plant`; or one plant, as ``from_dynamics``, ``from_matrices`` or ``load``
-            make, whose variants then differ in time scale and input gain.
+            make, whose variants then differ in time scale and input gain (a robot's: in its parameters).
         name: its name in the catalogue; the plant's, or the class's in snake case, if left out.
 
     Returns:
@@ -40,7 +41,7 @@ def register(cls: object = None, *, name: str = "") -> Any:
     if cls is None:
         return functools.partial(register, name=name)
     if isinstance(cls, Plant):
-        cls = _family_of(cls, name)
+        cls = _robot(cls) if isinstance(cls, Multibody) else _family_of(cls, name)
     if not (isinstance(cls, type) and issubclass(cls, Plant)):
         raise ValueError(f"cls: expected a subclass of Plant or a plant, but found {cls!r}")
     if name:
@@ -55,6 +56,23 @@ def register(cls: object = None, *, name: str = "") -> Any:
 def enter(cls: type[Plant]) -> None:
     """Enter a class into the catalogue unchecked: the built-in families are checked by the tests."""
     FAMILIES[cls.name] = cls
+
+
+def with_defaults(plant: Plant) -> type[Plant]:
+    """The plant's class with the plant's parameters for defaults."""
+    members: dict[str, Any] = {key: param(float(value)) for key, value in plant.parameters.items()}
+    about = {"__annotations__": dict.fromkeys(members, Array), "__module__": __name__}
+    cls = type(plant)
+    given: Any = type(cls.__name__, (cls,), members | about | {"__doc__": cls.__doc__})
+    given.name = cls.name
+    return given
+
+
+def _robot(plant: Multibody) -> type[Plant]:
+    """The robot's class: the same one, which is compiled already, where the plant's parameters are its defaults."""
+    fields = parameter_fields(type(plant))
+    same = all(float(value) == fields[key].default for key, value in plant.parameters.items())
+    return type(plant) if same else with_defaults(plant)
 
 
 def _family_of(plant: Plant, name: str) -> type[Plant]:

@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-import scipy.linalg
+import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
 from lqrlab.control import checks

@@ -11,7 +11,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
+import scipy  # its modules load when they are first used
 from jaxtyping import Array, PyTree
 
 from lqrlab.compute.linalg import batch_last

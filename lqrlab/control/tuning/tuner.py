@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import scipy.optimize
+import scipy  # its modules load when they are first used
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute.checks import instance, whole

@@ -18,10 +18,6 @@ _STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 _INPUTS = 7 + 2 * len(_STRENGTHS)
 
 
-def _t(a: Array) -> Array:
-    return jnp.swapaxes(a, -1, -2)
-
-
 def _mixed(weight: Array, X: Array) -> Array:
     """Channels ``[c, b, N, N]`` mixed by ``[c, d]``: one product of matrices."""
     return (weight.T @ X.reshape(X.shape[0], -1)).reshape(weight.shape[1], *X.shape[1:])
@@ -35,7 +31,7 @@ def _product(X: Array, Y: Array) -> Array:
 
 def _product_backward(kept: tuple[Array, Array], slope: Array) -> tuple[Array, Array]:
     X, Y = kept
-    return slope @ _t(Y), jax.lax.optimization_barrier(_t(X)) @ slope
+    return slope @ Y.mT, jax.lax.optimization_barrier(X.mT) @ slope
 
 
 _product.defvjp(lambda X, Y: (X @ Y, (X, Y)), _product_backward)
@@ -51,7 +47,7 @@ def _inverse(a: Array) -> Array:
 @jax.custom_vjp
 def _resolvent(V: Array) -> Array:
     """(I + V Vᵀ)⁻¹, which is symmetric and between 0 and 1 whatever V is."""
-    return _inverse(jnp.broadcast_to(jnp.eye(V.shape[-1], dtype=V.dtype), V.shape) + V @ _t(V))
+    return _inverse(jnp.broadcast_to(jnp.eye(V.shape[-1], dtype=V.dtype), V.shape) + V @ V.mT)
 
 
 def _resolvent_forward(V: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -62,7 +58,7 @@ def _resolvent_forward(V: Array) -> tuple[Array, tuple[Array, Array]]:
 def _resolvent_backward(kept: tuple[Array, Array], slope: Array) -> tuple[Array]:
     V, R = kept
     change = R @ (slope @ R)
-    return (-jax.lax.optimization_barrier(change + _t(change)) @ V,)
+    return (-jax.lax.optimization_barrier(change + change.mT) @ V,)
 
 
 _resolvent.defvjp(_resolvent_forward, _resolvent_backward)
@@ -170,8 +166,8 @@ class MatrixNetwork(FixedGain):
         problem = NormalForm.of(d)
         eye = jnp.eye(N_MAX, dtype=d.A.dtype)[None] * live[:, None, :]
         F, PB = eye + problem.D, self._cost(problem, eye, live) @ problem.B
-        S = jnp.eye(M_MAX, dtype=d.A.dtype)[None] + _t(problem.B) @ PB
-        gain = problem.gain(_inverted(S) @ (_t(PB) @ F))
+        S = jnp.eye(M_MAX, dtype=d.A.dtype)[None] + problem.B.mT @ PB
+        gain = problem.gain(_inverted(S) @ (PB.mT @ F))
         log_std = jnp.zeros_like(d.input_mask)
         if self.config.stochastic:
             log_std = log_std + self.log_std[...][None]
@@ -187,7 +183,7 @@ class MatrixNetwork(FixedGain):
             X = layer(X, n)
         S = _mixed(self.leave[...], X * jnp.exp(self.factors(X, _size(X, n), n)))[0]
         S = eye + S.astype(eye.dtype) * live[:, None, :] * live[:, :, None]
-        return problem.H + S @ _t(S)
+        return problem.H + S @ S.mT
 
 
 def _seen(problem: NormalForm, eye: Array, n: Array) -> Array:
@@ -196,9 +192,9 @@ def _seen(problem: NormalForm, eye: Array, n: Array) -> Array:
     def unit(a: Array, least: float) -> Array:
         return a / (jnp.sqrt(jnp.sum(a * a, axis=(-1, -2)) / n) + least)[:, None, None]
 
-    D, H, G = problem.D, problem.H, problem.B @ _t(problem.B)
+    D, H, G = problem.D, problem.H, problem.B @ problem.B.mT
     near, full = unit(D, 1e-3), jnp.eye(N_MAX, dtype=G.dtype)[None]
-    seen = [eye, 3 * D, 3 * _t(D), near, _t(near), unit(H, 1e-6), 4 * H]
+    seen = [eye, 3 * D, 3 * D.mT, near, near.mT, unit(H, 1e-6), 4 * H]
     for strength in _STRENGTHS:  # if the next state cost so much: what input leaves of it, and of the step
         left = _inverse(full + strength * G) @ eye
         seen += [left, left @ (eye + D)]

@@ -57,7 +57,7 @@ def simulate(
                 return False
             before = xs[:, :, :-1]
             if "us" in out:
-                np.matmul(before, _t(-K).astype(xs.dtype), out=out["us"])
+                np.matmul(before, (-K).mT.astype(xs.dtype), out=out["us"])
             if "costs" in out:
                 weight = stage_weight(Q, R, N, K).astype(xs.dtype)
                 terms = before @ weight
@@ -70,10 +70,6 @@ def simulate(
     return {name: a.reshape(count, *a.shape[2:]) for name, a in result.items()} if finite else None
 
 
-def _t(a: np.ndarray) -> np.ndarray:
-    return np.swapaxes(a, -1, -2)
-
-
 def _write_states(F: np.ndarray, x0: np.ndarray, out: np.ndarray) -> bool:
     """Write the states from x0 ``[p, s, n]`` to out ``[p, s, T+1, n]``: k of them, times Fᵏ, are the next k.
 
@@ -82,7 +78,7 @@ def _write_states(F: np.ndarray, x0: np.ndarray, out: np.ndarray) -> bool:
     Returns:
         Whether all powers of F ``[p or 1, 1, n, n]`` that were needed are finite.
     """
-    out[:, :, 0], power, known, samples = x0, _t(F), 1, out.shape[2]
+    out[:, :, 0], power, known, samples = x0, F.mT, 1, out.shape[2]
     while known < samples:
         factor, new = power.astype(out.dtype), min(known, samples - known)
         if not np.isfinite(factor).all():

@@ -70,7 +70,7 @@ def bench_train(repeats: int, as_json: bool) -> None:
 @click.option("--num", default=50, show_default=True, type=click.IntRange(1), help="Records of each order.")
 @as_json
 def bench_identify(num: int, as_json: bool) -> None:
-    """How near to the truth, and how fast, plants are found in logs; beside nfoursid where it is installed."""
+    """How near to the truth, and how fast, plants are found in logs; beside nfoursid and jax-sysid."""
     from lqrlab import benchmarks
 
     _show(lambda: benchmarks.bench_identify(num=num), as_json)
@@ -87,7 +87,11 @@ def bench_start(as_json: bool) -> None:
 
 @bench.command("all")
 @click.option(
-    "--json", "path", required=True, type=PATH, help="File to write; the same command goes on with it."
+    "--json",
+    "path",
+    required=True,
+    type=PATH,
+    help="File to write; resumes there when the command is repeated.",
 )
 @click.option("--markdown", type=PATH, help="Also write a page of Markdown.")
 def bench_all(path: Path, markdown: Path | None) -> None:
@@ -149,18 +153,20 @@ def bench_env(envs: int, as_json: bool) -> None:
 @click.option(
     "--steps", default=200_000, show_default=True, type=click.IntRange(0), help="Of PPO; 0 leaves it out."
 )
+@click.option(
+    "--sac-steps", default=20_000, show_default=True, type=click.IntRange(0), help="Of SAC; 0 leaves it out."
+)
 @as_json
-def bench_rl(families: tuple[str, ...], seeds: int, steps: int, as_json: bool) -> None:
-    """Cost above the optimum of learned policies: imitation, gradient through the simulator, PPO, the LQR itself."""
+def bench_rl(families: tuple[str, ...], seeds: int, steps: int, sac_steps: int, as_json: bool) -> None:
+    """Cost above the optimum of learned policies: imitation, gradient through the simulator, PPO, SAC, LQR."""
     from lqrlab import benchmarks, compute
     from lqrlab.benchmarks import learned_agents
 
     compute.setup()
-    if steps and not learned_agents.has_ppo():
-        click.echo("PPO is left out: pip install 'lqrlab[rl]'", err=True)
-    rows = benchmarks.bench_rl(
-        families or learned_agents.PLANTS, seeds=seeds, size=benchmarks.Training(ppo_steps=steps)
-    )
+    if (steps or sac_steps) and not learned_agents.has_rejax():
+        click.echo("PPO and SAC are left out: pip install 'lqrlab[rl]'", err=True)
+    size = benchmarks.Training(ppo_steps=steps, sac_steps=sac_steps)
+    rows = benchmarks.bench_rl(families or learned_agents.PLANTS, seeds=seeds, size=size)
     if as_json:
         return _lines(rows)
     heads = ("plant", "policy", "median %", "p95 %", "worst %", "diverged %", "environment steps", "seconds")

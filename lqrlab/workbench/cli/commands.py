@@ -177,8 +177,8 @@ def report(folder: Path | None, show: bool) -> None:
 def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     """List the plants, or show one of them.
 
-    Of one plant, by its name or from a file of lqrlab identify: its size, source, parameters, signals and
-    open-loop modes in words.
+    Of one plant, by its name or from a file (a robot's, or of lqrlab identify): its size, source, parameters, signals
+    and open-loop modes in words.
     """
     from lqrlab import compute, systems
     from lqrlab.workbench.runs.terminal import table

@@ -76,7 +76,7 @@ def _enter_plants(context: click.Context, parameter: click.Parameter, files: tup
 
 def with_plants(command: click.Command) -> None:
     """Give a command, and those below it, ``--plants``."""
-    what = "Your plants: a .toml, a .py to execute, a .json of identify."
+    what = "Your plants: a .toml, a .py to execute, a .json of identify, a robot's .xml or .urdf."
     command.params.append(
         click.Option(
             ["--plants"],
@@ -99,10 +99,10 @@ def folder(what: str) -> Callable[[Callable], Callable]:
 
 
 def plant(name: str) -> "Plant":
-    """A plant by its name in the catalogue, or from a file, as ``lqrlab identify`` writes it."""
+    """A plant by its name in the catalogue, or from a file: a robot's, or as ``lqrlab identify`` writes it."""
     from lqrlab import systems
 
-    return systems.load(name) if Path(name).suffix in (".json", ".npz", ".mat") else systems.make(name)
+    return systems.load(name) if Path(name).suffix else systems.make(name)
 
 
 source = click.option("--notebooks", "source", type=PATH, help="Folder of the notebooks.")

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lqrlab.simulation import Trajectory, verdict
-from lqrlab.systems import Plant, drawing
+from lqrlab.systems import Plant, check_plant, drawing
 from lqrlab.workbench.figures import charts, demonstration, keyframes, svg
 from lqrlab.workbench.figures.svg import px
 
@@ -119,8 +119,7 @@ Track = tuple[Trajectory, float]
 
 
 def _checked(plant: Plant, label: str, run: Trajectory) -> Track:
-    if plant.batch_shape:
-        raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
+    check_plant(plant, one=True)
     ts, xs, us = (np.asarray(a, float) for a in (run.ts, run.xs, run.us))
     label = label or "the trajectory"
     for name, a, expected in (("xs", xs, (len(us) + 1, plant.n)), ("us", us, (len(us), plant.m))):

@@ -3,9 +3,7 @@
 import dataclasses
 import html
 import importlib
-import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -18,29 +16,10 @@ from lqrlab.systems import Plant
 from lqrlab.workbench.figures import animation, charts, demonstration, keyframes, svg
 from lqrlab.workbench.figures.formulas import mathml
 from lqrlab.workbench.figures.plant_card import Card, Table, card, phrase
-from lqrlab.workbench.figures.safe_html import write_page
+from lqrlab.workbench.figures.svg import Page
 
 __all__ = ["Card", "Demonstration", "Page", "card", "demonstrations", "page"]
 _WIDTH = 720.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Page(svg.Shown):
-    """The catalogue as HTML that needs no script and no other file."""
-
-    html: str
-    alt: str
-    title: str
-
-    def save(self, path: str | Path) -> Path:
-        """Write it to a complete HTML file."""
-        body = re.sub(r"<(/?)h3\b", r"<\1h2", self.html)  # in a notebook it stands under a heading
-        style = (
-            "<style>:root{color-scheme:light dark;background:Canvas;color:CanvasText}"
-            "body{max-width:60rem;margin:2rem auto;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif}</style>"
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        )
-        return write_page(path, self.title, f"<main><h1>{html.escape(self.title)}</h1>{body}</main>", style)
 
 
 def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: bool = False) -> Page:

@@ -20,8 +20,7 @@ from lqrlab.simulation.verdict import Verdict
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, demonstration, design_drawing, svg
 from lqrlab.workbench.figures.design_grid import Grid, grid
-from lqrlab.workbench.figures.safe_html import policy, write_page
-from lqrlab.workbench.figures.svg import Stroke, px
+from lqrlab.workbench.figures.svg import Page, Stroke, px
 
 MARK = 'class="lq-designs"'
 """Of the element that the script looks for."""
@@ -43,26 +42,6 @@ _VERDICTS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Page(svg.Shown):
-    """A plant's loop in pictures, with all the designs that a report's sliders reach."""
-
-    html: str
-    alt: str
-    title: str
-    count: int  # of designs
-
-    def save(self, path: str | Path) -> Path:
-        """Write it to a complete HTML file, whose sliders move wherever it is opened."""
-        style = (
-            "<style>:root{color-scheme:light dark;background:Canvas;color:CanvasText}"
-            "body{max-width:60rem;margin:2rem auto;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif}</style>"
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        )
-        body = f"<main><h1>{html.escape(self.title)}</h1>{self.html}</main><script>{SCRIPT}</script>"
-        return write_page(path, self.title, body, style, policy(SCRIPT))
-
-
 def page(plant: str | Plant, *, parameter: str | None = None, weight: str | None = None) -> Page:
     """Regulators for a grid of sample times, factors of one weight and values of one parameter, on sliders.
 
@@ -79,9 +58,7 @@ def page(plant: str | Plant, *, parameter: str | None = None, weight: str | None
         ValueError: a batch of plants, an unknown parameter or signal.
     """
     plant = systems.make(plant) if isinstance(plant, str) else plant
-    systems.check_plant(plant)
-    if plant.batch_shape:
-        raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
+    systems.check_plant(plant, one=True)
     found = grid(plant, parameter, weight)
     shown = {"axes": _axes(found), "words": _words(found), "interval": float(found.ts[1])}
     for count in _FRAMES:
@@ -93,7 +70,7 @@ def page(plant: str | Plant, *, parameter: str | None = None, weight: str | None
     markup = _markup(data, scene, pictures, _flat(found), packed)
     moved = ", ".join(axis["label"] for axis in data["axes"])
     alt = f"{plant.title}: states, input and poles under the sampled optimum; to be set: {moved}"
-    return Page(markup, alt, f"Regulators of {_spaced(plant.name)}", found.found.size)
+    return Page(markup, alt, f"Regulators of {_spaced(plant.name)}", SCRIPT)
 
 
 def _packed(data: dict) -> str:

@@ -22,7 +22,9 @@ POLICY = (
 
 
 def policy(script: str) -> str:
-    """The policy of a page with one script of ours: this text and no other may run."""
+    """The policy of a page with one script of ours, or with none: this text and no other may run."""
+    if not script:
+        return POLICY
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"{POLICY}; script-src 'sha256-{digest}'"
 

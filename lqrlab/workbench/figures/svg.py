@@ -14,7 +14,7 @@ from typing import NamedTuple, SupportsFloat
 import numpy as np
 from jaxtyping import Float, Int
 
-from lqrlab.workbench.figures.safe_html import write_page
+from lqrlab.workbench.figures.safe_html import policy, write_page
 
 Pixels = Float[np.ndarray, " points"]
 # light, dark: first of the labels below in order, then the rest of Okabe and Ito's
@@ -57,6 +57,28 @@ class Shown:
         self, include: object = None, exclude: object = None
     ) -> tuple[dict[str, str], dict]:
         return {"text/html": self.html, "text/plain": self.alt}, {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Page(Shown):
+    """A page as HTML that needs no other file, and no script but its own, which moves what is on it."""
+
+    html: str
+    alt: str
+    title: str
+    script: str = ""
+
+    def save(self, path: str | Path) -> Path:
+        """Write it to a complete HTML file."""
+        body = re.sub(r"<(/?)h3\b", r"<\1h2", self.html)  # in a notebook it stands under a heading
+        style = (
+            "<style>:root{color-scheme:light dark;background:Canvas;color:CanvasText}"
+            "body{max-width:60rem;margin:2rem auto;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif}</style>"
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        )
+        body = f"<main><h1>{html.escape(self.title)}</h1>{body}</main>"
+        body += f"<script>{self.script}</script>" * bool(self.script)
+        return write_page(path, self.title, body, style, policy(self.script))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -148,6 +148,5 @@ def one_plant(plant: object) -> Plant:
             "plant: expected the name of a family, as 'cart_pole', or one plant, as of systems.make or "
             f"systems.from_matrices, but found {type(plant).__name__}"
         )
-    if plant.batch_shape:
-        raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
+    systems.check_plant(plant, one=True)
     return plant

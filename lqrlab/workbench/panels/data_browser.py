@@ -20,7 +20,6 @@ from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels.controls import WIDE
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
-from lqrlab.workbench.runs.session import headless
 
 _WIDTH = 860.0
 _ALL = "all splits"
@@ -32,10 +31,7 @@ def data_browser(path: str | Path, *, values: Mapping[str, Any] | None = None) -
     ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it
     is the first trajectory; a ``BadFile`` if there is no data set, or a damaged one.
     """
-    data = dataset.open(path)
-    if headless() and values is None:
-        return picture(Selection.of(data, data.config.families[0], None), 0, 0)
-    return Browser(data).at(values)
+    return Browser(dataset.open(path)).at(values)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -14,7 +14,6 @@ from lqrlab.workbench.panels import controls, loop_views
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
 from lqrlab.workbench.panels.regulator_design import LATE, TICKS, Setting, picture
-from lqrlab.workbench.runs.session import headless
 
 
 def lqr_designer(
@@ -26,8 +25,6 @@ def lqr_designer(
     nominal loop has settled. ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it
     is the picture.
     """
-    if headless() and values is None:
-        return picture(Setting.of(plant, num_steps))
     return Designer(plant, num_steps).at(values)
 
 

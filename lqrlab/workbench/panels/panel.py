@@ -89,6 +89,8 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
 
     def close(self) -> None:
         """Stop the work and close all widgets in the panel: ipywidgets keeps those that are not closed."""
+        if not hasattr(self, "live"):  # what it was given was refused
+            return
         self.live.interrupt()
         close_all(self.children)
         self.layout.close()

@@ -18,7 +18,6 @@ from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel, close_all
-from lqrlab.workbench.runs.session import headless
 
 _CLOSED, _OPEN = "optimal", "no control"
 
@@ -35,9 +34,6 @@ def plant_explorer(
     until the nominal loop has settled. ``values`` is what its controls begin at, as *copy as
     code* writes it. Without a person it is the drawing.
     """
-    if headless() and values is None:
-        nominal = controls.one_plant(plant)
-        return film(nominal, demonstration.start(nominal), demonstration.horizon(nominal, num_steps), _CLOSED)
     return Explorer(plant, num_steps).at(values)
 
 

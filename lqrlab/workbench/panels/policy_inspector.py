@@ -23,7 +23,6 @@ from lqrlab.workbench.panels import binding, controls
 from lqrlab.workbench.panels.click_plane import Plane
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
-from lqrlab.workbench.runs.session import headless
 
 _SIDE = 300.0  # of the plane [px]
 _WIDTH = 600.0  # of the curves [px]
@@ -43,11 +42,7 @@ def policy_inspector(
     samples or two settling times of the optimum. ``values`` is what the controls begin
     at, as *copy as code* writes it. Without a person it is the picture.
     """
-    plant = controls.one_plant(family)
-    if values is not None or not headless():
-        return Inspector(plant, policy, label, num_steps).at(values)
-    pair = Pair.of(plant, policy, label, num_steps)
-    return picture(pair, demonstration.start(plant), *controls.revealing_plane(plant))
+    return Inspector(controls.one_plant(family), policy, label, num_steps).at(values)
 
 
 def picture(pair: "Pair", x0: Float[np.ndarray | Array, " n"], across: int, up: int) -> Picture:

@@ -290,7 +290,7 @@ def package_hash(root: Path = Path(lqrlab.__file__).parent) -> str:
     The workbench is left out: starting and showing change no result.
     """
     digest = hashlib.sha256(lqrlab.__version__.encode())
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".toml")):
         name = path.relative_to(root).as_posix()
         if not name.startswith("workbench/"):
             digest.update(name.encode() + b"\0" + path.read_bytes())

@@ -16,7 +16,7 @@ from bs4 import BeautifulSoup
 
 from lqrlab.compute import files
 from lqrlab.workbench.figures import design_page
-from lqrlab.workbench.figures.safe_html import POLICY, policy, sanitise
+from lqrlab.workbench.figures.safe_html import policy, sanitise
 from lqrlab.workbench.runs import notebooks, run_folder, session
 from lqrlab.workbench.runs.cells import TEMPLATES, Exporter, origin, tidy
 from lqrlab.workbench.runs.session import Result
@@ -93,7 +93,7 @@ def fill(path: Path, template: str, script: str = "", **values: object) -> Path:
     environment.filters["value"] = _value
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     path.parent.mkdir(parents=True, exist_ok=True)
-    ours = {"style": style, "script": script, "policy": policy(script) if script else POLICY}
+    ours = {"style": style, "script": script, "policy": policy(script)}
     return files.write_atomic(path, environment.get_template(template).render(**ours, **values))
 
 

@@ -1,0 +1,129 @@
+"""Where a robot rests: the inputs that hold a pose, solved for on MuJoCo's own forces."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lqrlab.compute import checks
+from lqrlab.systems import mujoco_files
+
+
+class Rest(NamedTuple):
+    """Where a robot is held.
+
+    Attributes:
+        q, u: joints' positions [q], actuators' controls [m].
+        inputs, coordinates: which of them move to hold a variant.
+        drive: generalised force for each control [q, m].
+        effort: generalised force that a large unit of a joint's deviation costs: its weight and spring, and its
+            inertia when its rate changes as far in half a second.
+    """
+
+    q: np.ndarray
+    u: np.ndarray
+    inputs: list[int]
+    coordinates: list[int]
+    drive: np.ndarray
+    effort: np.ndarray
+
+
+def solve(m: Any, at: str | Sequence[float] | None) -> Rest:
+    """Solve for the inputs that hold the pose asked for, or say which joint they cannot hold."""
+    import scipy.linalg  # not when lqrlab starts
+
+    poses = {m.key(i).name or f"key frame {i + 1}": (m.key_qpos[i], m.key_ctrl[i]) for i in range(m.nkey)}
+    drawn = (m.qpos0, np.zeros(m.nu))
+    if at is None:
+        start, u = next(iter(poses.values()), drawn)
+    elif isinstance(at, str):
+        start, u = poses[checks.choice("at", at, poses, "a key frame:")]
+    else:
+        start, u = checks.real("at", at), drawn[1]
+        if start.shape != (m.nq,) or not np.isfinite(start).all():
+            raise ValueError(f"at: expected {m.nq} positions, one a joint, but found {at!r}")
+    q = np.array(start, float)
+    for _ in range(30):
+        force, drive, slope = _statics(m, q, u)
+        undriven = scipy.linalg.null_space(drive.T, rcond=1e-9)  # directions in which no actuator acts
+        left, moves = undriven.T @ force, undriven.T @ slope
+        dq = np.linalg.lstsq(moves, -left, rcond=1e-9)[0] if left.size else np.zeros(m.nv)
+        q = q + np.clip(dq, -0.3, 0.3)
+        u = u - np.linalg.lstsq(drive, force + slope @ dq, rcond=1e-9)[0]
+    force, drive, slope = _statics(m, q, u)
+    found = np.abs(force).max() <= 1e-9 * (1 + np.abs(slope).max())
+    moved = np.abs(q - start)
+    worst = int(np.argmax(moved))
+    if not found or moved[worst] > 0.01:
+        raise ValueError(_not_held(m, start, q if found else None))
+    limits = mujoco_files.tree_of(m).input_limits
+    for i, (low, value, high) in enumerate(zip(limits[0], u, limits[1])):
+        if not low <= value <= high:
+            raise ValueError(
+                f"actuator {mujoco_files.name_of(m, 'actuator', i)!r}: holding the robot at rest takes {value:.4g}, "
+                f"but its ctrlrange is [{low:g}, {high:g}]; widen it, or choose another pose by at="
+            )
+    effort = np.abs(np.diagonal(slope)) + 4 * _inertia(m, q)
+    return Rest(q, u, _independent(drive), _independent(undriven.T @ slope), drive, effort)
+
+
+def _inertia(m: Any, q: np.ndarray) -> np.ndarray:
+    """Diagonal of the mass matrix [q]."""
+    mujoco, column = mujoco_files.library(), np.zeros(m.nv)
+    data = mujoco.MjData(m)
+    data.qpos[:] = q
+    mujoco.mj_forward(m, data)
+    diagonal = np.zeros(m.nv)
+    for i, unit in enumerate(np.eye(m.nv)):
+        mujoco.mj_mulM(m, data, column, unit)
+        diagonal[i] = column[i]
+    return diagonal
+
+
+def _statics(m: Any, q: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Generalised forces [q] at rest, their derivatives with the inputs [q, m], and with the positions [q, q]."""
+    mujoco, tree = mujoco_files.library(), mujoco_files.tree_of(m)
+    data, gear = mujoco.MjData(m), m.actuator_gear[:, 0]
+
+    def driving(q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        motion = np.stack([np.ones(m.nu), gear * (q @ tree.acts_on)])
+        arm = tree.acts_on * gear
+        return arm * np.sum(tree.gain[:, :2].T * motion, 0), arm @ np.sum(tree.bias[:, :2].T * motion, 0)
+
+    def net(q: np.ndarray) -> np.ndarray:
+        data.qpos[:], data.qvel[:] = q, 0
+        mujoco.mj_forward(m, data)
+        drive, bias = driving(q)
+        return data.qfrc_smooth + bias + drive @ u
+
+    with mujoco_files.smooth(m, ["ACTUATION"]):
+        steps = 1e-6 * np.eye(m.nv)
+        slope = np.stack([(net(q + step) - net(q - step)) / 2e-6 for step in steps], axis=1)
+        return net(q), driving(q)[0], slope
+
+
+def _independent(columns: np.ndarray) -> list[int]:
+    """Which columns of a matrix span all of them."""
+    import scipy.linalg
+
+    if not columns.size:
+        return []
+    _, R, order = scipy.linalg.qr(columns, mode="economic", pivoting=True)
+    sizes = np.abs(np.diagonal(R))
+    return sorted(order[: int(np.sum(sizes > 1e-9 * max(sizes[0], 1e-300)))].tolist())
+
+
+def _not_held(m: Any, start: np.ndarray, near: np.ndarray | None) -> str:
+    """Which joint no input holds, and where the robot could be held."""
+    force, drive, _ = _statics(m, np.array(start, float), np.zeros(m.nu))
+    left = force - drive @ np.linalg.lstsq(drive, force, rcond=1e-9)[0]
+    joint = mujoco_files.name_of(m, "jnt", int(np.argmax(np.abs(left))))
+    hint = (
+        "choose another pose by at="
+        if near is None
+        else (f"near it, at={np.round(near, 6).tolist()} can be held")
+    )
+    return (
+        f"no input holds the robot at {np.round(start, 6).tolist()}: {np.abs(left).max():.3g} N·m (or N) at joint "
+        f"{joint!r} are left, and no actuator can carry them; {hint}"
+    )

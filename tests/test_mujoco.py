@@ -1,0 +1,283 @@
+"""Robots from files: their motion, rest and signals are MuJoCo's; what cannot be a plant is refused in words."""
+
+import sys
+
+import jax
+import mujoco
+import numpy as np
+import pytest
+
+from lqrlab import systems
+from lqrlab.systems import drawing
+
+LOOSE = '<worldbody><body><freejoint name="float"/><geom type="sphere" size=".1"/></body>'
+
+CART_POLE = """
+<mujoco model="cart and pole">
+  <option gravity="0 0 -9.8"/>
+  <default><geom contype="0" conaffinity="0"/></default>
+  <worldbody>
+    <geom type="plane" size="5 5 .1"/>
+    <body name="cart" pos="0 0 0.5">
+      <joint name="slider" type="slide" axis="1 0 0" damping="0.1" range="-2 2"/>
+      <geom type="box" size=".1 .1 .05" mass="0.5"/>
+      <body name="pole">
+        <joint name="hinge" type="hinge" axis="0 1 0"/>
+        <inertial pos="0 0 0.3" mass="0.2" diaginertia="0.006 0.006 1e-6"/>
+        <geom type="capsule" fromto="0 0 0 0 0 0.6" size=".02"/>
+      </body>
+    </body>
+  </worldbody>
+  <actuator><motor name="force" joint="slider" ctrlrange="-40 40"/></actuator>
+</mujoco>"""
+
+# nothing in it is aligned: turned frames, springs, a rotor's inertia, gears, a servo, a massless carriage
+ARM = """
+<mujoco model="arm">
+  <compiler angle="radian"/>
+  <default><geom contype="0" conaffinity="0"/></default>
+  <worldbody>
+    <body name="base" pos="0.1 0 0.2" quat="0.9 0.1 0.3 0">
+      <geom type="cylinder" size=".1 .05" mass="3"/>
+      <body name="upper arm" pos="0 0 0.1" euler="0.2 -0.1 0.4">
+        <joint name="yaw" axis="0.1 0.2 1" pos="0.02 0 0" damping="0.3" armature="0.05" ref="0.2"/>
+        <joint name="shoulder" axis="0 1 0.3" damping="0.2" stiffness="5" springref="0.4"/>
+        <geom type="capsule" fromto="0 0 0 0.1 0.05 0.5" size=".04" mass="1.2"/>
+        <body name="carriage" pos="0.1 0.05 0.5">
+          <joint name="lift" type="slide" axis="0 0.2 1" range="-0.1 0.3"/>
+          <geom type="box" size=".05 .03 .02" pos="0.02 0.01 0.1" euler="0.3 0 0.2" mass="0.4"/>
+          <geom type="ellipsoid" size=".05 .03 .02" mass="0.1"/>
+        </body>
+      </body>
+    </body>
+  </worldbody>
+  <actuator>
+    <motor name="yaw" joint="yaw" gear="20" ctrlrange="-1 1"/>
+    <position name="servo" joint="shoulder" kp="60" kv="2"/>
+    <motor joint="lift" gear="-3" forcerange="-30 30"/>
+  </actuator>
+  <keyframe><key name="home" qpos="0.3 0.5 0.1"/><key name="up" qpos="0 0 0"/></keyframe>
+</mujoco>"""
+
+
+LEVER = """
+<mujoco>
+  <worldbody>
+    <body name="lever">
+      <joint name="pivot" axis="0 -1 0" damping="0.1"/>
+      <geom type="capsule" fromto="0 0 0 0.5 0 0" size="0.02" mass="2"/>
+    </body>
+  </worldbody>
+  <actuator><motor name="motor" joint="pivot" gear="10"/></actuator>
+</mujoco>"""
+
+SWING = """
+<robot name="swing">
+  <link name="base"/>
+  <link name="bob">
+    <inertial><origin xyz="0 0 -0.5"/><mass value="1"/>
+      <inertia ixx="1e-9" iyy="1e-9" izz="1e-9" ixy="0" ixz="0" iyz="0"/></inertial>
+  </link>
+  <joint name="pivot" type="revolute"><parent link="base"/><child link="bob"/><axis xyz="0 1 0"/>
+    <limit lower="-3" upper="3" effort="8" velocity="9"/><dynamics damping="0.05"/></joint>
+</robot>"""
+
+
+@pytest.fixture(scope="module")
+def cart_pole():
+    return systems.from_mujoco(mujoco.MjModel.from_xml_string(CART_POLE))
+
+
+@pytest.fixture(scope="module")
+def arm(tmp_path_factory):
+    file = tmp_path_factory.mktemp("robots") / "arm.xml"
+    file.write_text(ARM)
+    return systems.from_mujoco(file, dt=0.02)
+
+
+def test_a_cart_pole_written_as_a_robot_is_that_of_the_catalogue(cart_pole):
+    listed = systems.make("cart_pole")
+    for found, expected in zip(cart_pole.matrices(), listed.matrices()):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    x, u = np.array([0.1, 0.4, -0.3, 0.8]), np.array([2.0])
+    np.testing.assert_allclose(cart_pole.dynamics(x, u), listed.dynamics(x, u), atol=1e-6)
+
+
+def test_the_motion_is_mujocos_at_any_state(arm):
+    m = mujoco.MjModel.from_xml_string(ARM)
+    m.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONSTRAINT)
+    data, random = mujoco.MjData(m), np.random.default_rng(1)
+    xs, us, expected = 2 * random.normal(size=(16, 6)), 2 * random.normal(size=(16, 3)), []
+    for x, u in zip(xs, us):
+        data.qpos[:], data.qvel[:], data.ctrl[:] = x[:3], x[3:], u
+        mujoco.mj_forward(m, data)
+        expected.append(data.qacc.copy())
+    np.testing.assert_allclose(arm.dynamics(xs, us)[:, 3:], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_A_and_B_are_mujocos_finite_differences(arm):
+    m = mujoco.MjModel.from_xml_string(ARM)
+    m.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONSTRAINT | mujoco.mjtDisableBit.mjDSBL_EULERDAMP)
+    h, data = m.opt.timestep, mujoco.MjData(m)
+    x, u = arm.equilibrium()
+    data.qpos[:], data.ctrl[:] = x[:3], u
+    Ad, Bd = np.zeros((6, 6)), np.zeros((6, 3))
+    mujoco.mjd_transitionFD(m, data, 1e-6, True, Ad, Bd, None, None)
+    A, B = (np.asarray(a)[3:] for a in arm.matrices())
+    rates = (
+        np.concatenate([np.zeros((3, 3)), np.eye(3)], axis=1) + h * A
+    )  # Euler's rule, which MuJoCo steps with
+    positions = np.eye(3, 6) + h * rates
+    np.testing.assert_allclose(np.concatenate([positions, rates]), Ad, atol=1e-6)
+    np.testing.assert_allclose(np.concatenate([h * h * B, h * B]), Bd, atol=1e-6)
+
+
+def test_it_rests_at_its_first_key_frame_held_by_its_inputs(arm):
+    x, u = arm.equilibrium()
+    np.testing.assert_allclose(x, [0.3, 0.5, 0.1, 0, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(arm.dynamics(x, u), 0, atol=1e-9)
+
+
+def test_signals_and_parameters_are_called_as_in_the_model(arm):
+    assert [s.label for s in arm.states[:3]] == ["yaw [rad]", "shoulder [rad]", "lift [m]"]
+    assert [s.label for s in arm.states[3:]] == [
+        "yaw rate [rad/s]",
+        "shoulder rate [rad/s]",
+        "lift rate [m/s]",
+    ]
+    assert [s.label for s in arm.inputs] == ["yaw torque [1]", "servo [rad]", "actuator3 [N]"]
+    assert [s.name for s in arm.outputs] == ["yaw", "shoulder", "lift"]
+    assert list(arm.parameters)[:4] == ["mass_upper_arm", "mass_carriage", "damping_yaw", "damping_shoulder"]
+    assert (arm.title, arm.source.split()[0], float(arm.dt)) == ("arm", "arm.xml", 0.02)
+    assert "left out of the model are its stops" in arm.limits
+
+
+def test_an_input_beyond_its_range_acts_as_the_end_of_the_range(cart_pole):
+    x = np.zeros(4)
+    np.testing.assert_array_equal(cart_pole.dynamics(x, [41.0]), cart_pole.dynamics(x, [40.0]))
+    assert cart_pole.dynamics(x, [40.0])[2] > cart_pole.dynamics(x, [39.0])[2]
+
+
+def test_variants_rest_where_their_inputs_hold_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("LQRLAB_PLANTS", "")
+    (tmp_path / "test_lever.xml").write_text(LEVER)
+    assert systems.register_file(tmp_path / "test_lever.xml") == ["test_lever"]
+    variants = systems.sample("test_lever", key=jax.random.key(0), num=5)
+    x, u = variants.equilibrium()
+    np.testing.assert_allclose(u[:, 0], variants.mass_lever * 9.81 * 0.25 / variants.gear_motor, rtol=1e-6)
+    np.testing.assert_allclose(variants.dynamics(x, u), 0, atol=1e-9)
+
+
+def test_a_table_of_plants_may_name_a_robot(tmp_path, monkeypatch):
+    monkeypatch.setenv("LQRLAB_PLANTS", "")
+    (tmp_path / "swing.urdf").write_text(SWING)
+    (tmp_path / "plants.toml").write_text(
+        '[test_swing]\nfile = "swing.urdf"\nactuated = ["pivot"]\ndt = 0.05\n'
+    )
+    assert systems.register_file(tmp_path / "plants.toml") == ["test_swing"]
+    plant = systems.make("test_swing", mass_bob=2.0)
+    assert (float(plant.dt), plant.inputs[0].name) == (0.05, "pivot_motor")
+
+
+def test_a_joint_that_nothing_drives_moves_to_where_a_variant_can_be_held():
+    leaning = CART_POLE.replace('pos="0 0 0.3" mass', 'pos="0.03 0 0.3" mass')
+    plant = systems.from_mujoco(mujoco.MjModel.from_xml_string(leaning), at=[0.0, -np.arctan(0.1) + 1e-4])
+    assert plant.solve_for == ("force", "hinge")
+    np.testing.assert_allclose(plant.equilibrium()[0][1], -np.arctan(0.1), atol=1e-9)
+
+
+def test_a_robot_in_urdf_gets_motors_at_the_joints_that_are_named(tmp_path):
+    file = tmp_path / "swing.urdf"
+    file.write_text(SWING)
+    with pytest.raises(ValueError, match=r"swing.urdf: model: has no actuators.*actuated=\['pivot'\]"):
+        systems.from_mujoco(file)
+    with pytest.raises(ValueError, match=r"actuated: .* did you mean pivot"):
+        systems.from_mujoco(file, actuated=["pivo"])
+    plant = systems.from_mujoco(file, actuated=["pivot"])
+    listed = systems.make("hanging_pendulum", mass=1.0, length=0.5, friction=0.05)
+    for found, expected in zip(plant.matrices(), listed.matrices()):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    low, high = plant.tree.input_limits[:, 0]
+    assert (low, high, plant.inputs[0].label) == (-8, 8, "pivot motor [N·m]")  # its effort
+
+
+def test_a_robot_is_drawn_in_the_plane_in_which_it_moves(cart_pole, arm):
+    floor, cart, pole, *ends = cart_pole.drawing([0.3, np.pi / 2, 0, 0], [0.0])
+    assert isinstance(floor, drawing.Line)
+    np.testing.assert_allclose(cart.centre, [0.3, 0.5])
+    np.testing.assert_allclose(pole.centre, [0.6, 0.5], atol=1e-9)  # fallen towards +position
+    assert (cart.width, cart.height, pole.width, pole.height) == (0.2, 0.1, 0.6, 0.04)
+    assert len(ends) == 2
+    assert {type(shape) for shape in arm.drawing()} == {drawing.Box, drawing.Disc, drawing.Line}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('name="hinge" type="hinge"', 'name="hinge" type="ball"', "joint 'hinge': is a ball joint"),
+        ("<worldbody>", LOOSE, "joint 'float': is a free joint"),
+        ('<motor name="force" joint="slider" ctrlrange="-40 40"/>', "", "has no actuators"),
+        ("<motor name", '<motor name="spare" site="tip"/><motor name', "actuator 'spare': acts on no joint"),
+        (
+            "<motor name",
+            '<intvelocity name="slow" joint="hinge" actrange="-1 1"/><motor name',
+            "actuator 'slow': has a",
+        ),
+        ("<actuator>", '<equality><joint joint1="hinge"/></equality><actuator>', "equality constraints"),
+        ("<worldbody>", '<option density="500"/><worldbody>', "accelerations differ from MuJoCo's"),
+        (
+            'gravity="0 0 -9.8"',
+            'gravity="100 0 -9.8"',
+            "no input holds the robot at .* joint 'hinge' are left",
+        ),
+        ("/mujoco", "", "is no robot that MuJoCo can read: XML parse error"),
+    ],
+)
+def test_what_cannot_be_a_plant_is_refused_in_words(tmp_path, old, new, words):
+    file = tmp_path / "robot.xml"
+    file.write_text(
+        CART_POLE.replace('<body name="pole">', '<body name="pole"><site name="tip"/>').replace(old, new)
+    )
+    with pytest.raises(ValueError, match=f"robot.xml: .*{words}"):
+        systems.from_mujoco(file)
+
+
+def test_a_pose_that_cannot_be_held_is_refused_with_the_nearest_one(tmp_path):
+    m = mujoco.MjModel.from_xml_string(CART_POLE)
+    with pytest.raises(ValueError, match=r"joint 'hinge' are left.*near it, at=\[0.0, -?0.0\] can be held"):
+        systems.from_mujoco(m, at=[0.0, 0.3])
+    with pytest.raises(ValueError, match="at: expected 2 positions, one a joint"):
+        systems.from_mujoco(m, at=[0.0])
+    weak = mujoco.MjModel.from_xml_string(LEVER.replace('gear="10"', 'gear="10" ctrlrange="-.2 .2"'))
+    with pytest.raises(
+        ValueError, match=r"'motor': holding the robot at rest takes 0.49.*ctrlrange is \[-0.2, 0.2\]"
+    ):
+        systems.from_mujoco(weak)
+    with pytest.raises(ValueError, match=r"missing.xml: there is no such file"):
+        systems.from_mujoco(tmp_path / "missing.xml")
+    with pytest.raises(ValueError, match=r"actuated: motors are added to a file"):
+        systems.from_mujoco(weak, actuated=["pivot"])
+
+
+def test_dry_friction_is_left_out_with_a_warning():
+    rubbing = LEVER.replace("damping", 'frictionloss="0.1" damping')
+    with pytest.warns(
+        UserWarning, match="dry friction acts in pivot where the robot is to be held; lqrlab leaves"
+    ):
+        plant = systems.from_mujoco(mujoco.MjModel.from_xml_string(rubbing))
+    assert "dry friction" in plant.limits
+
+
+def test_a_robot_that_touches_or_is_at_a_stop_where_it_rests_is_taken_with_a_warning():
+    lying = LEVER.replace("<worldbody>", '<worldbody><geom type="plane" size="1 1 1" pos="0 0 -.01"/>')
+    stopped = lying.replace('name="pivot" axis', 'name="pivot" range="0 90" axis').replace("-.01", "-1")
+    for text, words in ((lying, "world and lever touch"), (stopped, "joint 'pivot' is at its stop")):
+        with pytest.warns(UserWarning, match=f"{words} where the robot is to be held"):
+            plant = systems.from_mujoco(mujoco.MjModel.from_xml_string(text))
+        assert "left out of the model are its contacts" in plant.limits
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    with pytest.raises(ImportError, match=r"pip install 'lqrlab\[mujoco\]'"):
+        systems.from_mujoco("robot.xml")
