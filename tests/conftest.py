@@ -34,6 +34,7 @@ ROOMS = (
 install_import_hook([f"lqrlab.{room}" for room in ROOMS], "typecheck.checked")
 
 from lqrlab import compute  # noqa: E402  (after the hook)
+from lqrlab.systems import registry  # noqa: E402
 
 compute.setup()
 jax.config.update("jax_numpy_rank_promotion", "raise")  # (64, 1) - (64,) is a bug, not a matrix
@@ -65,6 +66,12 @@ def programs_are_given_back():
     """Compiled programs of a whole run are more than a process may map into memory: XLA crashes then."""
     yield
     give_back()
+
+
+@pytest.fixture
+def catalogue_as_before(monkeypatch):
+    """Families that a test enters are forgotten after it."""
+    monkeypatch.setattr(registry, "FAMILIES", dict(registry.FAMILIES))
 
 
 @pytest.fixture(autouse=True)

@@ -79,6 +79,16 @@ def a_file() -> Path:
     return file
 
 
+@functools.cache
+def a_robot() -> Path:
+    """A lever with a motor, in MuJoCo's format."""
+    (file := Path(FOLDER.name) / "lever.xml").write_text(
+        '<mujoco><worldbody><body><joint name="pivot"/><geom size=".1" pos="1 0 0" mass="2"/></body></worldbody>'
+        '<actuator><motor name="motor" joint="pivot"/></actuator></mujoco>'
+    )
+    return file
+
+
 def a_folder() -> Path:
     """A folder that is not there yet."""
     return Path(tempfile.mkdtemp(dir=FOLDER.name)) / "made"
@@ -270,6 +280,11 @@ CALLS = {
     "systems.from_dynamics": (systems.from_dynamics, _plant, anything),
     "systems.from_control": (from_control, _d | {"Q": Q, "R": R, "dt": DT}, anything),
     "systems.load": (systems.load, {"path": Made(a_file), "dt": DT}, anything),
+    "systems.from_mujoco": (
+        systems.from_mujoco,
+        {"model": Made(a_robot), "at": [0.1], "actuated": ["pivot"], "dt": DT, "name": "lever"},
+        anything,
+    ),
     "systems.linearise": (systems.linearise, {"plant": PENDULUM}, anything),
     "systems.pad": (systems.pad, {"plant": LINEAR, "n": 3, "m": 2}, anything),
     "systems.pad_matrix": (systems.pad_matrix, {"a": Q, "rows": 3, "columns": 4, "diagonal": 1.0}, anything),

@@ -116,6 +116,19 @@ LETTERS = """svg => {
 """Width of a picture and size of its smallest letters, in pixels of the screen."""
 
 
+def shown(picture):
+    """What a picture shows; it may be replaced by a finer one at any time."""
+    from playwright.sync_api import Error
+
+    for _ in range(10):
+        try:
+            return picture.screenshot()
+        except Error as error:
+            if "not attached" not in str(error):
+                raise
+    raise TimeoutError("the picture is replaced again and again")
+
+
 def test_a_slider_moves_the_curve_in_jupyterlab(jupyterlab, page, artefacts, record_property):
     address, work = jupyterlab
     shutil.copy(NOTEBOOK, work)
@@ -135,7 +148,7 @@ def test_a_slider_moves_the_curve_in_jupyterlab(jupyterlab, page, artefacts, rec
         wide, letters = picture.evaluate(LETTERS)
         assert wide >= least
         assert letters >= 9.0
-        picture.scroll_into_view_if_needed()
+        shown(picture)  # scrolls to it
         page.screenshot(path=artefacts / f"designer_{width}.png")
     long = page.locator(".jp-OutputArea .noUi-base").evaluate_all(
         "bars => bars.map(bar => bar.getBoundingClientRect().width).filter(wide => wide > 0)"
@@ -146,12 +159,12 @@ def test_a_slider_moves_the_curve_in_jupyterlab(jupyterlab, page, artefacts, rec
     assert {"position", "delay [samples]", "cart mass [kg]"} <= {*names}
     handle = page.locator(".jp-OutputArea .noUi-handle").first
     page.evaluate(WATCH)
-    before = picture.screenshot()
+    before = shown(picture)
     handle.focus()
     for count in range(1, 13):
         page.keyboard.press("ArrowRight")
         page.wait_for_function("n => window.took.length >= n", arg=count, timeout=20_000)
-    after = picture.screenshot()
+    after = shown(picture)
     took = page.evaluate("window.took")
     median = statistics.median(took)
     record_property("slider_to_picture_ms", took)

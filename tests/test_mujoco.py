@@ -10,6 +10,8 @@ import pytest
 from lqrlab import systems
 from lqrlab.systems import drawing
 
+pytestmark = pytest.mark.usefixtures("catalogue_as_before")
+
 LOOSE = '<worldbody><body><freejoint name="float"/><geom type="sphere" size=".1"/></body>'
 
 CART_POLE = """

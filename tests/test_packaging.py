@@ -132,7 +132,8 @@ NOT_DECLARED = {
     "gymnax",
     "rejax",
     "blackjax",
-}  # extras: data sets packed with blosc, environments and algorithms of others
+    "mujoco",
+}  # extras: data sets packed with blosc, environments and algorithms of others, robots' files
 NOT_IMPORTED = {
     "bokeh": "dask draws its dashboard with it",
     "ipykernel": "the notebooks' kernel",

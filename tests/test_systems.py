@@ -25,9 +25,7 @@ B = np.array([[0.0], [3.0]])
 C = np.array([[1.0, 0.0]])
 
 
-@pytest.fixture(autouse=True)
-def catalogue_as_before(monkeypatch):
-    monkeypatch.setattr(registry, "FAMILIES", dict(registry.FAMILIES))
+pytestmark = pytest.mark.usefixtures("catalogue_as_before")
 
 
 def works_everywhere(plant):

@@ -45,28 +45,13 @@ def load(
             or with matrices that do not fit.
     """
     file = checks.path("path", path)
-    readers = {".npz": _npz, ".mat": _mat, ".json": _json}
     if file.suffix.lower() in SUFFIXES:
         if len(states) or len(inputs):
             raise ValueError(
                 f"{file}: a robot's states and inputs are called as its joints and actuators are"
             )
         return from_mujoco(file, actuated=actuated, dt=dt, name=name)
-    reader = readers.get(file.suffix.lower())
-    if reader is None:
-        known = ", ".join((*readers, *SUFFIXES))
-        raise ValueError(f"{file}: expected a file ending in {known}, but found {file.suffix!r}")
-    if not file.is_file():
-        raise ValueError(f"{file}: there is no such file")
-    if file.stat().st_size > _LIMIT:
-        raise ValueError(f"{file}: expected some matrices, but found {file.stat().st_size / 2**20:.0f} MiB")
-    try:
-        content = reader(file)
-    except MemoryError:
-        raise
-    except Exception as error:
-        why = f"({type(error).__name__}: {error}); it is truncated, damaged or of another kind"
-        raise ValueError(f"{file}: cannot be read as {file.suffix} {why}") from error
+    content = _content(file)
     if "family" in content and file.suffix.lower() == ".json":
         return _of_family(file, content)
     for matrix in "AB":
@@ -87,6 +72,26 @@ def load(
         return from_matrices(**matrices, **names, dt=_scalar(step), name=name)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
+
+
+def _content(file: Path) -> Contents:
+    """What a file with matrices, or with a family's parameters, holds."""
+    readers = {".npz": _npz, ".mat": _mat, ".json": _json}
+    reader = readers.get(file.suffix.lower())
+    if reader is None:
+        known = ", ".join((*readers, *SUFFIXES))
+        raise ValueError(f"{file}: expected a file ending in {known}, but found {file.suffix!r}")
+    if not file.is_file():
+        raise ValueError(f"{file}: there is no such file")
+    if file.stat().st_size > _LIMIT:
+        raise ValueError(f"{file}: expected some matrices, but found {file.stat().st_size / 2**20:.0f} MiB")
+    try:
+        return reader(file)
+    except MemoryError:
+        raise
+    except Exception as error:
+        why = f"({type(error).__name__}: {error}); it is truncated, damaged or of another kind"
+        raise ValueError(f"{file}: cannot be read as {file.suffix} {why}") from error
 
 
 def _of_family(file: Path, content: Contents) -> Plant:

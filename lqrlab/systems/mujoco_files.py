@@ -40,8 +40,11 @@ def read(model: Any, actuated: Sequence[str] = ()) -> tuple[Any, str]:
         ValueError: naming the file and what is wrong with it.
     """
     mujoco = library()
+    named = isinstance(actuated, list | tuple) and all(isinstance(name, str) for name in actuated)
+    if not named:
+        raise ValueError(f"actuated: expected names of joints, as ['pivot'], but found {actuated!r}")
     if isinstance(model, mujoco.MjModel):
-        if len(actuated):
+        if actuated:
             raise ValueError(
                 "actuated: motors are added to a file, not to a compiled model; add them to its MjSpec"
             )

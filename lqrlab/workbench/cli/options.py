@@ -76,7 +76,7 @@ def _enter_plants(context: click.Context, parameter: click.Parameter, files: tup
 
 def with_plants(command: click.Command) -> None:
     """Give a command, and those below it, ``--plants``."""
-    what = "Your plants: a .toml, a .py to execute, a .json of identify, a robot's .xml or .urdf."
+    what = "Your plants: .toml, .py, .json of identify, .xml, .urdf."
     command.params.append(
         click.Option(
             ["--plants"],
