@@ -378,6 +378,8 @@ def test_logs_that_tell_nothing_are_refused_in_words():
             identification.subspace(bad, 3)
     with pytest.raises(ValueError, match="record longer"):
         identification.subspace(log.cut(0, 1.0), 8)
+    with pytest.raises(ValueError, match="10 samples of 1 outputs do not tell the 13 numbers"):
+        identification.refine(identification.subspace(log, 3), log.cut(0, 1.0))
     feedback = dataclasses.replace(log, us=-2 * log.ys)
     with pytest.raises(ValueError, match="hides the plant"):
         identification.arx(feedback, 2)

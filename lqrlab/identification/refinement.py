@@ -34,6 +34,9 @@ def refine(
         stable: move poles outside of the unit circle to their mirror images inside, and end there.
         iterations: at most so many evaluations.
 
+    Raises:
+        ValueError: signals that are not the model's, no excitation, fewer samples than unknowns.
+
     Source: L. Ljung, System Identification, 2nd ed. (1999), sections 7.2, 9.
     """
     checks.choice("focus", focus, FOCUS)
@@ -48,12 +51,23 @@ def refine(
     fixed = {name: jnp.asarray(getattr(start, name)) for name in given}
     records = [(jnp.asarray(u - model.u_mean), jnp.asarray(y)) for u, y in log.records]
     z0 = np.concatenate([*(given[name].ravel() for name in free), *_initial_states(start, log), model.y_mean])
+    unknown = len(z0) - n * n  # but for the state's coordinates
+    if log.ys.size < unknown:
+        raise ValueError(
+            f"log: {len(log)} samples of {p} outputs do not tell the {unknown} numbers that make a model of order {n}; "
+            "record longer, or lower the order"
+        )
     weight = np.linalg.inv(np.linalg.cholesky(_covariance(log.ys - start._run(log, start.K))))
     for _ in range(2):  # once with the weights of the start, once with those of what was found
         args = (fixed, records, jnp.asarray(weight), tuple(free), (n, m, p))
-        found = scipy.optimize.least_squares(
-            _values, z0, _values_of_slopes, x_scale="jac", max_nfev=iterations, ftol=1e-7, args=args
-        )
+        search = functools.partial(
+            scipy.optimize.least_squares, _values, z0, _values_of_slopes, x_scale="jac", max_nfev=iterations,
+            ftol=1e-7, args=args,
+        )  # fmt: skip
+        try:
+            found = search()
+        except np.linalg.LinAlgError:  # LAPACK gave up on the decomposition of a Jacobian; MINPACK needs none
+            found = search(method="lm")
         z0 = found.x
         e = np.linalg.solve(weight, found.fun.reshape(-1, p).T).T
         weight = np.linalg.inv(np.linalg.cholesky(_covariance(e)))
