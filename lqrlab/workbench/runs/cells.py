@@ -1,6 +1,7 @@
 """The cells of an executed notebook as HTML that loads nothing, runs nothing and can be read by anyone."""
 
 import re
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -55,17 +56,20 @@ class _Renderer(IPythonRenderer):
 
 
 class Exporter(HTMLExporter):
-    """nbconvert with our template; ``contents`` holds the headings of the notebook exported last.
+    """nbconvert with our template; ``contents``, ``lead``: headings and first paragraph of the notebook exported last.
 
     Each output and each piece of Markdown is cleaned by itself, so that a tag left open in one does not swallow the
-    next, and then all that came out once more.
+    next, and the page around them once more. Outputs are put into it at the end: they can be megabytes, and nbconvert
+    parses a page whole.
     """
 
     def __init__(self, **options: object) -> None:
         ours = {"template_file": "cells.html.j2", "extra_template_paths": [str(TEMPLATES)]}
         super().__init__(template_name="base", **ours, **options)
         self.contents: list[tuple[int, str, str]] = []
+        self.lead = ""
         self._styles: list[str] = []
+        self._outputs: dict[str, str] = {}
 
     @property
     def default_config(self) -> Config:
@@ -80,7 +84,7 @@ class Exporter(HTMLExporter):
         yield from super().default_filters()
         yield "markdown2html", self._markdown
         yield "latex2html", lambda text: self._cleaned(_latex_output(text))
-        yield "clean", self._cleaned
+        yield "clean", self._held
 
     @jinja2.pass_context
     def _markdown(self, context: Mapping[str, dict], source: str) -> str:
@@ -94,12 +98,22 @@ class Exporter(HTMLExporter):
         self._styles += styles
         return markup
 
+    def _held(self, markup: str) -> str:
+        """What stands for an output until the page is made; nobody can guess it, and so write it elsewhere."""
+        name = secrets.token_hex(16)
+        self._outputs[name] = self._cleaned(markup)
+        return name
+
     def from_notebook_node(self, nb: NotebookNode, *more: Any, **options: Any) -> Any:
         """The body as HTML, and nbconvert's resources."""
-        self.contents.clear()
-        self._styles.clear()
+        for made in (self.contents, self._styles, self._outputs):
+            made.clear()
         body, resources = super().from_notebook_node(nb, *more, **options)
-        return "".join(self._styles) + sanitise(body), resources
+        body = sanitise(body)
+        paragraphs = BeautifulSoup(body, "html.parser").select(".prose > p")
+        self.lead = sanitise(str(next((p for p in paragraphs if p.get_text(strip=True)), "")))
+        body = re.sub("[0-9a-f]{32}", lambda found: self._outputs.get(found[0], found[0]), body)
+        return "".join(self._styles) + body, resources
 
 
 def tidy(nb: NotebookNode) -> None:

@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Thread
+from types import ModuleType
 from typing import NamedTuple, TextIO
 
 import lqrlab
@@ -79,6 +81,8 @@ def run(
         progress.say(f"lqrlab run · profile {profile} · {what} → {short(folder)}")
         if fresh:
             run_folder.clear(folder)
+        if report:  # two seconds of imports, while the notebooks run
+            Thread(target=_reports, daemon=True).start()
         begun = time.monotonic()
         others = run_folder.read(folder / run_folder.RUN).get("parameters", {}) if only else {}
         parameters = others | {step.nb.name: notebooks.without_run(step.values) for step in steps}
@@ -86,11 +90,15 @@ def run(
         execute(steps, folder, about, progress)
         progress.say(f"finished in {clock(time.monotonic() - begun)}")
         if report:
-            from lqrlab.workbench.runs import report as reports
-
-            progress.say(f"report: {short(reports.write(folder))}")
+            progress.say(f"report: {short(_reports().write(folder))}")
             progress.say(_next(folder))
     return folder
+
+
+def _reports() -> ModuleType:
+    from lqrlab.workbench.runs import report
+
+    return report
 
 
 def _next(folder: Path) -> str:

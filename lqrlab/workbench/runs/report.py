@@ -12,11 +12,10 @@ from typing import Any
 
 import jinja2
 import nbformat
-from bs4 import BeautifulSoup
 
 from lqrlab.compute import files
 from lqrlab.workbench.figures import design_page
-from lqrlab.workbench.figures.safe_html import policy, sanitise
+from lqrlab.workbench.figures.safe_html import policy
 from lqrlab.workbench.runs import notebooks, run_folder, session
 from lqrlab.workbench.runs.cells import TEMPLATES, Exporter, origin, tidy
 from lqrlab.workbench.runs.session import Result
@@ -129,17 +128,16 @@ def render(path: Path) -> Page:
     tidy(nb)
     exporter = Exporter()
     body, _ = exporter.from_notebook_node(nb, {"metadata": {"path": origin(nb)}})
-    contents = list(exporter.contents)
+    contents, lead = list(exporter.contents), exporter.lead
     front = [cell for cell in nb.cells if cell.cell_type == "code" and "summary" in notebooks.tags(cell)]
     summary, _ = exporter.from_notebook_node(nbformat.v4.new_notebook(cells=front), {"outputs_only": True})
-    prose = BeautifulSoup(body, "html.parser").select(".prose > p")
     result = None
     with contextlib.suppress(ValueError):
         result = session.results(path.parents[1], name)
     return Page(
         name=name,
         title=declared.title,
-        lead=sanitise(str(next((p for p in prose if p.get_text(strip=True)), ""))),
+        lead=lead,
         body=body,
         summary=summary,
         contents=contents,
