@@ -29,7 +29,7 @@ def excess(name, seed):
     truth = jax.tree.map(lambda a: np.asarray(a)[None], truth)
     found = {}
     for length in LENGTHS:
-        plant = identification.fit(nominal, log.cut(0, length), starts=1).plant
+        plant = identification.fit(nominal, log.cut(0, length)).plant
         gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
         found[f"{length:g} s"] = 100 * identification.under_doubt(truth, gain).quantile(1.0)
     rough = control.lqrd(*nominal.matrices(), *nominal.weights(), nominal.dt).K

@@ -468,6 +468,18 @@ def test_an_unstable_plant_is_fitted_by_multiple_shooting_from_a_wrong_start():
     np.testing.assert_allclose(simulated, found.fit_percent, atol=2)
 
 
+@pytest.mark.slow
+def test_a_long_record_of_integrators_in_a_row_is_fitted():
+    """A quadrotor has no unstable mode, but in 30 s an error of its attitude has moved it by kilometres."""
+    truth, log = closed_loop_log("quadrotor", 5, 1500)
+    found = identification.fit(systems.make("quadrotor"), log, starts=1)
+    assert np.all(found.fit_percent > 98)
+    np.testing.assert_allclose(found.plant.mass, truth.mass, rtol=1e-4)
+    gain = control.lqrd(*found.plant.matrices(), *found.plant.weights(), found.plant.dt).K
+    batch = jax.tree.map(lambda a: np.asarray(a)[None], truth)
+    assert identification.under_doubt(batch, gain).quantile(1.0) < 0.02
+
+
 def shooting(method, segment=None):
     _, log = closed_loop_log("pendulum", 1, 60)
     return identification.fit(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 
 from lqrlab import simulation
 from lqrlab.compute import checks
@@ -14,6 +15,7 @@ from lqrlab.identification.shooting import DEFECT, Segments, first_states, minim
 from lqrlab.systems import Plant, check_plant, parameter_fields
 
 METHODS = ("auto", "single", "multiple", "filter")
+_GROWTH = 150.0  # of errors within a segment
 _LOOSE = 1e-2  # by which segments may fail to meet at first, relative to the states' scales
 
 
@@ -33,13 +35,13 @@ def fit(
         log: the record or records.
         parameters: names of those that are free; all that vary between variants if left out.
         method: ``"single"`` shooting simulates each record in one go; ``"multiple"`` in segments that have to meet,
-            which unstable plants and long records need; ``"auto"`` looks at the plant's poles. ``"filter"``
+            which unstable plants and long records need; ``"auto"`` looks at how errors grow. ``"filter"``
             goes on from there by prediction error: the likelihood of an extended Kalman filter, with process noise, for
             plants that are disturbed; without it disturbances make the errors look smaller than they are.
         starts: parameter values tried, the plant's own and others around them; the best few are followed.
         offsets: free constant offsets, of all outputs or of those named.
         defect: by how much segments may fail to meet, relative to the states' scales: larger allows for disturbances.
-        segment: samples in a segment; from the plant's fastest unstable mode if left out.
+        segment: samples in a segment; as many as errors of the state take to grow 150-fold if left out.
         substeps: Runge-Kutta steps in a sample time; enough for the plant's fastest mode at its operating point if left
             out.
         seed: of the starts.
@@ -103,18 +105,41 @@ def _cut(
     plant: Plant, log: Log, names: tuple[str, ...], method: str, segment: int | None, offsets: np.ndarray,
     substeps: int | None = None,
 ) -> Segments:  # fmt: skip
-    """Segments in which errors grow by a factor of some 150 at most."""
-    growth = float(np.linalg.eigvals(np.asarray(plant.matrices()[0])).real.max())
+    """The log in one go, or in segments in which errors do not grow too much."""
     longest = max(len(u) for u, _ in log.records)
+    calm = _calm(plant, log.dt, longest)
     if method in ("auto", "filter"):
-        method = "multiple" if segment or growth * longest * log.dt > 3 else "single"
+        method = "multiple" if segment or calm < longest else "single"
     if method == "single":
         length = None
     else:
-        fits = round(5.0 / max(growth * log.dt, 1e-9)) if growth > 0 else longest // 10
+        fits = calm if calm < longest else longest // 10
         length = checks.whole("segment", segment) if segment else int(np.clip(fits, 5, max(longest // 2, 5)))
     substeps = simulation.env(plant, dt=log.dt, substeps=substeps).substeps
     return Segments.of(plant, log, names, length, substeps, offsets)
+
+
+def _calm(plant: Plant, dt: float, longest: int) -> int:
+    """Samples, at most ``longest``, in which an error of the state grows by a factor of at most ``_GROWTH``.
+
+    Each state in units of its scale; not by unstable modes alone: integrators in a row make large errors too.
+    """
+    scale = np.asarray(plant.scales[0])
+    rate = np.asarray(plant.matrices()[0]) / scale[:, None] * scale * dt
+
+    def grows(samples: int) -> bool:
+        return bool(np.linalg.norm(scipy.linalg.expm(rate * samples), 2) > _GROWTH)
+
+    low, high = 1, 2
+    while high < longest and not grows(high):
+        low, high = high, 2 * high
+    if high >= longest and not grows(longest):
+        return longest
+    high = min(high, longest)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if grows(middle) else (middle, high)
+    return low
 
 
 def _plausible(segments: Segments, log: Log) -> None:
