@@ -14,6 +14,7 @@ import numpy as np
 import scipy  # its modules load when they are first used
 from jaxtyping import Array, PyTree
 
+from lqrlab.compute import quick_jit
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.threads import on_all_cores
 from lqrlab.control import discretization
@@ -24,6 +25,7 @@ from lqrlab.control.riccati.matrix_sign import by_sign_function
 
 _BY_SCIPY = 256  # members of a batch, at most, that are left to SciPy in the end; those of a singular R, all
 _BY_DIGITS = 32  # of these, at most, that SciPy leaves to sixty digits
+_FEW = 64  # problems that take less time to solve than a program that solves them fast takes to be compiled
 _CORES = (2, 2, 2, 2, 2, 0)  # core dimensions of A, B, Q, R, N and a sample time
 
 
@@ -32,22 +34,25 @@ def accepted(dtype: np.dtype) -> float:
     return 1e-8 if jnp.finfo(dtype).eps < 1e-10 else 3e-4
 
 
-def _program(solve: Callable[..., PyTree[Array]], num_args: int = 5) -> Callable[..., PyTree[Array]]:
+def _program(
+    solve: Callable[..., PyTree[Array]], num_args: int = 5, jit: Callable = jax.jit
+) -> Callable[..., PyTree[Array]]:
     """A batch-last solver as a compiled function of A, B, Q, R, N (and dt) whose leading axes broadcast."""
     cores = _CORES[:num_args]
     native = batch_last.solver(*cores)(solve)
-    return jax.jit(lambda *args: native(*batch_last.together(cores, *args)))
+    return jit(lambda *args: native(*batch_last.together(cores, *args)))
 
 
 def _sampled_doubling(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array) -> tuple[Solution, Array]:
     return by_doubling(*discretization.sampled(A, B, Q, R, N, dt), continuous=False)
 
 
-_doubling, _sign_function = (
-    {continuous: _program(partial(method, continuous=continuous)) for continuous in (True, False)}
-    for method in (by_doubling, by_sign_function)
+_sign_function = {c: _program(partial(by_sign_function, continuous=c)) for c in (True, False)}
+_doubling, _doubling_of_few = (
+    {continuous: _program(partial(by_doubling, continuous=continuous), jit=jit) for continuous in (True, False)}
+    | {"sampled": _program(_sampled_doubling, 6, jit)}
+    for jit in (jax.jit, quick_jit)
 )
-_doubling_of_sampled = _program(_sampled_doubling, 6)
 
 
 def solved(args: tuple[Array, ...], *, continuous: bool) -> Solution:
@@ -57,7 +62,8 @@ def solved(args: tuple[Array, ...], *, continuous: bool) -> Solution:
     """
     sampling = len(args) == 6
     continuous = continuous and not sampling
-    fast = _doubling_of_sampled if sampling else _doubling[continuous]
+    many = np.prod(np.broadcast_shapes(*(a.shape[:-2] for a in args[:5]))) > _FEW
+    fast = (_doubling if many else _doubling_of_few)["sampled" if sampling else continuous]
     answer, error = on_all_cores(fast, *zip(args, _CORES))
     error = np.asarray(error)
     failed = np.flatnonzero(~(error <= batch_last.enough(args[0].dtype)))
