@@ -43,6 +43,9 @@ def test_how_a_notebook_is_written(path):
             for node in ast.walk(tree):  # a module can be reloaded, what was taken out of it cannot
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lqrlab."):
                     assert node.module in ("lqrlab.workbench", "lqrlab.benchmarks"), ast.unparse(node)
+            for node in {*ast.walk(tree)} - {*tree.body[-1:]}:  # Jupyter shows the last expression alone
+                if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                    assert not re.match(r"(tables|widgets|\w+_page)\.", ast.unparse(node)), "not shown"
 
 
 def test_a_notebook_waits_only_for_those_that_it_reads():

@@ -24,8 +24,8 @@ class Signal:
 
     @property
     def label(self) -> str:
-        """Name and unit, as an axis shows it."""
-        return f"{self.name.replace('_', ' ')} [{self.unit}]"
+        """Name and unit, if it has one, as an axis shows it."""
+        return self.name.replace("_", " ") + (f" [{self.unit}]" if self.unit else "")
 
 
 def signals(*texts: str) -> tuple[Signal, ...]:

@@ -49,7 +49,10 @@ def _sampled_doubling(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Arra
 
 _sign_function = {c: _program(partial(by_sign_function, continuous=c)) for c in (True, False)}
 _doubling, _doubling_of_few = (
-    {continuous: _program(partial(by_doubling, continuous=continuous), jit=jit) for continuous in (True, False)}
+    {
+        continuous: _program(partial(by_doubling, continuous=continuous), jit=jit)
+        for continuous in (True, False)
+    }
     | {"sampled": _program(_sampled_doubling, 6, jit)}
     for jit in (jax.jit, quick_jit)
 )

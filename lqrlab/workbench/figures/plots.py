@@ -13,6 +13,7 @@ from jaxtyping import ArrayLike, Float
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from lqrlab.identification import Log
 from lqrlab.simulation import Trajectory
@@ -173,6 +174,11 @@ def log(recorded: Log, title: str = "") -> Figure:
     for signal, line in zip(recorded.outputs, recorded.coherence()[1]):
         coherence.semilogx(f[1:], line[1:], label=signal.name)
     coherence.set(xlabel="frequency [Hz]", ylabel="coherence [1]", ylim=(0, 1.05))
+    coherence.legend(fontsize=7)
+    for axis in (spectra, coherence):  # less than a decade would be labelled 2 × 10⁰, 3 × 10⁰, …
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
     figure.suptitle(title)
     return figure
 
