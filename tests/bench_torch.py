@@ -111,7 +111,7 @@ def compared(data, model, batch, repeats):
     value.backward()
     size = float(torch.sqrt(sum(p.grad.pow(2).sum() for p in theirs.parameters())))
     expected = float(jax.numpy.sqrt(sum((g**2).sum() for g in slopes.values())))
-    np.testing.assert_allclose([float(value), size], [float(ours), expected], rtol=1e-4)
+    np.testing.assert_allclose([float(value.detach()), size], [float(ours), expected], rtol=1e-4)
     calls = {"ours": task.compiled()}
     several = learning.TrainConfig().steps_per_dispatch
     if batch * model.width < training._LARGE:
