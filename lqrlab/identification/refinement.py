@@ -51,12 +51,7 @@ def refine(
     fixed = {name: jnp.asarray(getattr(start, name)) for name in given}
     records = [(jnp.asarray(u - model.u_mean), jnp.asarray(y)) for u, y in log.records]
     z0 = np.concatenate([*(given[name].ravel() for name in free), *_initial_states(start, log), model.y_mean])
-    unknown = len(z0) - n * n  # but for the state's coordinates
-    if log.ys.size < unknown:
-        raise ValueError(
-            f"log: {len(log)} samples of {p} outputs do not tell the {unknown} numbers that make a model of order {n}; "
-            "record longer, or lower the order"
-        )
+    _require_samples(log, len(z0), n)
     weight = np.linalg.inv(np.linalg.cholesky(_covariance(log.ys - start._run(log, start.K))))
     for _ in range(2):  # once with the weights of the start, once with those of what was found
         args = (fixed, records, jnp.asarray(weight), tuple(free), (n, m, p))
@@ -82,6 +77,16 @@ def refine(
         model, **made, y_mean=np.asarray(y_mean), noise=_covariance(e),
         covariance=_placed(covariance, given, free),
     )  # fmt: skip
+
+
+def _require_samples(log: Log, unknown: int, n: int) -> None:
+    """Refuse a record with fewer samples than unknowns, the state's coordinates not counted."""
+    unknown -= n * n
+    if log.ys.size < unknown:
+        raise ValueError(
+            f"log: {len(log)} samples of {len(log.outputs)} outputs do not tell the {unknown} numbers that make a "
+            f"model of order {n}; record longer, or lower the order"
+        )
 
 
 def _initial_states(model: Model, log: Log) -> list[np.ndarray]:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import Thread
+from threading import Timer
 from types import ModuleType
 from typing import NamedTuple, TextIO
 
@@ -81,8 +81,8 @@ def run(
         progress.say(f"lqrlab run · profile {profile} · {what} → {short(folder)}")
         if fresh:
             run_folder.clear(folder)
-        if report:  # two seconds of imports, while the notebooks run
-            Thread(target=_reports, daemon=True).start()
+        if report:
+            _import_soon()
         begun = time.monotonic()
         others = run_folder.read(folder / run_folder.RUN).get("parameters", {}) if only else {}
         parameters = others | {step.nb.name: notebooks.without_run(step.values) for step in steps}
@@ -93,6 +93,13 @@ def run(
             progress.say(f"report: {short(_reports().write(folder))}")
             progress.say(_next(folder))
     return folder
+
+
+def _import_soon() -> None:
+    """Import what writes the report, which takes two seconds, while a notebook runs."""
+    soon = Timer(5, _reports)
+    soon.daemon = True
+    soon.start()
 
 
 def _reports() -> ModuleType:
