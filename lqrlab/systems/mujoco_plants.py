@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from lqrlab.compute import checks
-from lqrlab.systems import geoms, mujoco_files, mujoco_rest
+from lqrlab.systems import geoms, mujoco_checks, mujoco_files, mujoco_rest
 from lqrlab.systems.declaration import Signal, param
 from lqrlab.systems.declaration_checks import check
 from lqrlab.systems.mujoco_rest import Rest
@@ -27,6 +27,7 @@ def from_mujoco(
     *,
     at: str | Sequence[float] | None = None,
     actuated: Sequence[str] = (),
+    fixed: Sequence[str] = (),
     dt: float | None = None,
     name: str = "",
 ) -> Plant:
@@ -42,6 +43,8 @@ def from_mujoco(
         at: where to control around: a key frame's name, or the joints' positions. The first key frame, or
             the pose in which the model is drawn, if left out. The inputs that hold it are solved for.
         actuated: joints that a motor is added to, limited by their ``effort``; a URDF file has no actuators.
+        fixed: joints that are left out, with what acts on them, so that their bodies stand as drawn: a floating base,
+            a gripper's fingers, or what is more than the 12 states and 6 inputs that data sets take.
         dt: sample time [s], 0.01 if left out.
         name: what the plant is called; as the file, or the model, if left out.
 
@@ -58,18 +61,18 @@ def from_mujoco(
     >>> [signal.label for signal in (*plant.states, *plant.inputs)]
     ['pivot [rad]', 'pivot rate [rad/s]', 'motor [N·m]']
     """
-    m, file = mujoco_files.read(model, actuated)
+    m, file, seen = mujoco_files.read(model, actuated, fixed)
     step = 0.01 if dt is None else checks.number("dt", dt, "a sample time above 0 s", above=0)
     try:
-        mujoco_files.check_supported(m)
+        mujoco_checks.check_supported(m)
         rest = mujoco_rest.solve(m, at)
-        cls = _class_of(m, rest, name, file, step)
+        cls = _class_of(m, seen(), rest, name, file, step)
         check(cls)
         plant = cls(**{key: jnp.asarray(f.default, float) for key, f in parameter_fields(cls).items()})
         _compare(m, plant)
     except ValueError as error:
         raise ValueError(f"{file}: {error}" if file else str(error)) from error
-    acting = mujoco_files.left_out(m, rest.q)[1]
+    acting = mujoco_checks.left_out(m, rest.q)[1]
     if acting:
         warnings.warn(
             f"{plant.name}: {'; '.join(acting)} where the robot is to be held; lqrlab leaves that out: A, B and all "
@@ -102,7 +105,8 @@ def _signals(m: Any, rest: Rest) -> tuple[tuple[Signal, ...], tuple[Signal, ...]
     units = ["m" if joint.slides else "rad" for joint in tree.joints]
     names = _unique([mujoco_files.name_of(m, "jnt", i) for i in range(m.njnt)])
     states = [Signal(*row) for row in zip(names, units, scale.tolist(), rest.q.tolist())]
-    states += [Signal(f"{s.name}_rate", f"{s.unit}/s", 2 * s.scale) for s in states]
+    rates = _unique([f"{name}_rate" for name in names], names)
+    states += [Signal(name, f"{s.unit}/s", 2 * s.scale) for name, s in zip(rates, states)]
 
     inputs = []
     for i, joint in enumerate(m.actuator_trnid[:, 0]):
@@ -157,24 +161,24 @@ def _parameters(m: Any) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
     return declared, groups
 
 
-def _class_of(m: Any, rest: Rest, name: str, file: str, dt: float) -> type[Plant]:
+def _class_of(m: Any, seen: Any, rest: Rest, name: str, file: str, dt: float) -> type[Plant]:
     """The class of a robot's variants, with the robot's own values for defaults."""
     mujoco = mujoco_files.library()
     checks.text("name", name)
     declared, groups = _parameters(m)
     states, inputs = _signals(m, rest)
-    view = geoms.view(m, rest.q)
+    view, outlines = geoms.view(m, rest.q), geoms.outlines(seen)
     named = m.names[: m.names.index(b"\0")].decode()
     called = re.sub(r"\W+", "_", name or (Path(file).stem if file else named)).strip("_")
     title = (named if named and named != "MuJoCo Model" else called).replace("_", " ")
-    kinds = mujoco_files.left_out(m, rest.q)[0]
+    kinds = mujoco_checks.left_out(m, rest.q)[0]
     about = f"{title}.\n\nSource: {file or 'a model'} (MuJoCo {mujoco.__version__})"
     if kinds:
         about += f"\n\nLimits: the motion is smooth; left out of the model are its {kinds}"
     free = [inputs[i].name for i in rest.inputs] + [states[i].name for i in rest.coordinates]
 
     def draw(self: Multibody, x: np.ndarray, u: np.ndarray) -> geoms.Drawing:
-        return geoms.drawing(m, x[: m.nq], view)
+        return geoms.drawing(seen, x[: m.nq], view, outlines)
 
     cls: Any = type(
         "Robot",
@@ -213,6 +217,6 @@ def _compare(m: Any, plant: Plant) -> None:
     close = 1e-6 if found.dtype == np.float64 else 1e-2
     if not np.allclose(found, expected, rtol=close, atol=close * np.abs(expected).max()):
         raise ValueError(
-            f"model: its accelerations differ from MuJoCo's by {np.abs(found - expected).max():.2g}: something acts in "
-            "it that lqrlab does not know, such as springs of tendons, or drag of the air; take it out of the model"
+            f"model: its accelerations differ from MuJoCo's by {np.abs(found - expected).max():.2g}: "
+            f"{mujoco_checks.suspects(m)}"
         )
