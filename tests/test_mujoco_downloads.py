@@ -87,6 +87,10 @@ def accelerations(m, xs, us):
             {"elbow": ELBOW + ELBOW.replace('"elbow"', '"twin"')},
             "joint 'elbow' and joint 'twin': no inertia .* an armature",
         ),
+        (
+            {"elbow": ELBOW.replace("damping", 'springyield="2" damping')},
+            "joint 'elbow': has a spring that yields.* take springyield out",
+        ),
         ({"assets": '<asset><mesh file="hand.stl"/></asset>'}, "hand.stl'; put that file where this one"),
         ({"geom": ""}, "Element name 'fore'.*; give that body a mass"),
         ({"base": '<freejoint name="base"/>'}, r"joint 'base': is a free joint.* fixed=\['base'\] lets"),
@@ -154,6 +158,23 @@ def test_a_rate_that_is_called_as_a_joint_gets_a_number(tmp_path):
     file.write_text(file.read_text().replace('"lift"', '"pan_rate"'))
     names = [s.name for s in systems.from_mujoco(file).states]
     assert names == ["pan", "pan_rate", "elbow", "pan_rate_2", "pan_rate_rate", "elbow_rate"]
+
+
+def test_an_input_has_the_unit_that_no_factor_of_the_model_changes(tmp_path):
+    motors = MOTORS | {
+        "lift": '<general name="bits" joint="lift" gear="2" gainprm="0.5" biastype="affine" biasprm="0 -25 -1"/>',
+        "brake": '<damper name="brake" joint="pan" kv="3" ctrlrange="0 8"/>',
+        "drive": '<velocity name="drive" joint="elbow" kv="9"/>',
+        "amplifier": '<general name="amplifier" joint="pan" gainprm="7"/>',
+    }
+    plant = systems.from_mujoco(arm_file(tmp_path, motors=motors))
+    units = {s.name: s.unit for s in plant.inputs}
+    assert units == {
+        "pan_motor": "N·m", "bits": "1", "elbow_motor": "N·m", "brake": "1", "drive": "rad/s", "amplifier": "1"
+    }  # fmt: skip
+    scales = {s.name: s.scale for s in (*plant.states, *plant.inputs)}
+    # 0.3 rad of the joint are 0.6 of the servo, whose force 25 per unit 50 bits oppose
+    np.testing.assert_allclose([scales["bits"], scales["drive"]], [0.3 * 2 * 25 / 0.5, scales["elbow_rate"]])
 
 
 def test_a_key_frame_is_asked_for_where_there_is_none(tmp_path):

@@ -94,11 +94,14 @@ def _couplings(m: Any) -> Iterator[str]:
 
 
 def _springs(m: Any) -> Iterator[str]:
-    """Tendons that pull by themselves, which a comparison near the rest misses where a spring is slack there."""
+    """Springs that a comparison near the rest misses: those of tendons may be slack there, others yield far off."""
     for words, table in (("a spring", "stiffness"), ("damping", "damping"), ("inertia", "armature")):
         for number in np.flatnonzero(getattr(m, f"tendon_{table}", ())):
             name = f"tendon {m.tendon(number).name or number + 1!r}"
             yield f"{name}: has {words}, which lqrlab does not know; take its {table} out, or give it to the joints"
+    for number in np.flatnonzero(getattr(m, "jnt_springyield", ())):
+        name = f"joint {name_of(m, 'jnt', number)!r}"
+        yield f"{name}: has a spring that yields, but lqrlab knows only those that do not; take springyield out"
 
 
 def left_out(m: Any, q: np.ndarray) -> tuple[str, list[str]]:
@@ -151,6 +154,10 @@ def suspects(m: Any) -> str:
         (
             any(np.any(table) for table in tables),
             f"joints {curved}; leave only the first number of stiffness, damping",
+        ),
+        (
+            any(np.any(getattr(m, f"actuator_{name}", 0)) for name in ("armature", "damping")),
+            "actuators have an armature or damping of their own; give it to their joints",
         ),
         (np.any(carried), "joints have actuatorgravcomp with an actuatorfrcrange; remove one of the two"),
         (

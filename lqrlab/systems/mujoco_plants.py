@@ -112,11 +112,11 @@ def _signals(m: Any, rest: Rest) -> tuple[tuple[Signal, ...], tuple[Signal, ...]
     for i, joint in enumerate(m.actuator_trnid[:, 0]):
         strength = abs(rest.drive[joint, i]) or 1.0
         low, high = tree.input_limits[:, i]
-        kind, unit = _kind(tree.bias[i], units[joint], normalised=bool(strength != 1 and high == -low == 1))
+        normalised = bool(strength != 1 and high == -low == 1)
+        kind, unit, reach = _kind(tree.gain[i], tree.bias[i], units[joint], normalised=normalised)
         size, room = scale[joint] * rest.effort[joint] / strength, (high - low) / 4
-        size = {"target": scale[joint], "target_rate": 2 * scale[joint]}.get(
-            kind, room if np.isfinite(room) else size
-        )
+        reach *= scale[joint] * abs(m.actuator_gear[i, 0])
+        size = reach or (room if np.isfinite(room) else size)
         name = mujoco_files.name_of(m, "actuator", i)
         name = name if name not in names else f"{name}_{kind}"
         inputs.append(Signal(name, unit, float(min(size, room)), float(rest.u[i])))
@@ -124,14 +124,18 @@ def _signals(m: Any, rest: Rest) -> tuple[tuple[Signal, ...], tuple[Signal, ...]
     return tuple(states), tuple(Signal(n, s.unit, s.scale, s.at) for n, s in zip(given, inputs))
 
 
-def _kind(bias: np.ndarray, unit: str, *, normalised: bool) -> tuple[str, str]:
-    """What an actuator's input is, and its unit: a servo's target, or a motor's force or torque."""
-    if bias[1]:
-        return "target", unit
-    if bias[2]:
-        return "target_rate", f"{unit}/s"
+def _kind(gain: np.ndarray, bias: np.ndarray, unit: str, *, normalised: bool) -> tuple[str, str, float]:
+    """What an actuator's input is, its unit, and the input of a servo for one large unit of its joint (else 0).
+
+    The input has a unit where the model leaves no factor between it and what it is called after.
+    """
+    for kind, slope, large, per in (("target", bias[1], 1.0, ""), ("target_rate", bias[2], 2.0, "/s")):
+        if slope and gain[0]:
+            plain = bool(np.isclose(gain[0], -slope) and not gain[1:].any())
+            return kind, f"{unit}{per}" if plain else "1", float(large * abs(slope / gain[0]))
     force = "force" if unit == "m" else "torque"
-    return force, "1" if normalised else {"m": "N", "rad": "N·m"}[unit]
+    plain = not normalised and gain.tolist() == [1, 0, 0]
+    return force, {"m": "N", "rad": "N·m"}[unit] if plain else "1", 0.0
 
 
 def _parameters(m: Any) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
