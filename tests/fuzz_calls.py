@@ -282,7 +282,7 @@ CALLS = {
     "systems.load": (systems.load, {"path": Made(a_file), "dt": DT}, anything),
     "systems.from_mujoco": (
         systems.from_mujoco,
-        {"model": Made(a_robot), "at": [0.1], "actuated": ["pivot"], "dt": DT, "name": "lever"},
+        {"model": Made(a_robot), "at": [0.1], "actuated": ["pivot"], "fixed": [], "dt": DT, "name": "lever"},
         anything,
     ),
     "systems.linearise": (systems.linearise, {"plant": PENDULUM}, anything),

@@ -225,7 +225,7 @@ def test_a_robot_is_drawn_in_the_plane_in_which_it_moves(cart_pole, arm):
             '<intvelocity name="slow" joint="hinge" actrange="-1 1"/><motor name',
             "actuator 'slow': has a",
         ),
-        ("<actuator>", '<equality><joint joint1="hinge"/></equality><actuator>', "equality constraints"),
+        ("<actuator>", '<equality><joint joint1="hinge"/></equality><actuator>', "joint 'hinge' stand still"),
         ("<worldbody>", '<option density="500"/><worldbody>', "accelerations differ from MuJoCo's"),
         (
             'gravity="0 0 -9.8"',
@@ -257,7 +257,7 @@ def test_a_pose_that_cannot_be_held_is_refused_with_the_nearest_one(tmp_path):
         systems.from_mujoco(weak)
     with pytest.raises(ValueError, match=r"missing.xml: there is no such file"):
         systems.from_mujoco(tmp_path / "missing.xml")
-    with pytest.raises(ValueError, match=r"actuated: motors are added to a file"):
+    with pytest.raises(ValueError, match=r"actuated: joints are changed in a file"):
         systems.from_mujoco(weak, actuated=["pivot"])
 
 

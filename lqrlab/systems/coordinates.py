@@ -189,4 +189,8 @@ def _per_vector(scale: Arrays, a: T) -> T:
 
 def _check_size(n: int, m: int, n_max: int = N_MAX, m_max: int = M_MAX) -> None:
     if n > n_max or m > m_max:
-        raise ValueError(f"pad: a plant with {n} states and {m} inputs does not fit into {n_max} and {m_max}")
+        most = ", the most that stacks, data sets and learners take; from_mujoco(…, fixed=…) makes a robot smaller"
+        most = most if (n_max, m_max) == (N_MAX, M_MAX) else ""
+        raise ValueError(
+            f"pad: a plant with {n} states and {m} inputs does not fit into {n_max} and {m_max}{most}"
+        )

@@ -28,6 +28,7 @@ def load(
     states: Sequence[str] = (),
     inputs: Sequence[str] = (),
     actuated: Sequence[str] = (),
+    fixed: Sequence[str] = (),
 ) -> Plant:
     """A plant from a file: A and B, and perhaps C, Q, R, dt, states, inputs; a family and its parameters; or a robot.
 
@@ -38,7 +39,7 @@ def load(
         dt: sample time [s]; the file's, or 0.01 s, if left out.
         name: what the plant is called.
         states, inputs: names with units, as ``"angle [rad]"``; the file's if left out.
-        actuated: joints of a robot that a motor is added to.
+        actuated, fixed: joints of a robot that a motor is added to, and that are left out.
 
     Raises:
         ValueError: naming the file and what is wrong with it: missing, truncated, foreign, without A or B,
@@ -50,7 +51,7 @@ def load(
             raise ValueError(
                 f"{file}: a robot's states and inputs are called as its joints and actuators are"
             )
-        return from_mujoco(file, actuated=actuated, dt=dt, name=name)
+        return from_mujoco(file, actuated=actuated, fixed=fixed, dt=dt, name=name)
     content = _content(file)
     if "family" in content and file.suffix.lower() == ".json":
         return _of_family(file, content)

@@ -7,6 +7,9 @@ import numpy as np
 from lqrlab.systems import mujoco_files
 from lqrlab.systems.drawing import Box, Disc, Drawing, Line, Shape, ground
 
+_RAYS = 200
+"""Directions in which a mesh's outermost points are looked for."""
+
 
 def view(m: Any, q: np.ndarray) -> np.ndarray:
     """Rows right and up [2, 3] of the plane in which the robot moves most, at the positions q.
@@ -33,8 +36,25 @@ def view(m: Any, q: np.ndarray) -> np.ndarray:
     return np.stack([right if right[np.argmax(np.abs(right))] > 0 else -right, up])
 
 
-def drawing(m: Any, q: np.ndarray, plane: np.ndarray) -> Drawing:
-    """The robot at the positions q [q], projected on the plane."""
+def outlines(m: Any) -> list[np.ndarray]:
+    """Points [k, 3] of each geom, in its frame, that bound it: of a mesh its outermost, else its box's corners."""
+    corners = np.stack(np.meshgrid(*[[-1, 1]] * 3), -1).reshape(-1, 3)
+    turn, height = np.pi * (3 - np.sqrt(5)) * np.arange(_RAYS), np.linspace(-1, 1, _RAYS)
+    rays = np.stack([np.cos(turn), np.sin(turn), height])
+    rays[:2] *= np.sqrt(1 - height**2)
+    found = []
+    for g in range(m.ngeom):
+        points = m.geom_aabb[g, :3] + m.geom_aabb[g, 3:] * corners
+        if m.geom_type[g] == mujoco_files.library().mjtGeom.mjGEOM_MESH:
+            first, count = (a[m.geom_dataid[g]] for a in (m.mesh_vertadr, m.mesh_vertnum))
+            points = m.mesh_vert[first : first + count].astype(float)
+            points = points[np.unique(np.argmax(points @ rays, axis=0))]
+        found.append(points)
+    return found
+
+
+def drawing(m: Any, q: np.ndarray, plane: np.ndarray, bounds: list[np.ndarray]) -> Drawing:
+    """The robot at the positions q [q], projected on the plane; ``bounds`` are its outlines."""
     mujoco = mujoco_files.library()
     data = mujoco.MjData(m)
     data.qpos[:] = q
@@ -46,20 +66,27 @@ def drawing(m: Any, q: np.ndarray, plane: np.ndarray) -> Drawing:
         fixed = m.body_weldid[body] == 0
         last = not np.any(m.body_parentid[1:] == body) and m.nbody > 2
         ink = "ground" if fixed else "accent" if last else "body"
-        shapes += _geom(m, g, data.geom_xpos[g], data.geom_xmat[g].reshape(3, 3), plane, ink)
-    if not any(m.body_weldid[m.geom_bodyid[g]] for g in seen):
-        shapes += _sticks(m, data, plane)
-    return tuple(shapes)
+        place, turn = data.geom_xpos[g], data.geom_xmat[g].reshape(3, 3)
+        if m.geom_type[g] == mujoco.mjtGeom.mjGEOM_PLANE:
+            shapes += _floor(plane @ place, plane @ turn, 1.5 * m.stat.extent)
+            continue
+        shapes += _geom(m, g, place, turn, plane, ink) or _outline(place + bounds[g] @ turn.T, plane, ink)
+    drawn = set(m.geom_bodyid[list(seen)].tolist())
+    moving = any(m.body_weldid[b] for b in drawn)
+    bare = [b for b in range(1, m.nbody) if b not in drawn and (m.body_weldid[b] or not moving)]
+    return (*shapes, *_sticks(m, data, plane, bare))
+
+
+def _floor(centre: np.ndarray, axes: np.ndarray, half: float) -> list[Shape]:
+    """A plane as a line, if it is seen from its edge."""
+    level = np.linalg.norm(axes[:, 2]) > 0.99
+    return [ground(centre[0] - half, centre[0] + half, centre[1])] if level else []
 
 
 def _geom(m: Any, g: int, place: np.ndarray, turn: np.ndarray, plane: np.ndarray, ink: str) -> list[Shape]:
-    """One geom as shapes: those that a plane has, or the outline of its box."""
+    """One geom as shapes of the plane; none where only its outline will do."""
     kinds, size = mujoco_files.library().mjtGeom, m.geom_size[g]
     centre, axes, kind = plane @ place, plane @ turn, int(m.geom_type[g])
-    if kind == kinds.mjGEOM_PLANE:
-        level = np.linalg.norm(axes[:, 2]) > 0.99  # seen from its edge
-        half = 1.5 * m.stat.extent
-        return [ground(centre[0] - half, centre[0] + half, centre[1])] if level else []
     if kind == kinds.mjGEOM_SPHERE:
         return [Disc(centre, size[0], ink)]
     if kind in (kinds.mjGEOM_CAPSULE, kinds.mjGEOM_CYLINDER):
@@ -74,20 +101,28 @@ def _geom(m: Any, g: int, place: np.ndarray, turn: np.ndarray, plane: np.ndarray
     if kind == kinds.mjGEOM_BOX and lengths.min() < 0.05:
         a, b = (i for i in range(3) if i != np.argmin(lengths))
         return [Box(centre, 2 * size[a], 2 * size[b], float(np.arctan2(axes[1, a], axes[0, a])), ink)]
-    middle, half = m.geom_aabb[g, :3], m.geom_aabb[g, 3:]
-    corners = middle + half * np.stack(np.meshgrid(*[[-1, 1]] * 3), -1).reshape(-1, 3)
-    points = centre + corners @ axes.T
-    from scipy.spatial import ConvexHull  # not when lqrlab starts
-
-    order = ConvexHull(points).vertices
-    return [Line(points[[*order, order[0]]], ink)]
+    return []
 
 
-def _sticks(m: Any, data: Any, plane: np.ndarray) -> list[Shape]:
-    """A robot without geometry: lines from body to body, discs where their masses are."""
+def _outline(points: np.ndarray, plane: np.ndarray, ink: str) -> list[Shape]:
+    """The line around points [k, 3], as the plane shows them."""
+    from scipy.spatial import ConvexHull, QhullError  # not when lqrlab starts
+
+    seen = points @ plane.T
+    try:
+        order = ConvexHull(seen).vertices
+    except QhullError:  # a sheet, seen from its edge
+        along = seen @ (np.ptp(seen, axis=0) + 1e-12)
+        order = np.array([along.argmin(), along.argmax()])
+    return [Line(seen[[*order, order[0]]], ink)]
+
+
+def _sticks(m: Any, data: Any, plane: np.ndarray, bodies: list[int]) -> list[Shape]:
+    """Bodies without geometry: lines from their parents to them, discs where their masses are."""
     radius = 0.03 * m.stat.extent
     shapes: list[Shape] = []
-    for b in range(1, m.nbody):
+    for b in bodies:
         a, own, centre = (plane @ p for p in (data.xpos[m.body_parentid[b]], data.xpos[b], data.xipos[b]))
-        shapes += [Line([a, own, centre], "body", 4.0), Disc(centre, radius, "accent")]
+        shapes.append(Line([a, own, centre] if m.body_mass[b] else [a, own], "body", 4.0))
+        shapes += [Disc(centre, radius, "accent")] if m.body_mass[b] else []
     return shapes

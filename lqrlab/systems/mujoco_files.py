@@ -3,7 +3,8 @@
 import contextlib
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -29,26 +30,31 @@ def library() -> ModuleType:
     return mujoco
 
 
-def read(model: Any, actuated: Sequence[str] = ()) -> tuple[Any, str]:
-    """A compiled ``mujoco.MjModel``, and the name of its file.
+def read(
+    model: Any, actuated: Sequence[str] = (), fixed: Sequence[str] = ()
+) -> tuple[Any, str, Callable[[], Any]]:
+    """A compiled ``mujoco.MjModel``, the name of its file, and what makes the model to draw.
 
     Args:
         model: a file, or an ``MjModel``.
         actuated: joints of a file that a motor is added to.
+        fixed: joints of a file that are left out.
 
     Raises:
         ValueError: naming the file and what is wrong with it.
     """
     mujoco = library()
-    named = isinstance(actuated, list | tuple) and all(isinstance(name, str) for name in actuated)
-    if not named:
-        raise ValueError(f"actuated: expected names of joints, as ['pivot'], but found {actuated!r}")
+    for key, given in (("actuated", actuated), ("fixed", fixed)):
+        if not (isinstance(given, list | tuple) and all(isinstance(name, str) for name in given)):
+            raise ValueError(f"{key}: expected names of joints, as ['pivot'], but found {given!r}")
     if isinstance(model, mujoco.MjModel):
-        if actuated:
-            raise ValueError(
-                "actuated: motors are added to a file, not to a compiled model; add them to its MjSpec"
-            )
-        return copy.copy(model), ""  # what the caller does to it later changes no plant
+        for key, given in (("actuated", actuated), ("fixed", fixed)):
+            if given:
+                raise ValueError(
+                    f"{key}: joints are changed in a file, not in a compiled model; change its MjSpec, and compile that"
+                )
+        m = _without_what_is_off(copy.copy(model))  # what the caller does to it later changes no plant
+        return m, "", lambda: m
     file = checks.path("model", model)
     if file.suffix.lower() not in SUFFIXES:
         raise ValueError(
@@ -58,122 +64,133 @@ def read(model: Any, actuated: Sequence[str] = ()) -> tuple[Any, str]:
         raise ValueError(f"{file}: there is no such file")
     if file.stat().st_size > _MOST_BYTES:
         raise ValueError(f"{file}: expected a robot, but found {file.stat().st_size / 2**20:.0f} MiB")
+
+    def compiled(spec: Any) -> Any:
+        for name in actuated:
+            _add_motor(mujoco, spec, name)
+        _fix(mujoco, spec, fixed)
+        return _without_what_is_off(spec.compile())
+
     with _told(str(file)):
         spec = mujoco.MjSpec.from_file(str(file))
-    for name in actuated:
-        _add_motor(mujoco, spec, name)
+    names = [joint.name for joint in spec.joints if joint.name]
+    for key, given in (("actuated", actuated), ("fixed", fixed)):
+        for name in given:
+            if spec.joints and not names:
+                raise ValueError(f"{file}: {key}: its joints have no names; give them names in the file")
+            checks.choice(f"{file}: {key}", name, names or [name], "a joint:")
     with _told(str(file)):
-        return spec.compile(), file.name
+        m = compiled(spec)
+    return m, file.name, lambda: _as_seen(file, m, compiled)
+
+
+_WAYS = {
+    "Error opening file": "put that file where this one names it, or take the element out that does",
+    "mass and inertia of moving bodies": "give that body a mass: an <inertial>, or geometry with a mass or density",
+}
 
 
 @contextlib.contextmanager
 def _told(file: str) -> Iterator[None]:
-    """MuJoCo's complaint of a file in one line."""
+    """MuJoCo's complaint of a file in one line, with the way out where its words name none."""
     try:
         yield
     except ValueError as error:
         words = " ".join(str(error).split())
-        raise ValueError(f"{file}: is no robot that MuJoCo can read: {words}") from error
+        ways = [f"; {way}" for known, way in _WAYS.items() if known in words]
+        raise ValueError(f"{file}: is no robot that MuJoCo can read: {words}{''.join(ways)}") from error
+
+
+def _as_seen(file: Path, m: Any, compiled: Callable[[Any], Any]) -> Any:
+    """The model to draw: MuJoCo drops what a URDF file has for the eye only, unless it is told otherwise there.
+
+    Meshes that are missing are no reason to refuse a robot whose motion needs none: then the first model is drawn.
+    """
+    text = file.read_text(errors="replace")
+    if "<robot" not in text or "<mujoco" in text:
+        return m
+    kept = re.sub(
+        r"<robot\b[^>]*>", r'\g<0><mujoco><compiler discardvisual="false"/></mujoco>', text, count=1
+    )
+    try:
+        spec = library().MjSpec.from_string(kept)
+        spec.modelfiledir = str(file.parent)
+        seen = compiled(spec)
+    except ValueError:
+        return m
+    same = seen.nq == m.nq and seen.nbody == m.nbody
+    return seen if same else m
 
 
 def _add_motor(mujoco: ModuleType, spec: Any, name: str) -> None:
     """A motor on a joint, limited by what the file says of the joint (``effort`` in URDF)."""
-    joints = {joint.name: joint for joint in spec.joints}
-    checks.choice("actuated", name, joints, "a joint:")
+    (joint,) = (joint for joint in spec.joints if joint.name == name)
     motor = spec.add_actuator(name=f"{name}_motor", target=name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
-    low, high = joints[name].actfrcrange
+    low, high = joint.actfrcrange
     if low < high:
         motor.ctrlrange, motor.ctrllimited = (low, high), True
+
+
+def _fix(mujoco: ModuleType, spec: Any, names: Sequence[str]) -> None:
+    """Leave joints out, with all that acts on them: their bodies stand as drawn."""
+    if not names:
+        return
+    m = spec.compile()  # which numbers its parts
+    gone = {i for i in range(m.njnt) if m.jnt(i).name in names}
+    tendons = {
+        t
+        for t in range(m.ntendon)
+        for w in range(m.tendon_adr[t], m.tendon_adr[t] + m.tendon_num[t])
+        if m.wrap_type[w] == mujoco.mjtWrap.mjWRAP_JOINT and m.wrap_objid[w] in gone
+    }
+    on_tendon, ties = mujoco.mjtTrn.mjTRN_TENDON, mujoco.mjtEq
+    actuators = {
+        i
+        for i, kind in enumerate(m.actuator_trntype)
+        if m.actuator_trnid[i, 0] in (tendons if kind == on_tendon else gone)
+    }
+    kinds = {int(ties.mjEQ_JOINT): gone, int(ties.mjEQ_TENDON): tendons}
+    equalities = {
+        i
+        for i in range(m.neq)
+        if {int(m.eq_obj1id[i]), int(m.eq_obj2id[i])} & kinds.get(int(m.eq_type[i]), set())
+    }
+    left = [a for i in sorted(gone) for a in range(m.jnt_qposadr[i], m.jnt_qposadr[i] + _width(m, i))]
+    poses = [np.delete(m.key_qpos[k], left) for k in range(m.nkey)]
+    parts = [(spec.equalities, equalities), (spec.actuators, actuators), (spec.tendons, tendons)]
+    parts += [(spec.joints, gone), (spec.sensors, set(range(m.nsensor)))]  # sensors measure no plant
+    for part in [listed[i] for listed, numbers in parts for i in sorted(numbers)]:
+        part.delete() if hasattr(part, "delete") else spec.delete(part)  # older MuJoCo, newer
+    for key, pose in zip(spec.keys, poses):
+        key.qpos, key.qvel, key.ctrl, key.act = pose, [], [], []
+
+
+def _width(m: Any, joint: int) -> int:
+    """How many numbers say where a joint is."""
+    return {0: 7, 1: 4}.get(int(m.jnt_type[joint]), 1)  # free, ball
+
+
+def disabled(m: Any, *names: str) -> bool:
+    """Whether one of the flags of a model's options, called as in MuJoCo, switches something off."""
+    bits = library().mjtDisableBit
+    return any(m.opt.disableflags & int(getattr(bits, f"mjDSBL_{name}", 0)) for name in names)
+
+
+def _without_what_is_off(m: Any) -> Any:
+    """The model with zeros for gravity, springs and dampers that its options switch off."""
+    if disabled(m, "GRAVITY"):
+        m.opt.gravity[:] = 0
+    for name, kind in (("SPRING", "stiffness"), ("DAMPER", "damping")):
+        if disabled(m, name, "PASSIVE"):  # in which older MuJoCo has both
+            getattr(m, f"{'jnt' if name == 'SPRING' else 'dof'}_{kind}")[:] = 0
+            getattr(m, f"tendon_{kind}")[:] = 0
+    return m
 
 
 def name_of(m: Any, kind: str, number: int | np.integer) -> str:
     """A joint's, body's or actuator's name in the model as an identifier; its kind and number if it has none."""
     named = re.sub(r"\W+", "_", getattr(m, kind)(number).name).strip("_")
     return named or f"{dict(jnt='joint').get(kind, kind)}{number + 1}"
-
-
-def check_supported(m: Any) -> None:
-    """Refuse what is no tree of hinges and slides with motors on them, naming the joint or actuator.
-
-    Raises:
-        ValueError: says what the model has, and the way out.
-    """
-    mujoco = library()
-    loose = {int(mujoco.mjtJoint.mjJNT_FREE): "a free", int(mujoco.mjtJoint.mjJNT_BALL): "a ball"}
-    for number, kind in enumerate(map(int, m.jnt_type)):
-        if kind in loose:
-            way = (
-                "leave the joint out, so that the body stands fixed"
-                if "free" in loose[kind]
-                else ("replace it by up to three hinges")
-            )
-            raise ValueError(
-                f"joint {name_of(m, 'jnt', number)!r}: is {loose[kind]} joint, whose orientation is a quaternion, not "
-                f"a state that can deviate freely; {way}, or give the body slides and hinges along its axes"
-            )
-    if not m.njnt:
-        raise ValueError("model: has no joints, so nothing moves; add a hinge or a slide")
-    if not m.nu:
-        joints = ", ".join(repr(m.jnt(i).name) for i in range(m.njnt))
-        raise ValueError(
-            f"model: has no actuators, so nothing can be controlled; name the joints that a motor drives, as "
-            f"actuated=[{joints}]"
-        )
-    _check_actuators(m)
-    if m.neq and np.any(m.eq_active0):
-        raise ValueError(
-            "model: has equality constraints, which close loops or couple joints; lqrlab takes trees of bodies alone: "
-            "remove <equality>, or deactivate its members"
-        )
-
-
-def _check_actuators(m: Any) -> None:
-    mujoco = library()
-    stateless = {int(mujoco.mjtDyn.mjDYN_NONE)}
-    on_joint = {int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)}
-    gains = {int(mujoco.mjtGain.mjGAIN_FIXED), int(mujoco.mjtGain.mjGAIN_AFFINE)}
-    biases = {int(mujoco.mjtBias.mjBIAS_NONE), int(mujoco.mjtBias.mjBIAS_AFFINE)}
-    for kinds, known, found in (
-        (
-            m.actuator_dyntype,
-            stateless,
-            "has a state of its own (a filter, an integrator, a muscle's activation)",
-        ),
-        (m.actuator_trntype, on_joint, "acts on no joint, but on a tendon, a site or a body"),
-        (m.actuator_gaintype, gains, "has a force that is not affine in its input"),
-        (m.actuator_biastype, biases, "has a force that is not affine in its input"),
-    ):
-        for number, kind in enumerate(kinds):
-            if int(kind) not in known:
-                raise ValueError(
-                    f"actuator {name_of(m, 'actuator', number)!r}: {found}; replace it by a <motor>, <position> or "
-                    "<velocity> on a joint"
-                )
-
-
-def left_out(m: Any, q: np.ndarray) -> tuple[str, list[str]]:
-    """What the model has besides smooth motion, in words, and which of that acts at rest at ``q``."""
-    mujoco = library()
-    kinds, acting = [], []
-    if m.ngeom > 1 and np.any(m.geom_contype) and np.any(m.geom_conaffinity):
-        kinds.append("contacts")
-        data = mujoco.MjData(m)
-        data.qpos[:] = q
-        mujoco.mj_forward(m, data)
-        for contact in data.contact[: data.ncon]:
-            names = [name_of(m, "body", m.geom_bodyid[g]) for g in contact.geom if g >= 0]
-            acting.append(f"{' and '.join(names)} touch")
-    if np.any(m.jnt_limited):
-        kinds.append("stops at the ends of the joints' ranges")
-        for i in np.flatnonzero(m.jnt_limited):
-            low, high = m.jnt_range[i]
-            if not low < q[m.jnt_qposadr[i]] < high:
-                acting.append(f"joint {name_of(m, 'jnt', i)!r} is at its stop")
-    if np.any(m.dof_frictionloss):
-        kinds.append("dry friction")
-        rubs = [name_of(m, "jnt", m.dof_jntid[i]) for i in np.flatnonzero(m.dof_frictionloss)]
-        acting.append(f"dry friction acts in {', '.join(rubs)}")
-    return ", ".join(kinds), acting
 
 
 @contextlib.contextmanager

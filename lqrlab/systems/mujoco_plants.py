@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from lqrlab.compute import checks
-from lqrlab.systems import geoms, mujoco_files, mujoco_rest
+from lqrlab.systems import geoms, mujoco_checks, mujoco_files, mujoco_rest
 from lqrlab.systems.declaration import Signal, param
 from lqrlab.systems.declaration_checks import check
 from lqrlab.systems.mujoco_rest import Rest
@@ -27,6 +27,7 @@ def from_mujoco(
     *,
     at: str | Sequence[float] | None = None,
     actuated: Sequence[str] = (),
+    fixed: Sequence[str] = (),
     dt: float | None = None,
     name: str = "",
 ) -> Plant:
@@ -42,6 +43,8 @@ def from_mujoco(
         at: where to control around: a key frame's name, or the joints' positions. The first key frame, or
             the pose in which the model is drawn, if left out. The inputs that hold it are solved for.
         actuated: joints that a motor is added to, limited by their ``effort``; a URDF file has no actuators.
+        fixed: joints that are left out, with what acts on them, so that their bodies stand as drawn: a floating base,
+            a gripper's fingers, or what is more than the 12 states and 6 inputs that data sets take.
         dt: sample time [s], 0.01 if left out.
         name: what the plant is called; as the file, or the model, if left out.
 
@@ -58,18 +61,18 @@ def from_mujoco(
     >>> [signal.label for signal in (*plant.states, *plant.inputs)]
     ['pivot [rad]', 'pivot rate [rad/s]', 'motor [N·m]']
     """
-    m, file = mujoco_files.read(model, actuated)
+    m, file, seen = mujoco_files.read(model, actuated, fixed)
     step = 0.01 if dt is None else checks.number("dt", dt, "a sample time above 0 s", above=0)
     try:
-        mujoco_files.check_supported(m)
+        mujoco_checks.check_supported(m)
         rest = mujoco_rest.solve(m, at)
-        cls = _class_of(m, rest, name, file, step)
+        cls = _class_of(m, seen(), rest, name, file, step)
         check(cls)
         plant = cls(**{key: jnp.asarray(f.default, float) for key, f in parameter_fields(cls).items()})
         _compare(m, plant)
     except ValueError as error:
         raise ValueError(f"{file}: {error}" if file else str(error)) from error
-    acting = mujoco_files.left_out(m, rest.q)[1]
+    acting = mujoco_checks.left_out(m, rest.q)[1]
     if acting:
         warnings.warn(
             f"{plant.name}: {'; '.join(acting)} where the robot is to be held; lqrlab leaves that out: A, B and all "
@@ -102,17 +105,18 @@ def _signals(m: Any, rest: Rest) -> tuple[tuple[Signal, ...], tuple[Signal, ...]
     units = ["m" if joint.slides else "rad" for joint in tree.joints]
     names = _unique([mujoco_files.name_of(m, "jnt", i) for i in range(m.njnt)])
     states = [Signal(*row) for row in zip(names, units, scale.tolist(), rest.q.tolist())]
-    states += [Signal(f"{s.name}_rate", f"{s.unit}/s", 2 * s.scale) for s in states]
+    rates = _unique([f"{name}_rate" for name in names], names)
+    states += [Signal(name, f"{s.unit}/s", 2 * s.scale) for name, s in zip(rates, states)]
 
     inputs = []
     for i, joint in enumerate(m.actuator_trnid[:, 0]):
         strength = abs(rest.drive[joint, i]) or 1.0
         low, high = tree.input_limits[:, i]
-        kind, unit = _kind(tree.bias[i], units[joint], normalised=bool(strength != 1 and high == -low == 1))
+        normalised = bool(strength != 1 and high == -low == 1)
+        kind, unit, reach = _kind(tree.gain[i], tree.bias[i], units[joint], normalised=normalised)
         size, room = scale[joint] * rest.effort[joint] / strength, (high - low) / 4
-        size = {"target": scale[joint], "target_rate": 2 * scale[joint]}.get(
-            kind, room if np.isfinite(room) else size
-        )
+        reach *= scale[joint] * abs(m.actuator_gear[i, 0])
+        size = reach or (room if np.isfinite(room) else size)
         name = mujoco_files.name_of(m, "actuator", i)
         name = name if name not in names else f"{name}_{kind}"
         inputs.append(Signal(name, unit, float(min(size, room)), float(rest.u[i])))
@@ -120,14 +124,18 @@ def _signals(m: Any, rest: Rest) -> tuple[tuple[Signal, ...], tuple[Signal, ...]
     return tuple(states), tuple(Signal(n, s.unit, s.scale, s.at) for n, s in zip(given, inputs))
 
 
-def _kind(bias: np.ndarray, unit: str, *, normalised: bool) -> tuple[str, str]:
-    """What an actuator's input is, and its unit: a servo's target, or a motor's force or torque."""
-    if bias[1]:
-        return "target", unit
-    if bias[2]:
-        return "target_rate", f"{unit}/s"
+def _kind(gain: np.ndarray, bias: np.ndarray, unit: str, *, normalised: bool) -> tuple[str, str, float]:
+    """What an actuator's input is, its unit, and the input of a servo for one large unit of its joint (else 0).
+
+    The input has a unit where the model leaves no factor between it and what it is called after.
+    """
+    for kind, slope, large, per in (("target", bias[1], 1.0, ""), ("target_rate", bias[2], 2.0, "/s")):
+        if slope and gain[0]:
+            plain = bool(np.isclose(gain[0], -slope) and not gain[1:].any())
+            return kind, f"{unit}{per}" if plain else "1", float(large * abs(slope / gain[0]))
     force = "force" if unit == "m" else "torque"
-    return force, "1" if normalised else {"m": "N", "rad": "N·m"}[unit]
+    plain = not normalised and gain.tolist() == [1, 0, 0]
+    return force, {"m": "N", "rad": "N·m"}[unit] if plain else "1", 0.0
 
 
 def _parameters(m: Any) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
@@ -157,24 +165,24 @@ def _parameters(m: Any) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
     return declared, groups
 
 
-def _class_of(m: Any, rest: Rest, name: str, file: str, dt: float) -> type[Plant]:
+def _class_of(m: Any, seen: Any, rest: Rest, name: str, file: str, dt: float) -> type[Plant]:
     """The class of a robot's variants, with the robot's own values for defaults."""
     mujoco = mujoco_files.library()
     checks.text("name", name)
     declared, groups = _parameters(m)
     states, inputs = _signals(m, rest)
-    view = geoms.view(m, rest.q)
+    view, outlines = geoms.view(m, rest.q), geoms.outlines(seen)
     named = m.names[: m.names.index(b"\0")].decode()
     called = re.sub(r"\W+", "_", name or (Path(file).stem if file else named)).strip("_")
     title = (named if named and named != "MuJoCo Model" else called).replace("_", " ")
-    kinds = mujoco_files.left_out(m, rest.q)[0]
+    kinds = mujoco_checks.left_out(m, rest.q)[0]
     about = f"{title}.\n\nSource: {file or 'a model'} (MuJoCo {mujoco.__version__})"
     if kinds:
         about += f"\n\nLimits: the motion is smooth; left out of the model are its {kinds}"
     free = [inputs[i].name for i in rest.inputs] + [states[i].name for i in rest.coordinates]
 
     def draw(self: Multibody, x: np.ndarray, u: np.ndarray) -> geoms.Drawing:
-        return geoms.drawing(m, x[: m.nq], view)
+        return geoms.drawing(seen, x[: m.nq], view, outlines)
 
     cls: Any = type(
         "Robot",
@@ -213,6 +221,6 @@ def _compare(m: Any, plant: Plant) -> None:
     close = 1e-6 if found.dtype == np.float64 else 1e-2
     if not np.allclose(found, expected, rtol=close, atol=close * np.abs(expected).max()):
         raise ValueError(
-            f"model: its accelerations differ from MuJoCo's by {np.abs(found - expected).max():.2g}: something acts in "
-            "it that lqrlab does not know, such as springs of tendons, or drag of the air; take it out of the model"
+            f"model: its accelerations differ from MuJoCo's by {np.abs(found - expected).max():.2g}: "
+            f"{mujoco_checks.suspects(m)}"
         )

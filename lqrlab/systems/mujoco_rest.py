@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lqrlab.compute import checks
-from lqrlab.systems import mujoco_files
+from lqrlab.systems import mujoco_checks, mujoco_files
 
 
 class Rest(NamedTuple):
@@ -37,12 +37,17 @@ def solve(m: Any, at: str | Sequence[float] | None) -> Rest:
     if at is None:
         start, u = next(iter(poses.values()), drawn)
     elif isinstance(at, str):
+        if not poses:
+            raise ValueError(
+                f"at: the model has no key frames; give positions, as at={np.round(m.qpos0, 6).tolist()}"
+            )
         start, u = poses[checks.choice("at", at, poses, "a key frame:")]
     else:
         start, u = checks.real("at", at), drawn[1]
         if start.shape != (m.nq,) or not np.isfinite(start).all():
             raise ValueError(f"at: expected {m.nq} positions, one a joint, but found {at!r}")
     q = np.array(start, float)
+    _check_inertia(m, q)
     for _ in range(30):
         force, drive, slope = _statics(m, q, u)
         undriven = scipy.linalg.null_space(drive.T, rcond=1e-9)  # directions in which no actuator acts
@@ -56,28 +61,56 @@ def solve(m: Any, at: str | Sequence[float] | None) -> Rest:
     worst = int(np.argmax(moved))
     if not found or moved[worst] > 0.01:
         raise ValueError(_not_held(m, start, q if found else None))
-    limits = mujoco_files.tree_of(m).input_limits
-    for i, (low, value, high) in enumerate(zip(limits[0], u, limits[1])):
-        if not low <= value <= high:
-            raise ValueError(
-                f"actuator {mujoco_files.name_of(m, 'actuator', i)!r}: holding the robot at rest takes {value:.4g}, "
-                f"but its ctrlrange is [{low:g}, {high:g}]; widen it, or choose another pose by at="
-            )
-    effort = np.abs(np.diagonal(slope)) + 4 * _inertia(m, q)
+    _check_limits(m, q, u)
+    effort = np.abs(np.diagonal(slope)) + 4 * np.diagonal(_mass_matrix(m, q))
     return Rest(q, u, _independent(drive), _independent(undriven.T @ slope), drive, effort)
 
 
-def _inertia(m: Any, q: np.ndarray) -> np.ndarray:
-    """Diagonal of the mass matrix [q]."""
-    mujoco, column = mujoco_files.library(), np.zeros(m.nv)
+def _check_limits(m: Any, q: np.ndarray, u: np.ndarray) -> None:
+    """Refuse a pose that takes more than the actuators have, naming the limit."""
+    tree, gear = mujoco_files.tree_of(m), m.actuator_gear[:, 0]
+    motion = np.stack([np.ones(m.nu), gear * (q @ tree.acts_on)])
+    pull = np.sum(tree.gain[:, :2].T * motion, 0) * u + np.sum(tree.bias[:, :2].T * motion, 0)
+    for kind, limit, limits, values in (
+        ("actuator", "ctrlrange", tree.input_limits, u),
+        ("actuator", "forcerange", tree.force_limits, pull),
+        ("jnt", "actuatorfrcrange", tree.joint_limits, tree.acts_on @ (gear * pull)),
+    ):
+        for i, (low, value, high) in enumerate(zip(limits[0], values, limits[1])):
+            if not low <= value <= high:
+                what = "joint" if kind == "jnt" else kind
+                raise ValueError(
+                    f"{what} {mujoco_files.name_of(m, kind, i)!r}: holding the robot at rest takes {value:.4g}, but "
+                    f"its {limit} is [{low:g}, {high:g}]; widen it, or choose another pose by at="
+                )
+
+
+def _mass_matrix(m: Any, q: np.ndarray) -> np.ndarray:
+    """M(q) [q, q], which MuJoCo does not have to factorise for it."""
+    mujoco, columns = mujoco_files.library(), np.zeros((m.nv, m.nv))
     data = mujoco.MjData(m)
     data.qpos[:] = q
-    mujoco.mj_forward(m, data)
-    diagonal = np.zeros(m.nv)
-    for i, unit in enumerate(np.eye(m.nv)):
+    mujoco.mj_kinematics(m, data)
+    mujoco.mj_comPos(m, data)
+    (mujoco.mj_makeM if hasattr(mujoco, "mj_makeM") else mujoco.mj_crb)(m, data)
+    for column, unit in zip(columns, np.eye(m.nv)):
         mujoco.mj_mulM(m, data, column, unit)
-        diagonal[i] = column[i]
-    return diagonal
+    return columns
+
+
+def _check_inertia(m: Any, q: np.ndarray) -> None:
+    """Refuse joints that move nothing, or the same as others: MuJoCo itself only warns, into a file of its own."""
+    M = _mass_matrix(m, q)
+    root = np.sqrt(np.maximum(np.diagonal(M), 1e-300))
+    sizes, directions = np.linalg.eigh(M / root / root[:, None])
+    if np.diagonal(M).min() > 0 and sizes[0] > 1e-9:
+        return
+    alike = np.flatnonzero(np.abs(directions[:, 0]) > 0.1)
+    names = " and ".join(f"joint {mujoco_files.name_of(m, 'jnt', i)!r}" for i in alike)
+    raise ValueError(
+        f"{names}: no inertia opposes a motion of them; remove a joint that moves what another one moves, or give it "
+        "an armature"
+    )
 
 
 def _statics(m: Any, q: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -117,13 +150,13 @@ def _not_held(m: Any, start: np.ndarray, near: np.ndarray | None) -> str:
     """Which joint no input holds, and where the robot could be held."""
     force, drive, _ = _statics(m, np.array(start, float), np.zeros(m.nu))
     left = force - drive @ np.linalg.lstsq(drive, force, rcond=1e-9)[0]
-    joint = mujoco_files.name_of(m, "jnt", int(np.argmax(np.abs(left))))
-    hint = (
-        "choose another pose by at="
-        if near is None
-        else (f"near it, at={np.round(near, 6).tolist()} can be held")
-    )
+    worst = int(np.argmax(np.abs(left)))
+    joint = mujoco_files.name_of(m, "jnt", worst)
+    hint = f"choose another pose by at=, or {mujoco_checks.held(m, worst)}"
+    if near is not None:
+        hint = f"near it, at={np.round(near, 6).tolist()} can be held"
+    ground = "; the ground does not either, since contacts are left out" if mujoco_checks.touches(m) else ""
     return (
         f"no input holds the robot at {np.round(start, 6).tolist()}: {np.abs(left).max():.3g} N·m (or N) at joint "
-        f"{joint!r} are left, and no actuator can carry them; {hint}"
+        f"{joint!r} are left, and no actuator can carry them{ground}; {hint}"
     )

@@ -25,7 +25,7 @@ from lqrlab.systems.plant import Plant
 
 GROUP = "lqrlab.plants"
 """Entry points of installed packages: each names a module that registers plants, a plant class, or a plant."""
-_KEYS = ("file", "A", "B", "C", "Q", "R", "dt", "states", "inputs", "actuated")
+_KEYS = ("file", "A", "B", "C", "Q", "R", "dt", "states", "inputs", "actuated", "fixed")
 _entered = {"files": "", "packages": ""}
 
 
