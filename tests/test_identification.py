@@ -480,6 +480,15 @@ def test_a_long_record_of_integrators_in_a_row_is_fitted():
     assert identification.under_doubt(batch, gain).quantile(1.0) < 0.02
 
 
+def test_segments_are_short_enough_for_a_plant_that_its_defaults_would_tear_away():
+    """A magnet with the wrong resistance drops or catches its ball before errors of the state have grown 150-fold."""
+    truth, log = closed_loop_log("magnetic_levitation", 0, 200)
+    names = ("magnet", "resistance", "inductance")
+    found = identification.fit(systems.make("magnetic_levitation"), log, names, starts=1)
+    assert np.all(found.fit_percent > 98)
+    np.testing.assert_allclose(found.values[1:], [truth.resistance, truth.inductance], rtol=3e-3)
+
+
 def shooting(method, segment=None):
     _, log = closed_loop_log("pendulum", 1, 60)
     return identification.fit(

@@ -16,6 +16,7 @@ from lqrlab.systems import Plant, check_plant, parameter_fields
 
 METHODS = ("auto", "single", "multiple", "filter")
 _GROWTH = 150.0  # of errors within a segment
+_FAR = 5.0  # ranges of a signal in the log, from which it is far
 _LOOSE = 1e-2  # by which segments may fail to meet at first, relative to the states' scales
 
 
@@ -41,7 +42,8 @@ def fit(
         starts: parameter values tried, the plant's own and others around them; the best few are followed.
         offsets: free constant offsets, of all outputs or of those named.
         defect: by how much segments may fail to meet, relative to the states' scales: larger allows for disturbances.
-        segment: samples in a segment; as many as errors of the state take to grow 150-fold if left out.
+        segment: samples in a segment; if left out, as many as errors of the state take to grow 150-fold, or fewer where
+            the plant as given would leave the log far behind.
         substeps: Runge-Kutta steps in a sample time; enough for the plant's fastest mode at its operating point if left
             out.
         seed: of the starts.
@@ -116,7 +118,20 @@ def _cut(
         fits = calm if calm < longest else longest // 10
         length = checks.whole("segment", segment) if segment else int(np.clip(fits, 5, max(longest // 2, 5)))
     substeps = simulation.env(plant, dt=log.dt, substeps=substeps).substeps
-    return Segments.of(plant, log, names, length, substeps, offsets)
+    made = Segments.of(plant, log, names, length, substeps, offsets)
+    while length and not segment and length >= 10 and _strays(made, log):
+        length //= 2
+        made = Segments.of(plant, log, names, length, substeps, offsets)
+    return made
+
+
+def _strays(segments: Segments, log: Log) -> bool:
+    """Whether segments of the plant as given leave the log far behind: no slope there says where to go."""
+    z = jnp.zeros(len(segments.coordinates.names))
+    ys = np.asarray(segments.outputs(z, jnp.asarray(first_states(segments, log)))[0])
+    ranges = np.ptp(log.ys, axis=0)
+    error = np.abs(ys - segments.ys)[segments.mask] / np.where(ranges > 0, ranges, np.inf)
+    return not bool(np.all(error < _FAR))
 
 
 def _calm(plant: Plant, dt: float, longest: int) -> int:
