@@ -16,7 +16,7 @@ from lqrlab.systems import Plant, check_plant, parameter_fields
 
 METHODS = ("auto", "single", "multiple", "filter")
 _GROWTH = 150.0  # of errors within a segment
-_FAR = 5.0  # ranges of a signal in the log, from which it is far
+_FAR = 25.0  # ranges of a signal in the log, from which it is far
 _LOOSE = 1e-2  # by which segments may fail to meet at first, relative to the states' scales
 
 
