@@ -1,8 +1,8 @@
 """lqrlab: a notebook-first workbench for optimal and learned control of dynamical systems, in JAX.
 
-The rooms, in the order that data flows: :mod:`compute`, :mod:`systems`, :mod:`control`,
-:mod:`simulation`, :mod:`dataset`, :mod:`identification`, :mod:`learning`, :mod:`evaluation`, :mod:`environments`,
-:mod:`benchmarks`, :mod:`workbench`.
+The library, in the order that data flows: :mod:`compute`, :mod:`systems`, :mod:`control`, :mod:`simulation`,
+:mod:`dataset`, :mod:`learning`, :mod:`evaluation`. On top of it :mod:`workbench`, what people see and start; and the
+extensions :mod:`identification`, :mod:`environments`, :mod:`robots`, each of which needs an extra of its own.
 Each is loaded when it is first named, so that asking for one does not pay for all.
 """
 
@@ -10,18 +10,24 @@ import importlib
 import sys
 from typing import Any
 
-__version__ = "0.2.0"
-__all__ = [  # noqa: RUF022 (the order is the order of the rooms)
-    "compute", "systems", "control", "simulation", "dataset", "identification", "learning", "evaluation",
-    "environments", "benchmarks", "workbench",
-]  # fmt: skip
+__version__ = "0.3.0.dev0"
+LIBRARY = ("compute", "systems", "control", "simulation", "dataset", "learning", "evaluation")
+"""The library's subpackages: each imports only those before it."""
+EXTENSIONS = ("identification", "environments", "robots")
+"""What nothing else imports; in ``lqrlab.extensions``, and by name here."""
+__all__ = [*LIBRARY, "workbench", *EXTENSIONS]
 
-
-if "gymnasium" in sys.modules:  # else the room registers its ids when it is named
-    importlib.import_module("lqrlab.environments")
+if (
+    "gymnasium" in sys.modules
+):  # which has no entry points: else the ids are registered when environments is named
+    importlib.import_module("lqrlab.extensions.environments.ids").register()
 
 
 def __getattr__(name: str) -> Any:
+    if name in EXTENSIONS:
+        from lqrlab.compute import extras
+
+        return extras.load(f"{__name__}.extensions.{name}", name, f"lqrlab.{name}")
     if name in __all__:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

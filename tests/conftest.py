@@ -26,15 +26,14 @@ ROOMS = (
     "control",
     "simulation",
     "dataset",
-    "identification",
     "learning",
     "evaluation",
-    "environments",
+    "extensions",
 )
 install_import_hook([f"lqrlab.{room}" for room in ROOMS], "typecheck.checked")
 
 from lqrlab import compute  # noqa: E402  (after the hook)
-from lqrlab.systems import registry  # noqa: E402
+from lqrlab.systems import families  # noqa: E402
 
 compute.setup()
 jax.config.update("jax_numpy_rank_promotion", "raise")  # (64, 1) - (64,) is a bug, not a matrix
@@ -71,7 +70,7 @@ def programs_are_given_back():
 @pytest.fixture
 def catalogue_as_before(monkeypatch):
     """Families that a test enters are forgotten after it."""
-    monkeypatch.setattr(registry, "FAMILIES", dict(registry.FAMILIES))
+    monkeypatch.setattr(families, "FAMILIES", dict(families.FAMILIES))
 
 
 @pytest.fixture(autouse=True)

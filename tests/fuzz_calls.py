@@ -11,7 +11,7 @@ import numpy as np
 import scipy.linalg
 from fuzz_damage import KEY, Made, anything, gain, residual, starts_at_x0
 
-from lqrlab import compute, control, dataset, evaluation, learning, simulation, systems
+from lqrlab import compute, control, dataset, evaluation, learning, robots, simulation, systems
 
 A, B, C, D = (
     np.array([[0.0, 1.0], [2.0, -0.5]]),
@@ -131,7 +131,7 @@ def register(cls, name):
         return systems.register(cls, name=name)
     finally:
         for entered in {*systems.names()} - {*before}:
-            systems.registry.FAMILIES.pop(entered)
+            systems.families.FAMILIES.pop(entered)
 
 
 def declared(default, unit, about, low, high):
@@ -186,7 +186,7 @@ def setup(x64, cache, keep_pages):
 _ab, _abc, _design = {"A": A, "B": B}, {"A": STABLE, "B": B, "C": C}, {"A": A, "B": B, "Q": Q, "R": R}
 _sampled = {"A": F, "B": G, "Q": Q, "R": R}
 _loop, _costs = {"A": A, "B": B, "K": K}, {"Q": Q, "R": R, "N": N, "K": K}
-_run = {"plant": PENDULUM, "policy": GAIN, "x0": np.array([0.1, 0.0]), "num_steps": 5}
+_run = {"plant": PENDULUM, "controller": GAIN, "x0": np.array([0.1, 0.0]), "num_steps": 5}
 _w, _x0, _d = np.array([0.5, 1.0]), np.array([0.1, 0.0]), _abc | {"D": D}
 _noise = {"noise": 0.1, "sensor_noise": 0.1, "excitation": np.array([0.1]), "key": KEY}
 _kalman = {"C": C, "W": Q, "V": R}
@@ -199,11 +199,18 @@ _specs = {"settling": 1.0, "overshoot": 0.1, "effort": 2.0, "margin": 0.5, "with
 _front = _design | {"dt": DT, "Qs": np.stack([Q, 2 * Q]), "Rs": np.stack([R, R]), "X0": Q}
 _plant = {"f": field, "x_eq": np.zeros(2), "u_eq": np.zeros(1), "Q": Q, "R": R, "dt": DT}
 _given = _abc | {"Q": Q, "R": R, "dt": DT, "states": ["angle [rad]", "rate [rad/s]"]}
-_score = {"policy": GAIN, "plants": PENDULUM, "key": KEY, "num_initial": 2, "num_steps": 20, "linear": True}
+_score = {
+    "controller": GAIN,
+    "plants": PENDULUM,
+    "key": KEY,
+    "num_initial": 2,
+    "num_steps": 20,
+    "linear": True,
+}
 _score_x0 = _score | {"x0": _x0[None]}
 _region = {
     "plant": PENDULUM,
-    "policy": GAIN,
+    "controller": GAIN,
     "x0": _x0[None],
     "num_steps": 20,
     "dt": 0.02,
@@ -213,7 +220,7 @@ _data = {"families": ("pendulum",), "variants": 3, "spread": 0.2, "trajectories"
          "excitation": 0.1, "saturation": 5.0, "linear": True, "controller": "lqr"}  # fmt: skip
 _windows = {"kind": "auto", "split": "train", "batch_size": 2, "window": 2, "seed": 0, "pool_bytes": 10**6,
             "loops": 4, "process_index": 0, "process_count": 1}  # fmt: skip
-_env = {"plant": PENDULUM, "dt": DT, "linear": False, "limits": (-9.0, 9.0), "noise": 0.1, "substeps": 2}
+_problem = {"plants": PENDULUM, "dt": DT, "linear": False, "limits": (-9.0, 9.0), "noise": 0.1, "substeps": 2}
 _declared = {"default": 1.0, "unit": "m²", "about": "area", "low": 0.1, "high": 10.0}
 _length = {"cls": type(PENDULUM), "key": "length", "value": 0.5}
 _scheduled = {"plant": PENDULUM, "schedule": Made(schedule), "read": read}
@@ -280,8 +287,8 @@ CALLS = {
     "systems.from_dynamics": (systems.from_dynamics, _plant, anything),
     "systems.from_control": (from_control, _d | {"Q": Q, "R": R, "dt": DT}, anything),
     "systems.load": (systems.load, {"path": Made(a_file), "dt": DT}, anything),
-    "systems.from_mujoco": (
-        systems.from_mujoco,
+    "robots.from_mujoco": (
+        robots.from_mujoco,
         {"model": Made(a_robot), "at": [0.1], "actuated": ["pivot"], "fixed": [], "dt": DT, "name": "lever"},
         anything,
     ),
@@ -299,7 +306,9 @@ CALLS = {
     "systems.signals": (lambda text: systems.signals(text), {"text": "x, y = 0.1 ± 0.5 m"}, anything),
     "systems.with_rates": (with_rates, {"text": "x ± 1 m", "time": 0.5}, anything),
     "systems.initial_state": (PENDULUM.initial_state, {"key": KEY, "num": 2}, anything),
-    "simulation.env": (simulation.env, _env, anything),
+    "simulation.Problem.of": (simulation.Problem.of, _problem, anything),
+    "simulation.Problem.from_matrices": (simulation.Problem.from_matrices, _sampled | {"N": N, "limit": 1.0}, anything),
+    "simulation.bind": (simulation.bind, {"controller": K, "problem": PENDULUM}, anything),
     "simulation.rollout": (simulation.rollout, _run | {"dt": DT, "substeps": 2}, starts_at_x0),
     "simulation.rollout, linear": (simulation.rollout, _run | {"linear": True, "keep": ("xs",)} | _noise, starts_at_x0),
     "simulation.rollout, gain": (rolled_out, {"x0": _x0, "K": K, "num_steps": 5}, starts_at_x0),
@@ -311,14 +320,13 @@ CALLS = {
     "evaluation.evaluate": (evaluation.evaluate, _score, anything),
     "evaluation.evaluate, x0": (evaluation.evaluate, _score_x0, anything),
     "evaluation.attraction": (evaluation.attraction, _region, anything),
-    "evaluation.undescribed": (evaluation.undescribed, {"plants": VARIANTS, "noise": 0.01, "sensor_noise": 0.0,
-                                                        "limit": 20.0}, anything),
+    "evaluation.unknown_problem": (evaluation.unknown_problem, {"plants": VARIANTS, "noise": 0.01, "sensor_noise": 0.0,
+                                                                "limit": 20.0}, anything),
     "evaluation.baselines": (evaluation.baselines, {"plants": {"pendulum": VARIANTS}}, anything),
     "evaluation.baselines, one": (baselines, {"plant": VARIANTS}, anything),
     "evaluation.settling_steps": (evaluation.settling_steps, {"poles": np.array([0.9, 0.5]), "times": 2.0,
                                                               "shortest": 100, "longest": 2000}, anything),
     "dataset.DataConfig": (dataset.DataConfig, _data, anything),
-    "dataset.describe": (dataset.describe, {"plant": PENDULUM}, anything),
     "dataset.random_systems": (dataset.random_systems, {"key": KEY, "num": 2}, anything),
     "dataset.generate": (dataset.generate, {"config": DATA, "path": Made(a_folder)}, anything),
     "dataset.open": (dataset.open, {"path": Made(lambda: data().path)}, anything),
@@ -357,6 +365,7 @@ SLOW = {
 NOT_CALLED = {
     "systems.names": "takes nothing",
     "systems.check_plant": "all that takes a plant calls it",
+    "systems.check_size": "all that pads plants calls it",
     "systems.gravity": "is systems.param with one argument",
     "systems.register_file": "names families for the whole process",
     "control.lq_tracking": "its sequences of matrices are refused in words in test_control_designs",
@@ -366,7 +375,7 @@ NOT_CALLED = {
     ),
     **dict.fromkeys(
         ("simulation.extended_kalman", "simulation.unscented_kalman"),
-        "takes an Env and a policy, which are called; see test_simulation_policies",
+        "takes a problem and a policy, which are called; see test_simulation_policies",
     ),
     **dict.fromkeys(
         (
@@ -380,6 +389,7 @@ NOT_CALLED = {
         ),
         "takes seconds to minutes a call; wrong arguments are in test_recovery, test_ladder, test_unknown",
     ),
+    "simulation.is_policy": "is asked of anything, and answers",
     "simulation.record": "checks nothing: rollout without its checks, for generation",
     "simulation.step": "checks nothing: the body of rollout's scan",
 }

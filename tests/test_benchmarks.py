@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lqrlab import benchmarks, environments, evaluation, systems
-from lqrlab.benchmarks import identifying, learned_agents, measurement, records
-from lqrlab.workbench.cli import main
+import benchmarks
+from benchmarks import identifying, learned_agents, measurement, records
+from benchmarks.__main__ import bench as main
+from lqrlab import evaluation, systems
+from lqrlab.extensions import environments
 
 
 def test_calls_take_turns_and_the_least_time_counts(monkeypatch):
@@ -77,7 +79,7 @@ def test_a_record_goes_on_where_it_was_stopped(tmp_path):
     with pytest.raises(ValueError, match="of this machine"):
         list(benchmarks.measure_all(path, {"a": speed}))
     path.write_text('{"parts": {"a": 1}}')
-    with pytest.raises(ValueError, match="lqrlab bench all --json wrote"):
+    with pytest.raises(ValueError, match="python -m benchmarks all --json wrote"):
         list(benchmarks.measure_all(path, {"a": speed}))
 
 
@@ -90,10 +92,10 @@ def test_a_ratio_that_became_a_fifth_worse_is_said(tmp_path):
 
     old, same, worse = written("old", 10, 2, 1), written("same", 9, 2.2, 90), written("worse", 11, 2.5, 1)
     assert [c.regression for c in benchmarks.compare(tmp_path / "old", tmp_path / "worse")] == [True, False]
-    calm = CliRunner().invoke(main, ["bench", "compare", old, same])
+    calm = CliRunner().invoke(main, ["compare", old, same])
     assert calm.exit_code == 0
     assert "0 of 2 ratios" in calm.output
-    said = CliRunner().invoke(main, ["bench", "compare", old, worse])
+    said = CliRunner().invoke(main, ["compare", old, worse])
     assert said.exit_code == 1
     assert "gradient over solve" in said.output
     assert "over SciPy" not in said.output
@@ -128,7 +130,7 @@ def test_the_reward_of_sac_is_the_root_of_what_an_action_costs_above_the_optimum
     obs, state = env.reset(jax.random.key(0))
     for shift in (0.0, 0.5):
         u = environments.optimal(env)(obs) + jnp.float32(shift)
-        excess, root = (float(world.step_env(jax.random.key(1), state, u)[2]) for world in (env, rooted))
+        excess, root = (float(made.step_env(jax.random.key(1), state, u)[2]) for made in (env, rooted))
         assert root == pytest.approx(-np.sqrt(-excess), rel=1e-3, abs=1e-3)
     assert root < -0.01
 
@@ -162,7 +164,7 @@ def test_the_command_shows_learned_policies_or_one_object_a_line(monkeypatch):
     row = benchmarks.AgentRow("pendulum", "PPO", 1.25, 30.0, float("inf"), 0.5, 200_000, 2.0)
     asked = []
     monkeypatch.setattr(benchmarks, "bench_rl", lambda *args, **kwargs: asked.append((args, kwargs)) or [row])
-    command = ["bench", "rl", "--family", "pendulum", "--seeds", "2", "--steps", "0"]
+    command = ["rl", "--family", "pendulum", "--seeds", "2", "--steps", "0"]
     shown = CliRunner().invoke(main, command)
     assert asked == [((("pendulum",),), {"seeds": 2, "size": benchmarks.Training(ppo_steps=0)})]
     CliRunner().invoke(main, [*command, "--sac-steps", "0"])

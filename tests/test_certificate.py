@@ -99,7 +99,7 @@ def test_several_batches_are_certified_as_their_stack(plants):
     policy = Unrecognised(0.9 * optimum(stacked).K)
     found, expected = (learning.certify(policy, given, loops=20) for given in (both, stacked))
     assert found.excess.shape == (5,)
-    np.testing.assert_array_equal(found.excess, expected.excess)
+    np.testing.assert_allclose(found.excess, expected.excess, rtol=1e-10)  # sampled by two programs
 
 
 def test_gains_are_repaired_in_their_own_units_and_inside_a_trace(plants):

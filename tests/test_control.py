@@ -11,7 +11,7 @@ from scipy_oracle import gain, relative, van_loan
 
 from lqrlab import control, simulation, systems
 from lqrlab.compute import quick_jit
-from lqrlab.control import checks, regulator
+from lqrlab.control import matrix_checks, regulator
 from lqrlab.control.riccati import rescue
 
 FAMILIES = "pendulum", "magnetic_levitation", "cart_pole", "two_link_arm", "quadrotor"  # of five dimensions
@@ -303,7 +303,7 @@ def test_a_batch_takes_a_weight_that_printing_made_indefinite_only_if_it_is_symm
     Q = np.array([[[1.0, 0.0], [0.0, -1e-5]], [[1.0, 0.01], [0.0, -1e-5]], [[1.0, 0.0], [0.0, -1e-2]]])
     R, N = np.broadcast_to(np.eye(1), (3, 1, 1)), np.zeros((3, 2, 1))
     with pytest.warns(UserWarning, match="found in the batch 1 with a Q that the rounding"):
-        taken = checks.nearly_bounded_below(Q, R, N, singular_R=False)
+        taken = matrix_checks.nearly_bounded_below(Q, R, N, singular_R=False)
     assert taken.tolist() == [True, False, False]
 
 
@@ -365,7 +365,7 @@ def test_a_batch_marks_bad_members_and_solves_the_rest(design):
 
 
 def test_float32_answers_and_warns_once():
-    checks._warn_of_float32.cache_clear()
+    matrix_checks._warn_of_float32.cache_clear()
     args = [np.asarray(a, np.float32) for a in DOUBLE]
     with pytest.warns(UserWarning, match="float32"):
         result = control.lqr(*args)

@@ -20,7 +20,7 @@ import pytest
 import scipy.linalg
 from click.testing import CliRunner
 
-from lqrlab import control, dataset, simulation, systems
+from lqrlab import dataset, simulation, systems
 from lqrlab.dataset import DataConfig, layout
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import cluster, notebooks
@@ -303,15 +303,15 @@ def test_loops_are_judged_in_units_of_their_scales_and_at_their_limits_in_the_la
         families=("pendulum",), held_out=(), linear=linear, saturation=1.0, excitation=0.0, num_steps=14
     )
     plants = systems.sample("pendulum", key=jax.random.key(1), num=3)
-    designs = dataset.trajectories.designed(plants)
+    problem = dataset.trajectories.posed(config, plants)
     scale_x, scale_u = (np.asarray(a) for a in plants.scales)
     key, x0 = jax.random.key(0), np.linspace(0.1, 1.0, 24).reshape(3, 4, 2) * scale_x
-    runs = dataset.trajectories.simulate(config, designs, x0, key, gain_key=key)
+    runs = dataset.trajectories.simulate(config, problem, x0, key, gain_key=key)
     size = np.abs(runs["states"] / scale_x).max(-1)
     at_limit = np.abs(runs["controls"] / scale_u).max(-1) > 0.999
     expected = {
         "start": x0 / scale_x,
-        "end": runs["states"][:, :, -1] / scale_x,
+        "end": runs["states"][:, :, -1],
         "peak": size.max(-1),
         "before": size[:, :, 9:12].max(-1),  # the last but one quarter of 15 samples
         "last": size[:, :, 12:].max(-1),
@@ -359,13 +359,14 @@ def test_perturbed_regulators_and_policies_run_the_loops_while_the_optimum_stays
 @pytest.mark.parametrize(
     ("name", "controller", "words"),
     [
-        ("lqr", lambda plants: simulation.no_control(plants), "the config says 'lqr', but the policy that was given"),
+        ("lqr", lambda problem: problem.K, "the config says 'lqr', but the controller that was given"),
         ("half", None, "the config says 'half', but the optimum runs the loops"),
-        ("half", 0.5, "controller: expected a function plants → policy, but found float"),
-        ("half", simulation.LinearPolicy(np.ones((1, 2))), "expected a function plants → policy, but found LinearP"),
-        ("half", lambda plants: control.lqrd(*plants.matrices(), *plants.weights(), plants.dt).K, "policy: expected"),
-        ("half", lambda plants: simulation.LinearPolicy(np.ones((2, 3))), r"gain K of shape \[..., 1, 2\]"),
-        ("half", lambda plants: simulation.LinearPolicy(np.ones((3, 1, 2))), r"gain.* \(3,\)"),
+        ("half", 0.5, "controller: expected a policy, a gain K, .*, but found float"),
+        ("half", simulation.LinearPolicy(np.ones((1, 2))), "expected what binds to .*, but found a policy, LinearP"),
+        ("half", lambda problem: None, "controller: expected a policy, a gain K, .*, but found NoneType"),
+        ("half", lambda problem: simulation.LinearPolicy(np.ones((2, 3))), r"gain K of shape \[..., 1, 2\]"),
+        ("half", lambda problem: np.ones((2, 3)), r"gain K of shape \[..., 1, 2\]"),
+        ("half", lambda problem: simulation.LinearPolicy(np.ones((3, 1, 2))), r"gain.* \(3,\)"),
     ],
 )  # fmt: skip
 def test_a_controller_that_does_not_fit_is_refused(name, controller, words, tmp_path):
@@ -376,10 +377,9 @@ def test_a_controller_that_does_not_fit_is_refused(name, controller, words, tmp_
     assert not list(tmp_path.rglob("*.h5"))
 
 
-def three_quarters(plants):
-    """A policy of its own: three quarters of what the optimum does."""
-    K = control.lqrd(*plants.matrices(), *plants.weights(), plants.dt).K
-    return simulation.LinearPolicy(0.75 * K)
+def three_quarters(problem):
+    """Three quarters of what the optimum does."""
+    return 0.75 * problem.K
 
 
 # The same bytes --------------------------------------------------------------------------------------------
@@ -511,9 +511,9 @@ def test_compressed_it_is_smaller_and_the_same(tmp_path, monkeypatch):
     assert "hdf5plugin" in (tmp_path / "packed" / "card.md").read_text()
     assert dataset.verify(tmp_path / "packed").ok
     monkeypatch.setitem(sys.modules, "hdf5plugin", None)
-    with pytest.raises(ValueError, match="pip install hdf5plugin"):
+    with pytest.raises(ValueError, match=r"pip install 'lqrlab\[compression\]'"):
         dataset.generate(dataclasses.replace(config, compression="blosc", seed=1), tmp_path / "other")
-    with pytest.raises(dataset.BadFile, match="pip install hdf5plugin"):
+    with pytest.raises(dataset.BadFile, match=r"pip install 'lqrlab\[compression\]'"):
         dataset.open(tmp_path / "packed").trajectories(None, "pendulum")
 
 

@@ -1,7 +1,6 @@
 """Windows: each once an epoch, scaled, padded, masked, from the right plants; as a reference cuts them."""
 
 import dataclasses
-import gc
 import inspect
 import threading
 import time
@@ -17,6 +16,7 @@ from lqrlab import control, dataset, simulation, systems
 from lqrlab.compute import memory
 from lqrlab.dataset import DataConfig, shuffling, sources, windows
 from lqrlab.dataset.sources import resident, simulated, streaming
+from lqrlab.simulation import Problem
 
 WINDOW, STEPS = 5, 12
 CONFIG = DataConfig(
@@ -201,6 +201,11 @@ def test_streaming_reads_little_at_a_time(data):
     assert any(len({block.shard for block in pool}) > 1 for pool in pools)
 
 
+def described(plants):
+    """What a network is told of plants."""
+    return Problem.of(plants, linear=True, optimum=False).told()
+
+
 def test_the_description_is_that_of_the_plants(data):
     """A table from the matrices on disk equals one from the plants, which an unseen plant has too."""
     table = data.table()
@@ -208,8 +213,8 @@ def test_the_description_is_that_of_the_plants(data):
         plants, at = data.plants(None, family), data.rows(None, family)
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7),
-            table.describe(at),
-            dataset.describe(plants),
+            table.told(at),
+            described(plants),
         )
         design = control.lqrd(*plants.matrices(), *plants.weights(), plants.dt)
         sx, su = (np.asarray(s) for s in plants.scales)
@@ -225,15 +230,15 @@ def test_the_description_is_that_of_the_plants(data):
 
 def test_description_is_exact_zero_order_hold():
     plant = systems.make("cart_pole", pole_length=0.5)
-    described, (A, B) = dataset.describe(plant), plant.matrices()
+    told, (A, B) = described(plant), plant.matrices()
     sx, su = (np.asarray(s) for s in plant.scales)
     step = scipy.linalg.expm(np.block([[np.asarray(A), np.asarray(B)], [np.zeros((1, 5))]]) * plant.dt)
-    np.testing.assert_allclose(described.A[:4, :4], step[:4, :4] * sx / sx[:, None], rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(described.B[:4, :1], step[:4, 4:] * su / sx[:, None], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(told.A[:4, :4], step[:4, :4] * sx / sx[:, None], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(told.B[:4, :1], step[:4, 4:] * su / sx[:, None], rtol=1e-12, atol=1e-14)
     outside = np.ones((12, 12), bool)
     outside[:4, :4] = False
-    assert np.all(np.asarray(described.A)[outside] == 0)
-    assert np.asarray(described.state_mask).tolist() == [1.0] * 4 + [0.0] * 8
+    assert np.all(np.asarray(told.A)[outside] == 0)
+    assert np.asarray(told.state_mask).tolist() == [1.0] * 4 + [0.0] * 8
 
 
 def test_a_description_holds_any_weights_of_the_plant():
@@ -242,13 +247,11 @@ def test_a_description_holds_any_weights_of_the_plant():
     R, N = np.array([[2.0, 0.3], [0.3, 0.5]]), np.array([[0.4, 0.0], [0.1, 0.1], [0.0, 0.0]])
     A, B = np.diag([0.5, -1.0, -3.0]) + np.eye(3, k=1), np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 1.0]])
     plant = systems.from_matrices(A, B, Q=Q, R=R, dt=0.1)
-    described = dataset.describe(plant, N)
-    weights = (described.A, described.B, described.Q, described.R, described.N)
-    found = control.dlqr(*weights).K
+    problem = Problem.of(plant, N=N, linear=True, optimum=False)
+    told = problem.told()
+    found = control.dlqr(told.A, told.B, told.Q, told.R, told.N).K
     expected = control.lqrd(A, B, Q, R, 0.1, N).K
-    np.testing.assert_allclose(
-        described.coordinates.unscale_gain(found, 3, 2), expected, rtol=1e-8, atol=1e-10
-    )
+    np.testing.assert_allclose(problem.units.unscale_gain(found, 3, 2), expected, rtol=1e-8, atol=1e-10)
 
 
 def test_windows_in_a_scan(data):
@@ -378,8 +381,8 @@ def test_simulated_batches_of_nonlinear_plants_are_disturbed_as_the_config_says(
         np.asarray(a, float)[pairs] for a in (batch.x[..., :2], batch.u[..., :1], batch.gain[:, :1, :2])
     )
     sx, su = (data.column(name, None, "pendulum")[of] for name in ("scale_x", "scale_u"))
-    world = simulation.env(family[of])
-    after, _ = world.step(jnp.asarray(x[:, 0] * sx), jnp.asarray(u[:, 1] * su))
+    plants = Problem.of(family[of], optimum=False)
+    after, _ = plants.step(jnp.asarray(x[:, 0] * sx), jnp.asarray(u[:, 1] * su))
     assert np.std(x[:, 1] - np.asarray(after) / sx) == pytest.approx(0.05, rel=0.15)
     assert np.std(u[:, 1, 0] + np.einsum("bij,bj->bi", K, x[:, 0])[:, 0]) == pytest.approx(0.4, rel=0.15)
     # loops that diverge give their places to those that do not
@@ -425,14 +428,15 @@ def test_linear_loops_are_disturbed_and_limited_as_the_config_says(kind, data, t
     np.testing.assert_allclose(u[cut, 0], np.sign(wanted[cut]), rtol=1e-5)
 
 
-def test_placing_on_the_cpu_copies_nothing(data):
+def test_placing_on_the_cpu_copies_nothing(data, monkeypatch):
     """Windows are gathered from the buffer that the files were read into; the pools' batches too."""
     read, _ = windows.read(data, "train", WINDOW)
     placed = jax.device_put(read, jax.devices("cpu")[0])
     assert placed.unsafe_buffer_pointer() == read.ctypes.data
+    made = []
+    monkeypatch.setattr(streaming, "aligned", lambda *given: made.append(memory.aligned(*given)) or made[-1])
     batch = source(data, "streaming").windows(0, 32)
-    places = [(b.ctypes.data, b.ctypes.data + b.size) for b in memory._kept]
-    assert any(low <= batch.signals.unsafe_buffer_pointer() < high for low, high in places)
+    assert batch.signals.unsafe_buffer_pointer() == made[-1].ctypes.data
 
 
 @pytest.mark.parametrize(
@@ -616,19 +620,14 @@ def test_windows_are_cut_whole_however_many_threads_cut_them(count):
     np.testing.assert_array_equal(out, [times[i : i + 5] for i in at])
 
 
-def test_a_buffer_is_used_again_only_when_nothing_refers_to_it():
-    shape = (7, 5, 3)  # a size of its own
-    first = memory.aligned(shape)
-    first[...] = 1.0
-    taken = jax.device_put(first)
-    address = first.ctypes.data
-    del first
-    second = memory.aligned(shape)
-    second[...] = 2.0
-    assert np.all(np.asarray(taken) == 1.0)
-    del taken, second
-    gc.collect()
-    assert memory.aligned(shape).ctypes.data == address
+@pytest.mark.parametrize("make", [np.empty, np.zeros])
+def test_an_aligned_array_is_taken_over_without_a_copy(make):
+    for count in range(1, 20):  # some of which begin elsewhere without it
+        array = memory.aligned((count, 5, 3), make=make)
+        assert (array.shape, array.dtype, array.ctypes.data % 64) == ((count, 5, 3), np.float32, 0)
+        assert make is np.empty or not array.any()
+        taken = jax.device_put(array, may_alias=True)
+        assert taken.unsafe_buffer_pointer() == array.ctypes.data
 
 
 def test_what_could_not_be_read_is_read_when_it_is_there_again(tmp_path):

@@ -21,8 +21,9 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from PIL import Image
 
-from lqrlab import environments, evaluation, simulation, systems
-from lqrlab.environments import ids
+from lqrlab import evaluation, simulation, systems
+from lqrlab.extensions import environments
+from lqrlab.extensions.environments import ids
 from lqrlab.workbench.panels import policy_inspector, region_of_attraction
 
 ROOT = Path(__file__).parents[1]
@@ -59,7 +60,7 @@ def test_the_optimum_scores_one_on_a_linear_task(settings):
 def test_the_optimum_scores_one_through_gymnasium_and_its_vectors(cart):
     K = np.asarray(environments.optimal(cart).K)
     settings = {"linear": True, "horizon": 60}
-    with gymnasium.make("lqrlab.environments:lqrlab/CartPole-v0", **settings) as single:
+    with gymnasium.make("lqrlab.extensions.environments:lqrlab/CartPole-v0", **settings) as single:
         obs, _ = single.reset(seed=3)
         over = False
         while not over:
@@ -211,8 +212,8 @@ def test_each_environment_can_have_its_own_plant(pendulum):
     _, states = environments.batch_reset(pendulum, keys, plants)
     _, after, *_ = environments.batch_step(pendulum, keys, states, jnp.zeros((3, 1), jnp.float32))
     assert len(np.unique(np.asarray(after.x)[:, 1])) == 3  # from one start, under one input
-    world = simulation.env(plants[1], linear=True)
-    expected, _ = world.step(states.x[1].astype(float), jnp.zeros(1))
+    alone = simulation.Problem.of(plants[1], linear=True, optimum=False)
+    expected, _ = alone.step(states.x[1].astype(float), jnp.zeros(1))
     np.testing.assert_allclose(after.x[1], expected, rtol=1e-5)
 
 
@@ -423,7 +424,7 @@ def test_equal_settings_are_equal_environments_and_share_a_program(pendulum):
     other = environments.make("pendulum", linear=True, horizon=21, limits=None)
     assert again == pendulum != other
     assert hash(again) == hash(pendulum)
-    from lqrlab.environments.core import _step
+    from lqrlab.extensions.environments.core import _step
 
     one_step(pendulum, jnp.zeros(1, jnp.float32))
     before = _step._cache_size()
@@ -555,7 +556,7 @@ def test_importing_lqrlab_after_gymnasium_names_the_ids_and_does_not_wait_for_ja
 
 def test_importing_environments_does_not_wait_for_scipys_modules():
     code = (
-        "import sys, lqrlab.environments.gymnasium_adapter\n"
+        "import sys, lqrlab.extensions.environments.gymnasium_adapter\n"
         "print({f'scipy.{name}' for name in ('signal', 'linalg', 'optimize', 'stats')} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
@@ -715,7 +716,9 @@ def test_agents_stand_in_the_panels():
     pair = policy_inspector.Pair.of(plant, policy, "agent", 150)
     runs = policy_inspector.compare(pair, np.array([0.1, 0.0]))["linear"]
     np.testing.assert_allclose(runs["agent"].ratio, 1.0, rtol=1e-5)
-    setting = region_of_attraction.Setting.of(plant, {"agent": policy}, None, num=200, num_steps=100)
+    setting = region_of_attraction.AttractionSetting.of(
+        plant, {"agent": policy}, None, num=200, num_steps=100
+    )
     optimal, agent = region_of_attraction.maps(setting).values()
     np.testing.assert_array_equal(agent.converged, optimal.converged)
     assert 0 < optimal.share < 1

@@ -18,8 +18,8 @@ QUICK = (
     *("compute.Backend", "control.StepSpecs", "control.inverse_lqr", "control.lqr", "control.margins"),
     *("control.modes", "control.place", "control.stage_weight", "control.zeros", "dataset.DataConfig"),
     *("dataset.open", "evaluation.settling_steps", "learning.TrainConfig", "simulation.check_policy"),
-    *("simulation.env", "simulation.rollout", "systems.from_matrices", "systems.make", "systems.pad_matrix"),
-    *("systems.sample", "systems.stack"),
+    *("simulation.bind", "simulation.Problem.of", "simulation.Problem.from_matrices", "simulation.rollout"),
+    *("systems.from_matrices", "systems.make", "systems.pad_matrix", "systems.sample", "systems.stack"),
 )
 """Functions that compile little."""
 
@@ -84,7 +84,7 @@ STARTS = np.zeros((2, 2))
     [
         (lambda: simulation.rollout(VARIANTS, GAIN, np.zeros(2), 3), r"x0: expected shape \[2, …, 2\]"),
         (lambda: simulation.rollout(VARIANTS, GAIN, STARTS, 10**30), "num_steps: expected a whole number"),
-        (lambda: simulation.env(VARIANTS, noise=np.ones((3, 2))), "noise: expected leading axes"),
+        (lambda: simulation.Problem.of(VARIANTS, noise=np.ones((3, 2))), "noise: expected leading axes"),
         (lambda: evaluation.attraction(VARIANTS[0], GAIN, STARTS * np.nan), "x0: expected finite numbers"),
         (lambda: evaluation.settling_steps([0.5], shortest=2, longest=1), "shortest, longest: expected"),
         (lambda: evaluation.baselines({"cart_pole": VARIANTS}), "plants: expected variants of cart_pole"),

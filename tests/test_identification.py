@@ -17,8 +17,9 @@ import scipy.signal
 import scipy.stats
 from click.testing import CliRunner
 
-from lqrlab import control, identification, simulation, systems
-from lqrlab.identification import Log, filtering
+from lqrlab import control, simulation, systems
+from lqrlab.extensions import identification
+from lqrlab.extensions.identification import Log, filtering
 from lqrlab.systems import Signal
 from lqrlab.workbench import widgets
 from lqrlab.workbench.cli import main
@@ -329,7 +330,7 @@ def test_poles_outside_are_moved_inside_on_wish():
 
 
 def test_the_jacobian_of_the_filter_is_that_of_finite_differences():
-    from lqrlab.identification import refinement
+    from lqrlab.extensions.identification import refinement
 
     log = linear_log(A, B, C, K, 50)
     model = identification.subspace(linear_log(A, B, C, K, 400), 3)
@@ -760,7 +761,7 @@ def test_the_command_writes_a_plant_that_other_commands_read(tmp_path, monkeypat
     assert done.exit_code == 0, done.output
     assert min(json.loads(done.output)["fit on the held-out part [%]"].values()) > 90
     assert systems.load(tmp_path / "linear.json").n == 2
-    monkeypatch.setattr(systems.registry, "FAMILIES", dict(systems.registry.FAMILIES))
+    monkeypatch.setattr(systems.families, "FAMILIES", dict(systems.families.FAMILIES))
     monkeypatch.setenv("LQRLAB_PLANTS", "")  # as everywhere where a family goes
     swept = CliRunner().invoke(
         main, ["sweep", "plant", "-p", "q_position=1,2", "--plants", str(tmp_path / "plant.json"), "--folder",

@@ -72,7 +72,7 @@ def windows(data, num=16):
 
 
 def answer(model, batch, table):
-    return model(batch.x, batch.u, batch.time_mask, model.encode(table.describe(batch.variant)))
+    return model(batch.x, batch.u, batch.time_mask, model.encode(table.told(batch.variant)))
 
 
 def scipy_gain(A, B, Q, R, dt):
@@ -140,8 +140,8 @@ def test_answers_are_causal_homogeneous_and_masked(data, model):
     later = edited(batch, x=batch.x.at[:, -1].add(1.0))
     np.testing.assert_allclose(answer(model, later, table)[:, :-1], u[:, :-1], rtol=1e-5, atol=1e-6)
     assert float(jnp.abs(answer(model, later, table)[:, -1] - u[:, -1]).max()) > 1e-3
-    described = table.describe(batch.variant)
-    last = model(batch.x, batch.u, batch.time_mask, model.encode(described), last=True)
+    told = table.told(batch.variant)
+    last = model(batch.x, batch.u, batch.time_mask, model.encode(told), last=True)
     np.testing.assert_allclose(last[:, 0], u[:, -1], rtol=1e-5, atol=1e-6)
 
 
@@ -176,13 +176,13 @@ def train_batch(data, num=16):
 
 def test_under_noise_the_optimal_gain_has_no_excess_and_another_gain_more_than_without(data):
     """J − J* = Σ (u + Kx)ᵀS(u + Kx) along the loop, whatever disturbs it."""
-    given = train_batch(data).plants
+    given = train_batch(data)
     graph, params = learning.models.split(learning.models.build(learning.ModelConfig(kind="gain", window=1)))
-    context = learning.models.merge(graph, params).encode(given.description)
+    context = learning.models.merge(graph, params).encode(given.told)
 
     def excess(factor, noise):
         mine = dataclasses.replace(context, gain=factor * given.problem.K.reshape(16, -1))
-        policy = learning.NetworkPolicy.scaled(graph, params, mine, given.description.coordinates, 1)
+        policy = learning.NetworkPolicy(params, mine, given.told.coordinates, graph, 1)
         found, _ = learning.closed_loop_cost.closed_loop(
             policy, False, given.problem, given.x0, 30, noise, given.key[0]
         )
@@ -294,7 +294,7 @@ def test_one_linear_plant_is_learned_to_its_optimum(data):
     many = jax.jit(lambda state: jax.lax.scan(lambda s, _: step(s, given), state, length=800))
     state, metrics = many(state)
     assert float(metrics["closed_loop"][-1]) < 1e-8
-    context = learning.models.merge(graph, state.params).encode(given.plants.description)
+    context = learning.models.merge(graph, state.params).encode(given.told)
     written = np.asarray(context.gain).reshape(6, 12)[:1, :2] / sx[None] * su[:, None]
     expected = scipy_gain(*(np.asarray(a[0]) for a in (linear.A, linear.B, linear.Q, linear.R, linear.dt)))
     np.testing.assert_allclose(written, expected, rtol=1e-4)
@@ -654,15 +654,8 @@ def any_problem(rng, n, m):
 
 def described(A, B, Q, R, N):
     """One sampled problem as a network is told of it, float64."""
-    n, m = B.shape
-    wide = [
-        np.pad(a, [(0, 12 - n), (0, (12 if a.shape[1] == n else 6) - a.shape[1])])[None] for a in (A, B, Q)
-    ]
-    R = np.pad(R, [(0, 6 - m), (0, 6 - m)]) + np.diag(np.arange(6) >= m)
-    live = (np.arange(12) < n).astype(float)[None], (np.arange(6) < m).astype(float)[None]
-    units = systems.Coordinates(np.ones((1, 12)), np.ones((1, 6)), *live)
-    wide += [R[None], np.pad(N, [(0, 12 - n), (0, 6 - m)])[None]]
-    return dataset.Description(*jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), (*wide, units)))
+    one = (a[None] for a in (A, B, Q, R, N))
+    return simulation.Problem.from_matrices(*one, optimum=False).told()
 
 
 def test_a_matrix_network_turns_its_gain_with_the_coordinates_whatever_the_weights():
@@ -728,11 +721,11 @@ def test_in_closed_loop_the_policy_sees_the_windows_it_was_trained_on(data, mode
     model = perturbed(model)
     table = data.table()
     batch = source(data).held.gather(np.arange(20)).batch(table)  # the first trajectory's windows
-    described = table.describe(batch.variant[:1])
+    told = table.told(batch.variant[:1])
     expected = answer(model, batch, table)[:, -1]
-    context = model.encode(described)
+    context = model.encode(told)
     graph, params = learning.models.split(model)
-    policy = learning.NetworkPolicy.scaled(graph, params, context, described.coordinates, 4)
+    policy = learning.NetworkPolicy(params, context, told.coordinates, graph, 4)
     carry = policy.init((1,))
     for t in range(20):
         # the recorded input, excitation included, takes the place of the policy's own
@@ -763,7 +756,9 @@ def test_weights_that_the_network_cannot_see_are_refused(model):
     if model.any_weights:
         for bound in (learning.policy(model, plant), learning.policy(model, diagonal, N=cross)):
             assert np.isfinite(bound.context.gain).all()
-        with pytest.raises(ValueError, match="N: expected one plant or one batch with a cross weight"):
+        with pytest.raises(
+            ValueError, match="weights, N: expected those of one plant or batch, but found a list"
+        ):
             learning.policy(model, [plant], N=cross)
         return
     with pytest.raises(ValueError, match="plant: expected Q to be diagonal"):
@@ -801,7 +796,7 @@ def test_parameters_that_are_not_numbers_are_never_saved(data, tmp_path, monkeyp
 
         return optax.GradientTransformation(inner(config).init, update)
 
-    monkeypatch.setattr(learning.programs, "optimizer", breaks_at_eight)
+    monkeypatch.setattr(learning.compiled_steps, "optimizer", breaks_at_eight)
     with pytest.raises(learning.NonFiniteLossError, match="The checkpoint of step 4 is kept"):
         fit(
             data, SMALL, dataclasses.replace(BRIEF, seed=9), tmp_path / "bad"
@@ -1144,9 +1139,8 @@ def test_a_run_that_no_longer_improves_ends_and_stays_ended(data, tmp_path):
 def test_wrong_shapes_are_told_in_terms_of_plants_windows_and_channels(data):
     table, some = windows(data)
     batch = some.batch(table)
-    described = table.describe(batch.variant)
     net = learning.models.build(SMALL)
-    context = net.encode(described)
+    context = net.encode(table.told(batch.variant))
     long = jnp.zeros((16, 5, 12)), jnp.zeros((16, 5, 6)), jnp.ones((16, 5))
     for args, words in (
         (long, r"of 16 plants and at most 4 steps, but found windows of 5 steps; build .*window=5"),

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from lqrlab import compute, control, dataset, learning, simulation
 from lqrlab.dataset import random_linear
-from lqrlab.learning import batches, losses, programs
+from lqrlab.learning import batches, compiled_steps, losses
 from lqrlab.learning.placement import Placement
 from lqrlab.workbench.cli import main
 
@@ -56,12 +56,9 @@ def random_problem(seed, n, m):
     P = scipy.linalg.solve_discrete_are(A, B, Q, R)
     S = R + B.T @ P @ B
     K = np.linalg.solve(S, B.T @ P @ A)
-    no_input = np.diag((np.arange(6) >= m).astype(float))
-    padded = {"A": wide(A, 12, 12), "B": wide(B, 12, 6), "Q": wide(Q, 12, 12), "R": wide(R, 6, 6) + no_input}
-    padded |= {"N": np.zeros((12, 6)), "K": wide(K, 6, 12), "P": wide(P, 12, 12)}
-    return (A, B, Q, R, K, P), simulation.SampledProblem(
-        **{k: jnp.asarray(a)[None] for k, a in padded.items()}
-    )
+    problem = simulation.Problem.from_matrices(*(a[None] for a in (A, B, Q, R)), optimum=False)
+    best = {"K": jnp.asarray(K)[None], "P": jnp.asarray(P)[None]}
+    return (A, B, Q, R, K, P), dataclasses.replace(problem, **best).scaled()
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (4, 2), (12, 6)])
@@ -103,7 +100,7 @@ def test_excess_of_a_rollout_is_its_cost_over_the_least():
         x = A @ x + B @ u
     policy = simulation.LinearPolicy(jnp.asarray(wide(worse, 6, 12))[None])
     start = jnp.pad(jnp.asarray(x0), (0, 9))[None]
-    run = learning.closed_loop_cost.rollout(policy, problem, start, 9)
+    run = simulation.rollout(problem, policy, start, 9)
     assert float(problem.excess(run.xs, run.us)[0]) == pytest.approx((cost + x @ P @ x) / (x0 @ P @ x0) - 1)
 
 
@@ -135,8 +132,10 @@ def test_a_stochastic_policy_learns_how_much_its_expert_explores(data, tmp_path)
            "loss": "gaussian_kl", "closed_loop": 0.0, "learning_rate": 1e-2}
     )  # fmt: skip
     run = fit(data, learning.ModelConfig(**SMALL, stochastic=True), config, tmp_path / "run")
-    d = data.table().describe(np.arange(1))
-    assert float(jnp.exp(run.model.encode(d).log_std)[0, 0]) == pytest.approx(data.config.excitation, rel=0.2)
+    told = data.table().told(np.arange(1))
+    assert float(jnp.exp(run.model.encode(told).log_std)[0, 0]) == pytest.approx(
+        data.config.excitation, rel=0.2
+    )
     with pytest.raises(
         ValueError, match="gaussian_kl compares two distributions: expected a model with stochastic"
     ):
@@ -238,8 +237,9 @@ def test_excess_of_a_data_sets_plant_is_that_of_its_sampled_problem(data):
 
 
 @pytest.mark.parametrize("full_weights", [False, True])
-def test_random_systems_are_as_wide_as_the_world_and_have_a_certified_optimum(full_weights):
-    problem, units = dataset.random_systems(KEY, 400, full_weights=full_weights)
+def test_random_systems_are_of_all_sizes_and_have_a_certified_optimum(full_weights):
+    problem = dataset.random_systems(KEY, 400, full_weights=full_weights)
+    units = problem.coordinates
     n, m = (np.asarray(a).sum(-1).astype(int) for a in (units.state_mask, units.input_mask))
     assert set(n) == set(range(1, 13))
     assert set(m) == set(range(1, 7))
@@ -467,10 +467,10 @@ def test_on_policy_loops_are_labelled_with_the_optimum_and_follow_from_the_ancho
     graph, params = learning.models.split(learning.models.build(model))
     source = dataset.source(data, batch_size=config.batch_size, window=model.window)
     mixture = batches.Mixture.of(source, config)
-    table, recipe = mixture.table, programs.Recipe(graph, model, config, compute.Backend())
+    table, recipe = mixture.table, compiled_steps.Recipe(graph, model, config, compute.Backend())
 
     def run(number):
-        return programs.dagger_loops(recipe, params, table, mixture.rows, np.int32(number))
+        return compiled_steps.dagger_loops(recipe, params, table, mixture.rows, np.int32(number))
 
     held = run(1)
     loops = held.gather(np.arange(held.num_windows)).batch(table)  # windows of two steps, loop after loop

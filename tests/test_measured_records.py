@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from jaxtyping import Array
 
-from lqrlab import identification
+from lqrlab.extensions import identification
 from lqrlab.systems import Plant, param, signals
 
 RECORDS = Path(os.environ.get("LQRLAB_RECORDS", Path(__file__).parents[2] / "shared" / "data"))

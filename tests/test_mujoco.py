@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from lqrlab import systems
+from lqrlab import robots, systems
 from lqrlab.systems import drawing
 
 pytestmark = pytest.mark.usefixtures("catalogue_as_before")
@@ -87,14 +87,14 @@ SWING = """
 
 @pytest.fixture(scope="module")
 def cart_pole():
-    return systems.from_mujoco(mujoco.MjModel.from_xml_string(CART_POLE))
+    return robots.from_mujoco(mujoco.MjModel.from_xml_string(CART_POLE))
 
 
 @pytest.fixture(scope="module")
 def arm(tmp_path_factory):
     file = tmp_path_factory.mktemp("robots") / "arm.xml"
     file.write_text(ARM)
-    return systems.from_mujoco(file, dt=0.02)
+    return robots.from_mujoco(file, dt=0.02)
 
 
 def test_a_cart_pole_written_as_a_robot_is_that_of_the_catalogue(cart_pole):
@@ -183,7 +183,7 @@ def test_a_table_of_plants_may_name_a_robot(tmp_path, monkeypatch):
 
 def test_a_joint_that_nothing_drives_moves_to_where_a_variant_can_be_held():
     leaning = CART_POLE.replace('pos="0 0 0.3" mass', 'pos="0.03 0 0.3" mass')
-    plant = systems.from_mujoco(mujoco.MjModel.from_xml_string(leaning), at=[0.0, -np.arctan(0.1) + 1e-4])
+    plant = robots.from_mujoco(mujoco.MjModel.from_xml_string(leaning), at=[0.0, -np.arctan(0.1) + 1e-4])
     assert plant.solve_for == ("force", "hinge")
     np.testing.assert_allclose(plant.equilibrium()[0][1], -np.arctan(0.1), atol=1e-9)
 
@@ -192,10 +192,10 @@ def test_a_robot_in_urdf_gets_motors_at_the_joints_that_are_named(tmp_path):
     file = tmp_path / "swing.urdf"
     file.write_text(SWING)
     with pytest.raises(ValueError, match=r"swing.urdf: model: has no actuators.*actuated=\['pivot'\]"):
-        systems.from_mujoco(file)
+        robots.from_mujoco(file)
     with pytest.raises(ValueError, match=r"actuated: .* did you mean pivot"):
-        systems.from_mujoco(file, actuated=["pivo"])
-    plant = systems.from_mujoco(file, actuated=["pivot"])
+        robots.from_mujoco(file, actuated=["pivo"])
+    plant = robots.from_mujoco(file, actuated=["pivot"])
     listed = systems.make("hanging_pendulum", mass=1.0, length=0.5, friction=0.05)
     for found, expected in zip(plant.matrices(), listed.matrices()):
         np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -241,24 +241,24 @@ def test_what_cannot_be_a_plant_is_refused_in_words(tmp_path, old, new, words):
         CART_POLE.replace('<body name="pole">', '<body name="pole"><site name="tip"/>').replace(old, new)
     )
     with pytest.raises(ValueError, match=f"robot.xml: .*{words}"):
-        systems.from_mujoco(file)
+        robots.from_mujoco(file)
 
 
 def test_a_pose_that_cannot_be_held_is_refused_with_the_nearest_one(tmp_path):
     m = mujoco.MjModel.from_xml_string(CART_POLE)
     with pytest.raises(ValueError, match=r"joint 'hinge' are left.*near it, at=\[0.0, -?0.0\] can be held"):
-        systems.from_mujoco(m, at=[0.0, 0.3])
+        robots.from_mujoco(m, at=[0.0, 0.3])
     with pytest.raises(ValueError, match="at: expected 2 positions, one a joint"):
-        systems.from_mujoco(m, at=[0.0])
+        robots.from_mujoco(m, at=[0.0])
     weak = mujoco.MjModel.from_xml_string(LEVER.replace('gear="10"', 'gear="10" ctrlrange="-.2 .2"'))
     with pytest.raises(
         ValueError, match=r"'motor': holding the robot at rest takes 0.49.*ctrlrange is \[-0.2, 0.2\]"
     ):
-        systems.from_mujoco(weak)
+        robots.from_mujoco(weak)
     with pytest.raises(ValueError, match=r"missing.xml: there is no such file"):
-        systems.from_mujoco(tmp_path / "missing.xml")
+        robots.from_mujoco(tmp_path / "missing.xml")
     with pytest.raises(ValueError, match=r"actuated: joints are changed in a file"):
-        systems.from_mujoco(weak, actuated=["pivot"])
+        robots.from_mujoco(weak, actuated=["pivot"])
 
 
 def test_dry_friction_is_left_out_with_a_warning():
@@ -266,7 +266,7 @@ def test_dry_friction_is_left_out_with_a_warning():
     with pytest.warns(
         UserWarning, match="dry friction acts in pivot where the robot is to be held; lqrlab leaves"
     ):
-        plant = systems.from_mujoco(mujoco.MjModel.from_xml_string(rubbing))
+        plant = robots.from_mujoco(mujoco.MjModel.from_xml_string(rubbing))
     assert "dry friction" in plant.limits
 
 
@@ -275,11 +275,11 @@ def test_a_robot_that_touches_or_is_at_a_stop_where_it_rests_is_taken_with_a_war
     stopped = lying.replace('name="pivot" axis', 'name="pivot" range="0 90" axis').replace("-.01", "-1")
     for text, words in ((lying, "world and lever touch"), (stopped, "joint 'pivot' is at its stop")):
         with pytest.warns(UserWarning, match=f"{words} where the robot is to be held"):
-            plant = systems.from_mujoco(mujoco.MjModel.from_xml_string(text))
+            plant = robots.from_mujoco(mujoco.MjModel.from_xml_string(text))
         assert "left out of the model are its contacts" in plant.limits
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "mujoco", None)
-    with pytest.raises(ImportError, match=r"pip install 'lqrlab\[mujoco\]'"):
-        systems.from_mujoco("robot.xml")
+    with pytest.raises(ImportError, match=r"pip install 'lqrlab\[robots\]'"):
+        robots.from_mujoco("robot.xml")

@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from lqrlab import systems
+from lqrlab import robots, systems
 from lqrlab.systems import drawing
 
 pytestmark = pytest.mark.usefixtures("catalogue_as_before")
@@ -103,7 +103,7 @@ def test_what_is_in_the_way_is_named_with_the_way_out(tmp_path, monkeypatch, par
     file = arm_file(tmp_path, **parts)
     file.write_text(file.read_text().replace(ELBOW, elbow))
     with pytest.raises(ValueError, match=f"arm.xml: .*{words}"):
-        systems.from_mujoco(file)
+        robots.from_mujoco(file)
     assert [f.name for f in tmp_path.iterdir()] == ["arm.xml"]  # MuJoCo writes its warnings into a file
 
 
@@ -116,14 +116,14 @@ def test_what_no_comparison_near_the_rest_can_see_is_listed_in_the_limits(tmp_pa
         ({"more": pair, "geom": touching}, "contacts", "fore and fore touch"),
     ):
         with pytest.warns(UserWarning, match=acting):
-            plant = systems.from_mujoco(arm_file(tmp_path, **parts))
+            plant = robots.from_mujoco(arm_file(tmp_path, **parts))
         assert listed in plant.limits
 
 
 @pytest.mark.parametrize("flag", ["gravity", "spring", "damper"])
 def test_what_the_options_switch_off_is_off(tmp_path, flag):
     file = arm_file(tmp_path, option=f'<option><flag {flag}="disable"/></option>')
-    plant, random = systems.from_mujoco(file), np.random.default_rng(2)
+    plant, random = robots.from_mujoco(file), np.random.default_rng(2)
     xs, us = random.normal(size=(5, 6)), random.normal(size=(5, 3))
     expected = accelerations(mujoco.MjModel.from_xml_path(str(file)), xs, us)
     np.testing.assert_allclose(plant.dynamics(xs, us)[:, 3:], expected, rtol=1e-7)
@@ -136,8 +136,8 @@ def test_a_fixed_joint_is_one_that_was_never_written(tmp_path):
         tmp_path, base='<freejoint name="base"/>', finger=FINGER, more=tied + TENDON.format(""), keys=keys
     )
     with pytest.raises(ValueError, match=r"fixed: expected a joint: .* did you mean elbow"):
-        systems.from_mujoco(whole, fixed=["elbo"])
-    plant = systems.from_mujoco(whole, fixed=["base", "grip", "elbow"])
+        robots.from_mujoco(whole, fixed=["elbo"])
+    plant = robots.from_mujoco(whole, fixed=["base", "grip", "elbow"])
     assert [s.name for s in plant.states] == ["pan", "lift", "pan_rate", "lift_rate"]
     assert [s.name for s in plant.inputs] == ["pan_motor", "lift_servo"]
     np.testing.assert_allclose(plant.equilibrium()[0], [0.2, 0.1, 0, 0], atol=1e-12)
@@ -150,13 +150,13 @@ def test_a_fixed_joint_is_one_that_was_never_written(tmp_path):
     expected = accelerations(mujoco.MjModel.from_xml_path(str(bare)), xs, us)
     np.testing.assert_allclose(plant.dynamics(xs, us)[:, 2:], expected, rtol=1e-7)
     with pytest.raises(ValueError, match="fixed: joints are changed in a file"):
-        systems.from_mujoco(mujoco.MjModel.from_xml_path(str(bare)), fixed=["pan"])
+        robots.from_mujoco(mujoco.MjModel.from_xml_path(str(bare)), fixed=["pan"])
 
 
 def test_a_rate_that_is_called_as_a_joint_gets_a_number(tmp_path):
     file = arm_file(tmp_path)
     file.write_text(file.read_text().replace('"lift"', '"pan_rate"'))
-    names = [s.name for s in systems.from_mujoco(file).states]
+    names = [s.name for s in robots.from_mujoco(file).states]
     assert names == ["pan", "pan_rate", "elbow", "pan_rate_2", "pan_rate_rate", "elbow_rate"]
 
 
@@ -167,7 +167,7 @@ def test_an_input_has_the_unit_that_no_factor_of_the_model_changes(tmp_path):
         "drive": '<velocity name="drive" joint="elbow" kv="9"/>',
         "amplifier": '<general name="amplifier" joint="pan" gainprm="7"/>',
     }
-    plant = systems.from_mujoco(arm_file(tmp_path, motors=motors))
+    plant = robots.from_mujoco(arm_file(tmp_path, motors=motors))
     units = {s.name: s.unit for s in plant.inputs}
     assert units == {
         "pan_motor": "N·m", "bits": "1", "elbow_motor": "N·m", "brake": "1", "drive": "rad/s", "amplifier": "1"
@@ -181,7 +181,7 @@ def test_a_key_frame_is_asked_for_where_there_is_none(tmp_path):
     with pytest.raises(
         ValueError, match=r"at: the model has no key frames; give positions, as at=\[0.0, 0.0, 0.0\]"
     ):
-        systems.from_mujoco(arm_file(tmp_path), at="home")
+        robots.from_mujoco(arm_file(tmp_path), at="home")
 
 
 GRIPPER = """
@@ -203,7 +203,7 @@ def test_a_urdf_robot_is_drawn_by_what_it_has_for_the_eye(tmp_path, monkeypatch)
     file = tmp_path / "test_gripper.urdf"
     file.write_text(GRIPPER.format(shape='<box size="0.4 0.1 0.06"/>'))
     with pytest.raises(ValueError, match=r"'grip' follow joint 'turn' .*<mimic>.* fixed=\['grip'\] lets"):
-        systems.from_mujoco(file, actuated=["turn"])
+        robots.from_mujoco(file, actuated=["turn"])
     (tmp_path / "plants.toml").write_text(
         '[test_gripper]\nfile = "test_gripper.urdf"\nactuated = ["turn"]\nfixed = ["grip"]\n'
     )
@@ -213,7 +213,7 @@ def test_a_urdf_robot_is_drawn_by_what_it_has_for_the_eye(tmp_path, monkeypatch)
     assert (box.width, box.height) == pytest.approx((0.4, 0.06))
     np.testing.assert_allclose(box.centre, [0.2, 0], atol=1e-9)
     file.write_text(GRIPPER.format(shape='<mesh filename="package://gripper/arm.stl"/>'))
-    plant = systems.from_mujoco(file, actuated=["turn"], fixed=["grip"])  # its motion needs no mesh
+    plant = robots.from_mujoco(file, actuated=["turn"], fixed=["grip"])  # its motion needs no mesh
     line, disc = plant.drawing(np.zeros(2), np.zeros(1))  # a stick in its place, and where the mass is
     assert isinstance(line, drawing.Line)
     np.testing.assert_allclose(disc.centre, [(0.2 * 1 + 0.4 * 0.1) / 1.1, 0], atol=1e-9)
@@ -227,7 +227,7 @@ def test_a_mesh_is_drawn_by_its_outline():
         '<body><joint name="wrist" axis="0 1 0"/><geom type="mesh" mesh="hand" mass="0.5"/></body>'
         '</worldbody><actuator><motor joint="wrist"/></actuator></mujoco>'
     )
-    (outline,) = systems.from_mujoco(m).drawing(np.array([0.4, 0]), np.zeros(1))
+    (outline,) = robots.from_mujoco(m).drawing(np.array([0.4, 0]), np.zeros(1))
     c, s = np.cos(0.4), np.sin(0.4)
     seen = corners[:4, [0, 2]] @ np.array([[c, -s], [s, c]])  # the fifth is inside
     distance = np.linalg.norm(np.asarray(outline.points)[:, None] - seen, axis=-1)
@@ -250,5 +250,5 @@ def test_a_robot_of_seven_joints_is_designed_for_and_what_cannot_take_it_says_wh
     with pytest.raises(
         ValueError, match=r"14 states and 7 inputs does not fit into 12 and 6, the most .* fixed="
     ):
-        systems.stack([systems.from_mujoco(file)])
-    assert systems.stack([systems.from_mujoco(file, fixed=["j6"])]).n == 12
+        systems.stack([robots.from_mujoco(file)])
+    assert systems.stack([robots.from_mujoco(file, fixed=["j6"])]).n == 12

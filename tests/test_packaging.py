@@ -20,15 +20,18 @@ import yaml
 from click.testing import CliRunner
 
 import lqrlab
-from lqrlab.systems import plant_files, registry
+from lqrlab.systems import families, plant_files
 from lqrlab.workbench.cli import main
 
 ROOT = Path(__file__).parents[1]
-ROOMS = lqrlab.__all__
+ROOMS = [*lqrlab.LIBRARY, "workbench", "extensions"]
 MODULES = sorted((ROOT / "lqrlab").rglob("*.py"))
 ONLY_IN = {
-    "h5py": {"dataset", "learning", "benchmarks"},  # the last measures beside others that read the same file
-    **{package: {"workbench"} for package in ("matplotlib", "ipywidgets", "IPython", "papermill")},
+    "h5py": {"dataset", "learning"},
+    **{
+        package: {"workbench", "extensions"}
+        for package in ("matplotlib", "ipywidgets", "IPython", "papermill")
+    },
 }
 
 
@@ -47,35 +50,53 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def room(name: str) -> str | None:
-    parts = name.split(".")
-    return parts[1] if parts[0] == "lqrlab" and len(parts) > 1 and parts[1] in ROOMS else None
+def room(path: Path) -> str | None:
+    """The subpackage that a file of the package is in."""
+    parts = path.relative_to(ROOT).parts
+    return parts[1] if parts[1] in ROOMS else None
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_room_imports_only_rooms_above_it(path):
-    own = room(".".join(path.relative_to(ROOT).with_suffix("").parts))
-    used = imports(path)
-    if own is not None:
-        for other in {room(name) for name in used} - {None}:
-            assert ROOMS.index(other) <= ROOMS.index(own), f"{own} must not import {other}"
-    for package, rooms in ONLY_IN.items():
-        if any(name.split(".")[0] == package for name in used):
-            assert own in rooms, f"only {' and '.join(sorted(rooms))} may import {package}"
+def test_a_subpackage_imports_only_those_above_it():
+    for path in MODULES:
+        own, used = room(path), imports(path)
+        for other in {name.split(".")[1] for name in used if name.startswith("lqrlab.")} & set(ROOMS):
+            assert own is None or ROOMS.index(other) <= ROOMS.index(own), f"{path} must not import {other}"
+        for package, rooms in ONLY_IN.items():
+            allowed = own in rooms or package not in {name.split(".")[0] for name in used}
+            assert allowed, f"{path}: only {' and '.join(sorted(rooms))} may import {package}"
+
+
+def test_no_extension_imports_another():
+    for path in (ROOT / "lqrlab" / "extensions").rglob("*.py"):
+        own = path.relative_to(ROOT).parts[2]
+        others = {name.split(".")[2] for name in imports(path) if name.startswith("lqrlab.extensions.")}
+        assert others <= {own}, f"{path} imports {others}"
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def wanted(*extras: str) -> list[str]:
+    """What these extras need, and what they name of other extras; each once."""
+    lines = []
+    for extra in extras:
+        for line in PROJECT["optional-dependencies"][extra]:
+            own = re.fullmatch(r"lqrlab\[(.*)\]", line)
+            lines += wanted(*own[1].split(",")) if own else [line]
+    return list(dict.fromkeys(lines))
 
 
 def test_the_conda_environment_is_in_step_with_pyproject():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+    lines = list(dict.fromkeys(PROJECT["dependencies"] + wanted("dev")))
     conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     plain = [line for line in conda if isinstance(line, str)]
-    assert f"python{project['requires-python']}" in plain
+    assert f"python{PROJECT['requires-python']}" in plain
     editable, *by_pip = next(line for line in conda if isinstance(line, dict))["pip"]
     assert editable == "-e ."
     assert [line for line in plain if not re.match(r"python\b|pip$", line)] == [
-        line for line in wanted if line not in by_pip
+        line for line in lines if line not in by_pip
     ]
-    assert set(by_pip) <= set(wanted)
+    assert set(by_pip) <= set(lines)
 
 
 def test_constraints_pin_what_is_wanted_and_name_no_address():
@@ -83,8 +104,7 @@ def test_constraints_pin_what_is_wanted_and_name_no_address():
     pins = [line for line in lines if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.+!-]*", pin) for pin in pins)
     pinned = {re.sub(r"[-_.]+", "-", pin.partition("==")[0]).lower() for pin in pins}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for line in project["dependencies"] + project["optional-dependencies"]["dev"]:
+    for line in PROJECT["dependencies"] + wanted("dev"):
         assert re.match(r"[\w-]+", line)[0].lower() in pinned
     assert not pinned & {"lqrlab", "pip", "wheel"}
 
@@ -126,57 +146,103 @@ def test_the_hook_strips_what_papermill_leaves(tmp_path):
 
 DISTRIBUTIONS = {"IPython": "ipython", "PIL": "pillow", "bs4": "beautifulsoup4", "orbax": "orbax-checkpoint"}
 """Where what is imported has another name than what is installed."""
-NOT_DECLARED = {
-    "hdf5plugin",
-    "gymnasium",
-    "gymnax",
-    "rejax",
-    "blackjax",
-    "mujoco",
-}  # extras: data sets packed with blosc, environments and algorithms of others, robots' files
 NOT_IMPORTED = {
+    "blackjax": "identification.posterior asks for it when it is called",
     "bokeh": "dask draws its dashboard with it",
     "ipykernel": "the notebooks' kernel",
     "jupyterlab": "what a person opens the notebooks in",
-    "pyarrow": "pandas writes Parquet with it",
-    "jaxtyping": "declared for the annotations that are being written",
-    "sympy": "declared for the equations that are being moved to it",
+    "mujoco": "robots.from_mujoco asks for it when it is called",
+    "moviepy": "Gymnasium makes films with it",
+    "pyarrow": "pandas reads and writes Parquet with it",
+    "rejax": "notebook 16 trains agents with it",
+    "slycot": "python-control computes norms with it",
 }
+OPTIONAL = {
+    "dataset": {"hdf5plugin"},  # files packed with blosc
+    "systems": {"sympy"},  # equations as formulas
+}
+"""Packages of extras that the library asks for only when somebody wants what they do."""
 
 
-def test_what_is_imported_is_declared_and_what_is_declared_is_imported():
-    imported = {name.split(".")[0] for path in MODULES for name in imports(path)} - {"lqrlab", ""}
-    imported -= sys.stdlib_module_names | NOT_DECLARED
-    wanted = {DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in imported}
-    lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    declared = {re.match(r"[\w-]+", line)[0] for line in lines}
-    assert wanted - declared == set()
-    assert declared - wanted <= set(NOT_IMPORTED)
+def declared(*extras: str) -> set[str]:
+    """Names of the packages that the library needs, and these extras."""
+    return {re.match(r"[\w-]+", line)[0] for line in [*PROJECT["dependencies"], *wanted(*extras)]}
 
 
-LONG_MODULES = {  # of more than 350 lines, as they are: to be emptied
-    "margins.py": 358, "robots.py": 358, "symbolic.py": 390, "trajectory.py": 393, "tune.py": 396,
-}  # fmt: skip
+def test_what_is_imported_is_declared():
+    """By the library for itself, by the workbench and each extension in an extra."""
+    for path in MODULES:
+        own = room(path)
+        extension = path.relative_to(ROOT).parts[2].removesuffix(".py") if own == "extensions" else ""
+        extras = {"workbench": ["workbench"], "extensions": ["workbench", extension]}
+        allowed = declared(
+            *(extra for extra in extras.get(own, []) if extra in PROJECT["optional-dependencies"])
+        )
+        names = {name.split(".")[0] for name in imports(path)} - {"lqrlab", ""} - sys.stdlib_module_names
+        missing = {DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in names} - allowed
+        assert missing <= OPTIONAL.get(own, set()), f"{path}: {missing} are not declared"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_modules_and_functions_are_short(path):
-    text = path.read_text()
-    assert len(text.splitlines()) <= LONG_MODULES.get(path.name, 350)
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = node.end_lineno - node.lineno + 1
-            assert lines <= 60, f"{node.name} has {lines} lines"
+def test_what_is_declared_is_imported():
+    names = {name.split(".")[0] for path in MODULES for name in imports(path)}
+    used = {DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in names}
+    assert declared("all") - used <= set(NOT_IMPORTED)
 
 
-SAME_NAMES = {"__init__.py", "base.py", "config.py", "registry.py", "checks.py", "files.py"}
-"""Modules that several rooms have: base classes, settings, names to classes, checks of arguments, files."""
-SAME_NAMES_TO_GO = {"batch_last.py", "problem.py"}
+NO_EXTRAS = """
+import importlib.abc, importlib.metadata, pathlib, re, sys
+
+def needs(name, found):
+    if name not in found:
+        found.add(name)
+        for line in importlib.metadata.requires(name) or ():
+            if "extra ==" not in line:
+                try:
+                    needs(re.match(r"[\\w.-]+", line)[0].lower().replace("_", "-"), found)
+                except importlib.metadata.PackageNotFoundError:
+                    pass  # for another system or Python
+    return found
+
+installed = set().union(*(needs(name, set()) for name in sys.argv[1].split()))
+ours = {top for top, names in importlib.metadata.packages_distributions().items()
+        if {name.lower().replace("_", "-") for name in names} & installed}
+others = set(importlib.metadata.packages_distributions()) - ours
+
+class Refuse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in others - {"lqrlab"}:
+            raise ModuleNotFoundError(f"{name} is of no hard dependency", name=name)
+
+sys.meta_path.insert(0, Refuse())
+import lqrlab
+for room in lqrlab.LIBRARY:
+    for path in sorted(pathlib.Path("lqrlab", room).rglob("*.py")):
+        module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+        if module != "lqrlab.systems.notation":  # formulas, which the workbench's extra brings
+            importlib.import_module(module)
+print("all")
+"""
+
+
+def test_the_library_imports_where_only_its_hard_dependencies_are_installed():
+    hard = [re.match(r"[\w-]+", line)[0] for line in PROJECT["dependencies"]]
+    assert python(NO_EXTRAS.replace("sys.argv[1]", repr(" ".join(hard)))) == "all"
+
+
+def test_functions_and_modules_are_one_thing():
+    """No module of several things, no function that fits no screen; what is longer is named here with its reason."""
+    for path in MODULES:
+        text = path.read_text()
+        assert len(text.splitlines()) <= 400, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = node.end_lineno - node.lineno + 1
+                assert lines <= 80, f"{path}: {node.name} has {lines} lines"
 
 
 def test_no_two_modules_have_one_name():
-    names = [path.name for path in MODULES]
-    assert {name for name in names if names.count(name) > 1} <= SAME_NAMES | SAME_NAMES_TO_GO
+    names = [path.name for path in MODULES if path.name != "__init__.py"]
+    assert {name for name in names if names.count(name) > 1} <= set()
 
 
 ELSEWHERE = """
@@ -204,13 +270,6 @@ for path in sorted(pathlib.Path("lqrlab").rglob("*.py")):
 changed = {k: (v, jax.config.values[k]) for k, v in before.items() if v != jax.config.values[k]}
 print(json.dumps({"refused": refused, "changed": changed}, default=str))
 """
-POSIX_TO_GO = {
-    "lqrlab.dataset",
-    "lqrlab.evaluation",
-    "lqrlab.learning",
-    "lqrlab.benchmarks",
-    "lqrlab.workbench",
-}
 
 
 @pytest.fixture(scope="module")
@@ -220,8 +279,7 @@ def everything_imported():
 
 
 def test_all_modules_can_be_imported_on_windows(everything_imported):
-    refused = dict(everything_imported["refused"])
-    assert {".".join(module.split(".")[:2]) for module in refused} <= POSIX_TO_GO, refused
+    assert everything_imported["refused"] == []
 
 
 def test_importing_changes_no_setting_of_jax(everything_imported):
@@ -344,7 +402,7 @@ def test_a_data_set_from_the_command_line(tmp_path):
 
 def test_plants_of_a_file_are_listed_and_make_data_like_others(tmp_path, monkeypatch):
     monkeypatch.setenv("LQRLAB_PLANTS", "")
-    monkeypatch.setattr(registry, "FAMILIES", dict(registry.FAMILIES))
+    monkeypatch.setattr(families, "FAMILIES", dict(families.FAMILIES))
     monkeypatch.setattr(plant_files, "_entered", {"files": "", "packages": "none"})
     file = tmp_path / "mine.toml"
     file.write_text("[slide]\nA = [[0, 1], [0, 0]]\nB = [[0], [1]]\ndt = 0.1\n")

@@ -24,6 +24,7 @@ from lqrlab.workbench.panels import (
     controls,
     data_browser,
     live_panel,
+    loop_design,
     lqr_designer,
     policy_inspector,
     region_of_attraction,
@@ -211,7 +212,7 @@ def test_the_designer_runs_what_it_says():
     panel.states["x1"].value = 1.0
     s = panel._question()
     assert (s.dt, s.delay) == (pytest.approx(0.06), 9)
-    found = regulator.design(s)
+    found = loop_design.design(s)
     tick = scipy.linalg.expm(0.01 * np.block([[A, B], [np.zeros((1, 3))]]))
     wide = scipy.linalg.expm(0.03 * np.block([[A, B], [np.zeros((1, 3))]]))
     # z = (x, u[t-1], u[t-2]); u[t-2] acts for the first half of a sample, u[t-1] for the other
@@ -247,7 +248,7 @@ def test_the_designer_hands_out_code_that_makes_the_same(panel):
     code = re.search(r"<pre[^>]*>(.*?)</pre>", panel.code.value, re.S)[1].replace("&quot;", '"')
     made = {}
     exec(code, made)
-    found = regulator.design(panel._question())
+    found = loop_design.design(panel._question())
     np.testing.assert_allclose(made["K"], found.K, rtol=1e-5)
     at = np.arange(0, len(found.built.xs), 8)
     np.testing.assert_allclose(
@@ -256,7 +257,7 @@ def test_the_designer_hands_out_code_that_makes_the_same(panel):
     panel.delay.value = 1.0
     made = {}
     exec(panel._question().code, made)
-    np.testing.assert_allclose(made["K"], regulator.design(panel._question()).K, rtol=1e-5)
+    np.testing.assert_allclose(made["K"], loop_design.design(panel._question()).K, rtol=1e-5)
     panel.reset.click()
     panel.live.wait()
 
@@ -307,9 +308,9 @@ def test_names_of_others_are_text_in_what_panels_show(panel, monkeypatch, tmp_pa
     )
     gain, ends = simulation.LinearPolicy(jnp.array([[1.0, 1.0]])), np.zeros(4)
     region = evaluation.Attraction(ends.astype(np.int8), ends)
-    setting = region_of_attraction.Setting(plant, {}, 0, 1)
+    setting = region_of_attraction.AttractionSetting(plant, {}, 0, 1)
     question = panel._question()
-    design = regulator.design(question)
+    design = loop_design.design(question)
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     monkeypatch.setattr(type(plant), "title", name)
     monkeypatch.setattr(type(question.plant), "inputs", (systems.Signal(name, name, 1.0),))
@@ -372,7 +373,8 @@ def test_the_region_of_attraction_of_a_nonlinear_plant_is_the_known_one():
 def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch):
     plant = systems.from_matrices([[0, 1], [2, 0]], [[0], [1]], Q=np.eye(2), R=[[1.0]], dt=0.05)
     weak = {"no control": simulation.no_control}
-    setting = region_of_attraction.Setting.of(plant, weak, None, span=2.0, limit=1.0, num=1800, num_steps=200)
+    limits = {"span": 2.0, "limit": 1.0, "num": 1800, "num_steps": 200}
+    setting = region_of_attraction.AttractionSetting.of(plant, weak, None, **limits)
     found = region_of_attraction.maps(setting)
     x0, converged = setting.starts(), found["optimal"].converged
     design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
@@ -432,7 +434,7 @@ def test_the_inspector_bills_both_from_where_it_was_clicked(monkeypatch):
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     still = widgets.policy_inspector(simulation.no_control, plant, label="none", num_steps=200)
     assert "the none <b>diverges</b>" in still.words
-    with pytest.raises(ValueError, match="policy: expected a network"):
+    with pytest.raises(ValueError, match="controller: expected a policy"):
         widgets.policy_inspector(3.0, plant)
 
 
@@ -465,12 +467,12 @@ def test_panels_say_what_they_cannot_show(monkeypatch):
             "label: expected a name for the policy",
         ),
         (
-            lambda: widgets.policy_inspector(np.ones((1, 2)), two),
-            r"ndarray; the policy of a gain K is simula",
+            lambda: widgets.policy_inspector(np.ones((2, 2)), two),
+            r"controller: expected a gain K of shape \[..., 1, 2\]",
         ),
         (
             lambda: widgets.policy_inspector(lambda c, x: x, two),
-            r"policy: expected .* a function of \(c, x\)",
+            r"controller: expected a function from a problem to a policy, but found one of \(c, x\)",
         ),
         (lambda: widgets.lqr_designer(3), "plant: expected the name of a family, .* but found int"),
         (lambda: widgets.lqr_designer("pendulumm"), "no plant is called 'pendulumm'; did you mean pendulum"),
@@ -482,7 +484,7 @@ def test_panels_say_what_they_cannot_show(monkeypatch):
             r"k: policy: expected a gain K of",
         ),
         (lambda: widgets.attraction_map(two, {"k": gain(jnp.ones((4, 1, 2)))}), r"k: policy: gains of batch"),
-        (lambda: widgets.attraction_map(two, {"k": 3}), "k: policy: expected a network, a policy"),
+        (lambda: widgets.attraction_map(two, {"k": 3}), "k: controller: expected a policy"),
         (lambda: widgets.attraction_map(two, gain(jnp.ones((1, 2)))), "policies: expected {label: policy}"),
         (lambda: widgets.attraction_map(two, {"optimal": idle}), "policies: expected other labels than"),
         (lambda: widgets.attraction_map(two, plane="x1"), "plane: expected two of x1, x2, but found x1"),

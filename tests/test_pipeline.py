@@ -24,7 +24,7 @@ from toys import BEGIN, numbers, write_notebook
 
 import lqrlab
 from lqrlab import learning
-from lqrlab.systems import registry
+from lqrlab.systems import families
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session
 from lqrlab.workbench.runs import report as reports
@@ -676,10 +676,10 @@ def test_a_notebook_opened_by_a_person_finds_the_latest_run_and_names_the_others
 def test_a_notebook_takes_a_file_of_plants_relative_to_the_project(opened, monkeypatch, capsys):
     (opened.parents[1] / "mine.toml").write_text("[slide]\nA = [[0]]\nB = [[1]]\n")
     monkeypatch.setenv("LQRLAB_PLANTS", "")
-    monkeypatch.setattr(registry, "FAMILIES", dict(registry.FAMILIES))
+    monkeypatch.setattr(families, "FAMILIES", dict(families.FAMILIES))
     folder = session.begin("01_first", "latest", plants="mine.toml")
     assert "plants of mine.toml: slide" in capsys.readouterr().out
-    assert "slide" in registry.FAMILIES
+    assert "slide" in families.FAMILIES
     run_folder.begin(folder / "run.json")
     for record in (session.finish("01_first", folder, {}), folder / "run.json"):
         assert json.loads(record.read_text())["plants"] == [str(opened.parents[1] / "mine.toml")]

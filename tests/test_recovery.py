@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from scipy_oracle import gain, van_loan
 
-from lqrlab import benchmarks, control, evaluation, learning, simulation, systems
+import benchmarks
+from lqrlab import control, evaluation, learning, simulation, systems
 from lqrlab.learning import recovery
 from lqrlab.learning.recovery_policy import RecoveryPolicy, Regulator
+from lqrlab.simulation import Problem
 
 KEY = jax.random.key(4)
 BRIEF = learning.RecoveryConfig(num_steps=2, report_every=2, loops=8, window=4, width=8, longest=20)
@@ -34,9 +36,9 @@ def test_it_starts_as_the_lqr_exactly(family):
     plant = systems.make(family)
     limits = limits_of(plant)
     gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
-    policy = RecoveryPolicy.start(Regulator.of(plant, limits, "float64"), 8, key=KEY)
-    world, x0 = simulation.env(plant, limits=limits), plant.initial_state(key=KEY, num=20)
-    u, expected = policy(None, x0)[1], world.saturate(simulation.LinearPolicy(gain)(None, x0)[1])
+    problem, x0 = Problem.of(plant, limits=limits), plant.initial_state(key=KEY, num=20)
+    policy = RecoveryPolicy.start(Regulator.of(problem, "float64"), 8, key=KEY)
+    u, expected = policy(None, x0)[1], problem.saturate(simulation.LinearPolicy(gain)(None, x0)[1])
     np.testing.assert_allclose(u, expected, rtol=1e-12)
 
 
@@ -47,7 +49,7 @@ def test_a_policy_is_its_formula_by_numpy():
     K, P = gain(*van_loan(*(np.asarray(a) for a in (*plant.matrices(), *plant.weights())), float(plant.dt)))
     K, P = K * sx / su[:, None], P * np.outer(sx, sx)
     level = 64.0 / su[0] ** 2 / (K @ np.linalg.solve(P, K.T))[0, 0]
-    start = RecoveryPolicy.start(Regulator.of(plant, (low, high), "float64"), 8, key=KEY)
+    start = RecoveryPolicy.start(Regulator.of(Problem.of(plant, limits=(low, high)), "float64"), 8, key=KEY)
     policy = disturbed(start, 0.3)
     (W1, b1), (W2, b2), (W3, b3) = (map(np.asarray, layer) for layer in policy.layers)
     angles = [i for i, state in enumerate(plant.states) if state.name == "pole_angle" or state.unit == "rad"]
@@ -77,9 +79,8 @@ def test_a_policy_is_its_formula_by_numpy():
 
 def test_near_the_equilibrium_it_is_the_lqr_whatever_it_has_learned():
     plant = systems.make("cart_pole")
-    policy = disturbed(
-        RecoveryPolicy.start(Regulator.of(plant, limits_of(plant), "float64"), 8, key=KEY), 0.5
-    )
+    regulator = Regulator.of(Problem.of(plant, limits=limits_of(plant)), "float64")
+    policy = disturbed(RecoveryPolicy.start(regulator, 8, key=KEY), 0.5)
     gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
     slope = jax.jacfwd(lambda x: policy(None, x)[1])(jnp.zeros(plant.n))
     np.testing.assert_allclose(slope, -gain, rtol=1e-9)
@@ -88,7 +89,7 @@ def test_near_the_equilibrium_it_is_the_lqr_whatever_it_has_learned():
 def test_no_input_exceeds_its_limits():
     plant = systems.make("quadrotor")
     limits = limits_of(plant, jnp.array([0.2, 0.4, 0.6, 0.8]))
-    policy = disturbed(RecoveryPolicy.start(Regulator.of(plant, limits), 8, key=KEY), 3.0)
+    policy = disturbed(RecoveryPolicy.start(Regulator.of(Problem.of(plant, limits=limits)), 8, key=KEY), 3.0)
     u = policy(None, 8 * plant.initial_state(key=KEY, num=500).astype(jnp.float32))[1]
     u_eq = plant.equilibrium()[1]
     low, high = (np.asarray(a - u_eq, np.float32)[None] for a in limits)
@@ -132,7 +133,7 @@ def test_the_loss_of_a_window_is_that_of_loops_by_numpy():
     critic = recovery.perceptron(task.regulator, 4, 1, key=KEY)
     one = np.ones((1, 1))
     a, b, q, r, cross = (w.item() for w in van_loan(one, 2 * one, one, one, 0.05))
-    k, p, far = lqr.K.item(), control.lqrd(one, 2 * one, one, one, 0.05).P.item(), float(task.diverged)
+    k, p, far = lqr.K.item(), control.lqrd(one, 2 * one, one, one, 0.05).P.item(), float(task.outside_cost)
     level, x0 = 0.25 * p / k**2, np.array([0.2, 0.5, -0.8, 60.0, 99.5])  # the last is lost at once
     expected = 0.0
     for x in x0:
@@ -246,15 +247,15 @@ def test_steps_that_no_validation_would_see_are_refused():
 def test_the_benchmark_says_share_and_cost_of_the_lqr_beside_those_of_each_training():
     plant, lqr = unstable()
     policies = {"LQR": lqr, "seed 0": simulation.LinearPolicy(0 * lqr.K), "seed 1": lqr}
-    rows = list(benchmarks.recovered.measured(plant, policies, (-0.5, 0.5)))
+    rows = list(benchmarks.recovery.measured(plant, policies, (-0.5, 0.5)))
     shares = {row.name.split(": ")[1]: row.value for row in rows}
     assert shares["starts at 1 scales recovered, LQR"] == shares["starts at 1 scales recovered, most"] > 60
     assert shares["starts at 1 scales recovered, least"] == 0
     middle = next(row for row in rows if row.name.endswith("recovered, median of 2 seeds"))
     assert middle.target == rows[0].value > middle.value
     assert not middle.reached
-    assert benchmarks.recovered._above(np.array([2.0, np.inf, 3.0]), np.array([1.0, 1.0, 3.0])) == 25
-    config = benchmarks.recovered.config_of("acrobot", 5, 300)
+    assert benchmarks.recovery._above(np.array([2.0, np.inf, 3.0]), np.array([1.0, 1.0, 3.0])) == 25
+    config = benchmarks.recovery.config_of("acrobot", 5, 300)
     assert (config.seed, config.spread, config.num_steps, config.report_every) == (5, 3.0, 300, 100)
 
 
@@ -318,7 +319,7 @@ def test_shares_recovered_and_the_mean_log_cost_are_those_of_loops_by_numpy(monk
             cost = cost + q * x * x + r * u * u + 2 * cross * x * u
             x = np.where(back, a * x + b * u, x)
         shares.append(back.mean())
-        logs.append(np.log(np.where(back, cost, float(task.diverged))))
+        logs.append(np.log(np.where(back, cost, float(task.outside_cost))))
     assert len(set(shares)) == 3
     actor = RecoveryPolicy.start(task.regulator, BRIEF.width, key=KEY).layers
     found, log_cost = recovery._recovered(task, actor, jnp.asarray(starts[:, None], jnp.float32))

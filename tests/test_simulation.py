@@ -12,7 +12,7 @@ import scipy.linalg
 from scipy.integrate import solve_ivp
 
 from lqrlab import compute, control, simulation, systems
-from lqrlab.simulation.engines.models import loops_of
+from lqrlab.simulation.engines.batched_plants import loops_of
 
 KEY = jax.random.key(3)
 
@@ -163,9 +163,9 @@ def test_disturbances_have_the_covariance_of_van_loan_that_the_filter_takes():
         pair, simulation.no_control(pair), start, 1, noise=line * np.array([1.0, 4.0])[:, None, None], **given
     )
     np.testing.assert_allclose(each.xs[1], 2 * both.xs[1], atol=1e-12)
-    world = simulation.env(plant, linear=True, noise=W)
+    problem = simulation.Problem.of(plant, linear=True, noise=W, optimum=False)
     with pytest.raises(ValueError, match="noise: expected standard deviations, but found a covariance"):
-        loops_of(world, jnp.zeros((1, 2)), simulation.Noise(world.noise))
+        loops_of(problem, jnp.zeros((1, 2)))
 
 
 def test_sensor_noise_reaches_the_policy_and_not_the_state():
@@ -194,25 +194,40 @@ def test_a_new_gain_compiles_nothing():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"noise": 0.5, "key": KEY}, {"linear": False}, {"dt": 0.1}, {"limits": (-1, 1)}, {"substeps": 3}],
+    [{"linear": False}, {"dt": 0.1}, {"limits": (-1, 1)}, {"substeps": 3}],
 )
-def test_an_env_is_run_as_it_is_or_not_at_all(settings):
+def test_a_problem_is_run_as_it_is_or_not_at_all(settings):
     plant = systems.make("pendulum")
     policy, x0 = simulation.no_control(plant), np.array([0.1, 0.0])
-    with pytest.raises(ValueError, match="plant: an Env says itself what dt, linear, limits, noise"):
-        simulation.rollout(simulation.env(plant, linear=True), policy, x0, 3, **settings)
-    same = simulation.rollout(simulation.env(plant, linear=True), policy, x0, 3, linear=True)
+    problem = simulation.Problem.of(plant, linear=True, optimum=False)
+    with pytest.raises(ValueError, match=f"{next(iter(settings))}: a Problem says itself what it is"):
+        simulation.rollout(problem, policy, x0, 3, **settings)
+    same = simulation.rollout(problem, policy, x0, 3, linear=True)
     np.testing.assert_allclose(same.xs, simulation.rollout(plant, policy, x0, 3, linear=True).xs, rtol=1e-12)
 
 
-def test_env_steps_are_the_rollout():
+def test_noises_that_are_given_take_the_place_of_a_problems_own():
+    plant = systems.make("pendulum")
+    policy, x0 = simulation.no_control(plant), np.array([0.1, 0.0])
+    given = {"noise": [0.0, 0.1], "sensor_noise": 0.2, "excitation": 0.3}
+    problem = simulation.Problem.of(plant, **given, optimum=False)
+    both = (
+        simulation.rollout(problem, policy, x0, 3, key=KEY),
+        simulation.rollout(plant, policy, x0, 3, key=KEY, **given),
+    )
+    np.testing.assert_array_equal(both[0].xs, both[1].xs)
+    other = simulation.rollout(problem, policy, x0, 3, key=KEY, excitation=0.6)
+    np.testing.assert_allclose(other.us, 2 * both[0].us, rtol=1e-12)
+
+
+def test_steps_of_a_problem_are_the_rollout():
     plant = systems.make("pendulum")
     K = regulator(plant).K
-    world = simulation.env(plant)
+    problem = simulation.Problem.of(plant, optimum=False)
     x = 0.5 * plant.scales[0]
     run = simulation.rollout(plant, simulation.LinearPolicy(K), x, 10)
     for t in range(10):
-        x, cost = world.step(x, -K @ x)
+        x, cost = problem.step(x, -K @ x)
         np.testing.assert_allclose(x, run.xs[t + 1], rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(cost, run.costs[t], rtol=1e-12)
 
@@ -238,9 +253,9 @@ def test_cost_differentiates_through_the_loop_to_a_physical_parameter():
         ({"dt": -1.0}, "dt: expected a sample time above 0 s"),
         ({"x0": np.array([0.0, np.nan])}, "x0: expected finite numbers"),
         ({"substeps": 0}, r"substeps: expected a whole number in \[1, 10000\]"),
-        ({"policy": np.ones((1, 2))}, r"policy: expected something with init\(batch_shape\)"),
+        ({"controller": np.ones((2, 1))}, r"controller: expected a gain K of shape \[..., 1, 2\]"),
         (
-            {"policy": simulation.LinearPolicy(jnp.ones((3, 2)))},
+            {"controller": simulation.LinearPolicy(jnp.ones((3, 2)))},
             r"policy: expected a gain K of shape \[..., 1, 2\]",
         ),
         ({"x0": np.array([1j, 0.0])}, "x0: expected real numbers, but found complex128"),
@@ -256,16 +271,16 @@ def test_cost_differentiates_through_the_loop_to_a_physical_parameter():
             "sensor_noise: expected .*symmetric",
         ),
         (
-            {"policy": simulation.LinearPolicy(jnp.full((1, 2), 1j))},
+            {"controller": simulation.LinearPolicy(jnp.full((1, 2), 1j))},
             "policy: expected a gain K of real numbers",
         ),
-        ({"policy": simulation.LinearPolicy([[1.0, 2.0]])}, "policy: expected a gain K that is an array"),
-        ({"policy": simulation.LinearPolicy(jnp.ones(2))}, r"inputs by states, but found \(2,\)"),
+        ({"controller": simulation.LinearPolicy([[1.0, 2.0]])}, "policy: expected a gain K that is an array"),
+        ({"controller": simulation.LinearPolicy(jnp.ones(2))}, r"inputs by states, but found \(2,\)"),
     ],
 )
 def test_bad_arguments_are_named(change, message):
     plant = systems.make("pendulum")
-    arguments = {"policy": simulation.no_control(plant), "x0": np.zeros(2), "num_steps": 3} | change
+    arguments = {"controller": simulation.no_control(plant), "x0": np.zeros(2), "num_steps": 3} | change
     with pytest.raises(ValueError, match=message):
         simulation.rollout(plant, **arguments)
 
@@ -341,7 +356,7 @@ def test_a_fast_plant_takes_the_same_substeps_inside_a_trace_as_outside():
     def cost(x0, dt=None):
         return simulation.rollout(plant, policy, x0, 5, dt=dt).cost
 
-    assert simulation.env(plant).substeps == 160  # of a quarter radian each
+    assert simulation.Problem.of(plant, optimum=False).substeps == 160  # of a quarter radian each
     outside = cost(x0)
     assert np.isfinite(outside).all()
     for inside in (jax.jit(cost), jax.vmap(cost), jax.jit(lambda x0: jax.value_and_grad(cost)(x0[0])[0])):
@@ -368,10 +383,10 @@ def test_a_slope_in_a_physical_parameter_knows_its_substeps_only_outside_of_jit(
 def test_a_sample_time_that_would_take_for_ever_is_refused():
     plant = systems.make("pendulum")
     with pytest.raises(ValueError, match=r"^dt: the fastest mode .* more than 10000 steps"):
-        simulation.env(plant, dt=1e6)
+        simulation.Problem.of(plant, dt=1e6, optimum=False)
     with pytest.raises(ValueError, match=r"^substeps: expected a whole number in \[1, 10000\]"):
-        simulation.env(plant, substeps=10**9)
-    assert simulation.env(plant, dt=1e6, linear=True).substeps == 1
+        simulation.Problem.of(plant, substeps=10**9, optimum=False)
+    assert simulation.Problem.of(plant, dt=1e6, linear=True, optimum=False).substeps == 1
 
 
 def test_inside_a_trace_a_known_plant_whose_linearisation_is_not_finite_is_refused():
@@ -381,6 +396,7 @@ def test_inside_a_trace_a_known_plant_whose_linearisation_is_not_finite_is_refus
 
 
 def test_the_name_of_a_plant_is_no_plant():
-    env = inspect.unwrap(simulation.env)  # as it is without the checks of types that the tests switch on
-    with pytest.raises(TypeError, match=r"plant: expected a plant, but found 'cart_pole'; systems.make"):
-        env("cart_pole")
+    with pytest.raises(
+        ValueError, match=r"plants: expected a plant, or a list of at least one, but found 'cart_"
+    ):
+        inspect.unwrap(simulation.Problem.of.__func__)(simulation.Problem, "cart_pole")

@@ -68,10 +68,9 @@ def test_output_feedback_is_scored_mapped_and_written_down_like_any_policy(cart,
     region = evaluation.attraction(plant, policy, starts, limits=(-20.0, 20.0))
     assert bool(region.converged.all())
 
-    def controller(plants):
-        sampled = control.discretize(*plants.matrices(), *plants.weights(), plants.dt)
-        design = control.lqg(*sampled[:2], cart[3], *sampled[2:4], *cart[7:], sampled.N, discrete=True)
-        return simulation.estimated(plants, design)
+    def controller(problem):
+        A, B, Q, R, N = problem.sampled
+        return control.lqg(A, B, cart[3], Q, R, *cart[7:], N, discrete=True)
 
     config = dataset.DataConfig(
         families=("cart_pole",), variants=6, trajectories=2, num_steps=20, controller="lqg", excitation=0.0
@@ -81,7 +80,7 @@ def test_output_feedback_is_scored_mapped_and_written_down_like_any_policy(cart,
     runs = data.trajectories(None, "cart_pole")
     of_one, one = runs.variant == 2, data.plants(None, "cart_pole")[2]
     assert of_one.any()
-    alone = simulation.rollout(one, controller(one), runs.x0[of_one], 20, linear=True)
+    alone = simulation.rollout(one, controller, runs.x0[of_one], 20, linear=True)
     np.testing.assert_allclose(runs.states[of_one], alone.xs, rtol=1e-5, atol=1e-5)
     assert not runs.controls[:, 0].any()  # before the first measurement nothing is known
 
@@ -147,28 +146,28 @@ def test_coarse_sensors_show_multiples_of_their_quantum(cart):
 
 
 def test_a_step_is_linearised_exactly_anywhere(cart):
-    world = simulation.env(cart[0])
+    problem = simulation.Problem.of(cart[0], optimum=False)
     x, u = jnp.array([[0.1, 1.2, 0.3, -0.5], [0.0, 3.0, 0.0, 1.0]]), jnp.array([[3.0], [-2.0]])
     h = 1e-6
-    A, B, after = world.linearised(x, u)
-    np.testing.assert_allclose(after, world.step(x, u)[0], rtol=1e-12)
+    A, B, after = problem.linearised(x, u)
+    np.testing.assert_allclose(after, problem.step(x, u)[0], rtol=1e-12)
     for j, e in enumerate(np.eye(4)):
-        slope = (world.step(x + h * e[None], u)[0] - world.step(x - h * e[None], u)[0]) / (2 * h)
+        slope = (problem.step(x + h * e[None], u)[0] - problem.step(x - h * e[None], u)[0]) / (2 * h)
         np.testing.assert_allclose(A[..., j], slope, atol=1e-7)
     np.testing.assert_allclose(
-        B[..., 0], (world.step(x, u + h)[0] - world.step(x, u - h)[0]) / (2 * h), atol=1e-7
+        B[..., 0], (problem.step(x, u + h)[0] - problem.step(x, u - h)[0]) / (2 * h), atol=1e-7
     )
 
 
 def test_on_a_linear_plant_both_nonlinear_filters_are_the_time_varying_kalman_filter(cart):
     plant, A, B, C, _, _, _, W, V = cart
-    world, P0 = simulation.env(plant, linear=True), 1e-2 * np.eye(4)
+    problem, P0 = simulation.Problem.of(plant, linear=True, optimum=False), 1e-2 * np.eye(4)
     K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
     gain = simulation.LinearPolicy(jnp.asarray(K))
     Ls, Ps = (np.asarray(a) for a in control.finite_dlqe(A, C, W, V, 25, P0))
     x, guess = np.array([0.1, 0.05, 0.0, 0.0]), np.zeros(4)
     runs = [
-        simulation.rollout(world, make(gain, world, C, W, V, P0), np.stack([x, 2 * x]), 25)
+        simulation.rollout(problem, make(gain, problem, C, W, V, P0), np.stack([x, 2 * x]), 25)
         for make in (simulation.extended_kalman, simulation.unscented_kalman)
     ]
     for t, (L, P) in enumerate(zip(Ls, Ps)):
@@ -183,12 +182,12 @@ def test_on_a_linear_plant_both_nonlinear_filters_are_the_time_varying_kalman_fi
 def test_nonlinear_filters_are_their_textbook_recursions_by_numpy(cart, kind):
     """Far from the equilibrium, so that a filter of the linearised plant would be another."""
     plant, _, _, C, *_, W, V = cart
-    world, P = simulation.env(plant), np.diag([1e-4, 0.3, 1e-4, 1.0])
+    problem, P = simulation.Problem.of(plant, optimum=False), np.diag([1e-4, 0.3, 1e-4, 1.0])
     K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
     make = simulation.extended_kalman if kind == "extended" else simulation.unscented_kalman
-    policy = make(simulation.LinearPolicy(jnp.asarray(K)), world, C, W, V, P)
-    run = simulation.rollout(world, policy, np.array([0.0, 0.9, 0.0, 0.0]), 8)
-    move = jax.jit(lambda x, u: world.step(x, u)[0])
+    policy = make(simulation.LinearPolicy(jnp.asarray(K)), problem, C, W, V, P)
+    run = simulation.rollout(problem, policy, np.array([0.0, 0.9, 0.0, 0.0]), 8)
+    move = jax.jit(lambda x, u: problem.step(x, u)[0])
     x = np.zeros(4)
     for before, u in zip(np.asarray(run.xs), np.asarray(run.us)):
         y = C @ before
@@ -210,16 +209,16 @@ def test_nonlinear_filters_are_their_textbook_recursions_by_numpy(cart, kind):
 def test_nonlinear_filters_catch_a_pole_that_the_linear_one_loses(cart):
     plant, A, B, C, Q, R, N, W, V = cart
     W = 0.01 * W
-    world, P0 = simulation.env(plant), np.diag([1e-4, 1.0, 1e-4, 4.0])
+    problem, P0 = simulation.Problem.of(plant, optimum=False), np.diag([1e-4, 1.0, 1e-4, 4.0])
     gain = simulation.LinearPolicy(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
     x0 = np.array([0.0, 0.9, 0.0, 0.0])
 
     def end(policy):
-        run = simulation.rollout(world, policy, x0, 400, sensor_noise=0.01, key=jax.random.key(0))
+        run = simulation.rollout(problem, policy, x0, 400, sensor_noise=0.01, key=jax.random.key(0))
         return float(jnp.abs(run.xs[-1, 1]))
 
-    assert end(simulation.extended_kalman(gain, world, C, W, V, P0)) < 0.1
-    assert end(simulation.unscented_kalman(gain, world, C, W, V, P0)) < 0.1
+    assert end(simulation.extended_kalman(gain, problem, C, W, V, P0)) < 0.1
+    assert end(simulation.unscented_kalman(gain, problem, C, W, V, P0)) < 0.1
     design = control.lqg(A, B, C, Q, R, W, V, N, discrete=True)
     assert not end(simulation.estimated(plant, design)) < 0.1
 
@@ -238,7 +237,7 @@ def integrator(discrete):
         (lambda p, d: simulation.delayed(p, d.regulator, 1.0), "design: expected 4 states .* found 3 and 1"),
         (lambda p, d: simulation.integrating(p, integrator(discrete=True)), "design: expected 4 states"),
         (lambda p, d: simulation.integrating(p, integrator(discrete=False)), "design: expected one for the"),
-        (lambda p, d: simulation.extended_kalman(simulation.no_control(p), simulation.env(p), np.eye(4),
+        (lambda p, d: simulation.extended_kalman(simulation.no_control(p), simulation.Problem.of(p), np.eye(4),
                                                  np.eye(4), np.eye(3), np.eye(4)), "V: expected a covariance"),
     ],
 )  # fmt: skip
@@ -249,12 +248,12 @@ def test_a_design_of_another_plant_is_refused(cart, call, message):
 
 def test_a_time_varying_regulator_follows_a_trajectory_far_from_any_equilibrium():
     plant = systems.make("pendulum")
-    world, T = simulation.env(plant), 120
+    problem, T = simulation.Problem.of(plant, optimum=False), 120
     us = 2.0 * jnp.sin(0.3 * jnp.arange(T, dtype=float))[:, None]
     start = jnp.array([np.pi, 0.0])
-    ahead = jax.lax.scan(lambda x, u: (world.step(x, u)[0],) * 2, start, us)[1]
+    ahead = jax.lax.scan(lambda x, u: (problem.step(x, u)[0],) * 2, start, us)[1]
     xs = jnp.concatenate([start[None], ahead])
-    A, B, after = world.linearised(xs[:-1], us)
+    A, B, after = problem.linearised(xs[:-1], us)
     np.testing.assert_allclose(after, xs[1:], rtol=1e-12)
     affine = after - (A @ xs[:-1, :, None] + B @ us[..., None])[..., 0]
     plan = control.lq_tracking(A, B, *plant.weights(), xs, us, c=affine)

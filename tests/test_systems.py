@@ -18,7 +18,7 @@ import sympy
 from sympy.polys.matrices import DomainMatrix
 
 from lqrlab import control, systems
-from lqrlab.systems import Plant, Signal, param, plant_files, registry
+from lqrlab.systems import Plant, Signal, families, param, plant_files
 
 A = np.array([[0.0, 1.0], [2.0, -0.1]])
 B = np.array([[0.0], [3.0]])
@@ -588,7 +588,7 @@ def test_plants_of_a_file_stand_in_the_catalogue_here_and_in_processes_started_f
     assert systems.register_file(tank) == ["leaky_tank"]
     assert systems.sample("leaky_tank", key=jax.random.key(0), num=3).batch_shape == (3,)
     assert os.environ["LQRLAB_PLANTS"] == str(tank)
-    registry.FAMILIES.pop("leaky_tank")  # as in a process that has only the variable
+    families.FAMILIES.pop("leaky_tank")  # as in a process that has only the variable
     monkeypatch.setattr(plant_files, "_entered", {"files": "", "packages": "none"})
     assert "leaky_tank" in systems.names()
 

@@ -15,7 +15,7 @@ from scipy.integrate import solve_ivp
 from lqrlab import control, simulation, systems
 from lqrlab.compute import quick_jit
 from lqrlab.control.trajectory import sensitivity, solver
-from lqrlab.control.trajectory.problem import TrajectoryProblem
+from lqrlab.control.trajectory.trajectory_problem import TrajectoryProblem
 
 Q, R, QF = np.diag([1.0, 0.1]), np.diag([0.4, 1.0]), 20 * np.eye(2)
 LIMITS, DT, STEPS = np.array([3.0, 1.5]), 0.1, 12
@@ -338,8 +338,8 @@ def test_a_cart_that_backs_off_before_it_moves_does_so_within_its_rail():
     assert float(free.xs[:, 0].min()) < -0.29
     assert float(plan.xs[:, 0].min()) == pytest.approx(-0.285, abs=1e-6)
     assert float(plan.cost) > 1.01 * float(free.cost)
-    world = simulation.env(plant, substeps=2)
-    run = simulation.rollout(world, simulation.tracking(plant, plan), x0, 60)
+    problem = simulation.Problem.of(plant, substeps=2, optimum=False)
+    run = simulation.rollout(problem, simulation.tracking(plant, plan), x0, 60)
     np.testing.assert_allclose(run.xs, plan.xs, atol=1e-9)
     left = run.xs[-1] @ P @ run.xs[-1]
     np.testing.assert_allclose(run.cost + left, plan.cost, rtol=1e-9)

@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import dataclasses
-import functools
 import math
 import os
 import platform
@@ -19,9 +18,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from lqrlab.compute import checks, debugging
-from lqrlab.compute.config import Config, OneOf, Seed
+from lqrlab.compute.configuration import Config, OneOf, Seed
 
 AXES = ("data", "fsdp")
+_KEEP_PAGES = {-1: 2**31 - 1, -4: 0, -8: 1}  # M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX
 T = TypeVar("T")
 
 
@@ -39,14 +39,16 @@ def setup(
         cache: keep compiled programs on disk (under ``$XDG_CACHE_HOME/lqrlab``). They are executed later, so the
             folder is made readable by its owner alone, and is not used if it belongs to somebody else.
         keep_pages: let a process on Linux keep the memory that it has once used: mapping and clearing pages for
-            each call costs a large train step a third of its time. Not done where a variable ``MALLOC_…`` is
-            set; of little use after JAX has computed.
+            each call costs bulk rollouts up to half of their time. Not done where a variable ``MALLOC_…`` is set; of
+            little use after JAX has computed.
         cpu_devices: as how many devices the processor appears, so that a batch that :meth:`Backend.split` shares out
             over them takes as many cores within one program; as one if left out.
 
     Raises:
         ValueError: ``cpu_devices`` after JAX has computed.
     """
+    for name, given in (("x64", x64), ("cache", cache), ("keep_pages", keep_pages)):
+        checks.flag(name, given)
     if cpu_devices is not None:
         checks.whole("cpu_devices", cpu_devices)
         try:
@@ -56,39 +58,21 @@ def setup(
                 f"cpu_devices: expected before JAX computes for the first time, but found {len(jax.devices())} devices "
                 "in use; restart the kernel and call setup first"
             ) from None
-    for name, value in (("x64", x64), ("cache", cache), ("keep_pages", keep_pages)):
-        checks.flag(name, value)
     jax.config.update("jax_enable_x64", x64)
-    if keep_pages and not any(name.startswith("MALLOC_") for name in os.environ):
-        _keep_pages()
-    if not cache or jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
-        return
-    folder = cache_folder() / "jax"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)
-    except OSError:  # a read-only or foreign home: compile anew each time
-        return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-
-
-def cache_folder() -> Path:
-    """Where lqrlab keeps what it may lose."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lqrlab"
-
-
-@functools.cache
-def _keep_pages() -> None:
-    """Tell the C library's allocator, where that is glibc's, to give nothing back and to map nothing apart."""
-    if platform.libc_ver()[0] == "glibc":
-        with contextlib.suppress(OSError, AttributeError):
-            for option, value in (
-                (-1, 2**31 - 1),
-                (-4, 0),
-                (-8, 1),
-            ):  # M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX
-                ctypes.CDLL(None).mallopt(option, value)
+    if (
+        keep_pages
+        and platform.libc_ver()[0] == "glibc"
+        and not any(n.startswith("MALLOC_") for n in os.environ)
+    ):
+        for option, value in _KEEP_PAGES.items():
+            ctypes.CDLL(None).mallopt(option, value)
+    if cache and not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lqrlab" / "jax"
+        with contextlib.suppress(OSError):  # a read-only or foreign home: compile anew each time
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)
+            jax.config.update("jax_compilation_cache_dir", str(folder))
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,19 +196,7 @@ class Backend(Config):
         if mesh is None:
             return fn
         spec = PartitionSpec(mesh.axis_names)
-        shared = jax.shard_map(fn, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-
-        @functools.wraps(fn)
-        def call(*args: PyTree) -> PyTree[Array]:
-            lengths = {np.shape(a)[:1] for a in jax.tree.leaves(args)}
-            if len(lengths) != 1 or not all(axis and axis[0] % mesh.size == 0 for axis in lengths):
-                found = ", ".join(str(np.shape(a)) for a in jax.tree.leaves(args))
-                raise ValueError(
-                    f"args: expected first axes of one length that {mesh.size} devices divide, but found shapes {found}"
-                )
-            return shared(*args)
-
-        return call
+        return jax.shard_map(fn, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Arguments refused in words: which one, what was expected, what came."""
 
+import contextlib
 import difflib
 import math
 import numbers
@@ -41,16 +42,12 @@ def real(name: str, value: object, *, or_complex: bool = False) -> "np.ndarray |
     import jax.numpy as jnp
     import numpy as np
 
-    try:
-        array = (
-            jnp.asarray(value)
-            if traced(value)
-            else value
-            if isinstance(value, jax.Array)
-            else np.asarray(value)
-        )
-    except (TypeError, ValueError):
-        array = np.asarray(None)
+    array: np.ndarray | Array = np.asarray(None)
+    with contextlib.suppress(TypeError, ValueError):
+        if isinstance(value, jax.Array):
+            array = value
+        else:
+            array = jnp.asarray(value) if traced(value) else np.asarray(value)
     if any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.integer, jnp.floating)):
         return array
     if jnp.issubdtype(array.dtype, jnp.complexfloating):

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
 
@@ -53,17 +53,8 @@ _NESTED = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
 _SUMS = ("reduce_sum", "dot_general")
 
 
-def unsupported(jaxpr: Jaxpr, algebra: Algebra) -> str | None:
-    """The first primitive of a program that the algebra has no form for; None if it has all."""
-    for e in jaxpr.eqns:
-        name = e.primitive.name
-        known = name in algebra.functions or name in _MOVES or name in _SUMS
-        inner = _inner(e)
-        if not (known or inner) or _unlike_numbers(e):
-            return name
-        if inner and (missing := unsupported(inner.jaxpr, algebra)):
-            return missing
-    return None
+class UnsupportedError(Exception):
+    """A program has a step that an algebra has no form for; the message is the primitive's name."""
 
 
 def _unlike_numbers(e: JaxprEqn) -> bool:
@@ -85,7 +76,11 @@ def _inner(e: JaxprEqn) -> ClosedJaxpr | None:
 
 
 def evaluate(closed: ClosedJaxpr, arguments: Sequence[np.ndarray], algebra: Algebra) -> list[np.ndarray]:
-    """The outputs of a program, as arrays of numbers of the algebra, from arguments that are such arrays."""
+    """The outputs of a program, as arrays of numbers of the algebra, from arguments that are such arrays.
+
+    Raises:
+        UnsupportedError: an operation that the algebra has not.
+    """
     constants = [_constants(c, algebra) for c in closed.consts]
     values = dict(zip((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*constants, *arguments)))
 
@@ -105,6 +100,8 @@ def _apply(e: JaxprEqn, a: list[np.ndarray], algebra: Algebra) -> list[np.ndarra
             first = lengths.matvec + lengths.vecmat
             a = [*a[first : first + lengths.solve], *a[sum(lengths) :]]
         return evaluate(inner, a, algebra)
+    if _unlike_numbers(e) or not (name in functions or name in _MOVES or name in _SUMS):
+        raise UnsupportedError(name)
     if name == "reduce_sum":
         return [_total(functions["add"], a[0], p["axes"])]
     if name == "dot_general":
@@ -243,25 +240,17 @@ def componentwise(fn: Callable[..., Array], *examples: PyTree) -> Callable[..., 
     A term that is switched off, ``0.0 * jnp.exp(400 * x)``, is off here even where it would have overflowed.
     """
     closed = jax.make_jaxpr(fn)(*examples)
-    if unsupported(closed.jaxpr, _ARRAYS):
-        return _mapped(fn)
 
     def many(*args: PyTree[Array]) -> Array:
         leaves = jax.tree.leaves(args)
         width = max(a.shape[-1] for a in leaves)
-        (out,) = evaluate(closed, [_objects(a.shape[:-1], a.__getitem__) for a in leaves], _ARRAYS)
+        try:
+            (out,) = evaluate(closed, [_objects(a.shape[:-1], a.__getitem__) for a in leaves], _ARRAYS)
+        except UnsupportedError:
+            args = jax.tree.map(lambda a: jnp.broadcast_to(a, (*a.shape[:-1], width)), args)
+            return jax.vmap(fn, in_axes=-1, out_axes=-1)(*args)
         dtype = closed.out_avals[0].dtype
         flat = [jnp.broadcast_to(jnp.asarray(v, dtype), (width,)) for v in out.ravel()]
         return jnp.stack(flat).reshape(*out.shape, width)
-
-    many.__name__ = "componentwise"
-    return many
-
-
-def _mapped(fn: Callable[..., Array]) -> Callable[..., Array]:
-    def many(*args: PyTree[Array]) -> Array:
-        width = max(a.shape[-1] for a in jax.tree.leaves(args))
-        args = jax.tree.map(lambda a: jnp.broadcast_to(a, (*a.shape[:-1], width)), args)
-        return jax.vmap(fn, in_axes=-1, out_axes=-1)(*args)
 
     return many

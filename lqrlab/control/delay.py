@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute.checks import number
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.discretization import Sampled, compiled, sample_many
 from lqrlab.control.regulator import LQR, dlqr, lqrd
 from lqrlab.control.weights import cost_to_go
@@ -50,9 +50,9 @@ def _within_a_sample(
     """The checked, sampled problem with what its delay has beyond whole sample times, and how many these are."""
     words = f"a number of sample times in [0, {LONGEST}], not traced"
     delay = number("delay", delay, words, low=0, high=LONGEST)
-    matrices = checks.arguments(A, B, Q, R, N)
+    matrices = matrix_checks.arguments(A, B, Q, R, N)
     dtype = matrices[0].dtype
-    args, rest = (*matrices, checks.sample_time(dt, dtype, *matrices)), jnp.asarray(delay % 1, dtype)
+    args, rest = (*matrices, matrix_checks.sample_time(dt, dtype, *matrices)), jnp.asarray(delay % 1, dtype)
     return _divided(args, rest) if delay % 1 else compiled(*args), math.floor(delay)
 
 
@@ -143,7 +143,7 @@ def delay_cost(
         late = lqrd_delayed(A, B, Q, R, dt, delay).P
     else:
         problem = delayed(A, B, Q, R, dt, delay)
-        gain = prompt.K if K is None else jnp.asarray(checks.real("K", K))
+        gain = prompt.K if K is None else jnp.asarray(matrix_checks.real("K", K))
         on_inputs = jnp.zeros((*gain.shape[:-1], problem.A.shape[-1] - n), gain.dtype)
         late = cost_to_go(problem, jnp.concatenate([gain, on_inputs], axis=-1))
     late, first = (jnp.trace(P[..., :n, :n], axis1=-2, axis2=-1) for P in (late, prompt.P))

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, symmetric, t
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 
 _SQUARINGS = 24
 _TERMS = 13  # of the Taylor series over a step of norm 1/4: the remainder is below 1e-19
@@ -130,8 +130,8 @@ def discretize(
     >>> float(control.discretize([[0.0]], [[1.0]], [[3.0]], [[1.0]], 1.0).R[0, 0].round(6))  # ∫ 1 + 3 t² dt
     2.0
     """
-    args = checks.arguments(A, B, Q, R, N)
-    return compiled(*args, checks.sample_time(dt, args[0].dtype, *args))
+    args = matrix_checks.arguments(A, B, Q, R, N)
+    return compiled(*args, matrix_checks.sample_time(dt, args[0].dtype, *args))
 
 
 def c2d(
@@ -154,5 +154,5 @@ def c2d(
     >>> np.asarray(A).round(6).tolist(), np.asarray(B).round(6).tolist()
     ([[1.0, 0.1], [0.0, 1.0]], [[0.005], [0.1]])
     """
-    A, B = checks.matrices(A=(A, "nn"), B=(B, "nm"))
-    return _c2d(A, B, checks.sample_time(dt, A.dtype, A, B))
+    A, B = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"))
+    return _c2d(A, B, matrix_checks.sample_time(dt, A.dtype, A, B))

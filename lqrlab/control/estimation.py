@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 
 from lqrlab.compute import broadcast, linalg, pytree
 from lqrlab.compute.checks import choice, flag
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.stability_margins import Margins, margins
 from lqrlab.control.discretization import compiled
 from lqrlab.control.horizon import finite_horizon
@@ -50,8 +50,8 @@ def _filter(
     design: Callable[..., LQR], A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike, S: ArrayLike | None
 ) -> Estimator:
     """The filter that is dual to the regulator of Aᵀ, Cᵀ with the weights W, V, S."""
-    A, C = checks.matrices(A=(A, "nn"), C=(C, "pn"))
-    W, V = (checks.real(name, a) for name, a in (("W", W), ("V", V)))
+    A, C = matrix_checks.matrices(A=(A, "nn"), C=(C, "pn"))
+    W, V = (matrix_checks.real(name, a) for name, a in (("W", W), ("V", V)))
     try:
         dual = design(A.mT, C.mT, W, V, S)
     except ValueError as error:
@@ -114,10 +114,12 @@ def sampled_noise(A: ArrayLike, W: ArrayLike, dt: ArrayLike) -> Float[Array, "*b
     >>> round(float(control.sampled_noise([[0.0]], [[2.0]], 0.1)[0, 0]), 12)
     0.2
     """
-    A, W = checks.matrices(A=(A, "nn"), W=(W, "nn"))
-    checks.weight("W", W)
+    A, W = matrix_checks.matrices(A=(A, "nn"), W=(W, "nn"))
+    matrix_checks.weight("W", W)
     none = jnp.zeros((A.shape[-1], 1), A.dtype)
-    return compiled(A.mT, none, W, jnp.eye(1, dtype=A.dtype), none, checks.sample_time(dt, A.dtype, A, W)).Q
+    return compiled(
+        A.mT, none, W, jnp.eye(1, dtype=A.dtype), none, matrix_checks.sample_time(dt, A.dtype, A, W)
+    ).Q
 
 
 @pytree
@@ -149,7 +151,7 @@ def finite_dlqe(
     >>> control.finite_dlqe([[1.0]], [[1.0]], [[0.0]], [[1.0]], 3, P0=[[1.0]]).L[:, 0, 0]  # a mean of more and more
     Array([0.5       , 0.33333333, 0.25      ], dtype=float64)
     """
-    A, C = checks.matrices(A=(A, "nn"), C=(C, "pn"))
+    A, C = matrix_checks.matrices(A=(A, "nn"), C=(C, "pn"))
     K, P = finite_horizon(A.mT, C.mT, W, V, num_steps, P0, S)
     return TimeVaryingEstimator(jnp.flip(K, -3).mT, jnp.flip(P, -3))
 
@@ -234,7 +236,7 @@ def lqg(
     """
     flag("discrete", discrete)
     choice("form", form, ("predictor", "filter") if discrete else ("predictor",))
-    A, B, C = checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"))
+    A, B, C = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"))
     regulator = (dlqr if discrete else lqr)(A, B, Q, R, N)
     estimator = (dlqe if discrete else lqe)(A, C, W, V, S)
     K, P, L, M = regulator.K, regulator.P, estimator.L, estimator.M

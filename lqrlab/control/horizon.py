@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import broadcast, linalg, pytree
 from lqrlab.compute.checks import traced, whole
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.weights import stage_weight
 
 _DOUBLINGS = 40  # of a time in which the Hamiltonian's norm is 1/2
@@ -67,12 +67,12 @@ def finite_horizon(
     [0.3333333333333333, 0.5]
     """
     whole("num_steps", num_steps)
-    args = checks.arguments(A, B, Q, R, N)
+    args = matrix_checks.arguments(A, B, Q, R, N)
     Q = args[2]
-    terminal = Q if Qf is None else jnp.asarray(checks.real("Qf", Qf), Q.dtype)
+    terminal = Q if Qf is None else jnp.asarray(matrix_checks.real("Qf", Qf), Q.dtype)
     if terminal.shape[-2:] != Q.shape[-2:]:
         raise ValueError(f"Qf: expected shape {Q.shape[-2:]}, Q's, but found {terminal.shape[-2:]}")
-    checks.weight("Qf", terminal)
+    matrix_checks.weight("Qf", terminal)
     return _solve((*args, terminal), num_steps)
 
 
@@ -100,10 +100,10 @@ def continuous_horizon(
     >>> bool(abs(P[0, 0, 0] - np.tanh(1.0)) < 1e-12)
     True
     """
-    A, B, Q, R, N = checks.arguments(A, B, Q, R, N)
-    terminal = jnp.zeros_like(Q) if Qf is None else jnp.asarray(checks.real("Qf", Qf), Q.dtype)
-    checks.weight("Qf", terminal)
-    times = jnp.asarray(checks.real("ts", ts), Q.dtype)
+    A, B, Q, R, N = matrix_checks.arguments(A, B, Q, R, N)
+    terminal = jnp.zeros_like(Q) if Qf is None else jnp.asarray(matrix_checks.real("Qf", Qf), Q.dtype)
+    matrix_checks.weight("Qf", terminal)
+    times = jnp.asarray(matrix_checks.real("ts", ts), Q.dtype)
     if times.ndim != 1 or times.size < 2 or (not traced(times) and not bool(jnp.all(jnp.diff(times) > 0))):
         raise ValueError(f"ts: expected two rising times or more, but found {ts!r}")
     return _flowing((A, B, Q, R, N, terminal), times)
@@ -185,7 +185,7 @@ def lq_tracking(
 
     Args:
         A, B: ``[n, n]``, ``[n, m]``, or of each step ``[..., T, n, n]``, ``[..., T, n, m]``: those along a trajectory
-            are ``simulation.env(plant).linearised``'s.
+            are ``simulation.Problem.of(plant).linearised``'s.
         Q, R, N: weights ``[..., n, n]``, ``[..., m, m]``, ``[..., n, m]``, as in :func:`dlqr`.
         xs: reference ``[..., T+1, n]``; it need not be a motion of the plant.
         us: its inputs ``[..., T, m]``; zero if left out.
@@ -201,20 +201,20 @@ def lq_tracking(
     >>> plan.us[:, 0].round(3)  # cheap inputs: it is in time
     Array([2., 2.], dtype=float64)
     """
-    xs = jnp.asarray(checks.real("xs", xs))
+    xs = jnp.asarray(matrix_checks.real("xs", xs))
     if xs.ndim < 2 or xs.shape[-2] < 2:
         raise ValueError(
             f"xs: expected a reference [..., T+1, n] of two points or more, but found {xs.shape}"
         )
     T = xs.shape[-2] - 1
-    A, B = (jnp.asarray(checks.real(name, a)) for name, a in (("A", A), ("B", B)))
+    A, B = (jnp.asarray(matrix_checks.real(name, a)) for name, a in (("A", A), ("B", B)))
     first = [a[..., 0, :, :] if a.ndim > 2 else a for a in (A, B)]
-    *_, Q, R, N = checks.arguments(first[0], first[1], Q, R, N)
-    terminal = Q if Qf is None else jnp.asarray(checks.real("Qf", Qf), Q.dtype)
-    checks.weight("Qf", terminal)
+    *_, Q, R, N = matrix_checks.arguments(first[0], first[1], Q, R, N)
+    terminal = Q if Qf is None else jnp.asarray(matrix_checks.real("Qf", Qf), Q.dtype)
+    matrix_checks.weight("Qf", terminal)
     n, m = first[1].shape[-2:]
     us = jnp.zeros((T, m), Q.dtype) if us is None else us
-    c = jnp.zeros((T, n), Q.dtype) if c is None else jnp.asarray(checks.real("c", c))
+    c = jnp.zeros((T, n), Q.dtype) if c is None else jnp.asarray(matrix_checks.real("c", c))
     A, B = (jnp.broadcast_to(a, (T, *a.shape)) if a.ndim == 2 else a for a in (A, B))
     c = jnp.broadcast_to(c, (T, n)) if c.ndim == 1 else c
     over_time = {
@@ -226,7 +226,7 @@ def lq_tracking(
     }
     arrays = []
     for name, (a, shape) in over_time.items():
-        a = jnp.asarray(checks.real(name, a), Q.dtype)
+        a = jnp.asarray(matrix_checks.real(name, a), Q.dtype)
         if a.shape[max(a.ndim - len(shape), 0) :] != shape:
             raise ValueError(f"{name}: expected shape (…, {', '.join(map(str, shape))}), but found {a.shape}")
         arrays.append((a, len(shape)))

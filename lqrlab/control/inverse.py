@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import ArrayLike, Bool, Float
 
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.frequency import sensitivity
 from lqrlab.control.discretization import c2d, discretize
 from lqrlab.control.regulator import LQR, lqr, lqrd
@@ -118,13 +118,13 @@ def inverse_lqr(
     (1973) [several inputs]; S. Boyd et al., Linear Matrix Inequalities in System and Control Theory (1994),
     section 10.6 [convexity].
     """
-    checks.on_host("inverse_lqr", A, B, K, dt)
-    a, b, k = (np.asarray(checks.real(name, x), float) for name, x in zip("ABK", (A, B, K)))
-    checks.shapes({"A": a, "B": b, "K": k}, {"A": "nn", "B": "nm", "K": "mn"})
+    matrix_checks.on_host("inverse_lqr", A, B, K, dt)
+    a, b, k = (np.asarray(matrix_checks.real(name, x), float) for name, x in zip("ABK", (A, B, K)))
+    matrix_checks.shapes({"A": a, "B": b, "K": k}, {"A": "nn", "B": "nm", "K": "mn"})
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], k.shape[:-2])
     a, b, k = (np.broadcast_to(x, lead + x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (a, b, k))
     if dt is not None:
-        dt = np.broadcast_to(np.asarray(checks.sample_time(dt, np.dtype(float))), lead).reshape(-1)
+        dt = np.broadcast_to(np.asarray(matrix_checks.sample_time(dt, np.dtype(float))), lead).reshape(-1)
     loops = _Loops(a, b, k, dt)
     stable = loops.stable()
     if not lead and not stable[0]:

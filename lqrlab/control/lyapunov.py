@@ -8,7 +8,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, t
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 
 _SQUARINGS = 48
 
@@ -103,7 +103,7 @@ def dlyap(A: ArrayLike, Q: ArrayLike) -> Float[Array, "*batch n n"]:
     >>> control.dlyap([[0.5]], [[3.0]])
     Array([[4.]], dtype=float64)
     """
-    return solve_lyapunov(*checks.matrices(A=(A, "nn"), Q=(Q, "nn")), continuous=False)
+    return solve_lyapunov(*matrix_checks.matrices(A=(A, "nn"), Q=(Q, "nn")), continuous=False)
 
 
 def lyap(A: ArrayLike, Q: ArrayLike) -> Float[Array, "*batch n n"]:
@@ -119,4 +119,4 @@ def lyap(A: ArrayLike, Q: ArrayLike) -> Float[Array, "*batch n n"]:
     >>> control.lyap([[-0.5]], [[3.0]])
     Array([[3.]], dtype=float64)
     """
-    return solve_lyapunov(*checks.matrices(A=(A, "nn"), Q=(Q, "nn")), continuous=True)
+    return solve_lyapunov(*matrix_checks.matrices(A=(A, "nn"), Q=(Q, "nn")), continuous=True)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from lqrlab.compute import pytree
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.discretization import Sampled, discretize
 from lqrlab.control.regulator import lqrd
 from lqrlab.control.weights import cost_to_go
@@ -58,10 +58,10 @@ def pareto(
     held = jnp.asarray(dt) * jnp.broadcast_to(jnp.asarray(R), problem.R.shape)  # ∫ R over a held input
     state = problem._replace(R=problem.R - held)
     effort = problem._replace(Q=jnp.zeros_like(problem.Q), R=held, N=jnp.zeros_like(problem.N))
-    start = jnp.eye(len(problem.Q)) if X0 is None else jnp.asarray(checks.real("X0", X0))
+    start = jnp.eye(len(problem.Q)) if X0 is None else jnp.asarray(matrix_checks.real("X0", X0))
     if start.shape != problem.Q.shape:
         raise ValueError(f"X0: expected a covariance of shape {problem.Q.shape}, but found {start.shape}")
-    checks.weight("X0", start)
+    matrix_checks.weight("X0", start)
     return _measured(designs.K, state, effort, start)
 
 
@@ -74,7 +74,7 @@ def _measured(K: Array, state: Sampled, effort: Sampled, X0: Array) -> Front:
 
     first, second = cost(state), cost(effort)
     # the largest kᵀx over the ellipsoid is √(kᵀX0 k), and a row k of the gain acts on x[t] as (Fᵀ)ᵗ k does on x0
-    A, B, gains = checks.together(state.A, state.B, K)
+    A, B, gains = matrix_checks.together(state.A, state.B, K)
     turned = (A - B @ gains).mT
     _, squares = jax.lax.scan(
         lambda k, _: (turned @ k, jnp.sum((X0 @ k) * k, axis=-2)), gains.mT, None, length=_STEPS

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float
 from lqrlab.compute import checks as arguments
 from lqrlab.compute import linalg
 from lqrlab.compute.linalg import batch_last
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.lyapunov import smith, solve_lyapunov
 from lqrlab.control.regulator import LQR
 from lqrlab.control.riccati.doubling import DoublingProblem, Solution
@@ -173,8 +173,8 @@ def policy_iteration(
     True
     """
     steps = arguments.whole("steps", steps, 0)
-    problem = checks.arguments(A, B, Q, R, N, weights=False)
+    problem = matrix_checks.arguments(A, B, Q, R, N, weights=False)
     letters = zip("ABQRN", problem, ("nn", "nm", "nn", "mm", "nm"))
-    *matrices, K = checks.matrices(**{name: (a, axes) for name, a, axes in letters}, K=(K, "mn"))
+    *matrices, K = matrix_checks.matrices(**{name: (a, axes) for name, a, axes in letters}, K=(K, "mn"))
     with jax.debug_nans(False):  # NaN marks what has no answer
         return _improve(tuple(matrices), _stable_start(tuple(matrices), K), steps)

@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, Complex, Float
 from lqrlab.compute import broadcast, linalg, pytree
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.analysis import controllability
 from lqrlab.control.riccati import equations
 from lqrlab.control.riccati.doubling import Solution
@@ -73,7 +73,7 @@ def _certified(
     """
     holds = sound = equations.certain(solution)
     if not weights_checked:
-        Q, R, N = (jax.lax.stop_gradient(a) for a in checks.together(Q, R, N))
+        Q, R, N = (jax.lax.stop_gradient(a) for a in matrix_checks.together(Q, R, N))
         sound = sound & _bounded_below(Q, R, N)
     nan = jnp.asarray(jnp.nan, solution.P.dtype)
     K, P = (jnp.where(sound[..., None, None], a, nan) for a in (solution.K, solution.P))
@@ -85,7 +85,7 @@ def _bounded_below(Q: Array, R: Array, N: Array) -> Array:
     """Whether R > 0 and Q − NR⁻¹Nᵀ ≥ 0, to rounding; the batch on the last axis."""
     scale = jnp.maximum(batch_last.largest(Q), float(jnp.finfo(Q.dtype).tiny) ** 0.5)
     # stored, else each entry of the sum below would look for the largest one again
-    some = linalg.stored(checks.tolerance(Q.dtype) * scale)
+    some = linalg.stored(matrix_checks.tolerance(Q.dtype) * scale)
     rest = Q - batch_last.mul(N, batch_last.mul(batch_last.inverse(R), batch_last.t(N)))
     return batch_last.positive(R) & batch_last.positive(rest + some[None, None] * batch_last.eye(len(Q), Q))
 
@@ -97,7 +97,7 @@ def _with_weights_taken(
     at = np.nonzero(doubtful)
     found = [np.broadcast_to(a, (*doubtful.shape, *a.shape[-2:]))[at] for a in map(np.asarray, weights)]
     taken = np.zeros(doubtful.shape, bool)
-    taken[at] = checks.nearly_bounded_below(*found, singular_R=singular_R)
+    taken[at] = matrix_checks.nearly_bounded_below(*found, singular_R=singular_R)
     K, P = (
         jnp.where(taken[..., None, None], a, b) for a, b in ((solution.K, design.K), (solution.P, design.P))
     )
@@ -147,7 +147,7 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
     >>> control.lqr([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], np.eye(2), [[1.0]]).K
     Array([[1.        , 1.73205081]], dtype=float64)
     """
-    return _design(checks.arguments(A, B, Q, R, N, certified=True), continuous=True)
+    return _design(matrix_checks.arguments(A, B, Q, R, N, certified=True), continuous=True)
 
 
 def dlqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None) -> LQR:
@@ -161,7 +161,9 @@ def dlqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | 
     1.618034
     """
     return _design(
-        checks.arguments(A, B, Q, R, N, certified=True, singular_R=True), continuous=False, singular_R=True
+        matrix_checks.arguments(A, B, Q, R, N, certified=True, singular_R=True),
+        continuous=False,
+        singular_R=True,
     )
 
 
@@ -185,8 +187,8 @@ def lqrd(
     >>> design.P.round(3).tolist(), bool(design.stabilizing)
     ([[1.0]], True)
     """
-    args = checks.arguments(A, B, Q, R, N, certified=True, singular_R=True)
-    step = checks.sample_time(dt, args[0].dtype, *args)
+    args = matrix_checks.arguments(A, B, Q, R, N, certified=True, singular_R=True)
+    step = matrix_checks.sample_time(dt, args[0].dtype, *args)
     design = _design((*args, step), continuous=True, singular_R=True)
     if not traced(design):
         _warn_of_lost_digits(np.asarray(design.closed_loop), np.asarray(design.stabilizing))
@@ -221,8 +223,8 @@ def unsaturated_level(K: ArrayLike, P: ArrayLike, limit: ArrayLike) -> Float[Arr
     Returns:
         c ``[...]`` = min over inputs of limit² / (K P⁻¹ Kᵀ).
     """
-    K, P = checks.matrices(K=(K, "mn"), P=(P, "nn"))
-    limit = jnp.asarray(checks.real("limit", limit), K.dtype)
+    K, P = matrix_checks.matrices(K=(K, "mn"), P=(P, "nn"))
+    limit = jnp.asarray(matrix_checks.real("limit", limit), K.dtype)
     if not traced(limit) and not (limit.size and np.all(limit >= 0)):
         raise ValueError(f"limit: expected numbers ≥ 0, but found {limit}")
     limit = jnp.broadcast_to(limit, jnp.broadcast_shapes(limit.shape, K.shape[-2:-1]))

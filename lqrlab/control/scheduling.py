@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import pytree
 from lqrlab.compute.checks import traced
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.analysis import controllability
 from lqrlab.control.regulator import LQR, lqr, lqrd
 
@@ -39,7 +39,7 @@ class Schedule:
 
         Beyond the grid the nearest point of its edge is used: nothing is extrapolated.
         """
-        at = jnp.asarray(checks.real("value", value), self.x_op.dtype)
+        at = jnp.asarray(matrix_checks.real("value", value), self.x_op.dtype)
         axes = len(self.grid)
         if at.shape[-1:] != (axes,):
             raise ValueError(
@@ -84,7 +84,7 @@ def gain_schedule(
     Source: W. J. Rugh and J. S. Shamma, Research on gain scheduling, Automatica 36 (2000).
     """
     axes = tuple(grid) if isinstance(grid, tuple | list) and grid and np.ndim(grid[0]) else (grid,)
-    args = checks.arguments(A, B, Q, R, N)
+    args = matrix_checks.arguments(A, B, Q, R, N)
     n, m = args[1].shape[-2:]
     grid = _rising(axes, args[0].dtype)
     shape = tuple(g.size for g in grid)
@@ -94,7 +94,7 @@ def gain_schedule(
     if not traced(*full):
         _refuse_gaps(grid, design, full)
     x_op, u_op = (
-        jnp.asarray(checks.real("points", v), a.dtype) for v in points or (jnp.zeros(n), jnp.zeros(m))
+        jnp.asarray(matrix_checks.real("points", v), a.dtype) for v in points or (jnp.zeros(n), jnp.zeros(m))
     )
     x_op, u_op = _on_grid("points, x", x_op, (*shape, n)), _on_grid("points, u", u_op, (*shape, m))
     return Schedule(grid, design, x_op, u_op)
@@ -102,7 +102,7 @@ def gain_schedule(
 
 def _rising(axes: Sequence[ArrayLike], dtype: np.dtype) -> tuple[Array, ...]:
     """The axes of the grid as arrays of rising values, or a refusal."""
-    grid = tuple(jnp.asarray(checks.real("grid", g), dtype) for g in axes)
+    grid = tuple(jnp.asarray(matrix_checks.real("grid", g), dtype) for g in axes)
     for i, g in enumerate(grid):
         if g.ndim != 1 or g.size < 2:
             raise ValueError(f"grid: expected two values or more along axis {i}, but found shape {g.shape}")

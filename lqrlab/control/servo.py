@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import linalg, pytree
 from lqrlab.compute.checks import flag
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.regulator import LQR, dlqr, lqr
 
 
@@ -59,7 +59,7 @@ def lqi(
     >>> control.lqi([[0.0]], [[1.0]], [[1.0]], [[2.0]], [[1.0]], [[1.0]]).Ki
     Array([[1.]], dtype=float64)
     """
-    A, B, C, Q, Qi = checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"), Q=(Q, "nn"), Qi=(Qi, "pp"))
+    A, B, C, Q, Qi = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"), Q=(Q, "nn"), Qi=(Qi, "pp"))
     n, m, p = A.shape[-1], B.shape[-1], C.shape[-2]
     if p > m:
         raise ValueError(f"C: {m} inputs cannot hold {p} outputs at will; choose at most {m}")
@@ -67,7 +67,11 @@ def lqi(
     dynamics = jnp.block([[A, _zeros(A, n, p)], [C, memory]])
     inputs = jnp.block([[B], [_zeros(B, p, m)]])
     weight = jnp.block([[Q, _zeros(Q, n, p)], [_zeros(Q, p, n), Qi]])
-    cross = None if N is None else jnp.block([[jnp.asarray(checks.real("N", N), A.dtype)], [_zeros(B, p, m)]])
+    cross = (
+        None
+        if N is None
+        else jnp.block([[jnp.asarray(matrix_checks.real("N", N), A.dtype)], [_zeros(B, p, m)]])
+    )
     design = (dlqr if discrete else lqr)(dynamics, inputs, weight, R, cross)
     return Integral(design.K[..., :n], design.K[..., n:], design, C, discrete)
 
@@ -93,7 +97,7 @@ def feedforward(
     >>> float(Nx[0, 0]), float(Nu[0, 0])
     (1.0, 2.0)
     """
-    A, B, C = checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"))
+    A, B, C = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"))
     flag("discrete", discrete)
     n, m = B.shape[-2:]
     if C.shape[-2:] != (m, n):
@@ -115,9 +119,9 @@ def place(A: ArrayLike, B: ArrayLike, poles: ArrayLike) -> Float[Array, "m n"]:
     >>> control.place([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], [-1.0, -2.0])
     Array([[2., 3.]], dtype=float64)
     """
-    a, b = checks.host_matrices("place", A=(A, "nn"), B=(B, "nm"))
-    checks.on_host("place", poles)
-    wanted = np.atleast_1d(np.asarray(checks.real("poles", poles, or_complex=True), complex))
+    a, b = matrix_checks.host_matrices("place", A=(A, "nn"), B=(B, "nm"))
+    matrix_checks.on_host("place", poles)
+    wanted = np.atleast_1d(np.asarray(matrix_checks.real("poles", poles, or_complex=True), complex))
     if wanted.shape != (len(a),):
         raise ValueError(f"poles: expected n poles, {len(a)}, but found shape {wanted.shape}")
     try:

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.discretization import Sampled
 from lqrlab.control.lyapunov import dlyap
 
@@ -28,8 +28,8 @@ def stage_weight(
         ``[*batch, n, n]``.
     """
     if mul is matmul:
-        given = {name: checks.real(name, a) for name, a in zip("QRNK", (Q, R, N, K))}
-        checks.shapes(given, {"Q": "nn", "R": "mm", "N": "nm", "K": "mn"})
+        given = {name: matrix_checks.real(name, a) for name, a in zip("QRNK", (Q, R, N, K))}
+        matrix_checks.shapes(given, {"Q": "nn", "R": "mm", "N": "nm", "K": "mn"})
         Q, R, N, K = given.values()  # type: ignore[assignment]
     NK = mul(N, K)
     return Q + mul(t(K), mul(R, K)) - NK - t(NK)
@@ -46,5 +46,5 @@ def cost_to_go(problem: Sampled, K: ArrayLike) -> Float[Array, "*batch n n"]:
         The solution of P = FᵀPF + Q + KᵀRK − NK − KᵀNᵀ with F = A − BK; NaN where the loop is unstable.
     """
     given = zip("ABQRNK", (*problem, K), ("nn", "nm", "nn", "mm", "nm", "mn"))
-    A, B, Q, R, N, K = checks.matrices(**{name: (a, letters) for name, a, letters in given})
+    A, B, Q, R, N, K = matrix_checks.matrices(**{name: (a, letters) for name, a, letters in given})
     return dlyap((A - B @ K).mT, stage_weight(Q, R, N, K))

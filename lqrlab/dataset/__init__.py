@@ -1,8 +1,7 @@
 """Data sets on disk, optimally controlled trajectories of many plants, and the sources that feed a learner."""
 
-from lqrlab.dataset import card, consistency, description, sources
-from lqrlab.dataset.config import DataConfig, fold
-from lqrlab.dataset.description import Description, describe
+from lqrlab.dataset import card, consistency, sources
+from lqrlab.dataset.data_config import DataConfig, fold
 from lqrlab.dataset.generation import generate
 from lqrlab.dataset.random_linear import random_systems
 from lqrlab.dataset.shards import BadFile, read_arrays
@@ -18,7 +17,6 @@ __all__ = [
     "Batch",
     "DataConfig",
     "Dataset",
-    "Description",
     "Recorded",
     "Report",
     "Source",
@@ -28,8 +26,6 @@ __all__ = [
     "Windows",
     "card",
     "consistency",
-    "describe",
-    "description",
     "fold",
     "generate",
     "open",

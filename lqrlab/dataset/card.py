@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lqrlab.dataset import manifest, shards
-from lqrlab.dataset.config import DataConfig
+from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.plan import splits
 from lqrlab.dataset.table import SPLITS
 from lqrlab.dataset.windows import ARRAYS

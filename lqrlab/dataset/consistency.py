@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from lqrlab import control
-from lqrlab.dataset.config import DataConfig
+from lqrlab.dataset.data_config import DataConfig
 from lqrlab.systems import Coordinates, Linear
 
 ROUNDING = 2e-6

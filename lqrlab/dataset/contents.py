@@ -10,34 +10,33 @@ from jaxtyping import Bool
 import lqrlab
 from lqrlab import systems
 from lqrlab.dataset import manifest, shards, trajectories
-from lqrlab.dataset.config import DataConfig
+from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.plan import Shard, keys, splits
 from lqrlab.dataset.table import Columns
-from lqrlab.dataset.trajectories import Designs, Runs
+from lqrlab.dataset.trajectories import Runs
+from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
 
 
-def make(
-    config: DataConfig, shard: Shard, controller: trajectories.Controller | None = None
-) -> shards.Content:
+def make(config: DataConfig, shard: Shard, controller: object = None) -> shards.Content:
     """Everything in one shard, computed in float64."""
     with jax.enable_x64(True):
-        designs = trajectories.drawn(config, shard)
+        problem = trajectories.drawn(config, shard)
         _, begin, noise = keys(config, shard)
-        x0 = trajectories.initial_states(designs.plants, begin, config.trajectories, designs.coordinates)
+        x0 = trajectories.initial_states(problem, begin, config.trajectories)
         error = jax.random.fold_in(begin, 1)
-        runs = trajectories.simulate(config, designs, x0, noise, gain_key=error, controller=controller)
+        runs = trajectories.simulate(config, problem, x0, noise, gain_key=error, controller=controller)
         # a whole block is computed and then cut: one compiled program for all shards, and the same bits in each
         first = slice(shard.count)
-        designs, runs = designs[first], {name: a[first] for name, a in runs.items()}
-        chosen, left_out = trajectories.kept(config, designs, runs)
-        return content(config, shard, designs, runs, chosen, left_out)
+        problem, runs = problem[first], {name: a[first] for name, a in runs.items()}
+        chosen, left_out = trajectories.kept(config, problem, runs)
+        return content(config, shard, problem, runs, chosen, left_out)
 
 
 def content(
     config: DataConfig,
     shard: Shard,
-    designs: Designs,
+    problem: Problem,
     runs: Runs,
     chosen: Bool[np.ndarray, "v s"],
     left_out: dict[str, int],
@@ -45,13 +44,14 @@ def content(
     """The contents of a shard's file: its plants that have an optimum, and the chosen loops."""
     rows = {name: _chosen(chosen, a) for name, a in _rows(config, runs).items()}
     # rows of the table that is written, in which variants without an optimum are missing
-    of = (np.cumsum(designs.stabilizing) - 1)[np.nonzero(chosen)[0]].astype(np.int32)
+    of = (np.cumsum(problem.has_optimum) - 1)[np.nonzero(chosen)[0]].astype(np.int32)
     written = {"variant": np.repeat(of, len(config.starts)), **rows}
     if config.segmented:
         written["start"] = np.tile(np.array(config.starts, np.int32), len(of))
-    arrays = {f"variants/{name}": a for name, a in columns(config, shard, designs).items()}
+    arrays = {f"variants/{name}": a for name, a in columns(config, shard, problem).items()}
     arrays |= {f"trajectories/{name}": np.ascontiguousarray(a) for name, a in written.items()}
-    plants = designs.plants
+    plants = problem.plant
+    assert plants is not None
     about = {
         "format": manifest.FORMAT,
         "config": config.to_json(),
@@ -70,27 +70,26 @@ def content(
     return shards.Content(arrays, _units(plants, segments=config.segmented), about, config.compression)
 
 
-def columns(config: DataConfig, shard: Shard, designs: Designs) -> Columns:
+def columns(config: DataConfig, shard: Shard, problem: Problem) -> Columns:
     """Group ``variants``, in SI units: one row for each plant of a shard that has an optimum."""
-    plants, linear, coordinates = designs.plants, designs.linear, designs.coordinates
-    n, m, size = plants.n, plants.m, len(designs.stabilizing)
+    plants, continuous, size = problem.plant, problem.continuous, len(problem)
+    assert plants is not None
+    assert continuous is not None
     table: dict[str, Any] = {
         "family": np.full(size, shard.family, dtype=f"S{len(shard.family)}"),
         "variant": np.arange(shard.first, shard.first + size, dtype=np.int32),
         "split": splits(config, shard.family)[shard.first : shard.first + size],
-        "A": linear.A,
-        "B": linear.B,
-        "Q": linear.Q,
-        "R": linear.R,
-        "K": coordinates.unscale_gain(np.asarray(designs.problem.K), n, m),
-        "P": coordinates.unscale_cost(np.asarray(designs.problem.P), n),
-        "dt": linear.dt,
-        "scale_x": coordinates.scale_x[:, :n],
-        "scale_u": coordinates.scale_u[:, :m],
+        **{name: getattr(continuous, name) for name in "ABQR"},
+        "K": problem.K,
+        "P": problem.P,
+        "dt": problem.dt,
+        "scale_x": problem.scale_x,
+        "scale_u": problem.scale_u,
     }
     for name, value in plants.parameters.items():
         table[f"parameters/{name}"] = np.broadcast_to(np.asarray(value), (size,))
-    return {name: np.ascontiguousarray(a[designs.stabilizing]) for name, a in table.items()}
+    good = np.asarray(problem.has_optimum)
+    return {name: np.ascontiguousarray(np.asarray(a)[good]) for name, a in table.items()}
 
 
 def _rows(config: DataConfig, runs: Runs) -> Runs:

@@ -14,10 +14,10 @@ import jax
 from lqrlab.compute import checks
 from lqrlab.compute.files import locked
 from lqrlab.dataset import card, contents, manifest, shards, store, verification
-from lqrlab.dataset.config import DataConfig
+from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.manifest import Record
 from lqrlab.dataset.plan import Shard, plan
-from lqrlab.dataset.trajectories import Controller
+from lqrlab.simulation import binding, is_policy
 
 Progress = Callable[[int, int, str], None]
 
@@ -35,7 +35,7 @@ def generate(
     progress: Progress | None = None,
     engine: Engine | None = None,
     devices: Sequence[jax.Device] | None = None,
-    controller: Controller | None = None,
+    controller: object = None,
     say: Callable[[str], object] = warnings.warn,
 ) -> "store.Dataset":
     """Make a data set, or finish one that was begun.
@@ -50,9 +50,9 @@ def generate(
         engine: makes the shards elsewhere, see ``lqrlab.workbench.runs.cluster``; all its processes must see the
             folder under the same path. By default threads of this process make them.
         devices: of this process, each computes a shard at a time; JAX's default one by default.
-        controller: plants → :class:`lqrlab.simulation.Policy` that runs their loops in place of the optimum, such as
-            ``functools.partial(learning.policy, model)`` for rounds on a policy's loops; the config's ``controller``
-            names it. Targets remain the optimum's. To make the data set again, the same policy is needed.
+        controller: runs the loops in place of the optimum, such as a network for rounds on its own loops, or a function
+            from a problem to a policy, see :func:`lqrlab.simulation.bind`; the config names it. Targets
+            remain the optimum's. To make the data set again, the same controller is needed.
         say: called with a sentence about each file that was there but had to be made again.
 
     Returns:
@@ -89,15 +89,16 @@ def generate(
 
 
 def _check_controller(config: DataConfig, controller: object) -> None:
-    """Refuse a controller that is no function of plants, or that the config does not name."""
+    """Refuse a controller that the config does not name, or that is bound to some plants already."""
     if (controller is None) != (config.controller == "lqr"):
-        runner = "the optimum" if controller is None else "the policy that was given"
+        runner = "the optimum" if controller is None else "the controller that was given"
         raise ValueError(f"controller: the config says {config.controller!r}, but {runner} runs the loops")
-    # a policy can be called too, but with states; its class, with plants
-    policy = hasattr(controller, "init") and not isinstance(controller, type)
-    if controller is not None and (policy or not callable(controller)):
+    if controller is not None:
+        binding.check_controller(controller)
+    if is_policy(controller):
         raise ValueError(
-            f"controller: expected a function plants → policy, but found {type(controller).__name__}"
+            "controller: expected what binds to the plants of each family, such as a network or a function from a "
+            f"problem to a policy, but found a policy, {type(controller).__name__}"
         )
 
 
@@ -126,7 +127,7 @@ def produce(
     folder: Path,
     shard: Shard,
     *,
-    controller: Controller | None = None,
+    controller: object = None,
     idle: "queue.SimpleQueue[jax.Device | None] | None" = None,
 ) -> Record:
     """Make one shard, unless it is complete already, and return its entry of the manifest.

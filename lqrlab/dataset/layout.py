@@ -4,7 +4,7 @@ import re
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
-from lqrlab.dataset.config import DataConfig
+from lqrlab.dataset.data_config import DataConfig
 from lqrlab.systems import M_MAX, N_MAX
 
 _REAL, _WHOLE, _TEXT = "<f8", "<i[48]", r"\|S\d{1,3}"  # types as NumPy writes them

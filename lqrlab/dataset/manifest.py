@@ -8,7 +8,7 @@ from typing import Any
 
 from lqrlab.compute.files import LOCK, PART, read_object, write_atomic
 from lqrlab.dataset import layout
-from lqrlab.dataset.config import MOST_BYTES, DataConfig
+from lqrlab.dataset.data_config import MOST_BYTES, DataConfig
 from lqrlab.dataset.plan import Shard, plan
 from lqrlab.dataset.shards import BadFile, Content, header
 

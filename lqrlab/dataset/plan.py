@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key, Shaped
 
-from lqrlab.dataset.config import DataConfig
+from lqrlab.dataset.data_config import DataConfig
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,8 +10,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab import control
 from lqrlab.compute import checks
-from lqrlab.dataset.table import sampled_problem
-from lqrlab.simulation import SampledProblem
+from lqrlab.simulation import Problem
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Linear
 
 _AT_ONCE = 500
@@ -20,9 +19,7 @@ _UNIFORM, _NORMAL = 850, 950  # random numbers a system
 _SLOWEST = 1 - 2e-4  # mode of an optimal loop, a sample time
 
 
-def random_systems(
-    key: PRNGKeyArray, num: int, *, full_weights: bool = False
-) -> tuple[SampledProblem, Coordinates]:
+def random_systems(key: PRNGKeyArray, num: int, *, full_weights: bool = False) -> Problem:
     """Random linear plants with their optimum, stable and unstable, of 1 to 12 states and 1 to 6 inputs.
 
     They are drawn in coordinates in which one sample takes one unit of time, in equal shares of four kinds:
@@ -38,37 +35,42 @@ def random_systems(
             some with a cross weight. Else Q and R are the identity, as the units of signals make them.
 
     Returns:
-        Problems and coordinates ``[num, …]``; plants with gains above 1000 or without an optimum are left out.
+        The scaled, padded problem ``[num, …]``; plants with gains above 1000 or without an optimum are left out.
     """
     checks.random_key(key)
     checks.whole("num", num)
     with jax.enable_x64(True):
-        kept: list[tuple] = []
-        while sum(len(part[-1]) for part in kept) < num:  # the same numbers are drawn, whatever num is
+        kept: list[Problem] = []
+        while sum(map(len, kept)) < num:  # the same numbers are drawn, whatever num is
             kept.append(_designed(jax.random.fold_in(key, len(kept)), full_weights))
-        plants, N, coordinates, K, P = jax.tree.map(lambda *a: jnp.asarray(np.concatenate(a)[:num]), *kept)
-        return sampled_problem(plants, coordinates, K, P, N), coordinates
+        return jax.tree.map(lambda *a: jnp.asarray(np.concatenate(a)[:num]), *kept)
 
 
-def _designed(key: PRNGKeyArray, full_weights: bool) -> tuple:
+def _designed(key: PRNGKeyArray, full_weights: bool) -> Problem:
     """Those of some plants that have an optimum with a moderate gain, on the host."""
-    *drawn, good = jax.tree.map(np.asarray, _candidates(key, _AT_ONCE, jnp.asarray(full_weights)))
-    return jax.tree.map(lambda a: a[good], tuple(drawn))
+    problem, good = jax.tree.map(np.asarray, _candidates(key, _AT_ONCE, jnp.asarray(full_weights)))
+    return jax.tree.map(lambda a: a[good], problem)
 
 
 @partial(jax.jit, static_argnums=1)
-def _candidates(key: PRNGKeyArray, num: int, full_weights: Array) -> tuple:
-    """Plants, cross weights, coordinates, optimal gains and costs, and whether a plant is kept.
+def _candidates(key: PRNGKeyArray, num: int, full_weights: Array) -> tuple[Problem, Array]:
+    """Sampled plants with their optimum, and whether a plant is kept.
 
     Compiled as one, so that a design that does not converge is left out; outside, slower methods would be tried.
     """
     plants, N, coordinates = _drawn(key, num, full_weights)
-    design = control.lqrd(plants.A, plants.B, plants.Q, plants.R, plants.dt, N)
+    A, B, Q, R, N = control.discretize(plants.A, plants.B, plants.Q, plants.R, plants.dt, N)
+    masked = coordinates.zero_padding
+    A, B, Q, N = masked(A, "x", "x"), masked(B, "x", "u"), masked(Q, "x", "x"), masked(N, "x", "u")
+    design = control.dlqr(A, B, Q, R, N)
     size, cost = jnp.sqrt(jnp.sum(design.K**2, axis=(-1, -2))), jnp.trace(design.P, axis1=-2, axis2=-1)
     moderate = (size > _SMALLEST_GAIN) & (size < _LARGEST_GAIN) & (cost < _LARGEST_COST)
-    sampled = control.discretize(plants.A, plants.B, plants.Q, plants.R, plants.dt, N)
-    settles = control.spectral_radius(sampled.A - sampled.B @ design.K, squarings=16) < _SLOWEST
-    return plants, N, coordinates, design.K, design.P, design.stabilizing & moderate & settles
+    settles = control.spectral_radius(A - B @ design.K, squarings=16) < _SLOWEST
+    P = masked(design.P, "x", "x")
+    problem = Problem(
+        None, coordinates, jnp.asarray(plants.dt), A, B, Q, R, N, K=design.K, P=P, in_scales=True
+    )
+    return problem, design.stabilizing & moderate & settles
 
 
 class _Draw:

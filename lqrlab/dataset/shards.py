@@ -83,7 +83,7 @@ def _filters(compression: str | None) -> dict[str, Any]:
         import hdf5plugin
     except ImportError:
         raise ValueError(
-            f"compression: {compression!r} takes the package hdf5plugin: pip install hdf5plugin, or leave it out"
+            f"compression: {compression!r} takes hdf5plugin: pip install 'lqrlab[compression]', or leave it out"
         ) from None
     return dict(hdf5plugin.Blosc(cname="zstd", clevel=3, shuffle=hdf5plugin.Blosc.SHUFFLE))
 
@@ -202,7 +202,7 @@ def _refused(item: Any, size: int) -> str:
         try:
             import hdf5plugin  # noqa: F401
         except ImportError:
-            return "is compressed; to read it: pip install hdf5plugin"
+            return "is compressed; to read it: pip install 'lqrlab[compression]'"
     if item.nbytes > size * (_SHRINKS if compressed else 1):
         return f"claims {item.nbytes} bytes of shape {item.shape}, but the file has {size}"
     return ""

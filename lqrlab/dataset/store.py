@@ -13,7 +13,7 @@ from jaxtyping import Float, Float32, Float64, Int, Shaped
 from lqrlab import systems
 from lqrlab.compute import checks
 from lqrlab.dataset import layout, manifest, shards, table
-from lqrlab.dataset.config import DataConfig
+from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.manifest import Record
 from lqrlab.dataset.shards import BadFile
 from lqrlab.dataset.table import SPLITS, Columns, VariantTable

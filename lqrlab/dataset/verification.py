@@ -8,7 +8,7 @@ import numpy as np
 
 from lqrlab.compute import checks
 from lqrlab.dataset import consistency, layout, manifest, shards
-from lqrlab.dataset.config import DataConfig
+from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.plan import Shard, plan, splits
 from lqrlab.dataset.shards import BadFile
 

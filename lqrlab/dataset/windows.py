@@ -1,8 +1,6 @@
 """Windows of trajectories for a learner: cut when read, scaled, padded, masked."""
 
-import concurrent.futures
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +8,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Int32
 
 from lqrlab.compute import pytree
-from lqrlab.compute.memory import BOUNDARY, on_boundary
+from lqrlab.compute.memory import aligned
+from lqrlab.compute.threads import on_threads
 from lqrlab.dataset import shuffling
 from lqrlab.dataset.store import Dataset
 from lqrlab.dataset.table import VariantTable
@@ -50,8 +49,9 @@ def gain_and_masks(
     """Optimal gains, time masks, state masks and input masks of windows that end at times ``t``."""
     back = jnp.arange(window - 1, -1, -1, dtype=t.dtype)
     time_mask = (back[None, :] <= t[:, None]).astype(jnp.float32)
-    units = table.coordinates
-    return table.gain(variant), time_mask, units.state_mask[variant], units.input_mask[variant]
+    units = table.problem.coordinates
+    states, inputs = (mask[variant].astype(jnp.float32) for mask in (units.state_mask, units.input_mask))
+    return table.gain(variant), time_mask, states, inputs
 
 
 @pytree
@@ -149,7 +149,6 @@ def shuffled(held: WindowSet, first: Array, epoch: Array, count: int, seed: Arra
 # In host memory ----------------------------------------------------------------------------------------------
 
 _FEW = 256  # windows that are not worth a second thread
-_cutters = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="lqrlab-cut")
 
 Rows = Float[np.ndarray, "N times 18"]
 """Trajectories as a :class:`WindowSet` has them, in host memory."""
@@ -170,16 +169,13 @@ def cut(rows: Rows, at: Int[np.ndarray, " b"], out: Float[np.ndarray, "b W 18"])
     half = len(at) // 2
     if half < _FEW:
         return copy(slice(None))
-    other = _cutters.submit(copy, slice(half, None))
-    copy(slice(None, half))
-    return other.result()
+    on_threads(copy, [slice(None, half), slice(half, None)], "cut")
 
 
 def zeros(count: int, window: int, steps: int) -> Rows:
     """Zeros for the rows of ``count`` trajectories, on a 64-byte boundary."""
     shape = (count, window - 1 + steps, CHANNELS)
-    buffer = np.zeros(4 * math.prod(shape) + BOUNDARY, np.uint8)
-    return on_boundary(buffer, shape, np.float32)
+    return aligned(shape, make=np.zeros)
 
 
 def row_bytes(window: int, steps: int) -> int:

@@ -4,10 +4,10 @@ from lqrlab.evaluation.baselines import baselines
 from lqrlab.evaluation.ladder import Ladder, ladder
 from lqrlab.evaluation.regions import Attraction, attraction, best_known_cost, recoveries
 from lqrlab.evaluation.scores import Score, evaluate, settling_steps
-from lqrlab.evaluation.unknown import Regret, Unknown, undescribed, unknown
+from lqrlab.evaluation.unknown import Regret, unknown, unknown_problem
 from lqrlab.evaluation.unknown_baselines import (
     BankPolicy,
-    Tuned,
+    Trial,
     family_known,
     tune_baselines,
     unknown_baselines,
@@ -19,8 +19,7 @@ __all__ = [
     "Ladder",
     "Regret",
     "Score",
-    "Tuned",
-    "Unknown",
+    "Trial",
     "attraction",
     "baselines",
     "best_known_cost",
@@ -30,7 +29,7 @@ __all__ = [
     "recoveries",
     "settling_steps",
     "tune_baselines",
-    "undescribed",
     "unknown",
     "unknown_baselines",
+    "unknown_problem",
 ]

@@ -5,21 +5,14 @@ from collections.abc import Mapping
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
-from lqrlab import control, systems
-from lqrlab.simulation import LinearPolicy, SampledProblem, env, no_control
+from lqrlab import systems
+from lqrlab.simulation import LinearPolicy, Problem
 from lqrlab.systems import Plant
 
 
-def gain(plant: Plant) -> Array:
-    """The optimal sampled-data gain ``[*batch, m, n]``."""
-    (A, B), (Q, R) = plant.matrices(), plant.weights()
-    return control.lqrd(A, B, Q, R, plant.dt).K
-
-
 def baselines(plants: Mapping[str, Plant]) -> dict[str, LinearPolicy]:
-    """Reference policies for ``systems.stack(plants.values())``.
+    """Reference policies for ``Problem.of(list(plants.values()))``.
 
     Args:
         plants: family name → a batch of its variants with one leading axis.
@@ -39,13 +32,11 @@ def baselines(plants: Mapping[str, Plant]) -> dict[str, LinearPolicy]:
                 f"plants: expected variants of {name} with one leading axis, but found {type(batch).__name__} of batch "
                 f"shape {batch.batch_shape}"
             )
-    stacked = systems.stack(list(plants.values()))
-    nominal = gain(systems.stack([systems.make(name) for name in plants]))
+    problem = Problem.of(list(plants.values()))
+    nominal = Problem.of([systems.make(name) for name in plants])
     counts = np.array([math.prod(batch.batch_shape) for batch in plants.values()])
-    # as `evaluate` finds what it compares with: by the same compiled program
-    optimum, _ = SampledProblem.of(env(stacked, linear=True).sampled)
     return {
-        "optimal": LinearPolicy(optimum.K),
-        "nominal gain": LinearPolicy(jnp.repeat(nominal, counts, axis=0)),
-        "no control": no_control(stacked),
+        "optimal": LinearPolicy(problem.K),
+        "nominal gain": LinearPolicy(jnp.repeat(nominal.K, counts, axis=0)),
+        "no control": LinearPolicy(jnp.zeros_like(problem.K)),
     }

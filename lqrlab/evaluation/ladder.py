@@ -1,28 +1,27 @@
 """A policy from home to abroad: trained families, wider parameters, families never seen, plants from outside."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from lqrlab import learning, systems
+from lqrlab import systems
 from lqrlab.compute import checks
 from lqrlab.compute.linalg import quadratic
 from lqrlab.evaluation import textbook
 from lqrlab.evaluation.scores import Score, evaluate
 from lqrlab.learning import certificate, gains
-from lqrlab.simulation import Policy, SampledProblem, Verdict, verdict
-from lqrlab.systems import Coordinates, Linear, Plant
+from lqrlab.simulation import LinearPolicy, Problem, Verdict, bind, binding, verdict
+from lqrlab.systems import Plant
 
 OUTSIDE = "designs from outside the catalogue"
 _NEIGHBOURS = 4  # times as many variants of each trained family to look for the nearest in
-_AT_ONCE = 8  # families whose loops are simulated together
+_AT_ONCE = 200  # plants whose loops are simulated together
 
-Bind = Callable[[list[Linear]], Policy]
 Rungs = dict[str, dict[str, Plant]]
 
 
@@ -62,7 +61,7 @@ class Ladder:
 
 
 def ladder(
-    policy: object,
+    controller: object,
     *,
     trained: Sequence[str],
     key: PRNGKeyArray,
@@ -83,44 +82,41 @@ def ladder(
     gain loops are simulated, and there is no Newton step.
 
     Args:
-        policy: a trained model, or a function: list of batches of linear plants → a policy for ``systems.stack`` of
-            them.
+        controller: a network, the checkpoints folder of one, or a function from a problem to a policy: what
+            :func:`lqrlab.simulation.bind` takes, for plants of all sizes.
         trained: the families that it was trained on.
         key: of the variants and their initial states.
         variants: of each family.
         starts: initial states a variant.
         spread, wide: half-widths of the parameters around their defaults, relative.
 
-    >>> def half(plants):
-    ...     stacked = systems.stack(plants)
-    ...     return simulation.LinearPolicy(0.9 * control.lqrd(*stacked.matrices(), *stacked.weights(), stacked.dt).K)
-    >>> found = evaluation.ladder(half, trained=systems.names(), key=jax.random.key(0), variants=2)
+    >>> families = systems.names()
+    >>> found = evaluation.ladder(lambda p: 0.9 * p.K, trained=families, key=jax.random.key(0), variants=2)
     >>> found.summary()["designs from outside the catalogue"]["network"]["diverged"]
     0.0
     """
+    binding.check_controller(controller)
     checks.random_key(key)
     variants, starts = checks.whole("variants", variants), checks.whole("starts", starts)
     if not trained:
         raise ValueError("trained: expected at least one family, but found none")
     for name in trained:
         systems.family(name)
-    bind = _binding(policy)
     rungs = _rungs(tuple(trained), key, variants, spread, wide)
-    # linearised once, and on the host, where nothing is compiled for each size
-    plants = [
-        jax.tree.map(np.asarray, systems.linearise(p)) for rung in rungs.values() for p in rung.values()
-    ]
-    problem, coordinates = gains.sampled(plants)
-    optimum, good = SampledProblem.of(problem)
-    x0 = coordinates.state_mask[:, None] * jax.random.normal(
-        jax.random.fold_in(key, 7), (len(good), starts, systems.N_MAX)
-    )
-    judge = partial(_of_gain, optimum, x0)
-    scores = _of_policy(bind, plants, optimum, coordinates, x0)
-    scores["nominal gain"] = judge(_nominal(rungs, coordinates))
-    scores["nearest neighbour"] = judge(_nearest(trained, key, variants, spread, optimum, coordinates))
-    scores["optimal"] = judge(optimum.K)
-    return _by_rung(rungs, scores, np.asarray(good))
+    rows = [(rung, name) for rung, by in rungs.items() for name, p in by.items() for _ in range(len(p))]
+    everything = Problem.of([plant for by in rungs.values() for plant in by.values()])
+    normal = jax.random.normal(jax.random.fold_in(key, 7), (len(rows), starts, systems.N_MAX))
+    good = np.flatnonzero(everything.has_optimum)
+    problem, x0 = everything[good], normal[good]
+    scaled = problem.scaled()
+    x0 = scaled.coordinates.state_mask[:, None] * x0
+    judge = partial(_of_gain, scaled, x0)
+    kept = [rows[i] for i in good]
+    scores = _of_controller(controller, problem, x0)
+    scores["nominal gain"] = judge(_nominal([name for _, name in kept], problem))
+    scores["nearest neighbour"] = judge(_nearest(trained, key, variants, spread, scaled))
+    scores["optimal"] = judge(scaled.K)
+    return _by_rung(rows, kept, scores)
 
 
 def _rungs(trained: tuple[str, ...], key: PRNGKeyArray, variants: int, spread: float, wide: float) -> Rungs:
@@ -143,33 +139,20 @@ def _drawn(names: Sequence[str], key: PRNGKeyArray, num: int, spread: float) -> 
     return {name: systems.sample(name, key=k, num=num, spread=spread) for name, k in zip(names, keys)}
 
 
-def _binding(policy: object) -> Bind:
-    """A function that binds the policy to batches of plants."""
-    if hasattr(policy, "encode"):
-        return lambda plants: learning.policy(policy, plants)  # type: ignore[arg-type]
-    if not callable(policy):
-        raise ValueError(
-            f"policy: expected a trained model, or a function of a list of plants that returns a policy, but found "
-            f"{type(policy).__name__}"
-        )
-    return policy
-
-
-def _of_policy(
-    bind: Bind, plants: list[Linear], optimum: SampledProblem, coordinates: Coordinates, x0: Array
-) -> dict[str, Score]:
-    """Scores of the policy, and after a Newton step if it is a gain."""
-    gain = gains.scaled_gain(bind(plants), coordinates)
-    if gain is None:
-        return {"network": _simulated(bind, plants, coordinates, x0)}
-    gain = gain.astype(optimum.A.dtype)
-    improved = gains.improved(optimum.sampled, gain, 1)
+def _of_controller(controller: object, problem: Problem, x0: Array) -> dict[str, Score]:
+    """Scores of the controller, and after a Newton step if it is a gain."""
+    policy = bind(controller, problem)
+    if not isinstance(policy, LinearPolicy):
+        return {"network": _simulated(controller, problem, x0)}
+    scaled = problem.scaled()
+    gain = problem.units.scale_gain(jnp.broadcast_to(policy.K, problem.K.shape).astype(problem.K.dtype))
+    improved = gains.improved(scaled, gain, 1)
     contenders = {"network": gain, "network, one Newton step": improved}
-    return {name: _of_gain(optimum, x0, K) for name, K in contenders.items()}
+    return {name: _of_gain(scaled, x0, K) for name, K in contenders.items()}
 
 
 @jax.jit
-def _of_gain(optimum: SampledProblem, x0: Array, gain: Float[Array, "V 6 12"]) -> Score:
+def _of_gain(optimum: Problem, x0: Array, gain: Float[Array, "V 6 12"]) -> Score:
     """The exact score of constant gains in scaled coordinates."""
     extra = certificate.extra_cost(gain, optimum)
     stable = jnp.isfinite(extra[..., 0, 0])[:, None]
@@ -181,73 +164,55 @@ def _of_gain(optimum: SampledProblem, x0: Array, gain: Float[Array, "V 6 12"]) -
     return Score(jnp.where(stable, 1 + above, jnp.inf), judged, jnp.zeros_like(above))
 
 
-def _simulated(bind: Bind, plants: list[Linear], coordinates: Coordinates, x0: Array) -> Score:
-    """Of any policy, by loops on the linearised plants, a few families at a time."""
-    x0 = x0 * coordinates.scale_x[:, None]
-    parts, first = [], 0
-    for at in range(0, len(plants), _AT_ONCE):
-        some = plants[at : at + _AT_ONCE]
-        rows = slice(first, first := first + sum(map(len, some)))
-        parts.append(evaluate(bind(some), systems.stack(some), key=jax.random.key(0), x0=x0[rows]))
+def _simulated(controller: object, problem: Problem, x0: Array) -> Score:
+    """Of any policy, by loops on the linearised plants, some plants at a time."""
+    x0 = x0 * problem.scale_x[:, None]
+    blocks = [slice(at, at + _AT_ONCE) for at in range(0, len(problem), _AT_ONCE)]
+    parts = [evaluate(controller, problem[at], key=jax.random.key(0), x0=x0[at]) for at in blocks]
     return jax.tree.map(lambda *a: jnp.concatenate(a), *parts)
 
 
-def _nominal(rungs: Rungs, coordinates: Coordinates) -> Float[Array, "V 6 12"]:
+def _nominal(names: Sequence[str], problem: Problem) -> Float[Array, "V 6 12"]:
     """The optimal gain of each variant's family at its default parameters; not a number for designs of none."""
-    families = {name: plant for rung, by in rungs.items() if rung != OUTSIDE for name, plant in by.items()}
-    defaults = {
-        name: systems.linearise(systems.sample(name, key=jax.random.key(0), num=len(plant), spread=0.0))
-        for name, plant in families.items()
+    number = {
+        name: i for i, name in enumerate(name for name in dict.fromkeys(names) if name in systems.names())
     }
-    one = [jax.tree.map(lambda a: np.asarray(a)[:1], plant) for plant in defaults.values()]
-    problem, units = gains.sampled(one)
-    K = units.unscale_gain(SampledProblem.of(problem)[0].K, systems.N_MAX, systems.M_MAX)
-    number = {name: i for i, name in enumerate(defaults)}
-    none = jnp.full_like(K[:1], jnp.nan)
-    rows = [
-        number.get(name, len(number))
-        for by in rungs.values()
-        for name, p in by.items()
-        for _ in range(len(p))
-    ]
-    return coordinates.scale_gain(jnp.concatenate([K, none])[jnp.asarray(rows)])
+    nominal = Problem.of([systems.make(name) for name in number])
+    none = jnp.full_like(nominal.K[:1], jnp.nan)
+    rows = jnp.asarray([number.get(name, len(number)) for name in names])
+    return problem.units.scale_gain(jnp.concatenate([nominal.K, none])[rows])
 
 
 def _nearest(
-    trained: Sequence[str], key: PRNGKeyArray, variants: int, spread: float, optimum: SampledProblem,
-    coordinates: Coordinates,
-) -> Float[Array, "V 6 12"]:  # fmt: skip
-    """The optimal gain of that variant of a trained family whose sampled A and B are nearest."""
+    trained: Sequence[str], key: PRNGKeyArray, variants: int, spread: float, scaled: Problem
+) -> Float[Array, "V 6 12"]:
+    """The optimal gain of that variant of a trained family whose sampled A and B are nearest, all scaled."""
     keys = jax.random.split(jax.random.fold_in(key, 8), _NEIGHBOURS)
-    known = [plant for k in keys for plant in _drawn(trained, k, variants, spread).values()]
-    problem, units = gains.sampled(known)
-    K = SampledProblem.of(problem)[0].K
+    known = Problem.of([plant for k in keys for plant in _drawn(trained, k, variants, spread).values()])
+    others = known.scaled()
 
-    def seen(problem: PyTree, coordinates: Coordinates) -> np.ndarray:
-        masked = coordinates.zero_padding
-        parts = masked(problem.A, "x", "x"), masked(problem.B, "x", "u")
-        return np.concatenate([np.asarray(a).reshape(len(a), -1) for a in parts], axis=1)
+    def seen(problem: Problem) -> np.ndarray:
+        return np.concatenate([np.asarray(a).reshape(len(a), -1) for a in (problem.A, problem.B)], axis=1)
 
-    a, b = seen(optimum, coordinates), seen(problem, units)
+    a, b = seen(scaled), seen(others)
     squares = np.sum(a * a, 1)[:, None] - 2 * a @ b.T + np.sum(b * b, 1)[None]
-    return coordinates.zero_padding(K[jnp.asarray(np.argmin(squares, axis=1))], "u", "x")
+    return scaled.coordinates.zero_padding(others.K[jnp.asarray(np.argmin(squares, axis=1))], "u", "x")
 
 
-def _by_rung(rungs: Rungs, scores: dict[str, Score], good: np.ndarray) -> Ladder:
-    """Scores of all variants one after another, apart; those without an optimum left out."""
+def _by_rung(
+    rows: Sequence[tuple[str, str]], kept: Sequence[tuple[str, str]], scores: Mapping[str, Score]
+) -> Ladder:
+    """Scores of all variants that have an optimum, one after another, apart by rung."""
     found: dict[str, dict[str, Score]] = {}
     plants: dict[str, tuple[str, ...]] = {}
     left_out: dict[str, int] = {}
-    first = 0
-    for rung, by in rungs.items():
-        names = [name for name, plant in by.items() for _ in range(len(plant))]
-        kept = np.flatnonzero(good[first : first + len(names)])
+    for rung in dict.fromkeys(rung for rung, _ in rows):
+        at = np.array([i for i, row in enumerate(kept) if row[0] == rung], int)
         found[rung] = {
-            name: score[first + kept]
+            name: score[at]
             for name, score in scores.items()
             if not (rung == OUTSIDE and name == "nominal gain")
         }
-        plants[rung] = tuple(names[i] for i in kept)
-        left_out[rung] = len(names) - len(kept)
-        first += len(names)
+        plants[rung] = tuple(kept[i][1] for i in at)
+        left_out[rung] = sum(row[0] == rung for row in rows) - len(at)
     return Ladder(found, plants, left_out)

@@ -14,7 +14,7 @@ from lqrlab import control, simulation
 from lqrlab.compute import checks, jit_by_function
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.compute.threads import on_threads
-from lqrlab.simulation import Env, Policy, check_policy, verdict
+from lqrlab.simulation import Policy, Problem, bind, check_policy, verdict
 from lqrlab.systems import Plant, check_plant
 
 _BLOCK = 1024  # loops of one call: what a core keeps in its cache
@@ -40,8 +40,8 @@ class Attraction(verdict.Judged):
 
 
 def attraction(
-    plant: Plant,
-    policy: Policy,
+    plant: Plant | Problem,
+    controller: object,
     x0: ArrayLike,
     *,
     num_steps: int = 500,
@@ -55,11 +55,11 @@ def attraction(
     further. A loop at rest at another equilibrium (a pole a full turn further) is bounded.
 
     Args:
-        plant: one plant.
-        policy: bound to it.
+        plant: one plant, or a problem of it.
+        controller: see :func:`lqrlab.simulation.bind`.
         x0: initial deviations ``[*lead, n]``; in float32 it is a few times faster, and as good but for the boundary.
         num_steps: samples of a run.
-        dt, limits: as in :func:`lqrlab.simulation.rollout`.
+        dt, limits: as in :func:`lqrlab.simulation.rollout`; a problem says itself.
         check: called now and then; what it raises ends the work.
 
     Raises:
@@ -71,18 +71,19 @@ def attraction(
     >>> evaluation.attraction(plant, simulation.LinearPolicy(gain), starts, limits=(-2.0, 2.0)).converged.tolist()
     [True, False]
     """
-    check_plant(plant, one=True)
+    problem = _problem(plant, dt, limits)
     starts = np.asarray(checks.real("x0", x0))
     if not np.isfinite(starts).all():
         raise ValueError("x0: expected finite numbers, but found inf or NaN")
-    if starts.shape[-1:] != (plant.n,):
-        raise ValueError(f"x0: expected states [..., {plant.n}] of {plant.name}, but found {starts.shape}")
+    if starts.shape[-1:] != (problem.n,):
+        raise ValueError(
+            f"x0: expected states [..., {problem.n}] of {problem.name}, but found {starts.shape}"
+        )
     num_steps = checks.whole("num_steps", num_steps)
     starts = starts if starts.dtype == np.float32 else starts.astype(float)
-    check_policy(policy, jnp.zeros((1, plant.n), starts.dtype), plant.m)
-    world = simulation.env(plant, dt=dt, limits=limits).astype(starts.dtype)
-    scales = np.asarray(plant.scales[0], starts.dtype)
-    loops = _Loops(world, policy, starts.reshape(-1, plant.n), num_steps, scales)
+    policy = bind(controller, problem)
+    check_policy(policy, jnp.zeros((1, problem.n), starts.dtype), problem.m)
+    loops = _Loops(problem.astype(starts.dtype), policy, starts.reshape(-1, problem.n), num_steps)
     for first, steps in _looks(num_steps):
         if not len(loops.running):
             break
@@ -90,6 +91,16 @@ def attraction(
         loops.advance(first, steps)
     judged = np.asarray(verdict.of_peaks(loops.start, *loops.peaks, num_steps=num_steps))
     return Attraction(*(a.reshape(starts.shape[:-1]) for a in (judged, loops.seconds)))
+
+
+def _problem(plant: Plant | Problem, dt: float | None, limits: tuple[ArrayLike, ArrayLike] | None) -> Problem:
+    """The problem of one nonlinear plant."""
+    if not isinstance(plant, Problem):
+        check_plant(plant, one=True)
+        return Problem.of(plant, dt=dt, limits=limits, optimum=False)
+    if plant.batch_shape or dt is not None or limits is not None:
+        raise ValueError("plant: expected a problem of one plant, which says itself what dt and limits are")
+    return plant
 
 
 def _looks(num_steps: int) -> Iterator[tuple[int, int]]:
@@ -105,14 +116,14 @@ class _Loops:
     ``peaks`` are the largest sizes in the run, its last quarter but one, and its last ``[3, loops]``.
     """
 
-    def __init__(self, world: Env, policy: Policy, x0: np.ndarray, num_steps: int, scales: np.ndarray):
-        self.world, self.policy, self.scales = world, policy, scales
+    def __init__(self, problem: Problem, policy: Policy, x0: np.ndarray, num_steps: int):
+        self.problem, self.policy, self.scales = problem, policy, np.asarray(problem.scale_x)
         self.quarters, self.num_steps = verdict.quarters(num_steps), num_steps
         self.running, self.x = np.arange(len(x0)), x0
         self.carry = jax.tree.map(np.asarray, policy.init((len(x0),)))
-        self.start = verdict.size(x0, scales)
+        self.start = verdict.size(x0, self.scales)
         self.peaks = np.stack([self.start, np.zeros_like(self.start), np.zeros_like(self.start)])
-        self.seconds = np.full(len(x0), num_steps * float(world.dt))
+        self.seconds = np.full(len(x0), num_steps * float(problem.dt))
 
     def advance(self, first: int, steps: int) -> None:
         """Run all that still run from sample ``first`` on, and let those go whose verdict is known."""
@@ -125,7 +136,7 @@ class _Loops:
         rested = largest <= verdict.AT_REST * self.peaks[0, here]
         self.peaks[1:, here[rested]] = largest[rested]
         gone = left | rested
-        self.seconds[here[gone]] = (first + steps) * float(self.world.dt)
+        self.seconds[here[gone]] = (first + steps) * float(self.problem.dt)
         self.carry = _rows(self.carry, len(here), ~gone)
         self.running, self.x = here[~gone], self.x[~gone]
 
@@ -143,7 +154,7 @@ class _Loops:
             States, what the policy remembers, and the largest size on the way.
         """
         x, carry, block, rows = self.x, self.carry, min(_BLOCK, len(self.start)), len(self.x)
-        constant = self.world, self.policy, self.scales
+        constant = self.problem, self.policy
 
         def piece(start: int) -> tuple[np.ndarray, PyTree[np.ndarray], np.ndarray]:
             index = np.minimum(np.arange(start, start + block), rows - 1)
@@ -162,12 +173,12 @@ def _rows(carry: PyTree, rows: int, chosen: np.ndarray) -> PyTree:
 
 @partial(jit_by_function, static_argnames="steps")
 def _advance(
-    world: Env, policy: Policy, scales: Array, x: Float[Array, "rows n"], carry: PyTree, steps: int
+    problem: Problem, policy: Policy, x: Float[Array, "rows n"], carry: PyTree, steps: int
 ) -> tuple[Float[Array, "rows n"], PyTree, Float[Array, " rows"]]:
     def sample(state: tuple[Array, PyTree, Array], _: None) -> tuple[tuple[Array, PyTree, Array], None]:
         x, carry, largest = state
-        largest = jnp.maximum(largest, verdict.size(x, scales))  # NaN stays
-        after, carry, _paid = simulation.step(world, policy, x, carry)
+        largest = jnp.maximum(largest, verdict.size(x, problem.scale_x))  # NaN stays
+        after, carry, _paid = simulation.step(problem, policy, x, carry)
         return (after, carry, largest), None
 
     return jax.lax.scan(sample, (x, carry, jnp.zeros(x.shape[:-1], x.dtype)), length=steps)[0]
@@ -175,7 +186,7 @@ def _advance(
 
 def recoveries(
     plant: Plant,
-    policies: Mapping[str, Policy],
+    policies: Mapping[str, object],
     *,
     key: Array,
     limits: tuple[ArrayLike, ArrayLike],
@@ -187,7 +198,7 @@ def recoveries(
 
     Args:
         plant: one plant.
-        policies: name → policy bound to it.
+        policies: name → controller, see :func:`lqrlab.simulation.bind`.
         key: random key of the starts; one key, one set.
         limits: of the inputs, as in :func:`lqrlab.simulation.rollout`.
         sizes: the starts are normal with so many state scales; the same directions in each size.
@@ -198,10 +209,9 @@ def recoveries(
         Name → verdicts ``[sizes, num]``; ``.converged.mean(-1)`` are the shares.
     """
     checks.whole("num", num)
-    starts = starts_of(plant, key=key, sizes=sizes, num=num)
+    starts, problem = starts_of(plant, key=key, sizes=sizes, num=num), Problem.of(plant, limits=limits)
     return {
-        name: attraction(plant, policy, starts, num_steps=num_steps, limits=limits)
-        for name, policy in policies.items()
+        name: attraction(problem, policy, starts, num_steps=num_steps) for name, policy in policies.items()
     }
 
 
@@ -213,7 +223,7 @@ def starts_of(plant: Plant, *, key: Array, sizes: Sequence[float], num: int) -> 
 
 def best_known_cost(
     plant: Plant,
-    policies: Mapping[str, Policy],
+    policies: Mapping[str, object],
     x0: ArrayLike,
     *,
     limits: tuple[ArrayLike, ArrayLike],
@@ -231,7 +241,7 @@ def best_known_cost(
 
     Args:
         plant: one plant.
-        policies: name → policy bound to it.
+        policies: name → controller, see :func:`lqrlab.simulation.bind`.
         x0: initial deviations ``[starts, n]``.
         limits: of the inputs.
         key: random key of the random guesses.
@@ -244,27 +254,27 @@ def best_known_cost(
         Cost ``[starts]``, and name → cost ``[starts]``.
     """
     x0 = jnp.asarray(checks.real("x0", x0), float)
-    (A, B), (Q, R), (x_eq, u_eq) = plant.matrices(), plant.weights(), plant.equilibrium()
-    world = simulation.env(plant, limits=limits)
-    runs = {name: simulation.rollout(world, policy, x0, num_steps) for name, policy in policies.items()}
-    paid = {name: _cost(run, plant) for name, run in runs.items()}
+    problem = Problem.of(plant, limits=limits)
+    runs = {name: simulation.rollout(problem, policy, x0, num_steps) for name, policy in policies.items()}
+    paid = {name: _cost(run, problem) for name, run in runs.items()}
     guesses = [jnp.zeros((len(x0), horizon, plant.m))]
     guesses += [jnp.where(jnp.isfinite(run.us), run.us, 0.0)[:, :horizon] for run in runs.values()]
     held = -(-horizon // 10)
-    spread = expand_batch((world.high - world.low) / 4, 4)
+    spread = expand_batch((problem.high - problem.low) / 4, 4)
     noise = spread * jax.random.normal(key, (num_random, len(x0), held, plant.m))
     guesses += list(jnp.repeat(noise, 10, axis=2)[:, :, :horizon])
+    assert problem.continuous is not None
     plans = control.ilqr(
         plant.dynamics,
-        x0 + x_eq[None],
-        Q,
-        R,
+        x0 + problem.x_eq[None],
+        problem.continuous.Q,
+        problem.continuous.R,
         horizon,
-        control.lqrd(A, B, Q, R, plant.dt).P,
-        dt=plant.dt,
-        goal=(x_eq, u_eq),
+        problem.P,
+        dt=float(problem.dt),
+        goal=(problem.x_eq, problem.u_eq),
         limits=limits,
-        us=expand_batch(u_eq, 4) + world.saturate(jnp.stack(guesses)),
+        us=expand_batch(problem.u_eq, 4) + problem.saturate(jnp.stack(guesses)),
         tolerance=1e-5,
         max_iterations=max_iterations,
     )
@@ -272,7 +282,7 @@ def best_known_cost(
     return np.min([*found, *paid.values()], axis=0), paid
 
 
-def _cost(run: simulation.Trajectory, plant: Plant) -> np.ndarray:
+def _cost(run: simulation.Trajectory, problem: Problem) -> np.ndarray:
     """Of each loop, inf where it does not converge."""
-    judged = simulation.verdict.of_sizes(simulation.verdict.size(run.xs, plant.scales[0]))
+    judged = simulation.verdict.of_sizes(simulation.verdict.size(run.xs, problem.scale_x))
     return np.where(judged == simulation.Verdict.CONVERGED, run.cost, np.inf)

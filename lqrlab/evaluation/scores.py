@@ -1,6 +1,7 @@
 """Closed-loop cost over the optimal cost, for any policy on any plants."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Float, Int8, PRNGKeyArray
 
 from lqrlab import control, simulation
 from lqrlab.compute import Backend, checks, pytree
-from lqrlab.simulation import Env, LinearPolicy, Policy, SampledProblem, Verdict, verdict
+from lqrlab.simulation import LinearPolicy, Policy, Problem, Verdict, bind, verdict
 from lqrlab.systems import Plant
 
 
@@ -59,17 +60,17 @@ def settling_steps(poles: ArrayLike, *, times: float = 2.0, shortest: int = 100,
 
 
 def evaluate(
-    policy: Policy,
-    plants: Plant,
+    controller: object,
+    plants: Plant | Sequence[Plant] | Problem,
     *,
     key: PRNGKeyArray,
     num_initial: int = 16,
     num_steps: int | None = None,
     linear: bool = True,
-    x0: Float[Array, "*batch S n"] | None = None,
+    x0: ArrayLike | None = None,
     backend: Backend | None = None,
 ) -> Score:
-    """Run ``policy`` from typical initial states and compare its cost with the optimum.
+    """Run a controller from typical initial states and compare its cost with the optimum.
 
     The reference is x0ᵀP x0 of the sampled-data optimum. What remains at the end of the horizon counts as
     x_TᵀP x_T, the least that any controller could still pay, so a linear plant's ratio is at least 1 whatever
@@ -78,13 +79,13 @@ def evaluate(
     policy is read off its run.
 
     Args:
-        policy: bound to ``plants``.
-        plants: one plant, or a batch of one family or stacked.
+        controller: whatever :func:`lqrlab.simulation.bind` takes.
+        plants: one plant, or a batch; several batches of any families in a list; or a problem of them.
         key: of the initial states.
         num_initial: initial states a plant.
         num_steps: horizon; two settling times of the slowest optimal loop if left out.
         linear: on the linearised plants; else on the nonlinear ones, where the optimum is only that of the
-            linearisation and a ratio below 1 can occur.
+            linearisation and a ratio below 1 can occur. A problem says itself which.
         x0: initial deviations ``[*batch, S, n]`` instead of drawn ones.
         backend: where loops run: a mesh shares them out, and the score, by the first axis that it has to divide.
 
@@ -93,32 +94,32 @@ def evaluate(
 
     >>> plant = systems.make("pendulum")
     >>> gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
-    >>> score = evaluation.evaluate(simulation.LinearPolicy(1.1 * gain), plant, key=jax.random.key(0))
+    >>> score = evaluation.evaluate(1.1 * gain, plant, key=jax.random.key(0))
     >>> bool((score.ratio >= 1).all()), bool(score.converged.all())
     (True, True)
     """
-    checks.on_host("evaluate", policy, plants, key, x0)
-    world = simulation.env(plants, linear=linear)
-    problem = _optimum(world)
+    checks.on_host("evaluate", controller, plants, key, x0)
+    problem = plants if isinstance(plants, Problem) else Problem.of(plants, linear=linear, optimum=False)
+    problem = _with_optimum(problem)
+    policy = bind(controller, problem)
     checks.whole("num_initial", num_initial)
-    x0 = _starts(plants.initial_state(key=key, num=num_initial) if x0 is None else x0)
+    starts = _starts(problem.initial_state(key=key, num=num_initial) if x0 is None else x0)
     poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
     steps = settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
     if backend is None:
-        return _scored(world, problem, policy, x0, steps, plants.scales[0])
+        return _scored(problem, policy, starts, steps)
     with checks.instance("backend", backend, Backend, "a Backend").active():
-        placed = backend.put((world, problem, policy))
-        return _scored(*placed, backend.share(x0), steps, backend.put(plants.scales[0]))
+        return _scored(*backend.put((problem, policy)), backend.share(starts), steps)
 
 
-def _optimum(world: Env) -> SampledProblem:
-    """What policies are compared with, or why there is none."""
-    if world.sampled.A.dtype != jnp.float64:
+def _with_optimum(problem: Problem) -> Problem:
+    """The problem with what policies are compared with, or why there is none."""
+    if problem.A.dtype != jnp.float64:
         raise ValueError(
-            f"plants: expected float64, but found {world.sampled.A.dtype}; call lqrlab.compute.setup() first: in "
+            f"plants: expected float64, but found {problem.A.dtype}; call lqrlab.compute.setup() first: in "
             "float32 the optimum itself is wrong in the third digit"
         )
-    return SampledProblem.to_compare(world.sampled)
+    return problem.solved()
 
 
 def _starts(x0: ArrayLike) -> Array:
@@ -128,13 +129,11 @@ def _starts(x0: ArrayLike) -> Array:
     return x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
 
 
-def _scored(
-    world: Env, problem: SampledProblem, policy: Policy, x0: Array, num_steps: int, scale_x: Array
-) -> Score:
-    linear_loop = world.linear and isinstance(policy, LinearPolicy)
+def _scored(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> Score:
+    linear_loop = problem.linear and isinstance(policy, LinearPolicy) and problem.low is None
     if linear_loop:  # twice the state, twice the input: starts of any size are run in units of their size
         x0 = x0 / jnp.maximum(jnp.max(jnp.abs(x0), axis=-1, keepdims=True), jnp.finfo(x0.dtype).tiny)
-    run = simulation.rollout(world, policy, x0, num_steps)
+    run = simulation.rollout(problem, policy, x0, num_steps)
     start, rest = problem.optimal_cost(run.xs[..., 0, :]), problem.optimal_cost(run.xs[..., -1, :])
     paid = run.cost + rest
     if not np.all(np.isfinite(start)):
@@ -147,12 +146,12 @@ def _scored(
         judged = verdict.of_gain(problem.closed_loop(policy.K))  # type: ignore[attr-defined]
         judged = jnp.broadcast_to(judged[..., None], ratio.shape)
     else:
-        judged = verdict.of_sizes(verdict.size(run.xs, scale_x))
+        judged = verdict.of_sizes(verdict.size(run.xs, problem.scale_x))
     # a cost beyond all numbers is that of a loop that has left the model, whatever its poles say
     judged = jnp.where(jnp.isfinite(ratio), judged, Verdict.DIVERGED).astype(jnp.int8)
     converged = judged == Verdict.CONVERGED
     ratio = jnp.where(converged, ratio, jnp.inf)
-    if world.linear and (lowest := float(jnp.min(ratio))) < 1 - 1e-6:
+    if problem.linear and (lowest := float(jnp.min(ratio))) < 1 - 1e-6:
         raise AssertionError(f"a loop cost {lowest:.9f} of the optimum: reference or simulation is wrong")
     remaining = jnp.where(converged, rest / jnp.where(paid > 0, paid, 1.0), 1.0)
-    return Score(jnp.maximum(ratio, 1.0) if world.linear else ratio, judged, remaining)
+    return Score(jnp.maximum(ratio, 1.0) if problem.linear else ratio, judged, remaining)

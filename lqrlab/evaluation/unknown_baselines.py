@@ -8,19 +8,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from lqrlab import control, learning
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.dataset import Description
-from lqrlab.evaluation.unknown import MOST, Fixed, Regret, Unknown, unknown
-from lqrlab.learning import AdaptivePolicy, Known, Prior
-from lqrlab.simulation import Policy
+from lqrlab.evaluation.unknown import MOST, Fixed, Regret, unknown
+from lqrlab.learning import AdaptivePolicy, Prior
+from lqrlab.simulation import Policy, Problem, Told
 from lqrlab.systems import M_MAX, N_MAX
 
-Controller = Callable[[Known], Policy]
-"""From what is known of plants to a policy for them."""
+Controller = Callable[[Problem], Policy]
+"""From the problem of plants that are not described to a policy for them."""
 
 _FLOOR = 1e-4
 _LAST = -1e6  # log odds of what is believed only where nothing else can be
@@ -37,20 +36,20 @@ SETTINGS: Mapping[str, Mapping[str, float]] = {
 
 
 def baseline(
-    name: str, training: Sequence[Description], plants: Unknown | None = None, **settings: float
+    name: str, training: Sequence[Told], family: Int[np.ndarray, " V"] | None = None, **settings: float
 ) -> Controller:
     """One of the baselines, with its settings of :data:`SETTINGS` where none are given.
 
     Args:
         name: which.
         training: plants of each family that may be known beforehand.
-        plants: those to be controlled, in the order of these families; needed where the family is known.
+        family: from which of these families each plant to be controlled is; needed where the family is known.
         settings: of :data:`GRID`.
     """
     given: Mapping[str, Any] = {**SETTINGS[name], **settings}
     if name == "family known":
-        assert plants is not None, "a family is known of some plants"
-        return family_known(training, plants, **given)
+        assert family is not None, "a family is known of some plants"
+        return family_known(training, family, **given)
     if name == "bank of 500":
         return bank(training, **given)
     doublings = int(given.get("doublings", 5))
@@ -61,7 +60,7 @@ def baseline(
         prior = likeliest(training, **numbers)
     else:
         prior = of_size(training, **numbers)
-    return lambda known: learning.adaptive(known, prior, doublings=doublings)
+    return lambda problem: learning.adaptive(problem, prior, doublings=doublings)
 
 
 def ridge(size: float, input_size: float, probe: float, caution: float = 0.0) -> Prior:
@@ -77,9 +76,9 @@ def ridge(size: float, input_size: float, probe: float, caution: float = 0.0) ->
     return dataclasses.replace(prior, dense=jnp.array([[size, input_size, 0.0]]))
 
 
-def of_size(training: Sequence[Description], inflate: float, rank: float) -> Prior:
+def of_size(training: Sequence[Told], inflate: float, rank: float) -> Prior:
     """Mean and covariance of all training plants with as many states and inputs; where there are none, ridge."""
-    groups: dict[tuple[int, int], list[Description]] = {}
+    groups: dict[tuple[int, int], list[Told]] = {}
     for d in training:
         groups.setdefault(_size(d), []).append(d)
     pooled = [jax.tree.map(lambda *a: jnp.concatenate(a), *group) for group in groups.values()]
@@ -92,7 +91,7 @@ def of_size(training: Sequence[Description], inflate: float, rank: float) -> Pri
     )
 
 
-def likeliest(training: Sequence[Description], inflate: float) -> Prior:
+def likeliest(training: Sequence[Told], inflate: float) -> Prior:
     """The likeliest of the training families, and certainty equivalence from its prior; no control of other sizes."""
     return _families_alone(learning.families(training), inflate)
 
@@ -118,18 +117,18 @@ class BankPolicy:
         K: their optimal gains ``[V, 6, 12]``.
         sizes: their numbers of states and inputs ``[V, 2]``; only plants of the right size have a say.
         misfit: error that a plant of the bank may make a step, per unit of [x; u].
-        known: what is known of the plants to control ``[*batch]``.
+        told: units and noise of the plants to control ``[*batch]``.
     """
 
     theta: Float[Array, "V z n"]
     K: Float[Array, "V m n"]
     sizes: Float[Array, "V 2"]
     misfit: Float[Array, ""]
-    known: Known
+    told: Told
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
         """The last state and input, and the log odds of each plant of the bank."""
-        masks = self.known.coordinates.state_mask, self.known.coordinates.input_mask
+        masks = self.told.coordinates.state_mask, self.told.coordinates.input_mask
         size = jnp.stack([jnp.sum(mask, -1) for mask in masks], -1)
         fits = jnp.all(size[..., None, :] == jnp.expand_dims(self.sizes, tuple(range(size.ndim - 1))), -1)
         odds = jnp.where(fits, 0.0, -jnp.inf)
@@ -139,7 +138,7 @@ class BankPolicy:
     def __call__(self, carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
         """Weigh the plants by how they explain x ``[*batch, *extra, 12]``, and answer with u ``[…, 6]``."""
         z, odds = carry
-        floor = _FLOOR**2 + self.known.noise**2 + 2 * self.known.sensor_noise**2
+        floor = _FLOOR**2 + self.told.noise**2 + 2 * self.told.sensor_noise**2
         variance = expand_batch(floor, x.ndim - 1, 0) + self.misfit**2 * jnp.sum(z * z, -1)
         flat = jnp.moveaxis(self.theta, 1, 0).reshape(N_MAX + M_MAX, -1)
         error = x[..., None, :] - (z @ flat).reshape(*x.shape[:-1], len(self.K), N_MAX)
@@ -149,13 +148,13 @@ class BankPolicy:
         odds = odds - jnp.maximum(jnp.max(odds, -1, keepdims=True), -1e30)
         weights = jax.nn.softmax(jnp.where(jnp.isfinite(odds), odds, -jnp.inf))
         K = (weights @ self.K.reshape(len(self.K), -1)).reshape(*x.shape[:-1], M_MAX, N_MAX)
-        u = -(K @ x[..., None])[..., 0] * expand_batch(self.known.coordinates.input_mask, x.ndim)
-        limit = expand_batch(self.known.limit, x.ndim - 1, 0)[..., None]
+        u = -(K @ x[..., None])[..., 0] * expand_batch(self.told.coordinates.input_mask, x.ndim)
+        limit = expand_batch(self.told.limit, x.ndim - 1, 0)[..., None]
         u = jnp.clip(jnp.where(jnp.isfinite(u), u, 0.0), -limit, limit)
         return (jnp.concatenate([x, u], -1), odds), u
 
 
-def bank(training: Sequence[Description], misfit: float, num: int = 500) -> Controller:
+def bank(training: Sequence[Told], misfit: float, num: int = 500) -> Controller:
     """The gains of ``num`` training plants, as many of each family, by likelihood."""
     each = num // len(training)
     plants = jax.tree.map(lambda *a: jnp.concatenate([b[:each] for b in a]), *training)
@@ -163,7 +162,7 @@ def bank(training: Sequence[Description], misfit: float, num: int = 500) -> Cont
     K = control.dlqr(A, B, np.eye(N_MAX), np.eye(M_MAX)).K
     theta = jnp.concatenate([jnp.swapaxes(A, -1, -2), jnp.swapaxes(B, -1, -2)], axis=-2)
     sizes = jnp.stack([jnp.sum(plants.state_mask, -1), jnp.sum(plants.input_mask, -1)], -1)
-    return lambda known: BankPolicy(theta, K, sizes, jnp.asarray(misfit), known)
+    return lambda problem: BankPolicy(theta, K, sizes, jnp.asarray(misfit), problem.told("units"))
 
 
 @pytree
@@ -181,36 +180,38 @@ class _EachItsOwn:
 
 
 def family_known(
-    described: Sequence[Description], plants: Unknown, inflate: float = SETTINGS["family known"]["inflate"]
+    training: Sequence[Told],
+    family: Int[np.ndarray, " V"],
+    inflate: float = SETTINGS["family known"]["inflate"],
 ) -> Controller:
     """Certainty equivalence from the prior of the plant's own family, whichever it is: one bracket of the table.
 
     Args:
-        described: other plants of each family, in the order of ``plants.family``.
-        plants: those to be controlled.
+        training: other plants of each family.
+        family: from which of them each plant to be controlled is.
         inflate: factor on the families' variances.
     """
-    families = learning.families(described)
-    own = jax.tree.map(lambda a: a[plants.family][:, None], families)
+    families = learning.families(training)
+    own = jax.tree.map(lambda a: a[family][:, None], families)
     own = dataclasses.replace(own, most=1)
     base = _families_alone(jax.tree.map(lambda a: a[:1], families), inflate)
     rest = dataclasses.replace(base, known=None)
-    spread = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(plants), *a.shape)), rest)
+    spread = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(family), *a.shape)), rest)
     prior = dataclasses.replace(spread, known=own)
-    return lambda known: _EachItsOwn(AdaptivePolicy(prior, known, M_MAX))
+    return lambda problem: _EachItsOwn(AdaptivePolicy(prior, problem.told("units"), M_MAX))
 
 
-def unknown_baselines(training: Sequence[Description]) -> dict[str, Controller]:
-    """Controllers to compare with, tuned on the training families by ``lqrlab bench unknown --tune``.
+def unknown_baselines(training: Sequence[Told]) -> dict[str, Controller]:
+    """Controllers to compare with, tuned on the training families by ``python -m benchmarks unknown --tune``.
 
     Args:
         training: at least 50 plants of each family that may be known beforehand.
     """
-    nothing = {"no control": lambda known: Fixed(jnp.zeros((*known.noise.shape, M_MAX, N_MAX)))}
+    nothing = {"no control": lambda problem: Fixed(jnp.zeros((*problem.batch_shape, M_MAX, N_MAX)))}
     return nothing | {name: baseline(name, training) for name in SETTINGS if name != "family known"}
 
 
-def _size(d: Description) -> tuple[int, int]:
+def _size(d: Told) -> tuple[int, int]:
     return int(d.state_mask[0].sum()), int(d.input_mask[0].sum())
 
 
@@ -232,13 +233,13 @@ GRID: Mapping[str, Mapping[str, Sequence[float]]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuned:
+class Trial:
     """One setting of one baseline and how it did on the plants that it was tuned on.
 
     Attributes:
         controller: which baseline.
         settings: name → value.
-        mean_ratio: geometric mean of the cost over the optimum, with ten for a loop that diverged.
+        mean_ratio: geometric mean of the cost over the optimum, with ten for a loop that failed.
         summary: see :meth:`Regret.summary`.
     """
 
@@ -249,24 +250,30 @@ class Tuned:
 
 
 def tune_baselines(
-    training: Sequence[Description], plants: Unknown, *, key: PRNGKeyArray, num_initial: int = 2
-) -> Iterator[Tuned]:
+    training: Sequence[Told],
+    plants: Problem,
+    family: Int[np.ndarray, " V"],
+    *,
+    key: PRNGKeyArray,
+    num_initial: int = 2,
+) -> Iterator[Trial]:
     """Try every setting of :data:`GRID`; a baseline's best has the least ``mean_ratio``.
 
     Args:
         training: plants of each family that may be known beforehand.
-        plants: other plants of these families, in their order; no test plants.
+        plants: other plants of these families; no test plants.
+        family: from which of them each is.
         key: of initial states and noise.
         num_initial: loops a plant.
     """
     for name, grid in GRID.items():
         for values in itertools.product(*grid.values()):
             settings = dict(zip(grid, values))
-            controller = baseline(name, training, plants, **settings)
+            controller = baseline(name, training, family, **settings)
             regret = unknown(controller, plants, key=key, num_initial=num_initial)
-            yield Tuned(name, settings, mean_ratio(regret), regret.summary())
+            yield Trial(name, settings, mean_ratio(regret), regret.summary())
 
 
 def mean_ratio(regret: Regret) -> float:
-    """Geometric mean of the cost over the optimum, with :data:`MOST` for a loop that diverged."""
+    """Geometric mean of the cost over the optimum, with :data:`MOST` for a loop that failed."""
     return float(np.exp(np.mean(np.log(np.minimum(np.asarray(regret.ratio), MOST)))))

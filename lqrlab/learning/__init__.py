@@ -1,17 +1,17 @@
 """One network for all plants: models, losses, closed-loop cost, the train step, fit, checkpoints."""
 
 from lqrlab.learning import batches, certificate, closed_loop_cost, gains, losses, metrics, models
-from lqrlab.learning.adaptive import AdaptivePolicy, Families, Known, Prior, adaptive, families, ridge, wide
-from lqrlab.learning.batches import Plants, TrainBatch, expert_std
+from lqrlab.learning.adaptive import AdaptivePolicy, Families, Prior, adaptive, families, ridge, wide
+from lqrlab.learning.batches import TrainBatch, expert_std
 from lqrlab.learning.certificate import Certificate, certify
 from lqrlab.learning.checkpoints import load, settings
-from lqrlab.learning.config import ModelConfig, TrainConfig
 from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
 from lqrlab.learning.gains import repair
 from lqrlab.learning.network_policy import NetworkPolicy, policy
 from lqrlab.learning.recovery import Recovery, RecoveryConfig, train_recovery
 from lqrlab.learning.recovery_policy import RecoveryPolicy
 from lqrlab.learning.seed_grid import Curves, grid
+from lqrlab.learning.train_config import ModelConfig, TrainConfig
 from lqrlab.learning.training_step import TrainState, learning_rate, objective, optimizer, train_step
 from lqrlab.learning.weight_files import card, pretrained
 
@@ -21,11 +21,9 @@ __all__ = [
     "Curves",
     "Families",
     "Fit",
-    "Known",
     "ModelConfig",
     "NetworkPolicy",
     "NonFiniteLossError",
-    "Plants",
     "Prior",
     "Recovery",
     "RecoveryConfig",

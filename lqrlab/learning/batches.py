@@ -14,32 +14,16 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from lqrlab import control
+from lqrlab import control, simulation
 from lqrlab import dataset as data
 from lqrlab.compute import checks, pytree
 from lqrlab.dataset import VariantTable, Windows, WindowSet
-from lqrlab.learning import closed_loop_cost
-from lqrlab.learning.config import ModelConfig, TrainConfig
-from lqrlab.simulation import LinearPolicy, SampledProblem
+from lqrlab.learning.train_config import ModelConfig, TrainConfig
+from lqrlab.simulation import LinearPolicy, Problem, Told
 
 ON_POLICY_LOOPS = 512
 """Loops of the policy that are recorded in a round."""
 _LARGEST = 3.0  # state of a recorded loop, in units of its scale
-
-
-@pytree
-@dataclasses.dataclass(frozen=True)
-class Plants:
-    """Plants as a network sees them and as a score does, with initial states and keys of noise; each ``[b, …]``."""
-
-    description: data.Description
-    problem: SampledProblem
-    x0: Array
-    key: Array
-
-    def __getitem__(self, rows: object) -> "Plants":
-        """Some of them."""
-        return jax.tree.map(lambda a: a[rows], self)
 
 
 @pytree
@@ -50,14 +34,22 @@ class TrainBatch:
     Attributes:
         batch: windows ``[b, …]``.
         weight: of each window ``[b]``, see :func:`weights`.
-        plants: that the windows are of ``[b, …]``.
+        problem: their plants, scaled ``[b, …]``.
+        x0, key: initial states of closed loops of these plants, and keys of noise ``[b, …]``.
         expert_std: standard deviations of the expert's inputs ``[b, 6]``, see :func:`expert_std`; else None.
     """
 
     batch: data.Batch
     weight: Array
-    plants: Plants
+    problem: Problem
+    x0: Array
+    key: Array
     expert_std: Array | None = None
+
+    @property
+    def told(self) -> Told:
+        """What a network is given of the plants, in the windows' type."""
+        return self.problem.told().astype(self.batch.signals.dtype)
 
 
 def weights(gain: Array) -> Array:
@@ -74,10 +66,10 @@ def train_batch(table: VariantTable, windows: Windows, seed: ArrayLike, step: Ar
     batch = windows.batch(table)
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 3), step)
     std = None if table.input_std is None else table.input_std[batch.variant]
-    return TrainBatch(batch, weights(batch.gain), plants(table, batch.variant, key), std)
+    return TrainBatch(batch, weights(batch.gain), *starts(table, batch.variant, key), std)
 
 
-def expert_std(problem: SampledProblem, config: data.DataConfig) -> np.ndarray:
+def expert_std(problem: Problem, config: data.DataConfig) -> np.ndarray:
     """Standard deviations of the LQG expert's inputs at a known state x ``[V, 6]``, float32, scaled.
 
     The expert feeds a Kalman filter's estimate of the state to the optimal gain, and explores. With the estimate's
@@ -105,13 +97,11 @@ def expert_std(problem: SampledProblem, config: data.DataConfig) -> np.ndarray:
     return np.sqrt(variance).astype(np.float32)
 
 
-def plants(table: VariantTable, rows: Array, key: Array) -> Plants:
-    """Some rows of the table, each with an initial state."""
-    description = table.describe(rows)
-    x0 = initial_states(key, description.state_mask)
-    return Plants(
-        description, table.problem[rows], x0, jax.random.split(jax.random.fold_in(key, 1), len(rows))
-    )
+def starts(table: VariantTable, rows: Array, key: Array) -> tuple[Problem, Array, Array]:
+    """Some rows of the table, an initial state of each, and a key of its noise."""
+    problem = table.problem[rows]
+    x0 = initial_states(key, problem.coordinates.state_mask)
+    return problem, x0, jax.random.split(jax.random.fold_in(key, 1), len(rows))
 
 
 def initial_states(key: Array, state_mask: Array) -> Array:
@@ -146,7 +136,7 @@ class Mixture:
         if not config.random_systems:
             return cls(source, config, jax.device_put(_with_expert(table, source), device))
         key, first = jax.random.key(config.seed), len(table)
-        table = table.extended(*data.random_systems(key, config.random_systems, full_weights=full_weights))
+        table = table.extended(data.random_systems(key, config.random_systems, full_weights=full_weights))
         rows = jnp.arange(first, first + config.random_systems)
         excitation = source.data.config.excitation
         loops = _optimal_loops(
@@ -236,17 +226,12 @@ def _optimal_loops(
     key: Array, table: VariantTable, rows: Array, window: int, num_steps: int, excitation: float
 ) -> WindowSet:
     """One loop of each of some plants under its optimal gain with excitation, as a data set records them."""
-    problem, masks = table.problem[rows], table.coordinates
+    problem = table.problem[rows]
     start, noise = jax.random.split(key)
-    x0 = initial_states(start, masks.state_mask[rows])
-    run = closed_loop_cost.rollout(
-        LinearPolicy(problem.K.astype(jnp.float32)),
-        problem,
-        x0,
-        num_steps,
-        key=noise,
-        excitation=excitation * masks.input_mask[rows].astype(jnp.float32),
-    )
+    x0 = initial_states(start, problem.coordinates.state_mask)
+    excited = problem.disturbed(excitation=excitation * problem.coordinates.input_mask)
+    policy = LinearPolicy(problem.K.astype(jnp.float32))
+    run = simulation.rollout(excited, policy, x0, num_steps, key=noise, keep=("xs", "us"))
     return recorded(run.xs, run.us, rows, window)
 
 
@@ -257,7 +242,7 @@ def on_policy_loops(policy: Any, table: VariantTable, rows: Array, key: Array, n
     input, so it is no other problem.
 
     Args:
-        policy: a ``NetworkPolicy.scaled`` bound to the plants of ``rows``.
+        policy: a ``NetworkPolicy`` bound to the scaled plants of ``rows``.
         table: all plants.
         rows: of those whose loops are run ``[b]``.
         key: of the initial states.
@@ -266,8 +251,9 @@ def on_policy_loops(policy: Any, table: VariantTable, rows: Array, key: Array, n
     Source: S. Ross, G. Gordon, D. Bagnell, A reduction of imitation learning and structured prediction to
     no-regret online learning, AISTATS 2011 (here the last round's loops alone are mixed with the data set).
     """
-    x0 = initial_states(key, table.coordinates.state_mask[rows])
-    run = closed_loop_cost.rollout(policy, table.problem[rows], x0, num_steps)
+    problem = table.problem[rows]
+    x0 = initial_states(key, problem.coordinates.state_mask)
+    run = simulation.rollout(problem, policy, x0, num_steps, keep=("xs", "us"))
     return recorded(run.xs, run.us, rows, policy.window)
 
 

@@ -9,11 +9,10 @@ import numpy as np
 import scipy.stats
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from lqrlab import control, simulation, systems
+from lqrlab import control, simulation
 from lqrlab.compute import checks
-from lqrlab.learning import gains
-from lqrlab.simulation import Policy, SampledProblem, Verdict, verdict
-from lqrlab.systems import Coordinates, Plant
+from lqrlab.simulation import LinearPolicy, Policy, Problem, Verdict, bind, verdict
+from lqrlab.systems import Plant
 
 CONFIDENCE = 0.95
 """Of the bound on the share of loops that do not converge."""
@@ -107,8 +106,8 @@ class Certificate:
 
 
 def certify(
-    policy: Policy,
-    plants: Plant | Sequence[Plant],
+    controller: object,
+    plants: Plant | Sequence[Plant] | Problem,
     *,
     loops: int = 300,
     key: PRNGKeyArray | None = None,
@@ -116,8 +115,8 @@ def certify(
     """Whether a policy stabilises plants, what it costs above the optimum, and how far it is from instability.
 
     Args:
-        policy: bound to ``plants``.
-        plants: a plant or a batch; or several batches of one leading axis, for ``systems.stack`` of them.
+        controller: see :func:`lqrlab.simulation.bind`.
+        plants: a plant or a batch; several batches, one after another; or a problem of them.
         loops: simulated, at least, of a policy that is no constant gain.
         key: of their initial states.
 
@@ -132,18 +131,19 @@ def certify(
     >>> round(float(certificate.excess), 3)
     0.035
     """
-    checks.on_host("certify", policy, plants, key)
-    sampled, coordinates = gains.sampled(plants)
-    problem = SampledProblem.to_compare(sampled)
-    gain = gains.scaled_gain(policy, coordinates)
-    if gain is not None:
-        return _of_gain(gain, problem, coordinates)
-    stacked = plants if isinstance(plants, Plant) else systems.stack(plants)
-    return _of_loops(policy, stacked, checks.whole("loops", loops), jax.random.key(0) if key is None else key)
+    checks.on_host("certify", controller, plants, key)
+    problem = (plants if isinstance(plants, Problem) else Problem.of(plants, linear=True)).solved()
+    problem = dataclasses.replace(problem, linear=True)
+    policy = bind(controller, problem)
+    if isinstance(policy, LinearPolicy):
+        return _of_gain(policy.K, problem)
+    return _of_loops(policy, problem, checks.whole("loops", loops), jax.random.key(0) if key is None else key)
 
 
-def _of_gain(gain: Array, problem: SampledProblem, coordinates: Coordinates) -> Certificate:
-    closed, live = np.asarray(problem.closed_loop(gain)), np.asarray(coordinates.state_mask) > 0
+def _of_gain(K: Array, problem: Problem) -> Certificate:
+    scaled = problem.scaled()
+    gain = problem.units.scale_gain(jnp.broadcast_to(K, problem.K.shape).astype(problem.K.dtype))
+    closed, live = np.asarray(scaled.closed_loop(gain)), np.asarray(problem.coordinates.state_mask) > 0
     radius, distance = (np.zeros(closed.shape[:-2]) for _ in range(2))
     for index in np.ndindex(radius.shape):
         F = closed[index][np.ix_(live[index], live[index])]
@@ -153,16 +153,16 @@ def _of_gain(gain: Array, problem: SampledProblem, coordinates: Coordinates) -> 
             one = np.eye(len(F))
             distance[index] = 1 / control.hinf_norm(F, one, one, dt=1.0)[0]
     stable = np.asarray(verdict.of_gain(jnp.asarray(closed))) == Verdict.CONVERGED
-    return Certificate(True, stable, excess(gain, problem), radius, np.where(stable, distance, 0.0))
+    return Certificate(True, stable, excess(gain, scaled), radius, np.where(stable, distance, 0.0))
 
 
-def excess(gain: Float[Array, "*batch 6 12"], problem: SampledProblem) -> Float[np.ndarray, "*batch"]:
+def excess(gain: Float[Array, "*batch 6 12"], problem: Problem) -> Float[np.ndarray, "*batch"]:
     """What scaled gains cost above the optimum as a share of it, over all directions of x0 alike; inf if unstable."""
     paid, least = (jnp.trace(M, axis1=-1, axis2=-2) for M in (extra_cost(gain, problem), problem.P))
     return np.asarray(paid / least)
 
 
-def extra_cost(gain: Float[Array, "*batch 6 12"], problem: SampledProblem) -> Float[Array, "*batch 12 12"]:
+def extra_cost(gain: Float[Array, "*batch 6 12"], problem: Problem) -> Float[Array, "*batch 12 12"]:
     """X with which the loop from x0 costs x0ᵀX x0 above the optimum; infinite where it does not converge.
 
     It solves X = FᵀXF + (K − K*)ᵀS(K − K*), F the closed loop: nothing cancels.
@@ -173,19 +173,17 @@ def extra_cost(gain: Float[Array, "*batch 6 12"], problem: SampledProblem) -> Fl
     return jnp.where(stable[..., None, None] & jnp.isfinite(X), X, jnp.inf)
 
 
-def _of_loops(policy: Policy, plants: Plant, loops: int, key: PRNGKeyArray) -> Certificate:
-    world = simulation.env(plants, linear=True)
-    problem, _ = SampledProblem.of(world.sampled)
+def _of_loops(policy: Policy, problem: Problem, loops: int, key: PRNGKeyArray) -> Certificate:
     poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
     settled = 2 * control.settling_time(poles, 1.0, within=1e-3).max()
     num_steps = int(np.clip(np.ceil(settled), 100, 2000))
-    number = -(-loops // max(1, int(np.prod(plants.batch_shape))))
-    x0 = plants.initial_state(key=key, num=number)
-    run = simulation.rollout(world, policy, x0, num_steps, keep=("xs", "us"))
-    judged = np.asarray(verdict.of_sizes(verdict.size(run.xs, plants.scales[0])))
+    number = -(-loops // max(1, int(np.prod(problem.batch_shape))))
+    x0 = problem.initial_state(key=key, num=number)
+    run = simulation.rollout(problem, policy, x0, num_steps, keep=("xs", "us"))
+    judged = np.asarray(verdict.of_sizes(verdict.size(run.xs, problem.scale_x)))
     good = judged == Verdict.CONVERGED
     paid = np.where(good, np.asarray(problem.excess(run.xs, run.us)), np.inf)
-    nothing = np.full(plants.batch_shape, np.nan)
+    nothing = np.full(problem.batch_shape, np.nan)
     return Certificate(
         False, good.all(-1), paid.mean(-1), nothing, nothing, good.size, int((~good).sum()), num_steps
     )

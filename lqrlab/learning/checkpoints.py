@@ -20,8 +20,8 @@ from flax import nnx
 
 from lqrlab.compute import Backend, checks
 from lqrlab.compute.files import read_bytes, read_object, write_atomic, write_json
-from lqrlab.learning import digests, models
-from lqrlab.learning.config import ModelConfig, TrainConfig
+from lqrlab.learning import checksums, models
+from lqrlab.learning.train_config import ModelConfig, TrainConfig
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ def _read_settings(folder: Path) -> dict[str, Any] | None:
     beside = _parse_settings(path)
     for place in steps:
         kept = _parse_settings(place / SETTINGS)
-        if kept is not None and not digests.flaw(place):
+        if kept is not None and not checksums.flaw(place):
             if kept != beside:
                 warnings.warn(
                     f"{path}: the file is damaged; the settings are those of the checkpoint of step {place.name}",
@@ -151,7 +151,7 @@ class Checkpoints:
         if not jax.process_index():
             for name, text in {**texts, _STEP: str(step)}.items():
                 write_atomic(self.path(which, step) / name, text)
-            digests.write(self.path(which, step))
+            checksums.write(self.path(which, step))
 
     def step(self, which: str) -> int | None:
         """The newest step that is there."""
@@ -306,7 +306,7 @@ def _system_code(error: Exception) -> int | None:
 
 def _flaw(place: Path) -> str:
     """What is wrong with a checkpoint, as far as it is seen before its arrays are read; empty if nothing is."""
-    if flaw := digests.flaw(place):
+    if flaw := checksums.flaw(place):
         return flaw
     if not (place / _ARRAYS).is_file():  # tensorstore fails at this in hundreds of lines
         return f"{_ARRAYS} is missing"

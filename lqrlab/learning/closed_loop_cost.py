@@ -1,15 +1,12 @@
 """A policy in its own closed loop, in scaled coordinates: what it costs, exactly and differentiably.
 
 A loss on the optimum's trajectories does not see what the loop does with an error. This one does. What a policy
-pays above the optimum is a sum over its *own* trajectory (see :class:`lqrlab.simulation.SampledProblem`),
+pays above the optimum is a sum over its *own* trajectory (see :class:`lqrlab.simulation.Problem`),
 
     J − x0ᵀP x0 = Σ (u + Kx)ᵀ S (u + Kx),
 
 so there is nothing to cancel, and a ratio to the optimal cost can be had in float32 near the optimum too.
 """
-
-import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +15,7 @@ from jax.typing import ArrayLike
 
 from lqrlab import control, simulation
 from lqrlab.learning.network_policy import NetworkPolicy
-from lqrlab.simulation import Env, SampledProblem, Verdict, verdict
+from lqrlab.simulation import Problem, Verdict, verdict
 from lqrlab.systems import M_MAX, N_MAX
 
 _NEARLY = 1 - 1e-4
@@ -28,7 +25,7 @@ def _trace(a: Array) -> Array:
     return jnp.trace(a, axis1=-2, axis2=-1)
 
 
-def gain_excess(gain: Array, problem: SampledProblem) -> tuple[Array, Array]:
+def gain_excess(gain: Array, problem: Problem) -> tuple[Array, Array]:
     """What gains cost above the optimum, as a share of it, over all directions of x0 alike: J/J* − 1.
 
     J is the trace of the Lyapunov equation's solution, so the horizon is infinite and the value exact. Where a
@@ -60,7 +57,7 @@ def gain_excess(gain: Array, problem: SampledProblem) -> tuple[Array, Array]:
 def closed_loop(
     policy: NetworkPolicy,
     linear: bool,
-    problem: SampledProblem,
+    problem: Problem,
     x0: Array,
     horizon: int,
     noise: float = 0.0,
@@ -69,32 +66,20 @@ def closed_loop(
     """Excess cost ``[b]`` and the verdict on each loop ``[b]``: exact for linear gains, else by a rollout.
 
     Args:
-        policy: bound to the plants ``[b]`` in their scaled, padded coordinates, see ``NetworkPolicy.scaled``.
+        policy: bound to the plants ``[b]`` in their scaled, padded coordinates.
         linear: whether its answer is −Kx with its context's gain.
-        problem: ``[b, …]``.
+        problem: of these plants ``[b, …]``.
         x0, horizon: of the rollout; not looked at where the policy is linear.
         noise, key: standard deviation of the disturbance of the scaled state at each step of the rollout, and what
             it is drawn with. The optimal gain pays it too and has no excess.
     """
     if linear:
         return gain_excess(policy.context.gain.reshape(-1, M_MAX, N_MAX), problem)
-    noisy: dict[str, Any] = {"noise": noise * policy.coordinates.state_mask, "key": key} if noise else {}
-    run = rollout(policy, problem, x0, horizon, **noisy)
+    if noise:
+        problem = problem.disturbed(noise=noise * policy.coordinates.state_mask)
+    run = simulation.rollout(problem, policy, x0, horizon, key=key if noise else None, keep=("xs", "us"))
     sizes = verdict.size(run.xs, jnp.ones(run.xs.shape[-1:], run.xs.dtype))
     return problem.excess(run.xs, run.us), verdict.of_sizes(jax.lax.stop_gradient(sizes))
-
-
-def rollout(
-    policy: simulation.Policy,
-    problem: SampledProblem,
-    x0: Array,
-    num_steps: int,
-    noise: Array | None = None,
-    **options: Any,
-) -> simulation.Trajectory:
-    """Run a policy in scaled, padded coordinates on the plants of a problem, from x0 ``[b, 12]``; see there."""
-    world = dataclasses.replace(Env.of_problem(problem), noise=noise)
-    return simulation.rollout(world, policy, x0, num_steps, keep=("xs", "us"), **options)
 
 
 def efficiency(excess: ArrayLike, verdicts: ArrayLike) -> Array:

@@ -19,12 +19,12 @@ from jax.experimental import multihost_utils
 from lqrlab.compute import Backend, EagerFallbackWarning, checks
 from lqrlab.compute.files import locked
 from lqrlab.dataset import Source, VariantTable, Windows
+from lqrlab.learning import compiled_steps, models
 from lqrlab.learning import metrics as log
-from lqrlab.learning import models, programs
 from lqrlab.learning.batches import Mixture, check_source
 from lqrlab.learning.checkpoints import SETTINGS, Checkpoints, write_settings
-from lqrlab.learning.config import ModelConfig, TrainConfig
-from lqrlab.learning.programs import Recipe
+from lqrlab.learning.compiled_steps import Recipe
+from lqrlab.learning.train_config import ModelConfig, TrainConfig
 from lqrlab.learning.training_step import Metrics, TrainState, initial, learning_rate
 
 _WINDOWS, _PLANTS = 4096, 128  # of a validation
@@ -99,8 +99,7 @@ def fit(
         progress: called with each row of metrics: step, epoch, loss and its parts (means since the last row, or
             since it was resumed), validation_loss, validation_efficiency (mean of least over actual cost of unseen
             variants, 1 at the optimum, a loop that does not converge counts 0), validation_diverged (share of those),
-            learning_rate, windows_per_second, seconds, and ``compilation`` (calls, programs, cache hits, seconds of
-            the first, second and sustained dispatch).
+            learning_rate, windows_per_second, seconds, and ``compilation`` (calls, programs, cache hits).
 
     Raises:
         ValueError: another training writes to the folder; it holds a run with other settings, or checkpoints of which
@@ -145,7 +144,7 @@ class _Run:
         self.settings = settings
         built = models.build(model)
         graph, params = models.split(built)
-        programs.check_settings(config, model, source.data.config.excitation, backend)
+        compiled_steps.check_settings(config, model, source.data.config.excitation, backend)
         self.recipe = Recipe(graph, model, config, backend)
         params = jax.tree.map(lambda a: a.astype(backend.dtype), params)
         self.state = self.recipe.placement.put_state(initial(params, config))
@@ -155,7 +154,7 @@ class _Run:
         self.table = self.mixture.table
         self.held_out = backend.put(validation_windows(source))
         self.validation_rows = backend.put(validation_rows(self.table))
-        self.steps = programs.run_steps.fresh()
+        self.steps = compiled_steps.run_steps.fresh()
         self.step, self.round, self.rows, self.best = 0, 0, list[log.Row](), -np.inf
         self.ending = self.done = False
         self.watch = log.Watch(config.batch_size)
@@ -226,7 +225,7 @@ class _Run:
         if number and self.step in self.config.dagger_starts:
             self.state = dataclasses.replace(self.state, anchor=jax.tree.map(jnp.copy, self.state.params))
         if number > self.round:
-            loops = programs.dagger_loops(
+            loops = compiled_steps.dagger_loops(
                 self.recipe, self.state.anchor, self.table, self.mixture.rows, np.int32(number)
             )
             self.mixture = dataclasses.replace(self.mixture, on_policy=loops)
@@ -237,11 +236,11 @@ class _Run:
             if self.steps.report().eager:  # the steps have told of it
                 warnings.simplefilter("ignore", EagerFallbackWarning)
             known = self.held_out, self.table, self.validation_rows
-            judged = programs.validate(self.recipe, self.state.best, *known)
+            judged = compiled_steps.validate(self.recipe, self.state.best, *known)
         row |= {"epoch": self.step * self.config.batch_size / self.source.num_windows}
-        row |= programs.summary(*self.recipe.placement.whole(judged))
+        row |= compiled_steps.summary(*self.recipe.placement.whole(judged))
         row |= {"learning_rate": float(learning_rate(self.config)(self.step))}
-        row |= {"compilation": self.steps.report().timings()}
+        row |= {"compilation": self.steps.report().counts()}
         self.rows.append(row)
         if _writes():
             log.append(self.folder / log.FILE, row)

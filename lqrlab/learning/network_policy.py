@@ -4,7 +4,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Self
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +16,8 @@ from jax.typing import ArrayLike
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.control import Sampled
-from lqrlab.dataset import Description, describe, description
-from lqrlab.learning import gains, models
-from lqrlab.learning.adaptive.known import Known
+from lqrlab.learning import checkpoints, gains, models
+from lqrlab.simulation import LinearPolicy, Policy, Problem, Told, binding
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
 History = tuple[Array, Array, Array]
@@ -36,7 +35,7 @@ class NetworkPolicy:
         coordinates: the plants' units and masks ``[*batch, …]``.
         graph: the network's structure.
         window: steps of history that it sees.
-        m: the plants' number of inputs.
+        n, m: the plants' numbers of states and inputs.
     """
 
     params: dict[str, Array]
@@ -44,28 +43,17 @@ class NetworkPolicy:
     coordinates: Coordinates
     graph: nnx.GraphDef = dataclasses.field(metadata={"static": True})
     window: int = dataclasses.field(metadata={"static": True})
-    m: int = dataclasses.field(metadata={"static": True})
+    n: int = dataclasses.field(default=N_MAX, metadata={"static": True})
+    m: int = dataclasses.field(default=M_MAX, metadata={"static": True})
 
-    @classmethod
-    def scaled(
-        cls,
-        graph: nnx.GraphDef,
-        params: dict[str, Array],
-        context: Any,
-        coordinates: Coordinates,
-        window: int,
-    ) -> Self:
-        """Of plants whose states and inputs are in scaled, padded coordinates already."""
-        ones = jnp.ones_like(coordinates.scale_x), jnp.ones_like(coordinates.scale_u)
-        units = Coordinates(*ones, coordinates.state_mask, coordinates.input_mask)
-        return cls(params, context, units, graph, window, M_MAX)
-
-    @property
-    def scaled_gain(self) -> Array | None:
-        """The gain of ũ = −K̃x̃ ``[*batch, 6, 12]`` if that is all that the network answers, else None."""
+    def as_gain(self) -> "LinearPolicy | NetworkPolicy":
+        """The constant gain that the network answers with, where that is all that it does; else itself."""
         if not models.merge(self.graph, self.params).linear:
-            return None
-        return self.context.gain.reshape(*self.context.gain.shape[:-1], M_MAX, N_MAX)
+            return self
+        gain = self.context.gain.reshape(*self.context.gain.shape[:-1], M_MAX, N_MAX)
+        units = self.coordinates
+        gain = units.zero_padding(gain.astype(units.scale_x.dtype), "u", "x")
+        return LinearPolicy(units.unscale_gain(gain, self.n, self.m))
 
     @property
     def std(self) -> Array:
@@ -110,7 +98,7 @@ def _spread(a: Array, lead: tuple[int, ...], batch: int) -> Array:
 
 def policy(
     model: nnx.Module,
-    plants: Plant | Sequence[Plant] | Known,
+    plants: Plant | Sequence[Plant] | Problem | Told,
     *,
     N: ArrayLike | None = None,
     repair: int = 0,
@@ -119,79 +107,109 @@ def policy(
 
     Args:
         model: a trained (or any) network; see :mod:`lqrlab.learning.models`.
-        plants: a plant or a batch; or several batches of one leading axis, for ``systems.stack`` of them; or what is
-            known of plants that nobody describes (:class:`Known`), to a network with ``description=False``.
+        plants: a plant or a batch; several batches, one after another; a problem of them; or what is told of plants
+            that nobody describes, to a network with ``description=False``.
         N: cross weight of the cost of one plant or batch ``[*batch, n, m]``; none if left out.
         repair: so many Newton steps are made from the network's gain, see :func:`lqrlab.learning.repair`. This
             needs the plants' matrices and hides the network's quality; a network that answers with a gain only.
 
     Raises:
-        ValueError: weights that this kind of network is not told; a cross weight for several batches.
+        ValueError: weights that this kind of network is not told; matrices that it needs and is not told.
     """
-    if isinstance(plants, Known):
-        return _undescribed(model, plants)
-    batches = _batches(model, plants, N)
-    if checks.whole("repair", repair, 0) and not model.linear:  # type: ignore[attr-defined]
-        kind = model.config.kind  # type: ignore[attr-defined]
+    if not is_network(model):
+        raise ValueError(
+            f"model: expected a network, as learning.load gives, but found {type(model).__name__}"
+        )
+    config, sizes = model.config, (N_MAX, M_MAX)  # type: ignore[attr-defined]
+    problem: Problem | None = None
+    if isinstance(plants, Told):
+        told = plants
+    else:
+        given = isinstance(plants, Problem)
+        problem = plants if given else Problem.of(plants, N=N, linear=True, optimum=False)  # type: ignore[assignment,arg-type]
+        assert problem is not None
+        if not getattr(model, "any_weights", False):
+            _check_absorbed(problem)
+        told, sizes = problem.told(), (problem.n, problem.m)
+    unknown = told.A is None or not (checks.traced(told.A) or np.isfinite(told.A).any())
+    if config.description and unknown:
+        raise ValueError(
+            "plants: expected plants with their matrices, which this network is told, but found only their units; "
+            "train a network with description=False"
+        )
+    graph, params = models.split(model)
+    context = _encode(graph, params, told.astype(np.dtype(np.float32)))
+    bound = NetworkPolicy(params, context, told.coordinates, graph, config.window, *sizes)
+    return _repaired(bound, problem, repair, config.kind) if checks.whole("repair", repair, 0) else bound
+
+
+def is_network(model: object) -> bool:
+    """Whether something is a network of :mod:`lqrlab.learning.models`."""
+    return isinstance(model, nnx.Module) and hasattr(model, "config")
+
+
+def _repaired(bound: NetworkPolicy, problem: Problem | None, steps: int, kind: str) -> NetworkPolicy:
+    """The policy with a better gain."""
+    gain = bound.as_gain()
+    if not isinstance(gain, LinearPolicy):
         raise ValueError(
             f"repair: expected a network that answers with a gain, such as gain or matrix, but found {kind}, whose "
             "answer depends on the history; leave repair out"
         )
-    each = [describe(batch, N) for batch in batches]
-    single = isinstance(plants, Plant)
-    d = each[0] if single else jax.tree.map(lambda *a: jnp.concatenate(a), *each)
-    n, m = (batches[0].n, batches[0].m) if single else (N_MAX, M_MAX)
-    graph, params = models.split(model)
-    context = _encode(graph, params, jax.tree.map(lambda a: a.astype(jnp.float32), d))
-    if repair:
-        problem = Sampled(d.A, d.B, d.Q, d.R, d.N)
-        gain = context.gain.reshape(*context.gain.shape[:-1], M_MAX, N_MAX).astype(d.A.dtype)
-        gain = d.coordinates.zero_padding(gain, "u", "x")
-        better = gains.improved(problem, gain, repair, n, m).reshape(context.gain.shape)
-        context = dataclasses.replace(context, gain=better.astype(context.gain.dtype))
-    window = model.config.window  # type: ignore[attr-defined]
-    return NetworkPolicy(params, context, d.coordinates, graph, window, m)
+    if problem is None:
+        raise ValueError("repair: needs the plants' matrices, but only their units are told")
+    better = problem.coordinates.scale_gain(gains.repair(gain.K, problem, steps)).reshape(
+        bound.context.gain.shape
+    )
+    context = dataclasses.replace(bound.context, gain=better.astype(bound.context.gain.dtype))
+    return dataclasses.replace(bound, context=context)
 
 
-def _undescribed(model: Any, known: Known) -> NetworkPolicy:
-    """A network that looks at the history alone, for plants of which only units and sizes are told."""
-    if model.config.description:
-        raise ValueError(
-            "plants: expected plants with their matrices, which this network is told, but found only what is known of "
-            "undescribed ones; train a network with description=False"
+def _check_absorbed(problem: Problem) -> None:
+    """Refuse, for a network that is told A and B alone, weights that the scaled coordinates do not absorb.
+
+    Raises:
+        ValueError: a cross weight, or Q or R that are not the identity in scaled coordinates. Not inside a trace.
+    """
+    if problem.continuous is None or checks.traced(problem):
+        return
+    masks = {"Q": problem.coordinates.state_mask, "R": problem.coordinates.input_mask}
+    for (name, mask), scale in zip(masks.items(), (problem.scale_x, problem.scale_u)):
+        weight, unit, size = (
+            np.asarray(a) for a in (getattr(problem.continuous, name), scale, mask[..., : scale.shape[-1]])
         )
-    units, lead = jax.tree.map(lambda a: a.astype(jnp.float32), known.coordinates), known.noise.shape
-
-    def untold(rows: int, columns: int) -> Array:
-        return jnp.zeros((*lead, rows, columns), jnp.float32)
-
-    A, B, R = untold(N_MAX, N_MAX), untold(N_MAX, M_MAX), untold(M_MAX, M_MAX)
-    graph, params = models.split(model)
-    context = _encode(graph, params, Description(A, B, A, R, B, units))
-    return NetworkPolicy(params, context, known.coordinates, graph, model.config.window, M_MAX)
-
-
-def _batches(model: object, plants: Plant | Sequence[Plant], N: ArrayLike | None) -> Sequence[Plant]:
-    """The batches of plants; refuses what is no network, no plants, and weights that the network is not told."""
-    if not isinstance(model, nnx.Module) or not hasattr(model, "config"):
+        scaled = weight * unit[..., :, None] * unit[..., None, :] * (size[..., :, None] * size[..., None, :])
+        if np.abs(scaled - np.eye(scaled.shape[-1]) * size[..., None, :]).max() > 1e-6:
+            raise ValueError(
+                f"plant: expected {name} to be diagonal and positive, so that the units of the signals absorb it; this "
+                "kind of network is not told the weights, so its output would not depend on them; kind='matrix' is"
+            )
+    if problem.continuous.N is not None and np.any(np.asarray(problem.continuous.N)):
         raise ValueError(
-            f"model: expected a network, as learning.load gives, but found {type(model).__name__}"
+            "N: expected no cross weight: this kind of network is not told the weights, so its output would not depend "
+            "on it; kind='matrix' is"
         )
-    if not isinstance(plants, Plant) and not (isinstance(plants, Sequence) and plants):
-        raise ValueError(f"plants: expected a plant or a list of batches of plants, but found {plants!r}")
-    batches = [plants] if isinstance(plants, Plant) else plants
-    if N is not None and not isinstance(plants, Plant):
-        raise ValueError("N: expected one plant or one batch with a cross weight, but found several batches")
-    if not getattr(model, "any_weights", False):
-        for batch in batches:
-            description.check_absorbed(batch, N)
-    return batches
+
+
+def _network(model: Any, problem: Problem) -> Policy:
+    """A row of :data:`lqrlab.simulation.binding.TABLE`: a network on a problem."""
+    return policy(model, problem).as_gain()
+
+
+binding.TABLE += [
+    binding.Kind("a network", is_network, _network),
+    binding.Kind(
+        "the checkpoints folder of one",
+        lambda c: isinstance(c, str | Path),
+        lambda c, problem: _network(checkpoints.load(c, "best"), problem),
+    ),
+]
 
 
 @partial(jax.jit, static_argnums=0)
-def _encode(graph: nnx.GraphDef, params: dict[str, Array], d: Description) -> Any:
+def _encode(graph: nnx.GraphDef, params: dict[str, Array], d: Told) -> Any:
     """Contexts of descriptions ``[*batch, …]``."""
-    batch = d.state_mask.shape[:-1]
+    batch = d.batch_shape
     flat = jax.tree.map(lambda a: a.reshape(math.prod(batch), *a.shape[len(batch) :]), d)
     context = models.merge(graph, params).encode(flat)
     return jax.tree.map(lambda a: a.reshape(*batch, *a.shape[1:]), context)

@@ -22,13 +22,13 @@ from jax.typing import ArrayLike
 
 from lqrlab import simulation
 from lqrlab.compute import pytree
-from lqrlab.compute.config import Config, Count, Positive, Range, Seed
+from lqrlab.compute.configuration import Config, Count, Positive, Range, Seed
 from lqrlab.compute.linalg import quadratic
 from lqrlab.learning.recovery_policy import Layers, RecoveryPolicy, Regulator, applied, perceptron
-from lqrlab.simulation import Env, Verdict, verdict
+from lqrlab.simulation import Problem, Verdict, verdict
 from lqrlab.systems import Plant
 
-_FAR = 100.0  # scales beyond which a loop of training counts as diverged
+_OUTSIDE = 100.0  # scales at which a loop leaves the region that is trained in
 _REST = 0.5  # of the ellipsoid where the LQR does not saturate: a loop that is inside gets a new start
 _EXCESS = 0.01  # weight of demands beyond the limits, where no gradient would lead back
 _TINY = 1e-6  # of cost, that its logarithm is finite
@@ -115,18 +115,18 @@ class _Window(NamedTuple):
 class Task:
     """What is constant in a training."""
 
-    world: Env
+    problem: Problem
     regulator: Regulator
-    diverged: Array  # the cost of a diverged loop: as if it stayed at the edge for ever
+    outside_cost: Array  # of a loop that leaves the region: as if it stayed at its edge for ever
     config: RecoveryConfig = dataclasses.field(metadata={"static": True})
 
     def value(self, critic: Layers, x: Array) -> Array:
-        """The critic's cost to go ``[...]``: xᵀPx, limited to that of a diverged loop, times a learned factor."""
+        """The critic's cost to go ``[...]``: xᵀPx, at most that of a loop that leaves the region, times a factor."""
         r = self.regulator
         scaled = r.scaled(x)
         size = quadratic(r.P, scaled)
         learned = applied(critic, r.features(scaled))[..., 0]
-        return (size + _TINY) / (1 + size / self.diverged) * jnp.exp(r.beyond(scaled) * learned)
+        return (size + _TINY) / (1 + size / self.outside_cost) * jnp.exp(r.beyond(scaled) * learned)
 
     def starts(self, key: Array, num: int) -> Array:
         """Initial states ``[num, n]``."""
@@ -154,8 +154,8 @@ def train_recovery(
 
     Returns:
         :class:`Recovery`. Kept is, of the policies validated that recover no less of the validation's starts than the
-        LQR at one, two and four state scales, the one whose mean logarithm of the cost is least, diverged ones
-        included. Starts of an evaluation must come from another key.
+        LQR at one, two and four state scales, the one whose mean logarithm of the cost is least, those that do not
+        converge included. Starts of an evaluation must come from another key.
     """
     config = config or RecoveryConfig()
     task = task_of(plant, limits, config)
@@ -181,11 +181,15 @@ def train_recovery(
 
 def task_of(plant: Plant, limits: tuple[ArrayLike, ArrayLike], config: RecoveryConfig) -> Task:
     """What :func:`train_recovery` works on."""
-    regulator = Regulator.of(plant, limits)
-    world = simulation.env(plant, limits=limits).astype(regulator.K.dtype)
-    weight = jnp.mean(jnp.diag(world.Q) * regulator.scale_x**2)
-    diverged = _FAR**2 * weight * world.dt / (1 - config.discount)
-    return Task(world, regulator, diverged, dataclasses.replace(config, seed=0))  # one program for all seeds
+    problem = Problem.of(plant, limits=limits)
+    regulator = Regulator.of(problem)
+    problem = problem.astype(regulator.K.dtype)
+    assert problem.continuous is not None
+    weight = jnp.mean(jnp.diag(problem.continuous.Q) * regulator.scale_x**2)
+    outside_cost = _OUTSIDE**2 * weight * problem.dt / (1 - config.discount)
+    return Task(
+        problem, regulator, outside_cost, dataclasses.replace(config, seed=0)
+    )  # one program for all seeds
 
 
 def _started(task: Task, keys: list[Array]) -> _Learner:
@@ -233,8 +237,8 @@ def window_loss(task: Task, actor: Layers, target: Layers, x0: Array) -> tuple[A
         x = clipped(r.scaled(x), config.steepest) * r.scale_x[None]
         asked = policy.demand(x)
         u = r.saturate(asked)
-        after, cost = task.world.step(x, r.unscaled_input(u))
-        inside = alive & (verdict.size(after, r.scale_x) < _FAR)
+        after, cost = task.problem.step(x, r.unscaled_input(u))
+        inside = alive & (verdict.size(after, r.scale_x) < _OUTSIDE)
         after = jnp.where(inside[:, None], after, x)
         excess = excess + jnp.sum(((asked - u) / (r.high - r.low)[None]) ** 2, -1)
         return (after, inside, excess), (x, cost, alive)
@@ -247,14 +251,14 @@ def window_loss(task: Task, actor: Layers, target: Layers, x0: Array) -> tuple[A
         to_go = jnp.where(counted, cost + config.discount * to_go, to_go)
         return to_go, to_go
 
-    last = jnp.where(alive, task.value(target, end), task.diverged)
+    last = jnp.where(alive, task.value(target, end), task.outside_cost)
     total, to_go = jax.lax.scan(back, last, (costs, counts), reverse=True)
     loss = jnp.sum(jnp.log(total + _TINY) + _EXCESS * excess / config.window)
     return loss, jax.lax.stop_gradient(_Window(xs, to_go, counts, end, alive))
 
 
 def _critic_loss(critic: Layers, task: Task, seen: _Window) -> Array:
-    error = jnp.log(task.value(critic, seen.xs)) - jnp.log(jnp.clip(seen.to_go, _TINY, task.diverged))
+    error = jnp.log(task.value(critic, seen.xs)) - jnp.log(jnp.clip(seen.to_go, _TINY, task.outside_cost))
     return jnp.sum(jnp.where(seen.counts, error**2, 0.0)) / jnp.sum(seen.counts, dtype=error.dtype)
 
 
@@ -295,7 +299,7 @@ def _updated(
 
 
 def _renewed(task: Task, seen: _Window, age: Array, key: Array) -> tuple[Array, Array]:
-    """The loops' states and ages: those that diverged, are at rest, or are old get new starts."""
+    """The loops' states and ages: those that left the region, are at rest, or are old get new starts."""
     r = task.regulator
     rested = quadratic(r.P, r.scaled(seen.end)) < _REST * r.level
     done = ~seen.alive | rested | (age >= task.config.longest) | ~jnp.all(jnp.isfinite(seen.end), -1)
@@ -306,12 +310,12 @@ def _renewed(task: Task, seen: _Window, age: Array, key: Array) -> tuple[Array, 
 def _recovered(task: Task, actor: Layers, x0: Array) -> tuple[Array, Array]:
     """Shares of starts ``[num, n]`` recovered, one for each of the sizes that they are taken times.
 
-    And the mean logarithm of the cost, where a loop that does not converge costs as much as one that diverges.
+    And the mean logarithm of the cost, where a loop that does not converge costs as much as one that leaves the region.
     """
     sizes = jnp.asarray(_SIZES, x0.dtype)
     starts = sizes[:, None, None] * x0[None]
     policy = RecoveryPolicy(actor, task.regulator)
-    run = simulation.rollout(task.world, policy, starts, _JUDGED_STEPS, keep=("xs", "costs"))
+    run = simulation.rollout(task.problem, policy, starts, _JUDGED_STEPS, keep=("xs", "costs"))
     back = verdict.of_sizes(verdict.size(run.xs, task.regulator.scale_x)) == Verdict.CONVERGED
-    cost = jnp.where(back, run.cost, task.diverged)
+    cost = jnp.where(back, run.cost, task.outside_cost)
     return jnp.mean(back, axis=-1, dtype=x0.dtype), jnp.mean(jnp.log(cost + _TINY))

@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
 
 from lqrlab import control
-from lqrlab.compute import checks, pytree
+from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
-from lqrlab.systems import Plant, check_plant
+from lqrlab.simulation import Problem
 
 Layers = list[tuple[Array, Array]]
 """Weights ``[in, out]`` and biases ``[out]`` of a perceptron, one pair a layer."""
@@ -43,34 +42,37 @@ class Regulator:
     angles: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
     @classmethod
-    def of(cls, plant: Plant, limits: tuple[ArrayLike, ArrayLike], dtype: str = "float32") -> "Regulator":
-        """Design it.
+    def of(cls, problem: Problem, dtype: str = "float32") -> "Regulator":
+        """Of one plant with finite limits.
 
         Args:
-            plant: one plant.
-            limits: ``(low, high)`` of the inputs, absolute, scalars or ``[m]``; finite.
+            problem: of one plant, with its limits.
             dtype: of the result; the design itself is made in float64.
         """
-        check_plant(plant, one=True)
-        (A, B), (Q, R), (_, u_eq) = plant.matrices(), plant.weights(), plant.equilibrium()
-        design = control.lqrd(A, B, Q, R, plant.dt)
-        scale_x, scale_u = (np.asarray(scale) for scale in plant.scales)
-        low, high = ((np.asarray(checks.real("limits", a)) - u_eq) / scale_u for a in limits)
-        if not np.all((low < 0) & (high > 0) & np.isfinite(low) & np.isfinite(high)):
+        if problem.batch_shape or problem.plant is None:
             raise ValueError(
-                f"limits: expected finite (low, high) around the equilibrium input {np.asarray(u_eq)}, but found "
-                f"{limits}; without limits the LQR loses little, and there is nothing to recover"
+                f"problem: expected one plant, but found {problem.name} of batch {problem.batch_shape}"
             )
-        K, P = (
-            np.asarray(design.K) * scale_x / scale_u[:, None],
-            np.asarray(design.P) * np.outer(scale_x, scale_x),
-        )
-        level = control.unsaturated_level(K, P, np.minimum(-low, high))
+        scale_x, scale_u = np.asarray(problem.scale_x), np.asarray(problem.scale_u)
+        ends = [
+            np.full(problem.m, np.inf) if a is None else np.abs(np.asarray(a))
+            for a in (problem.low, problem.high)
+        ]
+        low, high = (end / scale_u for end in ends)
+        if not np.all((low > 0) & (high > 0) & np.isfinite(low) & np.isfinite(high)):
+            raise ValueError(
+                f"limits: expected finite (low, high) around the equilibrium input {np.asarray(problem.u_eq)}, but "
+                f"found deviations from {-ends[0]} to {ends[1]}; without limits the LQR loses little, and there is "
+                "nothing to recover"
+            )
+        K = np.asarray(problem.K) * scale_x / scale_u[:, None]
+        P = np.asarray(problem.P) * np.outer(scale_x, scale_x)
+        level = control.unsaturated_level(K, P, np.minimum(low, high))
         sizes, vectors = np.linalg.eigh(P)
         root = np.sqrt(np.maximum(sizes, 0))[:, None] * vectors.T
-        angles = tuple(i for i, state in enumerate(plant.states) if state.unit == "rad")
+        angles = tuple(i for i, state in enumerate(problem.plant.states) if state.unit == "rad")
         values = {"K": K, "P": P, "root": root, "level": level, "scale_x": scale_x, "scale_u": scale_u}
-        arrays = {name: jnp.asarray(a, dtype) for name, a in (values | {"low": low, "high": high}).items()}
+        arrays = {name: jnp.asarray(a, dtype) for name, a in (values | {"low": -low, "high": high}).items()}
         return cls(**arrays, angles=angles)
 
     @property

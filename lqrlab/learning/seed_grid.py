@@ -13,14 +13,14 @@ from jax import Array
 
 from lqrlab import compute
 from lqrlab.compute import Backend
-from lqrlab.compute.compiling import SURVIVABLE, where_it_failed
-from lqrlab.compute.config import Positive, Seed, checked
+from lqrlab.compute.compilation import SURVIVABLE, where_it_failed
+from lqrlab.compute.configuration import Positive, Seed, checked
 from lqrlab.dataset import Source, VariantTable, Windows
-from lqrlab.learning import models, programs
+from lqrlab.learning import compiled_steps, models
 from lqrlab.learning.batches import Mixture, check_source, train_batch
-from lqrlab.learning.config import ModelConfig, TrainConfig
+from lqrlab.learning.compiled_steps import Recipe
 from lqrlab.learning.fitting import validation_rows, validation_windows
-from lqrlab.learning.programs import Recipe
+from lqrlab.learning.train_config import ModelConfig, TrainConfig
 from lqrlab.learning.training_step import Metrics, TrainState, initial, objective, optimizer, train_step
 
 
@@ -88,7 +88,7 @@ def grid(
     backend = backend or Backend()
     with backend.active():
         built = [models.split(models.build(dataclasses.replace(model, seed=int(s)))) for s in seeds]
-        programs.check_settings(config, model, source.data.config.excitation, backend)
+        compiled_steps.check_settings(config, model, source.data.config.excitation, backend)
         recipe = Recipe(built[0][0], model, config, backend)
         put = recipe.backend.put
         mixture = Mixture.of(source, config, recipe.backend.place)
@@ -156,15 +156,15 @@ def _validate(
     recipe: Recipe, params: dict[str, Array], held_out: Windows, table: VariantTable, rows: Array
 ) -> tuple[Array, Array, Array]:
     def one(params: dict[str, Array]) -> tuple[Array, Array, Array]:
-        return programs.validate(recipe, params, held_out, table, rows)
+        return compiled_steps.validate(recipe, params, held_out, table, rows)
 
     return jax.vmap(jax.vmap(one))(params)
 
 
 def _summaries(loss: Array, excess: Array, verdicts: Array) -> dict[str, np.ndarray]:
-    """:func:`programs.summary` of each entry ``[seeds, rates]``."""
+    """:func:`compiled_steps.summary` of each entry ``[seeds, rates]``."""
     table = [
-        [programs.summary(*entry) for entry in zip(*row)]
+        [compiled_steps.summary(*entry) for entry in zip(*row)]
         for row in zip(*jax.device_get((loss, excess, verdicts)))
     ]
     return {name: np.array([[entry[name] for entry in row] for row in table]) for name in table[0][0]}

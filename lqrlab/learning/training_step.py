@@ -13,8 +13,8 @@ from jax import Array
 from lqrlab.compute import Backend, checks, pytree
 from lqrlab.learning import closed_loop_cost, losses, models
 from lqrlab.learning.batches import TrainBatch
-from lqrlab.learning.config import TrainConfig
 from lqrlab.learning.network_policy import NetworkPolicy
+from lqrlab.learning.train_config import TrainConfig
 from lqrlab.simulation import Verdict
 
 C = TypeVar("C")
@@ -111,26 +111,19 @@ def objective(graph: nnx.GraphDef, config: TrainConfig, backend: Backend | None 
         if backend.compute_dtype != backend.dtype:
             params = jax.tree.map(lambda a: a.astype(backend.compute_dtype), params)
         model = models.merge(graph, params)
-        context = model.encode(given.plants.description)
+        context = model.encode(given.told)
         terms, metrics = [], {}
         if config.imitation:
             metrics["imitation"] = loss(predictions(model, context, given))
             terms.append(config.imitation * metrics["imitation"])
         if config.closed_loop:
             some = slice(config.plants // config.accumulate)
-            plants = given.plants[some]
-            here = jax.tree.map(lambda a: a[some], context)
-            policy = NetworkPolicy.scaled(
-                graph, params, here, plants.description.coordinates, model.config.window
+            problem, x0, key, here = jax.tree.map(
+                lambda a: a[some], (given.problem, given.x0, given.key, context)
             )
+            policy = NetworkPolicy(params, here, given.told[some].coordinates, graph, model.config.window)
             excess, verdicts = closed_loop_cost.closed_loop(
-                policy,
-                model.linear,
-                plants.problem,
-                plants.x0,
-                config.horizon,
-                config.loop_noise,
-                plants.key[0],
+                policy, model.linear, problem, x0, config.horizon, config.loop_noise, key[0]
             )
             metrics["closed_loop"] = jnp.mean(jnp.log1p(excess))
             metrics["diverged"] = jnp.mean(verdicts == Verdict.DIVERGED)

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from lqrlab.learning import models
 from lqrlab.learning.adaptive import Prior
-from lqrlab.learning.config import ModelConfig
+from lqrlab.learning.train_config import ModelConfig
 
 _FOLDER = "trained"
 _MOST_BYTES = 1 << 26

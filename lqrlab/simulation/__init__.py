@@ -1,8 +1,8 @@
-"""Closed loops: the sampled problem, policies, one loop, one verdict."""
+"""Closed loops: the problem, controllers bound to it as policies, one loop, one verdict."""
 
 from lqrlab.simulation import verdict
+from lqrlab.simulation.binding import bind, is_policy
 from lqrlab.simulation.controllers import LinearController, delayed, estimated, integrating
-from lqrlab.simulation.environment import Env, env
 from lqrlab.simulation.estimators import (
     ExtendedKalmanFilter,
     OutputFeedback,
@@ -25,15 +25,15 @@ from lqrlab.simulation.policies import (
     scheduled,
     tracking,
 )
-from lqrlab.simulation.problem import SampledProblem
+from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.recording import Keep
 from lqrlab.simulation.sensors import Delayed, Held, Measured, Outputs, outputs
+from lqrlab.simulation.told import Told
 from lqrlab.simulation.verdict import Verdict
 
 __all__ = [
     "Delayed",
     "DelayedPolicy",
-    "Env",
     "ExtendedKalmanFilter",
     "Held",
     "Keep",
@@ -44,20 +44,22 @@ __all__ = [
     "OutputFeedback",
     "Outputs",
     "Policy",
-    "SampledProblem",
+    "Problem",
     "ScheduledPolicy",
     "StateEstimator",
     "SwitchingPolicy",
+    "Told",
     "TrackingPolicy",
     "Trajectory",
     "UnscentedKalmanFilter",
     "Verdict",
+    "bind",
     "check_policy",
     "delayed",
-    "env",
     "estimated",
     "extended_kalman",
     "integrating",
+    "is_policy",
     "no_control",
     "outputs",
     "record",

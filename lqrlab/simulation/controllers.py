@@ -9,10 +9,10 @@ from jaxtyping import Array, ArrayLike, Float
 from lqrlab.compute import checks, linalg, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.control import LQG, LQR, Integral
-from lqrlab.simulation.environment import input_limits
 from lqrlab.simulation.policies import DelayedPolicy
+from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.sensors import Measured
-from lqrlab.systems import Plant, check_plant
+from lqrlab.systems import Plant
 
 
 @pytree
@@ -54,40 +54,46 @@ class LinearController:
         return z, v.astype(x.dtype)
 
 
-def estimated(plant: Plant, design: LQG, *, limits: tuple[ArrayLike, ArrayLike] | None = None) -> Measured:
+def estimated(
+    plant: Plant | Problem, design: LQG, *, limits: tuple[ArrayLike, ArrayLike] | None = None
+) -> Measured:
     """The policy of an LQG design on a plant, linear or not: it sees y = Cx, and estimates the rest.
 
     Args:
-        plant: one plant, or the batch that the design is of.
+        plant: one plant, or the batch that the design is of; or a problem of them, with its limits.
         design: of :func:`lqrlab.control.lqg` with ``discrete=True``, for the sampled plant, in either form.
         limits: ``(low, high)`` of the actuators, absolute, as for :func:`rollout`: its estimator knows them.
 
     >>> plant = systems.make("pendulum")
     >>> A, B, Q, R, N = control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
     >>> design = control.lqg(A, B, [[1.0, 0.0]], Q, R, 1e-4 * np.eye(2), [[1e-4]], N, discrete=True)
-    >>> run = simulation.rollout(plant, simulation.estimated(plant, design), jnp.array([0.2, 0.0]), 600)
+    >>> run = simulation.rollout(plant, design, jnp.array([0.2, 0.0]), 600)
     >>> bool(jnp.abs(run.xs[-1]).max() < 1e-3)  # the rate was never measured
     True
     """
-    check_plant(plant)
+    problem = _problem(plant, limits)
     checks.instance("design", design, LQG, "an LQG design, as control.lqg makes")
     _check_sampled(design.discrete)
     _, B, C = design.plant
-    _check_sizes(plant, C.shape[-1], B.shape[-1])
-    low, high = input_limits(limits, plant.equilibrium()[1])
+    _check_sizes(problem, C.shape[-1], B.shape[-1])
+    low, high = _limits(problem)
     nothing = jnp.zeros(design.A.shape[:-1], design.A.dtype)
     inner = LinearController(design.A, design.B, design.C, design.D, B, nothing, low, high)
     return Measured(inner, C)
 
 
 def integrating(
-    plant: Plant, design: Integral, r: ArrayLike | None = None, *,
-    limits: tuple[ArrayLike, ArrayLike] | None = None, anti_windup: float = 1.0,
-) -> LinearController:  # fmt: skip
+    plant: Plant | Problem,
+    design: Integral,
+    r: ArrayLike | None = None,
+    *,
+    limits: tuple[ArrayLike, ArrayLike] | None = None,
+    anti_windup: float = 1.0,
+) -> LinearController:
     """The policy of a regulator with integral action, which holds Cx = r; it sees the state.
 
     Args:
-        plant: one plant, or the batch that the design is of.
+        plant: one plant, or the batch that the design is of; or a problem of them, with its limits.
         design: of :func:`lqrlab.control.lqi` with ``discrete=True``, for the sampled plant.
         r: set-point ``[*batch, p]``, as a deviation from the equilibrium; zero if left out.
         limits: ``(low, high)`` of the actuators, absolute, as for :func:`rollout`.
@@ -100,10 +106,10 @@ def integrating(
     >>> round(float(run.xs[-1, 0]), 6)  # leaning, by a torque that nobody told it
     0.1
     """
-    check_plant(plant)
+    problem = _problem(plant, limits)
     checks.instance("design", design, Integral, "a regulator with integral action, as control.lqi makes")
     _check_sampled(design.discrete)
-    _check_sizes(plant, design.K.shape[-1], design.K.shape[-2])
+    _check_sizes(problem, design.K.shape[-1], design.K.shape[-2])
     share = checks.number("anti_windup", anti_windup, "a share from 0 to 1", low=0, high=1)
     Ki, (*lead, p, _) = design.Ki, design.C.shape
     set_point = jnp.zeros(p) if r is None else jnp.asarray(checks.real("r", r), Ki.dtype)
@@ -111,18 +117,18 @@ def integrating(
         raise ValueError(f"r: expected {p} numbers, one for each output, but found shape {set_point.shape}")
     # Ki times this is the identity on what the integrals can do to the inputs
     back = -share * linalg.solve_many(Ki.mT @ Ki, Ki.mT)
-    low, high = input_limits(limits, plant.equilibrium()[1])
+    low, high = _limits(problem)
     sums = jnp.broadcast_to(jnp.eye(p, dtype=Ki.dtype), (*lead, p, p))
     return LinearController(sums, design.C, -Ki, -design.K, back, -set_point, low, high)
 
 
 def delayed(
-    plant: Plant, design: LQR, delay: float, *, ticks: int = 1, limit: ArrayLike = np.inf
+    plant: Plant | Problem, design: LQR, delay: float, *, ticks: int = 1, limit: ArrayLike = np.inf
 ) -> DelayedPolicy:
     """The loop of a controller that knows its delay: inputs act late, and those on their way are remembered.
 
     Args:
-        plant: one plant, or the batch that the design is of.
+        plant: one plant, or the batch that the design is of; or a problem of them.
         design: of :func:`lqrlab.control.lqrd_delayed` for this ``delay`` and the plant's sample time.
         delay: in sample times.
         ticks: steps of the simulation in a sample time, so many that ``delay * ticks`` is a whole number: roll it out
@@ -137,7 +143,7 @@ def delayed(
     >>> bool(abs(run.cost / (x0 @ late.P[:2, :2] @ x0) - 1) < 1e-3)  # what the design said
     True
     """
-    check_plant(plant)
+    problem = _problem(plant, None)
     checks.instance("design", design, LQR, "a regulator, as control.lqrd_delayed makes")
     delay = checks.number("delay", delay, "a number of sample times ≥ 0", low=0)
     steps = delay * checks.whole("ticks", ticks)
@@ -146,9 +152,23 @@ def delayed(
             f"ticks: expected so many that delay * ticks is whole, but found {delay:g} * {ticks} = {steps:g}"
         )
     memory = int(np.ceil(delay))
-    _check_sizes(plant, design.K.shape[-1] - memory * plant.m, design.K.shape[-2])
-    cut = jnp.broadcast_to(jnp.asarray(checks.real("limit", limit), design.K.dtype), (plant.m,))
+    _check_sizes(problem, design.K.shape[-1] - memory * problem.m, design.K.shape[-2])
+    cut = jnp.broadcast_to(jnp.asarray(checks.real("limit", limit), design.K.dtype), (problem.m,))
     return DelayedPolicy(design.K, jnp.asarray(ticks), jnp.asarray(round(steps)), cut, memory)
+
+
+def _problem(plant: Plant | Problem, limits: tuple[ArrayLike, ArrayLike] | None) -> Problem:
+    """The problem that a policy is made for, with limits where some are given."""
+    problem = plant if isinstance(plant, Problem) else Problem.of(plant, optimum=False)
+    return problem if limits is None else problem.limited(limits)
+
+
+def _limits(problem: Problem) -> tuple[Array, Array]:
+    """Ends of the inputs ``[*batch, m]``; ∓inf for none."""
+    if problem.low is None or problem.high is None:
+        free = jnp.full((*problem.batch_shape, problem.m), jnp.inf, problem.A.dtype)
+        return -free, free
+    return problem.low, problem.high
 
 
 def _check_sampled(discrete: bool) -> None:
@@ -159,8 +179,8 @@ def _check_sampled(discrete: bool) -> None:
         )
 
 
-def _check_sizes(plant: Plant, n: int, m: int) -> None:
-    if (n, m) != (plant.n, plant.m):
+def _check_sizes(problem: Problem, n: int, m: int) -> None:
+    if (n, m) != (problem.n, problem.m):
         raise ValueError(
-            f"design: expected {plant.n} states and {plant.m} inputs, as {plant.name} has, but found {n} and {m}"
+            f"design: expected {problem.n} states and {problem.m} inputs, as {problem.name} has, but found {n} and {m}"
         )

@@ -10,9 +10,9 @@ from lqrlab import control
 from lqrlab.compute import checks, linalg, pytree
 from lqrlab.compute.differentiation import derivative
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.simulation.environment import Env
 from lqrlab.simulation.noise import root
 from lqrlab.simulation.policies import Policy
+from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.sensors import Measured, Outputs, measure
 
 
@@ -54,11 +54,11 @@ class OutputFeedback:
 class ExtendedKalmanFilter:
     """The Kalman filter of the plant linearised about each estimate, by exact differentiation of its step.
 
-    On a linear environment it is the time-varying Kalman filter, whose gain ends as that of
+    On a linear problem it is the time-varying Kalman filter, whose gain ends as that of
     :func:`lqrlab.control.dlqe`; :func:`extended_kalman` checks its arguments.
 
     Attributes:
-        world: the plants, with their sample time and limits.
+        problem: the plants, with their sample time and limits.
         sensor: matrix C or :class:`Outputs`.
         W, V: covariances of the disturbance of a step ``[*batch, n, n]`` and of the sensors ``[*batch, p, p]``.
         P0: of the initial deviation, ``[*batch, n, n]``.
@@ -66,7 +66,7 @@ class ExtendedKalmanFilter:
     Source: B. D. O. Anderson and J. B. Moore, Optimal Filtering (1979), section 8.2.
     """
 
-    world: Env
+    problem: Problem
     sensor: Array | Outputs
     W: Float[Array, "*#batch n n"]
     V: Float[Array, "*#batch p p"]
@@ -74,7 +74,7 @@ class ExtendedKalmanFilter:
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
         """At the equilibrium, as uncertain as P0 says."""
-        n = self.world.n
+        n = self.problem.n
         P0 = expand_batch(self.P0, len(batch_shape) + 2, 2)
         return jnp.zeros((*batch_shape, n), P0.dtype), jnp.broadcast_to(P0, (*batch_shape, n, n))
 
@@ -89,7 +89,7 @@ class ExtendedKalmanFilter:
     def predict(self, memory: tuple[Array, Array], u: Array) -> tuple[Array, Array]:
         """x̂ and P a sample later."""
         x, P = memory
-        A, _, after = self.world.linearised(x, self.world.saturate(u.astype(x.dtype)))
+        A, _, after = self.problem.linearised(x, self.problem.saturate(u.astype(x.dtype)))
         return after, linalg.symmetric(A @ P @ A.mT + self._w(x))
 
     def _v(self, x: Array) -> Array:
@@ -130,11 +130,11 @@ class UnscentedKalmanFilter(ExtendedKalmanFilter):
         x, P = memory
         points = self._points(x, P)
         held = jnp.broadcast_to(u.astype(x.dtype)[..., None, :], (*points.shape[:-1], u.shape[-1]))
-        mean, off = self._mean(self.world.step(points, held)[0])
+        mean, off = self._mean(self.problem.step(points, held)[0])
         return mean, linalg.symmetric(off.mT @ (self._weights(off) * off) + self._w(x))
 
     def _weights(self, points: Array) -> Array:
-        n = self.world.n
+        n = self.problem.n
         each = jnp.full((2 * n + 1, 1), 0.5 / (n + self.kappa), points.dtype)
         return expand_batch(each.at[0].set(self.kappa / (n + self.kappa)), points.ndim, 2)
 
@@ -156,53 +156,55 @@ def _corrected(x: Array, P: Array, HP: Array, Y: Array, surprise: Array) -> tupl
 
 
 def extended_kalman(
-    policy: Policy, world: Env, sensor: ArrayLike | Outputs, W: ArrayLike, V: ArrayLike, P0: ArrayLike
+    policy: Policy, problem: Problem, sensor: ArrayLike | Outputs, W: ArrayLike, V: ArrayLike, P0: ArrayLike
 ) -> Measured:
     """``policy`` on the estimate of an :class:`ExtendedKalmanFilter`, of what ``sensor`` shows.
 
     Args:
         policy: of the state.
-        world: what the filter takes the plant for, of :func:`env`: with the loop's sample time and limits.
+        problem: what the filter takes the plant for, with the loop's sample time and limits.
         sensor: matrix C ``[p, n]``, or :func:`outputs` of the plant.
         W, V, P0: covariances of the disturbance of a step ``[n, n]``, of the sensors' noise ``[p, p]`` and of the
             initial deviation ``[n, n]``.
 
     >>> plant = systems.make("cart_pole")
-    >>> gain = simulation.LinearPolicy(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
-    >>> world, C = simulation.env(plant), np.eye(4)[:2]  # the rates are not measured
-    >>> policy = simulation.extended_kalman(gain, world, C, 1e-6 * np.eye(4), 1e-6 * np.eye(2), 0.1 * np.eye(4))
-    >>> run = simulation.rollout(world, policy, jnp.array([0.0, 0.3, 0.0, 0.0]), 300)
+    >>> problem, C = simulation.Problem.of(plant), np.eye(4)[:2]  # the rates are not measured
+    >>> gain = simulation.LinearPolicy(problem.K)
+    >>> policy = simulation.extended_kalman(gain, problem, C, 1e-6 * np.eye(4), 1e-6 * np.eye(2), 0.1 * np.eye(4))
+    >>> run = simulation.rollout(problem, policy, jnp.array([0.0, 0.3, 0.0, 0.0]), 300)
     >>> bool(jnp.abs(run.xs[-1]).max() < 1e-2)
     True
     """
-    return _filtered(ExtendedKalmanFilter, policy, world, sensor, W, V, P0)
+    return _filtered(ExtendedKalmanFilter, policy, problem, sensor, W, V, P0)
 
 
 def unscented_kalman(
-    policy: Policy, world: Env, sensor: ArrayLike | Outputs, W: ArrayLike, V: ArrayLike, P0: ArrayLike
+    policy: Policy, problem: Problem, sensor: ArrayLike | Outputs, W: ArrayLike, V: ArrayLike, P0: ArrayLike
 ) -> Measured:
     """``policy`` on the estimate of an :class:`UnscentedKalmanFilter`; arguments as in :func:`extended_kalman`."""
-    return _filtered(UnscentedKalmanFilter, policy, world, sensor, W, V, P0)
+    return _filtered(UnscentedKalmanFilter, policy, problem, sensor, W, V, P0)
 
 
 def _filtered(
     kind: type[ExtendedKalmanFilter],
     policy: Policy,
-    world: Env,
+    problem: Problem,
     sensor: ArrayLike | Outputs,
     *noise: ArrayLike,
 ) -> Measured:
-    checks.instance("world", world, Env, "an environment, as simulation.env makes")
-    eye = jnp.eye(world.n)
+    checks.instance("problem", problem, Problem, "a problem, as simulation.Problem.of makes")
+    eye = jnp.eye(problem.n)
     sensor = (
-        sensor if isinstance(sensor, Outputs) else control.checks.matrices(C=(sensor, "pn"), I=(eye, "nn"))[0]
+        sensor
+        if isinstance(sensor, Outputs)
+        else control.matrix_checks.matrices(C=(sensor, "pn"), I=(eye, "nn"))[0]
     )
     p = sensor.shape[-2]
     covariances = {}
-    for name, a, size in zip(("W", "V", "P0"), noise, (world.n, p, world.n)):
-        covariances[name] = a = jnp.asarray(checks.real(name, a), world.sampled.A.dtype)
+    for name, a, size in zip(("W", "V", "P0"), noise, (problem.n, p, problem.n)):
+        covariances[name] = a = jnp.asarray(checks.real(name, a), problem.A.dtype)
         if a.shape[-2:] != (size, size):
             raise ValueError(f"{name}: expected a covariance of shape ({size}, {size}), but found {a.shape}")
-        control.checks.weight(name, a)
-    estimator = kind(world, sensor, **covariances)
+        control.matrix_checks.weight(name, a)
+    estimator = kind(problem, sensor, **covariances)
     return Measured(OutputFeedback(policy, estimator), sensor)

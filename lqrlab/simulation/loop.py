@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,11 +11,12 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
 from lqrlab.compute import checks, jit_by_function, pytree
-from lqrlab.simulation.engines import batch_last, fast_path
-from lqrlab.simulation.engines.models import loops_of
-from lqrlab.simulation.environment import Env, env
-from lqrlab.simulation.noise import NONE, Correlated, Noise, drawn, spread
+from lqrlab.simulation.binding import bind
+from lqrlab.simulation.engines import constant_gain, fast_path
+from lqrlab.simulation.engines.batched_plants import loops_of
+from lqrlab.simulation.noise import Correlated, Noise, drawn
 from lqrlab.simulation.policies import LinearPolicy, Policy, check_policy
+from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.recording import Keep, recorded
 from lqrlab.systems import Plant, check_plant
 
@@ -58,43 +59,42 @@ class Trajectory:
 
 
 def step(
-    world: Env,
+    problem: Problem,
     policy: Policy,
     x: Float[Array, "*loops n"],
     carry: PyTree,
-    noise: Noise = NONE,
     key: PRNGKeyArray | None = None,
 ) -> tuple[Float[Array, "*loops n"], PyTree, tuple[Float[Array, "*loops m"], Float[Array, "*loops"]]]:
     """One sample of a closed loop: the policy sees the state, the actuators hold its input, the plant moves.
 
     Args:
-        world: the plants.
+        problem: the plants, and what disturbs them.
         policy: bound to them.
         x: deviations ``[*batch, *extra, n]``.
         carry: what the policy remembers.
-        noise: standard deviations of what disturbs the loop.
         key: random key of this sample; none without noise.
 
     Returns:
         The next state, the policy's next memory, and (input ``[*batch, *extra, m]``, cost ``[*batch, *extra]``).
     """
     disturb = sense = excite = None
+    noise = Noise() if key is None else problem.noise
     if key is not None:
         disturb, sense, excite = jax.random.split(key, 3)
     seen = x if noise.sensor is None else x + drawn(sense, noise.sensor, x)
     carry, u = policy(carry, seen)
     u = u.astype(x.dtype)
-    u = world.saturate(u if noise.input is None else u + drawn(excite, noise.input, u))
-    after, cost = world.step(x, u, key=None if noise.state is None else disturb)
+    u = problem.saturate(u if noise.input is None else u + drawn(excite, noise.input, u))
+    after, cost = problem.step(x, u, key=None if noise.state is None else disturb)
     return after, carry, (u, cost)
 
 
 def rollout(
-    plant: Plant | Env,
-    policy: Policy,
+    plant: Plant | Sequence[Plant] | Problem,
+    controller: object,
     x0: ArrayLike,
     num_steps: int,
-    dt: float | Array | None = None,
+    dt: ArrayLike | Sequence[float] | None = None,
     linear: bool | None = None,
     *,
     key: PRNGKeyArray | None = None,
@@ -105,27 +105,23 @@ def rollout(
     substeps: int | None = None,
     keep: tuple[str, ...] = FIELDS,
 ) -> Trajectory:
-    """Run a policy on a plant, or on a batch of plants from many initial states.
+    """Run a controller on a plant, or on a batch of plants from many initial states.
 
     Many loops under constant gains take engines: the same numbers to rounding, but other random ones. Loops that are
     shared out over several devices (``Backend.share(x0)``) stay there, and the trajectory with them.
 
     Args:
-        plant: one plant, or a batch with leading axes; or an :class:`Env` of them, which has been linearised and
-            sampled before, with its dt, linear, limits, noise and substeps.
-        policy: a :class:`Policy`; u = policy(x), both deviations from the equilibrium.
+        plant: one plant, or a batch with leading axes; or a :class:`Problem`, which says itself what dt, linear, limits
+            and substeps are, and has the noises that are not given here.
+        controller: whatever :func:`lqrlab.simulation.bind` takes: a policy, a gain, a design, a network, an agent, a
+            function from a problem to a policy.
         x0: initial deviations ``[*batch, *extra, n]``: the plants' axes lead.
         num_steps: T.
         dt: sample time [s], or several, one for each of x0's first axes; the plant's if left out.
         linear: simulate the linearised plant by exact zero-order hold; else, and if left out for a plant, Runge-Kutta
             4 on the nonlinear one.
         key: random key; needed if any of the three noises is not zero.
-        limits: ``(low, high)`` of the actuators, absolute, scalars or ``[m]``.
-        noise: standard deviation of the disturbance of the state at each step, scalar, ``[n]`` or ``[*batch, n]``; or
-            its covariance ``[*batch, n, n]``, as :func:`lqrlab.control.sampled_noise` makes.
-        sensor_noise: the same for what the policy sees.
-        excitation: the same for what is added to its input, scalar, ``[m]`` or ``[*batch, m]``.
-        substeps: Runge-Kutta steps in a sample time.
+        limits, noise, sensor_noise, excitation, substeps: see :meth:`Problem.of`.
         keep: which of ``xs``, ``us``, ``costs`` and the policy's ``memory`` are wanted; what is not kept need not be
             written.
 
@@ -133,37 +129,30 @@ def rollout(
         :class:`Trajectory`, in x0's floating type. A loop that diverges carries inf or NaN.
 
     Raises:
-        ValueError: shapes that do not fit, noise without a key, settings that an Env has already.
+        ValueError: shapes that do not fit, noise without a key, settings that a problem has already.
     """
     x0 = _states(x0)
-    world = _world(plant, x0, dt=dt, linear=linear, limits=limits, noise=noise, substeps=substeps)
+    settings = {"dt": dt, "linear": linear, "limits": limits, "substeps": substeps}
+    disturbances = {"noise": noise, "sensor_noise": sensor_noise, "excitation": excitation}
+    problem = _problem(plant, x0, settings, disturbances)
     num_steps, keep = checks.whole("num_steps", num_steps), _kept(keep)
+    policy = bind(controller, problem)
     if not checks.traced(x0):
-        check_policy(policy, x0, world.m)
-    disturbances = _disturbances(world, sensor_noise, excitation, x0.dtype)
-    key = _needed(key, disturbances)
+        check_policy(policy, x0, problem.m)
+    key = _needed(key, problem.noise)
     fields = None
     # an engine's policies have no memory, and its noises nothing to do with each other
-    if "memory" not in keep and not any(isinstance(a, Correlated) for a in disturbances):
-        fields = fast_path.rollout(world, policy, x0, num_steps, keep, disturbances, key)
+    if "memory" not in keep and not any(isinstance(a, Correlated) for a in problem.noise):
+        fields = fast_path.rollout(problem, policy, x0, num_steps, keep, key)
     if fields is not None:
-        return Trajectory(_times(world.dt, num_steps, x0.dtype), **fields)
-    return _run(world.astype(x0.dtype), policy, x0, disturbances, key, num_steps, keep)
+        return Trajectory(_times(problem.dt, num_steps, x0.dtype), **fields)
+    return _run(problem.astype(x0.dtype), policy, x0, key, num_steps, keep)
 
 
 def _kept(keep: tuple[str, ...] | list[str]) -> tuple[str, ...]:
     if not isinstance(keep, tuple | list) or not set(keep) <= set(KEEPABLE):
         raise ValueError(f"keep: expected a tuple of some of {', '.join(KEEPABLE)}, but found {keep!r}")
     return tuple(keep)
-
-
-def _disturbances(world: Env, sensor_noise: ArrayLike, excitation: ArrayLike, dtype: np.dtype) -> Noise:
-    batch = world.batch_shape
-    return Noise(
-        jax.tree.map(lambda a: a.astype(dtype), world.noise),
-        spread("sensor_noise", sensor_noise, world.n, dtype, batch),
-        spread("excitation", excitation, world.m, dtype, batch),
-    )
 
 
 def _needed(key: PRNGKeyArray | None, noise: Noise) -> PRNGKeyArray | None:
@@ -176,33 +165,45 @@ def _needed(key: PRNGKeyArray | None, noise: Noise) -> PRNGKeyArray | None:
     return key
 
 
-def _world(plant: Plant | Env, x0: Array, *, linear: bool | None, noise: ArrayLike, **settings: Any) -> Env:
-    """The plant with its settings, linearised and sampled; refuses initial states of other plants."""
-    if isinstance(plant, Env):
-        given = any(value is not None for value in settings.values()) or linear not in (None, plant.linear)
-        if given or checks.traced(noise) or np.any(np.asarray(noise)):
+def _problem(plant: Any, x0: Array, settings: Mapping[str, Any], disturbances: Mapping[str, Any]) -> Problem:
+    """The problem with its settings; refuses initial states of other plants."""
+    if isinstance(plant, Problem):
+        given = [
+            name
+            for name, value in settings.items()
+            if value is not None and (name, value) != ("linear", plant.linear)
+        ]
+        if given:
             raise ValueError(
-                "plant: an Env says itself what dt, linear, limits, noise and substeps are; give them to env()"
+                f"{given[0]}: a Problem says itself what it is; give it to Problem.of, or problem.limited(…)"
             )
-        world = plant
+        more = plant.disturbed(**disturbances).noise
+        noise = Noise(*(old if new is None else new for new, old in zip(more, plant.noise)))
+        problem = dataclasses.replace(plant, noise=noise)
     else:
         check_plant(plant)
         _check_shape(x0, plant.batch_shape, plant.n, plant.name)
-        world = env(plant, linear=False if linear is None else linear, noise=noise, **settings)
-    _check_shape(x0, world.batch_shape, world.n, "the plant")
-    _check_times(world.dt.shape, world.batch_shape, x0.shape)
-    return world
+        linear = bool(settings["linear"])
+        problem = Problem.of(plant, optimum=False, **{**settings, "linear": linear}, **disturbances)
+    batch = problem.batch_shape
+    if np.ndim(settings["dt"]) and x0.shape[: len(batch)] != batch:
+        raise ValueError(
+            f"dt: expected one sample time, or as many as the first axes of x0 have (shape {x0.shape}), but found "
+            f"shape {np.shape(settings['dt'])}; one start at several sample times is "
+            "np.broadcast_to(x0, (*dt.shape, n))"
+        )
+    _check_shape(x0, batch, problem.n, problem.name)
+    return problem
 
 
 def record(
-    world: Env,
+    problem: Problem,
     policy: Policy,
     x0: Float[Array, "*batch s n"],
     num_steps: int,
     keep: Keep,
     *,
     key: PRNGKeyArray | None = None,
-    noise: Noise = NONE,
     extra: PyTree = None,
     total: int = 0,
 ) -> Mapping[str, np.ndarray | Array]:
@@ -212,24 +213,23 @@ def record(
     trajectories are never in memory.
 
     Args:
-        world, policy, x0, num_steps: as there.
+        problem, policy, x0, num_steps: as there.
         keep: what is kept, see :class:`Keep`.
         key: random key, where there is noise.
-        noise: what disturbs the loops.
         extra: further arrays with the plants' batch axes in front, handed on to the functions of ``keep``.
         total: loops of this and later calls alike, if known; many are worth a good compilation.
 
     Returns:
         Name → array ``[loops, …]``, the loops of one plant one after another; and ``end``, the last states.
     """
-    n, batch = x0.shape[-1], world.batch_shape
+    n, batch = x0.shape[-1], problem.batch_shape
     if isinstance(policy, LinearPolicy):
-        loops, starts = loops_of(world, policy.K, noise, extra), x0.reshape(-1, n)
-        quick = max(len(starts), total) * num_steps * world.substeps < fast_path.MUCH
-        return batch_last.simulate(
-            loops, starts, num_steps, keep, key=key, substeps=world.substeps, quick=quick
+        loops, starts = loops_of(problem, policy.K, extra), x0.reshape(-1, n)
+        quick = max(len(starts), total) * num_steps * problem.substeps < fast_path.MUCH
+        return constant_gain.simulate(
+            loops, starts, num_steps, keep, key=key, substeps=problem.substeps, quick=quick
         )
-    run = _run(world.astype(x0.dtype), policy, x0, noise, key, num_steps, FIELDS)
+    run = _run(problem.astype(x0.dtype), policy, x0, key, num_steps, FIELDS)
     xs, us, costs = (a.reshape(-1, *a.shape[x0.ndim - 1 :]) for a in (run.xs, run.us, run.costs))
 
     def of_loops(a: Array) -> Array:
@@ -254,26 +254,15 @@ def _check_shape(x0: Array, batch: tuple[int, ...], n: int, name: str) -> None:
         raise ValueError(f"x0: expected shape {expected} for {name}, but found {x0.shape}")
 
 
-def _check_times(times: tuple[int, ...], batch: tuple[int, ...], starts: tuple[int, ...]) -> None:
-    """Refuse sample times that are not one for each of the first axes of x0."""
-    fits = len(batch) <= len(times) < len(starts) and all(t in (1, s) for t, s in zip(times, starts))
-    if times and not fits:
-        raise ValueError(
-            f"dt: expected one sample time, or as many as the first axes of x0 have (shape {starts}), but found "
-            f"shape {times}; one start at several sample times is np.broadcast_to(x0, (*dt.shape, n))"
-        )
-
-
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _times(dt: Array, num_steps: int, dtype: np.dtype) -> Array:
     return jnp.multiply.outer(dt.astype(dtype), jnp.arange(num_steps + 1, dtype=dtype))
 
 
 def _loop(
-    world: Env,
+    problem: Problem,
     policy: Policy,
     x0: Array,
-    noise: Noise,
     key: PRNGKeyArray | None,
     num_steps: int,
     keep: tuple[str, ...],
@@ -286,7 +275,7 @@ def _loop(
         x, carry = state
         before = carry if "memory" in keep else None
         at = None if key is None else jax.random.fold_in(key, t)
-        after, carry, (u, cost) = step(world, policy, x, carry, noise, at)
+        after, carry, (u, cost) = step(problem, policy, x, carry, at)
         return (after, carry), (after, u, cost, before)
 
     start = (x0, policy.init(x0.shape[:-1]))
@@ -298,7 +287,7 @@ def _loop(
         "costs": jnp.moveaxis(costs, 0, -1),
         "memory": jax.tree.map(lambda a: jnp.moveaxis(a, 0, min(a.ndim, x0.ndim) - 1), memory),
     }
-    return Trajectory(_times(world.dt, num_steps, x0.dtype), **{name: fields[name] for name in keep})
+    return Trajectory(_times(problem.dt, num_steps, x0.dtype), **{name: fields[name] for name in keep})
 
 
 _run = jit_by_function(_loop, static_argnames=("num_steps", "keep"))

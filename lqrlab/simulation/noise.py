@@ -98,7 +98,7 @@ def spread(
         raise ValueError(
             f"{name}: expected leading axes {batch}, those of the plants, but found {deviation.shape}"
         )
-    return deviation if deviation.ndim > 1 else jnp.broadcast_to(deviation, (size,))
+    return jnp.broadcast_to(deviation, (*batch, size))
 
 
 def _correlated(
@@ -113,10 +113,20 @@ def _correlated(
         )
     if not checks.traced(covariance):
         for W in covariance.reshape(-1, size, size):
-            control.checks.weight(name, W)
+            control.matrix_checks.weight(name, W)
         if not np.any(covariance):
             return None
-    return Correlated(root(covariance))
+    return Correlated(jnp.broadcast_to(root(covariance), (*batch, size, size)))
+
+
+def mean_size(
+    spread: Array | Correlated | None, scale: Float[Array, "*batch n"], exists: Float[Array, "*batch n"]
+) -> Float[Array, "*batch"]:
+    """Root mean square over the states that exist of standard deviations in units of ``scale``; 0 for none."""
+    if spread is None:
+        return jnp.zeros(scale.shape[:-1], scale.dtype)
+    variance = jnp.sum(spread.root**2, -1) if isinstance(spread, Correlated) else spread**2
+    return jnp.sqrt(jnp.sum(exists * variance / scale**2, -1) / jnp.sum(exists, -1))
 
 
 def drawing(

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,10 @@ from jaxtyping import Array, Float, PyTree
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch, matvec, quadratic
 from lqrlab.control import ILQR, LQTracking, Schedule, TimeVaryingLQR
+from lqrlab.simulation.problem import Problem
 from lqrlab.systems import Plant, check_plant
+
+_Plan = TypeVar("_Plan")
 
 
 class Policy(Protocol):
@@ -69,15 +72,15 @@ class TrackingPolicy:
         return carry + 1, expand_batch(us, x.ndim) - matvec(K, x - expand_batch(xs, x.ndim))
 
 
-def tracking(plant: Plant, plan: ILQR | LQTracking | TimeVaryingLQR) -> TrackingPolicy:
+def tracking(plant: Plant | Problem, plan: ILQR | LQTracking | TimeVaryingLQR) -> TrackingPolicy:
     """The policy of a plan over a finite horizon; roll it out with the plan's sample time.
 
     Args:
-        plant: one plant, or the batch that the plan is for.
-        plan: of :func:`lqrlab.control.ilqr`, in absolute states and inputs; or of :func:`lqrlab.control.lq_tracking`
-            or :func:`lqrlab.control.finite_horizon`, in deviations from the equilibrium.
+        plant: one plant, or the batch that the plan is for; or a problem of them.
+        plan: one for all plants or one each: of :func:`lqrlab.control.ilqr`, in absolute states and inputs; or of
+            :func:`lqrlab.control.lq_tracking` or :func:`lqrlab.control.finite_horizon`, in deviations from the
+            equilibrium.
     """
-    check_plant(plant)
     if isinstance(plan, TimeVaryingLQR):
         *lead, T, m, n = plan.K.shape
         plan = LQTracking(jnp.zeros((*lead, T + 1, n)), jnp.zeros((*lead, T, m)), plan.K, plan.P)
@@ -90,13 +93,20 @@ def tracking(plant: Plant, plan: ILQR | LQTracking | TimeVaryingLQR) -> Tracking
             f"plan: expected {sizes}, as the plant has, but found {plan.xs.shape}, {plan.us.shape}"
         )
     batch = plant.batch_shape
+    if plan.xs.ndim == 2:  # one plan for all of them
+        plan = _for_each(plan, batch)
     if plan.xs.shape[:-2][: len(batch)] != batch:
         raise ValueError(f"plan: expected a plan for each of the plants {batch}, but found {plan.xs.shape}")
     if isinstance(plan, LQTracking):
         return TrackingPolicy(plan.xs, plan.us, plan.K)
-    equilibrium = plant.equilibrium()
+    equilibrium = (plant.x_eq, plant.u_eq) if isinstance(plant, Problem) else plant.equilibrium()
     xs, us = (a - expand_batch(eq, a.ndim) for a, eq in zip((plan.xs, plan.us), equilibrium))
     return TrackingPolicy(xs, us, plan.K)
+
+
+def _for_each(plan: _Plan, batch: tuple[int, ...]) -> _Plan:
+    """A plan without batch axes, given to each plant of a batch."""
+    return jax.tree.map(lambda a: jnp.broadcast_to(a, batch + jnp.shape(a)), plan)
 
 
 @pytree
@@ -173,9 +183,10 @@ def scheduled(plant: Plant, schedule: Schedule, read: Callable[[Array], Array]) 
     return ScheduledPolicy(schedule, *plant.equilibrium(), read)
 
 
-def no_control(plant: Plant) -> LinearPolicy:
-    """Inputs held at the equilibrium: what the plant does on its own."""
-    check_plant(plant)
+def no_control(plant: Plant | Problem) -> LinearPolicy:
+    """Inputs held at the equilibrium: what the plant, or that of a problem, does on its own."""
+    if not isinstance(plant, Problem):
+        check_plant(plant)
     return LinearPolicy(jnp.zeros((*plant.batch_shape, plant.m, plant.n)))
 
 

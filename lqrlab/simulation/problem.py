@@ -1,21 +1,34 @@
-"""The sampled-data regulator problem with its optimum: what a loop costs, and the least that it can cost."""
+"""The regulator problem of plants: sampled, with their optimum, units, limits and noise; and one step of it."""
 
 import dataclasses
-from typing import Self
+from collections.abc import Sequence
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray
 
 from lqrlab import control
-from lqrlab.compute import pytree
-from lqrlab.compute.linalg import matvec, quadratic
+from lqrlab.compute import checks, pytree
+from lqrlab.compute.differentiation import derivative
+from lqrlab.compute.integration import rk4
+from lqrlab.compute.linalg import expand_batch, matvec, quadratic
+from lqrlab.simulation import sampling, scaling
+from lqrlab.simulation.noise import NONE, Noise, drawn, mean_size, spread
+from lqrlab.simulation.sampling import Continuous, Part
+from lqrlab.simulation.told import Told
+from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant, check_plant
+from lqrlab.systems.plant import Arrays
 
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class SampledProblem:
-    """x[t+1] = A x[t] + B u[t] with the cost Σ xᵀQx + uᵀRu + 2xᵀNu, its optimal gain K and cost to go P.
+class Problem:
+    """Regulate these plants: x[t+1] = A x[t] + B u[t] at the cost Σ xᵀQx + uᵀRu + 2xᵀNu, whose optimum is u = −Kx.
+
+    States x and inputs u are deviations from the equilibrium, in SI units; a problem that is :meth:`scaled` counts them
+    in units of their scales. All arrays have the axes of the batch in front.
 
     What any input costs more than the optimal one is a square, and exactly so. With S = R + BᵀPB, along any run
 
@@ -24,57 +37,317 @@ class SampledProblem:
     so nothing cancels, and a ratio to the optimum can be had in float32 near the optimum too.
 
     Attributes:
-        A, B: dynamics.
-        Q, R, N: weights of a step.
-        K: optimal gain, u = −Kx.
-        P: optimal cost to go; of a padded plant zero in padding.
+        plant: the plant or plants; None for matrices alone.
+        coordinates: units of the signals, and which of them are padding.
+        dt: sample time [s].
+        A, B: the linearised plant under exact zero-order hold.
+        Q, R, N: weights of a step, exact for the held input.
+        K, P: optimal gain and cost to go; None where they have not been designed, NaN where there is no optimum.
+        continuous: A, B of the linearised plant and the weights of the continuous cost; None for matrices alone.
+        x_eq, u_eq: equilibrium; None for matrices alone.
+        low, high: what the actuators can do, as deviations from u_eq; None for no limits.
+        noise: standard deviations of what disturbs the loop.
+        linear: step the linearised plant by exact zero-order hold; else the nonlinear one by Runge-Kutta 4.
+        substeps: Runge-Kutta steps in a sample time.
+        in_scales: whether signals are in units of their scales.
 
     Source: M. Fazel, R. Ge, S. Kakade, M. Mesbahi, Global convergence of policy gradient methods for the linear
     quadratic regulator, ICML 2018, lemma 10 (the cost-difference lemma).
 
-    >>> problem, stabilizing = simulation.SampledProblem.of(control.discretize([[1.0]], [[1.0]], [[1.0]], [[1.0]], 0.1))
-    >>> bool(abs(problem.closed_loop()[0, 0]) < 1), bool(stabilizing)
-    (True, True)
+    >>> problem = simulation.Problem.of(systems.make("pendulum"), limits=(-1.0, 1.0))
+    >>> problem.K.shape, bool(problem.optimal_cost(jnp.array([0.1, 0.0])) > 0)
+    ((1, 2), True)
     """
 
+    plant: Plant | None
+    coordinates: Coordinates
+    dt: Float[Array, "*batch"]
     A: Float[Array, "*batch n n"]
     B: Float[Array, "*batch n m"]
     Q: Float[Array, "*batch n n"]
     R: Float[Array, "*batch m m"]
     N: Float[Array, "*batch n m"]
-    K: Float[Array, "*batch m n"]
-    P: Float[Array, "*batch n n"]
+    K: Float[Array, "*batch m n"] = None  # type: ignore[assignment]
+    P: Float[Array, "*batch n n"] = None  # type: ignore[assignment]
+    continuous: Continuous | None = None
+    x_eq: Float[Array, "*batch n"] = None  # type: ignore[assignment]
+    u_eq: Float[Array, "*batch m"] = None  # type: ignore[assignment]
+    low: Float[Array, "*batch m"] = None  # type: ignore[assignment]
+    high: Float[Array, "*batch m"] = None  # type: ignore[assignment]
+    noise: Noise = NONE
+    linear: bool = dataclasses.field(default=True, metadata={"static": True})
+    substeps: int = dataclasses.field(default=1, metadata={"static": True})
+    in_scales: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    # How it is made ----------------------------------------------------------------------------------------
 
     @classmethod
-    def of(cls, sampled: control.Sampled) -> tuple[Self, Bool[Array, "*batch"]]:
-        """The problem of sampled plants, and whether each has a stabilizing optimum."""
-        design = control.dlqr(*sampled)
-        return cls(*sampled, K=design.K, P=design.P), design.stabilizing
+    def of(
+        cls,
+        plants: Plant | Sequence[Plant],
+        *,
+        dt: ArrayLike | None = None,
+        limits: tuple[ArrayLike, ArrayLike] | None = None,
+        noise: ArrayLike = 0.0,
+        sensor_noise: ArrayLike = 0.0,
+        excitation: ArrayLike = 0.0,
+        linear: bool = False,
+        substeps: int | None = None,
+        weights: tuple[ArrayLike, ArrayLike] | None = None,
+        N: ArrayLike | None = None,
+        optimum: bool = True,
+    ) -> Self:
+        """The problem of a plant or of many: linearised, sampled and solved once, here.
+
+        Args:
+            plants: one plant or a batch; or several batches of any families in a list, which become one batch of
+                linear problems, padded to 12 states and 6 inputs.
+            dt: sample time [s], one, or one for each plant of the batch; the plant's if left out. Several for one plant
+                make a batch of it.
+            limits: ``(low, high)`` of the actuators, absolute, scalars or ``[m]``.
+            noise: standard deviation of the disturbance of the state at each step, scalar, ``[n]``, ``[*batch, n]``; or
+                its covariance ``[*batch, n, n]``, as :func:`lqrlab.control.sampled_noise` makes it.
+            sensor_noise: the same of what a policy sees of the state.
+            excitation: the same of what is added to its input, scalar, ``[m]`` or ``[*batch, m]``.
+            linear: the linearised plant under exact zero-order hold, instead of the nonlinear one by Runge-Kutta 4.
+            substeps: Runge-Kutta steps in a sample time; if left out, enough for the plant's fastest mode. Inside
+                ``jit`` or ``vmap`` over the plant's parameters or dt that mode is not known, so they have to be given.
+            weights: Q and R of ∫ xᵀQx + uᵀRu dt instead of the plant's.
+            N: cross weight of the cost, + 2xᵀNu; with ``linear=True``.
+            optimum: whether K and P are designed.
+
+        Raises:
+            ValueError: what is wrong, in control terms; for a single plant outside a trace also that there is no
+                stabilizing optimum, and why. In a batch K and P are NaN there.
+        """
+        disturbed = {"noise": noise, "sensor_noise": sensor_noise, "excitation": excitation}
+        if not isinstance(plants, Plant):
+            if weights is not None or N is not None:
+                raise ValueError(
+                    "weights, N: expected those of one plant or batch, but found a list of plants"
+                )
+            parts = [sampling.linearised(plant, dt, None, None)[0][1] for plant in _listed(plants)]
+            return cls.together(parts, optimum=optimum).limited(limits).disturbed(**disturbed)
+        check_plant(plants)
+        checks.flag("linear", linear)
+        (plant, part), (x_eq, u_eq) = sampling.linearised(plants, dt, weights, N)
+        found, best = sampling.sample(part, design=optimum)
+        if not linear and N is not None:
+            raise ValueError("N: a cross weight is paid by the linearised plant; give linear=True")
+        steps = 1
+        if not linear:
+            steps = sampling.substeps_of(plants, part.plant.A, plants.dt if dt is None else dt, substeps)
+        K, P = best or (None, None)
+        problem = cls(
+            plant,
+            part.coordinates,
+            part.dt,
+            *found,
+            K=K,  # type: ignore[arg-type]
+            P=P,  # type: ignore[arg-type]
+            continuous=part.plant,
+            x_eq=x_eq,
+            u_eq=u_eq,
+            linear=linear,
+            substeps=steps,
+        )
+        return problem.limited(limits).disturbed(**disturbed)
 
     @classmethod
-    def to_compare(cls, sampled: control.Sampled, whose: str = "") -> Self:
-        """The problem of sampled plants; a ``ValueError`` if one has no optimum to compare anything with."""
-        problem, stabilizing = cls.of(sampled)
-        if not bool(jnp.all(stabilizing)):
-            raise ValueError(
-                f"plants: {int(jnp.sum(~stabilizing))} of {stabilizing.size}{whose} have no stabilizing optimum to "
-                "compare with; control.lqrd on one of them says why"
-            )
-        return problem
+    def together(cls, parts: Sequence[Part], *, optimum: bool = True) -> Self:
+        """The linear problem of plants one after another, each part's in its own units, padded to one size."""
+        found, best = sampling.sample_together(parts, design=optimum)
+        plant, coordinates, times = sampling.together(parts)
+        K, P = best or (None, None)
+        return cls(None, coordinates, times, *found, K=K, P=P, continuous=plant)  # type: ignore[arg-type]
 
-    def __getitem__(self, index: object) -> Self:
-        """The problems of some members of the batch."""
-        return jax.tree.map(lambda a: a[index], self)
+    @classmethod
+    def from_matrices(
+        cls,
+        A: ArrayLike,
+        B: ArrayLike,
+        Q: ArrayLike,
+        R: ArrayLike,
+        N: ArrayLike | None = None,
+        *,
+        dt: ArrayLike = 1.0,
+        limit: ArrayLike | None = None,
+        coordinates: Coordinates | None = None,
+        optimum: bool = True,
+    ) -> Self:
+        """The problem of sampled matrices of which nothing else is known.
+
+        Args:
+            A, B, Q, R, N: x[t+1] = A x[t] + B u[t] and the weights of a step ``[*batch, …]``.
+            dt: sample time [s].
+            limit: of the inputs, as deviations: ±, scalar or ``[*batch, m]``.
+            coordinates: units of the signals; one of each if left out.
+            optimum: whether K and P are designed.
+        """
+        N = jnp.zeros_like(jnp.asarray(B, float)) if N is None else N
+        sampled = control.Sampled(*control.matrix_checks.arguments(A, B, Q, R, N))
+        *lead, n, m = sampled.B.shape
+        dtype = sampled.A.dtype
+        if coordinates is None:
+            ones = jnp.ones((*lead, n), dtype), jnp.ones((*lead, m), dtype)
+            coordinates = Coordinates.from_scales(*ones, n_max=max(n, N_MAX), m_max=max(m, M_MAX))
+        times = jnp.broadcast_to(jnp.asarray(dt, dtype), lead)
+        problem = cls(None, coordinates, times, *sampled)
+        if limit is not None:
+            high = jnp.broadcast_to(jnp.asarray(limit, dtype), (*lead, m))
+            problem = dataclasses.replace(problem, low=-high, high=high)
+        return problem.solved(check=False) if optimum else problem
+
+    @classmethod
+    def stack(cls, problems: Sequence[Self]) -> Self:
+        """Problems one after another as one batch of linear ones, padded to 12 states and 6 inputs."""
+        if not isinstance(problems, Sequence) or not problems:
+            raise ValueError(f"problems: expected a list of at least one, but found {problems!r}")
+        return jax.tree.map(lambda *a: jnp.concatenate(a), *scaling.in_a_row(problems))
+
+    # Views of it -------------------------------------------------------------------------------------------
+
+    @property
+    def n(self) -> int:
+        """Number of states."""
+        return self.B.shape[-2]
+
+    @property
+    def m(self) -> int:
+        """Number of inputs."""
+        return self.B.shape[-1]
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Leading axes."""
+        return self.B.shape[:-2]
+
+    @property
+    def name(self) -> str:
+        """The plant's, for messages."""
+        return "the plant" if self.plant is None else self.plant.name
+
+    @property
+    def has_optimum(self) -> Bool[Array, "*batch"]:
+        """Whether each plant has a stabilizing optimum."""
+        return jnp.all(jnp.isfinite(self.P), axis=(-1, -2))
 
     @property
     def sampled(self) -> control.Sampled:
-        """Dynamics and weights alone."""
+        """Dynamics and weights of a step alone."""
         return control.Sampled(self.A, self.B, self.Q, self.R, self.N)
+
+    @property
+    def units(self) -> Coordinates:
+        """What turns this problem's signals into scaled ones."""
+        return self.coordinates.units if self.in_scales else self.coordinates
+
+    @property
+    def scale_x(self) -> Float[Arrays, "*batch n"]:
+        """Units of the states, by which sizes of states are judged."""
+        return self.units.scale_x[..., : self.n]
+
+    @property
+    def scale_u(self) -> Float[Arrays, "*batch m"]:
+        """Units of the inputs."""
+        return self.units.scale_u[..., : self.m]
+
+    def __len__(self) -> int:
+        if not self.batch_shape:
+            raise TypeError("one problem has no length; a batch has one")
+        return self.batch_shape[0]
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, index: Any) -> Self:
+        """Some members of the batch: a whole number, a slice, a mask, an array."""
+        inside = checks.traced(self, index)
+
+        def chosen(a: Array) -> Array:  # on the host nothing is compiled for each size
+            return a[index] if inside else jnp.asarray(np.asarray(a)[index])
+
+        bare = jax.tree.map(chosen, dataclasses.replace(self, plant=None))
+        return dataclasses.replace(bare, plant=None if self.plant is None else self.plant[index])
+
+    def astype(self, dtype: Any) -> Self:
+        """The same with all floating numbers of this type."""
+        return jax.tree.map(
+            lambda a: jnp.asarray(a, dtype) if jnp.issubdtype(jnp.result_type(a), jnp.floating) else a, self
+        )
+
+    def told(self, what: str = "everything") -> Told:
+        """What a controller is given of the problem: ``"everything"``, or only ``"units"``, sample time and noise."""
+        checks.choice("what", what, ("everything", "units"))
+        exists = self.coordinates.state_mask[..., : self.n]
+        noise, sensor_noise = (mean_size(a, self.scale_x, exists) for a in self.noise[:2])
+        limit: ArrayLike = np.inf
+        if self.low is not None:
+            limit = jnp.min(jnp.minimum(-self.low, self.high) / self.scale_u, axis=-1)
+        known = Told.units(
+            self.units, self.dt, noise=noise, sensor_noise=sensor_noise, limit=limit, unit=self.coordinates
+        )
+        if what == "units":
+            return known
+        return dataclasses.replace(known, **self.scaled().sampled._asdict())
+
+    def scaled(self) -> Self:
+        """The same in units of the signals' scales, padded to 12 states and 6 inputs; linear."""
+        return self if self.in_scales else scaling.scaled(self)  # type: ignore[return-value]
+
+    def hidden(self) -> Self:
+        """The same for a controller that is told units, noise and limits alone: matrices that are not numbers."""
+        there = [name for name in "ABQRNKP" if getattr(self, name) is not None]
+        told: Any = {name: jnp.full_like(getattr(self, name), jnp.nan) for name in there}
+        nothing: Any = dict.fromkeys(("plant", "continuous", "x_eq", "u_eq"))
+        return dataclasses.replace(self, **told, **nothing, linear=True, substeps=1)
+
+    def solved(self, *, check: bool = True) -> Self:
+        """The same with its optimum, designed if it is not there.
+
+        Raises:
+            ValueError: outside a trace, some have no stabilizing optimum, unless ``check`` is False.
+        """
+        problem = self
+        if self.P is None:
+            best = sampling.optimum(self.sampled)
+            problem = dataclasses.replace(self, K=best.K, P=best.P)
+        if check and not checks.traced(problem.P):
+            good = np.isfinite(problem.P).all((-1, -2))
+            if not good.all():
+                raise ValueError(
+                    f"plants: {int(np.sum(~good))} of {good.size} have no stabilizing optimum to compare with; "
+                    "control.lqrd on one of them says why"
+                )
+        return problem
+
+    def limited(self, limits: tuple[ArrayLike, ArrayLike] | None) -> Self:
+        """The same with other limits of the actuators: ``(low, high)``, absolute, scalars or ``[m]``; None for none."""
+        if limits is None:
+            return dataclasses.replace(self, low=None, high=None)  # type: ignore[arg-type]
+        u_eq = jnp.zeros((*self.batch_shape, self.m), self.B.dtype) if self.u_eq is None else self.u_eq
+        low, high = sampling.input_limits(limits, u_eq)
+        return dataclasses.replace(self, low=low, high=high)
+
+    def disturbed(
+        self, *, noise: ArrayLike = 0.0, sensor_noise: ArrayLike = 0.0, excitation: ArrayLike = 0.0
+    ) -> Self:
+        """The same under other noise, see :meth:`of`."""
+        batch, dtype = self.batch_shape, self.A.dtype
+        given = (
+            ("noise", noise, self.n),
+            ("sensor_noise", sensor_noise, self.n),
+            ("excitation", excitation, self.m),
+        )
+        drawn = (spread(*one, dtype, batch) for one in given)
+        return dataclasses.replace(self, noise=scaling.without_padding(Noise(*drawn), self.coordinates))
+
+    # What follows ------------------------------------------------------------------------------------------
 
     @property
     def S(self) -> Float[Array, "*batch m m"]:
         """R + BᵀPB, the cost of an error of the input."""
-        return self.R + jnp.swapaxes(self.B, -1, -2) @ self.P @ self.B
+        return self.R + self.B.mT @ self.P @ self.B
 
     def closed_loop(self, K: Float[Array, "*#batch m n"] | None = None) -> Float[Array, "*batch n n"]:
         """F = A − BK; of the optimal gain if none is given."""
@@ -101,3 +374,87 @@ class SampledProblem:
         paid = jnp.sum(error * matvec(S, error), axis=(-1, -2))
         least = self.optimal_cost(xs[..., 0, :])
         return paid / jnp.maximum(least, jnp.finfo(xs.dtype).tiny)
+
+    def initial_state(self, *, key: PRNGKeyArray, num: int | None = None) -> Float[Array, "*loops n"]:
+        """Typical initial deviations ``[*batch, n]`` or ``[*batch, num, n]``: normal, with the scales of states."""
+        if self.plant is not None:
+            return self.plant.initial_state(key=key, num=num)
+        checks.random_key(key)
+        extra = () if num is None else (checks.whole("num", num),)
+        normal = jax.random.normal(key, (*self.batch_shape, *extra, self.n), self.A.dtype)
+        size = self.scale_x * self.coordinates.state_mask[..., : self.n]
+        return normal * expand_batch(size, normal.ndim)
+
+    # One sample time ---------------------------------------------------------------------------------------
+
+    def saturate(self, u: Float[Array, "*loops m"]) -> Float[Array, "*loops m"]:
+        """u ``[*batch, *extra, m]`` within what the actuators can do."""
+        if self.low is None:
+            return u
+        low, high = (expand_batch(a, u.ndim).astype(u.dtype) for a in (self.low, self.high))
+        return jnp.clip(u, low, high)
+
+    def step(
+        self, x: Float[Array, "*loops n"], u: Float[Array, "*loops m"], *, key: PRNGKeyArray | None = None
+    ) -> tuple[Float[Array, "*loops n"], Float[Array, "*loops"]]:
+        """Hold u for one sample time.
+
+        Args:
+            x: deviation ``[*batch, *extra, n]``.
+            u: deviation ``[*batch, *extra, m]``; saturated first.
+            key: for the disturbance; none without it.
+
+        Returns:
+            Next deviation, and the continuous cost ∫ xᵀQx + uᵀRu dt of the step ``[*batch, *extra]``.
+        """
+        u = self.saturate(u)
+        after, cost = self._hold(x, u) if self.linear else self._integrate(x, u)
+        if key is not None and self.noise.state is not None:
+            after = after + drawn(key, self.noise.state, x)
+        return after.astype(x.dtype), cost.astype(x.dtype)
+
+    def linearised(
+        self, x: Float[Array, "*loops n"], u: Float[Array, "*loops m"]
+    ) -> tuple[Float[Array, "*loops n n"], Float[Array, "*loops n m"], Float[Array, "*loops n"]]:
+        """A, B of one step about (x, u), by exact differentiation, and the next deviation; u is not saturated.
+
+        x[t+1] ≈ next + A (x[t] − x) + B (u[t] − u). Along a trajectory ``xs[..., :-1, :], us`` these are the matrices
+        of a time-varying design, such as :func:`lqrlab.control.lq_tracking`.
+        """
+        move = self._hold if self.linear else self._integrate
+        return (
+            derivative(lambda x: move(x, u)[0], x),
+            derivative(lambda u: move(x, u)[0], u),
+            move(x, u)[0],
+        )
+
+    def _hold(self, x: Array, u: Array) -> tuple[Array, Array]:
+        """The linearised plant by exact zero-order hold."""
+        cost = quadratic(self.Q, x) + 2 * jnp.sum(x * matvec(self.N, u), -1) + quadratic(self.R, u)
+        return matvec(self.A, x) + matvec(self.B, u), cost
+
+    def _integrate(self, x: Array, u: Array) -> tuple[Array, Array]:
+        """The plant's own equations by Runge-Kutta 4, the cost integrated along."""
+        plant, weights = self.plant, self.continuous
+        assert plant is not None, "matrices alone are linear"
+        assert weights is not None
+        x_eq, u_eq = (expand_batch(a, x.ndim) for a in (self.x_eq, self.u_eq))
+        u_abs, effort = u + u_eq, quadratic(weights.R, u)
+        h = jnp.broadcast_to(expand_batch(self.dt / self.substeps, x.ndim - 1, 0), x.shape[:-1])
+
+        def rates(state: tuple[Array, Array]) -> tuple[Array, Array]:
+            x, _ = state
+            flow = plant.dynamics(x + x_eq, u_abs).astype(x.dtype)
+            return flow, quadratic(weights.Q, x) + effort
+
+        start = (x, jnp.zeros(x.shape[:-1], x.dtype))
+        return rk4(rates, start, (h[..., None], h), self.substeps)
+
+
+def _listed(plants: object) -> Sequence[Plant]:
+    """Batches of plants, at least one."""
+    if not isinstance(plants, Sequence) or isinstance(plants, str) or not plants:
+        raise ValueError(f"plants: expected a plant, or a list of at least one, but found {plants!r}")
+    for plant in plants:
+        check_plant(plant)
+    return plants

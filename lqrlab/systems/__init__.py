@@ -1,18 +1,17 @@
 """Plants: physical parameters with ranges and units, nonlinear dynamics, exact linearisation."""
 
 from lqrlab.systems import drawing
-from lqrlab.systems.coordinates import M_MAX, N_MAX, Coordinates, pad, pad_matrix
+from lqrlab.systems.coordinates import M_MAX, N_MAX, Coordinates, check_size, pad, pad_matrix
 from lqrlab.systems.custom import Linear, from_control, from_dynamics, from_matrices
 from lqrlab.systems.declaration import Signal, gravity, param, signals, with_rates
 from lqrlab.systems.declaration_checks import check, check_plant
-from lqrlab.systems.files import load
+from lqrlab.systems.families import check_parameter, family, make, names, register, sample
+from lqrlab.systems.linearisation import Linearisation, linearise, stack
+from lqrlab.systems.matrix_files import load
 from lqrlab.systems.mechanics import Mechanical
-from lqrlab.systems.mujoco_plants import from_mujoco
 from lqrlab.systems.open_loop import OpenLoopMode, open_loop_modes
 from lqrlab.systems.plant import Plant, parameter_fields
 from lqrlab.systems.plant_files import register_file
-from lqrlab.systems.registry import check_parameter, family, make, names, register, sample
-from lqrlab.systems.stacking import Linearisation, linearise, stack
 from lqrlab.systems.symbolic import equations
 
 # isort: split
@@ -32,13 +31,13 @@ __all__ = [
     "check",
     "check_parameter",
     "check_plant",
+    "check_size",
     "drawing",
     "equations",
     "family",
     "from_control",
     "from_dynamics",
     "from_matrices",
-    "from_mujoco",
     "gravity",
     "linearise",
     "load",

@@ -29,7 +29,7 @@ T = TypeVar("T", Array, np.ndarray)
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Coordinates:
-    """Units of a plant's signals (or of a batch of plants), padded to (12, 6).
+    """Units of a plant's signals (or of a batch of plants), padded to one size: (12, 6) unless asked for another.
 
     Attributes:
         scale_x, scale_u: what one unit is, in SI units ``[*batch, 12]``, ``[*batch, 6]``; one in padding.
@@ -46,20 +46,35 @@ class Coordinates:
     input_mask: Float[Arrays, "*batch m_max"]
 
     @classmethod
-    def of(cls, plant: Plant) -> "Coordinates":
-        """The coordinates of a plant or a batch, from the scales of its signals."""
-        lead = plant.batch_shape
-        return cls.from_scales(*(_namespace(s).broadcast_to(s, (*lead, s.shape[-1])) for s in plant.scales))
+    def of(cls, plant: Plant, *, larger: bool = False) -> "Coordinates":
+        """The coordinates of a plant or a batch, from the scales of its signals.
+
+        Args:
+            plant: one or a batch.
+            larger: a plant that does not fit has coordinates of its own size, instead of an error.
+        """
+        lead, sizes = plant.batch_shape, {}
+        if larger:
+            sizes = {"n_max": max(plant.n, N_MAX), "m_max": max(plant.m, M_MAX)}
+        scales = (_namespace(s).broadcast_to(s, (*lead, s.shape[-1])) for s in plant.scales)
+        return cls.from_scales(*scales, **sizes)
 
     @classmethod
-    def from_scales(cls, scale_x: Float[T, "*batch n"], scale_u: Float[T, "*batch m"]) -> "Coordinates":
+    def from_scales(
+        cls,
+        scale_x: Float[T, "*batch n"],
+        scale_u: Float[T, "*batch m"],
+        *,
+        n_max: int = N_MAX,
+        m_max: int = M_MAX,
+    ) -> "Coordinates":
         """The coordinates with scales ``[*batch, n]``, ``[*batch, m]`` in the plant's dimensions.
 
         Raises:
             ValueError: more states or inputs than the padded size.
         """
-        _check_size(scale_x.shape[-1], scale_u.shape[-1])
-        both = ((scale_x, N_MAX), (scale_u, M_MAX))
+        check_size(scale_x.shape[-1], scale_u.shape[-1], n_max, m_max)
+        both = ((scale_x, n_max), (scale_u, m_max))
         masks = (_widened(_namespace(s).ones_like(s), size, 0.0) for s, size in both)
         return cls(*(_widened(s, size, 1.0) for s, size in both), *masks)  # type: ignore[arg-type]
 
@@ -67,11 +82,27 @@ class Coordinates:
         """The coordinates of some members of the batch."""
         return jax.tree.map(lambda a: a[index], self)
 
+    @property
+    def n_max(self) -> int:
+        """States, with padding."""
+        return self.scale_x.shape[-1]
+
+    @property
+    def m_max(self) -> int:
+        """Inputs, with padding."""
+        return self.scale_u.shape[-1]
+
+    @property
+    def units(self) -> "Coordinates":
+        """Coordinates in which these scales are one: of signals that are scaled already."""
+        x, u = (_namespace(s).ones_like(s) for s in (self.scale_x, self.scale_u))
+        return Coordinates(x, u, self.state_mask, self.input_mask)
+
     # Signals: the axes of the batch lead those of x and u, further ones may follow them.
 
     def scale_state(self, x: Float[T, "*batch_extra n"]) -> Float[T, "*batch_extra n_max"]:
         """x ``[*batch, *extra, n]`` in SI units → x̃ ``[*batch, *extra, 12]``, zero in padding."""
-        return _widened(x / _per_vector(self.scale_x, x), N_MAX, 0.0)
+        return _widened(x / _per_vector(self.scale_x, x), self.n_max, 0.0)
 
     def unscale_state(self, x: Float[T, "*batch_extra n_max"], n: int) -> Float[T, "*batch_extra n"]:
         """x̃ ``[*batch, *extra, 12]`` → x ``[*batch, *extra, n]`` in SI units."""
@@ -79,7 +110,7 @@ class Coordinates:
 
     def scale_input(self, u: Float[T, "*batch_extra m"]) -> Float[T, "*batch_extra m_max"]:
         """u ``[*batch, *extra, m]`` in SI units → ũ ``[*batch, *extra, 6]``, zero in padding."""
-        return _widened(u / _per_vector(self.scale_u, u), M_MAX, 0.0)
+        return _widened(u / _per_vector(self.scale_u, u), self.m_max, 0.0)
 
     def unscale_input(self, u: Float[T, "*batch_extra m_max"], m: int) -> Float[T, "*batch_extra m"]:
         """ũ ``[*batch, *extra, 6]`` → u ``[*batch, *extra, m]`` in SI units."""
@@ -89,7 +120,7 @@ class Coordinates:
 
     def scale_gain(self, K: Float[T, "*batch m n"]) -> Float[T, "*batch m_max n_max"]:
         """K ``[*batch, m, n]`` of u = −Kx → K̃ ``[*batch, 6, 12]`` of ũ = −K̃x̃, zero in padding."""
-        return pad_matrix(K * _columns(self.scale_x, K) / _rows(self.scale_u, K), M_MAX, N_MAX)
+        return pad_matrix(K * _columns(self.scale_x, K) / _rows(self.scale_u, K), self.m_max, self.n_max)
 
     def unscale_gain(self, K: Float[T, "*batch m_max n_max"], n: int, m: int) -> Float[T, "*batch m n"]:
         """K̃ ``[*batch, 6, 12]`` → K ``[*batch, m, n]``."""
@@ -98,7 +129,7 @@ class Coordinates:
 
     def scale_cost(self, P: Float[T, "*batch n n"]) -> Float[T, "*batch n_max n_max"]:
         """P ``[*batch, n, n]`` of the cost xᵀPx → P̃ ``[*batch, 12, 12]`` of x̃ᵀP̃x̃, zero in padding."""
-        return pad_matrix(P * _columns(self.scale_x, P) * _rows(self.scale_x, P), N_MAX, N_MAX)
+        return pad_matrix(P * _columns(self.scale_x, P) * _rows(self.scale_x, P), self.n_max, self.n_max)
 
     def unscale_cost(self, P: Float[T, "*batch n_max n_max"], n: int) -> Float[T, "*batch n n"]:
         """P̃ ``[*batch, 12, 12]`` → P ``[*batch, n, n]``."""
@@ -107,14 +138,14 @@ class Coordinates:
 
     def scale_cross(self, N: Float[T, "*batch n m"]) -> Float[T, "*batch n_max m_max"]:
         """N ``[*batch, n, m]`` of the cost 2xᵀNu → Ñ ``[*batch, 12, 6]`` of 2x̃ᵀÑũ, zero in padding."""
-        return pad_matrix(N * _rows(self.scale_x, N) * _columns(self.scale_u, N), N_MAX, M_MAX)
+        return pad_matrix(N * _rows(self.scale_x, N) * _columns(self.scale_u, N), self.n_max, self.m_max)
 
     def scale_plant(self, plant: Linear) -> Linear:
         """A linear plant in these coordinates, padded: the same costs, the same time; see :func:`pad`."""
         x, u = self.scale_x, self.scale_u
         A, B = (a * _columns(scale, a) / _rows(x, a) for a, scale in ((plant.A, x), (plant.B, u)))
         Q, R = (w * _columns(scale, w) * _rows(scale, w) for w, scale in ((plant.Q, x), (plant.R, u)))
-        return pad(Linear(A=A, B=B, Q=Q, R=R, dt=plant.dt))
+        return pad(Linear(A=A, B=B, Q=Q, R=R, dt=plant.dt), self.n_max, self.m_max)
 
     def zero_padding(
         self, matrix: Float[T, "*batch k l"], rows: Literal["x", "u"], columns: Literal["x", "u"]
@@ -137,7 +168,7 @@ def pad(plant: Linear, n: int = N_MAX, m: int = M_MAX) -> Linear:
     12
     """
     instance("plant", plant, Linear, "a linear plant, as systems.linearise makes of any")
-    _check_size(plant.n, plant.m, whole("n", n), whole("m", m))
+    check_size(plant.n, plant.m, whole("n", n), whole("m", m))
     A, B = pad_matrix(plant.A, n, n, -1.0), pad_matrix(plant.B, n, m)
     return Linear(A=A, B=B, Q=pad_matrix(plant.Q, n, n), R=pad_matrix(plant.R, m, m, 1.0), dt=plant.dt)
 
@@ -187,9 +218,10 @@ def _per_vector(scale: Arrays, a: T) -> T:
     return linalg.expand_batch(_matching(scale, a)[..., : a.shape[-1]], a.ndim)
 
 
-def _check_size(n: int, m: int, n_max: int = N_MAX, m_max: int = M_MAX) -> None:
+def check_size(n: int, m: int, n_max: int = N_MAX, m_max: int = M_MAX) -> None:
+    """Refuse sizes that do not fit."""
     if n > n_max or m > m_max:
-        most = ", the most that stacks, data sets and learners take; from_mujoco(…, fixed=…) makes a robot smaller"
+        most = ", the most that data sets and learners take; robots.from_mujoco(…, fixed=…) makes a robot smaller"
         most = most if (n_max, m_max) == (N_MAX, M_MAX) else ""
         raise ValueError(
             f"pad: a plant with {n} states and {m} inputs does not fit into {n_max} and {m_max}{most}"

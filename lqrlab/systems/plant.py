@@ -198,6 +198,16 @@ class Plant:
 
         return jax.tree.map(chosen, whole)
 
+    def broadcast_to(self, batch: tuple[int, ...]) -> "Plant":
+        """The same plants with further axes behind those of the batch, along which all are alike."""
+
+        def full(path: Path, a: Array) -> Array:
+            core = self._axes(path)
+            wide = linalg.expand_batch(jnp.asarray(a), len(batch) + core, core)
+            return jnp.broadcast_to(wide, batch + wide.shape[wide.ndim - core :])
+
+        return jax.tree_util.tree_map_with_path(full, self._broadcast(self.batch_shape))
+
     def _broadcast(self, batch: tuple[int, ...]) -> "Plant":
         """The plant with all batch axes in each field, also in one that its members share."""
 

@@ -16,11 +16,9 @@ from typing import Any
 
 from lqrlab.compute import checks
 from lqrlab.compute.files import PLANT_FILES, plant_files, read_bytes
-from lqrlab.systems import registry
-from lqrlab.systems.custom import Linear, from_matrices
-from lqrlab.systems.files import load
-from lqrlab.systems.mujoco_files import SUFFIXES
-from lqrlab.systems.multibody import Multibody
+from lqrlab.systems import families
+from lqrlab.systems.custom import from_matrices
+from lqrlab.systems.matrix_files import load, suffixes
 from lqrlab.systems.plant import Plant
 
 GROUP = "lqrlab.plants"
@@ -50,7 +48,7 @@ def register_file(path: str | Path) -> list[str]:
     readers = {
         ".py": _execute,
         ".toml": _read,
-        **dict.fromkeys((".json", ".npz", ".mat", *SUFFIXES), _enter_one),
+        **dict.fromkeys(suffixes(), _enter_one),
     }
     if file.suffix not in readers:
         raise ValueError(f"{file}: expected a file ending in {', '.join(readers)}, but found {file.suffix!r}")
@@ -58,9 +56,9 @@ def register_file(path: str | Path) -> list[str]:
         raise ValueError(f"{file}: there is no such file")
     if os.pathsep in str(file):
         raise ValueError(f"{file}: expected a path without {os.pathsep!r}; rename the file")
-    before = dict(registry.FAMILIES)
+    before = dict(families.FAMILIES)
     readers[file.suffix](file)
-    found = [name for name, cls in registry.FAMILIES.items() if before.get(name) is not cls]
+    found = [name for name, cls in families.FAMILIES.items() if before.get(name) is not cls]
     if not found:
         raise ValueError(
             f"{file}: registers no plant; put @systems.register above the class, or write "
@@ -103,7 +101,7 @@ def _read(file: Path) -> None:
                 plant = load(file.parent / source, **{key: v for key, v in given.items() if key not in "AB"})
             else:
                 plant = from_matrices(**given)
-            registry.register(plant, name=name)
+            families.register(plant, name=name)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{file} [{name}]: {error}") from None
 
@@ -113,9 +111,7 @@ def _enter_one(file: Path) -> None:
     name = file.stem
     if not name.isidentifier():
         raise ValueError(f"{file}: expected a file called as the plant, as my_plant.json; rename it")
-    plant = load(file, name=name)
-    whole = isinstance(plant, Linear | Multibody)
-    registry.register(plant if whole else registry.with_defaults(plant), name=name)
+    families.register(load(file, name=name), name=name)
 
 
 def _enter_named() -> None:
@@ -132,7 +128,7 @@ def _enter_named() -> None:
                 loaded = point.load()
                 if not isinstance(loaded, ModuleType):
                     name = point.name if isinstance(loaded, Plant) else ""
-                    registry.register(loaded, name=name)
+                    families.register(loaded, name=name)
 
 
 @contextlib.contextmanager
@@ -144,4 +140,4 @@ def _warned(name: str) -> Iterator[None]:
         warnings.warn(f"the plants of {name} are left out: {type(error).__name__}: {error}", stacklevel=6)
 
 
-registry.BEFORE.append(_enter_named)
+families.BEFORE.append(_enter_named)

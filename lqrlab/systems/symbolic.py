@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lqrlab.compute import jaxprs
+from lqrlab.compute import extras, jaxprs
 from lqrlab.systems.declaration_checks import check_plant
 from lqrlab.systems.mechanics import Mechanical
 from lqrlab.systems.plant import Plant, parameter_fields
@@ -93,11 +93,13 @@ def _traced(plant: Plant, method: str, notation: "Notation", *names: list[str]) 
         return function(type(plant)(**dict(zip(fields, parameters))), *vectors)
 
     closed = jax.make_jaxpr(call)([jnp.zeros(())] * len(fields), *(jnp.zeros(len(v)) for v in names[1:]))
-    if missing := jaxprs.unsupported(closed.jaxpr, notation.algebra()):
-        raise ValueError(f"{plant.name}: cannot be put into symbols: {method} uses the operation {missing}")
     symbols = [notation.symbols(texts) for texts in names]
     arguments = [*(a.reshape(()) for a in np.split(symbols[0], len(fields))), *symbols[1:]]
-    return list(jaxprs.evaluate(closed, arguments, notation.algebra())[0].ravel())
+    try:
+        return list(jaxprs.evaluate(closed, arguments, notation.algebra())[0].ravel())
+    except jaxprs.UnsupportedError as error:
+        says = f"cannot be put into symbols: {method} uses the operation {error}"
+        raise ValueError(f"{plant.name}: {says}") from None
 
 
 def equations(plant: Plant) -> list[str]:
@@ -110,12 +112,11 @@ def equations(plant: Plant) -> list[str]:
         ValueError: a plant without a family (from matrices or a function), or one that uses an operation that has
             no symbol.
     """
-    from lqrlab.systems.notation import Notation  # SymPy takes half a second to import
-
     check_plant(plant)
     if not parameter_fields(type(plant)):
         raise ValueError(f"{plant.name}: equations are read from a family's code; this plant has none")
-    notation = Notation()
+    # only here, because SymPy takes half a second to import
+    notation: Notation = extras.load("lqrlab.systems.notation", "workbench", "equations").Notation()
     found = formulas(plant, notation)
     definitions = notation.abbreviate([e for e in found.values() if len(notation.doprint(e)) > LONGEST])
     lines = [f"{left} = {notation.doprint(e)}" for left, e in found.items()]

@@ -5,8 +5,9 @@ notebook's session, the pipeline, sweeps, reports), ``cli``. The modules that no
 each is loaded when it is first named: the command line must not wait for JAX or matplotlib.
 """
 
-import importlib
 from types import ModuleType
+
+from lqrlab.compute import extras
 
 _MODULES = {
     **{name: name for name in ("cli", "figures", "panels", "runs", "widgets")},
@@ -23,6 +24,7 @@ _MODULES = {
         )
     },
     "region_of_attraction": "panels.region_of_attraction",
+    "loop_design": "panels.loop_design",
     "regulator": "panels.regulator_design",
     **{name: f"runs.{name}" for name in ("notebooks", "pipeline", "report", "session", "sweep")},
 }
@@ -32,7 +34,7 @@ __all__ = [*_MODULES]
 def __getattr__(name: str) -> ModuleType:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    return extras.load(f"{__name__}.{_MODULES[name]}", "workbench", f"lqrlab.workbench.{name}")
 
 
 def __dir__() -> list[str]:

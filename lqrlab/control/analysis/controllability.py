@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.eigenmodes import dominant_states
 from lqrlab.control.lyapunov import dlyap, lyap
 
@@ -15,7 +15,7 @@ def ctrb(A: ArrayLike, B: ArrayLike) -> Float[Array, "*batch n nm"]:
     >>> control.ctrb([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]]).tolist()
     [[0.0, 1.0], [1.0, 0.0]]
     """
-    A, B = checks.matrices(A=(A, "nn"), B=(B, "nm"))
+    A, B = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"))
     columns = [B]
     for _ in range(A.shape[-1] - 1):
         columns.append(A @ columns[-1])
@@ -28,7 +28,7 @@ def obsv(A: ArrayLike, C: ArrayLike) -> Float[Array, "*batch np n"]:
     >>> control.obsv([[0.0, 1.0], [0.0, 0.0]], [[1.0, 0.0]]).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    A, C = checks.matrices(A=(A, "nn"), C=(C, "pn"))
+    A, C = matrix_checks.matrices(A=(A, "nn"), C=(C, "pn"))
     return ctrb(A.mT, C.mT).mT
 
 
@@ -47,7 +47,7 @@ def gram(A: ArrayLike, B: ArrayLike, *, discrete: bool = False) -> Float[Array, 
     >>> control.gram([[-0.5]], [[2.0]])
     Array([[4.]], dtype=float64)
     """
-    A, B = checks.matrices(A=(A, "nn"), B=(B, "nm"))
+    A, B = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"))
     return (dlyap if discrete else lyap)(A, B @ B.mT)
 
 

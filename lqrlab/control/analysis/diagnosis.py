@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.controllability import controllability_distance
 from lqrlab.control.analysis.eigenmodes import Mode, modes
 from lqrlab.control.regulator import dlqr, lqr
@@ -51,7 +51,9 @@ def diagnose(
     >>> "not stabilizable" in str(control.diagnose([[1.0]], [[0.0]], [[1.0]], [[1.0]]))
     True
     """
-    problem = [np.asarray(x, float) for x in checks.one_problem("diagnose", A, B, Q, R, N, weights=False)]
+    problem = [
+        np.asarray(x, float) for x in matrix_checks.one_problem("diagnose", A, B, Q, R, N, weights=False)
+    ]
     a, b, q, *_ = problem
     plant_modes = modes(a, dt)
     values = [m.pole if dt is None else np.exp(m.pole * dt) for m in plant_modes]

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from lqrlab.compute.checks import number
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +44,8 @@ def modes(A: ArrayLike, dt: float | None = None) -> list[Mode]:
     Raises:
         ValueError: not one square matrix of finite numbers.
     """
-    (a,) = checks.host_matrices("modes", A=(A, "nn"))
-    dt = checks.host_sample_time("modes", dt)
+    (a,) = matrix_checks.host_matrices("modes", A=(A, "nn"))
+    dt = matrix_checks.host_sample_time("modes", dt)
     values, vectors = np.linalg.eig(a)
     with np.errstate(divide="ignore"):
         poles = values if dt is None else np.log(values.astype(complex)) / dt
@@ -83,15 +83,15 @@ def settling_time(
     >>> float(control.settling_time([-1.0, -20.0], within=0.5))  # log 2
     0.6931471805599453
     """
-    checks.on_host("settling_time", poles, dt)
+    matrix_checks.on_host("settling_time", poles, dt)
     number("within", within, "a share between 0 and 1", above=0, below=1)
-    values = np.asarray(checks.real("poles", poles, or_complex=True))
+    values = np.asarray(matrix_checks.real("poles", poles, or_complex=True))
     if not values.ndim or not values.size:
         raise ValueError(f"poles: expected at least one, but found shape {values.shape}")
     with np.errstate(divide="ignore"):
         rates = -values.real if dt is None else -np.log(np.abs(values))
     slowest = np.asarray(rates.min(axis=-1), float)
     if dt is not None:
-        slowest = slowest / np.asarray(checks.sample_time(dt, np.dtype(float), values[..., None]))
+        slowest = slowest / np.asarray(matrix_checks.sample_time(dt, np.dtype(float), values[..., None]))
     settles = slowest > 0
     return np.where(settles, np.log(1 / within) / np.where(settles, slowest, 1.0), np.inf)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Complex, Float
 
 from lqrlab.compute import broadcast, linalg
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.controllability import gram
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ def to_statespace(
     """
     import control as python_control
 
-    step = checks.host_sample_time("to_statespace", dt)
+    step = matrix_checks.host_sample_time("to_statespace", dt)
     C = np.eye(np.shape(A)[-1] if np.ndim(A) else 1) if C is None else C
     given = {"A": (A, "nn"), "B": (B, "nm"), "C": (C, "pn")} | ({} if D is None else {"D": (D, "pm")})
-    A, B, C, *rest = checks.host_matrices("to_statespace", **given)
+    A, B, C, *rest = matrix_checks.host_matrices("to_statespace", **given)
     D = rest[0] if rest else np.zeros((len(C), B.shape[1]))
     return python_control.ss(A, B, C, D, *(() if step is None else (step,)))
 
@@ -54,7 +54,7 @@ def zeros(
     >>> control.zeros([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], [[-1.0, 1.0]]).real  # (s − 1) / s²
     array([1.])
     """
-    checks.on_host("zeros", A, B, C, D, dt)
+    matrix_checks.on_host("zeros", A, B, C, D, dt)
     values = np.asarray(to_statespace(A, B, C, D, dt).zeros(), complex)
     return values[np.argsort(-(values.real if dt is None else np.abs(values)), kind="stable")]
 
@@ -77,12 +77,12 @@ def frequency_response(
     Array(1.-1.j, dtype=complex128)
     """
     given = {"A": (A, "nn"), "B": (B, "nm"), "C": (C, "pn")} | ({} if D is None else {"D": (D, "pm")})
-    A, B, C, *rest = checks.matrices(**given)
+    A, B, C, *rest = matrix_checks.matrices(**given)
     D = rest[0] if rest else jnp.zeros((C.shape[-2], B.shape[-1]), A.dtype)
-    w = jnp.asarray(checks.real("frequencies", frequencies), A.dtype)
+    w = jnp.asarray(matrix_checks.real("frequencies", frequencies), A.dtype)
     if not w.ndim:
         raise ValueError("frequencies: expected an array [..., f], but found one number; put it into a list")
-    step = None if dt is None else checks.sample_time(dt, A.dtype)
+    step = None if dt is None else matrix_checks.sample_time(dt, A.dtype)
     return _response(A, B, C, D, w, step)
 
 
@@ -114,7 +114,7 @@ def sensitivity(
     Returns:
         Complex ``[..., f, m, m]``.
     """
-    A, B, K = checks.matrices(A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
+    A, B, K = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
     return frequency_response(A - B @ K, B, -K, frequencies, jnp.eye(K.shape[-2], dtype=K.dtype), dt)
 
 
@@ -126,7 +126,7 @@ def h2_norm(A: ArrayLike, B: ArrayLike, C: ArrayLike, *, discrete: bool = False)
     >>> control.h2_norm([[-0.5]], [[1.0]], [[2.0]])
     Array(2., dtype=float64)
     """
-    A, B, C = checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"))
+    A, B, C = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"))
     return jnp.sqrt(jnp.trace(C @ gram(A, B, discrete=discrete) @ C.mT, axis1=-1, axis2=-2))
 
 
@@ -147,9 +147,9 @@ def hinf_norm(
     """
     import control as python_control
 
-    checks.on_host("hinf_norm", A, B, C, D, dt)
-    (a,) = checks.host_matrices("hinf_norm", A=(A, "nn"))
-    dt = checks.host_sample_time("hinf_norm", dt)
+    matrix_checks.on_host("hinf_norm", A, B, C, D, dt)
+    (a,) = matrix_checks.host_matrices("hinf_norm", A=(A, "nn"))
+    dt = matrix_checks.host_sample_time("hinf_norm", dt)
     if not stable(a, dt):
         raise ValueError("A: the system is not stable, so its H∞ norm is infinite")
     system = to_statespace(A, B, C, D, dt)

@@ -6,7 +6,7 @@ import numpy as np
 import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.frequency import hinf_norm, stable
 
 _TOUCH = 1e-8  # a peak of |L| so near to one has its eigenvalues off the axis by the root of it, within 1e-4
@@ -75,8 +75,8 @@ def margins(A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: float | None = None) -
     >>> round(control.margins([[0.0]], [[1.0]], [[2.0]])[0].phase * 180 / np.pi, 6)  # of 2 / s
     90.0
     """
-    A, B, K = checks.host_matrices("margins", A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
-    dt = checks.host_sample_time("margins", dt)
+    A, B, K = matrix_checks.host_matrices("margins", A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
+    dt = matrix_checks.host_sample_time("margins", dt)
     with np.errstate(over="ignore", invalid="ignore"):  # a loop beyond all numbers is not stable
         closed = A - B @ K
     if not stable(closed, dt):

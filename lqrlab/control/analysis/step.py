@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import broadcast, pytree
 from lqrlab.compute.checks import number, whole
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.servo import feedforward
 
 
@@ -29,8 +29,8 @@ def step_response(
         ``(ys [..., T+1, m], us [..., T, m])``; not finite where no constant input holds y (see :func:`zeros`).
     """
     whole("num_steps", num_steps)
-    A, B, C, K = checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "mn"), K=(K, "mn"))
-    r = jnp.asarray(checks.real("r", r), A.dtype)
+    A, B, C, K = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "mn"), K=(K, "mn"))
+    r = jnp.asarray(matrix_checks.real("r", r), A.dtype)
     if r.shape[-1:] != C.shape[-2:-1]:
         raise ValueError(f"r: expected a set-point {C.shape[-2:-1]}, one an output, but found {r.shape}")
     return _run(A, B, C, K, r, num_steps)
@@ -84,8 +84,8 @@ def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.0
     >>> control.step_info([[0.0], [0.5], [1.0], [1.0]], 0.1, [1.0]).settling
     Array([0.2], dtype=float64)
     """
-    ys, r = jnp.asarray(checks.real("ys", ys)), jnp.asarray(checks.real("r", r))
-    ys, r = (a.astype(checks.floating(ys, r)) for a in (ys, r))
+    ys, r = jnp.asarray(matrix_checks.real("ys", ys)), jnp.asarray(matrix_checks.real("r", r))
+    ys, r = (a.astype(matrix_checks.floating(ys, r)) for a in (ys, r))
     number("within", within, "a share of the set-point above 0", above=0)
     if ys.ndim < 2 or not ys.size:
         raise ValueError(f"ys: expected outputs [..., T+1, p], but found shape {ys.shape}")
@@ -107,4 +107,4 @@ def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.0
             jnp.max(jnp.abs(y)),
         )
 
-    return broadcast(one, (ys.mT, 1), (checks.sample_time(dt, ys.dtype, ys)[..., None], 0), (r, 0))
+    return broadcast(one, (ys.mT, 1), (matrix_checks.sample_time(dt, ys.dtype, ys)[..., None], 0), (r, 0))

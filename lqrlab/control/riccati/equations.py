@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from lqrlab.compute import linalg
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
-from lqrlab.control import checks, discretization
+from lqrlab.control import discretization, matrix_checks
 from lqrlab.control.lyapunov import solve_lyapunov
 from lqrlab.control.riccati import rescue
 from lqrlab.control.riccati.doubling import Solution, by_doubling
@@ -69,7 +69,7 @@ _SOLVERS = {continuous: _differentiable(continuous=continuous) for continuous in
 def _inside_a_trace(args: tuple[Array, ...], *, continuous: bool) -> Solution:
     if len(args) == 6:
         return _SOLVERS[False](*discretization.sample_many(*args))
-    return _SOLVERS[continuous](*checks.together(*args))
+    return _SOLVERS[continuous](*matrix_checks.together(*args))
 
 
 def solution(args: tuple[Array, ...], *, continuous: bool) -> Solution:
@@ -103,7 +103,7 @@ def dare(
     Array([[3.]], dtype=float64)
     """
     with jax.debug_nans(False):  # NaN is the answer where there is none
-        return _certified(solution(checks.arguments(A, B, Q, R, N, weights=False), continuous=False))
+        return _certified(solution(matrix_checks.arguments(A, B, Q, R, N, weights=False), continuous=False))
 
 
 def care(
@@ -118,4 +118,4 @@ def care(
     Array([[2.]], dtype=float64)
     """
     with jax.debug_nans(False):  # NaN is the answer where there is none
-        return _certified(solution(checks.arguments(A, B, Q, R, N, weights=False), continuous=True))
+        return _certified(solution(matrix_checks.arguments(A, B, Q, R, N, weights=False), continuous=True))

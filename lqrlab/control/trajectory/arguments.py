@@ -10,7 +10,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, ArrayLike
 
 from lqrlab.compute.checks import traced
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 
 Pair = tuple[ArrayLike, ArrayLike]
 
@@ -36,21 +36,21 @@ def as_arrays(
     goal: Pair | None, limits: Pair | None, x_limits: Pair | None, us: ArrayLike | None,
 ) -> tuple[tuple[Array, ...], tuple[Array, Array] | None]:  # fmt: skip
     """x0, first guess, Q, R, Qf, goal, limits, dt, and limits of the states as arrays of one type; or a refusal."""
-    given = [jnp.asarray(checks.real(*pair)) for pair in (("x0", x0), ("Q", Q), ("R", R))]
-    dtype = checks.floating(*given)
+    given = [jnp.asarray(matrix_checks.real(*pair)) for pair in (("x0", x0), ("Q", Q), ("R", R))]
+    dtype = matrix_checks.floating(*given)
     x0, Q, R = (a.astype(dtype) for a in given)
-    checks.shapes({"Q": Q, "R": R}, {"Q": "nn", "R": "mm"})
+    matrix_checks.shapes({"Q": Q, "R": R}, {"Q": "nn", "R": "mm"})
     n, m = Q.shape[-1], R.shape[-1]
-    _, _, Q, R, _ = checks.arguments(jnp.zeros((n, n), dtype), jnp.zeros((n, m), dtype), Q, R, None)
-    step = checks.sample_time(dt, dtype)
-    Qf = jnp.zeros_like(Q) if Qf is None else jnp.asarray(checks.real("Qf", Qf), dtype)
+    _, _, Q, R, _ = matrix_checks.arguments(jnp.zeros((n, n), dtype), jnp.zeros((n, m), dtype), Q, R, None)
+    step = matrix_checks.sample_time(dt, dtype)
+    Qf = jnp.zeros_like(Q) if Qf is None else jnp.asarray(matrix_checks.real("Qf", Qf), dtype)
     x_goal, u_goal = (
-        jnp.asarray(checks.real("goal", a), dtype) for a in goal or (jnp.zeros(n), jnp.zeros(m))
+        jnp.asarray(matrix_checks.real("goal", a), dtype) for a in goal or (jnp.zeros(n), jnp.zeros(m))
     )
     low, high = _range("limits", (-jnp.inf, jnp.inf) if limits is None else limits, m, dtype)
     if us is None:
         us = jnp.broadcast_to(u_goal[..., None, :], (*u_goal.shape[:-1], num_steps, m))
-    us = jnp.asarray(checks.real("us", us), dtype)
+    us = jnp.asarray(matrix_checks.real("us", us), dtype)
     shapes = {
         "x0": (x0, (n,)), "Qf": (Qf, (n, n)), "us": (us, (num_steps, m)), "goal": (x_goal, (n,)),
         "goal's input": (u_goal, (m,)),
@@ -58,7 +58,7 @@ def as_arrays(
     for name, (a, shape) in shapes.items():
         if a.shape[max(a.ndim - len(shape), 0) :] != shape:
             raise ValueError(f"{name}: expected shape {('…', *shape)}, but found {a.shape}")
-    checks.weight("Qf", Qf)
+    matrix_checks.weight("Qf", Qf)
     inside = None if x_limits is None else _range("x_limits", x_limits, n, dtype)
     if inside is not None and not traced(x0, *inside):
         start, *ends = np.broadcast_arrays(x0, *inside)
@@ -76,7 +76,7 @@ def _range(name: str, given: Pair, size: int, dtype: np.dtype) -> tuple[Array, A
     """Both ends of a pair of limits, ``[..., size]``."""
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise ValueError(f"{name}: expected a pair (low, high), but found {given!r}")
-    low, high = (jnp.asarray(checks.real(name, a), dtype) for a in given)
+    low, high = (jnp.asarray(matrix_checks.real(name, a), dtype) for a in given)
     for a in (low, high):
         if a.ndim and a.shape[-1] not in (1, size):
             raise ValueError(f"{name}: expected numbers, or shape ('…', {size}), but found {a.shape}")

@@ -15,9 +15,9 @@ from lqrlab.compute import broadcast, jit_by_function, linalg, pytree
 from lqrlab.compute.checks import traced, whole
 from lqrlab.control.trajectory.arguments import Pair, as_arrays, as_pytree
 from lqrlab.control.trajectory.box_qp import box_qp, solve_free
-from lqrlab.control.trajectory.problem import TrajectoryProblem
 from lqrlab.control.trajectory.sensitivity import free_inputs, moved
 from lqrlab.control.trajectory.state_limits import StateLimits
+from lqrlab.control.trajectory.trajectory_problem import TrajectoryProblem
 
 _ALPHAS = 1.1 ** -(np.arange(11.0) ** 2)  # step lengths tried at once, from 1 down to 7e-5
 _DAMPING = 1e-6, 1e10  # least and most; below the least there is none

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from lqrlab.compute.checks import number
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.eigenmodes import settling_time
 from lqrlab.control.analysis.stability_margins import margins
 from lqrlab.control.analysis.step import step_info, step_response
@@ -127,9 +127,9 @@ class StepExperiment(NamedTuple):
         Raises:
             ValueError: bad arguments, no output that steps, or outputs that no constant input holds.
         """
-        a, b, q, weight, _ = checks.one_problem("tune", A, B, Q, R)
+        a, b, q, weight, _ = matrix_checks.one_problem("tune", A, B, Q, R)
         c = jnp.asarray(C, a.dtype)
-        target = np.asarray(checks.real("r", r), float)
+        target = np.asarray(matrix_checks.real("r", r), float)
         if target.shape not in ((), (1,), (b.shape[1],)):
             raise ValueError(
                 f"r: expected a number, or one for each of {b.shape[1]} outputs, but found {target.shape}"

@@ -11,7 +11,7 @@ import scipy  # its modules load when they are first used
 from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute.checks import instance, whole
-from lqrlab.control import checks
+from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.frequency import sensitivity, zeros
 from lqrlab.control.analysis.step import step_response
 from lqrlab.control.regulator import LQR, lqrd
@@ -68,7 +68,7 @@ def tune(
     Raises:
         ValueError: bad arguments; an output that no constant input can hold.
     """
-    checks.on_host("tune", A, B, C, Q, R, dt, r)
+    matrix_checks.on_host("tune", A, B, C, Q, R, dt, r)
     instance("specs", specs, StepSpecs, "specifications, control.StepSpecs(settling=…)")
     whole("seed", seed, 0)
     step = StepExperiment.of(A, B, C, Q, R, dt, specs, r)

@@ -3,8 +3,8 @@
 import jax
 
 from lqrlab.compute import checks
-from lqrlab.dataset.config import DataConfig
-from lqrlab.dataset.sources.base import BatchSpec, Source
+from lqrlab.dataset.data_config import DataConfig
+from lqrlab.dataset.sources.protocol import BatchSpec, Source
 from lqrlab.dataset.sources.resident import resident_source
 from lqrlab.dataset.sources.simulated import simulated_source
 from lqrlab.dataset.sources.streaming import streaming_source

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lqrlab.dataset import windows
-from lqrlab.dataset.sources.base import BatchSpec, Source
+from lqrlab.dataset.sources.protocol import BatchSpec, Source
 from lqrlab.dataset.store import Dataset
 from lqrlab.dataset.windows import Windows, WindowSet
 

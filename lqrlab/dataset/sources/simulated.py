@@ -11,13 +11,13 @@ import numpy as np
 from jaxtyping import Int, PRNGKeyArray
 
 from lqrlab.dataset import contents, trajectories, windows
-from lqrlab.dataset.config import DataConfig
+from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.plan import plan
-from lqrlab.dataset.sources.base import BatchSpec, Source
+from lqrlab.dataset.sources.protocol import BatchSpec, Source
 from lqrlab.dataset.store import Dataset
 from lqrlab.dataset.table import Columns
-from lqrlab.dataset.trajectories import Designs
 from lqrlab.dataset.windows import Windows, WindowSet
+from lqrlab.simulation import Problem
 
 
 class DrawnData(Dataset):
@@ -46,10 +46,10 @@ class DrawnData(Dataset):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Family:
-    """The plants of one family in a split: rows of the table, designs, and the number of their loops in a round."""
+    """The plants of one family in a split: rows of the table, their problem, and the number of loops in a round."""
 
     rows: Int[np.ndarray, " v"]
-    designs: Designs
+    problem: Problem
     loops: int
 
 
@@ -135,11 +135,11 @@ def _simulate_family(
     """Fill rows with loops of plants drawn at random: which plants ``[loops]``, and which of the loops are kept."""
     pick, begin, error, noise = jax.random.split(key, 4)
     of = np.asarray(jax.random.randint(pick, (family.loops,), 0, len(family.rows)))
-    designs = family.designs[of]
-    x0 = trajectories.initial_states(designs.plants, begin, 1, designs.coordinates)
-    runs = trajectories.simulate(config, designs, x0, noise, gain_key=error)
-    kept, _ = trajectories.kept(config, designs, runs)
-    windows.put(rows, window, runs["states"][:, 0], runs["controls"][:, 0], designs.coordinates)
+    problem = family.problem[of]
+    x0 = trajectories.initial_states(problem, begin, 1)
+    runs = trajectories.simulate(config, problem, x0, noise, gain_key=error)
+    kept, _ = trajectories.kept(config, problem, runs)
+    windows.put(rows, window, runs["states"][:, 0], runs["controls"][:, 0], problem.coordinates)
     return of, kept[:, 0]
 
 
@@ -161,8 +161,8 @@ def simulated_source(data: Dataset | DataConfig, spec: BatchSpec, *, loops: int)
         rows = drawn.rows(spec.split, name)
         if len(rows):
             with jax.enable_x64(True):
-                designs = trajectories.designed(drawn.plants(spec.split, name))
-            families.append(_Family(rows, designs, -(-wanted * len(rows) // total)))
+                problem = trajectories.posed(config, drawn.plants(spec.split, name))
+            families.append(_Family(rows, problem, -(-wanted * len(rows) // total)))
     return SimulatedSource(
         data=drawn,
         spec=spec,

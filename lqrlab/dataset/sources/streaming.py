@@ -13,7 +13,7 @@ from jaxtyping import Int32
 
 from lqrlab.compute.memory import aligned
 from lqrlab.dataset import shards, shuffling, windows
-from lqrlab.dataset.sources.base import BatchSpec, Source
+from lqrlab.dataset.sources.protocol import BatchSpec, Source
 from lqrlab.dataset.store import Dataset
 from lqrlab.dataset.windows import ARRAYS, CHANNELS, Rows, Windows
 

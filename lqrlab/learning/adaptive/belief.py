@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from lqrlab.compute import pytree
-from lqrlab.learning.adaptive.known import Known
 from lqrlab.learning.adaptive.prior import Families, Prior, Z, components
+from lqrlab.simulation import Told
 from lqrlab.systems import N_MAX
 
 _FLOOR = 1e-4
@@ -39,28 +39,28 @@ class Belief:
     W: Float[Array, "*batch F r r"]
 
 
-def start(prior: Prior, known: Known) -> Belief:
+def start(prior: Prior, told: Told) -> Belief:
     """The belief in one plant before its first step."""
-    theta, spread, odds, position = components(prior, known)
-    known_families = prior.known
-    if known_families is None:
+    theta, spread, odds, position = components(prior, told)
+    known = prior.known
+    if known is None:
         nothing = jnp.zeros(0)
         return Belief(
             theta, spread, odds, position, nothing.astype(int), nothing[:, None], nothing[:, None, None]
         )
-    size = jnp.stack([jnp.sum(known.coordinates.state_mask), jnp.sum(known.coordinates.input_mask)])
-    fits = jnp.where(jnp.all(known_families.sizes == size.astype(float)[None], axis=-1), 0.0, -jnp.inf)
-    log_odds, family = jax.lax.top_k(fits, known_families.most)
-    variance = prior.inflate * known_families.variance[family]
+    size = jnp.stack([jnp.sum(told.state_mask), jnp.sum(told.input_mask)])
+    fits = jnp.where(jnp.all(known.sizes == size.astype(float)[None], axis=-1), 0.0, -jnp.inf)
+    log_odds, family = jax.lax.top_k(fits, known.most)
+    variance = prior.inflate * known.variance[family]
     odds = jnp.concatenate([odds, log_odds])
     w, W = jnp.zeros_like(variance), variance[..., None] * jnp.eye(variance.shape[-1])[None]
     return Belief(theta, spread, odds, position, family, w, W)
 
 
-def learn(belief: Belief, prior: Prior, known: Known, z: Array, x: Array) -> Belief:
+def learn(belief: Belief, prior: Prior, told: Told, z: Array, x: Array) -> Belief:
     """The belief after z ``[Z]`` was followed by the state x ``[12]``: Bayes' rule, exact."""
-    variance = _FLOOR**2 + known.noise**2 + 2 * known.sensor_noise**2
-    exists = known.coordinates.state_mask.astype(float)
+    variance = _FLOOR**2 + told.noise**2 + 2 * told.sensor_noise**2
+    exists = told.state_mask.astype(float)
     rows = jnp.stack([belief.position, exists - belief.position])
     Sz = belief.spread @ z  # [K, 2, Z]
     expected = variance + Sz @ z

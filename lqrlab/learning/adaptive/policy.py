@@ -12,9 +12,9 @@ from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch, solve
 from lqrlab.learning.adaptive import belief as beliefs
 from lqrlab.learning.adaptive.belief import Belief
-from lqrlab.learning.adaptive.known import Known
 from lqrlab.learning.adaptive.prior import Prior, Z
-from lqrlab.systems import M_MAX, N_MAX, Plant
+from lqrlab.simulation import Problem, Told
+from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
 _LARGEST_COST = 1e6  # of a belief that nothing stabilises; beyond it the design only keeps its direction
 _SURE = 0.95  # weight of a component that is taken for certain
@@ -49,11 +49,11 @@ class AdaptivePolicy:
 
     At each step the belief in A and B takes in what the last input did (exact Bayesian regression), a step of policy
     iteration improves the cost to go of the likeliest plant, with what is not known about it as multiplicative noise
-    (so an input whose effect is uncertain is dear), and a probing input is added while the plant is new.
+    (so an input whose effect is uncertain is costly), and a probing input is added while the plant is new.
 
     Attributes:
         prior: what is believed before the first step, and how boldly to act.
-        known: what is known of the plants ``[*batch]``.
+        told: units, sample time and noise of the plants ``[*batch]``.
         m: the plants' number of inputs.
         doublings: 2 to this power steps of policy evaluation are made a step.
 
@@ -63,60 +63,60 @@ class AdaptivePolicy:
     """
 
     prior: Prior
-    known: Known
+    told: Told
     m: int = dataclasses.field(metadata={"static": True})
     doublings: int = dataclasses.field(default=2, metadata={"static": True})
 
     def init(self, batch_shape: tuple[int, ...]) -> Memory:
         """The prior, for each loop."""
-        known, lead = self._flat(batch_shape)
-        memory = jax.vmap(lambda one: begin(self.prior, one))(known)
+        told, lead = self._flat(batch_shape)
+        memory = jax.vmap(lambda one: begin(self.prior, one))(told)
         return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), memory)
 
     def __call__(self, carry: Memory, x: Array) -> tuple[Memory, Array]:
         """Learn from x ``[*batch, *extra, n]`` and answer with u ``[*batch, *extra, m]``."""
-        known, lead = self._flat(x.shape[:-1])
-        seen = self.known.coordinates.scale_state(x).astype(float).reshape(math.prod(lead), N_MAX)
+        told, lead = self._flat(x.shape[:-1])
+        seen = self.told.coordinates.scale_state(x).astype(float).reshape(math.prod(lead), N_MAX)
         num = math.prod(lead)
         flat = jax.tree.map(lambda a: a.reshape(num, *a.shape[len(lead) :]), carry)
-        memory, u = jax.vmap(lambda *one: step(self.prior, self.doublings, *one))(known, flat, seen)
+        memory, u = jax.vmap(lambda *one: step(self.prior, self.doublings, *one))(told, flat, seen)
         memory = jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), memory)
-        return memory, self.known.coordinates.unscale_input(u.reshape(*lead, M_MAX), self.m).astype(x.dtype)
+        return memory, self.told.coordinates.unscale_input(u.reshape(*lead, M_MAX), self.m).astype(x.dtype)
 
-    def _flat(self, lead: tuple[int, ...]) -> tuple[Known, tuple[int, ...]]:
-        """What is known of each loop, one after another."""
-        batch = self.known.noise.ndim
+    def _flat(self, lead: tuple[int, ...]) -> tuple[Told, tuple[int, ...]]:
+        """What is told of each loop, one after another."""
+        batch = len(self.told.batch_shape)
 
         def spread(a: Array) -> Array:
             core = a.shape[batch:]
             a = expand_batch(a, len(lead) + len(core), len(core))
             return jnp.broadcast_to(a, (*lead, *core)).reshape(math.prod(lead), *core)
 
-        return jax.tree.map(spread, self.known), lead
+        return jax.tree.map(spread, self.told), lead
 
 
-def begin(prior: Prior, known: Known) -> Memory:
+def begin(prior: Prior, told: Told) -> Memory:
     """The memory of one loop before its first step."""
-    belief = beliefs.start(prior, known)
-    P = prior.start * jnp.diag(known.coordinates.state_mask.astype(float))
+    belief = beliefs.start(prior, told)
+    P = prior.start * jnp.diag(told.state_mask.astype(float))
     return Memory(belief, jnp.zeros(Z), jnp.zeros((), int), P, jnp.full((), -1))
 
 
-def step(prior: Prior, doublings: int, known: Known, memory: Memory, x: Array) -> tuple[Memory, Array]:
+def step(prior: Prior, doublings: int, told: Told, memory: Memory, x: Array) -> tuple[Memory, Array]:
     """One plant, one step, in scaled and padded coordinates."""
-    learned = beliefs.learn(memory.belief, prior, known, memory.z, x)
+    learned = beliefs.learn(memory.belief, prior, told, memory.z, x)
     first = memory.t == 0
     belief = jax.tree.map(lambda old, new: jnp.where(first, old, new), memory.belief, learned)
-    K, P, component = _designed(prior, doublings, known, belief, memory)
-    inputs = known.coordinates.input_mask.astype(float)
+    K, P, component = _designed(prior, doublings, told, belief, memory)
+    inputs = told.input_mask.astype(float)
     at_large = jnp.sum(jax.nn.softmax(belief.odds)[: len(belief.theta)])
-    u = (_probe(prior, known, memory.t, at_large) - K @ x) * inputs
-    u = jnp.clip(jnp.where(jnp.isfinite(u), u, 0.0), -known.limit, known.limit)
+    u = (_probe(prior, told, memory.t, at_large) - K @ x) * inputs
+    u = jnp.clip(jnp.where(jnp.isfinite(u), u, 0.0), -told.limit, told.limit)
     return Memory(belief, jnp.concatenate([x, u]), memory.t + 1, P, component), u
 
 
 def _designed(
-    prior: Prior, doublings: int, known: Known, belief: Belief, memory: Memory
+    prior: Prior, doublings: int, told: Told, belief: Belief, memory: Memory
 ) -> tuple[Array, Array, Array]:
     """The gain, the likeliest hypothesis's cost to go, and that hypothesis where it is nearly certain, else −1.
 
@@ -134,7 +134,7 @@ def _designed(
         costs = prior.known.cost[belief.family]
         new = (component >= 0) & (component < at_large) & (component != memory.component)
         P = jnp.where(new, costs[jnp.minimum(best, at_large - 1)], P)
-    exists = known.coordinates.state_mask.astype(float)
+    exists = told.state_mask.astype(float)
     rows = jnp.stack([belief.position, exists - belief.position])
     dear = prior.caution * jnp.tensordot(rows @ jnp.diagonal(P), spread, 1)
     P = _improved(theta[best], jnp.eye(Z) + jnp.where(best == at_large, dear, 0.0), P, doublings)
@@ -164,16 +164,16 @@ def _greedy(H: Array) -> Array:
     return solve(H[N_MAX:, N_MAX:], H[N_MAX:, :N_MAX], definite=True)
 
 
-def _probe(prior: Prior, known: Known, t: Array, at_large: Array) -> Array:
+def _probe(prior: Prior, told: Told, t: Array, at_large: Array) -> Array:
     """The probing input of a step: as strong as the plant is unknown, and dying away."""
-    size = jnp.sum(known.coordinates.state_mask) + jnp.sum(known.coordinates.input_mask)
+    size = jnp.sum(told.state_mask) + jnp.sum(told.input_mask)
     constant, of_noise, times = prior.probe
-    amplitude = (constant + of_noise * known.noise) * jnp.exp(-t.astype(float) / (times * size.astype(float)))
+    amplitude = (constant + of_noise * told.noise) * jnp.exp(-t.astype(float) / (times * size.astype(float)))
     return at_large * amplitude * jnp.asarray(_SIGNS)[t % len(_SIGNS)]
 
 
 def adaptive(
-    plants: Plant | Known,
+    plants: Plant | Problem | Told,
     prior: Prior,
     *,
     noise: ArrayLike = 0.0,
@@ -184,7 +184,8 @@ def adaptive(
     """A regulator for plants of which only units, sample time and noise are told.
 
     Args:
-        plants: a plant or a batch, whose equations are not looked at; or what is known of one.
+        plants: a plant or a batch, whose equations are not looked at; or a problem, with its noise and limits, or what
+            is told of one.
         prior: what is believed beforehand.
         noise: standard deviation of the disturbance of the state at each step, in units of the state's scale.
         sensor_noise: the same of what is measured.
@@ -197,7 +198,9 @@ def adaptive(
     >>> bool(abs(run.xs[-1]).max() < 1e-3)
     True
     """
-    if isinstance(plants, Known):
+    if isinstance(plants, Told):
         return AdaptivePolicy(prior, plants, M_MAX, doublings)
-    known = Known.of(plants, noise=noise, sensor_noise=sensor_noise, limit=limit)
-    return AdaptivePolicy(prior, known, plants.m, doublings)
+    if isinstance(plants, Problem):
+        return AdaptivePolicy(prior, plants.told("units"), plants.m, doublings)
+    told = Told.units(Coordinates.of(plants), plants.dt, noise=noise, sensor_noise=sensor_noise, limit=limit)
+    return AdaptivePolicy(prior, told, plants.m, doublings)

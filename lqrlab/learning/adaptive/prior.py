@@ -10,8 +10,7 @@ from jaxtyping import Array, Float
 
 from lqrlab import control
 from lqrlab.compute import pytree
-from lqrlab.dataset import Description
-from lqrlab.learning.adaptive.known import Known
+from lqrlab.simulation import Told
 from lqrlab.systems import M_MAX, N_MAX
 
 Z = N_MAX + M_MAX
@@ -45,17 +44,17 @@ class Families:
         return len(self.mean)
 
 
-def transition(d: Description) -> np.ndarray:
-    """θ of described plants ``[*batch, Z, 12]``, float64."""
+def transition(d: Told) -> np.ndarray:
+    """θ of plants of which everything is told ``[*batch, Z, 12]``, float64."""
     A, B = (np.swapaxes(np.asarray(a, float), -1, -2) for a in (d.A, d.B))
     return np.concatenate([A, B], axis=-2)
 
 
-def families(plants: Sequence[Description], *, rank: int = 6) -> Families:
+def families(plants: Sequence[Told], *, rank: int = 6) -> Families:
     """Fit a Gaussian to each of some batches of plants, one a family.
 
     Args:
-        plants: descriptions ``[num, …]`` of at least two variants a family, all of one size.
+        plants: scaled plants ``[num, …]``, at least two variants a family, all of one size.
         rank: directions kept of a family.
     """
     columns = [np.stack(column) for column in zip(*(_family(d, rank) for d in plants))]
@@ -63,7 +62,7 @@ def families(plants: Sequence[Description], *, rank: int = 6) -> Families:
     return Families(mean, directions, variance, rest, sizes, cost, _most(columns[4]))
 
 
-def _family(d: Description, rank: int) -> tuple[np.ndarray, ...]:
+def _family(d: Told, rank: int) -> tuple[np.ndarray, ...]:
     """The columns of :class:`Families` for one family."""
     theta, (n, m) = transition(d), (int(np.sum(np.asarray(a)[0])) for a in (d.state_mask, d.input_mask))
     mean = theta.mean(0)
@@ -99,7 +98,7 @@ def _most(sizes: np.ndarray) -> int:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Prior:
-    """Beliefs before the first step, and how boldly to act on them. All numbers are learned: :mod:`.lessons`.
+    """Beliefs before the first step, and how boldly to act on them. All numbers are learned: :mod:`.training_episodes`.
 
     Two kinds of plants at large: *dense* ones, whose A − I and B are Gaussian entry by entry, and *kinematic* ones, in
     which the first half of the states are positions and the second half their rates, so that
@@ -174,15 +173,15 @@ def ridge(*, size: float = 0.3, caution: float = 0.0, probe: float = 0.15) -> Pr
     )
 
 
-def components(prior: Prior, known: Known) -> tuple[Array, Array, Array, Array]:
+def components(prior: Prior, told: Told) -> tuple[Array, Array, Array, Array]:
     """The plants at large for one plant: θ ``[K, Z, 12]``, covariances ``[K, 2, Z, Z]`` of the rows of positions and of
     the other rows, log weights ``[K]``, and which rows are positions ``[12]``."""
-    exists, inputs = known.coordinates.state_mask.astype(float), known.coordinates.input_mask.astype(float)
+    exists, inputs = told.state_mask.astype(float), told.input_mask.astype(float)
     half = (jnp.sum(exists) // 2).astype(int)
     i = jnp.arange(N_MAX)
     position = (i < half).astype(float)
     paired = (i[None, :] == i[:, None] + half) & (i[:, None] < half)
-    step = jnp.where(paired, known.steps, 0.0)
+    step = jnp.where(paired, told.steps, 0.0)
     still = jnp.concatenate([jnp.eye(N_MAX), jnp.zeros((M_MAX, N_MAX))]) * exists[None]
     moving = still.at[:N_MAX].add(step.T)
     ones, force = jnp.ones(N_MAX), jnp.ones(M_MAX)

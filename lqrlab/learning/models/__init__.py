@@ -4,7 +4,11 @@ One file a model; ``@models.register("name")`` enters one of your own, ``@models
 transformer, ``@models.activation("name")`` an activation.
 """
 
-from lqrlab.learning.models.base import (
+from lqrlab.learning.models.gain import GainNetwork
+from lqrlab.learning.models.layers import LayerNorm, Linear, attend
+from lqrlab.learning.models.matrix import MatrixNetwork
+from lqrlab.learning.models.mlp import MLP
+from lqrlab.learning.models.network import (
     Context,
     Described,
     HistoryNetwork,
@@ -19,10 +23,6 @@ from lqrlab.learning.models.base import (
     split,
     used,
 )
-from lqrlab.learning.models.gain import GainNetwork
-from lqrlab.learning.models.layers import LayerNorm, Linear, attend
-from lqrlab.learning.models.matrix import MatrixNetwork
-from lqrlab.learning.models.mlp import MLP
 from lqrlab.learning.models.recurrent import Recurrent
 from lqrlab.learning.models.transformer import Attention, Transformer, block
 

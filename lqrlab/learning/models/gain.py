@@ -3,8 +3,8 @@
 from flax import nnx
 from jax import Array
 
-from lqrlab.learning.config import ModelConfig
-from lqrlab.learning.models.base import Context, Described, apply_gain, check_shapes, register
+from lqrlab.learning.models.network import Context, Described, apply_gain, check_shapes, register
+from lqrlab.learning.train_config import ModelConfig
 
 
 class FixedGain(nnx.Module):

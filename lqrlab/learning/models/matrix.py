@@ -6,11 +6,11 @@ from flax import nnx
 from jax import Array
 
 from lqrlab.compute.linalg import batch_last
-from lqrlab.dataset import Description
-from lqrlab.learning.config import ModelConfig
-from lqrlab.learning.models.base import Context, activation, register
 from lqrlab.learning.models.gain import FixedGain, check_described
+from lqrlab.learning.models.network import Context, activation, register
 from lqrlab.learning.models.normal_form import NormalForm
+from lqrlab.learning.train_config import ModelConfig
+from lqrlab.simulation import Told
 from lqrlab.systems import M_MAX, N_MAX
 
 _STRENGTHS = (0.1, 1.0, 10.0, 100.0)
@@ -159,7 +159,7 @@ class MatrixNetwork(FixedGain):
         if config.stochastic:
             self.log_std = nnx.Param(jnp.zeros(M_MAX))
 
-    def encode(self, d: Description) -> Context:
+    def encode(self, d: Told) -> Context:
         """The gain itself."""
         live = d.state_mask
         # formed before it is rounded: in bfloat16 little of F − I would be left

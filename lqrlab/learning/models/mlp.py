@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from lqrlab.learning.config import ModelConfig
-from lqrlab.learning.models.base import HistoryNetwork, activation, register
 from lqrlab.learning.models.layers import Linear
+from lqrlab.learning.models.network import HistoryNetwork, activation, register
+from lqrlab.learning.train_config import ModelConfig
 
 
 @register("mlp")

@@ -16,7 +16,7 @@ from lqrlab import control
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import mul, t
-from lqrlab.dataset import Description
+from lqrlab.simulation import Told
 
 _DOUBLINGS = 6
 # of W, relative to its mean eigenvalue and to what inputs cost: a state without cost has no size of its own
@@ -43,7 +43,7 @@ class NormalForm:
     cross: Array
 
     @classmethod
-    def of(cls, d: Description) -> "NormalForm":
+    def of(cls, d: Told) -> "NormalForm":
         """Of descriptions ``[b, …]``."""
         A, B, Q, R, N, live = (jnp.moveaxis(a, 0, -1) for a in (d.A, d.B, d.Q, d.R, d.N, d.state_mask))
         return jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0), _normal(A, B, Q, R, N, live))

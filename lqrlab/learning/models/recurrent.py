@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from lqrlab.learning.config import ModelConfig
-from lqrlab.learning.models.base import HistoryNetwork, register
 from lqrlab.learning.models.layers import LayerNorm, Linear
+from lqrlab.learning.models.network import HistoryNetwork, register
+from lqrlab.learning.train_config import ModelConfig
 
 
 @register("recurrent")

@@ -6,9 +6,9 @@ from flax import nnx
 from jax import Array
 
 from lqrlab.compute.registry import Registry
-from lqrlab.learning.config import ModelConfig
-from lqrlab.learning.models.base import HistoryNetwork, activation, register
 from lqrlab.learning.models.layers import LayerNorm, Linear, attend
+from lqrlab.learning.models.network import HistoryNetwork, activation, register
+from lqrlab.learning.train_config import ModelConfig
 
 block = Registry("block", "block")
 """Decorator that enters a block class, built as ``cls(config, rngs=rngs)`` and called as :class:`Attention` is."""

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from lqrlab.simulation.engines.models import Loops, NonlinearModel
+from lqrlab.simulation.engines.batched_plants import Loops, NonlinearModel
 from lqrlab.simulation.recording import Keep
 
 # measured on a CPU with 1 MiB of second-level cache a core

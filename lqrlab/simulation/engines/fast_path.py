@@ -10,12 +10,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from lqrlab.compute import checks
 from lqrlab.control import Sampled
-from lqrlab.simulation.engines import batch_last, matrix_powers
+from lqrlab.simulation.engines import constant_gain, matrix_powers
+from lqrlab.simulation.engines.batched_plants import loops_of
 from lqrlab.simulation.engines.blocks import SHARED
-from lqrlab.simulation.engines.models import loops_of
-from lqrlab.simulation.environment import Env
-from lqrlab.simulation.noise import Noise
 from lqrlab.simulation.policies import LinearPolicy, Policy
+from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.recording import Arrays, Keep
 
 MANY = 64
@@ -29,12 +28,11 @@ SMALL = 6
 
 
 def rollout(
-    world: Env,
+    problem: Problem,
     policy: Policy,
     x0: Float[Array, "*lead n"],
     num_steps: int,
     keep: tuple[str, ...],
-    noise: Noise,
     key: PRNGKeyArray | None,
 ) -> dict[str, Array] | None:
     """``xs``, ``us`` and ``costs``, as far as they are kept; None for loops that are the reference scan's.
@@ -48,14 +46,13 @@ def rollout(
         type(policy) is not LinearPolicy
         or count < MANY
         or watched
-        or _shared_out(x0, policy.K, world.sampled.A)
+        or _shared_out(x0, policy.K, problem.A)
         or not np.issubdtype(x0.dtype, np.floating)
     ):
         return None
-    dt_of_each_start = world.dt.ndim > len(world.batch_shape)
-    if dt_of_each_start or checks.traced(world, policy, x0, noise, key, jnp.zeros(())):
+    if checks.traced(problem, policy, x0, key, jnp.zeros(())):
         return None
-    loops, starts = loops_of(world, policy.K, noise), x0.reshape(-1, x0.shape[-1])
+    loops, starts = loops_of(problem, policy.K), x0.reshape(-1, x0.shape[-1])
     out: Mapping[str, np.ndarray | Array] | None = None
     if (
         key is None
@@ -66,9 +63,11 @@ def rollout(
     ):
         out = matrix_powers.simulate(loops, starts, num_steps, keep)
     if out is None:
-        if count * num_steps * (1 if world.linear else world.substeps) < MUCH:
+        if count * num_steps * (1 if problem.linear else problem.substeps) < MUCH:
             return None
-        out = batch_last.simulate(loops, starts, num_steps, _kept(keep), key=key, substeps=world.substeps)
+        out = constant_gain.simulate(
+            loops, starts, num_steps, _kept(keep), key=key, substeps=problem.substeps
+        )
     return {
         name: jax.device_put(out[name].reshape(*lead, *out[name].shape[1:]), may_alias=True) for name in keep
     }

@@ -2,8 +2,8 @@
 
 import importlib
 
+from lqrlab.systems.families import enter
 from lqrlab.systems.plant import Plant
-from lqrlab.systems.registry import enter
 
 FIELDS = (
     *("oscillators", "pendulums", "carts", "arms", "robots", "mobile", "vehicles"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import importlib.metadata
 import json
 import shutil
 import sys
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import lqrlab
-from lqrlab.workbench.cli import bench, data_commands, doctor, identify, listing, options, pretrain
+from lqrlab.workbench.cli import data_commands, doctor, listing, options
 from lqrlab.workbench.cli.options import PATH, as_json, complete
 from lqrlab.workbench.runs import pipeline
 
 if TYPE_CHECKING:
     from lqrlab.systems import Plant
 
+COMMANDS = "lqrlab.commands"
+"""Entry points of further commands."""
 MATTER = ("run", "report", "sweep", "systems", "doctor")
 RESUMED = ("run", "sweep", "data", "train")
 _DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there and repeat the command")
@@ -29,8 +32,19 @@ class _Group(click.Group):
     """Turns what went wrong into one clean line: exit code 2 for a wrong request, 1 for a failed run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """What matters most comes first, not the alphabet."""
-        return [*MATTER, *(name for name in self.commands if name not in MATTER)]
+        """What matters most comes first, not the alphabet; then what extensions add."""
+        names = [*MATTER, *(name for name in self.commands if name not in MATTER)]
+        return [*names, *importlib.metadata.entry_points(group=COMMANDS).names]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """A command by its name, of this package or of an extension."""
+        if (found := super().get_command(ctx, name)) is not None:
+            return found
+        added = importlib.metadata.entry_points(group=COMMANDS, name=name)
+        for point in added:
+            options.with_plants(command := point.load())
+            return command
+        return None
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> Any:
         args = sys.argv[1:] if args is None else args
@@ -252,11 +266,8 @@ def init(folder: Path) -> None:
 
 
 for command in (
-    identify.identify,
     data_commands.data,
     data_commands.train,
-    bench.bench,
-    pretrain.pretrain,
     doctor.doctor,
     listing.listing,
 ):

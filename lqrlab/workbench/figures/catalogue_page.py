@@ -13,7 +13,7 @@ from jaxtyping import Float
 from lqrlab import control, systems
 from lqrlab.simulation import LinearPolicy, TrackingPolicy, Trajectory, rollout
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import animation, charts, demonstration, keyframes, svg
+from lqrlab.workbench.figures import animation, charts, example_loop, keyframes, svg
 from lqrlab.workbench.figures.formulas import mathml
 from lqrlab.workbench.figures.plant_card import Card, Table, card, phrase
 from lqrlab.workbench.figures.svg import Page
@@ -65,8 +65,8 @@ def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:
     gains = control.lqrd(stacked.A, stacked.B, stacked.Q, stacked.R, stacked.dt).K
     A, B = control.c2d(stacked.A, stacked.B, stacked.dt)
     closed = np.asarray(A - B @ gains)
-    steps = [demonstration.settling_steps(np.linalg.eigvals(F[: p.n, : p.n])) for F, p in zip(closed, plants)]
-    x0 = np.array([np.pad(demonstration.start(p), (0, n - p.n)) for p in plants])
+    steps = [example_loop.settling_steps(np.linalg.eigvals(F[: p.n, : p.n])) for F, p in zip(closed, plants)]
+    x0 = np.array([np.pad(example_loop.start(p), (0, n - p.n)) for p in plants])
     push = np.zeros((len(plants), 1, m))
     push[:, 0, 0] = [float(p.scales[1][0]) for p in plants]
 
@@ -106,7 +106,7 @@ def _spaced(name: str) -> str:
 
 def _tile(plant: Plant) -> str:
     """A small still picture."""
-    (drawn,) = demonstration.poses(plant, demonstration.start(plant)[None], np.zeros((1, plant.m)))
+    (drawn,) = example_loop.poses(plant, example_loop.start(plant)[None], np.zeros((1, plant.m)))
     drawn = tuple(s for s in drawn if not isinstance(s, systems.drawing.Text))
     width, height = 92.0, 60.0
     shapes = keyframes.still(drawn, systems.drawing.bounds(drawn), width, height)
@@ -119,7 +119,7 @@ def _entry(plant: Plant, shown: Demonstration, linear: bool, *, unfolded: bool) 
     about, run = card(plant), shown.released["optimal"]
     if not linear:
         policy = LinearPolicy(jnp.asarray(shown.K))
-        run = rollout(plant, policy, jnp.asarray(demonstration.start(plant)), len(run.us))
+        run = rollout(plant, policy, jnp.asarray(example_loop.start(plant)), len(run.us))
     film = animation.animation(
         plant,
         {"optimal": run},

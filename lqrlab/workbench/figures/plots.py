@@ -13,9 +13,7 @@ from jaxtyping import ArrayLike, Float
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
-from lqrlab.identification import Log
 from lqrlab.simulation import Trajectory
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, svg
@@ -153,34 +151,6 @@ def _bands(
         low, high = np.quantile(values, within, axis=0)
         ink = {"facecolor": to_rgba(look["color"], alpha), "edgecolor": look["color"], "lw": 0.5}
         axis.fill_between(ts[: len(low)], low, high, step="post" if held else None, ls=look["ls"], **ink)
-
-
-def log(recorded: Log, title: str = "") -> Figure:
-    """The signals of a log over time, their power densities, and how much of each output the inputs explain."""
-    pairs = list(recorded.signals)
-    figure, axes = grid(len(pairs) + 2, 2, 1.8)
-    t, ends = recorded.dt * np.arange(len(recorded)), recorded.first[1:]
-    f, power = recorded.spectra()
-    for axis, (signal, values) in zip(axes, pairs):
-        axis.plot(t, values, lw=0.8)
-        for end in ends:  # a new record
-            axis.axvline(recorded.dt * end, color="#7F7F7F", lw=0.6)
-        axis.set(xlabel="time [s]", ylabel=signal.label)
-    spectra, coherence = axes[-2:]
-    for (signal, _), line in zip(pairs, power):
-        spectra.loglog(f[1:], np.maximum(line[1:] / max(line[1:].max(), 1e-300), 1e-12), label=signal.name)
-    spectra.set(xlabel="frequency [Hz]", ylabel="power, relative [1]")
-    spectra.legend(fontsize=7)
-    for signal, line in zip(recorded.outputs, recorded.coherence()[1]):
-        coherence.semilogx(f[1:], line[1:], label=signal.name)
-    coherence.set(xlabel="frequency [Hz]", ylabel="coherence [1]", ylim=(0, 1.05))
-    coherence.legend(fontsize=7)
-    for axis in (spectra, coherence):  # less than a decade would be labelled 2 × 10⁰, 3 × 10⁰, …
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.xaxis.set_minor_formatter(NullFormatter())
-    figure.suptitle(title)
-    return figure
 
 
 def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figure:

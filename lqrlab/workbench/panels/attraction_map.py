@@ -14,10 +14,10 @@ from lqrlab.systems import Plant
 from lqrlab.workbench.figures import svg
 from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.svg import Picture, Stroke
-from lqrlab.workbench.panels import binding, controls
+from lqrlab.workbench.panels import controls
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
-from lqrlab.workbench.panels.region_of_attraction import Setting, maps
+from lqrlab.workbench.panels.region_of_attraction import AttractionSetting, maps
 from lqrlab.workbench.runs.session import headless
 
 _SIDE = 290.0  # of a map [px]
@@ -25,7 +25,7 @@ _SIDE = 290.0  # of a map [px]
 
 def attraction_map(
     plant: str | Plant,
-    policies: Mapping[str, binding.Controller] | None = None,
+    policies: Mapping[str, object] | None = None,
     *,
     plane: Sequence[str] | None = None,
     span: float = 4.0,
@@ -38,7 +38,7 @@ def attraction_map(
 
     Args:
         plant: a family of the catalogue, or one plant of your own.
-        policies: label → policy, network, checkpoints folder or function plant → policy, besides the plant's LQR.
+        policies: label → controller, as :func:`lqrlab.simulation.bind` takes it, besides the plant's LQR.
         plane: names of the two states that are varied; the others start at the equilibrium.
         span: how far the map reaches, in scales of its states.
         limit: of the inputs, in units of what counts as large; 100 or more for none.
@@ -49,13 +49,15 @@ def attraction_map(
     Returns:
         The panel; without a person the picture.
     """
-    setting = Setting.of(plant, policies, plane, span=span, limit=limit, num=num, num_steps=num_steps)
+    setting = AttractionSetting.of(
+        plant, policies, plane, span=span, limit=limit, num=num, num_steps=num_steps
+    )
     if headless() and values is None:
         return picture(setting)
     return AttractionMap(setting).at(values)
 
 
-def picture(setting: Setting, check: Check = lambda: None) -> Picture:
+def picture(setting: AttractionSetting, check: Check = lambda: None) -> Picture:
     """The maps side by side, and with two of them where they differ."""
     regions, strokes = maps(setting, check), svg.strokes(setting.policies)
     plant, (wide, tall) = setting.plant, setting.reach
@@ -104,7 +106,7 @@ def _differing(
     return rgba
 
 
-def _unsaturated(setting: Setting, axes: Axes) -> str:
+def _unsaturated(setting: AttractionSetting, axes: Axes) -> str:
     """Where the linear loop never meets its limits: x'Px at most what :func:`control.unsaturated_level` says."""
     if setting.limits is None:
         return ""
@@ -118,7 +120,7 @@ def _unsaturated(setting: Setting, axes: Axes) -> str:
     return axes.curve(x, y, Stroke(7))
 
 
-def _words(setting: Setting, regions: Mapping[str, Attraction]) -> str:
+def _words(setting: AttractionSetting, regions: Mapping[str, Attraction]) -> str:
     starts = next(iter(regions.values())).verdict.size
     shares = "; ".join(f"<b>{html.escape(label)}</b> {100 * a.share:.1f} %" for label, a in regions.items())
     name = html.escape(setting.plant.name)
@@ -142,10 +144,10 @@ def _words(setting: Setting, regions: Mapping[str, Attraction]) -> str:
     return "<br>".join(lines)
 
 
-class AttractionMap(Panel[Setting, Picture]):
+class AttractionMap(Panel[AttractionSetting, Picture]):
     """The panel; its controls are attributes, ``parameters`` by name."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: AttractionSetting) -> None:
         self._default, quiet = setting, {"continuous_update": False}
         self.across, self.up = controls.plane_choosers(setting.plant.states, setting.across, setting.up)
         self.span = controls.slider("reach, × scale", setting.span, 0.5, 20.0, **quiet)
@@ -165,7 +167,7 @@ class AttractionMap(Panel[Setting, Picture]):
         self.track(**{n: getattr(self, n) for n in ("across", "up", "span", "limit", "parameters")})
         self.ask()
 
-    def _question(self) -> Setting:
+    def _question(self) -> AttractionSetting:
         if self.across.value == self.up.value:
             raise ValueError("choose two different states")
         names = ("across", "up", "span", "limit")
@@ -173,5 +175,5 @@ class AttractionMap(Panel[Setting, Picture]):
         plant = controls.changed(self._default.plant, self.parameters)
         return dataclasses.replace(self._default, plant=plant, **chosen)
 
-    def _compute(self, question: Setting, check: Check) -> Picture:
+    def _compute(self, question: AttractionSetting, check: Check) -> Picture:
         return picture(question, check)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from lqrlab import systems
 from lqrlab.systems import Plant, Signal
-from lqrlab.workbench.figures import demonstration
+from lqrlab.workbench.figures import example_loop
 
 Sliders = dict[str, ipywidgets.FloatSlider]
 WIDE: dict[str, Any] = {
@@ -72,7 +72,7 @@ def initial_sliders(plant: Plant, **options: object) -> Sliders:
     """A slider for each state's initial deviation."""
     return {
         s.name: slider(s.label, float(x), -REACH * s.scale, REACH * s.scale, **options)
-        for s, x in zip(plant.states, demonstration.start(plant))
+        for s, x in zip(plant.states, example_loop.start(plant))
     }
 
 

@@ -2,46 +2,41 @@
 
 import base64
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
 from lqrlab.workbench.figures import loop_plots, plots, svg
-
-if TYPE_CHECKING:
-    from lqrlab.workbench.panels.regulator_design import Design, Setting
-
-OVERVIEW = "overview"
+from lqrlab.workbench.panels.loop_design import LoopDesign, LoopSetting
 
 
-def _bode(s: "Setting", d: "Design") -> Figure:
+def _bode(s: LoopSetting, d: LoopDesign) -> Figure:
     return loop_plots.bode({"loop gain": (d.A, d.B, d.K), "closed loop": (d.A - d.B @ d.K, d.B, d.K)}, s.dt)
 
 
-def _nyquist(s: "Setting", d: "Design") -> Figure:
+def _nyquist(s: LoopSetting, d: LoopDesign) -> Figure:
     return loop_plots.nyquist({"loop gain": (d.A, d.B, d.K)}, s.dt)
 
 
-def _root_locus(s: "Setting", d: "Design") -> Figure:
+def _root_locus(s: LoopSetting, d: LoopDesign) -> Figure:
     return loop_plots.root_locus(d.A, d.B, d.K, s.dt)
 
 
-def _pole_zero(s: "Setting", d: "Design") -> Figure:
+def _pole_zero(s: LoopSetting, d: LoopDesign) -> Figure:
     return loop_plots.pole_zero(d.A - d.B @ d.K, d.B, _first_output(s, d), dt=s.dt)
 
 
-def _step(s: "Setting", d: "Design") -> Figure:
+def _step(s: LoopSetting, d: LoopDesign) -> Figure:
     closed = d.A - d.B @ d.K, d.B, _first_output(s, d)
     return loop_plots.step({"closed loop": closed}, s.dt, s.ticks // s.sample)
 
 
-def _first_output(s: "Setting", d: "Design") -> np.ndarray:
+def _first_output(s: LoopSetting, d: LoopDesign) -> np.ndarray:
     return np.eye(s.plant.n, len(d.A))[:1]
 
 
-def _phase_plane(s: "Setting", d: "Design") -> Figure:
+def _phase_plane(s: LoopSetting, d: LoopDesign) -> Figure:
     """The first state and that of the second half which is its rate in a mechanical plant; the others at rest."""
     plant, pair, limit = s.plant, [0, s.plant.n // 2], np.asarray(s.limits)
     x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
@@ -60,7 +55,7 @@ def _phase_plane(s: "Setting", d: "Design") -> Figure:
     return loop_plots.phase_plane(rates, box, labels=names, runs=[d.built.xs[:, pair]])
 
 
-VIEWS: dict[str, Callable[["Setting", "Design"], Figure]] = {
+VIEWS: dict[str, Callable[[LoopSetting, LoopDesign], Figure]] = {
     "Bode": _bode,
     "Nyquist": _nyquist,
     "root locus": _root_locus,
@@ -70,7 +65,7 @@ VIEWS: dict[str, Callable[["Setting", "Design"], Figure]] = {
 }
 
 
-def drawn(setting: "Setting", design: "Design", alt: str) -> str:
+def drawn(setting: LoopSetting, design: LoopDesign, alt: str) -> str:
     """The setting's view of a design as an SVG document that holds it as an image."""
     figure = VIEWS[setting.view](setting, design)
     width, height = (100 * float(a) for a in figure.get_size_inches())

@@ -12,8 +12,9 @@ from lqrlab.workbench.figures import charts
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls, loop_views
 from lqrlab.workbench.panels.live_panel import Check
+from lqrlab.workbench.panels.loop_design import LATE, OVERVIEW, TICKS, LoopSetting
 from lqrlab.workbench.panels.panel import Panel
-from lqrlab.workbench.panels.regulator_design import LATE, TICKS, Setting, picture
+from lqrlab.workbench.panels.regulator_design import picture
 
 
 def lqr_designer(
@@ -28,11 +29,11 @@ def lqr_designer(
     return Designer(plant, num_steps).at(values)
 
 
-class Designer(Panel[Setting, Picture]):
+class Designer(Panel[LoopSetting, Picture]):
     """The panel; its controls are attributes, ``states``, ``inputs`` and ``parameters`` by name."""
 
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
-        self._default = default = Setting.of(plant, num_steps)
+        self._default = default = LoopSetting.of(plant, num_steps)
         self.states, self.inputs = (
             {s.name: controls.slider(s.name.replace("_", " "), 0.0, -3.0, 3.0) for s in signals}
             for signals in (default.plant.states, default.plant.inputs)
@@ -46,7 +47,7 @@ class Designer(Panel[Setting, Picture]):
         self.limit = controls.limit_slider(controls.FREE)
         self.size = controls.slider("initial state, ×", 1.0, 0.05, 3.0)
         self.view = ipywidgets.Dropdown(
-            options=(loop_views.OVERVIEW, *loop_views.VIEWS), description="picture", **controls.WIDE
+            options=(OVERVIEW, *loop_views.VIEWS), description="picture", **controls.WIDE
         )
         self.parameters = controls.parameter_sliders(default.plant)
         pages = {
@@ -61,7 +62,7 @@ class Designer(Panel[Setting, Picture]):
         self.track(**{name: getattr(self, name) for name in names})
         self.ask()
 
-    def _question(self) -> Setting:
+    def _question(self) -> LoopSetting:
         states, inputs = (
             np.array([10.0**s.value for s in group.values()]) for group in (self.states, self.inputs)
         )
@@ -78,8 +79,8 @@ class Designer(Panel[Setting, Picture]):
             view=self.view.value,
         )
 
-    def _compute(self, question: Setting, check: Check) -> Picture:
+    def _compute(self, question: LoopSetting, check: Check) -> Picture:
         return picture(question)
 
-    def _codes(self, question: Setting) -> list[str]:
+    def _codes(self, question: LoopSetting) -> list[str]:
         return [question.code, *super()._codes(question)]

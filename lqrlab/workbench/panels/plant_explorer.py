@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from lqrlab import control, simulation, systems
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import demonstration
+from lqrlab.workbench.figures import example_loop
 from lqrlab.workbench.figures.animation import HOLD, Animation, animation
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
@@ -92,7 +92,7 @@ class Explorer(Panel[Question, Animation]):
     def _compute(self, question: Question, check: Check) -> Animation:
         nominal, plant, x0, loop = question
         if nominal.name not in self._horizons:
-            self._horizons[nominal.name] = demonstration.horizon(nominal, self._num_steps)
+            self._horizons[nominal.name] = example_loop.horizon(nominal, self._num_steps)
         check()
         return film(plant, x0, self._horizons[nominal.name], loop)
 
@@ -126,9 +126,9 @@ def film(plant: Plant, x0: Float[np.ndarray | Array, " n"], num_steps: int, loop
     other = _OPEN if loop == _CLOSED else _CLOSED
     signals = [s.name for s in (*plant.states[:5], *plant.inputs[:3])]
     drawn = animation(plant, {loop: runs[loop]}, curves={other: runs[other]}, signals=signals, width=640)
-    lasts = demonstration.time_constant(np.asarray(design.poles), float(plant.dt))
+    lasts = example_loop.time_constant(np.asarray(design.poles), float(plant.dt))
     cost = float(jnp.asarray(x0) @ design.P @ jnp.asarray(x0))
-    modes = "; ".join(demonstration.mode_sentences(plant))
+    modes = "; ".join(example_loop.mode_sentences(plant))
     words = (
         f"{html.escape(plant.title)}.<br><b>Open loop:</b> {html.escape(modes)}.<br>"
         f"<b>Under its optimum:</b> slowest time constant {lasts:.2g} s; this start costs {cost:.4g}, on the nonlinear "

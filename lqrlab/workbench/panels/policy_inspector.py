@@ -11,15 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from lqrlab import control, evaluation, simulation
+from lqrlab import evaluation, simulation
 from lqrlab.compute import checks
-from lqrlab.simulation import Trajectory
-from lqrlab.simulation.verdict import Verdict
+from lqrlab.simulation import Problem, Trajectory, Verdict
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts, demonstration, svg
+from lqrlab.workbench.figures import charts, example_loop, svg
 from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.svg import Picture
-from lqrlab.workbench.panels import binding, controls
+from lqrlab.workbench.panels import controls
 from lqrlab.workbench.panels.click_plane import Plane
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
@@ -29,14 +28,14 @@ _WIDTH = 600.0  # of the curves [px]
 
 
 def policy_inspector(
-    policy: binding.Controller,
+    policy: object,
     family: str | Plant,
     *,
     label: str = "network",
     num_steps: int | None = None,
     values: Mapping[str, Any] | None = None,
 ) -> "Inspector | Picture":
-    """A panel that runs a policy, as :func:`binding.bind` takes it, and the plant's LQR from a start of one's choice.
+    """A panel that runs a controller, as :func:`lqrlab.simulation.bind` takes it, and the plant's LQR from a start.
 
     The plant is a family of the catalogue or one of your own, the policy is called ``label``, a run takes ``num_steps``
     samples or two settling times of the optimum. ``values`` is what the controls begin
@@ -53,22 +52,28 @@ def picture(pair: "Pair", x0: Float[np.ndarray | Array, " n"], across: int, up: 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair:
-    """A plant, its LQR and the policy compared with it, both bound to it."""
+    """A plant with its LQR, and the policy compared with it."""
 
-    plant: Plant
-    design: control.LQR
+    problem: Problem
     policy: simulation.Policy
     label: str
     num_steps: int
 
     @classmethod
-    def of(cls, plant: Plant, policy: binding.Controller, label: str, num_steps: int | None) -> "Pair":
-        """Design the LQR and bind the policy."""
+    def of(cls, plant: Plant, controller: object, label: str, num_steps: int | None) -> "Pair":
+        """Design the LQR and bind the controller."""
         if label == "optimal":
             raise ValueError("label: expected a name for the policy, but found 'optimal', the LQR's")
-        design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
-        steps = evaluation.settling_steps(design.poles) if num_steps is None else num_steps
-        return cls(plant, design, binding.bind(policy, plant), label, checks.whole("num_steps", steps))
+        problem = Problem.of(plant)
+        poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
+        steps = evaluation.settling_steps(poles) if num_steps is None else num_steps
+        return cls(problem, simulation.bind(controller, problem), label, checks.whole("num_steps", steps))
+
+    @property
+    def plant(self) -> Plant:
+        """The plant."""
+        assert self.problem.plant is not None
+        return self.problem.plant
 
 
 class Run(NamedTuple):
@@ -85,20 +90,21 @@ Runs = dict[str, dict[str, Run]]
 
 def compare(pair: Pair, x0: Float[np.ndarray | Array, " n"], check: Check = lambda: None) -> Runs:
     """Both policies from x0."""
-    P = np.asarray(pair.design.P)
+    P = np.asarray(pair.problem.P)
     least = float(x0 @ P @ x0)
 
     def run(policy: simulation.Policy, linear: bool) -> Run:
         check()
-        path = simulation.rollout(pair.plant, policy, jnp.asarray(x0), pair.num_steps, linear=linear)
+        problem = dataclasses.replace(pair.problem, linear=linear)
+        path = simulation.rollout(problem, policy, jnp.asarray(x0), pair.num_steps)
         path = jax.tree.map(np.asarray, path)
         cost, verdict = (
             path.costs.sum() + path.xs[-1] @ P @ path.xs[-1],
-            demonstration.outcome(pair.plant, path),
+            example_loop.outcome(pair.plant, path),
         )
         return Run(path, verdict, cost / least if verdict == Verdict.CONVERGED and least > 0 else np.inf)
 
-    policies = {"optimal": simulation.LinearPolicy(pair.design.K), pair.label: pair.policy}
+    policies = {"optimal": simulation.LinearPolicy(pair.problem.K), pair.label: pair.policy}
     return {
         name: {label: run(policy, name == "linear") for label, policy in policies.items()}
         for name in ("linear", "nonlinear")
@@ -109,7 +115,7 @@ def words(pair: Pair, runs: Runs) -> str:
     """All costs in words."""
     (lqr_linear, linear), (lqr, nonlinear) = (kind.values() for kind in runs.values())
     x0, name = lqr.path.xs[0], html.escape(pair.label)
-    least = float(x0 @ np.asarray(pair.design.P) @ x0)
+    least = float(x0 @ np.asarray(pair.problem.P) @ x0)
     if not least > 0:
         return "This start is the equilibrium: its cost is zero. Choose another."
 
@@ -168,7 +174,7 @@ class Inspector(Panel[Question, tuple[str, Picture]]):
     """
 
     def __init__(
-        self, plant: Plant, policy: binding.Controller, label: str = "network", num_steps: int | None = None
+        self, plant: Plant, policy: object, label: str = "network", num_steps: int | None = None
     ) -> None:
         self._nominal, self._policy, self._label, self._num_steps = plant, policy, label, num_steps
         self._pairs: dict[tuple[float, ...], Pair] = {}

@@ -10,17 +10,23 @@ from jaxtyping import Array, Float
 from lqrlab import evaluation
 from lqrlab.compute import checks
 from lqrlab.evaluation import Attraction
+from lqrlab.simulation import LinearPolicy, Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.panels import binding, controls
+from lqrlab.workbench.panels import controls
 from lqrlab.workbench.panels.live_panel import Check
 
 
+def optimal(problem: Problem) -> LinearPolicy:
+    """The plant's sampled-data LQR."""
+    return LinearPolicy(problem.K)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class Setting:
+class AttractionSetting:
     """A map: the plant, the policies and the plane."""
 
     plant: Plant
-    policies: dict[str, binding.Controller]
+    policies: dict[str, object]
     across: int  # number of the state that is varied along the plane's width; those not varied start at 0
     up: int  # and along its height
     span: float = 4.0  # how far the map reaches, in scales of its states
@@ -38,10 +44,10 @@ class Setting:
     def of(
         cls,
         plant: str | Plant,
-        policies: Mapping[str, binding.Controller] | None,
+        policies: Mapping[str, object] | None,
         plane: Sequence[str] | None,
         **sizes: float,
-    ) -> "Setting":
+    ) -> "AttractionSetting":
         """The plant's LQR and the policies, in a plane of two named states; ``sizes`` are the other attributes.
 
         Without names the plane is that of :func:`controls.revealing_plane`.
@@ -59,7 +65,7 @@ class Setting:
             raise ValueError(f"policies: expected {{label: policy}}, but found {type(policies).__name__}")
         if "optimal" in (policies or {}):
             raise ValueError("policies: expected other labels than 'optimal', which is the LQR's own")
-        return cls(plant, {"optimal": binding.optimal, **(policies or {})}, across, up, **sizes)  # type: ignore[arg-type]
+        return cls(plant, {"optimal": optimal, **(policies or {})}, across, up, **sizes)  # type: ignore[arg-type]
 
     @property
     def limits(self) -> tuple[Float[Array, " m"], Float[Array, " m"]] | None:
@@ -83,15 +89,15 @@ class Setting:
         return x0
 
 
-def maps(setting: Setting, check: Check = lambda: None) -> dict[str, Attraction]:
+def maps(setting: AttractionSetting, check: Check = lambda: None) -> dict[str, Attraction]:
     """The verdict on each start of the plane under each policy."""
     x0, regions = setting.starts(), {}
+    problem = Problem.of(setting.plant, limits=setting.limits)
     for label, policy in setting.policies.items():
         try:
             regions[label] = evaluation.attraction(
-                setting.plant, binding.bind(policy, setting.plant), x0,
-                num_steps=setting.num_steps, limits=setting.limits, check=check,
-            )  # fmt: skip
+                problem, policy, x0, num_steps=setting.num_steps, check=check
+            )
         except ValueError as error:
             raise ValueError(f"{label}: {error}") from error
     return regions

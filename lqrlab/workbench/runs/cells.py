@@ -84,7 +84,7 @@ class Exporter(HTMLExporter):
         yield from super().default_filters()
         yield "markdown2html", self._markdown
         yield "latex2html", lambda text: self._cleaned(_latex_output(text))
-        yield "clean", self._held
+        yield "clean", self._placeholder
 
     @jinja2.pass_context
     def _markdown(self, context: Mapping[str, dict], source: str) -> str:
@@ -98,7 +98,7 @@ class Exporter(HTMLExporter):
         self._styles += styles
         return markup
 
-    def _held(self, markup: str) -> str:
+    def _placeholder(self, markup: str) -> str:
         """What stands for an output until the page is made; nobody can guess it, and so write it elsewhere."""
         name = secrets.token_hex(16)
         self._outputs[name] = self._cleaned(markup)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import lqrlab
 from lqrlab.compute import checks
-from lqrlab.compute.config import OneOf, Range, checked
+from lqrlab.compute.configuration import OneOf, Range, checked
 from lqrlab.compute.files import plant_files, read_object
 
 Cell = Mapping[str, Any]

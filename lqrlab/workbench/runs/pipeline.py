@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import NamedTuple, TextIO
 
 import lqrlab
-from lqrlab.workbench.runs import execution, named_values, notebooks, run_folder, session
+from lqrlab.workbench.runs import execution, name_checks, notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 from lqrlab.workbench.runs.run_folder import Record, Status, short
 from lqrlab.workbench.runs.terminal import Progress, clock
@@ -139,7 +139,7 @@ def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequen
     others = {path.stem for path in source.glob(notebooks.NUMBERED)} - names
     settings = {k: v for k, v in notebooks.read_profile(source, profile).items() if k not in others}
     values = notebooks.effective(chain, settings, given)
-    named_values.check(values, given)
+    name_checks.check(values, given)
     prints = notebooks.fingerprints(chain, values)
     wanted = {nb.name for nb in chosen} or names
     return [Step(nb, values[nb.name], prints[nb.name]) for nb in chain if nb.name in wanted]

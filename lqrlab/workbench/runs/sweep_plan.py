@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lqrlab.compute.files import PLANT_FILES, read_bytes
-from lqrlab.workbench.runs import named_values, notebooks, pipeline, run_folder, session, sweep_program
+from lqrlab.workbench.runs import name_checks, notebooks, pipeline, run_folder, session, sweep_program
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 
 _RANGE = re.compile(r"([^:]+):([^:]+?)(:log)?")
@@ -112,7 +112,7 @@ def planned(asked: Sweep) -> tuple[SweepPlan, list[Point]]:
     given = points(nb, asked, common)
     values = [_effective(nb, common, point) for point in given]
     for each in values if nb.kind == "notebook" else ():
-        named_values.check({nb.name: each}, asked.given)
+        name_checks.check({nb.name: each}, asked.given)
     executor, reason = _executor(nb, values, asked)
     names = [f"{i:05d}" for i in range(1, len(given) + 1)]
     if executor == "notebooks":

@@ -1,0 +1,192 @@
+"""How near to the truth, and how fast, plants are found in logs: beside nfoursid, jax-sysid and SciPy alone."""
+
+import contextlib
+import dataclasses
+import importlib.util
+import io
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import scipy.optimize
+
+from benchmarks.measurement import Call, Row, measure, row
+from lqrlab import control, simulation, systems
+from lqrlab.compute import seconds
+from lqrlab.extensions import identification
+from lqrlab.extensions.identification import Log
+from lqrlab.extensions.identification.shooting import DEFECT, PULL, first_states
+from lqrlab.systems import Signal
+
+Matrices = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""A, B, C, with or without a leading axis."""
+_LAGS = 30
+_MANY = 1000  # records at once, where the rate is measured
+
+
+def records(
+    n: int, num: int, samples: int = 1000, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, list[Matrices]]:
+    """White inputs ``[num, T, 1]``, outputs with 10 % noise, and the stable plants of order n behind them."""
+    rng = np.random.default_rng(seed)
+    us, ys, plants = rng.normal(size=(num, samples, 1)), np.empty((num, samples, 1)), []
+    for k in range(num):
+        size, turn = rng.uniform(0.7, 0.95, n // 2), rng.uniform(0.1, 1.2, n // 2)
+        A = np.zeros((n, n))
+        for j, (r, w) in enumerate(zip(size, turn)):
+            c, s = r * np.cos(w), r * np.sin(w)
+            A[2 * j : 2 * j + 2, 2 * j : 2 * j + 2] = [[c, s], [-s, c]]
+        B, C, x = rng.normal(size=(n, 1)), rng.normal(size=(1, n)), np.zeros(n)
+        for t in range(samples):
+            ys[k, t] = C @ x
+            x = A @ x + B @ us[k, t]
+        ys[k] += 0.1 * ys[k].std() * rng.normal(size=(samples, 1))
+        plants.append((A, B, C))
+    return us, ys, plants
+
+
+def bench_identify(orders: Sequence[int] = (2, 4), *, num: int = 50, repeats: int = 3) -> list[Row]:
+    """Errors of linear models on ``num`` records and their rate, then a fit of a cart-pole's five parameters.
+
+    nfoursid and jax-sysid are measured beside where they are installed (``pip install nfoursid jax-sysid``).
+    """
+    return [each for n in orders for each in _linear(n, num, repeats)] + _physical(repeats)
+
+
+def _linear(n: int, num: int, repeats: int) -> list[Row]:
+    us, ys, plants = records(n, num)
+    methods: dict[str, Callable[[], list[Matrices]]] = {
+        "subspaces, all at once": lambda: _together(us, ys, n),
+        "subspace, one by one": lambda: [_alone(u, y, n) for u, y in zip(us, ys)],
+    }
+    others = {
+        library: partial(find, n) for library, find in (("nfoursid", _nfoursid), ("jax_sysid", _jax_sysid))
+        if importlib.util.find_spec(library)
+    }  # fmt: skip
+    methods |= {name: partial(_each, find, us, ys) for name, find in others.items()}
+    found = {name: method() for name, method in methods.items()}
+    found["subspace and refine"] = [_alone(u, y, n, refined=True) for u, y in zip(us, ys)]
+    errors = {
+        name: np.median([_errors(f, p) for f, p in zip(each, plants)], 0) for name, each in found.items()
+    }
+    many_us, many_ys = (np.tile(a, (-(-_MANY // num), 1, 1)) for a in (us, ys))
+    together: dict[str, Call] = {
+        "subspaces, all at once": lambda: identification.subspaces(many_us, many_ys, n)
+    }
+    times = {name: t / num for name, t in measure(methods | together, repeats).items()}
+    times["subspaces, all at once"] *= num / len(many_us)
+    rows = []
+    for name, (pulses, poles) in errors.items():
+        rows.append(row(f"n={n}: {name}: error of the pulse response, median", 100 * pulses, "%"))
+        rows.append(row(f"n={n}: {name}: error of the poles, median", poles, "1"))
+    rows += [row(f"n={n}: {name}", 1 / t, "records/s") for name, t in times.items()]
+    for library in others:
+        for what, ratio in zip(("pulse response", "poles"), errors["subspace and refine"] / errors[library]):
+            title = f"n={n}: subspace and refine: error of the {what} over {library}'s"
+            rows.append(row(title, ratio, "×", 1.05, least=False))
+        rate = times[library] / times["subspaces, all at once"]
+        rows.append(row(f"n={n}: records a second over {library}'s", rate, "×", 20))
+    return rows
+
+
+def _each(find: Callable[..., Matrices], us: np.ndarray, ys: np.ndarray) -> list[Matrices]:
+    return [find(u, y) for u, y in zip(us, ys)]
+
+
+def _errors(found: Matrices, true: Matrices) -> tuple[float, float]:
+    """Of the pulse response, relative; of the poles, the largest distance to the nearest that was found."""
+    a, b = (
+        np.array([C @ np.linalg.matrix_power(A, k) @ B for k in range(_LAGS)]) for A, B, C in (found, true)
+    )
+    near, poles = (np.linalg.eigvals(A) for A, _, _ in (found, true))
+    distance = np.abs(near[:, None] - poles).min(0).max()
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b)), float(distance)
+
+
+def _together(us: np.ndarray, ys: np.ndarray, n: int) -> list[Matrices]:
+    found = identification.subspaces(us, ys, n)
+    return list(zip(*(np.asarray(a) for a in found[:3])))
+
+
+def _alone(u: np.ndarray, y: np.ndarray, n: int, *, refined: bool = False) -> Matrices:
+    log = Log(u, y, 1.0, (Signal("u", "1"),), (Signal("y", "1"),))
+    model = identification.subspace(log, n)
+    model = identification.refine(model, log) if refined else model
+    return model.A, model.B, model.C
+
+
+def _nfoursid(n: int, u: np.ndarray, y: np.ndarray) -> Matrices:
+    frame = pd.DataFrame({"u": u[:, 0], "y": y[:, 0]})
+    library = importlib.import_module("nfoursid.nfoursid")
+    problem = library.NFourSID(frame, output_columns=["y"], input_columns=["u"], num_block_rows=10)
+    problem.subspace_identification()
+    model = problem.system_identification(rank=n)[0]
+    return model.a, model.b, model.c
+
+
+def _jax_sysid(n: int, u: np.ndarray, y: np.ndarray) -> Matrices:
+    model = importlib.import_module("jax_sysid.models").LinearModel(n, 1, 1, feedthrough=False)
+    model.loss(rho_x0=1e-6, rho_th=1e-6)
+    model.optimization(adam_epochs=0, lbfgs_epochs=1000, iprint=-1)
+    with contextlib.redirect_stdout(io.StringIO()):
+        model.fit(y, u)
+    A, B, C = (np.asarray(a) for a in model.params[:3])
+    return A, B, C
+
+
+def _physical(repeats: int) -> list[Row]:
+    """2000 samples of a cart-pole held by a regulator, five parameters, 64 starts."""
+    true, nominal = systems.make("cart_pole", pole_mass=0.13, pole_length=0.6), systems.make("cart_pole")
+    gain = control.lqrd(*nominal.matrices(), *nominal.weights(), nominal.dt).K
+    run = simulation.rollout(
+        true, simulation.LinearPolicy(gain), jnp.zeros(4), 2000,
+        excitation=0.4 * nominal.scales[1], key=jax.random.key(0),
+    )  # fmt: skip
+    log = identification.read(run, plant=true)
+    noise = 0.01 * log.ys.std(0) * np.random.default_rng(0).normal(size=log.ys.shape)
+    log = dataclasses.replace(log, ys=log.ys + noise)
+    fit = partial(identification.fit, nominal, log, starts=64)
+    rows = [row("cart-pole, 5 parameters, 64 starts: first call", seconds(fit), "s")]
+    best = min(seconds(fit) for _ in range(max(repeats - 1, 1)))
+    found = fit()
+    other = min(seconds(partial(_finite_differences, found)) for _ in range(repeats))
+    same = seconds(partial(_same_unknowns, found))
+    return [
+        *rows,
+        row("cart-pole, 5 parameters, 64 starts", best, "s", 2, least=False),
+        row("cart-pole: SciPy with finite differences, one start, segments' states known", other, "s"),
+        row(
+            "cart-pole: SciPy with finite differences, three steps from one start, the same unknowns",
+            same,
+            "s",
+        ),
+    ]
+
+
+def _finite_differences(found: identification.Fit) -> np.ndarray:
+    """The parameters alone, from the plant's own values, by the same compiled simulation."""
+    s, starts = found.segments, jnp.asarray(found.x0)
+
+    def missed(z: np.ndarray) -> np.ndarray:
+        e = np.asarray(s.outputs(jnp.asarray(z), starts)[0]) - s.ys
+        return (np.nan_to_num(e, nan=1e6) / found.noise)[s.mask].ravel()
+
+    return scipy.optimize.least_squares(missed, np.zeros(len(found.z)), x_scale="jac").x
+
+
+def _same_unknowns(found: identification.Fit) -> np.ndarray:
+    """The parameters and the states that segments begin with, from where our fit begins."""
+    s = found.segments
+    begin = s.packed(np.zeros(len(found.z)), np.zeros(len(found.noise)), first_states(s, found.log))
+
+    def missed(free: np.ndarray) -> np.ndarray:
+        z, _, starts = s.unpacked(free)
+        ys, ends = (np.asarray(a) for a in s.outputs(jnp.asarray(z), jnp.asarray(starts)))
+        gaps = ((ends[:-1] - starts[1:]) / (DEFECT * s.scale))[s.follows[1:]]
+        e = ((ys - s.ys) / found.noise)[s.mask]
+        return np.nan_to_num(np.concatenate([e.ravel(), gaps.ravel(), PULL * z]), nan=1e6)
+
+    return scipy.optimize.least_squares(missed, begin, x_scale="jac", max_nfev=3).x  # all of it takes minutes

@@ -1,0 +1,88 @@
+"""``python -m benchmarks.pretrain``: the weights that come with the package, made again."""
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lqrlab.workbench.cli.options import PATH
+
+_LIMITS = {
+    "adaptive": "States are measured; units, sample time and noise are known; at most 12 states and 6 inputs. Plants "
+    "whose error doubles in fewer samples than they have states and inputs often diverge, under strong noise most.",
+    "regulator": "At most 12 states and 6 inputs. Nothing is proved of plants that it has not met: certify each loop.",
+}
+
+
+@click.group(hidden=True)  # for who publishes the package
+def pretrain() -> None:
+    """Make the weights that come with the package, with a card that says how they score."""
+
+
+@pretrain.command("adaptive")
+@click.argument("file", type=PATH)
+@click.option("--updates", default=100, show_default=True, help="Steps of the optimizer.")
+@click.option("--seed", default=0, show_default=True, help="Of the draws.")
+@click.option("--quick", is_flag=True, help="Score it on fewer loops.")
+def pretrain_adaptive(file: Path, updates: int, seed: int, quick: bool) -> None:
+    """The adaptive regulator's prior: some ten minutes, and as many to score it."""
+    import benchmarks
+    from lqrlab import compute, learning
+    from lqrlab.learning import pretraining, weight_files
+    from lqrlab.workbench.runs import session
+
+    compute.setup()
+    prior = pretraining.adaptive_prior(seed=seed, num_updates=updates, report=_line)
+    size = benchmarks.QUICK if quick else benchmarks.FULL
+    rows = benchmarks.bench_unknown(size, {"adaptive": partial(learning.adaptive, prior=prior)})
+    card = {
+        "data": f"{len(pretraining.TRAINED)} families ±20 %, each also taken out, and random linear systems",
+        "command": f"python -m benchmarks.pretrain adaptive {file.name} --updates {updates} --seed {seed}",
+        "seeds": {"training": seed, "score": list(range(size.seeds))},
+        "scores": [session.plain(dataclasses.asdict(row)) for row in rows],
+        "limits": _LIMITS["adaptive"],
+    }
+    weight_files.write(file, prior, card)
+    click.echo(f"wrote {file}")
+
+
+@pretrain.command("regulator")
+@click.argument("file", type=PATH)
+@click.option("--run", "folder", type=PATH, required=True, help="Folder of a run of notebooks 02 and 03.")
+@click.option("--variants", default=24, show_default=True, help="Of each family, to score it.")
+def pretrain_regulator(file: Path, folder: Path, variants: int) -> None:
+    """The network of a run, such as lqrlab run 02_data_generation 03_training --profile wide, as one file."""
+    import jax
+
+    from lqrlab import compute, evaluation, learning
+    from lqrlab.compute.files import read_object
+    from lqrlab.learning import weight_files
+    from lqrlab.workbench.runs import session
+
+    compute.setup()
+    model = learning.load(folder / "checkpoints")
+    settings: dict[str, Any] = read_object(folder / "checkpoints" / "settings.json")
+    data, training = settings["data"], settings["train"]
+    trained = [name for name in data["families"] if name not in data["held_out"]]
+    ladder = evaluation.ladder(model, trained=trained, key=jax.random.key(1), variants=variants)
+    wanted = ("network", "network, one Newton step")
+    card = {
+        "data": f"{len(trained)} families ±{100 * data['spread']:g} %, {training['random_systems']} random systems",
+        "command": f"python -m benchmarks.pretrain regulator {file.name} --run {folder.name}",
+        "trained": trained,
+        "seeds": {"training": training["seed"], "score": 1},
+        "scores": [session.plain(row) for row in ladder.rows() if row["controller"] in wanted],
+        "limits": _LIMITS["regulator"],
+    }
+    weight_files.write(file, model, card)
+    click.echo(f"wrote {file}")
+
+
+def _line(row: dict[str, Any]) -> None:
+    click.echo(f"{row['step']:4d}  loss {row['loss']:.3f}  diverged {100 * row['diverged']:.1f} %")
+
+
+if __name__ == "__main__":
+    pretrain(prog_name="python -m benchmarks.pretrain")

@@ -1,0 +1,155 @@
+"""All figures of this machine in one file, and what became slower from one file to another."""
+
+import dataclasses
+import datetime
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from benchmarks.data import bench_data
+from benchmarks.identifying import bench_identify
+from benchmarks.measurement import Row
+from benchmarks.riccati import bench_control
+from benchmarks.startup import bench_start
+from benchmarks.stepping import bench_env
+from benchmarks.training import bench_train
+from lqrlab.compute import files
+
+PARTS: dict[str, Callable[[], Iterable[Row]]] = {
+    "control": bench_control,
+    "data": bench_data,
+    "env": bench_env,
+    "train": bench_train,
+    "identify": bench_identify,
+    "start": bench_start,
+}
+"""What is measured for a record, in this order."""
+
+WORSE = 1.2
+"""A ratio this many times worse than before is a regression: two programs in turns on a busy machine vary by less."""
+
+
+def measure_all(path: Path, parts: Mapping[str, Callable[[], Iterable[Row]]] = PARTS) -> Iterator[Row]:
+    """Measure all parts and write them to ``path``, each as soon as it is done.
+
+    The parts that the file has already, from the same machine and versions, are not measured again.
+
+    Raises:
+        ValueError: ``path`` holds something else, or figures of another machine or of other versions.
+    """
+    record: dict[str, Any] = {"machine": machine(), "parts": {}}
+    if path.exists():
+        record = read(path)
+        if record["machine"] != machine():
+            raise ValueError(
+                f"{path}: expected figures of this machine and these versions, but found {record['machine']}; "
+                "give another file"
+            )
+    for name, bench in parts.items():
+        if name not in record["parts"]:
+            rows = [dataclasses.asdict(row) for row in bench()]
+            date = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+            record["parts"][name] = {"date": date, "rows": rows}
+            files.write_json(path, record, ensure_ascii=False)
+        yield from _rows(record, name)
+
+
+def machine() -> dict[str, str | int]:
+    """What the figures depend on: processor, cores, devices, versions."""
+    versions = {
+        name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy", "scipy", "lqrlab")
+    }
+    devices = ", ".join(sorted({device.device_kind for device in jax.devices()}))
+    python = platform.python_version()
+    found: dict[str, str | int] = {
+        "processor": _processor(),
+        "cores": os.cpu_count() or 1,
+        "devices": devices,
+    }
+    return found | {"python": python} | versions
+
+
+def _processor() -> str:
+    """Its name: Linux tells that of the model in a file alone."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A file of :func:`measure_all`; a ``ValueError`` if it is none."""
+    try:
+        record = files.read_object(path)
+        for name in record["parts"]:
+            _rows(record, name)
+        dict(record["machine"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path}: expected a file that python -m benchmarks all --json wrote ({error})"
+        ) from None
+    return record
+
+
+def _rows(record: Mapping[str, Any], part: str) -> list[Row]:
+    return [Row(**row) for row in record["parts"][part]["rows"]]
+
+
+def _named(record: Mapping[str, Any]) -> dict[str, Row]:
+    return {f"{part}: {row.name}": row for part in record["parts"] for row in _rows(record, part)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A ratio in two records, and how many times it is better in the second (below 1: worse)."""
+
+    name: str
+    old: float
+    new: float
+    better: float
+
+    @property
+    def regression(self) -> bool:
+        """Whether it is worse by more than machines vary."""
+        return self.better < 1 / WORSE
+
+
+def compare(old: Path, new: Path) -> list[Change]:
+    """The ratios that two records share, the worst change first; times in seconds do not carry over.
+
+    Raises:
+        ValueError: a file that is no record; no ratio in common.
+    """
+    before, after = (_named(read(path)) for path in (old, new))
+    changes = []
+    for name, row in after.items():
+        if row.unit == "×" and name in before and min(row.value, before[name].value) > 0:
+            factor = row.value / before[name].value
+            changes.append(Change(name, before[name].value, row.value, factor if row.least else 1 / factor))
+    if not changes:
+        raise ValueError(f"{new}: expected ratios that {old} has too, but found none")
+    return sorted(changes, key=lambda change: change.better)
+
+
+def page(record: Mapping[str, Any]) -> str:
+    """A record as a page of Markdown: a table for each part, and what they were measured on."""
+    on = ", ".join(f"{name} {value}" for name, value in record["machine"].items())
+    lines = [
+        "# All figures of one machine",
+        "",
+        f"`python -m benchmarks all` wrote this page. Measured on: {on}.",
+    ]
+    words = {True: "yes", False: "**no**", None: ""}
+    for part, measured in record["parts"].items():
+        lines += ["", f"## python -m benchmarks {part}", "", f"Finished {measured['date']}.", ""]
+        lines += ["| figure | value | unit | aimed at | reached |", "|---|---|---|---|---|"]
+        for row in _rows(record, part):
+            aim = "" if row.target is None else f"{'≥' if row.least else '≤'} {row.target:g}"
+            lines.append(f"| {row.name} | {row.value:.4g} | {row.unit} | {aim} | {words[row.reached]} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,161 @@
+"""Controllers of plants that nobody has described to them, side by side: the table, not how fast."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+import jax
+import numpy as np
+
+from lqrlab import evaluation, learning, systems
+from lqrlab.learning.pretraining import TRAINED, told, variants
+from lqrlab.simulation import Policy, Problem, Told
+
+Controller = Callable[[Problem], Policy]
+NOISES = (0.0, 0.01, 0.05)
+"""Standard deviations of the disturbance of the state at each step, in units of the state's scale."""
+_FIT = 50  # plants of each family that priors are fitted to
+_KNOWN, _TUNING, _TEST = 11, 7, 12  # seeds of plants, never the same
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """How many loops: variants of each trained and of each other family, starts of each, seeds."""
+
+    trained: int
+    others: int
+    num_initial: int
+    seeds: int
+
+
+FULL = Size(8, 3, 2, 3)
+"""Some minutes on two cores."""
+QUICK = Size(1, 1, 1, 1)
+"""A minute."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UnknownRow:
+    """What a controller's loops cost above the exact LQR's; each figure (median, least, largest) over seeds.
+
+    Attributes:
+        controller: its name.
+        plants: which.
+        noise: standard deviation of the disturbance.
+        loops: of one seed.
+        median, p95: of the excess cost in percent; inf where the loop failed.
+        failed: percent of the loops that diverged or cost more than ten times the optimum.
+        learned: p95 of the steps after which a loop costs no more than a tenth above the optimum.
+    """
+
+    controller: str
+    plants: str
+    noise: float
+    loops: int
+    median: tuple[float, float, float]
+    p95: tuple[float, float, float]
+    failed: tuple[float, float, float]
+    learned: tuple[float, float, float]
+
+
+def bench_unknown(
+    size: Size = FULL, controllers: Mapping[str, Controller] | None = None, *, families: bool = False
+) -> Iterator[UnknownRow]:
+    """Regulate plants of the trained families and of all others, ±20 %, with each controller, seed by seed.
+
+    Args:
+        size: :data:`FULL` or :data:`QUICK`.
+        controllers: name → function from a problem to a policy; if left out, the adaptive regulator with the
+            weights that come with the package, the baselines, and the prior of the plant's own family.
+        families: also one row a family.
+    """
+    tests = [_tests(size, seed) for seed in range(size.seeds)]
+    each = {name: [made] * len(tests) for name, made in (controllers or _contenders()).items()}
+    if controllers is None:
+        known = _told(range(len(systems.names())))
+        each["family known"] = [evaluation.family_known(known, family) for _, family in tests]
+    for name, made in each.items():
+        regrets = [
+            evaluation.unknown(controller, plants, key=jax.random.key(seed), num_initial=size.num_initial)
+            for seed, (controller, (plants, _)) in enumerate(zip(made, tests))
+        ]
+        yield from _rows(name, *tests[0], regrets, families)
+
+
+def _contenders() -> dict[str, Controller]:
+    adaptive = partial(learning.adaptive, prior=learning.pretrained("adaptive"))
+    return {"adaptive": adaptive} | evaluation.unknown_baselines(_training())
+
+
+def tune_unknown() -> Iterator[evaluation.Trial]:
+    """Every setting of every baseline, on plants of the trained families that are in no table."""
+    plants, family = _drawn([systems.names().index(name) for name in TRAINED], _TUNING, 4)
+    chosen = np.tile(np.arange(len(plants)), len(NOISES))
+    key = jax.random.key(_TUNING)
+    yield from evaluation.tune_baselines(_training(), _noisy(plants), family[chosen], key=key)
+
+
+def _drawn(which: list[int] | range, seed: int, num: int) -> tuple[Problem, np.ndarray]:
+    """``num`` plants of each of these families, and which family each is of; other seeds have other plants."""
+    names = systems.names()
+    batches = [variants(names[i], seed, _FIT) for i in which]
+    chosen = np.tile(np.arange(_FIT) < num, len(batches))
+    return evaluation.unknown_problem(batches)[chosen], np.repeat(np.arange(len(batches)), num)
+
+
+def _told(which: list[int] | range) -> list[Told]:
+    """The plants that a prior may know, a batch for each of these families."""
+    names = systems.names()
+    return [told(variants(names[i], _KNOWN, _FIT)) for i in which]
+
+
+def _training() -> list[Told]:
+    return _told([systems.names().index(name) for name in TRAINED])
+
+
+def _tests(size: Size, seed: int) -> tuple[Problem, np.ndarray]:
+    """Fresh plants of all families under each noise, and their families in the order of ``systems.names()``."""
+    names = systems.names()
+    plants, family = _drawn(range(len(names)), _TEST + 100 * seed, max(size.trained, size.others))
+    position = np.arange(len(plants)) - np.searchsorted(family, family)
+    allowed = np.array([size.trained if name in TRAINED else size.others for name in names])
+    kept = np.flatnonzero(position < allowed[family])
+    return _noisy(plants[kept]), np.tile(family[kept], len(NOISES))
+
+
+def _noisy(plants: Problem) -> Problem:
+    """The same plants under each of the noises, one after another."""
+    num = len(plants)
+    noise = np.repeat(NOISES, num)[:, None]
+    return plants[np.tile(np.arange(num), len(NOISES))].disturbed(noise=noise)
+
+
+def _rows(
+    name: str, plants: Problem, family: np.ndarray, regrets: list[evaluation.Regret], families: bool
+) -> Iterator[UnknownRow]:
+    names, known = systems.names(), plants.told("units")
+    noise, trained = np.asarray(known.noise), np.isin(np.array(names)[family], TRAINED)
+    n, m = (np.asarray(mask).sum(-1) for mask in (known.state_mask, known.input_mask))
+    small = ~trained & (n <= 6) & (m <= 4)
+    kinds = {
+        f"{len(TRAINED)} trained families": trained,
+        f"{len(set(family[~trained]))} never trained on": ~trained,
+        f"{len(set(family[small]))} of those, n ≤ 6, m ≤ 4": small,
+    }
+    if families:
+        kinds |= {names[i]: family == i for i in np.unique(family)}
+    for kind, chosen in kinds.items():
+        for level in NOISES:
+            at = chosen & np.isclose(noise, level)
+            found = [regret[at].summary() for regret in regrets]
+            figures = {
+                key: _spread([each[of] for each in found])
+                for key, of in (("median",) * 2, ("p95",) * 2, ("failed",) * 2, ("learned", "learned_p95"))
+            }
+            yield UnknownRow(name, kind, level, regrets[0].ratio[at].size, **figures)
+
+
+def _spread(values: list[float]) -> tuple[float, float, float]:
+    """Median, least and largest."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2], ordered[0], ordered[-1]

@@ -1,0 +1,194 @@
+"""Structured actions: which inputs an agent addresses, and with what. Each is a pytree, so ``vmap`` batches it.
+
+What is not addressed is zero (the equilibrium) or holds its last value, as the environment's ``unaddressed`` says.
+An index that is out of range makes the input NaN, as a NaN in the action itself does; the environment's ``on_error``
+decides what becomes of that. A wrong shape is refused at once, also inside ``jit``.
+"""
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike
+
+from lqrlab.compute import checks, pytree
+
+if TYPE_CHECKING:
+    from lqrlab.extensions.environments.core import Environment
+
+
+class Action:
+    """What an agent does in a step."""
+
+    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
+        """The input ``[m]`` in the environment's units, NaN where the action is invalid.
+
+        Args:
+            env: says how many inputs there are.
+            held: the last input ``[m]``, for an environment whose inputs hold.
+        """
+        raise NotImplementedError
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Full(Action):
+    """All inputs ``u [m]``."""
+
+    u: ArrayLike
+
+    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
+        """``u`` itself."""
+        return _vector("action", self.u, env.m, env)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Channel(Action):
+    """One input, by its number."""
+
+    index: ArrayLike
+    value: ArrayLike
+
+    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
+        """``value`` at ``index``."""
+        index, value = _index("index", self.index, env.m, env), jnp.asarray(self.value, env.dtype)
+        if value.ndim:
+            raise ValueError(f"value: expected one number for one input, but found shape {value.shape}")
+        u = jnp.where(jnp.arange(env.m, dtype=jnp.int32) == index, value, _rest(env, held))
+        return jnp.where((index >= 0) & (index < env.m), u, jnp.nan)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Range(Action):
+    """The inputs ``start`` … ``stop − 1``; which ones is part of the program."""
+
+    start: int = dataclasses.field(metadata={"static": True})
+    stop: int = dataclasses.field(metadata={"static": True})
+    value: ArrayLike
+
+    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
+        """``value`` there."""
+        start = checks.whole("start", self.start, 0, env.m - 1)
+        stop = checks.whole("stop", self.stop, start + 1, env.m)
+        return _rest(env, held).at[start:stop].set(_vector("value", self.value, stop - start, env))
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Mask(Action):
+    """The inputs where ``mask [m]`` is True, of ``values [m]``."""
+
+    mask: ArrayLike
+    values: ArrayLike
+
+    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
+        """``values`` where the mask is True."""
+        mask = jnp.asarray(self.mask)
+        if mask.shape != (env.m,) or mask.dtype != bool:
+            raise ValueError(
+                f"mask: expected {env.m} truth values, one an input, but found {mask.dtype} of shape {mask.shape}"
+            )
+        return jnp.where(mask, _vector("values", self.values, env.m, env), _rest(env, held))
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Levels(Action):
+    """A point of the grid of all inputs between their limits: two levels are bang-bang, more serve DQN."""
+
+    index: ArrayLike
+
+    def to_input(self, env: "Environment", held: Array | None = None) -> Array:
+        """The grid's point; the last input moves fastest."""
+        if not env.settings.levels:
+            raise ValueError("action: Levels needs a grid; make(..., action='levels:3') lays one")
+        index = _index("index", self.index, env.settings.levels**env.m, env)
+        places = (env.settings.levels ** np.arange(env.m)[::-1]).astype(np.int32)
+        digits = (index // places) % np.int32(env.settings.levels)
+        low, high = (jnp.asarray(a, env.dtype) for a in (env.action_low, env.action_high))
+        u = low + (high - low) * digits.astype(env.dtype) / (env.settings.levels - 1)
+        return jnp.where((index >= 0) & (index < env.settings.levels**env.m), u, jnp.nan)
+
+
+def structured(action: Any, env: "Environment") -> Action:
+    """An action as one of these structures: a plain one is all inputs, or the index of a grid."""
+    if isinstance(action, Action):
+        return action
+    return (Levels if env.settings.levels else Full)(action)
+
+
+def _rest(env: "Environment", held: Array | None) -> Array:
+    """What the inputs do that are not addressed."""
+    if env.settings.unaddressed == "zero":
+        return jnp.zeros(env.m, env.dtype)
+    if held is None:
+        raise ValueError("held: inputs that hold need their last value; env.step hands it on")
+    return held
+
+
+def _vector(name: str, value: ArrayLike, size: int, env: "Environment") -> Array:
+    array = jnp.asarray(checks.real(name, value))
+    if array.shape != (size,):
+        raise ValueError(
+            f"{name}: expected {size} inputs, shape ({size},), but found shape {array.shape}; "
+            "many environments at once go through batch_step"
+        )
+    return array.astype(env.dtype)
+
+
+def _index(name: str, value: ArrayLike, size: int, env: "Environment") -> Array:
+    """A whole number as int32; clipped where the environment clips."""
+    array = jnp.asarray(value)
+    if array.shape != () or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise ValueError(
+            f"{name}: expected a whole number from 0 to {size - 1}, but found {array.dtype} of shape {array.shape}"
+        )
+    array = array.astype(jnp.int32)
+    return jnp.clip(array, 0, size - 1) if env.settings.on_error == "clip" else array
+
+
+def settled(u: Array, env: "Environment") -> tuple[Array, Array]:
+    """An input ``[m]`` as ``on_error`` wants it, and whether it was invalid."""
+    bad = ~jnp.all(jnp.isfinite(u))
+    if env.settings.on_error == "clip":
+        u = jnp.clip(u, jnp.asarray(env.action_low, u.dtype), jnp.asarray(env.action_high, u.dtype))
+        return jnp.where(jnp.isfinite(u), u, jnp.zeros_like(u)), bad
+    return u, bad
+
+
+MESSAGE = (
+    "action: expected finite inputs and an index in range, but found NaN, inf or an index that is not there; "
+    "on_error='clip' takes the nearest valid action, 'nan' ends the episode of that environment alone"
+)
+
+
+def refuse(pause: bool) -> None:
+    """Say that an action was invalid: raise, or open a debugger."""
+    if pause:
+        print(MESSAGE)
+        breakpoint()
+    else:
+        raise ValueError(MESSAGE)
+
+
+def stop_if(bad: Array, pause: bool) -> None:
+    """Raise, or open a debugger, from compiled code where ``bad`` is True; of a batch once, where any is.
+
+    A condition stays one under ``vmap``, so that good actions never call the host.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def watch(bad: Array) -> Array:
+        jax.lax.cond(bad, lambda: jax.debug.callback(functools.partial(refuse, pause)), lambda: None)
+        return bad
+
+    @watch.def_vmap
+    def _(size: int, batched: list[bool], bad: Array) -> tuple[Array, bool]:
+        return watch(jnp.any(bad)), False
+
+    watch(jax.lax.stop_gradient(bad))

@@ -1,0 +1,208 @@
+"""Agents and policies: an agent sees an environment's observations, a policy deviations of the state."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from lqrlab.compute import checks, pytree
+from lqrlab.compute.linalg import matvec
+from lqrlab.extensions.environments.actions import structured
+from lqrlab.extensions.environments.core import Environment
+from lqrlab.simulation import Policy, Problem, binding
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class OptimalAgent:
+    """u = v − K e, in an environment's units: what no agent beats on its linear plant."""
+
+    K: Float[Array, "m n"]
+    follows: bool = dataclasses.field(metadata={"static": True})
+
+    def __call__(self, obs: Array) -> Array:
+        """The action on an observation ``[..., size]``, whose first entries are the state."""
+        m, n = self.K.shape
+        u = -matvec(self.K, obs[..., :n])
+        return u + obs[..., -m:] if self.follows else u
+
+
+def optimal(env: Environment) -> OptimalAgent:
+    """The LQR as an agent; of an environment with many plants, that of the first."""
+    check_environment(env)
+    if env.settings.observe == "outputs" or env.settings.levels:
+        raise ValueError(
+            "env: the LQR sees the state and chooses any input; leave observe='state', action='full'"
+        )
+    K = np.asarray(env.pool.K[0]) * env.unit_x / env.unit_u[:, None]
+    return OptimalAgent(jnp.asarray(K.astype(env.dtype)), env.reference is not None)
+
+
+def check_environment(env: object) -> None:
+    """Refuse what is no environment."""
+    checks.instance("env", env, Environment, "an environment, as environments.make makes")
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class AgentPolicy:
+    """An agent as a :class:`lqrlab.simulation.Policy`, for ``evaluation.evaluate``, rollouts and panels.
+
+    Attributes:
+        agent: a pure function of one observation, or a pytree that can be called.
+        env: what it was trained in: says what it sees, and what its actions mean.
+    """
+
+    agent: Any
+    env: Environment = dataclasses.field(metadata={"static": True})
+
+    @classmethod
+    def of(cls, env: Environment, agent: Any) -> "AgentPolicy":
+        """The policy of an agent: a function of one observation, or a model of Stable-Baselines3 or SBX."""
+        check_environment(env)
+        if hasattr(agent, "predict"):
+            agent = host_agent(agent.predict, env)
+        checks.function(
+            "agent", agent, "a function from an observation to an action, or a model with predict"
+        )
+        if env.settings.task == "track" or env.settings.observe == "outputs":
+            raise ValueError(
+                "env: a policy is given the state; its agent has to see it too, without a reference"
+            )
+        return cls(jax.tree_util.Partial(agent) if jax.tree_util.all_leaves([agent]) else agent, env)
+
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """Nothing seen, nothing sent."""
+        sizes = ((self.env.settings.memory, self.env.n + self.env.m), (self.env.m,))
+        return tuple(jnp.zeros((*batch_shape, *size), self.env.dtype) for size in sizes)  # type: ignore[return-value]
+
+    def __call__(self, carry: tuple[Array, Array], x: ArrayLike) -> tuple[tuple[Array, Array], Array]:
+        """The input at deviations x ``[..., n]``."""
+        env, x = self.env, jnp.asarray(x)
+        unit_x, unit_u = (jnp.asarray(a, env.dtype) for a in (env.unit_x, env.unit_u))
+        problem = jax.tree.map(lambda a: jnp.asarray(a[0]), env.pool)
+
+        def one(carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
+            history, sent = carry
+            obs = x.astype(env.dtype) / unit_x
+            if env.settings.memory:
+                history = jnp.concatenate([jnp.concatenate([obs, sent])[None], history[:-1]])
+                obs = history.reshape(-1)
+            sent = structured(self.agent(obs), env).to_input(env, sent)
+            u = problem.saturate(sent * unit_u)
+            return (history, u / unit_u), u.astype(x.dtype)
+
+        call = one
+        for _ in x.shape[:-1]:
+            call = jax.vmap(call)
+        return call(carry, x)
+
+
+def host_agent(predict: Callable, env: Environment) -> Callable[[Array], Array]:
+    """The agent of a library that runs on the host, such as ``model.predict`` of Stable-Baselines3.
+
+    Args:
+        predict: ``(observations, deterministic=True) -> (actions, state)``.
+        env: says the actions' shape.
+    """
+    check_environment(env)
+    space = env.action_space
+    result = jax.ShapeDtypeStruct(space.shape, np.dtype(space.dtype))
+
+    def call(obs: Any) -> np.ndarray:
+        # libraries take a batch with one axis
+        action, memory = predict(np.asarray(obs).reshape(-1, np.shape(obs)[-1]), deterministic=True)
+        if memory is not None:
+            raise ValueError(
+                "predict: expected an agent without memory, but found a recurrent one; train one with "
+                "observe='history:8' instead"
+            )
+        return np.asarray(action, result.dtype).reshape(np.shape(obs)[:-1] + space.shape)
+
+    return lambda obs: jax.pure_callback(call, result, obs, vmap_method="expand_dims")
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class PolicyAgent:
+    """A policy in an environment: it is given the state as it is observed, and answers with an action.
+
+    Attributes:
+        policy: bound to the plants of the episodes ``[num, …]``.
+        env: says what is observed, and what actions mean.
+    """
+
+    policy: Policy
+    env: Environment = dataclasses.field(metadata={"static": True})
+
+    @classmethod
+    def of(cls, env: Environment, policy: Policy) -> "PolicyAgent":
+        """The agent of a policy; refuses environments in which it would not see the state or choose any input."""
+        if env.settings.observe == "outputs" or env.settings.levels:
+            raise ValueError(
+                "env: a policy sees the state and chooses any input; leave observe='state', action='full'"
+            )
+        return cls(policy, env)
+
+    def init(self, num: int) -> Any:
+        """What the policy remembers before its first step."""
+        return self.policy.init((num,))
+
+    def __call__(self, carry: Any, obs: Array) -> tuple[Any, Array]:
+        """Actions on observations ``[num, size]``."""
+        env = self.env
+        unit_x, unit_u = (jnp.asarray(a, env.dtype) for a in (env.unit_x, env.unit_u))
+        carry, u = self.policy(carry, obs[:, : env.n] * unit_x[None])
+        action = u.astype(env.dtype) / unit_u[None]
+        # what follows the reference is seen behind the state
+        return carry, action if env.reference is None else action + obs[:, -env.m :]
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class FunctionAgent:
+    """An agent that remembers nothing: a function of one observation."""
+
+    function: Any
+
+    def init(self, num: int) -> None:
+        """Nothing to remember."""
+
+    def __call__(self, carry: None, obs: Array) -> tuple[None, Any]:
+        """Actions on observations ``[num, size]``."""
+        return None, jax.vmap(self.function)(obs)
+
+
+def environment_of(model: Any) -> Environment | None:
+    """The environment that a model of Stable-Baselines3 or SBX was trained in, if it still has it."""
+    vector = model.get_env() if callable(getattr(model, "get_env", None)) else None
+    for env in getattr(vector, "envs", None) or [getattr(vector, "venv", vector)]:
+        core = getattr(getattr(env, "unwrapped", env), "core", None)
+        if isinstance(core, Environment):
+            return core
+    return None
+
+
+def _bound(model: Any, problem: Problem) -> Policy:
+    """A row of :data:`lqrlab.simulation.binding.TABLE`: a trained model on a problem."""
+    env = environment_of(model)
+    if env is None:
+        raise ValueError(
+            f"controller: {type(model).__name__} does not say what its observations mean; "
+            "environments.AgentPolicy.of(env, model) does, with the environment that it was trained in"
+        )
+    if (env.n, env.m) != (problem.n, problem.m):
+        raise ValueError(
+            f"controller: expected an agent for {problem.n} states and {problem.m} inputs, as {problem.name} has, but "
+            f"found one for {env.n} and {env.m}"
+        )
+    return AgentPolicy.of(env, model)
+
+
+binding.TABLE.append(
+    binding.Kind("a model with predict", lambda c: callable(getattr(c, "predict", None)), _bound)
+)

@@ -1,0 +1,299 @@
+"""A plant as an environment: pure functions of a key and a state, with automatic reset and the optimum beside."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, PRNGKeyArray
+
+from lqrlab.compute import checks
+from lqrlab.compute.linalg import matvec, quadratic
+from lqrlab.extensions.environments import actions
+from lqrlab.extensions.environments.settings import Settings
+from lqrlab.extensions.environments.spaces import Box, Discrete
+from lqrlab.extensions.environments.state import State
+from lqrlab.simulation import Problem, verdict
+from lqrlab.systems import Plant
+
+Step = tuple[Array, State, Array, Array, Array, dict[str, Array]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Environment:
+    """A task on a plant, frozen and hashable: a static argument of ``jit``; :func:`make` makes one.
+
+    Attributes:
+        pool: the plants, one or more ``[variants, …]``, which resets draw from.
+        settings: the task.
+        name: the plant's.
+        offset: what starts lie about ``[n]``.
+        unit_x, unit_u: what observed states or outputs, and inputs, are counted in.
+        sensor: standard deviations of the sensors' noise, None for none.
+        reference: states ``[horizon + 1, n]`` and inputs ``[horizon + 1, m]`` to follow, None for none.
+        identity: what equal environments share.
+    """
+
+    pool: Problem
+    settings: Settings
+    name: str
+    offset: np.ndarray
+    unit_x: np.ndarray
+    unit_u: np.ndarray
+    sensor: np.ndarray | None
+    reference: tuple[np.ndarray, np.ndarray] | None
+    identity: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Environment) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    def __repr__(self) -> str:
+        shown_names = {"task", "linear", "horizon", "spread", "units", "reward", "dtype"}
+        shown = ", ".join(f"{name}={getattr(self.settings, name)!r}" for name in sorted(shown_names))
+        return f"Environment({self.name!r}, {shown})"
+
+    @property
+    def n(self) -> int:
+        """Number of states."""
+        return self.pool.n
+
+    @property
+    def m(self) -> int:
+        """Number of inputs."""
+        return self.pool.m
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of all numbers."""
+        return np.dtype(self.settings.dtype)
+
+    @property
+    def linear(self) -> bool:
+        """Whether the plant is the linearised one, so that the optimum is exact."""
+        return self.pool.linear
+
+    @property
+    def action_low(self) -> np.ndarray:
+        """Lowest inputs, in the environment's units."""
+        return np.asarray(self.pool.low[0] / self.unit_u, self.dtype)
+
+    @property
+    def action_high(self) -> np.ndarray:
+        """Highest inputs, in the environment's units."""
+        return np.asarray(self.pool.high[0] / self.unit_u, self.dtype)
+
+    @property
+    def action_space(self) -> Box | Discrete:
+        """All inputs, or the points of a grid of them."""
+        if self.settings.levels:
+            return Discrete(self.settings.levels**self.m)
+        return Box(tuple(self.action_low.tolist()), tuple(self.action_high.tolist()), self.dtype.name)
+
+    @property
+    def observation_space(self) -> Box:
+        """As long as an observation, without bounds."""
+        size = len(self.unit_x) + (self.n + self.m if self.reference is not None else 0)
+        size = self.settings.memory * (size + self.m) if self.settings.memory else size
+        return Box((-np.inf,) * size, (np.inf,) * size, self.dtype.name)
+
+    def problem(self, plant: Plant) -> Problem:
+        """A plant of one's own in this environment, for :meth:`reset`; differentiable in its parameters."""
+        first = jax.tree.map(lambda a: jnp.asarray(a[0]), self.pool)
+        given = jax.tree.map(lambda a: jnp.asarray(a, self.dtype).astype(float), plant)
+        problem = Problem.of(given, dt=first.dt.astype(float), linear=self.linear, substeps=first.substeps)
+        limits = {"low": first.low, "high": first.high, "noise": first.noise}
+        return dataclasses.replace(problem.astype(self.dtype), **limits)
+
+    def problem_of(self, state: State) -> Problem:
+        """The problem of the plant that a state is of."""
+        if state.problem is not None:
+            return state.problem
+        many = len(self.pool) > 1
+        return jax.tree.map(lambda a: jnp.asarray(a)[state.variant if many else 0], self.pool)
+
+    def reset(self, key: PRNGKeyArray, plant: Plant | None = None) -> tuple[Array, State]:
+        """The first observation and state.
+
+        Args:
+            key: random key: of the plant, where there are several, and of where it starts.
+            plant: its own plant, instead of one of the environment's; of the family of these.
+        """
+        if checks.traced(key, plant):
+            return self._reset(key, None if plant is None else self.problem(plant))
+        checks.random_key(key)
+        return _reset(self, key, plant)
+
+    def _reset(self, key: PRNGKeyArray, problem: Problem | None) -> tuple[Array, State]:
+        many, sensed = len(self.pool) > 1, self.sensor is not None
+        if many or sensed:  # else one draw is enough
+            key, which, sense = jax.random.split(key, 3)
+        variant = jnp.int32(0)
+        if many and problem is None:
+            variant = jax.random.randint(which, (), 0, len(self.pool), jnp.int32)
+        f, zero = self.dtype, jnp.zeros((), self.dtype)
+        state = State(
+            x=jnp.zeros(self.n, f), time=jnp.int32(0), variant=variant, optimum=zero, paid=zero, bound=zero,
+            held=jnp.zeros(self.m if self.settings.unaddressed == "hold" else 0, f),
+            queue=jnp.zeros((self.settings.delay, self.m), f),
+            history=jnp.zeros((self.settings.memory, (len(self.unit_x) + self.m)), f),
+            problem=problem,
+        )  # fmt: skip
+        problem = self.problem_of(state)
+        x = jax.random.normal(key, (self.n,), f) * problem.scale_x * self.settings.start
+        x = x + jnp.asarray(self.offset, f)
+        known = problem.optimal_cost(x) if self.settings.task != "swing_up" else jnp.asarray(jnp.nan, f)
+        bound = self.settings.far * jnp.maximum(verdict.size(x, problem.scale_x), jnp.ones((), f))
+        state = dataclasses.replace(state, x=x, optimum=known, bound=bound.astype(f))
+        return self._observe(state, sense if sensed else None, jnp.zeros(self.m, f))
+
+    def _observe(self, state: State, key: PRNGKeyArray | None, u: Array) -> tuple[Array, State]:
+        """What is seen of a state, and the state that remembers it."""
+        seen = state.x
+        if self.settings.observe == "outputs":
+            problem = self.problem_of(state)
+            assert problem.plant is not None
+            with _precision(self.dtype):
+                at = problem.plant.output(jnp.stack([state.x + problem.x_eq, problem.x_eq]))
+            seen = (at[0] - at[1]).astype(self.dtype)
+        if key is not None:
+            seen = seen + jax.random.normal(key, seen.shape, self.dtype) * jnp.asarray(
+                self.sensor, self.dtype
+            )
+        seen = seen / jnp.asarray(self.unit_x, self.dtype)
+        if self.reference is not None:
+            rs, vs = self._wanted(state.time)
+            units = (jnp.asarray(a, self.dtype) for a in (self.unit_x, self.unit_u))
+            seen = jnp.concatenate([seen, *(a / unit for a, unit in zip((rs, vs), units))])
+        if not self.settings.memory:
+            return seen, state
+        newest = jnp.concatenate([seen, u / jnp.asarray(self.unit_u, self.dtype)])
+        history = jnp.concatenate([newest[None], state.history[:-1]])
+        return history.reshape(-1), dataclasses.replace(state, history=history)
+
+    def _wanted(self, time: Array) -> tuple[Array, Array]:
+        """The reference's state and the input that follows it."""
+        assert self.reference is not None
+        return tuple(jnp.asarray(a, self.dtype)[time] for a in self.reference)  # type: ignore[return-value]
+
+    def step(self, key: PRNGKeyArray, state: State, action: ArrayLike | actions.Action) -> Step:
+        """One sample time; where the episode ends, the next one begins at once.
+
+        Args:
+            key: random key of this step.
+            state: of :meth:`reset` or the step before.
+            action: all inputs ``[m]`` (or a grid's index), or a structured :class:`Action`.
+
+        Returns:
+            ``obs, state, reward, terminated, truncated, info``. Of an episode that ends, ``obs`` and ``state`` are the
+            next one's; ``info["final_observation"]`` is its own last, and ``info["ratio"]`` its cost over the optimum.
+        """
+        return self._call(key, state, action, True)
+
+    def step_env(self, key: PRNGKeyArray, state: State, action: ArrayLike | actions.Action) -> Step:
+        """As :meth:`step`, without automatic reset."""
+        return self._call(key, state, action, False)
+
+    def _call(self, key: PRNGKeyArray, state: State, action: Any, again: bool) -> Step:
+        checks.instance("state", state, State, "a state, as env.reset makes")
+        if checks.traced(key, state, action):
+            out = self._advance(key, state, action)
+            if self.settings.on_error in ("raise", "breakpoint"):
+                actions.stop_if(out[5]["invalid"], self.settings.on_error == "breakpoint")
+            return self._restart(key, out) if again else out
+        return told(self, _step(self, key, state, action, again))
+
+    def _advance(self, key: PRNGKeyArray, state: State, action: Any) -> Step:
+        """A sample time, whatever the action is."""
+        f = self.dtype
+        asked, bad = actions.settled(actions.structured(action, self).to_input(self, state.held), self)
+        problem, x = self.problem_of(state), state.x
+        u = sent = problem.saturate(asked * jnp.asarray(self.unit_u, f))
+        queue = state.queue
+        if self.settings.delay:
+            u, queue = queue[-1], jnp.concatenate([sent[None], queue[:-1]])
+        moving = problem
+        if self.reference is not None:
+            # the error moves like the plant, under what is added to the reference's input
+            u = u - self._wanted(state.time)[1]
+            moving = problem.limited(None)
+        noise = None if problem.noise.state is None else jax.random.fold_in(key, 1)
+        with _precision(f):
+            after, cost = moving.step(x, u, key=noise)
+        excess = quadratic(problem.S, u + matvec(problem.K, x))
+        new = dataclasses.replace(
+            state, x=after, time=state.time + 1, queue=queue, paid=state.paid + (excess if self.linear else cost),
+            held=asked if self.settings.unaddressed == "hold" else state.held,
+        )  # fmt: skip
+        terminated = ~(verdict.size(after, problem.scale_x) <= state.bound)
+        truncated = (new.time >= self.settings.horizon) & ~terminated
+        rewarded = self._reward(state, u, after, cost, excess)
+        # as if the last step's cost were paid until the horizon: leaving the model early must not pay off
+        rewarded = rewarded * jnp.where(terminated, self.settings.horizon - state.time, 1).astype(f)
+        sense = jax.random.fold_in(key, 2) if self.sensor is not None else None
+        obs, new = self._observe(new, sense, sent)
+        info = {
+            "cost": cost,
+            "ratio": self._ratio(new, problem, terminated),
+            "optimum": state.optimum,
+            "invalid": bad,
+            "final_observation": obs,
+        }
+        return obs, new, rewarded, terminated, truncated, info
+
+    def _reward(self, state: State, u: Array, after: Array, cost: Array, excess: Array) -> Array:
+        if callable(self.settings.reward):
+            return jnp.asarray(self.settings.reward(state.x, u, after, cost), self.dtype)
+        if self.settings.reward == "excess":
+            return -excess
+        return -cost / (state.optimum if self.settings.reward == "relative" else jnp.ones((), self.dtype))
+
+    def _ratio(self, state: State, problem: Problem, terminated: Array) -> Array:
+        """Cost over the optimum, were the optimum to take over now; inf where the state has left the model."""
+        least = jnp.maximum(state.optimum, jnp.finfo(self.dtype).tiny)
+        ratio = (
+            1 + state.paid / least if self.linear else (state.paid + problem.optimal_cost(state.x)) / least
+        )
+        return jnp.where(terminated, jnp.inf, ratio)
+
+    def _restart(self, key: PRNGKeyArray, out: Step) -> Step:
+        """The next episode where this one is over."""
+        obs, state, reward, terminated, truncated, info = out
+        fresh = self._reset(jax.random.fold_in(key, 0), state.problem)
+        over = terminated | truncated
+        obs, state = jax.tree.map(lambda new, old: jnp.where(over, new, old), fresh, (obs, state))
+        return obs, state, reward, terminated, truncated, info
+
+
+@contextlib.contextmanager
+def _precision(dtype: np.dtype) -> Iterator[None]:
+    """Equations of motion in the environment's precision: their constants are else float64 where that is enabled."""
+    with (
+        jax.enable_x64(dtype == np.float64 and jax.config.read("jax_enable_x64")),
+        jax.numpy_dtype_promotion("standard"),
+    ):
+        yield
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _reset(env: Environment, key: PRNGKeyArray, plant: Plant | None) -> tuple[Array, State]:
+    return env._reset(key, None if plant is None else env.problem(plant))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _step(env: Environment, key: PRNGKeyArray, state: State, action: Any, again: bool) -> Step:
+    out = env._advance(key, state, action)
+    return env._restart(key, out) if again else out
+
+
+def told(env: Environment, out: Step) -> Step:
+    """What a compiled step returned, or what ``on_error`` says of its action, on the host."""
+    if env.settings.on_error in ("raise", "breakpoint") and np.any(out[5]["invalid"]):
+        actions.refuse(env.settings.on_error == "breakpoint")
+    return out

@@ -1,0 +1,211 @@
+"""What is kept of episodes while they run: everything, every k-th step, the last W steps, or a summary."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray
+
+from lqrlab.compute import checks, jit_by_function, pytree
+from lqrlab.extensions.environments.actions import Action, Channel, Levels, Mask, Range, structured
+from lqrlab.extensions.environments.agents import FunctionAgent, PolicyAgent, check_environment
+from lqrlab.extensions.environments.core import Environment
+from lqrlab.extensions.environments.state import State
+from lqrlab.extensions.environments.vectorised import batch_reset
+from lqrlab.simulation import bind, binding, is_policy
+
+Log = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorder:
+    """A format of recording, static under ``jit``; the log is a pytree in the carry of a scan.
+
+    Attributes:
+        env: whose episodes are recorded.
+        keep: ``"full"``, ``"every:10"`` (each tenth step), ``"ring:64"`` (the last 64), or ``"summary"`` (sum and
+            peak of the states, and the cost).
+        compact: keep the action as it was given (a channel's number and value) instead of all inputs.
+        steps: how many there will be at most; the horizon if left out.
+    """
+
+    env: Environment
+    keep: str = "full"
+    compact: bool = False
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        word, colon, number = self.keep.partition(":")
+        counted = word in ("every", "ring")
+        if (
+            word not in ("full", "summary", "every", "ring")
+            or counted != number.isdigit()
+            or counted != bool(colon)
+        ):
+            raise ValueError(
+                f"keep: expected 'full', 'every:10', 'ring:64' or 'summary', but found {self.keep!r}"
+            )
+        checks.whole("keep", self._word[1])
+
+    @property
+    def _word(self) -> tuple[str, int]:
+        word, _, number = self.keep.partition(":")
+        return word, int(number or 1)
+
+    @property
+    def rows(self) -> int:
+        """How many steps the log has room for."""
+        steps, (word, number) = self.steps or self.env.settings.horizon, self._word
+        return {"full": steps, "every": math.ceil(steps / number), "ring": number, "summary": 0}[word]
+
+    def _action(self, action: Any) -> Log:
+        action = structured(action, self.env)
+        if self.compact:
+            return narrowed(action, self.env)
+        return {"u": action.to_input(self.env, jnp.zeros(self.env.m, self.env.dtype))}
+
+    def init(self, state: State, action: Any) -> Log:
+        """An empty log; the action says what form those of the episode will have."""
+        one = {"x": state.x, **self._action(action), "cost": state.paid}
+        log: Log = {"count": jnp.int32(0)}
+        if not self.rows:
+            x, zero = jnp.zeros_like(state.x), jnp.zeros_like(state.paid)
+            return log | {
+                "sum": x,
+                "peak": x,
+                "cost": zero,
+                "last": jax.tree.map(jnp.zeros_like, self._action(action)),
+            }
+        return log | {name: jnp.zeros((self.rows, *a.shape), a.dtype) for name, a in one.items()}
+
+    def add(self, log: Log, state: State, action: Any, cost: Array) -> Log:
+        """The log after a step from ``state``."""
+        count, (word, number) = log["count"], self._word
+        done = {"count": count + 1}
+        if word == "summary":
+            peak = jnp.maximum(log["peak"], jnp.abs(state.x))
+            sums = {"sum": log["sum"] + state.x, "peak": peak, "cost": log["cost"] + cost}
+            return done | sums | {"last": self._action(action)}
+        row = count % number if word == "ring" else count // number
+        row = jnp.where((count % number == 0) | (word == "ring"), row, self.rows)  # beyond the last: dropped
+        new = {"x": state.x, **self._action(action), "cost": cost}
+        return done | {name: log[name].at[row].set(a, mode="drop") for name, a in new.items()}
+
+
+def narrowed(action: Action, env: Environment) -> Log:
+    """An action in as few bytes as hold it."""
+
+    def small(index: Any, size: int) -> Array:
+        return jnp.asarray(index).astype(np.min_scalar_type(size - 1))
+
+    match action:
+        case Channel(index, value):
+            return {"index": small(index, env.m), "value": jnp.asarray(value, env.dtype)}
+        case Levels(index):
+            return {"index": small(index, env.settings.levels**env.m)}
+        case Mask(mask, values):
+            return {"mask": jnp.packbits(jnp.asarray(mask)), "values": jnp.asarray(values, env.dtype)}
+        case Range(_, _, value):
+            return {"value": jnp.asarray(value, env.dtype)}
+    return {"u": action.to_input(env)}
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """Episodes from reset to their end, ``[num, …]``.
+
+    Attributes:
+        ratio: cost over the optimum, inf where the plant left the model; NaN of a swing-up, whose optimum is not known.
+        terminated: whether it did.
+        optimum: x0ᵀP x0.
+        total: the sum of the rewards.
+        log: what the recorder kept.
+        steps: how many the episode had.
+    """
+
+    ratio: Array
+    terminated: Array
+    optimum: Array
+    total: Array
+    log: Log
+    steps: Array
+
+
+def play(
+    env: Environment,
+    controller: Any,
+    *,
+    key: PRNGKeyArray,
+    num: int = 1,
+    keep: str = "summary",
+    compact: bool = False,
+) -> Played:
+    """One episode in each of ``num`` environments at once.
+
+    Args:
+        env: as :func:`make` makes.
+        controller: an agent, a pure function of one observation that returns an action (a pytree that can be called,
+            with a network's parameters as arrays, is not compiled again for new numbers); or whatever
+            :func:`lqrlab.simulation.bind` takes but functions: a policy, also one that remembers, a gain, a design, a
+            network. It sees the state as it is observed, and is bound to the plant of each episode.
+        key: random key.
+        num: episodes.
+        keep, compact: see :class:`Recorder`.
+    """
+    check_environment(env)
+    checks.random_key(key)
+    keys = jax.vmap(jax.random.split)(jax.random.split(key, checks.whole("num", num)))
+    obs, state = batch_reset(env, keys[:, 0])
+    if is_policy(controller) or binding.recognised(controller):
+        problem = jax.tree.map(lambda a: jnp.asarray(a[np.asarray(state.variant)]), env.pool)
+        agent: PolicyAgent | FunctionAgent = PolicyAgent.of(env, bind(controller, problem))
+    else:
+        checks.function("controller", controller, "a function from an observation to an action")
+        plain = jax.tree_util.all_leaves([controller])
+        agent = FunctionAgent(jax.tree_util.Partial(controller) if plain else controller)
+    return _play(env, agent, obs, state, keys[:, 1], Recorder(env, keep, compact))
+
+
+def _episodes(
+    env: Environment,
+    agent: PolicyAgent | FunctionAgent,
+    obs: Array,
+    state: State,
+    keys: Array,
+    recorder: Recorder,
+) -> Played:
+    num, f = len(keys), jnp.zeros(len(keys), env.dtype)
+    log = jax.vmap(recorder.init)(state, agent(agent.init(num), obs)[1])
+
+    def step(carry: tuple, t: Array) -> tuple[tuple, None]:
+        obs, state, memory, log, total, _, over, steps = carry
+        memory, action = agent(memory, obs)
+        at = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
+        seen, after, reward, terminated, _, info = jax.vmap(env.step_env)(at, state, action)
+        noted = jax.vmap(recorder.add)(log, state, action, info["cost"])
+        new = (seen, after, memory, noted, total + reward, info["ratio"], terminated, steps + 1)
+        return _kept(over, carry, new), None
+
+    carry = (obs, state, agent.init(num), log, f, f, jnp.zeros(num, bool), jnp.zeros(num, jnp.int32))
+    (_, state, _, log, total, ratio, over, steps), _ = jax.lax.scan(
+        step, carry, jnp.arange(env.settings.horizon)
+    )
+    return Played(ratio, over, state.optimum, total, log, steps)
+
+
+def _kept(over: Array, old: Any, new: Any) -> Any:
+    """``old`` in the episodes that are over; what has no row for each, such as a count of steps, goes on."""
+
+    def one(a: Array, b: Array) -> Array:
+        if jnp.shape(b)[:1] != over.shape:
+            return b
+        return jnp.where(over.reshape(-1, *[1] * (b.ndim - 1)), a, b)
+
+    return jax.tree.map(one, old, new)
+
+
+_play = jit_by_function(_episodes, static_argnums=(0, 5))

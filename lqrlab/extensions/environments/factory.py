@@ -1,0 +1,188 @@
+"""What a task on a plant is made of: arguments checked, plants drawn, linearised and solved once."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lqrlab import systems
+from lqrlab.extensions.environments.core import Environment
+from lqrlab.extensions.environments.settings import Limits, Settings
+from lqrlab.simulation import Problem
+from lqrlab.systems import Plant
+
+_HANGING = {"pendulum": "angle", "cart_pole": "angle", "acrobot": "shoulder_angle"}
+"""Families that can swing up, and the angle that is half a turn away where they hang."""
+_ENOUGH = 6.0  # standard deviations of the optimum's first input that actuators of "plant" reach
+_MOST_LEVELS = 1 << 16
+
+
+def make(
+    plant: str | Path | Plant | type[Plant],
+    *,
+    task: str = "regulate",
+    linear: bool = False,
+    horizon: int = 200,
+    dt: float | None = None,
+    spread: float = 0.0,
+    variants: int = 256,
+    seed: int = 0,
+    start: float = 1.0,
+    noise: float | Sequence[float] = 0.0,
+    sensor_noise: float | Sequence[float] = 0.0,
+    delay: int = 0,
+    limits: str | Limits | None = "plant",
+    observe: str = "state",
+    action: str = "full",
+    unaddressed: str = "zero",
+    units: str = "physical",
+    reward: str | Callable = "cost",
+    terminate: str | float = "diverged",
+    reference: Sequence | np.ndarray | None = None,
+    on_error: str | None = None,
+    dtype: str = "float32",
+) -> Environment:
+    """A plant as an environment: signals are deviations from the equilibrium, u = −Kx is the optimum's action.
+
+    Args:
+        plant: a family's name, a plant or a batch of plants (each reset draws one), a class of plants, or a file with
+            matrices.
+        task, linear, horizon, dt, spread, variants, seed, start, noise, sensor_noise, delay, limits, observe, action,
+            unaddressed, units, reward, terminate, reference, on_error, dtype: see :class:`Settings`.
+
+    Raises:
+        ValueError: says which argument is wrong, and what to do; a plant without a stabilizing optimum.
+
+    >>> env = environments.make("pendulum", linear=True)
+    >>> obs, state = env.reset(jax.random.key(0))
+    >>> obs, state, reward, terminated, truncated, info = env.step(jax.random.key(1), state, jnp.zeros(1))
+    >>> obs.shape, bool(terminated), bool(info["ratio"] > 1)
+    ((2,), False, True)
+    """
+    given = {name: value for name, value in locals().items() if name != "plant"}
+    settings = Settings(**given)
+    with jax.enable_x64(True):
+        plants = _plants(plant, settings)
+        pool = _pool(plants, settings)
+        track = _track(pool, plants, settings)
+        offset, (unit_x, unit_u) = _offset(plants, task), _units(pool, plants, settings)
+        pool = jax.tree.map(np.asarray, pool.astype(np.dtype(dtype)))
+    if settings.levels:
+        _check_levels(settings.levels, pool, plants.m)
+    sensor = (
+        np.broadcast_to(np.asarray(settings.sensor_noise), unit_x.shape) if np.any(sensor_noise) else None
+    )
+    leaves, tree = jax.tree.flatten(pool)
+    identity = (tree, *((a.dtype.str, a.shape, a.tobytes()) for a in leaves), settings)
+    return Environment(pool, settings, plants.name, offset, unit_x, unit_u, sensor, track, identity)
+
+
+def _check_levels(levels: int, pool: Problem, m: int) -> None:
+    if not np.all(np.isfinite(pool.high)):
+        raise ValueError("action: a grid of levels needs limits; leave limits='plant', or give (low, high)")
+    if levels < 2 or levels**m > _MOST_LEVELS:
+        raise ValueError(
+            f"action: expected at least 2 levels and at most {_MOST_LEVELS} points, but found {levels} for {m} "
+            "inputs; take fewer levels, or a structured action such as Channel"
+        )
+
+
+def _units(pool: Problem, plants: Plant, settings: Settings) -> tuple[np.ndarray, np.ndarray]:
+    """What states (or outputs) and inputs are counted in."""
+    outputs, scaled = settings.observe == "outputs", settings.units == "scaled"
+    if not scaled:
+        return np.ones(len(plants.outputs) if outputs else plants.n), np.ones(plants.m)
+    unit_u = np.asarray(plants.scales[1]).reshape(-1, plants.m)[0]
+    return np.ones(len(plants.outputs)) if outputs else np.asarray(pool.scale_x[0]), unit_u
+
+
+def _plants(plant: Any, settings: Settings) -> Plant:
+    """One plant, or a batch with one leading axis."""
+    spread = settings.spread
+    if isinstance(plant, type) and issubclass(plant, Plant):
+        systems.check(plant)
+        plant = plant(
+            **{name: jnp.asarray(f.default, float) for name, f in systems.parameter_fields(plant).items()}
+        )
+    elif isinstance(plant, Path) or (
+        isinstance(plant, str) and Path(plant).suffix in (".npz", ".mat", ".json")
+    ):
+        plant = systems.load(plant)
+    if isinstance(plant, str):
+        if not spread:
+            return systems.make(plant)
+        return systems.sample(plant, key=jax.random.key(settings.seed), num=settings.variants, spread=spread)
+    systems.check_plant(plant)
+    if spread:
+        raise ValueError(
+            "spread: only families of the catalogue have ranges to vary in; enter the plant with "
+            "systems.register(plant, name=...) and give its name, or give a batch of plants"
+        )
+    if len(plant.batch_shape) > 1:
+        raise ValueError(f"plant: expected a batch with one axis, but found {plant.batch_shape}")
+    return jax.tree.map(lambda a: jnp.asarray(a, float), plant)
+
+
+def _pool(plants: Plant, settings: Settings) -> Problem:
+    """The plants' problem ``[variants, …]``, in float64."""
+    limits = settings.limits
+    ends = None if isinstance(limits, str | None) else (np.asarray(limits[0]), np.asarray(limits[1]))
+    pool = Problem.of(
+        plants, dt=settings.dt, linear=settings.linear, limits=ends, noise=np.asarray(settings.noise)
+    )
+    if not pool.batch_shape:
+        pool = jax.tree.map(lambda a: a[None], pool)
+    good = np.asarray(pool.has_optimum)
+    if not good.all():
+        raise ValueError(
+            f"plant: {int(np.sum(~good))} of {good.size} have no stabilizing optimum to compare with; "
+            "control.diagnose(A, B, Q, R) says which mode cannot be stabilised or is not seen by the cost"
+        )
+    if limits == "plant":
+        # σ of Kx at the start
+        first = jnp.sqrt(jnp.sum((pool.K * pool.scale_x[:, None, :]) ** 2, -1)) * settings.start
+        half = jnp.maximum(_ENOUGH * jnp.max(first, 0), pool.scale_u[0])
+    elif limits is None:
+        half = jnp.full(pool.m, jnp.inf)
+    else:
+        return pool
+    half = jnp.broadcast_to(half, (len(pool), pool.m))
+    return dataclasses.replace(pool, low=-half, high=half)
+
+
+def _offset(plants: Plant, task: str) -> np.ndarray:
+    """Where starts lie about: the equilibrium, or half a turn from it."""
+    offset = np.zeros(plants.n)
+    if task == "swing_up":
+        if plants.name not in _HANGING:
+            raise ValueError(
+                f"task: expected one of {', '.join(_HANGING)} to swing up, but found {plants.name}"
+            )
+        offset[[s.name for s in plants.states].index(_HANGING[plants.name])] = np.pi
+    return offset
+
+
+def _track(pool: Problem, plants: Plant, settings: Settings) -> tuple[np.ndarray, np.ndarray] | None:
+    """What the regulated plant does under set points: states ``[horizon + 1, n]``, and the inputs for it."""
+    horizon, reference = settings.horizon, settings.reference
+    if settings.task != "track":
+        return None
+    A, B, K = (np.asarray(a[0]) for a in (pool.A, pool.B, pool.K))
+    if len(pool) > 1:
+        raise ValueError("task: 'track' needs one plant, whose reference is known; leave spread=0")
+    if reference is None:
+        sine = np.sin(2 * np.pi * np.arange(horizon) / max(horizon // 2, 2))
+        wanted = sine[:, None] * np.asarray(plants.scales[1])
+    else:
+        wanted = np.asarray(reference).reshape(-1, plants.m)
+    if wanted.shape != (horizon, plants.m):
+        raise ValueError(f"reference: expected shape {(horizon, plants.m)}, but found {wanted.shape}")
+    rs, vs = [np.zeros(plants.n)], []
+    for w in wanted:
+        vs.append(w - K @ rs[-1])
+        rs.append(A @ rs[-1] + B @ vs[-1])
+    return np.stack(rs), np.stack([*vs, -K @ rs[-1]])

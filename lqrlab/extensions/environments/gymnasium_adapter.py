@@ -1,0 +1,258 @@
+"""Gymnasium's interfaces: one environment, and thousands as one compiled program."""
+
+import functools
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from jaxtyping import Array, PRNGKeyArray
+
+from lqrlab.compute import checks
+from lqrlab.extensions.environments.actions import refuse
+from lqrlab.extensions.environments.core import Environment, Step
+from lqrlab.extensions.environments.factory import make
+from lqrlab.extensions.environments.raster import frame
+from lqrlab.extensions.environments.spaces import Box, Discrete
+from lqrlab.extensions.environments.state import State
+from lqrlab.extensions.environments.vectorised import advance_batch, batch_reset, chosen, renewed
+from lqrlab.systems import Plant, drawing
+
+_MODES = (None, "rgb_array", "human")
+_SEEDS = 2**31
+
+
+def gymnasium_space(space: Box | Discrete) -> gymnasium.Space:
+    """The same space in Gymnasium's words."""
+    if isinstance(space, Discrete):
+        return gymnasium.spaces.Discrete(space.n)
+    kind = np.dtype(space.dtype).type
+    return gymnasium.spaces.Box(np.array(space.low, kind), np.array(space.high, kind), dtype=kind)
+
+
+def _numbers(info: dict[str, Any]) -> dict[str, Any]:
+    return {name: np.asarray(info[name]) for name in ("cost", "ratio", "optimum")}
+
+
+class PlantEnv(gymnasium.Env):
+    """A plant as a ``gymnasium.Env``; ``info["ratio"]`` is the episode's cost over the optimum."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"], "render_fps": 50}  # noqa: RUF012
+
+    def __init__(self, plant: Any = None, *, render_mode: str | None = None, **settings: Any):
+        checks.choice("render_mode", render_mode, _MODES)
+        self.core = _made(plant, settings)
+        self.observation_space = gymnasium_space(self.core.observation_space)
+        self.action_space = gymnasium_space(self.core.action_space)
+        self.render_mode = render_mode
+        step = float(self.core.pool.dt[0])
+        self.metadata = {**type(self).metadata, "render_fps": round(min(max(1 / step, 1), 60))}
+        self._state: State | None = None
+        self._u = np.zeros(self.core.m)
+        self._bounds: tuple[float, ...] | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        """A new episode; the same seed begins the same one."""
+        super().reset(seed=seed)
+        obs, self._state = self.core.reset(self._key())
+        self._u = np.zeros(self.core.m)
+        if self.render_mode == "human":
+            self.render()
+        return np.asarray(obs), {"optimum": np.asarray(self._state.optimum)}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        """One sample time."""
+        if self._state is None:
+            raise ValueError("step: the environment has no state yet; call reset() first")
+        given = _given(self.core, action, ())
+        obs, self._state, reward, terminated, truncated, info = self.core.step_env(
+            self._key(), self._state, given
+        )
+        self._u = np.asarray(given) * self.core.unit_u if not self.core.settings.levels else self._u
+        if self.render_mode == "human":
+            self.render()
+        return np.asarray(obs), float(reward), bool(terminated), bool(truncated), _numbers(info)
+
+    def _key(self) -> PRNGKeyArray:
+        return jax.random.key(int(self.np_random.integers(_SEEDS)))
+
+    def render(self) -> np.ndarray | None:
+        """The plant's drawing: ``[height, width, 3]`` bytes, or shown in the notebook's cell."""
+        if self.render_mode is None or self._state is None:
+            return None
+        pixels = self._frame()
+        if self.render_mode == "rgb_array":
+            return pixels
+        self._show(pixels)
+        return None
+
+    def _frame(self) -> np.ndarray:
+        assert self._state is not None
+        first = jax.tree.map(lambda a: a[int(self._state.variant)], self.core.pool)  # type: ignore[union-attr]
+        plant: Plant = first.plant
+        x = np.asarray(self._state.x, float) + first.x_eq
+        if self._bounds is None:  # of the equilibrium, and of large deviations to either side
+            poses = [plant.drawing(first.x_eq + side * first.scale_x) for side in (-2, 0, 2)]
+            poses.append(plant.drawing(x))
+            self._bounds = drawing.bounds(*poses)
+        return frame(plant, x, self._u + first.u_eq, self._bounds)
+
+    def _show(self, pixels: np.ndarray) -> None:
+        """In a notebook an image that is replaced; elsewhere there is no window to show it in."""
+        import base64
+        import io
+        import sys
+
+        from PIL import Image
+
+        shell = sys.modules.get("IPython")
+        if shell is None or shell.get_ipython() is None:
+            raise ValueError(
+                "render_mode: 'human' shows frames in a notebook; elsewhere take 'rgb_array' and write a film with "
+                "gymnasium.wrappers.RecordVideo"
+            )
+        data = io.BytesIO()
+        Image.fromarray(pixels).save(data, "PNG")
+        png = base64.b64encode(data.getvalue()).decode()
+        publisher = shell.get_ipython().display_pub
+        publisher.clear_output(wait=True)
+        publisher.publish({"image/png": png, "text/plain": "a frame of the plant"})
+
+
+class PlantVectorEnv(gymnasium.vector.VectorEnv):
+    """Many environments as one compiled program, with each of Gymnasium's three ways to reset.
+
+    Args:
+        num_envs: how many.
+        plant: a family's name, a plant, a batch of plants, a file.
+        autoreset_mode: ``NEXT_STEP`` (an episode that ended is reset by the step after it, whose action is not used),
+            ``SAME_STEP`` (at once, with ``final_obs`` and ``final_info``), or ``DISABLED`` (``reset`` takes a
+            ``reset_mask``).
+        settings: see :func:`make`.
+    """
+
+    def __init__(
+        self, num_envs: int = 1, plant: Any = None, *, autoreset_mode: Any = AutoresetMode.NEXT_STEP,
+        render_mode: str | None = None, **settings: Any,
+    ):  # fmt: skip
+        checks.choice("render_mode", render_mode, (None,))
+        self.num_envs = checks.whole("num_envs", num_envs)
+        self.core = _made(plant, settings)
+        self.mode = AutoresetMode(autoreset_mode)
+        self.metadata = {"autoreset_mode": self.mode}
+        self.single_observation_space = gymnasium_space(self.core.observation_space)
+        self.single_action_space = gymnasium_space(self.core.action_space)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._state: State | None = None
+        self._obs: Array | None = None
+        self._over = jnp.zeros(num_envs, bool)
+        self._count, self._root = 0, jax.random.key(0)
+
+    def reset(self, *, seed: Any = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        """New episodes in all environments, or where ``options["reset_mask"]`` is True.
+
+        Args:
+            seed: one number (environment i has the seed + i), or one for each.
+            options: may hold ``reset_mask``, a truth value for each environment.
+        """
+        keys = self._seeded(seed)
+        obs, state = batch_reset(self.core, keys)
+        mask = None if options is None else options.get("reset_mask")
+        if mask is not None:
+            if self._state is None:
+                raise ValueError("reset_mask: there is no state yet; reset all environments first")
+            where = np.asarray(mask)
+            if where.shape != (self.num_envs,) or where.dtype != bool or not where.any():
+                raise ValueError(
+                    f"reset_mask: expected {self.num_envs} truth values, some True, but found {mask!r}"
+                )
+            obs, state = chosen(jnp.asarray(where), (obs, state), (self._obs, self._state))
+            self._over = self._over & ~where
+        else:
+            self._over = jnp.zeros(self.num_envs, bool)
+        self._obs, self._state = obs, state
+        return np.asarray(obs), {"optimum": np.asarray(state.optimum)}
+
+    def _seeded(self, seed: Any) -> Array:
+        if seed is None and self._state is None:
+            seed = int(np.random.default_rng().integers(_SEEDS))
+        if seed is None:
+            self._count += 1
+            return jax.random.split(jax.random.fold_in(self._root, self._count), self.num_envs)
+        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int | np.integer) else list(seed)
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"seed: expected one number, or {self.num_envs} of them, but found {len(seeds)}")
+        seeds = [int(np.random.default_rng().integers(_SEEDS)) if s is None else int(s) for s in seeds]
+        self._root, self._count = jax.random.key(seeds[0]), 0
+        return jax.vmap(jax.random.key)(jnp.asarray(np.array(seeds) % _SEEDS, jnp.uint32))
+
+    def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
+        """One sample time in all environments."""
+        if self._state is None:
+            raise ValueError("step: the environments have no state yet; call reset() first")
+        if self.mode is AutoresetMode.DISABLED and bool(self._over.any()):
+            raise ValueError(
+                "step: some episodes are over; reset them with options={'reset_mask': ...} first"
+            )
+        self._count += 1
+        given = _given(self.core, actions, (self.num_envs,))
+        out, over = _vector_step(
+            self.core, self.mode, self._root, self._count, self._state, given, self._over
+        )
+        obs, self._state, reward, terminated, truncated, info = out
+        self._obs, self._over = obs, over
+        infos: dict[str, Any] = _numbers(info)
+        ended = np.asarray(over)
+        if self.mode is AutoresetMode.SAME_STEP and ended.any():
+            infos |= {"final_obs": np.asarray(info["final_observation"]), "_final_obs": ended}
+            infos |= {"final_info": _numbers(info), "_final_info": ended}
+        return np.asarray(obs), *(np.asarray(a) for a in (reward, terminated, truncated)), infos  # type: ignore[return-value]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=4)
+def _vector_step(
+    env: Environment,
+    mode: AutoresetMode,
+    root: PRNGKeyArray,
+    count: Any,
+    state: State,
+    given: Any,
+    over: Array,
+) -> tuple[Step, Array]:
+    keys = jax.random.split(jax.random.fold_in(root, count), len(over))
+    if mode is AutoresetMode.SAME_STEP:
+        out = advance_batch(env, keys, state, given, stop=False)
+        return out, out[3] | out[4]
+    obs, new, reward, terminated, truncated, info = jax.vmap(env._advance)(keys, state, given)
+    if mode is AutoresetMode.DISABLED:
+        return (obs, new, reward, terminated, truncated, info), over | terminated | truncated
+    obs, new = renewed(env, keys, over, obs, new)
+    reward, cost = (jnp.where(over, jnp.zeros_like(a), a) for a in (reward, info["cost"]))
+    terminated, truncated = terminated & ~over, truncated & ~over
+    info = info | {"cost": cost, "invalid": info["invalid"] & ~over}
+    return (obs, new, reward, terminated, truncated, info), terminated | truncated
+
+
+def _made(plant: Any, settings: dict[str, Any]) -> Environment:
+    if plant is None:
+        raise ValueError("plant: expected a family's name, a plant or a file; gymnasium.make(id, plant=...)")
+    return make(plant, **settings)
+
+
+def _given(env: Environment, action: Any, lead: tuple[int, ...]) -> Any:
+    """Gymnasium's action as the core takes it; a wrong shape is refused in words."""
+    space = env.action_space
+    array = checks.real("action", action)
+    if array.shape != lead + space.shape:
+        raise ValueError(f"action: expected shape {lead + space.shape}, but found {array.shape}")
+    if isinstance(space, Discrete) and not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(f"action: expected whole numbers from 0 to {space.n - 1}, but found {array.dtype}")
+    if env.settings.on_error in ("raise", "breakpoint"):  # before it changes any state
+        within = (array >= 0) & (array < space.n) if isinstance(space, Discrete) else np.isfinite(array)
+        if not np.all(within):
+            refuse(env.settings.on_error == "breakpoint")
+    return array.astype(space.dtype)

@@ -1,0 +1,93 @@
+"""``lqrlab identify``: a plant from a log."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lqrlab.workbench.cli.options import PATH, as_json
+
+if TYPE_CHECKING:
+    from lqrlab.extensions.identification import Fit, Model
+
+
+def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> list[str]:
+    return [name.strip() for part in value for name in part.split(",")]
+
+
+def _units(context: click.Context, parameter: click.Parameter, value: Any) -> dict[str, str]:
+    pairs = [item.partition("=") for item in value]
+    for name, equals, unit in pairs:
+        if not (name and equals and unit):
+            raise ValueError("--unit: expected NAME=UNIT, as in --unit angle=deg")
+    return {name: unit for name, _, unit in pairs}
+
+
+@click.command()
+@click.argument("file", type=PATH, metavar="LOG")
+@click.option("--input", "inputs", multiple=True, required=True, callback=_listed, help="Columns, as force.")
+@click.option(
+    "--output", "outputs", multiple=True, required=True, callback=_listed, help="As position,angle."
+)
+@click.option("--plant", "family", help="A plant of the catalogue, or a file of one; else a linear model.")
+@click.option(
+    "--parameter", "parameters", multiple=True, callback=_listed, help="Those that are free.  [default: all]"
+)
+@click.option("--order", type=click.IntRange(1), help="Of the linear model.  [default: of the least BIC]")
+@click.option("--dt", type=float, help="Sample time [s].  [default: from the time column]")
+@click.option("--time", help="Name of the time column.")
+@click.option("--unit", "units", multiple=True, callback=_units, help="Of a column, as angle=deg.")
+@click.option("--validation", default=0.3, show_default=True, help="Share of each record that is held out.")
+@click.option("-o", "target", type=PATH, help="Write the plant as JSON, for systems.load and lqrlab systems.")
+@as_json
+def identify(
+    file: Path, inputs: list[str], outputs: list[str], family: str | None, parameters: list[str], order: int | None,
+    dt: float | None, time: str | None, units: dict[str, str], validation: float, target: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Find a plant from a LOG (CSV, Parquet, HDF5, .mat, whitespace table), and say how sure it is.
+
+    With --plant, that plant's physical parameters; else a linear model by subspace and prediction error:
+    lqrlab identify log.csv --input force --output position,angle --plant cart_pole -o plant.json
+    """
+    from lqrlab import compute
+    from lqrlab.compute.files import write_json
+    from lqrlab.extensions import identification
+    from lqrlab.workbench.cli.options import plant
+
+    compute.setup()
+    log = identification.read(file, inputs, outputs, dt, time, units=units)
+    first, last = log.split(1 - validation)
+    found: Fit | Model
+    if family is None:
+        found = identification.refine(identification.subspace(first, order), first)
+        held_out, content = found.fit_percent(last), _linear(found)
+        said = [f"order {found.order}, poles {', '.join(f'{p:.4g}' for p in found.poles)}"]
+        said += found.residuals(first).sentences
+    else:
+        found = identification.fit(plant(family), first, parameters or None)
+        held_out = identification.residuals.fit_percent(last.ys, found.simulate(last))
+        content, said = found.described(), [str(found), *found.residuals().sentences]
+    percent = {s.name: round(float(v), 2) for s, v in zip(log.outputs, held_out)}
+    content |= {"fit on the held-out part [%]": percent, "log": file.name, "remarks": log.remarks()}
+    if target:
+        write_json(target, content, ensure_ascii=False)
+    if as_json:
+        click.echo(json.dumps(content, ensure_ascii=False))
+    else:
+        click.echo(
+            "\n".join([*log.remarks(), *said, _words(percent), *([f"wrote {target}"] if target else [])])
+        )
+
+
+def _words(percent: dict[str, float]) -> str:
+    return "fit on the held-out part: " + ", ".join(
+        f"{name} {value:.1f} %" for name, value in percent.items()
+    )
+
+
+def _linear(model: "Model") -> dict[str, Any]:
+    """What systems.load reads."""
+    plant = model.plant()
+    content = {name: getattr(plant, name).tolist() for name in ("A", "B", "C", "Q", "R")}
+    return {**content, "dt": model.dt, "K": model.K.tolist(), "noise": model.noise.tolist()}

@@ -1,0 +1,139 @@
+"""The identification panel: which signals and samples of a log, which model, and what comes of it."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import ipywidgets
+import jax
+
+from lqrlab.compute import checks
+from lqrlab.extensions import identification
+from lqrlab.extensions.identification import Log, fit_figures
+from lqrlab.extensions.identification.fit_figures import Finding
+from lqrlab.systems import Plant, parameter_fields
+from lqrlab.workbench.figures.svg import Picture
+from lqrlab.workbench.panels import controls
+from lqrlab.workbench.panels.live_panel import Check
+from lqrlab.workbench.panels.panel import Panel
+
+_SHARE, _FEWEST, _LINEAR = 0.7, 20, "linear"
+_ORDERS = 10
+
+
+def identify(
+    log: Log, plant: str | Plant | None = None, *, values: Mapping[str, Any] | None = None
+) -> "Identifier | Picture":
+    """A panel to find a plant in a log: choose signals, ranges of time, and a linear model or a plant's parameters.
+
+    Shown are the outputs on the validation range, measured and modelled, with their fit; the residuals; poles and step
+    responses with what is uncertain; and in grey what was found before. ``values`` is what its controls begin at, as
+    *copy as code* writes it. Without a person it is the picture.
+    """
+    checks.instance("log", log, Log, "a log, as identification.read makes")
+    return Identifier(log, None if plant is None else controls.one_plant(plant)).at(values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What is asked: names of signals, ranges [s] and the model; the order of a linear one, or a plant's parameters."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    estimation: tuple[float, float]
+    validation: tuple[float, float]
+    order: int | None
+    parameters: tuple[str, ...] = ()
+
+
+def find(log: Log, plant: Plant | None, asked: Setting, check: Check = lambda: None) -> Finding:
+    """The model that was asked for, found on the one range and shown on the other."""
+    chosen, parts = log.chosen(asked.inputs, asked.outputs), []
+    for name, (start, stop) in (("estimation", asked.estimation), ("validation", asked.validation)):
+        found = round((stop - start) / log.dt)
+        if found < _FEWEST:
+            raise ValueError(
+                f"{name}: expected a range of at least {_FEWEST} samples, {_FEWEST * log.dt:.3g} s, but found {found}; "
+                "pull its ends apart"
+            )
+        parts.append(chosen.cut(start, stop))
+    key = jax.random.key(0)
+    if asked.order is not None:
+        start_model = identification.subspace(parts[0], asked.order)
+        check()
+        model = identification.refine(start_model, parts[0])
+        check()
+        return fit_figures.of_model(model, parts[1], key)
+    if plant is None or not asked.parameters:
+        raise ValueError("parameters: expected one or more that are free, but found none chosen")
+    fit = identification.fit(plant, parts[0], asked.parameters)
+    check()
+    return fit_figures.of_fit(fit, parts[1], key)
+
+
+class Identifier(Panel[Setting, Finding]):
+    """The panel; its controls are attributes, ``inputs``, ``outputs`` and ``parameters`` by name."""
+
+    def __init__(self, log: Log, plant: Plant | None = None) -> None:
+        self._log, self._plant = log, plant
+        self._now: Finding | None = None
+        self._before: Finding | None = None
+        self.inputs, self.outputs = (
+            {s.name: _box(s.name, True) for s in signals} for signals in (log.inputs, log.outputs)
+        )
+        span = min(len(u) for u, _ in log.records) * log.dt
+        self.estimation, self.validation = (
+            ipywidgets.FloatRangeSlider(
+                value=ends, min=0.0, max=span, step=span / 200, readout_format=".3g", description=f"{name} [s]",
+                continuous_update=False, **controls.WIDE,
+            )
+            for name, ends in (("estimation", (0.0, _SHARE * span)), ("validation", (_SHARE * span, span)))
+        )  # fmt: skip
+        fields = {} if self._plant is None else parameter_fields(type(self._plant))
+        models = [_LINEAR] if self._plant is None else [_LINEAR, self._plant.name]
+        self.model = ipywidgets.ToggleButtons(options=models, description="model", **controls.WIDE)
+        self.order = ipywidgets.IntSlider(
+            value=min(self._plant.n if self._plant else 2, _ORDERS), min=1, max=_ORDERS, description="order",
+            continuous_update=False, **controls.WIDE,
+        )  # fmt: skip
+        self.parameters = {name: _box(name, bool(f.metadata["vary"])) for name, f in fields.items()}
+        pages = {
+            "model": [self.model, self.order, ipywidgets.HTML("free parameters:" * bool(fields))],
+            "log": [ipywidgets.HTML("inputs"), *self.inputs.values(), ipywidgets.HTML("outputs")],
+        }
+        pages["model"] += self.parameters.values()
+        pages["log"] += [*self.outputs.values(), self.estimation, self.validation]
+        call = "identify", {"log": log, "plant": plant}
+        super().__init__([controls.tabs(pages)], call=call, settle=0.2)
+        names = ("inputs", "outputs", "estimation", "validation", "model", "order", "parameters")
+        self.track(**{name: getattr(self, name) for name in names})
+        self.ask()
+
+    def _question(self) -> Setting:
+        linear = self.model.value == _LINEAR
+        self.order.disabled = not linear
+        for box in self.parameters.values():
+            box.disabled = linear
+        return Setting(
+            _ticked(self.inputs),
+            _ticked(self.outputs),
+            self.estimation.value,
+            self.validation.value,
+            self.order.value if linear else None,
+            () if linear else _ticked(self.parameters),
+        )
+
+    def _compute(self, question: Setting, check: Check) -> Finding:
+        return find(self._log, self._plant, question, check)
+
+    def _show(self, answer: Finding) -> None:
+        self._before, self._now = self._now, answer
+        self.draw(fit_figures.picture(answer, self._before))
+
+
+def _box(name: str, ticked: bool) -> ipywidgets.Checkbox:
+    return ipywidgets.Checkbox(ticked, description=name.replace("_", " "), indent=False)
+
+
+def _ticked(boxes: Mapping[str, ipywidgets.Checkbox]) -> tuple[str, ...]:
+    return tuple(name for name, box in boxes.items() if box.value)

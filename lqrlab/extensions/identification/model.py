@@ -1,0 +1,220 @@
+"""A linear model in innovation form: what comes from a log, and what goes on to a design."""
+
+import dataclasses
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+import scipy.linalg
+from jaxtyping import ArrayLike, Complex, Float, PRNGKeyArray
+
+from lqrlab import control, systems
+from lqrlab.compute import checks
+from lqrlab.extensions.identification.log import Log
+from lqrlab.extensions.identification.residuals import Residuals, fit_percent
+from lqrlab.systems import Linear, Signal
+
+if TYPE_CHECKING:
+    from control import StateSpace
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Model:
+    """x[t+1] = A x + B u + K e, y = C x + D u + e, with u, y as deviations from ``u_mean``, ``y_mean``.
+
+    Attributes:
+        A, B, C, D, K: the matrices; K is the stationary Kalman gain of the predictor.
+        noise: covariance of the innovations e.
+        dt: sample time [s].
+        inputs, outputs: the log's signals.
+        u_mean, y_mean: where the deviations are taken from.
+        covariance: of the entries of A, B, C, D, K, one matrix after the other, row by row; None where the method
+            gives none. In coordinates of the state that data cannot tell it is zero.
+        singular_values: that the order was read from; empty where the method has none.
+    """
+
+    A: Float[np.ndarray, "n n"]
+    B: Float[np.ndarray, "n m"]
+    C: Float[np.ndarray, "p n"]
+    D: Float[np.ndarray, "p m"]
+    K: Float[np.ndarray, "n p"]
+    noise: Float[np.ndarray, "p p"]
+    dt: float
+    inputs: tuple[Signal, ...]
+    outputs: tuple[Signal, ...]
+    u_mean: Float[np.ndarray, " m"]
+    y_mean: Float[np.ndarray, " p"]
+    covariance: Float[np.ndarray, "k k"] | None = None
+    singular_values: Float[np.ndarray, " s"] = dataclasses.field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def order(self) -> int:
+        """Number of states."""
+        return len(self.A)
+
+    @cached_property
+    def poles(self) -> Complex[np.ndarray, " n"]:
+        """Eigenvalues of A, the slowest first."""
+        return np.linalg.eigvals(self.A).astype(complex)[self._slowest]
+
+    @cached_property
+    def pole_std(self) -> Float[np.ndarray, "n 2"]:
+        """Standard errors of the poles' real and imaginary parts, to first order."""
+        if self.covariance is None:
+            raise ValueError(
+                "pole_std: this method gives no covariance; identification.refine(model, log) does"
+            )
+        values, left, right = scipy.linalg.eig(self.A, left=True, right=True)
+        slopes = np.einsum("ik,jk->kij", left.conj(), right) / np.sum(left.conj() * right, 0)[:, None, None]
+        J = slopes.reshape(self.order, -1)
+        P = self.covariance[: J.shape[1], : J.shape[1]]
+        variances = [np.sum((part @ P) * part, 1) for part in (J.real, J.imag)]
+        return np.sqrt(np.stack(variances, 1))[np.argsort(-np.abs(values), kind="stable")]
+
+    @cached_property
+    def _slowest(self) -> np.ndarray:
+        return np.argsort(-np.abs(np.linalg.eigvals(self.A)), kind="stable")
+
+    def markov(self, num: int) -> Float[np.ndarray, "num p m"]:
+        """The pulse response: D, CB, CAB, …"""
+        checks.whole("num", num)
+        X, out = self.B, [self.D]
+        for _ in range(num - 1):
+            out.append(self.C @ X)
+            X = self.A @ X
+        return np.stack(out)
+
+    def sample(self, key: PRNGKeyArray, num: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """A, B, C, D ``[num, …]`` of models as likely as the log makes them: normal, to first order.
+
+        The log says nothing of the state's coordinates, and a step along them that is not small would change the
+        model: draws have no part along such steps, which to first order takes nothing from what can be seen.
+
+        Raises:
+            ValueError: the method that found the model gives no covariance.
+        """
+        checks.random_key(key)
+        if self.covariance is None:
+            raise ValueError(
+                "sample: this method gives no covariance; identification.refine(model, log) does"
+            )
+        parts = (self.A, self.B, self.C, self.D)
+        idle = self._coordinate_steps()
+        k = len(idle)
+        rest = np.eye(k) - idle @ np.linalg.pinv(idle)
+        values, vectors = np.linalg.eigh(rest @ self.covariance[:k, :k] @ rest)
+        half = vectors * np.sqrt(np.maximum(values, 0))
+        draws = np.asarray(jax.random.normal(key, (checks.whole("num", num), len(half)))) @ half.T
+        cuts = np.cumsum([a.size for a in parts])
+        moved = (d.reshape(num, *a.shape) for d, a in zip(np.split(draws, cuts, axis=1), parts))
+        A, B, C, D = (a + d for a, d in zip(parts, moved))
+        return A, B, C, D
+
+    def _coordinate_steps(self) -> Float[np.ndarray, "k n_n"]:
+        """How the entries of A, B, C, D move with each entry of X where the state becomes (I + X) x."""
+        A, B, C, D = self.A, self.B, self.C, self.D
+        n = len(A)
+        units = np.eye(n * n).reshape(-1, n, n)
+        steps = ((X @ A - A @ X, X @ B, -C @ X, 0 * D) for X in units)
+        return np.stack([np.concatenate([a.ravel() for a in step]) for step in steps], 1)
+
+    # On a log ------------------------------------------------------------------------------------------------
+
+    def simulate(self, log: Log) -> Float[np.ndarray, "T p"]:
+        """Outputs from the inputs alone; the initial state of each record is fitted to it."""
+        return self._run(log, np.zeros_like(self.K))
+
+    def predict(self, log: Log) -> Float[np.ndarray, "T p"]:
+        """Outputs one step ahead, from the inputs and the outputs before."""
+        return self._run(log, self.K)
+
+    def _run(self, log: Log, K: np.ndarray) -> np.ndarray:
+        self._check(log)
+        made = []
+        for us, ys in log.records:
+            u, y = us - self.u_mean, ys - self.y_mean
+            drive = np.concatenate([u @ (self.B - K @ self.D).T + y @ K.T], 1)
+            forced, free = responses(self.A - K @ self.C, self.C, drive[:, :, None])
+            known = forced[..., 0] + u @ self.D.T
+            x0 = np.linalg.lstsq(free.reshape(-1, self.order), (y - known).ravel(), rcond=None)[0]
+            made.append(known + free @ x0 + self.y_mean)
+        return np.concatenate(made)
+
+    def _check(self, log: Log) -> None:
+        names = [[s.name for s in given] for given in (self.inputs, self.outputs, log.inputs, log.outputs)]
+        if names[:2] != names[2:]:
+            raise ValueError(f"log: expected the signals {names[:2]} of the model, but found {names[2:]}")
+        if not np.isclose(log.dt, self.dt):
+            raise ValueError(
+                f"log: expected the model's sample time {self.dt:g} s, but found {log.dt:g} s; resample"
+            )
+
+    def fit_percent(self, log: Log, *, predicted: bool = False) -> Float[np.ndarray, " p"]:
+        """100 (1 − ‖y − ŷ‖ / ‖y − mean‖) of each output, simulated or predicted one step ahead."""
+        return fit_percent(log.ys, self.predict(log) if predicted else self.simulate(log))
+
+    def residuals(self, log: Log, lags: int = 25) -> Residuals:
+        """Whether what the predictor misses is white and has nothing to do with the inputs."""
+        return Residuals.of(log, log.ys - self.predict(log), lags)
+
+    # To a design ---------------------------------------------------------------------------------------------
+
+    def continuous(self) -> tuple[Float[np.ndarray, "n n"], Float[np.ndarray, "n m"]]:
+        """(A, B) of the continuous plant whose zero-order hold this is.
+
+        Raises:
+            ValueError: a pole at zero or on the negative real axis, which no continuous plant of this order has.
+        """
+        n, m = self.B.shape
+        values = self.poles
+        bad = (np.abs(values.imag) < 1e-12) & (values.real <= 0)
+        if bad.any():
+            raise ValueError(
+                f"order: the pole {values.real[bad][0]:.3g} of the sampled model belongs to no continuous plant of "
+                f"order {n}; design with the sampled matrices (control.dlqr), take another order, or sample faster"
+            )
+        flow = scipy.linalg.logm(np.block([[self.A, self.B], [np.zeros((m, n)), np.eye(m)]])).real / self.dt
+        return flow[:n, :n], flow[:n, n:]
+
+    def plant(self, Q: ArrayLike | None = None, R: ArrayLike | None = None) -> Linear:
+        """The continuous :class:`~lqrlab.systems.Linear` plant, deviations from where the log was.
+
+        Args:
+            Q, R: weights; if left out, outputs and inputs count one each (CᵀC and the identity).
+        """
+        if np.any(self.D):
+            raise ValueError(
+                "D: the model has feedthrough, a plant has none; identify with feedthrough=False"
+            )
+        A, B = self.continuous()
+        Q = self.C.T @ self.C if Q is None else Q
+        labels = [f"{s.name} [{s.unit or '1'}]" for s in self.inputs]
+        measured = self.C.shape[0] == self.order and np.array_equal(self.C, np.eye(self.order))
+        states = [f"{s.name} [{s.unit or '1'}]" for s in self.outputs] if measured else []
+        return systems.from_matrices(A, B, self.C, Q=Q, R=R, dt=self.dt, inputs=labels, states=states)
+
+    def to_statespace(self) -> "StateSpace":
+        """The sampled model as a ``control.StateSpace``."""
+        return control.to_statespace(self.A, self.B, self.C, self.D, self.dt)
+
+    def lqg(self, Q: ArrayLike, R: ArrayLike) -> control.LQG:
+        """The sampled LQG controller: the regulator of Q, R fed by the predictor with the identified gain K."""
+        return control.lqg(
+            self.A, self.B, self.C, Q, R, self.K @ self.noise @ self.K.T + 1e-12 * np.eye(self.order),
+            self.noise, discrete=True,
+        )  # fmt: skip
+
+
+def responses(
+    A: Float[np.ndarray, "n n"], C: Float[np.ndarray, "p n"], drive: Float[np.ndarray, "T n c"]
+) -> tuple[Float[np.ndarray, "T p c"], Float[np.ndarray, "T p n"]]:
+    """Outputs C x of x[t+1] = A x + drive[t] from rest, one for each column, and from each unit initial state."""
+    n, columns = drive.shape[1:]
+    X = np.concatenate([np.zeros((n, columns)), np.eye(n)], 1)
+    out = np.empty((len(drive), len(C), columns + n))
+    for t, d in enumerate(drive):
+        out[t] = C @ X
+        X = A @ X
+        X[:, :columns] += d
+    return out[..., :columns], out[..., columns:]

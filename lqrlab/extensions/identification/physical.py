@@ -1,0 +1,234 @@
+"""Physical parameters of a plant from a log: output error by single or multiple shooting, from many starts."""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+
+from lqrlab import simulation
+from lqrlab.compute import checks
+from lqrlab.extensions.identification.filtering import filtered
+from lqrlab.extensions.identification.fitted_plant import Fit
+from lqrlab.extensions.identification.log import Log, require_excitation
+from lqrlab.extensions.identification.shooting import DEFECT, Segments, first_states, minimised
+from lqrlab.systems import Plant, check_plant, parameter_fields
+
+METHODS = ("auto", "single", "multiple", "filter")
+_GROWTH = 150.0  # of errors within a segment
+_FAR = 25.0  # ranges of a signal in the log, from which it is far
+_LOOSE = 1e-2  # by which segments may fail to meet at first, relative to the states' scales
+
+
+def fit(
+    plant: Plant, log: Log, parameters: Sequence[str] | None = None, *, method: str = "auto", starts: int = 8,
+    offsets: bool | Sequence[str] = False, defect: float = DEFECT, segment: int | None = None,
+    substeps: int | None = None, seed: int = 0, iterations: int = 100,
+) -> Fit:  # fmt: skip
+    """Physical parameters of a plant from a log of its inputs and (some) outputs, named as the plant names them.
+
+    Minimised is the sum of squares of the outputs' errors in units of their noise, which is estimated along, over the
+    parameters, the initial state of each record, and offsets. SciPy's trust-region least squares is the solver: it
+    keeps bounds, needs no new dependency, and gets exact Jacobians from JAX; starts are compared under ``vmap``.
+
+    Args:
+        plant: of any class, with values to start from.
+        log: the record or records.
+        parameters: names of those that are free; all that vary between variants if left out.
+        method: ``"single"`` shooting simulates each record in one go; ``"multiple"`` in segments that have to meet,
+            which unstable plants and long records need; ``"auto"`` looks at how errors grow. ``"filter"``
+            goes on from there by prediction error: the likelihood of an extended Kalman filter, with process noise, for
+            plants that are disturbed; without it disturbances make the errors look smaller than they are.
+        starts: parameter values tried, the plant's own and others around them; the best few are followed.
+        offsets: free constant offsets, of all outputs or of those named.
+        defect: by how much segments may fail to meet, relative to the states' scales: larger allows for disturbances.
+        segment: samples in a segment; if left out, as many as errors of the state take to grow 150-fold, or fewer where
+            the plant as given would leave the log far behind.
+        substeps: Runge-Kutta steps in a sample time; enough for the plant's fastest mode at its operating point if left
+            out.
+        seed: of the starts.
+        iterations: at most so many evaluations from each start.
+
+    Raises:
+        ValueError: signals that the plant does not have, nothing excited, too few samples; says what to do.
+
+    Source: H. G. Bock, Recent advances in parameter identification techniques for ODE (1983), multiple shooting;
+    L. Ljung, System Identification, 2nd ed. (1999), chapters 7, 9.
+    """
+    check_plant(plant, one=True)
+    checks.instance("log", log, Log, "a log, as identification.read makes")
+    names = free_parameters(plant, parameters)
+    checks.whole("starts", starts)
+    checks.choice("method", method, METHODS)
+    defect = max(defect, _LOOSE) if method == "filter" else defect
+    segments = _cut(plant, log, names, method, segment, _offset(log, offsets), substeps)
+    require_excitation(log, len(names) + plant.n)
+    _plausible(segments, log)
+    begin = first_states(segments, log)
+    # segments that need not meet at once converge from afar
+    gaps = np.geomspace(max(_LOOSE, defect), defect, 4)
+    sigma = np.maximum(0.05 * log.ys.std(0), 1e-12)
+    zs = _candidates(segments, starts, seed)
+    best, costs = _best_of_starts(segments, zs, begin, sigma, iterations, gaps[0])
+    for gap in gaps:  # the noise, and what it weighs, are found along
+        sigma = _noise(segments, best, len(names))
+        last = gap == gaps[-1]
+        best, _ = minimised(segments, best, sigma, iterations, gap, 1e-8 if last else 1e-4)
+    found = _finished(segments, best, _noise(segments, best, len(names)), defect, costs, log)
+    return filtered(found, log, iterations) if method == "filter" else found
+
+
+def free_parameters(plant: Plant, parameters: Sequence[str] | None) -> tuple[str, ...]:
+    """The parameters named, checked; all that vary between variants if none are."""
+    fields = parameter_fields(type(plant))
+    if not fields:
+        raise ValueError(
+            f"plant: {plant.name} declares no parameters; write a class with systems.param, or use subspace"
+        )
+    if parameters is None:
+        return tuple(name for name, f in fields.items() if f.metadata["vary"])
+    for name in parameters:
+        checks.choice("parameters", name, fields, f"some of {plant.name}'s parameters:")
+    return tuple(parameters)
+
+
+def _offset(log: Log, offsets: bool | Sequence[str]) -> np.ndarray:
+    names = [s.name for s in log.outputs]
+    if isinstance(offsets, bool):
+        return np.full(len(names), offsets)
+    for name in offsets:
+        checks.choice("offsets", name, names, "outputs of the log:")
+    return np.array([name in offsets for name in names])
+
+
+def _cut(
+    plant: Plant, log: Log, names: tuple[str, ...], method: str, segment: int | None, offsets: np.ndarray,
+    substeps: int | None = None,
+) -> Segments:  # fmt: skip
+    """The log in one go, or in segments in which errors do not grow too much."""
+    longest = max(len(u) for u, _ in log.records)
+    bounded = _bounded_growth(plant, log.dt, longest)
+    if method in ("auto", "filter"):
+        method = "multiple" if segment or bounded < longest else "single"
+    if method == "single":
+        length = None
+    else:
+        fits = bounded if bounded < longest else longest // 10
+        length = checks.whole("segment", segment) if segment else int(np.clip(fits, 5, max(longest // 2, 5)))
+    substeps = simulation.Problem.of(plant, dt=log.dt, substeps=substeps, optimum=False).substeps
+    made = Segments.of(plant, log, names, length, substeps, offsets)
+    while length and not segment and length >= 10 and _far_off(made, log):
+        length //= 2
+        made = Segments.of(plant, log, names, length, substeps, offsets)
+    return made
+
+
+def _far_off(segments: Segments, log: Log) -> bool:
+    """Whether segments of the plant as given leave the log far behind: no slope there says where to go."""
+    z = jnp.zeros(len(segments.coordinates.names))
+    ys = np.asarray(segments.outputs(z, jnp.asarray(first_states(segments, log)))[0])
+    ranges = np.ptp(log.ys, axis=0)
+    error = np.abs(ys - segments.ys)[segments.mask] / np.where(ranges > 0, ranges, np.inf)
+    return not bool(np.all(error < _FAR))
+
+
+def _bounded_growth(plant: Plant, dt: float, longest: int) -> int:
+    """Samples, at most ``longest``, in which an error of the state grows by a factor of at most ``_GROWTH``.
+
+    Each state in units of its scale; not by unstable modes alone: integrators in a row make large errors too.
+    """
+    scale = np.asarray(plant.scales[0])
+    rate = np.asarray(plant.matrices()[0]) / scale[:, None] * scale * dt
+
+    def grows(samples: int) -> bool:
+        return bool(np.linalg.norm(scipy.linalg.expm(rate * samples), 2) > _GROWTH)
+
+    low, high = 1, 2
+    while high < longest and not grows(high):
+        low, high = high, 2 * high
+    if high >= longest and not grows(longest):
+        return longest
+    high = min(high, longest)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if grows(middle) else (middle, high)
+    return low
+
+
+def _plausible(segments: Segments, log: Log) -> None:
+    """Refuse signals that are far from anything that the plant means: most likely another unit."""
+    plant = segments.plant
+    scales, at = {s.name: s for s in (*plant.inputs, *plant.states)}, dict(log.signals)
+    for signal, a in at.items():
+        s = scales.get(signal.name)
+        if s is not None and s.scale and np.abs(a - s.at).max() > 1e3 * s.scale + 1e3 * abs(s.at):
+            raise ValueError(
+                f"log: {signal.name} reaches {np.abs(a).max():.3g}, where {s.scale:g} {s.unit} is large for "
+                f"{plant.name}: is it in another unit? read(..., units={{'{signal.name}': 'deg'}}) converts"
+            )
+
+
+def _candidates(segments: Segments, starts: int, seed: int) -> np.ndarray:
+    """The plant's own values, and others within a factor of some four of them."""
+    c = segments.coordinates
+    draws = np.random.default_rng(seed).uniform(-1.4, 1.4, (starts, len(c.names)))
+    draws[:, c.span != 0] = np.abs(draws[:, c.span != 0]) * 2 - 1
+    draws[0] = 0.0
+    return np.clip(draws, c.low, c.high)
+
+
+def _best_of_starts(
+    segments: Segments, zs: np.ndarray, begin: np.ndarray, sigma: np.ndarray, iterations: int, gap: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where the search from the most promising parameter values ends, and the costs that they lead to."""
+    if len(zs) > 1:
+        costs = np.asarray(segments.costs(jnp.asarray(zs), jnp.asarray(begin), jnp.asarray(sigma)))
+        zs = zs[np.argsort(np.where(np.isfinite(costs), costs, np.inf), kind="stable")][:3]
+    reached: list[tuple[np.ndarray, float]] = []
+    for z in zs:
+        free = segments.packed(z, np.zeros(len(sigma)), begin)
+        reached.append(minimised(segments, free, sigma, iterations, gap, 1e-3))
+        if len(reached) == 2 and np.isclose(reached[0][1], reached[1][1], rtol=0.02):
+            break  # the same minimum from two sides
+    return min(reached, key=lambda r: r[1])[0], np.array([cost for _, cost in reached])
+
+
+def _outputs(segments: Segments, free: np.ndarray) -> np.ndarray:
+    z, offsets, starts = segments.unpacked(free)
+    return (np.asarray(segments.outputs(jnp.asarray(z), jnp.asarray(starts))[0]) + offsets)[segments.mask]
+
+
+def _noise(segments: Segments, free: np.ndarray, k: int) -> np.ndarray:
+    """Standard deviation of each output's error, less the freedom of the fit."""
+    e = _outputs(segments, free) - segments.ys[segments.mask]
+    records = int(np.sum(~segments.follows))
+    used = (k + records * segments.plant.n) / e.shape[1] + segments.offsets
+    rms = np.sqrt(np.sum(e**2, 0) / np.maximum(len(e) - used, 1))
+    return np.maximum(rms, 1e-9 * np.maximum(segments.ys[segments.mask].std(0), 1e-12))
+
+
+def _finished(
+    segments: Segments, free: np.ndarray, sigma: np.ndarray, defect: float, costs: np.ndarray, log: Log
+) -> Fit:
+    z, offsets, starts = segments.unpacked(free)
+    k = len(z)
+    J = segments.condensed(free, sigma, defect, 0.0)[1]
+    # all but the parameters eliminated
+    R = np.asarray(np.linalg.qr(np.concatenate([J[:, k:], J[:, :k]], 1), mode="r"))[-k:, -k:]
+    c = segments.coordinates
+    plant = c.plant(segments.plant, jnp.asarray(z))
+    values = np.asarray(c.values(z))
+    return Fit(
+        plant,
+        c.names,
+        values,
+        z,
+        R.T @ R,
+        sigma,
+        offsets,
+        starts,
+        _outputs(segments, free),
+        costs,
+        segments,
+        log,
+    )

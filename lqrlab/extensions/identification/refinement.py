@@ -1,0 +1,173 @@
+"""Refinement of a linear model by prediction error: the gradient goes through the filter."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+from jaxtyping import Array, Float
+
+from lqrlab.compute import checks
+from lqrlab.extensions.identification.log import Log, require_excitation
+from lqrlab.extensions.identification.model import Model, responses
+from lqrlab.extensions.identification.subspace import mirrored
+
+FOCUS = ("prediction", "simulation")
+
+
+def refine(
+    model: Model, log: Log, *, focus: str = "prediction", stable: bool = False, iterations: int = 30
+) -> Model:
+    """The model nearby that misses the log least, with the covariance of its entries.
+
+    All entries of A, B, C, D, K, an initial state for each record and the outputs' mean are free; SciPy's trust region
+    (Levenberg and Marquardt's idea, with a singular value decomposition, so that coordinates of the state that no
+    data can tell stay where they are) gets exact Jacobians from JAX, through the filter.
+
+    Args:
+        model: to start from, as :func:`subspace` finds it.
+        log: the record or records.
+        focus: ``"prediction"`` (one step ahead; K free) or ``"simulation"`` (K = 0: what is best for step responses).
+        stable: move poles outside of the unit circle to their mirror images inside, and end there.
+        iterations: at most so many evaluations.
+
+    Raises:
+        ValueError: signals that are not the model's, no excitation, fewer samples than unknowns.
+
+    Source: L. Ljung, System Identification, 2nd ed. (1999), sections 7.2, 9.
+    """
+    checks.choice("focus", focus, FOCUS)
+    model._check(log)
+    n, m, p = model.order, len(model.inputs), len(model.outputs)
+    require_excitation(log, n + m)
+    given = {name: getattr(model, name) for name in ("A", "B", "C", "D", "K")}
+    free = [
+        name for name in given if (name != "K" or focus == "prediction") and (name != "D" or np.any(model.D))
+    ]
+    start = model if focus == "prediction" else dataclasses.replace(model, K=np.zeros((n, p)))
+    fixed = {name: jnp.asarray(getattr(start, name)) for name in given}
+    records = [(jnp.asarray(u - model.u_mean), jnp.asarray(y)) for u, y in log.records]
+    z0 = np.concatenate([*(given[name].ravel() for name in free), *_initial_states(start, log), model.y_mean])
+    _require_samples(log, len(z0), n)
+    weight = np.linalg.inv(np.linalg.cholesky(_covariance(log.ys - start._run(log, start.K))))
+    for _ in range(2):  # once with the weights of the start, once with those of what was found
+        args = (fixed, records, jnp.asarray(weight), tuple(free), (n, m, p))
+        search = functools.partial(
+            scipy.optimize.least_squares, _values, z0, _values_of_slopes, x_scale="jac", max_nfev=iterations,
+            ftol=1e-7, args=args,
+        )  # fmt: skip
+        try:
+            found = search()
+        except np.linalg.LinAlgError:  # LAPACK gave up on the decomposition of a Jacobian; MINPACK needs none
+            found = search(method="lm")
+        z0 = found.x
+        e = np.linalg.solve(weight, found.fun.reshape(-1, p).T).T
+        weight = np.linalg.inv(np.linalg.cholesky(_covariance(e)))
+    A, B, C, D, K, _, y_mean = _unpacked(jnp.asarray(z0), fixed, tuple(free), (n, m, p))
+    made: dict[str, Any] = {name: np.asarray(a) for name, a in zip(given, (A, B, C, D, K))}
+    if focus == "simulation":
+        made["K"] = np.zeros((n, p))
+    if stable and np.abs(np.linalg.eigvals(made["A"])).max() >= 1:
+        made["A"] = mirrored(made["A"])
+    covariance = _of_jacobian(found.jac)
+    return dataclasses.replace(
+        model, **made, y_mean=np.asarray(y_mean), noise=_covariance(e),
+        covariance=_placed(covariance, given, free),
+    )  # fmt: skip
+
+
+def _require_samples(log: Log, unknown: int, n: int) -> None:
+    """Refuse a record with fewer samples than unknowns, the state's coordinates not counted."""
+    unknown -= n * n
+    if log.ys.size < unknown:
+        raise ValueError(
+            f"log: {len(log)} samples of {len(log.outputs)} outputs do not tell the {unknown} numbers that make a "
+            f"model of order {n}; record longer, or lower the order"
+        )
+
+
+def _initial_states(model: Model, log: Log) -> list[np.ndarray]:
+    """By least squares for each record, as the model's own predictions have them."""
+    found = []
+    for us, ys in log.records:
+        u, y = us - model.u_mean, ys - model.y_mean
+        drive = (u @ (model.B - model.K @ model.D).T + y @ model.K.T)[:, :, None]
+        forced, free = responses(model.A - model.K @ model.C, model.C, drive)
+        target = y - forced[..., 0] - u @ model.D.T
+        found.append(np.linalg.lstsq(free.reshape(-1, model.order), target.ravel(), rcond=None)[0])
+    return found
+
+
+def _values(z: np.ndarray, *args: Any) -> np.ndarray:
+    """What SciPy minimises; a predictor that is unstable on the way misses much, but not infinitely much."""
+    return _bounded(_missed(jnp.asarray(z), *args))
+
+
+def _values_of_slopes(z: np.ndarray, *args: Any) -> np.ndarray:
+    return _bounded(_slopes(jnp.asarray(z), *args))
+
+
+def _bounded(a: Array) -> np.ndarray:
+    return np.clip(np.nan_to_num(np.asarray(a), nan=1e9), -1e9, 1e9)
+
+
+def _of_jacobian(J: np.ndarray) -> np.ndarray:
+    """(JᵀJ)⁻¹, zero along what J does not see: coordinates of the state."""
+    size = np.maximum(np.linalg.norm(J, axis=0), 1e-300)
+    _, s, V = np.linalg.svd(J / size, full_matrices=False)
+    inverse = np.where(s > 1e-9 * s[0], 1 / np.maximum(s, 1e-300), 0.0)
+    half = (V.T * inverse) / size[:, None]
+    return half @ half.T
+
+
+def _covariance(e: np.ndarray) -> np.ndarray:
+    e = e.reshape(len(e), -1)
+    S = e.T @ e / len(e)
+    return S + 1e-12 * np.trace(S) * np.eye(len(S)) + 1e-300 * np.eye(len(S))
+
+
+def _unpacked(
+    z: Array, fixed: dict[str, Array], free: tuple[str, ...], sizes: tuple[int, int, int]
+) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
+    """A, B, C, D, K, initial states [records, n], the outputs' mean."""
+    n, _, p = sizes
+    at, named = 0, dict(fixed)
+    for name in free:
+        size = fixed[name].size
+        named[name] = z[at : at + size].reshape(fixed[name].shape)
+        at += size
+    return (*(named[name] for name in ("A", "B", "C", "D", "K")), z[at:-p].reshape(-1, n), z[-p:])  # type: ignore[return-value]
+
+
+@functools.partial(jax.jit, static_argnames=("free", "sizes"))
+def _missed(
+    z: Array, fixed: dict[str, Array], records: list[tuple[Array, Array]], weight: Array, free: tuple[str, ...],
+    sizes: tuple[int, int, int],
+) -> Float[Array, " k"]:  # fmt: skip
+    """Innovations of all records, weighted by ``weight``, one after the other."""
+    A, B, C, D, K, starts, mean = _unpacked(z, fixed, free, sizes)
+
+    def step(x: Array, uy: tuple[Array, Array]) -> tuple[Array, Array]:
+        u, y = uy
+        e = y - mean - C @ x - D @ u
+        return A @ x + B @ u + K @ e, weight @ e
+
+    return jnp.concatenate([jax.lax.scan(step, x0, r)[1].ravel() for x0, r in zip(starts, records)])
+
+
+_slopes = jax.jit(jax.jacfwd(_missed), static_argnums=(4, 5))
+
+
+def _placed(covariance: np.ndarray, given: dict[str, np.ndarray], free: list[str]) -> np.ndarray:
+    """The covariance of all of A, B, C, D, K: zero where an entry was not free."""
+    at, index = 0, []
+    for name, a in given.items():
+        index += list(range(at, at + a.size)) if name in free else [-1] * a.size
+        at += a.size if name in free else 0
+    where, used = np.array(index), np.array(index) >= 0
+    full = np.zeros((len(where), len(where)))
+    full[np.ix_(used, used)] = covariance[np.ix_(where[used], where[used])]
+    return full

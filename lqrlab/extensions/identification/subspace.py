@@ -1,0 +1,276 @@
+"""Linear models without a search: subspaces, orders, pulse responses."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import scipy.linalg
+from jaxtyping import Float
+
+from lqrlab import control
+from lqrlab.compute import checks
+from lqrlab.extensions.identification.log import Log, require_excitation
+from lqrlab.extensions.identification.model import Model, responses
+from lqrlab.extensions.identification.regression import arx, deviations
+
+METHODS = ("n4sid", "moesp", "cva")
+
+
+def hankel(a: Float[np.ndarray, "*batch T k"], rows: int) -> Float[np.ndarray, "*batch rows_k N"]:
+    """Column t holds a[t], …, a[t + rows − 1]."""
+    windows = np.moveaxis(
+        np.lib.stride_tricks.sliding_window_view(a, rows, axis=-2), -3, -1
+    )  # [..., k, rows, N]
+    return np.swapaxes(windows, -3, -2).reshape(*a.shape[:-2], rows * a.shape[-1], -1)
+
+
+def subspace(
+    log: Log, order: int | None = None, *, method: str = "n4sid", horizon: int | None = None,
+    feedthrough: bool = False, stable: bool = False,
+) -> Model:  # fmt: skip
+    """A model from the subspace that past inputs and outputs span in the future outputs.
+
+    Args:
+        log: the record or records.
+        order: number of states; that of the least BIC (:func:`orders`) if left out.
+        method: the weighting of the projection before its singular value decomposition: ``"n4sid"`` (none: oblique),
+            ``"moesp"`` (orthogonal to future inputs) or ``"cva"`` (canonical correlations).
+        horizon: block rows of the past and of the future; about twice the order if left out.
+        feedthrough: whether inputs act on outputs at once (D).
+        stable: move poles outside of the unit circle to their mirror images inside.
+
+    Source: P. Van Overschee and B. De Moor, Subspace Identification for Linear Systems (1996), sections 4.3, 4.4, 5.
+    """
+    checks.choice("method", method, METHODS)
+    if order is None:
+        order = int(orders(log, method=method, feedthrough=feedthrough)["BIC"].idxmin())
+    order = checks.whole("order", order)
+    i = _horizon(log, order, horizon)
+    found = _project(log, i, method)
+    if order >= len(found.values):
+        raise ValueError(
+            f"order: expected at most {len(found.values) - 1} with horizon {i}, but found {order}"
+        )
+    return _realised(log, found, order, i, feedthrough, stable)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Projection:
+    left: np.ndarray  # singular vectors, weighted back
+    values: np.ndarray
+    past: np.ndarray  # the projection as a map of the past
+    means: tuple[np.ndarray, np.ndarray]
+
+
+def _horizon(log: Log, order: int, horizon: int | None) -> int:
+    p, m = log.ys.shape[1], log.us.shape[1]
+    least = -(-order // p) + 1
+    i = checks.whole("horizon", max(2 * least, 10) if horizon is None else horizon, least)
+    columns = sum(max(len(u) - 2 * i + 1, 0) for u, _ in log.records)
+    require_excitation(log, 2 * i)
+    if columns < 2 * i * (m + p):
+        raise ValueError(
+            f"log: order {order} with horizon {i} needs records of {2 * i * (m + p) + 2 * i} samples, but found "
+            f"{len(log)} in {len(log.first)} records; record longer, or lower the order or the horizon"
+        )
+    return i
+
+
+def _project(log: Log, i: int, method: str) -> _Projection:
+    records, *means = deviations(log)
+    p, m = log.ys.shape[1], log.us.shape[1]
+    scale_u, scale_y = (np.maximum(a.std(0), 1e-300) for a in (log.us, log.ys))
+    blocks = []
+    for u, y in records:
+        if len(u) >= 2 * i:
+            U, Y = hankel(u / scale_u, 2 * i), hankel(y / scale_y, 2 * i)
+            blocks.append(np.concatenate([U[i * m :], U[: i * m], Y[: i * p], Y[i * p :]]))
+    L = np.asarray(np.linalg.qr(np.concatenate(blocks, 1).T, mode="r")).T
+    a, b = i * m, i * m + i * (m + p)
+    # future outputs = (future inputs) + past · past inputs and outputs + noise
+    if np.linalg.cond(L[:a, :a]) > 1e10:
+        raise ValueError(
+            f"log: the inputs do not excite {i} samples' worth of dynamics (too few frequencies in them); use a richer "
+            "input (identification.excitation), or a shorter horizon"
+        )
+    L22, L32 = L[a:b, a:b], L[b:, a:b]
+    past = L32 @ np.linalg.pinv(L22, rcond=1e-10)
+    if method == "n4sid":
+        seen, weight = past @ L[a:b, :b], np.eye(i * p)
+    else:
+        seen, weight = L32, np.eye(i * p)
+    if method == "cva":
+        weight = np.linalg.cholesky(
+            L[b:, a:] @ L[b:, a:].T + 1e-12 * np.trace(L[b:] @ L[b:].T) / (i * p) * np.eye(i * p)
+        )
+        seen = scipy.linalg.solve_triangular(weight, seen, lower=True)
+    left, values, _ = np.linalg.svd(seen, full_matrices=False)
+    scale = np.tile(scale_y, i)[:, None]
+    back = np.concatenate([np.tile(scale_u, i), np.tile(scale_y, i)])
+    return _Projection(scale * (weight @ left), values, scale * past / back, (means[0], means[1]))
+
+
+def _realised(log: Log, found: _Projection, order: int, i: int, feedthrough: bool, stable: bool) -> Model:
+    """A, C from the observability matrix, K from states that the past gives, then B, D by least squares."""
+    p = log.ys.shape[1]
+    gamma = found.left[:, :order] * np.sqrt(found.values[:order])
+    C = gamma[:p]
+    A = np.linalg.lstsq(gamma[:-p], gamma[p:], rcond=None)[0]
+    if stable:
+        A = mirrored(A)
+    to_state = np.linalg.pinv(gamma) @ found.past
+    parts: list[tuple[np.ndarray, ...]] = []
+    for u, y in ((u - found.means[0], y - found.means[1]) for u, y in log.records):
+        if len(u) > i + 1:
+            x = (to_state @ np.concatenate([hankel(u, i), hankel(y, i)])).T  # x[i], x[i + 1], …
+            parts.append((x[:-2], x[1:-1], u[i:-1], y[i:-1]))
+    X, X1, U, Y = (np.concatenate(a) for a in zip(*parts))
+    known = np.concatenate([X, U], 1)
+    e = Y - (known if feedthrough else X) @ np.linalg.lstsq(known if feedthrough else X, Y, rcond=None)[0]
+    w = X1 - known @ np.linalg.lstsq(known, X1, rcond=None)[0]
+    K = _gain(A, C, w, e)
+    B, D = input_matrices(log, A, C, K, found.means, feedthrough)
+    model = Model(
+        A, B, C, D, K, np.eye(p), log.dt, log.inputs, log.outputs, *found.means, singular_values=found.values
+    )
+    missed = log.ys - model.predict(log)
+    return dataclasses.replace(model, noise=missed.T @ missed / len(missed))
+
+
+def _gain(A: np.ndarray, C: np.ndarray, w: np.ndarray, e: np.ndarray) -> np.ndarray:
+    """The stationary Kalman gain of residuals w [T, n] of the states and e [T, p] of the outputs."""
+    z = np.concatenate([w, e], 1)
+    joint, n = z.T @ z / len(z), w.shape[1]
+    W, S, V = joint[:n, :n], joint[:n, n:], joint[n:, n:] + 1e-9 * np.trace(joint) * np.eye(e.shape[1])
+    try:
+        return np.asarray(control.dlqr(A.T, C.T, W + 1e-9 * np.trace(W) * np.eye(n), V, S).K).T
+    except ValueError:  # nothing to be filtered from these residuals
+        return np.asarray(control.dlqe(A, C, np.eye(n), np.eye(len(C))).L)
+
+
+def input_matrices(
+    log: Log,
+    A: np.ndarray,
+    C: np.ndarray,
+    K: np.ndarray,
+    means: tuple[np.ndarray, np.ndarray],
+    feedthrough: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    """B, D that predict best, together with an initial state for each record: linear once A, C, K are known."""
+    n, p, m = len(A), len(C), log.us.shape[1]
+    units = np.eye(n)
+    rows, targets = [], []
+    for r, (us, ys) in enumerate(log.records):
+        u, y = us - means[0], ys - means[1]
+        by_entry = np.einsum("tj,ik->tkij", u, units).reshape(
+            len(u), n, n * m
+        )  # B[i, j] puts u_j into state i
+        drive = np.concatenate([by_entry, (y @ K.T)[:, :, None]], 2)
+        forced, free = responses(A - K @ C, C, drive)
+        starts = np.zeros((len(u), p, n * len(log.first)))
+        starts[:, :, r * n : (r + 1) * n] = free
+        parts = [forced[..., :-1], starts]
+        if feedthrough:
+            parts.append(np.einsum("tj,ik->tkij", u, np.eye(p)).reshape(len(u), p, p * m))
+        rows.append(np.concatenate(parts, 2).reshape(len(u) * p, -1))
+        targets.append((y - forced[..., -1]).ravel())
+    z = np.linalg.lstsq(np.concatenate(rows), np.concatenate(targets), rcond=None)[0]
+    D = z[-p * m :].reshape(p, m) if feedthrough else np.zeros((p, m))
+    return z[: n * m].reshape(n, m) + K @ D, D
+
+
+def mirrored(A: np.ndarray) -> np.ndarray:
+    """A with the eigenvalues outside of the unit circle at 1/λ̄."""
+    values, vectors = np.linalg.eig(A)
+    size = np.abs(values)
+    inside = np.where(size > 1, values / np.maximum(size, 1e-300) ** 2, values)
+    inside = np.where(np.abs(inside) > 1 - 1e-6, inside * (1 - 1e-6), inside)
+    return (vectors @ np.diag(inside) @ np.linalg.inv(vectors)).real
+
+
+def orders(
+    log: Log, candidates: Sequence[int] = range(1, 11), *, validation: Log | None = None, method: str = "n4sid",
+    feedthrough: bool = False,
+) -> pd.DataFrame:  # fmt: skip
+    """One row an order: singular value, AIC, BIC, and how well a log that was held out is predicted and simulated.
+
+    Args:
+        log: what models are estimated from; its last 30 % are held out if there is no ``validation``.
+        candidates: orders.
+        validation: another log of the same signals.
+        method, feedthrough: as in :func:`subspace`.
+    """
+    estimation, held_out = log.split(0.7) if validation is None else (log, validation)
+    p, m = log.ys.shape[1], log.us.shape[1]
+    i = max(2 * (-(-max(candidates) // p) + 1), 10)
+    while i > 2 and sum(max(len(u) - 2 * i + 1, 0) for u, _ in estimation.records) < 2 * i * (m + p):
+        i -= 1
+    found = _project(estimation, _horizon(estimation, 1, i), method)
+    rows = []
+    for order in (n for n in candidates if n < min(len(found.values), (i - 1) * p)):
+        model = _realised(estimation, found, order, i, feedthrough, stable=False)
+        free = order * (2 * p + m) + p * m * feedthrough
+        fitness = len(estimation) * np.linalg.slogdet(model.noise)[1]
+        rows.append(
+            {
+                "order": order,
+                "singular value": found.values[order - 1] / found.values[0],
+                "AIC": fitness + 2 * free,
+                "BIC": fitness + free * np.log(len(estimation)),
+                "predicted [%]": model.fit_percent(held_out, predicted=True).mean(),
+                "simulated [%]": model.fit_percent(held_out).mean()
+                if np.abs(model.poles).max() < 1
+                else np.nan,
+            }
+        )
+    return pd.DataFrame(rows).set_index("order")
+
+
+def era(log: Log, order: int, *, lags: int = 20) -> Model:
+    """The eigensystem realisation of the pulse responses of input and innovation, which a long ARX gives (OKID).
+
+    Args:
+        log: any excitation, a pulse among them.
+        order: number of states.
+        lags: of the ARX model; more than the plant's memory under its predictor.
+
+    Source: J.-N. Juang, M. Phan, L. G. Horta, R. W. Longman, Identification of observer/Kalman filter Markov
+    parameters, J. Guidance 16(2), 1993.
+    """
+    checks.whole("order", order)
+    long = arx(log, lags)
+    pulses = dataclasses.replace(long, B=np.concatenate([long.B, long.K], 1), D=np.zeros((len(long.C), 0)))
+    p, m = log.ys.shape[1], log.us.shape[1]
+    X, blocks = pulses.B, []
+    for _ in range(2 * lags):
+        blocks.append(long.C @ X)
+        X = long.A @ X
+    A, B, C, s = realise(np.stack(blocks), order)
+    D = np.zeros((p, m))
+    return dataclasses.replace(
+        long, A=A, B=B[:, :m], C=C, D=D, K=B[:, m:], covariance=None, singular_values=s
+    )
+
+
+def realise(
+    pulses: Float[np.ndarray, "k p m"], order: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A, B, C of the balanced model whose pulse response CB, CAB, … is near to this, and singular values (Ho-Kalman).
+
+    Source: J.-N. Juang and R. S. Pappa, An eigensystem realization algorithm for modal parameter identification, J.
+    Guidance 8(5), 1985.
+    """
+    k, p, m = pulses.shape
+    rows = k // 2
+    if checks.whole("order", order) > rows * min(p, m) or rows < 1:
+        raise ValueError(
+            f"order: expected at most {rows * min(p, m)} from {k} pulse responses, but found {order}"
+        )
+    H = np.block([[pulses[i + j] for j in range(k - rows)] for i in range(rows)])
+    H1 = np.block([[pulses[i + j + 1] for j in range(k - rows)] for i in range(rows - 1)])
+    left, s, right = np.linalg.svd(H, full_matrices=False)
+    root = np.sqrt(s[:order])
+    observe, reach = left[:, :order] * root, root[:, None] * right[:order]
+    A = np.linalg.lstsq(observe[:-p], H1 @ np.linalg.pinv(reach), rcond=None)[0]
+    return A, reach[:, :m], observe[:p], s

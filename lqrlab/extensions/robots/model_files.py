@@ -1,0 +1,255 @@
+"""Robots' files, in MuJoCo's format (MJCF) or URDF: read, refused in words, put into tables."""
+
+import contextlib
+import copy
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from lqrlab.compute import checks, extras
+from lqrlab.extensions.robots.multibody import Body, Joint, Tree
+
+SUFFIXES = (".xml", ".mjcf", ".urdf")
+"""What a robot's file may end in."""
+_MOST_BYTES = 64 * 2**20
+
+
+def library() -> ModuleType:
+    """MuJoCo, or a sentence that says how to install it."""
+    return extras.load("mujoco", "robots", "from_mujoco")
+
+
+def read(
+    model: Any, actuated: Sequence[str] = (), fixed: Sequence[str] = ()
+) -> tuple[Any, str, Callable[[], Any]]:
+    """A compiled ``mujoco.MjModel``, the name of its file, and what makes the model to draw.
+
+    Args:
+        model: a file, or an ``MjModel``.
+        actuated: joints of a file that a motor is added to.
+        fixed: joints of a file that are left out.
+
+    Raises:
+        ValueError: naming the file and what is wrong with it.
+    """
+    mujoco = library()
+    for key, given in (("actuated", actuated), ("fixed", fixed)):
+        if not (isinstance(given, list | tuple) and all(isinstance(name, str) for name in given)):
+            raise ValueError(f"{key}: expected names of joints, as ['pivot'], but found {given!r}")
+    if isinstance(model, mujoco.MjModel):
+        for key, given in (("actuated", actuated), ("fixed", fixed)):
+            if given:
+                raise ValueError(
+                    f"{key}: joints are changed in a file, not in a compiled model; change its MjSpec, and compile that"
+                )
+        m = _without_what_is_off(copy.copy(model))  # what the caller does to it later changes no plant
+        return m, "", lambda: m
+    file = checks.path("model", model)
+    if file.suffix.lower() not in SUFFIXES:
+        raise ValueError(
+            f"{file}: expected a robot ending in {', '.join(SUFFIXES)}, but found {file.suffix!r}"
+        )
+    if not file.is_file():
+        raise ValueError(f"{file}: there is no such file")
+    if file.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"{file}: expected a robot, but found {file.stat().st_size / 2**20:.0f} MiB")
+
+    def compiled(spec: Any) -> Any:
+        for name in actuated:
+            _add_motor(mujoco, spec, name)
+        _fix(mujoco, spec, fixed)
+        return _without_what_is_off(spec.compile())
+
+    with _told(str(file)):
+        spec = mujoco.MjSpec.from_file(str(file))
+    names = [joint.name for joint in spec.joints if joint.name]
+    for key, given in (("actuated", actuated), ("fixed", fixed)):
+        for name in given:
+            if spec.joints and not names:
+                raise ValueError(f"{file}: {key}: its joints have no names; give them names in the file")
+            checks.choice(f"{file}: {key}", name, names or [name], "a joint:")
+    with _told(str(file)):
+        m = compiled(spec)
+    return m, file.name, lambda: _as_seen(file, m, compiled)
+
+
+_WAYS = {
+    "Error opening file": "put that file where this one names it, or take the element out that does",
+    "mass and inertia of moving bodies": "give that body a mass: an <inertial>, or geometry with a mass or density",
+}
+
+
+@contextlib.contextmanager
+def _told(file: str) -> Iterator[None]:
+    """MuJoCo's complaint of a file in one line, with the way out where its words name none."""
+    try:
+        yield
+    except ValueError as error:
+        words = " ".join(str(error).split())
+        ways = [f"; {way}" for known, way in _WAYS.items() if known in words]
+        raise ValueError(f"{file}: is no robot that MuJoCo can read: {words}{''.join(ways)}") from error
+
+
+def _as_seen(file: Path, m: Any, compiled: Callable[[Any], Any]) -> Any:
+    """The model to draw: MuJoCo drops what a URDF file has for the eye only, unless it is told otherwise there.
+
+    Meshes that are missing are no reason to refuse a robot whose motion needs none: then the first model is drawn.
+    """
+    text = file.read_text(errors="replace")
+    if "<robot" not in text or "<mujoco" in text:
+        return m
+    kept = re.sub(
+        r"<robot\b[^>]*>", r'\g<0><mujoco><compiler discardvisual="false"/></mujoco>', text, count=1
+    )
+    try:
+        spec = library().MjSpec.from_string(kept)
+        spec.modelfiledir = str(file.parent)
+        seen = compiled(spec)
+    except ValueError:
+        return m
+    same = seen.nq == m.nq and seen.nbody == m.nbody
+    return seen if same else m
+
+
+def _add_motor(mujoco: ModuleType, spec: Any, name: str) -> None:
+    """A motor on a joint, limited by what the file says of the joint (``effort`` in URDF)."""
+    (joint,) = (joint for joint in spec.joints if joint.name == name)
+    motor = spec.add_actuator(name=f"{name}_motor", target=name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+    low, high = joint.actfrcrange
+    if low < high:
+        motor.ctrlrange, motor.ctrllimited = (low, high), True
+
+
+def _fix(mujoco: ModuleType, spec: Any, names: Sequence[str]) -> None:
+    """Leave joints out, with all that acts on them: their bodies stand as drawn."""
+    if not names:
+        return
+    m = spec.compile()  # which numbers its parts
+    gone = {i for i in range(m.njnt) if m.jnt(i).name in names}
+    tendons = {
+        t
+        for t in range(m.ntendon)
+        for w in range(m.tendon_adr[t], m.tendon_adr[t] + m.tendon_num[t])
+        if m.wrap_type[w] == mujoco.mjtWrap.mjWRAP_JOINT and m.wrap_objid[w] in gone
+    }
+    on_tendon, ties = mujoco.mjtTrn.mjTRN_TENDON, mujoco.mjtEq
+    actuators = {
+        i
+        for i, kind in enumerate(m.actuator_trntype)
+        if m.actuator_trnid[i, 0] in (tendons if kind == on_tendon else gone)
+    }
+    kinds = {int(ties.mjEQ_JOINT): gone, int(ties.mjEQ_TENDON): tendons}
+    equalities = {
+        i
+        for i in range(m.neq)
+        if {int(m.eq_obj1id[i]), int(m.eq_obj2id[i])} & kinds.get(int(m.eq_type[i]), set())
+    }
+    left = [a for i in sorted(gone) for a in range(m.jnt_qposadr[i], m.jnt_qposadr[i] + _width(m, i))]
+    positions = [np.delete(m.key_qpos[k], left) for k in range(m.nkey)]
+    parts = [(spec.equalities, equalities), (spec.actuators, actuators), (spec.tendons, tendons)]
+    parts += [(spec.joints, gone), (spec.sensors, set(range(m.nsensor)))]  # sensors measure no plant
+    for part in [listed[i] for listed, numbers in parts for i in sorted(numbers)]:
+        part.delete() if hasattr(part, "delete") else spec.delete(part)  # older MuJoCo, newer
+    for key, at in zip(spec.keys, positions):
+        key.qpos, key.qvel, key.ctrl, key.act = at, [], [], []
+
+
+def _width(m: Any, joint: int) -> int:
+    """How many numbers say where a joint is."""
+    return {0: 7, 1: 4}.get(int(m.jnt_type[joint]), 1)  # free, ball
+
+
+def disabled(m: Any, *names: str) -> bool:
+    """Whether one of the flags of a model's options, called as in MuJoCo, switches something off."""
+    bits = library().mjtDisableBit
+    return any(m.opt.disableflags & int(getattr(bits, f"mjDSBL_{name}", 0)) for name in names)
+
+
+def _without_what_is_off(m: Any) -> Any:
+    """The model with zeros for gravity, springs and dampers that its options switch off."""
+    if disabled(m, "GRAVITY"):
+        m.opt.gravity[:] = 0
+    for name, kind in (("SPRING", "stiffness"), ("DAMPER", "damping")):
+        if disabled(m, name, "PASSIVE"):  # in which older MuJoCo has both
+            getattr(m, f"{'jnt' if name == 'SPRING' else 'dof'}_{kind}")[:] = 0
+            getattr(m, f"tendon_{kind}")[:] = 0
+    return m
+
+
+def name_of(m: Any, kind: str, number: int | np.integer) -> str:
+    """A joint's, body's or actuator's name in the model as an identifier; its kind and number if it has none."""
+    named = re.sub(r"\W+", "_", getattr(m, kind)(number).name).strip("_")
+    return named or f"{dict(jnt='joint').get(kind, kind)}{number + 1}"
+
+
+@contextlib.contextmanager
+def smooth(m: Any, disable: Sequence[str] = ()) -> Iterator[None]:
+    """Leave contacts, stops, dry friction, and what else is named, out of the model for a while."""
+    mujoco, before = library(), int(m.opt.disableflags)
+    for name in ("CONSTRAINT", *disable):
+        m.opt.disableflags |= int(getattr(mujoco.mjtDisableBit, f"mjDSBL_{name}"))
+    try:
+        yield
+    finally:
+        m.opt.disableflags = before
+
+
+def tree_of(m: Any) -> Tree:
+    """The tables of a model that :func:`check_supported` let pass."""
+    mujoco = library()
+
+    def turn(quaternion: np.ndarray) -> np.ndarray:
+        matrix = np.zeros(9)
+        mujoco.mju_quat2Mat(matrix, quaternion)
+        return matrix.reshape(3, 3)
+
+    def limits(given: np.ndarray, limited: np.ndarray) -> np.ndarray:
+        return np.where(limited.astype(bool)[:, None], given, [-np.inf, np.inf]).T
+
+    joints = tuple(
+        Joint(
+            m.jnt_type[i] == mujoco.mjtJoint.mjJNT_SLIDE,
+            m.jnt_axis[i].copy(),
+            m.jnt_pos[i].copy(),
+            float(m.qpos0[i]),
+        )
+        for i in range(m.njnt)
+    )
+    bodies = tuple(
+        Body(
+            int(m.body_parentid[b]),
+            m.body_pos[b].copy(),
+            turn(m.body_quat[b]),
+            tuple(np.flatnonzero(m.jnt_bodyid == b).tolist()),
+            m.body_ipos[b].copy(),
+            turn(m.body_iquat[b]),
+        )
+        for b in range(1, m.nbody)
+    )
+    strength = float(np.linalg.norm(m.opt.gravity))
+    clamped = m.actuator_ctrllimited * (
+        0 if m.opt.disableflags & mujoco.mjtDisableBit.mjDSBL_CLAMPCTRL else 1
+    )
+    affine = (m.actuator_gaintype == mujoco.mjtGain.mjGAIN_AFFINE)[:, None]
+    biased = (m.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE)[:, None]
+    return Tree(
+        bodies=bodies,
+        joints=joints,
+        mass=m.body_mass[1:].copy(),
+        inertia=m.body_inertia[1:].copy(),
+        weight=1 - m.body_gravcomp[1:],
+        armature=m.dof_armature.copy(),
+        stiffness=m.jnt_stiffness.copy(),
+        relaxed=m.qpos_spring.copy(),
+        down=m.opt.gravity / (strength or 1.0),
+        acts_on=(np.arange(m.nv)[:, None] == m.actuator_trnid[:, 0]).astype(float),
+        gain=m.actuator_gainprm[:, :3] * np.where(affine, 1, [1, 0, 0]),
+        bias=m.actuator_biasprm[:, :3] * biased,
+        input_limits=limits(m.actuator_ctrlrange, clamped),
+        force_limits=limits(m.actuator_forcerange, m.actuator_forcelimited),
+        joint_limits=limits(m.jnt_actfrcrange, m.jnt_actfrclimited),
+    )

@@ -1,0 +1,262 @@
+"""What a network here is: history and description in, a gain out, and the gain applied.
+
+Every model here writes a *gain* and applies it to the present state, ũ = −K x̃. An optimal linear regulator
+is homogeneous: twice the state, twice the input. A network that outputs the input itself has to learn that,
+and near the origin never quite does; one that outputs a gain has it built in.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from jax.typing import ArrayLike
+
+from lqrlab.compute import pytree
+from lqrlab.compute.registry import Registry
+from lqrlab.learning.models.layers import Linear
+from lqrlab.learning.train_config import ModelConfig
+from lqrlab.simulation import Told
+from lqrlab.systems import M_MAX, N_MAX
+
+register = Registry("kind", "model")
+"""Decorator that enters a model class; it is built as ``cls(config, rngs=rngs)``, see :class:`Model`."""
+
+activation = Registry("activation", "activation")
+"""Decorator that enters an activation, a function of one array."""
+
+COMMON = ("kind", "window", "description", "stochastic", "seed")
+"""Settings that every kind of model has."""
+
+for _name in ("gelu", "relu", "silu", "tanh"):
+    activation(_name)(getattr(jax.nn, _name))
+
+
+def build(config: ModelConfig) -> Any:
+    """A freshly initialised model; the same config and seed give the same parameters."""
+    if idle := config.differences(used(config)):
+        there = ", ".join(_options(config))
+        raise ValueError(
+            f"{idle[0].split()[0]}: a model of kind {config.kind} has no such setting; there are {there}"
+        )
+    activation[config.activation]
+    return register[config.kind](config, rngs=nnx.Rngs(config.seed))
+
+
+def used(config: ModelConfig) -> ModelConfig:
+    """The settings that a config's kind has, the others at their defaults."""
+    own = {name: getattr(config, name) for name in _options(config)}
+    return ModelConfig(**own)
+
+
+def _options(config: ModelConfig) -> tuple[str, ...]:
+    """Names of the settings that a config's kind has; all of them where its class does not say."""
+    every = tuple(f.name for f in dataclasses.fields(config))
+    return (*COMMON, *getattr(register[config.kind], "options", every[len(COMMON) :]))
+
+
+def features(d: Told) -> Array:
+    """A description as one vector ``[*batch, 450]``: what a step changes, twice, small entries also seen.
+
+    A − I and B are of order one for some plants and of order 0.01 for others; the arcsinh shows both.
+    """
+    lead = d.A.shape[:-2]
+    eye = jnp.broadcast_to(jnp.eye(N_MAX, dtype=d.A.dtype), d.A.shape)
+    change = d.A - eye * d.state_mask[..., None]
+    entries = jnp.concatenate([change.reshape(*lead, -1), d.B.reshape(*lead, -1)], axis=-1)
+    return jnp.concatenate([3 * entries, jnp.arcsinh(30 * entries), d.state_mask, d.input_mask], axis=-1)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a model has made of a description, once for all steps; each field ``[b, …]``.
+
+    Attributes:
+        prefix: what the history's reader is told of the plant ``[b, width]`` (none for a gain network).
+        gain: what the description alone says, flat ``[b, 72]``.
+        log_std: logarithm of the policy's standard deviation around its answer ``[b, 6]``.
+        state_mask, input_mask: the masks.
+    """
+
+    prefix: Array
+    gain: Array
+    log_std: Array
+    state_mask: Array
+    input_mask: Array
+
+
+class Model(Protocol):
+    """What a registered class must offer.
+
+    ``config`` is what it was built from. ``linear`` says that its answer is −K x̃ with the context's gain
+    whatever the history: then a closed loop's cost is exact, by a Lyapunov equation. ``any_weights`` says that it
+    reads the weights of a description; else plants are refused whose weights the scaled coordinates do not absorb.
+    ``options`` names the settings of a config that it has beside :data:`COMMON`; all, where a class does not say.
+    """
+
+    config: ModelConfig
+    linear: bool
+    any_weights: bool
+
+    def encode(self, d: Told) -> Context:
+        """From descriptions ``[b, …]``, what need not be done at each step."""
+
+    def __call__(self, x: Array, u: Array, time_mask: Array, context: Any, *, last: bool = False) -> Array:
+        """Inputs for every step of a window.
+
+        Args:
+            x: scaled states ``[b, W, 12]``, oldest first.
+            u: scaled inputs that led to them ``[b, W, 6]``.
+            time_mask: ``[b, W]``, 0 before the episode began.
+            context: from :meth:`encode`.
+            last: answer for the last step alone.
+
+        Returns:
+            ũ ``[b, W, 6]`` (``[b, 1, 6]`` if ``last``), zero where an input or a step does not exist.
+        """
+
+
+def check_shapes(x: Array, u: Array, time_mask: Array, context: Context, window: int) -> None:
+    """Refuse what is not windows of these plants, in those words."""
+    plants = context.state_mask.shape[0]
+    expected = f"windows [plants, steps, channels] of {plants} plants and at most {window} steps"
+    for name, a, channels, of in (("x", x, N_MAX, "states"), ("u", u, M_MAX, "inputs")):
+        if a.ndim != 3 or a.shape[2] != channels:
+            raise ValueError(
+                f"{name}: expected {expected} with {channels} channels (the {of}, padded), but found {a.shape}"
+            )
+        if a.shape[0] != plants:
+            raise ValueError(f"{name}: expected {expected}, but found windows of {a.shape[0]} plants")
+    if x.shape[1] > window:
+        raise ValueError(
+            f"x: expected {expected}, but found windows of {x.shape[1]} steps; build the model with "
+            f"ModelConfig(window={x.shape[1]}) or cut shorter windows"
+        )
+    if u.shape[1] != x.shape[1] or time_mask.shape != x.shape[:2]:
+        raise ValueError(
+            f"u, time_mask: expected as many steps as x has, {x.shape[:2]}, but found {u.shape[:2]} "
+            f"and {time_mask.shape}"
+        )
+
+
+def apply_gain(gain: Array, x: Array, time_mask: Array, context: Context) -> Array:
+    """−K x for flat gains ``[b, W or 1, 72]``, masked."""
+    b, w, _ = x.shape
+    gain = jnp.broadcast_to(gain.astype(x.dtype), (b, w, M_MAX * N_MAX)).reshape(b, w, M_MAX, N_MAX)
+    return -jnp.einsum("bwij,bwj->bwi", gain, x) * context.input_mask[:, None] * time_mask[..., None]
+
+
+class Encoder(nnx.Module):
+    """Description to an embedding: two hidden layers."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+        size = 2 * N_MAX * (N_MAX + M_MAX) + N_MAX + M_MAX
+        self.first = Linear(size, config.hidden, rngs=rngs)
+        self.second = Linear(config.hidden, config.hidden, rngs=rngs)
+        self.activate = activation[config.activation]
+
+    def __call__(self, d: Told) -> Array:
+        """``[*batch, hidden]``, in the type of the parameters."""
+        # A − I is formed before it is rounded: in bfloat16 nothing of it would be left
+        seen = features(d).astype(self.first.kernel.dtype)
+        return self.activate(self.second(self.activate(self.first(seen))))
+
+
+class Described(nnx.Module):
+    """The part that all models share: from the description a gain, an embedding and how sure it is."""
+
+    linear = False
+    any_weights = False
+    options: tuple[str, ...] = ("hidden", "activation")
+
+    def __init__(self, config: ModelConfig, width: int, *, rngs: nnx.Rngs):
+        self.config, self.width = config, width
+        if config.description:
+            self.encoder = Encoder(config, rngs=rngs)
+            self.gain = Linear(config.hidden, M_MAX * N_MAX, rngs=rngs)
+            if width:
+                self.prefix = Linear(config.hidden, width, rngs=rngs)
+        if config.stochastic:
+            self.log_std = nnx.Param(jnp.zeros(M_MAX))
+            if config.description:
+                self.sure = Linear(config.hidden, M_MAX, kernel_init=nnx.initializers.zeros, rngs=rngs)
+
+    def encode(self, d: Told) -> Context:
+        """What is known before the first step."""
+        lead, dtype = d.state_mask.shape[:-1], d.state_mask.dtype
+        prefix, gain, log_std = (jnp.zeros((*lead, k), dtype) for k in (self.width, M_MAX * N_MAX, M_MAX))
+        if self.config.description:
+            known = self.encoder(d)
+            gain = self.gain(known)
+            prefix = self.prefix(known) if self.width else prefix
+        if self.config.stochastic:
+            log_std = jnp.broadcast_to(self.log_std[...], log_std.shape)
+            log_std = log_std + self.sure(known) if self.config.description else log_std
+        return Context(prefix, gain, log_std, d.state_mask, d.input_mask)
+
+
+class HistoryNetwork(Described):
+    """A model that also looks at the history. A subclass reads tokens; what it returns is added to the gain.
+
+    Tokens are scaled by the largest state seen so far, so that the gain does not depend on the amplitude.
+    With the description off the plant must be inferred from them.
+    """
+
+    options = (*Described.options, "width")
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
+        super().__init__(config, config.width, rngs=rngs)
+        self.token = Linear(2 * (N_MAX + M_MAX), config.width, rngs=rngs)
+        # zero at first: what the history adds to the gain starts from nothing
+        self.head = Linear(config.width, M_MAX * N_MAX, kernel_init=nnx.initializers.zeros, rngs=rngs)
+
+    def read(self, tokens: Array, prefix: Array, exists: Array, rows: int) -> Array:
+        """Features of the last ``rows`` steps ``[b, rows, width]``, each from itself and what came before.
+
+        Args:
+            tokens: ``[b, W, width]``.
+            prefix: what is known of the plant ``[b, width]``; zero if nothing is.
+            exists: whether a step exists ``[b, W]``.
+            rows: W, or 1 where the last step's answer alone is asked for.
+        """
+        raise NotImplementedError(f"{type(self).__name__} declares no read(tokens, prefix, exists, rows)")
+
+    def __call__(
+        self, x: Array, u: Array, time_mask: Array, context: Context, *, last: bool = False
+    ) -> Array:
+        """See :class:`Model`."""
+        check_shapes(x, u, time_mask, context, self.config.window)
+        b, w, _ = x.shape
+        rows = 1 if last else w
+        size = jax.lax.cummax(jnp.max(jnp.abs(x), axis=-1) * time_mask, axis=1)[..., None]
+        inverse = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1.0), 0.0) * time_mask[..., None]
+        masks = jnp.concatenate([context.state_mask, context.input_mask], axis=-1)
+        masks = jnp.broadcast_to(masks[:, None], (b, w, N_MAX + M_MAX)) * time_mask[..., None]
+        seen = jnp.concatenate([x * inverse, u * inverse, masks], axis=-1)
+        tokens = self.token(seen.astype(self.token.kernel.dtype))
+        found = self.read(tokens, context.prefix.astype(tokens.dtype), time_mask > 0, rows)
+        gain = self.head(found) + context.gain[:, None]
+        return apply_gain(gain, x[:, -rows:], time_mask[:, -rows:], context)
+
+
+def split(model: nnx.Module) -> tuple[nnx.GraphDef, dict[str, Array]]:
+    """A model as its structure and its parameters, a flat dict ``"blocks/0/qkv/kernel" → array``."""
+    graph, state = nnx.split(model)
+    return graph, {"/".join(map(str, path)): leaf.get_value() for path, leaf in nnx.to_flat_state(state)}
+
+
+def merge(graph: nnx.GraphDef, params: Mapping[str, ArrayLike]) -> Any:
+    """The model that :func:`split` took apart, with these parameters."""
+    paths: Any = {
+        tuple(int(t) if t.isdigit() else t for t in path.split("/")): a for path, a in params.items()
+    }
+    return nnx.merge(graph, nnx.from_flat_state(paths))
+
+
+def count(model: nnx.Module) -> int:
+    """Number of parameters."""
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))

@@ -1,0 +1,144 @@
+"""What a model and a training run are made from: plain numbers and strings, checked, JSON both ways."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Self
+
+from lqrlab.compute.configuration import Config, Count, Natural, NonNegative, Positive, Range, Seed, Share
+
+_Size = Annotated[int, Range(1, 10**9)]
+
+_FORMER = {
+    "invented": "random_systems",
+    "invented_share": "random_share",
+    "rounds": "dagger_rounds",
+    "own_share": "on_policy_share",
+    "own_steps": "on_policy_steps",
+}  # names of settings in version 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig(Config):
+    """A network's shape, by default notebook 03's. A kind has some of these settings: ``models.build`` refuses others
+    that are no defaults.
+
+    Attributes:
+        kind: a registered model.
+        window: time steps of history that it sees, the present one included.
+        width: channels of a token.
+        depth: transformer blocks.
+        heads: attention heads; they share ``width``.
+        description: whether it is told the plant (of kind matrix also its weights); else it has the history only.
+        hidden: width of the description's encoder.
+        block: a registered block of the transformer.
+        activation: a registered activation.
+        stochastic: whether it also says how sure it is: a Gaussian policy, for losses between distributions.
+        remat: compute blocks again in the backward pass rather than keep what they computed: less memory.
+        seed: of the initial parameters.
+
+    >>> learning.ModelConfig(width=16, heads=2).to_json() == learning.ModelConfig(heads=2, width=16).to_json()
+    True
+    """
+
+    kind: str = "matrix"
+    window: _Size = 1
+    width: _Size = 16
+    depth: _Size = 8
+    heads: _Size = 4
+    description: bool = True
+    hidden: _Size = 256
+    block: str = "attention"
+    activation: str = "gelu"
+    stochastic: bool = False
+    remat: bool = False
+    seed: Seed = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig(Config):
+    """How a model is trained.
+
+    Attributes:
+        num_steps: optimizer steps in all; the schedule is computed from it.
+        batch_size: windows a step.
+        learning_rate: peak of the schedule: linear warm-up, then cosine to a hundredth.
+        warmup: share of the steps that warm up.
+        weight_decay: AdamW's.
+        clip: largest global norm of a gradient.
+        loss: a registered loss over windows, to the expert's inputs.
+        imitation: its weight.
+        closed_loop: weight of the logarithm of cost over optimal cost in the policy's own closed loop.
+        plants: windows of a step whose plants' closed loops are costed.
+        horizon: steps of such a loop; a policy that is a linear gain is costed over an infinite one.
+        loop_noise: standard deviation of the disturbance of the scaled state at each step of such a loop.
+        random_systems: random linear plants to train on, in addition to the data set's.
+        random_share: their share of each batch.
+        dagger_rounds: times that the policy is run, what it met is labelled with the optimum, and that is trained on.
+        on_policy_share: share of each batch that comes from the policy's own loops, once there are any.
+        on_policy_steps: length of those loops.
+        accumulate: parts that a batch is gone through in; the gradient is the parts' mean.
+        ema: decay of a running mean of the parameters, which then is what is validated and kept; 0 for none.
+        patience: stop after so many reports without a better validation score; 0 for never.
+        steps_per_dispatch: steps compiled into one program; fewer where a report or checkpoint comes first.
+        report_every: steps between progress lines and validations.
+        checkpoint_every: steps between checkpoints.
+        seed: of all that a training draws; the order of the windows is that of the source's seed.
+    """
+
+    num_steps: Count = 2000
+    batch_size: Count = 512
+    learning_rate: Positive = 2e-3
+    warmup: Share = 0.05
+    weight_decay: NonNegative = 1e-4
+    clip: Positive = 1.0
+    loss: str = "masked_mse"
+    imitation: NonNegative = 1.0
+    closed_loop: NonNegative = 1.0
+    plants: Count = 64
+    horizon: Count = 16
+    loop_noise: NonNegative = 0.0
+    random_systems: Natural = 0
+    random_share: Share = 0.25
+    dagger_rounds: Natural = 0
+    on_policy_share: Share = 0.5
+    on_policy_steps: Count = 32
+    accumulate: Count = 1
+    ema: Share = 0.0
+    patience: Natural = 0
+    steps_per_dispatch: Count = 25
+    report_every: Count = 100
+    checkpoint_every: Count = 500
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        weight = self.imitation + self.closed_loop
+        self.require("closed_loop", weight > 0, "a weight above 0 with imitation = 0")
+        divides = self.batch_size % self.accumulate == 0
+        self.require("accumulate", divides, f"a divisor of batch_size = {self.batch_size}")
+        self.require(
+            "plants", self.plants % self.accumulate == 0, f"a multiple of accumulate = {self.accumulate}"
+        )
+        self.require("plants", self.plants <= self.batch_size, f"at most batch_size = {self.batch_size}")
+        fewer = self.dagger_rounds < self.num_steps
+        self.require("dagger_rounds", fewer, f"fewer than num_steps = {self.num_steps}")
+        random = self.random_share if self.random_systems else 0.0
+        mine = self.on_policy_share if self.dagger_rounds else 0.0
+        self.require("on_policy_share", random + mine < 1, "what leaves a part of each batch to the data set")
+
+    @classmethod
+    def from_dict(cls, values: object) -> Self:
+        """As :meth:`from_json`, of what JSON has been read to; names of version 0.2 are told with their successors."""
+        for key in values if isinstance(values, Mapping) else ():
+            if key in _FORMER:
+                raise ValueError(
+                    f"{key}: TrainConfig has no such setting; since version 0.2 it was renamed {_FORMER[key]}"
+                )
+        return super().from_dict(values)
+
+    @property
+    def dagger_starts(self) -> tuple[int, ...]:
+        """The steps at which the policy is run: the steps in equal parts, the first without."""
+        return tuple(
+            round(self.num_steps * k / (self.dagger_rounds + 1)) for k in range(1, self.dagger_rounds + 1)
+        )

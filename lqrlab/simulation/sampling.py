@@ -1,0 +1,252 @@
+"""Plants as sampled problems with their optimum: those of all families by one compiled program.
+
+In scaled coordinates, padded to one size, all plants look alike, so few numbers of them make few programs; and scaled
+matrices lose the fewest digits. What is many, or larger than that size, is worked out as it is.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from lqrlab import control
+from lqrlab.compute import checks
+from lqrlab.compute.linalg import expand_batch
+from lqrlab.systems import M_MAX, N_MAX, Coordinates, Linear, Plant, pad, pad_matrix
+
+MOST_SUBSTEPS = 10_000
+"""Runge-Kutta steps in a sample time, at most: a mode 2500 times as fast as the sampling."""
+_ANGLE = 0.25  # rad that the fastest mode turns or decays by in a Runge-Kutta step
+_FEW, _MANY = (
+    16,
+    20_000,
+)  # plants between which a program for all sizes is sooner done than one is compiled for theirs
+_LEAST, _ROUNDED = 64, 1024  # members of a batch that is worked out together: powers of two, then multiples
+
+
+class Continuous(NamedTuple):
+    """ẋ = Ax + Bu about an equilibrium and the cost ∫ xᵀQx + uᵀRu + 2xᵀNu dt; N is None for none."""
+
+    A: Float[Array, "*batch n n"]
+    B: Float[Array, "*batch n m"]
+    Q: Float[Array, "*batch n n"]
+    R: Float[Array, "*batch m m"]
+    N: Float[Array, "*batch n m"] | None = None
+
+
+class Optimum(NamedTuple):
+    """Gain and cost to go of a sampled problem; NaN where there is no stabilizing one."""
+
+    K: Float[Array, "*batch m n"]
+    P: Float[Array, "*batch n n"]
+
+
+def optimum(sampled: control.Sampled) -> Optimum:
+    """The optimum of sampled problems; outside a trace a ``ValueError`` with the reason if a single one has none."""
+    design = control.dlqr(*sampled)
+    good = design.stabilizing[..., None, None]
+    return Optimum(*(jnp.where(good, a, jnp.nan) for a in (design.K, design.P)))
+
+
+class Part(NamedTuple):
+    """Plants of one family, in SI units, each array with the axes of the batch in front."""
+
+    plant: Continuous
+    coordinates: Coordinates
+    dt: Float[Array, "*batch"]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Numbers of states and inputs."""
+        n, m = self.plant.B.shape[-2:]
+        return n, m
+
+
+def sample(part: Part, *, design: bool) -> tuple[control.Sampled, Optimum | None]:
+    """Plants under exact zero-order hold, and their optimum if it is to be designed; in SI units ``[*batch, …]``."""
+    (n, m), batch = part.size, part.dt.shape
+    fits = n <= N_MAX and m <= M_MAX and _FEW < np.prod(batch) <= _MANY
+    if not fits or checks.traced(part, jnp.zeros(())):
+        A, B, Q, R, N = part.plant
+        found = control.discretize(A, B, Q, R, part.dt, N)
+        try:
+            return found, optimum(found) if design else None
+        except ValueError:
+            control.lqrd(A, B, Q, R, part.dt, N)  # names the mode of the plant, not of its samples
+            raise
+    found, best = _on_host([part], design=design)
+    cut = _without_padding(found, best, n, m)
+    return jax.tree.map(lambda a: jnp.asarray(a.reshape(*batch, *a.shape[1:])), cut)
+
+
+def sample_together(parts: Sequence[Part], *, design: bool) -> tuple[control.Sampled, Optimum | None]:
+    """Plants of any families one after another, sampled and padded, in SI units ``[plants, …]``."""
+    return jax.tree.map(jnp.asarray, _on_host(parts, design=design))
+
+
+def together(parts: Sequence[Part]) -> Part:
+    """Plants of any families one after another as one part, padded: what is added decays, and costs nothing."""
+    flat = [_in_si_units(part) for part in parts]
+    units, linear, N = jax.tree.map(lambda *a: jnp.asarray(np.concatenate(a)), *flat)
+    return Part(Continuous(linear.A, linear.B, linear.Q, linear.R, N), units, linear.dt)
+
+
+def _on_host(parts: Sequence[Part], *, design: bool) -> tuple[control.Sampled, Optimum | None]:
+    """The same as NumPy's arrays, for which no slice is compiled."""
+    count = sum(int(np.prod(part.dt.shape)) for part in parts)
+    size = (
+        max(_LEAST, 1 << max(count - 1, 0).bit_length())
+        if count <= _ROUNDED
+        else -(-count // _ROUNDED) * _ROUNDED
+    )
+    hosts = [_in_si_units(part) for part in parts]
+    units, linear, cross = jax.tree.map(
+        lambda *a: np.resize(np.concatenate(a), (size, *a[0].shape[1:])), *hosts
+    )
+    linear, cross = units.scale_plant(linear), units.scale_cross(cross)
+    found = control.discretize(linear.A, linear.B, linear.Q, linear.R, linear.dt, cross)
+    masked: Any = {"A": "xx", "B": "xu", "Q": "xx", "N": "xu"}
+    scaled = {name: np.asarray(a) for name, a in found._asdict().items()}
+    scaled |= {name: units.zero_padding(scaled[name], *axes) for name, axes in masked.items()}
+    sampled = control.Sampled(**scaled)  # type: ignore[arg-type]
+    best = optimum(sampled) if design else None
+    return _unscaled(units, sampled, best, count)
+
+
+def _in_si_units(part: Part) -> tuple[Coordinates, Linear, np.ndarray]:
+    """Units, padded plants, and their cross weights, on the host, where no size is compiled for."""
+    plant, coordinates, dt = part
+    batch, count = dt.shape, int(np.prod(dt.shape))
+
+    def flat(a: Array | np.ndarray, core: int) -> np.ndarray:
+        full = np.broadcast_to(np.asarray(a), (*batch, *a.shape[a.ndim - core :]))
+        return full.reshape(count, *full.shape[len(batch) :])
+
+    arrays: Any = {name: flat(getattr(plant, name), 2) for name in "ABQR"}
+    arrays["dt"] = flat(dt, 0)
+    N = np.zeros_like(arrays["B"]) if plant.N is None else flat(plant.N, 2)
+    units = jax.tree.map(lambda a: flat(a, 1), coordinates)
+    return units, pad(Linear(**arrays)), pad_matrix(N, N_MAX, M_MAX)
+
+
+def _unscaled(
+    units: Coordinates, sampled: control.Sampled, best: Optimum | None, count: int
+) -> tuple[control.Sampled, Optimum | None]:
+    """The first ``count`` problems in SI units, from scaled ones."""
+    scale = {"x": units.scale_x[:count], "u": units.scale_u[:count]}
+
+    def back(a: Array | np.ndarray, rows: str, columns: str, *, maps: bool = False) -> Any:
+        """Of a matrix that maps columns to rows, else of a weight of both."""
+        up = scale[rows][:, :, None] if maps else 1 / scale[rows][:, :, None]
+        return np.asarray(a)[:count] * up / scale[columns][:, None, :]
+
+    found = control.Sampled(
+        A=back(sampled.A, "x", "x", maps=True),
+        B=back(sampled.B, "x", "u", maps=True),
+        Q=back(sampled.Q, "x", "x"),
+        R=back(sampled.R, "u", "u"),
+        N=back(sampled.N, "x", "u"),
+    )
+    if best is None:
+        return found, None
+    return found, Optimum(K=back(best.K, "u", "x", maps=True), P=back(best.P, "x", "x"))
+
+
+def _without_padding(
+    found: control.Sampled, best: Optimum | None, n: int, m: int
+) -> tuple[control.Sampled, Optimum | None]:
+    A, B, Q, R, N = found
+    found = control.Sampled(A[:, :n, :n], B[:, :n, :m], Q[:, :n, :n], R[:, :m, :m], N[:, :n, :m])
+    return found, best if best is None else Optimum(best.K[:, :m, :n], best.P[:, :n, :n])
+
+
+def linearised(
+    plant: Plant, dt: ArrayLike | None, weights: tuple[ArrayLike, ArrayLike] | None, N: ArrayLike | None
+) -> tuple[tuple[Plant, Part], tuple[Array, Array]]:
+    """A plant with a sample time for each member of its batch, what it is sampled from, and its equilibrium."""
+    (A, B), (Q, R) = plant.matrices(), plant.weights() if weights is None else weights
+    step = control.matrix_checks.sample_time(plant.dt if dt is None else dt, A.dtype)
+    batch = _batch(plant.batch_shape, step.shape)
+    if weights is not None or N is not None:
+        A, B, Q, R, given = control.matrix_checks.arguments(A, B, Q, R, N)
+        N = None if N is None else given
+
+    def full(a: Array, core: int) -> Array:
+        """With all axes of the batch: the plants' own lead, an axis of sample times follows them."""
+        a = jnp.asarray(a)
+        inner = a.shape[a.ndim - core :]
+        if a.shape[: a.ndim - core] == batch:
+            return a
+        return jnp.broadcast_to(expand_batch(a, len(batch) + core, core), batch + inner)
+
+    cross = None if N is None else full(jnp.asarray(N), 2)
+    matrices = Continuous(full(A, 2), full(B, 2), full(jnp.asarray(Q), 2), full(jnp.asarray(R), 2), cross)
+    equilibrium = tuple(full(a, 1) for a in plant.equilibrium())
+    coordinates = jax.tree.map(lambda a: full(a, 1), Coordinates.of(plant, larger=True))
+    whole = plant if plant.batch_shape == batch else plant.broadcast_to(batch)
+    return (whole, Part(matrices, coordinates, full(step, 0))), equilibrium  # type: ignore[return-value]
+
+
+def _batch(plants: tuple[int, ...], times: tuple[int, ...]) -> tuple[int, ...]:
+    """Leading axes of plants with sample times: one for all, one each, or several for each."""
+    lead = plants + (1,) * (len(times) - len(plants))
+    try:
+        batch = np.broadcast_shapes(lead, times)
+    except ValueError:
+        batch = ()
+    if batch[: len(plants)] != plants:
+        raise ValueError(
+            f"dt: expected one sample time, or one for each plant of the batch {plants}, but found shape {times}"
+        )
+    return batch
+
+
+def input_limits(limits: tuple[ArrayLike, ArrayLike] | None, u_eq: Array) -> tuple[Array, Array]:
+    """Limits as deviations from the equilibrium input ``[*batch, m]``."""
+    if limits is None:
+        return jnp.full(u_eq.shape, -jnp.inf, u_eq.dtype), jnp.full(u_eq.shape, jnp.inf, u_eq.dtype)
+    if not isinstance(limits, tuple | list) or len(limits) != 2:
+        raise ValueError(f"limits: expected a pair (low, high), but found {limits!r}")
+    ends = [jnp.asarray(checks.real("limits", a), u_eq.dtype) for a in limits]
+    if any(a.ndim and a.shape[-1] not in (1, u_eq.shape[-1]) for a in ends):
+        raise ValueError(
+            f"limits: expected numbers, or one for each of {u_eq.shape[-1]} inputs, but found {limits!r}"
+        )
+    low, high = (jnp.broadcast_to(a, u_eq.shape) - u_eq for a in ends)
+    if not checks.traced(low, high) and not bool(jnp.all((low <= 0) & (high >= 0))):
+        raise ValueError(
+            f"limits: expected a range around the equilibrium input {np.asarray(u_eq)}, but found {limits}: "
+            "the actuator could not even hold the operating point"
+        )
+    return low, high
+
+
+def substeps_of(plant: Plant, A: Array, dt: ArrayLike, given: int | None) -> int:
+    """Runge-Kutta steps in a sample time: those given, or so many that the fastest mode turns or decays by at most a
+    quarter radian in each."""
+    if given is not None:
+        return checks.whole("substeps", given, 1, MOST_SUBSTEPS)
+    if checks.traced(A) and not checks.traced(plant):  # a known plant in the trace of something else
+        with jax.ensure_compile_time_eval():
+            A = plant.matrices()[0]
+    if checks.traced(A, dt):  # of what is differentiated, and no more, the numbers are known
+        A, dt = jax.lax.stop_gradient((A, dt))
+    if checks.traced(A, dt):
+        raise ValueError(
+            "substeps: inside jit or vmap over the plant's parameters or dt its fastest mode is not known, and with "
+            "it how many Runge-Kutta steps a sample time needs; pass substeps=, such as Problem.of(plant).substeps "
+            "of the fastest plant outside, or give a batch of plants as it is instead of vmap"
+        )
+    if not np.all(np.isfinite(A)):
+        raise ValueError(f"plant: expected a finite linearisation, but found A = {np.asarray(A)}")
+    turns = float(np.max(np.abs(np.linalg.eigvals(np.asarray(A))).max(-1) * np.asarray(dt)))
+    if turns > MOST_SUBSTEPS * _ANGLE:
+        raise ValueError(
+            f"dt: the fastest mode of the plant turns or decays by {turns:.3g} rad in a sample time, and Runge-Kutta "
+            f"would need more than {MOST_SUBSTEPS} steps for that; take a shorter dt, or linear=True, which is exact"
+        )
+    return max(2, math.ceil(turns / _ANGLE))

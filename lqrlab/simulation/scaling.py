@@ -1,0 +1,110 @@
+"""Problems in scaled coordinates, and problems side by side: in units, and at sizes, that all plants share."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from lqrlab.simulation.noise import Correlated, Noise
+from lqrlab.systems import M_MAX, N_MAX, Coordinates, check_size, pad_matrix
+
+if TYPE_CHECKING:
+    from lqrlab.simulation.problem import Problem
+
+Letter = Literal["x", "u"]
+
+_BARE: Any = dict.fromkeys(("plant", "continuous", "x_eq", "u_eq")) | {"linear": True, "substeps": 1}
+_SHAPES: dict[str, tuple[Letter, Letter]] = {
+    "A": ("x", "x"),
+    "B": ("x", "u"),
+    "Q": ("x", "x"),
+    "R": ("u", "u"),
+    "N": ("x", "u"),
+    "K": ("u", "x"),
+    "P": ("x", "x"),
+}
+_SIZES = {"x": N_MAX, "u": M_MAX}
+_NOISY = (N_MAX, N_MAX, M_MAX)  # signals that noise is added to
+
+
+def scaled(problem: "Problem") -> "Problem":
+    """A problem in units of its signals' scales, padded: what is added stands still and costs nothing."""
+    check_size(problem.n, problem.m)
+    scale = {"x": problem.scale_x, "u": problem.scale_u}
+    changed: dict[str, Any] = {}
+    for name, (rows, columns) in _SHAPES.items():
+        if (a := getattr(problem, name)) is None:
+            continue
+        across, up = scale[columns][..., None, :], scale[rows][..., :, None]
+        changed[name] = _padded(name, a * across / up if name in "ABK" else a * across * up)
+        if name != "R":  # a stacked problem has padding of its own
+            changed[name] = problem.coordinates.zero_padding(changed[name], rows, columns)
+    for name, end in (("low", -jnp.inf), ("high", jnp.inf)):
+        if (a := getattr(problem, name)) is not None:
+            changed[name] = _widened(a / scale["u"], M_MAX, end)
+    units = (scale["x"], scale["x"], scale["u"])
+    noise = Noise(
+        *(jax.tree.map(lambda s, u=unit: s / _core(u, s), a) for a, unit in zip(problem.noise, units))
+    )
+    return dataclasses.replace(problem, **changed, **_BARE, noise=_padded_noise(noise), in_scales=True)
+
+
+def in_a_row(problems: "Sequence[Problem]") -> "list[Problem]":
+    """Problems as batches with one axis: linear, padded, with all fields that one of them has."""
+    disturbed = [any(p.noise[k] is not None for p in problems) for k in range(3)]
+    return [_in_a_row(problem, disturbed) for problem in problems]
+
+
+def _in_a_row(problem: "Problem", disturbed: list[bool]) -> "Problem":
+    check_size(problem.n, problem.m)
+    batch = problem.batch_shape
+    changed: dict[str, Any] = {}
+    for name in _SHAPES:
+        if (a := getattr(problem, name)) is not None:
+            changed[name] = _padded(name, a)
+    for name, end in (("low", -jnp.inf), ("high", jnp.inf)):
+        a = getattr(problem, name)
+        changed[name] = jnp.full((*batch, M_MAX), end) if a is None else _widened(a, M_MAX, end)
+    noise = [
+        jnp.zeros((*batch, size)) if a is None and needed else a
+        for a, needed, size in zip(_padded_noise(problem.noise), disturbed, _NOISY)
+    ]
+    wide = dataclasses.replace(problem, **changed, **_BARE, noise=Noise(*noise))
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[len(batch) :]), wide)
+
+
+def _padded(name: str, a: Array) -> Array:
+    rows, columns = (_SIZES[letter] for letter in _SHAPES[name])
+    return pad_matrix(a, rows, columns, 1.0 if name == "R" else 0.0)
+
+
+def _widened(a: Array, size: int, fill: float) -> Array:
+    return jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, size - a.shape[-1])], constant_values=fill)
+
+
+def _core(unit: Array, spread: Array) -> Array:
+    """The units of the rows of a standard deviation ``[*batch, k]`` or of a covariance's root ``[*batch, k, k]``."""
+    return unit if spread.ndim == unit.ndim else unit[..., :, None]
+
+
+def _padded_noise(noise: Noise) -> Noise:
+    def wide(a: Array | Correlated | None, size: int) -> Array | Correlated | None:
+        if isinstance(a, Correlated):
+            return Correlated(pad_matrix(a.root, size, size))
+        return None if a is None else _widened(a, size, 0.0)
+
+    return Noise(*(wide(a, size) for a, size in zip(noise, _NOISY)))
+
+
+def without_padding(noise: Noise, coordinates: Coordinates) -> Noise:
+    """Noise of the signals that exist."""
+    masks = coordinates.state_mask, coordinates.state_mask, coordinates.input_mask
+    return Noise(
+        *(
+            a if a is None or isinstance(a, Correlated) else a * mask[..., : a.shape[-1]].astype(a.dtype)
+            for a, mask in zip(noise, masks)
+        )
+    )

@@ -1,0 +1,149 @@
+"""Plants from files with matrices."""
+
+import functools
+import importlib.metadata
+import math
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lqrlab.compute import checks
+from lqrlab.compute.files import read_object
+from lqrlab.systems.custom import from_matrices
+from lqrlab.systems.families import make
+from lqrlab.systems.plant import Plant
+
+Contents = dict[str, Any]
+READERS = "lqrlab.plant_files"
+"""Entry points that read plants from further kinds of files: a suffix, and a function ``(file, **options) → Plant``."""
+_LIMIT = 64 * 2**20
+
+
+def load(
+    path: str | Path,
+    *,
+    dt: float | None = None,
+    name: str = "",
+    states: Sequence[str] = (),
+    inputs: Sequence[str] = (),
+    **options: Any,
+) -> Plant:
+    """A plant from a file: A and B, and perhaps C, Q, R, dt, states, inputs; a family and its parameters; or a robot.
+
+    Args:
+        path: ``.npz`` (NumPy), ``.mat`` (MATLAB up to version 7) or ``.json`` (lists of rows, or
+            ``{"family": …, "parameters": {…}}`` as ``lqrlab identify`` writes it); or what an extension reads, as
+            ``lqrlab.robots`` a robot's file. Nothing in it is executed: pickled objects are refused.
+        dt: sample time [s]; the file's, or 0.01 s, if left out.
+        name: what the plant is called.
+        states, inputs: names with units, as ``"angle [rad]"``; the file's if left out.
+        options: of an extension's reader, such as ``actuated`` and ``fixed`` of :func:`lqrlab.robots.from_mujoco`.
+
+    Raises:
+        ValueError: naming the file and what is wrong with it: missing, truncated, foreign, without A or B,
+            or with matrices that do not fit.
+    """
+    file = checks.path("path", path)
+    if (reader := _extensions().get(file.suffix.lower())) is not None:
+        labels = {key: given for key, given in (("states", states), ("inputs", inputs)) if len(given)}
+        return reader.load()(file, dt=dt, name=name, **labels, **options)
+    for key in options:
+        raise ValueError(f"{file}: {key} is an option of a robot's file; a plant of matrices has no joints")
+    content = _content(file)
+    if "family" in content and file.suffix.lower() == ".json":
+        return _of_family(file, content)
+    for matrix in "AB":
+        if matrix not in content:
+            held = ", ".join(sorted(content)) or "nothing"
+            raise ValueError(
+                f"{file}: expected the matrices A and B, but {matrix} is missing; it holds {held}"
+            )
+    step = content.get("dt", 0.01) if dt is None else dt
+    names: Contents = {
+        key: given if len(given) else [str(s).strip() for s in np.ravel(content.get(key, []))]
+        for key, given in (("states", states), ("inputs", inputs))
+    }
+    try:
+        matrices: Contents = {
+            key: checks.real(key, content[key]) for key in ("A", "B", "C", "Q", "R") if key in content
+        }
+        return from_matrices(**matrices, **names, dt=_scalar(step), name=name)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def _content(file: Path) -> Contents:
+    """What a file with matrices, or with a family's parameters, holds."""
+    reader = _MATRICES.get(file.suffix.lower())
+    if reader is None:
+        known = ", ".join(suffixes())
+        raise ValueError(f"{file}: expected a file ending in {known}, but found {file.suffix!r}")
+    if not file.is_file():
+        raise ValueError(f"{file}: there is no such file")
+    if file.stat().st_size > _LIMIT:
+        raise ValueError(f"{file}: expected some matrices, but found {file.stat().st_size / 2**20:.0f} MiB")
+    try:
+        return reader(file)
+    except MemoryError:
+        raise
+    except Exception as error:
+        why = f"({type(error).__name__}: {error}); it is truncated, damaged or of another kind"
+        raise ValueError(f"{file}: cannot be read as {file.suffix} {why}") from error
+
+
+def _of_family(file: Path, content: Contents) -> Plant:
+    parameters = content.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise ValueError(f"{file}: expected parameters by name, but found {parameters!r}")
+    try:
+        return make(content["family"], **parameters)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def _scalar(step: object) -> float:
+    """A sample time, of which MATLAB makes a matrix."""
+    array = checks.real("dt", step)
+    if array.size != 1:
+        raise ValueError(f"dt: expected one sample time, but found shape {array.shape}")
+    return float(array.item())
+
+
+def _check_size(size: int) -> None:
+    if size > _LIMIT:
+        raise ValueError(f"it unpacks to {size / 2**20:.0f} MiB")
+
+
+def _npz(file: Path) -> Contents:
+    with zipfile.ZipFile(file) as archive:
+        _check_size(sum(entry.file_size for entry in archive.infolist()))
+    with np.load(file, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _mat(file: Path) -> Contents:
+    import scipy.io  # 0.2 s that only this format costs
+
+    _check_size(8 * sum(math.prod(shape) for _, shape, _ in scipy.io.whosmat(file)))
+    return scipy.io.loadmat(file)
+
+
+def _json(file: Path) -> Contents:
+    return read_object(file, _LIMIT)
+
+
+_MATRICES: dict[str, Callable[[Path], Contents]] = {".npz": _npz, ".mat": _mat, ".json": _json}
+
+
+@functools.cache
+def _extensions() -> dict[str, importlib.metadata.EntryPoint]:
+    """Suffix → what reads such files, of the extensions that are installed."""
+    return {f".{point.name}": point for point in importlib.metadata.entry_points(group=READERS)}
+
+
+def suffixes() -> tuple[str, ...]:
+    """What a plant's file may end in."""
+    return (*_MATRICES, *_extensions())
