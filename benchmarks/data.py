@@ -10,7 +10,7 @@ from benchmarks.loading import bench_loading
 from benchmarks.measurement import Row, measure, row
 from lqrlab import dataset, systems
 from lqrlab.dataset.contents import make
-from lqrlab.dataset.plan import plan
+from lqrlab.dataset.layout import plan
 
 
 def bench_data(*, trajectories: int = 20_000, repeats: int = 5) -> list[Row]:

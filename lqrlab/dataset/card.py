@@ -6,19 +6,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from lqrlab.dataset import manifest, shards
+from lqrlab.dataset import shards
 from lqrlab.dataset.data_config import DataConfig
-from lqrlab.dataset.plan import splits
+from lqrlab.dataset.layout import REASONS, splits
 from lqrlab.dataset.table import SPLITS
 from lqrlab.dataset.windows import ARRAYS
 
 if TYPE_CHECKING:
     from lqrlab.dataset.store import Dataset
 
-FILE = manifest.CARD
 _SHOWN = 64  # trajectories of each family
-
-REASONS = manifest.REASONS
 
 _READING = Path(__file__).with_name("card_reading.txt")
 
