@@ -228,7 +228,8 @@ def linked(folder: Path) -> None:
     manifest["config"] |= other
     names = [s.name for s in dataset.layout.plan(dataset.DataConfig.from_dict(manifest["config"]))]
     manifest["shards"] = [manifest["shards"][0] | {"file": name} for name in names]
-    manifest["left_out"] = {"pendulum": manifest["left_out"]["pendulum"]}
+    config = dataset.DataConfig.from_dict(manifest["config"])
+    manifest |= dataset.manifest.totals(config, manifest["shards"])  # else it is refused for these
     (folder / "manifest.json").write_text(json.dumps(manifest))
     for name in names[1:]:
         (folder / name).unlink(missing_ok=True)
