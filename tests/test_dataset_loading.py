@@ -201,9 +201,10 @@ def test_streaming_reads_little_at_a_time(data):
     assert any(len({block.shard for block in pool}) > 1 for pool in pools)
 
 
-def described(plants):
-    """What a network is told of plants."""
-    return Problem.of(plants, linear=True, optimum=False).told()
+def described(plants, *, scaled=False):
+    """What a network is told of plants; with ``scaled``, to control signals that are in units of their scales."""
+    problem = Problem.of(plants, linear=True, optimum=False)
+    return (problem.scaled() if scaled else problem).told()
 
 
 def test_the_description_is_that_of_the_plants(data):
@@ -214,7 +215,7 @@ def test_the_description_is_that_of_the_plants(data):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7),
             table.told(at),
-            described(plants),
+            described(plants, scaled=True),
         )
         design = control.lqrd(*plants.matrices(), *plants.weights(), plants.dt)
         sx, su = (np.asarray(s) for s in plants.scales)
