@@ -1,4 +1,4 @@
-"""How close to optimal: closed-loop scores against the true optimum, and the baselines that give them meaning."""
+"""Closed-loop scores against the true optimum, and the baselines that give them meaning."""
 
 from lqrlab.evaluation.baselines import baselines
 from lqrlab.evaluation.ladder import Ladder, ladder

@@ -1,4 +1,4 @@
-"""What to compare a controller of unknown plants with: the textbook's answers, tuned on training families only."""
+"""Baselines for a controller of unknown plants: the textbook's answers, tuned on training families only."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""Whatever can be asked to control, as a policy: one table, which everything that takes a controller asks.
+"""Controllers of all kinds bound to a problem: one table, which everything that takes a controller asks.
 
 A new kind of controller is one row. Subpackages further down add theirs when they are imported, and say so in the entry
 points ``lqrlab.controllers``, so that a row is found before anybody has imported them.
@@ -38,7 +38,7 @@ class Kind(NamedTuple):
 
 
 def is_policy(controller: object) -> bool:
-    """Whether something has a policy's ``init`` and can be called."""
+    """True if something has a policy's ``init`` and can be called."""
     return callable(controller) and callable(getattr(controller, "init", None))
 
 

@@ -17,7 +17,7 @@ from lqrlab.simulation.sensors import Measured, Outputs, measure
 
 
 class StateEstimator(Protocol):
-    """What turns outputs and inputs into states; ``[*loops, …]`` throughout, deviations from the equilibrium."""
+    """Estimates states from outputs and inputs; ``[*loops, …]`` throughout, deviations from the equilibrium."""
 
     def init(self, batch_shape: tuple[int, ...]) -> PyTree:
         """The memory that it starts with."""

@@ -76,7 +76,7 @@ def load(
 
 
 def _content(file: Path) -> Contents:
-    """What a file with matrices, or with a family's parameters, holds."""
+    """Contents of a file with matrices, or with a family's parameters."""
     reader = _MATRICES.get(file.suffix.lower())
     if reader is None:
         known = ", ".join(suffixes())
@@ -145,5 +145,5 @@ def _extensions() -> dict[str, importlib.metadata.EntryPoint]:
 
 
 def suffixes() -> tuple[str, ...]:
-    """What a plant's file may end in."""
+    """File name endings of plants."""
     return (*_MATRICES, *_extensions())

@@ -62,7 +62,7 @@ def open_loop_modes(plant: Plant) -> list[OpenLoopMode]:
 
 
 def _chains(A: np.ndarray, near: float) -> list[int]:
-    """How many integrators follow one another in each chain of them, the longest first: A's Jordan blocks at zero.
+    """Lengths of the chains of integrators, the longest first: A's Jordan blocks at zero.
 
     As many chains have at least k integrators as the rank of Aᵏ is below that of Aᵏ⁻¹, on the part of the space that
     the zero eigenvalues span, so that fast modes do not hide slow ones.
@@ -79,7 +79,7 @@ def _chains(A: np.ndarray, near: float) -> list[int]:
 
 
 def _together(chains: list[int]) -> str:
-    """How integrators follow one another, and what that does."""
+    """Chains of integrators in words, and their effect."""
     if max(chains) == 1:
         return ": what is put in stays"
     if len(chains) == 1:
