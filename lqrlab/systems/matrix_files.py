@@ -139,7 +139,7 @@ _MATRICES: dict[str, Callable[[Path], Contents]] = {".npz": _npz, ".mat": _mat, 
 
 
 @functools.cache
-def _extensions() -> dict[str, importlib.metadata.EntryPoint]:
+def _extensions() -> dict[str, Any]:
     """Suffix → what reads such files, of the extensions that are installed."""
     return {f".{point.name}": point for point in importlib.metadata.entry_points(group=READERS)}
 
