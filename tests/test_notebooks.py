@@ -146,7 +146,9 @@ def run_tiny(folder: Path, *names: str) -> str:
 
 def assert_executed(folder: Path, name: str):
     """Its numbers are there, and its page shows no error and says its pictures in words."""
-    assert json.loads((folder / "results" / f"{name}.json").read_text())["numbers"], f"{name} found nothing out"
+    assert json.loads((folder / "results" / f"{name}.json").read_text())["numbers"], (
+        f"{name} found nothing out"
+    )
     page = BeautifulSoup((folder / "report" / f"{name}.html").read_text(), "html.parser")
     assert not page.select("pre.error, code.latex")
     sliders = name == "01_system_exploration"
