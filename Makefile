@@ -35,7 +35,7 @@ run: env
 	$(BIN)/lqrlab run --profile $(PROFILE)
 
 # a file's tests share what its fixtures make and what its programs are compiled to: they stay in one process
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: env
 	$(PYTEST) -m "not matrix"

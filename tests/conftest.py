@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import sys
+from pathlib import Path
 
 import jaxlib
 import psutil
@@ -46,6 +47,16 @@ GB = 1e9
 ONE_PROCESS = 4 * GB  # that a worker of the tests may need
 
 
+LONGEST = ("notebooks", "learning", "learning_loops", "dataset_generation", "docs", "browser")
+"""Files that take longest, which begin first: the workers then end together."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    names = [f"test_{name}.py" for name in LONGEST]
+    items.sort(key=lambda item: names.index(item.path.name) if item.path.name in names else len(names))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     """``-n auto``: a worker a core, but no more than there is memory for."""
@@ -60,22 +71,23 @@ def give_back():
         ctypes.CDLL(None).malloc_trim(0)
 
 
-@pytest.fixture(autouse=True, scope="module")
+def mapped():
+    """Pieces of memory that are mapped: a process may have 65,530, and XLA crashes where it gets no more."""
+    try:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:  # not on Linux
+        return 0
+
+
+@pytest.fixture(autouse=True)
 def programs_are_given_back():
-    """Compiled programs of a whole run are more than a process may map into memory: XLA crashes then."""
+    """Those of a whole run are gigabytes; but the next file's tests use many of them again."""
     yield
-    give_back()
+    if mapped() > 30_000 or psutil.Process().memory_info().rss > 0.7 * ONE_PROCESS:
+        give_back()
 
 
 @pytest.fixture
 def catalogue_as_before(monkeypatch):
     """Families that a test enters are forgotten after it."""
     monkeypatch.setattr(families, "FAMILIES", dict(families.FAMILIES))
-
-
-@pytest.fixture(autouse=True)
-def memory_is_bounded():
-    """Those of one module are gigabytes too."""
-    yield
-    if psutil.Process().memory_info().rss > 0.7 * ONE_PROCESS:
-        give_back()
