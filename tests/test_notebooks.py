@@ -91,7 +91,7 @@ FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 
 class SharedKernel:
-    """One kernel for notebooks one after the other, each in a new namespace: they share imports and compiled programs."""
+    """One kernel for notebooks one after another, each in a new namespace: they share what was compiled."""
 
     def __init__(self):
         flags = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"}
