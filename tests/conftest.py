@@ -4,7 +4,6 @@ import ctypes
 import gc
 import os
 import sys
-from pathlib import Path
 
 import jaxlib
 import psutil
@@ -71,23 +70,22 @@ def give_back():
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def mapped():
-    """Pieces of memory that are mapped: a process may have 65,530, and XLA crashes where it gets no more."""
-    try:
-        return Path("/proc/self/maps").read_bytes().count(b"\n")
-    except OSError:  # not on Linux
-        return 0
-
-
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def programs_are_given_back():
-    """Those of a whole run are gigabytes; but the next file's tests use many of them again."""
+    """Compiled programs of a whole run are more than a process may map into memory: XLA crashes then."""
     yield
-    if mapped() > 30_000 or psutil.Process().memory_info().rss > 0.7 * ONE_PROCESS:
-        give_back()
+    give_back()
 
 
 @pytest.fixture
 def catalogue_as_before(monkeypatch):
     """Families that a test enters are forgotten after it."""
     monkeypatch.setattr(families, "FAMILIES", dict(families.FAMILIES))
+
+
+@pytest.fixture(autouse=True)
+def memory_is_bounded():
+    """Those of one module are gigabytes too."""
+    yield
+    if psutil.Process().memory_info().rss > 0.7 * ONE_PROCESS:
+        give_back()
