@@ -46,6 +46,16 @@ GB = 1e9
 ONE_PROCESS = 4 * GB  # that a worker of the tests may need
 
 
+LONGEST = ("notebooks", "learning", "learning_loops", "dataset_generation", "docs", "browser")
+"""Files that take longest, which begin first: the workers then end together."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    names = [f"test_{name}.py" for name in LONGEST]
+    items.sort(key=lambda item: names.index(item.path.name) if item.path.name in names else len(names))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     """``-n auto``: a worker a core, but no more than there is memory for."""

@@ -52,7 +52,7 @@ def test_hard_problems_are_judged_by_their_closed_loops_and_equations(monkeypatc
     assert not rows["continuous, dense: accepted and above 1e-8"].reached
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_environments_step_beside_gymnax_and_gymnasium():
     rows = list(benchmarks.bench_env(8, steps=5, repeats=1))
     assert len(rows) == 10
@@ -135,7 +135,7 @@ def test_the_reward_of_sac_is_the_root_of_what_an_action_costs_above_the_optimum
     assert root < -0.01
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_sac_learns_agents_that_act_within_the_limits_and_are_scored_like_any_policy():
     pytest.importorskip("rejax")
     env = learned_agents.task("mass_spring_damper")

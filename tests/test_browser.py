@@ -24,7 +24,7 @@ from lqrlab import dataset, systems
 from lqrlab.workbench.figures import catalogue_page, data_card, design_page
 from lqrlab.workbench.runs import comparison, report, sweep_program
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.matrix]
 ROOT = Path(__file__).parents[1]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NOTEBOOK = ROOT / "notebooks" / "10_lqr_designer.ipynb"

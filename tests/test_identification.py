@@ -425,7 +425,7 @@ def told(name, truth, log):
         fixed.add(free[int(np.argmax(np.abs(fitted.eigen[1][:, 0])))])
 
 
-FAMILIES = ("mass_spring_damper", "pendulum", pytest.param("dc_motor", marks=pytest.mark.slow))
+FAMILIES = ("mass_spring_damper", "pendulum", pytest.param("dc_motor", marks=pytest.mark.matrix))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -469,7 +469,7 @@ def test_an_unstable_plant_is_fitted_by_multiple_shooting_from_a_wrong_start():
     np.testing.assert_allclose(simulated, found.fit_percent, atol=2)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_long_record_of_integrators_in_a_row_is_fitted():
     """A quadrotor has no unstable mode, but in 30 s an error of its attitude has moved it by kilometres."""
     truth, log = closed_loop_log("quadrotor", 5, 1500)
@@ -849,7 +849,7 @@ def test_the_panel_of_a_plant_is_a_picture_without_a_person(monkeypatch):
         widgets.identify(log, "mass_spring_damper", values=nothing)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_chaotic_plant_is_fitted_because_segments_need_not_meet_at_first():
     truth, log = closed_loop_log("double_pendulum", 0, 200)
     found = identification.fit(systems.make("double_pendulum"), log, starts=1)

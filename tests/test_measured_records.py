@@ -92,7 +92,7 @@ def rms(a):
     return float(np.sqrt(np.mean(np.square(a))))
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @measured
 def test_the_cascaded_tanks_are_simulated_nearer_than_the_best_published_model():
     def log(which):

@@ -307,7 +307,7 @@ def started(again):
     return parent
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_killed_in_the_middle_the_same_command_resumes(again):
     folder, rerun = again
     result = (folder / "results" / "01_first.json").read_text()
@@ -338,7 +338,7 @@ def test_killed_in_the_middle_the_same_command_resumes(again):
     assert (folder / "report" / "index.html").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_interrupted_by_hand(again):
     parent = started(again)
     parent.send_signal(signal.SIGINT)

@@ -33,7 +33,10 @@ def textbook(kind, largest):
         ):
             # number 10 (CAREX 11): closed-loop poles at −4e-8 ± j, so rounding decides on the residual
             tolerance = 1e-8 if (kind, i) == ("Continuous", 10) else 1e-10
-            yield pytest.param(*(a.astype(float) for a in matrices), tolerance, id=f"{kind.lower()}{i}")
+            marks = [pytest.mark.matrix] if i >= 6 else []  # each size is another program
+            yield pytest.param(
+                *(a.astype(float) for a in matrices), tolerance, id=f"{kind.lower()}{i}", marks=marks
+            )
 
 
 @pytest.mark.slow

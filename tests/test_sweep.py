@@ -123,7 +123,7 @@ def test_six_runs_of_which_four_meet_with_something(toy, tmp_path):
     assert listed.find("a", string="six")["href"] == "sweeps/six/report/index.html"
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
     """A worker that dies is replaced; the data set of another run is linked into the folder."""
     later = toy.with_name("02_later.ipynb")

@@ -410,7 +410,11 @@ def closed_loop(plant, policy, x, num_steps, limit):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "hanging", "num_steps"),
-    [("pendulum", [np.pi, 0], 120), ("cart_pole", [0, np.pi, 0, 0], 160), ("acrobot", [np.pi, 0, 0, 0], 200)],
+    [
+        ("pendulum", [np.pi, 0], 120),
+        pytest.param("cart_pole", [0, np.pi, 0, 0], 160, marks=pytest.mark.matrix),
+        pytest.param("acrobot", [np.pi, 0, 0, 0], 200, marks=pytest.mark.matrix),
+    ],
 )
 def test_swing_ups_end_in_the_regulators_hands(name, hanging, num_steps):
     plant = systems.make(name)
