@@ -44,7 +44,9 @@ def test_how_a_notebook_is_written(path):
             tree = ast.parse(re.sub(r"^[%!].*$", "", notebooks.source(cell), flags=re.M))
             for node in ast.walk(tree):  # a module can be reloaded, what was taken out of it cannot
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lqrlab."):
-                    assert node.module in ("lqrlab.workbench", "benchmarks"), ast.unparse(node)
+                    assert node.module in ("lqrlab.workbench", "lqrlab.extensions.identification"), (
+                        ast.unparse(node)
+                    )
             for node in {*ast.walk(tree)} - {*tree.body[-1:]}:  # Jupyter shows the last expression alone
                 if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
                     assert not re.match(r"(tables|widgets|\w+_page)\.", ast.unparse(node)), "not shown"
