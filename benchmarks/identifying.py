@@ -166,7 +166,7 @@ def _physical(repeats: int) -> list[Row]:
     ]
 
 
-def _finite_differences(found: identification.Fit) -> np.ndarray:
+def _finite_differences(found: identification.FittedPlant) -> np.ndarray:
     """The parameters alone, from the plant's own values, by the same compiled simulation."""
     s, starts = found.segments, jnp.asarray(found.x0)
 
@@ -177,7 +177,7 @@ def _finite_differences(found: identification.Fit) -> np.ndarray:
     return scipy.optimize.least_squares(missed, np.zeros(len(found.z)), x_scale="jac").x
 
 
-def _same_unknowns(found: identification.Fit) -> np.ndarray:
+def _same_unknowns(found: identification.FittedPlant) -> np.ndarray:
     """The parameters and the states that segments begin with, from where our fit begins."""
     s = found.segments
     begin = s.packed(np.zeros(len(found.z)), np.zeros(len(found.noise)), first_states(s, found.log))

@@ -32,9 +32,9 @@ def excess(name, seed):
     for length in LENGTHS:
         plant = identification.fit(nominal, log.cut(0, length)).plant
         gain = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
-        found[f"{length:g} s"] = 100 * identification.under_doubt(truth, gain).quantile(1.0)
+        found[f"{length:g} s"] = 100 * identification.under_uncertainty(truth, gain).quantile(1.0)
     rough = control.lqrd(*nominal.matrices(), *nominal.weights(), nominal.dt).K
-    return {"no log": 100 * identification.under_doubt(truth, rough).quantile(1.0)} | found
+    return {"no log": 100 * identification.under_uncertainty(truth, rough).quantile(1.0)} | found
 
 
 def main():

@@ -478,7 +478,7 @@ def test_a_long_record_of_integrators_in_a_row_is_fitted():
     np.testing.assert_allclose(found.plant.mass, truth.mass, rtol=1e-4)
     gain = control.lqrd(*found.plant.matrices(), *found.plant.weights(), found.plant.dt).K
     batch = jax.tree.map(lambda a: np.asarray(a)[None], truth)
-    assert identification.under_doubt(batch, gain).quantile(1.0) < 0.02
+    assert identification.under_uncertainty(batch, gain).quantile(1.0) < 0.02
 
 
 def test_segments_are_short_enough_for_a_plant_that_its_defaults_would_tear_away():
@@ -610,7 +610,7 @@ def test_a_gain_is_judged_on_all_plants_and_made_for_all():
     plants = systems.sample("cart_pole", key=jax.random.key(0), num=40, spread=0.5)
     nominal = systems.make("cart_pole")
     K = control.lqrd(*nominal.matrices(), *nominal.weights(), nominal.dt).K
-    doubt = identification.under_doubt(plants, K)
+    doubt = identification.under_uncertainty(plants, K)
     one = plants[3]
     sampled = control.discretize(*one.matrices(), *one.weights(), one.dt)
     P = control.dlyap(
@@ -620,11 +620,11 @@ def test_a_gain_is_judged_on_all_plants_and_made_for_all():
     best = control.dlqr(*sampled).P
     assert doubt.excess[3] == pytest.approx(np.trace(P @ start) / np.trace(best @ start) - 1, rel=1e-6)
     assert 0 < doubt.stable <= 1
-    better = identification.under_doubt(plants, identification.robust_gain(plants, K=K, iterations=20))
+    better = identification.under_uncertainty(plants, identification.robust_gain(plants, K=K, iterations=20))
     assert better.stable >= doubt.stable
     assert better.mean < doubt.mean
     assert "% of 40 plants are stable" in str(better)
-    assert identification.under_doubt(plants, 0 * K).stable == 0
+    assert identification.under_uncertainty(plants, 0 * K).stable == 0
 
 
 @pytest.mark.parametrize("objective", ["mean", "p95"])

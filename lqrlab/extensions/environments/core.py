@@ -15,7 +15,7 @@ from lqrlab.compute import checks
 from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.extensions.environments import actions
 from lqrlab.extensions.environments.settings import Settings
-from lqrlab.extensions.environments.spaces import Box, Discrete
+from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
 from lqrlab.extensions.environments.state import State
 from lqrlab.simulation import Problem, verdict
 from lqrlab.systems import Plant
@@ -90,18 +90,18 @@ class Environment:
         return np.asarray(self.pool.high[0] / self.unit_u, self.dtype)
 
     @property
-    def action_space(self) -> Box | Discrete:
+    def action_space(self) -> BoxSpace | Discrete:
         """All inputs, or the points of a grid of them."""
         if self.settings.levels:
             return Discrete(self.settings.levels**self.m)
-        return Box(tuple(self.action_low.tolist()), tuple(self.action_high.tolist()), self.dtype.name)
+        return BoxSpace(tuple(self.action_low.tolist()), tuple(self.action_high.tolist()), self.dtype.name)
 
     @property
-    def observation_space(self) -> Box:
+    def observation_space(self) -> BoxSpace:
         """As long as an observation, without bounds."""
         size = len(self.unit_x) + (self.n + self.m if self.reference is not None else 0)
         size = self.settings.memory * (size + self.m) if self.settings.memory else size
-        return Box((-np.inf,) * size, (np.inf,) * size, self.dtype.name)
+        return BoxSpace((-np.inf,) * size, (np.inf,) * size, self.dtype.name)
 
     def problem(self, plant: Plant) -> Problem:
         """A plant of one's own in this environment, for :meth:`reset`; differentiable in its parameters."""

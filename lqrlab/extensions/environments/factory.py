@@ -87,7 +87,7 @@ def _check_levels(levels: int, pool: Problem, m: int) -> None:
     if levels < 2 or levels**m > _MOST_LEVELS:
         raise ValueError(
             f"action: expected at least 2 levels and at most {_MOST_LEVELS} points, but found {levels} for {m} "
-            "inputs; take fewer levels, or a structured action such as Channel"
+            "inputs; take fewer levels, or a structured action such as InputChannel"
         )
 
 

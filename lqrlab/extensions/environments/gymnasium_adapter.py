@@ -16,7 +16,7 @@ from lqrlab.extensions.environments.actions import refuse
 from lqrlab.extensions.environments.core import Environment, Step
 from lqrlab.extensions.environments.factory import make
 from lqrlab.extensions.environments.raster import frame
-from lqrlab.extensions.environments.spaces import Box, Discrete
+from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
 from lqrlab.extensions.environments.state import State
 from lqrlab.extensions.environments.vectorised import advance_batch, batch_reset, chosen, renewed
 from lqrlab.systems import Plant, drawing
@@ -25,7 +25,7 @@ _MODES = (None, "rgb_array", "human")
 _SEEDS = 2**31
 
 
-def gymnasium_space(space: Box | Discrete) -> gymnasium.Space:
+def gymnasium_space(space: BoxSpace | Discrete) -> gymnasium.Space:
     """The same space in Gymnasium's words."""
     if isinstance(space, Discrete):
         return gymnasium.spaces.Discrete(space.n)

@@ -9,14 +9,14 @@ import scipy.optimize
 from jaxtyping import Array, Float
 
 from lqrlab.compute.integration import rk4
-from lqrlab.extensions.identification.fitted_plant import Fit
+from lqrlab.extensions.identification.fitted_plant import FittedPlant
 from lqrlab.extensions.identification.log import Log
 from lqrlab.extensions.identification.shooting import Segments
 
 _PRIOR = 0.3  # standard deviation of each record's first state, relative to the states' scales
 
 
-def filtered(first: Fit, log: Log, iterations: int) -> Fit:
+def filtered(first: FittedPlant, log: Log, iterations: int) -> FittedPlant:
     """The parameters, process and sensor noise that are likeliest, from a fit without process noise on.
 
     Unknown are the scaled parameters, the logarithms of the noises' standard deviations and the initial states. L-BFGS
@@ -70,13 +70,13 @@ def filtered(first: Fit, log: Log, iterations: int) -> Fit:
 
 def _finished(
     whole: Segments, v: np.ndarray, information: np.ndarray, expected: np.ndarray, cost: float, log: Log
-) -> Fit:
+) -> FittedPlant:
     c = whole.coordinates
     k, n, p = len(c.names), len(whole.scale), len(whole.which)
     z, noise = v[:k], np.exp(v[k + n : k + n + p])
     x0 = v[k + n + p :].reshape(-1, n) * whole.scale
     plant, values = c.plant(whole.plant, jnp.asarray(z)), np.asarray(c.values(z))
-    return Fit(
+    return FittedPlant(
         plant,
         c.names,
         values,

@@ -20,7 +20,7 @@ _TELLS_NOTHING = 0.5  # standard error, relative, of a combination of parameters
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Fit:
+class FittedPlant:
     """A plant with the parameters that explain a log, and how sure they are; prints as sentences.
 
     Attributes:

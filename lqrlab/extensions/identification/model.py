@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Model:
+class LinearModel:
     """x[t+1] = A x + B u + K e, y = C x + D u + e, with u, y as deviations from ``u_mean``, ``y_mean``.
 
     Attributes:

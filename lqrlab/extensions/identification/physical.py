@@ -9,7 +9,7 @@ import scipy.linalg
 from lqrlab import simulation
 from lqrlab.compute import checks
 from lqrlab.extensions.identification.filtering import filtered
-from lqrlab.extensions.identification.fitted_plant import Fit
+from lqrlab.extensions.identification.fitted_plant import FittedPlant
 from lqrlab.extensions.identification.log import Log, require_excitation
 from lqrlab.extensions.identification.shooting import DEFECT, Segments, first_states, minimised
 from lqrlab.systems import Plant, check_plant, parameter_fields
@@ -24,7 +24,7 @@ def fit(
     plant: Plant, log: Log, parameters: Sequence[str] | None = None, *, method: str = "auto", starts: int = 8,
     offsets: bool | Sequence[str] = False, defect: float = DEFECT, segment: int | None = None,
     substeps: int | None = None, seed: int = 0, iterations: int = 100,
-) -> Fit:  # fmt: skip
+) -> FittedPlant:  # fmt: skip
     """Physical parameters of a plant from a log of its inputs and (some) outputs, named as the plant names them.
 
     Minimised is the sum of squares of the outputs' errors in units of their noise, which is estimated along, over the
@@ -209,7 +209,7 @@ def _noise(segments: Segments, free: np.ndarray, k: int) -> np.ndarray:
 
 def _finished(
     segments: Segments, free: np.ndarray, sigma: np.ndarray, defect: float, costs: np.ndarray, log: Log
-) -> Fit:
+) -> FittedPlant:
     z, offsets, starts = segments.unpacked(free)
     k = len(z)
     J = segments.condensed(free, sigma, defect, 0.0)[1]
@@ -218,7 +218,7 @@ def _finished(
     c = segments.coordinates
     plant = c.plant(segments.plant, jnp.asarray(z))
     values = np.asarray(c.values(z))
-    return Fit(
+    return FittedPlant(
         plant,
         c.names,
         values,

@@ -12,15 +12,15 @@ from jaxtyping import Array, Float
 
 from lqrlab.compute import checks
 from lqrlab.extensions.identification.log import Log, require_excitation
-from lqrlab.extensions.identification.model import Model, responses
+from lqrlab.extensions.identification.model import LinearModel, responses
 from lqrlab.extensions.identification.subspace import mirrored
 
 FOCUS = ("prediction", "simulation")
 
 
 def refine(
-    model: Model, log: Log, *, focus: str = "prediction", stable: bool = False, iterations: int = 30
-) -> Model:
+    model: LinearModel, log: Log, *, focus: str = "prediction", stable: bool = False, iterations: int = 30
+) -> LinearModel:
     """The model nearby that misses the log least, with the covariance of its entries.
 
     All entries of A, B, C, D, K, an initial state for each record and the outputs' mean are free; SciPy's trust region
@@ -89,7 +89,7 @@ def _require_samples(log: Log, unknown: int, n: int) -> None:
         )
 
 
-def _initial_states(model: Model, log: Log) -> list[np.ndarray]:
+def _initial_states(model: LinearModel, log: Log) -> list[np.ndarray]:
     """By least squares for each record, as the model's own predictions have them."""
     found = []
     for us, ys in log.records:

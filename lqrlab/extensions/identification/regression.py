@@ -4,7 +4,7 @@ import numpy as np
 
 from lqrlab.compute import checks
 from lqrlab.extensions.identification.log import Log, require_excitation
-from lqrlab.extensions.identification.model import Model
+from lqrlab.extensions.identification.model import LinearModel
 
 
 def deviations(log: Log) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray, np.ndarray]:
@@ -13,7 +13,7 @@ def deviations(log: Log) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarra
     return [(u - u_mean, y - y_mean) for u, y in log.records], u_mean, y_mean
 
 
-def least_squares(log: Log) -> Model:
+def least_squares(log: Log) -> LinearModel:
     """A, B of x[t+1] = A x + B u by least squares, where all states are the log's outputs; with covariances.
 
     Sensor noise biases it towards less of everything; :func:`refine` mends that. A record in which the input is a
@@ -24,7 +24,7 @@ def least_squares(log: Log) -> Model:
     return arx(log, 1)
 
 
-def arx(log: Log, lags: int, input_lags: int | None = None) -> Model:
+def arx(log: Log, lags: int, input_lags: int | None = None) -> LinearModel:
     """y[t] = Σ A_i y[t−i] + Σ B_i u[t−i] + e by least squares, as a model of ``lags`` · p states; with covariances.
 
     Args:
@@ -72,7 +72,7 @@ def arx(log: Log, lags: int, input_lags: int | None = None) -> Model:
     covariance = _arx_covariance(
         np.linalg.inv((X / size).T @ (X / size)) / np.outer(size, size), noise, lags, nb, m
     )
-    return Model(
+    return LinearModel(
         A, B, C, np.zeros((p, m)), K, noise, log.dt, log.inputs, log.outputs, u_mean, y_mean, covariance
     )
 

@@ -25,7 +25,7 @@ PULL = 0.03
 
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
-class Coordinates:
+class ScaledParameters:
     """Parameters as a fit sees them: logarithms where the range is above zero, else shares of the default.
 
     Attributes:
@@ -90,7 +90,7 @@ class Segments:
     """
 
     plant: Plant
-    coordinates: Coordinates
+    coordinates: ScaledParameters
     which: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     us: Float[np.ndarray, "S L m"]
     ys: Float[np.ndarray, "S L p"]
@@ -123,7 +123,7 @@ class Segments:
 
         mask = np.stack([np.arange(size) < b - a for a, b, _ in pieces])
         follows = np.array([later for *_, later in pieces])
-        coordinates = Coordinates.of(plant, names)
+        coordinates = ScaledParameters.of(plant, names)
         return cls(
             plant,
             coordinates,

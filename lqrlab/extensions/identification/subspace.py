@@ -11,7 +11,7 @@ from jaxtyping import Float
 from lqrlab import control
 from lqrlab.compute import checks
 from lqrlab.extensions.identification.log import Log, require_excitation
-from lqrlab.extensions.identification.model import Model, responses
+from lqrlab.extensions.identification.model import LinearModel, responses
 from lqrlab.extensions.identification.regression import arx, deviations
 
 METHODS = ("n4sid", "moesp", "cva")
@@ -28,7 +28,7 @@ def hankel(a: Float[np.ndarray, "*batch T k"], rows: int) -> Float[np.ndarray, "
 def subspace(
     log: Log, order: int | None = None, *, method: str = "n4sid", horizon: int | None = None,
     feedthrough: bool = False, stable: bool = False,
-) -> Model:  # fmt: skip
+) -> LinearModel:  # fmt: skip
     """A model from the subspace that past inputs and outputs span in the future outputs.
 
     Args:
@@ -111,7 +111,7 @@ def _project(log: Log, i: int, method: str) -> _Projection:
     return _Projection(scale * (weight @ left), values, scale * past / back, (means[0], means[1]))
 
 
-def _realised(log: Log, found: _Projection, order: int, i: int, feedthrough: bool, stable: bool) -> Model:
+def _realised(log: Log, found: _Projection, order: int, i: int, feedthrough: bool, stable: bool) -> LinearModel:
     """A, C from the observability matrix, K from states that the past gives, then B, D by least squares."""
     p = log.ys.shape[1]
     gamma = found.left[:, :order] * np.sqrt(found.values[:order])
@@ -131,7 +131,7 @@ def _realised(log: Log, found: _Projection, order: int, i: int, feedthrough: boo
     w = X1 - known @ np.linalg.lstsq(known, X1, rcond=None)[0]
     K = _gain(A, C, w, e)
     B, D = input_matrices(log, A, C, K, found.means, feedthrough)
-    model = Model(
+    model = LinearModel(
         A, B, C, D, K, np.eye(p), log.dt, log.inputs, log.outputs, *found.means, singular_values=found.values
     )
     missed = log.ys - model.predict(log)
@@ -227,7 +227,7 @@ def orders(
     return pd.DataFrame(rows).set_index("order")
 
 
-def era(log: Log, order: int, *, lags: int = 20) -> Model:
+def era(log: Log, order: int, *, lags: int = 20) -> LinearModel:
     """The eigensystem realisation of the pulse responses of input and innovation, which a long ARX gives (OKID).
 
     Args:

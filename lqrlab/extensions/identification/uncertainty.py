@@ -23,7 +23,7 @@ OBJECTIVES = ("mean", "p95")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Doubt:
+class CostUncertainty:
     """What one gain does to many plants; prints as a sentence.
 
     Attributes:
@@ -54,8 +54,8 @@ class Doubt:
         )
 
 
-def under_doubt(plants: Plant, K: ArrayLike) -> Doubt:
-    """What the gain K ``[m, n]`` (u = −Kx, sampled) costs on each plant of a batch, as :meth:`Fit.sample` draws it.
+def under_uncertainty(plants: Plant, K: ArrayLike) -> CostUncertainty:
+    """What the gain K ``[m, n]`` (u = −Kx, sampled) costs on each plant of a batch, as :meth:`FittedPlant.sample` draws it.
 
     Costs are those of initial states as large as the states' scales, independent of one another.
     """
@@ -70,7 +70,7 @@ def under_doubt(plants: Plant, K: ArrayLike) -> Doubt:
     excess = np.full(len(F), np.inf)
     if stable.any():
         excess[stable] = np.asarray(_excess(problem[np.flatnonzero(stable)], K, start))
-    return Doubt(excess)
+    return CostUncertainty(excess)
 
 
 def _problems(plants: Plant) -> tuple[Problem, Array]:
@@ -102,7 +102,7 @@ def robust_gain(
     outside of the unit circle they are, so a start need not stabilise all.
 
     Args:
-        plants: as :meth:`Fit.sample` draws them.
+        plants: as :meth:`FittedPlant.sample` draws them.
         objective: ``"mean"`` or ``"p95"``.
         K: gain to start from; the best of some of the plants' own optima if left out.
         iterations: at most so many.
@@ -173,7 +173,7 @@ def regret(
         )
         near = found.plant
         K = control.lqrd(*near.matrices(), *near.weights(), near.dt).K
-        doubt = under_doubt(found.sample(key, num), K)
+        doubt = under_uncertainty(found.sample(key, num), K)
         rows.append((length, doubt.mean, doubt.quantile(0.95), doubt.stable))
     frame = pd.DataFrame(rows, columns=["seconds", "mean", "p95", "stable"]).set_index("seconds")
     frame["c/T"] = frame["mean"].iloc[-1] * frame.index[-1] / frame.index
