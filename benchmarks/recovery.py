@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from benchmarks.measurement import Row, row
+from benchmarks.measurement import Parts, Row, main, row
 from lqrlab import control, evaluation, learning, simulation, systems
 
 FAMILIES = ("cart_pole", "furuta_pendulum", "acrobot", "pendulum", "quadrotor")
@@ -87,3 +87,9 @@ def config_of(family: str, seed: int, num_steps: int | None = None) -> learning.
         return config
     every = math.gcd(num_steps, config.report_every)
     return dataclasses.replace(config, num_steps=num_steps, report_every=every)
+
+
+PARTS: Parts = {"recovered": (bench_recovery, {"families": ("pendulum",), "seeds": 1, "num_steps": 2})}
+
+if __name__ == "__main__":
+    main(PARTS)

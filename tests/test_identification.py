@@ -17,6 +17,7 @@ import scipy.signal
 import scipy.stats
 from click.testing import CliRunner
 
+from benchmarks.identification import closed_loop_log, told
 from lqrlab import control, simulation, systems
 from lqrlab.extensions import identification
 from lqrlab.extensions.identification import Log, filtering
@@ -266,23 +267,6 @@ def test_subspace_then_prediction_error_is_near_the_truth_and_its_errors_are_tru
     assert (better.C @ better.K)[0, 0] == pytest.approx((C @ K)[0, 0], abs=0.08)
 
 
-def test_the_eigensystem_realisation_is_that_of_python_control():
-    ours = identification.realise(true_pulses(31), 3)
-    theirs, _ = python_control.eigensys_realization(
-        np.moveaxis(np.concatenate([np.zeros((1, 1, 1)), true_pulses(31)]), 0, -1), 3, m=15, n=15
-    )
-    a, b, c = (np.stack([C @ np.linalg.matrix_power(A, k) @ B for k in range(30)]) for A, B, C in (
-        ours[:3], (theirs.A, theirs.B, theirs.C), (A, B, C)))  # fmt: skip
-    assert np.abs(a - c).max() < 1e-9
-    assert np.abs(a - b).max() < 1e-9
-
-
-def test_okid_and_regression_find_the_pulse_responses():
-    log = linear_log(A, B, C, K, 2000, 0.05)
-    assert np.abs(pulses(identification.era(log, 3)) - true_pulses()).max() < 0.02
-    assert np.abs(pulses(identification.arx(log, 8), 8) - true_pulses(8)).max() < 0.02
-
-
 def test_orders_name_the_true_one_and_subspace_takes_it():
     log = linear_log(A, B, C, K, 1500, 0.2)
     rows = identification.orders(log, range(1, 7))
@@ -383,7 +367,7 @@ def test_logs_that_tell_nothing_are_refused_in_words():
         identification.refine(identification.subspace(log, 3), log.cut(0, 1.0))
     feedback = dataclasses.replace(log, us=-2 * log.ys)
     with pytest.raises(ValueError, match="hides the plant"):
-        identification.arx(feedback, 2)
+        identification.least_squares(feedback)
     with pytest.raises(ValueError, match="belongs to no continuous plant"):
         identification.least_squares(
             linear_log(np.diag([0.9, -0.5]), np.ones((2, 1)), np.eye(2), np.zeros((2, 2)), 400, 0.01)
@@ -391,38 +375,6 @@ def test_logs_that_tell_nothing_are_refused_in_words():
 
 
 # Physical parameters --------------------------------------------------------------------------------------------
-
-
-def closed_loop_log(name, seed=0, steps=300, noise=0.01, excitation=0.5, spread=0.2):
-    """A variant of a family, unknown to its regulator, excited; the log of all its states with noise."""
-    nominal = systems.make(name)
-    plant = systems.sample(name, key=jax.random.key(seed), num=1, spread=spread)[0]
-    gain = control.lqrd(*nominal.matrices(), *nominal.weights(), nominal.dt).K
-    x0 = 0.3 * plant.initial_state(key=jax.random.key(seed + 1))
-    run = simulation.rollout(
-        plant, simulation.LinearPolicy(gain), x0, steps, excitation=excitation * nominal.scales[1],
-        key=jax.random.key(seed + 2),
-    )  # fmt: skip
-    log = identification.read(run, plant=plant)
-    sigma = noise * np.maximum(log.ys.std(0), 1e-9)
-    ys = log.ys + sigma * np.random.default_rng(seed).normal(size=log.ys.shape)
-    return plant, dataclasses.replace(log, ys=ys)
-
-
-def told(name, truth, log):
-    """A fit of what the log tells: of what it does not, one parameter after the other is fixed at its true value."""
-    nominal, fixed = systems.make(name), set()
-    while True:
-        plant = dataclasses.replace(nominal, **{k: getattr(truth, k) for k in fixed})
-        free = [
-            k
-            for k, f in systems.parameter_fields(type(plant)).items()
-            if f.metadata["vary"] and k not in fixed
-        ]
-        fitted = identification.fit(plant, log, free, starts=1)
-        if not fitted.unidentifiable:
-            return fitted
-        fixed.add(free[int(np.argmax(np.abs(fitted.eigen[1][:, 0])))])
 
 
 FAMILIES = ("mass_spring_damper", "pendulum", pytest.param("dc_motor", marks=pytest.mark.slow))

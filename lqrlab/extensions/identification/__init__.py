@@ -9,9 +9,9 @@ from lqrlab.extensions.identification.physical import fit
 from lqrlab.extensions.identification.posterior import Posterior, posterior
 from lqrlab.extensions.identification.reading import join, read
 from lqrlab.extensions.identification.refinement import refine
-from lqrlab.extensions.identification.regression import arx, least_squares
+from lqrlab.extensions.identification.regression import least_squares
 from lqrlab.extensions.identification.residuals import Residuals
-from lqrlab.extensions.identification.subspace import era, orders, realise, subspace
+from lqrlab.extensions.identification.subspace import orders, subspace
 from lqrlab.extensions.identification.subspace_batch import Realisations, subspaces
 from lqrlab.extensions.identification.uncertainty import (
     CostUncertainty,
@@ -21,7 +21,7 @@ from lqrlab.extensions.identification.uncertainty import (
 )
 
 under_doubt = under_uncertainty
-"""The name of :func:`under_uncertainty` before version 1."""
+"""The former name of :func:`under_uncertainty`."""
 
 __all__ = [
     "CostUncertainty",
@@ -32,10 +32,8 @@ __all__ = [
     "Posterior",
     "Realisations",
     "Residuals",
-    "arx",
     "design",
     "direct_lqr",
-    "era",
     "excitation",
     "experiment",
     "fit",
@@ -44,7 +42,6 @@ __all__ = [
     "orders",
     "posterior",
     "read",
-    "realise",
     "refine",
     "regret",
     "robust_gain",

@@ -64,31 +64,17 @@ def filtered(first: FittedPlant, log: Log, iterations: int) -> FittedPlant:
         np.zeros(k, bool), v[k : k + n] <= floor[:n] + 1e-6
     )  # a noise that is not there is no unknown
     information = _information(slope, v, k, np.append(known, np.zeros(rest - n, bool)))
-    expected = np.asarray(_filter(whole, jnp.asarray(v))[0])[whole.mask]
-    return _finished(whole, v, information, expected, found.fun, log)
-
-
-def _finished(
-    whole: Segments, v: np.ndarray, information: np.ndarray, expected: np.ndarray, cost: float, log: Log
-) -> FittedPlant:
-    c = whole.coordinates
-    k, n, p = len(c.names), len(whole.scale), len(whole.which)
-    z, noise = v[:k], np.exp(v[k + n : k + n + p])
     x0 = v[k + n + p :].reshape(-1, n) * whole.scale
-    plant, values = c.plant(whole.plant, jnp.asarray(z)), np.asarray(c.values(z))
-    return FittedPlant(
-        plant,
-        c.names,
-        values,
-        z,
-        information,
-        noise,
-        np.zeros(p),
-        x0,
-        expected,
-        np.array([cost]),
+    return FittedPlant.of(
         whole,
-        log,
+        v[:k],
+        information=information,
+        noise=np.exp(v[k + n : k + n + p]),
+        offsets=np.zeros(p),
+        x0=x0,
+        predicted=np.asarray(_filter(whole, jnp.asarray(v))[0])[whole.mask],
+        starts=np.array([found.fun]),
+        log=log,
         disturbed=True,
     )
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from lqrlab import control
-from lqrlab.extensions.identification import FittedPlant, Log, LinearModel, Residuals
+from lqrlab.extensions.identification import FittedPlant, LinearModel, Log, Residuals
 from lqrlab.extensions.identification.residuals import fit_percent
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, plots, svg

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +53,13 @@ class FittedPlant:
     segments: Segments
     log: Log
     disturbed: bool = False
+
+    @classmethod
+    def of(cls, segments: Segments, z: Float[np.ndarray, " k"], **found: Any) -> Self:
+        """The plant with the scaled parameters z; ``found`` are the attributes that do not follow from them."""
+        c = segments.coordinates
+        plant, values = c.plant(segments.plant, jnp.asarray(z)), np.asarray(c.values(z))
+        return cls(plant=plant, names=c.names, values=values, z=z, segments=segments, **found)
 
     @property
     def fit_percent(self) -> Float[np.ndarray, " p"]:

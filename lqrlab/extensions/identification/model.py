@@ -123,23 +123,27 @@ class LinearModel:
 
     def simulate(self, log: Log) -> Float[np.ndarray, "T p"]:
         """Outputs from the inputs alone; the initial state of each record is fitted to it."""
-        return self._run(log, np.zeros_like(self.K))
+        return self.run(log, np.zeros_like(self.K))[0]
 
     def predict(self, log: Log) -> Float[np.ndarray, "T p"]:
         """Outputs one step ahead, from the inputs and the outputs before."""
-        return self._run(log, self.K)
+        return self.run(log, self.K)[0]
 
-    def _run(self, log: Log, K: np.ndarray) -> np.ndarray:
+    def run(
+        self, log: Log, K: Float[np.ndarray, "n p"]
+    ) -> tuple[Float[np.ndarray, "T p"], Float[np.ndarray, "records n"]]:
+        """Outputs with the predictor's gain K, and the initial state of each record that fits it best."""
         self._check(log)
         made = []
         for us, ys in log.records:
             u, y = us - self.u_mean, ys - self.y_mean
-            drive = np.concatenate([u @ (self.B - K @ self.D).T + y @ K.T], 1)
+            drive = u @ (self.B - K @ self.D).T + y @ K.T
             forced, free = responses(self.A - K @ self.C, self.C, drive[:, :, None])
             known = forced[..., 0] + u @ self.D.T
             x0 = np.linalg.lstsq(free.reshape(-1, self.order), (y - known).ravel(), rcond=None)[0]
-            made.append(known + free @ x0 + self.y_mean)
-        return np.concatenate(made)
+            made.append((known + free @ x0 + self.y_mean, x0))
+        outputs, starts = zip(*made)
+        return np.concatenate(outputs), np.stack(starts)
 
     def _check(self, log: Log) -> None:
         names = [[s.name for s in given] for given in (self.inputs, self.outputs, log.inputs, log.outputs)]

@@ -215,20 +215,14 @@ def _finished(
     J = segments.condensed(free, sigma, defect, 0.0)[1]
     # all but the parameters eliminated
     R = np.asarray(np.linalg.qr(np.concatenate([J[:, k:], J[:, :k]], 1), mode="r"))[-k:, -k:]
-    c = segments.coordinates
-    plant = c.plant(segments.plant, jnp.asarray(z))
-    values = np.asarray(c.values(z))
-    return FittedPlant(
-        plant,
-        c.names,
-        values,
-        z,
-        R.T @ R,
-        sigma,
-        offsets,
-        starts,
-        _outputs(segments, free),
-        costs,
+    return FittedPlant.of(
         segments,
-        log,
+        z,
+        information=R.T @ R,
+        noise=sigma,
+        offsets=offsets,
+        x0=starts,
+        predicted=_outputs(segments, free),
+        starts=costs,
+        log=log,
     )

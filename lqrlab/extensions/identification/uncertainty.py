@@ -24,7 +24,7 @@ OBJECTIVES = ("mean", "p95")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CostUncertainty:
-    """What one gain does to many plants; prints as a sentence.
+    """Costs of one gain on many plants; prints as a sentence.
 
     Attributes:
         excess: cost above each plant's own optimum, relative to it; inf where the loop is unstable.
@@ -55,9 +55,9 @@ class CostUncertainty:
 
 
 def under_uncertainty(plants: Plant, K: ArrayLike) -> CostUncertainty:
-    """What the gain K ``[m, n]`` (u = −Kx, sampled) costs on each plant of a batch, as :meth:`FittedPlant.sample` draws it.
+    """Excess cost of the gain K ``[m, n]`` (u = −Kx, sampled) on each plant of a batch.
 
-    Costs are those of initial states as large as the states' scales, independent of one another.
+    The batch is such as :meth:`FittedPlant.sample` draws. Costs are those of initial states as large as the states' scales, independent of one another.
     """
     problem, start = _problems(plants)
     K = jnp.asarray(checks.real("K", K), float)
@@ -149,7 +149,7 @@ def regret(
     plant: Plant, log: Log, seconds: Sequence[float], *, key: PRNGKeyArray, num: int = 100,
     parameters: Sequence[str] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """What more data buys: the doubt that is left after each of several lengths of a log.
+    """Value of more data: the uncertainty that is left after each of several lengths of a log.
 
     Args:
         plant: as :func:`fit` takes it.
@@ -173,8 +173,8 @@ def regret(
         )
         near = found.plant
         K = control.lqrd(*near.matrices(), *near.weights(), near.dt).K
-        doubt = under_uncertainty(found.sample(key, num), K)
-        rows.append((length, doubt.mean, doubt.quantile(0.95), doubt.stable))
+        left = under_uncertainty(found.sample(key, num), K)
+        rows.append((length, left.mean, left.quantile(0.95), left.stable))
     frame = pd.DataFrame(rows, columns=["seconds", "mean", "p95", "stable"]).set_index("seconds")
     frame["c/T"] = frame["mean"].iloc[-1] * frame.index[-1] / frame.index
     return frame
