@@ -90,7 +90,8 @@ def main(parts: Parts) -> None:
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Print rows with the same names as a table."""
-    lines = [list(rows[0]), *([_shown(value) for value in each.values()] for each in rows)]
+    heads = [name for name in rows[0] if name != "least"]
+    lines = [heads, *([_shown(each[name]) for name in heads] for each in rows)]
     widths = [max(map(len, column)) for column in zip(*lines)]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())

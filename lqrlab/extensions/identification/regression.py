@@ -9,7 +9,7 @@ from lqrlab.extensions.identification.model import LinearModel
 
 def transitions(
     records: list[Record],
-) -> tuple[Float[np.ndarray, "T n"], Float[np.ndarray, "T m"], Float[np.ndarray, "T n"]]:
+) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k m"], Float[np.ndarray, "k n"]]:
     """States, inputs and next states of records whose outputs are all the states.
 
     Raises:
