@@ -256,7 +256,7 @@ def acceptance(dimensions: Sequence[int] = tuple(range(1, 13)), *, num: int = 10
 def _judged(
     A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray, *, continuous: bool
 ) -> tuple[int, ...]:
-    """How many designs were accepted, are right to 1e-10, have an unstable loop, leave more than 1e-8."""
+    """Numbers of designs that were accepted, are right to 1e-10, have an unstable loop, leave more than 1e-8."""
     if continuous:
         found, N = control.lqr(A, B, Q, R), np.zeros_like(B)
     else:  # held for as long as the fastest mode takes

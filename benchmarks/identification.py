@@ -97,7 +97,7 @@ def _each(find: Callable[..., Matrices], us: np.ndarray, ys: np.ndarray) -> list
 
 
 def _errors(found: Matrices, true: Matrices) -> tuple[float, float]:
-    """Of the pulse response, relative; of the poles, the largest distance to the nearest that was found."""
+    """Errors: of the pulse response, relative; of the poles, the largest distance to the nearest that was found."""
     a, b = (
         np.array([C @ np.linalg.matrix_power(A, k) @ B for k in range(_LAGS)]) for A, B, C in (found, true)
     )

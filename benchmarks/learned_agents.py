@@ -1,4 +1,4 @@
-"""How far from optimal learned policies are: imitation, gradient through the simulator, a library's PPO and SAC."""
+"""Cost of learned policies above the optimum: imitation, gradient through the simulator, a library's PPO and SAC."""
 
 import dataclasses
 import importlib.util
@@ -29,7 +29,7 @@ _EXPERT = 64  # episodes of the LQR that are imitated
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """How much each way to a policy may take.
+    """Effort of each way to a policy.
 
     Attributes:
         width: of the network's two layers.
@@ -49,7 +49,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class AgentRow:
-    """What the episodes of a policy's seeds cost above the optimum.
+    """Cost above the optimum of the episodes of a policy's seeds.
 
     Attributes:
         plant, policy: which.
@@ -137,7 +137,7 @@ def ways(env: Environment, size: Training) -> dict[str, tuple[int, Callable]]:
 
 
 def has_rejax() -> bool:
-    """Whether the library is installed whose PPO and SAC are run."""
+    """True if the library is installed whose PPO and SAC are run."""
     return importlib.util.find_spec("rejax") is not None
 
 

@@ -68,7 +68,9 @@ def last_line(function: Callable[..., None], *args: str, **environment: str) -> 
 
 def main(parts: Parts) -> None:
     """The command line of a module that measures: one of its parts, as a table or as JSON."""
-    described = (f"{name}: {(measure.__doc__ or name).splitlines()[0]}" for name, (measure, _) in parts.items())
+    described = (
+        f"{name}: {(measure.__doc__ or name).splitlines()[0]}" for name, (measure, _) in parts.items()
+    )
     parser = argparse.ArgumentParser(
         description="\n".join(described), formatter_class=argparse.RawDescriptionHelpFormatter
     )

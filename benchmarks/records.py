@@ -99,7 +99,7 @@ class Change:
 
     @property
     def regression(self) -> bool:
-        """Whether it is worse by more than machines vary."""
+        """True if it is worse by more than machines vary."""
         return self.better < 1 / WORSE
 
 

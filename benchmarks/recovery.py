@@ -1,4 +1,4 @@
-"""What policies trained through the simulator recover beyond the LQR, with its inputs limited to one scale."""
+"""Starts that policies trained through the simulator recover beyond the LQR, inputs limited to one scale."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ SETTINGS: dict[str, dict[str, float]] = {
     "pendulum": {"num_steps": 1000},
     "quadrotor": {"num_steps": 1200},
 }
-"""What is set otherwise than by default for a family."""
+"""Settings of families that are not the defaults."""
 _SIZES = (1.0, 2.0, 4.0)
 _TIMES = {"cart_pole": 1.5, "furuta_pendulum": 1.5, "acrobot": 1.5}
 """Target of the share at two scales, in terms of the LQR's; 1 for the others."""

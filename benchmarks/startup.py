@@ -1,4 +1,4 @@
-"""How long a person waits at first: new processes, with nothing compiled and with what an earlier one left on disk."""
+"""Waiting times at first: new processes, with nothing compiled, and with programs that an earlier one left on disk."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What compiling the train step buys, how near it comes to the machine's arithmetic, what fit adds to it."""
+"""Train steps: compiled against eager, share of the machine's arithmetic, time that fit adds."""
 
 import contextlib
 import dataclasses
@@ -122,7 +122,7 @@ def _smallest(data: dataset.Dataset, repeats: int) -> list[Row]:
 
 
 def flops(model: ModelConfig, batch: int) -> float:
-    """Of the matrix products of a train step: two a weight and token forward, twice that back."""
+    """Operations in the matrix products of a train step: two a weight and token forward, twice that back."""
     width, window = model.width, model.window
     ends = (2 * 18 + 6 * 12) * width
     return 6.0 * batch * window * (ends + model.depth * (12 * width**2 + 2 * window * width))

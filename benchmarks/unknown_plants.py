@@ -1,4 +1,4 @@
-"""Controllers of plants that nobody has described to them, side by side: the table, not how fast."""
+"""Controllers of unknown plants (A, B not given), side by side: how good, not how fast."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,7 @@ _KNOWN, _TUNING, _TEST = 11, 7, 12  # seeds of plants, never the same
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """How many loops: variants of each trained and of each other family, starts of each, seeds."""
+    """Number of loops: variants of each trained and of each other family, starts of each, seeds."""
 
     trained: int
     others: int
@@ -37,7 +37,7 @@ QUICK = Size(1, 1, 1, 1)
 
 @dataclasses.dataclass(frozen=True)
 class UnknownRow:
-    """What a controller's loops cost above the exact LQR's; each figure (median, least, largest) over seeds.
+    """Cost of a controller's loops above the exact LQR's; each figure (median, least, largest) over seeds.
 
     Attributes:
         controller: its name.

@@ -1,4 +1,4 @@
-"""Plants as environments for anybody's reinforcement learning code, with each return beside the optimum's.
+"""Plants as environments for anybody's reinforcement learning code, with each return next to the optimum's.
 
 Names are loaded when they are first used, so that Gymnasium learns this room's ids without waiting for JAX.
 """

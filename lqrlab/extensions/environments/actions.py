@@ -19,11 +19,11 @@ from lqrlab.extensions.environments.settings import Settings
 
 
 class Actuators(Protocol):
-    """What an action has to know of its environment."""
+    """An environment as an action sees it."""
 
     @property
     def settings(self) -> Settings:
-        """What an invalid action does, what the others do, how many levels a grid has."""
+        """The task: treatment of invalid actions and of inputs not addressed, levels of a grid."""
 
     @property
     def m(self) -> int:
@@ -31,7 +31,7 @@ class Actuators(Protocol):
 
     @property
     def dtype(self) -> np.dtype:
-        """Of all numbers."""
+        """Type of all numbers."""
 
     @property
     def action_low(self) -> np.ndarray:
@@ -43,7 +43,7 @@ class Actuators(Protocol):
 
 
 class Action:
-    """What an agent does in a step."""
+    """The decision of an agent in a step."""
 
     def to_input(self, env: Actuators, held: Array | None = None) -> Array:
         """The input ``[m]`` in the environment's units, NaN where the action is invalid.
@@ -145,7 +145,7 @@ def structured(action: Any, env: Actuators) -> Action:
 
 
 def _rest(env: Actuators, held: Array | None) -> Array:
-    """What the inputs do that are not addressed."""
+    """Values of the inputs that are not addressed."""
     if env.settings.unaddressed == "zero":
         return jnp.zeros(env.m, env.dtype)
     if held is None:

@@ -107,7 +107,7 @@ def compiled(agent: Any, env: Environment) -> Any:
 
 
 def acts_on_observations(env: Environment, controller: Any, problem: Problem) -> bool:
-    """Whether this is an agent of an environment, and not a controller that has to be bound to the problem."""
+    """True of an agent of an environment, which is not a controller to be bound to the problem."""
     if callable(getattr(controller, "predict", None)):
         return True
     if is_policy(controller) or binding.recognised(controller) or not callable(controller):
@@ -171,7 +171,7 @@ class PolicyAgent:
         return cls(policy, env)
 
     def init(self, num: int) -> Any:
-        """What the policy remembers before its first step."""
+        """Memory of the policy before its first step."""
         return self.policy.init((num,))
 
     def __call__(self, carry: Any, obs: Array) -> tuple[Any, Array]:

@@ -1,4 +1,4 @@
-"""What is kept of episodes while they run: everything, every k-th step, the last W steps, or a summary."""
+"""Records of episodes while they run: everything, every k-th step, the last W steps, or a summary."""
 
 import dataclasses
 import math
@@ -62,7 +62,7 @@ class Recorder:
 
     @property
     def rows(self) -> int:
-        """How many steps the log has room for."""
+        """Number of steps that the log has room for."""
         steps, (word, number) = self.steps or self.env.settings.horizon, self._word
         return {"full": steps, "every": math.ceil(steps / number), "ring": number, "summary": 0}[word]
 

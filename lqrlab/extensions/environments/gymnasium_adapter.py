@@ -101,7 +101,7 @@ class PlantEnv(gymnasium.Env):
         return frame(plant, x, self._u + first.u_eq, self._bounds)
 
     def _show(self, pixels: np.ndarray) -> None:
-        """In a notebook an image that is replaced; elsewhere there is no window to show it in."""
+        """Show an image that replaces the last, in a notebook; elsewhere there is no window for it."""
         import base64
         import io
         import sys

@@ -1,4 +1,4 @@
-"""What observations and actions can be: boxes and finite choices, drawn from inside compiled code."""
+"""Spaces of observations and actions: boxes and finite choices, drawn from inside compiled code."""
 
 import dataclasses
 

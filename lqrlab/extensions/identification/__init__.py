@@ -1,4 +1,4 @@
-"""From a log to a plant: linear models, physical parameters, how sure they are, and designs that allow for it."""
+"""Plants from logs: linear models, physical parameters, their uncertainty, and designs that allow for it."""
 
 from lqrlab.extensions.identification.direct import direct_lqr
 from lqrlab.extensions.identification.excitation import Experiment, design, excitation, experiment

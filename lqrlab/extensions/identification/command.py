@@ -87,7 +87,7 @@ def _words(percent: dict[str, float]) -> str:
 
 
 def _linear(model: "LinearModel") -> dict[str, Any]:
-    """What systems.load reads."""
+    """The file's content, as systems.load reads it."""
     plant = model.plant()
     content = {name: getattr(plant, name).tolist() for name in ("A", "B", "C", "Q", "R")}
     return {**content, "dt": model.dt, "K": model.K.tolist(), "noise": model.noise.tolist()}

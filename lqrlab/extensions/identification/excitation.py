@@ -88,7 +88,7 @@ def _slowed(us: np.ndarray, most: float) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Experiment:
-    """Inputs and what a log of them will tell; prints as sentences.
+    """Inputs and the information in a log of them; prints as sentences.
 
     Attributes:
         us: to be added to the input at the operating point, or to a regulator's ``[T, m]``.
@@ -110,7 +110,7 @@ class Experiment:
 
     @property
     def logdet(self) -> float:
-        """Of the information."""
+        """Logarithmic determinant of the information."""
         return float(np.linalg.slogdet(self.information)[1])
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ def experiment(
     plant: Plant, us: ArrayLike, noise: ArrayLike, *, parameters: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None, gain: ArrayLike | None = None,
 ) -> Experiment:  # fmt: skip
-    """What a log of these inputs will tell of a plant's parameters: Fisher's information by exact differentiation.
+    """Information that a log of these inputs will hold on a plant's parameters: Fisher's, by exact differentiation.
 
     Args:
         plant: with the values that are guessed.

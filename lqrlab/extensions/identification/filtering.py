@@ -93,7 +93,7 @@ def _information(
 
 @jax.jit
 def _filter(s: Segments, v: Float[Array, " f"]) -> tuple[Float[Array, "S L p"], Float[Array, "S L"]]:
-    """Of each record: what the filter expects of the outputs, and minus the logarithm of what came being so likely."""
+    """Outputs that the filter expects in each record, and minus the log likelihood of those that came."""
     k, n, p = len(s.coordinates.names), s.scale.shape[0], len(s.which)
     plant, scale = s.coordinates.plant(s.plant, v[:k]), jnp.asarray(s.scale)
     Q, R = jnp.diag((jnp.exp(v[k : k + n]) * scale) ** 2), jnp.diag(jnp.exp(2 * v[k + n : k + n + p]))

@@ -1,4 +1,4 @@
-"""What the identification panel shows of a model: fit, residuals, poles and step responses with what is uncertain."""
+"""Pictures of an identified model: fit, residuals, poles and step responses with their uncertainty."""
 
 import dataclasses
 import html
@@ -42,7 +42,7 @@ class FitSummary:
 
     @property
     def band(self) -> float:
-        """Of 95 %, of autocorrelations that are none."""
+        """Half-width of the 95 % band of the autocorrelations of white noise."""
         return 1.96 / float(np.sqrt(len(self.validation)))
 
 

@@ -36,7 +36,7 @@ def identify(
 
 @dataclasses.dataclass(frozen=True)
 class FitRequest:
-    """What is asked: names of signals, ranges [s] and the model; the order of a linear one, or a plant's parameters."""
+    """Signals, ranges [s] and the model that are asked for; the order of a linear one, or a plant's parameters."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

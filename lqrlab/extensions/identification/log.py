@@ -160,7 +160,7 @@ class Log:
         )  # fmt: skip
 
     def remarks(self) -> list[str]:
-        """What a careful engineer would notice in the signals: notes of reading, constants, saturation, steps.
+        """Remarks of a careful engineer on the signals: notes of reading, constants, saturation, steps.
 
         Also inputs that move together, too few samples, and outputs that do not follow any input.
         """

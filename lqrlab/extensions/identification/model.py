@@ -112,7 +112,7 @@ class LinearModel:
         return A, B, C, D
 
     def _coordinate_steps(self) -> Float[np.ndarray, "k n_n"]:
-        """How the entries of A, B, C, D move with each entry of X where the state becomes (I + X) x."""
+        """Steps of the entries of A, B, C, D along each entry of X where the state becomes (I + X) x."""
         A, B, C, D = self.A, self.B, self.C, self.D
         n = len(A)
         units = np.eye(n * n).reshape(-1, n, n)
@@ -159,7 +159,7 @@ class LinearModel:
         return fit_percent(log.ys, self.predict(log) if predicted else self.simulate(log))
 
     def residuals(self, log: Log, lags: int = 25) -> Residuals:
-        """Whether what the predictor misses is white and has nothing to do with the inputs."""
+        """Tests of what the predictor misses: white, and independent of the inputs?"""
         return Residuals.of(log, log.ys - self.predict(log), lags)
 
     # To a design ---------------------------------------------------------------------------------------------

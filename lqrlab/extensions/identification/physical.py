@@ -124,7 +124,7 @@ def _cut(
 
 
 def _far_off(segments: Segments, log: Log) -> bool:
-    """Whether segments of the plant as given leave the log far behind: no slope there says where to go."""
+    """True if segments of the plant as given leave the log far behind: no slope there says where to go."""
     z = jnp.zeros(len(segments.coordinates.names))
     ys = np.asarray(segments.outputs(z, jnp.asarray(first_states(segments, log)))[0])
     ranges = np.ptp(log.ys, axis=0)
@@ -180,7 +180,7 @@ def _candidates(segments: Segments, starts: int, seed: int) -> np.ndarray:
 def _best_of_starts(
     segments: Segments, zs: np.ndarray, begin: np.ndarray, sigma: np.ndarray, iterations: int, gap: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where the search from the most promising parameter values ends, and the costs that they lead to."""
+    """End of the search from the most promising parameter values, and the costs that they lead to."""
     if len(zs) > 1:
         costs = np.asarray(segments.costs(jnp.asarray(zs), jnp.asarray(begin), jnp.asarray(sigma)))
         zs = zs[np.argsort(np.where(np.isfinite(costs), costs, np.inf), kind="stable")][:3]

@@ -152,7 +152,7 @@ def _laplace(fit: FittedPlant, defect: float) -> tuple[Float[np.ndarray, " f"], 
 
 
 def _log_likely(fit: FittedPlant, free: Float[Array, " f"], defect: float) -> Float[Array, ""]:
-    """Of the log, given the unknowns in the order in which the fit packs them."""
+    """Log likelihood of the log, given the unknowns in the order in which the fit packs them."""
     s = fit.segments
     real, offsets, starts = s.unpacked(free)
     ys, ends = s.outputs(_within(fit, real), starts)

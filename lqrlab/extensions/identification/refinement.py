@@ -91,7 +91,7 @@ def _require_samples(log: Log, unknown: int, n: int) -> None:
 
 
 def _values(z: np.ndarray, *args: Any) -> np.ndarray:
-    """What SciPy minimises; a predictor that is unstable on the way misses much, but not infinitely much."""
+    """Residuals that SciPy minimises; a predictor that is unstable on the way misses much, but not infinitely much."""
     return _bounded(_missed(jnp.asarray(z), *args))
 
 

@@ -54,7 +54,7 @@ def least_squares(log: Log) -> LinearModel:
 
 
 def _covariance(of_weights: Float[np.ndarray, "k k"], n: int, m: int) -> Float[np.ndarray, "q q"]:
-    """Of the entries of A, B, C, D and K = A, from that of the regression's weights, row by row."""
+    """Covariance of the entries of A, B, C, D and K = A, from that of the regression's weights."""
     number = np.arange((n + m) * n).reshape(n + m, n)
     a, b = number[:n].T.ravel(), number[n:].T.ravel()
     index = np.concatenate([a, b, np.full(n * n + n * m, -1), a])

@@ -1,4 +1,4 @@
-"""Design for a plant that is not quite known: what a gain costs on all plants that a log allows."""
+"""Design for a plant that is not quite known: cost of a gain on all plants that a log allows."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -38,12 +38,12 @@ class CostUncertainty:
         return float(np.mean(np.isfinite(self.excess)))
 
     def quantile(self, q: float) -> float:
-        """Of the excess; inf where so many loops are unstable."""
+        """Quantile of the excess; inf where so many loops are unstable."""
         return float(np.sort(self.excess)[min(int(np.ceil(q * len(self.excess))), len(self.excess)) - 1])
 
     @property
     def mean(self) -> float:
-        """Of the excess over all plants: inf if one loop is unstable."""
+        """Mean excess over all plants: inf if one loop is unstable."""
         return float(np.mean(self.excess))
 
     def __str__(self) -> str:
@@ -57,7 +57,8 @@ class CostUncertainty:
 def under_uncertainty(plants: Plant, K: ArrayLike) -> CostUncertainty:
     """Excess cost of the gain K ``[m, n]`` (u = −Kx, sampled) on each plant of a batch.
 
-    The batch is such as :meth:`FittedPlant.sample` draws. Costs are those of initial states as large as the states' scales, independent of one another.
+    The batch is such as :meth:`FittedPlant.sample` draws. Costs are those of initial states as large as the states'
+    scales, independent of one another.
     """
     problem, start = _problems(plants)
     K = jnp.asarray(checks.real("K", K), float)
