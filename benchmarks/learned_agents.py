@@ -1,4 +1,4 @@
-"""How far from optimal learned policies are: imitation, gradient through the simulator, a library's PPO and SAC."""
+"""Cost of learned policies above the optimum: imitation, gradient through the simulator, a library's PPO and SAC."""
 
 import dataclasses
 import importlib.util
@@ -14,6 +14,7 @@ import optax
 from jax.tree_util import Partial
 from jaxtyping import Array, PRNGKeyArray
 
+from benchmarks.measurement import Parts, main
 from lqrlab.compute import checks
 from lqrlab.extensions import environments
 from lqrlab.extensions.environments import Environment
@@ -28,7 +29,7 @@ _EXPERT = 64  # episodes of the LQR that are imitated
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """How much each way to a policy may take.
+    """Effort of each way to a policy.
 
     Attributes:
         width: of the network's two layers.
@@ -48,7 +49,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class AgentRow:
-    """What the episodes of a policy's seeds cost above the optimum.
+    """Cost above the optimum of the episodes of a policy's seeds.
 
     Attributes:
         plant, policy: which.
@@ -136,7 +137,7 @@ def ways(env: Environment, size: Training) -> dict[str, tuple[int, Callable]]:
 
 
 def has_rejax() -> bool:
-    """Whether the library is installed whose PPO and SAC are run."""
+    """True if the library is installed whose PPO and SAC are run."""
     return importlib.util.find_spec("rejax") is not None
 
 
@@ -257,7 +258,8 @@ def sac(env: Environment, size: Training, keys: Array) -> list[Callable]:
 
 def root_of_excess(env: Environment) -> Callable[[Array, Array, Array, Array], Array]:
     """The reward −√excess: zero for the LQR alone, like ``excess``, but large errors weigh less beside small ones."""
-    K, S = (np.asarray(a)[0].astype(env.dtype) for a in (env.pool.K, env.pool.S))
+    pool = jax.tree.map(jnp.asarray, env.pool)
+    K, S = (np.asarray(a)[0].astype(env.dtype) for a in (pool.K, pool.S))
 
     def reward(x: Array, u: Array, after: Array, cost: Array) -> Array:
         error = u + K @ x
@@ -287,3 +289,11 @@ def _learned(
 def _mean(actor: Any, params: Any, obs: Array) -> Array:
     """The mean of a Gaussian policy's actions on one observation ``[m]``."""
     return actor.apply(params, obs[None], method="_action_dist").mean()[0]
+
+
+PARTS: Parts = {
+    "table": (bench_rl, {"plants": PLANTS[:1], "seeds": 1, "size": Training(8, 5, 8, 5, 0, 0), "episodes": 4})
+}
+
+if __name__ == "__main__":
+    main(PARTS)

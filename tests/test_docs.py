@@ -102,6 +102,7 @@ def pages_with_code():
 def test_code_on_pages_runs(page, blocks, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(systems.families, "FAMILIES", dict(systems.families.FAMILIES))
+    monkeypatch.setattr(simulation.binding, "TABLE", list(simulation.binding.TABLE))
     for block in [block for block in BLOCK.findall(page.read_text()) if block not in blocks]:
         blocks.add(block)
         exec(compile(block.replace("num=1000", "num=10"), str(page), "exec"), {"__name__": page.stem})

@@ -9,7 +9,7 @@ import click
 from lqrlab.workbench.cli.options import PATH, as_json
 
 if TYPE_CHECKING:
-    from lqrlab.extensions.identification import Fit, Model
+    from lqrlab.extensions.identification import FittedPlant, LinearModel
 
 
 def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> list[str]:
@@ -58,7 +58,7 @@ def identify(
     compute.setup()
     log = identification.read(file, inputs, outputs, dt, time, units=units)
     first, last = log.split(1 - validation)
-    found: Fit | Model
+    found: FittedPlant | LinearModel
     if family is None:
         found = identification.refine(identification.subspace(first, order), first)
         held_out, content = found.fit_percent(last), _linear(found)
@@ -86,8 +86,8 @@ def _words(percent: dict[str, float]) -> str:
     )
 
 
-def _linear(model: "Model") -> dict[str, Any]:
-    """What systems.load reads."""
+def _linear(model: "LinearModel") -> dict[str, Any]:
+    """The file's content, as systems.load reads it."""
     plant = model.plant()
     content = {name: getattr(plant, name).tolist() for name in ("A", "B", "C", "Q", "R")}
     return {**content, "dt": model.dt, "K": model.K.tolist(), "noise": model.noise.tolist()}

@@ -15,7 +15,7 @@ from lqrlab.compute import checks
 from lqrlab.compute.integration import rk4
 from lqrlab.extensions.identification.fitted_plant import in_words
 from lqrlab.extensions.identification.physical import free_parameters
-from lqrlab.extensions.identification.shooting import Coordinates
+from lqrlab.extensions.identification.shooting import ScaledParameters
 from lqrlab.systems import Plant, check_plant
 
 KINDS = ("prbs", "multisine", "chirp", "steps")
@@ -88,7 +88,7 @@ def _slowed(us: np.ndarray, most: float) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Experiment:
-    """Inputs and what a log of them will tell; prints as sentences.
+    """Inputs and the information in a log of them; prints as sentences.
 
     Attributes:
         us: to be added to the input at the operating point, or to a regulator's ``[T, m]``.
@@ -110,7 +110,7 @@ class Experiment:
 
     @property
     def logdet(self) -> float:
-        """Of the information."""
+        """Logarithmic determinant of the information."""
         return float(np.linalg.slogdet(self.information)[1])
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ def experiment(
     plant: Plant, us: ArrayLike, noise: ArrayLike, *, parameters: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None, gain: ArrayLike | None = None,
 ) -> Experiment:  # fmt: skip
-    """What a log of these inputs will tell of a plant's parameters: Fisher's information by exact differentiation.
+    """Information that a log of these inputs will hold on a plant's parameters: Fisher's, by exact differentiation.
 
     Args:
         plant: with the values that are guessed.
@@ -135,7 +135,7 @@ def experiment(
         gain: of a regulator u = −Kx that holds a plant that falls over. Its reaction counts as part of the plant, which
             understates what the log tells.
     """
-    setting = _setting(plant, parameters, outputs, noise, gain)
+    setting = _trial(plant, parameters, outputs, noise, gain)
     us = jnp.asarray(checks.real("us", us), float)
     if us.ndim != 2 or us.shape[1] != plant.m:
         raise ValueError(f"us: expected shape [T, {plant.m}], but found {us.shape}")
@@ -164,7 +164,7 @@ def design(
     Source: R. Mehra, Optimal input signals for parameter estimation in dynamic systems, IEEE Trans. Autom. Control
     19(6), 1974.
     """
-    setting = _setting(plant, parameters, outputs, noise, gain)
+    setting = _trial(plant, parameters, outputs, noise, gain)
     T, m = checks.whole("num_steps", num_steps, 4), plant.m
     high = jnp.broadcast_to(jnp.asarray(checks.real("amplitude", amplitude), float), (m,))
     limits = (
@@ -205,9 +205,9 @@ def design(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Setting:
+class _Trial:
     plant: Plant
-    coordinates: Coordinates
+    coordinates: ScaledParameters
     which: tuple[int, ...]
     sigma: Array
     K: Array
@@ -215,10 +215,10 @@ class _Setting:
     substeps: int
 
 
-def _setting(
+def _trial(
     plant: Plant, parameters: Sequence[str] | None, outputs: Sequence[str] | None, noise: ArrayLike,
     gain: ArrayLike | None,
-) -> _Setting:  # fmt: skip
+) -> _Trial:  # fmt: skip
     check_plant(plant)
     known = [s.name for s in (*plant.states, *plant.outputs)]
     names = [s.name for s in plant.outputs] if outputs is None else list(outputs)
@@ -228,11 +228,11 @@ def _setting(
         raise ValueError(f"noise: expected standard deviations above 0, but found {noise!r}")
     K = jnp.zeros((plant.m, plant.n)) if gain is None else jnp.asarray(checks.real("gain", gain), float)
     substeps = simulation.Problem.of(plant, optimum=False).substeps
-    coordinates = Coordinates.of(plant, free_parameters(plant, parameters))
-    return _Setting(plant, coordinates, which, sigma, K, plant.equilibrium(), substeps)
+    coordinates = ScaledParameters.of(plant, free_parameters(plant, parameters))
+    return _Trial(plant, coordinates, which, sigma, K, plant.equilibrium(), substeps)
 
 
-def _information(s: _Setting, us: Array) -> tuple[Float[Array, "k k"], Float[Array, "T n"]]:
+def _information(s: _Trial, us: Array) -> tuple[Float[Array, "k k"], Float[Array, "T n"]]:
     """Fisher's information of the scaled parameters, the initial state unknown too; and the states' deviations."""
     x_eq, u_eq = s.point
     h = jnp.full_like(x_eq, s.plant.dt / s.substeps)

@@ -10,7 +10,7 @@ import jax
 from lqrlab.compute import checks
 from lqrlab.extensions import identification
 from lqrlab.extensions.identification import Log, fit_figures
-from lqrlab.extensions.identification.fit_figures import Finding
+from lqrlab.extensions.identification.fit_figures import FitSummary
 from lqrlab.systems import Plant, parameter_fields
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
@@ -35,8 +35,8 @@ def identify(
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
-    """What is asked: names of signals, ranges [s] and the model; the order of a linear one, or a plant's parameters."""
+class FitRequest:
+    """Signals, ranges [s] and the model that are asked for; the order of a linear one, or a plant's parameters."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -46,7 +46,7 @@ class Setting:
     parameters: tuple[str, ...] = ()
 
 
-def find(log: Log, plant: Plant | None, asked: Setting, check: Check = lambda: None) -> Finding:
+def find(log: Log, plant: Plant | None, asked: FitRequest, check: Check = lambda: None) -> FitSummary:
     """The model that was asked for, found on the one range and shown on the other."""
     chosen, parts = log.chosen(asked.inputs, asked.outputs), []
     for name, (start, stop) in (("estimation", asked.estimation), ("validation", asked.validation)):
@@ -71,13 +71,13 @@ def find(log: Log, plant: Plant | None, asked: Setting, check: Check = lambda: N
     return fit_figures.of_fit(fit, parts[1], key)
 
 
-class Identifier(Panel[Setting, Finding]):
+class Identifier(Panel[FitRequest, FitSummary]):
     """The panel; its controls are attributes, ``inputs``, ``outputs`` and ``parameters`` by name."""
 
     def __init__(self, log: Log, plant: Plant | None = None) -> None:
         self._log, self._plant = log, plant
-        self._now: Finding | None = None
-        self._before: Finding | None = None
+        self._now: FitSummary | None = None
+        self._before: FitSummary | None = None
         self.inputs, self.outputs = (
             {s.name: _box(s.name, True) for s in signals} for signals in (log.inputs, log.outputs)
         )
@@ -109,12 +109,12 @@ class Identifier(Panel[Setting, Finding]):
         self.track(**{name: getattr(self, name) for name in names})
         self.ask()
 
-    def _question(self) -> Setting:
+    def _question(self) -> FitRequest:
         linear = self.model.value == _LINEAR
         self.order.disabled = not linear
         for box in self.parameters.values():
             box.disabled = linear
-        return Setting(
+        return FitRequest(
             _ticked(self.inputs),
             _ticked(self.outputs),
             self.estimation.value,
@@ -123,10 +123,10 @@ class Identifier(Panel[Setting, Finding]):
             () if linear else _ticked(self.parameters),
         )
 
-    def _compute(self, question: Setting, check: Check) -> Finding:
+    def _compute(self, question: FitRequest, check: Check) -> FitSummary:
         return find(self._log, self._plant, question, check)
 
-    def _show(self, answer: Finding) -> None:
+    def _show(self, answer: FitSummary) -> None:
         self._before, self._now = self._now, answer
         self.draw(fit_figures.picture(answer, self._before))
 

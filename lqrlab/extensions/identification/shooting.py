@@ -20,12 +20,12 @@ T = TypeVar("T", np.ndarray, Array)
 
 DEFECT = 1e-5  # by which segments may fail to meet, relative to the states' scales
 PULL = 0.03
-"""Of scaled parameters towards the values that were given, in units of the noise."""
+"""Pull of scaled parameters towards the values that were given, in units of the noise."""
 
 
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
-class Coordinates:
+class ScaledParameters:
     """Parameters as a fit sees them: logarithms where the range is above zero, else shares of the default.
 
     Attributes:
@@ -90,7 +90,7 @@ class Segments:
     """
 
     plant: Plant
-    coordinates: Coordinates
+    coordinates: ScaledParameters
     which: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     us: Float[np.ndarray, "S L m"]
     ys: Float[np.ndarray, "S L p"]
@@ -123,7 +123,7 @@ class Segments:
 
         mask = np.stack([np.arange(size) < b - a for a, b, _ in pieces])
         follows = np.array([later for *_, later in pieces])
-        coordinates = Coordinates.of(plant, names)
+        coordinates = ScaledParameters.of(plant, names)
         return cls(
             plant,
             coordinates,
@@ -159,7 +159,7 @@ class Segments:
 
     @jax.jit
     def outputs(self, z: Float[Array, " k"], starts: Float[Array, "S n"]) -> tuple[Array, Array]:
-        """Of all segments: outputs ``[S, L, p]``, ends ``[S, n]``."""
+        """Simulations of all segments: outputs ``[S, L, p]``, ends ``[S, n]``."""
         return jax.vmap(self.simulated, (None, 0, 0))(z, starts, jnp.asarray(self.us))
 
     @jax.jit
@@ -273,7 +273,7 @@ def minimised(
 
 
 def first_states(segments: Segments, log: Log) -> Float[np.ndarray, "S n"]:
-    """Where segments begin, roughly: measured states as they are, others by a Kalman filter of the linearised plant."""
+    """First states of segments, roughly: measured ones as they are, others by a Kalman filter of the linearised plant."""
     plant = segments.plant
     x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
     n, which = plant.n, segments.which

@@ -76,6 +76,8 @@ def _enter_plants(context: click.Context, parameter: click.Parameter, files: tup
 
 def with_plants(command: click.Command) -> None:
     """Give a command, and those below it, ``--plants``."""
+    if any(each.name == "plants" for each in command.params):  # loaded before, in this process
+        return
     what = "Your plants: .toml, .py, .json of identify, .xml, .urdf."
     command.params.append(
         click.Option(

@@ -1,4 +1,4 @@
-"""How fast environments step, beside gymnax and Gymnasium in one process."""
+"""Environment steps, next to gymnax and Gymnasium in one process."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from benchmarks.measurement import Call, Row, measure, row
+from benchmarks.measurement import Call, Parts, Row, main, measure, row
 from lqrlab.compute import seconds
 from lqrlab.extensions import environments
 
@@ -111,3 +111,9 @@ def _on_host(env: Any, steps: int) -> Call:
             env.step(actions)
 
     return run
+
+
+PARTS: Parts = {"speed": (bench_env, {"num_envs": 8, "steps": 5, "repeats": 1})}
+
+if __name__ == "__main__":
+    main(PARTS)
