@@ -19,7 +19,8 @@ import os
 os.environ["JPY_SESSION_NAME"] = "bench"
 from lqrlab import compute
 compute.setup()
-from lqrlab.workbench.panels import lqr_designer, regulator_design
+from lqrlab.workbench.figures import loop_design, loop_picture
+from lqrlab.workbench.panels import lqr_designer
 panel = lqr_designer.Designer({plant!r})
 panel.live.wait(300)
 panel.delay.value = 1.0
@@ -38,7 +39,7 @@ def taken(work):
         work(panel._question())
         times.append(1e3 * (time.perf_counter() - begun))
     return statistics.median(times)
-print(taken(regulator_design.design), taken(regulator_design.picture))
+print(taken(loop_design.design), taken(loop_picture.picture))
 """
 SIX = """
 import os, tempfile

@@ -18,19 +18,18 @@ from bs4 import BeautifulSoup
 
 from lqrlab import control, dataset, evaluation, learning, simulation, systems
 from lqrlab.workbench import widgets
-from lqrlab.workbench.figures import svg
+from lqrlab.workbench.figures import loop_design, loop_picture, svg
 from lqrlab.workbench.panels import (
     attraction_map,
     controls,
+    copy_as_code,
     data_browser,
     live_panel,
-    loop_design,
     lqr_designer,
     policy_inspector,
     region_of_attraction,
     training_monitor,
 )
-from lqrlab.workbench.panels import regulator_design as regulator
 
 
 def test_slow_work_is_done_once_for_the_settled_value():
@@ -245,7 +244,7 @@ def test_the_designer_hands_out_code_that_makes_the_same(panel):
     panel.parameters["length"].value, panel.states["angle"].value, panel.limit.value = 0.7, 0.6, 0.8
     panel.sample.value = 8
     panel.live.wait()
-    code = re.search(r"<pre[^>]*>(.*?)</pre>", panel.code.value, re.S)[1].replace("&quot;", '"')
+    code = BeautifulSoup(panel.code.value, "html.parser").find("pre").text
     made = {}
     exec(code, made)
     found = loop_design.design(panel._question())
@@ -256,7 +255,7 @@ def test_the_designer_hands_out_code_that_makes_the_same(panel):
     )
     panel.delay.value = 1.0
     made = {}
-    exec(panel._question().code, made)
+    exec(copy_as_code.regulator(panel._question()), made)
     np.testing.assert_allclose(made["K"], loop_design.design(panel._question()).K, rtol=1e-5)
     panel.reset.click()
     panel.live.wait()
@@ -317,7 +316,7 @@ def test_names_of_others_are_text_in_what_panels_show(panel, monkeypatch, tmp_pa
     for shown in (
         widgets.plant_explorer(plant, num_steps=20),
         widgets.policy_inspector(gain, plant, label=name, num_steps=20),
-        svg.Picture("", "", regulator.words(question, design, [])),
+        svg.Picture("", "", loop_picture.words(question, design, [])),
         svg.Picture("", "", attraction_map._words(setting, {name: region, "b": region})),
         svg.Picture("", "", training_monitor._waiting(Path(name))),
     ):

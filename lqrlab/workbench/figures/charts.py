@@ -14,8 +14,8 @@ from PIL import Image
 
 from lqrlab.simulation import Trajectory
 from lqrlab.systems import Plant, Signal
-from lqrlab.workbench.figures.example_loop import Poles
 from lqrlab.workbench.figures.keyframes import Film
+from lqrlab.workbench.figures.loop_design import Poles
 from lqrlab.workbench.figures.svg import Stroke, curve, element, legend, px, strokes, text
 
 Rectangle = tuple[float, float, float, float]

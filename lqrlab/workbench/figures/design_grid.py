@@ -13,7 +13,7 @@ from lqrlab import control, simulation, systems
 from lqrlab.compute import jit_by_function
 from lqrlab.simulation import verdict
 from lqrlab.systems import Plant, Signal
-from lqrlab.workbench.figures import example_loop
+from lqrlab.workbench.figures import loop_design
 
 _TICKS = 4  # that the plant's sample time is divided into
 _SAMPLES = np.array([1, 2, 4, 8, 16, 32, 64])  # ticks in the sample times
@@ -58,7 +58,7 @@ def grid(plant: Plant, parameter: str | None = None, weight: str | None = None) 
     shape = (len(times), len(_FACTORS), len(values))
     A, B, Q, R = (np.broadcast_to(M, (*shape, *M.shape[-2:])) for M in (A, B, Q, R))
     design = control.lqrd(A, B, Q, R, np.broadcast_to(times[:, None, None], shape))
-    least = _TICKS * example_loop.horizon(plant, None, most=_MOST_STEPS)
+    least = _TICKS * loop_design.horizon(plant, None, most=_MOST_STEPS)
     every = 2 ** math.ceil(math.log2(max(least / _POINTS, 1)))
     fastest = float(np.abs(np.linalg.eigvals(np.asarray(A))).max())
     sizes = {
@@ -67,7 +67,7 @@ def grid(plant: Plant, parameter: str | None = None, weight: str | None = None) 
         "every": every,
         "substeps": max(1, math.ceil(fastest * tick / 0.25)),
     }
-    x0 = jnp.asarray(example_loop.start(plant))
+    x0 = jnp.asarray(loop_design.start(plant))
     holds = jnp.asarray(_SAMPLES)
     xs, us, *rest = map(np.asarray, _loops(plant, jnp.asarray(values), design.K, holds, x0, tick, **sizes))
     middle = int(np.argmin(np.abs(values - getattr(plant, name)))) if name else 0
@@ -122,7 +122,7 @@ def _effects(plant: Plant, spans: dict[str, Float[np.ndarray, " p"]]) -> dict[st
 
 def _cost(plant: Plant, A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray) -> float:
     """The optimal cost from the initial state; one where there is none."""
-    x0 = example_loop.start(plant)
+    x0 = loop_design.start(plant)
     try:
         return max(float(x0 @ control.lqrd(A, B, Q, R, plant.dt).P @ x0), 1e-300)
     except ValueError:

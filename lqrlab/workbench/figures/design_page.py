@@ -18,7 +18,7 @@ import numpy as np
 from lqrlab import systems
 from lqrlab.simulation.verdict import Verdict
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts, design_drawing, example_loop, svg
+from lqrlab.workbench.figures import charts, design_drawing, loop_design, svg
 from lqrlab.workbench.figures.design_grid import Grid, grid
 from lqrlab.workbench.figures.svg import Page, Stroke, px
 
@@ -104,7 +104,7 @@ def _words(g: Grid) -> list[dict]:
         if g.found[i]:
             row = [
                 f"{np.abs(g.poles[i]).max():.3f}",
-                charts.duration(example_loop.time_constant(g.poles[i], dts[i])),
+                charts.duration(loop_design.time_constant(g.poles[i], dts[i])),
                 ", ".join(_with_unit(peak, s.unit) for peak, s in zip(g.peaks[i], inputs)),
                 f"{_number(float(g.costs[i]))} (default {_number(float(g.costs[g.at]))})",
                 _VERDICTS[Verdict(int(g.verdicts[i]))],

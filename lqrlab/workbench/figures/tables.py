@@ -11,7 +11,7 @@ from pandas.io.formats.style import Styler
 from lqrlab import systems
 from lqrlab.evaluation import Ladder, Score
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import example_loop, plant_card
+from lqrlab.workbench.figures import plant_card
 
 _ROUNDING = 1e-6  # percent: less is what float64 leaves of a zero
 
@@ -25,7 +25,7 @@ def catalogue(names: Sequence[str]) -> pd.DataFrame:
             "states": plant.n,
             "inputs": plant.m,
             "dt [ms]": 1e3 * float(plant.dt),
-            "least stable mode": example_loop.mode_sentences(plant)[0],
+            "least stable mode": plant_card.mode_sentences(plant)[0],
         }
         for plant in map(systems.make, names)
     ]

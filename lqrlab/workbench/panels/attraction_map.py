@@ -13,6 +13,7 @@ from lqrlab.evaluation import Attraction
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import svg
 from lqrlab.workbench.figures.charts import Axes
+from lqrlab.workbench.figures.loop_design import limit_words
 from lqrlab.workbench.figures.svg import Picture, Stroke
 from lqrlab.workbench.panels import controls
 from lqrlab.workbench.panels.live_panel import Check
@@ -108,13 +109,12 @@ def _differing(
 
 def _unsaturated(setting: AttractionSetting, axes: Axes) -> str:
     """Where the linear loop never meets its limits: x'Px at most what :func:`control.unsaturated_level` says."""
-    if setting.limits is None:
+    problem = setting.problem
+    if problem.high is None:
         return ""
-    plant = setting.plant
-    design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
-    level = float(control.unsaturated_level(design.K, design.P, setting.limit * plant.scales[1]))
+    level = float(control.unsaturated_level(problem.K, problem.P, problem.high))
     chosen = np.array([setting.across, setting.up])
-    P = np.asarray(design.P)[np.ix_(chosen, chosen)] / level
+    P = np.asarray(problem.P)[np.ix_(chosen, chosen)] / level
     angle = np.linspace(0, 2 * np.pi, 121)
     x, y = np.linalg.solve(np.linalg.cholesky(P).T, np.stack([np.cos(angle), np.sin(angle)]))
     return axes.curve(x, y, Stroke(7))
@@ -125,7 +125,7 @@ def _words(setting: AttractionSetting, regions: Mapping[str, Attraction]) -> str
     shares = "; ".join(f"<b>{html.escape(label)}</b> {100 * a.share:.1f} %" for label, a in regions.items())
     name = html.escape(setting.plant.name)
     lines = [
-        f"{name}, nonlinear, {controls.limit_words(setting.limit)}: {starts * len(regions):,} rollouts. "
+        f"{name}, nonlinear, {limit_words(setting.limit)}: {starts * len(regions):,} rollouts. "
         f"Of {starts:,} starts converge: {shares}."
     ]
     if len(regions) == 2:

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from lqrlab import control, simulation, systems
+from lqrlab import simulation, systems
+from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import example_loop
+from lqrlab.workbench.figures import loop_design, plant_card
 from lqrlab.workbench.figures.animation import HOLD, Animation, animation
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
@@ -49,7 +50,7 @@ class Explorer(Panel[Question, Animation]):
     """
 
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
-        self._given = None if isinstance(plant, str) else controls.one_plant(plant)
+        self._given = None if isinstance(plant, str) else loop_design.one_plant(plant)
         self._num_steps, self._speed = num_steps, 1.0
         self._horizons: dict[str, int] = {}
         names = list(systems.names()) if self._given is None else [self._given.name]
@@ -92,7 +93,7 @@ class Explorer(Panel[Question, Animation]):
     def _compute(self, question: Question, check: Check) -> Animation:
         nominal, plant, x0, loop = question
         if nominal.name not in self._horizons:
-            self._horizons[nominal.name] = example_loop.horizon(nominal, self._num_steps)
+            self._horizons[nominal.name] = loop_design.horizon(nominal, self._num_steps)
         check()
         return film(plant, x0, self._horizons[nominal.name], loop)
 
@@ -117,18 +118,18 @@ class Explorer(Panel[Question, Animation]):
 
 def film(plant: Plant, x0: Float[np.ndarray | Array, " n"], num_steps: int, loop: str) -> Animation:
     """The film of one loop above the curves of the other, and what there is to say of the plant."""
-    design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
+    problem, x0 = Problem.of(plant), jnp.asarray(x0)
     # without control by the same program, with a gain of zero
     runs = {
-        name: simulation.rollout(plant, simulation.LinearPolicy(gain * design.K), jnp.asarray(x0), num_steps)
+        name: simulation.rollout(problem, simulation.LinearPolicy(gain * problem.K), x0, num_steps)
         for name, gain in ((_CLOSED, 1.0), (_OPEN, 0.0))
     }
     other = _OPEN if loop == _CLOSED else _CLOSED
     signals = [s.name for s in (*plant.states[:5], *plant.inputs[:3])]
     drawn = animation(plant, {loop: runs[loop]}, curves={other: runs[other]}, signals=signals, width=640)
-    lasts = example_loop.time_constant(np.asarray(design.poles), float(plant.dt))
-    cost = float(jnp.asarray(x0) @ design.P @ jnp.asarray(x0))
-    modes = "; ".join(example_loop.mode_sentences(plant))
+    lasts = loop_design.time_constant(loop_design.poles_of(problem), float(plant.dt))
+    cost = float(problem.optimal_cost(x0))
+    modes = "; ".join(plant_card.mode_sentences(plant))
     words = (
         f"{html.escape(plant.title)}.<br><b>Open loop:</b> {html.escape(modes)}.<br>"
         f"<b>Under its optimum:</b> slowest time constant {lasts:.2g} s; this start costs {cost:.4g}, on the nonlinear "

@@ -15,7 +15,7 @@ from lqrlab import evaluation, simulation
 from lqrlab.compute import checks
 from lqrlab.simulation import Problem, Trajectory, Verdict
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts, example_loop, svg
+from lqrlab.workbench.figures import charts, loop_design, svg
 from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
@@ -41,7 +41,7 @@ def policy_inspector(
     samples or two settling times of the optimum. ``values`` is what the controls begin
     at, as *copy as code* writes it. Without a person it is the picture.
     """
-    return Inspector(controls.one_plant(family), policy, label, num_steps).at(values)
+    return Inspector(loop_design.one_plant(family), policy, label, num_steps).at(values)
 
 
 def picture(pair: "Pair", x0: Float[np.ndarray | Array, " n"], across: int, up: int) -> Picture:
@@ -100,7 +100,7 @@ def compare(pair: Pair, x0: Float[np.ndarray | Array, " n"], check: Check = lamb
         path = jax.tree.map(np.asarray, path)
         cost, verdict = (
             path.costs.sum() + path.xs[-1] @ P @ path.xs[-1],
-            example_loop.outcome(pair.plant, path),
+            loop_design.outcome(pair.plant, path),
         )
         return Run(path, verdict, cost / least if verdict == Verdict.CONVERGED and least > 0 else np.inf)
 
