@@ -693,6 +693,37 @@ def test_a_panel_is_undone_reset_and_made_again_by_its_own_code(any_panel, monke
     again.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "moved"),
+    [
+        ("lqr_designer", {"delay": 0.5, "parameters.length": 0.7, "states.angle": 0.3}),
+        ("plant_explorer", {"parameters.length": 0.7}),
+        ("attraction_map", {"parameters.length": 0.7}),
+        ("policy_inspector", {"parameters.length": 0.7}),
+    ],
+)
+def test_a_move_linearises_and_samples_the_plant_once(kind, moved, monkeypatch):
+    monkeypatch.setenv("JPY_SESSION_NAME", "x")
+    monkeypatch.delenv("LQRLAB_HEADLESS", raising=False)
+    given = (simulation.no_control, "pendulum") if kind == "policy_inspector" else ("pendulum",)
+    panel = getattr(widgets, kind)(*given, num_steps=40, **({"num": 40} if kind == "attraction_map" else {}))
+    panel.live.wait()
+    done = []
+
+    def counted(owner, name):
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a, **k: done.append(name) or original(*a, **k))
+
+    counted(systems.family("pendulum"), "matrices")
+    for name in ("discretize", "c2d", "lqrd", "delayed", "lqrd_delayed"):
+        counted(control, name)
+    panel.set(moved)
+    panel.live.wait()
+    assert panel.live.status.value == ""
+    assert sorted(done) == ["discretize", "matrices"]
+    panel.close()
+
+
 def test_a_slider_that_is_dragged_is_one_step_to_undo(panel):
     before = panel.values
     for value in (0.03, 0.06, 0.09):

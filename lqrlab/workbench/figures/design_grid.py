@@ -67,7 +67,9 @@ def grid(plant: Plant, parameter: str | None = None, weight: str | None = None) 
     gains = jnp.swapaxes(design.K, 1, 2)
     Q, R = (jnp.broadcast_to(W, like.shape) for W, like in zip(own, (problem.Q, problem.R)))
     charged = problem.continuous._replace(Q=Q, R=R)  # type: ignore[union-attr]
-    kept = _loops(dataclasses.replace(problem, continuous=charged), gains, jnp.asarray(_SAMPLES), x0, points=-(-least // every), every=every)
+    charged_so = dataclasses.replace(problem, continuous=charged)
+    sizes = {"points": -(-least // every), "every": every}
+    kept = _loops(charged_so, gains, jnp.asarray(_SAMPLES), x0, **sizes)
     xs, us, *rest = (np.swapaxes(np.asarray(a), 1, 2) for a in kept)
     middle = int(np.argmin(np.abs(values - getattr(plant, name)))) if name else 0
     at = (int(np.flatnonzero(_SAMPLES == TICKS)[0]), len(_FACTORS) // 2, middle)

@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 import numpy as np
+from jaxtyping import ArrayLike
 
 from lqrlab import systems
 from lqrlab.systems import Plant
@@ -52,9 +53,9 @@ def card(plant: Plant, *, equations: bool = True) -> Card:
     return Card(plant.name, plant.title, size, facts, mode_sentences(plant), lines, tables)
 
 
-def mode_sentences(plant: Plant) -> list[str]:
-    """The open loop's modes in words, the least stable first."""
-    return [mode.sentence for mode in systems.open_loop_modes(plant)]
+def mode_sentences(plant: Plant, A: ArrayLike | None = None) -> list[str]:
+    """The open loop's modes in words, the least stable first; ``A`` if it has been linearised already."""
+    return [mode.sentence for mode in systems.open_loop_modes(plant, A)]
 
 
 def parameter_rows(plant: Plant) -> list[tuple[str, float, str, str, str]]:

@@ -129,7 +129,8 @@ def film(plant: Plant, x0: Float[np.ndarray | Array, " n"], num_steps: int, loop
     drawn = animation(plant, {loop: runs[loop]}, curves={other: runs[other]}, signals=signals, width=640)
     lasts = loop_design.time_constant(loop_design.poles_of(problem), float(plant.dt))
     cost = float(problem.optimal_cost(x0))
-    modes = "; ".join(plant_card.mode_sentences(plant))
+    assert problem.continuous is not None
+    modes = "; ".join(plant_card.mode_sentences(plant, problem.continuous.A))
     words = (
         f"{html.escape(plant.title)}.<br><b>Open loop:</b> {html.escape(modes)}.<br>"
         f"<b>Under its optimum:</b> slowest time constant {lasts:.2g} s; this start costs {cost:.4g}, on the nonlinear "
