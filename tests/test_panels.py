@@ -506,9 +506,14 @@ def test_panels_say_what_they_cannot_show(monkeypatch):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     config = dataset.DataConfig(
-        families=("mass_spring_damper", "pendulum"), held_out=("pendulum",), variants=3, trajectories=2, num_steps=20,
-        saturation=0.25, seed=3,
-    )  # fmt: skip
+        families=("mass_spring_damper", "pendulum"),
+        held_out=("pendulum",),
+        variants=3,
+        trajectories=2,
+        num_steps=20,
+        saturation=0.25,
+        seed=3,
+    )
     return dataset.generate(config, tmp_path_factory.mktemp("data") / "set")
 
 
@@ -557,9 +562,14 @@ def test_the_browser_draws_the_optimum_that_scipy_finds(data):
 def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp_path, monkeypatch):
     model = learning.ModelConfig(kind="gain", window=1, hidden=16)
     train = learning.TrainConfig(
-        num_steps=400, batch_size=8, plants=8, closed_loop=0.0,
-        steps_per_dispatch=2, report_every=4, checkpoint_every=100,
-    )  # fmt: skip
+        num_steps=400,
+        batch_size=8,
+        plants=8,
+        closed_loop=0.0,
+        steps_per_dispatch=2,
+        report_every=4,
+        checkpoint_every=100,
+    )
     panel = training_monitor.Monitor(tmp_path, interval=30.0)
     assert "nothing to be seen yet" in panel.words.value
     panel.keep.click()

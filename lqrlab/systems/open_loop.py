@@ -48,8 +48,8 @@ def open_loop_modes(plant: Plant, A: ArrayLike | None = None) -> list[OpenLoopMo
     """
     check_plant(plant, one=True)
     scale = np.asarray(plant.scales[0], float)
-    A = np.asarray(plant.matrices()[0] if A is None else A, float) * scale / scale[:, None]
-    values = np.linalg.eigvals(A)
+    scaled = np.asarray(plant.matrices()[0] if A is None else A, float) * scale / scale[:, None]
+    values = np.linalg.eigvals(scaled)
     near = 1e-6 * max(np.abs(values).max(), 1e-300)
     groups: list[list[complex]] = []
     for value in sorted(values, key=lambda v: (-v.real, abs(v.imag))):
@@ -59,7 +59,7 @@ def open_loop_modes(plant: Plant, A: ArrayLike | None = None) -> list[OpenLoopMo
         if group is None:
             groups.append(group := [])
         group.append(complex(value))
-    return [_mode(complex(np.mean(group)), len(group), near, _chains(A, near)) for group in groups]
+    return [_mode(complex(np.mean(group)), len(group), near, _chains(scaled, near)) for group in groups]
 
 
 def _chains(A: np.ndarray, near: float) -> list[int]:

@@ -137,7 +137,7 @@ def _checked(plant: Plant, label: str, run: Trajectory) -> Track:
     return run, math.inf if whole else float(run.ts[-1])
 
 
-def _channels(plant: Plant, names: Sequence[str] | None) -> list[charts.Channel]:
+def _channels(plant: Plant, names: Sequence[str] | None) -> list[charts.PlottedSignal]:
     known = {channel.signal.name: channel for channel in charts.channels(plant)}
     names = [plant.states[0].name, plant.inputs[0].name] if names is None else list(names)
     unknown = [name for name in names if name not in known]

@@ -16,13 +16,13 @@ from lqrlab.systems import Plant
 from lqrlab.workbench.figures import animation, charts, keyframes, loop_design, svg
 from lqrlab.workbench.figures.formulas import mathml
 from lqrlab.workbench.figures.plant_card import Card, Table, card, phrase
-from lqrlab.workbench.figures.svg import Page
+from lqrlab.workbench.figures.svg import HtmlPage
 
-__all__ = ["Card", "Demonstration", "Page", "card", "demonstrations", "page"]
+__all__ = ["Card", "Demonstration", "HtmlPage", "card", "demonstrations", "page"]
 _WIDTH = 720.0
 
 
-def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: bool = False) -> Page:
+def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: bool = False) -> HtmlPage:
     """The catalogue page: families by field, each a small picture and a line that unfolds to all about it.
 
     It moves the linear models that the gains are designed for, all in one go, or the nonlinear plants, which takes
@@ -46,7 +46,7 @@ def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: b
     head = f"<style>{svg.STYLE}{animation.PLAYING}{svg.stylesheet('catalogue_page.css')}</style>"
     title = "Catalogue of plants" if len(chosen) > 1 else chosen[0].replace("_", " ").capitalize()
     markup = f'<div class="lq-catalogue">{head}{top}{body}</div>'
-    return Page(markup, f"catalogue of {', '.join(chosen)}", title)
+    return HtmlPage(markup, f"catalogue of {', '.join(chosen)}", title)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -96,8 +96,8 @@ def held(tick: control.Sampled, ticks: int) -> control.Sampled:
     paid = sum(np.swapaxes(ahead, -1, -2) @ joint @ ahead for ahead in step[:-1])
     last = step[-1]
     return control.Sampled(
-        last[..., :size, :size],
-        last[..., :size, size:],
+        last[..., :size, :size],  # type: ignore[arg-type]
+        last[..., :size, size:],  # type: ignore[arg-type]
         paid[..., :size, :size],
         paid[..., size:, size:],
         paid[..., :size, size:],
@@ -278,7 +278,8 @@ def design(setting: LoopSetting) -> LoopDesign:
     A, B, ahead = _late(tick, s.sample, s.delay)
     K = best @ ahead if s.known else np.pad(best, [(0, 0), (0, len(A) - s.plant.n)])
     wide = np.pad(K, [(0, 0), (0, s.plant.n + LATE * s.plant.m - len(A))])
-    policy = simulation.DelayedPolicy(*map(jnp.asarray, (wide, s.sample, s.delay, s.limits)), LATE)
+    K_wide, sample, delay, limits = map(jnp.asarray, (wide, s.sample, s.delay, s.limits))
+    policy = simulation.DelayedPolicy(K_wide, sample, delay, limits, LATE)
     built = _rollout(problems[0], policy, jnp.asarray(x0), ticks=s.ticks)
     paid = scipy.linalg.solve_discrete_lyapunov(F.T, control.stage_weight(*own[2:], best))
     return LoopDesign(
@@ -299,7 +300,7 @@ def _optimal_run(tick: control.Sampled, K: Float[np.ndarray, "m n"], s: LoopSett
     ahead = np.stack(_steps_ahead(tick, s.sample)[:-1])
     samples, n = -(-s.ticks // s.sample), s.plant.n
     F = held(tick, s.sample)
-    closed, x = F.A - F.B @ K, [s.x0]
+    closed, x = np.asarray(F.A - F.B @ K), [s.x0]
     for _ in range(samples):
         x.append(closed @ x[-1])
     begins = np.stack(x)

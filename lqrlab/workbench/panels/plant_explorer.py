@@ -38,11 +38,11 @@ def plant_explorer(
     return Explorer(plant, num_steps).at(values)
 
 
-Question = tuple[Plant, Plant, np.ndarray, str]
+ExplorerQuestion = tuple[Plant, Plant, np.ndarray, str]
 """The plant at its defaults and as changed, the initial state, the loop to draw."""
 
 
-class Explorer(Panel[Question, Animation]):
+class Explorer(Panel[ExplorerQuestion, Animation]):
     """The panel; its controls are attributes, ``parameters`` and ``initial`` by name.
 
     ``time`` is the moment of the drawing [s]; moving it stops the film. For that ``moment`` holds a style sheet of
@@ -86,11 +86,11 @@ class Explorer(Panel[Question, Animation]):
         close_all(before)
         self.ask()
 
-    def _question(self) -> Question:
+    def _question(self) -> ExplorerQuestion:
         x0 = np.array([slider.value for slider in self.initial.values()])
         return self._nominal, controls.changed(self._nominal, self.parameters), x0, self.loop.value
 
-    def _compute(self, question: Question, check: Check) -> Animation:
+    def _compute(self, question: ExplorerQuestion, check: Check) -> Animation:
         nominal, plant, x0, loop = question
         if nominal.name not in self._horizons:
             self._horizons[nominal.name] = loop_design.horizon(nominal, self._num_steps)
