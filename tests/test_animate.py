@@ -324,7 +324,7 @@ def test_the_explorer_says_in_one_sentence_what_cannot_be(panel, monkeypatch):
     panel.live.wait()
     before = panel.picture.value
     with monkeypatch.context() as patch:
-        patch.setattr(control, "lqrd", refuse)
+        patch.setattr(control, "dlqr", refuse)
         panel.initial["angle"].value = 0.11
         panel.live.wait()
     assert panel.live.status.value == "<b>mode at +4.2 rad/s is not stabilizable</b>"

@@ -394,7 +394,7 @@ def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch
     before = panel.picture.value
     panel.across.value = panel.up.value
     assert "two different states" in panel.live.status.value
-    monkeypatch.setattr(attraction_map, "maps", lambda setting, check: 1 / 0)
+    monkeypatch.setattr(attraction_map, "maps", lambda *_: 1 / 0)
     panel.across.value = 0
     panel.span.value = 1.0
     panel.live.wait()
@@ -480,7 +480,7 @@ def test_panels_say_what_they_cannot_show(monkeypatch):
         (lambda: widgets.plant_explorer(two, num_steps=0), "num_steps: expected a whole number ≥ 1"),
         (
             lambda: widgets.attraction_map(two, {"k": gain(jnp.ones((1, 3)))}),
-            r"k: policy: expected a gain K of",
+            r"k: controller: expected a gain K of",
         ),
         (lambda: widgets.attraction_map(two, {"k": gain(jnp.ones((4, 1, 2)))}), r"k: policy: gains of batch"),
         (lambda: widgets.attraction_map(two, {"k": 3}), "k: controller: expected a policy"),

@@ -158,34 +158,20 @@ def _late(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LoopSetting:
-    """One setting of the designer's sliders.
+    """One setting of the designer's sliders."""
 
-    Attributes:
-        plant: with the parameters chosen.
-        states, inputs: factors of the weights.
-        ticks: that the curves take.
-        tick: [s].
-        substeps: Runge-Kutta steps in a tick.
-        sample: sample time in ticks.
-        delay: of the input, in ticks.
-        known: whether the gain is made for the delay.
-        limit: of the inputs, in units of a large one.
-        size: of the initial state.
-        view: which picture of the loop.
-    """
-
-    plant: Plant
-    states: Float[np.ndarray, " n"]
-    inputs: Float[np.ndarray, " m"]
-    ticks: int
-    tick: float
-    substeps: int
-    sample: int = TICKS
-    delay: int = 0
-    known: bool = True
-    limit: float = FREE
-    size: float = 1.0
-    view: str = OVERVIEW
+    plant: Plant  # with the parameters chosen
+    states: Float[np.ndarray, " n"]  # factors of the states' weights
+    inputs: Float[np.ndarray, " m"]  # and of the inputs'
+    ticks: int  # that the curves take
+    tick: float  # [s]
+    substeps: int  # Runge-Kutta steps in a tick
+    sample: int = TICKS  # sample time in ticks
+    delay: int = 0  # of the input, in ticks
+    known: bool = True  # whether the gain is made for the delay
+    limit: float = FREE  # of the inputs, in units of a large one
+    size: float = 1.0  # of the initial state
+    view: str = OVERVIEW  # which picture of the loop
 
     @classmethod
     def of(cls, plant: str | Plant, num_steps: int | None = None) -> "LoopSetting":
@@ -231,28 +217,17 @@ def limit_words(limit: float) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LoopDesign:
-    """The optimum of the linear plant at a setting, and the loop as it is built.
+    """The optimum of the linear plant at a setting, and the loop as it is built."""
 
-    Attributes:
-        A, B: the sampled plant, extended by the inputs on their way.
-        K: its gain.
-        poles: of the loop as built.
-        optimal_poles: of the optimum, without delay.
-        best: run of the optimum on the linear plant, at ticks, charged by the weights chosen.
-        built: run of the loop as built on the nonlinear plant, likewise.
-        cost: x0ᵀPx0 of the optimum.
-        in_plant_weights: excess cost of the optimal gain in the plant's own weights, from x0, relative.
-    """
-
-    A: Float[np.ndarray, "wide wide"]
+    A: Float[np.ndarray, "wide wide"]  # sampled plant, extended by the inputs on their way
     B: Float[np.ndarray, "wide m"]
-    K: Float[np.ndarray, "m wide"]
-    poles: Poles
-    optimal_poles: Poles
-    best: Trajectory
-    built: Trajectory
-    cost: float
-    in_plant_weights: float
+    K: Float[np.ndarray, "m wide"]  # its gain
+    poles: Poles  # of the loop as built
+    optimal_poles: Poles  # of the optimum, without delay
+    best: Trajectory  # of the optimum on the linear plant, at ticks, charged by the weights chosen
+    built: Trajectory  # of the loop as built on the nonlinear plant, likewise
+    cost: float  # the optimum's x0ᵀPx0
+    in_plant_weights: float  # excess cost of the optimal gain in the plant's own weights, from x0, relative
 
 
 def design(setting: LoopSetting) -> LoopDesign:

@@ -22,6 +22,7 @@ from lqrlab.workbench.panels.region_of_attraction import AttractionSetting, maps
 from lqrlab.workbench.runs.session import headless
 
 _SIDE = 290.0  # of a map [px]
+_COARSE = 1024  # starts of a map that is shown while the whole is still computed
 
 
 def attraction_map(
@@ -58,9 +59,9 @@ def attraction_map(
     return AttractionMap(setting).at(values)
 
 
-def picture(setting: AttractionSetting, check: Check = lambda: None) -> Picture:
-    """The maps side by side, and with two of them where they differ."""
-    regions, strokes = maps(setting, check), svg.strokes(setting.policies)
+def picture(setting: AttractionSetting, check: Check = lambda: None, num: int | None = None) -> Picture:
+    """The maps side by side, and with two of them where they differ; of ``num`` rollouts instead of the setting's."""
+    regions, strokes = maps(setting, check, num), svg.strokes(setting.policies)
     plant, (wide, tall) = setting.plant, setting.reach
     across, up = plant.states[setting.across], plant.states[setting.up]
     images = {
@@ -163,7 +164,7 @@ class AttractionMap(Panel[AttractionSetting, Picture]):
             "policies": dict(setting.policies) if len(setting.policies) > 1 else None,
             "plane": [names[setting.across], names[setting.up]],
         } | {name: getattr(setting, name) for name in ("span", "limit", "num", "num_steps")}
-        super().__init__([controls.tabs(pages)], settle=0.3, call=("attraction_map", arguments))
+        super().__init__([controls.tabs(pages)], call=("attraction_map", arguments))
         self.track(**{n: getattr(self, n) for n in ("across", "up", "span", "limit", "parameters")})
         self.ask()
 
@@ -176,4 +177,7 @@ class AttractionMap(Panel[AttractionSetting, Picture]):
         return dataclasses.replace(self._default, plant=plant, **chosen)
 
     def _compute(self, question: AttractionSetting, check: Check) -> Picture:
+        few = _COARSE * len(question.policies)
+        if question.num > few:
+            self._show(picture(question, check, few))
         return picture(question, check)

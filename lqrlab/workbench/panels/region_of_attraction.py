@@ -86,9 +86,9 @@ class AttractionSetting:
         scales = np.asarray(self.plant.scales[0])
         return self.span * float(scales[self.across]), self.span * float(scales[self.up])
 
-    def starts(self) -> Float[np.ndarray, "side side n"]:
-        """Initial deviations, rows from below, in the middles of the picture's squares."""
-        side = max(int(math.sqrt(self.num / len(self.policies))), 2)
+    def starts(self, num: int | None = None) -> Float[np.ndarray, "side side n"]:
+        """Initial deviations, rows from below, in the middles of the picture's squares; for ``num`` rollouts."""
+        side = max(int(math.sqrt((num or self.num) / len(self.policies))), 2)
         middles = (np.arange(side) + 0.5) / side * 2 - 1
         x0 = np.zeros((side, side, self.plant.n), np.float32)
         x0[..., self.across] = self.reach[0] * middles
@@ -96,9 +96,11 @@ class AttractionSetting:
         return x0
 
 
-def maps(setting: AttractionSetting, check: Check = lambda: None) -> dict[str, Attraction]:
+def maps(
+    setting: AttractionSetting, check: Check = lambda: None, num: int | None = None
+) -> dict[str, Attraction]:
     """The verdict on each start of the plane under each policy."""
-    x0, regions = setting.starts(), {}
+    x0, regions = setting.starts(num), {}
     for label, policy in setting.policies.items():
         try:
             regions[label] = evaluation.attraction(
