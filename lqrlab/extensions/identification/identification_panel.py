@@ -12,6 +12,7 @@ from lqrlab.extensions import identification
 from lqrlab.extensions.identification import Log, fit_figures
 from lqrlab.extensions.identification.fit_figures import FitSummary
 from lqrlab.systems import Plant, parameter_fields
+from lqrlab.workbench.figures.loop_design import one_plant
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
 from lqrlab.workbench.panels.live_panel import Check
@@ -31,7 +32,7 @@ def identify(
     *copy as code* writes it. Without a person it is the picture.
     """
     checks.instance("log", log, Log, "a log, as identification.read makes")
-    return Identifier(log, None if plant is None else controls.one_plant(plant)).at(values)
+    return Identifier(log, None if plant is None else one_plant(plant)).at(values)
 
 
 @dataclasses.dataclass(frozen=True)

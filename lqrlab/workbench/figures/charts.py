@@ -14,13 +14,13 @@ from PIL import Image
 
 from lqrlab.simulation import Trajectory
 from lqrlab.systems import Plant, Signal
-from lqrlab.workbench.figures.example_loop import Poles
 from lqrlab.workbench.figures.keyframes import Film
+from lqrlab.workbench.figures.loop_design import Poles
 from lqrlab.workbench.figures.svg import Stroke, curve, element, legend, px, strokes, text
 
 Rectangle = tuple[float, float, float, float]
 """Left, top, width and height [px], labels included."""
-Range = tuple[float, float]
+Interval = tuple[float, float]
 """Lowest and highest value."""
 Values = Float[np.ndarray | Array, " points"]
 _FAR = 1e4  # pixels from the middle: points that are farther away are put there, in their direction
@@ -32,8 +32,8 @@ class Axes:
     """A plane with two linear axes."""
 
     at: Rectangle
-    x: Range
-    y: Range
+    x: Interval
+    y: Interval
     margins: Rectangle = (40, 14, 16, 28)  # left, right, top and bottom, for the labels [px]
     boxed: bool = True  # a frame with a full grid; else a line below and horizontal grid lines
 
@@ -152,7 +152,7 @@ def logarithmic(
     curves: Mapping[str, Values],
     labels: tuple[str, str],
     *,
-    x: Range,
+    x: Interval,
     floor: float,
     decades: int = 100,
     named: bool = False,
@@ -238,12 +238,12 @@ def value_range(curves: Sequence[Curve], lead: int = 0) -> tuple[float, float, i
     return low, high, 0 if -2 <= power < 4 else 3 * (power // 3)
 
 
-def _range(curves: Sequence[Curve]) -> Range:
+def _range(curves: Sequence[Curve]) -> Interval:
     values = np.concatenate([values[np.isfinite(values)] for _, values, _ in curves] + [np.zeros(1)])
     return float(values.min()), float(values.max())
 
 
-class Channel(NamedTuple):
+class PlottedSignal(NamedTuple):
     """One signal of a plant, and its values' place in a trajectory: ``xs`` or ``us``, and the column."""
 
     signal: Signal
@@ -260,14 +260,14 @@ class Channel(NamedTuple):
         return np.asarray(getattr(run, self.field), float)[..., self.column]
 
 
-def channels(plant: Plant | type[Plant]) -> list[Channel]:
+def channels(plant: Plant | type[Plant]) -> list[PlottedSignal]:
     """All of a plant's states, then its inputs."""
     fields = (("xs", plant.states), ("us", plant.inputs))
-    return [Channel(signal, field, i) for field, signals in fields for i, signal in enumerate(signals)]
+    return [PlottedSignal(signal, field, i) for field, signals in fields for i, signal in enumerate(signals)]
 
 
 def responses(
-    signals: Sequence[Channel],
+    signals: Sequence[PlottedSignal],
     runs: Mapping[str, Trajectory],
     at: tuple[float, float, float],
     *,

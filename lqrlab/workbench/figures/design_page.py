@@ -18,9 +18,9 @@ import numpy as np
 from lqrlab import systems
 from lqrlab.simulation.verdict import Verdict
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts, design_drawing, example_loop, svg
+from lqrlab.workbench.figures import charts, design_drawing, loop_design, svg
 from lqrlab.workbench.figures.design_grid import Grid, grid
-from lqrlab.workbench.figures.svg import Page, Stroke, px
+from lqrlab.workbench.figures.svg import HtmlPage, Stroke, px
 
 MARK = 'class="lq-designs"'
 """Of the element that the script looks for."""
@@ -42,7 +42,7 @@ _VERDICTS = {
 }
 
 
-def page(plant: str | Plant, *, parameter: str | None = None, weight: str | None = None) -> Page:
+def page(plant: str | Plant, *, parameter: str | None = None, weight: str | None = None) -> HtmlPage:
     """Regulators for a grid of sample times, factors of one weight and values of one parameter, on sliders.
 
     Each gain is the sampled optimum of its own plant and weights; its loop is that of the nonlinear plant, always from
@@ -70,7 +70,7 @@ def page(plant: str | Plant, *, parameter: str | None = None, weight: str | None
     markup = _markup(data, scene, pictures, _flat(found), packed)
     moved = ", ".join(axis["label"] for axis in data["axes"])
     alt = f"{plant.title}: states, input and poles under the sampled optimum; to be set: {moved}"
-    return Page(markup, alt, f"Regulators of {_spaced(plant.name)}", SCRIPT)
+    return HtmlPage(markup, alt, f"Regulators of {_spaced(plant.name)}", SCRIPT)
 
 
 def _packed(data: dict) -> str:
@@ -104,7 +104,7 @@ def _words(g: Grid) -> list[dict]:
         if g.found[i]:
             row = [
                 f"{np.abs(g.poles[i]).max():.3f}",
-                charts.duration(example_loop.time_constant(g.poles[i], dts[i])),
+                charts.duration(loop_design.time_constant(g.poles[i], dts[i])),
                 ", ".join(_with_unit(peak, s.unit) for peak, s in zip(g.peaks[i], inputs)),
                 f"{_number(float(g.costs[i]))} (default {_number(float(g.costs[g.at]))})",
                 _VERDICTS[Verdict(int(g.verdicts[i]))],
@@ -148,7 +148,7 @@ def _charts(g: Grid, scene: dict) -> tuple[list[str], dict]:
 
 
 def _chart(
-    g: Grid, channel: charts.Channel, values: np.ndarray, scene: dict
+    g: Grid, channel: charts.PlottedSignal, values: np.ndarray, scene: dict
 ) -> tuple[str, dict, list[list[int]]]:
     """One signal: the picture of its default, where the script draws, and the steps from point to point of all."""
     usual, hold = values[g.at], channel.field == "us"

@@ -4,10 +4,11 @@ import dataclasses
 import re
 
 import numpy as np
+from jaxtyping import ArrayLike
 
 from lqrlab import systems
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts, example_loop
+from lqrlab.workbench.figures import charts
 
 Table = tuple[tuple[str, ...], list[tuple]]
 PARAMETERS = ("name", "value", "unit", "range", "what it is")
@@ -49,7 +50,12 @@ def card(plant: Plant, *, equations: bool = True) -> Card:
         lines = []
     facts = {label: words for label, words in facts.items() if words}
     tables = {caption: table for caption, table in tables.items() if table[1]}
-    return Card(plant.name, plant.title, size, facts, example_loop.mode_sentences(plant), lines, tables)
+    return Card(plant.name, plant.title, size, facts, mode_sentences(plant), lines, tables)
+
+
+def mode_sentences(plant: Plant, A: ArrayLike | None = None) -> list[str]:
+    """The open loop's modes in words, the least stable first; ``A`` if it has been linearised already."""
+    return [mode.sentence for mode in systems.open_loop_modes(plant, A)]
 
 
 def parameter_rows(plant: Plant) -> list[tuple[str, float, str, str, str]]:

@@ -20,7 +20,7 @@ from lqrlab.workbench.figures import charts, svg
 
 COLOURS = {label: colour for label, (colour, _) in zip(svg.LABELS, svg.CURVES)}
 """The colour that a label always has, in all figures."""
-_DASHES = ("-", "--", ":", "-.")
+_DASHES = dict(zip(svg.DASHES, ("-", "--", ":", "-.")))  # matplotlib's names
 FORMATS = ("pdf", "svg", "png")
 _WIDTH = 7.6  # inches: the width of a report's column
 
@@ -34,6 +34,14 @@ def style() -> None:
 def palette(labels: Iterable[object]) -> list[str]:
     """The colours of labels, each on white."""
     return [svg.CURVES[stroke.colour][0] for stroke in svg.strokes(map(str, labels)).values()]
+
+
+def looks(labels: Iterable[object]) -> dict[str, dict[str, Any]]:
+    """Colour and dashes of each label's curve, and the label, as matplotlib takes them."""
+    return {
+        label: {"color": svg.CURVES[stroke.colour][0], "ls": _DASHES[stroke.dashes], "label": label}
+        for label, stroke in svg.strokes(map(str, labels)).items()
+    }
 
 
 def show(figure: Figure, alt: str) -> None:
@@ -121,9 +129,8 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
     figure, axes = grid(len(channels), 3, 1.75, sharex=True)
     for axis, channel in zip(axes, channels):
         held = channel.field == "us"
-        for label, run, colour, dashes in zip(runs, runs.values(), palette(runs), cycle(_DASHES)):
+        for run, look in zip(runs.values(), looks(runs).values()):
             values, ts = channel.values(run), np.asarray(run.ts)
-            look: dict[str, Any] = {"color": colour, "label": label, "ls": dashes}
             if values.ndim > 1:
                 _bands(axis, ts, values, held, look)
                 values = np.median(values, axis=0)

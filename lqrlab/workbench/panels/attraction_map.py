@@ -13,6 +13,7 @@ from lqrlab.evaluation import Attraction
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import svg
 from lqrlab.workbench.figures.charts import Axes
+from lqrlab.workbench.figures.loop_design import limit_words
 from lqrlab.workbench.figures.svg import Picture, Stroke
 from lqrlab.workbench.panels import controls
 from lqrlab.workbench.panels.live_panel import Check
@@ -21,6 +22,7 @@ from lqrlab.workbench.panels.region_of_attraction import AttractionSetting, maps
 from lqrlab.workbench.runs.session import headless
 
 _SIDE = 290.0  # of a map [px]
+_COARSE = 1024  # starts of a map that is shown while the whole is still computed
 
 
 def attraction_map(
@@ -57,9 +59,9 @@ def attraction_map(
     return AttractionMap(setting).at(values)
 
 
-def picture(setting: AttractionSetting, check: Check = lambda: None) -> Picture:
-    """The maps side by side, and with two of them where they differ."""
-    regions, strokes = maps(setting, check), svg.strokes(setting.policies)
+def picture(setting: AttractionSetting, check: Check = lambda: None, num: int | None = None) -> Picture:
+    """The maps side by side, and with two of them where they differ; of ``num`` rollouts instead of the setting's."""
+    regions, strokes = maps(setting, check, num), svg.strokes(setting.policies)
     plant, (wide, tall) = setting.plant, setting.reach
     across, up = plant.states[setting.across], plant.states[setting.up]
     images = {
@@ -108,13 +110,12 @@ def _differing(
 
 def _unsaturated(setting: AttractionSetting, axes: Axes) -> str:
     """Where the linear loop never meets its limits: x'Px at most what :func:`control.unsaturated_level` says."""
-    if setting.limits is None:
+    problem = setting.problem
+    if problem.high is None:
         return ""
-    plant = setting.plant
-    design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
-    level = float(control.unsaturated_level(design.K, design.P, setting.limit * plant.scales[1]))
+    level = float(control.unsaturated_level(problem.K, problem.P, problem.high))
     chosen = np.array([setting.across, setting.up])
-    P = np.asarray(design.P)[np.ix_(chosen, chosen)] / level
+    P = np.asarray(problem.P)[np.ix_(chosen, chosen)] / level
     angle = np.linspace(0, 2 * np.pi, 121)
     x, y = np.linalg.solve(np.linalg.cholesky(P).T, np.stack([np.cos(angle), np.sin(angle)]))
     return axes.curve(x, y, Stroke(7))
@@ -125,7 +126,7 @@ def _words(setting: AttractionSetting, regions: Mapping[str, Attraction]) -> str
     shares = "; ".join(f"<b>{html.escape(label)}</b> {100 * a.share:.1f} %" for label, a in regions.items())
     name = html.escape(setting.plant.name)
     lines = [
-        f"{name}, nonlinear, {controls.limit_words(setting.limit)}: {starts * len(regions):,} rollouts. "
+        f"{name}, nonlinear, {limit_words(setting.limit)}: {starts * len(regions):,} rollouts. "
         f"Of {starts:,} starts converge: {shares}."
     ]
     if len(regions) == 2:
@@ -163,7 +164,7 @@ class AttractionMap(Panel[AttractionSetting, Picture]):
             "policies": dict(setting.policies) if len(setting.policies) > 1 else None,
             "plane": [names[setting.across], names[setting.up]],
         } | {name: getattr(setting, name) for name in ("span", "limit", "num", "num_steps")}
-        super().__init__([controls.tabs(pages)], settle=0.3, call=("attraction_map", arguments))
+        super().__init__([controls.tabs(pages)], call=("attraction_map", arguments))
         self.track(**{n: getattr(self, n) for n in ("across", "up", "span", "limit", "parameters")})
         self.ask()
 
@@ -176,4 +177,7 @@ class AttractionMap(Panel[AttractionSetting, Picture]):
         return dataclasses.replace(self._default, plant=plant, **chosen)
 
     def _compute(self, question: AttractionSetting, check: Check) -> Picture:
+        few = _COARSE * len(question.policies)
+        if question.num > few:
+            self._show(picture(question, check, few))
         return picture(question, check)

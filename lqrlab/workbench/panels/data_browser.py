@@ -55,7 +55,7 @@ class Selection:
         return cls(data, family, split, data.linear(split, family), K, P, rows, runs)
 
     @property
-    def signals(self) -> list[charts.Channel]:
+    def signals(self) -> list[charts.PlottedSignal]:
         """States and inputs by the family's names; a plant that is not registered here has x1, …, u1, …."""
         return _signals(self.family, self.plants)
 
@@ -75,7 +75,7 @@ class Selection:
         return numbers
 
 
-def _signals(family: str, plants: systems.Linear) -> list[charts.Channel]:
+def _signals(family: str, plants: systems.Linear) -> list[charts.PlottedSignal]:
     return charts.channels(systems.family(family) if family in systems.names() else plants)
 
 
@@ -110,7 +110,7 @@ def picture(chosen: Selection, variant: int, number: int, signal: int | None = N
     return Picture(file, alt, _words(chosen, variant, at, recorded))
 
 
-def _spectrum(at: Rectangle, runs: dict[str, Trajectory], channel: charts.Channel, dt: float) -> str:
+def _spectrum(at: Rectangle, runs: dict[str, Trajectory], channel: charts.PlottedSignal, dt: float) -> str:
     """Amplitudes of a signal over frequency, both logarithmic."""
     values = {label: channel.values(run) for label, run in runs.items()}
     frequencies = np.fft.rfftfreq(len(next(iter(values.values()))), dt)[1:]
@@ -152,11 +152,11 @@ def left_out(data: dataset.Dataset, family: str) -> str:
     return f"{', '.join(missing) or 'Nothing'}, {whole}."
 
 
-Question = tuple[str, str | None, int, int, int]
+BrowserQuestion = tuple[str, str | None, int, int, int]
 """Family, split, numbers of the variant and of its trajectory, and of the signal with the spectrum."""
 
 
-class Browser(Panel[Question, Picture]):
+class Browser(Panel[BrowserQuestion, Picture]):
     """The panel; its controls are attributes."""
 
     def __init__(self, data: dataset.Dataset) -> None:
@@ -195,11 +195,11 @@ class Browser(Panel[Question, Picture]):
             self.trajectory.max = config.trajectories * len(config.starts) - 1
         self.ask()
 
-    def _question(self) -> Question:
+    def _question(self) -> BrowserQuestion:
         split = None if self.split.value == _ALL else self.split.value
         return self.family.value, split, self.variant.value, self.trajectory.value, self.signal.value
 
-    def _compute(self, question: Question, check: Check) -> Picture:
+    def _compute(self, question: BrowserQuestion, check: Check) -> Picture:
         family, split, variant, number, signal = question
         if self._chosen is None or (self._chosen.family, self._chosen.split) != (family, split):
             self._chosen = Selection.of(self._data, family, split)

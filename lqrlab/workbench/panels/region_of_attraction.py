@@ -1,6 +1,7 @@
 """Regions of attraction in a plane of two states: which starts converge on the nonlinear plant, policy by policy."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +13,8 @@ from lqrlab.compute import checks
 from lqrlab.evaluation import Attraction
 from lqrlab.simulation import LinearPolicy, Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.panels import controls
+from lqrlab.workbench.figures.loop_design import FREE, largest_inputs, one_plant
+from lqrlab.workbench.panels.controls import revealing_plane
 from lqrlab.workbench.panels.live_panel import Check
 
 
@@ -30,7 +32,7 @@ class AttractionSetting:
     across: int  # number of the state that is varied along the plane's width; those not varied start at 0
     up: int  # and along its height
     span: float = 4.0  # how far the map reaches, in scales of its states
-    limit: float = 1.0  # of the inputs, in units of what counts as large; controls.FREE or more for none
+    limit: float = 1.0  # of the inputs, in units of what counts as large; FREE or more for none
     num: int = 100_000  # rollouts, shared out among the policies
     num_steps: int = 500  # samples after which a loop that neither converged nor diverged is undecided
 
@@ -50,10 +52,10 @@ class AttractionSetting:
     ) -> "AttractionSetting":
         """The plant's LQR and the policies, in a plane of two named states; ``sizes`` are the other attributes.
 
-        Without names the plane is that of :func:`controls.revealing_plane`.
+        Without names the plane is that of :func:`revealing_plane`.
         """
-        plant = controls.one_plant(plant)
-        across, up = controls.revealing_plane(plant)
+        plant = one_plant(plant)
+        across, up = revealing_plane(plant)
         names = [s.name for s in plant.states]
         if plane is not None:
             chosen = [plane] if isinstance(plane, str) else list(plane)
@@ -70,8 +72,13 @@ class AttractionSetting:
     @property
     def limits(self) -> tuple[Float[Array, " m"], Float[Array, " m"]] | None:
         """Of the actuators, absolute; None for none."""
-        u_eq, size = self.plant.equilibrium()[1], controls.largest_inputs(self.plant, self.limit)
-        return None if self.limit >= controls.FREE else (u_eq - size, u_eq + size)
+        u_eq, size = self.plant.equilibrium()[1], largest_inputs(self.plant, self.limit)
+        return None if self.limit >= FREE else (u_eq - size, u_eq + size)
+
+    @functools.cached_property
+    def problem(self) -> Problem:
+        """The nonlinear plant within its limits, with its LQR."""
+        return Problem.of(self.plant, limits=self.limits)
 
     @property
     def reach(self) -> tuple[float, float]:
@@ -79,9 +86,9 @@ class AttractionSetting:
         scales = np.asarray(self.plant.scales[0])
         return self.span * float(scales[self.across]), self.span * float(scales[self.up])
 
-    def starts(self) -> Float[np.ndarray, "side side n"]:
-        """Initial deviations, rows from below, in the middles of the picture's squares."""
-        side = max(int(math.sqrt(self.num / len(self.policies))), 2)
+    def starts(self, num: int | None = None) -> Float[np.ndarray, "side side n"]:
+        """Initial deviations, rows from below, in the middles of the picture's squares; for ``num`` rollouts."""
+        side = max(int(math.sqrt((num or self.num) / len(self.policies))), 2)
         middles = (np.arange(side) + 0.5) / side * 2 - 1
         x0 = np.zeros((side, side, self.plant.n), np.float32)
         x0[..., self.across] = self.reach[0] * middles
@@ -89,14 +96,15 @@ class AttractionSetting:
         return x0
 
 
-def maps(setting: AttractionSetting, check: Check = lambda: None) -> dict[str, Attraction]:
+def maps(
+    setting: AttractionSetting, check: Check = lambda: None, num: int | None = None
+) -> dict[str, Attraction]:
     """The verdict on each start of the plane under each policy."""
-    x0, regions = setting.starts(), {}
-    problem = Problem.of(setting.plant, limits=setting.limits)
+    x0, regions = setting.starts(num), {}
     for label, policy in setting.policies.items():
         try:
             regions[label] = evaluation.attraction(
-                problem, policy, x0, num_steps=setting.num_steps, check=check
+                setting.problem, policy, x0, num_steps=setting.num_steps, check=check
             )
         except ValueError as error:
             raise ValueError(f"{label}: {error}") from error

@@ -1,46 +1,55 @@
-"""The picture of a sampled regulator and its loop as built, with the words above it."""
+"""The picture of a regulator and its loop as built, with the words above it; or one of the figures of its loop."""
 
+import base64
 import html
 import math
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from matplotlib.figure import Figure
 
 from lqrlab import control
-from lqrlab.simulation import Problem, Verdict
-from lqrlab.workbench.figures import charts, example_loop, svg
+from lqrlab.simulation import Verdict
+from lqrlab.workbench.figures import charts, loop_plots, plots, svg
 from lqrlab.workbench.figures.charts import Axes, Rectangle
+from lqrlab.workbench.figures.loop_design import (
+    FREE,
+    LATE,
+    OVERVIEW,
+    LoopDesign,
+    LoopSetting,
+    design,
+    limit_words,
+    outcome,
+    time_constant,
+)
 from lqrlab.workbench.figures.svg import DASHES, Stroke
-from lqrlab.workbench.panels import controls, loop_views
-from lqrlab.workbench.panels.loop_design import OVERVIEW, LoopDesign, LoopSetting, design
 
 _WIDTH = 860.0  # of the card [px]
 
 
 def picture(setting: LoopSetting) -> svg.Picture:
     """Responses, effort, cost so far, margins and poles as one drawing, with the words above it."""
-    result = design(setting)
+    result, plant = design(setting), setting.plant
     stable = np.abs(result.poles).max() < 1
     margins = control.margins(result.A, result.B, result.K, setting.dt) if stable else []
-    plant = setting.plant
+    sampled, said = f"sampled every {charts.duration(setting.dt)}", words(setting, result, margins)
     if setting.view != OVERVIEW:
-        alt = f"{plant.title}: {setting.view} of the loop, sampled every {charts.duration(setting.dt)}"
-        return svg.Picture(loop_views.drawn(setting, result, alt), alt, words(setting, result, margins))
+        alt = f"{plant.title}: {setting.view} of the loop, {sampled}"
+        return svg.Picture(_embedded(VIEWS[setting.view](setting, result), alt), alt, said)
     runs = {"optimal": result.best, "as built": result.built}
-    signals, at = charts.channels(plant), (0, 0, _WIDTH)
-    traces, bottom = charts.responses(signals, runs, at, columns=3, lead=1, named=True)
-    optimal = np.linalg.eigvals(np.asarray(result.problem.closed_loop()))
-    poles = {"optimal": optimal, "as built": result.poles}
+    signals = charts.channels(plant)
+    traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, lead=1, named=True)
+    poles = {"optimal": result.optimal_poles, "as built": result.poles}
     body = traces + _cost_so_far(result, (0, bottom + 6, 370, 200))
-    body += _nyquist(result, margins, setting.dt, (390, bottom + 6, 225, 200))
+    body += _nyquist(setting, result, margins, (390, bottom + 6, 225, 200))
     body += charts.pole_map((635, bottom + 6, 225, 200), poles)
     alt = (
         f"{plant.title}: states, inputs, cost so far, Nyquist curve and poles of the optimum on the linear model "
-        f"and of the loop as built, sampled every {charts.duration(setting.dt)}"
+        f"and of the loop as built, {sampled}"
     )
-    drawing = svg.document(body, _WIDTH + 8, bottom + 214, alt)
-    return svg.Picture(drawing, alt, words(setting, result, margins))
+    return svg.Picture(svg.document(body, _WIDTH + 8, bottom + 214, alt), alt, said)
 
 
 def _cost_so_far(result: LoopDesign, at: Rectangle) -> str:
@@ -61,11 +70,17 @@ def _weakest(margins: list[control.Margins]) -> int:
     return min(range(len(margins)), key=lambda i: margins[i].disk.alpha, default=0)
 
 
-def _nyquist(result: LoopDesign, margins: list[control.Margins], dt: float, at: Rectangle) -> str:
+def _nyquist(s: LoopSetting, result: LoopDesign, margins: list[control.Margins], at: Rectangle) -> str:
     """The loop gain at the most sensitive input, the point −1, and how far the curve stays away from it."""
     i = _weakest(margins)
-    w = np.pi / dt * np.append(np.geomspace(1e-4, 0.99, 299), 1.0)
-    closed = np.asarray(control.sensitivity(result.A, result.B, result.K, w, dt))[:, i, i]
+    w = np.pi / s.dt * np.append(np.geomspace(1e-4, 0.99, 299), 1.0)
+    more = (0, s.plant.n + LATE * s.plant.m - len(result.A))  # one size, one program, whatever the delay
+    A, B, K = (
+        np.pad(result.A, [more, more]),
+        np.pad(result.B, [more, (0, 0)]),
+        np.pad(result.K, [(0, 0), more]),
+    )
+    closed = np.asarray(control.sensitivity(A, B, K, w, s.dt))[:, i, i]
     with np.errstate(all="ignore"):
         L = 1 / closed - 1
     L = L[np.isfinite(L)]
@@ -85,11 +100,11 @@ def words(s: LoopSetting, result: LoopDesign, margins: list[control.Margins]) ->
     """What there is to say of a design: its cost against the optimum, modes, margins and effort."""
     lines = [_cost_words(s, result)]
     if (s.states != 1).any() or (s.inputs != 1).any():
-        excess = _percent(_excess_in_plant_weights(s, result.problem.K))
+        excess = _percent(result.in_plant_weights)
         lines.append(f"In the plant's weights the gain costs {excess} the optimum, without delay and limits.")
     size = float(np.abs(result.poles).max())
     if margins:
-        lasts = charts.duration(example_loop.time_constant(result.poles, s.dt))
+        lasts = charts.duration(time_constant(result.poles, s.dt))
         lines.append(f"<b>Poles.</b> Slowest mode |z| = {size:.4f}: time constant {lasts}.")
         worst = margins[_weakest(margins)]
         phase = "any phase" if math.isinf(worst.phase) else f"±{math.degrees(worst.phase):.0f}° of phase"
@@ -109,7 +124,7 @@ def words(s: LoopSetting, result: LoopDesign, margins: list[control.Margins]) ->
 def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
     paid = float(np.sum(result.built.costs))
     cost = f"costs {paid:.4g}, <b>{_percent(paid / result.cost - 1)}</b> the optimum"
-    match example_loop.outcome(s.plant, result.built):
+    match outcome(s.plant, result.built):
         case Verdict.DIVERGED:
             cost = "<b>diverges</b>"
         case Verdict.BOUNDED:
@@ -118,19 +133,12 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
     if s.delay:
         aware = "which its gain knows" if s.known else "which its gain ignores"
         conditions.append(f"its input {s.delay / s.sample:g} samples late, {aware}")
-    if s.limit < controls.FREE:
-        conditions.append(controls.limit_words(s.limit))
+    if s.limit < FREE:
+        conditions.append(limit_words(s.limit))
     return (
         f"<b>Cost.</b> No controller of the linear plant pays less than {result.cost:.4g} from here. On the nonlinear "
         f"plant, {', '.join(conditions)}, this one {cost}."
     )
-
-
-def _excess_in_plant_weights(s: LoopSetting, K: Float[Array, "m n"]) -> float:
-    """How much more the gain costs than the optimum of the plant's own weights, from the same start; linear."""
-    problem = Problem.of(s.plant, dt=s.dt, linear=True)
-    P = control.dlyap(problem.closed_loop(K).T, problem.stage_weight(K))
-    return float(s.x0 @ P @ s.x0 / problem.optimal_cost(jnp.asarray(s.x0))) - 1
 
 
 def _percent(share: float) -> str:
@@ -140,3 +148,69 @@ def _percent(share: float) -> str:
     if abs(share) < 5e-5:
         return "exactly" if abs(share) < 1e-9 else "within 0.01 % of"
     return f"{100 * abs(share):.2g} % {'above' if share > 0 else 'below'}"
+
+
+# Further figures of the loop ---------------------------------------------------------------------------------
+
+
+def _bode(s: LoopSetting, d: LoopDesign) -> Figure:
+    return loop_plots.bode({"loop gain": (d.A, d.B, d.K), "closed loop": (d.A - d.B @ d.K, d.B, d.K)}, s.dt)
+
+
+def _nyquist_plot(s: LoopSetting, d: LoopDesign) -> Figure:
+    return loop_plots.nyquist({"loop gain": (d.A, d.B, d.K)}, s.dt)
+
+
+def _root_locus(s: LoopSetting, d: LoopDesign) -> Figure:
+    return loop_plots.root_locus(d.A, d.B, d.K, s.dt)
+
+
+def _pole_zero(s: LoopSetting, d: LoopDesign) -> Figure:
+    return loop_plots.pole_zero(d.A - d.B @ d.K, d.B, _first_output(s, d), dt=s.dt)
+
+
+def _step(s: LoopSetting, d: LoopDesign) -> Figure:
+    closed = d.A - d.B @ d.K, d.B, _first_output(s, d)
+    return loop_plots.step({"closed loop": closed}, s.dt, s.ticks // s.sample)
+
+
+def _first_output(s: LoopSetting, d: LoopDesign) -> np.ndarray:
+    return np.eye(s.plant.n, len(d.A))[:1]
+
+
+def _phase_plane(s: LoopSetting, d: LoopDesign) -> Figure:
+    """The first state and that of the second half which is its rate in a mechanical plant; the others at rest."""
+    plant, pair = s.plant, [0, s.plant.n // 2]
+    x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
+    size = 1.2 * np.maximum(
+        np.nanmax(np.abs(d.built.xs[:, pair]), axis=0), 0.1 * np.asarray(plant.scales[0])[pair]
+    )
+
+    def rates(points: np.ndarray) -> np.ndarray:
+        x = np.zeros((len(points), plant.n))
+        x[:, pair] = points
+        u = np.clip(-x @ d.K[:, : plant.n].T, -s.limits, s.limits)
+        return np.asarray(plant.dynamics(jnp.asarray(x_eq + x), jnp.asarray(u_eq + u)))[:, pair]
+
+    names = plant.states[pair[0]].label, plant.states[pair[1]].label
+    box = (-size[0], size[0]), (-size[1], size[1])
+    return loop_plots.phase_plane(rates, box, labels=names, runs=[d.built.xs[:, pair]])
+
+
+VIEWS: dict[str, Callable[[LoopSetting, LoopDesign], Figure]] = {
+    "Bode": _bode,
+    "Nyquist": _nyquist_plot,
+    "root locus": _root_locus,
+    "poles and zeros": _pole_zero,
+    "step": _step,
+    "phase plane": _phase_plane,
+}
+"""Figures of a design that take the place of the overview."""
+
+
+def _embedded(figure: Figure, alt: str) -> str:
+    """A figure of matplotlib's as an SVG document that holds it as an image."""
+    width, height = (100 * float(a) for a in figure.get_size_inches())
+    data = base64.b64encode(plots.png(figure, dpi=200)).decode()
+    image = f'<image width="{svg.px(width)}" height="{svg.px(height)}" href="data:image/png;base64,{data}"/>'
+    return svg.document(image, width, height, alt)
