@@ -226,9 +226,10 @@ def linked(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     other = {"families": ["pendulum"], "held_out": [], "variants": 500, "variants_per_shard": 1}
     manifest["config"] |= other
-    names = [s.name for s in dataset.plan.plan(dataset.DataConfig.from_dict(manifest["config"]))]
+    names = [s.name for s in dataset.layout.plan(dataset.DataConfig.from_dict(manifest["config"]))]
     manifest["shards"] = [manifest["shards"][0] | {"file": name} for name in names]
-    manifest["left_out"] = {"pendulum": manifest["left_out"]["pendulum"]}
+    config = dataset.DataConfig.from_dict(manifest["config"])
+    manifest |= dataset.manifest.totals(config, manifest["shards"])  # else it is refused for these
     (folder / "manifest.json").write_text(json.dumps(manifest))
     for name in names[1:]:
         (folder / name).unlink(missing_ok=True)

@@ -131,9 +131,9 @@ def test_a_share_of_the_variants_is_kept_for_validation_and_some_are_trained_on(
         validation=share, variants=variants, families=("pendulum", "dc_motor"), held_out=("dc_motor",)
     )
     assert config.num_validation == kept
-    split = dataset.plan.splits(config, "pendulum").tolist()
+    split = dataset.layout.splits(config, "pendulum").tolist()
     assert (split.count(b"validation"), split.count(b"train")) == (kept, variants - kept)
-    assert set(dataset.plan.splits(config, "dc_motor").tolist()) == {b"held_out"}
+    assert set(dataset.layout.splits(config, "dc_motor").tolist()) == {b"held_out"}
 
 
 def test_the_defaults_of_a_config_are_those_of_notebook_02_and_of_its_documentation():
@@ -249,7 +249,7 @@ def test_validation_and_held_out_are_kept_apart(made):
     # each family has a draw of its own
     picks = [data.variants.variant[data.rows("validation", family)].tolist() for family in FAMILIES[:2]]
     assert picks[0] != picks[1]
-    other = dataset.plan.splits(changed(seed=6), "pendulum")
+    other = dataset.layout.splits(changed(seed=6), "pendulum")
     assert other.tolist() != data.variants.split[data.variants.family == "pendulum"].tolist()
 
 
@@ -520,7 +520,7 @@ def test_compressed_it_is_smaller_and_the_same(tmp_path, monkeypatch):
 def test_a_shard_depends_on_itself_alone(made):
     """Made alone, or in a set of other families, its arrays are the same."""
     config = changed(families=("dc_motor", "two_link_arm"), held_out=("dc_motor",))
-    shard = next(s for s in dataset.plan.plan(config) if s.name == "two_link_arm-00001.h5")
+    shard = next(s for s in dataset.layout.plan(config) if s.name == "two_link_arm-00001.h5")
     alone = dataset.contents.make(config, shard).digests()
     record = next(s for s in dataset.open(made).shards if s["file"] == shard.name)
     assert {name: alone[name] for name in record["arrays"]} == {
@@ -895,7 +895,8 @@ def test_a_manifest_that_does_not_count_what_was_left_out_is_refused(where, wron
     )
     place[key] = wrong
     (copy / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(dataset.BadFile, match="left_out: expected a count for each reason, but found"):
+    words = "as in its files" if where == "of a family" else "for each reason"
+    with pytest.raises(dataset.BadFile, match=f"left_out: expected .*{words}, but found"):
         dataset.open(copy)
 
 

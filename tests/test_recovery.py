@@ -214,13 +214,13 @@ def test_the_policy_kept_recovers_no_less_than_the_lqr_at_any_size_and_costs_lea
 
 def test_no_start_of_a_training_or_of_its_validation_is_one_of_the_test(monkeypatch):
     drawn = []
-    starts, recovered = recovery.Task.starts, recovery._recovered
+    starts, recovered = recovery.RecoveryTask.starts, recovery._recovered
 
     def seen(x):
         jax.debug.callback(lambda a: drawn.append(np.array(a)), x)
         return x
 
-    monkeypatch.setattr(recovery.Task, "starts", lambda task, key, num: seen(starts(task, key, num)))
+    monkeypatch.setattr(recovery.RecoveryTask, "starts", lambda task, key, num: seen(starts(task, key, num)))
     monkeypatch.setattr(recovery, "_recovered", lambda task, actor, x0: recovered(task, actor, seen(x0)))
     plant = systems.make("pendulum")
     config = dataclasses.replace(BRIEF, loops=9)  # as in no other test: compiled here, with seen

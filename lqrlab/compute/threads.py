@@ -27,7 +27,7 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def on_threads(fn: Callable[[T], S], items: Sequence[T], program: Hashable) -> list[S]:
-    """``[fn(item) for item in items]`` on as many threads as there are cores.
+    """``[fn(item) for item in items]`` on as many threads as there are cores, in the caller's precision.
 
     Args:
         fn: runs one compiled program; XLA lets other threads run meanwhile.
@@ -37,7 +37,14 @@ def on_threads(fn: Callable[[T], S], items: Sequence[T], program: Hashable) -> l
     name = hash(program)
     first = [] if name in _compiled else [fn(items[0])]
     _compiled.add(name)
-    return [*first, *_pool().map(fn, items[len(first) :])]
+    # a caller's ``with jax.enable_x64(True)`` holds in its own thread only
+    wide = jax.dtypes.canonicalize_dtype(float) == jnp.float64
+
+    def call(item: T) -> S:
+        with jax.enable_x64(True) if wide else contextlib.nullcontext():
+            return fn(item)
+
+    return [*first, *_pool().map(call, items[len(first) :])]
 
 
 def on_all_cores(fn: Callable[..., PyTree[Array]], *args: tuple[Array, int]) -> PyTree[Array]:
@@ -60,13 +67,10 @@ def on_all_cores(fn: Callable[..., PyTree[Array]], *args: tuple[Array, int]) -> 
     size = -(-count // pieces)
     # the last piece may overlap the one before: one shape, one program
     starts = [min(i * size, count - size) for i in range(pieces)]
-    wide = any(a.dtype == np.float64 for a in flat)
 
     def piece(start: int) -> PyTree[np.ndarray]:
-        # a caller's ``with jax.enable_x64(True)`` holds for its own thread only
-        with jax.enable_x64(True) if wide else contextlib.nullcontext():
-            done = fn(*(a if len(a) == 1 else a[start : start + size] for a in flat))
-            return jax.tree.map(np.asarray, done)
+        done = fn(*(a if len(a) == 1 else a[start : start + size] for a in flat))
+        return jax.tree.map(np.asarray, done)
 
     def joined(*parts: np.ndarray) -> Array:
         fresh = [part[i * size - start :] for i, (part, start) in enumerate(zip(parts, starts))]

@@ -3,9 +3,8 @@
 import jax
 import numpy as np
 
-from lqrlab import control
+from lqrlab.dataset import table
 from lqrlab.dataset.data_config import DataConfig
-from lqrlab.systems import Coordinates, Linear
 
 ROUNDING = 2e-6
 """Relative error that float32 in the file explains: some ten roundings."""
@@ -27,16 +26,20 @@ def check(arrays: dict[str, np.ndarray], config: DataConfig) -> tuple[float, lis
     of = arrays["trajectories/variant"]
     if not len(of):
         return 0.0, []
-    coordinates, (A, B, Q, R, N) = _sampled(arrays)
-    (n, m), of_loops = arrays["variants/B"].shape[1:], coordinates[of]
-    P = coordinates.scale_cost(arrays["variants/P"])[:, :n, :n]
-    K = coordinates.scale_gain(arrays["variants/K"])[:, :m, :n]
+    columns = {
+        name.removeprefix("variants/"): a for name, a in arrays.items() if name.startswith("variants/")
+    }
+    n, m = columns["B"].shape[1:]
+    problem = jax.tree.map(np.asarray, table.problem([columns]))
+    units = problem.coordinates[of]
+    K = problem.K[of, :m, :n]
+    A, Q, P = (a[of, :n, :n] for a in (problem.A, problem.Q, problem.P))
+    B, N, R = problem.B[of, :n, :m], problem.N[of, :n, :m], problem.R[of, :m, :m]
     S = R + B.swapaxes(1, 2) @ P @ B
     W = np.concatenate([np.concatenate([Q, N], 2), np.concatenate([N.swapaxes(1, 2), R], 2)], 1)
-    A, B, W, P, K, S = (a[of] for a in (A, B, W, P, K, S))
-    x = of_loops.scale_state(arrays["trajectories/states"])[..., :n]
-    u = of_loops.scale_input(arrays["trajectories/controls"])[..., :m]
-    x0, cost = of_loops.scale_state(arrays["trajectories/x0"])[..., :n], arrays["trajectories/cost"]
+    x = units.scale_state(arrays["trajectories/states"])[..., :n]
+    u = units.scale_input(arrays["trajectories/controls"])[..., :m]
+    x0, cost = units.scale_state(arrays["trajectories/x0"])[..., :n], arrays["trajectories/cost"]
     before, after = x[:, :-1], x[:, 1:]
 
     step = np.abs(after - _times(A, before) - _times(B, u))
@@ -72,17 +75,6 @@ def check(arrays: dict[str, np.ndarray], config: DataConfig) -> tuple[float, lis
             which = f"trajectory {bad[0]}" + (f" and {len(bad) - 1} more" if len(bad) > 1 else "")
             problems.append(f"{which}: {why} (relative error {error[bad].max():.1e})")
     return float(max(np.max(error) for error in errors.values())), problems
-
-
-def _sampled(arrays: dict[str, np.ndarray]) -> tuple[Coordinates, list[np.ndarray]]:
-    """Units of each variant, and its sampled problem (A, B, Q, R, N) in them, not padded."""
-    n, m = arrays["variants/B"].shape[1:]
-    coordinates = Coordinates.from_scales(arrays["variants/scale_x"], arrays["variants/scale_u"])
-    linear = Linear(**{name: arrays[f"variants/{name}"] for name in ("A", "B", "Q", "R", "dt")})  # type: ignore[arg-type]
-    plant = coordinates.scale_plant(linear)  # padded: one program for all families
-    with jax.enable_x64(True):
-        wide = control.discretize(plant.A, plant.B, plant.Q, plant.R, plant.dt)
-    return coordinates, [np.asarray(a)[:, :i, :j] for a, i, j in zip(wide, (n, n, n, m, n), (n, m, n, m, m))]
 
 
 def _times(M: np.ndarray, v: np.ndarray) -> np.ndarray:

@@ -9,13 +9,12 @@ from jaxtyping import Bool
 
 import lqrlab
 from lqrlab import systems
-from lqrlab.dataset import manifest, shards, trajectories
+from lqrlab.dataset import layout, shards, trajectories
 from lqrlab.dataset.data_config import DataConfig
-from lqrlab.dataset.plan import Shard, keys, splits
+from lqrlab.dataset.layout import Shard, keys, splits
 from lqrlab.dataset.table import Columns
 from lqrlab.dataset.trajectories import Runs
 from lqrlab.simulation import Problem
-from lqrlab.systems import Plant
 
 
 def make(config: DataConfig, shard: Shard, controller: object = None) -> shards.Content:
@@ -53,7 +52,7 @@ def content(
     plants = problem.plant
     assert plants is not None
     about = {
-        "format": manifest.FORMAT,
+        "format": layout.FORMAT,
         "config": config.to_json(),
         "family": shard.family,
         "first_variant": shard.first,
@@ -67,7 +66,10 @@ def content(
         "h5py": h5py.__version__,
         "platform": jax.default_backend(),
     }
-    return shards.Content(arrays, _units(plants, segments=config.segmented), about, config.compression)
+    x, u = (", ".join(signal.unit for signal in signals) for signals in (plants.states, plants.inputs))
+    parameters = systems.parameter_fields(type(plants)).items()
+    units = layout.units(config, x, u, {name: field.metadata["unit"] for name, field in parameters})
+    return shards.Content(arrays, units, about, config.compression)
 
 
 def columns(config: DataConfig, shard: Shard, problem: Problem) -> Columns:
@@ -105,26 +107,3 @@ def _rows(config: DataConfig, runs: Runs) -> Runs:
 def _chosen(chosen: np.ndarray, a: np.ndarray) -> np.ndarray:
     """The rows of the loops that are kept, one after the other; uncopied where all are."""
     return (a if chosen.all() else a[chosen]).reshape(-1, *a.shape[3:])
-
-
-def _units(plants: Plant, *, segments: bool) -> dict[str, str]:
-    x, u = (", ".join(s.unit for s in signals) for signals in (plants.states, plants.inputs))
-    parameters = systems.parameter_fields(type(plants))
-    units = {
-        "variants/A": f"rows ({x})/s, columns 1/({x})",
-        "variants/B": f"rows ({x})/s, columns 1/({u})",
-        "variants/Q": f"rows and columns 1/({x})",
-        "variants/R": f"rows and columns 1/({u})",
-        "variants/K": f"rows ({u}), columns 1/({x})",
-        "variants/P": f"rows and columns 1/({x}), times s",
-        "variants/dt": "s",
-        "variants/scale_x": x,
-        "variants/scale_u": u,
-        "trajectories/x0": x,
-        "trajectories/states": x,
-        "trajectories/controls": u,
-        "trajectories/cost": "s",
-    }
-    if segments:
-        units["trajectories/start"] = "steps"
-    return units | {f"variants/parameters/{name}": f.metadata["unit"] for name, f in parameters.items()}

@@ -15,8 +15,8 @@ from lqrlab.compute import checks
 from lqrlab.compute.files import locked
 from lqrlab.dataset import card, contents, manifest, shards, store, verification
 from lqrlab.dataset.data_config import DataConfig
+from lqrlab.dataset.layout import Shard, plan
 from lqrlab.dataset.manifest import Record
-from lqrlab.dataset.plan import Shard, plan
 from lqrlab.simulation import binding, is_policy
 
 Progress = Callable[[int, int, str], None]
@@ -72,7 +72,6 @@ def generate(
     manifest.check_folder(folder, config)  # before the lock, whose file stays in the folder
     with locked(folder):
         manifest.claim(folder, config)
-        manifest.remove_partial(folder, config)
         todo, records = plan(config), list[Record]()
         here = jax.config.jax_default_device  # type: ignore[attr-defined]  # of this thread; others do not inherit it
         engine = engine or partial(_threads, devices or [here])
@@ -84,7 +83,7 @@ def generate(
             _report(progress, todo, len(records))
         manifest.seal(folder, config, records)
         data = store.open(folder)
-        manifest.put(folder / card.FILE, card.write(data))
+        manifest.put(folder / manifest.CARD, card.write(data))
     return data
 
 
@@ -144,8 +143,8 @@ def produce(
     """
     path = folder / shard.name
     found = verification.examine(path, config, shard) if os.path.lexists(path) else None
-    if found and not found.problems and found.content and found.digests:
-        return manifest.record(path, shard.family, found.content, found.digests)
+    if found and found.entry:
+        return found.entry
     device = idle.get() if idle else None
     try:
         with jax.default_device(device) if idle else contextlib.nullcontext():

@@ -7,26 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from lqrlab.compute.files import LOCK, PART, read_object, write_atomic
-from lqrlab.dataset import layout
 from lqrlab.dataset.data_config import MOST_BYTES, DataConfig
-from lqrlab.dataset.plan import Shard, plan
+from lqrlab.dataset.layout import FORMAT, REASONS, plan, wrong
 from lqrlab.dataset.shards import BadFile, Content, header
 
-FORMAT = "lqrlab data set 1"
 CARD = "card.md"
 _CONFIG, _MANIFEST = "config.json", "manifest.json"
 
-REASONS = {
-    "no_stabilizing_design": "variants without a stabilizing optimal gain, and all their trajectories",
-    "diverged": "trajectories that diverged: a state beyond 1000 scales (and 1000 times its start), or still growing",
-    "saturated": "trajectories whose input stayed at its limit while the state moved away",
-}
-"""Why a variant (the first) or a trajectory may be left out."""
-
 _REMEDY = "generate() with the same config makes it again"
-
 Record = dict[str, Any]
-"""The manifest's entry of a file."""
+"""The manifest, or its entry of a file."""
 
 
 def check_folder(folder: Path, config: DataConfig) -> None:
@@ -55,14 +45,10 @@ def check_folder(folder: Path, config: DataConfig) -> None:
 
 
 def claim(folder: Path, config: DataConfig) -> None:
-    """Mark a folder as that of one config, before anything is computed; see :func:`check_folder`."""
+    """Mark a folder as that of one config, before anything is computed, and remove what a killed run half wrote."""
     check_folder(folder, config)
     if not (folder / _CONFIG).exists():
         write_atomic(folder / _CONFIG, f"{config.to_json()}\n")
-
-
-def remove_partial(folder: Path, config: DataConfig) -> None:
-    """Remove the half-written files of a killed run, and no other ones, from a folder that is claimed."""
     for name in (*(shard.name for shard in plan(config)), _CONFIG, _MANIFEST, CARD):
         (folder / (name + PART)).unlink(missing_ok=True)
 
@@ -82,20 +68,21 @@ def record(path: Path, family: str, content: Content, digests: dict[str, str]) -
     }
 
 
+def totals(config: DataConfig, records: Iterable[Record]) -> Record:
+    """How many variants and trajectories all files have, and how many are left out in each family and why."""
+    found: Record = {"variants": 0, "trajectories": 0, "left_out": {family: {} for family in config.families}}
+    for entry in records:
+        found["variants"] += entry["variants"]
+        found["trajectories"] += entry["trajectories"]
+        of = found["left_out"][entry["family"]]
+        of.update({reason: of.get(reason, 0) + number for reason, number in entry["left_out"].items()})
+    return found
+
+
 def seal(folder: Path, config: DataConfig, records: list[Record]) -> None:
     """Write the manifest: the data set is complete from here on."""
-    left_out: dict[str, dict[str, int]] = {family: {} for family in config.families}
-    for r in records:
-        of = left_out[r["family"]]
-        of.update({reason: of.get(reason, 0) + number for reason, number in r["left_out"].items()})
-    manifest = {
-        "format": FORMAT,
-        "config": json.loads(config.to_json()),
-        "variants": sum(r["variants"] for r in records),
-        "trajectories": sum(r["trajectories"] for r in records),
-        "left_out": left_out,
-        "shards": records,
-    }
+    about = {"format": FORMAT, "config": json.loads(config.to_json())}
+    manifest = about | totals(config, records) | {"shards": records}
     put(folder / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
@@ -136,60 +123,36 @@ def read(folder: Path) -> tuple[DataConfig, Record]:
 
 def _check(manifest: Record, config: DataConfig) -> None:
     """Refuse a manifest with other files than its config makes; so no name in it can lead out of the folder."""
-    shards = _typed("shards", manifest.get("shards"), list)
-    planned = plan(config)
-    listed = [_typed("an entry of shards", shard, dict).get("file") for shard in shards]
-    if listed != [shard.name for shard in planned]:
-        odd = sorted({str(name) for name in listed} ^ {shard.name for shard in planned})
+    entries = manifest["shards"]
+    listed = [(entry["file"], entry["family"]) for entry in entries]
+    planned = [(shard.name, shard.family) for shard in plan(config)]
+    if listed != planned:
+        odd = sorted({str(name) for name, _ in {*listed} ^ {*planned}})
         raise ValueError(f"the files it lists are not those of its config: {', '.join(odd[:5])}")
-    for place, entry in zip(planned, shards):
-        why = next(_wrong(entry, config, place), "")
-        if why:
-            raise ValueError(f"{place.name}: {why}")
-    for key in ("variants", "trajectories"):
-        _typed(key, manifest.get(key), int)
-    if manifest.get("left_out", {}).keys() != set(config.families):
-        raise ValueError("left_out: expected a count for each family")
-    for reasons in manifest["left_out"].values():
-        _check_left_out(reasons)
+    for entry in entries:
+        for why in _wrong(entry, config):
+            raise ValueError(f"{entry['file']}: {why}")
+    for key, count in totals(config, entries).items():
+        if manifest.get(key) != count:
+            raise ValueError(f"{key}: expected {count} as in its files, but found {manifest.get(key)!r:.100}")
 
 
-def _wrong(entry: Record, config: DataConfig, place: Shard) -> Iterator[str]:
+def _wrong(entry: Record, config: DataConfig) -> Iterator[str]:
     """What is wrong with the entry of a file, in words."""
-    if entry.get("family") != place.family:
-        yield f"family: expected {place.family}, but found {entry.get('family')!r:.100}"
+    yield from wrong(entry["arrays"], config)
     for key in ("bytes", "variants", "trajectories"):
-        if not 0 <= _typed(key, entry.get(key), int) < 2**63:
-            yield f"{key} is {entry[key]!s:.100}"
-    _check_left_out(entry.get("left_out"))
-    _typed("attributes", entry.get("attributes"), str)
-    arrays = _typed("arrays", entry.get("arrays"), dict)
-    for name, described in arrays.items():
-        if _typed(name, described, dict).keys() != {"shape", "dtype", "sha256"}:
-            yield f"{name} is described by {sorted(described)}"
-    if absent := layout.missing(arrays, config):
-        yield absent
+        if type(entry[key]) is not int or not 0 <= entry[key] < 2**63:
+            yield f"{key}: expected a whole number ≥ 0, but found {entry[key]!r:.100}"
     for key in ("variants", "trajectories"):
-        if [entry[key]] != arrays[f"{key}/variant"]["shape"]:
+        if [entry[key]] != entry["arrays"][f"{key}/variant"]["shape"]:
             yield f"{key} is {entry[key]}, but its arrays have another number of rows"
-
-
-def _check_left_out(reasons: object) -> None:
-    """Refuse what does not count what was left out, for each reason."""
+    reasons = entry["left_out"]
     if not (
         isinstance(reasons, dict)
         and reasons.keys() <= REASONS.keys()
         and all(type(number) is int and number >= 0 for number in reasons.values())
     ):
-        raise ValueError(f"left_out: expected a count for each reason, but found {reasons!r:.100}")
-
-
-def _typed(name: str, value: Any, kind: type) -> Any:
-    """``value``, which is of this type, or a ``ValueError``."""
-    if type(value) is not kind:
-        words = {int: "a whole number", str: "a text", list: "a list", dict: "a table of names and values"}
-        raise ValueError(f"{name}: expected {words[kind]}, but found {value!r:.100}")
-    return value
+        yield f"left_out: expected a count for each reason, but found {reasons!r:.100}"
 
 
 def looked_over(folder: Path, entries: Iterable[Record]) -> Iterator[tuple[Path, str]]:

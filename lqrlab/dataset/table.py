@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32, Int
+from jaxtyping import Array, Float32, Int
 
 from lqrlab.compute import pytree
 from lqrlab.simulation import Problem, Told
@@ -26,13 +26,11 @@ class VariantTable:
 
     Attributes:
         problem: the plants with their optimum ``[V, …]``, float64 where that is allowed.
-        gains: the optimal gains, float32, as batches have them.
         train, validation, held_out: rows of each split.
         input_std: standard deviations of a stochastic expert's inputs, scaled, where somebody has designed one.
     """
 
     problem: Problem
-    gains: Float32[Array, "V 6 12"]
     train: Int[Array, " train"]
     validation: Int[Array, " validation"]
     held_out: Int[Array, " held_out"]
@@ -45,33 +43,32 @@ class VariantTable:
         """Some plants as a network sees them, float32."""
         return self.problem[rows].told().astype(np.dtype(np.float32))
 
-    def gain(self, rows: object) -> Float[Array, "*rows 6 12"]:
-        """Optimal gains of some plants, float32."""
-        return self.gains[rows]
+    def gain(self, rows: object) -> Float32[Array, "*rows 6 12"]:
+        """Optimal gains of some plants."""
+        return self.problem.K[rows].astype(np.float32)
 
     def extended(self, more: Problem) -> "VariantTable":
         """The table with further plants after its rows, which belong to no split."""
-        problem, gains = jax.tree.map(
-            lambda a, b: jnp.concatenate([a, jnp.asarray(b, a.dtype)]),
-            (self.problem, self.gains),
-            (more, more.K),
-        )
-        return dataclasses.replace(self, problem=problem, gains=gains, input_std=None)
+        problem = jax.tree.map(lambda a, b: jnp.concatenate([a, jnp.asarray(b, a.dtype)]), self.problem, more)
+        return dataclasses.replace(self, problem=problem, input_std=None)
 
 
-def build(tables: Sequence[Columns]) -> VariantTable:
-    """The table of the plants of all files, sampled in float64; their optimum is in the files."""
+def problem(tables: Sequence[Columns]) -> Problem:
+    """The scaled problem of the plants of some files, sampled in float64; their optimum is in the files."""
     full = [columns for columns in tables if len(columns["dt"])]
     with jax.enable_x64(True):
         bare = Problem.together([_part(columns) for columns in full], optimum=False)
         K = np.concatenate([pad_matrix(columns["K"], M_MAX, N_MAX) for columns in full])
         P = np.concatenate([pad_matrix(columns["P"], N_MAX, N_MAX) for columns in full])
-        problem = dataclasses.replace(bare, K=jnp.asarray(K), P=jnp.asarray(P)).scaled()
+        return dataclasses.replace(bare, K=jnp.asarray(K), P=jnp.asarray(P)).scaled()
+
+
+def build(tables: Sequence[Columns]) -> VariantTable:
+    """The table of the plants of all files, float64 where that is allowed."""
     split = np.concatenate([columns["split"] for columns in tables]).astype(str)
     rows = (jnp.asarray(np.flatnonzero(split == name), jnp.int32) for name in SPLITS)
     wide = np.float64 if jax.config.read("jax_enable_x64") else np.float32
-    problem = jax.tree.map(lambda a: jnp.asarray(a, wide), problem)
-    return VariantTable(problem, problem.K.astype(jnp.float32), *rows)
+    return VariantTable(jax.tree.map(lambda a: jnp.asarray(a, wide), problem(tables)), *rows)
 
 
 def _part(columns: Columns) -> Part:

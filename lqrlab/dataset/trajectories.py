@@ -10,9 +10,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from lqrlab import simulation, systems
 from lqrlab.compute.jit import KEPT
-from lqrlab.dataset import manifest
 from lqrlab.dataset.data_config import DataConfig
-from lqrlab.dataset.plan import Shard, keys
+from lqrlab.dataset.layout import REASONS, Shard, keys
 from lqrlab.simulation import Keep, LinearPolicy, Problem, verdict
 from lqrlab.systems import M_MAX, N_MAX, Plant
 
@@ -164,7 +163,7 @@ def _tail(num_steps: int) -> int:
 
 
 def kept(config: DataConfig, problem: Problem, runs: Runs) -> tuple[Bool[np.ndarray, "v s"], dict[str, int]]:
-    """Which loops are kept, and how many variants or loops are left out for each of ``manifest.REASONS``.
+    """Which loops are kept, and how many variants or loops are left out for each of ``layout.REASONS``.
 
     A loop is left out if it diverges (:mod:`lqrlab.simulation.verdict`), or if its input was at its limit for half of
     the last quarter while the state moved away: further from rest, in cost, than where it began.
@@ -187,4 +186,4 @@ def kept(config: DataConfig, problem: Problem, runs: Runs) -> tuple[Bool[np.ndar
     good = np.asarray(problem.has_optimum)
     optimal = good[:, None]
     left_out = (~good, optimal & ~stays, optimal & stays & stuck)
-    return optimal & stays & ~stuck, {name: int(a.sum()) for name, a in zip(manifest.REASONS, left_out)}
+    return optimal & stays & ~stuck, {name: int(a.sum()) for name, a in zip(REASONS, left_out)}

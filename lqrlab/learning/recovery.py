@@ -112,7 +112,7 @@ class _Window(NamedTuple):
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Task:
+class RecoveryTask:
     """What is constant in a training."""
 
     problem: Problem
@@ -179,7 +179,7 @@ def train_recovery(
     return Recovery(RecoveryPolicy(best, task.regulator), metrics)
 
 
-def task_of(plant: Plant, limits: tuple[ArrayLike, ArrayLike], config: RecoveryConfig) -> Task:
+def task_of(plant: Plant, limits: tuple[ArrayLike, ArrayLike], config: RecoveryConfig) -> RecoveryTask:
     """What :func:`train_recovery` works on."""
     problem = Problem.of(plant, limits=limits)
     regulator = Regulator.of(problem)
@@ -187,12 +187,12 @@ def task_of(plant: Plant, limits: tuple[ArrayLike, ArrayLike], config: RecoveryC
     assert problem.continuous is not None
     weight = jnp.mean(jnp.diag(problem.continuous.Q) * regulator.scale_x**2)
     outside_cost = _OUTSIDE**2 * weight * problem.dt / (1 - config.discount)
-    return Task(
+    return RecoveryTask(
         problem, regulator, outside_cost, dataclasses.replace(config, seed=0)
     )  # one program for all seeds
 
 
-def _started(task: Task, keys: list[Array]) -> _Learner:
+def _started(task: RecoveryTask, keys: list[Array]) -> _Learner:
     """The LQR and its cost to go; the loops' ages are spread, so that not all get new starts at once."""
     config, r = task.config, task.regulator
     actor = RecoveryPolicy.start(r, config.width, key=keys[0]).layers
@@ -224,7 +224,7 @@ def _clip_back(steepest: float, _: None, slope: Array) -> tuple[Array]:
 clipped.defvjp(lambda x, steepest: (x, None), _clip_back)
 
 
-def window_loss(task: Task, actor: Layers, target: Layers, x0: Array) -> tuple[Array, _Window]:
+def window_loss(task: RecoveryTask, actor: Layers, target: Layers, x0: Array) -> tuple[Array, _Window]:
     """The sum over loops of the logarithm of the cost from x0 ``[loops, n]``: a window of it, then the critic's.
 
     The logarithm makes a loop that almost diverges weigh as much as one that is nearly at rest.
@@ -257,13 +257,13 @@ def window_loss(task: Task, actor: Layers, target: Layers, x0: Array) -> tuple[A
     return loss, jax.lax.stop_gradient(_Window(xs, to_go, counts, end, alive))
 
 
-def _critic_loss(critic: Layers, task: Task, seen: _Window) -> Array:
+def _critic_loss(critic: Layers, task: RecoveryTask, seen: _Window) -> Array:
     error = jnp.log(task.value(critic, seen.xs)) - jnp.log(jnp.clip(seen.to_go, _TINY, task.outside_cost))
     return jnp.sum(jnp.where(seen.counts, error**2, 0.0)) / jnp.sum(seen.counts, dtype=error.dtype)
 
 
 @jax.jit
-def _steps(task: Task, learner: _Learner, key: Array) -> tuple[_Learner, tuple[Array, Array]]:
+def _steps(task: RecoveryTask, learner: _Learner, key: Array) -> tuple[_Learner, tuple[Array, Array]]:
     """The optimizer steps of one report, and their mean losses."""
     config = task.config
     actor_opt, critic_opt = _optimizers(config)
@@ -298,7 +298,7 @@ def _updated(
     return optax.apply_updates(params, updates), state
 
 
-def _renewed(task: Task, seen: _Window, age: Array, key: Array) -> tuple[Array, Array]:
+def _renewed(task: RecoveryTask, seen: _Window, age: Array, key: Array) -> tuple[Array, Array]:
     """The loops' states and ages: those that left the region, are at rest, or are old get new starts."""
     r = task.regulator
     rested = quadratic(r.P, r.scaled(seen.end)) < _REST * r.level
@@ -307,7 +307,7 @@ def _renewed(task: Task, seen: _Window, age: Array, key: Array) -> tuple[Array, 
 
 
 @jax.jit
-def _recovered(task: Task, actor: Layers, x0: Array) -> tuple[Array, Array]:
+def _recovered(task: RecoveryTask, actor: Layers, x0: Array) -> tuple[Array, Array]:
     """Shares of starts ``[num, n]`` recovered, one for each of the sizes that they are taken times.
 
     And the mean logarithm of the cost, where a loop that does not converge costs as much as one that leaves the region.

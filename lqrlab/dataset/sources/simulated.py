@@ -12,7 +12,7 @@ from jaxtyping import Int, PRNGKeyArray
 
 from lqrlab.dataset import contents, trajectories, windows
 from lqrlab.dataset.data_config import DataConfig
-from lqrlab.dataset.plan import plan
+from lqrlab.dataset.layout import plan
 from lqrlab.dataset.sources.protocol import BatchSpec, Source
 from lqrlab.dataset.store import Dataset
 from lqrlab.dataset.table import Columns

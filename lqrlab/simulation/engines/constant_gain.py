@@ -5,7 +5,6 @@ core's cache, so that every operation is elementwise over contiguous memory, one
 matrices are read from the cache in all steps of its block.
 """
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -93,12 +92,9 @@ def _on_threads(
         for name, a in (kept.points | kept.intervals).items()
     }
     result |= {name: aligned((len(x0), *a.shape[2:]), a.dtype) for name, a in kept.totals.items()}
-    # float64 that a caller has switched on holds in the caller's thread only
-    wide = jax.dtypes.canonicalize_dtype(float) == jnp.float64
 
     def call(firsts: Int[np.ndarray, " blocks"]) -> None:
-        with jax.enable_x64(True) if wide else contextlib.nullcontext():
-            kept = program(layout, firsts, loops, x0, key)
+        kept = program(layout, firsts, loops, x0, key)
         for name, blocks in (kept.points | kept.intervals | kept.totals).items():
             for at, block in zip(firsts, np.asarray(blocks)):
                 place = result[name][at : at + layout.width]
