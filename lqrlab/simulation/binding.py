@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lqrlab.compute import checks
 from lqrlab.control import ILQR, LQG, LQR, Integral, LQTracking, TimeVaryingLQR
 from lqrlab.simulation import controllers
 from lqrlab.simulation.policies import LinearPolicy, Policy, tracking
@@ -71,12 +72,23 @@ def _function(make: Callable[[Problem], object], problem: Problem) -> Policy:
         raise ValueError(
             f"controller: expected a function from a problem to a policy, but found one of {signature}"
         ) from None
-    made = make(problem)
+    made = make(_with_optimum(problem))
     if not is_policy(made) and callable(made):
         raise ValueError(
             f"controller: expected a function from a problem to a policy, but it returned {type(made).__name__}"
         )
     return bind(made, problem)
+
+
+def _with_optimum(problem: Problem) -> Problem:
+    """The problem with K and P, which a function may ask for, unless there are none or it is hidden."""
+    hidden = not checks.traced(problem.A) and not np.isfinite(problem.A).all()
+    if problem.P is not None or hidden:
+        return problem
+    try:
+        return problem.solved(check=False)
+    except ValueError:  # without an optimum it can be controlled all the same
+        return problem
 
 
 TABLE: list[Kind] = [

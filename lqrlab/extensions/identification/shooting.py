@@ -273,7 +273,7 @@ def minimised(
 
 
 def first_states(segments: Segments, log: Log) -> Float[np.ndarray, "S n"]:
-    """First states of segments, roughly: measured ones as they are, others by a Kalman filter of the linearised plant."""
+    """First states of segments: measured ones as they are, others by a Kalman filter of the linearised plant."""
     plant = segments.plant
     x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
     n, which = plant.n, segments.which
