@@ -89,3 +89,12 @@ def memory_is_bounded():
     yield
     if psutil.Process().memory_info().rss > 0.7 * ONE_PROCESS:
         give_back()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    """pytest collects garbage five times at its end, which takes long beside a full heap: execnet interrupts a worker
+    that is not over after five seconds, wherever it is, and what the interrupt meets there is blamed on the tests."""
+    if hasattr(session.config, "workerinput"):
+        give_back()
+        gc.freeze()  # nothing is left to be collected

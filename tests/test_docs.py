@@ -98,7 +98,7 @@ def pages_with_code():
             yield pytest.param(page, marks=marks, id=page.stem)
 
 
-@pytest.mark.parametrize("page", pages_with_code())
+@pytest.mark.parametrize("page", list(pages_with_code()))
 def test_code_on_pages_runs(page, blocks, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(systems.families, "FAMILIES", dict(systems.families.FAMILIES))
