@@ -155,9 +155,12 @@ class Log:
             kept.append([known.index(checks.choice(kind, name, known)) for name in wanted])
         i, j = kept
         return dataclasses.replace(
-            self, us=self.us[:, i], ys=self.ys[:, j],
-            inputs=tuple(self.inputs[k] for k in i), outputs=tuple(self.outputs[k] for k in j),
-        )  # fmt: skip
+            self,
+            us=self.us[:, i],
+            ys=self.ys[:, j],
+            inputs=tuple(self.inputs[k] for k in i),
+            outputs=tuple(self.outputs[k] for k in j),
+        )
 
     def remarks(self) -> list[str]:
         """Remarks of a careful engineer on the signals: notes of reading, constants, saturation, steps.
