@@ -656,6 +656,13 @@ def test_vectors_are_reproducible_and_refuse_what_is_wrong():
         gymnasium.make("lqrlab/Plant-v0")
 
 
+def test_former_names_lead_to_the_new_ones():
+    assert environments.Channel is environments.InputChannel
+    assert environments.Range is environments.InputRange
+    assert environments.Box is environments.BoxSpace
+    assert not hasattr(environments, "brax")  # whose training does not run with today's JAX
+
+
 # Agents as policies ----------------------------------------------------------------------------------------------
 
 
