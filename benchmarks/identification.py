@@ -51,7 +51,7 @@ def records(
 def bench_identify(orders: Sequence[int] = (2, 4), *, num: int = 50, repeats: int = 3) -> list[Row]:
     """Errors of linear models on ``num`` records and their rate, then a fit of a cart-pole's five parameters.
 
-    nfoursid and jax-sysid are measured beside where they are installed (``pip install nfoursid jax-sysid``).
+    nfoursid and jax-sysid are measured too where they are installed (``pip install nfoursid jax-sysid``).
     """
     return [each for n in orders for each in _linear(n, num, repeats)] + _physical(repeats)
 

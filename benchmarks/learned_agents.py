@@ -78,7 +78,7 @@ class AgentRow:
 def bench_rl(
     plants: Sequence[str] = PLANTS, *, seeds: int = 5, size: Training | None = None, episodes: int = 200
 ) -> Iterator[AgentRow]:
-    """Cost above the optimum of policies that were learned, plant by plant, beside the LQR."""
+    """Cost above the optimum of policies that were learned, plant by plant, next to the LQR."""
     for row, _ in agents_table(plants, seeds=seeds, size=size, episodes=episodes):
         yield row
 
@@ -268,7 +268,7 @@ def sac(env: Environment, size: Training, keys: Array) -> list[Callable]:
 
 
 def root_of_excess(env: Environment) -> Callable[[Array, Array, Array, Array], Array]:
-    """The reward −√excess: zero for the LQR alone, like ``excess``, but large errors weigh less beside small ones."""
+    """The reward −√excess: zero for the LQR alone, like ``excess``, but large errors weigh less."""
     pool = jax.tree.map(jnp.asarray, env.pool)
     K, S = (np.asarray(a)[0].astype(env.dtype) for a in (pool.K, pool.S))
 
