@@ -51,7 +51,7 @@ def records(
 def bench_identify(orders: Sequence[int] = (2, 4), *, num: int = 50, repeats: int = 3) -> list[Row]:
     """Errors of linear models on ``num`` records and their rate, then a fit of a cart-pole's five parameters.
 
-    nfoursid and jax-sysid are measured beside where they are installed (``pip install nfoursid jax-sysid``).
+    nfoursid and jax-sysid are measured too where they are installed (``pip install nfoursid jax-sysid``).
     """
     return [each for n in orders for each in _linear(n, num, repeats)] + _physical(repeats)
 
@@ -63,9 +63,10 @@ def _linear(n: int, num: int, repeats: int) -> list[Row]:
         "subspace, one by one": lambda: [_alone(u, y, n) for u, y in zip(us, ys)],
     }
     others = {
-        library: partial(find, n) for library, find in (("nfoursid", _nfoursid), ("jax_sysid", _jax_sysid))
+        library: partial(find, n)
+        for library, find in (("nfoursid", _nfoursid), ("jax_sysid", _jax_sysid))
         if importlib.util.find_spec(library)
-    }  # fmt: skip
+    }
     methods |= {name: partial(_each, find, us, ys) for name, find in others.items()}
     found = {name: method() for name, method in methods.items()}
     found["subspace and refine"] = [_alone(u, y, n, refined=True) for u, y in zip(us, ys)]
@@ -142,9 +143,13 @@ def _physical(repeats: int) -> list[Row]:
     true, nominal = systems.make("cart_pole", pole_mass=0.13, pole_length=0.6), systems.make("cart_pole")
     gain = control.lqrd(*nominal.matrices(), *nominal.weights(), nominal.dt).K
     run = simulation.rollout(
-        true, simulation.LinearPolicy(gain), jnp.zeros(4), 2000,
-        excitation=0.4 * nominal.scales[1], key=jax.random.key(0),
-    )  # fmt: skip
+        true,
+        simulation.LinearPolicy(gain),
+        jnp.zeros(4),
+        2000,
+        excitation=0.4 * nominal.scales[1],
+        key=jax.random.key(0),
+    )
     log = identification.read(run, plant=true)
     noise = 0.01 * log.ys.std(0) * np.random.default_rng(0).normal(size=log.ys.shape)
     log = dataclasses.replace(log, ys=log.ys + noise)

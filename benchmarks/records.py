@@ -85,7 +85,7 @@ def _rows(record: Mapping[str, Any], part: str) -> list[Row]:
 
 
 def _named(record: Mapping[str, Any]) -> dict[str, Row]:
-    return {f"{part}: {row.name}": row for part in record["parts"] for row in _rows(record, part)}
+    return {row.name: row for part in record["parts"] for row in _rows(record, part)}
 
 
 @dataclasses.dataclass(frozen=True)

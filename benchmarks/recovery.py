@@ -24,7 +24,7 @@ _SIZES = (1.0, 2.0, 4.0)
 _TIMES = {"cart_pole": 1.5, "furuta_pendulum": 1.5, "acrobot": 1.5}
 """Target of the share at two scales, in terms of the LQR's; 1 for the others."""
 _COSTED = {"quadrotor": (4.0, 16)}
-"""Size and number of the starts whose cost is set beside the best known."""
+"""Size and number of the starts whose cost is compared with the best known."""
 
 
 def bench_recovery(

@@ -1,4 +1,4 @@
-"""Train steps of the transformer beside PyTorch's, of the same network with the same weights and data.
+"""Train steps of the transformer next to PyTorch's, of the same network with the same weights and data.
 
     python -m benchmarks.torch_step
 

@@ -159,10 +159,7 @@ def _spread(values: list[float]) -> tuple[float, float, float]:
     return ordered[len(ordered) // 2], ordered[0], ordered[-1]
 
 
-PARTS: Parts = {
-    "table": (bench_unknown, {"size": QUICK}),
-    "tune": (tune_unknown, {}),
-}
+PARTS: Parts = {"table": (bench_unknown, {"size": QUICK}), "tune": (tune_unknown, {})}
 
 if __name__ == "__main__":
     main(PARTS)

@@ -23,7 +23,7 @@ from PIL import Image
 
 from lqrlab import evaluation, simulation, systems
 from lqrlab.extensions import environments
-from lqrlab.extensions.environments import ids
+from lqrlab.extensions.environments import agents, ids
 from lqrlab.workbench.panels import policy_inspector, region_of_attraction
 
 ROOT = Path(__file__).parents[1]
@@ -656,6 +656,13 @@ def test_vectors_are_reproducible_and_refuse_what_is_wrong():
         gymnasium.make("lqrlab/Plant-v0")
 
 
+def test_former_names_lead_to_the_new_ones():
+    assert environments.Channel is environments.InputChannel
+    assert environments.Range is environments.InputRange
+    assert environments.Box is environments.BoxSpace
+    assert not hasattr(environments, "brax")  # whose training does not run with today's JAX
+
+
 # Agents as policies ----------------------------------------------------------------------------------------------
 
 
@@ -687,7 +694,7 @@ def test_models_of_a_library_on_the_host_are_policies_too():
     np.testing.assert_allclose(policy(policy.init((2,)), x)[1], -x @ model.K.T, rtol=1e-5)
     score = evaluation.evaluate(policy, systems.make("pendulum"), key=KEY, num_initial=2)
     np.testing.assert_allclose(score.ratio, 1.0, rtol=1e-5)
-    recurrent = environments.host_agent(Model(env, memory=()).predict, env)
+    recurrent = agents.host_agent(Model(env, memory=()).predict, env)
     with pytest.raises(Exception, match="predict: expected an agent without memory"):
         recurrent(jnp.zeros(2, jnp.float32))
     with pytest.raises(ValueError, match="agent: expected a function"):

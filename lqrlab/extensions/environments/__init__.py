@@ -11,7 +11,7 @@ from lqrlab.extensions.environments.ids import register
 
 if TYPE_CHECKING:
     from lqrlab.extensions.environments.actions import Action, Full, InputChannel, InputRange, Levels, Mask
-    from lqrlab.extensions.environments.agents import AgentPolicy, host_agent, optimal
+    from lqrlab.extensions.environments.agents import AgentPolicy, optimal
     from lqrlab.extensions.environments.core import Environment
     from lqrlab.extensions.environments.episode_recording import Recorder, play
     from lqrlab.extensions.environments.factory import make
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "actions": ("Action", "Full", "InputChannel", "InputRange", "Levels", "Mask"),
-    "agents": ("AgentPolicy", "host_agent", "optimal"),
+    "agents": ("AgentPolicy", "optimal"),
     "core": ("Environment",),
     "episode_recording": ("Recorder", "play"),
     "factory": ("make",),

@@ -139,12 +139,17 @@ class Environment:
             variant = jax.random.randint(which, (), 0, len(self.pool), jnp.int32)
         f, zero = self.dtype, jnp.zeros((), self.dtype)
         state = State(
-            x=jnp.zeros(self.n, f), time=jnp.int32(0), variant=variant, optimum=zero, paid=zero, bound=zero,
+            x=jnp.zeros(self.n, f),
+            time=jnp.int32(0),
+            variant=variant,
+            optimum=zero,
+            paid=zero,
+            bound=zero,
             held=jnp.zeros(self.m if self.settings.unaddressed == "hold" else 0, f),
             queue=jnp.zeros((self.settings.delay, self.m), f),
             history=jnp.zeros((self.settings.memory, (len(self.unit_x) + self.m)), f),
             problem=problem,
-        )  # fmt: skip
+        )
         problem = self.problem_of(state)
         x = jax.random.normal(key, (self.n,), f) * problem.scale_x * self.settings.start
         x = x + jnp.asarray(self.offset, f)
@@ -228,9 +233,13 @@ class Environment:
             after, cost = moving.step(x, u, key=noise)
         excess = quadratic(problem.S, u + matvec(problem.K, x))
         new = dataclasses.replace(
-            state, x=after, time=state.time + 1, queue=queue, paid=state.paid + (excess if self.linear else cost),
+            state,
+            x=after,
+            time=state.time + 1,
+            queue=queue,
+            paid=state.paid + (excess if self.linear else cost),
             held=asked if self.settings.unaddressed == "hold" else state.held,
-        )  # fmt: skip
+        )
         terminated = ~(verdict.size(after, problem.scale_x) <= state.bound)
         truncated = (new.time >= self.settings.horizon) & ~terminated
         rewarded = self._reward(state, u, after, cost, excess)

@@ -135,9 +135,14 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
     """
 
     def __init__(
-        self, num_envs: int = 1, plant: Any = None, *, autoreset_mode: Any = AutoresetMode.NEXT_STEP,
-        render_mode: str | None = None, **settings: Any,
-    ):  # fmt: skip
+        self,
+        num_envs: int = 1,
+        plant: Any = None,
+        *,
+        autoreset_mode: Any = AutoresetMode.NEXT_STEP,
+        render_mode: str | None = None,
+        **settings: Any,
+    ):
         checks.choice("render_mode", render_mode, (None,))
         self.num_envs = checks.whole("num_envs", num_envs)
         self.core = _made(plant, settings)

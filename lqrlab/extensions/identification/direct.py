@@ -44,5 +44,5 @@ def direct_lqr(log: Log, Q: ArrayLike, R: ArrayLike, *, robustness: float = 0.0)
     M = U.T @ R @ U + weight * np.eye(U.shape[1])
     gain = control.dlqr(
         after @ first, after @ free, Q + first.T @ M @ first, free.T @ M @ free, first.T @ M @ free
-    ).K  # fmt: skip
+    ).K
     return -U @ (first - free @ gain)

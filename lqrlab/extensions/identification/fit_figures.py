@@ -88,10 +88,15 @@ def _finding(
     low, high = np.nanquantile(_steps(many, num), (0.025, 0.975), axis=0)
     residuals = Residuals.of(validation, validation.ys - ys)
     return FitSummary(
-        validation, ys, fit_percent(validation.ys, ys), residuals.auto, poles,
+        validation,
+        ys,
+        fit_percent(validation.ys, ys),
+        residuals.auto,
+        poles,
         np.einsum("dni,dnj->nij", parts, parts) / len(parts),
-        np.stack([_steps(one, num), low, high]), tuple(said),
-    )  # fmt: skip
+        np.stack([_steps(one, num), low, high]),
+        tuple(said),
+    )
 
 
 def _samples(sizes: Float[np.ndarray, " n"], most: int) -> int:

@@ -85,18 +85,28 @@ class Identifier(Panel[FitRequest, FitSummary]):
         span = min(len(u) for u, _ in log.records) * log.dt
         self.estimation, self.validation = (
             ipywidgets.FloatRangeSlider(
-                value=ends, min=0.0, max=span, step=span / 200, readout_format=".3g", description=f"{name} [s]",
-                continuous_update=False, **controls.WIDE,
+                value=ends,
+                min=0.0,
+                max=span,
+                step=span / 200,
+                readout_format=".3g",
+                description=f"{name} [s]",
+                continuous_update=False,
+                **controls.WIDE,
             )
             for name, ends in (("estimation", (0.0, _SHARE * span)), ("validation", (_SHARE * span, span)))
-        )  # fmt: skip
+        )
         fields = {} if self._plant is None else parameter_fields(type(self._plant))
         models = [_LINEAR] if self._plant is None else [_LINEAR, self._plant.name]
         self.model = ipywidgets.ToggleButtons(options=models, description="model", **controls.WIDE)
         self.order = ipywidgets.IntSlider(
-            value=min(self._plant.n if self._plant else 2, _ORDERS), min=1, max=_ORDERS, description="order",
-            continuous_update=False, **controls.WIDE,
-        )  # fmt: skip
+            value=min(self._plant.n if self._plant else 2, _ORDERS),
+            min=1,
+            max=_ORDERS,
+            description="order",
+            continuous_update=False,
+            **controls.WIDE,
+        )
         self.parameters = {name: _box(name, bool(f.metadata["vary"])) for name, f in fields.items()}
         pages = {
             "model": [self.model, self.order, ipywidgets.HTML("free parameters:" * bool(fields))],

@@ -116,10 +116,7 @@ class Log:
         second = self._each(lambda a: a[round(share * len(a)) :])
         if min(cuts) == 0 or any(c == len(u) for c, (u, _) in zip(cuts, self.records)):
             raise ValueError("share: one of the two parts would have a record without samples")
-        return (
-            self._changed(*first, f"first {share:.0%}"),
-            self._changed(*second, f"last {1 - share:.0%}"),
-        )
+        return (self._changed(*first, f"first {share:.0%}"), self._changed(*second, f"last {1 - share:.0%}"))
 
     def cut(self, start: float = 0.0, stop: float | None = None) -> Self:
         """Each record from ``start`` to ``stop`` [s] after it began."""
@@ -155,9 +152,12 @@ class Log:
             kept.append([known.index(checks.choice(kind, name, known)) for name in wanted])
         i, j = kept
         return dataclasses.replace(
-            self, us=self.us[:, i], ys=self.ys[:, j],
-            inputs=tuple(self.inputs[k] for k in i), outputs=tuple(self.outputs[k] for k in j),
-        )  # fmt: skip
+            self,
+            us=self.us[:, i],
+            ys=self.ys[:, j],
+            inputs=tuple(self.inputs[k] for k in i),
+            outputs=tuple(self.outputs[k] for k in j),
+        )
 
     def remarks(self) -> list[str]:
         """Remarks of a careful engineer on the signals: notes of reading, constants, saturation, steps.

@@ -133,7 +133,7 @@ class LinearModel:
         self, log: Log, K: Float[np.ndarray, "n p"]
     ) -> tuple[Float[np.ndarray, "T p"], Float[np.ndarray, "records n"]]:
         """Outputs with the predictor's gain K, and the initial state of each record that fits it best."""
-        self._check(log)
+        self.check(log)
         made = []
         for us, ys in log.records:
             u, y = us - self.u_mean, ys - self.y_mean
@@ -145,7 +145,8 @@ class LinearModel:
         outputs, starts = zip(*made)
         return np.concatenate(outputs), np.stack(starts)
 
-    def _check(self, log: Log) -> None:
+    def check(self, log: Log) -> None:
+        """Refuse a log of other signals, or of another sample time."""
         names = [[s.name for s in given] for given in (self.inputs, self.outputs, log.inputs, log.outputs)]
         if names[:2] != names[2:]:
             raise ValueError(f"log: expected the signals {names[:2]} of the model, but found {names[2:]}")
@@ -205,9 +206,15 @@ class LinearModel:
     def lqg(self, Q: ArrayLike, R: ArrayLike) -> control.LQG:
         """The sampled LQG controller: the regulator of Q, R fed by the predictor with the identified gain K."""
         return control.lqg(
-            self.A, self.B, self.C, Q, R, self.K @ self.noise @ self.K.T + 1e-12 * np.eye(self.order),
-            self.noise, discrete=True,
-        )  # fmt: skip
+            self.A,
+            self.B,
+            self.C,
+            Q,
+            R,
+            self.K @ self.noise @ self.K.T + 1e-12 * np.eye(self.order),
+            self.noise,
+            discrete=True,
+        )
 
 
 def responses(

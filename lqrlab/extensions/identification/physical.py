@@ -21,10 +21,19 @@ _LOOSE = 1e-2  # by which segments may fail to meet at first, relative to the st
 
 
 def fit(
-    plant: Plant, log: Log, parameters: Sequence[str] | None = None, *, method: str = "auto", starts: int = 8,
-    offsets: bool | Sequence[str] = False, defect: float = DEFECT, segment: int | None = None,
-    substeps: int | None = None, seed: int = 0, iterations: int = 100,
-) -> FittedPlant:  # fmt: skip
+    plant: Plant,
+    log: Log,
+    parameters: Sequence[str] | None = None,
+    *,
+    method: str = "auto",
+    starts: int = 8,
+    offsets: bool | Sequence[str] = False,
+    defect: float = DEFECT,
+    segment: int | None = None,
+    substeps: int | None = None,
+    seed: int = 0,
+    iterations: int = 100,
+) -> FittedPlant:
     """Physical parameters of a plant from a log of its inputs and (some) outputs, named as the plant names them.
 
     Minimised is the sum of squares of the outputs' errors in units of their noise, which is estimated along, over the
@@ -102,9 +111,14 @@ def _offset(log: Log, offsets: bool | Sequence[str]) -> np.ndarray:
 
 
 def _cut(
-    plant: Plant, log: Log, names: tuple[str, ...], method: str, segment: int | None, offsets: np.ndarray,
+    plant: Plant,
+    log: Log,
+    names: tuple[str, ...],
+    method: str,
+    segment: int | None,
+    offsets: np.ndarray,
     substeps: int | None = None,
-) -> Segments:  # fmt: skip
+) -> Segments:
     """The log in one go, or in segments in which errors do not grow too much."""
     longest = max(len(u) for u, _ in log.records)
     bounded = _bounded_growth(plant, log.dt, longest)

@@ -43,9 +43,13 @@ class Posterior:
         all_values = self.values.reshape(-1, len(self.names))
         low, high = np.quantile(all_values, [0.025, 0.975], 0)
         columns = {
-            "mean": all_values.mean(0), "std": all_values.std(0), "2.5 %": low, "97.5 %": high,
-            "R̂": self.r_hat, "effective draws": self.effective,
-        }  # fmt: skip
+            "mean": all_values.mean(0),
+            "std": all_values.std(0),
+            "2.5 %": low,
+            "97.5 %": high,
+            "R̂": self.r_hat,
+            "effective draws": self.effective,
+        }
         return pd.DataFrame(columns, index=pd.Index(self.names, name="parameter"))
 
     def __str__(self) -> str:
@@ -102,8 +106,13 @@ def posterior(
     r_hat = np.asarray(diagnostics.potential_scale_reduction(zs)).reshape(k)
     effective = np.asarray(diagnostics.effective_sample_size(zs)).reshape(k)
     return Posterior(
-        fit.plants(zs.reshape(-1, k)), fit.names, np.asarray(c.values(zs)), r_hat, effective, float(failed.mean())
-    )  # fmt: skip
+        fit.plants(zs.reshape(-1, k)),
+        fit.names,
+        np.asarray(c.values(zs)),
+        r_hat,
+        effective,
+        float(failed.mean()),
+    )
 
 
 def _drawn(

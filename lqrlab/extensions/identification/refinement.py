@@ -40,7 +40,7 @@ def refine(
     Source: L. Ljung, System Identification, 2nd ed. (1999), sections 7.2, 9.
     """
     checks.choice("focus", focus, FOCUS)
-    model._check(log)
+    model.check(log)
     n, m, p = model.order, len(model.inputs), len(model.outputs)
     require_excitation(log, n + m)
     given = {name: getattr(model, name) for name in ("A", "B", "C", "D", "K")}
@@ -57,9 +57,15 @@ def refine(
     for _ in range(2):  # once with the weights of the start, once with those of what was found
         args = (fixed, records, jnp.asarray(weight), tuple(free), (n, m, p))
         search = functools.partial(
-            scipy.optimize.least_squares, _values, z0, _values_of_slopes, x_scale="jac", max_nfev=iterations,
-            ftol=1e-7, args=args,
-        )  # fmt: skip
+            scipy.optimize.least_squares,
+            _values,
+            z0,
+            _values_of_slopes,
+            x_scale="jac",
+            max_nfev=iterations,
+            ftol=1e-7,
+            args=args,
+        )
         try:
             found = search()
         except np.linalg.LinAlgError:  # LAPACK gave up on the decomposition of a Jacobian; MINPACK needs none
@@ -75,9 +81,12 @@ def refine(
         made["A"] = mirrored(made["A"])
     covariance = _of_jacobian(found.jac)
     return dataclasses.replace(
-        model, **made, y_mean=np.asarray(y_mean), noise=_covariance(e),
+        model,
+        **made,
+        y_mean=np.asarray(y_mean),
+        noise=_covariance(e),
         covariance=_placed(covariance, given, free),
-    )  # fmt: skip
+    )
 
 
 def _require_samples(log: Log, unknown: int, n: int) -> None:
@@ -133,9 +142,13 @@ def _unpacked(
 
 @functools.partial(jax.jit, static_argnames=("free", "sizes"))
 def _missed(
-    z: Array, fixed: dict[str, Array], records: list[tuple[Array, Array]], weight: Array, free: tuple[str, ...],
+    z: Array,
+    fixed: dict[str, Array],
+    records: list[tuple[Array, Array]],
+    weight: Array,
+    free: tuple[str, ...],
     sizes: tuple[int, int, int],
-) -> Float[Array, " k"]:  # fmt: skip
+) -> Float[Array, " k"]:
     """Innovations of all records, weighted by ``weight``, one after the other."""
     A, B, C, D, K, starts, mean = _unpacked(z, fixed, free, sizes)
 

@@ -48,7 +48,6 @@ class ScaledParameters:
         low, high = (np.array([float(fields[n].metadata[end]) for n in names]) for end in ("low", "high"))
         positive = (low > 0) & (base > 0)
         span = np.where(positive, 0.0, np.where(base != 0, np.abs(base), 0.1 * (high - low)))
-        base = np.where(positive, base, base)
 
         def inverse(v: np.ndarray) -> np.ndarray:
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -247,9 +246,13 @@ def _finite(rows: Float[np.ndarray, "*batch r f"]) -> Float[np.ndarray, "*batch 
 
 
 def minimised(
-    segments: Segments, free: np.ndarray, sigma: np.ndarray, iterations: int, defect: float = DEFECT,
+    segments: Segments,
+    free: np.ndarray,
+    sigma: np.ndarray,
+    iterations: int,
+    defect: float = DEFECT,
     tolerance: float = 1e-8,
-) -> tuple[np.ndarray, float]:  # fmt: skip
+) -> tuple[np.ndarray, float]:
     """The unknowns that miss the log least, and half the sum of squares."""
     kept: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
 
@@ -266,9 +269,16 @@ def minimised(
         np.append(c.high + 1e-9, np.full(rest, np.inf)),
     )
     found = scipy.optimize.least_squares(
-        lambda v: both(v)[0], free, lambda v: both(v)[1], bounds=bounds, x_scale="jac", max_nfev=iterations,
-        xtol=1e-8, ftol=tolerance, gtol=1e-10,
-    )  # fmt: skip
+        lambda v: both(v)[0],
+        free,
+        lambda v: both(v)[1],
+        bounds=bounds,
+        x_scale="jac",
+        max_nfev=iterations,
+        xtol=1e-8,
+        ftol=tolerance,
+        gtol=1e-10,
+    )
     return found.x, float(found.cost)
 
 

@@ -25,9 +25,14 @@ def hankel(a: Float[np.ndarray, "*batch T k"], rows: int) -> Float[np.ndarray, "
 
 
 def subspace(
-    log: Log, order: int | None = None, *, method: str = "n4sid", horizon: int | None = None,
-    feedthrough: bool = False, stable: bool = False,
-) -> LinearModel:  # fmt: skip
+    log: Log,
+    order: int | None = None,
+    *,
+    method: str = "n4sid",
+    horizon: int | None = None,
+    feedthrough: bool = False,
+    stable: bool = False,
+) -> LinearModel:
     """A model from the subspace that past inputs and outputs span in the future outputs.
 
     Args:
@@ -191,9 +196,13 @@ def mirrored(A: np.ndarray) -> np.ndarray:
 
 
 def orders(
-    log: Log, candidates: Sequence[int] = range(1, 11), *, validation: Log | None = None, method: str = "n4sid",
+    log: Log,
+    candidates: Sequence[int] = range(1, 11),
+    *,
+    validation: Log | None = None,
+    method: str = "n4sid",
     feedthrough: bool = False,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """One row an order: singular value, AIC, BIC, and how well a log that was held out is predicted and simulated.
 
     Args:

@@ -147,9 +147,14 @@ def _objective(problem: Problem, start: Array, objective: str, K: Array) -> Arra
 
 
 def regret(
-    plant: Plant, log: Log, seconds: Sequence[float], *, key: PRNGKeyArray, num: int = 100,
+    plant: Plant,
+    log: Log,
+    seconds: Sequence[float],
+    *,
+    key: PRNGKeyArray,
+    num: int = 100,
     parameters: Sequence[str] | None = None,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """Value of more data: the uncertainty that is left after each of several lengths of a log.
 
     Args:
