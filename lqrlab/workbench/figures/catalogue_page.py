@@ -55,7 +55,7 @@ class Demonstration:
 
     K: Float[np.ndarray, "m n"]  # gain of the sampled optimum
     released: dict[str, Trajectory]  # from an initial state
-    pushed: dict[str, Trajectory]  # from rest, by a constant push on the first input, as large as its scale
+    pushed: dict[str, Trajectory]  # from rest, by a step of the first input of its scale
 
 
 def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:
@@ -141,7 +141,7 @@ def _entry(plant: Plant, shown: Demonstration, linear: bool, *, unfolded: bool) 
 
 
 def _step(plant: Plant, runs: dict[str, Trajectory]) -> str:
-    """Responses of all states to a constant push on the first input."""
+    """Responses of all states to a step of the first input."""
     pushed, run = plant.inputs[0], runs["optimal"]
     size = f"{pushed.scale:g} {pushed.unit}".removesuffix(" 1")
     title = f"After a step of {size} on {pushed.name.replace('_', ' ')}"

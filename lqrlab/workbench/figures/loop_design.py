@@ -26,7 +26,7 @@ TICKS = 4
 LATE = 2
 """Sample times of delay, at most."""
 FREE = 100.0
-"""Limits from here on, in units of a large input, count as none."""
+"""Limits from here on, in scales of the inputs, count as none."""
 OVERVIEW = "overview"
 """The picture that shows a bit of all."""
 
@@ -169,7 +169,7 @@ class LoopSetting:
     sample: int = TICKS  # sample time in ticks
     delay: int = 0  # of the input, in ticks
     known: bool = True  # whether the gain is made for the delay
-    limit: float = FREE  # of the inputs, in units of a large one
+    limit: float = FREE  # of the inputs, in their scales
     size: float = 1.0  # of the initial state
     view: str = OVERVIEW  # which picture of the loop
 
@@ -206,13 +206,13 @@ class LoopSetting:
 
 
 def largest_inputs(plant: Plant, limit: float) -> Float[np.ndarray, " m"]:
-    """Limits of the inputs as deviations, inf for none; ``limit`` is in units of a large input."""
+    """Limits of the inputs as deviations, inf for none; ``limit`` is in their scales."""
     return np.asarray(plant.scales[1]) * (limit if limit < FREE else np.inf)
 
 
 def limit_words(limit: float) -> str:
     """A limit in a sentence."""
-    return "no limits" if limit >= FREE else f"inputs limited to {limit:.2g} × what counts as large"
+    return "no limits" if limit >= FREE else f"inputs limited to {limit:.2g} × scale"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

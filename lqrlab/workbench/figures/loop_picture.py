@@ -107,11 +107,11 @@ def words(s: LoopSetting, result: LoopDesign, margins: list[control.Margins]) ->
         lasts = charts.duration(time_constant(result.poles, s.dt))
         lines.append(f"<b>Poles.</b> Slowest mode |z| = {size:.4f}: time constant {lasts}.")
         worst = margins[_weakest(margins)]
-        phase = "any phase" if math.isinf(worst.phase) else f"±{math.degrees(worst.phase):.0f}° of phase"
+        phase = "any" if math.isinf(worst.phase) else f"±{math.degrees(worst.phase):.0f}°"
         at = "" if s.plant.m == 1 else " at its most sensitive input"
         lines.append(
-            f"<b>Margins.</b> Stable{at} for a gain ×{worst.gain_down:.2g} … ×{worst.gain_up:.3g}, or {phase}; "
-            f"disk margin {worst.disk.alpha:.2f}, least |1 + L| = {worst.modulus_margin:.2f}."
+            f"<b>Margins.</b> Gain margin{at} {worst.gain_down:.2g}–{worst.gain_up:.3g}, phase margin {phase}; "
+            f"disk margin {worst.disk.alpha:.2f}, modulus margin {worst.modulus_margin:.2f}."
         )
     else:
         why = "; the delay that its gain ignores is too long" if s.delay and not s.known else ""

@@ -42,7 +42,7 @@ def card(plant: Plant, *, equations: bool = True) -> Card:
     parameters = [(name, f"{value:.6g}", *rest) for name, value, *rest in parameter_rows(plant)]
     tables: dict[str, Table] = {
         "Parameters": (PARAMETERS, parameters),
-        "States and inputs": (("name", "unit", "large is", "equilibrium", "kind"), signals),
+        "States and inputs": (("name", "unit", "scale", "equilibrium", "kind"), signals),
     }
     try:
         lines = systems.equations(plant) if equations else []

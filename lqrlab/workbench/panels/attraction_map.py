@@ -43,7 +43,7 @@ def attraction_map(
         policies: label → controller, as :func:`lqrlab.simulation.bind` takes it, besides the plant's LQR.
         plane: names of the two states that are varied; the others start at the equilibrium.
         span: how far the map reaches, in scales of its states.
-        limit: of the inputs, in units of what counts as large; 100 or more for none.
+        limit: of the inputs, in their scales; 100 or more for none.
         num: rollouts a picture, shared out among the policies.
         num_steps: samples after which a loop that has neither converged nor diverged counts as undecided.
         values: what the panel's controls begin at, as *copy as code* writes it.

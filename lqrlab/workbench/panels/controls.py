@@ -74,8 +74,8 @@ def initial_sliders(plant: Plant, **options: object) -> Sliders:
 
 
 def limit_slider(value: float, **options: object) -> ipywidgets.FloatLogSlider:
-    """A slider for limits of the inputs, in units of what counts as large."""
-    look: dict[str, Any] = {"readout_format": ".2g", "description": "limit, × large input", **WIDE, **options}
+    """A slider for limits of the inputs, in their scales."""
+    look: dict[str, Any] = {"readout_format": ".2g", "description": "limit, × scale", **WIDE, **options}
     return ipywidgets.FloatLogSlider(min(value, FREE), min=-1.5, max=2, step=0.05, **look)
 
 

@@ -26,7 +26,7 @@ _ALL = "all splits"
 
 
 def data_browser(path: str | Path, *, values: Mapping[str, Any] | None = None) -> "Browser | Picture":
-    """A panel to leaf through the data set in a folder: family, split, variant, trajectory.
+    """A panel to browse the data set in a folder: family, split, variant, trajectory.
 
     ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it
     is the first trajectory; a ``BadFile`` if there is no data set, or a damaged one.

@@ -53,7 +53,7 @@ class Designer(Panel[LoopSetting, Picture]):
             "loop": [self.sample, self.delay, self.known, self.limit, self.size, self.view],
             "parameters": list(self.parameters.values()),
         }
-        note = ipywidgets.HTML("log10 of the factor of each weight")
+        note = ipywidgets.HTML("log10 of each weight multiplier")
         tabs = controls.tabs(pages | {"weights": [note, *pages["weights"]]})
         super().__init__([tabs], call=("lqr_designer", {"plant": plant, "num_steps": num_steps}))
         names = ("states", "inputs", "sample", "delay", "known", "limit", "size", "view", "parameters")

@@ -110,7 +110,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
             self.live.say(sentence(error))
 
     def watch(self, *controls: ipywidgets.Widget, then: Callable[[], None] | None = None) -> None:
-        """Ask anew, or do something else, whenever one of the controls changes."""
+        """Ask again, or do something else, whenever one of the controls changes."""
         for control in controls:
             control.observe(lambda _: self._guarded(then or self.ask)(), names="value")
 

@@ -32,7 +32,7 @@ class AttractionSetting:
     across: int  # number of the state that is varied along the plane's width; those not varied start at 0
     up: int  # and along its height
     span: float = 4.0  # how far the map reaches, in scales of its states
-    limit: float = 1.0  # of the inputs, in units of what counts as large; FREE or more for none
+    limit: float = 1.0  # of the inputs, in their scales; FREE or more for none
     num: int = 100_000  # rollouts, shared out among the policies
     num_steps: int = 500  # samples after which a loop that neither converged nor diverged is undecided
 
