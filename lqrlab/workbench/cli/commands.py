@@ -24,7 +24,7 @@ COMMANDS = "lqrlab.commands"
 """Entry points of further commands."""
 MATTER = ("run", "report", "sweep", "systems", "doctor")
 RESUMED = ("run", "sweep", "data", "train")
-_DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there and repeat the command")
+_DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there and run the same command again")
 _DISK |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give a folder that may be written to")
 
 
@@ -69,7 +69,7 @@ class _Group(click.Group):
             raise click.UsageError(words, error.ctx) from None
         except KeyboardInterrupt:
             resumes = ctx.invoked_subcommand in RESUMED
-            click.echo("\nstopped" + "; it resumes when the command is repeated" * resumes, err=True)
+            click.echo("\nstopped" + "; the same command resumes it" * resumes, err=True)
             sys.exit(130)
 
 
@@ -102,7 +102,7 @@ def main(traceback: bool) -> None:
 def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: Any) -> None:
     """Run the notebooks 01 to 04 in order, or each NOTEBOOK named, and write the report.
 
-    What is finished and up to date is skipped, so an interrupted run resumes when the command is repeated.
+    What is finished and up to date is skipped, so the same command resumes an interrupted run.
 
     NAME is notebook.parameter, as in -p 03_training.learning_rate=1e-3, or a parameter alone for all
     notebooks that have it; lqrlab list shows them.
@@ -127,10 +127,9 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
 @options.folder("Of the sweep.  [default: data/sweeps/NOTEBOOK]")
 @click.option(
     "--executor",
-    type=click.Choice(["auto", "notebooks", "vmap"]),
-    default="auto",
-    show_default=True,
-    help="A notebook a point, or all points in one program.",
+    type=click.Choice(["notebooks", "vmap"]),
+    default="notebooks",
+    help="A notebook a point (default), or trainings in one program; a plant's points always are.",
 )
 @click.option("--workers", type=click.IntRange(1), help="Runs at a time.  [default: half the cores]")
 @click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
@@ -150,9 +149,9 @@ def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: 
     factors of the weights (q_STATE, r_INPUT) can be set: lqrlab sweep cart_pole -p pole_length=0.1:1 -p
     q_angle=0.1:10:log --random 5000
     """
-    from lqrlab.workbench.runs import comparison, sweep, sweep_plan
+    from lqrlab.workbench.runs import comparison, points, sweep, sweep_plan
 
-    rows = sweep_plan.read_list(listed) if listed else ({},)
+    rows = points.read_list(listed) if listed else ({},)
     asked = sweep_plan.Sweep(target, overrides, rows, **kwargs)
     folder = sweep.sweep(asked, stream=sys.stderr if as_json else None)
     if asked.dry_run:

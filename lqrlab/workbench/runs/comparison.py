@@ -7,21 +7,32 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lqrlab.workbench.runs import run_folder, session, sweep_program
+from lqrlab.compute.files import read_rows
+from lqrlab.workbench.runs import run_folder, session
 from lqrlab.workbench.runs.notebooks import Values
 from lqrlab.workbench.runs.run_folder import Entry, Record
-from lqrlab.workbench.runs.terminal import clock
+from lqrlab.workbench.runs.terminal import cell, clock
 from lqrlab.workbench.runs.terminal import table as aligned
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+NUMBERS = "numbers.jsonl"
+"""The numbers of each point of a sweep that was one program, a line each."""
 SHOWN = 60  # rows on the page; all are in the files next to it
-_LAST = ("seconds", "attempts", "device", "error")
+_LAST = ("seconds", "device", "error")
+_MOST_BYTES = 1 << 32  # ten million points
+
+
+def read_numbers(folder: Path) -> dict[str, Values]:
+    """Fingerprint of a point → its numbers, or its ``error``. A line that was cut short is none."""
+    rows = read_rows(folder / NUMBERS, _MOST_BYTES)
+    good = [row for row in rows if row and isinstance(row.get("fingerprint"), str)]
+    return {row.pop("fingerprint"): row for row in good}
 
 
 def table(folder: str | Path) -> "DataFrame":
-    """One row a run: status, parameters, numbers, time taken, attempts, error; a ``ValueError`` if it is no sweep."""
+    """One row a run: status, parameters, numbers, time taken, error; a ``ValueError`` if it is no sweep."""
     import pandas as pd
 
     folder = Path(folder)
@@ -29,10 +40,9 @@ def table(folder: str | Path) -> "DataFrame":
     if not run_folder.recorded(folder / run_folder.SWEEP):
         raise ValueError(f"{folder}: not the folder of a sweep, it has no {run_folder.SWEEP}")
     if record["executor"] == "vmap":
-        known = sweep_program.read(folder)
+        known = read_numbers(folder)
         return pd.DataFrame([_point_row(entry, known.get(entry["fingerprint"])) for entry in record["runs"]])
     frame = pd.DataFrame([_run_row(folder, entry, record) for entry in record["runs"]])
-    frame["attempts"] = frame["attempts"].astype("Int64")
     last = [c for c in _LAST if c in frame]
     return frame[[c for c in frame if c not in last] + last]
 
@@ -54,13 +64,11 @@ def _run_row(folder: Path, entry: Entry, sweep: Record) -> Values:
         result = session.results(place, name)
         row |= {k: v for k, v in _flat(result["numbers"]) if k not in row}
         row |= {"status": "finished", "seconds": result["seconds"], "device": result["device"]}
-    elif run.get("fingerprint") not in (None, entry["fingerprint"]):
-        row["status"], run = "not started", {}  # what is there belongs to other code or other inputs
-    elif row["status"] == "finished":
-        row["status"] = "not started"  # its result is gone
-    elif row["status"] == "running" and run.get("sweep") != sweep.get("sweep"):
+    elif run.get("fingerprint", entry["fingerprint"]) != entry["fingerprint"] or row["status"] == "finished":
+        row["status"], run = "not started", {}  # of other code or inputs, or its result is gone
+    elif row["status"] == "running" and sweep.get("status") != "running":
         row["status"] = "stopped"
-    return row | {"attempts": run.get("attempts"), "error": run.get("error") or ""}
+    return row | {"error": run.get("error") or ""}
 
 
 def _flat(numbers: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -129,13 +137,6 @@ def summary(folder: Path) -> str:
     return "\n".join(lines) + (f"\n… and {len(frame) - 40} more" if len(frame) > 40 else "")
 
 
-def cell(value: object) -> str:
-    """A value of the table in a few digits."""
-    if value is None or value != value:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def write(folder: str | Path) -> Path:
     """Write ``<folder>/report/index.html``, the comparison of a sweep's runs, and a report of each that has none."""
     from lqrlab.workbench.runs import comparison_figures, report
@@ -145,7 +146,7 @@ def write(folder: str | Path) -> Path:
     mapped, (varying, numbers) = record["executor"] == "vmap", axes(frame, record)
     pages = {} if mapped else _run_reports(folder, list(frame["run"]))
     first = record["runs"][0]["point"] if record["runs"] else {}
-    shown = [c for c in ("status", *varying, *numbers[:8], "seconds", "attempts") if c in frame]
+    shown = [c for c in ("status", *varying, *numbers[:8], "seconds") if c in frame]
     rows = frame.to_dict("records")
     return report.fill(
         folder / "report" / "index.html",

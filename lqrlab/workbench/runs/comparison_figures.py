@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lqrlab.workbench.figures import plots
-from lqrlab.workbench.runs.comparison import cell
+from lqrlab.workbench.runs.terminal import cell
 
 _RUN, _TREND = "#0072B2", "#D55E00"
 _CLOUD = 60  # runs from which on their middle half is drawn

@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ import numpy as np
 from lqrlab import control, evaluation, simulation, systems
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures.plant_card import phrase
-from lqrlab.workbench.runs.notebooks import Notebook, Parameter, Values
+from lqrlab.workbench.runs.notebooks import Parameter, Values
 
 NUMBERS = {  # of each design, and their units, in the order in which they are shown
     "cost": "1",
@@ -53,16 +52,20 @@ def weighted(name: str) -> type[Plant]:
     return made
 
 
-def declaration(name: str) -> Notebook:
-    """What can be set of the plant ``name``, declared as a notebook declares its parameters."""
-    parameters = {"run": Parameter("run", str, "", "folder")}  # which all notebooks have
+def parameters(name: str) -> dict[str, Parameter]:
+    """The parameters of the plant ``name`` that a sweep can set."""
+    made = {}
     for key, f in systems.parameter_fields(weighted(name)).items():
         unit = f.metadata["unit"]
-        about = f.metadata["about"] + (f" [{unit}]" if unit != "1" else "")
-        parameters[key] = Parameter(key, float, f.default, about)
-    title = phrase(systems.family(name).title)
-    heading = {"cell_type": "markdown", "metadata": {}, "source": f"# {title}"}
-    return Notebook(Path(name), (heading,), {}, parameters, kind="plant")
+        made[key] = Parameter(
+            key, float, f.default, f.metadata["about"] + (f" [{unit}]" if unit != "1" else "")
+        )
+    return made
+
+
+def title(name: str) -> str:
+    """The plant's title."""
+    return phrase(systems.family(name).title)
 
 
 def units(name: str) -> dict[str, str]:

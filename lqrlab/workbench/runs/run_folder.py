@@ -49,18 +49,15 @@ class Record(TypedDict, total=False):
     commit: str | None
     platform: str
     device: str | None
-    sweep: str | None  # identifies the sweep
     # of a run
     made: list[str]  # those of PRODUCTS that were not there before
     parameters: dict[str, Values]
-    fingerprint: str
-    attempts: int
-    worker: str
+    fingerprint: str  # of a run in a sweep
     # of a sweep
-    notebook: str
+    notebook: str  # its path, or the plant's name
     title: str
-    kind: str
-    executor: str
+    kind: str  # notebook or plant
+    executor: str  # notebooks or vmap
     units: dict[str, str]
     inputs: str | None
     runs: list[Entry]
@@ -104,16 +101,15 @@ def commit(folder: Path) -> str | None:
         return None
 
 
-def finished(folder: Path, name: str, fingerprint: str, execution: str | None = None) -> bool:
-    """Whether the notebook ``name`` has its result in ``folder``: up to date, with its files, or of one execution."""
-    try:
-        result = session.results(folder, name)
-    except ValueError:
+def finished(folder: Path, name: str, fingerprint: str) -> bool:
+    """Whether the notebook ``name`` is up to date in ``folder``: its result has this fingerprint, its files exist."""
+    if session.fingerprint(folder, name) != fingerprint:
         return False
-    if execution is not None:
-        return result.get("execution") == execution
-    made = [folder / "notebooks" / f"{name}.ipynb", *(folder / file for file in result["files"])]
-    return result.get("fingerprint") == fingerprint and all(path.exists() for path in made)
+    files = [
+        folder / "notebooks" / f"{name}.ipynb",
+        *(folder / f for f in session.results(folder, name)["files"]),
+    ]
+    return all(path.exists() for path in files)
 
 
 def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) -> None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import lqrlab
 from lqrlab.compute import files as disk
-from lqrlab.workbench.runs import notebooks
 
 if TYPE_CHECKING:
     from lqrlab.compute import Backend
@@ -35,7 +34,6 @@ class Result(TypedDict):
     notebook: str
     numbers: dict[str, object]
     files: list[str]
-    execution: str | None
     fingerprint: str | None
     started: str
     seconds: float
@@ -67,17 +65,6 @@ def runs() -> list[Path]:
 
     found = {folder: ended(folder) for folder in (project() / DEFAULT).parent.glob("*")}
     return sorted((folder for folder, when in found.items() if when), key=lambda f: -found[f])
-
-
-def profile(name: str, profile: str) -> dict[str, object]:
-    """What a profile sets for the notebook ``name``, for a person: ``globals().update(...)``; nothing without one."""
-    if not profile:
-        return {}
-    source = project() / "notebooks"
-    settings = notebooks.read_profile(source, profile).get(name, {})
-    values = notebooks.effective(notebooks.named(source, [name]), {name: settings}, {})[name]
-    print(f"values of the profile {profile}: {', '.join(f'{key} = {values[key]!r}' for key in settings)}")
-    return {key: values[key] for key in settings}
 
 
 def settings(folder: Path, asked: Sequence[C], found: Sequence[C] | None) -> Sequence[C]:
@@ -159,10 +146,7 @@ def begin(
 
 def _kept(folder: Path, name: str) -> bool:
     """Whether a result is one of ``lqrlab run``, which a person who looks at the run does not replace."""
-    try:
-        return not headless() and results(folder, name).get("fingerprint") is not None
-    except ValueError:
-        return False
+    return not headless() and fingerprint(folder, name) is not None
 
 
 def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequence[str | Path] = ()) -> Path:
@@ -189,7 +173,6 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
         "notebook": name,
         "numbers": plain(numbers),
         "files": [str(f) for f in files],
-        "execution": os.environ.get("LQRLAB_EXECUTION"),
         "fingerprint": os.environ.get("LQRLAB_FINGERPRINT"),
         "started": started,
         "seconds": round(time.monotonic() - begun, 3),
@@ -212,6 +195,13 @@ def results(folder: Path, name: str) -> Result:
         return disk.read_object(result_path(folder, name))  # type: ignore[return-value]
     except (OSError, ValueError):
         raise ValueError(f"{folder}: no result of {name}; run that notebook first") from None
+
+
+def fingerprint(folder: Path, name: str) -> str | None:
+    """The fingerprint that ``lqrlab run`` filed with the result of ``name``; None for one made by hand, or for none."""
+    with contextlib.suppress(ValueError):
+        return results(folder, name).get("fingerprint")
+    return None
 
 
 def result_path(folder: Path, name: str) -> Path:
