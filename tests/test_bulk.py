@@ -57,7 +57,7 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(notebooks, "package_hash", lambda: "as it is")  # whoever edits it meanwhile
     done = ask(tmp_path, *GIVEN, "--random", "12", "--no-report")
     assert done.exit_code == 0, done.output
-    frame = pd.read_parquet(tmp_path / "results.parquet")
+    frame = pd.read_csv(tmp_path / "results.csv")
     assert len(frame) == 12
     assert frame["status"].eq("finished").all()
     assert set(frame["r_force"]) == {0.5, 2.0}
@@ -74,7 +74,7 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     (tmp_path / comparison.NUMBERS).write_text("".join(lines[:6]) + lines[6][:20])
     again = ask(tmp_path, *GIVEN, "--random", "18", "--no-report")
     assert "18 points, 6 finished before" in again.stdout
-    after = pd.read_parquet(tmp_path / "results.parquet")
+    after = pd.read_csv(tmp_path / "results.csv")
     pd.testing.assert_frame_equal(after[:12], frame)
     assert after["status"].eq("finished").all()
 

@@ -1,16 +1,14 @@
 """The runs of a sweep side by side: one table, one page that is complete in itself."""
 
-import json
-import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lqrlab.compute.files import read_rows
+from lqrlab.compute.files import read_rows, write_atomic
 from lqrlab.workbench.runs import run_folder, session
 from lqrlab.workbench.runs.notebooks import Values
-from lqrlab.workbench.runs.run_folder import Entry, Record
+from lqrlab.workbench.runs.run_folder import Record
 from lqrlab.workbench.runs.terminal import cell, clock
 from lqrlab.workbench.runs.terminal import table as aligned
 
@@ -47,7 +45,7 @@ def table(folder: str | Path) -> "DataFrame":
     return frame[[c for c in frame if c not in last] + last]
 
 
-def _point_row(entry: Entry, known: Values | None) -> Values:
+def _point_row(entry: Record, known: Values | None) -> Values:
     """The row of a point of one program: its numbers are in one file, or are not."""
     status = "not started" if known is None else "failed" if "error" in known else "finished"
     numbers = dict(known or {})
@@ -55,7 +53,7 @@ def _point_row(entry: Entry, known: Values | None) -> Values:
     return {"run": entry["run"], "status": status, **entry["point"], **numbers, "error": error}
 
 
-def _run_row(folder: Path, entry: Entry, sweep: Record) -> Values:
+def _run_row(folder: Path, entry: Record, sweep: Record) -> Values:
     """The row of a run that has a folder."""
     place, name = folder / "runs" / entry["run"], Path(sweep["notebook"]).stem
     run = run_folder.read(place / run_folder.RUN)
@@ -81,23 +79,8 @@ def _flat(numbers: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 
 def save(folder: Path) -> None:
-    """Write ``results.csv`` and ``results.parquet``, each in one piece."""
-    import pandas as pd
-
-    plain = table(folder)
-    for column in plain.columns[[kind == "O" for kind in plain.dtypes]]:  # Parquet has one type a column
-        values = [None if pd.api.types.is_scalar(v) and pd.isna(v) else v for v in plain[column]]
-        kinds = {type(v) for v in values if v is not None}
-        if kinds & {list, dict} or (len(kinds) > 1 and not kinds <= {int, float}):
-            values = [
-                json.dumps(v) if isinstance(v, list | dict) else None if v is None else str(v) for v in values
-            ]
-        plain[column] = values
-    writers: dict[str, Callable] = {"results.csv": plain.to_csv, "results.parquet": plain.to_parquet}
-    for name, write_to in writers.items():
-        part = folder / f".{name}.part"
-        write_to(part, index=False)
-        os.replace(part, folder / name)
+    """Write ``results.csv`` in one piece."""
+    write_atomic(folder / "results.csv", table(folder).to_csv(index=False))
 
 
 def axes(frame: "DataFrame", record: Record) -> tuple[list[str], list[str]]:

@@ -9,16 +9,14 @@ its kernel down with it.
 import contextlib
 import json
 import os
-import queue
 import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any
+from typing import Any
 
 from lqrlab.workbench.runs import run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
@@ -68,7 +66,7 @@ def execute(
     Args:
         nb, folder, values: notebook, folder and parameters.
         fingerprint: filed with the result.
-        on_event: called with each event, and with an empty one about once a second in between.
+        on_event: called with each event.
         time_limit: seconds after which the notebook is ended.
 
     Raises:
@@ -114,7 +112,7 @@ def _in_child(
     on_event: Callable[[Event], None],
     time_limit: float | None,
 ) -> None:
-    begun, failure = time.monotonic(), Event()
+    failure = Event()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__],
@@ -127,49 +125,33 @@ def _in_child(
         )
         assert child.stdin is not None
         assert child.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit code and log say why
+            child.stdin.write(json.dumps(job) + "\n")
+            child.stdin.flush()
+        limit = threading.Timer(time_limit or threading.TIMEOUT_MAX, child.stdin.close)
+        limit.start()
         try:
-            with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit code and log say why
-                child.stdin.write(json.dumps(job) + "\n")
-                child.stdin.flush()
-            for event in _events(child.stdout):
-                if "error" in event:
-                    failure = event
-                else:
-                    on_event(event)
-                if time_limit is not None and time.monotonic() - begun > time_limit:
-                    failure = {"error": f"{TIME_LIMIT}: not finished after {time_limit:g} s"}
-                    break
+            with child.stdout:
+                for line in child.stdout:
+                    event = json.loads(line)
+                    if "error" in event:
+                        failure = event
+                    else:
+                        on_event(event)
         finally:
+            late = not limit.is_alive()
+            limit.cancel()
             with contextlib.suppress(BrokenPipeError):
                 child.stdin.close()  # should it still run, it ends now, its kernel first
             code = child.wait()
+        if late:
+            failure = {"error": f"{TIME_LIMIT}: not finished after {time_limit:g} s"}
         if failure or code:
             log.seek(0)
             error = failure.get("error") or f"the process that runs the notebook ended with code {code}"
             raise CellError(
                 error, failure.get("source", ""), failure.get("traceback") or _tail(log.read(), 8)
             )
-
-
-def _events(stream: IO[str]) -> Iterator[Event]:
-    """The child's events as they come, and an empty one for each second without."""
-    lines: queue.Queue[str] = queue.Queue()
-
-    def pump() -> None:
-        with stream:
-            for line in stream:
-                lines.put(line)
-        lines.put("")
-
-    threading.Thread(target=pump, daemon=True).start()
-    while True:
-        try:
-            line = lines.get(timeout=1.0)
-        except queue.Empty:
-            line = "{}"
-        if not line:
-            return
-        yield json.loads(line)
 
 
 def _tail(text: str, lines: int = 12) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from lqrlab.compute.files import read_bytes
 from lqrlab.workbench.runs.notebooks import Parameter, Values
 
-Check = Callable[[Values], Values]
+Checked = Callable[[Values], Values]
 """Takes what a point sets, as typed or as values, and returns all values, or refuses in words."""
 _RANGE = re.compile(r"([^:]+):([^:]+?)(:log)?")
 _Axis = list[object] | tuple[float, float, bool, bool]
@@ -24,7 +24,7 @@ _Axis = list[object] | tuple[float, float, bool, bool]
 
 def points(
     parameters: Mapping[str, Parameter],
-    check: Check,
+    check: Checked,
     given: Mapping[str, str],
     rows: Sequence[Mapping[str, object]] = ({},),
     num_random: int | None = None,
@@ -60,7 +60,7 @@ def points(
     return list(made.values())
 
 
-def _axis(parameter: Parameter | None, check: Check, key: str, text: str, *, ranges: bool) -> _Axis:
+def _axis(parameter: Parameter | None, check: Checked, key: str, text: str, *, ranges: bool) -> _Axis:
     between = _RANGE.fullmatch(text.strip())
     if parameter is None or parameter.type not in (int, float) or between is None:
         return [check({key: part})[key] for part in _split(text)]

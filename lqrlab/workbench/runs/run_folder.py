@@ -9,11 +9,10 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal
 
 from lqrlab.compute import files
 from lqrlab.workbench.runs import session
-from lqrlab.workbench.runs.notebooks import Values
 
 RUN, SWEEP = "run.json", "sweep.json"
 """The record of a run and of a sweep: its presence says what a folder is."""
@@ -27,43 +26,13 @@ Status = Literal[
 ]
 
 
-class Entry(TypedDict):
-    """One run of a sweep: its name, the parameters that it sets, and its fingerprint."""
-
-    run: str
-    point: Values
-    fingerprint: str
+Record = dict[str, Any]
+"""What a run (``run.json``) or sweep (``sweep.json``) says of itself: status, error, started, ended, seconds, versions,
+profile, commit, device and the user's files of plants. A run adds its parameters, what it made, and in a sweep its
+fingerprint; a sweep adds the notebook or plant, executor, units and its runs (name, point and fingerprint of each)."""
 
 
-class Record(TypedDict, total=False):
-    """What a run (``run.json``) or sweep (``sweep.json``) says of itself."""
-
-    status: Status
-    error: str | None
-    started: str
-    ended: str
-    seconds: float
-    profile: str | None
-    versions: dict[str, str]
-    plants: list[str]  # files of the user's plants
-    commit: str | None
-    platform: str
-    device: str | None
-    # of a run
-    made: list[str]  # those of PRODUCTS that were not there before
-    parameters: dict[str, Values]
-    fingerprint: str  # of a run in a sweep
-    # of a sweep
-    notebook: str  # its path, or the plant's name
-    title: str
-    kind: str  # notebook or plant
-    executor: str  # notebooks or vmap
-    units: dict[str, str]
-    inputs: str | None
-    runs: list[Entry]
-
-
-def begin(path: Path, **fields: Unpack[Record]) -> None:
+def begin(path: Path, **fields: Any) -> None:
     """Write the record of what starts now, before it makes anything."""
     before = _made(path.parent)
     made = [name for name in PRODUCTS if name in before or not os.path.lexists(path.parent / name)]
@@ -73,7 +42,7 @@ def begin(path: Path, **fields: Unpack[Record]) -> None:
     files.write_json(path, {**about, **listed, "status": "running", **fields}, ensure_ascii=False)
 
 
-def note(path: Path, **changes: Unpack[Record]) -> None:
+def note(path: Path, **changes: Any) -> None:
     """Put what has changed into a record."""
     files.write_json(path, {**read(path), **changes}, ensure_ascii=False)
 
@@ -81,7 +50,7 @@ def note(path: Path, **changes: Unpack[Record]) -> None:
 def read(path: Path) -> Record:
     """A record; empty where there is none."""
     try:
-        return files.read_object(path)  # type: ignore[return-value]
+        return files.read_object(path)
     except (OSError, ValueError):
         return {}
 

@@ -13,7 +13,7 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import lqrlab
 from lqrlab.compute import files as disk
@@ -28,19 +28,8 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy")
 _started: dict[str, "tuple[float, str, Backend | None]"] = {}
 
 
-class Result(TypedDict):
-    """What a notebook leaves in ``results/<name>.json``."""
-
-    notebook: str
-    numbers: dict[str, object]
-    files: list[str]
-    fingerprint: str | None
-    started: str
-    seconds: float
-    device: str
-    backend: dict[str, object] | None
-    versions: dict[str, str]
-    plants: list[str]
+Result = dict[str, Any]
+"""What a notebook leaves in ``results/<name>.json``, see :func:`finish`."""
 
 
 def headless() -> bool:
@@ -192,7 +181,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
 def results(folder: Path, name: str) -> Result:
     """What the notebook ``name`` wrote at its end; a ``ValueError`` says which notebook to run first."""
     try:
-        return disk.read_object(result_path(folder, name))  # type: ignore[return-value]
+        return disk.read_object(result_path(folder, name))
     except (OSError, ValueError):
         raise ValueError(f"{folder}: no result of {name}; run that notebook first") from None
 

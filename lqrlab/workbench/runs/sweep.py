@@ -20,7 +20,7 @@ def sweep(asked: Sweep, stream: TextIO | None = None) -> Path:
     """Run a notebook, or design for a plant, at each point that has no result yet, and gather the results of all.
 
     Returns:
-        The sweep's folder: ``results.csv``, ``results.parquet``, and ``runs/`` or ``numbers.jsonl``.
+        The sweep's folder: ``results.csv``, and ``runs/`` or ``numbers.jsonl``.
 
     Raises:
         ValueError: a parameter is not right, an input is missing, another sweep holds the folder, or the folder is
@@ -44,7 +44,7 @@ def sweep(asked: Sweep, stream: TextIO | None = None) -> Path:
         progress = held.enter_context(Progress(stream, even=plan.together))
         _run(plan.reading(source), progress)
         progress.say(comparison.summary(plan.folder))
-        progress.say(f"table: {plan.folder / 'results.csv'} and .parquet")
+        progress.say(f"table: {plan.folder / 'results.csv'}")
         if asked.report:
             progress.say(f"report: {comparison.write(plan.folder)}")
     return plan.folder
