@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import lqrlab
-from lqrlab.workbench.cli import data_commands, doctor, listing, options
+from lqrlab.workbench.cli import data_commands, doctor, options
 from lqrlab.workbench.cli.options import PATH, as_json, complete
-from lqrlab.workbench.runs import pipeline
+from lqrlab.workbench.runs import notebooks, pipeline
 
 if TYPE_CHECKING:
     from lqrlab.systems import Plant
@@ -32,7 +32,7 @@ class _Group(click.Group):
     """Turns what went wrong into one clean line: exit code 2 for a wrong request, 1 for a failed run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """What matters most comes first, not the alphabet; then what extensions add."""
+        """Names of the commands, the most important first; then those of extensions."""
         names = [*MATTER, *(name for name in self.commands if name not in MATTER)]
         return [*names, *importlib.metadata.entry_points(group=COMMANDS).names]
 
@@ -74,7 +74,7 @@ class _Group(click.Group):
 
 
 def _in_words(error: OSError) -> str:
-    """Which file, what the operating system said of it, what to do."""
+    """An error of the operating system in words: the file, what went wrong, what to do."""
     said = error.strerror or str(error) or type(error).__name__
     where = f"{error.filename}: " if error.filename is not None else ""
     advice = _DISK.get(error.errno or 0)
@@ -183,6 +183,26 @@ def report(folder: Path | None, show: bool) -> None:
         click.launch(index.resolve().as_uri())
 
 
+@main.command("list")
+@click.argument("names", nargs=-1, metavar="[NOTEBOOK]...", shell_complete=complete("notebook"))
+@options.source
+def listing(names: tuple[str, ...], source: Path | None) -> None:
+    """List the notebooks, their questions and parameters, or those of each NOTEBOOK named.
+
+    A parameter is set with -p NAME=VALUE by lqrlab run and lqrlab sweep.
+    """
+    from lqrlab.workbench.runs.terminal import table
+
+    folder = pipeline.find_source(source)
+    wanted = names or [path.stem for path in sorted(folder.glob(notebooks.NUMBERED))]
+    for nb in notebooks.named(folder, wanted):
+        known = [p for p in nb.parameters.values() if p.name not in notebooks.BY_OPTION]
+        kinds = (p.type.__name__ if type(p.type) is type else str(p.type) for p in known)
+        rows = [(p.name, kind, repr(p.default), p.about) for p, kind in zip(known, kinds)]
+        click.echo(f"{nb.name}: {nb.question or nb.title}")
+        click.echo("\n".join(f"  {line}" for line in table(rows, wide=False).splitlines()) + "\n")
+
+
 @main.command()
 @click.argument("name", required=False)
 @click.option("--html", "file", type=PATH, help="Write it as a page, with drawings that move.")
@@ -264,11 +284,6 @@ def init(folder: Path) -> None:
     click.echo(f"made {folder}: cd {folder} && lqrlab run --profile tiny")
 
 
-for command in (
-    data_commands.data,
-    data_commands.train,
-    doctor.doctor,
-    listing.listing,
-):
+for command in (data_commands.data, data_commands.train, doctor.doctor):
     main.add_command(command)
 options.with_plants(main)

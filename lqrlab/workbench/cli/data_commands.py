@@ -46,11 +46,9 @@ def generate(
     compute.setup()
     try:
         given = read_object(config) if config else {}
-    except OSError as error:
-        raise ValueError(f"--config {config}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise ValueError(f"--config {config}: {error}") from None
-    dataset.DataConfig.from_dict(given)  # what is wrong in the file is told as such
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--config {config}: {getattr(error, 'strerror', None) or error}") from None
+    dataset.DataConfig.from_dict(given)  # an error in the file is told as such
     kinds = typing.get_type_hints(dataset.DataConfig)
     typed = {name: notebooks.from_text(value, kinds.get(name, str)) for name, value in overrides.items()}
     wanted = dataset.DataConfig.from_json(json.dumps(given | typed))

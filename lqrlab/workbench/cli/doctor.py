@@ -61,7 +61,7 @@ def python() -> Inspection:
 
 
 def packages() -> Inspection:
-    """Whether what lqrlab asks for is installed in versions that satisfy it."""
+    """Inspect whether what lqrlab asks for is installed in versions that satisfy it."""
     from packaging.requirements import Requirement
 
     lacking = []
@@ -82,7 +82,7 @@ def packages() -> Inspection:
 
 
 def devices() -> Inspection:
-    """What JAX computes on."""
+    """The devices that JAX computes on."""
     try:
         import jax
 
@@ -98,7 +98,7 @@ def devices() -> Inspection:
 
 
 def kernel() -> Inspection:
-    """Whether notebooks run in this very environment, asked of a kernel as the pipeline starts it."""
+    """Inspect whether notebooks run in this very environment, by a kernel as the pipeline starts it."""
     ask = (
         "import sys; from jupyter_client.kernelspec import KernelSpecManager as M; "
         f"print(M().get_kernel_spec({execution.KERNEL!r}).argv[0])"

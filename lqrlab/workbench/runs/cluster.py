@@ -98,7 +98,7 @@ def _connected(address: str) -> "Client":
 def engine(
     *, workers: int | None = None, scheduler: str | None = None, say: Callable[[str], None] = print
 ) -> Iterator[Engine]:
-    """What ``lqrlab.dataset.generate`` takes as its engine: shards on the workers of a cluster.
+    """Engine for ``lqrlab.dataset.generate``: shards are made on the workers of a cluster.
 
     They are processes of this machine, as many as it has cores by default, or those of a dask scheduler, which must
     have this package and see the data set's folder under the same path. A shard whose worker died is tried again, at
@@ -142,7 +142,7 @@ def engine(
 
 
 def _explanation(name: str, error: BaseException) -> str:
-    """Why a shard was not made, and what to do."""
+    """Reason why a shard was not made, and what to do."""
     from distributed import CancelledError, KilledWorker
     from distributed.comm import CommClosedError
 

@@ -58,7 +58,7 @@ def _figure(
 
 
 def _places(axis: Axes, x: pd.Series) -> pd.Series:
-    """Where the values of a parameter stand on the axis, which gets its scale and ticks."""
+    """Places of a parameter's values on the axis, which gets its scale and ticks."""
     if pd.api.types.is_numeric_dtype(x) and x.dtype != bool:
         places = x.astype(float)
         if places.min() > 0 and places.max() > 15 * places.min():

@@ -49,7 +49,7 @@ class Parameter:
 
     @property
     def limits(self) -> tuple[Range | OneOf, ...]:
-        """What its comment says of its values: bounds as ``≥ 0`` and ``< 1``, or ``one of a, b`` up to a semicolon."""
+        """Limits that its comment names: bounds as ``≥ 0`` and ``< 1``, or ``one of a, b`` up to a semicolon."""
         if choices := re.search(r"\bone of ([^;]+)", self.about):
             return (OneOf(*(word.strip() for word in choices[1].split(","))),)
         found = re.findall(r"([≥>≤<]) (-?\d[\d.e+-]*)", self.about)
@@ -82,7 +82,7 @@ class Notebook:
 
     @property
     def question(self) -> str:
-        """What it answers: the first bold sentence that ends in a question mark."""
+        """Its question: the first bold sentence that ends in a question mark."""
         prose = "\n".join(source(cell) for cell in self.cells if cell["cell_type"] == "markdown")
         found = re.search(r"\*\*([^*]+\?)\*\*", prose)
         return " ".join(found[1].split()) if found else ""
@@ -158,7 +158,7 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def _parameters(path: Path, text: str) -> dict[str, Parameter]:
-    """What the cell tagged ``parameters`` declares; it is parsed and never evaluated."""
+    """Parameters that the cell declares; it is parsed and never evaluated."""
     try:
         statements = ast.parse(text).body
         tokens = tokenize.generate_tokens(io.StringIO(text).readline)

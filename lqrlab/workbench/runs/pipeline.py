@@ -98,7 +98,7 @@ def run(
 
 
 def _next(folder: Path) -> str:
-    """What to open after a run."""
+    """Hint at what to open after a run."""
     place = "" if [folder] == session.runs()[:1] else f' with run = "{short(folder)}"'
     look = f"lqrlab report {short(folder)} --open"
     return f"next: {look}; then 04_performance_analysis (jupyter lab notebooks){place}"
@@ -117,7 +117,7 @@ def _only_say(steps: Sequence[Step], folder: Path, fresh: bool, stream: TextIO |
 
 
 def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequence[str]) -> list[Step]:
-    """What is to be executed, all of it checked."""
+    """Steps to be executed, all of them checked."""
     chain, chosen = notebooks.find(source), notebooks.named(source, only)
     chain += [nb for nb in chosen if nb.name not in {other.name for other in chain}]
     names = {nb.name for nb in chain}

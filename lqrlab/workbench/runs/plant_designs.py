@@ -120,7 +120,7 @@ def designs(name: str, batch: Plant) -> Rows:
 
 
 def _linear_numbers(name: str, batch: Plant, design: control.LQR) -> dict[str, np.ndarray]:
-    """What follows from the design and the linearised plant alone."""
+    """Numbers that follow from the design and the linearised plant alone."""
     states, inputs = (np.asarray(s) for s in batch.scales)
     cost = np.einsum("vii,i->v", np.asarray(design.P), states**2)
     usual = systems.make(name)
@@ -137,7 +137,7 @@ def _linear_numbers(name: str, batch: Plant, design: control.LQR) -> dict[str, n
 
 
 def _mean_cost(batch: Plant, K: jax.Array, scale: np.ndarray) -> np.ndarray:
-    """What one constant gain pays on average on each plant, from starts of spread ``scale``; NaN if unstable."""
+    """Mean cost of one constant gain on each plant, from starts of spread ``scale``; NaN if unstable."""
     (A, B), (Q, R) = batch.matrices(), batch.weights()
     A, B, Q, R, N = control.discretize(A, B, Q, R, batch.dt)
     price = control.dlyap(jnp.swapaxes(A - B @ K, -1, -2), control.stage_weight(Q, R, N, K))
@@ -145,7 +145,7 @@ def _mean_cost(batch: Plant, K: jax.Array, scale: np.ndarray) -> np.ndarray:
 
 
 def _nonlinear_numbers(batch: Plant, K: jax.Array, x0: jax.Array, steps: int) -> dict[str, np.ndarray]:
-    """What the loops on the nonlinear plants cost."""
+    """Costs of the loops on the nonlinear plants."""
     policy, x0 = simulation.LinearPolicy(K), jnp.broadcast_to(x0, (len(K), *x0.shape))
     key = jax.random.key(0)
     score = evaluation.evaluate(policy, batch, key=key, x0=x0, num_steps=steps, linear=False)
@@ -156,7 +156,7 @@ def _nonlinear_numbers(batch: Plant, K: jax.Array, x0: jax.Array, steps: int) ->
 
 
 def _why(*problem: jax.Array) -> str:
-    """Why one plant has no design, as ``control`` puts it."""
+    """Reason why one plant has no design, as ``control`` puts it."""
     try:
         control.lqrd(*problem)
     except ValueError as error:

@@ -30,7 +30,7 @@ def points(
     num_random: int | None = None,
     seed: int = 0,
 ) -> list[Values]:
-    """What each run sets, in order and without repetition; nothing is returned unless all values are right.
+    """Values that each run sets, in order and without repetition; refused unless all of them are right.
 
     Args:
         parameters, check: what can be set, and what checks it.

@@ -38,7 +38,7 @@ class NotebookPage:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What the head of the page tells: when, on what, how long."""
+        """Facts for the head of the page: seed, time, device, duration."""
         seed = [("Seed", str(value)) for name, value, *_ in self.parameters if name == "seed"]
         if self.result is None:
             return seed

@@ -18,7 +18,7 @@ RUN, SWEEP = "run.json", "sweep.json"
 """The record of a run and of a sweep: its presence says what a folder is."""
 _BY_HAND = ("figures", "dataset", "checkpoints", "metrics.jsonl", "results")
 PRODUCTS = ("notebooks", "report", *_BY_HAND)
-"""What runs make in their folder, next to their record."""
+"""Things that runs make in their folder, next to their record."""
 USERS = ".in_use"
 
 Status = Literal[
@@ -27,7 +27,7 @@ Status = Literal[
 
 
 Record = dict[str, Any]
-"""What a run (``run.json``) or sweep (``sweep.json``) says of itself: status, error, started, ended, seconds, versions,
+"""Record of a run (``run.json``) or sweep (``sweep.json``): status, error, started, ended, seconds, versions,
 profile, commit, device and the user's files of plants. A run adds its parameters, what it made, and in a sweep its
 fingerprint; a sweep adds the notebook or plant, executor, units and its runs (name, point and fingerprint of each)."""
 
@@ -56,7 +56,7 @@ def read(path: Path) -> Record:
 
 
 def recorded(path: Path) -> bool:
-    """Whether the file is the record of a run or sweep, not something else of this name."""
+    """True for the record of a run or sweep, not for something else of this name."""
     versions = read(path).get("versions")
     return isinstance(versions, dict) and "lqrlab" in versions
 
@@ -71,7 +71,7 @@ def commit(folder: Path) -> str | None:
 
 
 def finished(folder: Path, name: str, fingerprint: str) -> bool:
-    """Whether the notebook ``name`` is up to date in ``folder``: its result has this fingerprint, its files exist."""
+    """True if the notebook ``name`` is up to date in ``folder``: its result has this fingerprint, its files exist."""
     if session.fingerprint(folder, name) != fingerprint:
         return False
     files = [
@@ -117,13 +117,13 @@ def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) 
 
 
 def _within(place: Path, folder: Path) -> bool:
-    """Whether ``place`` is ``folder`` or in it, under whatever name."""
+    """True if ``place`` is ``folder`` or in it, under whatever name."""
     known = [p for p in (place, *place.parents) if p.exists()] if folder.exists() else []
     return any(p.samefile(folder) for p in known)
 
 
 def _by_hand(folder: Path, found: list[str]) -> bool:
-    """Whether all that is found was left by ``lqrlab data``, ``lqrlab train`` or notebooks run by hand."""
+    """True if all that is found was left by ``lqrlab data``, ``lqrlab train`` or notebooks run by hand."""
     results = [
         path for path in (folder / "results").glob("*.json") if read(path).get("notebook") == path.stem
     ]
@@ -131,7 +131,7 @@ def _by_hand(folder: Path, found: list[str]) -> bool:
 
 
 def _made(folder: Path) -> list[str]:
-    """What the record of a run lists as made by it; whatever else it lists does not count."""
+    """Products that the record of a run lists as made by it; anything else it lists does not count."""
     listed = read(folder / RUN).get("made")
     return [name for name in PRODUCTS if isinstance(listed, list) and name in listed]
 
@@ -207,7 +207,7 @@ def use(folder: Path) -> Iterator[None]:
 
 
 def _in_use(place: Path) -> bool:
-    """Whether the process that made ``place`` still runs; what a killed one left is removed."""
+    """True while the process that made ``place`` runs; what a killed one left is removed."""
     try:
         with files.locked(place):
             pass

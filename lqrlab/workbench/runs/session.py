@@ -29,11 +29,11 @@ _started: dict[str, "tuple[float, str, Backend | None]"] = {}
 
 
 Result = dict[str, Any]
-"""What a notebook leaves in ``results/<name>.json``, see :func:`finish`."""
+"""Content of ``results/<name>.json``, see :func:`finish`."""
 
 
 def headless() -> bool:
-    """Whether nobody is there to move a slider: widgets then draw a static figure."""
+    """True if nobody is there to move a slider: widgets then draw a static figure."""
     someone = "JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ
     return "LQRLAB_HEADLESS" in os.environ or not someone
 
@@ -134,7 +134,7 @@ def begin(
 
 
 def _kept(folder: Path, name: str) -> bool:
-    """Whether a result is one of ``lqrlab run``, which a person who looks at the run does not replace."""
+    """True for a result of ``lqrlab run``, which a person who looks at the run does not replace."""
     return not headless() and fingerprint(folder, name) is not None
 
 
@@ -179,7 +179,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
 
 
 def results(folder: Path, name: str) -> Result:
-    """What the notebook ``name`` wrote at its end; a ``ValueError`` says which notebook to run first."""
+    """Result that the notebook ``name`` wrote at its end; a ``ValueError`` says which notebook to run first."""
     try:
         return disk.read_object(result_path(folder, name))
     except (OSError, ValueError):
@@ -194,7 +194,7 @@ def fingerprint(folder: Path, name: str) -> str | None:
 
 
 def result_path(folder: Path, name: str) -> Path:
-    """Where the notebook ``name`` writes its result."""
+    """Path of the result of the notebook ``name``."""
     return folder / "results" / f"{name}.json"
 
 

@@ -1,4 +1,4 @@
-"""What a sweep will do, checked before anything starts: its points, its executor, what it reads, its folder."""
+"""Plan of a sweep, checked before anything starts: its points, its executor, its inputs, its folder."""
 
 import dataclasses
 import hashlib
@@ -55,7 +55,7 @@ class Point:
 
 @dataclasses.dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep does, checked."""
+    """A sweep's points and places, checked."""
 
     asked: Sweep
     name: str  # of the notebook or plant
@@ -76,7 +76,7 @@ class SweepPlan:
 
     @property
     def together(self) -> bool:
-        """Whether one program does all points."""
+        """True where one program does all points."""
         return self.nb is None or self.asked.executor == "vmap"
 
     def fingerprint(self, values: Values, package: str) -> str:
@@ -177,7 +177,7 @@ def _of_notebook(asked: Sweep, nb: Notebook) -> SweepPlan:
 
 
 def _without_prefix(asked: Sweep, name: str) -> tuple[dict[str, str], list[dict[str, object]]]:
-    """What is given by -p and by the list, with names of parameters alone."""
+    """Values given by -p and by the list, with names of parameters alone."""
     rows = [{key.removeprefix(f"{name}."): value for key, value in row.items()} for row in asked.rows]
     return {key.removeprefix(f"{name}."): text for key, text in asked.given.items()}, rows
 

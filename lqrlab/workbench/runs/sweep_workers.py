@@ -78,10 +78,11 @@ def execute(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> Non
                 progress.say(f"{mark} {point.name}  " + (f"{status}: {error}" if error else status))
             comparison.save(plan.folder)
             submit()
+    progress.end("✓" if ended == len(points) else "■", f"{ended} runs")
 
 
 def _status(plan: SweepPlan, point: Point, future: "Future") -> Status:
-    """How a run ended: its record says it, or, where its worker died, what became of the worker."""
+    """Status in which a run ended: from its record or, where its worker died, from the worker."""
     error = future.exception() if future.status == "error" else None
     if future.status == "finished" or run_folder.finished(point.folder, plan.name, point.fingerprint):
         return run_folder.read(point.record).get("status", "failed")

@@ -1,4 +1,4 @@
-"""What the command line shows: plain lines of progress, aligned tables."""
+"""Output of the command line: plain lines of progress, aligned tables."""
 
 import contextlib
 import shutil
