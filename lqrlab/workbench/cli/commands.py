@@ -31,6 +31,16 @@ _DISK |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give a folder 
 class _Group(click.Group):
     """Turns what went wrong into one clean line: exit code 2 for a wrong request, 1 for a failed run."""
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands with their short help; those of extensions by name, or asking for help would import them."""
+        names = self.list_commands(ctx)
+        width = formatter.width - 6 - max(map(len, names))
+        with formatter.section("Commands"):
+            own = [name for name in names if name in self.commands]
+            formatter.write_dl([(name, self.commands[name].get_short_help_str(width)) for name in own])
+        if added := ", ".join(name for name in names if name not in self.commands):
+            formatter.write_text(f"Commands of extensions: {added}.")
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of the commands, the most important first; then those of extensions."""
         names = [*MATTER, *(name for name in self.commands if name not in MATTER)]
