@@ -17,7 +17,7 @@ from nbclient import NotebookClient
 from lqrlab import control
 from lqrlab.workbench import design_page
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import execution, notebooks, sweep_plan
+from lqrlab.workbench.runs import execution, notebooks, points
 
 SOURCE = Path(__file__).parents[1] / "notebooks"
 PATHS = sorted(SOURCE.glob("[0-9]*.ipynb"))
@@ -207,8 +207,8 @@ def _huge(path):
     [
         (notebooks.read, "01_x.ipynb"),
         (lambda path: notebooks.read_profile(path.parents[1], "x"), "profiles/x.json"),
-        (sweep_plan.read_list, "points.json"),
-        (sweep_plan.read_list, "points.csv"),
+        (points.read_list, "points.json"),
+        (points.read_list, "points.csv"),
     ],
 )
 def test_a_file_that_is_no_file_or_too_large_is_not_read(read, name, make, words, tmp_path):

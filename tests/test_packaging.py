@@ -150,7 +150,6 @@ DISTRIBUTIONS = {"IPython": "ipython", "PIL": "pillow", "bs4": "beautifulsoup4",
 """Where what is imported has another name than what is installed."""
 NOT_IMPORTED = {
     "blackjax": "identification.posterior asks for it when it is called",
-    "bokeh": "dask draws its dashboard with it",
     "ipykernel": "the notebooks' kernel",
     "jupyterlab": "what a person opens the notebooks in",
     "mujoco": "robots.from_mujoco asks for it when it is called",
@@ -447,7 +446,7 @@ def test_notebooks_are_listed_with_their_questions_and_parameters():
     ("setting", "words"),
     [
         ("kind=resnet", "03_training.kind .*: expected one of matrix, gain, .* found 'resnet'"),
-        ("loading=memry", "found 'memry'; did you mean memory"),
+        ("kind=matrx", "found 'matrx'; did you mean matrix"),
         (
             "num_variants=0",
             r"01_system_exploration.num_variants .*: expected a whole number ≥ 1, but found 0",

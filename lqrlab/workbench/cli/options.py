@@ -17,7 +17,7 @@ EXAMPLES = {"run": "learning_rate=1e-3", "sweep": "learning_rate=1e-3,3e-4", "ge
 
 
 def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """What the Tab key offers for a notebook, a profile or ``-p NAME=``; nothing outside of a project."""
+    """Completions for a notebook, a profile or ``-p NAME=``; nothing outside of a project."""
 
     def offer(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
         try:

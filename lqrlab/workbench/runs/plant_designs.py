@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,7 +14,7 @@ from lqrlab.simulation import Problem, sampling
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import loop_design
 from lqrlab.workbench.figures.plant_card import phrase
-from lqrlab.workbench.runs.notebooks import Notebook, Parameter, Values
+from lqrlab.workbench.runs.notebooks import Parameter, Values
 
 NUMBERS = {  # of each design, and their units, in the order in which they are shown
     "cost": "1",
@@ -55,16 +54,20 @@ def weighted(name: str) -> type[Plant]:
     return made
 
 
-def declaration(name: str) -> Notebook:
-    """What can be set of the plant ``name``, declared as a notebook declares its parameters."""
-    parameters = {"run": Parameter("run", str, "", "folder")}  # which all notebooks have
+def parameters(name: str) -> dict[str, Parameter]:
+    """The parameters of the plant ``name`` that a sweep can set."""
+    made = {}
     for key, f in systems.parameter_fields(weighted(name)).items():
         unit = f.metadata["unit"]
-        about = f.metadata["about"] + (f" [{unit}]" if unit != "1" else "")
-        parameters[key] = Parameter(key, float, f.default, about)
-    title = phrase(systems.family(name).title)
-    heading = {"cell_type": "markdown", "metadata": {}, "source": f"# {title}"}
-    return Notebook(Path(name), (heading,), {}, parameters, kind="plant")
+        made[key] = Parameter(
+            key, float, f.default, f.metadata["about"] + (f" [{unit}]" if unit != "1" else "")
+        )
+    return made
+
+
+def title(name: str) -> str:
+    """The plant's title."""
+    return phrase(systems.family(name).title)
 
 
 def units(name: str) -> dict[str, str]:
@@ -118,7 +121,7 @@ def designs(name: str, batch: Plant) -> Rows:
 
 
 def _linear_numbers(name: str, problem: Problem, poles: loop_design.Poles) -> dict[str, np.ndarray]:
-    """What follows from the design and the linearised plant alone."""
+    """Numbers that follow from the design and the linearised plant alone."""
     assert problem.plant is not None
     states, inputs = (np.asarray(s) for s in problem.plant.scales)
     cost = np.einsum("vii,i->v", np.asarray(problem.P), states**2)
@@ -137,7 +140,7 @@ def _linear_numbers(name: str, problem: Problem, poles: loop_design.Poles) -> di
 
 
 def _nonlinear_numbers(problem: Problem, x0: jax.Array, steps: int) -> dict[str, np.ndarray]:
-    """What the loops on the nonlinear plants cost."""
+    """Costs of the loops on the nonlinear plants."""
     assert problem.plant is not None
     assert problem.continuous is not None
     substeps = sampling.substeps_of(problem.plant, problem.continuous.A, problem.dt, None)
@@ -151,7 +154,7 @@ def _nonlinear_numbers(problem: Problem, x0: jax.Array, steps: int) -> dict[str,
 
 
 def _why(plant: Plant) -> str:
-    """Why one plant has no design, as ``control`` puts it."""
+    """Reason why one plant has no design, as ``control`` puts it."""
     try:
         control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
     except ValueError as error:
