@@ -15,7 +15,7 @@ from lqrlab import control
 from lqrlab.compute import quick_jit
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.threads import on_all_cores
-from lqrlab.control.riccati import doubling, equations, matrix_sign, sixty_digits
+from lqrlab.control.riccati import doubling, equations, matrix_sign, on_host
 
 with mock.patch.object(pytest.mark, "_config", None):  # it carries a marker of SciPy's own
     from scipy.linalg.tests import test_solvers
@@ -164,40 +164,6 @@ def test_a_singular_input_weight_is_left_to_scipy():
     A, B, Q = np.array([[0.9, 1.0], [0.0, 1.1]]), np.array([[0.0], [1.0]]), np.diag([1.0, 0.0])
     R = np.zeros((1, 1))
     assert np.allclose(control.dare(A, B, Q, R), scipy.linalg.solve_discrete_are(A, B, Q, R))
-
-
-@pytest.mark.parametrize(("continuous", "member"), [(True, 5085), (False, 3164)])
-def test_a_plant_that_its_input_hardly_moves_is_solved_in_sixty_digits(continuous, member):
-    # of 10,000 random problems the one that neither the iterations nor SciPy solve to 1e-8: P is 1e11
-    rng = np.random.default_rng(2)
-    A, B = (rng.normal(size=(10000, 4, k))[member] for k in (4, 1))
-    result = (control.lqr if continuous else control.dlqr)(A, B, np.eye(4), np.eye(1))
-    assert bool(result.stabilizing)
-    assert float(jnp.abs(result.P).max()) > 1e10
-    poles = np.linalg.eigvals(A - B @ np.asarray(result.K))
-    assert (poles.real < 0).all() if continuous else (np.abs(poles) < 1).all()
-    # in 60 digits the equation holds to the rounding of P
-    exact = np.vectorize(mpmath.mpf, otypes=[object])
-    with mpmath.workdps(60):
-        a, b, K, P = (exact(np.asarray(x)) for x in (A, B, result.K, result.P))
-        left = a.T @ P + P @ a if continuous else a.T @ P @ a - P
-        terms = left, (P @ b if continuous else a.T @ P @ b) @ K, exact(np.eye(4))
-        residual = np.abs(terms[0] - terms[1] + terms[2]).max() / np.abs(P).max()
-    assert float(residual) < 1e-9
-
-
-@pytest.mark.parametrize("continuous", [True, False])
-def test_sixty_digits_give_scipys_answer_with_a_cross_weight_and_none_to_pay_where_nothing_costs(continuous):
-    rng = np.random.default_rng(5)
-    A, B, L = 0.4 * rng.normal(size=(3, 3)), rng.normal(size=(3, 2)), rng.normal(size=(5, 5))
-    W = L @ L.T + np.eye(5)
-    Q, R, N = W[:3, :3], W[3:, 3:], W[:3, 3:]
-    found = sixty_digits.solved(A, B, Q, R, N, continuous=continuous)
-    for result, expected in zip(found, gain(A, B, Q, R, N, discrete=not continuous)):
-        assert relative(result, expected) < 1e-12
-    stable = A - 2 * np.eye(3) if continuous else A
-    for result in sixty_digits.solved(stable, B, 0 * Q, R, 0 * N, continuous=continuous):
-        np.testing.assert_array_equal(result, 0)
 
 
 @pytest.mark.parametrize(("dtype", "enough", "more"), [(np.float64, 9e-9, 1e-6), (np.float32, 2e-4, 1e-3)])
