@@ -5,11 +5,10 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
-import mpmath
 import numpy as np
 import pytest
 import scipy.linalg
-from scipy_oracle import gain, relative
+from scipy_oracle import gain, relative, van_loan
 
 from lqrlab import control
 from lqrlab.compute import quick_jit
@@ -160,10 +159,48 @@ def test_doubling_that_stalls_is_rescued(continuous):
         assert np.allclose(result.P, [solve(A, B, q, R) for q in Q], rtol=1e-7)
 
 
-def test_a_singular_input_weight_is_left_to_scipy():
+def test_a_singular_input_weight_has_scipys_answer():
     A, B, Q = np.array([[0.9, 1.0], [0.0, 1.1]]), np.array([[0.0], [1.0]]), np.diag([1.0, 0.0])
     R = np.zeros((1, 1))
     assert np.allclose(control.dare(A, B, Q, R), scipy.linalg.solve_discrete_are(A, B, Q, R))
+    rng = np.random.default_rng(1)
+    for n, m in ((4, 2), (6, 3)):
+        A, B, L = rng.normal(size=(n, n)), rng.normal(size=(n, m)), rng.normal(size=(n, n + m - 1))
+        W = L.T @ L  # one input costs nothing, in no direction of its own
+        Q, R, N = W[:n, :n], np.diag([0.0, *np.ones(m - 1)]), np.zeros((n, m))
+        N[:, 1:] = 0.1 * W[:n, n:]
+        Q = Q + N @ N.T
+        assert relative(control.dare(A, B, Q, R, N), scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)) < 1e-8
+
+
+@pytest.mark.parametrize(("continuous", "member"), [(True, 5085), (False, 3164)])
+def test_a_plant_that_its_input_hardly_moves_is_refused_in_words(continuous, member):
+    # of 10,000 random problems the one whose P, 1e11, has not the digits of a gain in double precision
+    rng = np.random.default_rng(2)
+    A, B = (rng.normal(size=(10000, 4, k))[member] for k in (4, 1))
+    with pytest.raises(ValueError, match="the problem is close to one that has none, or badly scaled"):
+        (control.lqr if continuous else control.dlqr)(A, B, np.eye(4), np.eye(1))
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_the_host_and_the_compiled_program_give_the_same(continuous):
+    rng = np.random.default_rng(6)
+    A, B, L = rng.normal(size=(70, 4, 4)), rng.normal(size=(70, 4, 2)), rng.normal(size=(70, 6, 6))
+    W = L @ L.mT + 0.1 * np.eye(6)
+    problems = A, B, W[:, :4, :4], W[:, 4:, 4:], W[:, :4, 4:]
+    design = control.lqr if continuous else control.dlqr
+    compiled, few = design(*problems), design(*(a[:5] for a in problems))
+    assert relative(compiled.K[:5], np.asarray(few.K)) < 1e-8
+    equations_ = on_host.Equations(*problems, continuous)
+    for method in (on_host.by_doubling, on_host.by_sign_function):  # each alone
+        found, error = method(equations_, 1e-11)
+        assert (error < 1e-8).all()
+        assert relative(found.P, np.asarray(compiled.P)) < 1e-7
+    for sampled, expected in zip(
+        control.discretize(*(a[:3] for a in problems[:4]), 0.3),
+        zip(*(van_loan(*(a[i] for a in problems[:4]), 0.3) for i in range(3))),
+    ):
+        assert relative(sampled, np.stack(expected)) < 1e-11
 
 
 @pytest.mark.parametrize(("dtype", "enough", "more"), [(np.float64, 9e-9, 1e-6), (np.float32, 2e-4, 1e-3)])

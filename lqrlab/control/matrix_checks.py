@@ -13,8 +13,8 @@ from jaxtyping import Array, ArrayLike
 from lqrlab.compute.checks import number, on_host, real, traced
 from lqrlab.compute.linalg import batch_last
 
-FEW = 16
-"""Problems that are worked out on the host, outside a trace: less time than their program takes to be compiled."""
+FEW = 64
+"""Problems, at most, that are worked out on the host outside a trace: in less time than a program is compiled in."""
 
 
 def few(lead: tuple[int, ...]) -> bool:
