@@ -3,16 +3,11 @@
 from lqrlab.control.analysis.controllability import ctrb, gram, obsv
 from lqrlab.control.analysis.diagnosis import Diagnosis, diagnose
 from lqrlab.control.analysis.eigenmodes import Mode, modes, settling_time
-from lqrlab.control.analysis.frequency import (
-    frequency_response,
-    h2_norm,
-    hinf_norm,
-    sensitivity,
-    to_statespace,
-    zeros,
-)
+from lqrlab.control.analysis.frequency import frequency_response, sensitivity, to_statespace
 from lqrlab.control.analysis.stability_margins import Disk, Margins, margins
 from lqrlab.control.analysis.step import StepInfo, step_info, step_response
+from lqrlab.control.analysis.system_norms import h2_norm, hinf_norm
+from lqrlab.control.analysis.transmission_zeros import zeros
 from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed
 from lqrlab.control.discretization import Sampled, c2d, discretize
 from lqrlab.control.estimation import (
