@@ -191,9 +191,9 @@ def test_the_host_and_the_compiled_program_give_the_same(continuous):
     design = control.lqr if continuous else control.dlqr
     compiled, few = design(*problems), design(*(a[:5] for a in problems))
     assert relative(compiled.K[:5], np.asarray(few.K)) < 1e-8
-    equations_ = on_host.Equations(*problems, continuous)
+    pairs = on_host.Equations.of(problems, continuous=continuous)
     for method in (on_host.by_doubling, on_host.by_sign_function):  # each alone
-        found, error = method(equations_, 1e-11)
+        found, error = method(pairs, 1e-11)
         assert (error < 1e-8).all()
         assert relative(found.P, np.asarray(compiled.P)) < 1e-7
     for sampled, expected in zip(

@@ -4,6 +4,7 @@ import functools
 import math
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ def few(lead: tuple[int, ...]) -> bool:
     return 0 < math.prod(lead) <= FEW
 
 
-def as_jax(a: Array | np.ndarray) -> Array:
+def as_jax(a: Any) -> Array:
     """NumPy's array as JAX's without a program: ``jnp.asarray`` compiles one for each shape."""
     return a if isinstance(a, jax.Array) else jax.device_put(a)
 
@@ -119,7 +120,7 @@ def arguments(
             answer is marked.
     """
     given = {"B": B, "A": A, "Q": Q, "R": R} | ({} if N is None else {"N": N})
-    arrays = {name: real(name, value) for name, value in given.items()}
+    arrays: dict[str, Any] = {name: real(name, value) for name, value in given.items()}
     if arrays["R"].ndim == 0:
         arrays["R"] = arrays["R"].reshape(1, 1)
     dtype = floating(*arrays.values())

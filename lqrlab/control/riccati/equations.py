@@ -9,11 +9,12 @@ the residual of its equation and whether its loop is stable; an answer without b
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import linalg
 from lqrlab.compute.checks import traced
@@ -33,8 +34,8 @@ def accepted(dtype: np.dtype) -> float:
     return 1e-8 if jnp.finfo(dtype).eps < 1e-10 else 3e-4
 
 
-def certain(solution: Solution) -> Bool[Array, "*batch"] | Bool[np.ndarray, "*batch"] | np.bool:
-    """Whether the equation holds to a small relative residual and the loop is stable; of NumPy's arrays or JAX's."""
+def certain(solution: Solution) -> Any:
+    """Whether the equation holds to a small relative residual and the loop is stable ``[...]``; NumPy's or JAX's."""
     P = solution.P
     holds = (abs(P) < np.inf).all((-1, -2)) & (solution.residual < accepted(P.dtype))
     return holds & (solution.stable > 0.5)
@@ -110,7 +111,7 @@ def _concrete(args: tuple[Array, ...], *, continuous: bool) -> Solution:
     enough = batch_last.enough(dtype)
     if matrix_checks.few(lead):
         problems = _gathered(args, lead, np.arange(math.prod(lead)))
-        found, _ = on_host.solved(*problems, continuous=continuous, enough=enough)
+        found, _ = on_host.solved(problems, continuous=continuous, enough=enough)
         return Solution(*(a.reshape((*lead, *a.shape[1:])).astype(dtype) for a in found))
     doubling = _SAMPLED_DOUBLING if sampling else _DOUBLING[continuous]
     answer, error = on_all_cores(doubling, *zip(args, _CORES))
@@ -119,9 +120,9 @@ def _concrete(args: tuple[Array, ...], *, continuous: bool) -> Solution:
         return answer
     error = np.nan_to_num(np.asarray(error).ravel()[failed].astype(float), nan=np.inf)
     whole = [np.array(a).reshape(-1, *a.shape[len(lead) :]) for a in answer]
-    some = Solution(*(a[failed].astype(float) for a in whole))
+    some: on_host.Answer = Solution(*(a[failed].astype(float) for a in whole))  # type: ignore[arg-type]
     problems = _gathered(args, lead, failed)
-    on_host.retry(on_host.Equations(*problems, continuous), some, error, enough)
+    on_host.retry(on_host.Equations.of(problems, continuous=continuous), some, error, enough)
     for old, new in zip(whole, some):
         old[failed] = new
     return Solution(*(matrix_checks.as_jax(a.reshape((*lead, *a.shape[1:]))) for a in whole))
@@ -134,8 +135,8 @@ def _gathered(args: tuple[Array, ...], lead: tuple[int, ...], members: np.ndarra
         np.broadcast_to(np.asarray(a), (lead or (1,)) + a.shape[a.ndim - core :])[at]
         for a, core in zip(args, _CORES)
     )
-    problems = tuple(a.astype(float) for a in chosen)
-    return problems if len(problems) == 5 else tuple(discretization.sampled_on_host(*problems))
+    problems: Any = tuple(a.astype(float) for a in chosen)
+    return problems if len(problems) == 5 else tuple(discretization.sampled_on_host(*problems))  # type: ignore[arg-type]
 
 
 def solution(args: tuple[Array, ...], *, continuous: bool) -> Solution:

@@ -6,7 +6,8 @@ sources; here the batch is in front. In discrete time R may be singular: Newton 
 slightly larger R to that with R itself, for they need R + BᵀPB > 0 only (Hewer, 1971).
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -18,6 +19,8 @@ _ADDED = 1e-8  # to a singular R, relative to what its inputs cost otherwise
 
 Matrices = Float[np.ndarray, "batch _ _"]
 Numbers = Float[np.ndarray, " batch"]
+Answer = Any
+"""A :class:`Solution` of NumPy's arrays with the batch in front."""
 
 
 def inverse(a: Matrices) -> Matrices:
@@ -65,9 +68,15 @@ class Equations(NamedTuple):
     N: Float[np.ndarray, "batch n m"]
     continuous: bool
 
+    @classmethod
+    def of(cls, problems: Sequence[np.ndarray], *, continuous: bool) -> "Equations":
+        """Those of A, B, Q, R, N."""
+        A, B, Q, R, N = problems
+        return cls(A, B, Q, R, N, continuous)
+
     def taken(self, members: np.ndarray) -> "Equations":
         """Some of them."""
-        return Equations(*(a[members] for a in self[:5]), self.continuous)
+        return Equations.of([a[members] for a in self[:5]], continuous=self.continuous)
 
     def reduced(self) -> tuple[Matrices, Matrices, Matrices]:
         """F = A − BR⁻¹Nᵀ, G = BR⁻¹Bᵀ, H = Q − NR⁻¹Nᵀ: the same problems without a cross weight."""
@@ -76,7 +85,7 @@ class Equations(NamedTuple):
         NR = N @ invR
         return A - B @ NR.mT, symmetric(B @ invR @ B.mT), symmetric(Q - NR @ N.mT)
 
-    def answered(self, P: Matrices) -> tuple[Solution, Numbers]:
+    def answered(self, P: Matrices) -> tuple[Answer, Numbers]:
         """Gain and certificate of P, and its error: infinite where the loop is not stable."""
         A, B, Q, R, N = self[:5]
         PA = P @ A
@@ -94,7 +103,7 @@ class Equations(NamedTuple):
         error = np.where(stable & (residual < np.inf), residual, np.inf)
         return Solution(K, P, closed, residual, stable.astype(float)), error  # type: ignore[arg-type]
 
-    def polished(self, P: Matrices, enough: float) -> tuple[Solution, Numbers]:
+    def polished(self, P: Matrices, enough: float) -> tuple[Answer, Numbers]:
         """The best answer on the way of Newton steps from P by Kleinman (continuous) or Hewer (discrete)."""
         best, error = self.answered(P)
         for k in range(_NEWTON):
@@ -145,7 +154,7 @@ def _cayley(F: Matrices, G: Matrices, H: Matrices) -> tuple[Matrices, Matrices, 
     )
 
 
-def by_doubling(equations: Equations, enough: float) -> tuple[Solution, Numbers]:
+def by_doubling(equations: Equations, enough: float) -> tuple[Answer, Numbers]:
     """Solutions by doubling and Newton steps, and their errors."""
     reduced = equations.reduced()
     return equations.polished(doubled(*(_cayley(*reduced) if equations.continuous else reduced)), enough)
@@ -187,17 +196,14 @@ def _stable_subspace(S: Matrices) -> Matrices:
     return inverse(left.mT @ left) @ left.mT @ right
 
 
-def by_sign_function(equations: Equations, enough: float) -> tuple[Solution, Numbers]:
-    """Solutions by the sign function of balanced problems and Newton steps, and their errors."""
+def by_sign_function(equations: Equations, enough: float) -> tuple[Answer, Numbers]:
+    """Solutions by the sign function and Newton steps, both of the balanced problems, and their errors."""
     A, B, Q, R, N, continuous = equations
     size = np.sqrt(np.abs(np.einsum("kii->ki", R)))
     r = 2.0 ** -np.round(np.log2(np.where(size > 0, size, 1.0)))[:, None]
     B, R, N = B * r, R * r * r.mT, N * r
-    if not continuous:
-        paid = np.maximum(np.linalg.norm(B, axis=-2, keepdims=True) ** 2 * largest(Q), np.finfo(float).tiny)
-        singular = np.linalg.eigvalsh(symmetric(R))[:, :1, None] <= 1e-14 * largest(R)
-        R = np.where(singular, R + _ADDED * np.eye(R.shape[-1]) * paid, R)
-    F, G, H = Equations(A, B, Q, R, N, continuous).reduced()
+    larger = R if continuous else _regular(B, Q, R)
+    F, G, H = Equations(A, B, Q, larger, N, continuous).reduced()
     d = scales(F, G, H)
     ratio, both = d[:, None] / d[..., None], d[:, None] * d[..., None]
     F, G, H = F * ratio, G / both, H * both
@@ -207,10 +213,19 @@ def by_sign_function(equations: Equations, enough: float) -> tuple[Solution, Num
         zero, one = np.zeros_like(F), np.broadcast_to(np.eye(F.shape[-1]), F.shape)
         L, M = np.block([[F, zero], [-H, one]]), np.block([[one, G], [zero, F.mT]])
         S = inverse(L + M) @ (L - M)
-    return equations.polished(symmetric(_stable_subspace(S)) / both, enough)
+    balanced = Equations(A * ratio, B / d[..., None], Q * both, R, N * d[..., None], continuous)
+    answer, _ = balanced.polished(symmetric(_stable_subspace(S)), enough)
+    return equations.answered(answer.P / both)
 
 
-def solved(*problems: np.ndarray, continuous: bool, enough: float) -> tuple[Solution, Numbers]:
+def _regular(B: Matrices, Q: Matrices, R: Matrices) -> Matrices:
+    """R, a little larger where it is singular."""
+    paid = np.maximum(np.linalg.norm(B, axis=-2, keepdims=True) ** 2 * largest(Q), np.finfo(float).tiny)
+    singular = np.linalg.eigvalsh(np.nan_to_num(symmetric(R)))[:, :1, None] <= 1e-14 * largest(R)
+    return np.where(singular, R + _ADDED * np.eye(R.shape[-1]) * paid, R)
+
+
+def solved(problems: Sequence[np.ndarray], *, continuous: bool, enough: float) -> tuple[Answer, Numbers]:
     """Solutions of A, B, Q, R, N ``[batch, …]``, and their errors: infinite where no stabilizing one is found.
 
     Args:
@@ -218,14 +233,14 @@ def solved(*problems: np.ndarray, continuous: bool, enough: float) -> tuple[Solu
         continuous: which equation.
         enough: the relative residual at which an answer is good.
     """
-    equations = Equations(*problems, continuous)  # type: ignore[call-arg, arg-type]
+    equations = Equations.of(problems, continuous=continuous)
     with np.errstate(all="ignore"):  # what is not finite has no answer
         answer, error = by_doubling(equations, enough)
         retry(equations, answer, error, enough)
     return answer, error
 
 
-def retry(equations: Equations, answer: Solution, error: Numbers, enough: float) -> None:
+def retry(equations: Equations, answer: Answer, error: Numbers, enough: float) -> None:
     """Replace answers whose error is too large by the sign function's, where that is better."""
     failed = np.flatnonzero(~(error <= enough))
     if len(failed):
