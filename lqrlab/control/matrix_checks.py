@@ -217,6 +217,23 @@ def weight(name: str, a: Array) -> None:
     _semidefinite(name, W, float(np.abs(W).max()))
 
 
+def terminal_weight(Qf: ArrayLike | None, Q: Array, default: Array) -> Array:
+    """The checked weight of the last state, ``[..., n, n]`` like Q and in its type; ``default`` if left out."""
+    terminal = default if Qf is None else as_jax(real("Qf", Qf).astype(Q.dtype))
+    if terminal.shape[-2:] != Q.shape[-2:]:
+        raise ValueError(f"Qf: expected shape {Q.shape[-2:]}, Q's, but found {terminal.shape[-2:]}")
+    weight("Qf", terminal)
+    return terminal
+
+
+def trailing(name: str, value: ArrayLike, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    """``value`` as an array of real numbers with this shape after its leading axes, or a ``ValueError``."""
+    a = as_jax(real(name, value).astype(dtype))
+    if a.shape[max(a.ndim - len(shape), 0) :] != shape:
+        raise ValueError(f"{name}: expected shape (…, {', '.join(map(str, shape))}), but found {a.shape}")
+    return a
+
+
 def _bounded_below(
     Q: np.ndarray, R: np.ndarray, N: np.ndarray | None, certified: bool, singular_R: bool
 ) -> None:
