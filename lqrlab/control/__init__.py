@@ -1,4 +1,4 @@
-"""Optimal control of linear plants: batched over leading axes, differentiable, free of LAPACK."""
+"""Optimal control of linear plants: batched over leading axes, differentiable."""
 
 from lqrlab.control.analysis.controllability import ctrb, gram, obsv
 from lqrlab.control.analysis.diagnosis import Diagnosis, diagnose

@@ -172,9 +172,14 @@ class TimeVaryingEstimator:
 
 
 def finite_dlqe(
-    A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike, num_steps: int, P0: ArrayLike,
+    A: ArrayLike,
+    C: ArrayLike,
+    W: ArrayLike,
+    V: ArrayLike,
+    num_steps: int,
+    P0: ArrayLike,
     S: ArrayLike | None = None,
-) -> TimeVaryingEstimator:  # fmt: skip
+) -> TimeVaryingEstimator:
     """The Kalman filter from a known start: x̂[t+1] = Ax̂[t] + Bu[t] + L[t] (y[t] − Cx̂[t]).
 
     Args:
@@ -254,9 +259,19 @@ class LQG:
 
 
 def lqg(
-    A: ArrayLike, B: ArrayLike, C: ArrayLike, Q: ArrayLike, R: ArrayLike, W: ArrayLike, V: ArrayLike,
-    N: ArrayLike | None = None, S: ArrayLike | None = None, *, discrete: bool = False, form: str = "predictor",
-) -> LQG:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    C: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    W: ArrayLike,
+    V: ArrayLike,
+    N: ArrayLike | None = None,
+    S: ArrayLike | None = None,
+    *,
+    discrete: bool = False,
+    form: str = "predictor",
+) -> LQG:
     """The linear-quadratic-Gaussian controller: the regulator of Q, R, N fed by the estimator of W, V, S.
 
     Args:

@@ -45,9 +45,14 @@ def _solve(args: tuple[Array, ...], num_steps: int) -> TimeVaryingLQR:
 
 
 def finite_horizon(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, num_steps: int,
-    Qf: ArrayLike | None = None, N: ArrayLike | None = None,
-) -> TimeVaryingLQR:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    num_steps: int,
+    Qf: ArrayLike | None = None,
+    N: ArrayLike | None = None,
+) -> TimeVaryingLQR:
     """Minimise x[T]ᵀQf x[T] + Σ_{t<T} xᵀQx + uᵀRu + 2xᵀNu for x[t+1] = Ax[t] + Bu[t].
 
     Args:
@@ -72,9 +77,14 @@ def finite_horizon(
 
 
 def continuous_horizon(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, ts: ArrayLike,
-    Qf: ArrayLike | None = None, N: ArrayLike | None = None,
-) -> TimeVaryingLQR:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    ts: ArrayLike,
+    Qf: ArrayLike | None = None,
+    N: ArrayLike | None = None,
+) -> TimeVaryingLQR:
     """Minimise x(T)ᵀQf x(T) + ∫ xᵀQx + uᵀRu + 2xᵀNu dt up to T for ẋ = Ax + Bu: the Riccati differential equation.
 
     Its solution is exact at the times asked for: the Hamiltonian's matrix exponential over a short time gives the cost
@@ -172,9 +182,17 @@ class LQTracking:
 
 
 def lq_tracking(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, xs: ArrayLike, us: ArrayLike | None = None,
-    Qf: ArrayLike | None = None, N: ArrayLike | None = None, *, c: ArrayLike | None = None,
-) -> LQTracking:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    xs: ArrayLike,
+    us: ArrayLike | None = None,
+    Qf: ArrayLike | None = None,
+    N: ArrayLike | None = None,
+    *,
+    c: ArrayLike | None = None,
+) -> LQTracking:
     """Minimise eᵀQf e at the end + Σ eᵀQe + vᵀRv + 2eᵀNv, e = x − xs[t], v = u − us[t], x[t+1] = Ax[t] + Bu[t] + c.
 
     Args:

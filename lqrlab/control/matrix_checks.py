@@ -102,9 +102,16 @@ _DESIGN = {"B": "nm", "A": "nn", "Q": "nn", "R": "mm", "N": "nm"}
 
 
 def arguments(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, *,
-    weights: bool = True, certified: bool = False, singular_R: bool = False,
-) -> tuple[Array, Array, Array, Array, Array]:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    N: ArrayLike | None = None,
+    *,
+    weights: bool = True,
+    certified: bool = False,
+    singular_R: bool = False,
+) -> tuple[Array, Array, Array, Array, Array]:
     """The five matrices of a design as arrays of one floating type, checked; N defaults to zero.
 
     Args:

@@ -102,7 +102,7 @@ def _certified_on_host(solution: Solution, weights: tuple[Array, ...], *, singul
         bounded = matrix_checks.bounded_below(*given)
         sound = sound & (bounded | _taken(weights, sound & ~bounded, singular_R=singular_R))
     K, P = (np.where(sound[..., None, None], a, np.nan) for a in (solution.K, solution.P))
-    return LQR(*map(matrix_checks.as_jax, (K, P, solution.closed, solution.residual, sound)))
+    return LQR(*jax.device_put((K, P, solution.closed, solution.residual, sound)))
 
 
 def _design(args: tuple[Array, ...], *, continuous: bool, singular_R: bool = False) -> LQR:

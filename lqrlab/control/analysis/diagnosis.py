@@ -37,8 +37,13 @@ class Diagnosis:
 
 
 def diagnose(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, dt: float | None = None
-) -> Diagnosis:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    N: ArrayLike | None = None,
+    dt: float | None = None,
+) -> Diagnosis:
     """Say whether, and how well, a plant can be controlled optimally: mode by mode, in words.
 
     Args:

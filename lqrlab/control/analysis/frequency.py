@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 
 def to_statespace(
-    A: ArrayLike, B: ArrayLike, C: ArrayLike | None = None, D: ArrayLike | None = None,
+    A: ArrayLike,
+    B: ArrayLike,
+    C: ArrayLike | None = None,
+    D: ArrayLike | None = None,
     dt: float | None = None,
-) -> "StateSpace":  # fmt: skip
+) -> "StateSpace":
     """A ``control.StateSpace`` of one system; C is the identity and D zero if left out, continuous without dt.
 
     The way back is :func:`lqrlab.systems.from_control`.
@@ -41,9 +44,13 @@ def to_statespace(
 
 
 def frequency_response(
-    A: ArrayLike, B: ArrayLike, C: ArrayLike, frequencies: ArrayLike, D: ArrayLike | None = None,
+    A: ArrayLike,
+    B: ArrayLike,
+    C: ArrayLike,
+    frequencies: ArrayLike,
+    D: ArrayLike | None = None,
     dt: ArrayLike | None = None,
-) -> Complex[Array, "*batch f p m"]:  # fmt: skip
+) -> Complex[Array, "*batch f p m"]:
     """C (sI − A)⁻¹B + D at s = jω, or at z = exp(jω dt); batched, differentiable.
 
     Args:
