@@ -368,8 +368,8 @@ def test_a_member_that_diverges_is_marked_and_the_rest_solved():
     ("change", "message"),
     [
         ({"num_steps": 0}, "num_steps: expected a whole number ≥ 1"),
-        ({"x0": np.zeros(3)}, r"x0: expected shape \('…', 2\), but found \(3,\)"),
-        ({"us": np.zeros((4, 2))}, r"us: expected shape \('…', 12, 2\)"),
+        ({"x0": np.zeros(3)}, r"x0: expected shape \(…, 2\), but found \(3,\)"),
+        ({"us": np.zeros((4, 2))}, r"us: expected shape \(…, 12, 2\)"),
         ({"Qf": np.eye(3)}, "Qf: expected shape"),
         ({"limits": (1.0, -1.0)}, "limits: expected low ≤ high"),
         ({"limits": (np.zeros(3), 1.0)}, r"limits: expected numbers, or shape \('…', 2\), but found \(3,\)"),
