@@ -41,7 +41,7 @@ EXAMPLES = {  # public names that matter most: each has an example in its docstr
     compute: "Backend Timing broadcast compile setup",
     systems: "Coordinates from_dynamics from_matrices make names open_loop_modes pad sample stack",
     control: "c2d care ctrb dare diagnose discretize dlqr dlyap feedforward finite_horizon "
-    "frequency_response gram h2_norm hinf_norm lqe lqi lqr lqrd lyap margins obsv place settling_time "
+    "frequency_response gram h2_norm hinf_norm lqe lqi lqr lqrd lyap margins obsv place settling_steps settling_time "
     "step_info zeros",
     simulation: "Problem Trajectory bind",
     dataset: "DataConfig",

@@ -156,10 +156,11 @@ NOT_IMPORTED = {
     "moviepy": "Gymnasium makes films with it",
     "pyarrow": "pandas reads and writes Parquet with it",
     "rejax": "notebook 16 trains agents with it",
-    "slycot": "python-control computes norms with it",
 }
 OPTIONAL = {
+    "control": {"control"},  # its StateSpace, for who has python-control
     "dataset": {"hdf5plugin"},  # files packed with blosc
+    "extensions": {"control"},
     "systems": {"sympy"},  # equations as formulas
 }
 """Packages of extras that the library asks for only when somebody wants what they do."""

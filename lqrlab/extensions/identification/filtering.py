@@ -9,6 +9,7 @@ import scipy.optimize
 from jaxtyping import Array, Float
 
 from lqrlab.compute.integration import rk4
+from lqrlab.control.estimation import measurement_update, time_update
 from lqrlab.extensions.identification.fitted_plant import FittedPlant
 from lqrlab.extensions.identification.log import Log
 from lqrlab.extensions.identification.shooting import Segments
@@ -107,12 +108,10 @@ def _filter(s: Segments, v: Float[Array, " f"]) -> tuple[Float[Array, "S L p"], 
             (x, P), (u, y, there) = state, sample
             expected, C = s.seen(plant, x), jax.jacfwd(lambda x: s.seen(plant, x))(x)
             S, e = C @ P @ C.T + R, y - expected
-            K = jnp.linalg.solve(S, C @ P).T
             cost = 0.5 * (e @ jnp.linalg.solve(S, e) + jnp.linalg.slogdet(S)[1])
-            x, P = x + K @ e, P - K @ S @ K.T
-            A = jax.jacfwd(ahead)(x, u)
-            P = A @ P @ A.T + Q
-            return (ahead(x, u), (P + P.T) / 2), (expected, jnp.where(there, cost, 0.0))
+            x, P = measurement_update(x, P, C @ P, S, e)
+            P = time_update(jax.jacfwd(ahead)(x, u), P, Q)
+            return (ahead(x, u), P), (expected, jnp.where(there, cost, 0.0))
 
         begin = jnp.diag((_PRIOR * scale) ** 2)
         return jax.lax.scan(step, (x0 * scale, begin), (us, ys, mask))[1]

@@ -55,7 +55,7 @@ def start(plant: Plant) -> Float[np.ndarray, " n"]:
 
 def settling_steps(poles: Poles) -> int:
     """Samples after which 0.4 % of the motion of a loop with these discrete poles is left, 60 … 4000."""
-    return int(np.clip(np.ceil(control.settling_time(poles, 1.0, within=4e-3)).max(), 60, 4000))
+    return control.settling_steps(poles, times=1.0, within=4e-3, shortest=60, longest=4000, multiple=1)
 
 
 def horizon(plant: Plant, num_steps: int | None, most: int = 4000) -> int:

@@ -68,7 +68,7 @@ class Pair:
             raise ValueError("label: expected a name for the policy, but found 'optimal', the LQR's")
         problem = Problem.of(plant)
         poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
-        steps = evaluation.settling_steps(poles) if num_steps is None else num_steps
+        steps = control.settling_steps(poles) if num_steps is None else num_steps
         return cls(problem, simulation.bind(controller, problem), label, checks.whole("num_steps", steps))
 
     @property

@@ -26,7 +26,7 @@ NUMBERS = {  # of each design, and their units, in the order in which they are s
     "slowest": "1",
     "gain": "1",
 }
-HORIZONS = (100, 200, 500, 1000, 2000)  # steps of a loop: two settling times of its slowest mode
+HORIZONS = (100, 200, 500, 1000, 2000)  # steps of a loop, few: each is a compiled program
 STARTS = 16  # initial states that each design is tried from
 _BYTES = 1e8  # of states that one program writes
 Rows = Iterator[list[tuple[int, Values]]]
@@ -105,8 +105,8 @@ def designs(name: str, batch: Plant) -> Rows:
     table = _linear_numbers(name, problem, poles)
     # a point's numbers depend on no other point: its horizon follows from its own loop, and all points start from
     # the same states
-    settled = 2 * control.settling_time(poles, 1.0)
-    horizon = np.array([next((n for n in HORIZONS if n >= least), HORIZONS[-1]) for least in settled])
+    settled = map(control.settling_steps, poles)
+    horizon = np.array([next(n for n in HORIZONS if n >= least) for least in settled])
     x0 = batch[0].initial_state(key=jax.random.key(0), num=STARTS)
     for steps in np.unique(horizon[good]):
         left = np.flatnonzero(good & (horizon == steps))
