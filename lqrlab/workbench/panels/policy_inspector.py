@@ -14,7 +14,7 @@ import numpy as np
 import traitlets
 from jaxtyping import Array, Float
 
-from lqrlab import evaluation, simulation
+from lqrlab import control, simulation
 from lqrlab.compute import checks
 from lqrlab.simulation import Problem, Trajectory, Verdict
 from lqrlab.systems import Plant
