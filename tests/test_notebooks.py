@@ -92,6 +92,18 @@ FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 """The notebooks' programs are compiled without optimisation, for speed."""
 
 
+NEW_NAMESPACE = """%reset -f
+import ctypes, gc, os, sys, jax, matplotlib.pyplot, psutil
+matplotlib.pyplot.close("all")
+if psutil.Process().memory_info().rss > 2.5e9:
+    jax.clear_caches()
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
+"""
+"""What is done in the kernel before each notebook; programs are kept while there is room."""
+
+
 class SharedKernel:
     """One kernel for notebooks one after another, each in a new namespace: they share what was compiled."""
 
@@ -111,7 +123,7 @@ class SharedKernel:
     def instead_of_a_process(self, job, env, on_event, time_limit):
         """What ``execution`` does in a process for each notebook, here."""
         own = {key: value for key, value in env.items() if key.startswith("LQRLAB_")}
-        first = f"%reset -f\nimport os, matplotlib.pyplot\nos.environ.update({own})\nmatplotlib.pyplot.close('all')"
+        first = NEW_NAMESPACE + f"os.environ.update({own})"
         self.run(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(first)]))
         nb = papermill.iorw.load_notebook_node(job["source"])
         nb = papermill.parameterize.parameterize_notebook(nb, job["parameters"])

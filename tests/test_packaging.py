@@ -243,11 +243,14 @@ def test_the_library_imports_nothing_of_the_extras():
     assert python(f"REFUSED = {refused!r}\n" + REFUSING + ALL_MODULES) == "all"
 
 
+LONGER = {"problem.py": "the problem is one thing: what it is made of, its views, its step"}
+
+
 def test_functions_and_modules_are_one_thing():
-    """No module of several things, no function that fits no screen; what is longer is named here with its reason."""
+    """No module of several things, no function that fits no screen; what is longer is named above with its reason."""
     for path in MODULES:
         text = path.read_text()
-        assert len(text.splitlines()) <= 400, path
+        assert len(text.splitlines()) <= 400 or path.name in LONGER, path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = node.end_lineno - node.lineno + 1
