@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -84,14 +84,24 @@ class StepTask:
         return run
 
 
-def bench_train(*, repeats: int = 10) -> list[Row]:
-    """Measure train steps; the least time of ``repeats`` steps counts, of more for small ones."""
+def bench_train(
+    kinds: Sequence[str] = KINDS, *, repeats: int = 10, transformers: bool = True
+) -> Iterator[Row]:
+    """Measure train steps; the least time of ``repeats`` steps counts, of more for small ones.
+
+    Args:
+        kinds: of models.
+        repeats: of each timing.
+        transformers: whether the two transformers and the loop around the steps are measured too.
+    """
     with _data() as data:
-        rows = [each for kind in KINDS for each in _kind(data, kind, repeats)]
-        rows += _smallest(data, repeats)
-        rows += _transformer(data, LARGE, 256, repeats, "transformer d=128")
-        rows += _transformer(data, SMALL, 32, 20 * repeats, "transformer d=32")
-        return rows + _loop(data, repeats)
+        for kind in kinds:
+            yield from _kind(data, kind, repeats)
+        yield from _smallest(data, repeats)
+        if transformers:
+            yield from _transformer(data, LARGE, 256, repeats, "transformer d=128")
+            yield from _transformer(data, SMALL, 32, 20 * repeats, "transformer d=32")
+            yield from _loop(data, repeats)
 
 
 def _kind(data: dataset.Dataset, kind: str, repeats: int) -> list[Row]:
@@ -234,7 +244,7 @@ def _loop(data: dataset.Dataset, repeats: int) -> list[Row]:
     return [row("loop around the steps adds", 100 * (fitted / alone - 1), "%", 2, least=False)]
 
 
-PARTS: Parts = {"speed": (bench_train, {"repeats": 1})}
+PARTS: Parts = {"speed": (bench_train, {"kinds": ("gain",), "repeats": 1, "transformers": False})}
 
 if __name__ == "__main__":
     main(PARTS)

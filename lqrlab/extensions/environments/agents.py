@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec
-from lqrlab.extensions.environments.actions import structured
+from lqrlab.extensions.environments.actions import Action, structured
 from lqrlab.extensions.environments.core import Environment
 from lqrlab.simulation import Policy, Problem, binding, is_policy
 
@@ -121,7 +121,11 @@ def acts_on_observations(env: Environment, controller: Any, problem: Problem) ->
         except Exception:
             raise failure from None
         return False
-    return not (is_policy(made) or binding.recognised(made) or np.shape(made) == (env.m, env.n))
+    if getattr(made, "shape", None) == (env.m, env.n):  # one gain, whatever the problem is
+        return False
+    if isinstance(made, Action | jax.ShapeDtypeStruct):
+        return True
+    return not (is_policy(made) or binding.recognised(made))
 
 
 def host_agent(predict: Callable, env: Environment) -> Callable[[Array], Array]:
