@@ -5,7 +5,6 @@ transformer, ``@models.activation("name")`` an activation.
 """
 
 from lqrlab.learning.models.gain import GainNetwork
-from lqrlab.learning.models.layers import LayerNorm, Linear, attend
 from lqrlab.learning.models.matrix import MatrixNetwork
 from lqrlab.learning.models.mlp import MLP
 from lqrlab.learning.models.network import (
@@ -33,15 +32,12 @@ __all__ = [
     "Described",
     "GainNetwork",
     "HistoryNetwork",
-    "LayerNorm",
-    "Linear",
     "MatrixNetwork",
     "Model",
     "Recurrent",
     "Transformer",
     "activation",
     "apply_gain",
-    "attend",
     "block",
     "build",
     "count",

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from lqrlab.learning.models.layers import Linear
+from lqrlab.learning.models.layers import FlatLinear
 from lqrlab.learning.models.network import HistoryNetwork, activation, register
 from lqrlab.learning.train_config import ModelConfig
 
@@ -21,8 +21,8 @@ class MLP(HistoryNetwork):
         super().__init__(config, rngs=rngs)
         wide = 4 * config.width
         sizes = [(config.window + 1) * config.width] + config.depth * [wide]
-        self.layers = nnx.List([Linear(a, b, rngs=rngs) for a, b in itertools.pairwise(sizes)])
-        self.last = Linear(wide, config.width, rngs=rngs)
+        self.layers = nnx.List([FlatLinear(a, b, rngs=rngs) for a, b in itertools.pairwise(sizes)])
+        self.last = FlatLinear(wide, config.width, rngs=rngs)
         self.activate = activation[config.activation]
 
     def read(self, tokens: Array, prefix: Array, exists: Array, rows: int) -> Array:

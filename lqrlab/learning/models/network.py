@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 
 from lqrlab.compute import pytree
 from lqrlab.compute.registry import Registry
-from lqrlab.learning.models.layers import Linear
+from lqrlab.learning.models.layers import FlatLinear
 from lqrlab.learning.train_config import ModelConfig
 from lqrlab.simulation import Told
 from lqrlab.systems import M_MAX, N_MAX
@@ -155,8 +155,8 @@ class Encoder(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         size = 2 * N_MAX * (N_MAX + M_MAX) + N_MAX + M_MAX
-        self.first = Linear(size, config.hidden, rngs=rngs)
-        self.second = Linear(config.hidden, config.hidden, rngs=rngs)
+        self.first = FlatLinear(size, config.hidden, rngs=rngs)
+        self.second = FlatLinear(config.hidden, config.hidden, rngs=rngs)
         self.activate = activation[config.activation]
 
     def __call__(self, d: Told) -> Array:
@@ -177,13 +177,13 @@ class Described(nnx.Module):
         self.config, self.width = config, width
         if config.description:
             self.encoder = Encoder(config, rngs=rngs)
-            self.gain = Linear(config.hidden, M_MAX * N_MAX, rngs=rngs)
+            self.gain = FlatLinear(config.hidden, M_MAX * N_MAX, rngs=rngs)
             if width:
-                self.prefix = Linear(config.hidden, width, rngs=rngs)
+                self.prefix = FlatLinear(config.hidden, width, rngs=rngs)
         if config.stochastic:
             self.log_std = nnx.Param(jnp.zeros(M_MAX))
             if config.description:
-                self.sure = Linear(config.hidden, M_MAX, kernel_init=nnx.initializers.zeros, rngs=rngs)
+                self.sure = FlatLinear(config.hidden, M_MAX, kernel_init=nnx.initializers.zeros, rngs=rngs)
 
     def encode(self, d: Told) -> Context:
         """What is known before the first step."""
@@ -210,9 +210,9 @@ class HistoryNetwork(Described):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         super().__init__(config, config.width, rngs=rngs)
-        self.token = Linear(2 * (N_MAX + M_MAX), config.width, rngs=rngs)
+        self.token = FlatLinear(2 * (N_MAX + M_MAX), config.width, rngs=rngs)
         # zero at first: what the history adds to the gain starts from nothing
-        self.head = Linear(config.width, M_MAX * N_MAX, kernel_init=nnx.initializers.zeros, rngs=rngs)
+        self.head = FlatLinear(config.width, M_MAX * N_MAX, kernel_init=nnx.initializers.zeros, rngs=rngs)
 
     def read(self, tokens: Array, prefix: Array, exists: Array, rows: int) -> Array:
         """Features of the last ``rows`` steps ``[b, rows, width]``, each from itself and what came before.

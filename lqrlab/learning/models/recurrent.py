@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from lqrlab.learning.models.layers import LayerNorm, Linear
+from lqrlab.learning.models.layers import FlatLinear, LayerNorm
 from lqrlab.learning.models.network import HistoryNetwork, register
 from lqrlab.learning.train_config import ModelConfig
 
@@ -23,8 +23,8 @@ class Recurrent(HistoryNetwork):
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
         width = config.width
-        self.inward = Linear(width, 3 * width, rngs=rngs)
-        self.onward = Linear(width, 3 * width, use_bias=False, rngs=rngs)
+        self.inward = FlatLinear(width, 3 * width, rngs=rngs)
+        self.onward = FlatLinear(width, 3 * width, use_bias=False, rngs=rngs)
         self.norm = LayerNorm(width, rngs=rngs)
 
     def read(self, tokens: Array, prefix: Array, exists: Array, rows: int) -> Array:

@@ -6,7 +6,7 @@ from flax import nnx
 from jax import Array
 
 from lqrlab.compute.registry import Registry
-from lqrlab.learning.models.layers import LayerNorm, Linear, attend
+from lqrlab.learning.models.layers import FlatLinear, LayerNorm, attend
 from lqrlab.learning.models.network import HistoryNetwork, activation, register
 from lqrlab.learning.train_config import ModelConfig
 
@@ -24,11 +24,11 @@ class Attention(nnx.Module):
         self.heads = config.heads
         self.activate = activation[config.activation]
         self.norm1 = LayerNorm(width, rngs=rngs)
-        self.qkv = Linear(width, 3 * width, use_bias=False, rngs=rngs)
-        self.out = Linear(width, width, rngs=rngs)
+        self.qkv = FlatLinear(width, 3 * width, use_bias=False, rngs=rngs)
+        self.out = FlatLinear(width, width, rngs=rngs)
         self.norm2 = LayerNorm(width, rngs=rngs)
-        self.up = Linear(width, 4 * width, rngs=rngs)
-        self.down = Linear(4 * width, width, rngs=rngs)
+        self.up = FlatLinear(width, 4 * width, rngs=rngs)
+        self.down = FlatLinear(4 * width, width, rngs=rngs)
 
     def __call__(self, h: Array, allowed: Array, rows: int) -> Array:
         """The last ``rows`` tokens of h ``[b, T, width]``, after attending where allowed ``[b, rows, T]``."""
