@@ -550,7 +550,7 @@ def test_the_browser_draws_the_optimum_that_scipy_finds(data):
     chosen = data_browser.Selection.of(data, "mass_spring_damper", "train")
     A, B, Q, R, dt = (data.column(name, "train", "mass_spring_damper")[0] for name in (*"ABQR", "dt"))
     x0 = np.array([0.1, -0.2])
-    run = data_browser.optimum(chosen, 0, x0, 400)
+    run = data_browser.optimum(chosen.problem(0), x0, 400)
     xs, us = run.xs, run.us
     Ad, Bd, Qd, Rd, Nd = (np.asarray(m) for m in control.discretize(A, B, Q, R, dt))
     P = scipy.linalg.solve_discrete_are(Ad, Bd, Qd, Rd, s=Nd)

@@ -151,7 +151,7 @@ def _chart(
     g: Grid, channel: charts.PlottedSignal, values: np.ndarray, scene: dict
 ) -> tuple[str, dict, list[list[int]]]:
     """One signal: the picture of its default, where the script draws, and the steps from point to point of all."""
-    usual, hold = values[g.at], channel.field == "us"
+    usual, hold = values[g.at], channel.held
     ends = np.array(
         [np.nan, *(f(values[np.isfinite(values)]) for f in (np.min, np.max))]
     )  # widens, is not drawn
