@@ -276,7 +276,7 @@ def test_with_nobody_there_the_designer_is_a_picture(monkeypatch):
     own = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], dt=0.1)
     still = widgets.lqr_designer(own, num_steps=20)
     assert isinstance(still, svg.Picture)
-    assert "least" in still.words
+    assert "modulus margin" in still.words
     assert "poles of the optimum" in still.svg  # its alternative text
 
 

@@ -257,7 +257,7 @@ class PlottedSignal(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """Whether it is an input, which holds its value until the next."""
+        """True of an input, which holds its value until the next."""
         return self.field == "us"
 
     def values(self, run: Trajectory) -> Float[np.ndarray, "*runs samples"]:

@@ -205,7 +205,7 @@ def _differing(
 
 
 def _unsaturated(setting: AttractionSetting, axes: Axes) -> str:
-    """Where the linear loop never meets its limits: x'Px at most what :func:`control.unsaturated_level` says."""
+    """Ellipse in which the linear loop never meets its limits, by :func:`control.unsaturated_level`."""
     problem = setting.problem
     if problem.high is None:
         return ""

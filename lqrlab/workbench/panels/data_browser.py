@@ -149,7 +149,7 @@ def _words(chosen: Selection, variant: int, at: int, recorded: Trajectory) -> st
 
 
 def left_out(data: dataset.Dataset, family: str) -> str:
-    """What a family lacks, and why, in words."""
+    """Number of a family's missing runs, and the reasons, in words."""
     missing = [
         f"{count:,} {dataset.card.REASONS[why]}" for why, count in data.left_out[family].items() if count
     ]

@@ -56,7 +56,7 @@ def weighted(name: str) -> type[Plant]:
 
 
 def declaration(name: str) -> Notebook:
-    """What can be set of the plant ``name``, declared as a notebook declares its parameters."""
+    """Parameters of the plant ``name``, declared as a notebook declares its parameters."""
     parameters = {"run": Parameter("run", str, "", "folder")}  # which all notebooks have
     for key, f in systems.parameter_fields(weighted(name)).items():
         unit = f.metadata["unit"]
@@ -118,7 +118,7 @@ def designs(name: str, batch: Plant) -> Rows:
 
 
 def _linear_numbers(name: str, problem: Problem, poles: loop_design.Poles) -> dict[str, np.ndarray]:
-    """What follows from the design and the linearised plant alone."""
+    """Numbers that follow from the design and the linearised plant alone."""
     assert problem.plant is not None
     states, inputs = (np.asarray(s) for s in problem.plant.scales)
     cost = np.einsum("vii,i->v", np.asarray(problem.P), states**2)
@@ -137,7 +137,7 @@ def _linear_numbers(name: str, problem: Problem, poles: loop_design.Poles) -> di
 
 
 def _nonlinear_numbers(problem: Problem, x0: jax.Array, steps: int) -> dict[str, np.ndarray]:
-    """What the loops on the nonlinear plants cost."""
+    """Costs of the loops on the nonlinear plants."""
     assert problem.plant is not None
     assert problem.continuous is not None
     substeps = sampling.substeps_of(problem.plant, problem.continuous.A, problem.dt, None)
