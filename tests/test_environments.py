@@ -24,7 +24,7 @@ from PIL import Image
 from lqrlab import evaluation, simulation, systems
 from lqrlab.extensions import environments
 from lqrlab.extensions.environments import agents, ids
-from lqrlab.workbench.panels import policy_inspector, region_of_attraction
+from lqrlab.workbench.panels import attraction_map, policy_inspector
 
 ROOT = Path(__file__).parents[1]
 KEY = jax.random.key(0)
@@ -790,9 +790,7 @@ def test_agents_stand_in_the_panels():
     pair = policy_inspector.Pair.of(plant, policy, "agent", 150)
     runs = policy_inspector.compare(pair, np.array([0.1, 0.0]))["linear"]
     np.testing.assert_allclose(runs["agent"].ratio, 1.0, rtol=1e-5)
-    setting = region_of_attraction.AttractionSetting.of(
-        plant, {"agent": policy}, None, num=200, num_steps=100
-    )
-    optimal, agent = region_of_attraction.maps(setting).values()
+    setting = attraction_map.AttractionSetting.of(plant, {"agent": policy}, None, num=200, num_steps=100)
+    optimal, agent = attraction_map.maps(setting).values()
     np.testing.assert_array_equal(agent.converged, optimal.converged)
     assert 0 < optimal.share < 1

@@ -27,7 +27,6 @@ from lqrlab.workbench.panels import (
     live_panel,
     lqr_designer,
     policy_inspector,
-    region_of_attraction,
     training_monitor,
 )
 
@@ -277,7 +276,7 @@ def test_with_nobody_there_the_designer_is_a_picture(monkeypatch):
     own = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], dt=0.1)
     still = widgets.lqr_designer(own, num_steps=20)
     assert isinstance(still, svg.Picture)
-    assert "least" in still.words
+    assert "modulus margin" in still.words
     assert "poles of the optimum" in still.svg  # its alternative text
 
 
@@ -307,7 +306,7 @@ def test_names_of_others_are_text_in_what_panels_show(panel, monkeypatch, tmp_pa
     )
     gain, ends = simulation.LinearPolicy(jnp.array([[1.0, 1.0]])), np.zeros(4)
     region = evaluation.Attraction(ends.astype(np.int8), ends)
-    setting = region_of_attraction.AttractionSetting(plant, {}, 0, 1)
+    setting = attraction_map.AttractionSetting(plant, {}, 0, 1)
     question = panel._question()
     design = loop_design.design(question)
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
@@ -373,8 +372,8 @@ def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch
     plant = systems.from_matrices([[0, 1], [2, 0]], [[0], [1]], Q=np.eye(2), R=[[1.0]], dt=0.05)
     weak = {"no control": simulation.no_control}
     limits = {"span": 2.0, "limit": 1.0, "num": 1800, "num_steps": 200}
-    setting = region_of_attraction.AttractionSetting.of(plant, weak, None, **limits)
-    found = region_of_attraction.maps(setting)
+    setting = attraction_map.AttractionSetting.of(plant, weak, None, **limits)
+    found = attraction_map.maps(setting)
     x0, converged = setting.starts(), found["optimal"].converged
     design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
     inside = np.einsum("...i,ij,...j", x0, design.P, x0) <= control.unsaturated_level(design.K, design.P, 1.0)
@@ -550,7 +549,7 @@ def test_the_browser_draws_the_optimum_that_scipy_finds(data):
     chosen = data_browser.Selection.of(data, "mass_spring_damper", "train")
     A, B, Q, R, dt = (data.column(name, "train", "mass_spring_damper")[0] for name in (*"ABQR", "dt"))
     x0 = np.array([0.1, -0.2])
-    run = data_browser.optimum(chosen, 0, x0, 400)
+    run = data_browser.optimum(chosen.problem(0), x0, 400)
     xs, us = run.xs, run.us
     Ad, Bd, Qd, Rd, Nd = (np.asarray(m) for m in control.discretize(A, B, Q, R, dt))
     P = scipy.linalg.solve_discrete_are(Ad, Bd, Qd, Rd, s=Nd)

@@ -24,7 +24,6 @@ _MODULES = {
             "tables",
         )
     },
-    "region_of_attraction": "panels.region_of_attraction",
     **{name: f"runs.{name}" for name in ("notebooks", "pipeline", "report", "session", "sweep")},
 }
 __all__ = [*_MODULES]

@@ -221,7 +221,7 @@ def _frame(drawn: Sequence[Sequence[drawing.Drawing]]) -> tuple[float, ...]:
 
 
 def _ruler(scale: float, unit: str, right: float, bottom: float) -> str:
-    """How long a round length is."""
+    """A bar with a round length."""
     most = 90 / scale
     power = 10.0 ** math.floor(math.log10(most))
     length = max(m * power for m in (1, 2, 5) if m * power <= most)

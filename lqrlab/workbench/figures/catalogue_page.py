@@ -51,7 +51,7 @@ def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: b
 
 @dataclasses.dataclass(frozen=True)
 class Demonstration:
-    """What the page shows of one plant's linear model, ``optimal`` and with ``no control``."""
+    """Runs of one plant's linear model for the page, ``optimal`` and with ``no control``."""
 
     K: Float[np.ndarray, "m n"]  # gain of the sampled optimum
     released: dict[str, Trajectory]  # from an initial state
@@ -85,7 +85,7 @@ def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:
 
 
 def _field(plant: Plant) -> str:
-    """What the module of a family says it holds."""
+    """The field that the module of a family says it holds."""
     module = type(plant).__module__
     if not module.startswith(systems.catalogue.__name__ + "."):
         return "Plants of your own"

@@ -255,9 +255,20 @@ class PlottedSignal(NamedTuple):
         """The signal's name in words."""
         return self.signal.name.replace("_", " ")
 
+    @property
+    def held(self) -> bool:
+        """True of an input, which holds its value until the next."""
+        return self.field == "us"
+
     def values(self, run: Trajectory) -> Float[np.ndarray, "*runs samples"]:
         """The signal in a run."""
         return np.asarray(getattr(run, self.field), float)[..., self.column]
+
+    def curve(self, run: Trajectory) -> tuple[Float[np.ndarray, " times"], Float[np.ndarray, "*runs times"]]:
+        """Times [s] and the signal at them; an input holds its last value to the end."""
+        values = self.values(run)
+        values = np.concatenate([values, values[..., -1:]], axis=-1) if self.held else values
+        return np.asarray(run.ts, float), values
 
 
 def channels(plant: Plant | type[Plant]) -> list[PlottedSignal]:
@@ -293,15 +304,11 @@ def responses(
     top += 22 if named else 0
     for i, channel in enumerate(signals):
         row, column = divmod(i, columns)
-        last, steps = i + columns >= len(signals), channel.field == "us"
-        curves = []
-        for run, stroke in zip(runs.values(), strokes(runs).values()):
-            values = channel.values(run)
-            values = np.append(values, values[-1]) if steps else values
-            curves.append((np.asarray(run.ts, float), values, stroke))
+        last = i + columns >= len(signals)
+        curves = [(*channel.curve(run), stroke) for run, stroke in zip(runs.values(), strokes(runs).values())]
         place, unit = (left + column * (wide + 10), top + row * tall, wide, tall), channel.signal.unit
         drawn, axes = over_time(
-            place, curves, channel.name, unit, until, steps=steps, labelled=last, lead=lead
+            place, curves, channel.name, unit, until, steps=channel.held, labelled=last, lead=lead
         )
         markup += drawn + (film.cursor(*axes.edges) if film else "")
     return markup, top + -(-len(signals) // columns) * tall + 4

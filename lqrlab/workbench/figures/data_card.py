@@ -51,7 +51,7 @@ def _rows(names: Iterable[str]) -> tuple[Figure, Axes, Axes]:
 
 
 def coverage(data: dataset.Dataset) -> Figure:
-    """Where the loops of each family go: quantiles of scaled states and inputs, at the start and at the end."""
+    """Coverage of each family's loops: quantiles of scaled states and inputs, at the start and at the end."""
     shown = _shards(data)
     figure, left, right = _rows(shown)
     for row, number in enumerate(shown.values()):
@@ -80,7 +80,7 @@ def _steps(data: dataset.Dataset, rows: int) -> Int[np.ndarray, "rows samples"]:
 
 
 def spectra(data: dataset.Dataset) -> Figure:
-    """How fast the plants of each family are and how well damped: eigenvalues of A, and of A − BK sampled."""
+    """Speed and damping of each family's plants: eigenvalues of A, and of A − BK sampled."""
     names = list(dict.fromkeys(s["family"] for s in data.shards if s["variants"]))
     figure, left, right = _rows(names)
     look: dict[str, Any] = {"ls": "none", "marker": ".", "ms": 3, "mew": 0}

@@ -101,7 +101,7 @@ def _frame(plane: list[Numbers], usual: int) -> tuple[float, ...]:
 
 
 def _pixels(shape: Any, plane: Numbers, scale: float, corner: tuple[float, float]) -> Numbers:
-    """What is drawn of a shape in pixels; an arrow gets its head."""
+    """Points of a shape in pixels; an arrow gets its head."""
     turned = np.array([scale, -scale])
     if isinstance(shape, drawing.Disc):
         return np.concatenate([(plane[..., :2] - corner) * turned, scale * plane[..., 2:]], axis=-1)

@@ -25,7 +25,7 @@ from lqrlab.workbench.figures.svg import HtmlPage, Stroke, px
 MARK = 'class="lq-designs"'
 """Of the element that the script looks for."""
 SCRIPT = (Path(__file__).parent / "design_page.js").read_text(encoding="utf-8")
-"""What moves the pictures, in a report and in a page of their own."""
+"""The script that moves the pictures, in a report and in a page of their own."""
 _STATES, _INPUTS = 4, 2  # that are drawn, at most
 _LEVELS = 2000  # that a chart's height is divided into
 _SIZE = (300.0, 130.0)  # of a chart's picture [px]
@@ -92,7 +92,7 @@ def _axes(g: Grid) -> list[dict]:
 
 
 def _words(g: Grid) -> list[dict]:
-    """What to say of each design, under labels."""
+    """Each design in words, under labels."""
     inputs = g.plant.inputs[:_INPUTS]
     largest = f"largest {_spaced(inputs[0].name) if len(inputs) == 1 else 'inputs'}"
     cost = f"cost in {charts.duration(g.ts[-1])}"
@@ -151,7 +151,7 @@ def _chart(
     g: Grid, channel: charts.PlottedSignal, values: np.ndarray, scene: dict
 ) -> tuple[str, dict, list[list[int]]]:
     """One signal: the picture of its default, where the script draws, and the steps from point to point of all."""
-    usual, hold = values[g.at], channel.field == "us"
+    usual, hold = values[g.at], channel.held
     ends = np.array(
         [np.nan, *(f(values[np.isfinite(values)]) for f in (np.min, np.max))]
     )  # widens, is not drawn

@@ -169,7 +169,7 @@ def poses(
 
 
 def look(shape: drawing.Shape | None) -> tuple | None:
-    """What of a shape cannot move: shapes that look alike are one piece."""
+    """Features of a shape that cannot move: shapes that look alike are one piece."""
     if shape is None:
         return None
     fixed = (getattr(shape, name, None) for name in ("ink", "filled", "dashed", "text", "coils"))

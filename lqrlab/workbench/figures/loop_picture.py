@@ -97,7 +97,7 @@ def _nyquist(s: LoopSetting, result: LoopDesign, margins: list[control.Margins],
 
 
 def words(s: LoopSetting, result: LoopDesign, margins: list[control.Margins]) -> str:
-    """What there is to say of a design: its cost against the optimum, modes, margins and effort."""
+    """A design in words: its cost against the optimum, modes, margins and effort."""
     lines = [_cost_words(s, result)]
     if (s.states != 1).any() or (s.inputs != 1).any():
         excess = _percent(result.in_plant_weights)

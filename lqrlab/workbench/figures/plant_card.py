@@ -1,4 +1,4 @@
-"""What there is to say of one plant, in words and tables: the terminal prints it, the catalogue page sets it."""
+"""A plant described in words and tables: the terminal prints it, the catalogue page sets it."""
 
 import dataclasses
 import re
@@ -17,7 +17,7 @@ PARAMETERS = ("name", "value", "unit", "range", "what it is")
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """What there is to say of one plant."""
+    """A plant in words and tables."""
 
     name: str
     title: str

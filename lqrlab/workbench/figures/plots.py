@@ -128,13 +128,12 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
     channels = charts.channels(plant)
     figure, axes = grid(len(channels), 3, 1.75, sharex=True)
     for axis, channel in zip(axes, channels):
-        held = channel.field == "us"
         for run, look in zip(runs.values(), looks(runs).values()):
-            values, ts = channel.values(run), np.asarray(run.ts)
+            ts, values = channel.curve(run)
             if values.ndim > 1:
-                _bands(axis, ts, values, held, look)
+                _bands(axis, ts, values, channel.held, look)
                 values = np.median(values, axis=0)
-            axis.plot(ts[: len(values)], values, drawstyle="steps-post" if held else "default", **look)
+            axis.plot(ts, values, drawstyle="steps-post" if channel.held else "default", **look)
         axis.set_ylabel(channel.signal.label.replace(" [", "\n["))
     for axis in axes[-3:]:
         axis.set_xlabel("time [s]")
@@ -157,7 +156,7 @@ def _bands(
     for within, alpha in (((0.05, 0.95), 0.12), ((0.25, 0.75), 0.22)):
         low, high = np.quantile(values, within, axis=0)
         ink = {"facecolor": to_rgba(look["color"], alpha), "edgecolor": look["color"], "lw": 0.5}
-        axis.fill_between(ts[: len(low)], low, high, step="post" if held else None, ls=look["ls"], **ink)
+        axis.fill_between(ts, low, high, step="post" if held else None, ls=look["ls"], **ink)
 
 
 def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figure:

@@ -55,7 +55,7 @@ STYLE = _style()
 
 
 class Shown:
-    """What a notebook shows as HTML when it is the last expression of a cell; ``alt`` stands for it elsewhere."""
+    """Something shown as HTML when it is the last expression of a cell; ``alt`` stands for it elsewhere."""
 
     html: str
     alt: str
@@ -158,7 +158,7 @@ def text(x: float, y: float, words: str, *, look: str = "", anchor: str = "") ->
 
 
 class Stroke(NamedTuple):
-    """How a curve is drawn: the number of its colour and its dashes."""
+    """Line style of a curve: the number of its colour and its dashes."""
 
     colour: int
     dashes: str = ""

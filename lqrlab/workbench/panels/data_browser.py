@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from lqrlab import control, dataset, simulation, systems
-from lqrlab.simulation import Trajectory
+from lqrlab import dataset, simulation, systems
+from lqrlab.simulation import Problem, Trajectory
 from lqrlab.workbench.figures import charts, svg
 from lqrlab.workbench.figures.charts import Rectangle
+from lqrlab.workbench.figures.loop_design import poles_of
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels.controls import WIDE
 from lqrlab.workbench.panels.live_panel import Check
@@ -59,6 +60,12 @@ class Selection:
         """States and inputs by the family's names; a plant that is not registered here has x1, …, u1, …."""
         return _signals(self.family, self.plants)
 
+    def problem(self, variant: int) -> Problem:
+        """A variant's linear problem, with the optimum that is on disk."""
+        problem = Problem.of(self.plants[variant], linear=True, optimum=False)
+        K, P = (jnp.asarray(a[variant]) for a in (self.K, self.P))
+        return dataclasses.replace(problem, K=K, P=P)
+
     def parameters(self, variant: int) -> dict[str, float]:
         """A variant's parameters by name."""
         table = self.data.tables[[s["family"] for s in self.data.shards].index(self.family)]
@@ -79,11 +86,9 @@ def _signals(family: str, plants: systems.Linear) -> list[charts.PlottedSignal]:
     return charts.channels(systems.family(family) if family in systems.names() else plants)
 
 
-def optimum(chosen: Selection, variant: int, x0: Float[np.ndarray, " n"], num_steps: int) -> Trajectory:
-    """The variant's optimal loop from x0, linear and exact between samples."""
-    plant = chosen.plants[variant]
-    policy = simulation.LinearPolicy(jnp.asarray(chosen.K[variant]))
-    return jax.tree.map(np.asarray, simulation.rollout(plant, policy, x0, num_steps, linear=True))
+def optimum(problem: Problem, x0: Float[np.ndarray, " n"], num_steps: int) -> Trajectory:
+    """The optimal loop of a variant from x0, linear and exact between samples."""
+    return jax.tree.map(np.asarray, simulation.rollout(problem, problem.K, jnp.asarray(x0), num_steps))
 
 
 def picture(chosen: Selection, variant: int, number: int, signal: int | None = None) -> Picture:
@@ -96,13 +101,13 @@ def picture(chosen: Selection, variant: int, number: int, signal: int | None = N
     at = int(numbers[min(number, len(numbers) - 1)])
     xs, us = (np.asarray(a[at], float) for a in (chosen.runs.states, chosen.runs.controls))
     dt = float(np.asarray(chosen.plants.dt)[variant])
-    best = optimum(chosen, variant, np.asarray(chosen.runs.x0[at], float), len(us))
+    problem = chosen.problem(variant)
+    best = optimum(problem, np.asarray(chosen.runs.x0[at], float), len(us))
     recorded = Trajectory(dt * np.arange(len(xs)), xs, us, None)  # type: ignore[arg-type]
     runs, signals = {"optimal": best, "as recorded": recorded}, chosen.signals
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, named=True)
     watched = signals[xs.shape[-1] if signal is None else signal]
-    A, B = (np.asarray(a) for a in control.c2d(chosen.plants.A[variant], chosen.plants.B[variant], dt))
-    poles = {"optimal": np.linalg.eigvals(A - B @ chosen.K[variant]), "no control": np.linalg.eigvals(A)}
+    poles = {"optimal": poles_of(problem), "no control": np.linalg.eigvals(np.asarray(problem.A))}
     body = traces + _spectrum((0, bottom + 6, 540, 190), runs, watched, dt)
     body += charts.pole_map((560, bottom + 6, 300, 190), poles)
     alt = f"{chosen.family}: one recorded trajectory and its optimum, the spectrum of a signal, poles"
@@ -144,7 +149,7 @@ def _words(chosen: Selection, variant: int, at: int, recorded: Trajectory) -> st
 
 
 def left_out(data: dataset.Dataset, family: str) -> str:
-    """What a family lacks, and why, in words."""
+    """Number of a family's missing runs, and the reasons, in words."""
     missing = [
         f"{count:,} {dataset.card.REASONS[why]}" for why, count in data.left_out[family].items() if count
     ]
@@ -184,7 +189,7 @@ class Browser(Panel[BrowserQuestion, Picture]):
             self.split.options = [_ALL, *present]
             signals = _signals(self.family.value, self._data.linear(None, self.family.value))
             self.signal.options = [(channel.name, i) for i, channel in enumerate(signals)]
-            self.signal.value = self._defaults["signal"] = [c.field for c in signals].index("us")
+            self.signal.value = self._defaults["signal"] = [c.held for c in signals].index(True)
         self._choose_split()
 
     def _choose_split(self) -> None:

@@ -154,7 +154,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
 
     @property
     def values(self) -> dict[str, Any]:
-        """What the controls stand at, by name."""
+        """Values of the controls, by name."""
         return {name: control.value for name, control in self._kept.items()}
 
     def set(self, values: Mapping[str, Any]) -> None:
@@ -180,7 +180,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         return still
 
     def _still(self) -> Picture:
-        """What the panel shows, all in one picture."""
+        """All that the panel shows in one picture."""
         return self._drawn
 
     def _codes(self, question: Question) -> list[str]:
@@ -235,7 +235,7 @@ def _move(kept: Mapping[str, ipywidgets.Widget], name: str, value: Any) -> None:
 
 
 def _moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not as before; not what a browser has only rounded when it first showed it."""
+    """Values that are not as before; not those that a browser has only rounded when it first showed it."""
     return {name: value for name, value in after.items() if not _same(value, before.get(name))}
 
 
