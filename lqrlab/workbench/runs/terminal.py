@@ -76,7 +76,7 @@ class Progress:
     def _break_silence(self) -> None:
         while not self._ended.wait(self.interval / 15):
             if self._name and time.monotonic() - self._said >= self.interval:
-                self._say_state()
+                self._say_state(pace=self.even)
 
     def say(self, text: str) -> None:
         """Write a line."""
@@ -96,16 +96,16 @@ class Progress:
         if new:
             self._say_state()
 
-    def _say_state(self) -> None:
+    def _say_state(self, pace: bool = False) -> None:
         took, words = (
             time.monotonic() - self._begun,
             f"{self.title} · {self.note}" if self.note else self.title,
         )
-        pace = ""
-        if self.even and self._step:
+        left = ""
+        if pace and self._step:
             rate = self._step / max(took, 1e-3)
-            pace = f", {rate:.3g}/s, {clock((self._total - self._step) / rate)} left"
-        self.say(f"  {self._name}  {self._step:>2}/{self._total}  {words}  ({clock(took)}{pace})")
+            left = f", {rate:.3g}/s, {clock((self._total - self._step) / rate)} left"
+        self.say(f"  {self._name}  {self._step:>2}/{self._total}  {words}  ({clock(took)}{left})")
 
     def end(self, mark: str, text: str) -> None:
         """Say how it ended: a mark, its name, a text, the time it took."""
