@@ -1,4 +1,4 @@
-"""How far from optimal learned policies are: imitation, gradient through the simulator, a library's PPO and SAC."""
+"""Cost of learned policies above the optimum: imitation, gradient through the simulator, a library's PPO and SAC."""
 
 import dataclasses
 import importlib.util
@@ -14,21 +14,28 @@ import optax
 from jax.tree_util import Partial
 from jaxtyping import Array, PRNGKeyArray
 
+from benchmarks.measurement import Parts, main
 from lqrlab.compute import checks
 from lqrlab.extensions import environments
 from lqrlab.extensions.environments import Environment
 
 Loss = Callable[[Any, PRNGKeyArray], Array]
 PLANTS = (
-    "pendulum", "cart_pole", "dc_motor", "mass_spring_damper", "magnetic_levitation", "quarter_car", "coupled_tanks",
+    "pendulum",
+    "cart_pole",
+    "dc_motor",
+    "mass_spring_damper",
+    "magnetic_levitation",
+    "quarter_car",
+    "coupled_tanks",
     "segway",
-)  # fmt: skip
+)
 _EXPERT = 64  # episodes of the LQR that are imitated
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """How much each way to a policy may take.
+    """Effort of each way to a policy.
 
     Attributes:
         width: of the network's two layers.
@@ -48,7 +55,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class AgentRow:
-    """What the episodes of a policy's seeds cost above the optimum.
+    """Cost above the optimum of the episodes of a policy's seeds.
 
     Attributes:
         plant, policy: which.
@@ -71,7 +78,7 @@ class AgentRow:
 def bench_rl(
     plants: Sequence[str] = PLANTS, *, seeds: int = 5, size: Training | None = None, episodes: int = 200
 ) -> Iterator[AgentRow]:
-    """Cost above the optimum of policies that were learned, plant by plant, beside the LQR."""
+    """Cost above the optimum of policies that were learned, plant by plant, next to the LQR."""
     for row, _ in agents_table(plants, seeds=seeds, size=size, episodes=episodes):
         yield row
 
@@ -92,7 +99,7 @@ def agents_table(
         size: how much each may take.
         episodes: that each policy is judged by, the same for all.
         seed: of everything that is drawn.
-    """  # fmt: skip
+    """
     keys = jax.random.split(jax.random.key(seed), checks.whole("seeds", seeds))
     size = size or Training()
     tasks = {name: task(name) for name in plants}  # a wrong name is refused before anything is trained
@@ -136,7 +143,7 @@ def ways(env: Environment, size: Training) -> dict[str, tuple[int, Callable]]:
 
 
 def has_rejax() -> bool:
-    """Whether the library is installed whose PPO and SAC are run."""
+    """True if the library is installed whose PPO and SAC are run."""
     return importlib.util.find_spec("rejax") is not None
 
 
@@ -241,10 +248,15 @@ def sac(env: Environment, size: Training, keys: Array) -> list[Callable]:
     import rejax
 
     settings = {
-        "num_envs": 8, "num_epochs": 4, "batch_size": 64, "buffer_size": 16_384, "normalize_rewards": True,
-        "fill_buffer": min(1024, size.sac_steps // 2), "gamma": 0.95,
+        "num_envs": 8,
+        "num_epochs": 4,
+        "batch_size": 64,
+        "buffer_size": 16_384,
+        "normalize_rewards": True,
+        "fill_buffer": min(1024, size.sac_steps // 2),
+        "gamma": 0.95,
         "learning_rate": optax.linear_schedule(1e-3, 0.0, max(size.sac_steps // 2, 1)),
-    }  # fmt: skip
+    }
     rooted = task(env.name, terminate=3.0, horizon=25, reward=root_of_excess(env))
     actor, params = _learned(rejax.SAC, rooted, size.sac_steps, keys, settings)
 
@@ -256,8 +268,9 @@ def sac(env: Environment, size: Training, keys: Array) -> list[Callable]:
 
 
 def root_of_excess(env: Environment) -> Callable[[Array, Array, Array, Array], Array]:
-    """The reward −√excess: zero for the LQR alone, like ``excess``, but large errors weigh less beside small ones."""
-    K, S = (np.asarray(a)[0].astype(env.dtype) for a in (env.pool.K, env.pool.S))
+    """The reward −√excess: zero for the LQR alone, like ``excess``, but large errors weigh less."""
+    pool = jax.tree.map(jnp.asarray, env.pool)
+    K, S = (np.asarray(a)[0].astype(env.dtype) for a in (pool.K, pool.S))
 
     def reward(x: Array, u: Array, after: Array, cost: Array) -> Array:
         error = u + K @ x
@@ -272,9 +285,13 @@ def _learned(
     """rejax's actor and its parameters ``[keys, …]``; the training with all keys is one program."""
     wrapped = environments.gymnax(env, returns=5)
     algorithm = kind.create(
-        env=wrapped, env_params=wrapped.default_params, total_timesteps=steps, eval_freq=steps,
-        skip_initial_evaluation=True, **settings,
-    ).replace(eval_callback=lambda *_: ())  # fmt: skip  # agents are judged afterwards, by lqrlab
+        env=wrapped,
+        env_params=wrapped.default_params,
+        total_timesteps=steps,
+        eval_freq=steps,
+        skip_initial_evaluation=True,
+        **settings,
+    ).replace(eval_callback=lambda *_: ())  # agents are judged afterwards, by lqrlab
     types, ranks = (
         jax.numpy_dtype_promotion("standard"),
         jax.numpy_rank_promotion("allow"),
@@ -287,3 +304,11 @@ def _learned(
 def _mean(actor: Any, params: Any, obs: Array) -> Array:
     """The mean of a Gaussian policy's actions on one observation ``[m]``."""
     return actor.apply(params, obs[None], method="_action_dist").mean()[0]
+
+
+PARTS: Parts = {
+    "table": (bench_rl, {"plants": PLANTS[:1], "seeds": 1, "size": Training(8, 5, 8, 5, 0, 0), "episodes": 4})
+}
+
+if __name__ == "__main__":
+    main(PARTS)

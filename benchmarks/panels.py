@@ -1,46 +1,21 @@
-"""How long from a slider to a new picture: ``python tests/bench_panels.py [plant …] [--six]``; not a test.
+"""Time from a slider to a new picture, in a real kernel, spoken to as JupyterLab does.
 
-A real kernel, spoken to as JupyterLab does: a message that a slider has moved goes in, and the clock runs until the
-message with the new picture has come out. What the browser then takes to draw it is not in it. *Compute* is the design
-and both loops alone, in a process without a kernel. With ``--six`` all six panels stand in one kernel, and a slider of
-each moves; its first move, which may compile, counts apart.
+A message that a slider has moved goes in, and the clock runs until the message with the new picture has come out. All
+panels stand in one kernel, and a slider of each moves; its first move, which may compile, counts apart. What the
+browser then takes to draw the picture is not in it.
 """
 
-import argparse
-import json
+import dataclasses
 import statistics
-import sys
 import time
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from jupyter_client.manager import start_new_kernel
 
-OPEN = """
-import os
-os.environ["JPY_SESSION_NAME"] = "bench"
-from lqrlab import compute
-compute.setup()
-from lqrlab.workbench.panels import lqr_designer, regulator_design
-panel = lqr_designer.Designer({plant!r})
-panel.live.wait(300)
-panel.delay.value = 1.0
-panel.live.wait(300)
-panel.delay.value = 0.0
-panel.live.wait(300)
-slider = list(panel.states.values())[0]
-print(slider.comm.comm_id, panel.picture.comm.comm_id)
-"""
-COMPUTE = """
-import statistics, time
-def taken(work):
-    times = []
-    for _ in range({repeats}):
-        begun = time.perf_counter()
-        work(panel._question())
-        times.append(1e3 * (time.perf_counter() - begun))
-    return statistics.median(times)
-print(taken(regulator_design.design), taken(regulator_design.picture))
-"""
-SIX = """
+from benchmarks.measurement import Parts, main
+
+PANELS = """
 import os, tempfile
 os.environ["JPY_SESSION_NAME"] = "bench"
 from lqrlab import compute, dataset, simulation
@@ -67,7 +42,7 @@ for name, panel in panels.items():
 """
 
 
-def run(client, code: str) -> str:
+def run(client: Any, code: str) -> str:
     """Execute a cell; what it printed."""
     said = []
 
@@ -81,7 +56,7 @@ def run(client, code: str) -> str:
     return "".join(said)
 
 
-def latency(client, slider: str, picture: str, value: float) -> float:
+def latency(client: Any, slider: str, picture: str, value: float) -> float:
     """Milliseconds from a slider's message to the picture's."""
     content = {"comm_id": slider, "data": {"method": "update", "state": {"value": value}, "buffer_paths": []}}
     message = client.session.msg("comm_msg", content)
@@ -94,59 +69,42 @@ def latency(client, slider: str, picture: str, value: float) -> float:
             return 1e3 * (time.perf_counter() - begun)
 
 
-def six(client, plant: str, repeats: int) -> None:
-    """Print a row for each of six panels in one kernel whose sliders move one after another."""
-    for line in run(client, SIX.format(plant=plant)).splitlines():
-        name, slider, picture, *numbers = line.split()
-        low, high, step = map(float, numbers)
-        whole = step >= 1 and step.is_integer()
-        places = [low + (high - low) * (i % 10 + 0.5) / 11 for i in range(repeats + 1)]
-        if whole:  # else some moves would lead nowhere
-            places = [int(low if i % 2 else high) for i in range(repeats + 1)]
-        first, *times = (latency(client, slider, picture, value) for value in places)
-        row = {
-            "panel": name,
-            "first move [ms]": round(first),
-            "median [ms]": round(statistics.median(times), 1),
-        }
-        print(
-            json.dumps(
-                row | {"90 % below [ms]": round(statistics.quantiles(times, n=10)[-1], 1)}, ensure_ascii=False
-            )
-        )
+@dataclasses.dataclass(frozen=True)
+class PanelRow:
+    """Milliseconds from a slider to the picture: the first move, the median of others, nine in ten."""
+
+    plant: str
+    panel: str
+    first: float
+    median: float
+    p90: float
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("plants", nargs="*", default=["cart_pole", "quadrotor"])
-    parser.add_argument("--repeats", type=int, default=60)
-    parser.add_argument("--six", action="store_true")
-    given = parser.parse_args()
-    for plant in given.plants:
+def bench_panels(plants: Sequence[str] = ("cart_pole", "quadrotor"), repeats: int = 60) -> Iterator[PanelRow]:
+    """All panels in one kernel, plant by plant; a slider of each moves ``repeats`` times."""
+    for plant in plants:
         manager, client = start_new_kernel(kernel_name="python3")
         try:
-            if given.six:
-                six(client, plant, given.repeats)
-                continue
-            slider, picture = run(client, OPEN.format(plant=plant)).split()
-            times = []
-            for i in range(given.repeats):
-                times.append(latency(client, slider, picture, round(-1 + 0.02 * i, 3)))
-                time.sleep(0.02)
-            design, whole = map(float, run(client, COMPUTE.format(repeats=given.repeats)).split())
+            lines = run(client, PANELS.format(plant=plant)).splitlines()
+            for name, slider, picture, *numbers in map(str.split, lines):
+                low, high, step = map(float, numbers)
+                values = _places(low, high, step, repeats + 1)
+                first, *times = (latency(client, slider, picture, value) for value in values)
+                p90 = statistics.quantiles(times, n=10)[-1]
+                yield PanelRow(plant, name, first, statistics.median(times), p90)
         finally:
             client.stop_channels()
             manager.shutdown_kernel(now=True)
-        row = {
-            "plant": plant,
-            "slider to picture, median [ms]": round(statistics.median(times), 1),
-            "90 % below [ms]": round(statistics.quantiles(times, n=10)[-1], 1),
-            "compute [ms]": round(design, 1),
-            "compute, words and drawing [ms]": round(whole, 1),
-        }
-        print(json.dumps(row, ensure_ascii=False), file=sys.stdout, flush=True)
 
+
+def _places(low: float, high: float, step: float, count: int) -> list[float]:
+    """Values that a slider moves to, each another than the one before."""
+    if step >= 1 and step.is_integer():
+        return [int(low if i % 2 else high) for i in range(count)]
+    return [low + (high - low) * (i % 10 + 0.5) / 11 for i in range(count)]
+
+
+PARTS: Parts = {"sliders": (bench_panels, {"plants": ("pendulum",), "repeats": 2})}
 
 if __name__ == "__main__":
-    main()
+    main(PARTS)

@@ -28,15 +28,15 @@ def pretrain() -> None:
 @click.option("--quick", is_flag=True, help="Score it on fewer loops.")
 def pretrain_adaptive(file: Path, updates: int, seed: int, quick: bool) -> None:
     """The adaptive regulator's prior: some ten minutes, and as many to score it."""
-    import benchmarks
+    from benchmarks import unknown_plants
     from lqrlab import compute, learning
     from lqrlab.learning import pretraining, weight_files
     from lqrlab.workbench.runs import session
 
     compute.setup()
     prior = pretraining.adaptive_prior(seed=seed, num_updates=updates, report=_line)
-    size = benchmarks.QUICK if quick else benchmarks.FULL
-    rows = benchmarks.bench_unknown(size, {"adaptive": partial(learning.adaptive, prior=prior)})
+    size = unknown_plants.QUICK if quick else unknown_plants.FULL
+    rows = unknown_plants.bench_unknown(size, {"adaptive": partial(learning.adaptive, prior=prior)})
     card = {
         "data": f"{len(pretraining.TRAINED)} families ±20 %, each also taken out, and random linear systems",
         "command": f"python -m benchmarks.pretrain adaptive {file.name} --updates {updates} --seed {seed}",

@@ -11,31 +11,26 @@ from typing import Any
 
 import jax
 
-from benchmarks.data import bench_data
-from benchmarks.identifying import bench_identify
 from benchmarks.measurement import Row
-from benchmarks.riccati import bench_control
-from benchmarks.startup import bench_start
-from benchmarks.stepping import bench_env
-from benchmarks.training import bench_train
 from lqrlab.compute import files
 
-PARTS: dict[str, Callable[[], Iterable[Row]]] = {
-    "control": bench_control,
-    "data": bench_data,
-    "env": bench_env,
-    "train": bench_train,
-    "identify": bench_identify,
-    "start": bench_start,
-}
-"""What is measured for a record, in this order."""
+Measure = Callable[[], Iterable[Row]]
+
+
+def parts() -> dict[str, Measure]:
+    """Measurements of a record, in this order."""
+    from benchmarks import control, data, environments, identification, simulation, startup, training
+
+    modules = (control, simulation, data, environments, training, identification, startup)
+    return {module.__name__.rpartition(".")[2]: next(iter(module.PARTS.values()))[0] for module in modules}
+
 
 WORSE = 1.2
 """A ratio this many times worse than before is a regression: two programs in turns on a busy machine vary by less."""
 
 
-def measure_all(path: Path, parts: Mapping[str, Callable[[], Iterable[Row]]] = PARTS) -> Iterator[Row]:
-    """Measure all parts and write them to ``path``, each as soon as it is done.
+def measure_all(path: Path, wanted: Mapping[str, Measure] | None = None) -> Iterator[Row]:
+    """Measure all parts, or those wanted, and write them to ``path``, each as soon as it is done.
 
     The parts that the file has already, from the same machine and versions, are not measured again.
 
@@ -50,7 +45,7 @@ def measure_all(path: Path, parts: Mapping[str, Callable[[], Iterable[Row]]] = P
                 f"{path}: expected figures of this machine and these versions, but found {record['machine']}; "
                 "give another file"
             )
-    for name, bench in parts.items():
+    for name, bench in (parts() if wanted is None else wanted).items():
         if name not in record["parts"]:
             rows = [dataclasses.asdict(row) for row in bench()]
             date = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
@@ -60,27 +55,17 @@ def measure_all(path: Path, parts: Mapping[str, Callable[[], Iterable[Row]]] = P
 
 
 def machine() -> dict[str, str | int]:
-    """What the figures depend on: processor, cores, devices, versions."""
-    versions = {
-        name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy", "scipy", "lqrlab")
-    }
-    devices = ", ".join(sorted({device.device_kind for device in jax.devices()}))
-    python = platform.python_version()
-    found: dict[str, str | int] = {
-        "processor": _processor(),
+    """Processor, cores, devices and versions, on which the figures depend."""
+    names = ("jax", "jaxlib", "numpy", "scipy", "lqrlab")
+    cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    model = next((line.partition(": ")[2] for line in cpu.splitlines() if "model name" in line), "")
+    return {
+        "processor": model or platform.processor() or platform.machine(),
         "cores": os.cpu_count() or 1,
-        "devices": devices,
+        "devices": ", ".join(sorted({device.device_kind for device in jax.devices()})),
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in names},
     }
-    return found | {"python": python} | versions
-
-
-def _processor() -> str:
-    """Its name: Linux tells that of the model in a file alone."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -91,9 +76,7 @@ def read(path: Path) -> dict[str, Any]:
             _rows(record, name)
         dict(record["machine"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path}: expected a file that python -m benchmarks all --json wrote ({error})"
-        ) from None
+        raise ValueError(f"{path}: expected a file that python -m benchmarks all wrote ({error})") from None
     return record
 
 
@@ -102,7 +85,7 @@ def _rows(record: Mapping[str, Any], part: str) -> list[Row]:
 
 
 def _named(record: Mapping[str, Any]) -> dict[str, Row]:
-    return {f"{part}: {row.name}": row for part in record["parts"] for row in _rows(record, part)}
+    return {row.name: row for part in record["parts"] for row in _rows(record, part)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +99,7 @@ class Change:
 
     @property
     def regression(self) -> bool:
-        """Whether it is worse by more than machines vary."""
+        """True if it is worse by more than machines vary."""
         return self.better < 1 / WORSE
 
 
@@ -135,21 +118,3 @@ def compare(old: Path, new: Path) -> list[Change]:
     if not changes:
         raise ValueError(f"{new}: expected ratios that {old} has too, but found none")
     return sorted(changes, key=lambda change: change.better)
-
-
-def page(record: Mapping[str, Any]) -> str:
-    """A record as a page of Markdown: a table for each part, and what they were measured on."""
-    on = ", ".join(f"{name} {value}" for name, value in record["machine"].items())
-    lines = [
-        "# All figures of one machine",
-        "",
-        f"`python -m benchmarks all` wrote this page. Measured on: {on}.",
-    ]
-    words = {True: "yes", False: "**no**", None: ""}
-    for part, measured in record["parts"].items():
-        lines += ["", f"## python -m benchmarks {part}", "", f"Finished {measured['date']}.", ""]
-        lines += ["| figure | value | unit | aimed at | reached |", "|---|---|---|---|---|"]
-        for row in _rows(record, part):
-            aim = "" if row.target is None else f"{'≥' if row.least else '≤'} {row.target:g}"
-            lines.append(f"| {row.name} | {row.value:.4g} | {row.unit} | {aim} | {words[row.reached]} |")
-    return "\n".join(lines) + "\n"

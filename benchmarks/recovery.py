@@ -1,4 +1,4 @@
-"""What policies trained through the simulator recover beyond the LQR, with its inputs limited to one scale."""
+"""Starts that policies trained through the simulator recover beyond the LQR, inputs limited to one scale."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from benchmarks.measurement import Row, row
+from benchmarks.measurement import Parts, Row, main, row
 from lqrlab import control, evaluation, learning, simulation, systems
 
 FAMILIES = ("cart_pole", "furuta_pendulum", "acrobot", "pendulum", "quadrotor")
@@ -19,12 +19,12 @@ SETTINGS: dict[str, dict[str, float]] = {
     "pendulum": {"num_steps": 1000},
     "quadrotor": {"num_steps": 1200},
 }
-"""What is set otherwise than by default for a family."""
+"""Settings of families that are not the defaults."""
 _SIZES = (1.0, 2.0, 4.0)
 _TIMES = {"cart_pole": 1.5, "furuta_pendulum": 1.5, "acrobot": 1.5}
 """Target of the share at two scales, in terms of the LQR's; 1 for the others."""
 _COSTED = {"quadrotor": (4.0, 16)}
-"""Size and number of the starts whose cost is set beside the best known."""
+"""Size and number of the starts whose cost is compared with the best known."""
 
 
 def bench_recovery(
@@ -87,3 +87,9 @@ def config_of(family: str, seed: int, num_steps: int | None = None) -> learning.
         return config
     every = math.gcd(num_steps, config.report_every)
     return dataclasses.replace(config, num_steps=num_steps, report_every=every)
+
+
+PARTS: Parts = {"recovered": (bench_recovery, {"families": ("pendulum",), "seeds": 1, "num_steps": 2})}
+
+if __name__ == "__main__":
+    main(PARTS)

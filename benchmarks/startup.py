@@ -1,4 +1,4 @@
-"""How long a person waits at first: new processes, with nothing compiled and with what an earlier one left on disk."""
+"""Waiting times at first: new processes, with nothing compiled, and with programs that an earlier one left on disk."""
 
 import os
 import subprocess
@@ -10,8 +10,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from benchmarks.measurement import Row, last_line, row
-from benchmarks.riccati import problems
+from benchmarks.control import problems
+from benchmarks.measurement import Parts, Row, last_line, main, row
 from lqrlab import control, systems
 from lqrlab.compute import seconds, setup
 
@@ -22,12 +22,13 @@ TARGETS = {4: (2.5, 0.7), 12: (4.0, 0.7)}
 """By states: the first designs [s] with nothing compiled, and with programs from disk."""
 
 
-def bench_start(num: int = 10_000, variants: int = 1000) -> Iterator[Row]:
+def bench_start(num: int = 10_000, variants: int = 1000, notebook: bool = True) -> Iterator[Row]:
     """Measure first calls, each in a process of its own.
 
     Args:
         num: designs of the first call.
         variants: plants of each family, of the pass over the catalogue.
+        notebook: whether notebook 01 is executed too.
     """
     for n, targets in TARGETS.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -39,7 +40,8 @@ def bench_start(num: int = 10_000, variants: int = 1000) -> Iterator[Row]:
     name = f"catalogue, {len(systems.names())} × {variants} drawn, linearised, designed"
     yield row(f"{name}: first pass of a process", float(first), "s", 8, least=False)
     yield row(f"{name}: compiled", float(second), "s", 0.7, least=False)
-    yield from _notebook()
+    if notebook:
+        yield from _notebook()
 
 
 def first_designs(n: str, num: str) -> None:
@@ -80,3 +82,9 @@ def _notebook() -> Iterator[Row]:
                 lqrlab, "run", "01_system_exploration", "--fresh", "--notebooks", "project/notebooks"
             )
             yield row(f"notebook 01, {what}", time, "s", target, least=False)
+
+
+PARTS: Parts = {"speed": (bench_start, {"num": 10, "variants": 2, "notebook": False})}
+
+if __name__ == "__main__":
+    main(PARTS)

@@ -1,6 +1,6 @@
-"""Train steps of the transformer beside PyTorch's, of the same network with the same weights and data.
+"""Train steps of the transformer next to PyTorch's, of the same network with the same weights and data.
 
-    python tests/bench_torch.py
+    python -m benchmarks.torch_step
 
 needs PyTorch, and a C++ compiler for what ``torch.compile`` makes. Loss and gradient are compared before any timing.
 """
@@ -104,7 +104,7 @@ def step(loss, optimizer, parameters, clip, args):
 
 def compared(data, model, batch, repeats):
     """Milliseconds a step of each contender."""
-    task, config = training._Task.of(data, model, batch), training._train(batch)
+    task, config = training.StepTask.of(data, model, batch), training._train(batch)
     theirs, args = network(model, task.state.params), inputs(task.train_batch)
     objective = learning.objective(learning.models.split(learning.models.build(model))[0], config)
     (ours, _), slopes = jax.value_and_grad(objective, has_aux=True)(task.state.params, task.train_batch)

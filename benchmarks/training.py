@@ -1,17 +1,17 @@
-"""What compiling the train step buys, how near it comes to the machine's arithmetic, what fit adds to it."""
+"""Train steps: compiled against eager, share of the machine's arithmetic, time that fit adds."""
 
 import contextlib
 import dataclasses
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.measurement import Call, Row, last_line, measure, row
+from benchmarks.measurement import Call, Parts, Row, last_line, main, measure, row
 from lqrlab import dataset, learning
 from lqrlab.compute import Backend, seconds, setup
 from lqrlab.learning import ModelConfig, TrainBatch, TrainConfig, TrainState, batches, compiled_steps, models
@@ -42,7 +42,7 @@ def _data() -> Iterator[dataset.Dataset]:
 
 
 @dataclasses.dataclass
-class _Task:
+class StepTask:
     """A state, a batch, and a train step that has not been compiled."""
 
     state: TrainState
@@ -50,7 +50,8 @@ class _Task:
     step: Step
 
     @classmethod
-    def of(cls, data: dataset.Dataset, model: ModelConfig, batch: int) -> "_Task":
+    def of(cls, data: dataset.Dataset, model: ModelConfig, batch: int) -> "StepTask":
+        """A model's first state, a batch of the data and the step."""
         config = _train(batch)
         source = dataset.source(data, kind="resident", batch_size=batch, window=model.window)
         train_batch = batches.train_batch(source.table, source.windows(0, batch), 0, jnp.asarray(0))
@@ -83,20 +84,30 @@ class _Task:
         return run
 
 
-def bench_train(*, repeats: int = 10) -> list[Row]:
-    """Measure train steps; the least time of ``repeats`` steps counts, of more for small ones."""
+def bench_train(
+    kinds: Sequence[str] = KINDS, *, repeats: int = 10, transformers: bool = True
+) -> Iterator[Row]:
+    """Measure train steps; the least time of ``repeats`` steps counts, of more for small ones.
+
+    Args:
+        kinds: of models.
+        repeats: of each timing.
+        transformers: whether the two transformers and the loop around the steps are measured too.
+    """
     with _data() as data:
-        rows = [each for kind in KINDS for each in _kind(data, kind, repeats)]
-        rows += _smallest(data, repeats)
-        rows += _transformer(data, LARGE, 256, repeats, "transformer d=128")
-        rows += _transformer(data, SMALL, 32, 20 * repeats, "transformer d=32")
-        return rows + _loop(data, repeats)
+        for kind in kinds:
+            yield from _kind(data, kind, repeats)
+        yield from _smallest(data, repeats)
+        if transformers:
+            yield from _transformer(data, LARGE, 256, repeats, "transformer d=128")
+            yield from _transformer(data, SMALL, 32, 20 * repeats, "transformer d=32")
+            yield from _loop(data, repeats)
 
 
 def _kind(data: dataset.Dataset, kind: str, repeats: int) -> list[Row]:
     """A model's step compiled, and run operation by operation."""
     config = ModelConfig(kind=kind, window=1 if kind in ("gain", "matrix") else 8, width=32, depth=2)
-    task = _Task.of(data, models.used(config), 32)
+    task = StepTask.of(data, models.used(config), 32)
     run = task.compiled()
     first, second = seconds(run), seconds(run)
     eager = measure({"eager": task.eager()}, max(3, repeats // 3))["eager"]
@@ -111,7 +122,7 @@ def _kind(data: dataset.Dataset, kind: str, repeats: int) -> list[Row]:
 
 
 def _smallest(data: dataset.Dataset, repeats: int) -> list[Row]:
-    task = _Task.of(data, SMALLEST, 32)
+    task = StepTask.of(data, SMALLEST, 32)
     times = measure({"compiled": task.compiled(DISPATCH), "eager": task.eager()}, repeats)
     step = times["compiled"] / DISPATCH
     return [
@@ -121,7 +132,7 @@ def _smallest(data: dataset.Dataset, repeats: int) -> list[Row]:
 
 
 def flops(model: ModelConfig, batch: int) -> float:
-    """Of the matrix products of a train step: two a weight and token forward, twice that back."""
+    """Operations in the matrix products of a train step: two a weight and token forward, twice that back."""
     width, window = model.width, model.window
     ends = (2 * 18 + 6 * 12) * width
     return 6.0 * batch * window * (ends + model.depth * (12 * width**2 + 2 * window * width))
@@ -155,7 +166,7 @@ def _cache(folder: str) -> Iterator[None]:
 
 
 def _transformer(data: dataset.Dataset, model: ModelConfig, batch: int, repeats: int, name: str) -> list[Row]:
-    task = _Task.of(data, model, batch)
+    task = StepTask.of(data, model, batch)
     with tempfile.TemporaryDirectory() as folder, _cache(folder):
         cold = seconds(task.compiled())
         jax.clear_caches()
@@ -200,10 +211,10 @@ def shared_out(model: str, batch: str, repeats: str) -> None:
     mesh = Backend(mesh="data=2").jax_mesh
     assert mesh is not None
     with _data() as data:
-        task = _Task.of(data, ModelConfig.from_json(model), int(batch))
+        task = StepTask.of(data, ModelConfig.from_json(model), int(batch))
     whole, shared = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in ((), ("data",)))
     state, train_batch = jax.device_put(task.state, whole), jax.device_put(task.train_batch, shared)
-    print(measure({"": _Task(state, train_batch, task.step).compiled()}, int(repeats))[""])
+    print(measure({"": StepTask(state, train_batch, task.step).compiled()}, int(repeats))[""])
 
 
 def _loop(data: dataset.Dataset, repeats: int) -> list[Row]:
@@ -231,3 +242,9 @@ def _loop(data: dataset.Dataset, repeats: int) -> list[Row]:
         fit = learning.fit(source, SMALL, config, folder)
         fitted = min(metrics["seconds"] for metrics in fit.metrics[1:])
     return [row("loop around the steps adds", 100 * (fitted / alone - 1), "%", 2, least=False)]
+
+
+PARTS: Parts = {"speed": (bench_train, {"kinds": ("gain",), "repeats": 1, "transformers": False})}
+
+if __name__ == "__main__":
+    main(PARTS)

@@ -1,4 +1,4 @@
-"""Controllers of plants that nobody has described to them, side by side: the table, not how fast."""
+"""Controllers of unknown plants (A, B not given), side by side: how good, not how fast."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
@@ -7,6 +7,7 @@ from functools import partial
 import jax
 import numpy as np
 
+from benchmarks.measurement import Parts, main
 from lqrlab import evaluation, learning, systems
 from lqrlab.learning.pretraining import TRAINED, told, variants
 from lqrlab.simulation import Policy, Problem, Told
@@ -20,7 +21,7 @@ _KNOWN, _TUNING, _TEST = 11, 7, 12  # seeds of plants, never the same
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """How many loops: variants of each trained and of each other family, starts of each, seeds."""
+    """Number of loops: variants of each trained and of each other family, starts of each, seeds."""
 
     trained: int
     others: int
@@ -36,7 +37,7 @@ QUICK = Size(1, 1, 1, 1)
 
 @dataclasses.dataclass(frozen=True)
 class UnknownRow:
-    """What a controller's loops cost above the exact LQR's; each figure (median, least, largest) over seeds.
+    """Cost of a controller's loops above the exact LQR's; each figure (median, least, largest) over seeds.
 
     Attributes:
         controller: its name.
@@ -59,7 +60,7 @@ class UnknownRow:
 
 
 def bench_unknown(
-    size: Size = FULL, controllers: Mapping[str, Controller] | None = None, *, families: bool = False
+    size: Size = FULL, controllers: Mapping[str, Controller] | None = None
 ) -> Iterator[UnknownRow]:
     """Regulate plants of the trained families and of all others, ±20 %, with each controller, seed by seed.
 
@@ -67,7 +68,6 @@ def bench_unknown(
         size: :data:`FULL` or :data:`QUICK`.
         controllers: name → function from a problem to a policy; if left out, the adaptive regulator with the
             weights that come with the package, the baselines, and the prior of the plant's own family.
-        families: also one row a family.
     """
     tests = [_tests(size, seed) for seed in range(size.seeds)]
     each = {name: [made] * len(tests) for name, made in (controllers or _contenders()).items()}
@@ -79,7 +79,7 @@ def bench_unknown(
             evaluation.unknown(controller, plants, key=jax.random.key(seed), num_initial=size.num_initial)
             for seed, (controller, (plants, _)) in enumerate(zip(made, tests))
         ]
-        yield from _rows(name, *tests[0], regrets, families)
+        yield from _rows(name, *tests[0], regrets)
 
 
 def _contenders() -> dict[str, Controller]:
@@ -131,7 +131,7 @@ def _noisy(plants: Problem) -> Problem:
 
 
 def _rows(
-    name: str, plants: Problem, family: np.ndarray, regrets: list[evaluation.Regret], families: bool
+    name: str, plants: Problem, family: np.ndarray, regrets: list[evaluation.Regret]
 ) -> Iterator[UnknownRow]:
     names, known = systems.names(), plants.told("units")
     noise, trained = np.asarray(known.noise), np.isin(np.array(names)[family], TRAINED)
@@ -142,8 +142,6 @@ def _rows(
         f"{len(set(family[~trained]))} never trained on": ~trained,
         f"{len(set(family[small]))} of those, n ≤ 6, m ≤ 4": small,
     }
-    if families:
-        kinds |= {names[i]: family == i for i in np.unique(family)}
     for kind, chosen in kinds.items():
         for level in NOISES:
             at = chosen & np.isclose(noise, level)
@@ -159,3 +157,9 @@ def _spread(values: list[float]) -> tuple[float, float, float]:
     """Median, least and largest."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2], ordered[0], ordered[-1]
+
+
+PARTS: Parts = {"table": (bench_unknown, {"size": QUICK}), "tune": (tune_unknown, {})}
+
+if __name__ == "__main__":
+    main(PARTS)

@@ -5,7 +5,7 @@ from typing import Any
 
 import griffe
 
-_NAMES = re.compile(r"^(\s+)(\w+(?:, \w+)+):", re.MULTILINE)
+_NAMES = re.compile(r"^([ \t]+)(\w+(?:,\s+\w+)+):", re.MULTILINE)
 _EXAMPLE = re.compile(r"^([ \t]*)(>>> .*(?:\n[ \t]*\S.*)*)", re.MULTILINE)
 _ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):`~?([\w.]+)`")
 
@@ -16,7 +16,7 @@ class Docstrings(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Called for everything that is read from the source."""
         if obj.docstring:
-            text = _NAMES.sub(lambda m: m[0].replace(", ", ",\u00a0"), obj.docstring.value)
+            text = _NAMES.sub(lambda m: re.sub(r",\s+", ",\u00a0", m[0]), obj.docstring.value)
             text = text.replace(": > ", ": \\> ")  # larger than, no quotation either
             obj.docstring.value = linked(_EXAMPLE.sub(r"\1```pycon\n\1\2\n\1```", text))
 

@@ -1,7 +1,6 @@
 """What the site takes from the package while it is built: API pages, executed notebooks, films, formulas, drawings."""
 
 import html
-import importlib
 import inspect
 import json
 import re
@@ -68,9 +67,9 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
 
 
 def api_page(room: str) -> str:
-    """Directives for one room's public names; a module among them is shown with its members."""
-    module = importlib.import_module(f"lqrlab.{room}")
-    more = f"The idea of the room, with an example: [{room}](../rooms/{room}.md)."
+    """Directives for a subpackage's public names; a module among them is shown with its members."""
+    module = getattr(lqrlab, room)  # an extension lives in lqrlab.extensions and is loaded when it is named
+    more = f"The idea of it, with an example: [{room}](../rooms/{room}.md)."
     head = f"# lqrlab.{room}\n\n{docstrings.linked(inspect.getdoc(module) or '')}\n\n{more}\n"
     if hasattr(module, "__all__"):
         return head + "".join(_entry(module, name) for name in module.__all__)

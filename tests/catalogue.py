@@ -6,6 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from lqrlab import systems
 from lqrlab.compute import quick_jit
@@ -13,7 +14,24 @@ from lqrlab.systems import Mechanical
 
 BUILT_IN = tuple(systems.names())
 MECHANICAL = tuple(name for name in BUILT_IN if issubclass(systems.family(name), Mechanical))
+ONE_A_FIELD = (
+    *("mass_train", "furuta_pendulum", "cart_pole", "two_link_arm", "scara", "segway", "quarter_car"),
+    *(
+        "fixed_wing",
+        "quadrotor",
+        "satellite_attitude",
+        "induction_motor",
+        "two_area_power",
+        "stirred_tank_reactor",
+    ),
+)
+"""A family of each field of the catalogue, for what takes long: ``make check`` does it with all."""
 DAMPING = ("friction", "damping", "damper", "drag")
+
+
+def compiled_for(names):
+    """Families for a test that compiles a program for each: one a field, and the others in ``make check``."""
+    return [name if name in ONE_A_FIELD else pytest.param(name, marks=pytest.mark.matrix) for name in names]
 
 
 @functools.cache

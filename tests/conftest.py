@@ -46,6 +46,16 @@ GB = 1e9
 ONE_PROCESS = 4 * GB  # that a worker of the tests may need
 
 
+LONGEST = ("notebooks", "learning", "learning_loops", "dataset_generation", "docs", "browser")
+"""Files that take longest, which begin first: the workers then end together."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    names = [f"test_{name}.py" for name in LONGEST]
+    items.sort(key=lambda item: names.index(item.path.name) if item.path.name in names else len(names))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     """``-n auto``: a worker a core, but no more than there is memory for."""
@@ -79,3 +89,12 @@ def memory_is_bounded():
     yield
     if psutil.Process().memory_info().rss > 0.7 * ONE_PROCESS:
         give_back()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    """pytest collects garbage five times at its end, which takes long beside a full heap: execnet interrupts a worker
+    that is not over after five seconds, wherever it is, and what the interrupt meets there is blamed on the tests."""
+    if hasattr(session.config, "workerinput"):
+        give_back()
+        gc.freeze()  # nothing is left to be collected

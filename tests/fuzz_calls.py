@@ -271,6 +271,8 @@ CALLS = {
     "control.step_response": (control.step_response, _step, anything),
     "control.step_info": (control.step_info, _ys, anything),
     "control.settling_time": (control.settling_time, {"poles": np.array([0.5, 0.2]), "dt": DT}, anything),
+    "control.settling_steps": (control.settling_steps, {"poles": np.array([0.9, 0.5]), "times": 2.0, "shortest": 100,
+                                                        "longest": 2000}, anything),
     "control.place": (control.place, _ab | {"poles": np.array([-1.0, -2.0])}, anything),
     "control.inverse_lqr": (control.inverse_lqr, _loop, anything),
     "control.gain_schedule": (control.gain_schedule, _grid, anything),

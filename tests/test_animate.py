@@ -16,7 +16,7 @@ from lqrlab import control, simulation, systems
 from lqrlab.systems import drawing
 from lqrlab.workbench import widgets
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.figures import animation, catalogue_page, example_loop, keyframes
+from lqrlab.workbench.figures import animation, catalogue_page, keyframes, loop_design
 from lqrlab.workbench.runs import cells
 
 KEYFRAME = re.compile(r"([\d.]+)%\{transform:([^}]*)\}")
@@ -86,7 +86,7 @@ def swing(plant, count=40):
 
 @pytest.mark.parametrize("name", systems.names())
 def test_shapes_are_where_the_family_draws_them(name):
-    plant = example_loop.plain(systems.make(name))
+    plant = keyframes.plain(systems.make(name))
     drawings = [plant.draw(x, u) for x, u in zip(*swing(plant))]
     left, right, bottom, top = drawing.bounds(*drawings)
     scale = 300 / max(right - left, top - bottom)
@@ -168,7 +168,7 @@ def test_poses_draw_the_plant_where_it_is(loops):
     drawn = [re.sub(rb"(<\S+svg) [^>]*>", rb"\1>", tile) for tile in tiles]
     assert len(set(drawn)) == 4
     at = np.array([0, 50, 99, 149])
-    drawings = example_loop.poses(plant, runs["optimal"].xs[at], runs["optimal"].us[at])
+    drawings = keyframes.poses(plant, runs["optimal"].xs[at], runs["optimal"].us[at])
     left, right, bottom, top = drawing.bounds(*drawings)
     (body,) = (
         e
@@ -260,7 +260,7 @@ def test_the_responses_of_the_page_are_the_plants():
         )
         P = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
         K = np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
-        x = example_loop.start(plant)
+        x = loop_design.start(plant)
         for t in range(len(run.us)):
             np.testing.assert_allclose(run.xs[t], x, atol=1e-7 * np.abs(run.xs).max())
             x = (A - B @ K) @ x
@@ -324,7 +324,7 @@ def test_the_explorer_says_in_one_sentence_what_cannot_be(panel, monkeypatch):
     panel.live.wait()
     before = panel.picture.value
     with monkeypatch.context() as patch:
-        patch.setattr(control, "lqrd", refuse)
+        patch.setattr(control, "dlqr", refuse)
         panel.initial["angle"].value = 0.11
         panel.live.wait()
     assert panel.live.status.value == "<b>mode at +4.2 rad/s is not stabilizable</b>"

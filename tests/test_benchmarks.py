@@ -1,17 +1,33 @@
 """What the rows of a benchmark mean; how fast anything is, no test says."""
 
 import dataclasses
+import importlib
 import json
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-import benchmarks
-from benchmarks import identifying, learned_agents, measurement, records
-from benchmarks.__main__ import bench as main
+from benchmarks import (
+    __main__ as listing,
+)
+from benchmarks import (
+    control,
+    data,
+    identification,
+    learned_agents,
+    measurement,
+    records,
+    recovery,
+    simulation,
+    startup,
+    training,
+    unknown_plants,
+)
+from benchmarks import environments as stepping
 from lqrlab import evaluation, systems
 from lqrlab.extensions import environments
 
@@ -19,13 +35,13 @@ from lqrlab.extensions import environments
 def test_calls_take_turns_and_the_least_time_counts(monkeypatch):
     order, clock = [], iter([0.5, 0.1, 3.0, 5.0, 1.0, 7.0])
     monkeypatch.setattr(measurement, "seconds", lambda call: call() or next(clock))
-    times = benchmarks.measure({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 2)
+    times = measurement.measure({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 2)
     assert order == ["a", "b"] * 3
     assert times == {"a": 1.0, "b": 5.0}  # without the first calls, which may compile
 
 
 def test_a_target_is_the_least_or_the_largest_value_wanted():
-    assert measurement.row("speed", 3, "×", 2) == benchmarks.Row("speed", 3.0, "×", 2, True)
+    assert measurement.row("speed", 3, "×", 2) == measurement.Row("speed", 3.0, "×", 2, True)
     assert measurement.row("wait", 3, "%", 2, least=False).reached is False
     assert measurement.row("size", 3, "MB").reached is None
 
@@ -37,24 +53,24 @@ def test_a_call_in_another_process_gives_its_last_line_or_fails():
 
 
 def test_hard_problems_are_judged_by_their_closed_loops_and_equations(monkeypatch):
-    rows = {row.name: row for row in benchmarks.acceptance((2,), num=30)}
+    rows = {row.name: row for row in control.acceptance((2,), num=30)}
     assert rows["sampled, stiff chain: problems"].value == 10
     assert all(row.reached for row in rows.values() if row.target is not None)
-    design = benchmarks.riccati_acceptance.control.lqr
+    design = control.control.lqr
 
     def wrong(*problem):
         found = design(*problem)
         return dataclasses.replace(found, K=-found.K, P=2 * found.P)
 
-    monkeypatch.setattr(benchmarks.riccati_acceptance.control, "lqr", wrong)
-    rows = {row.name: row for row in benchmarks.acceptance((2,), num=30)}
+    monkeypatch.setattr(control.control, "lqr", wrong)
+    rows = {row.name: row for row in control.acceptance((2,), num=30)}
     assert not rows["continuous, dense: accepted and unstable"].reached
     assert not rows["continuous, dense: accepted and above 1e-8"].reached
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_environments_step_beside_gymnax_and_gymnasium():
-    rows = list(benchmarks.bench_env(8, steps=5, repeats=1))
+    rows = list(stepping.bench_env(8, steps=5, repeats=1))
     assert len(rows) == 10
     assert all(row.value > 0 for row in rows)
 
@@ -70,20 +86,19 @@ def test_a_record_goes_on_where_it_was_stopped(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(benchmarks.measure_all(path, {"a": speed, "b": killed}))
-    rows = list(benchmarks.measure_all(path, {"a": speed, "b": speed}))
+        list(records.measure_all(path, {"a": speed, "b": killed}))
+    rows = list(records.measure_all(path, {"a": speed, "b": speed}))
     assert measured == ["speed", "speed"]
     assert [row.reached for row in rows] == [True, True]
-    assert "| speed | 3 | × | ≥ 2 | yes |" in benchmarks.page(benchmarks.read(path))
     path.write_text(path.read_text().replace('"cores": ', '"cores": 1'))
     with pytest.raises(ValueError, match="of this machine"):
-        list(benchmarks.measure_all(path, {"a": speed}))
+        list(records.measure_all(path, {"a": speed}))
     path.write_text('{"parts": {"a": 1}}')
-    with pytest.raises(ValueError, match="python -m benchmarks all --json wrote"):
-        list(benchmarks.measure_all(path, {"a": speed}))
+    with pytest.raises(ValueError, match="python -m benchmarks all wrote"):
+        list(records.measure_all(path, {"a": speed}))
 
 
-def test_a_ratio_that_became_a_fifth_worse_is_said(tmp_path):
+def test_a_ratio_that_became_a_fifth_worse_is_said(tmp_path, capsys):
     def written(name, *values):
         times = [("over SciPy", "×", True), ("gradient over solve", "×", False), ("first call", "s", False)]
         rows = [measurement.row(n, v, unit, least=least) for (n, unit, least), v in zip(times, values)]
@@ -91,21 +106,20 @@ def test_a_ratio_that_became_a_fifth_worse_is_said(tmp_path):
         return str(tmp_path / name)
 
     old, same, worse = written("old", 10, 2, 1), written("same", 9, 2.2, 90), written("worse", 11, 2.5, 1)
-    assert [c.regression for c in benchmarks.compare(tmp_path / "old", tmp_path / "worse")] == [True, False]
-    calm = CliRunner().invoke(main, ["compare", old, same])
-    assert calm.exit_code == 0
-    assert "0 of 2 ratios" in calm.output
-    said = CliRunner().invoke(main, ["compare", old, worse])
-    assert said.exit_code == 1
-    assert "gradient over solve" in said.output
-    assert "over SciPy" not in said.output
+    assert [c.regression for c in records.compare(tmp_path / "old", tmp_path / "worse")] == [True, False]
+    assert listing.main(["compare", old, same]) == 0
+    assert "0 of 2 ratios" in capsys.readouterr().out
+    assert listing.main(["compare", old, worse]) == 1
+    said = capsys.readouterr().out
+    assert "gradient over solve" in said
+    assert "over SciPy" not in said
 
 
-SMALL = benchmarks.Training(width=8, updates=30, batch=8, window=10, ppo_steps=0, sac_steps=0)
+SMALL = learned_agents.Training(width=8, updates=30, batch=8, window=10, ppo_steps=0, sac_steps=0)
 
 
 def test_learned_policies_stand_in_a_table_with_the_optimum():
-    rows = {row.policy: row for row in benchmarks.bench_rl(["pendulum"], seeds=2, size=SMALL, episodes=8)}
+    rows = {row.policy: row for row in learned_agents.bench_rl(["pendulum"], seeds=2, size=SMALL, episodes=8)}
     assert list(rows) == ["LQR", "imitation", "gradient"]
     assert abs(rows["LQR"].worst) < 1e-4  # percent
     for name in ("imitation", "gradient"):
@@ -116,12 +130,12 @@ def test_learned_policies_stand_in_a_table_with_the_optimum():
 def test_ppo_and_sac_are_learned_where_their_library_is_and_each_has_its_number_of_steps(monkeypatch):
     env = learned_agents.task("pendulum")
     monkeypatch.setattr(learned_agents, "has_rejax", lambda: True)
-    found = learned_agents.ways(env, benchmarks.Training(ppo_steps=30, sac_steps=20))
+    found = learned_agents.ways(env, learned_agents.Training(ppo_steps=30, sac_steps=20))
     assert (found["PPO"][0], found["SAC"][0]) == (30, 20)
     assert found["SAC"][1].func is learned_agents.sac
     assert not {"PPO", "SAC"} & set(learned_agents.ways(env, SMALL))
     monkeypatch.setattr(learned_agents, "has_rejax", lambda: False)
-    assert "SAC" not in learned_agents.ways(env, benchmarks.Training())
+    assert "SAC" not in learned_agents.ways(env, learned_agents.Training())
 
 
 def test_the_reward_of_sac_is_the_root_of_what_an_action_costs_above_the_optimum():
@@ -135,11 +149,11 @@ def test_the_reward_of_sac_is_the_root_of_what_an_action_costs_above_the_optimum
     assert root < -0.01
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_sac_learns_agents_that_act_within_the_limits_and_are_scored_like_any_policy():
     pytest.importorskip("rejax")
     env = learned_agents.task("mass_spring_damper")
-    size = benchmarks.Training(sac_steps=2000)
+    size = learned_agents.Training(sac_steps=2000)
     agents = learned_agents.sac(env, size, jax.random.split(jax.random.key(0), 2))
     assert len(agents) == 2
     u = agents[0](jnp.full(env.n, 100.0, jnp.float32))
@@ -156,46 +170,99 @@ def test_sac_learns_agents_that_act_within_the_limits_and_are_scored_like_any_po
 def test_a_policy_that_leaves_the_model_is_infinitely_far_from_the_optimum(monkeypatch):
     lost = {"lost": (0, lambda keys: [lambda obs: obs[:1] * 1e9])}
     monkeypatch.setattr(learned_agents, "ways", lambda env, size: lost)
-    (row,) = benchmarks.bench_rl(["pendulum"], seeds=1, episodes=4)
+    (row,) = learned_agents.bench_rl(["pendulum"], seeds=1, episodes=4)
     assert (row.median, row.diverged) == (float("inf"), 100.0)
 
 
-def test_the_command_shows_learned_policies_or_one_object_a_line(monkeypatch):
-    row = benchmarks.AgentRow("pendulum", "PPO", 1.25, 30.0, float("inf"), 0.5, 200_000, 2.0)
+def command(monkeypatch, capsys, parts, *words):
+    monkeypatch.setattr(sys, "argv", ["bench", *words])
+    measurement.main(parts)
+    return capsys.readouterr().out
+
+
+def test_a_module_measures_one_of_its_parts_and_shows_a_table_or_one_object_a_line(monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(benchmarks, "bench_rl", lambda *args, **kwargs: asked.append((args, kwargs)) or [row])
-    command = ["rl", "--family", "pendulum", "--seeds", "2", "--steps", "0"]
-    shown = CliRunner().invoke(main, command)
-    assert asked == [((("pendulum",),), {"seeds": 2, "size": benchmarks.Training(ppo_steps=0)})]
-    CliRunner().invoke(main, [*command, "--sac-steps", "0"])
-    assert asked.pop()[1]["size"] == benchmarks.Training(ppo_steps=0, sac_steps=0)
-    assert shown.stdout.splitlines()[2].split() == [
-        "pendulum",
-        "PPO",
-        "1.25",
-        "30",
-        "∞",
-        "0.5",
-        "200000",
-        "2",
-    ]
-    assert json.loads(CliRunner().invoke(main, [*command, "--json"]).stdout)["p95"] == 30.0
-    monkeypatch.setattr(learned_agents, "has_rejax", lambda: False)
-    assert "PPO and SAC are left out" in CliRunner().invoke(main, [*command[:-1], "10"]).stderr
+
+    def bench(**settings):
+        """Agents."""
+        asked.append(settings)
+        row = learned_agents.AgentRow("pendulum", "PPO", 1.25, 30.0, float("inf"), 0.5, 200_000, 2.0)
+        return [row]
+
+    parts = {"table": (bench, {"seeds": 1}), "other": (lambda: [], {})}
+    shown = command(monkeypatch, capsys, parts).splitlines()
+    assert shown[0].split()[:3] == ["plant", "policy", "median"]
+    assert shown[1].split() == ["pendulum", "PPO", "1.25", "30", "∞", "0.5", "200000", "2"]
+    assert json.loads(command(monkeypatch, capsys, parts, "--quick", "--json"))["p95"] == 30.0
+    assert asked == [{}, {"seeds": 1}]
+    with pytest.raises(SystemExit):
+        command(monkeypatch, capsys, parts, "wrong")
+
+
+def test_figures_of_several_seeds_are_shown_with_their_range():
+    assert measurement._shown((2.0, 1.0, float("inf"))) == "2 [1, ∞]"
+    assert measurement._shown((2.0, 2.0, 2.0)) == "2"
+
+
+def test_the_list_names_all_modules_that_have_parts(capsys):
+    assert listing.main([]) == 0
+    said = capsys.readouterr().out
+    folder = Path(listing.__file__).parent
+    with_parts = {file.stem for file in folder.glob("*.py") if "\nPARTS" in file.read_text()}
+    assert with_parts == set(listing.MODULES)
+    for name in with_parts:
+        assert f"benchmarks.{name}: " in said
+        module = importlib.import_module(f"benchmarks.{name}")
+        assert all(measure.__doc__ for measure, _ in module.PARTS.values()), name
+
+
+SMOKE = {
+    "control": control,
+    "simulation": simulation,
+    "data": data,
+    "identification": identification,
+    "learned_agents": learned_agents,
+    "startup": startup,
+    "recovery": recovery,
+    "training": training,
+    "unknown_plants": unknown_plants,
+}
+SECONDS = [("control", "hard"), ("simulation", "speed"), ("data", "loaders"), ("learned_agents", "table")]
+MINUTES = [
+    (name, part)
+    for name in SMOKE
+    for part in SMOKE[name].PARTS
+    if (name, part) not in SECONDS and part != "tune"
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [*SECONDS, *(pytest.param(*each, marks=pytest.mark.slow) for each in MINUTES)]
+)
+def test_each_part_measures_with_quick_settings(name, part):
+    measure, quick = SMOKE[name].PARTS[part]
+    rows = list(measure(**quick))
+    assert rows
+    for row in rows:
+        assert all(
+            value is not None
+            for key, value in dataclasses.asdict(row).items()
+            if key not in ("target", "reached")
+        )
 
 
 def test_errors_of_models_do_not_depend_on_their_coordinates_and_plants_are_found(monkeypatch):
-    *_, plants = identifying.records(4, 1, samples=10)
+    *_, plants = identification.records(4, 1, samples=10)
     A, B, C = plants[0]
     T = np.triu(np.ones((4, 4)))
     other = T @ A @ np.linalg.inv(T), T @ B, C @ np.linalg.inv(T)
-    np.testing.assert_allclose(identifying._errors(other, plants[0]), 0, atol=1e-10)
-    assert identifying._errors((A, 1.1 * B, C), plants[0]) == pytest.approx((0.1, 0.0))
-    assert identifying._errors((1.1 * A, B, C), plants[0])[1] == pytest.approx(
+    np.testing.assert_allclose(identification._errors(other, plants[0]), 0, atol=1e-10)
+    assert identification._errors((A, 1.1 * B, C), plants[0]) == pytest.approx((0.1, 0.0))
+    assert identification._errors((1.1 * A, B, C), plants[0])[1] == pytest.approx(
         0.1 * np.abs(np.linalg.eigvals(A)).min(), rel=1.0
     )
-    monkeypatch.setattr(identifying, "_MANY", 2)
-    rows = {row.name: row for row in identifying._linear(2, 2, 1)}
+    monkeypatch.setattr(identification, "_MANY", 2)
+    rows = {row.name: row for row in identification._linear(2, 2, 1)}
     assert rows["n=2: subspaces, all at once: error of the pulse response, median"].value < 3
     assert rows["n=2: subspace and refine: error of the pulse response, median"].value < 3
     assert rows["n=2: subspaces, all at once"].unit == "records/s"

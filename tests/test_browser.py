@@ -22,9 +22,9 @@ import test_report
 
 from lqrlab import dataset, systems
 from lqrlab.workbench.figures import catalogue_page, data_card, design_page
-from lqrlab.workbench.runs import comparison, report, sweep_program
+from lqrlab.workbench.runs import comparison, report
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.matrix]
 ROOT = Path(__file__).parents[1]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NOTEBOOK = ROOT / "notebooks" / "10_lqr_designer.ipynb"
@@ -190,7 +190,7 @@ def site(tmp_path_factory):
     numbers[3] = {"error": "mode at +4.2 rad/s is not stabilizable"}
     folder.mkdir(parents=True)
     lines = (json.dumps({"fingerprint": str(i)} | found) for i, found in enumerate(numbers))
-    (folder / sweep_program.FILE).write_text("\n".join(lines))
+    (folder / comparison.NUMBERS).write_text("\n".join(lines))
     record = {
         "notebook": "cart_pole",
         "title": "Cart-pole",
@@ -408,7 +408,7 @@ def hostile_site(folder):
     report.write(hostile_html.run(folder / "runs" / "run"))
     sweep = folder / "sweeps" / "sweep"
     sweep.mkdir(parents=True)
-    (sweep / sweep_program.FILE).write_text(json.dumps({"fingerprint": "0", "error": name}))
+    (sweep / comparison.NUMBERS).write_text(json.dumps({"fingerprint": "0", "error": name}))
     record = {
         "notebook": name,
         "title": name,

@@ -55,10 +55,9 @@ def by_scipy(point):
 
 def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(notebooks, "package_hash", lambda: "as it is")  # whoever edits it meanwhile
-    done = ask(tmp_path, *GIVEN, "--random", "12", "--no-report", "--executor", "auto")
+    done = ask(tmp_path, *GIVEN, "--random", "12", "--no-report")
     assert done.exit_code == 0, done.output
-    assert "executor: vmap: a plant's points need no notebook" in done.stdout
-    frame = pd.read_parquet(tmp_path / "results.parquet")
+    frame = pd.read_csv(tmp_path / "results.csv")
     assert len(frame) == 12
     assert frame["status"].eq("finished").all()
     assert set(frame["r_force"]) == {0.5, 2.0}
@@ -71,11 +70,11 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
 
     # the same command computes only what is missing (12 points again: nothing new to compile); a line that a crash
     # cut short is missing
-    lines = (tmp_path / sweep_program.FILE).read_text().splitlines(keepends=True)
-    (tmp_path / sweep_program.FILE).write_text("".join(lines[:6]) + lines[6][:20])
+    lines = (tmp_path / comparison.NUMBERS).read_text().splitlines(keepends=True)
+    (tmp_path / comparison.NUMBERS).write_text("".join(lines[:6]) + lines[6][:20])
     again = ask(tmp_path, *GIVEN, "--random", "18", "--no-report")
     assert "18 points, 6 finished before" in again.stdout
-    after = pd.read_parquet(tmp_path / "results.parquet")
+    after = pd.read_csv(tmp_path / "results.csv")
     pd.testing.assert_frame_equal(after[:12], frame)
     assert after["status"].eq("finished").all()
 
@@ -131,22 +130,19 @@ def test_neither_a_notebook_nor_a_plant():
 
 
 @pytest.mark.parametrize(
-    ("given", "asked", "executor", "why"),
+    ("given", "asked", "why"),
     [
-        ({"seed": "0:15"}, {}, "vmap", "only learning_rate and seed differ"),
-        ({"seed": "0:15"}, {"workers": 2}, "notebooks", "--workers is given"),
-        ({"seed": "0:1"}, {}, "notebooks", "4 runs, each with a report"),
-        ({"seed": "0:1"}, {"executor": "vmap"}, "vmap", "as asked for"),
-        ({"seed": "0:15", "depth": "2,4"}, {}, "notebooks", "depth differs, and one program has one depth"),
-        ({"seed": "0:15", "dagger_rounds": "1"}, {}, "notebooks", "do not all take the same steps"),
+        ({}, {"workers": 2}, "one program has no --workers"),
+        ({"depth": "2,4"}, {}, "depth differs, and one program has one depth"),
+        ({"train_options": '{"dagger_rounds": 1}'}, {}, "do not all take the same steps"),
+        ({"backend_options": '{"mesh": "data=2"}'}, {}, "mesh, jit and debug are for one run at a time"),
     ],
 )
-def test_the_executor_of_trainings(given, asked, executor, why):
-    low, high = map(int, given["seed"].split(":"))
-    seeds = {"seed": ",".join(map(str, range(low, high + 1))), "learning_rate": "1e-3,2e-3"}
-    plan, _ = sweep_plan.planned(Sweep("03_training", given | seeds, **asked))
-    assert plan.executor == executor
-    assert why in plan.reason
+def test_trainings_that_cannot_be_one_program_are_refused(given, asked, why):
+    grid = given | {"seed": "0,1", "learning_rate": "1e-3,2e-3"}
+    with pytest.raises(ValueError, match=f"--executor vmap: .*{why}"):
+        sweep_plan.planned(Sweep("03_training", grid, executor="vmap", **asked))
+    assert len(sweep_plan.planned(Sweep("03_training", grid, **asked)).points) >= 4
 
 
 def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkeypatch, tmp_path):
@@ -156,9 +152,10 @@ def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkey
         "learning_rate": "1e-3,2e-3",
         "width": "12",
         "closed_loop": "0.5",
-        "loss": "huber",
+        "train_options": '{"loss": "huber"}',
     }
-    plan, points = sweep_plan.planned(Sweep("03_training", given, executor="vmap"))
+    plan = sweep_plan.planned(Sweep("03_training", given, executor="vmap"))
+    points = plan.points
 
     def grid(data, model, train, **kwargs):
         asked.update(model=model, train=train, **kwargs)

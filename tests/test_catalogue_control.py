@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from catalogue import BUILT_IN, variants
+from catalogue import BUILT_IN, compiled_for, variants
 from scipy_oracle import gain, relative, van_loan
 
 from lqrlab import control, systems
@@ -43,7 +43,7 @@ def stabilizable(A, B):
     return worst > 1e-9
 
 
-@pytest.mark.parametrize("name", TEXTBOOK)
+@pytest.mark.parametrize("name", compiled_for(TEXTBOOK))
 def test_sampled_gains_equal_scipys(name):
     """The designs of 50 variants, padded to a common size, against a design of each by itself."""
     plants, design = variants(name, 0.2), designs(name, 0.2)
@@ -56,28 +56,17 @@ def test_sampled_gains_equal_scipys(name):
         assert relative(costs[i, :n, :n], P) < 1e-9
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("spread", [0.2, 0.5])
-def test_all_variants_are_stable_under_the_sampled_lqr(spread):
-    """1000 variants of each family; what does not hold must be named in the family's ``limits``."""
-    failing = {}
-    for name in BUILT_IN:
-        design = designs(name, spread)
-        radius = np.abs(np.linalg.eigvals(np.nan_to_num(np.asarray(design.closed_loop), nan=9.0))).max(
-            axis=-1
-        )
-        good = np.asarray(design.stabilizing) & (radius < 1)
-        if not good.all():
-            failing[name] = f"{np.sum(~good)} of {good.size}"
-    unnamed = {name: share for name, share in failing.items() if not systems.family(name).limits}
-    assert not unnamed
-    if spread == 0.2:
-        assert not failing
+@pytest.mark.parametrize("name", compiled_for(BUILT_IN))
+def test_all_variants_are_stable_under_the_sampled_lqr(name, spread):
+    """1000 variants; what does not hold far from the nominal plant must be named in the family's ``limits``."""
+    design = designs(name, spread)
+    radius = np.abs(np.linalg.eigvals(np.nan_to_num(np.asarray(design.closed_loop), nan=9.0))).max(axis=-1)
+    good = np.asarray(design.stabilizing) & (radius < 1)
+    assert good.all() or (spread == 0.5 and systems.family(name).limits), f"{np.sum(~good)} of {good.size}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", compiled_for(BUILT_IN))
 def test_stabilizable_detectable_and_stable_on_the_host(name):
     """The same for a few variants, by NumPy and SciPy alone."""
     plants = variants(name, 0.2)
@@ -144,7 +133,7 @@ def loops(name, K, sizes, steps):
 LINEAR = ("mass_spring_damper", "dc_motor")
 
 
-@pytest.mark.parametrize("name", TEXTBOOK)
+@pytest.mark.parametrize("name", compiled_for(TEXTBOOK))
 def test_linear_and_nonlinear_loops_agree_to_second_order(name):
     """Their difference falls with the square of the initial state: slope 2 ± 0.1 on doubly logarithmic axes.
 

@@ -9,7 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
-from catalogue import BUILT_IN, MECHANICAL, around, evaluate, undamped, variants, with_values
+from catalogue import (
+    BUILT_IN,
+    MECHANICAL,
+    around,
+    compiled_for,
+    evaluate,
+    undamped,
+    variants,
+    with_values,
+)
 
 from lqrlab import systems
 from lqrlab.compute import quick_jit
@@ -104,7 +113,7 @@ def drift(plant, invariant, size):
     return np.ptp(values) / np.abs(values).max(), states
 
 
-@pytest.mark.parametrize("name", [*MECHANICAL, *OTHERS])
+@pytest.mark.parametrize("name", compiled_for([*MECHANICAL, *OTHERS]))
 def test_energy_is_conserved(name):
     if name in OTHERS:
         zeros, invariant = OTHERS[name]
@@ -116,7 +125,7 @@ def test_energy_is_conserved(name):
     assert change < 1e-6
 
 
-@pytest.mark.parametrize("name", MECHANICAL)
+@pytest.mark.parametrize("name", compiled_for(MECHANICAL))
 def test_power_is_force_times_velocity_and_masses_are_positive(name):
     """At states far from rest, damping and inputs on: dE/dt = F·v, and M is symmetric, positive definite and the
     one that the kinetic energy is made with."""
@@ -170,22 +179,22 @@ def test_circuits_lose_what_their_resistors_take():
         np.testing.assert_allclose(gained, u[0] * x[0] - x[0] ** 2 / p.resistance, rtol=1e-9)
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.2, 0.5])
-def test_equilibria_of_all_variants_stand_still(spread):
+@pytest.mark.parametrize("name", compiled_for(BUILT_IN))
+def test_equilibria_of_all_variants_stand_still(name):
     """In one sample time no state moves by more than a billionth of its scale.
 
     That measure fits the motor that is fast as well as the orbit that is slow.
     """
-    for name in BUILT_IN:
+    for spread in (0.0, 0.2, 0.5):
         plants = variants(name, spread)
         x, u = plants.equilibrium()
         dx = np.asarray(evaluate(name, "dynamics", 0, 0, 0)(plants, x, u))
-        assert np.isfinite(dx).all(), name
+        assert np.isfinite(dx).all(), spread
         moved = np.abs(dx) * plants.dt / np.asarray(plants.scales[0])
-        assert moved.max() < 1e-9, (name, moved.max())
+        assert moved.max() < 1e-9, (spread, moved.max())
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", compiled_for(BUILT_IN))
 def test_matrices_equal_central_differences(name):
     """Five-point differences of the nonlinear dynamics at variants, to a millionth of the largest entry in
     the units of the plant's scales."""
@@ -351,7 +360,7 @@ def by_hand_segway(p, q, v, u):
 BY_HAND = {key[8:]: f for key, f in globals().items() if key.startswith("by_hand_")}
 
 
-@pytest.mark.parametrize("name", BY_HAND)
+@pytest.mark.parametrize("name", compiled_for(BY_HAND))
 def test_dynamics_equal_equations_written_by_hand(name):
     assert len(BY_HAND) >= 10
     plant = systems.make(name)

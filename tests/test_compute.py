@@ -24,7 +24,7 @@ from lqrlab.control.trajectory import solver
 from lqrlab.evaluation import regions
 from lqrlab.simulation import loop
 from lqrlab.simulation.engines import constant_gain
-from lqrlab.workbench.panels import loop_design
+from lqrlab.workbench.figures import loop_design
 
 
 def test_static_arguments_tell_programs_apart_by_value_and_type():

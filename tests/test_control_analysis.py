@@ -50,3 +50,105 @@ def test_the_h2_norm_has_a_gradient():
 
     slope = jax.grad(norm)(0.6)
     assert np.isclose(slope, (norm(0.6 + 1e-5) - norm(0.6 - 1e-5)) / 2e-5, rtol=1e-6)
+
+
+def random_system(rng, dt):
+    """A stable system, its poles from 1e-3 to 1 away from instability."""
+    n, m, p = rng.integers(1, 7), rng.integers(1, 4), rng.integers(1, 4)
+    a, b, c = rng.normal(size=(n, n)), rng.normal(size=(n, m)), rng.normal(size=(p, n))
+    poles, away = np.linalg.eigvals(a), 10 ** rng.uniform(-3, 0)
+    a = a - (poles.real.max() + away) * np.eye(n) if dt is None else a / (np.abs(poles).max() * (1 + away))
+    return a, b, c, rng.integers(0, 2) * rng.normal(size=(p, m))
+
+
+def responses(a, b, c, d, dt):
+    """The response on a fine grid of frequencies, densest where poles are, and the frequencies."""
+    poles = np.linalg.eigvals(a)
+    poles = poles if dt is None else np.log(poles.astype(complex)) / dt
+    near = (np.abs(poles.imag)[:, None] + np.abs(poles.real)[:, None] * np.linspace(-3, 3, 301)).ravel()
+    w = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, 8000), near])
+    w = w if dt is None else np.concatenate([np.linspace(0, np.pi / dt, 8000), np.clip(near, 0, np.pi / dt)])
+    z = 1j * w if dt is None else np.exp(1j * w * dt)
+    return c @ np.linalg.solve(z[:, None, None] * np.eye(len(a)) - a, b.astype(complex)[None]) + d, w
+
+
+@pytest.mark.parametrize("dt", [None, 0.1])
+def test_the_hinf_norm_of_random_systems_is_the_peak_of_a_fine_grid(dt):
+    rng = np.random.default_rng(1)
+    for _ in range(40):
+        a, b, c, d = random_system(rng, dt)
+        gain, frequency = control.hinf_norm(a, b, c, d, dt)
+        grid = np.linalg.norm(responses(a, b, c, d, dt)[0], 2, axis=(-2, -1)).max()
+        grid = max(grid, np.linalg.norm(d, 2) if dt is None else 0.0)  # at ever higher frequencies
+        assert grid * (1 - 1e-9) <= gain <= grid * (1 + 1e-4)
+        if np.isfinite(frequency):
+            z = 1j * frequency if dt is None else np.exp(1j * frequency * dt)
+            there = c @ np.linalg.solve(z * np.eye(len(a)) - a, b.astype(complex)) + d
+            assert np.isclose(np.linalg.norm(there, 2), gain, rtol=1e-9)
+
+
+def test_the_hinf_norm_is_approached_at_high_frequencies_or_is_zero():
+    assert control.hinf_norm([[-1.0]], [[1.0]], [[-1.0]], [[1.0]]) == (1.0, np.inf)  # s / (s + 1)
+    assert control.hinf_norm([[-1.0]], [[0.0]], [[1.0]]) == (0.0, 0.0)
+    gain, frequency = control.hinf_norm([[-0.5]], [[1.0]], [[1.0]], dt=0.1)  # 1 / (z + 0.5)
+    assert np.allclose((gain, frequency), (2.0, np.pi / 0.1))
+
+
+@pytest.mark.parametrize("dt", [None, 0.1])
+def test_modulus_and_disk_margins_of_random_loops_are_those_of_a_fine_grid(dt):
+    rng = np.random.default_rng(2)
+    loops = [(np.array([[0.8, 0.0], [0.8, 1.0]]), np.array([[-0.5], [-0.6]]), np.array([[1.4, -7.1]]))]
+    for _ in range(30):
+        n, m = rng.integers(1, 5), rng.integers(1, 3)
+        a, b = rng.normal(size=(n, n)), rng.normal(size=(n, m))
+        design = control.lqr if dt is None else control.dlqr
+        K = np.asarray(design(a, b, np.eye(n), np.eye(m)).K)
+        loops.append((a, b, K + 0.05 * rng.normal(size=K.shape)))
+    for a, b, K in loops:
+        try:
+            found = control.margins(a, b, K, dt)
+        except ValueError:
+            continue
+        closed, one = a - b @ K, np.ones((1, 1))
+        for i, margin in enumerate(found):
+            S = responses(closed, b[:, [i]], -K[[i]], one, dt)[0].ravel()  # 1 / (1 + L)
+            high = 1.0 if dt is None else 0.0  # S = 1 at ever higher frequencies
+            assert np.isclose(margin.modulus_margin, 1 / max(np.abs(S).max(), high), rtol=1e-4)
+            assert np.isclose(margin.disk.alpha, 1 / max(np.abs(S - 0.5).max(), high / 2), rtol=1e-4)
+
+
+def test_a_modulus_margin_at_a_flat_peak_is_found():
+    # python-control's norm stops at 1 - 1e-10, the value at high frequencies
+    margin = control.margins([[0.8, 0.0], [0.8, 1.0]], [[-0.5], [-0.6]], [[1.4, -7.1]])[0]
+    w = np.geomspace(1e-3, 1e3, 200001)
+    L = control.frequency_response([[0.8, 0.0], [0.8, 1.0]], [[-0.5], [-0.6]], [[1.4, -7.1]], w)
+    assert np.isclose(margin.modulus_margin, np.abs(1 + L).min(), rtol=1e-8)
+    assert margin.modulus_margin < 0.9624
+
+
+def test_zeros_of_random_systems_equal_slicots_and_drop_the_rank():
+    pytest.importorskip("slycot")
+    rng, compared = np.random.default_rng(3), 0
+    for _ in range(60):
+        a, b, c, d = random_system(rng, None)
+        try:
+            theirs = np.asarray(python_control.ss(a, b, c, d).zeros(), complex)
+        except ValueError:  # slycot's work space is too small for some shapes
+            continue
+        ours = control.zeros(a, b, c, d)
+        assert len(ours) == len(theirs)
+        compared += len(ours) > 0
+        for zero in ours:
+            assert np.abs(theirs - zero).min() < 1e-6 * max(abs(zero), 1)
+    assert compared > 10
+
+
+@pytest.mark.parametrize("n", [2, 3, 6, 12])
+def test_a_chain_of_integrators_has_no_zero_at_large_finite_numbers(n):
+    a, b = np.diag(np.ones(n - 1), 1), np.eye(n)[:, -1:]
+    assert control.zeros(a, b, np.eye(1, n)).size == 0
+    assert control.zeros(a, b, np.eye(2, n)).size == 0  # two outputs
+    assert np.allclose(control.zeros(a, b, [[1.0, 2.0, *np.zeros(n - 2)]]), [-0.5])
+    assert np.allclose(
+        control.zeros(a, np.eye(n)[:, :2], np.eye(1, n)), np.zeros(n - 2)
+    )  # hidden integrators

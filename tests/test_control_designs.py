@@ -306,6 +306,16 @@ def test_the_settling_time_is_that_of_the_slowest_modes_amplitude(dt):
                            np.array([1, 2]) * control.settling_time(poles, dt))  # fmt: skip
 
 
+def test_a_horizon_is_so_many_settling_times_of_the_slowest_loop_rounded_up():
+    poles = np.array([[0.9, 0.5j], [0.99, 0.1]])
+    exact = np.log(1000) / -np.log(0.99)
+    assert control.settling_steps(poles, multiple=1) == np.ceil(2 * exact)
+    assert control.settling_steps(poles, times=1.0) == 50 * np.ceil(exact / 50)
+    assert control.settling_steps(poles[0]) == 150
+    assert control.settling_steps(poles[0], times=0.1) == 100
+    assert control.settling_steps([1.01], longest=300) == control.settling_steps([np.nan], longest=300) == 300
+
+
 def test_an_lqr_loop_keeps_its_distance_from_instability():
     for seed in range(5):
         A, B, _ = plant(seed)

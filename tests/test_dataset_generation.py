@@ -428,7 +428,7 @@ print("simulated on", sorted(seen))
 """The command line, and on which devices it computed."""
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_same_bytes_from_other_processes(made, tmp_path):
     """Two workers of a cluster, each of which sees two devices; and one process that uses both."""
     (tmp_path / "config.json").write_text(CONFIG.to_json())
@@ -454,7 +454,7 @@ def test_same_bytes_from_other_processes(made, tmp_path):
         assert files(tmp_path / name) == files(made)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_scheduler_whose_worker_comes_late_and_is_killed_makes_the_same_bytes(made, tmp_path, monkeypatch):
     distributed = pytest.importorskip("distributed")
     monkeypatch.setattr(cluster, "_PATIENCE", 0.5)
@@ -723,7 +723,7 @@ def kill(folder, point, uninterrupted, nth=2, size=6000):
     return left
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_any_point_it_goes_on_to_the_same_bytes(point, uninterrupted, tmp_path):
     folder = tmp_path / "killed"
@@ -732,7 +732,7 @@ def test_killed_at_any_point_it_goes_on_to_the_same_bytes(point, uninterrupted, 
     assert files(folder) == files(uninterrupted)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.skipif("LQRLAB_KILLS" not in os.environ, reason="LQRLAB_KILLS=50 asks for so many kills")
 @pytest.mark.timeout(3600)
 def test_killed_over_and_over(uninterrupted, tmp_path):

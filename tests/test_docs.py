@@ -41,7 +41,7 @@ EXAMPLES = {  # public names that matter most: each has an example in its docstr
     compute: "Backend Timing broadcast compile setup",
     systems: "Coordinates from_dynamics from_matrices make names open_loop_modes pad sample stack",
     control: "c2d care ctrb dare diagnose discretize dlqr dlyap feedforward finite_horizon "
-    "frequency_response gram h2_norm hinf_norm lqe lqi lqr lqrd lyap margins obsv place settling_time "
+    "frequency_response gram h2_norm hinf_norm lqe lqi lqr lqrd lyap margins obsv place settling_steps settling_time "
     "step_info zeros",
     simulation: "Problem Trajectory bind",
     dataset: "DataConfig",
@@ -59,6 +59,7 @@ def test_names_that_matter_most_have_an_example(room, name):
     assert ">>> " in getattr(room, name).__doc__
 
 
+@pytest.mark.matrix
 def test_examples_in_docstrings_run():
     """As a user runs them, without the tests' check of types: examples write matrices as lists."""
     done = subprocess.run([sys.executable, __file__], cwd=ROOT, capture_output=True, text=True, timeout=280)
@@ -89,13 +90,19 @@ def blocks():
     return set()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda p: p.stem
-)
+def pages_with_code():
+    """All are run in ``make check``, what a newcomer reads first for every change."""
+    for page in PAGES:
+        if BLOCK.search(page.read_text()):
+            marks = [] if page.stem in ("README", "concepts", "controllers") else [pytest.mark.matrix]
+            yield pytest.param(page, marks=marks, id=page.stem)
+
+
+@pytest.mark.parametrize("page", list(pages_with_code()))
 def test_code_on_pages_runs(page, blocks, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(systems.families, "FAMILIES", dict(systems.families.FAMILIES))
+    monkeypatch.setattr(simulation.binding, "TABLE", list(simulation.binding.TABLE))
     for block in [block for block in BLOCK.findall(page.read_text()) if block not in blocks]:
         blocks.add(block)
         exec(compile(block.replace("num=1000", "num=10"), str(page), "exec"), {"__name__": page.stem})
@@ -155,7 +162,7 @@ def site(tmp_path_factory):
         "NO_MKDOCS_2_WARNING": "1",
         "JAX_PLATFORMS": "cpu",
     }
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
@@ -170,7 +177,7 @@ def pages(site):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_the_site_loads_nothing_from_the_network(site, pages):
     for name, page in pages.items():
         loaded = [tag[kind] for tag in page.find_all() for kind in ("src", "data") if kind in tag.attrs]
@@ -181,7 +188,7 @@ def test_the_site_loads_nothing_from_the_network(site, pages):
             assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", path.read_text()), name
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_links_within_the_site_lead_somewhere(site, pages):
     anchors = {name: {tag["id"] for tag in page.find_all(id=True)} for name, page in pages.items()}
     checked = 0
@@ -201,11 +208,11 @@ def test_links_within_the_site_lead_somewhere(site, pages):
     assert checked > 500
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("room", lqrlab.__all__)
 def test_each_public_name_is_in_the_reference(room, pages):
     shown = {tag["id"] for tag in pages[f"api/{room}.html"].find_all(id=True)}
-    module = importlib.import_module(f"lqrlab.{room}")
+    module = getattr(lqrlab, room)
     for name in getattr(module, "__all__", ()):
         value = getattr(module, name)
         home = getattr(value, "__module__", None) or module.__name__
@@ -213,7 +220,7 @@ def test_each_public_name_is_in_the_reference(room, pages):
         assert places & shown, name
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_the_site_has_moving_pictures_drawings_and_formulas(site, pages):
     assert "@keyframes" in site["film.svg"].read_text()
     assert pages["index.html"].select_one(".lq-film svg") is not None

@@ -1,6 +1,7 @@
 """Learning: masks, gradients, exact resume, and a toy problem whose optimum is known."""
 
 import dataclasses
+import functools
 import json
 import os
 import resource
@@ -48,7 +49,10 @@ def data(tmp_path_factory):
     return dataset.generate(dataset.DataConfig(**CONFIG), tmp_path_factory.mktemp("data") / "set")
 
 
-@pytest.fixture(scope="module", params=["transformer", "history only", "recurrent", "mlp", "gain", "matrix"])
+HISTORY_ONLY = pytest.param("history only", marks=pytest.mark.matrix)
+
+
+@pytest.fixture(scope="module", params=["transformer", HISTORY_ONLY, "recurrent", "mlp", "gain", "matrix"])
 def model(request):
     kind = "transformer" if request.param == "history only" else request.param
     described = request.param != "history only"
@@ -71,8 +75,14 @@ def windows(data, num=16):
     return data.table(), held.gather(np.arange(num) * 7 % held.num_windows)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _answer(graph, params, batch, told):
+    model = learning.models.merge(graph, params)
+    return model(batch.x, batch.u, batch.time_mask, model.encode(told))
+
+
 def answer(model, batch, table):
-    return model(batch.x, batch.u, batch.time_mask, model.encode(table.told(batch.variant)))
+    return _answer(*learning.models.split(model), batch, table.told(batch.variant))
 
 
 def scipy_gain(A, B, Q, R, dt):
@@ -542,7 +552,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(data, tmp_path, monkeyp
     np.testing.assert_allclose(losses[0], losses[1], rtol=0)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_run_killed_at_random_goes_on_as_if_it_had_not(data, tmp_path):
     """``kill -9`` at so many random moments, most of them within a save: two here, LQRLAB_KILLS=10 for ten."""
     kills = int(os.environ.get("LQRLAB_KILLS", "2"))
@@ -718,12 +728,12 @@ def test_in_closed_loop_the_policy_sees_the_windows_it_was_trained_on(data, mode
     context = model.encode(told)
     graph, params = learning.models.split(model)
     policy = learning.NetworkPolicy(params, context, told.coordinates, graph, 4)
-    carry = policy.init((1,))
+    carry, act = policy.init((1,)), jax.jit(policy.__call__)
     for t in range(20):
         # the recorded input, excitation included, takes the place of the policy's own
         xs, us, live = carry
         carry = xs, us.at[:, -1].set(batch.u[t, -1]), live
-        carry, u = policy(carry, batch.x[t, -1][None])
+        carry, u = act(carry, batch.x[t, -1][None])
         np.testing.assert_allclose(u[0], expected[t], rtol=1e-4, atol=1e-5)
 
 

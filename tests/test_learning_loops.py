@@ -543,7 +543,7 @@ def test_rounds_averages_and_random_systems_resume_to_the_bit(data, tmp_path):
     assert rest.metrics[-1]["validation_efficiency"] == whole.metrics[-1]["validation_efficiency"]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_eight_devices_do_what_one_does_and_a_checkpoint_goes_from_one_to_the_other(data, tmp_path):
     script = textwrap.dedent(
         """
@@ -599,7 +599,7 @@ def test_eight_devices_do_what_one_does_and_a_checkpoint_goes_from_one_to_the_ot
     assert out.stdout.split()[-1] == "8"
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_two_processes_do_what_one_does(data, tmp_path):
     """``lqrlab train --processes 2`` against ``fit`` in this process, on the same data."""
     (tmp_path / "dataset").symlink_to(data.path)

@@ -58,7 +58,7 @@ def test_a_fault_without_effect_by_construction_is_marked_and_its_neighbours_are
         assert not any(f.same for f in mutations("toy.py", f"y = {other}".encode()))
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_fault_is_killed_by_the_tests_of_its_line_and_an_unchanged_file_survives_them():
     path, right, wrong = (
         "lqrlab/control/lyapunov.py",

@@ -6,16 +6,18 @@ import os
 import re
 from pathlib import Path
 
+import nbformat
 import numpy as np
 import papermill
 import pytest
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
+from nbclient import NotebookClient
 
 from lqrlab import control
 from lqrlab.workbench import design_page
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import notebooks, sweep_plan
+from lqrlab.workbench.runs import execution, notebooks, points
 
 SOURCE = Path(__file__).parents[1] / "notebooks"
 PATHS = sorted(SOURCE.glob("[0-9]*.ipynb"))
@@ -42,7 +44,9 @@ def test_how_a_notebook_is_written(path):
             tree = ast.parse(re.sub(r"^[%!].*$", "", notebooks.source(cell), flags=re.M))
             for node in ast.walk(tree):  # a module can be reloaded, what was taken out of it cannot
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lqrlab."):
-                    assert node.module in ("lqrlab.workbench", "benchmarks"), ast.unparse(node)
+                    assert node.module in ("lqrlab.workbench", "lqrlab.extensions.identification"), (
+                        ast.unparse(node)
+                    )
             for node in {*ast.walk(tree)} - {*tree.body[-1:]}:  # Jupyter shows the last expression alone
                 if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
                     assert not re.match(r"(tables|widgets|\w+_page)\.", ast.unparse(node)), "not shown"
@@ -84,18 +88,87 @@ def assert_all_pictures_are_in_words(page):
     assert all(drawing.get("role") == "img" or drawing.find_parent("svg") for drawing in page.find_all("svg"))
 
 
-@pytest.fixture
-def lqrlab_run(monkeypatch):
-    """``lqrlab run --profile tiny``; the programs of the notebooks are compiled without optimisation, for speed."""
-    flags = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-    monkeypatch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} {flags}")
+FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+"""The notebooks' programs are compiled without optimisation, for speed."""
 
-    def run(folder: Path, *names: str) -> str:
+
+NEW_NAMESPACE = """%reset -f
+import ctypes, gc, os, sys, jax, matplotlib.pyplot, psutil
+matplotlib.pyplot.close("all")
+if psutil.Process().memory_info().rss > 2.5e9:
+    jax.clear_caches()
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
+"""
+"""What is done in the kernel before each notebook; programs are kept while there is room."""
+
+
+class SharedKernel:
+    """One kernel for notebooks one after another, each in a new namespace: they share what was compiled."""
+
+    def __init__(self):
+        flags = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"}
+        self.starter = NotebookClient(nbformat.v4.new_notebook(), kernel_name=execution.KERNEL)
+        self.manager = self.starter.create_kernel_manager()
+        self.starter.start_new_kernel(cwd=str(SOURCE.parent), env=execution.environment() | flags)
+
+    def run(self, nb):
+        client = NotebookClient(nb, km=self.manager)
+        try:
+            client.execute()
+        finally:
+            client.kc.stop_channels()
+
+    def instead_of_a_process(self, job, env, on_event, time_limit):
+        """What ``execution`` does in a process for each notebook, here."""
+        own = {key: value for key, value in env.items() if key.startswith("LQRLAB_")}
+        first = NEW_NAMESPACE + f"os.environ.update({own})"
+        self.run(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(first)]))
+        nb = papermill.iorw.load_notebook_node(job["source"])
+        nb = papermill.parameterize.parameterize_notebook(nb, job["parameters"])
+        self.run(nb)
+        nbformat.write(nb, job["target"])
+
+    def end(self):
+        self.starter._cleanup_kernel()
+
+
+@pytest.fixture(scope="module")
+def shared_kernel():
+    kernel = SharedKernel()
+    yield kernel
+    kernel.end()
+
+
+@pytest.fixture(params=["one kernel", pytest.param("processes", marks=pytest.mark.matrix)])
+def lqrlab_run(request, monkeypatch):
+    """``lqrlab run --profile tiny``: in one kernel for all notebooks, and in ``make check`` as for a person."""
+    if request.param == "one kernel":
+        shared = request.getfixturevalue("shared_kernel")
+        monkeypatch.setattr(execution, "_in_child_that_starts", shared.instead_of_a_process)
+    return run_tiny
+
+
+def run_tiny(folder: Path, *names: str) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}")
         done = CliRunner().invoke(main, ["run", *names, "--profile", "tiny", "--folder", str(folder)])
-        assert done.exit_code == 0, done.output
-        return done.stdout
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
-    return run
+
+def assert_executed(folder: Path, name: str):
+    """Its numbers are there, and its page shows no error and says its pictures in words."""
+    assert json.loads((folder / "results" / f"{name}.json").read_text())["numbers"], (
+        f"{name} found nothing out"
+    )
+    page = BeautifulSoup((folder / "report" / f"{name}.html").read_text(), "html.parser")
+    assert not page.select("pre.error, code.latex")
+    sliders = name == "01_system_exploration"
+    assert [script.get_text() for script in page.select("script")] == [design_page.SCRIPT] * sliders
+    assert all(image["src"].startswith("data:") for image in page.find_all("img"))
+    assert_all_pictures_are_in_words(page)
 
 
 @pytest.mark.slow
@@ -104,14 +177,7 @@ def test_all_in_order_from_an_empty_folder(lqrlab_run, tmp_path):
     folder = tmp_path / "run"
     lqrlab_run(folder)
     for path in CHAIN:
-        result = json.loads((folder / "results" / f"{path.stem}.json").read_text())
-        assert result["numbers"], f"{path.stem} found nothing out"
-        page = BeautifulSoup((folder / "report" / f"{path.stem}.html").read_text(), "html.parser")
-        assert not page.select("pre.error, code.latex")
-        sliders = path.stem == "01_system_exploration"
-        assert [script.get_text() for script in page.select("script")] == [design_page.SCRIPT] * sliders
-        assert all(image["src"].startswith("data:") for image in page.find_all("img"))
-        assert_all_pictures_are_in_words(page)
+        assert_executed(folder, path.stem)
     index = BeautifulSoup((folder / "report" / "index.html").read_text(), "html.parser")
     assert index.select("section.summary figure img")
     assert index.select("section.summary table")
@@ -124,10 +190,15 @@ def test_all_in_order_from_an_empty_folder(lqrlab_run, tmp_path):
 def test_each_deeper_notebook_by_its_name(lqrlab_run, name, tmp_path):
     lqrlab_run(tmp_path, name)
     assert [p.stem for p in (tmp_path / "results").iterdir()] == [name]
-    assert json.loads((tmp_path / "results" / f"{name}.json").read_text())["numbers"]
-    page = BeautifulSoup((tmp_path / "report" / f"{name}.html").read_text(), "html.parser")
-    assert not page.select("pre.error, script, code.latex")
-    assert_all_pictures_are_in_words(page)
+    assert_executed(tmp_path, name)
+
+
+@pytest.mark.slow
+def test_a_notebook_in_a_process_of_its_own(tmp_path):
+    """As everybody starts it; all of them in ``make check``."""
+    name = "12_sampling_and_delay"
+    run_tiny(tmp_path, name)
+    assert_executed(tmp_path, name)
 
 
 def _pipe(path):
@@ -148,8 +219,8 @@ def _huge(path):
     [
         (notebooks.read, "01_x.ipynb"),
         (lambda path: notebooks.read_profile(path.parents[1], "x"), "profiles/x.json"),
-        (sweep_plan.read_list, "points.json"),
-        (sweep_plan.read_list, "points.csv"),
+        (points.read_list, "points.json"),
+        (points.read_list, "points.csv"),
     ],
 )
 def test_a_file_that_is_no_file_or_too_large_is_not_read(read, name, make, words, tmp_path):

@@ -18,19 +18,17 @@ from bs4 import BeautifulSoup
 
 from lqrlab import control, dataset, evaluation, learning, simulation, systems
 from lqrlab.workbench import widgets
-from lqrlab.workbench.figures import svg
+from lqrlab.workbench.figures import loop_design, loop_picture, svg
 from lqrlab.workbench.panels import (
     attraction_map,
     controls,
+    copy_as_code,
     data_browser,
     live_panel,
-    loop_design,
     lqr_designer,
     policy_inspector,
-    region_of_attraction,
     training_monitor,
 )
-from lqrlab.workbench.panels import regulator_design as regulator
 
 
 def test_slow_work_is_done_once_for_the_settled_value():
@@ -245,7 +243,7 @@ def test_the_designer_hands_out_code_that_makes_the_same(panel):
     panel.parameters["length"].value, panel.states["angle"].value, panel.limit.value = 0.7, 0.6, 0.8
     panel.sample.value = 8
     panel.live.wait()
-    code = re.search(r"<pre[^>]*>(.*?)</pre>", panel.code.value, re.S)[1].replace("&quot;", '"')
+    code = BeautifulSoup(panel.code.value, "html.parser").find("pre").text
     made = {}
     exec(code, made)
     found = loop_design.design(panel._question())
@@ -256,7 +254,7 @@ def test_the_designer_hands_out_code_that_makes_the_same(panel):
     )
     panel.delay.value = 1.0
     made = {}
-    exec(panel._question().code, made)
+    exec(copy_as_code.regulator(panel._question()), made)
     np.testing.assert_allclose(made["K"], loop_design.design(panel._question()).K, rtol=1e-5)
     panel.reset.click()
     panel.live.wait()
@@ -270,7 +268,7 @@ def test_the_designer_says_when_a_delay_is_too_long(panel):
     assert "diverges" in words
     panel.reset.click()
     panel.live.wait()
-    assert "Stable for a gain" in panel.words.value
+    assert "phase margin ±" in panel.words.value
 
 
 def test_with_nobody_there_the_designer_is_a_picture(monkeypatch):
@@ -278,7 +276,7 @@ def test_with_nobody_there_the_designer_is_a_picture(monkeypatch):
     own = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], dt=0.1)
     still = widgets.lqr_designer(own, num_steps=20)
     assert isinstance(still, svg.Picture)
-    assert "least" in still.words
+    assert "modulus margin" in still.words
     assert "poles of the optimum" in still.svg  # its alternative text
 
 
@@ -308,7 +306,7 @@ def test_names_of_others_are_text_in_what_panels_show(panel, monkeypatch, tmp_pa
     )
     gain, ends = simulation.LinearPolicy(jnp.array([[1.0, 1.0]])), np.zeros(4)
     region = evaluation.Attraction(ends.astype(np.int8), ends)
-    setting = region_of_attraction.AttractionSetting(plant, {}, 0, 1)
+    setting = attraction_map.AttractionSetting(plant, {}, 0, 1)
     question = panel._question()
     design = loop_design.design(question)
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
@@ -317,7 +315,7 @@ def test_names_of_others_are_text_in_what_panels_show(panel, monkeypatch, tmp_pa
     for shown in (
         widgets.plant_explorer(plant, num_steps=20),
         widgets.policy_inspector(gain, plant, label=name, num_steps=20),
-        svg.Picture("", "", regulator.words(question, design, [])),
+        svg.Picture("", "", loop_picture.words(question, design, [])),
         svg.Picture("", "", attraction_map._words(setting, {name: region, "b": region})),
         svg.Picture("", "", training_monitor._waiting(Path(name))),
     ):
@@ -374,8 +372,8 @@ def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch
     plant = systems.from_matrices([[0, 1], [2, 0]], [[0], [1]], Q=np.eye(2), R=[[1.0]], dt=0.05)
     weak = {"no control": simulation.no_control}
     limits = {"span": 2.0, "limit": 1.0, "num": 1800, "num_steps": 200}
-    setting = region_of_attraction.AttractionSetting.of(plant, weak, None, **limits)
-    found = region_of_attraction.maps(setting)
+    setting = attraction_map.AttractionSetting.of(plant, weak, None, **limits)
+    found = attraction_map.maps(setting)
     x0, converged = setting.starts(), found["optimal"].converged
     design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
     inside = np.einsum("...i,ij,...j", x0, design.P, x0) <= control.unsaturated_level(design.K, design.P, 1.0)
@@ -395,7 +393,7 @@ def test_the_map_counts_what_comes_back_and_keeps_the_ellipse_inside(monkeypatch
     before = panel.picture.value
     panel.across.value = panel.up.value
     assert "two different states" in panel.live.status.value
-    monkeypatch.setattr(attraction_map, "maps", lambda setting, check: 1 / 0)
+    monkeypatch.setattr(attraction_map, "maps", lambda *_: 1 / 0)
     panel.across.value = 0
     panel.span.value = 1.0
     panel.live.wait()
@@ -481,7 +479,7 @@ def test_panels_say_what_they_cannot_show(monkeypatch):
         (lambda: widgets.plant_explorer(two, num_steps=0), "num_steps: expected a whole number ≥ 1"),
         (
             lambda: widgets.attraction_map(two, {"k": gain(jnp.ones((1, 3)))}),
-            r"k: policy: expected a gain K of",
+            r"k: controller: expected a gain K of",
         ),
         (lambda: widgets.attraction_map(two, {"k": gain(jnp.ones((4, 1, 2)))}), r"k: policy: gains of batch"),
         (lambda: widgets.attraction_map(two, {"k": 3}), "k: controller: expected a policy"),
@@ -507,9 +505,14 @@ def test_panels_say_what_they_cannot_show(monkeypatch):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     config = dataset.DataConfig(
-        families=("mass_spring_damper", "pendulum"), held_out=("pendulum",), variants=3, trajectories=2, num_steps=20,
-        saturation=0.25, seed=3,
-    )  # fmt: skip
+        families=("mass_spring_damper", "pendulum"),
+        held_out=("pendulum",),
+        variants=3,
+        trajectories=2,
+        num_steps=20,
+        saturation=0.25,
+        seed=3,
+    )
     return dataset.generate(config, tmp_path_factory.mktemp("data") / "set")
 
 
@@ -546,7 +549,7 @@ def test_the_browser_draws_the_optimum_that_scipy_finds(data):
     chosen = data_browser.Selection.of(data, "mass_spring_damper", "train")
     A, B, Q, R, dt = (data.column(name, "train", "mass_spring_damper")[0] for name in (*"ABQR", "dt"))
     x0 = np.array([0.1, -0.2])
-    run = data_browser.optimum(chosen, 0, x0, 400)
+    run = data_browser.optimum(chosen.problem(0), x0, 400)
     xs, us = run.xs, run.us
     Ad, Bd, Qd, Rd, Nd = (np.asarray(m) for m in control.discretize(A, B, Q, R, dt))
     P = scipy.linalg.solve_discrete_are(Ad, Bd, Qd, Rd, s=Nd)
@@ -558,9 +561,14 @@ def test_the_browser_draws_the_optimum_that_scipy_finds(data):
 def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp_path, monkeypatch):
     model = learning.ModelConfig(kind="gain", window=1, hidden=16)
     train = learning.TrainConfig(
-        num_steps=400, batch_size=8, plants=8, closed_loop=0.0,
-        steps_per_dispatch=2, report_every=4, checkpoint_every=100,
-    )  # fmt: skip
+        num_steps=400,
+        batch_size=8,
+        plants=8,
+        closed_loop=0.0,
+        steps_per_dispatch=2,
+        report_every=4,
+        checkpoint_every=100,
+    )
     panel = training_monitor.Monitor(tmp_path, interval=30.0)
     assert "nothing to be seen yet" in panel.words.value
     panel.keep.click()
@@ -692,6 +700,37 @@ def test_a_panel_is_undone_reset_and_made_again_by_its_own_code(any_panel, monke
     moved = {k for k, v in panel.values.items() if v != panel._defaults[k]}
     assert moved <= chosen & set(moves)
     again.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "moved"),
+    [
+        ("lqr_designer", {"delay": 0.5, "parameters.length": 0.7, "states.angle": 0.3}),
+        ("plant_explorer", {"parameters.length": 0.7}),
+        ("attraction_map", {"parameters.length": 0.7}),
+        ("policy_inspector", {"parameters.length": 0.7}),
+    ],
+)
+def test_a_move_linearises_and_samples_the_plant_once(kind, moved, monkeypatch):
+    monkeypatch.setenv("JPY_SESSION_NAME", "x")
+    monkeypatch.delenv("LQRLAB_HEADLESS", raising=False)
+    given = (simulation.no_control, "pendulum") if kind == "policy_inspector" else ("pendulum",)
+    panel = getattr(widgets, kind)(*given, num_steps=40, **({"num": 40} if kind == "attraction_map" else {}))
+    panel.live.wait()
+    done = []
+
+    def counted(owner, name):
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a, **k: done.append(name) or original(*a, **k))
+
+    counted(systems.family("pendulum"), "matrices")
+    for name in ("discretize", "c2d", "lqrd", "delayed", "lqrd_delayed"):
+        counted(control, name)
+    panel.set(moved)
+    panel.live.wait()
+    assert panel.live.status.value == ""
+    assert sorted(done) == ["discretize", "matrices"]
+    panel.close()
 
 
 def test_a_slider_that_is_dragged_is_one_step_to_undo(panel):

@@ -280,11 +280,8 @@ def test_everything_that_takes_a_controller_takes_every_kind(controllers):
         assert region.verdict.shape == (3,), name
         certificate = learning.certify(controller, problem, loops=4)
         assert certificate.exact is isinstance(bind(controller, problem), LinearPolicy), name
-        if not (
-            callable(controller) and not binding.is_policy(controller) and not binding.recognised(controller)
-        ):
-            played = environments.play(env, controller, key=KEY, num=2)
-            assert (played.ratio >= 1 - 1e-9).all(), name
+        played = environments.play(env, controller, key=KEY, num=2)
+        assert (played.ratio >= 1 - 1e-9).all(), name
         picture = widgets.policy_inspector(controller, PLANT, num_steps=20)
         assert "<svg" in picture.svg, name
 
@@ -369,3 +366,19 @@ def test_a_new_kind_of_controller_is_one_row(monkeypatch):
     np.testing.assert_allclose(score.ratio, 1.0, rtol=1e-9)
     with pytest.raises(ValueError, match="a proportion of the optimum"):
         bind(object(), PLANT)
+
+
+def test_a_function_of_the_problem_finds_the_optimum_there_on_a_bare_plant():
+    """Where whoever takes the controller makes the problem, it is designed only if a function may ask for it."""
+    plant = systems.make("pendulum")
+    x0 = jnp.array([0.1, 0.0])
+    best = Problem.of(plant).K
+    of_function = simulation.rollout(plant, lambda problem: problem.K, x0, 20)
+    np.testing.assert_allclose(of_function.us, simulation.rollout(plant, best, x0, 20).us, rtol=1e-9)
+    starts = plant.initial_state(key=KEY, num=20)
+    region = evaluation.attraction(plant, lambda problem: problem.K, starts, num_steps=50)
+    np.testing.assert_array_equal(
+        region.verdict, evaluation.attraction(plant, best, starts, num_steps=50).verdict
+    )
+    lost = systems.from_matrices([[1.0]], [[0.0]], dt=0.1, Q=[[1.0]], R=[[1.0]])  # nothing stabilizes it
+    assert bind(lambda problem: jnp.zeros((1, 1)), lost).K.shape == (1, 1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy_oracle import gain, van_loan
 
-import benchmarks
+from benchmarks import recovery as measured_recovery
 from lqrlab import control, evaluation, learning, simulation, systems
 from lqrlab.learning import recovery
 from lqrlab.learning.recovery_policy import RecoveryPolicy, Regulator
@@ -247,15 +247,15 @@ def test_steps_that_no_validation_would_see_are_refused():
 def test_the_benchmark_says_share_and_cost_of_the_lqr_beside_those_of_each_training():
     plant, lqr = unstable()
     policies = {"LQR": lqr, "seed 0": simulation.LinearPolicy(0 * lqr.K), "seed 1": lqr}
-    rows = list(benchmarks.recovery.measured(plant, policies, (-0.5, 0.5)))
+    rows = list(measured_recovery.measured(plant, policies, (-0.5, 0.5)))
     shares = {row.name.split(": ")[1]: row.value for row in rows}
     assert shares["starts at 1 scales recovered, LQR"] == shares["starts at 1 scales recovered, most"] > 60
     assert shares["starts at 1 scales recovered, least"] == 0
     middle = next(row for row in rows if row.name.endswith("recovered, median of 2 seeds"))
     assert middle.target == rows[0].value > middle.value
     assert not middle.reached
-    assert benchmarks.recovery._above(np.array([2.0, np.inf, 3.0]), np.array([1.0, 1.0, 3.0])) == 25
-    config = benchmarks.recovery.config_of("acrobot", 5, 300)
+    assert measured_recovery._above(np.array([2.0, np.inf, 3.0]), np.array([1.0, 1.0, 3.0])) == 25
+    config = measured_recovery.config_of("acrobot", 5, 300)
     assert (config.seed, config.spread, config.num_steps, config.report_every) == (5, 3.0, 300, 100)
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
 
-from lqrlab.workbench.figures import catalogue_page, design_page, formulas, safe_html, svg, tables
+from lqrlab.workbench.figures import design_page, formulas, safe_html, svg, tables
 from lqrlab.workbench.runs import report, run_folder
 
 new = nbformat.v4
@@ -265,7 +265,7 @@ def test_a_name_is_shown_as_it_is_written(tmp_path):
         drawing = svg.Picture(svg.document(svg.text(0, 0, payload), 9, 9, payload), payload)
         shown = page(drawing.save(tmp_path / "a.html"))
         assert shown.find("text").get_text() == shown.title.get_text() == shown.svg["aria-label"] == payload
-        shown = page(catalogue_page.Page("", "", payload).save(tmp_path / "b.html"))
+        shown = page(svg.HtmlPage("", "", payload).save(tmp_path / "b.html"))
         assert shown.h1.get_text() == shown.title.get_text() == payload
         assert shown.select_one("meta[http-equiv]")["content"] == safe_html.POLICY
 

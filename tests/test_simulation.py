@@ -256,7 +256,7 @@ def test_cost_differentiates_through_the_loop_to_a_physical_parameter():
         ({"controller": np.ones((2, 1))}, r"controller: expected a gain K of shape \[..., 1, 2\]"),
         (
             {"controller": simulation.LinearPolicy(jnp.ones((3, 2)))},
-            r"policy: expected a gain K of shape \[..., 1, 2\]",
+            r"controller: expected a gain K of shape \[..., 1, 2\]",
         ),
         ({"x0": np.array([1j, 0.0])}, "x0: expected real numbers, but found complex128"),
         ({"x0": ["a", "b"]}, "x0: expected real numbers"),
@@ -275,7 +275,10 @@ def test_cost_differentiates_through_the_loop_to_a_physical_parameter():
             "policy: expected a gain K of real numbers",
         ),
         ({"controller": simulation.LinearPolicy([[1.0, 2.0]])}, "policy: expected a gain K that is an array"),
-        ({"controller": simulation.LinearPolicy(jnp.ones(2))}, r"inputs by states, but found \(2,\)"),
+        (
+            {"controller": simulation.LinearPolicy(jnp.ones(2))},
+            r"inputs by states of pendulum, but found \(2,\)",
+        ),
     ],
 )
 def test_bad_arguments_are_named(change, message):

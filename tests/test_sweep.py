@@ -1,6 +1,5 @@
 """Sweeps: which points, and six runs of which four meet with something."""
 
-import dataclasses
 import io
 import json
 import os
@@ -18,12 +17,10 @@ from toys import BEGIN, write_notebook
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import (
     comparison,
-    notebooks,
     report,
     run_folder,
     sweep,
     sweep_plan,
-    sweep_program,
     sweep_workers,
 )
 from lqrlab.workbench.runs.sweep_plan import Sweep
@@ -55,12 +52,6 @@ def toy(tmp_path):
     return write_notebook(tmp_path / "notebooks" / "01_toy.ipynb", PARAMETERS, BEGIN, FATES, END)
 
 
-def _replanned(asked, source):
-    plan, points = sweep_plan.planned(asked)
-    plan = dataclasses.replace(plan, source=source)
-    return plan, plan.identified(points)
-
-
 def command(*args):
     return CliRunner().invoke(main, ["sweep", "--no-report", *map(str, args)])
 
@@ -76,7 +67,6 @@ def test_six_runs_of_which_four_meet_with_something(toy, tmp_path):
     (tmp_path / "bad").touch()
     done = command(*ask, "--time-limit", 30)
     assert done.exit_code == 1, done.output
-    assert "dashboard: http://" in done.stdout
     frame = pd.read_csv(folder / "results.csv").set_index("fate")
     assert dict(frame["status"]) == {
         "raises": "failed",
@@ -86,15 +76,9 @@ def test_six_runs_of_which_four_meet_with_something(toy, tmp_path):
         **dict.fromkeys("ab", "finished"),
     }
     assert "ArithmeticError: a matter of taste" in frame["error"]["raises"]
-    assert frame["attempts"].eq(1).all()
     assert frame["twice"].notna().sum() == 2  # no number without a result
-    pd.testing.assert_frame_equal(
-        pd.read_parquet(folder / "results.parquet")[["run", "status", "twice", "worst"]],
-        pd.read_csv(folder / "results.csv")[["run", "status", "twice", "worst"]],
-        check_dtype=False,
-    )
-    place = {entry["point"]["fate"]: folder / "runs" / entry["run"] for entry in json.loads(
-        (folder / "sweep.json").read_text())["runs"]}  # fmt: skip
+    record = json.loads((folder / "sweep.json").read_text())
+    place = {entry["point"]["fate"]: folder / "runs" / entry["run"] for entry in record["runs"]}
     before = {fate: (p / "results" / "01_toy.json").read_text() for fate, p in place.items() if fate in "ab"}
 
     (tmp_path / "bad").unlink()
@@ -105,13 +89,13 @@ def test_six_runs_of_which_four_meet_with_something(toy, tmp_path):
         assert (place[fate] / "results" / "01_toy.json").read_text() == text
     times = {fate: Counter((p / "log").read_text().split())[fate] for fate, p in place.items()}
     assert times == dict.fromkeys(fates.split(","), 2) | dict.fromkeys("ab", 1)
-    frame = pd.read_parquet(folder / "results.parquet")
+    frame = pd.read_csv(folder / "results.csv")
     assert frame["status"].eq("finished").all()
     assert frame["deep.er"].eq(2).all()
     assert frame["worst"].eq(float("inf")).all()
 
     page = BeautifulSoup(comparison.write(folder).read_text(), "html.parser")
-    assert [len(row.find_all("td")) for row in page.select("tbody tr")] == [6] * 6
+    assert [len(row.find_all("td")) for row in page.select("tbody tr")] == [5] * 6
     for link in page.select("tbody a"):
         assert (folder / "report" / unquote(link["href"])).exists()
     alt = page.img["alt"]
@@ -123,7 +107,7 @@ def test_six_runs_of_which_four_meet_with_something(toy, tmp_path):
     assert listed.find("a", string="six")["href"] == "sweeps/six/report/index.html"
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
     """A worker that dies is replaced; the data set of another run is linked into the folder."""
     later = toy.with_name("02_later.ipynb")
@@ -139,26 +123,21 @@ def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
     (earlier / "data").mkdir(parents=True)
     (earlier / "data" / "x").write_text("17")
     (earlier / "results").mkdir()
-    (earlier / "results" / "01_toy.json").write_text(json.dumps({"files": ["data/x"], "execution": "e"}))
+    (earlier / "results" / "01_toy.json").write_text(json.dumps({"files": ["data/x"], "fingerprint": "e"}))
     row = comparison.table(sweep.sweep(asked, stream)).iloc[0]
-    assert (row["status"], row["x"], row["attempts"], row["rate"]) == ("finished", "17", 2, 2.0)
+    assert (row["status"], row["x"], row["rate"]) == ("finished", "17", 2.0)
     assert "worker died: its worker died; tried again" in stream.getvalue()
     assert (earlier / "data" / "x").read_text() == "17"
 
-    (earlier / "results" / "01_toy.json").write_text(json.dumps({"files": ["data/x"], "execution": "other"}))
-    assert len(sweep_workers.missing(*_replanned(asked, earlier))) == 1  # what it reads was made anew
+    (earlier / "results" / "01_toy.json").write_text(
+        json.dumps({"files": ["data/x"], "fingerprint": "other"})
+    )
+    assert (
+        len(sweep_workers.missing(sweep_plan.planned(asked).reading(earlier))) == 1
+    )  # what it reads is another
     (earlier / "data" / "x").unlink()
     with pytest.raises(ValueError, match="data/x, made by 01_toy, is gone"):
         sweep.sweep(asked, stream)
-
-
-def test_a_run_that_has_ended_is_not_ended_again_by_a_later_worker(toy, tmp_path):
-    """dask hands it out again if its worker dies of the next run before the result has been fetched."""
-    plan, (point,) = _replanned(Sweep(toy, {"rate": "2"}, folder=tmp_path / "sweep", retries=0), None)
-    point.folder.mkdir(parents=True)
-    for left, ended in (("kernel died", "kernel died"), ("running", "worker died")):
-        run_folder.begin(point.record, status=left, sweep=plan.id, attempts=1, fingerprint=point.fingerprint)
-        assert sweep_workers.perform(plan, point) == ended
 
 
 @pytest.mark.parametrize(
@@ -171,14 +150,15 @@ def test_a_run_that_has_ended_is_not_ended_again_by_a_later_worker(toy, tmp_path
     ],
 )
 def test_points_of_grids_and_lists(toy, given, kwargs, expected):
-    made = sweep_plan.points(notebooks.read(toy), Sweep(toy, given, **kwargs))
-    assert [tuple(point.values()) for point in made] == expected
+    made = sweep_plan.planned(Sweep(toy, given, **kwargs)).points
+    assert [tuple(point.given.values()) for point in made] == expected
 
 
 def test_random_points_are_within_and_go_on(toy):
     def points(num, seed=3, **more):
         given = {"rate": "1e-4:1e-1:log", "depth": "1:3", "shout": "true,false"} | more
-        return sweep_plan.points(notebooks.read(toy), Sweep(toy, given, num_random=num, seed=seed))
+        plan = sweep_plan.planned(Sweep(toy, given, num_random=num, seed=seed))
+        return [point.given for point in plan.points]
 
     many = points(400)
     assert points(50) == many[:50]
@@ -269,8 +249,8 @@ def test_completion_does_not_wait_for_jax():
 def test_damaged_lines_of_numbers_are_points_that_are_missing(tmp_path):
     good = b'{"fingerprint": "a", "cost": 1.0}\n'
     bad = (b"\xff\xfe", b"[1]", b"3", b'{"cost": 2.0}', b'{"fingerprint": []}', b"[" * 100_000, good[:20])
-    (tmp_path / sweep_program.FILE).write_bytes(b"\n".join(bad) + b"\n" + good)
-    assert sweep_program.read(tmp_path) == {"a": {"cost": 1.0}}
+    (tmp_path / comparison.NUMBERS).write_bytes(b"\n".join(bad) + b"\n" + good)
+    assert comparison.read_numbers(tmp_path) == {"a": {"cost": 1.0}}
 
 
 def test_a_dry_run_says_the_points_and_starts_nothing(tmp_path):

@@ -10,7 +10,7 @@ folder = pathlib.Path(run)
 def finish(name, numbers, files=()):  # what session.finish writes
     path = folder / 'results' / f'{name}.json'
     path.parent.mkdir(exist_ok=True)
-    known = {key: os.environ.get('LQRLAB_' + key.upper()) for key in ('execution', 'fingerprint')}
+    known = {'fingerprint': os.environ.get('LQRLAB_FINGERPRINT')}
     about = {'notebook': name, 'started': '2026-11-21T10:00:00', 'seconds': 0.1, 'device': '1 × cpu', 'versions': {}}
     path.write_text(json.dumps(known | about | {'numbers': numbers, 'files': list(files)}))
 def log(word):

@@ -1,4 +1,4 @@
-"""Where and how arrays are computed: settings, devices, compilation, debugging, linear algebra, batching, timing.
+"""Computing: settings, devices, compilation, debugging, linear algebra, batching, timing.
 
 Each name is loaded when it is first used: what needs no arrays (``checks``, ``config``, ``files``) serves the
 command line, which must not wait for JAX.

@@ -77,7 +77,7 @@ def setup(
 
 @dataclasses.dataclass(frozen=True)
 class Backend(Config):
-    """Where a stage computes, and how exactly: hashable, JSON both ways, recorded with a run.
+    """Device and precision of a stage: hashable, JSON both ways, recorded with a run.
 
     >>> compute.Backend.from_json('{"device": "cpu"}').device
     'cpu'
@@ -161,7 +161,7 @@ class Backend(Config):
 
     @property
     def place(self) -> jax.Device | NamedSharding:
-        """Where arrays are put that every device needs: the device, or whole on each device of the mesh."""
+        """Placement of arrays that every device needs: the device, or whole on each device of the mesh."""
         mesh = self.jax_mesh
         return self.jax_device if mesh is None else NamedSharding(mesh, PartitionSpec())
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def traced(*args: object) -> bool:
-    """Whether any leaf of ``args`` is abstract: inside ``jit``, ``vmap`` or ``grad`` no value can be looked at."""
+    """True if any leaf of ``args`` is abstract: inside ``jit``, ``vmap`` or ``grad`` no value can be looked at."""
     import jax  # here, so that the command line checks its arguments without waiting for JAX
 
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
@@ -62,7 +62,7 @@ def real(name: str, value: object, *, or_complex: bool = False) -> "np.ndarray |
 
 
 def _shown(value: object) -> str:
-    """What was given and its type, in a few words."""
+    """A given value and its type, in a few words."""
     return f"{textwrap.shorten(repr(value), 60, placeholder=' …')} ({type(value).__name__})"
 
 

@@ -40,7 +40,7 @@ class EagerFallbackWarning(UserWarning):
 
 @dataclasses.dataclass(frozen=True)
 class CompileReport:
-    """What became of the calls of a compiled function.
+    """Counts of a compiled function's calls.
 
     Attributes:
         name: of the function.
@@ -198,7 +198,7 @@ class Compiled:
         return tuple((name, type(value), value) for name, value in static.items()), free
 
     def report(self) -> CompileReport:
-        """What became of the calls so far."""
+        """Counts of the calls so far."""
         changes = tuple(itertools.starmap(_differences, itertools.pairwise(self._programs)))
         eager = tuple(dict.fromkeys(self._eager.values()))
         return CompileReport(self._name, self._calls, len(self._programs), self._hits, changes, eager)

@@ -12,7 +12,7 @@ from lqrlab.compute import checks
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """What a number may be, for ``Annotated[int, Range(1)]``: low ≤ value ≤ high, above < value < below.
+    """Range of a number, for ``Annotated[int, Range(1)]``: low ≤ value ≤ high, above < value < below.
 
     ``words`` say it in the field's terms, "a standard deviation ≥ 0", where the bounds alone would say less.
     """
@@ -36,7 +36,7 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class OneOf:
-    """What a value may be, for ``Annotated[str, OneOf("cpu", "gpu")]``."""
+    """Choice of values, for ``Annotated[str, OneOf("cpu", "gpu")]``."""
 
     options: tuple[object, ...]
 

@@ -31,7 +31,7 @@ Number = Any
 
 @dataclasses.dataclass(frozen=True)
 class Algebra:
-    """What stands for a number, and what the primitives of a program do to it.
+    """An algebra: objects that stand for numbers, and the primitives of a program on them.
 
     Attributes:
         constant: a NumPy number of the program as a number of the algebra.
@@ -58,7 +58,7 @@ class UnsupportedError(Exception):
 
 
 def _unlike_numbers(e: JaxprEqn) -> bool:
-    """Whether a step means something else than among real numbers, or is empty."""
+    """True if a step means something else than among real numbers, or is empty."""
     name, first = e.primitive.name, e.invars[0].aval if e.invars else None
     shape, dtype = getattr(first, "shape", ()), getattr(first, "dtype", np.float64)
     return (
@@ -112,7 +112,7 @@ def _apply(e: JaxprEqn, a: list[np.ndarray], algebra: Algebra) -> list[np.ndarra
 
 
 def _moved(e: JaxprEqn, a: list[np.ndarray], algebra: Algebra) -> list[np.ndarray]:
-    """What only moves numbers about is done to their places, and the numbers follow."""
+    """Apply a primitive that only moves numbers about to their indices; the numbers follow."""
     starts = np.concatenate([[0], np.cumsum([v.size for v in a])]).astype(int)
     places = [(s + np.arange(v.size)).reshape(v.shape) for s, v in zip(starts, a)]
     flat = np.concatenate([np.empty(0, object), *(v.ravel() for v in a)])

@@ -15,7 +15,7 @@ _TASKS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 
 
 def grouped() -> bool:
-    """Whether this process was started by :func:`start`."""
+    """True if this process was started by :func:`start`."""
     return _COORDINATOR in os.environ
 
 

@@ -1,4 +1,4 @@
-"""What a user may add to by a decorator: models, blocks, activations, losses."""
+"""Registries that a user adds to by a decorator: models, blocks, activations, losses."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar

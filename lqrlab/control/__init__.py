@@ -1,18 +1,13 @@
-"""Optimal control of linear plants: batched over leading axes, differentiable, free of LAPACK."""
+"""Optimal control of linear plants: batched over leading axes, differentiable."""
 
 from lqrlab.control.analysis.controllability import ctrb, gram, obsv
 from lqrlab.control.analysis.diagnosis import Diagnosis, diagnose
-from lqrlab.control.analysis.eigenmodes import Mode, modes, settling_time
-from lqrlab.control.analysis.frequency import (
-    frequency_response,
-    h2_norm,
-    hinf_norm,
-    sensitivity,
-    to_statespace,
-    zeros,
-)
+from lqrlab.control.analysis.eigenmodes import Mode, modes, settling_steps, settling_time
+from lqrlab.control.analysis.frequency import frequency_response, sensitivity, to_statespace
 from lqrlab.control.analysis.stability_margins import Disk, Margins, margins
 from lqrlab.control.analysis.step import StepInfo, step_info, step_response
+from lqrlab.control.analysis.system_norms import h2_norm, hinf_norm
+from lqrlab.control.analysis.transmission_zeros import zeros
 from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed
 from lqrlab.control.discretization import Sampled, c2d, discretize
 from lqrlab.control.estimation import (
@@ -40,12 +35,72 @@ from lqrlab.control.tuning.tuner import Tuned, tune
 from lqrlab.control.weights import cost_to_go, stage_weight
 
 __all__ = [
-    "ILQR", "LQG", "LQR", "Diagnosis", "Disk", "Estimator", "Front", "Integral", "Inverse", "LQTracking",
-    "Margins", "Mode", "Sampled", "Schedule", "StepInfo", "StepSpecs", "TimeVaryingEstimator", "TimeVaryingLQR",
-    "Tuned", "c2d", "care", "continuous_horizon", "cost_to_go", "ctrb", "dare", "delay_cost", "delayed",
-    "diagnose", "discretize", "dlqe", "dlqr", "dlyap", "feedforward", "finite_dlqe", "finite_horizon",
-    "frequency_response", "gain_schedule", "gram", "h2_norm", "hinf_norm", "ilqr", "inverse_lqr", "lq_tracking",
-    "lqe", "lqg", "lqi", "lqr", "lqrd", "lqrd_delayed", "lyap", "margins", "modes", "obsv", "pareto", "place",
-    "policy_iteration", "sampled_noise", "sensitivity", "settling_time", "spectral_radius", "stage_weight",
-    "step_info", "step_response", "to_statespace", "tune", "unsaturated_level", "zeros",
-]  # fmt: skip
+    "ILQR",
+    "LQG",
+    "LQR",
+    "Diagnosis",
+    "Disk",
+    "Estimator",
+    "Front",
+    "Integral",
+    "Inverse",
+    "LQTracking",
+    "Margins",
+    "Mode",
+    "Sampled",
+    "Schedule",
+    "StepInfo",
+    "StepSpecs",
+    "TimeVaryingEstimator",
+    "TimeVaryingLQR",
+    "Tuned",
+    "c2d",
+    "care",
+    "continuous_horizon",
+    "cost_to_go",
+    "ctrb",
+    "dare",
+    "delay_cost",
+    "delayed",
+    "diagnose",
+    "discretize",
+    "dlqe",
+    "dlqr",
+    "dlyap",
+    "feedforward",
+    "finite_dlqe",
+    "finite_horizon",
+    "frequency_response",
+    "gain_schedule",
+    "gram",
+    "h2_norm",
+    "hinf_norm",
+    "ilqr",
+    "inverse_lqr",
+    "lq_tracking",
+    "lqe",
+    "lqg",
+    "lqi",
+    "lqr",
+    "lqrd",
+    "lqrd_delayed",
+    "lyap",
+    "margins",
+    "modes",
+    "obsv",
+    "pareto",
+    "place",
+    "policy_iteration",
+    "sampled_noise",
+    "sensitivity",
+    "settling_steps",
+    "settling_time",
+    "spectral_radius",
+    "stage_weight",
+    "step_info",
+    "step_response",
+    "to_statespace",
+    "tune",
+    "unsaturated_level",
+    "zeros",
+]

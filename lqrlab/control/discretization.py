@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
+from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, symmetric, t
 from lqrlab.control import matrix_checks
@@ -114,8 +116,64 @@ def _differentiable(cores: tuple[int, ...], solve: Callable) -> Callable:
 
 
 sample_many = _differentiable((2, 2, 2, 2, 2, 0), sampled)
-compiled = jax.jit(sample_many)
+_compiled = jax.jit(sample_many)
 _c2d = jax.jit(_differentiable((2, 2, 0), _held))
+
+
+def compiled(*args: Array) -> Sampled:
+    """The sampled problems of A, B, Q, R, N and dt whose leading axes broadcast; on the host where they are few."""
+    if _on_host(args):
+        return Sampled(
+            *(matrix_checks.as_jax(a.astype(args[0].dtype)) for a in sampled_on_host(*map(np.asarray, args)))
+        )
+    return _compiled(*args)
+
+
+def _on_host(args: tuple[Array, ...]) -> bool:
+    lead = np.broadcast_shapes(args[-1].shape, *(a.shape[:-2] for a in args[:-1]))
+    return not traced(*args) and matrix_checks.few(lead)
+
+
+def sampled_on_host(
+    A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray, N: np.ndarray, dt: np.ndarray
+) -> Sampled:
+    """As :func:`compiled`, by NumPy in double precision."""
+    n = A.shape[-1]
+    lead = np.broadcast_shapes(dt.shape, *(a.shape[:-2] for a in (A, B, Q, R, N)))
+    A, B, Q, R, N = (np.broadcast_to(np.asarray(a, float), (*lead, *a.shape[-2:])) for a in (A, B, Q, R, N))
+    W = np.concatenate([np.concatenate([Q, N], -1), np.concatenate([N.mT, R], -1)], -2)
+    flow, cost = _flow_on_host(A, B, np.broadcast_to(np.asarray(dt, float), lead), W)
+    cost = (cost + cost.mT) / 2
+    parts = cost[..., :n, :n], cost[..., n:, n:], cost[..., :n, n:]
+    return Sampled(flow[..., :n], flow[..., n:], *parts)  # type: ignore[arg-type]
+
+
+def _flow_on_host(
+    A: np.ndarray, B: np.ndarray, dt: np.ndarray, W: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`_flow` with the batch in front."""
+    n, M = A.shape[-1], np.concatenate([A, B], axis=-1)
+    with np.errstate(over="ignore", invalid="ignore"):  # numbers that are not finite say so in the result
+        size = np.abs(M).sum(-1).max(-1) * dt
+        squarings = np.ceil(np.log2(np.maximum(4 * size, np.finfo(float).tiny)))
+        squarings = np.clip(np.nan_to_num(squarings), 0, _SQUARINGS)[..., None, None]
+        h = dt[..., None, None] / 2.0**squarings
+        flow, term = np.broadcast_to(np.eye(n, M.shape[-1]), M.shape), M * h
+        total = lie = W * h
+        for k in range(1, _TERMS + 1):
+            flow, term = flow + term, A @ term * (h / (k + 1))
+            half = lie[..., :n] @ M * (h / (k + 1))
+            lie = half + half.mT
+            total = total + lie
+        for k in range(int(squarings.max(initial=0))):
+            twice, moved = flow[..., :n] @ flow, total[..., :n] @ flow
+            twice[..., n:] += flow[..., n:]
+            moved[..., n:] += total[..., n:]
+            later = flow.mT @ moved[..., :n, :]
+            later[..., n:, :] += moved[..., n:, :]
+            short = k < squarings
+            flow, total = np.where(short, twice, flow), np.where(short, total + later, total)
+    return flow, total
 
 
 def discretize(
@@ -155,4 +213,10 @@ def c2d(
     ([[1.0, 0.1], [0.0, 1.0]], [[0.005], [0.1]])
     """
     A, B = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"))
-    return _c2d(A, B, matrix_checks.sample_time(dt, A.dtype, A, B))
+    step = matrix_checks.sample_time(dt, A.dtype, A, B)
+    if not _on_host((A, B, step)):
+        return _c2d(A, B, step)
+    n, m = B.shape[-2:]
+    none = np.zeros((n, n)), np.zeros((m, m)), np.zeros((n, m))
+    found = sampled_on_host(np.asarray(A), np.asarray(B), *none, np.asarray(step))
+    return tuple(matrix_checks.as_jax(a.astype(A.dtype)) for a in found[:2])  # type: ignore[return-value]

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float
@@ -46,6 +47,47 @@ class Estimator:
         return iter((self.L, self.P, self.poles, self.residual, self.stabilizing))
 
 
+@jax.jit
+def _filter_gain(P: Array, C: Array, V: Array) -> Array:
+    P, C, V = matrix_checks.together(P, C, V)
+    return innovation_gain(C @ P, C @ P @ C.mT + V)
+
+
+def innovation_gain(
+    CP: Float[Array, "*batch p n"], Y: Float[Array, "*batch p p"]
+) -> Float[Array, "*batch n p"]:
+    """The gain PCᵀY⁻¹ by which an unexpected y corrects the state: :func:`measurement_update`'s."""
+    return linalg.solve_many(Y, CP).mT
+
+
+def measurement_update(
+    x: Float[Array, "*batch n"],
+    P: Float[Array, "*batch n n"],
+    CP: Float[Array, "*batch p n"],
+    Y: Float[Array, "*batch p p"],
+    innovation: Float[Array, "*batch p"],
+) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n n"]]:
+    """Estimate and covariance of a Kalman filter once y is known.
+
+    Args:
+        x, P: of the prediction.
+        CP: covariance of the expected y with the state; of y = Cx + v it is CP.
+        Y: covariance of the innovation, CPCᵀ + V.
+        innovation: y less what was expected of it.
+
+    Source: Anderson and Moore, Optimal Filtering (1979), section 3.1, for this and :func:`time_update`.
+    """
+    gain = innovation_gain(CP, Y)
+    return x + (gain @ innovation[..., None])[..., 0], linalg.symmetric(P - gain @ CP)
+
+
+def time_update(
+    A: Float[Array, "*batch n n"], P: Float[Array, "*batch n n"], W: Float[Array, "*#batch n n"]
+) -> Float[Array, "*batch n n"]:
+    """Covariance of a Kalman filter a sample later, APAᵀ + W, with the disturbance W of the step."""
+    return linalg.symmetric(A @ P @ A.mT + W)
+
+
 def _filter(
     design: Callable[..., LQR], A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike, S: ArrayLike | None
 ) -> Estimator:
@@ -61,13 +103,8 @@ def _filter(
         ) from error
     M = None
     if design is dlqr:
-        M = broadcast(_innovation_gain, (dual.P, 2), (C, 2), (jnp.asarray(V, C.dtype), 2))
+        M = _filter_gain(dual.P, C, V.astype(C.dtype))
     return Estimator(dual.K.mT, dual.P, dual.residual, dual.stabilizing, dual, M)
-
-
-def _innovation_gain(P: Array, C: Array, V: Array) -> Array:
-    """PCᵀ (CPCᵀ + V)⁻¹."""
-    return linalg.solve(C @ P @ C.T + V, C @ P).T
 
 
 def lqe(A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike, S: ArrayLike | None = None) -> Estimator:
@@ -135,9 +172,14 @@ class TimeVaryingEstimator:
 
 
 def finite_dlqe(
-    A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike, num_steps: int, P0: ArrayLike,
+    A: ArrayLike,
+    C: ArrayLike,
+    W: ArrayLike,
+    V: ArrayLike,
+    num_steps: int,
+    P0: ArrayLike,
     S: ArrayLike | None = None,
-) -> TimeVaryingEstimator:  # fmt: skip
+) -> TimeVaryingEstimator:
     """The Kalman filter from a known start: x̂[t+1] = Ax̂[t] + Bu[t] + L[t] (y[t] − Cx̂[t]).
 
     Args:
@@ -217,9 +259,19 @@ class LQG:
 
 
 def lqg(
-    A: ArrayLike, B: ArrayLike, C: ArrayLike, Q: ArrayLike, R: ArrayLike, W: ArrayLike, V: ArrayLike,
-    N: ArrayLike | None = None, S: ArrayLike | None = None, *, discrete: bool = False, form: str = "predictor",
-) -> LQG:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    C: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    W: ArrayLike,
+    V: ArrayLike,
+    N: ArrayLike | None = None,
+    S: ArrayLike | None = None,
+    *,
+    discrete: bool = False,
+    form: str = "predictor",
+) -> LQG:
     """The linear-quadratic-Gaussian controller: the regulator of Q, R, N fed by the estimator of W, V, S.
 
     Args:

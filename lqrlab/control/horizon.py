@@ -45,9 +45,14 @@ def _solve(args: tuple[Array, ...], num_steps: int) -> TimeVaryingLQR:
 
 
 def finite_horizon(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, num_steps: int,
-    Qf: ArrayLike | None = None, N: ArrayLike | None = None,
-) -> TimeVaryingLQR:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    num_steps: int,
+    Qf: ArrayLike | None = None,
+    N: ArrayLike | None = None,
+) -> TimeVaryingLQR:
     """Minimise x[T]ᵀQf x[T] + Σ_{t<T} xᵀQx + uᵀRu + 2xᵀNu for x[t+1] = Ax[t] + Bu[t].
 
     Args:
@@ -68,18 +73,18 @@ def finite_horizon(
     """
     whole("num_steps", num_steps)
     args = matrix_checks.arguments(A, B, Q, R, N)
-    Q = args[2]
-    terminal = Q if Qf is None else jnp.asarray(matrix_checks.real("Qf", Qf), Q.dtype)
-    if terminal.shape[-2:] != Q.shape[-2:]:
-        raise ValueError(f"Qf: expected shape {Q.shape[-2:]}, Q's, but found {terminal.shape[-2:]}")
-    matrix_checks.weight("Qf", terminal)
-    return _solve((*args, terminal), num_steps)
+    return _solve((*args, matrix_checks.terminal_weight(Qf, args[2], args[2])), num_steps)
 
 
 def continuous_horizon(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, ts: ArrayLike,
-    Qf: ArrayLike | None = None, N: ArrayLike | None = None,
-) -> TimeVaryingLQR:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    ts: ArrayLike,
+    Qf: ArrayLike | None = None,
+    N: ArrayLike | None = None,
+) -> TimeVaryingLQR:
     """Minimise x(T)ᵀQf x(T) + ∫ xᵀQx + uᵀRu + 2xᵀNu dt up to T for ẋ = Ax + Bu: the Riccati differential equation.
 
     Its solution is exact at the times asked for: the Hamiltonian's matrix exponential over a short time gives the cost
@@ -101,8 +106,7 @@ def continuous_horizon(
     True
     """
     A, B, Q, R, N = matrix_checks.arguments(A, B, Q, R, N)
-    terminal = jnp.zeros_like(Q) if Qf is None else jnp.asarray(matrix_checks.real("Qf", Qf), Q.dtype)
-    matrix_checks.weight("Qf", terminal)
+    terminal = matrix_checks.terminal_weight(Qf, Q, jnp.zeros_like(Q))
     times = jnp.asarray(matrix_checks.real("ts", ts), Q.dtype)
     if times.ndim != 1 or times.size < 2 or (not traced(times) and not bool(jnp.all(jnp.diff(times) > 0))):
         raise ValueError(f"ts: expected two rising times or more, but found {ts!r}")
@@ -178,9 +182,17 @@ class LQTracking:
 
 
 def lq_tracking(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, xs: ArrayLike, us: ArrayLike | None = None,
-    Qf: ArrayLike | None = None, N: ArrayLike | None = None, *, c: ArrayLike | None = None,
-) -> LQTracking:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    xs: ArrayLike,
+    us: ArrayLike | None = None,
+    Qf: ArrayLike | None = None,
+    N: ArrayLike | None = None,
+    *,
+    c: ArrayLike | None = None,
+) -> LQTracking:
     """Minimise eᵀQf e at the end + Σ eᵀQe + vᵀRv + 2eᵀNv, e = x − xs[t], v = u − us[t], x[t+1] = Ax[t] + Bu[t] + c.
 
     Args:
@@ -210,27 +222,23 @@ def lq_tracking(
     A, B = (jnp.asarray(matrix_checks.real(name, a)) for name, a in (("A", A), ("B", B)))
     first = [a[..., 0, :, :] if a.ndim > 2 else a for a in (A, B)]
     *_, Q, R, N = matrix_checks.arguments(first[0], first[1], Q, R, N)
-    terminal = Q if Qf is None else jnp.asarray(matrix_checks.real("Qf", Qf), Q.dtype)
-    matrix_checks.weight("Qf", terminal)
+    terminal = matrix_checks.terminal_weight(Qf, Q, Q)
     n, m = first[1].shape[-2:]
     us = jnp.zeros((T, m), Q.dtype) if us is None else us
     c = jnp.zeros((T, n), Q.dtype) if c is None else jnp.asarray(matrix_checks.real("c", c))
     A, B = (jnp.broadcast_to(a, (T, *a.shape)) if a.ndim == 2 else a for a in (A, B))
     c = jnp.broadcast_to(c, (T, n)) if c.ndim == 1 else c
-    over_time = {
-        "A": (A, (T, n, n)),
-        "B": (B, (T, n, m)),
-        "xs": (xs, (T + 1, n)),
-        "us": (us, (T, m)),
-        "c": (c, (T, n)),
-    }
-    arrays = []
-    for name, (a, shape) in over_time.items():
-        a = jnp.asarray(matrix_checks.real(name, a), Q.dtype)
-        if a.shape[max(a.ndim - len(shape), 0) :] != shape:
-            raise ValueError(f"{name}: expected shape (…, {', '.join(map(str, shape))}), but found {a.shape}")
-        arrays.append((a, len(shape)))
-    return _followed(*(a for a, _ in arrays), Q, R, N, terminal)
+    over_time = (
+        matrix_checks.trailing(name, a, shape, Q.dtype)
+        for name, a, shape in (
+            ("A", A, (T, n, n)),
+            ("B", B, (T, n, m)),
+            ("xs", xs, (T + 1, n)),
+            ("us", us, (T, m)),
+            ("c", c, (T, n)),
+        )
+    )
+    return _followed(*over_time, Q, R, N, terminal)
 
 
 @jax.jit

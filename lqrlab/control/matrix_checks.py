@@ -1,8 +1,10 @@
 """Checks of the arguments of designs: shapes that go together, weights that are symmetric and definite."""
 
 import functools
+import math
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +14,21 @@ from jaxtyping import Array, ArrayLike
 from lqrlab.compute.checks import number, on_host, real, traced
 from lqrlab.compute.linalg import batch_last
 
+FEW = 64
+"""Problems, at most, that are worked out on the host outside a trace: in less time than a program is compiled in."""
 
-def floating(*arrays: Array) -> np.dtype:
+
+def few(lead: tuple[int, ...]) -> bool:
+    """Whether a batch with these leading axes has so few members."""
+    return 0 < math.prod(lead) <= FEW
+
+
+def as_jax(a: Any) -> Array:
+    """NumPy's array as JAX's without a program: ``jnp.asarray`` compiles one for each shape."""
+    return a if isinstance(a, jax.Array) else jax.device_put(a)
+
+
+def floating(*arrays: Array | np.ndarray) -> np.dtype:
     """The floating type to compute in: that of the arrays, or JAX's default where all are whole numbers."""
     with jax.numpy_dtype_promotion("standard"):  # here mixed types become one: nothing after it promotes
         dtype = jnp.result_type(*arrays)
@@ -55,7 +70,7 @@ def matrices(**given: tuple[ArrayLike, str]) -> list[Array]:
     Raises:
         ValueError: as :func:`shapes`.
     """
-    arrays = {name: jnp.asarray(real(name, a)) for name, (a, _) in given.items()}
+    arrays = {name: real(name, a) for name, (a, _) in given.items()}
     shapes(arrays, {name: letters for name, (_, letters) in given.items()})
     for name, a in arrays.items():
         if 0 in a.shape[-2:]:
@@ -66,7 +81,7 @@ def matrices(**given: tuple[ArrayLike, str]) -> list[Array]:
 
 def together(*arrays: ArrayLike) -> tuple[Array, ...]:
     """Matrices with their leading axes broadcast against each other."""
-    return batch_last.together((2,) * len(arrays), *map(jnp.asarray, arrays))
+    return batch_last.together((2,) * len(arrays), *(as_jax(real("matrix", a)) for a in arrays))
 
 
 def host_matrices(function: str, **given: tuple[ArrayLike, str]) -> list[np.ndarray]:
@@ -87,9 +102,16 @@ _DESIGN = {"B": "nm", "A": "nn", "Q": "nn", "R": "mm", "N": "nm"}
 
 
 def arguments(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, *,
-    weights: bool = True, certified: bool = False, singular_R: bool = False,
-) -> tuple[Array, Array, Array, Array, Array]:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    N: ArrayLike | None = None,
+    *,
+    weights: bool = True,
+    certified: bool = False,
+    singular_R: bool = False,
+) -> tuple[Array, Array, Array, Array, Array]:
     """The five matrices of a design as arrays of one floating type, checked; N defaults to zero.
 
     Args:
@@ -105,11 +127,11 @@ def arguments(
             answer is marked.
     """
     given = {"B": B, "A": A, "Q": Q, "R": R} | ({} if N is None else {"N": N})
-    arrays = {name: jnp.asarray(real(name, value)) for name, value in given.items()}
+    arrays: dict[str, Any] = {name: real(name, value) for name, value in given.items()}
     if arrays["R"].ndim == 0:
         arrays["R"] = arrays["R"].reshape(1, 1)
     dtype = floating(*arrays.values())
-    arrays = {name: a.astype(dtype) for name, a in arrays.items()}
+    arrays = {name: as_jax(a.astype(dtype)) for name, a in arrays.items()}
     if dtype == jnp.float32:
         _warn_of_float32()
     shapes(arrays, _DESIGN)
@@ -124,7 +146,7 @@ def arguments(
             _symmetric(name, single[name])
         if weights:
             _bounded_below(single["Q"], single["R"], single.get("N"), certified, singular_R)
-    cross = arrays.get("N", jnp.zeros((n, m), dtype))
+    cross = arrays["N"] if "N" in arrays else as_jax(np.zeros((n, m), dtype))
     return arrays["A"], arrays["B"], arrays["Q"], arrays["R"], cross
 
 
@@ -202,6 +224,23 @@ def weight(name: str, a: Array) -> None:
     _semidefinite(name, W, float(np.abs(W).max()))
 
 
+def terminal_weight(Qf: ArrayLike | None, Q: Array, default: Array) -> Array:
+    """The checked weight of the last state, ``[..., n, n]`` like Q and in its type; ``default`` if left out."""
+    terminal = default if Qf is None else as_jax(real("Qf", Qf).astype(Q.dtype))
+    if terminal.shape[-2:] != Q.shape[-2:]:
+        raise ValueError(f"Qf: expected shape {Q.shape[-2:]}, Q's, but found {terminal.shape[-2:]}")
+    weight("Qf", terminal)
+    return terminal
+
+
+def trailing(name: str, value: ArrayLike, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    """``value`` as an array of real numbers with this shape after its leading axes, or a ``ValueError``."""
+    a = as_jax(real(name, value).astype(dtype))
+    if a.shape[max(a.ndim - len(shape), 0) :] != shape:
+        raise ValueError(f"{name}: expected shape (…, {', '.join(map(str, shape))}), but found {a.shape}")
+    return a
+
+
 def _bounded_below(
     Q: np.ndarray, R: np.ndarray, N: np.ndarray | None, certified: bool, singular_R: bool
 ) -> None:
@@ -228,28 +267,41 @@ def _bounded_below(
         _semidefinite("Q − N R⁻¹ Nᵀ", Q - N @ np.linalg.solve(R, N.T), float(np.abs(Q).max()), certified)
 
 
+def _schur(Q: np.ndarray, R: np.ndarray, N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which R are positive definite, and Q − NR⁻¹Nᵀ where they are."""
+    definite = np.linalg.eigvalsh((R + R.mT) / 2)[..., 0] > 0
+    one = np.eye(R.shape[-1], dtype=R.dtype)
+    return definite, Q - N @ np.linalg.solve(np.where(definite[..., None, None], R, one), N.mT)
+
+
+def _largest(a: np.ndarray) -> np.ndarray:
+    return np.abs(a).max(axis=(-1, -2))
+
+
+def _least(a: np.ndarray) -> np.ndarray:
+    return np.linalg.eigvalsh((a + a.mT) / 2)[..., 0]
+
+
+def bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray) -> np.ndarray:
+    """Which members of a batch have R > 0 and Q − NR⁻¹Nᵀ ≥ 0, to rounding."""
+    finite = np.isfinite(Q).all((-1, -2)) & np.isfinite(R).all((-1, -2)) & np.isfinite(N).all((-1, -2))
+    Q, R, N = (np.where(finite[..., None, None], a, 0.0) for a in (Q, R, N))
+    definite, rest = _schur(Q, R, N)
+    return finite & definite & (_least(rest) >= -tolerance(R.dtype) * _largest(Q))
+
+
 def nearly_bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, singular_R: bool) -> np.ndarray:
     """Which members of a batch have weights that a single problem is taken with, with one warning for all of them."""
-    transposed = np.swapaxes(N, -1, -2)
-    joint = np.block([[Q, N], [transposed, R]])
-    low = np.linalg.eigvalsh(R)[..., 0]
-    definite = low > 0
-    rest = Q - N @ np.linalg.solve(
-        np.where(definite[..., None, None], R, np.eye(R.shape[-1], dtype=R.dtype)), transposed
-    )
+    joint = np.block([[Q, N], [N.mT, R]])
+    definite, rest = _schur(Q, R, N)
     some = tolerance(R.dtype)
 
-    def largest(a: np.ndarray) -> np.ndarray:
-        return np.abs(a).max(axis=(-1, -2))
-
     def symmetric(a: np.ndarray) -> np.ndarray:
-        return largest(a - np.swapaxes(a, -1, -2)) <= some * largest(a)
+        return _largest(a - a.mT) <= some * _largest(a)
 
-    def printed(a: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        return np.linalg.eigvalsh((a + np.swapaxes(a, -1, -2)) / 2)[..., 0] >= -_PRINTED * scale
-
-    singular = singular_R & ~definite & (low >= -some * largest(R))
-    taken = definite & printed(rest, largest(Q)) | singular & printed(joint, largest(joint))
+    singular = singular_R & ~definite & (_least(R) >= -some * _largest(R))
+    taken = definite & (_least(rest) >= -_PRINTED * _largest(Q))
+    taken |= singular & (_least(joint) >= -_PRINTED * _largest(joint))
     taken &= symmetric(Q) & symmetric(R)
     found = {
         "with a Q that the rounding of a table printed to four digits made indefinite": taken & definite,
@@ -259,7 +311,7 @@ def nearly_bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, singula
     if counts:
         warnings.warn(
             f"Q, R: expected Q ≥ 0 and R > 0, but found in the batch {' and '.join(counts)}; {_GIVEN_IF}",
-            stacklevel=5,
+            stacklevel=6,
         )
     return taken
 
@@ -276,7 +328,7 @@ def host_sample_time(function: str, dt: object) -> float | None:
 
 def sample_time(dt: ArrayLike, dtype: np.dtype, *matrices: Array | np.ndarray) -> Array:
     """dt [s] as an array; a ``ValueError`` if it is not above 0, or does not go with the axes of batched matrices."""
-    step = jnp.asarray(real("dt", dt), dtype)
+    step = as_jax(real("dt", dt).astype(dtype))
     if not traced(step) and not (step.size and np.all(np.isfinite(step) & (np.asarray(step) > 0))):
         raise ValueError(f"dt: expected a sample time above 0 s, but found {dt}")
     try:

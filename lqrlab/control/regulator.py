@@ -3,7 +3,6 @@
 import dataclasses
 import warnings
 from collections.abc import Iterator
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,6 @@ from lqrlab.control import matrix_checks
 from lqrlab.control.analysis import controllability
 from lqrlab.control.riccati import equations
 from lqrlab.control.riccati.doubling import Solution
-from lqrlab.control.riccati.rescue import accepted
 
 
 @pytree
@@ -44,7 +42,7 @@ class LQR:
         """Eigenvalues of the closed loop ``[..., n]``: in rad/s for :func:`lqr`, else of the discrete loop."""
         dtype = np.result_type(self.closed_loop.dtype, np.complex64)
         if not traced(self.closed_loop):
-            return jnp.asarray(_eigenvalues(np.asarray(self.closed_loop)), dtype)
+            return matrix_checks.as_jax(_eigenvalues(np.asarray(self.closed_loop)).astype(dtype))
         shape = jax.ShapeDtypeStruct(self.closed_loop.shape[:-1], dtype)
         a = jax.lax.stop_gradient(self.closed_loop)
         return jax.pure_callback(_eigenvalues, shape, a, vmap_method="expand_dims")
@@ -61,20 +59,16 @@ def _eigenvalues(a: ArrayLike) -> np.ndarray:
     return np.where(good[..., 0], values, np.nan)
 
 
-@partial(jax.jit, static_argnames="weights_checked")
-def _certified(
-    solution: Solution, Q: Array, R: Array, N: Array, *, weights_checked: bool
-) -> tuple[LQR, Array]:
+@jax.jit
+def _certified(solution: Solution, Q: Array, R: Array, N: Array) -> tuple[LQR, Array]:
     """The design, NaN where it is not certified: not stable, the equation does not hold, no bound below.
 
     The equation may have a solution although R > 0 or [Q N; Nᵀ R] ≥ 0 does not hold and the cost has no lower
-    bound: which these are is the second result. A single problem outside a trace has been refused beforehand, by
-    eigenvalues.
+    bound: which these are is the second result.
     """
-    holds = sound = equations.certain(solution)
-    if not weights_checked:
-        Q, R, N = (jax.lax.stop_gradient(a) for a in matrix_checks.together(Q, R, N))
-        sound = sound & _bounded_below(Q, R, N)
+    holds = equations.certain(solution)
+    Q, R, N = (jax.lax.stop_gradient(a) for a in matrix_checks.together(Q, R, N))
+    sound = holds & _bounded_below(Q, R, N)
     nan = jnp.asarray(jnp.nan, solution.P.dtype)
     K, P = (jnp.where(sound[..., None, None], a, nan) for a in (solution.K, solution.P))
     return LQR(K, P, solution.closed, solution.residual, sound), holds & ~sound
@@ -90,18 +84,25 @@ def _bounded_below(Q: Array, R: Array, N: Array) -> Array:
     return batch_last.positive(R) & batch_last.positive(rest + some[None, None] * batch_last.eye(len(Q), Q))
 
 
-def _with_weights_taken(
-    design: LQR, solution: Solution, weights: tuple[Array, ...], doubtful: np.ndarray, *, singular_R: bool
-) -> LQR:
-    """The design of a batch with those doubtful members whose weights a single problem is taken with."""
-    at = np.nonzero(doubtful)
-    found = [np.broadcast_to(a, (*doubtful.shape, *a.shape[-2:]))[at] for a in map(np.asarray, weights)]
+def _taken(weights: tuple[Array, ...], doubtful: np.ndarray, *, singular_R: bool) -> np.ndarray:
+    """Which of the doubtful members of a batch have weights that a single problem is taken with."""
     taken = np.zeros(doubtful.shape, bool)
-    taken[at] = matrix_checks.nearly_bounded_below(*found, singular_R=singular_R)
-    K, P = (
-        jnp.where(taken[..., None, None], a, b) for a, b in ((solution.K, design.K), (solution.P, design.P))
-    )
-    return dataclasses.replace(design, K=K, P=P, stabilizing=design.stabilizing | taken)
+    if doubtful.any():
+        at = np.nonzero(doubtful)
+        found = [np.broadcast_to(a, (*doubtful.shape, *a.shape[-2:]))[at] for a in map(np.asarray, weights)]
+        taken[at] = matrix_checks.nearly_bounded_below(*found, singular_R=singular_R)
+    return taken
+
+
+def _certified_on_host(solution: Solution, weights: tuple[Array, ...], *, singular_R: bool) -> LQR:
+    """As :func:`_certified`, by NumPy; a single problem's weights have been checked before."""
+    sound = np.asarray(equations.certain(solution))
+    if sound.ndim:
+        given = [np.broadcast_to(a, (*sound.shape, *a.shape[-2:])) for a in map(np.asarray, weights)]
+        bounded = matrix_checks.bounded_below(*given)
+        sound = sound & (bounded | _taken(weights, sound & ~bounded, singular_R=singular_R))
+    K, P = (np.where(sound[..., None, None], a, np.nan) for a in (solution.K, solution.P))
+    return LQR(*jax.device_put((K, P, solution.closed, solution.residual, sound)))
 
 
 def _design(args: tuple[Array, ...], *, continuous: bool, singular_R: bool = False) -> LQR:
@@ -111,13 +112,16 @@ def _design(args: tuple[Array, ...], *, continuous: bool, singular_R: bool = Fal
     """
     with jax.debug_nans(False):  # NaN marks what has no answer; a single problem's reason is said below
         solution = equations.solution(args, continuous=continuous)
-        single = solution.P.ndim == 2 and not traced(solution)
-        design, doubtful = _certified(solution, *args[2:5], weights_checked=single)
-        if not traced(solution) and np.any(doubtful):
-            design = _with_weights_taken(
-                design, solution, args[2:5], np.asarray(doubtful), singular_R=singular_R
-            )
-    if single and not bool(design.stabilizing):
+        if isinstance(solution.P, np.ndarray):
+            design = _certified_on_host(solution, args[2:5], singular_R=singular_R)
+        else:
+            design, doubtful = _certified(solution, *args[2:5])
+            if not traced(solution) and np.any(doubtful):
+                taken = _taken(args[2:5], np.asarray(doubtful), singular_R=singular_R)
+                pairs = (solution.K, design.K), (solution.P, design.P)
+                K, P = (jnp.where(taken[..., None, None], a, b) for a, b in pairs)
+                design = dataclasses.replace(design, K=K, P=P, stabilizing=design.stabilizing | taken)
+    if design.P.ndim == 2 and not traced(design) and not bool(design.stabilizing):
         A, B, Q = (np.asarray(a) for a in args[:3])
         raise ValueError(controllability.why_not(A, B, Q, continuous=continuous))
     return design
@@ -200,7 +204,7 @@ def _warn_of_lost_digits(closed: np.ndarray, good: np.ndarray) -> None:
     motion = np.abs(closed - np.eye(closed.shape[-1], dtype=closed.dtype)).max(axis=(-1, -2))
     least = float(np.min(motion, where=good, initial=np.inf))
     lost = float(np.finfo(closed.dtype).eps) / max(least, 1e-300)
-    if lost > accepted(closed.dtype):
+    if lost > equations.accepted(closed.dtype):
         warnings.warn(
             f"dt: a loop moves by only {least:.1g} of its state within a sample, and a sampled plant in {closed.dtype} "
             f"keeps that to a relative {lost:.1g}: no better is the gain; choose a longer sample time, or lqr, which "

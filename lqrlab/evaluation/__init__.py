@@ -1,9 +1,10 @@
-"""How close to optimal: closed-loop scores against the true optimum, and the baselines that give them meaning."""
+"""Closed-loop scores against the true optimum, and the baselines that give them meaning."""
 
+from lqrlab.control import settling_steps
 from lqrlab.evaluation.baselines import baselines
 from lqrlab.evaluation.ladder import Ladder, ladder
 from lqrlab.evaluation.regions import Attraction, attraction, best_known_cost, recoveries
-from lqrlab.evaluation.scores import Score, evaluate, settling_steps
+from lqrlab.evaluation.scores import Score, evaluate
 from lqrlab.evaluation.unknown import Regret, unknown, unknown_problem
 from lqrlab.evaluation.unknown_baselines import (
     BankPolicy,

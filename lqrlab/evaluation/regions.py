@@ -194,7 +194,7 @@ def recoveries(
     num: int = 512,
     num_steps: int = 1000,
 ) -> dict[str, Attraction]:
-    """Which of a fixed set of starts each policy brings back to the equilibrium.
+    """Starts, of a fixed set, that each policy brings back to the equilibrium.
 
     Args:
         plant: one plant.

@@ -45,20 +45,6 @@ class Score(verdict.Judged):
         }
 
 
-def settling_steps(poles: ArrayLike, *, times: float = 2.0, shortest: int = 100, longest: int = 2000) -> int:
-    """A horizon in which loops with these discrete poles have settled ``times`` over: to 10⁻³ is once.
-
-    >>> evaluation.settling_steps([0.9, 0.5])
-    150
-    """
-    checks.number("times", times, "a number above 0", above=0)
-    low, high = checks.whole("shortest", shortest), checks.whole("longest", longest)
-    if low > high:
-        raise ValueError(f"shortest, longest: expected shortest ≤ longest, but found {low} and {high}")
-    steps = times * control.settling_time(np.asarray(poles), 1.0, within=1e-3).max()
-    return int(np.clip(np.ceil(steps / 50) * 50, low, high))
-
-
 def evaluate(
     controller: object,
     plants: Plant | Sequence[Plant] | Problem,
@@ -105,7 +91,7 @@ def evaluate(
     checks.whole("num_initial", num_initial)
     starts = _starts(problem.initial_state(key=key, num=num_initial) if x0 is None else x0)
     poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
-    steps = settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
+    steps = control.settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
     if backend is None:
         return _scored(problem, policy, starts, steps)
     with checks.instance("backend", backend, Backend, "a Backend").active():

@@ -12,7 +12,7 @@ Rows = list[list[float]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Design:
+class PublishedDesign:
     """A published plant ẋ = Ax + Bu and its weights.
 
     Attributes:
@@ -39,7 +39,7 @@ class Design:
 
 
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-DESIGNS = {name: Design(**table) for name, table in _TABLES.items()}
+DESIGNS = {name: PublishedDesign(**table) for name, table in _TABLES.items()}
 """Name → design."""
 
 

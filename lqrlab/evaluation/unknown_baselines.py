@@ -1,4 +1,4 @@
-"""What to compare a controller of unknown plants with: the textbook's answers, tuned on training families only."""
+"""Baselines for a controller of unknown plants: the textbook's answers, tuned on training families only."""
 
 import dataclasses
 import itertools
@@ -202,7 +202,7 @@ def family_known(
 
 
 def unknown_baselines(training: Sequence[Told]) -> dict[str, Controller]:
-    """Controllers to compare with, tuned on the training families by ``python -m benchmarks unknown --tune``.
+    """Controllers to compare with, tuned on the training families by ``python -m benchmarks.unknown_plants tune``.
 
     Args:
         training: at least 50 plants of each family that may be known beforehand.

@@ -175,8 +175,7 @@ def extra_cost(gain: Float[Array, "*batch 6 12"], problem: Problem) -> Float[Arr
 
 def _of_loops(policy: Policy, problem: Problem, loops: int, key: PRNGKeyArray) -> Certificate:
     poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
-    settled = 2 * control.settling_time(poles, 1.0, within=1e-3).max()
-    num_steps = int(np.clip(np.ceil(settled), 100, 2000))
+    num_steps = control.settling_steps(poles)
     number = -(-loops // max(1, int(np.prod(problem.batch_shape))))
     x0 = problem.initial_state(key=key, num=number)
     run = simulation.rollout(problem, policy, x0, num_steps, keep=("xs", "us"))

@@ -1,4 +1,4 @@
-"""Whatever can be asked to control, as a policy: one table, which everything that takes a controller asks.
+"""Controllers of all kinds bound to a problem: one table, which everything that takes a controller asks.
 
 A new kind of controller is one row. Subpackages further down add theirs when they are imported, and say so in the entry
 points ``lqrlab.controllers``, so that a row is found before anybody has imported them.
@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lqrlab.compute import checks
 from lqrlab.control import ILQR, LQG, LQR, Integral, LQTracking, TimeVaryingLQR
 from lqrlab.simulation import controllers
 from lqrlab.simulation.policies import LinearPolicy, Policy, tracking
@@ -38,7 +39,7 @@ class Kind(NamedTuple):
 
 
 def is_policy(controller: object) -> bool:
-    """Whether something has a policy's ``init`` and can be called."""
+    """True if something has a policy's ``init`` and can be called."""
     return callable(controller) and callable(getattr(controller, "init", None))
 
 
@@ -71,12 +72,23 @@ def _function(make: Callable[[Problem], object], problem: Problem) -> Policy:
         raise ValueError(
             f"controller: expected a function from a problem to a policy, but found one of {signature}"
         ) from None
-    made = make(problem)
+    made = make(_with_optimum(problem))
     if not is_policy(made) and callable(made):
         raise ValueError(
             f"controller: expected a function from a problem to a policy, but it returned {type(made).__name__}"
         )
     return bind(made, problem)
+
+
+def _with_optimum(problem: Problem) -> Problem:
+    """The problem with K and P, which a function may ask for, unless there are none or it is hidden."""
+    hidden = not checks.traced(problem.A) and not np.isfinite(problem.A).all()
+    if problem.P is not None or hidden:
+        return problem
+    try:
+        return problem.solved(check=False)
+    except ValueError:  # without an optimum it can be controlled all the same
+        return problem
 
 
 TABLE: list[Kind] = [

@@ -10,6 +10,7 @@ from lqrlab import control
 from lqrlab.compute import checks, linalg, pytree
 from lqrlab.compute.differentiation import derivative
 from lqrlab.compute.linalg import expand_batch
+from lqrlab.control.estimation import measurement_update, time_update
 from lqrlab.simulation.noise import root
 from lqrlab.simulation.policies import Policy
 from lqrlab.simulation.problem import Problem
@@ -17,7 +18,7 @@ from lqrlab.simulation.sensors import Measured, Outputs, measure
 
 
 class StateEstimator(Protocol):
-    """What turns outputs and inputs into states; ``[*loops, …]`` throughout, deviations from the equilibrium."""
+    """Estimates states from outputs and inputs; ``[*loops, …]`` throughout, deviations from the equilibrium."""
 
     def init(self, batch_shape: tuple[int, ...]) -> PyTree:
         """The memory that it starts with."""
@@ -83,14 +84,15 @@ class ExtendedKalmanFilter:
         x, P = memory
         H = derivative(lambda x: measure(self.sensor, x), x)
         HP = H @ P
-        memory = _corrected(x, P, HP, HP @ H.mT + self._v(x), y.astype(x.dtype) - measure(self.sensor, x))
+        surprise = y.astype(x.dtype) - measure(self.sensor, x)
+        memory = measurement_update(x, P, HP, HP @ H.mT + self._v(x), surprise)
         return memory, memory[0]
 
     def predict(self, memory: tuple[Array, Array], u: Array) -> tuple[Array, Array]:
         """x̂ and P a sample later."""
         x, P = memory
         A, _, after = self.problem.linearised(x, self.problem.saturate(u.astype(x.dtype)))
-        return after, linalg.symmetric(A @ P @ A.mT + self._w(x))
+        return after, time_update(A, P, self._w(x))
 
     def _v(self, x: Array) -> Array:
         return expand_batch(self.V, x.ndim + 1, 2)
@@ -120,7 +122,7 @@ class UnscentedKalmanFilter(ExtendedKalmanFilter):
         mean, shown = self._mean(measure(self.sensor, points))
         _, off = self._mean(points)
         weighted = self._weights(shown) * shown
-        memory = _corrected(
+        memory = measurement_update(
             x, P, weighted.mT @ off, weighted.mT @ shown + self._v(x), y.astype(x.dtype) - mean
         )
         return memory, memory[0]
@@ -146,13 +148,6 @@ class UnscentedKalmanFilter(ExtendedKalmanFilter):
     def _mean(self, points: Array) -> tuple[Array, Array]:
         mean = jnp.sum(self._weights(points) * points, axis=-2, keepdims=True)
         return mean[..., 0, :], points - mean
-
-
-def _corrected(x: Array, P: Array, HP: Array, Y: Array, surprise: Array) -> tuple[Array, Array]:
-    """x̂ and P after a surprise of covariance Y, whose covariance with x is HP."""
-    gain = linalg.solve_many(Y, HP).mT
-    after = x + (gain @ surprise[..., None])[..., 0]
-    return after, linalg.symmetric(P - gain @ HP)
 
 
 def extended_kalman(

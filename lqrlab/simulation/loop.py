@@ -27,7 +27,7 @@ KEEPABLE = (*FIELDS, "memory")
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Trajectory:
-    """What closed loops did, as deviations from the equilibrium.
+    """Trajectories of closed loops, as deviations from the equilibrium.
 
     Attributes:
         ts: times [s], with batch axes only where plants differ in dt.

@@ -1,4 +1,4 @@
-"""What a controller is: a pytree that turns the state it sees into an input, and may remember."""
+"""Policies: pytrees that turn the state they see into an input, and may remember."""
 
 import dataclasses
 from collections.abc import Callable
@@ -125,7 +125,7 @@ class SwitchingPolicy:
     level: Float[Array, "*batch"]
 
     def inside(self, x: Array) -> Array:
-        """Whether x ``[*batch, *extra, n]`` is where the second policy takes over, ``[*batch, *extra]``."""
+        """True where the second policy takes over at x ``[*batch, *extra, n]``: ``[*batch, *extra]``."""
         level = expand_batch(jnp.asarray(self.level, x.dtype), x.ndim - 1, 0)
         return level >= quadratic(self.P.astype(x.dtype), x)
 
@@ -212,7 +212,7 @@ def check_policy(policy: Policy, x: Array, m: int) -> None:
 
 
 def _gains(K: object, x: Array, m: int) -> bool:
-    """Whether there is a gain for each of the first axes of x; refuses what cannot be any gain for it."""
+    """True if there is a gain for each of the first axes of x; refuses what cannot be any gain for it."""
     if not isinstance(K, jax.Array | np.ndarray):
         raise ValueError(f"policy: expected a gain K that is an array, but found {type(K).__name__}")
     if K.shape[-2:] != (m, x.shape[-1]):

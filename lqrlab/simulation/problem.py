@@ -229,7 +229,7 @@ class Problem:
 
     @property
     def has_optimum(self) -> Bool[Array, "*batch"]:
-        """Whether each plant has a stabilizing optimum."""
+        """True for each plant that has a stabilizing optimum."""
         return jnp.all(jnp.isfinite(self.P), axis=(-1, -2))
 
     @property
@@ -239,7 +239,7 @@ class Problem:
 
     @property
     def units(self) -> Coordinates:
-        """What turns this problem's signals into scaled ones."""
+        """Units that turn this problem's signals into scaled ones."""
         return self.coordinates.units if self.in_scales else self.coordinates
 
     @property
@@ -277,7 +277,7 @@ class Problem:
         )
 
     def told(self, what: str = "everything") -> Told:
-        """What a controller is given of the problem: ``"everything"``, or only ``"units"``, sample time and noise."""
+        """The view that a controller is given: ``"everything"``, or only ``"units"``, sample time and noise."""
         checks.choice("what", what, ("everything", "units"))
         exists = self.coordinates.state_mask[..., : self.n]
         noise, sensor_noise = (mean_size(a, self.scale_x, exists) for a in self.noise[:2])

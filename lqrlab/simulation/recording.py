@@ -1,4 +1,4 @@
-"""What is kept of closed loops while they run, so that whole trajectories need not be in memory."""
+"""Recorders: keep something of closed loops while they run, so that whole trajectories need not be in memory."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ Recorder = Callable[[Array, Array, Array, Array, Any], Arrays]
 
 
 class Keep(NamedTuple):
-    """What is kept of a run, each a :data:`Recorder` or None; another function is compiled anew.
+    """Recorders of a run, each a :data:`Recorder` or None; another function is compiled anew.
 
     Inputs and costs of sample T and later have not happened.
 
@@ -40,7 +40,7 @@ class Keep(NamedTuple):
 
 
 def evaluate(f: Recorder | None, xs: Array, us: Array, costs: Array, t: Array, extra: object) -> Arrays:
-    """What a recorder returns; nothing for None."""
+    """The recorder's result; nothing for None."""
     return dict(f(xs, us, costs, t, extra)) if f else {}
 
 
@@ -64,7 +64,7 @@ def segmented(keep: Keep, kept: Arrays, num_steps: int, points: bool) -> Arrays:
 
 
 def recorded(keep: Keep, xs: Array, us: Array, costs: Array, extra: object) -> Arrays:
-    """What ``keep`` wants of trajectories that are all in memory.
+    """Results of ``keep`` from trajectories that are all in memory.
 
     Args:
         keep: what is wanted.

@@ -44,7 +44,7 @@ def outputs(plant: Plant) -> Outputs:
 
 
 def measure(sensor: Array | Outputs, x: Float[Array, "*loops n"]) -> Float[Array, "*loops p"]:
-    """What a sensor shows of deviations x: Cx of a matrix C ``[*batch, p, n]``."""
+    """Sensor output y of deviations x: Cx of a matrix C ``[*batch, p, n]``."""
     return sensor(x) if isinstance(sensor, Outputs) else matvec(jnp.asarray(sensor, x.dtype), x)
 
 
@@ -112,7 +112,7 @@ class Delayed:
 
 
 def _queued(late: Array, new: Array) -> tuple[Array, Array]:
-    """What leaves a queue ``[..., steps, k]`` when ``new [..., k]`` enters, in its type; and the queue after."""
+    """The entry that leaves a queue ``[..., steps, k]`` when ``new [..., k]`` enters, in its type; the queue after."""
     queue = jnp.concatenate([late, new[..., None, :].astype(late.dtype)], axis=-2)
     return queue[..., 0, :].astype(new.dtype), queue[..., 1:, :]
 

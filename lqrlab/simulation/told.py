@@ -1,4 +1,4 @@
-"""What a controller is given of a problem: all of it, or only the units of a plant that nobody describes."""
+"""The view of a problem that a controller is given: all of it, or only the units of an unknown plant."""
 
 import dataclasses
 from typing import Self
@@ -81,7 +81,7 @@ class Told:
         return self.noise.shape
 
     def __getitem__(self, index: object) -> Self:
-        """What is told of some of the plants."""
+        """The view of some of the plants."""
         return jax.tree.map(lambda a: a[index], self)
 
     def astype(self, dtype: np.dtype) -> Self:

@@ -46,7 +46,7 @@ Arrays = TypeVar("Arrays", Array, np.ndarray)
 
 
 class Verdict(enum.IntEnum):
-    """What becomes of a closed loop; arrays of verdicts hold these numbers as int8."""
+    """Outcome of a closed loop; arrays of verdicts hold these numbers as int8."""
 
     CONVERGED = 0
     BOUNDED = 1
@@ -60,12 +60,12 @@ class Judged:
 
     @property
     def converged(self) -> Bool[np.ndarray, "*loops"]:
-        """Whether each loop converged."""
+        """True for each loop that converged."""
         return np.asarray(self.verdict) == Verdict.CONVERGED
 
     @property
     def diverged(self) -> Bool[np.ndarray, "*loops"]:
-        """Whether each loop diverged."""
+        """True for each loop that diverged."""
         return np.asarray(self.verdict) == Verdict.DIVERGED
 
 

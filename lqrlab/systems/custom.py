@@ -17,7 +17,7 @@ from lqrlab.systems.plant import Arrays, Input, Numbers, Output, Plant, State
 Labels = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-class _Given(Plant, static=("labels", "name")):
+class _GivenWeights(Plant, static=("labels", "name")):
     """A plant whose weights and sample time are given rather than declared."""
 
     Q: Float[Arrays, "*#batch n n"]
@@ -78,7 +78,7 @@ def _signals(labels: tuple[str, ...], letter: str, scales: Array) -> tuple[Signa
     return tuple(Signal(p[1], p[2] or "1", float(size)) for p, size in zip(parts, sizes) if p)
 
 
-class Linear(_Given, static=("labels", "name")):
+class Linear(_GivenWeights, static=("labels", "name")):
     """Linear plant ẋ = A x + B u, y = C x; what every plant becomes when families are stacked."""
 
     A: Float[Arrays, "*#batch n n"]
@@ -106,7 +106,7 @@ class Linear(_Given, static=("labels", "name")):
         return self.A, self.B
 
 
-class Function(_Given, static=("f", "labels", "name")):
+class Function(_GivenWeights, static=("f", "labels", "name")):
     """A plant given as a plain function ẋ = f(x, u)."""
 
     f: Callable[[Array, Array], Array]

@@ -51,7 +51,7 @@ def check_plant(plant: object, *, one: bool = False) -> None:
 
 
 def _as_parameter(name: str, default: object) -> str:
-    """What to write for a parameter whose value is ``default``."""
+    """The declaration to write for a parameter whose value is ``default``."""
     value = float(default) if isinstance(default, int | float) and default else 1.0
     ends = ", ".join(f"{end:g}" for end in sorted((value / 10, value * 10)))
     return (

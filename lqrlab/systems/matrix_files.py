@@ -76,7 +76,7 @@ def load(
 
 
 def _content(file: Path) -> Contents:
-    """What a file with matrices, or with a family's parameters, holds."""
+    """Contents of a file with matrices, or with a family's parameters."""
     reader = _MATRICES.get(file.suffix.lower())
     if reader is None:
         known = ", ".join(suffixes())
@@ -139,11 +139,11 @@ _MATRICES: dict[str, Callable[[Path], Contents]] = {".npz": _npz, ".mat": _mat, 
 
 
 @functools.cache
-def _extensions() -> dict[str, importlib.metadata.EntryPoint]:
+def _extensions() -> dict[str, Any]:
     """Suffix → what reads such files, of the extensions that are installed."""
     return {f".{point.name}": point for point in importlib.metadata.entry_points(group=READERS)}
 
 
 def suffixes() -> tuple[str, ...]:
-    """What a plant's file may end in."""
+    """File name endings of plants."""
     return (*_MATRICES, *_extensions())

@@ -53,7 +53,7 @@ class Notation(LatexPrinter):
         self.letters: dict[Expr, str] = {}
 
     def algebra(self) -> jaxprs.Algebra:
-        """What the operations of a program do to formulas."""
+        """Operations of a program, applied to formulas."""
         circular = sympy.sin, sympy.cos, sympy.tan, sympy.asin, sympy.acos, sympy.atan, sympy.atan2
         others = sympy.sinh, sympy.cosh, sympy.tanh, sympy.exp, sympy.log
         functions = {

@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import scipy  # its modules load when they are first used
+from jaxtyping import ArrayLike
 
 from lqrlab.systems.declaration_checks import check_plant
 from lqrlab.systems.plant import Plant
@@ -37,8 +38,8 @@ _COUNT = (
 )
 
 
-def open_loop_modes(plant: Plant) -> list[OpenLoopMode]:
-    """The modes of one plant at its equilibrium, the least stable first.
+def open_loop_modes(plant: Plant, A: ArrayLike | None = None) -> list[OpenLoopMode]:
+    """The modes of one plant at its equilibrium, the least stable first; ``A`` if it has been linearised already.
 
     Eigenvalues closer than a millionth of the largest (in the units of the plant's scales) count as one.
 
@@ -47,8 +48,8 @@ def open_loop_modes(plant: Plant) -> list[OpenLoopMode]:
     """
     check_plant(plant, one=True)
     scale = np.asarray(plant.scales[0], float)
-    A = np.asarray(plant.matrices()[0], float) * scale / scale[:, None]
-    values = np.linalg.eigvals(A)
+    scaled = np.asarray(plant.matrices()[0] if A is None else A, float) * scale / scale[:, None]
+    values = np.linalg.eigvals(scaled)
     near = 1e-6 * max(np.abs(values).max(), 1e-300)
     groups: list[list[complex]] = []
     for value in sorted(values, key=lambda v: (-v.real, abs(v.imag))):
@@ -58,11 +59,11 @@ def open_loop_modes(plant: Plant) -> list[OpenLoopMode]:
         if group is None:
             groups.append(group := [])
         group.append(complex(value))
-    return [_mode(complex(np.mean(group)), len(group), near, _chains(A, near)) for group in groups]
+    return [_mode(complex(np.mean(group)), len(group), near, _chains(scaled, near)) for group in groups]
 
 
 def _chains(A: np.ndarray, near: float) -> list[int]:
-    """How many integrators follow one another in each chain of them, the longest first: A's Jordan blocks at zero.
+    """Lengths of the chains of integrators, the longest first: A's Jordan blocks at zero.
 
     As many chains have at least k integrators as the rank of Aᵏ is below that of Aᵏ⁻¹, on the part of the space that
     the zero eigenvalues span, so that fast modes do not hide slow ones.
@@ -79,7 +80,7 @@ def _chains(A: np.ndarray, near: float) -> list[int]:
 
 
 def _together(chains: list[int]) -> str:
-    """How integrators follow one another, and what that does."""
+    """Chains of integrators in words, and their effect."""
     if max(chains) == 1:
         return ": what is put in stays"
     if len(chains) == 1:

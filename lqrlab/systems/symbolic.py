@@ -84,7 +84,7 @@ def formulas(plant: Plant, notation: "Notation") -> "dict[str, Expr]":
 
 
 def _traced(plant: Plant, method: str, notation: "Notation", *names: list[str]) -> "list[Expr]":
-    """What a method, as it was written for one plant, makes of symbols for parameters and vectors."""
+    """A method, as it was written for one plant, evaluated on symbols for parameters and vectors."""
     function, fields = getattr(type(plant), method), tuple(parameter_fields(type(plant)))
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__

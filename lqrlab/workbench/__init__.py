@@ -18,14 +18,12 @@ _MODULES = {
             "catalogue_page",
             "data_card",
             "design_page",
+            "loop_design",
             "loop_plots",
             "plots",
             "tables",
         )
     },
-    "region_of_attraction": "panels.region_of_attraction",
-    "loop_design": "panels.loop_design",
-    "regulator": "panels.regulator_design",
     **{name: f"runs.{name}" for name in ("notebooks", "pipeline", "report", "session", "sweep")},
 }
 __all__ = [*_MODULES]

@@ -41,7 +41,7 @@ def mul(a: Float[Array, "r k #width"], b: Float[Array, "k c #width"]) -> Float[A
 
 
 def _narrow(a: Array) -> bool:
-    """Whether there are so few problems that the general, rolled forms are used."""
+    """True if there are so few problems that the general, rolled forms are used."""
     return a.shape[2] < _NARROW
 
 
@@ -144,7 +144,7 @@ def inverse(a: Float[Array, "n n width"]) -> Float[Array, "n n width"]:
 
 
 def positive(a: Float[Array, "n n width"]) -> Bool[Array, " width"]:
-    """Whether symmetric a is positive definite: all pivots of its elimination are above zero."""
+    """True where symmetric a is positive definite: all pivots of its elimination are above zero."""
 
     def eliminated(k: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         a, good = state

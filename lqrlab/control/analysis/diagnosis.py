@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
@@ -10,7 +9,7 @@ from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.controllability import controllability_distance
 from lqrlab.control.analysis.eigenmodes import Mode, modes
 from lqrlab.control.regulator import dlqr, lqr
-from lqrlab.control.riccati import matrix_sign
+from lqrlab.control.riccati import on_host
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +37,13 @@ class Diagnosis:
 
 
 def diagnose(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, dt: float | None = None
-) -> Diagnosis:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    N: ArrayLike | None = None,
+    dt: float | None = None,
+) -> Diagnosis:
     """Say whether, and how well, a plant can be controlled optimally: mode by mode, in words.
 
     Args:
@@ -93,4 +97,4 @@ def _scaling(problem: list[np.ndarray]) -> np.ndarray:
     a, b, q, r, cross = problem
     inverse = np.linalg.pinv(r)
     blocks = a - b @ inverse @ cross.T, b @ inverse @ b.T, q - cross @ inverse @ cross.T
-    return np.asarray(matrix_sign.scales(*(jnp.asarray(x)[:, :, None] for x in blocks)))[:, 0]
+    return on_host.scales(*(x[None] for x in blocks))[0]

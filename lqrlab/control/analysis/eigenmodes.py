@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from lqrlab.compute.checks import number
+from lqrlab.compute.checks import number, whole
 from lqrlab.control import matrix_checks
 
 
@@ -95,3 +95,32 @@ def settling_time(
         slowest = slowest / np.asarray(matrix_checks.sample_time(dt, np.dtype(float), values[..., None]))
     settles = slowest > 0
     return np.where(settles, np.log(1 / within) / np.where(settles, slowest, 1.0), np.inf)
+
+
+def settling_steps(
+    poles: ArrayLike,
+    *,
+    times: float = 2.0,
+    within: float = 1e-3,
+    shortest: int = 100,
+    longest: int = 2000,
+    multiple: int = 50,
+) -> int:
+    """A horizon [samples] in which all loops with these discrete poles have settled.
+
+    Args:
+        poles: of discrete loops ``[..., n]``.
+        times: how often over: so many settling times of the slowest loop, see :func:`settling_time`.
+        within: the share of the amplitude that is left after one of them.
+        shortest, longest: bounds; a loop that does not settle gets the longest.
+        multiple: rounded up to a multiple of this, so that few horizons make few compiled programs.
+
+    >>> control.settling_steps([0.9, 0.5])
+    150
+    """
+    number("times", times, "a number above 0", above=0)
+    low, high = whole("shortest", shortest), whole("longest", longest)
+    if low > high:
+        raise ValueError(f"shortest, longest: expected shortest ≤ longest, but found {low} and {high}")
+    steps = times * settling_time(np.asarray(poles), 1.0, within=within).max()
+    return int(np.clip(np.ceil(steps / whole("multiple", multiple)) * multiple, low, high))

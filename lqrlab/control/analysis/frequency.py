@@ -1,24 +1,26 @@
-"""Linear systems in the frequency domain: responses, sensitivity, zeros, H2 and H∞ norms."""
+"""Linear systems in the frequency domain: responses and sensitivity."""
 
 from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Complex, Float
+from jaxtyping import Array, ArrayLike, Complex
 
 from lqrlab.compute import broadcast, linalg
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis.controllability import gram
 
 if TYPE_CHECKING:
     from control import StateSpace
 
 
 def to_statespace(
-    A: ArrayLike, B: ArrayLike, C: ArrayLike | None = None, D: ArrayLike | None = None,
+    A: ArrayLike,
+    B: ArrayLike,
+    C: ArrayLike | None = None,
+    D: ArrayLike | None = None,
     dt: float | None = None,
-) -> "StateSpace":  # fmt: skip
+) -> "StateSpace":
     """A ``control.StateSpace`` of one system; C is the identity and D zero if left out, continuous without dt.
 
     The way back is :func:`lqrlab.systems.from_control`.
@@ -26,8 +28,13 @@ def to_statespace(
     >>> control.to_statespace([[-1.0]], [[1.0]], dt=0.1).nstates
     1
     """
-    import control as python_control
-
+    try:
+        import control as python_control
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "to_statespace: needs the package control, which is not installed; pip install control brings it",
+            name="control",
+        ) from error
     step = matrix_checks.host_sample_time("to_statespace", dt)
     C = np.eye(np.shape(A)[-1] if np.ndim(A) else 1) if C is None else C
     given = {"A": (A, "nn"), "B": (B, "nm"), "C": (C, "pn")} | ({} if D is None else {"D": (D, "pm")})
@@ -36,33 +43,14 @@ def to_statespace(
     return python_control.ss(A, B, C, D, *(() if step is None else (step,)))
 
 
-def zeros(
-    A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike | None = None, dt: float | None = None
-) -> Complex[np.ndarray, " zeros"]:
-    """Invariant (transmission) zeros of one system, on the host, the least stable first.
-
-    At a zero the inputs can move the plant permanently without any effect on y = Cx + Du. A zero in the right
-    half-plane (outside the unit circle if ``dt`` is given) makes y start the wrong way and bounds how fast any
-    controller can be; one at the origin (at 1) means that no constant input holds y.
-
-    Args:
-        A, B, C, D: ``[n, n]``, ``[n, m]``, ``[p, n]``, ``[p, m]`` (zero if left out).
-        dt: sample time [s] of a discrete system.
-
-    Source: A. Emami-Naeini and P. Van Dooren, Automatica 18 (1982), as in SLICOT's AB08ND.
-
-    >>> control.zeros([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], [[-1.0, 1.0]]).real  # (s − 1) / s²
-    array([1.])
-    """
-    matrix_checks.on_host("zeros", A, B, C, D, dt)
-    values = np.asarray(to_statespace(A, B, C, D, dt).zeros(), complex)
-    return values[np.argsort(-(values.real if dt is None else np.abs(values)), kind="stable")]
-
-
 def frequency_response(
-    A: ArrayLike, B: ArrayLike, C: ArrayLike, frequencies: ArrayLike, D: ArrayLike | None = None,
+    A: ArrayLike,
+    B: ArrayLike,
+    C: ArrayLike,
+    frequencies: ArrayLike,
+    D: ArrayLike | None = None,
     dt: ArrayLike | None = None,
-) -> Complex[Array, "*batch f p m"]:  # fmt: skip
+) -> Complex[Array, "*batch f p m"]:
     """C (sI − A)⁻¹B + D at s = jω, or at z = exp(jω dt); batched, differentiable.
 
     Args:
@@ -116,54 +104,3 @@ def sensitivity(
     """
     A, B, K = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"), K=(K, "mn"))
     return frequency_response(A - B @ K, B, -K, frequencies, jnp.eye(K.shape[-2], dtype=K.dtype), dt)
-
-
-def h2_norm(A: ArrayLike, B: ArrayLike, C: ArrayLike, *, discrete: bool = False) -> Float[Array, "*batch"]:
-    """H2 norm of x' = Ax + Bw, y = Cx ``[...]``: the root mean square of y under unit white noise; differentiable.
-
-    NaN where A is unstable.
-
-    >>> control.h2_norm([[-0.5]], [[1.0]], [[2.0]])
-    Array(2., dtype=float64)
-    """
-    A, B, C = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"))
-    return jnp.sqrt(jnp.trace(C @ gram(A, B, discrete=discrete) @ C.mT, axis1=-1, axis2=-2))
-
-
-def hinf_norm(
-    A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike | None = None, dt: float | None = None
-) -> tuple[float, float]:
-    """H∞ norm of one system, on the host: the largest gain over all frequencies, and where it is [rad/s].
-
-    Args:
-        A, B, C, D: ``[n, n]``, ``[n, m]``, ``[p, n]``, ``[p, m]`` (zero if left out).
-        dt: sample time [s] of a discrete system.
-
-    Raises:
-        ValueError: the system is not stable, so that its gain has no bound.
-
-    >>> control.hinf_norm([[-0.5]], [[1.0]], [[1.0]])  # 1 / (s + 0.5)
-    (2.0, 0.0)
-    """
-    import control as python_control
-
-    matrix_checks.on_host("hinf_norm", A, B, C, D, dt)
-    (a,) = matrix_checks.host_matrices("hinf_norm", A=(A, "nn"))
-    dt = matrix_checks.host_sample_time("hinf_norm", dt)
-    if not stable(a, dt):
-        raise ValueError("A: the system is not stable, so its H∞ norm is infinite")
-    system = to_statespace(A, B, C, D, dt)
-    try:
-        gain, frequency = python_control.linfnorm(system)
-    except ArithmeticError as error:  # SLICOT's, of entries near the largest numbers
-        why = "expected numbers nearer to one: their H∞ norm cannot be computed"
-        raise ValueError(f"A, B, C, D: {why} ({' '.join(str(error).split())}); choose other units") from error
-    return float(gain), float(frequency)
-
-
-def stable(A: np.ndarray, dt: float | None) -> bool:
-    """Whether all modes of one system decay, on the host by its eigenvalues; not if it is not finite."""
-    if not np.isfinite(A).all():
-        return False
-    poles = np.linalg.eigvals(A)
-    return bool(poles.real.max() < 0 if dt is None else np.abs(poles).max() < 1)

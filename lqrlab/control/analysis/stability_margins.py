@@ -7,7 +7,7 @@ import scipy  # its modules load when they are first used
 from jaxtyping import ArrayLike
 
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis.frequency import hinf_norm, stable
+from lqrlab.control.analysis.system_norms import hinf_norm, stable
 
 _TOUCH = 1e-8  # a peak of |L| so near to one has its eigenvalues off the axis by the root of it, within 1e-4
 

@@ -1,1 +1,1 @@
-"""Algebraic Riccati equations: structure-preserving doubling, the matrix sign function, SciPy at last; derivatives."""
+"""Algebraic Riccati equations: doubling, the matrix sign function where it stalls; derivatives."""

@@ -1,30 +1,43 @@
 """Algebraic Riccati equations as functions with derivatives, inside and outside a trace.
 
-Doubling solves most problems, the matrix sign function those on which it stalls. The derivative is that of the
-equation (a Lyapunov equation for the tangent), not of the iteration.
+Doubling solves most problems, the matrix sign function those on which it stalls. Outside a trace few problems are
+solved on the host (:mod:`lqrlab.control.riccati.on_host`), which compiles nothing, and many on all cores. The
+derivative is that of the equation (a Lyapunov equation for the tangent), not of the iteration. Every answer carries
+the residual of its equation and whether its loop is stable; an answer without both is given to nobody.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import linalg
 from lqrlab.compute.checks import traced
 from lqrlab.compute.linalg import batch_last
+from lqrlab.compute.threads import on_all_cores
 from lqrlab.control import discretization, matrix_checks
 from lqrlab.control.lyapunov import solve_lyapunov
-from lqrlab.control.riccati import rescue
+from lqrlab.control.riccati import on_host
 from lqrlab.control.riccati.doubling import Solution, by_doubling
 from lqrlab.control.riccati.matrix_sign import by_sign_function
 
+_CORES = (2, 2, 2, 2, 2, 0)  # core dimensions of A, B, Q, R, N and a sample time
 
-def certain(solution: Solution) -> Bool[Array, "*batch"]:
-    """Whether the equation holds to a small relative residual and the loop is stable."""
+
+def accepted(dtype: np.dtype) -> float:
+    """The largest relative residual of an answer that is given out."""
+    return 1e-8 if jnp.finfo(dtype).eps < 1e-10 else 3e-4
+
+
+def certain(solution: Solution) -> Any:
+    """Whether the equation holds to a small relative residual and the loop is stable ``[...]``; NumPy's or JAX's."""
     P = solution.P
-    holds = jnp.all(jnp.isfinite(P), axis=(-1, -2)) & (solution.residual < rescue.accepted(P.dtype))
+    holds = (abs(P) < np.inf).all((-1, -2)) & (solution.residual < accepted(P.dtype))
     return holds & (solution.stable > 0.5)
 
 
@@ -72,14 +85,79 @@ def _inside_a_trace(args: tuple[Array, ...], *, continuous: bool) -> Solution:
     return _SOLVERS[continuous](*matrix_checks.together(*args))
 
 
+# Outside a trace ---------------------------------------------------------------------------------------------
+
+
+def _program(solve: Callable[..., tuple[Solution, Array]], num_args: int = 5) -> Callable:
+    """A batch-last solver as a compiled function of A, B, Q, R, N (and dt) whose leading axes broadcast."""
+    cores = _CORES[:num_args]
+    native = batch_last.solver(*cores)(solve)
+    return jax.jit(lambda *args: native(*batch_last.together(cores, *args)))
+
+
+def _sampled_doubling(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array) -> tuple[Solution, Array]:
+    return by_doubling(*discretization.sampled(A, B, Q, R, N, dt), continuous=False)
+
+
+_DOUBLING = {c: _program(partial(by_doubling, continuous=c)) for c in (True, False)}
+_SAMPLED_DOUBLING = _program(_sampled_doubling, 6)
+
+
+def _concrete(args: tuple[Array, ...], *, continuous: bool) -> Solution:
+    """Solutions of problems that are numbers, as NumPy's arrays if they are few."""
+    dtype, sampling = args[0].dtype, len(args) == 6
+    continuous = continuous and not sampling
+    lead = np.broadcast_shapes(*(a.shape[: a.ndim - core] for a, core in zip(args, _CORES)))
+    enough = batch_last.enough(dtype)
+    if matrix_checks.few(lead):
+        problems = _gathered(args, lead, np.arange(math.prod(lead)))
+        found, _ = on_host.solved(problems, continuous=continuous, enough=enough)
+        return Solution(*(a.reshape((*lead, *a.shape[1:])).astype(dtype) for a in found))
+    doubling = _SAMPLED_DOUBLING if sampling else _DOUBLING[continuous]
+    answer, error = on_all_cores(doubling, *zip(args, _CORES))
+    failed = np.flatnonzero(~(np.asarray(error) <= enough))
+    if not len(failed):
+        return answer
+    error = np.nan_to_num(np.asarray(error).ravel()[failed].astype(float), nan=np.inf)
+    whole = [np.array(a).reshape(-1, *a.shape[len(lead) :]) for a in answer]
+    some: on_host.Answer = Solution(*(a[failed].astype(float) for a in whole))  # type: ignore[arg-type]
+    problems = _gathered(args, lead, failed)
+    on_host.retry(on_host.Equations.of(problems, continuous=continuous), some, error, enough)
+    for old, new in zip(whole, some):
+        old[failed] = new
+    return Solution(*(matrix_checks.as_jax(a.reshape((*lead, *a.shape[1:]))) for a in whole))
+
+
+def _gathered(args: tuple[Array, ...], lead: tuple[int, ...], members: np.ndarray) -> tuple[np.ndarray, ...]:
+    """A, B, Q, R, N of some members of a batch, one after another; by NumPy, for which no gather is compiled."""
+    at = np.unravel_index(members, lead or (1,))
+    chosen = (
+        np.broadcast_to(np.asarray(a), (lead or (1,)) + a.shape[a.ndim - core :])[at]
+        for a, core in zip(args, _CORES)
+    )
+    problems: Any = tuple(a.astype(float) for a in chosen)
+    return problems if len(problems) == 5 else tuple(discretization.sampled_on_host(*problems))  # type: ignore[arg-type]
+
+
 def solution(args: tuple[Array, ...], *, continuous: bool) -> Solution:
     """Solutions of problems A, B, Q, R, N whose leading axes broadcast; traced or concrete.
 
     With a sample time as a sixth argument, those of the discrete problems that sampling makes of continuous ones.
+
+    Returns:
+        JAX's arrays; NumPy's where the problems are numbers and few (:func:`lqrlab.control.matrix_checks.few`).
     """
     if traced(*args):
         return _inside_a_trace(args, continuous=continuous)
-    return rescue.solved(args, continuous=continuous)
+    return _concrete(args, continuous=continuous)
+
+
+def _stabilizing(args: tuple[Array, ...], *, continuous: bool) -> Array:
+    with jax.debug_nans(False):  # NaN is the answer where there is none
+        found = solution(args, continuous=continuous)
+        if isinstance(found.P, np.ndarray):
+            return matrix_checks.as_jax(np.where(certain(found)[..., None, None], found.P, np.nan))
+        return _certified(found)
 
 
 @jax.jit
@@ -102,8 +180,7 @@ def dare(
     >>> control.dare([[2.0]], [[1.0]], [[0.0]], [[1.0]])  # the least input that stabilizes: K = 1.5
     Array([[3.]], dtype=float64)
     """
-    with jax.debug_nans(False):  # NaN is the answer where there is none
-        return _certified(solution(matrix_checks.arguments(A, B, Q, R, N, weights=False), continuous=False))
+    return _stabilizing(matrix_checks.arguments(A, B, Q, R, N, weights=False), continuous=False)
 
 
 def care(
@@ -117,5 +194,4 @@ def care(
     >>> control.care([[0.0]], [[1.0]], [[4.0]], [[1.0]])
     Array([[2.]], dtype=float64)
     """
-    with jax.debug_nans(False):  # NaN is the answer where there is none
-        return _certified(solution(matrix_checks.arguments(A, B, Q, R, N, weights=False), continuous=True))
+    return _stabilizing(matrix_checks.arguments(A, B, Q, R, N, weights=False), continuous=True)

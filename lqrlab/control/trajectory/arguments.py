@@ -32,9 +32,17 @@ def as_pytree(f: Callable[[Array, Array], Array], n: int, m: int, dtype: np.dtyp
 
 
 def as_arrays(
-    x0: ArrayLike, Q: ArrayLike, R: ArrayLike, num_steps: int, Qf: ArrayLike | None, dt: ArrayLike,
-    goal: Pair | None, limits: Pair | None, x_limits: Pair | None, us: ArrayLike | None,
-) -> tuple[tuple[Array, ...], tuple[Array, Array] | None]:  # fmt: skip
+    x0: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    num_steps: int,
+    Qf: ArrayLike | None,
+    dt: ArrayLike,
+    goal: Pair | None,
+    limits: Pair | None,
+    x_limits: Pair | None,
+    us: ArrayLike | None,
+) -> tuple[tuple[Array, ...], tuple[Array, Array] | None]:
     """x0, first guess, Q, R, Qf, goal, limits, dt, and limits of the states as arrays of one type; or a refusal."""
     given = [jnp.asarray(matrix_checks.real(*pair)) for pair in (("x0", x0), ("Q", Q), ("R", R))]
     dtype = matrix_checks.floating(*given)
@@ -43,22 +51,15 @@ def as_arrays(
     n, m = Q.shape[-1], R.shape[-1]
     _, _, Q, R, _ = matrix_checks.arguments(jnp.zeros((n, n), dtype), jnp.zeros((n, m), dtype), Q, R, None)
     step = matrix_checks.sample_time(dt, dtype)
-    Qf = jnp.zeros_like(Q) if Qf is None else jnp.asarray(matrix_checks.real("Qf", Qf), dtype)
-    x_goal, u_goal = (
-        jnp.asarray(matrix_checks.real("goal", a), dtype) for a in goal or (jnp.zeros(n), jnp.zeros(m))
-    )
+    Qf = matrix_checks.terminal_weight(Qf, Q, jnp.zeros_like(Q))
+    x_goal, u_goal = goal or (jnp.zeros(n), jnp.zeros(m))
+    x0 = matrix_checks.trailing("x0", x0, (n,), dtype)
+    x_goal = matrix_checks.trailing("goal", x_goal, (n,), dtype)
+    u_goal = matrix_checks.trailing("goal's input", u_goal, (m,), dtype)
     low, high = _range("limits", (-jnp.inf, jnp.inf) if limits is None else limits, m, dtype)
     if us is None:
         us = jnp.broadcast_to(u_goal[..., None, :], (*u_goal.shape[:-1], num_steps, m))
-    us = jnp.asarray(matrix_checks.real("us", us), dtype)
-    shapes = {
-        "x0": (x0, (n,)), "Qf": (Qf, (n, n)), "us": (us, (num_steps, m)), "goal": (x_goal, (n,)),
-        "goal's input": (u_goal, (m,)),
-    }  # fmt: skip
-    for name, (a, shape) in shapes.items():
-        if a.shape[max(a.ndim - len(shape), 0) :] != shape:
-            raise ValueError(f"{name}: expected shape {('…', *shape)}, but found {a.shape}")
-    matrix_checks.weight("Qf", Qf)
+    us = matrix_checks.trailing("us", us, (num_steps, m), dtype)
     inside = None if x_limits is None else _range("x_limits", x_limits, n, dtype)
     if inside is not None and not traced(x0, *inside):
         start, *ends = np.broadcast_arrays(x0, *inside)

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +13,11 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from lqrlab.compute import broadcast, jit_by_function, linalg, pytree
 from lqrlab.compute.checks import traced, whole
 from lqrlab.control.trajectory.arguments import Pair, as_arrays, as_pytree
-from lqrlab.control.trajectory.box_qp import box_qp, solve_free
+from lqrlab.control.trajectory.box_qp import solve_free
+from lqrlab.control.trajectory.search import Iterate, search, search_within, started
 from lqrlab.control.trajectory.sensitivity import free_inputs, moved
 from lqrlab.control.trajectory.state_limits import StateLimits
 from lqrlab.control.trajectory.trajectory_problem import TrajectoryProblem
-
-_ALPHAS = 1.1 ** -(np.arange(11.0) ** 2)  # step lengths tried at once, from 1 down to 7e-5
-_DAMPING = 1e-6, 1e10  # least and most; below the least there is none
-_ROUNDS = 15  # searches with limits on the states, at most
 
 
 @pytree
@@ -54,11 +50,22 @@ class ILQR:
 
 
 def ilqr(
-    f: Callable[[Array, Array], Array], x0: ArrayLike, Q: ArrayLike, R: ArrayLike, num_steps: int,
-    Qf: ArrayLike | None = None, *, dt: ArrayLike, goal: Pair | None = None, limits: Pair | None = None,
-    x_limits: Pair | None = None, us: ArrayLike | None = None, substeps: int = 2,
-    tolerance: float | None = None, max_iterations: int = 500,
-) -> ILQR:  # fmt: skip
+    f: Callable[[Array, Array], Array],
+    x0: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    num_steps: int,
+    Qf: ArrayLike | None = None,
+    *,
+    dt: ArrayLike,
+    goal: Pair | None = None,
+    limits: Pair | None = None,
+    x_limits: Pair | None = None,
+    us: ArrayLike | None = None,
+    substeps: int = 2,
+    tolerance: float | None = None,
+    max_iterations: int = 500,
+) -> ILQR:
     """Minimise ∫ eᵀQe + vᵀRv dt + e(T)ᵀQf e(T) for ẋ = f(x, u), u held for dt at a time, within limits.
 
     e = x − x_goal and v = u − u_goal. The plant is integrated by Runge-Kutta 4 and the cost by the same rule, so
@@ -117,9 +124,13 @@ def ilqr(
 
 @partial(jit_by_function, static_argnames=("substeps",))
 def _solve(
-    f: Partial, args: tuple[Array, ...], inside: tuple[Array, Array] | None, tolerance: Array,
-    max_iterations: Array, substeps: int,
-) -> ILQR:  # fmt: skip
+    f: Partial,
+    args: tuple[Array, ...],
+    inside: tuple[Array, Array] | None,
+    tolerance: Array,
+    max_iterations: Array,
+    substeps: int,
+) -> ILQR:
     def one(x0: Array, us: Array, *rest: Array | None) -> ILQR:
         problem, x_limits = rest[:-2], None if inside is None else rest[-2:]
         return _optimum(substeps, f, problem, x0, us, tolerance, max_iterations, x_limits)
@@ -129,15 +140,35 @@ def _solve(
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _optimum(
-    substeps: int, f: Partial, problem: tuple[Array, ...], x0: Array, us: Array, tolerance: Array, most: Array,
+    substeps: int,
+    f: Partial,
+    problem: tuple[Array, ...],
+    x0: Array,
+    us: Array,
+    tolerance: Array,
+    most: Array,
     x_limits: tuple[Array, Array] | None,
-) -> ILQR:  # fmt: skip
+) -> ILQR:
     """The search; its derivative is the optimum's, not that of the steps towards it."""
     limits = None
     if x_limits is not None:
         none, one = jnp.zeros_like(x0), jnp.ones_like(x0)
         limits = StateLimits(*x_limits, jnp.zeros((2, len(us) + 1, x0.size), x0.dtype), none, one)
-    return _minimised(TrajectoryProblem(f, substeps, *problem), limits, x0, us, tolerance, most)
+    return _minimised(TrajectoryProblem(f, substeps, *problem), limits, started(x0, us), tolerance, most)
+
+
+def _minimised(
+    problem: TrajectoryProblem, limits: StateLimits | None, start: Iterate, tolerance: Array, most: Array
+) -> ILQR:
+    """The best trajectory; with limits on the states, that of the last of many searches."""
+    if limits is None:
+        s, held = search(problem, None, start, tolerance, most), jnp.asarray(True)
+        violation = jnp.zeros_like(start.xs[0])
+    else:
+        s, held, violation = search_within(problem, limits, start, tolerance, most)
+    converged = held & jnp.isfinite(s.cost) & (s.gain / jnp.where(s.cost > 0, s.cost, 1.0) <= tolerance)
+    ts = problem.dt * jnp.arange(len(s.xs), dtype=s.xs.dtype)
+    return ILQR(ts, s.xs, s.us, s.K, s.V / 2, s.cost, converged, s.steps, violation)
 
 
 @_optimum.defjvp
@@ -167,7 +198,7 @@ def _of_optimum(substeps: int, primals: tuple, tangents: tuple) -> tuple[ILQR, I
 
 
 def _gains(problem: TrajectoryProblem, xs: Array, us: Array, free: Array) -> tuple[Array, Array]:
-    """K and V of :func:`_backward` at an optimum, with the inputs that are free there known."""
+    """K and V of :func:`~lqrlab.control.trajectory.search.backward` at an optimum, its free inputs known."""
     n = xs.shape[-1]
     A, B, _, hessian = jax.vmap(problem.expand)(xs[:-1], us)
 
@@ -182,163 +213,3 @@ def _gains(problem: TrajectoryProblem, xs: Array, us: Array, free: Array) -> tup
     end = 2 * problem.Qf
     _, (K, V) = jax.lax.scan(back, end, (A, B, hessian, free), reverse=True)
     return K, jnp.concatenate([V, end[None]])
-
-
-class _Iterate(NamedTuple):
-    """The best trajectory so far; the step from it (K, k), the cost to go ½ xᵀVx and the expected gain in cost."""
-
-    xs: Array
-    us: Array
-    cost: Array
-    K: Array
-    k: Array
-    V: Array
-    gain: Array
-    damping: Array
-    factor: Array
-    done: Array
-    steps: Array
-
-
-def _minimised(
-    problem: TrajectoryProblem, limits: StateLimits | None, x0: Array, us: Array, tolerance: Array, most: Array,
-) -> ILQR:  # fmt: skip
-    """The best trajectory; with limits on the states, that of the last of many searches."""
-    n, (T, m), dtype = x0.size, us.shape, x0.dtype
-    zero = jnp.zeros((), dtype)
-    # along the first guess there is nothing to follow yet: its cost is better than the infinite one here
-    start = _Iterate(
-        jnp.broadcast_to(x0, (T + 1, n)), us, zero + jnp.inf,
-        jnp.zeros((T, m, n), dtype), jnp.zeros((T, m), dtype), jnp.zeros((T + 1, n, n), dtype), zero + jnp.inf,
-        zero, zero + 1, jnp.asarray(False), jnp.asarray(-1),
-    )  # fmt: skip
-    if limits is None:
-        s, held = _search(problem, None, start, tolerance, most), jnp.asarray(True)
-        violation = jnp.zeros_like(x0)
-    else:
-        s, held, violation = _search_within(problem, limits, start, tolerance, most)
-    converged = held & jnp.isfinite(s.cost) & (s.gain / jnp.where(s.cost > 0, s.cost, 1.0) <= tolerance)
-    ts = problem.dt * jnp.arange(T + 1, dtype=dtype)
-    return ILQR(ts, s.xs, s.us, s.K, s.V / 2, s.cost, converged, s.steps, violation)
-
-
-def _search_within(
-    problem: TrajectoryProblem, limits: StateLimits, start: _Iterate, tolerance: Array, most: Array
-) -> tuple[_Iterate, Array, Array]:
-    """Searches with ever better multipliers: the first without any, which shows the sizes; the second from the first
-    guess again, for a bang-bang optimum outside the limits holds on to itself; each other from the one before it.
-
-    Returns:
-        The last iterate, with all steps and the cost of the trajectory alone; whether it keeps the limits; by how
-        much it does not.
-    """
-    within = 1e-6 if start.xs.dtype == jnp.float64 else 1e-3
-
-    def again(state: tuple) -> tuple:
-        s, limits, before, rounds, steps, _ = state
-        # the gains follow the last trajectory, whose cost has changed with the multipliers
-        last = start._replace(xs=s.xs, us=s.us, K=s.K, V=s.V)
-        begin = jax.tree.map(partial(jnp.where, rounds < 2), start, last)
-        s = _search(problem, limits, begin, tolerance, most)
-        gap = limits.gap(s.xs)
-        held = limits.held(gap, within)
-        done = held | ~jnp.isfinite(s.cost) | (rounds + 1 >= _ROUNDS)
-        return s, limits.tightened(s.xs, s.cost, before), gap, rounds + 1, steps + s.steps, (done, held)
-
-    no, none = jnp.asarray(False), jnp.asarray(0)
-    first = start, limits, jnp.full_like(limits.low, jnp.inf), none, none, (no, no)
-    s, _, _, _, steps, (_, held) = jax.lax.while_loop(lambda state: ~state[-1][0], again, first)
-    cost = jnp.sum(jax.vmap(problem.step)(s.xs[:-1], s.us)[1]) + problem.final(s.xs[-1])
-    violation = jnp.maximum(jnp.max(limits.excess(s.xs), axis=(0, 1)), 0.0)
-    return s._replace(cost=cost, steps=steps), held, violation
-
-
-def _search(
-    problem: TrajectoryProblem, limits: StateLimits | None, start: _Iterate, tolerance: Array, most: Array
-) -> _Iterate:
-    """Steps of a line search along (K, k), followed by a backward pass, until the expected gain is small."""
-
-    def improve(s: _Iterate) -> _Iterate:
-        xs, us, cost, better = _line_search(problem, limits, s)
-        damping, factor = _next_damping(s, better | ((s.gain <= tolerance * s.cost) & (s.damping > 0)))
-        failed = (damping > _DAMPING[1]) | ~jnp.isfinite(cost)
-        last = failed | (s.steps + 1 >= most)
-        damping = jnp.where(last, 0.0, damping)
-        K, k, V, gain = _backward(problem, limits, xs, us, damping)
-        done = last | ((gain <= tolerance * cost) & (damping == 0))
-        return _Iterate(xs, us, cost, K, k, V, gain, damping, factor, done, s.steps + 1)
-
-    return jax.lax.while_loop(lambda s: ~s.done, improve, start)
-
-
-def _line_search(
-    problem: TrajectoryProblem, limits: StateLimits | None, s: _Iterate
-) -> tuple[Array, Array, Array, Array]:
-    """States, inputs and cost of the best step length, and whether it lowers the cost: the old ones if not."""
-    xs, us, costs = jax.vmap(lambda a: _forward(problem, s, a))(jnp.asarray(_ALPHAS, s.xs.dtype))
-    costs = costs if limits is None else costs + jax.vmap(limits.cost)(xs)
-    costs = jnp.where(jnp.isfinite(costs), costs, jnp.inf)
-    best = jnp.argmin(costs)
-    better = costs[best] < s.cost
-    xs, us, cost = (jnp.where(better, new[best], old) for new, old in zip((xs, us, costs), s))
-    return xs, us, cost, better
-
-
-def _next_damping(s: _Iterate, easier: Array) -> tuple[Array, Array]:
-    """Damping and its factor: they change the faster the longer they go one way; Tassa et al. (2012), section II-F."""
-    least = _DAMPING[0]
-    factor = jnp.where(easier, jnp.minimum(0.5, s.factor / 2), jnp.maximum(2.0, s.factor * 2))
-    damping = s.damping * factor
-    lower = jnp.where(damping < least, 0.0, damping)
-    return jnp.where(easier, lower, jnp.maximum(damping, least)), factor
-
-
-def _forward(problem: TrajectoryProblem, s: _Iterate, alpha: Array) -> tuple[Array, Array, Array]:
-    """States, inputs and cost of u = us + α k − K (x − xs), clipped to the limits."""
-
-    def step(state: tuple[Array, Array], now: tuple) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        x, cost = state
-        x_ref, u_ref, K, k = now
-        u = jnp.clip(u_ref + alpha * k - K @ (x - x_ref), problem.low, problem.high)
-        after, paid = problem.step(x, u)
-        return (after, cost + paid), (after, u)
-
-    start = (s.xs[0], jnp.zeros((), s.xs.dtype))
-    (last, cost), (after, us) = jax.lax.scan(step, start, (s.xs[:-1], s.us, s.K, s.k))
-    return jnp.concatenate([s.xs[:1], after]), us, cost + problem.final(last)
-
-
-def _backward(
-    problem: TrajectoryProblem, limits: StateLimits | None, xs: Array, us: Array, damping: Array
-) -> tuple[Array, Array, Array, Array]:
-    """K, k, the Hessians V of the cost to go, and by how much a full step should lower the cost.
-
-    With the gradient q and the Hessian H of stage cost plus cost to go in (x, u), k minimises ½ kᵀHuu k + quᵀk
-    within the limits, and K = Huu⁻¹ Hux among the inputs that are free there. ``damping`` adds to Huu, in units of
-    the weight R, so that inputs move less.
-    """
-    n = xs.shape[-1]
-    A, B, gradient, hessian = jax.vmap(problem.expand)(xs[:-1], us)
-    last = 2 * problem.Qf @ (xs[-1] - problem.x_goal), 2 * problem.Qf
-    if limits is not None:
-        slope, curvature = limits.expand(xs)
-        gradient = gradient.at[:, :n].add(slope[:-1])
-        hessian = hessian.at[:, :n, :n].add(curvature[:-1])
-        last = last[0] + slope[-1], last[1] + curvature[-1]
-
-    def back(after: tuple, now: tuple) -> tuple[tuple, tuple]:
-        v, V, gain = after
-        A, B, l, L, u = now
-        AB = jnp.concatenate([A, B], axis=1)
-        q, H = l + AB.T @ v, linalg.symmetric(L + AB.T @ V @ AB)
-        qu, Hux, Huu = q[n:], H[n:, :n], H[n:, n:]
-        damped = Huu + damping * 2 * problem.dt * problem.R
-        k, free = box_qp(damped, qu, problem.low - u, problem.high - u)
-        K = solve_free(damped, Hux, free)
-        before = q[:n] - K.T @ (Huu @ k + qu) + Hux.T @ k
-        V = linalg.symmetric(H[:n, :n] + K.T @ Huu @ K - K.T @ Hux - Hux.T @ K)
-        return (before, V, gain - qu @ k - k @ Huu @ k / 2), (K, k, V)
-
-    end = *last, jnp.zeros((), xs.dtype)
-    (_, _, gain), (K, k, V) = jax.lax.scan(back, end, (A, B, gradient, hessian, us), reverse=True)
-    return K, k, jnp.concatenate([V, last[1][None]]), gain

@@ -12,8 +12,9 @@ from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute.checks import instance, whole
 from lqrlab.control import matrix_checks
-from lqrlab.control.analysis.frequency import sensitivity, zeros
+from lqrlab.control.analysis.frequency import sensitivity
 from lqrlab.control.analysis.step import step_response
+from lqrlab.control.analysis.transmission_zeros import zeros
 from lqrlab.control.regulator import LQR, lqrd
 from lqrlab.control.tuning.specifications import StepExperiment, StepSpecs
 

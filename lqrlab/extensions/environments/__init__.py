@@ -1,4 +1,4 @@
-"""Plants as environments for anybody's reinforcement learning code, with each return beside the optimum's.
+"""Plants as environments for anybody's reinforcement learning code, with each return next to the optimum's.
 
 Names are loaded when they are first used, so that Gymnasium learns this room's ids without waiting for JAX.
 """
@@ -6,50 +6,43 @@ Names are loaded when they are first used, so that Gymnasium learns this room's 
 import importlib
 from typing import TYPE_CHECKING
 
+# ruff: noqa: F401 (names for type checkers)
 from lqrlab.extensions.environments.ids import register
 
 if TYPE_CHECKING:
-    from lqrlab.extensions.environments.actions import Action, Channel, Full, Levels, Mask, Range
-    from lqrlab.extensions.environments.agents import AgentPolicy, host_agent, optimal
+    from lqrlab.extensions.environments.actions import Action, Full, InputChannel, InputRange, Levels, Mask
+    from lqrlab.extensions.environments.agents import AgentPolicy, optimal
     from lqrlab.extensions.environments.core import Environment
     from lqrlab.extensions.environments.episode_recording import Recorder, play
     from lqrlab.extensions.environments.factory import make
-    from lqrlab.extensions.environments.libraries import (
-        BraxEnv,
-        brax,
-        brax_agent,
-        gymnax,
-    )
-    from lqrlab.extensions.environments.spaces import Box, Discrete
+    from lqrlab.extensions.environments.gymnax_adapter import gymnax
+    from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
     from lqrlab.extensions.environments.state import State
     from lqrlab.extensions.environments.state_files import load, save
     from lqrlab.extensions.environments.vectorised import batch_reset, batch_step
 
 _MODULES = {
-    "actions": ("Action", "Channel", "Full", "Levels", "Mask", "Range"),
+    "actions": ("Action", "Full", "InputChannel", "InputRange", "Levels", "Mask"),
+    "agents": ("AgentPolicy", "optimal"),
     "core": ("Environment",),
     "episode_recording": ("Recorder", "play"),
-    "agents": ("AgentPolicy", "host_agent", "optimal"),
-    "libraries": ("BraxEnv", "brax", "brax_agent", "gymnax"),
     "factory": ("make",),
-    "vectorised": ("batch_reset", "batch_step"),
+    "gymnax_adapter": ("gymnax",),
+    "spaces": ("BoxSpace", "Discrete"),
     "state": ("State",),
-    "spaces": ("Box", "Discrete"),
     "state_files": ("load", "save"),
+    "vectorised": ("batch_reset", "batch_step"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
+_RENAMED = {"Box": "BoxSpace", "Channel": "InputChannel", "Range": "InputRange"}  # since version 0.2
 
-__all__ = [
-    "Action", "AgentPolicy", "Box", "BraxEnv", "Channel", "Discrete", "Environment", "Full", "Levels", "Mask",
-    "Range", "Recorder", "State", "batch_reset", "batch_step", "brax", "brax_agent", "gymnax", "host_agent", "load",
-    "make", "optimal", "play", "save",
-]  # fmt: skip
-
+__all__ = [*_HOME]
 
 register()
 
 
 def __getattr__(name: str) -> object:
+    name = _RENAMED.get(name, name)
     if name in _HOME:
         return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,9 +11,9 @@ from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec
-from lqrlab.extensions.environments.actions import structured
+from lqrlab.extensions.environments.actions import Action, structured
 from lqrlab.extensions.environments.core import Environment
-from lqrlab.simulation import Policy, Problem, binding
+from lqrlab.simulation import Policy, Problem, binding, is_policy
 
 
 @pytree
@@ -64,16 +64,12 @@ class AgentPolicy:
     def of(cls, env: Environment, agent: Any) -> "AgentPolicy":
         """The policy of an agent: a function of one observation, or a model of Stable-Baselines3 or SBX."""
         check_environment(env)
-        if hasattr(agent, "predict"):
-            agent = host_agent(agent.predict, env)
-        checks.function(
-            "agent", agent, "a function from an observation to an action, or a model with predict"
-        )
+        agent = compiled(agent, env)
         if env.settings.task == "track" or env.settings.observe == "outputs":
             raise ValueError(
                 "env: a policy is given the state; its agent has to see it too, without a reference"
             )
-        return cls(jax.tree_util.Partial(agent) if jax.tree_util.all_leaves([agent]) else agent, env)
+        return cls(agent, env)
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
         """Nothing seen, nothing sent."""
@@ -100,6 +96,36 @@ class AgentPolicy:
         for _ in x.shape[:-1]:
             call = jax.vmap(call)
         return call(carry, x)
+
+
+def compiled(agent: Any, env: Environment) -> Any:
+    """An agent as a pytree that can be called: a function of one observation, or a model with ``predict``."""
+    if hasattr(agent, "predict"):
+        agent = host_agent(agent.predict, env)
+    checks.function("agent", agent, "a function from an observation to an action, or a model with predict")
+    return jax.tree_util.Partial(agent) if jax.tree_util.all_leaves([agent]) else agent
+
+
+def acts_on_observations(env: Environment, controller: Any, problem: Problem) -> bool:
+    """True of an agent of an environment, which is not a controller to be bound to the problem."""
+    if callable(getattr(controller, "predict", None)):
+        return True
+    if is_policy(controller) or binding.recognised(controller) or not callable(controller):
+        return False
+    space = env.observation_space
+    try:
+        made = jax.eval_shape(controller, jax.ShapeDtypeStruct(space.shape, space.dtype))
+    except Exception as failure:  # what it asks for, perhaps a problem has
+        try:
+            binding.bind(controller, problem)
+        except Exception:
+            raise failure from None
+        return False
+    if getattr(made, "shape", None) == (env.m, env.n):  # one gain, whatever the problem is
+        return False
+    if isinstance(made, Action | jax.ShapeDtypeStruct):
+        return True
+    return not (is_policy(made) or binding.recognised(made))
 
 
 def host_agent(predict: Callable, env: Environment) -> Callable[[Array], Array]:
@@ -149,7 +175,7 @@ class PolicyAgent:
         return cls(policy, env)
 
     def init(self, num: int) -> Any:
-        """What the policy remembers before its first step."""
+        """Memory of the policy before its first step."""
         return self.policy.init((num,))
 
     def __call__(self, carry: Any, obs: Array) -> tuple[Any, Array]:
@@ -168,6 +194,11 @@ class FunctionAgent:
     """An agent that remembers nothing: a function of one observation."""
 
     function: Any
+
+    @classmethod
+    def of(cls, env: Environment, agent: Any) -> "FunctionAgent":
+        """The agent of a function of one observation, or of a model with ``predict``."""
+        return cls(compiled(agent, env))
 
     def init(self, num: int) -> None:
         """Nothing to remember."""

@@ -1,4 +1,4 @@
-"""A plant as an environment: pure functions of a key and a state, with automatic reset and the optimum beside."""
+"""A plant as an environment: pure functions of a key and a state, with automatic reset and the optimum."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ from lqrlab.compute import checks
 from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.extensions.environments import actions
 from lqrlab.extensions.environments.settings import Settings
-from lqrlab.extensions.environments.spaces import Box, Discrete
+from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
 from lqrlab.extensions.environments.state import State
 from lqrlab.simulation import Problem, verdict
 from lqrlab.systems import Plant
@@ -71,12 +71,12 @@ class Environment:
 
     @property
     def dtype(self) -> np.dtype:
-        """Of all numbers."""
+        """Type of all numbers."""
         return np.dtype(self.settings.dtype)
 
     @property
     def linear(self) -> bool:
-        """Whether the plant is the linearised one, so that the optimum is exact."""
+        """True if the plant is the linearised one, so that the optimum is exact."""
         return self.pool.linear
 
     @property
@@ -90,21 +90,21 @@ class Environment:
         return np.asarray(self.pool.high[0] / self.unit_u, self.dtype)
 
     @property
-    def action_space(self) -> Box | Discrete:
+    def action_space(self) -> BoxSpace | Discrete:
         """All inputs, or the points of a grid of them."""
         if self.settings.levels:
             return Discrete(self.settings.levels**self.m)
-        return Box(tuple(self.action_low.tolist()), tuple(self.action_high.tolist()), self.dtype.name)
+        return BoxSpace(tuple(self.action_low.tolist()), tuple(self.action_high.tolist()), self.dtype.name)
 
     @property
-    def observation_space(self) -> Box:
-        """As long as an observation, without bounds."""
+    def observation_space(self) -> BoxSpace:
+        """Vectors as long as an observation, without bounds."""
         size = len(self.unit_x) + (self.n + self.m if self.reference is not None else 0)
         size = self.settings.memory * (size + self.m) if self.settings.memory else size
-        return Box((-np.inf,) * size, (np.inf,) * size, self.dtype.name)
+        return BoxSpace((-np.inf,) * size, (np.inf,) * size, self.dtype.name)
 
     def problem(self, plant: Plant) -> Problem:
-        """A plant of one's own in this environment, for :meth:`reset`; differentiable in its parameters."""
+        """The problem of a plant of yours in this environment, for :meth:`reset`; differentiable in its parameters."""
         first = jax.tree.map(lambda a: jnp.asarray(a[0]), self.pool)
         given = jax.tree.map(lambda a: jnp.asarray(a, self.dtype).astype(float), plant)
         problem = Problem.of(given, dt=first.dt.astype(float), linear=self.linear, substeps=first.substeps)
@@ -123,7 +123,7 @@ class Environment:
 
         Args:
             key: random key: of the plant, where there are several, and of where it starts.
-            plant: its own plant, instead of one of the environment's; of the family of these.
+            plant: another plant instead of one of the environment's; of the family of these.
         """
         if checks.traced(key, plant):
             return self._reset(key, None if plant is None else self.problem(plant))
@@ -139,12 +139,17 @@ class Environment:
             variant = jax.random.randint(which, (), 0, len(self.pool), jnp.int32)
         f, zero = self.dtype, jnp.zeros((), self.dtype)
         state = State(
-            x=jnp.zeros(self.n, f), time=jnp.int32(0), variant=variant, optimum=zero, paid=zero, bound=zero,
+            x=jnp.zeros(self.n, f),
+            time=jnp.int32(0),
+            variant=variant,
+            optimum=zero,
+            paid=zero,
+            bound=zero,
             held=jnp.zeros(self.m if self.settings.unaddressed == "hold" else 0, f),
             queue=jnp.zeros((self.settings.delay, self.m), f),
             history=jnp.zeros((self.settings.memory, (len(self.unit_x) + self.m)), f),
             problem=problem,
-        )  # fmt: skip
+        )
         problem = self.problem_of(state)
         x = jax.random.normal(key, (self.n,), f) * problem.scale_x * self.settings.start
         x = x + jnp.asarray(self.offset, f)
@@ -154,7 +159,7 @@ class Environment:
         return self._observe(state, sense if sensed else None, jnp.zeros(self.m, f))
 
     def _observe(self, state: State, key: PRNGKeyArray | None, u: Array) -> tuple[Array, State]:
-        """What is seen of a state, and the state that remembers it."""
+        """The observation of a state, and the state that remembers it."""
         seen = state.x
         if self.settings.observe == "outputs":
             problem = self.problem_of(state)
@@ -197,7 +202,7 @@ class Environment:
         return self._call(key, state, action, True)
 
     def step_env(self, key: PRNGKeyArray, state: State, action: ArrayLike | actions.Action) -> Step:
-        """As :meth:`step`, without automatic reset."""
+        """One sample time as :meth:`step` makes it, without automatic reset."""
         return self._call(key, state, action, False)
 
     def _call(self, key: PRNGKeyArray, state: State, action: Any, again: bool) -> Step:
@@ -228,9 +233,13 @@ class Environment:
             after, cost = moving.step(x, u, key=noise)
         excess = quadratic(problem.S, u + matvec(problem.K, x))
         new = dataclasses.replace(
-            state, x=after, time=state.time + 1, queue=queue, paid=state.paid + (excess if self.linear else cost),
+            state,
+            x=after,
+            time=state.time + 1,
+            queue=queue,
+            paid=state.paid + (excess if self.linear else cost),
             held=asked if self.settings.unaddressed == "hold" else state.held,
-        )  # fmt: skip
+        )
         terminated = ~(verdict.size(after, problem.scale_x) <= state.bound)
         truncated = (new.time >= self.settings.horizon) & ~terminated
         rewarded = self._reward(state, u, after, cost, excess)
@@ -293,7 +302,7 @@ def _step(env: Environment, key: PRNGKeyArray, state: State, action: Any, again:
 
 
 def told(env: Environment, out: Step) -> Step:
-    """What a compiled step returned, or what ``on_error`` says of its action, on the host."""
+    """The result of a compiled step, or what ``on_error`` says of its action, on the host."""
     if env.settings.on_error in ("raise", "breakpoint") and np.any(out[5]["invalid"]):
         actions.refuse(env.settings.on_error == "breakpoint")
     return out

@@ -1,4 +1,4 @@
-"""What is kept of episodes while they run: everything, every k-th step, the last W steps, or a summary."""
+"""Records of episodes while they run: everything, every k-th step, the last W steps, or a summary."""
 
 import dataclasses
 import math
@@ -10,12 +10,17 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab.compute import checks, jit_by_function, pytree
-from lqrlab.extensions.environments.actions import Action, Channel, Levels, Mask, Range, structured
-from lqrlab.extensions.environments.agents import FunctionAgent, PolicyAgent, check_environment
+from lqrlab.extensions.environments.actions import Action, InputChannel, InputRange, Levels, Mask, structured
+from lqrlab.extensions.environments.agents import (
+    FunctionAgent,
+    PolicyAgent,
+    acts_on_observations,
+    check_environment,
+)
 from lqrlab.extensions.environments.core import Environment
 from lqrlab.extensions.environments.state import State
 from lqrlab.extensions.environments.vectorised import batch_reset
-from lqrlab.simulation import bind, binding, is_policy
+from lqrlab.simulation import bind
 
 Log = dict[str, Any]
 
@@ -57,7 +62,7 @@ class Recorder:
 
     @property
     def rows(self) -> int:
-        """How many steps the log has room for."""
+        """Number of steps that the log has room for."""
         steps, (word, number) = self.steps or self.env.settings.horizon, self._word
         return {"full": steps, "every": math.ceil(steps / number), "ring": number, "summary": 0}[word]
 
@@ -102,13 +107,13 @@ def narrowed(action: Action, env: Environment) -> Log:
         return jnp.asarray(index).astype(np.min_scalar_type(size - 1))
 
     match action:
-        case Channel(index, value):
+        case InputChannel(index, value):
             return {"index": small(index, env.m), "value": jnp.asarray(value, env.dtype)}
         case Levels(index):
             return {"index": small(index, env.settings.levels**env.m)}
         case Mask(mask, values):
             return {"mask": jnp.packbits(jnp.asarray(mask)), "values": jnp.asarray(values, env.dtype)}
-        case Range(_, _, value):
+        case InputRange(_, _, value):
             return {"value": jnp.asarray(value, env.dtype)}
     return {"u": action.to_input(env)}
 
@@ -148,10 +153,10 @@ def play(
 
     Args:
         env: as :func:`make` makes.
-        controller: an agent, a pure function of one observation that returns an action (a pytree that can be called,
-            with a network's parameters as arrays, is not compiled again for new numbers); or whatever
-            :func:`lqrlab.simulation.bind` takes but functions: a policy, also one that remembers, a gain, a design, a
-            network. It sees the state as it is observed, and is bound to the plant of each episode.
+        controller: an agent: a pure function of one observation that returns an action (a pytree that can be called,
+            with a network's parameters as arrays, is not compiled again for new numbers), or a model with ``predict``;
+            or whatever :func:`lqrlab.simulation.bind` takes: a policy, also one that remembers, a gain, a design, a
+            network, a function of a problem. It sees the state as it is observed, and is bound to each episode's plant.
         key: random key.
         num: episodes.
         keep, compact: see :class:`Recorder`.
@@ -160,13 +165,12 @@ def play(
     checks.random_key(key)
     keys = jax.vmap(jax.random.split)(jax.random.split(key, checks.whole("num", num)))
     obs, state = batch_reset(env, keys[:, 0])
-    if is_policy(controller) or binding.recognised(controller):
-        problem = jax.tree.map(lambda a: jnp.asarray(a[np.asarray(state.variant)]), env.pool)
-        agent: PolicyAgent | FunctionAgent = PolicyAgent.of(env, bind(controller, problem))
+    problem = jax.tree.map(lambda a: jnp.asarray(a[np.asarray(state.variant)]), env.pool)
+    agent: PolicyAgent | FunctionAgent
+    if acts_on_observations(env, controller, problem):
+        agent = FunctionAgent.of(env, controller)
     else:
-        checks.function("controller", controller, "a function from an observation to an action")
-        plain = jax.tree_util.all_leaves([controller])
-        agent = FunctionAgent(jax.tree_util.Partial(controller) if plain else controller)
+        agent = PolicyAgent.of(env, bind(controller, problem))
     return _play(env, agent, obs, state, keys[:, 1], Recorder(env, keep, compact))
 
 

@@ -1,4 +1,4 @@
-"""What a task on a plant is made of: arguments checked, plants drawn, linearised and solved once."""
+"""Making of environments: arguments checked, plants drawn, linearised and solved once."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -87,12 +87,12 @@ def _check_levels(levels: int, pool: Problem, m: int) -> None:
     if levels < 2 or levels**m > _MOST_LEVELS:
         raise ValueError(
             f"action: expected at least 2 levels and at most {_MOST_LEVELS} points, but found {levels} for {m} "
-            "inputs; take fewer levels, or a structured action such as Channel"
+            "inputs; take fewer levels, or a structured action such as InputChannel"
         )
 
 
 def _units(pool: Problem, plants: Plant, settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """What states (or outputs) and inputs are counted in."""
+    """Units of states (or outputs) and inputs."""
     outputs, scaled = settings.observe == "outputs", settings.units == "scaled"
     if not scaled:
         return np.ones(len(plants.outputs) if outputs else plants.n), np.ones(plants.m)
@@ -155,7 +155,7 @@ def _pool(plants: Plant, settings: Settings) -> Problem:
 
 
 def _offset(plants: Plant, task: str) -> np.ndarray:
-    """Where starts lie about: the equilibrium, or half a turn from it."""
+    """Centre of the starts: the equilibrium, or half a turn from it."""
     offset = np.zeros(plants.n)
     if task == "swing_up":
         if plants.name not in _HANGING:
@@ -167,7 +167,7 @@ def _offset(plants: Plant, task: str) -> np.ndarray:
 
 
 def _track(pool: Problem, plants: Plant, settings: Settings) -> tuple[np.ndarray, np.ndarray] | None:
-    """What the regulated plant does under set points: states ``[horizon + 1, n]``, and the inputs for it."""
+    """Motion of the regulated plant under set points: states ``[horizon + 1, n]``, and the inputs for it."""
     horizon, reference = settings.horizon, settings.reference
     if settings.task != "track":
         return None

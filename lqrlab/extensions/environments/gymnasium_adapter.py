@@ -16,7 +16,7 @@ from lqrlab.extensions.environments.actions import refuse
 from lqrlab.extensions.environments.core import Environment, Step
 from lqrlab.extensions.environments.factory import make
 from lqrlab.extensions.environments.raster import frame
-from lqrlab.extensions.environments.spaces import Box, Discrete
+from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
 from lqrlab.extensions.environments.state import State
 from lqrlab.extensions.environments.vectorised import advance_batch, batch_reset, chosen, renewed
 from lqrlab.systems import Plant, drawing
@@ -25,7 +25,7 @@ _MODES = (None, "rgb_array", "human")
 _SEEDS = 2**31
 
 
-def gymnasium_space(space: Box | Discrete) -> gymnasium.Space:
+def gymnasium_space(space: BoxSpace | Discrete) -> gymnasium.Space:
     """The same space in Gymnasium's words."""
     if isinstance(space, Discrete):
         return gymnasium.spaces.Discrete(space.n)
@@ -101,7 +101,7 @@ class PlantEnv(gymnasium.Env):
         return frame(plant, x, self._u + first.u_eq, self._bounds)
 
     def _show(self, pixels: np.ndarray) -> None:
-        """In a notebook an image that is replaced; elsewhere there is no window to show it in."""
+        """Show an image that replaces the last, in a notebook; elsewhere there is no window for it."""
         import base64
         import io
         import sys
@@ -135,9 +135,14 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
     """
 
     def __init__(
-        self, num_envs: int = 1, plant: Any = None, *, autoreset_mode: Any = AutoresetMode.NEXT_STEP,
-        render_mode: str | None = None, **settings: Any,
-    ):  # fmt: skip
+        self,
+        num_envs: int = 1,
+        plant: Any = None,
+        *,
+        autoreset_mode: Any = AutoresetMode.NEXT_STEP,
+        render_mode: str | None = None,
+        **settings: Any,
+    ):
         checks.choice("render_mode", render_mode, (None,))
         self.num_envs = checks.whole("num_envs", num_envs)
         self.core = _made(plant, settings)

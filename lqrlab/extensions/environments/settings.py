@@ -1,4 +1,4 @@
-"""What a task is: checked when it is built, frozen and hashable."""
+"""Settings of a task: checked when they are made, frozen and hashable."""
 
 import dataclasses
 import os
@@ -102,7 +102,7 @@ class Settings:
             object.__setattr__(self, "limits", tuple(_plain("limits", a) for a in self.limits))
 
     def _check_texts(self) -> None:
-        """What is said in words, and what does not go together."""
+        """Refuse texts that are no choice, and settings that do not go together."""
         if self.observe not in ("state", "outputs") and not self.memory:
             raise ValueError(
                 f"observe: expected 'state', 'outputs' or 'history:8', but found {self.observe!r}"
@@ -123,7 +123,7 @@ class Settings:
 
     @property
     def memory(self) -> int:
-        """How many states are seen at once, 0 if only the present one."""
+        """Number of states seen at once, 0 if only the present one."""
         return _count("observe", self.observe, "history")
 
     @property

@@ -1,4 +1,4 @@
-"""What observations and actions can be: boxes and finite choices, drawn from inside compiled code."""
+"""Spaces of observations and actions: boxes and finite choices, drawn from inside compiled code."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ _WIDE = 1.0  # half the width that an unbounded component is drawn from
 
 
 @dataclasses.dataclass(frozen=True)
-class Box:
+class BoxSpace:
     """Vectors between ``low`` and ``high``, a bound for each component; they may be infinite."""
 
     low: tuple[float, ...]

@@ -14,7 +14,7 @@ from lqrlab.extensions.environments.state import State
 from lqrlab.systems import Plant
 
 _FEW = 16
-"""Of this share of a batch the resets are drawn one by one."""
+"""Share of a batch, 1 / 16, up to which resets are drawn one by one."""
 
 
 def batch_reset(env: Environment, keys: Array, plants: Plant | None = None) -> tuple[Array, State]:

@@ -1,22 +1,51 @@
-"""From a log to a plant: linear models, physical parameters, how sure they are, and designs that allow for it."""
+"""Plants from logs: linear models, physical parameters, their uncertainty, and designs that allow for it."""
 
 from lqrlab.extensions.identification.direct import direct_lqr
 from lqrlab.extensions.identification.excitation import Experiment, design, excitation, experiment
-from lqrlab.extensions.identification.fitted_plant import Fit
+from lqrlab.extensions.identification.fitted_plant import FittedPlant
 from lqrlab.extensions.identification.log import Log
-from lqrlab.extensions.identification.model import Model
+from lqrlab.extensions.identification.model import LinearModel
 from lqrlab.extensions.identification.physical import fit
 from lqrlab.extensions.identification.posterior import Posterior, posterior
 from lqrlab.extensions.identification.reading import join, read
 from lqrlab.extensions.identification.refinement import refine
-from lqrlab.extensions.identification.regression import arx, least_squares
+from lqrlab.extensions.identification.regression import least_squares
 from lqrlab.extensions.identification.residuals import Residuals
-from lqrlab.extensions.identification.subspace import era, orders, realise, subspace
+from lqrlab.extensions.identification.subspace import orders, subspace
 from lqrlab.extensions.identification.subspace_batch import Realisations, subspaces
-from lqrlab.extensions.identification.uncertainty import Doubt, regret, robust_gain, under_doubt
+from lqrlab.extensions.identification.uncertainty import (
+    CostUncertainty,
+    regret,
+    robust_gain,
+    under_uncertainty,
+)
+
+under_doubt = under_uncertainty
+"""The former name of :func:`under_uncertainty`."""
 
 __all__ = [
-    "Doubt", "Experiment", "Fit", "Log", "Model", "Posterior", "Realisations", "Residuals", "arx", "design",
-    "direct_lqr", "era", "excitation", "experiment", "fit", "join", "least_squares", "orders", "posterior", "read",
-    "realise", "refine", "regret", "robust_gain", "subspace", "subspaces", "under_doubt",
-]  # fmt: skip
+    "CostUncertainty",
+    "Experiment",
+    "FittedPlant",
+    "LinearModel",
+    "Log",
+    "Posterior",
+    "Realisations",
+    "Residuals",
+    "design",
+    "direct_lqr",
+    "excitation",
+    "experiment",
+    "fit",
+    "join",
+    "least_squares",
+    "orders",
+    "posterior",
+    "read",
+    "refine",
+    "regret",
+    "robust_gain",
+    "subspace",
+    "subspaces",
+    "under_uncertainty",
+]

@@ -9,7 +9,7 @@ import click
 from lqrlab.workbench.cli.options import PATH, as_json
 
 if TYPE_CHECKING:
-    from lqrlab.extensions.identification import Fit, Model
+    from lqrlab.extensions.identification import FittedPlant, LinearModel
 
 
 def _listed(context: click.Context, parameter: click.Parameter, value: Any) -> list[str]:
@@ -42,9 +42,19 @@ def _units(context: click.Context, parameter: click.Parameter, value: Any) -> di
 @click.option("-o", "target", type=PATH, help="Write the plant as JSON, for systems.load and lqrlab systems.")
 @as_json
 def identify(
-    file: Path, inputs: list[str], outputs: list[str], family: str | None, parameters: list[str], order: int | None,
-    dt: float | None, time: str | None, units: dict[str, str], validation: float, target: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    file: Path,
+    inputs: list[str],
+    outputs: list[str],
+    family: str | None,
+    parameters: list[str],
+    order: int | None,
+    dt: float | None,
+    time: str | None,
+    units: dict[str, str],
+    validation: float,
+    target: Path | None,
+    as_json: bool,
+) -> None:
     """Find a plant from a LOG (CSV, Parquet, HDF5, .mat, whitespace table), and say how sure it is.
 
     With --plant, that plant's physical parameters; else a linear model by subspace and prediction error:
@@ -58,7 +68,7 @@ def identify(
     compute.setup()
     log = identification.read(file, inputs, outputs, dt, time, units=units)
     first, last = log.split(1 - validation)
-    found: Fit | Model
+    found: FittedPlant | LinearModel
     if family is None:
         found = identification.refine(identification.subspace(first, order), first)
         held_out, content = found.fit_percent(last), _linear(found)
@@ -86,8 +96,8 @@ def _words(percent: dict[str, float]) -> str:
     )
 
 
-def _linear(model: "Model") -> dict[str, Any]:
-    """What systems.load reads."""
+def _linear(model: "LinearModel") -> dict[str, Any]:
+    """The file's content, as systems.load reads it."""
     plant = model.plant()
     content = {name: getattr(plant, name).tolist() for name in ("A", "B", "C", "Q", "R")}
     return {**content, "dt": model.dt, "K": model.K.tolist(), "noise": model.noise.tolist()}

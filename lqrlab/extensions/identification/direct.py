@@ -6,6 +6,7 @@ from jaxtyping import Array, ArrayLike, Float
 from lqrlab import control
 from lqrlab.compute import checks
 from lqrlab.extensions.identification.log import Log, require_excitation
+from lqrlab.extensions.identification.regression import transitions
 
 
 def direct_lqr(log: Log, Q: ArrayLike, R: ArrayLike, *, robustness: float = 0.0) -> Float[Array, "m n"]:
@@ -33,18 +34,8 @@ def direct_lqr(log: Log, Q: ArrayLike, R: ArrayLike, *, robustness: float = 0.0)
         raise ValueError(f"Q, R: expected shapes {(n, n)} and {(m, m)}, but found {Q.shape} and {R.shape}")
     weight = checks.number("robustness", robustness, "a weight ≥ 0", low=0)
     require_excitation(log, n + m + 1)
-    U, X, after = (
-        np.concatenate(parts).T
-        for parts in zip(*((u[:-1], y[:-1], y[1:]) for u, y in log.records if len(u) > 1))
-    )
+    X, U, after = (a.T for a in transitions(log.records))
     known = np.concatenate([U, X])
-    size = np.linalg.norm(known, axis=1, keepdims=True)
-    s = np.linalg.svd(known / np.maximum(size, 1e-300), compute_uv=False)
-    if s[-1] < 1e-8 * s[0]:
-        raise ValueError(
-            "log: is not persistently exciting: inputs and states are linearly dependent, as under feedback without "
-            "excitation; add an excitation to the input (identification.excitation)"
-        )
     data = np.concatenate([known, after]) if weight else known
     basis = np.linalg.svd(data / np.linalg.norm(data, axis=1, keepdims=True), full_matrices=False)[2]
     U, X, after = U @ basis.T, X @ basis.T, after @ basis.T  # G = basisᵀ H: other directions only cost
@@ -53,5 +44,5 @@ def direct_lqr(log: Log, Q: ArrayLike, R: ArrayLike, *, robustness: float = 0.0)
     M = U.T @ R @ U + weight * np.eye(U.shape[1])
     gain = control.dlqr(
         after @ first, after @ free, Q + first.T @ M @ first, free.T @ M @ free, first.T @ M @ free
-    ).K  # fmt: skip
+    ).K
     return -U @ (first - free @ gain)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +16,23 @@ from lqrlab.compute import checks
 from lqrlab.compute.integration import rk4
 from lqrlab.extensions.identification.fitted_plant import in_words
 from lqrlab.extensions.identification.physical import free_parameters
-from lqrlab.extensions.identification.shooting import Coordinates
+from lqrlab.extensions.identification.shooting import ScaledParameters
 from lqrlab.systems import Plant, check_plant
 
 KINDS = ("prbs", "multisine", "chirp", "steps")
 
 
 def excitation(
-    kind: str, num_steps: int, dt: float, *, amplitude: ArrayLike = 1.0, rate: float | None = None,
-    band: tuple[float, float] | None = None, hold: int = 1, seed: int = 0,
-) -> Float[np.ndarray, "T m"]:  # fmt: skip
+    kind: str,
+    num_steps: int,
+    dt: float,
+    *,
+    amplitude: ArrayLike = 1.0,
+    rate: float | None = None,
+    band: tuple[float, float] | None = None,
+    hold: int = 1,
+    seed: int = 0,
+) -> Float[np.ndarray, "T m"]:
     """An input that moves a plant in many ways: add it to the operating point, or to a regulator's input.
 
     Args:
@@ -88,7 +96,7 @@ def _slowed(us: np.ndarray, most: float) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Experiment:
-    """Inputs and what a log of them will tell; prints as sentences.
+    """Inputs and the information in a log of them; prints as sentences.
 
     Attributes:
         us: to be added to the input at the operating point, or to a regulator's ``[T, m]``.
@@ -110,7 +118,7 @@ class Experiment:
 
     @property
     def logdet(self) -> float:
-        """Of the information."""
+        """Logarithmic determinant of the information."""
         return float(np.linalg.slogdet(self.information)[1])
 
     def __str__(self) -> str:
@@ -121,10 +129,15 @@ class Experiment:
 
 
 def experiment(
-    plant: Plant, us: ArrayLike, noise: ArrayLike, *, parameters: Sequence[str] | None = None,
-    outputs: Sequence[str] | None = None, gain: ArrayLike | None = None,
-) -> Experiment:  # fmt: skip
-    """What a log of these inputs will tell of a plant's parameters: Fisher's information by exact differentiation.
+    plant: Plant,
+    us: ArrayLike,
+    noise: ArrayLike,
+    *,
+    parameters: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    gain: ArrayLike | None = None,
+) -> Experiment:
+    """Information that a log of these inputs will hold on a plant's parameters: Fisher's, by exact differentiation.
 
     Args:
         plant: with the values that are guessed.
@@ -135,21 +148,27 @@ def experiment(
         gain: of a regulator u = −Kx that holds a plant that falls over. Its reaction counts as part of the plant, which
             understates what the log tells.
     """
-    setting = _setting(plant, parameters, outputs, noise, gain)
+    probe = _Probe.of(plant, noise, parameters, outputs, gain)
     us = jnp.asarray(checks.real("us", us), float)
     if us.ndim != 2 or us.shape[1] != plant.m:
         raise ValueError(f"us: expected shape [T, {plant.m}], but found {us.shape}")
-    H, _ = _information(setting, us)
-    return Experiment(
-        np.asarray(us), setting.coordinates.names, np.asarray(H), np.asarray(setting.coordinates.span) == 0
-    )
+    return probe.experiment(us)
 
 
 def design(
-    plant: Plant, num_steps: int, noise: ArrayLike, *, amplitude: ArrayLike, num_lines: int = 12,
-    state_limits: ArrayLike | None = None, parameters: Sequence[str] | None = None,
-    outputs: Sequence[str] | None = None, gain: ArrayLike | None = None, seed: int = 0, iterations: int = 40,
-) -> Experiment:  # fmt: skip
+    plant: Plant,
+    num_steps: int,
+    noise: ArrayLike,
+    *,
+    amplitude: ArrayLike,
+    num_lines: int = 12,
+    state_limits: ArrayLike | None = None,
+    parameters: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    gain: ArrayLike | None = None,
+    seed: int = 0,
+    iterations: int = 40,
+) -> Experiment:
     """The multisine of so many lines, within limits, whose log tells most: D-optimal.
 
     Args:
@@ -164,7 +183,7 @@ def design(
     Source: R. Mehra, Optimal input signals for parameter estimation in dynamic systems, IEEE Trans. Autom. Control
     19(6), 1974.
     """
-    setting = _setting(plant, parameters, outputs, noise, gain)
+    probe = _Probe.of(plant, noise, parameters, outputs, gain)
     T, m = checks.whole("num_steps", num_steps, 4), plant.m
     high = jnp.broadcast_to(jnp.asarray(checks.real("amplitude", amplitude), float), (m,))
     limits = (
@@ -183,7 +202,7 @@ def design(
 
     @jax.jit
     def loss(v: Array) -> Array:
-        H, xs = _information(setting, inputs(v))
+        H, xs = probe.information(inputs(v))
         scale = jax.lax.stop_gradient(jnp.trace(H)) * 1e-12
         over = jnp.maximum(jnp.abs(xs) / limits[None] - 1, 0)
         values = H + scale * jnp.eye(len(H))
@@ -197,61 +216,70 @@ def design(
 
     begin = np.random.default_rng(seed).normal(size=2 * len(lines) * m)
     found = scipy.optimize.minimize(flat, begin, jac=True, method="L-BFGS-B", options={"maxiter": iterations})
-    us = inputs(jnp.asarray(found.x))
-    H, _ = _information(setting, us)
-    return Experiment(
-        np.asarray(us), setting.coordinates.names, np.asarray(H), np.asarray(setting.coordinates.span) == 0
-    )
+    return probe.experiment(inputs(jnp.asarray(found.x)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Setting:
+class _Probe:
+    """A plant about its equilibrium, perhaps under a regulator, with noisy outputs and parameters to be found."""
+
     plant: Plant
-    coordinates: Coordinates
+    coordinates: ScaledParameters
     which: tuple[int, ...]
     sigma: Array
     K: Array
     point: tuple[Array, Array]
     substeps: int
 
+    @classmethod
+    def of(
+        cls,
+        plant: Plant,
+        noise: ArrayLike,
+        parameters: Sequence[str] | None,
+        outputs: Sequence[str] | None,
+        gain: ArrayLike | None,
+    ) -> Self:
+        """The arguments of :func:`experiment`, checked."""
+        check_plant(plant)
+        known = [s.name for s in (*plant.states, *plant.outputs)]
+        names = [s.name for s in plant.outputs] if outputs is None else list(outputs)
+        which = tuple(known.index(checks.choice("outputs", name, known)) for name in names)
+        sigma = jnp.broadcast_to(jnp.asarray(checks.real("noise", noise), float), (len(which),))
+        if not bool(jnp.all(sigma > 0)):
+            raise ValueError(f"noise: expected standard deviations above 0, but found {noise!r}")
+        K = jnp.zeros((plant.m, plant.n)) if gain is None else jnp.asarray(checks.real("gain", gain), float)
+        substeps = simulation.Problem.of(plant, optimum=False).substeps
+        coordinates = ScaledParameters.of(plant, free_parameters(plant, parameters))
+        return cls(plant, coordinates, which, sigma, K, plant.equilibrium(), substeps)
 
-def _setting(
-    plant: Plant, parameters: Sequence[str] | None, outputs: Sequence[str] | None, noise: ArrayLike,
-    gain: ArrayLike | None,
-) -> _Setting:  # fmt: skip
-    check_plant(plant)
-    known = [s.name for s in (*plant.states, *plant.outputs)]
-    names = [s.name for s in plant.outputs] if outputs is None else list(outputs)
-    which = tuple(known.index(checks.choice("outputs", name, known)) for name in names)
-    sigma = jnp.broadcast_to(jnp.asarray(checks.real("noise", noise), float), (len(which),))
-    if not bool(jnp.all(sigma > 0)):
-        raise ValueError(f"noise: expected standard deviations above 0, but found {noise!r}")
-    K = jnp.zeros((plant.m, plant.n)) if gain is None else jnp.asarray(checks.real("gain", gain), float)
-    substeps = simulation.Problem.of(plant, optimum=False).substeps
-    coordinates = Coordinates.of(plant, free_parameters(plant, parameters))
-    return _Setting(plant, coordinates, which, sigma, K, plant.equilibrium(), substeps)
+    def experiment(self, us: Float[Array, "T m"]) -> Experiment:
+        """Inputs with the information in a log of them."""
+        information, _ = self.information(us)
+        c = self.coordinates
+        return Experiment(np.asarray(us), c.names, np.asarray(information), np.asarray(c.span) == 0)
 
+    def information(self, us: Float[Array, "T m"]) -> tuple[Float[Array, "k k"], Float[Array, "T n"]]:
+        """Fisher's information of the scaled parameters, the initial state unknown too; and the states' deviations."""
+        x_eq, u_eq = self.point
+        h = jnp.full_like(x_eq, self.plant.dt / self.substeps)
 
-def _information(s: _Setting, us: Array) -> tuple[Float[Array, "k k"], Float[Array, "T n"]]:
-    """Fisher's information of the scaled parameters, the initial state unknown too; and the states' deviations."""
-    x_eq, u_eq = s.point
-    h = jnp.full_like(x_eq, s.plant.dt / s.substeps)
+        def outputs(z: Array, x0: Array) -> tuple[Array, Array]:
+            plant = self.coordinates.plant(self.plant, z)
 
-    def outputs(z: Array, x0: Array) -> tuple[Array, Array]:
-        plant = s.coordinates.plant(s.plant, z)
+            def step(x: Array, extra: Array) -> tuple[Array, tuple[Array, Array]]:
+                u = u_eq + extra - self.K @ (x - x_eq)
+                full = jnp.concatenate([x, plant.output(x)])
+                after = rk4(lambda x: plant.dynamics(x, u), x, h, self.substeps)
+                return after, (full[jnp.array(self.which)], x)
 
-        def step(x: Array, extra: Array) -> tuple[Array, tuple[Array, Array]]:
-            u = u_eq + extra - s.K @ (x - x_eq)
-            full = jnp.concatenate([x, plant.output(x)])
-            return rk4(lambda x: plant.dynamics(x, u), x, h, s.substeps), (full[jnp.array(s.which)], x)
+            ys, xs = jax.lax.scan(step, x0, us)[1]
+            return ys / self.sigma[None], xs - x_eq[None]
 
-        ys, xs = jax.lax.scan(step, x0, us)[1]
-        return ys / s.sigma[None], xs - x_eq[None]
-
-    z = jnp.zeros(len(s.coordinates.names))
-    (Jz, Jx), xs = jax.jacfwd(outputs, argnums=(0, 1), has_aux=True)(z, x_eq)
-    Jz, Jx = Jz.reshape(-1, Jz.shape[-1]), Jx.reshape(-1, Jx.shape[-1])
-    inner = Jx.T @ Jx
-    inner = inner + 1e-10 * jnp.trace(inner) * jnp.eye(len(inner))
-    cross = Jx.T @ Jz
-    return Jz.T @ Jz - cross.T @ jnp.linalg.solve(inner, cross), xs
+        z = jnp.zeros(len(self.coordinates.names))
+        (Jz, Jx), xs = jax.jacfwd(outputs, argnums=(0, 1), has_aux=True)(z, x_eq)
+        Jz, Jx = Jz.reshape(-1, Jz.shape[-1]), Jx.reshape(-1, Jx.shape[-1])
+        inner = Jx.T @ Jx
+        inner = inner + 1e-10 * jnp.trace(inner) * jnp.eye(len(inner))
+        cross = Jx.T @ Jz
+        return Jz.T @ Jz - cross.T @ jnp.linalg.solve(inner, cross), xs

@@ -9,14 +9,15 @@ import scipy.optimize
 from jaxtyping import Array, Float
 
 from lqrlab.compute.integration import rk4
-from lqrlab.extensions.identification.fitted_plant import Fit
+from lqrlab.control.estimation import measurement_update, time_update
+from lqrlab.extensions.identification.fitted_plant import FittedPlant
 from lqrlab.extensions.identification.log import Log
 from lqrlab.extensions.identification.shooting import Segments
 
 _PRIOR = 0.3  # standard deviation of each record's first state, relative to the states' scales
 
 
-def filtered(first: Fit, log: Log, iterations: int) -> Fit:
+def filtered(first: FittedPlant, log: Log, iterations: int) -> FittedPlant:
     """The parameters, process and sensor noise that are likeliest, from a fit without process noise on.
 
     Unknown are the scaled parameters, the logarithms of the noises' standard deviations and the initial states. L-BFGS
@@ -64,31 +65,17 @@ def filtered(first: Fit, log: Log, iterations: int) -> Fit:
         np.zeros(k, bool), v[k : k + n] <= floor[:n] + 1e-6
     )  # a noise that is not there is no unknown
     information = _information(slope, v, k, np.append(known, np.zeros(rest - n, bool)))
-    expected = np.asarray(_filter(whole, jnp.asarray(v))[0])[whole.mask]
-    return _finished(whole, v, information, expected, found.fun, log)
-
-
-def _finished(
-    whole: Segments, v: np.ndarray, information: np.ndarray, expected: np.ndarray, cost: float, log: Log
-) -> Fit:
-    c = whole.coordinates
-    k, n, p = len(c.names), len(whole.scale), len(whole.which)
-    z, noise = v[:k], np.exp(v[k + n : k + n + p])
     x0 = v[k + n + p :].reshape(-1, n) * whole.scale
-    plant, values = c.plant(whole.plant, jnp.asarray(z)), np.asarray(c.values(z))
-    return Fit(
-        plant,
-        c.names,
-        values,
-        z,
-        information,
-        noise,
-        np.zeros(p),
-        x0,
-        expected,
-        np.array([cost]),
+    return FittedPlant.of(
         whole,
-        log,
+        v[:k],
+        information=information,
+        noise=np.exp(v[k + n : k + n + p]),
+        offsets=np.zeros(p),
+        x0=x0,
+        predicted=np.asarray(_filter(whole, jnp.asarray(v))[0])[whole.mask],
+        starts=np.array([found.fun]),
+        log=log,
         disturbed=True,
     )
 
@@ -107,7 +94,7 @@ def _information(
 
 @jax.jit
 def _filter(s: Segments, v: Float[Array, " f"]) -> tuple[Float[Array, "S L p"], Float[Array, "S L"]]:
-    """Of each record: what the filter expects of the outputs, and minus the logarithm of what came being so likely."""
+    """Outputs that the filter expects in each record, and minus the log likelihood of those that came."""
     k, n, p = len(s.coordinates.names), s.scale.shape[0], len(s.which)
     plant, scale = s.coordinates.plant(s.plant, v[:k]), jnp.asarray(s.scale)
     Q, R = jnp.diag((jnp.exp(v[k : k + n]) * scale) ** 2), jnp.diag(jnp.exp(2 * v[k + n : k + n + p]))
@@ -121,12 +108,10 @@ def _filter(s: Segments, v: Float[Array, " f"]) -> tuple[Float[Array, "S L p"], 
             (x, P), (u, y, there) = state, sample
             expected, C = s.seen(plant, x), jax.jacfwd(lambda x: s.seen(plant, x))(x)
             S, e = C @ P @ C.T + R, y - expected
-            K = jnp.linalg.solve(S, C @ P).T
             cost = 0.5 * (e @ jnp.linalg.solve(S, e) + jnp.linalg.slogdet(S)[1])
-            x, P = x + K @ e, P - K @ S @ K.T
-            A = jax.jacfwd(ahead)(x, u)
-            P = A @ P @ A.T + Q
-            return (ahead(x, u), (P + P.T) / 2), (expected, jnp.where(there, cost, 0.0))
+            x, P = measurement_update(x, P, C @ P, S, e)
+            P = time_update(jax.jacfwd(ahead)(x, u), P, Q)
+            return (ahead(x, u), P), (expected, jnp.where(there, cost, 0.0))
 
         begin = jnp.diag((_PRIOR * scale) ** 2)
         return jax.lax.scan(step, (x0 * scale, begin), (us, ys, mask))[1]

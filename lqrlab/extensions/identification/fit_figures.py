@@ -1,4 +1,4 @@
-"""What the identification panel shows of a model: fit, residuals, poles and step responses with what is uncertain."""
+"""Pictures of an identified model: fit, residuals, poles and step responses with their uncertainty."""
 
 import dataclasses
 import html
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from lqrlab import control
-from lqrlab.extensions.identification import Fit, Log, Model, Residuals
+from lqrlab.extensions.identification import FittedPlant, LinearModel, Log, Residuals
 from lqrlab.extensions.identification.residuals import fit_percent
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts, plots, svg
@@ -28,7 +28,7 @@ Sampled = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Finding:
+class FitSummary:
     """A model beside the validation record; what is uncertain as 2.5 % and 97.5 % quantiles of draws."""
 
     validation: Log
@@ -42,11 +42,11 @@ class Finding:
 
     @property
     def band(self) -> float:
-        """Of 95 %, of autocorrelations that are none."""
+        """Half-width of the 95 % band of the autocorrelations of white noise."""
         return 1.96 / float(np.sqrt(len(self.validation)))
 
 
-def of_model(model: Model, validation: Log, key: jax.Array) -> Finding:
+def of_model(model: LinearModel, validation: Log, key: jax.Array) -> FitSummary:
     """A linear model: simulated, or predicted one step ahead where it is unstable."""
     runs_away = float(np.abs(model.poles).max()) ** len(validation) > _GROWTH
     ys = model.predict(validation) if runs_away else model.simulate(validation)
@@ -55,7 +55,7 @@ def of_model(model: Model, validation: Log, key: jax.Array) -> Finding:
     return _finding((model.A, model.B, model.C, model.D), model.sample(key, _DRAWS), validation, ys, said)
 
 
-def of_fit(fit: Fit, validation: Log, key: jax.Array) -> Finding:
+def of_fit(fit: FittedPlant, validation: Log, key: jax.Array) -> FitSummary:
     """A plant with fitted parameters: simulated, in segments if it was fitted in segments."""
     how = "unstable, so simulated in segments that meet" if fit.segments.follows.any() else "simulated"
     table = (f"{n} = {v:.4g} ± {s:.2g}" for n, v, s in zip(fit.names, fit.values, fit.std))
@@ -64,7 +64,7 @@ def of_fit(fit: Fit, validation: Log, key: jax.Array) -> Finding:
     return _finding(one, many, validation, fit.simulate(validation), said)
 
 
-def _sampled(fit: Fit, plant: Plant) -> Sampled:
+def _sampled(fit: FittedPlant, plant: Plant) -> Sampled:
     """The plant, or each of many, linearised and sampled as the log is."""
     A, B = control.c2d(*plant.matrices(), fit.log.dt)
 
@@ -78,7 +78,7 @@ def _sampled(fit: Fit, plant: Plant) -> Sampled:
 
 def _finding(
     one: Sampled, many: Sampled, validation: Log, ys: Float[np.ndarray, "T p"], said: Sequence[str]
-) -> Finding:
+) -> FitSummary:
     poles = np.linalg.eigvals(one[0]).astype(complex)
     drawn = np.linalg.eigvals(many[0])
     near = np.argmin(np.abs(drawn[:, None] - poles[None, :, None]), -1)
@@ -87,11 +87,16 @@ def _finding(
     num = _samples(np.abs(poles), len(validation))
     low, high = np.nanquantile(_steps(many, num), (0.025, 0.975), axis=0)
     residuals = Residuals.of(validation, validation.ys - ys)
-    return Finding(
-        validation, ys, fit_percent(validation.ys, ys), residuals.auto, poles,
+    return FitSummary(
+        validation,
+        ys,
+        fit_percent(validation.ys, ys),
+        residuals.auto,
+        poles,
         np.einsum("dni,dnj->nij", parts, parts) / len(parts),
-        np.stack([_steps(one, num), low, high]), tuple(said),
-    )  # fmt: skip
+        np.stack([_steps(one, num), low, high]),
+        tuple(said),
+    )
 
 
 def _samples(sizes: Float[np.ndarray, " n"], most: int) -> int:
@@ -113,7 +118,7 @@ def _steps(sampled: Sampled, num: int) -> Float[np.ndarray, "*draws num p"]:
     return np.stack(out, -2)
 
 
-def picture(found: Finding, before: Finding | None = None) -> Picture:
+def picture(found: FitSummary, before: FitSummary | None = None) -> Picture:
     """Measured and modelled outputs, residuals, poles, step responses; in grey those of the finding before."""
     outputs = found.validation.outputs
     if before is not None and before.validation.outputs != outputs:
@@ -140,7 +145,7 @@ def picture(found: Finding, before: Finding | None = None) -> Picture:
     return Picture(svg.document(body, _WIDTH + 8, top + rows * _TALL + 4, alt), alt, _words(found, before))
 
 
-def _words(found: Finding, before: Finding | None) -> str:
+def _words(found: FitSummary, before: FitSummary | None) -> str:
     fits = []
     for i, signal in enumerate(found.validation.outputs):
         was = f" (before {before.percent[i]:.1f} %)" if before else ""
@@ -152,7 +157,7 @@ def _words(found: Finding, before: Finding | None) -> str:
     return f"<b>Fit on the validation range:</b> {html.escape(', '.join(fits))}; {first}.{last}"
 
 
-def _measured(at: charts.Rectangle, i: int, found: Finding, before: Finding | None) -> str:
+def _measured(at: charts.Rectangle, i: int, found: FitSummary, before: FitSummary | None) -> str:
     log, signal = found.validation, found.validation.outputs[i]
     t = log.dt * np.arange(len(log))
     curves = [(t, log.ys[:, i], _MEASURED)]
@@ -166,11 +171,11 @@ def _measured(at: charts.Rectangle, i: int, found: Finding, before: Finding | No
     return percent + charts.over_time(at, curves, name, signal.unit or "1", float(t[-1]), lead=1)[0]
 
 
-def _looks(found: Finding) -> dict[str, Stroke]:
+def _looks(found: FitSummary) -> dict[str, Stroke]:
     return svg.strokes(s.name.replace("_", " ") for s in found.validation.outputs)
 
 
-def _whiteness(at: charts.Rectangle, found: Finding, before: Finding | None) -> str:
+def _whiteness(at: charts.Rectangle, found: FitSummary, before: FitSummary | None) -> str:
     lags, high = np.arange(1.0, len(found.auto) + 1), max(0.25, 1.1 * float(np.abs(found.auto).max()))
     axes = charts.Axes(at, (0.0, lags[-1] + 0.5), (-high, high))
     body = "".join(axes.curve(lags, a, look) for a, look in zip(found.auto.T, _looks(found).values()))
@@ -182,7 +187,7 @@ def _whiteness(at: charts.Rectangle, found: Finding, before: Finding | None) -> 
     return axes.frame("lag [samples]", "residuals' autocorrelation and its 95 % band", body)
 
 
-def _pole_plane(at: charts.Rectangle, found: Finding, before: Finding | None) -> str:
+def _pole_plane(at: charts.Rectangle, found: FitSummary, before: FitSummary | None) -> str:
     turn = np.linspace(0, 2 * np.pi, 49)
     rings = []
     for pole, spread in zip(found.poles, found.spreads):
@@ -201,7 +206,7 @@ def _pole_plane(at: charts.Rectangle, found: Finding, before: Finding | None) ->
     return axes.frame("Re z", "poles, Im z, with 95 % ellipses; a part of the unit circle", body)
 
 
-def _step_chart(at: charts.Rectangle, i: int, found: Finding, before: Finding | None) -> str:
+def _step_chart(at: charts.Rectangle, i: int, found: FitSummary, before: FitSummary | None) -> str:
     log, signal = found.validation, found.validation.outputs[i]
     t = log.dt * np.arange(found.steps.shape[1])
     looks = (_MODEL, Stroke(0, "2 2"), Stroke(0, "2 2"))

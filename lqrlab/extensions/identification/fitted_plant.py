@@ -1,8 +1,8 @@
-"""A plant with fitted parameters: how sure they are, and what the log could not tell."""
+"""A plant with fitted parameters: their uncertainty, and what the log could not tell."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ _TELLS_NOTHING = 0.5  # standard error, relative, of a combination of parameters
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Fit:
+class FittedPlant:
     """A plant with the parameters that explain a log, and how sure they are; prints as sentences.
 
     Attributes:
@@ -54,6 +54,13 @@ class Fit:
     log: Log
     disturbed: bool = False
 
+    @classmethod
+    def of(cls, segments: Segments, z: Float[np.ndarray, " k"], **found: Any) -> Self:
+        """The plant with the scaled parameters z; ``found`` are the attributes that do not follow from them."""
+        c = segments.coordinates
+        plant, values = c.plant(segments.plant, jnp.asarray(z)), np.asarray(c.values(z))
+        return cls(plant=plant, names=c.names, values=values, z=z, segments=segments, **found)
+
     @property
     def fit_percent(self) -> Float[np.ndarray, " p"]:
         """100 (1 − ‖y − ŷ‖ / ‖y − mean‖) of each output."""
@@ -80,7 +87,7 @@ class Fit:
         return np.maximum(values, 0.0), vectors
 
     def _covariance(self, prior: bool = False) -> np.ndarray:
-        """Of z. With ``prior`` the ranges count as what was known before."""
+        """Covariance of z. With ``prior`` the ranges count as what was known before."""
         c = self.segments.coordinates
         width = np.minimum(c.high, self.z + 3) - np.maximum(c.low, self.z - 3)
         width = np.clip(width, 1e-9, None) / np.sqrt(12)
@@ -91,7 +98,7 @@ class Fit:
 
     @property
     def covariance(self) -> Float[np.ndarray, "k k"]:
-        """Of the parameters, in SI units."""
+        """Covariance of the parameters, in SI units."""
         return self._covariance() * np.outer(self._slopes, self._slopes)
 
     @property
@@ -101,7 +108,7 @@ class Fit:
 
     @property
     def correlation(self) -> Float[np.ndarray, "k k"]:
-        """Of the estimates."""
+        """Correlation of the estimates."""
         std = np.sqrt(np.diagonal(self._covariance()))
         return self._covariance() / np.outer(std, std)
 
@@ -122,12 +129,12 @@ class Fit:
         return tuple(in_words(self.names, v, self.segments.coordinates.span == 0) for v in vectors[:, weak].T)
 
     def residuals(self, lags: int = 25) -> Residuals:
-        """Whether what is left is white and independent of the inputs."""
+        """Tests of what is left: white, and independent of the inputs?"""
         return Residuals.of(self.log, self.log.ys - self.predicted, lags)
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What cannot be told, what ended at its bound, what was fitted badly."""
+        """Sentences on parameters that the log does not tell or that ended at a bound, and on bad fits."""
         c, said = self.segments.coordinates, list(self.unidentifiable)
         for i, name in enumerate(self.names):
             if min(self.z[i] - c.low[i], c.high[i] - self.z[i]) < 1e-6:

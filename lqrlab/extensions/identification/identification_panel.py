@@ -10,8 +10,9 @@ import jax
 from lqrlab.compute import checks
 from lqrlab.extensions import identification
 from lqrlab.extensions.identification import Log, fit_figures
-from lqrlab.extensions.identification.fit_figures import Finding
+from lqrlab.extensions.identification.fit_figures import FitSummary
 from lqrlab.systems import Plant, parameter_fields
+from lqrlab.workbench.figures.loop_design import one_plant
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
 from lqrlab.workbench.panels.live_panel import Check
@@ -31,12 +32,12 @@ def identify(
     *copy as code* writes it. Without a person it is the picture.
     """
     checks.instance("log", log, Log, "a log, as identification.read makes")
-    return Identifier(log, None if plant is None else controls.one_plant(plant)).at(values)
+    return Identifier(log, None if plant is None else one_plant(plant)).at(values)
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
-    """What is asked: names of signals, ranges [s] and the model; the order of a linear one, or a plant's parameters."""
+class FitRequest:
+    """Signals, ranges [s] and the model that are asked for; the order of a linear one, or a plant's parameters."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -46,7 +47,7 @@ class Setting:
     parameters: tuple[str, ...] = ()
 
 
-def find(log: Log, plant: Plant | None, asked: Setting, check: Check = lambda: None) -> Finding:
+def find(log: Log, plant: Plant | None, asked: FitRequest, check: Check = lambda: None) -> FitSummary:
     """The model that was asked for, found on the one range and shown on the other."""
     chosen, parts = log.chosen(asked.inputs, asked.outputs), []
     for name, (start, stop) in (("estimation", asked.estimation), ("validation", asked.validation)):
@@ -71,31 +72,41 @@ def find(log: Log, plant: Plant | None, asked: Setting, check: Check = lambda: N
     return fit_figures.of_fit(fit, parts[1], key)
 
 
-class Identifier(Panel[Setting, Finding]):
+class Identifier(Panel[FitRequest, FitSummary]):
     """The panel; its controls are attributes, ``inputs``, ``outputs`` and ``parameters`` by name."""
 
     def __init__(self, log: Log, plant: Plant | None = None) -> None:
         self._log, self._plant = log, plant
-        self._now: Finding | None = None
-        self._before: Finding | None = None
+        self._now: FitSummary | None = None
+        self._before: FitSummary | None = None
         self.inputs, self.outputs = (
             {s.name: _box(s.name, True) for s in signals} for signals in (log.inputs, log.outputs)
         )
         span = min(len(u) for u, _ in log.records) * log.dt
         self.estimation, self.validation = (
             ipywidgets.FloatRangeSlider(
-                value=ends, min=0.0, max=span, step=span / 200, readout_format=".3g", description=f"{name} [s]",
-                continuous_update=False, **controls.WIDE,
+                value=ends,
+                min=0.0,
+                max=span,
+                step=span / 200,
+                readout_format=".3g",
+                description=f"{name} [s]",
+                continuous_update=False,
+                **controls.WIDE,
             )
             for name, ends in (("estimation", (0.0, _SHARE * span)), ("validation", (_SHARE * span, span)))
-        )  # fmt: skip
+        )
         fields = {} if self._plant is None else parameter_fields(type(self._plant))
         models = [_LINEAR] if self._plant is None else [_LINEAR, self._plant.name]
         self.model = ipywidgets.ToggleButtons(options=models, description="model", **controls.WIDE)
         self.order = ipywidgets.IntSlider(
-            value=min(self._plant.n if self._plant else 2, _ORDERS), min=1, max=_ORDERS, description="order",
-            continuous_update=False, **controls.WIDE,
-        )  # fmt: skip
+            value=min(self._plant.n if self._plant else 2, _ORDERS),
+            min=1,
+            max=_ORDERS,
+            description="order",
+            continuous_update=False,
+            **controls.WIDE,
+        )
         self.parameters = {name: _box(name, bool(f.metadata["vary"])) for name, f in fields.items()}
         pages = {
             "model": [self.model, self.order, ipywidgets.HTML("free parameters:" * bool(fields))],
@@ -109,12 +120,12 @@ class Identifier(Panel[Setting, Finding]):
         self.track(**{name: getattr(self, name) for name in names})
         self.ask()
 
-    def _question(self) -> Setting:
+    def _question(self) -> FitRequest:
         linear = self.model.value == _LINEAR
         self.order.disabled = not linear
         for box in self.parameters.values():
             box.disabled = linear
-        return Setting(
+        return FitRequest(
             _ticked(self.inputs),
             _ticked(self.outputs),
             self.estimation.value,
@@ -123,10 +134,10 @@ class Identifier(Panel[Setting, Finding]):
             () if linear else _ticked(self.parameters),
         )
 
-    def _compute(self, question: Setting, check: Check) -> Finding:
+    def _compute(self, question: FitRequest, check: Check) -> FitSummary:
         return find(self._log, self._plant, question, check)
 
-    def _show(self, answer: Finding) -> None:
+    def _show(self, answer: FitSummary) -> None:
         self._before, self._now = self._now, answer
         self.draw(fit_figures.picture(answer, self._before))
 

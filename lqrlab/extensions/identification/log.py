@@ -12,6 +12,9 @@ from jaxtyping import Float
 from lqrlab.compute import checks
 from lqrlab.systems import Plant, Signal
 
+Record = tuple[Float[np.ndarray, "T m"], Float[np.ndarray, "T p"]]
+"""Inputs and outputs of one record."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Log:
@@ -42,9 +45,14 @@ class Log:
         return len(self.us)
 
     @property
-    def records(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Inputs ``[T, m]`` and outputs ``[T, p]`` of each record."""
+    def records(self) -> list[Record]:
+        """Inputs and outputs of each record."""
         return list(zip(np.split(self.us, self.first[1:]), np.split(self.ys, self.first[1:])))
+
+    def centred(self) -> tuple[list[Record], Float[np.ndarray, " m"], Float[np.ndarray, " p"]]:
+        """Records less the means of the whole log, and the means of inputs and outputs."""
+        u_mean, y_mean = self.us.mean(0), self.ys.mean(0)
+        return [(u - u_mean, y - y_mean) for u, y in self.records], u_mean, y_mean
 
     @property
     def signals(self) -> Iterator[tuple[Signal, np.ndarray]]:
@@ -108,10 +116,7 @@ class Log:
         second = self._each(lambda a: a[round(share * len(a)) :])
         if min(cuts) == 0 or any(c == len(u) for c, (u, _) in zip(cuts, self.records)):
             raise ValueError("share: one of the two parts would have a record without samples")
-        return (
-            self._changed(*first, f"first {share:.0%}"),
-            self._changed(*second, f"last {1 - share:.0%}"),
-        )
+        return (self._changed(*first, f"first {share:.0%}"), self._changed(*second, f"last {1 - share:.0%}"))
 
     def cut(self, start: float = 0.0, stop: float | None = None) -> Self:
         """Each record from ``start`` to ``stop`` [s] after it began."""
@@ -147,12 +152,15 @@ class Log:
             kept.append([known.index(checks.choice(kind, name, known)) for name in wanted])
         i, j = kept
         return dataclasses.replace(
-            self, us=self.us[:, i], ys=self.ys[:, j],
-            inputs=tuple(self.inputs[k] for k in i), outputs=tuple(self.outputs[k] for k in j),
-        )  # fmt: skip
+            self,
+            us=self.us[:, i],
+            ys=self.ys[:, j],
+            inputs=tuple(self.inputs[k] for k in i),
+            outputs=tuple(self.outputs[k] for k in j),
+        )
 
     def remarks(self) -> list[str]:
-        """What a careful engineer would notice in the signals: notes of reading, constants, saturation, steps.
+        """Remarks of a careful engineer on the signals: notes of reading, constants, saturation, steps.
 
         Also inputs that move together, too few samples, and outputs that do not follow any input.
         """

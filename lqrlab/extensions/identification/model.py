@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Model:
+class LinearModel:
     """x[t+1] = A x + B u + K e, y = C x + D u + e, with u, y as deviations from ``u_mean``, ``y_mean``.
 
     Attributes:
@@ -112,7 +112,7 @@ class Model:
         return A, B, C, D
 
     def _coordinate_steps(self) -> Float[np.ndarray, "k n_n"]:
-        """How the entries of A, B, C, D move with each entry of X where the state becomes (I + X) x."""
+        """Steps of the entries of A, B, C, D along each entry of X where the state becomes (I + X) x."""
         A, B, C, D = self.A, self.B, self.C, self.D
         n = len(A)
         units = np.eye(n * n).reshape(-1, n, n)
@@ -123,25 +123,30 @@ class Model:
 
     def simulate(self, log: Log) -> Float[np.ndarray, "T p"]:
         """Outputs from the inputs alone; the initial state of each record is fitted to it."""
-        return self._run(log, np.zeros_like(self.K))
+        return self.run(log, np.zeros_like(self.K))[0]
 
     def predict(self, log: Log) -> Float[np.ndarray, "T p"]:
         """Outputs one step ahead, from the inputs and the outputs before."""
-        return self._run(log, self.K)
+        return self.run(log, self.K)[0]
 
-    def _run(self, log: Log, K: np.ndarray) -> np.ndarray:
-        self._check(log)
+    def run(
+        self, log: Log, K: Float[np.ndarray, "n p"]
+    ) -> tuple[Float[np.ndarray, "T p"], Float[np.ndarray, "records n"]]:
+        """Outputs with the predictor's gain K, and the initial state of each record that fits it best."""
+        self.check(log)
         made = []
         for us, ys in log.records:
             u, y = us - self.u_mean, ys - self.y_mean
-            drive = np.concatenate([u @ (self.B - K @ self.D).T + y @ K.T], 1)
+            drive = u @ (self.B - K @ self.D).T + y @ K.T
             forced, free = responses(self.A - K @ self.C, self.C, drive[:, :, None])
             known = forced[..., 0] + u @ self.D.T
             x0 = np.linalg.lstsq(free.reshape(-1, self.order), (y - known).ravel(), rcond=None)[0]
-            made.append(known + free @ x0 + self.y_mean)
-        return np.concatenate(made)
+            made.append((known + free @ x0 + self.y_mean, x0))
+        outputs, starts = zip(*made)
+        return np.concatenate(outputs), np.stack(starts)
 
-    def _check(self, log: Log) -> None:
+    def check(self, log: Log) -> None:
+        """Refuse a log of other signals, or of another sample time."""
         names = [[s.name for s in given] for given in (self.inputs, self.outputs, log.inputs, log.outputs)]
         if names[:2] != names[2:]:
             raise ValueError(f"log: expected the signals {names[:2]} of the model, but found {names[2:]}")
@@ -155,7 +160,7 @@ class Model:
         return fit_percent(log.ys, self.predict(log) if predicted else self.simulate(log))
 
     def residuals(self, log: Log, lags: int = 25) -> Residuals:
-        """Whether what the predictor misses is white and has nothing to do with the inputs."""
+        """Tests of what the predictor misses: white, and independent of the inputs?"""
         return Residuals.of(log, log.ys - self.predict(log), lags)
 
     # To a design ---------------------------------------------------------------------------------------------
@@ -201,9 +206,15 @@ class Model:
     def lqg(self, Q: ArrayLike, R: ArrayLike) -> control.LQG:
         """The sampled LQG controller: the regulator of Q, R fed by the predictor with the identified gain K."""
         return control.lqg(
-            self.A, self.B, self.C, Q, R, self.K @ self.noise @ self.K.T + 1e-12 * np.eye(self.order),
-            self.noise, discrete=True,
-        )  # fmt: skip
+            self.A,
+            self.B,
+            self.C,
+            Q,
+            R,
+            self.K @ self.noise @ self.K.T + 1e-12 * np.eye(self.order),
+            self.noise,
+            discrete=True,
+        )
 
 
 def responses(

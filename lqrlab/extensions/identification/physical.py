@@ -9,7 +9,7 @@ import scipy.linalg
 from lqrlab import simulation
 from lqrlab.compute import checks
 from lqrlab.extensions.identification.filtering import filtered
-from lqrlab.extensions.identification.fitted_plant import Fit
+from lqrlab.extensions.identification.fitted_plant import FittedPlant
 from lqrlab.extensions.identification.log import Log, require_excitation
 from lqrlab.extensions.identification.shooting import DEFECT, Segments, first_states, minimised
 from lqrlab.systems import Plant, check_plant, parameter_fields
@@ -21,10 +21,19 @@ _LOOSE = 1e-2  # by which segments may fail to meet at first, relative to the st
 
 
 def fit(
-    plant: Plant, log: Log, parameters: Sequence[str] | None = None, *, method: str = "auto", starts: int = 8,
-    offsets: bool | Sequence[str] = False, defect: float = DEFECT, segment: int | None = None,
-    substeps: int | None = None, seed: int = 0, iterations: int = 100,
-) -> Fit:  # fmt: skip
+    plant: Plant,
+    log: Log,
+    parameters: Sequence[str] | None = None,
+    *,
+    method: str = "auto",
+    starts: int = 8,
+    offsets: bool | Sequence[str] = False,
+    defect: float = DEFECT,
+    segment: int | None = None,
+    substeps: int | None = None,
+    seed: int = 0,
+    iterations: int = 100,
+) -> FittedPlant:
     """Physical parameters of a plant from a log of its inputs and (some) outputs, named as the plant names them.
 
     Minimised is the sum of squares of the outputs' errors in units of their noise, which is estimated along, over the
@@ -102,9 +111,14 @@ def _offset(log: Log, offsets: bool | Sequence[str]) -> np.ndarray:
 
 
 def _cut(
-    plant: Plant, log: Log, names: tuple[str, ...], method: str, segment: int | None, offsets: np.ndarray,
+    plant: Plant,
+    log: Log,
+    names: tuple[str, ...],
+    method: str,
+    segment: int | None,
+    offsets: np.ndarray,
     substeps: int | None = None,
-) -> Segments:  # fmt: skip
+) -> Segments:
     """The log in one go, or in segments in which errors do not grow too much."""
     longest = max(len(u) for u, _ in log.records)
     bounded = _bounded_growth(plant, log.dt, longest)
@@ -124,7 +138,7 @@ def _cut(
 
 
 def _far_off(segments: Segments, log: Log) -> bool:
-    """Whether segments of the plant as given leave the log far behind: no slope there says where to go."""
+    """True if segments of the plant as given leave the log far behind: no slope there says where to go."""
     z = jnp.zeros(len(segments.coordinates.names))
     ys = np.asarray(segments.outputs(z, jnp.asarray(first_states(segments, log)))[0])
     ranges = np.ptp(log.ys, axis=0)
@@ -180,7 +194,7 @@ def _candidates(segments: Segments, starts: int, seed: int) -> np.ndarray:
 def _best_of_starts(
     segments: Segments, zs: np.ndarray, begin: np.ndarray, sigma: np.ndarray, iterations: int, gap: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where the search from the most promising parameter values ends, and the costs that they lead to."""
+    """End of the search from the most promising parameter values, and the costs that they lead to."""
     if len(zs) > 1:
         costs = np.asarray(segments.costs(jnp.asarray(zs), jnp.asarray(begin), jnp.asarray(sigma)))
         zs = zs[np.argsort(np.where(np.isfinite(costs), costs, np.inf), kind="stable")][:3]
@@ -209,26 +223,20 @@ def _noise(segments: Segments, free: np.ndarray, k: int) -> np.ndarray:
 
 def _finished(
     segments: Segments, free: np.ndarray, sigma: np.ndarray, defect: float, costs: np.ndarray, log: Log
-) -> Fit:
+) -> FittedPlant:
     z, offsets, starts = segments.unpacked(free)
     k = len(z)
     J = segments.condensed(free, sigma, defect, 0.0)[1]
     # all but the parameters eliminated
     R = np.asarray(np.linalg.qr(np.concatenate([J[:, k:], J[:, :k]], 1), mode="r"))[-k:, -k:]
-    c = segments.coordinates
-    plant = c.plant(segments.plant, jnp.asarray(z))
-    values = np.asarray(c.values(z))
-    return Fit(
-        plant,
-        c.names,
-        values,
-        z,
-        R.T @ R,
-        sigma,
-        offsets,
-        starts,
-        _outputs(segments, free),
-        costs,
+    return FittedPlant.of(
         segments,
-        log,
+        z,
+        information=R.T @ R,
+        noise=sigma,
+        offsets=offsets,
+        x0=starts,
+        predicted=_outputs(segments, free),
+        starts=costs,
+        log=log,
     )

@@ -11,7 +11,7 @@ import pandas as pd
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from lqrlab.compute import checks, extras
-from lqrlab.extensions.identification.fitted_plant import Fit
+from lqrlab.extensions.identification.fitted_plant import FittedPlant
 from lqrlab.systems import Plant
 
 _DEFECT = 1e-3  # by which segments may fail to meet, relative to the states' scales
@@ -43,9 +43,13 @@ class Posterior:
         all_values = self.values.reshape(-1, len(self.names))
         low, high = np.quantile(all_values, [0.025, 0.975], 0)
         columns = {
-            "mean": all_values.mean(0), "std": all_values.std(0), "2.5 %": low, "97.5 %": high,
-            "R̂": self.r_hat, "effective draws": self.effective,
-        }  # fmt: skip
+            "mean": all_values.mean(0),
+            "std": all_values.std(0),
+            "2.5 %": low,
+            "97.5 %": high,
+            "R̂": self.r_hat,
+            "effective draws": self.effective,
+        }
         return pd.DataFrame(columns, index=pd.Index(self.names, name="parameter"))
 
     def __str__(self) -> str:
@@ -53,7 +57,7 @@ class Posterior:
 
 
 def posterior(
-    fit: Fit,
+    fit: FittedPlant,
     key: PRNGKeyArray,
     num: int = 500,
     *,
@@ -65,7 +69,7 @@ def posterior(
 
     The likelihood is that of :func:`fit`: normal errors of the outputs, with the standard deviations that the fit
     found. Before the log, all values of a parameter within its declared range are equally likely (of its logarithm,
-    where the range is above zero). Where the log tells much, :meth:`Fit.sample` gives the same at once.
+    where the range is above zero). Where the log tells much, :meth:`FittedPlant.sample` gives the same at once.
 
     Args:
         fit: of physical parameters, not by ``method="filter"``.
@@ -80,7 +84,7 @@ def posterior(
 
     Source: M. D. Hoffman, A. Gelman, The No-U-Turn Sampler, JMLR 15 (2014); the sampler is blackjax's.
     """
-    checks.instance("fit", fit, Fit, "a fit of physical parameters, as identification.fit makes")
+    checks.instance("fit", fit, FittedPlant, "a fit of physical parameters, as identification.fit makes")
     checks.random_key(key)
     for name, value in (("num", num), ("chains", chains), ("warmup", warmup)):
         checks.whole(name, value, 2 if name == "num" else 1)
@@ -102,8 +106,13 @@ def posterior(
     r_hat = np.asarray(diagnostics.potential_scale_reduction(zs)).reshape(k)
     effective = np.asarray(diagnostics.effective_sample_size(zs)).reshape(k)
     return Posterior(
-        fit.plants(zs.reshape(-1, k)), fit.names, np.asarray(c.values(zs)), r_hat, effective, float(failed.mean())
-    )  # fmt: skip
+        fit.plants(zs.reshape(-1, k)),
+        fit.names,
+        np.asarray(c.values(zs)),
+        r_hat,
+        effective,
+        float(failed.mean()),
+    )
 
 
 def _drawn(
@@ -131,14 +140,14 @@ def _drawn(
     return jax.jit(jax.vmap(chain))(jax.random.split(key, chains))
 
 
-def _within(fit: Fit, s: Float[Array, "*batch k"]) -> Float[Array, "*batch k"]:
+def _within(fit: FittedPlant, s: Float[Array, "*batch k"]) -> Float[Array, "*batch k"]:
     """z between the ends of its range, for any real s: no chain runs into an edge."""
     c = fit.segments.coordinates
     low, high = (end.reshape((1,) * (s.ndim - 1) + end.shape) for end in (c.low, c.high))
     return low + (high - low) * jax.nn.sigmoid(s)
 
 
-def _laplace(fit: Fit, defect: float) -> tuple[Float[np.ndarray, " f"], Float[np.ndarray, "f f"]]:
+def _laplace(fit: FittedPlant, defect: float) -> tuple[Float[np.ndarray, " f"], Float[np.ndarray, "f f"]]:
     """The fit as the sampler's unknowns, and a square root of their covariance there (Laplace's approximation)."""
     c, k = fit.segments.coordinates, len(fit.z)
     at = fit.segments.packed(fit.z, fit.offsets, fit.x0)
@@ -151,8 +160,8 @@ def _laplace(fit: Fit, defect: float) -> tuple[Float[np.ndarray, " f"], Float[np
     return at, vectors / np.sqrt(np.maximum(values, 1e-12 * values.max()))
 
 
-def _log_likely(fit: Fit, free: Float[Array, " f"], defect: float) -> Float[Array, ""]:
-    """Of the log, given the unknowns in the order in which the fit packs them."""
+def _log_likely(fit: FittedPlant, free: Float[Array, " f"], defect: float) -> Float[Array, ""]:
+    """Log likelihood of the log, given the unknowns in the order in which the fit packs them."""
     s = fit.segments
     real, offsets, starts = s.unpacked(free)
     ys, ends = s.outputs(_within(fit, real), starts)

@@ -139,7 +139,7 @@ def _of_trajectory(run: Trajectory, plant: Plant | None, outputs: Sequence[str])
 
 
 def _table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
-    """Where the data come from, in words, and the data; columns without headings get ``names``."""
+    """Origin of the data in words, and the data; columns without headings get ``names``."""
     if isinstance(source, pd.DataFrame):
         return "the DataFrame", source
     if isinstance(source, Mapping):

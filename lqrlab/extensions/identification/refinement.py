@@ -12,15 +12,15 @@ from jaxtyping import Array, Float
 
 from lqrlab.compute import checks
 from lqrlab.extensions.identification.log import Log, require_excitation
-from lqrlab.extensions.identification.model import Model, responses
+from lqrlab.extensions.identification.model import LinearModel
 from lqrlab.extensions.identification.subspace import mirrored
 
 FOCUS = ("prediction", "simulation")
 
 
 def refine(
-    model: Model, log: Log, *, focus: str = "prediction", stable: bool = False, iterations: int = 30
-) -> Model:
+    model: LinearModel, log: Log, *, focus: str = "prediction", stable: bool = False, iterations: int = 30
+) -> LinearModel:
     """The model nearby that misses the log least, with the covariance of its entries.
 
     All entries of A, B, C, D, K, an initial state for each record and the outputs' mean are free; SciPy's trust region
@@ -40,7 +40,7 @@ def refine(
     Source: L. Ljung, System Identification, 2nd ed. (1999), sections 7.2, 9.
     """
     checks.choice("focus", focus, FOCUS)
-    model._check(log)
+    model.check(log)
     n, m, p = model.order, len(model.inputs), len(model.outputs)
     require_excitation(log, n + m)
     given = {name: getattr(model, name) for name in ("A", "B", "C", "D", "K")}
@@ -50,15 +50,22 @@ def refine(
     start = model if focus == "prediction" else dataclasses.replace(model, K=np.zeros((n, p)))
     fixed = {name: jnp.asarray(getattr(start, name)) for name in given}
     records = [(jnp.asarray(u - model.u_mean), jnp.asarray(y)) for u, y in log.records]
-    z0 = np.concatenate([*(given[name].ravel() for name in free), *_initial_states(start, log), model.y_mean])
+    ys, begin = start.run(log, start.K)
+    z0 = np.concatenate([*(given[name].ravel() for name in free), begin.ravel(), model.y_mean])
     _require_samples(log, len(z0), n)
-    weight = np.linalg.inv(np.linalg.cholesky(_covariance(log.ys - start._run(log, start.K))))
+    weight = np.linalg.inv(np.linalg.cholesky(_covariance(log.ys - ys)))
     for _ in range(2):  # once with the weights of the start, once with those of what was found
         args = (fixed, records, jnp.asarray(weight), tuple(free), (n, m, p))
         search = functools.partial(
-            scipy.optimize.least_squares, _values, z0, _values_of_slopes, x_scale="jac", max_nfev=iterations,
-            ftol=1e-7, args=args,
-        )  # fmt: skip
+            scipy.optimize.least_squares,
+            _values,
+            z0,
+            _values_of_slopes,
+            x_scale="jac",
+            max_nfev=iterations,
+            ftol=1e-7,
+            args=args,
+        )
         try:
             found = search()
         except np.linalg.LinAlgError:  # LAPACK gave up on the decomposition of a Jacobian; MINPACK needs none
@@ -74,9 +81,12 @@ def refine(
         made["A"] = mirrored(made["A"])
     covariance = _of_jacobian(found.jac)
     return dataclasses.replace(
-        model, **made, y_mean=np.asarray(y_mean), noise=_covariance(e),
+        model,
+        **made,
+        y_mean=np.asarray(y_mean),
+        noise=_covariance(e),
         covariance=_placed(covariance, given, free),
-    )  # fmt: skip
+    )
 
 
 def _require_samples(log: Log, unknown: int, n: int) -> None:
@@ -89,20 +99,8 @@ def _require_samples(log: Log, unknown: int, n: int) -> None:
         )
 
 
-def _initial_states(model: Model, log: Log) -> list[np.ndarray]:
-    """By least squares for each record, as the model's own predictions have them."""
-    found = []
-    for us, ys in log.records:
-        u, y = us - model.u_mean, ys - model.y_mean
-        drive = (u @ (model.B - model.K @ model.D).T + y @ model.K.T)[:, :, None]
-        forced, free = responses(model.A - model.K @ model.C, model.C, drive)
-        target = y - forced[..., 0] - u @ model.D.T
-        found.append(np.linalg.lstsq(free.reshape(-1, model.order), target.ravel(), rcond=None)[0])
-    return found
-
-
 def _values(z: np.ndarray, *args: Any) -> np.ndarray:
-    """What SciPy minimises; a predictor that is unstable on the way misses much, but not infinitely much."""
+    """Residuals that SciPy minimises; a predictor that is unstable on the way misses much, but not infinitely much."""
     return _bounded(_missed(jnp.asarray(z), *args))
 
 
@@ -144,9 +142,13 @@ def _unpacked(
 
 @functools.partial(jax.jit, static_argnames=("free", "sizes"))
 def _missed(
-    z: Array, fixed: dict[str, Array], records: list[tuple[Array, Array]], weight: Array, free: tuple[str, ...],
+    z: Array,
+    fixed: dict[str, Array],
+    records: list[tuple[Array, Array]],
+    weight: Array,
+    free: tuple[str, ...],
     sizes: tuple[int, int, int],
-) -> Float[Array, " k"]:  # fmt: skip
+) -> Float[Array, " k"]:
     """Innovations of all records, weighted by ``weight``, one after the other."""
     A, B, C, D, K, starts, mean = _unpacked(z, fixed, free, sizes)
 

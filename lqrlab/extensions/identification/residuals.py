@@ -1,4 +1,4 @@
-"""What a model leaves unexplained: is it white, and does it have nothing to do with the inputs?"""
+"""Tests of what a model leaves unexplained: is it white, and independent of the inputs?"""
 
 import dataclasses
 from typing import Self
@@ -37,12 +37,12 @@ class Residuals:
 
     @property
     def white(self) -> bool:
-        """Whether no more autocorrelations than chance allows are outside of the band."""
+        """True if no more autocorrelations are outside of the band than chance allows."""
         return bool(np.all(_share(self.auto, self.band) <= 0.05))
 
     @property
     def independent(self) -> bool:
-        """Whether past inputs explain nothing that the model left."""
+        """True if past inputs explain nothing that the model left."""
         lags = len(self.auto)
         return bool(np.all(_share(self.cross[lags + 1 :], self.band) <= 0.1))
 

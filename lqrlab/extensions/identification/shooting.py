@@ -20,12 +20,12 @@ T = TypeVar("T", np.ndarray, Array)
 
 DEFECT = 1e-5  # by which segments may fail to meet, relative to the states' scales
 PULL = 0.03
-"""Of scaled parameters towards the values that were given, in units of the noise."""
+"""Pull of scaled parameters towards the values that were given, in units of the noise."""
 
 
 @pytree
 @dataclasses.dataclass(frozen=True, eq=False)
-class Coordinates:
+class ScaledParameters:
     """Parameters as a fit sees them: logarithms where the range is above zero, else shares of the default.
 
     Attributes:
@@ -48,7 +48,6 @@ class Coordinates:
         low, high = (np.array([float(fields[n].metadata[end]) for n in names]) for end in ("low", "high"))
         positive = (low > 0) & (base > 0)
         span = np.where(positive, 0.0, np.where(base != 0, np.abs(base), 0.1 * (high - low)))
-        base = np.where(positive, base, base)
 
         def inverse(v: np.ndarray) -> np.ndarray:
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -90,7 +89,7 @@ class Segments:
     """
 
     plant: Plant
-    coordinates: Coordinates
+    coordinates: ScaledParameters
     which: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     us: Float[np.ndarray, "S L m"]
     ys: Float[np.ndarray, "S L p"]
@@ -123,7 +122,7 @@ class Segments:
 
         mask = np.stack([np.arange(size) < b - a for a, b, _ in pieces])
         follows = np.array([later for *_, later in pieces])
-        coordinates = Coordinates.of(plant, names)
+        coordinates = ScaledParameters.of(plant, names)
         return cls(
             plant,
             coordinates,
@@ -159,7 +158,7 @@ class Segments:
 
     @jax.jit
     def outputs(self, z: Float[Array, " k"], starts: Float[Array, "S n"]) -> tuple[Array, Array]:
-        """Of all segments: outputs ``[S, L, p]``, ends ``[S, n]``."""
+        """Simulations of all segments: outputs ``[S, L, p]``, ends ``[S, n]``."""
         return jax.vmap(self.simulated, (None, 0, 0))(z, starts, jnp.asarray(self.us))
 
     @jax.jit
@@ -247,9 +246,13 @@ def _finite(rows: Float[np.ndarray, "*batch r f"]) -> Float[np.ndarray, "*batch 
 
 
 def minimised(
-    segments: Segments, free: np.ndarray, sigma: np.ndarray, iterations: int, defect: float = DEFECT,
+    segments: Segments,
+    free: np.ndarray,
+    sigma: np.ndarray,
+    iterations: int,
+    defect: float = DEFECT,
     tolerance: float = 1e-8,
-) -> tuple[np.ndarray, float]:  # fmt: skip
+) -> tuple[np.ndarray, float]:
     """The unknowns that miss the log least, and half the sum of squares."""
     kept: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
 
@@ -266,14 +269,21 @@ def minimised(
         np.append(c.high + 1e-9, np.full(rest, np.inf)),
     )
     found = scipy.optimize.least_squares(
-        lambda v: both(v)[0], free, lambda v: both(v)[1], bounds=bounds, x_scale="jac", max_nfev=iterations,
-        xtol=1e-8, ftol=tolerance, gtol=1e-10,
-    )  # fmt: skip
+        lambda v: both(v)[0],
+        free,
+        lambda v: both(v)[1],
+        bounds=bounds,
+        x_scale="jac",
+        max_nfev=iterations,
+        xtol=1e-8,
+        ftol=tolerance,
+        gtol=1e-10,
+    )
     return found.x, float(found.cost)
 
 
 def first_states(segments: Segments, log: Log) -> Float[np.ndarray, "S n"]:
-    """Where segments begin, roughly: measured states as they are, others by a Kalman filter of the linearised plant."""
+    """First states of segments: measured ones as they are, others by a Kalman filter of the linearised plant."""
     plant = segments.plant
     x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
     n, which = plant.n, segments.which

@@ -11,8 +11,7 @@ from jaxtyping import Float
 from lqrlab import control
 from lqrlab.compute import checks
 from lqrlab.extensions.identification.log import Log, require_excitation
-from lqrlab.extensions.identification.model import Model, responses
-from lqrlab.extensions.identification.regression import arx, deviations
+from lqrlab.extensions.identification.model import LinearModel, responses
 
 METHODS = ("n4sid", "moesp", "cva")
 
@@ -26,9 +25,14 @@ def hankel(a: Float[np.ndarray, "*batch T k"], rows: int) -> Float[np.ndarray, "
 
 
 def subspace(
-    log: Log, order: int | None = None, *, method: str = "n4sid", horizon: int | None = None,
-    feedthrough: bool = False, stable: bool = False,
-) -> Model:  # fmt: skip
+    log: Log,
+    order: int | None = None,
+    *,
+    method: str = "n4sid",
+    horizon: int | None = None,
+    feedthrough: bool = False,
+    stable: bool = False,
+) -> LinearModel:
     """A model from the subspace that past inputs and outputs span in the future outputs.
 
     Args:
@@ -78,7 +82,7 @@ def _horizon(log: Log, order: int, horizon: int | None) -> int:
 
 
 def _project(log: Log, i: int, method: str) -> _Projection:
-    records, *means = deviations(log)
+    records, *means = log.centred()
     p, m = log.ys.shape[1], log.us.shape[1]
     scale_u, scale_y = (np.maximum(a.std(0), 1e-300) for a in (log.us, log.ys))
     blocks = []
@@ -111,7 +115,9 @@ def _project(log: Log, i: int, method: str) -> _Projection:
     return _Projection(scale * (weight @ left), values, scale * past / back, (means[0], means[1]))
 
 
-def _realised(log: Log, found: _Projection, order: int, i: int, feedthrough: bool, stable: bool) -> Model:
+def _realised(
+    log: Log, found: _Projection, order: int, i: int, feedthrough: bool, stable: bool
+) -> LinearModel:
     """A, C from the observability matrix, K from states that the past gives, then B, D by least squares."""
     p = log.ys.shape[1]
     gamma = found.left[:, :order] * np.sqrt(found.values[:order])
@@ -131,7 +137,7 @@ def _realised(log: Log, found: _Projection, order: int, i: int, feedthrough: boo
     w = X1 - known @ np.linalg.lstsq(known, X1, rcond=None)[0]
     K = _gain(A, C, w, e)
     B, D = input_matrices(log, A, C, K, found.means, feedthrough)
-    model = Model(
+    model = LinearModel(
         A, B, C, D, K, np.eye(p), log.dt, log.inputs, log.outputs, *found.means, singular_values=found.values
     )
     missed = log.ys - model.predict(log)
@@ -190,9 +196,13 @@ def mirrored(A: np.ndarray) -> np.ndarray:
 
 
 def orders(
-    log: Log, candidates: Sequence[int] = range(1, 11), *, validation: Log | None = None, method: str = "n4sid",
+    log: Log,
+    candidates: Sequence[int] = range(1, 11),
+    *,
+    validation: Log | None = None,
+    method: str = "n4sid",
     feedthrough: bool = False,
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """One row an order: singular value, AIC, BIC, and how well a log that was held out is predicted and simulated.
 
     Args:
@@ -225,52 +235,3 @@ def orders(
             }
         )
     return pd.DataFrame(rows).set_index("order")
-
-
-def era(log: Log, order: int, *, lags: int = 20) -> Model:
-    """The eigensystem realisation of the pulse responses of input and innovation, which a long ARX gives (OKID).
-
-    Args:
-        log: any excitation, a pulse among them.
-        order: number of states.
-        lags: of the ARX model; more than the plant's memory under its predictor.
-
-    Source: J.-N. Juang, M. Phan, L. G. Horta, R. W. Longman, Identification of observer/Kalman filter Markov
-    parameters, J. Guidance 16(2), 1993.
-    """
-    checks.whole("order", order)
-    long = arx(log, lags)
-    pulses = dataclasses.replace(long, B=np.concatenate([long.B, long.K], 1), D=np.zeros((len(long.C), 0)))
-    p, m = log.ys.shape[1], log.us.shape[1]
-    X, blocks = pulses.B, []
-    for _ in range(2 * lags):
-        blocks.append(long.C @ X)
-        X = long.A @ X
-    A, B, C, s = realise(np.stack(blocks), order)
-    D = np.zeros((p, m))
-    return dataclasses.replace(
-        long, A=A, B=B[:, :m], C=C, D=D, K=B[:, m:], covariance=None, singular_values=s
-    )
-
-
-def realise(
-    pulses: Float[np.ndarray, "k p m"], order: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A, B, C of the balanced model whose pulse response CB, CAB, … is near to this, and singular values (Ho-Kalman).
-
-    Source: J.-N. Juang and R. S. Pappa, An eigensystem realization algorithm for modal parameter identification, J.
-    Guidance 8(5), 1985.
-    """
-    k, p, m = pulses.shape
-    rows = k // 2
-    if checks.whole("order", order) > rows * min(p, m) or rows < 1:
-        raise ValueError(
-            f"order: expected at most {rows * min(p, m)} from {k} pulse responses, but found {order}"
-        )
-    H = np.block([[pulses[i + j] for j in range(k - rows)] for i in range(rows)])
-    H1 = np.block([[pulses[i + j + 1] for j in range(k - rows)] for i in range(rows - 1)])
-    left, s, right = np.linalg.svd(H, full_matrices=False)
-    root = np.sqrt(s[:order])
-    observe, reach = left[:, :order] * root, root[:, None] * right[:order]
-    A = np.linalg.lstsq(observe[:-p], H1 @ np.linalg.pinv(reach), rcond=None)[0]
-    return A, reach[:, :m], observe[:p], s

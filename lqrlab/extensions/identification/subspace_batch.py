@@ -23,7 +23,7 @@ class Realisations(NamedTuple):
 
 
 def subspaces(us: ArrayLike, ys: ArrayLike, order: int, *, horizon: int | None = None) -> Realisations:
-    """What :func:`subspace` does (oblique projection, no feedthrough), for a batch of records of one length.
+    """Models as :func:`subspace` finds them (oblique projection, no feedthrough), of a batch of records of one length.
 
     B is the one whose simulation, from an initial state of each record's own, misses least; the plants have to be
     stable. Nothing is checked of single records: look at ``singular_values``, and at how the models simulate.

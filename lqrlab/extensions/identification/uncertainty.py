@@ -1,4 +1,4 @@
-"""Design for a plant that is not quite known: what a gain costs on all plants that a log allows."""
+"""Design for a plant that is not quite known: cost of a gain on all plants that a log allows."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ OBJECTIVES = ("mean", "p95")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Doubt:
-    """What one gain does to many plants; prints as a sentence.
+class CostUncertainty:
+    """Costs of one gain on many plants; prints as a sentence.
 
     Attributes:
         excess: cost above each plant's own optimum, relative to it; inf where the loop is unstable.
@@ -38,12 +38,12 @@ class Doubt:
         return float(np.mean(np.isfinite(self.excess)))
 
     def quantile(self, q: float) -> float:
-        """Of the excess; inf where so many loops are unstable."""
+        """Quantile of the excess; inf where so many loops are unstable."""
         return float(np.sort(self.excess)[min(int(np.ceil(q * len(self.excess))), len(self.excess)) - 1])
 
     @property
     def mean(self) -> float:
-        """Of the excess over all plants: inf if one loop is unstable."""
+        """Mean excess over all plants: inf if one loop is unstable."""
         return float(np.mean(self.excess))
 
     def __str__(self) -> str:
@@ -54,10 +54,11 @@ class Doubt:
         )
 
 
-def under_doubt(plants: Plant, K: ArrayLike) -> Doubt:
-    """What the gain K ``[m, n]`` (u = −Kx, sampled) costs on each plant of a batch, as :meth:`Fit.sample` draws it.
+def under_uncertainty(plants: Plant, K: ArrayLike) -> CostUncertainty:
+    """Excess cost of the gain K ``[m, n]`` (u = −Kx, sampled) on each plant of a batch.
 
-    Costs are those of initial states as large as the states' scales, independent of one another.
+    The batch is such as :meth:`FittedPlant.sample` draws. Costs are those of initial states as large as the states'
+    scales, independent of one another.
     """
     problem, start = _problems(plants)
     K = jnp.asarray(checks.real("K", K), float)
@@ -70,7 +71,7 @@ def under_doubt(plants: Plant, K: ArrayLike) -> Doubt:
     excess = np.full(len(F), np.inf)
     if stable.any():
         excess[stable] = np.asarray(_excess(problem[np.flatnonzero(stable)], K, start))
-    return Doubt(excess)
+    return CostUncertainty(excess)
 
 
 def _problems(plants: Plant) -> tuple[Problem, Array]:
@@ -102,7 +103,7 @@ def robust_gain(
     outside of the unit circle they are, so a start need not stabilise all.
 
     Args:
-        plants: as :meth:`Fit.sample` draws them.
+        plants: as :meth:`FittedPlant.sample` draws them.
         objective: ``"mean"`` or ``"p95"``.
         K: gain to start from; the best of some of the plants' own optima if left out.
         iterations: at most so many.
@@ -146,10 +147,15 @@ def _objective(problem: Problem, start: Array, objective: str, K: Array) -> Arra
 
 
 def regret(
-    plant: Plant, log: Log, seconds: Sequence[float], *, key: PRNGKeyArray, num: int = 100,
+    plant: Plant,
+    log: Log,
+    seconds: Sequence[float],
+    *,
+    key: PRNGKeyArray,
+    num: int = 100,
     parameters: Sequence[str] | None = None,
-) -> pd.DataFrame:  # fmt: skip
-    """What more data buys: the doubt that is left after each of several lengths of a log.
+) -> pd.DataFrame:
+    """Value of more data: the uncertainty that is left after each of several lengths of a log.
 
     Args:
         plant: as :func:`fit` takes it.
@@ -173,8 +179,8 @@ def regret(
         )
         near = found.plant
         K = control.lqrd(*near.matrices(), *near.weights(), near.dt).K
-        doubt = under_doubt(found.sample(key, num), K)
-        rows.append((length, doubt.mean, doubt.quantile(0.95), doubt.stable))
+        left = under_uncertainty(found.sample(key, num), K)
+        rows.append((length, left.mean, left.quantile(0.95), left.stable))
     frame = pd.DataFrame(rows, columns=["seconds", "mean", "p95", "stable"]).set_index("seconds")
     frame["c/T"] = frame["mean"].iloc[-1] * frame.index[-1] / frame.index
     return frame

@@ -1,4 +1,4 @@
-"""What of a robot can be no plant, and what is left out of one: in words, each with its way out."""
+"""Checks of robots: parts that no plant can have, and parts that are left out, each with its way out."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -105,7 +105,7 @@ def _springs(m: Any) -> Iterator[str]:
 
 
 def left_out(m: Any, q: np.ndarray) -> tuple[str, list[str]]:
-    """What the model has besides smooth motion, in words, and which of that acts at rest at ``q``."""
+    """Parts of the model besides smooth motion, in words, and which of them act at rest at ``q``."""
     kinds, acting = [], []
     data = library().MjData(m)
     data.qpos[:] = q
@@ -136,12 +136,12 @@ def left_out(m: Any, q: np.ndarray) -> tuple[str, list[str]]:
 
 
 def touches(m: Any) -> bool:
-    """Whether anything of the model can touch anything else."""
+    """True if anything of the model can touch anything else."""
     return bool(m.npair or (m.ngeom > 1 and np.any(m.geom_contype) and np.any(m.geom_conaffinity)))
 
 
 def suspects(m: Any) -> str:
-    """What may make a model move otherwise than its tables say: what of it the model has, or else examples."""
+    """Reasons for a model to move otherwise than its tables say: those that it has, or else examples."""
     delays, curved = getattr(m, "actuator_delay", ()), "have a stiffness or damping that is not constant"
     tables = [getattr(m, name, np.zeros(1)) for name in ("jnt_stiffnesspoly", "dof_dampingpoly")]
     carried = m.jnt_actgravcomp.astype(bool) & m.jnt_actfrclimited.astype(bool)

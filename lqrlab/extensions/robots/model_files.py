@@ -14,7 +14,7 @@ from lqrlab.compute import checks, extras
 from lqrlab.extensions.robots.multibody import Body, Joint, Tree
 
 SUFFIXES = (".xml", ".mjcf", ".urdf")
-"""What a robot's file may end in."""
+"""Endings of robots' files."""
 _MOST_BYTES = 64 * 2**20
 
 
@@ -159,12 +159,12 @@ def _fix(mujoco: ModuleType, spec: Any, names: Sequence[str]) -> None:
 
 
 def _width(m: Any, joint: int) -> int:
-    """How many numbers say where a joint is."""
+    """Number of coordinates of a joint."""
     return {0: 7, 1: 4}.get(int(m.jnt_type[joint]), 1)  # free, ball
 
 
 def disabled(m: Any, *names: str) -> bool:
-    """Whether one of the flags of a model's options, called as in MuJoCo, switches something off."""
+    """True if one of the flags of a model's options, called as in MuJoCo, switches something off."""
     bits = library().mjtDisableBit
     return any(m.opt.disableflags & int(getattr(bits, f"mjDSBL_{name}", 0)) for name in names)
 

@@ -80,7 +80,7 @@ class Tree(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """In the world: joints' axes and points on them [q, 3]; bodies' centres [b, 3] and principal axes [b, 3, 3]."""
+    """Joints' axes and points on them [q, 3], bodies' centres [b, 3] and principal axes [b, 3, 3], in the world."""
 
     axis: Array
     anchor: Array
@@ -117,7 +117,7 @@ class Multibody(Mechanical):
         return jnp.stack([getattr(self, name) if name else none for name in self.masses])
 
     def frames(self, q: Position) -> Frames:
-        """Where joints and bodies are, from the world outwards."""
+        """Places of joints and bodies, from the world outwards."""
         tree, one = self.tree.astype(q.dtype), np.eye(3, dtype=q.dtype)
         turns: list[Any] = [one]  # NumPy's as long as nothing moves
         places: list[Any] = [np.zeros(3, q.dtype)]
@@ -187,7 +187,7 @@ class Multibody(Mechanical):
         return 0.5 * (v @ self.mass_matrix(q) @ v)
 
     def potential(self, q: Position) -> Energy:
-        """Of the weights and of the joints' springs."""
+        """Forces of the weights and of the joints' springs."""
         tree = self.tree.astype(q.dtype)
         weights = self.gravity * self._mass() * tree.weight
         return 0.5 * jnp.sum(tree.stiffness * (q - tree.relaxed) ** 2) - weights @ (
@@ -195,7 +195,7 @@ class Multibody(Mechanical):
         )
 
     def forces(self, q: Position, v: Velocity, u: Input) -> Force:
-        """Of the actuators within their limits, and of the joints' damping."""
+        """Forces of the actuators within their limits, and of the joints' damping."""
         tree = self.tree.astype(q.dtype)
         gear = jnp.stack([getattr(self, name) for name in self.gears])
         motion = jnp.stack(

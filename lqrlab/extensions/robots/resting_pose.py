@@ -1,4 +1,4 @@
-"""Where a robot rests: the inputs that hold a pose, solved for on MuJoCo's own forces."""
+"""Rest of a robot: the inputs that hold a configuration, solved for on MuJoCo's forces."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from lqrlab.extensions.robots.multibody import Tree
 
 
 class Rest(NamedTuple):
-    """Where a robot is held.
+    """A configuration in which a robot is held.
 
     Attributes:
         q, u: joints' positions [q], actuators' controls [m].
@@ -89,7 +89,7 @@ def _check_limits(m: Any, q: np.ndarray, u: np.ndarray) -> None:
 
 
 def _at_rest(m: Any, tree: Tree, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each actuator of a robot at rest: force for a unit of its input, and without input [m]."""
+    """Actuators of a robot at rest: force of each for a unit of its input, and without input [m]."""
     motion = np.stack([np.ones(m.nu), m.actuator_gear[:, 0] * (q @ tree.acts_on)])
     return np.sum(tree.gain[:, :2].T * motion, 0), np.sum(tree.bias[:, :2].T * motion, 0)
 
@@ -144,7 +144,7 @@ def _statics(m: Any, q: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _independent(columns: np.ndarray) -> list[int]:
-    """Which columns of a matrix span all of them."""
+    """Columns of a matrix that span all of them."""
     import scipy.linalg
 
     if not columns.size:
@@ -155,7 +155,7 @@ def _independent(columns: np.ndarray) -> list[int]:
 
 
 def _not_held(m: Any, start: np.ndarray, near: np.ndarray | None) -> str:
-    """Which joint no input holds, and where the robot could be held."""
+    """The joint that no input holds, and where the robot could be held, in words."""
     force, drive, _ = _statics(m, np.array(start, float), np.zeros(m.nu))
     left = force - drive @ np.linalg.lstsq(drive, force, rcond=1e-9)[0]
     worst = int(np.argmax(np.abs(left)))

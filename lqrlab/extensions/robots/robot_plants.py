@@ -125,7 +125,7 @@ def _signals(m: Any, rest: Rest) -> tuple[tuple[Signal, ...], tuple[Signal, ...]
 
 
 def _kind(gain: np.ndarray, bias: np.ndarray, unit: str, *, normalised: bool) -> tuple[str, str, float]:
-    """What an actuator's input is, its unit, and the input of a servo for one large unit of its joint (else 0).
+    """Kind of an actuator's input, its unit, and the input of a servo for one large unit of its joint (else 0).
 
     The input has a unit where the model leaves no factor between it and what it is called after.
     """

@@ -49,7 +49,7 @@ class Loops(NamedTuple):
 
     @property
     def plants(self) -> int:
-        """How many different loops there are."""
+        """Number of different loops."""
         return max(len(a) for a in jax.tree.leaves((self.model, self.K, self.low, self.noise)))
 
 

@@ -1,4 +1,4 @@
-"""How many loops are worked through together: blocks that fit a core's cache."""
+"""Blocks of loops that fit a core's cache."""
 
 from typing import NamedTuple
 

@@ -121,7 +121,7 @@ def _call(layout: Layout, firsts: Array, loops: Loops, x0: Array, key: PRNGKeyAr
         numbers = first + jnp.arange(layout.width, dtype=jnp.int32)
 
         def of_block(a: Array) -> Array:
-            """What belongs to the block's loops, with them on the last axis ``[…, width or 1]``."""
+            """Arrays of the block's loops, with the loops on the last axis ``[…, width or 1]``."""
             if len(a) == 1:
                 return a[0][..., None]
             if layout.shared:

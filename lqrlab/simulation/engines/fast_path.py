@@ -74,7 +74,7 @@ def rollout(
 
 
 def _shared_out(*arrays: object) -> bool:
-    """Whether any is on several devices, where a scan leaves it and an engine would not."""
+    """True if any array is on several devices, where a scan leaves it and an engine would not."""
     return any(len(a.devices()) > 1 for a in arrays if isinstance(a, jax.Array) and not checks.traced(a))
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import lqrlab
-from lqrlab.workbench.cli import data_commands, doctor, listing, options
+from lqrlab.workbench.cli import data_commands, doctor, options
 from lqrlab.workbench.cli.options import PATH, as_json, complete
-from lqrlab.workbench.runs import pipeline
+from lqrlab.workbench.runs import notebooks, pipeline
 
 if TYPE_CHECKING:
     from lqrlab.systems import Plant
@@ -24,15 +24,25 @@ COMMANDS = "lqrlab.commands"
 """Entry points of further commands."""
 MATTER = ("run", "report", "sweep", "systems", "doctor")
 RESUMED = ("run", "sweep", "data", "train")
-_DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there and repeat the command")
+_DISK = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there and run the same command again")
 _DISK |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give a folder that may be written to")
 
 
 class _Group(click.Group):
     """Turns what went wrong into one clean line: exit code 2 for a wrong request, 1 for a failed run."""
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands with their short help; those of extensions by name, or asking for help would import them."""
+        names = self.list_commands(ctx)
+        width = formatter.width - 6 - max(map(len, names))
+        with formatter.section("Commands"):
+            own = [name for name in names if name in self.commands]
+            formatter.write_dl([(name, self.commands[name].get_short_help_str(width)) for name in own])
+        if added := ", ".join(name for name in names if name not in self.commands):
+            formatter.write_text(f"Commands of extensions: {added}.")
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """What matters most comes first, not the alphabet; then what extensions add."""
+        """Names of the commands, the most important first; then those of extensions."""
         names = [*MATTER, *(name for name in self.commands if name not in MATTER)]
         return [*names, *importlib.metadata.entry_points(group=COMMANDS).names]
 
@@ -69,12 +79,12 @@ class _Group(click.Group):
             raise click.UsageError(words, error.ctx) from None
         except KeyboardInterrupt:
             resumes = ctx.invoked_subcommand in RESUMED
-            click.echo("\nstopped" + "; it resumes when the command is repeated" * resumes, err=True)
+            click.echo("\nstopped" + "; the same command resumes it" * resumes, err=True)
             sys.exit(130)
 
 
 def _in_words(error: OSError) -> str:
-    """Which file, what the operating system said of it, what to do."""
+    """An error of the operating system in words: the file, what went wrong, what to do."""
     said = error.strerror or str(error) or type(error).__name__
     where = f"{error.filename}: " if error.filename is not None else ""
     advice = _DISK.get(error.errno or 0)
@@ -102,7 +112,7 @@ def main(traceback: bool) -> None:
 def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: Any) -> None:
     """Run the notebooks 01 to 04 in order, or each NOTEBOOK named, and write the report.
 
-    What is finished and up to date is skipped, so an interrupted run resumes when the command is repeated.
+    What is finished and up to date is skipped, so the same command resumes an interrupted run.
 
     NAME is notebook.parameter, as in -p 03_training.learning_rate=1e-3, or a parameter alone for all
     notebooks that have it; lqrlab list shows them.
@@ -127,10 +137,9 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
 @options.folder("Of the sweep.  [default: data/sweeps/NOTEBOOK]")
 @click.option(
     "--executor",
-    type=click.Choice(["auto", "notebooks", "vmap"]),
-    default="auto",
-    show_default=True,
-    help="A notebook a point, or all points in one program.",
+    type=click.Choice(["notebooks", "vmap"]),
+    default="notebooks",
+    help="A notebook a point (default), or trainings in one program; a plant's points always are.",
 )
 @click.option("--workers", type=click.IntRange(1), help="Runs at a time.  [default: half the cores]")
 @click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
@@ -150,9 +159,9 @@ def sweep(target: str, overrides: dict[str, str], listed: Path | None, as_json: 
     factors of the weights (q_STATE, r_INPUT) can be set: lqrlab sweep cart_pole -p pole_length=0.1:1 -p
     q_angle=0.1:10:log --random 5000
     """
-    from lqrlab.workbench.runs import comparison, sweep, sweep_plan
+    from lqrlab.workbench.runs import comparison, points, sweep, sweep_plan
 
-    rows = sweep_plan.read_list(listed) if listed else ({},)
+    rows = points.read_list(listed) if listed else ({},)
     asked = sweep_plan.Sweep(target, overrides, rows, **kwargs)
     folder = sweep.sweep(asked, stream=sys.stderr if as_json else None)
     if asked.dry_run:
@@ -182,6 +191,26 @@ def report(folder: Path | None, show: bool) -> None:
     click.echo(index)
     if show:
         click.launch(index.resolve().as_uri())
+
+
+@main.command("list")
+@click.argument("names", nargs=-1, metavar="[NOTEBOOK]...", shell_complete=complete("notebook"))
+@options.source
+def listing(names: tuple[str, ...], source: Path | None) -> None:
+    """List the notebooks, their questions and parameters, or those of each NOTEBOOK named.
+
+    A parameter is set with -p NAME=VALUE by lqrlab run and lqrlab sweep.
+    """
+    from lqrlab.workbench.runs.terminal import table
+
+    folder = pipeline.find_source(source)
+    wanted = names or [path.stem for path in sorted(folder.glob(notebooks.NUMBERED))]
+    for nb in notebooks.named(folder, wanted):
+        known = [p for p in nb.parameters.values() if p.name not in notebooks.BY_OPTION]
+        kinds = (p.type.__name__ if type(p.type) is type else str(p.type) for p in known)
+        rows = [(p.name, kind, repr(p.default), p.about) for p, kind in zip(known, kinds)]
+        click.echo(f"{nb.name}: {nb.question or nb.title}")
+        click.echo("\n".join(f"  {line}" for line in table(rows, wide=False).splitlines()) + "\n")
 
 
 @main.command()
@@ -265,11 +294,6 @@ def init(folder: Path) -> None:
     click.echo(f"made {folder}: cd {folder} && lqrlab run --profile tiny")
 
 
-for command in (
-    data_commands.data,
-    data_commands.train,
-    doctor.doctor,
-    listing.listing,
-):
+for command in (data_commands.data, data_commands.train, doctor.doctor):
     main.add_command(command)
 options.with_plants(main)

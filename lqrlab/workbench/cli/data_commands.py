@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from lqrlab.compute import checks
 from lqrlab.workbench.cli import options
 from lqrlab.workbench.cli.options import PATH
 from lqrlab.workbench.runs import notebooks, pipeline
@@ -47,11 +46,9 @@ def generate(
     compute.setup()
     try:
         given = read_object(config) if config else {}
-    except OSError as error:
-        raise ValueError(f"--config {config}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise ValueError(f"--config {config}: {error}") from None
-    dataset.DataConfig.from_dict(given)  # what is wrong in the file is told as such
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--config {config}: {getattr(error, 'strerror', None) or error}") from None
+    dataset.DataConfig.from_dict(given)  # an error in the file is told as such
     kinds = typing.get_type_hints(dataset.DataConfig)
     typed = {name: notebooks.from_text(value, kinds.get(name, str)) for name, value in overrides.items()}
     wanted = dataset.DataConfig.from_json(json.dumps(given | typed))
@@ -60,7 +57,9 @@ def generate(
         progress = held.enter_context(Progress(even=True))
 
         def show(done: int, total: int, what: str) -> None:
-            progress.update(name, min(done + 1, total), what, total=total)
+            if done == 0:
+                progress.begin(name, total)
+            progress.step(min(done + 1, total), what)
 
         asked = any(value is not None for value in engine_options.values())
         engine = held.enter_context(cluster.engine(**engine_options, say=progress.say)) if asked else None
@@ -68,7 +67,7 @@ def generate(
         made = dataset.generate(wanted, path, progress=show, engine=engine, devices=local, say=progress.say)
         rows = "segments of trajectories" if wanted.segmented else "trajectories"
         counts = f"{made.record['variants']} variants, {made.record['trajectories']} {rows}"
-        progress.close(name, "✓", counts)
+        progress.end("✓", counts)
     click.echo(f"card: {data_card.write(made)}")
 
 
@@ -94,8 +93,8 @@ def verify(path: Path) -> None:
 def train(folder: Path, profile: str, overrides: dict[str, str], processes: int, source: Path | None) -> None:
     """Train on FOLDER/dataset as notebook 03 does, without the notebook, on one process or on several.
 
-    Several tasks of a Slurm step find each other: srun lqrlab train FOLDER. Interrupted, it resumes when the command
-    is repeated; lqrlab run 03_training --folder FOLDER then shows what was trained.
+    Several tasks of a Slurm step find each other: srun lqrlab train FOLDER. The same command resumes an interrupted
+    training; lqrlab run 03_training --folder FOLDER then shows what was trained.
     """
     from lqrlab import compute, dataset, learning
 
@@ -107,21 +106,20 @@ def train(folder: Path, profile: str, overrides: dict[str, str], processes: int,
     chain, given = notebooks.named(source, ("03_training",)), notebooks.read_profile(source, profile)
     given = {name: values for name, values in given.items() if name == "03_training"}
     values: dict[str, Any] = dict(notebooks.effective(chain, given, overrides)["03_training"])
-    values["checkpoint_every"] = 5 * int(str(values["report_every"]))
+    values["train_options"] = {"checkpoint_every": 5 * values["report_every"]} | values["train_options"]
 
     def line(row: dict[str, float]) -> None:
         shown = ("step", "loss", "validation_loss", "validation_efficiency", "windows_per_second")
         click.echo("  ".join(f"{name} {row[name]:.6g}" for name in shown))
 
-    checks.choice("loading", values["loading"], dataset.sources.KINDS)
     chosen = {name: values[name] for name in ("batch_size", "window", "seed")}
     try:
         fit = learning.fit(
-            dataset.source(dataset.open(folder / "dataset"), kind=values["loading"], **chosen),
-            notebooks.config(learning.ModelConfig, values),
-            notebooks.config(learning.TrainConfig, values),
+            dataset.source(dataset.open(folder / "dataset"), **chosen),
+            notebooks.config(learning.ModelConfig, values, "model_options"),
+            notebooks.config(learning.TrainConfig, values, "train_options"),
             folder,
-            backend=notebooks.config(compute.Backend, values),
+            backend=notebooks.config(compute.Backend, values, "backend_options"),
             progress=line,
         )
     except learning.NonFiniteLossError as error:

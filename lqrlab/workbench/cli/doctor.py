@@ -18,7 +18,7 @@ from lqrlab.workbench.runs import execution, session
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class Inspection:
     """One thing looked at: whether it is good, what was seen, what to do if it could be better."""
 
     subject: str
@@ -34,14 +34,14 @@ def doctor(as_json: bool) -> None:
 
     Versions, devices, the notebooks' kernel, disk and memory.
     """
-    findings = [python(), packages(), devices(), kernel(), disk(), memory()]
-    for finding in findings:
+    inspections = [python(), packages(), devices(), kernel(), disk(), memory()]
+    for inspection in inspections:
         if as_json:
-            click.echo(json.dumps(dataclasses.asdict(finding), ensure_ascii=False))
+            click.echo(json.dumps(dataclasses.asdict(inspection), ensure_ascii=False))
         else:
-            click.echo(f"{'✓' if finding.good else '✗'} {finding.subject:<10}{finding.text}")
-            click.echo(f"  {'':<10}→ {finding.remedy}\n" * bool(finding.remedy), nl=False)
-    if not all(finding.good for finding in findings):
+            click.echo(f"{'✓' if inspection.good else '✗'} {inspection.subject:<10}{inspection.text}")
+            click.echo(f"  {'':<10}→ {inspection.remedy}\n" * bool(inspection.remedy), nl=False)
+    if not all(inspection.good for inspection in inspections):
         sys.exit(1)
 
 
@@ -52,16 +52,16 @@ def _install(extra: str = "") -> str:
     return f".venv/bin/pip install -c constraints.txt -e '.{extra}'" if extra else "make env"
 
 
-def python() -> Finding:
+def python() -> Inspection:
     """The interpreter, and whether it is one of a virtual or conda environment."""
     apart = sys.prefix != sys.base_prefix or (Path(sys.prefix) / "conda-meta").exists()
     remedy = "" if apart else "this is the system's Python; a virtual environment keeps lqrlab apart from it"
     text = f"{sys.version.split()[0]} in {sys.prefix}"
-    return Finding("python", sys.version_info >= (3, 11), text, remedy)
+    return Inspection("python", sys.version_info >= (3, 11), text, remedy)
 
 
-def packages() -> Finding:
-    """Whether what lqrlab asks for is installed in versions that satisfy it."""
+def packages() -> Inspection:
+    """Inspect whether what lqrlab asks for is installed in versions that satisfy it."""
     from packaging.requirements import Requirement
 
     lacking = []
@@ -76,27 +76,29 @@ def packages() -> Finding:
         if not wanted.specifier.contains(version, prereleases=True):
             lacking.append(f"{wanted.name} {version} is not {wanted.specifier}")
     if lacking:
-        return Finding("packages", False, "; ".join(lacking), _install())
+        return Inspection("packages", False, "; ".join(lacking), _install())
     seen = session.versions()
-    return Finding("packages", True, ", ".join(f"{k} {seen[k]}" for k in session.PACKAGES if k in seen))
+    return Inspection("packages", True, ", ".join(f"{k} {seen[k]}" for k in session.PACKAGES if k in seen))
 
 
-def devices() -> Finding:
-    """What JAX computes on."""
+def devices() -> Inspection:
+    """The devices that JAX computes on."""
     try:
         import jax
 
         present = jax.devices()
     except RuntimeError as error:
-        return Finding("devices", False, f"JAX finds none: {error}", "JAX_PLATFORMS=cpu computes on the CPU")
+        return Inspection(
+            "devices", False, f"JAX finds none: {error}", "JAX_PLATFORMS=cpu computes on the CPU"
+        )
     text = ", ".join(f"{d.platform}:{d.id} {d.device_kind}" for d in present)
     idle = all(d.platform == "cpu" for d in present) and shutil.which("nvidia-smi")
     remedy = f"there is an NVIDIA driver: {_install('[cuda]')} uses the GPU" if idle else ""
-    return Finding("devices", True, text, remedy)
+    return Inspection("devices", True, text, remedy)
 
 
-def kernel() -> Finding:
-    """Whether notebooks run in this very environment, asked of a kernel as the pipeline starts it."""
+def kernel() -> Inspection:
+    """Inspect whether notebooks run in this very environment, by a kernel as the pipeline starts it."""
     ask = (
         "import sys; from jupyter_client.kernelspec import KernelSpecManager as M; "
         f"print(M().get_kernel_spec({execution.KERNEL!r}).argv[0])"
@@ -105,15 +107,19 @@ def kernel() -> Finding:
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
     if done.returncode:
         tail = "".join(done.stderr.strip().splitlines()[-1:])
-        return Finding("kernel", False, f"none named {execution.KERNEL}: {tail}", f"{_install()} installs it")
+        return Inspection(
+            "kernel", False, f"none named {execution.KERNEL}: {tail}", f"{_install()} installs it"
+        )
     program = done.stdout.splitlines()[0]
     # Jupyter takes a bare name to mean the interpreter that starts the kernel
     ours = bool(re.fullmatch(r"python[\d.]*", program)) or Path(program).parent == Path(sys.executable).parent
     remedy = "" if ours else f"notebooks would compute elsewhere; {_install()}"
-    return Finding("kernel", ours, f"{execution.KERNEL} runs {sys.executable if ours else program}", remedy)
+    return Inspection(
+        "kernel", ours, f"{execution.KERNEL} runs {sys.executable if ours else program}", remedy
+    )
 
 
-def disk(needed: float = 5.0) -> Finding:
+def disk(needed: float = 5.0) -> Inspection:
     """Free space where runs are written [GB]."""
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     remedy = "" if free >= needed else f"a quick run needs about {needed:g} GB; remove old runs in data/runs"
@@ -121,13 +127,13 @@ def disk(needed: float = 5.0) -> Finding:
         tempfile.TemporaryFile(dir=Path.cwd()).close()
     except OSError:
         remedy = "this folder cannot be written to; start in one that can"
-    return Finding("disk", not remedy, f"{free:.0f} GB free here", remedy)
+    return Inspection("disk", not remedy, f"{free:.0f} GB free here", remedy)
 
 
-def memory(needed: float = 4.0) -> Finding:
+def memory(needed: float = 4.0) -> Inspection:
     """Memory that is free for a run [GB]."""
     import psutil
 
     free = psutil.virtual_memory().available / 1e9
     remedy = "" if free >= needed else f"a quick run takes up to {needed:g} GB; close something"
-    return Finding("memory", not remedy, f"{free:.1f} GB free, {psutil.cpu_count()} cores", remedy)
+    return Inspection("memory", not remedy, f"{free:.1f} GB free, {psutil.cpu_count()} cores", remedy)

@@ -17,7 +17,7 @@ EXAMPLES = {"run": "learning_rate=1e-3", "sweep": "learning_rate=1e-3,3e-4", "ge
 
 
 def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """What the Tab key offers for a notebook, a profile or ``-p NAME=``; nothing outside of a project."""
+    """Completions for a notebook, a profile or ``-p NAME=``; nothing outside of a project."""
 
     def offer(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
         try:
@@ -76,6 +76,8 @@ def _enter_plants(context: click.Context, parameter: click.Parameter, files: tup
 
 def with_plants(command: click.Command) -> None:
     """Give a command, and those below it, ``--plants``."""
+    if any(each.name == "plants" for each in command.params):  # loaded before, in this process
+        return
     what = "Your plants: .toml, .py, .json of identify, .xml, .urdf."
     command.params.append(
         click.Option(

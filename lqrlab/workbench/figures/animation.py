@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from lqrlab.simulation import Trajectory, verdict
 from lqrlab.systems import Plant, check_plant, drawing
-from lqrlab.workbench.figures import charts, example_loop, keyframes, svg
+from lqrlab.workbench.figures import charts, keyframes, loop_design, svg
 from lqrlab.workbench.figures.svg import px
 
 _FRAMES = 240  # at most; straight pieces between them need no keyframes
@@ -100,7 +100,7 @@ def poses(
     """The plant drawn at ``count`` moments of a run (``xs [T+1, n]``), evenly spaced, ``columns`` in a row."""
     ts = np.asarray(run.ts)
     moments = np.unique(np.round(np.linspace(0, len(ts) - 2, count)).astype(int))
-    drawn = example_loop.poses(plant, np.asarray(run.xs)[moments], np.asarray(run.us)[moments])
+    drawn = keyframes.poses(plant, np.asarray(run.xs)[moments], np.asarray(run.us)[moments])
     bounds = drawing.bounds(*drawn)
     wide = (width - 8 * (columns - 1)) / columns
     tall = float(np.clip(wide * (bounds[3] - bounds[2]) / (bounds[1] - bounds[0]) + 8, 50, 200))
@@ -131,13 +131,13 @@ def _checked(plant: Plant, label: str, run: Trajectory) -> Track:
     if not np.isfinite(xs[:2]).all():
         raise ValueError(f"runs: {label} is not finite from its start; there is nothing to draw")
     near = (np.abs(xs) <= _FAR * np.asarray(plant.scales[0])).all(axis=1)  # NaN is not
-    whole = near.all() or example_loop.outcome(plant, run) != verdict.Verdict.DIVERGED
+    whole = near.all() or loop_design.outcome(plant, run) != verdict.Verdict.DIVERGED
     end = len(xs) if whole else max(int(np.argmin(near)), 2)
     run = Trajectory(ts.reshape(-1)[:end], xs[:end], us[: end - 1], None)  # type: ignore[arg-type]
     return run, math.inf if whole else float(run.ts[-1])
 
 
-def _channels(plant: Plant, names: Sequence[str] | None) -> list[charts.Channel]:
+def _channels(plant: Plant, names: Sequence[str] | None) -> list[charts.PlottedSignal]:
     known = {channel.signal.name: channel for channel in charts.channels(plant)}
     names = [plant.states[0].name, plant.inputs[0].name] if names is None else list(names)
     unknown = [name for name in names if name not in known]
@@ -188,7 +188,7 @@ def _scenes(
 ) -> tuple[str, float]:
     """The drawings side by side, each under its name; markup and the height at which they end."""
     top, width = at
-    drawn = [example_loop.poses(plant, *_at(run, times)) for run, _ in tracks.values()]
+    drawn = [keyframes.poses(plant, *_at(run, times)) for run, _ in tracks.values()]
     left, right, bottom, high = _frame(drawn)
     count = len(drawn)
     panel = (width - 12 * (count - 1)) / count
@@ -221,7 +221,7 @@ def _frame(drawn: Sequence[Sequence[drawing.Drawing]]) -> tuple[float, ...]:
 
 
 def _ruler(scale: float, unit: str, right: float, bottom: float) -> str:
-    """How long a round length is."""
+    """A bar with a round length."""
     most = 90 / scale
     power = 10.0 ** math.floor(math.log10(most))
     length = max(m * power for m in (1, 2, 5) if m * power <= most)

@@ -10,19 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from lqrlab import control, systems
-from lqrlab.simulation import LinearPolicy, TrackingPolicy, Trajectory, rollout
+from lqrlab import systems
+from lqrlab.simulation import LinearPolicy, Problem, TrackingPolicy, Trajectory, rollout
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import animation, charts, example_loop, keyframes, svg
+from lqrlab.workbench.figures import animation, charts, keyframes, loop_design, svg
 from lqrlab.workbench.figures.formulas import mathml
 from lqrlab.workbench.figures.plant_card import Card, Table, card, phrase
-from lqrlab.workbench.figures.svg import Page
+from lqrlab.workbench.figures.svg import HtmlPage
 
-__all__ = ["Card", "Demonstration", "Page", "card", "demonstrations", "page"]
+__all__ = ["Card", "Demonstration", "HtmlPage", "card", "demonstrations", "page"]
 _WIDTH = 720.0
 
 
-def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: bool = False) -> Page:
+def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: bool = False) -> HtmlPage:
     """The catalogue page: families by field, each a small picture and a line that unfolds to all about it.
 
     It moves the linear models that the gains are designed for, all in one go, or the nonlinear plants, which takes
@@ -46,34 +46,31 @@ def page(names: Sequence[str] | None = None, *, linear: bool = True, unfolded: b
     head = f"<style>{svg.STYLE}{animation.PLAYING}{svg.stylesheet('catalogue_page.css')}</style>"
     title = "Catalogue of plants" if len(chosen) > 1 else chosen[0].replace("_", " ").capitalize()
     markup = f'<div class="lq-catalogue">{head}{top}{body}</div>'
-    return Page(markup, f"catalogue of {', '.join(chosen)}", title)
+    return HtmlPage(markup, f"catalogue of {', '.join(chosen)}", title)
 
 
 @dataclasses.dataclass(frozen=True)
 class Demonstration:
-    """What the page shows of one plant's linear model, ``optimal`` and with ``no control``."""
+    """Runs of one plant's linear model for the page, ``optimal`` and with ``no control``."""
 
     K: Float[np.ndarray, "m n"]  # gain of the sampled optimum
     released: dict[str, Trajectory]  # from an initial state
-    pushed: dict[str, Trajectory]  # from rest, by a constant push on the first input, as large as its scale
+    pushed: dict[str, Trajectory]  # from rest, by a step of the first input of its scale
 
 
 def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:
     """The runs of each plant at its defaults: one design and four rollouts for all, padded to the largest."""
-    n, m = max(p.n for p in plants), max(p.m for p in plants)
-    stacked = systems.stack(plants, n, m)
-    gains = control.lqrd(stacked.A, stacked.B, stacked.Q, stacked.R, stacked.dt).K
-    A, B = control.c2d(stacked.A, stacked.B, stacked.dt)
-    closed = np.asarray(A - B @ gains)
-    steps = [example_loop.settling_steps(np.linalg.eigvals(F[: p.n, : p.n])) for F, p in zip(closed, plants)]
-    x0 = np.array([np.pad(example_loop.start(p), (0, n - p.n)) for p in plants])
+    problem = Problem.of(plants)
+    (n, m), gains, closed = (problem.n, problem.m), problem.K, np.asarray(problem.closed_loop())
+    steps = [loop_design.settling_steps(np.linalg.eigvals(F[: p.n, : p.n])) for F, p in zip(closed, plants)]
+    x0 = np.array([np.pad(loop_design.start(p), (0, n - p.n)) for p in plants])
     push = np.zeros((len(plants), 1, m))
     push[:, 0, 0] = [float(p.scales[1][0]) for p in plants]
 
     def runs(released: bool, gain: float) -> list[Trajectory]:
         at, input = (x0, 0 * push) if released else (0 * x0, push)
         policy = TrackingPolicy(jnp.zeros((len(plants), 1, n)), jnp.asarray(input), gain * gains[:, None])
-        out = jax.tree.map(np.asarray, rollout(stacked, policy, at, max(steps), linear=True))
+        out = jax.tree.map(np.asarray, rollout(problem, policy, at, max(steps)))
         return [
             Trajectory(out.ts[i, : t + 1], out.xs[i, : t + 1, : p.n], out.us[i, :t, : p.m], out.costs[i, :t])
             for i, (p, t) in enumerate(zip(plants, steps))
@@ -88,7 +85,7 @@ def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:
 
 
 def _field(plant: Plant) -> str:
-    """What the module of a family says it holds."""
+    """The field that the module of a family says it holds."""
     module = type(plant).__module__
     if not module.startswith(systems.catalogue.__name__ + "."):
         return "Plants of your own"
@@ -106,7 +103,7 @@ def _spaced(name: str) -> str:
 
 def _tile(plant: Plant) -> str:
     """A small still picture."""
-    (drawn,) = example_loop.poses(plant, example_loop.start(plant)[None], np.zeros((1, plant.m)))
+    (drawn,) = keyframes.poses(plant, loop_design.start(plant)[None], np.zeros((1, plant.m)))
     drawn = tuple(s for s in drawn if not isinstance(s, systems.drawing.Text))
     width, height = 92.0, 60.0
     shapes = keyframes.still(drawn, systems.drawing.bounds(drawn), width, height)
@@ -119,7 +116,7 @@ def _entry(plant: Plant, shown: Demonstration, linear: bool, *, unfolded: bool) 
     about, run = card(plant), shown.released["optimal"]
     if not linear:
         policy = LinearPolicy(jnp.asarray(shown.K))
-        run = rollout(plant, policy, jnp.asarray(example_loop.start(plant)), len(run.us))
+        run = rollout(plant, policy, jnp.asarray(loop_design.start(plant)), len(run.us))
     film = animation.animation(
         plant,
         {"optimal": run},
@@ -144,7 +141,7 @@ def _entry(plant: Plant, shown: Demonstration, linear: bool, *, unfolded: bool) 
 
 
 def _step(plant: Plant, runs: dict[str, Trajectory]) -> str:
-    """Responses of all states to a constant push on the first input."""
+    """Responses of all states to a step of the first input."""
     pushed, run = plant.inputs[0], runs["optimal"]
     size = f"{pushed.scale:g} {pushed.unit}".removesuffix(" 1")
     title = f"After a step of {size} on {pushed.name.replace('_', ' ')}"

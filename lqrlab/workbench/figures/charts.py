@@ -14,13 +14,13 @@ from PIL import Image
 
 from lqrlab.simulation import Trajectory
 from lqrlab.systems import Plant, Signal
-from lqrlab.workbench.figures.example_loop import Poles
 from lqrlab.workbench.figures.keyframes import Film
+from lqrlab.workbench.figures.loop_design import Poles
 from lqrlab.workbench.figures.svg import Stroke, curve, element, legend, px, strokes, text
 
 Rectangle = tuple[float, float, float, float]
 """Left, top, width and height [px], labels included."""
-Range = tuple[float, float]
+Interval = tuple[float, float]
 """Lowest and highest value."""
 Values = Float[np.ndarray | Array, " points"]
 _FAR = 1e4  # pixels from the middle: points that are farther away are put there, in their direction
@@ -32,8 +32,8 @@ class Axes:
     """A plane with two linear axes."""
 
     at: Rectangle
-    x: Range
-    y: Range
+    x: Interval
+    y: Interval
     margins: Rectangle = (40, 14, 16, 28)  # left, right, top and bottom, for the labels [px]
     boxed: bool = True  # a frame with a full grid; else a line below and horizontal grid lines
 
@@ -152,7 +152,7 @@ def logarithmic(
     curves: Mapping[str, Values],
     labels: tuple[str, str],
     *,
-    x: Range,
+    x: Interval,
     floor: float,
     decades: int = 100,
     named: bool = False,
@@ -238,12 +238,12 @@ def value_range(curves: Sequence[Curve], lead: int = 0) -> tuple[float, float, i
     return low, high, 0 if -2 <= power < 4 else 3 * (power // 3)
 
 
-def _range(curves: Sequence[Curve]) -> Range:
+def _range(curves: Sequence[Curve]) -> Interval:
     values = np.concatenate([values[np.isfinite(values)] for _, values, _ in curves] + [np.zeros(1)])
     return float(values.min()), float(values.max())
 
 
-class Channel(NamedTuple):
+class PlottedSignal(NamedTuple):
     """One signal of a plant, and its values' place in a trajectory: ``xs`` or ``us``, and the column."""
 
     signal: Signal
@@ -255,19 +255,30 @@ class Channel(NamedTuple):
         """The signal's name in words."""
         return self.signal.name.replace("_", " ")
 
+    @property
+    def held(self) -> bool:
+        """True of an input, which holds its value until the next."""
+        return self.field == "us"
+
     def values(self, run: Trajectory) -> Float[np.ndarray, "*runs samples"]:
         """The signal in a run."""
         return np.asarray(getattr(run, self.field), float)[..., self.column]
 
+    def curve(self, run: Trajectory) -> tuple[Float[np.ndarray, " times"], Float[np.ndarray, "*runs times"]]:
+        """Times [s] and the signal at them; an input holds its last value to the end."""
+        values = self.values(run)
+        values = np.concatenate([values, values[..., -1:]], axis=-1) if self.held else values
+        return np.asarray(run.ts, float), values
 
-def channels(plant: Plant | type[Plant]) -> list[Channel]:
+
+def channels(plant: Plant | type[Plant]) -> list[PlottedSignal]:
     """All of a plant's states, then its inputs."""
     fields = (("xs", plant.states), ("us", plant.inputs))
-    return [Channel(signal, field, i) for field, signals in fields for i, signal in enumerate(signals)]
+    return [PlottedSignal(signal, field, i) for field, signals in fields for i, signal in enumerate(signals)]
 
 
 def responses(
-    signals: Sequence[Channel],
+    signals: Sequence[PlottedSignal],
     runs: Mapping[str, Trajectory],
     at: tuple[float, float, float],
     *,
@@ -293,15 +304,11 @@ def responses(
     top += 22 if named else 0
     for i, channel in enumerate(signals):
         row, column = divmod(i, columns)
-        last, steps = i + columns >= len(signals), channel.field == "us"
-        curves = []
-        for run, stroke in zip(runs.values(), strokes(runs).values()):
-            values = channel.values(run)
-            values = np.append(values, values[-1]) if steps else values
-            curves.append((np.asarray(run.ts, float), values, stroke))
+        last = i + columns >= len(signals)
+        curves = [(*channel.curve(run), stroke) for run, stroke in zip(runs.values(), strokes(runs).values())]
         place, unit = (left + column * (wide + 10), top + row * tall, wide, tall), channel.signal.unit
         drawn, axes = over_time(
-            place, curves, channel.name, unit, until, steps=steps, labelled=last, lead=lead
+            place, curves, channel.name, unit, until, steps=channel.held, labelled=last, lead=lead
         )
         markup += drawn + (film.cursor(*axes.edges) if film else "")
     return markup, top + -(-len(signals) // columns) * tall + 4

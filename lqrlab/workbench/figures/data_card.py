@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lqrlab import control, dataset
-from lqrlab.workbench.figures import example_loop, plots, svg
+from lqrlab.workbench.figures import plots, svg
+from lqrlab.workbench.figures.loop_design import time_constant
 from lqrlab.workbench.figures.safe_html import sanitise, write_page
 
 _CLOSED, _OPEN, _, _PLANT = (light for light, _ in svg.CURVES[:4])
@@ -50,7 +51,7 @@ def _rows(names: Iterable[str]) -> tuple[Figure, Axes, Axes]:
 
 
 def coverage(data: dataset.Dataset) -> Figure:
-    """Where the loops of each family go: quantiles of scaled states and inputs, at the start and at the end."""
+    """Coverage of each family's loops: quantiles of scaled states and inputs, at the start and at the end."""
     shown = _shards(data)
     figure, left, right = _rows(shown)
     for row, number in enumerate(shown.values()):
@@ -79,7 +80,7 @@ def _steps(data: dataset.Dataset, rows: int) -> Int[np.ndarray, "rows samples"]:
 
 
 def spectra(data: dataset.Dataset) -> Figure:
-    """How fast the plants of each family are and how well damped: eigenvalues of A, and of A − BK sampled."""
+    """Speed and damping of each family's plants: eigenvalues of A, and of A − BK sampled."""
     names = list(dict.fromkeys(s["family"] for s in data.shards if s["variants"]))
     figure, left, right = _rows(names)
     look: dict[str, Any] = {"ls": "none", "marker": ".", "ms": 3, "mew": 0}
@@ -89,7 +90,7 @@ def spectra(data: dataset.Dataset) -> Figure:
         dt, K = data.column("dt", None, name), data.column("K", None, name)
         y = row + 0.28 * np.linspace(-1, 1, len(dt))
         left.plot(poles.real.max(axis=1), y, color=_OPEN, alpha=0.5, **look)
-        closed = example_loop.time_constant(np.linalg.eigvals(A - B @ K), dt)
+        closed = time_constant(np.linalg.eigvals(A - B @ K), dt)
         right.plot(closed, y, color=_CLOSED, alpha=0.6, **look)
         plant = np.where(fastest > 0, 1 / np.maximum(fastest, 1e-12), np.nan)
         right.plot(plant, y, color=_PLANT, alpha=0.5, **look)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lqrlab.systems import drawing
-from lqrlab.workbench.figures import example_loop, keyframes, svg
+from lqrlab.workbench.figures import keyframes, svg
 from lqrlab.workbench.figures.design_grid import Grid
 
 _FAR = 50.0  # scales of a state beyond which a run stands still
@@ -59,7 +59,7 @@ def _poses(g: Grid, every: int) -> list[list[drawing.Drawing]]:
     """Each run's drawings; one that leaves the model stands still."""
     columns = [{g.parameter: jnp.asarray(value)} if g.parameter else {} for value in g.values]
     plants = [dataclasses.replace(g.plant, **column) for column in columns]  # type: ignore[type-var]
-    stills = [example_loop.plain(plant) for plant in plants]
+    stills = [keyframes.plain(plant) for plant in plants]
     equilibria = [[np.asarray(a, float) for a in plant.equilibrium()] for plant in plants]
     runs = []
     for i in np.ndindex(g.found.shape):
@@ -101,7 +101,7 @@ def _frame(plane: list[Numbers], usual: int) -> tuple[float, ...]:
 
 
 def _pixels(shape: Any, plane: Numbers, scale: float, corner: tuple[float, float]) -> Numbers:
-    """What is drawn of a shape in pixels; an arrow gets its head."""
+    """Points of a shape in pixels; an arrow gets its head."""
     turned = np.array([scale, -scale])
     if isinstance(shape, drawing.Disc):
         return np.concatenate([(plane[..., :2] - corner) * turned, scale * plane[..., 2:]], axis=-1)

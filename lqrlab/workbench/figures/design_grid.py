@@ -11,11 +11,11 @@ from jaxtyping import Array, Bool, Complex, Float, Int
 
 from lqrlab import control, simulation, systems
 from lqrlab.compute import jit_by_function
-from lqrlab.simulation import verdict
+from lqrlab.simulation import Problem, verdict
 from lqrlab.systems import Plant, Signal
-from lqrlab.workbench.figures import example_loop
+from lqrlab.workbench.figures import loop_design
+from lqrlab.workbench.figures.loop_design import TICKS, held, rk4_steps
 
-_TICKS = 4  # that the plant's sample time is divided into
 _SAMPLES = np.array([1, 2, 4, 8, 16, 32, 64])  # ticks in the sample times
 _FACTORS = 10.0 ** np.linspace(-2, 2, 9)  # of the weight
 _SIDE = 3  # values of the parameter to each side of its default
@@ -49,32 +49,33 @@ def grid(plant: Plant, parameter: str | None = None, weight: str | None = None) 
     """Design at each point of the grid, and run each loop on the nonlinear plant; arguments as of ``page``."""
     signal, which = _weight(plant, weight)
     name, values = _parameter(plant, parameter)
-    A, B, Q, R = _problems(plant, {name: values} if name else {}, len(values))
-    roots = [np.ones((len(_FACTORS), 1, len(signals))) for signals in (plant.states, plant.inputs)]
-    roots[which[0]][..., which[1]] = np.sqrt(_FACTORS)[:, None]
-    Q, R = (W * r[..., None] * r[..., None, :] for W, r in zip((Q, R), roots))
-    tick = float(plant.dt) / _TICKS
-    times = tick * _SAMPLES
-    shape = (len(times), len(_FACTORS), len(values))
-    A, B, Q, R = (np.broadcast_to(M, (*shape, *M.shape[-2:])) for M in (A, B, Q, R))
-    design = control.lqrd(A, B, Q, R, np.broadcast_to(times[:, None, None], shape))
-    least = _TICKS * example_loop.horizon(plant, None, most=_MOST_STEPS)
+    tick = float(plant.dt) / TICKS
+    # the sample times share one sampled problem for each parameter and weight
+    batch = _varied(plant, {name: values} if name else {}, len(values))
+    batch = batch.broadcast_to((len(values), len(_FACTORS)))
+    roots = [np.ones((len(_FACTORS), len(signals))) for signals in (plant.states, plant.inputs)]
+    roots[which[0]][:, which[1]] = np.sqrt(_FACTORS)
+    own = batch.weights()
+    weights = (np.asarray(W) * r[:, :, None] * r[:, None, :] for W, r in zip(own, roots))
+    substeps = rk4_steps(batch.matrices()[0], tick)
+    problem = Problem.of(batch, dt=tick, weights=tuple(weights), substeps=substeps, optimum=False)  # type: ignore[arg-type]
+    sampled = [held(problem.sampled, ticks) for ticks in _SAMPLES]
+    design = control.dlqr(*(np.swapaxes(np.stack(a), 1, 2) for a in zip(*sampled)))
+    least = TICKS * loop_design.horizon(plant, None, most=_MOST_STEPS)
     every = 2 ** math.ceil(math.log2(max(least / _POINTS, 1)))
-    fastest = float(np.abs(np.linalg.eigvals(np.asarray(A))).max())
-    sizes = {
-        "name": name,
-        "points": -(-least // every),
-        "every": every,
-        "substeps": max(1, math.ceil(fastest * tick / 0.25)),
-    }
-    x0 = jnp.asarray(example_loop.start(plant))
-    holds = jnp.asarray(_SAMPLES)
-    xs, us, *rest = map(np.asarray, _loops(plant, jnp.asarray(values), design.K, holds, x0, tick, **sizes))
+    x0 = jnp.broadcast_to(loop_design.start(plant), (*problem.batch_shape, plant.n))
+    gains = jnp.swapaxes(design.K, 1, 2)
+    Q, R = (jnp.broadcast_to(W, like.shape) for W, like in zip(own, (problem.Q, problem.R)))
+    charged = problem.continuous._replace(Q=Q, R=R)  # type: ignore[union-attr]
+    charged_so = dataclasses.replace(problem, continuous=charged)
+    sizes = {"points": -(-least // every), "every": every}
+    kept = _loops(charged_so, gains, jnp.asarray(_SAMPLES), x0, **sizes)
+    xs, us, *rest = (np.swapaxes(np.asarray(a), 1, 2) for a in kept)
     middle = int(np.argmin(np.abs(values - getattr(plant, name)))) if name else 0
-    at = (int(np.flatnonzero(_SAMPLES == _TICKS)[0]), len(_FACTORS) // 2, middle)
+    at = (int(np.flatnonzero(_SAMPLES == TICKS)[0]), len(_FACTORS) // 2, middle)
     found, poles = np.asarray(design.stabilizing), np.asarray(design.poles)
     ts = every * tick * np.arange(xs.shape[-2])
-    return Grid(plant, signal, name, times, _FACTORS, values, at, found, poles, ts, xs, us, *rest)
+    return Grid(plant, signal, name, tick * _SAMPLES, _FACTORS, values, at, found, poles, ts, xs, us, *rest)
 
 
 def _weight(plant: Plant, name: str | None) -> tuple[Signal, tuple[int, int]]:
@@ -114,45 +115,32 @@ def _effects(plant: Plant, spans: dict[str, Float[np.ndarray, " p"]]) -> dict[st
         columns[key][row] = span[[0, -1]]
     if not spans:
         return {}
-    problems = _problems(plant, {key: column.ravel() for key, column in columns.items()}, 2 * len(spans))
-    costs = [_cost(plant, *(M[i] for M in problems)) for i in range(2 * len(spans))]
+    ends = _varied(plant, {key: column.ravel() for key, column in columns.items()}, 2 * len(spans))
+    x0, P = loop_design.start(plant), np.asarray(Problem.of(ends, linear=True).P)
+    found = x0 @ P @ x0
+    costs = np.where(np.isfinite(found), np.maximum(found, 1e-300), 1.0)  # one where there is no optimum
     ratios = np.log(np.reshape(costs, (-1, 2)))
     return dict(zip(spans, np.abs(ratios[:, 1] - ratios[:, 0]).tolist()))
 
 
-def _cost(plant: Plant, A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray) -> float:
-    """The optimal cost from the initial state; one where there is none."""
-    x0 = example_loop.start(plant)
-    try:
-        return max(float(x0 @ control.lqrd(A, B, Q, R, plant.dt).P @ x0), 1e-300)
-    except ValueError:
-        return 1.0
-
-
-def _problems(plant: Plant, columns: dict[str, Float[np.ndarray, " p"]], count: int) -> list[np.ndarray]:
-    """A, B, Q, R of ``count`` plants whose parameters are in columns."""
+def _varied(plant: Plant, columns: dict[str, Float[np.ndarray, " p"]], count: int) -> Plant:
+    """A batch of ``count`` plants whose parameters are in columns."""
     values = {key: jnp.asarray(column) for key, column in columns.items()}
-    batch = dataclasses.replace(plant, **values)  # type: ignore[type-var]
-    matrices = *batch.matrices(), *batch.weights()
-    return [np.broadcast_to(M, (count, *M.shape[-2:])) for M in matrices]
+    return dataclasses.replace(plant.broadcast_to((count,)), **values)  # type: ignore[type-var]
 
 
-@partial(jit_by_function, static_argnames=("name", "points", "every", "substeps"))
+@partial(jit_by_function, static_argnames=("points", "every"))
 def _loops(
-    plant: Plant, values: Array, K: Array, holds: Array, x0: Array, tick: float,
-    *, name: str, points: int, every: int, substeps: int,
-) -> tuple[Array, ...]:  # fmt: skip
-    """Each loop tick by tick, its input held over sample times; of states and inputs every so many ticks are kept."""
+    problem: Problem, K: Array, holds: Array, x0: Array, *, points: int, every: int
+) -> tuple[Array, ...]:
+    """The loops of each sample time tick by tick, their inputs held; states and inputs every so many ticks are kept."""
 
-    def loop(K: Array, hold: Array, value: Array) -> tuple[Array, ...]:
-        changed = dataclasses.replace(plant, **{name: value}) if name else plant  # type: ignore[type-var]
-        problem = simulation.Problem.of(changed, dt=tick, substeps=substeps, optimum=False)
-        free = jnp.full(plant.m, jnp.inf)
+    def loops(K: Array, hold: Array) -> tuple[Array, ...]:
+        free = jnp.full(problem.m, jnp.inf)
         policy = simulation.DelayedPolicy(K, hold, jnp.zeros((), int), free, 0)
         run = simulation.rollout(problem, policy, x0, points * every)
-        judged = verdict.of_sizes(verdict.size(run.xs, changed.scales[0]))
-        us = jnp.concatenate([run.us, run.us[-1:]])
-        return run.xs[::every], us[::every], jnp.abs(run.us).max(0), run.cost, judged
+        judged = verdict.of_sizes(verdict.size(run.xs, problem.scale_x))
+        us = jnp.concatenate([run.us, run.us[..., -1:, :]], axis=-2)
+        return run.xs[..., ::every, :], us[..., ::every, :], jnp.abs(run.us).max(-2), run.cost, judged
 
-    over = jax.vmap(jax.vmap(jax.vmap(loop, (0, None, 0)), (0, None, None)), (0, 0, None))
-    return over(K, holds, values)
+    return jax.vmap(loops)(K, holds)

@@ -18,14 +18,14 @@ import numpy as np
 from lqrlab import systems
 from lqrlab.simulation.verdict import Verdict
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts, design_drawing, example_loop, svg
+from lqrlab.workbench.figures import charts, design_drawing, loop_design, svg
 from lqrlab.workbench.figures.design_grid import Grid, grid
-from lqrlab.workbench.figures.svg import Page, Stroke, px
+from lqrlab.workbench.figures.svg import HtmlPage, Stroke, px
 
 MARK = 'class="lq-designs"'
 """Of the element that the script looks for."""
 SCRIPT = (Path(__file__).parent / "design_page.js").read_text(encoding="utf-8")
-"""What moves the pictures, in a report and in a page of their own."""
+"""The script that moves the pictures, in a report and in a page of their own."""
 _STATES, _INPUTS = 4, 2  # that are drawn, at most
 _LEVELS = 2000  # that a chart's height is divided into
 _SIZE = (300.0, 130.0)  # of a chart's picture [px]
@@ -42,7 +42,7 @@ _VERDICTS = {
 }
 
 
-def page(plant: str | Plant, *, parameter: str | None = None, weight: str | None = None) -> Page:
+def page(plant: str | Plant, *, parameter: str | None = None, weight: str | None = None) -> HtmlPage:
     """Regulators for a grid of sample times, factors of one weight and values of one parameter, on sliders.
 
     Each gain is the sampled optimum of its own plant and weights; its loop is that of the nonlinear plant, always from
@@ -70,7 +70,7 @@ def page(plant: str | Plant, *, parameter: str | None = None, weight: str | None
     markup = _markup(data, scene, pictures, _flat(found), packed)
     moved = ", ".join(axis["label"] for axis in data["axes"])
     alt = f"{plant.title}: states, input and poles under the sampled optimum; to be set: {moved}"
-    return Page(markup, alt, f"Regulators of {_spaced(plant.name)}", SCRIPT)
+    return HtmlPage(markup, alt, f"Regulators of {_spaced(plant.name)}", SCRIPT)
 
 
 def _packed(data: dict) -> str:
@@ -92,7 +92,7 @@ def _axes(g: Grid) -> list[dict]:
 
 
 def _words(g: Grid) -> list[dict]:
-    """What to say of each design, under labels."""
+    """Each design in words, under labels."""
     inputs = g.plant.inputs[:_INPUTS]
     largest = f"largest {_spaced(inputs[0].name) if len(inputs) == 1 else 'inputs'}"
     cost = f"cost in {charts.duration(g.ts[-1])}"
@@ -104,7 +104,7 @@ def _words(g: Grid) -> list[dict]:
         if g.found[i]:
             row = [
                 f"{np.abs(g.poles[i]).max():.3f}",
-                charts.duration(example_loop.time_constant(g.poles[i], dts[i])),
+                charts.duration(loop_design.time_constant(g.poles[i], dts[i])),
                 ", ".join(_with_unit(peak, s.unit) for peak, s in zip(g.peaks[i], inputs)),
                 f"{_number(float(g.costs[i]))} (default {_number(float(g.costs[g.at]))})",
                 _VERDICTS[Verdict(int(g.verdicts[i]))],
@@ -148,10 +148,10 @@ def _charts(g: Grid, scene: dict) -> tuple[list[str], dict]:
 
 
 def _chart(
-    g: Grid, channel: charts.Channel, values: np.ndarray, scene: dict
+    g: Grid, channel: charts.PlottedSignal, values: np.ndarray, scene: dict
 ) -> tuple[str, dict, list[list[int]]]:
     """One signal: the picture of its default, where the script draws, and the steps from point to point of all."""
-    usual, hold = values[g.at], channel.field == "us"
+    usual, hold = values[g.at], channel.held
     ends = np.array(
         [np.nan, *(f(values[np.isfinite(values)]) for f in (np.min, np.max))]
     )  # widens, is not drawn

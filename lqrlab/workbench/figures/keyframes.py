@@ -3,6 +3,7 @@
 No script and no bitmap: a browser, a notebook and a mail's attachment all play it, sharp at any size.
 """
 
+import dataclasses
 import hashlib
 import html
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import ArrayLike, Bool, Float
 
-from lqrlab.systems import drawing
+from lqrlab.systems import Plant, drawing
 from lqrlab.workbench.figures.svg import digits, element, polyline, px, simplify, text
 
 Marks = dict[str, object]
@@ -154,8 +155,21 @@ def still(drawn: drawing.Drawing, bounds: tuple[float, ...], width: float, heigh
     return shapes(Film(np.zeros(1), 1.0), [drawn], *fit(bounds, (width, height), (width - 8, height - 8)))
 
 
+def plain(plant: Plant) -> Plant:
+    """The plant with plain numbers for its parameters, as drawings expect: NumPy draws, no device computes."""
+    return dataclasses.replace(plant, **{key: float(value) for key, value in plant.parameters.items()})  # type: ignore[type-var]
+
+
+def poses(
+    plant: Plant, xs: Float[np.ndarray, "times n"], us: Float[np.ndarray, "times m"]
+) -> list[drawing.Drawing]:
+    """The plant's drawings at deviations from its equilibrium."""
+    still, (x_eq, u_eq) = plain(plant), (np.asarray(a, float) for a in plant.equilibrium())
+    return [still.draw(x + x_eq, u + u_eq) for x, u in zip(np.asarray(xs, float), np.asarray(us, float))]
+
+
 def look(shape: drawing.Shape | None) -> tuple | None:
-    """What of a shape cannot move: shapes that look alike are one piece."""
+    """Features of a shape that cannot move: shapes that look alike are one piece."""
     if shape is None:
         return None
     fixed = (getattr(shape, name, None) for name in ("ink", "filled", "dashed", "text", "coils"))

@@ -13,13 +13,15 @@ from lqrlab.workbench.figures import plots
 
 System = tuple[ArrayLike, ...]
 """``(A, B, C)`` or ``(A, B, C, D)``; a loop u = −Kx is ``(A, B, K)``."""
-_DASHES = ("-", "--", ":", "-.")
 
 
 def bode(
-    systems: Mapping[str, System], dt: float | None = None, *, channel: tuple[int, int] = (0, 0),
+    systems: Mapping[str, System],
+    dt: float | None = None,
+    *,
+    channel: tuple[int, int] = (0, 0),
     frequencies: ArrayLike | None = None,
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Magnitude and phase over frequency, a line for each system.
 
     Args:
@@ -30,10 +32,10 @@ def bode(
     """
     figure, (above, below) = _axes(2, 2.0, sharex=True)
     w = _frequencies(systems, dt) if frequencies is None else np.asarray(frequencies)
-    for (label, system), colour, dash in zip(systems.items(), plots.palette(systems), cycle(_DASHES)):
+    for system, look in zip(systems.values(), plots.looks(systems).values()):
         response = _response(system, w, dt, channel)
-        above.semilogx(w, 20 * np.log10(np.abs(response)), dash, color=colour, label=label)
-        below.semilogx(w, np.rad2deg(np.unwrap(np.angle(response))), dash, color=colour)
+        above.semilogx(w, 20 * np.log10(np.abs(response)), **look)
+        below.semilogx(w, np.rad2deg(np.unwrap(np.angle(response))), **look)
     above.set_ylabel("magnitude [dB]")
     below.set(ylabel="phase [°]", xlabel="frequency [rad/s]")
     if dt is not None:
@@ -43,20 +45,23 @@ def bode(
 
 
 def nyquist(
-    systems: Mapping[str, System], dt: float | None = None, *, channel: tuple[int, int] = (0, 0),
+    systems: Mapping[str, System],
+    dt: float | None = None,
+    *,
+    channel: tuple[int, int] = (0, 0),
     frequencies: ArrayLike | None = None,
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Loop gains in the complex plane with the point −1 and the unit circle; arguments as in :func:`bode`.
 
     Frequencies below zero are thin; the plane is cut at four units from the origin.
     """
     figure, (axis,) = _axes(1, 4.2)
     w = _frequencies(systems, dt) if frequencies is None else np.asarray(frequencies)
-    for (label, system), colour, dash in zip(systems.items(), plots.palette(systems), cycle(_DASHES)):
+    for system, look in zip(systems.values(), plots.looks(systems).values()):
         L = _response(system, w, dt, channel)
         L = np.where(np.abs(L) < 100, L, np.nan)
-        axis.plot(L.real, L.imag, dash, color=colour, label=label)
-        axis.plot(L.real, -L.imag, dash, color=colour, lw=0.6)
+        axis.plot(L.real, L.imag, **look)
+        axis.plot(L.real, -L.imag, **look | {"label": None, "lw": 0.6})
     _circle(axis)
     axis.plot([-1], [0], "+", color="#D55E00", ms=10, mew=2)
     low, high = axis.get_xlim(), axis.get_ylim()
@@ -109,13 +114,13 @@ def step(
     """The output of discrete systems after a unit step of an input from rest; arguments as in :func:`bode`."""
     figure, (axis,) = _axes(1, 2.8)
     out, at = channel
-    for (label, system), colour, dash in zip(systems.items(), plots.palette(systems), cycle(_DASHES)):
+    for system, look in zip(systems.values(), plots.looks(systems).values()):
         A, B, C, *D = (np.asarray(a, float) for a in system)
         x, ys = np.zeros(len(A)), []
         for _ in range(num_steps + 1):
             ys.append(C[out] @ x + (D[0][out, at] if D else 0.0))
             x = A @ x + B[:, at]
-        axis.plot(dt * np.arange(num_steps + 1), ys, dash, color=colour, label=label, drawstyle="steps-post")
+        axis.plot(dt * np.arange(num_steps + 1), ys, drawstyle="steps-post", **look)
     axis.set(xlabel="time [s]", ylabel="output after a unit step")
     return _named(figure, axis, systems)
 

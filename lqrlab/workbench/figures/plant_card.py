@@ -1,13 +1,14 @@
-"""What there is to say of one plant, in words and tables: the terminal prints it, the catalogue page sets it."""
+"""A plant described in words and tables: the terminal prints it, the catalogue page sets it."""
 
 import dataclasses
 import re
 
 import numpy as np
+from jaxtyping import ArrayLike
 
 from lqrlab import systems
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts, example_loop
+from lqrlab.workbench.figures import charts
 
 Table = tuple[tuple[str, ...], list[tuple]]
 PARAMETERS = ("name", "value", "unit", "range", "what it is")
@@ -16,7 +17,7 @@ PARAMETERS = ("name", "value", "unit", "range", "what it is")
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """What there is to say of one plant."""
+    """A plant in words and tables."""
 
     name: str
     title: str
@@ -41,7 +42,7 @@ def card(plant: Plant, *, equations: bool = True) -> Card:
     parameters = [(name, f"{value:.6g}", *rest) for name, value, *rest in parameter_rows(plant)]
     tables: dict[str, Table] = {
         "Parameters": (PARAMETERS, parameters),
-        "States and inputs": (("name", "unit", "large is", "equilibrium", "kind"), signals),
+        "States and inputs": (("name", "unit", "scale", "equilibrium", "kind"), signals),
     }
     try:
         lines = systems.equations(plant) if equations else []
@@ -49,7 +50,12 @@ def card(plant: Plant, *, equations: bool = True) -> Card:
         lines = []
     facts = {label: words for label, words in facts.items() if words}
     tables = {caption: table for caption, table in tables.items() if table[1]}
-    return Card(plant.name, plant.title, size, facts, example_loop.mode_sentences(plant), lines, tables)
+    return Card(plant.name, plant.title, size, facts, mode_sentences(plant), lines, tables)
+
+
+def mode_sentences(plant: Plant, A: ArrayLike | None = None) -> list[str]:
+    """The open loop's modes in words, the least stable first; ``A`` if it has been linearised already."""
+    return [mode.sentence for mode in systems.open_loop_modes(plant, A)]
 
 
 def parameter_rows(plant: Plant) -> list[tuple[str, float, str, str, str]]:

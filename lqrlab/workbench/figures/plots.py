@@ -20,7 +20,7 @@ from lqrlab.workbench.figures import charts, svg
 
 COLOURS = {label: colour for label, (colour, _) in zip(svg.LABELS, svg.CURVES)}
 """The colour that a label always has, in all figures."""
-_DASHES = ("-", "--", ":", "-.")
+_DASHES = dict(zip(svg.DASHES, ("-", "--", ":", "-.")))  # matplotlib's names
 FORMATS = ("pdf", "svg", "png")
 _WIDTH = 7.6  # inches: the width of a report's column
 
@@ -34,6 +34,14 @@ def style() -> None:
 def palette(labels: Iterable[object]) -> list[str]:
     """The colours of labels, each on white."""
     return [svg.CURVES[stroke.colour][0] for stroke in svg.strokes(map(str, labels)).values()]
+
+
+def looks(labels: Iterable[object]) -> dict[str, dict[str, Any]]:
+    """Colour and dashes of each label's curve, and the label, as matplotlib takes them."""
+    return {
+        label: {"color": svg.CURVES[stroke.colour][0], "ls": _DASHES[stroke.dashes], "label": label}
+        for label, stroke in svg.strokes(map(str, labels)).items()
+    }
 
 
 def show(figure: Figure, alt: str) -> None:
@@ -120,14 +128,12 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
     channels = charts.channels(plant)
     figure, axes = grid(len(channels), 3, 1.75, sharex=True)
     for axis, channel in zip(axes, channels):
-        held = channel.field == "us"
-        for label, run, colour, dashes in zip(runs, runs.values(), palette(runs), cycle(_DASHES)):
-            values, ts = channel.values(run), np.asarray(run.ts)
-            look: dict[str, Any] = {"color": colour, "label": label, "ls": dashes}
+        for run, look in zip(runs.values(), looks(runs).values()):
+            ts, values = channel.curve(run)
             if values.ndim > 1:
-                _bands(axis, ts, values, held, look)
+                _bands(axis, ts, values, channel.held, look)
                 values = np.median(values, axis=0)
-            axis.plot(ts[: len(values)], values, drawstyle="steps-post" if held else "default", **look)
+            axis.plot(ts, values, drawstyle="steps-post" if channel.held else "default", **look)
         axis.set_ylabel(channel.signal.label.replace(" [", "\n["))
     for axis in axes[-3:]:
         axis.set_xlabel("time [s]")
@@ -150,7 +156,7 @@ def _bands(
     for within, alpha in (((0.05, 0.95), 0.12), ((0.25, 0.75), 0.22)):
         low, high = np.quantile(values, within, axis=0)
         ink = {"facecolor": to_rgba(look["color"], alpha), "edgecolor": look["color"], "lw": 0.5}
-        axis.fill_between(ts[: len(low)], low, high, step="post" if held else None, ls=look["ls"], **ink)
+        axis.fill_between(ts, low, high, step="post" if held else None, ls=look["ls"], **ink)
 
 
 def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figure:

@@ -72,7 +72,7 @@ _LOADS = re.compile(
 
 
 def plain_css(text: str) -> bool:
-    """Whether a style loads and runs nothing; one with a backslash could hide that it does."""
+    """True of a style that loads and runs nothing; one with a backslash could hide that it does."""
     return not _LOADS.search(text)
 
 

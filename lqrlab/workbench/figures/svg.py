@@ -18,15 +18,22 @@ from lqrlab.workbench.figures.safe_html import policy, write_page
 
 Pixels = Float[np.ndarray, " points"]
 # light, dark: first of the labels below in order, then the rest of Okabe and Ito's
-CURVES = (
-    ("#0072B2", "#56B4E9"), ("#D55E00", "#FF9147"), ("#009E73", "#2FC99A"), ("#737373", "#A8A8A8"),
-    ("#CC79A7", "#E6A0C8"), ("#B07900", "#E6B800"), ("#3A8FC0", "#9AD0F5"), ("#000000", "#FFFFFF"),
-)  # fmt: skip
+CURVES = tuple(
+    zip(
+        ["#0072B2", "#D55E00", "#009E73", "#737373", "#CC79A7", "#B07900", "#3A8FC0", "#000000"],
+        ["#56B4E9", "#FF9147", "#2FC99A", "#A8A8A8", "#E6A0C8", "#E6B800", "#9AD0F5", "#FFFFFF"],
+    )
+)
 _INKS = {
-    "paper": ("#FFFFFF", "#1B1E23"), "text": ("#22252A", "#DCDEE2"), "soft": ("#5C636E", "#9AA2AE"),
-    "body": ("#333333", "#D6D8DC"), "accent": ("#D55E00", "#FF8A3D"), "ground": ("#8A8A8A", "#8F959E"),
-    "faint": ("#D0D0D0", "#464B54"), "fluid": ("#56B4E9", "#3A8FC0"),
-}  # fmt: skip
+    "paper": ("#FFFFFF", "#1B1E23"),
+    "text": ("#22252A", "#DCDEE2"),
+    "soft": ("#5C636E", "#9AA2AE"),
+    "body": ("#333333", "#D6D8DC"),
+    "accent": ("#D55E00", "#FF8A3D"),
+    "ground": ("#8A8A8A", "#8F959E"),
+    "faint": ("#D0D0D0", "#464B54"),
+    "fluid": ("#56B4E9", "#3A8FC0"),
+}
 LABELS = ("optimal", "network", "nominal gain", "no control", "untrained")
 DASHES = ("", "5 3", "1.5 2.5", "8 2 1.5 2")
 
@@ -48,7 +55,7 @@ STYLE = _style()
 
 
 class Shown:
-    """What a notebook shows as HTML when it is the last expression of a cell; ``alt`` stands for it elsewhere."""
+    """Something shown as HTML when it is the last expression of a cell; ``alt`` stands for it elsewhere."""
 
     html: str
     alt: str
@@ -60,7 +67,7 @@ class Shown:
 
 
 @dataclasses.dataclass(frozen=True)
-class Page(Shown):
+class HtmlPage(Shown):
     """A page as HTML that needs no other file, and no script but its own, which moves what is on it."""
 
     html: str
@@ -151,7 +158,7 @@ def text(x: float, y: float, words: str, *, look: str = "", anchor: str = "") ->
 
 
 class Stroke(NamedTuple):
-    """How a curve is drawn: the number of its colour and its dashes."""
+    """Line style of a curve: the number of its colour and its dashes."""
 
     colour: int
     dashes: str = ""

@@ -11,7 +11,7 @@ from pandas.io.formats.style import Styler
 from lqrlab import systems
 from lqrlab.evaluation import Ladder, Score
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import example_loop, plant_card
+from lqrlab.workbench.figures import plant_card
 
 _ROUNDING = 1e-6  # percent: less is what float64 leaves of a zero
 
@@ -25,7 +25,7 @@ def catalogue(names: Sequence[str]) -> pd.DataFrame:
             "states": plant.n,
             "inputs": plant.m,
             "dt [ms]": 1e3 * float(plant.dt),
-            "least stable mode": example_loop.mode_sentences(plant)[0],
+            "least stable mode": plant_card.mode_sentences(plant)[0],
         }
         for plant in map(systems.make, names)
     ]
@@ -98,14 +98,15 @@ def folded(styler: Styler, what: str) -> HTML:
 def training(rows: Sequence[Mapping[str, float]]) -> pd.DataFrame:
     """One row a line of ``metrics.jsonl``: step, losses, what unseen variants' loops waste, how many diverge."""
     log = pd.DataFrame(list(rows))
-    return pd.DataFrame().assign(**{
+    columns = {
         "step": log["step"].astype(float),
         "loss": log["loss"],
         "imitation": log.get("imitation", log["loss"]),
         "validation": log["validation_loss"],
         "cost wasted [%]": 100 * (1 - log["validation_efficiency"]),
         "loops diverged [%]": 100 * log["validation_diverged"],
-    })  # fmt: skip
+    }
+    return pd.DataFrame(columns)
 
 
 def percent(value: float) -> str:

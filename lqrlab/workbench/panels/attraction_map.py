@@ -1,26 +1,31 @@
-"""The map of regions of attraction: a panel, the pictures of the maps and the words for them."""
+"""The map of regions of attraction: which starts in a plane of two states converge on the nonlinear plant."""
 
 import dataclasses
+import functools
 import html
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Array, Float, UInt8
 
-from lqrlab import control
+from lqrlab import control, evaluation
+from lqrlab.compute import checks
 from lqrlab.evaluation import Attraction
+from lqrlab.simulation import LinearPolicy, Problem
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import svg
 from lqrlab.workbench.figures.charts import Axes
+from lqrlab.workbench.figures.loop_design import FREE, largest_inputs, limit_words, one_plant
 from lqrlab.workbench.figures.svg import Picture, Stroke
 from lqrlab.workbench.panels import controls
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
-from lqrlab.workbench.panels.region_of_attraction import AttractionSetting, maps
 from lqrlab.workbench.runs.session import headless
 
 _SIDE = 290.0  # of a map [px]
+_COARSE = 1024  # starts of a map that is shown while the whole is still computed
 
 
 def attraction_map(
@@ -41,7 +46,7 @@ def attraction_map(
         policies: label → controller, as :func:`lqrlab.simulation.bind` takes it, besides the plant's LQR.
         plane: names of the two states that are varied; the others start at the equilibrium.
         span: how far the map reaches, in scales of its states.
-        limit: of the inputs, in units of what counts as large; 100 or more for none.
+        limit: of the inputs, in their scales; 100 or more for none.
         num: rollouts a picture, shared out among the policies.
         num_steps: samples after which a loop that has neither converged nor diverged counts as undecided.
         values: what the panel's controls begin at, as *copy as code* writes it.
@@ -57,9 +62,102 @@ def attraction_map(
     return AttractionMap(setting).at(values)
 
 
-def picture(setting: AttractionSetting, check: Check = lambda: None) -> Picture:
-    """The maps side by side, and with two of them where they differ."""
-    regions, strokes = maps(setting, check), svg.strokes(setting.policies)
+def optimal(problem: Problem) -> LinearPolicy:
+    """The plant's sampled-data LQR."""
+    return LinearPolicy(problem.K)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttractionSetting:
+    """A map: the plant, the policies and the plane."""
+
+    plant: Plant
+    policies: dict[str, object]
+    across: int  # number of the state that is varied along the plane's width; those not varied start at 0
+    up: int  # and along its height
+    span: float = 4.0  # how far the map reaches, in scales of its states
+    limit: float = 1.0  # of the inputs, in their scales; FREE or more for none
+    num: int = 100_000  # rollouts, shared out among the policies
+    num_steps: int = 500  # samples after which a loop that neither converged nor diverged is undecided
+
+    def __post_init__(self) -> None:
+        for name in ("span", "limit"):
+            checks.number(name, getattr(self, name), "a number above 0", above=0.0, finite=False)
+        for name in ("num", "num_steps"):
+            checks.whole(name, getattr(self, name))
+
+    @classmethod
+    def of(
+        cls,
+        plant: str | Plant,
+        policies: Mapping[str, object] | None,
+        plane: Sequence[str] | None,
+        **sizes: float,
+    ) -> "AttractionSetting":
+        """The plant's LQR and the policies, in a plane of two named states; ``sizes`` are the other attributes.
+
+        Without names the plane is that of :func:`revealing_plane`.
+        """
+        plant = one_plant(plant)
+        across, up = controls.revealing_plane(plant)
+        names = [s.name for s in plant.states]
+        if plane is not None:
+            chosen = [plane] if isinstance(plane, str) else list(plane)
+            if len(chosen) != 2 or chosen[0] == chosen[1] or not set(chosen) <= set(names):
+                given = ", ".join(map(str, chosen)) or "none"
+                raise ValueError(f"plane: expected two of {', '.join(names)}, but found {given}")
+            across, up = (names.index(name) for name in chosen)
+        if not isinstance(policies, Mapping | None):
+            raise ValueError(f"policies: expected {{label: policy}}, but found {type(policies).__name__}")
+        if "optimal" in (policies or {}):
+            raise ValueError("policies: expected other labels than 'optimal', which is the LQR's own")
+        return cls(plant, {"optimal": optimal, **(policies or {})}, across, up, **sizes)  # type: ignore[arg-type]
+
+    @property
+    def limits(self) -> tuple[Float[Array, " m"], Float[Array, " m"]] | None:
+        """Of the actuators, absolute; None for none."""
+        u_eq, size = self.plant.equilibrium()[1], largest_inputs(self.plant, self.limit)
+        return None if self.limit >= FREE else (u_eq - size, u_eq + size)
+
+    @functools.cached_property
+    def problem(self) -> Problem:
+        """The nonlinear plant within its limits, with its LQR."""
+        return Problem.of(self.plant, limits=self.limits)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """Half-widths of the map in its states' units."""
+        scales = np.asarray(self.plant.scales[0])
+        return self.span * float(scales[self.across]), self.span * float(scales[self.up])
+
+    def starts(self, num: int | None = None) -> Float[np.ndarray, "side side n"]:
+        """Initial deviations, rows from below, in the middles of the picture's squares; for ``num`` rollouts."""
+        side = max(int(math.sqrt((num or self.num) / len(self.policies))), 2)
+        middles = (np.arange(side) + 0.5) / side * 2 - 1
+        x0 = np.zeros((side, side, self.plant.n), np.float32)
+        x0[..., self.across] = self.reach[0] * middles
+        x0[..., self.up] = self.reach[1] * middles[:, None]
+        return x0
+
+
+def maps(
+    setting: AttractionSetting, check: Check = lambda: None, num: int | None = None
+) -> dict[str, Attraction]:
+    """The verdict on each start of the plane under each policy."""
+    x0, regions = setting.starts(num), {}
+    for label, policy in setting.policies.items():
+        try:
+            regions[label] = evaluation.attraction(
+                setting.problem, policy, x0, num_steps=setting.num_steps, check=check
+            )
+        except ValueError as error:
+            raise ValueError(f"{label}: {error}") from error
+    return regions
+
+
+def picture(setting: AttractionSetting, check: Check = lambda: None, num: int | None = None) -> Picture:
+    """The maps side by side, and with two of them where they differ; of ``num`` rollouts instead of the setting's."""
+    regions, strokes = maps(setting, check, num), svg.strokes(setting.policies)
     plant, (wide, tall) = setting.plant, setting.reach
     across, up = plant.states[setting.across], plant.states[setting.up]
     images = {
@@ -107,14 +205,13 @@ def _differing(
 
 
 def _unsaturated(setting: AttractionSetting, axes: Axes) -> str:
-    """Where the linear loop never meets its limits: x'Px at most what :func:`control.unsaturated_level` says."""
-    if setting.limits is None:
+    """Ellipse in which the linear loop never meets its limits, by :func:`control.unsaturated_level`."""
+    problem = setting.problem
+    if problem.high is None:
         return ""
-    plant = setting.plant
-    design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
-    level = float(control.unsaturated_level(design.K, design.P, setting.limit * plant.scales[1]))
+    level = float(control.unsaturated_level(problem.K, problem.P, problem.high))
     chosen = np.array([setting.across, setting.up])
-    P = np.asarray(design.P)[np.ix_(chosen, chosen)] / level
+    P = np.asarray(problem.P)[np.ix_(chosen, chosen)] / level
     angle = np.linspace(0, 2 * np.pi, 121)
     x, y = np.linalg.solve(np.linalg.cholesky(P).T, np.stack([np.cos(angle), np.sin(angle)]))
     return axes.curve(x, y, Stroke(7))
@@ -125,7 +222,7 @@ def _words(setting: AttractionSetting, regions: Mapping[str, Attraction]) -> str
     shares = "; ".join(f"<b>{html.escape(label)}</b> {100 * a.share:.1f} %" for label, a in regions.items())
     name = html.escape(setting.plant.name)
     lines = [
-        f"{name}, nonlinear, {controls.limit_words(setting.limit)}: {starts * len(regions):,} rollouts. "
+        f"{name}, nonlinear, {limit_words(setting.limit)}: {starts * len(regions):,} rollouts. "
         f"Of {starts:,} starts converge: {shares}."
     ]
     if len(regions) == 2:
@@ -163,7 +260,7 @@ class AttractionMap(Panel[AttractionSetting, Picture]):
             "policies": dict(setting.policies) if len(setting.policies) > 1 else None,
             "plane": [names[setting.across], names[setting.up]],
         } | {name: getattr(setting, name) for name in ("span", "limit", "num", "num_steps")}
-        super().__init__([controls.tabs(pages)], settle=0.3, call=("attraction_map", arguments))
+        super().__init__([controls.tabs(pages)], call=("attraction_map", arguments))
         self.track(**{n: getattr(self, n) for n in ("across", "up", "span", "limit", "parameters")})
         self.ask()
 
@@ -176,4 +273,7 @@ class AttractionMap(Panel[AttractionSetting, Picture]):
         return dataclasses.replace(self._default, plant=plant, **chosen)
 
     def _compute(self, question: AttractionSetting, check: Check) -> Picture:
+        few = _COARSE * len(question.policies)
+        if question.num > few:
+            self._show(picture(question, check, few))
         return picture(question, check)

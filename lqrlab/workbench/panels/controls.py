@@ -2,24 +2,21 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import ipywidgets
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from lqrlab import systems
 from lqrlab.systems import Plant, Signal
-from lqrlab.workbench.figures import example_loop
+from lqrlab.workbench.figures.loop_design import FREE, start
 
 Sliders = dict[str, ipywidgets.FloatSlider]
 WIDE: dict[str, Any] = {
     "style": {"description_width": "11rem"},
     "layout": {"width": "29.5rem", "max_width": "100%"},
 }
-FREE = 100.0  # limits from here on, in units of a large input, count as none
 REACH = 3.0  # how far sliders of an initial state go, in scales of the states
 
 
@@ -72,24 +69,14 @@ def initial_sliders(plant: Plant, **options: object) -> Sliders:
     """A slider for each state's initial deviation."""
     return {
         s.name: slider(s.label, float(x), -REACH * s.scale, REACH * s.scale, **options)
-        for s, x in zip(plant.states, example_loop.start(plant))
+        for s, x in zip(plant.states, start(plant))
     }
 
 
 def limit_slider(value: float, **options: object) -> ipywidgets.FloatLogSlider:
-    """A slider for limits of the inputs, in units of what counts as large."""
-    look: dict[str, Any] = {"readout_format": ".2g", "description": "limit, × large input", **WIDE, **options}
+    """A slider for limits of the inputs, in their scales."""
+    look: dict[str, Any] = {"readout_format": ".2g", "description": "limit, × scale", **WIDE, **options}
     return ipywidgets.FloatLogSlider(min(value, FREE), min=-1.5, max=2, step=0.05, **look)
-
-
-def limit_words(limit: float) -> str:
-    """A limit in a sentence."""
-    return "no limits" if limit >= FREE else f"inputs limited to {limit:.2g} × what counts as large"
-
-
-def largest_inputs(plant: Plant, limit: float) -> Float[Array, " m"]:
-    """Limits of the inputs as deviations, inf for none; ``limit`` is in units of a large input."""
-    return jnp.asarray(plant.scales[1]) * (limit if limit < FREE else jnp.inf)
 
 
 def plane_choosers(states: Sequence[Signal], across: int, up: int) -> list[ipywidgets.Dropdown]:
@@ -99,32 +86,6 @@ def plane_choosers(states: Sequence[Signal], across: int, up: int) -> list[ipywi
         ipywidgets.Dropdown(options=options, value=value, description=label, **WIDE)
         for label, value in (("across", across), ("up", up))
     ]
-
-
-def call(function: str, arguments: Mapping[str, object], values: Mapping[str, object]) -> str:
-    """Code that makes a panel with its controls at such values; an object that cannot be written goes by its name."""
-    given = {name: value for name, value in arguments.items() if value is not None}
-    written = [f"{name}={_literal(value) or name}" for name, value in given.items()]
-    if values:
-        # ten digits: a browser moves what is off a slider's grid onto it
-        numbers = {k: float(f"{v:.10g}") if isinstance(v, float) else v for k, v in values.items()}
-        written.append("values={" + ", ".join(f"{k!r}: {v!r}" for k, v in numbers.items()) + "}")
-    makes = any(part.partition("=")[2].startswith("systems.") for part in written)
-    lines = ["from lqrlab import systems"] * makes + ["from lqrlab.workbench import widgets", ""]
-    return "\n".join([*lines, f"widgets.{function}({', '.join(written)})"])
-
-
-def _literal(value: object) -> str:
-    """A value as code; nothing for what has none."""
-    if isinstance(value, Plant):
-        if value.name not in systems.names() or type(value) is not systems.family(value.name):
-            return ""
-        usual = systems.make(value.name).parameters
-        moved = {k: float(v) for k, v in value.parameters.items() if float(v) != float(usual[k])}
-        return f"systems.make({value.name!r}{''.join(f', {k}={v!r}' for k, v in moved.items())})"
-    if isinstance(value, Path):
-        return repr(str(value))
-    return repr(value) if isinstance(value, str | int | float | list | tuple) else ""
 
 
 def revealing_plane(plant: Plant) -> tuple[int, int]:
@@ -137,16 +98,3 @@ def revealing_plane(plant: Plant) -> tuple[int, int]:
     size = np.abs(modes[:, int(np.argmax(poles.real))]) / np.asarray(plant.scales[0])
     half = (plant.n + 1) // 2
     return int(np.argmax(size[:half])), half + int(np.argmax(size[half:]))
-
-
-def one_plant(plant: object) -> Plant:
-    """A family at its defaults, or one plant of your own; a ``ValueError`` for anything else, or a batch."""
-    if isinstance(plant, str):
-        return systems.make(plant)
-    if not isinstance(plant, Plant):
-        raise ValueError(
-            "plant: expected the name of a family, as 'cart_pole', or one plant, as of systems.make or "
-            f"systems.from_matrices, but found {type(plant).__name__}"
-        )
-    systems.check_plant(plant, one=True)
-    return plant

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from lqrlab import control, dataset, simulation, systems
-from lqrlab.simulation import Trajectory
+from lqrlab import dataset, simulation, systems
+from lqrlab.simulation import Problem, Trajectory
 from lqrlab.workbench.figures import charts, svg
 from lqrlab.workbench.figures.charts import Rectangle
+from lqrlab.workbench.figures.loop_design import poles_of
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels.controls import WIDE
 from lqrlab.workbench.panels.live_panel import Check
@@ -26,7 +27,7 @@ _ALL = "all splits"
 
 
 def data_browser(path: str | Path, *, values: Mapping[str, Any] | None = None) -> "Browser | Picture":
-    """A panel to leaf through the data set in a folder: family, split, variant, trajectory.
+    """A panel to browse the data set in a folder: family, split, variant, trajectory.
 
     ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it
     is the first trajectory; a ``BadFile`` if there is no data set, or a damaged one.
@@ -55,9 +56,15 @@ class Selection:
         return cls(data, family, split, data.linear(split, family), K, P, rows, runs)
 
     @property
-    def signals(self) -> list[charts.Channel]:
+    def signals(self) -> list[charts.PlottedSignal]:
         """States and inputs by the family's names; a plant that is not registered here has x1, …, u1, …."""
         return _signals(self.family, self.plants)
+
+    def problem(self, variant: int) -> Problem:
+        """A variant's linear problem, with the optimum that is on disk."""
+        problem = Problem.of(self.plants[variant], linear=True, optimum=False)
+        K, P = (jnp.asarray(a[variant]) for a in (self.K, self.P))
+        return dataclasses.replace(problem, K=K, P=P)
 
     def parameters(self, variant: int) -> dict[str, float]:
         """A variant's parameters by name."""
@@ -75,15 +82,13 @@ class Selection:
         return numbers
 
 
-def _signals(family: str, plants: systems.Linear) -> list[charts.Channel]:
+def _signals(family: str, plants: systems.Linear) -> list[charts.PlottedSignal]:
     return charts.channels(systems.family(family) if family in systems.names() else plants)
 
 
-def optimum(chosen: Selection, variant: int, x0: Float[np.ndarray, " n"], num_steps: int) -> Trajectory:
-    """The variant's optimal loop from x0, linear and exact between samples."""
-    plant = chosen.plants[variant]
-    policy = simulation.LinearPolicy(jnp.asarray(chosen.K[variant]))
-    return jax.tree.map(np.asarray, simulation.rollout(plant, policy, x0, num_steps, linear=True))
+def optimum(problem: Problem, x0: Float[np.ndarray, " n"], num_steps: int) -> Trajectory:
+    """The optimal loop of a variant from x0, linear and exact between samples."""
+    return jax.tree.map(np.asarray, simulation.rollout(problem, problem.K, jnp.asarray(x0), num_steps))
 
 
 def picture(chosen: Selection, variant: int, number: int, signal: int | None = None) -> Picture:
@@ -96,13 +101,13 @@ def picture(chosen: Selection, variant: int, number: int, signal: int | None = N
     at = int(numbers[min(number, len(numbers) - 1)])
     xs, us = (np.asarray(a[at], float) for a in (chosen.runs.states, chosen.runs.controls))
     dt = float(np.asarray(chosen.plants.dt)[variant])
-    best = optimum(chosen, variant, np.asarray(chosen.runs.x0[at], float), len(us))
+    problem = chosen.problem(variant)
+    best = optimum(problem, np.asarray(chosen.runs.x0[at], float), len(us))
     recorded = Trajectory(dt * np.arange(len(xs)), xs, us, None)  # type: ignore[arg-type]
     runs, signals = {"optimal": best, "as recorded": recorded}, chosen.signals
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, named=True)
     watched = signals[xs.shape[-1] if signal is None else signal]
-    A, B = (np.asarray(a) for a in control.c2d(chosen.plants.A[variant], chosen.plants.B[variant], dt))
-    poles = {"optimal": np.linalg.eigvals(A - B @ chosen.K[variant]), "no control": np.linalg.eigvals(A)}
+    poles = {"optimal": poles_of(problem), "no control": np.linalg.eigvals(np.asarray(problem.A))}
     body = traces + _spectrum((0, bottom + 6, 540, 190), runs, watched, dt)
     body += charts.pole_map((560, bottom + 6, 300, 190), poles)
     alt = f"{chosen.family}: one recorded trajectory and its optimum, the spectrum of a signal, poles"
@@ -110,7 +115,7 @@ def picture(chosen: Selection, variant: int, number: int, signal: int | None = N
     return Picture(file, alt, _words(chosen, variant, at, recorded))
 
 
-def _spectrum(at: Rectangle, runs: dict[str, Trajectory], channel: charts.Channel, dt: float) -> str:
+def _spectrum(at: Rectangle, runs: dict[str, Trajectory], channel: charts.PlottedSignal, dt: float) -> str:
     """Amplitudes of a signal over frequency, both logarithmic."""
     values = {label: channel.values(run) for label, run in runs.items()}
     frequencies = np.fft.rfftfreq(len(next(iter(values.values()))), dt)[1:]
@@ -144,7 +149,7 @@ def _words(chosen: Selection, variant: int, at: int, recorded: Trajectory) -> st
 
 
 def left_out(data: dataset.Dataset, family: str) -> str:
-    """What a family lacks, and why, in words."""
+    """Number of a family's missing runs, and the reasons, in words."""
     missing = [
         f"{count:,} {dataset.card.REASONS[why]}" for why, count in data.left_out[family].items() if count
     ]
@@ -152,11 +157,11 @@ def left_out(data: dataset.Dataset, family: str) -> str:
     return f"{', '.join(missing) or 'Nothing'}, {whole}."
 
 
-Question = tuple[str, str | None, int, int, int]
+BrowserQuestion = tuple[str, str | None, int, int, int]
 """Family, split, numbers of the variant and of its trajectory, and of the signal with the spectrum."""
 
 
-class Browser(Panel[Question, Picture]):
+class Browser(Panel[BrowserQuestion, Picture]):
     """The panel; its controls are attributes."""
 
     def __init__(self, data: dataset.Dataset) -> None:
@@ -184,7 +189,7 @@ class Browser(Panel[Question, Picture]):
             self.split.options = [_ALL, *present]
             signals = _signals(self.family.value, self._data.linear(None, self.family.value))
             self.signal.options = [(channel.name, i) for i, channel in enumerate(signals)]
-            self.signal.value = self._defaults["signal"] = [c.field for c in signals].index("us")
+            self.signal.value = self._defaults["signal"] = [c.held for c in signals].index(True)
         self._choose_split()
 
     def _choose_split(self) -> None:
@@ -195,11 +200,11 @@ class Browser(Panel[Question, Picture]):
             self.trajectory.max = config.trajectories * len(config.starts) - 1
         self.ask()
 
-    def _question(self) -> Question:
+    def _question(self) -> BrowserQuestion:
         split = None if self.split.value == _ALL else self.split.value
         return self.family.value, split, self.variant.value, self.trajectory.value, self.signal.value
 
-    def _compute(self, question: Question, check: Check) -> Picture:
+    def _compute(self, question: BrowserQuestion, check: Check) -> Picture:
         family, split, variant, number, signal = question
         if self._chosen is None or (self._chosen.family, self._chosen.split) != (family, split):
             self._chosen = Selection.of(self._data, family, split)

@@ -162,7 +162,7 @@ def _end() -> None:
 
 
 def sentence(error: Exception) -> str:
-    """What went wrong, in one sentence."""
+    """An error in one sentence."""
     first = (str(error).strip().splitlines() or [""])[0]
     first = first if len(first) < 400 else first[:400] + "…"
     return first if isinstance(error, ValueError) and first else f"{type(error).__name__}: {first}"

@@ -9,12 +9,12 @@ import numpy as np
 
 from lqrlab.systems import Plant
 from lqrlab.workbench.figures import charts
+from lqrlab.workbench.figures.loop_design import FREE, LATE, OVERVIEW, TICKS, LoopSetting
+from lqrlab.workbench.figures.loop_picture import VIEWS, picture
 from lqrlab.workbench.figures.svg import Picture
-from lqrlab.workbench.panels import controls, loop_views
+from lqrlab.workbench.panels import controls, copy_as_code
 from lqrlab.workbench.panels.live_panel import Check
-from lqrlab.workbench.panels.loop_design import LATE, OVERVIEW, TICKS, LoopSetting
 from lqrlab.workbench.panels.panel import Panel
-from lqrlab.workbench.panels.regulator_design import picture
 
 
 def lqr_designer(
@@ -44,18 +44,16 @@ class Designer(Panel[LoopSetting, Picture]):
         )
         self.delay = controls.slider("delay [samples]", 0.0, 0.0, float(LATE), step=0.25)
         self.known = ipywidgets.Checkbox(True, description="the gain knows the delay", indent=False)
-        self.limit = controls.limit_slider(controls.FREE)
+        self.limit = controls.limit_slider(FREE)
         self.size = controls.slider("initial state, ×", 1.0, 0.05, 3.0)
-        self.view = ipywidgets.Dropdown(
-            options=(OVERVIEW, *loop_views.VIEWS), description="picture", **controls.WIDE
-        )
+        self.view = ipywidgets.Dropdown(options=(OVERVIEW, *VIEWS), description="picture", **controls.WIDE)
         self.parameters = controls.parameter_sliders(default.plant)
         pages = {
             "weights": [*self.states.values(), *self.inputs.values()],
             "loop": [self.sample, self.delay, self.known, self.limit, self.size, self.view],
             "parameters": list(self.parameters.values()),
         }
-        note = ipywidgets.HTML("log10 of the factor of each weight")
+        note = ipywidgets.HTML("log10 of each weight multiplier")
         tabs = controls.tabs(pages | {"weights": [note, *pages["weights"]]})
         super().__init__([tabs], call=("lqr_designer", {"plant": plant, "num_steps": num_steps}))
         names = ("states", "inputs", "sample", "delay", "known", "limit", "size", "view", "parameters")
@@ -83,4 +81,4 @@ class Designer(Panel[LoopSetting, Picture]):
         return picture(question)
 
     def _codes(self, question: LoopSetting) -> list[str]:
-        return [question.code, *super()._codes(question)]
+        return [copy_as_code.regulator(question), *super()._codes(question)]

@@ -13,7 +13,8 @@ import ipywidgets
 import traitlets
 
 from lqrlab.workbench.figures.svg import Picture
-from lqrlab.workbench.panels import controls as made
+from lqrlab.workbench.panels import copy_as_code
+from lqrlab.workbench.panels.controls import button
 from lqrlab.workbench.panels.live_panel import Answer, Check, Live, Question, sentence
 from lqrlab.workbench.runs.session import headless
 
@@ -48,8 +49,8 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
     ) -> None:
         self.picture, self.words, self.code = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
         self.live = Live(self._compute, self._show, settle=settle)
-        self.undo = made.button("undo", self._guarded(self._undo))
-        self.reset = made.button("back to the defaults", self._guarded(self._reset))
+        self.undo = button("undo", self._guarded(self._undo))
+        self.reset = button("back to the defaults", self._guarded(self._reset))
         self._quiet, self._call, self._drawn = False, call, Picture("", "")
         self._kept: dict[str, ipywidgets.Widget] = {}
         self._choosers: list[str] = []
@@ -71,7 +72,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
             # beside the controls only where there is room for letters that can be read, else below them
             right = ipywidgets.VBox(children, layout={"flex": "100 1 44rem", "min_width": "0"})
             super().__init__([left, right], layout={"flex_flow": "row wrap"})
-        self.code.value = _copied(made.call(*call, {}))
+        self.code.value = _copied(copy_as_code.panel(*call, {}))
 
     def _question(self) -> Question:
         raise NotImplementedError
@@ -109,7 +110,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
             self.live.say(sentence(error))
 
     def watch(self, *controls: ipywidgets.Widget, then: Callable[[], None] | None = None) -> None:
-        """Ask anew, or do something else, whenever one of the controls changes."""
+        """Ask again, or do something else, whenever one of the controls changes."""
         for control in controls:
             control.observe(lambda _: self._guarded(then or self.ask)(), names="value")
 
@@ -153,7 +154,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
 
     @property
     def values(self) -> dict[str, Any]:
-        """What the controls stand at, by name."""
+        """Values of the controls, by name."""
         return {name: control.value for name, control in self._kept.items()}
 
     def set(self, values: Mapping[str, Any]) -> None:
@@ -179,12 +180,12 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         return still
 
     def _still(self) -> Picture:
-        """What the panel shows, all in one picture."""
+        """All that the panel shows in one picture."""
         return self._drawn
 
     def _codes(self, question: Question) -> list[str]:
         """Lines to copy: those that make the panel as it stands; a subclass may know more."""
-        return [made.call(*self._call, _moved(self._defaults, self.values))]
+        return [copy_as_code.panel(*self._call, _moved(self._defaults, self.values))]
 
     def _remember(self) -> None:
         values, now = self.values, time.monotonic()
@@ -234,7 +235,7 @@ def _move(kept: Mapping[str, ipywidgets.Widget], name: str, value: Any) -> None:
 
 
 def _moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not as before; not what a browser has only rounded when it first showed it."""
+    """Values that are not as before; not those that a browser has only rounded when it first showed it."""
     return {name: value for name, value in after.items() if not _same(value, before.get(name))}
 
 

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from lqrlab import control, simulation, systems
+from lqrlab import simulation, systems
+from lqrlab.simulation import Problem
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import example_loop
+from lqrlab.workbench.figures import loop_design, plant_card
 from lqrlab.workbench.figures.animation import HOLD, Animation, animation
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
@@ -37,11 +38,11 @@ def plant_explorer(
     return Explorer(plant, num_steps).at(values)
 
 
-Question = tuple[Plant, Plant, np.ndarray, str]
+ExplorerQuestion = tuple[Plant, Plant, np.ndarray, str]
 """The plant at its defaults and as changed, the initial state, the loop to draw."""
 
 
-class Explorer(Panel[Question, Animation]):
+class Explorer(Panel[ExplorerQuestion, Animation]):
     """The panel; its controls are attributes, ``parameters`` and ``initial`` by name.
 
     ``time`` is the moment of the drawing [s]; moving it stops the film. For that ``moment`` holds a style sheet of
@@ -49,7 +50,7 @@ class Explorer(Panel[Question, Animation]):
     """
 
     def __init__(self, plant: str | Plant, num_steps: int | None = None) -> None:
-        self._given = None if isinstance(plant, str) else controls.one_plant(plant)
+        self._given = None if isinstance(plant, str) else loop_design.one_plant(plant)
         self._num_steps, self._speed = num_steps, 1.0
         self._horizons: dict[str, int] = {}
         names = list(systems.names()) if self._given is None else [self._given.name]
@@ -85,14 +86,14 @@ class Explorer(Panel[Question, Animation]):
         close_all(before)
         self.ask()
 
-    def _question(self) -> Question:
+    def _question(self) -> ExplorerQuestion:
         x0 = np.array([slider.value for slider in self.initial.values()])
         return self._nominal, controls.changed(self._nominal, self.parameters), x0, self.loop.value
 
-    def _compute(self, question: Question, check: Check) -> Animation:
+    def _compute(self, question: ExplorerQuestion, check: Check) -> Animation:
         nominal, plant, x0, loop = question
         if nominal.name not in self._horizons:
-            self._horizons[nominal.name] = example_loop.horizon(nominal, self._num_steps)
+            self._horizons[nominal.name] = loop_design.horizon(nominal, self._num_steps)
         check()
         return film(plant, x0, self._horizons[nominal.name], loop)
 
@@ -117,18 +118,19 @@ class Explorer(Panel[Question, Animation]):
 
 def film(plant: Plant, x0: Float[np.ndarray | Array, " n"], num_steps: int, loop: str) -> Animation:
     """The film of one loop above the curves of the other, and what there is to say of the plant."""
-    design = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
+    problem, x0 = Problem.of(plant), jnp.asarray(x0)
     # without control by the same program, with a gain of zero
     runs = {
-        name: simulation.rollout(plant, simulation.LinearPolicy(gain * design.K), jnp.asarray(x0), num_steps)
+        name: simulation.rollout(problem, simulation.LinearPolicy(gain * problem.K), x0, num_steps)
         for name, gain in ((_CLOSED, 1.0), (_OPEN, 0.0))
     }
     other = _OPEN if loop == _CLOSED else _CLOSED
     signals = [s.name for s in (*plant.states[:5], *plant.inputs[:3])]
     drawn = animation(plant, {loop: runs[loop]}, curves={other: runs[other]}, signals=signals, width=640)
-    lasts = example_loop.time_constant(np.asarray(design.poles), float(plant.dt))
-    cost = float(jnp.asarray(x0) @ design.P @ jnp.asarray(x0))
-    modes = "; ".join(example_loop.mode_sentences(plant))
+    lasts = loop_design.time_constant(loop_design.poles_of(problem), float(plant.dt))
+    cost = float(problem.optimal_cost(x0))
+    assert problem.continuous is not None
+    modes = "; ".join(plant_card.mode_sentences(plant, problem.continuous.A))
     words = (
         f"{html.escape(plant.title)}.<br><b>Open loop:</b> {html.escape(modes)}.<br>"
         f"<b>Under its optimum:</b> slowest time constant {lasts:.2g} s; this start costs {cost:.4g}, on the nonlinear "

@@ -3,23 +3,25 @@
 import dataclasses
 import html
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import anywidget
 import ipywidgets
 import jax
 import jax.numpy as jnp
 import numpy as np
+import traitlets
 from jaxtyping import Array, Float
 
-from lqrlab import evaluation, simulation
+from lqrlab import control, simulation
 from lqrlab.compute import checks
 from lqrlab.simulation import Problem, Trajectory, Verdict
 from lqrlab.systems import Plant
-from lqrlab.workbench.figures import charts, example_loop, svg
+from lqrlab.workbench.figures import charts, loop_design, svg
 from lqrlab.workbench.figures.charts import Axes
 from lqrlab.workbench.figures.svg import Picture
 from lqrlab.workbench.panels import controls
-from lqrlab.workbench.panels.click_plane import Plane
 from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
 
@@ -41,7 +43,7 @@ def policy_inspector(
     samples or two settling times of the optimum. ``values`` is what the controls begin
     at, as *copy as code* writes it. Without a person it is the picture.
     """
-    return Inspector(controls.one_plant(family), policy, label, num_steps).at(values)
+    return Inspector(loop_design.one_plant(family), policy, label, num_steps).at(values)
 
 
 def picture(pair: "Pair", x0: Float[np.ndarray | Array, " n"], across: int, up: int) -> Picture:
@@ -66,7 +68,7 @@ class Pair:
             raise ValueError("label: expected a name for the policy, but found 'optimal', the LQR's")
         problem = Problem.of(plant)
         poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
-        steps = evaluation.settling_steps(poles) if num_steps is None else num_steps
+        steps = control.settling_steps(poles) if num_steps is None else num_steps
         return cls(problem, simulation.bind(controller, problem), label, checks.whole("num_steps", steps))
 
     @property
@@ -100,7 +102,7 @@ def compare(pair: Pair, x0: Float[np.ndarray | Array, " n"], check: Check = lamb
         path = jax.tree.map(np.asarray, path)
         cost, verdict = (
             path.costs.sum() + path.xs[-1] @ P @ path.xs[-1],
-            example_loop.outcome(pair.plant, path),
+            loop_design.outcome(pair.plant, path),
         )
         return Run(path, verdict, cost / least if verdict == Verdict.CONVERGED and least > 0 else np.inf)
 
@@ -163,11 +165,27 @@ def _plane(pair: Pair, runs: Runs, across: int, up: int) -> str:
     return axes.frame(a.label, b.label, body + svg.element("circle", start))
 
 
-Question = tuple[np.ndarray, Plant, int, int]
+InspectorQuestion = tuple[np.ndarray, Plant, int, int]
 """The start, the plant, the states of the plane."""
 
 
-class Inspector(Panel[Question, tuple[str, Picture]]):
+class ClickPlane(anywidget.AnyWidget):
+    """An SVG picture around a plane that tells where it was clicked, in any front end that shows widgets.
+
+    Attributes:
+        svg: the picture.
+        frame: where in it the plane is: left, right, top, bottom as shares of its width and height.
+        point: where it was clicked last, across and up in the plane, 0 … 1; what a test sets.
+    """
+
+    # as a path, anywidget would watch the file and hold every plane for ever
+    _esm = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
+    svg: Any = traitlets.Unicode("").tag(sync=True)
+    frame: Any = traitlets.List([0.0, 1.0, 0.0, 1.0]).tag(sync=True)
+    point: Any = traitlets.List([]).tag(sync=True)
+
+
+class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
     """The panel; its controls are attributes, ``initial`` and ``parameters`` by name.
 
     ``plane`` is where a click chooses the start.
@@ -182,7 +200,7 @@ class Inspector(Panel[Question, tuple[str, Picture]]):
         self.initial = controls.initial_sliders(plant)
         self.parameters = controls.parameter_sliders(plant, continuous_update=False)
         axes = Axes((0.0, 0.0, _SIDE, _SIDE), (0, 1), (0, 1))
-        self.plane = Plane(frame=[edge / _SIDE for edge in axes.edges])
+        self.plane = ClickPlane(frame=[edge / _SIDE for edge in axes.edges])
         pages = {"initial state": list(self.initial.values()), "parameters": list(self.parameters.values())}
         note = ipywidgets.HTML("Click to choose the start in this plane:")
         arguments = {"policy": policy, "family": plant, "label": label, "num_steps": num_steps}
@@ -200,12 +218,12 @@ class Inspector(Panel[Question, tuple[str, Picture]]):
                 slider.value = slider.min + share * (slider.max - slider.min)
         self.ask()
 
-    def _question(self) -> Question:
+    def _question(self) -> InspectorQuestion:
         x0 = np.array([slider.value for slider in self.initial.values()])
         plant = controls.changed(self._nominal, self.parameters)
         return x0, plant, self.across.value, self.up.value
 
-    def _compute(self, question: Question, check: Check) -> tuple[str, Picture]:
+    def _compute(self, question: InspectorQuestion, check: Check) -> tuple[str, Picture]:
         x0, plant, across, up = question
         values = tuple(float(value) for value in plant.parameters.values())
         if values not in self._pairs:

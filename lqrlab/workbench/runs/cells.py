@@ -99,7 +99,7 @@ class Exporter(HTMLExporter):
         return markup
 
     def _placeholder(self, markup: str) -> str:
-        """What stands for an output until the page is made; nobody can guess it, and so write it elsewhere."""
+        """Placeholder of an output until the page is made; nobody can guess it, and so write it elsewhere."""
         name = secrets.token_hex(16)
         self._outputs[name] = self._cleaned(markup)
         return name

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import re
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -42,8 +41,6 @@ def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterato
         "distributed.scheduler.allowed-failures": failures,
         "distributed.logging.distributed": "critical",
     }
-    with socket.socket() as probe:
-        port = 0 if probe.connect_ex(("127.0.0.1", 8787)) == 0 else 8787
     with contextlib.ExitStack() as held:
         held.enter_context(dask.config.set(settings))
         try:
@@ -53,7 +50,7 @@ def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterato
                 processes=True,
                 memory_limit=0,  # a notebook computes in another process: the worker's memory says nothing
                 silence_logs=logging.CRITICAL,
-                dashboard_address=f"127.0.0.1:{port}",
+                dashboard_address=None,
             )
             connected = held.enter_context(distributed.Client(held.enter_context(cluster)))
         except Exception as error:
@@ -101,7 +98,7 @@ def _connected(address: str) -> "Client":
 def engine(
     *, workers: int | None = None, scheduler: str | None = None, say: Callable[[str], None] = print
 ) -> Iterator[Engine]:
-    """What ``lqrlab.dataset.generate`` takes as its engine: shards on the workers of a cluster.
+    """Engine for ``lqrlab.dataset.generate``: shards are made on the workers of a cluster.
 
     They are processes of this machine, as many as it has cores by default, or those of a dask scheduler, which must
     have this package and see the data set's folder under the same path. A shard whose worker died is tried again, at
@@ -145,7 +142,7 @@ def engine(
 
 
 def _explanation(name: str, error: BaseException) -> str:
-    """Why a shard was not made, and what to do."""
+    """Reason why a shard was not made, and what to do."""
     from distributed import CancelledError, KilledWorker
     from distributed.comm import CommClosedError
 

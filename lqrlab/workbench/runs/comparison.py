@@ -1,27 +1,36 @@
 """The runs of a sweep side by side: one table, one page that is complete in itself."""
 
-import json
-import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lqrlab.workbench.runs import run_folder, session, sweep_program
+from lqrlab.compute.files import read_rows, write_atomic
+from lqrlab.workbench.runs import run_folder, session
 from lqrlab.workbench.runs.notebooks import Values
-from lqrlab.workbench.runs.run_folder import Entry, Record
-from lqrlab.workbench.runs.terminal import clock
+from lqrlab.workbench.runs.run_folder import Record
+from lqrlab.workbench.runs.terminal import cell, clock
 from lqrlab.workbench.runs.terminal import table as aligned
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+NUMBERS = "numbers.jsonl"
+"""The numbers of each point of a sweep that was one program, a line each."""
 SHOWN = 60  # rows on the page; all are in the files next to it
-_LAST = ("seconds", "attempts", "device", "error")
+_LAST = ("seconds", "device", "error")
+_MOST_BYTES = 1 << 32  # ten million points
+
+
+def read_numbers(folder: Path) -> dict[str, Values]:
+    """Fingerprint of a point → its numbers, or its ``error``. A line that was cut short is none."""
+    rows = read_rows(folder / NUMBERS, _MOST_BYTES)
+    good = [row for row in rows if row and isinstance(row.get("fingerprint"), str)]
+    return {row.pop("fingerprint"): row for row in good}
 
 
 def table(folder: str | Path) -> "DataFrame":
-    """One row a run: status, parameters, numbers, time taken, attempts, error; a ``ValueError`` if it is no sweep."""
+    """One row a run: status, parameters, numbers, time taken, error; a ``ValueError`` if it is no sweep."""
     import pandas as pd
 
     folder = Path(folder)
@@ -29,15 +38,14 @@ def table(folder: str | Path) -> "DataFrame":
     if not run_folder.recorded(folder / run_folder.SWEEP):
         raise ValueError(f"{folder}: not the folder of a sweep, it has no {run_folder.SWEEP}")
     if record["executor"] == "vmap":
-        known = sweep_program.read(folder)
+        known = read_numbers(folder)
         return pd.DataFrame([_point_row(entry, known.get(entry["fingerprint"])) for entry in record["runs"]])
     frame = pd.DataFrame([_run_row(folder, entry, record) for entry in record["runs"]])
-    frame["attempts"] = frame["attempts"].astype("Int64")
     last = [c for c in _LAST if c in frame]
     return frame[[c for c in frame if c not in last] + last]
 
 
-def _point_row(entry: Entry, known: Values | None) -> Values:
+def _point_row(entry: Record, known: Values | None) -> Values:
     """The row of a point of one program: its numbers are in one file, or are not."""
     status = "not started" if known is None else "failed" if "error" in known else "finished"
     numbers = dict(known or {})
@@ -45,7 +53,7 @@ def _point_row(entry: Entry, known: Values | None) -> Values:
     return {"run": entry["run"], "status": status, **entry["point"], **numbers, "error": error}
 
 
-def _run_row(folder: Path, entry: Entry, sweep: Record) -> Values:
+def _run_row(folder: Path, entry: Record, sweep: Record) -> Values:
     """The row of a run that has a folder."""
     place, name = folder / "runs" / entry["run"], Path(sweep["notebook"]).stem
     run = run_folder.read(place / run_folder.RUN)
@@ -54,13 +62,11 @@ def _run_row(folder: Path, entry: Entry, sweep: Record) -> Values:
         result = session.results(place, name)
         row |= {k: v for k, v in _flat(result["numbers"]) if k not in row}
         row |= {"status": "finished", "seconds": result["seconds"], "device": result["device"]}
-    elif run.get("fingerprint") not in (None, entry["fingerprint"]):
-        row["status"], run = "not started", {}  # what is there belongs to other code or other inputs
-    elif row["status"] == "finished":
-        row["status"] = "not started"  # its result is gone
-    elif row["status"] == "running" and run.get("sweep") != sweep.get("sweep"):
+    elif run.get("fingerprint", entry["fingerprint"]) != entry["fingerprint"] or row["status"] == "finished":
+        row["status"], run = "not started", {}  # of other code or inputs, or its result is gone
+    elif row["status"] == "running" and sweep.get("status") != "running":
         row["status"] = "stopped"
-    return row | {"attempts": run.get("attempts"), "error": run.get("error") or ""}
+    return row | {"error": run.get("error") or ""}
 
 
 def _flat(numbers: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -73,23 +79,8 @@ def _flat(numbers: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 
 def save(folder: Path) -> None:
-    """Write ``results.csv`` and ``results.parquet``, each in one piece."""
-    import pandas as pd
-
-    plain = table(folder)
-    for column in plain.columns[[kind == "O" for kind in plain.dtypes]]:  # Parquet has one type a column
-        values = [None if pd.api.types.is_scalar(v) and pd.isna(v) else v for v in plain[column]]
-        kinds = {type(v) for v in values if v is not None}
-        if kinds & {list, dict} or (len(kinds) > 1 and not kinds <= {int, float}):
-            values = [
-                json.dumps(v) if isinstance(v, list | dict) else None if v is None else str(v) for v in values
-            ]
-        plain[column] = values
-    writers: dict[str, Callable] = {"results.csv": plain.to_csv, "results.parquet": plain.to_parquet}
-    for name, write_to in writers.items():
-        part = folder / f".{name}.part"
-        write_to(part, index=False)
-        os.replace(part, folder / name)
+    """Write ``results.csv`` in one piece."""
+    write_atomic(folder / "results.csv", table(folder).to_csv(index=False))
 
 
 def axes(frame: "DataFrame", record: Record) -> tuple[list[str], list[str]]:
@@ -129,13 +120,6 @@ def summary(folder: Path) -> str:
     return "\n".join(lines) + (f"\n… and {len(frame) - 40} more" if len(frame) > 40 else "")
 
 
-def cell(value: object) -> str:
-    """A value of the table in a few digits."""
-    if value is None or value != value:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def write(folder: str | Path) -> Path:
     """Write ``<folder>/report/index.html``, the comparison of a sweep's runs, and a report of each that has none."""
     from lqrlab.workbench.runs import comparison_figures, report
@@ -145,7 +129,7 @@ def write(folder: str | Path) -> Path:
     mapped, (varying, numbers) = record["executor"] == "vmap", axes(frame, record)
     pages = {} if mapped else _run_reports(folder, list(frame["run"]))
     first = record["runs"][0]["point"] if record["runs"] else {}
-    shown = [c for c in ("status", *varying, *numbers[:8], "seconds", "attempts") if c in frame]
+    shown = [c for c in ("status", *varying, *numbers[:8], "seconds") if c in frame]
     rows = frame.to_dict("records")
     return report.fill(
         folder / "report" / "index.html",

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lqrlab.workbench.figures import plots
-from lqrlab.workbench.runs.comparison import cell
+from lqrlab.workbench.runs.terminal import cell
 
 _RUN, _TREND = "#0072B2", "#D55E00"
 _CLOUD = 60  # runs from which on their middle half is drawn
@@ -58,7 +58,7 @@ def _figure(
 
 
 def _places(axis: Axes, x: pd.Series) -> pd.Series:
-    """Where the values of a parameter stand on the axis, which gets its scale and ticks."""
+    """Places of a parameter's values on the axis, which gets its scale and ticks."""
     if pd.api.types.is_numeric_dtype(x) and x.dtype != bool:
         places = x.astype(float)
         if places.min() > 0 and places.max() > 15 * places.min():

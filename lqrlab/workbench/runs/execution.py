@@ -1,44 +1,33 @@
 """One notebook, executed by papermill in a process of its own.
 
-The parent (:func:`execute`) starts ``python -m lqrlab.workbench.runs.execution``, hands it a job as one line of
-JSON and reads events back, one line of JSON each. The child holds on to the pipe: when the parent ends,
-however it ends, the pipe closes and the child takes its kernel down with it.
+papermill changes the working directory of its whole process, and a kernel may crash it. The parent (:func:`execute`)
+starts ``python -m lqrlab.workbench.runs.execution``, hands it a job as one line of JSON and reads events back, one line
+of JSON each. The child holds on to the pipe: when the parent ends, however it ends, the pipe closes and the child takes
+its kernel down with it.
 """
 
 import contextlib
 import json
 import os
-import queue
 import subprocess
 import sys
 import tempfile
 import threading
-import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any, TypedDict
+from typing import Any
 
 from lqrlab.workbench.runs import run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 
 KERNEL = "python3"
-_PLAIN = ["--InteractiveShell.automagic=False"]  # else a cell of one line, run: str = "…", is the magic %run
 TIME_LIMIT = "TimeLimit"
-"""How the error of a notebook begins that took too long."""
-
-
-class Event(TypedDict, total=False):
-    """What a child tells: the number of the cell that starts, a line that it prints, or the error it ended with."""
-
-    cell: int
-    note: str
-    error: str
-    source: str
-    traceback: str
-
-
+"""First word of the error of a notebook that took too long."""
+Event = dict[str, Any]
+"""From the child: ``cell``, the number of the cell that starts; ``note``, a line that it prints; or ``error`` with
+``source`` and ``traceback``."""
+_PLAIN = ["--InteractiveShell.automagic=False"]  # else a cell of one line, run: str = "…", is the magic %run
 _STARTS, _NEVER_STARTED = 3, "Kernel died before replying to kernel_info"
 
 
@@ -69,33 +58,32 @@ def execute(
     values: Values,
     fingerprint: str,
     *,
-    on_event: Callable[[Event], None],
+    on_event: Callable[[Event], None] = lambda event: None,
     time_limit: float | None = None,
 ) -> None:
     """Execute one notebook in a folder that is held, and make sure that it came to its end.
 
     Args:
-        nb, folder, values: what is run, where, with which parameters.
+        nb, folder, values: notebook, folder and parameters.
         fingerprint: filed with the result.
-        on_event: called with each event, and with an empty one about once a second in between.
+        on_event: called with each event.
         time_limit: seconds after which the notebook is ended.
 
     Raises:
         CellError: a cell failed, the kernel died, the time was over, papermill could not start, or the last cell
             wrote no result. ``notebooks/<name>.failed.ipynb`` is executed up to there.
     """
-    executed, token = folder / "notebooks" / f"{nb.name}.ipynb", uuid.uuid4().hex
+    executed = folder / "notebooks" / f"{nb.name}.ipynb"
     failed, partial = executed.with_suffix(".failed.ipynb"), executed.with_name(f".{nb.name}.partial.ipynb")
     executed.parent.mkdir(exist_ok=True)
     result = session.result_path(folder, nb.name)
-    result.unlink(missing_ok=True)
+    result.unlink(missing_ok=True)  # so that a result is one of this execution
     given = {k: v for k, v in values.items() if v != nb.parameters[k].default} | {"run": str(folder)}
     paths = {"source": nb.path, "target": partial, "cwd": nb.path.parent.parent, "folder": folder}
     job = {name: str(path) for name, path in paths.items()} | {"parameters": given}
-    env = environment() | {"LQRLAB_EXECUTION": token, "LQRLAB_FINGERPRINT": fingerprint}
     try:
-        _in_child_that_starts(job, env, on_event, time_limit)
-        if not run_folder.finished(folder, nb.name, fingerprint, token):
+        _in_child_that_starts(job, environment() | {"LQRLAB_FINGERPRINT": fingerprint}, on_event, time_limit)
+        if session.fingerprint(folder, nb.name) != fingerprint:
             error = f"the notebook ended without writing {run_folder.short(result)}"
             raise CellError(error, traceback="its last cell has to be session.finish(...)")
     except CellError:
@@ -109,13 +97,13 @@ def execute(
 
 def _in_child_that_starts(job: Mapping[str, object], *args: Any) -> None:
     """:func:`_in_child`; again if its kernel never started, as when another process took the ports that it chose."""
-    for attempt in range(_STARTS):
+    for _ in range(_STARTS - 1):
         try:
             return _in_child(job, *args)
         except CellError as error:
-            if _NEVER_STARTED not in error.error or attempt == _STARTS - 1:
+            if _NEVER_STARTED not in error.error:
                 raise
-    return None
+    return _in_child(job, *args)
 
 
 def _in_child(
@@ -124,7 +112,7 @@ def _in_child(
     on_event: Callable[[Event], None],
     time_limit: float | None,
 ) -> None:
-    begun, failure = time.monotonic(), Event()
+    failure = Event()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__],
@@ -137,48 +125,33 @@ def _in_child(
         )
         assert child.stdin is not None
         assert child.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit code and log say why
+            child.stdin.write(json.dumps(job) + "\n")
+            child.stdin.flush()
+        limit = threading.Timer(time_limit or threading.TIMEOUT_MAX, child.stdin.close)
+        limit.start()
         try:
-            with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit code and log say why
-                child.stdin.write(json.dumps(job) + "\n")
-                child.stdin.flush()
-            for event in _events(child.stdout):
-                if "error" in event:
-                    failure = event
-                else:
-                    on_event(event)
-                if time_limit is not None and time.monotonic() - begun > time_limit:
-                    failure = {"error": f"{TIME_LIMIT}: not finished after {time_limit:g} s"}
-                    break
+            with child.stdout:
+                for line in child.stdout:
+                    event = json.loads(line)
+                    if "error" in event:
+                        failure = event
+                    else:
+                        on_event(event)
         finally:
+            late = not limit.is_alive()
+            limit.cancel()
             with contextlib.suppress(BrokenPipeError):
                 child.stdin.close()  # should it still run, it ends now, its kernel first
             code = child.wait()
+        if late:
+            failure = {"error": f"{TIME_LIMIT}: not finished after {time_limit:g} s"}
         if failure or code:
             log.seek(0)
             error = failure.get("error") or f"the process that runs the notebook ended with code {code}"
-            traceback = failure.get("traceback") or _tail(log.read(), 8)
-            raise CellError(error, failure.get("source", ""), traceback)
-
-
-def _events(stream: IO[str]) -> Iterator[Event]:
-    """The child's events as they come, and an empty one for each second without."""
-    lines: queue.Queue[str] = queue.Queue()
-
-    def pump() -> None:
-        with stream:
-            for line in stream:
-                lines.put(line)
-        lines.put("")
-
-    threading.Thread(target=pump, daemon=True).start()
-    while True:
-        try:
-            line = lines.get(timeout=1.0)
-        except queue.Empty:
-            line = "{}"
-        if not line:
-            return
-        yield json.loads(line)
+            raise CellError(
+                error, failure.get("source", ""), failure.get("traceback") or _tail(log.read(), 8)
+            )
 
 
 def _tail(text: str, lines: int = 12) -> str:
@@ -204,13 +177,13 @@ def main() -> int:
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
-    def send(event: Event) -> None:
+    def send(**event: object) -> None:
         events.write(json.dumps(event) + "\n")
         events.flush()
 
     def note(text: str) -> None:
         if lines := [line.strip() for line in text.splitlines() if line.strip()]:
-            send({"note": lines[-1]})
+            send(note=lines[-1])
 
     # checks web addresses in a notebook's metadata, and takes a second to import
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
@@ -229,14 +202,14 @@ def main() -> int:
                 cwd=job["cwd"],
                 progress_bar=False,
                 stdout_file=SimpleNamespace(write=note, flush=lambda: None),
-                on_cell_execute=lambda **kwargs: send({"cell": next(cells)}),
+                on_cell_execute=lambda **kwargs: send(cell=next(cells)),
             )
     except PapermillExecutionError as error:
         traceback = _tail("\n".join(error.traceback))
-        send({"error": f"{error.ename}: {error.evalue}", "source": error.source, "traceback": traceback})
+        send(error=f"{error.ename}: {error.evalue}", source=error.source, traceback=traceback)
         return 1
     except Exception as error:  # a dead kernel, a full disk: said in one line by the parent
-        send({"error": f"{type(error).__name__}: {error}"})
+        send(error=f"{type(error).__name__}: {error}")
         return 1
     return 0
 

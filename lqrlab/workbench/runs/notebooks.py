@@ -1,6 +1,8 @@
-"""A notebook as a file: its parameters with their types, the values that it runs with, what its result depends on.
+"""A notebook as a file: its parameters with their types, the values that it runs with, the hash of its inputs.
 
-Everything here reads files and runs nothing, so a wrong parameter is refused before anything starts.
+Everything here reads files and runs nothing, so a wrong parameter is refused before anything starts. The cell of
+parameters is parsed here and not by papermill's inspection, which takes two seconds to import, gives defaults as text
+and passes over what it does not understand.
 """
 
 import ast
@@ -31,7 +33,7 @@ Profile = Mapping[str, Mapping[str, object]]
 Config = typing.TypeVar("Config")
 MAIN_JOB, NUMBERED = "0[0-9]_*.ipynb", "[0-9][0-9]_*.ipynb"
 _BOUNDS = {"≥": "low", ">": "above", "≤": "high", "<": "below"}
-BY_OPTION = {"run": "the run's folder (--folder)", "profile": "--profile", "plants_file": "--plants FILE"}
+BY_OPTION = {"run": "the run's folder (--folder)", "plants_file": "--plants FILE"}
 """Parameters that a person sets in a notebook, and the command line by an option."""
 _TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, bool, str, list, dict)}
 
@@ -47,7 +49,7 @@ class Parameter:
 
     @property
     def limits(self) -> tuple[Range | OneOf, ...]:
-        """What its comment says of its values: bounds as ``≥ 0`` and ``< 1``, or ``one of a, b`` up to a semicolon."""
+        """Limits that its comment names: bounds as ``≥ 0`` and ``< 1``, or ``one of a, b`` up to a semicolon."""
         if choices := re.search(r"\bone of ([^;]+)", self.about):
             return (OneOf(*(word.strip() for word in choices[1].split(","))),)
         found = re.findall(r"([≥>≤<]) (-?\d[\d.e+-]*)", self.about)
@@ -57,7 +59,7 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True)
 class Notebook:
-    """A notebook file without its outputs; a plant that is swept over is declared as one, too.
+    """A notebook file without its outputs.
 
     Its metadata under ``lqrlab``: ``needs`` lists the notebooks whose files it reads, ``vmap`` the parameters that may
     differ between trainings in one program.
@@ -67,7 +69,6 @@ class Notebook:
     cells: tuple[Cell, ...]
     metadata: Mapping[str, list[str]]
     parameters: dict[str, Parameter]
-    kind: str = "notebook"  # to a person: notebook or plant
 
     @property
     def name(self) -> str:
@@ -81,7 +82,7 @@ class Notebook:
 
     @property
     def question(self) -> str:
-        """What it answers: the first bold sentence that ends in a question mark."""
+        """Its question: the first bold sentence that ends in a question mark."""
         prose = "\n".join(source(cell) for cell in self.cells if cell["cell_type"] == "markdown")
         found = re.search(r"\*\*([^*]+\?)\*\*", prose)
         return " ".join(found[1].split()) if found else ""
@@ -157,7 +158,7 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def _parameters(path: Path, text: str) -> dict[str, Parameter]:
-    """What the cell tagged ``parameters`` declares; it is parsed and never evaluated."""
+    """Parameters that the cell declares; it is parsed and never evaluated."""
     try:
         statements = ast.parse(text).body
         tokens = tokenize.generate_tokens(io.StringIO(text).readline)
@@ -231,7 +232,8 @@ def effective(chain: Sequence[Notebook], profile: Profile, given: Mapping[str, o
     for name, settings in profile.items():
         if name not in by_name:
             raise ValueError(f"profile: there is no notebook {name!r}{near(name, by_name)}")
-        values[name] |= {key: _value(by_name[name], key, value) for key, value in settings.items()}
+        declared = by_name[name].parameters
+        values[name] |= {key: check_value(name, declared, key, value) for key, value in settings.items()}
     for key, value in given.items():
         name, dot, short = key.rpartition(".")
         if dot and name not in by_name:
@@ -241,22 +243,39 @@ def effective(chain: Sequence[Notebook], profile: Profile, given: Mapping[str, o
             known = sorted({p for nb in chain for p in nb.parameters})
             raise ValueError(f"{key}: no notebook has a parameter of this name{near(short, known)}")
         for nb in meant:
-            values[nb.name][short] = _value(nb, short, value, typed=isinstance(value, str))
+            values[nb.name][short] = check_value(nb.name, nb.parameters, short, value, typed=True)
     return values
 
 
-def _value(nb: Notebook, key: str, value: object, *, typed: bool = False) -> object:
+def check_value(
+    owner: str,
+    known: Mapping[str, Parameter],
+    key: str,
+    value: object,
+    *,
+    typed: bool = False,
+    what: str = "notebook",
+) -> object:
+    """The value of one parameter, refused in words unless it fits.
+
+    Args:
+        owner: name of the notebook or plant, for the message.
+        known: its parameters.
+        key, value: what is set.
+        typed: whether a text is a value as typed on a command line.
+        what: notebook or plant.
+    """
     if key in BY_OPTION:
-        raise ValueError(f"{nb.name}.{key}: is set by {BY_OPTION[key]}, not as a parameter")
-    if key not in nb.parameters:
-        raise ValueError(f"{nb.name}.{key}: the {nb.kind} has no such parameter{near(key, nb.parameters)}")
-    parameter = nb.parameters[key]
+        raise ValueError(f"{owner}.{key}: is set by {BY_OPTION[key]}, not as a parameter")
+    if key not in known:
+        raise ValueError(f"{owner}.{key}: the {what} has no such parameter{near(key, known)}")
+    parameter = known[key]
     about = f" ({parameter.about})" if parameter.about else ""
-    value = from_text(str(value), parameter.type) if typed else value
     kind: Any = parameter.type
     for limit in parameter.limits:
         kind = Annotated[kind, limit]
-    return checked(f"{nb.name}.{key}{about}", value, kind)
+    value = from_text(value, parameter.type) if typed and isinstance(value, str) else value
+    return checked(f"{owner}.{key}{about}", value, kind)
 
 
 def from_text(text: str, kind: Kind) -> object:
@@ -278,10 +297,10 @@ def from_text(text: str, kind: Kind) -> object:
         return text
 
 
-def config(kind: type[Config], values: Mapping[str, object]) -> Config:
-    """A config with those of a notebook's parameters that are its fields."""
+def config(kind: type[Config], values: Mapping[str, Any], options: str = "") -> Config:
+    """A config with those of a notebook's parameters that are its fields, and what the parameter ``options`` holds."""
     names = {f.name for f in dataclasses.fields(kind)} & values.keys()  # type: ignore[arg-type]
-    return kind(**{name: values[name] for name in names})
+    return kind(**{name: values[name] for name in names} | values.get(options, {}))
 
 
 def package_hash(root: Path = Path(lqrlab.__file__).parent) -> str:
@@ -300,35 +319,27 @@ def package_hash(root: Path = Path(lqrlab.__file__).parent) -> str:
 
 
 def fingerprints(chain: Sequence[Notebook], values: Mapping[str, Values]) -> dict[str, str]:
-    """For each notebook of a chain, the hash of all that its result follows from.
-
-    The notebooks before it count by their code and parameters (all of them, or those that its metadata name), so
-    that rewording one reruns that one alone.
-    """
-    package = package_hash()
-    whole: dict[str, str] = {}
-    handed_on: dict[str, str] = {}
+    """Fingerprints of a chain of notebooks; each reads from those before it that its metadata name, else from all."""
+    package, prints = package_hash(), dict[str, str]()
     for nb in chain:
-        needs = nb.metadata.get("needs", list(handed_on))
-        if unknown := [name for name in needs if name not in handed_on]:
+        needs = nb.metadata.get("needs", list(prints))
+        if unknown := [name for name in needs if name not in prints]:
             raise ValueError(f"{nb.path}: its metadata need {unknown[0]!r}, which does not come before it")
-        inputs = [handed_on[name] for name in needs]
-        whole[nb.name] = fingerprint(nb, values[nb.name], inputs, package)
-        code = [source(c) for c in nb.cells if c["cell_type"] == "code" and "parameters" not in tags(c)]
-        handed_on[nb.name] = _hash([code, package, without_run(values[nb.name]), inputs])
-    return whole
+        prints[nb.name] = fingerprint(nb, values[nb.name], [prints[name] for name in needs], package)
+    return prints
 
 
 def fingerprint(nb: Notebook, values: Values, inputs: Sequence[str | None], package: str) -> str:
-    """The hash of all that the result of one notebook follows from; ``inputs`` identify the files that it reads."""
-    cells = [(c["cell_type"], tags(c), source(c)) for c in nb.cells]
-    return _hash([cells, package, without_run(values), list(inputs)])
+    """The hash that says whether a result is up to date: of the notebook's source, its parameters and its inputs.
+
+    ``inputs`` are the fingerprints of the results that it reads, ``package`` is that of the package (see
+    :func:`package_hash`).
+    """
+    cells = [(cell["cell_type"], tags(cell), source(cell)) for cell in nb.cells]
+    content = json.dumps([cells, package, without_run(values), list(inputs)], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def without_run(values: Values) -> Values:
-    """The parameters without the folder, which may be moved, and without the profile, whose values they are."""
+    """The parameters without the folder, which may be moved."""
     return {k: v for k, v in values.items() if k not in BY_OPTION}
-
-
-def _hash(content: object) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -5,20 +5,22 @@ when its process ended well *and* the last cell of that very execution wrote its
 """
 
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from threading import Timer
-from types import ModuleType
 from typing import NamedTuple, TextIO
 
 import lqrlab
-from lqrlab.workbench.runs import execution, name_checks, notebooks, run_folder, session
+from lqrlab.compute import checks
+from lqrlab.workbench.runs import execution, notebooks, run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 from lqrlab.workbench.runs.run_folder import Record, Status, short
 from lqrlab.workbench.runs.terminal import Progress, clock
 
+FAMILIES = ("family", "families", "held_out", "others", "pages", "films")
+"""Parameters that name families of plants."""
 ERRORS: dict[str, Status] = {execution.TIME_LIMIT: "timed out", "DeadKernelError": "kernel died"}
 
 
@@ -81,8 +83,6 @@ def run(
         progress.say(f"lqrlab run · profile {profile} · {what} → {short(folder)}")
         if fresh:
             run_folder.clear(folder)
-        if report:
-            _import_soon()
         begun = time.monotonic()
         others = run_folder.read(folder / run_folder.RUN).get("parameters", {}) if only else {}
         parameters = others | {step.nb.name: notebooks.without_run(step.values) for step in steps}
@@ -90,65 +90,97 @@ def run(
         execute(steps, folder, about, progress)
         progress.say(f"finished in {clock(time.monotonic() - begun)}")
         if report:
-            progress.say(f"report: {short(_reports().write(folder))}")
+            from lqrlab.workbench.runs import report as reports
+
+            progress.say(f"report: {short(reports.write(folder))}")
             progress.say(_next(folder))
     return folder
 
 
-def _import_soon() -> None:
-    """Import what writes the report, which takes two seconds, while a notebook runs."""
-    soon = Timer(5, _reports)
-    soon.daemon = True
-    soon.start()
-
-
-def _reports() -> ModuleType:
-    from lqrlab.workbench.runs import report
-
-    return report
-
-
 def _next(folder: Path) -> str:
-    """What to open after a run."""
+    """Hint at what to open after a run."""
     place = "" if [folder] == session.runs()[:1] else f' with run = "{short(folder)}"'
     look = f"lqrlab report {short(folder)} --open"
     return f"next: {look}; then 04_performance_analysis (jupyter lab notebooks){place}"
 
 
 def _only_say(steps: Sequence[Step], folder: Path, fresh: bool, stream: TextIO | None) -> Path:
+    """Say what would become of each notebook, and its values, those marked that are not its defaults."""
     for step in steps:
-        (stream or sys.stdout).write(_intention(step, folder, fresh))
+        kept = not fresh and run_folder.finished(folder, step.nb.name, step.fingerprint)
+        lines = [f"{step.nb.name}: {'finished before, is kept' if kept else 'would run'} in {short(folder)}"]
+        for name, value in notebooks.without_run(step.values).items():
+            usual = step.nb.parameters[name].default
+            lines.append(f"  {name} = {value!r}" + ("" if value == usual else f"  (default {usual!r})"))
+        (stream or sys.stdout).write("\n".join(lines) + "\n")
     return folder
 
 
-def _intention(step: Step, folder: Path, fresh: bool) -> str:
-    """What would become of a notebook, and its values, those marked that are not its defaults."""
-    kept = not fresh and run_folder.finished(folder, step.nb.name, step.fingerprint)
-    lines = [f"{step.nb.name}: {'finished before, is kept' if kept else 'would run'} in {short(folder)}"]
-    for name, value in notebooks.without_run(step.values).items():
-        usual = step.nb.parameters[name].default
-        lines.append(f"  {name} = {value!r}" + ("" if value == usual else f"  (default {usual!r})"))
-    return "\n".join(lines) + "\n"
-
-
 def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequence[str]) -> list[Step]:
-    """What is to be executed, all of it checked."""
+    """Steps to be executed, all of them checked."""
     chain, chosen = notebooks.find(source), notebooks.named(source, only)
     chain += [nb for nb in chosen if nb.name not in {other.name for other in chain}]
     names = {nb.name for nb in chain}
     others = {path.stem for path in source.glob(notebooks.NUMBERED)} - names
     settings = {k: v for k, v in notebooks.read_profile(source, profile).items() if k not in others}
     values = notebooks.effective(chain, settings, given)
-    name_checks.check(values, given)
+    check_names(values, given)
     prints = notebooks.fingerprints(chain, values)
     wanted = {nb.name for nb in chosen} or names
     return [Step(nb, values[nb.name], prints[nb.name]) for nb in chain if nb.name in wanted]
 
 
+def check_names(values: Mapping[str, Values], given: Iterable[str]) -> None:
+    """Refuse families of plants and devices that do not exist, where somebody has ``given`` them.
+
+    Args:
+        values: notebook → parameter → value.
+        given: ``parameter`` or ``notebook.parameter``.
+    """
+    typed = set(given)
+    for notebook, parameters in values.items():
+        for name in typed & {*parameters, *(f"{notebook}.{name}" for name in parameters)}:
+            name = name.removeprefix(f"{notebook}.")
+            if name in FAMILIES:
+                _check_families(f"{notebook}.{name}", parameters[name], parameters)
+            elif name == "device":
+                _check_device(f"{notebook}.device", str(parameters[name]))
+
+
+def _check_families(called: str, chosen: object, others: Values) -> None:
+    from lqrlab import compute, systems
+
+    compute.setup()
+    families = [chosen] if isinstance(chosen, str) else list(chosen)  # type: ignore[call-overload]
+    known = systems.names()
+    for family in families if families != ["all"] else ():
+        if family not in known:
+            hint = checks.did_you_mean(family, known) or "; lqrlab systems lists them"
+            raise ValueError(f"{called}: no plant is called {family!r}{hint}")
+    among = others.get("families")
+    if called.endswith(".held_out") and among and among != ["all"] and not others.get("fold"):
+        for family in families:
+            checks.choice(called, family, among, "some of families:")  # type: ignore[arg-type]
+
+
+def _check_device(called: str, device: str) -> None:
+    """Look for a device in another process: in this one JAX would take it for itself."""
+    if device in ("auto", "cpu"):
+        return
+    code = "import sys; from lqrlab import compute; compute.Backend(device=sys.argv[1]).jax_device"
+    done = subprocess.run([sys.executable, "-c", code, device], capture_output=True, text=True)
+    if done.returncode:
+        raise ValueError(f"{called}: {done.stderr.strip().splitlines()[-1].partition('device: ')[2]}")
+
+
 def execute(
-    steps: Sequence[Step], folder: Path, about: Record, progress: Progress, time_limit: float | None = None
+    steps: Sequence[Step],
+    folder: Path,
+    about: Record,
+    progress: Progress | None = None,
+    time_limit: float | None = None,
 ) -> None:
-    """Execute what is not finished in a folder that is held; its record, with ``about``, says how far that came.
+    """Execute what is not up to date in a folder that is held; its record, with ``about``, says how far that came.
 
     A ``RunError`` says which notebook failed, or took longer than ``time_limit`` seconds.
     """
@@ -158,10 +190,10 @@ def execute(
     error = device = None
     try:
         for step in steps:
-            if run_folder.finished(folder, step.nb.name, step.fingerprint):
-                progress.say(f"✓ {step.nb.name}  finished before")
-            else:
+            if not run_folder.finished(folder, step.nb.name, step.fingerprint):
                 _execute(step, folder, progress, time_limit)
+            elif progress:
+                progress.say(f"✓ {step.nb.name}  finished before")
             device = session.results(folder, step.nb.name)["device"]
         status = "finished"
     except execution.CellError as problem:
@@ -174,27 +206,27 @@ def execute(
         run_folder.note(path, status=status, error=error, ended=session.now(), seconds=seconds, device=device)
 
 
-def _execute(step: Step, folder: Path, progress: Progress, time_limit: float | None) -> None:
+def _execute(step: Step, folder: Path, progress: Progress | None, time_limit: float | None) -> None:
     """Execute one notebook and show how far it is."""
-    name, titles = step.nb.name, step.nb.steps
-    progress.update(name, 0, "starting Python", total=len(titles))
+    nb, titles = step.nb, step.nb.steps
+    if progress is None:
+        return execution.execute(nb, folder, step.values, step.fingerprint, time_limit=time_limit)
+    progress.begin(nb.name, len(titles), "starting Python")
 
     def show(event: execution.Event) -> None:
-        number = event.get("cell")
-        progress.update(name, number, titles[number - 1] if number else None, event.get("note"))
+        if number := event.get("cell"):
+            progress.step(number, titles[number - 1])
+        progress.note = event.get("note", progress.note)
 
     mark, text = "■", "interrupted at"
     try:
-        execution.execute(
-            step.nb, folder, step.values, step.fingerprint, on_event=show, time_limit=time_limit
-        )
+        execution.execute(nb, folder, step.values, step.fingerprint, on_event=show, time_limit=time_limit)
         mark, text = "✓", f"{len(titles)} steps"
     except execution.CellError:
         mark, text = "✗", "stopped at"
         raise
     finally:
-        where = "" if mark == "✓" else f' "{progress.tasks[name].title}"'
-        progress.close(name, mark, text + where)
+        progress.end(mark, text if mark == "✓" else f'{text} "{progress.title}"')
 
 
 def _explanation(what: str, error: execution.CellError, failed: Path) -> str:
@@ -205,7 +237,7 @@ def _explanation(what: str, error: execution.CellError, failed: Path) -> str:
         parts += ["with the traceback", *(f"  {line}" for line in error.traceback.splitlines())]
     if failed.exists():
         parts.append(f"executed up to there: {short(failed)}")
-    return "\n".join([*parts, "Mend the cause and repeat the command: finished notebooks are kept."])
+    return "\n".join([*parts, "Fix the cause and run the same command again: finished notebooks are kept."])
 
 
 def find_source(source: str | Path | None = None) -> Path:

@@ -1,19 +1,20 @@
 """Designs for a plant at many points of its parameters, weights and sample time, each tried in closed loop."""
 
+import dataclasses
 import functools
-import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lqrlab import control, evaluation, simulation, systems
+from lqrlab import control, evaluation, systems
+from lqrlab.simulation import Problem, sampling
 from lqrlab.systems import Plant
+from lqrlab.workbench.figures import loop_design
 from lqrlab.workbench.figures.plant_card import phrase
-from lqrlab.workbench.runs.notebooks import Notebook, Parameter, Values
+from lqrlab.workbench.runs.notebooks import Parameter, Values
 
 NUMBERS = {  # of each design, and their units, in the order in which they are shown
     "cost": "1",
@@ -25,7 +26,7 @@ NUMBERS = {  # of each design, and their units, in the order in which they are s
     "slowest": "1",
     "gain": "1",
 }
-HORIZONS = (100, 200, 500, 1000, 2000)  # steps of a loop: two settling times of its slowest mode
+HORIZONS = (100, 200, 500, 1000, 2000)  # steps of a loop, few: each is a compiled program
 STARTS = 16  # initial states that each design is tried from
 _BYTES = 1e8  # of states that one program writes
 Rows = Iterator[list[tuple[int, Values]]]
@@ -53,16 +54,20 @@ def weighted(name: str) -> type[Plant]:
     return made
 
 
-def declaration(name: str) -> Notebook:
-    """What can be set of the plant ``name``, declared as a notebook declares its parameters."""
-    parameters = {"run": Parameter("run", str, "", "folder")}  # which all notebooks have
+def parameters(name: str) -> dict[str, Parameter]:
+    """The parameters of the plant ``name`` that a sweep can set."""
+    made = {}
     for key, f in systems.parameter_fields(weighted(name)).items():
         unit = f.metadata["unit"]
-        about = f.metadata["about"] + (f" [{unit}]" if unit != "1" else "")
-        parameters[key] = Parameter(key, float, f.default, about)
-    title = phrase(systems.family(name).title)
-    heading = {"cell_type": "markdown", "metadata": {}, "source": f"# {title}"}
-    return Notebook(Path(name), (heading,), {}, parameters, kind="plant")
+        made[key] = Parameter(
+            key, float, f.default, f.metadata["about"] + (f" [{unit}]" if unit != "1" else "")
+        )
+    return made
+
+
+def title(name: str) -> str:
+    """The plant's title."""
+    return phrase(systems.family(name).title)
 
 
 def units(name: str) -> dict[str, str]:
@@ -91,17 +96,17 @@ def designs(name: str, batch: Plant) -> Rows:
     ``time_constant`` [s] and ``slowest`` |λ| of the loop's slowest mode; ``gain`` ‖K‖₂ in the signals' scales.
     A point without a stabilizing design has an ``error`` in their place.
     """
-    problem = (*batch.matrices(), *batch.weights(), batch.dt)
-    design = control.lqrd(*problem)
-    good = np.asarray(design.stabilizing)
-    yield [(int(i), {"error": _why(*(a[i] for a in problem))}) for i in np.flatnonzero(~good)]
+    problem = Problem.of(batch, linear=True)
+    good = np.asarray(problem.has_optimum)
+    yield [(int(i), {"error": _why(batch[int(i)])}) for i in np.flatnonzero(~good)]
     if not good.any():
         return
-    table = _linear_numbers(name, batch, design)
+    poles = np.linalg.eigvals(np.nan_to_num(np.asarray(problem.closed_loop())))
+    table = _linear_numbers(name, problem, poles)
     # a point's numbers depend on no other point: its horizon follows from its own loop, and all points start from
     # the same states
-    settled = 2 * control.settling_time(np.asarray(design.poles), 1.0)
-    horizon = np.array([next((n for n in HORIZONS if n >= least), HORIZONS[-1]) for least in settled])
+    settled = map(control.settling_steps, poles)
+    horizon = np.array([next(n for n in HORIZONS if n >= least) for least in settled])
     x0 = batch[0].initial_state(key=jax.random.key(0), num=STARTS)
     for steps in np.unique(horizon[good]):
         left = np.flatnonzero(good & (horizon == steps))
@@ -110,52 +115,48 @@ def designs(name: str, batch: Plant) -> Rows:
         chunk = int(min(max(_BYTES // size, 1), most))
         for first in range(0, len(left), chunk):
             rows = left[first : first + chunk]
-            padded = np.resize(rows, chunk)
-            loops = _nonlinear_numbers(batch[padded], design.K[padded], x0, int(steps))
+            loops = _nonlinear_numbers(problem[np.resize(rows, chunk)], x0, int(steps))
             part = {k: v[rows] for k, v in table.items()} | {k: v[: len(rows)] for k, v in loops.items()}
             yield [(int(i), {k: float(part[k][j]) for k in NUMBERS}) for j, i in enumerate(rows)]
 
 
-def _linear_numbers(name: str, batch: Plant, design: control.LQR) -> dict[str, np.ndarray]:
-    """What follows from the design and the linearised plant alone."""
-    states, inputs = (np.asarray(s) for s in batch.scales)
-    cost = np.einsum("vii,i->v", np.asarray(design.P), states**2)
-    usual = systems.make(name)
-    nominal = control.lqrd(*usual.matrices(), *usual.weights(), usual.dt)
-    paid = _mean_cost(batch, nominal.K, states)
+def _linear_numbers(name: str, problem: Problem, poles: loop_design.Poles) -> dict[str, np.ndarray]:
+    """Numbers that follow from the design and the linearised plant alone."""
+    assert problem.plant is not None
+    states, inputs = (np.asarray(s) for s in problem.plant.scales)
+    cost = np.einsum("vii,i->v", np.asarray(problem.P), states**2)
+    nominal = Problem.of(systems.make(name), linear=True).K
+    # what that one gain pays on average on each plant; NaN where it does not stabilise
+    price = control.dlyap(problem.closed_loop(nominal).mT, problem.stage_weight(nominal))
+    paid = np.einsum("vii,i->v", np.asarray(price), states**2)
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
             "cost": cost,
             "nominal_excess": np.where(np.isfinite(paid), 100 * (paid / cost - 1), np.inf),
-            "time_constant": control.settling_time(np.asarray(design.poles), batch.dt, within=math.exp(-1)),
-            "slowest": np.abs(np.asarray(design.poles)).max(-1),
-            "gain": np.linalg.norm(np.nan_to_num(design.K) * states / inputs[:, None], 2, axis=(-2, -1)),
+            "time_constant": loop_design.time_constant(poles, problem.dt),
+            "slowest": np.abs(poles).max(-1),
+            "gain": np.linalg.norm(np.nan_to_num(problem.K) * states / inputs[:, None], 2, axis=(-2, -1)),
         }
 
 
-def _mean_cost(batch: Plant, K: jax.Array, scale: np.ndarray) -> np.ndarray:
-    """What one constant gain pays on average on each plant, from starts of spread ``scale``; NaN if unstable."""
-    (A, B), (Q, R) = batch.matrices(), batch.weights()
-    A, B, Q, R, N = control.discretize(A, B, Q, R, batch.dt)
-    price = control.dlyap(jnp.swapaxes(A - B @ K, -1, -2), control.stage_weight(Q, R, N, K))
-    return np.einsum("vii,i->v", np.asarray(price), scale**2)
-
-
-def _nonlinear_numbers(batch: Plant, K: jax.Array, x0: jax.Array, steps: int) -> dict[str, np.ndarray]:
-    """What the loops on the nonlinear plants cost."""
-    policy, x0 = simulation.LinearPolicy(K), jnp.broadcast_to(x0, (len(K), *x0.shape))
-    key = jax.random.key(0)
-    score = evaluation.evaluate(policy, batch, key=key, x0=x0, num_steps=steps, linear=False)
+def _nonlinear_numbers(problem: Problem, x0: jax.Array, steps: int) -> dict[str, np.ndarray]:
+    """Costs of the loops on the nonlinear plants."""
+    assert problem.plant is not None
+    assert problem.continuous is not None
+    substeps = sampling.substeps_of(problem.plant, problem.continuous.A, problem.dt, None)
+    nonlinear = dataclasses.replace(problem, linear=False, substeps=substeps)
+    x0 = jnp.broadcast_to(x0, (len(problem), *x0.shape))
+    score = evaluation.evaluate(problem.K, nonlinear, key=jax.random.key(0), x0=x0, num_steps=steps)
     above = 100 * (np.asarray(score.ratio) - 1)
     median, high = np.quantile(above, (0.5, 0.95), axis=-1, method="higher")
     diverged = 100 * np.asarray(jnp.mean(score.diverged, -1))
     return {"nonlinear_p95": high, "nonlinear_diverged": diverged, "nonlinear_median": median}
 
 
-def _why(*problem: jax.Array) -> str:
-    """Why one plant has no design, as ``control`` puts it."""
+def _why(plant: Plant) -> str:
+    """Reason why one plant has no design, as ``control`` puts it."""
     try:
-        control.lqrd(*problem)
+        control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
     except ValueError as error:
         return str(error)
     return "no stabilizing design was found"

@@ -23,7 +23,7 @@ from lqrlab.workbench.runs.terminal import clock
 
 
 @dataclasses.dataclass
-class Page:
+class NotebookPage:
     """One executed notebook, rendered as HTML: the page ``<name>.html``."""
 
     name: str
@@ -38,7 +38,7 @@ class Page:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What the head of the page tells: when, on what, how long."""
+        """Facts for the head of the page: seed, time, device, duration."""
         seed = [("Seed", str(value)) for name, value, *_ in self.parameters if name == "seed"]
         if self.result is None:
             return seed
@@ -68,17 +68,10 @@ def write(folder: str | Path) -> Path:
     executed = {path.name.partition(".")[0]: path for path in paths}
     if not executed:
         raise ValueError(f"{folder}: no executed notebook; lqrlab run --folder {folder} makes them")
-    run, pages = (
-        run_folder.read(folder / run_folder.RUN),
-        [render(executed[name]) for name in sorted(executed)],
-    )
-    versions = run.get("versions") or next((p.result["versions"] for p in pages if p.result), {})
-    shared: dict[str, Any] = {
-        "pages": pages,
-        "run": run,
-        "folder": folder.resolve().name,
-        "versions": versions,
-    }
+    run = run_folder.read(folder / run_folder.RUN)
+    pages = [render(executed[name]) for name in sorted(executed)]
+    shared: dict[str, Any] = {"pages": pages, "run": run, "folder": folder.resolve().name}
+    shared["versions"] = run["versions"]
     for page in pages:
         script = design_page.SCRIPT if design_page.MARK in page.body else ""
         fill(folder / "report" / f"{page.name}.html", "page.html.j2", script, page=page, **shared)
@@ -121,7 +114,7 @@ def index(data: str | Path) -> Path:
     return fill(data / "index.html", "runs.html.j2", listed=listed, versions=session.versions(), run={})
 
 
-def render(path: Path) -> Page:
+def render(path: Path) -> NotebookPage:
     """Render one executed notebook, ``<run>/notebooks/<name>.ipynb`` or ``<name>.failed.ipynb``."""
     nb, declared, name = nbformat.read(path, 4), notebooks.read(path), path.name.partition(".")[0]
     given = nb.metadata.get("papermill", {}).get("parameters", {})
@@ -134,7 +127,7 @@ def render(path: Path) -> Page:
     result = None
     with contextlib.suppress(ValueError):
         result = session.results(path.parents[1], name)
-    return Page(
+    return NotebookPage(
         name=name,
         title=declared.title,
         lead=lead,

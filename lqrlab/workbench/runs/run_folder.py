@@ -9,17 +9,16 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal
 
 from lqrlab.compute import files
 from lqrlab.workbench.runs import session
-from lqrlab.workbench.runs.notebooks import Values
 
 RUN, SWEEP = "run.json", "sweep.json"
 """The record of a run and of a sweep: its presence says what a folder is."""
 _BY_HAND = ("figures", "dataset", "checkpoints", "metrics.jsonl", "results")
 PRODUCTS = ("notebooks", "report", *_BY_HAND)
-"""What runs make in their folder, next to their record."""
+"""Things that runs make in their folder, next to their record."""
 USERS = ".in_use"
 
 Status = Literal[
@@ -27,46 +26,13 @@ Status = Literal[
 ]
 
 
-class Entry(TypedDict):
-    """One run of a sweep: its name, the parameters that it sets, and its fingerprint."""
-
-    run: str
-    point: Values
-    fingerprint: str
+Record = dict[str, Any]
+"""Record of a run (``run.json``) or sweep (``sweep.json``): status, error, started, ended, seconds, versions,
+profile, commit, device and the user's files of plants. A run adds its parameters, what it made, and in a sweep its
+fingerprint; a sweep adds the notebook or plant, executor, units and its runs (name, point and fingerprint of each)."""
 
 
-class Record(TypedDict, total=False):
-    """What a run (``run.json``) or sweep (``sweep.json``) says of itself."""
-
-    status: Status
-    error: str | None
-    started: str
-    ended: str
-    seconds: float
-    profile: str | None
-    versions: dict[str, str]
-    plants: list[str]  # files of the user's plants
-    commit: str | None
-    platform: str
-    device: str | None
-    sweep: str | None  # identifies the sweep
-    # of a run
-    made: list[str]  # those of PRODUCTS that were not there before
-    parameters: dict[str, Values]
-    fingerprint: str
-    attempts: int
-    worker: str
-    # of a sweep
-    notebook: str
-    title: str
-    kind: str
-    executor: str
-    units: dict[str, str]
-    inputs: str | None
-    runs: list[Entry]
-
-
-def begin(path: Path, **fields: Unpack[Record]) -> None:
+def begin(path: Path, **fields: Any) -> None:
     """Write the record of what starts now, before it makes anything."""
     before = _made(path.parent)
     made = [name for name in PRODUCTS if name in before or not os.path.lexists(path.parent / name)]
@@ -76,7 +42,7 @@ def begin(path: Path, **fields: Unpack[Record]) -> None:
     files.write_json(path, {**about, **listed, "status": "running", **fields}, ensure_ascii=False)
 
 
-def note(path: Path, **changes: Unpack[Record]) -> None:
+def note(path: Path, **changes: Any) -> None:
     """Put what has changed into a record."""
     files.write_json(path, {**read(path), **changes}, ensure_ascii=False)
 
@@ -84,13 +50,13 @@ def note(path: Path, **changes: Unpack[Record]) -> None:
 def read(path: Path) -> Record:
     """A record; empty where there is none."""
     try:
-        return files.read_object(path)  # type: ignore[return-value]
+        return files.read_object(path)
     except (OSError, ValueError):
         return {}
 
 
 def recorded(path: Path) -> bool:
-    """Whether the file is the record of a run or sweep, not something else of this name."""
+    """True for the record of a run or sweep, not for something else of this name."""
     versions = read(path).get("versions")
     return isinstance(versions, dict) and "lqrlab" in versions
 
@@ -104,16 +70,15 @@ def commit(folder: Path) -> str | None:
         return None
 
 
-def finished(folder: Path, name: str, fingerprint: str, execution: str | None = None) -> bool:
-    """Whether the notebook ``name`` has its result in ``folder``: up to date, with its files, or of one execution."""
-    try:
-        result = session.results(folder, name)
-    except ValueError:
+def finished(folder: Path, name: str, fingerprint: str) -> bool:
+    """True if the notebook ``name`` is up to date in ``folder``: its result has this fingerprint, its files exist."""
+    if session.fingerprint(folder, name) != fingerprint:
         return False
-    if execution is not None:
-        return result.get("execution") == execution
-    made = [folder / "notebooks" / f"{name}.ipynb", *(folder / file for file in result["files"])]
-    return result.get("fingerprint") == fingerprint and all(path.exists() for path in made)
+    files = [
+        folder / "notebooks" / f"{name}.ipynb",
+        *(folder / f for f in session.results(folder, name)["files"]),
+    ]
+    return all(path.exists() for path in files)
 
 
 def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) -> None:
@@ -152,13 +117,13 @@ def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) 
 
 
 def _within(place: Path, folder: Path) -> bool:
-    """Whether ``place`` is ``folder`` or in it, under whatever name."""
+    """True if ``place`` is ``folder`` or in it, under whatever name."""
     known = [p for p in (place, *place.parents) if p.exists()] if folder.exists() else []
     return any(p.samefile(folder) for p in known)
 
 
 def _by_hand(folder: Path, found: list[str]) -> bool:
-    """Whether all that is found was left by ``lqrlab data``, ``lqrlab train`` or notebooks run by hand."""
+    """True if all that is found was left by ``lqrlab data``, ``lqrlab train`` or notebooks run by hand."""
     results = [
         path for path in (folder / "results").glob("*.json") if read(path).get("notebook") == path.stem
     ]
@@ -166,7 +131,7 @@ def _by_hand(folder: Path, found: list[str]) -> bool:
 
 
 def _made(folder: Path) -> list[str]:
-    """What the record of a run lists as made by it; whatever else it lists does not count."""
+    """Products that the record of a run lists as made by it; anything else it lists does not count."""
     listed = read(folder / RUN).get("made")
     return [name for name in PRODUCTS if isinstance(listed, list) and name in listed]
 
@@ -242,7 +207,7 @@ def use(folder: Path) -> Iterator[None]:
 
 
 def _in_use(place: Path) -> bool:
-    """Whether the process that made ``place`` still runs; what a killed one left is removed."""
+    """True while the process that made ``place`` runs; what a killed one left is removed."""
     try:
         with files.locked(place):
             pass

@@ -13,11 +13,10 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import lqrlab
 from lqrlab.compute import files as disk
-from lqrlab.workbench.runs import notebooks
 
 if TYPE_CHECKING:
     from lqrlab.compute import Backend
@@ -29,24 +28,12 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy")
 _started: dict[str, "tuple[float, str, Backend | None]"] = {}
 
 
-class Result(TypedDict):
-    """What a notebook leaves in ``results/<name>.json``."""
-
-    notebook: str
-    numbers: dict[str, object]
-    files: list[str]
-    execution: str | None
-    fingerprint: str | None
-    started: str
-    seconds: float
-    device: str
-    backend: dict[str, object] | None
-    versions: dict[str, str]
-    plants: list[str]
+Result = dict[str, Any]
+"""Content of ``results/<name>.json``, see :func:`finish`."""
 
 
 def headless() -> bool:
-    """Whether nobody is there to move a slider: widgets then draw a static figure."""
+    """True if nobody is there to move a slider: widgets then draw a static figure."""
     someone = "JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ
     return "LQRLAB_HEADLESS" in os.environ or not someone
 
@@ -67,17 +54,6 @@ def runs() -> list[Path]:
 
     found = {folder: ended(folder) for folder in (project() / DEFAULT).parent.glob("*")}
     return sorted((folder for folder, when in found.items() if when), key=lambda f: -found[f])
-
-
-def profile(name: str, profile: str) -> dict[str, object]:
-    """What a profile sets for the notebook ``name``, for a person: ``globals().update(...)``; nothing without one."""
-    if not profile:
-        return {}
-    source = project() / "notebooks"
-    settings = notebooks.read_profile(source, profile).get(name, {})
-    values = notebooks.effective(notebooks.named(source, [name]), {name: settings}, {})[name]
-    print(f"values of the profile {profile}: {', '.join(f'{key} = {values[key]!r}' for key in settings)}")
-    return {key: values[key] for key in settings}
 
 
 def settings(folder: Path, asked: Sequence[C], found: Sequence[C] | None) -> Sequence[C]:
@@ -158,11 +134,8 @@ def begin(
 
 
 def _kept(folder: Path, name: str) -> bool:
-    """Whether a result is one of ``lqrlab run``, which a person who looks at the run does not replace."""
-    try:
-        return not headless() and results(folder, name).get("fingerprint") is not None
-    except ValueError:
-        return False
+    """True for a result of ``lqrlab run``, which a person who looks at the run does not replace."""
+    return not headless() and fingerprint(folder, name) is not None
 
 
 def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequence[str | Path] = ()) -> Path:
@@ -189,7 +162,6 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
         "notebook": name,
         "numbers": plain(numbers),
         "files": [str(f) for f in files],
-        "execution": os.environ.get("LQRLAB_EXECUTION"),
         "fingerprint": os.environ.get("LQRLAB_FINGERPRINT"),
         "started": started,
         "seconds": round(time.monotonic() - begun, 3),
@@ -207,15 +179,22 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
 
 
 def results(folder: Path, name: str) -> Result:
-    """What the notebook ``name`` wrote at its end; a ``ValueError`` says which notebook to run first."""
+    """Result that the notebook ``name`` wrote at its end; a ``ValueError`` says which notebook to run first."""
     try:
-        return disk.read_object(result_path(folder, name))  # type: ignore[return-value]
+        return disk.read_object(result_path(folder, name))
     except (OSError, ValueError):
         raise ValueError(f"{folder}: no result of {name}; run that notebook first") from None
 
 
+def fingerprint(folder: Path, name: str) -> str | None:
+    """The fingerprint that ``lqrlab run`` filed with the result of ``name``; None for one made by hand, or for none."""
+    with contextlib.suppress(ValueError):
+        return results(folder, name).get("fingerprint")
+    return None
+
+
 def result_path(folder: Path, name: str) -> Path:
-    """Where the notebook ``name`` writes its result."""
+    """Path of the result of the notebook ``name``."""
     return folder / "results" / f"{name}.json"
 
 

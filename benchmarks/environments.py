@@ -1,4 +1,4 @@
-"""How fast environments step, beside gymnax and Gymnasium in one process."""
+"""Environment steps, next to gymnax and Gymnasium in one process."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from benchmarks.measurement import Call, Row, measure, row
+from benchmarks.measurement import Call, Parts, Row, main, measure, row
 from lqrlab.compute import seconds
 from lqrlab.extensions import environments
 
@@ -78,18 +78,23 @@ def _ours(env: environments.Environment, num: int, steps: int) -> Call:
     space = env.action_space
     low, high = (np.asarray(a, np.float32) for a in (space.low, space.high))  # type: ignore[union-attr]
     return _scanned(
-        num, steps, functools.partial(environments.batch_reset, env), functools.partial(environments.batch_step, env),
+        num,
+        steps,
+        functools.partial(environments.batch_reset, env),
+        functools.partial(environments.batch_step, env),
         lambda key: jax.random.uniform(key, (num, env.m), jnp.float32, low, high),
-    )  # fmt: skip
+    )
 
 
 def _theirs(env: Any, params: Any, num: int, steps: int) -> Call:
     space = env.action_space(params)
     return _scanned(
-        num, steps, jax.vmap(lambda key: env.reset(key, params)),
+        num,
+        steps,
+        jax.vmap(lambda key: env.reset(key, params)),
         jax.vmap(lambda key, state, action: env.step(key, state, action, params)),
         lambda key: jax.vmap(space.sample)(jax.random.split(key, num)),
-    )  # fmt: skip
+    )
 
 
 def _vector(num: int) -> Any:
@@ -111,3 +116,9 @@ def _on_host(env: Any, steps: int) -> Call:
             env.step(actions)
 
     return run
+
+
+PARTS: Parts = {"speed": (bench_env, {"num_envs": 8, "steps": 5, "repeats": 1})}
+
+if __name__ == "__main__":
+    main(PARTS)

@@ -1,10 +1,10 @@
-"""How near to the truth, and how fast, plants are found in logs: beside nfoursid, jax-sysid and SciPy alone."""
+"""Plants found in logs, next to nfoursid, jax-sysid and SciPy alone; regulators from logs; standard errors."""
 
 import contextlib
 import dataclasses
 import importlib.util
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import scipy.optimize
 
-from benchmarks.measurement import Call, Row, measure, row
+from benchmarks.measurement import Call, Parts, Row, main, measure, row
 from lqrlab import control, simulation, systems
 from lqrlab.compute import seconds
 from lqrlab.extensions import identification
@@ -51,7 +51,7 @@ def records(
 def bench_identify(orders: Sequence[int] = (2, 4), *, num: int = 50, repeats: int = 3) -> list[Row]:
     """Errors of linear models on ``num`` records and their rate, then a fit of a cart-pole's five parameters.
 
-    nfoursid and jax-sysid are measured beside where they are installed (``pip install nfoursid jax-sysid``).
+    nfoursid and jax-sysid are measured too where they are installed (``pip install nfoursid jax-sysid``).
     """
     return [each for n in orders for each in _linear(n, num, repeats)] + _physical(repeats)
 
@@ -63,9 +63,10 @@ def _linear(n: int, num: int, repeats: int) -> list[Row]:
         "subspace, one by one": lambda: [_alone(u, y, n) for u, y in zip(us, ys)],
     }
     others = {
-        library: partial(find, n) for library, find in (("nfoursid", _nfoursid), ("jax_sysid", _jax_sysid))
+        library: partial(find, n)
+        for library, find in (("nfoursid", _nfoursid), ("jax_sysid", _jax_sysid))
         if importlib.util.find_spec(library)
-    }  # fmt: skip
+    }
     methods |= {name: partial(_each, find, us, ys) for name, find in others.items()}
     found = {name: method() for name, method in methods.items()}
     found["subspace and refine"] = [_alone(u, y, n, refined=True) for u, y in zip(us, ys)]
@@ -97,7 +98,7 @@ def _each(find: Callable[..., Matrices], us: np.ndarray, ys: np.ndarray) -> list
 
 
 def _errors(found: Matrices, true: Matrices) -> tuple[float, float]:
-    """Of the pulse response, relative; of the poles, the largest distance to the nearest that was found."""
+    """Errors: of the pulse response, relative; of the poles, the largest distance to the nearest that was found."""
     a, b = (
         np.array([C @ np.linalg.matrix_power(A, k) @ B for k in range(_LAGS)]) for A, B, C in (found, true)
     )
@@ -142,9 +143,13 @@ def _physical(repeats: int) -> list[Row]:
     true, nominal = systems.make("cart_pole", pole_mass=0.13, pole_length=0.6), systems.make("cart_pole")
     gain = control.lqrd(*nominal.matrices(), *nominal.weights(), nominal.dt).K
     run = simulation.rollout(
-        true, simulation.LinearPolicy(gain), jnp.zeros(4), 2000,
-        excitation=0.4 * nominal.scales[1], key=jax.random.key(0),
-    )  # fmt: skip
+        true,
+        simulation.LinearPolicy(gain),
+        jnp.zeros(4),
+        2000,
+        excitation=0.4 * nominal.scales[1],
+        key=jax.random.key(0),
+    )
     log = identification.read(run, plant=true)
     noise = 0.01 * log.ys.std(0) * np.random.default_rng(0).normal(size=log.ys.shape)
     log = dataclasses.replace(log, ys=log.ys + noise)
@@ -166,7 +171,7 @@ def _physical(repeats: int) -> list[Row]:
     ]
 
 
-def _finite_differences(found: identification.Fit) -> np.ndarray:
+def _finite_differences(found: identification.FittedPlant) -> np.ndarray:
     """The parameters alone, from the plant's own values, by the same compiled simulation."""
     s, starts = found.segments, jnp.asarray(found.x0)
 
@@ -177,7 +182,7 @@ def _finite_differences(found: identification.Fit) -> np.ndarray:
     return scipy.optimize.least_squares(missed, np.zeros(len(found.z)), x_scale="jac").x
 
 
-def _same_unknowns(found: identification.Fit) -> np.ndarray:
+def _same_unknowns(found: identification.FittedPlant) -> np.ndarray:
     """The parameters and the states that segments begin with, from where our fit begins."""
     s = found.segments
     begin = s.packed(np.zeros(len(found.z)), np.zeros(len(found.noise)), first_states(s, found.log))
@@ -190,3 +195,124 @@ def _same_unknowns(found: identification.Fit) -> np.ndarray:
         return np.nan_to_num(np.concatenate([e.ravel(), gaps.ravel(), PULL * z]), nan=1e6)
 
     return scipy.optimize.least_squares(missed, begin, x_scale="jac", max_nfev=3).x  # all of it takes minutes
+
+
+# Regulators from logs, and standard errors ------------------------------------------------------------------------
+
+LENGTHS = (3.0, 10.0, 30.0)
+
+
+def closed_loop_log(
+    name: str,
+    seed: int = 0,
+    steps: int = 300,
+    noise: float = 0.01,
+    excitation: float = 0.5,
+    spread: float = 0.2,
+) -> tuple[systems.Plant, Log]:
+    """A variant of a family, unknown to its regulator, excited; the log of all its states with noise."""
+    nominal = systems.make(name)
+    plant = systems.sample(name, key=jax.random.key(seed), num=1, spread=spread)[0]
+    gain = control.lqrd(*nominal.matrices(), *nominal.weights(), nominal.dt).K
+    x0 = 0.3 * plant.initial_state(key=jax.random.key(seed + 1))
+    key, added = jax.random.key(seed + 2), excitation * nominal.scales[1]
+    run = simulation.rollout(plant, simulation.LinearPolicy(gain), x0, steps, excitation=added, key=key)
+    log = identification.read(run, plant=plant)
+    sigma = noise * np.maximum(log.ys.std(0), 1e-9)
+    ys = log.ys + sigma * np.random.default_rng(seed).normal(size=log.ys.shape)
+    return plant, dataclasses.replace(log, ys=ys)
+
+
+def told(name: str, truth: systems.Plant, log: Log) -> identification.FittedPlant:
+    """A fit of what the log tells: of what it does not, one parameter after the other is fixed at its true value."""
+    nominal, fixed = systems.make(name), set[str]()
+    varied = [k for k, f in systems.parameter_fields(type(nominal)).items() if f.metadata["vary"]]
+    while True:
+        plant = dataclasses.replace(nominal, **{k: getattr(truth, k) for k in fixed})  # type: ignore[type-var]
+        free = [name for name in varied if name not in fixed]
+        fitted = identification.fit(plant, log, free, starts=1)
+        if not fitted.unidentifiable:
+            return fitted
+        fixed.add(free[int(np.argmax(np.abs(fitted.eigen[1][:, 0])))])
+
+
+@dataclasses.dataclass(frozen=True)
+class LogRow:
+    """Cost above the optimum [%] of regulators designed from logs, on the true machines; inf where unstable."""
+
+    family: str
+    log: str
+    machines: int
+    median: float
+    p95: float
+    worst: float
+    unstable: int
+
+
+def bench_logs(
+    families: Sequence[str] = ("cart_pole", "furuta_pendulum", "quadrotor"), num: int = 200
+) -> Iterator[LogRow]:
+    """Regulators from logs of 3, 10 and 30 s of machines known but for their class, 1 % noise."""
+    for name in families:
+        found: dict[str, list[float]] = {}
+        for seed in range(num):
+            with contextlib.suppress(ValueError):  # the rough regulator did not hold the machine, most likely
+                for log, excess in _excess(name, seed).items():
+                    found.setdefault(log, []).append(excess)
+        for log, each in found.items():
+            median, p95, worst = np.quantile(each, (0.5, 0.95, 1.0), method="higher").tolist()
+            yield LogRow(name, log, len(each), median, p95, worst, int(np.isinf(each).sum()))
+
+
+def _excess(name: str, seed: int) -> dict[str, float]:
+    """Cost above the optimum [%] of the regulator from each length of one log."""
+    nominal = systems.make(name)
+    truth, log = closed_loop_log(name, seed, round(LENGTHS[-1] / nominal.dt))
+    truth = jax.tree.map(lambda a: np.asarray(a)[None], truth)
+    plants = {f"{s:g} s": identification.fit(nominal, log.cut(0, s)).plant for s in LENGTHS}
+    gains = {
+        length: control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
+        for length, plant in ({"none": nominal} | plants).items()
+    }
+    return {k: 100 * identification.under_uncertainty(truth, gain).quantile(1.0) for k, gain in gains.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class CoverageRow:
+    """Errors of estimates in units of their standard errors; should be within three in 99.7 % and of rms 1."""
+
+    family: str
+    estimates: int
+    within_three: float
+    rms: float
+    refused: int
+
+
+def bench_coverage(families: Sequence[str] = (), num: int = 20) -> Iterator[CoverageRow]:
+    """Standard errors of fitted parameters, family by family (all if none is named), measured states, 1 % noise."""
+    for name in families or systems.names():
+        errors, refused = [], 0
+        if not systems.parameter_fields(type(systems.make(name))):
+            continue
+        for seed in range(num):
+            try:
+                truth, log = closed_loop_log(name, seed, 200)
+                found = told(name, truth, log)
+                errors += (
+                    (found.values - [float(getattr(truth, k)) for k in found.names]) / found.std
+                ).tolist()
+            except ValueError:
+                refused += 1
+        z = np.array(errors or [np.nan])
+        within = 100 * float(np.mean(np.abs(z) < 3))
+        yield CoverageRow(name, len(errors), within, float(np.sqrt(np.mean(z**2))), refused)
+
+
+PARTS: Parts = {
+    "speed": (bench_identify, {"orders": (2,), "num": 2, "repeats": 1}),
+    "logs": (bench_logs, {"families": ("pendulum",), "num": 2}),
+    "coverage": (bench_coverage, {"families": ("pendulum",), "num": 2}),
+}
+
+if __name__ == "__main__":
+    main(PARTS)

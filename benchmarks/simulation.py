@@ -1,4 +1,4 @@
-"""How fast closed loops are simulated, against NumPy and SciPy on the same problems."""
+"""Closed loops against NumPy and SciPy on the same problems."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from benchmarks.measurement import Call, Row, measure, row
-from benchmarks.riccati import problems
+from benchmarks.control import problems
+from benchmarks.measurement import Call, Parts, Row, main, measure, row
 from lqrlab import control, simulation, systems
 from lqrlab.simulation import Problem
 
@@ -19,7 +19,7 @@ TARGETS = {4: (12, 1), 12: (12, 1)}
 """By states: times NumPy with states kept, times NumPy's product with one plant."""
 
 
-def simulation_rows(trajectories: int = 20_000, repeats: int = 5, steps: int = 200) -> list[Row]:
+def bench_simulation(trajectories: int = 20_000, repeats: int = 5, steps: int = 200) -> list[Row]:
     """Steps a second, each trajectory of another plant unless the row says otherwise; float32, zero-order hold."""
     rows = []
     for n in TARGETS:
@@ -85,7 +85,7 @@ def _saturated(plants: systems.Plant, K: np.ndarray, x0: np.ndarray, steps: int,
     """Against a loop over trajectories and steps, as it is first written."""
     problem = Problem.of(plants, linear=True, limits=(-1.0, 1.0), optimum=False)
     A, B, gains = (np.asarray(a, np.float32) for a in (problem.A, problem.B, K))
-    few = 50
+    few = min(50, len(x0))
 
     def loop() -> None:
         for i in range(few):
@@ -106,7 +106,7 @@ def _saturated(plants: systems.Plant, K: np.ndarray, x0: np.ndarray, steps: int,
 def _cart_pole(count: int, repeats: int, steps: int) -> list[Row]:
     """The nonlinear cart-pole, saturated, one Runge-Kutta step a sample, float64, states kept."""
     plant = systems.make("cart_pole")
-    limit, dt, few = 5.0, plant.dt, 10
+    limit, dt, few = 5.0, plant.dt, min(10, count)
     K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), dt).K)
     x0 = 0.3 * np.asarray(plant.initial_state(key=jax.random.key(0), num=count))
     ours = _rollout(Problem.of(plant, limits=(-limit, limit), substeps=1), K, x0, steps)
@@ -159,3 +159,9 @@ def _cart_pole_rates(plant: systems.Plant) -> Callable[[np.ndarray, np.ndarray],
         return np.stack([v, w, (a22 * f1 - a12 * f2) / det, (a11 * f2 - a12 * f1) / det])
 
     return rates
+
+
+PARTS: Parts = {"speed": (bench_simulation, {"trajectories": 20, "repeats": 1, "steps": 10})}
+
+if __name__ == "__main__":
+    main(PARTS)

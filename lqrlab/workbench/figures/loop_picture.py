@@ -1,0 +1,216 @@
+"""The picture of a regulator and its loop as built, with the words above it; or one of the figures of its loop."""
+
+import base64
+import html
+import math
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+
+from lqrlab import control
+from lqrlab.simulation import Verdict
+from lqrlab.workbench.figures import charts, loop_plots, plots, svg
+from lqrlab.workbench.figures.charts import Axes, Rectangle
+from lqrlab.workbench.figures.loop_design import (
+    FREE,
+    LATE,
+    OVERVIEW,
+    LoopDesign,
+    LoopSetting,
+    design,
+    limit_words,
+    outcome,
+    time_constant,
+)
+from lqrlab.workbench.figures.svg import DASHES, Stroke
+
+_WIDTH = 860.0  # of the card [px]
+
+
+def picture(setting: LoopSetting) -> svg.Picture:
+    """Responses, effort, cost so far, margins and poles as one drawing, with the words above it."""
+    result, plant = design(setting), setting.plant
+    stable = np.abs(result.poles).max() < 1
+    margins = control.margins(result.A, result.B, result.K, setting.dt) if stable else []
+    sampled, said = f"sampled every {charts.duration(setting.dt)}", words(setting, result, margins)
+    if setting.view != OVERVIEW:
+        alt = f"{plant.title}: {setting.view} of the loop, {sampled}"
+        return svg.Picture(_embedded(VIEWS[setting.view](setting, result), alt), alt, said)
+    runs = {"optimal": result.best, "as built": result.built}
+    signals = charts.channels(plant)
+    traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, lead=1, named=True)
+    poles = {"optimal": result.optimal_poles, "as built": result.poles}
+    body = traces + _cost_so_far(result, (0, bottom + 6, 370, 200))
+    body += _nyquist(setting, result, margins, (390, bottom + 6, 225, 200))
+    body += charts.pole_map((635, bottom + 6, 225, 200), poles)
+    alt = (
+        f"{plant.title}: states, inputs, cost so far, Nyquist curve and poles of the optimum on the linear model "
+        f"and of the loop as built, {sampled}"
+    )
+    return svg.Picture(svg.document(body, _WIDTH + 8, bottom + 214, alt), alt, said)
+
+
+def _cost_so_far(result: LoopDesign, at: Rectangle) -> str:
+    """Cost so far of both loops; the optimum as a line across."""
+    runs, looks, ts = (
+        (result.best, result.built),
+        svg.strokes(("optimal", "as built")).values(),
+        result.best.ts,
+    )
+    curves = [(ts, np.concatenate([[0.0], np.cumsum(run.costs)]), look) for run, look in zip(runs, looks)]
+    curves.append((ts[[0, -1]], np.full(2, result.cost), Stroke(7, DASHES[2])))
+    title = "cost so far; dotted: x0ᵀP x0, the least there is"
+    return charts.over_time(at, curves, title, "1", float(ts[-1]), lead=1)[0]
+
+
+def _weakest(margins: list[control.Margins]) -> int:
+    """The input with the smallest disk margin; the first where there are no margins."""
+    return min(range(len(margins)), key=lambda i: margins[i].disk.alpha, default=0)
+
+
+def _nyquist(s: LoopSetting, result: LoopDesign, margins: list[control.Margins], at: Rectangle) -> str:
+    """The loop gain at the most sensitive input, the point −1, and how far the curve stays away from it."""
+    i = _weakest(margins)
+    w = np.pi / s.dt * np.append(np.geomspace(1e-4, 0.99, 299), 1.0)
+    more = (0, s.plant.n + LATE * s.plant.m - len(result.A))  # one size, one program, whatever the delay
+    A, B, K = (
+        np.pad(result.A, [more, more]),
+        np.pad(result.B, [more, (0, 0)]),
+        np.pad(result.K, [(0, 0), more]),
+    )
+    closed = np.asarray(control.sensitivity(A, B, K, w, s.dt))[:, i, i]
+    with np.errstate(all="ignore"):
+        L = 1 / closed - 1
+    L = L[np.isfinite(L)]
+    tall = 4.0 / Axes(at, (0, 1), (0, 1)).aspect
+    axes = Axes(at, (-3.0, 1.0), (-tall / 2, tall / 2))
+    body = axes.cross(0.0, 0.0) + axes.circle(0.0, 0.0, 1.0, DASHES[2])
+    label = "Nyquist curve, Im L"
+    if margins:
+        body += axes.circle(-1.0, 0.0, margins[i].modulus_margin)
+        label += f"; ring: {margins[i].modulus_margin:.2f} from −1"
+    body += axes.curve(L.real, L.imag, Stroke(1))
+    mark = axes.marks(np.array([-1.0]), np.array([0.0]), "+", Stroke(7))
+    return axes.frame("Re L", label, body) + mark
+
+
+def words(s: LoopSetting, result: LoopDesign, margins: list[control.Margins]) -> str:
+    """A design in words: its cost against the optimum, modes, margins and effort."""
+    lines = [_cost_words(s, result)]
+    if (s.states != 1).any() or (s.inputs != 1).any():
+        excess = _percent(result.in_plant_weights)
+        lines.append(f"In the plant's weights the gain costs {excess} the optimum, without delay and limits.")
+    size = float(np.abs(result.poles).max())
+    if margins:
+        lasts = charts.duration(time_constant(result.poles, s.dt))
+        lines.append(f"<b>Poles.</b> Slowest mode |z| = {size:.4f}: time constant {lasts}.")
+        worst = margins[_weakest(margins)]
+        phase = "any" if math.isinf(worst.phase) else f"±{math.degrees(worst.phase):.0f}°"
+        at = "" if s.plant.m == 1 else " at its most sensitive input"
+        lines.append(
+            f"<b>Margins.</b> Gain margin{at} {worst.gain_down:.2g}–{worst.gain_up:.3g}, phase margin {phase}; "
+            f"disk margin {worst.disk.alpha:.2f}, modulus margin {worst.modulus_margin:.2f}."
+        )
+    else:
+        why = "; the delay that its gain ignores is too long" if s.delay and not s.known else ""
+        lines.append(f"<b>Poles.</b> The loop is <b>unstable</b>: |z| = {size:.4f}{why}. It has no margins.")
+    peaks = np.nanmax(np.abs(result.built.us), axis=0)
+    effort = ", ".join(f"{i.name.replace('_', ' ')} {p:.3g} {i.unit}" for i, p in zip(s.plant.inputs, peaks))
+    return "<br>".join([*lines, f"<b>Effort.</b> Largest {html.escape(effort)}."])
+
+
+def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
+    paid = float(np.sum(result.built.costs))
+    cost = f"costs {paid:.4g}, <b>{_percent(paid / result.cost - 1)}</b> the optimum"
+    match outcome(s.plant, result.built):
+        case Verdict.DIVERGED:
+            cost = "<b>diverges</b>"
+        case Verdict.BOUNDED:
+            cost += " so far; it stays <b>bounded</b>, but does not converge"
+    conditions = [f"sampled every {charts.duration(s.dt)}"]
+    if s.delay:
+        aware = "which its gain knows" if s.known else "which its gain ignores"
+        conditions.append(f"its input {s.delay / s.sample:g} samples late, {aware}")
+    if s.limit < FREE:
+        conditions.append(limit_words(s.limit))
+    return (
+        f"<b>Cost.</b> No controller of the linear plant pays less than {result.cost:.4g} from here. On the nonlinear "
+        f"plant, {', '.join(conditions)}, this one {cost}."
+    )
+
+
+def _percent(share: float) -> str:
+    """``3.1 % above``, in as many digits as mean anything."""
+    if not math.isfinite(share):
+        return "infinitely far above"
+    if abs(share) < 5e-5:
+        return "exactly" if abs(share) < 1e-9 else "within 0.01 % of"
+    return f"{100 * abs(share):.2g} % {'above' if share > 0 else 'below'}"
+
+
+# Further figures of the loop ---------------------------------------------------------------------------------
+
+
+def _bode(s: LoopSetting, d: LoopDesign) -> Figure:
+    return loop_plots.bode({"loop gain": (d.A, d.B, d.K), "closed loop": (d.A - d.B @ d.K, d.B, d.K)}, s.dt)
+
+
+def _nyquist_plot(s: LoopSetting, d: LoopDesign) -> Figure:
+    return loop_plots.nyquist({"loop gain": (d.A, d.B, d.K)}, s.dt)
+
+
+def _root_locus(s: LoopSetting, d: LoopDesign) -> Figure:
+    return loop_plots.root_locus(d.A, d.B, d.K, s.dt)
+
+
+def _pole_zero(s: LoopSetting, d: LoopDesign) -> Figure:
+    return loop_plots.pole_zero(d.A - d.B @ d.K, d.B, _first_output(s, d), dt=s.dt)
+
+
+def _step(s: LoopSetting, d: LoopDesign) -> Figure:
+    closed = d.A - d.B @ d.K, d.B, _first_output(s, d)
+    return loop_plots.step({"closed loop": closed}, s.dt, s.ticks // s.sample)
+
+
+def _first_output(s: LoopSetting, d: LoopDesign) -> np.ndarray:
+    return np.eye(s.plant.n, len(d.A))[:1]
+
+
+def _phase_plane(s: LoopSetting, d: LoopDesign) -> Figure:
+    """The first state and that of the second half which is its rate in a mechanical plant; the others at rest."""
+    plant, pair = s.plant, [0, s.plant.n // 2]
+    x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
+    size = 1.2 * np.maximum(
+        np.nanmax(np.abs(d.built.xs[:, pair]), axis=0), 0.1 * np.asarray(plant.scales[0])[pair]
+    )
+
+    def rates(points: np.ndarray) -> np.ndarray:
+        x = np.zeros((len(points), plant.n))
+        x[:, pair] = points
+        u = np.clip(-x @ d.K[:, : plant.n].T, -s.limits, s.limits)
+        return np.asarray(plant.dynamics(jnp.asarray(x_eq + x), jnp.asarray(u_eq + u)))[:, pair]
+
+    names = plant.states[pair[0]].label, plant.states[pair[1]].label
+    box = (-size[0], size[0]), (-size[1], size[1])
+    return loop_plots.phase_plane(rates, box, labels=names, runs=[d.built.xs[:, pair]])
+
+
+VIEWS: dict[str, Callable[[LoopSetting, LoopDesign], Figure]] = {
+    "Bode": _bode,
+    "Nyquist": _nyquist_plot,
+    "root locus": _root_locus,
+    "poles and zeros": _pole_zero,
+    "step": _step,
+    "phase plane": _phase_plane,
+}
+"""Figures of a design that take the place of the overview."""
+
+
+def _embedded(figure: Figure, alt: str) -> str:
+    """A figure of matplotlib's as an SVG document that holds it as an image."""
+    width, height = (100 * float(a) for a in figure.get_size_inches())
+    data = base64.b64encode(plots.png(figure, dpi=200)).decode()
+    image = f'<image width="{svg.px(width)}" height="{svg.px(height)}" href="data:image/png;base64,{data}"/>'
+    return svg.document(image, width, height, alt)
