@@ -80,7 +80,7 @@ def _zeros_below(a: Array, like: Array) -> Array:
 
 
 def _order(p: Sampled, n: int) -> np.ndarray:
-    """Where (x, v, w) stands in (x, w, v): x has n entries, w are inputs in the state of p, v is its input."""
+    """Indices of (x, v, w) in (x, w, v): x has n entries, w are inputs in the state of p, v is its input."""
     size, m = p.B.shape[-2:]
     return np.r_[:n, size : size + m, n:size]
 
@@ -125,7 +125,7 @@ def delay_cost(
     A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike,
     delay: float, *, K: ArrayLike | None = None, aware: bool = False,
 ) -> Float[Array, "*batch"]:  # fmt: skip
-    """How much more a loop costs because its input arrives late, averaged over initial directions.
+    """Relative extra cost of a loop whose input arrives late, averaged over initial directions.
 
     Args:
         A, B, Q, R, dt, delay: as in :func:`delayed`. Before the first input arrives, none acts.

@@ -33,7 +33,7 @@ class Sampled(NamedTuple):
 
 
 def _squarings_of(M: Array, dt: Array) -> tuple[Array, Array]:
-    """How often a short step has to be doubled to reach dt ``[batch]``, and that step: its norm is at most 1/4."""
+    """Number of doublings of a short step that reach dt ``[batch]``, and that step: its norm is at most 1/4."""
     size = jax.lax.stop_gradient(jnp.max(jnp.sum(jnp.abs(M), axis=1), axis=0) * dt)
     tiny = float(jnp.finfo(M.dtype).tiny)
     squarings = jnp.clip(jnp.ceil(jnp.log2(jnp.maximum(4 * size, tiny))), 0, _SQUARINGS)

@@ -33,7 +33,7 @@ class _Loops(NamedTuple):
         return np.asarray(A), np.asarray(B)
 
     def stable(self) -> np.ndarray:
-        """Which loops are finite and stable ``[N]``."""
+        """True for loops that are finite and stable ``[N]``."""
         A, B = self.plant()
         with np.errstate(over="ignore", invalid="ignore"):  # a loop beyond all numbers is not stable
             closed = A - B @ self.K

@@ -19,7 +19,7 @@ FEW = 64
 
 
 def few(lead: tuple[int, ...]) -> bool:
-    """Whether a batch with these leading axes has so few members."""
+    """True if a batch with these leading axes has so few members."""
     return 0 < math.prod(lead) <= FEW
 
 
@@ -268,7 +268,7 @@ def _bounded_below(
 
 
 def _schur(Q: np.ndarray, R: np.ndarray, N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which R are positive definite, and Q − NR⁻¹Nᵀ where they are."""
+    """True for positive definite R, and Q − NR⁻¹Nᵀ where they are."""
     definite = np.linalg.eigvalsh((R + R.mT) / 2)[..., 0] > 0
     one = np.eye(R.shape[-1], dtype=R.dtype)
     return definite, Q - N @ np.linalg.solve(np.where(definite[..., None, None], R, one), N.mT)
@@ -283,7 +283,7 @@ def _least(a: np.ndarray) -> np.ndarray:
 
 
 def bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray) -> np.ndarray:
-    """Which members of a batch have R > 0 and Q − NR⁻¹Nᵀ ≥ 0, to rounding."""
+    """True for members of a batch with R > 0 and Q − NR⁻¹Nᵀ ≥ 0, to rounding."""
     finite = np.isfinite(Q).all((-1, -2)) & np.isfinite(R).all((-1, -2)) & np.isfinite(N).all((-1, -2))
     Q, R, N = (np.where(finite[..., None, None], a, 0.0) for a in (Q, R, N))
     definite, rest = _schur(Q, R, N)
@@ -291,7 +291,7 @@ def bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray) -> np.ndarray:
 
 
 def nearly_bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, singular_R: bool) -> np.ndarray:
-    """Which members of a batch have weights that a single problem is taken with, with one warning for all of them."""
+    """True for members of a batch whose weights a single problem is taken with; one warning for all of them."""
     joint = np.block([[Q, N], [N.mT, R]])
     definite, rest = _schur(Q, R, N)
     some = tolerance(R.dtype)

@@ -83,7 +83,7 @@ def _measured(K: Array, state: Sampled, effort: Sampled, X0: Array) -> Front:
 
 
 def _dominated(first: Array, second: Array) -> Array:
-    """Whether another member is better in one and no worse in the other, by more than rounding."""
+    """True if another member is better in one and no worse in the other, by more than rounding."""
     order = jnp.lexsort((second, first))
     least = jax.lax.cummin(second[order])  # of all that have no more of the first
     worse = least < second[order] * (1 - 1e-9)

@@ -76,7 +76,7 @@ def _certified(solution: Solution, Q: Array, R: Array, N: Array) -> tuple[LQR, A
 
 @batch_last.solver(2, 2, 2)
 def _bounded_below(Q: Array, R: Array, N: Array) -> Array:
-    """Whether R > 0 and Q − NR⁻¹Nᵀ ≥ 0, to rounding; the batch on the last axis."""
+    """True where R > 0 and Q − NR⁻¹Nᵀ ≥ 0, to rounding; the batch on the last axis."""
     scale = jnp.maximum(batch_last.largest(Q), float(jnp.finfo(Q.dtype).tiny) ** 0.5)
     # stored, else each entry of the sum below would look for the largest one again
     some = linalg.stored(matrix_checks.tolerance(Q.dtype) * scale)
@@ -85,7 +85,7 @@ def _bounded_below(Q: Array, R: Array, N: Array) -> Array:
 
 
 def _taken(weights: tuple[Array, ...], doubtful: np.ndarray, *, singular_R: bool) -> np.ndarray:
-    """Which of the doubtful members of a batch have weights that a single problem is taken with."""
+    """True for those doubtful members of a batch whose weights a single problem is taken with."""
     taken = np.zeros(doubtful.shape, bool)
     if doubtful.any():
         at = np.nonzero(doubtful)

@@ -1,4 +1,4 @@
-"""What a data set is made from: one frozen value of plain numbers and strings."""
+"""Configuration of a data set: one frozen value of plain numbers and strings."""
 
 import dataclasses
 import json
@@ -155,7 +155,7 @@ class DataConfig(Config):
 
     @property
     def segmented(self) -> bool:
-        """Whether rows on disk are segments of trajectories rather than whole ones."""
+        """True if rows on disk are segments of trajectories rather than whole ones."""
         return self.keep_every > 1
 
     @property
@@ -183,7 +183,7 @@ class DataConfig(Config):
             systems.family(name)
 
     def is_written(self, text: object) -> bool:
-        """Whether a text is this config's JSON, by this version or an earlier one."""
+        """True if a text is this config's JSON, by this version or an earlier one."""
         try:
             return isinstance(text, str) and len(text) <= MOST_BYTES and type(self).from_json(text) == self
         except ValueError:

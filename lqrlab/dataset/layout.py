@@ -107,7 +107,7 @@ def units(config: DataConfig, states: str, inputs: str, parameters: Mapping[str,
 
 
 def wrong(headers: Mapping[str, Mapping[str, Any]], config: DataConfig) -> Iterator[str]:
-    """What is wrong with the names, types and shapes of a file's arrays, in words; looks at no number in them.
+    """Faults in names, types and shapes of a file's arrays, in words; looks at no number in them.
 
     Args:
         headers: name → ``{"shape": [...], "dtype": "<f8"}``.

@@ -1,4 +1,4 @@
-"""What a folder says it holds: the config that claims it at the start, the manifest that seals it at the end."""
+"""Manifest of a folder: the config that claims it at the start, the contents that seal it at the end."""
 
 import json
 import stat
@@ -69,7 +69,7 @@ def record(path: Path, family: str, content: Content, digests: dict[str, str]) -
 
 
 def totals(config: DataConfig, records: Iterable[Record]) -> Record:
-    """How many variants and trajectories all files have, and how many are left out in each family and why."""
+    """Numbers of variants and trajectories in all files, and of those left out in each family and why."""
     found: Record = {"variants": 0, "trajectories": 0, "left_out": {family: {} for family in config.families}}
     for entry in records:
         found["variants"] += entry["variants"]
@@ -138,7 +138,7 @@ def _check(manifest: Record, config: DataConfig) -> None:
 
 
 def _wrong(entry: Record, config: DataConfig) -> Iterator[str]:
-    """What is wrong with the entry of a file, in words."""
+    """Faults of a file's entry, in words."""
     yield from wrong(entry["arrays"], config)
     for key in ("bytes", "variants", "trajectories"):
         if type(entry[key]) is not int or not 0 <= entry[key] < 2**63:

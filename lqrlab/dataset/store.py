@@ -152,7 +152,7 @@ class Dataset:
         return np.flatnonzero(chosen)
 
     def in_split(self, split: str, number: int, variant: Int[np.ndarray, " N"]) -> Int[np.ndarray, " rows"]:
-        """Which of some trajectories of one file are in a split, from their variants' rows in the file."""
+        """Select trajectories of one file that are in a split, from their variants' rows in the file."""
         return np.flatnonzero(self.tables[number]["split"][variant].astype(str) == split)
 
     def _known(self, family: str) -> str:

@@ -60,11 +60,7 @@ def problem(tables: Sequence[Columns]) -> Problem:
         bare = Problem.together([_part(columns) for columns in full], optimum=False)
         K = np.concatenate([pad_matrix(columns["K"], M_MAX, N_MAX) for columns in full])
         P = np.concatenate([pad_matrix(columns["P"], N_MAX, N_MAX) for columns in full])
-        found = dataclasses.replace(bare, K=jnp.asarray(K), P=jnp.asarray(P)).scaled()
-        units = found.coordinates
-        # an input that does not exist weighs 1, as in the problem of a plant by itself
-        missing = (1 - units.input_mask)[..., None] * jnp.eye(M_MAX)[None]
-        return dataclasses.replace(found, R=units.zero_padding(found.R, "u", "u") + missing)
+        return dataclasses.replace(bare, K=jnp.asarray(K), P=jnp.asarray(P)).scaled()
 
 
 def build(tables: Sequence[Columns]) -> VariantTable:

@@ -163,7 +163,7 @@ def _tail(num_steps: int) -> int:
 
 
 def kept(config: DataConfig, problem: Problem, runs: Runs) -> tuple[Bool[np.ndarray, "v s"], dict[str, int]]:
-    """Which loops are kept, and how many variants or loops are left out for each of ``layout.REASONS``.
+    """Loops to keep, and numbers of variants or loops left out for each of ``layout.REASONS``.
 
     A loop is left out if it diverges (:mod:`lqrlab.simulation.verdict`), or if its input was at its limit for half of
     the last quarter while the state moved away: further from rest, in cost, than where it began.

@@ -1,4 +1,4 @@
-"""Whether a data set on disk is still what was made: bytes, counts, splits, and the consistency of the numbers."""
+"""Verification that a data set on disk is what was made: bytes, counts, splits, consistency of the numbers."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if nothing is wrong."""
         return not self.problems
 
     def __str__(self) -> str:

@@ -112,7 +112,7 @@ class WindowSet:
 
     @property
     def num_windows(self) -> int:
-        """How many there are."""
+        """Number of windows."""
         return self.signals.shape[0] * self.num_steps
 
     def gather(self, indices: Int[ArrayLike, " b"]) -> Windows:

@@ -1,4 +1,4 @@
-"""What a step learns from: windows of the data set, of random systems and of the policy's own loops, mixed.
+"""Training batches: windows of the data set, of random systems and of the policy's own loops, mixed.
 
 Everything follows from the seed, the step and, for the policy's own loops, the parameters that they were run
 with: a run that is resumed draws the same again.
@@ -29,7 +29,7 @@ _LARGEST = 3.0  # state of a recorded loop, in units of its scale
 @pytree
 @dataclasses.dataclass(frozen=True)
 class TrainBatch:
-    """What one step learns from.
+    """Batch of one training step.
 
     Attributes:
         batch: windows ``[b, …]``.
@@ -48,7 +48,7 @@ class TrainBatch:
 
     @property
     def told(self) -> Told:
-        """What a network is given of the plants, in the windows' type."""
+        """The network's view of the plants, in the windows' type."""
         return self.problem.told().astype(self.batch.signals.dtype)
 
 
@@ -153,7 +153,7 @@ class Mixture:
         )
 
     def windows(self, step: int, count: int, seed: int) -> Windows:
-        """What the ``count`` steps from ``step`` on learn from ``[count, batch_size, …]``."""
+        """Batches of the ``count`` steps from ``step`` on ``[count, batch_size, …]``."""
         sizes = shares(self.config, on_policy=self.on_policy is not None)
         parts = [self._of_source(step, count, sizes[0])]
         for held, size in ((self.random, sizes[1]), (self.on_policy, sizes[2])):
@@ -197,7 +197,7 @@ def check_source(source: data.Source, model: ModelConfig, config: TrainConfig) -
 
 
 def shares(config: TrainConfig, *, on_policy: bool) -> tuple[int, int, int]:
-    """How many windows of a batch come from the data set, from random systems, from the policy's own loops."""
+    """Numbers of windows in a batch from the data set, from random systems, from the policy's own loops."""
     random = round(config.random_share * config.batch_size) if config.random_systems else 0
     mine = round(config.on_policy_share * config.batch_size) if on_policy else 0
     return config.batch_size - random - mine, random, mine
@@ -236,7 +236,7 @@ def _optimal_loops(
 
 
 def on_policy_loops(policy: Any, table: VariantTable, rows: Array, key: Array, num_steps: int) -> WindowSet:
-    """What a policy meets when it is run; the optimum's answers follow from the table's gains.
+    """Windows of loops that the policy runs itself; the optimum's inputs follow from the table's gains.
 
     Initial states are as in the data set. A loop that grows is shrunk as a whole: half the state calls for half the
     input, so it is no other problem.

@@ -1,4 +1,4 @@
-"""What can be said of a policy on given plants: exactly of a gain, else by the statistics of simulated loops."""
+"""Certificates of a policy on given plants: exact for a gain, else by the statistics of simulated loops."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """Whether a policy stabilises plants, what it costs above the optimum, how far it is from instability.
+    """Certificate of a policy: does it stabilise the plants, its cost above the optimum, its distance from instability.
 
     Of a constant gain (``exact``) all of it holds for the linearised, sampled plants, from every initial state. Of any
     other policy it is read off simulated loops: it holds for starts like theirs, and says nothing of others.
@@ -112,7 +112,7 @@ def certify(
     loops: int = 300,
     key: PRNGKeyArray | None = None,
 ) -> Certificate:
-    """Whether a policy stabilises plants, what it costs above the optimum, and how far it is from instability.
+    """Certify a policy: does it stabilise the plants, at what cost above the optimum, how far from instability?
 
     Args:
         controller: see :func:`lqrlab.simulation.bind`.
@@ -157,7 +157,7 @@ def _of_gain(K: Array, problem: Problem) -> Certificate:
 
 
 def excess(gain: Float[Array, "*batch 6 12"], problem: Problem) -> Float[np.ndarray, "*batch"]:
-    """What scaled gains cost above the optimum as a share of it, over all directions of x0 alike; inf if unstable."""
+    """Excess cost of scaled gains relative to the optimum, over all directions of x0 alike; inf if unstable."""
     paid, least = (jnp.trace(M, axis1=-1, axis2=-2) for M in (extra_cost(gain, problem), problem.P))
     return np.asarray(paid / least)
 

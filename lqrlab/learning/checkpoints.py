@@ -68,7 +68,7 @@ def write_settings(
 
 
 def settings(folder: str | Path) -> tuple[ModelConfig, TrainConfig] | None:
-    """What the run whose ``checkpoints`` folder this is was made with; None where nothing was trained."""
+    """Record of the run whose ``checkpoints`` folder this is; None where nothing was trained."""
     found = _read_settings(checks.path("folder", folder))
     if found is None:
         return None
@@ -76,7 +76,7 @@ def settings(folder: str | Path) -> tuple[ModelConfig, TrainConfig] | None:
 
 
 def _read_settings(folder: Path) -> dict[str, Any] | None:
-    """What a run was made with: as its newest whole checkpoint says, else as the file beside them does."""
+    """Record of a run: as its newest whole checkpoint says, else as the file beside them does."""
     path = folder / SETTINGS
     steps = [place for which in ("last", "best") for place in (folder / which).glob("[0-9]*")]
     steps.sort(key=lambda place: int(place.name) if place.name.isdigit() else -1, reverse=True)
@@ -305,7 +305,7 @@ def _system_code(error: Exception) -> int | None:
 
 
 def _flaw(place: Path) -> str:
-    """What is wrong with a checkpoint, as far as it is seen before its arrays are read; empty if nothing is."""
+    """Faults of a checkpoint, as far as they are seen before its arrays are read; empty if there are none."""
     if flaw := checksums.flaw(place):
         return flaw
     if not (place / _ARRAYS).is_file():  # tensorstore fails at this in hundreds of lines

@@ -15,7 +15,7 @@ def write(folder: Path) -> None:
 
 
 def flaw(folder: Path) -> str:
-    """What is wrong with the files that :func:`write` listed; empty if nothing is, or if none were listed."""
+    """Faults of the files that :func:`write` listed; empty if there are none, or if none were listed."""
     found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
     for name, path in found.items():
         if not (path.is_file() or path.is_dir()):  # a pipe would be waited for

@@ -26,7 +26,7 @@ def _trace(a: Array) -> Array:
 
 
 def gain_excess(gain: Array, problem: Problem) -> tuple[Array, Array]:
-    """What gains cost above the optimum, as a share of it, over all directions of x0 alike: J/J* − 1.
+    """Excess cost of gains relative to the optimum, over all directions of x0 alike: J/J* − 1.
 
     J is the trace of the Lyapunov equation's solution, so the horizon is infinite and the value exact. Where a
     loop is not stable, its cost is infinite and has no gradient; there costs are discounted just so much that

@@ -48,7 +48,7 @@ class Recipe:
 
     @property
     def placement(self) -> Placement:
-        """Where the run's arrays are."""
+        """Placement of the run's arrays."""
         return Placement(self.backend)
 
 

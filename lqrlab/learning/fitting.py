@@ -38,7 +38,7 @@ class NonFiniteLossError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """What :func:`fit` leaves.
+    """Result of :func:`fit`.
 
     Attributes:
         model: with the parameters of the last step, or their running mean if one is kept.
@@ -189,7 +189,7 @@ class _Run:
                 self._save("best", {"params": self.state.best})
 
     def finished(self, interrupted: threading.Event) -> bool:
-        """Whether nothing is left to be done, or somebody has interrupted the run."""
+        """True if nothing is left to be done, or somebody has interrupted the run."""
         if self.step >= self.config.num_steps or self.done or self.ending:
             return True
         (self.ending,) = _agreed(interrupted.is_set())
@@ -295,7 +295,7 @@ def steps_to_go(config: TrainConfig, step: int) -> int:
 
 
 def patience_exhausted(rows: list[log.Row], patience: int) -> bool:
-    """Whether the last ``patience`` reports brought nothing better."""
+    """True if the last ``patience`` reports brought nothing better."""
     scores = [row["validation_efficiency"] for row in rows]
     return bool(patience) and len(scores) > patience and len(scores) - 1 - int(np.argmax(scores)) >= patience
 
@@ -306,17 +306,17 @@ def _all_finite(leaves: list[jax.Array]) -> jax.Array:
 
 
 def _finite(state: TrainState) -> bool:
-    """Whether parameters and optimizer are numbers, so that a checkpoint of them can be gone on from."""
+    """True if parameters and optimizer are numbers, so that training can resume from a checkpoint of them."""
     return bool(_all_finite(jax.tree.leaves((state.params, state.opt_state))))
 
 
 def _writes() -> bool:
-    """Whether this process is the one that writes."""
+    """True in the process that writes."""
     return jax.process_index() == 0
 
 
 def _agreed(*heard: bool) -> tuple[bool, ...]:
-    """What the first of all processes has heard, so that they all end after the same step."""
+    """The first process's stop request, shared so that all processes end after the same step."""
     if jax.process_count() == 1:
         return heard
     return tuple(map(bool, multihost_utils.broadcast_one_to_all(np.array(heard))))

@@ -1,4 +1,4 @@
-"""What a network is trained to make small, over windows of recorded loops.
+"""Losses over windows of recorded loops.
 
 A loss of one's own is entered by ``@losses.register("name")`` and named in ``TrainConfig(loss="name")``. What a
 policy costs in its own closed loop is in :mod:`lqrlab.learning.closed_loop_cost`.

@@ -61,7 +61,7 @@ def _rows(log: str | Path) -> list[Row | None]:
 
 
 def _of_training(row: Row | None) -> bool:
-    """Whether a row says what resuming needs."""
+    """True if a row holds what resuming needs."""
     return (
         row is not None and type(row.get("step")) is int and type(row.get("validation_efficiency")) is float
     )

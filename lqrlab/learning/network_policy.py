@@ -144,7 +144,7 @@ def policy(
 
 
 def is_network(model: object) -> bool:
-    """Whether something is a network of :mod:`lqrlab.learning.models`."""
+    """True if something is a network of :mod:`lqrlab.learning.models`."""
     return isinstance(model, nnx.Module) and hasattr(model, "config")
 
 

@@ -1,4 +1,4 @@
-"""Where the arrays of a run are: on one device, or shared out over a mesh."""
+"""Placement of a run's arrays: on one device, or shared out over a mesh."""
 
 import dataclasses
 import math

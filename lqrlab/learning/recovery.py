@@ -38,7 +38,7 @@ _SIZES = (1.0, 2.0, 4.0)  # of these starts, in state scales
 
 @dataclasses.dataclass(frozen=True)
 class RecoveryConfig(Config):
-    """How a recovery policy is trained.
+    """Settings of a recovery policy's training.
 
     Attributes:
         num_steps: optimizer steps.
@@ -76,7 +76,7 @@ class RecoveryConfig(Config):
 
 @dataclasses.dataclass(frozen=True)
 class Recovery:
-    """What :func:`train_recovery` leaves.
+    """Result of :func:`train_recovery`.
 
     Attributes:
         policy: the best of all validations, the LQR itself among them.
@@ -113,7 +113,7 @@ class _Window(NamedTuple):
 @pytree
 @dataclasses.dataclass(frozen=True)
 class RecoveryTask:
-    """What is constant in a training."""
+    """Constants of a training."""
 
     problem: Problem
     regulator: Regulator
@@ -180,7 +180,7 @@ def train_recovery(
 
 
 def task_of(plant: Plant, limits: tuple[ArrayLike, ArrayLike], config: RecoveryConfig) -> RecoveryTask:
-    """What :func:`train_recovery` works on."""
+    """Plant and starts that :func:`train_recovery` works on."""
     problem = Problem.of(plant, limits=limits)
     regulator = Regulator.of(problem)
     problem = problem.astype(regulator.K.dtype)

@@ -98,7 +98,7 @@ class Regulator:
         return self.saturate(-matvec(self.K, x))
 
     def features(self, x: Array) -> Array:
-        """What a network is shown of scaled states ``[..., num_features]``.
+        """Features of scaled states ``[..., num_features]``.
 
         Each state, near and far alike; combinations of them whose squares sum up to x̃ᵀP x̃, because a state from
         which the loop almost diverges differs from others in a combination that costs much; angles as the plant sees
@@ -146,7 +146,7 @@ class RecoveryPolicy:
         return None, self.regulator.unscaled_input(within).astype(x.dtype)
 
     def demand(self, x: Array) -> Array:
-        """What is asked for before it is saturated, in units of the inputs' scales ``[..., m]``."""
+        """Input before saturation, in units of the inputs' scales ``[..., m]``."""
         r = self.regulator
         scaled = r.scaled(x)
         reach = expand_batch(r.high - r.low, x.ndim) * r.beyond(scaled)[..., None]

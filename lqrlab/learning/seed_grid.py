@@ -26,7 +26,7 @@ from lqrlab.learning.training_step import Metrics, TrainState, initial, objectiv
 
 @dataclasses.dataclass(frozen=True)
 class Curves:
-    """What :func:`grid` measured, one entry a seed and learning rate.
+    """Result of :func:`grid`, one entry a seed and learning rate.
 
     Attributes:
         seeds, learning_rates: along the first two axes.

@@ -1,4 +1,4 @@
-"""What a model and a training run are made from: plain numbers and strings, checked, JSON both ways."""
+"""Configurations of models and training runs: plain numbers and strings, checked, JSON both ways."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ class ModelConfig(Config):
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig(Config):
-    """How a model is trained.
+    """Settings of a training.
 
     Attributes:
         num_steps: optimizer steps in all; the schedule is computed from it.

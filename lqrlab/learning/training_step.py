@@ -96,7 +96,7 @@ def predictions(model: Any, context: Any, given: TrainBatch) -> losses.Predictio
 
 
 def objective(graph: nnx.GraphDef, config: TrainConfig, backend: Backend | None = None) -> Objective:
-    """What ``config`` says is to be made small: a loss over windows, and costs of closed loops.
+    """Objective that ``config`` names: a loss over windows, and costs of closed loops.
 
     Args:
         graph: the model's structure, from ``models.split``.

@@ -20,7 +20,7 @@ _MOST_BYTES = 1 << 26
 
 
 def names() -> list[str]:
-    """What comes with the package."""
+    """Weights that come with the package."""
     files = resources.files("lqrlab.learning").joinpath(_FOLDER).iterdir()
     return sorted(f.name.removesuffix(".safetensors") for f in files if f.name.endswith(".safetensors"))
 

@@ -39,9 +39,9 @@ def scaled(problem: "Problem") -> "Problem":
         if (a := getattr(problem, name)) is None:
             continue
         across, up = scale[columns][..., None, :], scale[rows][..., :, None]
-        changed[name] = _padded(name, a * across / up if name in "ABK" else a * across * up)
-        if name != "R":  # a stacked problem has padding of its own
-            changed[name] = problem.coordinates.zero_padding(changed[name], rows, columns)
+        wide = _padded(name, a * across / up if name in "ABK" else a * across * up)
+        changed[name] = problem.coordinates.zero_padding(wide, rows, columns)
+    changed["R"] += _missing_inputs(problem)
     for name, end in (("low", -jnp.inf), ("high", jnp.inf)):
         if (a := getattr(problem, name)) is not None:
             changed[name] = _widened(a / scale["u"], M_MAX, end)
@@ -65,6 +65,7 @@ def _in_a_row(problem: "Problem", disturbed: list[bool]) -> "Problem":
     for name in _SHAPES:
         if (a := getattr(problem, name)) is not None:
             changed[name] = _padded(name, a)
+    changed["R"] = problem.coordinates.zero_padding(changed["R"], "u", "u") + _missing_inputs(problem)
     for name, end in (("low", -jnp.inf), ("high", jnp.inf)):
         a = getattr(problem, name)
         changed[name] = jnp.full((*batch, M_MAX), end) if a is None else _widened(a, M_MAX, end)
@@ -78,7 +79,15 @@ def _in_a_row(problem: "Problem", disturbed: list[bool]) -> "Problem":
 
 def _padded(name: str, a: Array) -> Array:
     rows, columns = (_SIZES[letter] for letter in _SHAPES[name])
-    return pad_matrix(a, rows, columns, 1.0 if name == "R" else 0.0)
+    return pad_matrix(a, rows, columns)
+
+
+def _missing_inputs(problem: "Problem") -> Array:
+    """Weight R of a step for inputs that do not exist: dt times 1, as sampling the padded plant gives."""
+    weights = problem.dt[..., None] * (1 - problem.coordinates.input_mask)
+    return (weights[..., None] * jnp.expand_dims(jnp.eye(M_MAX), range(weights.ndim - 1))).astype(
+        problem.R.dtype
+    )
 
 
 def _widened(a: Array, size: int, fill: float) -> Array:

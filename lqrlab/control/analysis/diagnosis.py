@@ -1,4 +1,4 @@
-"""Whether, and how well, a plant can be controlled optimally: a diagnosis mode by mode, in words."""
+"""Diagnosis of a plant mode by mode, in words: can it be controlled optimally, and how well?"""
 
 import dataclasses
 

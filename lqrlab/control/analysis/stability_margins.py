@@ -43,7 +43,7 @@ class Disk:
 
 @dataclasses.dataclass(frozen=True)
 class Margins:
-    """How far a loop is from instability at one input, the other inputs as designed.
+    """Distance of a loop from instability at one input, the other inputs as designed.
 
     Attributes:
         gain_down, gain_up: factors that the loop gain may be multiplied by, 0 ≤ down < 1 < up.

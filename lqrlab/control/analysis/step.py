@@ -51,7 +51,7 @@ def _run(A: Array, B: Array, C: Array, K: Array, r: Array, num_steps: int) -> tu
 @pytree
 @dataclasses.dataclass(frozen=True)
 class StepInfo:
-    """How outputs go to their set-points, read off at the samples; one number an output.
+    """Step response of outputs in numbers, read off at the samples; one number an output.
 
     Attributes:
         rise: from 10 % to 90 % [s].

@@ -61,7 +61,7 @@ def hinf_norm(
 
 
 def stable(A: np.ndarray, dt: float | None) -> bool:
-    """Whether all modes of one system decay, on the host by its eigenvalues; not if it is not finite."""
+    """True if all modes of one system decay, on the host by its eigenvalues; not if it is not finite."""
     if not np.isfinite(A).all():
         return False
     poles = np.linalg.eigvals(A)

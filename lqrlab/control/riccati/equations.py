@@ -35,7 +35,7 @@ def accepted(dtype: np.dtype) -> float:
 
 
 def certain(solution: Solution) -> Any:
-    """Whether the equation holds to a small relative residual and the loop is stable ``[...]``; NumPy's or JAX's."""
+    """True where the equation holds to a small relative residual and the loop is stable ``[...]``; NumPy's or JAX's."""
     P = solution.P
     holds = (abs(P) < np.inf).all((-1, -2)) & (solution.residual < accepted(P.dtype))
     return holds & (solution.stable > 0.5)

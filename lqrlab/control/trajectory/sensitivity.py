@@ -1,4 +1,4 @@
-"""How a locally optimal trajectory changes with its problem: by the implicit function theorem, in one Riccati pass."""
+"""Sensitivity of a locally optimal trajectory to its problem: the implicit function theorem, in one Riccati pass."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ def _lagrangian(problem: TrajectoryProblem, x0: Array, point: Point) -> Array:
 
 
 def free_inputs(problem: TrajectoryProblem, us: Array) -> Bool[Array, "T m"]:
-    """Which inputs are not held at a limit."""
+    """True for inputs that are not held at a limit."""
     return (us > problem.low[None]) & (us < problem.high[None])
 
 

@@ -10,7 +10,7 @@ GROWTH = 10.0
 
 
 class StateLimits(NamedTuple):
-    """What is added to the cost for low ≤ x ≤ high: Σ max(0, λ + μc)² / 2μ, with c = low − x and x − high.
+    """Augmented Lagrangian of low ≤ x ≤ high: Σ max(0, λ + μc)² / 2μ, with c = low − x and x − high.
 
     Without multipliers and stiffness, as at first, nothing is added.
 
@@ -43,7 +43,7 @@ class StateLimits(NamedTuple):
         return jnp.where(self.stiffness > 0, self.stiffness, 1.0)[None, None]
 
     def cost(self, xs: Float[Array, "points n"]) -> Float[Array, ""]:
-        """What is added to the cost of a trajectory."""
+        """The term added to the cost of a trajectory."""
         return jnp.sum(self._force(xs) ** 2 / (2 * self._divisor()))
 
     def expand(
@@ -61,7 +61,7 @@ class StateLimits(NamedTuple):
         )
 
     def held(self, gap: Float[Array, " n"], tolerance: float) -> Bool[Array, ""]:
-        """Whether gaps are within the tolerance, of how far states moved; without stiffness there may be none."""
+        """True if gaps are within the tolerance, relative to the states' motion; zero without stiffness."""
         return jnp.all(gap <= jnp.where(self.stiffness > 0, tolerance * self.unit, 0.0))
 
     def tightened(

@@ -71,7 +71,7 @@ class StepSpecs:
         return 1.0 if name == "effort" else float(getattr(self, name))
 
     def met(self, name: str, value: float) -> bool:
-        """Whether a loop that reaches ``value`` meets a specification, up to rounding."""
+        """True if a loop that reaches ``value`` meets a specification, up to rounding."""
         bound = self.bound(name)
         return value >= bound * (1 - 1e-9) if name == "margin" else value <= bound * (1 + 1e-9)
 

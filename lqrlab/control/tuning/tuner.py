@@ -114,7 +114,7 @@ def _weights(log: Array, Q: Array, R: Array) -> tuple[Array, Array]:
 
 
 def _excess(log: Array, bounds: dict[str, Array], problem: tuple[Array, ...], num_steps: int) -> Array:
-    """How far each specification is missed, as a logarithm or relative; below zero where met.
+    """Miss of each specification, as a logarithm or relative; below zero where met.
 
     Smooth in the weights where the settling time itself is not: the largest deviation after the time specified
     stands for it, and the peak of |S − ½| over frequencies, S the sensitivity at each input, for the disk margin.
@@ -172,7 +172,7 @@ def _descend(
 
 
 def _conflicts(step: StepExperiment, specs: StepSpecs, logs_without: list[Array]) -> list[str]:
-    """Which specification, left out, lets all others be met, in words."""
+    """The specification that, left out, lets all others be met, in words."""
     sentences = []
     for name, logs in zip(specs.names, logs_without):
         design = lqrd(step.A, step.B, *_weights(logs, step.Q, step.R), step.dt)

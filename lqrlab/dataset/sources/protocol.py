@@ -21,7 +21,7 @@ _AHEAD = 2  # batches that a thread makes ahead of the one in use
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchSpec:
-    """Which windows a source hands out.
+    """Windows that a source hands out.
 
     Attributes:
         split: ``"train"``, ``"validation"`` or ``"held_out"``.
@@ -91,7 +91,7 @@ class Source(abc.ABC):
 
     @property
     def shuffling(self) -> dict[str, str | int]:
-        """How windows are ordered: a run can be resumed with a source of the same shuffling (and seed)."""
+        """Order of the windows: a run can be resumed with a source of the same shuffling (and seed)."""
         return {"shuffling": "split"}
 
     @abc.abstractmethod

@@ -18,7 +18,7 @@ _FLOOR = 1e-4
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Belief:
-    """What is believed of one plant, x⁺ = θᵀz with z = [x; u], after the steps so far; memory that does not grow.
+    """Belief about one plant, x⁺ = θᵀz with z = [x; u], after the steps so far; memory that does not grow.
 
     Attributes:
         theta: means of the plants at large ``[K, Z, 12]``.
@@ -104,7 +104,7 @@ def _learn_families(
 
 
 def hypotheses(belief: Belief, prior: Prior) -> tuple[Array, Array, Array]:
-    """What the plant may be: each family that fits, then plants at large as one.
+    """Hypotheses about the plant: each family that fits, then plants at large as one.
 
     Returns:
         Weights ``[F + 1]``, θ ``[F + 1, Z, 12]``, and covariances of the rows of the last ``[2, Z, Z]``.

@@ -25,7 +25,7 @@ _SIGNS = np.random.default_rng(0).choice([-1.0, 1.0], (64, M_MAX))
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """What an adaptive regulator remembers of each loop.
+    """Memory of an adaptive regulator, for each loop.
 
     Attributes:
         belief: of its plant.
@@ -84,7 +84,7 @@ class AdaptivePolicy:
         return memory, self.told.coordinates.unscale_input(u.reshape(*lead, M_MAX), self.m).astype(x.dtype)
 
     def _flat(self, lead: tuple[int, ...]) -> tuple[Told, tuple[int, ...]]:
-        """What is told of each loop, one after another."""
+        """Prior information of each loop, one after another."""
         batch = len(self.told.batch_shape)
 
         def spread(a: Array) -> Array:

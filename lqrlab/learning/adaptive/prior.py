@@ -1,4 +1,4 @@
-"""What is believed of a plant before its first step: a mixture of families that are known, and of plants at large."""
+"""Prior belief about a plant before its first step: a mixture of known families and of plants at large."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -91,7 +91,7 @@ def _cost(theta: np.ndarray, n: int) -> np.ndarray:
 
 
 def _most(sizes: np.ndarray) -> int:
-    """How many families share a size, at most."""
+    """Largest number of families that share a size."""
     return int(np.unique(sizes, axis=0, return_counts=True)[1].max())
 
 
@@ -141,7 +141,7 @@ class Prior:
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Array]) -> Self:
-        """What :meth:`to_arrays` returned."""
+        """The prior from what :meth:`to_arrays` returned."""
         kept = {name.partition("/")[2]: a for name, a in arrays.items() if "/" in name}
         known = Families(**kept, most=_most(np.asarray(kept["sizes"]))) if kept else None
         return cls(**{name: a for name, a in arrays.items() if "/" not in name}, known=known)

@@ -88,12 +88,12 @@ def episodes(
 
 
 def _told(problem: Problem, noise: float) -> Told:
-    """What the regulator is told of scaled plants under so much noise."""
+    """The regulator's view of scaled plants under so much noise."""
     return problem.limited((-_LIMIT, _LIMIT)).disturbed(noise=noise).told("units")
 
 
 def _with_optimum(problem: Problem) -> tuple[np.ndarray, Problem]:
-    """Which of some scaled plants have an optimum with Q = R = I, and their problem."""
+    """Scaled plants that have an optimum with Q = R = I, and their problem."""
     Q, R = (jnp.broadcast_to(jnp.eye(k), (len(problem), k, k)) for k in (N_MAX, M_MAX))
     N, undesigned = jnp.zeros_like(problem.B), dict.fromkeys(("continuous", "K", "P"))
     unit = dataclasses.replace(problem, Q=Q, R=R, N=N, **undesigned).solved(check=False)  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def _moderate(key: PRNGKeyArray, num: int) -> Problem:
 
 
 def numbers(prior: Prior) -> dict[str, Array]:
-    """What is learned of a prior: its positive numbers by their logarithms, log odds as they are."""
+    """Trained numbers of a prior: the positive ones by their logarithms, log odds as they are."""
     log = {name: jnp.log(getattr(prior, name)) for name in ("half", "caution", "probe", "start", "inflate")}
     return log | {
         "dense": prior.dense.at[:, :2].set(jnp.log(prior.dense[:, :2])),

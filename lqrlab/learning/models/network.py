@@ -1,4 +1,4 @@
-"""What a network here is: history and description in, a gain out, and the gain applied.
+"""Networks: history and description in, a gain out, and the gain applied.
 
 Every model here writes a *gain* and applies it to the present state, ũ = −K x̃. An optimal linear regulator
 is homogeneous: twice the state, twice the input. A network that outputs the input itself has to learn that,
@@ -73,7 +73,7 @@ def features(d: Told) -> Array:
 @pytree
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a model has made of a description, once for all steps; each field ``[b, …]``.
+    """A model's encoding of a description, once for all steps; each field ``[b, …]``.
 
     Attributes:
         prefix: what the history's reader is told of the plant ``[b, width]`` (none for a gain network).
@@ -90,7 +90,7 @@ class Context:
 
 
 class Model(Protocol):
-    """What a registered class must offer.
+    """Interface of a registered class.
 
     ``config`` is what it was built from. ``linear`` says that its answer is −K x̃ with the context's gain
     whatever the history: then a closed loop's cost is exact, by a Lyapunov equation. ``any_weights`` says that it
@@ -186,7 +186,7 @@ class Described(nnx.Module):
                 self.sure = FlatLinear(config.hidden, M_MAX, kernel_init=nnx.initializers.zeros, rngs=rngs)
 
     def encode(self, d: Told) -> Context:
-        """What is known before the first step."""
+        """Memory before the first step."""
         lead, dtype = d.state_mask.shape[:-1], d.state_mask.dtype
         prefix, gain, log_std = (jnp.zeros((*lead, k), dtype) for k in (self.width, M_MAX * N_MAX, M_MAX))
         if self.config.description:
