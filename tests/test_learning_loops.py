@@ -670,7 +670,7 @@ def test_seeds_side_by_side_refuse_a_loss_with_a_python_if_and_name_the_line(dat
 
 
 def test_a_stochastic_model_can_be_asked_for_on_the_command_line(tmp_path):
-    asked = ["train", str(tmp_path), "-p", "stochastic=maybe", "-p", "loss=gaussian_kl"]
+    asked = ["train", str(tmp_path), "-p", 'model_options={"stochastic": "maybe"}']
     done = CliRunner().invoke(main, asked)
     assert "stochastic" in done.stderr
     assert "expected True or False" in done.stderr

@@ -211,7 +211,7 @@ class Plant:
     def _broadcast(self, batch: tuple[int, ...]) -> "Plant":
         """The plant with all batch axes in each field, also in one that its members share."""
 
-        def full(path: Path, a: Array) -> Array:
+        def full(path: Path, a: ArrayLike) -> Array:
             return jnp.broadcast_to(a, batch + jnp.shape(a)[jnp.ndim(a) - self._axes(path) :])
 
         return jax.tree_util.tree_map_with_path(full, self)

@@ -113,14 +113,13 @@ def train(folder: Path, profile: str, overrides: dict[str, str], processes: int,
         click.echo("  ".join(f"{name} {row[name]:.6g}" for name in shown))
 
     chosen = {name: values[name] for name in ("batch_size", "window", "seed")}
+    model = notebooks.config(learning.ModelConfig, values, "model_options")
+    training = notebooks.config(learning.TrainConfig, values, "train_options")
+    backend = notebooks.config(compute.Backend, values, "backend_options")
+    data = dataset.open(folder / "dataset")
     try:
         fit = learning.fit(
-            dataset.source(dataset.open(folder / "dataset"), **chosen),
-            notebooks.config(learning.ModelConfig, values, "model_options"),
-            notebooks.config(learning.TrainConfig, values, "train_options"),
-            folder,
-            backend=notebooks.config(compute.Backend, values, "backend_options"),
-            progress=line,
+            dataset.source(data, **chosen), model, training, folder, backend=backend, progress=line
         )
     except learning.NonFiniteLossError as error:
         raise pipeline.RunError(str(error)) from None
