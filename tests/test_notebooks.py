@@ -185,17 +185,18 @@ def test_all_in_order_from_an_empty_folder(lqrlab_run, tmp_path):
     assert lqrlab_run(folder).count("finished before") == len(CHAIN)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", [path.stem for path in PATHS if path not in CHAIN])
-def test_each_deeper_notebook_by_its_name(lqrlab_run, name, tmp_path):
-    lqrlab_run(tmp_path, name)
+def test_each_deeper_notebook_by_its_name(shared_kernel, monkeypatch, name, tmp_path):
+    monkeypatch.setattr(execution, "_in_child_that_starts", shared_kernel.instead_of_a_process)
+    run_tiny(tmp_path, name)
     assert [p.stem for p in (tmp_path / "results").iterdir()] == [name]
     assert_executed(tmp_path, name)
 
 
 @pytest.mark.slow
 def test_a_notebook_in_a_process_of_its_own(tmp_path):
-    """As everybody starts it; all of them in ``make check``."""
+    """As everybody starts it; so is the chain in ``make check``."""
     name = "12_sampling_and_delay"
     run_tiny(tmp_path, name)
     assert_executed(tmp_path, name)
