@@ -603,8 +603,8 @@ def test_eight_devices_do_what_one_does_and_a_checkpoint_goes_from_one_to_the_ot
 def test_two_processes_do_what_one_does(data, tmp_path):
     """``lqrlab train --processes 2`` against ``fit`` in this process, on the same data."""
     (tmp_path / "dataset").symlink_to(data.path)
-    given = {"kind": "gain", "hidden": 32, "random_systems": 0, "batch_size": 32, "plants": 16, "num_steps": 30,
-             "report_every": 10, "device": "cpu"}  # fmt: skip
+    given = {"kind": "gain", "model_options": '{"hidden": 32}', "random_systems": 0, "batch_size": 32}
+    given |= {"plants": 16, "num_steps": 30, "report_every": 10, "device": "cpu"}
     command = [sys.executable, "-m", "lqrlab.workbench", "train", str(tmp_path), "--processes", "2"]
     overrides = [word for name, value in given.items() for word in ("-p", f"{name}={value}")]
     out = subprocess.run([*command, *overrides], capture_output=True, text=True, timeout=250)

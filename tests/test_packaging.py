@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import graphlib
 import importlib.metadata
 import json
 import os
@@ -255,6 +256,44 @@ def test_functions_and_modules_are_one_thing():
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = node.end_lineno - node.lineno + 1
                 assert lines <= 80, f"{path}: {node.name} has {lines} lines"
+
+
+def test_no_class_name_means_two_things():
+    """Nor do a docstring's first words leave open what a thing is."""
+    found: dict[str, Path] = {}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                assert node.name not in found, f"{node.name} in {path} and in {found[node.name]}"
+                found[node.name] = path
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                words = (ast.get_docstring(node) or "").split(maxsplit=1)
+                assert words[:1] not in [["What"], ["How"], ["Where"], ["Which"], ["Whether"]], (
+                    f"{path}: {words[0]}"
+                )
+
+
+def imported_at_once(tree: ast.AST) -> set[str]:
+    """Modules of lqrlab that a module imports while it is imported itself: not in functions, not for types alone."""
+    found, waiting = set(), list(ast.iter_child_nodes(tree))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("lqrlab"):
+            found |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif not (isinstance(node, ast.FunctionDef | ast.If)):
+            waiting += ast.iter_child_nodes(node)
+    return found
+
+
+def test_modules_do_not_import_one_another_in_circles():
+    """A package's ``__init__`` gathers its modules, so it is left out."""
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in MODULES}
+    graph = {
+        name: imported_at_once(ast.parse(path.read_text())) & (names.keys() - {name})
+        for name, path in names.items()
+        if path.name != "__init__.py"
+    }
+    graphlib.TopologicalSorter(graph).prepare()
 
 
 def test_no_two_modules_have_one_name():
