@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import sys
+from pathlib import Path
 
 import jaxlib
 import psutil
@@ -70,11 +71,18 @@ def give_back():
         ctypes.CDLL(None).malloc_trim(0)
 
 
+def mappings() -> int:
+    """Pieces of memory that this process has mapped; Linux allows 65,530."""
+    maps = Path("/proc/self/maps")
+    return len(maps.read_bytes().splitlines()) if maps.exists() else 2**16
+
+
 @pytest.fixture(autouse=True, scope="module")
 def programs_are_given_back():
     """Compiled programs of a whole run are more than a process may map into memory: XLA crashes then."""
     yield
-    give_back()
+    if mappings() > 20_000:
+        give_back()
 
 
 @pytest.fixture

@@ -239,6 +239,7 @@ MINUTES = [
 @pytest.mark.parametrize(
     ("name", "part"), [*SECONDS, *(pytest.param(*each, marks=pytest.mark.slow) for each in MINUTES)]
 )
+@pytest.mark.matrix
 def test_each_part_measures_with_quick_settings(name, part):
     measure, quick = SMOKE[name].PARTS[part]
     rows = list(measure(**quick))

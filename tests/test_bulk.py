@@ -53,6 +53,7 @@ def by_scipy(point):
     return scale @ (np.diag(P) * scale), np.abs(np.linalg.eigvals(Ad - Bd @ K)).max()
 
 
+@pytest.mark.matrix
 def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(notebooks, "package_hash", lambda: "as it is")  # whoever edits it meanwhile
     done = ask(tmp_path, *GIVEN, "--random", "12", "--no-report")

@@ -371,6 +371,7 @@ def test_simulated_batches_of_nonlinear_plants_are_their_rollouts(data):
     assert {data.variants.family[row] for row in seen} == {"pendulum", "two_link_arm"}
 
 
+@pytest.mark.matrix
 def test_simulated_batches_of_nonlinear_plants_are_disturbed_as_the_config_says(data):
     """What a plant's own step leaves over is the noise, what −Kx leaves over the excitation."""
     config = changed(linear=False, noise=0.05, excitation=0.4, families=("pendulum",), held_out=())

@@ -280,6 +280,7 @@ def test_figures_place_a_row_at_its_own_time(made):
     data_card.plots.plt.close("all")
 
 
+@pytest.mark.matrix
 def test_a_controllers_name_is_text_in_the_card(made, monkeypatch):
     monkeypatch.setattr(data_card, "FIGURES", {})
     for name in hostile_html.PAYLOADS:

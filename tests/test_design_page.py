@@ -129,6 +129,7 @@ def test_the_page_is_small_and_stands_for_the_defaults_without_a_script(made, tm
     assert page.select("svg .lq-part")
 
 
+@pytest.mark.matrix
 def test_a_drawing_that_has_no_room_is_left_out(monkeypatch):
     """With its slider and the marks of its time."""
     found = design_grid.grid(systems.make("mass_spring_damper"))

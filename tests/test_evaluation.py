@@ -382,6 +382,7 @@ assert three.sharding.is_fully_replicated
 """
 
 
+@pytest.mark.matrix
 def test_designs_rollouts_and_scores_stay_on_eight_devices_and_equal_one():
     done = subprocess.run(
         [sys.executable, "-c", MESH], capture_output=True, text=True, timeout=120,

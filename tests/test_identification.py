@@ -491,6 +491,7 @@ def test_a_fit_is_validated_sampled_and_profiled():
     assert abs(found.offsets[0]) < 0.1
 
 
+@pytest.mark.matrix
 def test_draws_from_the_posterior_are_distributed_as_its_density_is():
     """Little damping near the edge of its range, beside the density by exact discretisation on a grid."""
     pytest.importorskip("blackjax")
@@ -616,6 +617,7 @@ def test_a_robust_gain_is_the_one_that_a_plain_search_finds(objective):
         assert np.isfinite(score(np.asarray(identification.robust_gain(plants, objective, K=low[None]))[0]))
 
 
+@pytest.mark.matrix
 def test_more_data_buy_less_regret():
     _, log = closed_loop_log("mass_spring_damper", 2, 400, noise=0.05)
     rows = identification.regret(
@@ -848,6 +850,7 @@ def test_the_filters_likelihood_is_the_density_of_all_samples_at_once():
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_the_filter_knows_that_a_plant_is_disturbed():
     z = []
     for seed in range(4):

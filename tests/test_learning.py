@@ -235,6 +235,7 @@ def test_gradient_equals_finite_differences(data, kind):
     assert exact == pytest.approx(numeric, rel=1e-5)
 
 
+@pytest.mark.matrix
 def test_gradients_that_are_written_out_are_those_that_jax_derives():
     """Of attention (a row with nothing allowed too) and products of matrices, against plain formulas."""
     layers, matrix = learning.models.layers, learning.models.matrix
@@ -1023,6 +1024,7 @@ def moved(data, **changes):
     return state, metrics, params
 
 
+@pytest.mark.matrix
 def test_options_of_the_step_change_how_but_not_what_is_computed(data):
     plain, metrics, start = moved(data)
     for option, tolerance in (({"remat": True}, 1e-5), ({"compute_dtype": "bfloat16"}, 3e-2)):

@@ -191,6 +191,7 @@ def test_steps_with_a_python_if_are_the_compiled_ones():
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_a_loss_with_a_python_if_is_told_of_once_and_computed_step_by_step(data, tmp_path):
     @losses.register("branching")
     def branching(predictions):
@@ -237,6 +238,7 @@ def test_excess_of_a_data_sets_plant_is_that_of_its_sampled_problem(data):
 
 
 @pytest.mark.parametrize("full_weights", [False, True])
+@pytest.mark.matrix
 def test_random_systems_are_of_all_sizes_and_have_a_certified_optimum(full_weights):
     problem = dataset.random_systems(KEY, 400, full_weights=full_weights)
     units = problem.coordinates
@@ -523,6 +525,7 @@ def test_a_training_learns_from_random_systems_and_from_its_own_loops(data, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_rounds_averages_and_random_systems_resume_to_the_bit(data, tmp_path):
     config = learning.TrainConfig(**BRIEF, dagger_rounds=2, on_policy_steps=6, random_systems=20, ema=0.9)
     model = learning.ModelConfig(**SMALL)

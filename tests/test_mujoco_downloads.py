@@ -235,6 +235,7 @@ def test_a_mesh_is_drawn_by_its_outline():
     assert set(distance.argmin(1)) == {0, 1, 2, 3}
 
 
+@pytest.mark.matrix
 def test_a_robot_of_seven_joints_is_designed_for_and_what_cannot_take_it_says_what_can(tmp_path):
     links = range(7)
     bodies = "".join(

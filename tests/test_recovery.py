@@ -182,6 +182,7 @@ def test_both_networks_descend_by_adam_on_gradients_of_length_one_at_a_rate_that
             np.testing.assert_allclose(changes[t], -rate * step_by, rtol=1e-5, atol=1e-12)
 
 
+@pytest.mark.matrix
 def test_the_same_seed_gives_the_same_parameters_and_another_seed_others():
     plant = systems.make("pendulum")
     first, again, other = (

@@ -249,6 +249,7 @@ def operations(jaxpr):
     return found
 
 
+@pytest.mark.matrix
 def test_each_operation_of_the_catalogue_has_an_elementwise_form_and_is_tried_below():
     found = {}
     for name in BUILT_IN:

@@ -1,8 +1,10 @@
 """The soak in small: nothing grows, and what grows is told."""
 
+import pytest
 import soak
 
 
+@pytest.mark.matrix
 def test_a_soak_says_what_grows(monkeypatch, capsys):
     leaked = []
 

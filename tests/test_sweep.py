@@ -57,6 +57,7 @@ def command(*args):
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 def test_six_runs_of_which_four_meet_with_something(toy, tmp_path):
     folder = tmp_path / "sweep"
     fates = "raises,kernel,late,worker"

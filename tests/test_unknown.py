@@ -95,6 +95,7 @@ def at_large(seen):
     return first, belief, dense
 
 
+@pytest.mark.matrix
 def test_plants_at_large_are_entries_of_either_size_and_positions_that_their_rates_move():
     """Of three states, four and one: an odd one out is no position."""
     prior = dataclasses.replace(learning.wide(), half=jnp.array(0.7))
@@ -376,6 +377,7 @@ def loops():
     return training_episodes.episodes(batches, jax.random.key(5), randoms=2, noises=(0.0, 0.01))
 
 
+@pytest.mark.matrix
 def test_loops_to_learn_from_have_scipys_optimum_and_each_kind_is_drawn_alike(loops):
     episodes, weight = loops
     A, B, K = (np.asarray(a) for a in (episodes.problem.A, episodes.problem.B, episodes.problem.K))
@@ -445,6 +447,7 @@ def test_each_loops_gradient_is_cut_by_itself_and_a_lost_loop_counts_fifty_times
     assert not np.any(slopes["dense"])
 
 
+@pytest.mark.matrix
 def test_learning_a_prior_lowers_the_cost_of_its_loops(loops, training):
     episodes, weight = loops
     rows = np.asarray(episodes.hidden) >= 0
