@@ -1,6 +1,6 @@
 """Computing: settings, devices, compilation, debugging, linear algebra, batching, timing.
 
-Each name is loaded when it is first used: what needs no arrays (``checks``, ``config``, ``files``) serves the
+Each name is loaded when it is first used: what needs no arrays (``checks``, ``configuration``, ``files``) serves the
 command line, which must not wait for JAX.
 """
 

@@ -1,4 +1,7 @@
-"""Policies of designs with a memory: output feedback, integral action, inputs that are on their way."""
+"""Policies of designs with a memory: output feedback, integral action, inputs that are on their way.
+
+Which kinds of controllers there are: :mod:`lqrlab.simulation.binding`.
+"""
 
 import dataclasses
 

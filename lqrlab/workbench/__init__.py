@@ -1,6 +1,6 @@
 """Figures, panels, runs of notebooks, the command line: the part that people see and start.
 
-In four rooms: ``figures`` (plots, tables, drawings that move), ``panels`` (collected in ``widgets``), ``runs`` (a
+Four parts: ``figures`` (plots, tables, drawings that move), ``panels`` (collected in ``widgets``), ``runs`` (a
 notebook's session, the pipeline, sweeps, reports), ``cli``. The modules that notebooks use can be imported from here;
 each is loaded when it is first named: the command line must not wait for JAX or matplotlib.
 """

@@ -1,6 +1,6 @@
 """Plants as environments for anybody's reinforcement learning code, with each return next to the optimum's.
 
-Names are loaded when they are first used, so that Gymnasium learns this room's ids without waiting for JAX.
+Names are loaded when they are first used, so that Gymnasium learns the ids of this subpackage without waiting for JAX.
 """
 
 import importlib

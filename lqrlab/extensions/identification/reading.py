@@ -234,7 +234,7 @@ def _npz(path: Path) -> pd.DataFrame:
 
 
 def _hdf5(path: Path) -> pd.DataFrame:
-    from lqrlab import dataset  # the only room that reads HDF5
+    from lqrlab import dataset  # the only subpackage that reads HDF5
 
     return _frame(str(path), {k.rpartition("/")[2]: a for k, a in dataset.read_arrays(path).items()})
 

@@ -16,7 +16,7 @@ from lqrlab.simulation.engines.blocks import SHARED
 _ENTRIES = 64_000  # of matrices in a piece, which stay in the cache
 _LOOPS = 1600  # at most, in a piece
 _SAMPLES = 200  # that one product makes of loops that share their plant
-_MULTIPLICATIONS = 260_000  # in one product: above, OpenBLAS starts threads beside those of this room
+_MULTIPLICATIONS = 260_000  # in one product: above, OpenBLAS starts threads beside those of this subpackage
 
 
 def simulate(
