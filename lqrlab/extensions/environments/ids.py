@@ -1,7 +1,7 @@
 """Gymnasium's ids of the catalogue's families; imports nothing heavy.
 
-Gymnasium 1.0 gave up entry points, so ids are there once lqrlab is imported after Gymnasium, or this subpackage is, which
-``gymnasium.make("lqrlab.extensions.environments:lqrlab/CartPole-v0")`` does by itself.
+Gymnasium 1.0 gave up entry points, so ids are there once lqrlab is imported after Gymnasium, or this subpackage is,
+which ``gymnasium.make("lqrlab.extensions.environments:lqrlab/CartPole-v0")`` does by itself.
 """
 
 import importlib.util

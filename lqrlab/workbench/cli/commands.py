@@ -95,7 +95,7 @@ def _in_words(error: OSError) -> str:
 @click.version_option(lqrlab.__version__, prog_name="lqrlab")
 @click.option("--traceback", is_flag=True, help="Show where in the code an error comes from.")
 def main(traceback: bool) -> None:
-    """Optimal and learned control: trains controllers on benchmark plants and reports their excess cost over the LQR optimum.
+    """Train controllers on benchmark plants; report their excess cost over the LQR optimum.
 
     The Tab key completes after eval "$(_LQRLAB_COMPLETE=bash_source lqrlab)".
     """
