@@ -382,3 +382,18 @@ def test_a_function_of_the_problem_finds_the_optimum_there_on_a_bare_plant():
     )
     lost = systems.from_matrices([[1.0]], [[0.0]], dt=0.1, Q=[[1.0]], R=[[1.0]])  # nothing stabilizes it
     assert bind(lambda problem: jnp.zeros((1, 1)), lost).K.shape == (1, 1)
+
+
+def test_limits_of_a_list_of_plants_are_absolute_and_those_that_do_not_exist_have_none():
+    quad = systems.make("planar_quadrotor")
+    alone, listed = (Problem.of(plants, limits=(0.0, 5.0)) for plants in (quad, [quad]))
+    np.testing.assert_allclose(listed.low[0, :2], alone.low, rtol=1e-12)
+    np.testing.assert_allclose(listed.high[0, :2], alone.high, rtol=1e-12)
+    assert np.isinf(listed.high[0, 2:]).all()
+    assert float(listed.told().limit[0]) == pytest.approx(float(alone.told().limit))
+    Problem.of([quad], limits=(1.0, 5.0))  # a range around the input that holds it up, not around zero
+
+
+def test_rows_of_several_lengths_are_no_gain():
+    with pytest.raises(ValueError, match="controller: expected a policy, a gain K"):
+        bind([[1.0, 2.0], [3.0]], systems.make("pendulum"))

@@ -418,3 +418,11 @@ def test_policy_iteration_has_the_slope_of_finite_differences(spread, steps):
     forward, backward, differences = slopes(total, args)
     assert forward == pytest.approx(differences, rel=1e-4)
     assert forward == pytest.approx(backward, rel=1e-8)
+
+
+def test_redundant_inputs_that_cost_nearly_nothing_are_designed_for():
+    """S = R + BᵀPB is ill-conditioned then: its explicit inverse would lose the gain."""
+    b, r = np.array([100.0, 200.0, 300.0]), 1e-6
+    P = np.roots([b @ b, -b @ b, -r])[0]  # the scalar equation P = 1 + P − P² bᵀb / (r + P bᵀb)
+    K = control.dlqr([[1.0]], [b], [[1.0]], r * np.eye(3)).K
+    np.testing.assert_allclose(K[:, 0], P * b / (r + P * (b @ b)), rtol=1e-4)

@@ -46,7 +46,12 @@ def is_policy(controller: object) -> bool:
 def _is_gain(controller: object) -> bool:
     """An array, or nested lists of numbers."""
     if isinstance(controller, list | tuple):
-        return bool(controller) and np.asarray(controller).dtype.kind in "fiu"
+        if checks.traced(controller):
+            return True
+        try:
+            return bool(controller) and np.asarray(controller).dtype.kind in "fiu"
+        except ValueError:  # rows of several lengths
+            return False
     return isinstance(controller, jax.Array | np.ndarray)
 
 

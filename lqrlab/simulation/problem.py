@@ -126,8 +126,13 @@ class Problem:
                 raise ValueError(
                     "weights, N: expected those of one plant or batch, but found a list of plants"
                 )
-            parts = [sampling.linearised(plant, dt, None, None)[0][1] for plant in _listed(plants)]
-            return cls.together(parts, optimum=optimum).limited(limits).disturbed(**disturbed)
+            made = [sampling.linearised(plant, dt, None, None) for plant in _listed(plants)]
+            problem = cls.together([part for (_, part), _ in made], optimum=optimum)
+            held = sampling.inputs_in_a_row(
+                [u_eq for _, (_, u_eq) in made]
+            )  # what absolute limits are around
+            limited = dataclasses.replace(problem, u_eq=held).limited(limits)
+            return dataclasses.replace(limited, u_eq=None).disturbed(**disturbed)  # type: ignore[arg-type]
         check_plant(plants)
         checks.flag("linear", linear)
         (plant, part), (x_eq, u_eq) = sampling.linearised(plants, dt, weights, N)
@@ -326,7 +331,8 @@ class Problem:
         if limits is None:
             return dataclasses.replace(self, low=None, high=None)  # type: ignore[arg-type]
         u_eq = jnp.zeros((*self.batch_shape, self.m), self.B.dtype) if self.u_eq is None else self.u_eq
-        low, high = sampling.input_limits(limits, u_eq)
+        exists = jnp.broadcast_to(self.coordinates.input_mask[..., : self.m] > 0, u_eq.shape)
+        low, high = sampling.input_limits(limits, u_eq, exists)
         return dataclasses.replace(self, low=low, high=high)
 
     def disturbed(

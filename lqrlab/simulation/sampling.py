@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from lqrlab import control
 from lqrlab.compute import checks
@@ -204,10 +204,16 @@ def _batch(plants: tuple[int, ...], times: tuple[int, ...]) -> tuple[int, ...]:
     return batch
 
 
-def input_limits(limits: tuple[ArrayLike, ArrayLike] | None, u_eq: Array) -> tuple[Array, Array]:
-    """Limits as deviations from the equilibrium input ``[*batch, m]``."""
-    if limits is None:
-        return jnp.full(u_eq.shape, -jnp.inf, u_eq.dtype), jnp.full(u_eq.shape, jnp.inf, u_eq.dtype)
+def inputs_in_a_row(inputs: Sequence[Float[Array, "*batch m"]]) -> Float[Array, "plants inputs"]:
+    """Inputs of plants one after another, padded with zeros."""
+    flat = [np.asarray(u).reshape(-1, u.shape[-1]) for u in inputs]
+    return jnp.asarray(np.concatenate([np.pad(u, [(0, 0), (0, M_MAX - u.shape[-1])]) for u in flat]))
+
+
+def input_limits(
+    limits: tuple[ArrayLike, ArrayLike], u_eq: Array, exists: Bool[Array, "*batch m"]
+) -> tuple[Array, Array]:
+    """Limits as deviations from the equilibrium input ``[*batch, m]``; none for inputs that do not exist."""
     if not isinstance(limits, tuple | list) or len(limits) != 2:
         raise ValueError(f"limits: expected a pair (low, high), but found {limits!r}")
     ends = [jnp.asarray(checks.real("limits", a), u_eq.dtype) for a in limits]
@@ -215,7 +221,10 @@ def input_limits(limits: tuple[ArrayLike, ArrayLike] | None, u_eq: Array) -> tup
         raise ValueError(
             f"limits: expected numbers, or one for each of {u_eq.shape[-1]} inputs, but found {limits!r}"
         )
-    low, high = (jnp.broadcast_to(a, u_eq.shape) - u_eq for a in ends)
+    low, high = (
+        jnp.where(exists, jnp.broadcast_to(a, u_eq.shape) - u_eq, end)
+        for a, end in zip(ends, (-jnp.inf, jnp.inf))
+    )
     if not checks.traced(low, high) and not bool(jnp.all((low <= 0) & (high >= 0))):
         raise ValueError(
             f"limits: expected a range around the equilibrium input {np.asarray(u_eq)}, but found {limits}: "

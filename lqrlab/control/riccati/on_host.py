@@ -90,7 +90,7 @@ class Equations(NamedTuple):
         A, B, Q, R, N = self[:5]
         PA = P @ A
         S, M = (R, P @ B + N) if self.continuous else (R + B.mT @ P @ B, A.mT @ P @ B + N)
-        K = inverse(S) @ M.mT
+        K = quotient(S, M.mT)
         closed = A - B @ K
         terms = (*((PA, PA.mT) if self.continuous else (A.mT @ PA, -P)), -M @ K, Q)
         scale = np.max([largest(term) for term in terms], axis=0)
@@ -123,6 +123,16 @@ class Equations(NamedTuple):
             for old, new in zip((*best, error), (*after, left)):
                 old[moving[better]] = new[better]
         return best, error
+
+
+def quotient(a: Matrices, b: Matrices) -> Matrices:
+    """x of ax = b with pivoting, which loses fewer digits than the inverse; NaN for members where a is singular."""
+    try:
+        return np.linalg.solve(a, b)
+    except np.linalg.LinAlgError:
+        if len(a) == 1:
+            return np.full_like(b, np.nan)
+        return np.concatenate([quotient(one, right) for one, right in zip(a[:, None], b[:, None])])
 
 
 def doubled(A: Matrices, G: Matrices, H: Matrices) -> Matrices:

@@ -100,7 +100,7 @@ class AgentPolicy:
 
 def compiled(agent: Any, env: Environment) -> Any:
     """An agent as a pytree that can be called: a function of one observation, or a model with ``predict``."""
-    if hasattr(agent, "predict"):
+    if callable(getattr(agent, "predict", None)):
         agent = host_agent(agent.predict, env)
     checks.function("agent", agent, "a function from an observation to an action, or a model with predict")
     return jax.tree_util.Partial(agent) if jax.tree_util.all_leaves([agent]) else agent

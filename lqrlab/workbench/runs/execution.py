@@ -8,6 +8,7 @@ its kernel down with it.
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 from lqrlab.workbench.runs import run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
@@ -128,7 +129,13 @@ def _in_child(
         with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit code and log say why
             child.stdin.write(json.dumps(job) + "\n")
             child.stdin.flush()
-        limit = threading.Timer(time_limit or threading.TIMEOUT_MAX, child.stdin.close)
+        late = threading.Event()
+
+        def end(pipe: IO[str]) -> None:
+            late.set()
+            pipe.close()
+
+        limit = threading.Timer(min(time_limit or math.inf, threading.TIMEOUT_MAX), end, [child.stdin])
         limit.start()
         try:
             with child.stdout:
@@ -139,12 +146,11 @@ def _in_child(
                     else:
                         on_event(event)
         finally:
-            late = not limit.is_alive()
             limit.cancel()
             with contextlib.suppress(BrokenPipeError):
                 child.stdin.close()  # should it still run, it ends now, its kernel first
             code = child.wait()
-        if late:
+        if late.is_set():
             failure = {"error": f"{TIME_LIMIT}: not finished after {time_limit:g} s"}
         if failure or code:
             log.seek(0)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distributed import Future
 
 _PATIENCE = 30.0  # seconds that a run waits for its folder: what a killed worker left is about to end
+_UNSTARTED = 5  # times that a worker may die before it begins a run
 _AGAIN: tuple[Status, ...] = ("failed", "kernel died", "worker died")
 
 
@@ -46,6 +47,7 @@ def execute(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> Non
     asked, waiting, ended = plan.asked, list(points), 0
     running: dict[Future, Point] = {}
     tries: collections.Counter[str] = collections.Counter()
+    deaths: collections.Counter[str] = collections.Counter()
     local = min(asked.workers or max(1, (os.cpu_count() or 2) // 2), len(points))
     progress.begin(plan.name, len(points), "starting workers")
     with cluster.client(asked.scheduler, local) as client:
@@ -68,8 +70,18 @@ def execute(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> Non
             status = _status(plan, point, future)
             future.release()  # else the run is repeated when a later one takes the worker down
             error = run_folder.read(point.record).get("error")
-            tries[point.name] += status != "not started"  # its worker died of another run
-            if status == "not started" or (status in _AGAIN and tries[point.name] <= asked.retries):
+            unstarted = status == "not started"  # its worker died of another run, or while it began
+            tries[point.name] += not unstarted
+            deaths[point.name] += unstarted
+            if unstarted and deaths[point.name] > _UNSTARTED:
+                status, error = (
+                    "worker died",
+                    f"its worker died {deaths[point.name]} times before the run began",
+                )
+                run_folder.note(point.record, status=status, error=error, ended=session.now())
+                unstarted = False
+                tries[point.name] = asked.retries + 1
+            if unstarted or (status in _AGAIN and tries[point.name] <= asked.retries):
                 progress.say(f"↻ {point.name}  {status}: {error}; tried again")
                 waiting.append(point)
             else:
@@ -84,7 +96,10 @@ def execute(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> Non
 def _status(plan: SweepPlan, point: Point, future: "Future") -> Status:
     """Status in which a run ended: from its record or, where its worker died, from the worker."""
     error = future.exception() if future.status == "error" else None
-    if future.status == "finished" or run_folder.finished(point.folder, plan.name, point.fingerprint):
+    if run_folder.finished(point.folder, plan.name, point.fingerprint):  # even if its worker died afterwards
+        run_folder.note(point.record, status="finished", error=None)
+        return "finished"
+    if future.status == "finished":
         return run_folder.read(point.record).get("status", "failed")
     died = error is None or type(error).__name__ == "KilledWorker"
     if died and run_folder.read(point.record).get("status") == "not started":
@@ -103,7 +118,7 @@ def perform(plan: SweepPlan, point: Point) -> None:
         raise FileNotFoundError(f"{platform.node()} does not see {plan.folder}: a shared disk is needed")
     with run_folder.hold(point.folder, patience=_PATIENCE):
         if run_folder.finished(point.folder, plan.name, point.fingerprint):
-            return run_folder.note(point.record, status="finished")
+            return run_folder.note(point.record, status="finished", error=None)
         if run_folder.read(point.record).get("fingerprint") != point.fingerprint:
             run_folder.clear(point.folder)  # else an interrupted training resumes from its checkpoint
         if plan.fingerprint(point.values, notebooks.package_hash()) != point.fingerprint:
