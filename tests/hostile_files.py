@@ -299,6 +299,8 @@ MANIFESTS = [
     Case("fewer files", changed(lambda m: m["shards"].pop()), "is no manifest"),
     Case("another format", changed(lambda m: m.update(format="lqrlab data set 99")), "is no manifest"),
     Case("a negative seed", changed(lambda m: m["config"].update(seed=-1)), "is no manifest"),
+    Case("a checksum left out", changed(lambda m: m["shards"][0]["arrays"]["variants/K"].pop("sha256")),
+         "is no manifest"),
     Case("an array left out", changed(lambda m: m["shards"][0]["arrays"].pop("variants/K")), "is no manifest"),
 ]  # fmt: skip
 DATA_SETS = [

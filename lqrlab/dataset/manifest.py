@@ -1,6 +1,7 @@
 """Manifest of a folder: the config that claims it at the start, the contents that seal it at the end."""
 
 import json
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -146,6 +147,9 @@ def _wrong(entry: Record, config: DataConfig) -> Iterator[str]:
     for key in ("variants", "trajectories"):
         if [entry[key]] != entry["arrays"][f"{key}/variant"]["shape"]:
             yield f"{key} is {entry[key]}, but its arrays have another number of rows"
+    checksums = [entry.get("attributes"), *(header.get("sha256") for header in entry["arrays"].values())]
+    if not all(isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one) for one in checksums):
+        yield "expected a SHA-256 checksum of the attributes and of each array"
     reasons = entry["left_out"]
     if not (
         isinstance(reasons, dict)
