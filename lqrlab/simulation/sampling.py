@@ -204,8 +204,8 @@ def _batch(plants: tuple[int, ...], times: tuple[int, ...]) -> tuple[int, ...]:
     return batch
 
 
-def inputs_in_a_row(inputs: Sequence[Float[Array, "*batch m"]]) -> Float[Array, "plants inputs"]:
-    """Inputs of plants one after another, padded with zeros."""
+def inputs_in_a_row(inputs: Sequence[Array]) -> Float[Array, "plants inputs"]:
+    """Inputs ``[*batch, m]`` of several families' plants one after another, padded with zeros."""
     flat = [np.asarray(u).reshape(-1, u.shape[-1]) for u in inputs]
     return jnp.asarray(np.concatenate([np.pad(u, [(0, 0), (0, M_MAX - u.shape[-1])]) for u in flat]))
 
