@@ -71,6 +71,16 @@ def test_plants_of_many_families_become_one_problem():
         np.testing.assert_allclose(getattr(stacked, name), getattr(problem, name), rtol=1e-6, atol=1e-9)
 
 
+def test_problems_side_by_side_keep_their_noise():
+    """Correlated beside independent beside none, as covariances."""
+    plant, covariance = systems.make("pendulum"), np.array([[4.0, 1.0], [1.0, 2.0]])
+    stacked = Problem.stack([Problem.of(plant, noise=a, dt=0.02) for a in (covariance, [0.5, 0.1], 0.0)])
+    root = np.asarray(stacked.noise.state.root)
+    expected = np.zeros((3, N_MAX, N_MAX))
+    expected[:2, :2, :2] = covariance, np.diag([0.25, 0.01])
+    np.testing.assert_allclose(root @ root.swapaxes(-1, -2), expected, atol=1e-12)
+
+
 def test_a_scaled_problem_is_the_same_problem():
     """Costs, inputs and sizes do not depend on the units that they are counted in."""
     plant = systems.sample("cart_pole", key=KEY, num=3)
@@ -156,6 +166,9 @@ def test_what_is_told_is_all_or_units_and_noise():
         (lambda p: Problem.of(p, limits=(1.0, 2.0)), "could not even hold the operating point"),
         (lambda p: Problem.of(p, weights=(-np.eye(2), np.eye(1))), "Q: expected .*positive semidefinite"),
         (lambda p: Problem.stack([]), "problems: expected a list of at least one"),
+        (lambda p: Problem.stack([Problem.of(p).scaled(), Problem.of(p)]), r"1 of 2 are scaled\(\)"),
+        (lambda p: Problem.stack([Problem.of(p), Problem.of(p, optimum=False)]), r"1 of 2 are solved\(\)"),
+        (lambda p: jax.jit(lambda p: Problem.of([p]).A)(p), "plants: a list of plants is padded"),
         (lambda p: len(Problem.of(p)), "one problem has no length"),
     ],
 )

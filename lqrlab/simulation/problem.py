@@ -126,13 +126,7 @@ class Problem:
                 raise ValueError(
                     "weights, N: expected those of one plant or batch, but found a list of plants"
                 )
-            made = [sampling.linearised(plant, dt, None, None) for plant in _listed(plants)]
-            problem = cls.together([part for (_, part), _ in made], optimum=optimum)
-            held = sampling.inputs_in_a_row(
-                [u_eq for _, (_, u_eq) in made]
-            )  # what absolute limits are around
-            limited = dataclasses.replace(problem, u_eq=held).limited(limits)
-            return dataclasses.replace(limited, u_eq=None).disturbed(**disturbed)  # type: ignore[arg-type]
+            return cls._of_list(plants, dt, limits, optimum).disturbed(**disturbed)
         check_plant(plants)
         checks.flag("linear", linear)
         (plant, part), (x_eq, u_eq) = sampling.linearised(plants, dt, weights, N)
@@ -157,6 +151,20 @@ class Problem:
             substeps=steps,
         )
         return problem.limited(limits).disturbed(**disturbed)
+
+    @classmethod
+    def _of_list(
+        cls,
+        plants: Sequence[Plant],
+        dt: ArrayLike | None,
+        limits: tuple[ArrayLike, ArrayLike] | None,
+        optimum: bool,
+    ) -> Self:
+        made = [sampling.linearised(plant, dt, None, None) for plant in sampling.listed(plants)]
+        problem = cls.together([part for (_, part), _ in made], optimum=optimum)
+        held = sampling.inputs_in_a_row([u_eq for _, (_, u_eq) in made])  # absolute limits are around these
+        limited = dataclasses.replace(problem, u_eq=held).limited(limits)
+        return dataclasses.replace(limited, u_eq=None)  # type: ignore[arg-type]
 
     @classmethod
     def together(cls, parts: Sequence[Part], *, optimum: bool = True) -> Self:
@@ -205,7 +213,11 @@ class Problem:
 
     @classmethod
     def stack(cls, problems: Sequence[Self]) -> Self:
-        """Problems one after another as one batch of linear ones, padded to 12 states and 6 inputs."""
+        """Problems one after another as one batch of linear ones, padded to 12 states and 6 inputs.
+
+        Raises:
+            ValueError: some are scaled, or have their optimum, and others not.
+        """
         if not isinstance(problems, Sequence) or not problems:
             raise ValueError(f"problems: expected a list of at least one, but found {problems!r}")
         return jax.tree.map(lambda *a: jnp.concatenate(a), *scaling.in_a_row(problems))
@@ -298,7 +310,7 @@ class Problem:
 
     def scaled(self) -> Self:
         """The same in units of the signals' scales, padded to 12 states and 6 inputs; linear."""
-        return self if self.in_scales else scaling.scaled(self)  # type: ignore[return-value]
+        return self if self.in_scales else scaling.scaled(self)
 
     def hidden(self) -> Self:
         """The same for a controller that is told units, noise and limits alone: matrices that are not numbers."""
@@ -455,12 +467,3 @@ class Problem:
 
         start = (x, jnp.zeros(x.shape[:-1], x.dtype))
         return rk4(rates, start, (h[..., None], h), self.substeps)
-
-
-def _listed(plants: object) -> Sequence[Plant]:
-    """Batches of plants, at least one."""
-    if not isinstance(plants, Sequence) or isinstance(plants, str) or not plants:
-        raise ValueError(f"plants: expected a plant, or a list of at least one, but found {plants!r}")
-    for plant in plants:
-        check_plant(plant)
-    return plants

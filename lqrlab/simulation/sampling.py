@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from lqrlab import control
 from lqrlab.compute import checks
 from lqrlab.compute.linalg import expand_batch
-from lqrlab.systems import M_MAX, N_MAX, Coordinates, Linear, Plant, pad, pad_matrix
+from lqrlab.systems import M_MAX, N_MAX, Coordinates, Linear, Plant, check_plant, pad, pad_matrix
 
 MOST_SUBSTEPS = 10_000
 """Runge-Kutta steps in a sample time, at most: a mode 2500 times as fast as the sampling."""
@@ -80,6 +80,20 @@ def sample(part: Part, *, design: bool) -> tuple[control.Sampled, Optimum | None
     found, best = _on_host([part], design=design)
     cut = _without_padding(found, best, n, m)
     return jax.tree.map(lambda a: jnp.asarray(a.reshape(*batch, *a.shape[1:])), cut)
+
+
+def listed(plants: object) -> Sequence[Plant]:
+    """Batches of plants, at least one, whose numbers are known: they are sampled on the host."""
+    if not isinstance(plants, Sequence) or isinstance(plants, str) or not plants:
+        raise ValueError(f"plants: expected a plant, or a list of at least one, but found {plants!r}")
+    for plant in plants:
+        check_plant(plant)
+    if checks.traced(plants):
+        raise ValueError(
+            "plants: a list of plants is padded and sampled on the host, where inside jit, grad or vmap their "
+            "parameters have no numbers yet; make the problem outside and pass it in, or give one batch of one family"
+        )
+    return plants
 
 
 def sample_together(parts: Sequence[Part], *, design: bool) -> tuple[control.Sampled, Optimum | None]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,6 @@ from jaxtyping import Array
 
 from lqrlab.simulation.noise import Correlated, Noise
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, check_size, pad_matrix
-
-if TYPE_CHECKING:
-    from lqrlab.simulation.problem import Problem
 
 Letter = Literal["x", "u"]
 
@@ -30,7 +27,7 @@ _SIZES = {"x": N_MAX, "u": M_MAX}
 _NOISY = (N_MAX, N_MAX, M_MAX)  # signals that noise is added to
 
 
-def scaled(problem: "Problem") -> "Problem":
+def scaled(problem: Any) -> Any:
     """A problem in units of its signals' scales, padded: what is added stands still and costs nothing."""
     check_size(problem.n, problem.m)
     scale = {"x": problem.scale_x, "u": problem.scale_u}
@@ -52,15 +49,24 @@ def scaled(problem: "Problem") -> "Problem":
     return dataclasses.replace(problem, **changed, **_BARE, noise=_padded_noise(noise), in_scales=True)
 
 
-def in_a_row(problems: "Sequence[Problem]") -> "list[Problem]":
-    """Problems as batches with one axis: linear, padded, with all fields that one of them has."""
-    disturbed = [any(p.noise[k] is not None for p in problems) for k in range(3)]
-    return [_in_a_row(problem, disturbed) for problem in problems]
+def in_a_row(problems: Sequence[Any]) -> list[Any]:
+    """Problems as batches with one axis: linear, padded, with all noise and limits that one of them has."""
+    for what, has in (("scaled()", lambda p: p.in_scales), ("solved()", lambda p: p.P is not None)):
+        found = [has(p) for p in problems]
+        if any(found) and not all(found):
+            raise ValueError(
+                f"problems: expected all alike, but {sum(found)} of {len(found)} are {what} and the others are not: "
+                f"their {'signals have other units' if what == 'scaled()' else 'K and P do not exist'}; "
+                f"call {what} on each first"
+            )
+    noises = [_padded_noise(problem.noise) for problem in problems]
+    kinds = [{type(noise[k]) for noise in noises} for k in range(3)]
+    return [_in_a_row(*each, kinds) for each in zip(problems, noises, strict=True)]
 
 
-def _in_a_row(problem: "Problem", disturbed: list[bool]) -> "Problem":
+def _in_a_row(problem: Any, noise: Noise, kinds: list[set[type]]) -> Any:
     check_size(problem.n, problem.m)
-    batch = problem.batch_shape
+    batch, dtype = problem.batch_shape, problem.A.dtype
     changed: dict[str, Any] = {}
     for name in _SHAPES:
         if (a := getattr(problem, name)) is not None:
@@ -68,13 +74,20 @@ def _in_a_row(problem: "Problem", disturbed: list[bool]) -> "Problem":
     changed["R"] = problem.coordinates.zero_padding(changed["R"], "u", "u") + _missing_inputs(problem)
     for name, end in (("low", -jnp.inf), ("high", jnp.inf)):
         a = getattr(problem, name)
-        changed[name] = jnp.full((*batch, M_MAX), end) if a is None else _widened(a, M_MAX, end)
-    noise = [
-        jnp.zeros((*batch, size)) if a is None and needed else a
-        for a, needed, size in zip(_padded_noise(problem.noise), disturbed, _NOISY)
-    ]
-    wide = dataclasses.replace(problem, **changed, **_BARE, noise=Noise(*noise))
+        changed[name] = jnp.full((*batch, M_MAX), end, dtype) if a is None else _widened(a, M_MAX, end)
+    alike = (
+        _as_one_of(kind, a, jnp.zeros((*batch, size), dtype)) for kind, a, size in zip(kinds, noise, _NOISY)
+    )
+    wide = dataclasses.replace(problem, **changed, **_BARE, noise=Noise(*alike))
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[len(batch) :]), wide)
+
+
+def _as_one_of(kinds: set[type], spread: Array | Correlated | None, none: Array) -> Array | Correlated | None:
+    """Noise in the most general form that one of several problems needs: none, independent or correlated."""
+    if kinds == {type(None)} or isinstance(spread, Correlated):
+        return spread
+    sizes = none if spread is None else spread
+    return Correlated(sizes[..., None] * jnp.eye(sizes.shape[-1])) if Correlated in kinds else sizes
 
 
 def _padded(name: str, a: Array) -> Array:
@@ -82,7 +95,7 @@ def _padded(name: str, a: Array) -> Array:
     return pad_matrix(a, rows, columns)
 
 
-def _missing_inputs(problem: "Problem") -> Array:
+def _missing_inputs(problem: Any) -> Array:
     """Weight R of a step for inputs that do not exist: dt times 1, as sampling the padded plant gives."""
     weights = problem.dt[..., None] * (1 - problem.coordinates.input_mask)
     return (weights[..., None] * jnp.expand_dims(jnp.eye(M_MAX), range(weights.ndim - 1))).astype(
