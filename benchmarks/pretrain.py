@@ -28,17 +28,17 @@ def pretrain() -> None:
 @click.option("--quick", is_flag=True, help="Score it on fewer loops.")
 def pretrain_adaptive(file: Path, updates: int, seed: int, quick: bool) -> None:
     """The adaptive regulator's prior: some ten minutes, and as many to score it."""
-    from benchmarks import unknown_plants
+    from benchmarks import adaptive_prior, unknown_plants
     from lqrlab import compute, learning
-    from lqrlab.learning import pretraining, weight_files
+    from lqrlab.learning import weight_files
     from lqrlab.workbench.runs import session
 
     compute.setup()
-    prior = pretraining.adaptive_prior(seed=seed, num_updates=updates, report=_line)
+    prior = adaptive_prior.adaptive_prior(seed=seed, num_updates=updates, report=_line)
     size = unknown_plants.QUICK if quick else unknown_plants.FULL
     rows = unknown_plants.bench_unknown(size, {"adaptive": partial(learning.adaptive, prior=prior)})
     card = {
-        "data": f"{len(pretraining.TRAINED)} families ±20 %, each also taken out, and random linear systems",
+        "data": f"{len(adaptive_prior.TRAINED)} families ±20 %, each also taken out, and random linear systems",
         "command": f"python -m benchmarks.pretrain adaptive {file.name} --updates {updates} --seed {seed}",
         "seeds": {"training": seed, "score": list(range(size.seeds))},
         "scores": [session.plain(dataclasses.asdict(row)) for row in rows],
@@ -81,7 +81,7 @@ def pretrain_regulator(file: Path, folder: Path, variants: int) -> None:
 
 
 def _line(row: dict[str, Any]) -> None:
-    click.echo(f"{row['step']:4d}  loss {row['loss']:.3f}  diverged {100 * row['diverged']:.1f} %")
+    click.echo(f"{row['step']:4d}  loss {row['loss']:.3f}  failed {100 * row['failed']:.1f} %")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from functools import partial
 import jax
 import numpy as np
 
+from benchmarks.adaptive_prior import TRAINED, told, variants
 from benchmarks.measurement import Parts, main
 from lqrlab import evaluation, learning, systems
-from lqrlab.learning.pretraining import TRAINED, told, variants
 from lqrlab.simulation import Policy, Problem, Told
 
 Controller = Callable[[Problem], Policy]

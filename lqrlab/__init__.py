@@ -1,4 +1,4 @@
-"""lqrlab: a notebook-first workbench for optimal and learned control of dynamical systems, in JAX.
+"""lqrlab: a library and a notebook-first workbench for optimal and learned control, in JAX.
 
 The library, in the order that data flows: :mod:`compute`, :mod:`systems`, :mod:`control`, :mod:`simulation`,
 :mod:`dataset`, :mod:`learning`, :mod:`evaluation`. On top of it :mod:`workbench`, what people see and start; and the

@@ -1,11 +1,17 @@
 """Registries that a user adds to by a decorator: models, blocks, activations, losses."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from lqrlab.compute.checks import did_you_mean
 
 T = TypeVar("T")
+
+
+def snake_case(name: str) -> str:
+    """The name in a register of a class: ``CartPole`` is ``cart_pole``, ``PMSM`` is ``pmsm``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 class Registry(Mapping[str, Any]):  # classes and functions of any signature

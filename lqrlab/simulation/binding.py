@@ -30,7 +30,8 @@ class Kind(NamedTuple):
     Attributes:
         words: the kind in words, for the sentence that refuses what is none.
         recognises: whether something is of it.
-        bind: its policy on a problem; a ``ValueError`` in words where it does not go with the problem.
+        bind: its policy on a problem, which has K and P only if it was :meth:`Problem.solved`; a ``ValueError`` in
+            words where it does not go with the problem.
     """
 
     words: str

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import inspect
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
@@ -23,6 +22,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from lqrlab.compute import jit_by_function, linalg, pytrees, quick_jit
 from lqrlab.compute.checks import did_you_mean, random_key, traced, whole
+from lqrlab.compute.registry import snake_case
 from lqrlab.systems.declaration import Signal, complete, documented, param
 from lqrlab.systems.drawing import Drawing, gauges
 
@@ -115,7 +115,7 @@ class Plant:
 
     def __init_subclass__(cls, static: tuple[str, ...] = ()) -> None:
         super().__init_subclass__()
-        cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
+        cls.name = snake_case(cls.__name__)
         for key, text in documented(cls.__doc__ or cls.name).items():
             if key == "title" or "states" in vars(cls):  # a base class may have a source that is no model's
                 setattr(cls, key, text)

@@ -141,14 +141,14 @@ def excess(prior: Prior, episode: Episodes, key: PRNGKeyArray, num_steps: int, d
         return jnp.sum(x * x) + jnp.sum(u * u)
 
     def step(state: tuple, noise: Array) -> tuple[tuple, None]:
-        x, memory, best, paid, least, diverged = state
+        x, memory, best, paid, least, lost = state
         memory, u = regulator.step(prior, doublings, told, memory, x)
         u, v = jnp.clip(u, -_LIMIT, _LIMIT), jnp.clip(-K @ best, -_LIMIT, _LIMIT)
-        paid, least = paid + jnp.where(diverged, 0.0, cost(x, u)), least + cost(best, v)
+        paid, least = paid + jnp.where(lost, 0.0, cost(x, u)), least + cost(best, v)
         after = A @ x + B @ u + noise
-        diverged = diverged | ~(jnp.max(jnp.abs(after)) < _LARGEST)
-        x = jnp.where(diverged, x, after)
-        return (x, memory, A @ best + B @ v + noise, paid, least, diverged), None
+        lost = lost | ~(jnp.max(jnp.abs(after)) < _LARGEST)
+        x = jnp.where(lost, x, after)
+        return (x, memory, A @ best + B @ v + noise, paid, least, lost), None
 
     memory = regulator.begin(prior, told)
     odds = memory.belief.odds
@@ -191,7 +191,7 @@ def learn(
         weight: how often each is drawn, relative.
         key: of draws, initial states and noise.
         num_updates, batch, num_steps, doublings, learning_rate: the usual ones; Adam.
-        report: called after each update with step, mean loss and the share of loops that diverged.
+        report: called after each update with step, mean loss and the share of loops above ten times the optimum.
     """
     optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, num_updates, 0.05))
     values = numbers(prior)
@@ -199,14 +199,14 @@ def learn(
     for i in range(num_updates):
         pick, run = jax.random.split(jax.random.fold_in(key, i))
         rows = jax.random.choice(pick, len(episodes), (batch,), p=weight / jnp.sum(weight))
-        loss, diverged, grads = _slope(
+        loss, failed, grads = _slope(
             values, prior, episodes[rows], jax.random.split(run, batch), num_steps, doublings
         )
         with jax.numpy_dtype_promotion("standard"):  # Adam takes powers of its decay by a count of steps
             updates, state = optimizer.update(grads, state)
         values = optax.apply_updates(values, updates)
         if report is not None:
-            report({"step": i + 1, "loss": float(loss), "diverged": float(diverged)})
+            report({"step": i + 1, "loss": float(loss), "failed": float(failed)})
     return with_numbers(prior, values)
 
 
@@ -227,5 +227,5 @@ def _slope(
     clipped = jax.tree.map(
         lambda g: jnp.tensordot(factor, jnp.where(good.reshape(-1, *[1] * (g.ndim - 1)), g, 0.0), 1), grads
     )
-    diverged: Bool[Array, " L"] = ~(found < jnp.log(10.0))
-    return jnp.mean(jnp.where(good, loss, jnp.log(50.0))), jnp.mean(diverged.astype(float)), clipped
+    failed: Bool[Array, " L"] = ~(found < jnp.log(10.0))  # more than ten times the optimum
+    return jnp.mean(jnp.where(good, loss, jnp.log(50.0))), jnp.mean(failed.astype(float)), clipped

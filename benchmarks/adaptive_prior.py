@@ -37,7 +37,7 @@ def adaptive_prior(
     Args:
         seed: of the draws.
         num_updates, batch, num_steps: see :func:`.adaptive.training_episodes.learn`.
-        report: called after each update with step, mean loss and the share of loops that diverged.
+        report: called after each update with step, mean loss and the share of loops that failed.
     """
     known = families([told(variants(name, _KNOWN, 100)) for name in TRAINED])
     loops, weight = training_episodes.episodes(
