@@ -137,8 +137,9 @@ FIGURES = {
 """Each figure, and the words that stand for it."""
 
 
-def write(data: dataset.Dataset) -> Path:
-    """``card.html``, next to the manifest: the words of ``card.md`` and the figures, one file to open or mail."""
+def write(data: dataset.Dataset, folder: Path | None = None) -> Path:
+    """``card.html``, the words of ``card.md`` and the figures, one file to open or mail: in a folder that is there or
+    can be made, by default next to the manifest."""
     from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
     words = MarkdownWithMath(renderer=IPythonRenderer(escape=True)).render(dataset.card.write(data))
@@ -149,4 +150,6 @@ def write(data: dataset.Dataset) -> Path:
         image = f'<img alt="{alt}" src="data:image/png;base64,{picture}">'
         body += f"<figure>{image}<figcaption>{alt}.</figcaption></figure>"
     style = f"<style>{svg.stylesheet('data_card.css')}</style>"
-    return write_page(data.path / "card.html", "Data card", body, style)
+    folder = folder or data.path
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_page(folder / "card.html", "Data card", body, style)

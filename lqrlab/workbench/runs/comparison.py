@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lqrlab.compute.files import read_rows, write_atomic
-from lqrlab.workbench.runs import run_folder, session
+from lqrlab.workbench.runs import plant_copies, run_folder, session
 from lqrlab.workbench.runs.notebooks import Values
 from lqrlab.workbench.runs.run_folder import Record
 from lqrlab.workbench.runs.terminal import cell, clock
@@ -175,7 +175,7 @@ def _facts(frame: "DataFrame", record: Record) -> list[tuple[str, object]]:
         ("Points" if mapped else "Runs", outcomes),
         ("Profile", record.get("profile")),
         ("Reads from", record.get("inputs")),
-        ("Plants of", ", ".join(record.get("plants", []))),
+        ("Plants of", ", ".join(plant_copies.names(record))),
         ("Started", record["started"].replace("T", " ")[:16]),
         ("Computing", clock(seconds) if seconds else None),
         ("Device", record.get("device") or next(iter(devices), None)),

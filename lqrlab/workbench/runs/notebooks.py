@@ -22,6 +22,7 @@ import lqrlab
 from lqrlab.compute import checks
 from lqrlab.compute.configuration import OneOf, Range, checked
 from lqrlab.compute.files import plant_files, read_object
+from lqrlab.workbench.runs import plant_copies
 
 Cell = Mapping[str, Any]
 Kind = type | types.GenericAlias | types.UnionType | None
@@ -314,7 +315,7 @@ def package_hash(root: Path = Path(lqrlab.__file__).parent) -> str:
         if not name.startswith("workbench/"):
             digest.update(name.encode() + b"\0" + path.read_bytes())
     for file in plant_files():
-        digest.update(Path(file).read_bytes())
+        digest.update(plant_copies.checksum(Path(file)).encode())
     return digest.hexdigest()[:16]
 
 
