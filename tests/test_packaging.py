@@ -537,7 +537,7 @@ def test_help_fits_one_screen_and_begins_with_what_matters():
     assert order[:5] == ["run", "report", "sweep", "systems", "doctor"]
     assert set(order) == {name for name, command in main.commands.items() if not command.hidden}
     sweep = CliRunner().invoke(main, ["sweep", "--help"]).stdout
-    assert "--executor" in sweep
+    assert "--scheduler" in sweep
 
 
 def test_the_doctor_finds_this_environment_well():

@@ -135,12 +135,6 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
     help="Folder of the run whose data set (checkpoints, …) is used.  [default: data/runs/PROFILE]",
 )
 @options.folder("Of the sweep.  [default: data/sweeps/NOTEBOOK]")
-@click.option(
-    "--executor",
-    type=click.Choice(["notebooks", "vmap"]),
-    default="notebooks",
-    help="A notebook a point (default), or trainings in one program; a plant's points always are.",
-)
 @click.option("--workers", type=click.IntRange(1), help="Runs at a time.  [default: half the cores]")
 @click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
 @click.option("--time-limit", type=float, metavar="SECONDS", help="Of each run.")

@@ -62,8 +62,7 @@ class Parameter:
 class Notebook:
     """A notebook file without its outputs.
 
-    Its metadata under ``lqrlab``: ``needs`` lists the notebooks whose files it reads, ``vmap`` the parameters that may
-    differ between trainings in one program.
+    Its metadata under ``lqrlab``: ``needs`` lists the notebooks whose files it reads.
     """
 
     path: Path

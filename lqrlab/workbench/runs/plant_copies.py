@@ -13,7 +13,7 @@ from lqrlab.compute.files import plant_files
 
 FOLDER = "plants"
 _TEXTS = (".toml", ".py", ".xml", ".mjcf", ".urdf")  # files that may name others
-_QUOTED = re.compile(r"""["']([^"'\n]{1,300})["']""")
+_QUOTED = re.compile(r"""["']([^"'\n]{1,200})["']""")
 
 
 def keep(folder: Path) -> list[dict[str, str]]:
@@ -46,7 +46,7 @@ def checksum(file: Path) -> str:
 
 
 def parts(file: Path) -> list[Path]:
-    """A file of plants and the files below its folder that it names between quotes, such as a robot's and its meshes."""
+    """A file of plants and the files below its folder that it names between quotes: a robot's, its meshes."""
     found = {file: None}
     queue = [file]
     while queue:
@@ -62,7 +62,7 @@ def _named(file: Path, root: Path) -> Iterator[Path]:
     if file.suffix not in _TEXTS:
         return
     words = dict.fromkeys(_QUOTED.findall(file.read_text(encoding="utf-8", errors="replace")))
-    paths = [Path(word) for word in words if "\0" not in word]
+    paths = [Path(word) for word in words if any(c.isalpha() for c in word)]
     folders = [Path(), *(path for path in paths if path != Path() and (file.parent / path).is_dir())]
     for folder, path in product(folders, paths):
         named = file.parent / folder / path
@@ -72,5 +72,7 @@ def _named(file: Path, root: Path) -> Iterator[Path]:
 
 def names(record: Mapping[str, Any]) -> list[str]:
     """Names of the files of plants in the record of a run or sweep, also in one that holds whole paths."""
-    files = (entry.get("file", "") if isinstance(entry, dict) else entry for entry in record.get("plants") or [])
+    files = (
+        entry.get("file", "") if isinstance(entry, dict) else entry for entry in record.get("plants") or []
+    )
     return [Path(str(file)).name for file in files]

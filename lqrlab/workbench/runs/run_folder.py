@@ -28,8 +28,8 @@ Status = Literal[
 
 Record = dict[str, Any]
 """Record of a run (``run.json``) or sweep (``sweep.json``): status, error, started, ended, seconds, versions,
-profile, commit, device and copies of the user's files of plants. A run adds its parameters, what it made, and in a sweep its
-fingerprint; a sweep adds the notebook or plant, executor, units and its runs (name, point and fingerprint of each)."""
+profile, commit, device and copies of the user's files of plants. A run adds its parameters, what it made, and in a
+sweep its fingerprint; a sweep adds the notebook or plant, units and its runs (name, point and fingerprint of each)."""
 
 
 def begin(path: Path, **fields: Any) -> None:

@@ -80,7 +80,8 @@ def _folder(run: str | Path, reads: Sequence[str]) -> Path:
     """
     if str(run) != LATEST:
         return (project() / Path(run).expanduser()).resolve()
-    there = [f for f in runs() if all((f / name).exists() for name in reads)] if reads or not headless() else []
+    looks = bool(reads) or not headless()
+    there = [f for f in runs() if looks and all((f / name).exists() for name in reads)]
     folder = there[0] if there else project() / DEFAULT
     lines = [f'run = "{path.relative_to(project()).as_posix()}"' for path in there or [folder]]
     others = f"; others, for the cell of parameters: {', '.join(lines[1:6])}" if lines[1:] else ""
@@ -108,9 +109,10 @@ def begin(
     """Start a notebook's work: set JAX up and return the folder that the run reads and writes.
 
     A relative folder is meant from the project's folder (:func:`project`), so that it is the same one in JupyterLab, in
-    papermill and in a pipeline. ``"latest"`` is the newest run that has what the notebook ``reads``; where there is none,
-    and where it reads nothing and nobody looks on, it is ``data/runs/default``. The backend is recorded with the result; its device and precision hold from here on, all of it where a function is
-    given it, or within ``with backend.active()``.
+    papermill and in a pipeline. ``"latest"`` is the newest run that has what the notebook ``reads``; where there is
+    none, and for a notebook that reads nothing with nobody there, it is ``data/runs/default``. The backend is recorded
+    with the result; its device and precision hold from here on, all of it where a function is given it, or within
+    ``with backend.active()``.
 
     Args:
         name: of the notebook.

@@ -1,4 +1,4 @@
-"""Plan of a sweep, checked before anything starts: its points, its executor, its inputs, its folder."""
+"""Plan of a sweep, checked before anything starts: its points, its inputs, its folder."""
 
 import dataclasses
 import hashlib
@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from lqrlab.compute.files import PLANT_FILES
 from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session
@@ -27,7 +26,6 @@ class Sweep:
     profile: str | None = None  # that all runs have; ``quick`` by default where there is such a profile
     inputs: str | Path | None = None  # folder of a run that is read from; ``data/runs/<profile>`` by default
     folder: str | Path | None = None  # of the sweep; ``data/sweeps/<notebook>`` by default
-    executor: str = "notebooks"  # or ``vmap``: one program for all points, as always for a plant
     workers: int | None = None  # runs at a time; by default half the cores, or all that a scheduler has
     scheduler: str | None = None  # address of a dask scheduler; by default a cluster on this machine
     time_limit: float | None = None  # of each run [s]
@@ -44,7 +42,7 @@ class Point:
     name: str
     given: Values  # what it sets
     values: Values  # all its parameters
-    folder: Path  # of its own, unless one program does all points
+    folder: Path  # of its own; of a plant the sweep's
     fingerprint: str = ""  # of its result
 
     @property
@@ -73,11 +71,6 @@ class SweepPlan:
     plants: str = dataclasses.field(
         default_factory=lambda: os.environ.get(PLANT_FILES, "")
     )  # the user's files
-
-    @property
-    def together(self) -> bool:
-        """True where one program does all points."""
-        return self.nb is None or self.asked.executor == "vmap"
 
     def fingerprint(self, values: Values, package: str) -> str:
         """Of the result at a point, with the notebook and the inputs as they are now."""
@@ -166,8 +159,6 @@ def _of_notebook(asked: Sweep, nb: Notebook) -> SweepPlan:
     values = [check(point) for point in chosen]
     for each in values:
         pipeline.check_names({nb.name: each}, given)
-    if asked.executor == "vmap":
-        _check_one_program(nb, values, asked)
     folder = _folder(asked, source.parent, nb.name)
     names = [_called(*pair) for pair in zip(chosen, values)]
     made = [Point(*fields, folder / "runs" / fields[0]) for fields in zip(names, chosen, values)]
@@ -193,27 +184,3 @@ def _called(point: Values, values: Values) -> str:
     text = ",".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in point.items())
     readable = re.sub(r"[^\w.=,+-]+", "_", text)[:80]
     return f"{readable or 'defaults'}-{hashlib.sha256(given.encode()).hexdigest()[:6]}"
-
-
-def _check_one_program(nb: Notebook, values: Sequence[Mapping[str, Any]], asked: Sweep) -> None:
-    """Refuse points of a notebook that cannot be trained side by side in one program.
-
-    They can where its metadata say ``{"lqrlab": {"vmap": [...]}}`` of all that differs (seeds and learning rates), the
-    points are a full grid of these, and all runs take the same steps.
-    """
-    can, one = nb.metadata.get("vmap", []), values[0]
-    options = {"--workers": asked.workers, "--scheduler": asked.scheduler, "--time-limit": asked.time_limit}
-    why = [f"one program has no {option}" for option, value in options.items() if value is not None]
-    if not can:
-        raise ValueError(f"--executor vmap: {nb.name} does more than one program does")
-    varied = [k for k in nb.parameters if len({json.dumps(v[k]) for v in values}) > 1]
-    why += [f"{name} differs, and one program has one {name}" for name in varied if name not in can]
-    first, second = (len({v[k] for v in values}) for k in can)
-    if len(values) != first * second:
-        why.append(f"the points are no full grid of {' and '.join(can)}")
-    if one["train_options"].get("dagger_rounds") or one["num_steps"] % one["report_every"]:
-        why.append("the runs do not all take the same steps, as without dagger_rounds they would")
-    if one["backend_options"].keys() & {"mesh", "jit", "debug"}:
-        why.append("mesh, jit and debug are for one run at a time")
-    if why:
-        raise ValueError(f"--executor vmap: {why[0]}")
