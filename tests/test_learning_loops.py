@@ -628,6 +628,7 @@ def test_a_loss_that_is_no_number_ends_the_training_in_a_sentence(tmp_path, monk
     def fails(*args, **kwargs):
         raise learning.NonFiniteLossError("the loss is nan at step 3; lower learning_rate")
 
+    (tmp_path / "dataset").mkdir()
     monkeypatch.setattr(dataset, "open", lambda path: None)
     monkeypatch.setattr(dataset, "source", lambda *args, **kwargs: None)
     monkeypatch.setattr(learning, "fit", fails)
@@ -637,6 +638,7 @@ def test_a_loss_that_is_no_number_ends_the_training_in_a_sentence(tmp_path, monk
 
 
 def test_a_stochastic_model_can_be_asked_for_on_the_command_line(tmp_path):
+    (tmp_path / "dataset").mkdir()
     asked = ["train", str(tmp_path), "-p", 'model_options={"stochastic": "maybe"}']
     done = CliRunner().invoke(main, asked)
     assert "stochastic" in done.stderr

@@ -15,7 +15,7 @@ import click
 import lqrlab
 from lqrlab.workbench.cli import data_commands, doctor, options
 from lqrlab.workbench.cli.options import PATH, as_json, complete
-from lqrlab.workbench.runs import notebooks, pipeline
+from lqrlab.workbench.runs import notebooks, pipeline, run_folder
 
 if TYPE_CHECKING:
     from lqrlab.systems import Plant
@@ -176,12 +176,15 @@ def report(folder: Path | None, show: bool) -> None:
     HTML files that open offline; FOLDER/report/index.html is the front page. Without FOLDER: data/index.html,
     the index of all runs and sweeps.
     """
-    from lqrlab.workbench.runs import comparison, report, run_folder
+    swept = folder is not None and (folder / run_folder.SWEEP).exists()
+    if folder is not None and not swept:
+        run_folder.require_record(folder)
+    from lqrlab.workbench.runs import comparison, report
 
     if folder is None:
         index = report.index(pipeline.find_source().parent / "data")
     else:
-        index = (comparison if (folder / run_folder.SWEEP).exists() else report).write(folder)
+        index = (comparison if swept else report).write(folder)
     click.echo(index)
     if show:
         click.launch(index.resolve().as_uri())

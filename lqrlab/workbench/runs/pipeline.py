@@ -4,6 +4,7 @@
 when its process ended well *and* the last cell of that very execution wrote its result file.
 """
 
+import functools
 import os
 import subprocess
 import sys
@@ -117,16 +118,17 @@ def _only_say(steps: Sequence[Step], folder: Path, fresh: bool, stream: TextIO |
 
 
 def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequence[str]) -> list[Step]:
-    """Steps to be executed, all of them checked."""
+    """Steps to be executed, all of them checked, with what they read from others."""
     chain, chosen = notebooks.find(source), notebooks.named(source, only)
     chain += [nb for nb in chosen if nb.name not in {other.name for other in chain}]
+    chain = notebooks.with_inputs(chosen or chain, chain)
     names = {nb.name for nb in chain}
     others = {path.stem for path in source.glob(notebooks.NUMBERED)} - names
     settings = {k: v for k, v in notebooks.read_profile(source, profile).items() if k not in others}
     values = notebooks.effective(chain, settings, given)
     check_names(values, given)
     prints = notebooks.fingerprints(chain, values)
-    wanted = {nb.name for nb in chosen} or names
+    wanted = {nb.name for nb in chosen or chain}
     return [Step(nb, values[nb.name], prints[nb.name]) for nb in chain if nb.name in wanted]
 
 
@@ -163,6 +165,7 @@ def _check_families(called: str, chosen: object, others: Values) -> None:
             checks.choice(called, family, among, "some of families:")  # type: ignore[arg-type]
 
 
+@functools.cache
 def _check_device(called: str, device: str) -> None:
     """Look for a device in another process: in this one JAX would take it for itself."""
     if device in ("auto", "cpu"):

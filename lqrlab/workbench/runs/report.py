@@ -57,13 +57,7 @@ def write(folder: str | Path) -> Path:
         ValueError: the folder is not a run's, or holds no executed notebook.
     """
     folder = Path(folder)
-    if not run_folder.recorded(folder / run_folder.RUN):
-        others = [record.parent.name for record in folder.parent.glob(f"*/{run_folder.RUN}")]
-        advice = notebooks.near(folder.name, others) or f"; lqrlab run --folder {folder} makes one"
-        raise ValueError(
-            f"{folder}: expected the folder of a run or sweep, but found no {run_folder.RUN}, the record of one"
-            + advice
-        )
+    run_folder.require_record(folder)
     paths = sorted((folder / "notebooks").glob("[0-9]*.ipynb"), reverse=True)  # of two the one that failed
     executed = {path.name.partition(".")[0]: path for path in paths}
     if not executed:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lqrlab.compute import files
-from lqrlab.workbench.runs import plant_copies, session
+from lqrlab.workbench.runs import notebooks, plant_copies, session
 
 RUN, SWEEP = "run.json", "sweep.json"
 """The record of a run and of a sweep: its presence says what a folder is."""
@@ -59,6 +59,16 @@ def recorded(path: Path) -> bool:
     """True for the record of a run or sweep, not for something else of this name."""
     versions = read(path).get("versions")
     return isinstance(versions, dict) and "lqrlab" in versions
+
+
+def require_record(folder: Path) -> None:
+    """Refuse what is not the folder of a run, naming the near ones."""
+    if not recorded(folder / RUN):
+        others = [record.parent.name for record in folder.parent.glob(f"*/{RUN}")]
+        advice = notebooks.near(folder.name, others) or f"; lqrlab run --folder {folder} makes one"
+        raise ValueError(
+            f"{folder}: expected the folder of a run or sweep, but found no {RUN}, the record of one{advice}"
+        )
 
 
 def commit(folder: Path) -> str | None:

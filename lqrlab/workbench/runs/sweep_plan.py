@@ -1,14 +1,18 @@
 """Plan of a sweep, checked before anything starts: its points, its inputs, its folder."""
 
+import contextlib
 import dataclasses
 import hashlib
+import importlib.metadata
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lqrlab.compute.files import PLANT_FILES
+import lqrlab
+from lqrlab.compute import checks
+from lqrlab.compute.files import PLANT_FILES, plant_files
 from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 from lqrlab.workbench.runs.points import points
@@ -104,22 +108,40 @@ def planned(asked: Sweep) -> SweepPlan:
     path = Path(asked.target).expanduser()
     if path.suffix == ".ipynb" and path.exists():
         return _of_notebook(asked, notebooks.read(path.resolve()))
-    try:
-        (nb,) = notebooks.named(pipeline.find_source(), [str(asked.target)])
-    except ValueError as error:  # there is no such notebook, or there are none at all
-        return _of_plant(asked, str(asked.target), str(error))
-    return _of_notebook(asked, nb)
+    name, source = str(asked.target), None
+    with contextlib.suppress(ValueError):  # a plant can be swept over where there are no notebooks
+        source = pipeline.find_source()
+    known = [path.stem for path in source.glob(notebooks.NUMBERED)] if source else []
+    if source and (notebooks.beginning(path.stem, known) or path.suffix == ".ipynb"):
+        return _of_notebook(asked, *notebooks.named(source, [name]))
+    _check_plant(name, known)
+    return _of_plant(asked, name)
 
 
-def _of_plant(asked: Sweep, name: str, no_notebook: str) -> SweepPlan:
-    from lqrlab import compute, systems
+def _check_plant(name: str, others: Sequence[str]) -> None:
+    """Refuse the name of no plant, before a second of imports where it is none of the package's files either."""
+    files = (Path(lqrlab.__file__).parent / "systems" / "catalogue").glob("*.py")
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    # as Plant names its subclasses
+    known = [
+        re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", word).lower()
+        for word in re.findall(r"^class (\w+)\(", text, re.M)
+    ]
+    if name in known or plant_files() or importlib.metadata.entry_points(group="lqrlab.plants"):
+        from lqrlab import compute, systems
+
+        compute.setup()
+        known = systems.names()
+    if name not in known:
+        hint = checks.did_you_mean(name, [*known, *others])
+        raise ValueError(
+            f"{name}: is neither a notebook nor a plant{hint or '; lqrlab list and lqrlab systems show them'}"
+        )
+
+
+def _of_plant(asked: Sweep, name: str) -> SweepPlan:
     from lqrlab.workbench.runs import plant_designs
 
-    compute.setup()
-    if name not in systems.names():
-        raise ValueError(
-            f"{no_notebook}; nor is there a plant of this name{notebooks.near(name, systems.names())}"
-        )
     options = {
         "--profile": asked.profile,
         "--from": asked.inputs,
@@ -136,6 +158,11 @@ def _of_plant(asked: Sweep, name: str, no_notebook: str) -> SweepPlan:
         return {k: check_one(name, known, k, v, typed=True, what="plant") for k, v in chosen.items()}
 
     given, rows = _without_prefix(asked, name)
+    if not given and rows == [{}]:
+        raise ValueError(
+            f"{name}: expected -p NAME=VALUES or --list, as in -p {next(iter(known))}=LOW:HIGH --random 20; "
+            f"there are {', '.join(known)}"
+        )
     chosen = points(known, check, given, rows, asked.num_random, asked.seed)
     plant_designs.plants(name, chosen)  # refuses what is out of range
     folder = _folder(asked, session.project(), name)
@@ -157,8 +184,9 @@ def _of_notebook(asked: Sweep, nb: Notebook) -> SweepPlan:
     given, rows = _without_prefix(asked, nb.name)
     chosen = points(nb.parameters, check, given, rows, asked.num_random, asked.seed)
     values = [check(point) for point in chosen]
+    listed = {key for row in rows for key in row}
     for each in values:
-        pipeline.check_names({nb.name: each}, given)
+        pipeline.check_names({nb.name: each}, {*given, *listed})
     folder = _folder(asked, source.parent, nb.name)
     names = [_called(*pair) for pair in zip(chosen, values)]
     made = [Point(*fields, folder / "runs" / fields[0]) for fields in zip(names, chosen, values)]
@@ -169,8 +197,13 @@ def _of_notebook(asked: Sweep, nb: Notebook) -> SweepPlan:
 
 def _without_prefix(asked: Sweep, name: str) -> tuple[dict[str, str], list[dict[str, object]]]:
     """Values given by -p and by the list, with names of parameters alone."""
-    rows = [{key.removeprefix(f"{name}."): value for key, value in row.items()} for row in asked.rows]
-    return {key.removeprefix(f"{name}."): text for key, text in asked.given.items()}, rows
+
+    def short(key: str) -> str:
+        owner, dot, parameter = key.rpartition(".")
+        return parameter if dot and owner and name.startswith(owner) else key
+
+    rows = [{short(key): value for key, value in row.items()} for row in asked.rows]
+    return {short(key): text for key, text in asked.given.items()}, rows
 
 
 def _folder(asked: Sweep, project: Path, name: str) -> Path:
