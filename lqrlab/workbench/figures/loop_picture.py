@@ -1,4 +1,4 @@
-"""The picture of a regulator and its loop as implemented, with the words above it; or one of the figures of its loop."""
+"""The picture of a regulator and its loop as implemented, with the words above it; or a figure of its loop."""
 
 import base64
 import html
