@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from lqrlab import systems
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import comparison, notebooks, plant_designs
+from lqrlab.workbench.runs import comparison, notebooks, plant_designs, sweep_plan
 
 
 def ask(folder, *args):
@@ -117,7 +117,35 @@ def test_what_a_plant_cannot_be_swept_over(tmp_path, args, message):
 def test_neither_a_notebook_nor_a_plant():
     done = CliRunner().invoke(main, ["sweep", "cart_poel", "-p", "mass=1"])
     assert done.exit_code == 2
-    assert "nor is there a plant of this name; did you mean cart_pole" in done.stderr
+    assert "cart_poel: is neither a notebook nor a plant; did you mean cart_pole" in done.stderr
+
+
+def test_the_names_that_are_read_from_the_files_are_all_plants():
+    for name in systems.names():
+        sweep_plan._check_plant(name, [])
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (
+            ["cart_pole", "--random", "5"],
+            "cart_pole: expected -p NAME=VALUES or --list, as in -p cart_mass=LOW:HIGH",
+        ),
+        (["cart_pole"], "cart_pole: expected -p NAME=VALUES or --list"),
+        (["03_training", "--random", "5"], "--random 5: expected values or ranges to draw from, as in -p"),
+    ],
+)
+def test_a_sweep_over_nothing_is_refused(tmp_path, asked, words):
+    done = CliRunner().invoke(main, ["sweep", *asked, "--folder", str(tmp_path / "sweep")])
+    assert (done.exit_code, words in done.stderr) == (2, True), done.output
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_one_point_is_a_table_of_its_numbers():
+    frame = pd.DataFrame([{"run": "1", "status": "finished", "mass": 2.0, "cost": 3.0, "error": ""}])
+    record = {"runs": [{"point": {"mass": 2.0}}]}
+    assert comparison.spread(frame, record)[1] == [("cost", "", "3", "3", "3", "3")]
 
 
 def test_a_points_numbers_are_its_own_and_each_point_is_checked(tmp_path):
