@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import importlib.metadata
 import json
+import math
 import shutil
 import sys
 from collections.abc import Sequence
@@ -220,7 +221,7 @@ def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     Of one plant, by its name or from a file (a robot's, or of lqrlab identify): its size, source, parameters, signals
     and open-loop modes in words.
     """
-    from lqrlab import compute, systems
+    from lqrlab import compute, control, systems
     from lqrlab.workbench.runs.terminal import table
 
     compute.setup()
@@ -240,10 +241,13 @@ def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     else:
         from lqrlab.workbench.figures import plant_card
 
-        card = plant_card.card(options.plant(name), equations=False)
+        card = plant_card.card(plant := options.plant(name), equations=False)
         lines = [f"{card.name}: {card.title}", *(f"{label}: {words}" for label, words in card.facts.items())]
         lines += ["\n" + table(rows, head) for head, rows in card.tables.values()]
         lines += ["\nopen-loop poles in words:", *(f"  {words}" for words in card.modes)]
+        found = control.diagnose(*plant.matrices(), *plant.weights())
+        if not math.isfinite(found.residual):  # a plant of the catalogue has a regulator, one of a file may have none
+            lines += ["\nwarning:", *(f"  {words}" for words in found.sentences)]
         click.echo("\n".join(lines))
 
 
