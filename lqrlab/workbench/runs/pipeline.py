@@ -218,7 +218,7 @@ def _execute(step: Step, folder: Path, progress: Progress | None, time_limit: fl
 
     def show(event: execution.Event) -> None:
         if number := event.get("cell"):
-            progress.step(number, titles[number - 1])
+            progress.step(number, titles[min(number, len(titles)) - 1])  # more if it was edited meanwhile
         progress.note = event.get("note", progress.note)
 
     mark, text = "■", "interrupted at"
