@@ -3,12 +3,16 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from urllib.parse import unquote
 
+import distributed
 import pandas as pd
+import psutil
 import pytest
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
@@ -143,6 +147,39 @@ def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
     (earlier / "data" / "x").unlink()
     with pytest.raises(ValueError, match="data/x, made by 01_toy, is gone"):
         sweep.sweep(asked, stream)
+
+
+@pytest.mark.matrix
+def test_a_run_on_somebodys_scheduler_ends_with_its_sweep(toy, tmp_path):
+    """Ctrl-C at the command: the notebook that a worker executes ends within seconds, and its record says so."""
+    write_notebook(toy, PARAMETERS, BEGIN, "log('begun')\ntime.sleep(600)", END)
+    folder = tmp_path / "sweep"
+    line = [sys.executable, "-c", INTERRUPTED, "sweep", str(toy), "-p", "rate=1", "--folder", str(folder)]
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster:
+        sweeping = subprocess.Popen([*line, "--scheduler", cluster.scheduler_address], stderr=subprocess.PIPE)
+        (log,) = until(lambda: list(folder.glob("runs/*/log")))
+        sweeping.send_signal(signal.SIGINT)
+        assert b"stopped; the same command resumes it" in sweeping.communicate(timeout=30)[1]
+        record = log.with_name("run.json")
+        until(lambda: json.loads(record.read_text())["status"] == "stopped")
+        assert "Stopped: its sweep was stopped" in json.loads(record.read_text())["error"]
+        workers = psutil.Process().children(recursive=True)
+        assert not [p for p in workers if "ipykernel_launcher" in p.cmdline()]
+    assert comparison.table(folder)["status"].tolist() == ["stopped"]
+
+
+INTERRUPTED = (
+    "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"  # what runs in the
+    "from lqrlab.workbench.cli import main\nmain(sys.argv[1:])"  # background is deaf
+)
+
+
+def until(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+    return found
 
 
 @pytest.mark.parametrize(

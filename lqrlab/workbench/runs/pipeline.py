@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import lqrlab
 from lqrlab.compute import checks
@@ -22,7 +22,11 @@ from lqrlab.workbench.runs.terminal import Progress, clock
 
 FAMILIES = ("family", "families", "held_out", "others", "pages", "films")
 """Parameters that name families of plants."""
-ERRORS: dict[str, Status] = {execution.TIME_LIMIT: "timed out", "DeadKernelError": "kernel died"}
+ERRORS: dict[str, Status] = {
+    execution.TIME_LIMIT: "timed out",
+    execution.STOPPED: "stopped",
+    "DeadKernelError": "kernel died",
+}
 
 
 class RunError(RuntimeError):
@@ -181,11 +185,12 @@ def execute(
     folder: Path,
     about: Record,
     progress: Progress | None = None,
-    time_limit: float | None = None,
+    **ending: Any,
 ) -> None:
     """Execute what is not up to date in a folder that is held; its record, with ``about``, says how far that came.
 
-    A ``RunError`` says which notebook failed, or took longer than ``time_limit`` seconds.
+    A ``RunError`` says which notebook failed, or was ended: ``ending`` is ``time_limit`` and ``unwanted`` of
+    :func:`execution.execute`.
     """
     path, begun = folder / run_folder.RUN, time.monotonic()
     run_folder.begin(path, **about)
@@ -194,7 +199,7 @@ def execute(
     try:
         for step in steps:
             if not run_folder.finished(folder, step.nb.name, step.fingerprint):
-                _execute(step, folder, progress, time_limit)
+                _execute(step, folder, progress, **ending)
             elif progress:
                 progress.say(f"✓ {step.nb.name}  finished before")
             device = session.results(folder, step.nb.name)["device"]
@@ -209,11 +214,11 @@ def execute(
         run_folder.note(path, status=status, error=error, ended=session.now(), seconds=seconds, device=device)
 
 
-def _execute(step: Step, folder: Path, progress: Progress | None, time_limit: float | None) -> None:
+def _execute(step: Step, folder: Path, progress: Progress | None, **ending: Any) -> None:
     """Execute one notebook and show how far it is."""
     nb, titles = step.nb, step.nb.steps
     if progress is None:
-        return execution.execute(nb, folder, step.values, step.fingerprint, time_limit=time_limit)
+        return execution.execute(nb, folder, step.values, step.fingerprint, **ending)
     progress.begin(nb.name, len(titles), "starting Python")
 
     def show(event: execution.Event) -> None:
@@ -223,7 +228,7 @@ def _execute(step: Step, folder: Path, progress: Progress | None, time_limit: fl
 
     mark, text = "■", "interrupted at"
     try:
-        execution.execute(nb, folder, step.values, step.fingerprint, on_event=show, time_limit=time_limit)
+        execution.execute(nb, folder, step.values, step.fingerprint, on_event=show, **ending)
         mark, text = "✓", f"{len(titles)} steps"
     except execution.CellError:
         mark, text = "✗", "stopped at"
