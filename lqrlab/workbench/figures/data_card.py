@@ -44,7 +44,7 @@ def _rows(names: Iterable[str]) -> tuple[Figure, Axes, Axes]:
     labels = [name.replace("_", " ") for name in names]
     figure, (left, right) = plots.grid(2, 2, 0.9 + 0.24 * len(labels), sharey=True)
     left.set_yticks(range(len(labels)), labels)
-    left.invert_yaxis()
+    left.set_ylim(len(labels) - 0.4, -0.6)
     for axis in (left, right):
         axis.grid(axis="y", visible=False)
     return figure, left, right
@@ -83,7 +83,7 @@ def spectra(data: dataset.Dataset) -> Figure:
     """Speed and damping of each family's plants: eigenvalues of A, and of A − BK sampled."""
     names = list(dict.fromkeys(s["family"] for s in data.shards if s["variants"]))
     figure, left, right = _rows(names)
-    look: dict[str, Any] = {"ls": "none", "marker": ".", "ms": 3, "mew": 0}
+    look: dict[str, Any] = {"ls": "none", "marker": ".", "ms": 4.5, "mew": 0}
     for row, name in enumerate(names):
         poles, (A, B) = np.linalg.eigvals(data.column("A", None, name)), _sampled(data, name)
         fastest = np.abs(poles).max(axis=1)

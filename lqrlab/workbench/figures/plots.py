@@ -2,6 +2,7 @@
 
 import base64
 import io
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -134,7 +135,7 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
                 _bands(axis, ts, values, channel.held, look)
                 values = np.median(values, axis=0)
             axis.plot(ts, values, drawstyle="steps-post" if channel.held else "default", **look)
-        axis.set_ylabel(channel.signal.label.replace(" [", "\n["))
+        axis.set_ylabel("\n".join(_lines(channel.signal.label)))
     for axis in axes[-3:]:
         axis.set_xlabel("time [s]")
         axis.xaxis.set_tick_params(labelbottom=True)
@@ -143,6 +144,12 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=10)
     return figure
+
+
+def _lines(label: str) -> list[str]:
+    """A signal's name in lines that are no longer than a small axis is high, and its unit."""
+    name, _, unit = label.partition(" [")
+    return [*textwrap.wrap(name, 14, break_long_words=False), f"[{unit}"]
 
 
 def _bands(
