@@ -746,18 +746,21 @@ def test_a_file_of_plants_is_kept_with_the_files_that_it_names(tmp_path, monkeyp
     source, run = tmp_path / "source", tmp_path / "run"
     files = {
         "mine.toml": '[lever]\nfile = "robots/lever.xml"\n',
-        "robots/lever.xml": '<mujoco><compiler meshdir="shapes"/><mesh file="arm.stl"/><mesh file="../../x"/></mujoco>',
+        "robots/lever.xml": '<mujoco><compiler meshdir="shapes"/><mesh file="arm.stl"/><mesh file="../../x.stl"/>'
+        '<a b="key" c=".hidden/key.json"/></mujoco>',
         "robots/shapes/arm.stl": "solid",
         "robots/other.xml": "not named",
+        "robots/key": "a secret",
+        "robots/.hidden/key.json": "another",
     }
     for name, text in files.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(text)
-    (tmp_path / "x").write_text("outside")
+    (tmp_path / "x.stl").write_text("outside")
     monkeypatch.setenv("LQRLAB_PLANTS", str(source / "mine.toml"))
     (entry,) = plant_copies.keep(run)
     kept = {p.relative_to((run / entry["file"]).parent).as_posix() for p in run.rglob("*") if p.is_file()}
-    assert kept == set(files) - {"robots/other.xml"}
+    assert kept == set(list(files)[:3])
     before = plant_copies.checksum(source / "mine.toml")
     assert plant_copies.checksum(run / entry["file"]) == before  # what the copy gives is up to date too
     (source / "robots" / "shapes" / "arm.stl").write_text("liquid")

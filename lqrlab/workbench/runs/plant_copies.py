@@ -13,6 +13,8 @@ from lqrlab.compute.files import plant_files
 
 FOLDER = "plants"
 _TEXTS = (".toml", ".py", ".xml", ".mjcf", ".urdf")  # files that may name others
+_NAMED = (*_TEXTS, ".json", ".npz", ".mat", ".csv", ".stl", ".obj", ".msh", ".dae", ".png")
+"""Files that are copied where they are named: those of plants, meshes and textures, no keys or letters."""
 _QUOTED = re.compile(r"""["']([^"'\n]{1,200})["']""")
 
 
@@ -66,7 +68,10 @@ def _named(file: Path, root: Path) -> Iterator[Path]:
     folders = [Path(), *(path for path in paths if path != Path() and (file.parent / path).is_dir())]
     for folder, path in product(folders, paths):
         named = file.parent / folder / path
-        if named.is_file() and named.resolve().is_relative_to(root.resolve()) and ".." not in named.parts:
+        hidden = any(part.startswith(".") for part in (*folder.parts, *path.parts))
+        if hidden or path.suffix.lower() not in _NAMED or not named.is_file():
+            continue
+        if named.resolve().is_relative_to(root.resolve()):
             yield named
 
 

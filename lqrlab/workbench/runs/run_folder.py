@@ -36,7 +36,11 @@ def begin(path: Path, **fields: Any) -> None:
     """Write the record of what starts now, before it makes anything."""
     before = _made(path.parent)
     made = [name for name in PRODUCTS if name in before or not os.path.lexists(path.parent / name)]
-    about = {"versions": session.versions(), "platform": platform.platform(), "started": session.now()}
+    about: Record = {
+        "versions": session.versions(),
+        "platform": platform.platform(),
+        "started": session.now(),
+    }
     about |= {"plants": plant_copies.keep(path.parent)}
     listed = {"made": made} if path.name == RUN else {}
     files.write_json(path, {**about, **listed, "status": "running", **fields}, ensure_ascii=False)
