@@ -17,7 +17,7 @@ help:
 	@echo "make soak   everything again and again: does memory grow? (HOURS=4)"
 	@echo "make mutants   single faults in the package: do the tests notice? (NUM=400)"
 	@echo "make lab    JupyterLab on the notebooks"
-	@echo "make docs   the documentation with executed notebooks, into data/site (PROFILE=tiny; quick)"
+	@echo "make docs   the documentation with executed notebooks, into data/site (PROFILE=quick; tiny for a look)"
 	@echo "make lint   ruff and mypy;  make format  let ruff rewrite"
 	@echo "make clean  remove .venv and caches; data/ is kept"
 
@@ -70,7 +70,7 @@ lab: env
 	$(BIN)/python -m jupyterlab --notebook-dir=. --LabApp.default_url=/lab/tree/notebooks
 
 # the notebooks that go deeper run only when they are named
-docs: PROFILE = tiny
+docs: PROFILE = quick
 docs: env
 	$(BIN)/lqrlab run --profile $(PROFILE)
 	$(BIN)/lqrlab run --profile $(PROFILE) $(basename $(notdir $(filter-out notebooks/0%,$(wildcard notebooks/*.ipynb))))

@@ -342,7 +342,6 @@ CALLS = {
     "learning.objective": (objective, {"config": TRAIN}, anything),
     "learning.train_step": (train_step, {"accumulate": 1, "ema": 0.5}, anything),
     "learning.fit": (learning.fit, _fit | {"folder": Made(a_folder)}, anything),
-    "learning.grid": (learning.grid, _fit | {"seeds": [0], "learning_rates": [1e-3]}, anything),
     "learning.load": (learning.load, _stored, anything),
     "learning.policy": (learning.policy, {"model": Made(lambda: trained().model), "plants": PENDULUM}, anything),
     "learning.stop": (learning.stop, {"folder": Made(lambda: trained() and RUN)}, anything),
@@ -358,7 +357,6 @@ SLOW = {
     "evaluation.baselines, one": 4,
     "dataset.random_systems": 4,
     "learning.fit": 20,
-    "learning.grid": 20,
     "learning.load": 4,
     "dataset.generate": 4,
 }

@@ -194,7 +194,6 @@ def site(tmp_path_factory):
     record = {
         "notebook": "cart_pole",
         "title": "Cart-pole",
-        "executor": "vmap",
         "kind": "plant",
         "runs": runs,
     }
@@ -412,7 +411,6 @@ def hostile_site(folder):
     record = {
         "notebook": name,
         "title": name,
-        "executor": "vmap",
         "kind": "plant",
         "status": name,
         "profile": name,

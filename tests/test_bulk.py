@@ -1,9 +1,7 @@
 """Sweeps without a notebook: many designs in one program, against designs one at a time by other libraries."""
 
-import ast
 import dataclasses
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,17 +10,9 @@ import scipy.linalg
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
 
-from lqrlab import compute, dataset, learning, systems
-from lqrlab.learning import seed_grid as bulk_sweeps
+from lqrlab import systems
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import (
-    comparison,
-    notebooks,
-    plant_designs,
-    sweep_plan,
-    sweep_program,
-)
-from lqrlab.workbench.runs.sweep_plan import Sweep
+from lqrlab.workbench.runs import comparison, notebooks, plant_designs, sweep_plan
 
 
 def ask(folder, *args):
@@ -81,7 +71,7 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
 
     page = BeautifulSoup(comparison.write(tmp_path).read_text(), "html.parser")
     assert "nonlinear_p95" in page.select("thead")[-1].get_text()
-    assert "one program (vmap)" in page.select_one("dl.facts").get_text()
+    assert "Points18 finished" in page.select_one("dl.facts").get_text().replace("\n", "")
     assert len(page.select("#runs ~ .scroll tbody tr")) == 18
     found = {row.th.get_text(): row.select("td") for row in page.select("#spread ~ .scroll tbody tr")}
     assert found["cost"][-1].get_text() == f"{after['cost'].max():.4g}"
@@ -127,63 +117,35 @@ def test_what_a_plant_cannot_be_swept_over(tmp_path, args, message):
 def test_neither_a_notebook_nor_a_plant():
     done = CliRunner().invoke(main, ["sweep", "cart_poel", "-p", "mass=1"])
     assert done.exit_code == 2
-    assert "nor is there a plant of this name; did you mean cart_pole" in done.stderr
+    assert "cart_poel: is neither a notebook nor a plant; did you mean cart_pole" in done.stderr
+
+
+def test_the_names_that_are_read_from_the_files_are_all_plants():
+    for name in systems.names():
+        sweep_plan._check_plant(name, [])
 
 
 @pytest.mark.parametrize(
-    ("given", "asked", "why"),
+    ("asked", "words"),
     [
-        ({}, {"workers": 2}, "one program has no --workers"),
-        ({"depth": "2,4"}, {}, "depth differs, and one program has one depth"),
-        ({"train_options": '{"dagger_rounds": 1}'}, {}, "do not all take the same steps"),
-        ({"backend_options": '{"mesh": "data=2"}'}, {}, "mesh, jit and debug are for one run at a time"),
+        (
+            ["cart_pole", "--random", "5"],
+            "cart_pole: expected -p NAME=VALUES or --list, as in -p cart_mass=LOW:HIGH",
+        ),
+        (["cart_pole"], "cart_pole: expected -p NAME=VALUES or --list"),
+        (["03_training", "--random", "5"], "--random 5: expected values or ranges to draw from, as in -p"),
     ],
 )
-def test_trainings_that_cannot_be_one_program_are_refused(given, asked, why):
-    grid = given | {"seed": "0,1", "learning_rate": "1e-3,2e-3"}
-    with pytest.raises(ValueError, match=f"--executor vmap: .*{why}"):
-        sweep_plan.planned(Sweep("03_training", grid, executor="vmap", **asked))
-    assert len(sweep_plan.planned(Sweep("03_training", grid, **asked)).points) >= 4
+def test_a_sweep_over_nothing_is_refused(tmp_path, asked, words):
+    done = CliRunner().invoke(main, ["sweep", *asked, "--folder", str(tmp_path / "sweep")])
+    assert (done.exit_code, words in done.stderr) == (2, True), done.output
+    assert not (tmp_path / "sweep").exists()
 
 
-def test_trainings_in_one_program_are_set_up_as_the_notebook_sets_them_up(monkeypatch, tmp_path):
-    asked = {}
-    given = {
-        "seed": "3,5",
-        "learning_rate": "1e-3,2e-3",
-        "width": "12",
-        "closed_loop": "0.5",
-        "train_options": '{"loss": "huber"}',
-    }
-    plan = sweep_plan.planned(Sweep("03_training", given, executor="vmap"))
-    points = plan.points
-
-    def grid(data, model, train, **kwargs):
-        asked.update(model=model, train=train, **kwargs)
-        return SimpleNamespace(metrics={"loss": np.arange(8.0).reshape(2, 2, 2)})
-
-    monkeypatch.setattr(bulk_sweeps, "grid", grid)
-    monkeypatch.setattr(dataset, "open", lambda path: path)
-    monkeypatch.setattr(dataset, "source", lambda data, **options: asked.update(options) or data)
-    (rows,) = sweep_program.trainings(dataclasses.replace(plan, source=tmp_path), points)
-    assert [(i, row["loss"]) for i, row in rows] == [
-        (0, 1.0),
-        (1, 3.0),
-        (2, 5.0),
-        (3, 7.0),
-    ]  # the last report
-    assert (asked["seeds"], asked["learning_rates"]) == ([3, 5], [1e-3, 2e-3])
-    made, wanted = (
-        points[0].values | {"learning": learning, "compute": compute},
-        {"settings", "model_config", "train_config", "backend"},
-    )
-    for cell in plan.nb.cells:
-        for node in ast.parse(notebooks.source(cell)).body if cell["cell_type"] == "code" else ():
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in wanted:
-                exec(ast.unparse(node), made)
-    assert (asked["model"], asked["backend"]) == (made["model_config"], made["backend"])
-    apart = {"checkpoint_every": asked["train"].checkpoint_every}  # in one program there are none
-    assert asked["train"] == dataclasses.replace(made["train_config"], **apart)
+def test_one_point_is_a_table_of_its_numbers():
+    frame = pd.DataFrame([{"run": "1", "status": "finished", "mass": 2.0, "cost": 3.0, "error": ""}])
+    record = {"runs": [{"point": {"mass": 2.0}}]}
+    assert comparison.spread(frame, record)[1] == [("cost", "", "3", "3", "3", "3")]
 
 
 def test_a_points_numbers_are_its_own_and_each_point_is_checked(tmp_path):

@@ -165,7 +165,17 @@ def site(tmp_path_factory):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
     return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_public_site_shows_notebooks_of_more_than_the_tiny_profile():
+    """Whose curves have three points, and whose numbers may be ``nan``."""
+    for name, words in (
+        ("Makefile", "docs: PROFILE = quick"),
+        ("mkdocs.yml", "run: !ENV [RUN, data/runs/quick]"),
+    ):
+        assert words in (ROOT / name).read_text()
 
 
 @pytest.fixture(scope="module")

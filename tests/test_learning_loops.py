@@ -628,6 +628,7 @@ def test_a_loss_that_is_no_number_ends_the_training_in_a_sentence(tmp_path, monk
     def fails(*args, **kwargs):
         raise learning.NonFiniteLossError("the loss is nan at step 3; lower learning_rate")
 
+    (tmp_path / "dataset").mkdir()
     monkeypatch.setattr(dataset, "open", lambda path: None)
     monkeypatch.setattr(dataset, "source", lambda *args, **kwargs: None)
     monkeypatch.setattr(learning, "fit", fails)
@@ -636,43 +637,8 @@ def test_a_loss_that_is_no_number_ends_the_training_in_a_sentence(tmp_path, monk
     assert done.exit_code == 1
 
 
-def test_seeds_and_rates_side_by_side_are_the_runs_one_by_one(data, tmp_path):
-    config = learning.TrainConfig(**BRIEF)
-    model = learning.ModelConfig(**SMALL)
-    source = dataset.source(data, batch_size=config.batch_size, window=model.window)
-    curves = learning.grid(source, model, config, seeds=(0, 5), learning_rates=(2e-3, 5e-4))
-    assert curves.metrics["validation_loss"].shape == (2, 2, 3)
-    alone = fit(
-        data,
-        dataclasses.replace(model, seed=5),
-        dataclasses.replace(config, seed=5, learning_rate=5e-4),
-        tmp_path / "alone",
-    )
-    a, b = (learning.models.split(m)[1] for m in (curves.model(1, 1), alone.model))
-    for name in a:
-        np.testing.assert_allclose(a[name], b[name], rtol=1e-3, atol=1e-6)
-    np.testing.assert_allclose(
-        curves.metrics["loss"][1, 1], [row["loss"] for row in alone.metrics], rtol=1e-3
-    )
-    assert float(np.ptp(curves.metrics["loss"][:, 0, 0])) > 0
-
-
-def test_seeds_side_by_side_refuse_a_loss_with_a_python_if_and_name_the_line(data):
-    @losses.register("branching_side_by_side")
-    def branching(predictions):
-        error = losses.masked_mse(predictions.prediction, predictions.target, predictions.weight)
-        return error if error < 1e6 else 0 * error
-
-    config = learning.TrainConfig(**BRIEF, loss="branching_side_by_side")
-    model = learning.ModelConfig(**SMALL)
-    source = dataset.source(data, batch_size=config.batch_size, window=model.window)
-    with pytest.raises(
-        ValueError, match=r"config: runs side by side .* if error < 1e6 .* fit one after another"
-    ):
-        learning.grid(source, model, config, seeds=(0,))
-
-
 def test_a_stochastic_model_can_be_asked_for_on_the_command_line(tmp_path):
+    (tmp_path / "dataset").mkdir()
     asked = ["train", str(tmp_path), "-p", 'model_options={"stochastic": "maybe"}']
     done = CliRunner().invoke(main, asked)
     assert "stochastic" in done.stderr

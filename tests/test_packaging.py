@@ -17,6 +17,7 @@ import types
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import psutil
 import pytest
 import yaml
@@ -427,6 +428,20 @@ def test_systems_are_listed_and_shown():
         assert part in out
 
 
+def test_a_plant_whose_unstable_mode_no_input_moves_is_shown_with_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setenv("LQRLAB_PLANTS", "")
+    monkeypatch.setattr(families, "FAMILIES", dict(families.FAMILIES))
+    monkeypatch.setattr(plant_files, "_entered", {"files": "", "packages": "none"})
+    for name, coupling in (("free", 0.0), ("bound", 1.0)):
+        file = tmp_path / f"{name}.toml"
+        file.write_text(f"[{name}]\nA = [[1.0, {coupling}], [0.0, -1.0]]\nB = [[0.0], [1.0]]\n")
+        # Popov, Belevitch and Hautus: the mode at +1 is moved where [A - I, B] has full rank
+        reached = np.linalg.matrix_rank([[0.0, coupling, 0.0], [0.0, -2.0, 1.0]]) == 2
+        _, out, _ = lqrlab_command("systems", name, "--plants", str(file))
+        assert "one unstable real mode" in out
+        assert ("There is no regulator" in out, "moved by no input" in out) == (not reached, not reached)
+
+
 def test_a_data_set_from_the_command_line(tmp_path):
     path = str(tmp_path / "set")
     small = ["-p", "families=pendulum", "-p", "variants=4", "-p", "trajectories=2", "-p", "num_steps=10"]
@@ -436,6 +451,10 @@ def test_a_data_set_from_the_command_line(tmp_path):
     code, out, _ = lqrlab_command("data", "verify", path)
     assert code == 0
     assert "4 variants and 8 trajectories" in out
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "dataset").symlink_to(path)
+    code, out, _ = lqrlab_command("data", "verify", str(tmp_path / "run"))  # a run means its data set
+    assert (code, f"{tmp_path / 'run' / 'dataset'}: 4 variants" in out) == (0, True)
     shard = next((tmp_path / "set").glob("*.h5"))
     shard.write_bytes(shard.read_bytes()[:-100])
     code, out, err = lqrlab_command("data", "verify", path)
@@ -537,7 +556,7 @@ def test_help_fits_one_screen_and_begins_with_what_matters():
     assert order[:5] == ["run", "report", "sweep", "systems", "doctor"]
     assert set(order) == {name for name, command in main.commands.items() if not command.hidden}
     sweep = CliRunner().invoke(main, ["sweep", "--help"]).stdout
-    assert "--executor" in sweep
+    assert "--scheduler" in sweep
 
 
 def test_the_doctor_finds_this_environment_well():

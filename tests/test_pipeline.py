@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import hashlib
 import io
 import json
 import os
@@ -26,7 +27,7 @@ import lqrlab
 from lqrlab import learning
 from lqrlab.systems import families
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session
+from lqrlab.workbench.runs import notebooks, pipeline, plant_copies, run_folder, session
 from lqrlab.workbench.runs import report as reports
 from lqrlab.workbench.runs.terminal import Progress
 
@@ -545,6 +546,44 @@ def test_a_deeper_notebook_runs_when_named_and_only_then(source, tmp_path):
         run(source, folder, only=["12_deepr"])
 
 
+def test_a_notebook_is_named_by_the_beginning_of_its_name(source):
+    write_notebook(source / "12_deeper.ipynb", RUN)
+    write_notebook(source / "12_deep.ipynb", RUN)
+    assert [nb.name for nb in notebooks.named(source, ["02", "01_f", "12_deep", "02_second.ipynb"])] == [
+        "02_second",
+        "01_first",
+        "12_deep",
+    ]
+    with pytest.raises(ValueError, match=r"no '12' in .*; 12_deep and 12_deeper begin so"):
+        notebooks.named(source, ["12"])
+    with pytest.raises(ValueError, match="there is no '' in"):
+        notebooks.named(source, [""])
+    values = notebooks.effective(notebooks.find(source), {}, {"02.rate": "3"})
+    assert (values["01_first"]["rate"], values["02_second"]["rate"]) == (0.5, 3.0)
+
+
+def test_the_notebook_that_is_named_is_the_one_that_is_blamed(source, tmp_path):
+    path = write_notebook(source / "12_deeper.ipynb", RUN + "rate: float = 1.0\nmine: int = 2")
+    content = json.loads(path.read_text())
+    content["metadata"]["lqrlab"] = {"needs": []}
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"^12_deeper\.rate: expected a finite number"):
+        run(source, tmp_path / "run", {"rate": "fast"}, only=["12"])
+    with pytest.raises(
+        ValueError, match=r"^amount: no notebook has a parameter of this name; there are mine, rate"
+    ):
+        run(
+            source, tmp_path / "run", {"amount": "2"}, only=["12"]
+        )  # only 01_first has it, which does not run
+    with pytest.raises(ValueError, match=r"^01_first\.amount"):
+        run(source, tmp_path / "run", {"amount": "x"}, only=["02"])  # which reads what 01_first makes
+
+
+def test_a_name_that_is_quite_another_is_not_suggested():
+    assert notebooks.near("nonsense", ["noise", "spread"]) == "; there are noise, spread"
+    assert notebooks.near("nois", ["noise", "spread"]) == "; did you mean noise?"
+
+
 def test_fresh_removes_only_what_the_record_lists(tmp_path):
     def make(*names):
         for name in names:
@@ -672,6 +711,18 @@ def test_a_notebook_opened_by_a_person_finds_the_latest_run_and_names_the_others
     assert session.begin("01_first", "latest") == opened / "default"
 
 
+@pytest.mark.parametrize("headless", ["", "1"])
+def test_the_latest_run_is_the_newest_that_has_what_is_read(opened, monkeypatch, capsys, headless):
+    """As plain ``papermill 04`` after ``lqrlab run``, with a newer data set next to it that nobody trained on."""
+    if headless:
+        monkeypatch.setenv("LQRLAB_HEADLESS", headless)
+    (opened / "quick" / "checkpoints").mkdir()
+    assert session.begin("03", "latest", reads="dataset") == opened / "tiny"
+    assert session.begin("04", "latest", reads=("dataset", "checkpoints")) == opened / "quick"
+    shown = capsys.readouterr().out
+    assert 'run = "data/runs/quick", the latest run that has dataset and checkpoints' in shown
+
+
 def test_a_notebook_takes_a_file_of_plants_relative_to_the_project(opened, monkeypatch, capsys):
     (opened.parents[1] / "mine.toml").write_text("[slide]\nA = [[0]]\nB = [[1]]\n")
     monkeypatch.setenv("LQRLAB_PLANTS", "")
@@ -679,9 +730,43 @@ def test_a_notebook_takes_a_file_of_plants_relative_to_the_project(opened, monke
     folder = session.begin("01_first", "latest", plants="mine.toml")
     assert "plants of mine.toml: slide" in capsys.readouterr().out
     assert "slide" in families.FAMILIES
+    original = (opened.parents[1] / "mine.toml").read_bytes()
     run_folder.begin(folder / "run.json")
     for record in (session.finish("01_first", folder, {}), folder / "run.json"):
-        assert json.loads(record.read_text())["plants"] == [str(opened.parents[1] / "mine.toml")]
+        (entry,) = json.loads(record.read_text())["plants"]
+        assert entry["sha256"] == hashlib.sha256(original).hexdigest()
+        assert (folder / entry["file"]).read_bytes() == original
+        assert str(opened.parents[1]) not in record.read_text()
+    assert plant_copies.names(run_folder.read(folder / "run.json")) == ["mine.toml"]
+    assert plant_copies.names({"plants": ["/home/me/mine.toml"]}) == ["mine.toml"]  # of an earlier version
+
+
+def test_a_file_of_plants_is_kept_with_the_files_that_it_names(tmp_path, monkeypatch):
+    """A table names a robot, which names a mesh in its meshdir: all are copied, and results are of them."""
+    source, run = tmp_path / "source", tmp_path / "run"
+    files = {
+        "mine.toml": '[lever]\nfile = "robots/lever.xml"\n',
+        "robots/lever.xml": '<mujoco><compiler meshdir="shapes"/><mesh file="arm.stl"/><mesh file="../../x.stl"/>'
+        '<a b="key" c=".hidden/key.json"/></mujoco>',
+        "robots/shapes/arm.stl": "solid",
+        "robots/other.xml": "not named",
+        "robots/key": "a secret",
+        "robots/.hidden/key.json": "another",
+    }
+    for name, text in files.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(text)
+    (tmp_path / "x.stl").write_text("outside")
+    monkeypatch.setenv("LQRLAB_PLANTS", str(source / "mine.toml"))
+    (entry,) = plant_copies.keep(run)
+    kept = {p.relative_to((run / entry["file"]).parent).as_posix() for p in run.rglob("*") if p.is_file()}
+    assert kept == set(list(files)[:3])
+    before = plant_copies.checksum(source / "mine.toml")
+    assert plant_copies.checksum(run / entry["file"]) == before  # what the copy gives is up to date too
+    (source / "robots" / "shapes" / "arm.stl").write_text("liquid")
+    assert plant_copies.checksum(source / "mine.toml") != before
+    plant_copies.keep(run)
+    assert (run / entry["file"]).with_name("robots").joinpath("shapes", "arm.stl").read_text() == "solid"
 
 
 def test_a_new_folder_of_a_person_reads_the_data_of_the_latest_run(opened, capsys):
@@ -721,6 +806,33 @@ def test_a_person_who_looks_at_a_run_does_not_replace_its_results(opened, monkey
     session.finish("01_first", folder, {"a": 2})
     assert numbers(folder, "01_first") == {"a": 1}
     assert "is of lqrlab run and stays" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("headless", ["", "1"])
+def test_a_look_at_a_finished_run_writes_its_files_elsewhere(opened, monkeypatch, headless):
+    """A person in JupyterLab with 200 variants for 80, and plain papermill: figures stay those of the numbers."""
+    folder = opened / "tiny"
+
+    def notebook():
+        session.begin("01_first", folder)
+        place = session.output("01_first", folder)
+        place.mkdir(exist_ok=True)
+        (place / "figure.svg").write_text("80" if place == folder else "200")
+        session.finish("01_first", folder, {})
+
+    monkeypatch.setenv("LQRLAB_FINGERPRINT", "abc")
+    notebook()
+    before = listing(folder)
+    monkeypatch.delenv("LQRLAB_FINGERPRINT")
+    if headless:
+        monkeypatch.setenv("LQRLAB_HEADLESS", headless)
+    notebook()
+    after = listing(folder)
+    assert {path: after[path] for path in before} == before
+    assert {p.relative_to(folder).as_posix() for p in after.keys() - before.keys()} == {
+        "by_hand",
+        "by_hand/figure.svg",
+    }
 
 
 def test_a_dry_run_says_what_is_kept(again, tmp_path):

@@ -3,12 +3,16 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from urllib.parse import unquote
 
+import distributed
 import pandas as pd
+import psutil
 import pytest
 from bs4 import BeautifulSoup
 from click.testing import CliRunner
@@ -17,6 +21,7 @@ from toys import BEGIN, write_notebook
 from lqrlab.workbench.cli import main
 from lqrlab.workbench.runs import (
     comparison,
+    points,
     report,
     run_folder,
     sweep,
@@ -30,7 +35,10 @@ fate: str = 'well'  # what it meets with
 rate: float = 0.5  # step [1/s]
 depth: int = 2  # blocks
 shout: bool = False
-names: list[str] = ['a']"""
+names: list[str] = ['a']
+family: str = 'pendulum'
+device: str = 'cpu'
+limit: float | None = 1.0"""
 FATES = """import signal
 log(fate)
 bad = (folder.parents[2] / 'bad').exists()
@@ -141,6 +149,39 @@ def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
         sweep.sweep(asked, stream)
 
 
+@pytest.mark.matrix
+def test_a_run_on_somebodys_scheduler_ends_with_its_sweep(toy, tmp_path):
+    """Ctrl-C at the command: the notebook that a worker executes ends within seconds, and its record says so."""
+    write_notebook(toy, PARAMETERS, BEGIN, "log('begun')\ntime.sleep(600)", END)
+    folder = tmp_path / "sweep"
+    line = [sys.executable, "-c", INTERRUPTED, "sweep", str(toy), "-p", "rate=1", "--folder", str(folder)]
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster:
+        sweeping = subprocess.Popen([*line, "--scheduler", cluster.scheduler_address], stderr=subprocess.PIPE)
+        (log,) = until(lambda: list(folder.glob("runs/*/log")))
+        sweeping.send_signal(signal.SIGINT)
+        assert b"stopped; the same command resumes it" in sweeping.communicate(timeout=30)[1]
+        record = log.with_name("run.json")
+        until(lambda: json.loads(record.read_text())["status"] == "stopped")
+        assert "Stopped: its sweep was stopped" in json.loads(record.read_text())["error"]
+        workers = psutil.Process().children(recursive=True)
+        assert not [p for p in workers if "ipykernel_launcher" in p.cmdline()]
+    assert comparison.table(folder)["status"].tolist() == ["stopped"]
+
+
+INTERRUPTED = (
+    "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"  # what runs in the
+    "from lqrlab.workbench.cli import main\nmain(sys.argv[1:])"  # background is deaf
+)
+
+
+def until(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+    return found
+
+
 @pytest.mark.parametrize(
     ("given", "kwargs", "expected"),
     [
@@ -148,6 +189,7 @@ def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
         ({"01_toy.rate": "1,1.0", "depth": "3"}, {}, [(1.0, 3)]),  # the same point once
         ({"depth": "4"}, {"rows": [{"rate": "1"}, {"rate": 2}]}, [(1.0, 4), (2.0, 4)]),
         ({"names": '["a","b"],["c"]'}, {}, [(["a", "b"],), (["c"],)]),
+        ({"01.depth": "3"}, {}, [(3,)]),  # the beginning of the notebook's name
     ],
 )
 def test_points_of_grids_and_lists(toy, given, kwargs, expected):
@@ -155,21 +197,27 @@ def test_points_of_grids_and_lists(toy, given, kwargs, expected):
     assert [tuple(point.given.values()) for point in made] == expected
 
 
+def test_null_in_a_list_is_a_value_where_there_may_be_none(toy, tmp_path):
+    (tmp_path / "list.json").write_text('[{"limit": null}, {"limit": 2}]')
+    rows = points.read_list(tmp_path / "list.json")
+    assert [p.values["limit"] for p in sweep_plan.planned(Sweep(toy, rows=rows)).points] == [None, 2.0]
+
+
 def test_random_points_are_within_and_go_on(toy):
-    def points(num, seed=3, **more):
+    def drawn(num, seed=3, **more):
         given = {"rate": "1e-4:1e-1:log", "depth": "1:3", "shout": "true,false"} | more
         plan = sweep_plan.planned(Sweep(toy, given, num_random=num, seed=seed))
         return [point.given for point in plan.points]
 
-    many = points(400)
-    assert points(50) == many[:50]
-    assert points(50, seed=4) != many[:50]
+    many = drawn(400)
+    assert drawn(50) == many[:50]
+    assert drawn(50, seed=4) != many[:50]
     rates = pd.Series([p["rate"] for p in many])
     assert rates.between(1e-4, 1e-1).all()
     assert abs((rates < 10**-2.5).mean() - 0.5) < 0.1  # the middle of the decades
     assert {p["depth"] for p in many} == {1, 2, 3}
     assert {p["shout"] for p in many} == {True, False}
-    assert list(points(1, names="a,b")[0].items())[:3] == list(many[0].items())
+    assert list(drawn(1, names="a,b")[0].items())[:3] == list(many[0].items())
 
 
 @pytest.mark.parametrize(
@@ -183,10 +231,22 @@ def test_random_points_are_within_and_go_on(toy):
         (["--list", "LIST"], "01_toy.depth (blocks): expected a whole number, but found 'x'"),
         (["-p", "rate=1", "--time-limit", "0"], "--time-limit: expected seconds above 0"),
         (["-p", "rate=1", "--profile", "tyo"], "profile: there is no 'tyo'"),
+        (
+            ["--list", '[{"family": "pendlum"}]'],
+            "01_toy.family: no plant is called 'pendlum'; did you mean pendulum",
+        ),
+        (["--list", '[{"device": "tpu"}]'], "01_toy.device: 'tpu' is not on this machine"),
+        (
+            ["--list", '[{"rate": 1}, {"rate": null}]'],
+            "01_toy.rate (step [1/s]): expected a finite number, but found None",
+        ),
     ],
 )
 def test_wrong_points_are_refused_before_anything_starts(toy, tmp_path, args, message):
     (tmp_path / "list.csv").write_text("rate,depth\n1,2\n2,x\n")
+    if args[-1].startswith("["):
+        (tmp_path / "list.json").write_text(args[-1])
+        args = [*args[:-1], str(tmp_path / "list.json")]
     args = [str(tmp_path / "list.csv") if a == "LIST" else a for a in args]
     done = CliRunner().invoke(main, ["sweep", str(toy), *args])
     assert done.exit_code == 2
@@ -245,6 +305,24 @@ def test_completion_does_not_wait_for_jax():
     code += "print(sorted({'jax', 'numpy', 'papermill'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | env)
     assert done.stdout == "plain,learning_rate=\n[]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sweep cartpole -p mass=1",
+        "sweep 03_training -p lerning_rate=1",
+        "report nowhere",
+        "train nowhere",
+        "train nowhere -p kindd=3",
+        "run 10 -p nonsense=3",
+    ],
+)
+def test_what_is_misspelt_is_refused_before_a_second_of_imports(line):
+    code = "import sys; from lqrlab.workbench.cli import main\ntry: main(sys.argv[1:])\nexcept SystemExit as end: "
+    code += "print(end.code, sorted({'jax', 'nbconvert', 'pandas', 'papermill'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code, *line.split()], capture_output=True, text=True)
+    assert done.stdout == "2 []\n", done.stdout + done.stderr
 
 
 def test_damaged_lines_of_numbers_are_points_that_are_missing(tmp_path):

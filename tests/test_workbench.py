@@ -107,6 +107,21 @@ def test_gaps_mark_what_diverged():
     plt.close(figure)
 
 
+@pytest.mark.parametrize("worst", [10.0, 99.0, 3e4])
+def test_infinity_stands_outside_of_the_numbered_axis(worst):
+    figure = plots.gaps({"network": {"pendulum": np.array([1.0, worst, np.inf])}})
+    (axis,) = figure.axes
+    at = np.sort(axis.collections[0].get_offsets()[:, 0])
+    marks = dict(zip([label.get_text() for label in axis.get_xticklabels()], axis.get_xticks()))
+    assert at[-1] == marks.pop("∞")
+    numbers = {float(text): place for text, place in marks.items()}
+    assert numbers == {value: value for value in numbers}
+    ends = axis.spines["bottom"].get_bounds()[1]
+    assert worst <= ends == max(numbers) < at[-1] / 3
+    assert not len(axis.get_xticks(minor=True))
+    plt.close(figure)
+
+
 def test_a_table_of_scores_is_the_scores():
     ratio = jnp.array([[1.0, 1.1], [1.2, 1.3], [3.0, jnp.inf]])
     score = evaluation.Score(ratio, jnp.isinf(ratio), jnp.zeros_like(ratio))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jax import Array
 
 T = TypeVar("T")
+_ALIKE = 0.66  # at least two letters in three are the same: "nonsense" is no "noise" misspelt
 
 
 def traced(*args: object) -> bool:
@@ -174,5 +175,5 @@ def choice(name: str, value: T, allowed: Iterable[object], what: str = "one of")
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
     """``"; did you mean cart_pole?"``, or nothing where no known name is near."""
-    near = difflib.get_close_matches(str(name), [str(k) for k in known], n=3)
+    near = difflib.get_close_matches(str(name), [str(k) for k in known], n=3, cutoff=_ALIKE)
     return f"; did you mean {' or '.join(near)}?" if near else ""

@@ -153,7 +153,7 @@ def _wrong(entry: Record, config: DataConfig) -> Iterator[str]:
     reasons = entry["left_out"]
     if not (
         isinstance(reasons, dict)
-        and reasons.keys() <= REASONS.keys()
+        and reasons.keys() == REASONS.keys()
         and all(type(number) is int and number >= 0 for number in reasons.values())
     ):
         yield f"left_out: expected a count for each reason, but found {reasons!r:.100}"

@@ -10,7 +10,6 @@ from lqrlab.learning.gains import repair
 from lqrlab.learning.network_policy import NetworkPolicy, policy
 from lqrlab.learning.recovery import Recovery, RecoveryConfig, train_recovery
 from lqrlab.learning.recovery_policy import RecoveryPolicy
-from lqrlab.learning.seed_grid import Curves, grid
 from lqrlab.learning.train_config import ModelConfig, TrainConfig
 from lqrlab.learning.training_step import TrainState, learning_rate, objective, optimizer, train_step
 from lqrlab.learning.weight_files import card, pretrained
@@ -18,7 +17,6 @@ from lqrlab.learning.weight_files import card, pretrained
 __all__ = [
     "AdaptivePolicy",
     "Certificate",
-    "Curves",
     "Families",
     "Fit",
     "ModelConfig",
@@ -41,7 +39,6 @@ __all__ = [
     "families",
     "fit",
     "gains",
-    "grid",
     "learning_rate",
     "load",
     "losses",

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import importlib.metadata
 import json
+import math
 import shutil
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import click
 import lqrlab
 from lqrlab.workbench.cli import data_commands, doctor, options
 from lqrlab.workbench.cli.options import PATH, as_json, complete
-from lqrlab.workbench.runs import notebooks, pipeline
+from lqrlab.workbench.runs import notebooks, pipeline, run_folder
 
 if TYPE_CHECKING:
     from lqrlab.systems import Plant
@@ -135,12 +136,6 @@ def run(profile: str, folder: Path | None, overrides: dict[str, str], **kwargs: 
     help="Folder of the run whose data set (checkpoints, …) is used.  [default: data/runs/PROFILE]",
 )
 @options.folder("Of the sweep.  [default: data/sweeps/NOTEBOOK]")
-@click.option(
-    "--executor",
-    type=click.Choice(["notebooks", "vmap"]),
-    default="notebooks",
-    help="A notebook a point (default), or trainings in one program; a plant's points always are.",
-)
 @click.option("--workers", type=click.IntRange(1), help="Runs at a time.  [default: half the cores]")
 @click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
 @click.option("--time-limit", type=float, metavar="SECONDS", help="Of each run.")
@@ -182,12 +177,15 @@ def report(folder: Path | None, show: bool) -> None:
     HTML files that open offline; FOLDER/report/index.html is the front page. Without FOLDER: data/index.html,
     the index of all runs and sweeps.
     """
-    from lqrlab.workbench.runs import comparison, report, run_folder
+    swept = folder is not None and (folder / run_folder.SWEEP).exists()
+    if folder is not None and not swept:
+        run_folder.require_record(folder)
+    from lqrlab.workbench.runs import comparison, report
 
     if folder is None:
         index = report.index(pipeline.find_source().parent / "data")
     else:
-        index = (comparison if (folder / run_folder.SWEEP).exists() else report).write(folder)
+        index = (comparison if swept else report).write(folder)
     click.echo(index)
     if show:
         click.launch(index.resolve().as_uri())
@@ -223,7 +221,7 @@ def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     Of one plant, by its name or from a file (a robot's, or of lqrlab identify): its size, source, parameters, signals
     and open-loop modes in words.
     """
-    from lqrlab import compute, systems
+    from lqrlab import compute, control, systems
     from lqrlab.workbench.runs.terminal import table
 
     compute.setup()
@@ -243,10 +241,15 @@ def systems(name: str | None, file: Path | None, as_json: bool) -> None:
     else:
         from lqrlab.workbench.figures import plant_card
 
-        card = plant_card.card(options.plant(name), equations=False)
+        card = plant_card.card(plant := options.plant(name), equations=False)
         lines = [f"{card.name}: {card.title}", *(f"{label}: {words}" for label, words in card.facts.items())]
         lines += ["\n" + table(rows, head) for head, rows in card.tables.values()]
         lines += ["\nopen-loop poles in words:", *(f"  {words}" for words in card.modes)]
+        found = control.diagnose(*plant.matrices(), *plant.weights())
+        if not math.isfinite(
+            found.residual
+        ):  # a plant of the catalogue has a regulator, one of a file may have none
+            lines += ["\nwarning:", *(f"  {words}" for words in found.sentences)]
         click.echo("\n".join(lines))
 
 

@@ -74,7 +74,9 @@ def generate(
 @data.command()
 @click.argument("path", type=PATH)
 def verify(path: Path) -> None:
-    """Check the data set in PATH: checksums, counts, split, consistency of its numbers."""
+    """Check the data set in PATH, or in PATH/dataset of a run: checksums, counts, split, consistency of its numbers."""
+    if not (path / "manifest.json").exists() and (path / "dataset").is_dir():
+        path = path / "dataset"
     from lqrlab import compute, dataset
 
     compute.setup()
@@ -96,17 +98,22 @@ def train(folder: Path, profile: str, overrides: dict[str, str], processes: int,
     Several tasks of a Slurm step find each other: srun lqrlab train FOLDER. The same command resumes an interrupted
     training; lqrlab run 03_training --folder FOLDER then shows what was trained.
     """
+    source = pipeline.find_source(source)
+    chain, given = notebooks.named(source, ("03_training",)), notebooks.read_profile(source, profile)
+    given = {name: values for name, values in given.items() if name == "03_training"}
+    values: dict[str, Any] = dict(notebooks.effective(chain, given, overrides)["03_training"])
+    values["train_options"] = {"checkpoint_every": 5 * values["report_every"]} | values["train_options"]
+    if not (folder / "dataset").is_dir():
+        raise ValueError(
+            f"{folder}: expected a folder with a data set, but found no {folder / 'dataset'}; "
+            f"lqrlab run 02_data_generation --folder {folder} makes one"
+        )
     from lqrlab import compute, dataset, learning
 
     if processes > 1 and not compute.grouped():
         sys.exit(compute.start([sys.executable, "-m", "lqrlab.workbench", *sys.argv[1:]], processes))
     compute.setup()
     compute.join()
-    source = pipeline.find_source(source)
-    chain, given = notebooks.named(source, ("03_training",)), notebooks.read_profile(source, profile)
-    given = {name: values for name, values in given.items() if name == "03_training"}
-    values: dict[str, Any] = dict(notebooks.effective(chain, given, overrides)["03_training"])
-    values["train_options"] = {"checkpoint_every": 5 * values["report_every"]} | values["train_options"]
 
     def line(row: dict[str, float]) -> None:
         shown = ("step", "loss", "validation_loss", "validation_efficiency", "windows_per_second")

@@ -44,7 +44,7 @@ def _rows(names: Iterable[str]) -> tuple[Figure, Axes, Axes]:
     labels = [name.replace("_", " ") for name in names]
     figure, (left, right) = plots.grid(2, 2, 0.9 + 0.24 * len(labels), sharey=True)
     left.set_yticks(range(len(labels)), labels)
-    left.invert_yaxis()
+    left.set_ylim(len(labels) - 0.4, -0.6)
     for axis in (left, right):
         axis.grid(axis="y", visible=False)
     return figure, left, right
@@ -83,7 +83,7 @@ def spectra(data: dataset.Dataset) -> Figure:
     """Speed and damping of each family's plants: eigenvalues of A, and of A − BK sampled."""
     names = list(dict.fromkeys(s["family"] for s in data.shards if s["variants"]))
     figure, left, right = _rows(names)
-    look: dict[str, Any] = {"ls": "none", "marker": ".", "ms": 3, "mew": 0}
+    look: dict[str, Any] = {"ls": "none", "marker": ".", "ms": 4.5, "mew": 0}
     for row, name in enumerate(names):
         poles, (A, B) = np.linalg.eigvals(data.column("A", None, name)), _sampled(data, name)
         fastest = np.abs(poles).max(axis=1)
@@ -137,8 +137,9 @@ FIGURES = {
 """Each figure, and the words that stand for it."""
 
 
-def write(data: dataset.Dataset) -> Path:
-    """``card.html``, next to the manifest: the words of ``card.md`` and the figures, one file to open or mail."""
+def write(data: dataset.Dataset, folder: Path | None = None) -> Path:
+    """``card.html``, the words of ``card.md`` and the figures, one file to open or mail: in a folder that is there or
+    can be made, by default next to the manifest."""
     from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
     words = MarkdownWithMath(renderer=IPythonRenderer(escape=True)).render(dataset.card.write(data))
@@ -149,4 +150,6 @@ def write(data: dataset.Dataset) -> Path:
         image = f'<img alt="{alt}" src="data:image/png;base64,{picture}">'
         body += f"<figure>{image}<figcaption>{alt}.</figcaption></figure>"
     style = f"<style>{svg.stylesheet('data_card.css')}</style>"
-    return write_page(data.path / "card.html", "Data card", body, style)
+    folder = folder or data.path
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_page(folder / "card.html", "Data card", body, style)

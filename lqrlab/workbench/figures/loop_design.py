@@ -217,21 +217,21 @@ def limit_words(limit: float) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LoopDesign:
-    """The optimum of the linear plant at a setting, and the loop as it is built."""
+    """The optimum of the linear plant at a setting, and the loop as implemented."""
 
     A: Float[np.ndarray, "wide wide"]  # sampled plant, extended by the inputs on their way
     B: Float[np.ndarray, "wide m"]
     K: Float[np.ndarray, "m wide"]  # its gain
-    poles: Poles  # of the loop as built
+    poles: Poles  # of the loop as implemented
     optimal_poles: Poles  # of the optimum, without delay
     best: Trajectory  # of the optimum on the linear plant, at ticks, charged by the weights chosen
-    built: Trajectory  # of the loop as built on the nonlinear plant, likewise
+    built: Trajectory  # of the loop as implemented on the nonlinear plant, likewise
     cost: float  # the optimum's x0ᵀPx0
     in_plant_weights: float  # excess cost of the optimal gain in the plant's own weights, from x0, relative
 
 
 def design(setting: LoopSetting) -> LoopDesign:
-    """Design for a setting and run both loops: the optimum of the linear plant, and the loop as it is built.
+    """Design for a setting and run both loops: the optimum of the linear plant, and the loop as implemented.
 
     Raises:
         ValueError: there is no optimum, in control terms.

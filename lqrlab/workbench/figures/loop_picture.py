@@ -1,4 +1,4 @@
-"""The picture of a regulator and its loop as built, with the words above it; or one of the figures of its loop."""
+"""The picture of a regulator and its loop as implemented, with the words above it; or a figure of its loop."""
 
 import base64
 import html
@@ -27,6 +27,8 @@ from lqrlab.workbench.figures.loop_design import (
 from lqrlab.workbench.figures.svg import DASHES, Stroke
 
 _WIDTH = 860.0  # of the card [px]
+LOOPS = ("linear LQR", "implemented")
+"""The two loops that are drawn: the optimum on the linear model, and its gain on the plant."""
 
 
 def picture(setting: LoopSetting) -> svg.Picture:
@@ -38,16 +40,16 @@ def picture(setting: LoopSetting) -> svg.Picture:
     if setting.view != OVERVIEW:
         alt = f"{plant.title}: {setting.view} of the loop, {sampled}"
         return svg.Picture(_embedded(VIEWS[setting.view](setting, result), alt), alt, said)
-    runs = {"optimal": result.best, "as built": result.built}
+    runs = dict(zip(LOOPS, (result.best, result.built)))
     signals = charts.channels(plant)
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, lead=1, named=True)
-    poles = {"optimal": result.optimal_poles, "as built": result.poles}
+    poles = dict(zip(LOOPS, (result.optimal_poles, result.poles)))
     body = traces + _cost_so_far(result, (0, bottom + 6, 370, 200))
     body += _nyquist(setting, result, margins, (390, bottom + 6, 225, 200))
     body += charts.pole_map((635, bottom + 6, 225, 200), poles)
     alt = (
         f"{plant.title}: states, inputs, cost so far, Nyquist curve and poles of the optimum on the linear model "
-        f"and of the loop as built, {sampled}"
+        f"and of the loop as implemented, {sampled}"
     )
     return svg.Picture(svg.document(body, _WIDTH + 8, bottom + 214, alt), alt, said)
 
@@ -56,7 +58,7 @@ def _cost_so_far(result: LoopDesign, at: Rectangle) -> str:
     """Cost so far of both loops; the optimum as a line across."""
     runs, looks, ts = (
         (result.best, result.built),
-        svg.strokes(("optimal", "as built")).values(),
+        svg.strokes(LOOPS).values(),
         result.best.ts,
     )
     curves = [(ts, np.concatenate([[0.0], np.cumsum(run.costs)]), look) for run, look in zip(runs, looks)]

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -134,7 +135,7 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
                 _bands(axis, ts, values, channel.held, look)
                 values = np.median(values, axis=0)
             axis.plot(ts, values, drawstyle="steps-post" if channel.held else "default", **look)
-        axis.set_ylabel(channel.signal.label.replace(" [", "\n["))
+        axis.set_ylabel("\n".join(_lines(channel.signal.label)))
     for axis in axes[-3:]:
         axis.set_xlabel("time [s]")
         axis.xaxis.set_tick_params(labelbottom=True)
@@ -143,6 +144,12 @@ def responses(plant: Plant, runs: Mapping[str, Trajectory], title: str = "") -> 
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=10)
     return figure
+
+
+def _lines(label: str) -> list[str]:
+    """A signal's name in lines that are no longer than a small axis is high, and its unit."""
+    name, _, unit = label.partition(" [")
+    return [*textwrap.wrap(name, 14, break_long_words=False), f"[{unit}"]
 
 
 def _bands(
@@ -164,7 +171,7 @@ def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figu
 
     Args:
         scores: policy → family → excess cost in percent, any shape; inf marks a loop that diverged and is
-            drawn at the right edge, with the share of such loops.
+            drawn at ∞, outside of the numbered axis, with the share of such loops.
         title: above the axis.
     """
     style()
@@ -173,7 +180,8 @@ def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figu
     figure, axis = plt.subplots(figsize=(_WIDTH, 0.8 + 0.5 * len(families)))
     finite = [v[np.isfinite(v)] for by in scores.values() for v in map(np.asarray, by.values())]
     high = max((float(v.max(initial=floor)) for v in finite), default=1.0)
-    edge = 10 ** (np.ceil(np.log10(max(high, 100.0))) + 0.5)
+    last = np.ceil(np.log10(max(high, 100.0)))  # the numbered axis ends at this power of ten
+    end, infinite = 10**last, 10 ** (last + 0.7)
     rng = np.random.default_rng(0)
     for k, ((label, by_family), colour) in enumerate(zip(scores.items(), palette(scores))):
         for row, family in enumerate(families):
@@ -181,7 +189,7 @@ def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figu
             diverged = ~np.isfinite(values)
             y = row + 0.7 * ((k + 0.5) / len(scores) - 0.5)
             jitter = 0.1 * (rng.random(values.size) - 0.5)
-            shown = np.clip(np.where(diverged, edge, values), floor, edge)
+            shown = np.where(diverged, infinite, np.clip(values, floor, end))
             name = None if row else label
             axis.scatter(shown, y + jitter, s=6, alpha=0.6, color=colour, lw=0, label=name)
             median = np.quantile(values, 0.5, method="higher")
@@ -190,11 +198,16 @@ def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figu
             if diverged.any():
                 share = f"{100 * diverged.mean():.0f} % diverged"
                 share += "" if np.isfinite(median) else ", median ∞"
-                axis.text(edge * 1.25, y, share, color=colour, va="center", fontsize=7)
+                axis.text(infinite * 1.25, y, share, color=colour, va="center", fontsize=7)
     optimum: dict[str, Any] = {"color": COLOURS["optimal"], "lw": 3, "label": "optimum: 0, at the left edge"}
     axis.plot([floor * 0.8] * 2, [0, 1], transform=axis.get_xaxis_transform(), clip_on=False, **optimum)
-    axis.set(xscale="log", xlim=(floor * 0.8, edge * 10), ylim=(len(families) - 0.4, -0.6))
-    axis.set_xlabel("cost above the optimum [%]   (bar: median; right edge: diverged)")
+    axis.set(xscale="log", xlim=(floor * 0.8, infinite * 10), ylim=(len(families) - 0.4, -0.6))
+    decades = 10.0 ** np.arange(np.log10(floor), last + 1)
+    axis.set_xticks([*decades, infinite], [*(f"{d:g}" for d in decades), "∞"])
+    axis.minorticks_off()
+    axis.spines["bottom"].set_bounds(floor * 0.8, end)
+    axis.axvspan(10 ** (last + 0.35), infinite * 10, color="#999999", alpha=0.1, lw=0)
+    axis.set_xlabel("cost above the optimum [%]   (bar: median; ∞: does not converge)")
     axis.set_yticks(range(len(families)), [f.replace("_", " ") for f in families])
     axis.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, fontsize=8, markerscale=2.5)
     if title:

@@ -96,14 +96,14 @@ def folded(styler: Styler, what: str) -> HTML:
 
 
 def training(rows: Sequence[Mapping[str, float]]) -> pd.DataFrame:
-    """One row a line of ``metrics.jsonl``: step, losses, what unseen variants' loops waste, how many diverge."""
+    """One row a line of ``metrics.jsonl``: step, losses, 1 − efficiency of unseen variants' loops, how many diverge."""
     log = pd.DataFrame(list(rows))
     columns = {
         "step": log["step"].astype(float),
         "loss": log["loss"],
         "imitation": log.get("imitation", log["loss"]),
         "validation": log["validation_loss"],
-        "cost wasted [%]": 100 * (1 - log["validation_efficiency"]),
+        "1 − efficiency [%]": 100 * (1 - log["validation_efficiency"]),
         "loops diverged [%]": 100 * log["validation_diverged"],
     }
     return pd.DataFrame(columns)

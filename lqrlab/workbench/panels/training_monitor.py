@@ -20,7 +20,7 @@ from lqrlab.workbench.runs.session import headless
 _WIDTH, _TALL = 860.0, 190.0
 _CHARTS = (  # label, floor, name → column
     ("loss [1]", 1e-12, {"loss": "loss", "imitation": "imitation", "unseen": "validation"}),
-    ("share [%]", 1e-3, {name: f"{name} [%]" for name in ("cost wasted", "loops diverged")}),
+    ("share [%]", 1e-3, {name: f"{name} [%]" for name in ("1 − efficiency", "loops diverged")}),
 )
 Row = learning.metrics.Row
 """A line of ``metrics.jsonl``."""
@@ -51,18 +51,19 @@ def _waiting(run: Path) -> str:
 def picture(rows: Sequence[Row], total: int | None = None) -> Picture:
     """Loss and closed-loop score over steps, with the words above it."""
     log = tables.training(rows)
-    last, best = log.iloc[-1], log.loc[log["cost wasted [%]"].idxmin()]
+    last, best = log.iloc[-1], log.loc[log["1 − efficiency [%]"].idxmin()]
     x, wide, body = (0.0, max(float(total or 0), last["step"], 1.0)), (_WIDTH - 10) / 2, ""
     for k, (label, floor, columns) in enumerate(_CHARTS):
         at, curves = (k * (wide + 10), 0.0, wide, _TALL), {n: log[c].to_numpy() for n, c in columns.items()}
         labels = ("step", label)
         body += charts.logarithmic(at, log["step"].to_numpy(), curves, labels, x=x, floor=floor, named=True)
-    alt = f"Training and validation loss, and closed-loop waste, over {last['step']:.0f} steps"
+    alt = f"Training and validation loss, and 1 − efficiency of closed loops, over {last['step']:.0f} steps"
     pace = rows[-1].get("windows_per_second", float("nan"))
+    now, most = (100 - row["1 − efficiency [%]"] for row in (last, best))
     words = (
         f"Step {last['step']:,.0f}{f' of {total}' if total else ''}: loss {last['loss']:.4g}; loops of unseen "
-        f"variants waste {last['cost wasted [%]']:.3g} % of what they pay, {last['loops diverged [%]']:.3g} % diverge. "
-        f"Best so far: {best['cost wasted [%]']:.3g} % at step {best['step']:,.0f}, which is kept. "
+        f"variants have efficiency {now:.4g} %, {last['loops diverged [%]']:.3g} % diverge. "
+        f"Best so far: {most:.4g} % at step {best['step']:,.0f}, which is kept. "
         f"{pace:,.0f} windows/s."
     )
     return Picture(svg.document(body, _WIDTH, _TALL + 8, alt), alt, words)

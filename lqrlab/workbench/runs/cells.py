@@ -166,7 +166,6 @@ def clean(body: str) -> tuple[list[str], str]:
             tag.replace_with(f"[{tag.get('alt') or 'picture'}: not part of this file]")
     for image in soup.find_all("img"):
         image["alt"] = image.get("alt") or "Picture"
-        image["decoding"] = "async"
     for link in soup.select('a[href*=".ipynb"]'):
         link["href"] = re.sub(r"^(?!\w+:)(?:.*/)?([\w-]+)\.ipynb", r"\1.html", str(link["href"]))
     for table in soup.find_all("table"):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lqrlab.compute.files import read_rows, write_atomic
-from lqrlab.workbench.runs import run_folder, session
+from lqrlab.workbench.runs import plant_copies, run_folder, session
 from lqrlab.workbench.runs.notebooks import Values
 from lqrlab.workbench.runs.run_folder import Record
 from lqrlab.workbench.runs.terminal import cell, clock
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 NUMBERS = "numbers.jsonl"
-"""The numbers of each point of a sweep that was one program, a line each."""
+"""The numbers of each point of a sweep over a plant, a line each."""
 SHOWN = 60  # rows on the page; all are in the files next to it
 _LAST = ("seconds", "device", "error")
 _MOST_BYTES = 1 << 32  # ten million points
@@ -29,6 +29,11 @@ def read_numbers(folder: Path) -> dict[str, Values]:
     return {row.pop("fingerprint"): row for row in good}
 
 
+def _in_one_file(record: Record) -> bool:
+    """True where the numbers of all points are in one file: a plant's, and trainings of earlier versions."""
+    return record["kind"] == "plant" or record.get("executor") == "vmap"
+
+
 def table(folder: str | Path) -> "DataFrame":
     """One row a run: status, parameters, numbers, time taken, error; a ``ValueError`` if it is no sweep."""
     import pandas as pd
@@ -37,7 +42,7 @@ def table(folder: str | Path) -> "DataFrame":
     record = run_folder.read(folder / run_folder.SWEEP)
     if not run_folder.recorded(folder / run_folder.SWEEP):
         raise ValueError(f"{folder}: not the folder of a sweep, it has no {run_folder.SWEEP}")
-    if record["executor"] == "vmap":
+    if _in_one_file(record):
         known = read_numbers(folder)
         return pd.DataFrame([_point_row(entry, known.get(entry["fingerprint"])) for entry in record["runs"]])
     frame = pd.DataFrame([_run_row(folder, entry, record) for entry in record["runs"]])
@@ -46,7 +51,7 @@ def table(folder: str | Path) -> "DataFrame":
 
 
 def _point_row(entry: Record, known: Values | None) -> Values:
-    """The row of a point of one program: its numbers are in one file, or are not."""
+    """The row of a point whose numbers are in one file, or are not."""
     status = "not started" if known is None else "failed" if "error" in known else "finished"
     numbers = dict(known or {})
     error = numbers.pop("error", "")
@@ -89,7 +94,11 @@ def axes(frame: "DataFrame", record: Record) -> tuple[list[str], list[str]]:
 
     given = list(dict.fromkeys(k for entry in record["runs"] for k in entry["point"]))
     rest = [c for c in frame if c not in {"run", "status", *_LAST, *given} and frame[c].dtype != bool]
-    numbers = [c for c in rest if is_numeric_dtype(frame[c].infer_objects()) and frame[c].nunique() > 1]
+    numbers = [
+        c
+        for c in rest
+        if is_numeric_dtype(frame[c].infer_objects()) and frame[c].nunique() > (len(frame) > 1)
+    ]
     return [k for k in given if frame[k].astype(str).nunique() > 1], numbers
 
 
@@ -109,7 +118,7 @@ def spread(frame: "DataFrame", record: Record) -> tuple[tuple[str, ...], list[tu
 def summary(folder: Path) -> str:
     """The results as they fit on a terminal: each number's spread, or what differs between the runs."""
     frame, record = table(folder), run_folder.read(folder / run_folder.SWEEP)
-    if record["executor"] == "vmap":
+    if _in_one_file(record):
         head, spreads = spread(frame, record)
         return aligned(spreads, head)
     kept = [c for c in frame if c not in ("run", "device", "error")]
@@ -126,7 +135,7 @@ def write(folder: str | Path) -> Path:
 
     folder = Path(folder).resolve()
     frame, record = table(folder), run_folder.read(folder / run_folder.SWEEP)
-    mapped, (varying, numbers) = record["executor"] == "vmap", axes(frame, record)
+    mapped, (varying, numbers) = _in_one_file(record), axes(frame, record)
     pages = {} if mapped else _run_reports(folder, list(frame["run"]))
     first = record["runs"][0]["point"] if record["runs"] else {}
     shown = [c for c in ("status", *varying, *numbers[:8], "seconds") if c in frame]
@@ -166,20 +175,18 @@ def _run_reports(folder: Path, names: list[str]) -> dict[str, str]:
 
 def _facts(frame: "DataFrame", record: Record) -> list[tuple[str, object]]:
     """The head of the page: what was run, on what, how long."""
-    mapped = record["executor"] == "vmap"
     seconds = frame["seconds"].sum() if "seconds" in frame else record.get("seconds")
     devices = frame["device"].dropna() if "device" in frame else []
     outcomes = ", ".join(f"{n} {s}" for s, n in frame["status"].value_counts().items())
     facts = [
         ("Plant" if record["kind"] == "plant" else "Notebook", Path(record["notebook"]).stem),
-        ("Points" if mapped else "Runs", outcomes),
+        ("Points" if _in_one_file(record) else "Runs", outcomes),
         ("Profile", record.get("profile")),
         ("Reads from", record.get("inputs")),
-        ("Plants of", ", ".join(record.get("plants", []))),
+        ("Plants of", ", ".join(plant_copies.names(record))),
         ("Started", record["started"].replace("T", " ")[:16]),
         ("Computing", clock(seconds) if seconds else None),
         ("Device", record.get("device") or next(iter(devices), None)),
-        ("Executor", "one program (vmap)" if mapped else None),
         ("Commit", record.get("commit")),
     ]
     return [(name, value) for name, value in facts if value]

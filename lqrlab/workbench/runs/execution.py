@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +24,9 @@ from lqrlab.workbench.runs import run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 
 KERNEL = "python3"
-TIME_LIMIT = "TimeLimit"
-"""First word of the error of a notebook that took too long."""
+TIME_LIMIT, STOPPED = "TimeLimit", "Stopped"
+"""First word of the error of a notebook that took too long, and of one whose result nobody waits for any more."""
+_POLL = 1.0  # seconds between two looks whether it is still wanted
 Event = dict[str, Any]
 """From the child: ``cell``, the number of the cell that starts; ``note``, a line that it prints; or ``error`` with
 ``source`` and ``traceback``."""
@@ -61,6 +63,7 @@ def execute(
     *,
     on_event: Callable[[Event], None] = lambda event: None,
     time_limit: float | None = None,
+    unwanted: Callable[[], bool] = lambda: False,
 ) -> None:
     """Execute one notebook in a folder that is held, and make sure that it came to its end.
 
@@ -69,10 +72,11 @@ def execute(
         fingerprint: filed with the result.
         on_event: called with each event.
         time_limit: seconds after which the notebook is ended.
+        unwanted: asked every second; the notebook is ended when it says True.
 
     Raises:
-        CellError: a cell failed, the kernel died, the time was over, papermill could not start, or the last cell
-            wrote no result. ``notebooks/<name>.failed.ipynb`` is executed up to there.
+        CellError: a cell failed, the kernel died, the time was over, it was ended, papermill could not start, or the
+            last cell wrote no result. ``notebooks/<name>.failed.ipynb`` is executed up to there.
     """
     executed = folder / "notebooks" / f"{nb.name}.ipynb"
     failed, partial = executed.with_suffix(".failed.ipynb"), executed.with_name(f".{nb.name}.partial.ipynb")
@@ -83,7 +87,8 @@ def execute(
     paths = {"source": nb.path, "target": partial, "cwd": nb.path.parent.parent, "folder": folder}
     job = {name: str(path) for name, path in paths.items()} | {"parameters": given}
     try:
-        _in_child_that_starts(job, environment() | {"LQRLAB_FINGERPRINT": fingerprint}, on_event, time_limit)
+        own = {"LQRLAB_FINGERPRINT": fingerprint}
+        _in_child_that_starts(job, environment() | own, on_event, time_limit, unwanted)
         if session.fingerprint(folder, nb.name) != fingerprint:
             error = f"the notebook ended without writing {run_folder.short(result)}"
             raise CellError(error, traceback="its last cell has to be session.finish(...)")
@@ -112,6 +117,7 @@ def _in_child(
     env: Mapping[str, str],
     on_event: Callable[[Event], None],
     time_limit: float | None,
+    unwanted: Callable[[], bool],
 ) -> None:
     failure = Event()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
@@ -129,14 +135,10 @@ def _in_child(
         with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit code and log say why
             child.stdin.write(json.dumps(job) + "\n")
             child.stdin.flush()
-        late = threading.Event()
-
-        def end(pipe: IO[str]) -> None:
-            late.set()
-            pipe.close()
-
-        limit = threading.Timer(min(time_limit or math.inf, threading.TIMEOUT_MAX), end, [child.stdin])
-        limit.start()
+        over, why = threading.Event(), list[str]()
+        threading.Thread(
+            target=_watch, args=(child.stdin, over, why, time_limit, unwanted), daemon=True
+        ).start()
         try:
             with child.stdout:
                 for line in child.stdout:
@@ -146,18 +148,36 @@ def _in_child(
                     else:
                         on_event(event)
         finally:
-            limit.cancel()
+            over.set()
             with contextlib.suppress(BrokenPipeError):
                 child.stdin.close()  # should it still run, it ends now, its kernel first
             code = child.wait()
-        if late.is_set():
-            failure = {"error": f"{TIME_LIMIT}: not finished after {time_limit:g} s"}
+        if why:
+            failure = {"error": why[0]}
         if failure or code:
             log.seek(0)
             error = failure.get("error") or f"the process that runs the notebook ended with code {code}"
             raise CellError(
                 error, failure.get("source", ""), failure.get("traceback") or _tail(log.read(), 8)
             )
+
+
+def _watch(
+    pipe: IO[str],
+    over: threading.Event,
+    why: list[str],
+    time_limit: float | None,
+    unwanted: Callable[[], bool],
+) -> None:
+    """End a child that is late or not wanted any more by closing the pipe to it, and say why."""
+    deadline = time.monotonic() + (time_limit or math.inf)
+    while not over.wait(min(_POLL, max(deadline - time.monotonic(), 0.0))):
+        if time.monotonic() >= deadline:
+            why.append(f"{TIME_LIMIT}: not finished after {time_limit:g} s")
+        elif unwanted():
+            why.append(f"{STOPPED}: its sweep was stopped")
+        if why:
+            return pipe.close()
 
 
 def _tail(text: str, lines: int = 12) -> str:

@@ -22,6 +22,7 @@ import lqrlab
 from lqrlab.compute import checks
 from lqrlab.compute.configuration import OneOf, Range, checked
 from lqrlab.compute.files import plant_files, read_object
+from lqrlab.workbench.runs import plant_copies
 
 Cell = Mapping[str, Any]
 Kind = type | types.GenericAlias | types.UnionType | None
@@ -61,8 +62,7 @@ class Parameter:
 class Notebook:
     """A notebook file without its outputs.
 
-    Its metadata under ``lqrlab``: ``needs`` lists the notebooks whose files it reads, ``vmap`` the parameters that may
-    differ between trainings in one program.
+    Its metadata under ``lqrlab``: ``needs`` lists the notebooks whose files it reads.
     """
 
     path: Path
@@ -140,15 +140,34 @@ def find(folder: Path) -> list[Notebook]:
 
 
 def named(folder: Path, names: Sequence[str]) -> list[Notebook]:
-    """Notebooks of ``folder`` by name or path, of the main job or not; an unknown one is refused."""
+    """Notebooks of ``folder`` by name, its beginning or path, of the main job or not; an unknown one is refused."""
     paths = {path.stem: path for path in sorted(folder.glob(NUMBERED))}
-    wanted = dict.fromkeys(Path(name).name.removesuffix(".ipynb") for name in names)
-    for name in wanted:
+    wanted = []
+    for name in names:
         if "=" in name:
             raise ValueError(f"notebooks: {name!r} is none; values are given with -p, as in -p {name}")
-        if name not in paths:
-            raise ValueError(f"notebooks: there is no {name!r} in {folder}{near(name, paths)}")
-    return [read(paths[name]) for name in wanted]
+        name = Path(name).name.removesuffix(".ipynb")
+        found = beginning(name, paths)
+        if len(found) != 1:
+            hint = f"; {' and '.join(found)} begin so" if found else near(name, paths)
+            raise ValueError(f"notebooks: there is no {name!r} in {folder}{hint}")
+        wanted += found
+    return [read(paths[name]) for name in dict.fromkeys(wanted)]
+
+
+def with_inputs(chosen: Sequence[Notebook], chain: Sequence[Notebook]) -> list[Notebook]:
+    """The chosen notebooks of a chain and those whose files they read, directly or not, in order."""
+    wanted = {nb.name for nb in chosen}
+    for i in reversed(range(len(chain))):
+        if chain[i].name in wanted:
+            wanted |= set(chain[i].metadata.get("needs", [nb.name for nb in chain[:i]]))
+    return [nb for nb in chain if nb.name in wanted]
+
+
+def beginning(name: str, known: Iterable[str]) -> list[str]:
+    """The known name that is ``name``, or all that begin with it."""
+    names = list(known)
+    return [name] if name in names else [other for other in names if name and other.startswith(name)]
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -236,9 +255,10 @@ def effective(chain: Sequence[Notebook], profile: Profile, given: Mapping[str, o
         values[name] |= {key: check_value(name, declared, key, value) for key, value in settings.items()}
     for key, value in given.items():
         name, dot, short = key.rpartition(".")
-        if dot and name not in by_name:
+        found = beginning(name, by_name)
+        if dot and len(found) != 1:
             raise ValueError(f"{key}: there is no notebook {name!r}{near(name, by_name)}")
-        meant = [by_name[name]] if dot else [nb for nb in chain if short in nb.parameters]
+        meant = [by_name[found[0]]] if dot else [nb for nb in chain if short in nb.parameters]
         if not meant:
             known = sorted({p for nb in chain for p in nb.parameters})
             raise ValueError(f"{key}: no notebook has a parameter of this name{near(short, known)}")
@@ -314,7 +334,7 @@ def package_hash(root: Path = Path(lqrlab.__file__).parent) -> str:
         if not name.startswith("workbench/"):
             digest.update(name.encode() + b"\0" + path.read_bytes())
     for file in plant_files():
-        digest.update(Path(file).read_bytes())
+        digest.update(plant_copies.checksum(Path(file)).encode())
     return digest.hexdigest()[:16]
 
 

@@ -4,13 +4,14 @@
 when its process ended well *and* the last cell of that very execution wrote its result file.
 """
 
+import functools
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import lqrlab
 from lqrlab.compute import checks
@@ -21,7 +22,11 @@ from lqrlab.workbench.runs.terminal import Progress, clock
 
 FAMILIES = ("family", "families", "held_out", "others", "pages", "films")
 """Parameters that name families of plants."""
-ERRORS: dict[str, Status] = {execution.TIME_LIMIT: "timed out", "DeadKernelError": "kernel died"}
+ERRORS: dict[str, Status] = {
+    execution.TIME_LIMIT: "timed out",
+    execution.STOPPED: "stopped",
+    "DeadKernelError": "kernel died",
+}
 
 
 class RunError(RuntimeError):
@@ -117,16 +122,17 @@ def _only_say(steps: Sequence[Step], folder: Path, fresh: bool, stream: TextIO |
 
 
 def _steps(source: Path, profile: str, given: Mapping[str, object], only: Sequence[str]) -> list[Step]:
-    """Steps to be executed, all of them checked."""
+    """Steps to be executed, all of them checked, with what they read from others."""
     chain, chosen = notebooks.find(source), notebooks.named(source, only)
     chain += [nb for nb in chosen if nb.name not in {other.name for other in chain}]
+    chain = notebooks.with_inputs(chosen or chain, chain)
     names = {nb.name for nb in chain}
     others = {path.stem for path in source.glob(notebooks.NUMBERED)} - names
     settings = {k: v for k, v in notebooks.read_profile(source, profile).items() if k not in others}
     values = notebooks.effective(chain, settings, given)
     check_names(values, given)
     prints = notebooks.fingerprints(chain, values)
-    wanted = {nb.name for nb in chosen} or names
+    wanted = {nb.name for nb in chosen or chain}
     return [Step(nb, values[nb.name], prints[nb.name]) for nb in chain if nb.name in wanted]
 
 
@@ -163,6 +169,7 @@ def _check_families(called: str, chosen: object, others: Values) -> None:
             checks.choice(called, family, among, "some of families:")  # type: ignore[arg-type]
 
 
+@functools.cache
 def _check_device(called: str, device: str) -> None:
     """Look for a device in another process: in this one JAX would take it for itself."""
     if device in ("auto", "cpu"):
@@ -178,11 +185,12 @@ def execute(
     folder: Path,
     about: Record,
     progress: Progress | None = None,
-    time_limit: float | None = None,
+    **ending: Any,
 ) -> None:
     """Execute what is not up to date in a folder that is held; its record, with ``about``, says how far that came.
 
-    A ``RunError`` says which notebook failed, or took longer than ``time_limit`` seconds.
+    A ``RunError`` says which notebook failed, or was ended: ``ending`` is ``time_limit`` and ``unwanted`` of
+    :func:`execution.execute`.
     """
     path, begun = folder / run_folder.RUN, time.monotonic()
     run_folder.begin(path, **about)
@@ -191,7 +199,7 @@ def execute(
     try:
         for step in steps:
             if not run_folder.finished(folder, step.nb.name, step.fingerprint):
-                _execute(step, folder, progress, time_limit)
+                _execute(step, folder, progress, **ending)
             elif progress:
                 progress.say(f"✓ {step.nb.name}  finished before")
             device = session.results(folder, step.nb.name)["device"]
@@ -206,21 +214,21 @@ def execute(
         run_folder.note(path, status=status, error=error, ended=session.now(), seconds=seconds, device=device)
 
 
-def _execute(step: Step, folder: Path, progress: Progress | None, time_limit: float | None) -> None:
+def _execute(step: Step, folder: Path, progress: Progress | None, **ending: Any) -> None:
     """Execute one notebook and show how far it is."""
     nb, titles = step.nb, step.nb.steps
     if progress is None:
-        return execution.execute(nb, folder, step.values, step.fingerprint, time_limit=time_limit)
+        return execution.execute(nb, folder, step.values, step.fingerprint, **ending)
     progress.begin(nb.name, len(titles), "starting Python")
 
     def show(event: execution.Event) -> None:
         if number := event.get("cell"):
-            progress.step(number, titles[number - 1])
+            progress.step(number, titles[min(number, len(titles)) - 1])  # more if it was edited meanwhile
         progress.note = event.get("note", progress.note)
 
     mark, text = "■", "interrupted at"
     try:
-        execution.execute(nb, folder, step.values, step.fingerprint, on_event=show, time_limit=time_limit)
+        execution.execute(nb, folder, step.values, step.fingerprint, on_event=show, **ending)
         mark, text = "✓", f"{len(titles)} steps"
     except execution.CellError:
         mark, text = "✗", "stopped at"

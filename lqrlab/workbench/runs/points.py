@@ -45,6 +45,10 @@ def points(
         key: _axis(parameters.get(key), check, key, text, ranges=num_random is not None)
         for key, text in given.items()
     }
+    if num_random is not None and not given:
+        raise ValueError(
+            f"--random {num_random}: expected values or ranges to draw from, as in -p NAME=LOW:HIGH"
+        )
     if num_random is None:
         drawn: Iterable[Sequence[object]] = itertools.product(*axes.values())
     elif num_random < 1:
@@ -110,7 +114,7 @@ def read_list(path: Path) -> list[dict[str, object]]:
         raise ValueError(f"--list {path}: {error}") from None
     if not (isinstance(rows, list) and rows and all(isinstance(row, dict) and row for row in rows)):
         raise ValueError(f"--list {path}: expected points, a CSV with a header or a JSON list of objects")
-    for number, row in enumerate(rows, 2):
+    for number, row in enumerate(rows, 2) if path.suffix.lower() != ".json" else ():
         if None in row or None in row.values():
             raise ValueError(f"--list {path}: line {number} has not as many values as the header")
     return rows

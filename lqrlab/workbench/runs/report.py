@@ -16,7 +16,7 @@ import nbformat
 from lqrlab.compute import files
 from lqrlab.workbench.figures import design_page
 from lqrlab.workbench.figures.safe_html import policy
-from lqrlab.workbench.runs import notebooks, run_folder, session
+from lqrlab.workbench.runs import notebooks, plant_copies, run_folder, session
 from lqrlab.workbench.runs.cells import TEMPLATES, Exporter, origin, tidy
 from lqrlab.workbench.runs.session import Result
 from lqrlab.workbench.runs.terminal import clock
@@ -57,13 +57,7 @@ def write(folder: str | Path) -> Path:
         ValueError: the folder is not a run's, or holds no executed notebook.
     """
     folder = Path(folder)
-    if not run_folder.recorded(folder / run_folder.RUN):
-        others = [record.parent.name for record in folder.parent.glob(f"*/{run_folder.RUN}")]
-        advice = notebooks.near(folder.name, others) or f"; lqrlab run --folder {folder} makes one"
-        raise ValueError(
-            f"{folder}: expected the folder of a run or sweep, but found no {run_folder.RUN}, the record of one"
-            + advice
-        )
+    run_folder.require_record(folder)
     paths = sorted((folder / "notebooks").glob("[0-9]*.ipynb"), reverse=True)  # of two the one that failed
     executed = {path.name.partition(".")[0]: path for path in paths}
     if not executed:
@@ -71,7 +65,7 @@ def write(folder: str | Path) -> Path:
     run = run_folder.read(folder / run_folder.RUN)
     pages = [render(executed[name]) for name in sorted(executed)]
     shared: dict[str, Any] = {"pages": pages, "run": run, "folder": folder.resolve().name}
-    shared["versions"] = run["versions"]
+    shared |= {"versions": run["versions"], "plants": plant_copies.names(run)}
     for page in pages:
         script = design_page.SCRIPT if design_page.MARK in page.body else ""
         fill(folder / "report" / f"{page.name}.html", "page.html.j2", script, page=page, **shared)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lqrlab.compute import files
-from lqrlab.workbench.runs import session
+from lqrlab.workbench.runs import notebooks, plant_copies, session
 
 RUN, SWEEP = "run.json", "sweep.json"
 """The record of a run and of a sweep: its presence says what a folder is."""
-_BY_HAND = ("figures", "dataset", "checkpoints", "metrics.jsonl", "results")
+_BY_HAND = ("figures", "dataset", "checkpoints", "metrics.jsonl", "results", plant_copies.FOLDER)
 PRODUCTS = ("notebooks", "report", *_BY_HAND)
 """Things that runs make in their folder, next to their record."""
 USERS = ".in_use"
@@ -28,16 +28,20 @@ Status = Literal[
 
 Record = dict[str, Any]
 """Record of a run (``run.json``) or sweep (``sweep.json``): status, error, started, ended, seconds, versions,
-profile, commit, device and the user's files of plants. A run adds its parameters, what it made, and in a sweep its
-fingerprint; a sweep adds the notebook or plant, executor, units and its runs (name, point and fingerprint of each)."""
+profile, commit, device and copies of the user's files of plants. A run adds its parameters, what it made, and in a
+sweep its fingerprint; a sweep adds the notebook or plant, units and its runs (name, point and fingerprint of each)."""
 
 
 def begin(path: Path, **fields: Any) -> None:
     """Write the record of what starts now, before it makes anything."""
     before = _made(path.parent)
     made = [name for name in PRODUCTS if name in before or not os.path.lexists(path.parent / name)]
-    about = {"versions": session.versions(), "platform": platform.platform(), "started": session.now()}
-    about |= {"plants": files.plant_files()}
+    about: Record = {
+        "versions": session.versions(),
+        "platform": platform.platform(),
+        "started": session.now(),
+    }
+    about |= {"plants": plant_copies.keep(path.parent)}
     listed = {"made": made} if path.name == RUN else {}
     files.write_json(path, {**about, **listed, "status": "running", **fields}, ensure_ascii=False)
 
@@ -59,6 +63,16 @@ def recorded(path: Path) -> bool:
     """True for the record of a run or sweep, not for something else of this name."""
     versions = read(path).get("versions")
     return isinstance(versions, dict) and "lqrlab" in versions
+
+
+def require_record(folder: Path) -> None:
+    """Refuse what is not the folder of a run, naming the near ones."""
+    if not recorded(folder / RUN):
+        others = [record.parent.name for record in folder.parent.glob(f"*/{RUN}")]
+        advice = notebooks.near(folder.name, others) or f"; lqrlab run --folder {folder} makes one"
+        raise ValueError(
+            f"{folder}: expected the folder of a run or sweep, but found no {RUN}, the record of one{advice}"
+        )
 
 
 def commit(folder: Path) -> str | None:

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import lqrlab
 from lqrlab.compute import files as disk
+from lqrlab.workbench.runs import plant_copies
 
 if TYPE_CHECKING:
     from lqrlab.compute import Backend
 
 C = TypeVar("C")
 LATEST, DEFAULT = "latest", "data/runs/default"
+DATASET, BY_HAND = "dataset", "by_hand"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy")
 
 _started: dict[str, "tuple[float, str, Backend | None]"] = {}
@@ -71,42 +73,53 @@ def settings(folder: Path, asked: Sequence[C], found: Sequence[C] | None) -> Seq
     return found
 
 
-def _folder(run: str | Path) -> Path:
-    """The folder of a run; for a person, ``"latest"`` is the newest, and a line says which others there are."""
+def _folder(run: str | Path, reads: Sequence[str]) -> Path:
+    """The folder of a run; ``"latest"`` is the newest that has what is read, and a line names it and the others.
+
+    What reads nothing gets a new folder where nobody is there to look at a run.
+    """
     if str(run) != LATEST:
         return (project() / Path(run).expanduser()).resolve()
-    there = [] if headless() else runs()
+    looks = bool(reads) or not headless()
+    there = [f for f in runs() if looks and all((f / name).exists() for name in reads)]
     folder = there[0] if there else project() / DEFAULT
     lines = [f'run = "{path.relative_to(project()).as_posix()}"' for path in there or [folder]]
-    if not headless():
-        others = f"; others, for the cell of parameters: {', '.join(lines[1:6])}" if lines[1:] else ""
-        print(lines[0] + (", the latest run" if there else ", a new run") + others)
+    others = f"; others, for the cell of parameters: {', '.join(lines[1:6])}" if lines[1:] else ""
+    having = f" that has {' and '.join(reads)}" if reads else ""
+    print(lines[0] + (f", the latest run{having}" if there else ", a new run") + others)
     return folder.resolve()
 
 
-def _borrow(folder: Path, reads: str) -> None:
-    """Link to what a person's new folder lacks in the latest run that has it."""
-    lender = next((other for other in runs() if (other / reads).exists()), None)
-    if lender and not os.path.lexists(folder / reads):
-        (folder / reads).symlink_to(lender / reads)
-        print(f"{reads}: that of {lender}, to which {folder} has a link")
+def _borrow(folder: Path) -> None:
+    """Link to the data set that a person's new folder lacks in the latest run that has one."""
+    lender = next((other for other in runs() if (other / DATASET).exists()), None)
+    if lender and not os.path.lexists(folder / DATASET):
+        (folder / DATASET).symlink_to(lender / DATASET)
+        print(f"{DATASET}: that of {lender}, to which {folder} has a link")
 
 
 def begin(
-    name: str, run: str | Path, backend: "Backend | None" = None, *, reads: str = "", plants: str | Path = ""
+    name: str,
+    run: str | Path,
+    backend: "Backend | None" = None,
+    *,
+    reads: str | Sequence[str] = (),
+    plants: str | Path = "",
 ) -> Path:
     """Start a notebook's work: set JAX up and return the folder that the run reads and writes.
 
     A relative folder is meant from the project's folder (:func:`project`), so that it is the same one in JupyterLab, in
-    papermill and in a pipeline. ``"latest"`` is the newest run for a person, and ``data/runs/default`` otherwise. The
-    backend is recorded with the result; its device and precision hold from here on, all of it where a function is
-    given it, or within ``with backend.active()``.
+    papermill and in a pipeline. ``"latest"`` is the newest run that has what the notebook ``reads``; where there is
+    none, and for a notebook that reads nothing with nobody there, it is ``data/runs/default``. The backend is recorded
+    with the result; its device and precision hold from here on, all of it where a function is given it, or within
+    ``with backend.active()``.
 
     Args:
         name: of the notebook.
         run: the folder, or ``"latest"``.
         backend: where and how to compute.
-        reads: what the folder has to hold; a person's new folder gets a link to that of the latest run.
+        reads: what the folder has to hold, as ``"dataset"`` or ``("dataset", "checkpoints")``; a person's new folder
+            gets a link to the data set of the latest run.
         plants: a file of plants (:func:`lqrlab.systems.register_file`), relative to the project's folder.
     """
     import jax
@@ -120,13 +133,13 @@ def begin(
     if plants:
         from lqrlab import systems
 
-        print(
-            f"plants of {plants}: {', '.join(systems.register_file(project() / Path(plants).expanduser()))}"
-        )
-    folder = _folder(run)
+        file = project() / Path(plants).expanduser()
+        print(f"plants of {file.name}: {', '.join(systems.register_file(file))}")
+    reads = [reads] * bool(reads) if isinstance(reads, str) else reads
+    folder = _folder(run, reads)
     folder.mkdir(parents=True, exist_ok=True)
-    if reads and not headless():
-        _borrow(folder, reads)
+    if DATASET in reads and not headless():
+        _borrow(folder)
     if not _kept(folder, name):
         result_path(folder, name).unlink(missing_ok=True)  # so that a result is one of this execution
     _started[name] = time.monotonic(), now(), backend
@@ -134,8 +147,22 @@ def begin(
 
 
 def _kept(folder: Path, name: str) -> bool:
-    """True for a result of ``lqrlab run``, which a person who looks at the run does not replace."""
-    return not headless() and fingerprint(folder, name) is not None
+    """True for a result of ``lqrlab run`` in any other execution, which is a look at the run and replaces nothing."""
+    return "LQRLAB_FINGERPRINT" not in os.environ and fingerprint(folder, name) is not None
+
+
+def output(name: str, folder: Path) -> Path:
+    """The folder for files that a notebook writes: ``folder``, or ``folder/by_hand`` for a look at a finished run.
+
+    So the figures of a run stay those of its numbers, whoever runs its notebooks again with other parameters.
+
+    Args:
+        name, folder: as given to and returned by :func:`begin`.
+    """
+    if not _kept(folder, name):
+        return folder
+    print(f"{folder} is of lqrlab run and stays; files of this look go to {folder / BY_HAND}")
+    return folder / BY_HAND
 
 
 def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequence[str | Path] = ()) -> Path:
@@ -146,7 +173,7 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
         numbers: numbers, strings, arrays, nested as they like.
         files: what the notebook made in ``folder`` for those after it; where one is missing it is not finished.
 
-    A result of ``lqrlab run`` stays when a person runs the notebook on that run.
+    A result of ``lqrlab run`` stays when somebody runs the notebook on that run.
     """
     import jax
 
@@ -156,6 +183,10 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
     missing = [str(f) for f in files if not (folder / f).exists()]
     if missing:
         raise ValueError(f"{name}: says that it made {', '.join(missing)}, but {folder} has no such file")
+    path = result_path(folder, name)
+    if _kept(folder, name):
+        print(f"{path} is of lqrlab run and stays; for a result of your own, give another folder as run")
+        return path
     device = jax.devices()[0]
     kind = f" ({device.device_kind})" if device.device_kind != device.platform else ""
     result: Result = {
@@ -168,12 +199,8 @@ def finish(name: str, folder: Path, numbers: Mapping[str, object], files: Sequen
         "device": f"{len(jax.devices())} × {device.platform}{kind}",
         "backend": None if backend is None else dataclasses.asdict(backend),
         "versions": versions(),
-        "plants": disk.plant_files(),
+        "plants": plant_copies.keep(folder),
     }
-    path = result_path(folder, name)
-    if _kept(folder, name):
-        print(f"{path} is of lqrlab run and stays; for a result of your own, give another folder as run")
-        return path
     path.parent.mkdir(parents=True, exist_ok=True)
     return disk.write_json(path, result, ensure_ascii=False, allow_nan=False)
 

@@ -1,8 +1,7 @@
 """One notebook, or one plant, at many points: those without a result are executed, one table compares all.
 
 Each run of a notebook has a folder of its own and is done by dask workers (:mod:`lqrlab.workbench.runs.sweep_workers`).
-A plant's points, and with ``executor="vmap"`` trainings, go through one compiled program
-(:mod:`lqrlab.workbench.runs.sweep_program`).
+A plant's points go through compiled programs (:mod:`lqrlab.workbench.runs.plant_sweep`).
 """
 
 import contextlib
@@ -11,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from lqrlab.workbench.runs import comparison, pipeline, run_folder, session, sweep_program, sweep_workers
+from lqrlab.workbench.runs import comparison, pipeline, plant_sweep, run_folder, session, sweep_workers
 from lqrlab.workbench.runs.sweep_plan import Sweep, SweepPlan, planned
 from lqrlab.workbench.runs.terminal import Progress
 
@@ -41,7 +40,7 @@ def sweep(asked: Sweep, stream: TextIO | None = None) -> Path:
         if source:
             with run_folder.hold(source):
                 held.enter_context(run_folder.use(source))  # nobody rewrites it meanwhile
-        progress = held.enter_context(Progress(stream, even=plan.together))
+        progress = held.enter_context(Progress(stream, even=plan.nb is None))
         _run(plan.reading(source), progress)
         progress.say(comparison.summary(plan.folder))
         progress.say(f"table: {plan.folder / 'results.csv'}")
@@ -69,14 +68,13 @@ def _source(plan: SweepPlan, stream: TextIO | None) -> Path:
 
 def _run(plan: SweepPlan, progress: Progress) -> None:
     """Do what is missing; the sweep's record and table say how far that came."""
-    executor = sweep_program if plan.together else sweep_workers
+    executor = sweep_workers if plan.nb else plant_sweep
     record = plan.folder / run_folder.SWEEP
     run_folder.begin(
         record,
         notebook=str(plan.nb.path) if plan.nb else plan.name,
         title=plan.title,
         kind="notebook" if plan.nb else "plant",
-        executor="vmap" if plan.together else "notebooks",
         inputs=str(plan.source) if plan.source else None,
         profile=plan.profile,
         commit=run_folder.commit(plan.nb.path.parent if plan.nb else session.project()),
@@ -89,7 +87,7 @@ def _run(plan: SweepPlan, progress: Progress) -> None:
         if plan.asked.fresh:
             executor.clear(plan)
         missing, total = executor.missing(plan), len(plan.points)
-        what = "points" if plan.together else "runs"
+        what = "runs" if plan.nb else "points"
         before = f"{total - len(missing)} finished before"
         progress.say(f"lqrlab sweep · {plan.name} · {total} {what}, {before} → {plan.folder}")
         if missing:

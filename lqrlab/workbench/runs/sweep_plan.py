@@ -1,15 +1,18 @@
-"""Plan of a sweep, checked before anything starts: its points, its executor, its inputs, its folder."""
+"""Plan of a sweep, checked before anything starts: its points, its inputs, its folder."""
 
+import contextlib
 import dataclasses
 import hashlib
+import importlib.metadata
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from lqrlab.compute.files import PLANT_FILES
+import lqrlab
+from lqrlab.compute import checks
+from lqrlab.compute.files import PLANT_FILES, plant_files
 from lqrlab.workbench.runs import notebooks, pipeline, run_folder, session
 from lqrlab.workbench.runs.notebooks import Notebook, Values
 from lqrlab.workbench.runs.points import points
@@ -27,7 +30,6 @@ class Sweep:
     profile: str | None = None  # that all runs have; ``quick`` by default where there is such a profile
     inputs: str | Path | None = None  # folder of a run that is read from; ``data/runs/<profile>`` by default
     folder: str | Path | None = None  # of the sweep; ``data/sweeps/<notebook>`` by default
-    executor: str = "notebooks"  # or ``vmap``: one program for all points, as always for a plant
     workers: int | None = None  # runs at a time; by default half the cores, or all that a scheduler has
     scheduler: str | None = None  # address of a dask scheduler; by default a cluster on this machine
     time_limit: float | None = None  # of each run [s]
@@ -44,7 +46,7 @@ class Point:
     name: str
     given: Values  # what it sets
     values: Values  # all its parameters
-    folder: Path  # of its own, unless one program does all points
+    folder: Path  # of its own; of a plant the sweep's
     fingerprint: str = ""  # of its result
 
     @property
@@ -73,11 +75,6 @@ class SweepPlan:
     plants: str = dataclasses.field(
         default_factory=lambda: os.environ.get(PLANT_FILES, "")
     )  # the user's files
-
-    @property
-    def together(self) -> bool:
-        """True where one program does all points."""
-        return self.nb is None or self.asked.executor == "vmap"
 
     def fingerprint(self, values: Values, package: str) -> str:
         """Of the result at a point, with the notebook and the inputs as they are now."""
@@ -111,22 +108,40 @@ def planned(asked: Sweep) -> SweepPlan:
     path = Path(asked.target).expanduser()
     if path.suffix == ".ipynb" and path.exists():
         return _of_notebook(asked, notebooks.read(path.resolve()))
-    try:
-        (nb,) = notebooks.named(pipeline.find_source(), [str(asked.target)])
-    except ValueError as error:  # there is no such notebook, or there are none at all
-        return _of_plant(asked, str(asked.target), str(error))
-    return _of_notebook(asked, nb)
+    name, source = str(asked.target), None
+    with contextlib.suppress(ValueError):  # a plant can be swept over where there are no notebooks
+        source = pipeline.find_source()
+    known = [path.stem for path in source.glob(notebooks.NUMBERED)] if source else []
+    if source and (notebooks.beginning(path.stem, known) or path.suffix == ".ipynb"):
+        return _of_notebook(asked, *notebooks.named(source, [name]))
+    _check_plant(name, known)
+    return _of_plant(asked, name)
 
 
-def _of_plant(asked: Sweep, name: str, no_notebook: str) -> SweepPlan:
-    from lqrlab import compute, systems
+def _check_plant(name: str, others: Sequence[str]) -> None:
+    """Refuse the name of no plant, before a second of imports where it is none of the package's files either."""
+    files = (Path(lqrlab.__file__).parent / "systems" / "catalogue").glob("*.py")
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    # as Plant names its subclasses
+    known = [
+        re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", word).lower()
+        for word in re.findall(r"^class (\w+)\(", text, re.M)
+    ]
+    if name in known or plant_files() or importlib.metadata.entry_points(group="lqrlab.plants"):
+        from lqrlab import compute, systems
+
+        compute.setup()
+        known = systems.names()
+    if name not in known:
+        hint = checks.did_you_mean(name, [*known, *others])
+        raise ValueError(
+            f"{name}: is neither a notebook nor a plant{hint or '; lqrlab list and lqrlab systems show them'}"
+        )
+
+
+def _of_plant(asked: Sweep, name: str) -> SweepPlan:
     from lqrlab.workbench.runs import plant_designs
 
-    compute.setup()
-    if name not in systems.names():
-        raise ValueError(
-            f"{no_notebook}; nor is there a plant of this name{notebooks.near(name, systems.names())}"
-        )
     options = {
         "--profile": asked.profile,
         "--from": asked.inputs,
@@ -143,6 +158,11 @@ def _of_plant(asked: Sweep, name: str, no_notebook: str) -> SweepPlan:
         return {k: check_one(name, known, k, v, typed=True, what="plant") for k, v in chosen.items()}
 
     given, rows = _without_prefix(asked, name)
+    if not given and rows == [{}]:
+        raise ValueError(
+            f"{name}: expected -p NAME=VALUES or --list, as in -p {next(iter(known))}=LOW:HIGH --random 20; "
+            f"there are {', '.join(known)}"
+        )
     chosen = points(known, check, given, rows, asked.num_random, asked.seed)
     plant_designs.plants(name, chosen)  # refuses what is out of range
     folder = _folder(asked, session.project(), name)
@@ -164,10 +184,9 @@ def _of_notebook(asked: Sweep, nb: Notebook) -> SweepPlan:
     given, rows = _without_prefix(asked, nb.name)
     chosen = points(nb.parameters, check, given, rows, asked.num_random, asked.seed)
     values = [check(point) for point in chosen]
+    listed = {key for row in rows for key in row}
     for each in values:
-        pipeline.check_names({nb.name: each}, given)
-    if asked.executor == "vmap":
-        _check_one_program(nb, values, asked)
+        pipeline.check_names({nb.name: each}, {*given, *listed})
     folder = _folder(asked, source.parent, nb.name)
     names = [_called(*pair) for pair in zip(chosen, values)]
     made = [Point(*fields, folder / "runs" / fields[0]) for fields in zip(names, chosen, values)]
@@ -178,8 +197,13 @@ def _of_notebook(asked: Sweep, nb: Notebook) -> SweepPlan:
 
 def _without_prefix(asked: Sweep, name: str) -> tuple[dict[str, str], list[dict[str, object]]]:
     """Values given by -p and by the list, with names of parameters alone."""
-    rows = [{key.removeprefix(f"{name}."): value for key, value in row.items()} for row in asked.rows]
-    return {key.removeprefix(f"{name}."): text for key, text in asked.given.items()}, rows
+
+    def short(key: str) -> str:
+        owner, dot, parameter = key.rpartition(".")
+        return parameter if dot and owner and name.startswith(owner) else key
+
+    rows = [{short(key): value for key, value in row.items()} for row in asked.rows]
+    return {short(key): text for key, text in asked.given.items()}, rows
 
 
 def _folder(asked: Sweep, project: Path, name: str) -> Path:
@@ -193,27 +217,3 @@ def _called(point: Values, values: Values) -> str:
     text = ",".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in point.items())
     readable = re.sub(r"[^\w.=,+-]+", "_", text)[:80]
     return f"{readable or 'defaults'}-{hashlib.sha256(given.encode()).hexdigest()[:6]}"
-
-
-def _check_one_program(nb: Notebook, values: Sequence[Mapping[str, Any]], asked: Sweep) -> None:
-    """Refuse points of a notebook that cannot be trained side by side in one program.
-
-    They can where its metadata say ``{"lqrlab": {"vmap": [...]}}`` of all that differs (seeds and learning rates), the
-    points are a full grid of these, and all runs take the same steps.
-    """
-    can, one = nb.metadata.get("vmap", []), values[0]
-    options = {"--workers": asked.workers, "--scheduler": asked.scheduler, "--time-limit": asked.time_limit}
-    why = [f"one program has no {option}" for option, value in options.items() if value is not None]
-    if not can:
-        raise ValueError(f"--executor vmap: {nb.name} does more than one program does")
-    varied = [k for k in nb.parameters if len({json.dumps(v[k]) for v in values}) > 1]
-    why += [f"{name} differs, and one program has one {name}" for name in varied if name not in can]
-    first, second = (len({v[k] for v in values}) for k in can)
-    if len(values) != first * second:
-        why.append(f"the points are no full grid of {' and '.join(can)}")
-    if one["train_options"].get("dagger_rounds") or one["num_steps"] % one["report_every"]:
-        why.append("the runs do not all take the same steps, as without dagger_rounds they would")
-    if one["backend_options"].keys() & {"mesh", "jit", "debug"}:
-        why.append("mesh, jit and debug are for one run at a time")
-    if why:
-        raise ValueError(f"--executor vmap: {why[0]}")

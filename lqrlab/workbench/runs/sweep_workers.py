@@ -111,8 +111,12 @@ def _status(plan: SweepPlan, point: Point, future: "Future") -> Status:
 
 
 def perform(plan: SweepPlan, point: Point) -> None:
-    """Do one run and leave the truth about it in its folder."""
+    """Do one run and leave the truth about it in its folder; it ends when the record says that the sweep did."""
     assert plan.nb is not None
+
+    def unwanted() -> bool:  # after Ctrl-C: a worker of somebody's scheduler lives on
+        return run_folder.read(plan.folder / run_folder.SWEEP).get("status", "running") != "running"
+
     os.environ[PLANT_FILES] = plan.plants  # a worker of somebody's scheduler was not started from here
     if not plan.folder.is_dir():
         raise FileNotFoundError(f"{platform.node()} does not see {plan.folder}: a shared disk is needed")
@@ -139,5 +143,6 @@ def perform(plan: SweepPlan, point: Point) -> None:
         }
         with contextlib.suppress(pipeline.RunError):
             step = pipeline.Step(plan.nb, point.values, point.fingerprint)
-            pipeline.execute([step], point.folder, about, time_limit=plan.asked.time_limit)
+            limit = plan.asked.time_limit
+            pipeline.execute([step], point.folder, about, time_limit=limit, unwanted=unwanted)
     return None
