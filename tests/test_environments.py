@@ -694,7 +694,7 @@ def test_models_of_a_library_on_the_host_are_policies_too():
     np.testing.assert_allclose(policy(policy.init((2,)), x)[1], -x @ model.K.T, rtol=1e-5)
     score = evaluation.evaluate(policy, systems.make("pendulum"), key=KEY, num_initial=2)
     np.testing.assert_allclose(score.ratio, 1.0, rtol=1e-5)
-    recurrent = agents.host_agent(Model(env, memory=()).predict, env)
+    recurrent = agents.HostAgent(Model(env, memory=()), env)
     with pytest.raises(Exception, match="predict: expected an agent without memory"):
         recurrent(jnp.zeros(2, jnp.float32))
     with pytest.raises(ValueError, match="agent: expected a function"):
