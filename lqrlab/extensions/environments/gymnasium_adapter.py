@@ -51,7 +51,7 @@ class PlantEnv(gymnasium.Env):
         self.action_space = gymnasium_space(self.core.action_space)
         self.render_mode = render_mode
         step = float(self.core.pool.dt[0])
-        shown = [mode for mode in _MODES[1:] if mode != "human" or _shell() is not None]
+        shown = ["rgb_array", *(["human"] if render_mode == "human" or _shell() is not None else [])]
         self.metadata = {"render_modes": shown, "render_fps": round(min(max(1 / step, 1), 60))}
         self._state: State | None = None
         self._u = np.zeros(self.core.m)
