@@ -569,6 +569,21 @@ def test_weights_come_back_from_a_file_and_a_strangers_file_is_refused(tmp_path,
         learning.pretrained("nothing")
 
 
+def test_a_network_with_a_history_sees_the_last_state_again_where_none_is_measured():
+    small = {"kind": "transformer", "window": 3, "width": 8, "depth": 1, "heads": 2}
+    network = learning.models.build(learning.ModelConfig(**small))
+    policy = learning.policy(network, sampled("pendulum", 2))
+    ask = jax.jit(lambda memory, x: policy(memory, x))
+    gaps, again = policy.init((2,)), policy.init((2,))
+    states = np.random.default_rng(0).normal(size=(8, 2, 2))
+    for t, x in enumerate(states):
+        x[0] = states[2, 0] if t in (3, 4) else x[0]
+        gaps, found = ask(gaps, np.where((t in (3, 4)) & (np.arange(2) == 0)[:, None], np.nan, x))
+        again, expected = ask(again, x)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert len(np.unique(found)) == 2
+
+
 def test_a_network_without_a_description_enters_the_table_and_one_with_it_is_refused(plants):
     small = {"kind": "transformer", "window": 4, "width": 8, "depth": 1, "heads": 2}
     blind = learning.models.build(learning.ModelConfig(description=False, **small))
