@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import functools
 import io
 import os
 import subprocess
@@ -17,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from PIL import Image
@@ -24,6 +26,7 @@ from PIL import Image
 from lqrlab import evaluation, simulation, systems
 from lqrlab.extensions import environments
 from lqrlab.extensions.environments import agents, ids
+from lqrlab.simulation import loop
 from lqrlab.workbench.panels import attraction_map, policy_inspector
 
 ROOT = Path(__file__).parents[1]
@@ -238,6 +241,19 @@ def test_noise_delay_and_outputs_are_in_what_is_seen():
     np.testing.assert_allclose(
         obs, np.asarray(systems.make("coupled_tanks").output_matrix()) @ np.asarray(state.x), rtol=1e-3
     )
+
+
+def test_an_input_acts_as_many_samples_late_as_the_delay_says():
+    """Against the plant's recursion in NumPy, under inputs of which no two are alike."""
+    env = environments.make("pendulum", linear=True, horizon=9, delay=3, limits=None, dtype="float64")
+    A, B = (np.asarray(a[0]) for a in (env.pool.A, env.pool.B))
+    us = np.linspace(1.0, 3.0, 8)[:, None] * (-1.0) ** np.arange(8)[:, None]
+    _, state = env.reset(KEY)
+    x = np.asarray(state.x)
+    for t in range(8):
+        _, state, *_ = env.step_env(KEY, state, us[t])
+        x = A @ x + B @ (us[t - 3] if t >= 3 else np.zeros(1))
+        np.testing.assert_allclose(state.x, x, rtol=1e-9, atol=1e-12)
 
 
 def test_a_swing_up_begins_hanging_and_its_optimum_is_not_known():
@@ -500,6 +516,83 @@ def test_torn_and_foreign_state_files_are_refused(tmp_path, pendulum, cart):
         environments.load(tmp_path / "none", pendulum)
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"plant": "acrobot"},
+        {"dt": 0.01},
+        {"horizon": 61},
+        {"spread": 0.2, "variants": 2},
+        {"linear": False, "task": "swing_up"},
+        {"start": 2.0},
+    ],
+    ids=str,
+)
+def test_the_state_of_another_environment_is_refused(tmp_path, cart, other):
+    """Of as many states and inputs, and the same numbers: only what they mean is another."""
+    _, state = cart.reset(KEY)
+    file = environments.save(state, tmp_path / "state")
+    settings = {"plant": "cart_pole", "linear": True, "horizon": 60} | other
+    env = environments.make(settings.pop("plant"), **settings)
+    with pytest.raises(ValueError, match="the state is of another environment than Environment"):
+        environments.load(file, env)
+    with pytest.raises(ValueError, match="state: expected one of this environment"):
+        env.step(KEY, state, jnp.zeros(1))
+    with pytest.raises(ValueError, match="state: expected one of this environment"):
+        environments.batch_step(env, KEY[None], jax.tree.map(lambda a: a[None], state), jnp.zeros((1, 1)))
+
+
+def test_a_state_goes_on_in_an_environment_that_rewards_and_refuses_otherwise(tmp_path, cart):
+    _, state = cart.reset(KEY)
+    file = environments.save(state, tmp_path / "state")
+    same = environments.make("cart_pole", linear=True, horizon=60, reward="excess", on_error="clip", seed=0)
+    assert same != cart
+    again, _ = environments.load(file, same)
+    np.testing.assert_array_equal(
+        same.step(KEY, again, jnp.zeros(1))[1].x, cart.step(KEY, state, jnp.zeros(1))[1].x
+    )
+
+
+ODD = {
+    "no number": ("x", np.float32([np.nan, 0, 0, 0]), "expected a finite x"),
+    "a time before the start": ("time", np.int32(-1), "expected time ≥ 0"),
+    "no bound": ("bound", np.float32(np.nan), "expected bound > 0"),
+    "a cost below nothing": ("optimum", np.float32(-1), "expected an optimum ≥ 0"),
+    "no optimum": ("optimum", np.float32(np.nan), "expected an optimum ≥ 0"),
+    "no such plant": ("variant", np.int32(1), "expected a variant that env has"),
+    "another type": ("x", np.zeros(4), "expected x of shape"),
+    "a text": ("time", np.array("soon"), "expected time of shape"),
+    "two formats": ("format", np.array([2, 2]), "found other arrays in it"),
+    "an older format": ("format", np.array(1), "does not say of which environment it is"),
+    "a text for a digest": ("owner", np.array("cart"), "of another environment"),
+    "half a key": ("key", np.zeros(1, np.uint32), "expected key of shape"),
+    "a key of fractions": ("key_typed", np.zeros(2), "expected key_typed of shape"),
+    "a plant of no numbers": ("plant0", np.float32(np.nan), "expected finite parameters"),
+    "a plant of many numbers": ("plant0", np.zeros(3, np.float32), "expected plant0 of shape"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_state_files_with_odd_fields_are_refused_in_words(tmp_path, cart, odd):
+    name, value, message = ODD[odd]
+    plant = systems.make("cart_pole") if name.startswith("plant") else None
+    file = environments.save(cart.reset(KEY, plant)[1], tmp_path / "state")
+    with np.load(file) as arrays:
+        changed = dict(arrays) | {name: value}
+    with file.open("wb") as stream:
+        np.savez(stream, **changed)
+    with pytest.raises(ValueError, match=message):
+        environments.load(file, cart)
+
+
+def test_a_state_from_which_no_episode_goes_on_is_not_saved(tmp_path):
+    env = environments.make("pendulum", linear=True, horizon=9, on_error="nan")
+    _, state, *_ = one_step(env, np.float32([np.nan]))
+    with pytest.raises(ValueError, match="state: expected a finite x, but found another; reset these"):
+        environments.save(state, tmp_path / "state")
+    assert not (tmp_path / "state").exists()
+
+
 # Gymnasium -------------------------------------------------------------------------------------------------------
 
 
@@ -520,6 +613,13 @@ def checked(request):
 @pytest.mark.parametrize("checked", FAMILIES, indirect=True)
 def test_gymnasium_finds_nothing_wrong(checked):
     check_env(checked, skip_render_check=True)
+
+
+def test_gymnasium_finds_nothing_wrong_by_its_defaults():
+    """Which make an environment of each way to render that is listed; 2 s."""
+    with warnings.catch_warnings(), jax.numpy_dtype_promotion("standard"):
+        warnings.simplefilter("ignore", UserWarning)
+        check_env(gymnasium.make("lqrlab/Pendulum-v0", horizon=20).unwrapped)
 
 
 @pytest.mark.skipif(find_spec("stable_baselines3") is None, reason="needs stable_baselines3")
@@ -637,6 +737,35 @@ def test_vectors_reset_at_once_or_when_told():
     assert (obs != last).all(1).tolist() == [True, False, True]
 
 
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_the_information_of_vectors_is_of_the_episode_that_is_shown(mode):
+    """Against the plant's recursion in NumPy, SciPy's P and a sum of the rewards."""
+    env, obs = vectors(mode, dtype="float64", limits=None)
+    A, B, Q, R, N = (np.asarray(a[0]) for a in env.unwrapped.core.pool.sampled)
+    P = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
+    least = lambda x: np.einsum("si,ij,sj->s", x, P, x)  # noqa: E731
+    optimum, paid, over = least(obs), np.zeros(3), np.zeros(3, bool)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
+    for t in range(11):
+        u, before = np.full((3, 1), 0.1 * t - 0.5), obs
+        obs, reward, _, truncated, info = env.step(u)
+        assert truncated.all() == ((t % (5 if mode is AutoresetMode.NEXT_STEP else 4)) == 3)
+        begins = over if mode is AutoresetMode.NEXT_STEP else truncated
+        moved, costs = before @ A.T + u @ B.T, np.where(over & begins, 0, -reward)
+        if mode is AutoresetMode.SAME_STEP and truncated.all():
+            final = info["final_info"]
+            close(info["final_obs"], moved, atol=1e-9)
+            close(final["optimum"], optimum)
+            close(final["cost"], costs)
+            close(final["ratio"], (paid + costs + least(moved)) / optimum)
+        assert begins.all() == (np.abs(obs - moved).max() > 1e-3)
+        paid, optimum = np.where(begins, 0, paid + costs), np.where(begins, least(obs), optimum)
+        close(info["cost"], np.where(begins, 0, costs), atol=1e-12)
+        close(info["optimum"], optimum)
+        close(info["ratio"], (paid + least(obs)) / optimum)
+        over = truncated
+
+
 def test_vectors_are_reproducible_and_refuse_what_is_wrong():
     a, b = (vectors(AutoresetMode.NEXT_STEP, noise=0.1) for _ in range(2))
     np.testing.assert_array_equal(a[1], b[1])
@@ -678,7 +807,7 @@ class Model:
     """What a library's model has that runs on the host."""
 
     def __init__(self, env, memory=None):
-        self.K, self.memory = np.asarray(environments.optimal(env).K), memory
+        self.K, self.memory, self.env = np.asarray(environments.optimal(env).K), memory, env
 
     def predict(self, obs, deterministic):
         assert deterministic
@@ -693,11 +822,98 @@ def test_models_of_a_library_on_the_host_are_policies_too():
     np.testing.assert_allclose(policy(policy.init((2,)), x)[1], -x @ model.K.T, rtol=1e-5)
     score = evaluation.evaluate(policy, systems.make("pendulum"), key=KEY, num_initial=2)
     np.testing.assert_allclose(score.ratio, 1.0, rtol=1e-5)
-    recurrent = agents.host_agent(Model(env, memory=()).predict, env)
+    recurrent = agents.HostAgent(Model(env, memory=()), env)
     with pytest.raises(Exception, match="predict: expected an agent without memory"):
         recurrent(jnp.zeros(2, jnp.float32))
     with pytest.raises(ValueError, match="agent: expected a function"):
         environments.AgentPolicy.of(env, 3)
+
+
+class SinglePrecision(Model):
+    """A model that computes in JAX, in the precision that it was trained in."""
+
+    def predict(self, obs, deterministic):
+        assert jnp.zeros(1).dtype == np.float32
+        return super().predict(obs, deterministic)
+
+
+def test_a_model_computes_as_where_it_was_trained_and_is_compiled_once():
+    """Settings of JAX that scores need are not the model's; scoring the same model again compiles nothing."""
+    plant = systems.make("pendulum")
+    model = SinglePrecision(environments.make(plant, linear=True, limits=None))
+    vector = SimpleNamespace(envs=[SimpleNamespace(unwrapped=SimpleNamespace(core=model.env))])
+    model.get_env = lambda: vector
+    for i in range(2):
+        score = evaluation.evaluate(model, plant, key=KEY, num_initial=2)
+        if not i:
+            before = loop._run.kept().misses
+    np.testing.assert_allclose(score.ratio, 1.0, rtol=1e-5)
+    assert loop._run.kept().misses == before
+
+
+class VecNormalize:
+    """What Stable-Baselines3's wrapper of that name has."""
+
+    def __init__(self, venv, norm_obs=True):
+        self.venv, self.norm_obs = venv, norm_obs
+
+    def __getattr__(self, name):  # what it has not itself, as that of Stable-Baselines3
+        return getattr(self.venv, name)
+
+    def normalize_obs(self, obs):
+        return obs / np.float32([2.0, 5.0])
+
+
+class VecMonitor:
+    def __init__(self, venv):
+        self.venv = venv
+
+    def __getattr__(self, name):
+        return getattr(self.venv, name)
+
+
+class VecFrameStack(VecMonitor):
+    pass
+
+
+class Doubled(gymnasium.ObservationWrapper):
+    def observation(self, obs):
+        return 2 * obs
+
+
+@pytest.mark.parametrize("norm_obs", [True, False])
+def test_a_model_behind_normalised_observations_sees_them_normalised(norm_obs):
+    plant = systems.make("pendulum")
+    model = DemandingModel(environments.make(plant, linear=True, limits=None))
+    if norm_obs:
+        model.K = model.K * np.float32([2.0, 5.0])
+    model.venv = VecMonitor(VecNormalize(model.venv, norm_obs))
+    score = evaluation.evaluate(model, plant, key=KEY, num_initial=2)
+    np.testing.assert_allclose(score.ratio, 1.0, rtol=1e-5)
+
+
+def test_a_model_behind_other_observations_is_refused_in_words():
+    plant = systems.make("pendulum")
+    model = DemandingModel(environments.make(plant, linear=True, limits=None))
+    inner = model.venv
+    model.venv = VecFrameStack(VecNormalize(inner))
+    with pytest.raises(ValueError, match=r"found one behind VecFrameStack; environments\.AgentPolicy\.of"):
+        evaluation.evaluate(model, plant, key=KEY)
+    model.venv = SimpleNamespace(envs=[Doubled(gymnasium.make("lqrlab/Pendulum-v0"))])
+    with pytest.raises(ValueError, match="found one behind Doubled"):
+        evaluation.evaluate(model, plant, key=KEY)
+
+
+@pytest.mark.parametrize("observe", ["state", "history:3"])
+def test_an_agent_sends_its_last_input_while_no_measurement_comes(observe):
+    env = environments.make("pendulum", linear=True, limits=None, observe=observe, dtype="float64")
+    K = np.asarray(env.pool.K[0])
+    policy = environments.AgentPolicy.of(env, lambda obs: -jnp.asarray(K) @ obs[:2] + 0.0 * jnp.sum(obs))
+    ask = jax.jit(lambda carry, x: policy(carry, x))
+    carry, states = policy.init(()), np.random.default_rng(0).normal(size=(8, 2))
+    for t, x in enumerate(states):
+        carry, u = ask(carry, np.where(t in (3, 4), [np.nan, 0.0], x))
+        np.testing.assert_allclose(u, -K @ states[2 if t in (3, 4) else t], rtol=1e-9)
 
 
 class DemandingModel(Model):

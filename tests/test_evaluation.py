@@ -14,7 +14,7 @@ import scipy.integrate
 import scipy.linalg
 
 from lqrlab import compute, control, evaluation, simulation, systems
-from lqrlab.evaluation import textbook
+from lqrlab.evaluation import scores, textbook
 from lqrlab.simulation import Verdict
 
 KEY = jax.random.key(5)
@@ -149,6 +149,57 @@ def test_the_horizon_lets_the_slowest_loop_settle(plants):
     assert slowest ** (steps - 51) > 1e-3
 
 
+@pytest.mark.parametrize("linear", [True, False])
+def test_loops_that_are_only_summed_up_have_the_scores_of_those_that_are_kept(linear, monkeypatch):
+    """Loops that converge, that stay bounded and that diverge; under gains, and under a policy that may remember."""
+    plants = systems.sample("cart_pole", key=KEY, num=3, spread=0.1)
+    K = control.lqrd(*plants.matrices(), *plants.weights(), plants.dt).K[0]
+    starts = np.array([0.3, 1.0, 3.0])[None, :, None] * plants.initial_state(key=KEY, num=3)
+    for controller in (simulation.LinearPolicy(K), Forgetful(K), Forgetful(0.1 * K)):
+        options = {"key": KEY, "x0": starts, "num_steps": 203, "linear": linear}
+        kept = evaluation.evaluate(controller, plants, **options)
+        with monkeypatch.context() as patch:
+            patch.setattr(scores, "_KEPT", 0)
+            summed = evaluation.evaluate(controller, plants, **options)
+        np.testing.assert_array_equal(summed.verdict, kept.verdict)
+        np.testing.assert_allclose(summed.ratio, kept.ratio, rtol=1e-9)
+        np.testing.assert_allclose(summed.remaining, kept.remaining, rtol=1e-6, atol=1e-12)
+        assert kept.converged.any() != (controller.K is not K)
+
+
+MEMORY = """
+import resource, sys
+import jax, jax.numpy as jnp
+from lqrlab import compute, evaluation, simulation, systems
+sys.path.insert(0, "tests")
+from test_evaluation import Forgetful
+
+compute.setup()
+problem = simulation.Problem.of(systems.make("pendulum"), linear=True)
+for controller in (1.1 * problem.K, Forgetful(1.1 * problem.K)):
+    evaluation.evaluate(controller, problem, key=jax.random.key(0), num_initial=5, num_steps=200)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for controller in (1.1 * problem.K, Forgetful(1.1 * problem.K)):
+    score = evaluation.evaluate(controller, problem, key=jax.random.key(0), num_initial=200_000, num_steps=200)
+    assert score.converged.all() and score.ratio.shape == (200_000,)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+@pytest.mark.matrix
+def test_scores_of_many_loops_need_no_memory_for_their_trajectories():
+    """200,000 loops of 200 samples; their states, inputs and costs are 1.3 GB."""
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert float(done.stdout) < 300
+
+
+def test_a_problem_with_noise_has_no_optimum_to_compare_with():
+    problem = simulation.Problem.of(systems.make("pendulum"), linear=True, noise=0.01)
+    with pytest.raises(ValueError, match="plants: expected a problem without noise"):
+        evaluation.evaluate(problem.K, problem, key=KEY)
+
+
 def test_a_plant_without_an_optimum_is_refused():
     plant = systems.from_matrices(jnp.eye(2)[None], jnp.zeros((1, 2, 1)))
     with pytest.raises(ValueError, match="plants: 1 of 1 have no stabilizing optimum"):
@@ -230,6 +281,7 @@ def test_the_optimum_scores_one_from_any_size_of_start(size):
         ({"x0": "text"}, "x0: expected real numbers, but found 'text'"),
         ({"x0": np.zeros((0, 2))}, "x0: expected starts"),
         ({"x0": np.zeros(2)}, "x0: expected starts"),
+        ({"x0": np.zeros((4, 3))}, r"x0: expected starts \[S, 2\] of pendulum"),
         ({"x0": np.full((1, 2), 1e200), "linear": False}, "x0: expected deviations of a finite cost"),
         ({"num_initial": 0}, "num_initial: expected a whole number"),
         ({"num_steps": 1.5}, "num_steps: expected a whole number"),

@@ -45,6 +45,99 @@ def test_output_feedback_is_a_plain_kalman_filter_that_knows_what_was_cut_off(ca
     assert np.abs(run.us).max() == limit
 
 
+GAPS = np.ones((500, 2), bool)  # which outputs come: all are missing for a while, then one of them
+GAPS[5:11], GAPS[14:18, 0] = False, False
+
+
+def asked(policy):
+    """A policy's inputs for one measurement after another."""
+    step, carry = jax.jit(lambda carry, y: policy(carry, y)), policy.init(())
+
+    def ask(y):
+        nonlocal carry
+        carry, u = step(carry, jnp.asarray(y))
+        assert all(np.isfinite(a).all() for a in jax.tree.leaves(carry))
+        return np.asarray(u)
+
+    return ask
+
+
+@pytest.mark.parametrize("form", ["predictor", "filter"])
+def test_output_feedback_predicts_where_measurements_are_missing(cart, form):
+    plant, A, B, C = cart[:4]
+    design = lqg(cart, form)
+    K, L, M = (np.asarray(a) for a in (design.regulator.K, design.estimator.L, design.estimator.M))
+    ask, x, guess = (
+        asked(simulation.estimated(plant, design).policy),
+        np.array([0.1, 0.1, 0.0, 0.0]),
+        np.zeros(4),
+    )
+    for there in GAPS:
+        surprise = np.where(there, C @ (x - guess), 0.0)
+        u = -K @ (guess + (M @ surprise if form == "filter" else 0))
+        np.testing.assert_allclose(ask(np.where(there, C @ x, [np.nan, np.inf])), u, rtol=1e-6, atol=1e-9)
+        x, guess = A @ x + B @ u, A @ guess + B @ u + L @ surprise
+    assert np.abs(x).max() < 1e-2
+
+
+@pytest.mark.parametrize("make", [simulation.extended_kalman, simulation.unscented_kalman])
+def test_kalman_filters_take_the_outputs_that_come_and_know_what_was_cut_off(cart, make):
+    """Against NumPy's filter, whose C and V have the rows of these outputs alone."""
+    plant, A, B, C = cart[:4]
+    W, V, P = 1e-4 * np.eye(4), 1e-4 * np.array([[1.0, 0.5], [0.5, 1.0]]), 1e-2 * np.eye(4)
+    problem = simulation.Problem.of(plant, linear=True, limits=(-2.0, 2.0), optimum=False)
+    K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
+    ask = asked(make(simulation.LinearPolicy(jnp.asarray(K)), problem, C, W, V, P).policy)
+    x, guess, cut = np.array([0.1, 0.05, 0.0, 0.0]), np.zeros(4), 0
+    for there in GAPS[:80]:
+        H, S = C[there], C[there] @ P @ C[there].T + V[np.ix_(there, there)]
+        gain = P @ H.T @ np.linalg.inv(S)
+        guess, P = guess + gain @ H @ (x - guess), P - gain @ H @ P
+        u = -K @ guess
+        np.testing.assert_allclose(ask(np.where(there, C @ x, np.nan)), u, rtol=1e-5, atol=1e-7)
+        v, cut = np.clip(u, -2.0, 2.0), cut + (np.abs(u) > 2.0)
+        x, guess, P = A @ x + B @ v, A @ guess + B @ v, A @ P @ A.T + W
+    assert cut > 0
+    assert np.abs(x).max() < 0.1
+
+
+def test_integral_action_goes_on_with_the_state_that_its_model_expects(cart):
+    plant, A, B, _, Q, R, N = cart[:7]
+    design = control.lqi(A, B, np.eye(4)[:1], Q, R, Q[:1, :1], N, discrete=True)
+    policy = simulation.integrating(plant, design, [0.2], limits=(-1.5, 1.5))
+    K, Ki = np.asarray(design.K), np.asarray(design.Ki)
+    ask, x, total, expected, cut = asked(policy), np.array([0.1, 0.05, 0.0, 0.0]), np.zeros(1), np.zeros(4), 0
+    for t in range(900):
+        seen = np.where((t in (3, 4, 5)) | ((t == 8) & (np.arange(4) == 1)), expected, x)
+        u = -K @ seen - Ki @ total
+        v, cut = np.clip(u, -1.5, 1.5), cut + (np.abs(u) > 1.5)
+        np.testing.assert_allclose(ask(np.where(seen == x, x, np.nan)), v, rtol=1e-6, atol=1e-9)
+        total = total + seen[:1] - 0.2 - (v - u) / Ki[0]
+        x, expected = A @ x + B @ v, A @ seen + B @ v
+        x = x + np.array([0.0, 0.0, 1e-4, 0.0])  # what the model does not know
+    assert cut > 0
+    assert abs(x[0] - 0.2) < 0.02
+
+
+def test_policies_without_a_model_send_their_last_input_again():
+    plant = systems.make("pendulum")
+    K = np.asarray(control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K)
+    late = control.lqrd_delayed(*plant.matrices(), *plant.weights(), plant.dt, delay=1.0)
+    gain, states = simulation.LinearPolicy(jnp.asarray(K)), np.random.default_rng(0).normal(size=(9, 2))
+    seen = np.where(np.isin(np.arange(9), (3, 4))[:, None], np.nan, states)
+    ask = asked(simulation.delayed(plant, late, 1.0))
+    sent = [np.zeros(1)]
+    for t, x in enumerate(seen):
+        answer = -np.asarray(late.K) @ np.concatenate([states[t], sent[-1]])
+        np.testing.assert_allclose(ask(x), sent[-1], rtol=1e-9)  # a sample late
+        sent.append(answer if np.isfinite(x).all() else sent[-1])
+    answers = [-K @ states[t if t not in (3, 4) else 2] for t in range(9)]
+    ask = asked(simulation.Delayed(gain, 1, 2))
+    np.testing.assert_allclose([ask(x) for x in seen], [*np.zeros((2, 1)), *answers[:7]], rtol=1e-9)
+    ask = asked(simulation.Held(gain, 1, 2))
+    np.testing.assert_allclose([ask(x) for x in seen], [answers[2 * (t // 2)] for t in range(9)], rtol=1e-9)
+
+
 def test_output_feedback_is_scored_mapped_and_written_down_like_any_policy(cart, tmp_path):
     plant, A, B, C, Q, R, N, *_ = cart
     design = lqg(cart)
@@ -287,6 +380,16 @@ def test_late_inputs_are_a_plain_loop_that_remembers_what_it_sent(delay, ticks):
         x = held[:2, :2] @ x + held[:2, 2:] @ u
         np.testing.assert_allclose(run.xs[k + 1] - plant.equilibrium()[0], x, rtol=1e-8, atol=1e-11)
     assert max(np.abs(u).max() for u in sent) == limit
+
+
+def test_a_plan_in_absolute_states_needs_a_problem_that_knows_its_equilibrium():
+    A, B, one = np.array([[1.0, 0.1], [0.0, 1.0]]), np.array([[0.0], [0.1]]), np.eye(1)
+    plan = control.ilqr(lambda x, u: jnp.stack([x[1], u[0]]), np.ones(2), np.eye(2), one, 5, dt=0.1)
+    problem = simulation.Problem.from_matrices(A, B, np.eye(2), one)
+    with pytest.raises(
+        ValueError, match=r"plant: expected one with an equilibrium.* give simulation\.TrackingPolicy"
+    ):
+        simulation.rollout(problem, plan, np.ones(2), 5)
 
 
 def test_a_policy_with_too_many_inputs_is_refused():

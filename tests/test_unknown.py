@@ -196,6 +196,56 @@ def test_a_plant_that_is_known_is_regulated_by_scipys_gain(training):
     np.testing.assert_allclose(u[:1], -K @ np.asarray(before)[:4], rtol=1e-4)
 
 
+def test_the_regulator_probes_plants_at_large_and_no_family_that_it_recognises(training):
+    """At rest the input is the probe alone, of the size that the prior says."""
+    prior, told = learning.wide(learning.families(training)), one(systems.make("cart_pole"))
+    policy = learning.adaptive(told, prior)
+    ask, memory = jax.jit(lambda memory, x: policy(memory, x)), policy.init(())
+    large = len(prior.dense) + len(prior.kinematic)
+    is_large = jnp.arange(len(memory.belief.odds)) < large
+    probes = []
+    for recognised in (True, False):
+        odds = jnp.where(is_large == recognised, memory.belief.odds - 100.0, memory.belief.odds)
+        sure = dataclasses.replace(memory, belief=dataclasses.replace(memory.belief, odds=odds))
+        probes.append(np.asarray(ask(sure, jnp.zeros(N_MAX))[1]))
+    np.testing.assert_allclose(probes[0], 0.0, atol=1e-9)
+    np.testing.assert_allclose(np.abs(probes[1]), [prior.probe[0], 0, 0, 0, 0, 0], rtol=1e-9, atol=1e-9)
+
+
+def test_a_step_whose_measurement_is_missing_teaches_nothing_and_the_loop_is_regulated_on():
+    """The belief against NumPy's dense posterior of the steps that were measured, with the inputs that were sent."""
+    A, B = np.array([[1.0, 0.1], [0.0, 1.0]]), np.array([[0.0], [0.1]])
+    plant = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], Q=np.eye(2), R=np.eye(1), dt=0.1)
+    limit, prior = 0.8, learning.wide()
+    policy = learning.adaptive(plant, prior, limit=limit)
+    first = memory = policy.init(())
+    ask = jax.jit(lambda memory, x: policy(memory, x))
+    missing, x, pairs, last, sent = (6, 7, 8, 15), np.array([1.0, 0.5]), [], None, []
+    for t in range(150):
+        memory, u = ask(memory, jnp.asarray(np.where((t in missing) & (np.arange(2) == t % 2), np.nan, x)))
+        assert all(not np.isnan(a).any() for a in jax.tree.leaves(memory))
+        np.testing.assert_array_equal(memory.z[N_MAX : N_MAX + 1], u)
+        sent.append(float(u[0]))
+        if last is not None and t < 20 and t not in missing:
+            pairs.append((last, x))
+        last = None if t in missing else np.concatenate([x, u])
+        x = A @ x + B @ np.asarray(u)
+        if t == 19:
+            belief = memory.belief
+    assert len(pairs) == 19 - 3 - 1 - 2
+    assert np.isfinite(sent).all()
+    assert max(np.abs(sent)) == limit
+    assert np.abs(x).max() < 1e-3
+    Z, after = (np.array(a) for a in zip(*pairs))
+    columns = np.array([0, 1, N_MAX])
+    for i in range(2):
+        S = np.asarray(first.belief.spread)[0, 1][np.ix_(columns, columns)]
+        prior_mean = np.asarray(first.belief.theta)[0, columns, i]
+        precision = np.linalg.inv(S) + Z.T @ Z / 1e-8
+        mean = np.linalg.solve(precision, np.linalg.solve(S, prior_mean) + Z.T @ after[:, i] / 1e-8)
+        np.testing.assert_allclose(np.asarray(belief.theta)[0, columns, i], mean, atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def scaled(plants):
     """Loops of the adaptive regulator on the pendulums, in scaled and padded coordinates, without noise."""
@@ -253,6 +303,24 @@ def test_without_noise_the_excess_from_the_first_step_on_is_the_regret(plants):
     assert float(regret.ratio.min()) > 1.0001
     np.testing.assert_allclose(1 + regret.excess[..., 0], regret.ratio, rtol=1e-9)
     assert float(jnp.diff(regret.regret).min()) >= -1e-9
+
+
+def test_the_excess_from_a_step_on_is_over_what_can_then_be_expected_to_be_paid(plants):
+    """Against sums in NumPy: what is expected is xᵀPx and, for each step that is left, the noise's share."""
+    T, K = 12, np.asarray(1.2 * plants.K)
+    regret = evaluation.unknown(gains(plants, 1.2), plants, key=KEY, num_initial=2, num_steps=T)
+    start, noise = jax.random.split(KEY)
+    x0 = jax.random.normal(start, (len(plants), 2, N_MAX)) * plants.coordinates.state_mask[:, None]
+    run = simulation.rollout(plants, Fixed(jnp.asarray(K)), x0, T, key=noise)
+    B, P, optimal = (np.asarray(a) for a in (plants.B, plants.P, plants.K))
+    for v in range(len(plants)):
+        S = np.eye(6) + B[v].T @ P[v] @ B[v]
+        for xs, us, found in zip(run.xs[v], run.us[v], regret.excess[v]):
+            off = np.asarray(us) + np.asarray(xs)[:-1] @ optimal[v].T
+            above = np.einsum("ti,ij,tj->t", off, S, off)
+            for t in range(T):
+                least = np.asarray(xs)[t] @ P[v] @ np.asarray(xs)[t] + (T - t) * 0.02**2 * np.trace(P[v])
+                np.testing.assert_allclose(found[t], above[t:].sum() / least, rtol=1e-6)
 
 
 def test_the_same_key_gives_the_same_loops_and_another_one_others(plants):
@@ -346,6 +414,29 @@ def test_a_bank_that_holds_the_plant_soon_has_its_gain(plants):
     regret = evaluation.unknown(controller, plants.disturbed(), key=KEY, num_initial=2, num_steps=60)
     assert float(regret.ratio.max()) < 1.5
     assert float(regret.excess[..., 10].max()) < 0.01
+
+
+def test_a_bank_is_not_misled_by_a_measurement_that_is_missing(plants):
+    quiet = plants.disturbed()
+    policy = bank([described(sampled(name, 2)) for name in FAMILIES], misfit=1e-3, num=4)(quiet)
+    move = jax.jit(lambda memory, x: (*(found := policy(memory, x)), quiet.step(x, found[1])[0]))
+    x = jnp.ones((4, N_MAX)) * quiet.coordinates.state_mask
+    memory, sent = policy.init((4,)), []
+    for t in range(600):
+        before = np.asarray(memory[1])
+        memory, u, x = move(memory, x) if t not in (5, 6) else blind(policy, quiet, memory, x)
+        sent.append(np.asarray(u))
+        if t in (5, 6, 7):
+            np.testing.assert_array_equal(memory[1], before)
+    np.testing.assert_array_equal(sent[5], sent[4])
+    assert np.isfinite(memory[1]).any(-1).all()
+    assert np.abs(x).max() < 1e-2
+
+
+def blind(policy, problem, memory, x):
+    """A step in which one state is not measured."""
+    memory, u = policy(memory, x.at[:, 0].set(jnp.nan))
+    return memory, u, problem.step(x, u)[0]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -476,6 +567,21 @@ def test_weights_come_back_from_a_file_and_a_strangers_file_is_refused(tmp_path,
         weight_files.read(tmp_path / "text.safetensors")
     with pytest.raises(ValueError, match="name: expected one of"):
         learning.pretrained("nothing")
+
+
+def test_a_network_with_a_history_sees_the_last_state_again_where_none_is_measured():
+    small = {"kind": "transformer", "window": 3, "width": 8, "depth": 1, "heads": 2}
+    network = learning.models.build(learning.ModelConfig(**small))
+    policy = learning.policy(network, sampled("pendulum", 2))
+    ask = jax.jit(lambda memory, x: policy(memory, x))
+    gaps, again = policy.init((2,)), policy.init((2,))
+    states = np.random.default_rng(0).normal(size=(8, 2, 2))
+    for t, x in enumerate(states):
+        x[0] = states[2, 0] if t in (3, 4) else x[0]
+        gaps, found = ask(gaps, np.where((t in (3, 4)) & (np.arange(2) == 0)[:, None], np.nan, x))
+        again, expected = ask(again, x)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert len(np.unique(found)) == 2
 
 
 def test_a_network_without_a_description_enters_the_table_and_one_with_it_is_refused(plants):

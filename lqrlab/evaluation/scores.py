@@ -1,16 +1,21 @@
 """Closed-loop cost over the optimal cost, for any policy on any plants."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int8, PRNGKeyArray
 
 from lqrlab import control, simulation
-from lqrlab.compute import Backend, checks, pytree
-from lqrlab.simulation import LinearPolicy, Policy, Problem, Verdict, bind, verdict
+from lqrlab.compute import Backend, checks, jit_by_function, pytree
+from lqrlab.simulation import Keep, LinearPolicy, Policy, Problem, Verdict, bind, verdict
 from lqrlab.systems import Plant
+
+_KEPT = 1 << 26
+"""Bytes of trajectories that are kept at once: of more loops only sums and last states are."""
 
 
 @pytree
@@ -87,9 +92,14 @@ def evaluate(
     checks.on_host("evaluate", controller, plants, key, x0)
     problem = plants if isinstance(plants, Problem) else Problem.of(plants, linear=linear, optimum=False)
     problem = _with_optimum(problem)
+    if any(a is not None for a in problem.noise):
+        raise ValueError(
+            "plants: expected a problem without noise, under which x0ᵀP x0 is no optimum to compare with; "
+            "problem.disturbed() is without, evaluation.unknown compares loops under the same noise"
+        )
     policy = bind(controller, problem)
     checks.whole("num_initial", num_initial)
-    starts = _starts(problem.initial_state(key=key, num=num_initial) if x0 is None else x0)
+    starts = _starts(problem, problem.initial_state(key=key, num=num_initial) if x0 is None else x0)
     poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
     steps = control.settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
     if backend is None:
@@ -108,10 +118,13 @@ def _with_optimum(problem: Problem) -> Problem:
     return problem.solved()
 
 
-def _starts(x0: ArrayLike) -> Array:
-    x0 = jnp.asarray(checks.real("x0", x0))
-    if x0.ndim < 2 or not x0.size:
-        raise ValueError(f"x0: expected starts [*batch, S, n], at least one, but found shape {x0.shape}")
+def _starts(problem: Problem, x0: ArrayLike) -> Array:
+    x0, batch = jnp.asarray(checks.real("x0", x0)), problem.batch_shape
+    if x0.ndim < 2 or not x0.size or (x0.shape[: len(batch)], x0.shape[-1]) != (batch, problem.n):
+        expected = ", ".join([*map(str, batch), "S", str(problem.n)])
+        raise ValueError(
+            f"x0: expected starts [{expected}] of {problem.name}, at least one, but found shape {x0.shape}"
+        )
     return x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
 
 
@@ -119,9 +132,9 @@ def _scored(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> Scor
     linear_loop = problem.linear and isinstance(policy, LinearPolicy) and problem.low is None
     if linear_loop:  # twice the state, twice the input: starts of any size are run in units of their size
         x0 = x0 / jnp.maximum(jnp.max(jnp.abs(x0), axis=-1, keepdims=True), jnp.finfo(x0.dtype).tiny)
-    run = simulation.rollout(problem, policy, x0, num_steps)
-    start, rest = problem.optimal_cost(run.xs[..., 0, :]), problem.optimal_cost(run.xs[..., -1, :])
-    paid = run.cost + rest
+    cost, end, sizes = _ran(problem, policy, x0, num_steps)
+    start, rest = problem.optimal_cost(x0), problem.optimal_cost(end)
+    paid = cost + rest
     if not np.all(np.isfinite(start)):
         raise ValueError(
             f"x0: expected deviations of a finite cost, but found up to {float(jnp.max(jnp.abs(x0)))}"
@@ -132,7 +145,7 @@ def _scored(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> Scor
         judged = verdict.of_gain(problem.closed_loop(policy.K))  # type: ignore[attr-defined]
         judged = jnp.broadcast_to(judged[..., None], ratio.shape)
     else:
-        judged = verdict.of_sizes(verdict.size(run.xs, problem.scale_x))
+        judged = verdict.of_peaks(*sizes, num_steps=num_steps)
     # a cost beyond all numbers is that of a loop that has left the model, whatever its poles say
     judged = jnp.where(jnp.isfinite(ratio), judged, Verdict.DIVERGED).astype(jnp.int8)
     converged = judged == Verdict.CONVERGED
@@ -141,3 +154,63 @@ def _scored(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> Scor
         raise AssertionError(f"a loop cost {lowest:.9f} of the optimum: reference or simulation is wrong")
     remaining = jnp.where(converged, rest / jnp.where(paid > 0, paid, 1.0), 1.0)
     return Score(jnp.maximum(ratio, 1.0) if problem.linear else ratio, judged, remaining)
+
+
+Sizes = tuple[Array, Array, Array, Array]
+"""Sizes of states: of the first, and the largest in all, in the last quarter but one, and in the last ``[*loops]``."""
+
+
+def _ran(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> tuple[Array, Array, Sizes]:
+    """The costs of loops, their last states and their sizes; of many loops no trajectories are kept."""
+    start = verdict.size(x0, problem.scale_x)
+    loops, numbers = x0.size // problem.n, (num_steps + 1) * (problem.n + problem.m + 1)
+    if loops * numbers * x0.dtype.itemsize <= _KEPT:
+        run = simulation.rollout(problem, policy, x0, num_steps)
+        sizes, (third, last) = verdict.size(run.xs, problem.scale_x), verdict.quarters(num_steps)
+        peaks = (jnp.max(sizes[..., a:b], axis=-1) for a, b in ((0, None), (third, last), (last, None)))
+        return run.cost, run.xs[..., -1, :], (start, *peaks)
+    simulation.check_policy(policy, x0, problem.m)
+    if type(policy) is LinearPolicy and len(x0.devices()) == 1:
+        kept = simulation.record(problem, policy, x0, num_steps, _keep(num_steps), extra=problem.scale_x)
+        shaped = {name: jnp.asarray(a).reshape(*x0.shape[:-1], *a.shape[1:]) for name, a in kept.items()}
+        return shaped["cost"], shaped["end"], (start, *(shaped[name] for name in ("peak", "third", "last")))
+    cost, end, peaks = _summed(problem.astype(x0.dtype), policy, x0, num_steps)
+    return cost, end, (start, *peaks)
+
+
+@functools.cache
+def _keep(num_steps: int) -> Keep:
+    """What is kept of loops under constant gains: sums of their costs, and largest sizes."""
+    begin, end = verdict.quarters(num_steps)
+
+    def costs(xs: Array, us: Array, costs: Array, t: Array, scale_x: Array) -> dict[str, Array]:
+        return {"cost": costs}
+
+    def peaks(xs: Array, us: Array, costs: Array, t: Array, scale_x: Array) -> dict[str, Array]:
+        size = jnp.max(jnp.abs(xs) / scale_x[None].astype(xs.dtype), axis=1)
+        parts = {"peak": t >= 0, "third": (t >= begin) & (t < end), "last": t >= end}
+        return {name: jnp.where(part[:, None], size, 0) for name, part in parts.items()}
+
+    return Keep(sums=costs, peaks=peaks)
+
+
+@functools.partial(jit_by_function, static_argnames="num_steps")
+def _summed(
+    problem: Problem, policy: Policy, x0: Array, num_steps: int
+) -> tuple[Array, Array, tuple[Array, ...]]:
+    """The closed loop, of which only the sum of the costs, the last state and the largest sizes are kept."""
+    begin, end = verdict.quarters(num_steps)
+
+    def largest(peaks: tuple[Array, ...], x: Array, t: ArrayLike) -> tuple[Array, ...]:
+        size, inside = verdict.size(x, problem.scale_x), (t >= 0, (t >= begin) & (t < end), t >= end)
+        return tuple(jnp.where(part, jnp.maximum(peak, size), peak) for part, peak in zip(inside, peaks))
+
+    def sample(state: tuple, t: Array) -> tuple[tuple, None]:
+        x, carry, cost, peaks = state
+        after, carry, (_, paid) = simulation.step(problem, policy, x, carry)
+        return (after, carry, cost + paid, largest(peaks, x, t)), None
+
+    nothing = jnp.zeros(x0.shape[:-1], x0.dtype)
+    first = (x0, policy.init(x0.shape[:-1]), nothing, (nothing,) * 3)
+    (x, _, cost, peaks), _ = jax.lax.scan(sample, first, jnp.arange(num_steps))
+    return cost, x, largest(peaks, x, num_steps)

@@ -15,7 +15,7 @@ from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.evaluation.unknown import MOST, Fixed, Regret, unknown
 from lqrlab.learning import AdaptivePolicy, Prior
-from lqrlab.simulation import Policy, Problem, Told
+from lqrlab.simulation import Policy, Problem, Told, sent_or
 from lqrlab.systems import M_MAX, N_MAX
 
 Controller = Callable[[Problem], Policy]
@@ -143,12 +143,14 @@ class BankPolicy:
         flat = jnp.moveaxis(self.theta, 1, 0).reshape(N_MAX + M_MAX, -1)
         error = x[..., None, :] - (z @ flat).reshape(*x.shape[:-1], len(self.K), N_MAX)
         likelihood = -jnp.sum(error**2, -1) / (2 * variance[..., None])
-        started = jnp.any(z != 0, axis=-1, keepdims=True)
+        seen = jnp.all(jnp.isfinite(jnp.concatenate([x, z], axis=-1)), axis=-1, keepdims=True)
+        started = jnp.any(z != 0, axis=-1, keepdims=True) & seen
         odds = odds + jnp.where(started, likelihood, 0.0)
         odds = odds - jnp.maximum(jnp.max(odds, -1, keepdims=True), -1e30)
         weights = jax.nn.softmax(jnp.where(jnp.isfinite(odds), odds, -jnp.inf))
         K = (weights @ self.K.reshape(len(self.K), -1)).reshape(*x.shape[:-1], M_MAX, N_MAX)
         u = -(K @ x[..., None])[..., 0] * expand_batch(self.told.coordinates.input_mask, x.ndim)
+        u = sent_or(z[..., N_MAX:], u, x)
         limit = expand_batch(self.told.limit, x.ndim - 1, 0)[..., None]
         u = jnp.clip(jnp.where(jnp.isfinite(u), u, 0.0), -limit, limit)
         return (jnp.concatenate([x, u], -1), odds), u

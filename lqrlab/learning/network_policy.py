@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.learning import checkpoints, gains, models
-from lqrlab.simulation import LinearPolicy, Policy, Problem, Told, binding
+from lqrlab.simulation import LinearPolicy, Policy, Problem, Told, binding, measured_or
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
 History = tuple[Array, Array, Array]
@@ -77,6 +77,7 @@ class NetworkPolicy:
         xs, us, mask = carry
         lead, batch = x.shape[:-1], self.coordinates.scale_x.ndim - 1
         seen = self.coordinates.scale_state(x) * expand_batch(self.coordinates.state_mask, x.ndim)
+        seen = measured_or(xs[..., -1, :].astype(seen.dtype), seen)  # the last one again
         xs = jnp.concatenate([xs[..., 1:, :], seen.astype(xs.dtype)[..., None, :]], axis=-2)
         mask = jnp.concatenate([mask[..., 1:], jnp.ones((*lead, 1), mask.dtype)], axis=-1)
         num = math.prod(lead)  # the network is written for one batch axis

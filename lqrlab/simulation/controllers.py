@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 from lqrlab.compute import checks, linalg, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.control import LQG, LQR, Integral
-from lqrlab.simulation.policies import DelayedPolicy
+from lqrlab.simulation.policies import DelayedPolicy, measured_or
 from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.sensors import Measured
 from lqrlab.systems import Plant
@@ -31,6 +31,8 @@ class LinearController:
         E: ``[*batch, k, m]``.
         b: constant input of the controller, such as minus the set-point of an integrator ``[*batch, k]``.
         low, high: limits as deviations from the equilibrium input ``[*batch, m]``; ∓inf for none.
+        H: y that z predicts, Hz, which stands in for a measurement that is not finite ``[*batch, p, k]``; zero if left
+            out.
 
     Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 9.4 (anti-windup).
     """
@@ -43,6 +45,7 @@ class LinearController:
     b: Float[Array, "*batch k"]
     low: Float[Array, "*batch m"]
     high: Float[Array, "*batch m"]
+    H: Float[Array, "*batch p k"] | None = None
 
     def init(self, batch_shape: tuple[int, ...]) -> Array:
         """z = 0."""
@@ -51,6 +54,7 @@ class LinearController:
     def __call__(self, carry: Array, x: Array) -> tuple[Array, Array]:
         """v of the outputs (or states) that it is given."""
         y = x.astype(carry.dtype)
+        y = measured_or(jnp.zeros_like(y) if self.H is None else matvec(self.H, carry), y)
         u = matvec(self.C, carry) + matvec(self.D, y)
         v = jnp.clip(u, *(expand_batch(a, u.ndim) for a in (self.low, self.high)))
         z = matvec(self.A, carry) + matvec(self.B, y) + expand_batch(self.b, y.ndim) + matvec(self.E, v - u)
@@ -81,7 +85,7 @@ def estimated(
     _check_sizes(problem, C.shape[-1], B.shape[-1])
     low, high = _limits(problem)
     nothing = jnp.zeros(design.A.shape[:-1], design.A.dtype)
-    inner = LinearController(design.A, design.B, design.C, design.D, B, nothing, low, high)
+    inner = LinearController(design.A, design.B, design.C, design.D, B, nothing, low, high, C)
     return Measured(inner, C)
 
 
@@ -121,8 +125,33 @@ def integrating(
     # Ki times this is the identity on what the integrals can do to the inputs
     back = -share * linalg.solve_many(Ki.mT @ Ki, Ki.mT)
     low, high = _limits(problem)
-    sums = jnp.broadcast_to(jnp.eye(p, dtype=Ki.dtype), (*lead, p, p))
-    return LinearController(sums, design.C, -Ki, -design.K, back, -set_point, low, high)
+    # z holds the integrals and, for a measurement that is missing, the state that the model expects: Ay + Bv
+    n, (A, B), lead = problem.n, _model(problem), jnp.broadcast_shapes(tuple(lead), problem.batch_shape)
+
+    def rows(of_integrals: Array, of_state: Array) -> Array:
+        parts = (jnp.broadcast_to(a, (*lead, *a.shape[-2:])) for a in (of_integrals, of_state))
+        return jnp.concatenate([a.astype(Ki.dtype) for a in parts], axis=-2)
+
+    integrals = jnp.eye(p, p + n, dtype=Ki.dtype)
+    u_of_z = -Ki @ jnp.broadcast_to(integrals, (*Ki.shape[:-2], p, p + n))
+    nowhere = jnp.zeros((*set_point.shape[:-1], n), Ki.dtype)
+    return LinearController(
+        A=rows(integrals, B @ u_of_z),
+        B=rows(design.C, A - B @ design.K),
+        C=u_of_z,
+        D=-design.K,
+        E=rows(back, B),
+        b=jnp.concatenate([-set_point, nowhere], axis=-1),
+        low=low,
+        high=high,
+        H=jnp.eye(n, p + n, p, dtype=Ki.dtype),
+    )
+
+
+def _model(problem: Problem) -> tuple[Array, Array]:
+    """A and B of the sampled plant; of one that is hidden, that the state stays where it is."""
+    still = jnp.eye(problem.n, dtype=problem.A.dtype)
+    return jnp.where(jnp.isfinite(problem.A), problem.A, still), jnp.nan_to_num(problem.B, nan=0.0)
 
 
 def delayed(

@@ -84,15 +84,24 @@ class ExtendedKalmanFilter:
         x, P = memory
         H = derivative(lambda x: measure(self.sensor, x), x)
         HP = H @ P
-        surprise = y.astype(x.dtype) - measure(self.sensor, x)
-        memory = measurement_update(x, P, HP, HP @ H.mT + self._v(x), surprise)
-        return memory, memory[0]
+        return self._corrected(x, P, HP, HP @ H.mT, y.astype(x.dtype) - measure(self.sensor, x))
 
     def predict(self, memory: tuple[Array, Array], u: Array) -> tuple[Array, Array]:
         """x̂ and P a sample later."""
         x, P = memory
         A, _, after = self.problem.linearised(x, self.problem.saturate(u.astype(x.dtype)))
         return after, time_update(A, P, self._w(x))
+
+    def _corrected(
+        self, x: Array, P: Array, HP: Array, S: Array, surprise: Array
+    ) -> tuple[tuple[Array, Array], Array]:
+        """x̂ and P with the outputs taken into account that are finite; the others say nothing."""
+        seen = jnp.isfinite(surprise)
+        both = seen[..., :, None] & seen[..., None, :]
+        Y = jnp.where(both, S + self._v(x), expand_batch(jnp.eye(S.shape[-1], dtype=S.dtype), S.ndim, 2))
+        HP, surprise = jnp.where(seen[..., None], HP, 0.0), jnp.where(seen, surprise, 0.0)
+        memory = measurement_update(x, P, HP, Y, surprise)
+        return memory, memory[0]
 
     def _v(self, x: Array) -> Array:
         return expand_batch(self.V, x.ndim + 1, 2)
@@ -122,10 +131,7 @@ class UnscentedKalmanFilter(ExtendedKalmanFilter):
         mean, shown = self._mean(measure(self.sensor, points))
         _, off = self._mean(points)
         weighted = self._weights(shown) * shown
-        memory = measurement_update(
-            x, P, weighted.mT @ off, weighted.mT @ shown + self._v(x), y.astype(x.dtype) - mean
-        )
-        return memory, memory[0]
+        return self._corrected(x, P, weighted.mT @ off, weighted.mT @ shown, y.astype(x.dtype) - mean)
 
     def predict(self, memory: tuple[Array, Array], u: Array) -> tuple[Array, Array]:
         """x̂ and P a sample later."""

@@ -22,6 +22,9 @@ class Policy(Protocol):
     """A controller as a pytree: a gain, a network and a recurrent network look the same to a simulator.
 
     Being a pytree matters: a new gain is new data, not a new program, so nothing is compiled again.
+
+    A policy that remembers goes on without a measurement that is not finite, which would else stay in its memory for
+    ever: see :func:`measured_or` and :func:`sent_or`.
     """
 
     def init(self, batch_shape: tuple[int, ...]) -> PyTree:
@@ -29,6 +32,19 @@ class Policy(Protocol):
 
     def __call__(self, carry: PyTree, x: Float[Array, "*loops n"]) -> tuple[PyTree, Float[Array, "*loops m"]]:
         """The next memory and the input, both x and u deviations from the equilibrium."""
+
+
+def measured_or(predicted: Array, y: Array) -> Array:
+    """The measurement y, but where it is not finite what the memory predicts, from which nothing is learned."""
+    return jnp.where(jnp.isfinite(y), y, predicted)
+
+
+def sent_or(last: Array, u: Array, x: Array) -> Array:
+    """The input u, but the last one again where u is not finite because the measurement x is not.
+
+    The answer of a policy that has no model of the plant to predict with.
+    """
+    return jnp.where(jnp.isfinite(u) | jnp.all(jnp.isfinite(x), axis=-1, keepdims=True), u, last)
 
 
 @pytree
@@ -100,6 +116,12 @@ def tracking(plant: Plant | Problem, plan: ILQR | LQTracking | TimeVaryingLQR) -
     if isinstance(plan, LQTracking):
         return TrackingPolicy(plan.xs, plan.us, plan.K)
     equilibrium = (plant.x_eq, plant.u_eq) if isinstance(plant, Problem) else plant.equilibrium()
+    if equilibrium[0] is None:
+        raise ValueError(
+            "plant: expected one with an equilibrium, because the plan is in absolute states and inputs, but found a "
+            "problem of matrices or of several families; subtract the equilibrium from the plan and give "
+            "simulation.TrackingPolicy(xs, us, K)"
+        )
     xs, us = (a - expand_batch(eq, a.ndim) for a, eq in zip((plan.xs, plan.us), equilibrium))
     return TrackingPolicy(xs, us, plan.K)
 
@@ -261,6 +283,7 @@ class DelayedPolicy:
         step, sent = carry
         known = sent[..., :-1, :].reshape(*x.shape[:-1], -1).astype(x.dtype)
         u = -matvec(self.K.astype(x.dtype), jnp.concatenate([x, known], axis=-1))
+        u = sent_or(sent[..., 0, :].astype(x.dtype), u, x)
         limit = jnp.broadcast_to(self.limit, u.shape)
         new = jnp.clip(u, -limit, limit).astype(sent.dtype)
         sent = jnp.where(

@@ -8,7 +8,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch, matvec
-from lqrlab.simulation.policies import Policy
+from lqrlab.simulation.policies import Policy, sent_or
 from lqrlab.systems import Plant, check_plant
 
 
@@ -107,6 +107,8 @@ class Delayed:
     def __call__(self, carry: tuple[PyTree, Array], x: Array) -> tuple[tuple[PyTree, Array], Array]:
         """The input that arrives now."""
         memory, u = self.policy(carry[0], x)
+        if self.steps:
+            u = sent_or(carry[1][..., -1, :].astype(u.dtype), u, x)
         u, late = _queued(carry[1], u)
         return (memory, late), u
 
@@ -143,6 +145,7 @@ class Held:
         """The policy's input of its last sample."""
         step, *before = carry
         memory, u = self.policy(before[0], x)
+        u = sent_or(before[1].astype(u.dtype), u, x)
         now = step % self.every == 0
         after = jax.tree.map(lambda a, b: jnp.where(now, a.astype(b.dtype), b), (memory, u), tuple(before))
         return (step + 1, *after), after[1].astype(x.dtype)

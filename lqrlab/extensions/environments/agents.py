@@ -13,7 +13,7 @@ from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec
 from lqrlab.extensions.environments.actions import Action, structured
 from lqrlab.extensions.environments.core import Environment
-from lqrlab.simulation import Policy, Problem, binding, is_policy
+from lqrlab.simulation import Policy, Problem, binding, is_policy, measured_or
 
 
 @pytree
@@ -84,11 +84,13 @@ class AgentPolicy:
 
         def one(carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
             history, sent = carry
-            obs = x.astype(env.dtype) / unit_x
+            last = history[0, : env.n] if env.settings.memory else jnp.zeros(env.n, env.dtype)
+            obs = measured_or(last, x.astype(env.dtype) / unit_x)
             if env.settings.memory:
                 history = jnp.concatenate([jnp.concatenate([obs, sent])[None], history[:-1]])
                 obs = history.reshape(-1)
-            sent = structured(self.agent(obs), env).to_input(env, sent)
+            asked = structured(self.agent(obs), env).to_input(env, sent)
+            sent = jnp.where(jnp.all(jnp.isfinite(x)), asked, sent)
             u = problem.saturate(sent * unit_u)
             return (history, u / unit_u), u.astype(x.dtype)
 
@@ -101,7 +103,8 @@ class AgentPolicy:
 def compiled(agent: Any, env: Environment) -> Any:
     """An agent as a pytree that can be called: a function of one observation, or a model with ``predict``."""
     if callable(getattr(agent, "predict", None)):
-        agent = host_agent(agent.predict, env)
+        normalisers(agent)  # refuses what else changes observations
+        agent = HostAgent(agent, env)
     checks.function("agent", agent, "a function from an observation to an action, or a model with predict")
     return jax.tree_util.Partial(agent) if jax.tree_util.all_leaves([agent]) else agent
 
@@ -128,28 +131,42 @@ def acts_on_observations(env: Environment, controller: Any, problem: Problem) ->
     return not (is_policy(made) or binding.recognised(made))
 
 
-def host_agent(predict: Callable, env: Environment) -> Callable[[Array], Array]:
-    """The agent of a library that runs on the host, such as ``model.predict`` of Stable-Baselines3.
+@dataclasses.dataclass(frozen=True)
+class HostAgent:
+    """The agent of a library that runs on the host, such as a model of Stable-Baselines3; equal ones share programs.
 
-    Args:
-        predict: ``(observations, deterministic=True) -> (actions, state)``.
+    Attributes:
+        model: has ``predict(observations, deterministic=True) -> (actions, state)``.
         env: says the actions' shape.
     """
-    check_environment(env)
-    space = env.action_space
-    result = jax.ShapeDtypeStruct(space.shape, np.dtype(space.dtype))
 
-    def call(obs: Any) -> np.ndarray:
-        # libraries take a batch with one axis
-        action, memory = predict(np.asarray(obs).reshape(-1, np.shape(obs)[-1]), deterministic=True)
+    model: Any
+    env: Environment
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HostAgent) and self.model is other.model and self.env == other.env
+
+    def __hash__(self) -> int:
+        return hash((id(self.model), self.env))
+
+    def __call__(self, obs: Array) -> Array:
+        """The action on an observation."""
+        space = self.env.action_space
+        result = jax.ShapeDtypeStruct(space.shape, np.dtype(space.dtype))
+        return jax.pure_callback(self._predicted, result, obs, vmap_method="expand_dims")
+
+    def _predicted(self, obs: Any) -> np.ndarray:
+        space, seen = self.env.action_space, np.asarray(obs).reshape(-1, np.shape(obs)[-1])
+        for normalise in normalisers(self.model):
+            seen = normalise(seen)
+        with jax.enable_x64(False):  # as where it was trained: SBX computes in single precision alone
+            action, memory = self.model.predict(seen, deterministic=True)  # a batch has one axis
         if memory is not None:
             raise ValueError(
                 "predict: expected an agent without memory, but found a recurrent one; train one with "
                 "observe='history:8' instead"
             )
-        return np.asarray(action, result.dtype).reshape(np.shape(obs)[:-1] + space.shape)
-
-    return lambda obs: jax.pure_callback(call, result, obs, vmap_method="expand_dims")
+        return np.asarray(action, np.dtype(space.dtype)).reshape(np.shape(obs)[:-1] + space.shape)
 
 
 @pytree
@@ -208,10 +225,46 @@ class FunctionAgent:
         return None, jax.vmap(self.function)(obs)
 
 
+_SAME_OBSERVATIONS = ("VecMonitor", "VecVideoRecorder", "VecCheckNan")
+"""Wrappers of Stable-Baselines3 that leave observations as they are."""
+
+
+def normalisers(model: Any) -> list[Callable[[np.ndarray], np.ndarray]]:
+    """What the wrappers of a model's environment do to observations before the model sees them, the innermost first.
+
+    Raises:
+        ValueError: a wrapper that changes them in a way that is not known here.
+    """
+    found: list[Callable] = []
+    vector = model.get_env() if callable(getattr(model, "get_env", None)) else None
+    while hasattr(vector, "venv"):
+        if hasattr(type(vector), "normalize_obs"):  # VecNormalize
+            found += [vector.normalize_obs] if vector.norm_obs else []
+        elif type(vector).__name__ not in _SAME_OBSERVATIONS:
+            raise ValueError(_wrapped(vector))
+        vector = vector.venv
+    for env in getattr(vector, "envs", None) or []:
+        while hasattr(env, "env"):
+            if hasattr(type(env), "observation") or hasattr(type(env), "action"):
+                raise ValueError(_wrapped(env))
+            env = env.env
+    return found[::-1]
+
+
+def _wrapped(wrapper: Any) -> str:
+    return (
+        f"controller: expected an agent that was trained on the environment's own observations and actions, but found "
+        f"one behind {type(wrapper).__name__}; environments.AgentPolicy.of(env, function) takes a function of an "
+        "observation that does what the wrapper does"
+    )
+
+
 def environment_of(model: Any) -> Environment | None:
     """The environment that a model of Stable-Baselines3 or SBX was trained in, if it still has it."""
     vector = model.get_env() if callable(getattr(model, "get_env", None)) else None
-    for env in getattr(vector, "envs", None) or [getattr(vector, "venv", vector)]:
+    while hasattr(vector, "venv"):
+        vector = vector.venv
+    for env in getattr(vector, "envs", None) or [vector]:
         core = getattr(getattr(env, "unwrapped", env), "core", None)
         if isinstance(core, Environment):
             return core

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,6 +59,19 @@ class Environment:
         shown_names = {"task", "linear", "horizon", "spread", "units", "reward", "dtype"}
         shown = ", ".join(f"{name}={getattr(self.settings, name)!r}" for name in sorted(shown_names))
         return f"Environment({self.name!r}, {shown})"
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Digest of the plants and the task: a state with another one is of another environment.
+
+        Neither the reward nor what an invalid action does is in it: states mean the same whatever they are.
+        """
+        _, *arrays, settings = self.identity
+        words = f"{self.name} {settings.words('reward', 'on_error')}"
+        whole = hashlib.blake2b(words.encode(), digest_size=16)
+        for dtype, shape, data in arrays:
+            whole.update(f"{dtype} {shape}".encode() + data)
+        return whole.hexdigest()
 
     @property
     def n(self) -> int:
@@ -149,6 +163,7 @@ class Environment:
             queue=jnp.zeros((self.settings.delay, self.m), f),
             history=jnp.zeros((self.settings.memory, (len(self.unit_x) + self.m)), f),
             problem=problem,
+            owner=self.digest,
         )
         problem = self.problem_of(state)
         x = jax.random.normal(key, (self.n,), f) * problem.scale_x * self.settings.start
@@ -206,13 +221,22 @@ class Environment:
         return self._call(key, state, action, False)
 
     def _call(self, key: PRNGKeyArray, state: State, action: Any, again: bool) -> Step:
-        checks.instance("state", state, State, "a state, as env.reset makes")
+        self.check_own(state)
         if checks.traced(key, state, action):
             out = self._advance(key, state, action)
             if self.settings.on_error in ("raise", "breakpoint"):
                 actions.stop_if(out[5]["invalid"], self.settings.on_error == "breakpoint")
             return self._restart(key, out) if again else out
         return told(self, _step(self, key, state, action, again))
+
+    def check_own(self, state: object) -> None:
+        """Refuse what is no state, and the states of other environments."""
+        checks.instance("state", state, State, "a state, as env.reset makes")
+        if state.owner != self.digest:  # type: ignore[attr-defined]
+            raise ValueError(
+                "state: expected one of this environment, but found one of other plants or of another task; "
+                "env.reset begins an episode here"
+            )
 
     def _advance(self, key: PRNGKeyArray, state: State, action: Any) -> Step:
         """A sample time, whatever the action is."""

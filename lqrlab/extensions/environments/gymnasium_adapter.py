@@ -1,6 +1,7 @@
 """Gymnasium's interfaces: one environment, and thousands as one compiled program."""
 
 import functools
+import sys
 from typing import Any
 
 import gymnasium
@@ -40,6 +41,7 @@ def _numbers(info: dict[str, Any]) -> dict[str, Any]:
 class PlantEnv(gymnasium.Env):
     """A plant as a ``gymnasium.Env``; ``info["ratio"]`` is the episode's cost over the optimum."""
 
+    # an environment outside a notebook does not list "human", which has no window there
     metadata: dict[str, Any] = {"render_modes": ["rgb_array", "human"], "render_fps": 50}  # noqa: RUF012
 
     def __init__(self, plant: Any = None, *, render_mode: str | None = None, **settings: Any):
@@ -49,7 +51,8 @@ class PlantEnv(gymnasium.Env):
         self.action_space = gymnasium_space(self.core.action_space)
         self.render_mode = render_mode
         step = float(self.core.pool.dt[0])
-        self.metadata = {**type(self).metadata, "render_fps": round(min(max(1 / step, 1), 60))}
+        shown = ["rgb_array", *(["human"] if render_mode == "human" or _shell() is not None else [])]
+        self.metadata = {"render_modes": shown, "render_fps": round(min(max(1 / step, 1), 60))}
         self._state: State | None = None
         self._u = np.zeros(self.core.m)
         self._bounds: tuple[float, ...] | None = None
@@ -104,12 +107,11 @@ class PlantEnv(gymnasium.Env):
         """Show an image that replaces the last, in a notebook; elsewhere there is no window for it."""
         import base64
         import io
-        import sys
 
         from PIL import Image
 
-        shell = sys.modules.get("IPython")
-        if shell is None or shell.get_ipython() is None:
+        shell = _shell()
+        if shell is None:
             raise ValueError(
                 "render_mode: 'human' shows frames in a notebook; elsewhere take 'rgb_array' and write a film with "
                 "gymnasium.wrappers.RecordVideo"
@@ -117,9 +119,15 @@ class PlantEnv(gymnasium.Env):
         data = io.BytesIO()
         Image.fromarray(pixels).save(data, "PNG")
         png = base64.b64encode(data.getvalue()).decode()
-        publisher = shell.get_ipython().display_pub
+        publisher = shell.display_pub
         publisher.clear_output(wait=True)
         publisher.publish({"image/png": png, "text/plain": "a frame of the plant"})
+
+
+def _shell() -> Any:
+    """IPython's shell, where this runs in a notebook; else None."""
+    module = sys.modules.get("IPython")
+    return None if module is None else module.get_ipython()
 
 
 class PlantVectorEnv(gymnasium.vector.VectorEnv):
@@ -214,7 +222,7 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
         ended = np.asarray(over)
         if self.mode is AutoresetMode.SAME_STEP and ended.any():
             infos |= {"final_obs": np.asarray(info["final_observation"]), "_final_obs": ended}
-            infos |= {"final_info": _numbers(info), "_final_info": ended}
+            infos |= {"final_info": _numbers(info["final_info"]), "_final_info": ended}
         return np.asarray(obs), *(np.asarray(a) for a in (reward, terminated, truncated)), infos  # type: ignore[return-value]
 
 
@@ -230,16 +238,29 @@ def _vector_step(
 ) -> tuple[Step, Array]:
     keys = jax.random.split(jax.random.fold_in(root, count), len(over))
     if mode is AutoresetMode.SAME_STEP:
-        out = advance_batch(env, keys, state, given, stop=False)
-        return out, out[3] | out[4]
+        obs, new, reward, terminated, truncated, info = advance_batch(env, keys, state, given, stop=False)
+        ended = terminated | truncated
+        info = _begun(ended, new, info) | {"final_info": info}
+        return (obs, new, reward, terminated, truncated, info), ended
     obs, new, reward, terminated, truncated, info = jax.vmap(env._advance)(keys, state, given)
     if mode is AutoresetMode.DISABLED:
         return (obs, new, reward, terminated, truncated, info), over | terminated | truncated
     obs, new = renewed(env, keys, over, obs, new)
-    reward, cost = (jnp.where(over, jnp.zeros_like(a), a) for a in (reward, info["cost"]))
+    reward = jnp.where(over, jnp.zeros_like(reward), reward)
     terminated, truncated = terminated & ~over, truncated & ~over
-    info = info | {"cost": cost, "invalid": info["invalid"] & ~over}
+    info = _begun(over, new, info) | {"invalid": info["invalid"] & ~over}
     return (obs, new, reward, terminated, truncated, info), terminated | truncated
+
+
+def _begun(over: Array, state: State, info: dict[str, Array]) -> dict[str, Array]:
+    """The information on a step, of the new episodes where ``over`` is True.
+
+    Nothing has been paid in them yet: were the optimum to take over now, they would cost it exactly.
+    """
+    one, optimum = jnp.ones_like(state.optimum), state.optimum
+    cost = jnp.where(over, 0 * one, info["cost"])
+    ratio = jnp.where(over, jnp.where(jnp.isnan(optimum), optimum, one), info["ratio"])
+    return info | {"cost": cost, "ratio": ratio, "optimum": optimum}
 
 
 def _made(plant: Any, settings: dict[str, Any]) -> Environment:

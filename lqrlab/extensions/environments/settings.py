@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,13 @@ class Settings:
             )
         if self.task == "swing_up" and self.linear:
             raise ValueError("task: 'swing_up' needs the nonlinear plant; leave linear=False")
+
+    def words(self, *without: str) -> str:
+        """The settings as a text that is the same in each process, but for some of them."""
+
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in without}
+        numbers = {name: float(a) for name, a in values.items() if isinstance(a, Real)}  # 1 is 1.0
+        return repr(values | numbers)
 
     @property
     def memory(self) -> int:

@@ -24,6 +24,7 @@ class State:
         queue: inputs on their way, the newest first.
         history: what was seen, and the input before it, the newest first.
         problem: the plant's, where :meth:`Environment.reset` was given one.
+        owner: digest of the environment that it is of, see :attr:`Environment.digest`.
     """
 
     x: Float[Array, "*envs n"]
@@ -36,3 +37,4 @@ class State:
     queue: Float[Array, "*envs delay m"]
     history: Float[Array, "*envs k both"]
     problem: Problem | None = None
+    owner: str = dataclasses.field(default="", metadata={"static": True})

@@ -33,6 +33,7 @@ def _batch_reset(env: Environment, keys: Array, plants: Plant | None) -> tuple[A
 def batch_step(env: Environment, keys: Array, states: State, given: Any) -> Step:
     """:meth:`Environment.step` of many environments, ``[envs, …]`` each; what is not over costs no reset."""
     _check_batch(keys)
+    env.check_own(states)
     if checks.traced(keys, states, given):
         return advance_batch(env, keys, states, given)
     return told(env, _batch_step(env, keys, states, given))

@@ -6,14 +6,14 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch, solve
 from lqrlab.learning.adaptive import belief as beliefs
 from lqrlab.learning.adaptive.belief import Belief
 from lqrlab.learning.adaptive.prior import Prior, Z
-from lqrlab.simulation import Problem, Told
+from lqrlab.simulation import Problem, Told, measured_or
 from lqrlab.systems import M_MAX, N_MAX, Coordinates, Plant
 
 _LARGEST_COST = 1e6  # of a belief that nothing stabilises; beyond it the design only keeps its direction
@@ -30,6 +30,8 @@ class Memory:
     Attributes:
         belief: of its plant.
         z: the last state and input, scaled.
+        expected: the state that should be next.
+        measured: whether the state in z was measured; else it was only expected.
         t: steps taken.
         P: cost to go of the design.
         component: the component of the belief that is nearly certain; −1 if none is.
@@ -37,6 +39,8 @@ class Memory:
 
     belief: Belief
     z: Float[Array, "*batch z"]
+    expected: Float[Array, "*batch n"]
+    measured: Bool[Array, "*batch"]
     t: Int[Array, "*batch"]
     P: Float[Array, "*batch n n"]
     component: Int[Array, "*batch"]
@@ -99,24 +103,39 @@ def begin(prior: Prior, told: Told) -> Memory:
     """The memory of one loop before its first step."""
     belief = beliefs.start(prior, told)
     P = prior.start * jnp.diag(told.state_mask.astype(float))
-    return Memory(belief, jnp.zeros(Z), jnp.zeros((), int), P, jnp.full((), -1))
+    nothing, unseen = jnp.zeros(N_MAX), jnp.zeros((), bool)
+    return Memory(belief, jnp.zeros(Z), nothing, unseen, jnp.zeros((), int), P, jnp.full((), -1))
 
 
 def step(prior: Prior, doublings: int, told: Told, memory: Memory, x: Array) -> tuple[Memory, Array]:
-    """One plant, one step, in scaled and padded coordinates."""
+    """One plant, one step, in scaled and padded coordinates.
+
+    It learns from steps of which both states were measured: not from the first, which has none before it, and not from
+    a state that is not finite. The belief's own prediction stands in for that one.
+    """
+    measured = jnp.all(jnp.isfinite(x))
+    x = measured_or(memory.expected, x)
     learned = beliefs.learn(memory.belief, prior, told, memory.z, x)
-    first = memory.t == 0
-    belief = jax.tree.map(lambda old, new: jnp.where(first, old, new), memory.belief, learned)
-    K, P, component = _designed(prior, doublings, told, belief, memory)
+    known = measured & memory.measured
+    belief = jax.tree.map(lambda old, new: jnp.where(known, new, old), memory.belief, learned)
+    guesses = beliefs.hypotheses(belief, prior)
+    K, P, component = _designed(prior, doublings, told, belief, memory, guesses)
     inputs = told.input_mask.astype(float)
     at_large = jnp.sum(jax.nn.softmax(belief.odds)[: len(belief.theta)])
     u = (_probe(prior, told, memory.t, at_large) - K @ x) * inputs
     u = jnp.clip(jnp.where(jnp.isfinite(u), u, 0.0), -told.limit, told.limit)
-    return Memory(belief, jnp.concatenate([x, u]), memory.t + 1, P, component), u
+    z, (weights, theta, _) = jnp.concatenate([x, u]), guesses
+    expected = jnp.einsum("f,fzn,z->n", weights, theta, z)
+    return Memory(belief, z, expected, measured, memory.t + 1, P, component), u
 
 
 def _designed(
-    prior: Prior, doublings: int, told: Told, belief: Belief, memory: Memory
+    prior: Prior,
+    doublings: int,
+    told: Told,
+    belief: Belief,
+    memory: Memory,
+    guesses: tuple[Array, Array, Array],
 ) -> tuple[Array, Array, Array]:
     """The gain, the likeliest hypothesis's cost to go, and that hypothesis where it is nearly certain, else −1.
 
@@ -124,7 +143,7 @@ def _designed(
     each hypothesis's by its own P and in units of tr P, since it is the cost over the optimum that counts. What is not
     known of a plant at large is as noise that multiplies z: it adds E[δθ P δθᵀ] to the weights of z.
     """
-    weights, theta, spread = beliefs.hypotheses(belief, prior)
+    weights, theta, spread = guesses
     at_large = len(weights) - 1
     best = jnp.argmax(weights)
     component = jnp.where(weights[best] > _SURE, best, -1)
