@@ -227,14 +227,14 @@ def _best_of_starts(
     def searched(free: list[np.ndarray], most: int) -> list[tuple[np.ndarray, float]]:
         return [minimised(segments, v, sigma, most, gap, 1e-3) for v in free]
 
-    free = [segments.packed(z, np.zeros(len(sigma)), begin) for z in turns[: 3 * starts]]
+    free = [segments.packed(z, np.zeros(len(sigma)), begin) for z in turns[: 5 * starts]]
     reached = searched(free[:2], iterations)
     first, last = min(cost for _, cost in reached), max(cost for _, cost in reached)
     explained = first < _EXPLAINED * segments.mask.sum() * len(sigma)
     if not (
         explained and last < 1.02 * first
     ):  # not one minimum from two sides that leaves nothing to explain
-        rest = sorted(searched(free[2:], _BRIEF), key=lambda r: r[1])[: min(starts - 2, max(4, starts // 2))]
+        rest = sorted(searched(free[2:], _BRIEF), key=lambda r: r[1])[: min(starts - 2, max(6, starts // 2))]
         reached += searched([v for v, _ in rest], iterations)
     return min(reached, key=lambda r: r[1])[0], np.array([cost for _, cost in reached])
 

@@ -16,7 +16,7 @@ from lqrlab.compute import checks
 from lqrlab.extensions.identification.log import signals_of
 
 _MOST_BYTES = 1 << 30
-_SMALL = 64 << 20  # bytes that any file may unpack to
+_SMALL = 32 << 20  # bytes that any file may unpack to
 _SHRINKS = 16  # largest believable ratio of compression of what is more than that
 _MOST_COLUMNS = 10_000
 _LONGEST_LINE = 1 << 20
@@ -44,7 +44,9 @@ def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
             f"{path}: expected a log of at most 1 GiB, but found {path.stat().st_size / 2**30:.1f} GiB"
         )
     try:
-        return str(path), _headed(str(path), reader(path), names)
+        frame = reader(path)
+        _require_size(path, 8 * frame.size)  # bytes and bits become numbers of eight bytes
+        return str(path), _headed(str(path), frame, names)
     except Exception as error:
         if str(error).startswith(str(path)):
             raise
