@@ -14,6 +14,7 @@ import shutil
 import time
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -428,6 +429,146 @@ PLANTS = [
 """Files of plants."""
 
 
+# Logs ------------------------------------------------------------------------------------------------------
+
+
+def saved(compressed: bool = True, **content: object) -> Callable[[Path], None]:
+    """A MATLAB file of these variables."""
+
+    def make(path: Path) -> None:
+        import scipy.io
+
+        scipy.io.savemat(path, content, do_compression=compressed)
+
+    return make
+
+
+def variable(path: Path) -> None:
+    """A MATLAB file whose only variable unpacks to 256 MiB, and says that it is one number."""
+    import scipy.io
+
+    scipy.io.savemat(path, {"u": np.zeros(1)}, do_compression=True)
+    whole = path.read_bytes()
+    start = zlib.decompress(whole[136:])
+    pack = zlib.compressobj(1)
+    packed = b"".join(
+        [pack.compress(start), *(pack.compress(bytes(1 << 20)) for _ in range(256)), pack.flush()]
+    )
+    path.write_bytes(whole[:128] + np.array([15, len(packed)], "<u4").tobytes() + packed)
+
+
+def variables(path: Path) -> None:
+    """A MATLAB file of a hundred thousand empty variables."""
+    saved()(path)
+    path.write_bytes(path.read_bytes() + np.array([15, 0], "<u4").tobytes() * 100_000)
+
+
+def archive(rows: int, members: int = 1) -> Callable[[Path], None]:
+    """A NumPy archive of zeros that takes a thousandth of its room."""
+    return lambda path: np.savez_compressed(path, **{f"a{i}": np.zeros(rows) for i in range(members)})
+
+
+def parquet(rows: int, columns: int = 1, **options: object) -> Callable[[Path], None]:
+    """A Parquet file of zeros, which hardly take room in it."""
+
+    def make(path: Path) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        zeros = pyarrow.array(np.zeros(rows))
+        table = pyarrow.table({f"a{i}": zeros for i in range(columns)})
+        pyarrow.parquet.write_table(table, path, **options)
+
+    return make
+
+
+def largest() -> dict[str, np.ndarray]:
+    """A log of nearly 32 MiB, which any file may unpack to."""
+    return {"u": np.zeros(2_000_000), "y": np.zeros(2_000_000)}
+
+
+def largest_parquet(path: Path) -> None:
+    """The same in a Parquet file of some kilobytes."""
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table(largest()), path)
+
+
+def lists(path: Path) -> None:
+    """A Parquet file of one row with a list of five million zeros."""
+    import pyarrow
+    import pyarrow.parquet
+
+    values = pyarrow.array(np.zeros(5_000_000))
+    column = pyarrow.ListArray.from_arrays(pyarrow.array([0, len(values)], pyarrow.int32()), values)
+    pyarrow.parquet.write_table(pyarrow.table({"u": column, "y": [0.0]}), path)
+
+
+def packed_hdf5(path: Path) -> None:
+    """An HDF5 file of 128 MiB of zeros, packed."""
+    with h5py.File(path, "w") as file:
+        noise = np.frombuffer(
+            np.random.default_rng(0).bytes(5 << 20), "u1"
+        )  # with it the ratio is believable
+        file.create_dataset("noise", data=noise, compression="gzip")
+        file.create_dataset("u", (1 << 24,), "f8", chunks=(1 << 20,), compression="gzip")
+
+
+GOOD = "u,y\n" + "1,2\n" * 20
+TOO_MUCH = "unpacks to"
+NO_LOG = "cannot be read as|no HDF5 file"
+LOG_FORMATS = ("csv", "txt", "dat", "parquet", "h5", "mat", "npz")
+LOGS = [
+    *(Case(f"{kind}: {name}", make, "there is no such file", f"log.{kind}")
+      for name, make in NO_FILE.items() for kind in ("csv", "mat", "parquet")),
+    *(Case(f"{kind}: a terabyte", sparse, "at most 1 GiB", f"log.{kind}") for kind in LOG_FORMATS),
+    *(Case(f"{kind}: a picture", text(b"\x89PNG\r\n" * 100), NO_LOG, f"log.{kind}") for kind in LOG_FORMATS),
+    *(Case(f"{kind}: nothing", text(""), NO_LOG, f"log.{kind}") for kind in LOG_FORMATS),
+    Case("csv: one endless row", text(b"1," * (1 << 21)), "more than 1 MiB", "log.csv"),
+    Case("csv: a hundred thousand columns", text("a," * 100_000 + "u,y\n1,2\n"), "at most 10000 columns", "log.csv"),
+    Case("csv: two million short rows of 10⁴ columns", text("u,y" + ",a" * 4000 + "\n" + "1\n" * 2_000_000),
+         TOO_MUCH, "log.csv"),
+    Case("csv: a value more than headings", text("u,y\n" + "1,2,3\n" * 20), "for each of 2 headings", "log.csv"),
+    Case("csv: a row too long", text(GOOD + "1,2,3\n"), "cannot be read as .csv", "log.csv"),
+    Case("csv: two columns of one name", text("u,y,y\n" + "1,2,3\n" * 20), "two columns are called y", "log.csv"),
+    Case("csv: a quote that never ends", text(GOOD + '"1,2\n' * 1000), "log.csv|u: expected|y: expected", "log.csv"),
+    Case("csv: a formula", text(GOOD + "=cmd|'/C calc'!A0,1\n"), "u: expected a column of numbers", "log.csv"),
+    Case("csv: zeros without an end of line", text(bytes(1 << 22)), "more than 1 MiB", "log.csv"),
+    Case("csv: infinite numbers", text("u,y\n" + "1e999,nan\n" * 20), "two rows of finite numbers", "log.csv"),
+    Case("npz: an array of 128 MiB", archive(1 << 24), TOO_MUCH, "log.npz"),
+    Case("npz: 100 arrays of a megabyte", archive(130_000, 100), TOO_MUCH, "log.npz"),
+    Case("npz: nearly as much as is believed", lambda path: np.savez_compressed(path, **largest()), "", "log.npz"),
+    Case("parquet: nearly as much as is believed", largest_parquet, "", "log.parquet"),
+    Case("npz: bytes that become numbers", lambda path: np.savez_compressed(path, u=np.zeros(30 << 20, "u1")), TOO_MUCH,
+         "log.npz"),
+    Case("npz: objects that run a command", pickled, "cannot be read as|has no column", "log.npz"),
+    Case("npz: a claim of an exabyte", member("u.npy", npy("(1073741824, 1073741824)")), CANNOT, "log.npz"),
+    Case("npz: a claim of a terabyte", member("u.npy", npy("(137438953472,)")), CANNOT, "log.npz"),
+    Case("npz: a negative shape", member("u.npy", npy("(-1, 2)")), CANNOT, "log.npz"),
+    Case("npz: a matrix on its side", lambda path: np.savez_compressed(path, u=np.zeros((2, 1 << 20))),
+         "at most 10000 columns", "log.npz"),
+    Case("npz: complex numbers", lambda path: np.savez(path, u=1j * np.ones(20), y=np.ones(20)),
+         "u: expected a column of real numbers", "log.npz"),
+    Case("npz: dates", lambda path: np.savez(path, u=np.zeros(20, "M8[s]"), y=np.ones(20)),
+         "u: expected a column of real numbers", "log.npz"),
+    Case("mat: a structure of 128 MiB", saved(s={"u": np.zeros(1 << 23), "v": [np.zeros(1 << 23)]}), TOO_MUCH,
+         "log.mat"),
+    Case("mat: a matrix of 128 MiB", saved(u=np.zeros((1 << 14, 1 << 10))), TOO_MUCH, "log.mat"),
+    Case("mat: cells in cells", saved(u=np.array([np.array([[1.0]]), {"a": 1}], object)), "none", "log.mat"),
+    Case("mat: a variable that unpacks to more than it says", variable, TOO_MUCH, "log.mat"),
+    Case("mat: a hundred thousand variables", variables, "at most 10000 variables", "log.mat"),
+    Case("mat: zeros", text(bytes(1 << 22)), NO_LOG, "log.mat"),
+    Case("parquet: twenty million rows of zeros", parquet(20_000_000, compression="zstd"), TOO_MUCH,
+         "log.parquet"),
+    Case("parquet: 10⁴ columns of 10⁴ rows", parquet(10_000, 9_000), TOO_MUCH, "log.parquet"),
+    Case("parquet: 20,000 columns", parquet(1, 20_000), "at most 10000 columns", "log.parquet"),
+    Case("parquet: a list of five million", lists, "has no column 'u'", "log.parquet"),
+    Case("h5: 128 MiB, packed", packed_hdf5, TOO_MUCH, "log.h5"),
+]  # fmt: skip
+"""Logs; what some of them unpack to is a thousand times their size."""
+
+
 # Metrics and notebooks -------------------------------------------------------------------------------------
 
 ROW = b'{"step": 4, "validation_efficiency": 0.5}\n'
@@ -616,6 +757,14 @@ def matrices(path: Path) -> object:
     return None
 
 
+def log(path: Path) -> object:
+    """A log of one input and one output."""
+    from lqrlab.extensions import identification
+
+    identification.read(path, ["u"], ["y"], 0.1)
+    return None
+
+
 def rows(path: Path) -> object:
     """The rows of a training's metrics."""
     from lqrlab import learning
@@ -635,14 +784,23 @@ KINDS = {
     "data set": (data_set, DATA_SETS),
     "checkpoints": (parameters, CHECKPOINTS),
     "plant": (matrices, PLANTS),
+    "log": (log, LOGS),
     "metrics": (rows, METRICS),
     "notebook": (declared, NOTEBOOKS),
 }
 """For each kind what reads it, and the cases."""
 
 
-def met(kind: str, case: Case, place: Path, good: Path | None = None) -> float:
+def memory(which: str) -> float:
+    """Memory of this process that is used (VmRSS), or was at most (VmHWM) [MiB]; 0 where nobody counts it."""
+    status = Path("/proc/self/status")
+    return int(re.search(rf"{which}:\s+(\d+)", status.read_text())[1]) / 1024 if status.exists() else 0.0
+
+
+def met(kind: str, case: Case, place: Path, good: Path | None = None, most: float = np.inf) -> float:
     """Read a hostile thing, in a new folder ``place``; the processor's seconds until it ended as it should.
+
+    At the peak it may take ``most`` MiB of memory.
 
     Raises:
         AssertionError: it did not; says how it ended.
@@ -654,7 +812,10 @@ def met(kind: str, case: Case, place: Path, good: Path | None = None) -> float:
         shutil.copytree(good, path)
     target = bait(path)
     case.make(path)
-    before, began, clock = contents(place), time.process_time(), time.monotonic()
+    before, held = contents(place), memory("VmRSS")
+    if held:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    began, clock = time.process_time(), time.monotonic()
     try:
         with warnings.catch_warnings(action="error", category=UserWarning):  # an older checkpoint, in words
             found, words = read(path), ""
@@ -665,6 +826,8 @@ def met(kind: str, case: Case, place: Path, good: Path | None = None) -> float:
         f"{kind}, {case.name}: {words or found!r:.500}"
     )
     assert time.monotonic() - clock < HANGS, f"{kind}, {case.name}: takes too long"
+    peak = memory("VmHWM") - held
+    assert peak < most, f"{kind}, {case.name}: takes {peak:.0f} MiB"
     assert SECRET not in words, f"{kind}, {case.name}: tells what another file holds"
     assert contents(place) == before, f"{kind}, {case.name}: something was written"
     assert target.exists()

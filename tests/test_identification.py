@@ -7,6 +7,7 @@ import re
 import sys
 
 import control as python_control
+import hostile_files
 import jax
 import numpy as np
 import pandas as pd
@@ -150,6 +151,11 @@ def test_an_hdf5_file_that_points_elsewhere_is_refused(tmp_path):
         file["force"] = h5py.ExternalLink("/etc/hostname", "/x")
     with pytest.raises(ValueError, match="is a link"):
         identification.read(tmp_path / "a.h5", ["force"], ["angle"], 0.1)
+
+
+@pytest.mark.parametrize("case", hostile_files.LOGS, ids=lambda case: case.name)
+def test_a_hostile_log_ends_in_words_and_takes_neither_time_nor_memory(case, tmp_path):
+    assert hostile_files.met("log", case, tmp_path / "place", most=256) < 2
 
 
 def test_a_trajectory_is_a_log_of_absolute_values():

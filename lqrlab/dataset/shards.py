@@ -217,14 +217,16 @@ def rows(
         return arrays[name][...] if first is None else arrays[name][first:last]
 
 
-def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
+def read_arrays(path: str | Path, most: float = math.inf) -> dict[str, np.ndarray]:
     """The arrays of an HDF5 file of anyone's, such as a log: numbers in its root, no links, nothing outside of it.
 
     Raises:
-        BadFile: see :func:`opened`.
+        BadFile: see :func:`opened`; or more than ``most`` bytes of numbers.
     """
     path = Path(path)
     with opened(path) as arrays:
+        if (held := sum(item.nbytes for item in arrays.values())) > most:
+            raise BadFile(path, f"unpacks to {held / 2**20:.0f} MiB, of which {most / 2**20:.0f} are believed")
         return {name: rows(path, arrays, name) for name in arrays}
 
 

@@ -35,6 +35,8 @@ class Trajectory:
         us: inputs that reached the plant.
         costs: continuous cost ∫ xᵀQx + uᵀRu dt of each step.
         memory: what the policy remembered before each sample, such as its estimate of the state, time after the loops.
+        seen: the states as the policy saw them ``[..., T, n]``, where sensors are noisy and states are kept; else None,
+            for the policy saw ``xs``.
 
     A field that was not to be kept is None.
 
@@ -49,6 +51,7 @@ class Trajectory:
     us: Float[Array, "*lead T m"] = None  # type: ignore[assignment]
     costs: Float[Array, "*lead T"] = None  # type: ignore[assignment]
     memory: PyTree = None
+    seen: Float[Array, "*lead T n"] | None = None
 
     @property
     def cost(self) -> Float[Array, "*lead"]:
@@ -77,16 +80,24 @@ def step(
     Returns:
         The next state, the policy's next memory, and (input ``[*batch, *extra, m]``, cost ``[*batch, *extra]``).
     """
-    disturb = sense = excite = None
+    disturb = excite = None
     noise = Noise() if key is None else problem.noise
     if key is not None:
-        disturb, sense, excite = jax.random.split(key, 3)
-    seen = x if noise.sensor is None else x + drawn(sense, noise.sensor, x)
-    carry, u = policy(carry, seen)
+        disturb, _, excite = jax.random.split(key, 3)
+    carry, u = policy(carry, _seen(problem, x, key))
     u = u.astype(x.dtype)
     u = problem.saturate(u if noise.input is None else u + drawn(excite, noise.input, u))
     after, cost = problem.step(x, u, key=None if noise.state is None else disturb)
     return after, carry, (u, cost)
+
+
+def _seen(
+    problem: Problem, x: Float[Array, "*loops n"], key: PRNGKeyArray | None
+) -> Float[Array, "*loops n"]:
+    """The state as the policy sees it, with the noise of the sensors."""
+    if key is None or problem.noise.sensor is None:
+        return x
+    return x + drawn(jax.random.split(key, 3)[1], problem.noise.sensor, x)
 
 
 def rollout(
@@ -140,9 +151,11 @@ def rollout(
     if not checks.traced(x0):
         check_policy(policy, x0, problem.m)
     key = _needed(key, problem.noise)
+    if "xs" in keep and problem.noise.sensor is not None:
+        keep = (*keep, "seen")
     fields = None
-    # an engine's policies have no memory, and its noises nothing to do with each other
-    if "memory" not in keep and not any(isinstance(a, Correlated) for a in problem.noise):
+    # an engine's policies have no memory, it keeps no noise, and its noises have nothing to do with each other
+    if not {"memory", "seen"} & set(keep) and not any(isinstance(a, Correlated) for a in problem.noise):
         fields = fast_path.rollout(problem, policy, x0, num_steps, keep, key)
     if fields is not None:
         return Trajectory(_times(problem.dt, num_steps, x0.dtype), **fields)
@@ -271,20 +284,22 @@ def _loop(
 
     def sample(
         state: tuple[Array, PyTree], t: Array
-    ) -> tuple[tuple[Array, PyTree], tuple[Array, Array, Array, PyTree]]:
+    ) -> tuple[tuple[Array, PyTree], tuple[Array, Array, Array, PyTree, Array | None]]:
         x, carry = state
         before = carry if "memory" in keep else None
         at = None if key is None else jax.random.fold_in(key, t)
+        seen = _seen(problem, x, at) if "seen" in keep else None
         after, carry, (u, cost) = step(problem, policy, x, carry, at)
-        return (after, carry), (after, u, cost, before)
+        return (after, carry), (after, u, cost, before, seen)
 
     start = (x0, policy.init(x0.shape[:-1]))
-    _, (xs, us, costs, memory) = jax.lax.scan(sample, start, jnp.arange(num_steps))
+    _, (xs, us, costs, memory, seen) = jax.lax.scan(sample, start, jnp.arange(num_steps))
     xs = jnp.concatenate([x0[None], xs])
     fields = {
         "xs": jnp.moveaxis(xs, 0, -2),
         "us": jnp.moveaxis(us, 0, -2),
         "costs": jnp.moveaxis(costs, 0, -1),
+        "seen": None if seen is None else jnp.moveaxis(seen, 0, -2),
         "memory": jax.tree.map(lambda a: jnp.moveaxis(a, 0, min(a.ndim, x0.ndim) - 1), memory),
     }
     return Trajectory(_times(problem.dt, num_steps, x0.dtype), **{name: fields[name] for name in keep})

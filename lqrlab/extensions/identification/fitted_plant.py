@@ -136,6 +136,12 @@ class FittedPlant:
     def remarks(self) -> tuple[str, ...]:
         """Sentences on parameters that the log does not tell or that ended at a bound, and on bad fits."""
         c, said = self.segments.coordinates, list(self.unidentifiable)
+        named = {s.name: s.unit for s in (*self.plant.outputs, *self.plant.states, *self.plant.inputs)}
+        unsaid = [
+            f"{s.name} in {named[s.name]}" for s, _ in self.log.signals if not s.unit and named.get(s.name)
+        ]
+        if unsaid:
+            said.append(f"the log says no units: {', '.join(unsaid)} assumed, as {self.plant.name} has them")
         for i, name in enumerate(self.names):
             if min(self.z[i] - c.low[i], c.high[i] - self.z[i]) < 1e-6:
                 said.append(

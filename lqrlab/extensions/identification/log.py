@@ -10,6 +10,7 @@ import scipy.signal
 from jaxtyping import Float
 
 from lqrlab.compute import checks
+from lqrlab.extensions.identification import units
 from lqrlab.systems import Plant, Signal
 
 Record = tuple[Float[np.ndarray, "T m"], Float[np.ndarray, "T p"]]
@@ -142,6 +143,31 @@ class Log:
 
         return dataclasses.replace(self, inputs=rename(self.inputs), outputs=rename(self.outputs))
 
+    def converted(self, to: Mapping[str, str]) -> Self:
+        """With signals in other units: ``{"angle": "deg"}``; one without a unit is taken to be in it already."""
+        known = {s.name: s for s, _ in self.signals}
+        scales = {}
+        for name, wanted in to.items():
+            if name not in known:
+                raise ValueError(f"to: the log has no signal {name!r}{checks.did_you_mean(name, known)}")
+            unit = known[name].unit or wanted
+            scales[name] = units.conversion(unit, wanted)
+            if scales[name] is None:
+                raise ValueError(f"to: {name} is in {unit}, which cannot be converted to {wanted}")
+
+        def change(given: tuple[Signal, ...], a: np.ndarray) -> tuple[tuple[Signal, ...], np.ndarray]:
+            by = [scales.get(s.name) or (1.0, 0.0) for s in given]
+            named = (
+                Signal(s.name, to.get(s.name, s.unit), factor * s.scale, factor * s.at + zero)
+                for s, (factor, zero) in zip(given, by)
+            )
+            factors, zeros = np.array(by).T
+            return tuple(named), a * factors + zeros
+
+        (inputs, us), (outputs, ys) = change(self.inputs, self.us), change(self.outputs, self.ys)
+        note = f"converted: {', '.join(f'{name} to {unit}' for name, unit in to.items())}"
+        return self._changed(us, ys, self.first, note, inputs=inputs, outputs=outputs)
+
     def chosen(self, inputs: Sequence[str], outputs: Sequence[str]) -> Self:
         """With these signals alone."""
         kept = []
@@ -257,7 +283,7 @@ def select(log: Log, plant: Plant) -> tuple[np.ndarray, list[int]]:
     """The log's inputs in the plant's order ``[T, m]``, and which of (states, outputs) of the plant each y is.
 
     Raises:
-        ValueError: an input of the plant, or an output of the log, that the other does not have.
+        ValueError: an input of the plant, or an output of the log, that the other does not have or has in another unit.
     """
     names = [s.name for s in log.inputs]
     for s in plant.inputs:
@@ -274,7 +300,19 @@ def select(log: Log, plant: Plant) -> tuple[np.ndarray, list[int]]:
                 f"{', '.join(dict.fromkeys(known))}{checks.did_you_mean(s.name, known)}; "
                 "log.renamed({...}) gives it the plant's name"
             )
+    for s in (*plant.outputs, *plant.states, *plant.inputs):
+        require_unit(log, s, f"{plant.name}'s")
     return log.us[:, [names.index(s.name) for s in plant.inputs]], [known.index(s.name) for s in log.outputs]
+
+
+def require_unit(log: Log, expected: Signal, whose: str) -> None:
+    """Refuse a log in which a signal has another unit than is expected; units that are not said are believed."""
+    for s, _ in log.signals:
+        if s.name == expected.name and s.unit and expected.unit and not units.same(s.unit, expected.unit):
+            cure = f"log.converted({{{s.name!r}: {expected.unit!r}}}) converts it"
+            if units.conversion(s.unit, expected.unit) is None:
+                cure = "there is no conversion: is it another signal, or is its unit misspelt?"
+            raise ValueError(f"log: {s.name} is in {s.unit}, {whose} is in {expected.unit}; {cure}")
 
 
 def signals_of(texts: Sequence[str]) -> tuple[Signal, ...]:

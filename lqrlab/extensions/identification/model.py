@@ -11,7 +11,7 @@ from jaxtyping import ArrayLike, Complex, Float, PRNGKeyArray
 
 from lqrlab import control, systems
 from lqrlab.compute import checks
-from lqrlab.extensions.identification.log import Log
+from lqrlab.extensions.identification.log import Log, require_unit
 from lqrlab.extensions.identification.residuals import Residuals, fit_percent
 from lqrlab.systems import Linear, Signal
 
@@ -150,6 +150,8 @@ class LinearModel:
         names = [[s.name for s in given] for given in (self.inputs, self.outputs, log.inputs, log.outputs)]
         if names[:2] != names[2:]:
             raise ValueError(f"log: expected the signals {names[:2]} of the model, but found {names[2:]}")
+        for s in (*self.inputs, *self.outputs):
+            require_unit(log, s, "the model's")
         if not np.isclose(log.dt, self.dt):
             raise ValueError(
                 f"log: expected the model's sample time {self.dt:g} s, but found {log.dt:g} s; resample"

@@ -1,5 +1,6 @@
 """Physical parameters of a plant from a log: output error by single or multiple shooting, from many starts."""
 
+import itertools
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -17,6 +18,13 @@ from lqrlab.systems import Plant, check_plant, parameter_fields
 METHODS = ("auto", "single", "multiple", "filter")
 _GROWTH = 150.0  # of errors within a segment
 _FAR = 25.0  # ranges of a signal in the log, from which it is far
+_ROUGH = 0.05  # the noise at first, relative to each output's spread
+_EXPLAINED = 0.5 * 0.01 / _ROUGH**2  # the cost of a sample where 1 % of the variance is left
+_SCREENED, _MOST_SCREENED = (
+    8,
+    128,
+)  # parameter values all over the ranges for each start, of which the best count
+_BRIEF = 5  # evaluations after which starts are compared again
 _LOOSE = 1e-2  # by which segments may fail to meet at first, relative to the states' scales
 
 
@@ -48,7 +56,8 @@ def fit(
             which unstable plants and long records need; ``"auto"`` looks at how errors grow. ``"filter"``
             goes on from there by prediction error: the likelihood of an extended Kalman filter, with process noise, for
             plants that are disturbed; without it disturbances make the errors look smaller than they are.
-        starts: parameter values tried, the plant's own and others around them; the best few are followed.
+        starts: searches at most: from the plant's own values, others around them, and others all over the declared
+            ranges. Two do if they end alike and explain the log; else those are followed that promise most.
         offsets: free constant offsets, of all outputs or of those named.
         defect: by how much segments may fail to meet, relative to the states' scales: larger allows for disturbances.
         segment: samples in a segment; if left out, as many as errors of the state take to grow 150-fold, or fewer where
@@ -76,9 +85,9 @@ def fit(
     begin = first_states(segments, log)
     # segments that need not meet at once converge from afar
     gaps = np.geomspace(max(_LOOSE, defect), defect, 4)
-    sigma = np.maximum(0.05 * log.ys.std(0), 1e-12)
-    zs = _candidates(segments, starts, seed)
-    best, costs = _best_of_starts(segments, zs, begin, sigma, iterations, gaps[0])
+    sigma = np.maximum(_ROUGH * log.ys.std(0), 1e-12)
+    candidates = _candidates(segments, starts, seed)
+    best, costs = _best_of_starts(segments, candidates, begin, sigma, iterations, gaps[0])
     for gap in gaps:  # the noise, and what it weighs, are found along
         sigma = _noise(segments, best, len(names))
         last = gap == gaps[-1]
@@ -182,28 +191,51 @@ def _plausible(segments: Segments, log: Log) -> None:
             )
 
 
-def _candidates(segments: Segments, starts: int, seed: int) -> np.ndarray:
-    """The plant's own values, and others within a factor of some four of them."""
-    c = segments.coordinates
-    draws = np.random.default_rng(seed).uniform(-1.4, 1.4, (starts, len(c.names)))
-    draws[:, c.span != 0] = np.abs(draws[:, c.span != 0]) * 2 - 1
-    draws[0] = 0.0
-    return np.clip(draws, c.low, c.high)
+def _candidates(segments: Segments, starts: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The plant's own values and others within a factor of some four of them; more, all over the declared ranges."""
+    c, random = segments.coordinates, np.random.default_rng(seed)
+    near = random.uniform(-1.4, 1.4, (starts, len(c.names)))
+    near[:, c.span != 0] = np.abs(near[:, c.span != 0]) * 2 - 1
+    near[0] = 0.0
+    shape = (min(_SCREENED * (starts - 1), _MOST_SCREENED), len(c.names))
+    far = random.uniform(c.low, c.high, shape)
+    # in ranges that include zero, where there are no logarithms, small values count more too
+    zero = -c.base / np.where(c.span != 0, c.span, 1.0)
+    far = np.where(c.span != 0, zero + (far - zero) * random.uniform(size=shape), far)
+    return np.clip(near, c.low, c.high), np.clip(far, c.low, c.high)
 
 
 def _best_of_starts(
-    segments: Segments, zs: np.ndarray, begin: np.ndarray, sigma: np.ndarray, iterations: int, gap: float
+    segments: Segments,
+    candidates: tuple[np.ndarray, np.ndarray],
+    begin: np.ndarray,
+    sigma: np.ndarray,
+    iterations: int,
+    gap: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """End of the search from the most promising parameter values, and the costs that they lead to."""
-    if len(zs) > 1:
+    """End of the search from the most promising parameter values, and the costs that they lead to.
+
+    Those near the plant's own values and those all over the ranges take turns: the former alone may all lie in the
+    valley of one poor minimum. What a start is worth shows after a few steps, more than at the start.
+    """
+    starts, ranked = len(candidates[0]), []
+    for zs in candidates if starts > 1 else candidates[:1]:
         costs = np.asarray(segments.costs(jnp.asarray(zs), jnp.asarray(begin), jnp.asarray(sigma)))
-        zs = zs[np.argsort(np.where(np.isfinite(costs), costs, np.inf), kind="stable")][:3]
-    reached: list[tuple[np.ndarray, float]] = []
-    for z in zs:
-        free = segments.packed(z, np.zeros(len(sigma)), begin)
-        reached.append(minimised(segments, free, sigma, iterations, gap, 1e-3))
-        if len(reached) == 2 and np.isclose(reached[0][1], reached[1][1], rtol=0.02):
-            break  # the same minimum from two sides
+        ranked.append(zs[np.argsort(np.where(np.isfinite(costs), costs, np.inf), kind="stable")])
+    turns = [z for pair in itertools.zip_longest(*ranked) for z in pair if z is not None]
+
+    def searched(free: list[np.ndarray], most: int) -> list[tuple[np.ndarray, float]]:
+        return [minimised(segments, v, sigma, most, gap, 1e-3) for v in free]
+
+    free = [segments.packed(z, np.zeros(len(sigma)), begin) for z in turns[: 5 * starts]]
+    reached = searched(free[:2], iterations)
+    first, last = min(cost for _, cost in reached), max(cost for _, cost in reached)
+    explained = first < _EXPLAINED * segments.mask.sum() * len(sigma)
+    if not (
+        explained and last < 1.02 * first
+    ):  # not one minimum from two sides that leaves nothing to explain
+        rest = sorted(searched(free[2:], _BRIEF), key=lambda r: r[1])[: min(starts - 2, max(6, starts // 2))]
+        reached += searched([v for v, _ in rest], iterations)
     return min(reached, key=lambda r: r[1])[0], np.array([cost for _, cost in reached])
 
 

@@ -1,0 +1,239 @@
+"""Tables of numbers, in memory and in files that anyone may have written: what a file unpacks to is limited before."""
+
+import csv
+import struct
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lqrlab.compute import checks
+from lqrlab.extensions.identification.log import signals_of
+
+_MOST_BYTES = 1 << 30
+_SMALL = 32 << 20  # bytes that any file may unpack to
+_SHRINKS = 16  # largest believable ratio of compression of what is more than that
+_MOST_COLUMNS = 10_000
+_LONGEST_LINE = 1 << 20
+
+
+def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
+    """Origin of the data in words, and the data; columns without headings get ``names``."""
+    if isinstance(source, pd.DataFrame):
+        return "the DataFrame", source
+    if isinstance(source, Mapping):
+        return "the dictionary", _frame("the dictionary", source)
+    if not isinstance(source, str | Path):
+        array = checks.real("source", source)
+        return "the array", _headed("the array", pd.DataFrame(np.atleast_2d(np.asarray(array, float))), names)
+    path = checks.path("source", source)
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise ValueError(
+            f"{path}: expected a file ending in {', '.join(_READERS)}, but found {path.suffix!r}"
+        )
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no such file")
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(
+            f"{path}: expected a log of at most 1 GiB, but found {path.stat().st_size / 2**30:.1f} GiB"
+        )
+    try:
+        frame = reader(path)
+        _require_size(path, 8 * frame.size)  # bytes and bits become numbers of eight bytes
+        return str(path), _headed(str(path), frame, names)
+    except Exception as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise ValueError(
+            f"{path}: cannot be read as {path.suffix} ({type(error).__name__}: {error})"
+        ) from error
+
+
+def is_number(word: str) -> bool:
+    """Whether a field of a file is a number, or empty."""
+    try:
+        float(word)
+    except ValueError:
+        return not word.strip()
+    return True
+
+
+def _headed(where: str, frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    if all(isinstance(c, str) for c in frame.columns):
+        return frame
+    if frame.shape[1] != len(names):
+        raise ValueError(
+            f"{where}: has no headings and {frame.shape[1]} columns, but {len(names)} inputs and outputs are named; "
+            "name all columns in their order"
+        )
+    return frame.set_axis([s.name for s in signals_of(names)], axis=1)
+
+
+def _frame(where: str, arrays: Mapping[str, Any]) -> pd.DataFrame:
+    """One-dimensional arrays of one length as columns; of a matrix ``name`` the columns ``name1``, ``name2``, …"""
+    columns: dict[str, np.ndarray] = {}
+    for name, value in arrays.items():
+        a = np.asarray(value)
+        if name.startswith("__") or a.dtype.kind not in "fiubcmM" or a.ndim == 0:
+            continue
+        a = a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a[0] if a.ndim == 2 and a.shape[0] == 1 else a
+        if a.ndim == 1:
+            columns[name] = a
+        elif a.ndim == 2:
+            _require_few(where, a.shape[1])
+            columns |= {f"{name}{i + 1}": a[:, i] for i in range(a.shape[1])}
+    lengths = [len(a) for a in columns.values()]
+    if not columns:
+        raise ValueError(f"{where}: expected arrays of numbers, but found none")
+    most = max(set(lengths), key=lengths.count)
+    return pd.DataFrame({k: a for k, a in columns.items() if len(a) == most})
+
+
+# Limits -------------------------------------------------------------------------------------------------------
+
+
+def _most(path: Path) -> int:
+    return min(_MOST_BYTES, max(_SMALL, _SHRINKS * path.stat().st_size))
+
+
+def _require_size(path: Path, held: float) -> None:
+    if held > _most(path):
+        raise ValueError(
+            f"{path}: unpacks to more than {_most(path) / 2**20:.0f} MiB, which is not believed of a file of "
+            f"{path.stat().st_size / 2**20:.1f} MiB; keep the signals of the log alone"
+        )
+
+
+def _require_few(where: object, columns: int) -> None:
+    if columns > _MOST_COLUMNS:
+        raise ValueError(f"{where}: expected at most {_MOST_COLUMNS} columns, but found {columns}")
+
+
+# Kinds of files -----------------------------------------------------------------------------------------------
+
+
+def _csv(path: Path) -> pd.DataFrame:
+    """With or without headings, whatever separates the columns."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        head, second = file.readline(_LONGEST_LINE), file.readline(_LONGEST_LINE)
+    if max(len(head), len(second)) >= _LONGEST_LINE:
+        raise ValueError(f"{path}: expected rows of numbers, but found one of more than 1 MiB")
+    separator = next((s for s in (";", "\t", ",") if s in head and path.suffix.lower() == ".csv"), r"\s+")
+    words, values = _split(head, separator), _split(second, separator)
+    headed = not all(is_number(w) for w in words)
+    columns = max(len(words), len(values))
+    _require_few(path, columns)
+    _require_size(path, 8 * columns * _count_lines(path))
+    if headed and (twice := [w for w, count in Counter(w for w in words if w).items() if count > 1]):
+        raise ValueError(f"{path}: two columns are called {twice[0]}; give each a name of its own")
+    names: list[Any] = [word or f"column {i + 1}" for i, word in enumerate(words)] if headed else []
+    names += range(columns - len(names))
+    frame = pd.read_csv(
+        path, sep=separator, header=0 if headed else None, names=names, index_col=False, skipinitialspace=True
+    )
+    beyond = [name for name in names if headed and not isinstance(name, str)]
+    if frame[beyond].notna().any(axis=None):  # what ends with separators has nothing there
+        raise ValueError(
+            f"{path}: expected a value for each of {len(words)} headings, but found {len(values)}"
+        )
+    return frame.drop(columns=beyond)
+
+
+def _split(line: str, separator: str) -> list[str]:
+    if separator == r"\s+":
+        return line.split()
+    return [word.strip() for word in next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])]
+
+
+def _count_lines(path: Path) -> int:
+    count = Counter[bytes]()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            count += Counter({end: block.count(end) for end in (b"\n", b"\r")})
+    return 1 + max(count.values(), default=0)
+
+
+def _npz(path: Path) -> pd.DataFrame:
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    _require_few(path, len(members))
+    _require_size(path, sum(member.file_size for member in members))
+    with np.load(path, allow_pickle=False) as arrays:
+        return _frame(str(path), arrays)
+
+
+_MATLAB_NUMBERS = {
+    "double",
+    "single",
+    "logical",
+    *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)),
+}
+
+
+def _mat(path: Path) -> pd.DataFrame:
+    import scipy.io  # 0.2 s that only this format costs
+
+    if scipy.io.matlab.matfile_version(path)[0] != 1:
+        raise ValueError(f"{path}: expected a file of MATLAB's versions 5 to 7; write it with save -v7")
+    _require_size(path, _unpacked(path))
+    # structures and cells would become objects, many times as large as what they hold
+    kept = [name for name, _, kind in scipy.io.whosmat(path) if kind in _MATLAB_NUMBERS]
+    return _frame(str(path), scipy.io.loadmat(path, variable_names=kept))
+
+
+def _unpacked(path: Path) -> int:
+    """Bytes of the variables of a MATLAB file: they are unpacked and dropped, as far as they are believed."""
+    total, most, compressed = 0, _most(path), 15
+    with path.open("rb") as file:
+        order = "<" if file.read(128)[126:] == b"IM" else ">"
+        for _ in range(_MOST_COLUMNS):
+            tag = file.read(8)
+            if len(tag) < 8:
+                return total
+            kind, length = struct.unpack(f"{order}2I", tag)
+            after = file.tell() + length
+            unpack = zlib.decompressobj()
+            while kind == compressed and total <= most and (left := after - file.tell()) > 0:
+                if not (data := file.read(min(left, 1 << 16))):
+                    break
+                while data and total <= most:
+                    total += len(unpack.decompress(data, 1 << 20))
+                    data = unpack.unconsumed_tail
+            total += length if kind != compressed else 0
+            file.seek(after)
+    raise ValueError(f"{path}: expected at most {_MOST_COLUMNS} variables, but found more")
+
+
+def _parquet(path: Path) -> pd.DataFrame:
+    import pyarrow.parquet
+
+    file = pyarrow.parquet.ParquetFile(path)
+    about, schema = file.metadata, file.schema
+    _require_few(path, about.num_columns * about.num_row_groups)
+    groups = [about.row_group(i) for i in range(about.num_row_groups)]
+    _require_size(path, 8 * about.num_rows * about.num_columns)
+    _require_size(
+        path, sum(g.column(j).total_uncompressed_size for g in groups for j in range(g.num_columns))
+    )
+    flat = [schema.column(j) for j in range(about.num_columns) if schema.column(j).max_repetition_level == 0]
+    kept = [c.path for c in flat if c.physical_type != "BYTE_ARRAY"]
+    return file.read(columns=kept).to_pandas(ignore_metadata=True)
+
+
+def _hdf5(path: Path) -> pd.DataFrame:
+    from lqrlab import dataset  # the only subpackage that reads HDF5
+
+    arrays = dataset.read_arrays(path, most=_most(path))
+    return _frame(str(path), {k.rpartition("/")[2]: a for k, a in arrays.items()})
+
+
+_READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
+    ".csv": _csv, ".txt": _csv, ".dat": _csv, ".parquet": _parquet, ".h5": _hdf5, ".hdf5": _hdf5,
+    ".mat": _mat, ".npz": _npz,
+}  # fmt: skip
