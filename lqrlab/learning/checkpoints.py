@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 from flax import nnx
 
 from lqrlab.compute import Backend, checks
@@ -115,6 +114,8 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path):
+        import orbax.checkpoint as ocp  # in functions: it takes 0.2 s, which not everyone who learns needs
+
         def manager(name: str, keep: int) -> ocp.CheckpointManager:
             options = ocp.CheckpointManagerOptions(max_to_keep=keep)
             return ocp.CheckpointManager(
@@ -134,6 +135,8 @@ class Checkpoints:
         Raises:
             OSError: the disk is full, or may not be written to.
         """
+        import orbax.checkpoint as ocp
+
         manager = self._managers[which]
         if step <= (
             manager.latest_step() or 0
@@ -165,11 +168,10 @@ class Checkpoints:
         Raises:
             ValueError: there are some, but none is whole.
         """
-        manager = self._managers[which]
+        import orbax.checkpoint as ocp
+
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        found, flaws = self._newest(
-            which, lambda step: manager.restore(step, args=ocp.args.StandardRestore(target))
-        )
+        found, flaws = self._newest(which, lambda step: self._read(which, step, target))
         self._tell(which, found and found[0], flaws)
         self._remove(which, flaws)
         return found
@@ -194,13 +196,19 @@ class Checkpoints:
             manager.close()
 
     def _params(self, which: str, step: int) -> dict[str, jax.Array]:
-        manager = self._managers[which]
         here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         # the devices that it was made on need not be there
         target = jax.tree.map(
-            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=here), manager.item_metadata(step).tree
+            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=here),
+            self._managers[which].item_metadata(step).tree,
         )
-        return manager.restore(step, args=ocp.args.StandardRestore(target))["params"]
+        return self._read(which, step, target)["params"]
+
+    def _read(self, which: str, step: int, target: Any) -> Any:
+        """The arrays of a step, with the shapes, types and devices of ``target``."""
+        import orbax.checkpoint as ocp
+
+        return self._managers[which].restore(step, args=ocp.args.StandardRestore(target))
 
     def _newest(self, which: str, read: Callable[[int], T]) -> tuple[tuple[int, T] | None, dict[int, str]]:
         """The newest step that is whole with what is read there, and what is wrong with those after it."""
@@ -273,14 +281,11 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
         kept = store.restore_params(which)
     finally:
         store.close()
-    fits = _least_entries(config) <= sum(a.size for a in kept.values())
-    if fits:
-        graph, params = models.split(models.build(config))
-        fits = {k: a.shape for k, a in kept.items()} == {k: a.shape for k, a in params.items()}
-    if not fits:
+    if not models.fits(config, {k: a.shape for k, a in kept.items()}):
         raise ValueError(
             f"folder: the checkpoint in {folder} does not fit the model that {SETTINGS} describes"
         )
+    graph, params = models.split(models.build(config))
     return models.merge(graph, {k: jnp.asarray(kept[k], a.dtype) for k, a in params.items()})
 
 
@@ -313,15 +318,3 @@ def _flaw(place: Path) -> str:
     mark = place / _STEP
     said = read_bytes(mark, 100).decode(errors="replace") if mark.exists() else place.name
     return "" if said == place.name else f"it is of step {said!r}"
-
-
-def _least_entries(config: ModelConfig) -> int:
-    """Entries that a model's parameters have at the least; none is made, whatever sizes the settings say."""
-
-    def entries(depth: int) -> int:
-        shallow = dataclasses.replace(config, depth=depth)
-        params = jax.eval_shape(lambda: models.split(models.build(models.used(shallow)))[1])
-        return sum(math.prod(a.shape) for a in params.values())
-
-    one = entries(1)
-    return one if config.depth == 1 else one + (config.depth - 1) * (entries(2) - one)
