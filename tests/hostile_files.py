@@ -229,7 +229,7 @@ def linked(folder: Path) -> None:
     names = [s.name for s in dataset.layout.plan(dataset.DataConfig.from_dict(manifest["config"]))]
     manifest["shards"] = [manifest["shards"][0] | {"file": name} for name in names]
     config = dataset.DataConfig.from_dict(manifest["config"])
-    manifest |= dataset.manifest.totals(config, manifest["shards"])  # else it is refused for these
+    manifest = dataset.manifest.of_entries(config, manifest["shards"])  # else it is refused for its sums
     (folder / "manifest.json").write_text(json.dumps(manifest))
     for name in names[1:]:
         (folder / name).unlink(missing_ok=True)

@@ -90,9 +90,10 @@ def _check_elements(file: Path) -> None:
 
     def begin(name: str, attributes: dict[str, str]) -> None:
         nonlocal found
-        # <replicate count="100">, <composite count="10 10 1">
-        counts = re.findall(r"\d+(?:[.e]\+?\d+)?", attributes.get("count", "1").lower())
-        above.append(above[-1] * max(1.0, math.prod(map(float, counts))))
+        times = 1.0
+        with contextlib.suppress(ValueError):  # <replicate count="100">, <composite count="10 10 1">
+            times = math.prod(map(float, attributes.get("count", "1").split()))
+        above.append(above[-1] * max(1.0, times))
         found += above[-1]
         if found > _MOST_ELEMENTS:
             raise ValueError(
@@ -108,15 +109,14 @@ def _check_elements(file: Path) -> None:
 
 def _check_sizes(spec: Any) -> None:
     """Refuse a model whose few words ask for much memory: user data, images, height fields, tables of numbers."""
-    listed = {
-        "body": spec.bodies, "jnt": spec.joints, "geom": spec.geoms, "site": spec.sites, "cam": spec.cameras,
-        "tendon": spec.tendons, "actuator": spec.actuators, "sensor": spec.sensors,
-    }  # fmt: skip
-    asked = {f"<size nuser_{kind}>": getattr(spec, f"nuser_{kind}") * len(of) for kind, of in listed.items()}
-    asked |= {
-        f"<size {name}>": getattr(spec, name) for name in ("nuserdata", "nkey", "njmax", "nconmax", "nstack")
+    listed = (spec.bodies, spec.joints, spec.geoms, spec.sites)
+    listed += (spec.cameras, spec.tendons, spec.actuators, spec.sensors)
+    kinds = ("body", "jnt", "geom", "site", "cam", "tendon", "actuator", "sensor")
+    asked = {
+        f"<size nuser_{kind}>": getattr(spec, f"nuser_{kind}") * len(of) for kind, of in zip(kinds, listed)
     }
-    asked |= {"<size memory>": spec.memory // 1024}
+    asked |= {f"<size {name}>": getattr(spec, name) for name in ("nuserdata", "njmax", "nconmax", "nstack")}
+    asked |= {"<size nkey>": spec.nkey * (len(spec.joints) + len(spec.bodies))}
     asked |= {f"<numeric {one.name}>": one.size for one in spec.numerics}
     asked |= {f"<hfield {one.name}>": one.nrow * one.ncol for one in spec.hfields}
     asked |= {f"<texture {one.name}>": one.width * one.height for one in spec.textures}
