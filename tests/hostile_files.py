@@ -185,7 +185,7 @@ SHARDS: list[tuple[str, Callable[[h5py.File], object], str]] = [
     ("soft link to itself", replaced(lambda g: g.__setitem__("cost", h5py.SoftLink("cost"))), "cost is"),
     ("virtual array", replaced(virtual), "another file"),
     ("values in another file", replaced(external), "another file"),
-    ("unknown filter", replaced(unknown_filter), "is compressed|does not hold|damaged|has changed"),
+    ("unknown filter", replaced(unknown_filter), "is compressed|is not what|damaged|has changed"),
     ("eight terabytes", replaced(lambda g: g.create_dataset("cost", (2**40,), "f8", chunks=(2**20,))), "claims 8796"),
     ("objects", replaced(lambda g: g.__setitem__("cost", np.array(["a"] * 12, h5py.string_dtype()))), "not plain"),
     ("pairs", replaced(lambda g: g.create_dataset("cost", (12,), PAIR)), "not plain numbers"),

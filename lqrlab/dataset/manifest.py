@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lqrlab.compute.files import LOCK, PART, read_object, write_atomic
+from lqrlab.dataset import shards
 from lqrlab.dataset.data_config import MOST_BYTES, DataConfig
-from lqrlab.dataset.layout import FORMAT, REASONS, plan, wrong
+from lqrlab.dataset.layout import FORMAT, REASONS, changed, plan, wrong
 from lqrlab.dataset.shards import BadFile, Content
 
 CARD = "card.md"
@@ -171,15 +172,15 @@ def counted(numbers: object) -> bool:
 
 
 def looked_over(folder: Path, entries: Iterable[Record]) -> Iterator[tuple[Path, str]]:
-    """Each file that a manifest lists, and in words why it need not be read; empty if it may be what it should."""
+    """Each file that a manifest lists, and in words what is wrong with it at a glance: no array of it is read."""
     seen: dict[tuple[int, int], str] = {}
     for entry in entries:
         file = folder / entry["file"]
-        why = _glance(file, entry["bytes"], seen)
+        why = _glance(file, entry, seen)
         yield file, f"{why}; generate() with the same config makes it again" if why else ""
 
 
-def _glance(file: Path, size: int, seen: dict[tuple[int, int], str]) -> str:
+def _glance(file: Path, entry: Record, seen: dict[tuple[int, int], str]) -> str:
     try:
         found = file.stat()
     except FileNotFoundError:
@@ -188,8 +189,15 @@ def _glance(file: Path, size: int, seen: dict[tuple[int, int], str]) -> str:
         return f"cannot be read ({error.strerror})"
     if not stat.S_ISREG(found.st_mode):
         return "is no regular file"
-    if found.st_size != size:
-        return f"has {found.st_size} bytes where the manifest says {size}"
+    if found.st_size != entry["bytes"]:
+        return f"has {found.st_size} bytes where the manifest says {entry['bytes']}"
     # some file systems number no files
     same = seen.setdefault((found.st_dev, found.st_ino), file.name) if found.st_ino else file.name
-    return "" if same == file.name else f"is the same file as {same}"
+    if same != file.name:
+        return f"is the same file as {same}"
+    try:
+        with shards.opened(file) as arrays:
+            headers = {name: shards.header(array) for name, array in arrays.items()}
+    except BadFile as error:
+        return error.why
+    return next(changed(headers, entry["arrays"]), "")
