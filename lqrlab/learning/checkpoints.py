@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -117,7 +118,8 @@ class Checkpoints:
         import orbax.checkpoint as ocp  # in functions: it takes 0.2 s, which not everyone who learns needs
 
         def manager(name: str, keep: int) -> ocp.CheckpointManager:
-            options = ocp.CheckpointManagerOptions(max_to_keep=keep)
+            # not in the background: a save waits for the disk anyway, and its failure would be raised again at the end
+            options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
             return ocp.CheckpointManager(
                 (folder / name).absolute(), item_handlers=ocp.StandardCheckpointHandler(), options=options
             )
@@ -145,7 +147,6 @@ class Checkpoints:
         try:
             with _quiet():
                 manager.save(step, args=ocp.args.StandardSave(state))
-                manager.wait_until_finished()
         except Exception as error:
             if code := _system_code(error):
                 why = f"could not be written: {os.strerror(code)}"
@@ -292,13 +293,32 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep orbax from printing tracebacks of errors that it also raises."""
-    logger = logging.getLogger("absl")
+    logger, told = logging.getLogger("absl"), sys.unraisablehook
     before = logger.level
     logger.setLevel(logging.CRITICAL)
+    if not isinstance(told, _WithoutLateAnswers):
+        sys.unraisablehook = _WithoutLateAnswers(told)
     try:
         yield
+        sys.unraisablehook = told  # after a failure answers come for a second yet
     finally:
         logger.setLevel(before)
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithoutLateAnswers:
+    """Keeps Python from printing a traceback for each array that was under way when another one failed.
+
+    Orbax raises at the first failure and closes its event loop. The others end later, find it closed, and nobody can
+    catch that.
+    """
+
+    otherwise: Callable[["sys.UnraisableHookArgs"], object]
+
+    def __call__(self, unraisable: "sys.UnraisableHookArgs", /) -> None:
+        error = unraisable.exc_value
+        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+            self.otherwise(unraisable)
 
 
 def _system_code(error: Exception) -> int | None:
