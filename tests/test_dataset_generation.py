@@ -521,11 +521,8 @@ def test_a_shard_depends_on_itself_alone(made):
     """Made alone, or in a set of other families, its arrays are the same."""
     config = changed(families=("dc_motor", "two_link_arm"), held_out=("dc_motor",))
     shard = next(s for s in dataset.layout.plan(config) if s.name == "two_link_arm-00001.h5")
-    alone = dataset.contents.make(config, shard).digests()
     record = next(s for s in dataset.open(made).shards if s["file"] == shard.name)
-    assert {name: alone[name] for name in record["arrays"]} == {
-        n: a["sha256"] for n, a in record["arrays"].items()
-    }
+    assert dataset.contents.make(config, shard).headers == record["arrays"]
 
 
 def test_resume_makes_only_what_is_missing(made, copy):
@@ -597,7 +594,7 @@ def append(folder):
 
 
 def inexact(folder):
-    content, _ = dataset.shards.read(folder / SHARD)
+    content = dataset.shards.read(folder / SHARD)
     reseal(folder, SHARD, {"trajectories/cost": content.arrays["trajectories/cost"] / 2})
     return [folder / SHARD]
 
@@ -954,14 +951,13 @@ def test_a_good_data_set_verifies(made):
 
 def reseal(folder, name, arrays, *, recount=False):
     """Write other arrays into a shard, with all checksums right, as a careless or dishonest maker would."""
-    content, _ = dataset.shards.read(folder / name)
+    content = dataset.shards.read(folder / name)
     new = dataset.shards.Content(content.arrays | arrays, content.units, content.attributes)
-    digests = dataset.shards.write(folder / name, new)
+    dataset.shards.write(folder / name, new)
     manifest = json.loads((folder / "manifest.json").read_text())
     i = next(i for i, s in enumerate(manifest["shards"]) if s["file"] == name)
-    family = manifest["shards"][i]["family"]
-    manifest["shards"][i] = dataset.manifest.record(folder / name, family, new, digests)
-    manifest |= dataset.manifest.totals(dataset.DataConfig.from_dict(manifest["config"]), manifest["shards"])
+    manifest["shards"][i] = dataset.manifest.record(folder / name, new)
+    manifest = dataset.manifest.of_entries(dataset.DataConfig.from_dict(manifest["config"]), manifest["shards"])
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -989,7 +985,7 @@ def harmed(arrays, name, change):
     ],
 )
 def test_numbers_that_break_a_law_are_found(name, change, words, copy):
-    content, _ = dataset.shards.read(copy / SHARD)
+    content = dataset.shards.read(copy / SHARD)
     reseal(copy, SHARD, harmed(content.arrays, name, change))
     report = dataset.verify(copy)
     assert not report.ok
@@ -1000,7 +996,7 @@ def test_numbers_that_break_a_law_are_found(name, change, words, copy):
 def test_a_file_of_another_run_is_found(copy):
     """Sound in itself, of the same size: only the manifest knows that it is not the one."""
     manifest = (copy / "manifest.json").read_bytes()
-    content, _ = dataset.shards.read(copy / SHARD)
+    content = dataset.shards.read(copy / SHARD)
     reseal(copy, SHARD, {"trajectories/cost": content.arrays["trajectories/cost"] * (1 + 1e-12)})
     assert dataset.verify(copy).ok
     (copy / "manifest.json").write_bytes(manifest)
@@ -1012,7 +1008,7 @@ def test_a_file_of_another_run_is_found(copy):
 
 
 def test_missing_trajectories_are_found(copy):
-    content, _ = dataset.shards.read(copy / SHARD)
+    content = dataset.shards.read(copy / SHARD)
     reseal(copy, SHARD, {n: a[1:] for n, a in content.arrays.items() if n.startswith("trajectories/")})
     assert "has 11 trajectories and left out 0, of 12" in str(dataset.verify(copy))
 
@@ -1031,7 +1027,7 @@ def test_without_excitation_the_cost_is_the_optimum(made, tmp_path):
     np.testing.assert_allclose(paid, np.einsum("ni,nij,nj->n", runs.x0, P[runs.variant], runs.x0), rtol=1e-6)
     assert dataset.verify(tmp_path).ok
     # excited inputs under a config that promises optimal ones
-    content, _ = dataset.shards.read(made / SHARD)
+    content = dataset.shards.read(made / SHARD)
     _, found = dataset.consistency.check(content.arrays, changed(excitation=0.0))
     assert any("is not the optimum" in why for why in found)
     assert dataset.consistency.check(content.arrays, CONFIG)[1] == []

@@ -90,7 +90,7 @@ def test_rows_are_pieces_of_the_whole_trajectories(ways, tmp_path):
 @pytest.mark.parametrize("closer", [1e-32, 1e-38, 1e-41, 1e-200])
 def test_a_loop_that_has_come_to_rest_verifies(closer, made):
     """Hundreds of time constants on, states are less than what float32 can tell from nothing."""
-    content, _ = dataset.shards.read(made.path / SHARD)
+    content = dataset.shards.read(made.path / SHARD)
     arrays = dict(content.arrays)
     for name, factor in (("states", closer), ("controls", closer), ("x0", closer), ("cost", closer**2)):
         a = arrays[f"trajectories/{name}"]
@@ -162,18 +162,18 @@ def test_config_refuses(values, words):
     ],
 )
 def test_verify_looks_at_each_row(change, words, made, tmp_path):
-    content, _ = dataset.shards.read(made.path / SHARD)
+    content = dataset.shards.read(made.path / SHARD)
     table = {name: a for name, a in content.arrays.items() if name.startswith("variants/")}
     runs = {n.removeprefix("trajectories/"): a for n, a in content.arrays.items() if n not in table}
     new = {f"trajectories/{name}": a for name, a in change(runs).items()}
     harmed = dataset.shards.Content(table | new, content.units, content.attributes)
-    digests = dataset.shards.write(tmp_path / SHARD, harmed)
+    dataset.shards.write(tmp_path / SHARD, harmed)
     for file in made.path.iterdir():
         if file.name != SHARD:
             (tmp_path / file.name).write_bytes(file.read_bytes())
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    manifest["shards"][0] = dataset.manifest.record(tmp_path / SHARD, "pendulum", harmed, digests)
-    manifest |= dataset.manifest.totals(made.config, manifest["shards"])  # as a careful forger would
+    manifest["shards"][0] = dataset.manifest.record(tmp_path / SHARD, harmed)
+    manifest = dataset.manifest.of_entries(made.config, manifest["shards"])  # as a careful forger would
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     report = str(dataset.verify(tmp_path))
     assert f"{SHARD}: " in report

@@ -1,5 +1,6 @@
 """Learning: masks, gradients, exact resume, and a toy problem whose optimum is known."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -457,6 +458,31 @@ def test_a_training_whose_checkpoints_find_no_room_says_so_and_resumes(data, fin
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert "Traceback" not in capfd.readouterr().err
     assert_same_run(fit(data, GAIN, BRIEF, tmp_path / "run"), finished[1])
+
+
+def test_arrays_under_way_when_a_save_fails_end_without_a_word_and_other_errors_are_told(
+    tmp_path, monkeypatch, capfd
+):
+    """Orbax closes its event loop at the first failure, tensorstore calls it for each other array. 2 s."""
+
+    class Fails:
+        def __del__(self):
+            raise KeyError("of somebody else")
+
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: seen.append(repr(unraisable.exc_value)))
+    store, before = learning.checkpoints.Checkpoints(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    with contextlib.closing(store):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+        try:
+            with pytest.raises(OSError, match=r"could not be written: File too large: '.*last/4'"):
+                store.save("last", 4, {f"a{i}": jnp.arange(30_000.0) for i in range(60)}, {})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        time.sleep(1)
+        Fails()
+    assert seen == ["KeyError('of somebody else')"]
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("case", hostile_files.CHECKPOINTS, ids=lambda case: case.name)

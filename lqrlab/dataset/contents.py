@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Bool
 
 import lqrlab
-from lqrlab import systems
 from lqrlab.dataset import layout, shards, trajectories
 from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.layout import Shard, keys, splits
@@ -66,10 +65,7 @@ def content(
         "h5py": h5py.__version__,
         "platform": jax.default_backend(),
     }
-    x, u = (", ".join(signal.unit for signal in signals) for signals in (plants.states, plants.inputs))
-    parameters = systems.parameter_fields(type(plants)).items()
-    units = layout.units(config, x, u, {name: field.metadata["unit"] for name, field in parameters})
-    return shards.Content(arrays, units, about, config.compression)
+    return shards.Content(arrays, layout.units(config, plants), about, config.compression)
 
 
 def columns(config: DataConfig, shard: Shard, problem: Problem) -> Columns:

@@ -17,6 +17,7 @@ from lqrlab.dataset import card, contents, manifest, shards, store, verification
 from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.layout import Shard, plan
 from lqrlab.dataset.manifest import Record
+from lqrlab.dataset.shards import BadFile
 from lqrlab.simulation import binding, is_policy
 
 Progress = Callable[[int, int, str], None]
@@ -142,9 +143,12 @@ def produce(
         idle: devices that compute nothing; one is taken while the shard is computed. By default JAX's default one.
     """
     path = folder / shard.name
-    found = verification.examine(path, config, shard) if os.path.lexists(path) else None
-    if found and found.entry:
-        return found.entry
+    why = ""
+    if os.path.lexists(path):
+        try:
+            return verification.examine(path, config, shard)[0]
+        except BadFile as error:
+            why = error.why
     device = idle.get() if idle else None
     try:
         with jax.default_device(device) if idle else contextlib.nullcontext():
@@ -152,5 +156,6 @@ def produce(
     finally:
         if idle:
             idle.put(device)
-    record = manifest.record(path, shard.family, content, shards.write(path, content))
-    return record | {_MADE_AGAIN: found.problems[0]} if found else record
+    shards.write(path, content)
+    record = manifest.record(path, content)
+    return record | {_MADE_AGAIN: why} if why else record

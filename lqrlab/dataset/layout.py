@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Key, Shaped
 
 from lqrlab.dataset.data_config import DataConfig
-from lqrlab.systems import M_MAX, N_MAX
+from lqrlab.systems import M_MAX, N_MAX, Plant, parameter_fields
 
 FORMAT = "lqrlab data set 1"
 
@@ -94,16 +94,17 @@ def splits(config: DataConfig, family: str) -> Shaped[np.ndarray, " variants"]:
     return split
 
 
-def _names(config: DataConfig) -> list[str]:
+def _arrays(config: DataConfig) -> dict[str, tuple[str, str, str]]:
     """The arrays of each file, but for the parameters of its plants."""
-    return [name for name in _ARRAYS if config.segmented or name != "trajectories/start"]
+    return {name: a for name, a in _ARRAYS.items() if config.segmented or name != "trajectories/start"}
 
 
-def units(config: DataConfig, states: str, inputs: str, parameters: Mapping[str, str]) -> dict[str, str]:
-    """The unit of each array that has one, from those of the states, the inputs and the plants' parameters."""
-    found = {name: _ARRAYS[name][2].format(x=states, u=inputs) for name in _names(config)}
-    of_parameters = {f"{_PARAMETERS}{name}": unit for name, unit in parameters.items()}
-    return {name: unit for name, unit in found.items() if unit} | of_parameters
+def units(config: DataConfig, plants: Plant) -> dict[str, str]:
+    """The unit of each array that has one."""
+    x, u = (", ".join(signal.unit for signal in signals) for signals in (plants.states, plants.inputs))
+    found = {name: unit.format(x=x, u=u) for name, (_, _, unit) in _arrays(config).items() if unit}
+    parameters = parameter_fields(type(plants)).items()
+    return found | {f"{_PARAMETERS}{name}": field.metadata["unit"] for name, field in parameters}
 
 
 def wrong(headers: Mapping[str, Mapping[str, Any]], config: DataConfig) -> Iterator[str]:
@@ -113,8 +114,8 @@ def wrong(headers: Mapping[str, Mapping[str, Any]], config: DataConfig) -> Itera
         headers: name → ``{"shape": [...], "dtype": "<f8"}``.
         config: of the data set.
     """
-    names = _names(config)
-    if absent := [name for name in names if name not in headers]:
+    expected = _arrays(config)
+    if absent := [name for name in expected if name not in headers]:
         yield f"{', '.join(absent)} are missing"
         return
     B, of = headers["variants/B"]["shape"], headers["trajectories/variant"]["shape"]
@@ -123,11 +124,25 @@ def wrong(headers: Mapping[str, Mapping[str, Any]], config: DataConfig) -> Itera
         return
     sizes = dict(zip("vnmrts", (*B, *of, config.row_steps, config.row_steps + 1)))
     for name, header in headers.items():
-        kind, axes = _ARRAYS[name][:2] if name in names else (_PARAMETER, "v")
+        kind, axes, _ = expected.get(name, (_PARAMETER, "v", ""))
         shape = tuple(sizes[axis] for axis in axes)
-        if name not in names and not name.startswith(_PARAMETERS):
+        if name not in expected and not name.startswith(_PARAMETERS):
             yield f"{name} is no array of a data set"
         elif list(header["shape"]) != list(shape):
             yield f"{name}: expected shape {shape}, but found {tuple(header['shape'])}"
         elif not re.fullmatch(kind, header["dtype"]):
             yield f"{name} holds {header['dtype']}, not the type of a data set"
+
+
+def changed(found: Mapping[str, Mapping[str, Any]], listed: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Arrays that are others than those listed, in words; checksums are compared where both are known."""
+    for name in sorted(found.keys() | listed.keys()):
+        here, there = found.get(name), listed.get(name)
+        if here is None:
+            yield f"{name} is missing"
+        elif there is None:
+            yield f"{name} is not in the manifest"
+        elif (here["shape"], here["dtype"]) != (there["shape"], there["dtype"]):
+            yield f"{name} is not what the manifest says it is"
+        elif here["sha256"] and there["sha256"] and here["sha256"] != there["sha256"]:
+            yield f"{name} has changed since it was written: its checksum differs"

@@ -3,19 +3,20 @@
 import json
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from lqrlab.compute.files import LOCK, PART, read_object, write_atomic
+from lqrlab.dataset import shards
 from lqrlab.dataset.data_config import MOST_BYTES, DataConfig
-from lqrlab.dataset.layout import FORMAT, REASONS, plan, wrong
-from lqrlab.dataset.shards import BadFile, Content, header
+from lqrlab.dataset.layout import FORMAT, REASONS, changed, plan, wrong
+from lqrlab.dataset.shards import BadFile, Content
 
 CARD = "card.md"
 _CONFIG, _MANIFEST = "config.json", "manifest.json"
+_GROUPS = ("variants", "trajectories")
 
-_REMEDY = "generate() with the same config makes it again"
 Record = dict[str, Any]
 """The manifest, or its entry of a file."""
 
@@ -54,37 +55,37 @@ def claim(folder: Path, config: DataConfig) -> None:
         (folder / (name + PART)).unlink(missing_ok=True)
 
 
-def record(path: Path, family: str, content: Content, digests: dict[str, str]) -> Record:
+def record(path: Path, content: Content) -> Record:
     """The manifest's entry of one file."""
     return {
         "file": path.name,
-        "family": family,
+        "family": content.attributes.get("family"),
         "bytes": path.stat().st_size,
-        "variants": len(content.arrays["variants/variant"]),
-        "trajectories": len(content.arrays["trajectories/variant"]),
-        "left_out": {reason: content.attributes[f"left_out_{reason}"] for reason in REASONS},
-        "attributes": digests[""],
-        # sorted: a file that was kept lists its arrays in another order than one that was made
-        "arrays": {name: header(a) | {"sha256": digests[name]} for name, a in sorted(content.arrays.items())},
+        **{group: len(content.arrays[f"{group}/variant"]) for group in _GROUPS},
+        "left_out": left_out(content),
+        "attributes": content.about,
+        "arrays": content.headers,
     }
 
 
-def totals(config: DataConfig, records: Iterable[Record]) -> Record:
-    """Numbers of variants and trajectories in all files, and of those left out in each family and why."""
-    found: Record = {"variants": 0, "trajectories": 0, "left_out": {family: {} for family in config.families}}
-    for entry in records:
-        found["variants"] += entry["variants"]
-        found["trajectories"] += entry["trajectories"]
-        of = found["left_out"][entry["family"]]
+def of_entries(config: DataConfig, entries: Sequence[Record]) -> Record:
+    """The manifest that follows from a config and the entries of its files: with their sums."""
+    left_out: dict[str, dict[str, int]] = {family: {} for family in config.families}
+    for entry in entries:
+        of = left_out[entry["family"]]
         of.update({reason: of.get(reason, 0) + number for reason, number in entry["left_out"].items()})
-    return found
+    return {
+        "format": FORMAT,
+        "config": json.loads(config.to_json()),
+        **{group: sum(entry[group] for entry in entries) for group in _GROUPS},
+        "left_out": left_out,
+        "shards": entries,
+    }
 
 
-def seal(folder: Path, config: DataConfig, records: list[Record]) -> None:
+def seal(folder: Path, config: DataConfig, entries: Sequence[Record]) -> None:
     """Write the manifest: the data set is complete from here on."""
-    about = {"format": FORMAT, "config": json.loads(config.to_json())}
-    manifest = about | totals(config, records) | {"shards": records}
-    put(folder / _MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    put(folder / _MANIFEST, json.dumps(of_entries(config, entries), indent=1) + "\n")
 
 
 def put(path: Path, text: str) -> None:
@@ -133,48 +134,70 @@ def _check(manifest: Record, config: DataConfig) -> None:
     for entry in entries:
         for why in _wrong(entry, config):
             raise ValueError(f"{entry['file']}: {why}")
-    for key, count in totals(config, entries).items():
-        if manifest.get(key) != count:
-            raise ValueError(f"{key}: expected {count} as in its files, but found {manifest.get(key)!r:.100}")
+    expected = of_entries(config, entries) | {
+        "config": manifest["config"]
+    }  # an older version wrote fewer settings
+    for key, value in expected.items():
+        if manifest.get(key) != value:
+            raise ValueError(f"{key}: expected {value} as in its files, but found {manifest.get(key)!r:.100}")
 
 
 def _wrong(entry: Record, config: DataConfig) -> Iterator[str]:
     """Faults of a file's entry, in words."""
     yield from wrong(entry["arrays"], config)
-    for key in ("bytes", "variants", "trajectories"):
-        if type(entry[key]) is not int or not 0 <= entry[key] < 2**63:
-            yield f"{key}: expected a whole number ≥ 0, but found {entry[key]!r:.100}"
-    for key in ("variants", "trajectories"):
-        if [entry[key]] != entry["arrays"][f"{key}/variant"]["shape"]:
-            yield f"{key} is {entry[key]}, but its arrays have another number of rows"
-    checksums = [entry.get("attributes"), *(header.get("sha256") for header in entry["arrays"].values())]
+    if type(entry["bytes"]) is not int or not 0 <= entry["bytes"] < 2**63:
+        yield f"bytes: expected a whole number ≥ 0, but found {entry['bytes']!r:.100}"
+    for group in _GROUPS:
+        if [entry[group]] != entry["arrays"][f"{group}/variant"]["shape"]:
+            yield f"{group} is {entry[group]}, but its arrays have another number of rows"
+    checksums = [entry["attributes"], *(header["sha256"] for header in entry["arrays"].values())]
     if not all(isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one) for one in checksums):
         yield "expected a SHA-256 checksum of the attributes and of each array"
-    reasons = entry["left_out"]
-    if not (
-        isinstance(reasons, dict)
-        and reasons.keys() == REASONS.keys()
-        and all(type(number) is int and number >= 0 for number in reasons.values())
-    ):
-        yield f"left_out: expected a count for each reason, but found {reasons!r:.100}"
+    if not counted(entry["left_out"]):
+        yield f"left_out: expected a count for each reason, but found {entry['left_out']!r:.100}"
+
+
+def left_out(content: Content) -> dict[str, Any]:
+    """Numbers of a file's variants and trajectories that were left out, by the reason."""
+    return {reason: content.attributes.get(f"left_out_{reason}") for reason in REASONS}
+
+
+def counted(numbers: object) -> bool:
+    """True if these are numbers of what was left out, by the reason."""
+    return (
+        isinstance(numbers, dict)
+        and numbers.keys() == REASONS.keys()
+        and all(type(number) is int and number >= 0 for number in numbers.values())
+    )
 
 
 def looked_over(folder: Path, entries: Iterable[Record]) -> Iterator[tuple[Path, str]]:
-    """Each file that a manifest lists, and in words why it need not be read; empty if it may be what it should."""
+    """Each file that a manifest lists, and in words what is wrong with it at a glance: no array of it is read."""
     seen: dict[tuple[int, int], str] = {}
     for entry in entries:
-        file, why = folder / entry["file"], ""
-        try:
-            found = file.stat()
-        except OSError as error:
-            missing = isinstance(error, FileNotFoundError)
-            yield file, f"{'is missing' if missing else f'cannot be read ({error.strerror})'}; {_REMEDY}"
-            continue
-        if not stat.S_ISREG(found.st_mode):
-            why = f"is no regular file; {_REMEDY}"
-        elif found.st_size != entry["bytes"]:
-            why = f"has {found.st_size} bytes where the manifest says {entry['bytes']}; {_REMEDY}"
-        elif found.st_ino:  # some file systems number no files
-            same = seen.setdefault((found.st_dev, found.st_ino), file.name)
-            why = "" if same == file.name else f"is the same file as {same}; {_REMEDY}"
-        yield file, why
+        file = folder / entry["file"]
+        why = _glance(file, entry, seen)
+        yield file, f"{why}; generate() with the same config makes it again" if why else ""
+
+
+def _glance(file: Path, entry: Record, seen: dict[tuple[int, int], str]) -> str:
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    if not stat.S_ISREG(found.st_mode):
+        return "is no regular file"
+    if found.st_size != entry["bytes"]:
+        return f"has {found.st_size} bytes where the manifest says {entry['bytes']}"
+    # some file systems number no files
+    same = seen.setdefault((found.st_dev, found.st_ino), file.name) if found.st_ino else file.name
+    if same != file.name:
+        return f"is the same file as {same}"
+    try:
+        with shards.opened(file) as arrays:
+            headers = {name: shards.header(array) for name, array in arrays.items()}
+    except BadFile as error:
+        return error.why
+    return next(changed(headers, entry["arrays"]), "")

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import io
 import json
@@ -51,16 +52,26 @@ class Content:
     attributes: dict[str, Any]
     compression: str | None = None
 
-    def digests(self) -> dict[str, str]:
-        """SHA-256 of each array's bytes in C order, and under ``""`` that of all units and attributes."""
+    @functools.cached_property
+    def headers(self) -> dict[str, dict[str, Any]]:
+        """Shape, type and digest of each array, as the manifest has them."""
+        return {name: header(a, digest(a)) for name, a in sorted(self.arrays.items())}
+
+    @functools.cached_property
+    def about(self) -> str:
+        """The digest of all units and attributes."""
         texts = json.dumps([sorted(self.units.items()), sorted(self.attributes.items())], default=repr)
-        parts = {name: np.ascontiguousarray(a).data for name, a in self.arrays.items()} | {"": texts.encode()}
-        return {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()}
+        return hashlib.sha256(texts.encode()).hexdigest()
 
 
-def header(array: Any) -> dict[str, Any]:
-    """Shape and type of an array as the manifest has them, with room for its digest."""
-    return {"shape": list(array.shape), "dtype": array.dtype.str, "sha256": None}
+def digest(array: np.ndarray) -> str:
+    """SHA-256 of an array's bytes in C order."""
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+
+
+def header(array: Any, sha256: str = "") -> dict[str, Any]:
+    """Shape and type of an array, and its digest where it is known."""
+    return {"shape": list(array.shape), "dtype": array.dtype.str, "sha256": sha256}
 
 
 def chunk_rows(headers: Mapping[str, dict[str, Any]]) -> int:
@@ -88,13 +99,12 @@ def _filters(compression: str | None) -> dict[str, Any]:
     return dict(hdf5plugin.Blosc(cname="zstd", clevel=3, shuffle=hdf5plugin.Blosc.SHUFFLE))
 
 
-def write(path: Path, content: Content) -> dict[str, str]:
-    """Write a file so that it is whole or not there, and return its digests.
+def write(path: Path, content: Content) -> None:
+    """Write a file so that it is whole or not there.
 
     HDF5 builds it in memory: a write that fails inside that library, on a full disk, can end the process.
     """
-    digests, image = content.digests(), io.BytesIO()
-    chunks = chunk_rows({name: header(a) for name, a in content.arrays.items()})
+    image, chunks = io.BytesIO(), chunk_rows(content.headers)
     filters, before = _filters(content.compression), None
     with h5py.File(image, "w", libver=("earliest", "v110")) as file:
         # in a fixed order, so that the same content is the same bytes
@@ -103,17 +113,16 @@ def write(path: Path, content: Content) -> dict[str, str]:
             parted = name in _PARTED and array.size
             layout = {"chunks": (chunks, *array.shape[1:]), "fletcher32": True, **filters} if parted else {}
             dataset = file.create_dataset(name, data=array, **layout)
-            dataset.attrs["sha256"] = digests[name]
+            dataset.attrs["sha256"] = content.headers[name]["sha256"]
             if name in content.units:
                 dataset.attrs["unit"] = content.units[name]
             # places its chunks now, not when the last reference goes: a profiler, as in every dask worker, holds one
             if before is not None:
                 before.flush()
             before = dataset
-        for name, value in sorted((content.attributes | {"sha256": digests[""]}).items()):
+        for name, value in sorted((content.attributes | {"sha256": content.about}).items()):
             file.attrs[name] = value
     write_atomic(path, image.getbuffer())
-    return digests
 
 
 @contextlib.contextmanager
@@ -230,11 +239,11 @@ def read_arrays(path: str | Path, most: float = math.inf) -> dict[str, np.ndarra
         return {name: rows(path, arrays, name) for name in arrays}
 
 
-def read(path: Path) -> tuple[Content, dict[str, str]]:
-    """All of a file, and the digests that are written in it (compare them with :meth:`Content.digests`).
+def read(path: Path) -> Content:
+    """All of a file, whose content is what was written into it.
 
     Raises:
-        BadFile: see :func:`opened`.
+        BadFile: see :func:`opened`; its bytes are not those of which the digests are written in it.
     """
     with opened(path) as found, _damage(path, "is damaged"):
         if not found:
@@ -246,7 +255,13 @@ def read(path: Path) -> tuple[Content, dict[str, str]]:
             raise BadFile(path, f"has {len(file.attrs)} attributes, more than a data set has")
         arrays = {name: item[...] for name, item in found.items()}
         units = {name: str(item.attrs["unit"]) for name, item in found.items() if "unit" in item.attrs}
-        digests = {name: str(item.attrs.get("sha256", "")) for name, item in found.items()}
+        written = {name: str(item.attrs.get("sha256")) for name, item in found.items()}
         attributes = {k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()}
-    digests[""] = str(attributes.pop("sha256", ""))
-    return Content(arrays, units, attributes), digests
+    about = attributes.pop("sha256", None)
+    content = Content(arrays, units, attributes)
+    for name, header in content.headers.items():
+        if header["sha256"] != written[name]:
+            raise BadFile(path, f"{name} has changed since it was written: its checksum differs")
+    if content.about != about:
+        raise BadFile(path, "an attribute or unit has changed since it was written: its checksum differs")
+    return content

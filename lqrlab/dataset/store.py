@@ -2,41 +2,21 @@
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Float32, Float64, Int, Shaped
+from jaxtyping import Float32, Float64, Int
 
 from lqrlab import systems
 from lqrlab.compute import checks
-from lqrlab.dataset import manifest, shards, table
+from lqrlab.dataset import layout, manifest, shards, table
 from lqrlab.dataset.data_config import DataConfig
 from lqrlab.dataset.manifest import Record
 from lqrlab.dataset.shards import BadFile
 from lqrlab.dataset.table import SPLITS, Columns, VariantTable
 from lqrlab.systems import Coordinates, Linear, Plant
-
-
-@dataclasses.dataclass(frozen=True)
-class Variants:
-    """All plants of a data set, one row each, in the order of the config's families and then of the draw.
-
-    Attributes:
-        family, split: names.
-        variant: number within the family.
-        dt: sample time [s].
-    """
-
-    family: Shaped[np.ndarray, " V"]
-    split: Shaped[np.ndarray, " V"]
-    variant: Int[np.ndarray, " V"]
-    dt: Float[np.ndarray, " V"]
-
-    def __len__(self) -> int:
-        return len(self.variant)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,15 +76,11 @@ class Dataset:
             BadFile: the file is damaged or is another one.
         """
         path = self.path / shard["file"]
-        out = {}
-        with shards.opened(path) as arrays:
-            for name in names:
-                listed = shard["arrays"][name]
-                if name not in arrays or shards.header(arrays[name]) != listed | {"sha256": None}:
-                    raise BadFile(path, f"{name} is not what the manifest says it is")
-                out[name] = shards.rows(path, arrays, name)
-                if hashlib.sha256(out[name].data).hexdigest() != listed["sha256"]:
-                    raise BadFile(path, f"{name} has changed since it was written: its checksum differs")
+        with shards.opened(path, only=names) as arrays:
+            out = {name: shards.rows(path, arrays, name) for name in names}
+        found = {name: shards.header(a, shards.digest(a)) for name, a in out.items()}
+        for why in layout.changed(found, {name: shard["arrays"][name] for name in names}):
+            raise BadFile(path, why)
         return out
 
     @functools.cached_property
@@ -123,11 +99,11 @@ class Dataset:
         return tuple(int(i) for i in np.cumsum([0] + [s["variants"] for s in self.shards])[:-1])
 
     @functools.cached_property
-    def variants(self) -> Variants:
-        """All plants, one row each."""
-        names = [f.name for f in dataclasses.fields(Variants)]
-        family, split, variant, dt = (np.concatenate([t[name] for t in self.tables]) for name in names)
-        return Variants(family.astype(str), split.astype(str), variant, dt)
+    def variants(self) -> np.recarray:
+        """All plants, one row each, in the files' order: ``family``, ``split``, number ``variant`` in the family."""
+        names = ("family", "split", "variant")
+        family, split, variant = (np.concatenate([t[name] for t in self.tables]) for name in names)
+        return np.rec.fromarrays((family.astype(str), split.astype(str), variant), names=names)
 
     def table(self) -> VariantTable:
         """All plants in scaled, padded coordinates, in the order of :attr:`variants`."""
@@ -205,13 +181,7 @@ def open(path: str | Path) -> Dataset:
     """
     folder = checks.path("path", path)
     dataset = Dataset(folder, *manifest.read(folder))
-    for shard, (file, why) in zip(dataset.shards, manifest.looked_over(folder, dataset.shards)):
+    for file, why in manifest.looked_over(folder, dataset.shards):
         if why:
             raise BadFile(file, why)
-        with shards.opened(file) as arrays:
-            headers = {name: shards.header(item) for name, item in arrays.items()}
-        listed = {name: header | {"sha256": None} for name, header in shard["arrays"].items()}
-        if headers != listed:
-            odd = sorted(name for name in headers | listed if headers.get(name) != listed.get(name))
-            raise BadFile(file, f"does not hold what the manifest says: {', '.join(odd)}")
     return dataset

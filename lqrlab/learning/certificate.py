@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
+import scipy.special
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from lqrlab import control, simulation
@@ -57,7 +57,7 @@ class Certificate:
             return float(not self.stable.all())
         if self.failed == self.loops:
             return 1.0
-        return float(scipy.stats.beta.ppf(CONFIDENCE, self.failed + 1, self.loops - self.failed))
+        return float(scipy.special.betaincinv(self.failed + 1, self.loops - self.failed, CONFIDENCE))
 
     def words(self) -> str:
         """The certificate in sentences, with its assumptions."""

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 from flax import nnx
 
 from lqrlab.compute import Backend, checks
@@ -115,8 +115,11 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path):
+        import orbax.checkpoint as ocp  # in functions: it takes 0.2 s, which not everyone who learns needs
+
         def manager(name: str, keep: int) -> ocp.CheckpointManager:
-            options = ocp.CheckpointManagerOptions(max_to_keep=keep)
+            # not in the background: a save waits for the disk anyway, and its failure would be raised again at the end
+            options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
             return ocp.CheckpointManager(
                 (folder / name).absolute(), item_handlers=ocp.StandardCheckpointHandler(), options=options
             )
@@ -134,6 +137,8 @@ class Checkpoints:
         Raises:
             OSError: the disk is full, or may not be written to.
         """
+        import orbax.checkpoint as ocp
+
         manager = self._managers[which]
         if step <= (
             manager.latest_step() or 0
@@ -142,7 +147,6 @@ class Checkpoints:
         try:
             with _quiet():
                 manager.save(step, args=ocp.args.StandardSave(state))
-                manager.wait_until_finished()
         except Exception as error:
             if code := _system_code(error):
                 why = f"could not be written: {os.strerror(code)}"
@@ -165,11 +169,10 @@ class Checkpoints:
         Raises:
             ValueError: there are some, but none is whole.
         """
-        manager = self._managers[which]
+        import orbax.checkpoint as ocp
+
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        found, flaws = self._newest(
-            which, lambda step: manager.restore(step, args=ocp.args.StandardRestore(target))
-        )
+        found, flaws = self._newest(which, lambda step: self._read(which, step, target))
         self._tell(which, found and found[0], flaws)
         self._remove(which, flaws)
         return found
@@ -194,13 +197,19 @@ class Checkpoints:
             manager.close()
 
     def _params(self, which: str, step: int) -> dict[str, jax.Array]:
-        manager = self._managers[which]
         here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         # the devices that it was made on need not be there
         target = jax.tree.map(
-            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=here), manager.item_metadata(step).tree
+            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=here),
+            self._managers[which].item_metadata(step).tree,
         )
-        return manager.restore(step, args=ocp.args.StandardRestore(target))["params"]
+        return self._read(which, step, target)["params"]
+
+    def _read(self, which: str, step: int, target: Any) -> Any:
+        """The arrays of a step, with the shapes, types and devices of ``target``."""
+        import orbax.checkpoint as ocp
+
+        return self._managers[which].restore(step, args=ocp.args.StandardRestore(target))
 
     def _newest(self, which: str, read: Callable[[int], T]) -> tuple[tuple[int, T] | None, dict[int, str]]:
         """The newest step that is whole with what is read there, and what is wrong with those after it."""
@@ -273,27 +282,43 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
         kept = store.restore_params(which)
     finally:
         store.close()
-    fits = _least_entries(config) <= sum(a.size for a in kept.values())
-    if fits:
-        graph, params = models.split(models.build(config))
-        fits = {k: a.shape for k, a in kept.items()} == {k: a.shape for k, a in params.items()}
-    if not fits:
+    if not models.fits(config, {k: a.shape for k, a in kept.items()}):
         raise ValueError(
             f"folder: the checkpoint in {folder} does not fit the model that {SETTINGS} describes"
         )
+    graph, params = models.split(models.build(config))
     return models.merge(graph, {k: jnp.asarray(kept[k], a.dtype) for k, a in params.items()})
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep orbax from printing tracebacks of errors that it also raises."""
-    logger = logging.getLogger("absl")
+    logger, told = logging.getLogger("absl"), sys.unraisablehook
     before = logger.level
     logger.setLevel(logging.CRITICAL)
+    if not isinstance(told, _WithoutLateAnswers):
+        sys.unraisablehook = _WithoutLateAnswers(told)
     try:
         yield
+        sys.unraisablehook = told  # after a failure answers come for a second yet
     finally:
         logger.setLevel(before)
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithoutLateAnswers:
+    """Keeps Python from printing a traceback for each array that was under way when another one failed.
+
+    Orbax raises at the first failure and closes its event loop. The others end later, find it closed, and nobody can
+    catch that.
+    """
+
+    otherwise: Callable[["sys.UnraisableHookArgs"], object]
+
+    def __call__(self, unraisable: "sys.UnraisableHookArgs", /) -> None:
+        error = unraisable.exc_value
+        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+            self.otherwise(unraisable)
 
 
 def _system_code(error: Exception) -> int | None:
@@ -313,15 +338,3 @@ def _flaw(place: Path) -> str:
     mark = place / _STEP
     said = read_bytes(mark, 100).decode(errors="replace") if mark.exists() else place.name
     return "" if said == place.name else f"it is of step {said!r}"
-
-
-def _least_entries(config: ModelConfig) -> int:
-    """Entries that a model's parameters have at the least; none is made, whatever sizes the settings say."""
-
-    def entries(depth: int) -> int:
-        shallow = dataclasses.replace(config, depth=depth)
-        params = jax.eval_shape(lambda: models.split(models.build(models.used(shallow)))[1])
-        return sum(math.prod(a.shape) for a in params.values())
-
-    one = entries(1)
-    return one if config.depth == 1 else one + (config.depth - 1) * (entries(2) - one)

@@ -4,6 +4,7 @@ import functools
 import importlib.metadata
 import math
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,18 @@ import numpy as np
 from lqrlab.compute import checks
 from lqrlab.compute.files import read_object
 from lqrlab.systems.custom import from_matrices
-from lqrlab.systems.families import make
+from lqrlab.systems.families import check_parameter, family, make
 from lqrlab.systems.plant import Plant
 
 Contents = dict[str, Any]
+_CONTAINERS = ("struct", "cell", "object", "function", "opaque", "sparse")
+"""Kinds of MATLAB's variables whose size in memory their shape does not tell."""
+_PACKED, _PIECE = 15, 1 << 20  # MATLAB's number of what went through zlib; bytes that are unpacked at once
 READERS = "lqrlab.plant_files"
 """Entry points that read plants from further kinds of files: a suffix, and a function ``(file, **options) → Plant``."""
 _LIMIT = 64 * 2**20
+_JSON_LIMIT = 4 * 2**20  # an empty list takes two bytes of it, and thirty times as many in memory
+_KEYS = ("A", "B", "C", "Q", "R", "dt", "states", "inputs")
 
 
 def load(
@@ -99,7 +105,9 @@ def _of_family(file: Path, content: Contents) -> Plant:
     if not isinstance(parameters, dict):
         raise ValueError(f"{file}: expected parameters by name, but found {parameters!r}")
     try:
-        return make(content["family"], **parameters)
+        cls = family(content["family"])
+        given = {key: check_parameter(cls, key, value) for key, value in parameters.items()}
+        return make(cls.name, **given)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 
@@ -127,12 +135,39 @@ def _npz(file: Path) -> Contents:
 def _mat(file: Path) -> Contents:
     import scipy.io  # 0.2 s that only this format costs
 
-    _check_size(8 * sum(math.prod(shape) for _, shape, _ in scipy.io.whosmat(file)))
-    return scipy.io.loadmat(file)
+    _check_size(_unpacked(file))
+    there = scipy.io.whosmat(file)
+    held = [(name, shape, kind) for name, shape, kind in there if name in _KEYS]
+    for name, _, kind in held:
+        if kind in _CONTAINERS:
+            raise ValueError(f"{name}: expected a full matrix, but found MATLAB's {kind}")
+    _check_size(8 * sum(math.prod(shape) for _, shape, _ in held))
+    names: Contents = {name: None for name, *_ in there}  # of those that are left unread too
+    return names | scipy.io.loadmat(file, variable_names=[name for name, *_ in held])
+
+
+def _unpacked(file: Path) -> int:
+    """Bytes that the variables of a MATLAB file unpack to, as far as the limit; none is kept."""
+    size = 0
+    with file.open("rb") as opened:
+        order = {b"IM": "little", b"MI": "big"}.get(opened.read(128)[126:], "")
+        if not order:  # of version 4, in which nothing is packed
+            return file.stat().st_size
+        while size <= _LIMIT and len(tag := opened.read(8)) == 8:
+            kind, count = (int.from_bytes(part, order) for part in (tag[:4], tag[4:]))  # type: ignore[arg-type]
+            if kind != _PACKED:
+                size += count
+                opened.seek(count, 1)
+                continue
+            packed, unpack = opened.read(count), zlib.decompressobj()
+            while packed and size <= _LIMIT:
+                size += len(unpack.decompress(packed, _PIECE))
+                packed = unpack.unconsumed_tail
+    return size
 
 
 def _json(file: Path) -> Contents:
-    return read_object(file, _LIMIT)
+    return read_object(file, _JSON_LIMIT)
 
 
 _MATRICES: dict[str, Callable[[Path], Contents]] = {".npz": _npz, ".mat": _mat, ".json": _json}

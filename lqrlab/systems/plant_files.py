@@ -23,6 +23,7 @@ from lqrlab.systems.plant import Plant
 
 GROUP = "lqrlab.plants"
 """Entry points of installed packages: each names a module that registers plants, a plant class, or a plant."""
+_MOST_BYTES = 1 << 20  # of TOML: some plants' matrices are a thousandth of it
 _KEYS = ("file", "A", "B", "C", "Q", "R", "dt", "states", "inputs", "actuated", "fixed")
 _entered = {"files": "", "packages": ""}
 
@@ -88,7 +89,9 @@ def _execute(file: Path) -> None:
 def _read(file: Path) -> None:
     """Register the plants of a TOML file; nothing in it is executed."""
     try:
-        tables = tomllib.loads(read_bytes(file).decode())
+        tables = tomllib.loads(read_bytes(file, _MOST_BYTES).decode())
+    except RecursionError:
+        raise ValueError(f"{file}: is no TOML of plants: its tables or lists are nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"{file}: is no TOML: {error}") from None
     for name, table in tables.items():

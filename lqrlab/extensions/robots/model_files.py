@@ -2,7 +2,9 @@
 
 import contextlib
 import copy
+import math
 import re
+import xml.parsers.expat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +17,9 @@ from lqrlab.extensions.robots.multibody import Body, Joint, Tree
 
 SUFFIXES = (".xml", ".mjcf", ".urdf")
 """Endings of robots' files."""
-_MOST_BYTES = 64 * 2**20
+_MOST_BYTES = 16 * 2**20
+_MOST_ELEMENTS = 20_000  # some kilobytes each in MuJoCo's memory; a robot with its scene has some hundreds
+_MOST_NUMBERS = 2_000_000
 
 
 def library() -> ModuleType:
@@ -58,6 +62,8 @@ def read(
     if file.stat().st_size > _MOST_BYTES:
         raise ValueError(f"{file}: expected a robot, but found {file.stat().st_size / 2**20:.0f} MiB")
 
+    _check_elements(file)
+
     def compiled(spec: Any) -> Any:
         for name in actuated:
             _add_motor(mujoco, spec, name)
@@ -66,6 +72,7 @@ def read(
 
     with _told(str(file)):
         spec = mujoco.MjSpec.from_file(str(file))
+        _check_sizes(spec)
     names = [joint.name for joint in spec.joints if joint.name]
     for key, given in (("actuated", actuated), ("fixed", fixed)):
         for name in given:
@@ -75,6 +82,49 @@ def read(
     with _told(str(file)):
         m = compiled(spec)
     return m, file.name, lambda: _as_seen(file, m, compiled)
+
+
+def _check_elements(file: Path) -> None:
+    """Refuse a file of more elements than a robot has, those counted that it asks MuJoCo to repeat."""
+    above, found = [1.0], 0.0
+
+    def begin(name: str, attributes: dict[str, str]) -> None:
+        nonlocal found
+        times = 1.0
+        with contextlib.suppress(ValueError):  # <replicate count="100">, <composite count="10 10 1">
+            times = math.prod(map(float, attributes.get("count", "1").split()))
+        above.append(above[-1] * max(1.0, times))
+        found += above[-1]
+        if found > _MOST_ELEMENTS:
+            raise ValueError(
+                f"{file}: expected a robot of at most {_MOST_ELEMENTS} elements, but it has more"
+            )
+
+    parser = xml.parsers.expat.ParserCreate()
+    parser.StartElementHandler = begin
+    parser.EndElementHandler = lambda name: above.pop()
+    with contextlib.suppress(xml.parsers.expat.ExpatError), file.open("rb") as opened:  # MuJoCo says where
+        parser.ParseFile(opened)
+
+
+def _check_sizes(spec: Any) -> None:
+    """Refuse a model whose few words ask for much memory: user data, images, height fields, tables of numbers."""
+    listed = (spec.bodies, spec.joints, spec.geoms, spec.sites)
+    listed += (spec.cameras, spec.tendons, spec.actuators, spec.sensors)
+    kinds = ("body", "jnt", "geom", "site", "cam", "tendon", "actuator", "sensor")
+    asked = {
+        f"<size nuser_{kind}>": getattr(spec, f"nuser_{kind}") * len(of) for kind, of in zip(kinds, listed)
+    }
+    asked |= {f"<size {name}>": getattr(spec, name) for name in ("nuserdata", "njmax", "nconmax", "nstack")}
+    asked |= {"<size nkey>": spec.nkey * (len(spec.joints) + len(spec.bodies))}
+    asked |= {f"<numeric {one.name}>": one.size for one in spec.numerics}
+    asked |= {f"<hfield {one.name}>": one.nrow * one.ncol for one in spec.hfields}
+    asked |= {f"<texture {one.name}>": one.width * one.height for one in spec.textures}
+    for what, number in asked.items():
+        if number > _MOST_NUMBERS:
+            raise ValueError(
+                f"{what} asks for {number} numbers, more than the {_MOST_NUMBERS} that are granted"
+            )
 
 
 _WAYS = {

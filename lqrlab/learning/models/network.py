@@ -6,6 +6,7 @@ and near the origin never quite does; one that outputs a gain has it built in.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -255,6 +256,22 @@ def merge(graph: nnx.GraphDef, params: Mapping[str, ArrayLike]) -> Any:
         tuple(int(t) if t.isdigit() else t for t in path.split("/")): a for path, a in params.items()
     }
     return nnx.merge(graph, nnx.from_flat_state(paths))
+
+
+def fits(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """True if these are the shapes of the parameters of the model that a config describes.
+
+    Nothing is made, whatever sizes the config says: it may be a stranger's, and its few bytes a terabyte's model.
+    """
+    config = used(config)
+
+    def of(depth: int) -> dict[str, tuple[int, ...]]:
+        model = used(dataclasses.replace(config, depth=depth))
+        return {k: a.shape for k, a in jax.eval_shape(lambda: split(build(model))[1]).items()}
+
+    # blocks are alike, so two depths tell the least entries of any: a depth of 10⁹ is not gone through
+    one, two, held = (sum(map(math.prod, found.values())) for found in (of(1), of(2), shapes))
+    return one + (config.depth - 1) * (two - one) <= held and of(config.depth) == dict(shapes)
 
 
 def count(model: nnx.Module) -> int:
