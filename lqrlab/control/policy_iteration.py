@@ -142,9 +142,15 @@ def _improve(problem: tuple[Array, ...], K: Array, steps: int) -> LQR:
 
 
 def policy_iteration(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, *,
-    K: ArrayLike, steps: int = 1,
-) -> LQR:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    N: ArrayLike | None = None,
+    *,
+    K: ArrayLike,
+    steps: int = 1,
+) -> LQR:
     """Improve a gain of x[t+1] = Ax[t] + Bu[t] with the cost Σ xᵀQx + uᵀRu + 2xᵀNu; batched, differentiable.
 
     A step computes what the loop of u = −Kx costs and takes the gain that is best if it is to pay so much from the
