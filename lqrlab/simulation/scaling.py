@@ -68,9 +68,11 @@ def _in_a_row(problem: "Problem", disturbed: list[bool]) -> "Problem":
     changed["R"] = problem.coordinates.zero_padding(changed["R"], "u", "u") + _missing_inputs(problem)
     for name, end in (("low", -jnp.inf), ("high", jnp.inf)):
         a = getattr(problem, name)
-        changed[name] = jnp.full((*batch, M_MAX), end) if a is None else _widened(a, M_MAX, end)
+        changed[name] = (
+            jnp.full((*batch, M_MAX), end, problem.A.dtype) if a is None else _widened(a, M_MAX, end)
+        )
     noise = [
-        jnp.zeros((*batch, size)) if a is None and needed else a
+        jnp.zeros((*batch, size), problem.A.dtype) if a is None and needed else a
         for a, needed, size in zip(_padded_noise(problem.noise), disturbed, _NOISY)
     ]
     wide = dataclasses.replace(problem, **changed, **_BARE, noise=Noise(*noise))
