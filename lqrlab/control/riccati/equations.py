@@ -23,8 +23,9 @@ from lqrlab.compute.threads import on_all_cores
 from lqrlab.control import discretization, matrix_checks
 from lqrlab.control.lyapunov import solve_lyapunov
 from lqrlab.control.riccati import on_host
-from lqrlab.control.riccati.doubling import Solution, by_doubling
+from lqrlab.control.riccati.doubling import DoublingProblem, Solution, by_doubling
 from lqrlab.control.riccati.matrix_sign import by_sign_function
+from lqrlab.control.riccati.refinement import better, refined
 
 _CORES = (2, 2, 2, 2, 2, 0)  # core dimensions of A, B, Q, R, N and a sample time
 
@@ -41,6 +42,20 @@ def certain(solution: Solution) -> Any:
     return holds & (solution.stable > 0.5)
 
 
+def _rescued(
+    matrices: tuple[Array, ...], known: tuple[Solution, Array], *, continuous: bool
+) -> tuple[Solution, Array]:
+    """A better answer than doubling's: the sign function's, refined where neither can be given out."""
+    found = better(known, by_sign_function(*matrices, continuous=continuous))
+    doubtful = (found[1] > accepted(found[1].dtype)) & (found[1] < jnp.inf)
+    return jax.lax.cond(
+        jnp.any(doubtful),
+        partial(refined, DoublingProblem(*matrices), continuous=continuous),
+        lambda found: found,
+        found,
+    )
+
+
 def _differentiable(*, continuous: bool) -> Callable[..., Solution]:
     """The solver of problems whose leading axes are alike, with the derivative of its equation.
 
@@ -48,10 +63,8 @@ def _differentiable(*, continuous: bool) -> Callable[..., Solution]:
     solves the Lyapunov equation of Fᵀ with the right-hand side sym(EᵀP D − dN K) + dQ + KᵀdR K, where sym(X) =
     X + Xᵀ, and S dK = dBᵀPE + BᵀdP E + [BᵀP D] + dNᵀ − dR K, the bracket in discrete time only.
     """
-    doubling, sign_function = (
-        partial(method, continuous=continuous) for method in (by_doubling, by_sign_function)
-    )
-    native = batch_last.solver(2, 2, 2, 2, 2, rescue=sign_function)(doubling)
+    doubling, rescue = (partial(method, continuous=continuous) for method in (by_doubling, _rescued))
+    native = batch_last.solver(2, 2, 2, 2, 2, rescue=rescue)(doubling)
 
     @jax.custom_jvp
     def solve(A: Array, B: Array, Q: Array, R: Array, N: Array) -> Solution:
