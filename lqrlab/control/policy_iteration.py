@@ -144,7 +144,8 @@ def _improve(problem: tuple[Array, ...], K: Array, steps: int) -> LQR:
 
 def _is_cost(P: Array, closed: Array, problem: tuple[Array, ...], K: Array) -> Array:
     """True where P = FᵀPF + W holds to half of the digits, F the closed loop and W the stage weight of K."""
-    wrong = closed.mT @ P @ closed + stage_weight(*problem[2:], K) - P
+    _, _, Q, R, N = problem
+    wrong = closed.mT @ P @ closed + stage_weight(Q, R, N, K) - P
     size, scale = (jnp.max(jnp.abs(a), axis=(-1, -2)) for a in (wrong, P))
     return size <= float(jnp.finfo(P.dtype).eps) ** 0.5 * scale
 

@@ -30,10 +30,6 @@ class Pair(NamedTuple):
         total, error = _sum(self.high, other.high)
         return Pair(*_sum(total, error + (self.low + other.low)))
 
-    def minus(self, other: "Pair") -> "Pair":
-        """self − other."""
-        return self.plus(Pair(-other.high, -other.low))
-
     def times(self, other: "Pair") -> "Pair":
         """self other, the product of matrices."""
         entries, rounding = _product(self.high[:, :, None], other.high[None])
