@@ -116,6 +116,37 @@ def test_gains_are_repaired_in_their_own_units_and_inside_a_trace(plants):
         learning.repair(jnp.zeros((3, 2, 4)), plants)
 
 
+@pytest.mark.parametrize("steps", [0, 1, 8])
+def test_no_repaired_gain_leaves_its_loop_unstable(plants, steps):
+    problem = simulation.Problem.of(plants, linear=True)
+    K = np.random.default_rng(0).normal(size=(3, 1, 4)) * np.array([1.0, 1e2, 1e4])[:, None, None]
+    A, B = np.asarray(problem.A), np.asarray(problem.B)
+    assert (np.abs(np.linalg.eigvals(A - B @ K)).max(-1) > 1).all()
+    for found in (
+        learning.repair(K, plants, steps),
+        jax.jit(learning.repair, static_argnums=2)(K, problem, steps),
+    ):
+        assert (np.abs(np.linalg.eigvals(A - B @ np.asarray(found))).max(-1) < 1).all()
+
+
+def test_a_gain_that_cannot_be_repaired_is_nan_and_said_in_words():
+    lost = systems.from_matrices(np.diag([1.0, -1.0]), [[0.0], [1.0]], dt=0.1, Q=np.eye(2), R=[[1.0]])
+    with pytest.raises(ValueError, match="no input moves"):
+        learning.repair(np.zeros((1, 2)), lost, steps=0)
+    fine = systems.from_matrices(np.diag([1.0, -1.0]), [[1.0], [1.0]], dt=0.1, Q=np.eye(2), R=[[1.0]])
+    with pytest.raises(
+        ValueError, match="K: expected a gain from which Newton steps lead to a stabilizing one"
+    ):
+        learning.repair(np.full((1, 2), np.nan), fine)
+    problem = simulation.Problem.stack([simulation.Problem.of(p, optimum=False) for p in (lost, fine)])
+    for steps in (0, 2):
+        with pytest.warns(UserWarning, match="K: no stabilizing gain was found for 1 of 2 plants"):
+            found = learning.repair(np.zeros((2, 6, 12)), problem, steps)
+        inside = jax.jit(learning.repair, static_argnums=2)(np.zeros((2, 6, 12)), problem, steps)
+        assert np.isfinite(found).all((-1, -2)).tolist() == [False, True]
+        assert np.isfinite(inside).all((-1, -2)).tolist() == [False, True]
+
+
 def test_a_network_is_repaired_where_it_answers_with_a_gain(plants):
     model = learning.models.build(learning.ModelConfig(kind="gain", window=1, hidden=8))
     before = learning.certify(learning.policy(model, plants), plants)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from lqrlab import control, dataset, simulation, systems
+from lqrlab import compute, control, dataset, simulation, systems
 from lqrlab.compute import memory
 from lqrlab.dataset import DataConfig, shuffling, sources, windows
 from lqrlab.dataset.sources import resident, simulated, streaming
@@ -441,9 +441,21 @@ def test_placing_on_the_cpu_copies_nothing(data, monkeypatch):
     assert batch.signals.unsafe_buffer_pointer() == made[-1].ctypes.data
 
 
+def test_a_device_is_given_by_its_name_or_as_jaxs_own(data):
+    (device,) = jax.local_devices(backend="cpu")
+    for given in ("cpu", "cpu:0", "auto", device):
+        made = source(data, "memory", device=given)
+        assert made.spec.device == device
+        assert made.windows(0, 8).signals.devices() == {device}
+        assert compute.Backend(device=given).jax_device == device
+    assert compute.Backend(device=device).to_json() == compute.Backend(device="cpu:0").to_json()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ({"device": "cup"}, "device: 'cup' is not on this machine, which has cpu:0"),
+        ({"device": 3}, "device: expected a text, but found 3"),
         ({"split": "test"}, "split: expected one of train"),
         ({"kind": "cloud"}, "kind: expected one of"),
         ({"batch_size": 0}, "batch_size: expected a whole number"),

@@ -407,6 +407,14 @@ def test_limits_of_a_list_of_plants_are_absolute_and_those_that_do_not_exist_hav
     Problem.of([quad], limits=(1.0, 5.0))  # a range around the input that holds it up, not around zero
 
 
+def test_problems_in_a_row_keep_the_type_of_their_numbers():
+    limited, free = (
+        Problem.of(systems.make("pendulum"), **how) for how in ({"limits": (-1, 1), "noise": 0.1}, {})
+    )
+    stacked = Problem.stack([limited.astype(np.float32), free.astype(np.float32)])
+    assert {a.dtype.name for a in (stacked.low, stacked.high, stacked.noise.state)} == {"float32"}
+
+
 def test_rows_of_several_lengths_are_no_gain():
     with pytest.raises(ValueError, match="controller: expected a policy, a gain K"):
         bind([[1.0, 2.0], [3.0]], systems.make("pendulum"))

@@ -392,6 +392,19 @@ def test_a_plan_in_absolute_states_needs_a_problem_that_knows_its_equilibrium():
         simulation.rollout(problem, plan, np.ones(2), 5)
 
 
+def test_a_delayed_controller_refuses_another_step_than_its_own():
+    plant = systems.make("pendulum")
+    late = control.lqrd_delayed(*plant.matrices(), *plant.weights(), plant.dt, delay=1.5)
+    policy, x0 = simulation.delayed(plant, late, 1.5, ticks=2), jnp.array([0.05, 0.0])
+    words = r"dt: expected the step of the delayed controller, 0.01 s, .* but found 0.02 s; pass dt=plant.dt / ticks"
+    with pytest.raises(ValueError, match=words):
+        simulation.rollout(plant, policy, x0, 40, linear=True)
+    with pytest.raises(ValueError, match="dt: expected the step of the delayed controller"):
+        simulation.bind(policy, plant)
+    run = simulation.rollout(plant, policy, x0, 40, dt=plant.dt / 2, linear=True)
+    assert np.isfinite(run.cost)
+
+
 def test_a_policy_with_too_many_inputs_is_refused():
     @pytree
     @dataclasses.dataclass(frozen=True)

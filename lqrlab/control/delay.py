@@ -19,9 +19,14 @@ LONGEST = 500
 
 
 def delayed(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike,
-    delay: float, N: ArrayLike | None = None,
-) -> Sampled:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    dt: ArrayLike,
+    delay: float,
+    N: ArrayLike | None = None,
+) -> Sampled:
     """The sampled-data problem of a plant whose held input arrives ``delay`` sample times after it was computed.
 
     The state is extended by the inputs that are on their way, the newest first: z = (x[t], u[t−1], …, u[t−d−1])
@@ -96,9 +101,14 @@ def _one_sample_later(p: Sampled, n: int) -> Sampled:
 
 
 def lqrd_delayed(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike,
-    delay: float, N: ArrayLike | None = None,
-) -> LQR:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    dt: ArrayLike,
+    delay: float,
+    N: ArrayLike | None = None,
+) -> LQR:
     """The sampled-data optimum of a plant whose input arrives late, by a controller that knows the delay.
 
     Whole sample times are bridged by prediction, a rest by the one input that is still acting.
@@ -122,9 +132,16 @@ def lqrd_delayed(
 
 
 def delay_cost(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike,
-    delay: float, *, K: ArrayLike | None = None, aware: bool = False,
-) -> Float[Array, "*batch"]:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    dt: ArrayLike,
+    delay: float,
+    *,
+    K: ArrayLike | None = None,
+    aware: bool = False,
+) -> Float[Array, "*batch"]:
     """Relative extra cost of a loop whose input arrives late, averaged over initial directions.
 
     Args:

@@ -92,7 +92,7 @@ class Inverse:
 
 def inverse_lqr(
     A: ArrayLike, B: ArrayLike, K: ArrayLike, dt: ArrayLike | None = None, *, diagonal: bool = False
-) -> Inverse:  # fmt: skip
+) -> Inverse:
     """Q and R for which u = −Kx is optimal; where there are none, those whose optimum comes near. On the host.
 
     The cost P of a *given* loop is linear in (Q, R), and so is its derivative with respect to K, which has to

@@ -130,7 +130,8 @@ def arguments(
     arrays: dict[str, Any] = {name: real(name, value) for name, value in given.items()}
     if arrays["R"].ndim == 0:
         arrays["R"] = arrays["R"].reshape(1, 1)
-    dtype = floating(*arrays.values())
+    # a number of Python's takes the type of the arrays, as it does in JAX and NumPy
+    dtype = floating(*(a for name, a in arrays.items() if type(given[name]) not in (int, float)))
     arrays = {name: as_jax(a.astype(dtype)) for name, a in arrays.items()}
     if dtype == jnp.float32:
         _warn_of_float32()

@@ -36,9 +36,16 @@ class Front:
 
 
 def pareto(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, Qs: ArrayLike, Rs: ArrayLike, *,
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    dt: ArrayLike,
+    Qs: ArrayLike,
+    Rs: ArrayLike,
+    *,
     X0: ArrayLike | None = None,
-) -> Front:  # fmt: skip
+) -> Front:
     """Design with each of many weights and measure all loops by the same Q and R.
 
     Args:

@@ -137,14 +137,29 @@ def _radius(problem: tuple[Array, ...], K: Array) -> Array:
 def _improve(problem: tuple[Array, ...], K: Array, steps: int) -> LQR:
     K, _ = jax.lax.scan(lambda K, _: (newton_step(*problem, K).K, None), K, length=steps)
     reached = newton_step(*problem, K)
+    closed = problem[0] - problem[1] @ K
     stable = (reached.stable > 0.5) & jnp.all(jnp.isfinite(K), axis=(-1, -2))
-    return LQR(K, reached.P, problem[0] - problem[1] @ K, reached.residual, stable)
+    return LQR(K, reached.P, closed, reached.residual, stable & _is_cost(reached.P, closed, problem, K))
+
+
+def _is_cost(P: Array, closed: Array, problem: tuple[Array, ...], K: Array) -> Array:
+    """True where P = FᵀPF + W holds to half of the digits, F the closed loop and W the stage weight of K."""
+    _, _, Q, R, N = problem
+    wrong = closed.mT @ P @ closed + stage_weight(Q, R, N, K) - P
+    size, scale = (jnp.max(jnp.abs(a), axis=(-1, -2)) for a in (wrong, P))
+    return size <= float(jnp.finfo(P.dtype).eps) ** 0.5 * scale
 
 
 def policy_iteration(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, *,
-    K: ArrayLike, steps: int = 1,
-) -> LQR:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    N: ArrayLike | None = None,
+    *,
+    K: ArrayLike,
+    steps: int = 1,
+) -> LQR:
     """Improve a gain of x[t+1] = Ax[t] + Bu[t] with the cost Σ xᵀQx + uᵀRu + 2xᵀNu; batched, differentiable.
 
     A step computes what the loop of u = −Kx costs and takes the gain that is best if it is to pay so much from the
@@ -159,8 +174,8 @@ def policy_iteration(
 
     Returns:
         :class:`LQR` with the gains reached. P is what *they* cost, not the optimum, and ``residual`` says how far it is
-        from solving the Riccati equation. NaN, and ``stabilizing=False``, where none was found: the plant may have
-        none.
+        from solving the Riccati equation. ``stabilizing`` says that the loop is stable and P what it costs; where no
+        such gain was found, as of a plant that has none, it is False and the gain, most often NaN, is not to be used.
 
     Sources: G. A. Hewer, An iterative technique for the computation of the steady state gains for the discrete optimal
     regulator, IEEE Trans. Autom. Control 16 (1971), after D. L. Kleinman, ibid. 13 (1968), for continuous time;

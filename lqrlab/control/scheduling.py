@@ -58,10 +58,16 @@ class Schedule:
 
 
 def gain_schedule(
-    grid: ArrayLike | Sequence[ArrayLike], A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike,
-    N: ArrayLike | None = None, *, dt: ArrayLike | None = None,
+    grid: ArrayLike | Sequence[ArrayLike],
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    N: ArrayLike | None = None,
+    *,
+    dt: ArrayLike | None = None,
     points: tuple[ArrayLike, ArrayLike] | None = None,
-) -> Schedule:  # fmt: skip
+) -> Schedule:
     """Regulators over a grid of parameters or operating points, designed in one batched call.
 
     Guarantees: each point of the grid is optimal for its own frozen plant. Between points, and while the

@@ -38,9 +38,16 @@ def _zeros(like: Array, rows: int, columns: int) -> Array:
 
 
 def lqi(
-    A: ArrayLike, B: ArrayLike, C: ArrayLike, Q: ArrayLike, R: ArrayLike, Qi: ArrayLike,
-    N: ArrayLike | None = None, *, discrete: bool = False,
-) -> Integral:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    C: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    Qi: ArrayLike,
+    N: ArrayLike | None = None,
+    *,
+    discrete: bool = False,
+) -> Integral:
     """A regulator with integral action: constant disturbances leave no error in y = Cx.
 
     Args:

@@ -16,7 +16,7 @@ import numpy as np
 from lqrlab.compute import checks
 from lqrlab.control import ILQR, LQG, LQR, Integral, LQTracking, TimeVaryingLQR
 from lqrlab.simulation import controllers
-from lqrlab.simulation.policies import LinearPolicy, Policy, tracking
+from lqrlab.simulation.policies import DelayedPolicy, LinearPolicy, Policy, tracking
 from lqrlab.simulation.problem import Problem
 from lqrlab.systems import Plant
 
@@ -138,6 +138,8 @@ def bind(controller: object, problem: Problem | Plant) -> Policy:
         problem = Problem.of(problem, optimum=False)
     if is_policy(controller):
         policy = controller.as_gain() if hasattr(controller, "as_gain") else controller
+        if isinstance(policy, DelayedPolicy):
+            policy.check_step(problem.dt)
         return _gain(policy.K, problem, policy) if type(policy) is LinearPolicy else policy  # type: ignore[return-value]
     return (recognised(controller) or _FUNCTION).bind(controller, problem)
 

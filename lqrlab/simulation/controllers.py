@@ -164,7 +164,7 @@ def delayed(
         design: of :func:`lqrlab.control.lqrd_delayed` for this ``delay`` and the plant's sample time.
         delay: in sample times.
         ticks: steps of the simulation in a sample time, so many that ``delay * ticks`` is a whole number: roll it out
-            with ``dt / ticks``.
+            with ``dt / ticks``, or it is refused.
         limit: magnitude at which an input is cut, as a deviation, scalar or ``[m]``.
 
     >>> plant = systems.make("pendulum")
@@ -186,7 +186,8 @@ def delayed(
     memory = int(np.ceil(delay))
     _check_sizes(problem, design.K.shape[-1] - memory * problem.m, design.K.shape[-2])
     cut = jnp.broadcast_to(jnp.asarray(checks.real("limit", limit), design.K.dtype), (problem.m,))
-    return DelayedPolicy(design.K, jnp.asarray(ticks), jnp.asarray(round(steps)), cut, memory)
+    step = problem.dt / ticks
+    return DelayedPolicy(design.K, jnp.asarray(ticks), jnp.asarray(round(steps)), cut, memory, step)
 
 
 def _problem(plant: Plant | Problem, limits: tuple[ArrayLike, ArrayLike] | None) -> Problem:

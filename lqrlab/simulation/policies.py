@@ -264,6 +264,7 @@ class DelayedPolicy:
         delay: steps until an input acts, at most d·hold, ``[]``; until the first one arrives, none acts.
         limit: magnitude at which an input is cut before it is sent, ``[m]``; inf for none.
         memory: d.
+        dt: step [s] that it is to be rolled out with, ``[*batch]``; None for any.
 
     Source: K. J. Åström and B. Wittenmark, Computer-Controlled Systems, 3rd ed. (1997), section 2.3.
     """
@@ -273,6 +274,18 @@ class DelayedPolicy:
     delay: Array
     limit: Array
     memory: int = dataclasses.field(metadata={"static": True})
+    dt: Array | None = None
+
+    def check_step(self, dt: Array) -> None:
+        """Refuse to be rolled out with another step than its own: outside a trace, where both are numbers."""
+        if self.dt is None or checks.traced(self.dt, dt):
+            return
+        own, given = np.asarray(self.dt), np.asarray(dt)
+        if not np.allclose(own, given, rtol=1e-6, atol=0):
+            raise ValueError(
+                f"dt: expected the step of the delayed controller, {own.min():g} s, which is its sample time over its "
+                f"ticks, but found {given.min():g} s; pass dt=plant.dt / ticks to rollout or to Problem.of"
+            )
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
         """No step taken, nothing sent: the d + 1 newest inputs ``[*batch_shape, d + 1, m]``."""

@@ -22,6 +22,8 @@ from lqrlab.compute.linalg.dense import eliminate, stored
 
 Solve = Callable[..., PyTree[Array]]
 """A solver: arrays with the batch on the last axis in and out."""
+Rescue = Callable[[tuple[Array, ...], PyTree[Array]], PyTree[Array]]
+"""Another one, for what a solver could not do: of its arguments and its answer."""
 
 # measured on a CPU with 1 MiB of second-level cache a core; powers of two would collide in it
 _WIDTHS = {1: 520, 2: 264, 3: 136, 4: 72, 5: 56, 6: 40, 7: 40, 8: 40}
@@ -193,14 +195,14 @@ def together(cores: Sequence[int], *arrays: Array) -> tuple[Array, ...]:
     return tuple(jnp.broadcast_to(a, lead + a.shape[a.ndim - core :]) for a, core in zip(arrays, cores))
 
 
-def solver(*cores: int, rescue: Solve | None = None) -> Callable[[Solve], Solve]:
+def solver(*cores: int, rescue: Rescue | None = None) -> Callable[[Solve], Solve]:
     """Decorate a solver that has the batch last: call it with any leading axes, alike, and any ``vmap``.
 
     Args:
         cores: core dimensions of each argument (2 for a matrix, 0 for a scalar).
-        rescue: another solver, same arguments and results. The last result of both is the error of each
-            member; those above :func:`enough`, and only those, are gathered into blocks and solved again, and
-            the better answer stays.
+        rescue: another solver, of the arguments and the answer so far. The last result of both is the error of
+            each member; those above :func:`enough`, and only those, are gathered into blocks and solved again,
+            and the better answer stays.
     """
 
     def decorate(solve: Solve) -> Solve:
@@ -226,15 +228,19 @@ def solver(*cores: int, rescue: Solve | None = None) -> Callable[[Solve], Solve]
     return decorate
 
 
-def _rescued(rescue: Solve, args: tuple[Array, ...], out: PyTree[Array], size: int) -> PyTree[Array]:
+def _rescued(rescue: Rescue, args: tuple[Array, ...], out: PyTree[Array], size: int) -> PyTree[Array]:
     count = args[0].shape[0]
     size = min(count, size, _NARROW - 8)
+
+    def solve(*given: Array) -> PyTree[Array]:
+        known = jax.tree.unflatten(jax.tree.structure(out), given[len(args) :])
+        return rescue(given[: len(args)], known)
 
     def again(state: tuple[Array, PyTree[Array]]) -> tuple[Array, PyTree[Array]]:
         todo, out = state
         chosen = jnp.nonzero(todo, size=size, fill_value=count)[0]
         members = jnp.minimum(chosen, count - 1)
-        better = _in_blocks(rescue, tuple(a[members] for a in args), size)
+        better = _in_blocks(solve, tuple(a[members] for a in (*args, *jax.tree.leaves(out))), size)
         keep = jnp.where(better[-1] < out[-1][members], chosen, count)
         out = jax.tree.map(lambda old, new: old.at[keep].set(new, mode="drop"), out, better)
         return todo.at[chosen].set(False, mode="drop"), out

@@ -65,7 +65,7 @@ def stable(A: np.ndarray, dt: float | None) -> bool:
     if not np.isfinite(A).all():
         return False
     poles = np.linalg.eigvals(A)
-    return bool(poles.real.max() < 0 if dt is None else np.abs(poles).max() < 1)
+    return bool((poles.real < 0).all() if dt is None else (np.abs(poles) < 1).all())  # none of no states
 
 
 def _peak(

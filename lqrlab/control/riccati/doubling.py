@@ -21,7 +21,7 @@ from lqrlab.control.weights import stage_weight
 
 _DOUBLINGS = 12  # problems that have not converged by then go to the sign function
 _UNSEEN = 4  # doublings that each problem takes
-_CORRECTION = 1e-3  # six digits of a Newton step are enough
+CORRECTION = 1e-3  # six digits of a Newton step are enough
 
 
 class Solution(NamedTuple):
@@ -114,7 +114,7 @@ class DoublingProblem(NamedTuple):
         PC = mul(P, closed)
         stage = stage_weight(self.Q, self.R, self.N, K, mul=mul, t=t)  # an error in K enters it squared
         residual = symmetric(PC + t(PC) + stage if continuous else mul(t(closed), PC) - P + stage)
-        step, stable = (smith_continuous if continuous else smith)(t(closed), residual, _CORRECTION)
+        step, stable = (smith_continuous if continuous else smith)(t(closed), residual, CORRECTION)
         return P + symmetric(step), stable
 
     def finished(self, P: Array, stable: Array, *, continuous: bool) -> tuple[Solution, Array]:

@@ -26,6 +26,7 @@ from lqrlab.control.riccati import on_host
 from lqrlab.control.riccati.doubling import Solution, by_doubling
 from lqrlab.control.riccati.matrix_sign import by_sign_function
 
+_TOGETHER = 8  # problems that are refined at once
 _CORES = (2, 2, 2, 2, 2, 0)  # core dimensions of A, B, Q, R, N and a sample time
 
 
@@ -48,10 +49,12 @@ def _differentiable(*, continuous: bool) -> Callable[..., Solution]:
     solves the Lyapunov equation of Fᵀ with the right-hand side sym(EᵀP D − dN K) + dQ + KᵀdR K, where sym(X) =
     X + Xᵀ, and S dK = dBᵀPE + BᵀdP E + [BᵀP D] + dNᵀ − dR K, the bracket in discrete time only.
     """
-    doubling, sign_function = (
-        partial(method, continuous=continuous) for method in (by_doubling, by_sign_function)
-    )
-    native = batch_last.solver(2, 2, 2, 2, 2, rescue=sign_function)(doubling)
+
+    def rescue(matrices: tuple[Array, ...], known: tuple[Solution, Array]) -> tuple[Solution, Array]:
+        return by_sign_function(*matrices, continuous=continuous, known=known)
+
+    doubling = partial(by_doubling, continuous=continuous)
+    native = batch_last.solver(2, 2, 2, 2, 2, rescue=rescue)(doubling)
 
     @jax.custom_jvp
     def solve(A: Array, B: Array, Q: Array, R: Array, N: Array) -> Solution:
@@ -111,7 +114,8 @@ def _concrete(args: tuple[Array, ...], *, continuous: bool) -> Solution:
     enough = batch_last.enough(dtype)
     if matrix_checks.few(lead):
         problems = _gathered(args, lead, np.arange(math.prod(lead)))
-        found, _ = on_host.solved(problems, continuous=continuous, enough=enough)
+        found, error = on_host.solved(problems, continuous=continuous, enough=enough)
+        _refine(problems, found, error, continuous=continuous)
         return Solution(*(a.reshape((*lead, *a.shape[1:])).astype(dtype) for a in found))
     doubling = _SAMPLED_DOUBLING if sampling else _DOUBLING[continuous]
     answer, error = on_all_cores(doubling, *zip(args, _CORES))
@@ -123,9 +127,25 @@ def _concrete(args: tuple[Array, ...], *, continuous: bool) -> Solution:
     some: on_host.Answer = Solution(*(a[failed].astype(float) for a in whole))  # type: ignore[arg-type]
     problems = _gathered(args, lead, failed)
     on_host.retry(on_host.Equations.of(problems, continuous=continuous), some, error, enough)
+    _refine(problems, some, error, continuous=continuous)
     for old, new in zip(whole, some):
         old[failed] = new
     return Solution(*(matrix_checks.as_jax(a.reshape((*lead, *a.shape[1:]))) for a in whole))
+
+
+def _refine(
+    problems: tuple[np.ndarray, ...], answer: on_host.Answer, error: np.ndarray, *, continuous: bool
+) -> None:
+    """Replace what the host found but cannot certify by the compiled program's, whose residuals have more digits."""
+    doubtful = np.flatnonzero((error > accepted(np.dtype(float))) & (error < np.inf))
+    if not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        return
+    for first in range(0, len(doubtful), _TOGETHER):
+        rows = np.resize(doubtful[first : first + _TOGETHER], _TOGETHER)  # one program for any number
+        found = _inside_a_trace(tuple(jnp.asarray(a[rows]) for a in problems), continuous=continuous)
+        for k in np.flatnonzero(certain(found)):
+            for old, new in zip(answer, found):
+                old[rows[k]] = new[k]
 
 
 def _gathered(args: tuple[Array, ...], lead: tuple[int, ...], members: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -11,13 +11,15 @@ equilibrate both rows and columns norms in matrices (2001).
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, symmetric, t
+from lqrlab.compute.linalg.double_double import Pair
 from lqrlab.control.riccati.doubling import DoublingProblem, Solution
+from lqrlab.control.riccati.refinement import accurate_step
 
-_STEPS, _BALANCING, _NEWTON = 60, 24, 4
+_STEPS, _BALANCING, _NEWTON = 60, 24, 8
 
 
 def scales(
@@ -67,37 +69,65 @@ def stable_subspace(S: Float[Array, "twice_n twice_n batch"]) -> Float[Array, "n
     return batch_last.pivoted(mul(t(left), left), mul(t(left), right))
 
 
-def polished(
-    problem: DoublingProblem, *, continuous: bool
-) -> tuple[Float[Array, "n n batch"], Bool[Array, " batch"]]:
-    """P by the sign function of the balanced problem and a few Newton steps, and whether its loop is stable."""
+def by_sign_function(
+    *matrices: Array, continuous: bool, known: tuple[Solution, Array] | None = None
+) -> tuple[Solution, Array]:
+    """The solution of A, B, Q, R, N by the sign function of the balanced problem and a few Newton steps.
+
+    Args:
+        matrices: A, B, Q, R, N.
+        continuous: which equation.
+        known: an answer, and its error, from which Newton's steps go on where the sign function's P is not stabilizing.
+
+    Returns:
+        The best answer on the way, the known one included; and its error, infinite where the loop is not stable.
+    """
+    problem = DoublingProblem(*matrices)
+    best = (
+        problem.finished(problem.Q, problem.Q[0, 0] < -jnp.inf, continuous=continuous)
+        if known is None
+        else known
+    )
+    balanced, both = _balanced(problem)
+    fallback = Pair.of(best[0].P * both)
+    small = batch_last.enough(problem.A.dtype)
+
+    def more(state: tuple) -> Array:
+        _, (_, error), k = state
+        return (k == 0) | (jnp.any((error > small) & (error < jnp.inf)) & (k < _NEWTON))
+
+    def step(state: tuple) -> tuple:
+        P, best, k = state
+        P, stable = accurate_step(balanced, P, continuous=continuous)
+        found = problem.finished(P.high / both, stable, continuous=continuous)
+        P = Pair(*(jnp.where(stable, a, b) for a, b in zip(P, fallback)))
+        which = found[1] < best[1]
+        return P, jax.tree.map(lambda a, b: jnp.where(which, b, a), best, found), k + 1
+
+    S = _hamiltonian(*balanced.reduced(), continuous=continuous)
+    start = Pair.of(symmetric(stable_subspace(S)))
+    return jax.lax.while_loop(more, step, (start, best, 0))[1]
+
+
+def _balanced(problem: DoublingProblem) -> tuple[DoublingProblem, Array]:
+    """The problem in units in which its numbers are of one size, and what its P is larger by, entry by entry."""
     A, B, Q, R, N = problem
     size = jnp.sqrt(jnp.abs(jnp.diagonal(R, axis1=0, axis2=1))).T
     r = 2.0 ** -jnp.round(jnp.log2(jnp.where(size > 0, size, 1.0)))
     B, R, N = B * r[None], R * r[None] * r[:, None], N * r[None]
-    F, G, H = DoublingProblem(A, B, Q, R, N).reduced()
-    d = scales(F, G, H)
+    d = scales(*DoublingProblem(A, B, Q, R, N).reduced())
     ratio, both = (d[None] / d[:, None]), (d[None] * d[:, None])
-    F, G, H = F * ratio, G / both, H * both
-    problem = DoublingProblem(A * ratio, B / d[:, None], Q * both, R, N * d[:, None])
-    one = jnp.broadcast_to(eye(F.shape[0], F), F.shape)
+    return DoublingProblem(A * ratio, B / d[:, None], Q * both, R, N * d[:, None]), both
+
+
+def _hamiltonian(F: Array, G: Array, H: Array, *, continuous: bool) -> Array:
+    """The matrix whose sign gives P, ``[2n, 2n, batch]``; in discrete time by a bilinear transform.
+
+    (M + L)⁻¹(L − M) of the symplectic pencil L − λM maps the unit circle to the imaginary axis.
+    """
     if continuous:
-        S = jnp.concatenate([jnp.concatenate([F, -G], 1), jnp.concatenate([-H, -t(F)], 1)])
-    else:  # (M + L)⁻¹(L − M) of the symplectic pencil L − λM maps the unit circle to the imaginary axis
-        zero = jnp.zeros_like(F)
-        L = jnp.concatenate([jnp.concatenate([F, zero], 1), jnp.concatenate([-H, one], 1)])
-        M = jnp.concatenate([jnp.concatenate([one, G], 1), jnp.concatenate([zero, t(F)], 1)])
-        S = batch_last.pivoted(L + M, L - M)
-    P, stable = jax.lax.fori_loop(
-        0,
-        _NEWTON,
-        lambda _, state: problem.newton_step(state[0], continuous=continuous),
-        (symmetric(stable_subspace(S)), jnp.zeros(R.shape[2:], bool)),
-    )
-    return P / both, stable
-
-
-def by_sign_function(*matrices: Array, continuous: bool) -> tuple[Solution, Array]:
-    """The solution of A, B, Q, R, N by the sign function; and its error, infinite where the loop is not stable."""
-    problem = DoublingProblem(*matrices)
-    return problem.finished(*polished(problem, continuous=continuous), continuous=continuous)
+        return jnp.concatenate([jnp.concatenate([F, -G], 1), jnp.concatenate([-H, -t(F)], 1)])
+    zero, one = jnp.zeros_like(F), jnp.broadcast_to(eye(F.shape[0], F), F.shape)
+    L = jnp.concatenate([jnp.concatenate([F, zero], 1), jnp.concatenate([-H, one], 1)])
+    M = jnp.concatenate([jnp.concatenate([one, G], 1), jnp.concatenate([zero, t(F)], 1)])
+    return batch_last.pivoted(L + M, L - M)

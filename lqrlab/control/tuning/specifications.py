@@ -119,9 +119,16 @@ class StepExperiment(NamedTuple):
 
     @classmethod
     def of(
-        cls, A: ArrayLike, B: ArrayLike, C: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: float, specs: StepSpecs,
+        cls,
+        A: ArrayLike,
+        B: ArrayLike,
+        C: ArrayLike,
+        Q: ArrayLike,
+        R: ArrayLike,
+        dt: float,
+        specs: StepSpecs,
         r: ArrayLike,
-    ) -> "StepExperiment":  # fmt: skip
+    ) -> "StepExperiment":
         """The experiment of checked arguments.
 
         Raises:

@@ -46,9 +46,17 @@ class Tuned:
 
 
 def tune(
-    A: ArrayLike, B: ArrayLike, C: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: float, specs: StepSpecs, *,
-    r: ArrayLike = 1.0, seed: int = 0,
-) -> Tuned:  # fmt: skip
+    A: ArrayLike,
+    B: ArrayLike,
+    C: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    dt: float,
+    specs: StepSpecs,
+    *,
+    r: ArrayLike = 1.0,
+    seed: int = 0,
+) -> Tuned:
     """Weights of :func:`lqrd` for a loop that meets specifications when y = Cx steps from rest to r.
 
     The weights are D Q D and E R E with diagonal D and E. Their logarithms descend the excess over the

@@ -26,7 +26,7 @@ def source(
     batch_size: int,
     window: int,
     seed: int = 0,
-    device: jax.Device | None = None,
+    device: jax.Device | str | None = None,
     pool_bytes: int = 1 << 26,
     loops: int = 1024,
     process_index: int = 0,
@@ -45,7 +45,7 @@ def source(
         window: steps in a window. One window ends at each step of each trajectory at which an input is chosen; those
             of a segment do not reach back over its start.
         seed: of the shuffling, and of the simulated loops.
-        device: where batches are put; JAX's default if left out.
+        device: where batches are put, a device or its name, ``"cpu"`` or ``"gpu:1"``; JAX's default if left out.
         pool_bytes: host memory for a pool of a streaming source, which holds two.
         loops: simulated in a round of a simulated source.
         process_index, process_count: which of several processes this is. Each gets every ``process_count``-th
@@ -63,7 +63,7 @@ def source(
         checks.whole(name, value)
     checks.whole("process_count", process_count)
     part = (checks.whole("process_index", process_index, 0, process_count - 1), process_count)
-    spec = BatchSpec(split=split, window=window, batch_size=batch_size, seed=seed, device=device, part=part)
+    spec = BatchSpec(split=split, window=window, batch_size=batch_size, seed=seed, device=device, part=part)  # type: ignore[arg-type]
     if kind == "simulated":
         return simulated_source(data, spec, loops=loops)
     if isinstance(data, DataConfig):

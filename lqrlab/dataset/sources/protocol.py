@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 
 import jax
 
-from lqrlab.compute import checks
+from lqrlab.compute import Backend, checks
 from lqrlab.dataset.store import Dataset
 from lqrlab.dataset.table import SPLITS, VariantTable
 from lqrlab.dataset.windows import Batch, Windows, gain_and_masks
@@ -28,7 +28,7 @@ class BatchSpec:
         window: steps in a window.
         batch_size: windows in a batch.
         seed: of the shuffling.
-        device: where batches are put; JAX's default if None.
+        device: where batches are put: a device, or its name as of a backend, ``"cpu"``; JAX's default if None.
         part: (index, count) of this process; the windows of different processes are disjoint.
     """
 
@@ -44,6 +44,8 @@ class BatchSpec:
         checks.whole("window", self.window)
         checks.whole("batch_size", self.batch_size)
         checks.whole("seed", self.seed, 0, 2**32 - 1)
+        if self.device is not None:
+            object.__setattr__(self, "device", Backend(device=self.device).jax_device)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
