@@ -13,7 +13,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if jaxlib.__version__.startswith("0.10."):  # a flag that a jaxlib does not know ends the process
     # tests compile far longer than they compute: this halves the time of the suite
     quick = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick}"
+    one_piece = "--xla_cpu_parallel_codegen_split_count=1"  # a library a program: less to compile and to map
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick} {one_piece}"
 
 import jax
 import pytest
@@ -44,7 +45,16 @@ jax.config.update(
 
 
 GB = 1e9
-ONE_PROCESS = 4 * GB  # that a worker of the tests may need
+ONE_PROCESS = 4 * GB  # that a worker of the tests needs
+
+
+def room() -> float:
+    """Memory that a worker may take: what is compiled is kept as long as there is more of it."""
+    share = psutil.virtual_memory().available / int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    return min(max(share, ONE_PROCESS), 2 * ONE_PROCESS)
+
+
+ROOM = room()
 
 
 LONGEST = ("notebooks", "learning", "learning_loops", "dataset_generation", "docs", "browser")
@@ -81,7 +91,7 @@ def mappings() -> int:
 def programs_are_given_back():
     """Compiled programs of a whole run are more than a process may map into memory: XLA crashes then."""
     yield
-    if mappings() > 20_000:
+    if mappings() > 30_000:
         give_back()
 
 
@@ -95,7 +105,7 @@ def catalogue_as_before(monkeypatch):
 def memory_is_bounded():
     """Those of one module are gigabytes too."""
     yield
-    if psutil.Process().memory_info().rss > 0.7 * ONE_PROCESS:
+    if psutil.Process().memory_info().rss > 0.7 * ROOM:
         give_back()
 
 

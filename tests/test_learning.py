@@ -76,14 +76,14 @@ def windows(data, num=16):
     return data.table(), held.gather(np.arange(num) * 7 % held.num_windows)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _answer(graph, params, batch, told):
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _answer(graph, params, batch, told, last):
     model = learning.models.merge(graph, params)
-    return model(batch.x, batch.u, batch.time_mask, model.encode(told))
+    return model(batch.x, batch.u, batch.time_mask, model.encode(told), last=last)
 
 
-def answer(model, batch, table):
-    return _answer(*learning.models.split(model), batch, table.told(batch.variant))
+def answer(model, batch, table, last=False):
+    return _answer(*learning.models.split(model), batch, table.told(batch.variant), last)
 
 
 def scipy_gain(A, B, Q, R, dt):
@@ -102,9 +102,9 @@ def scipy_gain(A, B, Q, R, dt):
 def perturbed(model):
     """The same model with every parameter moved: heads that start at zero would hide what they do."""
     graph, params = learning.models.split(model)
-    keys = jax.random.split(KEY, len(params))
-    moved = {k: a + 0.1 * jax.random.normal(r, a.shape, a.dtype) for r, (k, a) in zip(keys, params.items())}
-    return learning.models.merge(graph, moved)
+    rng = np.random.default_rng(7)
+    moved = {k: np.asarray(a) + 0.1 * rng.normal(size=a.shape).astype(a.dtype) for k, a in params.items()}
+    return learning.models.merge(graph, jax.tree.map(jnp.asarray, moved))
 
 
 def test_masked_mse_is_a_mean_over_live_entries():
@@ -151,8 +151,7 @@ def test_answers_are_causal_homogeneous_and_masked(data, model):
     later = edited(batch, x=batch.x.at[:, -1].add(1.0))
     np.testing.assert_allclose(answer(model, later, table)[:, :-1], u[:, :-1], rtol=1e-5, atol=1e-6)
     assert float(jnp.abs(answer(model, later, table)[:, -1] - u[:, -1]).max()) > 1e-3
-    told = table.told(batch.variant)
-    last = model(batch.x, batch.u, batch.time_mask, model.encode(told), last=True)
+    last = answer(model, batch, table, last=True)
     np.testing.assert_allclose(last[:, 0], u[:, -1], rtol=1e-5, atol=1e-6)
 
 
@@ -212,7 +211,8 @@ def test_gradient_equals_finite_differences(data, kind):
     given = train_batch(data)
     params, given = (jax.tree.map(lambda a: a.astype(jnp.float64) if a.dtype == jnp.float32 else a, t)
                      for t in (params, given))  # fmt: skip
-    value = jax.jit(learning.objective(graph, learning.TrainConfig(batch_size=16, plants=16, horizon=4)))
+    config = learning.TrainConfig(batch_size=16, plants=16, horizon=4)
+    value = jax.jit(jax.value_and_grad(learning.objective(graph, config), has_aux=True))
     small = (
         "gain/kernel",
         "gain/bias",
@@ -220,14 +220,12 @@ def test_gradient_equals_finite_differences(data, kind):
         "head/bias",
     )  # else loops diverge, and costs are discounted
     params |= {k: 0.1 * params[k] for k in small if k in params}
-    slope = jax.jit(jax.grad(lambda params: value(params, given)[0]))(params)
-    way = {
-        k: jax.random.normal(jax.random.fold_in(KEY, i), a.shape, a.dtype)
-        for i, (k, a) in enumerate(params.items())
-    }
+    (_, _), slope = value(params, given)
+    rng = np.random.default_rng(3)
+    way = {k: jnp.asarray(rng.normal(size=a.shape)) for k, a in params.items()}
 
     def along(h):
-        total, metrics = value({k: params[k] + h * way[k] for k in params}, given)
+        (total, metrics), _ = value({k: params[k] + h * way[k] for k in params}, given)
         assert kind == "transformer" or abs(float(metrics["diverged"])) < 1e-6
         return float(total)
 
@@ -270,6 +268,12 @@ def test_gradients_that_are_written_out_are_those_that_jax_derives():
             np.testing.assert_allclose(a, b, atol=1e-12)
 
 
+SLOWER = [
+    pytest.param(kind, marks=pytest.mark.matrix) for kind in ("transformer", "recurrent", "mlp", "matrix")
+]
+
+
+@pytest.mark.parametrize("model", ["gain", *SLOWER], indirect=True)
 def test_a_compiled_step_is_the_eager_one_for_every_model_and_loss(data, model):
     graph, params = learning.models.split(perturbed(model))
     given = dataclasses.replace(train_batch(data), expert_std=jnp.full((16, 6), 0.3, jnp.float32))
@@ -554,29 +558,24 @@ def test_a_second_training_in_a_folder_is_refused_and_a_killed_one_is_in_nobodys
     assert seen == [4, 8, 12]
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(data, tmp_path, monkeypatch):
-    whole = fit(data, SMALL, BRIEF, tmp_path / "whole")
-    stop_after = []
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(data, finished, tmp_path):
+    whole, stop_after = finished[1], []
 
     def interrupt(row):
         stop_after.append(row["step"])
         if row["step"] == 8:
             os.kill(os.getpid(), signal.SIGINT)
 
-    part = fit(data, SMALL, BRIEF, tmp_path / "part", progress=interrupt)
+    part = fit(data, GAIN, BRIEF, tmp_path / "part", progress=interrupt)
     assert part.stopped
     assert stop_after[-1] == 8
-    rest = fit(data, SMALL, BRIEF, tmp_path / "part")
+    rest = fit(data, GAIN, BRIEF, tmp_path / "part")
     assert not rest.stopped
-    a, b = (learning.models.split(f.model)[1] for f in (whole, rest))
-    for name in a:
-        np.testing.assert_array_equal(a[name], b[name])
+    assert_same_run(rest, whole)
     steps = [
         json.loads(line)["step"] for line in (tmp_path / "part" / "metrics.jsonl").read_text().splitlines()
     ]
     assert steps == [4, 8, 12]
-    losses = [[row["loss"] for row in f.metrics] for f in (whole, rest)]
-    np.testing.assert_allclose(losses[0], losses[1], rtol=0)
 
 
 @pytest.mark.matrix
@@ -624,7 +623,7 @@ def test_k_steps_in_one_dispatch_are_k_dispatches(data, tmp_path):
     """And a run compiles its steps once, however many dispatches it takes."""
     one = learning.TrainConfig(**{**json.loads(BRIEF.to_json()), "steps_per_dispatch": 1})
     four = learning.TrainConfig(**{**json.loads(BRIEF.to_json()), "steps_per_dispatch": 4})
-    runs = [fit(data, SMALL, c, tmp_path / str(c.steps_per_dispatch)) for c in (one, four)]
+    runs = [fit(data, GAIN, c, tmp_path / str(c.steps_per_dispatch)) for c in (one, four)]
     a, b = (learning.models.split(run.model)[1] for run in runs)
     for name in a:
         np.testing.assert_allclose(a[name], b[name], rtol=1e-4, atol=1e-5)
@@ -651,23 +650,21 @@ def test_training_makes_the_validation_loss_small(data, tmp_path):
 
 
 def test_a_loss_that_is_not_a_number_stops_and_keeps_the_checkpoint(data, tmp_path):
-    good = fit(data, SMALL, BRIEF, tmp_path / "run")
-    assert not good.stopped
     wild = learning.TrainConfig(
         **{**json.loads(BRIEF.to_json()), "learning_rate": 1e30, "clip": 1e30, "warmup": 0.0}
     )
     with pytest.raises(learning.NonFiniteLossError, match=r"within the steps up to \d+, or the parameters"):
-        fit(data, SMALL, wild, tmp_path / "wild")
+        fit(data, GAIN, wild, tmp_path / "wild")
     if (tmp_path / "wild" / "checkpoints" / "last").exists():
         for path in (tmp_path / "wild" / "checkpoints" / "last").glob("[0-9]*"):
             assert int(path.name) < 12
 
 
-def test_another_run_in_the_same_folder_is_refused(data, tmp_path):
-    fit(data, SMALL, BRIEF, tmp_path)
+def test_another_run_in_the_same_folder_is_refused(data, finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     other = learning.TrainConfig(**{**json.loads(BRIEF.to_json()), "learning_rate": 1e-4})
     with pytest.raises(ValueError, match=r"train\.learning_rate was 0\.002 and is now 0\.0001"):
-        fit(data, SMALL, other, tmp_path)
+        fit(data, GAIN, other, tmp_path)
 
 
 def any_problem(rng, n, m):
@@ -693,9 +690,12 @@ def test_a_matrix_network_turns_its_gain_with_the_coordinates_whatever_the_weigh
     A, B, Q, R, N = any_problem(rng, 5, 2)
     T, V = np.linalg.qr(rng.normal(size=(5, 5)))[0], rng.normal(size=(2, 2))
 
+    configs = (learning.ModelConfig(kind=kind, width=8, depth=2) for kind in ("matrix", "gain"))
+    nets = (learning.models.build(learning.models.used(config)) for config in configs)
+    encode = {net.config.kind: jax.jit(net.encode) for net in nets}
+
     def gain(kind, *problem):
-        net = learning.models.build(learning.models.used(learning.ModelConfig(kind=kind, width=8, depth=2)))
-        return np.asarray(jax.jit(net.encode)(described(*problem)).gain, float).reshape(6, 12)[:2, :5]
+        return np.asarray(encode[kind](described(*problem)).gain, float).reshape(6, 12)[:2, :5]
 
     other = T @ A @ T.T, T @ B @ V, T @ Q @ T.T, V.T @ R @ V, T @ N @ V
     turned = np.linalg.solve(V, gain("matrix", A, B, Q, R, N) @ T.T)
@@ -704,13 +704,18 @@ def test_a_matrix_network_turns_its_gain_with_the_coordinates_whatever_the_weigh
     assert np.abs(gain("gain", *other) - plain).max() > 1e-2
 
 
+@jax.jit
+def normal_form(told):
+    return learning.models.normal_form.NormalForm.of(told)
+
+
 def test_the_normal_form_has_the_optimum_of_the_problem():
     """A gain found in normal form is the one of SciPy's solution in the plant's coordinates, with any weights."""
     problem = any_problem(np.random.default_rng(1), 6, 3)
     A, B, Q, R, N = problem
     P = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
     K = np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
-    form = learning.models.normal_form.NormalForm.of(described(*problem))
+    form = normal_form(described(*problem))
     D, B, H = (np.asarray(a)[0, :6] for a in (form.D, form.B, form.H))
     F, B, H = D[:, :6] + np.eye(6), B[:, :3], H[:, :6]
     P = scipy.linalg.solve_discrete_are(F, B, H + 1e-15 * np.eye(6), np.eye(3))
@@ -724,7 +729,7 @@ def test_the_normal_form_has_the_optimum_of_the_problem():
 def test_an_unstable_plant_whose_state_costs_nothing_has_a_finite_normal_form():
     """Without a floor its size is that of rounding, the optimal cost there is 1e30, and training meets NaN."""
     A, B = np.diag([1.2, 0.9]), np.ones((2, 1))
-    form = learning.models.normal_form.NormalForm.of(described(A, B, np.zeros((2, 2)), np.eye(1), 0 * B))
+    form = normal_form(described(A, B, np.zeros((2, 2)), np.eye(1), 0 * B))
     P = scipy.linalg.solve_discrete_are(np.diag([1.2, 0.9]), B, 1e-12 * np.eye(2), np.eye(1))
     back = np.linalg.inv(np.asarray(form.into)[0, :2, :2])
     assert 0.1 < np.linalg.norm(back.T @ P @ back, 2) < 1e4
@@ -752,9 +757,7 @@ def test_in_closed_loop_the_policy_sees_the_windows_it_was_trained_on(data, mode
     batch = source(data).held.gather(np.arange(20)).batch(table)  # the first trajectory's windows
     told = table.told(batch.variant[:1])
     expected = answer(model, batch, table)[:, -1]
-    context = model.encode(told)
-    graph, params = learning.models.split(model)
-    policy = learning.NetworkPolicy(params, context, told.coordinates, graph, 4)
+    policy = learning.policy(model, told)
     carry, act = policy.init((1,)), jax.jit(policy.__call__)
     for t in range(20):
         # the recorded input, excitation included, takes the place of the policy's own
@@ -828,7 +831,7 @@ def test_parameters_that_are_not_numbers_are_never_saved(data, tmp_path, monkeyp
     monkeypatch.setattr(learning.compiled_steps, "optimizer", breaks_at_eight)
     with pytest.raises(learning.NonFiniteLossError, match="The checkpoint of step 4 is kept"):
         fit(
-            data, SMALL, dataclasses.replace(BRIEF, seed=9), tmp_path / "bad"
+            data, GAIN, dataclasses.replace(BRIEF, seed=9), tmp_path / "bad"
         )  # a run whose steps no test has compiled
     kept = learning.load(tmp_path / "bad" / "checkpoints")
     assert all(np.isfinite(a).all() for a in learning.models.split(kept)[1].values())
@@ -1203,7 +1206,7 @@ def test_a_source_that_does_not_fit_a_training_is_refused(changes, words, data, 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_is_resumed_with_the_same_order_of_windows_alone(data, tmp_path):
-    fit(data, SMALL, BRIEF, tmp_path)
+def test_a_run_is_resumed_with_the_same_order_of_windows_alone(data, finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     with pytest.raises(ValueError, match=r"source\.seed was 0 and is now 5"):
-        learning.fit(source(data).reseeded(5), SMALL, BRIEF, tmp_path)
+        learning.fit(source(data).reseeded(5), GAIN, BRIEF, tmp_path)
