@@ -99,10 +99,10 @@ def test_a_figure_is_saved_with_letters_and_words(tmp_path):
     plt.close(figure)
 
 
-def test_gaps_mark_what_diverged():
+def test_gaps_mark_what_does_not_converge():
     values = {"pendulum": np.array([1.0, 10.0, np.inf, np.inf])}
     figure = plots.gaps({"network": values})
-    assert any("50 % diverged" in text.get_text() for text in figure.axes[0].texts)
+    assert any("50 % do not converge" in text.get_text() for text in figure.axes[0].texts)
     assert "optimum" in figure.axes[0].get_legend_handles_labels()[1][-1]
     plt.close(figure)
 

@@ -94,7 +94,7 @@ def spectra(data: dataset.Dataset) -> Figure:
         right.plot(closed, y, color=_CLOSED, alpha=0.6, **look)
         plant = np.where(fastest > 0, 1 / np.maximum(fastest, 1e-12), np.nan)
         right.plot(plant, y, color=_PLANT, alpha=0.5, **look)
-    left.axvline(0, color="#333333", lw=0.8)
+    left.axvline(0, color=plots.LINE, lw=0.8)
     left.set_xscale("symlog", linthresh=0.1)
     left.set(xlabel="least stable real part, no control [1/s]", title="How unstable")
     right.set(xscale="log", xlabel="time constant [s]", title="How fast")

@@ -40,7 +40,7 @@ def bode(
     below.set(ylabel="phase [°]", xlabel="frequency [rad/s]")
     if dt is not None:
         for axis in (above, below):
-            axis.axvline(np.pi / dt, color="#333333", ls=":", lw=0.8)
+            axis.axvline(np.pi / dt, color=plots.LINE, ls=":", lw=0.8)
     return _named(figure, above, systems)
 
 
@@ -63,7 +63,7 @@ def nyquist(
         axis.plot(L.real, L.imag, **look)
         axis.plot(L.real, -L.imag, **look | {"label": None, "lw": 0.6})
     _circle(axis)
-    axis.plot([-1], [0], "+", color="#D55E00", ms=10, mew=2)
+    axis.plot([-1], [0], "+", color=plots.SECOND, ms=10, mew=2)
     low, high = axis.get_xlim(), axis.get_ylim()
     axis.set(
         xlim=np.clip(low, -4, 4), ylim=np.clip(high, -4, 4), xlabel="Re L", ylabel="Im L", aspect="equal"
@@ -196,20 +196,20 @@ def _response(
 def _poles(
     axis: Axes, values: Complex[np.ndarray, " k"] | Float[np.ndarray, " k"], mark: str, label: str
 ) -> None:
-    colour = {"x": "#0072B2", "o": "#D55E00"}[mark]
+    colour = {"x": plots.MAIN, "o": plots.SECOND}[mark]
     axis.plot(values.real, values.imag, mark, color=colour, mfc="none", ms=8, mew=1.6, ls="none", label=label)
 
 
 def _circle(axis: Axes) -> None:
     turn = np.exp(1j * np.linspace(0, 2 * np.pi, 200))
-    axis.plot(turn.real, turn.imag, ":", color="#333333", lw=0.8)
+    axis.plot(turn.real, turn.imag, ":", color=plots.LINE, lw=0.8)
 
 
 def _plane(figure: Figure, axis: Axes, dt: float | None, points: np.ndarray) -> Figure:
     """The boundary of stability, and axes that hold the points."""
     name = "s" if dt is None else "z"
     if dt is None:
-        axis.axvline(0, color="#333333", ls=":", lw=0.8)
+        axis.axvline(0, color=plots.LINE, ls=":", lw=0.8)
     else:
         _circle(axis)
         axis.set_aspect("equal")

@@ -21,6 +21,8 @@ from lqrlab.workbench.figures import charts, svg
 
 COLOURS = {label: colour for label, (colour, _) in zip(svg.LABELS, svg.CURVES)}
 """The colour that a label always has, in all figures."""
+MAIN, SECOND, LINE = svg.CURVES[0][0], svg.CURVES[1][0], svg.INKS["body"][0]
+"""The first two colours of curves, and that of axes and boundaries."""
 _DASHES = dict(zip(svg.DASHES, ("-", "--", ":", "-.")))  # matplotlib's names
 FORMATS = ("pdf", "svg", "png")
 _WIDTH = 7.6  # inches: the width of a report's column
@@ -170,7 +172,7 @@ def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figu
     """Excess cost over the optimum for each family, one cloud a policy, on a logarithmic axis.
 
     Args:
-        scores: policy → family → excess cost in percent, any shape; inf marks a loop that diverged and is
+        scores: policy → family → excess cost in percent, any shape; inf marks a loop that does not converge and is
             drawn at ∞, outside of the numbered axis, with the share of such loops.
         title: above the axis.
     """
@@ -186,17 +188,17 @@ def gaps(scores: Mapping[str, Mapping[str, ArrayLike]], title: str = "") -> Figu
     for k, ((label, by_family), colour) in enumerate(zip(scores.items(), palette(scores))):
         for row, family in enumerate(families):
             values = np.asarray(by_family[family], float).ravel()
-            diverged = ~np.isfinite(values)
+            lost = ~np.isfinite(values)
             y = row + 0.7 * ((k + 0.5) / len(scores) - 0.5)
             jitter = 0.1 * (rng.random(values.size) - 0.5)
-            shown = np.where(diverged, infinite, np.clip(values, floor, end))
+            shown = np.where(lost, infinite, np.clip(values, floor, end))
             name = None if row else label
             axis.scatter(shown, y + jitter, s=6, alpha=0.6, color=colour, lw=0, label=name)
             median = np.quantile(values, 0.5, method="higher")
             if np.isfinite(median):
                 axis.plot([max(median, floor)] * 2, [y - 0.14, y + 0.14], color=colour, lw=2.2)
-            if diverged.any():
-                share = f"{100 * diverged.mean():.0f} % diverged"
+            if lost.any():
+                share = f"{100 * lost.mean():.0f} % do not converge"
                 share += "" if np.isfinite(median) else ", median ∞"
                 axis.text(infinite * 1.25, y, share, color=colour, va="center", fontsize=7)
     optimum: dict[str, Any] = {"color": COLOURS["optimal"], "lw": 3, "label": "optimum: 0, at the left edge"}
@@ -228,7 +230,7 @@ def parity(optimal: ArrayLike, learned: ArrayLike, groups: Sequence[str], quanti
         label = name.replace("_", " ")
         axis.scatter(x[real], y[real], s=9, alpha=0.6, lw=0, marker=marker, color=colour, label=label)
     low, high = float(optimal.min()), float(optimal.max())
-    axis.plot([low, high], [low, high], color="#333333", lw=0.8, zorder=0)
+    axis.plot([low, high], [low, high], color=LINE, lw=0.8, zorder=0)
     axis.set(xlabel=f"optimal {quantity}", ylabel=f"learned {quantity}", aspect="equal")
     axis.legend(fontsize=7.5, loc="center left", bbox_to_anchor=(1, 0.5), markerscale=1.6)
     return figure

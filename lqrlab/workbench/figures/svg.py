@@ -24,7 +24,7 @@ CURVES = tuple(
         ["#56B4E9", "#FF9147", "#2FC99A", "#A8A8A8", "#E6A0C8", "#E6B800", "#9AD0F5", "#FFFFFF"],
     )
 )
-_INKS = {
+INKS = {
     "paper": ("#FFFFFF", "#1B1E23"),
     "text": ("#22252A", "#DCDEE2"),
     "soft": ("#5C636E", "#9AA2AE"),
@@ -34,6 +34,7 @@ _INKS = {
     "faint": ("#D0D0D0", "#464B54"),
     "fluid": ("#56B4E9", "#3A8FC0"),
 }
+"""Colours of lines and letters, light and dark."""
 LABELS = ("optimal", "network", "nominal gain", "no control", "untrained")
 DASHES = ("", "5 3", "1.5 2.5", "8 2 1.5 2")
 
@@ -44,9 +45,9 @@ def stylesheet(name: str) -> str:
 
 
 def _style() -> str:
-    inks = {**_INKS, **{str(i): pair for i, pair in enumerate(CURVES)}}
+    inks = {**INKS, **{str(i): pair for i, pair in enumerate(CURVES)}}
     colours = "".join(f"--q-{name}:light-dark({light},{dark});" for name, (light, dark) in inks.items())
-    shapes = "".join(f".lq-{k}{{fill:var(--q-{k});stroke:var(--q-{k})}}" for k in _INKS)
+    shapes = "".join(f".lq-{k}{{fill:var(--q-{k});stroke:var(--q-{k})}}" for k in INKS)
     curves = "".join(f".lq-c{i}{{stroke:var(--q-{i})}}" for i in range(len(CURVES)))
     return f".lq-all{{{colours}}}{shapes}{curves}{stylesheet('svg.css')}"
 

@@ -67,17 +67,17 @@ def answer(found: Ladder) -> str:
         said += (
             f"{percent(mine['median'])} % more than the optimum (median; p99 {percent(mine['p99'])} %, worst "
         )
-        said += f"{percent(mine['worst'])} %, {worst.replace('_', ' ')}) and {_diverging(mine)}"
+        said += f"{percent(mine['worst'])} %, {worst.replace('_', ' ')}) and {_not_converging(mine)}"
         if "nominal gain" in by:
             theirs, nominal = by["nominal gain"], found.by_plant(rung, "nominal gain")
             behind = [name for name in plants if plants[name]["p95"] > nominal[name]["p95"]]
-            said += f"; one gain a family costs {percent(theirs['median'])} % and {_diverging(theirs)}"
+            said += f"; one gain a family costs {percent(theirs['median'])} % and {_not_converging(theirs)}"
             said += f". At p95 it is worse than that gain on {_listed(behind)}" if behind else ""
         sentences.append(said + ".")
     return "\n\n".join(sentences)
 
 
-def _diverging(numbers: Mapping[str, float]) -> str:
+def _not_converging(numbers: Mapping[str, float]) -> str:
     share = numbers["diverged"] + numbers["bounded"]
     return f"{percent(share)} % of its loops do not converge" if share else "all its loops converge"
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from lqrlab.workbench.figures import plots
 from lqrlab.workbench.runs.terminal import cell
 
-_RUN, _TREND = "#0072B2", "#D55E00"
+_RUN, _TREND = plots.MAIN, plots.SECOND
 _CLOUD = 60  # runs from which on their middle half is drawn
 
 
