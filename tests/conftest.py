@@ -6,6 +6,9 @@ import os
 import sys
 from pathlib import Path
 
+# before NumPy is there: its threads wait for cores that another worker's have
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import jaxlib
 import psutil
 

@@ -107,6 +107,7 @@ def test_excess_of_a_rollout_is_its_cost_over_the_least():
 def test_kl_is_the_integral_and_least_at_the_expert():
     live = jnp.ones((1, 1, 1))
 
+    @jax.jit
     def kl(mean, log_std, weight=1.0):
         a = (jnp.full((1, 1, 1), v) for v in (mean, log_std, 0.4))
         return losses.gaussian_kl(*a, jnp.asarray(0.3), weight * live)
@@ -119,8 +120,8 @@ def test_kl_is_the_integral_and_least_at_the_expert():
     assert float(kl(0.9, -0.5, 2.0)) == pytest.approx(2 * integral, rel=1e-6)
     best = (0.4, float(np.log(0.3)))
     assert float(kl(*best)) == pytest.approx(0.0, abs=1e-12)
-    np.testing.assert_allclose(jax.grad(kl, argnums=(0, 1))(*best), [0.0, 0.0], atol=1e-6)
-    curvature = jax.hessian(lambda v: kl(v[0], v[1]))(jnp.array(best))
+    np.testing.assert_allclose(jax.jit(jax.grad(kl, argnums=(0, 1)))(*best), [0.0, 0.0], atol=1e-6)
+    curvature = jax.jit(jax.hessian(lambda v: kl(v[0], v[1])))(jnp.array(best))
     assert np.linalg.eigvalsh(np.asarray(curvature)).min() > 0
     masked = jax.grad(lambda m: losses.gaussian_kl(m, m, m + jnp.nan, jnp.asarray(0.3), 0 * live).sum())
     assert float(masked(live)[0, 0, 0]) == 0.0
@@ -384,7 +385,7 @@ def drawn_by_hand(uniform, normal):
 
 def test_random_systems_are_what_their_numbers_say_in_loops():
     key, num = jax.random.key(11), 150
-    plants, N, units = random_linear._drawn(key, num, jnp.asarray(True))
+    plants, N, units = jax.jit(random_linear._drawn, static_argnums=1)(key, num, jnp.asarray(True))
     raw = [np.asarray(a) for a in random_linear._Draw(key, num).drawn]
     kinds = set()
     for i in range(num):
@@ -463,8 +464,14 @@ def test_recorded_loops_are_windows_of_state_and_input_before_and_shrunk_as_a_wh
         assert (int(found.t[i]), int(found.variant[i])) == (t, [7, 8, 9, 5][loop])
 
 
+OWN_LOOPS = learning.TrainConfig(
+    **BRIEF | {"num_steps": 4, "closed_loop": 0.0}, dagger_rounds=1, on_policy_steps=6, random_systems=20
+)
+"""Of two tests, which share what is compiled for it."""
+
+
 def test_on_policy_loops_are_labelled_with_the_optimum_and_follow_from_the_anchor(data):
-    config = learning.TrainConfig(**BRIEF, dagger_rounds=1, on_policy_steps=6, random_systems=20)
+    config = OWN_LOOPS
     model = learning.ModelConfig(**SMALL)
     graph, params = learning.models.split(learning.models.build(model))
     source = dataset.source(data, batch_size=config.batch_size, window=model.window)
@@ -498,9 +505,7 @@ def test_on_policy_loops_are_labelled_with_the_optimum_and_follow_from_the_ancho
 def test_a_training_learns_from_random_systems_and_from_its_own_loops(data, tmp_path, monkeypatch):
     """Counted in what each step is given: windows of the data set are known, random systems have rows behind it."""
     model = learning.ModelConfig(**SMALL)
-    config = learning.TrainConfig(
-        **BRIEF | {"num_steps": 4, "closed_loop": 0.0}, dagger_rounds=1, on_policy_steps=6, random_systems=20
-    )
+    config = OWN_LOOPS
     held = dataset.source(data, kind="resident", batch_size=32, window=model.window).held
     known = {line.tobytes() for line in np.asarray(held.gather(np.arange(held.num_windows)).signals)}
     steps, put = [], Placement.put_batches
