@@ -180,7 +180,7 @@ def _ran(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> tuple[A
 
 @functools.cache
 def _keep(num_steps: int) -> Keep:
-    """What is kept of loops under constant gains: sums of their costs, and largest sizes."""
+    """Results kept of loops under constant gains: sums of their costs, and largest sizes."""
     begin, end = verdict.quarters(num_steps)
 
     def costs(xs: Array, us: Array, costs: Array, t: Array, scale_x: Array) -> dict[str, Array]:

@@ -230,7 +230,7 @@ _SAME_OBSERVATIONS = ("VecMonitor", "VecVideoRecorder", "VecCheckNan")
 
 
 def normalisers(model: Any) -> list[Callable[[np.ndarray], np.ndarray]]:
-    """What the wrappers of a model's environment do to observations before the model sees them, the innermost first.
+    """The changes that wrappers of a model's environment make to its observations, the innermost first.
 
     Raises:
         ValueError: a wrapper that changes them in a way that is not known here.

@@ -12,7 +12,7 @@ from lqrlab.compute import checks
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.extensions.identification import units as units_of
 from lqrlab.extensions.identification.log import Log, signals_of
-from lqrlab.extensions.identification.tables import is_number, table
+from lqrlab.extensions.identification.table_files import is_number, table
 from lqrlab.simulation import Trajectory
 from lqrlab.systems import Plant, Signal
 

@@ -83,7 +83,7 @@ def conversion(text: str, other: str) -> tuple[float, float] | None:
 
 
 def same(text: str, other: str) -> bool:
-    """Whether two spellings are of one unit."""
+    """True if two spellings are of one unit."""
     found = conversion(text, other)
     return found is not None and abs(found[0] - 1) < 1e-9 and abs(found[1]) < 1e-9
 

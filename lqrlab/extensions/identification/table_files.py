@@ -56,7 +56,7 @@ def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
 
 
 def is_number(word: str) -> bool:
-    """Whether a field of a file is a number, or empty."""
+    """True if a field of a file is a number, or empty."""
     try:
         float(word)
     except ValueError:
