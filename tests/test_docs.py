@@ -153,7 +153,7 @@ def test_developers_can_build_the_documentation():
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The site without films and executed notebooks; a warning ends the build."""
+    """The site without films and executed notebooks; a warning ends the build, unless ``--quiet`` drops it."""
     pytest.importorskip("mkdocs")
     folder = tmp_path_factory.mktemp("site")
     env = os.environ | {

@@ -246,9 +246,8 @@ def systems(name: str | None, file: Path | None, as_json: bool) -> None:
         lines += ["\n" + table(rows, head) for head, rows in card.tables.values()]
         lines += ["\nopen-loop poles in words:", *(f"  {words}" for words in card.modes)]
         found = control.diagnose(*plant.matrices(), *plant.weights())
-        if not math.isfinite(
-            found.residual
-        ):  # a plant of the catalogue has a regulator, one of a file may have none
+        # a plant of the catalogue has a regulator, one of a file may have none
+        if not math.isfinite(found.residual):
             lines += ["\nwarning:", *(f"  {words}" for words in found.sentences)]
         click.echo("\n".join(lines))
 
