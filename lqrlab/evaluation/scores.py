@@ -14,6 +14,8 @@ from lqrlab.compute import Backend, checks, jit_by_function, pytree
 from lqrlab.simulation import Keep, LinearPolicy, Policy, Problem, Verdict, bind, verdict
 from lqrlab.systems import Plant
 
+Sizes = tuple[Array, ...]
+"""Largest sizes of states in all, in the last quarter but one, and in the last ``[*loops]``."""
 _KEPT = 1 << 26
 """Bytes of trajectories that are kept at once: of more loops only sums and last states are."""
 
@@ -154,10 +156,6 @@ def _scored(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> Scor
         raise AssertionError(f"a loop cost {lowest:.9f} of the optimum: reference or simulation is wrong")
     remaining = jnp.where(converged, rest / jnp.where(paid > 0, paid, 1.0), 1.0)
     return Score(jnp.maximum(ratio, 1.0) if problem.linear else ratio, judged, remaining)
-
-
-Sizes = tuple[Array, ...]
-"""Largest sizes of states in all, in the last quarter but one, and in the last ``[*loops]``."""
 
 
 def _ran(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> tuple[Array, Array, Sizes]:
