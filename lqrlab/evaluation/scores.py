@@ -14,6 +14,8 @@ from lqrlab.compute import Backend, checks, jit_by_function, pytree
 from lqrlab.simulation import Keep, LinearPolicy, Policy, Problem, Verdict, bind, verdict
 from lqrlab.systems import Plant
 
+Sizes = tuple[Array, ...]
+"""Largest sizes of states in all, in the last quarter but one, and in the last ``[*loops]``."""
 _KEPT = 1 << 26
 """Bytes of trajectories that are kept at once: of more loops only sums and last states are."""
 
@@ -145,7 +147,7 @@ def _scored(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> Scor
         judged = verdict.of_gain(problem.closed_loop(policy.K))  # type: ignore[attr-defined]
         judged = jnp.broadcast_to(judged[..., None], ratio.shape)
     else:
-        judged = verdict.of_peaks(*sizes, num_steps=num_steps)
+        judged = verdict.of_peaks(verdict.size(x0, problem.scale_x), *sizes, num_steps=num_steps)
     # a cost beyond all numbers is that of a loop that has left the model, whatever its poles say
     judged = jnp.where(jnp.isfinite(ratio), judged, Verdict.DIVERGED).astype(jnp.int8)
     converged = judged == Verdict.CONVERGED
@@ -156,26 +158,20 @@ def _scored(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> Scor
     return Score(jnp.maximum(ratio, 1.0) if problem.linear else ratio, judged, remaining)
 
 
-Sizes = tuple[Array, Array, Array, Array]
-"""Sizes of states: of the first, and the largest in all, in the last quarter but one, and in the last ``[*loops]``."""
-
-
 def _ran(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> tuple[Array, Array, Sizes]:
     """The costs of loops, their last states and their sizes; of many loops no trajectories are kept."""
-    start = verdict.size(x0, problem.scale_x)
     loops, numbers = x0.size // problem.n, (num_steps + 1) * (problem.n + problem.m + 1)
     if loops * numbers * x0.dtype.itemsize <= _KEPT:
         run = simulation.rollout(problem, policy, x0, num_steps)
         sizes, (third, last) = verdict.size(run.xs, problem.scale_x), verdict.quarters(num_steps)
-        peaks = (jnp.max(sizes[..., a:b], axis=-1) for a, b in ((0, None), (third, last), (last, None)))
-        return run.cost, run.xs[..., -1, :], (start, *peaks)
+        parts = (slice(None), slice(third, last), slice(last, None))
+        return run.cost, run.xs[..., -1, :], tuple(jnp.max(sizes[..., part], axis=-1) for part in parts)
     simulation.check_policy(policy, x0, problem.m)
     if type(policy) is LinearPolicy and len(x0.devices()) == 1:
         kept = simulation.record(problem, policy, x0, num_steps, _keep(num_steps), extra=problem.scale_x)
         shaped = {name: jnp.asarray(a).reshape(*x0.shape[:-1], *a.shape[1:]) for name, a in kept.items()}
-        return shaped["cost"], shaped["end"], (start, *(shaped[name] for name in ("peak", "third", "last")))
-    cost, end, peaks = _summed(problem.astype(x0.dtype), policy, x0, num_steps)
-    return cost, end, (start, *peaks)
+        return shaped["cost"], shaped["end"], tuple(shaped[name] for name in ("peak", "third", "last"))
+    return _summed(problem.astype(x0.dtype), policy, x0, num_steps)
 
 
 @functools.cache
@@ -195,13 +191,11 @@ def _keep(num_steps: int) -> Keep:
 
 
 @functools.partial(jit_by_function, static_argnames="num_steps")
-def _summed(
-    problem: Problem, policy: Policy, x0: Array, num_steps: int
-) -> tuple[Array, Array, tuple[Array, ...]]:
+def _summed(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> tuple[Array, Array, Sizes]:
     """The closed loop, of which only the sum of the costs, the last state and the largest sizes are kept."""
     begin, end = verdict.quarters(num_steps)
 
-    def largest(peaks: tuple[Array, ...], x: Array, t: ArrayLike) -> tuple[Array, ...]:
+    def largest(peaks: Sizes, x: Array, t: int | Array) -> Sizes:
         size, inside = verdict.size(x, problem.scale_x), (t >= 0, (t >= begin) & (t < end), t >= end)
         return tuple(jnp.where(part, jnp.maximum(peak, size), peak) for part, peak in zip(inside, peaks))
 

@@ -118,7 +118,7 @@ def integrating(
     _check_sampled(design.discrete)
     _check_sizes(problem, design.K.shape[-1], design.K.shape[-2])
     share = checks.number("anti_windup", anti_windup, "a share from 0 to 1", low=0, high=1)
-    Ki, (*lead, p, _) = design.Ki, design.C.shape
+    Ki, p, n = design.Ki, design.C.shape[-2], problem.n
     set_point = jnp.zeros(p) if r is None else jnp.asarray(checks.real("r", r), Ki.dtype)
     if set_point.shape[-1:] != (p,):
         raise ValueError(f"r: expected {p} numbers, one for each output, but found shape {set_point.shape}")
@@ -126,7 +126,7 @@ def integrating(
     back = -share * linalg.solve_many(Ki.mT @ Ki, Ki.mT)
     low, high = _limits(problem)
     # z holds the integrals and, for a measurement that is missing, the state that the model expects: Ay + Bv
-    n, (A, B), lead = problem.n, _model(problem), jnp.broadcast_shapes(tuple(lead), problem.batch_shape)
+    (A, B), lead = _model(problem), jnp.broadcast_shapes(design.C.shape[:-2], problem.batch_shape)
 
     def rows(of_integrals: Array, of_state: Array) -> Array:
         parts = (jnp.broadcast_to(a, (*lead, *a.shape[-2:])) for a in (of_integrals, of_state))

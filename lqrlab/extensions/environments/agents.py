@@ -236,7 +236,7 @@ def normalisers(model: Any) -> list[Callable[[np.ndarray], np.ndarray]]:
         ValueError: a wrapper that changes them in a way that is not known here.
     """
     found: list[Callable] = []
-    vector = model.get_env() if callable(getattr(model, "get_env", None)) else None
+    vector: Any = model.get_env() if callable(getattr(model, "get_env", None)) else None
     while hasattr(vector, "venv"):
         if hasattr(type(vector), "normalize_obs"):  # VecNormalize
             found += [vector.normalize_obs] if vector.norm_obs else []
@@ -261,7 +261,7 @@ def _wrapped(wrapper: Any) -> str:
 
 def environment_of(model: Any) -> Environment | None:
     """The environment that a model of Stable-Baselines3 or SBX was trained in, if it still has it."""
-    vector = model.get_env() if callable(getattr(model, "get_env", None)) else None
+    vector: Any = model.get_env() if callable(getattr(model, "get_env", None)) else None
     while hasattr(vector, "venv"):
         vector = vector.venv
     for env in getattr(vector, "envs", None) or [vector]:

@@ -213,7 +213,7 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
             )
         self._count += 1
         given = _given(self.core, actions, (self.num_envs,))
-        out, over = _vector_step(
+        out, over, last = _vector_step(
             self.core, self.mode, self._root, self._count, self._state, given, self._over
         )
         obs, self._state, reward, terminated, truncated, info = out
@@ -221,8 +221,8 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
         infos: dict[str, Any] = _numbers(info)
         ended = np.asarray(over)
         if self.mode is AutoresetMode.SAME_STEP and ended.any():
-            infos |= {"final_obs": np.asarray(info["final_observation"]), "_final_obs": ended}
-            infos |= {"final_info": _numbers(info["final_info"]), "_final_info": ended}
+            infos |= {"final_obs": np.asarray(last["final_observation"]), "_final_obs": ended}
+            infos |= {"final_info": _numbers(last), "_final_info": ended}
         return np.asarray(obs), *(np.asarray(a) for a in (reward, terminated, truncated)), infos  # type: ignore[return-value]
 
 
@@ -235,21 +235,21 @@ def _vector_step(
     state: State,
     given: Any,
     over: Array,
-) -> tuple[Step, Array]:
+) -> tuple[Step, Array, dict[str, Array]]:
+    """A step, where an episode is over, and the information on the step of the episodes that were under way in it."""
     keys = jax.random.split(jax.random.fold_in(root, count), len(over))
     if mode is AutoresetMode.SAME_STEP:
         obs, new, reward, terminated, truncated, info = advance_batch(env, keys, state, given, stop=False)
         ended = terminated | truncated
-        info = _begun(ended, new, info) | {"final_info": info}
-        return (obs, new, reward, terminated, truncated, info), ended
+        return (obs, new, reward, terminated, truncated, _begun(ended, new, info)), ended, info
     obs, new, reward, terminated, truncated, info = jax.vmap(env._advance)(keys, state, given)
     if mode is AutoresetMode.DISABLED:
-        return (obs, new, reward, terminated, truncated, info), over | terminated | truncated
+        return (obs, new, reward, terminated, truncated, info), over | terminated | truncated, info
     obs, new = renewed(env, keys, over, obs, new)
     reward = jnp.where(over, jnp.zeros_like(reward), reward)
     terminated, truncated = terminated & ~over, truncated & ~over
-    info = _begun(over, new, info) | {"invalid": info["invalid"] & ~over}
-    return (obs, new, reward, terminated, truncated, info), terminated | truncated
+    last, info = info, _begun(over, new, info) | {"invalid": info["invalid"] & ~over}
+    return (obs, new, reward, terminated, truncated, info), terminated | truncated, last
 
 
 def _begun(over: Array, state: State, info: dict[str, Array]) -> dict[str, Array]:

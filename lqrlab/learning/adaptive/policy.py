@@ -111,12 +111,14 @@ def step(prior: Prior, doublings: int, told: Told, memory: Memory, x: Array) -> 
     """One plant, one step, in scaled and padded coordinates.
 
     It learns from steps of which both states were measured: not from the first, which has none before it, and not from
-    a state that is not finite. The belief's own prediction stands in for that one.
+    a state that is not finite, or so large that the belief overflows. Its own prediction stands in for what is not
+    finite.
     """
     measured = jnp.all(jnp.isfinite(x))
     x = measured_or(memory.expected, x)
     learned = beliefs.learn(memory.belief, prior, told, memory.z, x)
-    known = measured & memory.measured
+    overflown = jnp.stack([jnp.any(jnp.isnan(a)) for a in jax.tree.leaves(learned)]).any()
+    known = measured & memory.measured & ~overflown
     belief = jax.tree.map(lambda old, new: jnp.where(known, new, old), memory.belief, learned)
     guesses = beliefs.hypotheses(belief, prior)
     K, P, component = _designed(prior, doublings, told, belief, memory, guesses)
