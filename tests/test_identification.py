@@ -189,7 +189,7 @@ def test_the_column_of_the_very_heading_is_taken_and_of_two_that_fit_none():
         ({"outputs": ["angle [V]"]}, r"angle: expected V, but found 'angle \[deg\]' in deg"),
         ({"units": "rad"}, "units: expected units by names, such as .*, but found 'rad'"),
         ({"units": {"force": "newtn"}}, "units: force: expected a unit, but found 'newtn'.*did you mean newton"),
-        ({"units": {"force": 3}}, "units: force: expected a text"),
+        ({"units": {"force": 3}}, "units: force: expected a unit such as 'deg', but found 3"),
         ({"outputs": ["force"]}, "expected each signal once, but found force 2 times"),
         ({"outputs": ["angle", "angle [deg]"]}, "expected each signal once, but found angle 2 times"),
         ({"source": pd.DataFrame(DEGREES).assign(force=1j)}, "force: expected a column of real numbers.*complex"),
@@ -278,8 +278,8 @@ def test_a_log_of_a_trajectory_is_what_the_controller_saw():
     assert noise[..., 0].std() == pytest.approx(0.01, rel=0.1)
     assert np.all(noise[..., 1] == 0)
     assert simulation.rollout(plant, gain, np.zeros(2), 5).seen is None
-    names = identification.read(run, ["torque"], ["rate"], plant=plant)
-    assert [s.name for s in (*names.inputs, *names.outputs)] == ["torque", "rate"]
+    names = identification.read(run, ["torque"], ["angular_velocity"], plant=plant)
+    assert [s.name for s in (*names.inputs, *names.outputs)] == ["torque", "angular_velocity"]
     for words, change in (("units", {"units": {"angle": "deg"}}), ("inputs", {"inputs": ["force"]})):
         with pytest.raises(ValueError, match=words):
             identification.read(run, plant=plant, **change)
