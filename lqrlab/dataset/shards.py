@@ -226,7 +226,9 @@ def read_arrays(path: str | Path, most: float = math.inf) -> dict[str, np.ndarra
     path = Path(path)
     with opened(path) as arrays:
         if (held := sum(item.nbytes for item in arrays.values())) > most:
-            raise BadFile(path, f"unpacks to {held / 2**20:.0f} MiB, of which {most / 2**20:.0f} are believed")
+            raise BadFile(
+                path, f"unpacks to {held / 2**20:.0f} MiB, of which {most / 2**20:.0f} are believed"
+            )
         return {name: rows(path, arrays, name) for name in arrays}
 
 
