@@ -217,6 +217,14 @@ def test_rows_of_a_csv_with_more_values_than_headings_are_refused_unless_those_a
         assert log.ys[:, 0].tolist() == [0, 10, 20, 30, 40]
 
 
+def test_headings_of_a_table_with_blanks_may_have_units(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("t force [N]  angle (deg)\n" + "".join(f"{t / 10} {t} {180 * t}\n" for t in range(5)))
+    log = identification.read(path, ["force"], ["angle"])
+    assert [(s.name, s.unit) for s in (*log.inputs, *log.outputs)] == [("force", "N"), ("angle", "rad")]
+    assert np.allclose(log.ys[:, 0], np.pi * log.us[:, 0])
+
+
 @pytest.mark.parametrize("slow", [30, 70])
 def test_a_sample_time_that_changes_is_refused_and_one_that_is_rounded_is_not(slow):
     steps = np.repeat([0.01, 0.02], [100 - slow, slow])
