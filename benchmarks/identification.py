@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import scipy.optimize
 
-from benchmarks.measurement import Call, Parts, Row, main, measure, row
+from benchmarks.measurement import Parts, Row, main, measure, row
 from lqrlab import control, simulation, systems
 from lqrlab.compute import seconds
 from lqrlab.extensions import identification
@@ -22,9 +22,8 @@ from lqrlab.extensions.identification.shooting import DEFECT, PULL, first_states
 from lqrlab.systems import Signal
 
 Matrices = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""A, B, C, with or without a leading axis."""
+"""A, B, C."""
 _LAGS = 30
-_MANY = 1000  # records at once, where the rate is measured
 
 
 def records(
@@ -59,8 +58,7 @@ def bench_identify(orders: Sequence[int] = (2, 4), *, num: int = 50, repeats: in
 def _linear(n: int, num: int, repeats: int) -> list[Row]:
     us, ys, plants = records(n, num)
     methods: dict[str, Callable[[], list[Matrices]]] = {
-        "subspaces, all at once": lambda: _together(us, ys, n),
-        "subspace, one by one": lambda: [_alone(u, y, n) for u, y in zip(us, ys)],
+        "subspace": lambda: [_alone(u, y, n) for u, y in zip(us, ys)],
     }
     others = {
         library: partial(find, n)
@@ -73,12 +71,7 @@ def _linear(n: int, num: int, repeats: int) -> list[Row]:
     errors = {
         name: np.median([_errors(f, p) for f, p in zip(each, plants)], 0) for name, each in found.items()
     }
-    many_us, many_ys = (np.tile(a, (-(-_MANY // num), 1, 1)) for a in (us, ys))
-    together: dict[str, Call] = {
-        "subspaces, all at once": lambda: identification.subspaces(many_us, many_ys, n)
-    }
-    times = {name: t / num for name, t in measure(methods | together, repeats).items()}
-    times["subspaces, all at once"] *= num / len(many_us)
+    times = {name: t / num for name, t in measure(methods, repeats).items()}
     rows = []
     for name, (pulses, poles) in errors.items():
         rows.append(row(f"n={n}: {name}: error of the pulse response, median", 100 * pulses, "%"))
@@ -88,8 +81,7 @@ def _linear(n: int, num: int, repeats: int) -> list[Row]:
         for what, ratio in zip(("pulse response", "poles"), errors["subspace and refine"] / errors[library]):
             title = f"n={n}: subspace and refine: error of the {what} over {library}'s"
             rows.append(row(title, ratio, "×", 1.05, least=False))
-        rate = times[library] / times["subspaces, all at once"]
-        rows.append(row(f"n={n}: records a second over {library}'s", rate, "×", 20))
+        rows.append(row(f"n={n}: records a second over {library}'s", times[library] / times["subspace"], "×"))
     return rows
 
 
@@ -105,11 +97,6 @@ def _errors(found: Matrices, true: Matrices) -> tuple[float, float]:
     near, poles = (np.linalg.eigvals(A) for A, _, _ in (found, true))
     distance = np.abs(near[:, None] - poles).min(0).max()
     return float(np.linalg.norm(a - b) / np.linalg.norm(b)), float(distance)
-
-
-def _together(us: np.ndarray, ys: np.ndarray, n: int) -> list[Matrices]:
-    found = identification.subspaces(us, ys, n)
-    return list(zip(*(np.asarray(a) for a in found[:3])))
 
 
 def _alone(u: np.ndarray, y: np.ndarray, n: int, *, refined: bool = False) -> Matrices:

@@ -24,7 +24,8 @@ from mutations import Mutation, mutations
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
-ROOMS = ("control", "simulation", "dataset", "learning")
+ROOMS = ("systems", "control", "simulation", "dataset", "learning", "evaluation")
+ROOMS += ("extensions/identification", "extensions/environments")
 FAR = (
     "animate",
     "browser",
@@ -204,11 +205,12 @@ def _report(drawn: list[Mutation], outcomes: dict[str, dict[str, Any]]) -> float
     """Print how many were killed, room by room; the share in percent."""
     rooms: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
     for fault in drawn:
-        rooms[fault.path.split("/")[1]][outcomes[_name(fault)]["outcome"]] += 1
+        room = next(room for room in ROOMS if fault.path.startswith(f"lqrlab/{room}/"))
+        rooms[room][outcomes[_name(fault)]["outcome"]] += 1
     total = sum(rooms.values(), collections.Counter())
     for room, counts in [*rooms.items(), ("all", total)]:
         share = 100 * counts["killed"] / max(counts.total(), 1)
-        print(f"{room:12s} {counts.total():4d} faults, killed {share:.1f} %, {dict(counts)}")
+        print(f"{room:26s} {counts.total():4d} faults, killed {share:.1f} %, {dict(counts)}")
     return 100 * total["killed"] / max(total.total(), 1)
 
 

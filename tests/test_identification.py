@@ -57,7 +57,7 @@ K = np.array([[0.3], [0.1], [0.0]])
 
 
 def pulses(model, num=20):
-    return model.markov(num)[1:]
+    return np.stack([model.C @ np.linalg.matrix_power(model.A, k) @ model.B for k in range(num - 1)])
 
 
 def true_pulses(num=20):
@@ -137,6 +137,108 @@ def test_what_is_wrong_with_a_log_is_said(change, message):
         identification.read(**given)
 
 
+DEGREES = {"t": 0.1 * np.arange(5), "force": np.arange(5.0), "angle [deg]": 180 * np.arange(5.0)}
+RADIANS = {"angle [rad]": np.arange(5.0)}
+
+
+@pytest.mark.parametrize(
+    ("heading", "asked", "units", "expected", "unit"),
+    [
+        ("angle [deg]", "angle", None, np.pi, "rad"),
+        ("angle [deg]", "angle [rad]", None, np.pi, "rad"),  # the file's own unit counts
+        ("angle [deg]", "angle [degrees]", {"angle": "Deg"}, np.pi, "rad"),
+        ("angle", "angle", {"angle": "Degrees"}, np.pi, "rad"),
+        ("angle", "angle [°]", None, np.pi, "rad"),
+        ("speed [rev/min]", "speed", None, 6 * np.pi, "rad/s"),
+        ("speed (RPM)", "speed", None, 6 * np.pi, "rad/s"),
+        ("speed [deg/s²]", "speed", None, np.pi, "rad/s²"),
+        ("speed [km/h]", "speed", None, 50.0, "m/s"),
+        ("torque [kN m]", "torque", None, 180e3, "N·m"),
+        ("torque [Nm]", "torque [N*m]", None, 180.0, "N·m"),
+        ("flow [L/min]", "flow", None, 3e-3, "m³/s"),
+        ("pressure [mbar]", "pressure", None, 18e3, "Pa"),
+        ("duty [%]", "duty", None, 1.8, "1"),
+        ("heat [°C]", "heat [K]", None, 453.15, "K"),
+        ("level [counts]", "level", None, 180.0, "counts"),
+    ],
+)
+def test_units_are_converted_to_those_of_the_si_whoever_says_them(heading, asked, units, expected, unit):
+    table = DEGREES | {heading: DEGREES["angle [deg]"]}
+    if not heading.startswith("angle [deg"):
+        del table["angle [deg]"]
+    log = identification.read(table, ["force"], [asked], units=units)
+    assert log.ys[1, 0] == pytest.approx(expected, rel=1e-12)
+    assert log.outputs[0].unit == unit
+    said = "'counts' is not known" if unit == "counts" else f"to {unit}"
+    assert any(said in note for note in log.notes) == (expected != 180.0 or unit == "counts")
+
+
+def test_the_column_of_the_very_heading_is_taken_and_of_two_that_fit_none():
+    both = DEGREES | RADIANS
+    assert identification.read(both, ["force"], ["angle [rad]"]).ys[1, 0] == 1.0
+    assert identification.read(both, ["force"], ["angle [radians]"]).ys[1, 0] == 1.0
+    assert identification.read(both, ["force"], ["angle [deg]"]).ys[1, 0] == pytest.approx(np.pi)
+    with pytest.raises(ValueError, match=r"2 columns, 'angle \[deg\]' and 'angle \[rad\]'; say which"):
+        identification.read(both, ["force"], ["angle"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"units": {"angle": "rad"}}, r"angle is said to be in rad, but its heading is 'angle \[deg\]'"),
+        ({"outputs": ["angle [V]"]}, r"angle: expected V, but found 'angle \[deg\]' in deg"),
+        ({"units": "rad"}, "units: expected units by names, such as .*, but found 'rad'"),
+        ({"units": {"force": "newtn"}}, "units: force: expected a unit, but found 'newtn'.*did you mean newton"),
+        ({"units": {"force": 3}}, "units: force: expected a unit such as 'deg', but found 3"),
+        ({"outputs": ["force"]}, "expected each signal once, but found force 2 times"),
+        ({"outputs": ["angle", "angle [deg]"]}, "expected each signal once, but found angle 2 times"),
+        ({"source": pd.DataFrame(DEGREES).assign(force=1j)}, "force: expected a column of real numbers.*complex"),
+        ({"source": pd.DataFrame(np.eye(5), columns=["t", "force", "a", "a", "b"]), "outputs": ["a"]},
+         "'a' is the name of 2 columns"),
+        ({"source": DEGREES | {"t [V]": DEGREES["t"]}, "time": "t [V]"}, r"t: expected s, but found 't \[V\]' in V"),
+    ],
+)  # fmt: skip
+def test_a_log_whose_words_contradict_each_other_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):  # without the tests' own check of types
+        inspect.unwrap(identification.read)(
+            **{"source": DEGREES, "inputs": ["force"], "outputs": ["angle"]} | change
+        )
+
+
+def test_rows_of_a_csv_with_more_values_than_headings_are_refused_unless_those_are_blank(tmp_path):
+    path, rows = tmp_path / "a.csv", [f"{t / 10},{t},{10 * t}" for t in range(5)]
+    path.write_text("\n".join(["t,force,angle", *(f"{row},7" for row in rows)]))
+    with pytest.raises(ValueError, match="a value for each of 3 headings, but found 4"):
+        identification.read(path, ["force"], ["angle"])
+    for end in (",", ",,"):
+        path.write_text("\n".join(["t,force,angle", *(row + end for row in rows)]))
+        log = identification.read(path, ["force"], ["angle"])
+        assert log.us[:, 0].tolist() == [0, 1, 2, 3, 4]
+        assert log.ys[:, 0].tolist() == [0, 10, 20, 30, 40]
+
+
+def test_headings_of_a_table_with_blanks_may_have_units(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("t force [N]  angle (deg)\n" + "".join(f"{t / 10} {t} {180 * t}\n" for t in range(5)))
+    log = identification.read(path, ["force"], ["angle"])
+    assert [(s.name, s.unit) for s in (*log.inputs, *log.outputs)] == [("force", "N"), ("angle", "rad")]
+    assert np.allclose(log.ys[:, 0], np.pi * log.us[:, 0])
+
+
+@pytest.mark.parametrize("slow", [30, 70])
+def test_a_sample_time_that_changes_is_refused_and_one_that_is_rounded_is_not(slow):
+    steps = np.repeat([0.01, 0.02], [100 - slow, slow])
+    table = {"t": np.cumsum(steps), "force": np.sin(np.arange(100)), "angle": np.cos(np.arange(100))}
+    with pytest.raises(ValueError, match=r"the sample time changes: it is 0.01 s and 0.02 s"):
+        identification.read(table, ["force"], ["angle"])
+    rounded = table | {"t": np.round(np.arange(100) / 150, 3)}  # 6.67 ms, as milliseconds
+    assert identification.read(rounded, ["force"], ["angle"]).dt == pytest.approx(1 / 150, rel=1e-3)
+    random = np.random.default_rng(slow)
+    kept = np.flatnonzero(random.uniform(size=500) > 0.3)  # a third of the messages lost
+    lost = {name: np.interp(kept, np.arange(500), np.arange(500.0)) for name in ("force", "angle")}
+    assert identification.read({"t": 0.01 * kept, **lost}, ["force"], ["angle"]).dt == pytest.approx(0.01)
+
+
 def test_several_files_are_one_log_of_several_records(tmp_path):
     paths = [write(table(rows), tmp_path / f"{rows}.csv") for rows in (10, 15)]
     log = identification.read(paths, ["force"], ["angle"])
@@ -167,6 +269,40 @@ def test_a_trajectory_is_a_log_of_absolute_values():
     x_eq, u_eq = plant.equilibrium()
     assert np.allclose(log.ys[5], x0[1] + x_eq)
     assert np.allclose(log.us, u_eq)
+
+
+def test_a_log_of_a_trajectory_is_what_the_controller_saw():
+    plant, gain = systems.make("pendulum"), np.array([[30.0, 8.0]])
+    run = simulation.rollout(
+        plant, gain, np.zeros((3, 2)), 400, excitation=0.5, key=jax.random.key(0), sensor_noise=[0.01, 0.0]
+    )
+    log = identification.read(run, plant=plant)
+    x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
+    quiet = (
+        log.us - u_eq + (log.ys - x_eq) @ gain.T
+    )  # the excitation alone, if the gain saw what is in the log
+    assert quiet.std() == pytest.approx(0.5, rel=0.1)
+    noise = (log.ys - x_eq).reshape(3, 400, 2) - np.asarray(run.xs)[:, :-1]
+    assert noise[..., 0].std() == pytest.approx(0.01, rel=0.1)
+    assert np.all(noise[..., 1] == 0)
+    assert simulation.rollout(plant, gain, np.zeros(2), 5).seen is None
+    names = identification.read(run, ["torque"], ["angular_velocity"], plant=plant)
+    assert [s.name for s in (*names.inputs, *names.outputs)] == ["torque", "angular_velocity"]
+    for words, change in (("units", {"units": {"angle": "deg"}}), ("inputs", {"inputs": ["force"]})):
+        with pytest.raises(ValueError, match=words):
+            identification.read(run, plant=plant, **change)
+    with pytest.raises(ValueError, match="2 states and 1 inputs, but found cart_pole"):
+        identification.read(run, plant=systems.make("cart_pole"))
+
+
+def test_trajectories_of_several_plants_are_each_about_its_own_equilibrium():
+    plants = systems.sample("coupled_tanks", key=jax.random.key(0), num=4, spread=0.3)
+    run = simulation.rollout(plants, simulation.no_control(plants), np.zeros((4, 2)), 3)
+    log = identification.read(run, plant=plants)
+    assert np.allclose(log.us, np.repeat(np.asarray(plants.equilibrium()[1]), 3, axis=0))
+    slow = dataclasses.replace(run, ts=run.ts * np.array([[1.0], [2.0], [1.0], [1.0]]))
+    with pytest.raises(ValueError, match="the loops differ in their sample time"):
+        identification.read(slow, plant=plants)
 
 
 def test_resampling_filtering_detrending_and_splitting_keep_what_they_should():
@@ -235,25 +371,6 @@ def test_subspace_recovers_a_plant_without_noise_exactly(method):
     # the records' means are taken off, and a plant at rest responds to that as to a step
     assert np.abs(pulses(model) - true_pulses()).max() < 0.02
     assert np.allclose(np.sort(np.abs(model.poles)), np.sort(np.abs(np.linalg.eigvals(A))), atol=0.01)
-
-
-def test_models_of_many_records_are_those_of_each_alone():
-    logs = [linear_log(A, B, C, 0 * K, samples=300, sigma=sigma, seed=2) for sigma in (0.0, 0.05)]
-    found = identification.subspaces(
-        np.stack([log.us for log in logs]), np.stack([log.ys for log in logs]), 3
-    )
-    for k, log in enumerate(logs):
-        alone = identification.subspace(log, 3)
-        poles = np.sort_complex(np.linalg.eigvals(np.asarray(found.A[k])))
-        np.testing.assert_allclose(poles, np.sort_complex(alone.poles), rtol=1e-6)
-        pulse = [
-            np.asarray(found.C[k] @ np.linalg.matrix_power(found.A[k], j) @ found.B[k]) for j in range(19)
-        ]
-        np.testing.assert_allclose(pulse, true_pulses(20), atol=1e-3 if k == 0 else 0.05)
-    with pytest.raises(ValueError, match="order 3 with horizon 10 needs 60 samples, but found 59"):
-        identification.subspaces(np.ones((2, 59, 1)), np.ones((2, 59, 1)), 3)
-    with pytest.raises(ValueError, match="of the same N and T"):
-        identification.subspaces(np.ones((2, 59, 1)), np.ones((2, 60, 1)), 3)
 
 
 @pytest.mark.parametrize("method", ["n4sid", "moesp", "cva"])
@@ -348,9 +465,8 @@ def test_from_a_record_to_a_regulator():
     plant = model.plant()
     assert np.allclose(control.c2d(*plant.matrices(), plant.dt)[0], model.A, atol=1e-9)
     space = model.to_statespace()
-    assert np.allclose(
-        python_control.impulse_response(space, T=0.1 * np.arange(9)).outputs * 0.1, model.markov(9)[:, 0, 0]
-    )
+    response = python_control.impulse_response(space, T=0.1 * np.arange(9)).outputs * 0.1
+    assert np.allclose(response, [0.0, *pulses(model, 9)[:, 0, 0]])
     lqg = model.lqg(model.C.T @ model.C, np.eye(1))
     loop = np.block([[A, B @ np.asarray(lqg.C)], [np.asarray(lqg.B) @ C, np.asarray(lqg.A)]])
     assert np.abs(np.linalg.eigvals(loop)).max() < 1
@@ -398,6 +514,41 @@ def test_standard_errors_of_parameters_mean_what_they_say(name):
     z = np.concatenate(z)
     assert np.mean(np.abs(z) < 3) >= 0.95
     assert 0.6 < np.sqrt(np.mean(z**2)) < 1.5
+
+
+def test_a_plant_is_never_fitted_to_a_log_in_another_unit():
+    _, log = closed_loop_log("pendulum", 0, 120)
+    degrees = log.converted({"angle": "deg"})
+    assert np.allclose(degrees.ys[:, 0], np.rad2deg(log.ys[:, 0]))
+    plant = systems.make("pendulum")
+    with pytest.raises(
+        ValueError, match=r"angle is in deg, pendulum's is in rad; log.converted\({'angle': 'rad'}\)"
+    ):
+        identification.fit(plant, degrees, ["mass"], starts=1)
+    volts = dataclasses.replace(degrees, outputs=(Signal("angle", "V"), *log.outputs[1:]))
+    with pytest.raises(ValueError, match="angle is in V, pendulum's is in rad; there is no conversion"):
+        identification.fit(plant, volts, ["mass"], starts=1)
+    with pytest.raises(ValueError, match="angle is in V, which cannot be converted to rad"):
+        volts.converted({"angle": "rad"})
+    there_and_back = degrees.converted({"angle": "rad"})
+    found = identification.fit(plant, there_and_back, ["mass"], starts=1)
+    assert found.values == pytest.approx(identification.fit(plant, log, ["mass"], starts=1).values, rel=1e-6)
+    assert "the log says no units" not in str(found)
+    unsaid = dataclasses.replace(log, outputs=(Signal("angle"), *log.outputs[1:]))
+    said = str(identification.fit(plant, unsaid, ["mass"], starts=1))
+    assert "the log says no units: angle in rad assumed, as pendulum has them" in said
+    model = identification.least_squares(log)
+    with pytest.raises(ValueError, match="angle is in deg, the model's is in rad"):
+        model.simulate(degrees)
+
+
+def test_a_fits_noise_counts_what_was_fitted():
+    """Weighted squares add up to the samples less the unknowns, three parameters and a first state of two."""
+    _, log = closed_loop_log("mass_spring_damper", 3, 12, noise=0.1)
+    found = identification.fit(systems.make("mass_spring_damper"), log, starts=1)
+    assert len(found.names) == 3
+    squares = ((log.ys - found.predicted) / found.noise) ** 2
+    assert squares.sum() == pytest.approx(2 * 12 - (3 + 2), rel=1e-9)
 
 
 def test_what_a_log_cannot_tell_is_said():

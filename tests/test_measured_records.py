@@ -122,13 +122,28 @@ def test_the_robot_arm_is_simulated_on_the_half_that_was_not_used():
     assert model.fit_percent(validation, predicted=True)[0] > 99.9
 
 
-def test_the_buck_converters_diode_explains_what_no_linear_model_does():
-    frames = [
-        pd.read_csv(HERE / f"buck_{which}.csv") for which in ("id", "valid")
-    ]  # one goes on in the other
+def buck_converter():
+    """The whole record, its first part, and the rows of the second one."""
+    # one goes on in the other
+    frames = [pd.read_csv(HERE / f"buck_{which}.csv") for which in ("id", "valid")]
     whole = identification.read(pd.concat(frames), ["input"], ["y"], time="sampling_time")
     whole = whole.renamed({"input": "duty", "y": "voltage"})
-    estimation, after = whole.cut(0, 0.01), slice(len(frames[0]), None)
+    return whole, whole.cut(0, 0.01), slice(len(frames[0]), None)
+
+
+@pytest.mark.matrix
+def test_several_starts_leave_the_poor_minimum_that_one_ends_in():
+    whole, estimation, after = buck_converter()
+    plant, missed = DiodeConverter(coil=8500, load=36_000, zero=82, gain=3.3), []
+    for starts in (1, 8):
+        found = identification.fit(plant, estimation, method="single", starts=starts)
+        missed.append(rms((whole.ys - found.simulate(whole, found.x0[0]))[after]))
+    assert missed[0] > 0.6
+    assert missed[1] < 0.2
+
+
+def test_the_buck_converters_diode_explains_what_no_linear_model_does():
+    whole, estimation, after = buck_converter()
     found = identification.fit(DiodeConverter(), estimation, method="single")
     missed = rms((whole.ys - found.simulate(whole, found.x0[0]))[after])
     assert missed < 0.2

@@ -12,7 +12,6 @@ from lqrlab.extensions.identification.refinement import refine
 from lqrlab.extensions.identification.regression import least_squares
 from lqrlab.extensions.identification.residuals import Residuals
 from lqrlab.extensions.identification.subspace import orders, subspace
-from lqrlab.extensions.identification.subspace_batch import Realisations, subspaces
 from lqrlab.extensions.identification.uncertainty import (
     CostUncertainty,
     regret,
@@ -30,7 +29,6 @@ __all__ = [
     "LinearModel",
     "Log",
     "Posterior",
-    "Realisations",
     "Residuals",
     "design",
     "direct_lqr",
@@ -46,6 +44,5 @@ __all__ = [
     "regret",
     "robust_gain",
     "subspace",
-    "subspaces",
     "under_uncertainty",
 ]

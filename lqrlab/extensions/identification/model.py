@@ -76,15 +76,6 @@ class LinearModel:
     def _slowest(self) -> np.ndarray:
         return np.argsort(-np.abs(np.linalg.eigvals(self.A)), kind="stable")
 
-    def markov(self, num: int) -> Float[np.ndarray, "num p m"]:
-        """The pulse response: D, CB, CAB, …"""
-        checks.whole("num", num)
-        X, out = self.B, [self.D]
-        for _ in range(num - 1):
-            out.append(self.C @ X)
-            X = self.A @ X
-        return np.stack(out)
-
     def sample(self, key: PRNGKeyArray, num: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """A, B, C, D ``[num, …]`` of models as likely as the log makes them: normal, to first order.
 

@@ -200,13 +200,13 @@ def _found(where: str, columns: Sequence[Column], text: str) -> Column:
     return found[0]
 
 
-def _said_units(where: str, columns: Sequence[Column], units: Mapping[str, str] | None) -> dict[str, str]:
+def _said_units(where: str, columns: Sequence[Column], units: Any) -> dict[str, str]:
     """Units that the caller says, by name; refuses those of no column, and those that are not known."""
     if units is not None and not isinstance(units, Mapping):
         raise ValueError(f"units: expected units by names, such as {{'angle': 'deg'}}, but found {units!r}")
     said = {}
     for name, unit in (units or {}).items():
-        units_of.require(f"units: {name}", checks.text(f"units: {name}", unit))
+        units_of.require(f"units: {name}", checks.text(f"units: {name}", unit, "a unit such as 'deg'"))
         said[_found("units: the log", columns, name).name] = unit
     return said
 

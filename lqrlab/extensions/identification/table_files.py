@@ -1,6 +1,7 @@
 """Tables of numbers, in memory and in files that anyone may have written: what a file unpacks to is limited before."""
 
 import csv
+import re
 import struct
 import zipfile
 import zlib
@@ -147,7 +148,7 @@ def _csv(path: Path) -> pd.DataFrame:
 
 def _split(line: str, separator: str) -> list[str]:
     if separator == r"\s+":
-        return line.split()
+        return re.findall(r"[^\s\[(]+(?:\s*[\[(][^\])]*[\])])?", line)  # "angle [deg]" is one heading
     return [word.strip() for word in next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])]
 
 

@@ -54,7 +54,8 @@ class Unit(NamedTuple):
 def unit(text: str) -> Unit | None:
     """A unit by its spelling, such as ``"deg/s"`` or ``"N m"``; None for one that is not known.
 
-    >>> units.unit("rev/min").si, units.unit("kN m").factor, units.unit("Degrees").si, units.unit("counts")
+    >>> unit = identification.units.unit
+    >>> unit("rev/min").si, unit("kN m").factor, unit("Degrees").si, unit("counts")
     ('rad/s', 1000.0, 'rad', None)
     """
     text = text.strip()
