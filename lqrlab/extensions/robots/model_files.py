@@ -114,8 +114,8 @@ def _check_elements(file: Path) -> None:
 
 def _check_sizes(spec: Any) -> None:
     """Refuse a model whose few words ask for much memory, before it is compiled: user data, images, numbers."""
-    listed = (spec.bodies, spec.joints, spec.geoms, spec.sites)
-    listed += (spec.cameras, spec.tendons, spec.actuators, spec.sensors)
+    listed = [spec.bodies, spec.joints, spec.geoms, spec.sites]
+    listed += [spec.cameras, spec.tendons, spec.actuators, spec.sensors]
     kinds = ("body", "jnt", "geom", "site", "cam", "tendon", "actuator", "sensor")
     asked = {
         f"<size nuser_{kind}>": getattr(spec, f"nuser_{kind}") * len(of) for kind, of in zip(kinds, listed)
