@@ -957,7 +957,9 @@ def reseal(folder, name, arrays, *, recount=False):
     manifest = json.loads((folder / "manifest.json").read_text())
     i = next(i for i, s in enumerate(manifest["shards"]) if s["file"] == name)
     manifest["shards"][i] = dataset.manifest.record(folder / name, new)
-    manifest = dataset.manifest.of_entries(dataset.DataConfig.from_dict(manifest["config"]), manifest["shards"])
+    manifest = dataset.manifest.of_entries(
+        dataset.DataConfig.from_dict(manifest["config"]), manifest["shards"]
+    )
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
