@@ -15,13 +15,14 @@ import time
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import h5py
 import numpy as np
 
 DEEP = 200_000
+MOST_MEMORY, MOST_SECONDS = 256 << 20, 2.0
 HANGS = 60.0
 """Seconds after which something hangs, even on a machine that is busy."""
 SECRET = "what only the owner of this machine may read"
@@ -721,6 +722,291 @@ CHECKPOINTS = [
 """Copies of a run's checkpoints that were harmed."""
 
 
+# Few bytes that ask for much memory: weights, plants, robots -------------------------------------------------
+
+
+def weights(card: object, **held: object) -> Callable[[Path], None]:
+    """Weights with this card, as JSON or as it is; small arrays where none are given."""
+
+    def make(path: Path) -> None:
+        from safetensors.numpy import save_file
+
+        told = {} if card is None else {"card": card if isinstance(card, str) else json.dumps(card)}
+        save_file({k: np.asarray(a) for k, a in (held or {"a": np.ones(2, "f4")}).items()}, path, told)
+
+    return make
+
+
+def network(**settings: object) -> Callable[[Path], None]:
+    """Weights of a few bytes, with the card of a network of these settings."""
+    return weights({"kind": "network", "model": settings})
+
+
+def prior(**other: object) -> Callable[[Path], None]:
+    """Weights of a prior, some of whose arrays are others."""
+    whole = {"dense": np.ones((2, 3)), "kinematic": np.ones((3, 4)), "probe": np.ones(3)}
+    whole |= dict.fromkeys(("half", "caution", "start", "inflate"), np.ones(()))
+    return weights({"kind": "prior"}, **{k: a for k, a in (whole | other).items() if a is not None})
+
+
+def safetensors(header: object) -> Callable[[Path], object]:
+    """A file of weights with this header, and no values."""
+    about = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return lambda path: path.write_bytes(len(about).to_bytes(8, "little") + about)
+
+
+def claimed(shape: list[int], kind: str = "F32") -> Callable[[Path], object]:
+    """Weights that claim an array which is not in them."""
+    size = 4 * int(np.prod(shape, dtype=object))
+    return safetensors({"a": {"dtype": kind, "shape": shape, "data_offsets": [0, size]}})
+
+
+UNUSABLE = "holds no weights that can be"
+WEIGHTS = [
+    *(
+        Case(f"weights: {name}", make, "expected a file of weights", "w.safetensors")
+        for name, make in NO_FILE.items()
+    ),
+    *(Case(f"weights: {name}", make, UNUSABLE, "w.safetensors") for name, make in NO_JSON.items()),
+    Case("weights: a terabyte", sparse, "expected a file of weights", "w.safetensors"),
+    *(
+        Case(
+            f"a network with {setting} {number:.0e}",
+            network(**{"kind": kind, setting: number}),
+            UNUSABLE,
+            "w.safetensors",
+        )
+        for kind, setting, number in (
+            ("matrix", "width", 100_000),
+            ("matrix", "width", 10**9),
+            ("matrix", "depth", 10**9),
+            ("mlp", "hidden", 10**9),
+            ("mlp", "window", 10**9),
+            ("transformer", "width", 10**5),
+            ("transformer", "depth", 10**9),
+            ("transformer", "window", 10**9),
+            ("transformer", "heads", 10**9),
+            ("recurrent", "width", 10**6),
+            ("gain", "hidden", 10**9),
+            ("matrix", "width", 10**12),
+            ("matrix", "seed", -1),
+        )
+    ),
+    Case("a network of unknown kind", network(kind="__import__"), "kind: ", "w.safetensors"),
+    Case("a network with what is no setting", network(wings=2), "wings", "w.safetensors"),
+    Case("no card", weights(None), "expected a card that says kind", "w.safetensors"),
+    Case("a card without a model", weights({"kind": "network"}), "found none under 'model'", "w.safetensors"),
+    Case(
+        "a card whose model is a text",
+        weights({"kind": "network", "model": "large"}),
+        UNUSABLE,
+        "w.safetensors",
+    ),
+    Case(
+        "a card of another kind",
+        weights({"kind": ["prior"]}),
+        "expected a card that says kind",
+        "w.safetensors",
+    ),
+    Case("a card that is a list", weights([]), "expected a card with names", "w.safetensors"),
+    Case("a card of lists in lists", weights("[" * DEEP), UNUSABLE, "w.safetensors"),
+    Case("a card of 5000 digits", weights("9" * 5000), UNUSABLE, "w.safetensors"),
+    Case(
+        "a prior of nothing", weights({"kind": "prior"}), "expected no such array in a prior", "w.safetensors"
+    ),
+    Case("a prior without odds", prior(dense=None), r"dense: expected shape .* found none", "w.safetensors"),
+    Case("a prior with a large probe", prior(probe=np.ones(1000)), "probe: expected shape", "w.safetensors"),
+    Case(
+        "a prior with half of the families",
+        prior(**{"families/mean": np.ones((2, 18, 12))}),
+        "families/cost: expected",
+        "w.safetensors",
+    ),
+    Case("a prior of words", prior(half=np.array(1)), "half: expected finite real numbers", "w.safetensors"),
+    Case(
+        "a prior of infinities", prior(start=np.array(np.inf)), "start: expected finite real", "w.safetensors"
+    ),
+    *(
+        Case(f"an array of {shape}", claimed(shape), UNUSABLE, "w.safetensors")
+        for shape in ([1 << 40], [1 << 62, 4], [1 << 33, 1 << 33])
+    ),
+    Case("an array of halves of halves", claimed([0], "F8_E5M2"), UNUSABLE, "w.safetensors"),
+    Case("a header of a gigabyte", text((1 << 30).to_bytes(8, "little")), UNUSABLE, "w.safetensors"),
+]
+"""Files of trained weights."""
+
+
+def nested_matlab(path: Path) -> None:
+    """A small file with a structure of 65 megabytes; A and B are good."""
+    import scipy.io
+
+    content = {"A": np.eye(2), "B": np.ones((2, 1)), "C": {"a": np.zeros(65 << 17)}}
+    scipy.io.savemat(path, content, do_compression=True)
+
+
+def zipped_lie(path: Path) -> None:
+    """A MATLAB file whose variable says 1 × 1, and unpacks to half a gigabyte."""
+    matlab()(path)
+    pack = zlib.compressobj(1)
+    # a matrix (14) of so many bytes; flags: double; dimensions 1, 1; the name C; values (miDOUBLE, 9)
+    size, words = 1 << 29, lambda *numbers: b"".join(n.to_bytes(4, "little") for n in numbers)
+    head = words(14, size + 56, 6, 8, 6, 0, 5, 8, 1, 1) + words(0x10001, ord("C"), 9, size)
+    packed = (
+        pack.compress(head) + b"".join(pack.compress(bytes(1 << 20)) for _ in range(1 << 9)) + pack.flush()
+    )
+    with path.open("ab") as file:
+        file.write(words(15, len(packed)) + packed)
+
+
+def family(**parameters: object) -> Callable[[Path], object]:
+    """A catalogue's plant with these parameters, as JSON."""
+    return text(json.dumps({"family": "pendulum", "parameters": parameters}))
+
+
+PLANTS += [
+    Case("a structure of 65 MiB", nested_matlab, "unpacks to|expected a full matrix", "plant.mat"),
+    Case("A in a cell", matlab(A=np.array([[1.0, "a"]], object)), "A: expected a full matrix", "plant.mat"),
+    Case("1 × 1 of half a gigabyte", zipped_lie, "it unpacks to 6[45] MiB", "plant.mat"),
+    Case("a structure beside", matlab(notes={"author": "a"}), "", "plant.mat"),
+    Case("33 million lists", text('{"A": [' + "[]," * (1 << 21) + "[]]}"), CANNOT, "plant.json"),
+    Case(
+        "a parameter called name",
+        family(name="cart_pole"),
+        "parameters: expected one of .* but found 'name'",
+        "plant.json",
+    ),
+    Case(
+        "a parameter called self",
+        family(self=1),
+        "parameters: expected one of .* but found 'self'",
+        "plant.json",
+    ),
+    Case("a parameter that is a table", family(length={"a": 1}), "length: expected", "plant.json"),
+    Case("a parameter that is nothing", family(length=None), "length: expected", "plant.json"),
+    Case(
+        "parameters that are a list",
+        text('{"family": "pendulum", "parameters": [1]}'),
+        "parameters by name",
+        "plant.json",
+    ),
+    Case("a family that is a list", text('{"family": ["pendulum"]}'), "family: expected", "plant.json"),
+]
+
+
+def toml(content: str) -> Callable[[Path], object]:
+    """Plants in TOML, of which the first is good."""
+    return text(f"[good_plant]\nA = [[0.0]]\nB = [[1.0]]\n{content}")
+
+
+TABLES = [
+    *(
+        Case(f"toml: {name}", make, "no TOML|there is no such file|expected a file ending in", "p.toml")
+        for name, make in (NO_FILE | NO_JSON).items()
+        if name not in ("nothing", "a list")
+    ),
+    Case("toml: a terabyte", sparse, "no TOML", "p.toml"),
+    Case("toml: lists in lists", toml("[a]\nA = " + "[" * 9999 + "]" * 9999), "nested too deeply", "p.toml"),
+    Case(
+        "toml: tables in tables",
+        toml("[b]\nA = " + "{a=" * 9999 + "1" + "}" * 9999),
+        "nested too deeply",
+        "p.toml",
+    ),
+    Case("toml: a path of tables", toml("[c" + ".c" * 9999 + "]"), r"\[c\]: key", "p.toml"),
+    Case("toml: two megabytes", toml("# " + "a" * (2 << 20)), "at most 1048576 bytes", "p.toml"),
+    Case("toml: a file that is a number", toml("[d]\nfile = 3"), r"\[d\]: file: expected", "p.toml"),
+    Case("toml: no table", text("A = 3"), "expected a table", "p.toml"),
+]
+"""Plants in TOML."""
+
+
+def robot(head: str = "", body: str = "", tail: str = "") -> Callable[[Path], object]:
+    """A lever with a motor, and what else is put into its file."""
+    return text(
+        f'<mujoco>{head}<worldbody>{body}<body><joint name="pivot"/><geom size=".1" pos="1 0 0" mass="2"/></body>'
+        f'</worldbody><actuator><motor name="motor" joint="pivot"/></actuator>{tail}</mujoco>'
+    )
+
+
+LARGE = "asks for|at most 20000 elements|expected a height field|MuJoCo can read"
+ROBOTS = [
+    *(
+        Case(f"robot: {kind}", robot(f'<size nuser_{kind}="{number}"/>'), LARGE, "robot.xml")
+        for kind, number in (("body", 10**8), ("geom", 10**8), ("jnt", 2 * 10**9), ("actuator", 10**8))
+    ),
+    Case("robot: user data", robot('<size nuserdata="1000000000"/>'), LARGE, "robot.xml"),
+    Case("robot: key frames", robot('<size nkey="1000000000"/>'), LARGE, "robot.xml"),
+    Case(
+        "robot: numbers", robot('<custom><numeric name="a" size="1000000000"/></custom>'), LARGE, "robot.xml"
+    ),
+    Case(
+        "robot: a field",
+        robot('<asset><hfield name="h" nrow="50000" ncol="50000" size="1 1 1 1"/></asset>'),
+        LARGE,
+        "robot.xml",
+    ),
+    Case(
+        "robot: a picture",
+        robot('<asset><texture name="t" type="2d" builtin="flat" width="60000" height="60000"/></asset>'),
+        LARGE,
+        "robot.xml",
+    ),
+    Case(
+        "robot: copies",
+        robot(body='<replicate count="10000000" offset="1 0 0"><geom size="1"/></replicate>'),
+        LARGE,
+        "robot.xml",
+    ),
+    Case(
+        "robot: copies of copies",
+        robot(body='<replicate count="999" offset="1 0 0">' * 4 + '<geom size="1"/>' + "</replicate>" * 4),
+        LARGE,
+        "robot.xml",
+    ),
+    Case("robot: a hundred thousand balls", robot(body='<geom size=".1"/>' * 100_000), LARGE, "robot.xml"),
+    Case(
+        "robot: bodies in bodies",
+        robot(body="<body>" * 50 + "</body>" * 50),
+        "",
+        "robot.xml",
+    ),
+    Case(
+        "robot: a billion laughs",
+        text(
+            '<!DOCTYPE m [<!ENTITY a "'
+            + "ha" * 50
+            + '">'
+            + "".join(f'<!ENTITY {b} "{f"&{a};" * 50}">' for a, b in zip("abcdef", "bcdefg"))
+            + "]><mujoco>&g;</mujoco>"
+        ),
+        "robot|MuJoCo can read",
+        "robot.xml",
+    ),
+    *(Case(f"robot: {name}", make, "there is no such file", "robot.xml") for name, make in NO_FILE.items()),
+    Case("robot: a terabyte", sparse, "expected a robot", "robot.xml"),
+]
+"""Robots' files."""
+
+
+def memory(name: str) -> int:
+    """A line of what Linux knows of this process's memory, in bytes; 0 elsewhere."""
+    status = Path("/proc/self/status")
+    found = re.search(rf"{name}:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    return int(found[1]) << 10 if found else 0
+
+
+@contextlib.contextmanager
+def bounded(what: str) -> Iterator[None]:
+    """Fail where reading takes more memory or time of the processor than it may."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # forget the largest size so far
+    before, began = memory("VmRSS"), time.process_time()
+    yield
+    grown, took = memory("VmHWM") - before, time.process_time() - began
+    assert grown <= MOST_MEMORY, f"{what}: takes {grown >> 20} MiB"
+    assert took <= MOST_SECONDS, f"{what}: takes {took:.1f} s"
+
+
 # Reading them ----------------------------------------------------------------------------------------------
 
 
@@ -780,6 +1066,27 @@ def declared(path: Path) -> object:
     return notebooks.read(path).parameters
 
 
+def loaded(path: Path) -> object:
+    """The network or prior of a file."""
+    from lqrlab.learning import weight_files
+
+    return weight_files.read(path)
+
+
+def registered(path: Path) -> object:
+    """The plants of a file that is named to the command line."""
+    from lqrlab import systems
+
+    return systems.register_file(path)
+
+
+def lever(path: Path) -> object:
+    """A robot as a plant."""
+    from lqrlab import robots
+
+    return robots.from_mujoco(path)
+
+
 KINDS = {
     "data set": (data_set, DATA_SETS),
     "checkpoints": (parameters, CHECKPOINTS),
@@ -787,20 +1094,17 @@ KINDS = {
     "log": (log, LOGS),
     "metrics": (rows, METRICS),
     "notebook": (declared, NOTEBOOKS),
+    "weights": (loaded, WEIGHTS),
+    "tables": (registered, TABLES),
+    "robot": (lever, ROBOTS),
 }
 """For each kind what reads it, and the cases."""
+BOUNDED = ("log", "weights", "plant", "tables", "robot")
+"""Kinds of which even the largest is small, so that little memory and time suffice for any."""
 
 
-def memory(which: str) -> float:
-    """Memory of this process that is used (VmRSS), or was at most (VmHWM) [MiB]; 0 where nobody counts it."""
-    status = Path("/proc/self/status")
-    return int(re.search(rf"{which}:\s+(\d+)", status.read_text())[1]) / 1024 if status.exists() else 0.0
-
-
-def met(kind: str, case: Case, place: Path, good: Path | None = None, most: float = np.inf) -> float:
+def met(kind: str, case: Case, place: Path, good: Path | None = None) -> float:
     """Read a hostile thing, in a new folder ``place``; the processor's seconds until it ended as it should.
-
-    At the peak it may take ``most`` MiB of memory.
 
     Raises:
         AssertionError: it did not; says how it ended.
@@ -812,22 +1116,20 @@ def met(kind: str, case: Case, place: Path, good: Path | None = None, most: floa
         shutil.copytree(good, path)
     target = bait(path)
     case.make(path)
-    before, held = contents(place), memory("VmRSS")
-    if held:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    began, clock = time.process_time(), time.monotonic()
-    try:
-        with warnings.catch_warnings(action="error", category=UserWarning):  # an older checkpoint, in words
-            found, words = read(path), ""
-    except (ValueError, OSError, UserWarning) as error:
-        found, words = None, str(error)
+    before, began, clock = contents(place), time.process_time(), time.monotonic()
+    with bounded(f"{kind}, {case.name}") if kind in BOUNDED else contextlib.nullcontext():
+        try:
+            with warnings.catch_warnings(
+                action="error", category=UserWarning
+            ):  # an older checkpoint, in words
+                found, words = read(path), ""
+        except (ValueError, OSError, UserWarning) as error:
+            found, words = None, str(error)
     took = time.process_time() - began
     assert re.search(case.words, words) if case.words else not words, (
         f"{kind}, {case.name}: {words or found!r:.500}"
     )
     assert time.monotonic() - clock < HANGS, f"{kind}, {case.name}: takes too long"
-    peak = memory("VmHWM") - held
-    assert peak < most, f"{kind}, {case.name}: takes {peak:.0f} MiB"
     assert SECRET not in words, f"{kind}, {case.name}: tells what another file holds"
     assert contents(place) == before, f"{kind}, {case.name}: something was written"
     assert target.exists()

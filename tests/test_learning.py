@@ -494,6 +494,11 @@ def test_checkpoints_of_others_are_refused_or_replaced_in_words_and_soon(case, f
     hostile_files.met("checkpoints", case, tmp_path / "place", finished[0] / "checkpoints")
 
 
+@pytest.mark.parametrize("case", hostile_files.WEIGHTS, ids=lambda case: case.name)
+def test_weights_of_others_are_refused_in_words_before_a_model_is_made(case, tmp_path):
+    hostile_files.met("weights", case, tmp_path / "place")
+
+
 @pytest.mark.parametrize("case", hostile_files.METRICS, ids=lambda case: case.name)
 def test_metrics_are_read_or_refused_whatever_they_are(case, tmp_path):
     hostile_files.met("metrics", case, tmp_path / "place")

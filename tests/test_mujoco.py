@@ -2,6 +2,7 @@
 
 import sys
 
+import hostile_files
 import jax
 import mujoco
 import numpy as np
@@ -283,3 +284,8 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "mujoco", None)
     with pytest.raises(ImportError, match=r"pip install 'lqrlab\[robots\]'"):
         robots.from_mujoco("robot.xml")
+
+
+@pytest.mark.parametrize("case", hostile_files.ROBOTS, ids=lambda case: case.name)
+def test_a_small_file_that_asks_for_much_memory_is_refused_in_words(case, tmp_path):
+    hostile_files.met("robot", case, tmp_path / "place")

@@ -359,6 +359,15 @@ def test_importing_lqrlab_imports_no_room():
     assert python(code).splitlines() == ["[]", "lqrlab.workbench True"]
 
 
+def test_the_library_is_imported_without_what_few_of_its_functions_need():
+    """Half a second of statistics, a quarter of checkpoints, pictures and tables; 2 s."""
+    code = (
+        "import importlib, sys, lqrlab\nfor room in lqrlab.LIBRARY: importlib.import_module(f'lqrlab.{room}')\n"
+        "print([name for name in ('scipy.stats', 'orbax', 'pandas', 'matplotlib', 'scipy.io') if name in sys.modules])"
+    )
+    assert python(code) == "[]"
+
+
 def test_the_command_line_starts_without_what_is_heavy():
     code = (
         "import sys; from lqrlab.workbench import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\n"

@@ -152,6 +152,11 @@ def test_files_that_are_no_plants_are_refused_in_words_and_run_nothing(case, tmp
     hostile_files.met("plant", case, tmp_path / "place")
 
 
+@pytest.mark.parametrize("case", hostile_files.TABLES, ids=lambda case: case.name)
+def test_tables_of_plants_of_others_are_refused_in_words(case, tmp_path, catalogue_as_before):
+    hostile_files.met("tables", case, tmp_path / "place")
+
+
 def test_files_that_are_refused(tmp_path):
     with pytest.raises(ValueError, match="there is no such file"):
         systems.load(tmp_path / "none.npz")

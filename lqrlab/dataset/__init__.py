@@ -1,6 +1,6 @@
 """Data sets on disk, optimally controlled trajectories of many plants, and the sources that feed a learner."""
 
-from lqrlab.dataset import card, consistency, sources
+from lqrlab.dataset import card, sources
 from lqrlab.dataset.data_config import DataConfig, fold
 from lqrlab.dataset.generation import generate
 from lqrlab.dataset.random_linear import random_systems
@@ -24,7 +24,6 @@ __all__ = [
     "WindowSet",
     "Windows",
     "card",
-    "consistency",
     "fold",
     "generate",
     "open",

@@ -61,8 +61,8 @@ def record(path: Path, content: Content) -> Record:
         "file": path.name,
         "family": content.attributes.get("family"),
         "bytes": path.stat().st_size,
-        **{group: len(content.arrays[f"{group}/variant"]) for group in _GROUPS},
-        "left_out": left_out(content),
+        **{group: len(content.arrays.get(f"{group}/variant", ())) for group in _GROUPS},
+        "left_out": {reason: content.attributes.get(f"left_out_{reason}") for reason in REASONS},
         "attributes": content.about,
         "arrays": content.headers,
     }
@@ -132,7 +132,7 @@ def _check(manifest: Record, config: DataConfig) -> None:
         odd = sorted({str(name) for name, _ in {*listed} ^ {*planned}})
         raise ValueError(f"the files it lists are not those of its config: {', '.join(odd[:5])}")
     for entry in entries:
-        for why in _wrong(entry, config):
+        for why in faults(entry, config):
             raise ValueError(f"{entry['file']}: {why}")
     expected = of_entries(config, entries) | {
         "config": manifest["config"]
@@ -142,9 +142,11 @@ def _check(manifest: Record, config: DataConfig) -> None:
             raise ValueError(f"{key}: expected {value} as in its files, but found {manifest.get(key)!r:.100}")
 
 
-def _wrong(entry: Record, config: DataConfig) -> Iterator[str]:
-    """Faults of a file's entry, in words."""
-    yield from wrong(entry["arrays"], config)
+def faults(entry: Record, config: DataConfig) -> Iterator[str]:
+    """Ways in which a file's entry is none of the config's data set, in words; one made from a file or one listed."""
+    if odd := list(wrong(entry["arrays"], config)):
+        yield from odd
+        return
     if type(entry["bytes"]) is not int or not 0 <= entry["bytes"] < 2**63:
         yield f"bytes: expected a whole number ≥ 0, but found {entry['bytes']!r:.100}"
     for group in _GROUPS:
@@ -153,22 +155,13 @@ def _wrong(entry: Record, config: DataConfig) -> Iterator[str]:
     checksums = [entry["attributes"], *(header["sha256"] for header in entry["arrays"].values())]
     if not all(isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one) for one in checksums):
         yield "expected a SHA-256 checksum of the attributes and of each array"
-    if not counted(entry["left_out"]):
-        yield f"left_out: expected a count for each reason, but found {entry['left_out']!r:.100}"
-
-
-def left_out(content: Content) -> dict[str, Any]:
-    """Numbers of a file's variants and trajectories that were left out, by the reason."""
-    return {reason: content.attributes.get(f"left_out_{reason}") for reason in REASONS}
-
-
-def counted(numbers: object) -> bool:
-    """True if these are numbers of what was left out, by the reason."""
-    return (
-        isinstance(numbers, dict)
-        and numbers.keys() == REASONS.keys()
-        and all(type(number) is int and number >= 0 for number in numbers.values())
-    )
+    reasons = entry["left_out"]
+    if not (
+        isinstance(reasons, dict)
+        and reasons.keys() == REASONS.keys()
+        and all(type(number) is int and number >= 0 for number in reasons.values())
+    ):
+        yield f"left_out: expected a count for each reason, but found {reasons!r:.100}"
 
 
 def looked_over(folder: Path, entries: Iterable[Record]) -> Iterator[tuple[Path, str]]:

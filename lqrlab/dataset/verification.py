@@ -67,15 +67,12 @@ def examine(
     """
     try:
         content, worst = shards.read(file), None
-        wrong = list(layout.changed(content.headers, listed["arrays"])) if listed else []
-        wrong = wrong or list(layout.wrong(content.headers, config))
-        wrong = wrong or list(_misplaced(content, config, shard)) + list(_miscounted(content, config, shard))
-        if not wrong:
-            entry = manifest.record(file, content)
-            known = listed or entry
-            wrong = [
-                f"{key} is not what the manifest says it is" for key in entry if entry[key] != known[key]
-            ]
+        entry = manifest.record(file, content)
+        known = listed or entry
+        wrong = list(layout.changed(entry["arrays"], known["arrays"])) or list(manifest.faults(entry, config))
+        wrong = wrong or [*_misplaced(content, config, shard), *_miscounted(content, config, shard)]
+        other = (key for key in entry if entry[key] != known[key])
+        wrong = wrong or [f"{key} is not what the manifest says it is" for key in other]
         if not wrong and config.linear and not config.noise:
             with np.errstate(all="ignore"):  # numbers out of any range are found as such
                 worst, wrong = consistency.check(content.arrays, config)
@@ -148,11 +145,7 @@ def _misplaced(content: shards.Content, config: DataConfig, shard: Shard) -> Ite
 
 def _miscounted(content: shards.Content, config: DataConfig, shard: Shard) -> Iterator[str]:
     """Errors in the numbers of a file's variants and trajectories, and in those left out."""
-    left_out = manifest.left_out(content)
-    if not manifest.counted(left_out):
-        yield "does not count what was left out"
-        return
-    no_design, *no_loop = left_out.values()
+    no_design, *no_loop = (content.attributes[f"left_out_{reason}"] for reason in layout.REASONS)
     arrays, rows = content.arrays, len(config.starts)
     number, end = arrays["variants/variant"], shard.first + shard.count
     if len(number) + no_design != shard.count:

@@ -14,8 +14,8 @@ import numpy as np
 from lqrlab.compute import checks
 from lqrlab.compute.files import read_object
 from lqrlab.systems.custom import from_matrices
-from lqrlab.systems.families import check_parameter, family, make
-from lqrlab.systems.plant import Plant
+from lqrlab.systems.families import family, make
+from lqrlab.systems.plant import Plant, parameter_fields
 
 Contents = dict[str, Any]
 _CONTAINERS = ("struct", "cell", "object", "function", "opaque", "sparse")
@@ -105,9 +105,10 @@ def _of_family(file: Path, content: Contents) -> Plant:
     if not isinstance(parameters, dict):
         raise ValueError(f"{file}: expected parameters by name, but found {parameters!r}")
     try:
-        cls = family(content["family"])
-        given = {key: check_parameter(cls, key, value) for key, value in parameters.items()}
-        return make(cls.name, **given)
+        cls = family(checks.text("family", content["family"]))
+        for key in parameters:  # one called "name" is no argument of make
+            checks.choice("parameters", key, parameter_fields(cls))
+        return make(cls.name, **{key: checks.real(key, value) for key, value in parameters.items()})
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 

@@ -100,7 +100,8 @@ def _read(file: Path) -> None:
             for key in table:
                 checks.choice("key", key, _KEYS)
             given: dict[str, Any] = {"A": [], "B": []} | table
-            if source := given.pop("file", None):
+            if (source := given.pop("file", None)) is not None:
+                checks.instance("file", source, str, "a file's name")
                 plant = load(file.parent / source, **{key: v for key, v in given.items() if key not in "AB"})
             else:
                 plant = from_matrices(**given)

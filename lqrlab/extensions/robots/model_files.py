@@ -85,7 +85,7 @@ def read(
 
 
 def _check_elements(file: Path) -> None:
-    """Refuse a file of more elements than a robot has, those counted that it asks MuJoCo to repeat."""
+    """Refuse a file of more elements than a robot has, those counted that it asks MuJoCo to repeat, before it does."""
     above, found = [1.0], 0.0
 
     def begin(name: str, attributes: dict[str, str]) -> None:
@@ -95,6 +95,11 @@ def _check_elements(file: Path) -> None:
             times = math.prod(map(float, attributes.get("count", "1").split()))
         above.append(above[-1] * max(1.0, times))
         found += above[-1]
+        sides = attributes.get("nrow", ""), attributes.get("ncol", "")
+        if all(side.isdecimal() for side in sides) and int(sides[0]) * int(sides[1]) > _MOST_NUMBERS:
+            raise ValueError(
+                f"{file}: expected a height field of at most {_MOST_NUMBERS} numbers, but found more"
+            )
         if found > _MOST_ELEMENTS:
             raise ValueError(
                 f"{file}: expected a robot of at most {_MOST_ELEMENTS} elements, but it has more"
@@ -108,9 +113,9 @@ def _check_elements(file: Path) -> None:
 
 
 def _check_sizes(spec: Any) -> None:
-    """Refuse a model whose few words ask for much memory: user data, images, height fields, tables of numbers."""
-    listed = (spec.bodies, spec.joints, spec.geoms, spec.sites)
-    listed += (spec.cameras, spec.tendons, spec.actuators, spec.sensors)
+    """Refuse a model whose few words ask for much memory, before it is compiled: user data, images, numbers."""
+    listed = [spec.bodies, spec.joints, spec.geoms, spec.sites]
+    listed += [spec.cameras, spec.tendons, spec.actuators, spec.sensors]
     kinds = ("body", "jnt", "geom", "site", "cam", "tendon", "actuator", "sensor")
     asked = {
         f"<size nuser_{kind}>": getattr(spec, f"nuser_{kind}") * len(of) for kind, of in zip(kinds, listed)
@@ -118,7 +123,6 @@ def _check_sizes(spec: Any) -> None:
     asked |= {f"<size {name}>": getattr(spec, name) for name in ("nuserdata", "njmax", "nconmax", "nstack")}
     asked |= {"<size nkey>": spec.nkey * (len(spec.joints) + len(spec.bodies))}
     asked |= {f"<numeric {one.name}>": one.size for one in spec.numerics}
-    asked |= {f"<hfield {one.name}>": one.nrow * one.ncol for one in spec.hfields}
     asked |= {f"<texture {one.name}>": one.width * one.height for one in spec.textures}
     for what, number in asked.items():
         if number > _MOST_NUMBERS:
@@ -138,7 +142,7 @@ def _told(file: str) -> Iterator[None]:
     """MuJoCo's complaint of a file in one line, with the way out where its words name none."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         words = " ".join(str(error).split())
         ways = [f"; {way}" for known, way in _WAYS.items() if known in words]
         raise ValueError(f"{file}: is no robot that MuJoCo can read: {words}{''.join(ways)}") from error
