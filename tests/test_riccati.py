@@ -14,6 +14,7 @@ from scipy_oracle import gain, relative, van_loan
 from lqrlab import control
 from lqrlab.compute import quick_jit
 from lqrlab.compute.linalg import batch_last
+from lqrlab.compute.linalg.double_double import Pair
 from lqrlab.compute.threads import on_all_cores
 from lqrlab.control.riccati import doubling, equations, matrix_sign, on_host
 
@@ -203,21 +204,14 @@ def test_plants_that_their_input_hardly_moves_have_their_gains_inside_a_trace_to
             assert np.abs(sum(terms)).max() < 1e-8 * max(np.abs(term).max() for term in terms)
 
 
-def test_the_gain_of_least_energy_of_nearly_equal_modes_is_the_inverse_of_a_cauchy_matrix():
-    """With Q = 0 the inverse of P solves A Y + Y Aᵀ = BBᵀ, so Y[i, j] = 1 / (a[i] + a[j])."""
-    a = [Fraction(1), Fraction(1) + Fraction(1, 2**13)]
-
-    def entry(i, j):
-        up = np.prod([(a[j] + a[k]) * (a[k] + a[i]) for k in range(2)])
-        down = np.prod([a[j] - a[k] for k in range(2) if k != j] + [a[i] - a[k] for k in range(2) if k != i])
-        return float(up / ((a[j] + a[i]) * down))
-
-    P = np.array([[entry(i, j) for j in range(2)] for i in range(2)])
-    problem = np.diag(np.array(a, float)), np.ones((2, 1)), np.zeros((2, 2)), np.eye(1)
-    assert np.abs(P).max() > 1e8
-    for found in (control.lqr(*problem), jax.jit(control.lqr)(*problem)):
-        assert relative(found.P, P) < 1e-5
-        assert relative(found.K, P.sum(0)[None]) < 1e-5
+def test_pairs_of_numbers_have_twice_the_digits_in_a_program_too():
+    rng = np.random.default_rng(0)
+    a, b, c = rng.normal(size=(3, 4, 4, 2))
+    found = jax.jit(lambda a, b, c: Pair.of(a).times(Pair.of(b)).plus(Pair.of(c)).times(Pair.of(b)))(a, b, c)
+    for i in range(2):
+        A, B, C = (exactly(x[..., i]) for x in (a, b, c))
+        wrong = exactly(found.high[..., i]) + exactly(found.low[..., i]) - (A @ B + C) @ B
+        assert np.abs(wrong).max() < 1e-29
 
 
 def test_where_there_is_no_optimum_nothing_is_called_uncertified():
