@@ -1,5 +1,6 @@
 """The Riccati solvers where it is hard: textbook cases, bad scaling, slow loops, large batches."""
 
+from fractions import Fraction
 from functools import partial
 from unittest import mock
 
@@ -13,6 +14,7 @@ from scipy_oracle import gain, relative, van_loan
 from lqrlab import control
 from lqrlab.compute import quick_jit
 from lqrlab.compute.linalg import batch_last
+from lqrlab.compute.linalg.double_double import Pair
 from lqrlab.compute.threads import on_all_cores
 from lqrlab.control.riccati import doubling, equations, matrix_sign, on_host
 
@@ -176,13 +178,53 @@ def test_a_singular_input_weight_has_scipys_answer():
         assert relative(control.dare(A, B, Q, R, N), scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)) < 1e-8
 
 
-@pytest.mark.parametrize(("continuous", "member"), [(True, 5085), (False, 3164)])
-def test_a_plant_that_its_input_hardly_moves_is_refused_in_words(continuous, member):
-    # of 10,000 random problems the one whose P, 1e11, has not the digits of a gain in double precision
-    rng = np.random.default_rng(2)
-    A, B = (rng.normal(size=(10000, 4, k))[member] for k in (4, 1))
+def exactly(a):
+    """A matrix of fractions, for products without rounding."""
+    return np.vectorize(Fraction, otypes=[object])(np.asarray(a, float))
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_plants_that_their_input_hardly_moves_have_their_gains_inside_a_trace_too(continuous):
+    # those of 10,000 random problems whose P is some 1e10
+    rng, design = np.random.default_rng(2), control.lqr if continuous else control.dlqr
+    A, B = (rng.normal(size=(10000, 4, k)) for k in (4, 1))
+    rows = np.array([5085, 3164, 0, 1])
+    A, B, Q, R = A[rows], B[rows], np.eye(4), np.eye(1)
+    inside, outside, one = jax.jit(design)(A, B, Q, R), design(A, B, Q, R), design(A[0], B[0], Q, R)
+    assert np.abs(inside.P).max() > 1e10
+    for found in (inside, outside, jax.tree.map(lambda a: a[None], one)):
+        assert found.stabilizing.all()
+        for a, b, P, K in zip(A, B, np.asarray(found.P), np.asarray(found.K)):
+            poles = np.linalg.eigvals(a - b @ K)
+            assert (poles.real.max() if continuous else np.abs(poles).max() - 1) < 0
+            a, b, P = exactly(a), exactly(b), exactly(P)
+            PA, M = P @ a, P @ b if continuous else a.T @ P @ b
+            terms = [*((PA, PA.T) if continuous else (a.T @ PA, -P)), exactly(Q)]
+            terms += [-M @ M.T / (1 if continuous else (1 + b.T @ P @ b)[0, 0])]
+            assert np.abs(sum(terms)).max() < 1e-8 * max(np.abs(term).max() for term in terms)
+
+
+def test_pairs_of_numbers_have_twice_the_digits_in_a_program_too():
+    rng = np.random.default_rng(0)
+    a, b, c = rng.normal(size=(3, 4, 4, 2))
+    found = jax.jit(lambda a, b, c: Pair.of(a).times(Pair.of(b)).plus(Pair.of(c)).times(Pair.of(b)))(a, b, c)
+    for i in range(2):
+        A, B, C = (exactly(x[..., i]) for x in (a, b, c))
+        wrong = exactly(found.high[..., i]) + exactly(found.low[..., i]) - (A @ B + C) @ B
+        assert np.abs(wrong).max() < 1e-29
+
+
+def test_where_there_is_no_optimum_nothing_is_called_uncertified():
+    A = np.stack([np.diag([1.0, 2.0])] * 3)
+    B = np.stack([np.array([[1.0], [0.0]]), np.ones((2, 1)), np.ones((2, 1))])
+    Q = np.stack([np.eye(2), np.diag([1.0, -3.0]), np.eye(2)])  # the second has no lower bound
+    for design in (control.lqr, jax.jit(control.lqr)):
+        found = design(A, B, Q, np.eye(1))
+        assert found.stabilizing.tolist() == [False, False, True]
+        assert not found.uncertified.any()
+        assert np.isinf(found.residual).tolist() == [True, False, False]
     with pytest.raises(ValueError, match="the problem is close to one that has none, or badly scaled"):
-        (control.lqr if continuous else control.dlqr)(A, B, np.eye(4), np.eye(1))
+        control.lqr(np.diag([1.0, 1.0 + 1e-6]), np.ones((2, 1)), np.eye(2), np.eye(1))
 
 
 @pytest.mark.parametrize("continuous", [True, False])
@@ -224,6 +266,7 @@ def test_a_design_whose_equation_holds_to_six_digits_only_is_not_given(monkeypat
     )
     for result in (control.dlqr(A, B, Q, R), control.lqr(A, B, Q, R), control.lqrd(A, B, Q, R, 0.1)):
         assert result.stabilizing.tolist() == [True, False]
+        assert result.uncertified.tolist() == [False, True]
         assert np.isfinite(result.K[0]).all()
         assert np.isnan(result.K[1]).all()
         assert np.isnan(result.P[1]).all()

@@ -74,7 +74,7 @@ def _flow(A: Array, B: Array, dt: Array, W: Array | None, rolled: bool) -> tuple
     still = jnp.concatenate([eye(n, A), jnp.zeros((n, m, 1), A.dtype)], axis=1)
     flow = jnp.broadcast_to(still, M.shape)
     flow, _, total, _ = jax.lax.fori_loop(1, _TERMS + 1, series, (flow, M * h, start, start))
-    last = _SQUARINGS if rolled else jnp.max(squarings).astype(int)
+    last = _SQUARINGS if rolled else jnp.max(squarings, initial=0).astype(int)
     return jax.lax.fori_loop(0, last, double, (flow, total))
 
 

@@ -3,7 +3,7 @@
 import functools
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,6 +18,9 @@ FEW = 64
 """Problems, at most, that are worked out on the host outside a trace: in less time than a program is compiled in."""
 
 
+_DOUBLE = np.dtype(np.float64)
+
+
 def few(lead: tuple[int, ...]) -> bool:
     """True if a batch with these leading axes has so few members."""
     return 0 < math.prod(lead) <= FEW
@@ -30,6 +33,8 @@ def as_jax(a: Any) -> Array:
 
 def floating(*arrays: Array | np.ndarray) -> np.dtype:
     """The floating type to compute in: that of the arrays, or JAX's default where all are whole numbers."""
+    if {a.dtype for a in arrays} == {_DOUBLE} and jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        return _DOUBLE  # as JAX would find out, slowly
     with jax.numpy_dtype_promotion("standard"):  # here mixed types become one: nothing after it promotes
         dtype = jnp.result_type(*arrays)
         return jnp.result_type(dtype, jnp.float32 if jnp.issubdtype(dtype, jnp.inexact) else float)
@@ -111,6 +116,7 @@ def arguments(
     weights: bool = True,
     certified: bool = False,
     singular_R: bool = False,
+    on_host: bool = False,
 ) -> tuple[Array, Array, Array, Array, Array]:
     """The five matrices of a design as arrays of one floating type, checked; N defaults to zero.
 
@@ -120,6 +126,7 @@ def arguments(
         certified: the answer will have a certificate, so a weight of a single problem that is indefinite by the
             rounding of a printed table is taken, with a warning; of a batch, see :func:`nearly_bounded_below`.
         singular_R: likewise an R that is singular: in discrete time R + BᵀPB > 0 is enough.
+        on_host: leave NumPy's arrays where they are: to put one on a device takes as long as a doubling.
 
     Raises:
         ValueError: a wrong shape (always); outside a trace also a number that is not finite, an asymmetric
@@ -132,7 +139,8 @@ def arguments(
         arrays["R"] = arrays["R"].reshape(1, 1)
     # a number of Python's takes the type of the arrays, as it does in JAX and NumPy
     dtype = floating(*(a for name, a in arrays.items() if type(given[name]) not in (int, float)))
-    arrays = {name: as_jax(a.astype(dtype)) for name, a in arrays.items()}
+    put: Callable[[Any], Any] = (lambda a: a) if on_host else as_jax
+    arrays = {name: put(a.astype(dtype)) for name, a in arrays.items()}
     if dtype == jnp.float32:
         _warn_of_float32()
     shapes(arrays, _DESIGN)
@@ -147,7 +155,7 @@ def arguments(
             _symmetric(name, single[name])
         if weights:
             _bounded_below(single["Q"], single["R"], single.get("N"), certified, singular_R)
-    cross = arrays["N"] if "N" in arrays else as_jax(np.zeros((n, m), dtype))
+    cross = arrays["N"] if "N" in arrays else put(np.zeros((n, m), dtype))
     return arrays["A"], arrays["B"], arrays["Q"], arrays["R"], cross
 
 
@@ -327,9 +335,15 @@ def host_sample_time(function: str, dt: object) -> float | None:
     return None if step is None else number("dt", step.item(), "a sample time above 0 s", above=0)
 
 
-def sample_time(dt: ArrayLike, dtype: np.dtype, *matrices: Array | np.ndarray) -> Array:
-    """dt [s] as an array; a ``ValueError`` if it is not above 0, or does not go with the axes of batched matrices."""
-    step = as_jax(real("dt", dt).astype(dtype))
+def sample_time(
+    dt: ArrayLike, dtype: np.dtype, *matrices: Array | np.ndarray, on_host: bool = False
+) -> Array:
+    """dt [s] as an array; a ``ValueError`` if it is not above 0, or does not go with the axes of batched matrices.
+
+    With ``on_host`` one of NumPy's stays so.
+    """
+    step: Any = real("dt", dt).astype(dtype)
+    step = step if on_host else as_jax(step)
     if not traced(step) and not (step.size and np.all(np.isfinite(step) & (np.asarray(step) > 0))):
         raise ValueError(f"dt: expected a sample time above 0 s, but found {dt}")
     try:

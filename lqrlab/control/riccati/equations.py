@@ -22,6 +22,7 @@ from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.threads import on_all_cores
 from lqrlab.control import discretization, matrix_checks
 from lqrlab.control.lyapunov import solve_lyapunov
+from lqrlab.control.matrix_checks import as_jax
 from lqrlab.control.riccati import on_host
 from lqrlab.control.riccati.doubling import Solution, by_doubling
 from lqrlab.control.riccati.matrix_sign import by_sign_function
@@ -117,7 +118,7 @@ def _concrete(args: tuple[Array, ...], *, continuous: bool) -> Solution:
         found, error = on_host.solved(problems, continuous=continuous, enough=enough)
         _refine(problems, found, error, continuous=continuous)
         return Solution(*(a.reshape((*lead, *a.shape[1:])).astype(dtype) for a in found))
-    doubling = _SAMPLED_DOUBLING if sampling else _DOUBLING[continuous]
+    doubling, args = _SAMPLED_DOUBLING if sampling else _DOUBLING[continuous], tuple(map(as_jax, args))
     answer, error = on_all_cores(doubling, *zip(args, _CORES))
     failed = np.flatnonzero(~(np.asarray(error) <= enough))
     if not len(failed):
@@ -130,7 +131,7 @@ def _concrete(args: tuple[Array, ...], *, continuous: bool) -> Solution:
     _refine(problems, some, error, continuous=continuous)
     for old, new in zip(whole, some):
         old[failed] = new
-    return Solution(*(matrix_checks.as_jax(a.reshape((*lead, *a.shape[1:]))) for a in whole))
+    return Solution(*(as_jax(a.reshape((*lead, *a.shape[1:]))) for a in whole))
 
 
 def _refine(
@@ -150,11 +151,12 @@ def _refine(
 
 def _gathered(args: tuple[Array, ...], lead: tuple[int, ...], members: np.ndarray) -> tuple[np.ndarray, ...]:
     """A, B, Q, R, N of some members of a batch, one after another; by NumPy, for which no gather is compiled."""
-    at = np.unravel_index(members, lead or (1,))
-    chosen = (
-        np.broadcast_to(np.asarray(a), (lead or (1,)) + a.shape[a.ndim - core :])[at]
-        for a, core in zip(args, _CORES)
-    )
+    if not lead:
+        chosen: Any = (np.asarray(a)[None] for a in args)
+    else:
+        at = np.unravel_index(members, lead)
+        shapes = (lead + a.shape[a.ndim - core :] for a, core in zip(args, _CORES))
+        chosen = (np.broadcast_to(np.asarray(a), shape)[at] for a, shape in zip(args, shapes))
     problems: Any = tuple(a.astype(float) for a in chosen)
     return problems if len(problems) == 5 else tuple(discretization.sampled_on_host(*problems))  # type: ignore[arg-type]
 
@@ -176,7 +178,7 @@ def _stabilizing(args: tuple[Array, ...], *, continuous: bool) -> Array:
     with jax.debug_nans(False):  # NaN is the answer where there is none
         found = solution(args, continuous=continuous)
         if isinstance(found.P, np.ndarray):
-            return matrix_checks.as_jax(np.where(certain(found)[..., None, None], found.P, np.nan))
+            return as_jax(np.where(certain(found)[..., None, None], found.P, np.nan))
         return _certified(found)
 
 

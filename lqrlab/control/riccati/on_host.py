@@ -15,6 +15,7 @@ from jaxtyping import Float
 from lqrlab.control.riccati.doubling import Solution
 
 _DOUBLINGS, _SQUARINGS, _SIGN_STEPS, _BALANCING, _NEWTON = 14, 48, 60, 24, 20
+_EXACT = 1e-14  # relative residual that no Newton step makes smaller
 _ADDED = 1e-8  # to a singular R, relative to what its inputs cost otherwise
 
 Matrices = Float[np.ndarray, "batch _ _"]
@@ -107,7 +108,7 @@ class Equations(NamedTuple):
         """The best answer on the way of Newton steps from P by Kleinman (continuous) or Hewer (discrete)."""
         best, error = self.answered(P)
         for k in range(_NEWTON):
-            moving = np.flatnonzero((error < np.inf) & ((error > enough) if k else True))
+            moving = np.flatnonzero((error < np.inf) & (error > (enough if k else _EXACT)))
             if not len(moving):
                 break
             some = self.taken(moving)

@@ -63,7 +63,7 @@ def source(
         checks.whole(name, value)
     checks.whole("process_count", process_count)
     part = (checks.whole("process_index", process_index, 0, process_count - 1), process_count)
-    spec = BatchSpec(split=split, window=window, batch_size=batch_size, seed=seed, device=device, part=part)  # type: ignore[arg-type]
+    spec = BatchSpec(split=split, window=window, batch_size=batch_size, seed=seed, device=device, part=part)
     if kind == "simulated":
         return simulated_source(data, spec, loops=loops)
     if isinstance(data, DataConfig):
