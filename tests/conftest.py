@@ -60,7 +60,8 @@ def room() -> float:
 ROOM = room()
 
 
-LONGEST = ("notebooks", "learning", "learning_loops", "dataset_generation", "docs", "browser")
+LONGEST = ("notebooks", "learning", "identification", "problem", "learning_loops", "dataset_generation")
+LONGEST += ("docs", "browser")
 """Files that take longest, which begin first: the workers then end together."""
 
 

@@ -504,7 +504,8 @@ def test_torn_and_foreign_state_files_are_refused(tmp_path, pendulum, cart):
 
 
 # the adapter is the same for all; LQRLAB_FAMILIES=all asks for all of them
-SAMPLE = ("cart_pole", "dc_motor", "omnidirectional_robot", "cable_robot", "coupled_tanks", "quadrotor")
+MORE = ("dc_motor", "omnidirectional_robot", "cable_robot", "coupled_tanks")
+SAMPLE = ("cart_pole", "quadrotor", *(pytest.param(name, marks=pytest.mark.matrix) for name in MORE))
 FAMILIES = ids.FAMILIES if os.environ.get("LQRLAB_FAMILIES") == "all" else SAMPLE
 
 
