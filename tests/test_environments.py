@@ -598,7 +598,8 @@ def test_a_state_from_which_no_episode_goes_on_is_not_saved(tmp_path):
 
 
 # the adapter is the same for all; LQRLAB_FAMILIES=all asks for all of them
-SAMPLE = ("cart_pole", "dc_motor", "omnidirectional_robot", "cable_robot", "coupled_tanks", "quadrotor")
+MORE = ("dc_motor", "omnidirectional_robot", "cable_robot", "coupled_tanks")
+SAMPLE = ("cart_pole", "quadrotor", *(pytest.param(name, marks=pytest.mark.matrix) for name in MORE))
 FAMILIES = ids.FAMILIES if os.environ.get("LQRLAB_FAMILIES") == "all" else SAMPLE
 
 
