@@ -219,10 +219,15 @@ def test_rows_of_a_csv_with_more_values_than_headings_are_refused_unless_those_a
 
 def test_headings_of_a_table_with_blanks_may_have_units(tmp_path):
     path = tmp_path / "a.txt"
-    path.write_text("t force [N]  angle (deg)\n" + "".join(f"{t / 10} {t} {180 * t}\n" for t in range(5)))
-    log = identification.read(path, ["force"], ["angle"])
-    assert [(s.name, s.unit) for s in (*log.inputs, *log.outputs)] == [("force", "N"), ("angle", "rad")]
-    assert np.allclose(log.ys[:, 0], np.pi * log.us[:, 0])
+    rows = "".join(f"{t / 10} {t} {180 * t}\n" for t in range(5))
+    for mark in ("", "# ", "%"):
+        path.write_text(f"{mark}t force [N]  angle (deg)\n{rows}")
+        log = identification.read(path, ["force"], ["angle"])
+        assert [(s.name, s.unit) for s in (*log.inputs, *log.outputs)] == [("force", "N"), ("angle", "rad")]
+        assert np.allclose(log.ys[:, 0], np.pi * log.us[:, 0])
+    path.write_text(f"t force angle speed\n{rows}")
+    with pytest.raises(ValueError, match="a value for each of 4 headings, but found 3"):
+        identification.read(path, ["force"], ["angle"])
 
 
 @pytest.mark.parametrize("slow", [30, 70])
