@@ -863,7 +863,16 @@ def test_the_command_writes_a_plant_that_other_commands_read(tmp_path, monkeypat
     t = log.dt * np.arange(len(log))
     columns = {"t": t, "force": log.us[:, 0], "position": 1000 * log.ys[:, 0], "velocity": log.ys[:, 1]}
     pd.DataFrame(columns).to_csv(tmp_path / "log.csv", index=False)
-    signals = ["--input", "force", "--output", "position,velocity", "--unit", "position=mm"]
+    signals = [
+        "--input",
+        "force",
+        "--output",
+        "position,velocity",
+        "--unit",
+        "position=mm",
+        "--unit",
+        "force=N",
+    ]
     call = ["identify", str(tmp_path / "log.csv"), *signals]
     done = CliRunner().invoke(
         main, [*call, "--plant", "mass_spring_damper", "-o", str(tmp_path / "plant.json")]
@@ -877,7 +886,9 @@ def test_the_command_writes_a_plant_that_other_commands_read(tmp_path, monkeypat
     done = CliRunner().invoke(main, [*call, "--order", "2", "-o", str(tmp_path / "linear.json"), "--json"])
     assert done.exit_code == 0, done.output
     assert min(json.loads(done.output)["fit on the held-out part [%]"].values()) > 90
-    assert systems.load(tmp_path / "linear.json").n == 2
+    linear = systems.load(tmp_path / "linear.json")
+    assert linear.n == 2
+    assert (linear.inputs[0].name, linear.inputs[0].unit) == ("force", "N")
     monkeypatch.setattr(systems.families, "FAMILIES", dict(systems.families.FAMILIES))
     monkeypatch.setenv("LQRLAB_PLANTS", "")  # as everywhere where a family goes
     shown = CliRunner().invoke(main, ["systems", "plant", "--json", "--plants", str(tmp_path / "plant.json")])
