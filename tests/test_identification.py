@@ -219,10 +219,15 @@ def test_rows_of_a_csv_with_more_values_than_headings_are_refused_unless_those_a
 
 def test_headings_of_a_table_with_blanks_may_have_units(tmp_path):
     path = tmp_path / "a.txt"
-    path.write_text("t force [N]  angle (deg)\n" + "".join(f"{t / 10} {t} {180 * t}\n" for t in range(5)))
-    log = identification.read(path, ["force"], ["angle"])
-    assert [(s.name, s.unit) for s in (*log.inputs, *log.outputs)] == [("force", "N"), ("angle", "rad")]
-    assert np.allclose(log.ys[:, 0], np.pi * log.us[:, 0])
+    rows = "".join(f"{t / 10} {t} {180 * t}\n" for t in range(5))
+    for mark in ("", "# ", "%"):
+        path.write_text(f"{mark}t force [N]  angle (deg)\n{rows}")
+        log = identification.read(path, ["force"], ["angle"])
+        assert [(s.name, s.unit) for s in (*log.inputs, *log.outputs)] == [("force", "N"), ("angle", "rad")]
+        assert np.allclose(log.ys[:, 0], np.pi * log.us[:, 0])
+    path.write_text(f"t force angle speed\n{rows}")
+    with pytest.raises(ValueError, match="a value for each of 4 headings, but found 3"):
+        identification.read(path, ["force"], ["angle"])
 
 
 @pytest.mark.parametrize("slow", [30, 70])
@@ -858,7 +863,16 @@ def test_the_command_writes_a_plant_that_other_commands_read(tmp_path, monkeypat
     t = log.dt * np.arange(len(log))
     columns = {"t": t, "force": log.us[:, 0], "position": 1000 * log.ys[:, 0], "velocity": log.ys[:, 1]}
     pd.DataFrame(columns).to_csv(tmp_path / "log.csv", index=False)
-    signals = ["--input", "force", "--output", "position,velocity", "--unit", "position=mm"]
+    signals = [
+        "--input",
+        "force",
+        "--output",
+        "position,velocity",
+        "--unit",
+        "position=mm",
+        "--unit",
+        "force=N",
+    ]
     call = ["identify", str(tmp_path / "log.csv"), *signals]
     done = CliRunner().invoke(
         main, [*call, "--plant", "mass_spring_damper", "-o", str(tmp_path / "plant.json")]
@@ -872,7 +886,9 @@ def test_the_command_writes_a_plant_that_other_commands_read(tmp_path, monkeypat
     done = CliRunner().invoke(main, [*call, "--order", "2", "-o", str(tmp_path / "linear.json"), "--json"])
     assert done.exit_code == 0, done.output
     assert min(json.loads(done.output)["fit on the held-out part [%]"].values()) > 90
-    assert systems.load(tmp_path / "linear.json").n == 2
+    linear = systems.load(tmp_path / "linear.json")
+    assert linear.n == 2
+    assert (linear.inputs[0].name, linear.inputs[0].unit) == ("force", "N")
     monkeypatch.setattr(systems.families, "FAMILIES", dict(systems.families.FAMILIES))
     monkeypatch.setenv("LQRLAB_PLANTS", "")  # as everywhere where a family goes
     shown = CliRunner().invoke(main, ["systems", "plant", "--json", "--plants", str(tmp_path / "plant.json")])

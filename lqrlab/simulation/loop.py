@@ -134,7 +134,7 @@ def rollout(
         key: random key; needed if any of the three noises is not zero.
         limits, noise, sensor_noise, excitation, substeps: see :meth:`Problem.of`.
         keep: which of ``xs``, ``us``, ``costs`` and the policy's ``memory`` are wanted; what is not kept need not be
-            written.
+            written. With noisy sensors, states come with ``seen``.
 
     Returns:
         :class:`Trajectory`, in x0's floating type. A loop that diverges carries inf or NaN.

@@ -100,4 +100,6 @@ def _linear(model: "LinearModel") -> dict[str, Any]:
     """The file's content, as systems.load reads it."""
     plant = model.plant()
     content = {name: getattr(plant, name).tolist() for name in ("A", "B", "C", "Q", "R")}
+    for kind in ("states", "inputs"):
+        content[kind] = [f"{s.name} [{s.unit}]" for s in getattr(plant, kind)]
     return {**content, "dt": model.dt, "K": model.K.tolist(), "noise": model.noise.tolist()}

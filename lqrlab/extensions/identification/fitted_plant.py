@@ -41,10 +41,10 @@ class FittedPlant:
     """
 
     plant: Plant
-    names: tuple[str, ...]
     values: Float[np.ndarray, " k"]
     z: Float[np.ndarray, " k"]
     information: Float[np.ndarray, "k k"]
+    names: tuple[str, ...]
     noise: Float[np.ndarray, " p"]
     offsets: Float[np.ndarray, " p"]
     x0: Float[np.ndarray, "S n"]

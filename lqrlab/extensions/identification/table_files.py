@@ -126,7 +126,7 @@ def _csv(path: Path) -> pd.DataFrame:
     if max(len(head), len(second)) >= _LONGEST_LINE:
         raise ValueError(f"{path}: expected rows of numbers, but found one of more than 1 MiB")
     separator = next((s for s in (";", "\t", ",") if s in head and path.suffix.lower() == ".csv"), r"\s+")
-    words, values = _split(head, separator), _split(second, separator)
+    words, values = _split(head.lstrip("#%"), separator), _split(second, separator)
     headed = not all(is_number(w) for w in words)
     columns = max(len(words), len(values))
     _require_few(path, columns)
@@ -136,10 +136,19 @@ def _csv(path: Path) -> pd.DataFrame:
     names: list[Any] = [word or f"column {i + 1}" for i, word in enumerate(words)] if headed else []
     names += range(columns - len(names))
     frame = pd.read_csv(
-        path, sep=separator, header=0 if headed else None, names=names, index_col=False, skipinitialspace=True
+        path,
+        sep=separator,
+        header=None,
+        skiprows=int(headed),
+        names=names,
+        index_col=False,
+        skipinitialspace=True,
     )
     beyond = [name for name in names if headed and not isinstance(name, str)]
-    if frame[beyond].notna().any(axis=None):  # what ends with separators has nothing there
+    lacking = separator == r"\s+" and len(values) < len(words)  # blanks hold no place
+    if headed and (
+        lacking or frame[beyond].notna().any(axis=None)
+    ):  # what ends with separators has nothing there
         raise ValueError(
             f"{path}: expected a value for each of {len(words)} headings, but found {len(values)}"
         )
