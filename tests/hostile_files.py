@@ -283,6 +283,20 @@ def as_manifest(number: str) -> Callable[[Path], None]:
     return make
 
 
+def of_rows(number: float) -> Callable[[Path], None]:
+    """A manifest that agrees with itself on a number of variants that none is."""
+
+    def change(manifest: dict) -> None:
+        entry = manifest["shards"][0]
+        manifest["variants"] += number - entry["variants"]
+        entry["variants"] = number
+        for name, array in entry["arrays"].items():
+            if name.startswith("variants/"):
+                array["shape"][0] = number
+
+    return changed(change)
+
+
 MANIFESTS = [
     *(Case(f"manifest: {name}", part(make, "manifest.json"), "is no manifest") for name, make in NO_JSON.items()),
     *(Case(f"manifest: {name}", part(make, "manifest.json"), "has no manifest") for name, make in NO_FILE.items()),
@@ -297,6 +311,10 @@ MANIFESTS = [
     Case("a file above", changed(lambda m: m["shards"][0].update(file="../../etc/passwd")), "is no manifest"),
     Case("a file from the root", changed(lambda m: m["shards"][0].update(file="/etc/passwd")), "is no manifest"),
     Case("a name with a zero", changed(lambda m: m["shards"][0].update(file="a\0.h5")), "is no manifest"),
+    *(
+        Case(f"{number} variants, and arrays of as many", of_rows(number), "is no manifest")
+        for number in (-1, True, 4.0, 10**30)
+    ),
     Case("no files", changed(lambda m: m.pop("shards")), "is no manifest"),
     Case("fewer files", changed(lambda m: m["shards"].pop()), "is no manifest"),
     Case("another format", changed(lambda m: m.update(format="lqrlab data set 99")), "is no manifest"),

@@ -134,11 +134,9 @@ def _check(manifest: Record, config: DataConfig) -> None:
     for entry in entries:
         for why in faults(entry, config):
             raise ValueError(f"{entry['file']}: {why}")
-    expected = of_entries(config, entries) | {
-        "config": manifest["config"]
-    }  # an older version wrote fewer settings
-    for key, value in expected.items():
-        if manifest.get(key) != value:
+    for key, value in of_entries(config, entries).items():
+        # an older version wrote fewer settings into the config
+        if key != "config" and manifest.get(key) != value:
             raise ValueError(f"{key}: expected {value} as in its files, but found {manifest.get(key)!r:.100}")
 
 
@@ -147,8 +145,9 @@ def faults(entry: Record, config: DataConfig) -> Iterator[str]:
     if odd := list(wrong(entry["arrays"], config)):
         yield from odd
         return
-    if type(entry["bytes"]) is not int or not 0 <= entry["bytes"] < 2**63:
-        yield f"bytes: expected a whole number ≥ 0, but found {entry['bytes']!r:.100}"
+    for key in ("bytes", *_GROUPS):
+        if type(entry[key]) is not int or not 0 <= entry[key] < 2**63:
+            yield f"{key}: expected a whole number ≥ 0, but found {entry[key]!r:.100}"
     for group in _GROUPS:
         if [entry[group]] != entry["arrays"][f"{group}/variant"]["shape"]:
             yield f"{group} is {entry[group]}, but its arrays have another number of rows"
