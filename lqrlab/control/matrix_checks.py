@@ -117,7 +117,7 @@ def arguments(
     certified: bool = False,
     singular_R: bool = False,
     on_host: bool = False,
-) -> tuple[Array, Array, Array, Array, Array]:
+) -> tuple[Any, Any, Any, Any, Any]:
     """The five matrices of a design as arrays of one floating type, checked; N defaults to zero.
 
     Args:
@@ -335,9 +335,7 @@ def host_sample_time(function: str, dt: object) -> float | None:
     return None if step is None else number("dt", step.item(), "a sample time above 0 s", above=0)
 
 
-def sample_time(
-    dt: ArrayLike, dtype: np.dtype, *matrices: Array | np.ndarray, on_host: bool = False
-) -> Array:
+def sample_time(dt: ArrayLike, dtype: np.dtype, *matrices: Array | np.ndarray, on_host: bool = False) -> Any:
     """dt [s] as an array; a ``ValueError`` if it is not above 0, or does not go with the axes of batched matrices.
 
     With ``on_host`` one of NumPy's stays so.

@@ -72,7 +72,7 @@ def _eigenvalues(a: ArrayLike) -> np.ndarray:
 
 
 @jax.jit
-def _certified(solution: Solution, Q: Array, R: Array, N: Array) -> tuple[LQR, Array]:
+def _certified(solution: Solution, Q: ArrayLike, R: ArrayLike, N: ArrayLike) -> tuple[LQR, Array]:
     """The design, NaN where it is not certified: not stable, the equation does not hold, no bound below.
 
     The equation may have a solution although R > 0 or [Q N; Nᵀ R] ≥ 0 does not hold and the cost has no lower
@@ -97,7 +97,7 @@ def _bounded_below(Q: Array, R: Array, N: Array) -> Array:
     return batch_last.positive(R) & batch_last.positive(rest + some[None, None] * batch_last.eye(len(Q), Q))
 
 
-def _taken(weights: tuple[Array, ...], doubtful: np.ndarray, *, singular_R: bool) -> np.ndarray:
+def _taken(weights: tuple[Array | np.ndarray, ...], doubtful: np.ndarray, *, singular_R: bool) -> np.ndarray:
     """True for those doubtful members of a batch whose weights a single problem is taken with."""
     taken = np.zeros(doubtful.shape, bool)
     if doubtful.any():
@@ -107,7 +107,9 @@ def _taken(weights: tuple[Array, ...], doubtful: np.ndarray, *, singular_R: bool
     return taken
 
 
-def _certified_on_host(solution: Solution, weights: tuple[Array, ...], *, singular_R: bool) -> LQR:
+def _certified_on_host(
+    solution: Solution, weights: tuple[Array | np.ndarray, ...], *, singular_R: bool
+) -> LQR:
     """As :func:`_certified`, by NumPy; a single problem's weights have been checked before."""
     sound = np.asarray(equations.certain(solution))
     if sound.ndim:
@@ -119,7 +121,7 @@ def _certified_on_host(solution: Solution, weights: tuple[Array, ...], *, singul
     return LQR(*jax.device_put((K, P, solution.closed, residual, sound)))
 
 
-def _design(args: tuple[Array, ...], *, continuous: bool, singular_R: bool = False) -> LQR:
+def _design(args: tuple[Array | np.ndarray, ...], *, continuous: bool, singular_R: bool = False) -> LQR:
     """The design of checked A, B, Q, R, N, and a sample time if that of the sampled problem is asked for.
 
     A single problem outside a trace that has no answer is an error that says why.
