@@ -170,7 +170,7 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
     >>> control.lqr([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], np.eye(2), [[1.0]]).K
     Array([[1.        , 1.73205081]], dtype=float64)
     """
-    return _design(matrix_checks.arguments(A, B, Q, R, N, certified=True, on_host=True), continuous=True)
+    return _design(matrix_checks.design_arguments(A, B, Q, R, N, certified=True), continuous=True)
 
 
 def dlqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None) -> LQR:
@@ -184,7 +184,7 @@ def dlqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | 
     1.618034
     """
     return _design(
-        matrix_checks.arguments(A, B, Q, R, N, certified=True, singular_R=True, on_host=True),
+        matrix_checks.design_arguments(A, B, Q, R, N, certified=True, singular_R=True),
         continuous=False,
         singular_R=True,
     )
@@ -210,8 +210,8 @@ def lqrd(
     >>> design.P.round(3).tolist(), bool(design.stabilizing)
     ([[1.0]], True)
     """
-    args = matrix_checks.arguments(A, B, Q, R, N, certified=True, singular_R=True, on_host=True)
-    step = matrix_checks.sample_time(dt, args[0].dtype, *args, on_host=True)
+    args = matrix_checks.design_arguments(A, B, Q, R, N, certified=True, singular_R=True)
+    step = matrix_checks.design_sample_time(dt, args[0].dtype, *args)
     design = _design((*args, step), continuous=True, singular_R=True)
     if not traced(design):
         _warn_of_lost_digits(np.asarray(design.closed_loop), np.asarray(design.stabilizing))

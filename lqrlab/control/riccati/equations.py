@@ -118,8 +118,8 @@ def _concrete(args: tuple[Array | np.ndarray, ...], *, continuous: bool) -> Solu
         found, error = on_host.solved(problems, continuous=continuous, enough=enough)
         _refine(problems, found, error, continuous=continuous)
         return Solution(*(a.reshape((*lead, *a.shape[1:])).astype(dtype) for a in found))
-    doubling, args = _SAMPLED_DOUBLING if sampling else _DOUBLING[continuous], tuple(map(as_jax, args))
-    answer, error = on_all_cores(doubling, *zip(args, _CORES))
+    doubling, matrices = _SAMPLED_DOUBLING if sampling else _DOUBLING[continuous], map(as_jax, args)
+    answer, error = on_all_cores(doubling, *zip(matrices, _CORES))
     failed = np.flatnonzero(~(np.asarray(error) <= enough))
     if not len(failed):
         return answer
