@@ -153,8 +153,14 @@ def test_the_callers_own_errors_are_raised_as_themselves():
     # what running eagerly does not help either
     with pytest.warns(compute.EagerFallbackWarning), pytest.raises(jax.errors.TracerBoolConversionError):
         compute.compile(lambda x: jax.jit(a_branch)(x))(jnp.ones(2))
-    with pytest.raises(ValueError, match=r"invalid argnames \{'tre'\} in donate_argnames"):
-        compute.compile(f, donate="tre")
+    words = "expected names of arguments of f: tree, but found 'tre'; did you mean tree"
+    for argument in ("donate", "static"):
+        with pytest.raises(ValueError, match=f"{argument}: {words}"):
+            compute.compile(f, **{argument: ["tre"]})
+        with pytest.raises(ValueError, match=f"{argument}: expected names of arguments of f, but found 3"):
+            compute.compile(f, **{argument: 3})
+    with pytest.raises(ValueError, match="fn: expected a function, but found 3"):
+        compute.compile(3)
 
 
 def test_donated_arguments_are_gone_and_a_call_within_a_trace_does_not_count():
@@ -291,6 +297,31 @@ def test_a_program_says_which_inputs_do_not_go_together_and_what_a_model_cannot_
         two.evaluate(jnp.ones((2, 5)), [jnp.ones((6, 3)), jnp.ones((2, 3))])
     with pytest.raises(ValueError, match="shapes: expected a model, a backend and shapes together"):
         compute.compile(lambda p, x: p * x, compute.Backend())
+
+
+def test_inputs_by_name_and_shapes_that_are_none_are_refused_in_words():
+    def model(p, x):
+        return p * x
+
+    for shapes in ({"x": "batch 4"}, [("batch", 4)], [4], 4, ["*batch 4"], ["batch -4"]):
+        with pytest.raises(
+            ValueError, match=r"shapes: expected a text for each input, in order, .*, but found"
+        ):
+            compute.compile(model, shapes=shapes)
+    with pytest.raises(ValueError, match=r"backend: expected a compute\.Backend, but found 'cpu'"):
+        compute.compile(model, "cpu", shapes="batch 4")
+    one = compute.compile(model, shapes="batch 4")
+    for value in ("a", None, [[1.0], [1.0, 2.0]]):
+        with pytest.raises(ValueError, match=r"inputs\[0\]: expected an array of numbers, but found"):
+            one.evaluate(1.0, [value])
+    for sizes, said in (
+        ({"batch": "x"}, "batch: expected a whole number"),
+        ({"batch": -1}, "batch: expected a whole number"),
+        ({"batch": 3, "bath": 4}, "outputs: expected sizes of batch, but found 'bath'; did you mean batch"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            one.outputs(1.0, **sizes)
+    assert one.outputs(1.0, batch=3).shape == (3, 4)
 
 
 def test_a_program_that_cannot_be_traced_runs_eagerly_and_warns():

@@ -362,6 +362,22 @@ def test_a_batch_marks_bad_members_and_solves_the_rest(design):
         assert np.allclose(np.asarray(result.K)[[0, 5]], np.asarray(good.K)[[0, 5]], rtol=1e-9)
 
 
+def test_a_number_of_pythons_takes_the_type_of_the_matrices():
+    A, B = np.diag([-1.0, -2.0]), np.ones((2, 1))
+    single = [np.asarray(a, np.float32) for a in (A, B, np.eye(2))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of designs in float32
+        for weight in (1.0, 1):
+            assert control.lqr(*single, weight).K.dtype == np.float32
+        assert control.lqr(*single, np.ones((1, 1))).K.dtype == np.float64
+    assert control.lqr(A, B, np.eye(2), 1).K.dtype == np.float64
+
+
+def test_no_problems_have_no_designs():
+    nothing = np.zeros((0, 2, 2)), np.zeros((0, 2, 1)), np.eye(2), np.eye(1)
+    assert control.lqrd(*nothing, 0.1).K.shape == control.lqr(*nothing).K.shape == (0, 1, 2)
+
+
 def test_float32_answers_and_warns_once():
     matrix_checks._warn_of_float32.cache_clear()
     args = [np.asarray(a, np.float32) for a in DOUBLE]

@@ -152,3 +152,11 @@ def test_a_chain_of_integrators_has_no_zero_at_large_finite_numbers(n):
     assert np.allclose(
         control.zeros(a, np.eye(n)[:, :2], np.eye(1, n)), np.zeros(n - 2)
     )  # hidden integrators
+
+
+@pytest.mark.parametrize("dt", [None, 0.1])
+def test_a_gain_without_states_has_its_largest_singular_value_as_norm(dt):
+    D = np.array([[3.0, 0.0], [4.0, 0.0]])
+    assert control.hinf_norm(np.zeros((0, 0)), np.zeros((0, 2)), np.zeros((2, 0)), D, dt)[0] == pytest.approx(
+        5.0
+    )

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import PyTree
@@ -117,7 +118,7 @@ def compile(
         raise ValueError(
             "shapes: expected a model, a backend and shapes together, without static, donate, strict"
         )
-    return Program(fn, backend, (shapes,) if isinstance(shapes, str) else tuple(shapes))
+    return Program(fn, backend, (shapes,) if isinstance(shapes, str) else shapes)
 
 
 class Compiled:
@@ -130,11 +131,11 @@ class Compiled:
         donate: str | Sequence[str] = (),
         strict: bool = False,
     ):
-        functools.update_wrapper(self, fn)
-        jax.jit(fn, static_argnames=static, donate_argnames=donate)  # refuses names of no argument
-        self._fn, self._strict, self._signature = fn, strict, inspect.signature(fn)
+        functools.update_wrapper(self, checks.function("fn", fn))
+        self._fn, self._strict, self._signature = fn, checks.flag("strict", strict), inspect.signature(fn)
         self._name = getattr(fn, "__name__", type(fn).__name__)
-        self._static = {static} if isinstance(static, str) else set(static)
+        self._static = self._named("static", static)
+        donate = tuple(self._named("donate", donate))
         self._traces = [0]  # one count for this and what fresh() makes of it
 
         def program(choice: _Choice) -> Any:
@@ -153,6 +154,16 @@ class Compiled:
         self._calls = self._hits = 0
         self._programs: list[dict[str, str]] = []
         self._eager: dict[_Choice, str] = {}
+
+    def _named(self, argument: str, names: str | Sequence[str]) -> set[str]:
+        """The names that ``static`` or ``donate`` lists, if all are the function's."""
+        listed = [names] if isinstance(names, str) else names
+        known = list(self._signature.parameters)
+        if not isinstance(listed, list | tuple | set):
+            raise ValueError(f"{argument}: expected names of arguments of {self._name}, but found {names!r}")
+        for name in listed:
+            checks.choice(argument, name, known, f"names of arguments of {self._name}:")
+        return set(listed)
 
     def fresh(self) -> "Compiled":
         """The same function and its programs, with counts that begin at zero."""
@@ -237,9 +248,18 @@ class Program:
         shapes: of the inputs, as it was given them.
     """
 
-    def __init__(self, model: Any, backend: Backend | None, shapes: tuple[str, ...]):
+    def __init__(self, model: Any, backend: Backend | None, shapes: Sequence[str]):
         fn, self.params = _separated(model)
-        self.shapes, self._backend = shapes, backend
+        words = "a text for each input, in order, of whole numbers and names of sizes, such as ('batch 4', 'batch 2')"
+        if not isinstance(shapes, list | tuple) or not all(isinstance(shape, str) for shape in shapes):
+            raise ValueError(f"shapes: expected {words}, but found {shapes!r}; inputs have no names")
+        if bad := [
+            name for name in " ".join(shapes).split() if not (name.isdecimal() or name.isidentifier())
+        ]:
+            raise ValueError(f"shapes: expected {words}, but found {bad[0]!r} in {tuple(shapes)}")
+        if backend is not None:
+            checks.instance("backend", backend, Backend, "a compute.Backend")
+        self.shapes, self._backend = tuple(shapes), backend
 
         def evaluate(params: PyTree, inputs: list[Array]) -> PyTree:
             if backend is None:
@@ -267,11 +287,17 @@ class Program:
     def outputs(self, params: PyTree | None = None, **sizes: int) -> PyTree:
         """Shapes and types of the outputs; nothing is computed. ``outputs(batch=3)`` for the shape ``"batch 4"``."""
         params = self.params if params is None else params
-        for name in " ".join(self.shapes).split():
-            if not name.isdigit() and name not in sizes:
+        names = dict.fromkeys(name for name in " ".join(self.shapes).split() if not name.isdecimal())
+        for name in names:
+            if name not in sizes:
                 raise ValueError(f"{name}: expected its size, as in outputs({name}=3)")
+        for name, size in sizes.items():
+            checks.choice("outputs", name, names, "sizes of")
+            checks.whole(name, size, 0)
         of = [[int(n) if n.isdigit() else sizes[n] for n in shape.split()] for shape in self.shapes]
-        dtype = next((a.dtype for a in jax.tree.leaves(params) if _is_real(a)), jnp.result_type(float))
+        dtype = next(
+            (jax.typeof(a).dtype for a in jax.tree.leaves(params) if _is_real(a)), jnp.result_type(float)
+        )
         return jax.eval_shape(self._evaluate, params, [jax.ShapeDtypeStruct(shape, dtype) for shape in of])
 
     def report(self) -> str:
@@ -281,9 +307,9 @@ class Program:
     def _run(self, compiled: Compiled, params: PyTree, inputs: Sequence[Array], *static: Callable) -> PyTree:
         if not isinstance(inputs, list | tuple):
             raise ValueError(
-                f"inputs: expected a list of arrays of shapes {self.shapes}, but found {inputs!r}"
+                f"inputs: expected a list of arrays of shapes {self.shapes}, in this order, but found {inputs!r}"
             )
-        inputs = [jnp.asarray(a) for a in inputs]
+        inputs = [_array(f"inputs[{i}]", a) for i, a in enumerate(inputs)]
         self._check(inputs)
         with self._backend.active() if self._backend else contextlib.nullcontext():
             if self._backend:
@@ -323,6 +349,17 @@ def _separated(model: Any) -> tuple[Callable[..., PyTree], PyTree]:
     if callable(model) and hasattr(model, "init"):
         return lambda params, x: params(params.init(x.shape[:-1]), x)[1], model
     return checks.function("model", model, "a network, a policy or a function of (params, *inputs)"), None
+
+
+def _array(name: str, value: object) -> Array:
+    try:
+        array = value if checks.traced(value) or isinstance(value, Array) else np.asarray(value)
+        good = array.dtype.kind not in "OSUMm"  # type: ignore[attr-defined]
+    except ValueError:  # rows of several lengths
+        good = False
+    if not good:
+        raise ValueError(f"{name}: expected an array of numbers, but found {value!r}")
+    return jnp.asarray(array)
 
 
 def _is_real(a: ArrayLike) -> bool:

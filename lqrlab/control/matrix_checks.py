@@ -3,7 +3,7 @@
 import functools
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -114,11 +114,26 @@ def arguments(
     N: ArrayLike | None = None,
     *,
     weights: bool = True,
+) -> tuple[Array, Array, Array, Array, Array]:
+    """:func:`design_arguments` as JAX's arrays."""
+    A, B, Q, R, N = (as_jax(a) for a in design_arguments(A, B, Q, R, N, weights=weights))
+    return A, B, Q, R, N
+
+
+def design_arguments(
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    N: ArrayLike | None = None,
+    *,
+    weights: bool = True,
     certified: bool = False,
     singular_R: bool = False,
-    on_host: bool = False,
-) -> tuple[Array, Array, Array, Array, Array]:
+) -> tuple[Any, Any, Any, Any, Any]:
     """The five matrices of a design as arrays of one floating type, checked; N defaults to zero.
+
+    JAX's arrays stay JAX's, all else is NumPy's: to put a matrix on a device takes as long as a step of a solver.
 
     Args:
         A, B, Q, R, N: as given; a scalar R is the weight of a single input.
@@ -126,7 +141,6 @@ def arguments(
         certified: the answer will have a certificate, so a weight of a single problem that is indefinite by the
             rounding of a printed table is taken, with a warning; of a batch, see :func:`nearly_bounded_below`.
         singular_R: likewise an R that is singular: in discrete time R + BᵀPB > 0 is enough.
-        on_host: leave NumPy's arrays where they are: to put one on a device takes as long as a doubling.
 
     Raises:
         ValueError: a wrong shape (always); outside a trace also a number that is not finite, an asymmetric
@@ -139,8 +153,7 @@ def arguments(
         arrays["R"] = arrays["R"].reshape(1, 1)
     # a number of Python's takes the type of the arrays, as it does in JAX and NumPy
     dtype = floating(*(a for name, a in arrays.items() if type(given[name]) not in (int, float)))
-    put: Callable[[Any], Any] = (lambda a: a) if on_host else as_jax
-    arrays = {name: put(a.astype(dtype)) for name, a in arrays.items()}
+    arrays = {name: a.astype(dtype) for name, a in arrays.items()}
     if dtype == jnp.float32:
         _warn_of_float32()
     shapes(arrays, _DESIGN)
@@ -155,7 +168,7 @@ def arguments(
             _symmetric(name, single[name])
         if weights:
             _bounded_below(single["Q"], single["R"], single.get("N"), certified, singular_R)
-    cross = arrays["N"] if "N" in arrays else put(np.zeros((n, m), dtype))
+    cross = arrays["N"] if "N" in arrays else np.zeros((n, m), dtype)
     return arrays["A"], arrays["B"], arrays["Q"], arrays["R"], cross
 
 
@@ -335,15 +348,14 @@ def host_sample_time(function: str, dt: object) -> float | None:
     return None if step is None else number("dt", step.item(), "a sample time above 0 s", above=0)
 
 
-def sample_time(
-    dt: ArrayLike, dtype: np.dtype, *matrices: Array | np.ndarray, on_host: bool = False
-) -> Array:
-    """dt [s] as an array; a ``ValueError`` if it is not above 0, or does not go with the axes of batched matrices.
+def sample_time(dt: ArrayLike, dtype: np.dtype, *matrices: Array | np.ndarray) -> Array:
+    """dt [s] as an array; a ``ValueError`` if it is not above 0, or does not go with the axes of batched matrices."""
+    return as_jax(design_sample_time(dt, dtype, *matrices))
 
-    With ``on_host`` one of NumPy's stays so.
-    """
+
+def design_sample_time(dt: ArrayLike, dtype: np.dtype, *matrices: Array | np.ndarray) -> Any:
+    """:func:`sample_time`, not put on a device."""
     step: Any = real("dt", dt).astype(dtype)
-    step = step if on_host else as_jax(step)
     if not traced(step) and not (step.size and np.all(np.isfinite(step) & (np.asarray(step) > 0))):
         raise ValueError(f"dt: expected a sample time above 0 s, but found {dt}")
     try:

@@ -72,7 +72,7 @@ def _eigenvalues(a: ArrayLike) -> np.ndarray:
 
 
 @jax.jit
-def _certified(solution: Solution, Q: Array, R: Array, N: Array) -> tuple[LQR, Array]:
+def _certified(solution: Solution, Q: ArrayLike, R: ArrayLike, N: ArrayLike) -> tuple[LQR, Array]:
     """The design, NaN where it is not certified: not stable, the equation does not hold, no bound below.
 
     The equation may have a solution although R > 0 or [Q N; Nᵀ R] ≥ 0 does not hold and the cost has no lower
@@ -97,7 +97,7 @@ def _bounded_below(Q: Array, R: Array, N: Array) -> Array:
     return batch_last.positive(R) & batch_last.positive(rest + some[None, None] * batch_last.eye(len(Q), Q))
 
 
-def _taken(weights: tuple[Array, ...], doubtful: np.ndarray, *, singular_R: bool) -> np.ndarray:
+def _taken(weights: tuple[Array | np.ndarray, ...], doubtful: np.ndarray, *, singular_R: bool) -> np.ndarray:
     """True for those doubtful members of a batch whose weights a single problem is taken with."""
     taken = np.zeros(doubtful.shape, bool)
     if doubtful.any():
@@ -107,7 +107,9 @@ def _taken(weights: tuple[Array, ...], doubtful: np.ndarray, *, singular_R: bool
     return taken
 
 
-def _certified_on_host(solution: Solution, weights: tuple[Array, ...], *, singular_R: bool) -> LQR:
+def _certified_on_host(
+    solution: Solution, weights: tuple[Array | np.ndarray, ...], *, singular_R: bool
+) -> LQR:
     """As :func:`_certified`, by NumPy; a single problem's weights have been checked before."""
     sound = np.asarray(equations.certain(solution))
     if sound.ndim:
@@ -119,7 +121,7 @@ def _certified_on_host(solution: Solution, weights: tuple[Array, ...], *, singul
     return LQR(*jax.device_put((K, P, solution.closed, residual, sound)))
 
 
-def _design(args: tuple[Array, ...], *, continuous: bool, singular_R: bool = False) -> LQR:
+def _design(args: tuple[Array | np.ndarray, ...], *, continuous: bool, singular_R: bool = False) -> LQR:
     """The design of checked A, B, Q, R, N, and a sample time if that of the sampled problem is asked for.
 
     A single problem outside a trace that has no answer is an error that says why.
@@ -168,7 +170,7 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
     >>> control.lqr([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], np.eye(2), [[1.0]]).K
     Array([[1.        , 1.73205081]], dtype=float64)
     """
-    return _design(matrix_checks.arguments(A, B, Q, R, N, certified=True, on_host=True), continuous=True)
+    return _design(matrix_checks.design_arguments(A, B, Q, R, N, certified=True), continuous=True)
 
 
 def dlqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None) -> LQR:
@@ -182,7 +184,7 @@ def dlqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | 
     1.618034
     """
     return _design(
-        matrix_checks.arguments(A, B, Q, R, N, certified=True, singular_R=True, on_host=True),
+        matrix_checks.design_arguments(A, B, Q, R, N, certified=True, singular_R=True),
         continuous=False,
         singular_R=True,
     )
@@ -208,8 +210,8 @@ def lqrd(
     >>> design.P.round(3).tolist(), bool(design.stabilizing)
     ([[1.0]], True)
     """
-    args = matrix_checks.arguments(A, B, Q, R, N, certified=True, singular_R=True, on_host=True)
-    step = matrix_checks.sample_time(dt, args[0].dtype, *args, on_host=True)
+    args = matrix_checks.design_arguments(A, B, Q, R, N, certified=True, singular_R=True)
+    step = matrix_checks.design_sample_time(dt, args[0].dtype, *args)
     design = _design((*args, step), continuous=True, singular_R=True)
     if not traced(design):
         _warn_of_lost_digits(np.asarray(design.closed_loop), np.asarray(design.stabilizing))

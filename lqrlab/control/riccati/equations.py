@@ -83,7 +83,7 @@ _SOLVERS = {continuous: _differentiable(continuous=continuous) for continuous in
 
 
 @partial(jax.jit, static_argnames="continuous")
-def _inside_a_trace(args: tuple[Array, ...], *, continuous: bool) -> Solution:
+def _inside_a_trace(args: tuple[Array | np.ndarray, ...], *, continuous: bool) -> Solution:
     if len(args) == 6:
         return _SOLVERS[False](*discretization.sample_many(*args))
     return _SOLVERS[continuous](*matrix_checks.together(*args))
@@ -107,7 +107,7 @@ _DOUBLING = {c: _program(partial(by_doubling, continuous=c)) for c in (True, Fal
 _SAMPLED_DOUBLING = _program(_sampled_doubling, 6)
 
 
-def _concrete(args: tuple[Array, ...], *, continuous: bool) -> Solution:
+def _concrete(args: tuple[Array | np.ndarray, ...], *, continuous: bool) -> Solution:
     """Solutions of problems that are numbers, as NumPy's arrays if they are few."""
     dtype, sampling = args[0].dtype, len(args) == 6
     continuous = continuous and not sampling
@@ -118,8 +118,8 @@ def _concrete(args: tuple[Array, ...], *, continuous: bool) -> Solution:
         found, error = on_host.solved(problems, continuous=continuous, enough=enough)
         _refine(problems, found, error, continuous=continuous)
         return Solution(*(a.reshape((*lead, *a.shape[1:])).astype(dtype) for a in found))
-    doubling, args = _SAMPLED_DOUBLING if sampling else _DOUBLING[continuous], tuple(map(as_jax, args))
-    answer, error = on_all_cores(doubling, *zip(args, _CORES))
+    doubling, matrices = _SAMPLED_DOUBLING if sampling else _DOUBLING[continuous], map(as_jax, args)
+    answer, error = on_all_cores(doubling, *zip(matrices, _CORES))
     failed = np.flatnonzero(~(np.asarray(error) <= enough))
     if not len(failed):
         return answer
@@ -149,7 +149,9 @@ def _refine(
                 old[rows[k]] = new[k]
 
 
-def _gathered(args: tuple[Array, ...], lead: tuple[int, ...], members: np.ndarray) -> tuple[np.ndarray, ...]:
+def _gathered(
+    args: tuple[Array | np.ndarray, ...], lead: tuple[int, ...], members: np.ndarray
+) -> tuple[np.ndarray, ...]:
     """A, B, Q, R, N of some members of a batch, one after another; by NumPy, for which no gather is compiled."""
     if not lead:
         chosen: Any = (np.asarray(a)[None] for a in args)
@@ -161,7 +163,7 @@ def _gathered(args: tuple[Array, ...], lead: tuple[int, ...], members: np.ndarra
     return problems if len(problems) == 5 else tuple(discretization.sampled_on_host(*problems))  # type: ignore[arg-type]
 
 
-def solution(args: tuple[Array, ...], *, continuous: bool) -> Solution:
+def solution(args: tuple[Array | np.ndarray, ...], *, continuous: bool) -> Solution:
     """Solutions of problems A, B, Q, R, N whose leading axes broadcast; traced or concrete.
 
     With a sample time as a sixth argument, those of the discrete problems that sampling makes of continuous ones.
