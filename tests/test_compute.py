@@ -574,6 +574,14 @@ def test_the_first_of_several_processes_listens_on_one_address_alone(environment
     assert initialize.call_args.kwargs["coordinator_bind_address"] == address
 
 
+@pytest.mark.parametrize("command", [[], "python -V", None])
+def test_a_command_of_several_processes_is_a_program_and_its_arguments(command):
+    with pytest.raises(
+        ValueError, match="command: expected a program and its arguments, as texts, but found"
+    ):
+        compute.start(command, 2)
+
+
 def test_a_schedulers_processes_are_asked_for_an_address(monkeypatch):
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     monkeypatch.delenv("JAX_COORDINATOR_ADDRESS", raising=False)

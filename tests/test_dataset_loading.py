@@ -502,6 +502,8 @@ def test_an_empty_split_is_refused(tmp_path):
     for kind in FROM_FILES:
         with pytest.raises(ValueError, match="has no trajectory in 'held_out'"):
             source(opened, kind, split="held_out")
+    with pytest.raises(ValueError, match="split: the config has no variant in 'held_out'"):
+        source(config, "simulated", split="held_out")
 
 
 def test_leaving_an_epoch_early_ends_its_thread(data):

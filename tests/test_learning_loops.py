@@ -464,14 +464,8 @@ def test_recorded_loops_are_windows_of_state_and_input_before_and_shrunk_as_a_wh
         assert (int(found.t[i]), int(found.variant[i])) == (t, [7, 8, 9, 5][loop])
 
 
-OWN_LOOPS = learning.TrainConfig(
-    **BRIEF | {"num_steps": 4, "closed_loop": 0.0}, dagger_rounds=1, on_policy_steps=6, random_systems=20
-)
-"""Of two tests, which share what is compiled for it."""
-
-
 def test_on_policy_loops_are_labelled_with_the_optimum_and_follow_from_the_anchor(data):
-    config = OWN_LOOPS
+    config = learning.TrainConfig(**BRIEF, dagger_rounds=1, on_policy_steps=6, random_systems=20)
     model = learning.ModelConfig(**SMALL)
     graph, params = learning.models.split(learning.models.build(model))
     source = dataset.source(data, batch_size=config.batch_size, window=model.window)
@@ -505,7 +499,9 @@ def test_on_policy_loops_are_labelled_with_the_optimum_and_follow_from_the_ancho
 def test_a_training_learns_from_random_systems_and_from_its_own_loops(data, tmp_path, monkeypatch):
     """Counted in what each step is given: windows of the data set are known, random systems have rows behind it."""
     model = learning.ModelConfig(**SMALL)
-    config = OWN_LOOPS
+    config = learning.TrainConfig(
+        **BRIEF | {"num_steps": 4, "closed_loop": 0.0}, dagger_rounds=1, on_policy_steps=6, random_systems=20
+    )
     held = dataset.source(data, kind="resident", batch_size=32, window=model.window).held
     known = {line.tobytes() for line in np.asarray(held.gather(np.arange(held.num_windows)).signals)}
     steps, put = [], Placement.put_batches

@@ -321,6 +321,16 @@ def integrator(discrete):
     return control.lqi(one, one, one, one, one, one, discrete=discrete)
 
 
+def plan(n, *lead):
+    """Of five samples for a plant of n states and one input, ``lead`` of them."""
+    xs, us, K, P = (jnp.zeros((*lead, *size)) for size in ((6, n), (5, 1), (5, 1, n), (6, n, n)))
+    return control.LQTracking(xs, us, K, P)
+
+
+def two_carts():
+    return systems.sample("cart_pole", key=jax.random.key(0), num=2)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -332,6 +342,8 @@ def integrator(discrete):
         (lambda p, d: simulation.integrating(p, integrator(discrete=False)), "design: expected one for the"),
         (lambda p, d: simulation.extended_kalman(simulation.no_control(p), simulation.Problem.of(p), np.eye(4),
                                                  np.eye(4), np.eye(3), np.eye(4)), "V: expected a covariance"),
+        (lambda p, d: simulation.tracking(p, plan(2)), "plan: expected 4 states and 1 inputs, .* found \\(6, 2\\)"),
+        (lambda p, d: simulation.tracking(two_carts(), plan(4, 3)), "plan: expected a plan for each of the plants"),
     ],
 )  # fmt: skip
 def test_a_design_of_another_plant_is_refused(cart, call, message):
