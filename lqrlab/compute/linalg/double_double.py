@@ -14,23 +14,23 @@ from lqrlab.compute.linalg.batch_last import t
 from lqrlab.compute.linalg.dense import stored
 
 
-class Pair(NamedTuple):
+class DoubleDouble(NamedTuple):
     """high + low, where low is about as small as the rounding of high; ``[rows, columns, width]`` each."""
 
     high: Array
     low: Array
 
     @classmethod
-    def of(cls, a: Array) -> "Pair":
+    def of(cls, a: Array) -> "DoubleDouble":
         """The pair of exact numbers."""
         return cls(a, jnp.zeros_like(a))
 
-    def plus(self, other: "Pair") -> "Pair":
+    def plus(self, other: "DoubleDouble") -> "DoubleDouble":
         """self + other."""
         total, error = _sum(self.high, other.high)
-        return Pair(*_sum(total, error + (self.low + other.low)))
+        return DoubleDouble(*_sum(total, error + (self.low + other.low)))
 
-    def times(self, other: "Pair") -> "Pair":
+    def times(self, other: "DoubleDouble") -> "DoubleDouble":
         """self other, the product of matrices."""
         entries, rounding = _product(self.high[:, :, None], other.high[None])
         low = rounding + self.high[:, :, None] * other.low[None] + self.low[:, :, None] * other.high[None]
@@ -40,11 +40,11 @@ class Pair(NamedTuple):
             return total, state[1] + error
 
         total, error = jax.lax.fori_loop(1, entries.shape[1], add, (entries[:, 0], jnp.sum(low, axis=1)))
-        return Pair(*_sum(total, error))
+        return DoubleDouble(*_sum(total, error))
 
-    def transposed(self) -> "Pair":
+    def transposed(self) -> "DoubleDouble":
         """selfᵀ."""
-        return Pair(t(self.high), t(self.low))
+        return DoubleDouble(t(self.high), t(self.low))
 
 
 def _sum(a: Array, b: Array) -> tuple[Array, Array]:

@@ -15,9 +15,9 @@ from jaxtyping import Array, Float
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, symmetric, t
-from lqrlab.compute.linalg.double_double import Pair
+from lqrlab.compute.linalg.double_double import DoubleDouble
+from lqrlab.control.riccati.accurate_step import accurate_step
 from lqrlab.control.riccati.doubling import DoublingProblem, Solution
-from lqrlab.control.riccati.refinement import accurate_step
 
 _STEPS, _BALANCING, _NEWTON = 60, 24, 8
 
@@ -89,7 +89,7 @@ def by_sign_function(
         else known
     )
     balanced, both = _balanced(problem)
-    fallback = Pair.of(best[0].P * both)
+    fallback = DoubleDouble.of(best[0].P * both)
     small = batch_last.enough(problem.A.dtype)
 
     def more(state: tuple) -> Array:
@@ -100,12 +100,12 @@ def by_sign_function(
         P, best, k = state
         P, stable = accurate_step(balanced, P, continuous=continuous)
         found = problem.finished(P.high / both, stable, continuous=continuous)
-        P = Pair(*(jnp.where(stable, a, b) for a, b in zip(P, fallback)))
+        P = DoubleDouble(*(jnp.where(stable, a, b) for a, b in zip(P, fallback)))
         which = found[1] < best[1]
         return P, jax.tree.map(lambda a, b: jnp.where(which, b, a), best, found), k + 1
 
     S = _hamiltonian(*balanced.reduced(), continuous=continuous)
-    start = Pair.of(symmetric(stable_subspace(S)))
+    start = DoubleDouble.of(symmetric(stable_subspace(S)))
     return jax.lax.while_loop(more, step, (start, best, 0))[1]
 
 

@@ -11,12 +11,14 @@ from jaxtyping import Array
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, symmetric, t
-from lqrlab.compute.linalg.double_double import Pair
+from lqrlab.compute.linalg.double_double import DoubleDouble
 from lqrlab.control.lyapunov import smith, smith_continuous
 from lqrlab.control.riccati.doubling import CORRECTION, DoublingProblem
 
 
-def accurate_step(problem: DoublingProblem, P: Pair, *, continuous: bool) -> tuple[Pair, Array]:
+def accurate_step(
+    problem: DoublingProblem, P: DoubleDouble, *, continuous: bool
+) -> tuple[DoubleDouble, Array]:
     """P after a step, and whether the loop of the gain of P is stable.
 
     With Z = [A B] the residual is [I; −K]ᵀ T [I; −K], where T = [Q N; Nᵀ R] + [PZ; 0] + [PZ; 0]ᵀ in continuous and
@@ -24,17 +26,17 @@ def accurate_step(problem: DoublingProblem, P: Pair, *, continuous: bool) -> tup
     """
     A, B, Q, R, N = problem
     n, m = B.shape[:2]
-    Z, down = Pair.of(jnp.concatenate([A, B], axis=1)), ((0, m), (0, 0), (0, 0))
+    Z, down = DoubleDouble.of(jnp.concatenate([A, B], axis=1)), ((0, m), (0, 0), (0, 0))
     weights = jnp.concatenate([jnp.concatenate([Q, N], axis=1), jnp.concatenate([t(N), R], axis=1)])
     PZ = P.times(Z)
     if continuous:
-        PZ = Pair(*(jnp.pad(a, down) for a in PZ))
-        T = Pair.of(weights).plus(PZ).plus(PZ.transposed())
+        PZ = DoubleDouble(*(jnp.pad(a, down) for a in PZ))
+        T = DoubleDouble.of(weights).plus(PZ).plus(PZ.transposed())
     else:
-        T = Pair.of(weights).plus(Z.transposed().times(PZ))
-        T = T.plus(Pair(*(-jnp.pad(a, ((0, m), (0, m), (0, 0))) for a in P)))
+        T = DoubleDouble.of(weights).plus(Z.transposed().times(PZ))
+        T = T.plus(DoubleDouble(*(-jnp.pad(a, ((0, m), (0, m), (0, 0))) for a in P)))
     K = mul(batch_last.inverse(T.high[n:, n:]), t(T.high[:n, n:]))  # its rounding enters the residual squared
-    E = Pair.of(jnp.concatenate([jnp.broadcast_to(eye(n, A), A.shape), -K]))
+    E = DoubleDouble.of(jnp.concatenate([jnp.broadcast_to(eye(n, A), A.shape), -K]))
     wrong = symmetric(E.transposed().times(T.times(E)).high)
     step, stable = (smith_continuous if continuous else smith)(t(A - mul(B, K)), wrong, CORRECTION)
-    return P.plus(Pair.of(symmetric(step))), stable
+    return P.plus(DoubleDouble.of(symmetric(step))), stable
