@@ -206,7 +206,11 @@ def test_plants_that_their_input_hardly_moves_have_their_gains_inside_a_trace_to
 def test_pairs_of_numbers_have_twice_the_digits_in_a_program_too():
     rng = np.random.default_rng(0)
     a, b, c = rng.normal(size=(3, 4, 4, 2))
-    found = jax.jit(lambda a, b, c: Pair.of(a).times(Pair.of(b)).plus(Pair.of(c)).times(Pair.of(b)))(a, b, c)
+    found = jax.jit(
+        lambda a, b, c: (
+            DoubleDouble.of(a).times(DoubleDouble.of(b)).plus(DoubleDouble.of(c)).times(DoubleDouble.of(b))
+        )
+    )(a, b, c)
     for i in range(2):
         A, B, C = (exactly(x[..., i]) for x in (a, b, c))
         wrong = exactly(found.high[..., i]) + exactly(found.low[..., i]) - (A @ B + C) @ B
