@@ -14,6 +14,7 @@ from scipy_oracle import gain, relative, van_loan
 from lqrlab import control
 from lqrlab.compute import quick_jit
 from lqrlab.compute.linalg import batch_last
+from lqrlab.compute.linalg.double_double import DoubleDouble
 from lqrlab.compute.threads import on_all_cores
 from lqrlab.control.riccati import doubling, equations, matrix_sign, on_host
 
