@@ -126,7 +126,7 @@ def memory_is_bounded():
     yield
     if in_use() > limit:
         give_back()
-        limit = max(0.7 * ROOM, in_use() + GB)  # what stays all the same is not asked for after each test
+        limit = min(max(limit, in_use() + GB), ROOM)  # what stays is not asked for after each test
 
 
 @pytest.hookimpl(trylast=True)
