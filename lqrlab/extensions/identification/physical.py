@@ -56,8 +56,8 @@ def fit(
             which unstable plants and long records need; ``"auto"`` looks at how errors grow. ``"filter"``
             goes on from there by prediction error: the likelihood of an extended Kalman filter, with process noise, for
             plants that are disturbed; without it disturbances make the errors look smaller than they are.
-        starts: searches at most: from the plant's own values, others around them, and others all over the declared
-            ranges. Two do if they end alike and explain the log; else those are followed that promise most.
+        starts: searches at most: two from the plant's own values or others around them, and, unless these explain the
+            log, those from all over the declared ranges that promise most.
         offsets: free constant offsets, of all outputs or of those named.
         defect: by how much segments may fail to meet, relative to the states' scales: larger allows for disturbances.
         segment: samples in a segment; if left out, as many as errors of the state take to grow 150-fold, or fewer where
@@ -234,9 +234,8 @@ def _best_of_starts(
     reached = searched(first, iterations)
     least, most = min(cost for _, cost in reached), max(cost for _, cost in reached)
     if least < _EXPLAINED * segments.mask.sum() * len(sigma):
-        rest = rest[
-            : int(most > 1.02 * least)
-        ]  # one minimum from two sides, which leaves nothing to explain, will do
+        # nothing is left to explain; where both ended there, one minimum from two sides, that is all
+        rest = rest[: int(most > 1.02 * least)]
     elif starts > 2:
         brief = sorted(searched(rest, _BRIEF), key=lambda r: r[1])
         rest = [v for v, _ in brief[: min(starts - 2, max(6, starts // 2))]]
