@@ -24,7 +24,7 @@ _SCREENED, _MOST_SCREENED = (
     8,
     128,
 )  # parameter values all over the ranges for each start, of which the best count
-_BRIEF = 5  # evaluations after which starts are compared again
+_BRIEF, _MOST_COMPARED = 5, 64  # evaluations after which so many starts are compared again
 _LOOSE = 1e-2  # by which segments may fail to meet at first, relative to the states' scales
 
 
@@ -56,8 +56,8 @@ def fit(
             which unstable plants and long records need; ``"auto"`` looks at how errors grow. ``"filter"``
             goes on from there by prediction error: the likelihood of an extended Kalman filter, with process noise, for
             plants that are disturbed; without it disturbances make the errors look smaller than they are.
-        starts: searches at most: from the plant's own values, others around them, and others all over the declared
-            ranges. Two do if they end alike and explain the log; else those are followed that promise most.
+        starts: searches at most: two from the plant's own values or others around them, and, unless these explain the
+            log, those from all over the declared ranges that promise most.
         offsets: free constant offsets, of all outputs or of those named.
         defect: by how much segments may fail to meet, relative to the states' scales: larger allows for disturbances.
         segment: samples in a segment; if left out, as many as errors of the state take to grow 150-fold, or fewer where
@@ -222,20 +222,24 @@ def _best_of_starts(
     for zs in candidates if starts > 1 else candidates[:1]:
         costs = np.asarray(segments.costs(jnp.asarray(zs), jnp.asarray(begin), jnp.asarray(sigma)))
         ranked.append(zs[np.argsort(np.where(np.isfinite(costs), costs, np.inf), kind="stable")])
-    turns = [z for pair in itertools.zip_longest(*ranked) for z in pair if z is not None]
 
     def searched(free: list[np.ndarray], most: int) -> list[tuple[np.ndarray, float]]:
         return [minimised(segments, v, sigma, most, gap, 1e-3) for v in free]
 
-    free = [segments.packed(z, np.zeros(len(sigma)), begin) for z in turns[: 5 * starts]]
-    reached = searched(free[:2], iterations)
-    first, last = min(cost for _, cost in reached), max(cost for _, cost in reached)
-    explained = first < _EXPLAINED * segments.mask.sum() * len(sigma)
-    if not (
-        explained and last < 1.02 * first
-    ):  # not one minimum from two sides that leaves nothing to explain
-        rest = sorted(searched(free[2:], _BRIEF), key=lambda r: r[1])[: min(starts - 2, max(6, starts // 2))]
-        reached += searched([v for v, _ in rest], iterations)
+    turns = [z for pair in itertools.zip_longest(ranked[0][2:], *ranked[1:]) for z in pair if z is not None]
+    first, rest = (
+        [segments.packed(z, np.zeros(len(sigma)), begin) for z in zs]
+        for zs in (ranked[0][:2], turns[: min(5 * starts, _MOST_COMPARED)])
+    )
+    reached = searched(first, iterations)
+    least, most = min(cost for _, cost in reached), max(cost for _, cost in reached)
+    if least < _EXPLAINED * segments.mask.sum() * len(sigma):
+        # nothing is left to explain; where both ended there, one minimum from two sides, that is all
+        rest = rest[: int(most > 1.02 * least)]
+    elif starts > 2:
+        brief = sorted(searched(rest, _BRIEF), key=lambda r: r[1])
+        rest = [v for v, _ in brief[: min(starts - 2, max(6, starts // 2))]]
+    reached += searched(rest if starts > 2 else [], iterations)
     return min(reached, key=lambda r: r[1])[0], np.array([cost for _, cost in reached])
 
 
