@@ -26,13 +26,14 @@ class VariantTable:
 
     Attributes:
         problem: the plants with their optimum ``[V, …]``, float64 where that is allowed.
-        train, validation: rows of these splits; nothing is learned from the held-out ones.
+        train, validation, held_out: rows of each split.
         input_std: standard deviations of a stochastic expert's inputs, scaled, where somebody has designed one.
     """
 
     problem: Problem
     train: Int[Array, " train"]
     validation: Int[Array, " validation"]
+    held_out: Int[Array, " held_out"]
     input_std: Float32[Array, "V 6"] | None = None
 
     def __len__(self) -> int:
@@ -65,7 +66,7 @@ def problem(tables: Sequence[Columns]) -> Problem:
 def build(tables: Sequence[Columns]) -> VariantTable:
     """The table of the plants of all files, float64 where that is allowed."""
     split = np.concatenate([columns["split"] for columns in tables]).astype(str)
-    rows = (jnp.asarray(np.flatnonzero(split == name), jnp.int32) for name in ("train", "validation"))
+    rows = (jnp.asarray(np.flatnonzero(split == name), jnp.int32) for name in SPLITS)
     wide = np.float64 if jax.config.read("jax_enable_x64") else np.float32
     return VariantTable(jax.tree.map(lambda a: jnp.asarray(a, wide), problem(tables)), *rows)
 
