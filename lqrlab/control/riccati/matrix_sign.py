@@ -20,6 +20,7 @@ from lqrlab.control.riccati.accurate_step import accurate_step
 from lqrlab.control.riccati.doubling import DoublingProblem, Solution
 
 _STEPS, _BALANCING, _NEWTON = 60, 24, 8
+_PATIENT = 2  # Newton steps after which a digit less is enough
 
 
 def scales(
@@ -94,7 +95,8 @@ def by_sign_function(
 
     def more(state: tuple) -> Array:
         _, (_, error), k = state
-        return (k == 0) | (jnp.any((error > small) & (error < jnp.inf)) & (k < _NEWTON))
+        wanted = small * jnp.where(k < _PATIENT, 1, 10)
+        return (k == 0) | (jnp.any((error > wanted) & (error < jnp.inf)) & (k < _NEWTON))
 
     def step(state: tuple) -> tuple:
         P, best, k = state
