@@ -143,8 +143,7 @@ def _cores(n: int, num: int, repeats: int) -> list[Row]:
     if jax.default_backend() != "cpu" or cores < 2:
         return []
     times = [
-        float(a)
-        for a in last_line(inside_and_outside, *map(str, (n, num // cores * cores, repeats, cores))).split()
+        float(a) for a in last_line(inside_and_outside, *map(str, (n, num // cores * cores, repeats, cores))).split()
     ]
     one, split, outside = (1e6 * time / num for time in times)
     name = f"continuous n={n}: inside a jit"
@@ -253,9 +252,7 @@ def acceptance(dimensions: Sequence[int] = tuple(range(1, 13)), *, num: int = 10
     return rows
 
 
-def _judged(
-    A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray, *, continuous: bool
-) -> tuple[int, ...]:
+def _judged(A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray, *, continuous: bool) -> tuple[int, ...]:
     """Numbers of designs that were accepted, are right to 1e-10, have an unstable loop, leave more than 1e-8."""
     if continuous:
         found, N = control.lqr(A, B, Q, R), np.zeros_like(B)

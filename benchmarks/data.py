@@ -202,9 +202,7 @@ def bench_large(gigabytes: float = 10.0) -> list[Row]:
 
 def stream(path: str) -> None:
     """One epoch of streaming, in a process whose memory is counted; prints a line of JSON."""
-    source = dataset.source(
-        dataset.open(path), kind="streaming", batch_size=BATCH, window=WINDOW, pool_bytes=POOL
-    )
+    source = dataset.source(dataset.open(path), kind="streaming", batch_size=BATCH, window=WINDOW, pool_bytes=POOL)
 
     def epoch() -> None:
         for batch in source:

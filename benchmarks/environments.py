@@ -50,9 +50,7 @@ def bench_env(num_envs: int = 4096, steps: int = 100, repeats: int = 5) -> Itera
     yield row("make_vec: until the first step is done", first, "s", 3, least=False)
     equal = rate["cart-pole"] * _EVALUATIONS / rate["gymnax CartPole-v1"]
     yield row("cart-pole over gymnax CartPole, per evaluation of the equations", equal, "×", 1.5)
-    yield row(
-        "linear cart-pole over gymnax Pendulum", rate["linear cart-pole"] / rate["gymnax Pendulum-v1"], "×", 3
-    )
+    yield row("linear cart-pole over gymnax Pendulum", rate["linear cart-pole"] / rate["gymnax Pendulum-v1"], "×", 3)
     yield row("cart-pole over Gymnasium's CartPole", rate["cart-pole"] / rate["gymnasium"], "×", 50)
 
 

@@ -26,9 +26,7 @@ Matrices = tuple[np.ndarray, np.ndarray, np.ndarray]
 _LAGS = 30
 
 
-def records(
-    n: int, num: int, samples: int = 1000, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray, list[Matrices]]:
+def records(n: int, num: int, samples: int = 1000, seed: int = 0) -> tuple[np.ndarray, np.ndarray, list[Matrices]]:
     """White inputs ``[num, T, 1]``, outputs with 10 % noise, and the stable plants of order n behind them."""
     rng = np.random.default_rng(seed)
     us, ys, plants = rng.normal(size=(num, samples, 1)), np.empty((num, samples, 1)), []
@@ -57,9 +55,7 @@ def bench_identify(orders: Sequence[int] = (2, 4), *, num: int = 50, repeats: in
 
 def _linear(n: int, num: int, repeats: int) -> list[Row]:
     us, ys, plants = records(n, num)
-    methods: dict[str, Callable[[], list[Matrices]]] = {
-        "subspace": lambda: [_alone(u, y, n) for u, y in zip(us, ys)],
-    }
+    methods: dict[str, Callable[[], list[Matrices]]] = {"subspace": lambda: [_alone(u, y, n) for u, y in zip(us, ys)]}
     others = {
         library: partial(find, n)
         for library, find in (("nfoursid", _nfoursid), ("jax_sysid", _jax_sysid))
@@ -68,9 +64,7 @@ def _linear(n: int, num: int, repeats: int) -> list[Row]:
     methods |= {name: partial(_each, find, us, ys) for name, find in others.items()}
     found = {name: method() for name, method in methods.items()}
     found["subspace and refine"] = [_alone(u, y, n, refined=True) for u, y in zip(us, ys)]
-    errors = {
-        name: np.median([_errors(f, p) for f, p in zip(each, plants)], 0) for name, each in found.items()
-    }
+    errors = {name: np.median([_errors(f, p) for f, p in zip(each, plants)], 0) for name, each in found.items()}
     times = {name: t / num for name, t in measure(methods, repeats).items()}
     rows = []
     for name, (pulses, poles) in errors.items():
@@ -91,9 +85,7 @@ def _each(find: Callable[..., Matrices], us: np.ndarray, ys: np.ndarray) -> list
 
 def _errors(found: Matrices, true: Matrices) -> tuple[float, float]:
     """Errors: of the pulse response, relative; of the poles, the largest distance to the nearest that was found."""
-    a, b = (
-        np.array([C @ np.linalg.matrix_power(A, k) @ B for k in range(_LAGS)]) for A, B, C in (found, true)
-    )
+    a, b = (np.array([C @ np.linalg.matrix_power(A, k) @ B for k in range(_LAGS)]) for A, B, C in (found, true))
     near, poles = (np.linalg.eigvals(A) for A, _, _ in (found, true))
     distance = np.abs(near[:, None] - poles).min(0).max()
     return float(np.linalg.norm(a - b) / np.linalg.norm(b)), float(distance)
@@ -150,11 +142,7 @@ def _physical(repeats: int) -> list[Row]:
         *rows,
         row("cart-pole, 5 parameters, 64 starts", best, "s", 2, least=False),
         row("cart-pole: SciPy with finite differences, one start, segments' states known", other, "s"),
-        row(
-            "cart-pole: SciPy with finite differences, three steps from one start, the same unknowns",
-            same,
-            "s",
-        ),
+        row("cart-pole: SciPy with finite differences, three steps from one start, the same unknowns", same, "s"),
     ]
 
 
@@ -190,12 +178,7 @@ LENGTHS = (3.0, 10.0, 30.0)
 
 
 def closed_loop_log(
-    name: str,
-    seed: int = 0,
-    steps: int = 300,
-    noise: float = 0.01,
-    excitation: float = 0.5,
-    spread: float = 0.2,
+    name: str, seed: int = 0, steps: int = 300, noise: float = 0.01, excitation: float = 0.5, spread: float = 0.2
 ) -> tuple[systems.Plant, Log]:
     """A variant of a family, unknown to its regulator, excited; the log of all its states with noise."""
     nominal = systems.make(name)
@@ -285,9 +268,7 @@ def bench_coverage(families: Sequence[str] = (), num: int = 20) -> Iterator[Cove
             try:
                 truth, log = closed_loop_log(name, seed, 200)
                 found = told(name, truth, log)
-                errors += (
-                    (found.values - [float(getattr(truth, k)) for k in found.names]) / found.std
-                ).tolist()
+                errors += ((found.values - [float(getattr(truth, k)) for k in found.names]) / found.std).tolist()
             except ValueError:
                 refused += 1
         z = np.array(errors or [np.nan])

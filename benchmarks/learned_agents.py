@@ -84,12 +84,7 @@ def bench_rl(
 
 
 def agents_table(
-    plants: Sequence[str] = PLANTS,
-    *,
-    seeds: int = 5,
-    size: Training | None = None,
-    episodes: int = 200,
-    seed: int = 0,
+    plants: Sequence[str] = PLANTS, *, seeds: int = 5, size: Training | None = None, episodes: int = 200, seed: int = 0
 ) -> Iterator[tuple[AgentRow, list[Callable]]]:
     """The rows of the table, each with its agents, one a seed.
 
@@ -120,9 +115,7 @@ def task(plant: str, **settings: Any) -> Environment:
     return environments.make(plant, **usual | settings)
 
 
-def excess_percent(
-    env: Environment, agents: Sequence[Callable], key: PRNGKeyArray, episodes: int
-) -> np.ndarray:
+def excess_percent(env: Environment, agents: Sequence[Callable], key: PRNGKeyArray, episodes: int) -> np.ndarray:
     """Cost above the optimum in percent of all agents' episodes."""
     played = [environments.play(env, agent, key=key, num=episodes).ratio for agent in agents]
     return 100 * (np.concatenate(played) - 1)
@@ -279,9 +272,7 @@ def root_of_excess(env: Environment) -> Callable[[Array, Array, Array, Array], A
     return reward
 
 
-def _learned(
-    kind: Any, env: Environment, steps: int, keys: Array, settings: dict[str, Any]
-) -> tuple[Any, Any]:
+def _learned(kind: Any, env: Environment, steps: int, keys: Array, settings: dict[str, Any]) -> tuple[Any, Any]:
     """rejax's actor and its parameters ``[keys, …]``; the training with all keys is one program."""
     wrapped = environments.gymnax(env, returns=5)
     algorithm = kind.create(
@@ -292,10 +283,7 @@ def _learned(
         skip_initial_evaluation=True,
         **settings,
     ).replace(eval_callback=lambda *_: ())  # agents are judged afterwards, by lqrlab
-    types, ranks = (
-        jax.numpy_dtype_promotion("standard"),
-        jax.numpy_rank_promotion("allow"),
-    )  # rejax mixes both
+    types, ranks = (jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"))  # rejax mixes both
     with jax.enable_x64(False), types, ranks:
         states, _ = jax.block_until_ready(jax.jit(jax.vmap(algorithm.train))(keys))
     return algorithm.actor, states.actor_ts.params

@@ -68,16 +68,12 @@ def last_line(function: Callable[..., None], *args: str, **environment: str) -> 
 
 def main(parts: Parts) -> None:
     """The command line of a module that measures: one of its parts, as a table or as JSON."""
-    described = (
-        f"{name}: {(measure.__doc__ or name).splitlines()[0]}" for name, (measure, _) in parts.items()
-    )
+    described = (f"{name}: {(measure.__doc__ or name).splitlines()[0]}" for name, (measure, _) in parts.items())
     parser = argparse.ArgumentParser(
         description="\n".join(described), formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("part", nargs="?", default=next(iter(parts)), choices=parts)
-    parser.add_argument(
-        "--quick", action="store_true", help="seconds instead of minutes; the figures say nothing"
-    )
+    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes; the figures say nothing")
     parser.add_argument("--json", action="store_true", help="one object a line")
     given = parser.parse_args()
     setup()

@@ -55,9 +55,7 @@ def measured(
     for i, size in enumerate(_SIZES):
         lqr, *trained = (100 * float(each.converged[i].mean()) for each in found.values())
         target = _TIMES.get(plant.name, 1.0) * lqr if size == 2 else lqr
-        yield from _rows(
-            f"{plant.name}: starts at {size:g} scales recovered", lqr, trained, min(target, 100.0)
-        )
+        yield from _rows(f"{plant.name}: starts at {size:g} scales recovered", lqr, trained, min(target, 100.0))
     if plant.name in _COSTED:
         size, num = _COSTED[plant.name]
         starts = size * plant.initial_state(key=key, num=num)

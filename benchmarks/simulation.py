@@ -128,9 +128,7 @@ def _cart_pole(count: int, repeats: int, steps: int) -> list[Row]:
     def by_scipy() -> None:
         for x in x0[:few]:
             for _ in range(steps):
-                x = solve_ivp(lambda _, x, u: rates(x, u), (0, dt), x, args=(saturated(x),), rtol=1e-6).y[
-                    :, -1
-                ]
+                x = solve_ivp(lambda _, x, u: rates(x, u), (0, dt), x, args=(saturated(x),), rtol=1e-6).y[:, -1]
 
     times = measure({"ours": ours, "NumPy": by_numpy}, 2 * repeats)
     one_by_one = measure({"SciPy": by_scipy}, 1)["SciPy"] * count / few

@@ -78,9 +78,7 @@ def _notebook() -> Iterator[Row]:
 
         lqrlab("init", "project")
         for what, target in (("nothing compiled", 20), ("programs from disk", 10)):
-            time = seconds(
-                lqrlab, "run", "01_system_exploration", "--fresh", "--notebooks", "project/notebooks"
-            )
+            time = seconds(lqrlab, "run", "01_system_exploration", "--fresh", "--notebooks", "project/notebooks")
             yield row(f"notebook 01, {what}", time, "s", target, least=False)
 
 

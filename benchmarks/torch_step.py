@@ -33,9 +33,7 @@ class Block(nn.Module):
     def forward(self, h, allowed):
         """Attention, then a perceptron."""
         b, w, width = h.shape
-        q, k, v = (
-            z.reshape(b, w, self.heads, -1).transpose(1, 2) for z in self.qkv(self.norm1(h)).chunk(3, dim=-1)
-        )
+        q, k, v = (z.reshape(b, w, self.heads, -1).transpose(1, 2) for z in self.qkv(self.norm1(h)).chunk(3, dim=-1))
         h = h + self.out(
             F.scaled_dot_product_attention(q, k, v, attn_mask=allowed).transpose(1, 2).reshape(b, w, width)
         )
@@ -58,10 +56,7 @@ class Network(nn.Module):
         size = torch.cummax(x.abs().amax(-1) * time_mask, dim=1).values[..., None]
         inverse = torch.where(size > 0, 1 / torch.where(size > 0, size, 1.0), 0.0) * time_mask[..., None]
         h = self.token(torch.cat([x * inverse, u * inverse, masks], dim=-1)) + self.position
-        allowed = (
-            torch.tril(torch.ones(x.shape[1], x.shape[1], dtype=torch.bool))
-            & (time_mask > 0)[:, None, None, :]
-        )
+        allowed = torch.tril(torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)) & (time_mask > 0)[:, None, None, :]
         for block in self.blocks:
             h = block(h, allowed)
         gain = self.head(self.norm(h)).reshape(*x.shape[:2], 6, 12)
@@ -127,18 +122,13 @@ def compared(data, model, batch, repeats):
 
 def main():
     """Both sizes."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=10)
     repeats = parser.parse_args().repeats
     compute.setup()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     with training._data() as data:
-        for name, model, batch, times in (
-            ("d = 128", training.LARGE, 256, 1),
-            ("d = 32", training.SMALL, 32, 20),
-        ):
+        for name, model, batch, times in (("d = 128", training.LARGE, 256, 1), ("d = 32", training.SMALL, 32, 20)):
             found = compared(data, model, batch, repeats * times)
             for who, ms in found.items():
                 print(f"{name}: {who}: {ms:.2f} ms, torch.compile's {found['torch.compile'] / ms:.2f} times")

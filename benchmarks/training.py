@@ -84,9 +84,7 @@ class StepTask:
         return run
 
 
-def bench_train(
-    kinds: Sequence[str] = KINDS, *, repeats: int = 10, transformers: bool = True
-) -> Iterator[Row]:
+def bench_train(kinds: Sequence[str] = KINDS, *, repeats: int = 10, transformers: bool = True) -> Iterator[Row]:
     """Measure train steps; the least time of ``repeats`` steps counts, of more for small ones.
 
     Args:
@@ -233,9 +231,7 @@ def _loop(data: dataset.Dataset, repeats: int) -> list[Row]:
         def bare() -> object:
             for number in range(steps // count):
                 windows = mixture.windows(number * count, count, config.seed)
-                kept[0], metrics = compiled_steps.run_steps(
-                    recipe, kept[0], windows, mixture.table, np.uint32(0)
-                )
+                kept[0], metrics = compiled_steps.run_steps(recipe, kept[0], windows, mixture.table, np.uint32(0))
             return kept[0], metrics
 
         alone = measure({"steps": bare}, reports)["steps"]

@@ -59,9 +59,7 @@ class UnknownRow:
     learned: tuple[float, float, float]
 
 
-def bench_unknown(
-    size: Size = FULL, controllers: Mapping[str, Controller] | None = None
-) -> Iterator[UnknownRow]:
+def bench_unknown(size: Size = FULL, controllers: Mapping[str, Controller] | None = None) -> Iterator[UnknownRow]:
     """Regulate plants of the trained families and of all others, ±20 %, with each controller, seed by seed.
 
     Args:
@@ -130,9 +128,7 @@ def _noisy(plants: Problem) -> Problem:
     return plants[np.tile(np.arange(num), len(NOISES))].disturbed(noise=noise)
 
 
-def _rows(
-    name: str, plants: Problem, family: np.ndarray, regrets: list[evaluation.Regret]
-) -> Iterator[UnknownRow]:
+def _rows(name: str, plants: Problem, family: np.ndarray, regrets: list[evaluation.Regret]) -> Iterator[UnknownRow]:
     names, known = systems.names(), plants.told("units")
     noise, trained = np.asarray(known.noise), np.isin(np.array(names)[family], TRAINED)
     n, m = (np.asarray(mask).sum(-1) for mask in (known.state_mask, known.input_mask))

@@ -41,9 +41,7 @@ def picture(text: str) -> str:
     body = "".join(_arrow(_corner(places[a], wide), _corner(places[b], wide), wide) for a, b in arrows)
     body += "".join(_box(_corner(places[name], wide), wide, name, below) for name, below in boxes.items())
     alt = "The data's way: " + "; ".join(re.sub(r"\s*\|\s*", ", ", ", to ".join(chain)) for chain in chains)
-    tip = (
-        '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-    )
+    tip = '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
     tip = f'<defs>{tip}<path d="M0 0L8 4L0 8z"/></marker></defs>'
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     svg = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{html.escape(alt)}">{tip}{body}</svg>'

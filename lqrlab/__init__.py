@@ -17,9 +17,7 @@ EXTENSIONS = ("identification", "environments", "robots")
 """What nothing else imports; in ``lqrlab.extensions``, and by name here."""
 __all__ = [*LIBRARY, "workbench", *EXTENSIONS]
 
-if (
-    "gymnasium" in sys.modules
-):  # which has no entry points: else the ids are registered when environments is named
+if "gymnasium" in sys.modules:  # which has no entry points: else the ids are registered when environments is named
     importlib.import_module("lqrlab.extensions.environments.ids").register()
 
 

@@ -42,9 +42,7 @@ from lqrlab.systems import families  # noqa: E402
 
 compute.setup()
 jax.config.update("jax_numpy_rank_promotion", "raise")  # (64, 1) - (64,) is a bug, not a matrix
-jax.config.update(
-    "jax_numpy_dtype_promotion", "strict"
-)  # float32 meeting float64 is a conversion that was forgotten
+jax.config.update("jax_numpy_dtype_promotion", "strict")  # float32 meeting float64 is a conversion that was forgotten
 
 
 GB = 1e9

@@ -24,9 +24,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-ENVIRONMENT = os.environ | {
-    "XLA_FLAGS": "--xla_backend_optimization_level=0"
-}  # compiling takes longer than the calls
+ENVIRONMENT = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}  # compiling takes longer than the calls
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -66,13 +64,9 @@ def _shared(part: str, calls: int) -> dict[str, int]:
 def _process(todo: dict[str, int], seed: int, limit: float, outcomes: dict, shown: set[str]) -> None:
     """Make calls in another process, until all are made, one crashes it, or one hangs; ``todo`` is what is left."""
     command = [sys.executable, __file__, "--todo", json.dumps(todo), "--seed", str(seed)]
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT
-    )
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT)
     lines: queue.Queue[str] = queue.Queue()
-    threading.Thread(
-        target=lambda: [*map(lines.put, itertools.chain(child.stdout, [""]))], daemon=True
-    ).start()
+    threading.Thread(target=lambda: [*map(lines.put, itertools.chain(child.stdout, [""]))], daemon=True).start()
     name, call, ended = "", "", ""
     while not ended:
         try:

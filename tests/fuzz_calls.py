@@ -13,12 +13,7 @@ from fuzz_damage import KEY, Made, anything, gain, residual, starts_at_x0
 
 from lqrlab import compute, control, dataset, evaluation, learning, robots, simulation, systems
 
-A, B, C, D = (
-    np.array([[0.0, 1.0], [2.0, -0.5]]),
-    np.array([[0.0], [1.0]]),
-    np.array([[1.0, 0.0]]),
-    np.array([[0.0]]),
-)
+A, B, C, D = (np.array([[0.0, 1.0], [2.0, -0.5]]), np.array([[0.0], [1.0]]), np.array([[1.0, 0.0]]), np.array([[0.0]]))
 Q, R, N, DT = np.eye(2), np.array([[1.0]]), np.array([[0.1], [0.0]]), 0.1
 F, G, K = scipy.linalg.expm(A * DT), np.array([[0.005], [0.1]]), np.array([[5.0, 3.0]])
 STABLE = np.array([[-1.0, 0.5], [0.0, -2.0]])
@@ -29,9 +24,7 @@ GAIN = simulation.LinearPolicy(control.lqrd(*PENDULUM.matrices(), *PENDULUM.weig
 SPECS = control.StepSpecs(settling=3.0)
 DATA = dataset.DataConfig(families=("pendulum",), variants=4, trajectories=2, num_steps=16)
 MODEL = learning.ModelConfig(kind="transformer", window=2, width=4, depth=1, heads=1, hidden=4)
-TRAIN = learning.TrainConfig(
-    num_steps=2, batch_size=4, plants=2, horizon=2, report_every=1, checkpoint_every=1
-)
+TRAIN = learning.TrainConfig(num_steps=2, batch_size=4, plants=2, horizon=2, report_every=1, checkpoint_every=1)
 FOLDER = tempfile.TemporaryDirectory()
 RUN = Path(FOLDER.name) / "run"
 
@@ -199,23 +192,9 @@ _specs = {"settling": 1.0, "overshoot": 0.1, "effort": 2.0, "margin": 0.5, "with
 _front = _design | {"dt": DT, "Qs": np.stack([Q, 2 * Q]), "Rs": np.stack([R, R]), "X0": Q}
 _plant = {"f": field, "x_eq": np.zeros(2), "u_eq": np.zeros(1), "Q": Q, "R": R, "dt": DT}
 _given = _abc | {"Q": Q, "R": R, "dt": DT, "states": ["angle [rad]", "rate [rad/s]"]}
-_score = {
-    "controller": GAIN,
-    "plants": PENDULUM,
-    "key": KEY,
-    "num_initial": 2,
-    "num_steps": 20,
-    "linear": True,
-}
+_score = {"controller": GAIN, "plants": PENDULUM, "key": KEY, "num_initial": 2, "num_steps": 20, "linear": True}
 _score_x0 = _score | {"x0": _x0[None]}
-_region = {
-    "plant": PENDULUM,
-    "controller": GAIN,
-    "x0": _x0[None],
-    "num_steps": 20,
-    "dt": 0.02,
-    "limits": (-9.0, 9.0),
-}
+_region = {"plant": PENDULUM, "controller": GAIN, "x0": _x0[None], "num_steps": 20, "dt": 0.02, "limits": (-9.0, 9.0)}
 _data = {"families": ("pendulum",), "variants": 3, "spread": 0.2, "trajectories": 2, "num_steps": 5, "seed": 0,
          "excitation": 0.1, "saturation": 5.0, "linear": True, "controller": "lqr"}  # fmt: skip
 _windows = {"kind": "auto", "split": "train", "batch_size": 2, "window": 2, "seed": 0, "pool_bytes": 10**6,

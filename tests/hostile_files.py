@@ -470,9 +470,7 @@ def variable(path: Path) -> None:
     whole = path.read_bytes()
     start = zlib.decompress(whole[136:])
     pack = zlib.compressobj(1)
-    packed = b"".join(
-        [pack.compress(start), *(pack.compress(bytes(1 << 20)) for _ in range(256)), pack.flush()]
-    )
+    packed = b"".join([pack.compress(start), *(pack.compress(bytes(1 << 20)) for _ in range(256)), pack.flush()])
     path.write_bytes(whole[:128] + np.array([15, len(packed)], "<u4").tobytes() + packed)
 
 
@@ -527,9 +525,7 @@ def lists(path: Path) -> None:
 def packed_hdf5(path: Path) -> None:
     """An HDF5 file of 128 MiB of zeros, packed."""
     with h5py.File(path, "w") as file:
-        noise = np.frombuffer(
-            np.random.default_rng(0).bytes(5 << 20), "u1"
-        )  # with it the ratio is believable
+        noise = np.frombuffer(np.random.default_rng(0).bytes(5 << 20), "u1")  # with it the ratio is believable
         file.create_dataset("noise", data=noise, compression="gzip")
         file.create_dataset("u", (1 << 24,), "f8", chunks=(1 << 20,), compression="gzip")
 
@@ -661,9 +657,7 @@ def sealed(make: Callable[[Path], object]) -> Callable[[Path], None]:
             make(step)
             (step / "sha256.json").unlink()
             found = sorted(path for path in step.rglob("*") if path.is_file())
-            digests = {
-                p.relative_to(step).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in found
-            }
+            digests = {p.relative_to(step).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
             (step / "sha256.json").write_text(json.dumps(digests))
         with contextlib.suppress(FileNotFoundError):  # the settings lie beside the checkpoints too
             make(folder)
@@ -781,10 +775,7 @@ def claimed(shape: list[int], kind: str = "F32") -> Callable[[Path], object]:
 
 UNUSABLE = "holds no weights that can be"
 WEIGHTS = [
-    *(
-        Case(f"weights: {name}", make, "expected a file of weights", "w.safetensors")
-        for name, make in NO_FILE.items()
-    ),
+    *(Case(f"weights: {name}", make, "expected a file of weights", "w.safetensors") for name, make in NO_FILE.items()),
     *(Case(f"weights: {name}", make, UNUSABLE, "w.safetensors") for name, make in NO_JSON.items()),
     Case("weights: a terabyte", sparse, "expected a file of weights", "w.safetensors"),
     *(
@@ -814,24 +805,12 @@ WEIGHTS = [
     Case("a network with what is no setting", network(wings=2), "wings", "w.safetensors"),
     Case("no card", weights(None), "expected a card that says kind", "w.safetensors"),
     Case("a card without a model", weights({"kind": "network"}), "found none under 'model'", "w.safetensors"),
-    Case(
-        "a card whose model is a text",
-        weights({"kind": "network", "model": "large"}),
-        UNUSABLE,
-        "w.safetensors",
-    ),
-    Case(
-        "a card of another kind",
-        weights({"kind": ["prior"]}),
-        "expected a card that says kind",
-        "w.safetensors",
-    ),
+    Case("a card whose model is a text", weights({"kind": "network", "model": "large"}), UNUSABLE, "w.safetensors"),
+    Case("a card of another kind", weights({"kind": ["prior"]}), "expected a card that says kind", "w.safetensors"),
     Case("a card that is a list", weights([]), "expected a card with names", "w.safetensors"),
     Case("a card of lists in lists", weights("[" * DEEP), UNUSABLE, "w.safetensors"),
     Case("a card of 5000 digits", weights("9" * 5000), UNUSABLE, "w.safetensors"),
-    Case(
-        "a prior of nothing", weights({"kind": "prior"}), "expected no such array in a prior", "w.safetensors"
-    ),
+    Case("a prior of nothing", weights({"kind": "prior"}), "expected no such array in a prior", "w.safetensors"),
     Case("a prior without odds", prior(dense=None), r"dense: expected shape .* found none", "w.safetensors"),
     Case("a prior with a large probe", prior(probe=np.ones(1000)), "probe: expected shape", "w.safetensors"),
     Case(
@@ -841,9 +820,7 @@ WEIGHTS = [
         "w.safetensors",
     ),
     Case("a prior of words", prior(half=np.array(1)), "half: expected finite real numbers", "w.safetensors"),
-    Case(
-        "a prior of infinities", prior(start=np.array(np.inf)), "start: expected finite real", "w.safetensors"
-    ),
+    Case("a prior of infinities", prior(start=np.array(np.inf)), "start: expected finite real", "w.safetensors"),
     *(
         Case(f"an array of {shape}", claimed(shape), UNUSABLE, "w.safetensors")
         for shape in ([1 << 40], [1 << 62, 4], [1 << 33, 1 << 33])
@@ -869,9 +846,7 @@ def zipped_lie(path: Path) -> None:
     # a matrix (14) of so many bytes; flags: double; dimensions 1, 1; the name C; values (miDOUBLE, 9)
     size, words = 1 << 29, lambda *numbers: b"".join(n.to_bytes(4, "little") for n in numbers)
     head = words(14, size + 56, 6, 8, 6, 0, 5, 8, 1, 1) + words(0x10001, ord("C"), 9, size)
-    packed = (
-        pack.compress(head) + b"".join(pack.compress(bytes(1 << 20)) for _ in range(1 << 9)) + pack.flush()
-    )
+    packed = pack.compress(head) + b"".join(pack.compress(bytes(1 << 20)) for _ in range(1 << 9)) + pack.flush()
     with path.open("ab") as file:
         file.write(words(15, len(packed)) + packed)
 
@@ -893,12 +868,7 @@ PLANTS += [
         "parameters: expected one of .* but found 'name'",
         "plant.json",
     ),
-    Case(
-        "a parameter called self",
-        family(self=1),
-        "parameters: expected one of .* but found 'self'",
-        "plant.json",
-    ),
+    Case("a parameter called self", family(self=1), "parameters: expected one of .* but found 'self'", "plant.json"),
     Case("a parameter that is a table", family(length={"a": 1}), "length: expected", "plant.json"),
     Case("a parameter that is nothing", family(length=None), "length: expected", "plant.json"),
     Case(
@@ -924,12 +894,7 @@ TABLES = [
     ),
     Case("toml: a terabyte", sparse, "no TOML", "p.toml"),
     Case("toml: lists in lists", toml("[a]\nA = " + "[" * 9999 + "]" * 9999), "nested too deeply", "p.toml"),
-    Case(
-        "toml: tables in tables",
-        toml("[b]\nA = " + "{a=" * 9999 + "1" + "}" * 9999),
-        "nested too deeply",
-        "p.toml",
-    ),
+    Case("toml: tables in tables", toml("[b]\nA = " + "{a=" * 9999 + "1" + "}" * 9999), "nested too deeply", "p.toml"),
     Case("toml: a path of tables", toml("[c" + ".c" * 9999 + "]"), r"\[c\]: key", "p.toml"),
     Case("toml: two megabytes", toml("# " + "a" * (2 << 20)), "at most 1048576 bytes", "p.toml"),
     Case("toml: a file that is a number", toml("[d]\nfile = 3"), r"\[d\]: file: expected", "p.toml"),
@@ -954,9 +919,7 @@ ROBOTS = [
     ),
     Case("robot: user data", robot('<size nuserdata="1000000000"/>'), LARGE, "robot.xml"),
     Case("robot: key frames", robot('<size nkey="1000000000"/>'), LARGE, "robot.xml"),
-    Case(
-        "robot: numbers", robot('<custom><numeric name="a" size="1000000000"/></custom>'), LARGE, "robot.xml"
-    ),
+    Case("robot: numbers", robot('<custom><numeric name="a" size="1000000000"/></custom>'), LARGE, "robot.xml"),
     Case(
         "robot: a field",
         robot('<asset><hfield name="h" nrow="50000" ncol="50000" size="1 1 1 1"/></asset>'),
@@ -982,12 +945,7 @@ ROBOTS = [
         "robot.xml",
     ),
     Case("robot: a hundred thousand balls", robot(body='<geom size=".1"/>' * 100_000), LARGE, "robot.xml"),
-    Case(
-        "robot: bodies in bodies",
-        robot(body="<body>" * 50 + "</body>" * 50),
-        "",
-        "robot.xml",
-    ),
+    Case("robot: bodies in bodies", robot(body="<body>" * 50 + "</body>" * 50), "", "robot.xml"),
     Case(
         "robot: a billion laughs",
         text(
@@ -1137,16 +1095,12 @@ def met(kind: str, case: Case, place: Path, good: Path | None = None) -> float:
     before, began, clock = contents(place), time.process_time(), time.monotonic()
     with bounded(f"{kind}, {case.name}") if kind in BOUNDED else contextlib.nullcontext():
         try:
-            with warnings.catch_warnings(
-                action="error", category=UserWarning
-            ):  # an older checkpoint, in words
+            with warnings.catch_warnings(action="error", category=UserWarning):  # an older checkpoint, in words
                 found, words = read(path), ""
         except (ValueError, OSError, UserWarning) as error:
             found, words = None, str(error)
     took = time.process_time() - began
-    assert re.search(case.words, words) if case.words else not words, (
-        f"{kind}, {case.name}: {words or found!r:.500}"
-    )
+    assert re.search(case.words, words) if case.words else not words, f"{kind}, {case.name}: {words or found!r:.500}"
     assert time.monotonic() - clock < HANGS, f"{kind}, {case.name}: takes too long"
     assert SECRET not in words, f"{kind}, {case.name}: tells what another file holds"
     assert contents(place) == before, f"{kind}, {case.name}: something was written"

@@ -85,13 +85,7 @@ def plant_file(path: Path) -> Path:
     third = len(PAYLOADS) // 3
     *names, name = ("".join(PAYLOADS[i : i + third]) for i in (0, third, 2 * third))
     labels = [f"{label} [{unit}]" for label, unit in zip((*names, name), PAYLOADS[-7:-4])]
-    content = {
-        "A": [[0, 1], [-1, -0.5]],
-        "B": [[0], [1]],
-        "dt": 0.1,
-        "states": labels[:2],
-        "inputs": labels[2:],
-    }
+    content = {"A": [[0, 1], [-1, -0.5]], "B": [[0], [1]], "dt": 0.1, "states": labels[:2], "inputs": labels[2:]}
     path.write_text(json.dumps(content))
     return path
 
@@ -101,22 +95,8 @@ def designs() -> str:
     rows = [{"label": text, "words": [text] * 3, "at": 0} for text in PAYLOADS]
     chart = {"x": [text := "".join(PAYLOADS), text], "y": [text, text], "hold": True}
     poles = {**chart, "mark": text, "at": [[[text, text]]] * 3}
-    scene = {
-        **rows[0],
-        "sizes": [3, 2, 2],
-        "fine": 1,
-        "fixed": [text] * 7,
-        "moving": [],
-        "poles": [[]] * 3,
-        "every": 1,
-    }
-    data = {
-        "axes": rows[:1],
-        "charts": [chart],
-        "curves": [[[text, text]] * 3],
-        "poles": poles,
-        "words": rows,
-    }
+    scene = {**rows[0], "sizes": [3, 2, 2], "fine": 1, "fixed": [text] * 7, "moving": [], "poles": [[]] * 3, "every": 1}
+    data = {"axes": rows[:1], "charts": [chart], "curves": [[[text, text]] * 3], "poles": poles, "words": rows}
     packed = base64.b64encode(gzip.compress(json.dumps(data | {"scene": scene}).encode())).decode()
     row = '<div class="lq-row"><span></span><span class="lq-slot"></span><b></b></div>'
     parts = '<circle class="lq-part"/><text class="lq-part"/><path class="lq-part" d="M0 0"/>'
@@ -155,8 +135,6 @@ def run(folder: Path) -> Path:
     metadata = {"language_info": language, "papermill": {"parameters": {"p0": together}}}
     nbformat.write(new.new_notebook(cells=cells, metadata=metadata), folder / "notebooks" / "01_names.ipynb")
     (folder / "run.json").write_text(
-        json.dumps(
-            {"profile": together, "status": together, "commit": together, "versions": {"lqrlab": together}}
-        )
+        json.dumps({"profile": together, "status": together, "commit": together, "versions": {"lqrlab": together}})
     )
     return folder

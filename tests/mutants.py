@@ -26,19 +26,7 @@ TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 ROOMS = ("systems", "control", "simulation", "dataset", "learning", "evaluation")
 ROOMS += ("extensions/identification", "extensions/environments")
-FAR = (
-    "animate",
-    "browser",
-    "docs",
-    "fuzz",
-    "notebooks",
-    "packaging",
-    "panels",
-    "pipeline",
-    "report",
-    "soak",
-    "sweep",
-)
+FAR = ("animate", "browser", "docs", "fuzz", "notebooks", "packaging", "panels", "pipeline", "report", "soak", "sweep")
 """Test files of pages and processes: they take minutes, and what they need of these rooms the others test."""
 PRELOAD = ["beartype", "control", "flax.linen", "h5py", "jax", "matplotlib.pyplot", "optax"]
 PRELOAD += ["orbax.checkpoint", "pandas", "pytest", "scipy.signal", "sympy", "dask", "distributed", "rich"]
@@ -124,9 +112,7 @@ def _outcomes(drawn: list[Mutation], folder: Path, jobs: int, budget: float) -> 
     from coverage import CoverageData
 
     file = folder / "found.jsonl"
-    found = (
-        {row["fault"]: row for row in map(json.loads, file.read_text().splitlines())} if file.exists() else {}
-    )
+    found = {row["fault"]: row for row in map(json.loads, file.read_text().splitlines())} if file.exists() else {}
     lines = CoverageData(str(folder / "lines.sqlite"))
     lines.read()
     seconds = json.loads((folder / "seconds.json").read_text())

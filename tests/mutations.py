@@ -64,8 +64,7 @@ def _without_effect(tree: ast.AST) -> Iterator[ast.AST]:
             # (M @ v[..., None])[..., 0]: JAX takes an index beyond an axis of length one for its last
             case ast.Subscript(
                 value=ast.BinOp(
-                    op=ast.MatMult(),
-                    right=ast.Subscript(slice=ast.Tuple(elts=[*_, ast.Constant(value=None)])),
+                    op=ast.MatMult(), right=ast.Subscript(slice=ast.Tuple(elts=[*_, ast.Constant(value=None)]))
                 ),
                 slice=ast.Tuple(elts=[*_, ast.Constant(value=0) as last]),
             ):

@@ -91,9 +91,7 @@ def designs(data: dataset.Dataset, place: Path, number: int) -> None:
 def sources(data: dataset.Dataset, place: Path, number: int) -> None:
     """Each kind of source: opened, read in part, left."""
     for kind in dataset.sources.KINDS:
-        opened = dataset.source(
-            dataset.open(data.path), kind=kind, batch_size=4, window=3, seed=number, loops=8
-        )
+        opened = dataset.source(dataset.open(data.path), kind=kind, batch_size=4, window=3, seed=number, loops=8)
         reading = iter(opened)
         jax.block_until_ready([next(reading), next(reading)])
         reading.close()
@@ -156,10 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if time.monotonic() - said >= 60:
                 said = time.monotonic()
                 minutes, counts = (said - begun) / 60, _words(counted[-1])
-                print(
-                    f"{minutes:4.0f} min, round {len(counted):4d}: {counts}; s: {', '.join(times)}",
-                    flush=True,
-                )
+                print(f"{minutes:4.0f} min, round {len(counted):4d}: {counts}; s: {', '.join(times)}", flush=True)
     slopes = {name: slope([c[name] for c in counted[WARM:]]) for name in BOUNDS}
     grows = [name for name, bound in BOUNDS.items() if slopes[name] > bound]
     print(f"{len(counted)} rounds; a round after the first {WARM}: {_words(slopes)}: "

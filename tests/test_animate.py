@@ -100,9 +100,7 @@ def test_shapes_are_where_the_family_draws_them(name):
         made = list(reader.points(0.9 * k / 39))
         for tag, kind in (("rect", drawing.Box), ("circle", drawing.Disc)):
             centres = [p.mean(axis=0) for t, p in made if t == tag]
-            wanted = [
-                ((p.mean(axis=0) - (left, top)) * (scale, -scale)) for s, p in expected if isinstance(s, kind)
-            ]
+            wanted = [((p.mean(axis=0) - (left, top)) * (scale, -scale)) for s, p in expected if isinstance(s, kind)]
             assert len(centres) == len(wanted)
             np.testing.assert_allclose(centres, wanted, atol=1.0) if wanted else None
         seen = np.concatenate([p for _, p in made])
@@ -132,16 +130,7 @@ def test_two_runs_play_side_by_side_in_real_time(loops, tmp_path):
     assert abs(film.seconds - 3.0 - 0.8) < 1e-9
     root = ET.fromstring(film.svg)
     words = ["".join(t.itertext()) for t in root.iter("{http://www.w3.org/2000/svg}text")]
-    for expected in (
-        "A < B",
-        "optimal",
-        "no control",
-        "real time",
-        "angle [rad]",
-        "force [N]",
-        "time [s]",
-        "3.00 s",
-    ):
+    for expected in ("A < B", "optimal", "no control", "real time", "angle [rad]", "force [N]", "time [s]", "3.00 s"):
         assert expected in words
     assert any(w.startswith("wrong sign · diverged after") for w in words)
     assert root.get("role") == "img"
@@ -171,19 +160,14 @@ def test_poses_draw_the_plant_where_it_is(loops):
     drawings = keyframes.poses(plant, runs["optimal"].xs[at], runs["optimal"].us[at])
     left, right, bottom, top = drawing.bounds(*drawings)
     (body,) = (
-        e
-        for e in root.find("{http://www.w3.org/2000/svg}svg")
-        if e.get("class") == "lq-body" and "rect" in e.tag
+        e for e in root.find("{http://www.w3.org/2000/svg}svg") if e.get("class") == "lq-body" and "rect" in e.tag
     )
     x, _, *_ = Reader.numbers(body.get("transform"))
     wide = (720 - 8) / 2
     scale = min(
-        (wide - 8) / (right - left),
-        (min(wide * (top - bottom) / (right - left) + 8, 200) - 8) / (top - bottom),
+        (wide - 8) / (right - left), (min(wide * (top - bottom) / (right - left) + 8, 200) - 8) / (top - bottom)
     )
-    assert x == pytest.approx(
-        wide / 2 + scale * (float(runs["optimal"].xs[0, 0]) - (left + right) / 2), abs=0.1
-    )
+    assert x == pytest.approx(wide / 2 + scale * (float(runs["optimal"].xs[0, 0]) - (left + right) / 2), abs=0.1)
 
 
 def test_slow_and_fast_plants_say_how_they_are_played():
@@ -218,9 +202,7 @@ def test_a_report_keeps_it_playing_and_loads_nothing(loops):
     assert not page.select("script, [src], [href], foreignobject")
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", str(page))
     kept = "".join(s.get_text() for s in page.select("style"))
-    assert set(re.findall(r"@keyframes (\w+)", kept)) == set(
-        re.findall(r"animation-name:(\w+)", str(page.svg))
-    )
+    assert set(re.findall(r"@keyframes (\w+)", kept)) == set(re.findall(r"animation-name:(\w+)", str(page.svg)))
     assert "prefers-reduced-motion" in kept
     assert "light-dark(" in kept
     assert page.select_one("label input[type=checkbox]")  # to pause it
@@ -255,9 +237,7 @@ def test_the_responses_of_the_page_are_the_plants():
     plants = [systems.make(name) for name in ("mass_spring_damper", "cart_pole")]
     for plant, shown in zip(plants, catalogue_page.demonstrations(plants)):
         run = shown.released["optimal"]
-        A, B, Q, R, N = (
-            np.asarray(a) for a in control.discretize(*plant.matrices(), *plant.weights(), plant.dt)
-        )
+        A, B, Q, R, N = (np.asarray(a) for a in control.discretize(*plant.matrices(), *plant.weights(), plant.dt))
         P = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
         K = np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A + N.T)
         x = loop_design.start(plant)
@@ -297,9 +277,7 @@ def test_the_explorer_follows_its_sliders(panel):
     assert panel.words.value != words
     panel.loop.value = "no control"
     panel.live.wait()
-    assert re.search(
-        r"no control: angle starts -0.2 rad from the equilibrium, ends -?[1-9]", panel.picture.value
-    )
+    assert re.search(r"no control: angle starts -0.2 rad from the equilibrium, ends -?[1-9]", panel.picture.value)
     panel.reset.click()
     panel.live.wait()
     assert panel.parameters["length"].value == float(plant.length)

@@ -11,9 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import (
-    __main__ as listing,
-)
+from benchmarks import __main__ as listing
 from benchmarks import (
     control,
     data,
@@ -229,10 +227,7 @@ SMOKE = {
 }
 SECONDS = [("control", "hard"), ("simulation", "speed"), ("data", "loaders"), ("learned_agents", "table")]
 MINUTES = [
-    (name, part)
-    for name in SMOKE
-    for part in SMOKE[name].PARTS
-    if (name, part) not in SECONDS and part != "tune"
+    (name, part) for name in SMOKE for part in SMOKE[name].PARTS if (name, part) not in SECONDS and part != "tune"
 ]
 
 
@@ -246,9 +241,7 @@ def test_each_part_measures_with_quick_settings(name, part):
     assert rows
     for row in rows:
         assert all(
-            value is not None
-            for key, value in dataclasses.asdict(row).items()
-            if key not in ("target", "reached")
+            value is not None for key, value in dataclasses.asdict(row).items() if key not in ("target", "reached")
         )
 
 

@@ -70,13 +70,7 @@ def jupyterlab(tmp_path):
     env |= {f"JUPYTER_{kind}_DIR": str(own) for kind in ("CONFIG", "DATA", "RUNTIME")}
     env |= {"JUPYTERLAB_SETTINGS_DIR": str(own / "s"), "JUPYTERLAB_WORKSPACES_DIR": str(own / "w")}
     env |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])}
-    options = [
-        "--no-browser",
-        "--allow-root",
-        "--port=0",
-        "--IdentityProvider.token=",
-        "--ServerApp.password=",
-    ]
+    options = ["--no-browser", "--allow-root", "--port=0", "--IdentityProvider.token=", "--ServerApp.password="]
     options += [f"--ServerApp.root_dir={work}", "--LabApp.extension_manager=readonly"]
     with (tmp_path / "server.log").open("w") as log:
         server = subprocess.Popen(
@@ -191,12 +185,7 @@ def site(tmp_path_factory):
     folder.mkdir(parents=True)
     lines = (json.dumps({"fingerprint": str(i)} | found) for i, found in enumerate(numbers))
     (folder / comparison.NUMBERS).write_text("\n".join(lines))
-    record = {
-        "notebook": "cart_pole",
-        "title": "Cart-pole",
-        "kind": "plant",
-        "runs": runs,
-    }
+    record = {"notebook": "cart_pole", "title": "Cart-pole", "kind": "plant", "runs": runs}
     record |= {
         "started": "2026-11-21T10:00:00",
         "status": "failed",
@@ -245,9 +234,7 @@ PRINTED = """() => [
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_pages_need_no_network_and_shut_nobody_out(chromium, site, artefacts, scheme):
     """Offline, nothing is asked for and nothing is missing; axe-core finds nothing that bars anyone."""
-    axe = pytest.importorskip(
-        "axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python"
-    )
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
     context = chromium.new_context(color_scheme=scheme, viewport=WIDE)
     context.set_offline(True)
     page, wrong, phone, printed = context.new_page(), [], {}, {}
@@ -264,9 +251,7 @@ def test_pages_need_no_network_and_shut_nobody_out(chromium, site, artefacts, sc
         )
         for found in axe.Axe().run(page).response["violations"]:
             where = found["nodes"][0]["html"][:120]
-            barred.append(
-                f"{name}: {found['impact']}, {found['help']}, {len(found['nodes'])} times, as in {where}"
-            )
+            barred.append(f"{name}: {found['impact']}, {found['help']}, {len(found['nodes'])} times, as in {where}")
         page.screenshot(path=artefacts / f"{name}_{scheme}.png", full_page=True)
         page.set_viewport_size(NARROW)
         phone[name] = page.evaluate(PHONE)
@@ -319,9 +304,7 @@ def test_a_reader_moves_the_designs_of_a_mailed_report(chromium, site, artefacts
     page, wrong = context.new_page(), []
     page.on("console", lambda said: wrong.append(said.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on(
-        "request", lambda request: wrong.append(request.url) if not request.url.startswith("file:") else None
-    )
+    page.on("request", lambda request: wrong.append(request.url) if not request.url.startswith("file:") else None)
     page.goto((site / PAGES["designs"]).as_uri())
     handles = page.get_by_role("slider")
     handles.first.wait_for()
@@ -362,9 +345,7 @@ def test_without_scripts_a_mailed_report_shows_the_defaults(chromium, site, arte
             page.get_by_role("slider").first.wait_for()
         found.append((page.locator(".lq-designs").bounding_box(), page.inner_text(".lq-said")))
         assert page.get_by_role("slider").count() == (4 if scripts else 0)
-        page.screenshot(
-            path=artefacts / f"designs_{'with' if scripts else 'without'}_scripts.png", full_page=True
-        )
+        page.screenshot(path=artefacts / f"designs_{'with' if scripts else 'without'}_scripts.png", full_page=True)
         context.close()
     assert found[0] == found[1]
 
@@ -408,20 +389,8 @@ def hostile_site(folder):
     sweep = folder / "sweeps" / "sweep"
     sweep.mkdir(parents=True)
     (sweep / comparison.NUMBERS).write_text(json.dumps({"fingerprint": "0", "error": name}))
-    record = {
-        "notebook": name,
-        "title": name,
-        "kind": "plant",
-        "status": name,
-        "profile": name,
-    }
-    record |= {
-        "started": name,
-        "versions": {"lqrlab": name, name: name},
-        "units": {},
-        "commit": name,
-        "device": name,
-    }
+    record = {"notebook": name, "title": name, "kind": "plant", "status": name, "profile": name}
+    record |= {"started": name, "versions": {"lqrlab": name, name: name}, "units": {}, "commit": name, "device": name}
     record["runs"] = [{"point": {name: name}, "run": name, "fingerprint": "0"}]
     (sweep / "sweep.json").write_text(json.dumps(record))
     comparison.write(sweep)
@@ -432,9 +401,7 @@ def hostile_site(folder):
         patch.setattr(type(plant), "title", name)
         catalogue_page.page([name], unfolded=True).save(folder / "plants.html")
         design_page.page(plant).save(folder / "designs.html")
-        config = dataset.DataConfig(
-            families=("dc_motor",), held_out=(), variants=2, num_steps=9, trajectories=1
-        )
+        config = dataset.DataConfig(families=("dc_motor",), held_out=(), variants=2, num_steps=9, trajectories=1)
     made = dataset.generate(config, folder / "set")
     named = dataclasses.replace(config, controller="".join(hostile_html.PAYLOADS[-8:])[:200])
     data_card.write(dataclasses.replace(made, config=named))
@@ -474,9 +441,7 @@ def test_no_name_and_no_output_runs_a_script(chromium, tmp_path):
         context.close()
     page = chromium.new_page()
     bare = (html.escape(payload) for payload in hostile_html.PAYLOADS)
-    (tmp_path / "bare.html").write_text(
-        "".join(f'<iframe class="bare" srcdoc="{text}"></iframe>' for text in bare)
-    )
+    (tmp_path / "bare.html").write_text("".join(f'<iframe class="bare" srcdoc="{text}"></iframe>' for text in bare))
     page.goto((tmp_path / "bare.html").as_uri())
     assert len(page.evaluate(RAN)) >= 40
     page.close()

@@ -75,9 +75,7 @@ def test_designs_in_one_program_are_those_one_at_a_time(tmp_path, monkeypatch):
     assert len(page.select("#runs ~ .scroll tbody tr")) == 18
     found = {row.th.get_text(): row.select("td") for row in page.select("#spread ~ .scroll tbody tr")}
     assert found["cost"][-1].get_text() == f"{after['cost'].max():.4g}"
-    ask(
-        tmp_path, *GIVEN, "--random", "18", "--no-report"
-    )  # nothing is missing, and the units are still there
+    ask(tmp_path, *GIVEN, "--random", "18", "--no-report")  # nothing is missing, and the units are still there
     assert json.loads((tmp_path / "sweep.json").read_text())["units"]["time_constant"] == "s"
 
 
@@ -100,10 +98,7 @@ def test_a_point_without_a_design_says_why_and_takes_none_along():
     [
         (["-p", "mas=1"], "mass_spring_damper.mas: the plant has no such parameter; did you mean mass"),
         (["-p", "mass=-1,1"], "mass: expected mass_spring_damper's"),
-        (
-            ["-p", "mass=1", "--workers", "2"],
-            "--workers: is for notebooks, but mass_spring_damper is a plant",
-        ),
+        (["-p", "mass=1", "--workers", "2"], "--workers: is for notebooks, but mass_spring_damper is a plant"),
         (["-p", "mass=1", "--from", "x"], "--from: is for notebooks"),
     ],
 )
@@ -128,10 +123,7 @@ def test_the_names_that_are_read_from_the_files_are_all_plants():
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (
-            ["cart_pole", "--random", "5"],
-            "cart_pole: expected -p NAME=VALUES or --list, as in -p cart_mass=LOW:HIGH",
-        ),
+        (["cart_pole", "--random", "5"], "cart_pole: expected -p NAME=VALUES or --list, as in -p cart_mass=LOW:HIGH"),
         (["cart_pole"], "cart_pole: expected -p NAME=VALUES or --list"),
         (["03_training", "--random", "5"], "--random 5: expected values or ranges to draw from, as in -p"),
     ],

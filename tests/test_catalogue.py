@@ -131,10 +131,7 @@ def test_variants_stay_within_range_and_constants_do_not_vary(spread):
 
 
 def test_batches_of_different_families_stack_and_padding_is_neutral():
-    plants = [
-        systems.sample(name, key=jax.random.key(1), num=2)
-        for name in ("dc_motor", "platoon", "cruise_control")
-    ]
+    plants = [systems.sample(name, key=jax.random.key(1), num=2) for name in ("dc_motor", "platoon", "cruise_control")]
     both = systems.stack(plants)
     assert both.A.shape == (6, 12, 12)
     assert both.B.shape == (6, 12, 6)
@@ -145,9 +142,7 @@ def test_batches_of_different_families_stack_and_padding_is_neutral():
     np.testing.assert_array_equal(both.A[2:4, :11, :11], A)
     np.testing.assert_array_equal(both.B[2:4, :11], B)
     np.testing.assert_array_equal(both.A[2:4, 11], -np.eye(12)[[11, 11]])
-    np.testing.assert_allclose(
-        both.R[4:], np.broadcast_to(np.diag([25.0, 1, 1, 1, 1, 1]), (2, 6, 6)), rtol=1e-14
-    )
+    np.testing.assert_allclose(both.R[4:], np.broadcast_to(np.diag([25.0, 1, 1, 1, 1, 1]), (2, 6, 6)), rtol=1e-14)
 
 
 def test_classes_with_as_many_parameters_are_different_trees():
@@ -158,11 +153,7 @@ def test_classes_with_as_many_parameters_are_different_trees():
 
 
 def test_gradients_reach_through_the_operating_point():
-    for name, key in (
-        ("magnetic_levitation", "nominal_gap"),
-        ("fixed_wing", "cruise"),
-        ("two_link_arm", "mass2"),
-    ):
+    for name, key in (("magnetic_levitation", "nominal_gap"), ("fixed_wing", "cruise"), ("two_link_arm", "mass2")):
 
         def entry(value, name=name, key=key):
             return jnp.sum(systems.make(name, **{key: value}).matrices()[0])
@@ -206,9 +197,7 @@ def test_equations_are_what_is_computed(name):
     else:
         expected = plant.dynamics(x, u)
     symbols = formula.symbols([*parameters, *x_names, *u_names])
-    values = sympy.lambdify(list(symbols), list(found.values()))(
-        *map(float, plant.parameters.values()), *x, *u
-    )
+    values = sympy.lambdify(list(symbols), list(found.values()))(*map(float, plant.parameters.values()), *x, *u)
     np.testing.assert_allclose(values, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
 
 

@@ -9,16 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
-from catalogue import (
-    BUILT_IN,
-    MECHANICAL,
-    around,
-    compiled_for,
-    evaluate,
-    undamped,
-    variants,
-    with_values,
-)
+from catalogue import BUILT_IN, MECHANICAL, around, compiled_for, evaluate, undamped, variants, with_values
 
 from lqrlab import systems
 from lqrlab.compute import quick_jit
@@ -27,10 +18,7 @@ from lqrlab.systems import mechanics
 # Invariants of the conservative plants that are not written as energies, with what must be zero for them to
 # hold.
 OTHERS = {
-    "series_rlc": (
-        dict(resistance=0.0),
-        lambda p, x: 0.5 * (p.capacitance * x[0] ** 2 + p.inductance * x[1] ** 2),
-    ),
+    "series_rlc": (dict(resistance=0.0), lambda p, x: 0.5 * (p.capacitance * x[0] ** 2 + p.inductance * x[1] ** 2)),
     "parallel_rlc": (
         dict(resistance=np.inf),
         lambda p, x: 0.5 * (p.capacitance * x[0] ** 2 + p.inductance * x[1] ** 2),
@@ -43,10 +31,7 @@ OTHERS = {
             + p.mass * p.gravity * p.centre * np.cos(x[0])
         ),
     ),
-    "satellite_orbit": (
-        {},
-        lambda p, x: 0.5 * (x[2] ** 2 + (x[0] * x[3]) ** 2) - p.gravity_constant / x[0],
-    ),
+    "satellite_orbit": ({}, lambda p, x: 0.5 * (x[2] ** 2 + (x[0] * x[3]) ** 2) - p.gravity_constant / x[0]),
     "quadrotor": (
         {},
         lambda p, x: (
@@ -139,9 +124,7 @@ def test_power_is_force_times_velocity_and_masses_are_positive(name):
         work = plant.forces(q, v, u) @ v
         return slope, plant.dynamics(x, u), work, plant.mass_matrix(q), plant.kinetic(q, v)
 
-    slope, dx, work, M, energy = map(
-        np.asarray, quick_jit(jax.vmap(numbers))(jnp.asarray(xs), jnp.asarray(us))
-    )
+    slope, dx, work, M, energy = map(np.asarray, quick_jit(jax.vmap(numbers))(jnp.asarray(xs), jnp.asarray(us)))
     gained = np.sum(slope * dx, axis=1)
     np.testing.assert_array_less(np.abs(gained - work), 1e-10 * np.sum(np.abs(slope * dx), axis=1))
     np.testing.assert_allclose(M, np.swapaxes(M, 1, 2), rtol=1e-12, atol=1e-14 * np.abs(M).max())
@@ -207,9 +190,7 @@ def test_matrices_equal_central_differences(name):
     @quick_jit
     def numbers(plants, steps):
         x, u = plants.equilibrium()
-        return plants.matrices(), plants.dynamics(
-            x[:, None] + steps[None, :, :n], u[:, None] + steps[None, :, n:]
-        )
+        return plants.matrices(), plants.dynamics(x[:, None] + steps[None, :, :n], u[:, None] + steps[None, :, n:])
 
     matrices, rates = numbers(plants, jnp.asarray(steps))
     at = np.asarray(rates).reshape(2, len(scale), 4, n)
@@ -229,15 +210,11 @@ def by_hand_mass_spring_damper(p, q, v, u):
 
 
 def by_hand_pendulum(p, q, v, u):
-    return np.array(
-        [p.gravity / p.length * np.sin(q[0]) + (u[0] - p.friction * v[0]) / (p.mass * p.length**2)]
-    )
+    return np.array([p.gravity / p.length * np.sin(q[0]) + (u[0] - p.friction * v[0]) / (p.mass * p.length**2)])
 
 
 def by_hand_hanging_pendulum(p, q, v, u):
-    return np.array(
-        [-p.gravity / p.length * np.sin(q[0]) + (u[0] - p.friction * v[0]) / (p.mass * p.length**2)]
-    )
+    return np.array([-p.gravity / p.length * np.sin(q[0]) + (u[0] - p.friction * v[0]) / (p.mass * p.length**2)])
 
 
 def by_hand_cart_pole(p, q, v, u):
@@ -270,9 +247,7 @@ def by_hand_acrobot(p, q, v, u):
     m1, m2, l1, lc1, lc2, I1, I2 = p.mass1, p.mass2, p.length1, p.centre1, p.centre2, p.inertia1, p.inertia2
     s2, c2 = np.sin(q[1]), np.cos(q[1])
     d12 = m2 * (lc2**2 + l1 * lc2 * c2) + I2
-    M = np.array(
-        [[m1 * lc1**2 + m2 * (l1**2 + lc2**2 + 2 * l1 * lc2 * c2) + I1 + I2, d12], [d12, m2 * lc2**2 + I2]]
-    )
+    M = np.array([[m1 * lc1**2 + m2 * (l1**2 + lc2**2 + 2 * l1 * lc2 * c2) + I1 + I2, d12], [d12, m2 * lc2**2 + I2]])
     h1 = -m2 * l1 * lc2 * s2 * v[1] * (v[1] + 2 * v[0])
     h2 = m2 * l1 * lc2 * s2 * v[0] ** 2
     phi2 = -m2 * lc2 * p.gravity * np.sin(q[0] + q[1])
@@ -298,9 +273,7 @@ def by_hand_double_pendulum(p, q, v, u):
     h = m2 * l1 * l2 / 2
     M = np.array([[(m1 / 3 + m2) * l1**2, h * c], [h * c, m2 * l2**2 / 3]])
     inner = p.friction2 * (v[1] - v[0])
-    first = (
-        u[0] - p.friction1 * v[0] + inner - h * s * v[1] ** 2 + (m1 / 2 + m2) * p.gravity * l1 * np.sin(q[0])
-    )
+    first = u[0] - p.friction1 * v[0] + inner - h * s * v[1] ** 2 + (m1 / 2 + m2) * p.gravity * l1 * np.sin(q[0])
     second = -inner + h * s * v[0] ** 2 + m2 * p.gravity * l2 / 2 * np.sin(q[1])
     return np.linalg.solve(M, [first, second])
 
@@ -317,20 +290,14 @@ def by_hand_flexible_joint_robot(p, q, v, u):
     """Spong (1987), the single link."""
     twist = p.stiffness * (q[0] - q[1])
     weight = p.link_mass * p.gravity * p.centre * np.sin(q[0])
-    return np.array(
-        [(-weight - twist) / p.link_inertia, (u[0] - p.motor_friction * v[1] + twist) / p.motor_inertia]
-    )
+    return np.array([(-weight - twist) / p.link_inertia, (u[0] - p.motor_friction * v[1] + twist) / p.motor_inertia])
 
 
 def by_hand_planar_quadrotor(p, q, v, u):
     """Tedrake, Underactuated Robotics, chapter 3."""
     total = u[0] + u[1]
     return np.array(
-        [
-            -total * np.sin(q[2]) / p.mass,
-            total * np.cos(q[2]) / p.mass - p.gravity,
-            p.arm * (u[0] - u[1]) / p.inertia,
-        ]
+        [-total * np.sin(q[2]) / p.mass, total * np.cos(q[2]) / p.mass - p.gravity, p.arm * (u[0] - u[1]) / p.inertia]
     )
 
 
@@ -367,9 +334,7 @@ def test_dynamics_equal_equations_written_by_hand(name):
     xs, us = around(plant, np.random.default_rng(6), 50, 2.0)
     found = np.asarray(evaluate(name, "dynamics", None, 0, 0)(plant, xs, us))
     half = plant.n // 2
-    expected = np.array(
-        [np.r_[x[half:], BY_HAND[name](plant, x[:half], x[half:], u)] for x, u in zip(xs, us)]
-    )
+    expected = np.array([np.r_[x[half:], BY_HAND[name](plant, x[:half], x[half:], u)] for x, u in zip(xs, us)])
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10 * np.abs(expected).max())
 
 
@@ -399,9 +364,7 @@ def cloud_of_three_link_arm(p, q):
 
 def cloud_of_dual_arm(p, q):
     arm = [p.mass1, p.mass2], [p.length1, p.length2]
-    return (
-        chain_of_rods((-1, 0), *arm, np.cumsum(q[:2]))[0] + chain_of_rods((1, 0), *arm, np.cumsum(q[2:]))[0]
-    )
+    return chain_of_rods((-1, 0), *arm, np.cumsum(q[:2]))[0] + chain_of_rods((1, 0), *arm, np.cumsum(q[2:]))[0]
 
 
 def cloud_of_cart_double_pendulum(p, q):
@@ -415,9 +378,7 @@ def cloud_of_planar_biped(p, q):
         (0, 0), [p.shank_mass, p.thigh_mass], [p.shank_length, p.thigh_length], np.pi / 2 - q[:2]
     )
     torso, _ = chain_of_rods(hip, [p.torso_mass], [p.torso_length], np.pi / 2 - q[2:3])
-    swing, _ = chain_of_rods(
-        hip, [p.thigh_mass, p.shank_mass], [p.thigh_length, p.shank_length], -np.pi / 2 - q[3:]
-    )
+    swing, _ = chain_of_rods(hip, [p.thigh_mass, p.shank_mass], [p.thigh_length, p.shank_length], -np.pi / 2 - q[3:])
     return stance + torso + swing
 
 
@@ -478,10 +439,7 @@ def test_energies_equal_those_of_a_cloud_of_points(name):
     p = types.SimpleNamespace(**{key: float(value) for key, value in plant.parameters.items()})
     rng, half, h = np.random.default_rng(8), plant.n // 2, 1e-4
     for _ in range(4):
-        q = (
-            np.asarray(plant.equilibrium()[0])[:half]
-            + 2 * rng.normal(size=half) * np.asarray(plant.scales[0])[:half]
-        )
+        q = np.asarray(plant.equilibrium()[0])[:half] + 2 * rng.normal(size=half) * np.asarray(plant.scales[0])[:half]
         v = rng.normal(size=half) * np.asarray(plant.scales[0])[half:]
         at = {k: CLOUDS[name](p, q + k * h * v) for k in (-2, -1, 0, 1, 2)}
         mass = np.array([m for m, _ in at[0]])
@@ -491,8 +449,6 @@ def test_energies_equal_those_of_a_cloud_of_points(name):
         np.testing.assert_allclose(plant.kinetic(jnp.asarray(q), jnp.asarray(v)), kinetic, rtol=1e-7)
         axis = HEIGHT.get(name, 1)
         if axis is not None:
-            weight = p.gravity * (
-                mass @ (place[0] - np.array([point for _, point in CLOUDS[name](p, 0 * q)]))[:, axis]
-            )
+            weight = p.gravity * (mass @ (place[0] - np.array([point for _, point in CLOUDS[name](p, 0 * q)]))[:, axis])
             gained = plant.potential(jnp.asarray(q)) - plant.potential(jnp.zeros(half))
             np.testing.assert_allclose(gained, weight, rtol=1e-9, atol=1e-9)

@@ -126,10 +126,7 @@ BEQUETTE = {  # hours, kmol/m³, K
 
 @pytest.mark.parametrize(
     ("temperature", "concentration", "text"),
-    [
-        (311.2, "8.564", "-1.1680 -0.0886 \n 2.0030 -0.2443"),
-        (339.1, "5.518", "-1.8124 -0.2324 \n 9.6837 1.4697"),
-    ],
+    [(311.2, "8.564", "-1.1680 -0.0886 \n 2.0030 -0.2443"), (339.1, "5.518", "-1.8124 -0.2324 \n 9.6837 1.4697")],
 )
 def test_stirred_tank_reactor(temperature, concentration, text):
     """B. W. Bequette, Process Dynamics: Modeling, Analysis and Simulation (1998), module 9, case 2: two of
@@ -205,9 +202,7 @@ def test_furuta_pendulum():
     m, L, l, J2, b1, b2, g = 0.075, 0.278, 0.148, 0.00386 + 0.075 * 0.148**2, 1e-4, 2.8e-4, 9.81
     J0 = 0.0315 + m * L**2
     det = J0 * J2 - (m * L * l) ** 2
-    rows = np.array(
-        [[-g * (m * l) ** 2 * L, -b1 * J2, b2 * m * l * L], [g * m * l * J0, b1 * m * l * L, -b2 * J0]]
-    )
+    rows = np.array([[-g * (m * l) ** 2 * L, -b1 * J2, b2 * m * l * L], [g * m * l * J0, b1 * m * l * L, -b2 * J0]])
     np.testing.assert_allclose(A[2:, 1:], rows / det, rtol=1e-9)
     np.testing.assert_allclose(B[2:, 0], np.array([J2, -m * L * l]) / det, rtol=1e-9)
 
@@ -228,9 +223,7 @@ def test_quarter_car():
     K2 = 500,000, b1 = 350, b2 = 15,020; the fourth of its states is an integral, so poles and the gain to the
     suspension's stretch are compared."""
     m1, m2, k1, k2, b1, b2 = 2500.0, 320.0, 80_000.0, 500_000.0, 350.0, 15_020.0
-    A, B = matrices(
-        "quarter_car", body_mass=m1, wheel_mass=m2, spring=k1, tyre=k2, damper=b1, tyre_damping=b2
-    )
+    A, B = matrices("quarter_car", body_mass=m1, wheel_mass=m2, spring=k1, tyre=k2, damper=b1, tyre_damping=b2)
     theirs = np.array(
         [
             [0, 1, 0, 0],

@@ -60,9 +60,7 @@ def test_a_certificate_of_gains_is_exact(plants):
     words = found.words()
     assert words.startswith("Stable on 2 of 3 plants: the largest spectral radius of A - BK is 1.")
     assert "Exact for the linearised, sampled plants." in words
-    assert (
-        learning.certify(simulation.LinearPolicy(K[0]), plants[0]).words().startswith("Stable: the spectral")
-    )
+    assert learning.certify(simulation.LinearPolicy(K[0]), plants[0]).words().startswith("Stable: the spectral")
 
 
 def test_a_certificate_of_any_other_policy_is_a_statement_about_loops_like_those_simulated(plants):
@@ -122,10 +120,7 @@ def test_no_repaired_gain_leaves_its_loop_unstable(plants, steps):
     K = np.random.default_rng(0).normal(size=(3, 1, 4)) * np.array([1.0, 1e2, 1e4])[:, None, None]
     A, B = np.asarray(problem.A), np.asarray(problem.B)
     assert (np.abs(np.linalg.eigvals(A - B @ K)).max(-1) > 1).all()
-    for found in (
-        learning.repair(K, plants, steps),
-        jax.jit(learning.repair, static_argnums=2)(K, problem, steps),
-    ):
+    for found in (learning.repair(K, plants, steps), jax.jit(learning.repair, static_argnums=2)(K, problem, steps)):
         assert (np.abs(np.linalg.eigvals(A - B @ np.asarray(found))).max(-1) < 1).all()
 
 
@@ -134,9 +129,7 @@ def test_a_gain_that_cannot_be_repaired_is_nan_and_said_in_words():
     with pytest.raises(ValueError, match="no input moves"):
         learning.repair(np.zeros((1, 2)), lost, steps=0)
     fine = systems.from_matrices(np.diag([1.0, -1.0]), [[1.0], [1.0]], dt=0.1, Q=np.eye(2), R=[[1.0]])
-    with pytest.raises(
-        ValueError, match="K: expected a gain from which Newton steps lead to a stabilizing one"
-    ):
+    with pytest.raises(ValueError, match="K: expected a gain from which Newton steps lead to a stabilizing one"):
         learning.repair(np.full((1, 2), np.nan), fine)
     problem = simulation.Problem.stack([simulation.Problem.of(p, optimum=False) for p in (lost, fine)])
     for steps in (0, 2):
@@ -154,8 +147,6 @@ def test_a_network_is_repaired_where_it_answers_with_a_gain(plants):
     assert not before.stable.any()
     assert after.stable.all()
     assert after.excess.max() < 1e-6
-    history = learning.models.build(
-        learning.ModelConfig(kind="transformer", window=2, width=8, depth=1, heads=2)
-    )
+    history = learning.models.build(learning.ModelConfig(kind="transformer", window=2, width=8, depth=1, heads=2))
     with pytest.raises(ValueError, match="repair: expected a network that answers with a gain"):
         learning.policy(history, plants, repair=1)

@@ -46,8 +46,7 @@ def test_static_arguments_tell_programs_apart_by_value_and_type():
     assert [type(s) for _, s in traced[-3:]] == [int, float, bool]
     for bad in (jnp.ones(2), [1], (1, [2])):
         with pytest.raises(
-            TypeError,
-            match=r"weigh: static spec: expected hashable values, such as .* but found an unhashable type",
+            TypeError, match=r"weigh: static spec: expected hashable values, such as .* but found an unhashable type"
         ):
             weigh(jnp.ones(2), bad)
 
@@ -116,9 +115,7 @@ def an_array(x):
 def test_what_tracing_cannot_do_runs_eagerly_and_warns_once(fn, error):
     x = np.array([1.0, 0.5, 3.0])
     compiled = compute.compile(fn)
-    with pytest.warns(
-        compute.EagerFallbackWarning, match=f"{fn.__name__} .*{error.__name__}.*this very line"
-    ) as said:
+    with pytest.warns(compute.EagerFallbackWarning, match=f"{fn.__name__} .*{error.__name__}.*this very line") as said:
         np.testing.assert_array_equal(compiled(jnp.array(x)), fn(x))
     assert said[0].filename == __file__
     with warnings.catch_warnings():
@@ -256,11 +253,7 @@ def test_a_network_a_policy_and_a_function_are_one_kind_of_object(kind):
 @pytest.mark.parametrize("kind", ["network", "policy", "function"])
 def test_a_program_obeys_the_types_of_its_backend(kind):
     seen, x = [], np.full((3, 4), 1 + 1e-5)
-    given = {
-        "network": network(),
-        "policy": gain(),
-        "function": lambda K, x: seen.append(x.dtype) or -x @ K.mT,
-    }
+    given = {"network": network(), "policy": gain(), "function": lambda K, x: seen.append(x.dtype) or -x @ K.mT}
 
     def computed(**types):
         one = compute.compile(given[kind], compute.Backend(**types), shapes="batch 4")
@@ -287,13 +280,9 @@ def test_a_program_says_which_inputs_do_not_go_together_and_what_a_model_cannot_
         two.evaluate(jnp.ones((2, 5)), [jnp.ones((5, 3)), jnp.ones((2, 4))])
     with pytest.raises(ValueError, match=r"inputs: expected 2, .* but found 1"):
         two.evaluate(jnp.ones((2, 5)), [jnp.ones((5, 3))])
-    with pytest.raises(
-        ValueError, match=r"inputs: expected a list of arrays of shapes .* but found \{'x': 1\}"
-    ):
+    with pytest.raises(ValueError, match=r"inputs: expected a list of arrays of shapes .* but found \{'x': 1\}"):
         two.evaluate(jnp.ones((2, 5)), {"x": 1})
-    with pytest.raises(
-        ValueError, match=r"inputs: the model cannot take \(6, 3\), \(2, 3\) with these parameters: "
-    ):
+    with pytest.raises(ValueError, match=r"inputs: the model cannot take \(6, 3\), \(2, 3\) with these parameters: "):
         two.evaluate(jnp.ones((2, 5)), [jnp.ones((6, 3)), jnp.ones((2, 3))])
     with pytest.raises(ValueError, match="shapes: expected a model, a backend and shapes together"):
         compute.compile(lambda p, x: p * x, compute.Backend())
@@ -304,9 +293,7 @@ def test_inputs_by_name_and_shapes_that_are_none_are_refused_in_words():
         return p * x
 
     for shapes in ({"x": "batch 4"}, [("batch", 4)], [4], 4, ["*batch 4"], ["batch -4"]):
-        with pytest.raises(
-            ValueError, match=r"shapes: expected a text for each input, in order, .*, but found"
-        ):
+        with pytest.raises(ValueError, match=r"shapes: expected a text for each input, in order, .*, but found"):
             compute.compile(model, shapes=shapes)
     with pytest.raises(ValueError, match=r"backend: expected a compute\.Backend, but found 'cpu'"):
         compute.compile(model, "cpu", shapes="batch 4")
@@ -559,10 +546,7 @@ def test_whatever_takes_a_plant_of_a_users_function_forgets_it(compiled):
 @pytest.mark.parametrize(
     ("environment", "address"),
     [
-        (
-            {"LQRLAB_COORDINATOR": "127.0.0.1:4711", "LQRLAB_PROCESSES": "2", "LQRLAB_PROCESS": "0"},
-            "127.0.0.1:4711",
-        ),
+        ({"LQRLAB_COORDINATOR": "127.0.0.1:4711", "LQRLAB_PROCESSES": "2", "LQRLAB_PROCESS": "0"}, "127.0.0.1:4711"),
         ({"SLURM_STEP_NUM_TASKS": "2", "JAX_COORDINATOR_ADDRESS": "10.0.0.7:4711"}, "10.0.0.7:4711"),
     ],
 )
@@ -576,9 +560,7 @@ def test_the_first_of_several_processes_listens_on_one_address_alone(environment
 
 @pytest.mark.parametrize("command", [[], "python -V", None])
 def test_a_command_of_several_processes_is_a_program_and_its_arguments(command):
-    with pytest.raises(
-        ValueError, match="command: expected a program and its arguments, as texts, but found"
-    ):
+    with pytest.raises(ValueError, match="command: expected a program and its arguments, as texts, but found"):
         compute.start(command, 2)
 
 

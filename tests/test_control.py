@@ -201,10 +201,7 @@ def test_an_unweighted_integrator_is_named():
         ({"Q": np.diag([6.0, -4e-3])}, "Q: expected positive semidefinite, but found the eigenvalue -0.004"),
         ({"Q": np.diag([1.0, -2.0])}, "Q: expected positive semidefinite, but found the eigenvalue -2"),
         ({"Q": np.array([[1.0, 1.0], [0.0, 1.0]])}, "Q: expected a symmetric matrix"),
-        (
-            {"Q": np.eye(3)},
-            r"Q: expected shape \(2, 2\) \[n, n\] to go with B of shape \(2, 1\), but found \(3, 3\)",
-        ),
+        ({"Q": np.eye(3)}, r"Q: expected shape \(2, 2\) \[n, n\] to go with B of shape \(2, 1\), but found \(3, 3\)"),
         ({"A": np.zeros((2, 3))}, r"A: expected shape \(2, 2\)"),
         ({"B": np.zeros(2)}, r"B: expected a matrix \[n, m\], but found shape \(2,\)"),
         ({"A": np.array([[0.0, np.nan], [0.0, 0.0]])}, "A: expected finite numbers, but found nan in row 0"),
@@ -225,35 +222,24 @@ def test_a_weight_that_printing_made_indefinite_is_answered_with_a_warning(desig
     V, A, B = np.linalg.qr(rng.normal(size=(3, 3)))[0], rng.normal(size=(3, 3)), rng.normal(size=(3, 1))
     Q = V @ np.diag([6.0, 1.0, -5e-4]) @ V.T
     Q = (Q + Q.T) / 2
-    with pytest.warns(
-        UserWarning, match=r"Q: .* found the eigenvalue -0\.0005, which the rounding of a table"
-    ):
+    with pytest.warns(UserWarning, match=r"Q: .* found the eigenvalue -0\.0005, which the rounding of a table"):
         result = getattr(control, design)(A, B, Q, np.eye(1), *([0.1] if design == "lqrd" else []))
-    problem = (
-        van_loan(A, B, Q, np.eye(1), 0.1) if design == "lqrd" else (A, B, Q, np.eye(1), np.zeros((3, 1)))
-    )
+    problem = van_loan(A, B, Q, np.eye(1), 0.1) if design == "lqrd" else (A, B, Q, np.eye(1), np.zeros((3, 1)))
     K, P = gain(*problem, discrete=design != "lqr")
     with warnings.catch_warnings():  # a state that costs nothing is no reason for one
         warnings.simplefilter("error")
-        getattr(control, design)(
-            A, B, np.diag([2.0, 1.0, 0.0]), np.eye(1), *([0.1] if design == "lqrd" else [])
-        )
+        getattr(control, design)(A, B, np.diag([2.0, 1.0, 0.0]), np.eye(1), *([0.1] if design == "lqrd" else []))
     assert relative(result.K, K) < 1e-10
     assert relative(result.P, P) < 1e-10
 
 
 def test_inputs_that_cost_nothing_give_a_deadbeat_controller_in_discrete_time():
     A, B = np.array([[0.9, 1.0], [0.3, 1.1]]), np.array([[0.0], [1.0]])
-    with pytest.warns(
-        UserWarning, match="R: .* an input that costs nothing is bounded by what its effect costs"
-    ):
+    with pytest.warns(UserWarning, match="R: .* an input that costs nothing is bounded by what its effect costs"):
         result = control.dlqr(A, B, np.diag([1.0, 0.0]), np.zeros((1, 1)))
     assert np.allclose(np.linalg.matrix_power(A - B @ np.asarray(result.K), 2), 0, atol=1e-12)
     assert np.allclose(result.P, scipy.linalg.solve_discrete_are(A, B, np.diag([1.0, 0.0]), np.zeros((1, 1))))
-    with (
-        pytest.warns(UserWarning, match="R: "),
-        pytest.raises(ValueError, match="no input moves it"),
-    ):
+    with pytest.warns(UserWarning, match="R: "), pytest.raises(ValueError, match="no input moves it"):
         control.dlqr(A, 0 * B, np.eye(2), np.zeros((1, 1)))  # without effect nothing bounds it
     with pytest.raises(ValueError, match="R: expected positive definite, but found the eigenvalue -"):
         control.dlqr(A, B, np.eye(2), [[-0.1]])
@@ -267,9 +253,7 @@ def test_a_batch_answers_weights_that_printing_made_indefinite_as_a_single_probl
     with pytest.warns(UserWarning, match=r"Q: .* found the eigenvalue -0\.0005"):
         alone = design(A, B, Q, R)
     Qs = np.stack([np.eye(3), Q, Q - 0.1 * np.eye(3), Q + np.eye(3, k=1)])
-    with pytest.warns(
-        UserWarning, match="1 with a Q that the rounding of a table .* made indefinite;"
-    ) as said:
+    with pytest.warns(UserWarning, match="1 with a Q that the rounding of a table .* made indefinite;") as said:
         batch = design(A, B, Qs, R)
     assert len(said) == 1
     assert batch.stabilizing.tolist() == [True, True, False, False]
@@ -292,10 +276,7 @@ def test_weights_bound_a_cost_below_as_their_eigenvalues_say():
     # a weight that is singular but for rounding is none that is negative
     V = np.linalg.qr(rng.normal(size=(3, 3)))[0]
     Q = np.stack([V @ np.diag([1e3, 1.0, low]) @ V.T for low in (-1e-7, -1e-3)])
-    assert regulator._bounded_below(jnp.asarray(Q), jnp.eye(1)[None], jnp.zeros((1, 3, 1))).tolist() == [
-        True,
-        False,
-    ]
+    assert regulator._bounded_below(jnp.asarray(Q), jnp.eye(1)[None], jnp.zeros((1, 3, 1))).tolist() == [True, False]
 
 
 def test_a_batch_takes_a_weight_that_printing_made_indefinite_only_if_it_is_symmetric():
@@ -327,9 +308,7 @@ def test_a_sample_time_that_rounds_the_plant_away_is_said():
     A, B, Q, R = DOUBLE
     fine = np.asarray(control.lqr(A, B, Q, R).K)
     for dt, lost in ((1e-12, 1e-3), (1e-9, 1e-6)):
-        with pytest.warns(
-            UserWarning, match="dt: a loop moves by only .* choose a longer sample time, or lqr"
-        ):
+        with pytest.warns(UserWarning, match="dt: a loop moves by only .* choose a longer sample time, or lqr"):
             assert relative(control.lqrd(A, B, Q, R, dt).K, fine) < lost
     assert relative(control.lqrd(A, B, Q, R, 1e-7).K, fine) < 2e-7
 

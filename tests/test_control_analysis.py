@@ -44,9 +44,7 @@ def test_noise_keeps_up_the_cost_that_the_riccati_solution_says():
 
 def test_the_h2_norm_has_a_gradient():
     def norm(damping):
-        return control.h2_norm(
-            jnp.array([[0.0, 1.0], [-2.0, -1.0]]) * jnp.array([[1, 1], [1, damping]]), B, C
-        )
+        return control.h2_norm(jnp.array([[0.0, 1.0], [-2.0, -1.0]]) * jnp.array([[1, 1], [1, damping]]), B, C)
 
     slope = jax.grad(norm)(0.6)
     assert np.isclose(slope, (norm(0.6 + 1e-5) - norm(0.6 - 1e-5)) / 2e-5, rtol=1e-6)
@@ -149,14 +147,10 @@ def test_a_chain_of_integrators_has_no_zero_at_large_finite_numbers(n):
     assert control.zeros(a, b, np.eye(1, n)).size == 0
     assert control.zeros(a, b, np.eye(2, n)).size == 0  # two outputs
     assert np.allclose(control.zeros(a, b, [[1.0, 2.0, *np.zeros(n - 2)]]), [-0.5])
-    assert np.allclose(
-        control.zeros(a, np.eye(n)[:, :2], np.eye(1, n)), np.zeros(n - 2)
-    )  # hidden integrators
+    assert np.allclose(control.zeros(a, np.eye(n)[:, :2], np.eye(1, n)), np.zeros(n - 2))  # hidden integrators
 
 
 @pytest.mark.parametrize("dt", [None, 0.1])
 def test_a_gain_without_states_has_its_largest_singular_value_as_norm(dt):
     D = np.array([[3.0, 0.0], [4.0, 0.0]])
-    assert control.hinf_norm(np.zeros((0, 0)), np.zeros((0, 2)), np.zeros((2, 0)), D, dt)[0] == pytest.approx(
-        5.0
-    )
+    assert control.hinf_norm(np.zeros((0, 0)), np.zeros((0, 2)), np.zeros((2, 0)), D, dt)[0] == pytest.approx(5.0)

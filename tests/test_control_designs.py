@@ -59,13 +59,7 @@ def test_the_continuous_horizon_solves_the_riccati_differential_equation(horizon
         return (A.T @ P + P @ A - gain.T @ R @ gain + Q).ravel()
 
     back = solve_ivp(
-        backwards,
-        (0, horizon),
-        Qf.ravel(),
-        t_eval=(horizon - ts)[::-1],
-        rtol=1e-9,
-        atol=1e-10,
-        method="LSODA",
+        backwards, (0, horizon), Qf.ravel(), t_eval=(horizon - ts)[::-1], rtol=1e-9, atol=1e-10, method="LSODA"
     )
     expected = back.y.T[::-1].reshape(4, 3, 3)
     np.testing.assert_allclose(P, expected, rtol=1e-6, atol=1e-6)
@@ -187,9 +181,7 @@ def test_margins_of_output_feedback_equal_python_controls():
     A, B, C = plant(6, m=1, p=1)
     for form, dt in (("predictor", None), ("predictor", 0.1), ("filter", 0.1)):
         a = A if dt is None else 0.6 * A
-        design = control.lqg(
-            a, B, C, np.eye(3), np.eye(1), np.eye(3), np.eye(1), discrete=dt is not None, form=form
-        )
+        design = control.lqg(a, B, C, np.eye(3), np.eye(1), np.eye(3), np.eye(1), discrete=dt is not None, form=form)
         time = () if dt is None else (dt,)
         controller = python_control.ss(design.A, design.B, design.C, design.D, *time)
         loop = -python_control.ss(a, B, C, 0, *time) * controller
@@ -197,9 +189,7 @@ def test_margins_of_output_feedback_equal_python_controls():
         modulus = np.abs(1 + loop(1j * w if dt is None else np.exp(1j * w * dt))).min()
         (ours,), (output,) = design.margins(dt), design.margins(dt, at="output")
         assert ours.modulus_margin == pytest.approx(modulus, rel=1e-3)
-        assert output.modulus_margin == pytest.approx(
-            ours.modulus_margin, rel=1e-6
-        )  # one loop, opened elsewhere
+        assert output.modulus_margin == pytest.approx(ours.modulus_margin, rel=1e-6)  # one loop, opened elsewhere
         with pytest.raises(ValueError, match="dt: expected"):
             design.margins(0.1 if dt is None else None)
 
@@ -394,9 +384,7 @@ def test_the_diagnosis_names_what_is_wrong():
     assert "mode at +4.2 rad/s is not stabilizable" in result.sentences[0]
     assert result.sentences[1:] == ("The mode at +4.2 rad/s (in state 0) is moved by no input.",)
     assert np.isnan(result.residual)
-    fine = control.diagnose(
-        np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [1.0]]), np.eye(2), np.eye(1)
-    )
+    fine = control.diagnose(np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [1.0]]), np.eye(2), np.eye(1))
     assert str(fine).startswith("The regulator exists")
     integrator = control.diagnose(np.diag([0.0, -1.0]), np.ones((2, 1)), np.diag([0.0, 1.0]), np.eye(1))
     assert "Q does not see it" in str(integrator)

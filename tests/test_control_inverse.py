@@ -11,10 +11,7 @@ A = np.array([[0.0, 1.0], [0.0, 0.0]])
 B = np.array([[0.0], [1.0]])
 
 
-@pytest.mark.parametrize(
-    ("n", "m", "kind"),
-    [(1, 1, ""), (6, 1, ""), (5, 3, "dt")],
-)
+@pytest.mark.parametrize(("n", "m", "kind"), [(1, 1, ""), (6, 1, ""), (5, 3, "dt")])
 def test_the_weights_of_random_gains_reproduce_them(n, m, kind):
     rng, num = np.random.default_rng(n), 40
     A, B = rng.normal(size=(num, n, n)), rng.normal(size=(num, n, m))
@@ -22,9 +19,7 @@ def test_the_weights_of_random_gains_reproduce_them(n, m, kind):
     Q, R = factor @ np.swapaxes(factor, -1, -2), np.eye(m) + 0.3
     kept, K = [], []
     for i in range(num):
-        problem = (
-            control.discretize(A[i], B[i], Q[i], R, 0.1) if kind == "dt" else (A[i], B[i], Q[i], R, None)
-        )
+        problem = control.discretize(A[i], B[i], Q[i], R, 0.1) if kind == "dt" else (A[i], B[i], Q[i], R, None)
         *problem, N = (None if x is None else np.asarray(x) for x in problem)
         try:
             gain = scipy_oracle.gain(*problem, N, discrete=kind != "")[0]

@@ -42,9 +42,7 @@ def test_frequency_responses_equal_python_controls(dt):
         theirs = np.moveaxis(python_control.frequency_response(system, w).complex, -1, 0)
         assert np.allclose(result[i], theirs, rtol=1e-9)
     K = rng.normal(size=(2, 4))
-    loop = np.moveaxis(
-        python_control.frequency_response(control.to_statespace(a[0], b, K, dt=dt), w).complex, -1, 0
-    )
+    loop = np.moveaxis(python_control.frequency_response(control.to_statespace(a[0], b, K, dt=dt), w).complex, -1, 0)
     assert np.allclose(control.sensitivity(a[0], b, K, w, dt), np.linalg.inv(np.eye(2) + loop), rtol=1e-9)
 
 
@@ -75,10 +73,7 @@ def test_whole_numbers_are_numbers():
         (lambda: control.lqr(A, np.zeros((2, 0)), Q, np.zeros((0, 0))), "at least one state and one input"),
         (lambda: control.step_info(np.ones(5), 0.1, 1.0), "ys: expected outputs"),
         (lambda: control.step_response(A, B, [[1.0, 0.0]], [[8.0, 4.0]], [1.0, 2.0], 5), "r: expected a set"),
-        (
-            lambda: control.step_response(A, B, [[1.0, 0.0]], [[8.0, 4.0]], [1.0], 0),
-            "num_steps: expected a whole",
-        ),
+        (lambda: control.step_response(A, B, [[1.0, 0.0]], [[8.0, 4.0]], [1.0], 0), "num_steps: expected a whole"),
     ],
 )
 def test_what_does_not_fit_is_named(call, message):
@@ -221,20 +216,14 @@ TAKES_NUMBERS = {
     "to_statespace": (control.to_statespace, {"A": A, "B": B, "C": GAIN, "D": ONE}),
     "modes": (control.modes, {"A": A}),
     "margins": (control.margins, {"A": A, "B": B, "K": GAIN}),
-    "frequency_response": (
-        control.frequency_response,
-        {"A": A, "B": B, "C": GAIN, "frequencies": np.ones(1)},
-    ),
+    "frequency_response": (control.frequency_response, {"A": A, "B": B, "C": GAIN, "frequencies": np.ones(1)}),
     "sensitivity": (control.sensitivity, {"A": A, "B": B, "K": GAIN, "frequencies": np.ones(1), "dt": 0.1}),
     "step_response": (
         partial(control.step_response, num_steps=3),
         {"A": A, "B": B, "C": GAIN, "K": GAIN, "r": np.ones(1)},
     ),
     "step_info": (control.step_info, {"ys": np.ones((3, 1)), "dt": 0.1, "r": np.ones(1)}),
-    "finite_horizon": (
-        partial(control.finite_horizon, num_steps=3),
-        {"A": A, "B": B, "Q": TWO, "R": ONE, "Qf": TWO},
-    ),
+    "finite_horizon": (partial(control.finite_horizon, num_steps=3), {"A": A, "B": B, "Q": TWO, "R": ONE, "Qf": TWO}),
     "lqe": (control.lqe, {"A": A, "C": GAIN, "W": TWO, "V": ONE}),
     "lqg": (control.lqg, {"A": A, "B": B, "C": GAIN, "Q": TWO, "R": ONE, "W": TWO, "V": ONE}),
     "lqi": (control.lqi, {"A": A, "B": B, "C": GAIN, "Q": TWO, "Qi": ONE, "R": ONE}),

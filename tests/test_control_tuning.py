@@ -74,13 +74,9 @@ def test_the_front_is_measured_and_sorted_out_rightly():
     d, e = np.exp(rng.normal(0, 3, (num, 2))), np.exp(rng.normal(0, 1, num))
     d[-3:], e[-3:] = 1.0, (0.1, 1.0, 10.0)  # the last three change the price of the input only
     X0 = np.array([[1.0, 0.3], [0.3, 0.5]])
-    result = control.pareto(
-        A, B, Q, R, DT, Q * np.sqrt(d[:, :, None] * d[:, None]), R * e[:, None, None], X0=X0
-    )
+    result = control.pareto(A, B, Q, R, DT, Q * np.sqrt(d[:, :, None] * d[:, None]), R * e[:, None, None], X0=X0)
     x, y = np.asarray(result.state_cost), np.asarray(result.effort)
-    better = (
-        (x[None] <= x[:, None]) & (y[None] <= y[:, None]) & ((x[None] < x[:, None]) | (y[None] < y[:, None]))
-    )
+    better = (x[None] <= x[:, None]) & (y[None] <= y[:, None]) & ((x[None] < x[:, None]) | (y[None] < y[:, None]))
     assert np.array_equal(result.dominated, better.any(1))
     assert result.dominated.any()
     assert not result.dominated[-3:].any()
@@ -124,10 +120,7 @@ def test_how_far_specifications_are_missed_is_read_off_a_loop_by_numpy():
         x = A @ x + B @ u[-1]
     done = np.array(y)[:, 0] / 2.0  # the other output is to stay where it is
     frequencies = np.pi / 0.1 * np.logspace(-4, 0, 160)
-    S = [
-        np.linalg.inv(np.eye(2) + K @ np.linalg.inv(np.exp(0.1j * w) * np.eye(3) - A) @ B)
-        for w in frequencies
-    ]
+    S = [np.linalg.inv(np.eye(2) + K @ np.linalg.inv(np.exp(0.1j * w) * np.eye(3) - A) @ B) for w in frequencies]
     expected = [
         np.log(np.abs(done - 1)[10:].max() / 0.02),
         (done.max() - 1.05) / 0.05,
@@ -135,21 +128,9 @@ def test_how_far_specifications_are_missed_is_read_off_a_loop_by_numpy():
         np.log(0.9 * max(np.abs(np.diag(s) - 0.5).max() for s in S)),
     ]
     assert expected[1] > -1  # it overshoots, or nothing would be compared
-    bounds = {
-        name: jnp.asarray(getattr(specs, name)) for name in ("settling", "overshoot", "margin", "within")
-    }
+    bounds = {name: jnp.asarray(getattr(specs, name)) for name in ("settling", "overshoot", "margin", "within")}
     bounds["effort"] = jnp.asarray(limits)
-    problem = (
-        step.A,
-        step.B,
-        step.C,
-        step.Q,
-        step.R,
-        *step.plant,
-        jnp.asarray(0.1),
-        jnp.asarray(r),
-        frequencies,
-    )
+    problem = (step.A, step.B, step.C, step.Q, step.R, *step.plant, jnp.asarray(0.1), jnp.asarray(r), frequencies)
     result = tuner._excess(jnp.asarray(log), bounds, tuple(map(jnp.asarray, problem)), T)
     np.testing.assert_allclose(result, expected, rtol=1e-7)
     for name in ("settling", "overshoot", "effort", "margin"):  # each by itself
@@ -168,9 +149,7 @@ def test_of_starts_without_excess_that_nearest_to_the_given_weights_is_taken():
 @pytest.mark.parametrize("overshoot", [None, 0.0, 0.5])
 def test_the_least_effort_is_that_of_a_linear_program_in_states_and_inputs(overshoot):
     """An integrator takes u t = 0.98; two inputs share theirs as another form of the program says."""
-    lone, specs = experiment(
-        (np.zeros((1, 1)), np.ones((1, 1))), np.ones((1, 1)), 0.1, settling=1.0, effort=0.5
-    )
+    lone, specs = experiment((np.zeros((1, 1)), np.ones((1, 1))), np.ones((1, 1)), 0.1, settling=1.0, effort=0.5)
     assert tuner._least_effort(lone, specs) == pytest.approx(0.98 / 0.5)
 
     C, r, limits, T, late = np.eye(3)[[0, 2]], np.array([1.0, -0.5]), np.array([4.0, 0.7]), 18, 12
@@ -221,9 +200,7 @@ def test_limits_of_a_plant_are_told_with_their_numbers():
     chain = (np.array([[0.0, 1, 0], [0, 0, 1], [-1, -3, -3]]), np.eye(3)[:, 2:])
     (said,) = tuner._impossible(*experiment(chain, [[10.0, -7.0, 1.0]], 0.1, settling=1.0, within=0.05))
     share = 100 * 0.95 / (np.exp(2.0) - 1)
-    assert (
-        f"a zero at +2 rad/s: whatever settles in 1 s first goes at least {share:.3g} % of the step" in said
-    )
+    assert f"a zero at +2 rad/s: whatever settles in 1 s first goes at least {share:.3g} % of the step" in said
     for numerator in ([10.0, 7.0, 1.0], [2.0, -2.0, 1.0]):
         assert tuner._impossible(*experiment(chain, [numerator], 0.1, settling=1.0)) == []
 

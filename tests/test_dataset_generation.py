@@ -43,11 +43,7 @@ def changed(**values):
 
 
 def files(folder):
-    return {
-        p.name: hashlib.sha256(p.read_bytes()).hexdigest()
-        for p in sorted(folder.iterdir())
-        if p.name != ".lock"
-    }
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir()) if p.name != ".lock"}
 
 
 @pytest.fixture(scope="module")
@@ -115,21 +111,10 @@ def test_families_are_held_out_by_default_where_all_of_them_are_there():
 
 @pytest.mark.parametrize(
     ("share", "variants", "kept"),
-    [
-        (0.0, 5, 0),
-        (0.2, 10, 2),
-        (0.2, 2, 1),
-        (0.01, 5, 1),
-        (0.26, 10, 3),
-        (0.95, 4, 3),
-        (0.95, 2, 1),
-        (0.6, 5, 3),
-    ],
+    [(0.0, 5, 0), (0.2, 10, 2), (0.2, 2, 1), (0.01, 5, 1), (0.26, 10, 3), (0.95, 4, 3), (0.95, 2, 1), (0.6, 5, 3)],
 )
 def test_a_share_of_the_variants_is_kept_for_validation_and_some_are_trained_on(share, variants, kept):
-    config = changed(
-        validation=share, variants=variants, families=("pendulum", "dc_motor"), held_out=("dc_motor",)
-    )
+    config = changed(validation=share, variants=variants, families=("pendulum", "dc_motor"), held_out=("dc_motor",))
     assert config.num_validation == kept
     split = dataset.layout.splits(config, "pendulum").tolist()
     assert (split.count(b"validation"), split.count(b"train")) == (kept, variants - kept)
@@ -146,12 +131,7 @@ def test_the_defaults_of_a_config_are_those_of_notebook_02_and_of_its_documentat
     assert compared >= 7
     assert DataConfig(families=("pendulum",), variants=10).num_validation == 2
     config = DataConfig()
-    assert (config.linear, config.saturation, config.sensor_noise, config.gain_error) == (
-        True,
-        None,
-        0.0,
-        0.0,
-    )
+    assert (config.linear, config.saturation, config.sensor_noise, config.gain_error) == (True, None, 0.0, 0.0)
     assert (config.controller, config.compression, config.variants_per_shard) == ("lqr", None, 50)
 
 
@@ -180,22 +160,12 @@ def test_layout_is_what_a_user_of_plain_h5py_expects(made):
         for block, count in ((0, 4), (1, 3)):
             with h5py.File(made / f"{family}-{block:05d}.h5") as file:
                 variants, runs = file["variants"], file["trajectories"]
-                shapes = {
-                    "A": (n, n),
-                    "B": (n, m),
-                    "Q": (n, n),
-                    "R": (m, m),
-                    "K": (m, n),
-                    "P": (n, n),
-                    "dt": (),
-                }
+                shapes = {"A": (n, n), "B": (n, m), "Q": (n, n), "R": (m, m), "K": (m, n), "P": (n, n), "dt": ()}
                 for name, shape in (shapes | {"scale_x": (n,), "scale_u": (m,)}).items():
                     assert variants[name].shape == (count, *shape), name
                 assert variants["variant"][...].tolist() == list(range(4 * block, 4 * block + count))
                 assert set(variants["parameters"]) == set(systems.parameter_fields(type(plant)))
-                assert variants["parameters/gravity" if "gravity" in variants["parameters"] else "dt"].attrs[
-                    "unit"
-                ]
+                assert variants["parameters/gravity" if "gravity" in variants["parameters"] else "dt"].attrs["unit"]
                 assert runs["states"].shape == (3 * count, 13, n)
                 assert runs["controls"].shape == (3 * count, 12, m)
                 assert (runs["states"].dtype, runs["controls"].dtype) == (np.float32, np.float32)
@@ -266,9 +236,7 @@ def test_parameters_make_the_plants_again(made):
 
 
 def test_nonlinear_loops_with_noise_and_limits(tmp_path):
-    config = changed(
-        families=("pendulum",), held_out=(), linear=False, noise=0.02, sensor_noise=0.02, saturation=0.5
-    )
+    config = changed(families=("pendulum",), held_out=(), linear=False, noise=0.02, sensor_noise=0.02, saturation=0.5)
     data = dataset.generate(config, tmp_path / "a")
     runs = data.trajectories(None, "pendulum")
     limit = 0.5 * data.column("scale_u", None, "pendulum")[0, 0]
@@ -289,19 +257,14 @@ def test_what_is_left_out_is_counted_with_its_reason(tmp_path):
     left_out = data.left_out["pendulum"]
     assert left_out["saturated"] > 0
     assert data.num_trajectories == 21 - left_out["saturated"] - left_out["diverged"]
-    with (
-        h5py.File(tmp_path / "pendulum-00000.h5") as first,
-        h5py.File(tmp_path / "pendulum-00001.h5") as second,
-    ):
+    with h5py.File(tmp_path / "pendulum-00000.h5") as first, h5py.File(tmp_path / "pendulum-00001.h5") as second:
         assert sum(f.attrs["left_out_saturated"] for f in (first, second)) == left_out["saturated"]
     assert dataset.verify(tmp_path).ok
 
 
 @pytest.mark.parametrize("linear", [True, False])
 def test_loops_are_judged_in_units_of_their_scales_and_at_their_limits_in_the_last_quarter(linear):
-    config = changed(
-        families=("pendulum",), held_out=(), linear=linear, saturation=1.0, excitation=0.0, num_steps=14
-    )
+    config = changed(families=("pendulum",), held_out=(), linear=linear, saturation=1.0, excitation=0.0, num_steps=14)
     plants = systems.sample("pendulum", key=jax.random.key(1), num=3)
     problem = dataset.trajectories.posed(config, plants)
     scale_x, scale_u = (np.asarray(a) for a in plants.scales)
@@ -389,9 +352,7 @@ def test_same_bytes_each_time(made, tmp_path):
     dataset.generate(CONFIG, tmp_path / "again")
     assert files(tmp_path / "again") == files(made)
     dataset.generate(changed(seed=6), tmp_path / "other")
-    assert not {h for n, h in files(tmp_path / "other").items() if n != "config.json"} & set(
-        files(made).values()
-    )
+    assert not {h for n, h in files(tmp_path / "other").items() if n != "config.json"} & set(files(made).values())
 
 
 def test_same_bytes_while_a_profiler_looks(tmp_path):
@@ -503,8 +464,7 @@ def test_compressed_it_is_smaller_and_the_same(tmp_path, monkeypatch):
     packed = dataset.generate(dataclasses.replace(config, compression="blosc"), tmp_path / "packed")
     for name in ("states", "controls", "cost"):
         np.testing.assert_array_equal(
-            getattr(packed.trajectories(None, "pendulum"), name),
-            getattr(plain.trajectories(None, "pendulum"), name),
+            getattr(packed.trajectories(None, "pendulum"), name), getattr(plain.trajectories(None, "pendulum"), name)
         )
     sizes = [sum(f.stat().st_size for f in (tmp_path / n).glob("*.h5")) for n in ("plain", "packed")]
     assert sizes[1] < 0.95 * sizes[0]
@@ -618,9 +578,7 @@ def test_only_a_file_that_verifies_is_kept(harm, sealed, made, copy):
 
 def test_another_config_or_folder_is_refused(made, tmp_path):
     before = files(made)
-    with pytest.raises(
-        ValueError, match=r"another config: seed \(5 against 6\), excitation|excitation.*seed"
-    ) as error:
+    with pytest.raises(ValueError, match=r"another config: seed \(5 against 6\), excitation|excitation.*seed") as error:
         dataset.generate(changed(seed=6, excitation=0.1), made)
     assert "excitation (0.3 against 0.1)" in str(error.value)
     assert files(made) == before
@@ -820,18 +778,12 @@ def test_what_is_no_plain_array_in_a_file_is_not_read_and_said_why(tmp_path):
         (array((2,), dtype=h5py.string_dtype()), "holds object, not plain numbers"),
         (array((2,), dtype="<c16"), "holds complex128, not plain numbers"),
         (array((2,), dtype=[("a", "<f8")]), "not plain numbers"),
-        (
-            array((2,), dtype="<f8", external=[(str(tmp_path / "raw"), 0, 16)]),
-            "keeps its values in another file",
-        ),
+        (array((2,), dtype="<f8", external=[(str(tmp_path / "raw"), 0, 16)]), "keeps its values in another file"),
         (virtual, "keeps its values in another file"),
         (link(h5py.ExternalLink(str(other), "a")), "x is a link; links are not followed"),
         (link(h5py.SoftLink("/y")), "x is a link; links are not followed"),
         (array((10**4,), dtype="<f8"), r"claims 80000 bytes of shape \(10000,\), but the file has"),
-        (
-            array((10**7,), dtype="<f8", chunks=(10**6,), compression="gzip"),
-            r"claims 80000000 bytes of shape",
-        ),
+        (array((10**7,), dtype="<f8", chunks=(10**6,), compression="gzip"), r"claims 80000000 bytes of shape"),
         (lambda file: file.create_group("x"), "x is no group of a data set"),
         (link(np.dtype("<f8")), "x is a Datatype, not an array"),
     ]
@@ -859,14 +811,7 @@ def test_arrays_of_wrong_shapes_and_types_are_named(made):
     def said(name, **changes):
         return list(layout.wrong(entry | {name: {"shape": [plants], "dtype": "<f8"} | changes}, config))
 
-    for shape in (
-        [plants, n],
-        [plants, n, m, 1],
-        [plants, 13, m],
-        [plants, 0, m],
-        [plants, n, 7],
-        [plants, n, 0],
-    ):
+    for shape in ([plants, n], [plants, n, m, 1], [plants, 13, m], [plants, 0, m], [plants, n, 7], [plants, n, 0]):
         (words,) = said("variants/B", shape=shape)
         assert f"expected plants and their trajectories, but found shapes {shape}, " in words
     (words,) = said("trajectories/variant", shape=[3, 1], dtype="<i4")
@@ -881,15 +826,11 @@ def test_arrays_of_wrong_shapes_and_types_are_named(made):
     assert words == "variants/R are missing"
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"diverged": -1}, {"diverged": 0.5}, {"bored": 1}, {"diverged": True}, [1], None]
-)
+@pytest.mark.parametrize("wrong", [{"diverged": -1}, {"diverged": 0.5}, {"bored": 1}, {"diverged": True}, [1], None])
 @pytest.mark.parametrize("where", ["of a family", "of a file"])
 def test_a_manifest_that_does_not_count_what_was_left_out_is_refused(where, wrong, copy):
     manifest = json.loads((copy / "manifest.json").read_text())
-    place, key = (
-        (manifest["left_out"], "pendulum") if where == "of a family" else (manifest["shards"][0], "left_out")
-    )
+    place, key = (manifest["left_out"], "pendulum") if where == "of a family" else (manifest["shards"][0], "left_out")
     place[key] = wrong
     (copy / "manifest.json").write_text(json.dumps(manifest))
     words = "as in its files" if where == "of a family" else "for each reason"
@@ -957,9 +898,7 @@ def reseal(folder, name, arrays, *, recount=False):
     manifest = json.loads((folder / "manifest.json").read_text())
     i = next(i for i, s in enumerate(manifest["shards"]) if s["file"] == name)
     manifest["shards"][i] = dataset.manifest.record(folder / name, new)
-    manifest = dataset.manifest.of_entries(
-        dataset.DataConfig.from_dict(manifest["config"]), manifest["shards"]
-    )
+    manifest = dataset.manifest.of_entries(dataset.DataConfig.from_dict(manifest["config"]), manifest["shards"])
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -1042,9 +981,7 @@ def test_data_sets_of_other_seeds_share_a_program():
 
 def test_a_config_that_is_no_file_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
-    said = CliRunner().invoke(
-        main, ["data", "generate", str(tmp_path / "d"), "--config", str(tmp_path / "pipe.json")]
-    )
+    said = CliRunner().invoke(main, ["data", "generate", str(tmp_path / "d"), "--config", str(tmp_path / "pipe.json")])
     assert said.exit_code
     assert "expected a regular file" in str(said.output) + str(said.exception)
 

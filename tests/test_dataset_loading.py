@@ -112,8 +112,7 @@ def test_windows_equal_the_reference(split, data):
 def test_masked_entries_are_exactly_zero(kind, data):
     for batch in source(data, kind):
         x, u, target, t, lx, lu = (
-            np.asarray(a)
-            for a in (batch.x, batch.u, batch.target, batch.time_mask, batch.state_mask, batch.input_mask)
+            np.asarray(a) for a in (batch.x, batch.u, batch.target, batch.time_mask, batch.state_mask, batch.input_mask)
         )
         assert set(np.unique(t)) <= {0.0, 1.0}
         assert np.all(t[:, -1] == 1)  # the time to act at always exists
@@ -322,9 +321,7 @@ def test_loops_that_are_not_kept_give_their_places_to_those_that_are(monkeypatch
         return np.arange(family.loops) % len(family.rows), stays[: family.loops] if first else stays[3:]
 
     monkeypatch.setattr(simulated, "_simulate_family", simulate)
-    families = tuple(
-        simulated._Family(np.array(rows), None, loops) for rows, loops in (([0], 2), ([4, 9], 3))
-    )
+    families = tuple(simulated._Family(np.array(rows), None, loops) for rows, loops in (([0], 2), ([4, 9], 3)))
     spec = simulated.BatchSpec(split="train", window=WINDOW, batch_size=4)
 
     def round_of():
@@ -379,9 +376,7 @@ def test_simulated_batches_of_nonlinear_plants_are_disturbed_as_the_config_says(
     pairs = np.asarray(batch.time_mask).all(axis=1)
     family = data.plants(None, "pendulum")  # the same: a family's plants do not depend on the others
     of = np.asarray(batch.variant)[pairs]
-    x, u, K = (
-        np.asarray(a, float)[pairs] for a in (batch.x[..., :2], batch.u[..., :1], batch.gain[:, :1, :2])
-    )
+    x, u, K = (np.asarray(a, float)[pairs] for a in (batch.x[..., :2], batch.u[..., :1], batch.gain[:, :1, :2]))
     sx, su = (data.column(name, None, "pendulum")[of] for name in ("scale_x", "scale_u"))
     plants = Problem.of(family[of], optimum=False)
     after, _ = plants.step(jnp.asarray(x[:, 0] * sx), jnp.asarray(u[:, 1] * su))
@@ -409,9 +404,7 @@ def test_linear_loops_are_disturbed_and_limited_as_the_config_says(kind, data, t
         pairs = np.asarray(batch.time_mask).all(axis=1)
         of = np.asarray(batch.variant)[pairs]
     # the plants are those of the other data set: a family's do not depend on the other families
-    A, B, K, sx, su = (
-        data.column(name, None, "pendulum")[of] for name in ("A", "B", "K", "scale_x", "scale_u")
-    )
+    A, B, K, sx, su = (data.column(name, None, "pendulum")[of] for name in ("A", "B", "K", "scale_x", "scale_u"))
     if kind == "file":
         x, after = (a.reshape(-1, 2) / sx for a in (made.states[:, :-1], made.states[:, 1:]))
         u = made.controls.reshape(-1, 1) / su
@@ -556,14 +549,7 @@ def test_an_order_is_that_of_the_published_cipher_in_whole_numbers():
             if v < num:
                 return v
 
-    for num, seed, epoch in (
-        (1, 0, 0),
-        (2, 3, 1),
-        (5, 1, 0),
-        (17, 2**32 - 1, 9),
-        (70_000, 4, 2),
-        (2**32 - 1, 1, 1),
-    ):
+    for num, seed, epoch in ((1, 0, 0), (2, 3, 1), (5, 1, 0), (17, 2**32 - 1, 9), (70_000, 4, 2), (2**32 - 1, 1, 1)):
         at = np.unique(np.linspace(0, num - 1, 50).astype(np.int64))
         found = shuffling.shuffled_on_host(at, num, seed, epoch)
         assert found.tolist() == [walked(int(v), num, seed, epoch) for v in at]

@@ -45,13 +45,7 @@ def three_quarters(problem):
     "ways",
     [
         {},
-        {
-            "linear": False,
-            "saturation": 0.2,
-            "sensor_noise": 0.1,
-            "num_steps": 100,
-            "segment_length": 10,
-        },
+        {"linear": False, "saturation": 0.2, "sensor_noise": 0.1, "num_steps": 100, "segment_length": 10},
         {"controller": "three quarters"},
     ],
     ids=["linear", "nonlinear", "policy"],
@@ -126,10 +120,7 @@ def test_where_rows_begin():
         ({"keep_every": 0}, r"keep_every: expected a whole number ≥ 1"),
         ({"keep_every": 2.0}, "keep_every: expected a whole number"),
         ({"segment_length": 0}, r"segment_length: expected a whole number ≥ 1"),
-        (
-            {"segment_length": 18},
-            "segment_length: expected at most num_steps = 17 .else no segment fits",
-        ),
+        ({"segment_length": 18}, "segment_length: expected at most num_steps = 17 .else no segment fits"),
     ],
 )
 def test_config_refuses(values, words):
@@ -143,14 +134,8 @@ def test_config_refuses(values, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            lambda a: a | {"start": a["start"][::-1].copy()},
-            "start: expected 0, 6, 12 of each trajectory in turn",
-        ),
-        (
-            lambda a: {name: each[1:] for name, each in a.items()},
-            "has 11.6667 trajectories and left out 0, of 12",
-        ),
+        (lambda a: a | {"start": a["start"][::-1].copy()}, "start: expected 0, 6, 12 of each trajectory in turn"),
+        (lambda a: {name: each[1:] for name, each in a.items()}, "has 11.6667 trajectories and left out 0, of 12"),
         (
             lambda a: {name: np.concatenate([each, each[-1:]]) for name, each in a.items()},
             "has 12.3333 trajectories and left out 0, of 12, each in 3 rows",
@@ -235,9 +220,7 @@ def test_every_window_once_from_each_source_and_process(kind, made):
     source = dataset.source(made, **arguments)
     assert (source.num_windows, len(source)) == (108, 12)
     np.testing.assert_allclose(lines(source), expected, rtol=1e-5, atol=1e-6)
-    if (
-        kind != "streaming"
-    ):  # whose blocks are not of one size, so that the epochs of two processes differ in length
+    if kind != "streaming":  # whose blocks are not of one size, so that the epochs of two processes differ in length
         parts = [dataset.source(made, process_index=i, process_count=2, **arguments) for i in (0, 1)]
         both = [batch for part in parts for batch in part]
         np.testing.assert_allclose(lines(both), expected, rtol=1e-5, atol=1e-6)
@@ -258,10 +241,7 @@ def test_simulated_epochs_are_as_long_as_those_from_the_file(linear, made):
 
 def test_the_card_says_what_a_row_is(made):
     text = (made.path / "card.md").read_text()
-    assert (
-        "120 segments of 3 steps from closed loops of 17 steps of 10 plants from 2 families: 360 windows"
-        in text
-    )
+    assert "120 segments of 3 steps from closed loops of 17 steps of 10 plants from 2 families: 360 windows" in text
     assert "Of every 2 segments of 3 steps of a loop the first is kept, 3 of each loop" in text
     assert "one row a segment of a closed loop, which begins at its step `start`" in text
 
@@ -288,9 +268,7 @@ def test_a_controllers_name_is_text_in_the_card(made, monkeypatch):
         path = data_card.write(named)
         page = BeautifulSoup(path.read_text(), "html.parser")
         path.unlink()
-        assert not page.body.select(
-            "img, svg, script, iframe, math, form, video, input, details, object, base"
-        )
+        assert not page.body.select("img, svg, script, iframe, math, form, video, input, details, object, base")
         assert json.dumps(name) in page.get_text()  # in the config
         assert page.select_one("meta[http-equiv]")["content"] == safe_html.POLICY
 
@@ -301,10 +279,7 @@ def test_the_browser_leafs_through_stretches(made):
     for number in (0, 2):
         words = data_browser.picture(shelf, 0, number).words
         dt = float(made.column("dt", None, "pendulum")[0])
-        assert (
-            f"Recorded: {runs.cost[number]:.4g} in {3 * dt:.3g} s from {dt * STARTS[number]:.3g} s on"
-            in words
-        )
+        assert f"Recorded: {runs.cost[number]:.4g} in {3 * dt:.3g} s from {dt * STARTS[number]:.3g} s on" in words
     panel = data_browser.Browser(made)
     panel.live.wait()
     assert panel.trajectory.max == 3 * 4 - 1

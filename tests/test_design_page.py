@@ -69,9 +69,7 @@ def test_a_design_of_the_page_is_scipys_and_its_curves_are_the_recursion(made):
         found = chart["scale"] * np.cumsum(curves[here])
         seen = len(found)  # a curve ends where it leaves its chart
         assert seen > count / 2 or column == 2
-        np.testing.assert_allclose(
-            found[: seen - 1], np.array(expected)[: seen - 1, column], atol=chart["scale"]
-        )
+        np.testing.assert_allclose(found[: seen - 1], np.array(expected)[: seen - 1, column], atol=chart["scale"])
 
 
 def test_what_is_said_of_a_design_is_so(made):
@@ -96,9 +94,7 @@ def test_the_drawing_is_where_the_curves_are(made):
     """The block moves with the position, at one scale in all designs, to a pixel."""
     data = decoded(made.html)
     scene, chart = data["scene"], data["charts"][0]
-    corner = scene["moving"].index(
-        len(scene["fixed"]) - 8
-    )  # the first of the block's four, which is drawn last
+    corner = scene["moving"].index(len(scene["fixed"]) - 8)  # the first of the block's four, which is drawn last
     pixels, positions = [], []
     for poses, curve in zip(scene["poses"], data["curves"][0]):
         run = chart["scale"] * np.cumsum(curve)[:: scene["every"]]
@@ -137,11 +133,7 @@ def test_a_drawing_that_has_no_room_is_left_out(monkeypatch):
     monkeypatch.setattr(design_page, "_MOST", 90_000)
     made = design_page.page("mass_spring_damper")
     page = BeautifulSoup(made.html, "html.parser")
-    assert [axis["label"] for axis in decoded(made.html)["axes"]] == [
-        "sample time",
-        "weight of force",
-        "stiffness",
-    ]
+    assert [axis["label"] for axis in decoded(made.html)["axes"]] == ["sample time", "weight of force", "stiffness"]
     assert len(page.select(".lq-row")) == 3
     assert not page.select(".lq-part, .lq-now")
 

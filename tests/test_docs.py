@@ -126,9 +126,7 @@ def test_commands_on_pages_exist(line):
     command: click.Command = main
     while isinstance(command, click.Group):
         command = command.commands[words.pop(0)]
-    known = {
-        option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
-    }
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known
 
 
@@ -156,12 +154,7 @@ def site(tmp_path_factory):
     """The site without films and executed notebooks; a warning ends the build, unless ``--quiet`` drops it."""
     pytest.importorskip("mkdocs")
     folder = tmp_path_factory.mktemp("site")
-    env = os.environ | {
-        "RUN": "data/no_such_run",
-        "FILMS": "false",
-        "NO_MKDOCS_2_WARNING": "1",
-        "JAX_PLATFORMS": "cpu",
-    }
+    env = os.environ | {"RUN": "data/no_such_run", "FILMS": "false", "NO_MKDOCS_2_WARNING": "1", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
@@ -171,19 +164,14 @@ def site(tmp_path_factory):
 
 def test_the_public_site_shows_notebooks_of_more_than_the_tiny_profile():
     """Whose curves have three points, and whose numbers may be ``nan``."""
-    for name, words in (
-        ("Makefile", "docs: PROFILE = quick"),
-        ("mkdocs.yml", "run: !ENV [RUN, data/runs/quick]"),
-    ):
+    for name, words in (("Makefile", "docs: PROFILE = quick"), ("mkdocs.yml", "run: !ENV [RUN, data/runs/quick]")):
         assert words in (ROOT / name).read_text()
 
 
 @pytest.fixture(scope="module")
 def pages(site):
     return {
-        name: BeautifulSoup(path.read_text(), "html.parser")
-        for name, path in site.items()
-        if name.endswith(".html")
+        name: BeautifulSoup(path.read_text(), "html.parser") for name, path in site.items() if name.endswith(".html")
     }
 
 
@@ -211,9 +199,7 @@ def test_links_within_the_site_lead_somewhere(site, pages):
                 continue
             path = os.path.normpath(os.path.join(os.path.dirname(name), target)) if target else name
             assert path in site, f"{name}: {tag['href']}"
-            assert not anchor or path not in anchors or anchor in anchors[path] | {"__tabbed"}, (
-                f"{name}: {tag['href']}"
-            )
+            assert not anchor or path not in anchors or anchor in anchors[path] | {"__tabbed"}, f"{name}: {tag['href']}"
             checked += 1
     assert checked > 500
 

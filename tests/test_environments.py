@@ -48,9 +48,7 @@ def one_step(env, action, key=KEY, **reset):
     return env.step_env(key, state, action)
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"units": "scaled"}, {"delay": 0, "observe": "history:2"}, {"task": "track"}]
-)
+@pytest.mark.parametrize("settings", [{}, {"units": "scaled"}, {"delay": 0, "observe": "history:2"}, {"task": "track"}])
 def test_the_optimum_scores_one_on_a_linear_task(settings):
     env = environments.make("pendulum", linear=True, horizon=40, **settings)
     played = environments.play(env, environments.optimal(env), key=KEY, num=5)
@@ -87,9 +85,7 @@ def test_the_optimum_scores_one_through_gymnax():
     obs, state = wrapped.reset(KEY, params)
     assert wrapped.observation_space(params).shape == obs.shape
     for i in range(30):
-        obs, state, _, terminated, truncated, info = wrapped.step(
-            jax.random.key(i), state, agent(obs), params
-        )
+        obs, state, _, terminated, truncated, info = wrapped.step(jax.random.key(i), state, agent(obs), params)
     assert truncated
     assert not terminated
     assert abs(info["ratio"] - 1) < 1e-6
@@ -133,9 +129,7 @@ def test_a_batch_is_its_environments_one_by_one(pendulum):
     keys = jax.random.split(KEY, 3)
     obs, states = environments.batch_reset(pendulum, keys)
     assert len(np.unique(np.asarray(obs)[:, 0])) == 3
-    states = states.__class__(
-        **{**vars(states), "time": jnp.array([0, 19, 5], jnp.int32)}
-    )  # one is about to end
+    states = states.__class__(**{**vars(states), "time": jnp.array([0, 19, 5], jnp.int32)})  # one is about to end
     actions = jnp.array([[0.1], [0.2], [0.3]], jnp.float32)
     many = environments.batch_step(pendulum, keys, states, actions)
     for i in range(3):
@@ -166,20 +160,13 @@ def test_not_a_number_stays_in_its_own_row(linear):
     _, states = environments.batch_reset(env, keys)
     good = jnp.full((4, 1), 0.5, jnp.float32)
     clean = environments.batch_step(env, keys, states, good)
-    obs, after, reward, terminated, _, info = environments.batch_step(
-        env, keys, states, good.at[2].set(jnp.nan)
-    )
+    obs, after, reward, terminated, _, info = environments.batch_step(env, keys, states, good.at[2].set(jnp.nan))
     assert terminated.tolist() == [False, False, True, False]
     assert np.isinf(info["ratio"][2])
     assert np.isfinite(obs).all()  # its next episode has begun
     assert np.isnan(info["final_observation"][2]).any()
     rest = np.array([0, 1, 3])
-    for a, b in (
-        (obs, clean[0]),
-        (reward, clean[2]),
-        (after.x, clean[1].x),
-        (info["ratio"], clean[5]["ratio"]),
-    ):
+    for a, b in ((obs, clean[0]), (reward, clean[2]), (after.x, clean[1].x), (info["ratio"], clean[5]["ratio"])):
         np.testing.assert_array_equal(np.asarray(a)[rest], np.asarray(b)[rest])
 
 
@@ -290,10 +277,7 @@ def test_rewards_are_of_the_kind_that_was_asked_for():
 @pytest.fixture(scope="module")
 def wide():
     """A plant of several inputs."""
-    return {
-        hold: environments.make("dual_arm", horizon=9, linear=True, unaddressed=hold)
-        for hold in ("zero", "hold")
-    }
+    return {hold: environments.make("dual_arm", horizon=9, linear=True, unaddressed=hold) for hold in ("zero", "hold")}
 
 
 def test_structured_actions_address_what_they_name(wide):
@@ -549,9 +533,7 @@ def test_a_state_goes_on_in_an_environment_that_rewards_and_refuses_otherwise(tm
     same = environments.make("cart_pole", linear=True, horizon=60, reward="excess", on_error="clip", seed=0)
     assert same != cart
     again, _ = environments.load(file, same)
-    np.testing.assert_array_equal(
-        same.step(KEY, again, jnp.zeros(1))[1].x, cart.step(KEY, state, jnp.zeros(1))[1].x
-    )
+    np.testing.assert_array_equal(same.step(KEY, again, jnp.zeros(1))[1].x, cart.step(KEY, state, jnp.zeros(1))[1].x)
 
 
 ODD = {
@@ -632,9 +614,7 @@ def test_stable_baselines_finds_nothing_wrong(checked):
 
 def test_every_family_has_an_id():
     built_in = {
-        name
-        for name in systems.names()
-        if systems.family(name).__module__.startswith("lqrlab.systems.catalogue")
+        name for name in systems.names() if systems.family(name).__module__.startswith("lqrlab.systems.catalogue")
     }
     assert set(ids.FAMILIES) == built_in
     assert all(ids.gymnasium_id(name) in gymnasium.registry for name in ids.FAMILIES)
@@ -656,9 +636,7 @@ def test_importing_environments_does_not_wait_for_scipys_modules():
 
 
 def test_pictures_show_the_plant_moving():
-    with gymnasium.make(
-        "lqrlab/CartPole-v0", render_mode="rgb_array", horizon=20, disable_env_checker=True
-    ) as env:
+    with gymnasium.make("lqrlab/CartPole-v0", render_mode="rgb_array", horizon=20, disable_env_checker=True) as env:
         env.reset(seed=0)
         first = env.render()
         for _ in range(5):

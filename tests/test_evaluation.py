@@ -37,9 +37,7 @@ def references(plants):
 
 
 def test_the_optimum_scores_one(plants, references):
-    score = evaluation.evaluate(
-        references["optimal"], systems.stack(list(plants.values())), key=KEY, num_initial=5
-    )
+    score = evaluation.evaluate(references["optimal"], systems.stack(list(plants.values())), key=KEY, num_initial=5)
     assert score.ratio.shape == (12, 5)
     np.testing.assert_allclose(score.ratio, 1.0, atol=1e-8)
     assert score.converged.all()
@@ -64,9 +62,7 @@ def test_a_gain_scores_its_lyapunov_cost(plants, references):
 def test_a_nonlinear_plant_is_scored_on_its_own_equations():
     """ẋ = x³ + u, an integrator at the origin: its P is √(1 + dt²/12), and solve_ivp runs the loop."""
     dt = 0.2
-    plant = systems.from_dynamics(
-        lambda x, u: x**3 + u, x_eq=[0.0], u_eq=[0.0], Q=np.eye(1), R=np.eye(1), dt=dt
-    )
+    plant = systems.from_dynamics(lambda x, u: x**3 + u, x_eq=[0.0], u_eq=[0.0], Q=np.eye(1), R=np.eye(1), dt=dt)
     P = np.sqrt(1 + dt**2 / 12)
     k = (P * dt + dt**2 / 2) / (dt + dt**3 / 3 + dt**2 * P)
     policy, starts = simulation.LinearPolicy(jnp.array([[k]])), [0.6, -0.5]
@@ -260,9 +256,9 @@ def test_float32_is_refused():
 def test_scores_are_measured_outside_a_trace():
     plant = systems.make("pendulum")
     with pytest.raises(ValueError, match="evaluate: runs on the host, so not inside jit, vmap or grad"):
-        jax.jit(
-            lambda K: evaluation.evaluate(simulation.LinearPolicy(K), plant, key=jax.random.key(0)).ratio
-        )(np.ones((1, 2)))
+        jax.jit(lambda K: evaluation.evaluate(simulation.LinearPolicy(K), plant, key=jax.random.key(0)).ratio)(
+            np.ones((1, 2))
+        )
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-200, 1.0, 1e200])

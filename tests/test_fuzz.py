@@ -72,10 +72,7 @@ def test_a_check_names_the_argument_what_was_expected_and_what_came(check, value
         check("given", value)
 
 
-VARIANTS, GAIN = (
-    systems.sample("pendulum", key=jax.random.key(0), num=2),
-    simulation.LinearPolicy(np.ones((1, 2))),
-)
+VARIANTS, GAIN = (systems.sample("pendulum", key=jax.random.key(0), num=2), simulation.LinearPolicy(np.ones((1, 2))))
 STARTS = np.zeros((2, 2))
 
 

@@ -200,9 +200,7 @@ def test_the_column_of_the_very_heading_is_taken_and_of_two_that_fit_none():
 )  # fmt: skip
 def test_a_log_whose_words_contradict_each_other_is_refused(change, message):
     with pytest.raises(ValueError, match=message):  # without the tests' own check of types
-        inspect.unwrap(identification.read)(
-            **{"source": DEGREES, "inputs": ["force"], "outputs": ["angle"]} | change
-        )
+        inspect.unwrap(identification.read)(**{"source": DEGREES, "inputs": ["force"], "outputs": ["angle"]} | change)
 
 
 def test_rows_of_a_csv_with_more_values_than_headings_are_refused_unless_those_are_blank(tmp_path):
@@ -283,9 +281,7 @@ def test_a_log_of_a_trajectory_is_what_the_controller_saw():
     )
     log = identification.read(run, plant=plant)
     x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
-    quiet = (
-        log.us - u_eq + (log.ys - x_eq) @ gain.T
-    )  # the excitation alone, if the gain saw what is in the log
+    quiet = log.us - u_eq + (log.ys - x_eq) @ gain.T  # the excitation alone, if the gain saw what is in the log
     assert quiet.std() == pytest.approx(0.5, rel=0.1)
     noise = (log.ys - x_eq).reshape(3, 400, 2) - np.asarray(run.xs)[:, :-1]
     assert noise[..., 0].std() == pytest.approx(0.01, rel=0.1)
@@ -316,9 +312,7 @@ def test_resampling_filtering_detrending_and_splitting_keep_what_they_should():
     log = identification.read({"u": slow + 1, "y": slow + fast + 2 + t}, ["u"], ["y"], 0.01)
     inner = slice(300, -300)
     flat = log.detrended("linear").filtered(5.0)
-    assert (
-        np.abs(flat.ys[inner, 0] - slow[inner]).max() < 0.15
-    )  # no phase; the line is fitted to the sine too
+    assert np.abs(flat.ys[inner, 0] - slow[inner]).max() < 0.15  # no phase; the line is fitted to the sine too
     coarse = log.resampled(0.05)
     assert coarse.dt == 0.05
     assert np.abs(coarse.us[20:-20, 0] - 1 - slow[::5][20:-20]).max() < 0.01
@@ -449,13 +443,7 @@ def test_the_jacobian_of_the_filter_is_that_of_finite_differences():
     model = identification.subspace(linear_log(A, B, C, K, 400), 3)
     fixed = {name: np.asarray(getattr(model, name)) for name in "ABCDK"}
     z = np.concatenate([model.A.ravel(), model.K.ravel(), np.ones(3), [0.1]])
-    args = (
-        {k: jax.numpy.asarray(v) for k, v in fixed.items()},
-        [(log.us, log.ys)],
-        np.eye(1),
-        ("A", "K"),
-        (3, 1, 1),
-    )
+    args = ({k: jax.numpy.asarray(v) for k, v in fixed.items()}, [(log.us, log.ys)], np.eye(1), ("A", "K"), (3, 1, 1))
     exact = refinement._slopes(z, *args)
     for i in range(len(z)):
         h = 1e-6 * np.eye(len(z))[i]
@@ -482,11 +470,7 @@ def test_logs_that_tell_nothing_are_refused_in_words():
     still = dataclasses.replace(log, us=0 * log.us + 3)
     tone = dataclasses.replace(log, us=np.sin(np.arange(200))[:, None])
     twins = dataclasses.replace(log, us=np.repeat(log.us, 2, 1), inputs=signals("u", 2))
-    for bad, message in (
-        (still, "u1 is constant"),
-        (twins, "u1 and u2 move together"),
-        (tone, "do not excite"),
-    ):
+    for bad, message in ((still, "u1 is constant"), (twins, "u1 and u2 move together"), (tone, "do not excite")):
         with pytest.raises(ValueError, match=message):
             identification.subspace(bad, 3)
     with pytest.raises(ValueError, match="record longer"):
@@ -526,9 +510,7 @@ def test_a_plant_is_never_fitted_to_a_log_in_another_unit():
     degrees = log.converted({"angle": "deg"})
     assert np.allclose(degrees.ys[:, 0], np.rad2deg(log.ys[:, 0]))
     plant = systems.make("pendulum")
-    with pytest.raises(
-        ValueError, match=r"angle is in deg, pendulum's is in rad; log.converted\({'angle': 'rad'}\)"
-    ):
+    with pytest.raises(ValueError, match=r"angle is in deg, pendulum's is in rad; log.converted\({'angle': 'rad'}\)"):
         identification.fit(plant, degrees, ["mass"], starts=1)
     volts = dataclasses.replace(degrees, outputs=(Signal("angle", "V"), *log.outputs[1:]))
     with pytest.raises(ValueError, match="angle is in V, pendulum's is in rad; there is no conversion"):
@@ -558,9 +540,7 @@ def test_a_fits_noise_counts_what_was_fitted():
 
 def test_what_a_log_cannot_tell_is_said():
     _, log = closed_loop_log("pendulum", 0, 200)
-    found = identification.fit(
-        systems.make("pendulum"), log, ["mass", "length", "friction", "gravity"], starts=1
-    )
+    found = identification.fit(systems.make("pendulum"), log, ["mass", "length", "friction", "gravity"], starts=1)
     assert len(found.unidentifiable) == 1
     assert "gravity" in found.unidentifiable[0]
     assert "fix one of them" in str(found)
@@ -608,13 +588,7 @@ def test_segments_are_short_enough_for_a_plant_that_its_defaults_would_tear_away
 def shooting(method, segment=None):
     _, log = closed_loop_log("pendulum", 1, 60)
     return identification.fit(
-        systems.make("pendulum"),
-        log,
-        ["mass", "friction"],
-        starts=1,
-        method=method,
-        segment=segment,
-        iterations=3,
+        systems.make("pendulum"), log, ["mass", "friction"], starts=1, method=method, segment=segment, iterations=3
     )
 
 
@@ -700,10 +674,7 @@ def test_a_posterior_without_its_library_or_with_process_noise_is_refused(monkey
     ("change", "message"),
     [
         ({"names": {"torque": "moment"}}, "expected the input torque of pendulum, but found moment"),
-        (
-            {"names": {"angle": "angel"}},
-            "angel is neither a state nor an output of pendulum.*did you mean angle",
-        ),
+        ({"names": {"angle": "angel"}}, "angel is neither a state nor an output of pendulum.*did you mean angle"),
         ({"parameters": ["masse"]}, "but found 'masse'; did you mean mass"),
         ({"factor": 1e6}, "is it in another unit"),
         ({"still": True}, "torque is constant"),
@@ -759,13 +730,9 @@ def test_a_robust_gain_is_the_one_that_a_plain_search_finds(objective):
             loop = A - B @ K[None]
             if np.abs(np.linalg.eigvals(loop)).max() >= 1:
                 return np.inf
-            stage = (
-                np.block([np.eye(2), -K[:, None]]) @ np.block([[Q, N], [N.T, R]]) @ np.vstack([np.eye(2), -K])
-            )
+            stage = np.block([np.eye(2), -K[:, None]]) @ np.block([[Q, N], [N.T, R]]) @ np.vstack([np.eye(2), -K])
             excess.append(np.trace(scipy.linalg.solve_discrete_lyapunov(loop.T, stage) @ start) / paid - 1)
-        return (
-            np.mean(excess) if objective == "mean" else np.sort(excess)[-2:].mean()
-        )  # about the 95th percentile
+        return np.mean(excess) if objective == "mean" else np.sort(excess)[-2:].mean()  # about the 95th percentile
 
     A, B, Q, R, N = problems[0]
     P = scipy.linalg.solve_discrete_are(A, B, Q, R, s=N)
@@ -783,10 +750,7 @@ def test_a_robust_gain_is_the_one_that_a_plain_search_finds(objective):
 def test_more_data_buy_less_regret():
     _, log = closed_loop_log("mass_spring_damper", 2, 400, noise=0.05)
     rows = identification.regret(
-        systems.make("mass_spring_damper"),
-        log,
-        [len(log) * log.dt / 4, len(log) * log.dt],
-        key=jax.random.key(0),
+        systems.make("mass_spring_damper"), log, [len(log) * log.dt / 4, len(log) * log.dt], key=jax.random.key(0)
     )
     assert rows["mean"].iloc[0] > 1.5 * rows["mean"].iloc[1] > 0
     assert rows["c/T"].iloc[0] == pytest.approx(4 * rows["mean"].iloc[1])
@@ -863,20 +827,9 @@ def test_the_command_writes_a_plant_that_other_commands_read(tmp_path, monkeypat
     t = log.dt * np.arange(len(log))
     columns = {"t": t, "force": log.us[:, 0], "position": 1000 * log.ys[:, 0], "velocity": log.ys[:, 1]}
     pd.DataFrame(columns).to_csv(tmp_path / "log.csv", index=False)
-    signals = [
-        "--input",
-        "force",
-        "--output",
-        "position,velocity",
-        "--unit",
-        "position=mm",
-        "--unit",
-        "force=N",
-    ]
+    signals = ["--input", "force", "--output", "position,velocity", "--unit", "position=mm", "--unit", "force=N"]
     call = ["identify", str(tmp_path / "log.csv"), *signals]
-    done = CliRunner().invoke(
-        main, [*call, "--plant", "mass_spring_damper", "-o", str(tmp_path / "plant.json")]
-    )
+    done = CliRunner().invoke(main, [*call, "--plant", "mass_spring_damper", "-o", str(tmp_path / "plant.json")])
     assert done.exit_code == 0, done.output
     assert "position: converted from mm to m" in done.output
     plant = systems.load(tmp_path / "plant.json")
@@ -938,10 +891,7 @@ def test_the_panel_shows_what_a_model_of_another_order_does_beside_the_one_befor
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (
-            {"inputs.u1": False, "inputs.idle": False},
-            "inputs: expected one or more of u1, idle, but found none",
-        ),
+        ({"inputs.u1": False, "inputs.idle": False}, "inputs: expected one or more of u1, idle, but found none"),
         ({"inputs.idle": True}, "idle is constant"),
         ({"estimation": (0.0, 0.6)}, "estimation: expected a range of at least 20 samples, 2 s, but found 6"),
         ({"estimation": (0.0, 4.5), "order": 8}, "needs records of"),
@@ -992,16 +942,12 @@ def disturbed_log(seed):
         key=jax.random.key(seed),
     )  # fmt: skip
     log = identification.read(run, plant=plant)
-    return plant, dataclasses.replace(
-        log, ys=log.ys + 0.002 * np.random.default_rng(seed).normal(size=log.ys.shape)
-    )
+    return plant, dataclasses.replace(log, ys=log.ys + 0.002 * np.random.default_rng(seed).normal(size=log.ys.shape))
 
 
 def test_the_filters_likelihood_is_the_density_of_all_samples_at_once():
     _, log = closed_loop_log("mass_spring_damper", 1, 40)
-    s = identification.fit(
-        systems.make("mass_spring_damper"), log, starts=1, method="single", iterations=2
-    ).segments
+    s = identification.fit(systems.make("mass_spring_damper"), log, starts=1, method="single", iterations=2).segments
     z, x0, scale = np.array([0.1, -0.2, 0.15]), np.array([0.3, -0.4]), np.asarray(s.scale)
     q, r = np.array([0.02, 0.05]), np.array([0.3, 0.2]) * log.ys.std(0)
     v = jax.numpy.asarray(np.concatenate([z, np.log(q), np.log(r), x0]))
@@ -1028,9 +974,7 @@ def test_the_filter_knows_that_a_plant_is_disturbed():
     z = []
     for seed in range(4):
         plant, log = disturbed_log(seed)
-        found = identification.fit(
-            systems.make("pendulum"), log, ["mass", "friction"], starts=1, method="filter"
-        )
+        found = identification.fit(systems.make("pendulum"), log, ["mass", "friction"], starts=1, method="filter")
         z.append((found.values - [float(plant.mass), float(plant.friction)]) / found.std)
     z = np.array(z)
     assert np.mean(np.abs(z) < 3) >= 0.9

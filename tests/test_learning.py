@@ -28,13 +28,7 @@ from lqrlab.workbench.runs import notebooks
 KEY = jax.random.key(7)
 SMALL = learning.ModelConfig(kind="transformer", window=4, width=16, depth=2, heads=2, hidden=32)
 BRIEF = learning.TrainConfig(
-    num_steps=12,
-    batch_size=32,
-    plants=32,
-    steps_per_dispatch=2,
-    report_every=4,
-    checkpoint_every=4,
-    closed_loop=0.0,
+    num_steps=12, batch_size=32, plants=32, steps_per_dispatch=2, report_every=4, checkpoint_every=4, closed_loop=0.0
 )
 CONFIG = {
     "families": ("mass_spring_damper", "pendulum", "dc_motor"),
@@ -57,9 +51,7 @@ HISTORY_ONLY = pytest.param("history only", marks=pytest.mark.matrix)
 def model(request):
     kind = "transformer" if request.param == "history only" else request.param
     described = request.param != "history only"
-    return learning.models.build(
-        learning.models.used(dataclasses.replace(SMALL, kind=kind, description=described))
-    )
+    return learning.models.build(learning.models.used(dataclasses.replace(SMALL, kind=kind, description=described)))
 
 
 def source(data, config=BRIEF, model=SMALL):
@@ -118,9 +110,7 @@ def test_masked_mse_is_a_mean_over_live_entries():
     assert float(learning.losses.masked_mse(*args)) == pytest.approx(expected)
     wider = [jnp.concatenate([a, jnp.zeros((5, 3, 4))], axis=-1) for a in args]
     assert float(learning.losses.masked_mse(*wider)) == pytest.approx(expected)
-    assert float(learning.losses.masked_mse(*(jnp.concatenate([a, a]) for a in args))) == pytest.approx(
-        expected
-    )
+    assert float(learning.losses.masked_mse(*(jnp.concatenate([a, a]) for a in args))) == pytest.approx(expected)
     weight = live * rng.choice([0.5, 1.0, 2.0], size=(5, 1, 1))
     weighted = (weight * (prediction - target) ** 2).sum() / live.sum()
     assert float(learning.losses.masked_mse(*args[:2], jnp.asarray(weight))) == pytest.approx(weighted)
@@ -213,12 +203,7 @@ def test_gradient_equals_finite_differences(data, kind):
                      for t in (params, given))  # fmt: skip
     config = learning.TrainConfig(batch_size=16, plants=16, horizon=4)
     value = jax.jit(jax.value_and_grad(learning.objective(graph, config), has_aux=True))
-    small = (
-        "gain/kernel",
-        "gain/bias",
-        "head/kernel",
-        "head/bias",
-    )  # else loops diverge, and costs are discounted
+    small = ("gain/kernel", "gain/bias", "head/kernel", "head/bias")  # else loops diverge, and costs are discounted
     params |= {k: 0.1 * params[k] for k in small if k in params}
     (_, _), slope = value(params, given)
     rng = np.random.default_rng(3)
@@ -268,9 +253,7 @@ def test_gradients_that_are_written_out_are_those_that_jax_derives():
             np.testing.assert_allclose(a, b, atol=1e-12)
 
 
-SLOWER = [
-    pytest.param(kind, marks=pytest.mark.matrix) for kind in ("transformer", "recurrent", "mlp", "matrix")
-]
+SLOWER = [pytest.param(kind, marks=pytest.mark.matrix) for kind in ("transformer", "recurrent", "mlp", "matrix")]
 
 
 @pytest.mark.parametrize("model", ["gain", *SLOWER], indirect=True)
@@ -340,9 +323,7 @@ def assert_same_run(one, other):
     for name in a:
         np.testing.assert_array_equal(a[name], b[name])
     told = ("step", "loss", "validation_loss", "validation_efficiency")
-    assert [[row[k] for k in told] for row in one.metrics] == [
-        [row[k] for k in told] for row in other.metrics
-    ]
+    assert [[row[k] for k in told] for row in one.metrics] == [[row[k] for k in told] for row in other.metrics]
 
 
 @pytest.mark.parametrize(
@@ -357,9 +338,7 @@ def assert_same_run(one, other):
     ],
     ids=["cut short", "deleted", "emptied", "bit flip", "bit flip in the rows", "no digests"],
 )
-def test_a_damaged_newest_checkpoint_costs_the_steps_since_the_one_before(
-    damage, words, data, finished, tmp_path
-):
+def test_a_damaged_newest_checkpoint_costs_the_steps_since_the_one_before(damage, words, data, finished, tmp_path):
     whole, run = finished
     shutil.copytree(whole, tmp_path / "run")
     damage(tmp_path / "run" / "checkpoints")
@@ -439,9 +418,7 @@ def test_settings_that_nothing_is_left_of_are_refused_with_what_to_do(data, fini
     for path in checkpoints.rglob("settings.json"):
         path.write_text("")
     for call in (lambda: fit(data, GAIN, BRIEF, tmp_path / "run"), lambda: learning.load(checkpoints)):
-        with pytest.raises(
-            ValueError, match=r"settings\.json is damaged or missing.*put a copy .* from scratch"
-        ):
+        with pytest.raises(ValueError, match=r"settings\.json is damaged or missing.*put a copy .* from scratch"):
             call()
 
 
@@ -464,9 +441,7 @@ def test_a_training_whose_checkpoints_find_no_room_says_so_and_resumes(data, fin
     assert_same_run(fit(data, GAIN, BRIEF, tmp_path / "run"), finished[1])
 
 
-def test_arrays_under_way_when_a_save_fails_end_without_a_word_and_other_errors_are_told(
-    tmp_path, monkeypatch, capfd
-):
+def test_arrays_under_way_when_a_save_fails_end_without_a_word_and_other_errors_are_told(tmp_path, monkeypatch, capfd):
     """Orbax closes its event loop at the first failure, tensorstore calls it for each other array. 2 s."""
 
     class Fails:
@@ -533,9 +508,7 @@ def test_metrics_are_read_from_a_path_and_from_a_text(finished, tmp_path):
     assert learning.metrics.read(tmp_path / "one.jsonl") == [{"step": 1, "name": "a\u2028b"}]
 
 
-def test_a_second_training_in_a_folder_is_refused_and_a_killed_one_is_in_nobodys_way(
-    data, finished, tmp_path
-):
+def test_a_second_training_in_a_folder_is_refused_and_a_killed_one_is_in_nobodys_way(data, finished, tmp_path):
     shutil.copytree(finished[0], tmp_path / "run")
     script = (
         "import sys, time; from lqrlab.compute import files\n"
@@ -577,9 +550,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(data, finished, tmp_pat
     rest = fit(data, GAIN, BRIEF, tmp_path / "part")
     assert not rest.stopped
     assert_same_run(rest, whole)
-    steps = [
-        json.loads(line)["step"] for line in (tmp_path / "part" / "metrics.jsonl").read_text().splitlines()
-    ]
+    steps = [json.loads(line)["step"] for line in (tmp_path / "part" / "metrics.jsonl").read_text().splitlines()]
     assert steps == [4, 8, 12]
 
 
@@ -638,12 +609,7 @@ def test_k_steps_in_one_dispatch_are_k_dispatches(data, tmp_path):
 
 def test_training_makes_the_validation_loss_small(data, tmp_path):
     config = learning.TrainConfig(
-        num_steps=300,
-        batch_size=64,
-        steps_per_dispatch=25,
-        report_every=25,
-        checkpoint_every=100,
-        closed_loop=0.0,
+        num_steps=300, batch_size=64, steps_per_dispatch=25, report_every=25, checkpoint_every=100, closed_loop=0.0
     )
     run = fit(data, SMALL, config, tmp_path)
     first, last = run.metrics[0]["validation_loss"], run.metrics[-1]["validation_loss"]
@@ -655,9 +621,7 @@ def test_training_makes_the_validation_loss_small(data, tmp_path):
 
 
 def test_a_loss_that_is_not_a_number_stops_and_keeps_the_checkpoint(data, tmp_path):
-    wild = learning.TrainConfig(
-        **{**json.loads(BRIEF.to_json()), "learning_rate": 1e30, "clip": 1e30, "warmup": 0.0}
-    )
+    wild = learning.TrainConfig(**{**json.loads(BRIEF.to_json()), "learning_rate": 1e30, "clip": 1e30, "warmup": 0.0})
     with pytest.raises(learning.NonFiniteLossError, match=r"within the steps up to \d+, or the parameters"):
         fit(data, GAIN, wild, tmp_path / "wild")
     if (tmp_path / "wild" / "checkpoints" / "last").exists():
@@ -793,9 +757,7 @@ def test_weights_that_the_network_cannot_see_are_refused(model):
     if model.any_weights:
         for bound in (learning.policy(model, plant), learning.policy(model, diagonal, N=cross)):
             assert np.isfinite(bound.context.gain).all()
-        with pytest.raises(
-            ValueError, match="weights, N: expected those of one plant or batch, but found a list"
-        ):
+        with pytest.raises(ValueError, match="weights, N: expected those of one plant or batch, but found a list"):
             learning.policy(model, [plant], N=cross)
         return
     with pytest.raises(ValueError, match="plant: expected Q to be diagonal"):
@@ -835,18 +797,14 @@ def test_parameters_that_are_not_numbers_are_never_saved(data, tmp_path, monkeyp
 
     monkeypatch.setattr(learning.compiled_steps, "optimizer", breaks_at_eight)
     with pytest.raises(learning.NonFiniteLossError, match="The checkpoint of step 4 is kept"):
-        fit(
-            data, GAIN, dataclasses.replace(BRIEF, seed=9), tmp_path / "bad"
-        )  # a run whose steps no test has compiled
+        fit(data, GAIN, dataclasses.replace(BRIEF, seed=9), tmp_path / "bad")  # a run whose steps no test has compiled
     kept = learning.load(tmp_path / "bad" / "checkpoints")
     assert all(np.isfinite(a).all() for a in learning.models.split(kept)[1].values())
     with pytest.raises(ValueError, match="which: expected one of last, best"):
         learning.load(tmp_path / "bad" / "checkpoints", "newest")
 
 
-def test_the_settings_of_a_run_are_those_it_was_made_with_and_none_where_nothing_was_trained(
-    finished, tmp_path
-):
+def test_the_settings_of_a_run_are_those_it_was_made_with_and_none_where_nothing_was_trained(finished, tmp_path):
     for folder in (finished[0] / "checkpoints", str(finished[0] / "checkpoints")):
         model, train = learning.checkpoints.settings(folder)
         assert (model.kind, model.window, model.hidden) == ("gain", 4, 32)
@@ -864,18 +822,9 @@ def test_loading_says_what_is_missing(tmp_path):
     ("change", "message"),
     [
         ({"width": 10, "heads": 4}, "width: expected a multiple of heads = 4, but found 10"),
-        (
-            {"kind": "gain", "block": "nonsense"},
-            "block: a model of kind gain has no such setting; there are kind, ",
-        ),
-        (
-            {"kind": "gain", "width": 24},
-            "width: a model of kind gain has no such setting; there are kind, window",
-        ),
-        (
-            {"kind": "recurrent", "remat": True},
-            "remat: a model of kind recurrent has no such setting; there are ",
-        ),
+        ({"kind": "gain", "block": "nonsense"}, "block: a model of kind gain has no such setting; there are kind, "),
+        ({"kind": "gain", "width": 24}, "width: a model of kind gain has no such setting; there are kind, window"),
+        ({"kind": "recurrent", "remat": True}, "remat: a model of kind recurrent has no such setting; there are "),
         ({"block": "attension"}, "block: expected a registered block .*did you mean attention"),
         ({"depth": 0}, "depth: expected a whole number in .*, but found 0"),
         ({"description": "false"}, "description: expected True or False, but found 'false'"),
@@ -940,9 +889,7 @@ def test_a_model_without_heads_has_any_width():
 
 def test_configs_go_through_json_and_refuse_unknown_keys():
     assert learning.TrainConfig.from_json(BRIEF.to_json()) == BRIEF
-    with pytest.raises(
-        ValueError, match="learning_rat: TrainConfig has no such setting; did you mean learning_rate"
-    ):
+    with pytest.raises(ValueError, match="learning_rat: TrainConfig has no such setting; did you mean learning_rate"):
         learning.TrainConfig.from_json('{"learning_rat": 1}')
     with pytest.raises(ValueError, match="learning_rate: expected a number > 0, but found nan"):
         learning.TrainConfig(learning_rate=float("nan"))
@@ -1114,9 +1061,7 @@ def test_a_network_without_a_description_has_no_parameters_for_one(kind):
 
 
 def test_an_accumulated_gradient_is_the_mean_of_its_parts():
-    graph_free = learning.train_step(
-        lambda p, m: (jnp.mean((m @ p["w"]) ** 2), {}), optax.sgd(1.0), accumulate=4
-    )
+    graph_free = learning.train_step(lambda p, m: (jnp.mean((m @ p["w"]) ** 2), {}), optax.sgd(1.0), accumulate=4)
     m = jax.random.normal(KEY, (8, 3))
     params = {"w": jnp.ones(3)}
     state = learning.TrainState(params, optax.sgd(1.0).init(params), jnp.zeros((), jnp.int32))
@@ -1182,10 +1127,7 @@ def test_wrong_shapes_are_told_in_terms_of_plants_windows_and_channels(data):
     long = jnp.zeros((16, 5, 12)), jnp.zeros((16, 5, 6)), jnp.ones((16, 5))
     for args, words in (
         (long, r"of 16 plants and at most 4 steps, but found windows of 5 steps; build .*window=5"),
-        (
-            (batch.x[..., :4], batch.u, batch.time_mask),
-            r"x: expected .* with 12 channels \(the states, padded\)",
-        ),
+        ((batch.x[..., :4], batch.u, batch.time_mask), r"x: expected .* with 12 channels \(the states, padded\)"),
         ((batch.x[:3], batch.u[:3], batch.time_mask[:3]), "but found windows of 3 plants"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -1198,10 +1140,7 @@ def test_wrong_shapes_are_told_in_terms_of_plants_windows_and_channels(data):
         ({"window": 5}, "window = 4, as the model sees, but found 5"),
         ({"batch_size": 7}, "batch_size = 32, as in the config, but found 7"),
         ({"split": "validation"}, "split = 'train'"),
-        (
-            {"process_index": 1, "process_count": 2},
-            r"part = \(0, 1\), each process of a training makes the same call",
-        ),
+        ({"process_index": 1, "process_count": 2}, r"part = \(0, 1\), each process of a training makes the same call"),
     ],
 )
 def test_a_source_that_does_not_fit_a_training_is_refused(changes, words, data, tmp_path):

@@ -76,9 +76,7 @@ def test_a_diverging_loop_has_a_finite_cost_whose_descent_leads_back():
     (A, B, *_), problem = random_problem(4, 4, 2)
     assert np.abs(np.linalg.eigvals(A)).max() > 1
     gain = jnp.zeros((1, 6, 12))
-    slope = jax.jit(
-        jax.value_and_grad(lambda g: jnp.log1p(learning.closed_loop_cost.gain_excess(g, problem)[0][0]))
-    )
+    slope = jax.jit(jax.value_and_grad(lambda g: jnp.log1p(learning.closed_loop_cost.gain_excess(g, problem)[0][0])))
     assert learning.closed_loop_cost.gain_excess(gain, problem)[1][0] == simulation.Verdict.DIVERGED
     for _ in range(60):
         value, way = slope(gain)
@@ -134,12 +132,8 @@ def test_a_stochastic_policy_learns_how_much_its_expert_explores(data, tmp_path)
     )  # fmt: skip
     run = fit(data, learning.ModelConfig(**SMALL, stochastic=True), config, tmp_path / "run")
     told = data.table().told(np.arange(1))
-    assert float(jnp.exp(run.model.encode(told).log_std)[0, 0]) == pytest.approx(
-        data.config.excitation, rel=0.2
-    )
-    with pytest.raises(
-        ValueError, match="gaussian_kl compares two distributions: expected a model with stochastic"
-    ):
+    assert float(jnp.exp(run.model.encode(told).log_std)[0, 0]) == pytest.approx(data.config.excitation, rel=0.2)
+    with pytest.raises(ValueError, match="gaussian_kl compares two distributions: expected a model with stochastic"):
         fit(data, learning.ModelConfig(**SMALL), config, tmp_path / "sure")
 
 
@@ -231,9 +225,7 @@ def test_excess_of_a_data_sets_plant_is_that_of_its_sampled_problem(data):
         K = np.asarray(problem.K[row])[:m, :n] + 0.03
         feed = np.vstack([np.eye(n), -K])
         X = scipy.linalg.solve_discrete_lyapunov((A - B @ K).T, feed.T @ cost @ feed)
-        more, verdict = learning.closed_loop_cost.gain_excess(
-            jnp.asarray(wide(K, 6, 12))[None], problem[row : row + 1]
-        )
+        more, verdict = learning.closed_loop_cost.gain_excess(jnp.asarray(wide(K, 6, 12))[None], problem[row : row + 1])
         assert verdict[0] == simulation.Verdict.CONVERGED
         assert float(more[0]) == pytest.approx(np.trace(X) / np.trace(P) - 1, rel=1e-6)
 
@@ -253,10 +245,7 @@ def test_random_systems_are_of_all_sizes_and_have_a_certified_optimum(full_weigh
     assert np.abs(np.linalg.eigvals(A - B @ K)).max() < 1
     modes = np.linalg.eigvals(A)
     assert 0.2 < (np.abs(modes).max(-1) > 1 + 1e-6).mean() < 0.9
-    gain, change = (
-        np.linalg.norm(K, axis=(1, 2)),
-        np.linalg.norm(A - np.eye(12) * state[:, None], axis=(1, 2)),
-    )
+    gain, change = (np.linalg.norm(K, axis=(1, 2)), np.linalg.norm(A - np.eye(12) * state[:, None], axis=(1, 2)))
     assert 150 < gain.max() < 1000
     assert 0.01 < (gain > 100).mean() < 0.2
     assert (change > 1).mean() > 0.3
@@ -417,9 +406,7 @@ def test_a_batch_is_mixed_of_its_shares_evenly_and_goes_through_each_set(which, 
     sizes = {"random": (24, 8, 0), "on_policy": (16, 0, 16), "both": (8, 8, 16)}[which]
     if which == "on_policy":
         config = dataclasses.replace(config, random_systems=0)
-    mixture = batches.Mixture(
-        source, config, source.table, mine if sizes[1] else None, others if sizes[2] else None
-    )
+    mixture = batches.Mixture(source, config, source.table, mine if sizes[1] else None, others if sizes[2] else None)
     found = mixture.windows(0, 60, 5)
     variant = np.asarray(found.variant)
     belongs = np.where(variant == 900, 1, np.where(variant == 901, 2, 0))
@@ -518,10 +505,7 @@ def test_a_training_learns_from_random_systems_and_from_its_own_loops(data, tmp_
     with pytest.raises(KeyboardInterrupt):
         fit(data, model, config, tmp_path)
     assert steps[:2] == [(24, 8), (24, 8)]  # a quarter of 32 are random systems
-    assert [from_data for from_data, _ in steps[2:]] == [
-        8,
-        8,
-    ]  # from step 2 on half are the policy's own loops
+    assert [from_data for from_data, _ in steps[2:]] == [8, 8]  # from step 2 on half are the policy's own loops
     assert all(random >= 8 for _, random in steps[2:])
 
 

@@ -80,9 +80,7 @@ class DiodeConverter(Plant):
 
     def dynamics(self, x, u):
         rate = self.coil * (self.zero - self.gain * u[0] - x[1]) - self.winding * x[0]
-        held = rate * (
-            1 - jnp.exp(-jnp.maximum(x[0], 0) / 0.3)
-        )  # the less, the nearer the current is to none
+        held = rate * (1 - jnp.exp(-jnp.maximum(x[0], 0) / 0.3))  # the less, the nearer the current is to none
         return jnp.stack([jnp.where(rate > 0, rate, held), self.load * (x[0] - x[1])])
 
 

@@ -127,9 +127,7 @@ def test_A_and_B_are_mujocos_finite_differences(arm):
     Ad, Bd = np.zeros((6, 6)), np.zeros((6, 3))
     mujoco.mjd_transitionFD(m, data, 1e-6, True, Ad, Bd, None, None)
     A, B = (np.asarray(a)[3:] for a in arm.matrices())
-    rates = (
-        np.concatenate([np.zeros((3, 3)), np.eye(3)], axis=1) + h * A
-    )  # Euler's rule, which MuJoCo steps with
+    rates = np.concatenate([np.zeros((3, 3)), np.eye(3)], axis=1) + h * A  # Euler's rule, which MuJoCo steps with
     positions = np.eye(3, 6) + h * rates
     np.testing.assert_allclose(np.concatenate([positions, rates]), Ad, atol=1e-6)
     np.testing.assert_allclose(np.concatenate([h * h * B, h * B]), Bd, atol=1e-6)
@@ -143,11 +141,7 @@ def test_it_rests_at_its_first_key_frame_held_by_its_inputs(arm):
 
 def test_signals_and_parameters_are_called_as_in_the_model(arm):
     assert [s.label for s in arm.states[:3]] == ["yaw [rad]", "shoulder [rad]", "lift [m]"]
-    assert [s.label for s in arm.states[3:]] == [
-        "yaw rate [rad/s]",
-        "shoulder rate [rad/s]",
-        "lift rate [m/s]",
-    ]
+    assert [s.label for s in arm.states[3:]] == ["yaw rate [rad/s]", "shoulder rate [rad/s]", "lift rate [m/s]"]
     assert [s.label for s in arm.inputs] == ["yaw torque [1]", "servo [rad]", "actuator3 [N]"]
     assert [s.name for s in arm.outputs] == ["yaw", "shoulder", "lift"]
     assert list(arm.parameters)[:4] == ["mass_upper_arm", "mass_carriage", "damping_yaw", "damping_shoulder"]
@@ -174,9 +168,7 @@ def test_variants_rest_where_their_inputs_hold_them(tmp_path, monkeypatch):
 def test_a_table_of_plants_may_name_a_robot(tmp_path, monkeypatch):
     monkeypatch.setenv("LQRLAB_PLANTS", "")
     (tmp_path / "swing.urdf").write_text(SWING)
-    (tmp_path / "plants.toml").write_text(
-        '[test_swing]\nfile = "swing.urdf"\nactuated = ["pivot"]\ndt = 0.05\n'
-    )
+    (tmp_path / "plants.toml").write_text('[test_swing]\nfile = "swing.urdf"\nactuated = ["pivot"]\ndt = 0.05\n')
     assert systems.register_file(tmp_path / "plants.toml") == ["test_swing"]
     plant = systems.make("test_swing", mass_bob=2.0)
     assert (float(plant.dt), plant.inputs[0].name) == (0.05, "pivot_motor")
@@ -228,19 +220,13 @@ def test_a_robot_is_drawn_in_the_plane_in_which_it_moves(cart_pole, arm):
         ),
         ("<actuator>", '<equality><joint joint1="hinge"/></equality><actuator>', "joint 'hinge' stand still"),
         ("<worldbody>", '<option density="500"/><worldbody>', "accelerations differ from MuJoCo's"),
-        (
-            'gravity="0 0 -9.8"',
-            'gravity="100 0 -9.8"',
-            "no input holds the robot at .* joint 'hinge' are left",
-        ),
+        ('gravity="0 0 -9.8"', 'gravity="100 0 -9.8"', "no input holds the robot at .* joint 'hinge' are left"),
         ("/mujoco", "", "is no robot that MuJoCo can read: XML parse error"),
     ],
 )
 def test_what_cannot_be_a_plant_is_refused_in_words(tmp_path, old, new, words):
     file = tmp_path / "robot.xml"
-    file.write_text(
-        CART_POLE.replace('<body name="pole">', '<body name="pole"><site name="tip"/>').replace(old, new)
-    )
+    file.write_text(CART_POLE.replace('<body name="pole">', '<body name="pole"><site name="tip"/>').replace(old, new))
     with pytest.raises(ValueError, match=f"robot.xml: .*{words}"):
         robots.from_mujoco(file)
 
@@ -252,9 +238,7 @@ def test_a_pose_that_cannot_be_held_is_refused_with_the_nearest_one(tmp_path):
     with pytest.raises(ValueError, match="at: expected 2 positions, one a joint"):
         robots.from_mujoco(m, at=[0.0])
     weak = mujoco.MjModel.from_xml_string(LEVER.replace('gear="10"', 'gear="10" ctrlrange="-.2 .2"'))
-    with pytest.raises(
-        ValueError, match=r"'motor': holding the robot at rest takes 0.49.*ctrlrange is \[-0.2, 0.2\]"
-    ):
+    with pytest.raises(ValueError, match=r"'motor': holding the robot at rest takes 0.49.*ctrlrange is \[-0.2, 0.2\]"):
         robots.from_mujoco(weak)
     with pytest.raises(ValueError, match=r"missing.xml: there is no such file"):
         robots.from_mujoco(tmp_path / "missing.xml")
@@ -264,9 +248,7 @@ def test_a_pose_that_cannot_be_held_is_refused_with_the_nearest_one(tmp_path):
 
 def test_dry_friction_is_left_out_with_a_warning():
     rubbing = LEVER.replace("damping", 'frictionloss="0.1" damping')
-    with pytest.warns(
-        UserWarning, match="dry friction acts in pivot where the robot is to be held; lqrlab leaves"
-    ):
+    with pytest.warns(UserWarning, match="dry friction acts in pivot where the robot is to be held; lqrlab leaves"):
         plant = robots.from_mujoco(mujoco.MjModel.from_xml_string(rubbing))
     assert "dry friction" in plant.limits
 

@@ -35,9 +35,7 @@ MOTORS = {
 }
 ELBOW = '<joint name="elbow" axis="0 1 0.2" damping="0.1"/>'
 FOREARM = '<geom type="capsule" fromto="0 0 0 0.3 0.1 0" size="0.02" mass="0.8"/>'
-FINGER = (
-    '<body name="finger" pos="0.3 0 0"><joint name="grip" type="slide"/><geom size="0.02" mass="0.1"/></body>'
-)
+FINGER = '<body name="finger" pos="0.3 0 0"><joint name="grip" type="slide"/><geom size="0.02" mass="0.1"/></body>'
 TENDON = '<tendon><fixed name="cable" {}><joint joint="elbow" coef="1"/></fixed></tendon>'
 
 
@@ -64,10 +62,7 @@ def accelerations(m, xs, us):
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        (
-            {"more": TENDON.format('stiffness="90" springlength="-1 1"')},
-            "tendon 'cable': has a spring.*stiffness",
-        ),
+        ({"more": TENDON.format('stiffness="90" springlength="-1 1"')}, "tendon 'cable': has a spring.*stiffness"),
         ({"more": TENDON.format('armature="0.1"')}, "tendon 'cable': has inertia"),
         (
             {"more": '<equality><connect name="loop" body1="fore" anchor="0 0 0"/></equality>'},
@@ -75,10 +70,7 @@ def accelerations(m, xs, us):
         ),
         ({"option": '<option><flag actuation="disable"/></option>'}, "actuators off .* take that out"),
         ({"option": '<option density="1.2" viscosity="2e-5"/>'}, "density, viscosity> makes the air drag"),
-        (
-            {"lift": 'forcerange="-2 2"'},
-            r"actuator 'lift_servo': .* takes -\d.*, but its forcerange is \[-2, 2\]",
-        ),
+        ({"lift": 'forcerange="-2 2"'}, r"actuator 'lift_servo': .* takes -\d.*, but its forcerange is \[-2, 2\]"),
         (
             {"elbow": ELBOW.replace("damping", 'actuatorfrcrange="-.5 .5" damping')},
             r"joint 'elbow': holding .* actuatorfrcrange is \[-0.5, 0.5\]; widen it",
@@ -132,9 +124,7 @@ def test_what_the_options_switch_off_is_off(tmp_path, flag):
 def test_a_fixed_joint_is_one_that_was_never_written(tmp_path):
     tied = '<equality><joint joint1="grip" joint2="elbow"/></equality>'
     keys = '<keyframe><key name="home" qpos="1 0 0 0 1 0 0 0.2 0.1 0.3 0.01"/></keyframe>'
-    whole = arm_file(
-        tmp_path, base='<freejoint name="base"/>', finger=FINGER, more=tied + TENDON.format(""), keys=keys
-    )
+    whole = arm_file(tmp_path, base='<freejoint name="base"/>', finger=FINGER, more=tied + TENDON.format(""), keys=keys)
     with pytest.raises(ValueError, match=r"fixed: expected a joint: .* did you mean elbow"):
         robots.from_mujoco(whole, fixed=["elbo"])
     plant = robots.from_mujoco(whole, fixed=["base", "grip", "elbow"])
@@ -178,9 +168,7 @@ def test_an_input_has_the_unit_that_no_factor_of_the_model_changes(tmp_path):
 
 
 def test_a_key_frame_is_asked_for_where_there_is_none(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"at: the model has no key frames; give positions, as at=\[0.0, 0.0, 0.0\]"
-    ):
+    with pytest.raises(ValueError, match=r"at: the model has no key frames; give positions, as at=\[0.0, 0.0, 0.0\]"):
         robots.from_mujoco(arm_file(tmp_path), at="home")
 
 
@@ -245,11 +233,7 @@ def test_a_robot_of_seven_joints_is_designed_for_and_what_cannot_take_it_says_wh
     )
     motors = "".join(f'<motor joint="j{i}"/>' for i in links)
     file = tmp_path / "seven.xml"
-    file.write_text(
-        f"<mujoco><worldbody>{bodies}{'</body>' * 7}</worldbody><actuator>{motors}</actuator></mujoco>"
-    )
-    with pytest.raises(
-        ValueError, match=r"14 states and 7 inputs does not fit into 12 and 6, the most .* fixed="
-    ):
+    file.write_text(f"<mujoco><worldbody>{bodies}{'</body>' * 7}</worldbody><actuator>{motors}</actuator></mujoco>")
+    with pytest.raises(ValueError, match=r"14 states and 7 inputs does not fit into 12 and 6, the most .* fixed="):
         systems.stack([robots.from_mujoco(file)])
     assert systems.stack([robots.from_mujoco(file, fixed=["j6"])]).n == 12

@@ -42,11 +42,7 @@ def test_each_operator_condition_number_and_statement_is_broken_and_no_sentence_
 @pytest.mark.parametrize(
     ("code", "old", "text"),
     [
-        (
-            "jax.default_backend() == 'cpu'",
-            "jax.default_backend() == 'cpu'",
-            "(jax.default_backend() != 'cpu')",
-        ),
+        ("jax.default_backend() == 'cpu'", "jax.default_backend() == 'cpu'", "(jax.default_backend() != 'cpu')"),
         ("(A @ v[..., None])[..., 0]", "0", "1"),
         ("v.reshape(-1, 3)", "1", "2"),
     ],
@@ -60,11 +56,7 @@ def test_a_fault_without_effect_by_construction_is_marked_and_its_neighbours_are
 
 @pytest.mark.matrix
 def test_a_fault_is_killed_by_the_tests_of_its_line_and_an_unchanged_file_survives_them():
-    path, right, wrong = (
-        "lqrlab/control/lyapunov.py",
-        "2 * shift * inverse - one",
-        "2 * shift * inverse + one",
-    )
+    path, right, wrong = ("lqrlab/control/lyapunov.py", "2 * shift * inverse - one", "2 * shift * inverse + one")
     start = (mutants.ROOT / path).read_bytes().index(right.encode())
     tests = ["tests/test_control.py::test_lyapunov_equations_of_unstable_matrices_have_no_answer"]
     server = multiprocessing.get_context("forkserver")

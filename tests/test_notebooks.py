@@ -44,25 +44,13 @@ def test_how_a_notebook_is_written(path):
             tree = ast.parse(re.sub(r"^[%!].*$", "", notebooks.source(cell), flags=re.M))
             for node in ast.walk(tree):  # a module can be reloaded, what was taken out of it cannot
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lqrlab."):
-                    assert node.module in ("lqrlab.workbench", "lqrlab.extensions.identification"), (
-                        ast.unparse(node)
-                    )
+                    assert node.module in ("lqrlab.workbench", "lqrlab.extensions.identification"), ast.unparse(node)
             for node in {*ast.walk(tree)} - {*tree.body[-1:]}:  # Jupyter shows the last expression alone
                 if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
                     assert not re.match(r"(tables|widgets|\w+_page)\.", ast.unparse(node)), "not shown"
 
 
-WRITERS = {
-    "save",
-    "to_csv",
-    "to_json",
-    "trace",
-    "memory_profile",
-    "write",
-    "write_text",
-    "write_bytes",
-    "open",
-}
+WRITERS = {"save", "to_csv", "to_json", "trace", "memory_profile", "write", "write_text", "write_bytes", "open"}
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
@@ -194,9 +182,7 @@ def run_tiny(folder: Path, *names: str) -> str:
 
 def assert_executed(folder: Path, name: str):
     """Its numbers are there, and its page shows no error and says its pictures in words."""
-    assert json.loads((folder / "results" / f"{name}.json").read_text())["numbers"], (
-        f"{name} found nothing out"
-    )
+    assert json.loads((folder / "results" / f"{name}.json").read_text())["numbers"], f"{name} found nothing out"
     page = BeautifulSoup((folder / "report" / f"{name}.html").read_text(), "html.parser")
     assert not page.select("pre.error, code.latex")
     sliders = name == "01_system_exploration"
@@ -247,8 +233,7 @@ def _huge(path):
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
-    [(_pipe, "expected a regular file"), (_huge, "expected a file of at most 134217728 bytes")],
+    ("make", "words"), [(_pipe, "expected a regular file"), (_huge, "expected a file of at most 134217728 bytes")]
 )
 @pytest.mark.parametrize(
     ("read", "name"),

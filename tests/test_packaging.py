@@ -32,10 +32,7 @@ ROOMS = [*lqrlab.LIBRARY, "workbench", "extensions"]
 MODULES = sorted((ROOT / "lqrlab").rglob("*.py"))
 ONLY_IN = {
     "h5py": {"dataset", "learning"},
-    **{
-        package: {"workbench", "extensions"}
-        for package in ("matplotlib", "ipywidgets", "IPython", "papermill")
-    },
+    **{package: {"workbench", "extensions"} for package in ("matplotlib", "ipywidgets", "IPython", "papermill")},
 }
 
 
@@ -114,9 +111,7 @@ def test_constraints_pin_what_is_wanted_and_name_no_address():
 
 
 def test_what_is_packaged_besides_python(tmp_path):
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][
-        "lqrlab"
-    ]
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["lqrlab"]
     package = ROOT / "lqrlab"
     packaged = {path for pattern in patterns for path in package.glob(pattern)}
     others = {p for p in package.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
@@ -179,9 +174,7 @@ def test_what_is_imported_is_declared():
         own = room(path)
         extension = path.relative_to(ROOT).parts[2].removesuffix(".py") if own == "extensions" else ""
         extras = {"workbench": ["workbench"], "extensions": ["workbench", extension]}
-        allowed = declared(
-            *(extra for extra in extras.get(own, []) if extra in PROJECT["optional-dependencies"])
-        )
+        allowed = declared(*(extra for extra in extras.get(own, []) if extra in PROJECT["optional-dependencies"]))
         names = {name.split(".")[0] for name in imports(path)} - {"lqrlab", ""} - sys.stdlib_module_names
         missing = {DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in names} - allowed
         assert missing <= OPTIONAL.get(own, set()), f"{path}: {missing} are not declared"
@@ -201,9 +194,7 @@ def hard_dependencies() -> dict[str, importlib.metadata.Distribution]:
         for line in lines:
             name = re.match(r"[\w.-]+", line)[0].lower().replace("_", "-")
             if "extra ==" not in line and name not in found:
-                with contextlib.suppress(
-                    importlib.metadata.PackageNotFoundError
-                ):  # of another system or Python
+                with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # of another system or Python
                     found[name] = importlib.metadata.distribution(name)
                     add(found[name].requires or [])
 
@@ -236,9 +227,7 @@ sys.meta_path.insert(0, Refuse())
 
 def test_the_library_imports_nothing_of_the_extras():
     hard, installed = set(hard_dependencies()), importlib.metadata.packages_distributions()
-    foreign = {
-        top for top, names in installed.items() if not {n.lower().replace("_", "-") for n in names} & hard
-    }
+    foreign = {top for top, names in installed.items() if not {n.lower().replace("_", "-") for n in names} & hard}
     assert {"IPython", "papermill", "dask", "pandas", "mujoco"} <= foreign
     when_called = {"control", "slycot", "matplotlib"}  # python-control, which brings the latter
     refused = foreign - {"lqrlab"} | when_called
@@ -269,9 +258,7 @@ def test_no_class_name_means_two_things():
                 found[node.name] = path
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 words = (ast.get_docstring(node) or "").split(maxsplit=1)
-                assert words[:1] not in [["What"], ["How"], ["Where"], ["Which"], ["Whether"]], (
-                    f"{path}: {words[0]}"
-                )
+                assert words[:1] not in [["What"], ["How"], ["Where"], ["Which"], ["Whether"]], f"{path}: {words[0]}"
 
 
 def imported_at_once(tree: ast.AST) -> set[str]:
@@ -518,19 +505,10 @@ def test_notebooks_are_listed_with_their_questions_and_parameters():
     [
         ("kind=resnet", "03_training.kind .*: expected one of matrix, gain, .* found 'resnet'"),
         ("kind=matrx", "found 'matrx'; did you mean matrix"),
-        (
-            "num_variants=0",
-            r"01_system_exploration.num_variants .*: expected a whole number ≥ 1, but found 0",
-        ),
+        ("num_variants=0", r"01_system_exploration.num_variants .*: expected a whole number ≥ 1, but found 0"),
         ("02_data_generation.spread=1", "spread .*: expected a number ≥ 0 and < 1, but found 1"),
-        (
-            "held_out=cart_pol",
-            "02_data_generation.held_out: no plant is called 'cart_pol'; did you mean cart_pole",
-        ),
-        (
-            "family=pendlum",
-            "01_system_exploration.family: no plant is called 'pendlum'; did you mean pendulum",
-        ),
+        ("held_out=cart_pol", "02_data_generation.held_out: no plant is called 'cart_pol'; did you mean cart_pole"),
+        ("family=pendlum", "01_system_exploration.family: no plant is called 'pendlum'; did you mean pendulum"),
         ("03_training.device=tpu", "03_training.device: 'tpu' is not on this machine"),
     ],
 )
@@ -549,9 +527,7 @@ def test_a_held_out_family_is_one_of_the_data_sets(tmp_path):
 
 
 def test_a_dry_run_says_what_would_run_and_starts_nothing(tmp_path):
-    code, out, err = lqrlab_command(
-        "run", "--dry-run", "-p", "learning_rate=0.5", "--folder", str(tmp_path / "run")
-    )
+    code, out, err = lqrlab_command("run", "--dry-run", "-p", "learning_rate=0.5", "--folder", str(tmp_path / "run"))
     assert code == 0, err
     assert f"03_training: would run in {tmp_path / 'run'}" in out
     assert "learning_rate = 0.5  (default 0.002)" in out
@@ -612,9 +588,7 @@ def wheel(tmp_path_factory):
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, build)
     for name in ("lqrlab", "notebooks"):
-        shutil.copytree(
-            ROOT / name, build / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
-        )
+        shutil.copytree(ROOT / name, build / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
     call(*PIP, "wheel", *OFFLINE, "--no-build-isolation", "--wheel-dir", folder, build, cwd=folder)
     return next(folder.glob("lqrlab-*.whl"))
 
@@ -642,9 +616,7 @@ def test_the_wheel_with_its_hard_dependencies_alone(installed, tmp_path):
                     link.symlink_to(Path(file.locate()).resolve())
     python = env / "bin" / "python"
     assert call(python, "-c", ALL_MODULES, cwd=tmp_path) == "all\n"
-    example = re.search(
-        r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
-    )[1]
+    example = re.search(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)[1]
     call(python, "-c", example, cwd=tmp_path)
     missing = [python, "-c", "from lqrlab import workbench; workbench.plots"]
     done = subprocess.run(missing, cwd=tmp_path, capture_output=True, text=True, env={})

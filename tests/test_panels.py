@@ -78,13 +78,7 @@ def test_work_is_announced_stopped_and_taken_up_again():
 
 def test_a_slider_stands_on_its_own_grid():
     """A browser moves what does not, and a plant would change for being looked at."""
-    for value, low, high in (
-        (0.4, -1.5, 1.5),
-        (1.0, 0.05, 3.0),
-        (9.81, 3.27, 20.0),
-        (0.0, 0.0, 2.0),
-        (2.0, 0.5, 2.0),
-    ):
+    for value, low, high in ((0.4, -1.5, 1.5), (1.0, 0.05, 3.0), (9.81, 3.27, 20.0), (0.0, 0.0, 2.0), (2.0, 0.5, 2.0)):
         made = controls.slider("x", value, low, high)
         assert made.value == value
         steps = (value - low) / made.step
@@ -222,18 +216,14 @@ def test_the_designer_runs_what_it_says():
     x, sent, acts = s.x0, [0.0] * 40, []
     for t in range(s.ticks):
         if t % 6 == 0:
-            sent.append(
-                float(np.clip(-found.K @ np.array([*x, sent[-1], sent[-2]]), -s.limits[0], s.limits[0])[0])
-            )
+            sent.append(float(np.clip(-found.K @ np.array([*x, sent[-1], sent[-2]]), -s.limits[0], s.limits[0])[0]))
         issued = (t - 9) // 6  # the newest that has arrived
         acts.append(sent[40 + issued])
         x = tick[:2, :2] @ x + tick[:2, 2] * acts[-1]
         np.testing.assert_allclose(found.built.xs[t + 1], x, atol=1e-7)
     np.testing.assert_allclose(found.built.us[:, 0], acts, atol=1e-7)
     assert np.abs(acts).max() == pytest.approx(float(s.limits[0]))
-    Ad, Bd, Qd, Rd, Nd = (
-        np.asarray(m) for m in control.discretize(A, B, np.diag([30.0, 1.0]), [[1.0]], 0.06)
-    )
+    Ad, Bd, Qd, Rd, Nd = (np.asarray(m) for m in control.discretize(A, B, np.diag([30.0, 1.0]), [[1.0]], 0.06))
     P = scipy.linalg.solve_discrete_are(Ad, Bd, Qd, Rd, s=Nd)
     assert found.cost == pytest.approx(s.x0 @ P @ s.x0, rel=1e-9)
     assert np.sum(found.best.costs) == pytest.approx(found.cost, rel=1e-2)  # what is left at the end aside
@@ -249,9 +239,7 @@ def test_the_designer_hands_out_code_that_makes_the_same(panel):
     found = loop_design.design(panel._question())
     np.testing.assert_allclose(made["K"], found.K, rtol=1e-5)
     at = np.arange(0, len(found.built.xs), 8)
-    np.testing.assert_allclose(
-        made["run"].xs[: len(at)], found.built.xs[at][: len(made["run"].xs)], atol=1e-4
-    )
+    np.testing.assert_allclose(made["run"].xs[: len(at)], found.built.xs[at][: len(made["run"].xs)], atol=1e-4)
     panel.delay.value = 1.0
     made = {}
     exec(copy_as_code.regulator(panel._question()), made)
@@ -280,30 +268,12 @@ def test_with_nobody_there_the_designer_is_a_picture(monkeypatch):
     assert "poles of the optimum" in still.svg  # its alternative text
 
 
-DRAWN = {
-    "b",
-    "br",
-    "circle",
-    "div",
-    "ellipse",
-    "g",
-    "i",
-    "image",
-    "input",
-    "label",
-    "p",
-    "path",
-    "rect",
-    "span",
-}
+DRAWN = {"b", "br", "circle", "div", "ellipse", "g", "i", "image", "input", "label", "p", "path", "rect", "span"}
 DRAWN |= {"style", "svg", "text"}
 
 
 def test_names_of_others_are_text_in_what_panels_show(panel, monkeypatch, tmp_path):
-    plant, name = (
-        systems.load(hostile_html.plant_file(tmp_path / "plant.json")),
-        "".join(hostile_html.PAYLOADS),
-    )
+    plant, name = (systems.load(hostile_html.plant_file(tmp_path / "plant.json")), "".join(hostile_html.PAYLOADS))
     gain, ends = simulation.LinearPolicy(jnp.array([[1.0, 1.0]])), np.zeros(4)
     region = evaluation.Attraction(ends.astype(np.int8), ends)
     setting = attraction_map.AttractionSetting(plant, {}, 0, 1)
@@ -443,27 +413,15 @@ def test_panels_say_what_they_cannot_show(monkeypatch):
     several = systems.sample("pendulum", key=jax.random.key(0), num=3)
     idle, gain = simulation.no_control, simulation.LinearPolicy
     for make, refusal in (
-        (
-            lambda: widgets.policy_inspector(idle, one),
-            "plant: expected two states or more to make a plane of",
-        ),
+        (lambda: widgets.policy_inspector(idle, one), "plant: expected two states or more to make a plane of"),
         (lambda: widgets.attraction_map(one), "plant: expected two states or more to make a plane of"),
-        (
-            lambda: widgets.policy_inspector("pendulum", idle),
-            "plant: expected the name of a family, as 'cart_",
-        ),
-        (
-            lambda: widgets.policy_inspector(idle, several),
-            r"plant: expected one plant, .* batch of shape \(3,\)",
-        ),
+        (lambda: widgets.policy_inspector("pendulum", idle), "plant: expected the name of a family, as 'cart_"),
+        (lambda: widgets.policy_inspector(idle, several), r"plant: expected one plant, .* batch of shape \(3,\)"),
         (
             lambda: widgets.policy_inspector(idle, two, num_steps=0),
             "num_steps: expected a whole number ≥ 1, but found 0",
         ),
-        (
-            lambda: widgets.policy_inspector(idle, two, label="optimal"),
-            "label: expected a name for the policy",
-        ),
+        (lambda: widgets.policy_inspector(idle, two, label="optimal"), "label: expected a name for the policy"),
         (
             lambda: widgets.policy_inspector(np.ones((2, 2)), two),
             r"controller: expected a gain K of shape \[..., 1, 2\]",
@@ -477,10 +435,7 @@ def test_panels_say_what_they_cannot_show(monkeypatch):
         (lambda: widgets.lqr_designer(two, num_steps=2.5), "num_steps: expected a whole number .* found 2.5"),
         (lambda: widgets.plant_explorer(several), r"plant: expected one plant, .* batch of shape \(3,\)"),
         (lambda: widgets.plant_explorer(two, num_steps=0), "num_steps: expected a whole number ≥ 1"),
-        (
-            lambda: widgets.attraction_map(two, {"k": gain(jnp.ones((1, 3)))}),
-            r"k: controller: expected a gain K of",
-        ),
+        (lambda: widgets.attraction_map(two, {"k": gain(jnp.ones((1, 3)))}), r"k: controller: expected a gain K of"),
         (lambda: widgets.attraction_map(two, {"k": gain(jnp.ones((4, 1, 2)))}), r"k: policy: gains of batch"),
         (lambda: widgets.attraction_map(two, {"k": 3}), "k: controller: expected a policy"),
         (lambda: widgets.attraction_map(two, gain(jnp.ones((1, 2)))), "policies: expected {label: policy}"),
@@ -600,9 +555,7 @@ def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp
     assert len(training_monitor.read(tmp_path)) == 3
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     assert "Step 10" in widgets.training_monitor(tmp_path).words
-    (tmp_path / "metrics.jsonl").write_text(
-        "".join((tmp_path / "metrics.jsonl").read_text().splitlines(True)[:1])
-    )
+    (tmp_path / "metrics.jsonl").write_text("".join((tmp_path / "metrics.jsonl").read_text().splitlines(True)[:1]))
     panel.look()  # trained anew
     assert (panel.keep.disabled, panel.keep.description) == (False, "stop and keep")
     panel.close()
@@ -799,9 +752,7 @@ def test_a_panel_bears_all_its_sliders_at_their_ends(any_panel):
     _, panel, _ = any_panel
     for end in ("min", "max") if panel.values else ():
         values = {k: getattr(c, end) for k, c in panel._kept.items() if hasattr(c, end)}
-        logarithmic = {
-            k: panel._kept[k].base ** v for k, v in values.items() if hasattr(panel._kept[k], "base")
-        }
+        logarithmic = {k: panel._kept[k].base ** v for k, v in values.items() if hasattr(panel._kept[k], "base")}
         panel.set(values | logarithmic)
         panel.live.wait()
         assert panel.live.status.value == ""
@@ -811,9 +762,7 @@ def test_a_panel_bears_all_its_sliders_at_their_ends(any_panel):
 @pytest.mark.parametrize("kind", [kind for kind in MOVES if kind != "data_browser"])
 def test_a_panel_bears_a_loop_that_ends_at_infinity(kind, monkeypatch):
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
-    plant = systems.from_matrices(
-        [[0.0, 1.0], [2000.0, 0.0]], [[0.0], [1.0]], Q=np.eye(2), R=[[1.0]], dt=0.05
-    )
+    plant = systems.from_matrices([[0.0, 1.0], [2000.0, 0.0]], [[0.0], [1.0]], Q=np.eye(2), R=[[1.0]], dt=0.05)
     free = simulation.LinearPolicy(jnp.zeros((1, 2)))
     assert not np.isfinite(simulation.rollout(plant, free, jnp.ones(2), 400).xs).all()
     first = (free,) if kind == "policy_inspector" else ()

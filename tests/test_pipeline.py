@@ -91,9 +91,7 @@ def again(finished, tmp_path):
     """A copy of the finished chain's notebooks and folder, and how to run it once more with other parameters."""
     shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "run"
-    return folder, lambda given=None, **kwargs: run(
-        tmp_path / "notebooks", folder, GIVEN | (given or {}), **kwargs
-    )
+    return folder, lambda given=None, **kwargs: run(tmp_path / "notebooks", folder, GIVEN | (given or {}), **kwargs)
 
 
 def test_a_chain_hands_files_on_and_says_how_far_it_is(finished):
@@ -263,10 +261,7 @@ def test_a_failing_cell_is_shown_and_what_was_finished_is_kept(again):
     ("last", "message"),
     [
         ("", r"ended without writing .*01_first\.json"),
-        (
-            "(folder / 'results').mkdir()\n(folder / 'results/01_first.json').write_text('{}')",
-            "ended without",
-        ),
+        ("(folder / 'results').mkdir()\n(folder / 'results/01_first.json').write_text('{}')", "ended without"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "DeadKernelError"),
     ],
 )
@@ -280,15 +275,7 @@ def test_a_notebook_that_ends_without_its_last_word_has_failed(source, tmp_path,
 def command(again, *args):
     """The command line that runs the toy chain, at work in its second notebook."""
     folder = again[0]
-    line = [
-        "run",
-        "--profile",
-        "toy",
-        "--folder",
-        str(folder),
-        "--notebooks",
-        str(folder.parent / "notebooks"),
-    ]
+    line = ["run", "--profile", "toy", "--folder", str(folder), "--notebooks", str(folder.parent / "notebooks")]
     given = [f"-p{name}={value}" for name, value in GIVEN.items()]
     return [*line, *given, *args]
 
@@ -321,9 +308,7 @@ def test_killed_in_the_middle_the_same_command_resumes(again):
     papermills[0].suspend()  # so that it outlives its parent
     parent.kill()
     parent.communicate()
-    with pytest.raises(
-        ValueError, match=rf"another run works in this folder .process .*\b{papermills[0].pid}\b"
-    ):
+    with pytest.raises(ValueError, match=rf"another run works in this folder .process .*\b{papermills[0].pid}\b"):
         rerun()
     papermills[0].resume()
     with run_folder.hold(folder, patience=20):
@@ -455,9 +440,7 @@ def test_parameters_of_one_line_are_no_magic_of_ipython(source, tmp_path):
     """``run: str = …`` as a cell of its own would be ``%run``, of the file ``:.py`` if there is one."""
     mark = tmp_path / "mark"
     (tmp_path / ":.py").write_text(f"open({str(mark)!r}, 'w').close()")
-    write_notebook(
-        source / "01_first.ipynb", "run: str = 'data/runs/default'", BEGIN, "finish('01_first', {})"
-    )
+    write_notebook(source / "01_first.ipynb", "run: str = 'data/runs/default'", BEGIN, "finish('01_first', {})")
     (source / "profiles" / "toy.json").write_text("{}")
     run(source, tmp_path / "run", only=["01_first"])
     assert numbers(tmp_path / "run", "01_first") == {}
@@ -478,11 +461,7 @@ def test_parameters_of_one_line_are_no_magic_of_ipython(source, tmp_path):
             "lqrlab: run: Read-only file system; give a folder that may be written to",
         ),
         (PermissionError(errno.EACCES, "Permission denied"), 1, "lqrlab: Permission denied; give a folder"),
-        (
-            NotADirectoryError(errno.ENOTDIR, "Not a directory", "file/run"),
-            1,
-            "lqrlab: file/run: Not a directory",
-        ),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "file/run"), 1, "lqrlab: file/run: Not a directory"),
         (TimeoutError("nobody answers"), 1, "lqrlab: nobody answers"),
         (ConnectionResetError(), 1, "lqrlab: ConnectionResetError"),
         (KeyboardInterrupt(), 130, "stopped; the same command resumes it"),
@@ -569,12 +548,8 @@ def test_the_notebook_that_is_named_is_the_one_that_is_blamed(source, tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"^12_deeper\.rate: expected a finite number"):
         run(source, tmp_path / "run", {"rate": "fast"}, only=["12"])
-    with pytest.raises(
-        ValueError, match=r"^amount: no notebook has a parameter of this name; there are mine, rate"
-    ):
-        run(
-            source, tmp_path / "run", {"amount": "2"}, only=["12"]
-        )  # only 01_first has it, which does not run
+    with pytest.raises(ValueError, match=r"^amount: no notebook has a parameter of this name; there are mine, rate"):
+        run(source, tmp_path / "run", {"amount": "2"}, only=["12"])  # only 01_first has it, which does not run
     with pytest.raises(ValueError, match=r"^01_first\.amount"):
         run(source, tmp_path / "run", {"amount": "x"}, only=["02"])  # which reads what 01_first makes
 
@@ -829,10 +804,7 @@ def test_a_look_at_a_finished_run_writes_its_files_elsewhere(opened, monkeypatch
     notebook()
     after = listing(folder)
     assert {path: after[path] for path in before} == before
-    assert {p.relative_to(folder).as_posix() for p in after.keys() - before.keys()} == {
-        "by_hand",
-        "by_hand/figure.svg",
-    }
+    assert {p.relative_to(folder).as_posix() for p in after.keys() - before.keys()} == {"by_hand", "by_hand/figure.svg"}
 
 
 def test_a_dry_run_says_what_is_kept(again, tmp_path):

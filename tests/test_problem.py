@@ -54,16 +54,7 @@ def test_plants_of_many_families_become_one_problem():
         assert scipy_oracle.relative(one.K[:m, :n], K) < 1e-8
         assert scipy_oracle.relative(one.P[:n, :n], P) < 1e-8
         assert scipy_oracle.relative(one.A[:n, :n], A) < 1e-10
-        for a in (
-            one.A[n:],
-            one.A[:, n:],
-            one.B[n:],
-            one.B[:, m:],
-            one.K[m:],
-            one.K[:, n:],
-            one.P[n:],
-            one.Q[:, n:],
-        ):
+        for a in (one.A[n:], one.A[:, n:], one.B[n:], one.B[:, m:], one.K[m:], one.K[:, n:], one.P[n:], one.Q[:, n:]):
             assert not np.any(a)  # padding stands still, costs nothing and has no gain
         assert (one.coordinates.state_mask.sum(), one.coordinates.input_mask.sum()) == (n, m)
     stacked = Problem.stack([Problem.of(plant) for plant in plants])
@@ -106,9 +97,7 @@ def test_several_sample_times_make_a_batch_of_one_plant():
     for i, dt in enumerate(times):
         close(problem[i], oracle(plant, dt))
     assert problem.plant.batch_shape == (3,)
-    with pytest.raises(
-        ValueError, match=r"dt: expected one sample time, or one for each plant of the batch \(4,\)"
-    ):
+    with pytest.raises(ValueError, match=r"dt: expected one sample time, or one for each plant of the batch \(4,\)"):
         Problem.of(systems.sample("cart_pole", key=KEY, num=4), dt=times)
 
 
@@ -199,9 +188,7 @@ class Model:
 
     def __init__(self):
         core = environments.make(PLANT, linear=True, limits=None)
-        self.venv = type(
-            "Vector", (), {"envs": [type("Env", (), {"unwrapped": type("Core", (), {"core": core})})]}
-        )
+        self.venv = type("Vector", (), {"envs": [type("Env", (), {"unwrapped": type("Core", (), {"core": core})})]})
 
     def get_env(self):
         return self.venv
@@ -227,9 +214,7 @@ def folder(tmp_path_factory):
     config = dataset.DataConfig(families=("pendulum",), held_out=(), variants=6, trajectories=2, num_steps=8)
     data = dataset.generate(config, tmp_path_factory.mktemp("run") / "dataset")
     model = learning.ModelConfig(kind="gain", hidden=8, window=1)
-    train = learning.TrainConfig(
-        num_steps=2, report_every=1, batch_size=4, plants=2, dagger_rounds=0, random_systems=0
-    )
+    train = learning.TrainConfig(num_steps=2, report_every=1, batch_size=4, plants=2, dagger_rounds=0, random_systems=0)
     source = dataset.source(data, batch_size=4, window=1)
     learning.fit(source, model, train, data.path.parent)
     return data.path.parent / "checkpoints"
@@ -271,11 +256,7 @@ def test_whatever_is_the_optimal_gain_runs_and_scores_as_it(controllers):
         expected.append(expected[-1] @ (A - B @ K).T)
     for name in LIKE_K:
         run = simulation.rollout(PLANT, controllers[name], X0, 20, linear=True)
-        single = (
-            {"rtol": 1e-4, "atol": 1e-6}
-            if "agent" in name or "model" in name
-            else {"rtol": 1e-9, "atol": 1e-14}
-        )
+        single = {"rtol": 1e-4, "atol": 1e-6} if "agent" in name or "model" in name else {"rtol": 1e-9, "atol": 1e-14}
         np.testing.assert_allclose(run.xs, np.stack(expected, 1), **single, err_msg=name)
         score = evaluation.evaluate(controllers[name], PLANT, key=KEY, num_initial=3)
         np.testing.assert_allclose(score.ratio, 1.0, rtol=1e-4, err_msg=name)
@@ -327,9 +308,7 @@ def test_data_sets_and_unknown_plants_bind_to_their_own_plants(controllers, tmp_
     )
     assert not regret.failed.any()
     with pytest.raises(ValueError, match="plants with their matrices, which this network is told"):
-        evaluation.unknown(
-            controllers["network that is a gain"], systems.sample("pendulum", key=KEY, num=2), key=KEY
-        )
+        evaluation.unknown(controllers["network that is a gain"], systems.sample("pendulum", key=KEY, num=2), key=KEY)
 
 
 def test_a_gain_of_one_plant_is_no_gain_for_plants_of_many_families():
@@ -390,9 +369,7 @@ def test_a_function_of_the_problem_finds_the_optimum_there_on_a_bare_plant():
     np.testing.assert_allclose(of_function.us, simulation.rollout(plant, best, x0, 20).us, rtol=1e-9)
     starts = plant.initial_state(key=KEY, num=20)
     region = evaluation.attraction(plant, lambda problem: problem.K, starts, num_steps=50)
-    np.testing.assert_array_equal(
-        region.verdict, evaluation.attraction(plant, best, starts, num_steps=50).verdict
-    )
+    np.testing.assert_array_equal(region.verdict, evaluation.attraction(plant, best, starts, num_steps=50).verdict)
     lost = systems.from_matrices([[1.0]], [[0.0]], dt=0.1, Q=[[1.0]], R=[[1.0]])  # nothing stabilizes it
     assert bind(lambda problem: jnp.zeros((1, 1)), lost).K.shape == (1, 1)
 
@@ -408,9 +385,7 @@ def test_limits_of_a_list_of_plants_are_absolute_and_those_that_do_not_exist_hav
 
 
 def test_problems_in_a_row_keep_the_type_of_their_numbers():
-    limited, free = (
-        Problem.of(systems.make("pendulum"), **how) for how in ({"limits": (-1, 1), "noise": 0.1}, {})
-    )
+    limited, free = (Problem.of(systems.make("pendulum"), **how) for how in ({"limits": (-1, 1), "noise": 0.1}, {}))
     stacked = Problem.stack([limited.astype(np.float32), free.astype(np.float32)])
     assert {a.dtype.name for a in (stacked.low, stacked.high, stacked.noise.state)} == {"float32"}
 

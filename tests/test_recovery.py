@@ -186,8 +186,7 @@ def test_both_networks_descend_by_adam_on_gradients_of_length_one_at_a_rate_that
 def test_the_same_seed_gives_the_same_parameters_and_another_seed_others():
     plant = systems.make("pendulum")
     first, again, other = (
-        learning.train_recovery(plant, limits_of(plant), dataclasses.replace(BRIEF, seed=seed))
-        for seed in (1, 1, 2)
+        learning.train_recovery(plant, limits_of(plant), dataclasses.replace(BRIEF, seed=seed)) for seed in (1, 1, 2)
     )
     assert [row["step"] for row in first.metrics] == [0, 2]
     assert np.isfinite([row["loss"] for row in first.metrics[1:]]).all()

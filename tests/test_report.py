@@ -67,28 +67,20 @@ def folder(tmp_path_factory):
             "plot()",
             metadata={"tags": ["summary"]},
             outputs=[
-                display(
-                    {"image/png": png(), "text/plain": "<Figure size>"}, {"image/png": {"alt": "Costs < 2"}}
-                ),
+                display({"image/png": png(), "text/plain": "<Figure size>"}, {"image/png": {"alt": "Costs < 2"}}),
                 display({"text/html": TABLE}),
                 new.new_output("stream", name="stderr", text="a warning"),
             ],
         ),
-        new.new_code_cell(
-            "plot()", metadata={"alt": "from the cell"}, outputs=[display({"image/png": png()})]
-        ),
+        new.new_code_cell("plot()", metadata={"alt": "from the cell"}, outputs=[display({"image/png": png()})]),
         new.new_code_cell("plot()", outputs=[display({"image/png": png()}), display(WIDGET)]),
-        new.new_code_cell(
-            "log()", outputs=[new.new_output("stream", text="\x1b[31mred\x1b[0m & <b>plain</b>")]
-        ),
+        new.new_code_cell("log()", outputs=[new.new_output("stream", text="\x1b[31mred\x1b[0m & <b>plain</b>")]),
     ]
     metadata = {"papermill": {"parameters": {"spread": 0.3, "run": "y"}}}
     nbformat.write(new.new_notebook(cells=cells, metadata=metadata), folder / "notebooks" / "04_scores.ipynb")
     failing = [
         new.new_markdown_cell("# Training"),
-        new.new_code_cell(
-            "1/0", outputs=[new.new_output("error", ename="E", evalue="e", traceback=["E: <e>"])]
-        ),
+        new.new_code_cell("1/0", outputs=[new.new_output("error", ename="E", evalue="e", traceback=["E: <e>"])]),
     ]
     nbformat.write(new.new_notebook(cells=failing), folder / "notebooks" / "03_training.failed.ipynb")
     (folder / "results").mkdir()
@@ -114,11 +106,7 @@ def pages(folder):
 def test_there_is_a_page_for_each_notebook_and_a_front_page(pages):
     assert set(pages) == {"index", "03_training", "04_scores"}
     for page in pages.values():
-        assert {a["href"] for a in page.select(".bar a")} == {
-            "index.html",
-            "03_training.html",
-            "04_scores.html",
-        }
+        assert {a["href"] for a in page.select(".bar a")} == {"index.html", "03_training.html", "04_scores.html"}
 
 
 def test_nothing_is_loaded_and_nothing_runs(pages):
@@ -167,10 +155,7 @@ def test_pictures_have_a_text_that_stands_for_them(pages):
 
 def test_code_is_folded_or_hidden(pages):
     page = pages["04_scores"]
-    assert [d.select_one("summary").get_text() for d in page.select("details.code")] == [
-        "Parameters",
-        *["Code"] * 4,
-    ]
+    assert [d.select_one("summary").get_text() for d in page.select("details.code")] == ["Parameters", *["Code"] * 4]
     assert not page.select("details.code[open]")
     text = page.select_one("article").get_text()
     assert "secret()" not in text
@@ -196,10 +181,7 @@ def test_the_head_tells_parameters_seed_versions_commit(pages):
     assert facts["Seed"] == "3"
     assert facts["Profile"] == "tiny"
     assert facts["Took"] == "1:05"
-    rows = [
-        [cell.get_text() for cell in row.find_all(["th", "td"])]
-        for row in page.select(".parameters tbody tr")
-    ]
+    rows = [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in page.select(".parameters tbody tr")]
     assert rows == [["seed", "3", "–", ""], ["spread", "0.3", "0.2", "half-width"], ["names", "a", "–", ""]]
     assert len(page.select(".parameters .changed")) == 1
     assert "jax\N{NO-BREAK SPACE}0.10.2" in page.select_one(".versions").get_text()
@@ -230,9 +212,7 @@ def test_a_folder_without_notebooks_is_refused(tmp_path):
         report.write(tmp_path)
 
 
-_RUNNING = (
-    "animate base button embed foreignobject form iframe link meta noscript object script set style template"
-)
+_RUNNING = "animate base button embed foreignobject form iframe link meta noscript object script set style template"
 _SCHEME = re.compile(r"(?!(https?|mailto):|data:(image|video|audio)/)[\0-\x20a-z0-9+.-]*:", re.I)
 
 
@@ -242,9 +222,7 @@ def runs(markup):
     for tag in BeautifulSoup(markup, "html.parser").find_all(True):
         links = [name for name in ("href", "xlink:href", "src") if _SCHEME.match(tag.get(name, ""))]
         found += (
-            [tag.name] * (tag.name in _RUNNING.split())
-            + [name for name in tag.attrs if name.startswith("on")]
-            + links
+            [tag.name] * (tag.name in _RUNNING.split()) + [name for name in tag.attrs if name.startswith("on")] + links
         )
     return found
 
@@ -314,9 +292,7 @@ def test_a_report_of_hostile_names_runs_nothing_and_lacks_nothing(tmp_path):
 def test_a_page_that_is_not_lqrlabs_is_not_overwritten(tmp_path):
     page = tmp_path / "index.html"
     page.write_text("<p>mine")
-    with pytest.raises(
-        ValueError, match=r"index.html: expected a list of runs .* found another page; move it"
-    ):
+    with pytest.raises(ValueError, match=r"index.html: expected a list of runs .* found another page; move it"):
         report.index(tmp_path)
     assert page.read_text() == "<p>mine"
     page.write_text("<meta " + report._GENERATOR.decode() + ">")

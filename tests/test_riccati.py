@@ -35,9 +35,7 @@ def textbook(kind, largest):
             # number 10 (CAREX 11): closed-loop poles at −4e-8 ± j, so rounding decides on the residual
             tolerance = 1e-8 if (kind, i) == ("Continuous", 10) else 1e-10
             marks = [pytest.mark.matrix] if i >= 6 else []  # each size is another program
-            yield pytest.param(
-                *(a.astype(float) for a in matrices), tolerance, id=f"{kind.lower()}{i}", marks=marks
-            )
+            yield pytest.param(*(a.astype(float) for a in matrices), tolerance, id=f"{kind.lower()}{i}", marks=marks)
 
 
 @pytest.mark.slow
@@ -208,9 +206,7 @@ def test_pairs_of_numbers_have_twice_the_digits_in_a_program_too():
     rng = np.random.default_rng(0)
     a, b, c = rng.normal(size=(3, 4, 4, 2))
     found = jax.jit(
-        lambda a, b, c: (
-            DoubleDouble.of(a).times(DoubleDouble.of(b)).plus(DoubleDouble.of(c)).times(DoubleDouble.of(b))
-        )
+        lambda a, b, c: DoubleDouble.of(a).times(DoubleDouble.of(b)).plus(DoubleDouble.of(c)).times(DoubleDouble.of(b))
     )(a, b, c)
     for i in range(2):
         A, B, C = (exactly(x[..., i]) for x in (a, b, c))
@@ -265,9 +261,7 @@ def test_a_design_whose_equation_holds_to_six_digits_only_is_not_given(monkeypat
     A, B, Q, R = (np.broadcast_to(a, (2, *np.shape(a))) for a in (np.eye(2), np.eye(2), np.eye(2), np.eye(2)))
     exact = equations.solution
     inexact = jnp.array([0.0, 1e-6])
-    monkeypatch.setattr(
-        equations, "solution", lambda *args, **how: exact(*args, **how)._replace(residual=inexact)
-    )
+    monkeypatch.setattr(equations, "solution", lambda *args, **how: exact(*args, **how)._replace(residual=inexact))
     for result in (control.dlqr(A, B, Q, R), control.lqr(A, B, Q, R), control.lqrd(A, B, Q, R, 0.1)):
         assert result.stabilizing.tolist() == [True, False]
         assert result.uncertified.tolist() == [False, True]
@@ -295,9 +289,7 @@ def test_a_closed_loop_on_the_imaginary_axis_has_no_answer():
 def test_small_and_large_batches_give_the_same(n):
     rng = np.random.default_rng(n)
     A, b = rng.normal(size=(n, n, 40)) + 2 * np.eye(n)[:, :, None], rng.normal(size=(n, n, 40))
-    mul, inverted, positive = (
-        quick_jit(f) for f in (batch_last.mul, batch_last.inverse, batch_last.positive)
-    )
+    mul, inverted, positive = (quick_jit(f) for f in (batch_last.mul, batch_last.inverse, batch_last.positive))
     one = np.moveaxis(A, -1, 0)
     assert np.allclose(np.moveaxis(mul(A, b), -1, 0), one @ np.moveaxis(b, -1, 0), rtol=1e-12)
     assert np.allclose(mul(A[..., :5], b[..., :5]), mul(A, b)[..., :5], rtol=1e-12)
@@ -316,11 +308,7 @@ def test_doubling_alone_gives_scipys_answer_and_the_sign_function_in_any_units(c
     Q, R, N = W[:3, :3], W[3:, 3:], W[:3, 3:]
     K, P = gain(A, B, Q, R, N, discrete=not continuous)
     doubled = quick_jit(partial(doubling.by_doubling, continuous=continuous))
-    for F, cross in (
-        (A, N),
-        (A - B @ np.linalg.solve(R, N.T), 0 * N),
-        (np.triu(A), 0 * N),
-    ):  # alone, in SI units
+    for F, cross in ((A, N), (A - B @ np.linalg.solve(R, N.T), 0 * N), (np.triu(A), 0 * N)):  # alone, in SI units
         found, error = doubled(*(jnp.asarray(a)[..., None] for a in (F, B, Q, R, cross)))
         assert float(error[0]) < 1e-12
         for result, expected in zip((found.K, found.P), gain(F, B, Q, R, cross, discrete=not continuous)):

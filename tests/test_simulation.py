@@ -29,9 +29,7 @@ def test_linear_loop_is_powers_of_the_closed_loop():
     K = np.asarray(regulator(plant).K)
     x0 = np.array([0.3, 0.1, -0.2, 0.4])
     run = simulation.rollout(plant, simulation.LinearPolicy(jnp.asarray(K)), x0, 60, linear=True)
-    expected = np.stack(
-        [np.linalg.matrix_power(block[:4, :4] - block[:4, 4:] @ K, t) @ x0 for t in range(61)]
-    )
+    expected = np.stack([np.linalg.matrix_power(block[:4, :4] - block[:4, 4:] @ K, t) @ x0 for t in range(61)])
     np.testing.assert_allclose(run.xs, expected, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(run.us, -expected[:-1] @ K.T, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(run.ts, plant.dt * np.arange(61), rtol=1e-12)
@@ -79,16 +77,10 @@ def test_plants_of_several_families_and_sample_times_in_one_call():
     batches = [systems.sample(n, key=KEY, num=2) for n in ("pendulum", "quadrotor")]
     stacked = systems.stack(batches)
     run = simulation.rollout(
-        stacked,
-        simulation.LinearPolicy(regulator(stacked).K),
-        stacked.initial_state(key=KEY),
-        15,
-        linear=True,
+        stacked, simulation.LinearPolicy(regulator(stacked).K), stacked.initial_state(key=KEY), 15, linear=True
     )
     small = systems.linearise(batches[0])
-    own = simulation.rollout(
-        small, simulation.LinearPolicy(regulator(small).K), run.xs[:2, 0, :2], 15, linear=True
-    )
+    own = simulation.rollout(small, simulation.LinearPolicy(regulator(small).K), run.xs[:2, 0, :2], 15, linear=True)
     np.testing.assert_allclose(run.xs[:2, :, :2], own.xs, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(run.ts[:, -1], 15 * np.asarray(stacked.dt))
 
@@ -98,9 +90,7 @@ def test_saturation_is_absolute_and_is_paid_for():
     limits = (6.5, 7.2)
     x0 = 0.5 * jnp.stack([plant.scales[0], -plant.scales[0]])
     policy = simulation.LinearPolicy(regulator(plant).K)
-    free, tight = (
-        simulation.rollout(plant, policy, x0, 5, linear=True, limits=which) for which in (None, limits)
-    )
+    free, tight = (simulation.rollout(plant, policy, x0, 5, linear=True, limits=which) for which in (None, limits))
     assert float(jnp.abs(free.us).max()) > 0.5
     assert float(tight.us.min()) == pytest.approx(-0.5)
     assert float(tight.us.max()) == pytest.approx(0.2)
@@ -110,9 +100,7 @@ def test_saturation_is_absolute_and_is_paid_for():
     A, B, Q, R, N = (np.asarray(a) for a in problem)
     np.testing.assert_allclose(tight.xs[:, 1], np.asarray(x0) @ A.T + held @ B.T, rtol=1e-9)
     cost = (
-        np.einsum("si,ij,sj->s", x0, Q, x0)
-        + R[0, 0] * held[:, 0] ** 2
-        + 2 * (np.asarray(x0) @ N @ held.T).diagonal()
+        np.einsum("si,ij,sj->s", x0, Q, x0) + R[0, 0] * held[:, 0] ** 2 + 2 * (np.asarray(x0) @ N @ held.T).diagonal()
     )
     np.testing.assert_allclose(tight.costs[:, 0], cost, rtol=1e-9)
     with pytest.raises(ValueError, match=r"limits: .* equilibrium input"):
@@ -143,9 +131,7 @@ def test_disturbances_have_the_covariance_of_van_loan_that_the_filter_takes():
     plant = systems.from_matrices(A, still, dt=0.2)
     W = control.sampled_noise(A, np.diag([0.0, 1.0]), 0.2)
     given = {"linear": True, "key": KEY, "keep": ("xs",)}
-    many = simulation.rollout(
-        plant, simulation.no_control(plant), jnp.zeros((25_000, 2)), 40, noise=W, **given
-    )
+    many = simulation.rollout(plant, simulation.no_control(plant), jnp.zeros((25_000, 2)), 40, noise=W, **given)
     flow = scipy.linalg.expm(A * 0.2)
     # white noise that enters at the second state: what the continuous plant does at rest, whatever the sampling
     at_rest = scipy.linalg.solve_continuous_lyapunov(A, -np.diag([0.0, 1.0]))
@@ -192,10 +178,7 @@ def test_a_new_gain_compiles_nothing():
     assert len(programs()) == before
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"linear": False}, {"dt": 0.1}, {"limits": (-1, 1)}, {"substeps": 3}],
-)
+@pytest.mark.parametrize("settings", [{"linear": False}, {"dt": 0.1}, {"limits": (-1, 1)}, {"substeps": 3}])
 def test_a_problem_is_run_as_it_is_or_not_at_all(settings):
     plant = systems.make("pendulum")
     policy, x0 = simulation.no_control(plant), np.array([0.1, 0.0])
@@ -266,19 +249,10 @@ def test_cost_differentiates_through_the_loop_to_a_physical_parameter():
         ({"noise": np.ones(3), "key": KEY}, "noise: expected a number, or one for each of 2 signals"),
         ({"noise": np.eye(3), "key": KEY}, r"noise: expected a covariance of shape \(2, 2\), or standard"),
         ({"noise": np.diag([1.0, -1.0]), "key": KEY}, "noise: expected .*positive semidefinite"),
-        (
-            {"sensor_noise": np.array([[1.0, 0.5], [0.0, 1.0]]), "key": KEY},
-            "sensor_noise: expected .*symmetric",
-        ),
-        (
-            {"controller": simulation.LinearPolicy(jnp.full((1, 2), 1j))},
-            "policy: expected a gain K of real numbers",
-        ),
+        ({"sensor_noise": np.array([[1.0, 0.5], [0.0, 1.0]]), "key": KEY}, "sensor_noise: expected .*symmetric"),
+        ({"controller": simulation.LinearPolicy(jnp.full((1, 2), 1j))}, "policy: expected a gain K of real numbers"),
         ({"controller": simulation.LinearPolicy([[1.0, 2.0]])}, "policy: expected a gain K that is an array"),
-        (
-            {"controller": simulation.LinearPolicy(jnp.ones(2))},
-            r"inputs by states of pendulum, but found \(2,\)",
-        ),
+        ({"controller": simulation.LinearPolicy(jnp.ones(2))}, r"inputs by states of pendulum, but found \(2,\)"),
     ],
 )
 def test_bad_arguments_are_named(change, message):
@@ -299,9 +273,7 @@ def test_sample_times_are_one_for_each_of_the_first_axes_of_the_starts():
             np.testing.assert_allclose(both.xs[i], one.xs, rtol=1e-12, atol=1e-14)
             np.testing.assert_allclose(both.cost[i], one.cost, rtol=1e-12)
             np.testing.assert_allclose(both.ts[i], one.ts, rtol=1e-12)
-    with pytest.raises(
-        ValueError, match=r"^dt: expected one sample time, or as many as the first axes of x0"
-    ):
+    with pytest.raises(ValueError, match=r"^dt: expected one sample time, or as many as the first axes of x0"):
         simulation.rollout(plant, policy, x0[0], 5, dt=dt)
     with pytest.raises(ValueError, match=r"^cost: the costs were not kept"):
         simulation.rollout(plant, policy, x0[0], 5, keep=()).cost  # noqa: B018
@@ -339,9 +311,7 @@ def test_default_substeps_are_enough_for_the_plants_own_speed(name):
 def test_noises_are_independent_of_each_other():
     plant = systems.from_matrices([[0.0]], [[1.0]], dt=1.0)
     policy = simulation.LinearPolicy(jnp.array([[1.0]]))
-    run = simulation.rollout(
-        plant, policy, jnp.zeros((4000, 1)), 1, linear=True, key=KEY, noise=0.1, sensor_noise=0.1
-    )
+    run = simulation.rollout(plant, policy, jnp.zeros((4000, 1)), 1, linear=True, key=KEY, noise=0.1, sensor_noise=0.1)
     seen = -np.asarray(run.us)[:, 0, 0]
     pushed = np.asarray(run.xs)[:, 1, 0] + seen
     assert abs(np.corrcoef(seen, pushed)[0, 1]) < 0.06
@@ -349,10 +319,7 @@ def test_noises_are_independent_of_each_other():
 
 def test_a_fast_plant_takes_the_same_substeps_inside_a_trace_as_outside():
     plant = systems.from_dynamics(
-        lambda x, u: jnp.array([2000 * (u[0] - x[0]) - x[1], x[0] - x[1]]),
-        x_eq=[0.0, 0.0],
-        u_eq=[0.0],
-        dt=0.02,
+        lambda x, u: jnp.array([2000 * (u[0] - x[0]) - x[1], x[0] - x[1]]), x_eq=[0.0, 0.0], u_eq=[0.0], dt=0.02
     )
     policy, x0 = simulation.LinearPolicy(jnp.array([[0.1, 0.1]])), jnp.ones((2, 2))
 
@@ -399,7 +366,5 @@ def test_inside_a_trace_a_known_plant_whose_linearisation_is_not_finite_is_refus
 
 
 def test_the_name_of_a_plant_is_no_plant():
-    with pytest.raises(
-        ValueError, match=r"plants: expected a plant, or a list of at least one, but found 'cart_"
-    ):
+    with pytest.raises(ValueError, match=r"plants: expected a plant, or a list of at least one, but found 'cart_"):
         inspect.unwrap(simulation.Problem.of.__func__)(simulation.Problem, "cart_pole")

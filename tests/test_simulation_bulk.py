@@ -97,9 +97,7 @@ def test_linear_loops_are_the_recursion_in_numpy(limit, monkeypatch):
     limits = None if limit is None else (np.asarray(u_eq)[0] - limit, np.asarray(u_eq)[0] + limit)
     run = simulation.rollout(plants, simulation.LinearPolicy(K), x0, 30, linear=True, limits=limits)
     run = jax.tree.map(np.asarray, run)
-    A, B, Q, R, N = (
-        np.asarray(a) for a in control.discretize(*plants.matrices(), *plants.weights(), plants.dt)
-    )
+    A, B, Q, R, N = (np.asarray(a) for a in control.discretize(*plants.matrices(), *plants.weights(), plants.dt))
     x, gain = np.asarray(x0), np.asarray(K)
     for t in range(30):
         u = -np.einsum("vmn,vsn->vsm", gain, x)
@@ -113,9 +111,7 @@ def test_linear_loops_are_the_recursion_in_numpy(limit, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_plenty_of_undisturbed_linear_loops_are_the_reference_scan_in_batch_last_layout_too(
-    dtype, monkeypatch
-):
+def test_plenty_of_undisturbed_linear_loops_are_the_reference_scan_in_batch_last_layout_too(dtype, monkeypatch):
     problem, K, x0 = problem_and_starts(True, False, True, dtype)
     problem, policy = problem.disturbed(), simulation.LinearPolicy(K)
     monkeypatch.setattr(fast_path, "MANY", 10**9)
@@ -134,9 +130,7 @@ def test_undisturbed_linear_loops_are_powers_of_the_closed_loop(plants, each, st
     plants = systems.sample("planar_quadrotor", key=KEY, num=plants)
     K, x0 = gains(plants), plants.initial_state(key=KEY, num=each)
     run = simulation.rollout(plants, simulation.LinearPolicy(K), x0, steps, linear=True)
-    A, B, Q, R, N = (
-        np.asarray(a) for a in control.discretize(*plants.matrices(), *plants.weights(), plants.dt)
-    )
+    A, B, Q, R, N = (np.asarray(a) for a in control.discretize(*plants.matrices(), *plants.weights(), plants.dt))
     for t in (0, 1, steps // 2, steps):
         power = np.stack([np.linalg.matrix_power(a, t) for a in A - B @ np.asarray(K)])
         x = np.einsum("pij,psj->psi", power, x0)
@@ -144,16 +138,12 @@ def test_undisturbed_linear_loops_are_powers_of_the_closed_loop(plants, each, st
         if t < steps:
             u = -np.einsum("pmn,psn->psm", K, x)
             np.testing.assert_allclose(run.us[:, :, t], u, rtol=1e-9, atol=1e-12)
-            cost = sum(
-                np.einsum("psi,pij,psj->ps", a, M, b) for a, M, b in ((x, Q, x), (u, R, u), (x, 2 * N, u))
-            )
+            cost = sum(np.einsum("psi,pij,psj->ps", a, M, b) for a, M, b in ((x, Q, x), (u, R, u), (x, 2 * N, u)))
             np.testing.assert_allclose(run.costs[:, :, t], cost, rtol=1e-9, atol=1e-14)
 
 
 def test_a_power_beyond_all_numbers_is_no_state_beyond_them():
-    plant = systems.from_matrices(
-        [[9.0, 0.0], [0.0, -1.0]], [[0.0], [1.0]], dt=1.0
-    )  # the first mode is not reached
+    plant = systems.from_matrices([[9.0, 0.0], [0.0, -1.0]], [[0.0], [1.0]], dt=1.0)  # the first mode is not reached
     x0 = np.zeros((70, 2))
     x0[:, 1] = np.arange(70)
     run = simulation.rollout(plant, simulation.LinearPolicy(jnp.zeros((1, 2))), x0, 200, linear=True)
@@ -285,9 +275,7 @@ def test_a_state_that_diverges_is_seen_although_what_it_does_not_touch_stays_fin
         lambda x, u: apart @ x + jnp.array([1.0, 0.0]) * (x[0] ** 3 + u[0]),
         x_eq=[0, 0], u_eq=[0], Q=np.diag([0.0, 1.0]), R=[[1.0]], dt=0.1,
     )  # fmt: skip
-    few, many = (
-        simulation.rollout(plant, simulation.no_control(plant), np.ones((num, 2)), 20) for num in (1, 100)
-    )
+    few, many = (simulation.rollout(plant, simulation.no_control(plant), np.ones((num, 2)), 20) for num in (1, 100))
     first = [int(np.argmin(np.isfinite(run.xs[0, :, 0]))) for run in (few, many)]
     assert 4 < first[0] == first[1] < 10
     assert not np.isfinite(many.xs[:, first[1] :, 0]).any(), "a state never comes back from there"
@@ -442,9 +430,7 @@ def test_what_is_recorded_is_that_of_whole_trajectories(linear, monkeypatch):
 
     whole, scanned = record(simulation.LinearPolicy(K)), record(Unrecognised(K))
     shapes = {"x": (131, 2), "u": (130, 1), "paid": (130,), "cost": (), "late": (), "peak": (), "end": (2,)}
-    assert {name: a.shape for name, a in whole.items()} == {
-        name: (150, *shape) for name, shape in shapes.items()
-    }
+    assert {name: a.shape for name, a in whole.items()} == {name: (150, *shape) for name, shape in shapes.items()}
     for name in shapes:
         np.testing.assert_allclose(whole[name], scanned[name], rtol=1e-8, atol=1e-12, err_msg=name)
     run = simulation.rollout(problem, simulation.LinearPolicy(K), x0, 130)
@@ -452,9 +438,7 @@ def test_what_is_recorded_is_that_of_whole_trajectories(linear, monkeypatch):
     np.testing.assert_allclose(whole["late"], run.costs[..., 90:].sum(-1).ravel(), rtol=1e-9)
     np.testing.assert_allclose(whole["peak"], jnp.abs(run.xs[..., 0]).max(-1).ravel(), rtol=1e-9)
     np.testing.assert_allclose(whole["end"], run.xs[..., -1, :].reshape(-1, 2), rtol=1e-8, atol=1e-12)
-    np.testing.assert_allclose(
-        whole["x"].reshape(run.xs.shape), run.xs * extra[:, None, None], rtol=1e-8, atol=1e-12
-    )
+    np.testing.assert_allclose(whole["x"].reshape(run.xs.shape), run.xs * extra[:, None, None], rtol=1e-8, atol=1e-12)
     segments = KEEP._replace(starts=(0, 44, 110), length=20)
     some, few = record(simulation.LinearPolicy(K), segments), record(Unrecognised(K), segments)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")

@@ -67,11 +67,7 @@ def test_output_feedback_predicts_where_measurements_are_missing(cart, form):
     plant, A, B, C = cart[:4]
     design = lqg(cart, form)
     K, L, M = (np.asarray(a) for a in (design.regulator.K, design.estimator.L, design.estimator.M))
-    ask, x, guess = (
-        asked(simulation.estimated(plant, design).policy),
-        np.array([0.1, 0.1, 0.0, 0.0]),
-        np.zeros(4),
-    )
+    ask, x, guess = (asked(simulation.estimated(plant, design).policy), np.array([0.1, 0.1, 0.0, 0.0]), np.zeros(4))
     for there in GAPS:
         surprise = np.where(there, C @ (x - guess), 0.0)
         u = -K @ (guess + (M @ surprise if form == "filter" else 0))
@@ -144,8 +140,7 @@ def test_output_feedback_is_scored_mapped_and_written_down_like_any_policy(cart,
     policy = simulation.estimated(plant, design)
     starts = 0.05 * np.random.default_rng(0).normal(size=(5, 4))
     scores = [
-        evaluation.evaluate(policy, plant, key=jax.random.key(0), x0=starts, linear=linear)
-        for linear in (True, False)
+        evaluation.evaluate(policy, plant, key=jax.random.key(0), x0=starts, linear=linear) for linear in (True, False)
     ]
     # what a loop of state and estimate costs, by SciPy
     F, G, H = (np.asarray(a) for a in (design.A, design.B, design.C))
@@ -222,18 +217,14 @@ def test_a_slow_controller_holds_its_input_and_its_memory(cart):
     plant, design = cart[0], lqg(cart)
     policy, x0 = simulation.estimated(plant, design), np.array([0.1, 0.05, 0.0, 0.0])
     slow = simulation.rollout(plant, policy, x0, 20, linear=True)
-    fast = simulation.rollout(
-        plant, simulation.Held(policy, 1, 4), x0, 80, dt=float(plant.dt) / 4, linear=True
-    )
+    fast = simulation.rollout(plant, simulation.Held(policy, 1, 4), x0, 80, dt=float(plant.dt) / 4, linear=True)
     np.testing.assert_allclose(fast.xs[::4], slow.xs, rtol=1e-7, atol=1e-10)
     np.testing.assert_array_equal(fast.us[0::4], fast.us[3::4])
 
 
 def test_coarse_sensors_show_multiples_of_their_quantum(cart):
     plant = cart[0]
-    policy = simulation.Measured(
-        simulation.LinearPolicy(jnp.ones((1, 2))), cart[3], quantum=np.array([0.1, 0.0])
-    )
+    policy = simulation.Measured(simulation.LinearPolicy(jnp.ones((1, 2))), cart[3], quantum=np.array([0.1, 0.0]))
     run = simulation.rollout(plant, policy, np.array([0.26, 0.123, 0.0, 0.0]), 1)
     np.testing.assert_allclose(run.us[0], [-0.3 - 0.123], rtol=1e-12)
 
@@ -247,9 +238,7 @@ def test_a_step_is_linearised_exactly_anywhere(cart):
     for j, e in enumerate(np.eye(4)):
         slope = (problem.step(x + h * e[None], u)[0] - problem.step(x - h * e[None], u)[0]) / (2 * h)
         np.testing.assert_allclose(A[..., j], slope, atol=1e-7)
-    np.testing.assert_allclose(
-        B[..., 0], (problem.step(x, u + h)[0] - problem.step(x, u - h)[0]) / (2 * h), atol=1e-7
-    )
+    np.testing.assert_allclose(B[..., 0], (problem.step(x, u + h)[0] - problem.step(x, u - h)[0]) / (2 * h), atol=1e-7)
 
 
 def test_on_a_linear_plant_both_nonlinear_filters_are_the_time_varying_kalman_filter(cart):
@@ -398,9 +387,7 @@ def test_a_plan_in_absolute_states_needs_a_problem_that_knows_its_equilibrium():
     A, B, one = np.array([[1.0, 0.1], [0.0, 1.0]]), np.array([[0.0], [0.1]]), np.eye(1)
     plan = control.ilqr(lambda x, u: jnp.stack([x[1], u[0]]), np.ones(2), np.eye(2), one, 5, dt=0.1)
     problem = simulation.Problem.from_matrices(A, B, np.eye(2), one)
-    with pytest.raises(
-        ValueError, match=r"plant: expected one with an equilibrium.* give simulation\.TrackingPolicy"
-    ):
+    with pytest.raises(ValueError, match=r"plant: expected one with an equilibrium.* give simulation\.TrackingPolicy"):
         simulation.rollout(problem, plan, np.ones(2), 5)
 
 

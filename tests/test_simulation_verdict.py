@@ -221,10 +221,7 @@ def test_a_short_run_is_judged_by_its_last_two_quarters(rate, start, scale, expe
 
 
 def test_gradients_do_not_pass_through_a_verdict():
-    assert (
-        float(jax.grad(lambda F: F.sum() + 0.0 * verdict.of_gain(F).astype(float))(0.5 * jnp.eye(2))[0, 0])
-        == 1.0
-    )
+    assert float(jax.grad(lambda F: F.sum() + 0.0 * verdict.of_gain(F).astype(float))(0.5 * jnp.eye(2))[0, 0]) == 1.0
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 6])

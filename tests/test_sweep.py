@@ -19,15 +19,7 @@ from click.testing import CliRunner
 from toys import BEGIN, write_notebook
 
 from lqrlab.workbench.cli import main
-from lqrlab.workbench.runs import (
-    comparison,
-    points,
-    report,
-    run_folder,
-    sweep,
-    sweep_plan,
-    sweep_workers,
-)
+from lqrlab.workbench.runs import comparison, points, report, run_folder, sweep, sweep_plan, sweep_workers
 from lqrlab.workbench.runs.sweep_plan import Sweep
 
 PARAMETERS = """run: str = 'data/runs/default'
@@ -138,12 +130,8 @@ def test_a_run_is_tried_again_and_reads_what_an_earlier_run_made(toy, tmp_path):
     assert "worker died: its worker died; tried again" in stream.getvalue()
     assert (earlier / "data" / "x").read_text() == "17"
 
-    (earlier / "results" / "01_toy.json").write_text(
-        json.dumps({"files": ["data/x"], "fingerprint": "other"})
-    )
-    assert (
-        len(sweep_workers.missing(sweep_plan.planned(asked).reading(earlier))) == 1
-    )  # what it reads is another
+    (earlier / "results" / "01_toy.json").write_text(json.dumps({"files": ["data/x"], "fingerprint": "other"}))
+    assert len(sweep_workers.missing(sweep_plan.planned(asked).reading(earlier))) == 1  # what it reads is another
     (earlier / "data" / "x").unlink()
     with pytest.raises(ValueError, match="data/x, made by 01_toy, is gone"):
         sweep.sweep(asked, stream)
@@ -231,10 +219,7 @@ def test_random_points_are_within_and_go_on(toy):
         (["--list", "LIST"], "01_toy.depth (blocks): expected a whole number, but found 'x'"),
         (["-p", "rate=1", "--time-limit", "0"], "--time-limit: expected seconds above 0"),
         (["-p", "rate=1", "--profile", "tyo"], "profile: there is no 'tyo'"),
-        (
-            ["--list", '[{"family": "pendlum"}]'],
-            "01_toy.family: no plant is called 'pendlum'; did you mean pendulum",
-        ),
+        (["--list", '[{"family": "pendlum"}]'], "01_toy.family: no plant is called 'pendlum'; did you mean pendulum"),
         (["--list", '[{"device": "tpu"}]'], "01_toy.device: 'tpu' is not on this machine"),
         (
             ["--list", '[{"rate": 1}, {"rate": null}]'],
@@ -296,11 +281,7 @@ def test_the_shell_completes(words, offered):
 
 
 def test_completion_does_not_wait_for_jax():
-    env = {
-        "_LQRLAB_COMPLETE": "bash_complete",
-        "COMP_WORDS": "lqrlab sweep 03_training -p lea",
-        "COMP_CWORD": "4",
-    }
+    env = {"_LQRLAB_COMPLETE": "bash_complete", "COMP_WORDS": "lqrlab sweep 03_training -p lea", "COMP_CWORD": "4"}
     code = "import sys; from lqrlab.workbench.cli import main\ntry: main(prog_name='lqrlab')\nexcept SystemExit: pass\n"
     code += "print(sorted({'jax', 'numpy', 'papermill'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | env)

@@ -101,17 +101,13 @@ def test_a_python_control_state_space():
 
 
 def test_one_plant_becomes_a_family_whose_variants_differ_in_speed_and_strength():
-    given = systems.from_dynamics(
-        lambda x, u: jnp.stack([x[1], -(x[0] ** 3) + u[0]]), x_eq=[1, 0], u_eq=[1], dt=0.03
-    )
+    given = systems.from_dynamics(lambda x, u: jnp.stack([x[1], -(x[0] ** 3) + u[0]]), x_eq=[1, 0], u_eq=[1], dt=0.03)
     systems.register(given, name="cubic")
     assert "cubic" in systems.names()
     plants = systems.sample("cubic", key=jax.random.key(0), num=5)
     (a, b), (a0, b0) = plants.matrices(), given.matrices()
     np.testing.assert_allclose(a, plants.time_scale[:, None, None] * np.asarray(a0)[None])
-    np.testing.assert_allclose(
-        b, (plants.time_scale * plants.input_gain)[:, None, None] * np.asarray(b0)[None]
-    )
+    np.testing.assert_allclose(b, (plants.time_scale * plants.input_gain)[:, None, None] * np.asarray(b0)[None])
     assert np.ptp(plants.time_scale) > 0
     assert systems.make("cubic").dt == 0.03
     works_everywhere(systems.make("cubic"))
@@ -204,10 +200,7 @@ MISTAKES = [
     (dict(outputs=("positon",)), "outputs names 'positon', which is no state"),
     (dict(solve_for=("mass",)), "solve_for names 'mass', which is neither a state nor an input"),
     (dict(dynamics=None), "dynamics fails with NotImplementedError"),
-    (
-        dict(dynamics=lambda self, x, u: x[1:]),
-        r"dynamics\(x, u\): expected ẋ of shape \(2,\), but found \(1,\)",
-    ),
+    (dict(dynamics=lambda self, x, u: x[1:]), r"dynamics\(x, u\): expected ẋ of shape \(2,\), but found \(1,\)"),
     (dict(dynamics=lambda self, x, u: x @ u), "dynamics fails with TypeError"),
     (dict(dynamics=lambda self, x, u: [x[1], u[0]]), r"expected ẋ of shape \(2,\), but found a list"),
     (dict(dynamics=lambda self, x, u: None), r"expected ẋ of shape \(2,\), but found a NoneType"),
@@ -217,10 +210,7 @@ MISTAKES = [
     ),
     (dict(weights=lambda self: (jnp.eye(3), jnp.eye(1))), r"a symmetric Q of shape \(2, 2\)"),
     (dict(weights=lambda self: (-jnp.eye(2), jnp.eye(1))), "expected Q ≥ 0, but found the eigenvalue -1"),
-    (
-        dict(weights=lambda self: (jnp.eye(2), jnp.zeros((1, 1)))),
-        "expected R > 0, but found the eigenvalue 0",
-    ),
+    (dict(weights=lambda self: (jnp.eye(2), jnp.zeros((1, 1)))), "expected R > 0, but found the eigenvalue 0"),
     (
         dict(dynamics=lambda self, x, u: jnp.stack([x[1], u[0] - 9.81])),
         "no equilibrium: at the operating point 'velocity' changes by 9.8 a second",
@@ -229,18 +219,13 @@ MISTAKES = [
         dict(dynamics=lambda self, x, u: jnp.stack([x[1], 1 + u[0] ** 2]), solve_for=("force",)),
         "no equilibrium: solving for force from the operating point finds none",
     ),
-    (
-        dict(operating_point=lambda self: (jnp.zeros(3), jnp.zeros(1))),
-        "operating_point: expected x and u of shapes",
-    ),
+    (dict(operating_point=lambda self: (jnp.zeros(3), jnp.zeros(1))), "operating_point: expected x and u of shapes"),
     (dict(output=lambda self, x: x[:1]), r"output\(x\): expected shape \(2,\), but found \(1,\)"),
     (dict(draw=lambda self, x, u: x[7]), "draw fails with IndexError"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"), MISTAKES, ids=[re.sub(r"\W+", " ", why)[:40] for _, why in MISTAKES]
-)
+@pytest.mark.parametrize(("changes", "why"), MISTAKES, ids=[re.sub(r"\W+", " ", why)[:40] for _, why in MISTAKES])
 def test_a_mistake_in_a_declaration_is_named(changes, why):
     with pytest.raises(ValueError, match=why) as caught:
         systems.register(declare(**changes))
@@ -256,12 +241,7 @@ def test_a_parameter_that_hides_a_method_is_named():
     body = {"__annotations__": {"energy_": jax.Array, "matrices": jax.Array}}
     with pytest.raises(ValueError, match=r"parameter 'matrices' hides Plant\.matrices"):
         systems.register(
-            declare(
-                **body,
-                mass=None,
-                energy_=param(1.0, "J", "x", 0.0, 2.0),
-                matrices=param(1.0, "J", "x", 0.0, 2.0),
-            )
+            declare(**body, mass=None, energy_=param(1.0, "J", "x", 0.0, 2.0), matrices=param(1.0, "J", "x", 0.0, 2.0))
         )
 
 
@@ -395,9 +375,7 @@ def test_the_operating_point_is_given_by_signals_names():
     x, u = plant.point(gap=0.02, voltage=3.0)
     np.testing.assert_array_equal(x, [0.02, 0.0, 7.0])
     np.testing.assert_array_equal(u, [3.0])
-    with pytest.raises(
-        ValueError, match="curent: magnetic_levitation has no such signal; did you mean current"
-    ):
+    with pytest.raises(ValueError, match="curent: magnetic_levitation has no such signal; did you mean current"):
         plant.point(curent=1.0)
 
 
@@ -424,9 +402,7 @@ def test_a_parameter_declared_again_inherits_what_is_left_out():
     assert fields["length"].metadata == {**base["length"].metadata, "high": 2.0}
     assert Heavier.source == "the same afternoon, two lines of it"
     assert Heavier.outputs == Heavier.states[:1]  # not the base class's, which have other scales
-    with pytest.raises(
-        ValueError, match=r"expected heavier's pivot to bob within \[0\.05, 2\] m, but found 3"
-    ):
+    with pytest.raises(ValueError, match=r"expected heavier's pivot to bob within \[0\.05, 2\] m, but found 3"):
         systems.make("heavier", length=3.0)
 
 
@@ -471,14 +447,8 @@ def test_a_mechanism_that_draws_itself_is_to_scale():
         ([[0, 1], [0, 0]], ["two integrators in a row: a push grows on"]),
         (np.zeros((2, 2)), ["two integrators: what is put in stays"]),
         ([[0, 2], [-2, 0]], ["one undamped oscillation, period 3.1 s"]),
-        (
-            [[-0.5, 2], [-2, -0.5]],
-            ["one damped oscillation, period 3.1 s, damping ratio 0.24, time constant 2 s"],
-        ),
-        (
-            [[0.5, 2], [-2, 0.5]],
-            ["one growing oscillation, period 3.1 s, damping ratio -0.24, time constant 2 s"],
-        ),
+        ([[-0.5, 2], [-2, -0.5]], ["one damped oscillation, period 3.1 s, damping ratio 0.24, time constant 2 s"]),
+        ([[0.5, 2], [-2, 0.5]], ["one growing oscillation, period 3.1 s, damping ratio -0.24, time constant 2 s"]),
     ],
 )
 def test_modes_in_words(matrix, sentences):
@@ -488,9 +458,7 @@ def test_modes_in_words(matrix, sentences):
 
 
 def test_modes_in_numbers():
-    (mode,) = systems.open_loop_modes(
-        systems.make("mass_spring_damper", mass=2.0, stiffness=8.0, damping=0.8)
-    )
+    (mode,) = systems.open_loop_modes(systems.make("mass_spring_damper", mass=2.0, stiffness=8.0, damping=0.8))
     np.testing.assert_allclose([mode.frequency, mode.damping, mode.time_constant], [2.0, 0.1, 5.0])
     # scales keep a slow orbit's double integrator apart from rounding
     orbit = systems.open_loop_modes(systems.make("satellite_orbit"))

@@ -83,9 +83,7 @@ def test_masks_and_scales_say_what_exists():
     np.testing.assert_array_equal(c.scale_x, [[0.5, 1.0, 5.0] + [1.0] * 9] * 2)
     np.testing.assert_array_equal(c.scale_u, [[12.0] + [1.0] * 5] * 2)
     full = jnp.ones((2, 12, 6))
-    np.testing.assert_array_equal(
-        c.zero_padding(full, "x", "u"), np.pad(np.ones((2, 3, 1)), ((0, 0), (0, 9), (0, 5)))
-    )
+    np.testing.assert_array_equal(c.zero_padding(full, "x", "u"), np.pad(np.ones((2, 3, 1)), ((0, 0), (0, 9), (0, 5))))
 
 
 def test_bryson_weights_are_the_identity_in_scaled_coordinates():
@@ -108,12 +106,7 @@ def test_numpy_stays_numpy_and_jax_stays_jax():
         for c in (coordinates_of((3,), kind), coordinates_of((3,), other)):  # whatever holds the scales
             wanted = np.ndarray if kind is np else jax.Array
             results = [c.scale_state(x), c.scale_gain(K), c.scale_cost(P), c.zero_padding(K, "u", "x")]
-            results += [
-                c.unscale_state(x, 8),
-                c.unscale_gain(K, 8, 2),
-                c.unscale_cost(P, 8),
-                c.scale_input(x[:, :2]),
-            ]
+            results += [c.unscale_state(x, 8), c.unscale_gain(K, 8, 2), c.unscale_cost(P, 8), c.scale_input(x[:, :2])]
             assert all(isinstance(a, wanted) for a in results)
     plant = systems.linearise(systems.sample("ball_and_plate", key=jax.random.key(0), num=3))
     plant = jax.tree.map(np.asarray, plant)

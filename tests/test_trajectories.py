@@ -87,13 +87,7 @@ def test_a_step_towards_a_goal_costs_what_solve_ivp_says_and_has_the_slopes_of_f
 def test_a_linear_problem_takes_one_step_and_is_the_finite_horizon():
     rng = np.random.default_rng(0)
     A, B = jnp.asarray(rng.normal(size=(3, 3))), jnp.asarray(rng.normal(size=(3, 2)))
-    Q, R, Qf, x0, T = (
-        np.diag([1.0, 2.0, 0.5]),
-        np.diag([1.0, 0.3]),
-        3 * np.eye(3),
-        np.array([1.0, -2.0, 0.5]),
-        15,
-    )
+    Q, R, Qf, x0, T = (np.diag([1.0, 2.0, 0.5]), np.diag([1.0, 0.3]), 3 * np.eye(3), np.array([1.0, -2.0, 0.5]), 15)
     plan = control.ilqr(lambda x, u: A @ x + B @ u, x0, Q, R, T, Qf, dt=0.1, substeps=20)
     A, B, Q, R, N = control.discretize(A, B, Q, R, 0.1)
     exact = control.finite_horizon(A, B, Q, R, T, Qf, N)
@@ -111,9 +105,7 @@ def test_a_step_is_expected_to_lower_a_quadratic_cost_by_what_it_does_lower_it()
     zero, far = jnp.zeros(1), jnp.full(1, 1e6)
     problem = TrajectoryProblem(lambda x, u: a * x + b * u, 20, *given, zero, zero, -far, far, dt)
     one = np.ones((1, 1))
-    A, B, Qd, Rd, Nd = (
-        np.asarray(w).item() for w in control.discretize(a * one, b * one, q * one, r * one, dt)
-    )
+    A, B, Qd, Rd, Nd = (np.asarray(w).item() for w in control.discretize(a * one, b * one, q * one, r * one, dt))
     xs, us = A ** np.arange(6) * 2.0, np.zeros(5)
     way = (jnp.asarray(a[:, None]) for a in (xs, us))
     *_, gain = search.backward(problem, None, *way, jnp.zeros(()))
@@ -126,9 +118,7 @@ def test_a_step_is_expected_to_lower_a_quadratic_cost_by_what_it_does_lower_it()
 
 def test_inputs_within_limits_are_those_of_scipys_optimiser():
     x0 = np.array([[1.5, 0.0], [-1.8, 0.3]])
-    plan = control.ilqr(
-        two_torques, x0, Q, R, STEPS, QF, dt=DT, limits=(-LIMITS, [3.0, 0.5]), tolerance=1e-12
-    )
+    plan = control.ilqr(two_torques, x0, Q, R, STEPS, QF, dt=DT, limits=(-LIMITS, [3.0, 0.5]), tolerance=1e-12)
     assert bool(plan.converged.all())
     bounds = np.tile(np.stack([-LIMITS, [3.0, 0.5]], axis=1), (STEPS, 1))
     for i in range(2):
@@ -230,16 +220,7 @@ def test_the_gradient_of_an_optimum_is_that_of_finite_differences():
     def planned(length, x0, limit, weight):
         f = dataclasses.replace(plant, length=length).dynamics
         return control.ilqr(
-            f,
-            x0,
-            weight * Q,
-            R,
-            25,
-            10 * Q,
-            dt=0.05,
-            limits=(-limit, limit),
-            tolerance=1e-14,
-            max_iterations=200,
+            f, x0, weight * Q, R, 25, 10 * Q, dt=0.05, limits=(-limit, limit), tolerance=1e-14, max_iterations=200
         )
 
     at = jnp.asarray(0.7), jnp.array([1.0, 0.3]), jnp.asarray(9.0), jnp.asarray(1.3)
@@ -249,13 +230,7 @@ def test_the_gradient_of_an_optimum_is_that_of_finite_differences():
 
     def summary(*p):
         plan = planned(*p)
-        return (
-            jnp.sum(jnp.cos(plan.xs))
-            + jnp.sum(plan.us**3)
-            + jnp.sum(plan.K)
-            + plan.cost
-            + jnp.sum(plan.P**2) / 1e4
-        )
+        return jnp.sum(jnp.cos(plan.xs)) + jnp.sum(plan.us**3) + jnp.sum(plan.K) + plan.cost + jnp.sum(plan.P**2) / 1e4
 
     slopes = jax.grad(summary, argnums=(0, 1, 2, 3))(*at)
     flat, put_back = jax.flatten_util.ravel_pytree(at)
@@ -399,9 +374,7 @@ def closed_loop(plant, policy, x, num_steps, limit):
         carry, u = act(carry, jnp.asarray(xs[-1] - x_eq))
         u = np.asarray(u) + u_eq
         assert np.abs(u - u_eq).max() <= limit.max() * (1 + 1e-12)
-        run = solve_ivp(
-            lambda _, x, u=u: dynamics(x, u), (0, plant.dt), xs[-1], "DOP853", rtol=1e-8, atol=1e-9
-        )
+        run = solve_ivp(lambda _, x, u=u: dynamics(x, u), (0, plant.dt), xs[-1], "DOP853", rtol=1e-8, atol=1e-9)
         xs.append(run.y[:, -1])
         us.append(u)
     return np.stack(xs), np.stack(us)
@@ -468,9 +441,7 @@ def test_a_schedule_is_the_pointwise_design_on_its_grid_and_linear_between():
         P = scipy.linalg.solve_continuous_are(A[i], B[i], np.eye(2), np.eye(1))
         gains[i] = B[i].T @ P
     np.testing.assert_allclose(made.design.K, gains, rtol=1e-9)
-    sampled = control.gain_schedule(
-        (masses, pulls), A, B, np.eye(2), np.eye(1), 0.3 * np.ones((2, 1)), dt=0.1
-    )
+    sampled = control.gain_schedule((masses, pulls), A, B, np.eye(2), np.eye(1), 0.3 * np.ones((2, 1)), dt=0.1)
     for i in np.ndindex(4, 3):
         np.testing.assert_allclose(sampled.design.K[i], held_gain(A[i], B[i], 0.3, 0.1), rtol=1e-8)
     asked = np.array([[0.5, 0.0], [4.0, 9.0], [1.7, 4.0], [3.9, 0.1], [9.0, -5.0]])
@@ -510,9 +481,7 @@ def test_a_schedule_follows_a_plant_whose_parameter_moves():
     def f(x, u):  # what pulls the mass away from the origin grows thirtyfold
         return jnp.stack([x[1], x[2] * x[0] + u[0], 0.8 * (last - x[2])])
 
-    plant = systems.from_dynamics(
-        f, x_eq=[0.0, 0.0, last], u_eq=[0.0], Q=np.diag([1.0, 1.0, 0.0]), R=np.eye(1), dt=dt
-    )
+    plant = systems.from_dynamics(f, x_eq=[0.0, 0.0, last], u_eq=[0.0], Q=np.diag([1.0, 1.0, 0.0]), R=np.eye(1), dt=dt)
     grid = np.linspace(1.0, last, 13)
     A = np.zeros((13, 2, 2))
     A[:, 0, 1], A[:, 1, 0] = 1.0, grid

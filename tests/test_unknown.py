@@ -118,9 +118,7 @@ def test_plants_at_large_are_entries_of_either_size_and_positions_that_their_rat
             else:
                 place, rate, push, log_odds = np.asarray(prior.kinematic)[k - 2]
                 row[:half], row[half:n], row[12 : 12 + m] = place, rate, push
-                sizes[0, :n], sizes[0, 12 : 12 + m] = (
-                    shorter * row[a] + 1e-4 for a in (slice(n), slice(12, 12 + m))
-                )
+                sizes[0, :n], sizes[0, 12 : 12 + m] = (shorter * row[a] + 1e-4 for a in (slice(n), slice(12, 12 + m)))
                 sizes[1] = row
                 for i in range(half):
                     mean[i + half, i] += steps[i]
@@ -160,9 +158,7 @@ def test_a_family_is_learned_as_a_normal_density_of_its_coefficients(training, s
     covariance = np.linalg.inv(np.linalg.inv(W[np.ix_(live, live)]) + (H[:, live].T / noise) @ H[:, live])
     w = covariance @ (H[:, live].T / noise) @ error
     np.testing.assert_allclose(np.asarray(belief.w)[which][live], w, rtol=1e-5, atol=1e-9)
-    np.testing.assert_allclose(
-        np.asarray(belief.W)[which][np.ix_(live, live)], covariance, rtol=1e-4, atol=1e-12
-    )
+    np.testing.assert_allclose(np.asarray(belief.W)[which][np.ix_(live, live)], covariance, rtol=1e-4, atol=1e-12)
     large = len(first.theta)
     evidence = scipy.stats.multivariate_normal(np.zeros(len(H)), H @ W @ H.T + np.diag(noise)).logpdf(error)
     found = np.asarray(belief.odds)[large + which] - np.asarray(belief.odds)[0]
@@ -177,10 +173,7 @@ def test_a_plant_that_is_known_is_regulated_by_scipys_gain(training):
     families = learning.families([d])
     families = dataclasses.replace(families, cost=jnp.zeros_like(families.cost))
     prior = dataclasses.replace(
-        learning.wide(families),
-        dense=jnp.zeros((0, 3)),
-        kinematic=jnp.zeros((0, 4)),
-        caution=jnp.array(0.0),
+        learning.wide(families), dense=jnp.zeros((0, 3)), kinematic=jnp.zeros((0, 4)), caution=jnp.array(0.0)
     )
     A, B = (np.asarray(a)[0] for a in (d.A, d.B))
     policy = learning.adaptive(one(systems.make("cart_pole")), prior)
@@ -224,9 +217,7 @@ def test_a_step_whose_measurement_is_missing_teaches_nothing_and_the_loop_is_reg
     wrong = {2: np.nan, 3: np.inf, 5: np.nan, 9: 1e200, 15: np.nan}
     x, pairs, last, sent = np.array([1.0, 0.5]), [], None, []
     for t in range(150):
-        memory, u = ask(
-            memory, jnp.asarray(np.where((t in wrong) & (np.arange(2) == t % 2), wrong.get(t, 0), x))
-        )
+        memory, u = ask(memory, jnp.asarray(np.where((t in wrong) & (np.arange(2) == t % 2), wrong.get(t, 0), x)))
         assert all(not np.isnan(a).any() for a in jax.tree.leaves(memory))
         np.testing.assert_array_equal(memory.z[N_MAX : N_MAX + 1], u)
         sent.append(float(u[0]))
@@ -339,9 +330,7 @@ def test_the_same_key_gives_the_same_loops_and_another_one_others(plants):
 @pytest.mark.parametrize("factor", [-40.0, np.nan], ids=["wrong sign", "no number"])
 def test_a_loop_that_diverges_counts_and_leaves_its_neighbours_alone(plants, factor):
     expected = evaluation.unknown(gains(plants), plants, key=KEY, num_initial=2, num_steps=60)
-    regret = evaluation.unknown(
-        gains(plants, [1.0, factor, 1.0, 1.0]), plants, key=KEY, num_initial=2, num_steps=60
-    )
+    regret = evaluation.unknown(gains(plants, [1.0, factor, 1.0, 1.0]), plants, key=KEY, num_initial=2, num_steps=60)
     assert regret.diverged.tolist() == [[False] * 2, [True] * 2, [False] * 2, [False] * 2]
     np.testing.assert_array_equal(regret.failed, regret.diverged)
     assert np.isinf(regret.ratio[1]).all()
@@ -378,18 +367,12 @@ def test_the_controller_sees_the_measured_state(plants):
 
 WRONG = {
     "no plants": (lambda: evaluation.unknown_problem([]), "plants: expected a plant, or a list"),
-    "negative noise": (
-        lambda: evaluation.unknown_problem(sampled("pendulum", 1), noise=-1.0),
-        "noise: expected a st",
-    ),
+    "negative noise": (lambda: evaluation.unknown_problem(sampled("pendulum", 1), noise=-1.0), "noise: expected a st"),
     "noise of others": (
         lambda: evaluation.unknown_problem(sampled("pendulum", 2), noise=[[0.1]] * 3),
         r"noise: expected leading axes \(2,\)",
     ),
-    "no limit": (
-        lambda: evaluation.unknown_problem(sampled("pendulum", 1), limit=0.0),
-        "limit: expected a number > 0",
-    ),
+    "no limit": (lambda: evaluation.unknown_problem(sampled("pendulum", 1), limit=0.0), "limit: expected a number > 0"),
     "plants in SI units": (
         lambda: evaluation.unknown(simulation.no_control, Problem.of(sampled("pendulum", 1)), key=KEY),
         "plants: expected plants, or what evaluation.unknown_problem makes",
@@ -478,9 +461,7 @@ def test_loops_to_learn_from_have_scipys_optimum_and_each_kind_is_drawn_alike(lo
     A, B, K = (np.asarray(a) for a in (episodes.problem.A, episodes.problem.B, episodes.problem.K))
     for i in range(len(episodes)):
         P = scipy.linalg.solve_discrete_are(A[i], B[i], np.eye(12), np.eye(6))
-        np.testing.assert_allclose(
-            K[i], np.linalg.solve(np.eye(6) + B[i].T @ P @ B[i], B[i].T @ P @ A[i]), atol=1e-6
-        )
+        np.testing.assert_allclose(K[i], np.linalg.solve(np.eye(6) + B[i].T @ P @ B[i], B[i].T @ P @ A[i]), atol=1e-6)
     hidden, weight = np.asarray(episodes.hidden).reshape(2, -1), np.asarray(weight).reshape(2, -1)
     assert hidden.tolist() == 2 * [6 * [-1] + 3 * [0] + 3 * [1] + 2 * [-1]]
     assert weight[:, 12:].sum() == weight[hidden >= 0].sum() == weight[:, :12][hidden[:, :12] < 0].sum()
@@ -498,9 +479,7 @@ def test_the_slope_of_a_loops_cost_is_that_of_finite_differences(loops):
     def cost(size):
         moved = jax.tree.map(lambda a, d: a + size * d, values, direction)
         # a cart-pole, with noise
-        return training_episodes.excess(
-            training_episodes.with_numbers(prior, moved), episodes[23], key, 10, 2
-        )
+        return training_episodes.excess(training_episodes.with_numbers(prior, moved), episodes[23], key, 10, 2)
 
     slope = float(jax.jit(jax.grad(cost))(0.0))
     assert slope == pytest.approx(float(cost(1e-5) - cost(-1e-5)) / 2e-5, rel=1e-4)

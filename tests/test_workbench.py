@@ -72,9 +72,7 @@ def test_a_figure_is_saved_with_letters_and_words(tmp_path):
     document = paths[0].read_bytes()
     assert b"/FontFile2" in document  # the font itself, TrueType
     assert b"/Subtype /Type3" not in document  # which no editor takes for text
-    assert [p.name for p in plots.save(figure, tmp_path / "dt_0.5", "words", formats=["png"])] == [
-        "dt_0.5.png"
-    ]
+    assert [p.name for p in plots.save(figure, tmp_path / "dt_0.5", "words", formats=["png"])] == ["dt_0.5.png"]
     (tmp_path / "file").touch()
     for stem, words, options, refusal in (
         ("x", "words", {"formats": ("eps",)}, r"formats: expected some of pdf, svg, png, .* but found 'eps'"),
@@ -82,12 +80,7 @@ def test_a_figure_is_saved_with_letters_and_words(tmp_path):
         ("x", "words", {"formats": ()}, r"formats: expected some of .* but found \(\)"),
         ("x.gif", "words", {}, "stem: expected a path without an ending, but found 'x.gif'"),
         ("file/x", "words", {}, "stem: the folder .*file cannot be made"),
-        (
-            "x",
-            " ",
-            {},
-            "alt: expected words that stand for the figure, but found ' '",
-        ),
+        ("x", " ", {}, "alt: expected words that stand for the figure, but found ' '"),
     ):
         with pytest.raises(ValueError, match=refusal):
             plots.save(figure, tmp_path / stem, words, **options)
@@ -157,15 +150,11 @@ def test_pictures_of_a_loop_equal_python_controls():
     expected = system(1j * w)
     above, below = loop_plots.bode({"loop": (A, B, C)}, frequencies=w).axes
     np.testing.assert_allclose(above.lines[0].get_ydata(), 20 * np.log10(np.abs(expected)), rtol=1e-9)
-    np.testing.assert_allclose(
-        below.lines[0].get_ydata(), np.rad2deg(np.unwrap(np.angle(expected))), rtol=1e-9
-    )
+    np.testing.assert_allclose(below.lines[0].get_ydata(), np.rad2deg(np.unwrap(np.angle(expected))), rtol=1e-9)
     (axis,) = loop_plots.nyquist({"loop": (A, B, C)}, frequencies=w).axes
     np.testing.assert_allclose(axis.lines[0].get_ydata(), expected.imag, rtol=1e-9)
     (axis,) = loop_plots.pole_zero(A, B, C).axes
-    marks = {
-        line.get_label(): line.get_xdata() + 1j * np.asarray(line.get_ydata()) for line in axis.lines[:2]
-    }
+    marks = {line.get_label(): line.get_xdata() + 1j * np.asarray(line.get_ydata()) for line in axis.lines[:2]}
     np.testing.assert_allclose(np.sort_complex(marks["poles"]), np.sort_complex(system.poles()), rtol=1e-9)
     np.testing.assert_allclose(marks["zeros"], system.zeros(), rtol=1e-9)
     (axis,) = loop_plots.root_locus(A, B, C, factors=[0.5]).axes

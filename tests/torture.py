@@ -164,10 +164,7 @@ def left(kind: str, folder: Path) -> dict[str, object]:
     if kind == "sweep":
         with (folder / "results.csv").open() as file:
             return {str(i): _steady(row) for i, row in enumerate(csv.DictReader(file))}
-    results = {
-        p.name: _steady(json.loads(p.read_text())["numbers"])
-        for p in (folder / "results").glob("0[123]*.json")
-    }
+    results = {p.name: _steady(json.loads(p.read_text())["numbers"]) for p in (folder / "results").glob("0[123]*.json")}
     steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     found = results | {"metrics": [_steady(row) for row in steps]}
     return found | hostile_files.parameters(folder / "checkpoints")
@@ -202,9 +199,7 @@ def flips(good: Path, count: int, rng: np.random.Generator, read: Callable[[Path
             assert found == expected, f"bit {bit} of byte {at} in {path} changed what is read"
             counts["as written"] += 1
         path.write_bytes(whole)
-    return (
-        f"{count} flipped bits, {counts['as written']} read as written, {counts['refused']} refused in words"
-    )
+    return f"{count} flipped bits, {counts['as written']} read as written, {counts['refused']} refused in words"
 
 
 # Disks -----------------------------------------------------------------------------------------------------
@@ -215,9 +210,7 @@ def disk(folder: Path) -> Iterator[Callable[[str], object]]:
     """A small file system at ``folder``, and what changes its options."""
 
     def mount(options: str) -> None:
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True, capture_output=True
-        )
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True, capture_output=True)
 
     folder.mkdir(exist_ok=True)
     mount("size=64m")
@@ -235,14 +228,9 @@ def disks(kind: str, count: int, place: Path, rng: np.random.Generator) -> str:
             folder = place / "disk" / "work"
             begin(kind, whole, folder, rng)
             line = command(kind, folder)
-            used, needed = (
-                sum(p.stat().st_blocks for p in f.rglob("*")) * 512 for f in (place / "disk", whole)
-            )
+            used, needed = (sum(p.stat().st_blocks for p in f.rglob("*")) * 512 for f in (place / "disk", whole))
             room = used + int(rng.uniform(0, 0.8) * max(needed - used, 20_000))
-            for options, words in (
-                ("ro", "Read-only file system"),
-                (f"rw,size={room}", "No space left on device"),
-            ):
+            for options, words in (("ro", "Read-only file system"), (f"rw,size={room}", "No space left on device")):
                 mount(options)
                 code, told = ended(line, place / "disk-log")
                 if code == 0 and "rw" in options:
@@ -283,9 +271,7 @@ def wholes(place: Path) -> None:
     """Each kind of work, undisturbed."""
     for kind in ("generation", "run", "sweep"):
         done(command(kind, place / f"{kind}-whole"), place / "log")
-    shutil.copytree(
-        place / "run-whole", place / "train-whole", ignore=lambda *_: ["checkpoints", "metrics.jsonl"]
-    )
+    shutil.copytree(place / "run-whole", place / "train-whole", ignore=lambda *_: ["checkpoints", "metrics.jsonl"])
     done(command("train", place / "train-whole"), place / "log")
 
 

@@ -25,9 +25,7 @@ _KEEP_PAGES = {-1: 2**31 - 1, -4: 0, -8: 1}  # M_TRIM_THRESHOLD, M_MMAP_MAX, M_A
 T = TypeVar("T")
 
 
-def setup(
-    *, x64: bool = True, cache: bool = True, keep_pages: bool = True, cpu_devices: int | None = None
-) -> None:
+def setup(*, x64: bool = True, cache: bool = True, keep_pages: bool = True, cpu_devices: int | None = None) -> None:
     """Set JAX up for lqrlab; notebooks, command line and tests call it first. Importing changes nothing.
 
     >>> compute.setup()
@@ -59,11 +57,7 @@ def setup(
                 "in use; restart the kernel and call setup first"
             ) from None
     jax.config.update("jax_enable_x64", x64)
-    if (
-        keep_pages
-        and platform.libc_ver()[0] == "glibc"
-        and not any(n.startswith("MALLOC_") for n in os.environ)
-    ):
+    if keep_pages and platform.libc_ver()[0] == "glibc" and not any(n.startswith("MALLOC_") for n in os.environ):
         for option, value in _KEEP_PAGES.items():
             ctypes.CDLL(None).mallopt(option, value)
     if cache and not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
@@ -116,12 +110,8 @@ class Backend(Config):
             object.__setattr__(self, "device", f"{self.device.platform}:{there.index(self.device)}")
         super().__post_init__()
         object.__setattr__(self, "compute_dtype", self.compute_dtype or self.dtype)
-        self.require(
-            "device", bool(re.fullmatch(r"\w+(:\d+)?", self.device)), "'auto', 'cpu', 'gpu' or 'gpu:1'"
-        )
-        self.require(
-            "mesh", not (self.mesh and ":" in self.device), f"none beside the device {self.device!r}"
-        )
+        self.require("device", bool(re.fullmatch(r"\w+(:\d+)?", self.device)), "'auto', 'cpu', 'gpu' or 'gpu:1'")
+        self.require("mesh", not (self.mesh and ":" in self.device), f"none beside the device {self.device!r}")
         understood = ",".join(f"{axis}={size}" for axis, size in self._sizes.items())
         good = understood == self.mesh.replace(" ", "") and set(self._sizes) <= set(AXES)
         self.require("mesh", good, "numbers of devices as 'data=8' or 'data=2,fsdp=4'")

@@ -152,11 +152,7 @@ def number(
         found = float(value) if real else math.nan  # type: ignore[arg-type]
     except OverflowError:  # a whole number beyond the floats
         found = math.nan
-    good = (
-        low <= found <= high
-        and (above < found or above == -math.inf)
-        and (found < below or below == math.inf)
-    )
+    good = low <= found <= high and (above < found or above == -math.inf) and (found < below or below == math.inf)
     if not good or (finite and math.isinf(found)):
         raise ValueError(f"{name}: expected {expected}, but found {value!r}")
     return found
@@ -167,9 +163,7 @@ def choice(name: str, value: T, allowed: Iterable[object], what: str = "one of")
     allowed = list(allowed)
     if not any(type(value) is type(option) and value == option for option in allowed):
         options = ", ".join(map(str, allowed))
-        raise ValueError(
-            f"{name}: expected {what} {options}, but found {value!r}{did_you_mean(value, allowed)}"
-        )
+        raise ValueError(f"{name}: expected {what} {options}, but found {value!r}{did_you_mean(value, allowed)}")
     return value
 
 

@@ -62,9 +62,7 @@ class CompileReport:
 
     def counts(self) -> dict[str, int]:
         """The numbers alone."""
-        return {name: getattr(self, name) for name in ("calls", "programs", "hits")} | {
-            "eager": len(self.eager)
-        }
+        return {name: getattr(self, name) for name in ("calls", "programs", "hits")} | {"eager": len(self.eager)}
 
     def __str__(self) -> str:
         lines = [f"{self.name}: calls {self.calls}, programs {self.programs}, hits {self.hits}"]
@@ -115,9 +113,7 @@ def compile(
     if shapes is None and backend is None:
         return Compiled(fn, static, donate, strict)
     if shapes is None or static or donate or strict:
-        raise ValueError(
-            "shapes: expected a model, a backend and shapes together, without static, donate, strict"
-        )
+        raise ValueError("shapes: expected a model, a backend and shapes together, without static, donate, strict")
     return Program(fn, backend, (shapes,) if isinstance(shapes, str) else shapes)
 
 
@@ -253,9 +249,7 @@ class Program:
         words = "a text for each input, in order, of whole numbers and names of sizes, such as ('batch 4', 'batch 2')"
         if not isinstance(shapes, list | tuple) or not all(isinstance(shape, str) for shape in shapes):
             raise ValueError(f"shapes: expected {words}, but found {shapes!r}; inputs have no names")
-        if bad := [
-            name for name in " ".join(shapes).split() if not (name.isdecimal() or name.isidentifier())
-        ]:
+        if bad := [name for name in " ".join(shapes).split() if not (name.isdecimal() or name.isidentifier())]:
             raise ValueError(f"shapes: expected {words}, but found {bad[0]!r} in {tuple(shapes)}")
         if backend is not None:
             checks.instance("backend", backend, Backend, "a compute.Backend")
@@ -295,9 +289,7 @@ class Program:
             checks.choice("outputs", name, names, "sizes of")
             checks.whole(name, size, 0)
         of = [[int(n) if n.isdigit() else sizes[n] for n in shape.split()] for shape in self.shapes]
-        dtype = next(
-            (jax.typeof(a).dtype for a in jax.tree.leaves(params) if _is_real(a)), jnp.result_type(float)
-        )
+        dtype = next((jax.typeof(a).dtype for a in jax.tree.leaves(params) if _is_real(a)), jnp.result_type(float))
         return jax.eval_shape(self._evaluate, params, [jax.ShapeDtypeStruct(shape, dtype) for shape in of])
 
     def report(self) -> str:
@@ -333,9 +325,7 @@ class Program:
             wanted = [int(n) if n.isdigit() else sizes.get(n) for n in names]
             if len(names) != a.ndim or any(w not in (None, k) for w, k in zip(wanted, a.shape)):
                 known = "".join(f" with {n} = {sizes[n]}" for n in names if n in sizes)
-                raise ValueError(
-                    f"inputs[{i}]: expected shape [{', '.join(names)}]{known}, but found {a.shape}"
-                )
+                raise ValueError(f"inputs[{i}]: expected shape [{', '.join(names)}]{known}, but found {a.shape}")
             sizes |= {n: k for n, k in zip(names, a.shape) if not n.isdigit()}
 
 

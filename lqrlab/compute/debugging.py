@@ -93,9 +93,7 @@ def _print_summary(label: str, value: Array) -> None:
     print(line + (f", {bad} of {a.size} NaN" if bad else ""))
 
 
-def _traced(
-    fn: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
-) -> jax.stages.Traced:
+def _traced(fn: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> jax.stages.Traced:
     return (fn if hasattr(fn, "trace") else jax.jit(fn)).trace(*args, **kwargs)
 
 

@@ -87,9 +87,7 @@ def read_object(path: str | Path, most: int = _MOST_BYTES) -> dict[str, Any]:
     try:
         content = json.loads(data)
     except RecursionError:
-        raise ValueError(
-            "expected a JSON object, but found one that is nested too deeply to be read"
-        ) from None
+        raise ValueError("expected a JSON object, but found one that is nested too deeply to be read") from None
     except ValueError as error:
         raise ValueError(f"expected a JSON object, but found no JSON: {error}") from None
     if not isinstance(content, dict):

@@ -29,9 +29,7 @@ def rk4_step(rates: Callable[[Y], Y], y: Y, h: Y) -> Y:
     k2 = rates(ahead(0.5, k1))
     k3 = rates(ahead(0.5, k2))
     k4 = rates(ahead(1.0, k3))
-    return jax.tree.map(
-        lambda a, h, k1, k2, k3, k4: a + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4), y, h, k1, k2, k3, k4
-    )
+    return jax.tree.map(lambda a, h, k1, k2, k3, k4: a + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4), y, h, k1, k2, k3, k4)
 
 
 def rk4(rates: Callable[[Y], Y], y: Y, h: Y, substeps: int) -> Y:

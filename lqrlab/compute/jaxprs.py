@@ -143,19 +143,14 @@ def _each(f: Callable[..., Number], *arrays: np.ndarray) -> np.ndarray:
     return out
 
 
-def _total(
-    add: Callable[[Number, Number], Number], a: np.ndarray, axes: Iterable[SupportsIndex]
-) -> np.ndarray:
+def _total(add: Callable[[Number, Number], Number], a: np.ndarray, axes: Iterable[SupportsIndex]) -> np.ndarray:
     for axis in sorted(map(int, axes), reverse=True):
         a = np.frompyfunc(add, 2, 1).reduce(a, axis, keepdims=True).reshape(np.delete(a.shape, axis))
     return a
 
 
 def _product(
-    functions: Mapping[str, Callable],
-    a: np.ndarray,
-    b: np.ndarray,
-    dimensions: Sequence[Sequence[Sequence[int]]],
+    functions: Mapping[str, Callable], a: np.ndarray, b: np.ndarray, dimensions: Sequence[Sequence[Sequence[int]]]
 ) -> np.ndarray:
     (left, right), (lead, leads) = dimensions
     depth, inner = len(lead), math.prod(a.shape[axis] for axis in left)

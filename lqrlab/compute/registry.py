@@ -38,9 +38,7 @@ class Registry(Mapping[str, Any]):  # classes and functions of any signature
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._entries:
-            hint = (
-                did_you_mean(name, self) or "; a new one is registered by running the cell that decorates it"
-            )
+            hint = did_you_mean(name, self) or "; a new one is registered by running the cell that decorates it"
             raise ValueError(
                 f"{self.setting}: expected a registered {self.what} ({', '.join(self)}), but found {name!r}{hint}"
             )

@@ -10,16 +10,7 @@ from lqrlab.control.analysis.system_norms import h2_norm, hinf_norm
 from lqrlab.control.analysis.transmission_zeros import zeros
 from lqrlab.control.delay import delay_cost, delayed, lqrd_delayed
 from lqrlab.control.discretization import Sampled, c2d, discretize
-from lqrlab.control.estimation import (
-    LQG,
-    Estimator,
-    TimeVaryingEstimator,
-    dlqe,
-    finite_dlqe,
-    lqe,
-    lqg,
-    sampled_noise,
-)
+from lqrlab.control.estimation import LQG, Estimator, TimeVaryingEstimator, dlqe, finite_dlqe, lqe, lqg, sampled_noise
 from lqrlab.control.horizon import LQTracking, TimeVaryingLQR, continuous_horizon, finite_horizon, lq_tracking
 from lqrlab.control.inverse import Inverse, inverse_lqr
 from lqrlab.control.lyapunov import dlyap, lyap

@@ -19,13 +19,7 @@ LONGEST = 500
 
 
 def delayed(
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    dt: ArrayLike,
-    delay: float,
-    N: ArrayLike | None = None,
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, delay: float, N: ArrayLike | None = None
 ) -> Sampled:
     """The sampled-data problem of a plant whose held input arrives ``delay`` sample times after it was computed.
 
@@ -101,13 +95,7 @@ def _one_sample_later(p: Sampled, n: int) -> Sampled:
 
 
 def lqrd_delayed(
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    dt: ArrayLike,
-    delay: float,
-    N: ArrayLike | None = None,
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, delay: float, N: ArrayLike | None = None
 ) -> LQR:
     """The sampled-data optimum of a plant whose input arrives late, by a controller that knows the delay.
 
@@ -122,9 +110,7 @@ def lqrd_delayed(
     (problem, samples), n = _within_a_sample(A, B, Q, R, dt, delay, N), jnp.shape(A)[-1]
     design = dlqr(*problem)
     K, P = design.K, design.P
-    for _ in range(
-        samples
-    ):  # no input of now changes what the next step costs: it acts on the state after it
+    for _ in range(samples):  # no input of now changes what the next step costs: it acts on the state after it
         ahead = jnp.concatenate([problem.A, problem.B], axis=-1)[..., _order(problem, n)]
         problem = _one_sample_later(problem, n)
         K, P = K @ ahead, problem.Q + ahead.mT @ P @ ahead

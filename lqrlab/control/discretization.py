@@ -105,9 +105,7 @@ def _differentiable(cores: tuple[int, ...], solve: Callable) -> Callable:
     def rule(primals: tuple, tangents: tuple) -> tuple[PyTree[Array], PyTree[Array]]:
         def slow(*args: Array) -> PyTree[Array]:
             lead = args[-1].shape
-            out = solve(
-                *(jnp.moveaxis(a.reshape(-1, *a.shape[len(lead) :]), 0, -1) for a in args), rolled=True
-            )
+            out = solve(*(jnp.moveaxis(a.reshape(-1, *a.shape[len(lead) :]), 0, -1) for a in args), rolled=True)
             return jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0).reshape(*lead, *a.shape[:-1]), out)
 
         return jax.jvp(slow, primals, tangents)
@@ -148,9 +146,7 @@ def sampled_on_host(
     return Sampled(flow[..., :n], flow[..., n:], *parts)  # type: ignore[arg-type]
 
 
-def _flow_on_host(
-    A: np.ndarray, B: np.ndarray, dt: np.ndarray, W: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _flow_on_host(A: np.ndarray, B: np.ndarray, dt: np.ndarray, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """:func:`_flow` with the batch in front."""
     n, M = A.shape[-1], np.concatenate([A, B], axis=-1)
     with np.errstate(over="ignore", invalid="ignore"):  # numbers that are not finite say so in the result
@@ -192,9 +188,7 @@ def discretize(
     return compiled(*args, matrix_checks.sample_time(dt, args[0].dtype, *args))
 
 
-def c2d(
-    A: ArrayLike, B: ArrayLike, dt: ArrayLike
-) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch n m"]]:
+def c2d(A: ArrayLike, B: ArrayLike, dt: ArrayLike) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch n m"]]:
     """Exact zero-order hold of ẋ = Ax + Bu.
 
     Args:

@@ -53,9 +53,7 @@ def _filter_gain(P: Array, C: Array, V: Array) -> Array:
     return innovation_gain(C @ P, C @ P @ C.mT + V)
 
 
-def innovation_gain(
-    CP: Float[Array, "*batch p n"], Y: Float[Array, "*batch p p"]
-) -> Float[Array, "*batch n p"]:
+def innovation_gain(CP: Float[Array, "*batch p n"], Y: Float[Array, "*batch p p"]) -> Float[Array, "*batch n p"]:
     """The gain PCᵀY⁻¹ by which an unexpected y corrects the state: :func:`measurement_update`'s."""
     return linalg.solve_many(Y, CP).mT
 
@@ -154,9 +152,7 @@ def sampled_noise(A: ArrayLike, W: ArrayLike, dt: ArrayLike) -> Float[Array, "*b
     A, W = matrix_checks.matrices(A=(A, "nn"), W=(W, "nn"))
     matrix_checks.weight("W", W)
     none = jnp.zeros((A.shape[-1], 1), A.dtype)
-    return compiled(
-        A.mT, none, W, jnp.eye(1, dtype=A.dtype), none, matrix_checks.sample_time(dt, A.dtype, A, W)
-    ).Q
+    return compiled(A.mT, none, W, jnp.eye(1, dtype=A.dtype), none, matrix_checks.sample_time(dt, A.dtype, A, W)).Q
 
 
 @pytree
@@ -172,13 +168,7 @@ class TimeVaryingEstimator:
 
 
 def finite_dlqe(
-    A: ArrayLike,
-    C: ArrayLike,
-    W: ArrayLike,
-    V: ArrayLike,
-    num_steps: int,
-    P0: ArrayLike,
-    S: ArrayLike | None = None,
+    A: ArrayLike, C: ArrayLike, W: ArrayLike, V: ArrayLike, num_steps: int, P0: ArrayLike, S: ArrayLike | None = None
 ) -> TimeVaryingEstimator:
     """The Kalman filter from a known start: x̂[t+1] = Ax̂[t] + Bu[t] + L[t] (y[t] − Cx̂[t]).
 
@@ -250,9 +240,7 @@ class LQG:
         inf
         """
         if self.discrete != (dt is not None):
-            expected = (
-                "the sample time of a discrete design" if self.discrete else "none for a continuous design"
-            )
+            expected = "the sample time of a discrete design" if self.discrete else "none for a continuous design"
             raise ValueError(f"dt: expected {expected}, but found {dt}")
         A, B, K = map(np.asarray, self.loop(at))
         return margins(A, B, K, dt)

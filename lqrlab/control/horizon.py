@@ -118,11 +118,7 @@ def _flowing(args: tuple[Array, ...], ts: Array) -> TimeVaryingLQR:
     def one(A: Array, B: Array, Q: Array, R: Array, N: Array, Qf: Array) -> TimeVaryingLQR:
         onto = linalg.solve(R, jnp.concatenate([N.T, B.T], axis=1))  # R⁻¹ [Nᵀ Bᵀ]
         n = len(A)
-        F, G, H = (
-            A - B @ onto[:, :n],
-            linalg.symmetric(B @ onto[:, n:]),
-            linalg.symmetric(Q - N @ onto[:, :n]),
-        )
+        F, G, H = (A - B @ onto[:, :n], linalg.symmetric(B @ onto[:, n:]), linalg.symmetric(Q - N @ onto[:, :n]))
 
         def back(P: Array, dt: Array) -> tuple[Array, Array]:
             E, gain, cost = _interval(F, G, H, dt)
@@ -215,9 +211,7 @@ def lq_tracking(
     """
     xs = jnp.asarray(matrix_checks.real("xs", xs))
     if xs.ndim < 2 or xs.shape[-2] < 2:
-        raise ValueError(
-            f"xs: expected a reference [..., T+1, n] of two points or more, but found {xs.shape}"
-        )
+        raise ValueError(f"xs: expected a reference [..., T+1, n] of two points or more, but found {xs.shape}")
     T = xs.shape[-2] - 1
     A, B = (jnp.asarray(matrix_checks.real(name, a)) for name, a in (("A", A), ("B", B)))
     first = [a[..., 0, :, :] if a.ndim > 2 else a for a in (A, B)]
@@ -246,9 +240,7 @@ def _followed(*args: Array) -> LQTracking:
     return broadcast(_follow, *zip(args, (3, 3, 2, 2, 2, 2, 2, 2, 2)))
 
 
-def _follow(
-    A: Array, B: Array, xs: Array, us: Array, c: Array, Q: Array, R: Array, N: Array, Qf: Array
-) -> LQTracking:
+def _follow(A: Array, B: Array, xs: Array, us: Array, c: Array, Q: Array, R: Array, N: Array, Qf: Array) -> LQTracking:
     """One problem: backwards with the cost to go eᵀPe + 2pᵀe."""
     # by how much the reference is no motion of the plant
     gap = jnp.einsum("tij,tj->ti", A, xs[:-1]) + jnp.einsum("tij,tj->ti", B, us) + c - xs[1:]
@@ -257,9 +249,7 @@ def _follow(
         P, p = after
         A, B, d, u = now
         slope = P @ d + p
-        both = linalg.solve(
-            R + B.T @ P @ B, jnp.concatenate([B.T @ P @ A + N.T, (B.T @ slope)[:, None]], axis=1)
-        )
+        both = linalg.solve(R + B.T @ P @ B, jnp.concatenate([B.T @ P @ A + N.T, (B.T @ slope)[:, None]], axis=1))
         K, k = both[:, :-1], both[:, -1]
         before = linalg.symmetric(Q + A.T @ P @ A - (A.T @ P @ B + N) @ K), (A - B @ K).T @ slope
         return before, (K, u - k, before[0])

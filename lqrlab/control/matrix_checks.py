@@ -96,9 +96,7 @@ def host_matrices(function: str, **given: tuple[ArrayLike, str]) -> list[np.ndar
     shapes(arrays, {name: letters for name, (_, letters) in given.items()})
     for name, a in arrays.items():
         if a.ndim > 2:
-            raise ValueError(
-                f"{name}: expected a matrix, but found shape {a.shape}: {function} takes one problem"
-            )
+            raise ValueError(f"{name}: expected a matrix, but found shape {a.shape}: {function} takes one problem")
         _finite(name, a)
     return list(arrays.values())
 
@@ -107,13 +105,7 @@ _DESIGN = {"B": "nm", "A": "nn", "Q": "nn", "R": "mm", "N": "nm"}
 
 
 def arguments(
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    N: ArrayLike | None = None,
-    *,
-    weights: bool = True,
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, *, weights: bool = True
 ) -> tuple[Array, Array, Array, Array, Array]:
     """:func:`design_arguments` as JAX's arrays."""
     A, B, Q, R, N = (as_jax(a) for a in design_arguments(A, B, Q, R, N, weights=weights))
@@ -263,9 +255,7 @@ def trailing(name: str, value: ArrayLike, shape: tuple[int, ...], dtype: np.dtyp
     return a
 
 
-def _bounded_below(
-    Q: np.ndarray, R: np.ndarray, N: np.ndarray | None, certified: bool, singular_R: bool
-) -> None:
+def _bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray | None, certified: bool, singular_R: bool) -> None:
     """Refuse weights that bound no cost below."""
     low = np.linalg.eigvalsh(R)[0]
     size = float(np.abs(R).max())
@@ -332,8 +322,7 @@ def nearly_bounded_below(Q: np.ndarray, R: np.ndarray, N: np.ndarray, *, singula
     counts = [f"{np.sum(which)} {what}" for what, which in found.items() if which.any()]
     if counts:
         warnings.warn(
-            f"Q, R: expected Q ≥ 0 and R > 0, but found in the batch {' and '.join(counts)}; {_GIVEN_IF}",
-            stacklevel=6,
+            f"Q, R: expected Q ≥ 0 and R > 0, but found in the batch {' and '.join(counts)}; {_GIVEN_IF}", stacklevel=6
         )
     return taken
 

@@ -83,9 +83,7 @@ def _measured(K: Array, state: Sampled, effort: Sampled, X0: Array) -> Front:
     # the largest kᵀx over the ellipsoid is √(kᵀX0 k), and a row k of the gain acts on x[t] as (Fᵀ)ᵗ k does on x0
     A, B, gains = matrix_checks.together(state.A, state.B, K)
     turned = (A - B @ gains).mT
-    _, squares = jax.lax.scan(
-        lambda k, _: (turned @ k, jnp.sum((X0 @ k) * k, axis=-2)), gains.mT, None, length=_STEPS
-    )
+    _, squares = jax.lax.scan(lambda k, _: (turned @ k, jnp.sum((X0 @ k) * k, axis=-2)), gains.mT, None, length=_STEPS)
     return Front(K, first, second, jnp.sqrt(jnp.max(squares, axis=0)), _dominated(first, second))
 
 

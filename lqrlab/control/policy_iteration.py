@@ -151,14 +151,7 @@ def _is_cost(P: Array, closed: Array, problem: tuple[Array, ...], K: Array) -> A
 
 
 def policy_iteration(
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    N: ArrayLike | None = None,
-    *,
-    K: ArrayLike,
-    steps: int = 1,
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, *, K: ArrayLike, steps: int = 1
 ) -> LQR:
     """Improve a gain of x[t+1] = Ax[t] + Bu[t] with the cost Σ xᵀQx + uᵀRu + 2xᵀNu; batched, differentiable.
 

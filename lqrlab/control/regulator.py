@@ -107,9 +107,7 @@ def _taken(weights: tuple[Array | np.ndarray, ...], doubtful: np.ndarray, *, sin
     return taken
 
 
-def _certified_on_host(
-    solution: Solution, weights: tuple[Array | np.ndarray, ...], *, singular_R: bool
-) -> LQR:
+def _certified_on_host(solution: Solution, weights: tuple[Array | np.ndarray, ...], *, singular_R: bool) -> LQR:
     """As :func:`_certified`, by NumPy; a single problem's weights have been checked before."""
     sound = np.asarray(equations.certain(solution))
     if sound.ndim:
@@ -190,9 +188,7 @@ def dlqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | 
     )
 
 
-def lqrd(
-    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, N: ArrayLike | None = None
-) -> LQR:
+def lqrd(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, dt: ArrayLike, N: ArrayLike | None = None) -> LQR:
     """Minimise the *continuous* cost ∫ xᵀQx + uᵀRu + 2xᵀNu dt over inputs held for dt: the sampled-data optimum.
 
     Args:

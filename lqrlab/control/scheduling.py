@@ -42,12 +42,8 @@ class Schedule:
         at = jnp.asarray(matrix_checks.real("value", value), self.x_op.dtype)
         axes = len(self.grid)
         if at.shape[-1:] != (axes,):
-            raise ValueError(
-                f"value: expected the grid's {axes} parameters on the last axis, but found {at.shape}"
-            )
-        flat = jnp.stack(
-            [jnp.clip(at[..., i].ravel(), g[0], g[-1]) for i, g in enumerate(self.grid)], axis=-1
-        )
+            raise ValueError(f"value: expected the grid's {axes} parameters on the last axis, but found {at.shape}")
+        flat = jnp.stack([jnp.clip(at[..., i].ravel(), g[0], g[-1]) for i, g in enumerate(self.grid)], axis=-1)
 
         def between(values: Array) -> Array:
             # inside after the clipping, up to rounding: never a NaN for a point on the edge
@@ -99,9 +95,7 @@ def gain_schedule(
     design = lqr(*full) if dt is None else lqrd(a, b, q, r, dt, cross)
     if not traced(*full):
         _refuse_gaps(grid, design, full)
-    x_op, u_op = (
-        jnp.asarray(matrix_checks.real("points", v), a.dtype) for v in points or (jnp.zeros(n), jnp.zeros(m))
-    )
+    x_op, u_op = (jnp.asarray(matrix_checks.real("points", v), a.dtype) for v in points or (jnp.zeros(n), jnp.zeros(m)))
     x_op, u_op = _on_grid("points, x", x_op, (*shape, n)), _on_grid("points, u", u_op, (*shape, m))
     return Schedule(grid, design, x_op, u_op)
 

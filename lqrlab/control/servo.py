@@ -74,11 +74,7 @@ def lqi(
     dynamics = jnp.block([[A, _zeros(A, n, p)], [C, memory]])
     inputs = jnp.block([[B], [_zeros(B, p, m)]])
     weight = jnp.block([[Q, _zeros(Q, n, p)], [_zeros(Q, p, n), Qi]])
-    cross = (
-        None
-        if N is None
-        else jnp.block([[jnp.asarray(matrix_checks.real("N", N), A.dtype)], [_zeros(B, p, m)]])
-    )
+    cross = None if N is None else jnp.block([[jnp.asarray(matrix_checks.real("N", N), A.dtype)], [_zeros(B, p, m)]])
     design = (dlqr if discrete else lqr)(dynamics, inputs, weight, R, cross)
     return Integral(design.K[..., :n], design.K[..., n:], design, C, discrete)
 

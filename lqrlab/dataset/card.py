@@ -49,8 +49,7 @@ def write(data: "Dataset") -> str:
         "left_out": "\n".join(left_out) or "Nothing.",
         "config": config.to_json(),
         "row": row,
-        "imports": "import h5py"
-        + ", hdf5plugin  # the trajectories are compressed" * bool(config.compression),
+        "imports": "import h5py" + ", hdf5plugin  # the trajectories are compressed" * bool(config.compression),
         "file": data.shards[0]["file"],
     }
     return string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(fields)

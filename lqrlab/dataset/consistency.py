@@ -26,9 +26,7 @@ def check(arrays: dict[str, np.ndarray], config: DataConfig) -> tuple[float, lis
     of = arrays["trajectories/variant"]
     if not len(of):
         return 0.0, []
-    columns = {
-        name.removeprefix("variants/"): a for name, a in arrays.items() if name.startswith("variants/")
-    }
+    columns = {name.removeprefix("variants/"): a for name, a in arrays.items() if name.startswith("variants/")}
     n, m = columns["B"].shape[1:]
     problem = jax.tree.map(np.asarray, table.problem([columns]))
     units = problem.coordinates[of]
@@ -50,9 +48,7 @@ def check(arrays: dict[str, np.ndarray], config: DataConfig) -> tuple[float, lis
     deviation = u + _times(K, before)
     extra, _ = _form(S, deviation)
     # u and −Kx are nearly equal where little was added: their difference is no more exact than they are
-    uncertain = (_times(np.abs(S), np.abs(deviation)) * (np.abs(u) + _times(np.abs(K), np.abs(before)))).sum(
-        (1, 2)
-    )
+    uncertain = (_times(np.abs(S), np.abs(deviation)) * (np.abs(u) + _times(np.abs(K), np.abs(before)))).sum((1, 2))
     least = _ZERO**2
     size = cost + begin + end_size + extra + uncertain + least
     above = cost + end - begin
@@ -65,9 +61,7 @@ def check(arrays: dict[str, np.ndarray], config: DataConfig) -> tuple[float, lis
     }
     optimal = config.controller == "lqr" and not config.gain_error
     if optimal and not config.excitation and not config.sensor_noise and config.saturation is None:
-        errors["the cost is not the optimum x0ᵀP x0, although nothing was added to the input"] = (
-            np.abs(above) / size
-        )
+        errors["the cost is not the optimum x0ᵀP x0, although nothing was added to the input"] = np.abs(above) / size
     problems = []
     for why, error in errors.items():
         bad = np.flatnonzero(~(error <= ROUNDING))

@@ -98,9 +98,9 @@ class DataConfig(Config):
     gain_error: Annotated[float, Range(0, words="a relative standard deviation ≥ 0")] = 0.0
     controller: str = "lqr"
     linear: bool = True
-    saturation: (
-        Annotated[float, Range(above=0, words="None or a limit > 0 in units of the input's scale")] | None
-    ) = None
+    saturation: Annotated[float, Range(above=0, words="None or a limit > 0 in units of the input's scale")] | None = (
+        None
+    )
     seed: Seed = 0
     variants_per_shard: Count = 50
     compression: Annotated[str | None, OneOf(None, "blosc")] = None

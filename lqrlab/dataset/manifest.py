@@ -41,9 +41,7 @@ def check_folder(folder: Path, config: DataConfig) -> None:
         return
     others = sorted(p.name for p in folder.iterdir() if p.name not in (LOCK, _CONFIG + PART))
     if others:
-        raise ValueError(
-            f"path: expected an empty folder for the data set, but {folder} holds {', '.join(others[:5])}"
-        )
+        raise ValueError(f"path: expected an empty folder for the data set, but {folder} holds {', '.join(others[:5])}")
 
 
 def claim(folder: Path, config: DataConfig) -> None:
@@ -109,9 +107,7 @@ def read(folder: Path) -> tuple[DataConfig, Record]:
     try:
         manifest = read_object(path)
         if manifest.get("format") != FORMAT:
-            raise ValueError(
-                f"its format is {manifest.get('format')!r:.100}, and this version reads {FORMAT!r}"
-            )
+            raise ValueError(f"its format is {manifest.get('format')!r:.100}, and this version reads {FORMAT!r}")
         settings = manifest.get("config")
         if len(json.dumps(settings)) > MOST_BYTES:
             raise ValueError(f"config: expected at most {MOST_BYTES} bytes")

@@ -67,9 +67,7 @@ def _candidates(key: PRNGKeyArray, num: int, full_weights: Array) -> tuple[Probl
     moderate = (size > _SMALLEST_GAIN) & (size < _LARGEST_GAIN) & (cost < _LARGEST_COST)
     settles = control.spectral_radius(A - B @ design.K, squarings=16) < _SLOWEST
     P = masked(design.P, "x", "x")
-    problem = Problem(
-        None, coordinates, jnp.asarray(plants.dt), A, B, Q, R, N, K=design.K, P=P, in_scales=True
-    )
+    problem = Problem(None, coordinates, jnp.asarray(plants.dt), A, B, Q, R, N, K=design.K, P=P, in_scales=True)
     return problem, design.stabilizing & moderate & settles
 
 
@@ -152,11 +150,7 @@ def _masses(draw: _Draw, half: Array) -> Array:
     anchor = jnp.where(draw.happens(0.3, N_MAX, 1), -0.1 * anchor, anchor)
     before = jnp.roll(link, 1, axis=1)
     own = link + before + anchor
-    spring = (
-        jnp.where(_I == _J, own, 0.0)
-        - jnp.where(_J == _I + 1, link, 0.0)
-        - jnp.where(_J + 1 == _I, before, 0.0)
-    )
+    spring = jnp.where(_I == _J, own, 0.0) - jnp.where(_J == _I + 1, link, 0.0) - jnp.where(_J + 1 == _I, before, 0.0)
     spring = stiff * spring / draw.log_uniform(0.5, 4.0, N_MAX, 1)
     damping = draw.log_uniform(1e-3, 0.5, 1, 1) * spring / jnp.sqrt(stiff)
     shift = jax.nn.one_hot(_I[..., 0] - half[..., 0], N_MAX)  # row of a mass's rate → that of its position
@@ -165,9 +159,7 @@ def _masses(draw: _Draw, half: Array) -> Array:
     moves = jnp.where(position & (half + _I == _J), unit, 0.0)
     lag = jnp.where((_I == _J) & (2 * half <= _I), -draw.log_uniform(0.01, 1.0, N_MAX, 1), 0.0)
     lagged = jnp.where(rate & (2 * half <= _J), draw.normal(N_MAX, N_MAX), 0.0)
-    return (
-        moves + jnp.where(rate & (half > _J), force, 0.0) / unit + jnp.where(rate, brake, 0.0) + lag + lagged
-    )
+    return moves + jnp.where(rate & (half > _J), force, 0.0) / unit + jnp.where(rate, brake, 0.0) + lag + lagged
 
 
 def _modes(draw: _Draw, exists: Array) -> Array:
@@ -222,16 +214,9 @@ def _drawn(key: PRNGKeyArray, num: int, full_weights: Array) -> tuple[Linear, Ar
     coordinates = Coordinates(jnp.ones((num, N_MAX)), jnp.ones((num, M_MAX)), *masks)
     half = n[..., None] // 2
     kind = jnp.where(n[..., None] > 1, draw.integer(0, 4, 1, 1), 0)
-    kinds = (
-        _first_order(draw),
-        _mechanical(draw, half),
-        _masses(draw, half),
-        _modes(draw, coordinates.state_mask),
-    )
+    kinds = (_first_order(draw), _mechanical(draw, half), _masses(draw, half), _modes(draw, coordinates.state_mask))
     A = sum((jnp.where(kind == k, made, 0.0) for k, made in enumerate(kinds)), jnp.zeros(()))
-    force = (
-        draw.normal(N_MAX, M_MAX) * draw.log_uniform(0.02, 5.0, 1, M_MAX) * draw.log_uniform(0.2, 3.0, 1, 1)
-    )
+    force = draw.normal(N_MAX, M_MAX) * draw.log_uniform(0.02, 5.0, 1, M_MAX) * draw.log_uniform(0.2, 3.0, 1, 1)
     force = force * (draw.uniform(0, 1, N_MAX, M_MAX) < draw.uniform(0.1, 1, 1, 1)).astype(float)
     pushes = ((kind == 1) | (kind == 2)) & (half > _I)
     B = jnp.where(pushes[..., :1], 0.0, force)

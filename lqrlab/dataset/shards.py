@@ -80,9 +80,7 @@ def chunk_rows(headers: Mapping[str, dict[str, Any]]) -> int:
     Small enough for a good shuffle, and for a reader that holds Python's lock while HDF5 tests a checksum. States
     and controls have the same rows in a chunk, so that a block of trajectories is whole chunks.
     """
-    large = [
-        (h["shape"], np.dtype(h["dtype"]).itemsize) for h in (headers[n] for n in _PARTED if n in headers)
-    ]
+    large = [(h["shape"], np.dtype(h["dtype"]).itemsize) for h in (headers[n] for n in _PARTED if n in headers)]
     return min((max(1, min(_CHUNK // (math.prod(s[1:]) * size), s[0])) for s, size in large), default=1)
 
 
@@ -235,9 +233,7 @@ def read_arrays(path: str | Path, most: float = math.inf) -> dict[str, np.ndarra
     path = Path(path)
     with opened(path) as arrays:
         if (held := sum(item.nbytes for item in arrays.values())) > most:
-            raise BadFile(
-                path, f"unpacks to {held / 2**20:.0f} MiB, of which {most / 2**20:.0f} are believed"
-            )
+            raise BadFile(path, f"unpacks to {held / 2**20:.0f} MiB, of which {most / 2**20:.0f} are believed")
         return {name: rows(path, arrays, name) for name in arrays}
 
 

@@ -58,8 +58,7 @@ def shuffled(positions: ArrayLike, num: int, seed: ArrayLike, epoch: ArrayLike) 
     """
     half = _half(num)
     word = _mix(
-        _mix(jnp.asarray(seed).astype(jnp.uint32))
-        ^ jnp.asarray(epoch).astype(jnp.uint32) * np.uint32(0x9E3779B9)
+        _mix(jnp.asarray(seed).astype(jnp.uint32)) ^ jnp.asarray(epoch).astype(jnp.uint32) * np.uint32(0x9E3779B9)
     )
     limit = np.uint32(num)
 

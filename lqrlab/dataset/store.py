@@ -135,9 +135,7 @@ class Dataset:
 
     def _known(self, family: str) -> str:
         if family not in self.config.families:
-            raise ValueError(
-                f"family: {family!r} is not in {self.path}, which has {', '.join(self.config.families)}"
-            )
+            raise ValueError(f"family: {family!r} is not in {self.path}, which has {', '.join(self.config.families)}")
         return family
 
     def column(self, name: str, split: str | None, family: str) -> np.ndarray:

@@ -82,9 +82,7 @@ def simulate(
     """
     units = _Units(problem.scale_x, problem.scale_u)
     if controller is None:
-        gain = np.nan_to_num(
-            np.asarray(problem.K)
-        )  # none where there is no optimum: nothing of it is written
+        gain = np.nan_to_num(np.asarray(problem.K))  # none where there is no optimum: nothing of it is written
         if config.gain_error:  # in the loops alone: what is recorded as the optimum stays so
             gain = gain * (1 + config.gain_error * np.asarray(_gain_errors(gain_key, gain.shape)))
         policy: simulation.Policy = LinearPolicy(jnp.asarray(gain))
@@ -171,11 +169,7 @@ def kept(config: DataConfig, problem: Problem, runs: Runs) -> tuple[Bool[np.ndar
     start = runs["start"]
     quarters = (runs.get(name, runs["peak"]) for name in ("before", "last"))
     judged = verdict.of_peaks(
-        np.abs(start).max(-1),
-        runs["peak"],
-        *quarters,
-        num_steps=config.num_steps,
-        disturbed=_disturbed(config),
+        np.abs(start).max(-1), runs["peak"], *quarters, num_steps=config.num_steps, disturbed=_disturbed(config)
     )
     stays = np.asarray(judged) != verdict.Verdict.DIVERGED
     stuck = np.zeros_like(stays)

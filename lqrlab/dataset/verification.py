@@ -51,9 +51,7 @@ class Report:
         return f"{self.path}: {self.variants} variants and {self.trajectories} {rows} are as they were made ({checked})"
 
 
-def examine(
-    file: Path, config: DataConfig, shard: Shard, listed: Record | None = None
-) -> tuple[Record, float | None]:
+def examine(file: Path, config: DataConfig, shard: Shard, listed: Record | None = None) -> tuple[Record, float | None]:
     """Read a file and check all of it; its entry of the manifest, and its :attr:`Report.worst`.
 
     Args:

@@ -6,13 +6,7 @@ from lqrlab.evaluation.ladder import Ladder, ladder
 from lqrlab.evaluation.regions import Attraction, attraction, best_known_cost, recoveries
 from lqrlab.evaluation.scores import Score, evaluate
 from lqrlab.evaluation.unknown import Regret, unknown, unknown_problem
-from lqrlab.evaluation.unknown_baselines import (
-    BankPolicy,
-    Trial,
-    family_known,
-    tune_baselines,
-    unknown_baselines,
-)
+from lqrlab.evaluation.unknown_baselines import BankPolicy, Trial, family_known, tune_baselines, unknown_baselines
 
 __all__ = [
     "Attraction",

@@ -43,9 +43,7 @@ class Ladder:
 
     def summary(self) -> dict[str, dict[str, dict[str, float]]]:
         """Rung → controller → median, p95, p99 and worst excess, and the share that diverged [%]."""
-        return {
-            rung: {name: score.summary() for name, score in by.items()} for rung, by in self.scores.items()
-        }
+        return {rung: {name: score.summary() for name, score in by.items()} for rung, by in self.scores.items()}
 
     def rows(self) -> list[dict[str, str | float]]:
         """The same as rows of a table."""
@@ -55,9 +53,7 @@ class Ladder:
     def by_plant(self, rung: str, controller: str = "network") -> dict[str, dict[str, float]]:
         """Family or design → the same numbers, of one rung and controller."""
         score, names = self.scores[rung][controller], np.array(self.plants[rung])
-        return {
-            name: score[np.flatnonzero(names == name)].summary() for name in dict.fromkeys(names.tolist())
-        }
+        return {name: score[np.flatnonzero(names == name)].summary() for name in dict.fromkeys(names.tolist())}
 
 
 def ladder(
@@ -174,9 +170,7 @@ def _simulated(controller: object, problem: Problem, x0: Array) -> Score:
 
 def _nominal(names: Sequence[str], problem: Problem) -> Float[Array, "V 6 12"]:
     """The optimal gain of each variant's family at its default parameters; not a number for designs of none."""
-    number = {
-        name: i for i, name in enumerate(name for name in dict.fromkeys(names) if name in systems.names())
-    }
+    number = {name: i for i, name in enumerate(name for name in dict.fromkeys(names) if name in systems.names())}
     nominal = Problem.of([systems.make(name) for name in number])
     none = jnp.full_like(nominal.K[:1], jnp.nan)
     rows = jnp.asarray([number.get(name, len(number)) for name in names])
@@ -199,9 +193,7 @@ def _nearest(
     return scaled.coordinates.zero_padding(others.K[jnp.asarray(np.argmin(squares, axis=1))], "u", "x")
 
 
-def _by_rung(
-    rows: Sequence[tuple[str, str]], kept: Sequence[tuple[str, str]], scores: Mapping[str, Score]
-) -> Ladder:
+def _by_rung(rows: Sequence[tuple[str, str]], kept: Sequence[tuple[str, str]], scores: Mapping[str, Score]) -> Ladder:
     """Scores of all variants that have an optimum, one after another, apart by rung."""
     found: dict[str, dict[str, Score]] = {}
     plants: dict[str, tuple[str, ...]] = {}
@@ -209,9 +201,7 @@ def _by_rung(
     for rung in dict.fromkeys(rung for rung, _ in rows):
         at = np.array([i for i, row in enumerate(kept) if row[0] == rung], int)
         found[rung] = {
-            name: score[at]
-            for name, score in scores.items()
-            if not (rung == OUTSIDE and name == "nominal gain")
+            name: score[at] for name, score in scores.items() if not (rung == OUTSIDE and name == "nominal gain")
         }
         plants[rung] = tuple(kept[i][1] for i in at)
         left_out[rung] = sum(row[0] == rung for row in rows) - len(at)

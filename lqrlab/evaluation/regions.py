@@ -76,9 +76,7 @@ def attraction(
     if not np.isfinite(starts).all():
         raise ValueError("x0: expected finite numbers, but found inf or NaN")
     if starts.shape[-1:] != (problem.n,):
-        raise ValueError(
-            f"x0: expected states [..., {problem.n}] of {problem.name}, but found {starts.shape}"
-        )
+        raise ValueError(f"x0: expected states [..., {problem.n}] of {problem.name}, but found {starts.shape}")
     num_steps = checks.whole("num_steps", num_steps)
     starts = starts if starts.dtype == np.float32 else starts.astype(float)
     policy = bind(controller, problem)
@@ -210,9 +208,7 @@ def recoveries(
     """
     checks.whole("num", num)
     starts, problem = starts_of(plant, key=key, sizes=sizes, num=num), Problem.of(plant, limits=limits)
-    return {
-        name: attraction(problem, policy, starts, num_steps=num_steps) for name, policy in policies.items()
-    }
+    return {name: attraction(problem, policy, starts, num_steps=num_steps) for name, policy in policies.items()}
 
 
 def starts_of(plant: Plant, *, key: Array, sizes: Sequence[float], num: int) -> np.ndarray:

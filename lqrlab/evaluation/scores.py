@@ -138,9 +138,7 @@ def _scored(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> Scor
     start, rest = problem.optimal_cost(x0), problem.optimal_cost(end)
     paid = cost + rest
     if not np.all(np.isfinite(start)):
-        raise ValueError(
-            f"x0: expected deviations of a finite cost, but found up to {float(jnp.max(jnp.abs(x0)))}"
-        )
+        raise ValueError(f"x0: expected deviations of a finite cost, but found up to {float(jnp.max(jnp.abs(x0)))}")
     nothing = start == 0  # a loop that begins at rest has nothing to pay
     ratio = jnp.where(nothing & (paid == 0), 1.0, paid / jnp.where(nothing, 1.0, start))
     if linear_loop:

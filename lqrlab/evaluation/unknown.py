@@ -55,9 +55,7 @@ class Regret(verdict.Judged):
     def summary(self) -> dict[str, float]:
         """Excess cost in percent (median, p95), percent failed and diverged, steps until learned (median, p95)."""
         gap, steps = (np.asarray(self.ratio).ravel() - 1) * 100, self.steps_until().ravel()
-        (median, p95), (learned, learned_p95) = (
-            np.quantile(a, (0.5, 0.95), method="higher") for a in (gap, steps)
-        )
+        (median, p95), (learned, learned_p95) = (np.quantile(a, (0.5, 0.95), method="higher") for a in (gap, steps))
         return {
             "median": float(median),
             "p95": float(p95),
@@ -75,11 +73,7 @@ class Fixed(LinearPolicy):
 
 
 def unknown_problem(
-    plants: Plant | Sequence[Plant],
-    *,
-    noise: ArrayLike = 0.0,
-    sensor_noise: ArrayLike = 0.0,
-    limit: float = 20.0,
+    plants: Plant | Sequence[Plant], *, noise: ArrayLike = 0.0, sensor_noise: ArrayLike = 0.0, limit: float = 20.0
 ) -> Problem:
     """The problem of regulating plants of which A and B are not given, in scaled, padded coordinates with Q = R = I.
 
@@ -152,9 +146,7 @@ def unknown(
 
 @jax.jit
 def _compared(problem: Problem, run: Trajectory, best: Trajectory) -> Regret:
-    paid, owed = (
-        jnp.cumsum(each.costs, -1) + problem.optimal_cost(each.xs[..., 1:, :]) for each in (run, best)
-    )
+    paid, owed = (jnp.cumsum(each.costs, -1) + problem.optimal_cost(each.xs[..., 1:, :]) for each in (run, best))
     told = problem.told("units")
     sizes = verdict.size(run.xs, problem.scale_x)
     quiet, disturbed = (verdict.of_sizes(sizes, disturbed=noisy) for noisy in (False, True))

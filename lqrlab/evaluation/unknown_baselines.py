@@ -99,11 +99,7 @@ def likeliest(training: Sequence[Told], inflate: float) -> Prior:
 def _families_alone(families: learning.Families, inflate: float) -> Prior:
     base = learning.wide(families)
     return dataclasses.replace(
-        base,
-        dense=base.dense[:0],
-        kinematic=base.kinematic[:0],
-        caution=jnp.array(0.0),
-        inflate=jnp.array(inflate),
+        base, dense=base.dense[:0], kinematic=base.kinematic[:0], caution=jnp.array(0.0), inflate=jnp.array(inflate)
     )
 
 
@@ -182,9 +178,7 @@ class _EachItsOwn:
 
 
 def family_known(
-    training: Sequence[Told],
-    family: Int[np.ndarray, " V"],
-    inflate: float = SETTINGS["family known"]["inflate"],
+    training: Sequence[Told], family: Int[np.ndarray, " V"], inflate: float = SETTINGS["family known"]["inflate"]
 ) -> Controller:
     """Certainty equivalence from the prior of the plant's own family, whichever it is: one bracket of the table.
 
@@ -217,12 +211,7 @@ def _size(d: Told) -> tuple[int, int]:
     return int(d.state_mask[0].sum()), int(d.input_mask[0].sum())
 
 
-_RIDGE = {
-    "size": (0.03, 0.1, 0.3),
-    "input_size": (0.3, 1.0),
-    "probe": (0.05, 0.15),
-    "doublings": (0, 1, 2, 5),
-}
+_RIDGE = {"size": (0.03, 0.1, 0.3), "input_size": (0.3, 1.0), "probe": (0.05, 0.15), "doublings": (0, 1, 2, 5)}
 GRID: Mapping[str, Mapping[str, Sequence[float]]] = {
     "ridge": _RIDGE,
     "cautious ridge": {**_RIDGE, "caution": (0.1, 1.0)},
@@ -252,12 +241,7 @@ class Trial:
 
 
 def tune_baselines(
-    training: Sequence[Told],
-    plants: Problem,
-    family: Int[np.ndarray, " V"],
-    *,
-    key: PRNGKeyArray,
-    num_initial: int = 2,
+    training: Sequence[Told], plants: Problem, family: Int[np.ndarray, " V"], *, key: PRNGKeyArray, num_initial: int = 2
 ) -> Iterator[Trial]:
     """Try every setting of :data:`GRID`; a baseline's best has the least ``mean_ratio``.
 

@@ -148,9 +148,7 @@ class Mixture:
     def rows(self) -> Array:
         """Rows of the plants that are trained on."""
         first = len(self.table) - self.config.random_systems
-        return jnp.concatenate(
-            [self.table.train, jnp.arange(first, len(self.table), dtype=self.table.train.dtype)]
-        )
+        return jnp.concatenate([self.table.train, jnp.arange(first, len(self.table), dtype=self.table.train.dtype)])
 
     def windows(self, step: int, count: int, seed: int) -> Windows:
         """Batches of the ``count`` steps from ``step`` on ``[count, batch_size, …]``."""

@@ -106,11 +106,7 @@ class Certificate:
 
 
 def certify(
-    controller: object,
-    plants: Plant | Sequence[Plant] | Problem,
-    *,
-    loops: int = 300,
-    key: PRNGKeyArray | None = None,
+    controller: object, plants: Plant | Sequence[Plant] | Problem, *, loops: int = 300, key: PRNGKeyArray | None = None
 ) -> Certificate:
     """Certify a policy: does it stabilise the plants, at what cost above the optimum, how far from instability?
 
@@ -183,6 +179,4 @@ def _of_loops(policy: Policy, problem: Problem, loops: int, key: PRNGKeyArray) -
     good = judged == Verdict.CONVERGED
     paid = np.where(good, np.asarray(problem.excess(run.xs, run.us)), np.inf)
     nothing = np.full(problem.batch_shape, np.nan)
-    return Certificate(
-        False, good.all(-1), paid.mean(-1), nothing, nothing, good.size, int((~good).sum()), num_steps
-    )
+    return Certificate(False, good.all(-1), paid.mean(-1), nothing, nothing, good.size, int((~good).sum()), num_steps)

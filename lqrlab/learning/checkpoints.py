@@ -140,9 +140,7 @@ class Checkpoints:
         import orbax.checkpoint as ocp
 
         manager = self._managers[which]
-        if step <= (
-            manager.latest_step() or 0
-        ):  # by the same run before it was cut off; it will come there again
+        if step <= (manager.latest_step() or 0):  # by the same run before it was cut off; it will come there again
             return
         try:
             with _quiet():
@@ -283,9 +281,7 @@ def load(folder: str | Path, which: str = "last") -> nnx.Module:
     finally:
         store.close()
     if not models.fits(config, {k: a.shape for k, a in kept.items()}):
-        raise ValueError(
-            f"folder: the checkpoint in {folder} does not fit the model that {SETTINGS} describes"
-        )
+        raise ValueError(f"folder: the checkpoint in {folder} does not fit the model that {SETTINGS} describes")
     graph, params = models.split(models.build(config))
     return models.merge(graph, {k: jnp.asarray(kept[k], a.dtype) for k, a in params.items()})
 

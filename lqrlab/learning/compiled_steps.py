@@ -17,15 +17,7 @@ from lqrlab.learning.batches import ON_POLICY_LOOPS, on_policy_loops, starts, tr
 from lqrlab.learning.network_policy import NetworkPolicy
 from lqrlab.learning.placement import Placement
 from lqrlab.learning.train_config import ModelConfig, TrainConfig
-from lqrlab.learning.training_step import (
-    Metrics,
-    TrainState,
-    objective,
-    optimizer,
-    predictions,
-    scan,
-    train_step,
-)
+from lqrlab.learning.training_step import Metrics, TrainState, objective, optimizer, predictions, scan, train_step
 
 VALIDATION_STEPS = 128
 """Of the closed loops that a policy is validated on."""
@@ -59,10 +51,7 @@ def run_steps(
     """As many steps as there are windows ``[steps, batch, …]``, in one program; metrics ``[steps]``."""
     config, placement = recipe.config, recipe.placement
     step = train_step(
-        objective(recipe.graph, config, recipe.backend),
-        optimizer(config),
-        accumulate=config.accumulate,
-        ema=config.ema,
+        objective(recipe.graph, config, recipe.backend), optimizer(config), accumulate=config.accumulate, ema=config.ema
     )
 
     def body(state: TrainState, windows: Windows) -> tuple[TrainState, Metrics]:

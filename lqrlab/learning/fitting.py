@@ -148,9 +148,7 @@ class _Run:
         self.recipe = Recipe(graph, model, config, backend)
         params = jax.tree.map(lambda a: a.astype(backend.dtype), params)
         self.state = self.recipe.placement.put_state(initial(params, config))
-        self.mixture = Mixture.of(
-            source, config, backend.place, full_weights=getattr(built, "any_weights", False)
-        )
+        self.mixture = Mixture.of(source, config, backend.place, full_weights=getattr(built, "any_weights", False))
         self.table = self.mixture.table
         self.held_out = backend.put(validation_windows(source))
         self.validation_rows = backend.put(validation_rows(self.table))
@@ -182,8 +180,7 @@ class _Run:
             self.best = -np.inf if lost else self.best
             what = "the best report from here on takes its place" if lost else "it is made again"
             warnings.warn(
-                f"{self.folder}: the 'best' checkpoint of step {step} is damaged ({flaw}); {what}",
-                stacklevel=4,
+                f"{self.folder}: the 'best' checkpoint of step {step} is damaged ({flaw}); {what}", stacklevel=4
             )
             if step == self.step:
                 self._save("best", {"params": self.state.best})
@@ -260,11 +257,7 @@ class _Run:
         size = np.max(np.abs(np.nan_to_num(np.asarray(batch.target), nan=np.inf)), axis=(1, 2))
         of = int(batch.variant[int(np.argmax(size))])
         variants, kept = self.source.data.variants, self.store.step("last")
-        plant = (
-            f"{variants.family[of]}, variant {variants.variant[of]}"
-            if of < len(variants)
-            else "a random system"
-        )
+        plant = f"{variants.family[of]}, variant {variants.variant[of]}" if of < len(variants) else "a random system"
         return (
             f"the loss is {row['loss']} within the steps up to {row['step']}, or the parameters after them are not "
             f"numbers (first seen at step {step}; the largest target of its batch, {size.max():.3g}, is that of the "

@@ -13,9 +13,7 @@ from lqrlab.simulation import Problem
 from lqrlab.systems import M_MAX, N_MAX, Plant
 
 
-def repair(
-    K: ArrayLike, plants: Plant | Sequence[Plant] | Problem, steps: int = 1
-) -> Float[Array, "*batch m n"]:
+def repair(K: ArrayLike, plants: Plant | Sequence[Plant] | Problem, steps: int = 1) -> Float[Array, "*batch m n"]:
     """Better gains for plants, by Newton's method from given ones; from gains that do not stabilise too.
 
     The sampled problem of each plant is improved in scaled coordinates by :func:`lqrlab.control.policy_iteration`: a
@@ -47,9 +45,7 @@ def repair(
     (n, m), batch = (problem.n, problem.m), problem.batch_shape
     K = jnp.asarray(checks.real("K", K))
     if K.shape[-2:] != (m, n) or K.ndim > len(batch) + 2:
-        raise ValueError(
-            f"K: expected gains {(*batch, m, n)}, inputs by states, for these plants, but found {K.shape}"
-        )
+        raise ValueError(f"K: expected gains {(*batch, m, n)}, inputs by states, for these plants, but found {K.shape}")
     K = jnp.broadcast_to(K, (*batch, m, n)).astype(problem.A.dtype)
     units = problem.units
     better = units.unscale_gain(improved(problem.scaled(), units.scale_gain(K), steps, n, m), n, m)

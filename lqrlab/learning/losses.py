@@ -80,9 +80,5 @@ def _masked_mse(predictions: Predictions) -> Array:
 @register("gaussian_kl")
 def _gaussian_kl(predictions: Predictions) -> Array:
     return gaussian_kl(
-        predictions.prediction,
-        predictions.log_std,
-        predictions.target,
-        predictions.expert_std,
-        predictions.weight,
+        predictions.prediction, predictions.log_std, predictions.target, predictions.expert_std, predictions.weight
     )

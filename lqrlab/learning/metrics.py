@@ -46,9 +46,7 @@ def cut_back(log: str | Path, step: int, kept: str | Path, *, write: bool) -> li
     """
     foreign = sum(not _of_training(row) for row in _rows(log)[:-1])  # the last may have been cut short
     if foreign and write:
-        warnings.warn(
-            f"{log}: lines that are no rows of metrics are left out ({foreign} of them)", stacklevel=4
-        )
+        warnings.warn(f"{log}: lines that are no rows of metrics are left out ({foreign} of them)", stacklevel=4)
     found = read(kept if Path(kept).is_file() else log)
     rows = {row["step"]: row for row in found if _of_training(row) and row["step"] <= step}
     if write:
@@ -62,9 +60,7 @@ def _rows(log: str | Path) -> list[Row | None]:
 
 def _of_training(row: Row | None) -> bool:
     """True if a row holds what resuming needs."""
-    return (
-        row is not None and type(row.get("step")) is int and type(row.get("validation_efficiency")) is float
-    )
+    return row is not None and type(row.get("step")) is int and type(row.get("validation_efficiency")) is float
 
 
 class Watch:

@@ -86,9 +86,7 @@ class NetworkPolicy:
         u = models.merge(self.graph, self.params)(*flat, context, last=True)
         u = u.reshape(*lead, M_MAX).astype(us.dtype)
         us = jnp.concatenate([us[..., 1:, :], u[..., None, :]], axis=-2)
-        return (xs, us, mask), self.coordinates.unscale_input(
-            u.astype(self.coordinates.scale_u.dtype), self.m
-        )
+        return (xs, us, mask), self.coordinates.unscale_input(u.astype(self.coordinates.scale_u.dtype), self.m)
 
 
 def _spread(a: Array, lead: tuple[int, ...], batch: int) -> Array:
@@ -98,11 +96,7 @@ def _spread(a: Array, lead: tuple[int, ...], batch: int) -> Array:
 
 
 def policy(
-    model: nnx.Module,
-    plants: Plant | Sequence[Plant] | Problem | Told,
-    *,
-    N: ArrayLike | None = None,
-    repair: int = 0,
+    model: nnx.Module, plants: Plant | Sequence[Plant] | Problem | Told, *, N: ArrayLike | None = None, repair: int = 0
 ) -> NetworkPolicy:
     """Bind a network to what it is to control, seen in training or not.
 
@@ -118,9 +112,7 @@ def policy(
         ValueError: weights that this kind of network is not told; matrices that it needs and is not told.
     """
     if not is_network(model):
-        raise ValueError(
-            f"model: expected a network, as learning.load gives, but found {type(model).__name__}"
-        )
+        raise ValueError(f"model: expected a network, as learning.load gives, but found {type(model).__name__}")
     config, sizes = model.config, (N_MAX, M_MAX)  # type: ignore[attr-defined]
     problem: Problem | None = None
     if isinstance(plants, Told):
@@ -159,9 +151,7 @@ def _repaired(bound: NetworkPolicy, problem: Problem | None, steps: int, kind: s
         )
     if problem is None:
         raise ValueError("repair: needs the plants' matrices, but only their units are told")
-    better = problem.coordinates.scale_gain(gains.repair(gain.K, problem, steps)).reshape(
-        bound.context.gain.shape
-    )
+    better = problem.coordinates.scale_gain(gains.repair(gain.K, problem, steps)).reshape(bound.context.gain.shape)
     context = dataclasses.replace(bound.context, gain=better.astype(bound.context.gain.dtype))
     return dataclasses.replace(bound, context=context)
 

@@ -50,14 +50,9 @@ class Regulator:
             dtype: of the result; the design itself is made in float64.
         """
         if problem.batch_shape or problem.plant is None:
-            raise ValueError(
-                f"problem: expected one plant, but found {problem.name} of batch {problem.batch_shape}"
-            )
+            raise ValueError(f"problem: expected one plant, but found {problem.name} of batch {problem.batch_shape}")
         scale_x, scale_u = np.asarray(problem.scale_x), np.asarray(problem.scale_u)
-        ends = [
-            np.full(problem.m, np.inf) if a is None else np.abs(np.asarray(a))
-            for a in (problem.low, problem.high)
-        ]
+        ends = [np.full(problem.m, np.inf) if a is None else np.abs(np.asarray(a)) for a in (problem.low, problem.high)]
         low, high = (end / scale_u for end in ends)
         if not np.all((low > 0) & (high > 0) & np.isfinite(low) & np.isfinite(high)):
             raise ValueError(

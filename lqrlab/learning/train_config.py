@@ -116,9 +116,7 @@ class TrainConfig(Config):
         self.require("closed_loop", weight > 0, "a weight above 0 with imitation = 0")
         divides = self.batch_size % self.accumulate == 0
         self.require("accumulate", divides, f"a divisor of batch_size = {self.batch_size}")
-        self.require(
-            "plants", self.plants % self.accumulate == 0, f"a multiple of accumulate = {self.accumulate}"
-        )
+        self.require("plants", self.plants % self.accumulate == 0, f"a multiple of accumulate = {self.accumulate}")
         self.require("plants", self.plants <= self.batch_size, f"at most batch_size = {self.batch_size}")
         fewer = self.dagger_rounds < self.num_steps
         self.require("dagger_rounds", fewer, f"fewer than num_steps = {self.num_steps}")
@@ -139,6 +137,4 @@ class TrainConfig(Config):
     @property
     def dagger_starts(self) -> tuple[int, ...]:
         """The steps at which the policy is run: the steps in equal parts, the first without."""
-        return tuple(
-            round(self.num_steps * k / (self.dagger_rounds + 1)) for k in range(1, self.dagger_rounds + 1)
-        )
+        return tuple(round(self.num_steps * k / (self.dagger_rounds + 1)) for k in range(1, self.dagger_rounds + 1))

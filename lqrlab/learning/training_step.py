@@ -65,11 +65,7 @@ def learning_rate(config: TrainConfig) -> optax.Schedule:
     checks.instance("config", config, TrainConfig, "a TrainConfig")
     warm = round(config.warmup * config.num_steps)
     return optax.warmup_cosine_decay_schedule(
-        0.0 if warm else config.learning_rate,
-        config.learning_rate,
-        warm,
-        config.num_steps,
-        config.learning_rate / 100,
+        0.0 if warm else config.learning_rate, config.learning_rate, warm, config.num_steps, config.learning_rate / 100
     )
 
 
@@ -77,8 +73,7 @@ def optimizer(config: TrainConfig) -> optax.GradientTransformation:
     """AdamW under :func:`learning_rate`, gradients clipped to a global norm."""
     checks.instance("config", config, TrainConfig, "a TrainConfig")
     return optax.chain(
-        optax.clip_by_global_norm(config.clip),
-        optax.adamw(learning_rate(config), weight_decay=config.weight_decay),
+        optax.clip_by_global_norm(config.clip), optax.adamw(learning_rate(config), weight_decay=config.weight_decay)
     )
 
 
@@ -89,8 +84,7 @@ def predictions(model: Any, context: Any, given: TrainBatch) -> losses.Predictio
     weight = batch.time_mask[..., None] * batch.input_mask[:, None] * given.weight[:, None, None]
     std = jnp.zeros_like(context.log_std) if given.expert_std is None else given.expert_std
     log_std, std = (
-        jnp.broadcast_to(a[:, None].astype(prediction.dtype), prediction.shape)
-        for a in (context.log_std, std)
+        jnp.broadcast_to(a[:, None].astype(prediction.dtype), prediction.shape) for a in (context.log_std, std)
     )
     return losses.Predictions(prediction, batch.target, weight, log_std, std)
 
@@ -118,9 +112,7 @@ def objective(graph: nnx.GraphDef, config: TrainConfig, backend: Backend | None 
             terms.append(config.imitation * metrics["imitation"])
         if config.closed_loop:
             some = slice(config.plants // config.accumulate)
-            problem, x0, key, here = jax.tree.map(
-                lambda a: a[some], (given.problem, given.x0, given.key, context)
-            )
+            problem, x0, key, here = jax.tree.map(lambda a: a[some], (given.problem, given.x0, given.key, context))
             policy = NetworkPolicy(params, here, given.told[some].coordinates, graph, model.config.window)
             excess, verdicts = closed_loop_cost.closed_loop(
                 policy, model.linear, problem, x0, config.horizon, config.loop_noise, key[0]
@@ -172,9 +164,7 @@ def train_step(
             start = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), like)
         else:
             start, parts = slope(params, first), jax.tree.map(lambda a: a[1:], parts)
-        total, _ = scan(
-            lambda total, part: (jax.tree.map(jnp.add, total, slope(params, part)), None), start, parts
-        )
+        total, _ = scan(lambda total, part: (jax.tree.map(jnp.add, total, slope(params, part)), None), start, parts)
         return jax.tree.map(lambda a: a / accumulate, total)
 
     def step(state: TrainState, given: Any) -> tuple[TrainState, Metrics]:
@@ -182,9 +172,7 @@ def train_step(
         with jax.numpy_dtype_promotion("standard"):  # Adam takes powers of its decay by a count of steps
             updates, opt_state = optimize.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        average = (
-            jax.tree.map(lambda old, new: ema * old + (1 - ema) * new, state.average, params) if ema else {}
-        )
+        average = jax.tree.map(lambda old, new: ema * old + (1 - ema) * new, state.average, params) if ema else {}
         state = TrainState(params, opt_state, state.step + 1, average, state.anchor)
         return state, {"loss": value, "grad_norm": optax.tree.norm(grads), **metrics}
 

@@ -122,9 +122,7 @@ def _network(arrays: Mapping[str, np.ndarray], card: Mapping[str, Any]) -> Any:
 
 def _opened(file: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     if not file.is_file() or file.stat().st_size > _MOST_BYTES:
-        raise ValueError(
-            f"file: expected a file of weights of at most {_MOST_BYTES >> 20} MiB, but found {file}"
-        )
+        raise ValueError(f"file: expected a file of weights of at most {_MOST_BYTES >> 20} MiB, but found {file}")
     try:
         with safe_open(file, "np") as opened:
             card = json.loads((opened.metadata() or {}).get("card", "{}"))
@@ -132,9 +130,7 @@ def _opened(file: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     except Exception as error:  # its author may be anyone: of what it is made there is no end
         raise ValueError(f"file: {file} holds no weights that can be read: {error!s:.300}") from error
     if not isinstance(card, dict):
-        raise ValueError(
-            f"file: expected a card with names and values in {file}, but found {type(card).__name__}"
-        )
+        raise ValueError(f"file: expected a card with names and values in {file}, but found {type(card).__name__}")
     return arrays, card
 
 
@@ -152,6 +148,4 @@ def write(file: str | Path, weights: Any, card: Mapping[str, Any]) -> None:
     else:
         _, arrays = models.split(weights)
         told = {"kind": "network", "model": json.loads(weights.config.to_json())}
-    save_file(
-        {k: np.asarray(a, order="C") for k, a in arrays.items()}, file, {"card": json.dumps({**card, **told})}
-    )
+    save_file({k: np.asarray(a, order="C") for k, a in arrays.items()}, file, {"card": json.dumps({**card, **told})})

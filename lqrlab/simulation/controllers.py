@@ -61,9 +61,7 @@ class LinearController:
         return z, v.astype(x.dtype)
 
 
-def estimated(
-    plant: Plant | Problem, design: LQG, *, limits: tuple[ArrayLike, ArrayLike] | None = None
-) -> Measured:
+def estimated(plant: Plant | Problem, design: LQG, *, limits: tuple[ArrayLike, ArrayLike] | None = None) -> Measured:
     """The policy of an LQG design on a plant, linear or not: it sees y = Cx, and estimates the rest.
 
     Args:

@@ -92,9 +92,7 @@ class ExtendedKalmanFilter:
         A, _, after = self.problem.linearised(x, self.problem.saturate(u.astype(x.dtype)))
         return after, time_update(A, P, self._w(x))
 
-    def _corrected(
-        self, x: Array, P: Array, HP: Array, S: Array, surprise: Array
-    ) -> tuple[tuple[Array, Array], Array]:
+    def _corrected(self, x: Array, P: Array, HP: Array, S: Array, surprise: Array) -> tuple[tuple[Array, Array], Array]:
         """x̂ and P with the outputs taken into account that are finite; the others say nothing."""
         seen = jnp.isfinite(surprise)
         both = seen[..., :, None] & seen[..., None, :]
@@ -187,18 +185,12 @@ def unscented_kalman(
 
 
 def _filtered(
-    kind: type[ExtendedKalmanFilter],
-    policy: Policy,
-    problem: Problem,
-    sensor: ArrayLike | Outputs,
-    *noise: ArrayLike,
+    kind: type[ExtendedKalmanFilter], policy: Policy, problem: Problem, sensor: ArrayLike | Outputs, *noise: ArrayLike
 ) -> Measured:
     checks.instance("problem", problem, Problem, "a problem, as simulation.Problem.of makes")
     eye = jnp.eye(problem.n)
     sensor = (
-        sensor
-        if isinstance(sensor, Outputs)
-        else control.matrix_checks.matrices(C=(sensor, "pn"), I=(eye, "nn"))[0]
+        sensor if isinstance(sensor, Outputs) else control.matrix_checks.matrices(C=(sensor, "pn"), I=(eye, "nn"))[0]
     )
     p = sensor.shape[-2]
     covariances = {}

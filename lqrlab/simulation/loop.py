@@ -62,11 +62,7 @@ class Trajectory:
 
 
 def step(
-    problem: Problem,
-    policy: Policy,
-    x: Float[Array, "*loops n"],
-    carry: PyTree,
-    key: PRNGKeyArray | None = None,
+    problem: Problem, policy: Policy, x: Float[Array, "*loops n"], carry: PyTree, key: PRNGKeyArray | None = None
 ) -> tuple[Float[Array, "*loops n"], PyTree, tuple[Float[Array, "*loops m"], Float[Array, "*loops"]]]:
     """One sample of a closed loop: the policy sees the state, the actuators hold its input, the plant moves.
 
@@ -91,9 +87,7 @@ def step(
     return after, carry, (u, cost)
 
 
-def _seen(
-    problem: Problem, x: Float[Array, "*loops n"], key: PRNGKeyArray | None
-) -> Float[Array, "*loops n"]:
+def _seen(problem: Problem, x: Float[Array, "*loops n"], key: PRNGKeyArray | None) -> Float[Array, "*loops n"]:
     """The state as the policy sees it, with the noise of the sensors."""
     if key is None or problem.noise.sensor is None:
         return x
@@ -182,9 +176,7 @@ def _problem(plant: Any, x0: Array, settings: Mapping[str, Any], disturbances: M
     """The problem with its settings; refuses initial states of other plants."""
     if isinstance(plant, Problem):
         given = [
-            name
-            for name, value in settings.items()
-            if value is not None and (name, value) != ("linear", plant.linear)
+            name for name, value in settings.items() if value is not None and (name, value) != ("linear", plant.linear)
         ]
         if given:
             raise ValueError(
@@ -239,9 +231,7 @@ def record(
     if isinstance(policy, LinearPolicy):
         loops, starts = loops_of(problem, policy.K, extra), x0.reshape(-1, n)
         quick = max(len(starts), total) * num_steps * problem.substeps < fast_path.MUCH
-        return constant_gain.simulate(
-            loops, starts, num_steps, keep, key=key, substeps=problem.substeps, quick=quick
-        )
+        return constant_gain.simulate(loops, starts, num_steps, keep, key=key, substeps=problem.substeps, quick=quick)
     run = _run(problem.astype(x0.dtype), policy, x0, key, num_steps, FIELDS)
     xs, us, costs = (a.reshape(-1, *a.shape[x0.ndim - 1 :]) for a in (run.xs, run.us, run.costs))
 
@@ -273,12 +263,7 @@ def _times(dt: Array, num_steps: int, dtype: np.dtype) -> Array:
 
 
 def _loop(
-    problem: Problem,
-    policy: Policy,
-    x0: Array,
-    key: PRNGKeyArray | None,
-    num_steps: int,
-    keep: tuple[str, ...],
+    problem: Problem, policy: Policy, x0: Array, key: PRNGKeyArray | None, num_steps: int, keep: tuple[str, ...]
 ) -> Trajectory:
     """The reference: one scan over the samples."""
 

@@ -95,15 +95,11 @@ def spread(
         raise ValueError(f"{name}: expected a number, or one for each of {size} signals, but found {value!r}")
     lead = deviation.shape[:-1]
     if lead and (len(lead) != len(batch) or any(k not in (1, full) for k, full in zip(lead, batch))):
-        raise ValueError(
-            f"{name}: expected leading axes {batch}, those of the plants, but found {deviation.shape}"
-        )
+        raise ValueError(f"{name}: expected leading axes {batch}, those of the plants, but found {deviation.shape}")
     return jnp.broadcast_to(deviation, (*batch, size))
 
 
-def _correlated(
-    name: str, value: ArrayLike, size: int, dtype: np.dtype, batch: tuple[int, ...]
-) -> Correlated | None:
+def _correlated(name: str, value: ArrayLike, size: int, dtype: np.dtype, batch: tuple[int, ...]) -> Correlated | None:
     covariance = jnp.asarray(checks.real(name, value), dtype)
     *lead, rows, columns = covariance.shape
     if (rows, columns) != (size, size) or any(k not in (1, full) for k, full in zip(lead, batch)):

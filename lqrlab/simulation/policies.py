@@ -105,9 +105,7 @@ def tracking(plant: Plant | Problem, plan: ILQR | LQTracking | TimeVaryingLQR) -
         raise ValueError(f"plan: expected a plan, {made}, but found {type(plan).__name__}")
     if (plan.xs.shape[-1], plan.us.shape[-1]) != (plant.n, plant.m):
         sizes = f"{plant.n} states and {plant.m} inputs"
-        raise ValueError(
-            f"plan: expected {sizes}, as the plant has, but found {plan.xs.shape}, {plan.us.shape}"
-        )
+        raise ValueError(f"plan: expected {sizes}, as the plant has, but found {plan.xs.shape}, {plan.us.shape}")
     batch = plant.batch_shape
     if plan.xs.ndim == 2:  # one plan for all of them
         plan = _for_each(plan, batch)
@@ -155,9 +153,7 @@ class SwitchingPolicy:
         """Both begin; nobody has been caught."""
         return self.first.init(batch_shape), self.then.init(batch_shape), jnp.zeros(batch_shape, bool)
 
-    def __call__(
-        self, carry: tuple[PyTree, PyTree, Array], x: Array
-    ) -> tuple[tuple[PyTree, PyTree, Array], Array]:
+    def __call__(self, carry: tuple[PyTree, PyTree, Array], x: Array) -> tuple[tuple[PyTree, PyTree, Array], Array]:
         """The input of whichever is in charge; once handed over it stays so."""
         before, after, caught = carry
         caught = caught | self.inside(x)
@@ -299,9 +295,7 @@ class DelayedPolicy:
         u = sent_or(sent[..., 0, :].astype(x.dtype), u, x)
         limit = jnp.broadcast_to(self.limit, u.shape)
         new = jnp.clip(u, -limit, limit).astype(sent.dtype)
-        sent = jnp.where(
-            step % self.hold == 0, jnp.concatenate([new[..., None, :], sent[..., :-1, :]], -2), sent
-        )
+        sent = jnp.where(step % self.hold == 0, jnp.concatenate([new[..., None, :], sent[..., :-1, :]], -2), sent)
         age = step // self.hold - (step - self.delay) // self.hold
         acting = jax.lax.dynamic_index_in_dim(sent, age, sent.ndim - 2, keepdims=False)
         return (step + 1, sent), acting.astype(x.dtype)

@@ -123,9 +123,7 @@ class Problem:
         disturbed = {"noise": noise, "sensor_noise": sensor_noise, "excitation": excitation}
         if not isinstance(plants, Plant):
             if weights is not None or N is not None:
-                raise ValueError(
-                    "weights, N: expected those of one plant or batch, but found a list of plants"
-                )
+                raise ValueError("weights, N: expected those of one plant or batch, but found a list of plants")
             return cls._of_list(plants, dt, limits, optimum).disturbed(**disturbed)
         check_plant(plants)
         checks.flag("linear", linear)
@@ -154,11 +152,7 @@ class Problem:
 
     @classmethod
     def _of_list(
-        cls,
-        plants: Sequence[Plant],
-        dt: ArrayLike | None,
-        limits: tuple[ArrayLike, ArrayLike] | None,
-        optimum: bool,
+        cls, plants: Sequence[Plant], dt: ArrayLike | None, limits: tuple[ArrayLike, ArrayLike] | None, optimum: bool
     ) -> Self:
         made = [sampling.linearised(plant, dt, None, None) for plant in sampling.listed(plants)]
         problem = cls.together([part for (_, part), _ in made], optimum=optimum)
@@ -347,16 +341,10 @@ class Problem:
         low, high = sampling.input_limits(limits, u_eq, exists)
         return dataclasses.replace(self, low=low, high=high)
 
-    def disturbed(
-        self, *, noise: ArrayLike = 0.0, sensor_noise: ArrayLike = 0.0, excitation: ArrayLike = 0.0
-    ) -> Self:
+    def disturbed(self, *, noise: ArrayLike = 0.0, sensor_noise: ArrayLike = 0.0, excitation: ArrayLike = 0.0) -> Self:
         """The same under other noise, see :meth:`of`."""
         batch, dtype = self.batch_shape, self.A.dtype
-        given = (
-            ("noise", noise, self.n),
-            ("sensor_noise", sensor_noise, self.n),
-            ("excitation", excitation, self.m),
-        )
+        given = (("noise", noise, self.n), ("sensor_noise", sensor_noise, self.n), ("excitation", excitation, self.m))
         drawn = (spread(*one, dtype, batch) for one in given)
         return dataclasses.replace(self, noise=scaling.without_padding(Noise(*drawn), self.coordinates))
 
@@ -379,9 +367,7 @@ class Problem:
         """xᵀPx, the least that any controller can pay from x ``[*batch, *extra, n]`` on."""
         return quadratic(self.P.astype(x.dtype), x)
 
-    def excess(
-        self, xs: Float[Array, "*loops samples n"], us: Float[Array, "*loops T m"]
-    ) -> Float[Array, "*loops"]:
+    def excess(self, xs: Float[Array, "*loops samples n"], us: Float[Array, "*loops T m"]) -> Float[Array, "*loops"]:
         """The cost of runs above the optimum, were the optimum to take over at their end; relative to it.
 
         Returns:
@@ -440,11 +426,7 @@ class Problem:
         of a time-varying design, such as :func:`lqrlab.control.lq_tracking`.
         """
         move = self._hold if self.linear else self._integrate
-        return (
-            derivative(lambda x: move(x, u)[0], x),
-            derivative(lambda u: move(x, u)[0], u),
-            move(x, u)[0],
-        )
+        return (derivative(lambda x: move(x, u)[0], x), derivative(lambda u: move(x, u)[0], u), move(x, u)[0])
 
     def _hold(self, x: Array, u: Array) -> tuple[Array, Array]:
         """The linearised plant by exact zero-order hold."""

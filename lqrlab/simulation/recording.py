@@ -58,8 +58,7 @@ def segmented(keep: Keep, kept: Arrays, num_steps: int, points: bool) -> Arrays:
         return {name: a[:, : num_steps + points] for name, a in kept.items()}
     starts, length = keep.rows(num_steps)
     return {
-        name: jnp.stack([a[:, first : first + length + points] for first in starts], axis=1)
-        for name, a in kept.items()
+        name: jnp.stack([a[:, first : first + length + points] for first in starts], axis=1) for name, a in kept.items()
     }
 
 

@@ -111,15 +111,9 @@ def together(parts: Sequence[Part]) -> Part:
 def _on_host(parts: Sequence[Part], *, design: bool) -> tuple[control.Sampled, Optimum | None]:
     """The same as NumPy's arrays, for which no slice is compiled."""
     count = sum(int(np.prod(part.dt.shape)) for part in parts)
-    size = (
-        max(_LEAST, 1 << max(count - 1, 0).bit_length())
-        if count <= _ROUNDED
-        else -(-count // _ROUNDED) * _ROUNDED
-    )
+    size = max(_LEAST, 1 << max(count - 1, 0).bit_length()) if count <= _ROUNDED else -(-count // _ROUNDED) * _ROUNDED
     hosts = [_in_si_units(part) for part in parts]
-    units, linear, cross = jax.tree.map(
-        lambda *a: np.resize(np.concatenate(a), (size, *a[0].shape[1:])), *hosts
-    )
+    units, linear, cross = jax.tree.map(lambda *a: np.resize(np.concatenate(a), (size, *a[0].shape[1:])), *hosts)
     linear, cross = units.scale_plant(linear), units.scale_cross(cross)
     found = control.discretize(linear.A, linear.B, linear.Q, linear.R, linear.dt, cross)
     masked: Any = {"A": "xx", "B": "xu", "Q": "xx", "N": "xu"}
@@ -232,12 +226,9 @@ def input_limits(
         raise ValueError(f"limits: expected a pair (low, high), but found {limits!r}")
     ends = [jnp.asarray(checks.real("limits", a), u_eq.dtype) for a in limits]
     if any(a.ndim and a.shape[-1] not in (1, u_eq.shape[-1]) for a in ends):
-        raise ValueError(
-            f"limits: expected numbers, or one for each of {u_eq.shape[-1]} inputs, but found {limits!r}"
-        )
+        raise ValueError(f"limits: expected numbers, or one for each of {u_eq.shape[-1]} inputs, but found {limits!r}")
     low, high = (
-        jnp.where(exists, jnp.broadcast_to(a, u_eq.shape) - u_eq, end)
-        for a, end in zip(ends, (-jnp.inf, jnp.inf))
+        jnp.where(exists, jnp.broadcast_to(a, u_eq.shape) - u_eq, end) for a, end in zip(ends, (-jnp.inf, jnp.inf))
     )
     if not checks.traced(low, high) and not bool(jnp.all((low <= 0) & (high >= 0))):
         raise ValueError(

@@ -43,9 +43,7 @@ def scaled(problem: Any) -> Any:
         if (a := getattr(problem, name)) is not None:
             changed[name] = _widened(a / scale["u"], M_MAX, end)
     units = (scale["x"], scale["x"], scale["u"])
-    noise = Noise(
-        *(jax.tree.map(lambda s, u=unit: s / _core(u, s), a) for a, unit in zip(problem.noise, units))
-    )
+    noise = Noise(*(jax.tree.map(lambda s, u=unit: s / _core(u, s), a) for a, unit in zip(problem.noise, units)))
     return dataclasses.replace(problem, **changed, **_BARE, noise=_padded_noise(noise), in_scales=True)
 
 
@@ -75,9 +73,7 @@ def _in_a_row(problem: Any, noise: Noise, kinds: list[set[type]]) -> Any:
     for name, end in (("low", -jnp.inf), ("high", jnp.inf)):
         a = getattr(problem, name)
         changed[name] = jnp.full((*batch, M_MAX), end, dtype) if a is None else _widened(a, M_MAX, end)
-    alike = (
-        _as_one_of(kind, a, jnp.zeros((*batch, size), dtype)) for kind, a, size in zip(kinds, noise, _NOISY)
-    )
+    alike = (_as_one_of(kind, a, jnp.zeros((*batch, size), dtype)) for kind, a, size in zip(kinds, noise, _NOISY))
     wide = dataclasses.replace(problem, **changed, **_BARE, noise=Noise(*alike))
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[len(batch) :]), wide)
 
@@ -98,9 +94,7 @@ def _padded(name: str, a: Array) -> Array:
 def _missing_inputs(problem: Any) -> Array:
     """Weight R of a step for inputs that do not exist: dt times 1, as sampling the padded plant gives."""
     weights = problem.dt[..., None] * (1 - problem.coordinates.input_mask)
-    return (weights[..., None] * jnp.expand_dims(jnp.eye(M_MAX), range(weights.ndim - 1))).astype(
-        problem.R.dtype
-    )
+    return (weights[..., None] * jnp.expand_dims(jnp.eye(M_MAX), range(weights.ndim - 1))).astype(problem.R.dtype)
 
 
 def _widened(a: Array, size: int, fill: float) -> Array:

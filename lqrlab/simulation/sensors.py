@@ -100,9 +100,7 @@ class Delayed:
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[PyTree, Array]:
         """The policy's memory, and the inputs on their way ``[*batch_shape, steps, m]``."""
-        return self.policy.init(batch_shape), jnp.zeros(
-            (*batch_shape, checks.whole("steps", self.steps, 0), self.m)
-        )
+        return self.policy.init(batch_shape), jnp.zeros((*batch_shape, checks.whole("steps", self.steps, 0), self.m))
 
     def __call__(self, carry: tuple[PyTree, Array], x: Array) -> tuple[tuple[PyTree, Array], Array]:
         """The input that arrives now."""
@@ -139,9 +137,7 @@ class Held:
         checks.whole("every", self.every)
         return jnp.zeros((), int), self.policy.init(batch_shape), jnp.zeros((*batch_shape, self.m))
 
-    def __call__(
-        self, carry: tuple[Array, PyTree, Array], x: Array
-    ) -> tuple[tuple[Array, PyTree, Array], Array]:
+    def __call__(self, carry: tuple[Array, PyTree, Array], x: Array) -> tuple[tuple[Array, PyTree, Array], Array]:
         """The policy's input of its last sample."""
         step, *before = carry
         memory, u = self.policy(before[0], x)

@@ -96,13 +96,7 @@ def of_sizes(sizes: Float[Array, "*lead samples"], *, disturbed: bool = False) -
 
 
 def of_peaks(
-    start: ArrayLike,
-    peak: ArrayLike,
-    before: ArrayLike,
-    last: ArrayLike,
-    *,
-    num_steps: int,
-    disturbed: bool = False,
+    start: ArrayLike, peak: ArrayLike, before: ArrayLike, last: ArrayLike, *, num_steps: int, disturbed: bool = False
 ) -> Int8[Array, "*lead"]:
     """As :func:`of_sizes`, for runs whose states were not kept.
 
@@ -160,8 +154,7 @@ def of_gain(closed: Float[Array, "*batch n n"]) -> Int8[Array, "*batch"]:
         ratio = jnp.trace(second, axis1=-2, axis2=-1) / jnp.trace(energy, axis1=-2, axis2=-1)
         growth = jnp.where(go, ratio, growth)
         power, energy = (
-            jnp.where(go[..., None, None], new, old)
-            for new, old in ((power @ power, power), (energy + second, energy))
+            jnp.where(go[..., None, None], new, old) for new, old in ((power @ power, power), (energy + second, energy))
         )
         return power, energy, growth, k + 1
 

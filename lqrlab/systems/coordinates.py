@@ -61,12 +61,7 @@ class Coordinates:
 
     @classmethod
     def from_scales(
-        cls,
-        scale_x: Float[T, "*batch n"],
-        scale_u: Float[T, "*batch m"],
-        *,
-        n_max: int = N_MAX,
-        m_max: int = M_MAX,
+        cls, scale_x: Float[T, "*batch n"], scale_u: Float[T, "*batch m"], *, n_max: int = N_MAX, m_max: int = M_MAX
     ) -> "Coordinates":
         """The coordinates with scales ``[*batch, n]``, ``[*batch, m]`` in the plant's dimensions.
 
@@ -223,6 +218,4 @@ def check_size(n: int, m: int, n_max: int = N_MAX, m_max: int = M_MAX) -> None:
     if n > n_max or m > m_max:
         most = ", the most that data sets and learners take; robots.from_mujoco(…, fixed=…) makes a robot smaller"
         most = most if (n_max, m_max) == (N_MAX, M_MAX) else ""
-        raise ValueError(
-            f"pad: a plant with {n} states and {m} inputs does not fit into {n_max} and {m_max}{most}"
-        )
+        raise ValueError(f"pad: a plant with {n} states and {m} inputs does not fit into {n_max} and {m_max}{most}")

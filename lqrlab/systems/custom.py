@@ -136,9 +136,7 @@ def _require(good: object, name: str, why: str) -> None:
 
 
 def _finite(name: str, value: Numbers, ndim: int, what: str) -> Array:
-    _require(
-        not traced(value), name, "expected numbers, but found a traced array: make the plant outside jit"
-    )
+    _require(not traced(value), name, "expected numbers, but found a traced array: make the plant outside jit")
     array = np.asarray(real(name, value), dtype=float)
     _require(array.ndim >= ndim and array.size, name, f"expected {what}, but found shape {array.shape}")
     strange = array[~np.isfinite(array)]
@@ -152,9 +150,7 @@ def _weights(Q: Numbers | None, R: Numbers | None, n: int, m: int) -> dict[str, 
     for name, value, size in (("Q", Q, n), ("R", R, m)):
         w = np.asarray(_finite(name, np.eye(size) if value is None else value, 2, f"({size}, {size})"))
         shape = w.shape[-2:]
-        _require(
-            w.size and shape == (size, size), name, f"expected shape ({size}, {size}), but found {w.shape}"
-        )
+        _require(w.size and shape == (size, size), name, f"expected shape ({size}, {size}), but found {w.shape}")
         largest = np.abs(w).max()
         same = np.allclose(w, np.swapaxes(w, -1, -2), rtol=1e-8, atol=1e-12 * largest)
         part = f"a cost xᵀ{name}x only sees the symmetric part"
@@ -280,9 +276,7 @@ def from_dynamics(
         ) from error
     shape = f"expected ẋ of shape {x.shape}, the state's, but found {dx.shape}"
     _require(dx.shape == x.shape, "f", shape)
-    moves = (
-        f"expected an equilibrium, but f(x_eq, u_eq) = {np.asarray(dx)}: the plant would drift away from it"
-    )
+    moves = f"expected an equilibrium, but f(x_eq, u_eq) = {np.asarray(dx)}: the plant would drift away from it"
     _require(jnp.max(jnp.abs(dx)) < 1e-6, "x_eq, u_eq", moves)
     labels, weights = _labels(states, inputs, len(x), len(u)), _weights(Q, R, len(x), len(u))
     called = _named(name, "function")

@@ -116,10 +116,7 @@ class _Declaration:
             self.require(f.name in fields, f"field {f.name!r}: {_as_parameter(f.name, f.default)}", f.name)
             hides = f"parameter {f.name!r} hides Plant.{f.name}; choose another name"
             self.require(not hasattr(Plant, f.name), hides, f.name)
-            for what, hint in (
-                ("unit", "use '1' for a pure number"),
-                ("about", "say in a few words what it is"),
-            ):
+            for what, hint in (("unit", "use '1' for a pure number"), ("about", "say in a few words what it is")):
                 given = isinstance(f.metadata[what], str) and f.metadata[what]
                 self.require(given, f"parameter {f.name!r} has no {what} ({hint})", f.name)
             low, high = f.metadata["low"], f.metadata["high"]
@@ -130,9 +127,7 @@ class _Declaration:
             self.require(low <= f.default <= high, outside, f.name)
         plain = [(k, v) for k, v in vars(self.cls).items() if isinstance(v, int | float) and k != "dt"]
         told = [f"instead of {k} = {v:g}, {_as_parameter(k, v)}" for k, v in plain]
-        self.require(
-            fields, f"declares no parameters; {(told or [_as_parameter('length', 1.0)])[0]}", "class"
-        )
+        self.require(fields, f"declares no parameters; {(told or [_as_parameter('length', 1.0)])[0]}", "class")
 
     def check_shapes(self, plant: Plant) -> None:
         """Trace the equations of motion and refuse a result of the wrong shape."""

@@ -185,9 +185,7 @@ _BLOCK = 16  # parameters drawn by one compiled program, which all families shar
 
 
 @functools.partial(jax.jit, static_argnames="num")
-def _draw(
-    key: Array, first: Array, default: Array, low: Array, high: Array, spread: Array, num: int
-) -> list[Array]:
+def _draw(key: Array, first: Array, default: Array, low: Array, high: Array, spread: Array, num: int) -> list[Array]:
     """``num`` values of each of a block of parameters, the first of which is number ``first``."""
 
     def one(i: Array, default: Array, low: Array, high: Array, spread: Array) -> Array:
@@ -218,10 +216,7 @@ def sample(name: str, *, key: PRNGKeyArray, num: int, spread: float = 0.2) -> Pl
     random_key(key)
     cls = family(name)
     fields = parameter_fields(cls)
-    rows = [
-        (f.default, f.metadata["low"], f.metadata["high"], spread * f.metadata["vary"])
-        for f in fields.values()
-    ]
+    rows = [(f.default, f.metadata["low"], f.metadata["high"], spread * f.metadata["vary"]) for f in fields.values()]
     rows += [(0.0, 0.0, 0.0, 0.0)] * (-len(rows) % _BLOCK)
     drawn: list[Array] = []
     for first in range(0, len(rows), _BLOCK):

@@ -64,9 +64,7 @@ def load(
     for matrix in "AB":
         if matrix not in content:
             held = ", ".join(sorted(content)) or "nothing"
-            raise ValueError(
-                f"{file}: expected the matrices A and B, but {matrix} is missing; it holds {held}"
-            )
+            raise ValueError(f"{file}: expected the matrices A and B, but {matrix} is missing; it holds {held}")
     step = content.get("dt", 0.01) if dt is None else dt
     names: Contents = {
         key: given if len(given) else [str(s).strip() for s in np.ravel(content.get(key, []))]

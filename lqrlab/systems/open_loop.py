@@ -32,10 +32,7 @@ class OpenLoopMode:
     sentence: str
 
 
-_COUNT = (
-    *("no", "one", "two", "three", "four", "five", "six"),
-    *("seven", "eight", "nine", "ten", "eleven", "twelve"),
-)
+_COUNT = (*("no", "one", "two", "three", "four", "five", "six"), *("seven", "eight", "nine", "ten", "eleven", "twelve"))
 
 
 def open_loop_modes(plant: Plant, A: ArrayLike | None = None) -> list[OpenLoopMode]:

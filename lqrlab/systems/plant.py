@@ -130,9 +130,7 @@ class Plant:
                 setattr(cls, name, _over_batch(value))
             elif isinstance(value, dataclasses.Field) and "about" in value.metadata:
                 if name not in inspect.get_annotations(cls):
-                    raise ValueError(
-                        f"{cls.__name__}: write {name}: Array = param(...), with the type before ="
-                    )
+                    raise ValueError(f"{cls.__name__}: write {name}: Array = param(...), with the type before =")
                 inherited = getattr(cls, "__dataclass_fields__", {}).get(name)
                 setattr(cls, name, complete(value, inherited))
         dataclasses.dataclass(frozen=True, kw_only=True, eq=False)(cls)

@@ -46,11 +46,7 @@ def register_file(path: str | Path) -> list[str]:
     """
     _enter_named()
     file = checks.path("path", path).expanduser().resolve()
-    readers = {
-        ".py": _execute,
-        ".toml": _read,
-        **dict.fromkeys(suffixes(), _enter_one),
-    }
+    readers = {".py": _execute, ".toml": _read, **dict.fromkeys(suffixes(), _enter_one)}
     if file.suffix not in readers:
         raise ValueError(f"{file}: expected a file ending in {', '.join(readers)}, but found {file.suffix!r}")
     if not file.is_file():

@@ -12,14 +12,7 @@ from lqrlab.workbench.panels.training_monitor import training_monitor
 
 PANELS = "lqrlab.panels"
 """Entry points of extensions' panels."""
-__all__ = [
-    "attraction_map",
-    "data_browser",
-    "lqr_designer",
-    "plant_explorer",
-    "policy_inspector",
-    "training_monitor",
-]
+__all__ = ["attraction_map", "data_browser", "lqr_designer", "plant_explorer", "policy_inspector", "training_monitor"]
 
 
 def __getattr__(name: str) -> Any:

@@ -85,9 +85,7 @@ def solve(a: Inexact[Array, "n n"], b: Array, *, definite: bool = False) -> Arra
     return x[:, 0] if b.ndim == 1 else x
 
 
-def solve_many(
-    a: Inexact[Array, "*batch n n"], b: Inexact[Array, "*batch n k"]
-) -> Inexact[Array, "*batch n k"]:
+def solve_many(a: Inexact[Array, "*batch n n"], b: Inexact[Array, "*batch n k"]) -> Inexact[Array, "*batch n k"]:
     """:func:`solve` over leading axes, which are alike."""
     many = solve
     for _ in a.shape[:-2]:

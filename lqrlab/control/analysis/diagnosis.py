@@ -37,12 +37,7 @@ class Diagnosis:
 
 
 def diagnose(
-    A: ArrayLike,
-    B: ArrayLike,
-    Q: ArrayLike,
-    R: ArrayLike,
-    N: ArrayLike | None = None,
-    dt: float | None = None,
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None = None, dt: float | None = None
 ) -> Diagnosis:
     """Say whether, and how well, a plant can be controlled optimally: mode by mode, in words.
 
@@ -55,9 +50,7 @@ def diagnose(
     >>> "not stabilizable" in str(control.diagnose([[1.0]], [[0.0]], [[1.0]], [[1.0]]))
     True
     """
-    problem = [
-        np.asarray(x, float) for x in matrix_checks.one_problem("diagnose", A, B, Q, R, N, weights=False)
-    ]
+    problem = [np.asarray(x, float) for x in matrix_checks.one_problem("diagnose", A, B, Q, R, N, weights=False)]
     a, b, q, *_ = problem
     plant_modes = modes(a, dt)
     values = [m.pole if dt is None else np.exp(m.pole * dt) for m in plant_modes]

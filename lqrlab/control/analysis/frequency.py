@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def to_statespace(
-    A: ArrayLike,
-    B: ArrayLike,
-    C: ArrayLike | None = None,
-    D: ArrayLike | None = None,
-    dt: float | None = None,
+    A: ArrayLike, B: ArrayLike, C: ArrayLike | None = None, D: ArrayLike | None = None, dt: float | None = None
 ) -> "StateSpace":
     """A ``control.StateSpace`` of one system; C is the identity and D zero if left out, continuous without dt.
 

@@ -96,8 +96,7 @@ def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.0
         last = y.size - jnp.argmax(outside[::-1]).astype(y.dtype)  # one after the last outside
         settled = jnp.where(outside.any(), jnp.where(last < y.size, last, jnp.inf), 0)
         reached = [
-            jnp.where((done >= share).any(), jnp.argmax(done >= share).astype(y.dtype), jnp.inf)
-            for share in (0.1, 0.9)
+            jnp.where((done >= share).any(), jnp.argmax(done >= share).astype(y.dtype), jnp.inf) for share in (0.1, 0.9)
         ]
         return StepInfo(
             (reached[1] - reached[0]) * dt,

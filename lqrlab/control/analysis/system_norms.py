@@ -68,9 +68,7 @@ def stable(A: np.ndarray, dt: float | None) -> bool:
     return bool((poles.real < 0).all() if dt is None else (np.abs(poles) < 1).all())  # none of no states
 
 
-def _peak(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, dt: float | None
-) -> tuple[float, float]:
+def _peak(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, dt: float | None) -> tuple[float, float]:
     """The largest gain and its frequency.
 
     A level is the gain at a frequency exactly where the Hamiltonian matrix of the level has that frequency on the
@@ -115,9 +113,7 @@ def _hamiltonian(A: np.ndarray, B: np.ndarray, C: np.ndarray, D: np.ndarray) -> 
     return np.block([[F, B @ R @ B.T], [-C.T @ (C + D @ R @ D.T @ C), -F.T]])
 
 
-def _gains(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, dt: float | None, w: np.ndarray
-) -> np.ndarray:
+def _gains(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, dt: float | None, w: np.ndarray) -> np.ndarray:
     """Largest singular values of the response at frequencies, those of the bilinear transform if discrete."""
     finite = np.where(np.isinf(w), 0.0, w)
     z = 1j * finite if dt is None else np.where(np.isinf(w), -1.0, (1 + 1j * finite) / (1 - 1j * finite))

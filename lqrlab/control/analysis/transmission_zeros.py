@@ -34,9 +34,7 @@ def zeros(
     a, b, c, *rest = matrix_checks.host_matrices("zeros", **given)
     d = rest[0] if rest else np.zeros((len(c), b.shape[1]))
     size = np.linalg.norm(a) or 1.0
-    b, d = (
-        x * (size / _sizes(np.vstack([b, d]), 0)) for x in (b, d)
-    )  # units of inputs and outputs change no zero
+    b, d = (x * (size / _sizes(np.vstack([b, d]), 0)) for x in (b, d))  # units of inputs and outputs change no zero
     c, d = (x * (size / _sizes(np.hstack([c, d]), 1)) for x in (c, d))
     small = 100 * np.finfo(float).eps * max(a.shape[0] + c.shape[0], b.shape[1]) * size
     a, b, c, d = _full_row_rank((a, b, c, d), small)
@@ -44,9 +42,7 @@ def zeros(
     if not len(a):
         return np.zeros(0, complex)
     # d is square and regular now: what the outputs do not see of (x, u), and how that moves x
-    hidden = (
-        scipy.linalg.null_space(np.hstack([c, d]), rcond=1e-15)[:, : len(a)] if len(d) else np.eye(len(a))
-    )
+    hidden = scipy.linalg.null_space(np.hstack([c, d]), rcond=1e-15)[:, : len(a)] if len(d) else np.eye(len(a))
     values = scipy.linalg.eigvals(np.hstack([a, b]) @ hidden, hidden[: len(a)])
     values = values[np.isfinite(values)].astype(complex)
     return values[np.argsort(-(values.real if dt is None else np.abs(values)), kind="stable")]

@@ -16,9 +16,7 @@ from lqrlab.control.lyapunov import smith, smith_continuous
 from lqrlab.control.riccati.doubling import CORRECTION, DoublingProblem
 
 
-def accurate_step(
-    problem: DoublingProblem, P: DoubleDouble, *, continuous: bool
-) -> tuple[DoubleDouble, Array]:
+def accurate_step(problem: DoublingProblem, P: DoubleDouble, *, continuous: bool) -> tuple[DoubleDouble, Array]:
     """P after a step, and whether the loop of the gain of P is stable.
 
     With Z = [A B] the residual is [I; −K]ᵀ T [I; −K], where T = [Q N; Nᵀ R] + [PZ; 0] + [PZ; 0]ᵀ in continuous and

@@ -134,9 +134,7 @@ def _concrete(args: tuple[Array | np.ndarray, ...], *, continuous: bool) -> Solu
     return Solution(*(as_jax(a.reshape((*lead, *a.shape[1:]))) for a in whole))
 
 
-def _refine(
-    problems: tuple[np.ndarray, ...], answer: on_host.Answer, error: np.ndarray, *, continuous: bool
-) -> None:
+def _refine(problems: tuple[np.ndarray, ...], answer: on_host.Answer, error: np.ndarray, *, continuous: bool) -> None:
     """Replace what the host found but cannot certify by the compiled program's, whose residuals have more digits."""
     doubtful = np.flatnonzero((error > accepted(np.dtype(float))) & (error < np.inf))
     if not jax.config.jax_enable_x64:  # type: ignore[attr-defined]

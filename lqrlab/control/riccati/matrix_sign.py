@@ -84,11 +84,7 @@ def by_sign_function(
         The best answer on the way, the known one included; and its error, infinite where the loop is not stable.
     """
     problem = DoublingProblem(*matrices)
-    best = (
-        problem.finished(problem.Q, problem.Q[0, 0] < -jnp.inf, continuous=continuous)
-        if known is None
-        else known
-    )
+    best = problem.finished(problem.Q, problem.Q[0, 0] < -jnp.inf, continuous=continuous) if known is None else known
     balanced, both = _balanced(problem)
     fallback = DoubleDouble.of(best[0].P * both)
     small = batch_last.enough(problem.A.dtype)

@@ -158,11 +158,7 @@ def _cayley(F: Matrices, G: Matrices, H: Matrices) -> tuple[Matrices, Matrices, 
     shift = np.sqrt(np.maximum(np.abs(squares), low))
     first = inverse(F - shift * one)
     W = inverse(F - shift * one + G @ first.mT @ H)
-    return (
-        one + 2 * shift * W,
-        symmetric(2 * shift * first @ G @ W.mT),
-        symmetric(2 * shift * W.mT @ H @ first),
-    )
+    return (one + 2 * shift * W, symmetric(2 * shift * first @ G @ W.mT), symmetric(2 * shift * W.mT @ H @ first))
 
 
 def by_doubling(equations: Equations, enough: float) -> tuple[Answer, Numbers]:

@@ -39,15 +39,11 @@ def box_qp(
         return jnp.where(better, tried[best], u), better, count + 1
 
     start = jnp.clip(-solve_free(H, g, jnp.ones(g.shape, bool)), low, high)
-    u, *_ = jax.lax.while_loop(
-        lambda s: s[1] & (s[2] < 10 * g.size), step, (start, jnp.asarray(True), jnp.asarray(0))
-    )
+    u, *_ = jax.lax.while_loop(lambda s: s[1] & (s[2] < 10 * g.size), step, (start, jnp.asarray(True), jnp.asarray(0)))
     return u, slope_and_free(u)[1]
 
 
-def solve_free(
-    H: Float[Array, "m m"], b: Float[Array, "m ..."], free: Bool[Array, " m"]
-) -> Float[Array, "m ..."]:
+def solve_free(H: Float[Array, "m m"], b: Float[Array, "m ..."], free: Bool[Array, " m"]) -> Float[Array, "m ..."]:
     """H⁻¹ b among the free inputs, zero elsewhere."""
     both = free[:, None] & free[None]
     keep = free.reshape(-1, *(1,) * (b.ndim - 1))

@@ -42,9 +42,7 @@ def moved(
 
     given = problem.f, tuple(problem[2:]), x0
     change = jax.jvp(
-        lambda f, arrays, x0: slope(f, arrays, x0, point),
-        given,
-        (changes[0].f, tuple(changes[0][2:]), changes[1]),
+        lambda f, arrays, x0: slope(f, arrays, x0, point), given, (changes[0].f, tuple(changes[0][2:]), changes[1])
     )[1]
 
     def hessian(step: Point) -> Point:
@@ -67,9 +65,7 @@ def moved(
         return lambda step: ravel_pytree(function(parts(step)))[0]
 
     solve = along(lambda right: _newton_step(problem, point, free, right))
-    step = jax.lax.custom_linear_solve(
-        along(conditions), right, lambda _, right: solve(right), symmetric=True
-    )
+    step = jax.lax.custom_linear_solve(along(conditions), right, lambda _, right: solve(right), symmetric=True)
     dx, du, _ = parts(step)
     return dx, du + held
 

@@ -46,9 +46,7 @@ class StateLimits(NamedTuple):
         """The term added to the cost of a trajectory."""
         return jnp.sum(self._force(xs) ** 2 / (2 * self._divisor()))
 
-    def expand(
-        self, xs: Float[Array, "points n"]
-    ) -> tuple[Float[Array, "points n"], Float[Array, "points n n"]]:
+    def expand(self, xs: Float[Array, "points n"]) -> tuple[Float[Array, "points n"], Float[Array, "points n n"]]:
         """Gradient and Gauss-Newton Hessian of that in the states."""
         force = self._force(xs)
         curvature = jnp.sum(jnp.where(force > 0, self.stiffness[None, None], 0.0), axis=0)
@@ -56,17 +54,13 @@ class StateLimits(NamedTuple):
 
     def gap(self, xs: Float[Array, "points n"]) -> Float[Array, " n"]:
         """By how much each state violates its limits, or a multiplier pushes where there is room."""
-        return jnp.max(
-            jnp.abs(jnp.maximum(self.excess(xs), -self.multipliers / self._divisor())), axis=(0, 1)
-        )
+        return jnp.max(jnp.abs(jnp.maximum(self.excess(xs), -self.multipliers / self._divisor())), axis=(0, 1))
 
     def held(self, gap: Float[Array, " n"], tolerance: float) -> Bool[Array, ""]:
         """True if gaps are within the tolerance, relative to the states' motion; zero without stiffness."""
         return jnp.all(gap <= jnp.where(self.stiffness > 0, tolerance * self.unit, 0.0))
 
-    def tightened(
-        self, xs: Float[Array, "points n"], cost: Float[Array, ""], before: Float[Array, " n"]
-    ) -> Self:
+    def tightened(self, xs: Float[Array, "points n"], cost: Float[Array, ""], before: Float[Array, " n"]) -> Self:
         """With the multipliers that the best trajectory for the present ones tells of.
 
         The stiffness grows where :meth:`gap` has not fallen to a quarter of what it was ``before``. It begins so that

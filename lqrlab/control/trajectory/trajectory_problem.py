@@ -27,9 +27,7 @@ class TrajectoryProblem(NamedTuple):
     high: Float[Array, " m"]
     dt: Float[Array, ""]
 
-    def step(
-        self, x: Float[Array, " n"], u: Float[Array, " m"]
-    ) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+    def step(self, x: Float[Array, " n"], u: Float[Array, " m"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """The next state, and the cost of the step."""
 
         def rates(y: tuple[Array, Array]) -> tuple[Array, Array]:

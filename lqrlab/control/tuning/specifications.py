@@ -86,9 +86,7 @@ class StepSpecs:
             return f"{text}: met."
         if not np.isfinite(value):
             return f"{text}: missed, the output has not settled at the end of the simulation."
-        return (
-            f"{text}: missed." if name == "effort" else f"{text}: missed by {abs(value - bound):.2g}{unit}."
-        )
+        return f"{text}: missed." if name == "effort" else f"{text}: missed by {abs(value - bound):.2g}{unit}."
 
     def sentence_without(self, name: str, value: float, simulated: float) -> str:
         """The value that the loop reaches which meets all others; ``simulated`` [s] is how long its response is."""
@@ -138,14 +136,10 @@ class StepExperiment(NamedTuple):
         c = jnp.asarray(C, a.dtype)
         target = np.asarray(matrix_checks.real("r", r), float)
         if target.shape not in ((), (1,), (b.shape[1],)):
-            raise ValueError(
-                f"r: expected a number, or one for each of {b.shape[1]} outputs, but found {target.shape}"
-            )
+            raise ValueError(f"r: expected a number, or one for each of {b.shape[1]} outputs, but found {target.shape}")
         target = np.broadcast_to(target, (b.shape[1],))
         if not target.any() or not np.isfinite(target).all():
-            raise ValueError(
-                f"r: expected at least one output to step, but found the set-point {target.tolist()}"
-            )
+            raise ValueError(f"r: expected at least one output to step, but found the set-point {target.tolist()}")
         plant = c2d(a, b, dt)
         Nx, Nu = (np.asarray(x) for x in feedforward(*plant, c, discrete=True))
         if not np.isfinite(Nu).all() or np.abs(Nx).max() > 1e12 * max(np.abs(np.asarray(c)).max(), 1.0):

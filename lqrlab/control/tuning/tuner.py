@@ -212,9 +212,7 @@ def _impossible(step: StepExperiment, specs: StepSpecs) -> list[str]:
                 f"best sequence of inputs needs {need:.3g} times as much."
             )
     if len(step.r) == 1 and specs.settling is not None:
-        slow = [
-            z.real for z in zeros(step.A, step.B, step.C) if z.real > 1e-9 and abs(z.imag) < 1e-9 * abs(z)
-        ]
+        slow = [z.real for z in zeros(step.A, step.B, step.C) if z.real > 1e-9 and abs(z.imag) < 1e-9 * abs(z)]
         if slow:
             # a response y that settles has ∫ exp(−zt) y dt = 0 for each zero z in the right half-plane
             wrong = (1 - specs.within) / np.expm1(min(slow) * specs.settling)
@@ -247,11 +245,7 @@ def _least_effort(step: StepExperiment, specs: StepSpecs) -> float:
         np.append(np.zeros(T * m), 1.0),
         np.column_stack([np.concatenate([upper, lower, inputs, -inputs]), s]),
         np.concatenate(
-            [
-                np.repeat(1 + over[bounded], len(moved)),
-                np.full(len(lower), specs.within - 1),
-                np.zeros(2 * T * m),
-            ]
+            [np.repeat(1 + over[bounded], len(moved)), np.full(len(lower), specs.within - 1), np.zeros(2 * T * m)]
         ),
         bounds=[(None, None)] * (T * m) + [(0, None)],
     )

@@ -67,9 +67,7 @@ def source(
     if kind == "simulated":
         return simulated_source(data, spec, loops=loops)
     if isinstance(data, DataConfig):
-        raise ValueError(
-            f"data: a source of kind {kind!r} reads a data set; open one, or take kind='simulated'"
-        )
+        raise ValueError(f"data: a source of kind {kind!r} reads a data set; open one, or take kind='simulated'")
     if kind == "auto":
         share = len(data.rows(split)) / max(len(data.variants), 1)
         size = share * data.num_trajectories * row_bytes(window, data.config.row_steps)

@@ -109,9 +109,7 @@ class Source(abc.ABC):
         position = checks.whole("position", position, 0, self.num_positions // self.batch_size - 1)
         taken = self.windows(position * self.batch_size, self.batch_size)
         # the signals do not pass through a program, which would copy them
-        return Batch(
-            taken.variant, taken.signals, *_gain_and_masks(taken.t, taken.variant, self.table, self.window)
-        )
+        return Batch(taken.variant, taken.signals, *_gain_and_masks(taken.t, taken.variant, self.table, self.window))
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """Batches from number ``start`` on, made by a thread ahead of their use; one epoch if ``stop`` is left out."""

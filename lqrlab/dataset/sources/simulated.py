@@ -29,8 +29,7 @@ class DrawnData(Dataset):
         config.check_registered()
         drawn = cls(Path("simulated"), config, {})
         drawn.record["shards"] = [
-            {"family": shard.family, "variants": len(table["dt"])}
-            for shard, table in zip(plan(config), drawn.tables)
+            {"family": shard.family, "variants": len(table["dt"])} for shard, table in zip(plan(config), drawn.tables)
         ]
         return drawn
 
@@ -109,16 +108,10 @@ def _simulate(config: DataConfig, spec: BatchSpec, families: tuple[_Family, ...]
     variant, stays, at = np.empty(total, np.int32), np.empty(total, bool), 0
     key = jax.random.key(spec.seed, impl="threefry2x32")
     key = jax.random.fold_in(jax.random.fold_in(key, number), spec.part[0])
-    with (
-        jax.enable_x64(True),
-        jax.default_device(spec.device),
-        np.errstate(over="ignore", invalid="ignore"),
-    ):
+    with jax.enable_x64(True), jax.default_device(spec.device), np.errstate(over="ignore", invalid="ignore"):
         for k, family in enumerate(families):
             here = slice(at, at + family.loops)
-            of, stays[here] = _simulate_family(
-                config, family, jax.random.fold_in(key, k), rows[here], spec.window
-            )
+            of, stays[here] = _simulate_family(config, family, jax.random.fold_in(key, k), rows[here], spec.window)
             variant[here], at = family.rows[of], here.stop
     if not stays.any():
         raise ValueError("config: all loops of a round diverge; take a smaller gain_error or less noise")

@@ -101,9 +101,7 @@ class StreamingSource(Source):
 
     def of_split(self, split: str) -> Source:
         """See :class:`Source`."""
-        return streaming_source(
-            self.data, dataclasses.replace(self.spec, split=split), pool_bytes=self.pool_bytes
-        )
+        return streaming_source(self.data, dataclasses.replace(self.spec, split=split), pool_bytes=self.pool_bytes)
 
     # Caches belong to one source and end with it; a reseeded source has others.
 
@@ -111,9 +109,7 @@ class StreamingSource(Source):
     def _epoch(self) -> Callable[[int], _Epoch]:
         steps = self.data.config.row_steps
         room = self.pool_bytes // windows.row_bytes(self.window, steps)
-        return functools.lru_cache(2)(
-            functools.partial(_plan_epoch, self.blocks, room, steps, self.spec.seed)
-        )
+        return functools.lru_cache(2)(functools.partial(_plan_epoch, self.blocks, room, steps, self.spec.seed))
 
     @functools.cached_property
     def _read(self) -> Callable[[_Blocks], tuple[Rows, np.ndarray]]:
@@ -139,9 +135,7 @@ class _Ahead:
         self._held: dict[tuple[int, int], concurrent.futures.Future[_Pool]] = {}
         self._lock = threading.Lock()
 
-    def get(
-        self, make: Callable[[int, int], _Pool], key: tuple[int, int], following: tuple[int, int]
-    ) -> _Pool:
+    def get(self, make: Callable[[int, int], _Pool], key: tuple[int, int], following: tuple[int, int]) -> _Pool:
         """``make(*key)``, made before if it was the last call's ``following``; all other pools are released."""
         with self._lock:
             held = self._held
@@ -226,9 +220,7 @@ def streaming_source(data: Dataset, spec: BatchSpec, *, pool_bytes: int) -> Stre
     steps = data.config.row_steps
     needed = max(map(len, blocks)) * windows.row_bytes(spec.window, steps)
     if pool_bytes < needed:
-        raise ValueError(
-            f"pool_bytes: expected at least {needed}, one block of trajectories, but found {pool_bytes}"
-        )
+        raise ValueError(f"pool_bytes: expected at least {needed}, one block of trajectories, but found {pool_bytes}")
     mine = tuple(blocks[index::count])
     return StreamingSource(
         data=data,

@@ -35,9 +35,7 @@ def optimal(env: Environment) -> OptimalAgent:
     """The LQR as an agent; of an environment with many plants, that of the first."""
     check_environment(env)
     if env.settings.observe == "outputs" or env.settings.levels:
-        raise ValueError(
-            "env: the LQR sees the state and chooses any input; leave observe='state', action='full'"
-        )
+        raise ValueError("env: the LQR sees the state and chooses any input; leave observe='state', action='full'")
     K = np.asarray(env.pool.K[0]) * env.unit_x / env.unit_u[:, None]
     return OptimalAgent(jnp.asarray(K.astype(env.dtype)), env.reference is not None)
 
@@ -66,9 +64,7 @@ class AgentPolicy:
         check_environment(env)
         agent = compiled(agent, env)
         if env.settings.task == "track" or env.settings.observe == "outputs":
-            raise ValueError(
-                "env: a policy is given the state; its agent has to see it too, without a reference"
-            )
+            raise ValueError("env: a policy is given the state; its agent has to see it too, without a reference")
         return cls(agent, env)
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
@@ -186,9 +182,7 @@ class PolicyAgent:
     def of(cls, env: Environment, policy: Policy) -> "PolicyAgent":
         """The agent of a policy; refuses environments in which it would not see the state or choose any input."""
         if env.settings.observe == "outputs" or env.settings.levels:
-            raise ValueError(
-                "env: a policy sees the state and chooses any input; leave observe='state', action='full'"
-            )
+            raise ValueError("env: a policy sees the state and chooses any input; leave observe='state', action='full'")
         return cls(policy, env)
 
     def init(self, num: int) -> Any:
@@ -287,6 +281,4 @@ def _bound(model: Any, problem: Problem) -> Policy:
     return AgentPolicy.of(env, model)
 
 
-binding.TABLE.append(
-    binding.Kind("a model with predict", lambda c: callable(getattr(c, "predict", None)), _bound)
-)
+binding.TABLE.append(binding.Kind("a model with predict", lambda c: callable(getattr(c, "predict", None)), _bound))

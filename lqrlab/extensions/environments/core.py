@@ -183,9 +183,7 @@ class Environment:
                 at = problem.plant.output(jnp.stack([state.x + problem.x_eq, problem.x_eq]))
             seen = (at[0] - at[1]).astype(self.dtype)
         if key is not None:
-            seen = seen + jax.random.normal(key, seen.shape, self.dtype) * jnp.asarray(
-                self.sensor, self.dtype
-            )
+            seen = seen + jax.random.normal(key, seen.shape, self.dtype) * jnp.asarray(self.sensor, self.dtype)
         seen = seen / jnp.asarray(self.unit_x, self.dtype)
         if self.reference is not None:
             rs, vs = self._wanted(state.time)
@@ -290,9 +288,7 @@ class Environment:
     def _ratio(self, state: State, problem: Problem, terminated: Array) -> Array:
         """Cost over the optimum, were the optimum to take over now; inf where the state has left the model."""
         least = jnp.maximum(state.optimum, jnp.finfo(self.dtype).tiny)
-        ratio = (
-            1 + state.paid / least if self.linear else (state.paid + problem.optimal_cost(state.x)) / least
-        )
+        ratio = 1 + state.paid / least if self.linear else (state.paid + problem.optimal_cost(state.x)) / least
         return jnp.where(terminated, jnp.inf, ratio)
 
     def _restart(self, key: PRNGKeyArray, out: Step) -> Step:

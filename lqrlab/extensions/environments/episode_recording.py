@@ -11,12 +11,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.extensions.environments.actions import Action, InputChannel, InputRange, Levels, Mask, structured
-from lqrlab.extensions.environments.agents import (
-    FunctionAgent,
-    PolicyAgent,
-    acts_on_observations,
-    check_environment,
-)
+from lqrlab.extensions.environments.agents import FunctionAgent, PolicyAgent, acts_on_observations, check_environment
 from lqrlab.extensions.environments.core import Environment
 from lqrlab.extensions.environments.state import State
 from lqrlab.extensions.environments.vectorised import batch_reset
@@ -45,14 +40,8 @@ class Recorder:
     def __post_init__(self) -> None:
         word, colon, number = self.keep.partition(":")
         counted = word in ("every", "ring")
-        if (
-            word not in ("full", "summary", "every", "ring")
-            or counted != number.isdigit()
-            or counted != bool(colon)
-        ):
-            raise ValueError(
-                f"keep: expected 'full', 'every:10', 'ring:64' or 'summary', but found {self.keep!r}"
-            )
+        if word not in ("full", "summary", "every", "ring") or counted != number.isdigit() or counted != bool(colon):
+            raise ValueError(f"keep: expected 'full', 'every:10', 'ring:64' or 'summary', but found {self.keep!r}")
         checks.whole("keep", self._word[1])
 
     @property
@@ -78,12 +67,7 @@ class Recorder:
         log: Log = {"count": jnp.int32(0)}
         if not self.rows:
             x, zero = jnp.zeros_like(state.x), jnp.zeros_like(state.paid)
-            return log | {
-                "sum": x,
-                "peak": x,
-                "cost": zero,
-                "last": jax.tree.map(jnp.zeros_like, self._action(action)),
-            }
+            return log | {"sum": x, "peak": x, "cost": zero, "last": jax.tree.map(jnp.zeros_like, self._action(action))}
         return log | {name: jnp.zeros((self.rows, *a.shape), a.dtype) for name, a in one.items()}
 
     def add(self, log: Log, state: State, action: Any, cost: Array) -> Log:
@@ -141,13 +125,7 @@ class Played:
 
 
 def play(
-    env: Environment,
-    controller: Any,
-    *,
-    key: PRNGKeyArray,
-    num: int = 1,
-    keep: str = "summary",
-    compact: bool = False,
+    env: Environment, controller: Any, *, key: PRNGKeyArray, num: int = 1, keep: str = "summary", compact: bool = False
 ) -> Played:
     """One episode in each of ``num`` environments at once.
 
@@ -175,12 +153,7 @@ def play(
 
 
 def _episodes(
-    env: Environment,
-    agent: PolicyAgent | FunctionAgent,
-    obs: Array,
-    state: State,
-    keys: Array,
-    recorder: Recorder,
+    env: Environment, agent: PolicyAgent | FunctionAgent, obs: Array, state: State, keys: Array, recorder: Recorder
 ) -> Played:
     num, f = len(keys), jnp.zeros(len(keys), env.dtype)
     log = jax.vmap(recorder.init)(state, agent(agent.init(num), obs)[1])
@@ -195,9 +168,7 @@ def _episodes(
         return _kept(over, carry, new), None
 
     carry = (obs, state, agent.init(num), log, f, f, jnp.zeros(num, bool), jnp.zeros(num, jnp.int32))
-    (_, state, _, log, total, ratio, over, steps), _ = jax.lax.scan(
-        step, carry, jnp.arange(env.settings.horizon)
-    )
+    (_, state, _, log, total, ratio, over, steps), _ = jax.lax.scan(step, carry, jnp.arange(env.settings.horizon))
     return Played(ratio, over, state.optimum, total, log, steps)
 
 

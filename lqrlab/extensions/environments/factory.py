@@ -73,9 +73,7 @@ def make(
         pool = jax.tree.map(np.asarray, pool.astype(np.dtype(dtype)))
     if settings.levels:
         _check_levels(settings.levels, pool, plants.m)
-    sensor = (
-        np.broadcast_to(np.asarray(settings.sensor_noise), unit_x.shape) if np.any(sensor_noise) else None
-    )
+    sensor = np.broadcast_to(np.asarray(settings.sensor_noise), unit_x.shape) if np.any(sensor_noise) else None
     leaves, tree = jax.tree.flatten(pool)
     identity = (tree, *((a.dtype.str, a.shape, a.tobytes()) for a in leaves), settings)
     return Environment(pool, settings, plants.name, offset, unit_x, unit_u, sensor, track, identity)
@@ -105,12 +103,8 @@ def _plants(plant: Any, settings: Settings) -> Plant:
     spread = settings.spread
     if isinstance(plant, type) and issubclass(plant, Plant):
         systems.check(plant)
-        plant = plant(
-            **{name: jnp.asarray(f.default, float) for name, f in systems.parameter_fields(plant).items()}
-        )
-    elif isinstance(plant, Path) or (
-        isinstance(plant, str) and Path(plant).suffix in (".npz", ".mat", ".json")
-    ):
+        plant = plant(**{name: jnp.asarray(f.default, float) for name, f in systems.parameter_fields(plant).items()})
+    elif isinstance(plant, Path) or (isinstance(plant, str) and Path(plant).suffix in (".npz", ".mat", ".json")):
         plant = systems.load(plant)
     if isinstance(plant, str):
         if not spread:
@@ -131,9 +125,7 @@ def _pool(plants: Plant, settings: Settings) -> Problem:
     """The plants' problem ``[variants, …]``, in float64."""
     limits = settings.limits
     ends = None if isinstance(limits, str | None) else (np.asarray(limits[0]), np.asarray(limits[1]))
-    pool = Problem.of(
-        plants, dt=settings.dt, linear=settings.linear, limits=ends, noise=np.asarray(settings.noise)
-    )
+    pool = Problem.of(plants, dt=settings.dt, linear=settings.linear, limits=ends, noise=np.asarray(settings.noise))
     if not pool.batch_shape:
         pool = jax.tree.map(lambda a: a[None], pool)
     good = np.asarray(pool.has_optimum)
@@ -159,9 +151,7 @@ def _offset(plants: Plant, task: str) -> np.ndarray:
     offset = np.zeros(plants.n)
     if task == "swing_up":
         if plants.name not in _HANGING:
-            raise ValueError(
-                f"task: expected one of {', '.join(_HANGING)} to swing up, but found {plants.name}"
-            )
+            raise ValueError(f"task: expected one of {', '.join(_HANGING)} to swing up, but found {plants.name}")
         offset[[s.name for s in plants.states].index(_HANGING[plants.name])] = np.pi
     return offset
 

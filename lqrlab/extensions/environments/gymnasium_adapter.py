@@ -71,9 +71,7 @@ class PlantEnv(gymnasium.Env):
         if self._state is None:
             raise ValueError("step: the environment has no state yet; call reset() first")
         given = _given(self.core, action, ())
-        obs, self._state, reward, terminated, truncated, info = self.core.step_env(
-            self._key(), self._state, given
-        )
+        obs, self._state, reward, terminated, truncated, info = self.core.step_env(self._key(), self._state, given)
         self._u = np.asarray(given) * self.core.unit_u if not self.core.settings.levels else self._u
         if self.render_mode == "human":
             self.render()
@@ -180,9 +178,7 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
                 raise ValueError("reset_mask: there is no state yet; reset all environments first")
             where = np.asarray(mask)
             if where.shape != (self.num_envs,) or where.dtype != bool or not where.any():
-                raise ValueError(
-                    f"reset_mask: expected {self.num_envs} truth values, some True, but found {mask!r}"
-                )
+                raise ValueError(f"reset_mask: expected {self.num_envs} truth values, some True, but found {mask!r}")
             obs, state = chosen(jnp.asarray(where), (obs, state), (self._obs, self._state))
             self._over = self._over & ~where
         else:
@@ -208,14 +204,10 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
         if self._state is None:
             raise ValueError("step: the environments have no state yet; call reset() first")
         if self.mode is AutoresetMode.DISABLED and bool(self._over.any()):
-            raise ValueError(
-                "step: some episodes are over; reset them with options={'reset_mask': ...} first"
-            )
+            raise ValueError("step: some episodes are over; reset them with options={'reset_mask': ...} first")
         self._count += 1
         given = _given(self.core, actions, (self.num_envs,))
-        out, over, last = _vector_step(
-            self.core, self.mode, self._root, self._count, self._state, given, self._over
-        )
+        out, over, last = _vector_step(self.core, self.mode, self._root, self._count, self._state, given, self._over)
         obs, self._state, reward, terminated, truncated, info = out
         self._obs, self._over = obs, over
         infos: dict[str, Any] = _numbers(info)
@@ -228,13 +220,7 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=4)
 def _vector_step(
-    env: Environment,
-    mode: AutoresetMode,
-    root: PRNGKeyArray,
-    count: Any,
-    state: State,
-    given: Any,
-    over: Array,
+    env: Environment, mode: AutoresetMode, root: PRNGKeyArray, count: Any, state: State, given: Any, over: Array
 ) -> tuple[Step, Array, dict[str, Array]]:
     """A step, where an episode is over, and the information on the step of the episodes that were under way in it."""
     keys = jax.random.split(jax.random.fold_in(root, count), len(over))

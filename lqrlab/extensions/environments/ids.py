@@ -36,10 +36,7 @@ def register() -> None:
 
     if "lqrlab/Plant-v0" in registry:
         return
-    entry: dict[str, Any] = {
-        "entry_point": f"{_HOME}:PlantEnv",
-        "vector_entry_point": f"{_HOME}:PlantVectorEnv",
-    }
+    entry: dict[str, Any] = {"entry_point": f"{_HOME}:PlantEnv", "vector_entry_point": f"{_HOME}:PlantVectorEnv"}
     enter("lqrlab/Plant-v0", **entry)
     for family in FAMILIES:
         enter(gymnasium_id(family), **entry, kwargs={"plant": family})

@@ -7,13 +7,7 @@ from PIL import Image, ImageDraw
 
 from lqrlab.systems import Plant, drawing
 
-COLOURS = {
-    "body": "#30475e",
-    "accent": "#d1495b",
-    "ground": "#8a8a8a",
-    "faint": "#cfd6dd",
-    "fluid": "#7fb2d9",
-}
+COLOURS = {"body": "#30475e", "accent": "#d1495b", "ground": "#8a8a8a", "faint": "#cfd6dd", "fluid": "#7fb2d9"}
 _MARGIN = 24
 _SHARP = 2  # times the size, scaled down at the end: smooth edges
 

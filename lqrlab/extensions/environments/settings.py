@@ -105,20 +105,14 @@ class Settings:
     def _check_texts(self) -> None:
         """Refuse texts that are no choice, and settings that do not go together."""
         if self.observe not in ("state", "outputs") and not self.memory:
-            raise ValueError(
-                f"observe: expected 'state', 'outputs' or 'history:8', but found {self.observe!r}"
-            )
+            raise ValueError(f"observe: expected 'state', 'outputs' or 'history:8', but found {self.observe!r}")
         if self.action != "full" and not self.levels:
             raise ValueError(f"action: expected 'full' or 'levels:3', but found {self.action!r}")
         pair = isinstance(self.limits, tuple | list) and len(self.limits) == 2
         if self.limits not in ("plant", None) and not pair:
-            raise ValueError(
-                f"limits: expected 'plant', a pair (low, high) or None, but found {self.limits!r}"
-            )
+            raise ValueError(f"limits: expected 'plant', a pair (low, high) or None, but found {self.limits!r}")
         if self.task == "track" and (not self.linear or self.observe != "state" or self.delay):
-            raise ValueError(
-                "task: 'track' needs linear=True, observe='state' and delay=0, where its optimum is known"
-            )
+            raise ValueError("task: 'track' needs linear=True, observe='state' and delay=0, where its optimum is known")
         if self.task == "swing_up" and self.linear:
             raise ValueError("task: 'swing_up' needs the nonlinear plant; leave linear=False")
 

@@ -65,15 +65,7 @@ def load(path: str | Path, env: Environment) -> tuple[State, Any]:
     file = checks.path("path", path)
     try:
         arrays = _read(read_bytes(file, _MOST_BYTES))
-    except (
-        OSError,
-        ValueError,
-        zipfile.BadZipFile,
-        EOFError,
-        KeyError,
-        NotImplementedError,
-        RuntimeError,
-    ) as error:
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError, NotImplementedError, RuntimeError) as error:
         raise ValueError(
             f"{file}: expected a state that environments.save wrote, but it is torn or of another kind ({error})"
         ) from error
@@ -103,9 +95,7 @@ def _check_kind(file: Path, arrays: dict[str, np.ndarray]) -> None:
     """Refuse what is no state, or one of another version's."""
     found = arrays.get("format", np.array(0))
     if set(_FIELDS) - set(arrays) or found.shape or found.dtype.kind not in "iu":
-        raise ValueError(
-            f"{file}: expected a state that environments.save wrote, but found other arrays in it"
-        )
+        raise ValueError(f"{file}: expected a state that environments.save wrote, but found other arrays in it")
     if int(found) != _FORMAT:
         raise ValueError(
             f"{file}: expected a state that environments.save wrote in format {_FORMAT}, but found format "
@@ -122,9 +112,7 @@ def _check_owner(file: Path, arrays: dict[str, np.ndarray], env: Environment) ->
         )
 
 
-def _check_array(
-    file: Path, arrays: dict[str, np.ndarray], name: str, wanted: Any, lead: tuple[int, ...]
-) -> None:
+def _check_array(file: Path, arrays: dict[str, np.ndarray], name: str, wanted: Any, lead: tuple[int, ...]) -> None:
     found, shape = arrays.get(name), (*lead, *wanted.shape)
     if found is None or found.shape != shape or found.dtype != wanted.dtype:
         what = "nothing" if found is None else f"{found.shape} and {found.dtype}"
@@ -134,9 +122,7 @@ def _check_array(
         )
 
 
-def _wrong(
-    arrays: dict[str, np.ndarray], variants: int | None = None, *, optimum_known: bool = False
-) -> str | None:
+def _wrong(arrays: dict[str, np.ndarray], variants: int | None = None, *, optimum_known: bool = False) -> str | None:
     """The value that no state of an episode has, in words; None if there is none."""
     moving = ("x", "held", "queue", "history", "paid")
     found = {f"a finite {name}": np.isfinite(arrays[name]) for name in moving}

@@ -48,9 +48,7 @@ def advance_batch(env: Environment, keys: Array, states: State, given: Any, stop
     return obs, state, reward, terminated, truncated, info
 
 
-def renewed(
-    env: Environment, keys: Array, over: Bool[Array, " envs"], obs: Array, state: State
-) -> tuple[Array, State]:
+def renewed(env: Environment, keys: Array, over: Bool[Array, " envs"], obs: Array, state: State) -> tuple[Array, State]:
     """New episodes where ``over`` is True; none are drawn where none is, and few where few are."""
     few = len(over) // _FEW
 

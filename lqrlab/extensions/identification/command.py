@@ -27,13 +27,9 @@ def _units(context: click.Context, parameter: click.Parameter, value: Any) -> di
 @click.command()
 @click.argument("file", type=PATH, metavar="LOG")
 @click.option("--input", "inputs", multiple=True, required=True, callback=_listed, help="Columns, as force.")
-@click.option(
-    "--output", "outputs", multiple=True, required=True, callback=_listed, help="As position,angle."
-)
+@click.option("--output", "outputs", multiple=True, required=True, callback=_listed, help="As position,angle.")
 @click.option("--plant", "family", help="A plant of the catalogue, or a file of one; else a linear model.")
-@click.option(
-    "--parameter", "parameters", multiple=True, callback=_listed, help="Those that are free.  [default: all]"
-)
+@click.option("--parameter", "parameters", multiple=True, callback=_listed, help="Those that are free.  [default: all]")
 @click.option("--order", type=click.IntRange(1), help="Of the linear model.  [default: of the least BIC]")
 @click.option("--dt", type=float, help="Sample time [s].  [default: from the time column]")
 @click.option("--time", help="Name of the time column.")
@@ -85,15 +81,11 @@ def identify(
     if as_json:
         click.echo(json.dumps(content, ensure_ascii=False))
     else:
-        click.echo(
-            "\n".join([*log.remarks(), *said, _words(percent), *([f"wrote {target}"] if target else [])])
-        )
+        click.echo("\n".join([*log.remarks(), *said, _words(percent), *([f"wrote {target}"] if target else [])]))
 
 
 def _words(percent: dict[str, float]) -> str:
-    return "fit on the held-out part: " + ", ".join(
-        f"{name} {value:.1f} %" for name, value in percent.items()
-    )
+    return "fit on the held-out part: " + ", ".join(f"{name} {value:.1f} %" for name, value in percent.items())
 
 
 def _linear(model: "LinearModel") -> dict[str, Any]:

@@ -42,7 +42,5 @@ def direct_lqr(log: Log, Q: ArrayLike, R: ArrayLike, *, robustness: float = 0.0)
     free = np.linalg.svd(X)[2][n:].T  # the null space of X
     first = np.linalg.pinv(X)
     M = U.T @ R @ U + weight * np.eye(U.shape[1])
-    gain = control.dlqr(
-        after @ first, after @ free, Q + first.T @ M @ first, free.T @ M @ free, first.T @ M @ free
-    ).K
+    gain = control.dlqr(after @ first, after @ free, Q + first.T @ M @ first, free.T @ M @ free, first.T @ M @ free).K
     return -U @ (first - free @ gain)

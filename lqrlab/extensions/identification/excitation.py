@@ -54,10 +54,7 @@ def excitation(
     ((100, 1), [-2.0, 2.0])
     """
     checks.choice("kind", kind, KINDS)
-    T, step = (
-        checks.whole("num_steps", num_steps, 2),
-        checks.number("dt", dt, "a sample time above 0 s", above=0),
-    )
+    T, step = (checks.whole("num_steps", num_steps, 2), checks.number("dt", dt, "a sample time above 0 s", above=0))
     high = np.atleast_1d(np.asarray(checks.real("amplitude", amplitude), float))
     if np.any(high <= 0):
         raise ValueError(f"amplitude: expected numbers above 0, but found {amplitude!r}")
@@ -187,9 +184,7 @@ def design(
     T, m = checks.whole("num_steps", num_steps, 4), plant.m
     high = jnp.broadcast_to(jnp.asarray(checks.real("amplitude", amplitude), float), (m,))
     limits = (
-        5 * plant.scales[0]
-        if state_limits is None
-        else jnp.broadcast_to(jnp.asarray(state_limits, float), (plant.n,))
+        5 * plant.scales[0] if state_limits is None else jnp.broadcast_to(jnp.asarray(state_limits, float), (plant.n,))
     )
     lines = np.unique(np.round(np.geomspace(1, max(0.2 * T, 2), checks.whole("num_lines", num_lines))))
     turns = 2 * np.pi * np.outer(np.arange(T), lines) / T

@@ -27,23 +27,14 @@ def filtered(first: FittedPlant, log: Log, iterations: int) -> FittedPlant:
     40(2), 2004.
     """
     whole = Segments.of(
-        first.segments.plant,
-        log,
-        first.names,
-        None,
-        first.segments.substeps,
-        np.zeros(len(first.noise), bool),
+        first.segments.plant, log, first.names, None, first.segments.substeps, np.zeros(len(first.noise), bool)
     )
     starts = first.x0[~first.segments.follows]
     k, n, p = len(first.z), starts.shape[1], len(first.noise)
     c = whole.coordinates
-    v = np.concatenate(
-        [first.z, np.full(n, np.log(1e-2)), np.log(first.noise), (starts / whole.scale).ravel()]
-    )
+    v = np.concatenate([first.z, np.full(n, np.log(1e-2)), np.log(first.noise), (starts / whole.scale).ravel()])
     rest = len(v) - k
-    floor = np.concatenate(
-        [np.full(n, np.log(1e-6)), np.log(1e-3 * first.noise), np.full(rest - n - p, -np.inf)]
-    )
+    floor = np.concatenate([np.full(n, np.log(1e-6)), np.log(1e-3 * first.noise), np.full(rest - n - p, -np.inf)])
     bounds = list(zip(np.append(c.low, floor), np.append(c.high, np.full(rest, np.inf))))
     centre = jnp.asarray(starts / whole.scale)
 
@@ -53,17 +44,10 @@ def filtered(first: FittedPlant, log: Log, iterations: int) -> FittedPlant:
         return (float(value), np.asarray(g)) if good else (1e12, np.zeros(len(v)))
 
     found = scipy.optimize.minimize(
-        slope,
-        v,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds,
-        options={"maxiter": 5 * iterations, "ftol": 1e-12},
+        slope, v, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 5 * iterations, "ftol": 1e-12}
     )
     v = found.x
-    known = np.append(
-        np.zeros(k, bool), v[k : k + n] <= floor[:n] + 1e-6
-    )  # a noise that is not there is no unknown
+    known = np.append(np.zeros(k, bool), v[k : k + n] <= floor[:n] + 1e-6)  # a noise that is not there is no unknown
     information = _information(slope, v, k, np.append(known, np.zeros(rest - n, bool)))
     x0 = v[k + n + p :].reshape(-1, n) * whole.scale
     return FittedPlant.of(

@@ -102,9 +102,7 @@ def _finding(
 def _samples(sizes: Float[np.ndarray, " n"], most: int) -> int:
     """Until the slowest mode has settled, or the fastest that grows has grown twentyfold."""
     rates = np.log(np.maximum(sizes, 1e-6))
-    until = (
-        np.log(_GROWTH) / max(float(rates.max()), 1e-9) if rates.max() > 0 else 5 / max(-rates.max(), 1e-9)
-    )
+    until = np.log(_GROWTH) / max(float(rates.max()), 1e-9) if rates.max() > 0 else 5 / max(-rates.max(), 1e-9)
     return int(np.clip(until, 10, max(most, 10)))
 
 
@@ -164,9 +162,7 @@ def _measured(at: charts.Rectangle, i: int, found: FitSummary, before: FitSummar
     if before is not None and len(before.ys) == len(t):
         curves.append((t, before.ys[:, i], _BEFORE))
     curves.append((t, found.ys[:, i], _MODEL))
-    percent = svg.text(
-        at[0] + at[2] - 8, at[1] + 10, f"fit {found.percent[i]:.1f} %", anchor="end", look="lq-b"
-    )
+    percent = svg.text(at[0] + at[2] - 8, at[1] + 10, f"fit {found.percent[i]:.1f} %", anchor="end", look="lq-b")
     name = signal.name.replace("_", " ")
     return percent + charts.over_time(at, curves, name, signal.unit or "1", float(t[-1]), lead=1)[0]
 

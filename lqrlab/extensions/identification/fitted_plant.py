@@ -137,16 +137,12 @@ class FittedPlant:
         """Sentences on parameters that the log does not tell or that ended at a bound, and on bad fits."""
         c, said = self.segments.coordinates, list(self.unidentifiable)
         named = {s.name: s.unit for s in (*self.plant.outputs, *self.plant.states, *self.plant.inputs)}
-        unsaid = [
-            f"{s.name} in {named[s.name]}" for s, _ in self.log.signals if not s.unit and named.get(s.name)
-        ]
+        unsaid = [f"{s.name} in {named[s.name]}" for s, _ in self.log.signals if not s.unit and named.get(s.name)]
         if unsaid:
             said.append(f"the log says no units: {', '.join(unsaid)} assumed, as {self.plant.name} has them")
         for i, name in enumerate(self.names):
             if min(self.z[i] - c.low[i], c.high[i] - self.z[i]) < 1e-6:
-                said.append(
-                    f"{name} ended at the edge of its range, {self.values[i]:g}: the model lacks something"
-                )
+                said.append(f"{name} ended at the edge of its range, {self.values[i]:g}: the model lacks something")
         for s, percent in zip(self.log.outputs, self.fit_percent):
             if percent < 50:
                 said.append(
@@ -165,9 +161,7 @@ class FittedPlant:
         told = {"std": std, "unidentifiable": list(self.unidentifiable)}
         return {"family": self.plant.name, "parameters": values, **told}
 
-    def simulate(
-        self, log: Log, x0: Float[np.ndarray, "*records n"] | None = None
-    ) -> Float[np.ndarray, "T p"]:
+    def simulate(self, log: Log, x0: Float[np.ndarray, "*records n"] | None = None) -> Float[np.ndarray, "T p"]:
         """Outputs of the plant for another log's inputs.
 
         A plant that was fitted in segments (an unstable one) is simulated in such segments too, which have to meet.
@@ -202,9 +196,7 @@ class FittedPlant:
         """A batch of plants with these scaled parameters."""
         batch, num = self.segments.coordinates.plant(self.segments.plant, jnp.asarray(zs)), len(zs)
         return jax.tree.map(
-            lambda a: (
-                jnp.broadcast_to(jnp.asarray(a), (num, *np.shape(a)[1:])) if np.ndim(a) else jnp.full(num, a)
-            ),
+            lambda a: jnp.broadcast_to(jnp.asarray(a), (num, *np.shape(a)[1:])) if np.ndim(a) else jnp.full(num, a),
             batch,
         )
 
@@ -216,9 +208,7 @@ class FittedPlant:
         i = self.names.index(checks.choice("name", name, self.names))
         c, others = self.segments.coordinates, tuple(n for n in self.names if n != name)
         std = np.sqrt(min(self._covariance(prior=True)[i, i], 4.0))
-        grid = np.clip(
-            self.z[i] + widths * std * np.linspace(-1, 1, checks.whole("num", num, 3)), c.low[i], c.high[i]
-        )
+        grid = np.clip(self.z[i] + widths * std * np.linspace(-1, 1, checks.whole("num", num, 3)), c.low[i], c.high[i])
         rows = []
         for z in grid:
             moved = self.z.copy()

@@ -66,9 +66,7 @@ class Log:
         first = (0, *(int(i) for i in np.cumsum([len(u) for u in us])[:-1]))
         return np.concatenate(us), np.concatenate(ys), first
 
-    def _changed(
-        self, us: np.ndarray, ys: np.ndarray, first: tuple[int, ...], note: str, **more: Any
-    ) -> Self:
+    def _changed(self, us: np.ndarray, ys: np.ndarray, first: tuple[int, ...], note: str, **more: Any) -> Self:
         return dataclasses.replace(self, us=us, ys=ys, first=first, notes=(*self.notes, note), **more)
 
     def detrended(self, kind: str = "constant") -> Self:
@@ -100,9 +98,7 @@ class Log:
         checks.number("dt", dt, "a sample time above 0 s", above=0)
         ratio = fractions.Fraction(self.dt / dt).limit_denominator(1000)
         if ratio == 0 or abs(float(ratio) * dt / self.dt - 1) > 1e-9:
-            raise ValueError(
-                f"dt: expected {self.dt:g} s times a ratio of whole numbers to 1000, but found {dt!r}"
-            )
+            raise ValueError(f"dt: expected {self.dt:g} s times a ratio of whole numbers to 1000, but found {dt!r}")
 
         def change(a: np.ndarray) -> np.ndarray:
             return scipy.signal.resample_poly(a, ratio.numerator, ratio.denominator, axis=0, padtype="line")
@@ -122,11 +118,7 @@ class Log:
     def cut(self, start: float = 0.0, stop: float | None = None) -> Self:
         """Each record from ``start`` to ``stop`` [s] after it began."""
         low = round(checks.number("start", start, "a time ≥ 0 s", low=0) / self.dt)
-        high = (
-            None
-            if stop is None
-            else round(checks.number("stop", stop, "a time after start", above=start) / self.dt)
-        )
+        high = None if stop is None else round(checks.number("stop", stop, "a time after start", above=start) / self.dt)
         if low >= min(len(u) for u, _ in self.records):
             raise ValueError(f"start: a record has ended before {start:g} s")
         return self._changed(*self._each(lambda a: a[low:high]), f"cut to {start:g} s … {stop or 'end'}")
@@ -236,17 +228,13 @@ def _remarks_of(name: str, a: np.ndarray) -> list[str]:
         for end, words in ((low, "lower"), (high, "upper")):
             share = np.mean(a == end)
             if share > 0.02:
-                found.append(
-                    f"{name}: is at its {words} limit, {end:g}, in {share:.0%} of the samples: saturated?"
-                )
+                found.append(f"{name}: is at its {words} limit, {end:g}, in {share:.0%} of the samples: saturated?")
     steps = np.diff(few)
     if 8 < len(few) < len(a) / 4:
         step = np.quantile(steps, 0.05)
         whole = np.abs(steps / step - np.round(steps / step)) < 0.05
         if step > 0 and whole.mean() > 0.9:
-            found.append(
-                f"{name}: comes in steps of {step:.3g}: quantised, {step / 12**0.5:.2g} of noise rms"
-            )
+            found.append(f"{name}: comes in steps of {step:.3g}: quantised, {step / 12**0.5:.2g} of noise rms")
     return found
 
 

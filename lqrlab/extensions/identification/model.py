@@ -62,9 +62,7 @@ class LinearModel:
     def pole_std(self) -> Float[np.ndarray, "n 2"]:
         """Standard errors of the poles' real and imaginary parts, to first order."""
         if self.covariance is None:
-            raise ValueError(
-                "pole_std: this method gives no covariance; identification.refine(model, log) does"
-            )
+            raise ValueError("pole_std: this method gives no covariance; identification.refine(model, log) does")
         values, left, right = scipy.linalg.eig(self.A, left=True, right=True)
         slopes = np.einsum("ik,jk->kij", left.conj(), right) / np.sum(left.conj() * right, 0)[:, None, None]
         J = slopes.reshape(self.order, -1)
@@ -87,9 +85,7 @@ class LinearModel:
         """
         checks.random_key(key)
         if self.covariance is None:
-            raise ValueError(
-                "sample: this method gives no covariance; identification.refine(model, log) does"
-            )
+            raise ValueError("sample: this method gives no covariance; identification.refine(model, log) does")
         parts = (self.A, self.B, self.C, self.D)
         idle = self._coordinate_steps()
         k = len(idle)
@@ -144,9 +140,7 @@ class LinearModel:
         for s in (*self.inputs, *self.outputs):
             require_unit(log, s, "the model's")
         if not np.isclose(log.dt, self.dt):
-            raise ValueError(
-                f"log: expected the model's sample time {self.dt:g} s, but found {log.dt:g} s; resample"
-            )
+            raise ValueError(f"log: expected the model's sample time {self.dt:g} s, but found {log.dt:g} s; resample")
 
     def fit_percent(self, log: Log, *, predicted: bool = False) -> Float[np.ndarray, " p"]:
         """100 (1 − ‖y − ŷ‖ / ‖y − mean‖) of each output, simulated or predicted one step ahead."""
@@ -182,9 +176,7 @@ class LinearModel:
             Q, R: weights; if left out, outputs and inputs count one each (CᵀC and the identity).
         """
         if np.any(self.D):
-            raise ValueError(
-                "D: the model has feedthrough, a plant has none; identify with feedthrough=False"
-            )
+            raise ValueError("D: the model has feedthrough, a plant has none; identify with feedthrough=False")
         A, B = self.continuous()
         Q = self.C.T @ self.C if Q is None else Q
         labels = [f"{s.name} [{s.unit or '1'}]" for s in self.inputs]

@@ -20,10 +20,7 @@ _GROWTH = 150.0  # of errors within a segment
 _FAR = 25.0  # ranges of a signal in the log, from which it is far
 _ROUGH = 0.05  # the noise at first, relative to each output's spread
 _EXPLAINED = 0.5 * 0.01 / _ROUGH**2  # the cost of a sample where 1 % of the variance is left
-_SCREENED, _MOST_SCREENED = (
-    8,
-    128,
-)  # parameter values all over the ranges for each start, of which the best count
+_SCREENED, _MOST_SCREENED = (8, 128)  # parameter values all over the ranges for each start, of which the best count
 _BRIEF, _MOST_COMPARED = 5, 64  # evaluations after which so many starts are compared again
 _LOOSE = 1e-2  # by which segments may fail to meet at first, relative to the states' scales
 

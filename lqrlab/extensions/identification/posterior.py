@@ -57,13 +57,7 @@ class Posterior:
 
 
 def posterior(
-    fit: FittedPlant,
-    key: PRNGKeyArray,
-    num: int = 500,
-    *,
-    chains: int = 4,
-    warmup: int = 300,
-    defect: float = _DEFECT,
+    fit: FittedPlant, key: PRNGKeyArray, num: int = 500, *, chains: int = 4, warmup: int = 300, defect: float = _DEFECT
 ) -> Posterior:
     """Draws from all parameters, initial states and offsets that explain a fit's log, by the No-U-Turn Sampler.
 
@@ -106,21 +100,12 @@ def posterior(
     r_hat = np.asarray(diagnostics.potential_scale_reduction(zs)).reshape(k)
     effective = np.asarray(diagnostics.effective_sample_size(zs)).reshape(k)
     return Posterior(
-        fit.plants(zs.reshape(-1, k)),
-        fit.names,
-        np.asarray(c.values(zs)),
-        r_hat,
-        effective,
-        float(failed.mean()),
+        fit.plants(zs.reshape(-1, k)), fit.names, np.asarray(c.values(zs)), r_hat, effective, float(failed.mean())
     )
 
 
 def _drawn(
-    blackjax: Any,
-    likely: Callable[[Array], Array],
-    size: int,
-    key: PRNGKeyArray,
-    counts: tuple[int, int, int],
+    blackjax: Any, likely: Callable[[Array], Array], size: int, key: PRNGKeyArray, counts: tuple[int, int, int]
 ) -> tuple[Float[Array, "chains num f"], Array]:
     """Draws of some chains after a warm-up, and at which of them the integrator failed."""
     chains, num, warmup = counts

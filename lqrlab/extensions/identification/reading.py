@@ -88,19 +88,12 @@ def read(
     names = [column.name for column in asked]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(
-                f"inputs, outputs: expected each signal once, but found {name} {names.count(name)} times"
-            )
+            raise ValueError(f"inputs, outputs: expected each signal once, but found {name} {names.count(name)} times")
     notes: list[str] = []
     signals, arrays = zip(
-        *(
-            _in_si(c, said.get(c.name, ""), s.unit, notes)
-            for c, s in zip(asked, signals_of([*inputs, *outputs]))
-        )
+        *(_in_si(c, said.get(c.name, ""), s.unit, notes) for c, s in zip(asked, signals_of([*inputs, *outputs])))
     )
-    clock = time or next(
-        (c.heading for c in columns if c.name.lower() in _CLOCKS and c.name not in names), None
-    )
+    clock = time or next((c.heading for c in columns if c.name.lower() in _CLOCKS and c.name not in names), None)
     times = None if clock is None else _times(_found(where, columns, clock), said, notes)
     values, m = np.stack(arrays, 1), len(inputs)
     step, first, rows = _sampling(where, values, times, dt, gap, notes)
@@ -111,9 +104,7 @@ def read(
 def _check_names(**given: Sequence[str]) -> None:
     for name, names in given.items():
         if isinstance(names, str) or not len(names) or not all(isinstance(n, str) for n in names):
-            raise ValueError(
-                f"{name}: expected a list of column names, such as ['force'], but found {names!r}"
-            )
+            raise ValueError(f"{name}: expected a list of column names, such as ['force'], but found {names!r}")
 
 
 def join(logs: Sequence[Log]) -> Log:
@@ -122,12 +113,8 @@ def join(logs: Sequence[Log]) -> Log:
         raise ValueError("source: expected at least one record, but found an empty list")
     head = logs[0]
     for log in logs[1:]:
-        if (log.inputs, log.outputs) != (head.inputs, head.outputs) or not math.isclose(
-            log.dt, head.dt, rel_tol=1e-3
-        ):
-            raise ValueError(
-                "source: the records differ in their signals, units or sample time; resample, or rename"
-            )
+        if (log.inputs, log.outputs) != (head.inputs, head.outputs) or not math.isclose(log.dt, head.dt, rel_tol=1e-3):
+            raise ValueError("source: the records differ in their signals, units or sample time; resample, or rename")
     starts = np.cumsum([0] + [len(log) for log in logs])
     first = tuple(int(at + i) for at, log in zip(starts, logs) for i in log.first)
     notes = tuple(f"record {i}: {n}" for i, log in enumerate(logs) for n in log.notes)
@@ -135,9 +122,7 @@ def join(logs: Sequence[Log]) -> Log:
     return Log(us, ys, head.dt, head.inputs, head.outputs, first, notes)
 
 
-def _of_trajectory(
-    run: Trajectory, plant: Plant | None, inputs: Sequence[str], outputs: Sequence[str]
-) -> Log:
+def _of_trajectory(run: Trajectory, plant: Plant | None, inputs: Sequence[str], outputs: Sequence[str]) -> Log:
     """A trajectory's inputs, and its states as the controller saw them, each loop a record."""
     if plant is None:
         raise ValueError("plant: a trajectory holds deviations; say of which plant, read(run, plant=plant)")
@@ -162,9 +147,7 @@ def _of_trajectory(
     us, xs = (a.reshape(-1, a.shape[-1]) for a in (us, xs))
     log = Log(us, xs, float(steps.mean()), tuple(plant.inputs), tuple(plant.states), first)
     own = (log.inputs, log.outputs)
-    return log.chosen(
-        *([s.name for s in signals_of(n)] or [s.name for s in o] for n, o in zip((inputs, outputs), own))
-    )
+    return log.chosen(*([s.name for s in signals_of(n)] or [s.name for s in o] for n, o in zip((inputs, outputs), own)))
 
 
 # Columns ------------------------------------------------------------------------------------------------------
@@ -173,10 +156,7 @@ def _of_trajectory(
 def _columns(frame: pd.DataFrame) -> list[Column]:
     headings = [str(heading).strip() for heading in frame.columns]
     signals = signals_of(headings)
-    return [
-        Column(h, s.name, s.unit, frame.iloc[:, i].to_numpy())
-        for i, (h, s) in enumerate(zip(headings, signals))
-    ]
+    return [Column(h, s.name, s.unit, frame.iloc[:, i].to_numpy()) for i, (h, s) in enumerate(zip(headings, signals))]
 
 
 def _found(where: str, columns: Sequence[Column], text: str) -> Column:
@@ -194,9 +174,7 @@ def _found(where: str, columns: Sequence[Column], text: str) -> Column:
         raise ValueError(f"{where}: has no column {text!r}{hint}")
     if len(found) > 1:
         listed = " and ".join(repr(c.heading) for c in found)
-        raise ValueError(
-            f"{where}: {text!r} is the name of {len(found)} columns, {listed}; say which by its heading"
-        )
+        raise ValueError(f"{where}: {text!r} is the name of {len(found)} columns, {listed}; say which by its heading")
     return found[0]
 
 
@@ -222,9 +200,7 @@ def _in_si(column: Column, said: str, asked: str, notes: list[str]) -> tuple[Sig
     if asked and not column.unit:
         units_of.require(name, asked)
     if asked and units_of.conversion(unit, asked) is None:
-        raise ValueError(
-            f"{name}: expected {asked}, but found {column.heading!r} in {unit}, which is no such unit"
-        )
+        raise ValueError(f"{name}: expected {asked}, but found {column.heading!r} in {unit}, which is no such unit")
     values = _numbers(column)
     known = units_of.unit(unit)
     if known is None:
@@ -272,9 +248,7 @@ def _sampling(
     if times is not None:
         good &= np.isfinite(times)
     if not good.all():
-        notes.append(
-            f"{np.sum(~good)} of {len(good)} rows are not all finite numbers: left out, a record ends there"
-        )
+        notes.append(f"{np.sum(~good)} of {len(good)} rows are not all finite numbers: left out, a record ends there")
     if good.sum() < 2:
         raise ValueError(f"{where}: expected at least two rows of finite numbers, but found {good.sum()}")
     rows = np.flatnonzero(good)
@@ -292,21 +266,13 @@ def _sampling(
 
 
 def _clocked(
-    where: str,
-    times: np.ndarray,
-    rows: np.ndarray,
-    begins: np.ndarray,
-    dt: float | None,
-    gap: float,
-    notes: list[str],
+    where: str, times: np.ndarray, rows: np.ndarray, begins: np.ndarray, dt: float | None, gap: float, notes: list[str]
 ) -> tuple[float, np.ndarray]:
     """The sample time by the clock, and after which of the kept rows it jumps; refuses a sample time that changes."""
     steps = np.diff(times)
     if np.any(steps <= 0):
         at = int(np.argmax(steps <= 0))
-        raise ValueError(
-            f"{where}: time does not increase after row {rows[at]}; sort the rows, or give each record"
-        )
+        raise ValueError(f"{where}: time does not increase after row {rows[at]}; sort the rows, or give each record")
     step = float(np.median(steps))
     if dt is not None and abs(step / dt - 1) > 0.02:
         raise ValueError(f"dt: {dt:g} s, but the time column steps by {step:g}; is it in another unit?")
@@ -327,9 +293,7 @@ def _clocked(
     step = float(dt or (near.mean() if len(near) else step))  # rounded time stamps: right on average
     if jumps.any():
         count = f"{jumps.sum()} gap{'s' * int(jumps.sum() > 1)}"
-        notes.append(
-            f"{count} in the time column, {steps[jumps].sum():.3g} s in all: a record begins after each"
-        )
+        notes.append(f"{count} in the time column, {steps[jumps].sum():.3g} s in all: a record begins after each")
     jitter = np.abs(near - step).max(initial=0) / step
     if jitter > 0.01:
         notes.append(f"the sample time jitters by up to {jitter:.0%} of {step:.3g} s: taken as constant")

@@ -44,9 +44,7 @@ def refine(
     n, m, p = model.order, len(model.inputs), len(model.outputs)
     require_excitation(log, n + m)
     given = {name: getattr(model, name) for name in ("A", "B", "C", "D", "K")}
-    free = [
-        name for name in given if (name != "K" or focus == "prediction") and (name != "D" or np.any(model.D))
-    ]
+    free = [name for name in given if (name != "K" or focus == "prediction") and (name != "D" or np.any(model.D))]
     start = model if focus == "prediction" else dataclasses.replace(model, K=np.zeros((n, p)))
     fixed = {name: jnp.asarray(getattr(start, name)) for name in given}
     records = [(jnp.asarray(u - model.u_mean), jnp.asarray(y)) for u, y in log.records]
@@ -81,11 +79,7 @@ def refine(
         made["A"] = mirrored(made["A"])
     covariance = _of_jacobian(found.jac)
     return dataclasses.replace(
-        model,
-        **made,
-        y_mean=np.asarray(y_mean),
-        noise=_covariance(e),
-        covariance=_placed(covariance, given, free),
+        model, **made, y_mean=np.asarray(y_mean), noise=_covariance(e), covariance=_placed(covariance, given, free)
     )
 
 

@@ -102,13 +102,7 @@ class Segments:
 
     @classmethod
     def of(
-        cls,
-        plant: Plant,
-        log: Log,
-        names: tuple[str, ...],
-        length: int | None,
-        substeps: int,
-        offsets: np.ndarray,
+        cls, plant: Plant, log: Log, names: tuple[str, ...], length: int | None, substeps: int, offsets: np.ndarray
     ) -> Self:
         """The records of a log, each cut after every ``length`` samples; not cut if it is None."""
         all_us, which = select(log, plant)
@@ -174,9 +168,7 @@ class Segments:
         return made, slopes
 
     @jax.jit
-    def costs(
-        self, zs: Float[Array, "starts k"], starts: Float[Array, "S n"], sigma: Float[Array, " p"]
-    ) -> Array:
+    def costs(self, zs: Float[Array, "starts k"], starts: Float[Array, "S n"], sigma: Float[Array, " p"]) -> Array:
         """Squared output errors of many parameter values at once, each with the same starts; robust to divergence."""
         mask, ys = jnp.asarray(self.mask, starts.dtype)[:, :, None], jnp.asarray(self.ys)
 
@@ -264,10 +256,7 @@ def minimised(
 
     c = segments.coordinates
     rest = len(free) - len(c.names)
-    bounds = (
-        np.append(c.low - 1e-9, np.full(rest, -np.inf)),
-        np.append(c.high + 1e-9, np.full(rest, np.inf)),
-    )
+    bounds = (np.append(c.low - 1e-9, np.full(rest, -np.inf)), np.append(c.high + 1e-9, np.full(rest, np.inf)))
     found = scipy.optimize.least_squares(
         lambda v: both(v)[0],
         free,

@@ -18,9 +18,7 @@ METHODS = ("n4sid", "moesp", "cva")
 
 def hankel(a: Float[np.ndarray, "*batch T k"], rows: int) -> Float[np.ndarray, "*batch rows_k N"]:
     """Column t holds a[t], …, a[t + rows − 1]."""
-    windows = np.moveaxis(
-        np.lib.stride_tricks.sliding_window_view(a, rows, axis=-2), -3, -1
-    )  # [..., k, rows, N]
+    windows = np.moveaxis(np.lib.stride_tricks.sliding_window_view(a, rows, axis=-2), -3, -1)  # [..., k, rows, N]
     return np.swapaxes(windows, -3, -2).reshape(*a.shape[:-2], rows * a.shape[-1], -1)
 
 
@@ -53,9 +51,7 @@ def subspace(
     i = _horizon(log, order, horizon)
     found = _project(log, i, method)
     if order >= len(found.values):
-        raise ValueError(
-            f"order: expected at most {len(found.values) - 1} with horizon {i}, but found {order}"
-        )
+        raise ValueError(f"order: expected at most {len(found.values) - 1} with horizon {i}, but found {order}")
     return _realised(log, found, order, i, feedthrough, stable)
 
 
@@ -115,9 +111,7 @@ def _project(log: Log, i: int, method: str) -> _Projection:
     return _Projection(scale * (weight @ left), values, scale * past / back, (means[0], means[1]))
 
 
-def _realised(
-    log: Log, found: _Projection, order: int, i: int, feedthrough: bool, stable: bool
-) -> LinearModel:
+def _realised(log: Log, found: _Projection, order: int, i: int, feedthrough: bool, stable: bool) -> LinearModel:
     """A, C from the observability matrix, K from states that the past gives, then B, D by least squares."""
     p = log.ys.shape[1]
     gamma = found.left[:, :order] * np.sqrt(found.values[:order])
@@ -156,12 +150,7 @@ def _gain(A: np.ndarray, C: np.ndarray, w: np.ndarray, e: np.ndarray) -> np.ndar
 
 
 def input_matrices(
-    log: Log,
-    A: np.ndarray,
-    C: np.ndarray,
-    K: np.ndarray,
-    means: tuple[np.ndarray, np.ndarray],
-    feedthrough: bool,
+    log: Log, A: np.ndarray, C: np.ndarray, K: np.ndarray, means: tuple[np.ndarray, np.ndarray], feedthrough: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """B, D that predict best, together with an initial state for each record: linear once A, C, K are known."""
     n, p, m = len(A), len(C), log.us.shape[1]
@@ -169,9 +158,7 @@ def input_matrices(
     rows, targets = [], []
     for r, (us, ys) in enumerate(log.records):
         u, y = us - means[0], ys - means[1]
-        by_entry = np.einsum("tj,ik->tkij", u, units).reshape(
-            len(u), n, n * m
-        )  # B[i, j] puts u_j into state i
+        by_entry = np.einsum("tj,ik->tkij", u, units).reshape(len(u), n, n * m)  # B[i, j] puts u_j into state i
         drive = np.concatenate([by_entry, (y @ K.T)[:, :, None]], 2)
         forced, free = responses(A - K @ C, C, drive)
         starts = np.zeros((len(u), p, n * len(log.first)))
@@ -229,9 +216,7 @@ def orders(
                 "AIC": fitness + 2 * free,
                 "BIC": fitness + free * np.log(len(estimation)),
                 "predicted [%]": model.fit_percent(held_out, predicted=True).mean(),
-                "simulated [%]": model.fit_percent(held_out).mean()
-                if np.abs(model.poles).max() < 1
-                else np.nan,
+                "simulated [%]": model.fit_percent(held_out).mean() if np.abs(model.poles).max() < 1 else np.nan,
             }
         )
     return pd.DataFrame(rows).set_index("order")

@@ -35,15 +35,11 @@ def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
     path = checks.path("source", source)
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise ValueError(
-            f"{path}: expected a file ending in {', '.join(_READERS)}, but found {path.suffix!r}"
-        )
+        raise ValueError(f"{path}: expected a file ending in {', '.join(_READERS)}, but found {path.suffix!r}")
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file")
     if path.stat().st_size > _MOST_BYTES:
-        raise ValueError(
-            f"{path}: expected a log of at most 1 GiB, but found {path.stat().st_size / 2**30:.1f} GiB"
-        )
+        raise ValueError(f"{path}: expected a log of at most 1 GiB, but found {path.stat().st_size / 2**30:.1f} GiB")
     try:
         frame = reader(path)
         _require_size(path, 8 * frame.size)  # bytes and bits become numbers of eight bytes
@@ -51,9 +47,7 @@ def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
     except Exception as error:
         if str(error).startswith(str(path)):
             raise
-        raise ValueError(
-            f"{path}: cannot be read as {path.suffix} ({type(error).__name__}: {error})"
-        ) from error
+        raise ValueError(f"{path}: cannot be read as {path.suffix} ({type(error).__name__}: {error})") from error
 
 
 def is_number(word: str) -> bool:
@@ -136,22 +130,12 @@ def _csv(path: Path) -> pd.DataFrame:
     names: list[Any] = [word or f"column {i + 1}" for i, word in enumerate(words)] if headed else []
     names += range(columns - len(names))
     frame = pd.read_csv(
-        path,
-        sep=separator,
-        header=None,
-        skiprows=int(headed),
-        names=names,
-        index_col=False,
-        skipinitialspace=True,
+        path, sep=separator, header=None, skiprows=int(headed), names=names, index_col=False, skipinitialspace=True
     )
     beyond = [name for name in names if headed and not isinstance(name, str)]
     lacking = separator == r"\s+" and len(values) < len(words)  # blanks hold no place
-    if headed and (
-        lacking or frame[beyond].notna().any(axis=None)
-    ):  # what ends with separators has nothing there
-        raise ValueError(
-            f"{path}: expected a value for each of {len(words)} headings, but found {len(values)}"
-        )
+    if headed and (lacking or frame[beyond].notna().any(axis=None)):  # what ends with separators has nothing there
+        raise ValueError(f"{path}: expected a value for each of {len(words)} headings, but found {len(values)}")
     return frame.drop(columns=beyond)
 
 
@@ -178,12 +162,7 @@ def _npz(path: Path) -> pd.DataFrame:
         return _frame(str(path), arrays)
 
 
-_MATLAB_NUMBERS = {
-    "double",
-    "single",
-    "logical",
-    *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)),
-}
+_MATLAB_NUMBERS = {"double", "single", "logical", *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64))}
 
 
 def _mat(path: Path) -> pd.DataFrame:
@@ -228,9 +207,7 @@ def _parquet(path: Path) -> pd.DataFrame:
     _require_few(path, about.num_columns * about.num_row_groups)
     groups = [about.row_group(i) for i in range(about.num_row_groups)]
     _require_size(path, 8 * about.num_rows * about.num_columns)
-    _require_size(
-        path, sum(g.column(j).total_uncompressed_size for g in groups for j in range(g.num_columns))
-    )
+    _require_size(path, sum(g.column(j).total_uncompressed_size for g in groups for j in range(g.num_columns)))
     flat = [schema.column(j) for j in range(about.num_columns) if schema.column(j).max_repetition_level == 0]
     kept = [c.path for c in flat if c.physical_type != "BYTE_ARRAY"]
     return file.read(columns=kept).to_pandas(ignore_metadata=True)

@@ -63,9 +63,7 @@ def under_uncertainty(plants: Plant, K: ArrayLike) -> CostUncertainty:
     problem, start = _problems(plants)
     K = jnp.asarray(checks.real("K", K), float)
     if K.shape != (plants.m, plants.n):
-        raise ValueError(
-            f"K: expected a gain [{plants.m}, {plants.n}], inputs by states, but found {K.shape}"
-        )
+        raise ValueError(f"K: expected a gain [{plants.m}, {plants.n}], inputs by states, but found {K.shape}")
     F = np.asarray(problem.closed_loop(K[None]))
     stable = np.abs(np.linalg.eigvals(F)).max(-1) < 1
     excess = np.full(len(F), np.inf)
@@ -94,9 +92,7 @@ def _excess(problem: Problem, K: Array, start: Array) -> Float[Array, " num"]:
     return paid / least - 1
 
 
-def robust_gain(
-    plants: Plant, objective: str = "mean", *, K: ArrayLike | None = None, iterations: int = 100
-) -> Array:
+def robust_gain(plants: Plant, objective: str = "mean", *, K: ArrayLike | None = None, iterations: int = 100) -> Array:
     """The gain that minimises the mean, or the 95th percentile, of the excess cost over a batch of plants.
 
     BFGS (SciPy) with the gradient through the closed loops' Lyapunov equations; unstable loops count by how far
@@ -112,14 +108,10 @@ def robust_gain(
     problem, start = _problems(plants)
     shape = (plants.m, plants.n)
     value = jax.jit(jax.value_and_grad(partial(_objective, problem, start, objective)))
-    starts = (
-        problem.K[:: max(len(plants) // 8, 1)] if K is None else [jnp.asarray(checks.real("K", K), float)]
-    )
+    starts = problem.K[:: max(len(plants) // 8, 1)] if K is None else [jnp.asarray(checks.real("K", K), float)]
     first = min(starts, key=lambda k: float(value(k)[0]))
     size = np.abs(np.asarray(first))
-    unit = (
-        np.maximum(size, 1e-3 * size.max()) if size.any() else np.ones_like(size)
-    )  # a start from no control
+    unit = np.maximum(size, 1e-3 * size.max()) if size.any() else np.ones_like(size)  # a start from no control
 
     def flat(k: np.ndarray) -> tuple[float, np.ndarray]:
         v, slope = value(jnp.asarray(k.reshape(shape) * unit))
@@ -140,9 +132,7 @@ def _objective(problem: Problem, start: Array, objective: str, K: Array) -> Arra
     excess = jnp.where(stable, paid / least - 1, _UNSTABLE * radius)
     if objective == "mean":
         return jnp.mean(excess)
-    worst = jnp.sort(excess)[
-        -max(len(excess) // 20, 1) * 2 :
-    ]  # around the percentile, so that the slope is smooth
+    worst = jnp.sort(excess)[-max(len(excess) // 20, 1) * 2 :]  # around the percentile, so that the slope is smooth
     return jnp.mean(worst)
 
 
@@ -174,9 +164,7 @@ def regret(
     """
     rows, near = [], plant
     for length in sorted(seconds):
-        found = fit(
-            near, log.cut(0.0, checks.number("seconds", length, "a time above 0 s", above=0)), parameters
-        )
+        found = fit(near, log.cut(0.0, checks.number("seconds", length, "a time above 0 s", above=0)), parameters)
         near = found.plant
         K = control.lqrd(*near.matrices(), *near.weights(), near.dt).K
         left = under_uncertainty(found.sample(key, num), K)

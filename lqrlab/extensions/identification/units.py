@@ -35,9 +35,7 @@ _MADE_OF = {
 _SPELLED = {word: (words.split()[0], *entry) for words, entry in _TABLE.items() for word in words.split()}
 _LOWER = {word.lower(): word for word in _SPELLED if len(word) > 2 and word.isalpha()}
 _RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
-_FACTOR = re.compile(
-    r"\s*(?P<by>[/·⋅×*]?)\s*(?P<word>[^\W\d_]+|[°º%][^\W\d_]*|1)\s*(\^|\*\*)?(?P<power>-?\d)?"
-)
+_FACTOR = re.compile(r"\s*(?P<by>[/·⋅×*]?)\s*(?P<word>[^\W\d_]+|[°º%][^\W\d_]*|1)\s*(\^|\*\*)?(?P<power>-?\d)?")
 Powers = tuple[tuple[str, int], ...]
 
 

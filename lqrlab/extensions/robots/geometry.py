@@ -122,9 +122,7 @@ def _sticks(m: Any, data: Any, plane: np.ndarray, bodies: list[int]) -> list[Sha
     radius = 0.03 * m.stat.extent
     shapes: list[Shape] = []
     for b in bodies:
-        parent, frame, centre = (
-            plane @ p for p in (data.xpos[m.body_parentid[b]], data.xpos[b], data.xipos[b])
-        )
+        parent, frame, centre = (plane @ p for p in (data.xpos[m.body_parentid[b]], data.xpos[b], data.xipos[b]))
         shapes.append(Line([parent, frame, centre] if m.body_mass[b] else [parent, frame], "body", 4.0))
         shapes += [Disc(centre, radius, "accent")] if m.body_mass[b] else []
     return shapes

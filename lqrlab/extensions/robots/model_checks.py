@@ -53,11 +53,7 @@ def _check_actuators(m: Any) -> None:
     gains = {int(mujoco.mjtGain.mjGAIN_FIXED), int(mujoco.mjtGain.mjGAIN_AFFINE)}
     biases = {int(mujoco.mjtBias.mjBIAS_NONE), int(mujoco.mjtBias.mjBIAS_AFFINE)}
     for kinds, known, found in (
-        (
-            m.actuator_dyntype,
-            stateless,
-            "has a state of its own (a filter, an integrator, a muscle's activation)",
-        ),
+        (m.actuator_dyntype, stateless, "has a state of its own (a filter, an integrator, a muscle's activation)"),
         (m.actuator_trntype, on_joint, "acts on no joint, but on a tendon, a site or a body"),
         (m.actuator_gaintype, gains, "has a force that is not affine in its input"),
         (m.actuator_biastype, biases, "has a force that is not affine in its input"),
@@ -146,24 +142,15 @@ def suspects(m: Any) -> str:
     tables = [getattr(m, name, np.zeros(1)) for name in ("jnt_stiffnesspoly", "dof_dampingpoly")]
     carried = m.jnt_actgravcomp.astype(bool) & m.jnt_actfrclimited.astype(bool)
     seen = [
-        (
-            m.opt.density or m.opt.viscosity,
-            "<option density, viscosity> makes the air drag; set both to 0 there",
-        ),
+        (m.opt.density or m.opt.viscosity, "<option density, viscosity> makes the air drag; set both to 0 there"),
         (np.any(delays), "actuators have a delay; take it out, and give the delay to lqrlab's designs"),
-        (
-            any(np.any(table) for table in tables),
-            f"joints {curved}; leave only the first number of stiffness, damping",
-        ),
+        (any(np.any(table) for table in tables), f"joints {curved}; leave only the first number of stiffness, damping"),
         (
             any(np.any(getattr(m, f"actuator_{name}", 0)) for name in ("armature", "damping")),
             "actuators have an armature or damping of their own; give it to their joints",
         ),
         (np.any(carried), "joints have actuatorgravcomp with an actuatorfrcrange; remove one of the two"),
-        (
-            getattr(m, "nplugin", 0),
-            "plugins act in it, of which lqrlab knows nothing; take them out of the model",
-        ),
+        (getattr(m, "nplugin", 0), "plugins act in it, of which lqrlab knows nothing; take them out of the model"),
         (getattr(m, "nflex", 0), "it has bodies that bend (<flex>); take them out of the model"),
     ]
     found = [words for there, words in seen if there]

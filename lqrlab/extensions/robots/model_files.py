@@ -27,9 +27,7 @@ def library() -> ModuleType:
     return extras.load("mujoco", "robots", "from_mujoco")
 
 
-def read(
-    model: Any, actuated: Sequence[str] = (), fixed: Sequence[str] = ()
-) -> tuple[Any, str, Callable[[], Any]]:
+def read(model: Any, actuated: Sequence[str] = (), fixed: Sequence[str] = ()) -> tuple[Any, str, Callable[[], Any]]:
     """A compiled ``mujoco.MjModel``, the name of its file, and what makes the model to draw.
 
     Args:
@@ -54,9 +52,7 @@ def read(
         return m, "", lambda: m
     file = checks.path("model", model)
     if file.suffix.lower() not in SUFFIXES:
-        raise ValueError(
-            f"{file}: expected a robot ending in {', '.join(SUFFIXES)}, but found {file.suffix!r}"
-        )
+        raise ValueError(f"{file}: expected a robot ending in {', '.join(SUFFIXES)}, but found {file.suffix!r}")
     if not file.is_file():
         raise ValueError(f"{file}: there is no such file")
     if file.stat().st_size > _MOST_BYTES:
@@ -97,13 +93,9 @@ def _check_elements(file: Path) -> None:
         found += above[-1]
         sides = attributes.get("nrow", ""), attributes.get("ncol", "")
         if all(side.isdecimal() for side in sides) and int(sides[0]) * int(sides[1]) > _MOST_NUMBERS:
-            raise ValueError(
-                f"{file}: expected a height field of at most {_MOST_NUMBERS} numbers, but found more"
-            )
+            raise ValueError(f"{file}: expected a height field of at most {_MOST_NUMBERS} numbers, but found more")
         if found > _MOST_ELEMENTS:
-            raise ValueError(
-                f"{file}: expected a robot of at most {_MOST_ELEMENTS} elements, but it has more"
-            )
+            raise ValueError(f"{file}: expected a robot of at most {_MOST_ELEMENTS} elements, but it has more")
 
     parser = xml.parsers.expat.ParserCreate()
     parser.StartElementHandler = begin
@@ -117,18 +109,14 @@ def _check_sizes(spec: Any) -> None:
     listed = [spec.bodies, spec.joints, spec.geoms, spec.sites]
     listed += [spec.cameras, spec.tendons, spec.actuators, spec.sensors]
     kinds = ("body", "jnt", "geom", "site", "cam", "tendon", "actuator", "sensor")
-    asked = {
-        f"<size nuser_{kind}>": getattr(spec, f"nuser_{kind}") * len(of) for kind, of in zip(kinds, listed)
-    }
+    asked = {f"<size nuser_{kind}>": getattr(spec, f"nuser_{kind}") * len(of) for kind, of in zip(kinds, listed)}
     asked |= {f"<size {name}>": getattr(spec, name) for name in ("nuserdata", "njmax", "nconmax", "nstack")}
     asked |= {"<size nkey>": spec.nkey * (len(spec.joints) + len(spec.bodies))}
     asked |= {f"<numeric {one.name}>": one.size for one in spec.numerics}
     asked |= {f"<texture {one.name}>": one.width * one.height for one in spec.textures}
     for what, number in asked.items():
         if number > _MOST_NUMBERS:
-            raise ValueError(
-                f"{what} asks for {number} numbers, more than the {_MOST_NUMBERS} that are granted"
-            )
+            raise ValueError(f"{what} asks for {number} numbers, more than the {_MOST_NUMBERS} that are granted")
 
 
 _WAYS = {
@@ -156,9 +144,7 @@ def _as_seen(file: Path, m: Any, compiled: Callable[[Any], Any]) -> Any:
     text = file.read_text(errors="replace")
     if "<robot" not in text or "<mujoco" in text:
         return m
-    kept = re.sub(
-        r"<robot\b[^>]*>", r'\g<0><mujoco><compiler discardvisual="false"/></mujoco>', text, count=1
-    )
+    kept = re.sub(r"<robot\b[^>]*>", r'\g<0><mujoco><compiler discardvisual="false"/></mujoco>', text, count=1)
     try:
         spec = library().MjSpec.from_string(kept)
         spec.modelfiledir = str(file.parent)
@@ -198,9 +184,7 @@ def _fix(mujoco: ModuleType, spec: Any, names: Sequence[str]) -> None:
     }
     kinds = {int(ties.mjEQ_JOINT): gone, int(ties.mjEQ_TENDON): tendons}
     equalities = {
-        i
-        for i in range(m.neq)
-        if {int(m.eq_obj1id[i]), int(m.eq_obj2id[i])} & kinds.get(int(m.eq_type[i]), set())
+        i for i in range(m.neq) if {int(m.eq_obj1id[i]), int(m.eq_obj2id[i])} & kinds.get(int(m.eq_type[i]), set())
     }
     left = [a for i in sorted(gone) for a in range(m.jnt_qposadr[i], m.jnt_qposadr[i] + _width(m, i))]
     positions = [np.delete(m.key_qpos[k], left) for k in range(m.nkey)]
@@ -266,10 +250,7 @@ def tree_of(m: Any) -> Tree:
 
     joints = tuple(
         Joint(
-            m.jnt_type[i] == mujoco.mjtJoint.mjJNT_SLIDE,
-            m.jnt_axis[i].copy(),
-            m.jnt_pos[i].copy(),
-            float(m.qpos0[i]),
+            m.jnt_type[i] == mujoco.mjtJoint.mjJNT_SLIDE, m.jnt_axis[i].copy(), m.jnt_pos[i].copy(), float(m.qpos0[i])
         )
         for i in range(m.njnt)
     )
@@ -285,9 +266,7 @@ def tree_of(m: Any) -> Tree:
         for b in range(1, m.nbody)
     )
     strength = float(np.linalg.norm(m.opt.gravity))
-    clamped = m.actuator_ctrllimited * (
-        0 if m.opt.disableflags & mujoco.mjtDisableBit.mjDSBL_CLAMPCTRL else 1
-    )
+    clamped = m.actuator_ctrllimited * (0 if m.opt.disableflags & mujoco.mjtDisableBit.mjDSBL_CLAMPCTRL else 1)
     affine = (m.actuator_gaintype == mujoco.mjtGain.mjGAIN_AFFINE)[:, None]
     biased = (m.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE)[:, None]
     return Tree(

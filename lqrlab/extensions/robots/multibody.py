@@ -157,9 +157,7 @@ class Multibody(Mechanical):
         per_mass = self.tree.inertia / np.where(self.tree.mass > 0, self.tree.mass, 1.0)[:, None]
         return mass[:, None] * per_mass.astype(mass.dtype)
 
-    def _mass_matrix(
-        self, linear: Float[Array, "b q 3"], angular: Float[Array, "b q 3"]
-    ) -> Float[Array, "q q"]:
+    def _mass_matrix(self, linear: Float[Array, "b q 3"], angular: Float[Array, "b q 3"]) -> Float[Array, "q q"]:
         mass, inertia = self._mass()[:, None, None, None], self._inertia()[:, None, None]
         pairs = mass * linear[:, :, None] * linear[:, None] + inertia * angular[:, :, None] * angular[:, None]
         return jnp.sum(pairs, (0, 3)) + np.diag(self.tree.armature.astype(linear.dtype))
@@ -190,17 +188,13 @@ class Multibody(Mechanical):
         """Forces of the weights and of the joints' springs."""
         tree = self.tree.astype(q.dtype)
         weights = self.gravity * self._mass() * tree.weight
-        return 0.5 * jnp.sum(tree.stiffness * (q - tree.relaxed) ** 2) - weights @ (
-            self.frames(q).centre @ tree.down
-        )
+        return 0.5 * jnp.sum(tree.stiffness * (q - tree.relaxed) ** 2) - weights @ (self.frames(q).centre @ tree.down)
 
     def forces(self, q: Position, v: Velocity, u: Input) -> Force:
         """Forces of the actuators within their limits, and of the joints' damping."""
         tree = self.tree.astype(q.dtype)
         gear = jnp.stack([getattr(self, name) for name in self.gears])
-        motion = jnp.stack(
-            [jnp.ones_like(gear), gear * (q @ tree.acts_on), gear * (v @ tree.acts_on)], axis=1
-        )
+        motion = jnp.stack([jnp.ones_like(gear), gear * (q @ tree.acts_on), gear * (v @ tree.acts_on)], axis=1)
         within = jnp.clip(u, *tree.input_limits)
         pull = jnp.sum(tree.gain * motion, 1) * within + jnp.sum(tree.bias * motion, 1)
         joint = tree.acts_on @ (gear * jnp.clip(pull, *tree.force_limits))

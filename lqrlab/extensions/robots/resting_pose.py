@@ -33,17 +33,13 @@ def solve(m: Any, at: str | Sequence[float] | None) -> Rest:
     """Solve for the inputs that hold the pose asked for, or say which joint they cannot hold."""
     import scipy.linalg  # not when lqrlab starts
 
-    key_frames = {
-        m.key(i).name or f"key frame {i + 1}": (m.key_qpos[i], m.key_ctrl[i]) for i in range(m.nkey)
-    }
+    key_frames = {m.key(i).name or f"key frame {i + 1}": (m.key_qpos[i], m.key_ctrl[i]) for i in range(m.nkey)}
     drawn = (m.qpos0, np.zeros(m.nu))
     if at is None:
         start, u = next(iter(key_frames.values()), drawn)
     elif isinstance(at, str):
         if not key_frames:
-            raise ValueError(
-                f"at: the model has no key frames; give positions, as at={np.round(m.qpos0, 6).tolist()}"
-            )
+            raise ValueError(f"at: the model has no key frames; give positions, as at={np.round(m.qpos0, 6).tolist()}")
         start, u = key_frames[checks.choice("at", at, key_frames, "a key frame:")]
     else:
         start, u = checks.real("at", at), drawn[1]

@@ -150,9 +150,7 @@ def _parameters(m: Any) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
         if name:
             about = f"mass of {name[5:]}; its inertia changes with it"
             declared[name] = param(value, "kg", about, value / 10, value * 10)
-    groups["dampings"] = tuple(
-        _unique([f"damping_{model_files.name_of(m, 'jnt', i)}" for i in range(m.njnt)])
-    )
+    groups["dampings"] = tuple(_unique([f"damping_{model_files.name_of(m, 'jnt', i)}" for i in range(m.njnt)]))
     for name, joint, value in zip(groups["dampings"], tree.joints, m.dof_damping.tolist()):
         unit = "N·s/m" if joint.slides else "N·m·s/rad"
         declared[name] = param(value, unit, f"viscous friction of {name[8:]}", 0.0, max(1.0, 10 * value))

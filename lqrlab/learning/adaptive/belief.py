@@ -45,9 +45,7 @@ def start(prior: Prior, told: Told) -> Belief:
     known = prior.known
     if known is None:
         nothing = jnp.zeros(0)
-        return Belief(
-            theta, spread, odds, position, nothing.astype(int), nothing[:, None], nothing[:, None, None]
-        )
+        return Belief(theta, spread, odds, position, nothing.astype(int), nothing[:, None], nothing[:, None, None])
     size = jnp.stack([jnp.sum(told.state_mask), jnp.sum(told.input_mask)])
     fits = jnp.where(jnp.all(known.sizes == size.astype(float)[None], axis=-1), 0.0, -jnp.inf)
     log_odds, family = jax.lax.top_k(fits, known.most)

@@ -132,12 +132,7 @@ def step(prior: Prior, doublings: int, told: Told, memory: Memory, x: Array) -> 
 
 
 def _designed(
-    prior: Prior,
-    doublings: int,
-    told: Told,
-    belief: Belief,
-    memory: Memory,
-    guesses: tuple[Array, Array, Array],
+    prior: Prior, doublings: int, told: Told, belief: Belief, memory: Memory, guesses: tuple[Array, Array, Array]
 ) -> tuple[Array, Array, Array]:
     """The gain, the likeliest hypothesis's cost to go, and that hypothesis where it is nearly certain, else −1.
 

@@ -131,9 +131,7 @@ class Prior:
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Name → array, for a file; those of the families as ``families/…``."""
-        own = {
-            f.name: np.asarray(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "known"
-        }
+        own = {f.name: np.asarray(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "known"}
         if self.known is None:
             return own
         stored = (f.name for f in dataclasses.fields(self.known) if f.name != "most")
@@ -189,14 +187,11 @@ def components(prior: Prior, told: Told) -> tuple[Array, Array, Array, Array]:
     free = jnp.concatenate([a[:, None] * ones[None], b[:, None] * force[None]], axis=-1)
     q, v, push, kinematic_odds = prior.kinematic.T
     rate = jnp.concatenate(
-        [q[:, None] * position[None] + v[:, None] * (ones - position)[None], push[:, None] * force[None]],
-        axis=-1,
+        [q[:, None] * position[None] + v[:, None] * (ones - position)[None], push[:, None] * force[None]], axis=-1
     )
     shorter = 0.5 * jnp.sum(step) / jnp.maximum(half, 1).astype(float) * prior.half
     size = jnp.concatenate([jnp.stack([free, free], 1), jnp.stack([rate * shorter + 1e-4, rate], 1)])
     size = size * jnp.concatenate([exists, inputs])[None, None]
-    theta = jnp.concatenate(
-        [jnp.broadcast_to(mean, (k, Z, N_MAX)) for mean, k in ((still, len(a)), (moving, len(q)))]
-    )
+    theta = jnp.concatenate([jnp.broadcast_to(mean, (k, Z, N_MAX)) for mean, k in ((still, len(a)), (moving, len(q)))])
     odds = jnp.concatenate([odds, jnp.where(half >= 1, kinematic_odds, -jnp.inf)])
     return theta, size[..., None] ** 2 * jnp.eye(Z)[None, None], odds, position

@@ -50,11 +50,7 @@ class Episodes:
 
 
 def episodes(
-    batches: Sequence[Plant],
-    key: PRNGKeyArray,
-    *,
-    randoms: int = 400,
-    noises: Sequence[float] = (0.0, 0.01, 0.05),
+    batches: Sequence[Plant], key: PRNGKeyArray, *, randoms: int = 400, noises: Sequence[float] = (0.0, 0.01, 0.05)
 ) -> tuple[Episodes, Float[Array, " L"]]:
     """Loops of families that the prior knows, of the same families taken out of it, and of random linear systems.
 
@@ -78,9 +74,7 @@ def episodes(
         of_families = [Episodes(plants, told, jnp.asarray(hidden)) for hidden in hiding]
         # random systems have no units: where a state moves another, that is what its unit would have told
         steps = jnp.where(drawn.A > _MOVES, drawn.A, 0.1)
-        of_random = Episodes(
-            drawn, dataclasses.replace(_told(drawn, noise), steps=steps), jnp.full(len(drawn), -1.0)
-        )
+        of_random = Episodes(drawn, dataclasses.replace(_told(drawn, noise), steps=steps), jnp.full(len(drawn), -1.0))
         parts += [*of_families, of_random]
         share = len(family) / len(of_random)
         weight += [*(np.ones(len(part)) for part in of_families), np.full(len(of_random), share)]
@@ -199,9 +193,7 @@ def learn(
     for i in range(num_updates):
         pick, run = jax.random.split(jax.random.fold_in(key, i))
         rows = jax.random.choice(pick, len(episodes), (batch,), p=weight / jnp.sum(weight))
-        loss, failed, grads = _slope(
-            values, prior, episodes[rows], jax.random.split(run, batch), num_steps, doublings
-        )
+        loss, failed, grads = _slope(values, prior, episodes[rows], jax.random.split(run, batch), num_steps, doublings)
         with jax.numpy_dtype_promotion("standard"):  # Adam takes powers of its decay by a count of steps
             updates, state = optimizer.update(grads, state)
         values = optax.apply_updates(values, updates)
@@ -218,9 +210,7 @@ def _slope(
         found = excess(with_numbers(prior, values), episode, key, num_steps, doublings)
         return jnp.minimum(found, jnp.log(50.0)), found
 
-    (loss, found), grads = jax.vmap(jax.value_and_grad(one, has_aux=True), in_axes=(None, 0, 0))(
-        values, episodes, keys
-    )
+    (loss, found), grads = jax.vmap(jax.value_and_grad(one, has_aux=True), in_axes=(None, 0, 0))(values, episodes, keys)
     size = jnp.sqrt(sum(jnp.sum(g * g, axis=tuple(range(1, g.ndim))) for g in jax.tree.leaves(grads)))
     good = jnp.isfinite(size) & jnp.isfinite(loss)
     factor = jnp.where(good, jnp.minimum(1.0, _CLIP / jnp.where(good, size, 1.0)), 0.0) / len(loss)

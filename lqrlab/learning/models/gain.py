@@ -12,9 +12,7 @@ class FixedGain(nnx.Module):
 
     linear = True
 
-    def __call__(
-        self, x: Array, u: Array, time_mask: Array, context: Context, *, last: bool = False
-    ) -> Array:
+    def __call__(self, x: Array, u: Array, time_mask: Array, context: Context, *, last: bool = False) -> Array:
         """See :class:`Model`; u is not looked at."""
         check_shapes(x, u, time_mask, context, x.shape[1])
         if last:
@@ -25,9 +23,7 @@ class FixedGain(nnx.Module):
 def check_described(config: ModelConfig) -> None:
     """Refuse a model with a fixed gain that is not given the description."""
     if not config.description:
-        raise ValueError(
-            f"description: a {config.kind} network sees nothing but the description; leave it on"
-        )
+        raise ValueError(f"description: a {config.kind} network sees nothing but the description; leave it on")
 
 
 @register("gain")

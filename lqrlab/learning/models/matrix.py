@@ -122,9 +122,7 @@ class RationalLayer(nnx.Module):
         size = _size(X, n)
         left, right, middle, back = jnp.split(1 + self.factors(X, size, n), 4)
         small = X / (1 + size)[..., None, None]
-        halfway = _product(
-            _mixed(self.left[...], left * small), _resolvent(_mixed(self.middle[...], middle * small))
-        )
+        halfway = _product(_mixed(self.left[...], left * small), _resolvent(_mixed(self.middle[...], middle * small)))
         Y = back * _product(halfway, _mixed(self.right[...], right * small))
         return X + _mixed(self.back[...], Y / (1 + _size(Y, n))[..., None, None])
 

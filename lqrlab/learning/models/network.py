@@ -40,9 +40,7 @@ def build(config: ModelConfig) -> Any:
     """A freshly initialised model; the same config and seed give the same parameters."""
     if idle := config.differences(used(config)):
         there = ", ".join(_options(config))
-        raise ValueError(
-            f"{idle[0].split()[0]}: a model of kind {config.kind} has no such setting; there are {there}"
-        )
+        raise ValueError(f"{idle[0].split()[0]}: a model of kind {config.kind} has no such setting; there are {there}")
     activation[config.activation]
     return register[config.kind](config, rngs=nnx.Rngs(config.seed))
 
@@ -226,9 +224,7 @@ class HistoryNetwork(Described):
         """
         raise NotImplementedError(f"{type(self).__name__} declares no read(tokens, prefix, exists, rows)")
 
-    def __call__(
-        self, x: Array, u: Array, time_mask: Array, context: Context, *, last: bool = False
-    ) -> Array:
+    def __call__(self, x: Array, u: Array, time_mask: Array, context: Context, *, last: bool = False) -> Array:
         """See :class:`Model`."""
         check_shapes(x, u, time_mask, context, self.config.window)
         b, w, _ = x.shape
@@ -252,9 +248,7 @@ def split(model: nnx.Module) -> tuple[nnx.GraphDef, dict[str, Array]]:
 
 def merge(graph: nnx.GraphDef, params: Mapping[str, ArrayLike]) -> Any:
     """The model that :func:`split` took apart, with these parameters."""
-    paths: Any = {
-        tuple(int(t) if t.isdigit() else t for t in path.split("/")): a for path, a in params.items()
-    }
+    paths: Any = {tuple(int(t) if t.isdigit() else t for t in path.split("/")): a for path, a in params.items()}
     return nnx.merge(graph, nnx.from_flat_state(paths))
 
 

@@ -34,8 +34,7 @@ class Attention(nnx.Module):
         """The last ``rows`` tokens of h ``[b, T, width]``, after attending where allowed ``[b, rows, T]``."""
         b, _, width = h.shape
         q, k, v = (
-            z.reshape(b, -1, self.heads, width // self.heads)
-            for z in jnp.split(self.qkv(self.norm1(h)), 3, axis=-1)
+            z.reshape(b, -1, self.heads, width // self.heads) for z in jnp.split(self.qkv(self.norm1(h)), 3, axis=-1)
         )
         h, q = h[:, -rows:], q[:, -rows:]
         h = h + self.out(attend(q, k, v, allowed).reshape(b, rows, width))

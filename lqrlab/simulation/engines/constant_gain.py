@@ -172,14 +172,12 @@ def _block(layout: Layout, loops: Loops, x0: Array, draw: Callable[[int, Array],
         for name, a in kind.items()
     }
     rows = {
-        name: jnp.zeros((width, layout.num_chunks * _size(a)), a.dtype)
-        for name, a in (kinds[0] | kinds[1]).items()
+        name: jnp.zeros((width, layout.num_chunks * _size(a)), a.dtype) for name, a in (kinds[0] | kinds[1]).items()
     }
     start = (x0, {**totals, "end": x0}, rows)
     _, totals, rows = jax.lax.fori_loop(0, layout.num_chunks, chunk, start)
     points, intervals = (
-        {name: rows[name].reshape(width, -1, *a.shape[1:-1]) for name, a in kind.items()}
-        for kind in kinds[:2]
+        {name: rows[name].reshape(width, -1, *a.shape[1:-1]) for name, a in kind.items()} for kind in kinds[:2]
     )
     return Kept(points, intervals, {name: jnp.moveaxis(a, -1, 0) for name, a in totals.items()})
 

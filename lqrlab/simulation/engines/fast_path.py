@@ -65,12 +65,8 @@ def rollout(
     if out is None:
         if count * num_steps * (1 if problem.linear else problem.substeps) < MUCH:
             return None
-        out = constant_gain.simulate(
-            loops, starts, num_steps, _kept(keep), key=key, substeps=problem.substeps
-        )
-    return {
-        name: jax.device_put(out[name].reshape(*lead, *out[name].shape[1:]), may_alias=True) for name in keep
-    }
+        out = constant_gain.simulate(loops, starts, num_steps, _kept(keep), key=key, substeps=problem.substeps)
+    return {name: jax.device_put(out[name].reshape(*lead, *out[name].shape[1:]), may_alias=True) for name in keep}
 
 
 def _shared_out(*arrays: object) -> bool:

@@ -32,8 +32,7 @@ class FixedWing(Plant):
     gravity: Array = gravity()
 
     states = signals(
-        "airspeed = 25 ± 2 m/s, climb_angle ± 0.1 rad",
-        "angle_of_attack = 0.05 ± 0.1 rad, pitch_rate ± 0.5 rad/s",
+        "airspeed = 25 ± 2 m/s, climb_angle ± 0.1 rad", "angle_of_attack = 0.05 ± 0.1 rad, pitch_rate ± 0.5 rad/s"
     )
     inputs = signals("elevator ± 0.2 rad, thrust = 10 ± 10 N")
     solve_for = ("angle_of_attack", "elevator", "thrust")
@@ -52,9 +51,7 @@ class FixedWing(Plant):
         drag = pressure * (self.drag_zero + lift_coefficient**2 / (jnp.pi * 0.9 * 15.0))
         lift = pressure * lift_coefficient
         rate = self.chord * pitch_rate / (2 * airspeed)
-        moment = (
-            -0.02338 + self.moment_slope * attack + self.pitch_damping * rate + self.elevator_power * elevator
-        )
+        moment = -0.02338 + self.moment_slope * attack + self.pitch_damping * rate + self.elevator_power * elevator
         weight = self.mass * self.gravity
         along = thrust * jnp.cos(attack) - drag - weight * jnp.sin(climb)
         climb_rate = (thrust * jnp.sin(attack) + lift - weight * jnp.cos(climb)) / (self.mass * airspeed)
@@ -74,30 +71,23 @@ class Airliner(Plant):
     'Examples of autonomous systems'; rigid-body motion kept nonlinear
     """
 
-    speed_drag: Array = param(
-        0.003, "1/s", "loss of forward acceleration a unit of forward speed, −Xu", 0.0, 0.1
-    )
+    speed_drag: Array = param(0.003, "1/s", "loss of forward acceleration a unit of forward speed, −Xu", 0.0, 0.1)
     lift_push: Array = param(0.039, "1/s", "forward acceleration a unit of downward speed, Xw", 0.0, 0.5)
     speed_lift: Array = param(0.065, "1/s", "upward acceleration a unit of forward speed, −Zu", 0.0, 1.0)
     heave_damping: Array = param(0.319, "1/s", "upward acceleration a unit of downward speed, −Zw", 0.05, 3.0)
     speed_pitch: Array = param(0.000656168, "rad/(m·s)", "pitching a unit of forward speed, Mu", -0.01, 0.01)
-    pitch_stiffness: Array = param(
-        0.00331365, "rad/(m·s)", "righting a unit of downward speed, −Mw", 1e-4, 0.1
-    )
+    pitch_stiffness: Array = param(0.00331365, "rad/(m·s)", "righting a unit of downward speed, −Mw", 1e-4, 0.1)
     pitch_damping: Array = param(0.429, "1/s", "damping of pitch, −Mq", 0.05, 5.0)
     elevator_push: Array = param(0.3048, "m/s²", "forward acceleration a rad of elevator", -10.0, 10.0)
     elevator_lift: Array = param(5.4864, "m/s²", "upward acceleration a rad of elevator", 0.0, 50.0)
     elevator_power: Array = param(1.16, "1/s²", "pitching down a rad of elevator", 0.05, 50.0)
     thrust_lift: Array = param(0.04, "1", "upward acceleration over forward, of thrust", 0.0, 0.5)
-    thrust_pitch: Array = param(
-        0.0196194, "rad/m", "pitching up over forward acceleration, of thrust", 0.0, 0.5
-    )
+    thrust_pitch: Array = param(0.0196194, "rad/m", "pitching up over forward acceleration, of thrust", 0.0, 0.5)
     cruise: Array = param(235.9152, "m/s", "airspeed to hold", 80.0, 300.0)
     gravity: Array = gravity(9.81456)
 
     states = signals(
-        "forward_velocity = 235.9152 ± 5 m/s, down_velocity ± 3 m/s",
-        "pitch_rate ± 0.03 rad/s, pitch ± 0.05 rad",
+        "forward_velocity = 235.9152 ± 5 m/s, down_velocity ± 3 m/s", "pitch_rate ± 0.03 rad/s, pitch ± 0.05 rad"
     )
     inputs = signals("elevator ± 0.05 rad, thrust_over_mass ± 0.5 m/s²")
     outputs = ("forward_velocity", Signal("climb_rate", "m/s", 3.0))

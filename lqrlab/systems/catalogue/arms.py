@@ -58,8 +58,7 @@ class TwoLinkArm(RodArm):
     gravity: Array = gravity()
 
     states = signals(
-        "shoulder_angle = 0.6 ± 0.3 rad, elbow_angle = 0.9 ± 0.3 rad",
-        "shoulder_velocity, elbow_velocity ± 1 rad/s",
+        "shoulder_angle = 0.6 ± 0.3 rad, elbow_angle = 0.9 ± 0.3 rad", "shoulder_velocity, elbow_velocity ± 1 rad/s"
     )
     inputs = signals("shoulder_torque = 8.24 ± 10 N·m, elbow_torque = 0.14 ± 4 N·m")
     dt = 0.02
@@ -84,9 +83,7 @@ class ThreeLinkArm(RodArm):
     states = with_rates(
         "shoulder_angle = 0.9 ± 0.3 rad, elbow_angle = -0.8 ± 0.3 rad, wrist_angle = 0.5 ± 0.3 rad", time=0.3
     )
-    inputs = signals(
-        "shoulder_torque = 20.79 ± 20 N·m, elbow_torque = 7.68 ± 8 N·m, wrist_torque = 0.65 ± 1 N·m"
-    )
+    inputs = signals("shoulder_torque = 20.79 ± 20 N·m, elbow_torque = 7.68 ± 8 N·m, wrist_torque = 0.65 ± 1 N·m")
     dt = 0.02
 
 
@@ -101,9 +98,7 @@ class DualArm(Arm):
     mass2: Array = param(1.2, "kg", "mass of a forearm with its hand", 0.1, 50.0)
     length1: Array = param(0.4, "m", "length of an upper arm", 0.05, 3.0)
     length2: Array = param(0.35, "m", "length of a forearm", 0.05, 3.0)
-    object_stiffness: Array = param(
-        200.0, "N/m", "stiffness of what they hold, in any direction", 1.0, 2000.0
-    )
+    object_stiffness: Array = param(200.0, "N/m", "stiffness of what they hold, in any direction", 1.0, 2000.0)
     object_damping: Array = param(2.0, "N·s/m", "its damping", 0.0, 100.0)
     friction: Array = param(0.3, "N·m·s/rad", "viscous friction of each joint", 0.0, 10.0)
 
@@ -125,9 +120,7 @@ class DualArm(Arm):
         return jnp.stack([jnp.cos(angles), jnp.sin(angles)]) @ reach
 
     def kinetic(self, q: Array, v: Array) -> Array:
-        left, right = (
-            Rods.of(self).kinetic(absolute(q[arm]), absolute(v[arm])) for arm in (slice(0, 2), slice(2, 4))
-        )
+        left, right = (Rods.of(self).kinetic(absolute(q[arm]), absolute(v[arm])) for arm in (slice(0, 2), slice(2, 4)))
         return left + right
 
     def potential(self, q: Array) -> Array:
@@ -217,9 +210,7 @@ class SixJointArm(Arm):
         """Of the links; shoulder, elbow and wrist lift, the roll turns the wrist's plane."""
         lift = q[1] + q[2]
         upper, forearm = self.upper_length * jnp.sin(q[1]), self.forearm_length * jnp.sin(lift)
-        hand = self.hand_length * (
-            jnp.sin(lift) * jnp.cos(q[4]) + jnp.cos(lift) * jnp.cos(q[3]) * jnp.sin(q[4])
-        )
+        hand = self.hand_length * (jnp.sin(lift) * jnp.cos(q[4]) + jnp.cos(lift) * jnp.cos(q[3]) * jnp.sin(q[4]))
         heights = self.upper_mass * upper / 2 + self.forearm_mass * (upper + forearm / 2)
         return self.gravity * (heights + self.hand_mass * (upper + forearm + hand / 2))
 

@@ -140,10 +140,7 @@ class FurutaPendulum(Mechanical):
     pendulum_friction: Array = param(2.8e-4, "N·m·s/rad", "viscous friction of the hinge", 0.0, 0.1)
     gravity: Array = gravity()
 
-    states = signals(
-        "arm_angle ± 0.5 rad, pendulum_angle ± 0.2 rad",
-        "arm_velocity, pendulum_velocity ± 1.5 rad/s",
-    )
+    states = signals("arm_angle ± 0.5 rad, pendulum_angle ± 0.2 rad", "arm_velocity, pendulum_velocity ± 1.5 rad/s")
     inputs = signals("torque ± 0.3 N·m")
     dt = 0.02
 
@@ -187,8 +184,7 @@ class Acrobot(Mechanical):
     gravity: Array = gravity(9.8)
 
     states = signals(
-        "shoulder_angle ± 0.1 rad, elbow_angle ± 0.2 rad",
-        "shoulder_velocity ± 0.3 rad/s, elbow_velocity ± 0.6 rad/s",
+        "shoulder_angle ± 0.1 rad, elbow_angle ± 0.2 rad", "shoulder_velocity ± 0.3 rad/s, elbow_velocity ± 0.6 rad/s"
     )
     inputs = signals("torque ± 10 N·m")
     dt = 0.02

@@ -129,9 +129,7 @@ class GridInverter(Plant):
     capacitance: Array = param(1e-5, "F", "capacitance of the filter", 1e-7, 1e-2)
     inverter_winding: Array = param(0.1, "Ω", "resistance on the inverter's side", 0.0, 10.0)
     grid_winding: Array = param(0.1, "Ω", "resistance on the grid's side", 0.0, 10.0)
-    grid_voltage: Array = param(
-        325.0, "V", "amplitude of the grid's phase voltage", 10.0, 20000.0, vary=False
-    )
+    grid_voltage: Array = param(325.0, "V", "amplitude of the grid's phase voltage", 10.0, 20000.0, vary=False)
     grid_frequency: Array = param(314.159, "rad/s", "angular frequency of the grid", 50.0, 3000.0, vary=False)
     current: Array = param(15.0, "A", "current to feed, in phase with the grid", 0.0, 5000.0)
 

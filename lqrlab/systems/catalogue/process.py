@@ -74,9 +74,7 @@ class QuadrupleTank(Plant):
     pump1: Array = param(3.33e-6, "m³/(s·V)", "flow of the first pump a volt", 1e-7, 1.0)
     pump2: Array = param(3.35e-6, "m³/(s·V)", "flow of the second pump a volt", 1e-7, 1.0)
     split1: Array = param(0.7, "1", "share of the first pump's flow that goes to the lower left", 0.05, 0.95)
-    split2: Array = param(
-        0.6, "1", "share of the second pump's flow that goes to the lower right", 0.05, 0.95
-    )
+    split2: Array = param(0.6, "1", "share of the second pump's flow that goes to the lower right", 0.05, 0.95)
     voltage: Array = param(3.0, "V", "voltage of both pumps at rest", 0.5, 24.0)
     gravity: Array = gravity()
 
@@ -129,9 +127,7 @@ class StirredTankReactor(Plant):
 
     turnover: Array = param(1 / 60, "1/s", "feed over volume", 1e-5, 1.0)
     rate_constant: Array = param(1.2e9, "1/s", "reaction rate at infinite temperature", 1e3, 1e18)
-    activation: Array = param(
-        8750.0, "K", "activation energy over the gas constant", 1000.0, 30000.0, vary=False
-    )
+    activation: Array = param(8750.0, "K", "activation energy over the gas constant", 1000.0, 30000.0, vary=False)
     heat_rise: Array = param(209.2, "K·L/mol", "temperature gained by what reacts", 1.0, 2000.0)
     exchange: Array = param(0.0348675, "1/s", "heat exchange with the jacket over heat capacity", 1e-5, 5.0)
     feed_concentration: Array = param(1.0, "mol/L", "concentration of the feed", 0.01, 50.0)
@@ -184,9 +180,7 @@ class HeatedRod(Plant):
     radius: Array = param(0.01, "m", "radius of the rod", 1e-3, 0.1)
     convection: Array = param(15.0, "W/(m²·K)", "heat lost to the air", 0.0, 500.0)
     emissivity: Array = param(0.3, "1", "share of a black body's radiation", 0.0, 1.0)
-    ambient: Array = param(
-        293.0, "K", "temperature around, which it is to be brought to", 200.0, 500.0, vary=False
-    )
+    ambient: Array = param(293.0, "K", "temperature around, which it is to be brought to", 200.0, 500.0, vary=False)
 
     states = signals(*(f"temperature{i} = 293 ± 5 K" for i in range(1, 10)))
     inputs = signals("left_heat, right_heat ± 10 W")

@@ -29,13 +29,10 @@ class Scara(Arm):
     gravity: Array = gravity()
 
     states = with_rates(
-        "shoulder = 0.4 ± 0.3 rad, elbow = 0.9 ± 0.3 rad",
-        "height ± 0.05 m, wrist ± 0.5 rad",
-        time=0.25,
+        "shoulder = 0.4 ± 0.3 rad, elbow = 0.9 ± 0.3 rad", "height ± 0.05 m, wrist ± 0.5 rad", time=0.25
     )
     inputs = signals(
-        "shoulder_torque ± 20 N·m, elbow_torque ± 8 N·m",
-        "lift_force = 9.81 ± 20 N, wrist_torque ± 0.5 N·m",
+        "shoulder_torque ± 20 N·m, elbow_torque ± 8 N·m", "lift_force = 9.81 ± 20 N, wrist_torque ± 0.5 N·m"
     )
     dt = 0.01
 
@@ -113,8 +110,7 @@ class CableRobot(PlanarBody):
 
     states = with_rates("x, y ± 0.1 m, angle ± 0.1 rad", time=0.2)
     inputs = signals(
-        "upper_left_tension, upper_right_tension = 75 ± 20 N",
-        "lower_left_tension, lower_right_tension = 40 ± 20 N",
+        "upper_left_tension, upper_right_tension = 75 ± 20 N", "lower_left_tension, lower_right_tension = 40 ± 20 N"
     )
     dt = 0.02
 
@@ -131,9 +127,7 @@ class CableRobot(PlanarBody):
 
     def forces(self, q: Array, v: Array, u: Array) -> Array:
         """Each cable pulls its corner towards its winch; drag spread along the platform."""
-        arms = (
-            jnp.asarray(self._CROSSED, q.dtype) * jnp.stack([self.platform_width, self.platform_height])[None]
-        )
+        arms = jnp.asarray(self._CROSSED, q.dtype) * jnp.stack([self.platform_width, self.platform_height])[None]
         s, c = jnp.sin(q[2]), jnp.cos(q[2])
         arms = arms @ jnp.stack([jnp.stack([c, s]), jnp.stack([-s, c])])
         winches = jnp.asarray(self._CORNERS, q.dtype) * jnp.stack([self.frame_width, self.frame_height])[None]

@@ -23,10 +23,7 @@ class VehicleLateral(Plant):
     rear_stiffness: Array = param(80000.0, "N/rad", "cornering stiffness of a rear tyre", 5e3, 5e5)
     speed: Array = param(30.0, "m/s", "forward speed", 2.0, 70.0)
 
-    states = signals(
-        "lateral_position ± 0.5 m, heading ± 0.05 rad",
-        "lateral_velocity ± 0.5 m/s, yaw_rate ± 0.2 rad/s",
-    )
+    states = signals("lateral_position ± 0.5 m, heading ± 0.05 rad", "lateral_velocity ± 0.5 m/s, yaw_rate ± 0.2 rad/s")
     inputs = signals("steering ± 0.05 rad")
     outputs = ("lateral_position", "heading", "yaw_rate")
     dt = 0.02

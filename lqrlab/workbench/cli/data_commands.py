@@ -26,9 +26,7 @@ def data() -> None:
 @click.option("--workers", type=click.IntRange(1), help="Make it in so many processes of this machine.")
 @click.option("--scheduler", metavar="ADDRESS", help="A dask scheduler, as tcp://head:8786.")
 @click.option("--devices", is_flag=True, help="Use all devices that JAX sees here, a shard on each.")
-def generate(
-    path: Path, config: Path | None, overrides: dict[str, str], devices: bool, **engine_options: Any
-) -> None:
+def generate(path: Path, config: Path | None, overrides: dict[str, str], devices: bool, **engine_options: Any) -> None:
     """Make a data set in the folder PATH, or finish one that was begun there.
 
     What is not set has its default; -p families=pendulum,cart_pole -p variants=10. With
@@ -125,9 +123,7 @@ def train(folder: Path, profile: str, overrides: dict[str, str], processes: int,
     backend = notebooks.config(compute.Backend, values, "backend_options")
     data = dataset.open(folder / "dataset")
     try:
-        fit = learning.fit(
-            dataset.source(data, **chosen), model, training, folder, backend=backend, progress=line
-        )
+        fit = learning.fit(dataset.source(data, **chosen), model, training, folder, backend=backend, progress=line)
     except learning.NonFiniteLossError as error:
         raise pipeline.RunError(str(error)) from None
     if fit.stopped:

@@ -88,9 +88,7 @@ def devices() -> Inspection:
 
         present = jax.devices()
     except RuntimeError as error:
-        return Inspection(
-            "devices", False, f"JAX finds none: {error}", "JAX_PLATFORMS=cpu computes on the CPU"
-        )
+        return Inspection("devices", False, f"JAX finds none: {error}", "JAX_PLATFORMS=cpu computes on the CPU")
     text = ", ".join(f"{d.platform}:{d.id} {d.device_kind}" for d in present)
     idle = all(d.platform == "cpu" for d in present) and shutil.which("nvidia-smi")
     remedy = f"there is an NVIDIA driver: {_install('[cuda]')} uses the GPU" if idle else ""
@@ -107,16 +105,12 @@ def kernel() -> Inspection:
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
     if done.returncode:
         tail = "".join(done.stderr.strip().splitlines()[-1:])
-        return Inspection(
-            "kernel", False, f"none named {execution.KERNEL}: {tail}", f"{_install()} installs it"
-        )
+        return Inspection("kernel", False, f"none named {execution.KERNEL}: {tail}", f"{_install()} installs it")
     program = done.stdout.splitlines()[0]
     # Jupyter takes a bare name to mean the interpreter that starts the kernel
     ours = bool(re.fullmatch(r"python[\d.]*", program)) or Path(program).parent == Path(sys.executable).parent
     remedy = "" if ours else f"notebooks would compute elsewhere; {_install()}"
-    return Inspection(
-        "kernel", ours, f"{execution.KERNEL} runs {sys.executable if ours else program}", remedy
-    )
+    return Inspection("kernel", ours, f"{execution.KERNEL} runs {sys.executable if ours else program}", remedy)
 
 
 def disk(needed: float = 5.0) -> Inspection:

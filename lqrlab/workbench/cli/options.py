@@ -54,9 +54,7 @@ def _settings(context: click.Context, parameter: click.Parameter, items: tuple[s
 
 def overrides(what: str, metavar: str = "NAME=VALUE", **options: Any) -> Callable[[Callable], Callable]:
     """``-p NAME=VALUE``; the command gets a dictionary."""
-    return click.option(
-        "-p", "overrides", multiple=True, metavar=metavar, help=what, callback=_settings, **options
-    )
+    return click.option("-p", "overrides", multiple=True, metavar=metavar, help=what, callback=_settings, **options)
 
 
 def profile(what: str, **options: Any) -> Callable[[Callable], Callable]:

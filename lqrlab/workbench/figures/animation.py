@@ -236,9 +236,7 @@ def _alt(plant: Plant, tracks: Mapping[str, Track], until: float, title: str) ->
         far = int(np.argmax(np.abs(run.xs[0]) / np.asarray(plant.scales[0])))
         s = plant.states[far]
         of = "" if s.unit == "1" else f" {s.unit}"
-        after = (
-            f"diverged after {end:.3g} s" if math.isfinite(end) else f"ends {run.xs[-1, far]:.2g}{of} from it"
-        )
+        after = f"diverged after {end:.3g} s" if math.isfinite(end) else f"ends {run.xs[-1, far]:.2g}{of} from it"
         who, name = (f"{label}: " if label else ""), s.name.replace("_", " ")
         sentences.append(f"{who}{name} starts {run.xs[0, far]:.2g}{of} from the equilibrium, {after}")
     about = title or "Animation of " + plant.name.replace("_", " ")

@@ -77,8 +77,7 @@ def demonstrations(plants: Sequence[Plant]) -> list[Demonstration]:
         ]
 
     shown = (
-        [{"optimal": a, "no control": b} for a, b in zip(runs(kind, 1.0), runs(kind, 0.0))]
-        for kind in (True, False)
+        [{"optimal": a, "no control": b} for a, b in zip(runs(kind, 1.0), runs(kind, 0.0))] for kind in (True, False)
     )
     Ks = (np.asarray(K)[: p.m, : p.n] for p, K in zip(plants, gains))
     return list(map(Demonstration, Ks, *shown))

@@ -307,8 +307,6 @@ def responses(
         last = i + columns >= len(signals)
         curves = [(*channel.curve(run), stroke) for run, stroke in zip(runs.values(), strokes(runs).values())]
         place, unit = (left + column * (wide + 10), top + row * tall, wide, tall), channel.signal.unit
-        drawn, axes = over_time(
-            place, curves, channel.name, unit, until, steps=channel.held, labelled=last, lead=lead
-        )
+        drawn, axes = over_time(place, curves, channel.name, unit, until, steps=channel.held, labelled=last, lead=lead)
         markup += drawn + (film.cursor(*axes.edges) if film else "")
     return markup, top + -(-len(signals) // columns) * tall + 4

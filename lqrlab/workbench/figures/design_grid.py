@@ -80,9 +80,7 @@ def grid(plant: Plant, parameter: str | None = None, weight: str | None = None) 
 
 def _weight(plant: Plant, name: str | None) -> tuple[Signal, tuple[int, int]]:
     """The signal whose weight moves; whether it is an input, and its place."""
-    places = {
-        s.name: (s, (k, i)) for k, of in enumerate((plant.states, plant.inputs)) for i, s in enumerate(of)
-    }
+    places = {s.name: (s, (k, i)) for k, of in enumerate((plant.states, plant.inputs)) for i, s in enumerate(of)}
     name = plant.inputs[0].name if name is None else name
     if name not in places:
         raise ValueError(f"weight: expected one of {', '.join(places)}, but found {name!r}")
@@ -130,9 +128,7 @@ def _varied(plant: Plant, columns: dict[str, Float[np.ndarray, " p"]], count: in
 
 
 @partial(jit_by_function, static_argnames=("points", "every"))
-def _loops(
-    problem: Problem, K: Array, holds: Array, x0: Array, *, points: int, every: int
-) -> tuple[Array, ...]:
+def _loops(problem: Problem, K: Array, holds: Array, x0: Array, *, points: int, every: int) -> tuple[Array, ...]:
     """The loops of each sample time tick by tick, their inputs held; states and inputs every so many ticks are kept."""
 
     def loops(K: Array, hold: Array) -> tuple[Array, ...]:

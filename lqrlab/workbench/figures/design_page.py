@@ -35,11 +35,7 @@ _MOST = 265_000  # bytes of numbers and words
 _PLACE = (8.0, 0.0, _SIZE[0] - 8, _SIZE[1])  # of the chart in it, which leaves room for −0.05
 _DEFAULT, _CHOSEN = Stroke(3), Stroke(0)
 _NOTE = "Grey: the design at the defaults. All costs are charged by the plant's own weights."
-_VERDICTS = {
-    Verdict.CONVERGED: "converges",
-    Verdict.BOUNDED: "bounded, not converging",
-    Verdict.DIVERGED: "diverges",
-}
+_VERDICTS = {Verdict.CONVERGED: "converges", Verdict.BOUNDED: "bounded, not converging", Verdict.DIVERGED: "diverges"}
 
 
 def page(plant: str | Plant, *, parameter: str | None = None, weight: str | None = None) -> HtmlPage:
@@ -152,9 +148,7 @@ def _chart(
 ) -> tuple[str, dict, list[list[int]]]:
     """One signal: the picture of its default, where the script draws, and the steps from point to point of all."""
     usual, hold = values[g.at], channel.held
-    ends = np.array(
-        [np.nan, *(f(values[np.isfinite(values)]) for f in (np.min, np.max))]
-    )  # widens, is not drawn
+    ends = np.array([np.nan, *(f(values[np.isfinite(values)]) for f in (np.min, np.max))])  # widens, is not drawn
     lines = [(g.ts, usual, _DEFAULT), (g.ts[:3], ends, _DEFAULT)]
     low, high, power = charts.value_range(lines, lead=1)
     markup, axes = charts.over_time(
@@ -204,9 +198,7 @@ def _scene(g: Grid, count: int) -> tuple[str, dict]:
     picture = svg.document(markup, *_SCENE, label, bare=True)
     unit, second = charts.duration_unit(g.ts[-1])
     words = [f"{t / second:.2f} {unit}" for t in ts]
-    return (
-        (picture, data | {"label": "time", "words": words, "at": still, "every": every}) if data else ("", {})
-    )
+    return (picture, data | {"label": "time", "words": words, "at": still, "every": every}) if data else ("", {})
 
 
 def _poles(g: Grid) -> tuple[str, dict]:
@@ -220,16 +212,9 @@ def _poles(g: Grid) -> tuple[str, dict]:
     (x0, y0), (x1, y1) = plane.place(0.0, 0.0), plane.place(1.0, 1.0)
     flat = g.poles.reshape(-1, g.plant.n)
     at = [[[round(z.real, 4), round(z.imag, 4)] for z in poles if np.isfinite(z)] for poles in flat]
-    place = {
-        "x": [float(x0), float(x1 - x0)],
-        "y": [float(y0), float(y1 - y0)],
-        "mark": charts.MARKS["○"],
-        "at": at,
-    }
+    place = {"x": [float(x0), float(x1 - x0)], "y": [float(y0), float(y1 - y0)], "mark": charts.MARKS["○"], "at": at}
     live = "".join(f"M{px(x)} {px(y)}{place['mark']}" for x, y in zip(*plane.place(usual.real, usual.imag)))
-    return _picture(
-        markup, live, "Poles of the sampled loop: ○ of the design chosen, × of the defaults"
-    ), place
+    return _picture(markup, live, "Poles of the sampled loop: ○ of the design chosen, × of the defaults"), place
 
 
 def _picture(markup: str, live: str, label: str) -> str:

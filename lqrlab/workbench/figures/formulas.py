@@ -6,18 +6,9 @@ from xml.etree import ElementTree
 
 import latex2mathml.converter
 
-_BRACKETS = {
-    "p": ("(", ")"),
-    "b": ("[", "]"),
-    "B": (r"\{", r"\}"),
-    "v": ("|", "|"),
-    "V": (r"\lVert", r"\rVert"),
-}
+_BRACKETS = {"p": ("(", ")"), "b": ("[", "]"), "B": (r"\{", r"\}"), "v": ("|", "|"), "V": (r"\lVert", r"\rVert")}
 _REWRITTEN = (
-    (
-        r"\\(begin|end)\{(align|aligned|gather\*?|gathered|eqnarray\*?|equation\*?|multline\*?)\}",
-        r"\\\1{align*}",
-    ),
+    (r"\\(begin|end)\{(align|aligned|gather\*?|gathered|eqnarray\*?|equation\*?|multline\*?)\}", r"\\\1{align*}"),
     (r"\\mathrm\{([^{}\\]*)\}", r"\\text{\1}"),  # a single letter would come out slanted
     (r"\\operatorname\*?\{([^{}]*)\}", lambda m: r"\mathop{\text{" + re.sub(r"\\[,;: ]", " ", m[1]) + "}}"),
     (r"\\(label|nonumber|notag)(\{[^{}]*\})?", ""),

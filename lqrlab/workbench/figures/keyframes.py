@@ -160,9 +160,7 @@ def plain(plant: Plant) -> Plant:
     return dataclasses.replace(plant, **{key: float(value) for key, value in plant.parameters.items()})  # type: ignore[type-var]
 
 
-def poses(
-    plant: Plant, xs: Float[np.ndarray, "times n"], us: Float[np.ndarray, "times m"]
-) -> list[drawing.Drawing]:
+def poses(plant: Plant, xs: Float[np.ndarray, "times n"], us: Float[np.ndarray, "times m"]) -> list[drawing.Drawing]:
     """The plant's drawings at deviations from its equilibrium."""
     still, (x_eq, u_eq) = plain(plant), (np.asarray(a, float) for a in plant.equilibrium())
     return [still.draw(x + x_eq, u + u_eq) for x, u in zip(np.asarray(xs, float), np.asarray(us, float))]
@@ -255,9 +253,7 @@ class _Pen:
         return self.scale * np.abs(np.array([[float(getattr(f, name)) for name in names] for f in frames]))
 
 
-def _path(
-    at: Points, turn: ArrayLike, sizes: Float[np.ndarray, "*frames 2"]
-) -> tuple[Path, tuple[float, float]]:
+def _path(at: Points, turn: ArrayLike, sizes: Float[np.ndarray, "*frames 2"]) -> tuple[Path, tuple[float, float]]:
     """A path whose scale is the sizes' share of the largest, and the largest."""
     sizes = np.broadcast_to(sizes, (len(at), 2))
     along, across = (max(float(most), 1e-3) for most in sizes.max(axis=0))

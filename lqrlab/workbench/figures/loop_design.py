@@ -190,9 +190,7 @@ class LoopSetting:
     def weights(self) -> tuple[Float[np.ndarray, "n n"], Float[np.ndarray, "m m"]]:
         """Q and R as the sliders make them."""
         Q, R = (np.asarray(W) for W in self.plant.weights())
-        return Q * np.sqrt(np.outer(self.states, self.states)), R * np.sqrt(
-            np.outer(self.inputs, self.inputs)
-        )
+        return Q * np.sqrt(np.outer(self.states, self.states)), R * np.sqrt(np.outer(self.inputs, self.inputs))
 
     @property
     def limits(self) -> Float[np.ndarray, " m"]:
@@ -247,9 +245,7 @@ def design(setting: LoopSetting) -> LoopDesign:
         control.lqrd(*s.plant.matrices(), *s.weights, s.dt)  # says which mode is at fault
     (F, _), (best, _) = (np.asarray(a) for a in (optimum.closed_loop, optimum.K))
     P, own_P = np.asarray(optimum.P)
-    tick, own = (
-        control.Sampled(*(np.asarray(a)[i] for a in of)) for i, of in enumerate((problems.sampled, sampled))
-    )
+    tick, own = (control.Sampled(*(np.asarray(a)[i] for a in of)) for i, of in enumerate((problems.sampled, sampled)))
     A, B, ahead = _late(tick, s.sample, s.delay)
     K = best @ ahead if s.known else np.pad(best, [(0, 0), (0, len(A) - s.plant.n)])
     wide = np.pad(K, [(0, 0), (0, s.plant.n + LATE * s.plant.m - len(A))])

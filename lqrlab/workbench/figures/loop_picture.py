@@ -56,11 +56,7 @@ def picture(setting: LoopSetting) -> svg.Picture:
 
 def _cost_so_far(result: LoopDesign, at: Rectangle) -> str:
     """Cost so far of both loops; the optimum as a line across."""
-    runs, looks, ts = (
-        (result.best, result.built),
-        svg.strokes(LOOPS).values(),
-        result.best.ts,
-    )
+    runs, looks, ts = ((result.best, result.built), svg.strokes(LOOPS).values(), result.best.ts)
     curves = [(ts, np.concatenate([[0.0], np.cumsum(run.costs)]), look) for run, look in zip(runs, looks)]
     curves.append((ts[[0, -1]], np.full(2, result.cost), Stroke(7, DASHES[2])))
     title = "cost so far; dotted: x0ᵀP x0, the least there is"
@@ -77,11 +73,7 @@ def _nyquist(s: LoopSetting, result: LoopDesign, margins: list[control.Margins],
     i = _weakest(margins)
     w = np.pi / s.dt * np.append(np.geomspace(1e-4, 0.99, 299), 1.0)
     more = (0, s.plant.n + LATE * s.plant.m - len(result.A))  # one size, one program, whatever the delay
-    A, B, K = (
-        np.pad(result.A, [more, more]),
-        np.pad(result.B, [more, (0, 0)]),
-        np.pad(result.K, [(0, 0), more]),
-    )
+    A, B, K = (np.pad(result.A, [more, more]), np.pad(result.B, [more, (0, 0)]), np.pad(result.K, [(0, 0), more]))
     closed = np.asarray(control.sensitivity(A, B, K, w, s.dt))[:, i, i]
     with np.errstate(all="ignore"):
         L = 1 / closed - 1
@@ -184,9 +176,7 @@ def _phase_plane(s: LoopSetting, d: LoopDesign) -> Figure:
     """The first state and that of the second half which is its rate in a mechanical plant; the others at rest."""
     plant, pair = s.plant, [0, s.plant.n // 2]
     x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
-    size = 1.2 * np.maximum(
-        np.nanmax(np.abs(d.built.xs[:, pair]), axis=0), 0.1 * np.asarray(plant.scales[0])[pair]
-    )
+    size = 1.2 * np.maximum(np.nanmax(np.abs(d.built.xs[:, pair]), axis=0), 0.1 * np.asarray(plant.scales[0])[pair])
 
     def rates(points: np.ndarray) -> np.ndarray:
         x = np.zeros((len(points), plant.n))

@@ -65,9 +65,7 @@ def nyquist(
     _circle(axis)
     axis.plot([-1], [0], "+", color=plots.SECOND, ms=10, mew=2)
     low, high = axis.get_xlim(), axis.get_ylim()
-    axis.set(
-        xlim=np.clip(low, -4, 4), ylim=np.clip(high, -4, 4), xlabel="Re L", ylabel="Im L", aspect="equal"
-    )
+    axis.set(xlim=np.clip(low, -4, 4), ylim=np.clip(high, -4, 4), xlabel="Re L", ylabel="Im L", aspect="equal")
     return _named(figure, axis, systems)
 
 
@@ -82,11 +80,7 @@ def root_locus(
         factors: values of g; from 0 to 10 if left out.
     """
     A, B, K = (np.asarray(a, float) for a in (A, B, K))
-    g = (
-        np.concatenate([[0.0], np.geomspace(1e-3, 10.0, 600)])
-        if factors is None
-        else np.asarray(factors, float)
-    )
+    g = np.concatenate([[0.0], np.geomspace(1e-3, 10.0, 600)]) if factors is None else np.asarray(factors, float)
     poles = np.linalg.eigvals(A - g[:, None, None] * (B @ K))
     figure, (axis,) = _axes(1, 4.2)
     axis.plot(poles.real.ravel(), poles.imag.ravel(), ".", ms=1.5, color=plots.palette(["locus"])[0])
@@ -96,9 +90,7 @@ def root_locus(
     return _plane(figure, axis, dt, np.concatenate([np.linalg.eigvals(A), np.linalg.eigvals(A - B @ K)]))
 
 
-def pole_zero(
-    A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike | None = None, dt: float | None = None
-) -> Figure:
+def pole_zero(A: ArrayLike, B: ArrayLike, C: ArrayLike, D: ArrayLike | None = None, dt: float | None = None) -> Figure:
     """Poles (crosses) and transmission zeros (rings) of one system; matrices as in :func:`lqrlab.control.zeros`."""
     poles, zeros = np.linalg.eigvals(np.asarray(A, float)), control.zeros(A, B, C, D, dt)
     figure, (axis,) = _axes(1, 4.2)
@@ -108,9 +100,7 @@ def pole_zero(
     return _plane(figure, axis, dt, np.concatenate([poles, zeros]))
 
 
-def step(
-    systems: Mapping[str, System], dt: float, num_steps: int, *, channel: tuple[int, int] = (0, 0)
-) -> Figure:
+def step(systems: Mapping[str, System], dt: float, num_steps: int, *, channel: tuple[int, int] = (0, 0)) -> Figure:
     """The output of discrete systems after a unit step of an input from rest; arguments as in :func:`bode`."""
     figure, (axis,) = _axes(1, 2.8)
     out, at = channel
@@ -175,9 +165,7 @@ def _named(figure: Figure, axis: Axes, labels: Mapping[str, object]) -> Figure:
 
 def _frequencies(systems: Mapping[str, System], dt: float | None) -> Float[np.ndarray, " f"]:
     """From a hundredth of the slowest pole to a hundred times the fastest, or the Nyquist frequency."""
-    poles = np.concatenate([np.linalg.eigvals(np.asarray(s[0], float)) for s in systems.values()]).astype(
-        complex
-    )
+    poles = np.concatenate([np.linalg.eigvals(np.asarray(s[0], float)) for s in systems.values()]).astype(complex)
     if dt is not None:
         poles = np.log(poles[np.abs(poles) > 1e-6]) / dt
     sizes = np.abs(poles)[np.abs(poles) > 1e-6]
@@ -193,9 +181,7 @@ def _response(
     return np.asarray(control.frequency_response(A, B, C, w, D, dt))[:, channel[0], channel[1]]
 
 
-def _poles(
-    axis: Axes, values: Complex[np.ndarray, " k"] | Float[np.ndarray, " k"], mark: str, label: str
-) -> None:
+def _poles(axis: Axes, values: Complex[np.ndarray, " k"] | Float[np.ndarray, " k"], mark: str, label: str) -> None:
     colour = {"x": plots.MAIN, "o": plots.SECOND}[mark]
     axis.plot(values.real, values.imag, mark, color=colour, mfc="none", ms=8, mew=1.6, ls="none", label=label)
 

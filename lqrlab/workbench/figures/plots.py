@@ -80,9 +80,7 @@ def save(figure: Figure, stem: str | Path, alt: str, *, formats: Sequence[str] =
         raise ValueError(f"figure: expected a figure of matplotlib's, but found {type(figure).__name__}")
     wrong = [formats] if isinstance(formats, str) or not formats else [f for f in formats if f not in FORMATS]
     if wrong:
-        raise ValueError(
-            f"formats: expected some of {', '.join(FORMATS)}, as ('pdf',), but found {wrong[0]!r}"
-        )
+        raise ValueError(f"formats: expected some of {', '.join(FORMATS)}, as ('pdf',), but found {wrong[0]!r}")
     style()
     stem = Path(stem).expanduser()
     if stem.suffix[1:].isalpha():  # gain_0.05 has none

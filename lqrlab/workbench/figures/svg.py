@@ -61,9 +61,7 @@ class Shown:
     html: str
     alt: str
 
-    def _repr_mimebundle_(
-        self, include: object = None, exclude: object = None
-    ) -> tuple[dict[str, str], dict]:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[dict[str, str], dict]:
         return {"text/html": self.html, "text/plain": self.alt}, {}
 
 

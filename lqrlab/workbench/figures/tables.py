@@ -64,9 +64,7 @@ def answer(found: Ladder) -> str:
         plants = found.by_plant(rung)
         worst = max(plants, key=lambda name: plants[name]["worst"])
         said = f"**{rung[0].upper()}{rung[1:]}:** over {loops:,} loops the network costs "
-        said += (
-            f"{percent(mine['median'])} % more than the optimum (median; p99 {percent(mine['p99'])} %, worst "
-        )
+        said += f"{percent(mine['median'])} % more than the optimum (median; p99 {percent(mine['p99'])} %, worst "
         said += f"{percent(mine['worst'])} %, {worst.replace('_', ' ')}) and {_not_converging(mine)}"
         if "nominal gain" in by:
             theirs, nominal = by["nominal gain"], found.by_plant(rung, "nominal gain")
@@ -130,9 +128,7 @@ def show(
     if flat[first].dtype.kind not in "biufc":
         flat[first] = flat[first].where(flat[first] != flat[first].shift(), "")
     words = [c for c in flat.columns if flat[c].dtype.kind not in "biufc"]
-    digits: dict[str, str | Callable[..., str]] = {
-        c: "{:.4g}" for c in flat.columns if flat[c].dtype.kind == "f"
-    }
+    digits: dict[str, str | Callable[..., str]] = {c: "{:.4g}" for c in flat.columns if flat[c].dtype.kind == "f"}
     styler = flat.style.hide(axis="index").format(digits | dict(formats or {}), escape="html")
     styler = styler.format_index(escape="html", axis="columns")
     left = {"text-align": "left", "white-space": "normal"}

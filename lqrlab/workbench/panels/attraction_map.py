@@ -54,9 +54,7 @@ def attraction_map(
     Returns:
         The panel; without a person the picture.
     """
-    setting = AttractionSetting.of(
-        plant, policies, plane, span=span, limit=limit, num=num, num_steps=num_steps
-    )
+    setting = AttractionSetting.of(plant, policies, plane, span=span, limit=limit, num=num, num_steps=num_steps)
     if headless() and values is None:
         return picture(setting)
     return AttractionMap(setting).at(values)
@@ -88,11 +86,7 @@ class AttractionSetting:
 
     @classmethod
     def of(
-        cls,
-        plant: str | Plant,
-        policies: Mapping[str, object] | None,
-        plane: Sequence[str] | None,
-        **sizes: float,
+        cls, plant: str | Plant, policies: Mapping[str, object] | None, plane: Sequence[str] | None, **sizes: float
     ) -> "AttractionSetting":
         """The plant's LQR and the policies, in a plane of two named states; ``sizes`` are the other attributes.
 
@@ -140,9 +134,7 @@ class AttractionSetting:
         return x0
 
 
-def maps(
-    setting: AttractionSetting, check: Check = lambda: None, num: int | None = None
-) -> dict[str, Attraction]:
+def maps(setting: AttractionSetting, check: Check = lambda: None, num: int | None = None) -> dict[str, Attraction]:
     """The verdict on each start of the plane under each policy."""
     x0, regions = setting.starts(num), {}
     for label, policy in setting.policies.items():
@@ -193,9 +185,7 @@ def _shaded(colour: str, region: Attraction) -> UInt8[np.ndarray, "rows columns 
     return rgba
 
 
-def _differing(
-    regions: Mapping[str, Attraction], colours: Sequence[str]
-) -> UInt8[np.ndarray, "rows columns 4"]:
+def _differing(regions: Mapping[str, Attraction], colours: Sequence[str]) -> UInt8[np.ndarray, "rows columns 4"]:
     first, second = (a.converged for a in regions.values())
     rgba = np.zeros((*first.shape, 4), np.uint8)
     rgba[first & second] = (128, 128, 128, 60)
@@ -228,16 +218,12 @@ def _words(setting: AttractionSetting, regions: Mapping[str, Attraction]) -> str
     if len(regions) == 2:
         (a, x), (b, y) = ((html.escape(label), region) for label, region in regions.items())
         only = [100 * float(np.mean(p.converged & ~q.converged)) for p, q in ((x, y), (y, x))]
-        lines.append(
-            f"From {only[0]:.2g} % of them only <i>{a}</i> converges, from {only[1]:.2g} % only <i>{b}</i>."
-        )
+        lines.append(f"From {only[0]:.2g} % of them only <i>{a}</i> converges, from {only[1]:.2g} % only <i>{b}</i>.")
     undecided = sum(int((~a.converged & ~a.diverged).sum()) for a in regions.values())
     if undecided:
         lines.append(f"{undecided:,} rollouts were undecided after {setting.num_steps} samples (grey).")
     if setting.limits is not None:
-        lines.append(
-            "Inside the ellipse the linear loop never meets its limits. Strong colours converge soon."
-        )
+        lines.append("Inside the ellipse the linear loop never meets its limits. Strong colours converge soon.")
     return "<br>".join(lines)
 
 
@@ -250,10 +236,7 @@ class AttractionMap(Panel[AttractionSetting, Picture]):
         self.span = controls.slider("reach, × scale", setting.span, 0.5, 20.0, **quiet)
         self.limit = controls.limit_slider(setting.limit, **quiet)
         self.parameters = controls.parameter_sliders(setting.plant, **quiet)
-        pages = {
-            "map": [self.across, self.up, self.span, self.limit],
-            "parameters": list(self.parameters.values()),
-        }
+        pages = {"map": [self.across, self.up, self.span, self.limit], "parameters": list(self.parameters.values())}
         names = [s.name for s in setting.plant.states]
         arguments = {
             "plant": setting.plant,

@@ -13,10 +13,7 @@ from lqrlab.systems import Plant, Signal
 from lqrlab.workbench.figures.loop_design import FREE, start
 
 Sliders = dict[str, ipywidgets.FloatSlider]
-WIDE: dict[str, Any] = {
-    "style": {"description_width": "11rem"},
-    "layout": {"width": "29.5rem", "max_width": "100%"},
-}
+WIDE: dict[str, Any] = {"style": {"description_width": "11rem"}, "layout": {"width": "29.5rem", "max_width": "100%"}}
 REACH = 3.0  # how far sliders of an initial state go, in scales of the states
 
 
@@ -91,9 +88,7 @@ def plane_choosers(states: Sequence[Signal], across: int, up: int) -> list[ipywi
 def revealing_plane(plant: Plant) -> tuple[int, int]:
     """Two states worth looking at: of coordinates and of rates the one that the least stable mode moves most."""
     if plant.n < 2:
-        raise ValueError(
-            f"plant: expected two states or more to make a plane of, but {plant.name} has {plant.n}"
-        )
+        raise ValueError(f"plant: expected two states or more to make a plane of, but {plant.name} has {plant.n}")
     poles, modes = np.linalg.eig(np.asarray(plant.matrices()[0]))
     size = np.abs(modes[:, int(np.argmax(poles.real))]) / np.asarray(plant.scales[0])
     half = (plant.n + 1) // 2

@@ -150,9 +150,7 @@ def _words(chosen: Selection, variant: int, at: int, recorded: Trajectory) -> st
 
 def left_out(data: dataset.Dataset, family: str) -> str:
     """Number of a family's missing runs, and the reasons, in words."""
-    missing = [
-        f"{count:,} {dataset.card.REASONS[why]}" for why, count in data.left_out[family].items() if count
-    ]
+    missing = [f"{count:,} {dataset.card.REASONS[why]}" for why, count in data.left_out[family].items() if count]
     whole = f"of {data.config.variants:,} variants × {data.config.trajectories:,} trajectories"
     return f"{', '.join(missing) or 'Nothing'}, {whole}."
 

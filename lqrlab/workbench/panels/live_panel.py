@@ -64,11 +64,7 @@ class Live(Generic[Question, Answer]):
     """
 
     def __init__(
-        self,
-        work: Callable[[Question, Check], Answer],
-        show: Callable[[Answer], None],
-        *,
-        settle: float = 0.0,
+        self, work: Callable[[Question, Check], Answer], show: Callable[[Answer], None], *, settle: float = 0.0
     ) -> None:
         self._work, self._show, self._settle = work, show, settle
         self.status = ipywidgets.HTML()

@@ -39,9 +39,7 @@ class Designer(Panel[LoopSetting, Picture]):
             for signals in (default.plant.states, default.plant.inputs)
         )
         times = [(charts.duration(k * default.tick), k) for k in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)]
-        self.sample = ipywidgets.SelectionSlider(
-            options=times, value=TICKS, description="sample time", **controls.WIDE
-        )
+        self.sample = ipywidgets.SelectionSlider(options=times, value=TICKS, description="sample time", **controls.WIDE)
         self.delay = controls.slider("delay [samples]", 0.0, 0.0, float(LATE), step=0.25)
         self.known = ipywidgets.Checkbox(True, description="the gain knows the delay", indent=False)
         self.limit = controls.limit_slider(FREE)
@@ -61,9 +59,7 @@ class Designer(Panel[LoopSetting, Picture]):
         self.ask()
 
     def _question(self) -> LoopSetting:
-        states, inputs = (
-            np.array([10.0**s.value for s in group.values()]) for group in (self.states, self.inputs)
-        )
+        states, inputs = (np.array([10.0**s.value for s in group.values()]) for group in (self.states, self.inputs))
         return dataclasses.replace(
             self._default,
             plant=controls.changed(self._default.plant, self.parameters),

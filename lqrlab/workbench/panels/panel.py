@@ -128,9 +128,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
     # What the controls stand at --------------------------------------------------------------------------
 
     def track(
-        self,
-        then: Callable[[], None] | None = None,
-        **controls: ipywidgets.Widget | Mapping[str, ipywidgets.Widget],
+        self, then: Callable[[], None] | None = None, **controls: ipywidgets.Widget | Mapping[str, ipywidgets.Widget]
     ) -> None:
         """Watch controls whose values are the panel's state: undone, reset, copied as code, taken as ``values``.
 
@@ -139,11 +137,7 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         leaves them alone.
         """
         for group, given in controls.items():
-            named = (
-                {f"{group}.{k}": c for k, c in given.items()}
-                if isinstance(given, Mapping)
-                else {group: given}
-            )
+            named = {f"{group}.{k}": c for k, c in given.items()} if isinstance(given, Mapping) else {group: given}
             gone = [name for name in self._kept if name.partition(".")[0] == group]
             for name in gone:
                 del self._kept[name], self._defaults[name]

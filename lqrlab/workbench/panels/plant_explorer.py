@@ -24,10 +24,7 @@ _CLOSED, _OPEN = "optimal", "no control"
 
 
 def plant_explorer(
-    plant: str | Plant = "cart_pole",
-    *,
-    num_steps: int | None = None,
-    values: Mapping[str, Any] | None = None,
+    plant: str | Plant = "cart_pole", *, num_steps: int | None = None, values: Mapping[str, Any] | None = None
 ) -> "Explorer | Animation | Picture":
     """A panel to get to know plants: choose one, change it, let it go from any state, with control and without.
 

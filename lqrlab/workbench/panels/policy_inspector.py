@@ -100,10 +100,7 @@ def compare(pair: Pair, x0: Float[np.ndarray | Array, " n"], check: Check = lamb
         problem = dataclasses.replace(pair.problem, linear=linear)
         path = simulation.rollout(problem, policy, jnp.asarray(x0), pair.num_steps)
         path = jax.tree.map(np.asarray, path)
-        cost, verdict = (
-            path.costs.sum() + path.xs[-1] @ P @ path.xs[-1],
-            loop_design.outcome(pair.plant, path),
-        )
+        cost, verdict = (path.costs.sum() + path.xs[-1] @ P @ path.xs[-1], loop_design.outcome(pair.plant, path))
         return Run(path, verdict, cost / least if verdict == Verdict.CONVERGED and least > 0 else np.inf)
 
     policies = {"optimal": simulation.LinearPolicy(pair.problem.K), pair.label: pair.policy}
@@ -191,9 +188,7 @@ class Inspector(Panel[InspectorQuestion, tuple[str, Picture]]):
     ``plane`` is where a click chooses the start.
     """
 
-    def __init__(
-        self, plant: Plant, policy: object, label: str = "network", num_steps: int | None = None
-    ) -> None:
+    def __init__(self, plant: Plant, policy: object, label: str = "network", num_steps: int | None = None) -> None:
         self._nominal, self._policy, self._label, self._num_steps = plant, policy, label, num_steps
         self._pairs: dict[tuple[float, ...], Pair] = {}
         self.across, self.up = controls.plane_choosers(plant.states, *controls.revealing_plane(plant))

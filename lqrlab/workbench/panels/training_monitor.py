@@ -82,9 +82,7 @@ class Monitor(Panel[list[Row], Picture]):
         self.words.value = _waiting(self._run)
         self._closed = threading.Event()
         self._guarded(self.look)()
-        threading.Thread(
-            target=_follow, args=(weakref.ref(self), self._closed, interval), daemon=True
-        ).start()
+        threading.Thread(target=_follow, args=(weakref.ref(self), self._closed, interval), daemon=True).start()
 
     def look(self) -> None:
         """Read the file again, and show what is new."""

@@ -37,10 +37,7 @@ def client(scheduler: str | None, workers: int, *, failures: int = 0) -> Iterato
         with _connected(scheduler) as connected:
             yield connected
         return
-    settings = {
-        "distributed.scheduler.allowed-failures": failures,
-        "distributed.logging.distributed": "critical",
-    }
+    settings = {"distributed.scheduler.allowed-failures": failures, "distributed.logging.distributed": "critical"}
     with contextlib.ExitStack() as held:
         held.enter_context(dask.config.set(settings))
         try:

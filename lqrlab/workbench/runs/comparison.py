@@ -94,11 +94,7 @@ def axes(frame: "DataFrame", record: Record) -> tuple[list[str], list[str]]:
 
     given = list(dict.fromkeys(k for entry in record["runs"] for k in entry["point"]))
     rest = [c for c in frame if c not in {"run", "status", *_LAST, *given} and frame[c].dtype != bool]
-    numbers = [
-        c
-        for c in rest
-        if is_numeric_dtype(frame[c].infer_objects()) and frame[c].nunique() > (len(frame) > 1)
-    ]
+    numbers = [c for c in rest if is_numeric_dtype(frame[c].infer_objects()) and frame[c].nunique() > (len(frame) > 1)]
     return [k for k in given if frame[k].astype(str).nunique() > 1], numbers
 
 

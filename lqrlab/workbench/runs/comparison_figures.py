@@ -30,9 +30,7 @@ def figures(
     return made
 
 
-def _figure(
-    frame: pd.DataFrame, number: str, varying: Sequence[str], units: Mapping[str, str], note: str
-) -> str:
+def _figure(frame: pd.DataFrame, number: str, varying: Sequence[str], units: Mapping[str, str], note: str) -> str:
     def label(name: str) -> str:
         return f"{name} [{units[name]}]" if name in units else name
 

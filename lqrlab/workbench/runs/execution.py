@@ -136,9 +136,7 @@ def _in_child(
             child.stdin.write(json.dumps(job) + "\n")
             child.stdin.flush()
         over, why = threading.Event(), list[str]()
-        threading.Thread(
-            target=_watch, args=(child.stdin, over, why, time_limit, unwanted), daemon=True
-        ).start()
+        threading.Thread(target=_watch, args=(child.stdin, over, why, time_limit, unwanted), daemon=True).start()
         try:
             with child.stdout:
                 for line in child.stdout:
@@ -157,17 +155,11 @@ def _in_child(
         if failure or code:
             log.seek(0)
             error = failure.get("error") or f"the process that runs the notebook ended with code {code}"
-            raise CellError(
-                error, failure.get("source", ""), failure.get("traceback") or _tail(log.read(), 8)
-            )
+            raise CellError(error, failure.get("source", ""), failure.get("traceback") or _tail(log.read(), 8))
 
 
 def _watch(
-    pipe: IO[str],
-    over: threading.Event,
-    why: list[str],
-    time_limit: float | None,
-    unwanted: Callable[[], bool],
+    pipe: IO[str], over: threading.Event, why: list[str], time_limit: float | None, unwanted: Callable[[], bool]
 ) -> None:
     """End a child that is late or not wanted any more by closing the pipe to it, and say why."""
     deadline = time.monotonic() + (time_limit or math.inf)

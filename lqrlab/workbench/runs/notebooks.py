@@ -268,13 +268,7 @@ def effective(chain: Sequence[Notebook], profile: Profile, given: Mapping[str, o
 
 
 def check_value(
-    owner: str,
-    known: Mapping[str, Parameter],
-    key: str,
-    value: object,
-    *,
-    typed: bool = False,
-    what: str = "notebook",
+    owner: str, known: Mapping[str, Parameter], key: str, value: object, *, typed: bool = False, what: str = "notebook"
 ) -> object:
     """The value of one parameter, refused in words unless it fits.
 

@@ -181,11 +181,7 @@ def _check_device(called: str, device: str) -> None:
 
 
 def execute(
-    steps: Sequence[Step],
-    folder: Path,
-    about: Record,
-    progress: Progress | None = None,
-    **ending: Any,
+    steps: Sequence[Step], folder: Path, about: Record, progress: Progress | None = None, **ending: Any
 ) -> None:
     """Execute what is not up to date in a folder that is held; its record, with ``about``, says how far that came.
 

@@ -77,7 +77,5 @@ def _named(file: Path, root: Path) -> Iterator[Path]:
 
 def names(record: Mapping[str, Any]) -> list[str]:
     """Names of the files of plants in the record of a run or sweep, also in one that holds whole paths."""
-    files = (
-        entry.get("file", "") if isinstance(entry, dict) else entry for entry in record.get("plants") or []
-    )
+    files = (entry.get("file", "") if isinstance(entry, dict) else entry for entry in record.get("plants") or [])
     return [Path(str(file)).name for file in files]

@@ -59,9 +59,7 @@ def parameters(name: str) -> dict[str, Parameter]:
     made = {}
     for key, f in systems.parameter_fields(weighted(name)).items():
         unit = f.metadata["unit"]
-        made[key] = Parameter(
-            key, float, f.default, f.metadata["about"] + (f" [{unit}]" if unit != "1" else "")
-        )
+        made[key] = Parameter(key, float, f.default, f.metadata["about"] + (f" [{unit}]" if unit != "1" else ""))
     return made
 
 

@@ -42,13 +42,10 @@ def points(
     if twice := {key for row in rows for key in row} & set(given):
         raise ValueError(f"{min(twice)}: is set by the list and by -p; leave one of them out")
     axes = {
-        key: _axis(parameters.get(key), check, key, text, ranges=num_random is not None)
-        for key, text in given.items()
+        key: _axis(parameters.get(key), check, key, text, ranges=num_random is not None) for key, text in given.items()
     }
     if num_random is not None and not given:
-        raise ValueError(
-            f"--random {num_random}: expected values or ranges to draw from, as in -p NAME=LOW:HIGH"
-        )
+        raise ValueError(f"--random {num_random}: expected values or ranges to draw from, as in -p NAME=LOW:HIGH")
     if num_random is None:
         drawn: Iterable[Sequence[object]] = itertools.product(*axes.values())
     elif num_random < 1:

@@ -92,9 +92,7 @@ def index(data: str | Path) -> Path:
     data = Path(data).resolve()
     old = data / "index.html"
     if old.exists() and _GENERATOR not in old.read_bytes()[:1000]:
-        raise ValueError(
-            f"{old}: expected a list of runs to write anew, but found another page; move it away"
-        )
+        raise ValueError(f"{old}: expected a list of runs to write anew, but found another page; move it away")
     listed: dict[str, list[dict[str, object]]] = {}
     for kind, name in (("Runs", run_folder.RUN), ("Sweeps", run_folder.SWEEP)):
         entries = []

@@ -21,9 +21,7 @@ PRODUCTS = ("notebooks", "report", *_BY_HAND)
 """Things that runs make in their folder, next to their record."""
 USERS = ".in_use"
 
-Status = Literal[
-    "not started", "running", "finished", "failed", "stopped", "timed out", "kernel died", "worker died"
-]
+Status = Literal["not started", "running", "finished", "failed", "stopped", "timed out", "kernel died", "worker died"]
 
 
 Record = dict[str, Any]
@@ -36,11 +34,7 @@ def begin(path: Path, **fields: Any) -> None:
     """Write the record of what starts now, before it makes anything."""
     before = _made(path.parent)
     made = [name for name in PRODUCTS if name in before or not os.path.lexists(path.parent / name)]
-    about: Record = {
-        "versions": session.versions(),
-        "platform": platform.platform(),
-        "started": session.now(),
-    }
+    about: Record = {"versions": session.versions(), "platform": platform.platform(), "started": session.now()}
     about |= {"plants": plant_copies.keep(path.parent)}
     listed = {"made": made} if path.name == RUN else {}
     files.write_json(path, {**about, **listed, "status": "running", **fields}, ensure_ascii=False)
@@ -88,10 +82,7 @@ def finished(folder: Path, name: str, fingerprint: str) -> bool:
     """True if the notebook ``name`` is up to date in ``folder``: its result has this fingerprint, its files exist."""
     if session.fingerprint(folder, name) != fingerprint:
         return False
-    files = [
-        folder / "notebooks" / f"{name}.ipynb",
-        *(folder / f for f in session.results(folder, name)["files"]),
-    ]
+    files = [folder / "notebooks" / f"{name}.ipynb", *(folder / f for f in session.results(folder, name)["files"])]
     return all(path.exists() for path in files)
 
 
@@ -110,10 +101,7 @@ def refuse_foreign(folder: Path, source: Path | None = None, record: str = RUN) 
     name = f"--folder {short(folder)}"
     if source is not None:
         places = [folder, *(folder / product for product in PRODUCTS)]  # each may be a link to somewhere
-        if any(
-            _within(source, place) or _within(place, source)
-            for place in map(Path, map(os.path.realpath, places))
-        ):
+        if any(_within(source, place) or _within(place, source) for place in map(Path, map(os.path.realpath, places))):
             raise ValueError(
                 f"{name}: holds the notebooks themselves, or is inside of their folder {short(source)}; give another"
             )
@@ -138,9 +126,7 @@ def _within(place: Path, folder: Path) -> bool:
 
 def _by_hand(folder: Path, found: list[str]) -> bool:
     """True if all that is found was left by ``lqrlab data``, ``lqrlab train`` or notebooks run by hand."""
-    results = [
-        path for path in (folder / "results").glob("*.json") if read(path).get("notebook") == path.stem
-    ]
+    results = [path for path in (folder / "results").glob("*.json") if read(path).get("notebook") == path.stem]
     return set(found) <= {*_BY_HAND} and (bool(results) or (folder / "dataset" / "manifest.json").is_file())
 
 

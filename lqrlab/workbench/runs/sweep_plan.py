@@ -69,12 +69,8 @@ class SweepPlan:
     needs: Sequence[str] = ()  # the notebooks whose files are read
     source: Path | None = None  # the folder of the run that made these files
     links: Mapping[str, Path] = dataclasses.field(default_factory=dict)  # to them, in each run's folder
-    units: Mapping[str, str] = dataclasses.field(
-        default_factory=dict
-    )  # of parameters and numbers, where known
-    plants: str = dataclasses.field(
-        default_factory=lambda: os.environ.get(PLANT_FILES, "")
-    )  # the user's files
+    units: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of parameters and numbers, where known
+    plants: str = dataclasses.field(default_factory=lambda: os.environ.get(PLANT_FILES, ""))  # the user's files
 
     def fingerprint(self, values: Values, package: str) -> str:
         """Of the result at a point, with the notebook and the inputs as they are now."""

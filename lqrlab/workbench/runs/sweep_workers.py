@@ -74,10 +74,7 @@ def execute(plan: SweepPlan, points: Sequence[Point], progress: Progress) -> Non
             tries[point.name] += not unstarted
             deaths[point.name] += unstarted
             if unstarted and deaths[point.name] > _UNSTARTED:
-                status, error = (
-                    "worker died",
-                    f"its worker died {deaths[point.name]} times before the run began",
-                )
+                status, error = ("worker died", f"its worker died {deaths[point.name]} times before the run began")
                 run_folder.note(point.record, status=status, error=error, ended=session.now())
                 unstarted = False
                 tries[point.name] = asked.retries + 1
@@ -126,9 +123,7 @@ def perform(plan: SweepPlan, point: Point) -> None:
         if run_folder.read(point.record).get("fingerprint") != point.fingerprint:
             run_folder.clear(point.folder)  # else an interrupted training resumes from its checkpoint
         if plan.fingerprint(point.values, notebooks.package_hash()) != point.fingerprint:
-            raise ValueError(
-                "notebook, package or inputs were changed during the sweep; run the command again"
-            )
+            raise ValueError("notebook, package or inputs were changed during the sweep; run the command again")
         for name, target in plan.links.items():
             link = point.folder / name
             if link.is_symlink():

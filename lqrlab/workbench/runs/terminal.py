@@ -13,9 +13,7 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[str] = (), *, wide:
     """Rows as aligned columns, numbers to the right; cut to a person's terminal if not ``wide``."""
     body = [[f"{v:.6g}" if isinstance(v, float) else str(v) for v in row] for row in rows]
     lines = ([list(header)] if header else []) + body
-    columns = [
-        (max(map(len, column)), all(map(_is_number, column[bool(header) :]))) for column in zip(*lines)
-    ]
+    columns = [(max(map(len, column)), all(map(_is_number, column[bool(header) :]))) for column in zip(*lines)]
     if header:
         lines.insert(1, ["-" * width for width, _ in columns])
     shown = [
@@ -97,10 +95,7 @@ class Progress:
             self._say_state()
 
     def _say_state(self, pace: bool = False) -> None:
-        took, words = (
-            time.monotonic() - self._begun,
-            f"{self.title} · {self.note}" if self.note else self.title,
-        )
+        took, words = (time.monotonic() - self._begun, f"{self.title} · {self.note}" if self.note else self.title)
         left = ""
         if pace and self._step:
             rate = self._step / max(took, 1e-3)
