@@ -369,6 +369,8 @@ NOT_CALLED = {
         "takes seconds to minutes a call; wrong arguments are in test_recovery, test_ladder, test_unknown",
     ),
     "simulation.is_policy": "is asked of anything, and answers",
+    "simulation.measured_or": "is jnp.where with words, for policies in a trace",
+    "simulation.sent_or": "is jnp.where with words, for policies in a trace",
     "simulation.record": "checks nothing: rollout without its checks, for generation",
     "simulation.step": "checks nothing: the body of rollout's scan",
 }

@@ -91,7 +91,12 @@ def again(finished, tmp_path):
     """A copy of the finished chain's notebooks and folder, and how to run it once more with other parameters."""
     shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "run"
-    return folder, lambda given=None, **kwargs: run(tmp_path / "notebooks", folder, GIVEN | (given or {}), **kwargs)
+
+    def rerun(given=None, only=(), **kwargs):
+        values = {key: value for key, value in (GIVEN | (given or {})).items() if not only or "." not in key}
+        return run(tmp_path / "notebooks", folder, values, only=only, **kwargs)
+
+    return folder, rerun
 
 
 def test_a_chain_hands_files_on_and_says_how_far_it_is(finished):

@@ -148,8 +148,8 @@ def rollout(
     if "xs" in keep and problem.noise.sensor is not None:
         keep = (*keep, "seen")
     fields = None
-    # an engine's policies have no memory, it keeps no noise, and its noises have nothing to do with each other
-    if not {"memory", "seen"} & set(keep) and not any(isinstance(a, Correlated) for a in problem.noise):
+    # an engine's policies have no memory, and its noises nothing to do with each other
+    if "memory" not in keep and not any(isinstance(a, Correlated) for a in problem.noise):
         fields = fast_path.rollout(problem, policy, x0, num_steps, keep, key)
     if fields is not None:
         return Trajectory(_times(problem.dt, num_steps, x0.dtype), **fields)

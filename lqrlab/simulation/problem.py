@@ -124,7 +124,7 @@ class Problem:
         if not isinstance(plants, Plant):
             if weights is not None or N is not None:
                 raise ValueError("weights, N: expected those of one plant or batch, but found a list of plants")
-            return cls._of_list(plants, dt, limits, optimum).disturbed(**disturbed)
+            return cls._of_list(sampling.listed(plants), dt, limits, optimum).disturbed(**disturbed)
         check_plant(plants)
         checks.flag("linear", linear)
         (plant, part), (x_eq, u_eq) = sampling.linearised(plants, dt, weights, N)
@@ -154,7 +154,7 @@ class Problem:
     def _of_list(
         cls, plants: Sequence[Plant], dt: ArrayLike | None, limits: tuple[ArrayLike, ArrayLike] | None, optimum: bool
     ) -> Self:
-        made = [sampling.linearised(plant, dt, None, None) for plant in sampling.listed(plants)]
+        made = [sampling.linearised(plant, dt, None, None) for plant in plants]
         problem = cls.together([part for (_, part), _ in made], optimum=optimum)
         held = sampling.inputs_in_a_row([u_eq for _, (_, u_eq) in made])  # absolute limits are around these
         limited = dataclasses.replace(problem, u_eq=held).limited(limits)

@@ -83,7 +83,7 @@ def _as_one_of(kinds: set[type], spread: Array | Correlated | None, none: Array)
     if kinds == {type(None)} or isinstance(spread, Correlated):
         return spread
     sizes = none if spread is None else spread
-    return Correlated(sizes[..., None] * jnp.eye(sizes.shape[-1])) if Correlated in kinds else sizes
+    return Correlated(sizes[..., None] * jnp.eye(sizes.shape[-1], dtype=sizes.dtype)) if Correlated in kinds else sizes
 
 
 def _padded(name: str, a: Array) -> Array:
@@ -94,7 +94,9 @@ def _padded(name: str, a: Array) -> Array:
 def _missing_inputs(problem: Any) -> Array:
     """Weight R of a step for inputs that do not exist: dt times 1, as sampling the padded plant gives."""
     weights = problem.dt[..., None] * (1 - problem.coordinates.input_mask)
-    return (weights[..., None] * jnp.expand_dims(jnp.eye(M_MAX), range(weights.ndim - 1))).astype(problem.R.dtype)
+    return (weights[..., None] * jnp.expand_dims(jnp.eye(M_MAX, dtype=weights.dtype), range(weights.ndim - 1))).astype(
+        problem.R.dtype
+    )
 
 
 def _widened(a: Array, size: int, fill: float) -> Array:

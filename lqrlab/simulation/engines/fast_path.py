@@ -13,6 +13,7 @@ from lqrlab.control import Sampled
 from lqrlab.simulation.engines import constant_gain, matrix_powers
 from lqrlab.simulation.engines.batched_plants import loops_of
 from lqrlab.simulation.engines.blocks import SHARED
+from lqrlab.simulation.noise import Noise, drawing
 from lqrlab.simulation.policies import LinearPolicy, Policy
 from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.recording import Arrays, Keep
@@ -35,7 +36,7 @@ def rollout(
     keep: tuple[str, ...],
     key: PRNGKeyArray | None,
 ) -> dict[str, Array] | None:
-    """``xs``, ``us`` and ``costs``, as far as they are kept; None for loops that are the reference scan's.
+    """``xs``, ``us``, ``costs`` and ``seen``, as far as they are kept; None for loops that are the reference scan's.
 
     An engine takes many loops under constant gains, outside of traces, on one device. NumPy, which has no bfloat16,
     must know the numbers; and where JAX is to look for NaN, it has to see each step.
@@ -66,7 +67,19 @@ def rollout(
         if count * num_steps * (1 if problem.linear else problem.substeps) < MUCH:
             return None
         out = constant_gain.simulate(loops, starts, num_steps, _kept(keep), key=key, substeps=problem.substeps)
+        if "seen" in keep:
+            out = {**out, "seen": _seen(jnp.asarray(out["xs"]), loops.noise.sensor, key)}
     return {name: jax.device_put(out[name].reshape(*lead, *out[name].shape[1:]), may_alias=True) for name in keep}
+
+
+@jax.jit
+def _seen(xs: Float[Array, "loops points n"], spread: Array, key: PRNGKeyArray) -> Float[Array, "loops T n"]:
+    """The states as the policies saw them: with the noise of the sensors, which is drawn again."""
+    numbers = jnp.arange(len(xs), dtype=jnp.int32)
+    of_loops = jnp.moveaxis(spread[numbers // (len(xs) // len(spread))], 0, -1)
+    noise = drawing(key, numbers, Noise(sensor=of_loops), xs.dtype)(xs.shape[1] - 1, jnp.int32(0)).sensor
+    assert noise is not None
+    return xs[:, :-1] + jnp.moveaxis(noise, -1, 0)
 
 
 def _shared_out(*arrays: object) -> bool:
