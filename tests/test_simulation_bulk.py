@@ -76,7 +76,7 @@ def test_disturbed_loops_follow_the_noise_that_is_drawn(linear, batched, dtype):
     spread = Noise(jnp.array([[0.001], [0.02]]), jnp.array([[0.001], [0.01]]), jnp.array([[0.05]]))
     draws = drawing(KEY, jnp.arange(count), spread, dtype)(60, jnp.int32(0))
     push, sense, excite = (jnp.moveaxis(a, -1, 1).reshape(60, *x0.shape[:-1], -1) for a in draws)
-    np.testing.assert_allclose(run.seen, run.xs[..., :-1, :] + jnp.moveaxis(sense, 0, -2), rtol=1e-6)
+    np.testing.assert_allclose(run.seen, run.xs[..., :-1, :] + jnp.moveaxis(sense, 0, -2), rtol=1e-5, atol=1e-7)
     problem = jax.tree.map(lambda a: a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) else a, problem)
     hold, policy = jax.jit(lambda x, u: problem.step(x, u)), simulation.LinearPolicy(K)
     x, tolerance = x0, {"rtol": 1e-7, "atol": 1e-7} if dtype == jnp.float64 else {"rtol": 1e-2, "atol": 1e-4}
