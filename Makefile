@@ -11,8 +11,8 @@ export JUPYTER_PATH := $(CURDIR)/.venv/share/jupyter
 
 help:
 	@echo "make run    install into .venv if needed, then the main job (PROFILE=quick; tiny, full)"
-	@echo "make test   install if needed, then the tests that a change must pass (13 minutes on two cores)"
-	@echo "make check  what make test leaves out: the whole matrix, and make lint (about 15 minutes)"
+	@echo "make test   install if needed, then the tests that a change must pass (9 minutes on two cores)"
+	@echo "make check  what make test leaves out: the whole matrix, and make lint (10 minutes)"
 	@echo "make fuzz, make torture   wrong arguments; kills and damaged files: an hour each (CALLS=20000, KILLS=200, FLIPS=1000)"
 	@echo "make soak   everything again and again: does memory grow? (HOURS=4)"
 	@echo "make mutants   single faults in the package: do the tests notice? (NUM=400)"
