@@ -34,11 +34,6 @@ def field(x, u):
     return jnp.stack([x[1], jnp.sin(x[0]) + u[0]])
 
 
-def spectral_radius(A, squarings):
-    """control.spectral_radius takes arrays that are JAX's already."""
-    return control.spectral_radius(jnp.asarray(A), squarings=squarings)
-
-
 def read(x):
     """The parameter of the schedule."""
     return x[..., :1]
@@ -231,11 +226,11 @@ CALLS = {
     "control.dlqe": (control.dlqe, {"A": F} | _kalman, anything),
     "control.lqg": (control.lqg, _design | _kalman, anything),
     "control.lqi": (control.lqi, _design | {"C": C, "Qi": R}, anything),
-    "control.continuous_horizon": (control.continuous_horizon, _design | {"horizon": 1.0, "num_steps": 3}, anything),
+    "control.continuous_horizon": (control.continuous_horizon, _design | {"ts": np.array([0.0, 0.5, 1.0])}, anything),
     "control.finite_dlqe": (control.finite_dlqe, {"A": F, "C": C, "W": Q, "V": R, "P0": Q, "num_steps": 3}, anything),
     "control.policy_iteration": (control.policy_iteration, _sampled | {"N": N, "K": K}, anything),
     "control.sampled_noise": (control.sampled_noise, {"A": A, "W": Q, "dt": DT}, anything),
-    "control.spectral_radius": (spectral_radius, {"A": F, "squarings": 20}, anything),
+    "control.spectral_radius": (control.spectral_radius, {"A": F, "squarings": 20}, anything),
     "control.feedforward": (control.feedforward, _abc | {"discrete": False}, anything),
     "control.ctrb": (control.ctrb, _ab, anything),
     "control.obsv": (control.obsv, {"A": A, "C": C}, anything),

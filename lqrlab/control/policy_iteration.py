@@ -57,8 +57,8 @@ def _tangent(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[S
     return out, Solution(d_next, dP, dA - dB @ out.K - B @ d_next, still, still)
 
 
-def spectral_radius(A: Float[Array, "*batch n n"], *, squarings: int = 20) -> Float[Array, "*batch"]:
-    """An upper bound on the spectral radius ``[...]``, ‖A^N‖^(1/N) with N = 2^``squarings``.
+def spectral_radius(A: ArrayLike, *, squarings: int = 20) -> Float[Array, "*batch"]:
+    """An upper bound on the spectral radius ``[...]`` of ``A [..., n, n]``, ‖A^N‖^(1/N) with N = 2^``squarings``.
 
     It is too large by a factor of at most κ^(1/N), κ the condition number of A's eigenvectors: 2·10⁻⁵ for κ = 10¹⁰
     with twenty squarings, 2 % with ten.
@@ -68,6 +68,8 @@ def spectral_radius(A: Float[Array, "*batch n n"], *, squarings: int = 20) -> Fl
     >>> float(control.spectral_radius(jnp.array([[0.5, 100.0], [0.0, 0.9]])).round(4))
     0.9
     """
+    (A,) = matrix_checks.matrices(A=(A, "nn"))
+    arguments.whole("squarings", squarings, 0, 50)
 
     def norm(A: Array) -> Array:
         return jnp.sqrt(jnp.sum(A * A, axis=(-1, -2)) + jnp.finfo(A.dtype).tiny)

@@ -18,7 +18,7 @@ from lqrlab.control import ILQR, LQG, LQR, Integral, LQTracking, TimeVaryingLQR
 from lqrlab.simulation import controllers
 from lqrlab.simulation.policies import DelayedPolicy, LinearPolicy, Policy, tracking
 from lqrlab.simulation.problem import Problem
-from lqrlab.systems import Plant
+from lqrlab.systems import Plant, check_plant
 
 MODULES = "lqrlab.controllers"
 """Entry points of modules that add rows when they are imported."""
@@ -58,7 +58,7 @@ def _is_gain(controller: object) -> bool:
 
 def _gain(K: object, problem: Problem, policy: LinearPolicy | None = None) -> LinearPolicy:
     """The policy of a gain, or the one that has it already, if it is one for the problem's states and inputs."""
-    K = jnp.asarray(K, float) if isinstance(K, list | tuple) else jnp.asarray(K)
+    K = jnp.asarray(checks.real("controller", K), float if isinstance(K, list | tuple) else None)
     if K.shape[-2:] != (problem.m, problem.n):
         late = (K.shape[-1:] or (0,))[0] - problem.n
         hint = "; simulation.delayed makes the policy of a gain on inputs that are on their way"
@@ -134,7 +134,8 @@ def bind(controller: object, problem: Problem | Plant) -> Policy:
     ((1, 2), (1, 2))
     """
     check_controller(controller)
-    if isinstance(problem, Plant):
+    if not isinstance(problem, Problem):
+        check_plant(problem)
         problem = Problem.of(problem, optimum=False)
     if is_policy(controller):
         policy = controller.as_gain() if hasattr(controller, "as_gain") else controller

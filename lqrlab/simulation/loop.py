@@ -157,7 +157,7 @@ def rollout(
 
 
 def _kept(keep: tuple[str, ...] | list[str]) -> tuple[str, ...]:
-    if not isinstance(keep, tuple | list) or not set(keep) <= set(KEEPABLE):
+    if not isinstance(keep, tuple | list) or not keep or not set(keep) <= set(KEEPABLE):
         raise ValueError(f"keep: expected a tuple of some of {', '.join(KEEPABLE)}, but found {keep!r}")
     return tuple(keep)
 

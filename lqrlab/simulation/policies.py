@@ -97,6 +97,8 @@ def tracking(plant: Plant | Problem, plan: ILQR | LQTracking | TimeVaryingLQR) -
             :func:`lqrlab.control.lq_tracking` or :func:`lqrlab.control.finite_horizon`, in deviations from the
             equilibrium.
     """
+    if not isinstance(plant, Problem):
+        check_plant(plant)
     if isinstance(plan, TimeVaryingLQR):
         *lead, T, m, n = plan.K.shape
         plan = LQTracking(jnp.zeros((*lead, T + 1, n)), jnp.zeros((*lead, T, m)), plan.K, plan.P)

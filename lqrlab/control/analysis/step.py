@@ -86,7 +86,7 @@ def step_info(ys: ArrayLike, dt: ArrayLike, r: ArrayLike, *, within: float = 0.0
     """
     ys, r = jnp.asarray(matrix_checks.real("ys", ys)), jnp.asarray(matrix_checks.real("r", r))
     ys, r = (a.astype(matrix_checks.floating(ys, r)) for a in (ys, r))
-    number("within", within, "a share of the set-point above 0", above=0)
+    number("within", within, "a share of the set-point above 0 and below 1", above=0, below=1)
     if ys.ndim < 2 or not ys.size:
         raise ValueError(f"ys: expected outputs [..., T+1, p], but found shape {ys.shape}")
 
