@@ -93,6 +93,26 @@ def test_sampling_of_a_stiff_plant_keeps_its_slow_mode():
     assert np.allclose(Bd, np.linalg.solve(A, (exact - np.eye(2)) @ np.array([[1e5], [0.0]])), rtol=1e-10)
 
 
+@pytest.mark.parametrize("wrapped", [lambda f: f, jax.jit])
+@pytest.mark.parametrize("fast", [1e7, 1e9, 1e20])
+def test_sampling_of_a_plant_however_stiff_is_the_closed_form(fast, wrapped):
+    a, dt = np.array([fast, 1.0]), 1.0
+    Ad, Bd = wrapped(control.c2d)(np.diag(-a), np.eye(2), dt)
+    assert np.allclose(np.diag(Ad), np.exp(-a * dt), rtol=1e-13, atol=0) and np.allclose(np.diag(Bd), -np.expm1(-a) / a)
+    W = wrapped(control.sampled_noise)(np.diag(-a), np.eye(2), dt)
+    assert np.allclose(np.diag(W), -np.expm1(-2 * a * dt) / (2 * a), rtol=1e-13, atol=0)
+
+
+def test_a_member_that_is_not_finite_leaves_the_sampling_of_the_others_alone():
+    A, B, Q, R, N = problem(8, 3, 1, (100,))
+    A[3, 0, 0], A[7, 1, 1] = np.nan, np.inf
+    for sampled in (control.discretize(A, B, Q, R, 0.3, N), jax.jit(control.discretize)(A, B, Q, R, 0.3, N)):
+        for i in (0, 5, 99):
+            single = van_loan(A[i], B[i], Q[i], R[i], 0.3, N[i])
+            assert all(relative(np.asarray(a)[i], b) < 1e-10 for a, b in zip(sampled, single))
+        assert np.isnan(np.asarray(sampled.Q)[[3, 7]]).all()
+
+
 @pytest.mark.parametrize("n", [1, 4, 9])
 def test_lyapunov_equations_equal_scipys(n):
     rng = np.random.default_rng(n)
