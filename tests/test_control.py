@@ -98,7 +98,8 @@ def test_sampling_of_a_stiff_plant_keeps_its_slow_mode():
 def test_sampling_of_a_plant_however_stiff_is_the_closed_form(fast, wrapped):
     a, dt = np.array([fast, 1.0]), 1.0
     Ad, Bd = wrapped(control.c2d)(np.diag(-a), np.eye(2), dt)
-    assert np.allclose(np.diag(Ad), np.exp(-a * dt), rtol=1e-13, atol=0) and np.allclose(np.diag(Bd), -np.expm1(-a) / a)
+    assert np.allclose(np.diag(Ad), np.exp(-a * dt), rtol=1e-13, atol=0)
+    assert np.allclose(np.diag(Bd), -np.expm1(-a * dt) / a, rtol=1e-13, atol=0)
     W = wrapped(control.sampled_noise)(np.diag(-a), np.eye(2), dt)
     assert np.allclose(np.diag(W), -np.expm1(-2 * a * dt) / (2 * a), rtol=1e-13, atol=0)
 
@@ -123,6 +124,20 @@ def test_lyapunov_equations_equal_scipys(n):
     stable = A / (np.abs(np.linalg.eigvals(A)).max() * 1.01)
     assert relative(control.dlyap(stable, Q), scipy.linalg.solve_discrete_lyapunov(stable, Q)) < 1e-10
     assert not np.all(np.isfinite(control.dlyap(1.01 * stable / 0.99, Q)))
+
+
+def test_lyapunov_equations_hold_in_any_units_of_the_states():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        A, d = rng.normal(size=(4, 4)), 10 ** rng.uniform(-7, 7, 4)
+        both = d[:, None] * d
+        slow = A - (np.linalg.eigvals(A).real.max() + 0.3) * np.eye(4)
+        X = np.asarray(control.lyap(slow * d[:, None] / d, both)) / both
+        assert relative(X, scipy.linalg.solve_continuous_lyapunov(slow, -np.ones((4, 4)))) < 1e-9
+        slow = A / (np.abs(np.linalg.eigvals(A)).max() * 1.2)
+        X = np.asarray(control.dlyap(slow * d[:, None] / d, both)) / both
+        assert relative(X, scipy.linalg.solve_discrete_lyapunov(slow, np.ones((4, 4)))) < 1e-9
+    assert np.allclose(control.dlyap([[0.5, 1e14], [0.0, 0.5]], np.eye(2))[0, 0], 80 / 27 * 1e28)  # Σ (k aᵏ⁻¹)²
 
 
 def test_lyapunov_equations_of_unstable_matrices_have_no_answer():

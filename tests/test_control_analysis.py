@@ -42,6 +42,16 @@ def test_noise_keeps_up_the_cost_that_the_riccati_solution_says():
     assert np.allclose(seen, X, rtol=0.02, atol=0.02 * np.abs(X).max())
 
 
+def test_the_h2_norm_of_an_output_that_sees_nothing_is_zero_but_for_rounding():
+    rng = np.random.default_rng(2)
+    for _ in range(50):
+        a, T = rng.normal(size=(4, 4)), rng.normal(size=(4, 4))
+        a -= (np.linalg.eigvals(a).real.max() + 1) * np.eye(4)
+        a[3, :3], a[3, 3] = 0.0, -1.0
+        b = T @ np.append(rng.normal(size=3), 0.0)[:, None]
+        assert control.h2_norm(T @ a @ np.linalg.inv(T), b, np.linalg.inv(T)[3:]) < 1e-3
+
+
 def test_the_h2_norm_has_a_gradient():
     def norm(damping):
         return control.h2_norm(jnp.array([[0.0, 1.0], [-2.0, -1.0]]) * jnp.array([[1, 1], [1, damping]]), B, C)
