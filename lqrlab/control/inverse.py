@@ -169,6 +169,8 @@ def _scales(loops: _Loops) -> tuple[np.ndarray, np.ndarray]:
 
     The Gramian X of the closed loop gives both, but needs the sizes of the inputs: a few rounds of a fixed point.
     """
+    x, u = map(np.stack, zip(*map(_even_units, *loops.plant(), loops.K)))
+    loops = loops.scaled(x, u)
     (A, B), K = loops.plant(), loops.K
     inputs, closed = np.ones((len(A), B.shape[-1])), A - B @ K
     for _ in range(5):
@@ -177,7 +179,17 @@ def _scales(loops: _Loops) -> tuple[np.ndarray, np.ndarray]:
         states = _sizes(X)
         inputs = _sizes(K @ X @ K.mT)
         inputs = inputs / np.exp(np.log(inputs).mean(1, keepdims=True))
-    return states, inputs
+    return x * states, u * inputs
+
+
+def _even_units(A: np.ndarray, B: np.ndarray, K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Units of states ``[n]`` and inputs ``[m]`` in which the numbers of one loop are of like size."""
+    x, u = np.ones(len(A)), np.ones(len(K))
+    for _ in range(3):
+        x = x * matrix_checks.even_units(A * x / x[:, None], B * u / x[:, None], K * x / u[:, None])
+        pushed, taken = np.linalg.norm(B / x[:, None], axis=0), np.linalg.norm(K * x, axis=1)
+        u = np.sqrt(np.where(pushed * taken > 0, taken / np.where(pushed > 0, pushed, 1.0), 1.0))
+    return x, u
 
 
 def _sizes(X: np.ndarray) -> np.ndarray:
