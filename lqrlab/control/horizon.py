@@ -122,8 +122,8 @@ def _flowing(args: tuple[Array, ...], ts: Array) -> TimeVaryingLQR:
         n = len(A)
         F, G, H = (A - B @ onto[:, :n], linalg.symmetric(B @ onto[:, n:]), linalg.symmetric(Q - N @ onto[:, :n]))
         d = scales(*(jax.lax.stop_gradient(a)[..., None] for a in (F, G, H)))[:, 0]
-        both = d[:, None] * d
-        F, G, H = F * d / d[:, None], G / both, H * both  # in the units of x = D x̃, D = diag(d)
+        both = d[:, None] * d[None]
+        F, G, H = F * d[None] / d[:, None], G / both, H * both  # in the units of x = D x̃, D = diag(d)
 
         def back(P: Array, dt: Array) -> tuple[Array, Array]:
             E, gain, cost = _interval(F, G, H, dt)
@@ -131,7 +131,7 @@ def _flowing(args: tuple[Array, ...], ts: Array) -> TimeVaryingLQR:
             return before, before
 
         _, P = jax.lax.scan(back, Qf * both, jnp.diff(ts), reverse=True)
-        P = jnp.concatenate([P / both, Qf[None]])
+        P = jnp.concatenate([P / both[None], Qf[None]])
         return TimeVaryingLQR(onto[None, :, :n] + jnp.einsum("mi,tij->tmj", onto[:, n:], P), P)
 
     return broadcast(one, *((a, 2) for a in args))
