@@ -268,6 +268,8 @@ def test_placed_poles_are_reached_or_refused():
     assert np.allclose(np.sort_complex(np.linalg.eigvals(A - B @ K)), np.sort_complex(wanted))
     with pytest.raises(ValueError, match="poles:"):
         control.place(np.diag([1.0, 2.0, 3.0]), np.array([[0.0], [1.0], [1.0]]), [-1.0, -2.0, -3.0])
+    with pytest.raises(ValueError, match="poles: the nearest that was reached"):  # of a mode that no input moves
+        control.place(np.diag([1.0002, 1.0001]), np.array([[1.0], [0.0]]), [0.9999, 0.9998])
     with pytest.raises(ValueError, match="n poles"):
         control.place(A, B, [-1.0])
 
