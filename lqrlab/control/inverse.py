@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import ArrayLike, Bool, Float
 
+from lqrlab.compute.checks import flag
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.frequency import sensitivity
 from lqrlab.control.discretization import c2d, discretize
@@ -119,6 +120,7 @@ def inverse_lqr(
     section 10.6 [convexity].
     """
     matrix_checks.on_host("inverse_lqr", A, B, K, dt)
+    flag("diagonal", diagonal)
     a, b, k = (np.asarray(matrix_checks.real(name, x), float) for name, x in zip("ABK", (A, B, K)))
     matrix_checks.shapes({"A": a, "B": b, "K": k}, {"A": "nn", "B": "nm", "K": "mn"})
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], k.shape[:-2])

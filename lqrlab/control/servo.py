@@ -67,6 +67,7 @@ def lqi(
     Array([[1.]], dtype=float64)
     """
     A, B, C, Q, Qi = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"), Q=(Q, "nn"), Qi=(Qi, "pp"))
+    flag("discrete", discrete)
     n, m, p = A.shape[-1], B.shape[-1], C.shape[-2]
     if p > m:
         raise ValueError(f"C: {m} inputs cannot hold {p} outputs at will; choose at most {m}")
