@@ -429,3 +429,12 @@ def test_designs_are_differentiable_and_batched():
     many = control.lqi(np.stack([A, A / 2]), B, C, np.eye(3), np.eye(2), np.eye(2))
     assert many.K.shape == (2, 2, 3)
     assert np.allclose(many.K[1], control.lqi(A / 2, B, C, np.eye(3), np.eye(2), np.eye(2)).K, rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"W": -np.eye(2)}, "Q → W.*: Q: "), ({"P0": np.eye(3)}, "Qf → P0.*: Qf")]
+)
+def test_bad_covariances_of_a_finite_filter_are_named_as_in_the_dual_problem(change, message):
+    given = {"W": np.eye(2), "V": np.eye(1), "num_steps": 3, "P0": np.eye(2)} | change
+    with pytest.raises(ValueError, match=message):
+        control.finite_dlqe(np.eye(2), np.ones((1, 2)), **given)
