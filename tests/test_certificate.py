@@ -147,6 +147,10 @@ def test_a_network_is_repaired_where_it_answers_with_a_gain(plants):
     assert not before.stable.any()
     assert after.stable.all()
     assert after.excess.max() < 1e-6
+    # the gain is that which was verified, in its own precision
+    gain = learning.policy(model, plants, repair=8).as_gain().K
+    np.testing.assert_allclose(gain, learning.repair(gain, plants, steps=0), rtol=1e-12)
+    np.testing.assert_allclose(gain, optimum(plants).K, rtol=1e-10)
     history = learning.models.build(learning.ModelConfig(kind="transformer", window=2, width=8, depth=1, heads=2))
     with pytest.raises(ValueError, match="repair: expected a network that answers with a gain"):
         learning.policy(history, plants, repair=1)

@@ -93,6 +93,27 @@ def test_sampling_of_a_stiff_plant_keeps_its_slow_mode():
     assert np.allclose(Bd, np.linalg.solve(A, (exact - np.eye(2)) @ np.array([[1e5], [0.0]])), rtol=1e-10)
 
 
+@pytest.mark.parametrize("wrapped", [lambda f: f, jax.jit])
+@pytest.mark.parametrize("fast", [1e7, 1e9, 1e20])
+def test_sampling_of_a_plant_however_stiff_is_the_closed_form(fast, wrapped):
+    a, dt = np.array([fast, 1.0]), 1.0
+    Ad, Bd = wrapped(control.c2d)(np.diag(-a), np.eye(2), dt)
+    assert np.allclose(np.diag(Ad), np.exp(-a * dt), rtol=1e-13, atol=0)
+    assert np.allclose(np.diag(Bd), -np.expm1(-a * dt) / a, rtol=1e-13, atol=0)
+    W = wrapped(control.sampled_noise)(np.diag(-a), np.eye(2), dt)
+    assert np.allclose(np.diag(W), -np.expm1(-2 * a * dt) / (2 * a), rtol=1e-13, atol=0)
+
+
+def test_a_member_that_is_not_finite_leaves_the_sampling_of_the_others_alone():
+    A, B, Q, R, N = problem(8, 3, 1, (100,))
+    A[3, 0, 0], A[7, 1, 1] = np.nan, np.inf
+    for sampled in (control.discretize(A, B, Q, R, 0.3, N), jax.jit(control.discretize)(A, B, Q, R, 0.3, N)):
+        for i in (0, 5, 99):
+            single = van_loan(A[i], B[i], Q[i], R[i], 0.3, N[i])
+            assert all(relative(np.asarray(a)[i], b) < 1e-10 for a, b in zip(sampled, single))
+        assert np.isnan(np.asarray(sampled.Q)[[3, 7]]).all()
+
+
 @pytest.mark.parametrize("n", [1, 4, 9])
 def test_lyapunov_equations_equal_scipys(n):
     rng = np.random.default_rng(n)
@@ -103,6 +124,20 @@ def test_lyapunov_equations_equal_scipys(n):
     stable = A / (np.abs(np.linalg.eigvals(A)).max() * 1.01)
     assert relative(control.dlyap(stable, Q), scipy.linalg.solve_discrete_lyapunov(stable, Q)) < 1e-10
     assert not np.all(np.isfinite(control.dlyap(1.01 * stable / 0.99, Q)))
+
+
+def test_lyapunov_equations_hold_in_any_units_of_the_states():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        A, d = rng.normal(size=(4, 4)), 10 ** rng.uniform(-7, 7, 4)
+        both = d[:, None] * d
+        slow = A - (np.linalg.eigvals(A).real.max() + 0.3) * np.eye(4)
+        X = np.asarray(control.lyap(slow * d[:, None] / d, both)) / both
+        assert relative(X, scipy.linalg.solve_continuous_lyapunov(slow, -np.ones((4, 4)))) < 1e-9
+        slow = A / (np.abs(np.linalg.eigvals(A)).max() * 1.2)
+        X = np.asarray(control.dlyap(slow * d[:, None] / d, both)) / both
+        assert relative(X, scipy.linalg.solve_discrete_lyapunov(slow, np.ones((4, 4)))) < 1e-9
+    assert np.allclose(control.dlyap([[0.5, 1e14], [0.0, 0.5]], np.eye(2))[0, 0], 80 / 27 * 1e28)  # Σ (k aᵏ⁻¹)²
 
 
 def test_lyapunov_equations_of_unstable_matrices_have_no_answer():

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 from lqrlab import control
 
@@ -40,6 +41,16 @@ def test_noise_keeps_up_the_cost_that_the_riccati_solution_says():
         if t >= 200:
             seen += x @ x.T / x.shape[1] / 200
     assert np.allclose(seen, X, rtol=0.02, atol=0.02 * np.abs(X).max())
+
+
+def test_the_h2_norm_of_an_output_that_sees_nothing_is_zero_but_for_rounding():
+    rng = np.random.default_rng(2)
+    for _ in range(50):
+        a, T = rng.normal(size=(4, 4)), rng.normal(size=(4, 4))
+        a -= (np.linalg.eigvals(a).real.max() + 1) * np.eye(4)
+        a[3, :3], a[3, 3] = 0.0, -1.0
+        b = T @ np.append(rng.normal(size=3), 0.0)[:, None]
+        assert control.h2_norm(T @ a @ np.linalg.inv(T), b, np.linalg.inv(T)[3:]) < 1e-3
 
 
 def test_the_h2_norm_has_a_gradient():
@@ -154,3 +165,33 @@ def test_a_chain_of_integrators_has_no_zero_at_large_finite_numbers(n):
 def test_a_gain_without_states_has_its_largest_singular_value_as_norm(dt):
     D = np.array([[3.0, 0.0], [4.0, 0.0]])
     assert control.hinf_norm(np.zeros((0, 0)), np.zeros((0, 2)), np.zeros((2, 0)), D, dt)[0] == pytest.approx(5.0)
+
+
+def test_gain_and_phase_margin_do_not_depend_on_units():
+    # L = (s + 1) / s², |L| = 1 at ω² = (1 + √5)/2, where it is turned by atan ω from −180°
+    A, B, K = np.diag([1.0], 1), np.array([[0.0], [1.0]]), np.array([[1.0, 1.0]])
+    phase = np.arctan(np.sqrt((1 + np.sqrt(5)) / 2))
+    rng = np.random.default_rng(0)
+    for x, u in [([1.0, 1.0], 1e8), ([1.0, 1.0], 1e-8), *((10 ** rng.uniform(-8, 8, 2), 1.0) for _ in range(10))]:
+        x = np.asarray(x)
+        margin = control.margins(A * x[:, None] / x, B * x[:, None] / u, K * u / x)[0]
+        assert np.isclose(margin.phase, phase)
+        assert np.isinf(margin.gain_up)
+        assert margin.gain_down == 0
+    # L = 0.5 / (z (z − 0.5)) passes −1 where z² − 0.5 z + 0.5 g = 0 has |z|² = 0.5 g = 1
+    loop = np.diag([1e12], 1) + np.diag([0.5, 0.0]), np.array([[0.0], [1e-6]]), np.array([[0.5e-6, 0.0]])
+    assert np.isclose(control.margins(*loop, 0.1)[0].gain_up, 2.0)
+
+
+def test_zeros_do_not_depend_on_units():
+    rng = np.random.default_rng(1)
+    for k in range(30):
+        n, m = rng.integers(2, 6), rng.integers(1, 3)
+        a, b, c = rng.normal(size=(n, n)), rng.normal(size=(n, m)), rng.normal(size=(m, n))
+        x, u, y = (10 ** rng.uniform(-7, 7, size) for size in (n, m, m))
+        pencil = np.block([[a, b], [c, np.zeros((m, m))]])
+        finite = scipy.linalg.eigvals(pencil, np.diag(np.r_[np.ones(n), np.zeros(m)]))
+        finite = finite[np.abs(finite) < 1e6]
+        zeros = control.zeros(a * x[:, None] / x, b * x[:, None] / u, c * y[:, None] / x)
+        assert len(zeros) == len(finite) == n - m, k
+        assert all(np.abs(zeros - z).min() < 1e-5 * max(1, abs(z)) for z in finite)

@@ -68,6 +68,24 @@ def test_the_continuous_horizon_solves_the_riccati_differential_equation(horizon
         np.testing.assert_allclose(P[0], control.lqr(A, B, Q, R, N).P, rtol=1e-9)
 
 
+def test_the_continuous_horizon_of_stiff_plants_in_any_units_is_the_closed_form():
+    def exact(a, s, q, T, pf):  # of dP/dt = −2aP + sP² − q
+        rate = np.sqrt(a * a + s * q)
+        t = np.tanh(rate * T)
+        slower = ((a / np.cosh(min(rate * T, 700.0))) ** 2 + s * q) / (rate - a * t) if a < 0 else rate + a * t
+        return (pf * slower + q * t) / (rate - a * t + pf * s * t)
+
+    for a, s in [([-1e13, -1.0], 1.0), ([0.0, 0.0], 1e14), ([-1e10, 0.5], 1e3), ([-1e3, 0.0], 1e-6)]:
+        P = control.continuous_horizon(np.diag(a), np.eye(2), np.eye(2), np.eye(2) / s, [0.0, 2.0], np.eye(2)).P[0]
+        np.testing.assert_allclose(np.diag(P), [exact(x, s, 1.0, 2.0, 1.0) for x in a], rtol=1e-13)
+    A, B, _ = plant(1)
+    first = control.continuous_horizon(A, B, np.eye(3), np.eye(2), [0.0, 0.5]).P[0]
+    d, u = np.array([1e7, 1e-7, 1.0]), np.array([1e6, 1e-6])
+    units = A * d[:, None] / d, B * d[:, None] / u, np.diag(d**-2), np.diag(u**-2)
+    moved = np.asarray(control.continuous_horizon(*units, [0.0, 0.5]).P[0])
+    np.testing.assert_allclose(moved * d[:, None] * d, first, rtol=1e-9)
+
+
 def test_tracking_is_the_least_squares_optimum():
     rng, (T, n, m) = np.random.default_rng(0), (6, 3, 2)
     A, B, c = rng.normal(size=(T, n, n)), rng.normal(size=(T, n, m)), rng.normal(size=(T, n))
@@ -250,6 +268,8 @@ def test_placed_poles_are_reached_or_refused():
     assert np.allclose(np.sort_complex(np.linalg.eigvals(A - B @ K)), np.sort_complex(wanted))
     with pytest.raises(ValueError, match="poles:"):
         control.place(np.diag([1.0, 2.0, 3.0]), np.array([[0.0], [1.0], [1.0]]), [-1.0, -2.0, -3.0])
+    with pytest.raises(ValueError, match="poles: the nearest that was reached"):  # of a mode that no input moves
+        control.place(np.diag([1.0002, 1.0001]), np.array([[1.0], [0.0]]), [0.9999, 0.9998])
     with pytest.raises(ValueError, match="n poles"):
         control.place(A, B, [-1.0])
 
@@ -409,3 +429,12 @@ def test_designs_are_differentiable_and_batched():
     many = control.lqi(np.stack([A, A / 2]), B, C, np.eye(3), np.eye(2), np.eye(2))
     assert many.K.shape == (2, 2, 3)
     assert np.allclose(many.K[1], control.lqi(A / 2, B, C, np.eye(3), np.eye(2), np.eye(2)).K, rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"W": -np.eye(2)}, "Q → W.*: Q: "), ({"P0": np.eye(3)}, "Qf → P0.*: Qf")]
+)
+def test_bad_covariances_of_a_finite_filter_are_named_as_in_the_dual_problem(change, message):
+    given = {"W": np.eye(2), "V": np.eye(1), "num_steps": 3, "P0": np.eye(2)} | change
+    with pytest.raises(ValueError, match=message):
+        control.finite_dlqe(np.eye(2), np.ones((1, 2)), **given)

@@ -1,5 +1,6 @@
 """Zeros, frequency responses, margins, steps and delays, against python-control and dense simulation."""
 
+import inspect
 from functools import partial
 
 import control as python_control
@@ -272,3 +273,21 @@ def test_functions_on_the_host_say_so_inside_a_trace():
     ):
         with pytest.raises(ValueError, match=f"{name}: runs on the host, so not inside jit"):
             jax.jit(function)(A)
+
+
+def test_a_switch_is_true_or_false_and_a_pair_is_a_pair():
+    # without the types that tests check, as users call them
+    one, C = np.eye(1), np.array([[1.0, 0.0]])
+    for name, call in (
+        ("discrete", lambda v: inspect.unwrap(control.gram)(A, B, discrete=v)),
+        ("discrete", lambda v: inspect.unwrap(control.lqi)(A, B, C, np.eye(2), one, one, discrete=v)),
+        ("aware", lambda v: inspect.unwrap(control.delay_cost)(A, B, np.eye(2), one, 0.1, 1, aware=v)),
+        ("diagonal", lambda v: inspect.unwrap(control.inverse_lqr)(A, B, GAIN, diagonal=v)),
+    ):
+        for wrong in (0.1, "no", [], None):  # a sample time is none
+            with pytest.raises(ValueError, match=f"{name}: expected True or False, but found"):
+                call(wrong)
+    with pytest.raises(ValueError, match="problem: expected A, B, Q, R, N, as from discretize, but found float"):
+        inspect.unwrap(control.cost_to_go)(0.1, GAIN)
+    with pytest.raises(ValueError, match=r"points: expected a pair \(x, u\), but found 0.1"):
+        inspect.unwrap(control.gain_schedule)(np.array([0.0, 1.0]), A, B, np.eye(2), one, points=0.1)

@@ -377,6 +377,7 @@ def lqrlab_command(*args: str) -> tuple[int, str, str]:
         (["run", "-p", "rate"], "-p rate: expected NAME=VALUE, as in -p learning_rate=1e-3"),
         (["run", "--notebooks", "/nowhere"], "found none named 01_"),
         (["report", "/nowhere"], "found no run.json, the record of one"),
+        (["data", "verify", "/nowhere"], "/nowhere: expected the folder of a data set or of a run"),
         (["run", "width=6"], "'width=6' is none; values are given with -p, as in -p width=6"),
     ],
 )
@@ -389,6 +390,12 @@ def test_a_wrong_request_gets_one_line(args, message):
     assert message in err
     with pytest.raises(ValueError, match=re.escape(message)):  # shown with all lines of code
         CliRunner().invoke(main, ["--traceback", *args], catch_exceptions=False)
+
+
+def test_a_training_by_fewer_processes_than_one_is_refused():
+    code, _, err = lqrlab_command("train", ".", "--processes", "-2")
+    assert code == 2
+    assert "-2 is not in the range x>=1" in err
 
 
 def test_a_value_without_its_p_and_a_misspelt_folder_are_recognized(tmp_path):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from lqrlab.compute.checks import number
+from lqrlab.compute.checks import flag, number
 from lqrlab.control import matrix_checks
 from lqrlab.control.discretization import Sampled, compiled, sample_many
 from lqrlab.control.regulator import LQR, dlqr, lqrd
@@ -138,6 +138,7 @@ def delay_cost(
     Returns:
         tr(P_late)/tr(P) − 1 ``[...]`` with P of :func:`lqrd`; infinite where the delay makes the loop unstable.
     """
+    flag("aware", aware)
     prompt = lqrd(A, B, Q, R, dt)
     n = jnp.shape(A)[-1]
     if aware:

@@ -18,7 +18,8 @@ from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, symmetric, t
 from lqrlab.control import matrix_checks
 
-_SQUARINGS = 24
+_SQUARINGS = {4: 120, 8: 1000}  # by bytes of a number: reach from a step of norm 1/4 to any dt that it holds
+_ROLLED = 32  # of them where reverse differentiation follows: NaN for a dt beyond
 _TERMS = 13  # of the Taylor series over a step of norm 1/4: the remainder is below 1e-19
 
 
@@ -32,24 +33,27 @@ class Sampled(NamedTuple):
     N: Float[Array, "*batch n m"]
 
 
-def _squarings_of(M: Array, dt: Array) -> tuple[Array, Array]:
+def _squarings_of(M: Array, dt: Array, most: int) -> tuple[Array, Array]:
     """Number of doublings of a short step that reach dt ``[batch]``, and that step: its norm is at most 1/4."""
     size = jax.lax.stop_gradient(jnp.max(jnp.sum(jnp.abs(M), axis=1), axis=0) * dt)
     tiny = float(jnp.finfo(M.dtype).tiny)
-    squarings = jnp.clip(jnp.ceil(jnp.log2(jnp.maximum(4 * size, tiny))), 0, _SQUARINGS)
-    return squarings, (dt / 2.0**squarings)[None, None]
+    squarings = jnp.ceil(jnp.log2(jnp.maximum(4 * size, tiny)))
+    reached = squarings <= most  # not of a member that is not finite, for whose sake the others must be doubled too
+    squarings = jnp.clip(jnp.where(reached, squarings, 0.0), 0.0)
+    return squarings, jnp.where(reached, dt / 2.0**squarings, jnp.nan)[None, None]
 
 
 def _flow(A: Array, B: Array, dt: Array, W: Array | None, rolled: bool) -> tuple[Array, Array | None]:
     """E = [Φ Γ] of the input held for dt ``[n, n + m, batch]``, and ∫ [E; 0 I]ᵀ W [E; 0 I] dt.
 
-    A Taylor series over a short step h, which is then doubled: Φ(2h) = Φ², Γ(2h) = ΦΓ + Γ, and the integral
-    gains itself moved on by one step. The doubling ends when the last problem has its dt or, ``rolled``, after a
-    fixed number of masked times, which reverse differentiation can follow.
+    A Taylor series over a short step h, which is then doubled: for D = [Φ−I Γ], D(2h) = 2D + (Φ−I)D, in which slow
+    modes keep their digits beside fast ones, and the integral gains itself moved on by one step. The doubling ends
+    when the last problem has its dt or, ``rolled``, after a fixed number of masked times, which reverse
+    differentiation can follow.
     """
     n, m = B.shape[:2]
     M = jnp.concatenate([A, B], axis=1)
-    squarings, h = _squarings_of(M, dt)
+    squarings, h = _squarings_of(M, dt, _ROLLED if rolled else _SQUARINGS[M.dtype.itemsize])
 
     def series(k: Array, state: tuple) -> tuple:
         flow, term, total, lie = state
@@ -63,19 +67,19 @@ def _flow(A: Array, B: Array, dt: Array, W: Array | None, rolled: bool) -> tuple
     def double(k: Array, state: tuple) -> tuple:
         flow, total = state
         short = k < squarings
-        twice = mul(flow[:, :n], flow).at[:, n:].add(flow[:, n:])
         if total is not None:
-            later = mul(total[:, :n], flow).at[:, n:].add(total[:, n:])
-            later = mul(t(flow), later[:n]).at[n:].add(later[n:])
+            full = still + flow
+            later = mul(total[:, :n], full).at[:, n:].add(total[:, n:])
+            later = mul(t(full), later[:n]).at[n:].add(later[n:])
             total = jnp.where(short, total + later, total)
-        return jnp.where(short, twice, flow), total
+        return jnp.where(short, 2 * flow + mul(flow[:, :n], flow), flow), total
 
     start = None if W is None else W * h
     still = jnp.concatenate([eye(n, A), jnp.zeros((n, m, 1), A.dtype)], axis=1)
-    flow = jnp.broadcast_to(still, M.shape)
-    flow, _, total, _ = jax.lax.fori_loop(1, _TERMS + 1, series, (flow, M * h, start, start))
-    last = _SQUARINGS if rolled else jnp.max(squarings, initial=0).astype(int)
-    return jax.lax.fori_loop(0, last, double, (flow, total))
+    flow, _, total, _ = jax.lax.fori_loop(1, _TERMS + 1, series, (jnp.zeros_like(M), M * h, start, start))
+    last = _ROLLED if rolled else jnp.max(squarings, initial=0).astype(int)
+    flow, total = jax.lax.fori_loop(0, last, double, (flow, total))
+    return still + flow, total
 
 
 def sampled(A: Array, B: Array, Q: Array, R: Array, N: Array, dt: Array, rolled: bool = False) -> Sampled:
@@ -152,9 +156,9 @@ def _flow_on_host(A: np.ndarray, B: np.ndarray, dt: np.ndarray, W: np.ndarray) -
     with np.errstate(over="ignore", invalid="ignore"):  # numbers that are not finite say so in the result
         size = np.abs(M).sum(-1).max(-1) * dt
         squarings = np.ceil(np.log2(np.maximum(4 * size, np.finfo(float).tiny)))
-        squarings = np.clip(np.nan_to_num(squarings), 0, _SQUARINGS)[..., None, None]
+        squarings = np.clip(np.nan_to_num(squarings), 0, _SQUARINGS[8])[..., None, None]
         h = dt[..., None, None] / 2.0**squarings
-        flow, term = np.broadcast_to(np.eye(n, M.shape[-1]), M.shape), M * h
+        still, flow, term = np.eye(n, M.shape[-1]), np.zeros_like(M), M * h
         total = lie = W * h
         for k in range(1, _TERMS + 1):
             flow, term = flow + term, A @ term * (h / (k + 1))
@@ -162,14 +166,15 @@ def _flow_on_host(A: np.ndarray, B: np.ndarray, dt: np.ndarray, W: np.ndarray) -
             lie = half + half.mT
             total = total + lie
         for k in range(int(squarings.max(initial=0))):
-            twice, moved = flow[..., :n] @ flow, total[..., :n] @ flow
-            twice[..., n:] += flow[..., n:]
+            full = still + flow
+            moved = total[..., :n] @ full
             moved[..., n:] += total[..., n:]
-            later = flow.mT @ moved[..., :n, :]
+            later = full.mT @ moved[..., :n, :]
             later[..., n:, :] += moved[..., n:, :]
             short = k < squarings
-            flow, total = np.where(short, twice, flow), np.where(short, total + later, total)
-    return flow, total
+            flow = np.where(short, 2 * flow + flow[..., :n] @ flow, flow)
+            total = np.where(short, total + later, total)
+        return still + flow, total
 
 
 def discretize(

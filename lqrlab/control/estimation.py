@@ -184,7 +184,11 @@ def finite_dlqe(
     Array([0.5       , 0.33333333, 0.25      ], dtype=float64)
     """
     A, C = matrix_checks.matrices(A=(A, "nn"), C=(C, "pn"))
-    K, P = finite_horizon(A.mT, C.mT, W, V, num_steps, P0, S)
+    try:
+        K, P = finite_horizon(A.mT, C.mT, W, V, num_steps, P0, S)
+    except ValueError as error:
+        dual = "A → Aᵀ, B → Cᵀ, Q → W, R → V, Qf → P0, N → S"
+        raise ValueError(f"in the dual regulator problem ({dual}): {error}") from error
     return TimeVaryingEstimator(jnp.flip(K, -3).mT, jnp.flip(P, -3))
 
 

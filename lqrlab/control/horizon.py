@@ -11,9 +11,10 @@ from jaxtyping import Array, ArrayLike, Float
 from lqrlab.compute import broadcast, linalg, pytree
 from lqrlab.compute.checks import traced, whole
 from lqrlab.control import matrix_checks
+from lqrlab.control.riccati.matrix_sign import scales
 from lqrlab.control.weights import stage_weight
 
-_DOUBLINGS = 40  # of a time in which the Hamiltonian's norm is 1/2
+_DOUBLINGS = 64  # of a time in which the Hamiltonian's norm is 1/2
 _TERMS = 17  # of its exponential's series there: the remainder is below 1e-19
 
 
@@ -88,7 +89,8 @@ def continuous_horizon(
     """Minimise x(T)ᵀQf x(T) + ∫ xᵀQx + uᵀRu + 2xᵀNu dt up to T for ẋ = Ax + Bu: the Riccati differential equation.
 
     Its solution is exact at the times asked for: the Hamiltonian's matrix exponential over a short time gives the cost
-    and the closed loop over it, which are doubled to each interval, so that nothing overflows however long it is.
+    and the closed loop over it, which are doubled to each interval, so that nothing overflows; NaN before an interval
+    that is more than 10¹⁸ times the time constant of the fastest mode.
 
     Args:
         A, B, Q, R, N: as in :func:`lqr`.
@@ -119,14 +121,17 @@ def _flowing(args: tuple[Array, ...], ts: Array) -> TimeVaryingLQR:
         onto = linalg.solve(R, jnp.concatenate([N.T, B.T], axis=1))  # R⁻¹ [Nᵀ Bᵀ]
         n = len(A)
         F, G, H = (A - B @ onto[:, :n], linalg.symmetric(B @ onto[:, n:]), linalg.symmetric(Q - N @ onto[:, :n]))
+        d = scales(*(jax.lax.stop_gradient(a)[..., None] for a in (F, G, H)))[:, 0]
+        both = d[:, None] * d[None]
+        F, G, H = F * d[None] / d[:, None], G / both, H * both  # in the units of x = D x̃, D = diag(d)
 
         def back(P: Array, dt: Array) -> tuple[Array, Array]:
             E, gain, cost = _interval(F, G, H, dt)
             before = linalg.symmetric(cost + E.T @ P @ linalg.solve(jnp.eye(n, dtype=P.dtype) + gain @ P, E))
             return before, before
 
-        _, P = jax.lax.scan(back, Qf, jnp.diff(ts), reverse=True)
-        P = jnp.concatenate([P, Qf[None]])
+        _, P = jax.lax.scan(back, Qf * both, jnp.diff(ts), reverse=True)
+        P = jnp.concatenate([P / both[None], Qf[None]])
         return TimeVaryingLQR(onto[None, :, :n] + jnp.einsum("mi,tij->tmj", onto[:, n:], P), P)
 
     return broadcast(one, *((a, 2) for a in args))
@@ -137,26 +142,29 @@ def _interval(F: Array, G: Array, H: Array, dt: Array) -> tuple[Array, Array, Ar
     n, one = len(F), jnp.eye(len(F), dtype=F.dtype)
     hamiltonian = jnp.block([[F, -G], [-H, -F.T]])
     size = jax.lax.stop_gradient(jnp.max(jnp.sum(jnp.abs(hamiltonian), axis=1)) * dt)
-    doublings = jnp.clip(jnp.ceil(jnp.log2(jnp.maximum(2 * size, 1.0))), 0, _DOUBLINGS)
-    step, flow, term = (
-        hamiltonian * (dt / 2.0**doublings),
-        jnp.eye(2 * n, dtype=F.dtype),
-        jnp.eye(2 * n, dtype=F.dtype),
-    )
+    doublings = jnp.ceil(jnp.log2(jnp.maximum(2 * size, 1.0)))
+    doublings = jnp.where(doublings <= _DOUBLINGS, doublings, jnp.nan)
+    step, change, term = hamiltonian * (dt / 2.0**doublings), jnp.zeros_like(hamiltonian), jnp.eye(2 * n, dtype=F.dtype)
     for k in range(1, _TERMS):
         term = term @ step / k
-        flow = flow + term
-    # (x, p) after = flow (x, p) before, solved for x after and p before
-    inverse = linalg.solve(flow[n:, n:], jnp.concatenate([-flow[n:, :n], one], axis=1))
-    start = flow[:n, :n] + flow[:n, n:] @ inverse[:, :n], -flow[:n, n:] @ inverse[:, n:], inverse[:, :n]
+        change = change + term
+    # (x, p) after = (x, p) before + change (x, p) before, solved for x after and p before. Of E the rest beyond the
+    # identity is kept: in it slow modes have their digits beside fast ones
+    inverse = linalg.solve(one + change[n:, n:], jnp.concatenate([-change[n:, :n], one], axis=1))
+    start = change[:n, :n] + change[:n, n:] @ inverse[:, :n], -change[:n, n:] @ inverse[:, n:], inverse[:, :n]
 
     def double(k: Array, state: tuple[Array, Array, Array]) -> tuple[Array, ...]:
-        E, G, H = state
-        both = linalg.solve(one + G @ H, jnp.concatenate([E, G], axis=1))
-        twice = E @ both[:, :n], G + E @ both[:, n:] @ E.T, H + E.T @ H @ both[:, :n]
+        rest, G, H = state
+        E = one + rest
+        both = linalg.solve(one + G @ H, jnp.concatenate([E, -G @ H @ E, G], axis=1))
+        WE, less, WG = both[:, :n], both[:, n : 2 * n], both[:, 2 * n :]  # WE = E + less
+        near = jnp.max(jnp.abs(rest)) < 2  # far from the identity the sum cancels
+        further = jnp.where(near, 2 * rest + rest @ rest + less + rest @ less, E @ WE - one)
+        twice = further, G + E @ WG @ E.T, H + E.T @ H @ WE
         return tuple(jnp.where(k < doublings, new, old) for new, old in zip(twice, state))
 
-    return jax.lax.fori_loop(0, _DOUBLINGS, double, start)
+    rest, G, H = jax.lax.fori_loop(0, _DOUBLINGS, double, start)
+    return one + rest, G, H
 
 
 @pytree

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import ArrayLike, Bool, Float
 
+from lqrlab.compute.checks import flag
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.frequency import sensitivity
 from lqrlab.control.discretization import c2d, discretize
@@ -119,6 +120,7 @@ def inverse_lqr(
     section 10.6 [convexity].
     """
     matrix_checks.on_host("inverse_lqr", A, B, K, dt)
+    flag("diagonal", diagonal)
     a, b, k = (np.asarray(matrix_checks.real(name, x), float) for name, x in zip("ABK", (A, B, K)))
     matrix_checks.shapes({"A": a, "B": b, "K": k}, {"A": "nn", "B": "nm", "K": "mn"})
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], k.shape[:-2])
@@ -169,6 +171,8 @@ def _scales(loops: _Loops) -> tuple[np.ndarray, np.ndarray]:
 
     The Gramian X of the closed loop gives both, but needs the sizes of the inputs: a few rounds of a fixed point.
     """
+    x, u = map(np.stack, zip(*map(_even_units, *loops.plant(), loops.K)))
+    loops = loops.scaled(x, u)
     (A, B), K = loops.plant(), loops.K
     inputs, closed = np.ones((len(A), B.shape[-1])), A - B @ K
     for _ in range(5):
@@ -177,7 +181,17 @@ def _scales(loops: _Loops) -> tuple[np.ndarray, np.ndarray]:
         states = _sizes(X)
         inputs = _sizes(K @ X @ K.mT)
         inputs = inputs / np.exp(np.log(inputs).mean(1, keepdims=True))
-    return states, inputs
+    return x * states, u * inputs
+
+
+def _even_units(A: np.ndarray, B: np.ndarray, K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Units of states ``[n]`` and inputs ``[m]`` in which the numbers of one loop are of like size."""
+    x, u = np.ones(len(A)), np.ones(len(K))
+    for _ in range(3):
+        x = x * matrix_checks.even_units(A * x / x[:, None], B * u / x[:, None], K * x / u[:, None])
+        pushed, taken = np.linalg.norm(B / x[:, None], axis=0), np.linalg.norm(K * x, axis=1)
+        u = np.sqrt(np.where(pushed * taken > 0, taken / np.where(pushed > 0, pushed, 1.0), 1.0))
+    return x, u
 
 
 def _sizes(X: np.ndarray) -> np.ndarray:

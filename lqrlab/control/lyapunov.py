@@ -10,10 +10,34 @@ from lqrlab.compute.linalg import batch_last
 from lqrlab.compute.linalg.batch_last import eye, mul, t
 from lqrlab.control import matrix_checks
 
-_SQUARINGS = 48
+_SQUARINGS, _BALANCING = 48, 24
+_UNEVEN = 1e3  # a ratio of sums of a row and a column that costs digits
 
 
 # With the batch on the last axis -----------------------------------------------------------------------------
+
+
+def _units(a: Float[Array, "n n batch"]) -> Float[Array, "n batch"]:
+    """d, powers of two, that evens out the rows and columns of a in x = D x̃, D = diag(d), where they differ much.
+
+    Source: D. Ruiz, A scaling algorithm to equilibrate both rows and columns norms in matrices (2001).
+    """
+    size = jnp.abs(a) * (1 - eye(len(a), a))  # no scaling changes the diagonal
+
+    def more(state: tuple) -> Array:
+        _, change, k = state
+        return jnp.any((change > _UNEVEN) | (change < 1 / _UNEVEN)) & (k < _BALANCING)
+
+    def once(state: tuple) -> tuple:
+        d, _, k = state
+        now = size * d[None] / d[:, None]
+        ratio = jnp.sum(now, axis=1) / jnp.sum(now, axis=0)
+        ratio = jnp.where((ratio > 0) & (ratio < jnp.inf), ratio, 1.0)
+        return d * ratio**0.25, ratio, k + 1
+
+    start = jnp.ones_like(a[0])
+    d, _, _ = jax.lax.while_loop(more, once, once((start, start, 0)))
+    return 2.0 ** jnp.round(jnp.log2(d))
 
 
 def smith(
@@ -27,12 +51,14 @@ def smith(
     Source: R. A. Smith, Matrix equation XA + BX = C, SIAM J. Appl. Math. 16 (1968).
     """
 
+    beyond = float(jnp.finfo(a.dtype).max) ** (1 / 3)  # the sum of such terms overflows
+
     def more(state: tuple) -> Array:
         a, _, k = state
         # the norm of the power bounds the relative size of the next term by its square
         change = batch_last.row_sum(a)
         # a problem that has overflowed has its answer too: none
-        return jnp.any((change > tolerance) & (change < 1e12)) & (k < _SQUARINGS)
+        return jnp.any((change > tolerance) & (change < beyond)) & (k < _SQUARINGS)
 
     def double(state: tuple) -> tuple:
         a, x, k = state
@@ -64,10 +90,13 @@ def smith_continuous(
 
 
 def _bounded(a: Array, q: Array, *, continuous: bool) -> Array:
-    """The solution, NaN where a is not stable."""
+    """The solution, NaN where a is not stable; the units of the states do not matter."""
     tolerance = float(jnp.finfo(a.dtype).eps) ** 0.5 / 4
+    d = _units(a)
+    both = d[:, None] * d[None]
+    a, q = a * d[None] / d[:, None], q / both
     x, stable = smith_continuous(a, q, tolerance, pivoted=True) if continuous else smith(a, q, tolerance)
-    return jnp.where(stable[None, None], x, jnp.nan)
+    return jnp.where(stable[None, None], x * both, jnp.nan)
 
 
 _SOLVERS = {c: batch_last.solver(2, 2)(partial(_bounded, continuous=c)) for c in (True, False)}

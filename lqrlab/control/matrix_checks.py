@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy  # its modules load when they are first used
 from jaxtyping import Array, ArrayLike
 
 from lqrlab.compute.checks import number, on_host, real, traced
@@ -99,6 +100,15 @@ def host_matrices(function: str, **given: tuple[ArrayLike, str]) -> list[np.ndar
             raise ValueError(f"{name}: expected a matrix, but found shape {a.shape}: {function} takes one problem")
         _finite(name, a)
     return list(arrays.values())
+
+
+def even_units(A: np.ndarray, B: np.ndarray, C: np.ndarray) -> np.ndarray:
+    """d, powers of two, of states x = diag(d) x̃ in which the rows and columns of A, B, C are of like size."""
+    n, m, p = len(A), B.shape[1], len(C)
+    system = np.block([[A, B, np.zeros((n, p))], [np.zeros((m, n + m + p))], [C, np.zeros((p, m + p))]])
+    with np.errstate(all="ignore"):
+        _, (d, _) = scipy.linalg.matrix_balance(system, permute=False, separate=True)
+    return d[:n]
 
 
 _DESIGN = {"B": "nm", "A": "nn", "Q": "nn", "R": "mm", "N": "nm"}

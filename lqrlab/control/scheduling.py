@@ -95,7 +95,10 @@ def gain_schedule(
     design = lqr(*full) if dt is None else lqrd(a, b, q, r, dt, cross)
     if not traced(*full):
         _refuse_gaps(grid, design, full)
-    x_op, u_op = (jnp.asarray(matrix_checks.real("points", v), a.dtype) for v in points or (jnp.zeros(n), jnp.zeros(m)))
+    points = (np.zeros(n), np.zeros(m)) if points is None else points
+    if not (isinstance(points, tuple | list) and len(points) == 2):
+        raise ValueError(f"points: expected a pair (x, u), but found {points!r}")
+    x_op, u_op = (jnp.asarray(matrix_checks.real("points", v), a.dtype) for v in points)
     x_op, u_op = _on_grid("points, x", x_op, (*shape, n)), _on_grid("points, u", u_op, (*shape, m))
     return Schedule(grid, design, x_op, u_op)
 

@@ -67,6 +67,7 @@ def lqi(
     Array([[1.]], dtype=float64)
     """
     A, B, C, Q, Qi = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"), C=(C, "pn"), Q=(Q, "nn"), Qi=(Qi, "pp"))
+    flag("discrete", discrete)
     n, m, p = A.shape[-1], B.shape[-1], C.shape[-2]
     if p > m:
         raise ValueError(f"C: {m} inputs cannot hold {p} outputs at will; choose at most {m}")
@@ -111,6 +112,12 @@ def feedforward(
     return both[..., :n, :], both[..., n:, :]
 
 
+def _apart(poles: np.ndarray, wanted: np.ndarray) -> float:
+    """How far the poles are from the wanted ones, each taken for one of them."""
+    size = np.abs(poles[:, None] - wanted)
+    return float(size[scipy.optimize.linear_sum_assignment(size)].max())
+
+
 def place(A: ArrayLike, B: ArrayLike, poles: ArrayLike) -> Float[Array, "m n"]:
     """K ``[m, n]`` that gives A − BK the ``poles`` ``[n]``; one problem, on the host.
 
@@ -131,9 +138,8 @@ def place(A: ArrayLike, B: ArrayLike, poles: ArrayLike) -> Float[Array, "m n"]:
         K = scipy.signal.place_poles(a, b, wanted).gain_matrix
     except ValueError as error:
         raise ValueError(f"poles: {error}") from error
-    reached = np.linalg.eigvals(a - b @ K)
-    far = max(np.abs(reached - w).min() for w in wanted)
-    if not far < 1e-3 * max(1.0, np.abs(wanted).max()):
+    far, moved = (_apart(np.linalg.eigvals(x), wanted) for x in (a - b @ K, a))
+    if not far <= 1e-3 * moved + 1e-9 * np.abs(wanted).max():
         raise ValueError(
             f"poles: the nearest that was reached is {far:.2g} away from one of them: a mode is uncontrollable "
             "(see diagnose) or the problem is very badly conditioned"

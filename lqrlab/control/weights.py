@@ -45,6 +45,8 @@ def cost_to_go(problem: Sampled, K: ArrayLike) -> Float[Array, "*batch n n"]:
     Returns:
         The solution of P = FᵀPF + Q + KᵀRK − NK − KᵀNᵀ with F = A − BK; NaN where the loop is unstable.
     """
+    if not (isinstance(problem, tuple | list) and len(problem) == 5):
+        raise ValueError(f"problem: expected A, B, Q, R, N, as from discretize, but found {type(problem).__name__}")
     given = zip("ABQRNK", (*problem, K), ("nn", "nm", "nn", "mm", "nm", "mn"))
     A, B, Q, R, N, K = matrix_checks.matrices(**{name: (a, letters) for name, a, letters in given})
     return dlyap((A - B @ K).mT, stage_weight(Q, R, N, K))

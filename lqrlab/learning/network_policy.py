@@ -152,8 +152,8 @@ def _repaired(bound: NetworkPolicy, problem: Problem | None, steps: int, kind: s
     if problem is None:
         raise ValueError("repair: needs the plants' matrices, but only their units are told")
     better = problem.coordinates.scale_gain(gains.repair(gain.K, problem, steps)).reshape(bound.context.gain.shape)
-    context = dataclasses.replace(bound.context, gain=better.astype(bound.context.gain.dtype))
-    return dataclasses.replace(bound, context=context)
+    # not rounded to the network's type: it is verified as it is
+    return dataclasses.replace(bound, context=dataclasses.replace(bound.context, gain=better))
 
 
 def _check_absorbed(problem: Problem) -> None:

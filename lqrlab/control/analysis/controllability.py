@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from lqrlab.compute.checks import flag
 from lqrlab.control import matrix_checks
 from lqrlab.control.analysis.eigenmodes import dominant_states
 from lqrlab.control.lyapunov import dlyap, lyap
@@ -48,6 +49,7 @@ def gram(A: ArrayLike, B: ArrayLike, *, discrete: bool = False) -> Float[Array, 
     Array([[4.]], dtype=float64)
     """
     A, B = matrix_checks.matrices(A=(A, "nn"), B=(B, "nm"))
+    flag("discrete", discrete)
     return (dlyap if discrete else lyap)(A, B @ B.mT)
 
 

@@ -114,6 +114,10 @@ def _crossings(A: np.ndarray, b: np.ndarray, k: np.ndarray, discrete: bool) -> t
         [0           A~(z)      b~]    and    [0        A~(z)       b~]
         [k           −k         0]            [−k       0            1]
     """
+    size = (np.linalg.norm(b) / (np.linalg.norm(k) or 1.0)) ** 0.5 or 1.0
+    b, k = b / size, k * size  # L is the same in any units of input and states
+    d = matrix_checks.even_units(A, b, k)
+    A, b, k = A * d / d[:, None], b / d[:, None], k * d
     n = len(A)
     one, zero, column, row = np.eye(n), np.zeros((n, n)), np.zeros((n, 1)), np.zeros((1, n))
     mirrored = ([zero, one, column], [zero, A, b]) if discrete else ([zero, -A, -b], [zero, one, column])

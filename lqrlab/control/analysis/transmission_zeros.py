@@ -33,9 +33,12 @@ def zeros(
     matrix_checks.on_host("zeros", A, B, C, D)
     a, b, c, *rest = matrix_checks.host_matrices("zeros", **given)
     d = rest[0] if rest else np.zeros((len(c), b.shape[1]))
-    size = np.linalg.norm(a) or 1.0
-    b, d = (x * (size / _sizes(np.vstack([b, d]), 0)) for x in (b, d))  # units of inputs and outputs change no zero
-    c, d = (x * (size / _sizes(np.hstack([c, d]), 1)) for x in (c, d))
+    for _ in range(3):  # units of states, inputs and outputs change no zero, and make each other's uneven
+        x = matrix_checks.even_units(a, b, c)
+        a, b, c = a * x / x[:, None], b / x[:, None], c * x
+        size = np.linalg.norm(a) or 1.0
+        b, d = (y * (size / _sizes(np.vstack([b, d]), 0)) for y in (b, d))
+        c, d = (y * (size / _sizes(np.hstack([c, d]), 1)) for y in (c, d))
     small = 100 * np.finfo(float).eps * max(a.shape[0] + c.shape[0], b.shape[1]) * size
     a, b, c, d = _full_row_rank((a, b, c, d), small)
     a, c, b, d = (x.T for x in _full_row_rank((a.T, c.T, b.T, d.T), small))

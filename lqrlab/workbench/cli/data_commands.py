@@ -75,6 +75,8 @@ def verify(path: Path) -> None:
     """Check the data set in PATH, or in PATH/dataset of a run: checksums, counts, split, consistency of its numbers."""
     if not (path / "manifest.json").exists() and (path / "dataset").is_dir():
         path = path / "dataset"
+    if not path.is_dir():
+        raise ValueError(f"{path}: expected the folder of a data set or of a run, but found no such folder")
     from lqrlab import compute, dataset
 
     compute.setup()
@@ -88,7 +90,7 @@ def verify(path: Path) -> None:
 @click.argument("folder", type=PATH)
 @options.profile("Parameters to train with.", default="quick", show_default=True)
 @options.overrides("Set a parameter of 03_training.")
-@click.option("--processes", default=1, show_default=True, help="Processes here that train as one.")
+@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Those here that train as one.")
 @options.source
 def train(folder: Path, profile: str, overrides: dict[str, str], processes: int, source: Path | None) -> None:
     """Train on FOLDER/dataset as notebook 03 does, without the notebook, on one process or on several.
