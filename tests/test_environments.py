@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import functools
+import inspect
 import io
 import os
 import subprocess

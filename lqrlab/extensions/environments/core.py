@@ -148,11 +148,11 @@ class Environment:
             raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
         return _reset(self, key, plant)
 
-    def check_family(self, plant: object) -> None:
+    def check_family(self, plant: Plant) -> None:
         """Refuse what is no plant of the environment's family."""
         check_plant(plant)
-        if type(plant) is not type(self.pool.plant) or (plant.n, plant.m) != (self.n, self.m):  # type: ignore[attr-defined]
-            found = f"{plant.name} of {plant.n} states and {plant.m} inputs"  # type: ignore[attr-defined]
+        if type(plant) is not type(self.pool.plant) or (plant.n, plant.m) != (self.n, self.m):
+            found = f"{plant.name} of {plant.n} states and {plant.m} inputs"
             raise ValueError(f"plant: expected one of the environment's family, {self.name}, but found {found}")
 
     def _reset(self, key: PRNGKeyArray, problem: Problem | None) -> tuple[Array, State]:

@@ -152,7 +152,7 @@ class Log:
     def renamed(self, names: Mapping[str, str]) -> Self:
         """With other names: ``{"pos_mm": "position"}``."""
         known = [s.name for s, _ in self.signals]
-        checks.instance("names", names, dict, "new names by the old ones, such as {'pos_mm': 'position'}")
+        checks.instance("names", names, Mapping, "new names by the old ones, such as {'pos_mm': 'position'}")  # type: ignore[type-abstract]
         for name in names:
             if name not in known:
                 raise ValueError(f"names: the log has no signal {name!r}{checks.did_you_mean(name, known)}")
@@ -165,7 +165,7 @@ class Log:
     def converted(self, to: Mapping[str, str]) -> Self:
         """With signals in other units: ``{"angle": "deg"}``; one without a unit is taken to be in it already."""
         known = {s.name: s for s, _ in self.signals}
-        checks.instance("to", to, dict, "units by names, such as {'angle': 'deg'}")
+        checks.instance("to", to, Mapping, "units by names, such as {'angle': 'deg'}")  # type: ignore[type-abstract]
         scales = {}
         for name, wanted in to.items():
             if name not in known:
