@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import functools
+import inspect
 import io
 import os
 import subprocess
@@ -379,6 +380,36 @@ def test_wrong_settings_are_refused_in_words(settings, message):
     settings = {"plant": "pendulum"} | settings
     with pytest.raises(ValueError, match=message):
         environments.make(settings.pop("plant"), **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dt": [0.01, 0.02]}, "dt: expected a sample time above 0 s"),
+        ({"sensor_noise": -0.1}, "sensor_noise: expected standard deviations ≥ 0"),
+        ({"sensor_noise": [0.1, float("nan")]}, "sensor_noise: expected standard deviations ≥ 0"),
+        ({"observe": "history:1000000000"}, "observe: expected .*'history:8' .at most 10000"),
+    ],
+)
+def test_settings_that_no_episode_bears_are_refused_in_words(settings, message):
+    with pytest.raises(ValueError, match=message):
+        inspect.unwrap(environments.make)("pendulum", **settings)  # without the tests' own check of types
+
+
+def test_only_a_plant_of_the_family_and_as_many_as_there_are_take_an_environments_place(pendulum):
+    key, batch = jax.random.key(0), systems.sample("pendulum", key=jax.random.key(1), num=3, spread=0.1)
+    with pytest.raises(ValueError, match="plant: expected one of the environment's family, pendulum"):
+        pendulum.reset(key, systems.make("cart_pole"))
+    with pytest.raises(ValueError, match="plant: expected one of the environment's family, pendulum"):
+        environments.batch_reset(pendulum, jax.random.split(key, 3), systems.make("cart_pole"))
+    with pytest.raises(ValueError, match=r"plant: expected one plant, but found a batch of shape \(3,\)"):
+        pendulum.reset(key, batch)
+
+
+def test_a_state_is_saved_with_a_random_key_or_none(tmp_path, pendulum):
+    _, state = pendulum.reset(jax.random.key(0))
+    with pytest.raises(ValueError, match="key: expected a random key or keys"):
+        environments.save(state, tmp_path / "state.npz", key=np.zeros(3))
 
 
 def test_an_environment_takes_no_covariance_for_its_noise():

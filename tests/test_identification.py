@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.integrate
 import scipy.io
 import scipy.linalg
 import scipy.optimize
@@ -196,11 +197,50 @@ def test_the_column_of_the_very_heading_is_taken_and_of_two_that_fit_none():
         ({"source": pd.DataFrame(np.eye(5), columns=["t", "force", "a", "a", "b"]), "outputs": ["a"]},
          "'a' is the name of 2 columns"),
         ({"source": DEGREES | {"t [V]": DEGREES["t"]}, "time": "t [V]"}, r"t: expected s, but found 't \[V\]' in V"),
+        ({"source": DEGREES | {"t [ms]": DEGREES["t"]}}, r"has the time columns t and t \[ms\]; say which"),
+        ({"source": DEGREES | {"a": np.ones((5, 2)), "a1": np.ones(5)}}, "two columns are called a1"),
+        ({"source": DEGREES | {3: np.ones(5)}}, "the names of columns, but found 3"),
+        ({"source": DEGREES | {"a": [[1], [1, 2]]}}, "a has rows of several lengths"),
+        ({"source": np.ones((5, 2, 2)), "dt": 0.1}, r"samples by signals, but found shape \(5, 2, 2\)"),
+        ({"time": 3}, "time: expected the name of the time column, but found 3"),
+        ({"inputs": None}, "inputs: expected a list of column names, such as .*, but found None"),
+        ({"units": {3: "deg"}}, "units: expected the name of a column, but found 3"),
     ],
 )  # fmt: skip
 def test_a_log_whose_words_contradict_each_other_is_refused(change, message):
     with pytest.raises(ValueError, match=message):  # without the tests' own check of types
         inspect.unwrap(identification.read)(**{"source": DEGREES, "inputs": ["force"], "outputs": ["angle"]} | change)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "utf-16"])
+def test_a_csv_means_the_same_however_its_letters_are_written(encoding, tmp_path):
+    rows = "".join(f"{t / 10},{t},{180 * t},à\n" for t in range(5))
+    (tmp_path / "a.csv").write_bytes(f"t,force,angle [°],note\n{rows}".encode(encoding))
+    log = identification.read(tmp_path / "a.csv", ["force"], ["angle"])
+    assert log.outputs[0].unit == "rad"
+    assert log.ys[1, 0] == pytest.approx(np.pi)
+
+
+def test_an_hdf5_files_attributes_say_units(tmp_path):
+    import h5py
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, unit in (("t", "ms since 2026-01-01"), ("force", b"kN"), ("angle", "deg")):
+            file[name] = np.arange(5.0)
+            file[name].attrs["units"] = unit
+    log = identification.read(tmp_path / "a.h5", ["force"], ["angle"])
+    assert log.dt == pytest.approx(1e-3)
+    assert [log.us[1, 0], log.ys[1, 0]] == pytest.approx([1000, np.pi / 180])
+    with pytest.raises(ValueError, match="angle is said to be in rad"):
+        identification.read(tmp_path / "a.h5", ["force"], ["angle"], units={"angle": "rad"})
+
+
+def test_times_in_a_time_zone_and_times_that_are_missing_are_read():
+    times = pd.Series(pd.date_range("2026-03-29", periods=40, freq="100ms", tz="Europe/Berlin"))
+    frame = table().assign(time=times)
+    assert identification.read(frame, ["force"], ["angle"]).dt == pytest.approx(0.1)
+    log = identification.read(frame.assign(time=times.where(times.index > 0)), ["force"], ["angle"])
+    assert (log.dt, len(log)) == (pytest.approx(0.1), 39)
 
 
 def test_rows_of_a_csv_with_more_values_than_headings_are_refused_unless_those_are_blank(tmp_path):
@@ -304,6 +344,24 @@ def test_trajectories_of_several_plants_are_each_about_its_own_equilibrium():
     slow = dataclasses.replace(run, ts=run.ts * np.array([[1.0], [2.0], [1.0], [1.0]]))
     with pytest.raises(ValueError, match="the loops differ in their sample time"):
         identification.read(slow, plant=plants)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"us": np.where(np.arange(9)[:, None] == 5, np.nan, 1.0)}, "us: expected finite numbers.*in row 5"),
+        ({"ys": np.full((9, 1), np.inf)}, "ys: expected finite numbers.*in row 0"),
+        ({"ys": np.ones((8, 1))}, r"ys: expected samples \[9, 1\], .*found shape \(8, 1\)"),
+        ({"us": np.ones((9, 1)) * 1j}, "us: expected real numbers"),
+        ({"outputs": signals("u", 1)}, "expected each signal once and with a name, but found 'u1'"),
+        ({"first": (0, 9)}, "first: expected the rows at which records begin"),
+        ({"dt": 0.0}, "dt: expected a sample time above 0 s"),
+    ],
+)
+def test_no_log_holds_what_no_model_comes_from(change, message):
+    whole = {"us": np.ones((9, 1)), "ys": np.ones((9, 1)), "dt": 0.1, "inputs": signals("u", 1)}
+    with pytest.raises(ValueError, match=message):
+        Log(**{**whole, "outputs": signals("y", 1)} | change)
 
 
 def test_resampling_filtering_detrending_and_splitting_keep_what_they_should():
@@ -628,6 +686,26 @@ def test_a_fit_is_validated_sampled_and_profiled():
 
 
 @pytest.mark.matrix
+def test_a_fit_is_simulated_on_its_own_outputs_and_as_finely_as_it_was_fitted():
+    _, log = closed_loop_log("pendulum", 0, 30)
+    found = identification.fit(systems.make("pendulum"), log, ["length"], starts=1, iterations=3, substeps=2)
+    swapped = log.chosen(["torque"], [s.name for s in log.outputs][::-1])
+    for other in (swapped, log.chosen(["torque"], ["angle"])):
+        with pytest.raises(ValueError, match="log: expected the outputs angle, angular_velocity"):
+            found.simulate(other)
+    start, slow = np.array([0.05, 0.0]), log.cut(0, 0.4)
+    slow = dataclasses.replace(slow, dt=5 * log.dt)
+
+    def rate(t, x, u):
+        return np.asarray(found.plant.dynamics(x, u))
+
+    x, truth = start, []
+    for u in slow.us:
+        truth.append(x)
+        x = scipy.integrate.solve_ivp(rate, (0, slow.dt), x, args=(u,), rtol=1e-9, atol=1e-12).y[:, -1]
+    assert np.allclose(found.simulate(slow, start), truth, rtol=1e-4, atol=1e-6)
+
+
 def test_draws_from_the_posterior_are_distributed_as_its_density_is():
     """Little damping near the edge of its range, beside the density by exact discretisation on a grid."""
     pytest.importorskip("blackjax")
@@ -688,6 +766,41 @@ def test_what_does_not_fit_a_plant_is_said(change, message):
         log = dataclasses.replace(log, us=0 * log.us)
     with pytest.raises(ValueError, match=message):
         identification.fit(systems.make("pendulum"), log, change.get("parameters"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"parameters": []}, "parameters: expected a list of some of pendulum's parameters"),
+        ({"parameters": ["mass", "mass"]}, "parameters: expected each name once, but found mass twice"),
+        ({"offsets": ["angle", "angle"]}, "offsets: expected each name once, but found angle twice"),
+        ({"defect": -1.0}, "defect: expected a share of the states' scales above 0"),
+        ({"segment": 0}, "segment: expected a whole number ≥ 1"),
+        ({"seed": -1}, "seed: expected a whole number ≥ 0"),
+        ({"iterations": float("nan")}, "iterations: expected a whole number ≥ 1"),
+        ({"log": None}, "log: expected a log, as identification.read makes"),
+    ],
+)
+def test_wrong_settings_of_a_fit_are_refused_in_words(settings, message):
+    _, log = closed_loop_log("pendulum", 0, 30)
+    with pytest.raises(ValueError, match=message):  # without the tests' own check of types
+        inspect.unwrap(identification.fit)(**{"plant": systems.make("pendulum"), "log": log} | settings)
+
+
+@pytest.mark.parametrize("call", ["least_squares", "subspace", "orders", "direct_lqr", "join"])
+def test_what_is_no_log_is_refused_in_words(call):
+    given = {"direct_lqr": (None, np.eye(3), np.eye(1)), "join": ([None],)}.get(call, (None,))
+    with pytest.raises(ValueError, match=r"log: expected a log, as identification\.read makes, but found None"):
+        inspect.unwrap(getattr(identification, call))(*given)  # without the tests' own check of types
+
+
+def test_a_segment_longer_than_the_record_is_the_record():
+    _, log = closed_loop_log("pendulum", 0, 30)
+    nominal, few = systems.make("pendulum"), {"starts": 1, "iterations": 3}
+    found, same = (
+        identification.fit(nominal, log, ["length"], segment=segment, **few) for segment in (10**12, len(log))
+    )
+    assert found.segments.us.shape == same.segments.us.shape
 
 
 # Design under doubt, straight from data, experiments -------------------------------------------------------------

@@ -224,8 +224,13 @@ def rows(
         return arrays[name][...] if first is None else arrays[name][first:last]
 
 
-def read_arrays(path: str | Path, most: float = math.inf) -> dict[str, np.ndarray]:
+def read_arrays(path: str | Path, most: float = math.inf, *, units: bool = False) -> dict[str, np.ndarray]:
     """The arrays of an HDF5 file of anyone's, such as a log: numbers in its root, no links, nothing outside of it.
+
+    Args:
+        path: the file.
+        most: bytes of numbers that are believed.
+        units: whether names say the unit that is in an array's attribute, as ``"angle [deg]"``.
 
     Raises:
         BadFile: see :func:`opened`; or more than ``most`` bytes of numbers.
@@ -234,7 +239,17 @@ def read_arrays(path: str | Path, most: float = math.inf) -> dict[str, np.ndarra
     with opened(path) as arrays:
         if (held := sum(item.nbytes for item in arrays.values())) > most:
             raise BadFile(path, f"unpacks to {held / 2**20:.0f} MiB, of which {most / 2**20:.0f} are believed")
-        return {name: rows(path, arrays, name) for name in arrays}
+        found = {name: rows(path, arrays, name) for name in arrays}
+        with _damage(path, "is damaged"):
+            return {name + _unit(arrays[name]) * units: a for name, a in found.items()}
+
+
+def _unit(item: h5py.Dataset) -> str:
+    """``" [deg]"`` of an array that says so in an attribute; ``" [s]"`` of ``"s since 2026-01-01"``."""
+    said = next((item.attrs[name] for name in ("unit", "units") if name in item.attrs), "")
+    said = said.decode(errors="replace") if isinstance(said, bytes) else said
+    said = said.partition(" since ")[0].strip() if isinstance(said, str) else ""
+    return f" [{said}]" if said and "[" not in item.name else ""
 
 
 def read(path: Path) -> Content:

@@ -19,7 +19,7 @@ from lqrlab.extensions.environments.settings import Settings
 from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
 from lqrlab.extensions.environments.state import State
 from lqrlab.simulation import Problem, verdict
-from lqrlab.systems import Plant
+from lqrlab.systems import Plant, check_plant
 
 Step = tuple[Array, State, Array, Array, Array, dict[str, Array]]
 
@@ -139,10 +139,21 @@ class Environment:
             key: random key: of the plant, where there are several, and of where it starts.
             plant: another plant instead of one of the environment's; of the family of these.
         """
+        if plant is not None:
+            self.check_family(plant)
         if checks.traced(key, plant):
             return self._reset(key, None if plant is None else self.problem(plant))
         checks.random_key(key)
+        if plant is not None and plant.batch_shape:
+            raise ValueError(f"plant: expected one plant, but found a batch of shape {plant.batch_shape}")
         return _reset(self, key, plant)
+
+    def check_family(self, plant: Plant) -> None:
+        """Refuse what is no plant of the environment's family."""
+        check_plant(plant)
+        if type(plant) is not type(self.pool.plant) or (plant.n, plant.m) != (self.n, self.m):
+            found = f"{plant.name} of {plant.n} states and {plant.m} inputs"
+            raise ValueError(f"plant: expected one of the environment's family, {self.name}, but found {found}")
 
     def _reset(self, key: PRNGKeyArray, problem: Problem | None) -> tuple[Array, State]:
         many, sensed = len(self.pool) > 1, self.sensor is not None

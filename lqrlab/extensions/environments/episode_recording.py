@@ -38,7 +38,10 @@ class Recorder:
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        word, colon, number = self.keep.partition(":")
+        check_environment(self.env)
+        word, colon, number = checks.text("keep", self.keep).partition(":")
+        if self.steps is not None:
+            checks.whole("steps", self.steps)
         counted = word in ("every", "ring")
         if word not in ("full", "summary", "every", "ring") or counted != number.isdigit() or counted != bool(colon):
             raise ValueError(f"keep: expected 'full', 'every:10', 'ring:64' or 'summary', but found {self.keep!r}")

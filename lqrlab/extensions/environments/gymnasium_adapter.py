@@ -170,6 +170,8 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
             seed: one number (environment i has the seed + i), or one for each.
             options: may hold ``reset_mask``, a truth value for each environment.
         """
+        if options is not None:
+            checks.instance("options", options, dict, "a dictionary, such as {'reset_mask': mask}")
         keys = self._seeded(seed)
         obs, state = batch_reset(self.core, keys)
         mask = None if options is None else options.get("reset_mask")
@@ -192,6 +194,8 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
         if seed is None:
             self._count += 1
             return jax.random.split(jax.random.fold_in(self._root, self._count), self.num_envs)
+        if not np.ndim(seed) and seed is not None:
+            seed = checks.whole("seed", seed, None)
         seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int | np.integer) else list(seed)
         if len(seeds) != self.num_envs:
             raise ValueError(f"seed: expected one number, or {self.num_envs} of them, but found {len(seeds)}")

@@ -19,6 +19,7 @@ CHOICES = {
     "on_error": ("raise", "nan", "clip", "breakpoint"),
 }
 REWARDS = ("cost", "excess", "relative")
+_MOST_REMEMBERED = 10_000
 Limits = tuple[float | Sequence[float], float | Sequence[float]]
 
 
@@ -85,6 +86,8 @@ class Settings:
         checks.flag("linear", self.linear)
         for name, low in (("horizon", 1), ("variants", 1), ("delay", 0), ("seed", 0)):
             checks.whole(name, getattr(self, name), low)
+        if self.dt is not None:
+            checks.number("dt", self.dt, "a sample time above 0 s", above=0)
         checks.number("spread", self.spread, "a relative half-width in [0, 1)", low=0, below=1)
         checks.number("start", self.start, "a number ≥ 0", low=0)
         if self.terminate not in ("diverged", "never"):
@@ -99,13 +102,16 @@ class Settings:
         for name in ("noise", "sensor_noise", "reference"):  # as what has a hash
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _plain(name, getattr(self, name)))
+        if self.sensor_noise is None or not all(0 <= a < np.inf for a in self.sensor_noise):
+            raise ValueError(f"sensor_noise: expected standard deviations ≥ 0, but found {self.sensor_noise!r}")
         if not isinstance(self.limits, str | None):
             object.__setattr__(self, "limits", tuple(_plain("limits", a) for a in self.limits))
 
     def _check_texts(self) -> None:
         """Refuse texts that are no choice, and settings that do not go together."""
-        if self.observe not in ("state", "outputs") and not self.memory:
-            raise ValueError(f"observe: expected 'state', 'outputs' or 'history:8', but found {self.observe!r}")
+        if self.observe not in ("state", "outputs") and not 0 < self.memory <= _MOST_REMEMBERED:
+            most = f"'history:8' (at most {_MOST_REMEMBERED})"
+            raise ValueError(f"observe: expected 'state', 'outputs' or {most}, but found {self.observe!r}")
         if self.action != "full" and not self.levels:
             raise ValueError(f"action: expected 'full' or 'levels:3', but found {self.action!r}")
         pair = isinstance(self.limits, tuple | list) and len(self.limits) == 2

@@ -46,6 +46,10 @@ def save(state: State, path: str | Path, *, key: Any = None) -> Path:
         arrays |= {f"plant{i}": np.asarray(a) for i, a in enumerate(leaves)}
         arrays["model"] = np.frombuffer(_digest(state.problem), np.uint8)
     if key is not None:
+        if not isinstance(key, jax.Array) or not (
+            jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or (key.dtype == jnp.uint32 and key.shape[-1:] == (2,))
+        ):
+            raise ValueError(f"key: expected a random key or keys, such as jax.random.key(0), but found {key!r}")
         typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
         arrays["key_typed" if typed else "key"] = np.asarray(jax.random.key_data(key) if typed else key)
     arrays["format"] = np.array(_FORMAT, np.int32)

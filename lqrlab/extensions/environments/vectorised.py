@@ -19,7 +19,10 @@ _FEW = 16
 
 def batch_reset(env: Environment, keys: Array, plants: Plant | None = None) -> tuple[Array, State]:
     """:meth:`Environment.reset` of as many environments as there are keys, each with its plant if any are given."""
+    checks.instance("env", env, Environment, "an environment, as environments.make makes")
     _check_batch(keys)
+    if plants is not None:
+        env.check_family(plants)
     if checks.traced(keys, plants):
         return jax.vmap(env.reset)(keys, plants)
     return _batch_reset(env, keys, plants)
@@ -32,6 +35,7 @@ def _batch_reset(env: Environment, keys: Array, plants: Plant | None) -> tuple[A
 
 def batch_step(env: Environment, keys: Array, states: State, given: Any) -> Step:
     """:meth:`Environment.step` of many environments, ``[envs, …]`` each; what is not over costs no reset."""
+    checks.instance("env", env, Environment, "an environment, as environments.make makes")
     _check_batch(keys)
     env.check_own(states)
     if checks.traced(keys, states, given):

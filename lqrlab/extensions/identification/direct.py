@@ -5,7 +5,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from lqrlab import control
 from lqrlab.compute import checks
-from lqrlab.extensions.identification.log import Log, require_excitation
+from lqrlab.extensions.identification.log import Log, check_log, require_excitation
 from lqrlab.extensions.identification.regression import transitions
 
 
@@ -28,6 +28,7 @@ def direct_lqr(log: Log, Q: ArrayLike, R: ArrayLike, *, robustness: float = 0.0)
     Source: C. De Persis and P. Tesi, Formulas for data-driven control, IEEE Trans. Autom. Control 65(3), 2020, theorem
     4; noise: the same, Low-complexity learning of linear quadratic regulators from noisy data, Automatica 128, 2021.
     """
+    check_log(log)
     Q, R = (np.asarray(checks.real(name, a), float) for name, a in (("Q", Q), ("R", R)))
     n, m = log.ys.shape[1], log.us.shape[1]
     if Q.shape != (n, n) or R.shape != (m, m):

@@ -1,6 +1,7 @@
 """A plant with fitted parameters: their uncertainty, and what the log could not tell."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -11,7 +12,7 @@ import pandas as pd
 from jaxtyping import Float, PRNGKeyArray
 
 from lqrlab.compute import checks
-from lqrlab.extensions.identification.log import Log
+from lqrlab.extensions.identification.log import Log, check_log
 from lqrlab.extensions.identification.residuals import Residuals, fit_percent
 from lqrlab.extensions.identification.shooting import Segments, first_states, minimised
 from lqrlab.systems import Plant, parameter_fields
@@ -170,9 +171,17 @@ class FittedPlant:
             log: of the same signals.
             x0: initial state of each record, then simulated in one go; fitted to the record if left out.
         """
+        check_log(log)
+        names, found = ([s.name for s in of.outputs] for of in (self.log, log))
+        if names != found:
+            raise ValueError(
+                f"log: expected the outputs {', '.join(names)}, as in the log of the fit, but found "
+                f"{', '.join(found)}; log.chosen(inputs, {names}) takes them in their order"
+            )
         c = self.segments
+        substeps = math.ceil(c.substeps * log.dt / c.dt - 1e-6)
         length = c.us.shape[1] if c.follows.any() and x0 is None else None
-        own = Segments.of(self.plant, log, (), length, c.substeps, np.zeros(len(c.which), bool))
+        own = Segments.of(self.plant, log, (), length, max(substeps, c.substeps), np.zeros(len(c.which), bool))
         if x0 is None:
             states = first_states(own, log)
             free = own.packed(np.zeros(0), np.zeros(len(c.which)), states)
@@ -208,6 +217,7 @@ class FittedPlant:
         i = self.names.index(checks.choice("name", name, self.names))
         c, others = self.segments.coordinates, tuple(n for n in self.names if n != name)
         std = np.sqrt(min(self._covariance(prior=True)[i, i], 4.0))
+        checks.number("widths", widths, "a number of standard errors above 0", above=0)
         grid = np.clip(self.z[i] + widths * std * np.linspace(-1, 1, checks.whole("num", num, 3)), c.low[i], c.high[i])
         rows = []
         for z in grid:

@@ -42,6 +42,30 @@ class Log:
     first: tuple[int, ...] = (0,)
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse samples from which no model can come: missing ones, of other shapes, of no signal or of two."""
+        checks.number("dt", self.dt, "a sample time above 0 s", above=0)
+        for name, a, of in (("us", self.us, self.inputs), ("ys", self.ys, self.outputs)):
+            found = np.asarray(checks.real(name, a))
+            if found.ndim != 2 or not len(found) or found.shape != (len(self.us), len(of)):
+                wanted = f"[{len(self.us)}, {len(of)}], samples by signals"
+                raise ValueError(f"{name}: expected samples {wanted}, at least one, but found shape {found.shape}")
+            if not (good := np.isfinite(found).all(1)).all():
+                raise ValueError(
+                    f"{name}: expected finite numbers, but found inf or NaN in row {np.argmin(good)}: no model comes "
+                    "from a sample that is missing; identification.read leaves it out and begins a new record there"
+                )
+        for s in (*self.inputs, *self.outputs):
+            checks.text("names", checks.instance("inputs, outputs", s, Signal, "signals").name, "the name of a signal")
+        names = [s.name for s in (*self.inputs, *self.outputs)]
+        if twice := [name for name in names if not name or names.count(name) > 1]:
+            raise ValueError(f"inputs, outputs: expected each signal once and with a name, but found {twice[0]!r}")
+        if self.first[:1] != (0,) or list(self.first) != sorted(set(self.first)) or self.first[-1] >= len(self.us):
+            raise ValueError(
+                f"first: expected the rows at which records begin, 0 first, all below {len(self.us)}, but found "
+                f"{self.first}"
+            )
+
     def __len__(self) -> int:
         return len(self.us)
 
@@ -121,11 +145,14 @@ class Log:
         high = None if stop is None else round(checks.number("stop", stop, "a time after start", above=start) / self.dt)
         if low >= min(len(u) for u, _ in self.records):
             raise ValueError(f"start: a record has ended before {start:g} s")
+        if high is not None and high <= low:
+            raise ValueError(f"stop: expected a sample time of {self.dt:g} s or more after start, but found {stop!r}")
         return self._changed(*self._each(lambda a: a[low:high]), f"cut to {start:g} s … {stop or 'end'}")
 
     def renamed(self, names: Mapping[str, str]) -> Self:
         """With other names: ``{"pos_mm": "position"}``."""
         known = [s.name for s, _ in self.signals]
+        checks.instance("names", names, Mapping, "new names by the old ones, such as {'pos_mm': 'position'}")  # type: ignore[type-abstract]
         for name in names:
             if name not in known:
                 raise ValueError(f"names: the log has no signal {name!r}{checks.did_you_mean(name, known)}")
@@ -138,10 +165,12 @@ class Log:
     def converted(self, to: Mapping[str, str]) -> Self:
         """With signals in other units: ``{"angle": "deg"}``; one without a unit is taken to be in it already."""
         known = {s.name: s for s, _ in self.signals}
+        checks.instance("to", to, Mapping, "units by names, such as {'angle': 'deg'}")  # type: ignore[type-abstract]
         scales = {}
         for name, wanted in to.items():
             if name not in known:
                 raise ValueError(f"to: the log has no signal {name!r}{checks.did_you_mean(name, known)}")
+            checks.text(f"to: {name}", wanted, "a unit such as 'deg'")
             unit = known[name].unit or wanted
             scales[name] = units.conversion(unit, wanted)
             if scales[name] is None:
@@ -236,6 +265,11 @@ def _remarks_of(name: str, a: np.ndarray) -> list[str]:
         if step > 0 and whole.mean() > 0.9:
             found.append(f"{name}: comes in steps of {step:.3g}: quantised, {step / 12**0.5:.2g} of noise rms")
     return found
+
+
+def check_log(log: object) -> None:
+    """Refuse what is no log."""
+    checks.instance("log", log, Log, "a log, as identification.read makes")
 
 
 def collinear(us: Float[np.ndarray, "T m"]) -> Float[np.ndarray, " m"] | None:

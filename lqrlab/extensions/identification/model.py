@@ -11,7 +11,7 @@ from jaxtyping import ArrayLike, Complex, Float, PRNGKeyArray
 
 from lqrlab import control, systems
 from lqrlab.compute import checks
-from lqrlab.extensions.identification.log import Log, require_unit
+from lqrlab.extensions.identification.log import Log, check_log, require_unit
 from lqrlab.extensions.identification.residuals import Residuals, fit_percent
 from lqrlab.systems import Linear, Signal
 
@@ -134,6 +134,7 @@ class LinearModel:
 
     def check(self, log: Log) -> None:
         """Refuse a log of other signals, or of another sample time."""
+        check_log(log)
         names = [[s.name for s in given] for given in (self.inputs, self.outputs, log.inputs, log.outputs)]
         if names[:2] != names[2:]:
             raise ValueError(f"log: expected the signals {names[:2]} of the model, but found {names[2:]}")
@@ -144,11 +145,13 @@ class LinearModel:
 
     def fit_percent(self, log: Log, *, predicted: bool = False) -> Float[np.ndarray, " p"]:
         """100 (1 − ‖y − ŷ‖ / ‖y − mean‖) of each output, simulated or predicted one step ahead."""
-        return fit_percent(log.ys, self.predict(log) if predicted else self.simulate(log))
+        outputs = self.predict(log) if predicted else self.simulate(log)
+        return fit_percent(log.ys, outputs)
 
     def residuals(self, log: Log, lags: int = 25) -> Residuals:
         """Tests of what the predictor misses: white, and independent of the inputs?"""
-        return Residuals.of(log, log.ys - self.predict(log), lags)
+        outputs = self.predict(log)
+        return Residuals.of(log, log.ys - outputs, lags)
 
     # To a design ---------------------------------------------------------------------------------------------
 

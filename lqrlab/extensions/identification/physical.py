@@ -1,7 +1,7 @@
 """Physical parameters of a plant from a log: output error by single or multiple shooting, from many starts."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ from lqrlab import simulation
 from lqrlab.compute import checks
 from lqrlab.extensions.identification.filtering import filtered
 from lqrlab.extensions.identification.fitted_plant import FittedPlant
-from lqrlab.extensions.identification.log import Log, require_excitation
+from lqrlab.extensions.identification.log import Log, check_log, require_excitation
 from lqrlab.extensions.identification.shooting import DEFECT, Segments, first_states, minimised
 from lqrlab.systems import Plant, check_plant, parameter_fields
 
@@ -71,10 +71,13 @@ def fit(
     L. Ljung, System Identification, 2nd ed. (1999), chapters 7, 9.
     """
     check_plant(plant, one=True)
-    checks.instance("log", log, Log, "a log, as identification.read makes")
+    check_log(log)
     names = free_parameters(plant, parameters)
     checks.whole("starts", starts)
     checks.choice("method", method, METHODS)
+    checks.number("defect", defect, "a share of the states' scales above 0", above=0)
+    checks.whole("seed", seed, 0)
+    checks.whole("iterations", iterations)
     defect = max(defect, _LOOSE) if method == "filter" else defect
     segments = _cut(plant, log, names, method, segment, _offset(log, offsets), substeps)
     require_excitation(log, len(names) + plant.n)
@@ -102,17 +105,25 @@ def free_parameters(plant: Plant, parameters: Sequence[str] | None) -> tuple[str
         )
     if parameters is None:
         return tuple(name for name, f in fields.items() if f.metadata["vary"])
-    for name in parameters:
-        checks.choice("parameters", name, fields, f"some of {plant.name}'s parameters:")
-    return tuple(parameters)
+    return _chosen("parameters", parameters, fields, f"some of {plant.name}'s parameters:", least=1)
+
+
+def _chosen(kind: str, chosen: Sequence[str], known: Iterable[str], what: str, least: int = 0) -> tuple[str, ...]:
+    """Names, each known and given once."""
+    if isinstance(chosen, str) or not isinstance(chosen, Iterable) or len(list(chosen)) < least:
+        raise ValueError(f"{kind}: expected a list of {what} {', '.join(known)}, but found {chosen!r}")
+    for name in chosen:
+        checks.choice(kind, name, known, what)
+    if twice := [name for name in chosen if list(chosen).count(name) > 1]:
+        raise ValueError(f"{kind}: expected each name once, but found {twice[0]} twice: two cannot be told apart")
+    return tuple(chosen)
 
 
 def _offset(log: Log, offsets: bool | Sequence[str]) -> np.ndarray:
     names = [s.name for s in log.outputs]
     if isinstance(offsets, bool):
         return np.full(len(names), offsets)
-    for name in offsets:
-        checks.choice("offsets", name, names, "outputs of the log:")
+    offsets = _chosen("offsets", offsets, names, "outputs of the log:")
     return np.array([name in offsets for name in names])
 
 
@@ -127,6 +138,7 @@ def _cut(
 ) -> Segments:
     """The log in one go, or in segments in which errors do not grow too much."""
     longest = max(len(u) for u, _ in log.records)
+    segment = None if segment is None else min(checks.whole("segment", segment), longest)
     bounded = _bounded_growth(plant, log.dt, longest)
     if method in ("auto", "filter"):
         method = "multiple" if segment or bounded < longest else "single"
@@ -134,7 +146,7 @@ def _cut(
         length = None
     else:
         fits = bounded if bounded < longest else longest // 10
-        length = checks.whole("segment", segment) if segment else int(np.clip(fits, 5, max(longest // 2, 5)))
+        length = segment if segment else int(np.clip(fits, 5, max(longest // 2, 5)))
     substeps = simulation.Problem.of(plant, dt=log.dt, substeps=substeps, optimum=False).substeps
     made = Segments.of(plant, log, names, length, substeps, offsets)
     while length and not segment and length >= 10 and _far_off(made, log):

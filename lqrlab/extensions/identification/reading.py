@@ -11,10 +11,10 @@ import pandas as pd
 from lqrlab.compute import checks
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.extensions.identification import units as units_of
-from lqrlab.extensions.identification.log import Log, signals_of
+from lqrlab.extensions.identification.log import Log, check_log, signals_of
 from lqrlab.extensions.identification.table_files import is_number, table
 from lqrlab.simulation import Trajectory
-from lqrlab.systems import Plant, Signal
+from lqrlab.systems import Plant, Signal, check_plant
 
 _CLOCKS = ("time", "t")
 _BLOCK = 8  # steps in a row of another length are another sample time
@@ -69,6 +69,8 @@ def read(
     >>> round(log.dt, 6), round(float(log.ys[1, 0] / np.pi), 6), log.outputs[0].unit
     (0.1, 0.1, 'rad')
     """
+    if plant is not None:
+        check_plant(plant)
     if isinstance(source, list | tuple):
         return join([read(s, inputs, outputs, dt, time, units=units, plant=plant, gap=gap) for s in source])
     if isinstance(source, Trajectory):
@@ -80,6 +82,8 @@ def read(
         inputs = inputs or [s.name for s in plant.inputs]
         outputs = outputs or [s.name for s in plant.outputs]
     _check_names(inputs=inputs, outputs=outputs)
+    if time is not None:
+        checks.text("time", time, "the name of the time column")
     checks.number("gap", gap, "a number of sample times above 1", above=1)
     where, frame = table(source, [*inputs, *outputs])
     columns = _columns(frame)
@@ -93,24 +97,37 @@ def read(
     signals, arrays = zip(
         *(_in_si(c, said.get(c.name, ""), s.unit, notes) for c, s in zip(asked, signals_of([*inputs, *outputs])))
     )
-    clock = time or next((c.heading for c in columns if c.name.lower() in _CLOCKS and c.name not in names), None)
-    times = None if clock is None else _times(_found(where, columns, clock), said, notes)
+    clocks = [time] if time is not None else _clocks(where, [c for c in columns if c.name not in names])
+    times = _times(_found(where, columns, clocks[0]), said, notes) if clocks else None
     values, m = np.stack(arrays, 1), len(inputs)
     step, first, rows = _sampling(where, values, times, dt, gap, notes)
     values = values[rows]
     return Log(values[:, :m], values[:, m:], step, signals[:m], signals[m:], first, tuple(notes))
 
 
-def _check_names(**given: Sequence[str]) -> None:
+def _clocks(where: str, columns: Sequence[Column]) -> list[str]:
+    """The heading of the time column, if there is one: ``"time"`` before ``"t"``, which may be another signal."""
+    for name in _CLOCKS:
+        found = [c.heading for c in columns if c.name.lower() == name]
+        if len(found) > 1:
+            raise ValueError(f"time: {where} has the time columns {' and '.join(found)}; say which by its heading")
+        if found:
+            return found
+    return []
+
+
+def _check_names(**given: Any) -> None:
     for name, names in given.items():
-        if isinstance(names, str) or not len(names) or not all(isinstance(n, str) for n in names):
+        if isinstance(names, str | None) or not len(names) or not all(isinstance(n, str) for n in names):
             raise ValueError(f"{name}: expected a list of column names, such as ['force'], but found {names!r}")
 
 
 def join(logs: Sequence[Log]) -> Log:
     """Several logs of the same signals as one with several records."""
-    if not logs:
-        raise ValueError("source: expected at least one record, but found an empty list")
+    if not isinstance(logs, Sequence) or not logs:
+        raise ValueError(f"source: expected at least one record, but found {logs!r}")
+    for log in logs:
+        check_log(log)
     head = logs[0]
     for log in logs[1:]:
         if (log.inputs, log.outputs) != (head.inputs, head.outputs) or not math.isclose(log.dt, head.dt, rel_tol=1e-3):
@@ -156,7 +173,12 @@ def _of_trajectory(run: Trajectory, plant: Plant | None, inputs: Sequence[str], 
 def _columns(frame: pd.DataFrame) -> list[Column]:
     headings = [str(heading).strip() for heading in frame.columns]
     signals = signals_of(headings)
-    return [Column(h, s.name, s.unit, frame.iloc[:, i].to_numpy()) for i, (h, s) in enumerate(zip(headings, signals))]
+    return [Column(h, s.name, s.unit, _values(frame.iloc[:, i])) for i, (h, s) in enumerate(zip(headings, signals))]
+
+
+def _values(column: pd.Series) -> np.ndarray:
+    """Values of a column; of times in a time zone those of UTC."""
+    return column.to_numpy("datetime64[ns]" if isinstance(column.dtype, pd.DatetimeTZDtype) else None)
 
 
 def _found(where: str, columns: Sequence[Column], text: str) -> Column:
@@ -184,6 +206,7 @@ def _said_units(where: str, columns: Sequence[Column], units: Any) -> dict[str, 
         raise ValueError(f"units: expected units by names, such as {{'angle': 'deg'}}, but found {units!r}")
     said = {}
     for name, unit in (units or {}).items():
+        checks.text("units", name, "the name of a column")
         units_of.require(f"units: {name}", checks.text(f"units: {name}", unit, "a unit such as 'deg'"))
         said[_found("units: the log", columns, name).name] = unit
     return said
@@ -234,7 +257,7 @@ def _numbers(column: Column) -> np.ndarray:
 def _times(column: Column, said: Mapping[str, str], notes: list[str]) -> np.ndarray:
     kind = column.values.dtype.kind
     if kind == "M":
-        return (column.values - column.values[0]) / np.timedelta64(1, "s")
+        return (column.values - np.nanmin(column.values)) / np.timedelta64(1, "s")
     if kind == "m":
         return column.values / np.timedelta64(1, "s")
     return _in_si(column, said.get(column.name, ""), "s", notes)[1]

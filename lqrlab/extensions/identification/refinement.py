@@ -39,7 +39,9 @@ def refine(
 
     Source: L. Ljung, System Identification, 2nd ed. (1999), sections 7.2, 9.
     """
+    checks.instance("model", model, LinearModel, "a linear model, as identification.subspace finds")
     checks.choice("focus", focus, FOCUS)
+    checks.whole("iterations", iterations)
     model.check(log)
     n, m, p = model.order, len(model.inputs), len(model.outputs)
     require_excitation(log, n + m)

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float
 
-from lqrlab.extensions.identification.log import Log, Record, require_excitation
+from lqrlab.extensions.identification.log import Log, Record, check_log, require_excitation
 from lqrlab.extensions.identification.model import LinearModel
 
 
@@ -38,6 +38,7 @@ def least_squares(log: Log) -> LinearModel:
 
     Source: L. Ljung, System Identification, 2nd ed. (1999), section 4.2.
     """
+    check_log(log)
     n, m = log.ys.shape[1], log.us.shape[1]
     require_excitation(log, 2 * (n + m + 1))
     records, u_mean, y_mean = log.centred()

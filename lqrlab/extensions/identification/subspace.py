@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from lqrlab import control
 from lqrlab.compute import checks
-from lqrlab.extensions.identification.log import Log, require_excitation
+from lqrlab.extensions.identification.log import Log, check_log, require_excitation
 from lqrlab.extensions.identification.model import LinearModel, responses
 
 METHODS = ("n4sid", "moesp", "cva")
@@ -44,6 +44,7 @@ def subspace(
 
     Source: P. Van Overschee and B. De Moor, Subspace Identification for Linear Systems (1996), sections 4.3, 4.4, 5.
     """
+    check_log(log)
     checks.choice("method", method, METHODS)
     if order is None:
         order = int(orders(log, method=method, feedthrough=feedthrough)["BIC"].idxmin())
@@ -198,6 +199,12 @@ def orders(
         validation: another log of the same signals.
         method, feedthrough: as in :func:`subspace`.
     """
+    for given in (log,) if validation is None else (log, validation):
+        check_log(given)
+    checks.choice("method", method, METHODS)
+    if not np.ndim(candidates) or not len(candidates):
+        raise ValueError(f"candidates: expected orders, such as range(1, 11), but found {candidates!r}")
+    candidates = tuple(dict.fromkeys(checks.whole("candidates", order) for order in candidates))
     estimation, held_out = log.split(0.7) if validation is None else (log, validation)
     p, m = log.ys.shape[1], log.us.shape[1]
     i = max(2 * (-(-max(candidates) // p) + 1), 10)

@@ -1,5 +1,6 @@
 """Tables of numbers, in memory and in files that anyone may have written: what a file unpacks to is limited before."""
 
+import codecs
 import csv
 import re
 import struct
@@ -31,6 +32,8 @@ def table(source: Any, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
         return "the dictionary", _frame("the dictionary", source)
     if not isinstance(source, str | Path):
         array = checks.real("source", source)
+        if array.ndim > 2:
+            raise ValueError(f"source: expected an array of samples by signals, but found shape {array.shape}")
         return "the array", _headed("the array", pd.DataFrame(np.atleast_2d(np.asarray(array, float))), names)
     path = checks.path("source", source)
     reader = _READERS.get(path.suffix.lower())
@@ -74,15 +77,21 @@ def _frame(where: str, arrays: Mapping[str, Any]) -> pd.DataFrame:
     """One-dimensional arrays of one length as columns; of a matrix ``name`` the columns ``name1``, ``name2``, …"""
     columns: dict[str, np.ndarray] = {}
     for name, value in arrays.items():
-        a = np.asarray(value)
+        checks.text(where, name, "the names of columns")
+        try:
+            a = np.asarray(value)
+        except ValueError:
+            raise ValueError(f"{where}: expected an array of numbers, but {name} has rows of several lengths") from None
         if name.startswith("__") or a.dtype.kind not in "fiubcmM" or a.ndim == 0:
             continue
         a = a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a[0] if a.ndim == 2 and a.shape[0] == 1 else a
-        if a.ndim == 1:
-            columns[name] = a
-        elif a.ndim == 2:
+        new = {name: a} if a.ndim == 1 else {}
+        if a.ndim == 2:
             _require_few(where, a.shape[1])
-            columns |= {f"{name}{i + 1}": a[:, i] for i in range(a.shape[1])}
+            new = {f"{name}{i + 1}": a[:, i] for i in range(a.shape[1])}
+        if twice := sorted(new.keys() & columns.keys()):
+            raise ValueError(f"{where}: two columns are called {twice[0]}; give each a name of its own")
+        columns |= new
     lengths = [len(a) for a in columns.values()]
     if not columns:
         raise ValueError(f"{where}: expected arrays of numbers, but found none")
@@ -115,7 +124,8 @@ def _require_few(where: object, columns: int) -> None:
 
 def _csv(path: Path) -> pd.DataFrame:
     """With or without headings, whatever separates the columns."""
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
+    encoding = _encoding(path)
+    with path.open(encoding=encoding, errors="replace") as file:
         head, second = file.readline(_LONGEST_LINE), file.readline(_LONGEST_LINE)
     if max(len(head), len(second)) >= _LONGEST_LINE:
         raise ValueError(f"{path}: expected rows of numbers, but found one of more than 1 MiB")
@@ -130,13 +140,36 @@ def _csv(path: Path) -> pd.DataFrame:
     names: list[Any] = [word or f"column {i + 1}" for i, word in enumerate(words)] if headed else []
     names += range(columns - len(names))
     frame = pd.read_csv(
-        path, sep=separator, header=None, skiprows=int(headed), names=names, index_col=False, skipinitialspace=True
+        path,
+        sep=separator,
+        header=None,
+        skiprows=int(headed),
+        names=names,
+        index_col=False,
+        skipinitialspace=True,
+        encoding=encoding,
     )
     beyond = [name for name in names if headed and not isinstance(name, str)]
     lacking = separator == r"\s+" and len(values) < len(words)  # blanks hold no place
     if headed and (lacking or frame[beyond].notna().any(axis=None)):  # what ends with separators has nothing there
         raise ValueError(f"{path}: expected a value for each of {len(words)} headings, but found {len(values)}")
     return frame.drop(columns=beyond)
+
+
+def _encoding(path: Path) -> str:
+    """UTF-8, or UTF-16 where its mark says so; else Latin-1, in which many a logger and spreadsheet writes ° and µ."""
+    with path.open("rb") as file:
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            return "utf-16"
+        file.seek(0)
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        try:
+            while block := file.read(1 << 20):
+                decoder.decode(block)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return "utf-8" if re.search(rb"[\0-\x08\x80-\x9f]", block) else "latin-1"  # the former is no text of either
+    return "utf-8-sig"
 
 
 def _split(line: str, separator: str) -> list[str]:
@@ -158,6 +191,8 @@ def _npz(path: Path) -> pd.DataFrame:
         members = archive.infolist()
     _require_few(path, len(members))
     _require_size(path, sum(member.file_size for member in members))
+    if len({member.filename for member in members}) < len(members):
+        raise ValueError(f"{path}: two of its arrays have the same name; give each a name of its own")
     with np.load(path, allow_pickle=False) as arrays:
         return _frame(str(path), arrays)
 
@@ -216,8 +251,8 @@ def _parquet(path: Path) -> pd.DataFrame:
 def _hdf5(path: Path) -> pd.DataFrame:
     from lqrlab import dataset  # the only subpackage that reads HDF5
 
-    arrays = dataset.read_arrays(path, most=_most(path))
-    return _frame(str(path), {k.rpartition("/")[2]: a for k, a in arrays.items()})
+    arrays = dataset.read_arrays(path, most=_most(path), units=True)
+    return _frame(str(path), {re.sub(r"^\w+/", "", k): a for k, a in arrays.items()})
 
 
 _READERS: dict[str, Callable[[Path], pd.DataFrame]] = {

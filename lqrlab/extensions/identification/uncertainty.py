@@ -64,6 +64,8 @@ def under_uncertainty(plants: Plant, K: ArrayLike) -> CostUncertainty:
     K = jnp.asarray(checks.real("K", K), float)
     if K.shape != (plants.m, plants.n):
         raise ValueError(f"K: expected a gain [{plants.m}, {plants.n}], inputs by states, but found {K.shape}")
+    if not np.isfinite(K).all():
+        raise ValueError("K: expected a gain of finite numbers, but found inf or NaN")
     F = np.asarray(problem.closed_loop(K[None]))
     stable = np.abs(np.linalg.eigvals(F)).max(-1) < 1
     excess = np.full(len(F), np.inf)
