@@ -250,7 +250,7 @@ def test_cost_differentiates_through_the_loop_to_a_physical_parameter():
         ({"noise": np.eye(3), "key": KEY}, r"noise: expected a covariance of shape \(2, 2\), or standard"),
         ({"noise": np.diag([1.0, -1.0]), "key": KEY}, "noise: expected .*positive semidefinite"),
         ({"sensor_noise": np.array([[1.0, 0.5], [0.0, 1.0]]), "key": KEY}, "sensor_noise: expected .*symmetric"),
-        ({"controller": simulation.LinearPolicy(jnp.full((1, 2), 1j))}, "policy: expected a gain K of real numbers"),
+        ({"controller": simulation.LinearPolicy(jnp.full((1, 2), 1j))}, "controller: expected real numbers, but found complex"),
         ({"controller": simulation.LinearPolicy([[1.0, 2.0]])}, "policy: expected a gain K that is an array"),
         ({"controller": simulation.LinearPolicy(jnp.ones(2))}, r"inputs by states of pendulum, but found \(2,\)"),
     ],
@@ -276,7 +276,7 @@ def test_sample_times_are_one_for_each_of_the_first_axes_of_the_starts():
     with pytest.raises(ValueError, match=r"^dt: expected one sample time, or as many as the first axes of x0"):
         simulation.rollout(plant, policy, x0[0], 5, dt=dt)
     with pytest.raises(ValueError, match=r"^cost: the costs were not kept"):
-        simulation.rollout(plant, policy, x0[0], 5, keep=()).cost  # noqa: B018
+        simulation.rollout(plant, policy, x0[0], 5, keep=("xs",)).cost  # noqa: B018
 
 
 def test_two_policies_with_as_many_leaves_are_not_taken_for_each_other():

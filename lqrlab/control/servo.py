@@ -113,7 +113,7 @@ def feedforward(
 
 
 def _apart(poles: np.ndarray, wanted: np.ndarray) -> float:
-    """How far the poles are from the wanted ones, each taken for one of them."""
+    """The largest distance of the poles from the wanted ones, each taken for one of them."""
     size = np.abs(poles[:, None] - wanted)
     return float(size[scipy.optimize.linear_sum_assignment(size)].max())
 

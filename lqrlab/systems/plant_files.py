@@ -5,6 +5,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import re
 import sys
 import tomllib
 import traceback
@@ -85,7 +86,10 @@ def _execute(file: Path) -> None:
 def _read(file: Path) -> None:
     """Register the plants of a TOML file; nothing in it is executed."""
     try:
-        tables = tomllib.loads(read_bytes(file, _MOST_BYTES).decode())
+        text = read_bytes(file, _MOST_BYTES).decode()
+        if re.search(r"(?:[\w\"'-]+[ \t]*\.[ \t]*){64}", text):  # tomllib's memory grows with the square of a path
+            raise RecursionError
+        tables = tomllib.loads(text)
     except RecursionError:
         raise ValueError(f"{file}: is no TOML of plants: its tables or lists are nested too deeply") from None
     except ValueError as error:
