@@ -1,0 +1,140 @@
+"""The optimum for a guess of which limits hold, and the search for the right guess."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from lqrlab.control.predictive import riccati_sweep
+from lqrlab.control.predictive.horizon_qp import HorizonQP, Point, limited, net, pulled, residual, residuals, signed
+
+_STIFF = 1e5  # penalty beside the curvature of the cost; larger ones converge faster to fewer digits
+_ROUNDS = 7  # of the method of multipliers, where states or outputs are limited
+_NOTHING = 1e-12  # beside the size of the values or multipliers: rounding
+
+
+class ActiveSet(NamedTuple):
+    """Limits that are just met, and soft ones that are exceeded: which of ``[2, T, rows, W]``."""
+
+    at: Bool[Array, "2 T rows W"]
+    out: Bool[Array, "2 T rows W"]
+
+
+class Answer(NamedTuple):
+    """What the search has found: the best point, its residual, and the guess to go on from."""
+
+    point: Point
+    active: ActiveSet
+    residual: Float[Array, " W"]
+
+
+def equal(qp: HorizonQP) -> Bool[Array, "2 T rows W"]:
+    """Limits that leave one value: of both sides, the upper one, whose multiplier may have any sign."""
+    upper, lower = qp.limits
+    return jnp.stack([upper == -lower, jnp.zeros(upper.shape, bool)])
+
+
+def curvature(qp: HorizonQP, factors: riccati_sweep.Factors) -> Float[Array, "T rows W"]:
+    """The second derivative of the cost to go along each limited value; its scale, not more."""
+    n, p = qp.A.shape[1], qp.C.shape[1]
+    P = jnp.stack([factors.P[:, i, i] for i in range(n)], axis=1)
+    parts = [factors.diagonal]
+    if qp.limits.shape[2] > factors.diagonal.shape[1] + p:
+        parts.append(P)
+    if p:  # along y by the cheapest of its states and inputs
+        inputs = jnp.sum(qp.D**2 / factors.diagonal[:, None], 2)
+        states = jnp.sum(qp.C**2 / jnp.maximum(P, jnp.finfo(P.dtype).tiny)[:, None], 2)
+        parts.append(1 / jnp.maximum(inputs + states, jnp.finfo(P.dtype).tiny))
+    return jnp.concatenate(parts, axis=1)
+
+
+def on_active_set(
+    qp: HorizonQP, active: ActiveSet, stiff: Float[Array, "T rows W"], rounds: int | None = None
+) -> Point:
+    """The optimum with the limits of the set as equations: those of inputs exactly, others by multipliers.
+
+    The method of multipliers (Bertsekas 1982, section 2.2) turns limits on states and outputs into a penalty, so that
+    the recursion never meets more equations than it has unknowns; its rounds refine the answer as well.
+    """
+    at, out = active
+    m = qp.B.shape[2]
+    h = jnp.where(jnp.isfinite(qp.limits), qp.limits, 0)
+    held = at[:, :, :m]
+    free = ~(held[0] | held[1])
+    us = jnp.where(held[0], h[0, :, :m], jnp.where(held[1], -h[1, :, :m], 0))
+    others = (jnp.arange(at.shape[2]) >= m)[None, None, :, None]
+    at = at & others
+    weight = jnp.where(at, stiff, 0) + jnp.where(out, qp.quadratic, 0)
+    factors = riccati_sweep.factor(qp, jnp.sum(weight, 0), free)
+    xs = jnp.zeros((len(us) + 1, *qp.x0.shape), us.dtype).at[0].set(qp.x0)
+    slope = jnp.where(jnp.isfinite(qp.linear), qp.linear, 0)
+    point = Point(xs, us, jnp.zeros_like(xs[1:]), jnp.where(out, slope, 0))
+
+    def refined(_: int, point: Point) -> Point:
+        xs, us, costates, multipliers = point
+        away = signed(limited(qp, xs, us)) - h
+        step = jnp.where(at, stiff * away, jnp.where(out, slope + qp.quadratic * away - multipliers, 0))
+        gradients = residuals(qp, point, net(multipliers + step))
+        dx, du, dp = riccati_sweep.solve(qp, factors, free, *gradients, jnp.zeros_like(qp.x0))
+        step = step + weight * signed(limited(qp, dx, du))
+        return Point(xs + dx, us + du, costates + dp, multipliers + step)
+
+    rounds = rounds or (_ROUNDS if at.shape[2] > m else 1)
+    return closed(qp, jax.lax.fori_loop(0, rounds, refined, point), held)
+
+
+def closed(qp: HorizonQP, point: Point, held: Bool[Array, "2 T m W"]) -> Point:
+    """The point with the multipliers of held inputs, which are what their gradients are short of."""
+    m = held.shape[2]
+    multipliers = point.multipliers.at[:, :, :m].set(jnp.where(held, 0, point.multipliers[:, :, :m]))
+    along_u = residuals(qp, point, net(multipliers))[1]
+    return point._replace(multipliers=multipliers.at[:, :, :m].add(jnp.where(held, -signed(along_u), 0)))
+
+
+def next_set(qp: HorizonQP, point: Point, active: ActiveSet) -> ActiveSet:
+    """The guess after a step: limits that are exceeded are held, those that hold back the wrong way let go."""
+    at, out = active
+    v, multipliers = limited(qp, point.xs, point.us), point.multipliers
+    over = signed(v) - qp.limits
+    size = jnp.max(jnp.abs(v), (0, 1)) * _NOTHING
+    force = jnp.max(jnp.abs(multipliers), (0, 1, 2)) * _NOTHING
+    beyond = multipliers > qp.linear + force  # dearer than to exceed it
+    at, out = (
+        jnp.where(out, over <= size, jnp.where(at, (multipliers > -force) & ~beyond, over > size)),
+        jnp.where(out, over > size, at & beyond),
+    )
+    same = equal(qp)
+    return ActiveSet((at & ~jnp.any(same, 0)) | same, out)
+
+
+def search(qp: HorizonQP, active: ActiveSet, stiff: Float[Array, "T rows W"], steps: int) -> Answer:
+    """Primal–dual active-set steps until every problem's guess stays, but ``steps`` at most.
+
+    Source: M. Hintermüller, K. Ito and K. Kunisch, SIAM J. Optim. 13 (2002): the semismooth Newton method of a limited
+    problem. It ends in a few steps or goes in circles: then the interior point takes over.
+    """
+
+    def go_on(state: tuple[int, ActiveSet, Point, Array]) -> Array:
+        step, _, _, done = state
+        return (step < steps) & ~jnp.all(done)
+
+    def improve(state: tuple[int, ActiveSet, Point, Array]) -> tuple[int, ActiveSet, Point, Array]:
+        step, active, _, _ = state
+        point = on_active_set(qp, active, stiff)
+        new = next_set(qp, point, active)
+        changed = (new.at != active.at) | (new.out != active.out)
+        return step + 1, new, point, ~jnp.any(changed, (0, 1, 2))
+
+    nothing = jnp.zeros_like(qp.x0)
+    T, m = len(qp.limits[0]), qp.B.shape[2]
+    width = qp.x0.shape[-1]
+    empty = Point(
+        jnp.broadcast_to(nothing, (T + 1, *nothing.shape)),
+        jnp.zeros((T, m, width), nothing.dtype),
+        jnp.broadcast_to(nothing, (T, *nothing.shape)),
+        jnp.zeros(qp.limits.shape, nothing.dtype),
+    )
+    state = (0, active, empty, jnp.zeros(width, bool))
+    _, active, point, _ = jax.lax.while_loop(go_on, improve, state)
+    return Answer(point, active, residual(qp, point))
