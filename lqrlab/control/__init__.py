@@ -16,6 +16,7 @@ from lqrlab.control.inverse import Inverse, inverse_lqr
 from lqrlab.control.lyapunov import dlyap, lyap
 from lqrlab.control.pareto_front import Front, pareto
 from lqrlab.control.policy_iteration import policy_iteration, spectral_radius
+from lqrlab.control.predictive.constrained import ConstrainedLQR, Multipliers, constrained_lqr
 from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
 from lqrlab.control.riccati.equations import care, dare
 from lqrlab.control.scheduling import Schedule, gain_schedule
@@ -29,6 +30,7 @@ __all__ = [
     "ILQR",
     "LQG",
     "LQR",
+    "ConstrainedLQR",
     "Diagnosis",
     "Disk",
     "Estimator",
@@ -38,6 +40,7 @@ __all__ = [
     "LQTracking",
     "Margins",
     "Mode",
+    "Multipliers",
     "Sampled",
     "Schedule",
     "StepInfo",
@@ -47,6 +50,7 @@ __all__ = [
     "Tuned",
     "c2d",
     "care",
+    "constrained_lqr",
     "continuous_horizon",
     "cost_to_go",
     "ctrb",

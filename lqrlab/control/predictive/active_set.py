@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from lqrlab.control.predictive import riccati_sweep
 from lqrlab.control.predictive.horizon_qp import HorizonQP, Point, limited, net, pulled, residual, residuals, signed
 
-_STIFF = 1e5  # penalty beside the curvature of the cost; larger ones converge faster to fewer digits
+STIFF = 1e5  # penalty beside the curvature of the cost; larger ones converge faster to fewer digits
 _ROUNDS = 7  # of the method of multipliers, where states or outputs are limited
 _NOTHING = 1e-12  # beside the size of the values or multipliers: rounding
 
@@ -36,16 +36,27 @@ def equal(qp: HorizonQP) -> Bool[Array, "2 T rows W"]:
 
 
 def curvature(qp: HorizonQP, factors: riccati_sweep.Factors) -> Float[Array, "T rows W"]:
-    """The second derivative of the cost to go along each limited value; its scale, not more."""
-    n, p = qp.A.shape[1], qp.C.shape[1]
+    """The second derivative of the cost along each limited value; its scale, not more, and > 0.
+
+    A value that inputs reach at once is moved by them; a state otherwise costs what it costs to go on from it.
+    """
+    n, p, m = qp.A.shape[1], qp.C.shape[1], qp.B.shape[2]
+
+    def or_one(a: Array) -> Array:
+        return jnp.where((a > 0) & (a < jnp.inf), a, 1.0)
+
+    def by_inputs(a: Array) -> Array:
+        return 1 / jnp.sum(a**2 / factors.diagonal[:, None], 2)
+
     P = jnp.stack([factors.P[:, i, i] for i in range(n)], axis=1)
+    reached = by_inputs(qp.B)
+    of_x = or_one(jnp.maximum(P, jnp.where(reached < jnp.inf, reached, 0)))
     parts = [factors.diagonal]
-    if qp.limits.shape[2] > factors.diagonal.shape[1] + p:
-        parts.append(P)
-    if p:  # along y by the cheapest of its states and inputs
-        inputs = jnp.sum(qp.D**2 / factors.diagonal[:, None], 2)
-        states = jnp.sum(qp.C**2 / jnp.maximum(P, jnp.finfo(P.dtype).tiny)[:, None], 2)
-        parts.append(1 / jnp.maximum(inputs + states, jnp.finfo(P.dtype).tiny))
+    if qp.limits.shape[2] > m + p:
+        parts.append(of_x)
+    if p:
+        of_y = by_inputs(qp.D)
+        parts.append(or_one(jnp.where(of_y < jnp.inf, of_y, 1 / jnp.sum(qp.C**2 / of_x[:, None], 2))))
     return jnp.concatenate(parts, axis=1)
 
 

@@ -139,38 +139,31 @@ def residual(qp: HorizonQP, point: Point) -> Float[Array, " W"]:
     """
     xs, us, costates, multipliers = point
     v = limited(qp, xs, us)
-    finite = jnp.isfinite(qp.limits)
+    finite, soft = jnp.isfinite(qp.limits), jnp.isfinite(qp.linear)
     h = jnp.where(finite, qp.limits, 0)
-    soft = jnp.isfinite(qp.linear)
     over = excess(qp, v)
     slack = jnp.where(finite, h - signed(v), 0)
-    equal = jnp.where(jnp.all(finite, 0) & (h[0] == -h[1]), 1.0, 0.0)  # its multiplier may have either sign
+    equal = finite[0] & finite[1] & (h[0] == -h[1])  # its multiplier may have either sign
+    most = jnp.where(soft, jnp.where(soft, qp.linear, 0) + qp.quadratic * over, jnp.inf)  # of a multiplier
+    along_x, along_u, moved = residuals(qp, point, net(multipliers))
+    pull_x, pull_u = pulled(qp, jnp.sum(jnp.abs(multipliers), 0))
 
     size = jnp.maximum(jnp.max(jnp.abs(v), 0), jnp.max(jnp.abs(h), (0, 1)))
-    primal = jnp.max(jnp.where(soft, 0, over) / _or_one(size), (0, 1, 2))
-    x = xs[:-1]
-    along_x, along_u, gap = residuals(qp, point, net(multipliers))
-    moved = _largest(times(jnp.abs(qp.A), jnp.abs(x)) + times(jnp.abs(qp.B), jnp.abs(us)), xs[1:])
-    dynamics = jnp.max(jnp.abs(gap) / _or_one(moved), (0, 1))
-
-    on_x, on_u = pulled(qp, jnp.sum(jnp.abs(multipliers), 0))
-    terms_x = _largest(times(jnp.abs(qp.Q), jnp.abs(x)) + jnp.abs(qp.q), costates, on_x)
-    terms_u = _largest(
-        times(jnp.abs(qp.R), jnp.abs(us)) + jnp.abs(qp.r), transposed(jnp.abs(qp.B), jnp.abs(costates)), on_u
-    )
-    gradient = jnp.maximum(
-        jnp.max(jnp.abs(along_x[1:]) / _or_one(terms_x), (0, 1)), jnp.max(jnp.abs(along_u) / _or_one(terms_u), (0, 1))
-    )
-
-    quadratic, linear = qp.quadratic, jnp.where(soft, qp.linear, 0)
-    most = jnp.where(soft, linear + quadratic * over, jnp.inf)  # of a multiplier
-    scale = _or_one(jnp.max(jnp.abs(multipliers), (0, 1)))
-    wrong = jnp.maximum(jnp.where(equal > 0, 0, -multipliers), multipliers - most)
-    sign = jnp.max(jnp.maximum(wrong, 0) / scale, (0, 1, 2))
-    paid = jnp.where(soft & (over > 0), jnp.abs(most - multipliers) * over, jnp.abs(multipliers * slack))
+    force = jnp.max(jnp.abs(multipliers), (0, 1))
+    wrong = jnp.maximum(jnp.where(equal, 0, -multipliers), multipliers - most)
+    paid = jnp.where(soft & (over > 0), (most - multipliers) * over, multipliers * slack)
     cost = jnp.abs(objective(qp, xs, us)) + jnp.sum(jnp.abs(multipliers * h), (0, 1, 2))
-    complementary = jnp.sum(paid, (0, 1, 2)) / _or_one(cost)
-    worst = functools.reduce(jnp.maximum, (primal, dynamics, gradient, sign, complementary))
+    pressed = _largest(times(qp.R, us), transposed(qp.B, costates), jnp.broadcast_to(qp.r, us.shape), pull_u)
+    held = _largest(costates, pull_x, jnp.broadcast_to(qp.q[:1], costates.shape))
+    violations = (
+        jnp.max(jnp.where(soft, 0, over), 0) / _or_one(size),
+        jnp.abs(moved) / _or_one(_largest(xs)),
+        jnp.abs(along_x[1:]) / _or_one(held),
+        jnp.abs(along_u) / _or_one(pressed),
+        jnp.max(jnp.maximum(wrong, 0), 0) / _or_one(force),
+    )
+    gap = jnp.sum(jnp.abs(paid), (0, 1, 2)) / _or_one(cost)
+    worst = functools.reduce(jnp.maximum, (jnp.max(a, (0, 1)) for a in violations), gap)
     return jnp.where(jnp.isnan(worst), jnp.inf, worst)
 
 

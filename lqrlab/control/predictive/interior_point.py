@@ -11,7 +11,6 @@ from lqrlab.control.predictive.active_set import ActiveSet
 from lqrlab.control.predictive.horizon_qp import HorizonQP, Point, limited, net, objective, residuals, signed
 
 STEPS = 30
-_NEAR = 1e-9  # of the cost, the gap at which it is clear which limits hold; going on would cost digits
 _RUNAWAY = 1e12  # growth of the gap: there is no feasible point
 _TO_THE_WALL = 0.995  # of the way to the next limit
 _HARD = 1e8  # weight of an equation beside the curvature
@@ -44,18 +43,18 @@ def _kinds(qp: HorizonQP) -> _Kinds:
     return _Kinds(on, on & jnp.isfinite(qp.linear), same & ~inputs, ~either[:, :m])
 
 
-def minimise(qp: HorizonQP, cost: Float[Array, "T rows W"]) -> tuple[Point, ActiveSet]:
-    """The optimum to some seven digits, and which limits seem to hold.
+def minimise(qp: HorizonQP, cost: Float[Array, "T rows W"], near: float | Array) -> ActiveSet:
+    """Which limits hold at the optimum, as it seems where the gap is ``near``: going on would cost digits.
 
     Args:
         qp: the program.
         cost: :func:`active_set.curvature`, the scale of multiplier per slack.
+        near: the gap, beside the cost.
 
     Source: S. Mehrotra, SIAM J. Optim. 2 (1992); the recursion as in C. V. Rao, S. J. Wright and J. B. Rawlings,
     J. Optim. Theory Appl. 99 (1998).
     """
     kinds = _kinds(qp)
-    held = active_set.equal(qp)[:, :, : qp.B.shape[2]]
     start = _start(qp, kinds, cost)
     first = _gap(kinds, start)
 
@@ -68,12 +67,12 @@ def minimise(qp: HorizonQP, cost: Float[Array, "T rows W"]) -> tuple[Point, Acti
         gap = _gap(kinds, new)
         bad = ~(gap < _RUNAWAY * first)
         new = jax.tree.map(lambda a, b: jnp.where(done | bad, a, b), old, new)
-        return step + 1, new, done | bad | (gap <= _NEAR * jnp.abs(objective(qp, new.point.xs, new.point.us)))
+        return step + 1, new, done | bad | (gap <= near * jnp.abs(objective(qp, new.point.xs, new.point.us)))
 
     _, last, _ = jax.lax.while_loop(go_on, improve, (0, start, jnp.zeros(qp.x0.shape[-1], bool)))
-    near = kinds.on & (last.point.multipliers > cost * last.slack)
-    out = near & kinds.soft & (last.excess * cost > last.price)
-    return active_set.closed(qp, last.point, held), ActiveSet((near & ~out) | active_set.equal(qp), out)
+    close = kinds.on & (last.point.multipliers > cost * last.slack)
+    out = close & kinds.soft & (last.excess * cost > last.price)
+    return ActiveSet((close & ~out) | active_set.equal(qp), out)
 
 
 def _start(qp: HorizonQP, kinds: _Kinds, cost: Array) -> _Iterate:

@@ -1,0 +1,244 @@
+"""Many horizons' programs at once, exact and differentiable: the active-set search, what it leaves, what is infeasible.
+
+Blocks of problems are searched a few steps at a time; those that are not done are gathered and searched on, then
+given to the interior point, then asked whether they can be feasible at all. So a batch never waits for its worst
+member, and its work is bounded: 64 steps of the search, three times :data:`interior_point.STEPS` of the interior point.
+"""
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from lqrlab.compute.linalg import batch_last
+from lqrlab.control.predictive import active_set, interior_point, riccati_sweep
+from lqrlab.control.predictive.active_set import STIFF, ActiveSet
+from lqrlab.control.predictive.horizon_qp import (
+    HorizonQP,
+    Point,
+    excess,
+    limited,
+    net,
+    pulled,
+    residuals,
+    signed,
+    transposed,
+)
+
+EXACT = 1e-9
+"""The residual up to which a problem counts as solved."""
+_WIDTH, _FEW = 40, 8  # of a block: of those that are searched; of those, few, that the interior point gets
+_STEPS, _ROUNDS = 4, 4  # of the search in a round; rounds of a phase
+_LAST = 3  # phase: first the search alone, then from the interior point's guesses, then for the least violation
+_ROUGH, _FINE = 1e-4, 1e-9  # gaps of those guesses, beside the cost
+_CORES = HorizonQP(3, 3, 2, 3, 3, 3, 2, 2, 2, 1, 3, 3, 3, 1, 1, 1)
+_SLIGHT = 1e-7  # weight of the inputs beside that of a violation, where feasibility is asked for
+_FAR = 1e3  # times the inputs found: as far as inputs without limits are looked at
+
+
+class Solved(NamedTuple):
+    """What is known of each problem: the point, its active set, whether none is feasible; and its residual.
+
+    Of an infeasible one the point is that of least violation, its multipliers prove it (Farkas' lemma), the residual 0.
+    """
+
+    point: Point
+    active: ActiveSet
+    infeasible: Bool[Array, " W"]
+    residual: Float[Array, " W"]
+
+
+def _scale(qp: HorizonQP) -> Float[Array, "T rows W"]:
+    """:func:`active_set.curvature` of the problem without limits."""
+    free = ~jnp.any(active_set.equal(qp), 0)[:, : qp.B.shape[2]]
+    nothing = jnp.zeros(qp.limits.shape[1:], qp.x0.dtype)
+    return active_set.curvature(qp, riccati_sweep.factor(qp, nothing, free))
+
+
+def _program(args: tuple[Array, ...], phase: Array) -> HorizonQP:
+    """The program itself, in the last phase that of least violation."""
+    qp = HorizonQP(*args)
+    return jax.tree.map(functools.partial(jnp.where, phase == _LAST), _violation(qp), qp)
+
+
+def _searched(phase: Array, args: tuple[Array, ...], known: Solved) -> Solved:
+    """A round of the active-set search; the better point stays, the search goes on from the newer guess."""
+    qp = _program(args, phase)
+    several = qp.limits.shape[2] > qp.B.shape[2]
+    stiff = STIFF * _scale(qp) if several else jnp.zeros(qp.limits.shape[1:], qp.x0.dtype)
+    found = active_set.search(qp, known.active, stiff, _STEPS)
+    better = found.residual < known.residual
+    point = jax.tree.map(functools.partial(jnp.where, better), found.point, known.point)
+    return Solved(point, found.active, known.infeasible, jnp.where(better, found.residual, known.residual))
+
+
+def _guessed(phase: Array, args: tuple[Array, ...], known: Solved) -> Solved:
+    """The active set that the interior point finds."""
+    qp = _program(args, phase)
+    active = interior_point.minimise(qp, _scale(qp), jnp.where(phase == 1, _ROUGH, _FINE))
+    return Solved(known.point, active, known.infeasible, jnp.full_like(known.residual, jnp.inf))
+
+
+def _judged(args: tuple[Array, ...], known: Solved) -> Solved:
+    """Whether the least violation proves that there is no feasible point."""
+    infeasible = _certificate(HorizonQP(*args), known.point) > 0
+    return Solved(known.point, known.active, infeasible, jnp.where(infeasible, 0, jnp.inf))
+
+
+def _violation(qp: HorizonQP) -> HorizonQP:
+    """The problem whose cost is the squared violation of hard limits on states and outputs, relative to their size."""
+    hard = (jnp.arange(qp.limits.shape[2]) >= qp.B.shape[2])[:, None] & ~jnp.isfinite(qp.linear)
+    soft = jnp.isfinite(qp.linear)
+    finite = jnp.isfinite(qp.limits)
+    limits = jnp.where(soft, jnp.inf, qp.limits)
+    # equations become two limits, a little apart
+    size = jnp.max(jnp.where(finite, jnp.abs(qp.limits), 0), (0, 1))
+    size = jnp.where(size > 0, size, 1.0)
+    same = active_set.equal(qp) & hard
+    gap = jnp.any(same, 0)[None] * 1e-9 * size
+    weights = jnp.where(hard, 1 / size**2, 0)
+    nothing = jax.tree.map(jnp.zeros_like, qp)
+    eye = batch_last.eye(qp.B.shape[2], qp.x0)[None]
+    penal = nothing._replace(A=qp.A, B=qp.B, C=qp.C, D=qp.D, R=qp.R, limits=qp.limits, x0=qp.x0)
+    per_step = jnp.broadcast_to(weights[None], qp.limits.shape[1:])
+    free = jnp.ones((qp.limits.shape[1], *qp.B.shape[2:]), bool)
+    stiffness = jnp.max(riccati_sweep.factor(penal._replace(R=eye + 0 * qp.R), per_step, free).diagonal, (0, 1))
+    return nothing._replace(
+        A=qp.A, B=qp.B, c=qp.c, C=qp.C, D=qp.D, x0=qp.x0,
+        R=eye * (_SLIGHT * stiffness) + 0 * qp.R,
+        limits=limits + gap,
+        linear=jnp.where(hard, 0.0, jnp.inf),
+        quadratic=weights,
+    )  # fmt: skip
+
+
+def _certificate(qp: HorizonQP, point: Point) -> Float[Array, " W"]:
+    """A lower bound of Σ λ (v − h) over all inputs within their limits: if it is > 0, no trajectory has v ≤ h.
+
+    λ is the violation, weighed; inputs without limits are looked at up to :data:`_FAR` times those found.
+    """
+    m = qp.B.shape[2]
+    v = limited(qp, point.xs, point.us)
+    violation = jnp.where(jnp.isfinite(qp.linear) | (jnp.arange(v.shape[1]) < m)[:, None], 0, excess(qp, v))
+    force = jnp.where(violation > 0, point.multipliers, 0)
+    on_x, on_u = pulled(qp, net(force))
+
+    def back(after: Array, given: tuple[Array, Array]) -> tuple[Array, Array]:
+        step, along = given
+        A = qp.A[0] if qp.A.shape[0] == 1 else qp.A[step]
+        return along + batch_last.matvec(batch_last.t(A), after), after
+
+    steps = jnp.arange(len(point.us))
+    _, after = jax.lax.scan(back, on_x[-1], (steps, on_x[:-1]), reverse=True)
+    along = on_u + transposed(qp.B, after)
+    far = _FAR * jnp.maximum(jnp.max(jnp.abs(point.us), (0, 1)), 1e-30)
+    high = jnp.minimum(qp.limits[0, :, :m] - point.us, far)
+    low = jnp.minimum(qp.limits[1, :, :m] + point.us, far)
+    least = -jnp.sum(jnp.where(along > 0, along * low, -along * high), (0, 1))
+    return jnp.sum(force * violation, (0, 1, 2)) + least
+
+
+@batch_last.flattened(*_CORES, 3, 3)
+def _solve(*args: Array) -> Solved:
+    args, (at, out) = args[:-2], args[-2:]
+    qp = HorizonQP(*args)
+    batch, n = qp.x0.shape
+    T, m = qp.limits.shape[2], qp.B.shape[3]
+    dtype = qp.x0.dtype
+    empty = Point(*(jnp.zeros((batch, *shape), dtype) for shape in ((T + 1, n), (T, m), (T, n), qp.limits.shape[1:])))
+    known = Solved(empty, ActiveSet(at, out), jnp.zeros(batch, bool), jnp.full(batch, jnp.inf, dtype))
+
+    def improved(step: Callable[..., Solved], known: Solved, width: int = _FEW) -> Solved:
+        return batch_last.rescued(step, args, known, width, always=True)
+
+    def work(phase: Array, known: Solved) -> Solved:
+        guess = functools.partial(improved, functools.partial(_guessed, phase))
+        known = jax.lax.cond(phase > 0, guess, lambda known: known, known)
+        search = functools.partial(improved, functools.partial(_searched, phase))
+        return jax.lax.fori_loop(0, _ROUNDS, lambda _, known: search(known, _WIDTH), known)
+
+    def all_phases(phase: Array, state: tuple[Solved, Array]) -> tuple[Solved, Array]:
+        known, error = state
+        # for the least violation only what is not solved stays, and forgets its error
+        open_ = jnp.where(error > EXACT, jnp.inf, 0)
+        known = known._replace(residual=jnp.where(phase == _LAST, open_, known.residual))
+        known = work(phase, known)
+        return known, jnp.where(phase == _LAST, error, known.residual)
+
+    known, error = jax.lax.fori_loop(0, _LAST + 1, all_phases, (known, known.residual))
+    known = improved(_judged, known._replace(residual=jnp.where(error > EXACT, jnp.inf, 0)))
+    return known._replace(residual=jnp.where(known.residual > 0, jnp.inf, jnp.where(known.infeasible, 0, error)))
+
+
+@batch_last.flattened(*_CORES, 2, 2, 2, 3, 3, 3, 2, 2, 2, 3)
+def _pulled_back(*args: Array) -> HorizonQP:
+    """Gradients with respect to the program."""
+
+    def block(*args: Array) -> HorizonQP:
+        qp, point, active = HorizonQP(*args[:16]), Point(*args[16:20]), ActiveSet(args[20] > 0, args[21] > 0)
+        bar = Point(*args[22:])
+        return _adjoint(qp, point, active, bar)
+
+    return batch_last.in_blocks(block, args, _WIDTH)
+
+
+def _adjoint(qp: HorizonQP, point: Point, active: ActiveSet, bar: Point) -> HorizonQP:
+    """The implicit function theorem at the optimum: the same sweep with the cotangents ``bar`` as linear terms."""
+    at, out = active
+    onto = jnp.where(at | out, bar.multipliers, 0)
+    backwards = qp._replace(
+        q=-bar.xs[:-1], r=-bar.us, qf=-bar.xs[-1], c=-bar.costates, x0=jnp.zeros_like(qp.x0),
+        limits=jnp.where(at | out, onto, jnp.inf), linear=jnp.zeros_like(qp.linear),
+    )  # fmt: skip
+    dual = active_set.on_active_set(backwards, active, STIFF * _scale(qp))
+
+    def condition(qp: HorizonQP) -> Array:
+        """Σ dual · (optimality conditions) less what the answer depends on the program directly."""
+        slope = jnp.where(out, jnp.where(jnp.isfinite(qp.linear), qp.linear, 0), 0)
+        h = jnp.where(at | out, qp.limits, 0)
+        from_start = point._replace(xs=point.xs.at[0].set(qp.x0))
+        away = signed(limited(qp, from_start.xs, point.us)) - h
+        multipliers = jnp.where(out, slope + qp.quadratic * away, point.multipliers)
+        along = residuals(qp, from_start, net(multipliers))
+        total = sum(jnp.sum(d * a) for d, a in zip((dual.xs, dual.us, dual.costates), along))
+        total = total + jnp.sum(jnp.where(at, dual.multipliers * away, 0))
+        return total - jnp.sum(jnp.where(out, bar.multipliers * multipliers, 0))
+
+    gradient = jax.grad(condition)(qp)
+    return jax.tree.map(operator.neg, gradient._replace(x0=gradient.x0 - bar.xs[0]))
+
+
+@jax.custom_vjp
+def solve(qp: HorizonQP, guess: ActiveSet) -> Solved:
+    """Programs with any leading axes, alike, solved from a guess of their active sets; differentiable, in reverse."""
+    return _solve(*qp, *guess)
+
+
+def _forward(qp: HorizonQP, guess: ActiveSet) -> tuple[Solved, tuple[HorizonQP, Solved]]:
+    found = solve(qp, guess)
+    return found, (qp, found)
+
+
+def _backward(kept: tuple[HorizonQP, Solved], bar: Solved) -> tuple[HorizonQP, None]:
+    qp, found = kept
+    active = (a.astype(qp.x0.dtype) for a in found.active)
+    gradient = HorizonQP(*_pulled_back(*qp, *found.point, *active, *bar.point))
+    good = ~found.infeasible & (found.residual <= EXACT)
+    asked = functools.reduce(
+        operator.or_, (jnp.any(a != 0, tuple(range(good.ndim, a.ndim))) for a in bar.point)
+    )
+
+    def known(a: Array, core: int) -> Array:
+        """NaN where there is no optimum to differentiate, unless nobody asks."""
+        wrong = (~good & asked).reshape(good.shape + (1,) * core)
+        none = (good | asked).reshape(good.shape + (1,) * core)
+        return jnp.where(wrong, jnp.nan, jnp.where(none, a, 0))
+
+    return jax.tree.map(known, gradient, _CORES), None
+
+
+solve.defvjp(_forward, _backward)
