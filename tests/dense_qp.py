@@ -193,15 +193,14 @@ class Reference:
 def solve(qp, *, polish=True):
     """Solve a program of ``build``."""
     flag, z, flat = _daqp(qp)
-    if flag == -1:  # said of rounding too: ask the linear program by how much limits must give
+    if flag != 1:  # rounding makes it say so too: ask the linear program by how much limits must give
         scale = np.max(np.abs(np.concatenate([qp.lower, qp.upper, [1]])), where=_finite(qp), initial=1)
         return Reference(False if least_violation(qp) > 1e-9 * scale else None, flag)
-    if flag <= 0:
-        return Reference(None, flag)
     T, m, n = (qp.sizes[name] for name in ("T", "u", "x"))
     answers = [(qp.stacked(z[: qp.num_inputs]), flat)]
-    if polish and (better := _polished(qp, *answers[0])) is not None:
-        answers.append(better)
+    if polish:  # what is near the kink of a soft limit's price is taken for either side of it
+        tries = [_polished(qp, *answers[0], near) for near in ((1e-12, 1e-9, 1e-6) if qp.softened.any() else (1e-12,))]
+        answers += [answer for answer in tries if answer is not None]
 
     def judged(answer):
         w, flat = answer
@@ -267,15 +266,16 @@ def condensed(qp):
     return H, f, np.ascontiguousarray(G[~boxed]), lower, upper
 
 
-def _polished(qp, w, flat, refinements=4):
+def _polished(qp, w, flat, near, refinements=4):
     """``w`` and multipliers with the same active set, from the equations of w; None if these are singular.
 
     A soft row that is exceeded has the multiplier linear + 2 quadratic · excess: it is a cost, not an equation.
+    ``near``: how near to the linear price, relatively, a multiplier counts as having reached it.
     """
     linear, quadratic = qp.soft or (0, 0)
     beyond, soft = _beyond(qp, w), qp.softened
-    # as a cost if its multiplier is beyond the linear price; touched, or inside, otherwise
-    paid = soft & (np.abs(flat) >= linear * (1 - 1e-9)) & (np.abs(beyond) > 1e-12 * (1 + np.abs(qp.F @ w)))
+    above = np.abs(flat) >= linear * (1 - near)
+    paid = soft & (flat != 0) & above & ((np.abs(beyond) > near * (1 + np.abs(qp.F @ w))) | (near > 1e-12))
     held = (flat != 0) & ~paid
     edge = np.where(flat > 0, qp.upper, qp.lower)
     H, f = qp.H.copy(), qp.f.copy()
@@ -326,8 +326,7 @@ def kkt_terms(qp, us, multipliers, xs=None):
     w = qp.stacked(us) if xs is None else np.concatenate([np.ravel(us), np.ravel(np.asarray(xs)[1:])])
     flat, soft = qp.flat(multipliers), qp.softened
     parts = [qp.H @ w, qp.f, qp.F.T @ flat]
-    costates = scipy.linalg.lstsq(qp.E.T, -sum(parts), lapack_driver="gelsy", check_finite=False)[0]
-    parts.append(qp.E.T @ costates)
+    parts.append(qp.E.T @ _costates(qp.E, -sum(parts)))
     stationarity = _ratio(np.abs(sum(parts)).max(), max(np.abs(part).max() for part in parts))
     dynamics = _ratio(np.abs(qp.E @ w - qp.e).max(), max(np.abs(w).max(), np.abs(qp.e).max()))
     value, scale = qp.F @ w, _scales(qp, w)
@@ -349,6 +348,14 @@ def kkt_terms(qp, us, multipliers, xs=None):
     slackness = _ratio(np.abs(flat * room).max(initial=0), costs)
     parts = {"stationarity": stationarity, "dynamics": dynamics, "primal": primal, "dual": dual}
     return {name: float(part) for name, part in (parts | {"slackness": slackness}).items()}
+
+
+def _costates(E, right):
+    """Least squares for Eᵀp = right by normal equations, refined."""
+    factor, p = scipy.linalg.cho_factor(E @ E.T, check_finite=False), np.zeros(len(E))
+    for _ in range(3):
+        p += scipy.linalg.cho_solve(factor, E @ (right - E.T @ p), check_finite=False)
+    return p
 
 
 def _beyond(qp, w):
@@ -434,7 +441,8 @@ KINDS = {
     "state": {"x"},
     "output": {"y", "D"},
     "output_of_states": {"y"},
-    "rate": {"du"},
+    "rate": {"du", "u_last"},
+    "rate_from_any": {"du"},
     "one_sided": {"x", "one_sided"},
     "per_step": {"x", "per_step"},
     "cross": {"N"},
@@ -442,23 +450,23 @@ KINDS = {
     "time_varying": {"time_varying", "x", "N"},
     "unstable": {"unstable", "x"},
     "tight": {"x", "tight"},
-    "tight_outputs": {"y", "D", "du", "tight"},
+    "tight_outputs": {"y", "D", "du", "u_last", "tight"},
     "tight_unstable": {"x", "tight", "unstable"},
     "soft": {"x", "tight", "soft"},
     "soft_outputs": {"y", "D", "tight", "soft"},
     "no_inputs_limited": {"x", "free"},
 }
-"""Kind → features; ``mixed`` draws each feature with a probability of a third."""
-FEATURES = sorted(set().union(*KINDS.values()))
+"""Kind → features; ``mixed`` draws each feature, most with a probability of a third."""
+FEATURES = dict.fromkeys(sorted(set().union(*KINDS.values())), 1 / 3) | {"tight": 0.6, "soft": 0.15}
 
 
 def random_problem(rng, kind="mixed", shape=None):
     """Arguments of a random problem with n ≤ 6, m ≤ 3 and T ≤ 30, or of ``shape`` (n, m, T).
 
     Limits are drawn around a path of random inputs within theirs, so the problem is feasible, unless the kind is
-    ``tight``: those limits are then 0.3 to 0.95 of as wide.
+    ``tight``: those limits are then 0.1 to 0.95 times as wide.
     """
-    has = {name for name in FEATURES if rng.random() < 1 / 3} if kind == "mixed" else set(KINDS[kind])
+    has = {name for name, chance in FEATURES.items() if rng.random() < chance} if kind == "mixed" else set(KINDS[kind])
     n, m, T = shape or (int(rng.integers(1, 7)), int(rng.integers(1, 4)), int(rng.integers(1, 31)))
     p, steps = int(rng.integers(1, 4)) if shape is None else 2, (T,) if "time_varying" in has else ()
     A = rng.normal(size=(*steps, n, n))
@@ -469,7 +477,7 @@ def random_problem(rng, kind="mixed", shape=None):
     Wf = rng.normal(size=(n, n))
     problem = {
         "A": A, "B": rng.normal(size=(*steps, n, m)), "Q": W[..., :n, :n], "R": W[..., n:, n:],
-        "x0": rng.uniform(0.5, 3) * rng.normal(size=n), "num_steps": T, "Qf": Wf @ Wf.T,
+        "x0": 10 ** rng.uniform(-0.3, 1) * rng.normal(size=n), "num_steps": T, "Qf": Wf @ Wf.T,
     }  # fmt: skip
     if steps:
         problem["time_varying"] = True
@@ -491,7 +499,7 @@ def _random_limits(rng, has, problem, p):
         rate, last = rng.uniform(0.1, 0.6, m) * wide, rng.uniform(low, high)
         for t in range(T):
             last = us[t] = np.clip(us[t], np.maximum(low, last - rate), np.minimum(high, last + rate))
-            if not t and rng.random() < 0.7:
+            if not t and "u_last" in has:
                 given["u_last"] = us[0] - rng.uniform(-rate, rate)
         given["du_limits"] = (-rate, rate)
     if "free" not in has:
@@ -526,7 +534,7 @@ def _around(rng, has, path):
     if "per_step" not in has:
         high, low = high.max(0), low.min(0)
     if "tight" in has:
-        middle, half = (high + low) / 2, (high - low) / 2 * rng.uniform(0.3, 0.95)
+        middle, half = (high + low) / 2, (high - low) / 2 * rng.uniform(0.1, 0.95)
         high, low = middle + half, middle - half
     if "one_sided" in has:
         high = np.where(rng.random(high.shape[-1]) < 0.4, np.inf, high)
