@@ -1,10 +1,11 @@
 """Constrained LQR problems as dense quadratic programs, by NumPy, DAQP and HiGHS: they share no code with the package.
 
-The arguments are those of ``control.constrained_lqr``, for one problem. Inputs are the only unknowns (with soft limits,
-also by how much each is exceeded): states follow from them through ``[x] = Z [u] + z0``. That is badly conditioned if
-the plant is unstable: with a spectral radius ρ, numbers of size ρ^T cancel. Answers of ``solve`` are therefore
-polished on the active set with the states kept as unknowns and residuals in extended precision; the active set itself
-is found in the condensed form, which ``tests/test_dense_qp.py`` shows to be right up to ρ^T = 10⁴.
+The arguments are those of ``control.constrained_lqr``, for one problem. States are eliminated: (us, xs[1:]) = Zv + z0.
+The unknowns v are the inputs; if responses grow by more than a thousand, v is what inputs add to the feedback of the
+same problem without limits (with v = u, numbers of size ρ^T cancel, ρ the spectral radius: on the published problem
+with 60 steps, ρ^T = 10¹¹, DAQP then says "solved" of inputs that leave half of the gradient). With soft limits it is
+also unknown by how much each is exceeded. ``solve`` polishes answers on the active set, with states kept as unknowns
+and residuals in extended precision.
 """
 
 import dataclasses
@@ -20,13 +21,14 @@ LIMITS = ("u", "x", "y", "du")
 
 @dataclasses.dataclass(frozen=True)
 class DenseQP:
-    """½wᵀHw + fᵀw + constant for w = (us, xs[1:]) = Zu + z0, lower ≤ Fw ≤ upper; soft rows may be exceeded at a price.
+    """½wᵀHw + fᵀw + constant for w = (us, xs[1:]) = Zv + z0, lower ≤ Fw ≤ upper; soft rows may be exceeded at a price.
 
     Attributes:
         rows: for each row of F what is limited, the step and the entry: ``("x", 4, 0)`` is the first entry of the
             fifth limit on states, ``xs[5, 0]``.
         soft: linear and quadratic price of what a soft row is exceeded by; None if all are hard.
         E: the dynamics, Ew = e.
+        feedback: whether v is added to a feedback, and not the inputs themselves.
     """
 
     H: np.ndarray
@@ -43,6 +45,7 @@ class DenseQP:
     soft: tuple | None
     x0: np.ndarray
     sizes: dict
+    feedback: bool
 
     @property
     def num_inputs(self):
@@ -55,8 +58,12 @@ class DenseQP:
         return np.array([self.soft is not None and kind in ("x", "y") for kind, *_ in self.rows], bool)
 
     def stacked(self, us):
-        """``w`` of inputs."""
-        return self.Z @ np.ravel(us) + self.z0
+        """``w`` of inputs: the states follow step by step."""
+        us, nu = np.ravel(us), self.num_inputs
+        xs = scipy.linalg.solve_triangular(
+            self.E[:, nu:], self.e - self.E[:, :nu] @ us, lower=True, unit_diagonal=True, check_finite=False
+        )
+        return np.concatenate([us, xs])
 
     def cost(self, w):
         """Cost of inputs and states, soft limits included."""
@@ -81,7 +88,7 @@ def build(
     A, B, Q, R, x0, num_steps, *, N=None, c=None, q=None, r=None, Qf=None, qf=None, u_limits=None, x_limits=None,
     C=None, D=None, y_limits=None, du_limits=None, u_last=None, time_varying=False, soft=None,
 ):  # fmt: skip
-    """The dense program of one problem; the terminal weight is Q (of the last step) if left out."""
+    """Build the dense program of one problem; the terminal weight is Q (of the last step) if left out."""
     T, x0 = num_steps, np.asarray(x0, float)
     n, m = np.shape(B)[-2:]
 
@@ -99,9 +106,7 @@ def build(
     U = [slice(t * m, (t + 1) * m) for t in range(T)]
     X = [None, *(slice(T * m + t * n, T * m + (t + 1) * n) for t in range(T))]  # x[0] is no unknown
     H, f = np.zeros((size, size)), np.zeros(size)
-    Z, z0 = np.zeros((size, T * m)), np.zeros(size)
     E, e = np.zeros((T * n, size)), np.zeros(T * n)
-    Z[: T * m] = np.eye(T * m)
     for t in range(T):
         now, here = slice(t * n, (t + 1) * n), X[t + 1]
         H[U[t], U[t]], f[U[t]] = 2 * R[t], 2 * r[t]
@@ -110,15 +115,21 @@ def build(
             H[X[t], X[t]], f[X[t]] = 2 * Q[t], 2 * q[t]
             H[X[t], U[t]], H[U[t], X[t]] = 2 * N[t], 2 * N[t].T
             E[now, X[t]] = -A[t]
-            Z[here], z0[here] = A[t] @ Z[X[t]], A[t] @ z0[X[t]] + c[t]
         else:
             f[U[0]] += 2 * N[0].T @ x0
             e[now] += A[0] @ x0
-            z0[here] = A[0] @ x0 + c[0]
-        Z[here, U[t]] = B[t]
     H[X[T], X[T]], f[X[T]] = 2 * Qf, 2 * qf
     H = (H + H.T) / 2
     constant = x0 @ Q[0] @ x0 + 2 * q[0] @ x0
+    K = np.zeros((T, m, n))
+    Z, z0 = _condensing(A, B, c, K, x0, U, X)
+    if feedback := np.abs(Z).max() > 1e3:
+        P = Qf
+        for t in reversed(range(T)):
+            K[t] = np.linalg.solve(R[t] + B[t].T @ P @ B[t], B[t].T @ P @ A[t] + N[t].T)
+            P = Q[t] + A[t].T @ P @ A[t] - (A[t].T @ P @ B[t] + N[t]) @ K[t]
+            P = (P + P.T) / 2
+        Z, z0 = _condensing(A, B, c, K, x0, U, X)
 
     rows, F, lower, upper = [], [], [], []
 
@@ -155,7 +166,20 @@ def build(
     limit("du", du_limits, m, difference)
     F, lower, upper = np.reshape(F, (-1, size)), np.array(lower, float), np.array(upper, float)
     sizes = {"T": T, "u": m, "x": n, "y": p, "du": m}
-    return DenseQP(H, f, constant, Z, z0, E, e, F, lower, upper, rows, soft, x0, sizes)
+    return DenseQP(H, f, constant, Z, z0, E, e, F, lower, upper, rows, soft, x0, sizes, feedback)
+
+
+def _condensing(A, B, c, K, x0, U, X):
+    """Z and z0 of (us, xs[1:]) = Zv + z0 for u = v - Kx."""
+    n, T = len(x0), len(A)
+    Z, z0 = np.zeros((X[T].stop, U[-1].stop)), np.zeros(X[T].stop)
+    response, free = np.zeros((n, U[-1].stop)), x0
+    for t in range(T):
+        Z[U[t]], z0[U[t]] = -K[t] @ response, -K[t] @ free
+        Z[U[t], U[t]] += np.eye(B.shape[-1])
+        response, free = A[t] @ response + B[t] @ Z[U[t]], A[t] @ free + B[t] @ z0[U[t]] + c[t]
+        Z[X[t + 1]], z0[X[t + 1]] = response, free
+    return Z, z0
 
 
 def _limits(given, T, width):
@@ -197,7 +221,7 @@ def solve(qp, *, polish=True):
         scale = np.max(np.abs(np.concatenate([qp.lower, qp.upper, [1]])), where=_finite(qp), initial=1)
         return Reference(False if least_violation(qp) > 1e-9 * scale else None, flag)
     T, m, n = (qp.sizes[name] for name in ("T", "u", "x"))
-    answers = [(qp.stacked(z[: qp.num_inputs]), flat)]
+    answers = [(qp.Z @ z[: qp.num_inputs] + qp.z0, flat)]
     if polish:  # what is near the kink of a soft limit's price is taken for either side of it
         tries = [_polished(qp, *answers[0], near) for near in ((1e-12, 1e-9, 1e-6) if qp.softened.any() else (1e-12,))]
         answers += [answer for answer in tries if answer is not None]
@@ -227,25 +251,19 @@ def _daqp(qp):
             break
     if flag != 1:
         return flag, None, None
-    boxes = iter(info["lam"][:bounds])  # simple bounds come first, general rows after them
-    general = iter(info["lam"][bounds:])
-    return flag, z, np.array([next(boxes) if kind == "u" else next(general) for kind, *_ in _padded(qp)])[_kept(qp)]
+    boxes, general = info["lam"][:bounds], iter(info["lam"][bounds:])  # simple bounds come first, general rows after
+    m, box = qp.sizes["u"], _boxed(qp)
+    return flag, z, np.array([boxes[t * m + i] if b else next(general) for (_, t, i), b in zip(qp.rows, box)])
 
 
-def _padded(qp):
-    """Rows with all inputs' bounds in front, as DAQP has them; infinite ones too."""
-    T, m = qp.sizes["T"], qp.sizes["u"]
-    return [("u", t, i) for t in range(T) for i in range(m)] + [row for row in qp.rows if row[0] != "u"]
-
-
-def _kept(qp):
-    places = {row: k for k, row in enumerate(_padded(qp))}
-    return [places[row] for row in qp.rows]
+def _boxed(qp):
+    """Rows that are bounds on the unknowns themselves."""
+    return np.array([kind == "u" and not qp.feedback for kind, *_ in qp.rows], bool)
 
 
 def condensed(qp):
-    """``H, f, G, lower, upper`` as DAQP takes them: ½zᵀHz + fᵀz, z = (us, excesses), first bounds on z, then on Gz."""
-    soft, boxed = qp.softened, np.array([kind == "u" for kind, *_ in qp.rows], bool)
+    """``H, f, G, lower, upper`` as DAQP takes them: ½zᵀHz + fᵀz, z = (v, excesses), first bounds on z, then on Gz."""
+    soft, boxed = qp.softened, _boxed(qp)
     sides = [(k, sign) for k in np.flatnonzero(soft) for sign, edge in ((1, qp.upper[k]), (-1, qp.lower[k])) if np.isfinite(edge)]  # fmt: skip
     nu, ne = qp.num_inputs, len(sides)
     linear, quadratic = qp.soft or (0, 0)
@@ -421,17 +439,18 @@ def proves_infeasible(qp, multipliers, tolerance=1e-9):
     edge = np.where(flat > 0, qp.upper, np.where(flat < 0, qp.lower, 0))
     if not np.all(np.isfinite(edge)) or not flat.any():
         return False
-    terms = flat * (edge - qp.F @ qp.z0)
-    weight = np.abs(qp.Z.T @ (qp.F.T @ flat))
-    reach = np.full(qp.num_inputs, np.inf)
+    weight, nu = qp.F.T @ flat, qp.num_inputs
+    costates = -scipy.linalg.solve_triangular(qp.E[:, nu:], weight[nu:], trans="T", lower=True, unit_diagonal=True)
+    reach = np.full(nu, np.inf)
     for (kind, t, i), low, high in zip(qp.rows, qp.lower, qp.upper):
         if kind == "u":
             reach[t * qp.sizes["u"] + i] = max(abs(low), abs(high))
-    largest = np.abs(qp.F @ qp.Z * flat[:, None]).max()
-    if np.any((weight > tolerance * largest) & np.isinf(reach)):
+    parts = weight[:nu], qp.E[:, :nu].T @ costates
+    left = np.abs(sum(parts))
+    if np.any((left > tolerance * max(np.abs(part).max() for part in parts)) & np.isinf(reach)):
         return False
-    slack = np.sum(np.where(np.isinf(reach), 0, weight * np.where(np.isinf(reach), 0, reach)))
-    return bool(terms.sum() + slack < -tolerance * np.abs(terms).max())
+    terms = np.concatenate([flat * edge, costates * qp.e, [left[np.isfinite(reach)] @ reach[np.isfinite(reach)]]])
+    return bool(terms.sum() < -tolerance * np.abs(terms).max())
 
 
 # Problems ------------------------------------------------------------------------------------------------------------

@@ -129,12 +129,12 @@ def unstable(radius, T=20):
     T0 = rng.normal(size=(3, 3))
     A = T0 @ np.diag([radius, 0.9, 0.5]) @ np.linalg.inv(T0)
     B = T0 @ np.array([[1.0], [0.5], [-1.0]])
-    x0 = T0 @ np.array([0.7 / (radius - 1), 1, 1])
+    x0 = T0 @ np.array([0.9 / (radius - 1), 1, 1])
     return {"A": A, "B": B, "Q": np.eye(3), "R": np.eye(1), "x0": x0, "num_steps": T, "u_limits": (-1, 1)}
 
 
-@pytest.mark.parametrize("growth", [1e2, 1e3, 1e4])
-def test_unstable_plants_up_to_a_growth_of_ten_thousand(growth):
+@pytest.mark.parametrize("growth", [1e2, 1e4, 1e8, 1e12])
+def test_unstable_plants_whatever_their_growth_within_the_horizon(growth):
     found = dense_qp.solve(dense_qp.build(**unstable(growth ** (1 / 20))))
     assert found.feasible
     assert found.residual < 1e-13
