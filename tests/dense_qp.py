@@ -96,7 +96,9 @@ def build(
         return np.broadcast_to(np.zeros(shape) if a is None else np.asarray(a, float), (T, *shape))
 
     if not time_varying:
-        A, B, Q, R, N, C, D, c, q, r = (None if a is None else np.asarray(a)[None] for a in (A, B, Q, R, N, C, D, c, q, r))
+        A, B, Q, R, N, C, D, c, q, r = (
+            None if a is None else np.asarray(a)[None] for a in (A, B, Q, R, N, C, D, c, q, r)
+        )
     p = 0 if C is None else np.shape(C)[-2]
     A, B, Q, R, N = steps(A, n, n), steps(B, n, m), steps(Q, n, n), steps(R, m, m), steps(N, n, m)
     c, q, r = steps(c, n), steps(q, n), steps(r, m)
@@ -264,7 +266,8 @@ def _boxed(qp):
 def condensed(qp):
     """``H, f, G, lower, upper`` as DAQP takes them: ½zᵀHz + fᵀz, z = (v, excesses), first bounds on z, then on Gz."""
     soft, boxed = qp.softened, _boxed(qp)
-    sides = [(k, sign) for k in np.flatnonzero(soft) for sign, edge in ((1, qp.upper[k]), (-1, qp.lower[k])) if np.isfinite(edge)]  # fmt: skip
+    edges = ((1, qp.upper), (-1, qp.lower))
+    sides = [(k, sign) for k in np.flatnonzero(soft) for sign, edge in edges if np.isfinite(edge[k])]
     nu, ne = qp.num_inputs, len(sides)
     linear, quadratic = qp.soft or (0, 0)
     H = np.zeros((nu + ne, nu + ne))

@@ -42,17 +42,18 @@ def by_slsqp(problem):
             xs.append(at("A", t) @ xs[-1] + at("B", t) @ us[t] + at("c", t, n))
         return np.array(xs)
 
+    def output(t, xs, us):
+        if "D" in problem:
+            return at("C", t) @ xs[t] + at("D", t) @ us[t]
+        return at("C", t, 1, n) @ xs[t + 1]
+
     def ranges(us):
         """Limited values, their limits, and whether they are soft; in turn."""
         xs, before = path(us), problem.get("u_last")
-        D = "D" in problem
         shown = {
             "u_limits": (us, False),
             "x_limits": (xs[1:], soft is not None),
-            "y_limits": (
-                np.array([at("C", t, 1, n) @ xs[t if D else t + 1] + (at("D", t) @ us[t] if D else 0) for t in range(T)]),
-                soft is not None,
-            ),
+            "y_limits": (np.array([output(t, xs, us) for t in range(T)]), soft is not None),
             "du_limits": (np.diff(us if before is None else np.vstack([before, us]), axis=0), False),
         }  # fmt: skip
         for name, (values, gives) in shown.items():
@@ -142,8 +143,8 @@ def test_unstable_plants_whatever_their_growth_within_the_horizon(growth):
 
 
 def test_a_fault_in_an_answer_shows_in_the_residual():
-    problem = draw("tight_outputs", 20, (3, 2, 8))
-    qp, found = next((qp, r) for qp in map(lambda p: dense_qp.build(**p), problem) if (r := dense_qp.solve(qp)).feasible)  # fmt: skip
+    programs = [dense_qp.build(**problem) for problem in draw("tight_outputs", 20, (3, 2, 8))]
+    qp, found = next((qp, found) for qp in programs if (found := dense_qp.solve(qp)).feasible)
     flat = qp.flat(found.multipliers)
     assert np.any(flat)
     assert dense_qp.kkt_residual(qp, found.us, found.multipliers, found.xs) < 1e-13
@@ -160,8 +161,8 @@ def test_a_fault_in_an_answer_shows_in_the_residual():
 
 
 def test_a_multiplier_of_a_limit_that_is_none_or_beyond_a_soft_ones_price_is_a_fault():
-    problem = draw("box", shape=(2, 1, 5))[0] | {"u_limits": (-np.inf, 0.01), "soft": (2.0, 1.0), "x_limits": (-0.1, np.inf)}  # fmt: skip
-    qp = dense_qp.build(**problem)
+    limits = {"u_limits": (-np.inf, 0.01), "x_limits": (-0.1, np.inf), "soft": (2.0, 1.0)}
+    qp = dense_qp.build(**draw("box", shape=(2, 1, 5))[0] | limits)
     found = dense_qp.solve(qp)
     assert found.residual < 1e-13
     for kind, value in (("u", -1.0), ("x", 1.0)):
