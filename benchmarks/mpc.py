@@ -3,7 +3,7 @@
 The problem is that of acados' differentiable MPC (J. Frey et al.): 8 states, 4 inputs within ±1, all weights I. Its
 plant grows by 1.54 a step. The other solvers get it as it suits them: OSQP with its states, in sparse matrices, DAQP
 and qpax without them. The unknowns are then the inputs, or what they add to a feedback (see :func:`condense`): without
-one DAQP is four times as fast and leaves 6e-9; with 60 steps numbers of 10¹¹ cancel and it calls wrong inputs optimal.
+one DAQP is a third faster and leaves 6e-9; with 60 steps numbers of 10¹¹ cancel and it calls wrong inputs optimal.
 """
 
 import importlib.metadata
