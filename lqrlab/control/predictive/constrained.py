@@ -232,7 +232,7 @@ def _program(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> tuple
     """The program with leading axes, and how many inputs, states, outputs and changes of inputs are limited."""
     A, B, Q, R, N, c, q, r, Qf, qf, C, D, x0, last, soft = given
     n, m, dtype = A.shape[-1], B.shape[-1], A.dtype
-    shift = jnp.zeros((1, 0), dtype)
+    shift = jnp.zeros((1, 1), dtype)
     if C is None:
         C, D = jnp.zeros((1, 0, n), dtype), jnp.zeros((1, 0, m), dtype)
     elif D is None:  # y of the state after the step
