@@ -149,10 +149,11 @@ def test_a_fault_in_an_answer_shows_in_the_residual():
     assert np.any(flat)
     assert dense_qp.kkt_residual(qp, found.us, found.multipliers, found.xs) < 1e-13
     assert dense_qp.kkt_residual(qp, found.us) < 1e-8  # multipliers found by least squares
-    moved = found.us + 1e-6 * np.eye(8, 2)
-    assert dense_qp.kkt_residual(qp, moved, found.multipliers) > 1e-8
-    assert dense_qp.kkt_residual(qp, moved) > 1e-8
-    assert dense_qp.kkt_residual(qp, found.us, found.multipliers, found.xs + 1e-6) > 1e-8
+    other = found.us + 1e-6 * np.eye(8, 2)
+    assert dense_qp.kkt_residual(qp, other, found.multipliers) > 1e-8
+    assert dense_qp.kkt_residual(qp, other) > 1e-8
+    moved = found.xs + 1e-6 * np.arange(9)[:, None]
+    assert dense_qp.kkt_terms(qp, found.us, found.multipliers, moved)["dynamics"] > 1e-8
     assert dense_qp.kkt_residual(qp, found.us, qp.by_kind(1.001 * flat)) > 1e-6
     inactive = np.argmax((flat == 0) & np.isfinite(qp.upper))
     terms = dense_qp.kkt_terms(qp, found.us, qp.by_kind(flat + np.eye(len(flat))[inactive] * np.abs(flat).max()))
