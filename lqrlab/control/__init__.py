@@ -17,6 +17,7 @@ from lqrlab.control.lyapunov import dlyap, lyap
 from lqrlab.control.pareto_front import Front, pareto
 from lqrlab.control.policy_iteration import policy_iteration, spectral_radius
 from lqrlab.control.predictive.constrained import ConstrainedLQR, Multipliers, constrained_lqr
+from lqrlab.control.predictive.design import MPC, mpc
 from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
 from lqrlab.control.riccati.equations import care, dare
 from lqrlab.control.scheduling import Schedule, gain_schedule
@@ -38,6 +39,7 @@ __all__ = [
     "Integral",
     "Inverse",
     "LQTracking",
+    "MPC",
     "Margins",
     "Mode",
     "Multipliers",
@@ -82,6 +84,7 @@ __all__ = [
     "lyap",
     "margins",
     "modes",
+    "mpc",
     "obsv",
     "pareto",
     "place",

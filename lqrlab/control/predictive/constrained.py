@@ -12,7 +12,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from lqrlab.compute import checks, pytree
 from lqrlab.control import matrix_checks
-from lqrlab.control.predictive import active_set, stages
+from lqrlab.control.predictive import stages
+from lqrlab.control.predictive.active_set import ActiveSet
 from lqrlab.control.predictive.horizon_qp import HorizonQP, excess, limited, objective
 from lqrlab.control.regulator import dlqr
 
@@ -118,7 +119,9 @@ def constrained_lqr(
     n, m, dtype = A.shape[-1], B.shape[-1], A.dtype
     x0 = matrix_checks.trailing("x0", x0, (n,), dtype)
     _finite(x0=x0)
-    vectors = [_steps_of(name, v, (size,), T, time_varying, dtype) for name, v, size in (("c", c, n), ("q", q, n), ("r", r, m))]
+    vectors = [
+        _steps_of(name, v, (size,), T, time_varying, dtype) for name, v, size in (("c", c, n), ("q", q, n), ("r", r, m))
+    ]
     if Qf is None and time_varying:
         raise ValueError("Qf: expected a terminal weight: a time-varying problem has no LQR to take it from")
     Qf = dlqr(*(a[..., 0, :, :] for a in (A, B, Q, R, N))).P if Qf is None else matrix_checks.terminal_weight(Qf, Q, Q)
@@ -128,18 +131,11 @@ def constrained_lqr(
     C = None if C is None else _steps_of("C", C, (np.shape(C)[-2] if np.ndim(C) > 1 else 1, n), T, time_varying, dtype)
     p = 0 if C is None or y_limits is None else C.shape[-2]
     D = None if D is None else _steps_of("D", D, (p, m), T, time_varying, dtype)
-    box = {
-        name: _box(name, value, size, T, dtype)
-        for name, value, size in (
-            ("u_limits", u_limits, m),
-            ("x_limits", x_limits, n),
-            ("y_limits", y_limits, p),
-            ("du_limits", du_limits, m),
-        )
-        if value is not None
-    }
+    box = boxes(
+        T, dtype, u_limits=(u_limits, m), x_limits=(x_limits, n), y_limits=(y_limits, p), du_limits=(du_limits, m)
+    )
     last = None if u_last is None else matrix_checks.trailing("u_last", u_last, (m,), dtype)
-    weights = None if soft is None else _soft(soft, dtype)
+    weights = None if soft is None else prices(soft, dtype)
     return _solved((A, B, Q, R, N, *vectors, Qf, qf, C if p else None, D, x0, last, weights), box, T)
 
 
@@ -172,6 +168,11 @@ def _steps_of(name: str, value: ArrayLike | None, shape: tuple[int, ...], T: int
     if a.shape[-len(shape) - 1] != T:
         raise ValueError(f"{name}: expected one for each of {T} steps, but found shape {a.shape}")
     return a
+
+
+def boxes(T: int, dtype: np.dtype, **given: tuple[Limits | None, int]) -> dict[str, tuple[Array, Array]]:
+    """Those limits that there are, checked: name → low and high ``[..., T or 1, size]``."""
+    return {name: _box(name, limits, size, T, dtype) for name, (limits, size) in given.items() if limits is not None}
 
 
 def _box(name: str, limits: Limits, size: int, T: int, dtype) -> tuple[Array, Array]:  # type: ignore[no-untyped-def]
@@ -207,7 +208,8 @@ def _box(name: str, limits: Limits, size: int, T: int, dtype) -> tuple[Array, Ar
     return low, high
 
 
-def _soft(soft: tuple[ArrayLike, ArrayLike], dtype) -> tuple[Array, Array]:  # type: ignore[no-untyped-def]
+def prices(soft: tuple[ArrayLike, ArrayLike], dtype) -> tuple[Array, Array]:  # type: ignore[no-untyped-def]
+    """The checked costs of an excess."""
     if not isinstance(soft, tuple | list) or len(soft) != 2:
         raise ValueError(f"soft: expected (linear, quadratic), the cost of an excess, but found {soft!r:.80}")
     linear, quadratic = (jnp.asarray(checks.real("soft", a), dtype) for a in soft)
@@ -220,12 +222,20 @@ def _soft(soft: tuple[ArrayLike, ArrayLike], dtype) -> tuple[Array, Array]:  # t
 
 @partial(jax.jit, static_argnames="T")
 def _solved(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> ConstrainedLQR:
+    return solved_from(None, given, box, T)[0]
+
+
+def solved_from(
+    guess: ActiveSet | None, given: tuple, box: dict[str, tuple[Array, Array]], T: int
+) -> tuple[ConstrainedLQR, ActiveSet]:
+    """The answer and its active set, searched from a guess of it ``[..., 2, T, rows]``; from none if left out."""
     qp, sizes = _program(given, box, T)
-    nothing = jnp.zeros(qp.limits.shape, bool)
     same = qp.limits[..., 0, :, :] == -qp.limits[..., 1, :, :]
-    guess = active_set.ActiveSet(jnp.stack([same, jnp.zeros_like(same)], axis=-3), nothing)
-    found = stages.solve(qp, guess)
-    return _told(qp, found, sizes)
+    same = jnp.stack([same, jnp.zeros_like(same)], axis=-3)
+    at, out = guess or (jnp.zeros_like(same), jnp.zeros_like(same))
+    at, out = (jnp.broadcast_to(a, same.shape) for a in (at, out))
+    found = stages.solve(qp, ActiveSet((at & ~jnp.any(same, -3, keepdims=True)) | same, out))
+    return _told(qp, found, sizes), found.active
 
 
 def _program(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> tuple[HorizonQP, tuple[int, int, int, int]]:
@@ -273,9 +283,7 @@ def _program(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> tuple
     Qf = jnp.broadcast_to(Qf, (*lead, *Qf.shape[-2:]))
     qf, x0 = (jnp.broadcast_to(a, (*lead, a.shape[-1])) for a in (qf, x0))
     linear, quadratic = _prices(soft, low.shape[-1], m, low.shape[-1] - changes, lead, dtype)
-    qp = HorizonQP(
-        A, B, c, Q, R, N, q, r, Qf, qf, C, D, jnp.stack([high, -low], axis=-3), linear, quadratic, x0
-    )
+    qp = HorizonQP(A, B, c, Q, R, N, q, r, Qf, qf, C, D, jnp.stack([high, -low], axis=-3), linear, quadratic, x0)
     return qp, (m, n if "x_limits" in box else 0, p, changes)
 
 
@@ -285,7 +293,7 @@ def _side_by_side(*parts: Array) -> Array:
     return jnp.concatenate([jnp.broadcast_to(a, (*lead, a.shape[-1])) for a in parts], axis=-1)
 
 
-def _block(rows: list[list[Array]]) -> Array:
+def block(rows: list[list[Array]]) -> Array:
     """A matrix of blocks whose leading axes broadcast."""
     lead = jnp.broadcast_shapes(*(a.shape[:-2] for row in rows for a in row))
     return jnp.block([[jnp.broadcast_to(a, (*lead, *a.shape[-2:])) for a in row] for row in rows])
@@ -302,16 +310,16 @@ def _remembering(A, B, Q, N, c, q, Qf, qf, C, D, x0, last):  # type: ignore[no-u
     last = jnp.zeros(m, dtype) if last is None else last
     nothing = jnp.zeros(m, dtype)
     return (
-        _block([[A, none(n, m)], [none(m, n), none(m, m)]]),
-        _block([[B], [eye]]),
-        _block([[Q, none(n, m)], [none(m, n), none(m, m)]]),
-        _block([[N], [none(m, m)]]),
+        block([[A, none(n, m)], [none(m, n), none(m, m)]]),
+        block([[B], [eye]]),
+        block([[Q, none(n, m)], [none(m, n), none(m, m)]]),
+        block([[N], [none(m, m)]]),
         _side_by_side(c, nothing),
         _side_by_side(q, nothing),
-        _block([[Qf, none(n, m)], [none(m, n), none(m, m)]]),
+        block([[Qf, none(n, m)], [none(m, n), none(m, m)]]),
         _side_by_side(qf, nothing),
-        _block([[C, none(p, m)], [none(m, n), -eye]]),
-        _block([[D], [eye]]),
+        block([[C, none(p, m)], [none(m, n), -eye]]),
+        block([[D], [eye]]),
         _side_by_side(x0, last),
     )
 

@@ -228,9 +228,7 @@ def _backward(kept: tuple[HorizonQP, Solved], bar: Solved) -> tuple[HorizonQP, N
     active = (a.astype(qp.x0.dtype) for a in found.active)
     gradient = HorizonQP(*_pulled_back(*qp, *found.point, *active, *bar.point))
     good = ~found.infeasible & (found.residual <= EXACT)
-    asked = functools.reduce(
-        operator.or_, (jnp.any(a != 0, tuple(range(good.ndim, a.ndim))) for a in bar.point)
-    )
+    asked = functools.reduce(operator.or_, (jnp.any(a != 0, tuple(range(good.ndim, a.ndim))) for a in bar.point))
 
     def known(a: Array, core: int) -> Array:
         """NaN where there is no optimum to differentiate, unless nobody asks."""
