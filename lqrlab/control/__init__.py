@@ -18,6 +18,7 @@ from lqrlab.control.pareto_front import Front, pareto
 from lqrlab.control.policy_iteration import policy_iteration, spectral_radius
 from lqrlab.control.predictive.constrained import ConstrainedLQR, Multipliers, constrained_lqr
 from lqrlab.control.predictive.design import MPC, mpc
+from lqrlab.control.predictive.infinite_horizon import ConstrainedOptimum, constrained_optimum
 from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
 from lqrlab.control.riccati.equations import care, dare
 from lqrlab.control.scheduling import Schedule, gain_schedule
@@ -32,6 +33,7 @@ __all__ = [
     "LQG",
     "LQR",
     "ConstrainedLQR",
+    "ConstrainedOptimum",
     "Diagnosis",
     "Disk",
     "Estimator",
@@ -53,6 +55,7 @@ __all__ = [
     "c2d",
     "care",
     "constrained_lqr",
+    "constrained_optimum",
     "continuous_horizon",
     "cost_to_go",
     "ctrb",

@@ -86,8 +86,8 @@ def _start(qp: HorizonQP, kinds: _Kinds, cost: Array) -> _Iterate:
     size = jnp.maximum(jnp.max(jnp.abs(h), (0, 1)), 0.1 * jnp.max(jnp.abs(v), 0))
     size = jnp.where(size > 0, size, 1.0)
     wide = jnp.where(both, jnp.minimum(h[0] + h[1], size), size) / 2
-    slack = jnp.where(kinds.on, jnp.maximum(h - signed(v), 0.2 * wide), 1.0)
-    push = jnp.max(jnp.where(kinds.on, cost * wide**2, 0), (0, 1, 2)) * 0.04
+    slack = jnp.where(kinds.on, jnp.maximum(jnp.abs(h - signed(v)), 0.2 * wide), 1.0)
+    push = jnp.max(jnp.where(kinds.on, cost * wide * slack, 0), (0, 1, 2)) * 0.2
     over = jnp.where(kinds.soft, jnp.maximum(signed(v) - h, 0) + 0.2 * wide, 1.0)
     slope = jnp.where(kinds.soft, qp.linear + qp.quadratic * over, 1.0)
     multipliers = jnp.where(kinds.on, push / slack, 0)

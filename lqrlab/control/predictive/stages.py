@@ -59,15 +59,9 @@ def _scale(qp: HorizonQP) -> Float[Array, "T rows W"]:
     return active_set.curvature(qp, riccati_sweep.factor(qp, nothing, free))
 
 
-def _program(args: tuple[Array, ...], phase: Array) -> HorizonQP:
-    """The program itself, in the last phase that of least violation."""
-    qp = HorizonQP(*args)
-    return jax.tree.map(functools.partial(jnp.where, phase == _LAST), _violation(qp), qp)
-
-
-def _searched(phase: Array, args: tuple[Array, ...], known: Solved) -> Solved:
+def _searched(args: tuple[Array, ...], known: Solved) -> Solved:
     """A round of the active-set search; the better point stays, the search goes on from the newer guess."""
-    qp = _program(args, phase)
+    qp = HorizonQP(*args)
     several = qp.limits.shape[2] > qp.B.shape[2]
     stiff = STIFF * _scale(qp) if several else jnp.zeros(qp.limits.shape[1:], qp.x0.dtype)
     found = active_set.search(qp, known.active, stiff, _STEPS)
@@ -78,7 +72,7 @@ def _searched(phase: Array, args: tuple[Array, ...], known: Solved) -> Solved:
 
 def _guessed(phase: Array, args: tuple[Array, ...], known: Solved) -> Solved:
     """The active set that the interior point finds."""
-    qp = _program(args, phase)
+    qp = HorizonQP(*args)
     active = interior_point.minimise(qp, _scale(qp), jnp.where(phase == 1, _ROUGH, _FINE))
     return Solved(known.point, active, known.infeasible, jnp.full_like(known.residual, jnp.inf))
 
@@ -152,25 +146,25 @@ def _solve(*args: Array) -> Solved:
     empty = Point(*(jnp.zeros((batch, *shape), dtype) for shape in ((T + 1, n), (T, m), (T, n), qp.limits.shape[1:])))
     known = Solved(empty, ActiveSet(at, out), jnp.zeros(batch, bool), jnp.full(batch, jnp.inf, dtype))
 
-    def improved(step: Callable[..., Solved], known: Solved, width: int = _FEW) -> Solved:
+    def improved(step: Callable[..., Solved], args: tuple[Array, ...], known: Solved, width: int = _FEW) -> Solved:
         return batch_last.rescued(step, args, known, width, always=True)
 
-    def work(phase: Array, known: Solved) -> Solved:
-        guess = functools.partial(improved, functools.partial(_guessed, phase))
-        known = jax.lax.cond(phase > 0, guess, lambda known: known, known)
-        search = functools.partial(improved, functools.partial(_searched, phase))
-        return jax.lax.fori_loop(0, _ROUNDS, lambda _, known: search(known, _WIDTH), known)
+    def least_violation(args: tuple[Array, ...]) -> tuple[Array, ...]:
+        return tuple(batch_last.in_blocks(lambda *args: tuple(_violation(HorizonQP(*args))), args, _WIDTH))
 
-    def all_phases(phase: Array, state: tuple[Solved, Array]) -> tuple[Solved, Array]:
+    def work(phase: Array, state: tuple[Solved, Array]) -> tuple[Solved, Array]:
         known, error = state
-        # for the least violation only what is not solved stays, and forgets its error
+        # in the last phase only what is not solved stays, and forgets its error
         open_ = jnp.where(error > EXACT, jnp.inf, 0)
         known = known._replace(residual=jnp.where(phase == _LAST, open_, known.residual))
-        known = work(phase, known)
+        given = jax.lax.cond((phase == _LAST) & jnp.any(open_ > 0), least_violation, lambda args: args, args)
+        guess = functools.partial(improved, functools.partial(_guessed, phase), given)
+        known = jax.lax.cond(phase > 0, guess, lambda known: known, known)
+        known = jax.lax.fori_loop(0, _ROUNDS, lambda _, known: improved(_searched, given, known, _WIDTH), known)
         return known, jnp.where(phase == _LAST, error, known.residual)
 
-    known, error = jax.lax.fori_loop(0, _LAST + 1, all_phases, (known, known.residual))
-    known = improved(_judged, known._replace(residual=jnp.where(error > EXACT, jnp.inf, 0)))
+    known, error = jax.lax.fori_loop(0, _LAST + 1, work, (known, known.residual))
+    known = improved(_judged, args, known._replace(residual=jnp.where(error > EXACT, jnp.inf, 0)))
     return known._replace(residual=jnp.where(known.residual > 0, jnp.inf, jnp.where(known.infeasible, 0, error)))
 
 
