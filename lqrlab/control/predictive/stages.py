@@ -36,8 +36,8 @@ _STEPS, _ROUNDS = 4, 4  # of the search in a round; rounds of a phase
 _LAST = 3  # phase: first the search alone, then from the interior point's guesses, then for the least violation
 _ROUGH, _FINE = 1e-4, 1e-9  # gaps of those guesses, beside the cost
 _CORES = HorizonQP(3, 3, 2, 3, 3, 3, 2, 2, 2, 1, 3, 3, 3, 1, 1, 1)
-_SLIGHT = 1e-7  # weight of the inputs beside that of a violation, where feasibility is asked for
-_FAR = 1e3  # times the inputs found: as far as inputs without limits are looked at
+_SLIGHT = 1e-9  # weight of the inputs beside that of a violation, where feasibility is asked for
+_FAR = 1e2  # times the inputs found: as far as inputs without limits are looked at
 
 
 class Solved(NamedTuple):
