@@ -60,9 +60,21 @@ def curvature(qp: HorizonQP, factors: riccati_sweep.Factors) -> Float[Array, "T 
     return jnp.concatenate(parts, axis=1)
 
 
-def on_active_set(
-    qp: HorizonQP, active: ActiveSet, stiff: Float[Array, "T rows W"], rounds: int | None = None
-) -> Point:
+def unlimited(qp: HorizonQP) -> tuple[Point, Float[Array, "T rows W"]]:
+    """The optimum without limits, but for inputs that have one value, and :func:`curvature` there."""
+    m = qp.B.shape[2]
+    same = equal(qp)[0, :, :m]
+    nothing = jnp.zeros(qp.limits.shape[1:], qp.x0.dtype)
+    factors = riccati_sweep.factor(qp, nothing, ~same)
+    us = jnp.where(same, qp.limits[0, :, :m], 0)
+    xs = jnp.zeros((len(us) + 1, *qp.x0.shape), us.dtype).at[0].set(qp.x0)
+    start = Point(xs, us, jnp.zeros_like(xs[1:]), jnp.zeros(qp.limits.shape, us.dtype))
+    step = riccati_sweep.solve(qp, factors, ~same, *residuals(qp, start, nothing), jnp.zeros_like(qp.x0))
+    xs, us, costates = (a + d for a, d in zip(start, step))
+    return Point(xs, us, costates, start.multipliers), curvature(qp, factors)
+
+
+def on_active_set(qp: HorizonQP, active: ActiveSet, stiff: Float[Array, "T rows W"]) -> Point:
     """The optimum with the limits of the set as equations: those of inputs exactly, others by multipliers.
 
     The method of multipliers (Bertsekas 1982, section 2.2) turns limits on states and outputs into a penalty, so that
@@ -91,7 +103,7 @@ def on_active_set(
         step = step + weight * signed(limited(qp, dx, du))
         return Point(xs + dx, us + du, costates + dp, multipliers + step)
 
-    rounds = rounds or (_ROUNDS if at.shape[2] > m else 1)
+    rounds = _ROUNDS if at.shape[2] > m else 1
     return closed(qp, jax.lax.fori_loop(0, rounds, refined, point), held)
 
 

@@ -43,19 +43,19 @@ def _kinds(qp: HorizonQP) -> _Kinds:
     return _Kinds(on, on & jnp.isfinite(qp.linear), same & ~inputs, ~either[:, :m])
 
 
-def minimise(qp: HorizonQP, cost: Float[Array, "T rows W"], near: float | Array) -> ActiveSet:
+def minimise(qp: HorizonQP, near: float | Array) -> ActiveSet:
     """Which limits hold at the optimum, as it seems where the gap is ``near``: going on would cost digits.
 
     Args:
         qp: the program.
-        cost: :func:`active_set.curvature`, the scale of multiplier per slack.
         near: the gap, beside the cost.
 
     Source: S. Mehrotra, SIAM J. Optim. 2 (1992); the recursion as in C. V. Rao, S. J. Wright and J. B. Rawlings,
     J. Optim. Theory Appl. 99 (1998).
     """
     kinds = _kinds(qp)
-    start = _start(qp, kinds, cost)
+    point, cost = active_set.unlimited(qp)
+    start = _start(qp, kinds, point, cost)
     first = _gap(kinds, start)
 
     def go_on(state: tuple[int, _Iterate, Array]) -> Array:
@@ -75,11 +75,8 @@ def minimise(qp: HorizonQP, cost: Float[Array, "T rows W"], near: float | Array)
     return ActiveSet((close & ~out) | active_set.equal(qp), out)
 
 
-def _start(qp: HorizonQP, kinds: _Kinds, cost: Array) -> _Iterate:
+def _start(qp: HorizonQP, kinds: _Kinds, point: Point, cost: Array) -> _Iterate:
     """The optimum without limits, pushed inside them: slack times multiplier is the same everywhere."""
-    nothing = jnp.zeros(qp.limits.shape, bool)
-    held = ActiveSet(active_set.equal(qp) & ~kinds.equation, nothing)
-    point = active_set.on_active_set(qp, held, jnp.zeros_like(cost), rounds=1)
     v = limited(qp, point.xs, point.us)
     h = jnp.where(kinds.on, qp.limits, 0)
     both = jnp.all(kinds.on, 0)
@@ -139,9 +136,16 @@ def _newton(qp: HorizonQP, kinds: _Kinds, cost: Array, at: _Iterate) -> _Iterate
 
     pairs_on = jnp.maximum(jnp.sum(on, (0, 1, 2)) + jnp.sum(soft, (0, 1, 2)), 1)
     mu = _gap(kinds, at) / pairs_on
-    move, ds, de, dprice = step(-s * multipliers, -e * price)
-    share = jnp.minimum(longest(move, ds, de, dprice), 1.0)
-    ahead = _gap(kinds, moved(share, (move, ds, de, dprice))) / pairs_on
-    goal = (jnp.maximum(ahead, 0) / jnp.where(mu > 0, mu, 1.0)) ** 3 * mu
-    move, ds, de, dprice = step(goal - s * multipliers - ds * move.multipliers, goal - e * price - de * dprice)
-    return moved(jnp.minimum(_TO_THE_WALL * longest(move, ds, de, dprice), 1.0), (move, ds, de, dprice))
+    none = jnp.zeros_like(s)
+
+    def towards(_: int, state: tuple) -> tuple:
+        """First a step towards zero gaps, then one towards even gaps, with what the first has left of second order."""
+        goal, cross, cross_e, _ = state
+        move, ds, de, dprice = found = step(goal - s * multipliers - cross, goal - e * price - cross_e)
+        ahead = _gap(kinds, moved(jnp.minimum(longest(*found), 1.0), found)) / pairs_on
+        goal = (jnp.maximum(ahead, 0) / jnp.where(mu > 0, mu, 1.0)) ** 3 * mu
+        return goal, ds * move.multipliers, de * dprice, found
+
+    start = jnp.zeros_like(mu), none, none, (jax.tree.map(jnp.zeros_like, at.point), none, none, none)
+    *_, found = jax.lax.fori_loop(0, 2, towards, start)
+    return moved(jnp.minimum(_TO_THE_WALL * longest(*found), 1.0), found)

@@ -52,18 +52,11 @@ class Solved(NamedTuple):
     residual: Float[Array, " W"]
 
 
-def _scale(qp: HorizonQP) -> Float[Array, "T rows W"]:
-    """:func:`active_set.curvature` of the problem without limits."""
-    free = ~jnp.any(active_set.equal(qp), 0)[:, : qp.B.shape[2]]
-    nothing = jnp.zeros(qp.limits.shape[1:], qp.x0.dtype)
-    return active_set.curvature(qp, riccati_sweep.factor(qp, nothing, free))
-
-
 def _searched(args: tuple[Array, ...], known: Solved) -> Solved:
     """A round of the active-set search; the better point stays, the search goes on from the newer guess."""
     qp = HorizonQP(*args)
     several = qp.limits.shape[2] > qp.B.shape[2]
-    stiff = STIFF * _scale(qp) if several else jnp.zeros(qp.limits.shape[1:], qp.x0.dtype)
+    stiff = STIFF * active_set.unlimited(qp)[1] if several else jnp.zeros(qp.limits.shape[1:], qp.x0.dtype)
     found = active_set.search(qp, known.active, stiff, _STEPS)
     better = found.residual < known.residual
     point = jax.tree.map(functools.partial(jnp.where, better), found.point, known.point)
@@ -73,7 +66,7 @@ def _searched(args: tuple[Array, ...], known: Solved) -> Solved:
 def _guessed(phase: Array, args: tuple[Array, ...], known: Solved) -> Solved:
     """The active set that the interior point finds."""
     qp = HorizonQP(*args)
-    active = interior_point.minimise(qp, _scale(qp), jnp.where(phase == 1, _ROUGH, _FINE))
+    active = interior_point.minimise(qp, jnp.where(phase == 1, _ROUGH, _FINE))
     return Solved(known.point, active, known.infeasible, jnp.full_like(known.residual, jnp.inf))
 
 
@@ -188,7 +181,7 @@ def _adjoint(qp: HorizonQP, point: Point, active: ActiveSet, bar: Point) -> Hori
         q=-bar.xs[:-1], r=-bar.us, qf=-bar.xs[-1], c=-bar.costates, x0=jnp.zeros_like(qp.x0),
         limits=jnp.where(at | out, onto, jnp.inf), linear=jnp.zeros_like(qp.linear),
     )  # fmt: skip
-    dual = active_set.on_active_set(backwards, active, STIFF * _scale(qp))
+    dual = active_set.on_active_set(backwards, active, STIFF * active_set.unlimited(qp)[1])
 
     def condition(qp: HorizonQP) -> Array:
         """Σ dual · (optimality conditions) less what the answer depends on the program directly."""
