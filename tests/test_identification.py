@@ -174,6 +174,25 @@ def test_units_are_converted_to_those_of_the_si_whoever_says_them(heading, asked
     assert any(said in note for note in log.notes) == (expected != 180.0 or unit == "counts")
 
 
+@pytest.mark.parametrize(
+    ("heading", "unit"),
+    [("angle_deg", "deg"), ("angle / deg", "deg"), ("angle, deg", "deg"), ("v_km/h", "km/h"), ("speed {rpm}", "rpm")],
+)
+def test_a_unit_that_a_name_ends_in_without_brackets_is_remarked_on_and_named(heading, unit):
+    t = 0.1 * np.arange(5)
+    frame = {"t": t, "force_N": t, "x_1": t, "flow_in": t, "y_bar": t, heading: t}
+    log = identification.read(frame, ["force_N", "x_1"], ["flow_in", "y_bar", heading])
+    assert log.notes == (
+        f"{heading}: its name ends in {unit}, but values are taken as they are; units={{{heading!r}: {unit!r}}} "
+        "converts them",
+    )
+    said = identification.read(frame, ["force_N"], [heading], units={heading: unit})
+    assert np.allclose(said.ys[:, 0], t * {"deg": np.pi / 180, "km/h": 1 / 3.6, "rpm": np.pi / 30}[unit])
+    assert not any("ends in" in note for note in said.notes)
+    clock = identification.read({"t_ms": t, "u": t, "y": t}, ["u"], ["y"], time="t_ms")
+    assert "t_ms: its name ends in ms, but values are taken in s; units={'t_ms': 'ms'} converts them" in clock.notes
+
+
 def test_the_column_of_the_very_heading_is_taken_and_of_two_that_fit_none():
     both = DEGREES | RADIANS
     assert identification.read(both, ["force"], ["angle [rad]"]).ys[1, 0] == 1.0
@@ -194,6 +213,10 @@ def test_the_column_of_the_very_heading_is_taken_and_of_two_that_fit_none():
         ({"outputs": ["force"]}, "expected each signal once, but found force 2 times"),
         ({"outputs": ["angle", "angle [deg]"]}, "expected each signal once, but found angle 2 times"),
         ({"source": pd.DataFrame(DEGREES).assign(force=1j)}, "force: expected a column of real numbers.*complex"),
+        (
+            {"source": pd.DataFrame(DEGREES).assign(force=np.array([np.complex128(1j)] * 5, object))},
+            "force: expected a column of real numbers, but found complex ones",
+        ),
         ({"source": pd.DataFrame(np.eye(5), columns=["t", "force", "a", "a", "b"]), "outputs": ["a"]},
          "'a' is the name of 2 columns"),
         ({"source": DEGREES | {"t [V]": DEGREES["t"]}, "time": "t [V]"}, r"t: expected s, but found 't \[V\]' in V"),
