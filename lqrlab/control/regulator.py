@@ -137,7 +137,8 @@ def _design(args: tuple[Array | np.ndarray, ...], *, continuous: bool, singular_
                 design = dataclasses.replace(design, K=K, P=P, stabilizing=design.stabilizing | taken)
     if design.P.ndim == 2 and not traced(design) and not bool(design.stabilizing):
         A, B, Q = (np.asarray(a) for a in args[:3])
-        raise ValueError(controllability.why_not(A, B, Q, continuous=continuous))
+        residual = float(design.residual) if bool(design.uncertified) else None
+        raise ValueError(controllability.why_not(A, B, Q, continuous=continuous, residual=residual))
     return design
 
 

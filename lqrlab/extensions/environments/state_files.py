@@ -128,11 +128,7 @@ def _check_array(file: Path, arrays: dict[str, np.ndarray], name: str, wanted: A
 
 
 def _wrong(
-    arrays: dict[str, np.ndarray],
-    variants: int | None = None,
-    *,
-    horizon: float = np.inf,
-    optimum_known: bool = False,
+    arrays: dict[str, np.ndarray], variants: int | None = None, *, horizon: float = np.inf, optimum_known: bool = False
 ) -> str | None:
     """The value that no state of an episode has, in words; None if there is none."""
     moving = ("x", "held", "queue", "history", "paid")
