@@ -552,6 +552,17 @@ def test_weights_come_back_from_a_file_and_a_strangers_file_is_refused(tmp_path,
         learning.pretrained("nothing")
 
 
+def test_a_policy_bound_to_one_family_controls_no_other():
+    pendulum, cart = systems.make("pendulum"), systems.make("cart_pole")
+    model = learning.models.build(learning.ModelConfig(kind="transformer", window=2, width=8, depth=1, heads=2))
+    adaptive = learning.adaptive(pendulum, learning.wide())
+    of_problem = learning.adaptive(simulation.Problem.of(pendulum), learning.wide())
+    for policy in (learning.policy(model, pendulum), adaptive, of_problem):
+        assert simulation.rollout(pendulum, policy, jnp.full(2, 0.1), 3).us.shape == (3, 1)
+        with pytest.raises(ValueError, match=r"expected the 2 states .* bound to, but found 4; bind it"):
+            simulation.rollout(cart, policy, jnp.full(4, 0.1), 3)
+
+
 def test_a_network_with_a_history_sees_the_last_state_again_where_none_is_measured():
     small = {"kind": "transformer", "window": 3, "width": 8, "depth": 1, "heads": 2}
     network = learning.models.build(learning.ModelConfig(**small))
