@@ -195,7 +195,7 @@ def test_the_column_of_the_very_heading_is_taken_and_of_two_that_fit_none():
         ({"outputs": ["angle", "angle [deg]"]}, "expected each signal once, but found angle 2 times"),
         ({"source": pd.DataFrame(DEGREES).assign(force=1j)}, "force: expected a column of real numbers.*complex"),
         ({"source": pd.DataFrame(np.eye(5), columns=["t", "force", "a", "a", "b"]), "outputs": ["a"]},
-         "'a' is the name of 2 columns"),
+         "'a' is the name of 2 columns, 'a' and 'a'; give each a name of its own"),
         ({"source": DEGREES | {"t [V]": DEGREES["t"]}, "time": "t [V]"}, r"t: expected s, but found 't \[V\]' in V"),
         ({"source": DEGREES | {"t [ms]": DEGREES["t"]}}, r"has the time columns t and t \[ms\]; say which"),
         ({"source": DEGREES | {"a": np.ones((5, 2)), "a1": np.ones(5)}}, "two columns are called a1"),
