@@ -209,6 +209,7 @@ def test_a_loop_that_stays_where_it_was_driven_is_bounded_and_costs_without_end(
         score = evaluation.evaluate(policy, plant, key=KEY, num_initial=8)
         assert (score.verdict == Verdict.BOUNDED).all()
         assert np.isinf(score.ratio).all()
+        assert (score.remaining == 1).all()
 
 
 @compute.pytree

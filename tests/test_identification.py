@@ -682,6 +682,9 @@ def test_a_fit_is_validated_sampled_and_profiled():
     assert profile["excess"].to_numpy() == pytest.approx([4, 0, 4], rel=0.3, abs=0.1)
     assert np.allclose(np.diagonal(found.correlation), 1)
     assert np.allclose(found.hessian @ found.covariance, np.eye(3), atol=1e-6)
+    weak = dataclasses.replace(found, information=found.information / np.trace(found.information))
+    values, vectors = weak.eigen
+    assert np.allclose(vectors @ np.diag(values) @ vectors.T, weak.information)
     assert abs(found.offsets[0]) < 0.1
 
 
