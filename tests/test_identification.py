@@ -377,6 +377,8 @@ def test_resampling_filtering_detrending_and_splitting_keep_what_they_should():
     first, last = log.split(0.25)
     assert (len(first), len(last)) == (500, 1500)
     assert np.array_equal(np.concatenate([first.ys, last.ys]), log.ys)
+    with pytest.raises(ValueError, match="share: expected a share in"):
+        log.split(1.5)
 
 
 def test_a_log_says_what_a_careful_engineer_would_notice():
@@ -682,6 +684,8 @@ def test_a_fit_is_validated_sampled_and_profiled():
     assert profile["excess"].to_numpy() == pytest.approx([4, 0, 4], rel=0.3, abs=0.1)
     assert np.allclose(np.diagonal(found.correlation), 1)
     assert np.allclose(found.hessian @ found.covariance, np.eye(3), atol=1e-6)
+    left = np.square(first.ys - found.predicted).mean(0) / first.ys.var(0)
+    assert np.allclose(1 - found.r2, left, rtol=1e-6)
     weak = dataclasses.replace(found, information=found.information / np.trace(found.information))
     values, vectors = weak.eigen
     assert np.allclose(vectors @ np.diag(values) @ vectors.T, weak.information)

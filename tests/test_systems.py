@@ -436,6 +436,24 @@ def test_a_mechanism_that_draws_itself_is_to_scale():
     assert Undrawn.drawn_in == ""
 
 
+def test_a_crane_twice_as_long_is_drawn_twice_as_large():
+    def numbers(shape):
+        values = [getattr(shape, f.name) for f in dataclasses.fields(shape) if f.name not in ("angle", "width", "ink")]
+        return np.concatenate([np.ravel(v) for v in values if not isinstance(v, bool | str)])
+
+    drawn = [
+        jax.tree.map(np.asarray, systems.make("gantry_crane", rope_length=length)).draw(
+            np.array([0.2 * length, 0.3, 0, 0]), np.zeros(1)
+        )
+        for length in (1.0, 2.0)
+    ]
+    for small, large in zip(*drawn, strict=True):
+        assert type(small) is type(large)
+        np.testing.assert_allclose(numbers(large), 2 * numbers(small), atol=1e-12)
+        if hasattr(small, "height"):  # the width of a line is of ink
+            assert large.width == pytest.approx(2 * small.width)
+
+
 # Modes ----------------------------------------------------------------------------------------------------
 
 
