@@ -18,7 +18,7 @@ import sympy
 from sympy.polys.matrices import DomainMatrix
 
 from lqrlab import control, systems
-from lqrlab.systems import Plant, Signal, families, param, plant_files
+from lqrlab.systems import Plant, Signal, drawing, families, param, plant_files
 
 A = np.array([[0.0, 1.0], [2.0, -0.1]])
 B = np.array([[0.0], [3.0]])
@@ -452,6 +452,15 @@ def test_a_crane_twice_as_long_is_drawn_twice_as_large():
         np.testing.assert_allclose(numbers(large), 2 * numbers(small), atol=1e-12)
         if hasattr(small, "height"):  # the width of a line is of ink
             assert large.width == pytest.approx(2 * small.width)
+
+
+def test_arrows_of_a_platoon_are_as_long_as_each_vehicle_is_too_fast():
+    plant = jax.tree.map(np.asarray, systems.make("platoon"))
+    x = np.asarray(plant.operating_point()[0]) + np.arange(1.0, 12.0) / 10
+    arrows = [shape for shape in plant.draw(x, np.zeros(6)) if isinstance(shape, drawing.Arrow)]
+    too_fast = [v - 22 for v, s in zip(x, plant.states) if s.name.startswith("speed")]
+    lengths = np.array([arrow.b[0] - arrow.a[0] for arrow in arrows])
+    np.testing.assert_allclose(lengths / lengths[0], np.array(too_fast) / too_fast[0], rtol=1e-5)
 
 
 # Modes ----------------------------------------------------------------------------------------------------
