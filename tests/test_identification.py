@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.constants
 import scipy.integrate
 import scipy.io
 import scipy.linalg
@@ -161,6 +162,12 @@ RADIANS = {"angle [rad]": np.arange(5.0)}
         ("duty [%]", "duty", None, 1.8, "1"),
         ("heat [°C]", "heat [K]", None, 453.15, "K"),
         ("level [counts]", "level", None, 180.0, "counts"),
+        ("energy [kWh]", "energy", None, 180e3 * scipy.constants.hour, "J"),
+        ("charge [Ah]", "charge", None, 180 * scipy.constants.hour, "C"),
+        ("mass [lb]", "mass", None, 180 * scipy.constants.lb, "kg"),
+        ("thrust [lbf]", "thrust", None, 180 * scipy.constants.lbf, "N"),
+        ("pressure [psi]", "pressure", None, 180 * scipy.constants.psi, "Pa"),
+        ("speed [mph]", "speed", None, 180 * scipy.constants.mph, "m/s"),
     ],
 )
 def test_units_are_converted_to_those_of_the_si_whoever_says_them(heading, asked, units, expected, unit):
