@@ -659,6 +659,7 @@ def test_plants_given_by_the_caller_have_names_and_units(tmp_path):
     ("line", "message"),
     [
         ("area = 0.5", r"instead of area = 0.5, write area: Array = systems.param\(0.5, 'unit', .*0.05, 5\)"),
+        ("__firstlineno__ = 7; area = 0.5", "instead of area = 0.5"),  # Python 3.13 writes such names by itself
         ("area: float = 0.5", r"field 'area': write area: Array = systems.param\(0.5"),
         ("area = systems.param(0.5, 'm²', 'it', 0.01, 10.0)", r"write area: Array = param\(...\)"),
     ],
