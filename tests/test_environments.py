@@ -940,6 +940,18 @@ def test_an_agent_sends_its_last_input_while_no_measurement_comes(observe):
         np.testing.assert_allclose(u, -K @ states[2 if t in (3, 4) else t], rtol=1e-9)
 
 
+def test_a_measurement_that_is_missing_is_remembered_as_the_one_before():
+    env = environments.make("pendulum", linear=True, limits=None, observe="history:3", dtype="float64")
+    K = np.asarray(env.pool.K[0])
+    policy = environments.AgentPolicy.of(env, lambda obs: -jnp.asarray(K) @ obs[3:5])  # one sample late
+    ask = jax.jit(lambda carry, x: policy(carry, x))
+    carry, states = policy.init(()), np.random.default_rng(0).normal(size=(8, 2))
+    for t, x in enumerate(states):
+        carry, u = ask(carry, np.where(t == 3, np.nan, x))
+        if t not in (0, 3):
+            np.testing.assert_allclose(u, -K @ states[2 if t == 4 else t - 1], rtol=1e-9)
+
+
 class DemandingModel(Model):
     """A model that refuses what Stable-Baselines3 and SBX refuse: observations but of its space, one or a batch."""
 

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.constants
 import scipy.integrate
 import scipy.io
 import scipy.linalg
@@ -161,6 +162,12 @@ RADIANS = {"angle [rad]": np.arange(5.0)}
         ("duty [%]", "duty", None, 1.8, "1"),
         ("heat [°C]", "heat [K]", None, 453.15, "K"),
         ("level [counts]", "level", None, 180.0, "counts"),
+        ("energy [kWh]", "energy", None, 180e3 * scipy.constants.hour, "J"),
+        ("charge [Ah]", "charge", None, 180 * scipy.constants.hour, "C"),
+        ("mass [lb]", "mass", None, 180 * scipy.constants.lb, "kg"),
+        ("thrust [lbf]", "thrust", None, 180 * scipy.constants.lbf, "N"),
+        ("pressure [psi]", "pressure", None, 180 * scipy.constants.psi, "Pa"),
+        ("speed [mph]", "speed", None, 180 * scipy.constants.mph, "m/s"),
     ],
 )
 def test_units_are_converted_to_those_of_the_si_whoever_says_them(heading, asked, units, expected, unit):
@@ -218,7 +225,7 @@ def test_the_column_of_the_very_heading_is_taken_and_of_two_that_fit_none():
             "force: expected a column of real numbers, but found complex ones",
         ),
         ({"source": pd.DataFrame(np.eye(5), columns=["t", "force", "a", "a", "b"]), "outputs": ["a"]},
-         "'a' is the name of 2 columns"),
+         "'a' is the name of 2 columns, 'a' and 'a'; give each a name of its own"),
         ({"source": DEGREES | {"t [V]": DEGREES["t"]}, "time": "t [V]"}, r"t: expected s, but found 't \[V\]' in V"),
         ({"source": DEGREES | {"t [ms]": DEGREES["t"]}}, r"has the time columns t and t \[ms\]; say which"),
         ({"source": DEGREES | {"a": np.ones((5, 2)), "a1": np.ones(5)}}, "two columns are called a1"),
@@ -400,6 +407,8 @@ def test_resampling_filtering_detrending_and_splitting_keep_what_they_should():
     first, last = log.split(0.25)
     assert (len(first), len(last)) == (500, 1500)
     assert np.array_equal(np.concatenate([first.ys, last.ys]), log.ys)
+    with pytest.raises(ValueError, match="share: expected a share in"):
+        log.split(1.5)
 
 
 def test_a_log_says_what_a_careful_engineer_would_notice():
@@ -705,6 +714,11 @@ def test_a_fit_is_validated_sampled_and_profiled():
     assert profile["excess"].to_numpy() == pytest.approx([4, 0, 4], rel=0.3, abs=0.1)
     assert np.allclose(np.diagonal(found.correlation), 1)
     assert np.allclose(found.hessian @ found.covariance, np.eye(3), atol=1e-6)
+    left = np.square(first.ys - found.predicted).mean(0) / first.ys.var(0)
+    assert np.allclose(1 - found.r2, left, rtol=1e-6)
+    weak = dataclasses.replace(found, information=found.information / np.trace(found.information))
+    values, vectors = weak.eigen
+    assert np.allclose(vectors @ np.diag(values) @ vectors.T, weak.information)
     assert abs(found.offsets[0]) < 0.1
 
 

@@ -403,6 +403,24 @@ def test_a_bank_that_holds_the_plant_soon_has_its_gain(plants):
     assert float(regret.excess[..., 10].max()) < 0.01
 
 
+def test_a_banks_odds_are_normal_densities_of_what_it_measures(plants):
+    """Of its own noise, of sensor noise twice, and of a misfit that grows with states and inputs."""
+    noise, sensor_noise, misfit = 0.02, 0.03, 0.3
+    problem = plants.disturbed(noise=noise, sensor_noise=sensor_noise)
+    policy = bank([described(sampled(name, 2)) for name in FAMILIES], misfit=misfit, num=4)(problem)
+    x = 0.5 * np.asarray(problem.coordinates.state_mask)
+    z = np.random.default_rng(0).normal(size=(4, N_MAX + systems.M_MAX))
+    (_, before), _ = policy(policy.init((4,)), jnp.asarray(x))  # at rest nothing is learned
+    (_, odds), _ = policy((jnp.asarray(z), before), jnp.asarray(x))
+    for loop in range(4):
+        std = np.sqrt(1e-8 + noise**2 + 2 * sensor_noise**2 + misfit**2 * z[loop] @ z[loop])
+        density = [scipy.stats.norm.logpdf(x[loop], z[loop] @ theta, std).sum() for theta in np.asarray(policy.theta)]
+        fit = np.isfinite(np.asarray(before)[loop])
+        assert fit.sum() >= 2
+        found, expected = np.asarray(odds)[loop][fit], np.array(density)[fit]
+        np.testing.assert_allclose(found - found[0], expected - expected[0], rtol=1e-6)
+
+
 def test_a_bank_is_not_misled_by_a_measurement_that_is_missing(plants):
     quiet = plants.disturbed()
     policy = bank([described(sampled(name, 2)) for name in FAMILIES], misfit=1e-3, num=4)(quiet)

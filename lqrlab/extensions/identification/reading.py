@@ -195,8 +195,10 @@ def _found(where: str, columns: Sequence[Column], text: str) -> Column:
         hint = checks.did_you_mean(s.name, [c.name for c in columns]) or f"; it has {headings}"
         raise ValueError(f"{where}: has no column {text!r}{hint}")
     if len(found) > 1:
+        distinct = {c.heading for c in found}
         listed = " and ".join(repr(c.heading) for c in found)
-        raise ValueError(f"{where}: {text!r} is the name of {len(found)} columns, {listed}; say which by its heading")
+        what = "say which by its heading" if len(distinct) == len(found) else "give each a name of its own"
+        raise ValueError(f"{where}: {text!r} is the name of {len(found)} columns, {listed}; {what}")
     return found[0]
 
 
