@@ -877,6 +877,15 @@ PLANTS += [
         "parameters by name",
         "plant.json",
     ),
+    *(
+        Case(f"a field that would be overlooked: {content}", text(content), words, "plant.json")
+        for content, words in (
+            ('{"family": "pendulum", "mass": 5.0}', "json: mass is a parameter: put it into 'parameters'"),
+            ('{"family": "pendulum", "paramters": {}}', "json: 'paramters' .* did you mean parameters"),
+            ('{"A": [[0.0]], "B": [[1.0]], "q": [[2.0]]}', "json: 'q' .* did you mean Q"),
+            ('{"A": [[0.0]], "B": [[1.0]], "order": 1, "fit on the held-out part [%]": {}}', ""),
+        )
+    ),
     Case("a family that is a list", text('{"family": ["pendulum"]}'), "family: expected", "plant.json"),
 ]
 

@@ -570,6 +570,8 @@ def test_a_state_goes_on_in_an_environment_that_rewards_and_refuses_otherwise(tm
 ODD = {
     "no number": ("x", np.float32([np.nan, 0, 0, 0]), "expected a finite x"),
     "a time before the start": ("time", np.int32(-1), "expected time ≥ 0"),
+    "a time after the end": ("time", np.int32(61), "expected time ≤ 60, the horizon"),
+    "an optimum without end": ("optimum", np.float32(np.inf), "expected an optimum ≥ 0"),
     "no bound": ("bound", np.float32(np.nan), "expected bound > 0"),
     "a cost below nothing": ("optimum", np.float32(-1), "expected an optimum ≥ 0"),
     "no optimum": ("optimum", np.float32(np.nan), "expected an optimum ≥ 0"),
@@ -746,6 +748,17 @@ def test_vectors_reset_at_once_or_when_told():
         env.step(action)
     obs, _ = env.reset(options={"reset_mask": np.array([True, False, True])})
     assert (obs != last).all(1).tolist() == [True, False, True]
+
+
+def test_an_action_that_vectors_refuse_changes_nothing():
+    after = []
+    for wrong in (False, True):
+        env, _ = vectors(AutoresetMode.NEXT_STEP, noise=0.1)
+        if wrong:
+            with pytest.raises(ValueError, match="action: expected shape"):
+                env.step(np.zeros((3, 7), np.float32))
+        after.append(env.step(np.zeros((3, 1), np.float32))[0])
+    np.testing.assert_array_equal(*after)
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
@@ -925,6 +938,18 @@ def test_an_agent_sends_its_last_input_while_no_measurement_comes(observe):
     for t, x in enumerate(states):
         carry, u = ask(carry, np.where(t in (3, 4), [np.nan, 0.0], x))
         np.testing.assert_allclose(u, -K @ states[2 if t in (3, 4) else t], rtol=1e-9)
+
+
+def test_a_measurement_that_is_missing_is_remembered_as_the_one_before():
+    env = environments.make("pendulum", linear=True, limits=None, observe="history:3", dtype="float64")
+    K = np.asarray(env.pool.K[0])
+    policy = environments.AgentPolicy.of(env, lambda obs: -jnp.asarray(K) @ obs[3:5])  # one sample late
+    ask = jax.jit(lambda carry, x: policy(carry, x))
+    carry, states = policy.init(()), np.random.default_rng(0).normal(size=(8, 2))
+    for t, x in enumerate(states):
+        carry, u = ask(carry, np.where(t == 3, np.nan, x))
+        if t not in (0, 3):
+            np.testing.assert_allclose(u, -K @ states[2 if t == 4 else t - 1], rtol=1e-9)
 
 
 class DemandingModel(Model):

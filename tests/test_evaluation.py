@@ -1,6 +1,7 @@
 """Scores: against exact costs from SciPy's Lyapunov solver, and the laws that any score must keep."""
 
 import dataclasses
+import importlib
 import inspect
 import os
 import subprocess
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.integrate
 import scipy.linalg
+import scipy.stats
 
 from lqrlab import compute, control, evaluation, simulation, systems
 from lqrlab.evaluation import scores, textbook
@@ -209,6 +211,7 @@ def test_a_loop_that_stays_where_it_was_driven_is_bounded_and_costs_without_end(
         score = evaluation.evaluate(policy, plant, key=KEY, num_initial=8)
         assert (score.verdict == Verdict.BOUNDED).all()
         assert np.isinf(score.ratio).all()
+        assert (score.remaining == 1).all()
 
 
 @compute.pytree
@@ -373,6 +376,24 @@ def test_loops_that_diverge_are_infinite_on_the_ladder_and_repaired(ladders):
     assert first["network"].diverged.all()
     assert first["network"].summary()["median"] == np.inf
     assert first["network, one Newton step"].converged.all()
+
+
+def test_loops_of_the_ladder_begin_at_standard_normal_states_in_their_scales(monkeypatch):
+    class SeenError(Exception):
+        """The starts, before anything is simulated."""
+
+    def see(controller, problem, x0):
+        raise SeenError(problem, x0)
+
+    monkeypatch.setattr(importlib.import_module("lqrlab.evaluation.ladder"), "_of_controller", see)
+    monkeypatch.setattr("lqrlab.evaluation.textbook.designs", dict)
+    monkeypatch.setattr(systems, "names", lambda: ("pendulum", "cart_pole"))
+    with pytest.raises(SeenError) as seen:
+        evaluation.ladder(lambda problem: problem.K, trained=("pendulum",), key=KEY, variants=3, starts=200)
+    problem, x0 = seen.value.args
+    for loops, mask in zip(np.asarray(x0), np.asarray(problem.scaled().coordinates.state_mask)):
+        assert (loops[:, ~mask.astype(bool)] == 0).all()
+        assert scipy.stats.kstest(loops[:, mask.astype(bool)].ravel(), "norm").pvalue > 1e-6
 
 
 def test_the_ladder_refuses_what_is_no_policy_and_no_family():

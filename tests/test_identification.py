@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.constants
 import scipy.integrate
 import scipy.io
 import scipy.linalg
@@ -161,6 +162,12 @@ RADIANS = {"angle [rad]": np.arange(5.0)}
         ("duty [%]", "duty", None, 1.8, "1"),
         ("heat [°C]", "heat [K]", None, 453.15, "K"),
         ("level [counts]", "level", None, 180.0, "counts"),
+        ("energy [kWh]", "energy", None, 180e3 * scipy.constants.hour, "J"),
+        ("charge [Ah]", "charge", None, 180 * scipy.constants.hour, "C"),
+        ("mass [lb]", "mass", None, 180 * scipy.constants.lb, "kg"),
+        ("thrust [lbf]", "thrust", None, 180 * scipy.constants.lbf, "N"),
+        ("pressure [psi]", "pressure", None, 180 * scipy.constants.psi, "Pa"),
+        ("speed [mph]", "speed", None, 180 * scipy.constants.mph, "m/s"),
     ],
 )
 def test_units_are_converted_to_those_of_the_si_whoever_says_them(heading, asked, units, expected, unit):
@@ -172,6 +179,25 @@ def test_units_are_converted_to_those_of_the_si_whoever_says_them(heading, asked
     assert log.outputs[0].unit == unit
     said = "'counts' is not known" if unit == "counts" else f"to {unit}"
     assert any(said in note for note in log.notes) == (expected != 180.0 or unit == "counts")
+
+
+@pytest.mark.parametrize(
+    ("heading", "unit"),
+    [("angle_deg", "deg"), ("angle / deg", "deg"), ("angle, deg", "deg"), ("v_km/h", "km/h"), ("speed {rpm}", "rpm")],
+)
+def test_a_unit_that_a_name_ends_in_without_brackets_is_remarked_on_and_named(heading, unit):
+    t = 0.1 * np.arange(5)
+    frame = {"t": t, "force_N": t, "x_1": t, "flow_in": t, "y_bar": t, heading: t}
+    log = identification.read(frame, ["force_N", "x_1"], ["flow_in", "y_bar", heading])
+    assert log.notes == (
+        f"{heading}: its name ends in {unit}, but values are taken as they are; units={{{heading!r}: {unit!r}}} "
+        "converts them",
+    )
+    said = identification.read(frame, ["force_N"], [heading], units={heading: unit})
+    assert np.allclose(said.ys[:, 0], t * {"deg": np.pi / 180, "km/h": 1 / 3.6, "rpm": np.pi / 30}[unit])
+    assert not any("ends in" in note for note in said.notes)
+    clock = identification.read({"t_ms": t, "u": t, "y": t}, ["u"], ["y"], time="t_ms")
+    assert "t_ms: its name ends in ms, but values are taken in s; units={'t_ms': 'ms'} converts them" in clock.notes
 
 
 def test_the_column_of_the_very_heading_is_taken_and_of_two_that_fit_none():
@@ -194,8 +220,12 @@ def test_the_column_of_the_very_heading_is_taken_and_of_two_that_fit_none():
         ({"outputs": ["force"]}, "expected each signal once, but found force 2 times"),
         ({"outputs": ["angle", "angle [deg]"]}, "expected each signal once, but found angle 2 times"),
         ({"source": pd.DataFrame(DEGREES).assign(force=1j)}, "force: expected a column of real numbers.*complex"),
+        (
+            {"source": pd.DataFrame(DEGREES).assign(force=np.array([np.complex128(1j)] * 5, object))},
+            "force: expected a column of real numbers, but found complex ones",
+        ),
         ({"source": pd.DataFrame(np.eye(5), columns=["t", "force", "a", "a", "b"]), "outputs": ["a"]},
-         "'a' is the name of 2 columns"),
+         "'a' is the name of 2 columns, 'a' and 'a'; give each a name of its own"),
         ({"source": DEGREES | {"t [V]": DEGREES["t"]}, "time": "t [V]"}, r"t: expected s, but found 't \[V\]' in V"),
         ({"source": DEGREES | {"t [ms]": DEGREES["t"]}}, r"has the time columns t and t \[ms\]; say which"),
         ({"source": DEGREES | {"a": np.ones((5, 2)), "a1": np.ones(5)}}, "two columns are called a1"),
@@ -377,6 +407,8 @@ def test_resampling_filtering_detrending_and_splitting_keep_what_they_should():
     first, last = log.split(0.25)
     assert (len(first), len(last)) == (500, 1500)
     assert np.array_equal(np.concatenate([first.ys, last.ys]), log.ys)
+    with pytest.raises(ValueError, match="share: expected a share in"):
+        log.split(1.5)
 
 
 def test_a_log_says_what_a_careful_engineer_would_notice():
@@ -682,6 +714,11 @@ def test_a_fit_is_validated_sampled_and_profiled():
     assert profile["excess"].to_numpy() == pytest.approx([4, 0, 4], rel=0.3, abs=0.1)
     assert np.allclose(np.diagonal(found.correlation), 1)
     assert np.allclose(found.hessian @ found.covariance, np.eye(3), atol=1e-6)
+    left = np.square(first.ys - found.predicted).mean(0) / first.ys.var(0)
+    assert np.allclose(1 - found.r2, left, rtol=1e-6)
+    weak = dataclasses.replace(found, information=found.information / np.trace(found.information))
+    values, vectors = weak.eigen
+    assert np.allclose(vectors @ np.diag(values) @ vectors.T, weak.information)
     assert abs(found.offsets[0]) < 0.1
 
 

@@ -22,6 +22,8 @@ import psutil
 import pytest
 import yaml
 from click.testing import CliRunner
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 import lqrlab
 from lqrlab.systems import families, plant_files
@@ -100,14 +102,48 @@ def test_the_conda_environment_is_in_step_with_pyproject():
     assert set(by_pip) <= set(lines)
 
 
-def test_constraints_pin_what_is_wanted_and_name_no_address():
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def installed_with(lines: list[str]) -> set[str]:
+    """Names of packages that these lines install here, in turn; what is not installed here is not looked into."""
+    found, queue = set(), [Requirement(line) for line in lines]
+    while queue:
+        wanted = queue.pop()
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            for extra in {"", *wanted.extras} - {e for name, e in found if name == canonical(wanted.name)}:
+                found.add((canonical(wanted.name), extra))
+                needed = map(Requirement, importlib.metadata.requires(wanted.name) or [])
+                queue += [line for line in needed if not line.marker or line.marker.evaluate({"extra": extra})]
+        found.add((canonical(wanted.name), ""))
+    return {name for name, _ in found}
+
+
+def test_constraints_pin_every_extra_and_name_no_address():
+    """With what its packages need in turn; and nothing that nobody needs any more."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.+!-]*", pin) for pin in pins)
-    pinned = {re.sub(r"[-_.]+", "-", pin.partition("==")[0]).lower() for pin in pins}
-    for line in PROJECT["dependencies"] + wanted("dev"):
-        assert re.match(r"[\w-]+", line)[0].lower() in pinned
+    pinned = {canonical(pin.partition("==")[0]) for pin in pins}
+    assert len(pinned) == len(pins)
+    needed = installed_with(PROJECT["dependencies"] + wanted(*PROJECT["optional-dependencies"]))
+    assert {"moviepy", "rejax", "jax-cuda13-plugin", "ptyprocess"} <= needed
+    assert needed <= pinned | {"lqrlab", "pip", "wheel"}
     assert not pinned & {"lqrlab", "pip", "wheel"}
+    here = {canonical(name) for names in importlib.metadata.packages_distributions().values() for name in names}
+    assert pinned & here <= needed
+
+
+def test_what_is_pinned_installs_on_each_python_that_is_promised():
+    """A pin once asked for Python 3.11.5: ``make run`` with Debian 12's 3.11.2 found no such version."""
+    lowest = PROJECT["requires-python"].removeprefix(">=") + ".0"
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            name, _, version = line.partition("==")
+            found = importlib.metadata.metadata(name) if version else {}
+            if found.get("Version") == version:
+                assert lowest in SpecifierSet(found.get("Requires-Python") or ""), line
 
 
 def test_what_is_packaged_besides_python(tmp_path):

@@ -227,6 +227,20 @@ def test_where_there_is_no_optimum_nothing_is_called_uncertified():
         control.lqr(np.diag([1.0, 1.0 + 1e-6]), np.ones((2, 1)), np.eye(2), np.eye(1))
 
 
+def test_a_problem_of_which_only_digits_are_missing_is_told_from_one_without_an_optimum():
+    A, B = np.diag([1.0, 1.0 + 1e-5]), np.ones((2, 1))
+    K = np.array([[-2 * 3, (2 + 1e-5) * (3 + 1e-5)]]) / 1e-5  # by Ackermann's formula
+    assert np.allclose(np.sort(np.linalg.eigvals(A - B @ K).real), [-2, -1], atol=1e-3)
+    assert control.lqr(np.stack([A, A]), B, np.eye(2), np.eye(1)).uncertified.all()
+    with pytest.raises(ValueError, match=r"a stable loop was found, but its Riccati equation leaves a relative 0\.0"):
+        control.lqr(A, B, np.eye(2), np.eye(1))
+    with pytest.raises(ValueError, match="the first at 2: a stable loop was found, but its Riccati equation leaves"):
+        control.gain_schedule(np.array([1.0, 2.0]), np.stack([np.diag([1.0, 2.0]), A]), B, np.eye(2), np.eye(1))
+    lost = np.diag([1.0, 1.0])  # here no input tells the two apart
+    with pytest.raises(ValueError, match="not stabilizable"):
+        control.lqr(lost, B, np.eye(2), np.eye(1))
+
+
 @pytest.mark.parametrize("continuous", [True, False])
 def test_the_host_and_the_compiled_program_give_the_same(continuous):
     rng = np.random.default_rng(6)

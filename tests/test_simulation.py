@@ -250,7 +250,10 @@ def test_cost_differentiates_through_the_loop_to_a_physical_parameter():
         ({"noise": np.eye(3), "key": KEY}, r"noise: expected a covariance of shape \(2, 2\), or standard"),
         ({"noise": np.diag([1.0, -1.0]), "key": KEY}, "noise: expected .*positive semidefinite"),
         ({"sensor_noise": np.array([[1.0, 0.5], [0.0, 1.0]]), "key": KEY}, "sensor_noise: expected .*symmetric"),
-        ({"controller": simulation.LinearPolicy(jnp.full((1, 2), 1j))}, "controller: expected real numbers, but found complex"),
+        (
+            {"controller": simulation.LinearPolicy(jnp.full((1, 2), 1j))},
+            "controller: expected real numbers, but found complex",
+        ),
         ({"controller": simulation.LinearPolicy([[1.0, 2.0]])}, "policy: expected a gain K that is an array"),
         ({"controller": simulation.LinearPolicy(jnp.ones(2))}, r"inputs by states of pendulum, but found \(2,\)"),
     ],

@@ -404,6 +404,22 @@ def test_a_delayed_controller_refuses_another_step_than_its_own():
     assert np.isfinite(run.cost)
 
 
+def test_an_estimator_of_another_sample_time_is_refused_wherever_it_stands():
+    plant = systems.make("pendulum")
+    x0, args = jnp.array([0.05, 0.0]), (jnp.array([[1.0, 0.0]]), 1e-4 * np.eye(2), [[1e-4]], 1e-2 * np.eye(2))
+    for make in (simulation.extended_kalman, simulation.unscented_kalman):
+        slow = simulation.Problem.of(plant, dt=2 * plant.dt)
+        policy = make(simulation.LinearPolicy(slow.K), slow, *args)
+        for wrong in (policy, simulation.Delayed(policy, 1, 1), simulation.Held(policy, 1, 4)):
+            with pytest.raises(ValueError, match=r"dt: expected the sample time of the estimator's problem, 0.04 s"):
+                simulation.rollout(plant, wrong, x0, 5)
+        for right, dt in ((policy, 2 * plant.dt), (simulation.Held(policy, 1, 2), plant.dt)):
+            assert np.isfinite(simulation.rollout(plant, right, x0, 5, dt=dt).cost)
+    late = control.lqrd_delayed(*plant.matrices(), *plant.weights(), plant.dt, delay=1.5)
+    with pytest.raises(ValueError, match="dt: expected the step of the delayed controller"):
+        simulation.rollout(plant, simulation.Held(simulation.delayed(plant, late, 1.5, ticks=2), 1, 2), x0, 5)
+
+
 def test_a_policy_with_too_many_inputs_is_refused():
     @pytree
     @dataclasses.dataclass(frozen=True)

@@ -403,6 +403,24 @@ def test_a_bank_that_holds_the_plant_soon_has_its_gain(plants):
     assert float(regret.excess[..., 10].max()) < 0.01
 
 
+def test_a_banks_odds_are_normal_densities_of_what_it_measures(plants):
+    """Of its own noise, of sensor noise twice, and of a misfit that grows with states and inputs."""
+    noise, sensor_noise, misfit = 0.02, 0.03, 0.3
+    problem = plants.disturbed(noise=noise, sensor_noise=sensor_noise)
+    policy = bank([described(sampled(name, 2)) for name in FAMILIES], misfit=misfit, num=4)(problem)
+    x = 0.5 * np.asarray(problem.coordinates.state_mask)
+    z = np.random.default_rng(0).normal(size=(4, N_MAX + systems.M_MAX))
+    (_, before), _ = policy(policy.init((4,)), jnp.asarray(x))  # at rest nothing is learned
+    (_, odds), _ = policy((jnp.asarray(z), before), jnp.asarray(x))
+    for loop in range(4):
+        std = np.sqrt(1e-8 + noise**2 + 2 * sensor_noise**2 + misfit**2 * z[loop] @ z[loop])
+        density = [scipy.stats.norm.logpdf(x[loop], z[loop] @ theta, std).sum() for theta in np.asarray(policy.theta)]
+        fit = np.isfinite(np.asarray(before)[loop])
+        assert fit.sum() >= 2
+        found, expected = np.asarray(odds)[loop][fit], np.array(density)[fit]
+        np.testing.assert_allclose(found - found[0], expected - expected[0], rtol=1e-6)
+
+
 def test_a_bank_is_not_misled_by_a_measurement_that_is_missing(plants):
     quiet = plants.disturbed()
     policy = bank([described(sampled(name, 2)) for name in FAMILIES], misfit=1e-3, num=4)(quiet)
@@ -550,6 +568,17 @@ def test_weights_come_back_from_a_file_and_a_strangers_file_is_refused(tmp_path,
         weight_files.read(tmp_path / "text.safetensors")
     with pytest.raises(ValueError, match="name: expected one of"):
         learning.pretrained("nothing")
+
+
+def test_a_policy_bound_to_one_family_controls_no_other():
+    pendulum, cart = systems.make("pendulum"), systems.make("cart_pole")
+    model = learning.models.build(learning.ModelConfig(kind="transformer", window=2, width=8, depth=1, heads=2))
+    adaptive = learning.adaptive(pendulum, learning.wide())
+    of_problem = learning.adaptive(simulation.Problem.of(pendulum), learning.wide())
+    for policy in (learning.policy(model, pendulum), adaptive, of_problem):
+        assert simulation.rollout(pendulum, policy, jnp.full(2, 0.1), 3).us.shape == (3, 1)
+        with pytest.raises(ValueError, match=r"expected the 2 states .* bound to, but found 4; bind it"):
+            simulation.rollout(cart, policy, jnp.full(4, 0.1), 3)
 
 
 def test_a_network_with_a_history_sees_the_last_state_again_where_none_is_measured():

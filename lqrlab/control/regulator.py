@@ -137,7 +137,8 @@ def _design(args: tuple[Array | np.ndarray, ...], *, continuous: bool, singular_
                 design = dataclasses.replace(design, K=K, P=P, stabilizing=design.stabilizing | taken)
     if design.P.ndim == 2 and not traced(design) and not bool(design.stabilizing):
         A, B, Q = (np.asarray(a) for a in args[:3])
-        raise ValueError(controllability.why_not(A, B, Q, continuous=continuous))
+        residual = float(design.residual) if bool(design.uncertified) else None
+        raise ValueError(controllability.why_not(A, B, Q, continuous=continuous, residual=residual))
     return design
 
 
@@ -160,8 +161,8 @@ def lqr(A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | N
             fault is named. In a batch or a trace such members carry NaN and ``stabilizing=False``; in a trace
             so do those that are answered with a warning outside. ``uncertified`` tells those of which a stable loop
             is known, but too few digits of its gain: where P is some 10¹¹ times Q and more, as of a plant with an
-            unstable mode that its input hardly moves. Of 10,000 dense random problems of 4 or 6 states and one input
-            there is none.
+            unstable mode that its input hardly moves. Of 40,000 dense random problems of 4 or 6 states and one input
+            there is none; of two, P is some 10¹² and no stable loop is found either, inside a trace or outside.
 
     Source: B. D. O. Anderson and J. B. Moore, Optimal Control: Linear Quadratic Methods (1990), section 3.2.
 

@@ -131,7 +131,8 @@ def _refuse_gaps(grid: tuple[Array, ...], design: LQR, args: tuple[Array, ...]) 
     where = ", ".join(f"{float(g[i]):g}" for g, i in zip(grid, first))
     there = {name: np.asarray(a[first]) for name, a in zip("ABQRN", args)}
     why = "; ".join(f"{name} is not finite" for name, a in there.items() if not np.isfinite(a).all())
-    why = why or controllability.why_not(*(there[name] for name in "ABQ"), continuous=True)
+    left = float(design.residual[first]) if bool(design.uncertified[first]) else None
+    why = why or controllability.why_not(*(there[name] for name in "ABQ"), continuous=True, residual=left)
     raise ValueError(
         f"grid: {len(bad)} of {design.stabilizing.size} points have no stabilizing design, the first at "
         f"{where}: {why}; a schedule must not pass through it: end the grid before, or change the plant there"

@@ -67,7 +67,8 @@ class DataConfig(Config):
         excitation: standard deviation of the noise that is added to the input, in units of the input's scale, so
             that a policy sees states that the optimum would never visit.
         noise: standard deviation of the disturbance of the state at each step, in units of the state's scale.
-        sensor_noise: standard deviation of the noise on the state that the controller sees, in the same units.
+        sensor_noise: standard deviation of the noise on the state that the controller sees, in the same units;
+            what is recorded is the state itself.
         gain_error: relative standard deviation of a random error of each entry of a variant's gain in the loop;
             the targets stay optimal.
         controller: ``"lqr"``, or a name for the policy that is given to ``generate`` and runs the loops.

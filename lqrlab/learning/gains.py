@@ -86,3 +86,12 @@ def improved(
     found = control.policy_iteration(**cut, K=gain[..., :m, :n], steps=steps)
     K = jnp.where(found.stabilizing[..., None, None], found.K, jnp.nan)
     return systems.pad_matrix(K, M_MAX, N_MAX)
+
+
+def require_states(x: Float[Array, "*loops n"], n: int) -> None:
+    """Refuse states of other plants than those, with n states, that a policy is bound to; 12 may be any, padded."""
+    if n < N_MAX and x.shape[-1] != n:
+        raise ValueError(
+            f"expected the {n} states of the plants that the policy is bound to, but found {x.shape[-1]}; bind it to "
+            "the plants that it is to control"
+        )

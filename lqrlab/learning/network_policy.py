@@ -74,6 +74,7 @@ class NetworkPolicy:
 
     def __call__(self, carry: History, x: Array) -> tuple[History, Array]:
         """Take x ``[*batch, *extra, n]`` into the history and answer with u ``[*batch, *extra, m]``."""
+        gains.require_states(x, self.n)
         xs, us, mask = carry
         lead, batch = x.shape[:-1], self.coordinates.scale_x.ndim - 1
         seen = self.coordinates.scale_state(x) * expand_batch(self.coordinates.state_mask, x.ndim)

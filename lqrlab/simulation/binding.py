@@ -4,6 +4,7 @@ A new kind of controller is one row. Subpackages further down add theirs when th
 points ``lqrlab.controllers``, so that a row is found before anybody has imported them.
 """
 
+import dataclasses
 import importlib.metadata
 import inspect
 from collections.abc import Callable
@@ -12,11 +13,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from lqrlab.compute import checks
 from lqrlab.control import ILQR, LQG, LQR, MPC, Integral, LQTracking, TimeVaryingLQR
 from lqrlab.simulation import controllers
-from lqrlab.simulation.policies import DelayedPolicy, LinearPolicy, Policy, tracking
+from lqrlab.simulation.policies import LinearPolicy, Policy, tracking
 from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.receding_horizon import predictive
 from lqrlab.systems import Plant, check_plant
@@ -141,10 +143,21 @@ def bind(controller: object, problem: Problem | Plant) -> Policy:
         problem = Problem.of(problem, optimum=False)
     if is_policy(controller):
         policy = controller.as_gain() if hasattr(controller, "as_gain") else controller
-        if isinstance(policy, DelayedPolicy):
-            policy.check_step(problem.dt)
+        _check_steps(policy, problem.dt)
         return _gain(policy.K, problem, policy) if type(policy) is LinearPolicy else policy  # type: ignore[return-value]
     return (recognised(controller) or _FUNCTION).bind(controller, problem)
+
+
+def _check_steps(policy: object, dt: Array) -> None:
+    """Refuse a policy that is made for another step than ``dt``, or that holds one or an estimator that is."""
+    if hasattr(policy, "check_step"):
+        policy.check_step(dt)
+    if dataclasses.is_dataclass(policy):
+        inside = [getattr(policy, field.name) for field in dataclasses.fields(policy)]
+        slower = dt * getattr(policy, "every", 1)
+        for part in inside:
+            if is_policy(part) or hasattr(part, "check_step"):
+                _check_steps(part, slower)
 
 
 def check_controller(controller: object) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Protocol
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lqrlab import control
@@ -72,6 +73,17 @@ class ExtendedKalmanFilter:
     W: Float[Array, "*#batch n n"]
     V: Float[Array, "*#batch p p"]
     P0: Float[Array, "*#batch n n"]
+
+    def check_step(self, dt: Array) -> None:
+        """Refuse samples that are not a sample time of its problem apart, outside a trace."""
+        if checks.traced(self.problem.dt, dt):
+            return
+        own, given = (np.array([np.min(a), np.max(a)]) for a in (self.problem.dt, dt))
+        if not np.allclose(own, given, rtol=1e-6, atol=0):
+            raise ValueError(
+                f"dt: expected the sample time of the estimator's problem, {own[0]:g} s, for which it predicts the "
+                f"state, but found {given[0]:g} s; make its problem with Problem.of(plant, dt={given[0]:g})"
+            )
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
         """At the equilibrium, as uncertain as P0 says."""

@@ -125,7 +125,8 @@ class _Declaration:
             self.require(numbers and low < high, no_range, f.name)
             outside = f"parameter {f.name!r}: default {f.default:g} is outside {range_and_unit(f)}"
             self.require(low <= f.default <= high, outside, f.name)
-        plain = [(k, v) for k, v in vars(self.cls).items() if isinstance(v, int | float) and k != "dt"]
+        public = {k: v for k, v in vars(self.cls).items() if not k.startswith("_")}  # no __firstlineno__ of Python 3.13
+        plain = [(k, v) for k, v in public.items() if isinstance(v, int | float) and k != "dt"]
         told = [f"instead of {k} = {v:g}, {_as_parameter(k, v)}" for k, v in plain]
         self.require(fields, f"declares no parameters; {(told or [_as_parameter('length', 1.0)])[0]}", "class")
 

@@ -5,7 +5,7 @@ import importlib.metadata
 import math
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,8 @@ def load(
         for key, given in (("states", states), ("inputs", inputs))
     }
     try:
+        if file.suffix.lower() == ".json":
+            _check_fields(content, _KEYS)
         matrices: Contents = {
             key: checks.real(key, content[key]) for key in ("A", "B", "C", "Q", "R") if key in content
         }
@@ -104,11 +106,26 @@ def _of_family(file: Path, content: Contents) -> Plant:
         raise ValueError(f"{file}: expected parameters by name, but found {parameters!r}")
     try:
         cls = family(checks.text("family", content["family"]))
+        _check_fields(content, ("family", "parameters"), parameter_fields(cls))
         for key in parameters:  # one called "name" is no argument of make
             checks.choice("parameters", key, parameter_fields(cls))
         return make(cls.name, **{key: checks.real(key, value) for key, value in parameters.items()})
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
+
+
+def _check_fields(content: Contents, known: Sequence[str], parameters: Collection[str] = ()) -> None:
+    """Refuse fields that would be overlooked: nearly what is read, or a parameter outside of ``parameters``.
+
+    Others may stand in the file: ``lqrlab identify`` adds what it found out.
+    """
+    for field in content.keys() - set(known):
+        if field in parameters:
+            raise ValueError(f"{field} is a parameter: put it into 'parameters', else it would be overlooked")
+        near = next((key for key in known if key.lower() == field.lower()), "")
+        hint = f"; did you mean {near}?" if near else checks.did_you_mean(field, known)
+        if hint:
+            raise ValueError(f"{field!r} is no field of a plant{hint}")
 
 
 def _scalar(step: object) -> float:

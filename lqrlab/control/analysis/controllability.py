@@ -66,15 +66,26 @@ def controllability_distance(A: np.ndarray, B: np.ndarray, value: complex) -> fl
     return float(sizes[-1] / max(sizes[0], 1e-300))
 
 
-def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool) -> str:
-    """Why one problem has no stabilizing optimum: the mode at fault, and a remedy."""
+def why_not(A: np.ndarray, B: np.ndarray, Q: np.ndarray, *, continuous: bool, residual: float | None = None) -> str:
+    """Why one problem has no stabilizing optimum: the mode at fault, and a remedy.
+
+    Or why its optimum cannot be given, where a stable loop was found whose equation leaves too large a ``residual``.
+    """
     for name, a in (("A", A), ("B", B), ("Q", Q)):
         if (largest := float(np.abs(a).max())) > float(np.finfo(a.dtype).max) ** (1 / 3):
             return (
                 f"{name}: its entry of size {largest:.3g} is too large: products with it overflow in {a.dtype}; "
                 "rescale states and inputs to deviations of order one"
             )
-    return fault(A, B, Q, continuous=continuous) or (
+    if (found := fault(A, B, Q, continuous=continuous)) is not None:
+        return found
+    if residual is not None:
+        return (
+            f"a stable loop was found, but its Riccati equation leaves a relative {residual:.1g}: an unstable mode is "
+            f"hardly moved by the input, and {A.dtype} does not hold the digits of so large an optimal cost; choose an "
+            "input that moves it more, or rescale states and inputs to deviations of order one"
+        )
+    return (
         "no stabilizing solution was found although every unstable mode can be reached: the problem is close to "
         "one that has none, or badly scaled; rescale states and inputs to deviations of order one"
     )

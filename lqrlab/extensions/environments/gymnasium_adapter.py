@@ -209,8 +209,8 @@ class PlantVectorEnv(gymnasium.vector.VectorEnv):
             raise ValueError("step: the environments have no state yet; call reset() first")
         if self.mode is AutoresetMode.DISABLED and bool(self._over.any()):
             raise ValueError("step: some episodes are over; reset them with options={'reset_mask': ...} first")
-        self._count += 1
         given = _given(self.core, actions, (self.num_envs,))
+        self._count += 1
         out, over, last = _vector_step(self.core, self.mode, self._root, self._count, self._state, given, self._over)
         obs, self._state, reward, terminated, truncated, info = out
         self._obs, self._over = obs, over

@@ -79,7 +79,8 @@ def load(path: str | Path, env: Environment) -> tuple[State, Any]:
     _, one = jax.eval_shape(env._reset, jax.random.key(0), None)
     for name in _FIELDS:
         _check_array(file, arrays, name, getattr(one, name), lead)
-    wrong = _wrong(arrays, len(env.pool), optimum_known=env.settings.task != "swing_up")
+    known = env.settings.task != "swing_up"
+    wrong = _wrong(arrays, len(env.pool), horizon=env.settings.horizon, optimum_known=known)
     if wrong:
         raise ValueError(f"{file}: {wrong}: the state was changed after it was written")
     problem = _rebuilt(file, arrays, env, lead) if "model" in arrays else None
@@ -126,13 +127,16 @@ def _check_array(file: Path, arrays: dict[str, np.ndarray], name: str, wanted: A
         )
 
 
-def _wrong(arrays: dict[str, np.ndarray], variants: int | None = None, *, optimum_known: bool = False) -> str | None:
+def _wrong(
+    arrays: dict[str, np.ndarray], variants: int | None = None, *, horizon: float = np.inf, optimum_known: bool = False
+) -> str | None:
     """The value that no state of an episode has, in words; None if there is none."""
     moving = ("x", "held", "queue", "history", "paid")
     found = {f"a finite {name}": np.isfinite(arrays[name]) for name in moving}
     found["time ≥ 0"] = arrays["time"] >= 0
+    found[f"time ≤ {horizon:g}, the horizon"] = arrays["time"] <= horizon
     found["bound > 0"] = arrays["bound"] > 0
-    found["an optimum ≥ 0"] = arrays["optimum"] >= 0
+    found["an optimum ≥ 0"] = (arrays["optimum"] >= 0) & (arrays["optimum"] < np.inf)
     if not optimum_known:
         found["an optimum ≥ 0"] |= np.isnan(arrays["optimum"])
     which = arrays["variant"]

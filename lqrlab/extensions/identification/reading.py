@@ -195,8 +195,10 @@ def _found(where: str, columns: Sequence[Column], text: str) -> Column:
         hint = checks.did_you_mean(s.name, [c.name for c in columns]) or f"; it has {headings}"
         raise ValueError(f"{where}: has no column {text!r}{hint}")
     if len(found) > 1:
+        distinct = {c.heading for c in found}
         listed = " and ".join(repr(c.heading) for c in found)
-        raise ValueError(f"{where}: {text!r} is the name of {len(found)} columns, {listed}; say which by its heading")
+        what = "say which by its heading" if len(distinct) == len(found) else "give each a name of its own"
+        raise ValueError(f"{where}: {text!r} is the name of {len(found)} columns, {listed}; {what}")
     return found[0]
 
 
@@ -225,6 +227,12 @@ def _in_si(column: Column, said: str, asked: str, notes: list[str]) -> tuple[Sig
     if asked and units_of.conversion(unit, asked) is None:
         raise ValueError(f"{name}: expected {asked}, but found {column.heading!r} in {unit}, which is no such unit")
     values = _numbers(column)
+    ending = "" if column.unit or said else units_of.ending(name)
+    if ending and not units_of.same(ending, unit or units_of.require(name, ending).si):
+        notes.append(
+            f"{name}: its name ends in {ending}, but values are taken {f'in {unit}' if unit else 'as they are'}; "
+            f"units={{{name!r}: {ending!r}}} converts them"
+        )
     known = units_of.unit(unit)
     if known is None:
         if unit:
@@ -238,8 +246,10 @@ def _in_si(column: Column, said: str, asked: str, notes: list[str]) -> tuple[Sig
 def _numbers(column: Column) -> np.ndarray:
     """Values as real numbers; blanks are none."""
     values = column.values
-    if values.dtype.kind in "cmM":
-        raise ValueError(f"{column.name}: expected a column of real numbers, but found {values.dtype}")
+    mixed = values.dtype.kind == "O" and any(np.iscomplexobj(v) for v in values)
+    if values.dtype.kind in "cmM" or mixed:
+        found = "complex ones" if mixed else values.dtype
+        raise ValueError(f"{column.name}: expected a column of real numbers, but found {found}")
     try:
         return values.astype(float)
     except (TypeError, ValueError):

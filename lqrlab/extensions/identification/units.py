@@ -18,13 +18,16 @@ _TABLE: dict[str, tuple[float, str]] = {
     "rev revolution revolutions turn turns": (2 * math.pi, "rad"), "rpm": (math.pi / 30, "rad/s"),
     "kph": (1 / 3.6, "m/s"), "mph": (0.44704, "m/s"), "Hz hz hertz": (1, "Hz"),
     "N newton newtons": (1, "N"), "lbf": (4.4482216152605, "N"), "Nm": (1, "N·m"), "J joule joules": (1, "J"),
-    "Wh": (3600, "J"), "W watt watts": (1, "W"), "Pa pascal": (1, "Pa"), "bar": (1e5, "Pa"), "psi": (6894.757, "Pa"),
+    "Wh": (3600, "J"), "W watt watts": (1, "W"), "Pa pascal": (1, "Pa"), "bar": (1e5, "Pa"),
+    "psi": (6894.757293168361, "Pa"),
     "A amp amps ampere amperes": (1, "A"), "V volt volts": (1, "V"), "Ω Ω ohm ohms": (1, "Ω"), "C coulomb": (1, "C"),
     "Ah": (3600, "C"), "F farad": (1, "F"), "H henry": (1, "H"), "T tesla": (1, "T"), "Wb weber": (1, "Wb"),
     "K kelvin": (1, "K"), "°C degC celsius": (1, "K"), "°F degF fahrenheit": (5 / 9, "K"),
 }  # fmt: skip
 """Spellings → what one of them is. Concentrations are those of our plants, moles in a litre."""
 _ZERO = {"°C": 273.15, "°F": 459.67 * 5 / 9}  # of scales that do not begin at nothing [K]
+_ALSO_WORDS = ("", "1", "-", "in", "min", "t", "h", "g", "l", "L", "bar", "cg", "turn", "turns")
+"""Units that names end in without meaning them: inlet, minimum, mean, centre of gravity."""
 _PREFIXES = {"n": 1e-9, "µ": 1e-6, "μ": 1e-6, "u": 1e-6, "m": 1e-3, "c": 1e-2, "k": 1e3, "M": 1e6, "G": 1e9}
 _PREFIXED = re.compile("m|g|s|L|l|rad|rpm|Hz|N|Nm|J|W|Wh|Pa|bar|A|Ah|V|Ω|F|H|T|Wb|K|mol|C")
 _MADE_OF = {
@@ -87,11 +90,25 @@ def same(text: str, other: str) -> bool:
     return found is not None and abs(found[0] - 1) < 1e-9 and abs(found[1]) < 1e-9
 
 
-def require(name: str, text: str) -> None:
-    """Refuse a unit that is not known."""
-    if unit(text) is None:
+def require(name: str, text: str) -> Unit:
+    """The unit of this spelling; refuses one that is not known."""
+    if (known := unit(text)) is None:
         hint = checks.did_you_mean(text, _SPELLED) or "; such as deg, mm, rpm, km/h, N m"
         raise ValueError(f"{name}: expected a unit, but found {text!r}, which is not known{hint}")
+    return known
+
+
+def ending(name: str) -> str:
+    """The unit that a name seems to end in, as of ``angle_deg`` or ``angle / deg``; empty if none.
+
+    >>> [identification.units.ending(name) for name in ("angle_deg", "v_km/h", "flow_in", "angle")]
+    ['deg', 'km/h', '', '']
+    """
+    *before, last = re.split(r"[\s_,;:{|]+", name.rstrip("} "))
+    for word in (last, last.partition("/")[2]):
+        if (before or word != last) and word not in _ALSO_WORDS and unit(word) is not None:
+            return word
+    return ""
 
 
 def _word(word: str) -> tuple[str, float, str] | None:

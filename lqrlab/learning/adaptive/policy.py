@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from lqrlab.compute import pytree
 from lqrlab.compute.linalg import expand_batch, solve
+from lqrlab.learning import gains
 from lqrlab.learning.adaptive import belief as beliefs
 from lqrlab.learning.adaptive.belief import Belief
 from lqrlab.learning.adaptive.prior import Prior, Z
@@ -60,6 +61,7 @@ class AdaptivePolicy:
         told: units, sample time and noise of the plants ``[*batch]``.
         m: the plants' number of inputs.
         doublings: 2 to this power steps of policy evaluation are made a step.
+        n: the plants' number of states.
 
     Source: J. Sternby, A simple dual control problem with an analytical solution, IEEE TAC 21 (1976), and
     B. Wittenmark, Adaptive dual control methods: an overview, IFAC 1995 (caution and probing); W. De Koning,
@@ -70,6 +72,7 @@ class AdaptivePolicy:
     told: Told
     m: int = dataclasses.field(metadata={"static": True})
     doublings: int = dataclasses.field(default=2, metadata={"static": True})
+    n: int = dataclasses.field(default=N_MAX, metadata={"static": True})
 
     def init(self, batch_shape: tuple[int, ...]) -> Memory:
         """The prior, for each loop."""
@@ -79,6 +82,7 @@ class AdaptivePolicy:
 
     def __call__(self, carry: Memory, x: Array) -> tuple[Memory, Array]:
         """Learn from x ``[*batch, *extra, n]`` and answer with u ``[*batch, *extra, m]``."""
+        gains.require_states(x, self.n)
         told, lead = self._flat(x.shape[:-1])
         seen = self.told.coordinates.scale_state(x).astype(float).reshape(math.prod(lead), N_MAX)
         num = math.prod(lead)
@@ -217,6 +221,6 @@ def adaptive(
     if isinstance(plants, Told):
         return AdaptivePolicy(prior, plants, M_MAX, doublings)
     if isinstance(plants, Problem):
-        return AdaptivePolicy(prior, plants.told("units"), plants.m, doublings)
+        return AdaptivePolicy(prior, plants.told("units"), plants.m, doublings, plants.n)
     told = Told.units(Coordinates.of(plants), plants.dt, noise=noise, sensor_noise=sensor_noise, limit=limit)
-    return AdaptivePolicy(prior, told, plants.m, doublings)
+    return AdaptivePolicy(prior, told, plants.m, doublings, plants.n)
