@@ -1,4 +1,4 @@
-"""The policy of a model predictive controller: estimate, plan, send the first input, remember what helps the next plan."""
+"""The policy of a model predictive controller: estimate, plan, send the first input, remember the active limits."""
 
 import dataclasses
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec
 from lqrlab.control import MPC
+from lqrlab.control.predictive.active_set import ActiveSet
 from lqrlab.simulation.controllers import check_sizes, limits_of
 from lqrlab.simulation.policies import measured_or
 from lqrlab.simulation.problem import Problem
@@ -60,11 +61,11 @@ class PredictivePolicy:
             state = measured_or(predicted, y)
         else:
             state = predicted
-        guess = tuple(_later(a) for a in (at, out))
+        guess = ActiveSet(_later(at), _later(out))
         plan, active = design.plan(state, u_last=last, d=d if d.shape[-1] else None, step=step, guess=guess)
         u = plan.us[..., 0, :]
         after = plan.xs[..., 1, :]
-        if design.L is not None:
+        if design.L is not None and design.sensor is not None:
             expected = matvec(design.sensor, predicted) + (d if design.disturbance == "output" else 0)
             push = matvec(design.L, measured_or(expected, y) - expected)
             n = predicted.shape[-1]

@@ -218,7 +218,7 @@ def solver(*cores: int, rescue: Rescue | None = None) -> Callable[[Solve], Solve
 
 
 def flattened(*cores: int) -> Callable[[Solve], Solve]:
-    """Decorate a function of arrays with one leading axis each: call it with any leading axes, alike, and any ``vmap``."""
+    """Decorate a function of arrays with one leading axis: call it with any leading axes, alike, and any ``vmap``."""
 
     def decorate(flat: Solve) -> Solve:
         @custom_vmap

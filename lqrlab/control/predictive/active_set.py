@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from lqrlab.control.predictive import riccati_sweep
-from lqrlab.control.predictive.horizon_qp import HorizonQP, Point, limited, net, pulled, residual, residuals, signed
+from lqrlab.control.predictive.horizon_qp import HorizonQP, Point, limited, net, residual, residuals, signed
 
 STIFF = 1e5  # penalty beside the curvature of the cost; larger ones converge faster to fewer digits
 _ROUNDS = 7  # of the method of multipliers, where states or outputs are limited

@@ -102,8 +102,8 @@ class MPC:
         limited = "y_limits" in self.box
         C = None if self.C is None or not limited else self.C[..., None, :, :]
         D = None if self.D is None or not limited else self.D[..., None, :, :]
-        last = last if "du_limits" in self.box else None
-        return constrained.solved_from(guess, (*given, c, q, r, self.Qf, qf, C, D, x, last, self.soft), self.box, T)
+        before = last if "du_limits" in self.box else None
+        return constrained.solved_from(guess, (*given, c, q, r, self.Qf, qf, C, D, x, before, self.soft), self.box, T)
 
     def _aims(self, d: ArrayLike | None, step: int | Array, batch: tuple[int, ...]) -> tuple[Array, Array, Array]:
         """States and inputs to go to over the horizon ``[..., T+1, n]``, ``[..., T, m]``, and what d adds to a step."""
@@ -152,10 +152,11 @@ def matvec_each(M: Float[Array, "*batch a b"], x: Float[Array, "*batch k b"]) ->
     return x @ M.mT
 
 
-def terminal_level(A, B, K, P, box, C=None, D=None) -> Float[Array, "*batch"]:  # type: ignore[no-untyped-def]
+def terminal_level(
+    A: Array, B: Array, K: Array, P: Array, box: dict[str, tuple[Array, Array]], C: Array | None, D: Array | None
+) -> Float[Array, "*batch"]:
     """The largest level of xᵀPx on which the loop of the gain K keeps all limits of ``box``; see :attr:`MPC.level`."""
-    m, n = K.shape[-2:]
-    closed, eye = A - B @ K, jnp.eye(n, dtype=A.dtype)
+    closed, eye = A - B @ K, jnp.eye(K.shape[-1], dtype=A.dtype)
     rows = {
         "u_limits": -K,
         "x_limits": eye,
@@ -211,7 +212,7 @@ def mpc(
         reference: what y = Cx is to follow: p numbers, or ``[steps, p]`` from the first sample on, seen in advance.
         disturbance: ``"input"`` or ``"output"`` estimates a constant d, added to the inputs or to y = Cx, so that y
             settles at its reference without an error, and needs W, V and Wd.
-        sensor: what is measured of the state ``[q, n]``, the state itself if left out; y = Cx for an output disturbance.
+        sensor: what is measured of the state ``[q, n]``; the state itself if left out, C for an output disturbance.
         W, V, Wd: covariances of the noise of the state, of the measurements, and of the disturbance's random walk: of
             the estimator in front, which there is if they are given.
 
@@ -235,8 +236,7 @@ def mpc(
     regulator = dlqr(A, B, Q, R, N)
     if isinstance(Qf, str):
         checks.choice("Qf", Qf, ("lqr",))
-        Qf = None
-    terminal = matrix_checks.terminal_weight(Qf, Q, regulator.P)
+    terminal = matrix_checks.terminal_weight(None if isinstance(Qf, str) else Qf, Q, regulator.P)
     C = None if C is None else matrix_checks.trailing("C", C, (np.shape(C)[-2] if np.ndim(C) > 1 else 1, n), dtype)
     if C is None and (y_limits is not None or reference is not None or disturbance == "output"):
         raise ValueError("C: expected the outputs y = Cx that y_limits, reference and an output disturbance are of")

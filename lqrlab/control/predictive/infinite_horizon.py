@@ -5,10 +5,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from lqrlab.compute import checks, pytree
-from lqrlab.control.predictive.design import mpc
+from lqrlab.control.predictive.design import MPC, mpc
 
 _SHORTEST = 16
 
@@ -56,47 +57,41 @@ def constrained_optimum(
     """
     checks.whole("longest", longest, low=_SHORTEST)
     checks.on_host("constrained_optimum", A, B, Q, R, x0)
-    given = jnp.asarray(checks.real("x0", x0))
-    horizon, best = _SHORTEST, None
-    while True:
-        design = mpc(A, B, Q, R, horizon, **limits)
-        batch = jnp.broadcast_shapes(given.shape[:-1], design.A.shape[:-2])
-        if best is None:
-            x = jnp.broadcast_to(given.astype(design.A.dtype), (*batch, design.A.shape[-1])).reshape(-1, design.A.shape[-1])
-            best = _nothing(len(x), design.B.shape[-1], x.dtype)
-        open_ = jnp.nonzero(~(best.found | best.infeasible))[0]
-        best = _improved(best, design, x, open_, batch, horizon)
+    horizon = _SHORTEST
+    design = mpc(A, B, Q, R, horizon, **limits)
+    n, m = design.B.shape[-2:]
+    given = jnp.asarray(checks.real("x0", x0), design.A.dtype)
+    batch = jnp.broadcast_shapes(given.shape[:-1], design.A.shape[:-2])
+    x = jnp.broadcast_to(given, (*batch, n))
+    best = _unknown(batch, m, x.dtype)
+    while horizon <= longest and not bool((best.found | best.infeasible).all()):
+        best = _improved(best, dataclasses.replace(design, horizon=horizon), x)
         horizon *= 2
-        if horizon > longest or bool((best.found | best.infeasible).all()):
-            return jax.tree.map(lambda a: a.reshape(*batch, *a.shape[1:]), best)
+    return best
 
 
-def _nothing(count: int, m: int, dtype: Any) -> ConstrainedOptimum:
-    none = jnp.zeros(count, bool)
-    return ConstrainedOptimum(
-        jnp.full(count, jnp.nan, dtype), jnp.full((count, m), jnp.nan, dtype), jnp.zeros(count, int), none, none
-    )
+def _unknown(batch: tuple[int, ...], m: int, dtype: np.dtype) -> ConstrainedOptimum:
+    none, nan = jnp.zeros(batch, bool), jnp.full((*batch, m), jnp.nan, dtype)
+    return ConstrainedOptimum(nan[..., 0], nan, jnp.zeros(batch, int), none, none)
 
 
-def _improved(best: ConstrainedOptimum, design: Any, x: Array, open_: Array, batch: tuple, horizon: int) -> ConstrainedOptimum:
-    """What a longer horizon finds of the starts that are left."""
-    lead = design.A.ndim - 2
-    if lead:  # plants of their own: all starts again, those of the others for nothing
-        plan, _ = design.plan(x.reshape(*batch, -1))
-        exact, plan = design.exact(plan).reshape(-1), jax.tree.map(lambda a: a.reshape(len(x), *a.shape[len(batch) :]), plan)
-        chosen = jnp.arange(len(x))
+def _improved(best: ConstrainedOptimum, design: MPC, x: Array) -> ConstrainedOptimum:
+    """What a longer horizon finds of the starts that are left; of plants of their own, all are planned again."""
+    left = ~(best.found | best.infeasible)
+    if design.A.ndim == 2:
+        left = jnp.nonzero(left)  # the starts that are planned for
+        plan, _ = design.plan(x[left])
+        new = jax.tree.map(lambda a: a[left], best)
     else:
-        chosen = open_
-        plan, _ = design.plan(x[open_])
-        exact = design.exact(plan)
-    keep = ~(best.found | best.infeasible)[chosen]
-    found, infeasible = exact & keep, plan.infeasible & keep
-    cost = jnp.where(infeasible, jnp.inf, plan.cost)
-    done = found | infeasible
-    return ConstrainedOptimum(
-        best.cost.at[chosen].set(jnp.where(done, cost, best.cost[chosen])),
-        best.u.at[chosen].set(jnp.where(done[:, None], plan.us[:, 0], best.u[chosen])),
-        best.horizon.at[chosen].set(jnp.where(found, horizon, best.horizon[chosen])),
-        best.found.at[chosen].set(found | best.found[chosen]),
-        best.infeasible.at[chosen].set(infeasible | best.infeasible[chosen]),
+        plan, _ = design.plan(x)
+        left, new = (), best
+    known = new.found | new.infeasible
+    found, infeasible = design.exact(plan) & ~known, plan.infeasible & ~known
+    new = ConstrainedOptimum(
+        jnp.where(found | infeasible, plan.cost, new.cost),
+        jnp.where((found | infeasible)[..., None], plan.us[..., 0, :], new.u),
+        jnp.where(found, design.horizon, new.horizon),
+        found | new.found,
+        infeasible | new.infeasible,
     )
+    return jax.tree.map(lambda old, a: old.at[left].set(a) if left else a, best, new)

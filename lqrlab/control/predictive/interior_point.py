@@ -101,7 +101,7 @@ def _gap(kinds: _Kinds, at: _Iterate) -> Float[Array, " W"]:
 def _newton(qp: HorizonQP, kinds: _Kinds, cost: Array, at: _Iterate) -> _Iterate:
     """A predictor and a corrector, by one factorisation."""
     on, soft, equation, free = kinds
-    (xs, us, costates, multipliers), s, e, price = at
+    (xs, us, _, multipliers), s, e, price = at
     h = jnp.where(jnp.isfinite(qp.limits), qp.limits, 0)
     v = signed(limited(qp, xs, us))
     quadratic = jnp.where(soft, qp.quadratic, 0)

@@ -35,7 +35,7 @@ _WIDTH, _FEW = 40, 8  # of a block: of those that are searched; of those, few, t
 _STEPS, _ROUNDS = 4, 4  # of the search in a round; rounds of a phase
 _LAST = 3  # phase: first the search alone, then from the interior point's guesses, then for the least violation
 _ROUGH, _FINE = 1e-4, 1e-9  # gaps of those guesses, beside the cost
-_CORES = HorizonQP(3, 3, 2, 3, 3, 3, 2, 2, 2, 1, 3, 3, 3, 1, 1, 1)
+_CORES = (3, 3, 2, 3, 3, 3, 2, 2, 2, 1, 3, 3, 3, 1, 1, 1)  # core dimensions of the fields of HorizonQP
 _SLIGHT = 1e-9  # weight of the inputs beside that of a violation, where feasibility is asked for
 _FAR = 1e2  # times the inputs found: as far as inputs without limits are looked at
 
@@ -223,7 +223,7 @@ def _backward(kept: tuple[HorizonQP, Solved], bar: Solved) -> tuple[HorizonQP, N
         none = (good | asked).reshape(good.shape + (1,) * core)
         return jnp.where(wrong, jnp.nan, jnp.where(none, a, 0))
 
-    return jax.tree.map(known, gradient, _CORES), None
+    return HorizonQP(*(known(a, core) for a, core in zip(gradient, _CORES))), None
 
 
 solve.defvjp(_forward, _backward)
