@@ -77,14 +77,9 @@ def _unknown(batch: tuple[int, ...], m: int, dtype: np.dtype) -> ConstrainedOpti
 
 def _improved(best: ConstrainedOptimum, design: MPC, x: Array) -> ConstrainedOptimum:
     """What a longer horizon finds of the starts that are left; of plants of their own, all are planned again."""
-    left = ~(best.found | best.infeasible)
-    if design.A.ndim == 2:
-        left = jnp.nonzero(left)  # the starts that are planned for
-        plan, _ = design.plan(x[left])
-        new = jax.tree.map(lambda a: a[left], best)
-    else:
-        plan, _ = design.plan(x)
-        left, new = (), best
+    left = jnp.nonzero(~(best.found | best.infeasible)) if x.ndim > 1 and design.A.ndim == 2 else (...,)
+    new = jax.tree.map(lambda a: a[left], best)
+    plan, _ = design.plan(x[left])
     known = new.found | new.infeasible
     found, infeasible = design.exact(plan) & ~known, plan.infeasible & ~known
     new = ConstrainedOptimum(
@@ -94,4 +89,4 @@ def _improved(best: ConstrainedOptimum, design: MPC, x: Array) -> ConstrainedOpt
         found | new.found,
         infeasible | new.infeasible,
     )
-    return jax.tree.map(lambda old, a: old.at[left].set(a) if left else a, best, new)
+    return jax.tree.map(lambda old, a: old.at[left].set(a), best, new)
