@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from lqrlab.control.predictive import riccati_sweep
-from lqrlab.control.predictive.horizon_qp import HorizonQP, Point, limited, net, pulled, residual, residuals, signed
+from lqrlab.control.predictive.horizon_qp import HorizonQP, Point, limited, net, residual, residuals, signed
 
 STIFF = 1e5  # penalty beside the curvature of the cost; larger ones converge faster to fewer digits
 _ROUNDS = 7  # of the method of multipliers, where states or outputs are limited
@@ -30,9 +30,9 @@ class Answer(NamedTuple):
 
 
 def equal(qp: HorizonQP) -> Bool[Array, "2 T rows W"]:
-    """Limits that leave one value: of both sides, the upper one, whose multiplier may have any sign."""
+    """Hard limits that leave one value: of both sides, the upper one, whose multiplier may have any sign."""
     upper, lower = qp.limits
-    return jnp.stack([upper == -lower, jnp.zeros(upper.shape, bool)])
+    return jnp.stack([(upper == -lower) & ~jnp.isfinite(qp.linear), jnp.zeros(upper.shape, bool)])
 
 
 def curvature(qp: HorizonQP, factors: riccati_sweep.Factors) -> Float[Array, "T rows W"]:

@@ -118,7 +118,10 @@ def constrained_lqr(
     n, m, dtype = A.shape[-1], B.shape[-1], A.dtype
     x0 = matrix_checks.trailing("x0", x0, (n,), dtype)
     _finite(x0=x0)
-    vectors = [_steps_of(name, v, (size,), T, time_varying, dtype) for name, v, size in (("c", c, n), ("q", q, n), ("r", r, m))]
+    vectors = [
+        _steps_of(name, v, (size,), T, time_varying, dtype)
+        for name, v, size in (("c", c, n), ("q", q, n), ("r", r, m))
+    ]
     if Qf is None and time_varying:
         raise ValueError("Qf: expected a terminal weight: a time-varying problem has no LQR to take it from")
     Qf = dlqr(*(a[..., 0, :, :] for a in (A, B, Q, R, N))).P if Qf is None else matrix_checks.terminal_weight(Qf, Q, Q)
@@ -222,7 +225,8 @@ def _soft(soft: tuple[ArrayLike, ArrayLike], dtype) -> tuple[Array, Array]:  # t
 def _solved(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> ConstrainedLQR:
     qp, sizes = _program(given, box, T)
     nothing = jnp.zeros(qp.limits.shape, bool)
-    same = qp.limits[..., 0, :, :] == -qp.limits[..., 1, :, :]
+    hard = ~jnp.isfinite(qp.linear)[..., None, :]
+    same = (qp.limits[..., 0, :, :] == -qp.limits[..., 1, :, :]) & hard
     guess = active_set.ActiveSet(jnp.stack([same, jnp.zeros_like(same)], axis=-3), nothing)
     found = stages.solve(qp, guess)
     return _told(qp, found, sizes)

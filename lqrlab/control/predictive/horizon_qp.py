@@ -143,7 +143,7 @@ def residual(qp: HorizonQP, point: Point) -> Float[Array, " W"]:
     h = jnp.where(finite, qp.limits, 0)
     over = excess(qp, v)
     slack = jnp.where(finite, h - signed(v), 0)
-    equal = finite[0] & finite[1] & (h[0] == -h[1])  # its multiplier may have either sign
+    equal = finite[0] & finite[1] & (h[0] == -h[1]) & ~soft  # its multiplier may have either sign
     most = jnp.where(soft, jnp.where(soft, qp.linear, 0) + qp.quadratic * over, jnp.inf)  # of a multiplier
     along_x, along_u, moved = residuals(qp, point, net(multipliers))
     pull_x, pull_u = pulled(qp, jnp.sum(jnp.abs(multipliers), 0))

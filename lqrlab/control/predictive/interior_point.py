@@ -85,7 +85,7 @@ def _start(qp: HorizonQP, kinds: _Kinds, cost: Array) -> _Iterate:
     both = jnp.all(kinds.on, 0)
     size = jnp.maximum(jnp.max(jnp.abs(h), (0, 1)), 0.1 * jnp.max(jnp.abs(v), 0))
     size = jnp.where(size > 0, size, 1.0)
-    wide = jnp.where(both, jnp.minimum(h[0] + h[1], size), size) / 2
+    wide = jnp.where(both & (h[0] + h[1] > 0), jnp.minimum(h[0] + h[1], size), size) / 2  # 0 apart: soft equations
     slack = jnp.where(kinds.on, jnp.maximum(h - signed(v), 0.2 * wide), 1.0)
     push = jnp.max(jnp.where(kinds.on, cost * wide**2, 0), (0, 1, 2)) * 0.04
     over = jnp.where(kinds.soft, jnp.maximum(signed(v) - h, 0) + 0.2 * wide, 1.0)
@@ -104,7 +104,7 @@ def _gap(kinds: _Kinds, at: _Iterate) -> Float[Array, " W"]:
 def _newton(qp: HorizonQP, kinds: _Kinds, cost: Array, at: _Iterate) -> _Iterate:
     """A predictor and a corrector, by one factorisation."""
     on, soft, equation, free = kinds
-    (xs, us, costates, multipliers), s, e, price = at
+    (xs, us, _, multipliers), s, e, price = at
     h = jnp.where(jnp.isfinite(qp.limits), qp.limits, 0)
     v = signed(limited(qp, xs, us))
     quadratic = jnp.where(soft, qp.quadratic, 0)

@@ -1,4 +1,4 @@
-"""The Newton step of a horizon's program by a Riccati recursion: matrices backwards, vectors backwards, then forwards."""
+"""The Newton step of a horizon's program by a Riccati recursion: matrices backwards, vectors backwards and forwards."""
 
 from typing import NamedTuple
 
