@@ -115,6 +115,10 @@ def next_set(qp: HorizonQP, point: Point, active: ActiveSet) -> ActiveSet:
         jnp.where(out, over <= size, jnp.where(at, (multipliers > -force) & ~beyond, over > size)),
         jnp.where(out, over > size, at & beyond),
     )
+    smooth = qp.linear == 0  # the price has no kink at the limit: nothing is held there
+    both = smooth & (qp.limits == -qp.limits[::-1])  # an equation with a price: one side is always exceeded
+    above = jnp.stack([over[1] <= size, over[1] > size])
+    at, out = at & ~smooth, jnp.where(both, above, jnp.where(smooth, over > size, out))
     same = equal(qp)
     return ActiveSet((at & ~jnp.any(same, 0)) | same, out)
 

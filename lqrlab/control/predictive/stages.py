@@ -26,6 +26,7 @@ from lqrlab.control.predictive.horizon_qp import (
     pulled,
     residuals,
     signed,
+    times,
     transposed,
 )
 
@@ -37,6 +38,7 @@ _LAST = 3  # phase: first the search alone, then from the interior point's guess
 _ROUGH, _FINE = 1e-4, 1e-9  # gaps of those guesses, beside the cost
 _CORES = HorizonQP(3, 3, 2, 3, 3, 3, 2, 2, 2, 1, 3, 3, 3, 1, 1, 1)
 _SLIGHT = 1e-7  # weight of the inputs beside that of a violation, where feasibility is asked for
+_NEARER = 4  # times that this weight is moved to where the inputs are
 _FAR = 1e3  # times the inputs found: as far as inputs without limits are looked at
 
 
@@ -84,9 +86,25 @@ def _guessed(phase: Array, args: tuple[Array, ...], known: Solved) -> Solved:
 
 
 def _judged(args: tuple[Array, ...], known: Solved) -> Solved:
-    """Whether the least violation proves that there is no feasible point."""
-    infeasible = _certificate(HorizonQP(*args), known.point) > 0
-    return Solved(known.point, known.active, infeasible, jnp.where(infeasible, 0, jnp.inf))
+    """Whether the least violation proves that there is no feasible point.
+
+    The small weight of the inputs would leave a slope of the violation where inputs have no limits: it is moved to
+    where the inputs are, again and again (the proximal point method), until the slope is gone.
+    """
+    qp = HorizonQP(*args)
+    program = _violation(qp)
+    stiff = STIFF * _scale(program)
+
+    def nearer(_: int, state: tuple[Point, ActiveSet]) -> tuple[Point, ActiveSet]:
+        point, active = state
+        moved = program._replace(r=-times(program.R, point.us))
+        point = active_set.on_active_set(moved, active, stiff, rounds=2)
+        return point, active_set.next_set(moved, point, active)
+
+    point, _ = jax.lax.fori_loop(0, _NEARER, nearer, (known.point, known.active))
+    sure, found = _certificate(qp, point) > 0, _certificate(qp, known.point) > 0
+    point = jax.tree.map(functools.partial(jnp.where, sure), point, known.point)
+    return Solved(point, known.active, sure | found, jnp.where(sure | found, 0, jnp.inf))
 
 
 def _violation(qp: HorizonQP) -> HorizonQP:
@@ -95,11 +113,8 @@ def _violation(qp: HorizonQP) -> HorizonQP:
     soft = jnp.isfinite(qp.linear)
     finite = jnp.isfinite(qp.limits)
     limits = jnp.where(soft, jnp.inf, qp.limits)
-    # equations become two limits, a little apart
     size = jnp.max(jnp.where(finite, jnp.abs(qp.limits), 0), (0, 1))
     size = jnp.where(size > 0, size, 1.0)
-    same = active_set.equal(qp) & hard
-    gap = jnp.any(same, 0)[None] * 1e-9 * size
     weights = jnp.where(hard, 1 / size**2, 0)
     nothing = jax.tree.map(jnp.zeros_like, qp)
     eye = batch_last.eye(qp.B.shape[2], qp.x0)[None]
@@ -110,7 +125,7 @@ def _violation(qp: HorizonQP) -> HorizonQP:
     return nothing._replace(
         A=qp.A, B=qp.B, c=qp.c, C=qp.C, D=qp.D, x0=qp.x0,
         R=eye * (_SLIGHT * stiffness) + 0 * qp.R,
-        limits=limits + gap,
+        limits=limits,
         linear=jnp.where(hard, 0.0, jnp.inf),
         quadratic=weights,
     )  # fmt: skip
