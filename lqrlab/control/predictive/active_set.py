@@ -82,7 +82,7 @@ def on_active_set(
     slope = jnp.where(jnp.isfinite(qp.linear), qp.linear, 0)
     point = Point(xs, us, jnp.zeros_like(xs[1:]), jnp.where(out, slope, 0))
 
-    def refined(_: int, point: Point) -> Point:
+    def refined(_: Array, point: Point) -> Point:
         xs, us, costates, multipliers = point
         away = signed(limited(qp, xs, us)) - h
         step = jnp.where(at, stiff * away, jnp.where(out, slope + qp.quadratic * away - multipliers, 0))
@@ -91,7 +91,7 @@ def on_active_set(
         step = step + weight * signed(limited(qp, dx, du))
         return Point(xs + dx, us + du, costates + dp, multipliers + step)
 
-    rounds = rounds or (_ROUNDS if at.shape[2] > m else 1)
+    rounds = rounds or (60 if at.shape[2] > m else 1)
     return closed(qp, jax.lax.fori_loop(0, rounds, refined, point), held)
 
 
@@ -130,11 +130,11 @@ def search(qp: HorizonQP, active: ActiveSet, stiff: Float[Array, "T rows W"], st
     problem. It ends in a few steps or goes in circles: then the interior point takes over.
     """
 
-    def go_on(state: tuple[int, ActiveSet, Point, Array]) -> Array:
+    def go_on(state: tuple[Array, ActiveSet, Point, Array]) -> Array:
         step, _, _, done = state
         return (step < steps) & ~jnp.all(done)
 
-    def improve(state: tuple[int, ActiveSet, Point, Array]) -> tuple[int, ActiveSet, Point, Array]:
+    def improve(state: tuple[Array, ActiveSet, Point, Array]) -> tuple[Array, ActiveSet, Point, Array]:
         step, active, _, _ = state
         point = on_active_set(qp, active, stiff)
         new = next_set(qp, point, active)

@@ -117,7 +117,6 @@ def constrained_lqr(
     A, B, Q, R, N = _matrices(A, B, Q, R, N, T, time_varying)
     n, m, dtype = A.shape[-1], B.shape[-1], A.dtype
     x0 = matrix_checks.trailing("x0", x0, (n,), dtype)
-    _finite(x0=x0)
     vectors = [
         _steps_of(name, v, (size,), T, time_varying, dtype)
         for name, v, size in (("c", c, n), ("q", q, n), ("r", r, m))
@@ -142,6 +141,7 @@ def constrained_lqr(
         if value is not None
     }
     last = None if u_last is None else matrix_checks.trailing("u_last", u_last, (m,), dtype)
+    _finite(x0=x0, qf=qf, **({} if last is None else {"u_last": last}))
     weights = None if soft is None else _soft(soft, dtype)
     return _solved((A, B, Q, R, N, *vectors, Qf, qf, C if p else None, D, x0, last, weights), box, T)
 
@@ -223,6 +223,11 @@ def _soft(soft: tuple[ArrayLike, ArrayLike], dtype) -> tuple[Array, Array]:  # t
 
 @partial(jax.jit, static_argnames="T")
 def _solved(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> ConstrainedLQR:
+    with jax.numpy_rank_promotion("allow"):  # what all steps share, [rows, W], meets [T, rows, W]
+        return _optimum(given, box, T)
+
+
+def _optimum(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> ConstrainedLQR:
     qp, sizes = _program(given, box, T)
     nothing = jnp.zeros(qp.limits.shape, bool)
     hard = ~jnp.isfinite(qp.linear)[..., None, :]

@@ -58,10 +58,10 @@ def minimise(qp: HorizonQP, cost: Float[Array, "T rows W"], near: float | Array)
     start = _start(qp, kinds, cost)
     first = _gap(kinds, start)
 
-    def go_on(state: tuple[int, _Iterate, Array]) -> Array:
+    def go_on(state: tuple[Array, _Iterate, Array]) -> Array:
         return (state[0] < STEPS) & ~jnp.all(state[2])
 
-    def improve(state: tuple[int, _Iterate, Array]) -> tuple[int, _Iterate, Array]:
+    def improve(state: tuple[Array, _Iterate, Array]) -> tuple[Array, _Iterate, Array]:
         step, old, done = state
         new = _newton(qp, kinds, cost, old)
         gap = _gap(kinds, new)
@@ -137,7 +137,7 @@ def _newton(qp: HorizonQP, kinds: _Kinds, cost: Array, at: _Iterate) -> _Iterate
     def moved(share: Array, step: tuple[Point, Array, Array, Array]) -> _Iterate:
         return jax.tree.map(lambda a, d: a + share * d, at, _Iterate(*step))
 
-    pairs_on = jnp.maximum(jnp.sum(on, (0, 1, 2)) + jnp.sum(soft, (0, 1, 2)), 1)
+    pairs_on = jnp.maximum(jnp.sum(jnp.where(on, 1.0, 0) + jnp.where(soft, 1.0, 0), (0, 1, 2)), 1)
     mu = _gap(kinds, at) / pairs_on
     move, ds, de, dprice = step(-s * multipliers, -e * price)
     share = jnp.minimum(longest(move, ds, de, dprice), 1.0)

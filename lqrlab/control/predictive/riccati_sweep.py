@@ -1,6 +1,6 @@
 """The Newton step of a horizon's program by a Riccati recursion: matrices backwards, vectors backwards and forwards."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -61,14 +61,14 @@ def solve(
     qp: HorizonQP,
     factors: Factors,
     free: Bool[Array, "T m W"],
-    along_x: Float[Array, "T+1 n W"],
+    along_x: Float[Array, "T1 n W"],
     along_u: Float[Array, "T m W"],
     moved: Float[Array, "T n W"],
     start: Float[Array, "n W"],
-) -> tuple[Float[Array, "T+1 n W"], Float[Array, "T m W"], Float[Array, "T n W"]]:
+) -> tuple[Float[Array, "T1 n W"], Float[Array, "T m W"], Float[Array, "T n W"]]:
     """The step of states, inputs and costates for gradients, an error ``moved`` of the dynamics, and a step of x0."""
 
-    def back(after: Array, given: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
+    def back(after: Array, given: tuple[Any, ...]) -> tuple[Array, tuple[Array, Array]]:
         step, factors, free, gx, gu, moved = given
         A, B = _at(qp.A, step), _at(qp.B, step)
         pulled = after + matvec(factors.P, moved)
@@ -76,7 +76,7 @@ def solve(
         before = gx + matvec(t(A), pulled) - matvec(t(factors.K), along)
         return before, (matvec(factors.inverse, along), after)
 
-    def forth(x: Array, given: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array, Array]]:
+    def forth(x: Array, given: tuple[Any, ...]) -> tuple[Array, tuple[Array, Array, Array]]:
         step, factors, k, after, moved = given
         u = -matvec(factors.K, x) - k
         x = matvec(_at(qp.A, step), x) + matvec(_at(qp.B, step), u) + moved

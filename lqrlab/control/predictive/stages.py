@@ -95,7 +95,7 @@ def _judged(args: tuple[Array, ...], known: Solved) -> Solved:
     program = _violation(qp)
     stiff = STIFF * _scale(program)
 
-    def nearer(_: int, state: tuple[Point, ActiveSet]) -> tuple[Point, ActiveSet]:
+    def nearer(_: Array, state: tuple[Point, ActiveSet]) -> tuple[Point, ActiveSet]:
         point, active = state
         moved = program._replace(r=-times(program.R, point.us))
         point = active_set.on_active_set(moved, active, stiff, rounds=2)
@@ -239,7 +239,11 @@ def _forward(qp: HorizonQP, guess: ActiveSet) -> tuple[Solved, tuple[HorizonQP, 
 
 
 def _backward(kept: tuple[HorizonQP, Solved], bar: Solved) -> tuple[HorizonQP, None]:
-    qp, found = kept
+    with jax.numpy_rank_promotion("allow"):  # it is traced on its own
+        return _gradients(*kept, bar), None
+
+
+def _gradients(qp: HorizonQP, found: Solved, bar: Solved) -> HorizonQP:
     active = (a.astype(qp.x0.dtype) for a in found.active)
     gradient = HorizonQP(*_pulled_back(*qp, *found.point, *active, *bar.point))
     good = ~found.infeasible & (found.residual <= EXACT)
@@ -253,7 +257,7 @@ def _backward(kept: tuple[HorizonQP, Solved], bar: Solved) -> tuple[HorizonQP, N
         none = (good | asked).reshape(good.shape + (1,) * core)
         return jnp.where(wrong, jnp.nan, jnp.where(none, a, 0))
 
-    return jax.tree.map(known, gradient, _CORES), None
+    return jax.tree.map(known, gradient, _CORES)
 
 
 solve.defvjp(_forward, _backward)
