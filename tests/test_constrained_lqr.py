@@ -5,6 +5,7 @@ from pathlib import Path
 import dense_qp
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -187,16 +188,20 @@ def differentiable(problem):
     return arrays | pairs, score
 
 
-def candidates(kind, num=30):
-    """Problems whose optima have limits that hold, and no kink."""
-    problems = draw(kind, num, seed=5)
+def without_kink(kind):
+    """The problem with most limits that hold at its optimum, of those whose optimum has no kink."""
+    problems = draw(kind, 60, seed=5)
     found = solve(problems)
-    for i, problem in enumerate(problems):
-        if found.solved[i]:
-            answer = prices(found, i) | {"us": found.us[i]}
-            held = all(np.abs(a).max() > 1e-3 for a in prices(found, i).values())
-            if held and smooth(answer, problem):
-                yield problem
+
+    def held(i):
+        if not (found.solved[i] and smooth(prices(found, i) | {"us": found.us[i]}, problems[i])):
+            return -1, 0
+        each = [np.abs(a) > 1e-3 for a in prices(found, i).values()]
+        return sum(a.any() for a in each), sum(a.sum() for a in each)
+
+    best = max(range(len(problems)), key=held)
+    assert held(best)[0] > 0
+    return problems[best]
 
 
 def along(given, name, direction, by):
@@ -205,7 +210,7 @@ def along(given, name, direction, by):
 
 def check_gradients(kind, step=1e-5, tolerance=2e-5):
     """Each argument along a random direction, all differences in one batch, against central differences."""
-    problem = next(candidates(kind))
+    problem = without_kink(kind)
     given, score = differentiable(problem)
     gradient = jax.grad(score)(given)
     rng = np.random.default_rng(7)
@@ -228,7 +233,7 @@ def check_gradients(kind, step=1e-5, tolerance=2e-5):
             jnp.sum(jnp.where(b == 0, 0, a * b)) for a, b in zip(jax.tree.leaves(gradient[name]), jax.tree.leaves(d))
         )
         assert exact == pytest.approx(float(difference), rel=tolerance, abs=tolerance), name
-        assert abs(exact) > 1e-6, name
+        assert abs(exact) > 1e-6 or name in LIMITS.values() or name == "u_last", name
 
 
 def test_gradients_are_those_of_finite_differences():
@@ -243,7 +248,7 @@ def test_gradients_of_all_kinds_are_those_of_finite_differences(kind):
 
 def test_gradients_are_those_of_the_dense_optimality_conditions():
     """For one direction of the linear terms: the active set's equations, solved densely."""
-    problem = next(candidates("states"))
+    problem = without_kink("states")
     qp = dense_qp.build(**problem)
     reference = dense_qp.solve(qp)
     held = qp.flat(reference.multipliers) != 0
@@ -268,7 +273,7 @@ def test_gradients_of_infeasible_problems_are_nan_and_of_their_neighbours_are_no
         one = np.eye(1)
         return control.constrained_lqr(one, one, one, one, x0, 6, u_limits=(-1, 1), x_limits=(-1, 1)).us.sum()
 
-    gradient = jax.grad(cost)(starts)
+    gradient = np.asarray(jax.grad(cost)(jnp.asarray(starts)))
     assert np.isnan(gradient[1]).all()
     assert np.isfinite(gradient[[0, 2]]).all()
     assert np.abs(gradient[[0, 2]]).min() > 0.1
@@ -295,6 +300,7 @@ def test_jit_vmap_batches_and_loops_give_the_same():
             np.testing.assert_allclose(a[i], b, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.matrix
 def test_vmap_over_other_axes():
     problems = draw("states", 8, seed=9)
     given = stacked(problems)
@@ -321,7 +327,7 @@ def test_members_do_not_depend_on_their_neighbours():
 
 
 def test_a_price_is_the_fall_of_the_cost_as_its_limit_widens():
-    problem = next(candidates("all"))
+    problem = without_kink("all")
     given, _ = differentiable(problem)
     T, step = problem["num_steps"], 1e-5
 
@@ -330,8 +336,10 @@ def test_a_price_is_the_fall_of_the_cost_as_its_limit_widens():
         return control.constrained_lqr(**given, num_steps=T)
 
     multipliers = found(given).multipliers
-    for kind, name in LIMITS.items():
-        price = getattr(multipliers, kind)
+    dear = {kind: price for kind in LIMITS if np.any(price := np.asarray(getattr(multipliers, kind)))}
+    assert len(dear) > 1
+    for kind, price in dear.items():
+        name = LIMITS[kind]
         at = np.unravel_index(np.abs(price).argmax(), price.shape)
         side = int(price[at] > 0)
 
@@ -356,12 +364,10 @@ PLAIN = {"A": ONE, "B": ONE, "Q": ONE, "R": ONE, "x0": np.ones(2), "num_steps": 
     [
         ({"num_steps": 0}, r"num_steps: expected a whole number in \[1, 100000\], but found 0"),
         ({"num_steps": 10**6}, r"num_steps: expected a whole number in \[1, 100000\], but found 1000000"),
-        ({"num_steps": 2.5}, "num_steps: expected a whole number"),
         ({"u_limits": (1, -1)}, "u_limits: the limits of signal 0 contradict each other: low 1 is above high -1"),
         ({"x_limits": ([0, 2], [1, 1])}, "x_limits: the limits of signal 1 contradict each other"),
         ({"du_limits": (np.inf, np.inf)}, "du_limits: leaves no value"),
         ({"u_limits": (np.nan, 1)}, "u_limits: found NaN"),
-        ({"u_limits": 1.0}, r"u_limits: expected \(low, high\), but found 1.0"),
         ({"u_limits": (np.zeros(3), 1)}, "u_limits: expected a number or 2 of them for low"),
         ({"u_limits": (-np.ones((3, 2)), 1)}, "u_limits: expected one row or 4, one for each step, for low"),
         ({"u_limits": ("low", 1)}, "u_limits: expected"),
@@ -386,8 +392,6 @@ PLAIN = {"A": ONE, "B": ONE, "Q": ONE, "R": ONE, "x0": np.ones(2), "num_steps": 
         ({"time_varying": True}, "Qf: expected a terminal weight"),
         ({"time_varying": True, "Qf": ONE, "A": np.zeros((3, 2, 2))}, "A: expected one matrix or one for each of 4"),
         ({"time_varying": True, "Qf": ONE, "c": np.zeros((3, 2))}, "c: expected one for each of 4 steps"),
-        ({"time_varying": 1}, "time_varying: expected"),
-        ({"soft": 1.0}, r"soft: expected \(linear, quadratic\)"),
         ({"soft": (-1.0, 1.0)}, "soft: expected costs ≥ 0"),
         ({"soft": (0.0, 0.0)}, "soft: expected costs ≥ 0"),
         ({"soft": (np.nan, 1.0)}, "soft: expected costs ≥ 0"),
@@ -396,3 +400,22 @@ PLAIN = {"A": ONE, "B": ONE, "Q": ONE, "R": ONE, "x0": np.ones(2), "num_steps": 
 def test_bad_input_is_said_in_sentences(change, message):
     with pytest.raises(ValueError, match=message):
         control.constrained_lqr(**PLAIN | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_steps": 2.5}, "num_steps: expected a whole number"),
+        ({"u_limits": 1.0}, r"u_limits: expected \(low, high\), but found 1.0"),
+        ({"x_limits": (1.0,)}, r"x_limits: expected \(low, high\), but found"),
+        ({"time_varying": 1}, "time_varying: expected"),
+        ({"soft": 1.0}, r"soft: expected \(linear, quadratic\)"),
+    ],
+)
+def test_arguments_of_another_type_are_said_where_types_are_not_checked(change, message):
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        with pytest.raises(ValueError, match=message):
+            control.constrained_lqr(**PLAIN | change)
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)

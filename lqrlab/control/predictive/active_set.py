@@ -10,7 +10,7 @@ from lqrlab.control.predictive import riccati_sweep
 from lqrlab.control.predictive.horizon_qp import HorizonQP, Point, limited, net, residual, residuals, signed
 
 STIFF = 1e5  # penalty beside the curvature of the cost; larger ones converge faster to fewer digits
-_ROUNDS = 7  # of the method of multipliers, where states or outputs are limited
+_ROUNDS, _MOST = 7, 60  # of the method of multipliers, where states or outputs are limited; more where it is slow
 _NOTHING = 1e-12  # beside the size of the values or multipliers: rounding
 
 
@@ -82,17 +82,24 @@ def on_active_set(
     slope = jnp.where(jnp.isfinite(qp.linear), qp.linear, 0)
     point = Point(xs, us, jnp.zeros_like(xs[1:]), jnp.where(out, slope, 0))
 
-    def refined(_: Array, point: Point) -> Point:
+    least, most = (rounds, rounds) if rounds else (_ROUNDS, _MOST) if at.shape[2] > m else (1, 1)
+
+    def go_on(state: tuple[Array, Array, Point]) -> Array:
+        return (state[0] < least) | ((state[0] < most) & jnp.any(state[1]))
+
+    def refined(state: tuple[Array, Array, Point]) -> tuple[Array, Array, Point]:
+        rounds, _, point = state
         xs, us, costates, multipliers = point
         away = signed(limited(qp, xs, us)) - h
         step = jnp.where(at, stiff * away, jnp.where(out, slope + qp.quadratic * away - multipliers, 0))
         gradients = residuals(qp, point, net(multipliers + step))
         dx, du, dp = riccati_sweep.solve(qp, factors, free, *gradients, jnp.zeros_like(qp.x0))
         step = step + weight * signed(limited(qp, dx, du))
-        return Point(xs + dx, us + du, costates + dp, multipliers + step)
+        moving = jnp.any(jnp.abs(step) > _NOTHING * jnp.max(jnp.abs(multipliers), (0, 1, 2)), (0, 1, 2))
+        return rounds + 1, moving, Point(xs + dx, us + du, costates + dp, multipliers + step)
 
-    rounds = rounds or (60 if at.shape[2] > m else 1)
-    return closed(qp, jax.lax.fori_loop(0, rounds, refined, point), held)
+    state = (jnp.zeros((), int), jnp.ones(qp.x0.shape[-1], bool), point)
+    return closed(qp, jax.lax.while_loop(go_on, refined, state)[2], held)
 
 
 def closed(qp: HorizonQP, point: Point, held: Bool[Array, "2 T m W"]) -> Point:

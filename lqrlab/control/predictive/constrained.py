@@ -118,8 +118,7 @@ def constrained_lqr(
     n, m, dtype = A.shape[-1], B.shape[-1], A.dtype
     x0 = matrix_checks.trailing("x0", x0, (n,), dtype)
     vectors = [
-        _steps_of(name, v, (size,), T, time_varying, dtype)
-        for name, v, size in (("c", c, n), ("q", q, n), ("r", r, m))
+        _steps_of(name, v, (size,), T, time_varying, dtype) for name, v, size in (("c", c, n), ("q", q, n), ("r", r, m))
     ]
     if Qf is None and time_varying:
         raise ValueError("Qf: expected a terminal weight: a time-varying problem has no LQR to take it from")
@@ -282,9 +281,7 @@ def _program(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> tuple
     Qf = jnp.broadcast_to(Qf, (*lead, *Qf.shape[-2:]))
     qf, x0 = (jnp.broadcast_to(a, (*lead, a.shape[-1])) for a in (qf, x0))
     linear, quadratic = _prices(soft, low.shape[-1], m, low.shape[-1] - changes, lead, dtype)
-    qp = HorizonQP(
-        A, B, c, Q, R, N, q, r, Qf, qf, C, D, jnp.stack([high, -low], axis=-3), linear, quadratic, x0
-    )
+    qp = HorizonQP(A, B, c, Q, R, N, q, r, Qf, qf, C, D, jnp.stack([high, -low], axis=-3), linear, quadratic, x0)
     return qp, (m, n if "x_limits" in box else 0, p, changes)
 
 

@@ -8,7 +8,7 @@ member, and its work is bounded: 64 steps of the search, three times :data:`inte
 import functools
 import operator
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -157,7 +157,19 @@ def _certificate(qp: HorizonQP, point: Point) -> Float[Array, " W"]:
     return jnp.sum(force * violation, (0, 1, 2)) + least
 
 
+def _broadcasting(solve: Callable[..., Any]) -> Callable[..., Any]:
+    """Let what all steps share, [rows, W], meet [T, rows, W], whatever the caller's setting; ``vmap`` traces anew."""
+
+    @functools.wraps(solve)
+    def broadcasting(*args: Array) -> Any:
+        with jax.numpy_rank_promotion("allow"):
+            return solve(*args)
+
+    return broadcasting
+
+
 @batch_last.flattened(*_CORES, 3, 3)
+@_broadcasting
 def _solve(*args: Array) -> Solved:
     args, (at, out) = args[:-2], args[-2:]
     qp = HorizonQP(*args)
@@ -190,6 +202,7 @@ def _solve(*args: Array) -> Solved:
 
 
 @batch_last.flattened(*_CORES, 2, 2, 2, 3, 3, 3, 2, 2, 2, 3)
+@_broadcasting
 def _pulled_back(*args: Array) -> HorizonQP:
     """Gradients with respect to the program."""
 
@@ -239,17 +252,11 @@ def _forward(qp: HorizonQP, guess: ActiveSet) -> tuple[Solved, tuple[HorizonQP, 
 
 
 def _backward(kept: tuple[HorizonQP, Solved], bar: Solved) -> tuple[HorizonQP, None]:
-    with jax.numpy_rank_promotion("allow"):  # it is traced on its own
-        return _gradients(*kept, bar), None
-
-
-def _gradients(qp: HorizonQP, found: Solved, bar: Solved) -> HorizonQP:
+    qp, found = kept
     active = (a.astype(qp.x0.dtype) for a in found.active)
     gradient = HorizonQP(*_pulled_back(*qp, *found.point, *active, *bar.point))
     good = ~found.infeasible & (found.residual <= EXACT)
-    asked = functools.reduce(
-        operator.or_, (jnp.any(a != 0, tuple(range(good.ndim, a.ndim))) for a in bar.point)
-    )
+    asked = functools.reduce(operator.or_, (jnp.any(a != 0, tuple(range(good.ndim, a.ndim))) for a in bar.point))
 
     def known(a: Array, core: int) -> Array:
         """NaN where there is no optimum to differentiate, unless nobody asks."""
@@ -257,7 +264,7 @@ def _gradients(qp: HorizonQP, found: Solved, bar: Solved) -> HorizonQP:
         none = (good | asked).reshape(good.shape + (1,) * core)
         return jnp.where(wrong, jnp.nan, jnp.where(none, a, 0))
 
-    return jax.tree.map(known, gradient, _CORES)
+    return jax.tree.map(known, gradient, _CORES), None
 
 
 solve.defvjp(_forward, _backward)
