@@ -1,4 +1,4 @@
-"""Constrained LQR against a dense program's referee (DAQP), finite differences, a published record, and closed forms."""
+"""Constrained LQR against the referee of dense programs (DAQP), finite differences and a published record."""
 
 from pathlib import Path
 
@@ -222,7 +222,7 @@ def check_gradients(kind, step=1e-5, tolerance=2e-5):
         if isinstance(d, tuple):  # one side at a time has a meaning only where it is finite
             d = jax.tree.map(lambda d, a: jnp.where(jnp.isfinite(a), d, 0), d, value)
             if name != "soft":
-                d = jax.tree.map(lambda d: jnp.where(given[name][0] == given[name][1], 0, d), d)
+                d = tuple(jnp.where(value[0] == value[1], 0, side) for side in d)
         directions[name] = d
     assert {"A", "B", "Q", "R", "N", "x0", "c", "q", "r", "Qf", "qf"} <= directions.keys()
     moved = [along(given, name, d, s * step) for name, d in directions.items() for s in (1, -1)]
@@ -295,7 +295,7 @@ def test_jit_vmap_batches_and_loops_give_the_same():
     for a, b in zip(jax.tree.leaves(batch), jax.tree.leaves(mapped)):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
     for i in (0, 5):
-        single = one(jax.tree.map(lambda a: a[i], given))
+        single = one(jax.tree.map(lambda a, i=i: a[i], given))
         for a, b in zip(jax.tree.leaves(batch), jax.tree.leaves(single)):
             np.testing.assert_allclose(a[i], b, rtol=1e-8, atol=1e-9)
 

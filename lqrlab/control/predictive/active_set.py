@@ -157,6 +157,6 @@ def search(qp: HorizonQP, active: ActiveSet, stiff: Float[Array, "T rows W"], st
         jnp.broadcast_to(nothing, (T, *nothing.shape)),
         jnp.zeros(qp.limits.shape, nothing.dtype),
     )
-    state = (0, active, empty, jnp.zeros(width, bool))
+    state = (jnp.zeros((), int), active, empty, jnp.zeros(width, bool))
     _, active, point, _ = jax.lax.while_loop(go_on, improve, state)
     return Answer(point, active, residual(qp, point))

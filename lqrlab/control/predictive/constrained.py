@@ -145,7 +145,9 @@ def constrained_lqr(
     return _solved((A, B, Q, R, N, *vectors, Qf, qf, C if p else None, D, x0, last, weights), box, T)
 
 
-def _matrices(A, B, Q, R, N, T: int, time_varying: bool) -> list[Array]:  # type: ignore[no-untyped-def]
+def _matrices(
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None, T: int, time_varying: bool
+) -> list[Array]:
     """The checked matrices ``[..., S, rows, columns]``."""
     if time_varying:
         shapes = {name: (a, np.shape(a)) for name, a in zip("ABQRN", (A, B, Q, R, N)) if a is not None}
@@ -165,7 +167,9 @@ def _finite(**given: Array) -> None:
             raise ValueError(f"{name}: expected finite numbers, but found NaN or infinity")
 
 
-def _steps_of(name: str, value: ArrayLike | None, shape: tuple[int, ...], T: int, time_varying: bool, dtype) -> Array:  # type: ignore[no-untyped-def]
+def _steps_of(
+    name: str, value: ArrayLike | None, shape: tuple[int, ...], T: int, time_varying: bool, dtype: np.dtype
+) -> Array:
     """An array ``[..., S, *shape]``."""
     a = jnp.zeros(shape, dtype) if value is None else matrix_checks.trailing(name, value, shape, dtype)
     _finite(**{name: a})
@@ -176,7 +180,7 @@ def _steps_of(name: str, value: ArrayLike | None, shape: tuple[int, ...], T: int
     return a
 
 
-def _box(name: str, limits: Limits, size: int, T: int, dtype) -> tuple[Array, Array]:  # type: ignore[no-untyped-def]
+def _box(name: str, limits: Limits, size: int, T: int, dtype: np.dtype) -> tuple[Array, Array]:
     """Low and high ``[..., T or 1, size]``, checked."""
     if not isinstance(limits, tuple | list) or len(limits) != 2:
         raise ValueError(f"{name}: expected (low, high), but found {limits!r:.80}")
@@ -209,7 +213,7 @@ def _box(name: str, limits: Limits, size: int, T: int, dtype) -> tuple[Array, Ar
     return low, high
 
 
-def _soft(soft: tuple[ArrayLike, ArrayLike], dtype) -> tuple[Array, Array]:  # type: ignore[no-untyped-def]
+def _soft(soft: tuple[ArrayLike, ArrayLike], dtype: np.dtype) -> tuple[Array, Array]:
     if not isinstance(soft, tuple | list) or len(soft) != 2:
         raise ValueError(f"soft: expected (linear, quadratic), the cost of an excess, but found {soft!r:.80}")
     linear, quadratic = (jnp.asarray(checks.real("soft", a), dtype) for a in soft)
@@ -297,7 +301,10 @@ def _block(rows: list[list[Array]]) -> Array:
     return jnp.block([[jnp.broadcast_to(a, (*lead, *a.shape[-2:])) for a in row] for row in rows])
 
 
-def _remembering(A, B, Q, N, c, q, Qf, qf, C, D, x0, last):  # type: ignore[no-untyped-def]
+def _remembering(
+    A: Array, B: Array, Q: Array, N: Array, c: Array, q: Array, Qf: Array, qf: Array,
+    C: Array, D: Array, x0: Array, last: Array | None,
+) -> tuple[Array, ...]:  # fmt: skip
     """The problem whose state holds the input before, so that its change u − u[t−1] is one of the outputs."""
     n, m, p, dtype = A.shape[-1], B.shape[-1], C.shape[-2], A.dtype
     eye = jnp.eye(m, dtype=dtype)
@@ -322,7 +329,9 @@ def _remembering(A, B, Q, N, c, q, Qf, qf, C, D, x0, last):  # type: ignore[no-u
     )
 
 
-def _prices(soft, rows: int, first: int, end: int, lead: tuple[int, ...], dtype) -> tuple[Array, Array]:  # type: ignore[no-untyped-def]
+def _prices(
+    soft: tuple[Array, Array] | None, rows: int, first: int, end: int, lead: tuple[int, ...], dtype: np.dtype
+) -> tuple[Array, Array]:
     """Prices of an excess ``[..., rows]``, for half the cost: those of inputs and their changes are infinite."""
     linear, quadratic = jnp.full(rows, jnp.inf, dtype), jnp.zeros(rows, dtype)
     if soft is not None:

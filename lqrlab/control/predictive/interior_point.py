@@ -69,7 +69,7 @@ def minimise(qp: HorizonQP, cost: Float[Array, "T rows W"], near: float | Array)
         new = jax.tree.map(lambda a, b: jnp.where(done | bad, a, b), old, new)
         return step + 1, new, done | bad | (gap <= near * jnp.abs(objective(qp, new.point.xs, new.point.us)))
 
-    _, last, _ = jax.lax.while_loop(go_on, improve, (0, start, jnp.zeros(qp.x0.shape[-1], bool)))
+    _, last, _ = jax.lax.while_loop(go_on, improve, (jnp.zeros((), int), start, jnp.zeros(qp.x0.shape[-1], bool)))
     close = kinds.on & (last.point.multipliers > cost * last.slack)
     out = close & kinds.soft & (last.excess * cost > last.price)
     return ActiveSet((close & ~out) | active_set.equal(qp), out)

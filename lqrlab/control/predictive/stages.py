@@ -36,7 +36,7 @@ _WIDTH, _FEW = 40, 8  # of a block: of those that are searched; of those, few, t
 _STEPS, _ROUNDS = 4, 4  # of the search in a round; rounds of a phase
 _LAST = 3  # phase: first the search alone, then from the interior point's guesses, then for the least violation
 _ROUGH, _FINE = 1e-4, 1e-9  # gaps of those guesses, beside the cost
-_CORES = HorizonQP(3, 3, 2, 3, 3, 3, 2, 2, 2, 1, 3, 3, 3, 1, 1, 1)
+_CORES = (3, 3, 2, 3, 3, 3, 2, 2, 2, 1, 3, 3, 3, 1, 1, 1)  # axes of each part of a program, without the batch's
 _SLIGHT = 1e-7  # weight of the inputs beside that of a violation, where feasibility is asked for
 _NEARER = 4  # times that this weight is moved to where the inputs are
 _FAR = 1e3  # times the inputs found: as far as inputs without limits are looked at
@@ -134,6 +134,8 @@ def _violation(qp: HorizonQP) -> HorizonQP:
 def _certificate(qp: HorizonQP, point: Point) -> Float[Array, " W"]:
     """A lower bound of Σ λ (v − h) over all inputs within their limits: if it is > 0, no trajectory has v ≤ h.
 
+    It is relative to the largest λ v, and less by what rounding may have added.
+
     λ is the violation, weighed; inputs without limits are looked at up to :data:`_FAR` times those found.
     """
     m = qp.B.shape[2]
@@ -154,7 +156,9 @@ def _certificate(qp: HorizonQP, point: Point) -> Float[Array, " W"]:
     high = jnp.minimum(qp.limits[0, :, :m] - point.us, far)
     low = jnp.minimum(qp.limits[1, :, :m] + point.us, far)
     least = -jnp.sum(jnp.where(along > 0, along * low, -along * high), (0, 1))
-    return jnp.sum(force * violation, (0, 1, 2)) + least
+    size = jnp.max(force * jnp.abs(signed(v)), (0, 1, 2))
+    bound = jnp.sum(force * violation, (0, 1, 2)) + least
+    return bound / jnp.where(size > 0, size, 1.0) - EXACT
 
 
 def _broadcasting(solve: Callable[..., Any]) -> Callable[..., Any]:
@@ -264,7 +268,7 @@ def _backward(kept: tuple[HorizonQP, Solved], bar: Solved) -> tuple[HorizonQP, N
         none = (good | asked).reshape(good.shape + (1,) * core)
         return jnp.where(wrong, jnp.nan, jnp.where(none, a, 0))
 
-    return jax.tree.map(known, gradient, _CORES), None
+    return HorizonQP(*map(known, gradient, _CORES)), None
 
 
 solve.defvjp(_forward, _backward)
