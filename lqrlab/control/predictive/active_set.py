@@ -10,7 +10,7 @@ from lqrlab.control.predictive import riccati_sweep
 from lqrlab.control.predictive.horizon_qp import HorizonQP, Point, limited, net, residual, residuals, signed
 
 STIFF = 1e5  # penalty beside the curvature of the cost; larger ones converge faster to fewer digits
-_ROUNDS = 7  # of the method of multipliers, where states or outputs are limited
+_ROUNDS, _MOST = 7, 60  # of the method of multipliers, where states or outputs are limited; more where it is slow
 _NOTHING = 1e-12  # beside the size of the values or multipliers: rounding
 
 
@@ -30,9 +30,9 @@ class Answer(NamedTuple):
 
 
 def equal(qp: HorizonQP) -> Bool[Array, "2 T rows W"]:
-    """Limits that leave one value: of both sides, the upper one, whose multiplier may have any sign."""
+    """Hard limits that leave one value: of both sides, the upper one, whose multiplier may have any sign."""
     upper, lower = qp.limits
-    return jnp.stack([upper == -lower, jnp.zeros(upper.shape, bool)])
+    return jnp.stack([(upper == -lower) & ~jnp.isfinite(qp.linear), jnp.zeros(upper.shape, bool)])
 
 
 def curvature(qp: HorizonQP, factors: riccati_sweep.Factors) -> Float[Array, "T rows W"]:
@@ -74,7 +74,9 @@ def unlimited(qp: HorizonQP) -> tuple[Point, Float[Array, "T rows W"]]:
     return Point(xs, us, costates, start.multipliers), curvature(qp, factors)
 
 
-def on_active_set(qp: HorizonQP, active: ActiveSet, stiff: Float[Array, "T rows W"]) -> Point:
+def on_active_set(
+    qp: HorizonQP, active: ActiveSet, stiff: Float[Array, "T rows W"], rounds: int | None = None
+) -> Point:
     """The optimum with the limits of the set as equations: those of inputs exactly, others by multipliers.
 
     The method of multipliers (Bertsekas 1982, section 2.2) turns limits on states and outputs into a penalty, so that
@@ -94,17 +96,24 @@ def on_active_set(qp: HorizonQP, active: ActiveSet, stiff: Float[Array, "T rows 
     slope = jnp.where(jnp.isfinite(qp.linear), qp.linear, 0)
     point = Point(xs, us, jnp.zeros_like(xs[1:]), jnp.where(out, slope, 0))
 
-    def refined(_: int, point: Point) -> Point:
+    least, most = (rounds, rounds) if rounds else (_ROUNDS, _MOST) if at.shape[2] > m else (1, 1)
+
+    def go_on(state: tuple[Array, Array, Point]) -> Array:
+        return (state[0] < least) | ((state[0] < most) & jnp.any(state[1]))
+
+    def refined(state: tuple[Array, Array, Point]) -> tuple[Array, Array, Point]:
+        rounds, _, point = state
         xs, us, costates, multipliers = point
         away = signed(limited(qp, xs, us)) - h
         step = jnp.where(at, stiff * away, jnp.where(out, slope + qp.quadratic * away - multipliers, 0))
         gradients = residuals(qp, point, net(multipliers + step))
         dx, du, dp = riccati_sweep.solve(qp, factors, free, *gradients, jnp.zeros_like(qp.x0))
         step = step + weight * signed(limited(qp, dx, du))
-        return Point(xs + dx, us + du, costates + dp, multipliers + step)
+        moving = jnp.any(jnp.abs(step) > _NOTHING * jnp.max(jnp.abs(multipliers), (0, 1, 2)), (0, 1, 2))
+        return rounds + 1, moving, Point(xs + dx, us + du, costates + dp, multipliers + step)
 
-    rounds = _ROUNDS if at.shape[2] > m else 1
-    return closed(qp, jax.lax.fori_loop(0, rounds, refined, point), held)
+    state = (jnp.zeros((), int), jnp.ones(qp.x0.shape[-1], bool), point)
+    return closed(qp, jax.lax.while_loop(go_on, refined, state)[2], held)
 
 
 def closed(qp: HorizonQP, point: Point, held: Bool[Array, "2 T m W"]) -> Point:
@@ -127,6 +136,10 @@ def next_set(qp: HorizonQP, point: Point, active: ActiveSet) -> ActiveSet:
         jnp.where(out, over <= size, jnp.where(at, (multipliers > -force) & ~beyond, over > size)),
         jnp.where(out, over > size, at & beyond),
     )
+    smooth = qp.linear == 0  # the price has no kink at the limit: nothing is held there
+    both = smooth & (qp.limits == -qp.limits[::-1])  # an equation with a price: one side is always exceeded
+    above = jnp.stack([over[1] <= size, over[1] > size])
+    at, out = at & ~smooth, jnp.where(both, above, jnp.where(smooth, over > size, out))
     same = equal(qp)
     return ActiveSet((at & ~jnp.any(same, 0)) | same, out)
 
@@ -138,11 +151,11 @@ def search(qp: HorizonQP, active: ActiveSet, stiff: Float[Array, "T rows W"], st
     problem. It ends in a few steps or goes in circles: then the interior point takes over.
     """
 
-    def go_on(state: tuple[int, ActiveSet, Point, Array]) -> Array:
+    def go_on(state: tuple[Array, ActiveSet, Point, Array]) -> Array:
         step, _, _, done = state
         return (step < steps) & ~jnp.all(done)
 
-    def improve(state: tuple[int, ActiveSet, Point, Array]) -> tuple[int, ActiveSet, Point, Array]:
+    def improve(state: tuple[Array, ActiveSet, Point, Array]) -> tuple[Array, ActiveSet, Point, Array]:
         step, active, _, _ = state
         point = on_active_set(qp, active, stiff)
         new = next_set(qp, point, active)
@@ -158,6 +171,6 @@ def search(qp: HorizonQP, active: ActiveSet, stiff: Float[Array, "T rows W"], st
         jnp.broadcast_to(nothing, (T, *nothing.shape)),
         jnp.zeros(qp.limits.shape, nothing.dtype),
     )
-    state = (0, active, empty, jnp.zeros(width, bool))
+    state = (jnp.zeros((), int), active, empty, jnp.zeros(width, bool))
     _, active, point, _ = jax.lax.while_loop(go_on, improve, state)
     return Answer(point, active, residual(qp, point))

@@ -118,7 +118,6 @@ def constrained_lqr(
     A, B, Q, R, N = _matrices(A, B, Q, R, N, T, time_varying)
     n, m, dtype = A.shape[-1], B.shape[-1], A.dtype
     x0 = matrix_checks.trailing("x0", x0, (n,), dtype)
-    _finite(x0=x0)
     vectors = [
         _steps_of(name, v, (size,), T, time_varying, dtype) for name, v, size in (("c", c, n), ("q", q, n), ("r", r, m))
     ]
@@ -135,11 +134,14 @@ def constrained_lqr(
         T, dtype, u_limits=(u_limits, m), x_limits=(x_limits, n), y_limits=(y_limits, p), du_limits=(du_limits, m)
     )
     last = None if u_last is None else matrix_checks.trailing("u_last", u_last, (m,), dtype)
+    _finite(x0=x0, qf=qf, **({} if last is None else {"u_last": last}))
     weights = None if soft is None else prices(soft, dtype)
     return _solved((A, B, Q, R, N, *vectors, Qf, qf, C if p else None, D, x0, last, weights), box, T)
 
 
-def _matrices(A, B, Q, R, N, T: int, time_varying: bool) -> list[Array]:  # type: ignore[no-untyped-def]
+def _matrices(
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None, T: int, time_varying: bool
+) -> list[Array]:
     """The checked matrices ``[..., S, rows, columns]``."""
     if time_varying:
         shapes = {name: (a, np.shape(a)) for name, a in zip("ABQRN", (A, B, Q, R, N)) if a is not None}
@@ -159,7 +161,9 @@ def _finite(**given: Array) -> None:
             raise ValueError(f"{name}: expected finite numbers, but found NaN or infinity")
 
 
-def _steps_of(name: str, value: ArrayLike | None, shape: tuple[int, ...], T: int, time_varying: bool, dtype) -> Array:  # type: ignore[no-untyped-def]
+def _steps_of(
+    name: str, value: ArrayLike | None, shape: tuple[int, ...], T: int, time_varying: bool, dtype: np.dtype
+) -> Array:
     """An array ``[..., S, *shape]``."""
     a = jnp.zeros(shape, dtype) if value is None else matrix_checks.trailing(name, value, shape, dtype)
     _finite(**{name: a})
@@ -175,7 +179,7 @@ def boxes(T: int, dtype: np.dtype, **given: tuple[Limits | None, int]) -> dict[s
     return {name: _box(name, limits, size, T, dtype) for name, (limits, size) in given.items() if limits is not None}
 
 
-def _box(name: str, limits: Limits, size: int, T: int, dtype) -> tuple[Array, Array]:  # type: ignore[no-untyped-def]
+def _box(name: str, limits: Limits, size: int, T: int, dtype: np.dtype) -> tuple[Array, Array]:
     """Low and high ``[..., T or 1, size]``, checked."""
     if not isinstance(limits, tuple | list) or len(limits) != 2:
         raise ValueError(f"{name}: expected (low, high), but found {limits!r:.80}")
@@ -208,7 +212,7 @@ def _box(name: str, limits: Limits, size: int, T: int, dtype) -> tuple[Array, Ar
     return low, high
 
 
-def prices(soft: tuple[ArrayLike, ArrayLike], dtype) -> tuple[Array, Array]:  # type: ignore[no-untyped-def]
+def prices(soft: tuple[ArrayLike, ArrayLike], dtype: np.dtype) -> tuple[Array, Array]:
     """The checked costs of an excess."""
     if not isinstance(soft, tuple | list) or len(soft) != 2:
         raise ValueError(f"soft: expected (linear, quadratic), the cost of an excess, but found {soft!r:.80}")
@@ -229,13 +233,15 @@ def solved_from(
     guess: ActiveSet | None, given: tuple, box: dict[str, tuple[Array, Array]], T: int
 ) -> tuple[ConstrainedLQR, ActiveSet]:
     """The answer and its active set, searched from a guess of it ``[..., 2, T, rows]``; from none if left out."""
-    qp, sizes = _program(given, box, T)
-    same = qp.limits[..., 0, :, :] == -qp.limits[..., 1, :, :]
-    same = jnp.stack([same, jnp.zeros_like(same)], axis=-3)
-    at, out = guess or (jnp.zeros_like(same), jnp.zeros_like(same))
-    at, out = (jnp.broadcast_to(a, same.shape) for a in (at, out))
-    found = stages.solve(qp, ActiveSet((at & ~jnp.any(same, -3, keepdims=True)) | same, out))
-    return _told(qp, found, sizes), found.active
+    with jax.numpy_rank_promotion("allow"):  # what all steps share, [rows, W], meets [T, rows, W]
+        qp, sizes = _program(given, box, T)
+        hard = ~jnp.isfinite(qp.linear)[..., None, :]
+        same = (qp.limits[..., 0, :, :] == -qp.limits[..., 1, :, :]) & hard
+        same = jnp.stack([same, jnp.zeros_like(same)], axis=-3)
+        at, out = guess or (jnp.zeros_like(same), jnp.zeros_like(same))
+        at, out = (jnp.broadcast_to(a, same.shape) for a in (at, out))
+        found = stages.solve(qp, ActiveSet((at & ~jnp.any(same, -3, keepdims=True)) | same, out))
+        return _told(qp, found, sizes), found.active
 
 
 def _program(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> tuple[HorizonQP, tuple[int, int, int, int]]:
@@ -299,7 +305,10 @@ def block(rows: list[list[Array]]) -> Array:
     return jnp.block([[jnp.broadcast_to(a, (*lead, *a.shape[-2:])) for a in row] for row in rows])
 
 
-def _remembering(A, B, Q, N, c, q, Qf, qf, C, D, x0, last):  # type: ignore[no-untyped-def]
+def _remembering(
+    A: Array, B: Array, Q: Array, N: Array, c: Array, q: Array, Qf: Array, qf: Array,
+    C: Array, D: Array, x0: Array, last: Array | None,
+) -> tuple[Array, ...]:  # fmt: skip
     """The problem whose state holds the input before, so that its change u − u[t−1] is one of the outputs."""
     n, m, p, dtype = A.shape[-1], B.shape[-1], C.shape[-2], A.dtype
     eye = jnp.eye(m, dtype=dtype)
@@ -324,7 +333,9 @@ def _remembering(A, B, Q, N, c, q, Qf, qf, C, D, x0, last):  # type: ignore[no-u
     )
 
 
-def _prices(soft, rows: int, first: int, end: int, lead: tuple[int, ...], dtype) -> tuple[Array, Array]:  # type: ignore[no-untyped-def]
+def _prices(
+    soft: tuple[Array, Array] | None, rows: int, first: int, end: int, lead: tuple[int, ...], dtype: np.dtype
+) -> tuple[Array, Array]:
     """Prices of an excess ``[..., rows]``, for half the cost: those of inputs and their changes are infinite."""
     linear, quadratic = jnp.full(rows, jnp.inf, dtype), jnp.zeros(rows, dtype)
     if soft is not None:

@@ -48,7 +48,7 @@ class HorizonQP(NamedTuple):
 class Point(NamedTuple):
     """States, inputs, multipliers of the dynamics (the costates of x[1] … x[T]) and of the limits."""
 
-    xs: Float[Array, "T+1 n W"]
+    xs: Float[Array, "T1 n W"]
     us: Float[Array, "T m W"]
     costates: Float[Array, "T n W"]
     multipliers: Float[Array, "2 T rows W"]
@@ -79,7 +79,7 @@ def net(s: Float[Array, "2 T rows W"]) -> Float[Array, "T rows W"]:
     return s[0] - s[1]
 
 
-def limited(qp: HorizonQP, xs: Float[Array, "T+1 n W"], us: Float[Array, "T m W"]) -> Float[Array, "T rows W"]:
+def limited(qp: HorizonQP, xs: Float[Array, "T1 n W"], us: Float[Array, "T m W"]) -> Float[Array, "T rows W"]:
     """The limited values v of a trajectory."""
     parts = [us, xs[1:]] if has_states(qp) else [us]
     if qp.C.shape[1]:
@@ -87,7 +87,7 @@ def limited(qp: HorizonQP, xs: Float[Array, "T+1 n W"], us: Float[Array, "T m W"
     return jnp.concatenate(parts, axis=1)
 
 
-def pulled(qp: HorizonQP, force: Float[Array, "T rows W"]) -> tuple[Float[Array, "T+1 n W"], Float[Array, "T m W"]]:
+def pulled(qp: HorizonQP, force: Float[Array, "T rows W"]) -> tuple[Float[Array, "T1 n W"], Float[Array, "T m W"]]:
     """The transpose of :func:`limited`: what forces on the limited values add to the gradient in x and u."""
     n, m, p = qp.A.shape[1], qp.B.shape[2], qp.C.shape[1]
     on_u = force[:, :m]
@@ -102,7 +102,7 @@ def pulled(qp: HorizonQP, force: Float[Array, "T rows W"]) -> tuple[Float[Array,
 
 def residuals(
     qp: HorizonQP, point: Point, force: Float[Array, "T rows W"]
-) -> tuple[Float[Array, "T+1 n W"], Float[Array, "T m W"], Float[Array, "T n W"]]:
+) -> tuple[Float[Array, "T1 n W"], Float[Array, "T m W"], Float[Array, "T n W"]]:
     """Gradients of the Lagrangian in x and u, with ``force`` for the multipliers' pull, and Ax + Bu + c − x[t+1].
 
     That in x[0], which is given, is the first one; all others vanish at the optimum.
@@ -117,7 +117,7 @@ def residuals(
     return along_x.at[1:].add(-costates), along_u, times(qp.A, x) + times(qp.B, us) + qp.c - xs[1:]
 
 
-def objective(qp: HorizonQP, xs: Float[Array, "T+1 n W"], us: Float[Array, "T m W"]) -> Float[Array, " W"]:
+def objective(qp: HorizonQP, xs: Float[Array, "T1 n W"], us: Float[Array, "T m W"]) -> Float[Array, " W"]:
     """The cost without that of an excess over soft limits."""
     x, last = xs[:-1], xs[-1:]
     along_x = times(qp.Q, x) / 2 + times(qp.N, us) + qp.q
@@ -143,7 +143,7 @@ def residual(qp: HorizonQP, point: Point) -> Float[Array, " W"]:
     h = jnp.where(finite, qp.limits, 0)
     over = excess(qp, v)
     slack = jnp.where(finite, h - signed(v), 0)
-    equal = finite[0] & finite[1] & (h[0] == -h[1])  # its multiplier may have either sign
+    equal = finite[0] & finite[1] & (h[0] == -h[1]) & ~soft  # its multiplier may have either sign
     most = jnp.where(soft, jnp.where(soft, qp.linear, 0) + qp.quadratic * over, jnp.inf)  # of a multiplier
     along_x, along_u, moved = residuals(qp, point, net(multipliers))
     pull_x, pull_u = pulled(qp, jnp.sum(jnp.abs(multipliers), 0))

@@ -58,10 +58,10 @@ def minimise(qp: HorizonQP, near: float | Array) -> ActiveSet:
     start = _start(qp, kinds, point, cost)
     first = _gap(kinds, start)
 
-    def go_on(state: tuple[int, _Iterate, Array]) -> Array:
+    def go_on(state: tuple[Array, _Iterate, Array]) -> Array:
         return (state[0] < STEPS) & ~jnp.all(state[2])
 
-    def improve(state: tuple[int, _Iterate, Array]) -> tuple[int, _Iterate, Array]:
+    def improve(state: tuple[Array, _Iterate, Array]) -> tuple[Array, _Iterate, Array]:
         step, old, done = state
         new = _newton(qp, kinds, cost, old)
         gap = _gap(kinds, new)
@@ -69,7 +69,7 @@ def minimise(qp: HorizonQP, near: float | Array) -> ActiveSet:
         new = jax.tree.map(lambda a, b: jnp.where(done | bad, a, b), old, new)
         return step + 1, new, done | bad | (gap <= near * jnp.abs(objective(qp, new.point.xs, new.point.us)))
 
-    _, last, _ = jax.lax.while_loop(go_on, improve, (0, start, jnp.zeros(qp.x0.shape[-1], bool)))
+    _, last, _ = jax.lax.while_loop(go_on, improve, (jnp.zeros((), int), start, jnp.zeros(qp.x0.shape[-1], bool)))
     close = kinds.on & (last.point.multipliers > cost * last.slack)
     out = close & kinds.soft & (last.excess * cost > last.price)
     return ActiveSet((close & ~out) | active_set.equal(qp), out)
@@ -82,7 +82,7 @@ def _start(qp: HorizonQP, kinds: _Kinds, point: Point, cost: Array) -> _Iterate:
     both = jnp.all(kinds.on, 0)
     size = jnp.maximum(jnp.max(jnp.abs(h), (0, 1)), 0.1 * jnp.max(jnp.abs(v), 0))
     size = jnp.where(size > 0, size, 1.0)
-    wide = jnp.where(both, jnp.minimum(h[0] + h[1], size), size) / 2
+    wide = jnp.where(both & (h[0] + h[1] > 0), jnp.minimum(h[0] + h[1], size), size) / 2  # 0 apart: soft equations
     slack = jnp.where(kinds.on, jnp.maximum(jnp.abs(h - signed(v)), 0.2 * wide), 1.0)
     push = jnp.max(jnp.where(kinds.on, cost * wide * slack, 0), (0, 1, 2)) * 0.2
     over = jnp.where(kinds.soft, jnp.maximum(signed(v) - h, 0) + 0.2 * wide, 1.0)
@@ -134,7 +134,7 @@ def _newton(qp: HorizonQP, kinds: _Kinds, cost: Array, at: _Iterate) -> _Iterate
     def moved(share: Array, step: tuple[Point, Array, Array, Array]) -> _Iterate:
         return jax.tree.map(lambda a, d: a + share * d, at, _Iterate(*step))
 
-    pairs_on = jnp.maximum(jnp.sum(on, (0, 1, 2)) + jnp.sum(soft, (0, 1, 2)), 1)
+    pairs_on = jnp.maximum(jnp.sum(jnp.where(on, 1.0, 0) + jnp.where(soft, 1.0, 0), (0, 1, 2)), 1)
     mu = _gap(kinds, at) / pairs_on
     none = jnp.zeros_like(s)
 

@@ -61,11 +61,11 @@ def solve(
     qp: HorizonQP,
     factors: Factors,
     free: Bool[Array, "T m W"],
-    along_x: Float[Array, "T+1 n W"],
+    along_x: Float[Array, "T1 n W"],
     along_u: Float[Array, "T m W"],
     moved: Float[Array, "T n W"],
     start: Float[Array, "n W"],
-) -> tuple[Float[Array, "T+1 n W"], Float[Array, "T m W"], Float[Array, "T n W"]]:
+) -> tuple[Float[Array, "T1 n W"], Float[Array, "T m W"], Float[Array, "T n W"]]:
     """The step of states, inputs and costates for gradients, an error ``moved`` of the dynamics, and a step of x0."""
 
     def back(after: Array, given: tuple[Any, ...]) -> tuple[Array, tuple[Array, Array]]:

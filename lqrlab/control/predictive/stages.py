@@ -8,7 +8,7 @@ member, and its work is bounded: 64 steps of the search, three times :data:`inte
 import functools
 import operator
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from lqrlab.control.predictive.horizon_qp import (
     pulled,
     residuals,
     signed,
+    times,
     transposed,
 )
 
@@ -35,9 +36,10 @@ _WIDTH, _FEW = 40, 8  # of a block: of those that are searched; of those, few, t
 _STEPS, _ROUNDS = 4, 4  # of the search in a round; rounds of a phase
 _LAST = 3  # phase: first the search alone, then from the interior point's guesses, then for the least violation
 _ROUGH, _FINE = 1e-4, 1e-9  # gaps of those guesses, beside the cost
-_CORES = (3, 3, 2, 3, 3, 3, 2, 2, 2, 1, 3, 3, 3, 1, 1, 1)  # core dimensions of the fields of HorizonQP
-_SLIGHT = 1e-9  # weight of the inputs beside that of a violation, where feasibility is asked for
-_FAR = 1e2  # times the inputs found: as far as inputs without limits are looked at
+_CORES = (3, 3, 2, 3, 3, 3, 2, 2, 2, 1, 3, 3, 3, 1, 1, 1)  # axes of each part of a program, without the batch's
+_SLIGHT = 1e-7  # weight of the inputs beside that of a violation, where feasibility is asked for
+_NEARER = 4  # times that this weight is moved to where the inputs are
+_FAR = 1e3  # times the inputs found: as far as inputs without limits are looked at
 
 
 class Solved(NamedTuple):
@@ -71,9 +73,25 @@ def _guessed(phase: Array, args: tuple[Array, ...], known: Solved) -> Solved:
 
 
 def _judged(args: tuple[Array, ...], known: Solved) -> Solved:
-    """Whether the least violation proves that there is no feasible point."""
-    infeasible = _certificate(HorizonQP(*args), known.point) > 0
-    return Solved(known.point, known.active, infeasible, jnp.where(infeasible, 0, jnp.inf))
+    """Whether the least violation proves that there is no feasible point.
+
+    The small weight of the inputs would leave a slope of the violation where inputs have no limits: it is moved to
+    where the inputs are, again and again (the proximal point method), until the slope is gone.
+    """
+    qp = HorizonQP(*args)
+    program = _violation(qp)
+    stiff = STIFF * active_set.unlimited(program)[1]
+
+    def nearer(_: Array, state: tuple[Point, ActiveSet]) -> tuple[Point, ActiveSet]:
+        point, active = state
+        moved = program._replace(r=-times(program.R, point.us))
+        point = active_set.on_active_set(moved, active, stiff, rounds=2)
+        return point, active_set.next_set(moved, point, active)
+
+    point, _ = jax.lax.fori_loop(0, _NEARER, nearer, (known.point, known.active))
+    sure, found = _certificate(qp, point) > 0, _certificate(qp, known.point) > 0
+    point = jax.tree.map(functools.partial(jnp.where, sure), point, known.point)
+    return Solved(point, known.active, sure | found, jnp.where(sure | found, 0, jnp.inf))
 
 
 def _violation(qp: HorizonQP) -> HorizonQP:
@@ -82,11 +100,8 @@ def _violation(qp: HorizonQP) -> HorizonQP:
     soft = jnp.isfinite(qp.linear)
     finite = jnp.isfinite(qp.limits)
     limits = jnp.where(soft, jnp.inf, qp.limits)
-    # equations become two limits, a little apart
     size = jnp.max(jnp.where(finite, jnp.abs(qp.limits), 0), (0, 1))
     size = jnp.where(size > 0, size, 1.0)
-    same = active_set.equal(qp) & hard
-    gap = jnp.any(same, 0)[None] * 1e-9 * size
     weights = jnp.where(hard, 1 / size**2, 0)
     nothing = jax.tree.map(jnp.zeros_like, qp)
     eye = batch_last.eye(qp.B.shape[2], qp.x0)[None]
@@ -97,7 +112,7 @@ def _violation(qp: HorizonQP) -> HorizonQP:
     return nothing._replace(
         A=qp.A, B=qp.B, c=qp.c, C=qp.C, D=qp.D, x0=qp.x0,
         R=eye * (_SLIGHT * stiffness) + 0 * qp.R,
-        limits=limits + gap,
+        limits=limits,
         linear=jnp.where(hard, 0.0, jnp.inf),
         quadratic=weights,
     )  # fmt: skip
@@ -105,6 +120,8 @@ def _violation(qp: HorizonQP) -> HorizonQP:
 
 def _certificate(qp: HorizonQP, point: Point) -> Float[Array, " W"]:
     """A lower bound of Σ λ (v − h) over all inputs within their limits: if it is > 0, no trajectory has v ≤ h.
+
+    It is relative to the largest λ v, and less by what rounding may have added.
 
     λ is the violation, weighed; inputs without limits are looked at up to :data:`_FAR` times those found.
     """
@@ -126,10 +143,24 @@ def _certificate(qp: HorizonQP, point: Point) -> Float[Array, " W"]:
     high = jnp.minimum(qp.limits[0, :, :m] - point.us, far)
     low = jnp.minimum(qp.limits[1, :, :m] + point.us, far)
     least = -jnp.sum(jnp.where(along > 0, along * low, -along * high), (0, 1))
-    return jnp.sum(force * violation, (0, 1, 2)) + least
+    size = jnp.max(force * jnp.abs(signed(v)), (0, 1, 2))
+    bound = jnp.sum(force * violation, (0, 1, 2)) + least
+    return bound / jnp.where(size > 0, size, 1.0) - EXACT
+
+
+def _broadcasting(solve: Callable[..., Any]) -> Callable[..., Any]:
+    """Let what all steps share, [rows, W], meet [T, rows, W], whatever the caller's setting; ``vmap`` traces anew."""
+
+    @functools.wraps(solve)
+    def broadcasting(*args: Array) -> Any:
+        with jax.numpy_rank_promotion("allow"):
+            return solve(*args)
+
+    return broadcasting
 
 
 @batch_last.flattened(*_CORES, 3, 3)
+@_broadcasting
 def _solve(*args: Array) -> Solved:
     args, (at, out) = args[:-2], args[-2:]
     qp = HorizonQP(*args)
@@ -162,6 +193,7 @@ def _solve(*args: Array) -> Solved:
 
 
 @batch_last.flattened(*_CORES, 2, 2, 2, 3, 3, 3, 2, 2, 2, 3)
+@_broadcasting
 def _pulled_back(*args: Array) -> HorizonQP:
     """Gradients with respect to the program."""
 
