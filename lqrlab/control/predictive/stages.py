@@ -39,7 +39,7 @@ _ROUGH, _FINE = 1e-4, 1e-9  # gaps of those guesses, beside the cost
 _CORES = (3, 3, 2, 3, 3, 3, 2, 2, 2, 1, 3, 3, 3, 1, 1, 1)  # axes of each part of a program, without the batch's
 _SLIGHT = 1e-7  # weight of the inputs beside that of a violation, where feasibility is asked for
 _NEARER = 4  # times that this weight is moved to where the inputs are
-_FAR = 1e3  # times the inputs found: as far as inputs without limits are looked at
+_FAR = 1e9  # times the inputs found: as far as inputs without limits are looked at
 
 
 class Solved(NamedTuple):
