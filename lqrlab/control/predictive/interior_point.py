@@ -44,7 +44,7 @@ def _kinds(qp: HorizonQP) -> _Kinds:
 
 
 def minimise(qp: HorizonQP, cost: Float[Array, "T rows W"], near: float | Array) -> ActiveSet:
-    """Which limits hold at the optimum, as it seems where the gap is ``near``: going on would cost digits.
+    """Guess which limits hold at the optimum, from where the gap is ``near``: going on would cost digits.
 
     Args:
         qp: the program.

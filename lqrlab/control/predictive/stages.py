@@ -86,7 +86,7 @@ def _guessed(phase: Array, args: tuple[Array, ...], known: Solved) -> Solved:
 
 
 def _judged(args: tuple[Array, ...], known: Solved) -> Solved:
-    """Whether the least violation proves that there is no feasible point.
+    """Decide by the least violation that there is no feasible point, if it proves that.
 
     The small weight of the inputs would leave a slope of the violation where inputs have no limits: it is moved to
     where the inputs are, again and again (the proximal point method), until the slope is gone.
