@@ -26,7 +26,7 @@ class _Iterate(NamedTuple):
 
 
 class _Kinds(NamedTuple):
-    """Which limits are inequalities, which of those are soft, which are equations of states or outputs, who is free."""
+    """Kinds of limits: which are inequalities, which of those are soft, which are equations of states or outputs, who is free."""
 
     on: Bool[Array, "2 T rows W"]
     soft: Bool[Array, "2 T rows W"]

@@ -43,7 +43,7 @@ _FAR = 1e9  # times the inputs found: as far as inputs without limits are looked
 
 
 class Solved(NamedTuple):
-    """What is known of each problem: the point, its active set, whether none is feasible; and its residual.
+    """State of knowledge of each problem: the point, its active set, whether none is feasible; and its residual.
 
     Of an infeasible one the point is that of least violation, its multipliers prove it (Farkas' lemma), the residual 0.
     """
