@@ -26,7 +26,7 @@ class _Iterate(NamedTuple):
 
 
 class _Kinds(NamedTuple):
-    """Kinds of limits: which are inequalities, which of those are soft, which are equations of states or outputs, who is free."""
+    """Kinds of limits: inequalities, the soft ones of those, equations of states or outputs; and free inputs."""
 
     on: Bool[Array, "2 T rows W"]
     soft: Bool[Array, "2 T rows W"]
