@@ -22,7 +22,7 @@ class ActiveSet(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the search has found: the best point, its residual, and the guess to go on from."""
+    """The search's result: the best point, its residual, and the guess to go on from."""
 
     point: Point
     active: ActiveSet

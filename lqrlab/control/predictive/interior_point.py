@@ -26,7 +26,7 @@ class _Iterate(NamedTuple):
 
 
 class _Kinds(NamedTuple):
-    """Which limits are inequalities, which of those are soft, which are equations of states or outputs, who is free."""
+    """Kinds of limits: inequalities, the soft ones of those, equations of states or outputs; and free inputs."""
 
     on: Bool[Array, "2 T rows W"]
     soft: Bool[Array, "2 T rows W"]
@@ -44,7 +44,7 @@ def _kinds(qp: HorizonQP) -> _Kinds:
 
 
 def minimise(qp: HorizonQP, near: float | Array) -> ActiveSet:
-    """Which limits hold at the optimum, as it seems where the gap is ``near``: going on would cost digits.
+    """Guess which limits hold at the optimum, from where the gap is ``near``: going on would cost digits.
 
     Args:
         qp: the program.

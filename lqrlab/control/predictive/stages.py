@@ -39,11 +39,11 @@ _ROUGH, _FINE = 1e-4, 1e-9  # gaps of those guesses, beside the cost
 _CORES = (3, 3, 2, 3, 3, 3, 2, 2, 2, 1, 3, 3, 3, 1, 1, 1)  # axes of each part of a program, without the batch's
 _SLIGHT = 1e-7  # weight of the inputs beside that of a violation, where feasibility is asked for
 _NEARER = 4  # times that this weight is moved to where the inputs are
-_FAR = 1e3  # times the inputs found: as far as inputs without limits are looked at
+_FAR = 1e9  # times the inputs found: as far as inputs without limits are looked at
 
 
 class Solved(NamedTuple):
-    """What is known of each problem: the point, its active set, whether none is feasible; and its residual.
+    """State of knowledge of each problem: the point, its active set, whether none is feasible; and its residual.
 
     Of an infeasible one the point is that of least violation, its multipliers prove it (Farkas' lemma), the residual 0.
     """
@@ -73,7 +73,7 @@ def _guessed(phase: Array, args: tuple[Array, ...], known: Solved) -> Solved:
 
 
 def _judged(args: tuple[Array, ...], known: Solved) -> Solved:
-    """Whether the least violation proves that there is no feasible point.
+    """Decide by the least violation that there is no feasible point, if it proves that.
 
     The small weight of the inputs would leave a slope of the violation where inputs have no limits: it is moved to
     where the inputs are, again and again (the proximal point method), until the slope is gone.
@@ -176,8 +176,8 @@ def _solve(*args: Array) -> Solved:
     def least_violation(args: tuple[Array, ...]) -> tuple[Array, ...]:
         return tuple(batch_last.in_blocks(lambda *args: tuple(_violation(HorizonQP(*args))), args, _WIDTH))
 
-    def work(phase: Array, state: tuple[Solved, Array]) -> tuple[Solved, Array]:
-        known, error = state
+    def work(phase: Array, state: tuple[Solved, Point, Array]) -> tuple[Solved, Point, Array]:
+        known, best, error = state
         # in the last phase only what is not solved stays, and forgets its error
         open_ = jnp.where(error > EXACT, jnp.inf, 0)
         known = known._replace(residual=jnp.where(phase == _LAST, open_, known.residual))
@@ -185,11 +185,18 @@ def _solve(*args: Array) -> Solved:
         guess = functools.partial(improved, functools.partial(_guessed, phase), given)
         known = jax.lax.cond(phase > 0, guess, lambda known: known, known)
         known = jax.lax.fori_loop(0, _ROUNDS, lambda _, known: improved(_searched, given, known, _WIDTH), known)
-        return known, jnp.where(phase == _LAST, error, known.residual)
+        better = (phase < _LAST) & (known.residual < error)
+        return known, _either(better, known.point, best), jnp.where(better, known.residual, error)
 
-    known, error = jax.lax.fori_loop(0, _LAST + 1, work, (known, known.residual))
+    known, best, error = jax.lax.fori_loop(0, _LAST + 1, work, (known, known.point, known.residual))
     known = improved(_judged, args, known._replace(residual=jnp.where(error > EXACT, jnp.inf, 0)))
-    return known._replace(residual=jnp.where(known.residual > 0, jnp.inf, jnp.where(known.infeasible, 0, error)))
+    point = _either(known.infeasible, known.point, best)
+    return Solved(point, known.active, known.infeasible, jnp.where(known.infeasible, 0, error))
+
+
+def _either(first: Bool[Array, " count"], one: Point, other: Point) -> Point:
+    """One of two points for each problem."""
+    return jax.tree.map(lambda a, b: jnp.where(first.reshape(-1, *(1,) * (a.ndim - 1)), a, b), one, other)
 
 
 @batch_last.flattened(*_CORES, 2, 2, 2, 3, 3, 3, 2, 2, 2, 3)
