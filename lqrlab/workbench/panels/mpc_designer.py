@@ -9,7 +9,7 @@ import ipywidgets
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from lqrlab import control, simulation
 from lqrlab.compute import jit_by_function, pytree
@@ -23,7 +23,7 @@ from lqrlab.workbench.panels.panel import Panel
 
 LONGEST = 40
 """The longest horizon, which every horizon's program is as large as: a new one compiles nothing."""
-_LOOPS, _WIDTH, _PLANS = ("MPC", "clipped LQR"), 860.0, 10  # plans of the fan, at most
+_WIDTH, _PLANS = 860.0, 10  # plans of the fan, at most
 
 
 def mpc_designer(
@@ -31,19 +31,19 @@ def mpc_designer(
 ) -> "PredictiveDesigner | Picture":
     """A panel to design a predictive controller: limits, horizon, input weight and Δu on sliders.
 
-    The plant is a family of the catalogue or one of your own; loops take ``num_steps`` samples, or until the nominal
-    loop has settled, at most 300. ``values`` is what its controls begin at, as *copy as code* writes it. Without a
-    person it is the picture.
+    The plant is a family or one of your own; loops take ``num_steps`` samples, or until the nominal loop has settled.
+    ``values`` is what its controls begin at, as *copy as code* writes it. Without a person it is the picture.
     """
     return PredictiveDesigner(plant, num_steps).at(values)
 
 
 class _Plan(NamedTuple):
-    """The last input, and the plan that it is the first of."""
+    """The last input, the plan that it is the first of, and whether that is the optimum."""
 
     u: Float[Array, " m"]
     xs: Float[Array, "T+1 n"]
     us: Float[Array, "T m"]
+    solved: Bool[Array, ""]
 
 
 @pytree
@@ -61,7 +61,7 @@ class _AnyHorizon:
     def init(self, batch_shape: tuple[int, ...]) -> _Plan:
         """No input, and no plan."""
         m, n = self.K.shape
-        return _Plan(*(jnp.zeros(shape, self.K.dtype) for shape in ((m,), (LONGEST + 1, n), (LONGEST, m))))
+        return _Plan(*map(jnp.zeros, ((m,), (LONGEST + 1, n), (LONGEST, m))), jnp.array(True))
 
     def __call__(self, carry: _Plan, x: Float[Array, " n"]) -> tuple[_Plan, Float[Array, " m"]]:
         """The first input of the plan from x."""
@@ -75,7 +75,7 @@ class _AnyHorizon:
         )  # fmt: skip
         clipped = jnp.clip(-self.K @ x, carry.u - self.change, carry.u + self.change)
         u = jnp.where(self.horizon > 0, plan.us[0], jnp.clip(clipped, -self.limit, self.limit))
-        return _Plan(u, plan.xs, plan.us), u
+        return _Plan(u, plan.xs, plan.us, plan.solved), u
 
 
 @partial(jit_by_function, static_argnames="num_steps")
@@ -111,13 +111,15 @@ class PredictiveDesigner(Panel[dict[str, Any], Picture]):
         sampled = control.discretize(A, B, Q, 10.0 ** question["weight"] * R, plant.dt)
         gain = control.dlqr(*sampled)
         x0, runs = jnp.asarray([question[f"initial.{s.name}"] for s in plant.states]), {}
-        for label, horizon in zip(_LOOPS, (question["horizon"], 0)):
+        for label, horizon in {"MPC": question["horizon"], "clipped LQR": 0}.items():
             check()
             policy = _AnyHorizon(sampled, gain.K, gain.P, *map(jnp.asarray, (limit, change, horizon)))
             runs[label] = jax.tree.map(np.asarray, _rollout(problem, policy, x0, num_steps=self._num_steps))
         said = "; ".join(f"the {label} {_outcome(plant, sampled, run)}" for label, run in runs.items())
-        words = f"{loop_design.limit_words(question['limit'])}: {said}."
-        return _picture(plant, runs, question["horizon"], limit, words)
+        said = f"{loop_design.limit_words(question['limit'])}: {said}."
+        if unsolved := int(np.sum(~runs["MPC"].memory.solved)):
+            said += f" <b>{unsolved} plans were not solved</b>: what is shown is not the optimum."
+        return _picture(plant, runs, question["horizon"], limit, said)
 
 
 def _outcome(plant: Plant, sampled: control.Sampled, run: Trajectory) -> str:
@@ -132,22 +134,19 @@ def _picture(plant: Plant, runs: Mapping[str, Trajectory], horizon: int, limit: 
     """Both loops, signal by signal, with plans of the first as a fan and limits as dotted lines."""
     (run, _), looks, ts = runs.values(), svg.strokes(runs), next(iter(runs.values())).ts
     body, wide, tall, fan = svg.legend(2, 14, looks | {"its plans": Stroke(3)}), _WIDTH / 3 - 10, 120.0, Stroke(3)
-    every = max(horizon // 2, -(-(len(ts) - 1) // (2 * _PLANS)))
+    every = max(horizon // 2, -(-len(run.us) // _PLANS))
     begun = range(0, len(run.us) - 1, every)[:_PLANS]  # the policy remembers a plan from the sample after on
     for i, channel in enumerate(signals := charts.channels(plant)):
-        curves = [(*channel.curve(each), looks[label]) for label, each in runs.items()]
+        loops = [(*channel.curve(each), looks[label]) for label, each in runs.items()]
+        curves = loops[:1]  # whose range is the chart's; drawn again above its plans
         for t in begun:
             planned = getattr(run.memory, channel.field)[t + 1, : horizon + 1 - channel.held, channel.column]
             curves.append((ts[t] + (ts[1] - ts[0]) * np.arange(len(planned)), planned, fan))
         if channel.held and np.isfinite(limit).all():
             curves += [(ts[[0, -1]], np.full(2, s * limit[channel.column]), Stroke(7, DASHES[2])) for s in (-1, 1)]
+        curves += loops[::-1]
         row, column = divmod(i, 3)
-        at, last = (column * (wide + 10), 22 + row * tall, wide, tall), i + 3 >= len(signals)
-        drawn = charts.over_time(
-            at, curves, channel.name, channel.signal.unit, float(ts[-1]), steps=channel.held, labelled=last, lead=1
-        )
-        body += drawn[0]
-    alt = (
-        f"{plant.title}: states and inputs under MPC with a horizon of {horizon} samples and its plans, and clipped LQR"
-    )
+        at, unit = (column * (wide + 10), 22 + row * tall, wide, tall), channel.signal.unit
+        body += charts.over_time(at, curves, channel.name, unit, float(ts[-1]), steps=channel.held, lead=1)[0]
+    alt = f"{plant.title}: states and inputs under clipped LQR, and under MPC of {horizon} samples with its plans"
     return Picture(svg.document(body, _WIDTH, 26 + tall * -(-len(signals) // 3), alt), alt, said)
