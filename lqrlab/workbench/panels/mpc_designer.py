@@ -22,7 +22,7 @@ from lqrlab.workbench.panels.live_panel import Check
 from lqrlab.workbench.panels.panel import Panel
 
 LONGEST = 40
-"""The longest horizon, which every horizon's program is as large as: a new one compiles nothing."""
+"""The longest horizon; all horizons run its program, so that a new one compiles nothing."""
 _WIDTH, _PLANS = 860.0, 10  # plans of the fan, at most
 
 
@@ -61,7 +61,7 @@ class _AnyHorizon:
     def init(self, batch_shape: tuple[int, ...]) -> _Plan:
         """No input, and no plan."""
         m, n = self.K.shape
-        return _Plan(*map(jnp.zeros, ((m,), (LONGEST + 1, n), (LONGEST, m))), jnp.array(True))
+        return _Plan(jnp.zeros(m), jnp.zeros((LONGEST + 1, n)), jnp.zeros((LONGEST, m)), jnp.array(True))
 
     def __call__(self, carry: _Plan, x: Float[Array, " n"]) -> tuple[_Plan, Float[Array, " m"]]:
         """The first input of the plan from x."""
@@ -95,10 +95,10 @@ class PredictiveDesigner(Panel[dict[str, Any], Picture]):
         self.horizon = ipywidgets.IntSlider(20, 1, LONGEST, description="horizon [samples]", **quiet, **controls.WIDE)
         self.weight = controls.slider("input weight, log10 ×", 0.0, -3.0, 3.0, **quiet)
         self.initial = controls.initial_sliders(self._plant, **quiet)
-        sliders = [self.limit, self.change, self.horizon, self.weight]
-        pages = controls.tabs({"controller": sliders, "initial state": [*self.initial.values()]})
+        kept = {name: getattr(self, name) for name in ("limit", "change", "horizon", "weight")}
+        pages = controls.tabs({"controller": [*kept.values()], "initial state": [*self.initial.values()]})
         super().__init__([pages], call=("mpc_designer", {"plant": plant, "num_steps": num_steps}))
-        self.track(**{name: getattr(self, name) for name in ("limit", "change", "horizon", "weight", "initial")})
+        self.track(**kept, initial=self.initial)
         self.ask()
 
     def _question(self) -> dict[str, Any]:
@@ -132,10 +132,9 @@ def _outcome(plant: Plant, sampled: control.Sampled, run: Trajectory) -> str:
 
 def _picture(plant: Plant, runs: Mapping[str, Trajectory], horizon: int, limit: np.ndarray, said: str) -> Picture:
     """Both loops, signal by signal, with plans of the first as a fan and limits as dotted lines."""
-    (run, _), looks, ts = runs.values(), svg.strokes(runs), next(iter(runs.values())).ts
+    run, looks, ts = runs["MPC"], svg.strokes(runs), np.asarray(runs["MPC"].ts)
     body, wide, tall, fan = svg.legend(2, 14, looks | {"its plans": Stroke(3)}), _WIDTH / 3 - 10, 120.0, Stroke(3)
-    every = max(horizon // 2, -(-len(run.us) // _PLANS))
-    begun = range(0, len(run.us) - 1, every)[:_PLANS]  # the policy remembers a plan from the sample after on
+    begun = range(0, len(run.us) - 1, max(horizon // 2, -(-len(run.us) // _PLANS)))  # remembered a sample later
     for i, channel in enumerate(signals := charts.channels(plant)):
         loops = [(*channel.curve(each), looks[label]) for label, each in runs.items()]
         curves = loops[:1]  # whose range is the chart's; drawn again above its plans
@@ -145,8 +144,7 @@ def _picture(plant: Plant, runs: Mapping[str, Trajectory], horizon: int, limit: 
         if channel.held and np.isfinite(limit).all():
             curves += [(ts[[0, -1]], np.full(2, s * limit[channel.column]), Stroke(7, DASHES[2])) for s in (-1, 1)]
         curves += loops[::-1]
-        row, column = divmod(i, 3)
-        at, unit = (column * (wide + 10), 22 + row * tall, wide, tall), channel.signal.unit
+        at, unit = (i % 3 * (wide + 10), 22 + i // 3 * tall, wide, tall), channel.signal.unit
         body += charts.over_time(at, curves, channel.name, unit, float(ts[-1]), steps=channel.held, lead=1)[0]
     alt = f"{plant.title}: states and inputs under clipped LQR, and under MPC of {horizon} samples with its plans"
     return Picture(svg.document(body, _WIDTH, 26 + tall * -(-len(signals) // 3), alt), alt, said)
