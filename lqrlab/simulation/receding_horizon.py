@@ -17,7 +17,7 @@ from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.sensors import Measured
 
 
-class Memory(NamedTuple):
+class PlanMemory(NamedTuple):
     """The samples so far, the predicted x, the disturbance d, the last input, and the last plan's active limits."""
 
     step: Int[Array, ""]
@@ -39,7 +39,7 @@ class PredictivePolicy:
 
     design: MPC
 
-    def init(self, batch_shape: tuple[int, ...]) -> Memory:
+    def init(self, batch_shape: tuple[int, ...]) -> PlanMemory:
         """At the equilibrium, without a disturbance, no limit active."""
         design, dtype = self.design, self.design.A.dtype
         n, m = design.B.shape[-2:]
@@ -50,9 +50,9 @@ class PredictivePolicy:
         rows = (*batch_shape, 2, design.horizon, m + states + outputs + changes)
         nothing = jnp.zeros(rows, bool)
         x, d, u = (jnp.zeros((*batch_shape, size), dtype) for size in (n, k, m))
-        return Memory(jnp.zeros((), int), x, d, u, nothing, nothing)
+        return PlanMemory(jnp.zeros((), int), x, d, u, nothing, nothing)
 
-    def __call__(self, carry: Memory, x: Float[Array, "*loops p"]) -> tuple[Memory, Float[Array, "*loops m"]]:
+    def __call__(self, carry: PlanMemory, x: Float[Array, "*loops p"]) -> tuple[PlanMemory, Float[Array, "*loops m"]]:
         """The input for what is measured: the state, or what the design's sensor shows of it."""
         step, predicted, d, last, at, out = carry
         design = _for_loops(self.design, x.ndim)
@@ -70,7 +70,7 @@ class PredictivePolicy:
             push = matvec(design.L, measured_or(expected, y) - expected)
             n = predicted.shape[-1]
             after, d = after + push[..., :n], d + push[..., n:]
-        return Memory(step + 1, after, d, u, active.at, active.out), u.astype(x.dtype)
+        return PlanMemory(step + 1, after, d, u, active.at, active.out), u.astype(x.dtype)
 
 
 def predictive(problem: Problem, design: MPC) -> PredictivePolicy | Measured:

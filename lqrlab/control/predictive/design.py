@@ -130,7 +130,7 @@ class MPC:
         return terminal_level(self.A, self.B, self.K, self.P, self.box, self.C, self.D)
 
     def exact(self, plan: ConstrainedLQR) -> Bool[Array, "*batch"]:
-        """Whether a plan ends where the regulator needs no limits: then it is the optimum over all time.
+        """True if a plan ends where the regulator needs no limits: then it is the optimum over all time.
 
         Its cost is then that of the infinite horizon, the loop keeps to it and is stable from there: longer horizons
         change nothing (Scokaert and Rawlings, IEEE Trans. Autom. Control 43 (1998)). Without a reference and a
@@ -237,44 +237,36 @@ def mpc(
     if isinstance(Qf, str):
         checks.choice("Qf", Qf, ("lqr",))
     terminal = matrix_checks.terminal_weight(None if isinstance(Qf, str) else Qf, Q, regulator.P)
-    C = None if C is None else matrix_checks.trailing("C", C, (np.shape(C)[-2] if np.ndim(C) > 1 else 1, n), dtype)
     if C is None and (y_limits is not None or reference is not None or disturbance == "output"):
         raise ValueError("C: expected the outputs y = Cx that y_limits, reference and an output disturbance are of")
+    C, D, r = _outputs(C, D, reference, n, m, dtype)
     p = 0 if C is None else C.shape[-2]
-    D = None if D is None else matrix_checks.trailing("D", D, (p, m), dtype)
     box = constrained.boxes(
         T, dtype, u_limits=(u_limits, m), x_limits=(x_limits, n), y_limits=(y_limits, p), du_limits=(du_limits, m)
     )
     _check_equilibrium(box)
     weights = None if soft is None else constrained.prices(soft, dtype)
     target = _target(A, B, C, disturbance) if reference is not None or disturbance != "none" else None
-    r = None
-    if reference is not None:
-        r = matrix_checks.trailing("reference", reference, (p,), dtype)
-        r = r[..., None, :] if r.ndim == 1 else r
     sensor, L = _estimator(A, B, C, disturbance, sensor, W, V, Wd)
     step = None if dt is None else jnp.asarray(dt, dtype)
-    return MPC(
-        A,
-        B,
-        Q,
-        R,
-        N,
-        terminal,
-        regulator.K,
-        regulator.P,
-        box,
-        C,
-        D,
-        weights,
-        r,
-        target,
-        L,
-        sensor,
-        step,
-        T,
-        disturbance,
-    )
+    gains = regulator.K, regulator.P
+    known = A, B, Q, R, N, terminal, *gains, box, C, D, weights, r, target, L, sensor, step
+    return MPC(*known, horizon=T, disturbance=disturbance)
+
+
+def _outputs(
+    C: ArrayLike | None, D: ArrayLike | None, reference: ArrayLike | None, n: int, m: int, dtype: np.dtype
+) -> tuple[Array | None, Array | None, Array | None]:
+    """The checked outputs, and the reference with an axis of steps."""
+    if C is None:
+        return None, None, None
+    C = matrix_checks.trailing("C", C, (np.shape(C)[-2] if np.ndim(C) > 1 else 1, n), dtype)
+    p = C.shape[-2]
+    D = None if D is None else matrix_checks.trailing("D", D, (p, m), dtype)
+    if reference is None:
+        return C, D, None
+    r = matrix_checks.trailing("reference", reference, (p,), dtype)
+    return C, D, r[..., None, :] if r.ndim == 1 else r
 
 
 def _check_equilibrium(box: dict[str, tuple[Array, Array]]) -> None:
@@ -329,7 +321,7 @@ def _estimator(
     V: ArrayLike | None,
     Wd: ArrayLike | None,
 ) -> tuple[Array | None, Array | None]:
-    """What is measured and the gain of the stationary Kalman filter of (x, d); None where the state is seen."""
+    """The sensor and the gain of the stationary Kalman filter of (x, d); None where the state is seen."""
     n, m = B.shape[-2:]
     if W is None and V is None:
         if disturbance != "none":
@@ -360,4 +352,10 @@ def _estimator(
     walk = jnp.asarray(matrix_checks.real("Wd", Wd), dtype)
     full = constrained.block([[A, onto], [jnp.zeros((k, n), dtype), jnp.eye(k, dtype=dtype)]])
     noise = constrained.block([[W, jnp.zeros((n, k), dtype)], [jnp.zeros((k, n), dtype), walk]])
-    return H, dlqe(full, constrained.block([[H, seen]]), noise, V).L
+    try:
+        return H, dlqe(full, constrained.block([[H, seen]]), noise, V).L
+    except ValueError as error:
+        integrates = "; an output's is not told from the state of a plant that integrates: take the input's"
+        raise ValueError(
+            f"disturbance: what is measured does not show it{integrates if disturbance == 'output' else ''} ({error})"
+        ) from error

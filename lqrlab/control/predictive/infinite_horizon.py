@@ -17,7 +17,7 @@ _SHORTEST = 16
 @pytree
 @dataclasses.dataclass(frozen=True)
 class ConstrainedOptimum:
-    """What the best controller pays that keeps the limits, and how far ahead it has to look.
+    """The cost of the best controller that keeps the limits, and how far ahead it has to look.
 
     Attributes:
         cost: of each start; infinite where no input keeps the limits, NaN where it was not found.
@@ -76,7 +76,7 @@ def _unknown(batch: tuple[int, ...], m: int, dtype: np.dtype) -> ConstrainedOpti
 
 
 def _improved(best: ConstrainedOptimum, design: MPC, x: Array) -> ConstrainedOptimum:
-    """What a longer horizon finds of the starts that are left; of plants of their own, all are planned again."""
+    """The optimum with what a longer horizon finds of the starts that are left; of several plants, all are planned."""
     left = jnp.nonzero(~(best.found | best.infeasible)) if x.ndim > 1 and design.A.ndim == 2 else (...,)
     new = jax.tree.map(lambda a: a[left], best)
     plan, _ = design.plan(x[left])

@@ -138,7 +138,7 @@ def _newton(qp: HorizonQP, kinds: _Kinds, cost: Array, at: _Iterate) -> _Iterate
     mu = _gap(kinds, at) / pairs_on
     none = jnp.zeros_like(s)
 
-    def towards(_: int, state: tuple) -> tuple:
+    def towards(_: Array, state: tuple) -> tuple:
         """First a step towards zero gaps, then one towards even gaps, with what the first has left of second order."""
         goal, cross, cross_e, _ = state
         move, ds, de, dprice = found = step(goal - s * multipliers - cross, goal - e * price - cross_e)
