@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from lqrlab.control.predictive import riccati_sweep
-from lqrlab.control.predictive.horizon_qp import HorizonQP, Point, limited, net, residual, residuals, signed
+from lqrlab.control.predictive.horizon_qp import HorizonQP, PrimalDual, limited, net, residual, residuals, signed
 
 STIFF = 1e5  # penalty beside the curvature of the cost; larger ones converge faster to fewer digits
 _ROUNDS, _MOST = 7, 60  # of the method of multipliers, where states or outputs are limited; more where it is slow
@@ -24,7 +24,7 @@ class ActiveSet(NamedTuple):
 class Answer(NamedTuple):
     """The search's result: the best point, its residual, and the guess to go on from."""
 
-    point: Point
+    point: PrimalDual
     active: ActiveSet
     residual: Float[Array, " W"]
 
@@ -60,7 +60,7 @@ def curvature(qp: HorizonQP, factors: riccati_sweep.Factors) -> Float[Array, "T 
     return jnp.concatenate(parts, axis=1)
 
 
-def unlimited(qp: HorizonQP) -> tuple[Point, Float[Array, "T rows W"]]:
+def unlimited(qp: HorizonQP) -> tuple[PrimalDual, Float[Array, "T rows W"]]:
     """The optimum without limits, but for inputs that have one value, and :func:`curvature` there."""
     m = qp.B.shape[2]
     same = equal(qp)[0, :, :m]
@@ -68,15 +68,15 @@ def unlimited(qp: HorizonQP) -> tuple[Point, Float[Array, "T rows W"]]:
     factors = riccati_sweep.factor(qp, nothing, ~same)
     us = jnp.where(same, qp.limits[0, :, :m], 0)
     xs = jnp.zeros((len(us) + 1, *qp.x0.shape), us.dtype).at[0].set(qp.x0)
-    start = Point(xs, us, jnp.zeros_like(xs[1:]), jnp.zeros(qp.limits.shape, us.dtype))
+    start = PrimalDual(xs, us, jnp.zeros_like(xs[1:]), jnp.zeros(qp.limits.shape, us.dtype))
     step = riccati_sweep.solve(qp, factors, ~same, *residuals(qp, start, nothing), jnp.zeros_like(qp.x0))
     xs, us, costates = (a + d for a, d in zip(start, step))
-    return Point(xs, us, costates, start.multipliers), curvature(qp, factors)
+    return PrimalDual(xs, us, costates, start.multipliers), curvature(qp, factors)
 
 
 def on_active_set(
     qp: HorizonQP, active: ActiveSet, stiff: Float[Array, "T rows W"], rounds: int | None = None
-) -> Point:
+) -> PrimalDual:
     """The optimum with the limits of the set as equations: those of inputs exactly, others by multipliers.
 
     The method of multipliers (Bertsekas 1982, section 2.2) turns limits on states and outputs into a penalty, so that
@@ -94,14 +94,14 @@ def on_active_set(
     factors = riccati_sweep.factor(qp, jnp.sum(weight, 0), free)
     xs = jnp.zeros((len(us) + 1, *qp.x0.shape), us.dtype).at[0].set(qp.x0)
     slope = jnp.where(jnp.isfinite(qp.linear), qp.linear, 0)
-    point = Point(xs, us, jnp.zeros_like(xs[1:]), jnp.where(out, slope, 0))
+    point = PrimalDual(xs, us, jnp.zeros_like(xs[1:]), jnp.where(out, slope, 0))
 
     least, most = (rounds, rounds) if rounds else (_ROUNDS, _MOST) if at.shape[2] > m else (1, 1)
 
-    def go_on(state: tuple[Array, Array, Point]) -> Array:
+    def go_on(state: tuple[Array, Array, PrimalDual]) -> Array:
         return (state[0] < least) | ((state[0] < most) & jnp.any(state[1]))
 
-    def refined(state: tuple[Array, Array, Point]) -> tuple[Array, Array, Point]:
+    def refined(state: tuple[Array, Array, PrimalDual]) -> tuple[Array, Array, PrimalDual]:
         rounds, _, point = state
         xs, us, costates, multipliers = point
         away = signed(limited(qp, xs, us)) - h
@@ -110,13 +110,13 @@ def on_active_set(
         dx, du, dp = riccati_sweep.solve(qp, factors, free, *gradients, jnp.zeros_like(qp.x0))
         step = step + weight * signed(limited(qp, dx, du))
         moving = jnp.any(jnp.abs(step) > _NOTHING * jnp.max(jnp.abs(multipliers), (0, 1, 2)), (0, 1, 2))
-        return rounds + 1, moving, Point(xs + dx, us + du, costates + dp, multipliers + step)
+        return rounds + 1, moving, PrimalDual(xs + dx, us + du, costates + dp, multipliers + step)
 
     state = (jnp.zeros((), int), jnp.ones(qp.x0.shape[-1], bool), point)
     return closed(qp, jax.lax.while_loop(go_on, refined, state)[2], held)
 
 
-def closed(qp: HorizonQP, point: Point, held: Bool[Array, "2 T m W"]) -> Point:
+def closed(qp: HorizonQP, point: PrimalDual, held: Bool[Array, "2 T m W"]) -> PrimalDual:
     """The point with the multipliers of held inputs, which are what their gradients are short of."""
     m = held.shape[2]
     multipliers = point.multipliers.at[:, :, :m].set(jnp.where(held, 0, point.multipliers[:, :, :m]))
@@ -124,7 +124,7 @@ def closed(qp: HorizonQP, point: Point, held: Bool[Array, "2 T m W"]) -> Point:
     return point._replace(multipliers=multipliers.at[:, :, :m].add(jnp.where(held, -signed(along_u), 0)))
 
 
-def next_set(qp: HorizonQP, point: Point, active: ActiveSet) -> ActiveSet:
+def next_set(qp: HorizonQP, point: PrimalDual, active: ActiveSet) -> ActiveSet:
     """The guess after a step: limits that are exceeded are held, those that hold back the wrong way let go."""
     at, out = active
     v, multipliers = limited(qp, point.xs, point.us), point.multipliers
@@ -151,11 +151,11 @@ def search(qp: HorizonQP, active: ActiveSet, stiff: Float[Array, "T rows W"], st
     problem. It ends in a few steps or goes in circles: then the interior point takes over.
     """
 
-    def go_on(state: tuple[Array, ActiveSet, Point, Array]) -> Array:
+    def go_on(state: tuple[Array, ActiveSet, PrimalDual, Array]) -> Array:
         step, _, _, done = state
         return (step < steps) & ~jnp.all(done)
 
-    def improve(state: tuple[Array, ActiveSet, Point, Array]) -> tuple[Array, ActiveSet, Point, Array]:
+    def improve(state: tuple[Array, ActiveSet, PrimalDual, Array]) -> tuple[Array, ActiveSet, PrimalDual, Array]:
         step, active, _, _ = state
         point = on_active_set(qp, active, stiff)
         new = next_set(qp, point, active)
@@ -165,7 +165,7 @@ def search(qp: HorizonQP, active: ActiveSet, stiff: Float[Array, "T rows W"], st
     nothing = jnp.zeros_like(qp.x0)
     T, m = len(qp.limits[0]), qp.B.shape[2]
     width = qp.x0.shape[-1]
-    empty = Point(
+    empty = PrimalDual(
         jnp.broadcast_to(nothing, (T + 1, *nothing.shape)),
         jnp.zeros((T, m, width), nothing.dtype),
         jnp.broadcast_to(nothing, (T, *nothing.shape)),

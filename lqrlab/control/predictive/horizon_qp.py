@@ -45,7 +45,7 @@ class HorizonQP(NamedTuple):
     x0: Array
 
 
-class Point(NamedTuple):
+class PrimalDual(NamedTuple):
     """States, inputs, multipliers of the dynamics (the costates of x[1] … x[T]) and of the limits."""
 
     xs: Float[Array, "T1 n W"]
@@ -101,7 +101,7 @@ def pulled(qp: HorizonQP, force: Float[Array, "T rows W"]) -> tuple[Float[Array,
 
 
 def residuals(
-    qp: HorizonQP, point: Point, force: Float[Array, "T rows W"]
+    qp: HorizonQP, point: PrimalDual, force: Float[Array, "T rows W"]
 ) -> tuple[Float[Array, "T1 n W"], Float[Array, "T m W"], Float[Array, "T n W"]]:
     """Gradients of the Lagrangian in x and u, with ``force`` for the multipliers' pull, and Ax + Bu + c − x[t+1].
 
@@ -131,7 +131,7 @@ def excess(qp: HorizonQP, v: Float[Array, "T rows W"]) -> Float[Array, "2 T rows
     return jnp.maximum(signed(v) - qp.limits, 0)  # v − ∞ = −∞
 
 
-def residual(qp: HorizonQP, point: Point) -> Float[Array, " W"]:
+def residual(qp: HorizonQP, point: PrimalDual) -> Float[Array, " W"]:
     """The largest violation of the optimality conditions: each relative to the size of what it is a difference of.
 
     The conditions: dynamics and limits hold; the gradients vanish; multipliers have the right sign (those of soft

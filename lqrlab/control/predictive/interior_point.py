@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from lqrlab.control.predictive import active_set, riccati_sweep
 from lqrlab.control.predictive.active_set import ActiveSet
-from lqrlab.control.predictive.horizon_qp import HorizonQP, Point, limited, net, objective, residuals, signed
+from lqrlab.control.predictive.horizon_qp import HorizonQP, PrimalDual, limited, net, objective, residuals, signed
 
 STEPS = 30
 _RUNAWAY = 1e12  # growth of the gap: there is no feasible point
@@ -19,7 +19,7 @@ _HARD = 1e8  # weight of an equation beside the curvature
 class _Iterate(NamedTuple):
     """A point with slacks s > 0 (v + s = h + e) and, of soft limits, excess e > 0 and its multiplier π > 0."""
 
-    point: Point
+    point: PrimalDual
     slack: Array
     excess: Array
     price: Array
@@ -75,7 +75,7 @@ def minimise(qp: HorizonQP, near: float | Array) -> ActiveSet:
     return ActiveSet((close & ~out) | active_set.equal(qp), out)
 
 
-def _start(qp: HorizonQP, kinds: _Kinds, point: Point, cost: Array) -> _Iterate:
+def _start(qp: HorizonQP, kinds: _Kinds, point: PrimalDual, cost: Array) -> _Iterate:
     """The optimum without limits, pushed inside them: slack times multiplier is the same everywhere."""
     v = limited(qp, point.xs, point.us)
     h = jnp.where(kinds.on, qp.limits, 0)
@@ -114,7 +114,7 @@ def _newton(qp: HorizonQP, kinds: _Kinds, cost: Array, at: _Iterate) -> _Iterate
     heavy = jnp.where(equation, _HARD * cost, 0)
     factors = riccati_sweep.factor(qp, jnp.sum(weight + heavy, 0), free)
 
-    def step(target: Array, target_e: Array) -> tuple[Point, Array, Array, Array]:
+    def step(target: Array, target_e: Array) -> tuple[PrimalDual, Array, Array, Array]:
         """The Newton step towards slack·multiplier = s λ + target, and so for the excess."""
         gives = jnp.where(soft, (target_e - e * unpriced) / (price + quadratic * e), 0)
         known = weight * (away + target / safe - gives) + heavy * (v - h)
@@ -124,14 +124,14 @@ def _newton(qp: HorizonQP, kinds: _Kinds, cost: Array, at: _Iterate) -> _Iterate
         de = jnp.where(soft, gives + loose * force, 0)
         ds = jnp.where(on, (target - s * force) / safe, 0)
         dprice = jnp.where(soft, unpriced + quadratic * de - force, 0)
-        return Point(dx, du, dp, force), ds, de, dprice
+        return PrimalDual(dx, du, dp, force), ds, de, dprice
 
-    def longest(move: Point, ds: Array, de: Array, dprice: Array) -> Float[Array, " W"]:
+    def longest(move: PrimalDual, ds: Array, de: Array, dprice: Array) -> Float[Array, " W"]:
         pairs = ((on, multipliers, move.multipliers), (on, s, ds), (soft, e, de), (soft, price, dprice))
         shares = [jnp.where(k & (d < 0), a / jnp.where(d < 0, -d, 1.0), jnp.inf) for k, a, d in pairs]
         return jnp.min(jnp.stack(shares), (0, 1, 2, 3))
 
-    def moved(share: Array, step: tuple[Point, Array, Array, Array]) -> _Iterate:
+    def moved(share: Array, step: tuple[PrimalDual, Array, Array, Array]) -> _Iterate:
         return jax.tree.map(lambda a, d: a + share * d, at, _Iterate(*step))
 
     pairs_on = jnp.maximum(jnp.sum(jnp.where(on, 1.0, 0) + jnp.where(soft, 1.0, 0), (0, 1, 2)), 1)

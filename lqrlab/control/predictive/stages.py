@@ -19,7 +19,7 @@ from lqrlab.control.predictive import active_set, interior_point, riccati_sweep
 from lqrlab.control.predictive.active_set import STIFF, ActiveSet
 from lqrlab.control.predictive.horizon_qp import (
     HorizonQP,
-    Point,
+    PrimalDual,
     excess,
     limited,
     net,
@@ -48,7 +48,7 @@ class Solved(NamedTuple):
     Of an infeasible one the point is that of least violation, its multipliers prove it (Farkas' lemma), the residual 0.
     """
 
-    point: Point
+    point: PrimalDual
     active: ActiveSet
     infeasible: Bool[Array, " W"]
     residual: Float[Array, " W"]
@@ -82,7 +82,7 @@ def _judged(args: tuple[Array, ...], known: Solved) -> Solved:
     program = _violation(qp)
     stiff = STIFF * active_set.unlimited(program)[1]
 
-    def nearer(_: Array, state: tuple[Point, ActiveSet]) -> tuple[Point, ActiveSet]:
+    def nearer(_: Array, state: tuple[PrimalDual, ActiveSet]) -> tuple[PrimalDual, ActiveSet]:
         point, active = state
         moved = program._replace(r=-times(program.R, point.us))
         point = active_set.on_active_set(moved, active, stiff, rounds=2)
@@ -118,7 +118,7 @@ def _violation(qp: HorizonQP) -> HorizonQP:
     )  # fmt: skip
 
 
-def _certificate(qp: HorizonQP, point: Point) -> Float[Array, " W"]:
+def _certificate(qp: HorizonQP, point: PrimalDual) -> Float[Array, " W"]:
     """A lower bound of Σ λ (v − h) over all inputs within their limits: if it is > 0, no trajectory has v ≤ h.
 
     It is relative to the largest λ v, and less by what rounding may have added.
@@ -167,7 +167,9 @@ def _solve(*args: Array) -> Solved:
     batch, n = qp.x0.shape
     T, m = qp.limits.shape[2], qp.B.shape[3]
     dtype = qp.x0.dtype
-    empty = Point(*(jnp.zeros((batch, *shape), dtype) for shape in ((T + 1, n), (T, m), (T, n), qp.limits.shape[1:])))
+    empty = PrimalDual(
+        *(jnp.zeros((batch, *shape), dtype) for shape in ((T + 1, n), (T, m), (T, n), qp.limits.shape[1:]))
+    )
     known = Solved(empty, ActiveSet(at, out), jnp.zeros(batch, bool), jnp.full(batch, jnp.inf, dtype))
 
     def improved(step: Callable[..., Solved], args: tuple[Array, ...], known: Solved, width: int = _FEW) -> Solved:
@@ -176,7 +178,7 @@ def _solve(*args: Array) -> Solved:
     def least_violation(args: tuple[Array, ...]) -> tuple[Array, ...]:
         return tuple(batch_last.in_blocks(lambda *args: tuple(_violation(HorizonQP(*args))), args, _WIDTH))
 
-    def work(phase: Array, state: tuple[Solved, Point, Array]) -> tuple[Solved, Point, Array]:
+    def work(phase: Array, state: tuple[Solved, PrimalDual, Array]) -> tuple[Solved, PrimalDual, Array]:
         known, best, error = state
         # in the last phase only what is not solved stays, and forgets its error
         open_ = jnp.where(error > EXACT, jnp.inf, 0)
@@ -194,7 +196,7 @@ def _solve(*args: Array) -> Solved:
     return Solved(point, known.active, known.infeasible, jnp.where(known.infeasible, 0, error))
 
 
-def _either(first: Bool[Array, " count"], one: Point, other: Point) -> Point:
+def _either(first: Bool[Array, " count"], one: PrimalDual, other: PrimalDual) -> PrimalDual:
     """One of two points for each problem."""
     return jax.tree.map(lambda a, b: jnp.where(first.reshape(-1, *(1,) * (a.ndim - 1)), a, b), one, other)
 
@@ -205,14 +207,14 @@ def _pulled_back(*args: Array) -> HorizonQP:
     """Gradients with respect to the program."""
 
     def block(*args: Array) -> HorizonQP:
-        qp, point, active = HorizonQP(*args[:16]), Point(*args[16:20]), ActiveSet(args[20] > 0, args[21] > 0)
-        bar = Point(*args[22:])
+        qp, point, active = HorizonQP(*args[:16]), PrimalDual(*args[16:20]), ActiveSet(args[20] > 0, args[21] > 0)
+        bar = PrimalDual(*args[22:])
         return _adjoint(qp, point, active, bar)
 
     return batch_last.in_blocks(block, args, _WIDTH)
 
 
-def _adjoint(qp: HorizonQP, point: Point, active: ActiveSet, bar: Point) -> HorizonQP:
+def _adjoint(qp: HorizonQP, point: PrimalDual, active: ActiveSet, bar: PrimalDual) -> HorizonQP:
     """The implicit function theorem at the optimum: the same sweep with the cotangents ``bar`` as linear terms."""
     at, out = active
     onto = jnp.where(at | out, bar.multipliers, 0)
