@@ -27,6 +27,7 @@ MODULES = (
     "unknown_plants",
     "recovery",
     "learned_agents",
+    "mpc",
 )
 
 

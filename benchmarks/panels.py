@@ -26,6 +26,7 @@ config = dataset.DataConfig(families=("pendulum", "cart_pole"), held_out=(), var
 data = dataset.generate(config, folder + "/set")
 panels = {{
     "lqr_designer": widgets.lqr_designer({plant!r}),
+    "mpc_designer": widgets.mpc_designer({plant!r}),
     "plant_explorer": widgets.plant_explorer({plant!r}),
     "attraction_map": widgets.attraction_map({plant!r}, num=10_000),
     "policy_inspector": widgets.policy_inspector(simulation.no_control, {plant!r}),

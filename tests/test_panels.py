@@ -28,6 +28,7 @@ from lqrlab.workbench.panels import (
     data_browser,
     live_panel,
     lqr_designer,
+    mpc_designer,
     policy_inspector,
     training_monitor,
 )
@@ -456,6 +457,35 @@ def test_panels_say_what_they_cannot_show(monkeypatch):
             make()
 
 
+# Predictive control ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.matrix
+def test_the_mpc_panel_shows_the_controller_of_each_horizon_and_compiles_one(monkeypatch):
+    """Its program for all horizons is that of control.mpc, whose horizon is part of the program."""
+    monkeypatch.setenv("LQRLAB_HEADLESS", "1")
+    plant = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], Q=np.eye(2), R=[[1.0]], dt=0.1)
+    (A, B), (Q, R), x0 = plant.matrices(), plant.weights(), jnp.array([1.0, 0.5])
+    drawn, traced, programs, original = [], [], [], control.constrained_lqr
+    monkeypatch.setattr(control, "constrained_lqr", lambda *a, **k: traced.append(a) or original(*a, **k))
+    monkeypatch.setattr(mpc_designer, "_picture", lambda _, runs, *a: drawn.append(runs) or svg.Picture("", "", ""))
+    for horizon, change in ((5, 100.0), (12, 0.17)):
+        values = {"limit": 0.5, "horizon": horizon, "change": change, "weight": -2.0}
+        values |= {"initial.x1": 1.0, "initial.x2": 0.5}
+        widgets.mpc_designer(plant, num_steps=30, values=values)
+        bounds = {"du_limits": (-change, change)} if change < 100 else {}
+        design = control.mpc(A, B, Q, R / 100, horizon, dt=plant.dt, u_limits=(-0.5, 0.5), **bounds)
+        run = simulation.rollout(plant, design, x0, 30)
+        assert drawn[-1]["MPC"].memory.solved.all()
+        np.testing.assert_allclose(drawn[-1]["MPC"].us, run.us, atol=1e-7)
+        assert np.abs(run.us).max() == pytest.approx(0.5)
+        programs.append(len(traced))
+    assert programs[0] == programs[1] > 0
+    late = np.diff(drawn[-1]["clipped LQR"].us[:, 0], prepend=0.0)
+    assert np.abs(late).max() == pytest.approx(0.17)
+    assert np.abs(drawn[0]["clipped LQR"].us - drawn[0]["MPC"].us).max() > 0.01
+
+
 # Data and training -------------------------------------------------------------------------------------------
 
 
@@ -567,6 +597,7 @@ def test_the_monitor_follows_a_training_and_ends_it_with_the_best_kept(data, tmp
 
 MOVES = {
     "lqr_designer": {"states.angle": 0.6, "delay": 0.5, "parameters.length": 0.7},
+    "mpc_designer": {"limit": 0.1, "horizon": 3, "initial.angle": -0.2, "weight": -1.5},
     "plant_explorer": {"family": "mass_spring_damper", "initial.position": 0.1, "loop": "no control"},
     "attraction_map": {"span": 3.05, "limit": 0.5},
     "policy_inspector": {"initial.angle": 0.3, "up": 0, "across": 1},
@@ -574,12 +605,17 @@ MOVES = {
 }
 
 
-@pytest.fixture(scope="module", params=[*MOVES, "training_monitor"])
+KINDS = [pytest.param(kind, marks=pytest.mark.matrix) if kind == "mpc_designer" else kind for kind in MOVES]
+"""All that move; one compiles for long."""
+
+
+@pytest.fixture(scope="module", params=[*KINDS, "training_monitor"])
 def any_panel(request, data, tmp_path_factory):
     """A panel, and what the names in its code stand for."""
     known = {"widgets": widgets, "systems": systems, "policy": simulation.no_control}
     given = {
         "lqr_designer": {"plant": "pendulum", "num_steps": 40},
+        "mpc_designer": {"plant": "pendulum", "num_steps": 40},
         "plant_explorer": {"plant": "pendulum", "num_steps": 40},
         "attraction_map": {"plant": "pendulum", "num": 40, "num_steps": 40},
         "policy_inspector": {"policy": simulation.no_control, "family": "pendulum", "num_steps": 40},
@@ -595,7 +631,7 @@ def any_panel(request, data, tmp_path_factory):
         made.close()
 
 
-@pytest.mark.parametrize("kind", MOVES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_without_a_person_values_of_nothing_change_nothing(kind, data, monkeypatch):
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     given = {"data_browser": (data.path,), "policy_inspector": (simulation.no_control, "pendulum")}
@@ -761,7 +797,7 @@ def test_a_panel_bears_all_its_sliders_at_their_ends(any_panel):
         assert "nan" not in panel.picture.value + panel.words.value
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MOVES if kind != "data_browser"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "data_browser"])
 def test_a_panel_bears_a_loop_that_ends_at_infinity(kind, monkeypatch):
     monkeypatch.setenv("LQRLAB_HEADLESS", "1")
     plant = systems.from_matrices([[0.0, 1.0], [2000.0, 0.0]], [[0.0], [1.0]], Q=np.eye(2), R=[[1.0]], dt=0.05)
@@ -770,6 +806,7 @@ def test_a_panel_bears_a_loop_that_ends_at_infinity(kind, monkeypatch):
     first = (free,) if kind == "policy_inspector" else ()
     values = {
         "lqr_designer": {"limit": controls.limit_slider(0.0).value, "size": 3.0},
+        "mpc_designer": {"limit": controls.limit_slider(0.0).value},
         "plant_explorer": {"loop": "no control"},
         "attraction_map": {"limit": controls.limit_slider(0.0).value},
         "policy_inspector": {},

@@ -233,6 +233,7 @@ LIKE_K = {
 OTHERS = {
     "LQG": lqg,
     "LQI": lqi,
+    "MPC": lambda: control.mpc(*SAMPLED[:4], 4, N=SAMPLED[4], u_limits=(-9, 9)),
     "plan": lambda: control.finite_horizon(*SAMPLED[:4], 12, N=SAMPLED[4]),
     "network that is a gain": lambda: network("gain"),
     "network with a history": lambda: network("recurrent", width=8),

@@ -16,6 +16,9 @@ from lqrlab.control.inverse import Inverse, inverse_lqr
 from lqrlab.control.lyapunov import dlyap, lyap
 from lqrlab.control.pareto_front import Front, pareto
 from lqrlab.control.policy_iteration import policy_iteration, spectral_radius
+from lqrlab.control.predictive.constrained import ConstrainedLQR, Multipliers, constrained_lqr
+from lqrlab.control.predictive.design import MPC, mpc
+from lqrlab.control.predictive.infinite_horizon import ConstrainedOptimum, constrained_optimum
 from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
 from lqrlab.control.riccati.equations import care, dare
 from lqrlab.control.scheduling import Schedule, gain_schedule
@@ -29,6 +32,9 @@ __all__ = [
     "ILQR",
     "LQG",
     "LQR",
+    "MPC",
+    "ConstrainedLQR",
+    "ConstrainedOptimum",
     "Diagnosis",
     "Disk",
     "Estimator",
@@ -38,6 +44,7 @@ __all__ = [
     "LQTracking",
     "Margins",
     "Mode",
+    "Multipliers",
     "Sampled",
     "Schedule",
     "StepInfo",
@@ -47,6 +54,8 @@ __all__ = [
     "Tuned",
     "c2d",
     "care",
+    "constrained_lqr",
+    "constrained_optimum",
     "continuous_horizon",
     "cost_to_go",
     "ctrb",
@@ -78,6 +87,7 @@ __all__ = [
     "lyap",
     "margins",
     "modes",
+    "mpc",
     "obsv",
     "pareto",
     "place",

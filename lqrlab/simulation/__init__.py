@@ -28,6 +28,7 @@ from lqrlab.simulation.policies import (
     tracking,
 )
 from lqrlab.simulation.problem import Problem
+from lqrlab.simulation.receding_horizon import PredictivePolicy, predictive
 from lqrlab.simulation.recording import Keep
 from lqrlab.simulation.sensors import Delayed, Held, Measured, Outputs, outputs
 from lqrlab.simulation.told import Told
@@ -46,6 +47,7 @@ __all__ = [
     "OutputFeedback",
     "Outputs",
     "Policy",
+    "PredictivePolicy",
     "Problem",
     "ScheduledPolicy",
     "StateEstimator",
@@ -65,6 +67,7 @@ __all__ = [
     "measured_or",
     "no_control",
     "outputs",
+    "predictive",
     "record",
     "rollout",
     "scheduled",

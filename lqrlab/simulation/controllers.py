@@ -80,8 +80,8 @@ def estimated(plant: Plant | Problem, design: LQG, *, limits: tuple[ArrayLike, A
     checks.instance("design", design, LQG, "an LQG design, as control.lqg makes")
     _check_sampled(design.discrete)
     _, B, C = design.plant
-    _check_sizes(problem, C.shape[-1], B.shape[-1])
-    low, high = _limits(problem)
+    check_sizes(problem, C.shape[-1], B.shape[-1])
+    low, high = limits_of(problem)
     nothing = jnp.zeros(design.A.shape[:-1], design.A.dtype)
     inner = LinearController(design.A, design.B, design.C, design.D, B, nothing, low, high, C)
     return Measured(inner, C)
@@ -114,7 +114,7 @@ def integrating(
     problem = _problem(plant, limits)
     checks.instance("design", design, Integral, "a regulator with integral action, as control.lqi makes")
     _check_sampled(design.discrete)
-    _check_sizes(problem, design.K.shape[-1], design.K.shape[-2])
+    check_sizes(problem, design.K.shape[-1], design.K.shape[-2])
     share = checks.number("anti_windup", anti_windup, "a share from 0 to 1", low=0, high=1)
     Ki, p, n = design.Ki, design.C.shape[-2], problem.n
     set_point = jnp.zeros(p) if r is None else jnp.asarray(checks.real("r", r), Ki.dtype)
@@ -122,7 +122,7 @@ def integrating(
         raise ValueError(f"r: expected {p} numbers, one for each output, but found shape {set_point.shape}")
     # Ki times this is the identity on what the integrals can do to the inputs
     back = -share * linalg.solve_many(Ki.mT @ Ki, Ki.mT)
-    low, high = _limits(problem)
+    low, high = limits_of(problem)
     # z holds the integrals and, for a measurement that is missing, the state that the model expects: Ay + Bv
     (A, B), lead = _model(problem), jnp.broadcast_shapes(design.C.shape[:-2], problem.batch_shape)
 
@@ -182,7 +182,7 @@ def delayed(
             f"ticks: expected so many that delay * ticks is whole, but found {delay:g} * {ticks} = {steps:g}"
         )
     memory = int(np.ceil(delay))
-    _check_sizes(problem, design.K.shape[-1] - memory * problem.m, design.K.shape[-2])
+    check_sizes(problem, design.K.shape[-1] - memory * problem.m, design.K.shape[-2])
     cut = jnp.broadcast_to(jnp.asarray(checks.real("limit", limit), design.K.dtype), (problem.m,))
     step = problem.dt / ticks
     return DelayedPolicy(design.K, jnp.asarray(ticks), jnp.asarray(round(steps)), cut, memory, step)
@@ -194,7 +194,7 @@ def _problem(plant: Plant | Problem, limits: tuple[ArrayLike, ArrayLike] | None)
     return problem if limits is None else problem.limited(limits)
 
 
-def _limits(problem: Problem) -> tuple[Array, Array]:
+def limits_of(problem: Problem) -> tuple[Array, Array]:
     """Ends of the inputs ``[*batch, m]``; ∓inf for none."""
     if problem.low is None or problem.high is None:
         free = jnp.full((*problem.batch_shape, problem.m), jnp.inf, problem.A.dtype)
@@ -210,7 +210,8 @@ def _check_sampled(discrete: bool) -> None:
         )
 
 
-def _check_sizes(problem: Problem, n: int, m: int) -> None:
+def check_sizes(problem: Problem, n: int, m: int) -> None:
+    """Refuse a design whose states and inputs are not as many as the problem's."""
     if (n, m) != (problem.n, problem.m):
         raise ValueError(
             f"design: expected {problem.n} states and {problem.m} inputs, as {problem.name} has, but found {n} and {m}"

@@ -6,13 +6,22 @@ from typing import Any
 from lqrlab.workbench.panels.attraction_map import attraction_map
 from lqrlab.workbench.panels.data_browser import data_browser
 from lqrlab.workbench.panels.lqr_designer import lqr_designer
+from lqrlab.workbench.panels.mpc_designer import mpc_designer
 from lqrlab.workbench.panels.plant_explorer import plant_explorer
 from lqrlab.workbench.panels.policy_inspector import policy_inspector
 from lqrlab.workbench.panels.training_monitor import training_monitor
 
 PANELS = "lqrlab.panels"
 """Entry points of extensions' panels."""
-__all__ = ["attraction_map", "data_browser", "lqr_designer", "plant_explorer", "policy_inspector", "training_monitor"]
+__all__ = [
+    "attraction_map",
+    "data_browser",
+    "lqr_designer",
+    "mpc_designer",
+    "plant_explorer",
+    "policy_inspector",
+    "training_monitor",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ written for this layout are called with any leading axes, under any ``vmap``, th
 """
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 
@@ -170,7 +171,7 @@ def _block_size(n: int) -> int:
     return _WIDTHS.get(n, _WIDTH) if jax.default_backend() == "cpu" else _ACCELERATOR
 
 
-def _in_blocks(solve: Solve, args: tuple[Array, ...], size: int) -> PyTree[Array]:
+def in_blocks(solve: Solve, args: tuple[Array, ...], size: int) -> PyTree[Array]:
     """``solve`` (batch last) over the one leading axis of ``args``, a block at a time."""
     count = args[0].shape[0]
 
@@ -208,13 +209,23 @@ def solver(*cores: int, rescue: Rescue | None = None) -> Callable[[Solve], Solve
     def decorate(solve: Solve) -> Solve:
         def flat(*args: Array) -> PyTree[Array]:
             size = _block_size(args[0].shape[-1])
-            out = _in_blocks(solve, args, size)
-            return out if rescue is None else _rescued(rescue, args, out, size)
+            out = in_blocks(solve, args, size)
+            return out if rescue is None else rescued(rescue, args, out, min(size, _NARROW - 8))
 
+        return functools.wraps(solve)(flattened(*cores)(flat))
+
+    return decorate
+
+
+def flattened(*cores: int) -> Callable[[Solve], Solve]:
+    """Decorate a function of arrays with one leading axis: call it with any leading axes, alike, and any ``vmap``."""
+
+    def decorate(flat: Solve) -> Solve:
         @custom_vmap
         def native(*args: Array) -> PyTree[Array]:
             lead = args[0].shape[: args[0].ndim - cores[0]]
-            out = flat(*(a.reshape(-1, *a.shape[a.ndim - core :]) for a, core in zip(args, cores)))
+            count = math.prod(lead)
+            out = flat(*(a.reshape(count, *a.shape[a.ndim - core :]) for a, core in zip(args, cores)))
             return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), out)
 
         @native.def_vmap
@@ -223,14 +234,20 @@ def solver(*cores: int, rescue: Rescue | None = None) -> Callable[[Solve], Solve
             out = native(*full)
             return out, jax.tree.map(lambda _: True, out)
 
-        return functools.wraps(solve)(native)
+        return functools.wraps(flat)(native)
 
     return decorate
 
 
-def _rescued(rescue: Rescue, args: tuple[Array, ...], out: PyTree[Array], size: int) -> PyTree[Array]:
+def rescued(
+    rescue: Rescue, args: tuple[Array, ...], out: PyTree[Array], size: int, *, always: bool = False
+) -> PyTree[Array]:
+    """``out`` with the members whose error, its last array, is above :func:`enough` solved again, ``size`` at a time.
+
+    The better answer stays; ``always`` the new one, for a method that goes on from where it was.
+    """
     count = args[0].shape[0]
-    size = min(count, size, _NARROW - 8)
+    size = min(count, size)
 
     def solve(*given: Array) -> PyTree[Array]:
         known = jax.tree.unflatten(jax.tree.structure(out), given[len(args) :])
@@ -240,8 +257,8 @@ def _rescued(rescue: Rescue, args: tuple[Array, ...], out: PyTree[Array], size: 
         todo, out = state
         chosen = jnp.nonzero(todo, size=size, fill_value=count)[0]
         members = jnp.minimum(chosen, count - 1)
-        better = _in_blocks(solve, tuple(a[members] for a in (*args, *jax.tree.leaves(out))), size)
-        keep = jnp.where(better[-1] < out[-1][members], chosen, count)
+        better = in_blocks(solve, tuple(a[members] for a in (*args, *jax.tree.leaves(out))), size)
+        keep = jnp.where((better[-1] < out[-1][members]) | always, chosen, count)
         out = jax.tree.map(lambda old, new: old.at[keep].set(new, mode="drop"), out, better)
         return todo.at[chosen].set(False, mode="drop"), out
 

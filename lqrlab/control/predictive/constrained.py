@@ -1,0 +1,385 @@
+"""Linear-quadratic problems with limits on inputs, states and outputs, over a horizon."""
+
+import dataclasses
+import math
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from lqrlab.compute import checks, pytree
+from lqrlab.control import matrix_checks
+from lqrlab.control.predictive import stages
+from lqrlab.control.predictive.active_set import ActiveSet
+from lqrlab.control.predictive.horizon_qp import HorizonQP, excess, limited, objective
+from lqrlab.control.regulator import dlqr
+
+Limits = tuple[ArrayLike, ArrayLike]
+"""Low and high, each a scalar, one for each signal, or ``[..., T, signals]``; ∓inf for none."""
+MOST_STEPS = 100_000
+
+
+class Multipliers(NamedTuple):
+    """Prices of limits: by how much the cost falls for each unit that a limit gives way; None where there is none.
+
+    Above zero at an upper limit, below zero at a lower one. ``dynamics`` are the multipliers of x[t+1] = Ax + Bu + c:
+    what the cost rises by for each unit that x[t+1] is pushed.
+    """
+
+    u: Float[Array, "*batch T m"]
+    x: Float[Array, "*batch T n"] | None
+    y: Float[Array, "*batch T p"] | None
+    du: Float[Array, "*batch T m"] | None
+    dynamics: Float[Array, "*batch T n"]
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class ConstrainedLQR:
+    """The optimum of a horizon with limits.
+
+    Attributes:
+        us, xs: inputs and states. Of an infeasible problem, those that keep the inputs' limits and violate the others
+            least, in the sum of squares relative to each limit's size.
+        cost: infinite for an infeasible problem.
+        multipliers: :class:`Multipliers`; of an infeasible problem those that prove it: no input within its limits has
+            Σ multiplier · (value − limit) ≤ 0. They stand at the limits that give.
+        residual: the largest violation of the optimality conditions, each relative to the terms it is made of.
+        solved: residual ≤ 1e-9.
+        infeasible: proven. A problem that is neither solved nor infeasible is beyond the digits of its numbers.
+    """
+
+    us: Float[Array, "*batch T m"]
+    xs: Float[Array, "*batch T+1 n"]
+    cost: Float[Array, "*batch"]
+    multipliers: Multipliers
+    residual: Float[Array, "*batch"]
+    solved: Bool[Array, "*batch"]
+    infeasible: Bool[Array, "*batch"]
+
+
+def constrained_lqr(
+    A: ArrayLike,
+    B: ArrayLike,
+    Q: ArrayLike,
+    R: ArrayLike,
+    x0: ArrayLike,
+    num_steps: int,
+    *,
+    N: ArrayLike | None = None,
+    c: ArrayLike | None = None,
+    q: ArrayLike | None = None,
+    r: ArrayLike | None = None,
+    Qf: ArrayLike | None = None,
+    qf: ArrayLike | None = None,
+    u_limits: Limits | None = None,
+    x_limits: Limits | None = None,
+    C: ArrayLike | None = None,
+    D: ArrayLike | None = None,
+    y_limits: Limits | None = None,
+    du_limits: Limits | None = None,
+    u_last: ArrayLike | None = None,
+    soft: tuple[ArrayLike, ArrayLike] | None = None,
+    time_varying: bool = False,
+) -> ConstrainedLQR:
+    """Minimise Σ xᵀQx + uᵀRu + 2xᵀNu + 2qᵀx + 2rᵀu + x[T]ᵀQf x[T] + 2qfᵀx[T] for x[t+1] = Ax + Bu + c, within limits.
+
+    Leading axes are a batch. Differentiable in reverse with respect to every array, by the implicit function theorem on
+    the limits that hold: where one is just touched with a zero multiplier, the optimum has one derivative on each side,
+    and that of the limit held is returned if the search ended with it held. Gradients are NaN where nothing was solved.
+
+    Args:
+        A, B, Q, R, N: as in :func:`dlqr`; Q may be indefinite only as far as the problem stays convex in u.
+        x0: the state at the start ``[..., n]``.
+        num_steps: the horizon T.
+        c, q, r: constant of the dynamics and linear terms ``[..., n]``, ``[..., n]``, ``[..., m]``; zero if left out.
+        Qf, qf: terminal weight, that of :func:`dlqr` if left out, and its linear term.
+        u_limits, x_limits, y_limits, du_limits: ``(low, high)`` of u[t], of x[1] … x[T], of y and of u[t] − u[t−1].
+        C, D: outputs y[t] = Cx[t] + Du[t] for t < T; without D, y = Cx of x[1] … x[T].
+        u_last: u[−1], which the first change starts from; it is free if left out.
+        soft: ``(linear, quadratic)``: states and outputs may exceed a limit by e at the cost linear·e + quadratic·e².
+        time_varying: matrices have an axis of T steps before their own, ``[..., T, n, n]``, and vectors too; those
+            without further axes are the same at each step.
+
+    Raises:
+        ValueError: bad arguments; limits that contradict each other.
+
+    Source: J. B. Rawlings, D. Q. Mayne and M. M. Diehl, Model Predictive Control, 2nd ed. (2017), section 8.8.
+
+    >>> found = control.constrained_lqr([[1.0]], [[1.0]], [[1.0]], [[1.0]], [5.0], 10, u_limits=(-1, 1))
+    >>> found.us[:, 0].round(3).tolist()[:5], bool(found.solved)
+    ([-1.0, -1.0, -1.0, -1.0, -0.618], True)
+    """
+    T = checks.whole("num_steps", num_steps, high=MOST_STEPS)
+    checks.flag("time_varying", time_varying)
+    A, B, Q, R, N = _matrices(A, B, Q, R, N, T, time_varying)
+    n, m, dtype = A.shape[-1], B.shape[-1], A.dtype
+    x0 = matrix_checks.trailing("x0", x0, (n,), dtype)
+    vectors = [
+        _steps_of(name, v, (size,), T, time_varying, dtype) for name, v, size in (("c", c, n), ("q", q, n), ("r", r, m))
+    ]
+    if Qf is None and time_varying:
+        raise ValueError("Qf: expected a terminal weight: a time-varying problem has no LQR to take it from")
+    Qf = dlqr(*(a[..., 0, :, :] for a in (A, B, Q, R, N))).P if Qf is None else matrix_checks.terminal_weight(Qf, Q, Q)
+    qf = matrix_checks.trailing("qf", jnp.zeros(n) if qf is None else qf, (n,), dtype)
+    if y_limits is not None and C is None:
+        raise ValueError("C: expected the outputs that y_limits are for")
+    C = None if C is None else _steps_of("C", C, (np.shape(C)[-2] if np.ndim(C) > 1 else 1, n), T, time_varying, dtype)
+    p = 0 if C is None or y_limits is None else C.shape[-2]
+    D = None if D is None else _steps_of("D", D, (p, m), T, time_varying, dtype)
+    box = boxes(
+        T, dtype, u_limits=(u_limits, m), x_limits=(x_limits, n), y_limits=(y_limits, p), du_limits=(du_limits, m)
+    )
+    last = None if u_last is None else matrix_checks.trailing("u_last", u_last, (m,), dtype)
+    _finite(x0=x0, qf=qf, **({} if last is None else {"u_last": last}))
+    weights = None if soft is None else prices(soft, dtype)
+    return _solved((A, B, Q, R, N, *vectors, Qf, qf, C if p else None, D, x0, last, weights), box, T)
+
+
+def _matrices(
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, N: ArrayLike | None, T: int, time_varying: bool
+) -> list[Array]:
+    """The checked matrices ``[..., S, rows, columns]``."""
+    if time_varying:
+        shapes = {name: (a, np.shape(a)) for name, a in zip("ABQRN", (A, B, Q, R, N)) if a is not None}
+        for name, (_, shape) in shapes.items():
+            if len(shape) > 2 and shape[-3] != T:
+                raise ValueError(f"{name}: expected one matrix or one for each of {T} steps, but found shape {shape}")
+        given = matrix_checks.arguments(A, B, Q, R, N)
+        full = [jnp.broadcast_to(a, (*a.shape[:-3], T, *a.shape[-2:])) if a.ndim > 2 else a[None] for a in given]
+    else:
+        full = [a[..., None, :, :] for a in matrix_checks.arguments(A, B, Q, R, N)]
+    return full
+
+
+def _finite(**given: Array) -> None:
+    for name, a in given.items():
+        if not checks.traced(a) and not bool(jnp.isfinite(a).all()):
+            raise ValueError(f"{name}: expected finite numbers, but found NaN or infinity")
+
+
+def _steps_of(
+    name: str, value: ArrayLike | None, shape: tuple[int, ...], T: int, time_varying: bool, dtype: np.dtype
+) -> Array:
+    """An array ``[..., S, *shape]``."""
+    a = jnp.zeros(shape, dtype) if value is None else matrix_checks.trailing(name, value, shape, dtype)
+    _finite(**{name: a})
+    if not time_varying or a.ndim == len(shape):
+        return jnp.expand_dims(a, a.ndim - len(shape))
+    if a.shape[-len(shape) - 1] != T:
+        raise ValueError(f"{name}: expected one for each of {T} steps, but found shape {a.shape}")
+    return a
+
+
+def boxes(T: int, dtype: np.dtype, **given: tuple[Limits | None, int]) -> dict[str, tuple[Array, Array]]:
+    """Those limits that there are, checked: name → low and high ``[..., T or 1, size]``."""
+    return {name: _box(name, limits, size, T, dtype) for name, (limits, size) in given.items() if limits is not None}
+
+
+def _box(name: str, limits: Limits, size: int, T: int, dtype: np.dtype) -> tuple[Array, Array]:
+    """Low and high ``[..., T or 1, size]``, checked."""
+    if not isinstance(limits, tuple | list) or len(limits) != 2:
+        raise ValueError(f"{name}: expected (low, high), but found {limits!r:.80}")
+    ends = []
+    for what, value in zip(("low", "high"), limits):
+        a = jnp.asarray(checks.real(name, value), dtype)
+        if a.ndim and a.shape[-1] not in (1, size):
+            raise ValueError(f"{name}: expected a number or {size} of them for {what}, but found shape {a.shape}")
+        if a.ndim > 1 and a.shape[-2] not in (1, T):
+            raise ValueError(
+                f"{name}: expected one row or {T}, one for each step, for {what}, but found shape {a.shape}; "
+                "limits of a batch are [..., 1, signals]"
+            )
+        ends.append(jnp.broadcast_to(a, (*a.shape[:-2], a.shape[-2] if a.ndim > 1 else 1, size)))
+    low, high = ends
+    if checks.traced(low, high):
+        return low, high
+    low_, high_ = np.asarray(low), np.asarray(high)
+    if np.isnan(low_).any() or np.isnan(high_).any():
+        raise ValueError(f"{name}: found NaN; a limit that is not there is infinite")
+    if (bad := np.broadcast_to(low_ > high_, np.broadcast_shapes(low_.shape, high_.shape))).any():
+        signal = int(np.argwhere(bad)[0][-1])
+        at = tuple(np.argwhere(bad)[0])
+        lowest, highest = (np.broadcast_to(a, bad.shape)[at] for a in (low_, high_))
+        raise ValueError(
+            f"{name}: the limits of signal {signal} contradict each other: low {lowest:g} is above high {highest:g}"
+        )
+    if (low_ == np.inf).any() or (high_ == -np.inf).any():
+        raise ValueError(f"{name}: leaves no value: a low limit of +inf or a high one of −inf")
+    return low, high
+
+
+def prices(soft: tuple[ArrayLike, ArrayLike], dtype: np.dtype) -> tuple[Array, Array]:
+    """The checked costs of an excess."""
+    if not isinstance(soft, tuple | list) or len(soft) != 2:
+        raise ValueError(f"soft: expected (linear, quadratic), the cost of an excess, but found {soft!r:.80}")
+    linear, quadratic = (jnp.asarray(checks.real("soft", a), dtype) for a in soft)
+    if not checks.traced(linear, quadratic):
+        low = min(float(jnp.min(linear)), float(jnp.min(quadratic)))
+        if not low >= 0 or float(jnp.min(linear + quadratic)) <= 0:
+            raise ValueError("soft: expected costs ≥ 0 of an excess, one of them > 0, or it would be no limit at all")
+    return linear, quadratic
+
+
+@partial(jax.jit, static_argnames="T")
+def _solved(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> ConstrainedLQR:
+    return solved_from(None, given, box, T)[0]
+
+
+def solved_from(
+    guess: ActiveSet | None, given: tuple, box: dict[str, tuple[Array, Array]], T: int
+) -> tuple[ConstrainedLQR, ActiveSet]:
+    """The answer and its active set, searched from a guess of it ``[..., 2, T, rows]``; from none if left out."""
+    with jax.numpy_rank_promotion("allow"):  # what all steps share, [rows, W], meets [T, rows, W]
+        qp, sizes = _program(given, box, T)
+        hard = ~jnp.isfinite(qp.linear)[..., None, :]
+        same = (qp.limits[..., 0, :, :] == -qp.limits[..., 1, :, :]) & hard
+        same = jnp.stack([same, jnp.zeros_like(same)], axis=-3)
+        at, out = guess or (jnp.zeros_like(same), jnp.zeros_like(same))
+        at, out = (jnp.broadcast_to(a, same.shape) for a in (at, out))
+        found = stages.solve(qp, ActiveSet((at & ~jnp.any(same, -3, keepdims=True)) | same, out))
+        return _told(qp, found, sizes), found.active
+
+
+def _program(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> tuple[HorizonQP, tuple[int, int, int, int]]:
+    """The program with leading axes, and how many inputs, states, outputs and changes of inputs are limited."""
+    A, B, Q, R, N, c, q, r, Qf, qf, C, D, x0, last, soft = given
+    n, m, dtype = A.shape[-1], B.shape[-1], A.dtype
+    shift = jnp.zeros((1, 1), dtype)
+    if C is None:
+        C, D = jnp.zeros((1, 0, n), dtype), jnp.zeros((1, 0, m), dtype)
+    elif D is None:  # y of the state after the step
+        shift = jnp.squeeze(C @ c[..., None], -1)
+        C, D = C @ A, C @ B
+    p = C.shape[-2]
+    rows = [box.get("u_limits", (jnp.full((1, m), -jnp.inf, dtype), jnp.full((1, m), jnp.inf, dtype)))]
+    if "x_limits" in box:
+        rows.append(box["x_limits"])
+    if p:
+        rows.append(tuple(end - shift for end in box["y_limits"]))  # type: ignore[arg-type]
+    changes = 0
+    if "du_limits" in box:
+        A, B, Q, N, c, q, Qf, qf, C, D, x0 = _remembering(A, B, Q, N, c, q, Qf, qf, C, D, x0, last)
+        low, high = (jnp.broadcast_to(a, (*a.shape[:-2], T, m)) for a in box["du_limits"])
+        if last is None:
+            low, high = low.at[..., 0, :].set(-jnp.inf), high.at[..., 0, :].set(jnp.inf)
+        if "x_limits" in box:
+            free = jnp.full((1, m), jnp.inf, dtype)
+            rows[1] = tuple(_side_by_side(a, s * free) for a, s in zip(rows[1], (-1, 1)))  # type: ignore[assignment]
+        rows.append((low, high))
+        changes = m
+    lead = jnp.broadcast_shapes(
+        *(a.shape[:-3] for a in (A, B, Q, R, N, C, D)),
+        *(a.shape[:-2] for pair in rows for a in pair),
+        *(a.shape[:-2] for a in (c, q, r, Qf)),
+        *(a.shape[:-1] for a in (qf, x0)),
+    )
+    low, high = (
+        jnp.concatenate([jnp.broadcast_to(pair[k], (*lead, T, pair[k].shape[-1])) for pair in rows], axis=-1)
+        for k in (0, 1)
+    )
+    S = max(a.shape[-3] for a in (A, B, Q, R, N, C, D))
+    S = max(S, *(a.shape[-2] for a in (c, q, r)))
+    matrices = [jnp.broadcast_to(a, (*lead, S, *a.shape[-2:])) for a in (A, B, Q, R, N, C, D)]
+    A, B, Q, R, N, C, D = matrices
+    c, q, r = (jnp.broadcast_to(a, (*lead, S, a.shape[-1])) for a in (c, q, r))
+    Qf = jnp.broadcast_to(Qf, (*lead, *Qf.shape[-2:]))
+    qf, x0 = (jnp.broadcast_to(a, (*lead, a.shape[-1])) for a in (qf, x0))
+    linear, quadratic = _prices(soft, low.shape[-1], m, low.shape[-1] - changes, lead, dtype)
+    qp = HorizonQP(A, B, c, Q, R, N, q, r, Qf, qf, C, D, jnp.stack([high, -low], axis=-3), linear, quadratic, x0)
+    return qp, (m, n if "x_limits" in box else 0, p, changes)
+
+
+def _side_by_side(*parts: Array) -> Array:
+    """Arrays joined along their last axis, others broadcast."""
+    lead = jnp.broadcast_shapes(*(a.shape[:-1] for a in parts))
+    return jnp.concatenate([jnp.broadcast_to(a, (*lead, a.shape[-1])) for a in parts], axis=-1)
+
+
+def block(rows: list[list[Array]]) -> Array:
+    """A matrix of blocks whose leading axes broadcast."""
+    lead = jnp.broadcast_shapes(*(a.shape[:-2] for row in rows for a in row))
+    return jnp.block([[jnp.broadcast_to(a, (*lead, *a.shape[-2:])) for a in row] for row in rows])
+
+
+def _remembering(
+    A: Array, B: Array, Q: Array, N: Array, c: Array, q: Array, Qf: Array, qf: Array,
+    C: Array, D: Array, x0: Array, last: Array | None,
+) -> tuple[Array, ...]:  # fmt: skip
+    """The problem whose state holds the input before, so that its change u − u[t−1] is one of the outputs."""
+    n, m, p, dtype = A.shape[-1], B.shape[-1], C.shape[-2], A.dtype
+    eye = jnp.eye(m, dtype=dtype)
+
+    def none(rows: int, columns: int) -> Array:
+        return jnp.zeros((rows, columns), dtype)
+
+    last = jnp.zeros(m, dtype) if last is None else last
+    nothing = jnp.zeros(m, dtype)
+    return (
+        block([[A, none(n, m)], [none(m, n), none(m, m)]]),
+        block([[B], [eye]]),
+        block([[Q, none(n, m)], [none(m, n), none(m, m)]]),
+        block([[N], [none(m, m)]]),
+        _side_by_side(c, nothing),
+        _side_by_side(q, nothing),
+        block([[Qf, none(n, m)], [none(m, n), none(m, m)]]),
+        _side_by_side(qf, nothing),
+        block([[C, none(p, m)], [none(m, n), -eye]]),
+        block([[D], [eye]]),
+        _side_by_side(x0, last),
+    )
+
+
+def _prices(
+    soft: tuple[Array, Array] | None, rows: int, first: int, end: int, lead: tuple[int, ...], dtype: np.dtype
+) -> tuple[Array, Array]:
+    """Prices of an excess ``[..., rows]``, for half the cost: those of inputs and their changes are infinite."""
+    linear, quadratic = jnp.full(rows, jnp.inf, dtype), jnp.zeros(rows, dtype)
+    if soft is not None:
+        priced = (jnp.arange(rows) >= first) & (jnp.arange(rows) < end)
+        linear, quadratic = jnp.where(priced, soft[0] / 2, linear), jnp.where(priced, soft[1], quadratic)
+    return jnp.broadcast_to(linear, (*lead, rows)), jnp.broadcast_to(quadratic, (*lead, rows))
+
+
+def _told(qp: HorizonQP, found: stages.Solved, sizes: tuple[int, int, int, int]) -> ConstrainedLQR:
+    """The answer for the whole cost, which is twice the program's."""
+    point, infeasible = found.point, found.infeasible
+    m, n, p, changes = sizes
+    states = qp.A.shape[-1] - changes
+    net = 2 * (point.multipliers[..., 0, :, :] - point.multipliers[..., 1, :, :])
+    ends = np.cumsum([m, n + (changes if n else 0), p, changes])
+    u, x, y, du = jnp.split(net, ends[:-1], axis=-1)
+    multipliers = Multipliers(
+        u, x[..., :n] if n else None, y if p else None, du if changes else None, 2 * point.costates[..., :states]
+    )
+    solved = ~infeasible & (found.residual <= stages.EXACT)
+    cost = 2 * _cost(qp, point.xs, point.us)
+    return ConstrainedLQR(
+        point.us,
+        point.xs[..., :states],
+        jnp.where(infeasible, jnp.inf, cost),
+        multipliers,
+        jnp.where(infeasible, jnp.inf, found.residual),
+        solved,
+        infeasible,
+    )
+
+
+def _cost(qp: HorizonQP, xs: Array, us: Array) -> Array:
+    """The objective with that of excesses, of programs with leading axes."""
+
+    def one(qp: HorizonQP, xs: Array, us: Array) -> Array:
+        qp = jax.tree.map(lambda a: a[..., None], qp)
+        v = limited(qp, xs[..., None], us[..., None])
+        over = jnp.where(jnp.isfinite(qp.linear), excess(qp, v), 0)
+        linear = jnp.where(jnp.isfinite(qp.linear), qp.linear, 0)
+        priced = jnp.sum(over * (linear + qp.quadratic * over / 2), (0, 1, 2))
+        return (objective(qp, xs[..., None], us[..., None]) + priced)[0]
+
+    lead = qp.x0.shape[:-1]
+    count = math.prod(lead)
+    flat = jax.tree.map(lambda a: a.reshape(count, *a.shape[len(lead) :]), (qp, xs, us))
+    return jax.vmap(one)(*flat).reshape(lead)

@@ -1,0 +1,177 @@
+"""The quadratic program of a horizon, and its optimality conditions: batch last, as :mod:`compute.linalg` works.
+
+Minimise Σ ½(xᵀQx + uᵀRu) + xᵀNu + qᵀx + rᵀu + ½x[T]ᵀQf x[T] + qfᵀx[T] for x[t+1] = Ax + Bu + c, where the limited
+values of each step, v = (u[t], x[t+1], y[t] = Cx[t] + Du[t]), lie between limits. Each limit is v ≤ h or −v ≤ h: side
+0 and 1 of an array ``[2, T, rows, W]``; where there is none, h = ∞.
+"""
+
+import functools
+import operator
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class HorizonQP(NamedTuple):
+    """A program over T steps for W problems. Matrices have S = T steps, or S = 1 if all are alike.
+
+    Attributes:
+        A, B, c: ``[S, n, n, W]``, ``[S, n, m, W]``, ``[S, n, W]``.
+        Q, R, N, q, r: weights of a step.
+        Qf, qf: of the last state ``[n, n, W]``, ``[n, W]``.
+        C, D: outputs that are limited ``[S, p, n, W]``, ``[S, p, m, W]``; p may be 0.
+        limits: h of the rows u, x (or no such rows) and y ``[2, T, rows, W]``.
+        linear, quadratic: an excess e ≥ 0 over a limit costs linear·e + ½ quadratic·e² ``[rows, W]``; linear = ∞ for a
+            hard limit. Those of inputs are hard.
+        x0: ``[n, W]``.
+    """
+
+    A: Array
+    B: Array
+    c: Array
+    Q: Array
+    R: Array
+    N: Array
+    q: Array
+    r: Array
+    Qf: Array
+    qf: Array
+    C: Array
+    D: Array
+    limits: Array
+    linear: Array
+    quadratic: Array
+    x0: Array
+
+
+class PrimalDual(NamedTuple):
+    """States, inputs, multipliers of the dynamics (the costates of x[1] … x[T]) and of the limits."""
+
+    xs: Float[Array, "T1 n W"]
+    us: Float[Array, "T m W"]
+    costates: Float[Array, "T n W"]
+    multipliers: Float[Array, "2 T rows W"]
+
+
+def times(a: Float[Array, "S r k W"], x: Float[Array, "T k W"]) -> Float[Array, "T r W"]:
+    """a x, step by step."""
+    return functools.reduce(operator.add, (a[:, :, j] * x[:, None, j] for j in range(a.shape[2])))
+
+
+def transposed(a: Float[Array, "S k r W"], x: Float[Array, "T k W"]) -> Float[Array, "T r W"]:
+    """aᵀ x, step by step."""
+    return functools.reduce(operator.add, (a[:, j] * x[:, None, j] for j in range(a.shape[1])))
+
+
+def has_states(qp: HorizonQP) -> bool:
+    """True if states are among the limited values."""
+    return qp.limits.shape[2] > qp.B.shape[2] + qp.C.shape[1]
+
+
+def signed(v: Float[Array, "T rows W"]) -> Float[Array, "2 T rows W"]:
+    """v on the side of the upper limits, −v on that of the lower ones."""
+    return jnp.stack([v, -v])
+
+
+def net(s: Float[Array, "2 T rows W"]) -> Float[Array, "T rows W"]:
+    """The transpose of :func:`signed`."""
+    return s[0] - s[1]
+
+
+def limited(qp: HorizonQP, xs: Float[Array, "T1 n W"], us: Float[Array, "T m W"]) -> Float[Array, "T rows W"]:
+    """The limited values v of a trajectory."""
+    parts = [us, xs[1:]] if has_states(qp) else [us]
+    if qp.C.shape[1]:
+        parts.append(times(qp.C, xs[:-1]) + times(qp.D, us))
+    return jnp.concatenate(parts, axis=1)
+
+
+def pulled(qp: HorizonQP, force: Float[Array, "T rows W"]) -> tuple[Float[Array, "T1 n W"], Float[Array, "T m W"]]:
+    """The transpose of :func:`limited`: what forces on the limited values add to the gradient in x and u."""
+    n, m, p = qp.A.shape[1], qp.B.shape[2], qp.C.shape[1]
+    on_u = force[:, :m]
+    on_x = jnp.zeros((force.shape[0] + 1, n, force.shape[-1]), force.dtype)
+    if has_states(qp):
+        on_x = on_x.at[1:].add(force[:, m : m + n])
+    if p:
+        on_x = on_x.at[:-1].add(transposed(qp.C, force[:, -p:]))
+        on_u = on_u + transposed(qp.D, force[:, -p:])
+    return on_x, on_u
+
+
+def residuals(
+    qp: HorizonQP, point: PrimalDual, force: Float[Array, "T rows W"]
+) -> tuple[Float[Array, "T1 n W"], Float[Array, "T m W"], Float[Array, "T n W"]]:
+    """Gradients of the Lagrangian in x and u, with ``force`` for the multipliers' pull, and Ax + Bu + c − x[t+1].
+
+    That in x[0], which is given, is the first one; all others vanish at the optimum.
+    """
+    xs, us, costates, _ = point
+    x = xs[:-1]
+    on_x, on_u = pulled(qp, force)
+    stage = times(qp.Q, x) + times(qp.N, us) + qp.q + transposed(qp.A, costates)
+    last = times(qp.Qf[None], xs[-1:]) + qp.qf
+    along_x = jnp.concatenate([stage, last]) + on_x
+    along_u = times(qp.R, us) + transposed(qp.N, x) + qp.r + transposed(qp.B, costates) + on_u
+    return along_x.at[1:].add(-costates), along_u, times(qp.A, x) + times(qp.B, us) + qp.c - xs[1:]
+
+
+def objective(qp: HorizonQP, xs: Float[Array, "T1 n W"], us: Float[Array, "T m W"]) -> Float[Array, " W"]:
+    """The cost without that of an excess over soft limits."""
+    x, last = xs[:-1], xs[-1:]
+    along_x = times(qp.Q, x) / 2 + times(qp.N, us) + qp.q
+    along_u = times(qp.R, us) / 2 + qp.r
+    end = last * (times(qp.Qf[None], last) / 2 + qp.qf)
+    return jnp.sum(x * along_x, (0, 1)) + jnp.sum(us * along_u, (0, 1)) + jnp.sum(end, (0, 1))
+
+
+def excess(qp: HorizonQP, v: Float[Array, "T rows W"]) -> Float[Array, "2 T rows W"]:
+    """By how much each limit is exceeded, ≥ 0."""
+    return jnp.maximum(signed(v) - qp.limits, 0)  # v − ∞ = −∞
+
+
+def residual(qp: HorizonQP, point: PrimalDual) -> Float[Array, " W"]:
+    """The largest violation of the optimality conditions: each relative to the size of what it is a difference of.
+
+    The conditions: dynamics and limits hold; the gradients vanish; multipliers have the right sign (those of soft
+    limits are the slope of the excess' cost); and multiplier times slack is zero, summed, beside the cost (the gap).
+    """
+    xs, us, costates, multipliers = point
+    v = limited(qp, xs, us)
+    finite, soft = jnp.isfinite(qp.limits), jnp.isfinite(qp.linear)
+    h = jnp.where(finite, qp.limits, 0)
+    over = excess(qp, v)
+    slack = jnp.where(finite, h - signed(v), 0)
+    equal = finite[0] & finite[1] & (h[0] == -h[1]) & ~soft  # its multiplier may have either sign
+    most = jnp.where(soft, jnp.where(soft, qp.linear, 0) + qp.quadratic * over, jnp.inf)  # of a multiplier
+    along_x, along_u, moved = residuals(qp, point, net(multipliers))
+    pull_x, pull_u = pulled(qp, jnp.sum(jnp.abs(multipliers), 0))
+
+    size = jnp.maximum(jnp.max(jnp.abs(v), 0), jnp.max(jnp.abs(h), (0, 1)))
+    force = jnp.max(jnp.abs(multipliers), (0, 1))
+    wrong = jnp.maximum(jnp.where(equal, 0, -multipliers), multipliers - most)
+    paid = jnp.where(soft & (over > 0), (most - multipliers) * over, multipliers * slack)
+    cost = jnp.abs(objective(qp, xs, us)) + jnp.sum(jnp.abs(multipliers * h), (0, 1, 2))
+    pressed = _largest(times(qp.R, us), transposed(qp.B, costates), jnp.broadcast_to(qp.r, us.shape), pull_u)
+    held = _largest(costates, pull_x, jnp.broadcast_to(qp.q[:1], costates.shape))
+    violations = (
+        jnp.max(jnp.where(soft, 0, over), 0) / _or_one(size),
+        jnp.abs(moved) / _or_one(_largest(xs)),
+        jnp.abs(along_x[1:]) / _or_one(held),
+        jnp.abs(along_u) / _or_one(pressed),
+        jnp.max(jnp.maximum(wrong, 0), 0) / _or_one(force),
+    )
+    gap = jnp.sum(jnp.abs(paid), (0, 1, 2)) / _or_one(cost)
+    worst = functools.reduce(jnp.maximum, (jnp.max(a, (0, 1)) for a in violations), gap)
+    return jnp.where(jnp.isnan(worst), jnp.inf, worst)
+
+
+def _largest(*terms: Array) -> Float[Array, "k W"]:
+    """The largest of each component over the steps."""
+    return functools.reduce(jnp.maximum, (jnp.max(jnp.abs(a), 0) for a in terms))
+
+
+def _or_one(size: Array) -> Array:
+    """A scale to divide by, 1 for nothing."""
+    return jnp.where(size > 0, size, 1.0)

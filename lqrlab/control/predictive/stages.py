@@ -1,0 +1,270 @@
+"""Many horizons' programs at once, exact and differentiable: the active-set search, what it leaves, what is infeasible.
+
+Blocks of problems are searched a few steps at a time; those that are not done are gathered and searched on, then
+given to the interior point, then asked whether they can be feasible at all. So a batch never waits for its worst
+member, and its work is bounded: 64 steps of the search, three times :data:`interior_point.STEPS` of the interior point.
+"""
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from lqrlab.compute.linalg import batch_last
+from lqrlab.control.predictive import active_set, interior_point, riccati_sweep
+from lqrlab.control.predictive.active_set import STIFF, ActiveSet
+from lqrlab.control.predictive.horizon_qp import (
+    HorizonQP,
+    PrimalDual,
+    excess,
+    limited,
+    net,
+    pulled,
+    residuals,
+    signed,
+    times,
+    transposed,
+)
+
+EXACT = 1e-9
+"""The residual up to which a problem counts as solved."""
+_WIDTH, _FEW = 40, 8  # of a block: of those that are searched; of those, few, that the interior point gets
+_STEPS, _ROUNDS = 4, 4  # of the search in a round; rounds of a phase
+_LAST = 3  # phase: first the search alone, then from the interior point's guesses, then for the least violation
+_ROUGH, _FINE = 1e-4, 1e-9  # gaps of those guesses, beside the cost
+_CORES = (3, 3, 2, 3, 3, 3, 2, 2, 2, 1, 3, 3, 3, 1, 1, 1)  # axes of each part of a program, without the batch's
+_SLIGHT = 1e-7  # weight of the inputs beside that of a violation, where feasibility is asked for
+_NEARER = 4  # times that this weight is moved to where the inputs are
+_FAR = 1e9  # times the inputs found: as far as inputs without limits are looked at
+
+
+class Solved(NamedTuple):
+    """State of knowledge of each problem: the point, its active set, whether none is feasible; and its residual.
+
+    Of an infeasible one the point is that of least violation, its multipliers prove it (Farkas' lemma), the residual 0.
+    """
+
+    point: PrimalDual
+    active: ActiveSet
+    infeasible: Bool[Array, " W"]
+    residual: Float[Array, " W"]
+
+
+def _searched(args: tuple[Array, ...], known: Solved) -> Solved:
+    """A round of the active-set search; the better point stays, the search goes on from the newer guess."""
+    qp = HorizonQP(*args)
+    several = qp.limits.shape[2] > qp.B.shape[2]
+    stiff = STIFF * active_set.unlimited(qp)[1] if several else jnp.zeros(qp.limits.shape[1:], qp.x0.dtype)
+    found = active_set.search(qp, known.active, stiff, _STEPS)
+    better = found.residual < known.residual
+    point = jax.tree.map(functools.partial(jnp.where, better), found.point, known.point)
+    return Solved(point, found.active, known.infeasible, jnp.where(better, found.residual, known.residual))
+
+
+def _guessed(phase: Array, args: tuple[Array, ...], known: Solved) -> Solved:
+    """The active set that the interior point finds."""
+    qp = HorizonQP(*args)
+    active = interior_point.minimise(qp, jnp.where(phase == 1, _ROUGH, _FINE))
+    return Solved(known.point, active, known.infeasible, jnp.full_like(known.residual, jnp.inf))
+
+
+def _judged(args: tuple[Array, ...], known: Solved) -> Solved:
+    """Decide by the least violation that there is no feasible point, if it proves that.
+
+    The small weight of the inputs would leave a slope of the violation where inputs have no limits: it is moved to
+    where the inputs are, again and again (the proximal point method), until the slope is gone.
+    """
+    qp = HorizonQP(*args)
+    program = _violation(qp)
+    stiff = STIFF * active_set.unlimited(program)[1]
+
+    def nearer(_: Array, state: tuple[PrimalDual, ActiveSet]) -> tuple[PrimalDual, ActiveSet]:
+        point, active = state
+        moved = program._replace(r=-times(program.R, point.us))
+        point = active_set.on_active_set(moved, active, stiff, rounds=2)
+        return point, active_set.next_set(moved, point, active)
+
+    point, _ = jax.lax.fori_loop(0, _NEARER, nearer, (known.point, known.active))
+    sure, found = _certificate(qp, point) > 0, _certificate(qp, known.point) > 0
+    point = jax.tree.map(functools.partial(jnp.where, sure), point, known.point)
+    return Solved(point, known.active, sure | found, jnp.where(sure | found, 0, jnp.inf))
+
+
+def _violation(qp: HorizonQP) -> HorizonQP:
+    """The problem whose cost is the squared violation of hard limits on states and outputs, relative to their size."""
+    hard = (jnp.arange(qp.limits.shape[2]) >= qp.B.shape[2])[:, None] & ~jnp.isfinite(qp.linear)
+    soft = jnp.isfinite(qp.linear)
+    finite = jnp.isfinite(qp.limits)
+    limits = jnp.where(soft, jnp.inf, qp.limits)
+    size = jnp.max(jnp.where(finite, jnp.abs(qp.limits), 0), (0, 1))
+    size = jnp.where(size > 0, size, 1.0)
+    weights = jnp.where(hard, 1 / size**2, 0)
+    nothing = jax.tree.map(jnp.zeros_like, qp)
+    eye = batch_last.eye(qp.B.shape[2], qp.x0)[None]
+    penal = nothing._replace(A=qp.A, B=qp.B, C=qp.C, D=qp.D, R=qp.R, limits=qp.limits, x0=qp.x0)
+    per_step = jnp.broadcast_to(weights[None], qp.limits.shape[1:])
+    free = jnp.ones((qp.limits.shape[1], *qp.B.shape[2:]), bool)
+    stiffness = jnp.max(riccati_sweep.factor(penal._replace(R=eye + 0 * qp.R), per_step, free).diagonal, (0, 1))
+    return nothing._replace(
+        A=qp.A, B=qp.B, c=qp.c, C=qp.C, D=qp.D, x0=qp.x0,
+        R=eye * (_SLIGHT * stiffness) + 0 * qp.R,
+        limits=limits,
+        linear=jnp.where(hard, 0.0, jnp.inf),
+        quadratic=weights,
+    )  # fmt: skip
+
+
+def _certificate(qp: HorizonQP, point: PrimalDual) -> Float[Array, " W"]:
+    """A lower bound of Σ λ (v − h) over all inputs within their limits: if it is > 0, no trajectory has v ≤ h.
+
+    It is relative to the largest λ v, and less by what rounding may have added.
+
+    λ is the violation, weighed; inputs without limits are looked at up to :data:`_FAR` times those found.
+    """
+    m = qp.B.shape[2]
+    v = limited(qp, point.xs, point.us)
+    violation = jnp.where(jnp.isfinite(qp.linear) | (jnp.arange(v.shape[1]) < m)[:, None], 0, excess(qp, v))
+    force = jnp.where(violation > 0, point.multipliers, 0)
+    on_x, on_u = pulled(qp, net(force))
+
+    def back(after: Array, given: tuple[Array, Array]) -> tuple[Array, Array]:
+        step, along = given
+        A = qp.A[0] if qp.A.shape[0] == 1 else qp.A[step]
+        return along + batch_last.matvec(batch_last.t(A), after), after
+
+    steps = jnp.arange(len(point.us))
+    _, after = jax.lax.scan(back, on_x[-1], (steps, on_x[:-1]), reverse=True)
+    along = on_u + transposed(qp.B, after)
+    far = _FAR * jnp.maximum(jnp.max(jnp.abs(point.us), (0, 1)), 1e-30)
+    high = jnp.minimum(qp.limits[0, :, :m] - point.us, far)
+    low = jnp.minimum(qp.limits[1, :, :m] + point.us, far)
+    least = -jnp.sum(jnp.where(along > 0, along * low, -along * high), (0, 1))
+    size = jnp.max(force * jnp.abs(signed(v)), (0, 1, 2))
+    bound = jnp.sum(force * violation, (0, 1, 2)) + least
+    return bound / jnp.where(size > 0, size, 1.0) - EXACT
+
+
+def _broadcasting(solve: Callable[..., Any]) -> Callable[..., Any]:
+    """Let what all steps share, [rows, W], meet [T, rows, W], whatever the caller's setting; ``vmap`` traces anew."""
+
+    @functools.wraps(solve)
+    def broadcasting(*args: Array) -> Any:
+        with jax.numpy_rank_promotion("allow"):
+            return solve(*args)
+
+    return broadcasting
+
+
+@batch_last.flattened(*_CORES, 3, 3)
+@_broadcasting
+def _solve(*args: Array) -> Solved:
+    args, (at, out) = args[:-2], args[-2:]
+    qp = HorizonQP(*args)
+    batch, n = qp.x0.shape
+    T, m = qp.limits.shape[2], qp.B.shape[3]
+    dtype = qp.x0.dtype
+    empty = PrimalDual(
+        *(jnp.zeros((batch, *shape), dtype) for shape in ((T + 1, n), (T, m), (T, n), qp.limits.shape[1:]))
+    )
+    known = Solved(empty, ActiveSet(at, out), jnp.zeros(batch, bool), jnp.full(batch, jnp.inf, dtype))
+
+    def improved(step: Callable[..., Solved], args: tuple[Array, ...], known: Solved, width: int = _FEW) -> Solved:
+        return batch_last.rescued(step, args, known, width, always=True)
+
+    def least_violation(args: tuple[Array, ...]) -> tuple[Array, ...]:
+        return tuple(batch_last.in_blocks(lambda *args: tuple(_violation(HorizonQP(*args))), args, _WIDTH))
+
+    def work(phase: Array, state: tuple[Solved, PrimalDual, Array]) -> tuple[Solved, PrimalDual, Array]:
+        known, best, error = state
+        # in the last phase only what is not solved stays, and forgets its error
+        open_ = jnp.where(error > EXACT, jnp.inf, 0)
+        known = known._replace(residual=jnp.where(phase == _LAST, open_, known.residual))
+        given = jax.lax.cond((phase == _LAST) & jnp.any(open_ > 0), least_violation, lambda args: args, args)
+        guess = functools.partial(improved, functools.partial(_guessed, phase), given)
+        known = jax.lax.cond(phase > 0, guess, lambda known: known, known)
+        known = jax.lax.fori_loop(0, _ROUNDS, lambda _, known: improved(_searched, given, known, _WIDTH), known)
+        better = (phase < _LAST) & (known.residual < error)
+        return known, _either(better, known.point, best), jnp.where(better, known.residual, error)
+
+    known, best, error = jax.lax.fori_loop(0, _LAST + 1, work, (known, known.point, known.residual))
+    known = improved(_judged, args, known._replace(residual=jnp.where(error > EXACT, jnp.inf, 0)))
+    point = _either(known.infeasible, known.point, best)
+    return Solved(point, known.active, known.infeasible, jnp.where(known.infeasible, 0, error))
+
+
+def _either(first: Bool[Array, " count"], one: PrimalDual, other: PrimalDual) -> PrimalDual:
+    """One of two points for each problem."""
+    return jax.tree.map(lambda a, b: jnp.where(first.reshape(-1, *(1,) * (a.ndim - 1)), a, b), one, other)
+
+
+@batch_last.flattened(*_CORES, 2, 2, 2, 3, 3, 3, 2, 2, 2, 3)
+@_broadcasting
+def _pulled_back(*args: Array) -> HorizonQP:
+    """Gradients with respect to the program."""
+
+    def block(*args: Array) -> HorizonQP:
+        qp, point, active = HorizonQP(*args[:16]), PrimalDual(*args[16:20]), ActiveSet(args[20] > 0, args[21] > 0)
+        bar = PrimalDual(*args[22:])
+        return _adjoint(qp, point, active, bar)
+
+    return batch_last.in_blocks(block, args, _WIDTH)
+
+
+def _adjoint(qp: HorizonQP, point: PrimalDual, active: ActiveSet, bar: PrimalDual) -> HorizonQP:
+    """The implicit function theorem at the optimum: the same sweep with the cotangents ``bar`` as linear terms."""
+    at, out = active
+    onto = jnp.where(at | out, bar.multipliers, 0)
+    backwards = qp._replace(
+        q=-bar.xs[:-1], r=-bar.us, qf=-bar.xs[-1], c=-bar.costates, x0=jnp.zeros_like(qp.x0),
+        limits=jnp.where(at | out, onto, jnp.inf), linear=jnp.zeros_like(qp.linear),
+    )  # fmt: skip
+    dual = active_set.on_active_set(backwards, active, STIFF * active_set.unlimited(qp)[1])
+
+    def condition(qp: HorizonQP) -> Array:
+        """Σ dual · (optimality conditions) less what the answer depends on the program directly."""
+        slope = jnp.where(out, jnp.where(jnp.isfinite(qp.linear), qp.linear, 0), 0)
+        h = jnp.where(at | out, qp.limits, 0)
+        from_start = point._replace(xs=point.xs.at[0].set(qp.x0))
+        away = signed(limited(qp, from_start.xs, point.us)) - h
+        multipliers = jnp.where(out, slope + qp.quadratic * away, point.multipliers)
+        along = residuals(qp, from_start, net(multipliers))
+        total = sum(jnp.sum(d * a) for d, a in zip((dual.xs, dual.us, dual.costates), along))
+        total = total + jnp.sum(jnp.where(at, dual.multipliers * away, 0))
+        return total - jnp.sum(jnp.where(out, bar.multipliers * multipliers, 0))
+
+    gradient = jax.grad(condition)(qp)
+    return jax.tree.map(operator.neg, gradient._replace(x0=gradient.x0 - bar.xs[0]))
+
+
+@jax.custom_vjp
+def solve(qp: HorizonQP, guess: ActiveSet) -> Solved:
+    """Programs with any leading axes, alike, solved from a guess of their active sets; differentiable, in reverse."""
+    return _solve(*qp, *guess)
+
+
+def _forward(qp: HorizonQP, guess: ActiveSet) -> tuple[Solved, tuple[HorizonQP, Solved]]:
+    found = solve(qp, guess)
+    return found, (qp, found)
+
+
+def _backward(kept: tuple[HorizonQP, Solved], bar: Solved) -> tuple[HorizonQP, None]:
+    qp, found = kept
+    active = (a.astype(qp.x0.dtype) for a in found.active)
+    gradient = HorizonQP(*_pulled_back(*qp, *found.point, *active, *bar.point))
+    good = ~found.infeasible & (found.residual <= EXACT)
+    asked = functools.reduce(operator.or_, (jnp.any(a != 0, tuple(range(good.ndim, a.ndim))) for a in bar.point))
+
+    def known(a: Array, core: int) -> Array:
+        """NaN where there is no optimum to differentiate, unless nobody asks."""
+        wrong = (~good & asked).reshape(good.shape + (1,) * core)
+        none = (good | asked).reshape(good.shape + (1,) * core)
+        return jnp.where(wrong, jnp.nan, jnp.where(none, a, 0))
+
+    return HorizonQP(*(known(a, core) for a, core in zip(gradient, _CORES))), None
+
+
+solve.defvjp(_forward, _backward)

@@ -1,0 +1,112 @@
+"""The policy of a model predictive controller: estimate, plan, send the first input, remember the active limits."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from lqrlab.compute import checks, pytree
+from lqrlab.compute.linalg import matvec
+from lqrlab.control import MPC
+from lqrlab.control.predictive.active_set import ActiveSet
+from lqrlab.simulation.controllers import check_sizes, limits_of
+from lqrlab.simulation.policies import measured_or
+from lqrlab.simulation.problem import Problem
+from lqrlab.simulation.sensors import Measured
+
+
+class PlanMemory(NamedTuple):
+    """The samples so far, the predicted x, the disturbance d, the last input, and the last plan's active limits."""
+
+    step: Int[Array, ""]
+    x: Float[Array, "*loops n"]
+    d: Float[Array, "*loops k"]
+    u: Float[Array, "*loops m"]
+    at: Array
+    out: Array
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class PredictivePolicy:
+    """The first input of the plan from where the plant is; where nothing is feasible, of the plan that violates least.
+
+    Attributes:
+        design: of :func:`lqrlab.control.mpc`, with the limits of inputs that hold.
+    """
+
+    design: MPC
+
+    def init(self, batch_shape: tuple[int, ...]) -> PlanMemory:
+        """At the equilibrium, without a disturbance, no limit active."""
+        design, dtype = self.design, self.design.A.dtype
+        n, m = design.B.shape[-2:]
+        k = 0 if design.L is None else design.L.shape[-2] - n
+        changes = m if "du_limits" in design.box else 0
+        states = n + changes if "x_limits" in design.box else 0
+        outputs = design.C.shape[-2] if design.C is not None and "y_limits" in design.box else 0
+        rows = (*batch_shape, 2, design.horizon, m + states + outputs + changes)
+        nothing = jnp.zeros(rows, bool)
+        x, d, u = (jnp.zeros((*batch_shape, size), dtype) for size in (n, k, m))
+        return PlanMemory(jnp.zeros((), int), x, d, u, nothing, nothing)
+
+    def __call__(self, carry: PlanMemory, x: Float[Array, "*loops p"]) -> tuple[PlanMemory, Float[Array, "*loops m"]]:
+        """The input for what is measured: the state, or what the design's sensor shows of it."""
+        step, predicted, d, last, at, out = carry
+        design = _for_loops(self.design, x.ndim)
+        y = x.astype(predicted.dtype)
+        if design.L is None:
+            state = measured_or(predicted, y)
+        else:
+            state = predicted
+        guess = ActiveSet(_later(at), _later(out))
+        plan, active = design.plan(state, u_last=last, d=d if d.shape[-1] else None, step=step, guess=guess)
+        u = plan.us[..., 0, :]
+        after = plan.xs[..., 1, :]
+        if design.L is not None and design.sensor is not None:
+            expected = matvec(design.sensor, predicted) + (d if design.disturbance == "output" else 0)
+            push = matvec(design.L, measured_or(expected, y) - expected)
+            n = predicted.shape[-1]
+            after, d = after + push[..., :n], d + push[..., n:]
+        return PlanMemory(step + 1, after, d, u, active.at, active.out), u.astype(x.dtype)
+
+
+def predictive(problem: Problem, design: MPC) -> PredictivePolicy | Measured:
+    """The policy of a predictive controller on a problem, whose limits of inputs it takes unless it has its own.
+
+    >>> plant = systems.make("pendulum")
+    >>> design = control.mpc(*plant.matrices(), *plant.weights()[:2], 20, dt=plant.dt, u_limits=(-2, 2))
+    >>> run = simulation.rollout(plant, design, jnp.array([0.2, 0.0]), 100)
+    >>> bool(jnp.abs(run.us).max() <= 2), bool(jnp.abs(run.xs[-1]).max() < 1e-2)
+    (True, True)
+    """
+    checks.instance("design", design, MPC, "a predictive controller, as control.mpc makes")
+    check_sizes(problem, *design.B.shape[-2:])
+    if "u_limits" not in design.box and problem.low is not None:
+        low, high = (a[..., None, :].astype(design.A.dtype) for a in limits_of(problem))
+        design = dataclasses.replace(design, box={"u_limits": (low, high), **design.box})
+    policy = PredictivePolicy(design)
+    return policy if design.sensor is None else Measured(policy, design.sensor)
+
+
+def _for_loops(design: MPC, ndim: int) -> MPC:
+    """The design with axes of size one after its batch, for states of ``ndim`` axes: plants first, loops after."""
+    batch = design.A.ndim - 2
+    more = ndim - 1 - batch
+    if not batch or not more:
+        return design
+
+    def widen(a: Array) -> Array:
+        # limits and gains that are the same for all plants have no batch to widen
+        return (
+            a.reshape(*a.shape[:batch], *(1,) * more, *a.shape[batch:]) if a.shape[:batch] == design.A.shape[:-2] else a
+        )
+
+    return jax.tree.map(widen, design)
+
+
+def _later(active: Array) -> Array:
+    """The active set a step on: what was planned for the second step is guessed for the first; the end is repeated."""
+    return jnp.concatenate([active[..., 1:, :], active[..., -1:, :]], axis=-2)

@@ -1,0 +1,423 @@
+"""Constrained LQR against the referee of dense programs (DAQP), finite differences and a published record."""
+
+from pathlib import Path
+
+import dense_qp
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+from lqrlab import control
+
+SHAPE = (2, 1, 6)
+"""States, inputs, steps: of most problems here, so that they share compiled programs."""
+KINDS = {
+    "inputs": {"cross"},
+    "states": {"x"},
+    "outputs": {"y", "D"},
+    "outputs_of_states": {"y"},
+    "changes": {"du", "u_last"},
+    "changes_from_any": {"du"},
+    "soft": {"x", "soft"},
+    "soft_outputs": {"y", "D", "soft"},
+    "all": {"x", "y", "D", "du", "u_last"},
+    "time_varying": {"x", "time_varying"},
+    "time_varying_all": {"x", "y", "du", "time_varying", "soft"},
+}
+OFTEN = {"N": 0.3, "linear": 0.3, "unstable": 0.25, "one_sided": 0.3, "per_step": 0.3, "tight": 0.5, "free": 0.1}
+"""Features that a problem of any kind may have, and how often."""
+LIMITS = {"u": "u_limits", "x": "x_limits", "y": "y_limits", "du": "du_limits"}
+
+
+def draw(kind, num, shape=SHAPE, seed=0):
+    """Random problems of one shape; each seventh has limits that leave one value, each tenth starts at zero."""
+    rng, problems = np.random.default_rng([seed, *map(ord, kind)]), []
+    price = 10 ** rng.uniform(-1, 2, 2)
+    n, m, T = shape
+    for _ in range(num):
+        has = KINDS[kind] | {name for name, chance in OFTEN.items() if rng.random() < chance}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(dense_qp.KINDS, kind, has)
+            problem = dense_qp.random_problem(rng, kind, shape)
+        problem.setdefault("u_limits", (-np.inf, np.inf))
+        for name, size in (("u_limits", m), ("x_limits", n), ("y_limits", 2), ("du_limits", m)):
+            if name in problem:
+                problem[name] = tuple(np.array(np.broadcast_to(a, (T, size))) for a in problem[name])
+        steps = (T,) if "time_varying" in problem else ()
+        for name, core in (("N", (n, m)), ("c", (n,)), ("q", (n,)), ("r", (m,))):
+            problem.setdefault(name, np.zeros((*steps, *core)))
+        problem.setdefault("qf", np.zeros(n))
+        if "soft" in problem:
+            problem["soft"] = tuple(price)
+        if rng.random() < 1 / 7:
+            for name in problem.keys() & LIMITS.values():
+                low, high = problem[name]
+                at = rng.integers(T), rng.integers(low.shape[1])
+                if np.isfinite(low[at]) and np.isfinite(high[at]):
+                    low[at] = high[at] = (low[at] + high[at]) / 2
+        if rng.random() < 0.1:
+            problem["x0"] = np.zeros(n)
+        problems.append(problem)
+    return problems
+
+
+def stacked(problems):
+    """The arguments of a batch."""
+    given = dict(problems[0])
+    for name in given.keys() - {"num_steps", "time_varying", "soft"}:
+        values = [problem[name] for problem in problems]
+        pair = name.endswith("_limits")
+        given[name] = tuple(map(np.stack, zip(*values))) if pair else np.stack(values)
+    return given
+
+
+def solve(problems):
+    return jax.tree.map(np.asarray, control.constrained_lqr(**stacked(problems)))
+
+
+def prices(found, member):
+    """Multipliers of limits as the referee has them."""
+    return {kind: a[member] for kind in LIMITS if (a := getattr(found.multipliers, kind)) is not None}
+
+
+def compare(problems, found):
+    """Each verdict is the referee's, each optimum its optimum, each proof a proof; the verdicts are returned."""
+    verdicts = []
+    for i, problem in enumerate(problems):
+        qp = dense_qp.build(**problem)
+        reference = dense_qp.solve(qp)
+        verdicts.append(reference.feasible)
+        multipliers = prices(found, i)
+        if reference.feasible:
+            assert found.solved[i], i
+            assert not found.infeasible[i]
+            assert found.residual[i] <= 1e-9
+            assert dense_qp.kkt_residual(qp, found.us[i], multipliers, found.xs[i]) <= 1e-9, i
+            size = np.abs(reference.us).max() + 1e-12
+            np.testing.assert_allclose(found.us[i], reference.us, atol=1e-6 * size)
+            np.testing.assert_allclose(found.cost[i], reference.cost, rtol=1e-8, atol=1e-8 * abs(qp.constant))
+        elif reference.feasible is False:
+            assert found.infeasible[i], i
+            assert not found.solved[i]
+            assert found.cost[i] == np.inf
+            if np.isfinite(problem["u_limits"][0]).all():
+                assert dense_qp.proves_infeasible(qp, multipliers), i
+    return verdicts
+
+
+def check_kind(kind, num, shape=SHAPE, seed=0):
+    problems = draw(kind, num, shape, seed)
+    verdicts = compare(problems, solve(problems))
+    assert verdicts.count(True) > num / 4
+    assert ("soft" in KINDS[kind]) == (verdicts.count(False) == 0)
+
+
+EVERYDAY = ("all", "states")
+
+
+@pytest.mark.parametrize("kind", EVERYDAY)
+def test_answers_and_proofs_are_the_referees(kind):
+    check_kind(kind, 60)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in EVERYDAY and kind not in ("inputs",)])
+def test_answers_and_proofs_of_all_kinds_are_the_referees(kind):
+    check_kind(kind, 100)
+
+
+@pytest.mark.matrix
+def test_inputs_alone_within_limits_always_have_an_optimum():
+    problems = draw("inputs", 200)
+    assert all(compare(problems, solve(problems)))
+
+
+def test_the_published_problem():
+    given = np.load(Path(__file__).parent / "records" / "bounded_lqr.npz")
+    found = control.constrained_lqr(
+        given["A"], given["B"], np.eye(8), np.eye(4), given["x0"], 20, c=given["b"], Qf=np.eye(8), u_limits=(-1, 1)
+    )
+    assert np.all(found.solved)
+    np.testing.assert_allclose(found.us, given["u_1"], atol=2e-8)  # the published ones leave 2e-9 of stationarity
+    np.testing.assert_allclose(found.cost, 2 * given["cost_1"], rtol=1e-12)  # published with a half
+
+
+def test_the_terminal_weight_is_that_of_the_regulator():
+    A, B, Q, R, x0 = [[1.0, 0.1], [0.0, 1.0]], [[0.0], [0.1]], np.eye(2), [[0.1]], np.array([1.0, 0.0])
+    found = control.constrained_lqr(A, B, Q, R, x0, 6)
+    regulator = control.dlqr(A, B, Q, R)
+    assert found.cost == pytest.approx(float(x0 @ regulator.P @ x0), rel=1e-10)
+    np.testing.assert_allclose(found.us[0], -regulator.K @ x0, rtol=1e-9)
+
+
+# Gradients -----------------------------------------------------------------------------------------------------------
+
+
+def smooth(found, problem, margin=1e-3):
+    """Whether no limit is nearly touched, and none held by nearly nothing: there the optimum has a kink."""
+    qp = dense_qp.build(**problem)
+    flat = qp.flat({kind: np.asarray(a) for kind, a in found.items() if kind in LIMITS})
+    value = qp.F @ qp.stacked(found["us"])
+    near = np.minimum(np.abs(value - qp.lower), np.abs(value - qp.upper)) < margin
+    strong = np.abs(flat) > margin
+    if qp.soft is not None:
+        linear = qp.soft[0]
+        kink = qp.softened & (np.abs(np.abs(flat) - linear) < margin * linear)
+        return not np.any(kink | ((near != strong) & ~(np.abs(flat) > linear)))
+    return not np.any(near != strong)
+
+
+def weights_of(shape, seed):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def differentiable(problem):
+    """The problem's arrays as a pytree of finite numbers, and the call with them."""
+    fixed = {name: problem[name] for name in ("num_steps", "time_varying") if name in problem}
+    arrays = {name: jnp.asarray(a) for name, a in problem.items() if name not in fixed and not isinstance(a, tuple)}
+    pairs = {name: tuple(map(jnp.asarray, a)) for name, a in problem.items() if isinstance(a, tuple)}
+
+    def score(given):
+        """A number that depends on all of the answer."""
+        found = control.constrained_lqr(**given, **fixed)
+        parts = [found.us, found.xs, found.cost, *(a for a in found.multipliers if a is not None)]
+        return sum(jnp.sum(a * weights_of(a.shape, k)) for k, a in enumerate(parts))
+
+    return arrays | pairs, score
+
+
+def without_kink(kind):
+    """The problem with most limits that hold at its optimum, of those whose optimum has no kink."""
+    problems = draw(kind, 60, seed=5)
+    found = solve(problems)
+
+    def held(i):
+        if not (found.solved[i] and smooth(prices(found, i) | {"us": found.us[i]}, problems[i])):
+            return -1, 0
+        each = [np.abs(a) > 1e-3 for a in prices(found, i).values()]
+        return sum(a.any() for a in each), sum(a.sum() for a in each)
+
+    best = max(range(len(problems)), key=held)
+    assert held(best)[0] > 0
+    return problems[best]
+
+
+def along(given, name, direction, by):
+    return given | {name: jax.tree.map(lambda a, d: a + by * d, given[name], direction)}
+
+
+def check_gradients(kind, step=1e-5, tolerance=2e-5):
+    """Each argument along a random direction, all differences in one batch, against central differences."""
+    problem = without_kink(kind)
+    given, score = differentiable(problem)
+    gradient = jax.grad(score)(given)
+    rng = np.random.default_rng(7)
+    directions = {}
+    for name, value in given.items():
+        d = jax.tree.map(lambda a: jnp.asarray(rng.normal(size=a.shape)), value)
+        if name in ("Q", "R", "Qf"):
+            d = (d + d.mT) / 2
+        if isinstance(d, tuple):  # one side at a time has a meaning only where it is finite
+            d = jax.tree.map(lambda d, a: jnp.where(jnp.isfinite(a), d, 0), d, value)
+            if name != "soft":
+                d = tuple(jnp.where(value[0] == value[1], 0, side) for side in d)
+        directions[name] = d
+    assert {"A", "B", "Q", "R", "N", "x0", "c", "q", "r", "Qf", "qf"} <= directions.keys()
+    moved = [along(given, name, d, s * step) for name, d in directions.items() for s in (1, -1)]
+    values = jax.lax.map(score, jax.tree.map(lambda *a: jnp.stack(a), *moved))
+    for k, (name, d) in enumerate(directions.items()):
+        difference = (values[2 * k] - values[2 * k + 1]) / (2 * step)
+        exact = sum(
+            jnp.sum(jnp.where(b == 0, 0, a * b)) for a, b in zip(jax.tree.leaves(gradient[name]), jax.tree.leaves(d))
+        )
+        assert exact == pytest.approx(float(difference), rel=tolerance, abs=tolerance), name
+        assert abs(exact) > 1e-6 or name in LIMITS.values() or name == "u_last", name
+
+
+def test_gradients_are_those_of_finite_differences():
+    check_gradients("all")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("all", "inputs")])
+def test_gradients_of_all_kinds_are_those_of_finite_differences(kind):
+    check_gradients(kind)
+
+
+def test_gradients_are_those_of_the_dense_optimality_conditions():
+    """For one direction of the linear terms: the active set's equations, solved densely."""
+    problem = without_kink("states")
+    qp = dense_qp.build(**problem)
+    reference = dense_qp.solve(qp)
+    held = qp.flat(reference.multipliers) != 0
+    rows = np.vstack([qp.E, qp.F[held]])
+    K = np.block([[qp.H, rows.T], [rows, np.zeros((len(rows), len(rows)))]])
+    weight = np.random.default_rng(0).normal(size=reference.us.shape)
+    right = np.zeros(len(K))
+    right[: weight.size] = weight.ravel()
+    adjoint = np.linalg.solve(K, right)  # of the gradient in f: −adjoint
+
+    given, _ = differentiable(problem)
+    gradient = jax.grad(
+        lambda r: jnp.sum(weight * control.constrained_lqr(**given | {"r": r}, num_steps=problem["num_steps"]).us)
+    )(given["r"])
+    np.testing.assert_allclose(gradient, -2 * adjoint[: weight.size].reshape(weight.shape).sum(0), rtol=1e-7)
+
+
+def test_gradients_of_infeasible_problems_are_nan_and_of_their_neighbours_are_not():
+    starts = np.array([[0.5], [100.0], [0.2]])
+
+    def cost(x0):
+        one = np.eye(1)
+        return control.constrained_lqr(one, one, one, one, x0, 6, u_limits=(-1, 1), x_limits=(-1, 1)).us.sum()
+
+    gradient = np.asarray(jax.grad(cost)(jnp.asarray(starts)))
+    assert np.isnan(gradient[1]).all()
+    assert np.isfinite(gradient[[0, 2]]).all()
+    assert np.abs(gradient[[0, 2]]).min() > 0.1
+
+
+# Programs of JAX -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.matrix
+def test_jit_vmap_batches_and_loops_give_the_same():
+    problems = draw("states", 8, seed=9)
+    given = stacked(problems)
+    T = given.pop("num_steps")
+    batch = control.constrained_lqr(**given, num_steps=T)
+
+    def one(given):
+        return control.constrained_lqr(**given, num_steps=T)
+
+    mapped = jax.jit(jax.vmap(one))(given)
+    for a, b in zip(jax.tree.leaves(batch), jax.tree.leaves(mapped)):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    for i in (0, 5):
+        single = one(jax.tree.map(lambda a, i=i: a[i], given))
+        for a, b in zip(jax.tree.leaves(batch), jax.tree.leaves(single)):
+            np.testing.assert_allclose(a[i], b, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.matrix
+def test_vmap_over_other_axes():
+    problems = draw("states", 8, seed=9)
+    given = stacked(problems)
+    T, starts = given.pop("num_steps"), given.pop("x0")
+    batch = control.constrained_lqr(**given, x0=starts, num_steps=T)
+    last = jax.vmap(
+        lambda x0, given: control.constrained_lqr(**given, x0=x0, num_steps=T), in_axes=(1, 0), out_axes=-1
+    )(jnp.asarray(starts.T), given)
+    np.testing.assert_allclose(np.moveaxis(last.us, -1, 0), batch.us, rtol=1e-9, atol=1e-12)
+    first = jax.tree.map(lambda a: a[0], given)
+    both = jax.vmap(lambda x0: control.constrained_lqr(**first, x0=x0, num_steps=T).cost)(jnp.asarray(starts))
+    whole = control.constrained_lqr(**first, x0=starts, num_steps=T).cost
+    np.testing.assert_allclose(both, whole, rtol=1e-9)
+
+
+def test_members_do_not_depend_on_their_neighbours():
+    problems = draw("states", 60)
+    found = solve(problems)
+    again = solve(problems[::-1])
+    np.testing.assert_array_equal(found.solved, again.solved[::-1])
+    np.testing.assert_array_equal(found.infeasible, again.infeasible[::-1])
+    good = found.solved
+    np.testing.assert_allclose(found.us[good], again.us[::-1][good], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.matrix
+def test_a_price_is_the_fall_of_the_cost_as_its_limit_widens():
+    problem = without_kink("all")
+    given, _ = differentiable(problem)
+    T, step = problem["num_steps"], 1e-5
+
+    @jax.jit
+    def found(given):
+        return control.constrained_lqr(**given, num_steps=T)
+
+    multipliers = found(given).multipliers
+    dear = {kind: price for kind in LIMITS if np.any(price := np.asarray(getattr(multipliers, kind)))}
+    assert len(dear) > 1
+    for kind, price in dear.items():
+        name = LIMITS[kind]
+        at = np.unravel_index(np.abs(price).argmax(), price.shape)
+        side = int(price[at] > 0)
+
+        def wider(by, name=name, side=side, at=at):
+            pair = list(given[name])
+            pair[side] = pair[side].at[at].add(by)
+            return float(found(given | {name: tuple(pair)}).cost)
+
+        assert -(wider(step) - wider(-step)) / (2 * step) == pytest.approx(float(price[at]), rel=1e-5), kind
+    gradient = jax.grad(lambda c: control.constrained_lqr(**given | {"c": c}, num_steps=T).cost)(given["c"])
+    np.testing.assert_allclose(multipliers.dynamics.sum(0), gradient, rtol=1e-6)
+
+
+# Bad input -----------------------------------------------------------------------------------------------------------
+
+ONE = np.eye(2)
+PLAIN = {"A": ONE, "B": ONE, "Q": ONE, "R": ONE, "x0": np.ones(2), "num_steps": 4}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_steps": 0}, r"num_steps: expected a whole number in \[1, 100000\], but found 0"),
+        ({"num_steps": 10**6}, r"num_steps: expected a whole number in \[1, 100000\], but found 1000000"),
+        ({"u_limits": (1, -1)}, "u_limits: the limits of signal 0 contradict each other: low 1 is above high -1"),
+        ({"x_limits": ([0, 2], [1, 1])}, "x_limits: the limits of signal 1 contradict each other"),
+        ({"du_limits": (np.inf, np.inf)}, "du_limits: leaves no value"),
+        ({"u_limits": (np.nan, 1)}, "u_limits: found NaN"),
+        ({"u_limits": (np.zeros(3), 1)}, "u_limits: expected a number or 2 of them for low"),
+        ({"u_limits": (-np.ones((3, 2)), 1)}, "u_limits: expected one row or 4, one for each step, for low"),
+        ({"u_limits": ("low", 1)}, "u_limits: expected"),
+        ({"x0": [np.nan, 0]}, "x0: expected finite numbers"),
+        ({"x0": np.zeros(3)}, r"x0: expected shape \(…, 2\), but found \(3,\)"),
+        ({"c": np.zeros(3)}, r"c: expected shape \(…, 2\)"),
+        ({"q": [np.inf, 0]}, "q: expected finite numbers"),
+        ({"A": np.zeros((3, 3))}, "A: expected shape"),
+        ({"A": np.full((2, 2), np.nan)}, "A: expected finite numbers"),
+        ({"R": np.diag([1.0, -1.0])}, "R: expected positive definite"),
+        ({"Q": np.diag([1.0, -1.0])}, "Q: expected positive semidefinite"),
+        ({"Qf": np.eye(3)}, r"Qf: expected shape \(2, 2\)"),
+        ({"Qf": -ONE}, "Qf: expected positive semidefinite"),
+        ({"qf": np.zeros(3)}, r"qf: expected shape \(…, 2\)"),
+        ({"y_limits": (-1, 1)}, "C: expected the outputs that y_limits are for"),
+        ({"y_limits": (-1, 1), "C": np.zeros((1, 3))}, r"C: expected shape \(…, 1, 2\)"),
+        ({"y_limits": (-1, 1), "C": ONE, "D": np.zeros((1, 2))}, r"D: expected shape \(…, 2, 2\)"),
+        ({"u_last": np.zeros(3), "du_limits": (-1, 1)}, r"u_last: expected shape \(…, 2\)"),
+        ({"u_last": [np.nan, 0], "du_limits": (-1, 1)}, "u_last: expected finite numbers"),
+        ({"Qf": np.full((2, 2), np.nan)}, "Qf: expected finite numbers"),
+        ({"qf": [np.nan, 0]}, "qf: expected finite numbers"),
+        ({"time_varying": True}, "Qf: expected a terminal weight"),
+        ({"time_varying": True, "Qf": ONE, "A": np.zeros((3, 2, 2))}, "A: expected one matrix or one for each of 4"),
+        ({"time_varying": True, "Qf": ONE, "c": np.zeros((3, 2))}, "c: expected one for each of 4 steps"),
+        ({"soft": (-1.0, 1.0)}, "soft: expected costs ≥ 0"),
+        ({"soft": (0.0, 0.0)}, "soft: expected costs ≥ 0"),
+        ({"soft": (np.nan, 1.0)}, "soft: expected costs ≥ 0"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_said_in_sentences(change, message):
+    with pytest.raises(ValueError, match=message):
+        control.constrained_lqr(**PLAIN | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_steps": 2.5}, "num_steps: expected a whole number"),
+        ({"u_limits": 1.0}, r"u_limits: expected \(low, high\), but found 1.0"),
+        ({"x_limits": (1.0,)}, r"x_limits: expected \(low, high\), but found"),
+        ({"time_varying": 1}, "time_varying: expected"),
+        ({"soft": 1.0}, r"soft: expected \(linear, quadratic\)"),
+    ],
+)
+def test_arguments_of_another_type_are_said_where_types_are_not_checked(change, message):
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        with pytest.raises(ValueError, match=message):
+            control.constrained_lqr(**PLAIN | change)
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
