@@ -205,6 +205,8 @@ _train = {"num_steps": 20, "batch_size": 8, "learning_rate": 1e-3, "warmup": 0.0
 _backend = {"device": "cpu", "mesh": "", "dtype": "float32", "jit": True, "seed": 0}
 _fit = {"source": Made(source), "model": MODEL, "config": TRAIN}
 
+_limited = {"x0": np.array([0.3, 0.1]), "num_steps": 3, "u_limits": (-1.0, 1.0)}
+
 CALLS = {
     "control.lqr": (control.lqr, _design | {"N": N}, gain()),
     "control.dlqr": (control.dlqr, _sampled | {"N": N}, gain(discrete=True)),
@@ -218,6 +220,8 @@ CALLS = {
     "control.cost_to_go": (cost_to_go, _sampled | _costs, anything),
     "control.stage_weight": (control.stage_weight, _costs, anything),
     "control.finite_horizon": (control.finite_horizon, _sampled | {"num_steps": 3, "Qf": Q}, anything),
+    "control.constrained_lqr": (control.constrained_lqr, _sampled | _limited, anything),
+    "control.mpc": (control.mpc, _sampled | {"horizon": 3, "u_limits": (-1.0, 1.0), "x_limits": (-2.0, 2.0)}, anything),
     "control.delayed": (control.delayed, _design | {"dt": DT, "delay": 0.05}, anything),
     "control.delay_cost": (control.delay_cost, _design | {"dt": DT, "delay": 0.05}, anything),
     "control.lqrd_delayed": (control.lqrd_delayed, _design | {"dt": DT, "delay": 0.05}, anything),
@@ -327,6 +331,7 @@ CALLS = {
 
 SLOW = {
     "control.tune": 20,
+    "control.constrained_lqr": 20,
     "evaluation.baselines": 4,
     "evaluation.baselines, one": 4,
     "dataset.random_systems": 4,
@@ -344,9 +349,11 @@ NOT_CALLED = {
     "systems.register_file": "names families for the whole process",
     "control.lq_tracking": "its sequences of matrices are refused in words in test_control_designs",
     **dict.fromkeys(
-        ("simulation.delayed", "simulation.estimated", "simulation.integrating"),
+        ("simulation.delayed", "simulation.estimated", "simulation.integrating", "simulation.predictive"),
         "takes a design, which is called; another plant's is refused in words in test_simulation_policies",
     ),
+    "control.constrained_optimum": "is control.mpc, which is called, for several horizons",
+    "simulation.filtered": "takes a problem and a controller, which are called; its limits are in test_mpc",
     **dict.fromkeys(
         ("simulation.extended_kalman", "simulation.unscented_kalman"),
         "takes a problem and a policy, which are called; see test_simulation_policies",

@@ -162,3 +162,45 @@ def test_bad_designs_are_refused_in_words(change, message):
     given = {"A": A, "B": B, "Q": Q, "R": R, "horizon": 5} | change
     with pytest.raises(ValueError, match=message):
         control.mpc(**given)
+
+
+# Safety filter -------------------------------------------------------------------------------------------------------
+
+
+def filtered_loop(gain, x0, steps, **limits):
+    """States, inputs and what the gain alone would have sent, of the filtered loop on a mass."""
+    plant = systems.from_matrices([[0.0, 1.0], [0.0, 0.0]], [[0.0], [1.0]], Q=Q, R=R, dt=0.1)
+    policy = simulation.filtered(gain, simulation.Problem.of(plant, limits=(-1.0, 1.0), linear=True), **limits)
+    step = jax.jit(lambda memory, x: policy(memory, x))
+    x, memory, xs, us = np.asarray(x0, float), policy.init(()), [np.asarray(x0, float)], []
+    for _ in range(steps):
+        memory, u = step(memory, jnp.asarray(x))
+        us.append(np.asarray(u))
+        x = A @ x + B @ us[-1]
+        xs.append(x)
+    xs = np.array(xs)
+    return xs, np.array(us), -xs[:-1] @ np.asarray(gain).T
+
+
+def test_a_filter_leaves_a_safe_controller_alone():
+    _xs, us, wanted = filtered_loop([[0.2, 0.6]], [0.5, 0.0], 60, x_limits=(-1.0, 1.0))
+    np.testing.assert_allclose(us, wanted, atol=1e-6)
+
+
+def test_a_filter_keeps_limits_that_a_controller_would_not():
+    """A gain that pushes outwards: with the filter it stays, and brakes no earlier than it must."""
+    xs, us, wanted = filtered_loop([[-1.0, 0.0]], [0.2, 0.0], 120, x_limits=([-0.5, -10.0], [0.5, 10.0]), horizon=20)
+    assert xs[:, 0].max() <= 0.5 + 1e-6  # at the very edge, rounding decides what is feasible
+    assert xs[:, 0].max() > 0.49
+    np.testing.assert_allclose(us[:5], np.clip(wanted[:5], -1, 1), atol=1e-6)  # far from the limit nothing changes
+    assert np.abs(us).max() <= 1 + 1e-9
+    free = np.array([0.2, 0.0])
+    for _ in range(120):
+        free = A @ free + B @ np.clip([free[0]], -1, 1)
+    assert free[0] > 5
+
+
+def test_a_filter_refuses_limits_without_the_equilibrium():
+    problem = simulation.Problem.of(systems.make("pendulum"))
+    with pytest.raises(ValueError, match="x_limits: expected limits around zero"):
+        simulation.filtered([[1.0, 1.0]], problem, x_limits=(0.1, 1.0))

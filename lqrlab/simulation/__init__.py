@@ -30,6 +30,7 @@ from lqrlab.simulation.policies import (
 from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.receding_horizon import PredictivePolicy, predictive
 from lqrlab.simulation.recording import Keep
+from lqrlab.simulation.safety_filter import FilteredPolicy, filtered
 from lqrlab.simulation.sensors import Delayed, Held, Measured, Outputs, outputs
 from lqrlab.simulation.told import Told
 from lqrlab.simulation.verdict import Verdict
@@ -38,6 +39,7 @@ __all__ = [
     "Delayed",
     "DelayedPolicy",
     "ExtendedKalmanFilter",
+    "FilteredPolicy",
     "Held",
     "Keep",
     "LinearController",
@@ -62,6 +64,7 @@ __all__ = [
     "delayed",
     "estimated",
     "extended_kalman",
+    "filtered",
     "integrating",
     "is_policy",
     "measured_or",

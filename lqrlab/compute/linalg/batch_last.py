@@ -224,8 +224,8 @@ def flattened(*cores: int) -> Callable[[Solve], Solve]:
         @custom_vmap
         def native(*args: Array) -> PyTree[Array]:
             lead = args[0].shape[: args[0].ndim - cores[0]]
-            count = math.prod(lead)
-            out = flat(*(a.reshape(count, *a.shape[a.ndim - core :]) for a, core in zip(args, cores)))
+            count = math.prod(lead)  # -1 does not tell the batch of arrays without elements
+            out = flat(*(a.reshape(-1 if a.size else count, *a.shape[a.ndim - core :]) for a, core in zip(args, cores)))
             return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), out)
 
         @native.def_vmap

@@ -212,6 +212,16 @@ def _box(name: str, limits: Limits, size: int, T: int, dtype: np.dtype) -> tuple
     return low, high
 
 
+def check_equilibrium(box: dict[str, tuple[Array, Array]]) -> None:
+    """Refuse limits that the equilibrium does not keep: the regulator would be driven away from where it is to stay."""
+    for name, (low, high) in box.items():
+        if not checks.traced(low, high) and bool(jnp.any(low > 0) | jnp.any(high < 0)):
+            raise ValueError(
+                f"{name}: expected limits around zero, the equilibrium, but found {np.asarray(low).tolist()} … "
+                f"{np.asarray(high).tolist()}; they are of deviations from it"
+            )
+
+
 def prices(soft: tuple[ArrayLike, ArrayLike], dtype: np.dtype) -> tuple[Array, Array]:
     """The checked costs of an excess."""
     if not isinstance(soft, tuple | list) or len(soft) != 2:

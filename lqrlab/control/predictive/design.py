@@ -244,7 +244,7 @@ def mpc(
     box = constrained.boxes(
         T, dtype, u_limits=(u_limits, m), x_limits=(x_limits, n), y_limits=(y_limits, p), du_limits=(du_limits, m)
     )
-    _check_equilibrium(box)
+    constrained.check_equilibrium(box)
     weights = None if soft is None else constrained.prices(soft, dtype)
     target = _target(A, B, C, disturbance) if reference is not None or disturbance != "none" else None
     sensor, L = _estimator(A, B, C, disturbance, sensor, W, V, Wd)
@@ -267,16 +267,6 @@ def _outputs(
         return C, D, None
     r = matrix_checks.trailing("reference", reference, (p,), dtype)
     return C, D, r[..., None, :] if r.ndim == 1 else r
-
-
-def _check_equilibrium(box: dict[str, tuple[Array, Array]]) -> None:
-    """Refuse limits that the equilibrium does not keep: the regulator would be driven away from where it is to stay."""
-    for name, (low, high) in box.items():
-        if not checks.traced(low, high) and bool(jnp.any(low > 0) | jnp.any(high < 0)):
-            raise ValueError(
-                f"{name}: expected limits around zero, the equilibrium, but found {np.asarray(low).tolist()} … "
-                f"{np.asarray(high).tolist()}; they are of deviations from it"
-            )
 
 
 def _target(A: Array, B: Array, C: Array | None, disturbance: str) -> Target:
