@@ -84,7 +84,7 @@ def filtered(
 
     >>> plant = systems.make("pendulum")
     >>> problem = simulation.Problem.of(plant, limits=(-9.0, 9.0), linear=True)
-    >>> safe = simulation.filtered([[-400.0, 0.0]], problem, x_limits=(-0.1, [0.1, 2.0]))  # a gain that swings
+    >>> safe = simulation.filtered([[-40.0, 0.0]], problem, x_limits=([-0.1, -9.0], [0.1, 9.0]))  # it pushes out
     >>> run = simulation.rollout(problem, safe, jnp.array([0.05, 0.0]), 100)
     >>> bool(jnp.abs(run.xs[:, 0]).max() < 0.1 + 1e-6)
     True

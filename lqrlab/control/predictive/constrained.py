@@ -89,7 +89,8 @@ def constrained_lqr(
 
     Leading axes are a batch. Differentiable in reverse with respect to every array, by the implicit function theorem on
     the limits that hold: where one is just touched with a zero multiplier, the optimum has one derivative on each side,
-    and that of the limit held is returned if the search ended with it held. Gradients are NaN where nothing was solved.
+    and that of the limit held is returned if the search ended with it held. Multipliers of limits that depend on one
+    another are not unique, nor are their gradients. Gradients are NaN where nothing was solved.
 
     Args:
         A, B, Q, R, N: as in :func:`dlqr`; Q may be indefinite only as far as the problem stays convex in u.

@@ -53,7 +53,7 @@ def constrained_optimum(
 
     >>> best = control.constrained_optimum([[1.0]], [[1.0]], [[1.0]], [[1.0]], [[0.5], [40.0]], u_limits=(-1, 1))
     >>> best.horizon.tolist(), [round(float(cost), 3) for cost in best.cost]
-    ([16, 64], [0.405, 22180.043])
+    ([16, 64], [0.405, 22179.618])
     """
     checks.whole("longest", longest, low=_SHORTEST)
     checks.on_host("constrained_optimum", A, B, Q, R, x0)
