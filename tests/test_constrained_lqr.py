@@ -162,7 +162,7 @@ def smooth(found, problem, margin=1e-3):
     value = qp.F @ qp.stacked(found["us"])
     near = np.minimum(np.abs(value - qp.lower), np.abs(value - qp.upper)) < margin
     strong = np.abs(flat) > margin
-    rows = qp.F[strong, : qp.Z.shape[0]] @ qp.Z
+    rows = qp.F[strong & near, : qp.Z.shape[0]] @ qp.Z
     if np.linalg.matrix_rank(rows, tol=1e-6) < len(rows):  # then multipliers, and their derivatives, are not unique
         return False
     if qp.soft is not None:
