@@ -64,6 +64,8 @@ class PredictivePolicy:
         guess = ActiveSet(_later(at), _later(out))
         plan, active = design.plan(state, u_last=last, d=d if d.shape[-1] else None, step=step, guess=guess)
         u = plan.us[..., 0, :]
+        if "u_limits" in design.box:  # a plan that was not solved may ask for more
+            u = jnp.clip(u, *(jnp.broadcast_to(end[..., 0, :], u.shape) for end in design.box["u_limits"]))
         after = plan.xs[..., 1, :]
         if design.L is not None and design.sensor is not None:
             expected = matvec(design.sensor, predicted) + (d if design.disturbance == "output" else 0)
