@@ -6,7 +6,6 @@ values of each step, v = (u[t], x[t+1], y[t] = Cx[t] + Du[t]), lie between limit
 """
 
 import functools
-import operator
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -56,12 +55,12 @@ class PrimalDual(NamedTuple):
 
 def times(a: Float[Array, "S r k W"], x: Float[Array, "T k W"]) -> Float[Array, "T r W"]:
     """a x, step by step."""
-    return functools.reduce(operator.add, (a[:, :, j] * x[:, None, j] for j in range(a.shape[2])))
+    return jnp.sum(a * x[:, None], 2)
 
 
 def transposed(a: Float[Array, "S k r W"], x: Float[Array, "T k W"]) -> Float[Array, "T r W"]:
     """aᵀ x, step by step."""
-    return functools.reduce(operator.add, (a[:, j] * x[:, None, j] for j in range(a.shape[1])))
+    return jnp.sum(a * x[:, :, None], 1)
 
 
 def has_states(qp: HorizonQP) -> bool:
