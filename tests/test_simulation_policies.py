@@ -411,7 +411,7 @@ def test_an_estimator_of_another_sample_time_is_refused_wherever_it_stands():
         slow = simulation.Problem.of(plant, dt=2 * plant.dt)
         policy = make(simulation.LinearPolicy(slow.K), slow, *args)
         for wrong in (policy, simulation.Delayed(policy, 1, 1), simulation.Held(policy, 1, 4)):
-            with pytest.raises(ValueError, match=r"dt: expected the sample time of the estimator's problem, 0.04 s"):
+            with pytest.raises(ValueError, match=r"dt: expected the sample time of the policy's problem, 0.04 s"):
                 simulation.rollout(plant, wrong, x0, 5)
         for right, dt in ((policy, 2 * plant.dt), (simulation.Held(policy, 1, 2), plant.dt)):
             assert np.isfinite(simulation.rollout(plant, right, x0, 5, dt=dt).cost)

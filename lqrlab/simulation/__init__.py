@@ -13,6 +13,7 @@ from lqrlab.simulation.estimators import (
 )
 from lqrlab.simulation.loop import Trajectory, record, rollout, step
 from lqrlab.simulation.noise import Noise
+from lqrlab.simulation.nonlinear_mpc import NonlinearMPC, NonlinearPlan, nonlinear_mpc
 from lqrlab.simulation.policies import (
     DelayedPolicy,
     LinearPolicy,
@@ -46,6 +47,8 @@ __all__ = [
     "LinearPolicy",
     "Measured",
     "Noise",
+    "NonlinearMPC",
+    "NonlinearPlan",
     "OutputFeedback",
     "Outputs",
     "Policy",
@@ -69,6 +72,7 @@ __all__ = [
     "is_policy",
     "measured_or",
     "no_control",
+    "nonlinear_mpc",
     "outputs",
     "predictive",
     "record",

@@ -4,7 +4,6 @@ import dataclasses
 from typing import Protocol
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from lqrlab import control
@@ -12,6 +11,7 @@ from lqrlab.compute import checks, linalg, pytree
 from lqrlab.compute.differentiation import derivative
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.control.estimation import measurement_update, time_update
+from lqrlab.simulation.binding import bind
 from lqrlab.simulation.noise import root
 from lqrlab.simulation.policies import Policy
 from lqrlab.simulation.problem import Problem
@@ -76,14 +76,7 @@ class ExtendedKalmanFilter:
 
     def check_step(self, dt: Array) -> None:
         """Refuse samples that are not a sample time of its problem apart, outside a trace."""
-        if checks.traced(self.problem.dt, dt):
-            return
-        own, given = (np.array([np.min(a), np.max(a)]) for a in (self.problem.dt, dt))
-        if not np.allclose(own, given, rtol=1e-6, atol=0):
-            raise ValueError(
-                f"dt: expected the sample time of the estimator's problem, {own[0]:g} s, for which it predicts the "
-                f"state, but found {given[0]:g} s; make its problem with Problem.of(plant, dt={given[0]:g})"
-            )
+        self.problem.check_step(dt)
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, Array]:
         """At the equilibrium, as uncertain as P0 says."""
@@ -167,12 +160,12 @@ class UnscentedKalmanFilter(ExtendedKalmanFilter):
 
 
 def extended_kalman(
-    policy: Policy, problem: Problem, sensor: ArrayLike | Outputs, W: ArrayLike, V: ArrayLike, P0: ArrayLike
+    controller: object, problem: Problem, sensor: ArrayLike | Outputs, W: ArrayLike, V: ArrayLike, P0: ArrayLike
 ) -> Measured:
-    """``policy`` on the estimate of an :class:`ExtendedKalmanFilter`, of what ``sensor`` shows.
+    """A controller on the estimate of an :class:`ExtendedKalmanFilter`, of what ``sensor`` shows.
 
     Args:
-        policy: of the state.
+        controller: of the state, of any kind that :func:`bind` takes: a gain, linear or nonlinear MPC.
         problem: what the filter takes the plant for, with the loop's sample time and limits.
         sensor: matrix C ``[p, n]``, or :func:`outputs` of the plant.
         W, V, P0: covariances of the disturbance of a step ``[n, n]``, of the sensors' noise ``[p, p]`` and of the
@@ -180,24 +173,27 @@ def extended_kalman(
 
     >>> plant = systems.make("cart_pole")
     >>> problem, C = simulation.Problem.of(plant), np.eye(4)[:2]  # the rates are not measured
-    >>> gain = simulation.LinearPolicy(problem.K)
-    >>> policy = simulation.extended_kalman(gain, problem, C, 1e-6 * np.eye(4), 1e-6 * np.eye(2), 0.1 * np.eye(4))
+    >>> policy = simulation.extended_kalman(problem.K, problem, C, 1e-6 * np.eye(4), 1e-6 * np.eye(2), 0.1 * np.eye(4))
     >>> run = simulation.rollout(problem, policy, jnp.array([0.0, 0.3, 0.0, 0.0]), 300)
     >>> bool(jnp.abs(run.xs[-1]).max() < 1e-2)
     True
     """
-    return _filtered(ExtendedKalmanFilter, policy, problem, sensor, W, V, P0)
+    return _filtered(ExtendedKalmanFilter, controller, problem, sensor, W, V, P0)
 
 
 def unscented_kalman(
-    policy: Policy, problem: Problem, sensor: ArrayLike | Outputs, W: ArrayLike, V: ArrayLike, P0: ArrayLike
+    controller: object, problem: Problem, sensor: ArrayLike | Outputs, W: ArrayLike, V: ArrayLike, P0: ArrayLike
 ) -> Measured:
-    """``policy`` on the estimate of an :class:`UnscentedKalmanFilter`; arguments as in :func:`extended_kalman`."""
-    return _filtered(UnscentedKalmanFilter, policy, problem, sensor, W, V, P0)
+    """A controller on the estimate of an :class:`UnscentedKalmanFilter`; arguments as in :func:`extended_kalman`."""
+    return _filtered(UnscentedKalmanFilter, controller, problem, sensor, W, V, P0)
 
 
 def _filtered(
-    kind: type[ExtendedKalmanFilter], policy: Policy, problem: Problem, sensor: ArrayLike | Outputs, *noise: ArrayLike
+    kind: type[ExtendedKalmanFilter],
+    controller: object,
+    problem: Problem,
+    sensor: ArrayLike | Outputs,
+    *noise: ArrayLike,
 ) -> Measured:
     checks.instance("problem", problem, Problem, "a problem, as simulation.Problem.of makes")
     eye = jnp.eye(problem.n)
@@ -212,4 +208,4 @@ def _filtered(
             raise ValueError(f"{name}: expected a covariance of shape ({size}, {size}), but found {a.shape}")
         control.matrix_checks.weight(name, a)
     estimator = kind(problem, sensor, **covariances)
-    return Measured(OutputFeedback(policy, estimator), sensor)
+    return Measured(OutputFeedback(bind(controller, problem), estimator), sensor)

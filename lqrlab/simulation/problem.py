@@ -414,6 +414,17 @@ class Problem:
 
     # One sample time ---------------------------------------------------------------------------------------
 
+    def check_step(self, dt: Array) -> None:
+        """Refuse another sample time than its own, outside a trace: a policy that predicts with it would be wrong."""
+        if checks.traced(self.dt, dt):
+            return
+        own, given = (np.array([np.min(a), np.max(a)]) for a in (self.dt, dt))
+        if not np.allclose(own, given, rtol=1e-6, atol=0):
+            raise ValueError(
+                f"dt: expected the sample time of the policy's problem, {own[0]:g} s, with which it predicts the "
+                f"state, but found {given[0]:g} s; make its problem with Problem.of(plant, dt={given[0]:g})"
+            )
+
     def saturate(self, u: Float[Array, "*loops m"]) -> Float[Array, "*loops m"]:
         """u ``[*batch, *extra, m]`` within what the actuators can do."""
         if self.low is None:
@@ -450,6 +461,13 @@ class Problem:
         """
         move = self._hold if self.linear else self._integrate
         return (derivative(lambda x: move(x, u)[0], x), derivative(lambda u: move(x, u)[0], u), move(x, u)[0])
+
+    def cost_gradient(
+        self, x: Float[Array, "*loops n"], u: Float[Array, "*loops m"]
+    ) -> tuple[Float[Array, "*loops n"], Float[Array, "*loops m"]]:
+        """The derivatives of one step's cost in x and in u, exactly; u is not saturated."""
+        move = self._hold if self.linear else self._integrate
+        return jax.grad(lambda x, u: jnp.sum(move(x, u)[1]), argnums=(0, 1))(x, u)
 
     def _hold(self, x: Array, u: Array) -> tuple[Array, Array]:
         """The linearised plant by exact zero-order hold."""

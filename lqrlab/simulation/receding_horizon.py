@@ -1,7 +1,7 @@
 """The policy of a model predictive controller: estimate, plan, send the first input, remember the active limits."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,13 @@ from jaxtyping import Array, Float, Int
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec
 from lqrlab.control import MPC
-from lqrlab.control.predictive.active_set import ActiveSet
+from lqrlab.control.predictive.active_set import ActiveSet, none_active
 from lqrlab.simulation.controllers import check_sizes, limits_of
 from lqrlab.simulation.policies import measured_or
 from lqrlab.simulation.problem import Problem
 from lqrlab.simulation.sensors import Measured
+
+Rows = TypeVar("Rows")
 
 
 class PlanMemory(NamedTuple):
@@ -44,13 +46,9 @@ class PredictivePolicy:
         design, dtype = self.design, self.design.A.dtype
         n, m = design.B.shape[-2:]
         k = 0 if design.L is None else design.L.shape[-2] - n
-        changes = m if "du_limits" in design.box else 0
-        states = n + changes if "x_limits" in design.box else 0
-        outputs = design.C.shape[-2] if design.C is not None and "y_limits" in design.box else 0
-        rows = (*batch_shape, 2, design.horizon, m + states + outputs + changes)
-        nothing = jnp.zeros(rows, bool)
+        p = 0 if design.C is None else design.C.shape[-2]
         x, d, u = (jnp.zeros((*batch_shape, size), dtype) for size in (n, k, m))
-        return PlanMemory(jnp.zeros((), int), x, d, u, nothing, nothing)
+        return PlanMemory(jnp.zeros((), int), x, d, u, *none_active(design.box, batch_shape, design.horizon, n, m, p))
 
     def __call__(self, carry: PlanMemory, x: Float[Array, "*loops p"]) -> tuple[PlanMemory, Float[Array, "*loops m"]]:
         """The input for what is measured: the state, or what the design's sensor shows of it."""
@@ -61,7 +59,7 @@ class PredictivePolicy:
             state = measured_or(predicted, y)
         else:
             state = predicted
-        guess = ActiveSet(_later(at), _later(out))
+        guess = later(ActiveSet(at, out))
         plan, active = design.plan(state, u_last=last, d=d if d.shape[-1] else None, step=step, guess=guess)
         u = plan.us[..., 0, :]
         if "u_limits" in design.box:  # a plan that was not solved may ask for more
@@ -109,6 +107,6 @@ def _for_loops(design: MPC, ndim: int) -> MPC:
     return jax.tree.map(widen, design)
 
 
-def _later(active: Array) -> Array:
-    """The active set a step on: what was planned for the second step is guessed for the first; the end is repeated."""
-    return jnp.concatenate([active[..., 1:, :], active[..., -1:, :]], axis=-2)
+def later(plan: Rows) -> Rows:
+    """Arrays ``[..., T, rows]`` a step on: what was planned for the second step is the first's; the end is repeated."""
+    return jax.tree.map(lambda a: jnp.concatenate([a[..., 1:, :], a[..., -1:, :]], axis=-2), plan)

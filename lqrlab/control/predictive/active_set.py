@@ -31,6 +31,16 @@ class Answer(NamedTuple):
     residual: Float[Array, " W"]
 
 
+def none_active(
+    box: dict[str, tuple[Array, Array]], batch: tuple[int, ...], T: int, n: int, m: int, p: int = 0
+) -> ActiveSet:
+    """The guess that no limit is active, of problems whose limits have these names."""
+    changes = m if "du_limits" in box else 0
+    states, outputs = n + changes if "x_limits" in box else 0, p if "y_limits" in box else 0
+    nothing = jnp.zeros((*batch, 2, T, m + states + outputs + changes), bool)
+    return ActiveSet(nothing, nothing)
+
+
 def equal(qp: HorizonQP) -> Bool[Array, "2 T rows W"]:
     """Hard limits that leave one value: of both sides, the upper one, whose multiplier may have any sign."""
     upper, lower = qp.limits

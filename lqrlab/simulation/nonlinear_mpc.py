@@ -1,0 +1,145 @@
+"""Model predictive control of nonlinear plants: a quadratic program about the last plan, solved at each sample."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from lqrlab.compute import checks, pytree
+from lqrlab.compute.linalg import expand_batch, matvec
+from lqrlab.control import matrix_checks
+from lqrlab.control.predictive import constrained
+from lqrlab.control.predictive.active_set import ActiveSet, none_active
+from lqrlab.simulation.controllers import limits_of
+from lqrlab.simulation.policies import measured_or
+from lqrlab.simulation.problem import Problem
+from lqrlab.simulation.receding_horizon import later
+
+
+class NonlinearPlan(NamedTuple):
+    """States and inputs of a plan, deviations from the equilibrium, and its active limits."""
+
+    xs: Float[Array, "*loops T+1 n"]
+    us: Float[Array, "*loops T m"]
+    active: ActiveSet
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class NonlinearMPC:
+    """The first input of a plan on the plant's own equations, which goes on from the plan before.
+
+    An iteration linearises the sampled plant along the plan, expands the cost about it and solves the quadratic program
+    of all that: sequential quadratic programming, whole steps, in multiple shooting. Where it has converged, the plan
+    is a local optimum of the horizon within the limits. On a linear problem one iteration is exact.
+
+    Attributes:
+        problem: the plants, with their optimum.
+        Qf: terminal weight.
+        box: limits by name, as deviations, ``[*batch, 1, signals]``.
+        soft: cost of an excess over limits of states, or None.
+        horizon: samples that are planned.
+        iterations: programs that are solved at each sample.
+
+    Source: M. Diehl, H. G. Bock and J. P. Schlöder, A real-time iteration scheme for nonlinear optimization in optimal
+    feedback control, SIAM J. Control Optim. 43 (2005).
+    """
+
+    problem: Problem
+    Qf: Float[Array, "*batch n n"]
+    box: dict[str, tuple[Array, Array]]
+    soft: tuple[Array, Array] | None
+    horizon: int = dataclasses.field(metadata={"static": True})
+    iterations: int = dataclasses.field(metadata={"static": True})
+
+    def init(self, batch_shape: tuple[int, ...]) -> NonlinearPlan:
+        """A plan that stays at the equilibrium, no limit active: about it the first program is the linear MPC's."""
+        T, n, m, dtype = self.horizon, self.problem.n, self.problem.m, self.Qf.dtype
+        xs, us = (jnp.zeros((*batch_shape, *shape), dtype) for shape in ((T + 1, n), (T, m)))
+        return NonlinearPlan(xs, us, none_active(self.box, batch_shape, T, n, m))
+
+    def __call__(self, carry: NonlinearPlan, x: Float[Array, "*loops n"]) -> tuple[NonlinearPlan, Array]:
+        """The input for the state; for one that is not finite, for the state that the last plan expects."""
+        plan, u_last = later(carry), carry.us[..., 0, :]
+        plan = self.improved(plan, measured_or(plan.xs[..., 0, :], x.astype(u_last.dtype)), u_last)
+        return plan, plan.us[..., 0, :].astype(x.dtype)
+
+    def improved(
+        self, plan: NonlinearPlan, x: Float[Array, "*loops n"], u_last: Float[Array, "*loops m"]
+    ) -> NonlinearPlan:
+        """The plan from x on after as many iterations as there are in a sample, its inputs within their limits."""
+        problem, ndim = self.problem, x.ndim + 1
+        Q, R, N = (expand_batch(a[..., None, :, :], ndim + 1, 3) for a in (problem.Q, problem.R, problem.N))
+        Qf, qf = expand_batch(self.Qf, ndim, 2), jnp.zeros_like(x)
+        box = jax.tree.map(lambda a: expand_batch(a, ndim, 2), self.box)
+        low, high = (jnp.broadcast_to(a, plan.us.shape) for a in box["u_limits"])
+        last = u_last if "du_limits" in box else None
+
+        def improve(_: Array, plan: NonlinearPlan) -> NonlinearPlan:
+            xs, us = plan.xs[..., :-1, :].at[..., 0, :].set(x), plan.us
+            A, B, after = problem.linearised(xs, us)
+            c = after - matvec(A, xs[..., None, :])[..., 0, :] - matvec(B, us[..., None, :])[..., 0, :]
+            # the Hessian is the linearised plant's: only the gradient decides where it converges to
+            along_x, along_u = problem.cost_gradient(xs, us)
+            q = along_x / 2 - matvec(problem.Q, xs) - matvec(problem.N, us)
+            r = along_u / 2 - matvec(problem.R, us) - matvec(problem.N.mT, xs)
+            given = A, B, Q, R, N, c, q, r, Qf, qf, None, None, x, last, self.soft
+            found, active = constrained.solved_from(plan.active, given, box, self.horizon)
+            us = jnp.clip(found.us, low, high)  # a program that was not solved may ask for more
+            return _if_finite(NonlinearPlan(found.xs, us, active))
+
+        return jax.lax.fori_loop(0, self.iterations, improve, plan)
+
+
+def _if_finite(plan: NonlinearPlan) -> NonlinearPlan:
+    """The plan, or where it diverges one that stays at the equilibrium, from which the next begins anew."""
+    good: Bool[Array, "*loops"] = jnp.all(jnp.isfinite(plan.xs), (-2, -1)) & jnp.all(jnp.isfinite(plan.us), (-2, -1))
+    return plan._replace(
+        xs=jnp.where(good[..., None, None], plan.xs, 0), us=jnp.where(good[..., None, None], plan.us, 0)
+    )
+
+
+def nonlinear_mpc(
+    problem: Problem,
+    horizon: int,
+    *,
+    iterations: int = 1,
+    x_limits: constrained.Limits | None = None,
+    du_limits: constrained.Limits | None = None,
+    soft: tuple[ArrayLike, ArrayLike] | None = None,
+    Qf: ArrayLike | None = None,
+) -> NonlinearMPC:
+    """A nonlinear model predictive controller: a policy for the plants of a problem, and the limits of its inputs.
+
+    Args:
+        problem: the plants, their sample time, cost and limits.
+        horizon: samples that are planned.
+        iterations: programs at each sample. One is the real-time iteration, whose plans converge while the loop moves;
+            many find the optimum of the horizon at each sample.
+        x_limits, du_limits: of x[1] … x[T] and of u[t] − u[t−1], ``(low, high)`` as deviations from the equilibrium.
+        soft: ``(linear, quadratic)``: cost of an excess over limits of states, as in ``control.constrained_lqr``.
+        Qf: terminal weight; that of the regulator without limits if left out.
+
+    Where nothing is feasible, inputs stay within their limits and states violate theirs least, of the linearised plant.
+
+    Raises:
+        ValueError: bad arguments; limits that exclude the equilibrium.
+
+    >>> problem = simulation.Problem.of(systems.make("pendulum"), limits=(-6.0, 6.0))
+    >>> policy = simulation.nonlinear_mpc(problem, 20)
+    >>> run = simulation.rollout(problem, policy, jnp.array([0.6, 0.0]), 100)
+    >>> bool(jnp.abs(run.us).max() <= 6), bool(jnp.abs(run.xs[-1]).max() < 1e-2)
+    (True, True)
+    """
+    checks.instance("problem", problem, Problem, "a problem, as simulation.Problem.of makes")
+    T = checks.whole("horizon", horizon, high=constrained.MOST_STEPS)
+    checks.whole("iterations", iterations)
+    problem = problem if problem.P is not None else problem.solved()
+    dtype, n, m = problem.A.dtype, problem.n, problem.m
+    low, high = (a[..., None, :] for a in limits_of(problem))
+    box = constrained.boxes(T, dtype, u_limits=((low, high), m), x_limits=(x_limits, n), du_limits=(du_limits, m))
+    constrained.check_equilibrium(box)
+    weight = matrix_checks.terminal_weight(Qf, problem.Q, problem.P)
+    return NonlinearMPC(problem, weight, box, None if soft is None else constrained.prices(soft, dtype), T, iterations)
