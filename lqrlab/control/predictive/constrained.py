@@ -250,7 +250,7 @@ def _on_all_cores(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> 
     cores_soft = jax.tree.map(jnp.ndim, soft)
     all_cores = jax.tree.leaves((cores, cores_soft, jax.tree.map(lambda _: 2, box)))
     leaves, structure = jax.tree.flatten((given, box))
-    return on_all_cores(_of_leaves(structure, T), *zip(leaves, all_cores))  # type: ignore[no-any-return]
+    return on_all_cores(_of_leaves(structure, T), *zip(leaves, all_cores))
 
 
 @cache
@@ -284,7 +284,7 @@ def solved_from(
 
 def _one_plant(given: tuple) -> bool:
     """True if the matrices are not of several plants, and no limit is soft."""
-    *matrices, soft = (*given[:5], given[8][..., None, :, :], *given[10:12], given[14])
+    matrices, soft = (*given[:5], given[8][..., None, :, :], *given[10:12]), given[14]
     return soft is None and all(a is None or a.size == math.prod(a.shape[-3:]) for a in matrices)
 
 

@@ -4,7 +4,9 @@ A step of the active-set search then solves equations for the limits that hold, 
 :mod:`active_set` goes through the whole horizon. What is not found this way goes there.
 """
 
+import functools
 import math
+import operator
 from typing import NamedTuple
 
 import jax
@@ -70,7 +72,7 @@ def search(qp: HorizonQP, active: ActiveSet) -> Answer:
     flat = batch_last.in_blocks(block, (*args, parts[1].at), _WIDTH)
     if math.prod(qp.limits.shape[-2:]) > _FEW:
         flat = batch_last.rescued(again, args, flat, _WIDTH)
-    return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), flat)  # type: ignore[no-any-return]
+    return jax.tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), flat)
 
 
 def _plant(qp: HorizonQP) -> _Plant:
@@ -84,7 +86,12 @@ def _plant(qp: HorizonQP) -> _Plant:
 
 
 def _moved(
-    qp: HorizonQP, factors: riccati_sweep.Factors, free: Array, along_x: Array, along_u: Array, moved: Array | None = None
+    qp: HorizonQP,
+    factors: riccati_sweep.Factors,
+    free: Array,
+    along_x: Array,
+    along_u: Array,
+    moved: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """The step for gradients, from a start that stays."""
     T, n, width = len(along_u), qp.A.shape[1], along_u.shape[-1]
@@ -125,8 +132,8 @@ def _searched(plant: _Plant, qp: HorizonQP, at: Array, cautious: Array, most: in
         away = jnp.take_along_axis(v0 - jnp.where(held[0], h[0], -h[1]), index, 0)
         force = _definite(gives, jnp.where(there, away, 0))
         one = jnp.arange(values)[:, None]
-        spread = sum(jnp.where(one == index[j], jnp.where(there[j], force[j], 0), 0) for j in range(most))
-        return spread, place[-1] > most
+        parts = [jnp.where(one == index[j], jnp.where(there[j], force[j], 0), 0) for j in range(most)]
+        return functools.reduce(operator.add, parts), place[-1] > most
 
     def improve(state: tuple) -> tuple:
         step, held, cautious, _, done, lost = state
@@ -138,15 +145,14 @@ def _searched(plant: _Plant, qp: HorizonQP, at: Array, cautious: Array, most: in
         new = jnp.where(held[0] | held[1], keeps, signed(v) - h > size)
         lost = lost | many
         done = done | lost | ~jnp.any(new != held, (0, 1))
-        new, cautious = careful(*(a.reshape(1, *qp.limits.shape) for a in (held, new)), cautious)
+        old, new = (a.reshape(1, *qp.limits.shape) for a in (held, new))
+        new, cautious = careful(old, new, cautious)
         return step + 1, jnp.where(done, held, new.reshape(held.shape)), cautious, force, done, lost
 
     held = at.reshape(2, values, width) | fixed
     nobody = jnp.zeros(width, bool)
     state = (jnp.zeros((), int), held, cautious, jnp.zeros_like(v0), nobody, nobody)
-    _, held, cautious, force, done, lost = jax.lax.while_loop(
-        lambda s: (s[0] < steps) & ~jnp.all(s[4]), improve, state
-    )
+    _, held, cautious, force, done, lost = jax.lax.while_loop(lambda s: (s[0] < steps) & ~jnp.all(s[4]), improve, state)
     multipliers = jnp.where(held, signed(force), 0).reshape(qp.limits.shape)
     point = _optimum(plant, qp, multipliers)
     m = qp.B.shape[2]

@@ -65,7 +65,9 @@ def _searched(args: tuple[Array, ...], known: Solved) -> Solved:
     found = active_set.search(qp, known.active, known.caution, stiff, _STEPS)
     better = found.residual < known.residual
     point = jax.tree.map(functools.partial(jnp.where, better), found.point, known.point)
-    return Solved(point, found.active, found.caution, known.infeasible, jnp.where(better, found.residual, known.residual))
+    return Solved(
+        point, found.active, found.caution, known.infeasible, jnp.where(better, found.residual, known.residual)
+    )
 
 
 def _guessed(phase: Array, args: tuple[Array, ...], known: Solved) -> Solved:
@@ -166,16 +168,16 @@ def _broadcasting(solve: Callable[..., Any]) -> Callable[..., Any]:
 @functools.cache
 def _solver(width: int) -> Callable[..., Solved]:
     solve = batch_last.flattened(*_CORES, 2, 2, 2, 3, 3, 3, 1, 0)(_broadcasting(functools.partial(_solve, width)))
-    return solve  # type: ignore[no-any-return]
+    return solve
 
 
 def _solve(width: int, *args: Array) -> Solved:
-    args, (*point, at, out, caution, error) = args[:16], args[16:]
+    args, (*start, at, out, caution, error) = args[:16], args[16:]
     qp = HorizonQP(*args)
     m = qp.B.shape[3]
     in_doubt = qp.limits.shape[3] > m  # limits of inputs alone can always be kept
     nobody = jnp.zeros(len(qp.x0), bool)
-    known = Solved(PrimalDual(*point), ActiveSet(at, out), caution, nobody, error)
+    known = Solved(PrimalDual(*start), ActiveSet(at, out), caution, nobody, error)
 
     def improved(step: Callable[..., Solved], args: tuple[Array, ...], known: Solved, width: int = _FEW) -> Solved:
         return batch_last.rescued(step, args, known, width, always=True)
@@ -203,8 +205,8 @@ def _solve(width: int, *args: Array) -> Solved:
     if not in_doubt:
         return known._replace(point=best, residual=error)
     known = improved(_judged, args, known._replace(residual=jnp.where(error > EXACT, jnp.inf, 0)))
-    point = _either(known.infeasible, known.point, best)
-    return known._replace(point=point, residual=jnp.where(known.infeasible, 0, error))
+    best = _either(known.infeasible, known.point, best)
+    return known._replace(point=best, residual=jnp.where(known.infeasible, 0, error))
 
 
 def _either(first: Bool[Array, " count"], one: PrimalDual, other: PrimalDual) -> PrimalDual:
