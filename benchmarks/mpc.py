@@ -6,6 +6,7 @@ and qpax without them. The unknowns are then the inputs, or what they add to a f
 one DAQP is a third faster and leaves 6e-9; with 60 steps numbers of 10¹¹ cancel and it calls wrong inputs optimal.
 """
 
+import dataclasses
 import importlib.metadata
 import importlib.util
 import statistics
@@ -22,8 +23,10 @@ import scipy.linalg
 import scipy.sparse
 
 from benchmarks.measurement import Call, Parts, Row, last_line, main, measure, row
-from lqrlab import control
+from lqrlab import control, systems
 from lqrlab.compute import seconds, setup
+from lqrlab.evaluation import Score, evaluate
+from lqrlab.simulation import Problem
 
 TARGETS = {"OSQP": 5.0, "OSQP, warm start": 5.0, "qpax": 30.0}
 """Times faster than a library; than DAQP, see :func:`bench_mpc`."""
@@ -427,11 +430,107 @@ def first_solve(num: str) -> None:
     print(seconds(solver.call))
 
 
+# All families, beside the constrained optimum ------------------------------------------------------------------------
+
+ASKED = (3.0, 2.0, 1.5, 1.2)
+"""Times the limits that the regulator asks for at a start: the first at which the constrained optimum exists."""
+SIZES = ((4, 2), (12, 6))
+"""States and inputs that families are padded to: each size is compiled once."""
+
+
+def bench_families(
+    families: Sequence[str] = (), horizons: Sequence[int] = (5, 10, 20, 50), *, num: int = 32, longest: int = 256
+) -> Iterator[Row]:
+    """Measure what clipped LQR and MPC cost above the constrained optimum, on the linear plants of all families.
+
+    A family has no limits of its own: inputs are limited to ± one scale. A start is a random direction, of such a size
+    that the regulator asks for :data:`ASKED` times what its most demanded input can give. Starts that no input holds
+    even then are counted, and are not in the quantiles.
+
+    Args:
+        families: names; all if left out.
+        horizons: of the predictive controllers.
+        num: starts a family.
+        longest: horizon up to which the optimum is searched.
+    """
+    families = families or systems.names()
+    worst: dict[str, dict[str, tuple[float, float, float]]] = {}
+    scores: dict[str, list[Score]] = {}
+    lost = 0
+    for k, (n, m) in enumerate(SIZES):
+        shapes = {name: (len(systems.family(name).states), len(systems.family(name).inputs)) for name in families}
+        smaller = SIZES[:k]
+        names = [
+            name
+            for name, (states, inputs) in shapes.items()
+            if states <= n and inputs <= m and not any(states <= a and inputs <= b for a, b in smaller)
+        ]
+        if not names:
+            continue
+        problem = _limited(names, n, m)
+        x0, held = _starts(problem, num, longest)
+        lost += int(np.sum(~held))
+        steps = max(2 * longest, 300)
+        runs: dict[str, Any] = {"clipped LQR": problem.K}
+        for T in horizons:
+            runs[f"MPC {T}"] = control.mpc(problem.A, problem.B, problem.Q, problem.R, T, N=problem.N)
+        for name, one in runs.items():
+            score = evaluate(
+                one, problem, key=jax.random.key(0), x0=x0, num_steps=steps, reference="constrained"
+            )
+            ratio = np.where(held, score.ratio, np.nan)
+            scores.setdefault(name, []).append(dataclasses.replace(score, ratio=jnp.asarray(ratio)))
+            for family, mine, bad in zip(names, ratio, score.diverged & held):
+                finite = mine[~np.isnan(mine)]
+                if len(finite):
+                    quantile = np.quantile(finite, 0.95, method="higher")
+                    worst.setdefault(name, {})[family] = (float(np.median(finite)), float(quantile), float(bad.mean()))
+    total = num * len(families)
+    yield row(f"starts of {len(families)} families that no input was found to hold", 100 * lost / total, "%")
+    for name, parts in scores.items():
+        ratio = np.concatenate([np.ravel(part.ratio) for part in parts])
+        known = ~np.isnan(ratio)
+        diverged = np.concatenate([np.ravel(part.diverged) for part in parts])[known]
+        gaps = 100 * (ratio[known] - 1)
+        median, p95 = np.quantile(gaps, (0.5, 0.95), method="higher")
+        yield row(f"{name}: above the constrained optimum, median", median, "%")
+        yield row(f"{name}: above the constrained optimum, p95", p95, "%")
+        yield row(f"{name}: diverged", 100 * diverged.mean(), "%")
+        yield row(f"{name}: not converged", 100 * np.isinf(gaps).mean(), "%")
+    for name, by in worst.items():
+        for family in sorted(by, key=lambda family: by[family][::-1], reverse=True)[:5]:
+            median, p95, share = by[family]
+            yield row(f"{name}, {family}: median", 100 * (median - 1), "%")
+            yield row(f"{name}, {family}: p95", 100 * (p95 - 1), "%")
+            yield row(f"{name}, {family}: diverged", 100 * share, "%")
+
+
+def _limited(names: Sequence[str], n: int, m: int) -> Problem:
+    """The families' linear problems in their scales, padded, with inputs within one scale."""
+    padded = Problem.of([systems.make(name) for name in names]).scaled()
+    A, Q = (a[:, :n, :n] for a in (padded.A, padded.Q))
+    B, N = padded.B[:, :n, :m], padded.N[:, :n, :m]
+    limit = jnp.where(padded.coordinates.input_mask[:, :m] > 0, 1.0, jnp.inf)
+    return Problem.from_matrices(A, B, Q, padded.R[:, :m, :m], N, dt=padded.dt, limit=limit)
+
+
+def _starts(problem: Problem, num: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
+    """Starts ``[families, num, n]``, and which of them the inputs hold."""
+    normal = np.random.default_rng(0).normal(size=(len(problem), num, problem.n))
+    exists = np.any(np.asarray(problem.A) != 0, axis=-1) | np.any(np.asarray(problem.B) != 0, axis=-1)
+    x0 = normal * exists[:, None]
+    x0 /= np.abs(np.einsum("fmn,fsn->fsm", problem.K, x0)).max(-1, keepdims=True)
+    found = np.stack([problem.constrained_optimum(size * x0, longest=longest).found for size in ASKED])
+    first = np.argmax(found, axis=0)
+    return np.array(ASKED)[first][..., None] * x0, found.any(0)
+
+
 PARTS: Parts = {
     "speed": (bench_mpc, {"sizes": (4,), "horizons": (5,), "loops": 4, "repeats": 1}),
     "gradients": (bench_gradients, {"num": 4, "steps": 5, "repeats": 1}),
     "slowest": (bench_slowest, {"num": 3, "copies": 4, "steps": 5, "repeats": 1}),
     "horizons": (bench_horizons, {"horizons": (5, 10), "num": 4, "repeats": 1}),
+    "families": (bench_families, {"families": ("pendulum", "dc_motor"), "horizons": (5,), "num": 3, "longest": 64}),
     "first": (bench_first, {"num": 4, "repeats": 3}),
 }
 

@@ -18,6 +18,7 @@ from benchmarks import (
     control,
     data,
     identification,
+    imitation,
     learned_agents,
     measurement,
     mpc,
@@ -225,6 +226,8 @@ SMOKE = {
     "learned_agents": learned_agents,
     "startup": startup,
     "recovery": recovery,
+    "imitation": imitation,
+    "mpc": mpc,
     "training": training,
     "unknown_plants": unknown_plants,
 }

@@ -18,7 +18,7 @@ from lqrlab.control.pareto_front import Front, pareto
 from lqrlab.control.policy_iteration import policy_iteration, spectral_radius
 from lqrlab.control.predictive.constrained import ConstrainedLQR, Multipliers, constrained_lqr
 from lqrlab.control.predictive.design import MPC, mpc
-from lqrlab.control.predictive.infinite_horizon import ConstrainedOptimum, constrained_optimum
+from lqrlab.control.predictive.infinite_horizon import ConstrainedOptimum, constrained_optimum, largest_start
 from lqrlab.control.regulator import LQR, dlqr, lqr, lqrd, unsaturated_level
 from lqrlab.control.riccati.equations import care, dare
 from lqrlab.control.scheduling import Schedule, gain_schedule
@@ -77,6 +77,7 @@ __all__ = [
     "hinf_norm",
     "ilqr",
     "inverse_lqr",
+    "largest_start",
     "lq_tracking",
     "lqe",
     "lqg",

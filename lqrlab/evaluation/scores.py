@@ -26,29 +26,40 @@ class Score(verdict.Judged):
     """The cost of closed loops over the optimal cost; one entry a variant and start ``[*batch, S]``.
 
     Attributes:
-        ratio: cost / x0ᵀP x0, never below 1 for a linear plant; inf where the loop does not converge.
+        ratio: cost over the reference's, never below 1 for a linear plant; inf where the loop does not converge, NaN
+            where the reference has no optimum.
         verdict: whether it converged, is bounded or diverged, see :mod:`lqrlab.simulation.verdict`.
         remaining: share of the cost that was still to be paid at the end of the horizon and is counted at its
             optimal price: where it is not small, the ratio is only a lower bound.
+        reference: ``"unconstrained"``, x0ᵀP x0, or ``"constrained"``, the least that keeps the limits of the inputs.
     """
 
     ratio: Float[Array, "*loops"]
     verdict: Int8[Array, "*loops"]
     remaining: Float[Array, "*loops"]
+    reference: str = dataclasses.field(default="unconstrained", metadata={"static": True})
 
     def __getitem__(self, index: object) -> "Score":
         """The scores of some variants."""
-        return Score(self.ratio[index], self.verdict[index], self.remaining[index])
+        return Score(self.ratio[index], self.verdict[index], self.remaining[index], self.reference)
 
     def summary(self) -> dict[str, float]:
         """Excess cost in percent (median, p95, p99, worst; inf where so many loops do not converge), and how many
-        percent of the loops diverged, and are bounded without converging."""
+        percent of the loops diverged, and are bounded without converging.
+
+        Beside the constrained optimum also how many percent of the starts have none: no input within the limits holds
+        them, or none was found. They are not in the quantiles; their loops are in the verdicts.
+        """
         gap = (np.asarray(self.ratio, float).ravel() - 1) * 100
-        quantiles = np.quantile(gap, (0.5, 0.95, 0.99, 1.0), method="higher")
+        nothing = np.isnan(gap)
+        known = gap[~nothing] if not nothing.all() else gap
+        quantiles = np.quantile(known, (0.5, 0.95, 0.99, 1.0), method="higher")
+        unheld = {} if self.reference == "unconstrained" else {"no optimum": 100 * float(np.mean(nothing))}
         return {
             **{name: float(q) for name, q in zip(("median", "p95", "p99", "worst"), quantiles)},
             "diverged": 100 * float(np.mean(self.diverged)),
             "bounded": 100 * float(np.mean(np.asarray(self.verdict) == Verdict.BOUNDED)),
+            **unheld,
         }
 
 
@@ -62,10 +73,11 @@ def evaluate(
     linear: bool = True,
     x0: ArrayLike | None = None,
     backend: Backend | None = None,
+    reference: str = "unconstrained",
 ) -> Score:
     """Run a controller from typical initial states and compare its cost with the optimum.
 
-    The reference is x0ᵀP x0 of the sampled-data optimum. What remains at the end of the horizon counts as
+    The reference is x0ᵀP x0 of the sampled-data optimum, or the constrained optimum. What remains at the end of the horizon counts as
     x_TᵀP x_T, the least that any controller could still pay, so a linear plant's ratio is at least 1 whatever
     the horizon, and exact once the loop has settled (see ``Score.remaining``). A loop that does not converge pays for
     ever: its ratio is infinite. The verdict on a constant gain is exact, from its closed loop; that on any other
@@ -81,6 +93,9 @@ def evaluate(
             linearisation and a ratio below 1 can occur. A problem says itself which.
         x0: initial deviations ``[*batch, S, n]`` instead of drawn ones.
         backend: where loops run: a mesh shares them out, and the score, by the first axis that it has to divide.
+        reference: ``"unconstrained"``: x0ᵀP x0, which knows no limits; ``"constrained"``: the least that keeps the
+            limits of a linear problem's inputs, :meth:`lqrlab.simulation.Problem.constrained_optimum`, from each start
+            and from where the loop ends. A start that no input holds has no optimum: its ratio is NaN, and counted.
 
     Returns:
         :class:`Score` ``[*batch, num_initial]``.
@@ -101,13 +116,14 @@ def evaluate(
         )
     policy = bind(controller, problem)
     checks.whole("num_initial", num_initial)
+    checks.choice("reference", reference, ("unconstrained", "constrained"))
     starts = _starts(problem, problem.initial_state(key=key, num=num_initial) if x0 is None else x0)
     poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
     steps = control.settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
     if backend is None:
-        return _scored(problem, policy, starts, steps)
+        return _scored(problem, policy, starts, steps, reference)
     with checks.instance("backend", backend, Backend, "a Backend").active():
-        return _scored(*backend.put((problem, policy)), backend.share(starts), steps)
+        return _scored(*backend.put((problem, policy)), backend.share(starts), steps, reference)
 
 
 def _with_optimum(problem: Problem) -> Problem:
@@ -130,14 +146,15 @@ def _starts(problem: Problem, x0: ArrayLike) -> Array:
     return x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
 
 
-def _scored(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> Score:
+def _scored(problem: Problem, policy: Policy, x0: Array, num_steps: int, reference: str) -> Score:
     linear_loop = problem.linear and isinstance(policy, LinearPolicy) and problem.low is None
     if linear_loop:  # twice the state, twice the input: starts of any size are run in units of their size
         x0 = x0 / jnp.maximum(jnp.max(jnp.abs(x0), axis=-1, keepdims=True), jnp.finfo(x0.dtype).tiny)
     cost, end, sizes = _ran(problem, policy, x0, num_steps)
-    start, rest = problem.optimal_cost(x0), problem.optimal_cost(end)
+    least = problem.optimal_cost if reference == "unconstrained" else functools.partial(_constrained, problem)
+    start, rest = least(x0), least(end)
     paid = cost + rest
-    if not np.all(np.isfinite(start)):
+    if not np.all(np.isfinite(problem.optimal_cost(x0))):
         raise ValueError(f"x0: expected deviations of a finite cost, but found up to {float(jnp.max(jnp.abs(x0)))}")
     nothing = start == 0  # a loop that begins at rest has nothing to pay
     ratio = jnp.where(nothing & (paid == 0), 1.0, paid / jnp.where(nothing, 1.0, start))
@@ -147,13 +164,20 @@ def _scored(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> Scor
     else:
         judged = verdict.of_peaks(verdict.size(x0, problem.scale_x), *sizes, num_steps=num_steps)
     # a cost beyond all numbers is that of a loop that has left the model, whatever its poles say
-    judged = jnp.where(jnp.isfinite(ratio), judged, Verdict.DIVERGED).astype(jnp.int8)
+    judged = jnp.where(jnp.isfinite(cost + problem.optimal_cost(end)), judged, Verdict.DIVERGED).astype(jnp.int8)
     converged = judged == Verdict.CONVERGED
     ratio = jnp.where(converged, ratio, jnp.inf)
-    if problem.linear and (lowest := float(jnp.min(ratio))) < 1 - 1e-6:
+    ratio = jnp.where(jnp.isfinite(start), ratio, jnp.nan)
+    if problem.linear and (lowest := float(jnp.nanmin(ratio))) < 1 - 1e-6:
         raise AssertionError(f"a loop cost {lowest:.9f} of the optimum: reference or simulation is wrong")
     remaining = jnp.where(converged, rest / jnp.where(paid > 0, paid, 1.0), 1.0)
-    return Score(jnp.maximum(ratio, 1.0) if problem.linear else ratio, judged, remaining)
+    return Score(jnp.maximum(ratio, 1.0) if problem.linear else ratio, judged, remaining, reference)
+
+
+def _constrained(problem: Problem, x: Array) -> Array:
+    """The least cost from x on that keeps the limits, NaN where there is none or none was found."""
+    best = problem.constrained_optimum(jnp.where(jnp.isfinite(x), x, 0.0))
+    return jnp.where(best.found & jnp.all(jnp.isfinite(x), -1), best.cost, jnp.nan)
 
 
 def _ran(problem: Problem, policy: Policy, x0: Array, num_steps: int) -> tuple[Array, Array, Sizes]:

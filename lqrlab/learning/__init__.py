@@ -7,6 +7,7 @@ from lqrlab.learning.certificate import Certificate, certify
 from lqrlab.learning.checkpoints import load, settings
 from lqrlab.learning.fitting import Fit, NonFiniteLossError, fit, stop
 from lqrlab.learning.gains import repair
+from lqrlab.learning.imitation import Imitation, ImitationConfig, imitate
 from lqrlab.learning.network_policy import NetworkPolicy, policy
 from lqrlab.learning.recovery import Recovery, RecoveryConfig, train_recovery
 from lqrlab.learning.recovery_policy import RecoveryPolicy
@@ -19,6 +20,8 @@ __all__ = [
     "Certificate",
     "Families",
     "Fit",
+    "Imitation",
+    "ImitationConfig",
     "ModelConfig",
     "NetworkPolicy",
     "NonFiniteLossError",
@@ -39,6 +42,7 @@ __all__ = [
     "families",
     "fit",
     "gains",
+    "imitate",
     "learning_rate",
     "load",
     "losses",

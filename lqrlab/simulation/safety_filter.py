@@ -43,27 +43,34 @@ class FilteredPolicy:
         """The input nearest to the policy's, relative to what the inputs can do, that can be followed up."""
         memory, last = carry
         memory, u = self.policy(memory, x)
-        problem, dtype = self.problem, self.problem.A.dtype
-        state = measured_or(last, x.astype(dtype))
-        n, m = problem.n, problem.m
+        state = measured_or(last, x.astype(self.problem.A.dtype))
+        u, after = nearest_safe(self.problem, self.box, self.horizon, state, u)
+        return (memory, after), u.astype(x.dtype)
 
-        def widened(a: Array, core: int) -> Array:
-            return expand_batch(a, x.ndim - 1 + core, core)
 
-        A, B, Q, R, N, P = (widened(a, 2) for a in (*problem.sampled, problem.P))
-        box = {name: (widened(low, 2), widened(high, 2)) for name, (low, high) in self.box.items()}
-        low, high = box["u_limits"]
-        span = jnp.where(jnp.isfinite(high - low), high - low, 1.0)[..., 0, :]
-        wanted = jnp.clip(u.astype(dtype), low[..., 0, :], high[..., 0, :])
-        first = (jnp.arange(self.horizon) == 0).astype(dtype)
-        weight = jnp.where(first[:, None] > 0, 1 / span[..., None, :] ** 2, 0)  # of the first input's change
-        matrices = [a[..., None, :, :] for a in (A, B, _SLIGHT * Q, _SLIGHT * R, _SLIGHT * N)]
-        matrices[3] = matrices[3] + jnp.where(jnp.eye(m, dtype=bool), weight[..., None], 0)
-        c, q, qf = jnp.zeros((1, n), dtype), jnp.zeros((1, n), dtype), jnp.zeros(n, dtype)
-        r = -weight * wanted[..., None, :]
-        given = (*matrices, c, q, r, _SLIGHT * P, qf, None, None, state, None, None)
-        plan, _ = constrained.solved_from(None, given, box, self.horizon)
-        return (memory, plan.xs[..., 1, :]), plan.us[..., 0, :].astype(x.dtype)
+def nearest_safe(
+    problem: Problem, box: dict[str, tuple[Array, Array]], horizon: int, x: Array, u: Array
+) -> tuple[Float[Array, "*loops m"], Float[Array, "*loops n"]]:
+    """The input nearest to u that plants at x can follow up within the limits of ``box``, and where it leads."""
+    dtype, (n, m) = problem.A.dtype, (problem.n, problem.m)
+
+    def widened(a: Array, core: int) -> Array:
+        return expand_batch(a, x.ndim - 1 + core, core)
+
+    A, B, Q, R, N, P = (widened(a, 2) for a in (*problem.sampled, problem.P))
+    box = {name: (widened(low, 2), widened(high, 2)) for name, (low, high) in box.items()}
+    low, high = box["u_limits"]
+    span = jnp.where(jnp.isfinite(high - low), high - low, 1.0)[..., 0, :]
+    wanted = jnp.clip(u.astype(dtype), low[..., 0, :], high[..., 0, :])
+    first = (jnp.arange(horizon) == 0).astype(dtype)
+    weight = jnp.where(first[:, None] > 0, 1 / span[..., None, :] ** 2, 0)  # of the first input's change
+    matrices = [a[..., None, :, :] for a in (A, B, _SLIGHT * Q, _SLIGHT * R, _SLIGHT * N)]
+    matrices[3] = matrices[3] + jnp.where(jnp.eye(m, dtype=bool), weight[..., None], 0)
+    c, q, qf = jnp.zeros((1, n), dtype), jnp.zeros((1, n), dtype), jnp.zeros(n, dtype)
+    r = -weight * wanted[..., None, :]
+    given = (*matrices, c, q, r, _SLIGHT * P, qf, None, None, x, None, None)
+    plan, _ = constrained.solved_from(None, given, box, horizon)
+    return plan.us[..., 0, :], plan.xs[..., 1, :]
 
 
 def filtered(
@@ -93,13 +100,13 @@ def filtered(
     T = checks.whole("horizon", horizon, high=constrained.MOST_STEPS)
     policy = bind(controller, problem)
     problem = problem if problem.P is not None else problem.solved()
-    dtype, inf = problem.A.dtype, jnp.inf
+    return FilteredPolicy(policy, problem, boxes_of(problem, x_limits), T)
+
+
+def boxes_of(problem: Problem, x_limits: tuple[ArrayLike, ArrayLike] | None) -> dict[str, tuple[Array, Array]]:
+    """Limits of a problem's inputs and of its states, checked, with the batch of the plants."""
+    dtype, inf, batch = problem.A.dtype, jnp.inf, problem.batch_shape
     low, high = (-inf, inf) if problem.low is None else (a[..., None, :] for a in (problem.low, problem.high))
-    box = constrained.boxes(T, dtype, u_limits=((low, high), problem.m), x_limits=(x_limits, problem.n))
+    box = constrained.boxes(1, dtype, u_limits=((low, high), problem.m), x_limits=(x_limits, problem.n))
     constrained.check_equilibrium(box)
-    return FilteredPolicy(policy, problem, _of_each(box, problem.batch_shape), T)
-
-
-def _of_each(box: dict[str, tuple[Array, Array]], batch: tuple[int, ...]) -> dict[str, tuple[Array, Array]]:
-    """Limits with the batch of the plants."""
     return jax.tree.map(lambda a: jnp.broadcast_to(a, (*batch, *a.shape[-2:])) if a.ndim == 2 else a, box)

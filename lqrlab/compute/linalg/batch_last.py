@@ -55,6 +55,8 @@ def product(a: Float[Array, "r k #width"], b: Float[Array, "k c #width"]) -> Flo
 
 def matvec(a: Float[Array, "r k #width"], x: Float[Array, " k #width"]) -> Float[Array, "r width"]:
     """a x."""
+    if _narrow(a):  # one operation instead of k: half the time to compile
+        return jnp.sum(a * x[None], 1)
     return functools.reduce(operator.add, (a[:, j] * x[None, j] for j in range(len(x))))
 
 

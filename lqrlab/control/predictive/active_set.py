@@ -5,14 +5,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from lqrlab.control.predictive import riccati_sweep
 from lqrlab.control.predictive.horizon_qp import HorizonQP, PrimalDual, limited, net, residual, residuals, signed
 
 STIFF = 1e5  # penalty beside the curvature of the cost; larger ones converge faster to fewer digits
 _ROUNDS, _MOST = 7, 60  # of the method of multipliers, where states or outputs are limited; more where it is slow
-_NOTHING = 1e-12  # beside the size of the values or multipliers: rounding
+_PATIENCE = 3  # steps that may change all limits although their number does not fall
+NOTHING = 1e-12  # beside the size of the values or multipliers: rounding
 
 
 class ActiveSet(NamedTuple):
@@ -23,10 +24,11 @@ class ActiveSet(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The search's result: the best point, its residual, and the guess to go on from."""
+    """The search's result: the last point, its residual, and the guess and the caution to go on with."""
 
     point: PrimalDual
     active: ActiveSet
+    caution: Int[Array, "2 W"]
     residual: Float[Array, " W"]
 
 
@@ -118,7 +120,7 @@ def on_active_set(
         gradients = residuals(qp, point, net(multipliers + step))
         dx, du, dp = riccati_sweep.solve(qp, factors, free, *gradients, jnp.zeros_like(qp.x0))
         step = step + weight * signed(limited(qp, dx, du))
-        moving = jnp.any(jnp.abs(step) > _NOTHING * jnp.max(jnp.abs(multipliers), (0, 1, 2)), (0, 1, 2))
+        moving = jnp.any(jnp.abs(step) > NOTHING * jnp.max(jnp.abs(multipliers), (0, 1, 2)), (0, 1, 2))
         return rounds + 1, moving, PrimalDual(xs + dx, us + du, costates + dp, multipliers + step)
 
     state = (jnp.zeros((), int), jnp.ones(qp.x0.shape[-1], bool), point)
@@ -138,8 +140,8 @@ def next_set(qp: HorizonQP, point: PrimalDual, active: ActiveSet) -> ActiveSet:
     at, out = active
     v, multipliers = limited(qp, point.xs, point.us), point.multipliers
     over = signed(v) - qp.limits
-    size = jnp.max(jnp.abs(v), (0, 1)) * _NOTHING
-    force = jnp.max(jnp.abs(multipliers), (0, 1, 2)) * _NOTHING
+    size = jnp.max(jnp.abs(v), (0, 1)) * NOTHING
+    force = jnp.max(jnp.abs(multipliers), (0, 1, 2)) * NOTHING
     beyond = multipliers > qp.linear + force  # dearer than to exceed it
     at, out = (
         jnp.where(out, over <= size, jnp.where(at, (multipliers > -force) & ~beyond, over > size)),
@@ -153,23 +155,51 @@ def next_set(qp: HorizonQP, point: PrimalDual, active: ActiveSet) -> ActiveSet:
     return ActiveSet((at & ~jnp.any(same, 0)) | same, out)
 
 
-def search(qp: HorizonQP, active: ActiveSet, stiff: Float[Array, "T rows W"], steps: int) -> Answer:
+def careful(
+    old: Bool[Array, "sets 2 T rows W"], new: Bool[Array, "sets 2 T rows W"], caution: Int[Array, "2 W"]
+) -> tuple[Bool[Array, "sets 2 T rows W"], Int[Array, "2 W"]]:
+    """The next guess: the new one, or, when the limits that change do not become fewer, only its first in time.
+
+    Args:
+        old, new: guesses.
+        caution: the fewest limits that have changed in a step, and how many more steps may change all.
+
+    Source: J. J. Júdice and F. M. Pires, Comput. Oper. Res. 21 (1994): block principal pivoting, which ends.
+    """
+    changed = new != old
+    count = jnp.sum(changed, (0, 1, 2, 3))
+    fewest, left = caution
+    nearer = count < fewest
+    left = jnp.where(nearer, jnp.maximum(left, _PATIENCE), left - 1)
+    first = jnp.argmax(jnp.any(changed, (0, 1, 3)), 0) == jnp.arange(old.shape[2])[:, None]
+    return jnp.where(first[:, None] | (left >= 0), new, old), jnp.stack([jnp.minimum(count, fewest), left])
+
+
+def caution(width: int, patience: int = 0) -> Int[Array, "2 W"]:
+    """That to begin with: at least ``patience`` steps may change all."""
+    return jnp.stack([jnp.full(width, jnp.iinfo(int).max), jnp.full(width, patience)])
+
+
+def search(
+    qp: HorizonQP, active: ActiveSet, caution: Int[Array, "2 W"], stiff: Float[Array, "T rows W"], steps: int
+) -> Answer:
     """Primal–dual active-set steps until every problem's guess stays, but ``steps`` at most.
 
     Source: M. Hintermüller, K. Ito and K. Kunisch, SIAM J. Optim. 13 (2002): the semismooth Newton method of a limited
-    problem. It ends in a few steps or goes in circles: then the interior point takes over.
+    problem. It ends in a few steps or goes in circles: then :func:`careful` ones are taken.
     """
 
-    def go_on(state: tuple[Array, ActiveSet, PrimalDual, Array]) -> Array:
-        step, _, _, done = state
+    def go_on(state: tuple) -> Array:
+        step, _, _, _, done = state
         return (step < steps) & ~jnp.all(done)
 
-    def improve(state: tuple[Array, ActiveSet, PrimalDual, Array]) -> tuple[Array, ActiveSet, PrimalDual, Array]:
-        step, active, _, _ = state
+    def improve(state: tuple) -> tuple:
+        step, active, caution, _, _ = state
         point = on_active_set(qp, active, stiff)
-        new = next_set(qp, point, active)
-        changed = (new.at != active.at) | (new.out != active.out)
-        return step + 1, new, point, ~jnp.any(changed, (0, 1, 2))
+        old, new = jnp.stack(active), jnp.stack(next_set(qp, point, active))
+        done = jnp.all(old == new, (0, 1, 2, 3))
+        new, caution = careful(old, new, caution)
+        return step + 1, ActiveSet(new[0], new[1]), caution, point, done
 
     nothing = jnp.zeros_like(qp.x0)
     T, m = len(qp.limits[0]), qp.B.shape[2]
@@ -180,6 +210,6 @@ def search(qp: HorizonQP, active: ActiveSet, stiff: Float[Array, "T rows W"], st
         jnp.broadcast_to(nothing, (T, *nothing.shape)),
         jnp.zeros(qp.limits.shape, nothing.dtype),
     )
-    state = (jnp.zeros((), int), active, empty, jnp.zeros(width, bool))
-    _, active, point, _ = jax.lax.while_loop(go_on, improve, state)
-    return Answer(point, active, residual(qp, point))
+    state = (jnp.zeros((), int), active, caution, empty, jnp.zeros(width, bool))
+    _, active, caution, point, _ = jax.lax.while_loop(go_on, improve, state)
+    return Answer(point, active, caution, residual(qp, point))

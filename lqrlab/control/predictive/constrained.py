@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from lqrlab.compute import checks, pytree
+from lqrlab.compute.threads import on_all_cores
 from lqrlab.control import matrix_checks
-from lqrlab.control.predictive import stages
+from lqrlab.control.predictive import one_plant, stages
 from lqrlab.control.predictive.active_set import ActiveSet
 from lqrlab.control.predictive.horizon_qp import HorizonQP, excess, limited, objective
 from lqrlab.control.regulator import dlqr
@@ -137,7 +139,10 @@ def constrained_lqr(
     last = None if u_last is None else matrix_checks.trailing("u_last", u_last, (m,), dtype)
     _finite(x0=x0, qf=qf, **({} if last is None else {"u_last": last}))
     weights = None if soft is None else prices(soft, dtype)
-    return _solved((A, B, Q, R, N, *vectors, Qf, qf, C if p else None, D, x0, last, weights), box, T)
+    given = (A, B, Q, R, N, *vectors, Qf, qf, C if p else None, D, x0, last, weights)
+    if checks.traced(*jax.tree.leaves((given, box))):
+        return _solved(given, box, T)
+    return _on_all_cores(given, box, T)
 
 
 def _matrices(
@@ -235,6 +240,24 @@ def prices(soft: tuple[ArrayLike, ArrayLike], dtype: np.dtype) -> tuple[Array, A
     return linear, quadratic
 
 
+_CORES = (3, 3, 3, 3, 3, 2, 2, 2, 2, 1, 3, 3, 1, 1)  # axes of what is given for each problem
+
+
+def _on_all_cores(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> ConstrainedLQR:
+    """:func:`_solved` by pieces of the batch."""
+    *arrays, soft = given
+    cores = [None if a is None else core for a, core in zip(arrays, _CORES)]
+    cores_soft = jax.tree.map(jnp.ndim, soft)
+    all_cores = jax.tree.leaves((cores, cores_soft, jax.tree.map(lambda _: 2, box)))
+    leaves, structure = jax.tree.flatten((given, box))
+    return on_all_cores(_of_leaves(structure, T), *zip(leaves, all_cores))
+
+
+@cache
+def _of_leaves(structure: Any, T: int) -> Callable[..., ConstrainedLQR]:
+    return lambda *leaves: _solved(*jax.tree.unflatten(structure, leaves), T)
+
+
 @partial(jax.jit, static_argnames="T")
 def _solved(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> ConstrainedLQR:
     return solved_from(None, given, box, T)[0]
@@ -251,8 +274,18 @@ def solved_from(
         same = jnp.stack([same, jnp.zeros_like(same)], axis=-3)
         at, out = guess or (jnp.zeros_like(same), jnp.zeros_like(same))
         at, out = (jnp.broadcast_to(a, same.shape) for a in (at, out))
-        found = stages.solve(qp, ActiveSet((at & ~jnp.any(same, -3, keepdims=True)) | same, out))
+        known = stages.unknown(qp, ActiveSet((at & ~jnp.any(same, -3, keepdims=True)) | same, out))
+        alike = _one_plant(given) and one_plant.pays(math.prod(qp.x0.shape[:-1]), math.prod(qp.limits.shape[-2:]))
+        if alike:
+            known = one_plant.search(jax.lax.stop_gradient(qp), known.active)
+        found = stages.solve(qp, known, alike)
         return _told(qp, found, sizes), found.active
+
+
+def _one_plant(given: tuple) -> bool:
+    """True if the matrices are not of several plants, and no limit is soft."""
+    matrices, soft = (*given[:5], given[8][..., None, :, :], *given[10:12]), given[14]
+    return soft is None and all(a is None or a.size == math.prod(a.shape[-3:]) for a in matrices)
 
 
 def _program(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> tuple[HorizonQP, tuple[int, int, int, int]]:

@@ -19,6 +19,7 @@ from lqrlab.control.predictive.constrained import ConstrainedLQR, Limits
 from lqrlab.control.predictive.move_blocking import solved_in_blocks
 from lqrlab.control.regulator import dlqr
 
+_NOTHING = 1e-150
 _DISTURBANCES = ("none", "input", "output")
 
 
@@ -187,7 +188,10 @@ def terminal_level(
         "y_limits": None if C is None else (C if D is None else C - D @ K),
         "du_limits": K - K @ closed,
     }
-    inverse = jnp.linalg.inv(P)
+    # a state that costs nothing, as padding does, is bounded by no level of the cost: its part of the inverse is huge
+    costs = jnp.diagonal(P, axis1=-2, axis2=-1)[..., None, :]
+    free = (costs == 0) & jnp.broadcast_to(jnp.eye(P.shape[-1], dtype=bool), P.shape)
+    inverse = jnp.linalg.inv(P + jnp.where(free, _NOTHING, 0))
     levels = []
     for name, (low, high) in box.items():
         reach = jnp.einsum("...ri,...ij,...rj->...r", rows[name], inverse, rows[name])

@@ -6,7 +6,6 @@ values of each step, v = (u[t], x[t+1], y[t] = Cx[t] + Du[t]), lie between limit
 """
 
 import functools
-import operator
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -54,14 +53,14 @@ class PrimalDual(NamedTuple):
     multipliers: Float[Array, "2 T rows W"]
 
 
-def times(a: Float[Array, "S r k W"], x: Float[Array, "T k W"]) -> Float[Array, "T r W"]:
+def times(a: Float[Array, "#T r k #W"], x: Float[Array, "T k W"]) -> Float[Array, "T r W"]:
     """a x, step by step."""
-    return functools.reduce(operator.add, (a[:, :, j] * x[:, None, j] for j in range(a.shape[2])))
+    return jnp.sum(a * x[:, None], 2)
 
 
-def transposed(a: Float[Array, "S k r W"], x: Float[Array, "T k W"]) -> Float[Array, "T r W"]:
+def transposed(a: Float[Array, "#T k r #W"], x: Float[Array, "T k W"]) -> Float[Array, "T r W"]:
     """aᵀ x, step by step."""
-    return functools.reduce(operator.add, (a[:, j] * x[:, None, j] for j in range(a.shape[1])))
+    return jnp.sum(a * x[:, :, None], 1)
 
 
 def has_states(qp: HorizonQP) -> bool:
@@ -69,12 +68,12 @@ def has_states(qp: HorizonQP) -> bool:
     return qp.limits.shape[2] > qp.B.shape[2] + qp.C.shape[1]
 
 
-def signed(v: Float[Array, "T rows W"]) -> Float[Array, "2 T rows W"]:
+def signed(v: Float[Array, "*values W"]) -> Float[Array, "2 *values W"]:
     """v on the side of the upper limits, −v on that of the lower ones."""
     return jnp.stack([v, -v])
 
 
-def net(s: Float[Array, "2 T rows W"]) -> Float[Array, "T rows W"]:
+def net(s: Float[Array, "2 *values W"]) -> Float[Array, "*values W"]:
     """The transpose of :func:`signed`."""
     return s[0] - s[1]
 

@@ -1,6 +1,9 @@
 """The constrained optimum over all time, of linear plants."""
 
 import dataclasses
+import itertools
+import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +14,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from lqrlab.compute import checks, pytree
 from lqrlab.control.predictive.design import MPC, mpc
 
-_SHORTEST = 16
+_SHORTEST, _LONGER = 16, 4  # first horizon that is tried; times as long as the one before
+_DIGITS = 1e-6
 
 
 @pytree
@@ -22,7 +26,7 @@ class ConstrainedOptimum:
     Attributes:
         cost: of each start; infinite where no input keeps the limits, NaN where it was not found.
         u: the first input of it.
-        horizon: steps after which the regulator needs no limits any more; 0 where it was not found.
+        horizon: steps after which the regulator needs no limits any more, of those tried; 0 where it was not found.
         found: the cost is that of the infinite horizon, to the digits of :func:`constrained_lqr`.
         infeasible: proven: no input within its limits keeps the others.
     """
@@ -39,7 +43,7 @@ def constrained_optimum(
 ) -> ConstrainedOptimum:
     """The least cost Σ xᵀQx + uᵀRu + 2xᵀNu from x0 on for ever, within limits: what a controller can be measured by.
 
-    The horizon is doubled until the plan ends where the regulator without limits keeps them for ever: then the rest
+    The horizon is made longer until the plan ends where the regulator without limits keeps them for ever: then the rest
     costs x[T]ᵀP x[T] and nothing is cut off. It is exact, not the best of some. Runs outside a trace.
 
     Args:
@@ -48,6 +52,9 @@ def constrained_optimum(
         longest: horizon at which the search ends. An unstable plant that its inputs cannot hold is not found.
         **limits: N, dt, u_limits, x_limits, du_limits, y_limits, C, D and soft of :func:`mpc`.
 
+    Raises:
+        ValueError: bad arguments; of one start, without further axes, also that no input holds it, and how much of it.
+
     Source: P. O. M. Scokaert and J. B. Rawlings, IEEE Trans. Autom. Control 43 (1998); D. Chmielewski and
     V. Manousiouthakis, Syst. Control Lett. 29 (1996).
 
@@ -55,19 +62,46 @@ def constrained_optimum(
     >>> best.horizon.tolist(), [round(float(cost), 3) for cost in best.cost]
     ([16, 64], [0.405, 22179.618])
     """
-    checks.whole("longest", longest, low=_SHORTEST)
-    checks.on_host("constrained_optimum", A, B, Q, R, x0)
-    horizon = _SHORTEST
-    design = mpc(A, B, Q, R, horizon, **limits)
-    n, m = design.B.shape[-2:]
-    given = jnp.asarray(checks.real("x0", x0), design.A.dtype)
-    batch = jnp.broadcast_shapes(given.shape[:-1], design.A.shape[:-2])
-    x = jnp.broadcast_to(given, (*batch, n))
-    best = _unknown(batch, m, x.dtype)
-    while horizon <= longest and not bool((best.found | best.infeasible).all()):
+    design, x = _given(A, B, Q, R, x0, longest, limits)
+    best = _unknown(x.shape[:-1], design.B.shape[-1], x.dtype)
+    for horizon in _horizons(longest):
+        if bool((best.found | best.infeasible).all()):
+            break
         best = _improved(best, dataclasses.replace(design, horizon=horizon), x)
-        horizon *= 2
+    if x.ndim == 1 and not bool(best.found):
+        raise ValueError(_unheld(float(_largest(design, x)), longest, bool(best.infeasible)))
     return best
+
+
+def largest_start(
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, x0: ArrayLike, *, longest: int = 512, **limits: Any
+) -> Float[Array, "*batch"]:
+    """The largest multiple of each start that inputs within the limits can hold: bring back to the equilibrium.
+
+    By bisection, to 1e-6, on whether :func:`constrained_optimum` finds it within its ``longest`` horizon; the arguments
+    are the same. Infinite where a million times the start is held, as by a stable plant. Runs outside a trace.
+
+    >>> float(control.largest_start([[1.2]], [[1.0]], [[1.0]], [[1.0]], [1.0], u_limits=(-1, 1)).round(3))  # 1 / 0.2
+    5.0
+    """
+    return _largest(*_given(A, B, Q, R, x0, longest, limits))
+
+
+def _given(
+    A: ArrayLike, B: ArrayLike, Q: ArrayLike, R: ArrayLike, x0: ArrayLike, longest: int, limits: dict[str, Any]
+) -> tuple[MPC, Array]:
+    """The design whose plans are asked, with the longest horizon, and the starts with all their axes."""
+    checks.whole("longest", longest, low=_SHORTEST)
+    checks.on_host("the constrained optimum", A, B, Q, R, x0)
+    design = mpc(A, B, Q, R, longest, **limits)
+    x = jnp.asarray(checks.real("x0", x0), design.A.dtype)
+    return design, jnp.broadcast_to(x, (*jnp.broadcast_shapes(x.shape[:-1], design.A.shape[:-2]), design.A.shape[-1]))
+
+
+def _horizons(longest: int) -> list[int]:
+    """Horizons to try: few, because each is a program of its own to compile."""
+    shorter = itertools.takewhile(lambda T: T < longest, (_SHORTEST * _LONGER**k for k in itertools.count()))
+    return [*shorter, longest]
 
 
 def _unknown(batch: tuple[int, ...], m: int, dtype: np.dtype) -> ConstrainedOptimum:
@@ -76,17 +110,46 @@ def _unknown(batch: tuple[int, ...], m: int, dtype: np.dtype) -> ConstrainedOpti
 
 
 def _improved(best: ConstrainedOptimum, design: MPC, x: Array) -> ConstrainedOptimum:
-    """The optimum with what a longer horizon finds of the starts that are left; of several plants, all are planned."""
-    left = jnp.nonzero(~(best.found | best.infeasible)) if x.ndim > 1 and design.A.ndim == 2 else (...,)
-    new = jax.tree.map(lambda a: a[left], best)
-    plan, _ = design.plan(x[left])
-    known = new.found | new.infeasible
-    found, infeasible = design.exact(plan) & ~known, plan.infeasible & ~known
-    new = ConstrainedOptimum(
-        jnp.where(found | infeasible, plan.cost, new.cost),
-        jnp.where((found | infeasible)[..., None], plan.us[..., 0, :], new.u),
-        jnp.where(found, design.horizon, new.horizon),
-        found | new.found,
-        infeasible | new.infeasible,
+    """The optimum with what a longer horizon finds; of one plant, only the starts that are left are planned."""
+    known = best.found | best.infeasible
+    if x.ndim != 2 or design.A.ndim > 2:
+        return jax.tree.map(partial(_where, known), best, _planned(design, x))
+    size = min(len(x), _LONGER ** math.ceil(math.log(int(jnp.sum(~known)), _LONGER)))  # few sizes, few programs
+    left = jnp.nonzero(~known, size=size, fill_value=int(jnp.argmin(known)))[0]
+    return jax.tree.map(lambda old, new: old.at[left].set(new), best, _planned(design, x[left]))
+
+
+@jax.jit
+def _planned(design: MPC, x: Array) -> ConstrainedOptimum:
+    """The optimum as far as the design's horizon shows it."""
+    plan, _ = design.plan(x)
+    found, infeasible = design.exact(plan), plan.infeasible
+    cost = jnp.where(found | infeasible, plan.cost, jnp.nan)
+    u = jnp.where((found | infeasible)[..., None], plan.us[..., 0, :], jnp.nan)
+    return ConstrainedOptimum(cost, u, jnp.where(found, design.horizon, 0), found, infeasible)
+
+
+def _where(kept: Array, old: Array, new: Array) -> Array:
+    return jnp.where(kept.reshape(*kept.shape, *(1,) * (old.ndim - kept.ndim)), old, new)
+
+
+def _largest(design: MPC, x: Array) -> Float[Array, "*batch"]:
+    low = jnp.zeros(x.shape[:-1], x.dtype)
+    high, s = low + jnp.inf, low + 1
+    while True:
+        held = _planned(design, s[..., None] * x).found
+        low, high = jnp.where(held, s, low), jnp.where(held, high, s)
+        s = jnp.where(jnp.isinf(high), 4 * s, (low + high) / 2)
+        open_ = (high > (1 + _DIGITS) * low) & (low < 1 / _DIGITS) & (high > _DIGITS)
+        if not bool(open_.any()):
+            return jnp.where(low >= 1 / _DIGITS, jnp.inf, low)
+
+
+def _unheld(most: float, longest: int, infeasible: bool) -> str:
+    """The sentence for a start without an optimum."""
+    if infeasible:
+        return f"x0: no input within its limits keeps the others; at most {most:.4g} times this start does"
+    return (
+        f"x0: no input within the limits holds this state: at most {most:.4g} times it is brought back to the "
+        f"equilibrium, as far as {longest} samples show; what grows faster than the inputs can push is lost"
     )
-    return jax.tree.map(lambda old, a: old.at[left].set(a), best, new)

@@ -60,7 +60,7 @@ def factor(qp: HorizonQP, weights: Float[Array, "T rows W"], free: Bool[Array, "
 def solve(
     qp: HorizonQP,
     factors: Factors,
-    free: Bool[Array, "T m W"],
+    free: Bool[Array, "T m #W"],
     along_x: Float[Array, "T1 n W"],
     along_u: Float[Array, "T m W"],
     moved: Float[Array, "T n W"],

@@ -6,17 +6,18 @@ member, and its work is bounded: 64 steps of the search, three times :data:`inte
 """
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from lqrlab.compute.linalg import batch_last
 from lqrlab.control.predictive import active_set, interior_point, riccati_sweep
-from lqrlab.control.predictive.active_set import STIFF, ActiveSet
+from lqrlab.control.predictive.active_set import STIFF, ActiveSet, Answer
 from lqrlab.control.predictive.horizon_qp import (
     HorizonQP,
     PrimalDual,
@@ -33,7 +34,8 @@ from lqrlab.control.predictive.horizon_qp import (
 EXACT = 1e-9
 """The residual up to which a problem counts as solved."""
 _WIDTH, _FEW = 40, 8  # of a block: of those that are searched; of those, few, that the interior point gets
-_STEPS, _ROUNDS = 4, 4  # of the search in a round; rounds of a phase
+_STEPS = 4  # of the search in a round
+_FIRST, _ROUNDS = 40, 4  # rounds of the first phase, and of the others
 _LAST = 3  # phase: first the search alone, then from the interior point's guesses, then for the least violation
 _ROUGH, _FINE = 1e-4, 1e-9  # gaps of those guesses, beside the cost
 _CORES = (3, 3, 2, 3, 3, 3, 2, 2, 2, 1, 3, 3, 3, 1, 1, 1)  # axes of each part of a program, without the batch's
@@ -50,6 +52,7 @@ class Solved(NamedTuple):
 
     point: PrimalDual
     active: ActiveSet
+    caution: Int[Array, "2 W"]
     infeasible: Bool[Array, " W"]
     residual: Float[Array, " W"]
 
@@ -59,17 +62,20 @@ def _searched(args: tuple[Array, ...], known: Solved) -> Solved:
     qp = HorizonQP(*args)
     several = qp.limits.shape[2] > qp.B.shape[2]
     stiff = STIFF * active_set.unlimited(qp)[1] if several else jnp.zeros(qp.limits.shape[1:], qp.x0.dtype)
-    found = active_set.search(qp, known.active, stiff, _STEPS)
+    found = active_set.search(qp, known.active, known.caution, stiff, _STEPS)
     better = found.residual < known.residual
     point = jax.tree.map(functools.partial(jnp.where, better), found.point, known.point)
-    return Solved(point, found.active, known.infeasible, jnp.where(better, found.residual, known.residual))
+    return Solved(
+        point, found.active, found.caution, known.infeasible, jnp.where(better, found.residual, known.residual)
+    )
 
 
 def _guessed(phase: Array, args: tuple[Array, ...], known: Solved) -> Solved:
     """The active set that the interior point finds."""
     qp = HorizonQP(*args)
     active = interior_point.minimise(qp, jnp.where(phase == 1, _ROUGH, _FINE))
-    return Solved(known.point, active, known.infeasible, jnp.full_like(known.residual, jnp.inf))
+    caution = active_set.caution(len(known.residual), _STEPS * _ROUNDS)  # the guess is near
+    return Solved(known.point, active, caution, known.infeasible, jnp.full_like(known.residual, jnp.inf))
 
 
 def _judged(args: tuple[Array, ...], known: Solved) -> Solved:
@@ -91,7 +97,7 @@ def _judged(args: tuple[Array, ...], known: Solved) -> Solved:
     point, _ = jax.lax.fori_loop(0, _NEARER, nearer, (known.point, known.active))
     sure, found = _certificate(qp, point) > 0, _certificate(qp, known.point) > 0
     point = jax.tree.map(functools.partial(jnp.where, sure), point, known.point)
-    return Solved(point, known.active, sure | found, jnp.where(sure | found, 0, jnp.inf))
+    return known._replace(point=point, infeasible=sure | found, residual=jnp.where(sure | found, 0, jnp.inf))
 
 
 def _violation(qp: HorizonQP) -> HorizonQP:
@@ -159,18 +165,19 @@ def _broadcasting(solve: Callable[..., Any]) -> Callable[..., Any]:
     return broadcasting
 
 
-@batch_last.flattened(*_CORES, 3, 3)
-@_broadcasting
-def _solve(*args: Array) -> Solved:
-    args, (at, out) = args[:-2], args[-2:]
+@functools.cache
+def _solver(width: int) -> Callable[..., Solved]:
+    solve = batch_last.flattened(*_CORES, 2, 2, 2, 3, 3, 3, 1, 0)(_broadcasting(functools.partial(_solve, width)))
+    return solve
+
+
+def _solve(width: int, *args: Array) -> Solved:
+    args, (*start, at, out, caution, error) = args[:16], args[16:]
     qp = HorizonQP(*args)
-    batch, n = qp.x0.shape
-    T, m = qp.limits.shape[2], qp.B.shape[3]
-    dtype = qp.x0.dtype
-    empty = PrimalDual(
-        *(jnp.zeros((batch, *shape), dtype) for shape in ((T + 1, n), (T, m), (T, n), qp.limits.shape[1:]))
-    )
-    known = Solved(empty, ActiveSet(at, out), jnp.zeros(batch, bool), jnp.full(batch, jnp.inf, dtype))
+    m = qp.B.shape[3]
+    in_doubt = qp.limits.shape[3] > m  # limits of inputs alone can always be kept
+    nobody = jnp.zeros(len(qp.x0), bool)
+    known = Solved(PrimalDual(*start), ActiveSet(at, out), caution, nobody, error)
 
     def improved(step: Callable[..., Solved], args: tuple[Array, ...], known: Solved, width: int = _FEW) -> Solved:
         return batch_last.rescued(step, args, known, width, always=True)
@@ -183,17 +190,23 @@ def _solve(*args: Array) -> Solved:
         # in the last phase only what is not solved stays, and forgets its error
         open_ = jnp.where(error > EXACT, jnp.inf, 0)
         known = known._replace(residual=jnp.where(phase == _LAST, open_, known.residual))
-        given = jax.lax.cond((phase == _LAST) & jnp.any(open_ > 0), least_violation, lambda args: args, args)
+        given = args
+        if in_doubt:
+            given = jax.lax.cond((phase == _LAST) & jnp.any(open_ > 0), least_violation, lambda args: args, args)
         guess = functools.partial(improved, functools.partial(_guessed, phase), given)
         known = jax.lax.cond(phase > 0, guess, lambda known: known, known)
-        known = jax.lax.fori_loop(0, _ROUNDS, lambda _, known: improved(_searched, given, known, _WIDTH), known)
+        rounds = jnp.where(phase > 0, _ROUNDS, _FIRST)
+        known = jax.lax.fori_loop(0, rounds, lambda _, known: improved(_searched, given, known, width), known)
         better = (phase < _LAST) & (known.residual < error)
         return known, _either(better, known.point, best), jnp.where(better, known.residual, error)
 
-    known, best, error = jax.lax.fori_loop(0, _LAST + 1, work, (known, known.point, known.residual))
+    phases = _LAST + 1 if in_doubt else _LAST
+    known, best, error = jax.lax.fori_loop(0, phases, work, (known, known.point, known.residual))
+    if not in_doubt:
+        return known._replace(point=best, residual=error)
     known = improved(_judged, args, known._replace(residual=jnp.where(error > EXACT, jnp.inf, 0)))
-    point = _either(known.infeasible, known.point, best)
-    return Solved(point, known.active, known.infeasible, jnp.where(known.infeasible, 0, error))
+    best = _either(known.infeasible, known.point, best)
+    return known._replace(point=best, residual=jnp.where(known.infeasible, 0, error))
 
 
 def _either(first: Bool[Array, " count"], one: PrimalDual, other: PrimalDual) -> PrimalDual:
@@ -240,18 +253,32 @@ def _adjoint(qp: HorizonQP, point: PrimalDual, active: ActiveSet, bar: PrimalDua
     return jax.tree.map(operator.neg, gradient._replace(x0=gradient.x0 - bar.xs[0]))
 
 
-@jax.custom_vjp
-def solve(qp: HorizonQP, guess: ActiveSet) -> Solved:
-    """Programs with any leading axes, alike, solved from a guess of their active sets; differentiable, in reverse."""
-    return _solve(*qp, *guess)
+def unknown(qp: HorizonQP, active: ActiveSet) -> Answer:
+    """A guess of the active sets of programs with any leading axes, and nothing else."""
+    (*lead, n), (T, _), m = qp.x0.shape, qp.limits.shape[-2:], qp.B.shape[-1]
+    shapes = (T + 1, n), (T, m), (T, n), qp.limits.shape[-3:]
+    point = PrimalDual(*(jnp.zeros((*lead, *shape), qp.x0.dtype) for shape in shapes))
+    caution = jnp.moveaxis(active_set.caution(math.prod(lead)), 0, -1).reshape(*lead, 2)
+    return Answer(point, active, caution, jnp.full(tuple(lead), jnp.inf, qp.x0.dtype))
 
 
-def _forward(qp: HorizonQP, guess: ActiveSet) -> tuple[Solved, tuple[HorizonQP, Solved]]:
-    found = solve(qp, guess)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def solve(qp: HorizonQP, known: Answer, few: bool = False) -> Solved:
+    """Programs with any leading axes, alike, solved from what is known of them; differentiable, in reverse.
+
+    Args:
+        qp, known: programs, and guesses or answers.
+        few: whether most are known, so that those left are few.
+    """
+    return _solver(_FEW if few else _WIDTH)(*qp, *known.point, *known.active, known.caution, known.residual)
+
+
+def _forward(qp: HorizonQP, known: Answer, few: bool) -> tuple[Solved, tuple[HorizonQP, Solved]]:
+    found = solve(qp, known, few)
     return found, (qp, found)
 
 
-def _backward(kept: tuple[HorizonQP, Solved], bar: Solved) -> tuple[HorizonQP, None]:
+def _backward(few: bool, kept: tuple[HorizonQP, Solved], bar: Solved) -> tuple[HorizonQP, None]:
     qp, found = kept
     active = (a.astype(qp.x0.dtype) for a in found.active)
     gradient = HorizonQP(*_pulled_back(*qp, *found.point, *active, *bar.point))

@@ -18,7 +18,7 @@ from lqrlab.extensions.environments import actions
 from lqrlab.extensions.environments.settings import Settings
 from lqrlab.extensions.environments.spaces import BoxSpace, Discrete
 from lqrlab.extensions.environments.state import State
-from lqrlab.simulation import Problem, verdict
+from lqrlab.simulation import Problem, safety_filter, verdict
 from lqrlab.systems import Plant, check_plant
 
 Step = tuple[Array, State, Array, Array, Array, dict[str, Array]]
@@ -36,6 +36,8 @@ class Environment:
         unit_x, unit_u: what observed states or outputs, and inputs, are counted in.
         sensor: standard deviations of the sensors' noise, None for none.
         reference: states ``[horizon + 1, n]`` and inputs ``[horizon + 1, m]`` to follow, None for none.
+        starts: states ``[variants, starts, n]`` that episodes begin at, and their constrained optima; None for any state.
+        x_limits: of the states ``[n]``, low and high; None for none.
         identity: what equal environments share.
     """
 
@@ -47,6 +49,8 @@ class Environment:
     unit_u: np.ndarray
     sensor: np.ndarray | None
     reference: tuple[np.ndarray, np.ndarray] | None
+    starts: tuple[np.ndarray, np.ndarray] | None
+    x_limits: tuple[np.ndarray, np.ndarray] | None
     identity: Any
 
     def __eq__(self, other: object) -> bool:
@@ -176,12 +180,18 @@ class Environment:
             problem=problem,
             owner=self.digest,
         )
-        problem = self.problem_of(state)
+        given, problem = problem, self.problem_of(state)
         x = jax.random.normal(key, (self.n,), f) * problem.scale_x * self.settings.start
-        x = x + jnp.asarray(self.offset, f)
+        x, paid = x + jnp.asarray(self.offset, f), zero
         known = problem.optimal_cost(x) if self.settings.task != "swing_up" else jnp.asarray(jnp.nan, f)
+        if self.starts is not None and given is not None:
+            known = jnp.asarray(jnp.nan, f)  # a plant of its own has no optimum that was computed
+        elif self.starts is not None:
+            x, known = (jnp.asarray(a)[variant] for a in self.starts)
+            x, known = (a[jax.random.randint(key, (), 0, len(x), jnp.int32)] for a in (x, known))
+            paid = jnp.nan_to_num(problem.optimal_cost(x) - known)  # below zero: the limits have not cost anything yet
         bound = self.settings.far * jnp.maximum(verdict.size(x, problem.scale_x), jnp.ones((), f))
-        state = dataclasses.replace(state, x=x, optimum=known, bound=bound.astype(f))
+        state = dataclasses.replace(state, x=x, optimum=known, paid=paid, bound=bound.astype(f))
         return self._observe(state, sense if sensed else None, jnp.zeros(self.m, f))
 
     def _observe(self, state: State, key: PRNGKeyArray | None, u: Array) -> tuple[Array, State]:
@@ -221,7 +231,8 @@ class Environment:
 
         Returns:
             ``obs, state, reward, terminated, truncated, info``. Of an episode that ends, ``obs`` and ``state`` are the
-            next one's; ``info["final_observation"]`` is its own last, and ``info["ratio"]`` its cost over the optimum.
+            next one's; ``info["final_observation"]`` is its own last, and ``info["ratio"]`` its cost over the optimum;
+            ``info["violation"]`` is by how many scales a state exceeds its limits now.
         """
         return self._call(key, state, action, True)
 
@@ -253,6 +264,8 @@ class Environment:
         asked, bad = actions.settled(actions.structured(action, self).to_input(self, state.held), self)
         problem, x = self.problem_of(state), state.x
         u = sent = problem.saturate(asked * jnp.asarray(self.unit_u, f))
+        if self.settings.filter_horizon:
+            u = sent = self._safe(problem, x, u)
         queue = state.queue
         if self.settings.delay:
             u, queue = queue[-1], jnp.concatenate([sent[None], queue[:-1]])
@@ -275,7 +288,8 @@ class Environment:
         )
         terminated = ~(verdict.size(after, problem.scale_x) <= state.bound)
         truncated = (new.time >= self.settings.horizon) & ~terminated
-        rewarded = self._reward(state, u, after, cost, excess)
+        violation = self._violation(problem, after)
+        rewarded = self._reward(state, u, after, cost, excess) - self.settings.violation_weight * violation
         # as if the last step's cost were paid until the horizon: leaving the model early must not pay off
         rewarded = rewarded * jnp.where(terminated, self.settings.horizon - state.time, 1).astype(f)
         sense = jax.random.fold_in(key, 2) if self.sensor is not None else None
@@ -284,10 +298,27 @@ class Environment:
             "cost": cost,
             "ratio": self._ratio(new, problem, terminated),
             "optimum": state.optimum,
+            "violation": violation,
             "invalid": bad,
             "final_observation": obs,
         }
         return obs, new, rewarded, terminated, truncated, info
+
+    def _safe(self, problem: Problem, x: Array, u: Array) -> Array:
+        """The input nearest to u after which all limits can be kept, as far as the linear plant tells."""
+        if not jax.config.read("jax_enable_x64"):
+            raise ValueError("filter_horizon: a safety filter needs float64; call lqrlab.compute.setup() first")
+        exact = dataclasses.replace(problem, plant=None).astype(jnp.float64)
+        box = safety_filter.boxes_of(exact, self.x_limits)
+        safe, _ = safety_filter.nearest_safe(exact, box, self.settings.filter_horizon, x.astype(jnp.float64), u)
+        return safe.astype(u.dtype)
+
+    def _violation(self, problem: Problem, x: Array) -> Array:
+        """By how many scales a state exceeds its limits, at most; 0 if it keeps them."""
+        if self.x_limits is None:
+            return jnp.zeros((), self.dtype)
+        low, high = (jnp.asarray(a, self.dtype) for a in self.x_limits)
+        return jnp.max(jnp.maximum(jnp.maximum(low - x, x - high), 0) / problem.scale_x)
 
     def _reward(self, state: State, u: Array, after: Array, cost: Array, excess: Array) -> Array:
         if callable(self.settings.reward):

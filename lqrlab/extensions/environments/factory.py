@@ -12,7 +12,7 @@ import numpy as np
 from lqrlab import systems
 from lqrlab.extensions.environments.core import Environment
 from lqrlab.extensions.environments.settings import Limits, Settings
-from lqrlab.simulation import Problem
+from lqrlab.simulation import Problem, safety_filter
 from lqrlab.systems import Plant
 
 _HANGING = {"pendulum": "angle", "cart_pole": "angle", "acrobot": "shoulder_angle"}
@@ -43,6 +43,11 @@ def make(
     reward: str | Callable = "cost",
     terminate: str | float = "diverged",
     reference: Sequence | np.ndarray | None = None,
+    optimum: str = "unconstrained",
+    starts: int = 256,
+    x_limits: Limits | None = None,
+    violation_weight: float = 0.0,
+    filter_horizon: int = 0,
     on_error: str | None = None,
     dtype: str = "float32",
 ) -> Environment:
@@ -52,7 +57,8 @@ def make(
         plant: a family's name, a plant or a batch of plants (each reset draws one), a class of plants, or a file with
             matrices.
         task, linear, horizon, dt, spread, variants, seed, start, noise, sensor_noise, delay, limits, observe, action,
-            unaddressed, units, reward, terminate, reference, on_error, dtype: see :class:`Settings`.
+            unaddressed, units, reward, terminate, reference, optimum, starts, x_limits, violation_weight,
+            filter_horizon, on_error, dtype: see :class:`Settings`.
 
     Raises:
         ValueError: says which argument is wrong, and what to do; a plant without a stabilizing optimum.
@@ -70,13 +76,16 @@ def make(
         pool = _pool(plants, settings)
         track = _track(pool, plants, settings)
         offset, (unit_x, unit_u) = _offset(plants, task), _units(pool, plants, settings)
+        box = None if settings.x_limits is None else safety_filter.boxes_of(pool, settings.x_limits)["x_limits"]
+        x_limits = None if box is None else tuple(np.asarray(a[0, 0], dtype) for a in box)
+        known = _known_starts(pool, settings) if settings.optimum == "constrained" else None
         pool = jax.tree.map(np.asarray, pool.astype(np.dtype(dtype)))
     if settings.levels:
         _check_levels(settings.levels, pool, plants.m)
     sensor = np.broadcast_to(np.asarray(settings.sensor_noise), unit_x.shape) if np.any(sensor_noise) else None
     leaves, tree = jax.tree.flatten(pool)
     identity = (tree, *((a.dtype.str, a.shape, a.tobytes()) for a in leaves), settings)
-    return Environment(pool, settings, plants.name, offset, unit_x, unit_u, sensor, track, identity)
+    return Environment(pool, settings, plants.name, offset, unit_x, unit_u, sensor, track, known, x_limits, identity)
 
 
 def _check_levels(levels: int, pool: Problem, m: int) -> None:
@@ -144,6 +153,20 @@ def _pool(plants: Plant, settings: Settings) -> Problem:
         return pool
     half = jnp.broadcast_to(half, (len(pool), pool.m))
     return dataclasses.replace(pool, low=-half, high=half)
+
+
+def _known_starts(pool: Problem, settings: Settings) -> tuple[np.ndarray, np.ndarray]:
+    """Starts ``[variants, starts, n]`` and the constrained optimum of each, NaN where no input holds it."""
+    normal = np.random.default_rng(settings.seed).normal(size=(len(pool), settings.starts, pool.n))
+    x0 = (normal * np.asarray(pool.scale_x)[:, None] * settings.start).astype(settings.dtype)
+    best = pool.constrained_optimum(x0.astype(float), x_limits=settings.x_limits)
+    found = np.asarray(best.found)
+    if settings.reward == "relative" and not found.all():
+        raise ValueError(
+            f"reward: 'relative' needs the optimum of each start, but {np.sum(~found)} of {found.size} starts have "
+            "none: no input within the limits was found to hold them; take a smaller start or wider limits"
+        )
+    return x0, np.where(found, best.cost, np.nan).astype(settings.dtype)
 
 
 def _offset(plants: Plant, task: str) -> np.ndarray:

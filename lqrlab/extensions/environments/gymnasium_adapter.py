@@ -35,7 +35,7 @@ def gymnasium_space(space: BoxSpace | Discrete) -> gymnasium.Space:
 
 
 def _numbers(info: dict[str, Any]) -> dict[str, Any]:
-    return {name: np.asarray(info[name]) for name in ("cost", "ratio", "optimum")}
+    return {name: np.asarray(info[name]) for name in ("cost", "ratio", "optimum", "violation")}
 
 
 class PlantEnv(gymnasium.Env):
@@ -245,12 +245,12 @@ def _vector_step(
 def _begun(over: Array, state: State, info: dict[str, Array]) -> dict[str, Array]:
     """The information on a step, of the new episodes where ``over`` is True.
 
-    Nothing has been paid in them yet: were the optimum to take over now, they would cost it exactly.
+    Nothing has been paid in them yet: were the optimum without limits to take over now, they would cost its x0ᵀP x0.
     """
-    one, optimum = jnp.ones_like(state.optimum), state.optimum
-    cost = jnp.where(over, 0 * one, info["cost"])
-    ratio = jnp.where(over, jnp.where(jnp.isnan(optimum), optimum, one), info["ratio"])
-    return info | {"cost": cost, "ratio": ratio, "optimum": optimum}
+    optimum = state.optimum
+    cost, violation = (jnp.where(over, 0, info[name]) for name in ("cost", "violation"))
+    ratio = jnp.where(over, 1 + state.paid / jnp.maximum(optimum, jnp.finfo(optimum.dtype).tiny), info["ratio"])
+    return info | {"cost": cost, "ratio": ratio, "optimum": optimum, "violation": violation}
 
 
 def _made(plant: Any, settings: dict[str, Any]) -> Environment:

@@ -16,6 +16,7 @@ CHOICES = {
     "unaddressed": ("zero", "hold"),
     "units": ("physical", "scaled"),
     "dtype": ("float32", "float64"),
+    "optimum": ("unconstrained", "constrained"),
     "on_error": ("raise", "nan", "clip", "breakpoint"),
 }
 REWARDS = ("cost", "excess", "relative")
@@ -51,6 +52,15 @@ class Settings:
             is paid for each step that is left.
         reference: set points of the ``"track"`` task, added to the inputs of a regulated plant ``[horizon, m]``; a sine
             of the inputs' scales if left out.
+        optimum: what ``info["ratio"]`` is relative to: ``"unconstrained"``, x0ᵀP x0; or, on the linear plant,
+            ``"constrained"``, the least that keeps the limits: episodes then begin at one of ``starts`` states, drawn by
+            ``seed``, whose optimum is computed once, here. Of a start that no input holds the ratio is NaN.
+        starts: see ``optimum``; so many a plant.
+        x_limits: of the states, ``(low, high)`` as deviations, numbers or one each: ``info["violation"]`` is by how much
+            the step's state exceeds them, in scales.
+        violation_weight: the reward's cost of each unit of that.
+        filter_horizon: steps that a safety filter between the agent and the plant looks ahead
+            (:func:`lqrlab.simulation.filtered`): each input is changed as little as keeps all limits; 0 for none.
         on_error: what an invalid action does: ``"raise"``, ``"nan"``, ``"clip"``, ``"breakpoint"``; if left out, what
             the environment variable ``LQRLAB_ON_ERROR`` says, else ``"raise"``.
         dtype: ``"float32"`` or ``"float64"``; the optimum is always computed in float64.
@@ -75,6 +85,11 @@ class Settings:
     reward: str | Callable
     terminate: str | float
     reference: Any
+    optimum: str
+    starts: int
+    x_limits: Any
+    violation_weight: float
+    filter_horizon: int
     on_error: str | None
     dtype: str
 
@@ -84,12 +99,13 @@ class Settings:
         for name, allowed in CHOICES.items():
             checks.choice(name, getattr(self, name), allowed)
         checks.flag("linear", self.linear)
-        for name, low in (("horizon", 1), ("variants", 1), ("delay", 0), ("seed", 0)):
+        for name, low in (("horizon", 1), ("variants", 1), ("delay", 0), ("seed", 0), ("starts", 1), ("filter_horizon", 0)):
             checks.whole(name, getattr(self, name), low)
         if self.dt is not None:
             checks.number("dt", self.dt, "a sample time above 0 s", above=0)
         checks.number("spread", self.spread, "a relative half-width in [0, 1)", low=0, below=1)
         checks.number("start", self.start, "a number ≥ 0", low=0)
+        checks.number("violation_weight", self.violation_weight, "a number ≥ 0", low=0)
         if self.terminate not in ("diverged", "never"):
             expected = "'diverged', 'never', or a number of scales > 0"
             checks.number("terminate", self.terminate, expected, above=0)
@@ -104,6 +120,10 @@ class Settings:
                 object.__setattr__(self, name, _plain(name, getattr(self, name)))
         if self.sensor_noise is None or not all(0 <= a < np.inf for a in self.sensor_noise):
             raise ValueError(f"sensor_noise: expected standard deviations ≥ 0, but found {self.sensor_noise!r}")
+        if self.x_limits is not None:
+            if not isinstance(self.x_limits, tuple | list) or len(self.x_limits) != 2:
+                raise ValueError(f"x_limits: expected a pair (low, high) or None, but found {self.x_limits!r}")
+            object.__setattr__(self, "x_limits", tuple(_plain("x_limits", a) for a in self.x_limits))
         if not isinstance(self.limits, str | None):
             object.__setattr__(self, "limits", tuple(_plain("limits", a) for a in self.limits))
 
@@ -121,6 +141,10 @@ class Settings:
             raise ValueError("task: 'track' needs linear=True, observe='state' and delay=0, where its optimum is known")
         if self.task == "swing_up" and self.linear:
             raise ValueError("task: 'swing_up' needs the nonlinear plant; leave linear=False")
+        if self.optimum == "constrained" and (not self.linear or self.task != "regulate"):
+            raise ValueError("optimum: 'constrained' is known of the linear plant; give linear=True, task='regulate'")
+        if self.filter_horizon and (self.delay or self.task != "regulate"):
+            raise ValueError("filter_horizon: a safety filter needs delay=0 and task='regulate', which it looks ahead in")
 
     def words(self, *without: str) -> str:
         """The settings as a text that is the same in each process, but for some of them."""

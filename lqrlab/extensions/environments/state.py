@@ -17,8 +17,8 @@ class State:
         x: deviation from the equilibrium, or from the reference.
         time: steps since the reset.
         variant: which of the environment's plants this is.
-        optimum: the least that the episode can cost, x0ᵀP x0; NaN where it is not known.
-        paid: what was paid above the optimum (linear plants), or in all (nonlinear ones).
+        optimum: the least that the episode can cost, x0ᵀP x0 or the constrained optimum; NaN where it is not known.
+        paid: what was paid, with x_tᵀP x_t for the rest, above the optimum (linear plants), or in all (nonlinear ones).
         bound: size of a state, in scales, at which the episode ends.
         held: the last action's inputs, where inputs hold.
         queue: inputs on their way, the newest first.

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from jaxtyping import Array, ArrayLike, Complex, Float
+from jaxtyping import Array, ArrayLike, Complex, Float, Int, PyTree
 
 from lqrlab import control, simulation, systems
-from lqrlab.compute import checks, jit_by_function
+from lqrlab.compute import checks, jit_by_function, pytree
 from lqrlab.simulation import Problem, Trajectory, verdict
 from lqrlab.systems import Plant
 
@@ -27,6 +27,9 @@ LATE = 2
 """Sample times of delay, at most."""
 FREE = 100.0
 """Limits from here on, in scales of the inputs, count as none."""
+PLANNED = 20
+"""Samples that MPC plans."""
+_LONG = 160  # samples within which the constrained optimum is to need its limits no more
 OVERVIEW = "overview"
 """The picture that shows a bit of all."""
 
@@ -226,6 +229,8 @@ class LoopDesign:
     built: Trajectory  # of the loop as implemented on the nonlinear plant, likewise
     cost: float  # the optimum's x0ᵀPx0
     in_plant_weights: float  # excess cost of the optimal gain in the plant's own weights, from x0, relative
+    planned: Trajectory | None = None  # of MPC instead of the gain, where its limits bind and nothing is late
+    least: float = math.nan  # the constrained optimum's cost of the linear plant; NaN where none was found
 
 
 def design(setting: LoopSetting) -> LoopDesign:
@@ -253,6 +258,8 @@ def design(setting: LoopSetting) -> LoopDesign:
     policy = simulation.DelayedPolicy(K_wide, sample, delay, limits, LATE)
     built = _rollout(problems[0], policy, jnp.asarray(x0), ticks=s.ticks)
     paid = scipy.linalg.solve_discrete_lyapunov(F.T, control.stage_weight(*own[2:], best))
+    binds = bool(np.any(np.nanmax(np.abs(built.us), axis=0) >= s.limits * (1 - 1e-9)))
+    planned = _planned(problems[0], control.Sampled(*(a[0] for a in sampled)), s) if binds and not s.delay else ()
     return LoopDesign(
         A,
         B,
@@ -263,7 +270,46 @@ def design(setting: LoopSetting) -> LoopDesign:
         jax.tree.map(np.asarray, built),
         float(x0 @ P @ x0),
         float(x0 @ paid @ x0 / (x0 @ own_P @ x0)) - 1,
+        *planned,
     )
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class _Held:
+    """A policy that is asked every ``sample`` ticks, whose input is held meanwhile."""
+
+    policy: simulation.Policy
+    sample: Int[Array, ""]
+
+    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, PyTree, Array]:
+        """At the first tick, with what the policy begins with."""
+        memory = self.policy.init(batch_shape)
+        return jnp.zeros((), int), memory, jnp.zeros_like(memory.u)
+
+    def __call__(self, carry: tuple[Array, PyTree, Array], x: Array) -> tuple[tuple[Array, PyTree, Array], Array]:
+        """The policy's input, new or held."""
+        tick, memory, u = carry
+        due = tick % self.sample == 0
+        memory, u = jax.lax.cond(due, lambda: self.policy(memory, x), lambda: (memory, u))
+        return (tick + 1, memory, u), u
+
+
+def _planned(problem: Problem, sampled: control.Sampled, s: LoopSetting) -> tuple[Trajectory, float]:
+    """MPC's loop on the nonlinear plant, and the constrained optimum's cost of the linear one."""
+    A, B, Q, R, N = sampled
+    design = control.mpc(A, B, Q, R, PLANNED, N=N, u_limits=(-s.limits, s.limits))
+    policy = _Held(simulation.bind(design, problem), jnp.asarray(s.sample))
+    x0, longer = jnp.asarray(s.x0), dataclasses.replace(design, horizon=_LONG)
+    run = _rollout(problem, policy, x0, ticks=s.ticks)
+    return jax.tree.map(np.asarray, run), float(_least(longer, x0))
+
+
+@jax.jit
+def _least(design: control.MPC, x0: Array) -> Float[Array, ""]:
+    """The cost of a plan that is the optimum over all time; NaN of one that is not."""
+    plan, _ = design.plan(x0)
+    return jnp.where(design.exact(plan), plan.cost, jnp.nan)
 
 
 def _optimal_run(tick: control.Sampled, K: Float[np.ndarray, "m n"], s: LoopSetting) -> Trajectory:

@@ -10,13 +10,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lqrlab import control
-from lqrlab.simulation import Verdict
+from lqrlab.simulation import Trajectory, Verdict
 from lqrlab.workbench.figures import charts, loop_plots, plots, svg
 from lqrlab.workbench.figures.charts import Axes, Rectangle
 from lqrlab.workbench.figures.loop_design import (
     FREE,
     LATE,
     OVERVIEW,
+    PLANNED,
     LoopDesign,
     LoopSetting,
     design,
@@ -40,7 +41,7 @@ def picture(setting: LoopSetting) -> svg.Picture:
     if setting.view != OVERVIEW:
         alt = f"{plant.title}: {setting.view} of the loop, {sampled}"
         return svg.Picture(_embedded(VIEWS[setting.view](setting, result), alt), alt, said)
-    runs = dict(zip(LOOPS, (result.best, result.built)))
+    runs = _runs(result)
     signals = charts.channels(plant)
     traces, bottom = charts.responses(signals, runs, (0, 0, _WIDTH), columns=3, lead=1, named=True)
     poles = dict(zip(LOOPS, (result.optimal_poles, result.poles)))
@@ -54,10 +55,17 @@ def picture(setting: LoopSetting) -> svg.Picture:
     return svg.Picture(svg.document(body, _WIDTH + 8, bottom + 214, alt), alt, said)
 
 
+def _runs(result: LoopDesign) -> dict[str, Trajectory]:
+    """The loops that are drawn, by name."""
+    runs = dict(zip(LOOPS, (result.best, result.built)))
+    return runs if result.planned is None else runs | {f"MPC, {PLANNED} samples": result.planned}
+
+
 def _cost_so_far(result: LoopDesign, at: Rectangle) -> str:
-    """Cost so far of both loops; the optimum as a line across."""
-    runs, looks, ts = ((result.best, result.built), svg.strokes(LOOPS).values(), result.best.ts)
-    curves = [(ts, np.concatenate([[0.0], np.cumsum(run.costs)]), look) for run, look in zip(runs, looks)]
+    """Cost so far of the loops; the optimum as a line across."""
+    runs, ts = _runs(result), result.best.ts
+    looks = svg.strokes(runs).values()
+    curves = [(ts, np.concatenate([[0.0], np.cumsum(run.costs)]), look) for run, look in zip(runs.values(), looks)]
     curves.append((ts[[0, -1]], np.full(2, result.cost), Stroke(7, DASHES[2])))
     title = "cost so far; dotted: x0ᵀP x0, the least there is"
     return charts.over_time(at, curves, title, "1", float(ts[-1]), lead=1)[0]
@@ -131,7 +139,24 @@ def _cost_words(s: LoopSetting, result: LoopDesign) -> str:
         conditions.append(limit_words(s.limit))
     return (
         f"<b>Cost.</b> No controller of the linear plant pays less than {result.cost:.4g} from here. On the nonlinear "
-        f"plant, {', '.join(conditions)}, this one {cost}."
+        f"plant, {', '.join(conditions)}, this one {cost}.{_limited_words(s, result)}"
+    )
+
+
+def _limited_words(s: LoopSetting, result: LoopDesign) -> str:
+    """Both loops beside the constrained optimum, where limits bind."""
+    if result.planned is None:
+        return ""
+    if not math.isfinite(result.least):
+        return " Within the limits no input was found that brings the linear plant back from here."
+    said = []
+    for name, run in (("the clipped LQR", result.built), (f"MPC of {PLANNED} samples", result.planned)):
+        good = outcome(s.plant, run) == Verdict.CONVERGED
+        share = float(np.sum(run.costs)) / result.least - 1
+        said.append(f"{name} costs {_percent(share)} it" if good else f"{name} does not converge")
+    return (
+        f" Within the limits none pays less than {result.least:.4g}, the constrained optimum; on the nonlinear plant "
+        f"{said[0]}, {said[1]}."
     )
 
 

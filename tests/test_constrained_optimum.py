@@ -1,0 +1,172 @@
+"""The constrained optimum as a frame: scores, environments and panels measured by the least within limits."""
+
+import dataclasses
+
+import dense_qp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy_oracle
+
+from lqrlab import control, environments, evaluation, simulation, systems
+
+KEY = jax.random.key(0)
+ONE = np.eye(1)
+
+
+def limited(name, share, num=6, **extra):
+    """A family's linear problem whose inputs reach a share of what its regulator asks for, and starts."""
+    problem = simulation.Problem.of(systems.make(name), linear=True)
+    x0 = problem.initial_state(key=KEY, num=num)
+    most = share * jnp.max(jnp.abs(x0 @ problem.K.T), 0)
+    return problem.limited((problem.u_eq - most, problem.u_eq + most)), x0
+
+
+def test_the_largest_start_is_that_of_a_scalar_plants_closed_form():
+    """x+ = a x + u, |u| ≤ 1 is held where (a − 1) |x| < 1."""
+    for a in (1.2, 1.5):
+        most = control.largest_start([[a]], ONE, ONE, ONE, [[1.0], [-0.5]], u_limits=(-1, 1))
+        np.testing.assert_allclose(most, np.array([1, 2]) / (a - 1), rtol=1e-4)
+    assert np.isinf(control.largest_start([[0.9]], ONE, ONE, ONE, [2.0], u_limits=(-1, 1)))
+    with pytest.raises(ValueError, match=r"no input within the limits holds this state: at most 0\.83\d* times"):
+        control.constrained_optimum([[1.2]], ONE, ONE, ONE, [6.0], u_limits=(-1, 1))
+
+
+@pytest.mark.matrix
+def test_a_start_outside_the_limits_of_states_is_told_with_the_part_of_it_that_is_inside():
+    with pytest.raises(ValueError, match=r"no input within its limits keeps the others; at most 0\.9\d* times"):
+        control.constrained_optimum([[1.2]], ONE, ONE, ONE, [5.0], u_limits=(-1, 1), x_limits=(-4.7, 4.7))
+
+
+def test_a_score_beside_the_constrained_optimum_is_that_of_a_long_dense_program():
+    problem, x0 = limited("cart_pole", 0.5)
+    score = evaluation.evaluate(problem.K, problem, key=KEY, x0=x0, reference="constrained", num_steps=600)
+    free = evaluation.evaluate(problem.K, problem, key=KEY, x0=x0, num_steps=600)
+    assert score.reference == "constrained" and free.reference == "unconstrained"
+    A, B, Q, R, N = (np.asarray(a) for a in problem.sampled)
+    _K, P = scipy_oracle.gain(A, B, Q, R, N)
+    for x, ratio, beside in zip(x0, score.ratio, free.ratio):
+        given = {"N": N, "Qf": P, "u_limits": (np.asarray(problem.low), np.asarray(problem.high))}
+        least = dense_qp.solve(dense_qp.build(A, B, Q, R, np.asarray(x), 100, **given)).cost
+        np.testing.assert_allclose(beside / ratio, least / float(x @ P @ x), rtol=1e-6)
+    assert float(free.ratio.max()) > 1.01
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", ["cart_pole", "coupled_tanks", "pendulum"])
+def test_nobody_beats_the_constrained_optimum(name):
+    """Not even MPC whose horizon sees it all, and that comes to it."""
+    problem, x0 = limited(name, 0.4, num=16)
+    runs = {"clipped": problem.K}
+    runs |= {T: control.mpc(problem.A, problem.B, problem.Q, problem.R, T, N=problem.N) for T in (3, 60)}
+    scores = {
+        k: evaluation.evaluate(one, problem, key=KEY, x0=x0, reference="constrained", num_steps=400)
+        for k, one in runs.items()
+    }
+    for score in scores.values():  # evaluate itself refuses what is below 1
+        assert float(np.nanmin(score.ratio)) >= 1.0
+    assert float(np.nanmedian(scores[60].ratio)) == pytest.approx(1, abs=1e-6)
+    if name == "cart_pole":
+        assert float(np.nanmax(scores["clipped"].ratio)) > 1 + 1e-4
+
+
+def test_starts_without_an_optimum_are_counted():
+    problem = simulation.Problem.from_matrices([[1.2]], ONE, ONE, ONE, limit=1.0)
+    x0 = jnp.array([[1.0], [4.0], [6.0], [-7.0]])
+    score = evaluation.evaluate(problem.K, problem, key=KEY, x0=x0, reference="constrained", num_steps=200)
+    np.testing.assert_array_equal(np.isnan(score.ratio), [False, False, True, True])
+    assert score.summary()["no optimum"] == 50.0
+    assert score.summary()["worst"] < np.inf
+    assert score.diverged.tolist() == [False, False, True, True]
+
+
+def test_a_nonlinear_plant_has_no_constrained_optimum_to_compare_with():
+    problem = simulation.Problem.of(systems.make("pendulum"), limits=(-1.0, 1.0))
+    with pytest.raises(ValueError, match="the constrained optimum is known of a linear plant"):
+        evaluation.evaluate(problem.K, problem, key=KEY, reference="constrained")
+
+
+def test_the_optimum_of_several_plants_is_that_of_each():
+    plants = systems.sample("pendulum", key=KEY, num=2)
+    problem = simulation.Problem.of(plants, limits=(-1.0, 1.0), linear=True)
+    x0 = problem.initial_state(key=KEY, num=3)
+    together = problem.constrained_optimum(x0)
+    for i in range(2):
+        np.testing.assert_allclose(problem[i].constrained_optimum(x0[i]).cost, together.cost[i], rtol=1e-9)
+
+
+# Environments --------------------------------------------------------------------------------------------------------
+
+SET = {"linear": True, "limits": (-4.0, 4.0), "optimum": "constrained", "starts": 12, "horizon": 300, "dtype": "float64"}
+
+
+def test_an_episodes_ratio_is_its_cost_over_the_constrained_optimum_of_its_start():
+    env = environments.make("pendulum", **SET)
+    problem = jax.tree.map(lambda a: jnp.asarray(a[0]), env.pool)
+    played = environments.play(env, environments.optimal(env), key=KEY, num=6, keep="full")
+    x0 = played.log["x"][:, 0]
+    paid = np.asarray(played.log["cost"]).sum(-1)
+    best = problem.constrained_optimum(x0)
+    held = np.asarray(best.found)
+    np.testing.assert_allclose(played.optimum[held], best.cost[held], rtol=1e-9)
+    fine = held & np.isfinite(played.ratio)
+    assert fine.sum() >= 3
+    np.testing.assert_allclose(played.ratio[fine], (paid / best.cost)[fine], rtol=1e-6)
+    assert float(np.min(played.ratio[fine])) >= 1 - 1e-9
+    assert float(np.max((best.cost / problem.optimal_cost(x0))[fine])) > 1.001  # limits that bind
+
+
+def test_a_violation_is_counted_in_scales_and_paid_for():
+    limits = ([-0.05, -9.0], [0.05, 9.0])
+    plain, dear = (
+        environments.make("pendulum", linear=True, x_limits=limits, violation_weight=w, dtype="float64") for w in (0, 7)
+    )
+    obs, state = plain.reset(KEY)
+    step = jax.jit(plain.step_env)
+    _, after, reward, *_, info = step(KEY, state, jnp.zeros(1))
+    x, scale = np.asarray(after.x), np.asarray(systems.make("pendulum").scales[0])
+    expected = max(0.0, *((np.abs(x) - limits[1]) / scale))
+    assert expected > 0
+    assert float(info["violation"]) == pytest.approx(expected, rel=1e-12)
+    other = dear.step_env(KEY, dear.reset(KEY)[1], jnp.zeros(1))
+    assert float(reward - other[2]) == pytest.approx(7 * expected, rel=1e-9)
+    rested = dataclasses.replace(state, x=jnp.zeros(2))
+    assert float(step(KEY, rested, jnp.zeros(1))[5]["violation"]) == 0.0
+
+
+def test_a_filter_between_agent_and_plant_keeps_the_limits():
+    """An agent that pushes outwards, and one that is safe."""
+    limits = ([-0.3, -9.0], [0.3, 9.0])
+    usual = {"linear": True, "start": 0.1, "x_limits": limits, "limits": (-9.0, 9.0), "horizon": 60}
+    bare, safe = (environments.make("pendulum", **usual, filter_horizon=T) for T in (0, 10))
+
+    def worst(env, agent):
+        def step(carry, _):
+            obs, state = carry
+            obs, state, *_, info = env.step_env(KEY, state, agent(obs))
+            return (obs, state), (info["violation"], state.x)
+
+        keys = jax.random.split(KEY, 4)
+        run = jax.jit(jax.vmap(lambda key: jax.lax.scan(step, env.reset(key), length=60)[1]))
+        violation, xs = run(keys)
+        return float(violation.max()), xs
+
+    outwards = lambda obs: 40 * obs[:1]  # noqa: E731
+    assert worst(bare, outwards)[0] > 0.1
+    violation, xs = worst(safe, outwards)
+    assert violation < 1e-5
+    assert float(jnp.abs(xs[..., 0]).max()) > 0.25  # it is not stopped before it must
+    calm = environments.optimal(bare)
+    np.testing.assert_allclose(worst(bare, calm)[1], worst(safe, calm)[1], atol=1e-5)
+
+
+def test_environments_refuse_what_they_cannot_be():
+    for settings, message in (
+        ({"optimum": "constrained"}, "optimum: 'constrained' is known of the linear plant"),
+        ({"filter_horizon": 5, "delay": 1}, "filter_horizon: a safety filter needs delay=0"),
+        ({"x_limits": (0.1, 1.0)}, "x_limits: expected limits around zero"),
+        (SET | {"limits": (-0.1, 0.1), "reward": "relative"}, "reward: 'relative' needs the optimum of each start"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            environments.make("pendulum", **settings)

@@ -1,0 +1,95 @@
+"""Networks taught by a predictive controller: what an input costs more, against plans with it; what they learn."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lqrlab import control, learning, simulation, systems
+from lqrlab.learning import imitation
+
+BRIEF = learning.ImitationConfig(rounds=2, loops=32, samples=40, labels=256, num_steps=300, width=16)
+PLANT = systems.make("double_integrator")
+PROBLEM = simulation.Problem.of(PLANT, limits=(-0.5, 0.5), linear=True)
+DESIGN = control.mpc(PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, 40, N=PROBLEM.N, u_limits=(-0.5, 0.5))
+
+
+@pytest.fixture(scope="module")
+def lessons():
+    x = 0.35 * jax.random.normal(jax.random.key(0), (40, 2), float)
+    assert DESIGN.exact(DESIGN.plan(x)[0]).all()  # a longer horizon costs the same
+    return imitation._asked(DESIGN, x)
+
+
+def with_first_input(x, u):
+    """The least cost with the first input given, from a plan whose first limits leave nothing else."""
+    low, high = np.full((len(x), 41, 1), -0.5), np.full((len(x), 41, 1), 0.5)
+    low[:, 0] = high[:, 0] = u
+    found = control.constrained_lqr(
+        PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, x, 41, N=PROBLEM.N, u_limits=(low, high)
+    )
+    assert found.solved.all()
+    return found.cost
+
+
+@pytest.mark.parametrize("excess", [imitation.excess_by_plan, imitation.excess_by_next])
+def test_the_excess_of_an_input_is_what_a_plan_that_begins_with_it_costs_more(excess, lessons):
+    change = jnp.where(lessons.u > 0, -1e-3, 1e-3)  # stays within the limits
+    exact = with_first_input(lessons.x, lessons.u + change) - with_first_input(lessons.x, lessons.u)
+    told = excess(DESIGN, lessons, lessons.u + change)
+    held = np.abs(lessons.price[:, 0]) > 0
+    assert 5 < held.sum() < 35
+    np.testing.assert_allclose(told[held], exact[held], rtol=0.05)
+    rest = ~held & (np.asarray(exact) > 1e-9)
+    np.testing.assert_array_less(
+        exact[rest], 1.001 * told[rest] + 1e-12
+    )  # a limit that comes later costs less or the same
+
+
+def test_a_network_learns_what_the_limits_change():
+    fast = np.array([np.inf, 0.3])  # a limit of the velocity, which the LQR does not know
+    design = control.mpc(
+        PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, 10, N=PROBLEM.N,
+        u_limits=(-0.5, 0.5), x_limits=(-fast, fast), soft=(0.0, 100.0),
+    )  # fmt: skip
+    rows = []
+    found = learning.imitate(design, PROBLEM, BRIEF, progress=rows.append)
+    assert rows == found.metrics
+    assert rows[0]["unsolved"] == 0
+    x = 0.7 * jax.random.normal(jax.random.key(7), (300, 2), float)
+    plan, _ = design.plan(x)
+    u = plan.us[:, 0]
+    lqr = jnp.clip(-x @ PROBLEM.K.T, -0.5, 0.5)
+    error, before = (float(jnp.sqrt(jnp.mean((a - u) ** 2))) for a in (found.policy(None, x)[1], lqr))
+    assert before > 0.05
+    assert error < before / 2, (error, before)
+
+
+def test_learning_by_the_next_plans_cost_goes_on_from_there():
+    config = dataclasses.replace(BRIEF, loss="cost", num_steps=40)
+    found = learning.imitate(DESIGN, PROBLEM, config)
+    assert all(np.isfinite(list(row.values())).all() for row in found.metrics)
+    assert found.metrics[-1]["last"] <= found.metrics[-1]["first"] * 1.5
+    assert all(bool(jnp.isfinite(a).all()) for a in jax.tree.leaves(found.policy.layers))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"du_limits": (-0.1, 0.1)}, "state alone"),
+        ({"C": [[1.0, 0.0]], "reference": [1.0]}, "state alone"),
+        ({"disturbance": "input", "W": np.eye(2), "V": np.eye(2), "Wd": np.eye(1)}, "state alone"),
+    ],
+)
+def test_teachers_that_remember_are_refused(change, message):
+    design = control.mpc(PROBLEM.A, PROBLEM.B, PROBLEM.Q, PROBLEM.R, 5, u_limits=(-0.5, 0.5), **change)
+    with pytest.raises(ValueError, match=message):
+        learning.imitate(design, PROBLEM, BRIEF)
+
+
+def test_the_teacher_of_another_plant_is_refused():
+    other = simulation.Problem.of(systems.make("cart_pole"), limits=(-5.0, 5.0), linear=True)
+    with pytest.raises(ValueError, match="expected one of B"):
+        learning.imitate(DESIGN, other, BRIEF)
