@@ -87,8 +87,9 @@ def test_the_terminal_level_keeps_limits_and_is_the_largest():
     assert use == pytest.approx(1.0, rel=1e-4)
 
 
-def test_an_estimated_force_leaves_no_offset():
-    given = {"C": [[1.0, 0.0]], "reference": [0.5], "u_limits": (-2, 2)}
+@pytest.mark.parametrize("blocks", [None, pytest.param((1, 2, 3), marks=pytest.mark.matrix)])
+def test_an_estimated_force_leaves_no_offset(blocks):
+    given = {"C": [[1.0, 0.0]], "reference": [0.5], "u_limits": (-2, 2), "move_blocks": blocks}
     design = control.mpc(A, B, Q, R, 10, **given, **NOISE, disturbance="input", Wd=[[1e-2]])
     xs, us = loop(design, np.zeros(2), 150, push=0.4)
     assert xs[-1, 0] == pytest.approx(0.5, abs=1e-4)

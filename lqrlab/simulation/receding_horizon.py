@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import matvec
 from lqrlab.control import MPC
-from lqrlab.control.predictive.active_set import ActiveSet, none_active
+from lqrlab.control.predictive.active_set import ActiveSet
 from lqrlab.simulation.controllers import check_sizes, limits_of
 from lqrlab.simulation.policies import measured_or
 from lqrlab.simulation.problem import Problem
@@ -46,9 +46,8 @@ class PredictivePolicy:
         design, dtype = self.design, self.design.A.dtype
         n, m = design.B.shape[-2:]
         k = 0 if design.L is None else design.L.shape[-2] - n
-        p = 0 if design.C is None else design.C.shape[-2]
         x, d, u = (jnp.zeros((*batch_shape, size), dtype) for size in (n, k, m))
-        return PlanMemory(jnp.zeros((), int), x, d, u, *none_active(design.box, batch_shape, design.horizon, n, m, p))
+        return PlanMemory(jnp.zeros((), int), x, d, u, *design.none_active(batch_shape))
 
     def __call__(self, carry: PlanMemory, x: Float[Array, "*loops p"]) -> tuple[PlanMemory, Float[Array, "*loops m"]]:
         """The input for what is measured: the state, or what the design's sensor shows of it."""

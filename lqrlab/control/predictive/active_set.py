@@ -1,5 +1,6 @@
 """The optimum for a guess of which limits hold, and the search for the right guess."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import jax
@@ -31,9 +32,7 @@ class Answer(NamedTuple):
     residual: Float[Array, " W"]
 
 
-def none_active(
-    box: dict[str, tuple[Array, Array]], batch: tuple[int, ...], T: int, n: int, m: int, p: int = 0
-) -> ActiveSet:
+def none_active(box: Collection[str], batch: tuple[int, ...], T: int, n: int, m: int, p: int = 0) -> ActiveSet:
     """The guess that no limit is active, of problems whose limits have these names."""
     changes = m if "du_limits" in box else 0
     states, outputs = n + changes if "x_limits" in box else 0, p if "y_limits" in box else 0

@@ -35,7 +35,7 @@ class Multipliers(NamedTuple):
     x: Float[Array, "*batch T n"] | None
     y: Float[Array, "*batch T p"] | None
     du: Float[Array, "*batch T m"] | None
-    dynamics: Float[Array, "*batch T n"]
+    dynamics: Float[Array, "*batch T n"] | None
 
 
 @pytree
