@@ -180,7 +180,7 @@ def _asked(design: MPC, x: Float[Array, "num n"]) -> Lessons:
 
 
 def excess_by_plan(design: MPC, lessons: Lessons, u: Float[Array, "num m"]) -> Float[Array, " num"]:
-    """What inputs within the limits cost more than the teacher's, to second order."""
+    """The cost of inputs within the limits above the teacher's, to second order."""
     S = design.R + design.B.mT @ design.P @ design.B
     return quadratic(S, u - lessons.u) - jnp.sum(lessons.price * (u - lessons.u), -1)
 

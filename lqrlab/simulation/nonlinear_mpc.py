@@ -12,6 +12,7 @@ from lqrlab.compute.linalg import expand_batch, matvec
 from lqrlab.control import matrix_checks
 from lqrlab.control.predictive import constrained
 from lqrlab.control.predictive.active_set import ActiveSet, none_active
+from lqrlab.control.predictive.limits import Limits, boxes, check_equilibrium, prices
 from lqrlab.simulation.controllers import limits_of
 from lqrlab.simulation.policies import measured_or
 from lqrlab.simulation.problem import Problem
@@ -106,8 +107,8 @@ def nonlinear_mpc(
     horizon: int,
     *,
     iterations: int = 1,
-    x_limits: constrained.Limits | None = None,
-    du_limits: constrained.Limits | None = None,
+    x_limits: Limits | None = None,
+    du_limits: Limits | None = None,
     soft: tuple[ArrayLike, ArrayLike] | None = None,
     Qf: ArrayLike | None = None,
 ) -> NonlinearMPC:
@@ -139,7 +140,7 @@ def nonlinear_mpc(
     problem = problem if problem.P is not None else problem.solved()
     dtype, n, m = problem.A.dtype, problem.n, problem.m
     low, high = (a[..., None, :] for a in limits_of(problem))
-    box = constrained.boxes(T, dtype, u_limits=((low, high), m), x_limits=(x_limits, n), du_limits=(du_limits, m))
-    constrained.check_equilibrium(box)
+    box = boxes(T, dtype, u_limits=((low, high), m), x_limits=(x_limits, n), du_limits=(du_limits, m))
+    check_equilibrium(box)
     weight = matrix_checks.terminal_weight(Qf, problem.Q, problem.P)
-    return NonlinearMPC(problem, weight, box, None if soft is None else constrained.prices(soft, dtype), T, iterations)
+    return NonlinearMPC(problem, weight, box, None if soft is None else prices(soft, dtype), T, iterations)

@@ -9,6 +9,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from lqrlab.compute import checks, pytree
 from lqrlab.compute.linalg import expand_batch
 from lqrlab.control.predictive import constrained
+from lqrlab.control.predictive.limits import boxes, check_equilibrium
 from lqrlab.simulation.binding import bind
 from lqrlab.simulation.policies import Policy, measured_or
 from lqrlab.simulation.problem import Problem
@@ -107,6 +108,6 @@ def boxes_of(problem: Problem, x_limits: tuple[ArrayLike, ArrayLike] | None) -> 
     """Limits of a problem's inputs and of its states, checked, with the batch of the plants."""
     dtype, inf, batch = problem.A.dtype, jnp.inf, problem.batch_shape
     low, high = (-inf, inf) if problem.low is None else (a[..., None, :] for a in (problem.low, problem.high))
-    box = constrained.boxes(1, dtype, u_limits=((low, high), problem.m), x_limits=(x_limits, problem.n))
-    constrained.check_equilibrium(box)
+    box = boxes(1, dtype, u_limits=((low, high), problem.m), x_limits=(x_limits, problem.n))
+    check_equilibrium(box)
     return jax.tree.map(lambda a: jnp.broadcast_to(a, (*batch, *a.shape[-2:])) if a.ndim == 2 else a, box)

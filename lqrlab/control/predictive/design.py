@@ -15,7 +15,8 @@ from lqrlab.control.discretization import discretize
 from lqrlab.control.estimation import dlqe
 from lqrlab.control.predictive import active_set, constrained
 from lqrlab.control.predictive.active_set import ActiveSet
-from lqrlab.control.predictive.constrained import ConstrainedLQR, Limits
+from lqrlab.control.predictive.constrained import ConstrainedLQR
+from lqrlab.control.predictive.limits import Limits, boxes, check_equilibrium, prices
 from lqrlab.control.predictive.move_blocking import solved_in_blocks
 from lqrlab.control.regulator import dlqr
 
@@ -273,11 +274,11 @@ def mpc(
         raise ValueError("C: expected the outputs y = Cx that y_limits, reference and an output disturbance are of")
     C, D, r = _outputs(C, D, reference, n, m, dtype)
     p = 0 if C is None else C.shape[-2]
-    box = constrained.boxes(
+    box = boxes(
         T, dtype, u_limits=(u_limits, m), x_limits=(x_limits, n), y_limits=(y_limits, p), du_limits=(du_limits, m)
     )
-    constrained.check_equilibrium(box)
-    weights = None if soft is None else constrained.prices(soft, dtype)
+    check_equilibrium(box)
+    weights = None if soft is None else prices(soft, dtype)
     target = _target(A, B, C, disturbance) if reference is not None or disturbance != "none" else None
     sensor, L = _estimator(A, B, C, disturbance, sensor, W, V, Wd)
     step = None if dt is None else jnp.asarray(dt, dtype)
