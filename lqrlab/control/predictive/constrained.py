@@ -214,7 +214,9 @@ def solved_from(
         at, out = guess or (jnp.zeros_like(same), jnp.zeros_like(same))
         at, out = (jnp.broadcast_to(a, same.shape) for a in (at, out))
         known = stages.unknown(qp, ActiveSet((at & ~jnp.any(same, -3, keepdims=True)) | same, out))
-        alike = _one_plant(given) and one_plant.pays(math.prod(qp.x0.shape[:-1]), math.prod(qp.limits.shape[-2:]))
+        # a guess from the step before is nearly right: then a search in the whole is as fast
+        alike = guess is None and _one_plant(given)
+        alike = alike and one_plant.pays(math.prod(qp.x0.shape[:-1]), math.prod(qp.limits.shape[-2:]))
         if alike:
             known = one_plant.search(jax.lax.stop_gradient(qp), known.active)
         found = stages.solve(qp, known, alike)
