@@ -100,7 +100,7 @@ def _given(
 
 def _horizons(longest: int) -> list[int]:
     """Horizons to try: few, because each is a program of its own to compile."""
-    shorter = itertools.takewhile(lambda T: T < longest, (_SHORTEST * _LONGER**k for k in itertools.count()))
+    shorter = itertools.takewhile(lambda T: longest > T, (_SHORTEST * _LONGER**k for k in itertools.count()))
     return [*shorter, longest]
 
 
