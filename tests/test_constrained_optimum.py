@@ -43,7 +43,7 @@ def test_a_score_beside_the_constrained_optimum_is_that_of_a_long_dense_program(
     problem, x0 = limited("cart_pole", 0.5)
     score = evaluation.evaluate(problem.K, problem, key=KEY, x0=x0, reference="constrained", num_steps=600)
     free = evaluation.evaluate(problem.K, problem, key=KEY, x0=x0, num_steps=600)
-    assert score.reference == "constrained" and free.reference == "unconstrained"
+    assert (score.reference, free.reference) == ("constrained", "unconstrained")
     A, B, Q, R, N = (np.asarray(a) for a in problem.sampled)
     _K, P = scipy_oracle.gain(A, B, Q, R, N)
     for x, ratio, beside in zip(x0, score.ratio, free.ratio):
@@ -98,7 +98,14 @@ def test_the_optimum_of_several_plants_is_that_of_each():
 
 # Environments --------------------------------------------------------------------------------------------------------
 
-SET = {"linear": True, "limits": (-4.0, 4.0), "optimum": "constrained", "starts": 12, "horizon": 300, "dtype": "float64"}
+SET = {
+    "linear": True,
+    "limits": (-4.0, 4.0),
+    "optimum": "constrained",
+    "starts": 12,
+    "horizon": 300,
+    "dtype": "float64",
+}
 
 
 def test_an_episodes_ratio_is_its_cost_over_the_constrained_optimum_of_its_start():
@@ -122,7 +129,7 @@ def test_a_violation_is_counted_in_scales_and_paid_for():
     plain, dear = (
         environments.make("pendulum", linear=True, x_limits=limits, violation_weight=w, dtype="float64") for w in (0, 7)
     )
-    obs, state = plain.reset(KEY)
+    _, state = plain.reset(KEY)
     step = jax.jit(plain.step_env)
     _, after, reward, *_, info = step(KEY, state, jnp.zeros(1))
     x, scale = np.asarray(after.x), np.asarray(systems.make("pendulum").scales[0])

@@ -77,11 +77,11 @@ def evaluate(
 ) -> Score:
     """Run a controller from typical initial states and compare its cost with the optimum.
 
-    The reference is x0ᵀP x0 of the sampled-data optimum, or the constrained optimum. What remains at the end of the horizon counts as
-    x_TᵀP x_T, the least that any controller could still pay, so a linear plant's ratio is at least 1 whatever
-    the horizon, and exact once the loop has settled (see ``Score.remaining``). A loop that does not converge pays for
-    ever: its ratio is infinite. The verdict on a constant gain is exact, from its closed loop; that on any other
-    policy is read off its run.
+    The reference is x0ᵀP x0 of the sampled-data optimum, or the constrained optimum. What remains at the end of the
+    horizon counts as x_TᵀP x_T, or as its constrained optimum, the least that any controller could still pay, so a
+    linear plant's ratio is at least 1 whatever the horizon, and exact once the loop has settled (see
+    ``Score.remaining``). A loop that does not converge pays for ever: its ratio is infinite. The verdict on a
+    constant gain is exact, from its closed loop; that on any other policy is read off its run.
 
     Args:
         controller: whatever :func:`lqrlab.simulation.bind` takes.

@@ -36,7 +36,7 @@ class Environment:
         unit_x, unit_u: what observed states or outputs, and inputs, are counted in.
         sensor: standard deviations of the sensors' noise, None for none.
         reference: states ``[horizon + 1, n]`` and inputs ``[horizon + 1, m]`` to follow, None for none.
-        starts: states ``[variants, starts, n]`` that episodes begin at, and their constrained optima; None for any state.
+        starts: states ``[variants, starts, n]`` that episodes begin at, and their constrained optima; None for any.
         x_limits: of the states ``[n]``, low and high; None for none.
         identity: what equal environments share.
     """

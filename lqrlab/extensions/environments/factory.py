@@ -77,7 +77,7 @@ def make(
         track = _track(pool, plants, settings)
         offset, (unit_x, unit_u) = _offset(plants, task), _units(pool, plants, settings)
         box = None if settings.x_limits is None else safety_filter.boxes_of(pool, settings.x_limits)["x_limits"]
-        x_limits = None if box is None else tuple(np.asarray(a[0, 0], dtype) for a in box)
+        ends = None if box is None else (np.asarray(box[0][0, 0], dtype), np.asarray(box[1][0, 0], dtype))
         known = _known_starts(pool, settings) if settings.optimum == "constrained" else None
         pool = jax.tree.map(np.asarray, pool.astype(np.dtype(dtype)))
     if settings.levels:
@@ -85,7 +85,7 @@ def make(
     sensor = np.broadcast_to(np.asarray(settings.sensor_noise), unit_x.shape) if np.any(sensor_noise) else None
     leaves, tree = jax.tree.flatten(pool)
     identity = (tree, *((a.dtype.str, a.shape, a.tobytes()) for a in leaves), settings)
-    return Environment(pool, settings, plants.name, offset, unit_x, unit_u, sensor, track, known, x_limits, identity)
+    return Environment(pool, settings, plants.name, offset, unit_x, unit_u, sensor, track, known, ends, identity)
 
 
 def _check_levels(levels: int, pool: Problem, m: int) -> None:

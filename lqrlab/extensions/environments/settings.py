@@ -53,11 +53,11 @@ class Settings:
         reference: set points of the ``"track"`` task, added to the inputs of a regulated plant ``[horizon, m]``; a sine
             of the inputs' scales if left out.
         optimum: what ``info["ratio"]`` is relative to: ``"unconstrained"``, x0ᵀP x0; or, on the linear plant,
-            ``"constrained"``, the least that keeps the limits: episodes then begin at one of ``starts`` states, drawn by
-            ``seed``, whose optimum is computed once, here. Of a start that no input holds the ratio is NaN.
+            ``"constrained"``, the least that keeps the limits: episodes then begin at one of ``starts`` states, drawn
+            by ``seed``, whose optimum is computed once, here. Of a start that no input holds the ratio is NaN.
         starts: see ``optimum``; so many a plant.
-        x_limits: of the states, ``(low, high)`` as deviations, numbers or one each: ``info["violation"]`` is by how much
-            the step's state exceeds them, in scales.
+        x_limits: of the states, ``(low, high)`` as deviations, numbers or one each: ``info["violation"]`` is by how
+            much the step's state exceeds them, in scales.
         violation_weight: the reward's cost of each unit of that.
         filter_horizon: steps that a safety filter between the agent and the plant looks ahead
             (:func:`lqrlab.simulation.filtered`): each input is changed as little as keeps all limits; 0 for none.
@@ -99,7 +99,14 @@ class Settings:
         for name, allowed in CHOICES.items():
             checks.choice(name, getattr(self, name), allowed)
         checks.flag("linear", self.linear)
-        for name, low in (("horizon", 1), ("variants", 1), ("delay", 0), ("seed", 0), ("starts", 1), ("filter_horizon", 0)):
+        for name, low in (
+            ("horizon", 1),
+            ("variants", 1),
+            ("delay", 0),
+            ("seed", 0),
+            ("starts", 1),
+            ("filter_horizon", 0),
+        ):
             checks.whole(name, getattr(self, name), low)
         if self.dt is not None:
             checks.number("dt", self.dt, "a sample time above 0 s", above=0)
@@ -144,7 +151,9 @@ class Settings:
         if self.optimum == "constrained" and (not self.linear or self.task != "regulate"):
             raise ValueError("optimum: 'constrained' is known of the linear plant; give linear=True, task='regulate'")
         if self.filter_horizon and (self.delay or self.task != "regulate"):
-            raise ValueError("filter_horizon: a safety filter needs delay=0 and task='regulate', which it looks ahead in")
+            raise ValueError(
+                "filter_horizon: a safety filter needs delay=0 and task='regulate', which it looks ahead in"
+            )
 
     def words(self, *without: str) -> str:
         """The settings as a text that is the same in each process, but for some of them."""
