@@ -23,7 +23,7 @@ import scipy.linalg
 import scipy.sparse
 
 from benchmarks.measurement import Call, Parts, Row, last_line, main, measure, row
-from lqrlab import control, systems
+from lqrlab import control, simulation, systems
 from lqrlab.compute import seconds, setup
 from lqrlab.evaluation import Score, evaluate
 from lqrlab.simulation import Problem
@@ -423,6 +423,24 @@ def bench_first(num: int = 128, repeats: int = 200) -> Iterator[Row]:
     yield row("one step of the closed loop, compiled, n=4, N=20", 1e3 * time, "ms", 0.3, least=False)
 
 
+def bench_nonlinear(steps: int = 20, repeats: int = 200) -> Iterator[Row]:
+    """Measure one step of nonlinear MPC, compiled: the real-time iteration of a cart-pole; and of linear MPC."""
+    problem = Problem.of(systems.make("cart_pole"), limits=(-15.0, 15.0))
+    linear = control.mpc(*problem.sampled[:4], steps, N=problem.N)
+    policies = {
+        "nonlinear MPC": simulation.nonlinear_mpc(problem, steps),
+        "linear MPC": simulation.bind(linear, problem),
+    }
+    x0 = jnp.array([0.1, 0.3, 0.0, 0.0])
+    for name, policy in policies.items():
+        step = jax.jit(lambda policy, memory, x: policy(memory, x))
+        memory, _ = step(policy, policy.init(()), x0)
+        call = partial(step, policy, memory, x0)
+        seconds(call)
+        time = statistics.median(seconds(call) for _ in range(repeats))
+        yield row(f"one step of {name} of a cart-pole, compiled, N={steps}: median", 1e3 * time, "ms")
+
+
 def first_solve(num: str) -> None:
     """Print the time [s] of the first batch of solutions in this process; the argument as on a command line."""
     setup()
@@ -535,6 +553,7 @@ PARTS: Parts = {
     "horizons": (bench_horizons, {"horizons": (5, 10), "num": 4, "repeats": 1}),
     "families": (bench_families, {"families": ("pendulum", "dc_motor"), "horizons": (5,), "num": 3, "longest": 64}),
     "first": (bench_first, {"num": 4, "repeats": 3}),
+    "nonlinear": (bench_nonlinear, {"steps": 5, "repeats": 3}),
 }
 
 if __name__ == "__main__":

@@ -132,9 +132,9 @@ def test_one_program_a_sample_swings_a_cart_pole_up():
     assert float(jnp.abs(run.us).max()) <= 20
     assert float(jnp.abs(run.xs[:, -1]).max()) < 0.05
     assert float(jnp.abs(run.xs[:, :, 0]).max()) < 1.6
-    linear = control.mpc(*problem.sampled[:4], 40, N=problem.N, u_limits=(-20, 20))
-    lost = simulation.rollout(problem, linear, x0, 250)
-    assert np.all(np.abs(lost.xs[:2, -1]).max(-1) > 1)
+    linear = control.mpc(*problem.sampled[:4], 10, N=problem.N, u_limits=(-20, 20))
+    lost = simulation.rollout(problem, linear, x0[:2], 60)
+    assert np.all(np.abs(lost.xs[:, -1]).max(-1) > 3)
 
 
 @pytest.mark.matrix

@@ -117,8 +117,8 @@ def nonlinear_mpc(
     Args:
         problem: the plants, their sample time, cost and limits.
         horizon: samples that are planned.
-        iterations: programs at each sample. One is the real-time iteration, whose plans converge while the loop moves;
-            many find the optimum of the horizon at each sample.
+        iterations: programs at each sample. One is the real-time iteration, whose plans converge while the loop moves:
+            far from the equilibrium its first inputs are not the best. Many find the optimum at each sample.
         x_limits, du_limits: of x[1] … x[T] and of u[t] − u[t−1], ``(low, high)`` as deviations from the equilibrium.
         soft: ``(linear, quadratic)``: cost of an excess over limits of states, as in ``control.constrained_lqr``.
         Qf: terminal weight; that of the regulator without limits if left out.
