@@ -23,6 +23,7 @@ def limited(name, share, num=6, **extra):
     return problem.limited((problem.u_eq - most, problem.u_eq + most)), x0
 
 
+@pytest.mark.matrix
 def test_the_largest_start_is_that_of_a_scalar_plants_closed_form():
     """x+ = a x + u, |u| ≤ 1 is held where (a − 1) |x| < 1."""
     for a in (1.2, 1.5):
@@ -39,6 +40,7 @@ def test_a_start_outside_the_limits_of_states_is_told_with_the_part_of_it_that_i
         control.constrained_optimum([[1.2]], ONE, ONE, ONE, [5.0], u_limits=(-1, 1), x_limits=(-4.7, 4.7))
 
 
+@pytest.mark.matrix
 def test_a_score_beside_the_constrained_optimum_is_that_of_a_long_dense_program():
     problem, x0 = limited("cart_pole", 0.5)
     score = evaluation.evaluate(problem.K, problem, key=KEY, x0=x0, reference="constrained", num_steps=600)
@@ -58,7 +60,7 @@ def test_a_score_beside_the_constrained_optimum_is_that_of_a_long_dense_program(
 def test_nobody_beats_the_constrained_optimum(name):
     """Not even MPC whose horizon sees it all, and that comes to it."""
     problem, x0 = limited(name, 0.4, num=16)
-    runs = {"clipped": problem.K}
+    runs = {"clipped": problem.K, "keen": 1.5 * problem.K}
     runs |= {T: control.mpc(problem.A, problem.B, problem.Q, problem.R, T, N=problem.N) for T in (3, 60)}
     scores = {
         k: evaluation.evaluate(one, problem, key=KEY, x0=x0, reference="constrained", num_steps=400)
@@ -67,10 +69,10 @@ def test_nobody_beats_the_constrained_optimum(name):
     for score in scores.values():  # evaluate itself refuses what is below 1
         assert float(np.nanmin(score.ratio)) >= 1.0
     assert float(np.nanmedian(scores[60].ratio)) == pytest.approx(1, abs=1e-6)
-    if name == "cart_pole":
-        assert float(np.nanmax(scores["clipped"].ratio)) > 1 + 1e-4
+    assert float(np.nanmax(scores["keen"].ratio)) > 1 + 1e-3
 
 
+@pytest.mark.matrix
 def test_starts_without_an_optimum_are_counted():
     problem = simulation.Problem.from_matrices([[1.2]], ONE, ONE, ONE, limit=1.0)
     x0 = jnp.array([[1.0], [4.0], [6.0], [-7.0]])
@@ -87,6 +89,7 @@ def test_a_nonlinear_plant_has_no_constrained_optimum_to_compare_with():
         evaluation.evaluate(problem.K, problem, key=KEY, reference="constrained")
 
 
+@pytest.mark.matrix
 def test_the_optimum_of_several_plants_is_that_of_each():
     plants = systems.sample("pendulum", key=KEY, num=2)
     problem = simulation.Problem.of(plants, limits=(-1.0, 1.0), linear=True)
@@ -108,6 +111,7 @@ SET = {
 }
 
 
+@pytest.mark.matrix
 def test_an_episodes_ratio_is_its_cost_over_the_constrained_optimum_of_its_start():
     env = environments.make("pendulum", **SET)
     problem = jax.tree.map(lambda a: jnp.asarray(a[0]), env.pool)
@@ -142,6 +146,7 @@ def test_a_violation_is_counted_in_scales_and_paid_for():
     assert float(step(KEY, rested, jnp.zeros(1))[5]["violation"]) == 0.0
 
 
+@pytest.mark.matrix
 def test_a_filter_between_agent_and_plant_keeps_the_limits():
     """An agent that pushes outwards, and one that is safe."""
     limits = ([-0.3, -9.0], [0.3, 9.0])
