@@ -97,7 +97,7 @@ def test_a_blocked_plan_is_the_dense_programs(kinds):
 def test_affine_terms_of_each_step_are_those_of_the_dense_program():
     rng, T, blocks = np.random.default_rng(5), 8, (1, 3, 4)
     A, B, Q, R, x0 = drawn(rng)
-    c, q, r = rng.normal(size=(1, 3)), rng.normal(size=(T, 3)), rng.normal(size=(T, 2))
+    c, q, r = rng.normal(size=(1, 3)), rng.normal(size=(T, 3)), 5 + rng.normal(size=(T, 2))
     low = np.linspace(-1.0, -0.3, T)[:, None] * np.ones(2)  # that of a block is the tightest
     box = {"u_limits": (low, np.ones((1, 2))), "x_limits": (np.full((1, 3), -9.0), np.full((1, 3), 9.0))}
     shared = [jnp.asarray(a)[None] for a in (A, B, Q, R, np.zeros((3, 2)))]

@@ -157,7 +157,7 @@ def test_inputs_stay_within_limits_where_nothing_is_feasible_and_measurements_ma
     policy = simulation.nonlinear_mpc(problem, 8, x_limits=(-0.5, 0.5))
     step = jax.jit(lambda memory, x: policy(memory, x))
     memory = policy.init(())
-    for x in ([1.0, 3.0], [1e200, 0.0], [0.3, -0.2], [np.nan, np.nan], [0.2, -0.2]):
+    for x in ([1.0, 3.0], [0.0, 1e300], [0.3, -0.2], [0.3, -0.2], [np.nan, np.nan], [0.2, -0.2]):
         expected = memory.xs[1]
         memory, u = step(memory, jnp.asarray(x))
         assert abs(float(u[0])) <= 2
