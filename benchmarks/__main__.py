@@ -26,6 +26,7 @@ MODULES = (
     "panels",
     "unknown_plants",
     "recovery",
+    "imitation",
     "learned_agents",
     "mpc",
 )

@@ -144,6 +144,41 @@ def test_the_published_problem():
     np.testing.assert_allclose(found.cost, 2 * given["cost_1"], rtol=1e-12)  # published with a half
 
 
+@pytest.mark.matrix
+@pytest.mark.parametrize("num", [6, 48])
+def test_starts_that_steps_of_all_limits_never_solve_are_solved(num):
+    """Of 4096 starts of the published plant, those that need most steps; 48 of one plant are searched in the limits."""
+    given = np.load(Path(__file__).parent / "records" / "bounded_lqr.npz")
+    x0 = np.random.RandomState(1).randn(4096, 8)[[213, 1075, 1818, 3428, 3694, 4062]]
+    x0 = np.concatenate([x0, np.random.RandomState(2).randn(num - 6, 8)])
+    problem = {
+        "A": given["A"], "B": given["B"], "Q": np.eye(8), "R": np.eye(4), "num_steps": 20, "c": given["b"],
+        "Qf": np.eye(8), "u_limits": (-1.0, 1.0),
+    }  # fmt: skip
+    found = control.constrained_lqr(x0=x0, **problem)
+    assert np.all(found.solved)
+    for i, start in enumerate(x0):
+        reference = dense_qp.solve(dense_qp.build(x0=start, **problem))
+        np.testing.assert_allclose(found.cost[i], reference.cost, rtol=1e-9)
+        np.testing.assert_allclose(found.us[i], reference.us, atol=1e-7)
+
+
+def test_one_plants_starts_give_what_each_gives_alone():
+    rng = np.random.default_rng(5)
+    problem = draw("states", 1)[0] | {"c": rng.normal(size=2) / 10}
+    for name in ("u_limits", "x_limits"):
+        problem[name] = tuple(np.clip(a, -3, 3) for a in problem[name])
+    x0 = rng.normal(size=(70, 2))
+    together = control.constrained_lqr(**problem | {"x0": x0})
+    alone = [control.constrained_lqr(**problem | {"x0": start}) for start in x0]
+    assert 10 < sum(bool(one.solved) for one in alone)
+    for i, one in enumerate(alone):
+        assert (one.solved, one.infeasible) == (together.solved[i], together.infeasible[i])
+        if one.solved:
+            np.testing.assert_allclose(together.us[i], one.us, atol=1e-8)
+            np.testing.assert_allclose(together.multipliers.u[i], one.multipliers.u, atol=1e-6)
+
+
 def test_the_terminal_weight_is_that_of_the_regulator():
     A, B, Q, R, x0 = [[1.0, 0.1], [0.0, 1.0]], [[0.0], [0.1]], np.eye(2), [[0.1]], np.array([1.0, 0.0])
     found = control.constrained_lqr(A, B, Q, R, x0, 6)
