@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from lqrlab import control
+from lqrlab.control.predictive import constrained, one_plant
+from lqrlab.control.predictive.active_set import ActiveSet
 
 SHAPE = (2, 1, 6)
 """States, inputs, steps: of most problems here, so that they share compiled programs."""
@@ -161,6 +163,21 @@ def test_starts_that_steps_of_all_limits_never_solve_are_solved(num):
         reference = dense_qp.solve(dense_qp.build(x0=start, **problem))
         np.testing.assert_allclose(found.cost[i], reference.cost, rtol=1e-9)
         np.testing.assert_allclose(found.us[i], reference.us, atol=1e-7)
+
+
+def test_most_starts_of_one_plant_are_solved_in_the_limits_alone(monkeypatch):
+    given = np.load(Path(__file__).parent / "records" / "bounded_lqr.npz")
+    told = []
+    monkeypatch.setattr(constrained, "_on_all_cores", lambda *args: told.append(args))
+    limits = {"c": given["b"], "Qf": np.eye(8), "u_limits": (-1, 1)}
+    control.constrained_lqr(given["A"], given["B"], np.eye(8), np.eye(4), given["x0"], 20, **limits)
+    with jax.numpy_rank_promotion("allow"):
+        qp, _ = constrained._program(*told[0])
+        nothing = jnp.zeros(qp.limits.shape, bool)
+        found = jax.jit(one_plant.search)(qp, ActiveSet(nothing, nothing))
+    solved = np.asarray(found.residual) < 1e-11
+    assert solved.mean() > 0.9
+    np.testing.assert_allclose(found.point.us[solved], given["u_1"][solved], atol=2e-8)
 
 
 def test_one_plants_starts_give_what_each_gives_alone():
