@@ -207,6 +207,7 @@ def test_all_in_order_from_an_empty_folder(lqrlab_run, tmp_path):
 
 
 @pytest.mark.matrix
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [path.stem for path in PATHS if path not in CHAIN])
 def test_each_deeper_notebook_by_its_name(shared_kernel, monkeypatch, name, tmp_path):
     monkeypatch.setattr(execution, "_in_child_that_starts", shared_kernel.instead_of_a_process)
