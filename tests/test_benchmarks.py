@@ -18,7 +18,6 @@ from benchmarks import (
     control,
     data,
     identification,
-    imitation,
     learned_agents,
     measurement,
     mpc,
@@ -226,8 +225,6 @@ SMOKE = {
     "learned_agents": learned_agents,
     "startup": startup,
     "recovery": recovery,
-    "imitation": imitation,
-    "mpc": mpc,
     "training": training,
     "unknown_plants": unknown_plants,
 }
