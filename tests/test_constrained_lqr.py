@@ -180,6 +180,18 @@ def test_most_starts_of_one_plant_are_solved_in_the_limits_alone(monkeypatch):
     np.testing.assert_allclose(found.point.us[solved], given["u_1"][solved], atol=2e-8)
 
 
+@pytest.mark.parametrize("kind", ["states", pytest.param("soft_outputs", marks=pytest.mark.matrix)])
+def test_batches_that_cores_share_give_what_parts_of_them_give(kind):
+    problem = draw(kind, 1)[0]
+    x0 = np.random.default_rng(6).normal(size=(1300, 2))  # from 1250 on
+    whole = control.constrained_lqr(**problem | {"x0": x0})
+    part = control.constrained_lqr(**problem | {"x0": x0[620:680]})  # about where it is cut
+    np.testing.assert_array_equal(whole.solved[620:680], part.solved)
+    good = np.asarray(part.solved)
+    assert good.sum() > 10
+    np.testing.assert_allclose(whole.us[620:680][good], part.us[good], atol=1e-8)
+
+
 def test_one_plants_starts_give_what_each_gives_alone():
     rng = np.random.default_rng(5)
     problem = draw("states", 1)[0] | {"c": rng.normal(size=2) / 10}

@@ -1,4 +1,4 @@
-"""Networks that do what a predictive controller does, for a thousandth of its arithmetic: trained on their own loops.
+"""Networks that do what a predictive controller does, without a solver: trained on their own loops.
 
 The teacher plans from every state that the student comes to (S. Ross, G. Gordon, J. A. Bagnell, AISTATS 2011). What a
 student's input costs more than the teacher's is known from the plan, exactly to second order: with S = R + BᵀPB and the
@@ -19,9 +19,10 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from lqrlab import simulation
 from lqrlab.compute import checks, pytree
-from lqrlab.compute.configuration import Config, Count, OneOf, Positive, Range, Seed
+from lqrlab.compute.configuration import Config, Count, OneOf, Positive, Seed
 from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.control import MPC
+from lqrlab.learning.recovery import updated
 from lqrlab.learning.recovery_policy import Layers, RecoveryPolicy, Regulator
 from lqrlab.simulation import Problem
 
@@ -55,7 +56,7 @@ class ImitationConfig(Config):
     spread: Positive = 2.0
     width: Count = 64
     batch_size: Count = 256
-    learning_rate: Annotated[float, Range(above=0, words="a learning rate above 0")] = 2e-3
+    learning_rate: Positive = 2e-3
     seed: Seed = 0
 
 
@@ -91,7 +92,7 @@ class Lessons:
         x, u, one = (jnp.zeros((num, *size), design.A.dtype) for size in ((n,), (m,), ()))
         return cls(x, u, u, one, one)
 
-    def with_(self, new: "Lessons", first: int) -> "Lessons":
+    def including(self, new: "Lessons", first: int) -> "Lessons":
         """With new ones from a place on."""
         return jax.tree.map(lambda a, b: a.at[first : first + len(b)].set(b), self, new)
 
@@ -138,7 +139,7 @@ def imitate(
         run_key, learn_key = jax.random.split(key)
         new = _asked(design, _visited(problem, policy, config, run_key))
         first = number * config.labels
-        lessons = lessons.with_(new, first)
+        lessons = lessons.including(new, first)
         by_cost = config.loss == "cost" and 2 * number >= config.rounds
         layers, state, losses = _learned(
             design, policy, state, lessons, config, by_cost, first + config.labels, learn_key
@@ -211,19 +212,16 @@ def _learned(
     def loss(layers: Layers, batch: Lessons) -> Array:
         student = dataclasses.replace(policy, layers=layers)
         _, u = student(None, batch.x)
+        # where the demand is beyond the limits its input has no gradient: without this it would never come back
         asked = student.demand(batch.x)
-        beyond = jnp.sum((asked - student.regulator.saturate(asked)) ** 2, -1).astype(
-            u.dtype
-        )  # else it never comes back
+        beyond = jnp.sum((asked - student.regulator.saturate(asked)) ** 2, -1).astype(u.dtype)
         relative = excess(design, batch, u) / (batch.cost + _TINY)
         return jnp.mean(jnp.where(batch.known > 0, jnp.log1p(jnp.maximum(relative, 0)) + 0.01 * beyond, 0))
 
     def step(carry: tuple[Layers, optax.OptState], chosen: Int[Array, " batch"]) -> tuple:
         layers, state = carry
         value, slope = jax.value_and_grad(loss)(layers, jax.tree.map(lambda a: a[chosen], lessons))
-        with jax.numpy_dtype_promotion("standard"):
-            updates, state = optimizer.update(slope, state, layers)
-        return (optax.apply_updates(layers, updates), state), value
+        return updated(optimizer, slope, state, layers), value
 
     chosen = jax.random.randint(key, (config.num_steps, config.batch_size), 0, num)
     losses: Array

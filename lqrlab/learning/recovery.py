@@ -272,12 +272,12 @@ def _steps(task: RecoveryTask, learner: _Learner, key: Array) -> tuple[_Learner,
         slope = jax.value_and_grad(partial(window_loss, task), has_aux=True)
         (loss, seen), grad = slope(s.actor, s.target, s.x)
         grad = jax.tree.map(lambda a: a / config.loops, grad)
-        actor, actor_state = _updated(actor_opt, grad, s.actor_opt, s.actor)
+        actor, actor_state = updated(actor_opt, grad, s.actor_opt, s.actor)
         critic, critic_state = s.critic, s.critic_opt
         for half in range(2):
             part = seen._replace(xs=seen.xs[half::2], to_go=seen.to_go[half::2], counts=seen.counts[half::2])
             error, grad = jax.value_and_grad(_critic_loss)(critic, task, part)
-            critic, critic_state = _updated(critic_opt, grad, critic_state, critic)
+            critic, critic_state = updated(critic_opt, grad, critic_state, critic)
         target = jax.tree.map(lambda a, b: a + 0.02 * (b - a), s.target, critic)
         x, age = _renewed(task, seen, s.age + config.window, key)
         done = _Learner(actor, critic, target, actor_state, critic_state, x, age)
@@ -287,7 +287,7 @@ def _steps(task: RecoveryTask, learner: _Learner, key: Array) -> tuple[_Learner,
     return learner, jax.tree.map(jnp.mean, losses)
 
 
-def _updated(
+def updated(
     opt: optax.GradientTransformation, grad: Layers, state: optax.OptState, params: Layers
 ) -> tuple[Layers, optax.OptState]:
     """A step of Adam; none along a gradient that is not finite."""

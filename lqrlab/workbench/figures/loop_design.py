@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from jaxtyping import Array, ArrayLike, Complex, Float, Int, PyTree
+from jaxtyping import Array, ArrayLike, Complex, Float, Int
 
 from lqrlab import control, simulation, systems
 from lqrlab.compute import checks, jit_by_function, pytree
@@ -276,30 +276,17 @@ def design(setting: LoopSetting) -> LoopDesign:
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class _Held:
-    """A policy that is asked every ``sample`` ticks, whose input is held meanwhile."""
+class _Held(simulation.Held):
+    """A held policy whose sample time is an argument of the program: moving its slider compiles nothing."""
 
-    policy: simulation.Policy
-    sample: Int[Array, ""]
-
-    def init(self, batch_shape: tuple[int, ...]) -> tuple[Array, PyTree, Array]:
-        """At the first tick, with what the policy begins with."""
-        memory = self.policy.init(batch_shape)
-        return jnp.zeros((), int), memory, jnp.zeros_like(memory.u)
-
-    def __call__(self, carry: tuple[Array, PyTree, Array], x: Array) -> tuple[tuple[Array, PyTree, Array], Array]:
-        """The policy's input, new or held."""
-        tick, memory, u = carry
-        due = tick % self.sample == 0
-        memory, u = jax.lax.cond(due, lambda: self.policy(memory, x), lambda: (memory, u))
-        return (tick + 1, memory, u), u
+    every: Int[Array, ""]  # type: ignore[assignment]
 
 
 def _planned(problem: Problem, sampled: control.Sampled, s: LoopSetting) -> tuple[Trajectory, float]:
     """MPC's loop on the nonlinear plant, and the constrained optimum's cost of the linear one."""
     A, B, Q, R, N = sampled
     design = control.mpc(A, B, Q, R, PLANNED, N=N, u_limits=(-s.limits, s.limits))
-    policy = _Held(simulation.bind(design, problem), jnp.asarray(s.sample))
+    policy = _Held(simulation.bind(design, problem), problem.m, jnp.asarray(s.sample))
     x0, longer = jnp.asarray(s.x0), dataclasses.replace(design, horizon=_LONG)
     run = _rollout(problem, policy, x0, ticks=s.ticks)
     return jax.tree.map(np.asarray, run), float(_least(longer, x0))
