@@ -1,5 +1,6 @@
 """Constrained LQR against the referee of dense programs (DAQP), finite differences and a published record."""
 
+from functools import partial
 from pathlib import Path
 
 import dense_qp
@@ -178,6 +179,15 @@ def test_most_starts_of_one_plant_are_solved_in_the_limits_alone(monkeypatch):
     solved = np.asarray(found.residual) < 1e-11
     assert solved.mean() > 0.9
     np.testing.assert_allclose(found.point.us[solved], given["u_1"][solved], atol=2e-8)
+
+
+def test_arrays_that_a_compiled_function_encloses_are_arguments_too():
+    A, B, eye, one = jnp.eye(2), jnp.ones((2, 1)), jnp.eye(2), jnp.ones((1, 1))
+    c, limit, price = jnp.full(2, 0.1), jnp.full(2, 3.0), jnp.ones(())
+    given = {"c": c, "x_limits": (-limit, limit), "soft": (price, price), "u_limits": (-1.0, 1.0)}
+    solve = partial(control.constrained_lqr, A, B, eye, one, num_steps=6, Qf=eye, **given)
+    x0 = jnp.ones(2)
+    np.testing.assert_allclose(jax.jit(lambda x0: solve(x0=x0).us)(x0), solve(x0=x0).us, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["states", pytest.param("soft_outputs", marks=pytest.mark.matrix)])

@@ -35,7 +35,7 @@ _ACCELERATOR = 1 << 15
 
 def mul(a: Float[Array, "r k #width"], b: Float[Array, "k c #width"]) -> Float[Array, "r c width"]:
     """a b."""
-    if _narrow(a) or jax.default_backend() != "cpu":
+    if narrow(a) or jax.default_backend() != "cpu":
         return jnp.einsum("rkl,kcl->rcl", a, b)
     size = max(a.shape[0], *b.shape[:2])
     if size > 7:
@@ -43,9 +43,9 @@ def mul(a: Float[Array, "r k #width"], b: Float[Array, "k c #width"]) -> Float[A
     return product(a, b) if size < 3 else stored(product(a, b))
 
 
-def _narrow(a: Array) -> bool:
+def narrow(a: Array) -> bool:
     """True if there are so few problems that the general, rolled forms are used."""
-    return a.shape[2] < _NARROW
+    return a.shape[-1] < _NARROW
 
 
 def product(a: Float[Array, "r k #width"], b: Float[Array, "k c #width"]) -> Float[Array, "r c width"]:
@@ -55,7 +55,7 @@ def product(a: Float[Array, "r k #width"], b: Float[Array, "k c #width"]) -> Flo
 
 def matvec(a: Float[Array, "r k #width"], x: Float[Array, " k #width"]) -> Float[Array, "r width"]:
     """a x."""
-    if _narrow(a):  # one operation instead of k: half the time to compile
+    if narrow(x):  # one operation instead of k: half the time to compile
         return jnp.sum(a * x[None], 1)
     return functools.reduce(operator.add, (a[:, j] * x[None, j] for j in range(len(x))))
 
@@ -128,7 +128,7 @@ def inverse(a: Float[Array, "n n width"]) -> Float[Array, "n n width"]:
     if n == 2:
         d = 1 / (a[0, 0] * a[1, 1] - a[0, 1] * a[1, 0])
         return jnp.stack([jnp.stack([a[1, 1], -a[0, 1]]), jnp.stack([-a[1, 0], a[0, 0]])]) * d[None, None]
-    if _narrow(a):
+    if narrow(a):
         return pivoted(a, jnp.broadcast_to(eye(n, a), a.shape))
     one = jnp.arange(n)
 

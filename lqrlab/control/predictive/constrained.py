@@ -160,7 +160,7 @@ def _matrices(
 
 def _finite(**given: Array) -> None:
     for name, a in given.items():
-        if not checks.traced(a) and not bool(jnp.isfinite(a).all()):
+        if not checks.traced(a) and not np.isfinite(a).all():  # jnp would be traced inside a jit
             raise ValueError(f"{name}: expected finite numbers, but found NaN or infinity")
 
 

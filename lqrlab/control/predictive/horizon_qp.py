@@ -6,10 +6,13 @@ values of each step, v = (u[t], x[t+1], y[t] = Cx[t] + Du[t]), lie between limit
 """
 
 import functools
+import operator
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from lqrlab.compute.linalg import batch_last
 
 
 class HorizonQP(NamedTuple):
@@ -55,12 +58,16 @@ class PrimalDual(NamedTuple):
 
 def times(a: Float[Array, "#T r k #W"], x: Float[Array, "T k W"]) -> Float[Array, "T r W"]:
     """a x, step by step."""
-    return jnp.sum(a * x[:, None], 2)
+    if batch_last.narrow(x):
+        return jnp.sum(a * x[:, None], 2)
+    return functools.reduce(operator.add, (a[:, :, j] * x[:, None, j] for j in range(a.shape[2])))
 
 
 def transposed(a: Float[Array, "#T k r #W"], x: Float[Array, "T k W"]) -> Float[Array, "T r W"]:
     """aᵀ x, step by step."""
-    return jnp.sum(a * x[:, :, None], 1)
+    if batch_last.narrow(x):
+        return jnp.sum(a * x[:, :, None], 1)
+    return functools.reduce(operator.add, (a[:, j] * x[:, None, j] for j in range(a.shape[1])))
 
 
 def has_states(qp: HorizonQP) -> bool:

@@ -51,7 +51,7 @@ def _box(name: str, limits: Limits, size: int, T: int, dtype: np.dtype) -> tuple
 def check_equilibrium(box: dict[str, tuple[Array, Array]]) -> None:
     """Refuse limits that the equilibrium does not keep: the regulator would be driven away from where it is to stay."""
     for name, (low, high) in box.items():
-        if not checks.traced(low, high) and bool(jnp.any(low > 0) | jnp.any(high < 0)):
+        if not checks.traced(low, high) and (np.any(np.asarray(low) > 0) or np.any(np.asarray(high) < 0)):
             raise ValueError(
                 f"{name}: expected limits around zero, the equilibrium, but found {np.asarray(low).tolist()} … "
                 f"{np.asarray(high).tolist()}; they are of deviations from it"
@@ -64,7 +64,7 @@ def prices(soft: tuple[ArrayLike, ArrayLike], dtype: np.dtype) -> tuple[Array, A
         raise ValueError(f"soft: expected (linear, quadratic), the cost of an excess, but found {soft!r:.80}")
     linear, quadratic = (jnp.asarray(checks.real("soft", a), dtype) for a in soft)
     if not checks.traced(linear, quadratic):
-        low = min(float(jnp.min(linear)), float(jnp.min(quadratic)))
-        if not low >= 0 or float(jnp.min(linear + quadratic)) <= 0:
+        both = np.asarray(linear), np.asarray(quadratic)
+        if not min(a.min() for a in both) >= 0 or np.min(both[0] + both[1]) <= 0:
             raise ValueError("soft: expected costs ≥ 0 of an excess, one of them > 0, or it would be no limit at all")
     return linear, quadratic

@@ -1,9 +1,9 @@
 """Many horizons' programs at once, exact and differentiable: the active-set search, what it leaves, what is infeasible.
 
 Blocks of problems are searched a few steps at a time; those that are not done are gathered and searched on, then
-given to the interior point, then asked whether they can be feasible at all. So a batch never waits for its worst
-member, and its work is bounded: 208 steps of the search, three times :data:`interior_point.STEPS` of the interior
-point.
+given to the interior point, then asked whether they can be feasible at all; with limits of inputs alone they are, and
+are searched on by careful steps. So the work is bounded: 208 steps of the search, three times
+:data:`interior_point.STEPS` of the interior point.
 """
 
 import functools
@@ -36,8 +36,8 @@ EXACT = 1e-9
 """The residual up to which a problem counts as solved."""
 _WIDTH, _FEW = 40, 8  # of a block: of those that are searched; of those, few, that the interior point gets
 _STEPS = 4  # of the search in a round
-_FIRST, _ROUNDS = 40, 4  # rounds of the first phase, and of the others
-_LAST = 3  # phase: first the search alone, then from the interior point's guesses, then for the least violation
+_ROUNDS, _CAREFUL = 4, 40  # rounds of a phase, and of careful steps
+_LAST = 3  # phase: first the search alone, then from the interior point's guesses, then carefully or for feasibility
 _ROUGH, _FINE = 1e-4, 1e-9  # gaps of those guesses, beside the cost
 _CORES = (3, 3, 2, 3, 3, 3, 2, 2, 2, 1, 3, 3, 3, 1, 1, 1)  # axes of each part of a program, without the batch's
 _SLIGHT = 1e-7  # weight of the inputs beside that of a violation, where feasibility is asked for
@@ -177,6 +177,7 @@ def _solve(width: int, *args: Array) -> Solved:
     qp = HorizonQP(*args)
     m = qp.B.shape[3]
     in_doubt = qp.limits.shape[3] > m  # limits of inputs alone can always be kept
+    fresh = jnp.moveaxis(active_set.caution(len(qp.x0)), 0, -1)
     nobody = jnp.zeros(len(qp.x0), bool)
     known = Solved(PrimalDual(*start), ActiveSet(at, out), caution, nobody, error)
 
@@ -189,20 +190,21 @@ def _solve(width: int, *args: Array) -> Solved:
     def work(phase: Array, state: tuple[Solved, PrimalDual, Array]) -> tuple[Solved, PrimalDual, Array]:
         known, best, error = state
         # in the last phase only what is not solved stays, and forgets its error
-        open_ = jnp.where(error > EXACT, jnp.inf, 0)
-        known = known._replace(residual=jnp.where(phase == _LAST, open_, known.residual))
-        given = args
+        last, open_ = phase == _LAST, jnp.where(error > EXACT, jnp.inf, 0)
+        known = known._replace(residual=jnp.where(last, open_, known.residual))
+        given, guessing, rounds = args, phase > 0, jnp.full((), _ROUNDS)
         if in_doubt:
-            given = jax.lax.cond((phase == _LAST) & jnp.any(open_ > 0), least_violation, lambda args: args, args)
+            given = jax.lax.cond(last & jnp.any(open_ > 0), least_violation, lambda args: args, args)
+        else:
+            guessing, rounds = guessing & ~last, jnp.where(last, _CAREFUL, _ROUNDS)
+            known = known._replace(caution=jnp.where(last, fresh, known.caution))
         guess = functools.partial(improved, functools.partial(_guessed, phase), given)
-        known = jax.lax.cond(phase > 0, guess, lambda known: known, known)
-        rounds = jnp.where(phase > 0, _ROUNDS, _FIRST)
+        known = jax.lax.cond(guessing, guess, lambda known: known, known)
         known = jax.lax.fori_loop(0, rounds, lambda _, known: improved(_searched, given, known, width), known)
-        better = (phase < _LAST) & (known.residual < error)
+        better = (known.residual < error) & ~(last & (in_doubt | (open_ == 0)))
         return known, _either(better, known.point, best), jnp.where(better, known.residual, error)
 
-    phases = _LAST + 1 if in_doubt else _LAST
-    known, best, error = jax.lax.fori_loop(0, phases, work, (known, known.point, known.residual))
+    known, best, error = jax.lax.fori_loop(0, _LAST + 1, work, (known, known.point, known.residual))
     if not in_doubt:
         return known._replace(point=best, residual=error)
     known = improved(_judged, args, known._replace(residual=jnp.where(error > EXACT, jnp.inf, 0)))
