@@ -219,7 +219,7 @@ def solved_from(
         alike = alike and one_plant.pays(math.prod(qp.x0.shape[:-1]), math.prod(qp.limits.shape[-2:]))
         if alike:
             known = one_plant.search(jax.lax.stop_gradient(qp), known.active)
-        found = stages.solve(qp, known, alike)
+        found = stages.solve(qp, known)
         return _told(qp, found, sizes), found.active
 
 

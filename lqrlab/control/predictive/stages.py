@@ -166,13 +166,9 @@ def _broadcasting(solve: Callable[..., Any]) -> Callable[..., Any]:
     return broadcasting
 
 
-@functools.cache
-def _solver(width: int) -> Callable[..., Solved]:
-    solve = batch_last.flattened(*_CORES, 2, 2, 2, 3, 3, 3, 1, 0)(_broadcasting(functools.partial(_solve, width)))
-    return solve
-
-
-def _solve(width: int, *args: Array) -> Solved:
+@batch_last.flattened(*_CORES, 2, 2, 2, 3, 3, 3, 1, 0)
+@_broadcasting
+def _solve(*args: Array) -> Solved:
     args, (*start, at, out, caution, error) = args[:16], args[16:]
     qp = HorizonQP(*args)
     m = qp.B.shape[3]
@@ -200,7 +196,7 @@ def _solve(width: int, *args: Array) -> Solved:
             known = known._replace(caution=jnp.where(last, fresh, known.caution))
         guess = functools.partial(improved, functools.partial(_guessed, phase), given)
         known = jax.lax.cond(guessing, guess, lambda known: known, known)
-        known = jax.lax.fori_loop(0, rounds, lambda _, known: improved(_searched, given, known, width), known)
+        known = jax.lax.fori_loop(0, rounds, lambda _, known: improved(_searched, given, known, _WIDTH), known)
         better = (known.residual < error) & ~(last & (in_doubt | (open_ == 0)))
         return known, _either(better, known.point, best), jnp.where(better, known.residual, error)
 
@@ -265,23 +261,18 @@ def unknown(qp: HorizonQP, active: ActiveSet) -> Answer:
     return Answer(point, active, caution, jnp.full(tuple(lead), jnp.inf, qp.x0.dtype))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def solve(qp: HorizonQP, known: Answer, few: bool = False) -> Solved:
-    """Programs with any leading axes, alike, solved from what is known of them; differentiable, in reverse.
-
-    Args:
-        qp, known: programs, and guesses or answers.
-        few: whether most are known, so that those left are few.
-    """
-    return _solver(_FEW if few else _WIDTH)(*qp, *known.point, *known.active, known.caution, known.residual)
+@jax.custom_vjp
+def solve(qp: HorizonQP, known: Answer) -> Solved:
+    """Programs with any leading axes, alike, solved from what is known of them; differentiable, in reverse."""
+    return _solve(*qp, *known.point, *known.active, known.caution, known.residual)
 
 
-def _forward(qp: HorizonQP, known: Answer, few: bool) -> tuple[Solved, tuple[HorizonQP, Solved]]:
-    found = solve(qp, known, few)
+def _forward(qp: HorizonQP, known: Answer) -> tuple[Solved, tuple[HorizonQP, Solved]]:
+    found = solve(qp, known)
     return found, (qp, found)
 
 
-def _backward(few: bool, kept: tuple[HorizonQP, Solved], bar: Solved) -> tuple[HorizonQP, None]:
+def _backward(kept: tuple[HorizonQP, Solved], bar: Solved) -> tuple[HorizonQP, None]:
     qp, found = kept
     active = (a.astype(qp.x0.dtype) for a in found.active)
     gradient = HorizonQP(*_pulled_back(*qp, *found.point, *active, *bar.point))
