@@ -308,6 +308,7 @@ class Disguised:
 
 
 OUTSIDE = ["third_order_plant", "position_servo"]
+OUTSIDE_RUNG = "designs from outside the catalogue"
 
 
 @pytest.fixture(scope="module")
@@ -396,7 +397,32 @@ def test_loops_of_the_ladder_begin_at_standard_normal_states_in_their_scales(mon
         assert scipy.stats.kstest(loops[:, mask.astype(bool)].ravel(), "norm").pvalue > 1e-6
 
 
+@pytest.mark.matrix
+@pytest.mark.timeout(900)  # the optimum within limits compiles for each of its horizons
+def test_with_limits_the_ladder_is_beside_the_constrained_optimum(monkeypatch):
+    some = {name: textbook.DESIGNS[name].plant() for name in OUTSIDE}
+    monkeypatch.setattr("lqrlab.evaluation.textbook.designs", lambda: some)
+    monkeypatch.setattr(systems, "names", lambda: ("pendulum", "double_integrator"))
+    options = {"trained": ("pendulum",), "key": KEY, "variants": 1, "starts": 2}
+    free, far, near = (
+        evaluation.ladder(lambda problem: 0.9 * problem.K, limit=limit, **options) for limit in (None, 1e6, 0.3)
+    )
+    for rung, by in far.scores.items():
+        for name in {*by} - {"MPC 20"}:  # limits that are never met: exact costs of gains by Lyapunov equations
+            np.testing.assert_allclose(by[name].ratio, free.scores[rung][name].ratio, rtol=1e-6)
+        np.testing.assert_allclose(by["MPC 20"].ratio, 1.0, atol=1e-6)
+    held = [np.isfinite(by["MPC 20"].ratio) & np.isfinite(by["optimal"].ratio) for by in near.scores.values()]
+    clipped, planned = (
+        np.concatenate([np.asarray(by[name].ratio)[good] for by, good in zip(near.scores.values(), held)])
+        for name in ("optimal", "MPC 20")
+    )
+    assert len(clipped) >= 4 and (planned <= clipped + 1e-6).all() and (clipped > 1 + 1e-6).any()
+    assert "no optimum" in near.scores[OUTSIDE_RUNG]["network"].summary()
+
+
 def test_the_ladder_refuses_what_is_no_policy_and_no_family():
+    with pytest.raises(ValueError, match="limit: expected a number above 0"):
+        evaluation.ladder(simulation.no_control, trained=("pendulum",), key=KEY, limit=0.0)
     with pytest.raises(ValueError, match=r"controller: expected a policy, .* a network, .*, but found float"):
         evaluation.ladder(3.0, trained=("pendulum",), key=KEY)
     with pytest.raises(ValueError, match="no plant is called 'pendulums'"):

@@ -1,15 +1,14 @@
 """A policy from home to abroad: trained families, wider parameters, families never seen, plants from outside."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from lqrlab import systems
+from lqrlab import control, systems
 from lqrlab.compute import checks
 from lqrlab.compute.linalg import quadratic
 from lqrlab.evaluation import textbook
@@ -21,6 +20,7 @@ from lqrlab.systems import Plant
 OUTSIDE = "designs from outside the catalogue"
 _NEIGHBOURS = 4  # times as many variants of each trained family to look for the nearest in
 _AT_ONCE = 200  # plants whose loops are simulated together
+_HORIZON = 20  # of the predictive controller beside the others where inputs are limited
 
 Rungs = dict[str, dict[str, Plant]]
 
@@ -65,6 +65,7 @@ def ladder(
     starts: int = 4,
     spread: float = 0.2,
     wide: float = 0.5,
+    limit: float | None = None,
 ) -> Ladder:
     """Compare a policy with the optimum on plants that are ever further from those that it was trained on.
 
@@ -77,6 +78,10 @@ def ladder(
     definition. Costs of gains are exact, over infinite time, by Lyapunov equations. Of a policy that is no constant
     gain loops are simulated, and there is no Newton step.
 
+    With a ``limit`` the inputs are clipped, all loops are simulated, and the reference is the constrained optimum of
+    each start: the least cost of any controller within these limits. ``"optimal"`` is then the optimal gain, clipped,
+    and MPC with a horizon of 20 samples stands beside it.
+
     Args:
         controller: a network, the checkpoints folder of one, or a function from a problem to a policy: what
             :func:`lqrlab.simulation.bind` takes, for plants of all sizes.
@@ -85,6 +90,8 @@ def ladder(
         variants: of each family.
         starts: initial states a variant.
         spread, wide: half-widths of the parameters around their defaults, relative.
+        limit: of all inputs around the equilibrium, in units of their scales; none if left out. The optimum within
+            limits takes minutes where the others take seconds: give few variants and starts.
 
     >>> families = systems.names()
     >>> found = evaluation.ladder(lambda p: 0.9 * p.K, trained=families, key=jax.random.key(0), variants=2)
@@ -94,6 +101,8 @@ def ladder(
     binding.check_controller(controller)
     checks.random_key(key)
     variants, starts = checks.whole("variants", variants), checks.whole("starts", starts)
+    if limit is not None:
+        limit = checks.number("limit", limit, "a number above 0, in units of the inputs' scales", above=0.0)
     if not trained:
         raise ValueError("trained: expected at least one family, but found none")
     for name in trained:
@@ -106,12 +115,16 @@ def ladder(
     problem, x0 = everything[good], normal[good]
     scaled = problem.scaled()
     x0 = scaled.coordinates.state_mask[:, None] * x0
-    judge = partial(_of_gain, scaled, x0)
     kept = [rows[i] for i in good]
-    scores = _of_controller(controller, problem, x0)
-    scores["nominal gain"] = judge(_nominal([name for _, name in kept], problem))
-    scores["nearest neighbour"] = judge(_nearest(trained, key, variants, spread, scaled))
-    scores["optimal"] = judge(scaled.K)
+    gains = {
+        "nominal gain": _nominal([name for _, name in kept], problem),
+        "nearest neighbour": _nearest(trained, key, variants, spread, scaled),
+        "optimal": scaled.K,
+    }
+    if limit is None:
+        scores = _of_controller(controller, problem, x0) | {n: _of_gain(scaled, x0, K) for n, K in gains.items()}
+    else:
+        scores = _within(limit, controller, gains, problem, x0)
     return _by_rung(rows, kept, scores)
 
 
@@ -139,7 +152,7 @@ def _of_controller(controller: object, problem: Problem, x0: Array) -> dict[str,
     """Scores of the controller, and after a Newton step if it is a gain."""
     policy = bind(controller, problem)
     if not isinstance(policy, LinearPolicy):
-        return {"network": _simulated(controller, problem, x0)}
+        return {"network": _simulated(lambda at: controller, problem, x0)}
     scaled = problem.scaled()
     gain = problem.units.scale_gain(jnp.broadcast_to(policy.K, problem.K.shape).astype(problem.K.dtype))
     improved = gains.improved(scaled, gain, 1)
@@ -160,11 +173,28 @@ def _of_gain(optimum: Problem, x0: Array, gain: Float[Array, "V 6 12"]) -> Score
     return Score(jnp.where(stable, 1 + above, jnp.inf), judged, jnp.zeros_like(above))
 
 
-def _simulated(controller: object, problem: Problem, x0: Array) -> Score:
+def _within(
+    limit: float, controller: object, gains: Mapping[str, Array], problem: Problem, x0: Array
+) -> dict[str, Score]:
+    """Scores of everything with limited inputs, beside the constrained optimum."""
+    room = limit * problem.scale_u
+    limited = problem.limited((-room, room))  # stacked plants are in deviations from their equilibria
+    contenders: dict[str, Callable[[slice], object]] = {"network": lambda at: controller}
+    for name, K in gains.items():  # where there is none of the right family it is not a number, and is dropped later
+        contenders[name] = problem.units.unscale_gain(jnp.nan_to_num(K), problem.n, problem.m).__getitem__
+    contenders[f"MPC {_HORIZON}"] = lambda at: lambda part: control.mpc(*part.sampled[:4], _HORIZON, N=part.N)
+    return {name: _simulated(one, limited, x0, "constrained") for name, one in contenders.items()}
+
+
+def _simulated(
+    contender: Callable[[slice], object], problem: Problem, x0: Array, reference: str = "unconstrained"
+) -> Score:
     """Of any policy, by loops on the linearised plants, some plants at a time."""
     x0 = x0 * problem.scale_x[:, None]
     blocks = [slice(at, at + _AT_ONCE) for at in range(0, len(problem), _AT_ONCE)]
-    parts = [evaluate(controller, problem[at], key=jax.random.key(0), x0=x0[at]) for at in blocks]
+    parts = [
+        evaluate(contender(at), problem[at], key=jax.random.key(0), x0=x0[at], reference=reference) for at in blocks
+    ]
     return jax.tree.map(lambda *a: jnp.concatenate(a), *parts)
 
 
