@@ -147,6 +147,55 @@ def test_the_published_problem():
     np.testing.assert_allclose(found.cost, 2 * given["cost_1"], rtol=1e-12)  # published with a half
 
 
+def walking():
+    """The walk's plant, and what else its programs are: jerk moves a mass whose pressure must stay in a foot."""
+    dt, given = 0.1, np.load(Path(__file__).parent / "records" / "robot_mpc.npz")
+    A, B = np.array([[1, dt, dt**2 / 2], [0, 1, dt], [0, 0, 1]]), np.array([[dt**3 / 6], [dt**2 / 2], [dt]])
+    h = given["walk_h"].reshape(30, 16, 2)
+    high, low = (
+        np.concatenate([sign * h[:, 1:, k], np.full((30, 1), sign * np.inf)], 1) for k, sign in enumerate((1, -1))
+    )
+    limits = {"C": np.array([[1.0, 0.0, -0.84 / 9.81]]), "y_limits": (low[..., None], high[..., None])}
+    return A, B, np.zeros((3, 3)), np.eye(3), limits, given["walk_P"], given["walk_q"], given["walk_G"], given["walk_h"]
+
+
+def balancing():
+    """The same of the balancing robot: an inverted pendulum of 0.58 m on a cart whose acceleration is limited."""
+    dt, given, g = 0.02, np.load(Path(__file__).parent / "records" / "robot_mpc.npz"), 9.81
+    w = np.sqrt(g / 0.58)
+    c, s = np.cosh(w * dt), np.sinh(w * dt)
+    A = np.array([[1, 0, dt, 0], [0, c, 0, s / w], [0, 0, 1, 0], [0, w * s, 0, c]])
+    B = np.array([[dt**2 / 2], [(1 - c) / g], [dt], [-w * s / g]])
+    G, h = np.kron(np.eye(50), [[1.0], [-1.0]]), np.full((30, 100), 10.0)
+    return A, B, np.eye(4), 10 * np.eye(4), {"u_limits": (-10, 10)}, given["balance_P"], given["balance_q"], G, h
+
+
+@pytest.mark.parametrize("robot", [walking, balancing])
+def test_the_programs_of_a_public_collection_are_solved_to_nine_digits(robot):
+    """By their own conditions of optimality, of their own dense matrices, absolute but for the gap, as large as the cost."""
+    A, B, Q, Qf, limits, P, qs, G, hs = robot()
+    T = len(P)
+    found = control.constrained_lqr(
+        A, B, Q, [[1e-3]], np.zeros((30, len(A))), T, Qf=Qf, r=qs[..., None], time_varying=True, **limits
+    )  # the starts' part is in q and h already
+    assert np.all(found.solved)
+    if robot is walking:  # a multiplier of ours stands at x[t+1], theirs at x[t]
+        signed = np.concatenate([np.zeros((30, 1)), found.multipliers.y[:, :-1, 0]], axis=1)
+    else:
+        signed = np.asarray(found.multipliers.u[..., 0])
+    for u, q, h, mu in zip(found.us[..., 0], qs, hs, signed):
+        z = np.stack([np.maximum(mu, 0), np.maximum(-mu, 0)], axis=1).ravel() / 2  # their cost has a half
+        assert np.abs(P @ u + q + G.T @ z).max() < 1e-9
+        assert (G @ u - h).max() < 1e-9
+        assert abs(u @ P @ u + q @ u + h @ z) < 1e-9 * max(1, abs(q @ u))
+
+
+def test_steps_taken_for_a_batch_are_refused_in_words():
+    one = np.eye(1)
+    with pytest.raises(ValueError, match=r"found r \(30, 5\), x0 \(30,\); an axis of steps needs time_varying=True"):
+        control.constrained_lqr(one, one, one, one, np.zeros((30, 1)), 5, r=np.zeros((30, 5, 1)), u_limits=(-1, 1))
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("num", [6, 48])
 def test_starts_that_steps_of_all_limits_never_solve_are_solved(num):

@@ -416,7 +416,9 @@ def test_with_limits_the_ladder_is_beside_the_constrained_optimum(monkeypatch):
         np.concatenate([np.asarray(by[name].ratio)[good] for by, good in zip(near.scores.values(), held)])
         for name in ("optimal", "MPC 20")
     )
-    assert len(clipped) >= 4 and (planned <= clipped + 1e-6).all() and (clipped > 1 + 1e-6).any()
+    assert len(clipped) >= 4
+    assert (planned <= clipped + 1e-6).all()
+    assert (clipped > 1 + 1e-6).any()
     assert "no optimum" in near.scores[OUTSIDE_RUNG]["network"].summary()
 
 

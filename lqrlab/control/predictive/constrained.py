@@ -139,7 +139,22 @@ def constrained_lqr(
     _finite(x0=x0, qf=qf, **({} if last is None else {"u_last": last}))
     weights = None if soft is None else prices(soft, dtype)
     given = (A, B, Q, R, N, *vectors, Qf, qf, C if p else None, D, x0, last, weights)
+    _same_batch(given, box)
     return _on_all_cores(given, box, T)
+
+
+def _same_batch(given: tuple, box: dict[str, tuple[Array, Array]]) -> None:
+    """Refuse leading axes that do not go together: steps, perhaps, that were taken for a batch."""
+    *arrays, _ = given
+    leads = {name: a.shape[: a.ndim - core] for name, a, core in zip(_NAMES, arrays, _CORES) if a is not None}
+    leads |= {name: a.shape[:-2] for name, pair in box.items() for a in pair}
+    try:
+        np.broadcast_shapes(*leads.values())
+    except ValueError:
+        found = ", ".join(f"{name} {lead}" for name, lead in leads.items() if lead)
+        raise ValueError(
+            f"leading axes: expected those of one batch, but found {found}; an axis of steps needs time_varying=True"
+        ) from None
 
 
 def _matrices(
@@ -177,6 +192,7 @@ def _steps_of(
     return a
 
 
+_NAMES = ("A", "B", "Q", "R", "N", "c", "q", "r", "Qf", "qf", "C", "D", "x0", "u_last")
 _CORES = (3, 3, 3, 3, 3, 2, 2, 2, 2, 1, 3, 3, 1, 1)  # axes of what is given for each problem
 
 
