@@ -497,8 +497,9 @@ def bench_families(
         runs: dict[str, Any] = {"clipped LQR": problem.K}
         for T in horizons:
             runs[f"MPC {T}"] = control.mpc(problem.A, problem.B, problem.Q, problem.R, T, N=problem.N)
+        best = problem.constrained_optimum(x0)
         for name, one in runs.items():
-            score = evaluate(one, problem, key=jax.random.key(0), x0=x0, num_steps=num_steps, reference="constrained")
+            score = evaluate(one, problem, key=jax.random.key(0), x0=x0, num_steps=num_steps, reference=best)
             ratio = np.where(held, score.ratio, np.nan)
             scores.setdefault(name, []).append(dataclasses.replace(score, ratio=jnp.asarray(ratio)))
             for family, mine, bad in zip(names, ratio, score.diverged & held):

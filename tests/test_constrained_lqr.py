@@ -172,7 +172,7 @@ def balancing():
 
 @pytest.mark.parametrize("robot", [walking, balancing])
 def test_the_programs_of_a_public_collection_are_solved_to_nine_digits(robot):
-    """By their own conditions of optimality, of their own dense matrices, absolute but for the gap, as large as the cost."""
+    """By their own dense conditions of optimality: absolute, but for the gap, which is as large as the cost."""
     A, B, Q, Qf, limits, P, qs, G, hs = robot()
     T = len(P)
     found = control.constrained_lqr(

@@ -73,6 +73,22 @@ def test_nobody_beats_the_constrained_optimum(name):
 
 
 @pytest.mark.matrix
+def test_controllers_share_the_search_for_the_optimum():
+    problem, x0 = limited("pendulum", 0.6)
+    best = problem.constrained_optimum(x0)
+
+    def score(reference, starts=x0):
+        return evaluation.evaluate(problem.K, problem, key=KEY, x0=starts, num_steps=400, reference=reference)
+
+    own, shared, half = (score(r) for r in ("constrained", best, dataclasses.replace(best, cost=best.cost / 2)))
+    np.testing.assert_array_equal(shared.ratio, own.ratio)
+    assert shared.reference == "constrained"
+    np.testing.assert_allclose(half.ratio, 2 * own.ratio)
+    with pytest.raises(ValueError, match=r"reference: expected the optimum of \(3,\) starts, but found that of \(6,\)"):
+        score(best, x0[:3])
+
+
+@pytest.mark.matrix
 def test_starts_without_an_optimum_are_counted():
     problem = simulation.Problem.from_matrices([[1.2]], ONE, ONE, ONE, limit=1.0)
     x0 = jnp.array([[1.0], [4.0], [6.0], [-7.0]])

@@ -152,7 +152,7 @@ def _of_controller(controller: object, problem: Problem, x0: Array) -> dict[str,
     """Scores of the controller, and after a Newton step if it is a gain."""
     policy = bind(controller, problem)
     if not isinstance(policy, LinearPolicy):
-        return {"network": _simulated(lambda at: controller, problem, x0)}
+        return _simulated({"network": lambda at: controller}, problem, x0)
     scaled = problem.scaled()
     gain = problem.units.scale_gain(jnp.broadcast_to(policy.K, problem.K.shape).astype(problem.K.dtype))
     improved = gains.improved(scaled, gain, 1)
@@ -183,19 +183,19 @@ def _within(
     for name, K in gains.items():  # where there is none of the right family it is not a number, and is dropped later
         contenders[name] = problem.units.unscale_gain(jnp.nan_to_num(K), problem.n, problem.m).__getitem__
     contenders[f"MPC {_HORIZON}"] = lambda at: lambda part: control.mpc(*part.sampled[:4], _HORIZON, N=part.N)
-    return {name: _simulated(one, limited, x0, "constrained") for name, one in contenders.items()}
+    return _simulated(contenders, limited, x0)
 
 
-def _simulated(
-    contender: Callable[[slice], object], problem: Problem, x0: Array, reference: str = "unconstrained"
-) -> Score:
-    """Of any policy, by loops on the linearised plants, some plants at a time."""
+def _simulated(contenders: Mapping[str, Callable[[slice], object]], problem: Problem, x0: Array) -> dict[str, Score]:
+    """Of any policies, by loops on the linearised plants, some plants at a time; beside the optimum within limits."""
     x0 = x0 * problem.scale_x[:, None]
-    blocks = [slice(at, at + _AT_ONCE) for at in range(0, len(problem), _AT_ONCE)]
-    parts = [
-        evaluate(contender(at), problem[at], key=jax.random.key(0), x0=x0[at], reference=reference) for at in blocks
-    ]
-    return jax.tree.map(lambda *a: jnp.concatenate(a), *parts)
+    parts: dict[str, list[Score]] = {name: [] for name in contenders}
+    for at in (slice(at, at + _AT_ONCE) for at in range(0, len(problem), _AT_ONCE)):
+        part, starts = problem[at], x0[at]
+        best = "unconstrained" if part.low is None else part.constrained_optimum(starts)
+        for name, one in contenders.items():
+            parts[name].append(evaluate(one(at), part, key=jax.random.key(0), x0=starts, reference=best))
+    return {name: jax.tree.map(lambda *a: jnp.concatenate(a), *scores) for name, scores in parts.items()}
 
 
 def _nominal(names: Sequence[str], problem: Problem) -> Float[Array, "V 6 12"]:

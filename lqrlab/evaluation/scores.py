@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Int8, PRNGKeyArray
 
 from lqrlab import control, simulation
 from lqrlab.compute import Backend, checks, jit_by_function, pytree
+from lqrlab.control import ConstrainedOptimum
 from lqrlab.simulation import Keep, LinearPolicy, Policy, Problem, Verdict, bind, verdict
 from lqrlab.systems import Plant
 
@@ -73,7 +74,7 @@ def evaluate(
     linear: bool = True,
     x0: ArrayLike | None = None,
     backend: Backend | None = None,
-    reference: str = "unconstrained",
+    reference: str | ConstrainedOptimum = "unconstrained",
 ) -> Score:
     """Run a controller from typical initial states and compare its cost with the optimum.
 
@@ -95,7 +96,8 @@ def evaluate(
         backend: where loops run: a mesh shares them out, and the score, by the first axis that it has to divide.
         reference: ``"unconstrained"``: x0ᵀP x0, which knows no limits; ``"constrained"``: the least that keeps the
             limits of a linear problem's inputs, :meth:`lqrlab.simulation.Problem.constrained_optimum`, from each start
-            and from where the loop ends. A start that no input holds has no optimum: its ratio is NaN, and counted.
+            and from where the loop ends. A start that no input holds has no optimum: its ratio is NaN, and counted. Or
+            what that method gave for ``x0``, so that several controllers share the search, which takes longest.
 
     Returns:
         :class:`Score` ``[*batch, num_initial]``.
@@ -116,7 +118,8 @@ def evaluate(
         )
     policy = bind(controller, problem)
     checks.whole("num_initial", num_initial)
-    checks.choice("reference", reference, ("unconstrained", "constrained"))
+    if not isinstance(reference, ConstrainedOptimum):
+        checks.choice("reference", reference, ("unconstrained", "constrained"))
     starts = _starts(problem, problem.initial_state(key=key, num=num_initial) if x0 is None else x0)
     poles = np.linalg.eigvals(np.asarray(problem.closed_loop()))
     steps = control.settling_steps(poles) if num_steps is None else checks.whole("num_steps", num_steps)
@@ -146,32 +149,48 @@ def _starts(problem: Problem, x0: ArrayLike) -> Array:
     return x0 if jnp.issubdtype(x0.dtype, jnp.floating) else x0.astype(float)
 
 
-def _scored(problem: Problem, policy: Policy, x0: Array, num_steps: int, reference: str) -> Score:
+def _scored(problem: Problem, policy: Policy, x0: Array, num_steps: int, reference: str | ConstrainedOptimum) -> Score:
     linear_loop = problem.linear and isinstance(policy, LinearPolicy) and problem.low is None
-    if linear_loop:  # twice the state, twice the input: starts of any size are run in units of their size
+    free = isinstance(reference, str) and reference == "unconstrained"
+    if linear_loop and free:  # twice the state, twice the input: starts of any size are run in units of their size
         x0 = x0 / jnp.maximum(jnp.max(jnp.abs(x0), axis=-1, keepdims=True), jnp.finfo(x0.dtype).tiny)
     cost, end, sizes = _ran(problem, policy, x0, num_steps)
-    least = problem.optimal_cost if reference == "unconstrained" else functools.partial(_constrained, problem)
-    start, rest = least(x0), least(end)
-    paid = cost + rest
     if not np.all(np.isfinite(problem.optimal_cost(x0))):
         raise ValueError(f"x0: expected deviations of a finite cost, but found up to {float(jnp.max(jnp.abs(x0)))}")
-    nothing = start == 0  # a loop that begins at rest has nothing to pay
-    ratio = jnp.where(nothing & (paid == 0), 1.0, paid / jnp.where(nothing, 1.0, start))
     if linear_loop:
         judged = verdict.of_gain(problem.closed_loop(policy.K))  # type: ignore[attr-defined]
-        judged = jnp.broadcast_to(judged[..., None], ratio.shape)
+        judged = jnp.broadcast_to(judged[..., None], cost.shape)
     else:
         judged = verdict.of_peaks(verdict.size(x0, problem.scale_x), *sizes, num_steps=num_steps)
     # a cost beyond all numbers is that of a loop that has left the model, whatever its poles say
     judged = jnp.where(jnp.isfinite(cost + problem.optimal_cost(end)), judged, Verdict.DIVERGED).astype(jnp.int8)
     converged = judged == Verdict.CONVERGED
+    end = jnp.where(converged[..., None], end, 0.0)  # what remains of the others is not looked for
+    if free:
+        start, rest = problem.optimal_cost(x0), problem.optimal_cost(end)
+    else:
+        start, rest = _least(problem, x0, reference), _constrained(problem, end)
+    paid = cost + rest
+    nothing = start == 0  # a loop that begins at rest has nothing to pay
+    ratio = jnp.where(nothing & (paid == 0), 1.0, paid / jnp.where(nothing, 1.0, start))
     ratio = jnp.where(converged, ratio, jnp.inf)
     ratio = jnp.where(jnp.isfinite(start), ratio, jnp.nan)
     if problem.linear and (lowest := float(jnp.nanmin(ratio))) < 1 - 1e-6:
         raise AssertionError(f"a loop cost {lowest:.9f} of the optimum: reference or simulation is wrong")
     remaining = jnp.where(converged, rest / jnp.where(paid > 0, paid, 1.0), 1.0)
-    return Score(jnp.maximum(ratio, 1.0) if problem.linear else ratio, judged, remaining, reference)
+    kind = "unconstrained" if free else "constrained"
+    return Score(jnp.maximum(ratio, 1.0) if problem.linear else ratio, judged, remaining, kind)
+
+
+def _least(problem: Problem, x0: Array, reference: str | ConstrainedOptimum) -> Array:
+    """The constrained optimum of the starts, searched or given."""
+    if isinstance(reference, str):
+        return _constrained(problem, x0)
+    if reference.cost.shape != x0.shape[:-1]:
+        raise ValueError(
+            f"reference: expected the optimum of {x0.shape[:-1]} starts, but found that of {reference.cost.shape}"
+        )
+    return jnp.where(reference.found, reference.cost, jnp.nan)
 
 
 def _constrained(problem: Problem, x: Array) -> Array:
