@@ -403,7 +403,7 @@ def test_with_limits_the_ladder_is_beside_the_constrained_optimum(monkeypatch):
     some = {name: textbook.DESIGNS[name].plant() for name in OUTSIDE}
     monkeypatch.setattr("lqrlab.evaluation.textbook.designs", lambda: some)
     monkeypatch.setattr(systems, "names", lambda: ("pendulum", "double_integrator"))
-    options = {"trained": ("pendulum",), "key": KEY, "variants": 1, "starts": 2, "spread": 0.0}
+    options = {"trained": ("double_integrator",), "key": KEY, "variants": 1, "starts": 2, "spread": 0.0}
     free, far, near = (
         evaluation.ladder(lambda problem: 0.9 * problem.K, limit=limit, **options) for limit in (None, 1e6, 0.3)
     )
@@ -420,12 +420,13 @@ def test_with_limits_the_ladder_is_beside_the_constrained_optimum(monkeypatch):
     assert (planned <= clipped + 1e-6).all()
     assert (clipped > 1 + 1e-6).any()
     assert "no optimum" in near.scores[OUTSIDE_RUNG]["network"].summary()
-    pendulum = systems.make("pendulum")  # the first plant, by itself
-    u_eq, edge = pendulum.equilibrium()[1], 0.3 * pendulum.scales[1]
-    alone = simulation.Problem.of(pendulum, limits=(u_eq - edge, u_eq + edge), linear=True)
+    first = systems.make("double_integrator")  # by itself
+    u_eq, edge = first.equilibrium()[1], 0.3 * first.scales[1]
+    alone = simulation.Problem.of(first, limits=(u_eq - edge, u_eq + edge), linear=True)
     drawn = np.asarray(jax.random.normal(jax.random.fold_in(KEY, 7), (5, 2, systems.N_MAX)))[0, :, :2]
-    drawn = drawn * np.asarray(pendulum.scales[0])
+    drawn = drawn * np.asarray(first.scales[0])
     own = evaluation.evaluate(0.9 * alone.K, alone, key=KEY, x0=drawn, reference="constrained")
+    assert np.all(np.isfinite(own.ratio))
     np.testing.assert_allclose(next(iter(near.scores.values()))["network"].ratio[0], own.ratio, rtol=1e-6)
 
 
