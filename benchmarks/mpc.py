@@ -11,7 +11,7 @@ import importlib.metadata
 import importlib.util
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -536,38 +536,46 @@ def bench_nonlinear_families(
     that one of them brings to rest. Starts are random directions in which the regulator asks for so many times what its
     most demanded input can give.
     """
-    excess: dict[str, list[np.ndarray]] = {}
-    verdicts: dict[str, list[np.ndarray]] = {}
+    runs = []
     for name in families or systems.names():
-        plant = systems.make(name)
-        u_eq = plant.equilibrium()[1]
-        problem = Problem.of(plant, limits=(u_eq - plant.scales[1], u_eq + plant.scales[1]))
-        x0 = np.random.default_rng(0).normal(size=(num, plant.n)) * np.asarray(plant.scales[0])
-        x0 *= asked / np.abs(x0 @ (problem.K / problem.scale_u[:, None]).T).max(-1, keepdims=True)
-        runs = {
-            "clipped LQR": simulation.LinearPolicy(problem.K),
-            f"MPC {horizon}": control.mpc(*problem.sampled[:4], horizon, N=problem.N),
-            f"nonlinear MPC {horizon}": simulation.nonlinear_mpc(problem, horizon),
-        }
-        costs, rested = {}, {}
-        for label, one in runs.items():
-            run = simulation.rollout(problem, one, x0, num_steps)
-            found = simulation.verdict.of_sizes(simulation.verdict.size(run.xs, problem.scale_x))
-            rested[label] = np.asarray(found) == simulation.Verdict.CONVERGED
-            verdicts.setdefault(label, []).append(np.asarray(found))
-            costs[label] = np.where(rested[label], np.asarray(run.cost + problem.optimal_cost(run.xs[:, -1])), np.inf)
-        least = np.min([*costs.values()], axis=0)
-        for label, cost in costs.items():
-            share = np.where(np.isfinite(least), cost, np.nan) / np.where(np.isfinite(least), least, 1.0) - 1
-            excess.setdefault(label, []).append(100 * share)
-        yield row(f"{name}: nonlinear MPC, not at rest in the end", 100 * float(1 - rested[label].mean()), "%")
-    for label, parts in excess.items():
-        known = np.concatenate(parts)
-        known, found = known[~np.isnan(known)], np.concatenate(verdicts[label])
-        for words, q in (("median", 0.5), ("p95", 0.95)):
-            yield row(f"{label}: above the best of the three, {words}", np.quantile(known, q, method="higher"), "%")
-        yield row(f"{label}: diverged", 100 * float(np.mean(found == simulation.Verdict.DIVERGED)), "%")
-        yield row(f"{label}: bounded", 100 * float(np.mean(found == simulation.Verdict.BOUNDED)), "%")
+        runs.append(one := nonlinear_family(name, horizon, num, num_steps, asked))
+        yield from _beside_the_best(f"{name}: ", one)
+        jax.clear_caches()  # thousands of programs would use up the process's memory maps
+    yield from _beside_the_best("", {label: np.concatenate([run[label] for run in runs], axis=1) for label in runs[0]})
+
+
+def nonlinear_family(name: str, horizon: int, num: int, num_steps: int, asked: float) -> dict[str, np.ndarray]:
+    """Controller → costs and verdicts ``[2, num]`` on a family's nonlinear plant."""
+    plant = systems.make(name)
+    u_eq = plant.equilibrium()[1]
+    problem = Problem.of(plant, limits=(u_eq - plant.scales[1], u_eq + plant.scales[1]))
+    x0 = np.random.default_rng(0).normal(size=(num, plant.n)) * np.asarray(plant.scales[0])
+    x0 *= asked / np.abs(x0 @ (problem.K / problem.scale_u[:, None]).T).max(-1, keepdims=True)
+    controllers = {
+        "clipped LQR": simulation.LinearPolicy(problem.K),
+        f"MPC {horizon}": control.mpc(*problem.sampled[:4], horizon, N=problem.N),
+        f"nonlinear MPC {horizon}": simulation.nonlinear_mpc(problem, horizon),
+    }
+    found = {}
+    for label, one in controllers.items():
+        run = simulation.rollout(problem, one, x0, num_steps)
+        judged = simulation.verdict.of_sizes(simulation.verdict.size(run.xs, problem.scale_x))
+        found[label] = np.stack([run.cost + problem.optimal_cost(run.xs[:, -1]), np.asarray(judged, float)])
+    return found
+
+
+def _beside_the_best(words: str, runs: Mapping[str, np.ndarray]) -> Iterator[Row]:
+    """Rows of each controller: cost above the least of all, and what became of its loops."""
+    costs = {k: np.where(v == simulation.Verdict.CONVERGED, cost, np.inf) for k, (cost, v) in runs.items()}
+    least = np.min([*costs.values()], axis=0)
+    known = np.isfinite(least)
+    yield row(f"{words}starts that none brings to rest", 100 * float(1 - known.mean()), "%")
+    for label, cost in costs.items():
+        for share, q in (("median", 0.5), ("p95", 0.95)) if known.any() else ():
+            above = 100 * (np.quantile(cost[known] / least[known], q, method="higher") - 1)
+            yield row(f"{words}{label}: above the best, {share}", above, "%")
+        for verdict in (simulation.Verdict.DIVERGED, simulation.Verdict.BOUNDED):
+            yield row(f"{words}{label}: {verdict.name.lower()}", 100 * float(np.mean(runs[label][1] == verdict)), "%")
 
 
 def _limited(names: Sequence[str], n: int, m: int) -> Problem:

@@ -72,6 +72,15 @@ def test_nobody_beats_the_constrained_optimum(name):
     assert float(np.nanmax(scores["keen"].ratio)) > 1 + 1e-3
 
 
+def test_a_start_of_any_size_near_the_equilibrium_costs_what_the_regulator_pays():
+    problem, x0 = limited("quadrotor", 0.6, num=3)
+    tiny = 10.0 ** jnp.array([-3.0, -30.0, -140.0])[:, None] * x0
+    best = problem.constrained_optimum(tiny)
+    assert np.all(best.found)
+    np.testing.assert_allclose(best.cost, np.einsum("ki,ij,kj->k", tiny, problem.P, tiny), rtol=1e-12)
+    np.testing.assert_allclose(best.u, -tiny @ problem.K.T, rtol=1e-12)
+
+
 @pytest.mark.matrix
 def test_controllers_share_the_search_for_the_optimum():
     problem, x0 = limited("pendulum", 0.6)

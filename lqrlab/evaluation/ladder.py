@@ -182,8 +182,12 @@ def _within(
     contenders: dict[str, Callable[[slice], object]] = {"network": lambda at: controller}
     for name, K in gains.items():  # where there is none of the right family it is not a number, and is dropped later
         contenders[name] = problem.units.unscale_gain(jnp.nan_to_num(K), problem.n, problem.m).__getitem__
-    contenders[f"MPC {_HORIZON}"] = lambda at: lambda part: control.mpc(*part.sampled[:4], _HORIZON, N=part.N)
+    contenders[f"MPC {_HORIZON}"] = lambda at: _predictive
     return _simulated(contenders, limited, x0)
+
+
+def _predictive(problem: Problem) -> control.MPC:
+    return control.mpc(problem.A, problem.B, problem.Q, problem.R, _HORIZON, N=problem.N)
 
 
 def _simulated(contenders: Mapping[str, Callable[[slice], object]], problem: Problem, x0: Array) -> dict[str, Score]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from lqrlab.compute import checks, pytree
+from lqrlab.compute.linalg import matvec, quadratic
 from lqrlab.control.predictive.design import MPC, mpc
 
 _SHORTEST, _LONGER = 16, 4  # first horizon that is tried; times as long as the one before
@@ -63,7 +63,7 @@ def constrained_optimum(
     ([16, 64], [0.405, 22179.618])
     """
     design, x = _given(A, B, Q, R, x0, longest, limits)
-    best = _unknown(x.shape[:-1], design.B.shape[-1], x.dtype)
+    best = _near(design, x)
     for horizon in _horizons(longest):
         if bool((best.found | best.infeasible).all()):
             break
@@ -104,9 +104,17 @@ def _horizons(longest: int) -> list[int]:
     return [*shorter, longest]
 
 
-def _unknown(batch: tuple[int, ...], m: int, dtype: np.dtype) -> ConstrainedOptimum:
-    none, nan = jnp.zeros(batch, bool), jnp.full((*batch, m), jnp.nan, dtype)
-    return ConstrainedOptimum(nan[..., 0], nan, jnp.zeros(batch, int), none, none)
+@jax.jit
+def _near(design: MPC, x: Array) -> ConstrainedOptimum:
+    """The optimum of starts from which the regulator keeps all limits for ever; the others are not found yet.
+
+    Their size does not matter: a plan from 1e-50 is below the digits of its limits.
+    """
+    cost, nan = quadratic(design.P, x), jnp.nan
+    inside = cost <= design.level
+    u = jnp.where(inside[..., None], -matvec(design.K, x), nan)
+    horizon = jnp.where(inside, min(_SHORTEST, design.horizon), 0)
+    return ConstrainedOptimum(jnp.where(inside, cost, nan), u, horizon, inside, jnp.zeros_like(inside))
 
 
 def _improved(best: ConstrainedOptimum, design: MPC, x: Array) -> ConstrainedOptimum:
