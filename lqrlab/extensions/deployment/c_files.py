@@ -61,8 +61,8 @@ def to_c(controller: object, problem: Problem | Plant, folder: str | Path) -> Pa
         warnings.warn(f"controller: the loop with {step.problem.name} diverges; exported all the same", stacklevel=2)
     folder.mkdir(parents=True, exist_ok=True)
     contents = {
-        "controller.h": _header(step, translated),
-        "controller.c": _code(step, translated),
+        "controller.h": header(step, translated),
+        "controller.c": code(step, translated),
         "test_vectors.csv": _vectors(ys, {k: np.asarray(v) for k, v in memories.items()}, np.asarray(us)),
         "main_test.c": _template("main_test.c").replace("@MEMORY@", _compared(step)),
         "CMakeLists.txt": _template("CMakeLists.txt"),
@@ -153,7 +153,7 @@ def _numbers(a: np.ndarray) -> str:
     return textwrap.fill(", ".join(literal(v, kind) for v in flat), 118, initial_indent="    ", subsequent_indent="    ")
 
 
-def _header(step: ExportedStep, translated: TranslatedStep) -> str:
+def header(step: ExportedStep, translated: TranslatedStep) -> str:
     problem, sensor = step.problem, step.sensor
     kind = 0 if sensor is None else 2 if isinstance(sensor, Outputs) else 1
     fields = [f"    {TYPES[kind_of(a.dtype)]} {name}[{max(a.size, 1)}];" for name, a in step.start.items()]
@@ -207,7 +207,7 @@ def _inline(a: np.ndarray) -> str:
     return "{" + ", ".join(repr(float(v)) for v in np.asarray(a).ravel()) + "}"
 
 
-def _code(step: ExportedStep, translated: TranslatedStep) -> str:
+def code(step: ExportedStep, translated: TranslatedStep) -> str:
     body = "\n".join(translated.lines)
     helpers = [text for name, text in HELPERS.items() if f"{name}(" in body]
     tables = [
@@ -264,7 +264,7 @@ def _initial(name: str, a: np.ndarray) -> list[str]:
 # README ------------------------------------------------------------------------------------------------------
 
 
-def _signals(step: ExportedStep) -> tuple[list[str], list[str]]:
+def signals(step: ExportedStep) -> tuple[list[str], list[str]]:
     """Labels of measurements and inputs."""
     plant, p, m = step.problem.plant, len(step.y_eq), len(step.u_eq)
     if plant is None:
@@ -282,7 +282,7 @@ def _signals(step: ExportedStep) -> tuple[list[str], list[str]]:
 
 
 def _readme(step: ExportedStep, translated: TranslatedStep) -> str:
-    measured, inputs = _signals(step)
+    measured, inputs = signals(step)
     problem = step.problem
     low, high = (
         [np.full(len(inputs), s * np.inf) if a is None else np.asarray(a) + step.u_eq for s, a in ((-1, problem.low), (1, problem.high))]
