@@ -724,6 +724,31 @@ def test_a_move_linearises_and_samples_the_plant_once(kind, moved, monkeypatch):
     panel.close()
 
 
+@pytest.mark.parametrize("kind", ["lqr_designer", "mpc_designer", "policy_inspector"])
+def test_a_panels_controller_is_exported_as_it_stands(kind, monkeypatch, tmp_path):
+    """As C, where a compiler is; the policy's inputs are the code's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LQRLAB_HEADLESS", raising=False)
+    values = {"lqr_designer": {"inputs.force": 0.5, "limit": 1.0}, "mpc_designer": {"weight": 0.5}}.get(kind, {})
+    plant = systems.make("cart_pole")
+    given = {"policy": 0.5 * control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K} if kind == "policy_inspector" else {}
+    panel = getattr(widgets, kind)(**given, **{"family" if given else "plant": "cart_pole"})
+    panel.set(values)
+    panel.folder.value = "some/firmware"
+    panel.export.click()
+    assert "README.md" in panel.exported.value
+    controller, problem = panel._exported(panel._question())
+    written = deployment.load_c("some/firmware")
+    x0 = jnp.array([0.3, 0.02, 0.0, 0.0])
+    ours, theirs = (simulation.rollout(problem, one, x0, 60) for one in (controller, written))
+    np.testing.assert_allclose(theirs.us, ours.us, atol=1e-9)
+    (tmp_path / "some" / "firmware" / "mine.txt").write_text("mine")
+    panel.export.click()
+    assert "mine.txt" in panel.exported.value
+    panel.close()
+
+
+
 def test_a_slider_that_is_dragged_is_one_step_to_undo(panel):
     before = panel.values
     for value in (0.03, 0.06, 0.09):
