@@ -20,6 +20,12 @@ def _statements(block: Block) -> Iterator[Any]:
 
 def prune(root: Block) -> None:
     """Leave out numbers and arrays that nothing is made of; what has no declaration is what the program is for."""
+    before = -1
+    while before != (before := sum(1 for _ in _statements(root))):  # a loop that is left out needed something too
+        _prune(root)
+
+
+def _prune(root: Block) -> None:
     inside = {item.array.name for item in _statements(root) if isinstance(item, Declare)}
     stores: dict[str, list[Store]] = {}
     for item in _statements(root):
