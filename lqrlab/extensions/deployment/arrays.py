@@ -77,7 +77,7 @@ class Constant(Array):
 
     def at(self, index: Index) -> Node:
         """The number, or a place in a table of them."""
-        if self.uniform or all(isinstance(i, int) for i in index):
+        if self.uniform or not any(isinstance(i, Node) for i in index):
             value = self.value.flat[0] if self.uniform else self.value[index]
             return self.program.lit(value, self.kind, self.data)
         return self.program.stored(self).at(index)
@@ -97,7 +97,7 @@ class Scalars(Array):
 
     def at(self, index: Index) -> Node:
         """The expression; of memory where the index is not known."""
-        if all(isinstance(i, int) for i in index):
+        if not any(isinstance(i, Node) for i in index):
             return self.nodes[index]
         if all(n is self.nodes.flat[0] for n in self.nodes.flat):
             return self.nodes.flat[0]
@@ -281,7 +281,7 @@ def flat(program: Program, index: Index, shape: tuple[int, ...]) -> Node:
     """The place of an entry, row after row."""
     total = program.lit(0, "int")
     for i, size in zip(index, shape):
-        node = program.lit(i, "int") if isinstance(i, int) else i
+        node = i if isinstance(i, Node) else program.lit(i, "int")
         total = program.op("add", program.op("mul", total, program.lit(size, "int")), node)
     return total
 

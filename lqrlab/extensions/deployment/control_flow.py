@@ -1,6 +1,7 @@
 """Loops and branches of a program, in C: all loops have a bound that is known when the program is written."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -105,24 +106,48 @@ def _while(t: Translator, step: Step, a: list[Array]) -> list[Array]:
 def _bound(
     test: ClosedJaxpr, program: ClosedJaxpr, of_test: list[Array], of_body: list[Array], start: list[Array]
 ) -> int:
-    """The most rounds of a loop: a carried number that counts them is compared with a known one."""
+    """The most rounds of a loop: a carried number that counts them is compared with one that is at most something."""
     carried: list[Value] = [Variable(s.shape, None) for s in start]
-    steps, outputs = flatten(test, [*_given(of_test), *carried])
+    consts = _given(of_test)
+    steps, outputs = flatten(test, [*consts, *carried])
     made = {id(v): s for s in steps for v in s.outputs}
-    after_steps, after = flatten(program, [*_given(of_body), *carried])
-    grown = {id(v): s for s in after_steps for v in s.outputs}
-    waiting = list(outputs)
+    grown_steps, after = flatten(program, [*_given(of_body), *carried])
+    grown = {id(v): s for s in grown_steps for v in s.outputs}
+    fixed = {id(v): a for v, a in zip(consts, of_test)}
+    fixed |= {id(v): a for v, a, new in zip(carried, start, after) if new is v}
+
+    def rounds(v: Value) -> float:
+        """The rounds after which a condition is false for sure."""
+        s = made.get(id(v))
+        if s is not None and s.name in ("and", "or"):
+            return (min if s.name == "and" else max)(map(rounds, s.inputs))
+        if s is not None and s.name in ("lt", "gt"):
+            least, limit = s.inputs if s.name == "lt" else s.inputs[::-1]
+            most = int(limit.value) if isinstance(limit, Known) else _most(fixed.get(id(limit)))
+            for k, first in enumerate(start):
+                counts = carried[k] is least and _one_more(grown.get(id(after[k])), carried[k])
+                if counts and most is not None and isinstance(first, Constant):
+                    return max(most - int(first.value), 0)
+        return math.inf
+
+    found = rounds(outputs[0])
+    if found == math.inf:
+        raise UnsupportedStepError("while")
+    return int(found)
+
+
+def _most(a: Array | None) -> int | None:
+    """What a whole number is at most, if that can be seen: one of several known ones."""
+    waiting, found = [a.at(())] if a is not None and not a.shape else [], []
     while waiting:
-        s = made.get(id(waiting.pop()))
-        if s is not None and s.name == "and":
-            waiting += s.inputs
-        elif s is not None and s.name in ("lt", "gt"):
-            least, most = s.inputs if s.name == "lt" else s.inputs[::-1]
-            for k, (v, first) in enumerate(zip(carried, start)):
-                known = isinstance(most, Known) and isinstance(first, Constant) and v is least
-                if known and _one_more(grown.get(id(after[k])), v):
-                    return max(int(most.value) - int(first.value), 0)  # type: ignore[union-attr]
-    raise UnsupportedStepError("while")
+        node = waiting.pop()
+        if node.op == "select":
+            waiting += node.args[1:]
+        elif node.op == "lit":
+            found.append(int(node.args[0]))
+        else:
+            return None
+    return max(found, default=None)
 
 
 @rule("cond")

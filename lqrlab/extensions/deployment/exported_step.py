@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from lqrlab.compute.integration import rolled
 from lqrlab.extensions.deployment import control_flow, indexing, primitives  # noqa: F401  (their rules are the table)
 from lqrlab.extensions.deployment.arrays import Constant, Memory
 from lqrlab.extensions.deployment.expressions import Writer, kind_of
+from lqrlab.extensions.deployment.tidying import prune, share
 from lqrlab.extensions.deployment.translation import Translator, UnsupportedStepError
 from lqrlab.simulation import Measured, Outputs, Problem, bind
 from lqrlab.systems import Plant, check_plant
@@ -91,7 +93,8 @@ class ExportedStep:
         def step(leaves: list[Array], carry: Any, y: Array) -> tuple[Any, Array]:
             return self(jax.tree.unflatten(structure, leaves), carry, y)
 
-        closed = jax.make_jaxpr(step)(leaves, carry, jnp.zeros(len(self.y_eq)))
+        with rolled():
+            closed = jax.make_jaxpr(step)(leaves, carry, jnp.zeros(len(self.y_eq)))
         translator = Translator()
         program = translator.program
         memories = [
@@ -108,9 +111,12 @@ class ExportedStep:
             raise ValueError(_refusal(self.policy, str(error))) from error
         _check_carry(self.policy, [m.shape for m in memories], [a.shape for a in after], out.shape, u.shape)
         translator.overwrite([*zip(memories, after), (u, out)])
-        writer = Writer()
+        prune(program.root)
+        writer = Writer(share(program.root))
         lines = writer.text(program.root)
-        return TranslatedStep(lines, writer.count, program.contents)
+        text = "\n".join(lines)
+        tables = {name: a for name, a in program.contents.items() if f"{name}[" in text}
+        return TranslatedStep(lines, writer.count, tables)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -85,9 +85,10 @@ class Store:
 
 @dataclasses.dataclass(eq=False)
 class Declare:
-    """``type array[size]``."""
+    """``type array[size]``; as long as the array if no size is given."""
 
     array: Any
+    size: int = 0
 
 
 @dataclasses.dataclass(eq=False)
@@ -249,16 +250,45 @@ def uses(item: Any) -> list[Node]:
     return [item.condition] if isinstance(item, Break) else []
 
 
-class Writer:
-    """The text of a program's statements, and how many operations they are."""
+def used_once(block: Block) -> set[Node]:
+    """Numbers that one statement of their own block uses, and nothing else does."""
+    here: Counter[Node] = Counter()
+    elsewhere: set[Node] = set()
 
-    def __init__(self) -> None:
+    def count(node: Node, into: Any) -> None:
+        if node.inline and node not in block.defined:
+            for a in node.args:
+                if isinstance(a, Node):
+                    count(a, into)
+        else:
+            into.update([node])
+
+    def visit(items: list, into: Any) -> None:
+        for item in items:
+            for node in uses(item):
+                count(node, into)
+            for inner in [*getattr(item, "branches", []), *filter(None, [getattr(item, "body", None)])]:
+                visit(inner.items, elsewhere)
+
+    visit(block.items, here)
+    pinned = {i.node for i in block.items if isinstance(i, Define) and i.pinned}
+    return {n for n in block.defined if here[n] == 1 and n not in elsewhere and n not in pinned}
+
+
+class Writer:
+    """The text of a program's statements, and how many operations they are.
+
+    ``shared`` names the memory of the arrays that have that of another one.
+    """
+
+    def __init__(self, shared: dict[str, str]) -> None:
         self.names: dict[Node, str] = {}
+        self.shared = shared
         self.count = self._number = 0
 
     def text(self, block: Block, indent: str = "    ") -> list[str]:
         """The lines of a block."""
-        inlined = self._used_once(block)
+        inlined = used_once(block)
         lines, before = [], set(self.names)
         for item in block.items:
             lines += [indent + line for line in self._item(item, inlined)]
@@ -266,37 +296,13 @@ class Writer:
             del self.names[node]
         return lines
 
-    def _used_once(self, block: Block) -> set[Node]:
-        """Numbers that one statement of their own block uses, and nothing else does."""
-        here: Counter[Node] = Counter()
-        elsewhere: set[Node] = set()
-
-        def count(node: Node, into: Any) -> None:
-            if node.inline and node not in block.defined:
-                for a in node.args:
-                    if isinstance(a, Node):
-                        count(a, into)
-            else:
-                into.update([node])
-
-        def visit(items: list, into: Any) -> None:
-            for item in items:
-                for node in uses(item):
-                    count(node, into)
-                for inner in [*getattr(item, "branches", []), *filter(None, [getattr(item, "body", None)])]:
-                    visit(inner.items, elsewhere)
-
-        visit(block.items, here)
-        pinned = {i.node for i in block.items if isinstance(i, Define) and i.pinned}
-        return {n for n in block.defined if here[n] == 1 and n not in elsewhere and n not in pinned}
-
     def _item(self, item: Any, inlined: set[Node]) -> list[str]:
         if isinstance(item, Declare):
-            return [f"{TYPES[item.array.kind]} {item.array.name}[{max(item.array.size, 1)}];"]
+            return [f"{TYPES[item.array.kind]} {item.array.name}[{max(item.size, item.array.size, 1)}];"]
         if isinstance(item, Break):
             return [f"if (!{self.expression(item.condition)}) {{", "    break;", "}"]
         if isinstance(item, Store):
-            return [f"{item.array.name}[{self._index(item.index)}] = {self.expression(item.node)};"]
+            return [f"{self._array(item.array)}[{self._index(item.index)}] = {_bare(self.expression(item.node))};"]
         if isinstance(item, Define):
             text = self._operation(item.node)
             if item.node in inlined and len(text) < _LONGEST:
@@ -336,14 +342,16 @@ class Writer:
             return node.args[0]
         if node.op == "load":
             array, index = node.args
-            return f"{array.name}[{self._index(index)}]"
+            return f"{self._array(array)}[{self._index(index)}]"
         operation = OPERATIONS[node.op]
         self.count += operation.cost and not node.inline
         return operation.text(node.kind).format(*map(self.expression, node.args))
 
     def _index(self, node: Node) -> str:
-        text = self.expression(node)
-        return _bare(text)
+        return _bare(self.expression(node))
+
+    def _array(self, array: Any) -> str:
+        return self.shared.get(array.name, array.name)
 
 
 def _bare(text: str) -> str:

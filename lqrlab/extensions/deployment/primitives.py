@@ -110,9 +110,9 @@ _moves("expand_dims", _expanded)
 
 def _shifted(p: Any, i: Node | int, start: Node | int, stride: int = 1) -> Node | int:
     """start + stride·i."""
-    if isinstance(i, int) and isinstance(start, int):
-        return start + stride * i
-    i, start = (p.lit(v, "int") if isinstance(v, int) else v for v in (i, start))
+    if not isinstance(i, Node) and not isinstance(start, Node):
+        return int(start + stride * i)
+    i, start = (v if isinstance(v, Node) else p.lit(v, "int") for v in (i, start))
     found = p.op("add", p.op("mul", i, p.lit(stride, "int")), start)
     return found.args[0] if found.op == "lit" else found
 
@@ -220,7 +220,7 @@ def _padded(t: Translator, step: Step, a: list[Array]) -> list[Array]:
             place, rest = divmod(int(k) - low, between + 1)  # type: ignore[arg-type]
             if rest or not 0 <= place < size:
                 return None
-            found.append(place)
+            found.append(int(place))
         return tuple(found)
 
     def entry(i: Index) -> Node:
