@@ -2,5 +2,6 @@
 
 from lqrlab.extensions.deployment.c_files import to_c
 from lqrlab.extensions.deployment.loading import ExportedController, load_c
+from lqrlab.extensions.deployment.onnx_files import to_onnx
 
-__all__ = ["ExportedController", "load_c", "to_c"]
+__all__ = ["ExportedController", "load_c", "to_c", "to_onnx"]
