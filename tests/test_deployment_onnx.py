@@ -105,13 +105,16 @@ def test_the_trained_matrix_network_gives_its_gains(told, tmp_path):
     assert off < 5 * error(by_jax(model, told, {}, "float32"), exact) < 1e-3
 
 
-def looped(file, policy, x, steps, dtype="float32"):
+TYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(int32)": "int32", "tensor(int64)": "int64"}
+
+
+def looped(file, policy, x, steps):
     """The relative difference of inputs in a loop in which the file remembers what it returned."""
     memory = {f"memory_{i}": np.asarray(a) for i, a in enumerate(jax.tree.leaves(policy.init((len(x),))))}
     carry, run, us = policy.init((len(x),)), session(file), []
-    names = [o.name for o in run.get_outputs()]
+    names, types = [o.name for o in run.get_outputs()], {i.name: TYPES[i.type] for i in run.get_inputs()}
     for _ in range(steps):
-        out = dict(zip(names, run.run(None, {"x": x.astype(dtype)} | memory)))
+        out = dict(zip(names, run.run(None, {k: a.astype(types[k]) for k, a in ({"x": x} | memory).items()})))
         memory = {k: out[f"next_{k}"] for k in memory}
         carry, u = policy(carry, jnp.asarray(x))
         us.append((out["u"], np.asarray(u)))
@@ -134,7 +137,7 @@ def test_policies_with_and_without_memory(tmp_path):
     for name, controller in controllers.items():
         file = deployment.to_onnx(controller, tmp_path / f"{name}.onnx", problem, dtype="float64")
         policy = simulation.bind(controller, problem)
-        assert looped(file, policy, x, 25, "float64") < 1e-6, name
+        assert looped(file, policy, x, 25) < 1e-6, name
     about = {p.key: json.loads(p.value) for p in onnx.load(tmp_path / "estimator.onnx").metadata_props}
     assert about["states"][0] == plant.states[0].label
     assert np.shape(about["memory"][0]) == (4,)
@@ -160,7 +163,7 @@ def test_what_cannot_be_translated_is_refused_in_words(tmp_path):
 
     with pytest.raises(ValueError, match="ONNX has no operator for JAX's sort"):
         deployment.to_onnx(Sorting(), tmp_path / "a.onnx", plant)
-    with pytest.raises(ValueError, match="ending in .onnx"):
+    with pytest.raises(ValueError, match=r"ending in \.onnx"):
         deployment.to_onnx([[1.0, 2.0]], tmp_path / "a.bin")
     with pytest.raises(ValueError, match="say of which plant"):
         deployment.to_onnx(lambda p: p.K, tmp_path / "a.onnx")

@@ -271,7 +271,7 @@ def _cast(graph: Graph, a: Value, dtype: Any) -> str:
 
 def _logical(operator: str) -> Callable[[Graph, Step], str]:
     def made(graph: Graph, step: Step) -> str:
-        if step.dtypes[0] != bool:
+        if step.dtypes[0].kind != "b":
             raise ValueError(f"network: bits of whole numbers are combined in it ({operator}), which is not translated")
         return graph.add(operator, *step.values)
 
@@ -280,7 +280,7 @@ def _logical(operator: str) -> Callable[[Graph, Step], str]:
 
 def _selected(graph: Graph, step: Step) -> str:
     which, *cases = step.values
-    if step.avals[0].dtype != bool:
+    if step.avals[0].dtype.kind != "b":
         raise ValueError("network: expected a choice between two, by a truth value, but found one among several")
     return graph.add("Where", which, cases[1], cases[0])
 
@@ -309,7 +309,7 @@ def _total(sizes: Sequence[int]) -> int:
 
 def _reduced(operator: str) -> Callable[[Graph, Step], str]:
     def made(graph: Graph, step: Step) -> str:
-        a, truth = step.values[0], step.dtypes[0] == bool
+        a, truth = step.values[0], step.dtypes[0].kind == "b"
         a = _cast(graph, a, np.int32) if truth else a
         found = graph.add(operator, a, graph.whole(*step.params["axes"]), keepdims=0)
         return _cast(graph, found, bool) if truth else found
