@@ -3,5 +3,7 @@
 from lqrlab.extensions.deployment.c_files import to_c
 from lqrlab.extensions.deployment.loading import ExportedController, load_c
 from lqrlab.extensions.deployment.onnx_files import to_onnx
+from lqrlab.extensions.deployment.realtime import realtime
+from lqrlab.extensions.deployment.timed_run import TimedRun
 
-__all__ = ["ExportedController", "load_c", "to_c", "to_onnx"]
+__all__ = ["ExportedController", "TimedRun", "load_c", "realtime", "to_c", "to_onnx"]
