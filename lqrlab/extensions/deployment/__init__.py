@@ -1,9 +1,23 @@
 """Controllers outside the notebook: as C code for a microcontroller, the same numbers to rounding."""
 
 from lqrlab.extensions.deployment.c_files import to_c
+from lqrlab.extensions.deployment.exchange import load, save
 from lqrlab.extensions.deployment.loading import ExportedController, load_c
 from lqrlab.extensions.deployment.onnx_files import to_onnx
 from lqrlab.extensions.deployment.realtime import realtime
+from lqrlab.extensions.deployment.stablehlo import StoredPolicy, load_stablehlo, to_stablehlo
 from lqrlab.extensions.deployment.timed_run import TimedRun
 
-__all__ = ["ExportedController", "TimedRun", "load_c", "realtime", "to_c", "to_onnx"]
+__all__ = [
+    "ExportedController",
+    "StoredPolicy",
+    "TimedRun",
+    "load",
+    "load_c",
+    "load_stablehlo",
+    "realtime",
+    "save",
+    "to_c",
+    "to_onnx",
+    "to_stablehlo",
+]
