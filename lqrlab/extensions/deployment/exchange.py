@@ -108,8 +108,8 @@ def _fields(thing: Any) -> Fields:
             raise ValueError(f"thing: expected one gain K [m, n], but found shape {K.shape}; take one of the batch")
         return {"kind": "gain", "K": K}
     raise ValueError(
-        f"thing: expected a gain, a plant, a linear controller or a log, but found {type(thing).__name__}; a controller "
-        "of any kind is written with the ending .stablehlo"
+        f"thing: expected a gain, a plant, a linear controller or a log, but found {type(thing).__name__}; any "
+        "controller is written with the ending .stablehlo"
     )
 
 

@@ -108,7 +108,7 @@ def load_stablehlo(path: str | Path) -> StoredPolicy:
         return StoredPolicy(tuple(init()), step)
     except Exception as error:
         raise ValueError(
-            f"{file}: cannot be read as a policy in StableHLO ({type(error).__name__}: {error})"
+            f"{file}: cannot be read as a policy ({type(error).__name__}: {error})"
         ) from error
 
 
