@@ -232,6 +232,28 @@ def test_limits_hold_for_the_thing_itself():
     assert np.max(bench.us) <= 2.0
 
 
+@pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler")
+def test_exported_c_is_called_without_jax(tmp_path):
+    """By a simulated plant and by the thing itself, from the state and from sensors: the loop of the JAX policy."""
+    problem = Problem.of(plant, limits=(0.5, 4.0))
+    for name, controller in {"gain": K, "lqg": lqg(problem, np.array([[1.0, 0.0]]))}.items():
+        exported = deployment.load_c(deployment.to_c(controller, problem, tmp_path / name))
+        run = deployment.realtime(exported, problem, seconds=1.0, x0=START - X_EQ)
+        ref = simulation.rollout(problem, controller, START - X_EQ, 50)
+        if not run.skipped:
+            np.testing.assert_allclose(run.trajectory.xs, ref.xs, atol=1e-10)
+
+        class Cut(Bench):
+            def measure(self, width=2 if name == "gain" else 1):
+                return super().measure()[:width]
+
+        runs = [
+            deployment.realtime(c, Cut(), seconds=1.0, problem=problem, clock="simulated")
+            for c in (controller, exported)
+        ]
+        np.testing.assert_allclose(runs[0].us, runs[1].us, atol=1e-10)
+
+
 PLANT_C = r"""
 #include <stdint.h>
 #include <stdio.h>

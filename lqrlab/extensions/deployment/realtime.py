@@ -16,7 +16,7 @@ from lqrlab.extensions.deployment.devices import Device, SimulatedPlant, connect
 from lqrlab.extensions.deployment.loading import ExportedController
 from lqrlab.extensions.deployment.timed_run import TimedRun
 from lqrlab.simulation import Measured, Policy, Problem, Trajectory, bind, rollout
-from lqrlab.simulation.sensors import Outputs
+from lqrlab.simulation.sensors import Outputs, measure
 from lqrlab.systems import Plant, Signal
 
 _SPIN = 100_000  # ns before a tick in which time is asked for again and again: sleep is no more exact
@@ -134,19 +134,22 @@ class _Side:
         named = () if plant is None else {"x": plant.states, "y": plant.outputs}[names]
         self.outputs = tuple(named) if len(named) == len(self.y_eq) else _signals(names, len(self.y_eq))
 
+    @property
+    def limits(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of the inputs, as deviations."""
+        low, high = self.problem.low, self.problem.high
+        return (np.array(-np.inf), np.array(np.inf)) if low is None else (np.asarray(low), np.asarray(high))
+
     def step(self, controller: object) -> Step:
         """From a measurement to an input, in the plant's own terms; warmed up."""
-        compiled = isinstance(controller, ExportedController) and not isinstance(self.policy, Measured)
-        answer = self._in_c(controller) if compiled else self._in_jax()
+        answer = self._in_c(controller) if isinstance(controller, ExportedController) else self._in_jax()
         if not self.absolute:
             return answer
-        low, high = self.problem.low, self.problem.high
-        low, high = (-np.inf, np.inf) if low is None else (np.asarray(a) + self.u_eq for a in (low, high))
         last = self.u_eq
 
         def absolute(y: np.ndarray) -> np.ndarray:
             nonlocal last
-            u = np.clip(answer(y - self.y_eq) + self.u_eq, low, high)
+            u = answer(y - self.y_eq) + self.u_eq
             last = np.where(np.isfinite(u), u, last)  # what is not a number is never sent
             return last
 
@@ -163,14 +166,20 @@ class _Side:
 
         return step
 
-    def _in_c(self, controller: Any) -> Step:
-        memory = controller.start()
-        controller.step(memory.copy(), self.y_eq)
+    def _in_c(self, controller: ExportedController) -> Step:
+        """Its C code, called without JAX; a simulated plant's sensors are JAX's."""
+        memory, policy = controller.start(), self.policy
+        sensor = policy.sensor if isinstance(policy, Measured) else None
+        low, high = self.limits
 
         def step(y: np.ndarray) -> np.ndarray:
             nonlocal memory
-            memory, u = controller.step(memory, y + controller.y_eq)
-            return u - controller.u_eq
+            seen = y if sensor is None else np.asarray(_shown(sensor, y))
+            memory, u = controller.step(memory, seen + controller.y_eq)
+            return np.clip(u - controller.u_eq, low, high)
+
+        if sensor is not None:
+            _shown(sensor, self.y_eq)  # compiled now
 
         return step
 
@@ -179,6 +188,9 @@ class _Side:
 def _answer(policy: Policy, problem: Problem, carry: PyTree, y: Array) -> tuple[PyTree, Array]:
     carry, u = policy(carry, y)
     return carry, problem.saturate(u.astype(y.dtype))
+
+
+_shown = jit_by_function(measure)
 
 
 def _signals(letter: str, count: int) -> tuple[Signal, ...]:

@@ -107,9 +107,7 @@ def load_stablehlo(path: str | Path) -> StoredPolicy:
             init, step = (export.deserialize(bytearray(archive.read(name))).call for name in _PARTS)
         return StoredPolicy(tuple(init()), step)
     except Exception as error:
-        raise ValueError(
-            f"{file}: cannot be read as a policy ({type(error).__name__}: {error})"
-        ) from error
+        raise ValueError(f"{file}: cannot be read as a policy ({type(error).__name__}: {error})") from error
 
 
 def _checked(path: str | Path) -> Path:
