@@ -2,6 +2,7 @@
 
 from lqrlab.extensions.deployment.c_files import to_c
 from lqrlab.extensions.deployment.exchange import load, save
+from lqrlab.extensions.deployment.fmu_files import from_fmu
 from lqrlab.extensions.deployment.loading import ExportedController, load_c
 from lqrlab.extensions.deployment.onnx_files import to_onnx
 from lqrlab.extensions.deployment.realtime import realtime
@@ -12,6 +13,7 @@ __all__ = [
     "ExportedController",
     "StoredPolicy",
     "TimedRun",
+    "from_fmu",
     "load",
     "load_c",
     "load_stablehlo",
