@@ -97,8 +97,8 @@ class SimulatedPlant:
 
     def rest(self) -> None:
         """Move to the next tick."""
-        _, self.x, *moved = _moved(self.problem, self.x, self.u, self.key, np.int32(self.tick))
-        self.steps[-1].append(tuple(moved))
+        _, self.x, u, cost = _moved(self.problem, self.x, self.u, self.key, np.int32(self.tick))
+        self.steps[-1].append((u, cost))
         self.x.block_until_ready()
         self.tick += 1
 
@@ -117,7 +117,8 @@ class CalledPlant:
     """A function of the input since the tick before (None at first) that returns the measurement, as a device."""
 
     def __init__(self, function: Callable[[np.ndarray | None], Any]) -> None:
-        self.function, self.u = function, None
+        self.function = function
+        self.u: np.ndarray | None = None
 
     def measure(self, tick: int) -> np.ndarray:
         """What the function returns."""
@@ -150,7 +151,7 @@ class Line:
         end: Callable[[], object],
         num_outputs: int,
     ) -> None:
-        self.send, self.receive, self.close = send, receive, end  # type: ignore[method-assign]
+        self.send, self.receive, self.end = send, receive, end
         self.answer = struct.Struct(f"<I{num_outputs}d")
 
     def measure(self, tick: int) -> np.ndarray | None:
@@ -170,7 +171,8 @@ class Line:
         """Nothing to do."""
 
     def close(self) -> None:
-        """End the connection; set when it is made."""
+        """End the connection."""
+        self.end()
 
 
 def connect(plant: object, num_outputs: int, patience: float) -> Device:
@@ -200,7 +202,6 @@ class _Instrument:
 
     def __init__(self, plant: Any) -> None:
         self.plant = plant
-        self.close = getattr(plant, "close", self.rest)
 
     def measure(self, tick: int) -> np.ndarray | None:
         y = self.plant.measure()
@@ -213,7 +214,7 @@ class _Instrument:
         pass
 
     def close(self) -> None:
-        pass
+        getattr(self.plant, "close", self.rest)()
 
 
 def _udp(where: str, num_outputs: int, patience: float) -> Line:

@@ -195,6 +195,11 @@ def _to_controller(fields: Fields, _: Path) -> LinearController:
     return LinearController(*(jnp.asarray(a) for a in (A, B, C, D)), **usual | given)
 
 
+def _to_system(fields: Fields, _: Path) -> Any:
+    A, B, C, D = (_matrix(fields, k) for k in "ABCD")
+    return control.to_statespace(A, B, C, D, float(np.ravel(fields.get("dt", 0))[0]) or None)
+
+
 def _to_log(fields: Fields, _: Path) -> dict[str, np.ndarray]:
     headings = [h for kind in ("inputs", "outputs") for h in _texts(fields[kind])]
     named = {h: fields[_variable(h.partition(" [")[0])] for h in headings}
@@ -205,9 +210,7 @@ _KINDS: dict[str, Callable[[Fields, Path], Any]] = {
     "gain": lambda fields, _: _matrix(fields, "K"),
     "plant": _to_plant,
     "controller": _to_controller,
-    "system": lambda f, _: control.to_statespace(
-        *(_matrix(f, k) for k in "ABCD"), dt=float(np.ravel(f.get("dt", 0))[0]) or None
-    ),
+    "system": _to_system,
     "log": _to_log,
 }
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from lqrlab.compute import checks, extras
 from lqrlab.compute.files import write_atomic
-from lqrlab.extensions.deployment import operators
+from lqrlab.extensions.deployment import onnx_graph, operators
 from lqrlab.learning import models
 from lqrlab.learning.network_policy import is_network
 from lqrlab.simulation import Policy, Problem, Told, bind, binding
@@ -85,13 +85,19 @@ def _of_network(network: Any, dtype: str) -> Program:
     graph, params = models.split(network)
     params = _converted(params, dtype)
     window, linear = network.config.window, network.linear
-    sizes = {"A": (N_MAX, N_MAX), "B": (N_MAX, M_MAX), "Q": (N_MAX, N_MAX), "R": (M_MAX, M_MAX), "N": (N_MAX, M_MAX)}
+    sizes: dict[str, tuple[int, ...]] = {
+        "A": (N_MAX, N_MAX),
+        "B": (N_MAX, M_MAX),
+        "Q": (N_MAX, N_MAX),
+        "R": (M_MAX, M_MAX),
+        "N": (N_MAX, M_MAX),
+    }
     sizes |= {"state_mask": (N_MAX,), "input_mask": (M_MAX,)}
     seen = {} if linear else {"past_x": (window, N_MAX), "past_u": (window, M_MAX), "time_mask": (window,)}
 
     def run(**given: Any) -> dict[str, Any]:
         masks = given["state_mask"], given["input_mask"]
-        units = Coordinates(*(jnp.ones_like(a) for a in masks), *masks)
+        units = Coordinates(jnp.ones_like(masks[0]), jnp.ones_like(masks[1]), *masks)
         idle = jnp.zeros_like(masks[0][:, 0])  # noise and limits, of which no network is told
         told = Told(units, given["A"], idle, idle, idle, *(given[k] for k in "ABQRN"))
         net: Any = models.merge(graph, params)
@@ -153,21 +159,21 @@ def _model(program: Program, about: dict[str, Any]) -> Any:
     """The file's content: the program, traced for two sizes of its batch, with the operators of ONNX."""
     onnx = extras.load("onnx", "deployment", "to_onnx")
     run, arguments = program
-    given = [arguments(batch) for batch in operators.BATCHES]
+    given = [arguments(batch) for batch in onnx_graph.BATCHES]
     one, other = (jax.make_jaxpr(run)(**a) for a in given)
     results = list(jax.eval_shape(run, **given[0]))
     # keyword arguments are in the order of their names, as all keys of a pytree are
     names, results = sorted(given[0]), sorted(results)
-    shapes = {k: operators.sizes_of(given[0][k], given[1][k]) for k in names}
-    graph = operators.Graph(next(k for k in names if shapes[k][:1] == (operators.Multiple(1),)))
-    values = [graph.add("Identity", v) for v in operators.translate(graph, one, other, names)]
+    shapes = {k: onnx_graph.sizes_of(given[0][k], given[1][k]) for k in names}
+    graph = onnx_graph.Graph(next(k for k in names if shapes[k][:1] == (onnx_graph.Multiple(1),)), operators.OPERATORS)
+    values = [graph.add("Identity", v) for v in onnx_graph.translate(graph, one, other, names)]
     nodes, constants, read = graph.needed(values)
     renamed = dict(zip(values, results))
     for node in nodes:
         node.output[:] = [renamed.get(k, k) for k in node.output]
     inputs = [_signature(k, shapes[k], given[0][k].dtype) for k in names if k in read or k == graph.batch]
     outputs = [
-        _signature(k, operators.sizes_of(a, b), a.dtype) for k, a, b in zip(results, one.out_avals, other.out_avals)
+        _signature(k, onnx_graph.sizes_of(a, b), a.dtype) for k, a, b in zip(results, one.out_avals, other.out_avals)
     ]
     held = [onnx.numpy_helper.from_array(a, k) for k, a in constants.items()]
     made = onnx.helper.make_graph(nodes, "controller", inputs, outputs, held)
@@ -178,8 +184,8 @@ def _model(program: Program, about: dict[str, Any]) -> Any:
     return model
 
 
-def _signature(name: str, shape: operators.Sizes, dtype: Any) -> Any:
+def _signature(name: str, shape: onnx_graph.Sizes, dtype: Any) -> Any:
     """An input or output: its name, type and shape, in which the batch has a name."""
     onnx = extras.load("onnx", "deployment", "to_onnx")
-    sizes = [s if not isinstance(s, operators.Multiple) else "batch" if s == 1 else f"{s}*batch" for s in shape]
+    sizes = [s if not isinstance(s, onnx_graph.Multiple) else "batch" if s == 1 else f"{s}*batch" for s in shape]
     return onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), sizes)

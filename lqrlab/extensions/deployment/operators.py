@@ -1,4 +1,4 @@
-"""Programs of JAX as ONNX graphs: one table of primitives and the operators that do the same."""
+"""The operators of ONNX that do what JAX's primitives do."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -6,232 +6,30 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from lqrlab.compute import extras
+from lqrlab.extensions.deployment.onnx_graph import BATCHES, Equation, Graph, Multiple, Value, stack
 
-BATCHES = (29, 31)
-"""Two sizes of a batch for which a program is traced: sizes that differ are the batch's, or multiples of it.
-
-Both are prime, and so small that no program works them off in blocks.
-"""
-_UNROLLED = 5000  # steps of loops, in all
 OPSET = 18
-_INNER = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
-_INNER |= {"custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call", "remat2": "jaxpr", "checkpoint": "jaxpr"}
-
-
-class Multiple(int):
-    """A size that is so many times that of the batch."""
-
-
-Sizes = tuple[int, ...]
-Value = Any
-"""A NumPy array that is known, or the name of a tensor."""
-
-
-class Graph:
-    """The nodes of a graph while it is made; what nobody reads is left out at the end."""
-
-    def __init__(self, batch: str) -> None:
-        self.nodes: list[Any] = []
-        self.constants: dict[str, np.ndarray] = {}
-        self.held: dict[Any, str] = {}
-        self.batch = batch  # an input whose first axis is the batch
-        self.steps = 0
-
-    def name(self, value: Value) -> str:
-        """The tensor of a value; a known one becomes a constant."""
-        if isinstance(value, str):
-            return value
-        return self._constant(np.asarray(value))
-
-    def whole(self, *numbers: int) -> str:
-        """The tensor of whole numbers, such as axes."""
-        return self._constant(np.array(numbers, np.int64))
-
-    def _constant(self, a: np.ndarray) -> str:
-        key = (a.dtype.str, a.shape, a.tobytes())  # axes and bounds come again and again
-        name = self.held.setdefault(key, f"c{len(self.held)}")
-        self.constants[name] = a
-        return name
-
-    def add(self, operator: str, *inputs: Value, outputs: int = 0, **attributes: Any) -> Any:
-        """A node; its output, or so many of them."""
-        onnx = extras.load("onnx", "deployment", "to_onnx")
-        names = [f"t{len(self.nodes)}_{i}" for i in range(max(outputs, 1))]
-        self.nodes.append(onnx.helper.make_node(operator, [self.name(a) for a in inputs], names, **attributes))
-        return names if outputs else names[0]
-
-    def sizes(self, sizes: Sizes) -> str:
-        """The tensor of sizes that only the batch at hand knows."""
-        if not any(isinstance(s, Multiple) for s in sizes):
-            return self.whole(*sizes)
-        batch = self.add("Slice", self.add("Shape", self.batch), self.whole(0), self.whole(1))
-        parts = [
-            self.add("Mul", batch, self.whole(int(s))) if isinstance(s, Multiple) else self.whole(s) for s in sizes
-        ]
-        return self.add("Concat", *parts, axis=0)
-
-    def reshaped(self, a: Value, sizes: Sizes) -> str:
-        """``a`` in another shape."""
-        if sum(isinstance(s, Multiple) for s in sizes) == 1 and 0 not in sizes:
-            return self.add("Reshape", a, self.whole(*(-1 if isinstance(s, Multiple) else s for s in sizes)))
-        return self.add("Reshape", a, self.sizes(sizes))
-
-    def cut(self, a: Value, axis: int, start: int, stop: int) -> str:
-        """``a[start:stop]`` along an axis."""
-        return self.add("Slice", a, self.whole(start), self.whole(stop), self.whole(axis))
-
-    def needed(self, outputs: Sequence[str]) -> tuple[list[Any], dict[str, np.ndarray], set[str]]:
-        """Nodes, constants, and names that lead to the outputs."""
-        read, nodes = set(outputs), []
-        for node in reversed(self.nodes):
-            if read & set(node.output):
-                nodes.append(node)
-                read |= set(node.input)
-        return nodes[::-1], {k: a for k, a in self.constants.items() if k in read}, read
-
-
-def sizes_of(one: Any, other: Any) -> Sizes:
-    """The shape of a value in two traces, with :class:`Multiple` where it follows the batch."""
-    return tuple(_size(a, b) for a, b in zip(np.shape(one), np.shape(other), strict=True))
-
-
-def _size(a: int, b: int) -> int:
-    if a == b:
-        return a
-    if a * BATCHES[1] != b * BATCHES[0] or a % BATCHES[0]:
-        raise ValueError(f"network: a size depends on the batch in another way than as a multiple: {a} and {b}")
-    return Multiple(a // BATCHES[0])
-
-
-class Step:
-    """One equation of a program in two traces, with the values of its arguments."""
-
-    def __init__(self, graph: Graph, one: JaxprEqn, other: JaxprEqn, values: Sequence[Value]) -> None:
-        self.graph, self.params, self.values, self.primitive = graph, one.params, list(values), one.primitive
-        self.avals = [v.aval for v in one.invars]
-        self.shapes = [sizes_of(a.aval, b.aval) for a, b in zip(one.invars, other.invars)]
-        self.out = [sizes_of(a.aval, b.aval) for a, b in zip(one.outvars, other.outvars)]
-        self.dtypes = [v.aval.dtype for v in one.outvars]  # type: ignore[attr-defined]
-
-    def translated(self) -> list[Value]:
-        """The values of its outputs."""
-        known = not any(isinstance(v, str) for v in self.values)
-        if known and not any(isinstance(s, Multiple) for shape in (*self.shapes, *self.out) for s in shape):
-            with jax.ensure_compile_time_eval():
-                found = self.primitive.bind(*self.values, **self.params)
-            return [np.asarray(a) for a in (found if self.primitive.multiple_results else [found])]
-        name = self.primitive.name
-        if name in ELEMENTWISE:
-            return [self.graph.add(ELEMENTWISE[name], *self.values)]
-        if name not in OPERATORS:
-            raise ValueError(
-                f"network: ONNX has no operator for JAX's {name}, which its program contains; export it with "
-                "deployment.to_stablehlo, which takes all of JAX, or write the network without it"
-            )
-        made = OPERATORS[name](self.graph, self)
-        return made if isinstance(made, list) else [made]
-
-
-def translate(graph: Graph, one: ClosedJaxpr, other: ClosedJaxpr, arguments: Sequence[Value]) -> list[Value]:
-    """The outputs of a program that was traced for both of :data:`BATCHES`."""
-    for a, b in zip(one.consts, other.consts, strict=True):
-        if np.shape(a) != np.shape(b):
-            raise ValueError("network: it makes an array of the batch's size outside of JAX; make it with jax.numpy")
-    return _run(graph, one.jaxpr, other.jaxpr, [np.asarray(c) for c in one.consts], arguments)
-
-
-def _run(graph: Graph, one: Jaxpr, other: Jaxpr, constants: Sequence[Value], arguments: Sequence[Value]) -> list[Value]:
-    values: dict[Any, Value] = dict(zip((*one.constvars, *one.invars), (*constants, *arguments), strict=True))
-
-    def read(v: Any) -> Value:
-        return np.asarray(v.val, v.aval.dtype) if isinstance(v, Literal) else values[v]
-
-    same = [e.primitive for e in one.eqns] == [e.primitive for e in other.eqns]
-    if not same:
-        raise ValueError("network: expected one program for all sizes of a batch, but found several")
-    for e, f in zip(one.eqns, other.eqns):
-        given, name = [read(v) for v in e.invars], e.primitive.name
-        if name in _INNER:
-            inner = [g.params[_INNER[name]] for g in (e, f)]
-            outs = _nested(graph, inner[0], inner[1], given)
-        elif name == "scan":
-            outs = _unrolled(graph, e, f, given)
-        elif name == "cond":
-            outs = _chosen(graph, e, f, given)
-        else:
-            outs = Step(graph, e, f, given).translated()
-        values.update(zip(e.outvars, outs, strict=True))
-    return [read(v) for v in one.outvars]
-
-
-def _nested(graph: Graph, one: Any, other: Any, given: Sequence[Value]) -> list[Value]:
-    if isinstance(one, ClosedJaxpr):
-        return translate(graph, one, other, given)
-    return _run(graph, one, other, [], given)
-
-
-def _unrolled(graph: Graph, e: JaxprEqn, f: JaxprEqn, given: Sequence[Value]) -> list[Value]:
-    """A loop of known length, step by step: what its counter decides is known then."""
-    length, fixed, carried = (e.params[k] for k in ("length", "num_consts", "num_carry"))
-    graph.steps += length
-    if graph.steps > _UNROLLED:
-        raise ValueError(f"network: expected loops of at most {_UNROLLED} steps in all; shorten its horizon or window")
-    constants, carry, rows = given[:fixed], list(given[fixed : fixed + carried]), given[fixed + carried :]
-    shapes = [sizes_of(v.aval, w.aval)[1:] for v, w in zip(e.invars[fixed + carried :], f.invars[fixed + carried :])]
-    made: list[list[Value]] = []
-    for t in range(length)[:: -1 if e.params["reverse"] else 1]:
-        now = [
-            graph.reshaped(graph.cut(a, 0, t, t + 1), shape) if isinstance(a, str) else a[t]
-            for a, shape in zip(rows, shapes)
-        ]
-        outs = translate(graph, e.params["jaxpr"], f.params["jaxpr"], [*constants, *carry, *now])
-        carry = outs[:carried]
-        made.append(outs[carried:])
-    stacked = []
-    for outs in zip(*(made[::-1] if e.params["reverse"] else made)):
-        known = not any(isinstance(a, str) for a in outs)
-        stacked.append(np.stack(outs) if known else _stack(graph, outs, 0))
-    return [*carry, *stacked]
-
-
-def _chosen(graph: Graph, e: JaxprEqn, f: JaxprEqn, given: Sequence[Value]) -> list[Value]:
-    """A branch that is known; else all are computed, and one is chosen."""
-    which, rest = given[0], given[1:]
-    branches = list(zip(e.params["branches"], f.params["branches"]))
-    if not isinstance(which, str):
-        return translate(graph, *branches[int(np.clip(which, 0, len(branches) - 1))], rest)
-    outs, *others = (translate(graph, *branch, rest) for branch in branches)
-    for i, more in enumerate(others, 1):
-        here = graph.add("GreaterOrEqual", which, np.asarray(i, e.invars[0].aval.dtype))  # type: ignore[attr-defined]
-        outs = [a if a is b else graph.add("Where", here, b, a) for a, b in zip(outs, more)]
-    return outs
-
-
-def _stack(graph: Graph, values: Sequence[Value], axis: int) -> str:
-    return graph.add("Concat", *(graph.add("Unsqueeze", a, graph.whole(axis)) for a in values), axis=axis)
-
+"""Version of ONNX's operators."""
 
 # The table ----------------------------------------------------------------------------------------------------
 
-ELEMENTWISE = {
+_ELEMENTWISE = {
     **{"add": "Add", "add_any": "Add", "sub": "Sub", "mul": "Mul", "max": "Max", "min": "Min", "neg": "Neg"},
     **{"exp": "Exp", "log": "Log", "sqrt": "Sqrt", "pow": "Pow", "abs": "Abs", "sign": "Sign", "erf": "Erf"},
     **{"floor": "Floor", "ceil": "Ceil", "tanh": "Tanh", "logistic": "Sigmoid", "atan": "Atan"},
     **{"sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin", "acos": "Acos", "sinh": "Sinh", "cosh": "Cosh"},
     **{"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"},
     **dict.fromkeys(("stop_gradient", "copy", "copy_p", "reduce_precision"), "Identity"),
-}
-"""Primitives whose operator takes the same arguments."""
+}  # primitives whose operator takes the same arguments
 
 
-def _moved(graph: Graph, step: Step) -> str:
+def _moved(graph: Graph, step: Equation) -> str:
     return graph.reshaped(step.values[0], step.out[0])
 
 
-def _broadcast(graph: Graph, step: Step) -> str:
+def _broadcast(graph: Graph, step: Equation) -> str:
     axes, out = step.params["broadcast_dimensions"], step.out[0]
     sizes = [1] * len(out)
     for axis, size in zip(axes, step.shapes[0]):
@@ -240,7 +38,7 @@ def _broadcast(graph: Graph, step: Step) -> str:
     return graph.add("Expand", a, graph.sizes(out))
 
 
-def _power(graph: Graph, step: Step) -> str:
+def _power(graph: Graph, step: Equation) -> str:
     a, y = step.values[0], step.params.get("y", 2)
     product = a
     for _ in range(abs(y) - 1):
@@ -248,7 +46,7 @@ def _power(graph: Graph, step: Step) -> str:
     return product if y > 0 else graph.add("Reciprocal", product)
 
 
-def _asinh(graph: Graph, step: Step) -> str:
+def _asinh(graph: Graph, step: Equation) -> str:
     """In double precision, for which runtimes have no operator, sign(a) log(|a| + √(a² + 1))."""
     a = step.values[0]
     if step.dtypes[0] != np.float64:
@@ -258,7 +56,7 @@ def _asinh(graph: Graph, step: Step) -> str:
     return graph.add("Mul", graph.add("Sign", a), graph.add("Log", graph.add("Add", size, root)))
 
 
-def _divided(graph: Graph, step: Step) -> str:
+def _divided(graph: Graph, step: Equation) -> str:
     if not np.issubdtype(step.dtypes[0], np.floating):
         raise ValueError("network: whole numbers are divided in it, which ONNX rounds in another way")
     return graph.add("Div", *step.values)
@@ -269,8 +67,8 @@ def _cast(graph: Graph, a: Value, dtype: Any) -> str:
     return graph.add("Cast", a, to=onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
-def _logical(operator: str) -> Callable[[Graph, Step], str]:
-    def made(graph: Graph, step: Step) -> str:
+def _logical(operator: str) -> Callable[[Graph, Equation], str]:
+    def made(graph: Graph, step: Equation) -> str:
         if step.dtypes[0].kind != "b":
             raise ValueError(f"network: bits of whole numbers are combined in it ({operator}), which is not translated")
         return graph.add(operator, *step.values)
@@ -278,14 +76,14 @@ def _logical(operator: str) -> Callable[[Graph, Step], str]:
     return made
 
 
-def _selected(graph: Graph, step: Step) -> str:
+def _selected(graph: Graph, step: Equation) -> str:
     which, *cases = step.values
-    if step.avals[0].dtype.kind != "b":
+    if step.given[0].kind != "b":
         raise ValueError("network: expected a choice between two, by a truth value, but found one among several")
     return graph.add("Where", which, cases[1], cases[0])
 
 
-def _product(graph: Graph, step: Step) -> str:
+def _product(graph: Graph, step: Equation) -> str:
     """Batched matrix product, after the axes are brought into its order."""
     (left, right), (lead, leads) = step.params["dimension_numbers"]
     sides = []
@@ -307,8 +105,8 @@ def _total(sizes: Sequence[int]) -> int:
     return Multiple(product) if any(isinstance(s, Multiple) for s in sizes) else product
 
 
-def _reduced(operator: str) -> Callable[[Graph, Step], str]:
-    def made(graph: Graph, step: Step) -> str:
+def _reduced(operator: str) -> Callable[[Graph, Equation], str]:
+    def made(graph: Graph, step: Equation) -> str:
         a, truth = step.values[0], step.dtypes[0].kind == "b"
         a = _cast(graph, a, np.int32) if truth else a
         found = graph.add(operator, a, graph.whole(*step.params["axes"]), keepdims=0)
@@ -317,10 +115,10 @@ def _reduced(operator: str) -> Callable[[Graph, Step], str]:
     return made
 
 
-def _running(operator: str) -> Callable[[Graph, Step], str]:
+def _running(operator: str) -> Callable[[Graph, Equation], str]:
     """Of what came before, along one axis."""
 
-    def made(graph: Graph, step: Step) -> str:
+    def made(graph: Graph, step: Equation) -> str:
         axis, length = step.params["axis"], step.shapes[0][step.params["axis"]]
         rows = [graph.cut(step.values[0], axis, t, t + 1) for t in range(length)]
         rows = rows[::-1] if step.params["reverse"] else rows
@@ -332,7 +130,7 @@ def _running(operator: str) -> Callable[[Graph, Step], str]:
     return made
 
 
-def _sliced(graph: Graph, step: Step) -> str:
+def _sliced(graph: Graph, step: Equation) -> str:
     p, a = step.params, step.values[0]
     strides = p["strides"] or (1,) * len(p["start_indices"])
     for axis, (start, stop, stride) in enumerate(zip(p["start_indices"], p["limit_indices"], strides)):
@@ -345,7 +143,7 @@ def _sliced(graph: Graph, step: Step) -> str:
     return a if isinstance(a, str) else graph.add("Identity", a)
 
 
-def _taken(graph: Graph, step: Step) -> str:
+def _taken(graph: Graph, step: Equation) -> str:
     """``dynamic_slice``: the start is known, or is clamped while the graph runs."""
     a, starts = step.values[0], step.values[1:]
     for axis, (start, size, cut) in enumerate(zip(starts, step.shapes[0], step.out[0])):
@@ -361,7 +159,7 @@ def _taken(graph: Graph, step: Step) -> str:
     return a if isinstance(a, str) else graph.add("Identity", a)
 
 
-def _updated(graph: Graph, step: Step) -> str:
+def _updated(graph: Graph, step: Equation) -> str:
     """``dynamic_update_slice`` at a known place, along one axis."""
     a, part, *starts = step.values
     cut = [i for i, (s, c) in enumerate(zip(*step.shapes[:2])) if s != c]
@@ -373,7 +171,7 @@ def _updated(graph: Graph, step: Step) -> str:
     return graph.add("Concat", *before, part, *after, axis=axis)
 
 
-def _padded(graph: Graph, step: Step) -> str:
+def _padded(graph: Graph, step: Equation) -> str:
     config = [tuple(map(int, widths)) for widths in step.params["padding_config"]]
     if any(low < 0 or high < 0 or inner for low, high, inner in config):
         raise ValueError("network: it pads with negative widths, or between elements, which is not translated")
@@ -381,41 +179,46 @@ def _padded(graph: Graph, step: Step) -> str:
     return graph.add("Pad", step.values[0], widths, step.values[1])
 
 
-def _largest(graph: Graph, step: Step) -> str:
+def _largest(graph: Graph, step: Equation) -> str:
     (axis,) = step.params["axes"]
     return _cast(graph, graph.add("ArgMax", step.values[0], axis=axis, keepdims=0), step.dtypes[0])
 
 
-def _split(graph: Graph, step: Step) -> list[str]:
+def _split(graph: Graph, step: Equation) -> list[str]:
     sizes, axis = step.params["sizes"], step.params["axis"]
     ends = np.cumsum(sizes)
     return [graph.cut(step.values[0], axis, int(end - size), int(end)) for end, size in zip(ends, sizes)]
 
 
-def _finite(graph: Graph, step: Step) -> str:
+def _finite(graph: Graph, step: Equation) -> str:
     a = step.values[0]
     return graph.add("Not", graph.add("Or", graph.add("IsNaN", a), graph.add("IsInf", a)))
 
 
-def _rounded(graph: Graph, step: Step) -> str:
+def _rounded(graph: Graph, step: Equation) -> str:
     if step.params["rounding_method"] != jax.lax.RoundingMethod.TO_NEAREST_EVEN:
         raise ValueError("network: it rounds halves away from zero, which is not translated; round with jnp.round")
     return graph.add("Round", step.values[0])
 
 
-def _reversed(graph: Graph, step: Step) -> str:
+def _reversed(graph: Graph, step: Equation) -> str:
     a = step.values[0]
     for axis in step.params["dimensions"]:
         a = graph.add("Slice", a, *(graph.whole(v) for v in (-1, -(2**62), axis, -1)))
     return a
 
 
-OPERATORS: Mapping[str, Callable[[Graph, Step], Any]] = {
+def _same(operator: str) -> Callable[[Graph, Equation], str]:
+    return lambda graph, step: graph.add(operator, *step.values)
+
+
+OPERATORS: Mapping[str, Callable[[Graph, Equation], Any]] = {
+    **{name: _same(operator) for name, operator in _ELEMENTWISE.items()},
     **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _moved),
     "broadcast_in_dim": _broadcast,
     "transpose": lambda g, s: g.add("Transpose", s.values[0], perm=s.params["permutation"]),
     "concatenate": lambda g, s: g.add("Concat", *s.values, axis=s.params["dimension"]),
-    "stack": lambda g, s: _stack(g, s.values, s.params["axis"]),
+    "stack": lambda g, s: stack(g, s.values, s.params["axis"]),
     "asinh": _asinh,
     "div": _divided,
     **dict.fromkeys(("integer_pow", "square"), _power),
@@ -447,6 +250,5 @@ OPERATORS: Mapping[str, Callable[[Graph, Step], Any]] = {
     "round": _rounded,
     "rev": _reversed,
     "optimization_barrier": lambda g, s: [g.add("Identity", a) for a in s.values],
-    "copy_to_host_async": lambda g, s: list(s.values),
 }
-"""Primitives whose arguments or parameters have to be put in another way."""
+"""Primitives, and what makes the nodes that do the same."""

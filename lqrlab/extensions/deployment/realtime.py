@@ -263,7 +263,9 @@ def _recorded(
     dt = float(side.problem.dt)
     ticks = np.arange(len(absolute[0])) if ticks is None else ticks
     times = np.repeat(ticks[:, None] * dt, 2, 1) if times is None else times
-    return TimedRun(dt, ticks, *times.T, *absolute, side.outputs, side.inputs, trajectory, clock, due or len(ticks))
+    began, sent = times.T
+    signals = side.outputs, side.inputs
+    return TimedRun(dt, ticks, began, sent, *absolute, *signals, trajectory, clock, due or len(ticks))
 
 
 def _put(ys: np.ndarray, row: int, y: np.ndarray | None) -> None:
