@@ -386,6 +386,7 @@ def test_what_is_refused_in_words():
         ({"plant": plant, "rate": -1.0}, "rate"),
         ({"plant": problem, "rate": 70.0}, "a controller that is called at another rate is another one"),
         ({"plant": plant, "seconds": 0.0}, "seconds"),
+        ({"plant": plant, "seconds": 1e300}, "at most 10000000 samples"),
         ({"plant": plant, "clock": "sundial"}, "clock"),
         ({"plant": plant, "x0": [1.0]}, "x0"),
         ({"plant": systems.sample("pendulum", key=jax.random.key(0), num=2)}, "one plant, but found a batch"),

@@ -21,6 +21,7 @@ from lqrlab.systems import Plant, Signal
 
 _SPIN = 100_000  # ns before a tick in which time is asked for again and again: sleep is no more exact
 _LEAD = 20_000_000  # ns before the first tick
+_MOST = 10_000_000  # samples of a run, all of which are kept
 Step = Callable[[np.ndarray], np.ndarray]
 
 
@@ -69,7 +70,12 @@ def realtime(
     checks.choice("clock", clock, ("real", "simulated"))
     simulated = isinstance(plant, Plant | Problem)
     problem = _problem(plant if simulated else problem, rate)
-    num = max(round(checks.number("seconds", seconds, "a time above 0 s", above=0) / float(problem.dt)), 1)
+    count = checks.number("seconds", seconds, "a time above 0 s", above=0) / float(problem.dt)
+    if count > _MOST:
+        raise ValueError(
+            f"seconds: expected at most {_MOST} samples in one run, but found {count:.3g}; run it in parts"
+        )
+    num = max(round(count), 1)
     policy = bind(controller, problem)
     if simulated:
         start = np.zeros(problem.n) if x0 is None else np.asarray(checks.real("x0", x0), float)
