@@ -217,6 +217,7 @@ def _run(device: Device, step: Step, side: _Side, num: int, clock: str) -> Timed
     period, real = float(side.problem.dt) * 1e9, clock == "real"
     ticks, times = np.zeros(num, int), np.zeros((num, 2))
     ys, us = np.full((num + 1, len(side.y_eq)), np.nan), np.zeros((num, len(side.u_eq)))
+    arrived = np.ones(num, bool)
     tick, count, tidied = 0, 0, gc.isenabled()
     gc.collect()
     gc.disable()
@@ -226,7 +227,7 @@ def _run(device: Device, step: Step, side: _Side, num: int, clock: str) -> Timed
             if real:
                 _wait(start + round(tick * period))
             began = time.perf_counter_ns()
-            _put(ys, count, device.measure(tick))
+            arrived[count] = _put(ys, count, device.measure(tick))
             us[count] = step(ys[count])
             device.actuate(tick, us[count])
             ticks[count], times[count] = tick, (began, time.perf_counter_ns())
@@ -249,7 +250,7 @@ def _run(device: Device, step: Step, side: _Side, num: int, clock: str) -> Timed
         return _recorded(side, device.trajectory(ts), *timed)
     ys, us = ys[: count + 1], us[:count]
     states = Trajectory(ts, *(jnp.asarray(a) for a in (ys - side.y_eq, us - side.u_eq)))
-    return _recorded(side, states if side.sensor is None else None, *timed, (ys[:-1], us))
+    return _recorded(side, states if side.sensor is None else None, *timed, (ys[:-1], us, arrived[:count]))
 
 
 def _recorded(
@@ -259,13 +260,14 @@ def _recorded(
     ticks: np.ndarray | None = None,
     times: np.ndarray | None = None,
     due: int = 0,
-    absolute: tuple[np.ndarray, np.ndarray] | None = None,
+    absolute: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
 ) -> TimedRun:
     """The record; of a simulated plant what it measured and was given is in its trajectory."""
     if absolute is None:
         assert trajectory is not None
         seen = trajectory.xs[:-1] if trajectory.seen is None else trajectory.seen
-        absolute = np.asarray(seen, float) + side.y_eq, np.asarray(trajectory.us, float) + side.u_eq
+        ys, us = np.asarray(seen, float) + side.y_eq, np.asarray(trajectory.us, float) + side.u_eq
+        absolute = ys, us, np.ones(len(us), bool)
     dt = float(side.problem.dt)
     ticks = np.arange(len(absolute[0])) if ticks is None else ticks
     times = np.repeat(ticks[:, None] * dt, 2, 1) if times is None else times
@@ -274,13 +276,14 @@ def _recorded(
     return TimedRun(dt, ticks, began, sent, *absolute, *signals, trajectory, clock, due or len(ticks))
 
 
-def _put(ys: np.ndarray, row: int, y: np.ndarray | None) -> None:
-    """Write a measurement down; one that did not arrive stays NaN."""
+def _put(ys: np.ndarray, row: int, y: np.ndarray | None) -> bool:
+    """Write a measurement down, and say whether there is one; else it stays NaN."""
     if y is None:
-        return
+        return False
     if y.shape != ys.shape[1:]:
         raise ValueError(
             f"plant: expected measurements of {ys.shape[1]} numbers, those that the controller sees, but found shape "
             f"{y.shape}"
         )
     ys[row] = y
+    return True

@@ -25,6 +25,7 @@ class TimedRun:
         began: when a sample was begun [s].
         sent: when its input was out [s].
         ys, us: measurements and inputs, absolute, in SI units; NaN where a measurement did not arrive.
+        arrived: whether it did.
         outputs, inputs: names and units of the two.
         trajectory: of a simulated plant, or of one whose states are measured: as :func:`lqrlab.simulation.rollout`
             gives it, at the ticks that were not skipped; else None.
@@ -38,6 +39,7 @@ class TimedRun:
     sent: Float[np.ndarray, " T"]
     ys: Float[np.ndarray, "T p"]
     us: Float[np.ndarray, "T m"]
+    arrived: Bool[np.ndarray, " T"]
     outputs: tuple[Signal, ...]
     inputs: tuple[Signal, ...]
     trajectory: Trajectory | None
@@ -77,7 +79,7 @@ class TimedRun:
     @property
     def lost(self) -> int:
         """Number of measurements that did not arrive."""
-        return int(np.isnan(self.ys).any(1).sum())
+        return int((~self.arrived).sum())
 
     def summary(self) -> dict[str, float]:
         """Counts, and median, 99th percentile and maximum of period, jitter and computation, in microseconds."""
