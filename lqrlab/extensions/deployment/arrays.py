@@ -12,6 +12,7 @@ import numpy as np
 from lqrlab.extensions.deployment.expressions import Block, Declare, For, Node, Program, kind_of
 
 Index = tuple[Node | int, ...]
+_RUN = 4  # entries that are written by a loop
 
 
 class Array:
@@ -195,13 +196,31 @@ class ArrayProgram(Program):
         self.block, self.nest = array.block, None
         memory = self.new(array.shape, array.kind)
         if isinstance(array, Scalars):
-            for k, node in enumerate(array.nodes.flat):
-                self.store(memory, k, node)
+            self.store_all(memory, list(array.nodes.flat))
         else:
             array.memory = None
             self.fill(memory, array)
         self.block, self.nest = here, nest
         return memory
+
+    def store_all(self, memory: Memory, nodes: Sequence[Node]) -> None:
+        """Write all entries of an array, in loops where they are one constant, or one after another in memory."""
+        k = 0
+        while k < len(nodes):
+            node, run = nodes[k], 1
+            while k + run < len(nodes) and _follows(nodes[k + run], node, run):
+                run += 1
+            if run < _RUN:
+                self.store(memory, k, node)
+                k += 1
+                continue
+            with self.loops((run,)) as (i,):
+                place = self.op("add", i, self.lit(k, "int"))
+                if node.op == "load":
+                    source, start = node.args
+                    node = self.load(source, self.op("add", i, start))
+                self.store(memory, place, node)
+            k += run
 
     def fill(self, memory: Memory, array: Array, place: Callable[[Index], Index] | None = None) -> None:
         """Loops that write an array into memory."""
@@ -275,6 +294,17 @@ class Loops:
             assert body.parent is not None
             body.parent.items.append(For(counter, size, body))
         self.program.block = self.outer
+
+
+def _follows(node: Node, first: Node, steps: int) -> bool:
+    """Whether a number is so many places behind another one in memory, or the same constant."""
+    if first.op == "lit":
+        return node is first
+    if first.op != "load" or node.op != "load" or node.kind != first.kind:
+        return False
+    (a, i), (b, k) = first.args, node.args
+    alike = (a.name, a.version, a.home) == (b.name, b.version, b.home)
+    return alike and i.op == k.op == "lit" and k.args[0] == i.args[0] + steps
 
 
 def flat(program: Program, index: Index, shape: tuple[int, ...]) -> Node:

@@ -12,7 +12,7 @@ from jax import Array
 from lqrlab.compute.integration import rolled
 from lqrlab.extensions.deployment import control_flow, indexing, primitives  # noqa: F401  (their rules are the table)
 from lqrlab.extensions.deployment.arrays import Constant, Memory
-from lqrlab.extensions.deployment.expressions import Writer, kind_of
+from lqrlab.extensions.deployment.expressions import Writer, kind_of, used_once
 from lqrlab.extensions.deployment.tidying import prune, share
 from lqrlab.extensions.deployment.translation import Translator, UnsupportedStepError
 from lqrlab.simulation import Measured, Outputs, Problem, bind
@@ -112,7 +112,8 @@ class ExportedStep:
         _check_carry(self.policy, [m.shape for m in memories], [a.shape for a in after], out.shape, u.shape)
         translator.overwrite([*zip(memories, after), (u, out)])
         prune(program.root)
-        writer = Writer(share(program.root))
+        written_out = used_once(program.root)
+        writer = Writer(written_out, share(program.root, written_out))
         lines = writer.text(program.root)
         text = "\n".join(lines)
         tables = {name: a for name, a in program.contents.items() if f"{name}[" in text}

@@ -250,53 +250,57 @@ def uses(item: Any) -> list[Node]:
     return [item.condition] if isinstance(item, Break) else []
 
 
-def used_once(block: Block) -> set[Node]:
+def inside(item: Any) -> list[Block]:
+    """Blocks of a statement."""
+    return item.branches if isinstance(item, If) else [item.body] if isinstance(item, For) else []
+
+
+def used_once(root: Block) -> set[Node]:
     """Numbers that one statement of their own block uses, and nothing else does."""
-    here: Counter[Node] = Counter()
-    elsewhere: set[Node] = set()
+    total: Counter[Node] = Counter()
+    at_home: set[Node] = set()
 
-    def count(node: Node, into: Any) -> None:
-        if node.inline and node not in block.defined:
-            for a in node.args:
-                if isinstance(a, Node):
-                    count(a, into)
-        else:
-            into.update([node])
+    def visit(block: Block) -> None:
+        for item in block.items:
+            waiting = list(uses(item))
+            while waiting:
+                node = waiting.pop()
+                if node.inline and node not in block.defined:
+                    waiting += [a for a in node.args if isinstance(a, Node)]
+                    continue
+                total[node] += 1
+                if node in block.defined:
+                    at_home.add(node)
+            if isinstance(item, Define) and item.pinned:
+                total[item.node] += 2
+            for inner in inside(item):
+                visit(inner)
 
-    def visit(items: list, into: Any) -> None:
-        for item in items:
-            for node in uses(item):
-                count(node, into)
-            for inner in [*getattr(item, "branches", []), *filter(None, [getattr(item, "body", None)])]:
-                visit(inner.items, elsewhere)
-
-    visit(block.items, here)
-    pinned = {i.node for i in block.items if isinstance(i, Define) and i.pinned}
-    return {n for n in block.defined if here[n] == 1 and n not in elsewhere and n not in pinned}
+    visit(root)
+    return {node for node in at_home if total[node] == 1}
 
 
 class Writer:
     """The text of a program's statements, and how many operations they are.
 
-    ``shared`` names the memory of the arrays that have that of another one.
+    ``written_out`` are numbers without a name, ``shared`` names the memory of the arrays that have that of another one.
     """
 
-    def __init__(self, shared: dict[str, str]) -> None:
+    def __init__(self, written_out: set[Node], shared: dict[str, str]) -> None:
         self.names: dict[Node, str] = {}
-        self.shared = shared
+        self.written_out, self.shared = written_out, shared
         self.count = self._number = 0
 
     def text(self, block: Block, indent: str = "    ") -> list[str]:
         """The lines of a block."""
-        inlined = used_once(block)
         lines, before = [], set(self.names)
         for item in block.items:
-            lines += [indent + line for line in self._item(item, inlined)]
+            lines += [indent + line for line in self._item(item)]
         for node in set(self.names) - before:
             del self.names[node]
         return lines
 
-    def _item(self, item: Any, inlined: set[Node]) -> list[str]:
+    def _item(self, item: Any) -> list[str]:
         if isinstance(item, Declare):
             return [f"{TYPES[item.array.kind]} {item.array.name}[{max(item.size, item.array.size, 1)}];"]
         if isinstance(item, Break):
@@ -305,7 +309,7 @@ class Writer:
             return [f"{self._array(item.array)}[{self._index(item.index)}] = {_bare(self.expression(item.node))};"]
         if isinstance(item, Define):
             text = self._operation(item.node)
-            if item.node in inlined and len(text) < _LONGEST:
+            if item.node in self.written_out and len(text) < _LONGEST:
                 self.names[item.node] = text
                 return []
             self._number += 1

@@ -3,18 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-from lqrlab.extensions.deployment.expressions import Block, Declare, Define, For, If, Node, Store, used_once, uses
-
-
-def blocks_in(item: Any) -> list[Block]:
-    """Blocks inside a statement."""
-    return item.branches if isinstance(item, If) else [item.body] if isinstance(item, For) else []
+from lqrlab.extensions.deployment.expressions import Block, Declare, Define, For, If, Node, Store, inside, uses
 
 
 def _statements(block: Block) -> Iterator[Any]:
     for item in block.items:
         yield item
-        for inner in blocks_in(item):
+        for inner in inside(item):
             yield from _statements(inner)
 
 
@@ -26,7 +21,7 @@ def prune(root: Block) -> None:
 
 
 def _prune(root: Block) -> None:
-    inside = {item.array.name for item in _statements(root) if isinstance(item, Declare)}
+    declared = {item.array.name for item in _statements(root) if isinstance(item, Declare)}
     stores: dict[str, list[Store]] = {}
     for item in _statements(root):
         if isinstance(item, Store):
@@ -34,7 +29,7 @@ def _prune(root: Block) -> None:
     read: set[str] = set()
     needed: set[Node] = set()
     waiting = [n for item in _statements(root) if not isinstance(item, Define | Store) for n in uses(item)]
-    waiting += [n for name, all_ in stores.items() if name not in inside for s in all_ for n in uses(s)]
+    waiting += [n for name, all_ in stores.items() if name not in declared for s in all_ for n in uses(s)]
     while waiting:
         node = waiting.pop()
         if node in needed:
@@ -43,21 +38,36 @@ def _prune(root: Block) -> None:
         waiting += [a for a in node.args if isinstance(a, Node)]
         if node.op == "load" and (name := node.args[0].name) not in read:
             read.add(name)
-            waiting += [n for s in stores.get(name, ()) if name in inside for n in uses(s)]
+            waiting += [n for s in stores.get(name, ()) if name in declared for n in uses(s)]
 
-    def live(item: Any) -> bool:
-        if isinstance(item, Define):
-            return item.node in needed
-        if isinstance(item, Store | Declare):
-            return item.array.name in read or item.array.name not in inside
-        for block in blocks_in(item):
-            clean(block)
-        return not isinstance(item, If | For) or any(block.items for block in blocks_in(item))
-
-    def clean(block: Block) -> None:
-        block.items = [item for item in block.items if live(item)]
+    def clean(block: Block) -> set[Node]:
+        """Leave out of a block what nothing after it uses; numbers from outside that it uses."""
+        kept, used = [], set[Node]()
+        for item in reversed(block.items):
+            if isinstance(item, Define) and item.node not in used:
+                continue
+            if isinstance(item, Store | Declare) and item.array.name in declared - read:
+                continue
+            within = [clean(inner) for inner in inside(item)]
+            if within and not any(inner.items for inner in inside(item)):
+                continue
+            kept.append(item)
+            used.update(*within, _spelt_out(uses(item)))
+        block.items = kept[::-1]
+        return used - {item.node for item in kept if isinstance(item, Define)}
 
     clean(root)
+
+
+def _spelt_out(nodes: list[Node]) -> set[Node]:
+    """Nodes with those that inline ones consist of."""
+    found, waiting = set[Node](), list(nodes)
+    while waiting:
+        node = waiting.pop()
+        found.add(node)
+        if node.inline:
+            waiting += [a for a in node.args if isinstance(a, Node)]
+    return found
 
 
 def _touched(item: Any, written_out: set[Node]) -> set[str]:
@@ -71,19 +81,19 @@ def _touched(item: Any, written_out: set[Node]) -> set[str]:
             names.add(node.args[0].name)
         if node.inline or node in written_out:
             waiting += [a for a in node.args if isinstance(a, Node)]
-    for block in blocks_in(item):
-        names |= set().union(*(_touched(inner, used_once(block)) for inner in block.items))
+    for block in inside(item):
+        names |= set().union(*(_touched(inner, written_out) for inner in block.items))
     return names
 
 
-def share(block: Block) -> dict[str, str]:
+def share(block: Block, written_out: set[Node]) -> dict[str, str]:
     """Names of the arrays whose memory an array of the same block can have, because nobody reads them any more.
 
-    Declarations move to the head of the block, each as long as the longest of its arrays.
+    Declarations move to the head of the block, each as long as the longest of its arrays; ``written_out`` are numbers
+    without a name, which are computed where they are used.
     """
     names: dict[str, str] = {}
     arrays = {item.array.name: item.array for item in block.items if isinstance(item, Declare)}
-    written_out = used_once(block)
     first, last = dict[str, int](), dict[str, int]()
     for place, item in enumerate(block.items):
         for name in _touched(item, written_out) & set(arrays):
@@ -104,6 +114,6 @@ def share(block: Block) -> dict[str, str]:
         free.append((last[name], slot))
     block.items = [*slots, *(item for item in block.items if not isinstance(item, Declare))]
     for item in block.items:
-        for inner in blocks_in(item):
-            names |= share(inner)
+        for inner in inside(item):
+            names |= share(inner, written_out)
     return names

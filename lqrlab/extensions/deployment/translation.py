@@ -119,10 +119,11 @@ class Translator:
 
     def copy(self, memory: Memory, a: Array, place: Callable[[Index], Index] | None = None) -> None:
         """Write an array into memory, or to places in it."""
-        if isinstance(a, Scalars):
+        if isinstance(a, Scalars) and place is None and a.size == memory.size:
+            self.program.store_all(memory, list(a.nodes.flat))
+        elif isinstance(a, Scalars):
             for index, node in np.ndenumerate(a.nodes):
-                at = flat(self.program, place(index) if place else index, memory.shape)
-                self.program.store(memory, at, node)
+                self.program.store(memory, flat(self.program, place(index) if place else index, memory.shape), node)
         else:
             self.program.fill(memory, a, place)
 
