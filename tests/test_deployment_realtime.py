@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks import realtime as benchmark
 from lqrlab import control, deployment, identification, simulation, systems
 from lqrlab.compute import pytree
 from lqrlab.simulation import Problem
@@ -374,6 +375,13 @@ def test_a_serial_line():
     np.testing.assert_allclose(run.ys, expected(20)[0][:-1], atol=1e-12)
     os.close(other)
     os.close(main)
+
+
+def test_the_benchmark_says_what_was_aimed_at_and_what_was_missed():
+    rows = {row.name: row for row in benchmark.bench_jax(0.1)}
+    missed = rows["LQG of cart_pole at 200 Hz in JAX: deadlines missed in 0.1 s"]
+    assert (missed.target, missed.reached) == (0, missed.value == 0)
+    assert all(np.isfinite(row.value) for row in rows.values())
 
 
 # Refusals -----------------------------------------------------------------------------------------------------
