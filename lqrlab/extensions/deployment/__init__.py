@@ -1,4 +1,4 @@
-"""Controllers outside the notebook: as C code for a microcontroller, the same numbers to rounding."""
+"""Controllers outside the notebook: as C code for a microcontroller, ONNX, files of other tools, loops in real time."""
 
 from lqrlab.extensions.deployment.c_files import to_c
 from lqrlab.extensions.deployment.exchange import load, save

@@ -12,7 +12,7 @@ import numpy as np
 from lqrlab.compute import checks, extras
 from lqrlab.compute.files import write_atomic
 from lqrlab.extensions.deployment import onnx_graph, operators
-from lqrlab.learning import models
+from lqrlab.learning import checkpoints, models
 from lqrlab.learning.network_policy import is_network
 from lqrlab.simulation import Policy, Problem, Told, bind, binding
 from lqrlab.simulation.policies import LinearPolicy
@@ -37,7 +37,7 @@ def to_onnx(
     their units, are in the file's metadata as JSON.
 
     Args:
-        network: of :mod:`lqrlab.learning.models`; or whatever :func:`lqrlab.simulation.bind` takes, such as a gain.
+        network: of :mod:`lqrlab.learning.models`, or the ``checkpoints`` folder of one; or whatever :func:`lqrlab.simulation.bind` takes, such as a gain.
         path: of the file, ending in ``.onnx``.
         problem: what it controls. A gain and a policy that is bound already need none.
         dtype: ``"float32"``, or ``"float64"`` where rounding matters: a gain that comes of inverted matrices has some
@@ -52,6 +52,8 @@ def to_onnx(
     if file.suffix != ".onnx":
         raise ValueError(f"path: expected a file ending in .onnx, but found {file.name!r}")
     checks.choice("dtype", dtype, ("float32", "float64"))
+    if problem is None and isinstance(network, str | Path):
+        network = checkpoints.load(network, "best")
     about: dict[str, Any] = {}
     # bound as it would be for a simulation, and traced in the type of the file
     policy = None if problem is None and is_network(network) else _policy(network, problem)
