@@ -1,176 +1,200 @@
-"""Units for co-simulation, run by FMPy, which shares no code with ours."""
+"""Functional mock-up units as plants: a unit that is compiled here, and archives that are hostile."""
 
-import ctypes
+import importlib.metadata
 import shutil
+import stat
 import subprocess
+import sys
 import zipfile
-from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.integrate
 
-from lqrlab import control, simulation, systems
-from lqrlab.extensions import deployment
+from lqrlab import control, deployment, simulation, systems
+from lqrlab.simulation import Problem
 
-fmpy = pytest.importorskip("fmpy", reason="FMPy runs the units: pip install fmpy")
-if not any(map(shutil.which, ("cc", "gcc", "clang"))):
-    pytest.skip("needs a C compiler", allow_module_level=True)
-from fmpy.fmi2 import FMU2Slave  # noqa: E402
-from fmpy.fmi3 import FMU3Slave  # noqa: E402
-from fmpy.validation import validate_fmu  # noqa: E402
-
-PLANT = systems.make("cart_pole")
-VERSIONS = ("2.0", "3.0")
-
-
-def problem_of(plant=PLANT, **options):
-    u_eq = plant.equilibrium()[1]
-    return simulation.Problem.of(plant, limits=(u_eq - plant.scales[1], u_eq + plant.scales[1]), **options)
-
-
-def regulator(plant):
-    return control.lqrd(*plant.matrices(), *plant.weights(), plant.dt)
-
-
-class Running:
-    """A unit under FMPy, in either version of the standard."""
-
-    def __init__(self, path, folder, **start):
-        self.description = fmpy.read_model_description(str(path))
-        where = str(folder / f"{path.stem}_files")
-        if not Path(where).exists():  # else an instance of the same library
-            fmpy.extract(str(path), where)
-        kind, self.type = {"2": (FMU2Slave, "Real"), "3": (FMU3Slave, "Float64")}[self.description.fmiVersion[0]]
-        name = self.description.coSimulation.modelIdentifier
-        self.unit = kind(guid=self.description.guid, unzipDirectory=where, modelIdentifier=name, instanceName="one")
-        self.unit.instantiate()
-        if kind is FMU2Slave:
-            self.unit.setupExperiment(startTime=0.0)
-        self.unit.enterInitializationMode()
-        self.set(**start)
-        self.unit.exitInitializationMode()
-
-    def refs(self, names):
-        return [next(v.valueReference for v in self.description.modelVariables if v.name == name) for name in names]
-
-    def named(self, causality):
-        return [v.name for v in self.description.modelVariables if v.causality == causality]
-
-    def set(self, **values):
-        getattr(self.unit, f"set{self.type}")(self.refs(values), [float(v) for v in values.values()])
-
-    def get(self):
-        return np.array(getattr(self.unit, f"get{self.type}")(self.refs(self.named("output"))))
-
-    def step(self, time, dt, values):
-        self.set(**dict(zip(self.named("input"), values)))
-        self.unit.doStep(time, dt)
-        return self.get()
-
-
-@pytest.mark.parametrize("fmi", VERSIONS)
-@pytest.mark.parametrize("family", ["cart_pole", pytest.param("quadrotor", marks=pytest.mark.matrix)])
-def test_a_plant_against_a_controller_is_the_rollout(family, fmi, tmp_path):
-    plant = systems.make(family)
-    problem, K = problem_of(plant), regulator(plant)
-    one = deployment.to_fmu(problem, tmp_path / "plant.fmu", fmi)
-    other = deployment.to_fmu(K, tmp_path / "controller.fmu", fmi, problem=problem)
-    for path in (one, other):
-        assert validate_fmu(str(path)) == []
-        assert path.stat().st_size < 100_000
-    x_eq, u_eq = (np.asarray(a) for a in plant.equilibrium())
-    x0 = 0.5 * np.asarray(plant.scales[0])  # so far that the input saturates
-    start = dict(zip([s.name for s in plant.states], x_eq + x0))
-    moving, controlling = Running(one, tmp_path, **start), Running(other, tmp_path)
-    xs, us, dt = [moving.get()], [], float(plant.dt)
-    for k in range(200):
-        us.append(controlling.step(k * dt, dt, xs[-1]))
-        xs.append(moving.step(k * dt, dt, us[-1]))
-    run = simulation.rollout(problem, K, jnp.asarray(x0), 200)
-    assert np.any(np.abs(run.us) == np.asarray(plant.scales[1]))
-    np.testing.assert_allclose(np.array(xs) - x_eq, run.xs, rtol=0, atol=1e-12 * np.abs(run.xs).max())
-    np.testing.assert_allclose(np.array(us) - u_eq, run.us, rtol=0, atol=1e-12 * np.abs(run.us).max())
+fmpy = pytest.importorskip("fmpy")
+COMPILER = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+UNIT = r"""
+#include <math.h>
+#include <stdlib.h>
+typedef struct { double x[2], u, length; } unit;
+typedef struct { int more, stop, nominals, values, timed; double time; } events;
+void *fmi2Instantiate(const char *n, int t, const char *g, const char *r, const void *f, int v, int l) {
+    unit *c = calloc(1, sizeof *c);
+    c->x[0] = 0.0; c->length = 0.5;
+    return c;
+}
+void fmi2FreeInstance(void *c) { free(c); }
+int fmi2SetupExperiment(void *c, int d, double t, double s, int e, double f) { return 0; }
+int fmi2EnterInitializationMode(void *c) { return 0; }
+int fmi2ExitInitializationMode(void *c) { return 0; }
+int fmi2NewDiscreteStates(void *c, events *e) { *e = (events){0}; return 0; }
+int fmi2EnterContinuousTimeMode(void *c) { return 0; }
+int fmi2SetTime(void *c, double t) { return 0; }
+int fmi2SetContinuousStates(void *c, const double x[], size_t n) {
+    for (size_t i = 0; i < n; i++) ((unit *)c)->x[i] = x[i];
+    return 0;
+}
+int fmi2GetContinuousStates(void *c, double x[], size_t n) {
+    for (size_t i = 0; i < n; i++) x[i] = ((unit *)c)->x[i];
+    return 0;
+}
+int fmi2SetReal(void *c, const unsigned r[], size_t n, const double v[]) {
+    if (n != 1 || r[0] != 5) return 3;
+    ((unit *)c)->u = v[0];
+    return 0;
+}
+int fmi2GetDerivatives(void *c, double dx[], size_t n) {
+    unit *p = c;
+    dx[0] = p->x[1];
+    dx[1] = 9.81 / p->length * sin(p->x[0]) - 0.1 * p->x[1] + 2.0 * p->u * cos(p->x[0]);
+    return 0;
+}
+"""
+STUBS = """GetTypesPlatform GetVersion SetDebugLogging Terminate Reset GetReal GetInteger GetBoolean GetString
+SetInteger SetBoolean SetString GetFMUstate SetFMUstate FreeFMUstate SerializedFMUstateSize SerializeFMUstate
+DeSerializeFMUstate GetDirectionalDerivative EnterEventMode CompletedIntegratorStep GetEventIndicators
+GetNominalsOfContinuousStates"""
+DESCRIPTION = """<?xml version="1.0" encoding="UTF-8"?>
+<fmiModelDescription fmiVersion="2.0" modelName="Inverted.Pendulum" guid="{g}" numberOfEventIndicators="0">
+  <KIND modelIdentifier="pendulum"/>
+  <UnitDefinitions><Unit name="rad"/><Unit name="N.m"/></UnitDefinitions>
+  <ModelVariables>
+    <ScalarVariable name="angle" valueReference="1" causality="output" variability="continuous" initial="exact">
+      <Real unit="rad" start="0"/></ScalarVariable>
+    <ScalarVariable name="der(angle)" valueReference="2" causality="local" variability="continuous">
+      <Real derivative="1"/></ScalarVariable>
+    <ScalarVariable name="rate" valueReference="3" causality="output" variability="continuous" initial="exact">
+      <Real start="0"/></ScalarVariable>
+    <ScalarVariable name="der(rate)" valueReference="4" causality="local" variability="continuous">
+      <Real derivative="3"/></ScalarVariable>
+    <ScalarVariable name="torque" valueReference="5" causality="input" variability="continuous">
+      <Real unit="N.m" start="0"/></ScalarVariable>
+  </ModelVariables>
+  <ModelStructure>
+    <Outputs><Unknown index="1"/><Unknown index="3"/></Outputs>
+    <Derivatives><Unknown index="2"/><Unknown index="4"/></Derivatives>
+    <InitialUnknowns><Unknown index="2"/><Unknown index="4"/></InitialUnknowns>
+  </ModelStructure>
+</fmiModelDescription>
+"""
 
 
-@pytest.mark.parametrize("fmi", VERSIONS)
-def test_a_step_of_many_samples_holds_the_input_and_another_is_refused(fmi, tmp_path):
-    problem, dt = problem_of(linear=True), float(PLANT.dt)
-    path = deployment.to_fmu(problem, tmp_path / "plant.fmu", fmi)
-    u = np.asarray(PLANT.equilibrium()[1]) + 0.1
-    once = Running(path, tmp_path)
-    held = once.step(0.0, 5 * dt, u)
-    x = np.zeros(4)
-    for _ in range(5):
-        x = np.asarray(problem.A) @ x + np.asarray(problem.B) @ [0.1]
-    np.testing.assert_allclose(held, x + np.asarray(PLANT.equilibrium()[0]), rtol=1e-12)
-    with pytest.raises(Exception, match="DoStep"):
-        once.step(5 * dt, 1.5 * dt, u)
-    with pytest.raises(Exception, match=f"Set{once.type}"):
-        once.set(angle=0.0)  # the state, once the simulation has begun
+def field(x, u):
+    """The same equations, written down once more."""
+    return np.array([x[1], 9.81 / 0.5 * np.sin(x[0]) - 0.1 * x[1] + 2.0 * u[0] * np.cos(x[0])])
 
 
-@pytest.mark.parametrize("fmi", VERSIONS)
-def test_units_stand_beside_each_other_and_go_back_to_a_state(fmi, tmp_path):
-    """An observer's, which remembers."""
-    A, B, Q, R, N = simulation.Problem.of(PLANT).sampled
-    design = control.lqg(A, B, np.eye(4)[:2], Q, R, 0.01 * np.eye(4), 0.001 * np.eye(2), N, discrete=True)
-    path = deployment.to_fmu(design, tmp_path / "observer.fmu", fmi, problem=PLANT)
-    dt = float(PLANT.dt)
-    ys = 0.1 * np.random.default_rng(0).normal(size=(30, 2))
-    first, second = Running(path, tmp_path), Running(path, tmp_path)
-    for k in range(10):
-        first.step(k * dt, dt, ys[k])
-    kept = (first.unit.getFMUState if fmi == "3.0" else first.unit.getFMUstate)()
-    data = (first.unit.serializeFMUState if fmi == "3.0" else first.unit.serializeFMUstate)(kept)
-    on = [first.step(k * dt, dt, ys[k]) for k in range(10, 30)]
-    (first.unit.setFMUState if fmi == "3.0" else first.unit.setFMUstate)(kept)
-    again = [first.step(k * dt, dt, ys[k]) for k in range(10, 30)]
-    read = second.unit.deserializeFMUState if fmi == "3.0" else second.unit.deSerializeFMUstate
-    (second.unit.setFMUState if fmi == "3.0" else second.unit.setFMUstate)(read(data))
-    elsewhere = [second.step(k * dt, dt, ys[k]) for k in range(10, 30)]
-    fresh = Running(path, tmp_path)
-    assert not np.array_equal([fresh.step(k * dt, dt, ys[k]) for k in range(10, 30)], on)
-    np.testing.assert_array_equal(again, on)
-    np.testing.assert_array_equal(elsewhere, on)
-    first.unit.reset()
-    np.testing.assert_array_equal(first.get(), np.asarray(PLANT.equilibrium()[1]))
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    if COMPILER is None or sys.platform != "linux":
+        pytest.skip("needs a C compiler, on Linux")
+    folder = tmp_path_factory.mktemp("fmu")
+    (folder / "unit.c").write_text(UNIT + "".join(f"int fmi2{name}() {{ return 0; }}\n" for name in STUBS.split()))
+    command = [COMPILER, "-O1", "-w", "-fPIC", "-shared", "-o", folder / "unit.so", folder / "unit.c", "-lm"]
+    subprocess.run(command, check=True, timeout=60)
+    return folder / "unit.so"
 
 
-@pytest.mark.parametrize("fmi", VERSIONS)
-def test_the_sources_compile_without_a_warning(fmi, tmp_path):
-    path = deployment.to_fmu(PLANT, tmp_path / "plant.fmu", fmi)
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-        archive.extractall(tmp_path, [name for name in names if name.startswith("sources/")])
-    assert [name for name in names if name.startswith("binaries/")]
-    strict = "-std=c99 -pedantic -Wall -Wextra -Wconversion -Werror -fPIC -c".split()
-    for name in ("controller.c", "model.c"):
-        subprocess.run(["cc", *strict, name, "-o", f"{name}.o"], cwd=tmp_path / "sources", check=True)
+def packed(path, library, kind="ModelExchange"):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("modelDescription.xml", DESCRIPTION.replace("KIND", kind))
+        if library is not None:
+            archive.write(library, "binaries/linux64/pendulum.so")
+    return path
 
 
-def test_a_unit_of_another_export_is_not_taken_for_this_one(tmp_path):
-    path = deployment.to_fmu(PLANT, tmp_path / "plant.fmu")
-    where = fmpy.extract(str(path), str(tmp_path / "files"))
-    name = fmpy.read_model_description(str(path)).coSimulation.modelIdentifier
-    library = ctypes.CDLL(f"{where}/binaries/linux64/{name}.so")
-    library.fmi2Instantiate.restype = ctypes.c_void_p
-    assert library.fmi2Instantiate(b"one", 1, b"{other}", b"", None, 0, 0) is None
+@pytest.fixture(scope="module")
+def plant(library, tmp_path_factory):
+    path = packed(tmp_path_factory.mktemp("plant") / "pendulum.fmu", library)
+    return deployment.from_fmu(path, trusted=True, dt=0.02)
 
 
-def test_what_is_refused(tmp_path):
-    other = tmp_path / "other.fmu"
-    with zipfile.ZipFile(other, "w") as archive:
-        archive.writestr("modelDescription.xml", "<fmiModelDescription/>")
-    for args, words in [
-        ((PLANT, tmp_path / "plant.zip"), "ends in .fmu"),
-        ((PLANT, other), "would be overwritten"),
-        ((PLANT, tmp_path / "plant.fmu", "1.0"), "fmi: expected one of"),
-        ((np.zeros((1, 4)).tobytes(), tmp_path / "gain.fmu"), "the plant or problem that the controller is for"),
-        ((systems.sample("cart_pole", key=jax.random.key(0), num=2), tmp_path / "plant.fmu"), "one plant"),
-    ]:
+def test_its_rates_are_those_of_the_binary(plant):
+    assert [s.label for s in (*plant.states, *plant.inputs)] == ["angle [rad]", "rate [1]", "torque [N.m]"]
+    assert plant.name == "Inverted_Pendulum"
+    rng = np.random.default_rng(0)
+    xs, us = rng.normal(size=(3, 4, 2)), rng.normal(size=(3, 4, 1))
+    found = plant.dynamics(jnp.asarray(xs), jnp.asarray(us))
+    for i in np.ndindex(3, 4):
+        np.testing.assert_allclose(found[i], field(xs[i], us[i]), rtol=1e-15)
+
+
+def test_it_is_linearised_by_differences_and_says_so(plant):
+    A, B = plant.matrices()
+    np.testing.assert_allclose(A, [[0.0, 1.0], [19.62, -0.1]], rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(B, [[0.0], [2.0]], rtol=1e-8, atol=1e-9)
+    assert "differences" in plant.source
+
+
+def test_it_is_controlled_and_simulated(plant):
+    """The loop goes as SciPy's integrator takes the same equations."""
+    problem = Problem.of(plant)
+    x0 = np.array([0.3, 0.0])
+    run = simulation.rollout(problem, problem.K, x0, 100)
+    x = x0
+    for t in range(40):
+        np.testing.assert_allclose(run.xs[t], x, atol=1e-6)
+        u = -np.asarray(problem.K) @ x
+        x = scipy.integrate.solve_ivp(lambda _, x, u=u: field(x, u), (0, 0.02), x, rtol=1e-10, atol=1e-12).y[:, -1]
+    assert np.abs(run.xs[-1]).max() < 1e-2
+    batch = simulation.rollout(problem, problem.K, np.array([x0, -x0]), 20)
+    np.testing.assert_allclose(batch.xs[1], -run.xs[:21], atol=1e-12)
+    loop = deployment.realtime(problem.K, plant, seconds=0.4, x0=x0)
+    if not loop.skipped:
+        np.testing.assert_allclose(loop.trajectory.xs, run.xs[:21], atol=1e-12)
+
+
+def test_systems_load_finds_the_reader(library, tmp_path):
+    names = [point.name for point in importlib.metadata.entry_points(group="lqrlab.plant_files")]
+    if "fmu" not in names:
+        pytest.skip("installed before this reader came; pip install -e . again")
+    plant = systems.load(packed(tmp_path / "pendulum.fmu", library), trusted=True, dt=0.05)
+    assert float(plant.dt) == 0.05
+    assert control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).stabilizing
+
+
+def test_nothing_is_executed_without_a_word(library, tmp_path):
+    with pytest.raises(ValueError, match="trusted=True if you know who made it"):
+        deployment.from_fmu(packed(tmp_path / "a.fmu", library))
+    for path, words, options in (
+        (packed(tmp_path / "c.fmu", library, "CoSimulation"), "of one for co-simulation the states are not known", {}),
+        (packed(tmp_path / "b.fmu", None), "cannot be started on this computer", {}),
+        (packed(tmp_path / "d.fmu", library), "would drift away", {"at": ([0.3, 0.0], [0.0])}),
+        (tmp_path / "none.fmu", "there is no such file", {}),
+    ):
         with pytest.raises(ValueError, match=words):
-            deployment.to_fmu(*args)
-    first = deployment.to_fmu(PLANT, tmp_path / "plant.fmu").read_bytes()
-    assert deployment.to_fmu(PLANT, tmp_path / "plant.fmu").read_bytes() == first  # its own file is written again
+            deployment.from_fmu(path, trusted=True, **options)
+
+
+def hostile(path, name, content=b"x", mode=0):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("modelDescription.xml", DESCRIPTION)
+        member = zipfile.ZipInfo(name)
+        member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, mode << 16
+        archive.writestr(member, content)
+    return path
+
+
+def test_hostile_archives_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
+    cases = {
+        "up": ("../../evil.so", b"x", 0),
+        "root": ("/etc/evil", b"x", 0),
+        "drive": ("C:/evil", b"x", 0),
+        "backslash": ("..\\evil", b"x", 0),
+        "link": ("binaries/link", b"/etc/passwd", stat.S_IFLNK | 0o777),
+        "bomb": ("resources/zeros", bytes(64 << 20), 0),
+    }
+    for name, (member, content, mode) in cases.items():
+        path = hostile(tmp_path / f"{name}.fmu", member, content, mode)
+        with monkeypatch.context() as patch:
+            patch.setattr(zipfile.ZipFile, "extractall", lambda *a, **k: pytest.fail("was unpacked"))
+            patch.setattr(zipfile.ZipFile, "open", lambda *a, **k: pytest.fail("was read"))
+            with pytest.raises(ValueError, match=r"hostile or damaged|not believed"):
+                deployment.from_fmu(path, trusted=True)
+    (tmp_path / "text.fmu").write_text("no archive")
+    with pytest.raises(ValueError, match="is no functional mock-up unit"):
+        deployment.from_fmu(tmp_path / "text.fmu", trusted=True)

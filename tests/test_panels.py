@@ -18,7 +18,7 @@ import scipy.linalg
 from bs4 import BeautifulSoup
 from jupyter_client import KernelManager
 
-from lqrlab import control, dataset, evaluation, learning, simulation, systems
+from lqrlab import control, dataset, deployment, evaluation, learning, simulation, systems
 from lqrlab.workbench import widgets
 from lqrlab.workbench.figures import loop_design, loop_picture, svg
 from lqrlab.workbench.panels import (
@@ -728,11 +728,13 @@ def test_a_move_linearises_and_samples_the_plant_once(kind, moved, monkeypatch):
 def test_a_panels_controller_is_exported_as_it_stands(kind, monkeypatch, tmp_path):
     """As C, where a compiler is; the policy's inputs are the code's."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LQRLAB_HEADLESS", raising=False)
-    values = {"lqr_designer": {"inputs.force": 0.5, "limit": 1.0}, "mpc_designer": {"weight": 0.5}}.get(kind, {})
     plant = systems.make("cart_pole")
-    given = {"policy": 0.5 * control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K} if kind == "policy_inspector" else {}
-    panel = getattr(widgets, kind)(**given, **{"family" if given else "plant": "cart_pole"})
+    K = control.lqrd(*plant.matrices(), *plant.weights(), plant.dt).K
+    panel, values = {
+        "lqr_designer": lambda: (lqr_designer.Designer(plant, num_steps=60), {"inputs.force": 0.5, "limit": 1.0}),
+        "mpc_designer": lambda: (mpc_designer.PredictiveDesigner(plant, 20), {"weight": 0.5, "horizon": 5}),
+        "policy_inspector": lambda: (policy_inspector.Inspector(plant, 0.9 * K, num_steps=60), {}),
+    }[kind]()
     panel.set(values)
     panel.folder.value = "some/firmware"
     panel.export.click()
@@ -746,7 +748,6 @@ def test_a_panels_controller_is_exported_as_it_stands(kind, monkeypatch, tmp_pat
     panel.export.click()
     assert "mine.txt" in panel.exported.value
     panel.close()
-
 
 
 def test_a_slider_that_is_dragged_is_one_step_to_undo(panel):

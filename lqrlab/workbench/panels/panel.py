@@ -204,7 +204,9 @@ class Panel(ipywidgets.Box, Generic[Question, Answer]):
         self.exported.value = "writing …"
         try:
             folder = exporter.load()(*self._exported(self._question()), self.folder.value)
-            self.exported.value = f"Written to <code>{html.escape(str(folder))}</code>; its README.md says what is in it."
+            self.exported.value = (
+                f"Written to <code>{html.escape(str(folder))}</code>; its README.md says what is in it."
+            )
         except Exception as error:  # whatever it is, it stands where the button is
             self.exported.value = html.escape(sentence(error))
 
